@@ -20,16 +20,20 @@ func (l *Limit) drain(s State, t int64) State {
 	if t <= s.At {
 		return s
 	}
+
 	drainedHi, drainedLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
 	if drainedHi == 0 && drainedLo < uint64(l.Window) && s.Part < int64(l.Window) {
 		return s.drainPart(int64(drainedLo), int64(l.Window), t)
 	}
+
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	if !less(drainedHi, drainedLo, owedHi, owedLo) {
 		return State{At: t}
 	}
+
 	lo, borrow := bits.Sub64(owedLo, drainedLo, 0)
 	hi := owedHi - drainedHi - borrow
+
 	// The quotient fits: it is at most s.Count.
 	count, part := bits.Div64(hi, lo, uint64(l.Window))
 	return State{Count: int64(count), Part: int64(part), At: t}
@@ -119,9 +123,11 @@ func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) St
 func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
 	d.Used = s.Owed()
 	d.Remaining = max(0, l.Burst-d.Used)
+
 	if !s.Fresh() {
 		d.ResetAfter = l.drainTime(s.Count, s.Part, max(0, s.At-now.Steady))
 	}
+
 	switch {
 	case !d.Allowed && cost > l.Burst:
 		d.RetryAfter = Never

@@ -100,8 +100,12 @@ func (c *Calendar) windowAt(t time.Time) span {
 	case Hour:
 		return c.hourWindow(t)
 	}
+
 	y, m, d := t.Date()
-	y2, m2, d2 := y, m, d
+	y2 := y
+	m2 := m
+
+	d2 := d
 	switch c.unit {
 	case Day:
 		d2++
@@ -109,16 +113,24 @@ func (c *Calendar) windowAt(t time.Time) span {
 		d -= (int(t.Weekday()) + 6) % 7
 		d2 = d + 7
 	case Month:
-		d, d2, m2 = 1, 1, m+1
+		d = 1
+		d2 = 1
+		m2 = m + 1
 	case Year:
-		m, d, m2, d2, y2 = 1, 1, 1, 1, y+1
+		m = 1
+		d = 1
+		m2 = 1
+		d2 = 1
+		y2 = y + 1
 	}
+
 	s := span{c.midnight(y, m, d), c.midnight(y2, m2, d2)}
 	if t.Unix() >= s.end {
 		// The clocks went back across midnight, and t is in the second pass of the old date. The new date's window has
 		// already begun.
 		return c.windowAt(time.Unix(s.end, 0).In(c.zone))
 	}
+
 	return s
 }
 
@@ -151,6 +163,7 @@ func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 		y, m, d := time.Unix(sec, 0).In(c.zone).Date()
 		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
 	}
+
 	// Local midnight is UTC midnight minus the offset, which is the one before a clock change or the one after it.
 	first := noon
 	for _, offset := range []int{c.offset(noon - 26*3600), c.offset(noon)} {
@@ -158,9 +171,11 @@ func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 			first = at
 		}
 	}
+
 	if begun(first - 1) { // the clock change skips midnight and begins before it
 		first = firstSecond(first-6*3600, first, begun)
 	}
+
 	return first
 }
 

@@ -53,18 +53,22 @@ func (c cell) state(now Instant) State {
 	if c.owed == (wide{}) {
 		return State{At: now.Steady}
 	}
+
 	doublings := uint(max(0, bits.Len64(c.owed.lo)-60))
 	if c.owed.hi > 0 {
 		doublings = uint(bits.Len64(c.owed.hi) + 4)
 	}
+
 	ticks := c.owed.halve(doublings)
 	if ticks > maxTicks { // it was rounded up
 		doublings++
 		ticks = c.owed.halve(doublings)
 	}
+
 	if doublings > maxDoublings {
 		doublings, ticks = maxDoublings, maxTicks
 	}
+
 	s := State{Count: c.window, Part: c.unit | int64(doublings)<<tickShift}
 	s.SetAhead(now, int64(ticks))
 	return s
@@ -203,6 +207,7 @@ func (l *Limit) describeCell(d *Decision, s State, now Instant, cost int64) {
 	c := l.cellOf(s, now)
 	d.Used = c.used()
 	d.Remaining = max(0, l.Burst-d.Used)
+
 	d.ResetAfter = c.owed.duration()
 	switch {
 	case d.Allowed:

@@ -41,30 +41,38 @@ func (l *Limit) takeLater(s State, now Instant, cost int64) (State, bool) {
 	if cost > l.Capacity() {
 		return s, false
 	}
+
 	next := s
 	if l.Kind.Bucket() {
 		if s.Count > maxOwed-cost {
 			return s, false
 		}
+
 		next.Count += cost
 		wait := l.bucketDelay(next, now, cost)
 		if wait > l.MaxDelay {
 			return s, false
 		}
+
 		if wait > 0 && l.Kind == TokenBucket {
 			next = l.raiseOwed(next, now, cost, wait)
 		}
+
 		return next, true
 	}
+
 	wait := l.windowWait(s, now.Wall, cost)
 	if wait > int64(l.MaxDelay) {
 		return s, false
 	}
+
 	next = l.Advance(s, Instant{Steady: now.Steady + wait, Wall: now.Wall + wait})
 	next.Count += cost
+
 	if next.At > l.windowNumber(now.Wall) {
 		next.At += queueMark
 	}
+
 	return next, true
 }
 
@@ -124,6 +132,7 @@ func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	case l.Kind == FixedWindow:
 		return l.endOfWindow(n) - wall
 	}
+
 	unmarked := State{Count: s.Count, Part: s.Part, At: n}
 	switch {
 	case l.slidingAllows(unmarked, first, cost):
@@ -132,6 +141,7 @@ func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 		// Later in this window, once less of the previous one is in view; at the latest, at its very end.
 		return l.endOfWindow(n) - l.longestView(s.Part, l.Amount-s.Count-cost) - wall
 	}
+
 	// In the next window, where the current count becomes the previous one.
 	return l.endOfWindow(n) + int64(l.Window) - l.longestView(s.Count, l.Amount-cost) - wall
 }
@@ -179,17 +189,21 @@ func (l *Limit) shortenQueue(s State, now Instant, n int64) State {
 		s.Count -= n
 		return s
 	}
+
 	current := l.windowNumber(now.Wall)
 	if l.Amount == 0 {
 		return State{At: current}
 	}
+
 	windows, rest := (n-s.Count)/l.Amount+1, (n-s.Count)%l.Amount
 	if l.Calendar != nil || windows > s.Window()-current {
 		return State{At: current}
 	}
+
 	at := s.Window() - windows
 	if at > current {
 		at += queueMark
 	}
+
 	return State{Count: l.Amount - rest, At: at}
 }

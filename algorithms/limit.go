@@ -229,6 +229,7 @@ func (l *Limit) Advance(s State, now Instant) State {
 	case CellBucket:
 		return advanceCell(s, now)
 	}
+
 	return s // a Log has no State, and slots end by themselves
 }
 
@@ -252,6 +253,7 @@ func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	if !l.allows(s, now, cost) {
 		return s, false
 	}
+
 	return l.add(s, now, cost), true
 }
 
@@ -360,6 +362,7 @@ func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = max(0, s.Part-cost)
 	}
+
 	return l.retreatQueue(s, now)
 }
 
@@ -379,6 +382,7 @@ func (l *Limit) Reward(s State, now Instant, n int64) State {
 	case l.Kind != SlidingWindow:
 		return s.lower(n)
 	}
+
 	fromCurrent := min(n, s.Count)
 	s.Count -= fromCurrent
 	s.Part = max(0, s.Part-(n-fromCurrent))
@@ -394,7 +398,11 @@ func (l *Limit) Describe(s State, now Instant, cost int64, allowed bool) (d Deci
 // DescribeInto is Describe into an existing Decision. A struct with that many fields is returned in memory, and copying it
 // right away stalls the processor.
 func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allowed bool) {
-	d.Allowed, d.RetryAfter, d.ResetAfter, d.Delay = allowed, 0, 0, 0
+	d.Allowed = allowed
+	d.RetryAfter = 0
+	d.ResetAfter = 0
+	d.Delay = 0
+
 	switch l.Kind {
 	case TokenBucket, LeakyBucket:
 		l.describeBucket(d, s, now, cost)
@@ -409,6 +417,7 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allo
 	case Concurrency:
 		l.describeSlots(d, s, cost)
 	}
+
 	d.MoreAfter = l.moreAfter(s, now, d.Remaining)
 }
 
@@ -428,6 +437,7 @@ func (l *Limit) Used(s State, now Instant) int64 {
 	case l.Kind == SlidingWindow:
 		return l.usedSliding(s, now.Wall)
 	}
+
 	return s.Count
 }
 

@@ -60,10 +60,13 @@ func (log *Log) Advance(l *Limit, now Instant) {
 	for _, e := range live[:gone] {
 		log.total -= e.N
 	}
+
 	log.head += gone
 	switch {
 	case log.head == len(log.entries):
-		log.entries, log.head, log.grain = nil, 0, 0
+		log.entries = nil
+		log.head = 0
+		log.grain = 0
 	case log.head > len(log.entries)/2:
 		log.entries, log.head = slices.Clone(log.entries[log.head:]), 0
 	}
@@ -109,11 +112,13 @@ func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 		}
 		return log.advancedTo
 	}
+
 	for i := len(log.entries) - 1; i >= log.head; i-- {
 		if room -= log.entries[i].N; room < 0 {
 			return max(log.advancedTo, log.entries[i].At+int64(l.Window))
 		}
 	}
+
 	return log.advancedTo
 }
 
@@ -162,6 +167,7 @@ func (log *Log) Describe(l *Limit, now Instant, cost int64, allowed bool) Decisi
 	if d.Remaining < l.Amount {
 		d.MoreAfter = time.Duration(log.admissionTime(l, d.Remaining+1) - now.Steady)
 	}
+
 	switch {
 	case allowed:
 		if l.MaxDelay > 0 && cost > 0 && log.lastTaken > log.advancedTo {
@@ -172,6 +178,7 @@ func (log *Log) Describe(l *Limit, now Instant, cost int64, allowed bool) Decisi
 	default:
 		d.RetryAfter = time.Duration(log.admissionTime(l, cost)-now.Steady) - l.MaxDelay
 	}
+
 	return d
 }
 
@@ -181,17 +188,21 @@ func (log *Log) Peek(l *Limit, now Instant, cost int64) Decision {
 	if cost == 0 {
 		return log.Describe(l, now, 0, true)
 	}
+
 	at, ok := log.fits(l, now, cost)
 	if !ok {
 		return log.Describe(l, now, cost, false)
 	}
+
 	d := log.Describe(l, now, 0, true)
 	d.Used += cost
 	d.Remaining = max(0, l.Amount-d.Used)
 	d.ResetAfter = max(d.ResetAfter, timeToLeave(Entry{At: log.roundUp(at)}, l, now))
+
 	if at > log.advancedTo {
 		d.Delay = time.Duration(at - now.Steady)
 	}
+
 	d.MoreAfter = log.moreAfter(l, now, d.Remaining, Entry{At: log.roundUp(at), N: cost})
 	return d
 }
@@ -237,6 +248,7 @@ func (log *Log) add(t, n int64) {
 	if n <= 0 {
 		return
 	}
+
 	t = log.roundUp(t)
 	log.total += n
 	i := len(log.entries)
@@ -247,6 +259,7 @@ func (log *Log) add(t, n int64) {
 			return
 		}
 	}
+
 	log.entries = slices.Insert(log.entries, i, Entry{At: t, N: n})
 }
 

@@ -22,21 +22,26 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	in, err := zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib/time/zoneinfo.zip"))
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	var file bytes.Buffer
 	out := zip.NewWriter(&file)
 	out.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
+
 	for _, f := range in.File {
 		if strings.HasSuffix(f.Name, "/") {
 			continue
 		}
+
 		r, err := f.Open()
 		if err != nil {
 			log.Fatal(err)
 		}
+
 		w, err := out.CreateHeader(&zip.FileHeader{Name: f.Name, Method: zip.Deflate})
 		if err != nil {
 			log.Fatal(err)
@@ -45,6 +50,7 @@ func main() {
 			log.Fatal(err)
 		}
 	}
+
 	if err := out.Close(); err != nil {
 		log.Fatal(err)
 	}

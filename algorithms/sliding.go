@@ -44,12 +44,14 @@ func (l *Limit) usedSliding(s State, wall int64) int64 {
 
 func (l *Limit) describeSliding(d *Decision, s State, now Instant, cost int64) {
 	w := int64(l.Window)
+
 	if s.isQueued() {
 		d.Used, d.Remaining = l.usedQueued(s), 0
 	} else {
 		d.Used = l.usedSliding(s, now.Wall)
 		d.Remaining = max(0, l.Amount-d.Used)
 	}
+
 	left := max(0, l.endOfWindow(s.Window())-now.Wall)
 	switch {
 	case s.Count > 0:
@@ -57,6 +59,7 @@ func (l *Limit) describeSliding(d *Decision, s State, now Instant, cost int64) {
 	case s.Part > 0:
 		d.ResetAfter = time.Duration(left)
 	}
+
 	switch {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)

@@ -63,12 +63,14 @@ func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	if s.Fresh() && d.Allowed {
 		return
 	}
+
 	if !s.Fresh() {
 		d.ResetAfter = time.Duration(max(0, l.endOfWindow(s.Window())-now.Wall))
 	}
 	if s.isQueued() {
 		d.Used, d.Remaining = l.usedQueued(s), 0
 	}
+
 	switch {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)

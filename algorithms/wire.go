@@ -10,7 +10,7 @@ import (
 
 // The encoding of a limit, for another node or for disk:
 //
-//	byte 0      algorithm (3 bits) and flags
+//	byte 0      algorithm (3 bits, all of whose values are taken) and flags
 //	uvarint     Amount
 //	uvarint     for a bucket: Burst
 //	uvarint     with MaxDelay: MaxDelay
@@ -37,6 +37,7 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 	if l.MaxDelay > 0 {
 		flags |= delayFlag
 	}
+
 	b = binary.AppendUvarint(append(b, flags), uint64(l.Amount))
 	if l.Kind.Bucket() {
 		b = binary.AppendUvarint(b, uint64(l.Burst))
@@ -47,9 +48,11 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 	if l.Kind == FixedWindow {
 		b = binary.AppendUvarint(b, uint64(l.Until))
 	}
+
 	if l.Calendar == nil {
 		return binary.AppendUvarint(b, uint64(l.Window))
 	}
+
 	return wire.AppendText(append(b, byte(l.Calendar.unit)), l.Calendar.Zone())
 }
 
@@ -59,17 +62,21 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	first := d.Byte()
 	l.Kind = Kind(first & limitKindMask)
 	l.Amount = d.UpTo(MaxAmount)
+
 	if l.Kind.Bucket() {
 		l.Burst = d.UpTo(MaxAmount)
 	}
+
 	if first&delayFlag != 0 {
 		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow || l.Kind == CellBucket {
 			d.Fail()
 		}
 	}
+
 	if l.Kind == FixedWindow {
 		l.Until = d.UpTo(math.MaxInt64)
 	}
+
 	if first&calendarFlag == 0 {
 		l.Window = time.Duration(d.UpTo(int64(MaxWindow)))
 	} else {
@@ -81,11 +88,13 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		}
 		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
 	}
+
 	// A limit may be 0, and so may a region's share of one.
 	isZero := l.Amount == 0 && l.Burst == 0
 	if !l.Kind.Valid() || first&^(limitKindMask|calendarFlag|delayFlag|allowed) != 0 || l.Window < MinWindow ||
 		!isZero && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
 		d.Fail()
 	}
+
 	return first & LimitFlags
 }

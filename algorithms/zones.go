@@ -84,7 +84,9 @@ func (z *knownZone) loadFrom(f *zip.File) error {
 	if err != nil {
 		return fmt.Errorf("open the time zone %s: %w", f.Name, err)
 	}
+
 	defer r.Close()
+
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return fmt.Errorf("read the time zone %s: %w", f.Name, err)
@@ -92,11 +94,14 @@ func (z *knownZone) loadFrom(f *zip.File) error {
 	if z.location, err = time.LoadLocationFromTZData(f.Name, data); err != nil {
 		return fmt.Errorf("read the time zone %s: %w", f.Name, err)
 	}
+
 	if f.Name == "UTC" {
 		z.location = time.UTC
 	}
+
 	for u := range z.calendars {
 		z.calendars[u].unit, z.calendars[u].zone = CalendarUnit(u), z.location
 	}
+
 	return nil
 }

@@ -87,23 +87,30 @@ func (b *Budget) Wait(take func() bool) bool {
 	if take() {
 		return true
 	}
+
 	defer b.waiters.Add(-1)
+
 	if b.waiters.Add(1) > maxRoomWaiters {
 		return false
 	}
+
 	timeout, retry := time.NewTimer(maxRoomWait), time.NewTicker(roomRetryInterval)
 	defer timeout.Stop()
 	defer retry.Stop()
+
 	for {
 		b.mu.Lock()
 		if b.freed == nil {
 			b.freed = make(chan struct{})
 		}
+
 		freed := b.freed
 		b.mu.Unlock()
+
 		if take() {
 			return true
 		}
+
 		select {
 		case <-freed:
 		case <-retry.C:
@@ -183,6 +190,7 @@ func (b *Budget) ClosedSlow() int64 { return b.closedSlow.Load() }
 func (b *Budget) closeSlow(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	for n > 0 {
 		oldest := b.strangers.Front()
 		if oldest == nil {
@@ -191,9 +199,11 @@ func (b *Budget) closeSlow(n int64) {
 				return
 			}
 		}
+
 		t := oldest.Value.(*Transfer)
 		b.remove(t)
 		n -= t.size
+
 		if t.conn != nil && t.conn.endedForRoom.CompareAndSwap(false, true) {
 			b.closedSlow.Add(1)
 			_ = t.conn.Conn.Close() // the goroutine that serves it gets an error and stops

@@ -172,15 +172,18 @@ func (c *Connections) CloseIdle(now time.Time) {
 	if !c.tokens() {
 		return
 	}
+
 	latest := c.sinceBegan(now.Add(-strangerIdle))
 	var idle []*Connection
 	c.mu.Lock()
+
 	for conn := range c.slots.strangers {
 		if since := conn.waitingSince.Load(); since > 0 && since < latest && !conn.keepsIdle.Load() {
 			idle = append(idle, conn)
 		}
 	}
 	c.mu.Unlock()
+
 	for _, conn := range idle {
 		_ = conn.Conn.Close() // as in CloseAll
 	}
@@ -220,14 +223,17 @@ func (c *Connections) add(conn net.Conn) *Connection {
 func (c *Connections) admit(tracked *Connection) (displaced *Connection, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.closed {
 		return nil, false
 	}
+
 	displaced, found := c.takeSlot(tracked)
 	if !found {
 		displaced = c.slots.takeSpare(tracked)
 		c.overflowed++
 	}
+
 	c.open[tracked] = struct{}{}
 	c.stillOpen.Add(1)
 	return displaced, true
@@ -251,7 +257,11 @@ func (c *Connections) takeSlot(conn *Connection) (displaced *Connection, ok bool
 // Metrics reports how many connections of a door found no slot, and how many lost theirs.
 func (c *Connections) Metrics(s metrics.Sink, door string) {
 	c.mu.Lock()
-	overflowed, displaced, most, taken := c.overflowed, c.displaced, c.slots.most, 0
+	overflowed := c.overflowed
+	displaced := c.displaced
+	most := c.slots.most
+
+	taken := 0
 	for conn := range c.open {
 		if conn.hasSlot {
 			taken++
@@ -321,10 +331,12 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 		if err == nil {
 			return l.conns.add(conn), nil
 		}
+
 		// Passed on, these errors would make the server library stop accepting for good.
 		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) {
 			return nil, err
 		}
+
 		select {
 		case <-time.After(wait):
 		case <-l.conns.closing:
@@ -459,6 +471,7 @@ func (c *Connection) Write(b []byte) (int, error) {
 	if !ok {
 		return c.Conn.Write(b)
 	}
+
 	sent := 0
 	for sent < len(b) {
 		n := quick.TryWrite(b[sent:])
@@ -467,9 +480,11 @@ func (c *Connection) Write(b []byte) (int, error) {
 		}
 		sent += n
 	}
+
 	if sent == len(b) {
 		return sent, nil
 	}
+
 	n, err := c.writeSlowly(b[sent:])
 	return sent + n, err
 }
@@ -484,19 +499,23 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 		}
 		defer budget.Release(&stall)
 	}
+
 	c.Await(time.Now())
 	requested := time.Time{}
 	if at := c.writeDeadline.Load(); at != 0 {
 		requested = c.owner.began.Add(time.Duration(at))
 	}
+
 	for {
 		until := time.Now().Add(stallTime)
 		if !requested.IsZero() && requested.Before(until) {
 			until = requested
 		}
+
 		if err := c.Conn.SetWriteDeadline(until); err != nil {
 			return sent, err
 		}
+
 		n, err := c.Conn.Write(b[sent:])
 		sent += n
 		progress := n > 0 && !until.Equal(requested) && errors.Is(err, os.ErrDeadlineExceeded)
@@ -516,14 +535,17 @@ func (c *Connection) Descriptor() int {
 	if !ok {
 		return -1
 	}
+
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return -1
 	}
+
 	fd := -1
 	if err := raw.Control(func(n uintptr) { fd = int(n) }); err != nil {
 		return -1
 	}
+
 	return fd
 }
 

@@ -34,6 +34,7 @@ func Open(config Config) (*Doors, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
+
 	d := &Doors{Config: config}
 	d.Readiness.checkReady, d.Readiness.checkMember = config.CheckReady, config.CheckMember
 	d.Readiness.drain = make(chan struct{})
@@ -46,10 +47,12 @@ func Open(config Config) (*Doors, error) {
 		d.TLS = serverTLS(pair)
 		d.pair = pair
 	}
+
 	var err error
 	if d.tokens, err = openTokens(&d.Config, d.Logger); err != nil {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
+
 	return d, nil
 }
 

@@ -238,11 +238,13 @@ func AsError(err error) *Error {
 	if report, ok := errors.AsType[loads.ReportError](err); ok {
 		return &Error{Code: BadValue, Detail: report.Error(), Err: err}
 	}
+
 	for _, cause := range causes {
 		if errors.Is(err, cause.err) {
 			return &Error{Code: cause.code, Detail: cause.prefix + err.Error(), Err: err}
 		}
 	}
+
 	return &Error{Code: Internal, Detail: InternalError().Detail, Err: err}
 }
 

@@ -36,6 +36,7 @@ func (d *Doors) HealthReport() []byte {
 	if set := d.Decider.Rules(); set != nil {
 		r.RulesVersion = set.Version
 	}
+
 	if d.Checkpoints != nil {
 		s := d.Checkpoints()
 		c := &checkpointReport{OK: s.Err == nil, AgeMS: -1, Failures: int64(s.Failures)}
@@ -47,12 +48,14 @@ func (d *Doors) HealthReport() []byte {
 		}
 		r.Checkpoint = c
 	}
+
 	if d.Health != nil {
 		c, good := reportCluster(d.Health())
 		if r.Cluster = c; !good {
 			r.Status = "degraded"
 		}
 	}
+
 	body, _ := json.Marshal(r) // strings and numbers
 	return body
 }
@@ -63,18 +66,21 @@ func reportCluster(h ClusterHealth) (r *clusterReport, good bool) {
 	if !h.Connected {
 		r.View = "cut-off"
 	}
+
 	switch {
 	case h.StoreHung:
 		r.RaftStore, r.Error = "hung", "the disk of Raft's log does not answer"
 	case h.StoreFull:
 		r.RaftStore = "failing"
 	}
+
 	if h.StoreErr != nil {
 		r.Error = h.StoreErr.Error()
 	}
 	if h.Stuck != nil {
 		r.Error = h.Stuck.Error()
 	}
+
 	return r, h.Connected && h.Stuck == nil && r.LeaderKnown && r.RaftStore == "ok"
 }
 

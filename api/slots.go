@@ -61,13 +61,16 @@ func (s *slots) take(c *Connection) bool {
 	if s.taken >= s.most {
 		return false
 	}
+
 	s.taken++
 	c.hasSlot = true
+
 	if c.trusted.Load() {
 		s.trustedOf[c.address]++
 	} else {
 		s.strangers[c] = struct{}{}
 	}
+
 	return true
 }
 
@@ -96,14 +99,17 @@ func (s *slots) displace(byAddress bool) *Connection {
 			s.victims[last] = victim{}
 			s.victims = s.victims[:last]
 			_, stays := s.strangers[v.conn]
+
 			// After the swap, what the caller sends is not decided: it could not be answered.
 			if stays && v.conn.waitingSince.CompareAndSwap(v.since, displacedMark) {
 				s.release(v.conn)
 				return v.conn
 			}
 		}
+
 		s.chooseVictims(byAddress)
 	}
+
 	return nil
 }
 
@@ -148,15 +154,19 @@ func (s *slots) release(c *Connection) {
 	if i := slices.Index(s.spareHolders, c); i >= 0 {
 		s.spareHolders = slices.Delete(s.spareHolders, i, i+1)
 	}
+
 	if !c.hasSlot {
 		return
 	}
+
 	c.hasSlot = false
 	s.taken--
 	delete(s.strangers, c)
+
 	if !c.trusted.Load() {
 		return
 	}
+
 	s.trustedOf[c.address]--
 	if s.trustedOf[c.address] <= 0 {
 		delete(s.trustedOf, c.address)

@@ -38,6 +38,7 @@ func NewToken(name string, scopes Scope, namespaces ...string) (text, line strin
 	if err := checkTokenName(name); err != nil {
 		return "", "", fmt.Errorf("name: %w", err)
 	}
+
 	confined := ""
 	if len(namespaces) > 0 {
 		if err := checkNamespaces(namespaces, scopes); err != nil {
@@ -46,11 +47,13 @@ func NewToken(name string, scopes Scope, namespaces ...string) (text, line strin
 		list, _ := json.Marshal(namespaces) // strings never fail
 		confined = ", namespaces: " + string(list)
 	}
+
 	var secret [32]byte
 	_, _ = rand.Read(secret[:]) // it never fails
 	text = tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
 	sum := sha256.Sum256([]byte(text))
 	line = fmt.Sprintf("- {name: %s, scopes: [%s]%s, sha256: %s}", name, strings.Join(scopes.Names(), ", "), confined, hex.EncodeToString(sum[:]))
+
 	return text, line, nil
 }
 
@@ -83,15 +86,19 @@ func readTokensFile(name string) ([]byte, error) {
 	} else if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
+
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close()
+
 	src, err := io.ReadAll(io.LimitReader(f, maxTokensFile+1))
 	if err == nil && len(src) > maxTokensFile {
 		err = fmt.Errorf("%s is larger than %d bytes", name, maxTokensFile)
 	}
+
 	return src, err
 }
 
@@ -105,12 +112,14 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 		}
 		return yaml.Pos{}, err
 	}
+
 	if root.Kind == yaml.Null {
 		return root.Pos, errors.New("tokens is missing: the file is empty")
 	}
 	if root.Kind != yaml.Map {
 		return root.Pos, fmt.Errorf("tokens is missing: a mapping is expected, not %v", root.Kind)
 	}
+
 	var list *yaml.Node
 	for key, value := range root.Pairs {
 		switch {
@@ -123,28 +132,34 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 		}
 		list = value
 	}
+
 	switch {
 	case list == nil || len(list.Items) == 0:
 		return root.Pos, errors.New("tokens: the list is empty")
 	case len(list.Items) > maxTokens:
 		return list.Items[maxTokens].Pos, fmt.Errorf("tokens: there are %d, and at most %d are allowed", len(list.Items), maxTokens)
 	}
+
 	names := make(map[string]bool, len(list.Items))
 	for i, item := range list.Items {
 		t, at, err := parseToken(item)
 		if err == nil && names[t.Name] {
 			err = fmt.Errorf("name: %s is given twice", t.Name)
 		}
+
 		if err == nil {
 			if twin := s.add(t); twin != nil {
 				err = fmt.Errorf("sha256: %s has the same token", twin.Name)
 			}
 		}
+
 		if err != nil {
 			return at, fmt.Errorf("tokens[%d].%w", i, err)
 		}
+
 		names[t.Name] = true
 	}
+
 	return yaml.Pos{}, nil
 }
 
@@ -153,15 +168,19 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	if item.Kind != yaml.Map {
 		return nil, item.Pos, fmt.Errorf("name: a mapping with name, scopes and sha256 is expected, not %v", item.Kind)
 	}
+
 	t = &Token{}
 	given := map[string]bool{}
 	var namespaces []string
+
 	var namespacesPos yaml.Pos
 	for key, value := range item.Pairs {
 		if given[key.Text] {
 			return nil, key.Pos, fmt.Errorf("%s is given twice", Excerpt(key.Text))
 		}
+
 		given[key.Text] = true
+
 		switch key.Text {
 		case "name":
 			t.Name = value.Text
@@ -180,21 +199,25 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 		default:
 			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes, namespaces and sha256", Excerpt(key.Text))
 		}
+
 		if err != nil {
 			return nil, value.Pos, fmt.Errorf("%s: %w", key.Text, err)
 		}
 	}
+
 	for _, field := range [...]string{"name", "scopes", "sha256"} {
 		if !given[field] {
 			return nil, item.Pos, fmt.Errorf("%s is missing", field)
 		}
 	}
+
 	if given["namespaces"] {
 		if err := checkNamespaces(namespaces, t.Scopes); err != nil {
 			return nil, namespacesPos, fmt.Errorf("namespaces: %w", err)
 		}
 		t.Namespaces = rules.NewNamespaces(namespaces)
 	}
+
 	return t, item.Pos, nil
 }
 
@@ -203,6 +226,7 @@ func checkNamespaces(list []string, scopes Scope) error {
 	if len(list) == 0 || len(list) > maxTokenNamespaces {
 		return fmt.Errorf("1 to %d are expected", maxTokenNamespaces)
 	}
+
 	for i, name := range list {
 		if name == "" || len(name) > maxNamespace || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 			return fmt.Errorf("a namespace, or a pattern with *, has 1 to %d bytes of UTF-8 and no control characters", maxNamespace)
@@ -211,9 +235,11 @@ func checkNamespaces(list []string, scopes Scope) error {
 			return fmt.Errorf("%q is given twice", Excerpt(name))
 		}
 	}
+
 	if scopes.Allows(ScopeRead) {
 		return errors.New("a token with the scope read or admin can't be confined to namespaces")
 	}
+
 	return nil
 }
 
@@ -244,12 +270,14 @@ func checkTokenName(name string) error {
 	if strings.HasPrefix(name, tokenPrefix) {
 		return errors.New("this is a token, not a name")
 	}
+
 	for i, c := range []byte(name) {
 		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
 		if !letter && (i == 0 || strings.IndexByte("-_.@/", c) < 0) {
 			return errors.New("a name consists of letters and digits and, after the first, also of - _ . @ /")
 		}
 	}
+
 	return nil
 }
 

@@ -52,11 +52,14 @@ next:
 			all |= s.scope
 			continue next
 		}
+
 		return 0, fmt.Errorf("there is no scope %q; the scopes are check, adjust, read, entries and admin", Excerpt(name))
 	}
+
 	if all == 0 {
 		return 0, fmt.Errorf("at least one scope is needed: check, adjust, read, entries or admin")
 	}
+
 	return all, nil
 }
 
@@ -182,9 +185,11 @@ func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 		}
 		return t, nil
 	}
+
 	if err := t.open(); err != nil {
 		return nil, err
 	}
+
 	t.done = make(chan struct{})
 	go t.follow()
 	return t, nil
@@ -227,6 +232,7 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, cache *Token
 	if d.tokens == nil || need&Anyone != 0 {
 		return nil, nil
 	}
+
 	set := d.tokens.set.Load()
 	if set == nil {
 		return nil, nil
@@ -234,12 +240,14 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, cache *Token
 	if lines > 1 {
 		return nil, Errorf(Unauthorized, "there are %d Authorization headers: send one, with the token as Bearer", lines)
 	}
+
 	var token *Token
 	if cache != nil && cache.set == set {
 		token = cache.token
 	} else if token = set.find(authorization); token != nil && cache != nil {
 		*cache = TokenCache{set, token}
 	}
+
 	switch {
 	case token == nil && authorization == "":
 		return nil, Errorf(Unauthorized, "send a token as Authorization: Bearer")
@@ -248,6 +256,7 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, cache *Token
 	case !token.Scopes.Allows(need):
 		return nil, token.MissingScopeError(need)
 	}
+
 	return token, nil
 }
 

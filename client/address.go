@@ -44,5 +44,6 @@ func fromRight(lines []string, n int) (found string) {
 			}
 		}
 	}
+
 	return found
 }

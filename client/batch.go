@@ -41,8 +41,10 @@ func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, context.Cause(ctx)
 	}
+
 	q.deadline = time.Now().Add(c.options.Timeout)
 	c.mu.Lock()
+
 	switch {
 	case c.closed:
 		c.mu.Unlock()
@@ -61,11 +63,13 @@ func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 		c.mu.Unlock()
 		return Decision{}, ErrQueueFull
 	}
+
 	q.done, q.answersBefore = make(chan struct{}), c.answers.Load()
 	c.queue = append(c.queue, q)
 	c.running.Add(1)
 	c.mu.Unlock()
 	defer c.running.Done()
+
 	return c.await(ctx, q)
 }
 
@@ -73,6 +77,7 @@ func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 	timer := time.NewTimer(time.Until(q.deadline))
 	defer timer.Stop()
+
 	var err error
 	select {
 	case <-q.done:
@@ -87,9 +92,11 @@ func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 	case <-c.lifetime.Done():
 		err = ErrClosed
 	}
+
 	if q.stage.CompareAndSwap(waiting, abandoned) || q.deadline.Sub(q.sentAt) < c.options.Timeout/2 {
 		err = c.starvedError(q.answersBefore, err)
 	}
+
 	return Decision{}, err
 }
 
@@ -111,27 +118,34 @@ func (c *Client) endRequest() {
 func (c *Client) takeBatch() (batch []*call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	taken, size, now := 0, 0, time.Now()
 	for _, q := range c.queue {
 		if len(batch) == c.options.MaxBatch || size > maxBatchBytes {
 			break
 		}
+
 		taken++
 		q.sentAt = now
+
 		if !q.stage.CompareAndSwap(waiting, sent) {
 			continue
 		}
+
 		batch = append(batch, q)
 		size += len(q.body)
 	}
+
 	rest := copy(c.queue, c.queue[taken:])
 	clear(c.queue[rest:])
+
 	if c.queue = c.queue[:rest]; rest == 0 && cap(c.queue) > 1024 {
 		c.queue = nil // release the memory of a burst
 	}
 	if batch == nil {
 		c.inFlight--
 	}
+
 	return batch
 }
 
@@ -143,13 +157,16 @@ func (c *Client) sendBatch(batch []*call) {
 			last = q.deadline
 		}
 	}
+
 	ctx, cancel := context.WithDeadlineCause(c.lifetime, last, ErrTimeout)
 	defer cancel()
+
 	if len(batch) == 1 {
 		c.checkSingle(ctx, batch[0])
 	} else {
 		c.checkSeveral(ctx, batch)
 	}
+
 	for _, q := range batch {
 		close(q.done)
 	}
@@ -186,22 +203,26 @@ func (r *reply) decision(a *answer, countMode bool) (Decision, error) {
 	default:
 		return Decision{}, r.problem()
 	}
+
 	err := r.decode(a)
 	var d Decision
 	if err == nil {
 		d, err = a.decision()
 	}
+
 	ok := r.status == http.StatusOK
 	d.Counted = ok && !d.Allowed && countMode
 	if err == nil && ok != (d.Allowed || d.Counted) {
 		err = fmt.Errorf("%w: status %d, and allowed is %t", ErrBadAnswer, r.status, d.Allowed)
 	}
+
 	switch {
 	case err == nil:
 		return d, nil
 	case !ok: // the answer is not a node's; include what it says
 		err = fmt.Errorf("%w: %w", err, r.problem())
 	}
+
 	return Decision{}, fmt.Errorf("%s: %w", r.node.baseURL, err)
 }
 
@@ -214,6 +235,7 @@ func (c *Client) checkSeveral(ctx context.Context, batch []*call) {
 		}
 		return
 	}
+
 	style := r.header.Get(headerStyle)
 	for i, q := range batch {
 		a := &results[i]
@@ -222,8 +244,10 @@ func (c *Client) checkSeveral(ctx context.Context, batch []*call) {
 			q.err = &Error{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.baseURL}
 			continue
 		}
+
 		q.decision, q.err = a.decision()
 		q.decision.Counted = q.err == nil && q.countMode && !q.decision.Allowed && !q.decision.Denied()
+
 		if q.err == nil && q.headers {
 			q.decision.MakeHeaders(strings.Contains(style, "ietf"), strings.Contains(style, "x-ratelimit"), strings.Contains(style, "reset-delta"))
 			if !q.detail {
@@ -238,6 +262,7 @@ func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply
 	for _, q := range batch {
 		size += len(q.body) + len(`,"detail":true,`)
 	}
+
 	body := append(make([]byte, 0, size), `{"checks":[`...)
 	for _, q := range batch {
 		body = append(body, q.body...)
@@ -246,6 +271,7 @@ func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply
 		}
 		body = append(body, ',')
 	}
+
 	body = append(closeBracket(body, ']'), '}')
 	r, err := c.ask(ctx, "/v1/check/batch", body, maxBatchAnswer, retryAlways)
 	if err != nil {
@@ -254,6 +280,7 @@ func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply
 	if r.status != http.StatusOK {
 		return nil, nil, r.problem()
 	}
+
 	all := struct {
 		Results  []answer   `json:"results"`
 		Refusals []*Refusal `json:"refusals"`
@@ -264,11 +291,13 @@ func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply
 	if len(all.Results) != len(batch) {
 		return nil, nil, fmt.Errorf("%w: %s has %d results for %d checks", ErrBadAnswer, r.node.baseURL, len(all.Results), len(batch))
 	}
+
 	for i := range all.Results {
 		r := &all.Results[i].Refusal
 		if r.place != nil && 0 <= *r.place && *r.place < len(all.Refusals) {
 			r.own = all.Refusals[*r.place]
 		}
 	}
+
 	return all.Results, r, nil
 }

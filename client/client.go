@@ -59,6 +59,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	c := &Client{options: o, setup: setup{rules: map[string]bool{}, logged: map[string]time.Time{}}, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
 		b, err := parseBaseURL(i, address)
@@ -67,9 +68,11 @@ func New(options Options) (*Client, error) {
 		}
 		c.nodes = append(c.nodes, &node{baseURL: b})
 	}
+
 	if o.Token != "" {
 		c.authorization = "Bearer " + o.Token
 	}
+
 	connections := o.MaxInFlight + spareConnections + 1 // one for /readyz, so that no call waits in the transport
 	c.transport = &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: o.Timeout}).DialContext,
@@ -87,9 +90,11 @@ func New(options Options) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	c.lifetime, c.cancel = context.WithCancelCause(context.Background())
+
 	if rules := c.setup.add(o.Rules); len(rules) > 0 || o.Token != "" {
 		c.spawn(func() { c.checkSetup(rules) })
 	}
+
 	return c, nil
 }
 
@@ -165,6 +170,7 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	if err != nil {
 		return c.fallbackDecision(q, err), err
 	}
+
 	some, all := q.countModes()
 	call := &call{body: body, headers: q.Headers, detail: q.Detail, countMode: some}
 	if some && !all {
@@ -172,9 +178,11 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	} else {
 		call.decision, err = c.submit(ctx, call)
 	}
+
 	if err != nil {
 		return c.fallbackDecision(q, err), err
 	}
+
 	return call.decision, nil
 }
 
@@ -211,9 +219,11 @@ func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	default:
 		d.Reason = "Nothing passes while the rate limiter does not answer."
 	}
+
 	if d.Allowed {
 		d.Granted = q.GrantedUnasked()
 	}
+
 	return d
 }
 
@@ -225,13 +235,17 @@ func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 	if !c.beginCall() {
 		return ErrClosed
 	}
+
 	defer c.running.Done()
+
 	ctx, release := context.WithCancelCause(ctx)
 	defer release(nil)
 	defer context.AfterFunc(c.lifetime, func() { release(ErrClosed) })()
+
 	if !sleep(ctx, d) {
 		return context.Cause(ctx)
 	}
+
 	return nil
 }
 
@@ -249,25 +263,31 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	if ttl < 0 {
 		return fail(fmt.Errorf("%w: ttl is %v; it must not be negative", ErrRequest, ttl))
 	}
+
 	body, err := q.append(nil, ttl)
 	if err != nil {
 		return fail(err)
 	}
+
 	r, err := c.call(ctx, "/v1/reserve", body, retryAlways)
 	if err != nil {
 		return fail(err)
 	}
+
 	var a answer
 	d, err := r.decision(&a, false)
 	if err == nil && d.Allowed && a.Reservation == "" {
 		err = fmt.Errorf("%w: %s made a reservation without an id", ErrBadAnswer, r.node.baseURL)
 	}
+
 	if err != nil {
 		return fail(err)
 	}
+
 	if q.Headers {
 		d.headers = headersOf(r.header)
 	}
+
 	reserved := Reservation{Decision: d, ID: a.Reservation}
 	if a.Slot != "" {
 		// The slot outlives the context: what was reserved is to be settled.
@@ -277,9 +297,11 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 		}
 		c.slots.Reserve(reserved.ID, reserved.Slot)
 	}
+
 	if q.Wait && d.Allowed {
 		err = c.waitDelay(ctx, d.Delay)
 	}
+
 	return reserved, err
 }
 
@@ -295,6 +317,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if id == "" {
 		return Settlement{}, nil
 	}
+
 	c.slots.Settle(id)
 	body := append(appendString([]byte(`{"reservation":`), id), `,"costs":`...)
 	body, err := appendCosts(body, costs)
@@ -304,10 +327,12 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if body = append(body, '}'); len(body) > maxBody {
 		return Settlement{}, errTooLarge
 	}
+
 	r, err := c.call(ctx, "/v1/settle", body, retryAlways)
 	if err != nil {
 		return Settlement{}, err
 	}
+
 	var s struct {
 		Settled   bool             `json:"settled"`
 		Costs     map[string]int64 `json:"costs"`
@@ -320,6 +345,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if err := r.decode(&s); err != nil {
 		return Settlement{}, err
 	}
+
 	return Settlement{Settled: s.Settled, Costs: s.Costs, Remaining: s.Remaining, Expired: s.Expired}, nil
 }
 
@@ -347,13 +373,16 @@ func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]in
 	if len(costs) == 0 {
 		return Usage{}, fmt.Errorf("%w: costs is empty", ErrRequest)
 	}
+
 	fields, err := q.appendLimitName(nil)
 	if err != nil {
 		return Usage{}, err
 	}
+
 	if q.Bill {
 		fields = append(fields, `"bill":true,`...)
 	}
+
 	b := append(fields, `"costs":{`...)
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		n := costs[unit]
@@ -362,6 +391,7 @@ func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]in
 		}
 		b = append(strconv.AppendInt(append(appendString(b, unit), ':'), n, 10), ',')
 	}
+
 	return c.changeUsage(ctx, "/v1/adjust", &q, append(closeBracket(b, '}'), ','))
 }
 
@@ -424,14 +454,17 @@ func (c *Client) callOnce(ctx context.Context, path string, body []byte, id stri
 	if generated {
 		id = rand.Text()
 	}
+
 	named, err := appendRequestID(append(slices.Clone(body[:len(body)-1]), ','), id)
 	if err != nil {
 		return nil, err
 	}
+
 	r, err := c.call(ctx, path, append(named, '}'), retryAlways)
 	if err == nil && generated && r.status == http.StatusBadRequest && r.problem().Code == "unknown-field" {
 		return c.call(ctx, path, body, retryIfUnprocessed)
 	}
+
 	return r, err
 }
 
@@ -440,15 +473,19 @@ func (c *Client) call(ctx context.Context, path string, body []byte, retry retry
 	if !c.beginCall() {
 		return nil, ErrClosed
 	}
+
 	defer c.running.Done()
+
 	select {
 	case c.otherCalls <- struct{}{}:
 		defer func() { <-c.otherCalls }()
 	default:
 		return nil, ErrQueueFull
 	}
+
 	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
+
 	return c.askUntilOwned(ctx, path, body, retry)
 }
 
@@ -461,10 +498,12 @@ func (c *Client) askUntilOwned(ctx context.Context, path string, body []byte, re
 		if last != nil && !answered && err != nil { // which says more
 			err = fmt.Errorf("%w: %w", err, last)
 		}
+
 		passes := answered && (e.Code == codeNoOwner || e.Code == codeTryAgain)
 		if retry == retryIfUnprocessed || !passes || !sleep(ctx, ownerPause) {
 			return r, err
 		}
+
 		last = e
 	}
 }

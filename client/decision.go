@@ -300,6 +300,7 @@ func (a *answer) decision() (Decision, error) {
 	if a.Allowed == nil || a.DecidedBy == "" || a.DecidedBy == ByError || a.DecidedBy == ByLocal {
 		return Decision{}, fmt.Errorf("%w: it decides nothing", ErrBadAnswer)
 	}
+
 	d := Decision{
 		Allowed: *a.Allowed, Granted: max(a.Granted, 0), Unlimited: a.Unlimited, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0),
 		Remaining: max(a.Remaining, 0),
@@ -310,6 +311,7 @@ func (a *answer) decision() (Decision, error) {
 	if a.Limits != nil {
 		d.Limits = make([]LimitDecision, len(a.Limits))
 	}
+
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
 			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), TTL: millis(l.TTLMS), Rate: l.Rate.rate(), Used: max(l.Used, 0),
@@ -317,9 +319,11 @@ func (a *answer) decision() (Decision, error) {
 			Allowed: l.Allowed, Shadow: l.Shadow, Unlimited: l.Unlimited,
 		}
 	}
+
 	if !d.Allowed {
 		d.fillReason()
 	}
+
 	return d, nil
 }
 
@@ -332,9 +336,11 @@ func (d *Decision) fillReason() {
 			}
 		}
 	}
+
 	if len(d.Violated) == 0 && d.Rule != "" {
 		d.Violated = []string{d.Rule}
 	}
+
 	switch {
 	case d.Reason != "":
 	case d.DecidedBy == ByList:
@@ -392,6 +398,7 @@ func (u *usage) usage(key []string) (Usage, error) {
 	if u.Blocked > 0 {
 		all.BlockedUntil = time.UnixMilli(u.Blocked)
 	}
+
 	var one string
 	if u.Key == nil {
 		all.Key = key
@@ -400,6 +407,7 @@ func (u *usage) usage(key []string) (Usage, error) {
 	} else if err := json.Unmarshal(u.Key, &all.Key); err != nil {
 		return Usage{}, fmt.Errorf("%w: key: %w", ErrBadAnswer, err)
 	}
+
 	for i, l := range u.Limits {
 		all.Limits[i] = LimitUsage{
 			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), TTL: millis(l.TTLMS), Rate: l.Rate.rate(),
@@ -407,11 +415,13 @@ func (u *usage) usage(key []string) (Usage, error) {
 			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS), Estimated: l.Estimated, Unlimited: l.Unlimited, Applied: l.Applied,
 			Holders: l.Holders,
 		}
+
 		for _, h := range l.Slots {
 			held := Holder{ID: h.Slot, Slots: h.N, Age: millis(h.AgeMS), Expires: millis(h.ExpiresMS), Who: h.Who}
 			all.Limits[i].Held = append(all.Limits[i].Held, held)
 		}
 	}
+
 	return all, nil
 }
 

@@ -57,6 +57,7 @@ func (d *Decision) SetHeaders(h http.Header) {
 			h.Set(one.name, one.value)
 		}
 	}
+
 	if !d.Allowed && d.RetryAfter > 0 {
 		h.Set(headerRetryAfter, strconv.FormatInt(ceil(d.RetryAfter, time.Second), 10))
 	}
@@ -69,6 +70,7 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	if d.Rule == "" || d.Unlimited {
 		return
 	}
+
 	if x {
 		reset := ceil(d.ResetAfter, time.Second)
 		if !delta {
@@ -77,12 +79,15 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 				reset++
 			}
 		}
+
 		d.headers.limit = strconv.FormatInt(d.Limit, 10)
 		d.headers.remaining = strconv.FormatInt(d.Remaining, 10)
+
 		if d.headers.reset = strconv.FormatInt(reset, 10); d.RetryAfter == Never {
 			d.headers.reset = ""
 		}
 	}
+
 	if ietf {
 		d.headers.policy, d.headers.rateLimit = ietfHeaders(d.Limits, d.RetryAfter)
 	}
@@ -110,6 +115,7 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 			order = append(order, &limits[i])
 		}
 	}
+
 	slices.SortStableFunc(order, compareTightness)
 	latest := int64(math.MaxInt64) // of t
 	switch {
@@ -118,23 +124,27 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 	case retry > 0:
 		latest = ceil(retry, time.Second)
 	}
+
 	var q, r []byte
 	for i, l := range order[:min(len(order), maxHeaderItems)] {
 		if i > 0 {
 			q, r = append(q, ", "...), append(r, ", "...)
 		}
+
 		q, r = appendQuoted(q, l.Name), appendQuoted(r, l.Name)
 		quota, seconds := l.quota()
 		q = strconv.AppendInt(append(q, ";q="...), min(quota, maxFieldInteger), 10)
 		if l.Unit != "requests" {
 			q = appendQuoted(append(q, ";qu="...), l.Unit)
 		}
+
 		q = strconv.AppendInt(append(q, ";w="...), seconds, 10)
 		r = strconv.AppendInt(append(r, ";r="...), min(l.Remaining, maxFieldInteger), 10)
 		if t := ceil(l.MoreAfter, time.Second); t > 0 && t <= latest {
 			r = strconv.AppendInt(append(r, ";t="...), t, 10)
 		}
 	}
+
 	return string(q), string(r)
 }
 
@@ -167,5 +177,6 @@ func appendQuoted(b []byte, s string) []byte {
 			b = append(b, c)
 		}
 	}
+
 	return append(b, '"')
 }

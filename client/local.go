@@ -64,6 +64,7 @@ func (l *local) decide(q *Request, fallback []Limit) Decision {
 		}
 		subjects = []Subject{one}
 	}
+
 	now := time.Since(l.began)
 	var ops []localOp
 	for i := range subjects {
@@ -73,20 +74,25 @@ func (l *local) decide(q *Request, fallback []Limit) Decision {
 			if limit.isSlots() {
 				return Decision{DecidedBy: ByLocal, Code: CodeRateLimited, RetryAfter: time.Second, Reason: "No node answers, and one process can't tell how many slots others hold."}
 			}
+
 			length, ok := windowLength(limit.Per)
 			if !ok {
 				return Decision{DecidedBy: ByLocal, Reason: fmt.Sprintf("%.80q is not a window.", limit.Per)}
 			}
+
 			ops = append(ops, localOp{
 				id: l.idOf(s, limit), limit: limit, length: length, capacity: capacityOf(limit), cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
 			})
 		}
 	}
+
 	d := l.take(now, ops)
 	d.Rule = rule
+
 	if !d.Allowed {
 		d.fillReason()
 	}
+
 	return d
 }
 
@@ -94,6 +100,7 @@ func (l *local) decide(q *Request, fallback []Limit) Decision {
 func (l *local) take(now time.Duration, ops []localOp) Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	fits, checked := true, true // whether all ops but those in shadow fit; the same, without those in CountMode
 	for i := range ops {
 		op := &ops[i]
@@ -101,15 +108,18 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 		if !known && !l.hasRoom(now) {
 			return Decision{DecidedBy: ByLocal, Code: CodeRateLimited, RetryAfter: time.Second, Reason: "No node answers, and this process already limits too many subjects by itself."}
 		}
+
 		if w.ends <= now {
 			w = window{ends: now + op.length}
 		}
+
 		op.window = w
 		if op.fits = w.used+op.cost <= op.capacity; !op.fits && !op.shadow {
 			fits = false
 			checked = checked && op.mode == CountMode
 		}
 	}
+
 	for i := range ops {
 		if !checked {
 			break
@@ -120,6 +130,7 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 			l.windows[op.id] = op.window
 		}
 	}
+
 	return describe(now, ops, fits, checked)
 }
 
@@ -140,6 +151,7 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 			at = i
 		}
 	}
+
 	op := &ops[at]
 	d := Decision{
 		Allowed: fits, Counted: !fits && checked, Unit: op.unit(), Limit: op.capacity, Used: op.window.used,
@@ -151,6 +163,7 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 			d.Code, d.RetryAfter = CodeCostAboveLimit, Never
 		}
 	}
+
 	return d
 }
 
@@ -241,20 +254,24 @@ func windowLength(per string) (time.Duration, bool) {
 	case "year":
 		return 366 * day, true
 	}
+
 	days, rest, has := strings.Cut(per, "d")
 	if !has {
 		days, rest = "0", per
 	}
+
 	n, err := strconv.ParseUint(days, 10, 16)
 	if err != nil || n > 366 {
 		return 0, false
 	}
+
 	var d time.Duration
 	if rest != "" || !has {
 		if d, err = time.ParseDuration(rest); err != nil || d <= 0 {
 			return 0, false
 		}
 	}
+
 	d += time.Duration(n) * day
 	return d, d > 0 && d <= 366*day
 }

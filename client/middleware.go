@@ -97,6 +97,7 @@ func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Han
 	if own, ok := c.(interface{ ExpectRules(names ...string) }); ok {
 		own.ExpectRules(o.Rule)
 	}
+
 	o.MaxDelay = cmp.Or(o.MaxDelay, DefaultMaxDelay)
 	o.MaxHeld = cmp.Or(o.MaxHeld, DefaultMaxHeld)
 	return func(next http.Handler) http.Handler {
@@ -142,6 +143,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
+
 	q, err := g.request(r)
 	if err != nil && o.MissingKey == MissingAllow {
 		g.next.ServeHTTP(w, r)
@@ -151,14 +153,17 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.refuseMissingKey(w, r, err)
 		return
 	}
+
 	d, slot, err := Decide(r.Context(), g.checker, q, o.Slots, o.SlotTTL)
 	if slot != nil {
 		defer slot.CloseSoon()
 		defer context.AfterFunc(r.Context(), slot.CloseSoon)()
 	}
+
 	if err != nil && o.OnError != nil {
 		o.OnError(r, err)
 	}
+
 	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.waitDelay(r.Context(), &d)
 	if r.Context().Err() != nil && (err != nil || waited) {
 		// Usually the caller has hung up. But a deadline of the server may have ended the context, and without a status the
@@ -166,15 +171,18 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
+
 	d.SetHeaders(w.Header())
 	if !d.Allowed {
 		o.OnRefuse(w, r, d)
 		return
 	}
+
 	ctx := r.Context()
 	if slot != nil {
 		ctx = slot.Context()
 	}
+
 	g.next.ServeHTTP(w, r.WithContext(NewContext(ctx, d)))
 }
 
@@ -184,14 +192,17 @@ func Decide(ctx context.Context, c Checker, q Request, slots bool, ttl time.Dura
 		d, err := c.Check(ctx, q)
 		return d, nil, err
 	}
+
 	s, err := c.(Acquirer).Acquire(ctx, q, ttl)
 	if s != nil {
 		return s.Decision, s, s.Err
 	}
+
 	refused, ok := errors.AsType[*Refused](err)
 	if !ok {
 		return Decision{DecidedBy: ByError}, nil, err
 	}
+
 	return refused.Decision, nil, refused.cause
 }
 
@@ -203,15 +214,18 @@ func (g *guard) request(r *http.Request) (q Request, err error) {
 		q.Headers = !o.NoHeaders
 		return q, nil
 	}
+
 	q = Request{Rule: o.Rule, Headers: !o.NoHeaders}
 	if o.Key != nil {
 		q.Key, err = CompleteKey(o.Key(r), o.MissingKey)
 	} else {
 		q.Attributes = o.Attributes(r)
 	}
+
 	if o.Cost != nil {
 		q.Costs = o.Cost(r)
 	}
+
 	return q, err
 }
 
@@ -220,7 +234,9 @@ func (g *guard) request(r *http.Request) (q Request, err error) {
 func (g *guard) waitDelay(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
-		d.Allowed, d.Code, d.RetryAfter = false, CodeRateLimited, d.Delay
+		d.Allowed = false
+		d.Code = CodeRateLimited
+		d.RetryAfter = d.Delay
 		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %s.", formatDuration(d.Delay))
 		return false
 	}
@@ -257,13 +273,16 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 		}
 		h.Set(headerRetryAfter, "1")
 	}
+
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	h.Del("Content-Length")
+
 	if d.Refusal != nil {
 		d.Refusal.answer(w, p)
 		return
 	}
+
 	w.WriteHeader(p.Status)
 	json.NewEncoder(w).Encode(p) // an error means that the connection is broken
 }

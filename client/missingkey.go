@@ -50,6 +50,7 @@ func (g *guard) refuseMissingKey(w http.ResponseWriter, r *http.Request, err err
 		}
 		p = problem{http.StatusInternalServerError, codeMissingKey, http.StatusText(http.StatusInternalServerError), err.Error()}
 	}
+
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")

@@ -88,21 +88,27 @@ func (c *Client) probe(n *node) {
 			rest = 0 // a call has got an answer
 		}
 		n.mu.Unlock()
+
 		if rest > 0 && !sleep(c.lifetime, rest) {
 			return
 		}
+
 		if rest == 0 || c.isReady(n) {
 			n.mu.Lock()
+
 			// Keep failures until n answers a call, so that a node that is ready but fails all calls is probed less often.
 			n.condition, n.probing = healthy, false
 			announce := n.announce
 			n.announce = false
 			n.mu.Unlock()
+
 			if announce {
 				c.options.Logger.Info("using node again", "node", n.baseURL)
 			}
+
 			return
 		}
+
 		n.mu.Lock()
 		n.failures = min(n.failures+1, 16)
 		c.reportFailing(n, errNotReady)
@@ -113,15 +119,19 @@ func (c *Client) probe(n *node) {
 func (c *Client) isReady(n *node) bool {
 	ctx, cancel := context.WithTimeout(c.lifetime, c.options.Timeout)
 	defer cancel()
+
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, n.baseURL+"/readyz", nil)
 	if err != nil {
 		return false
 	}
+
 	response, err := c.http.Do(r)
 	if err != nil {
 		return false
 	}
+
 	defer response.Body.Close()
+
 	io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // drain the body, so that the connection is reused
 	return response.StatusCode == http.StatusOK
 }
@@ -141,6 +151,7 @@ func (c *Client) chooseNode(tried []bool) (at int, more bool) {
 			at = i
 		}
 	}
+
 	return at, false
 }
 
@@ -174,6 +185,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 	if deadline, some := ctx.Deadline(); some && time.Until(deadline) < whole/2 {
 		whole = time.Until(deadline) // a slot ends soon
 	}
+
 	for {
 		at, more := c.chooseNode(tried)
 		if at < 0 {
@@ -186,25 +198,30 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			}
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, last)
 		}
+
 		tried[at] = true
 		n := c.nodes[at]
 		timeout := whole
 		if more {
 			timeout /= 2
 		}
+
 		began := time.Now()
 		r, err := c.post(ctx, n, path, body, maxBytes, timeout, retry)
 		switch {
 		case err == nil && r.status < 500:
 			n.markHealthy()
 			c.answers.Add(1)
+
 			if more && rejection == nil && r.IsRejection() {
 				rejection = r
 				continue
 			}
+
 			if r.IsRejection() {
 				c.logRejection(r)
 			}
+
 			return r, nil
 		case rejection != nil: // a node has answered; only one other is tried
 			c.logRejection(rejection)
@@ -215,11 +232,13 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 				n.markHealthy()
 				return nil, e
 			}
+
 			if e.Code == "overloaded" || e.Code == codeNoOwner || e.Code == codeTryAgain { // the node is healthy, and another one may succeed
 				n.markHealthy()
 			} else {
 				c.markFailed(n, failing, e)
 			}
+
 			err = e
 		case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrTimeout):
 			return nil, context.Cause(ctx) // the caller gave up, which is not the node's fault
@@ -231,6 +250,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 		default:
 			c.markFailed(n, failing, err)
 		}
+
 		last = err
 		if retry == retryIfUnprocessed && !isUnprocessed(err) || ctx.Err() != nil {
 			return nil, err
@@ -251,24 +271,30 @@ func isUnprocessed(err error) bool {
 func (c *Client) post(ctx context.Context, n *node, path string, body []byte, maxBytes int64, timeout time.Duration, retry retryPolicy) (*reply, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 	defer cancel()
+
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, n.baseURL+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
+
 	r.Header["Content-Type"] = []string{"application/json"}
 	if c.authorization != "" {
 		r.Header["Authorization"] = []string{c.authorization}
 	}
+
 	if retry == retryAlways {
 		// A nil value is not sent. It lets the transport retry on a new connection if the node has just closed this one.
 		r.Header["Idempotency-Key"] = nil
 	}
+
 	sent := time.Now()
 	response, err := c.http.Do(r)
 	if err != nil {
 		return nil, nodeError(ctx, n, err)
 	}
+
 	defer response.Body.Close()
+
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxBytes+1))
 	if err != nil {
 		return nil, nodeError(ctx, n, err)
@@ -276,6 +302,7 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, ma
 	if int64(len(text)) > maxBytes {
 		return nil, fmt.Errorf("%w: %s sent more than %d bytes", ErrBadAnswer, n.baseURL, maxBytes)
 	}
+
 	return &reply{node: n, sent: sent, status: response.StatusCode, header: response.Header, body: text}, nil
 }
 

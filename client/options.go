@@ -105,6 +105,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)
 	o.MaxQueue = cmp.Or(o.MaxQueue, DefaultMaxQueue)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+
 	for _, bound := range []struct {
 		field           string
 		have, from, top int64
@@ -122,9 +123,11 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("client: Options.%s is %d; it must be %d to %d", bound.field, bound.have, bound.from, bound.top)
 		}
 	}
+
 	if o.OnError == Local && len(o.Local) == 0 {
 		return o, fmt.Errorf("%w: Options.Local is empty; with OnError Local it needs the limits of checks that bring none", ErrRequest)
 	}
+
 	for i := range o.Local {
 		wrong := o.Local[i].mistake()
 		if _, ok := windowLength(o.Local[i].Per); wrong == "" && !ok {
@@ -134,9 +137,11 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("client: Options.Local[%d].%s", i, wrong)
 		}
 	}
+
 	if strings.ContainsAny(o.Token, "\r\n\x00") {
 		return o, fmt.Errorf("client: Options.Token must be one line")
 	}
+
 	return o, nil
 }
 

@@ -187,6 +187,7 @@ func (r *Request) Validate() error {
 	case r.Key != nil && r.Attributes != nil:
 		return fmt.Errorf("%w: Key and Attributes exclude each other", ErrRequest)
 	}
+
 	return validateCost(-1, r.Mode, r.Cost)
 }
 
@@ -243,11 +244,13 @@ func (l *Limit) mistake() string {
 	case !l.isSlots() && l.Per == "":
 		return "Per is missing: the window, such as 10s, 1m or day"
 	}
+
 	for _, text := range [...]string{l.Per, l.TTL, l.Algorithm, l.Unit, l.Name, l.TZ} {
 		if len(text) > maxValue || !utf8.ValidString(text) {
 			return fmt.Sprintf("%.80q is not UTF-8 of at most %d bytes", text, maxValue)
 		}
 	}
+
 	return ""
 }
 
@@ -283,15 +286,18 @@ func (r *Request) GrantedUnasked() int64 {
 	if len(r.Subjects) > 0 {
 		cost, costs = r.Subjects[0].Cost, r.Subjects[0].Costs
 	}
+
 	switch {
 	case !r.TakesAtMost():
 		return 0
 	case len(costs) == 0:
 		return max(1, cost)
 	}
+
 	for _, n := range costs {
 		cost = max(cost, n)
 	}
+
 	return cost
 }
 
@@ -322,13 +328,16 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
+
 	b, err := r.appendSubjects(append(b, '{'))
 	if err != nil {
 		return nil, err
 	}
+
 	if r.Detail {
 		b = append(b, `"detail":true,`...)
 	}
+
 	some, _ := r.countModes()
 	if r.RequestID != "" && (ttl > 0 || some) {
 		if b, err = appendRequestID(b, r.RequestID); err != nil {
@@ -336,6 +345,7 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 		}
 		b = append(b, ',')
 	}
+
 	if ttl > 0 {
 		if b, err = r.OnExpiry.append(b); err != nil {
 			return nil, err
@@ -343,6 +353,7 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 		b = append(b, `"ttl_ms":`...)
 		b = append(strconv.AppendInt(b, ceil(ttl, time.Millisecond), 10), ',')
 	}
+
 	return checkSize(closeBracket(b, '}'))
 }
 
@@ -370,14 +381,17 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 		one := r.subject()
 		return one.append(b)
 	}
+
 	if r.Rule != "" {
 		b = appendString(append(b, `"rule":`...), r.Rule)
 		b = append(b, ',')
 	}
+
 	if r.Key != nil {
 		b = appendKey(append(b, `"key":`...), r.Key)
 		b = append(b, ',')
 	}
+
 	if r.Attributes != nil {
 		b = append(b, `"attributes":{`...)
 		for name, value := range r.Attributes {
@@ -388,12 +402,15 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 			b = appendString(append(b, ':'), Fit(value))
 			b = append(b, ',')
 		}
+
 		b = append(closeBracket(b, '}'), ',')
 	}
+
 	mode := r.Mode
 	if mode == PeekMode {
 		b, mode = append(b, `"peek":true,`...), "" // nodes of older releases know peek, but not mode
 	}
+
 	return appendCost(b, mode, r.Cost, r.Costs)
 }
 
@@ -429,6 +446,7 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
+
 	b := []byte{'{'}
 	if r.Rule != "" {
 		b = append(appendString(append(b, `"rule":`...), r.Rule), ',')
@@ -442,6 +460,7 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 	if len(r.Limits) > 0 {
 		b = append(appendLimits(b, r.Limits), ',')
 	}
+
 	return checkSize(closeBracket(append(b, fields...), '}'))
 }
 
@@ -462,15 +481,18 @@ func appendCost(b []byte, mode Mode, cost int64, costs map[string]int64) (_ []by
 		b = append(b, `"cost":`...)
 		b = append(strconv.AppendInt(b, min(cost, maxAmount), 10), ',')
 	}
+
 	if costs != nil {
 		if b, err = appendCosts(append(b, `"costs":`...), costs); err != nil {
 			return nil, err
 		}
 		b = append(b, ',')
 	}
+
 	if mode != "" && mode != CheckMode {
 		b = append(appendString(append(b, `"mode":`...), string(mode)), ',')
 	}
+
 	return b, nil
 }
 
@@ -483,10 +505,12 @@ func appendLimits(b []byte, limits []Limit) []byte {
 		if l.Burst != 0 {
 			b = strconv.AppendInt(append(b, `,"burst":`...), l.Burst, 10)
 		}
+
 		from := ""
 		if l.FromFirst {
 			from = "first"
 		}
+
 		for _, field := range [...]struct{ name, value string }{
 			{`,"per":`, l.Per}, {`,"ttl":`, l.TTL}, {`,"algorithm":`, l.Algorithm}, {`,"unit":`, l.Unit}, {`,"name":`, l.Name}, {`,"tz":`, l.TZ}, {`,"from":`, from},
 		} {
@@ -494,8 +518,10 @@ func appendLimits(b []byte, limits []Limit) []byte {
 				b = appendString(append(b, field.name...), field.value)
 			}
 		}
+
 		b = append(b, `},`...)
 	}
+
 	return closeBracket(b, ']')
 }
 
@@ -551,16 +577,20 @@ func Fit(v string) string {
 	if !utf8.ValidString(v) {
 		v = strings.ToValidUTF8(v, "\uFFFD")
 	}
+
 	if len(v) <= maxValue {
 		return v
 	}
+
 	head, tail := maxValue/2, len(v)-maxValue/2
 	for !utf8.RuneStart(v[head]) {
 		head--
 	}
+
 	for tail < len(v) && !utf8.RuneStart(v[tail]) {
 		tail++
 	}
+
 	return v[:head] + v[tail:]
 }
 
@@ -579,6 +609,7 @@ func appendString(b []byte, s string) []byte {
 			b = utf8.AppendRune(b, r)
 		}
 	}
+
 	return append(b, '"')
 }
 

@@ -155,19 +155,23 @@ func (all *SlotSet) Close() {
 func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until time.Time) (*Slot, error) {
 	s := &Slot{Decision: d, ID: id, keeper: k, kept: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
+
 	// The work goes on for a while after its context has ended, and it holds its slot until Close.
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
+
 	if id == "" {
 		close(s.kept)
 		return s, nil
 	}
+
 	added := k.Slots().add(s)
 	if !added || !k.Go(func() { s.keep(renewing, until) }) {
 		close(s.kept)
 		s.Close()
 		return nil, ErrClosed
 	}
+
 	return s, nil
 }
 
@@ -206,12 +210,15 @@ func (s *Slot) CloseSoon() {
 // keep renews the slot whenever a third of its time is over, until ctx ends or the slot is lost.
 func (s *Slot) keep(ctx context.Context, until time.Time) {
 	defer close(s.kept)
+
 	next := thirdOf(until)
+
 	pause := time.Duration(0)
 	for {
 		if !sleep(ctx, time.Until(next)) {
 			return
 		}
+
 		renewed, err := s.renew(ctx, until)
 		answered, isAnswer := errors.AsType[*Error](err)
 		switch {
@@ -228,6 +235,7 @@ func (s *Slot) keep(ctx context.Context, until time.Time) {
 			s.lose(err)
 			return
 		}
+
 		pause = min(max(2*pause, firstSlotPause), maxSlotPause)
 		next = time.Now().Add(min(pause, time.Until(until)))
 	}
@@ -285,14 +293,17 @@ func WaitForSlot(ctx context.Context, wait bool, acquire func() (*Slot, error)) 
 		if !wait || !isRefused || refused.cause != nil || refused.Never() || refused.Denied() {
 			return s, err
 		}
+
 		rest := pause
 		if refused.RetryAfter > 0 {
 			rest = min(rest, refused.RetryAfter)
 		}
+
 		if !sleep(ctx, rest) {
 			refused.cause = context.Cause(ctx)
 			return nil, refused
 		}
+
 		pause = min(2*pause, maxSlotPause)
 	}
 }
@@ -304,6 +315,7 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 	if err != nil {
 		return nil, &Refused{c.fallbackDecision(q, err), err}
 	}
+
 	r, err := c.callForSlot(ctx, append(body, '}'))
 	var a answer
 	var d Decision
@@ -313,6 +325,7 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 	if err == nil && d.Allowed && a.Slot != "" && a.ExpiresMS <= 0 {
 		err = fmt.Errorf("%w: %s gave a slot without a time", ErrBadAnswer, r.node.baseURL)
 	}
+
 	if err != nil {
 		d = c.fallbackDecision(q, err)
 		if !d.Allowed {
@@ -322,16 +335,20 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 		s.Err = err
 		return s, nil
 	}
+
 	if q.Headers {
 		d.headers = headersOf(r.header)
 	}
+
 	if !d.Allowed {
 		return nil, &Refused{d, nil}
 	}
+
 	s, err := NewSlot(ctx, c, d, a.Slot, r.sent.Add(millis(a.ExpiresMS)))
 	if err != nil {
 		return nil, &Refused{Decision{DecidedBy: ByError}, err}
 	}
+
 	return s, nil
 }
 
@@ -351,6 +368,7 @@ func (c *Client) callForSlot(ctx context.Context, body []byte) (*reply, error) {
 	if !ok {
 		return nil, ErrClosed
 	}
+
 	select {
 	case <-answered:
 		return r, err
@@ -379,12 +397,14 @@ func (c *Client) RenewSlot(ctx context.Context, id string) (until time.Time, err
 	if r.status != http.StatusOK {
 		return time.Time{}, r.problem()
 	}
+
 	var renewed struct {
 		ExpiresMS int64 `json:"expires_ms"`
 	}
 	if err := r.decode(&renewed); err != nil {
 		return time.Time{}, err
 	}
+
 	return r.sent.Add(millis(renewed.ExpiresMS)), nil
 }
 
@@ -393,6 +413,7 @@ func (c *Client) RenewSlot(ctx context.Context, id string) (until time.Time, err
 func (c *Client) ReleaseSlot(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, ErrTimeout)
 	defer cancel()
+
 	pause := firstSlotPause
 	for {
 		r, err := c.askUntilOwned(ctx, "/v1/release", slotBody(id), retryAlways)
@@ -404,6 +425,7 @@ func (c *Client) ReleaseSlot(ctx context.Context, id string) error {
 		case !sleep(ctx, pause):
 			return err
 		}
+
 		pause *= 2
 	}
 }
@@ -434,6 +456,7 @@ func (r *Request) ValidateAcquire(ttl time.Duration) error {
 	case len(r.Who) > maxWho || !utf8.ValidString(r.Who):
 		return fmt.Errorf("%w: Who is %.80q; it must be UTF-8 of at most %d bytes", ErrRequest, r.Who, maxWho)
 	}
+
 	return r.Validate()
 }
 
@@ -442,10 +465,12 @@ func (r *Request) appendAcquire(ttl time.Duration) ([]byte, error) {
 	if err := r.ValidateAcquire(ttl); err != nil {
 		return nil, err
 	}
+
 	b, err := r.appendSubjects([]byte{'{'})
 	if err != nil {
 		return nil, err
 	}
+
 	if r.Detail {
 		b = append(b, `"detail":true,`...)
 	}
@@ -458,5 +483,6 @@ func (r *Request) appendAcquire(ttl time.Duration) ([]byte, error) {
 	if ttl > 0 {
 		b = append(strconv.AppendInt(append(b, `"ttl_ms":`...), ceil(ttl, time.Millisecond), 10), ',')
 	}
+
 	return checkSize(b[:len(b)-1])
 }

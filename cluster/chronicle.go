@@ -150,6 +150,7 @@ func (ch *chronicle) noteRules(s *agreement.State) {
 	if version == 0 || version == ch.rules {
 		return
 	}
+
 	if ch.rules != 0 {
 		last := s.History.Versions()[0]
 		args := []any{"version", version, "by", last.By}
@@ -158,6 +159,7 @@ func (ch *chronicle) noteRules(s *agreement.State) {
 		}
 		ch.config.Logger.Info("rules are in force", args...)
 	}
+
 	ch.rules = version
 }
 

@@ -45,9 +45,11 @@ func New(config Config) (*Cluster, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+
 	if config.SettledEpoch == nil {
 		config.SettledEpoch = func() int64 { return 1<<63 - 1 }
 	}
+
 	config.Primary = cmp.Or(config.Primary, config.Self.Region)
 	config.Build.Level = cmp.Or(config.Build.Level, agreement.Newest)
 	core := &core{
@@ -66,9 +68,11 @@ func New(config Config) (*Cluster, error) {
 	}
 	c.tracker.behind.Store(&[]ring.NodeID{})
 	c.reconciler = &reconciler{core: core, tracker: c.tracker, sharedRules: c.sharedRules, changing: make(chan struct{}, 1)}
+
 	if err := c.founder.recallIdentity(); err != nil {
 		return nil, err
 	}
+
 	c.makeAuthority()
 	c.handlers = c.localHandlers()
 	return c, nil
@@ -79,28 +83,34 @@ func New(config Config) (*Cluster, error) {
 func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
+
 	if err := c.founder.clearHalfFounded(); err != nil {
 		return err
 	}
 	if err := c.startRaft(); err != nil {
 		return err
 	}
+
 	empty, err := c.isRaftEmpty()
 	if err != nil {
 		return err
 	}
+
 	if empty && c.config.foundsAlone() {
 		if err := c.founder.bootstrap([]ring.NodeID{c.config.Self.ID}); err != nil {
 			return err
 		}
 		empty = false
 	}
+
 	if err := c.startGossip(empty); err != nil {
 		return err
 	}
+
 	c.holder.Start()
 	c.started.Store(true)
 	c.updateAddresses()
+
 	for _, loop := range []func(){
 		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.initCluster, c.reconciler.reconcileMembers,
 		c.tracker.deferElections, c.probeStore, c.recordApplied, c.watchContact, c.sharedRules.informRegions, c.sharedRules.runRegionsLoop, c.writeChronicle,
@@ -108,9 +118,11 @@ func (c *Cluster) Start() error {
 	} {
 		c.loops.Go(loop)
 	}
+
 	if empty {
 		c.loops.Go(c.founder.foundCluster)
 	}
+
 	return nil
 }
 
@@ -126,6 +138,7 @@ func (c *Cluster) startGossip(empty bool) error {
 	if err != nil {
 		return fmt.Errorf("start gossip: %w", err)
 	}
+
 	c.gossip.Store(opened)
 	return nil
 }
@@ -179,19 +192,23 @@ func (c *Cluster) updateAddresses() {
 	for _, s := range conf.Servers {
 		known[nodeID(s.ID)] = string(s.Address)
 	}
+
 	for _, m := range c.gossip.Load().Members() {
 		known[m.ID] = memberAddress(m)
 	}
+
 	delete(known, c.config.Self.ID)
 	delete(known, ring.NodeID{})
 	c.nodeAddresses.Store(&known)
 	c.config.Peers.SetNodes(known)
+
 	if c.config.OnAddresses != nil {
 		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.tracker.remembered) {
 			c.tracker.remembered = addresses
 			c.config.OnAddresses(addresses)
 		}
 	}
+
 	wake.Signal(c.gossipChanged)
 	wake.Signal(c.reconcileNeeded)
 }
@@ -239,6 +256,7 @@ func (c *Cluster) close() error {
 	if !waitAtMost(late, closeTimeout) || !waitAtMost(whenDone(&c.loops), closeTimeout) {
 		errs = append(errs, errors.New("close the cluster: a task still waits for the store"))
 	}
+
 	return errors.Join(errs...)
 }
 

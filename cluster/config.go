@@ -188,9 +188,11 @@ func (c *Config) Validate() error {
 	need(c.Store != nil, "Store is nil")
 	need(c.Peers != nil, "Peers is nil")
 	need(c.Boottime != nil, "Boottime is nil")
+
 	for what, name := range map[string]string{"Self.Region": c.Self.Region, "Primary": c.Primary} {
 		need(len(name) <= agreement.MaxRegionName, fmt.Sprintf("%s must have at most %d bytes", what, agreement.MaxRegionName))
 	}
+
 	need(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings
 	for _, d := range []time.Duration{
@@ -199,6 +201,7 @@ func (c *Config) Validate() error {
 	} {
 		need(d > 0, "each of Timings must be positive")
 	}
+
 	need(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election, "Timings must have LeaderLease <= Heartbeat <= Election")
 	return errors.Join(errs...)
 }

@@ -46,12 +46,14 @@ type entriesReply struct {
 func (c *Cluster) WriteEntries(ctx context.Context, changes []EntryChange) (version int64, last *entries.Entry, err error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
+
 	w := entriesWrite{Changes: changes}
 	_, _ = rand.Read(w.Request[:]) // never fails
 	b, err := json.Marshal(w)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+
 	var reply entriesReply
 	err = c.retry(ctx, func(bool) error {
 		answer, err := c.sharedRules.callPrimary(ctx, MethodWriteEntries, b)
@@ -69,6 +71,7 @@ func (c *Cluster) WriteEntries(ctx context.Context, changes []EntryChange) (vers
 	if reply.Result.Err != nil {
 		return 0, nil, reply.Result.Err
 	}
+
 	version = reply.Result.Version
 	if c.isSecondary() {
 		c.awaitPrimaryEntries(ctx, version)
@@ -77,6 +80,7 @@ func (c *Cluster) WriteEntries(ctx context.Context, changes []EntryChange) (vers
 	if c.awaitState(ctx, func(s *agreement.State) bool { return s.Entries.Version() >= version }) != nil {
 		return 0, nil, fmt.Errorf("%w: version %d of the entries was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, version)
 	}
+
 	return version, reply.Entry, nil
 }
 
@@ -98,6 +102,7 @@ func (c *core) awaitPrimaryEntries(ctx context.Context, version int64) {
 func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
 	defer cancel()
+
 	var w entriesWrite
 	if err := json.Unmarshal(r.body, &w); err != nil || len(w.Changes) == 0 || len(w.Changes) > MaxEntryChanges {
 		return nil, errBadCall
@@ -105,6 +110,7 @@ func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte
 	if err := sr.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
+
 	e := agreement.Entries{Request: w.Request}
 	now := time.Now().UnixMilli()
 	for i := range w.Changes {
@@ -113,14 +119,17 @@ func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte
 		}
 		e.Changes = append(e.Changes, w.Changes[i].Stamped(now))
 	}
+
 	result, err := sr.propose(ctx, e)
 	if err != nil {
 		return nil, err
 	}
+
 	reply := entriesReply{Result: result}
 	if result.Err == nil {
 		reply.Entry = entryIn(sr.State().Entries.Change(result.Version))
 	}
+
 	return json.Marshal(reply)
 }
 
@@ -158,14 +167,17 @@ func (sr *sharedRules) endEntries() {
 		if sr.isSecondary() || sr.requirePrimaryLeader() != nil || !sr.State().Entries.HasEnded(now) {
 			return false
 		}
+
 		ctx, cancel := context.WithTimeout(sr.ctx, sr.config.Timings.Write)
 		defer cancel()
+
 		before := sr.State().Entries.Len()
 		r, err := sr.propose(ctx, agreement.EndEntries{Before: now})
 		if err != nil || r.Err != nil {
 			sr.config.Logger.Debug("can't remove entries that have ended yet", "error", err, "refused", r.Err)
 			return false
 		}
+
 		sr.config.Logger.Info("entries have ended", "entries", max(1, before-sr.State().Entries.Len()), "entries_version", r.Version)
 		return false
 	})
@@ -212,6 +224,7 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 	if err := json.Unmarshal(b, &e); err != nil {
 		return fmt.Errorf("parse the primary region's entries: %w", err)
 	}
+
 	paging := &sr.paging
 	if e.Page != nil {
 		if paging.first == nil {
@@ -219,10 +232,12 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 		}
 		e.Page.Version, e.Page.Digest = paging.first.Version, paging.first.Digest
 	}
+
 	r, err := sr.propose(ctx, e)
 	if err == nil {
 		err = r.Err
 	}
+
 	switch {
 	case err != nil:
 		*paging = entriesPaging{} // begin again
@@ -232,6 +247,7 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 	default:
 		paging.after = e.Page.UpTo
 	}
+
 	return nil
 }
 

@@ -82,6 +82,7 @@ func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	if len(b) == 0 {
 		return false, errBadCall
 	}
+
 	switch kind, b := followKind(b[0]), b[1:]; kind {
 	case followUpToDate:
 		return false, nil
@@ -92,6 +93,7 @@ func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	case followNotPrimary:
 		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, sr.config.Primary, b)
 	}
+
 	return false, errBadCall
 }
 
@@ -101,11 +103,13 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 	if err != nil {
 		return fmt.Errorf("parse the primary region's state: %w", err)
 	}
+
 	before := sr.State()
 	r, err := sr.propose(ctx, e)
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("follow the primary region: %w", err)
 	}
+
 	now := sr.State()
 	version := rulesVersion(now)
 	switch world := before.Regions.World; {
@@ -115,6 +119,7 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 	case world.IsZero() || rulesVersion(before) != version:
 		sr.config.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
 	}
+
 	return nil
 }
 
@@ -125,17 +130,22 @@ const followPatience = 3 * time.Second
 func (sr *sharedRules) noteFollowOutcome(err error) {
 	sr.mu.Lock()
 	defer sr.mu.Unlock()
+
 	now := time.Now()
 	if err == nil {
 		if sr.failureLogged || sr.primaryAnsweredAt.IsZero() {
 			sr.config.Logger.Info("this region follows the primary region", "primary", sr.config.Primary)
 		}
-		sr.primaryAnsweredAt, sr.primaryFailingSince, sr.failureLogged = now, time.Time{}, false
+		sr.primaryAnsweredAt = now
+		sr.primaryFailingSince = time.Time{}
+		sr.failureLogged = false
 		return
 	}
+
 	if sr.primaryFailingSince.IsZero() {
 		sr.primaryFailingSince = now
 	}
+
 	if now.Sub(sr.primaryFailingSince) >= followPatience && !sr.failureLogged {
 		sr.failureLogged = true
 		sr.config.Logger.Warn("can't follow the primary region: this region keeps its current rules",
@@ -183,6 +193,7 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" || len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {
 		return nil, errBadCall
 	}
+
 	own, s := sr.config.Self.Region, sr.State()
 	switch err := sr.requirePrimaryLeader(); {
 	case !sr.leads():
@@ -199,19 +210,24 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 		return nil, fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
 			ErrRefused, q.Region, q.Level, s.Level)
 	}
+
 	mine, theirs := positionOf(s), q.rulesPosition
 	sr.mu.Lock()
 	noted := sr.reports.add(q.Region, q.report(time.Now()))
+
 	if mine.isBefore(theirs) {
 		sr.regionAhead = theirs
 	}
 	sr.mu.Unlock()
+
 	if !noted {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
+
 	wake.Signal(sr.wake)
 	if theirs.World == mine.World && !theirs.isBefore(mine) {
 		return entriesFollowing(s.Entries, q.Entries)
 	}
+
 	return s.AppendAdopt([]byte{byte(followState)})
 }

@@ -66,11 +66,13 @@ func (f *founder) clearHalfFounded() error {
 	if err != nil {
 		return fmt.Errorf("read Raft's log: %w", err)
 	}
+
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
 	alone := f.config.foundsAlone() && f.identity.Load().Cluster == [16]byte{}
 	if err != nil || term != 1 || last != 0 || !f.promise.Decided && !alone {
 		return nil // an error also means that there is no term; Raft reports any other
 	}
+
 	snapshots, err := s.Snapshots().List()
 	if err != nil || len(snapshots) > 0 {
 		return err
@@ -78,6 +80,7 @@ func (f *founder) clearHalfFounded() error {
 	if err := s.Stable().SetUint64([]byte(raftTerm), 0); err != nil {
 		return fmt.Errorf("undo an unfinished founding: %w", err)
 	}
+
 	return nil
 }
 
@@ -90,18 +93,23 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 		if id == f.config.Self.ID {
 			address = f.config.Self.PeerAddress()
 		}
+
 		if address == "" {
 			return fmt.Errorf("found a cluster: the address of node %s is not known: %w", id, ErrNotFound)
 		}
+
 		s := raft.Server{Suffrage: raft.Voter, ID: serverID(id), Address: raft.ServerAddress(address)}
 		if i >= maxVoters {
 			s.Suffrage = raft.Nonvoter // a few voters are enough
 		}
+
 		conf.Servers = append(conf.Servers, s)
 	}
+
 	if err := f.raft.Load().BootstrapCluster(conf).Error(); err != nil {
 		return errors.Join(fmt.Errorf("found a cluster: %w", err), f.clearHalfFounded())
 	}
+
 	f.config.Logger.Info("this node has founded a cluster", "nodes", len(set))
 	return nil
 }
@@ -122,14 +130,18 @@ func (f *founder) foundCluster() {
 		case time.Since(deferred) < deferTimeout || f.config.BootstrapExpect == 1 && time.Since(f.opened) < alonePatience:
 			return false
 		}
+
 		lower, err := f.foundOnce()
 		if lower {
 			deferred = time.Now()
 		}
+
 		if err == nil {
 			return false
 		}
+
 		f.waitReason.Store(&err)
+
 		if since := time.Since(lastLogged); since > remindInterval || since > time.Second && err.Error() != lastReason {
 			lastLogged, lastReason = time.Now(), err.Error()
 			level := slog.LevelInfo
@@ -138,6 +150,7 @@ func (f *founder) foundCluster() {
 			}
 			f.config.Logger.Log(f.ctx, level, "no cluster yet", "reason", lastReason)
 		}
+
 		return false
 	})
 }
@@ -151,6 +164,7 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	if expectErr != nil {
 		out.set = nil
 	}
+
 	f.mu.Lock()
 	next, step := f.promise.nextStep(self, out)
 	if expectErr != nil && step == stepWait && next.isBy(self) {
@@ -160,26 +174,31 @@ func (f *founder) foundOnce() (lower bool, err error) {
 		err = f.setPromiseLocked(next)
 	}
 	f.mu.Unlock()
+
 	if err != nil {
 		return false, err
 	}
+
 	switch step {
 	case stepCheck:
 		return false, f.checkPromise(next)
 	case stepAsk:
 		return f.askPromises(next)
 	}
+
 	if out.clusterExists {
 		return false, errors.New("a cluster exists already: its leader will add this node")
 	}
 	if expectErr != nil {
 		return false, expectErr
 	}
+
 	g := f.gossip.Load()
 	err = waitError(f.config.BootstrapExpect, g.MissingSeeds(), g.Members())
 	if n := g.Rejecting(); n > 0 {
 		err = fmt.Errorf("%w; %d of them reject this node: is the cluster secret the same everywhere?", err, n)
 	}
+
 	return false, err
 }
 
@@ -196,6 +215,7 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 			others += fmt.Sprintf("; %s has --bootstrap-expect %d", m.Name, m.BootstrapExpect)
 		}
 	}
+
 	who := strings.Join(missing, ", ")
 	switch {
 	case expect == 0 && who != "":
@@ -205,6 +225,7 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 	case found >= expect:
 		return fmt.Errorf("waiting for another node to found the cluster (%d of %d found)", found, expect)
 	}
+
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
 }
 
@@ -223,10 +244,12 @@ func checkExpect(expect, joinCount int, members []gossip.Member) error {
 			known[memberAddress(m)] = true
 		}
 	}
+
 	n, by := joinCount, "--join names"
 	if len(known) > n {
 		n, by = len(known), "gossip knows of"
 	}
+
 	switch {
 	case expect < 1:
 		return nil
@@ -237,6 +260,7 @@ func checkExpect(expect, joinCount int, members []gossip.Member) error {
 			"and if the network split now, each half would found one; start all of them with --bootstrap-expect %d or more, "+
 			"or start some of them later, without it", ErrRefused, expect, n, by, n/2+1)
 	}
+
 	return nil
 }
 
@@ -257,6 +281,7 @@ func (f *founder) setPromiseLocked(p promise) error {
 func (f *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
+
 	var stands bool
 	if err := f.callJSON(ctx, p.Proposer, MethodIsAttemptValid, p.Attempt, &stands); err != nil {
 		return fmt.Errorf("this node has promised node %s to found a cluster with it, and can't reach it: %w", p.Proposer, err)
@@ -264,11 +289,14 @@ func (f *founder) checkPromise(p promise) error {
 	if stands {
 		return fmt.Errorf("node %s is founding a cluster and holds this node's promise", p.Proposer)
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if now := f.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
 		return nil // replaced in the meantime
 	}
+
 	return f.setPromiseLocked(f.promise.withdrawn())
 }
 
@@ -277,17 +305,20 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	self := f.config.Self.ID
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
+
 	request := promiseRequest{Proposer: self, Attempt: p.Attempt, Set: p.Set}
 	for _, id := range p.Set {
 		if id == self {
 			continue
 		}
+
 		var r promiseReply
 		if err := f.callJSON(ctx, id, MethodPromise, request, &r); errors.Is(err, ErrRefused) {
 			return false, fmt.Errorf("node %s: %w", id, err)
 		} else if err != nil {
 			return false, fmt.Errorf("node %s does not answer: %w", id, err)
 		}
+
 		switch {
 		case r.Given:
 			continue
@@ -296,10 +327,13 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 		case !r.To.IsZero() && r.To.Compare(self) < 0:
 			return true, errors.Join(fmt.Errorf("node %s has promised to found a cluster with node %s, which goes first", id, r.To), f.giveUp(p))
 		}
+
 		return false, fmt.Errorf("node %s has promised to found a cluster with node %s", id, r.To)
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if now := f.promise; !now.isStillValid(self, p.Attempt) {
 		return true, errors.New("this node has given up its attempt in the meantime")
 	}
@@ -309,6 +343,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	if err := f.checkExpect(); err != nil {
 		return false, err
 	}
+
 	p.Decided = true
 	if err := f.setPromiseLocked(p); err != nil {
 		return false, err
@@ -316,6 +351,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	if err := f.bootstrap(p.Set); err != nil {
 		return false, err
 	}
+
 	f.announce()
 	return false, nil
 }
@@ -336,8 +372,10 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	if err := json.Unmarshal(r.body, &ask); err != nil || ask.Proposer != r.from.Node || len(ask.Set) > maxExpect {
 		return nil, errBadCall
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	empty, err := f.isRaftEmpty()
 	if err != nil {
 		return nil, err
@@ -345,12 +383,14 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	if err := f.checkExpect(); err != nil && empty {
 		return nil, err
 	}
+
 	inCluster := !empty || f.Identity().Cluster != [16]byte{} ||
 		newFoundingView(f.config.Self.ID, f.config.BootstrapExpect, f.gossip.Load().Members()).clusterExists
 	next, reply := f.promise.answer(f.config.Self.ID, ask, inCluster)
 	if err := f.setPromiseLocked(next); err != nil {
 		return nil, err
 	}
+
 	return json.Marshal(reply)
 }
 
@@ -379,7 +419,9 @@ type invitation struct {
 func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	own, p := f.Identity().Cluster, f.promise
+
 	empty, err := f.isRaftEmpty()
 	switch {
 	case in.Cluster == [16]byte{}:
@@ -409,9 +451,11 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
 		return noBody{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.config.Self.ID, p.Proposer)
 	}
+
 	if err := f.recordClusterLocked(in.Cluster); err != nil {
 		return noBody{}, err
 	}
+
 	f.noteMostVoters(in.Voters)
 	return noBody{}, nil
 }

@@ -66,9 +66,11 @@ func (h *indexHashes) isSplit(members int) bool {
 func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	if h.byIndex == nil {
 		h.byIndex = map[uint64]*indexHashes{}
 	}
+
 	at := h.byIndex[c.Index]
 	if at == nil {
 		at = &indexHashes{map[ring.NodeID]agreement.Hash{}, time.Now()}
@@ -79,6 +81,7 @@ func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (diff
 			delete(h.byIndex, oldest)
 		}
 	}
+
 	at.byNode[id] = c.Hash
 	split = split || time.Since(at.since) >= hashPatience && at.isSplit(members)
 	votes, most := countHashes(at.byNode)

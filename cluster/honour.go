@@ -97,9 +97,11 @@ func (r regionReports) add(region string, now regionReport) (ok bool) {
 			return false
 		}
 	}
+
 	if before.sameTerm(now.rulesPosition) {
 		now.Version = max(now.Version, before.Version)
 	}
+
 	now.clock = max(now.clock, before.clock)
 	r[region] = now
 	return true
@@ -127,22 +129,26 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	if err := sr.overtakeRegionAhead(ctx); err != nil {
 		return err
 	}
+
 	s, honoured := sr.updateHonoured(ctx)
 	own := followRequest{rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level}
 	var list []string
 	sr.mu.Lock()
 	sr.reports.add(sr.config.Self.Region, own.report(time.Now()))
+
 	for name, report := range sr.reports {
 		if report.isFresh(time.Now()) {
 			list = append(list, name)
 		}
 	}
 	sr.mu.Unlock()
+
 	if list = sr.uncommitted(list); len(list) > 0 {
 		if err := sr.addRegionsExclusively(ctx, list); err != nil {
 			return err
 		}
 	}
+
 	return sr.recordVersions(ctx)
 }
 
@@ -153,17 +159,21 @@ func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 	theirs := sr.regionAhead
 	sr.regionAhead = rulesPosition{}
 	sr.mu.Unlock()
+
 	if theirs == (rulesPosition{}) {
 		return nil
 	}
+
 	// A deposed leader, or one that has not applied everything yet, only seems to be behind. Applying an entry rules that out.
 	if _, err := sr.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
+
 	mine := positionOf(sr.State())
 	if !mine.isBefore(theirs) {
 		return nil
 	}
+
 	sr.config.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
 		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.Term, "term_there", theirs.Term)
 	return sr.becomePrimary(ctx, theirs.Term+1)
@@ -226,14 +236,17 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 		if !ok || r.Refuses(m) != nil {
 			return nil // not yet
 		}
+
 		result, err := sr.propose(ctx, m)
 		if err = errors.Join(err, result.Err); err != nil {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
+
 		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
 			sr.config.Logger.Info("all regions now use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
 		}
 	}
+
 	return nil
 }
 
@@ -247,12 +260,15 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, all
 		}
 	}
+
 	if len(r.Held) == 0 {
 		return m, false
 	}
+
 	last := r.Held[len(r.Held)-1]
 	if last.At == 0 {
 		return agreement.Mark{Version: last.Version}, true
 	}
+
 	return agreement.Mark{Version: last.Version, At: time.Now().UnixMilli()}, len(r.Held) > 1
 }

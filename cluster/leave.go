@@ -27,8 +27,10 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
 	}
+
 	if c.Stuck() == nil { // a stuck node can't hand anything over: its standbys take over once it is ended
 		c.leavingRing.Store(true)
+
 		// Transfer the lead first, to spare the other nodes an election at the end.
 		c.tracker.transferLead(ctx)
 		c.holder.AskNow()
@@ -42,9 +44,11 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 			return nil
 		}
 	}
+
 	if err := c.holder.GiveUp(ctx); err != nil {
 		return fmt.Errorf("give up authority: %w", err)
 	}
+
 	return nil
 }
 
@@ -82,6 +86,7 @@ func (nt *nodeTracker) transferTargets() []member {
 		if !m.Voter || m.ID == nt.config.Self.ID || !m.isAlive() {
 			continue
 		}
+
 		switch h := nt.lastReport(m.ID); {
 		case h.unfitToLead && time.Since(h.at) < nodeReportTTL:
 		case h.isCaughtUp(index):
@@ -90,10 +95,12 @@ func (nt *nodeTracker) transferTargets() []member {
 			others = append(others, m)
 		}
 	}
+
 	list := well
 	if len(well) == 0 {
 		list = others
 	}
+
 	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	return list
 }
@@ -163,10 +170,12 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	if !c.leads() {
 		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
+
 	m, err := c.tracker.findMember(r)
 	if err != nil {
 		return noBody{}, err
 	}
+
 	switch {
 	case m.ID == c.config.Self.ID:
 		if r.Leaves || r.Force { // the caller tries again; there may be an heir only then
@@ -179,12 +188,15 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	case r.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
 		return noBody{}, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
+
 	c.tracker.markRemoving(m, r)
 	if !r.Leaves {
 		defer c.tracker.unmarkRemoving(m.ID)
 	}
+
 	// The granter ends the node once its authority has expired. The reconcile loop does the rest.
 	wake.Signal(c.reconcileNeeded)
+
 	for c.leads() {
 		now, err := c.tracker.findMember(removalRequest{Node: m.ID})
 		if err != nil || !now.inRaft && (r.Leaves || !now.inState) {
@@ -193,6 +205,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		if now.isAlive() && !r.Leaves && !r.Force {
 			return noBody{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
+
 		select {
 		case <-time.After(retryPause):
 			wake.Signal(c.reconcileNeeded)
@@ -200,6 +213,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 			return noBody{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 		}
 	}
+
 	return noBody{}, fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
 }
 

@@ -37,11 +37,13 @@ func (nt *nodeTracker) levels(s *agreement.State) Levels {
 			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: p.Release, Zones: p.Zones})
 		}
 	}
+
 	for i, m := range l.Members {
 		if i == 0 || m.Knows < l.Highest {
 			l.Highest = m.Knows
 		}
 	}
+
 	l.Highest = max(l.Highest, l.Agreed)
 	return l
 }
@@ -64,16 +66,19 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	if !rc.leads() {
 		return 0, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
+
 	select {
 	case rc.changing <- struct{}{}:
 		defer func() { <-rc.changing }()
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}
+
 	// A leader knows the current state only after applying an entry of its own.
 	if _, err := rc.propose(ctx, agreement.Empty{}); err != nil {
 		return 0, err
 	}
+
 	l := rc.tracker.levels(rc.State())
 	switch {
 	case to == 0:
@@ -81,12 +86,14 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	case to < l.Agreed:
 		return 0, fmt.Errorf("%w: the feature level is %d and can't be lowered", ErrRefused, l.Agreed)
 	}
+
 	if to == l.Agreed {
 		return to, nil
 	}
 	if err := rc.checkRaise(l, to); err != nil {
 		return 0, err
 	}
+
 	r, err := rc.propose(ctx, agreement.Raise{Level: to})
 	if err != nil {
 		return 0, err
@@ -94,6 +101,7 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	if r.Err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, r.Err)
 	}
+
 	rc.config.Logger.Info("the feature level was raised: older releases can no longer join", "level", to)
 	return to, nil
 }
@@ -107,15 +115,18 @@ func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 				ErrRefused, m.Name, m.Knows, to, m.Release)
 		}
 	}
+
 	if rc.isSecondary() {
 		return nil
 	}
+
 	for _, name := range rc.State().Regions.Names {
 		if r, fresh := rc.sharedRules.report(name); name != rc.config.Self.Region && (!fresh || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
 				ErrRefused, name, to)
 		}
 	}
+
 	return nil
 }
 
@@ -133,14 +144,18 @@ func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
 		*r = pendingRaise{}
 		return
 	}
+
 	if r.to != l.Highest {
 		*r = pendingRaise{l.Highest, time.Now()}
 	}
+
 	if time.Since(r.since) < rc.config.Timings.Rise {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 	defer cancel()
+
 	if _, err := rc.raise(ctx, r.to); err != nil {
 		rc.config.Logger.Info("can't raise the feature level", "level", r.to, "error", err)
 	}

@@ -80,17 +80,20 @@ func (m *machine) Apply(l *raft.Log) any {
 	if stuck := m.stuck.Load(); stuck != nil {
 		return stuck
 	}
+
 	before := m.state.Load()
 	next, result := m.build.Apply(before, l.Index, l.Data, m.lastPrepared.Load())
 	if errors.As(result.Err, new(*agreement.Unreadable)) {
 		return m.stop(&Stuck{Index: l.Index, Hash: sha256.Sum256(l.Data), Err: result.Err})
 	}
+
 	if next.History != before.History || next.Regions != before.Regions {
 		m.rulesIndex.Store(next.Index)
 	}
 	if next.Reign != before.Reign {
 		m.reignMark.Store(&reignMark{next.Reign, l.Term})
 	}
+
 	m.state.Store(next)
 	m.entryBytes.Add(int64(len(l.Data)))
 	m.onChange()
@@ -114,6 +117,7 @@ const maxSnapshot = 1 << 30
 // returns no error, so that Raft keeps the snapshot for another build.
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
+
 	b, err := io.ReadAll(io.LimitReader(r, maxSnapshot+1))
 	if err != nil {
 		return fmt.Errorf("read a snapshot: %w", err)
@@ -124,6 +128,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if m.stuck.Load() != nil {
 		return nil
 	}
+
 	s, err := m.build.Parse(b)
 	if errors.As(err, new(*agreement.Unreadable)) {
 		m.stop(&Stuck{Err: fmt.Errorf("a snapshot can't be read: %w", err)})
@@ -132,10 +137,12 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if err != nil {
 		return fmt.Errorf("parse a snapshot: %w", err)
 	}
+
 	m.rulesIndex.Store(s.Index)
 	m.state.Store(s)
 	m.entryBytes.Store(0)
 	m.onChange()
+
 	return nil
 }
 

@@ -55,12 +55,14 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 	for id, m := range s.Members {
 		all[id] = member{inState: true, Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}}
 	}
+
 	for _, g := range nt.gossipMembers() {
 		all[g.ID] = member{
 			inState: all[g.ID].inState, inGossip: true, boot: g.Boot, settingsVersion: g.SettingsVersion, peerAddress: memberAddress(g),
 			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
 		}
 	}
+
 	conf, _ := nt.configuration()
 	remembered := nt.memory.state.Load() // has the names of nodes not heard of since this node started
 	for _, server := range conf.Servers {
@@ -69,15 +71,22 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 		if !listed {
 			m.Member = Member{ID: id, Name: id.String(), Address: hostOf(string(server.Address)), State: gossip.Failed}
 			if remembered != nil && remembered.Members[id].Name != "" {
-				m.Name, m.Region, m.Zone = remembered.Members[id].Name, remembered.Members[id].Region, remembered.Members[id].Zone
+				m.Name = remembered.Members[id].Name
+				m.Region = remembered.Members[id].Region
+				m.Zone = remembered.Members[id].Zone
 			}
 		}
-		m.inRaft, m.raftAddress, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
+
+		m.inRaft = true
+		m.raftAddress = string(server.Address)
+		m.Voter = server.Suffrage == raft.Voter
 		all[id] = m
 	}
+
 	leader, behind := nt.Leader(), *nt.behind.Load()
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
+
 	list := make([]member, 0, len(all))
 	for id, m := range all {
 		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
@@ -89,6 +98,7 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 		m.removing = m.removing || m.departure != nil
 		list = append(list, m)
 	}
+
 	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
 	return list
 }

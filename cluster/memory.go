@@ -63,6 +63,7 @@ func (c *Cluster) recallState() {
 	if c.config.AppliedStore == nil {
 		return
 	}
+
 	b, err := c.config.AppliedStore.Read()
 	own := c.identity.Load().Cluster
 	if err != nil || len(b) != len(own)+8 || [16]byte(b) != own {
@@ -71,11 +72,13 @@ func (c *Cluster) recallState() {
 		}
 		return
 	}
+
 	c.memory.recordedIndex = binary.LittleEndian.Uint64(b[len(own):])
 	s, err := stateAt(c.config.Build, c.config.Store, c.memory.recordedIndex)
 	if err != nil {
 		c.config.Logger.Warn("can't restore all recorded entries", "error", err)
 	}
+
 	c.warnOfOlderLog(s)
 	if s.To.Rank(c.config.Self.ID) >= 0 && s.History.Set() != nil {
 		c.memory.state.Store(s)
@@ -102,6 +105,7 @@ func (c *Cluster) warnOfOlderLog(restored *agreement.State) {
 func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State, error) {
 	m := newMachine(build, func() {})
 	list, err := store.Snapshots().List()
+
 	from := uint64(0)
 	for _, meta := range list { // newest first
 		var r io.ReadCloser
@@ -113,9 +117,11 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 			break
 		}
 	}
+
 	if err != nil {
 		return m.state.Load(), fmt.Errorf("read a snapshot: %w", err)
 	}
+
 	last, err := store.Logs().LastIndex()
 	for i := from + 1; err == nil && i <= min(index, last); i++ {
 		var l raft.Log
@@ -123,11 +129,13 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 			m.Apply(&l)
 		}
 	}
+
 	if err != nil {
 		err = fmt.Errorf("read Raft's log: %w", err)
 	} else if stuck := m.stuck.Load(); stuck != nil {
 		err = stuck
 	}
+
 	return m.state.Load(), err
 }
 
@@ -136,8 +144,10 @@ func (c *Cluster) recordApplied() {
 	if c.config.AppliedStore == nil {
 		return
 	}
+
 	t := time.NewTicker(recordInterval)
 	defer t.Stop()
+
 	noted := agreement.New()
 	for failing, last := false, false; !last; {
 		select {
@@ -145,11 +155,14 @@ func (c *Cluster) recordApplied() {
 		case <-c.ctx.Done():
 			last = true
 		}
+
 		s := c.State()
+
 		// After a restart, the state being applied again may be older than the recorded one.
 		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions && s.Entries == noted.Entries {
 			continue
 		}
+
 		err := c.config.AppliedStore.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
 			c.config.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less", "error", err)
@@ -177,6 +190,7 @@ func (c *Cluster) watchContact() {
 			wake.Signal(c.memory.noMajority)
 			return true
 		}
+
 		return false
 	})
 }

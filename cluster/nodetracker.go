@@ -78,9 +78,11 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	nt.feed.mu.Lock()
 	s := nt.feed.published
 	nt.feed.mu.Unlock()
+
 	if s == nil {
 		s = agreement.New()
 	}
+
 	r := authority.Request{
 		Generation: s.Generation(nt.config.Self.ID), Applied: s.Index, SettledEpoch: min(nt.config.SettledEpoch(), s.Epoch),
 		Leaving: nt.leavingRing.Load(), Stuck: nt.Stuck() != nil, StoreFails: nt.logs.isFailing(),
@@ -93,12 +95,14 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 			r.Unreachable = append(r.Unreachable, id)
 		}
 	}
+
 	if nt.config.LaggingNodes != nil {
 		for _, id := range nt.config.LaggingNodes() {
 			r.Unreachable = append(r.Unreachable, id)
 			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
 		}
 	}
+
 	slices.SortFunc(r.Unreachable, ring.NodeID.Compare)
 	r.Unreachable = slices.Compact(r.Unreachable)
 	return r
@@ -145,6 +149,7 @@ func (nt *nodeTracker) authorityNodes() []authority.Node {
 		if !m.inGossip && !m.inState {
 			continue
 		}
+
 		n := authority.Node{
 			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
 			Boot:   m.boot, State: m.State, Supports: m.settingsVersion >= settingsVersion,
@@ -155,7 +160,9 @@ func (nt *nodeTracker) authorityNodes() []authority.Node {
 		if m.removing {
 			n.State, n.Removed = gossip.Left, m.forced
 		}
+
 		list = append(list, n)
 	}
+
 	return list
 }

@@ -116,7 +116,11 @@ func (p *plan) planAddition() change {
 
 // countVoters counts the voters and picks the candidate to become one: from the zone with the fewest voters, then by ID.
 func (p *plan) countVoters() {
-	p.voters, p.failedVoters, p.votersByZone, p.candidate = 0, 0, map[string]int{}, nil
+	p.voters = 0
+	p.failedVoters = 0
+	p.votersByZone = map[string]int{}
+	p.candidate = nil
+
 	for _, m := range p.members {
 		if m.Voter {
 			p.voters++
@@ -126,6 +130,7 @@ func (p *plan) countVoters() {
 			}
 		}
 	}
+
 	for i := range p.members {
 		m := &p.members[i]
 		fits := m.inRaft && !m.Voter && m.isAlive() && !m.removing && m.health.healthy && p.now.Sub(m.health.healthySince) >= p.timings.Stable
@@ -179,6 +184,8 @@ func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth 
 	if bad && !h.failed {
 		h.failedSince = now
 	}
-	h.healthy, h.failed, h.boot = good, bad, m.boot
+	h.healthy = good
+	h.failed = bad
+	h.boot = m.boot
 	return h
 }

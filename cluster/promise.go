@@ -67,12 +67,15 @@ func newFoundingView(self ring.NodeID, expect int, members []gossip.Member) foun
 			out.set = append(out.set, m.ID)
 		}
 	}
+
 	slices.SortFunc(out.set, ring.NodeID.Compare)
+
 	if len(out.set) < expect {
 		out.set = nil
 	} else {
 		out.set = out.set[:expect]
 	}
+
 	return out
 }
 
@@ -103,6 +106,7 @@ func (p promise) nextStep(self ring.NodeID, out foundingView) (promise, founding
 	case out.clusterExists || out.set == nil || out.set[0] != self:
 		return p, stepWait
 	}
+
 	return promise{Proposer: self, Attempt: p.Used + 1, Set: out.set, Used: p.Used + 1}, stepAsk
 }
 
@@ -131,10 +135,12 @@ func (p promise) answer(self ring.NodeID, r promiseRequest, inCluster bool) (pro
 	case p.Proposer == r.Proposer && (r.Attempt < p.Attempt || r.Attempt == p.Attempt && !slices.Equal(r.Set, p.Set)):
 		return p, promiseReply{To: p.Proposer} // an outdated message
 	case p.isBy(self) && !p.Decided && r.Proposer.Compare(self) < 0:
+
 		// This node gives up its own attempt: the proposer with the lower ID goes first.
 	case !p.Proposer.IsZero() && p.Proposer != r.Proposer:
 		return p, promiseReply{To: p.Proposer}
 	}
+
 	return promise{Proposer: r.Proposer, Attempt: r.Attempt, Set: r.Set, Used: p.Used}, promiseReply{Given: true}
 }
 

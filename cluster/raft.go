@@ -34,10 +34,12 @@ func raftConfig(config *Config) *raft.Config {
 	r.SnapshotInterval = config.Timings.Snapshot
 	r.SnapshotThreshold = config.SnapshotEntries
 	r.TrailingLogs = config.TrailingEntries
+
 	// A removed leader continues as a follower without contact. The node shuts Raft down when it closes.
 	r.ShutdownOnRemove = false
 	r.NoLegacyTelemetry = true
 	r.Logger = raftLogger(config.Logger)
+
 	return r
 }
 
@@ -60,6 +62,7 @@ func (c *core) stopRaft(bound time.Duration) error {
 	if r == nil {
 		return nil
 	}
+
 	done := r.Shutdown()
 	err := c.transport.Close()
 	ended := make(chan struct{})
@@ -68,9 +71,11 @@ func (c *core) stopRaft(bound time.Duration) error {
 		failed = done.Error()
 		close(ended)
 	})
+
 	if !waitAtMost(ended, bound) {
 		return errors.Join(err, errors.New("stop Raft: it still waits for its store"))
 	}
+
 	return errors.Join(err, failed)
 }
 
@@ -165,6 +170,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 		if err != nil {
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
 		}
+
 		if prepared != nil && prepared.Refused() != nil {
 			// Agreeing on an empty entry proves that this node leads and has applied the newest state.
 			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
@@ -175,9 +181,11 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 			}
 			continue
 		}
+
 		if prepared != nil {
 			c.machine.lastPrepared.Store(prepared)
 		}
+
 		r, err := c.proposeBytes(ctx, b)
 		if err != nil || !errors.Is(r.Err, agreement.ErrBase) {
 			return r, err
@@ -203,6 +211,7 @@ func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 	if !leads() { // this node's own vote; it must come after the majority's
 		return fmt.Errorf("%w: this node no longer leads", ErrLeaderUnavailable)
 	}
+
 	return nil
 }
 
@@ -216,6 +225,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	if err := c.config.Build.Proposes(c.State(), entry); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+
 	type outcome struct {
 		result agreement.Result
 		err    error
@@ -235,6 +245,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	case err != nil:
 		return o.result, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
+
 	return o.result, o.err
 }
 
@@ -286,6 +297,7 @@ func (c *Cluster) followLeadership() {
 		select {
 		case leads := <-c.raft.Load().LeaderCh():
 			c.leaderChanges.Add(1)
+
 			if leads {
 				c.granter.StartLeading()
 				wake.Signal(c.leadChanged)
@@ -293,6 +305,7 @@ func (c *Cluster) followLeadership() {
 			} else {
 				c.granter.StopLeading()
 			}
+
 			wake.Signal(c.sharedRules.wake)
 			c.config.Logger.Debug("leadership changed", "leads", leads)
 			c.holder.AskNow()

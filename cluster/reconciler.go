@@ -43,21 +43,26 @@ func (rc *reconciler) reconcileMembers() {
 	rc.loop(rc.config.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
 		rc.dropOutsiders(outsiders)
 		rc.noteMostVoters(0)
+
 		if !rc.leads() || rc.State().Cluster.IsZero() {
 			records, rising = nil, pendingRaise{}
 			return false
 		}
+
 		rc.turnAway(turnedAway)
 		rc.raiseWhenDue(&rising)
+
 		if records == nil {
 			records = map[ring.NodeID]nodeHealth{}
 		}
+
 		for rc.leads() && rc.ctx.Err() == nil {
 			p, index := rc.makePlan(records)
 			next := p.next()
 			if next.kind == noChange {
 				break
 			}
+
 			if err := rc.carryOut(next, index); err != nil {
 				rc.config.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
 				r := records[next.node.ID]
@@ -66,6 +71,7 @@ func (rc *reconciler) reconcileMembers() {
 				break
 			}
 		}
+
 		return false
 	})
 }
@@ -78,6 +84,7 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 	present := map[ring.NodeID]bool{}
 	rc.tracker.mu.Lock()
 	defer rc.tracker.mu.Unlock()
+
 	for i := range p.members {
 		m := &p.members[i]
 		caughtUp := rc.tracker.lastReports[m.ID].isCaughtUp(state.Index)
@@ -85,6 +92,7 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 		m.health = records[m.ID].updated(p.now, m, caughtUp)
 		records[m.ID], present[m.ID] = m.health, true
 	}
+
 	for id := range records {
 		if !present[id] {
 			delete(records, id)
@@ -92,6 +100,7 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 			delete(rc.tracker.removing, id)
 		}
 	}
+
 	slices.SortFunc(p.members, func(a, b member) int { return a.ID.Compare(b.ID) })
 	return p, index
 }
@@ -100,15 +109,18 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 func (rc *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 	defer cancel()
+
 	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peerAddress)
 	r := rc.raft.Load()
 	log := rc.config.Logger.With("name", ch.node.Name, "id", ch.node.ID, "address", ch.node.peerAddress)
+
 	select {
 	case rc.changing <- struct{}{}:
 		defer func() { <-rc.changing }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	switch ch.kind {
 	case addNode:
 		if err := rc.invite(ctx, ch.node); err != nil {
@@ -122,10 +134,12 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 				return err
 			}
 		}
+
 		log.Info("changing a node's address", "before", ch.node.raftAddress)
 		if ch.node.Voter {
 			return rc.await(ctx, r.AddVoter(id, address, index, changeTimeout))
 		}
+
 		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
 	case promoteNode:
 		log.Info("making a node a voter")
@@ -146,6 +160,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
 		return cmp.Or(err, r.Err)
 	}
+
 	return nil
 }
 
@@ -168,6 +183,7 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 		if d == nil || !m.isAlive() || m.boot == d.Boot || time.Since(last[m.ID]) < retryNode {
 			continue
 		}
+
 		last[m.ID] = time.Now()
 		rc.spawn(func() {
 			ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
@@ -178,6 +194,7 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 			}
 		})
 	}
+
 	maps.DeleteFunc(last, func(_ ring.NodeID, at time.Time) bool { return time.Since(at) > time.Hour })
 }
 
@@ -190,6 +207,7 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 	for _, s := range conf.Servers {
 		in.Servers = append(in.Servers, nodeID(s.ID))
 	}
+
 	b, _ := json.Marshal(in) // texts and numbers
 	_, remote, err := rc.config.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b)
 	if err != nil {
@@ -198,6 +216,7 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 	if remote.Node != m.ID {
 		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.ID, ErrRefused, remote.Node)
 	}
+
 	return nil
 }
 
@@ -219,5 +238,6 @@ func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 			rc.gossip.Load().Forget(m.ID)
 		}
 	}
+
 	maps.DeleteFunc(since, func(id ring.NodeID, _ time.Time) bool { return !gone[id] })
 }

@@ -35,19 +35,23 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	if err != nil {
 		return fmt.Errorf("read Raft's configuration: %w", err)
 	}
+
 	id := serverID(self)
 	server, ok := findServer(conf, id)
 	if address == "" && !ok {
 		return fmt.Errorf("recover node %s: %w: it is not in Raft's configuration: give its address", self, ErrNotFound)
 	}
+
 	if address != "" {
 		server.Address = raft.ServerAddress(address)
 	}
+
 	one := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: id, Address: server.Address}}}
 	err = raft.RecoverCluster(rc, newMachine(build, func() {}), store.Logs(), store.Stable(), store.Snapshots(), transport, one)
 	if err != nil {
 		return errors.Join(errors.New("make this node the only voter"), err)
 	}
+
 	log.Info("this node is now the only voter", "node", self, "before", len(conf.Servers))
 	return nil
 }
@@ -61,11 +65,13 @@ func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error
 	if err != nil {
 		return fmt.Errorf("list snapshots: %w", err)
 	}
+
 	for _, meta := range list {
 		if meta.Index >= index {
 			return fmt.Errorf("skip entry %d: %w: this node has applied it, and has a snapshot of entry %d", index, ErrRefused, meta.Index)
 		}
 	}
+
 	var l raft.Log
 	if err := store.Logs().GetLog(index, &l); err != nil {
 		return fmt.Errorf("read entry %d of the log: %w", index, err)
@@ -82,5 +88,6 @@ func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error
 	if err := store.Logs().StoreLog(&l); err != nil {
 		return fmt.Errorf("replace entry %d of the log: %w", index, err)
 	}
+
 	return nil
 }

@@ -18,24 +18,32 @@ func (c *core) Replacing() error {
 	if c.memory.inUse.Load() {
 		return nil // there is no other node to ask
 	}
+
 	conf, _ := c.configuration()
-	all, live, servers := 0, 0, 0
+	all := 0
+	live := 0
+
+	servers := 0
 	for _, s := range conf.Servers {
 		if s.Suffrage == raft.Voter {
 			all++
 		}
+
 		if id := nodeID(s.ID); id != c.config.Self.ID && !c.config.Peers.Reachable(id) {
 			continue
 		}
+
 		servers++
 		if s.Suffrage == raft.Voter {
 			live++
 		}
 	}
+
 	wanted := min(c.noteMostVoters(0), servers)
 	if live < wanted || servers > 2 && live < all && (servers > live || all%2 == 0) { // see plan.planDemotion
 		return fmt.Errorf("replacing: %d of %d voters are live, and the leader has not replaced the others yet", live, max(all, wanted))
 	}
+
 	return nil
 }
 

@@ -124,13 +124,16 @@ func (c *core) serveWith(call *peer.Call, h handler) {
 		call.Fail(codeNoLeader, "this node is still starting")
 		return
 	}
+
 	select {
 	case c.callSlots <- struct{}{}:
 	default:
 		call.Fail(codeBusy, "too many calls are being answered")
 		return
 	}
+
 	call.CopyBody()
+
 	if !c.spawn(func() {
 		defer func() { <-c.callSlots }()
 		ctx, cancel := context.WithTimeout(c.ctx, serveTimeout)
@@ -175,6 +178,7 @@ func callError(err error) error {
 			}
 		}
 	}
+
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 }
 
@@ -193,12 +197,14 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 		b, err = c.config.Peers.Call(ctx, to, m, b)
 		err = callError(err)
 	}
+
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(b, reply); err != nil {
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
+
 	return nil
 }
 
@@ -236,12 +242,14 @@ func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
 		if again && c.pauseBeforeRetry(ctx) {
 			continue
 		}
+
 		if again && unknown && !errors.Is(err, ErrOutcomeUnknown) {
 			err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
 		if again && c.ctx.Err() != nil {
 			err = errors.Join(err, ErrClosed)
 		}
+
 		return err
 	}
 }

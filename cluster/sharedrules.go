@@ -99,10 +99,12 @@ func (sr *sharedRules) becomePrimary(ctx context.Context, term int64) error {
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("become the primary region: %w", err)
 	}
+
 	level := slog.LevelInfo
 	if before == "" { // a new cluster
 		level = slog.LevelDebug
 	}
+
 	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", sr.State().Regions.Term)
 	return nil
 }
@@ -112,15 +114,19 @@ func (sr *sharedRules) informRegions() {
 	if sr.config.OtherRegions == nil {
 		return
 	}
+
 	t := time.NewTicker(informInterval)
 	defer t.Stop()
+
 	var warned time.Time
 	for {
 		sr.config.OtherRegions.SetEntryNode(sr.isVoter())
 		sr.config.OtherRegions.SetMembers(len(sr.aliveNodes()))
+
 		if time.Since(warned) >= warnInterval && sr.warnAboutPrimaries() {
 			warned = time.Now()
 		}
+
 		select {
 		case <-t.C:
 		case <-sr.config.OtherRegions.Changed():
@@ -137,6 +143,7 @@ func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
 	if !sr.leads() {
 		return false
 	}
+
 	for _, r := range sr.config.OtherRegions.Regions() {
 		switch own := sr.config.Primary; {
 		case r.Primary && r.Name != own:
@@ -150,6 +157,7 @@ func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
 			warned = true
 		}
 	}
+
 	return warned
 }
 
@@ -159,12 +167,15 @@ func (sr *sharedRules) runRegionsLoop() {
 	if sr.config.OtherRegions == nil && sr.isSecondary() {
 		return // the primary can't be reached
 	}
+
 	sr.loop(sr.config.Timings.Follow, sr.wake, func() (last bool) {
 		if !sr.trackLeadership() || sr.State().Cluster.IsZero() {
 			return false
 		}
+
 		ctx, cancel := context.WithTimeout(sr.ctx, regionsRoundTimeout)
 		defer cancel()
+
 		govern := sr.runPrimaryRound
 		if sr.isSecondary() {
 			govern = sr.followPrimary
@@ -172,6 +183,7 @@ func (sr *sharedRules) runRegionsLoop() {
 		if err := govern(ctx); err != nil {
 			sr.config.Logger.Debug("a round of governing the regions failed", "error", err)
 		}
+
 		return false
 	})
 }
@@ -182,14 +194,23 @@ func (sr *sharedRules) trackLeadership() bool {
 	changes := sr.leaderChanges.Load()
 	sr.mu.Lock()
 	defer sr.mu.Unlock()
+
 	if leads && !sr.leadingSince.IsZero() && sr.leaderChangesSeen == changes {
 		return true
 	}
-	sr.leadingSince, sr.primaryAnsweredAt, sr.primaryFailingSince, sr.failureLogged = time.Time{}, time.Time{}, time.Time{}, false
-	sr.reports, sr.progress, sr.paging = regionReports{}, honourProgress{}, entriesPaging{}
+
+	sr.leadingSince = time.Time{}
+	sr.primaryAnsweredAt = time.Time{}
+	sr.primaryFailingSince = time.Time{}
+	sr.failureLogged = false
+	sr.reports = regionReports{}
+	sr.progress = honourProgress{}
+	sr.paging = entriesPaging{}
+
 	if leads {
 		sr.leadingSince, sr.leaderChangesSeen = time.Now(), changes
 	}
+
 	return leads
 }
 
@@ -244,6 +265,7 @@ func (sr *sharedRules) serveProbe(context.Context, request) ([]byte, error) {
 func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
+
 	var result agreement.Result
 	err := c.retry(ctx, func(again bool) (err error) {
 		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
@@ -260,6 +282,7 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 	case result.Err != nil:
 		return 0, fmt.Errorf("%w: %w", ErrRefused, result.Err)
 	}
+
 	c.awaitPrimaryVersion(ctx, result.Version)
 	return max(result.Version, rulesVersion(c.State())), nil
 }
@@ -270,9 +293,11 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 	if err := sr.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
+
 	sr.mu.Lock()
 	since := sr.leadingSince
 	sr.mu.Unlock()
+
 	_, follows := sr.report(name)
 	switch {
 	case name == "" || len(name) > agreement.MaxRegionName:
@@ -286,10 +311,12 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 	case follows:
 		return nil, fmt.Errorf("%w: region %q still follows; stop its nodes first", ErrRefused, name)
 	}
+
 	result, err := sr.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
 	if err != nil {
 		return nil, err
 	}
+
 	if result.Err == nil {
 		sr.mu.Lock()
 		delete(sr.reports, name)
@@ -298,5 +325,6 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 		sr.config.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
 		wake.Signal(sr.wake)
 	}
+
 	return result.MarshalJSON()
 }

@@ -29,35 +29,43 @@ func (c *Cluster) publish(before, now *agreement.State) {
 	if now.Cluster != before.Cluster {
 		c.founder.recordCluster(now.Cluster)
 	}
+
 	// Pass the ring on first: other nodes may already use it, and this node can't answer them before it knows it. Rules may
 	// come into force at slightly different times on different nodes.
 	if c.config.OnState != nil && ringChanged(before, now) {
 		c.config.OnState(now)
 	}
+
 	if !c.olderThanMemory(now) {
 		c.publishRules(now)
 		c.publishEntries(now)
 	}
+
 	c.feed.mu.Lock()
 	c.feed.published = now
 	waiter := c.feed.waiter
 	c.feed.waiter = nil
 	c.feed.mu.Unlock()
+
 	if waiter != nil {
 		close(waiter)
 	}
+
 	if now.History != before.History || now.Regions != before.Regions {
 		wake.Signal(c.sharedRules.wake)
 		c.holder.AskNow() // the leader waits until a majority has reported the new rules
 	}
+
 	if !ringChanged(before, now) {
 		return
 	}
+
 	self := c.config.Self.ID
 	if now.Generation(self) != before.Generation(self) {
 		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", now.Generation(self))
 		c.holder.Revoke()
 	}
+
 	c.holder.AskNow()
 	wake.Signal(c.reconcileNeeded)
 }
@@ -84,6 +92,7 @@ func (c *Cluster) feedStates() {
 			before = now
 			continue
 		}
+
 		select {
 		case <-c.stateApplied:
 		case <-c.memory.noMajority:
@@ -102,11 +111,14 @@ func (c *core) awaitState(ctx context.Context, ok func(*agreement.State) bool) e
 			c.feed.mu.Unlock()
 			return nil
 		}
+
 		if c.feed.waiter == nil {
 			c.feed.waiter = make(chan struct{})
 		}
+
 		waiter := c.feed.waiter
 		c.feed.mu.Unlock()
+
 		select {
 		case <-waiter:
 		case <-c.machine.stopped:

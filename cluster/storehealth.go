@@ -88,7 +88,9 @@ func (c *Cluster) probeStore() {
 func (nt *nodeTracker) deferElections() {
 	t := time.NewTicker(nt.config.Timings.Reconcile)
 	defer t.Stop()
+
 	stopped := nt.machine.stopped
+
 	deferred := false
 	for {
 		select {
@@ -100,6 +102,7 @@ func (nt *nodeTracker) deferElections() {
 		case <-nt.ctx.Done():
 			return
 		}
+
 		fails := nt.machine.stuck.Load() != nil || nt.logs.isFailing()
 		if want := fails && nt.hasOtherVoter(); want != deferred && nt.setElectionTimeouts(want) {
 			deferred = want
@@ -119,14 +122,17 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 		rc.HeartbeatTimeout *= electionDelayFactor
 		rc.ElectionTimeout = max(rc.HeartbeatTimeout, nt.config.Timings.Election)
 	}
+
 	if err := r.ReloadConfig(rc); err != nil {
 		nt.config.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
+
 	level, message := slog.LevelInfo, "this node stands for election normally again"
 	if late {
 		level, message = slog.LevelWarn, "this node stands for election late: its store fails, or it is stuck"
 	}
+
 	nt.config.Logger.Log(nt.ctx, level, message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true

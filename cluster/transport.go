@@ -114,10 +114,12 @@ func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args 
 		}
 		return err
 	}
+
 	empty, notice := len(args.Entries) == 0, commitNotice{args.Term, args.PrevLogEntry, args.LeaderCommitIndex}
 	if empty {
 		t.holdRepetition(id, notice)
 	}
+
 	before := t.confirmations.LastAnswered(nodeID(id))
 	err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 	switch {
@@ -131,6 +133,7 @@ func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args 
 		t.acceptedNotices[id] = notice
 		t.mu.Unlock()
 	}
+
 	return err
 }
 

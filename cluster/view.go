@@ -34,12 +34,15 @@ func (c *Cluster) View() View {
 		if isGone && !(m.departure.Left && m.State == gossip.Left) {
 			continue
 		}
+
 		m.Partitions = s.To.Owned(m.ID)
 		v.Members = append(v.Members, m.Member)
+
 		if m.Leader {
 			v.Leader = m.Name
 		}
 	}
+
 	return v
 }
 
@@ -90,9 +93,11 @@ func (c *Cluster) Ready() error {
 	c.feed.mu.Lock()
 	s := c.feed.published
 	c.feed.mu.Unlock()
+
 	if err := c.founder.departed.Load(); err != nil {
 		return *err
 	}
+
 	switch {
 	case c.memory.inUse.Load():
 		return nil
@@ -115,6 +120,7 @@ func (c *Cluster) Ready() error {
 	case !c.holder.EverValid():
 		return errNoAuthority
 	}
+
 	return c.Degraded()
 }
 
@@ -143,16 +149,20 @@ func (c *Cluster) Metrics(s metrics.Sink) {
 	for i := range v.Members {
 		members[v.Members[i].State]++
 	}
+
 	for state, n := range members {
 		s.Level("members", "Members as this node sees them.", n, "state", state.String())
 	}
+
 	following := c.Following()
 	s.Gauge("rules_recorded_version",
 		"Newest version of the rules that this node knows all regions to use; 0 for none.", float64(following.Recorded))
+
 	if following.Leads {
 		s.Gauge("follow_age_seconds",
 			"Time since the primary region last answered this leader of another region.", following.Age.Seconds())
 	}
+
 	if c.started.Load() {
 		s.Count("gossip_refused_total", "Messages to the gossip port that were dropped because no node of this cluster sends them.",
 			int64(c.gossip.Load().Refused()))
@@ -167,6 +177,7 @@ func (c *core) showRaft(s metrics.Sink) {
 	for state := raft.Follower; state <= raft.Shutdown; state++ {
 		s.Flag("raft_state", "1 for this node's state in Raft, else 0.", now == state, "state", strings.ToLower(state.String()))
 	}
+
 	s.Gauge("raft_term", "Raft's term.", float64(r.CurrentTerm()))
 	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(r.CommitIndex()))
 	s.Gauge("raft_applied_index", "Last entry that this node has applied.", float64(c.State().Index))
@@ -175,6 +186,7 @@ func (c *core) showRaft(s metrics.Sink) {
 	if at := r.LastContact(); !at.IsZero() && now != raft.Leader {
 		contact = time.Since(at)
 	}
+
 	s.Gauge("raft_last_contact_seconds", "Time since this node last heard from the leader; 0 on the leader.", contact.Seconds())
 	s.Level("raft_voters", "Voters in Raft's configuration.", len(c.voterIDs()))
 	s.Count("raft_leader_changes_total", "How many times this node has won or lost leadership.", int64(c.leaderChanges.Load()))

@@ -45,7 +45,9 @@ type WriteOptions struct {
 func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions) (int64, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
+
 	when := time.Now()
+
 	if change.Part == rules.WholeDocument {
 		// A whole document is valid or not whatever rules are in force, so check it here. The validity of a part depends on
 		// them, so the leader checks it.
@@ -53,6 +55,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 			return 0, err
 		}
 	}
+
 	e := agreement.Rules{Change: change, IfMatch: o.IfMatch, By: o.By, Message: o.Message, Via: o.Via, When: when}
 	_, _ = rand.Read(e.Request[:]) // never fails
 	b, err := c.config.Build.Encode(e)
@@ -62,6 +65,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if c.isSecondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
 		return 0, fmt.Errorf("%w: this region does not have the primary's rules yet, version %d is its own", rules.ErrConflict, o.IfMatch)
 	}
+
 	var result agreement.Result
 	if err := c.retry(ctx, func(bool) (err error) {
 		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodPropose, b))
@@ -69,6 +73,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	}); err != nil {
 		return 0, c.primaryError(err)
 	}
+
 	if result.Err != nil {
 		return 0, result.Err
 	}
@@ -79,6 +84,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if c.awaitState(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
 		return 0, fmt.Errorf("%w: version %d was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, result.Version)
 	}
+
 	return result.Version, nil
 }
 
@@ -150,6 +156,7 @@ func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
 func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
 	defer cancel()
+
 	e, err := sr.config.Build.Decode(r.body)
 	write, ok := e.(agreement.Rules)
 	if err != nil || !ok {
@@ -158,17 +165,20 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 	if err := sr.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
+
 	select {
 	case sr.writing <- struct{}{}:
 		defer func() { <-sr.writing }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}
+
 	// Each write waits until a majority of the ring uses the previous one. So even a stream of writes leaves no node behind
 	// that keeps pace with the majority.
 	if !sr.granter.AwaitMajority(ctx, sr.machine.rulesIndex.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrLeaderUnavailable)
 	}
+
 	// The new rules must be shared with all regions that are present now, and not only from the next window on. But a write
 	// that requires a version is meant for that version's regions.
 	if write.IfMatch == 0 {
@@ -176,10 +186,12 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 			sr.config.Logger.Info("can't add a region before a write", "error", err)
 		}
 	}
+
 	result, err := sr.propose(ctx, write)
 	if err != nil {
 		return nil, err
 	}
+
 	return result.MarshalJSON()
 }
 
@@ -198,6 +210,7 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 func (c *Cluster) CatchUp(ctx context.Context) error {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
+
 	var index uint64
 	err := c.retry(ctx, func(bool) error {
 		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, noBody{}, &index)
@@ -212,6 +225,7 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	if err := c.awaitState(ctx, func(s *agreement.State) bool { return s.Index >= index }); err != nil {
 		return fmt.Errorf("wait until all agreed entries are applied: %w", err)
 	}
+
 	return nil
 }
 
@@ -244,6 +258,7 @@ func (c *Cluster) foundingLevel() agreement.Level {
 			level = min(level, agreement.Level(members[at].Level))
 		}
 	}
+
 	return level
 }
 
@@ -251,10 +266,12 @@ func (c *Cluster) foundingLevel() agreement.Level {
 func (c *Cluster) initClusterOnce() error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.config.Timings.Write)
 	defer cancel()
+
 	// A leader knows the current state only after applying an entry of its own.
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
+
 	if c.State().Cluster.IsZero() {
 		e := agreement.FoundCluster{Secret: make([]byte, 32)}
 		e.Level = c.foundingLevel()
@@ -264,19 +281,23 @@ func (c *Cluster) initClusterOnce() error {
 			return err
 		}
 	}
+
 	if err := c.sharedRules.claimPrimary(ctx); err != nil {
 		return err
 	}
 	if rulesVersion(c.State()) != 0 || c.config.InitialRules == nil {
 		return nil
 	}
+
 	text, by := c.config.InitialRules()
 	r, err := c.propose(ctx, agreement.Rules{Change: rules.Change{Body: text}, OnlyFirst: true, By: by, Via: rules.ViaSeed, When: time.Now()})
 	if err != nil {
 		return err
 	}
+
 	if r.Err != nil && !errors.Is(r.Err, rules.ErrConflict) {
 		c.config.Logger.Error("the first rules are invalid; write new ones", "error", r.Err)
 	}
+
 	return nil
 }

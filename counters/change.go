@@ -34,12 +34,14 @@ func latePenalty(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) ed
 			if from.Fastest != 0 || !l.Kind.Bucket() {
 				return l.ForceLate(s, from, now, cost)
 			}
+
 			undrained := s
 			undrained.At = max(s.At, now.Steady)
 			charged := l.ForceLate(undrained, from, now, cost)
 			if charged == undrained {
 				return s // it was dropped
 			}
+
 			return charged
 		},
 		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, from, now, cost) },
@@ -84,6 +86,7 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 		t.freeAllSlots(now, k)
 		return nil
 	}
+
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
@@ -91,6 +94,7 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 		t.changeLog(s, k, now, l, func(g *algorithms.Log, _ algorithms.Instant) { *g = algorithms.Log{} })
 		return nil
 	}
+
 	loc := s.find(k)
 	if !loc.found() {
 		if !t.makeRoom(s, k, now.Steady, 0, nil) {
@@ -98,6 +102,7 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 		}
 		loc = s.insert(k)
 	}
+
 	s.store(loc, l, algorithms.State{}, 0, freshAt(now, l, 0))
 	return nil
 }
@@ -117,6 +122,7 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 	if l.Kind == algorithms.Concurrency {
 		return nil // slots are given back by their IDs
 	}
+
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
 			var fresh algorithms.Log
@@ -127,9 +133,11 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 				return ErrFull
 			}
 		}
+
 		t.changeLog(s, k, now, l, e.log)
 		return nil
 	}
+
 	loc := s.find(k)
 	next := e.state(loc.state(), now)
 	if !loc.found() {
@@ -141,7 +149,9 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 		}
 		loc = s.insert(k)
 	}
+
 	d := l.Describe(l.Advance(next, now), now, 0, true)
+
 	if l.Kind.Bucket() {
 		before := loc.state()
 		if next.At != before.At { // it was changed as of now, and not as of then
@@ -149,6 +159,7 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 		}
 		t.recordBucket(now, k, l, before, next)
 	}
+
 	s.store(loc, l, next, fullnessAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil
 }
@@ -255,6 +266,7 @@ func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
 				}
 			}
 		}
+
 		for k, e := range sub.logs {
 			if k.Subject == subject && k.IsInline() && !e.log.Fresh() {
 				add(k, algorithms.SlidingLog)

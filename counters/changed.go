@@ -25,9 +25,11 @@ func (t *Table) Changed(yield func([]Record) error) error {
 			t.markChanged(batch, checkpoints)
 			return err
 		}
+
 		t.markResetsClean(batch)
 		batch = batch[:0]
 	}
+
 	return t.changedNotes(batch, yield)
 }
 
@@ -38,6 +40,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 		if s.unsaved == 0 {
 			return
 		}
+
 		for i := range sub.groups {
 			g := &sub.groups[i]
 			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
@@ -48,6 +51,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 				}
 			}
 		}
+
 		for k, e := range sub.logs {
 			if e.dirty&checkpoints != 0 {
 				if batch = append(batch, e.record(k)); !e.log.Fresh() {
@@ -67,8 +71,10 @@ func (t *Table) markResetsClean(batch []Record) {
 		if !r.isFresh() {
 			continue
 		}
+
 		s := t.shardOf(r.Key)
 		s.mu.Lock()
+
 		if e := s.log(r.Key); e != nil && e.log.Fresh() {
 			s.markLogClean(e, checkpoints)
 		}
@@ -87,8 +93,10 @@ func (t *Table) markChanged(batch []Record, by readers) {
 			t.notes.MarkChanged(n.Key, noteReaders(by))
 			continue
 		}
+
 		s := t.shardOf(k)
 		s.mu.Lock()
+
 		if e := s.log(k); e != nil {
 			s.markLogDirty(k, e, by)
 		}
@@ -113,18 +121,23 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 					}
 				}
 			}
+
 			for k, e := range sub.logs {
 				s.markLogDirty(k, e, checkpoints)
 			}
+
 			marked += sub.count()
 		})
 	}
+
 	for ; shard >= len(t.shards) && shard < len(t.shards)+ring.Partitions && marked < n; shard++ {
 		marked += t.notes.MarkAllChanged(shard - len(t.shards))
 	}
+
 	if shard == len(t.shards)+ring.Partitions {
 		shard = 0
 	}
+
 	return shard, marked
 }
 
@@ -138,23 +151,27 @@ func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noR
 			needed[t.shardIndex(records[i].Key)]++
 		}
 	}
+
 	for i := range records {
 		r := &records[i]
 		if r.FreshAt <= now.Steady/1e9 {
 			continue
 		}
+
 		if r.Note != nil {
 			if t.notes.Restore(r.Note, now.Steady) {
 				restored++
 			}
 			continue
 		}
+
 		log := r.asLog()
 		n := t.shardIndex(r.Key)
 		s := &t.shards[n]
 		s.mu.Lock()
 		s.growFor(int(needed[n]))
 		needed[n] = 0
+
 		switch {
 		case s.log(r.Key) != nil || s.find(r.Key).found():
 		case t.putHeld(s, location{index: -1}, now, r, log, noReaders):
@@ -164,5 +181,6 @@ func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noR
 		}
 		s.mu.Unlock()
 	}
+
 	return restored, noRoom
 }

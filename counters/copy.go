@@ -47,6 +47,7 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 				}
 			}
 		}
+
 		for k, e := range sub.logs {
 			if k.Partition() == p {
 				batch = append(batch, e.record(k))
@@ -67,7 +68,9 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 
 	expired := r.FreshAt <= now.Steady/1e9
 	if expired {
-		r.State, r.Log, r.Fullness = algorithms.State{}, nil, 0
+		r.State = algorithms.State{}
+		r.Log = nil
+		r.Fullness = 0
 	}
 	log := r.asLog() // slow, so before taking the lock
 	s := t.shardOf(r.Key)
@@ -110,6 +113,7 @@ func (t *Table) putHeld(s *shard, loc location, now algorithms.Instant, r *Recor
 	if !loc.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}
+
 	freshAt := uint32(min(max(r.FreshAt, 0), math.MaxUint32))
 	if log != nil {
 		e := t.ensureLog(s, r.Key)
@@ -119,13 +123,16 @@ func (t *Table) putHeld(s *shard, loc location, now algorithms.Instant, r *Recor
 		s.markLogDirty(r.Key, e, by)
 		return true
 	}
+
 	if !loc.found() {
 		loc = s.insert(r.Key)
 	}
+
 	g := loc.group()
 	g.records[loc.slot()].state, g.kindFullnesses[loc.slot()] = r.State, packKindFullness(r.Kind, r.Fullness)
 	g.freshAt[loc.slot()] = max(g.freshAt[loc.slot()], freshAt)
 	s.markDirty(loc, by)
+
 	return true
 }
 
@@ -137,14 +144,17 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	for i := range r.Log {
 		last = max(last, r.Log[i].At)
 	}
+
 	left := int64(algorithms.MaxWindow)
 	if seconds := int64(e.freshAt) - last/1e9; seconds < left/1e9 {
 		left = max(seconds*1e9, int64(algorithms.MinWindow))
 	}
+
 	l := &algorithms.Limit{Kind: algorithms.SlidingLog, Window: time.Duration(left)}
 	if e.log.Len() > algorithms.MaxLogEntries {
 		e.log.Coarsen(l, algorithms.MaxLogEntries/2)
 	}
+
 	t.updateEntryCount(r.Key.class(), e, before, l)
 }
 
@@ -176,12 +186,14 @@ func (t *Table) dropFrom(s *shard, p int) (found bool) {
 				}
 			}
 		}
+
 		for k := range sub.logs {
 			if k.Partition() == p {
 				t.dropLog(s, k)
 				found = true
 			}
 		}
+
 		s.dropLead(p)
 		sub.shrink()
 	})

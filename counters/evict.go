@@ -70,6 +70,7 @@ func (t *Table) drawRoom(s *shard) bool {
 		if n < 1 {
 			return false
 		}
+
 		if t.budget.CompareAndSwap(free, free-n) {
 			s.room += int(n)
 			if t.maxCounters-free > cachedCounters && !t.outgrewCaches.Load() {
@@ -85,6 +86,7 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 	if !s.isSearchable(sub, c, steady) {
 		return false
 	}
+
 	v := sub.pickVictim(c, steady, ops, t.activeReaders())
 	if !v.chosen {
 		full := &sub.full[c]
@@ -94,16 +96,19 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 		}
 		return false
 	}
+
 	if v.rank == 0 {
 		s.expired++
 	} else {
 		s.evicted++
 	}
+
 	if v.log != nil {
 		t.dropLog(s, v.key)
 	} else {
 		s.remove(v.location)
 	}
+
 	return true
 }
 
@@ -122,6 +127,7 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 	if steady < t.noSearchUntil[c].Load() {
 		return false
 	}
+
 	searches, missed := 0, false
 	for range t.shards {
 		o := &t.shards[t.searchCursor.Add(1)%uint64(len(t.shards))]
@@ -132,21 +138,26 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 			missed = true
 			continue
 		}
+
 		given, searched := t.giveRoom(o, c, steady, ops)
 		o.mu.Unlock()
+
 		if given > 0 {
 			s.room += given
 			return true
 		}
+
 		if searched {
 			if searches++; searches >= maxSearches {
 				return false
 			}
 		}
 	}
+
 	if !missed || c == inline {
 		t.noSearchUntil[c].Store(steady + rescanDelay[c])
 	}
+
 	return false
 }
 
@@ -158,17 +169,20 @@ func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, 
 		o.room -= given
 		return given, false
 	}
+
 	sub := &o.single
 	if o.subtables != nil {
 		o.searchTurn++
 		sub = o.subtables.list[o.searchTurn%uint64(len(o.subtables.list))]
 	}
+
 	if !o.isSearchable(sub, c, steady) {
 		return 0, false
 	}
 	if !t.evict(o, sub, c, steady, ops) {
 		return 0, true
 	}
+
 	o.room--
 	return 1, false
 }
@@ -178,16 +192,19 @@ func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, 
 func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers) victim {
 	second := steady / 1e9
 	var v victim
+
 	freeAt := int64(math.MaxInt64)
 	for seen := 0; seen < len(sub.groups) && !(v.isGood() && seen >= evictionSample); seen++ {
 		if sub.clockHand++; sub.clockHand >= len(sub.groups) {
 			sub.clockHand = 0
 		}
+
 		g := &sub.groups[sub.clockHand]
 		for slot, tag := range g.tags {
 			if tag < tagUsed || c == inline && g.inline>>slot&1 == 0 {
 				continue
 			}
+
 			k, at := g.records[slot].key, sub.clockHand*groupSlots+slot
 			switch {
 			case g.kindFullnesses[slot].fullness() == packedRefused && int64(g.freshAt[slot]) > second:
@@ -200,6 +217,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 			}
 		}
 	}
+
 	looked := 0
 	for k, e := range sub.logs { // in random order, so this is a sample
 		if c == inline && !k.IsInline() {
@@ -208,6 +226,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 		if looked++; v.isGood() && looked > evictionSample*groupSlots {
 			break
 		}
+
 		loc := location{index: -1, log: e}
 		switch {
 		case e.kindFullness.fullness() == packedRefused && int64(e.freshAt) > second:
@@ -219,6 +238,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 			v.consider(loc, k, e.kindFullness, e.freshAt, second)
 		}
 	}
+
 	sub.full[c].freeAt = freeAt
 	return v
 }

@@ -89,10 +89,12 @@ func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.S
 func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64) (int64, LoanBalance, error) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
+
 	loans, err := t.loansInWindow(s, now, k, l, window)
 	if err != nil {
 		return 0, loans, err
 	}
+
 	n := min(want, loans.Remaining, max(loans.Remaining-loans.Remaining/2, l.Capacity()/8))
 	if own := loans.OwnUse(); n <= 0 || own >= l.Capacity()+loans.widening-own {
 		return 0, loans, nil
@@ -100,6 +102,7 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 	if !t.makeRoomForLoan(s, now, k) {
 		return 0, loans, ErrFull
 	}
+
 	took := false
 	if err := t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State, now algorithms.Instant) (next algorithms.State) {
 		next, took = l.Take(state, now, n)
@@ -107,9 +110,11 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 	}}); err != nil || !took {
 		return 0, loans, err // nothing changed: a refused Take takes nothing
 	}
+
 	if err := t.noteLoan(s, now, k.LentKey(), l, n); err != nil {
 		return 0, loans, err // can't happen, because room was just made; the quota would be lost
 	}
+
 	s.protect(k)
 	return n, t.loansHeld(s, now, k, l), nil
 }
@@ -151,14 +156,17 @@ func (t *Table) Borrow(
 ) (int64, error) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
+
 	loans, err := t.loansInWindow(s, now, k, l, window)
 	if err != nil {
 		return 0, err
 	}
+
 	back, excess := min(n, loans.Room(outstanding)), int64(0)
 	if l.Kind == algorithms.FixedWindow {
 		excess = n - back
 	}
+
 	if back+excess <= 0 || !t.isAlive(now, k, life) {
 		return 0, nil
 	}
@@ -168,6 +176,7 @@ func (t *Table) Borrow(
 	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
 		return 0, err
 	}
+
 	err = t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State, now algorithms.Instant) algorithms.State {
 		state = l.Advance(state, now)
 		state = l.Give(state, l.TakeRecord(state, now), now, back)
@@ -179,6 +188,7 @@ func (t *Table) Borrow(
 	if excess > 0 {
 		s.protect(k)
 	}
+
 	return back + excess, err
 }
 

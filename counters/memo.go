@@ -43,6 +43,7 @@ func (m *Memo) recall(h notes.Held) (found bool, err error) {
 	for _, kind := range [...]notes.Kind{notes.Answer, notes.Write, notes.Retry} {
 		k := m.Key
 		k.Kind = kind
+
 		n, found := h.Get(k)
 		switch {
 		case !found:
@@ -50,9 +51,11 @@ func (m *Memo) recall(h notes.Held) (found bool, err error) {
 		case kind != m.Key.Kind || n.Rank != m.ContentHash:
 			return true, ErrRequestIDReused
 		}
+
 		m.Answer = []byte(n.Body)
 		return true, nil
 	}
+
 	return false, nil
 }
 
@@ -216,10 +219,12 @@ func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 	k := a.Ops[0].Key
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
+
 	for _, reset := range a.resets() {
 		h.Reset(reset, k.IsInline(), now.Steady, (now.Steady+int64(resetMemory))/1e9)
 		t.notes.Made(&notes.Note{Key: reset, Inline: k.IsInline()})
 	}
+
 	if a.Memo != nil {
 		a.Memo.Answer = a.Answer(a)
 		n := a.Memo.note(now)
@@ -243,5 +248,6 @@ func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) err
 	case op.Cost > 0:
 		return t.changeHeld(s, now, op.Key, op.Limit, penalty(op.Limit, op.Cost, a.OldRates))
 	}
+
 	return nil
 }

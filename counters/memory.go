@@ -78,11 +78,14 @@ func (m *memory) allocate(sub *subtable, n int) []group {
 	if s == nil {
 		return make([]group, n)
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if s.area == nil {
 		s.mapped, s.area = reserve(s.capacity * s.bytes)
 	}
+
 	i := len(s.owners)
 	if s.holes > 0 {
 		i = slices.Index(s.owners, nil)
@@ -94,6 +97,7 @@ func (m *memory) allocate(sub *subtable, n int) []group {
 		s.unreserveIfEmpty()
 		return make([]group, s.groups)
 	}
+
 	return s.groupsOf(i)
 }
 
@@ -117,8 +121,10 @@ func (m *memory) release(holder *shard, groups []group) {
 	if s == nil {
 		return
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if i, ok := s.indexOf(groups); ok {
 		s.owners[i] = nil
 		s.holes++
@@ -140,15 +146,19 @@ func (s *slab) fill(i int, holder *shard) bool {
 			}
 			defer o.shard.mu.Unlock()
 		}
+
 		copy(s.piece(i), s.piece(last))
 		o.setGroups(s.groupsOf(i))
 		s.owners[i], s.owners[last] = o, nil
 	}
+
 	s.discard(last)
+
 	for n := len(s.owners); n > 0 && s.owners[n-1] == nil; n-- {
 		s.owners = s.owners[:n-1]
 		s.holes--
 	}
+
 	s.unreserveIfEmpty()
 	return true
 }
@@ -156,7 +166,11 @@ func (s *slab) fill(i int, holder *shard) bool {
 func (s *slab) unreserveIfEmpty() {
 	if len(s.owners) == 0 && !s.isMoving {
 		unreserve(s.mapped)
-		s.mapped, s.area, s.owners, s.usable, s.large = nil, nil, nil, 0, 0
+		s.mapped = nil
+		s.area = nil
+		s.owners = nil
+		s.usable = 0
+		s.large = 0
 	}
 }
 
@@ -168,15 +182,18 @@ const maxPause = 127
 func (m *memory) tidy() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	for i := range m.slabs {
 		s := &m.slabs[i]
 		for s.holes > 0 && s.fill(slices.Index(s.owners, nil), nil) {
 		}
 	}
+
 	if m.pauseLeft > 0 {
 		m.pauseLeft--
 		return
 	}
+
 	for range m.slabs {
 		m.turn = (m.turn + 1) % len(m.slabs)
 		s := &m.slabs[m.turn]
@@ -194,9 +211,11 @@ func (m *memory) enlarge(s *slab, end int) {
 	moved := enlarge(s.area[end-largePage : end])
 	m.mu.Lock()
 	s.isMoving = false
+
 	if used := len(s.owners) * s.bytes; used < end {
 		discard(s.area[used:end]) // freed meanwhile, but the large page takes memory for it
 	}
+
 	if moved {
 		m.failures = 0
 	} else {
@@ -204,6 +223,7 @@ func (m *memory) enlarge(s *slab, end int) {
 		m.failures++
 		m.pauseLeft = min(1<<min(m.failures, 10), maxPause)
 	}
+
 	s.unreserveIfEmpty()
 }
 

@@ -80,17 +80,20 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock
 	if r.Kind == algorithms.CellBucket {
 		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), algorithms.CompareCells(r.State, have.State)) > 0
 	}
+
 	if r.Kind.Bucket() {
 		a, b := r.State, have.State
 		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(a.At, b.At),
 			cmp.Compare(a.Count, b.Count), cmp.Compare(a.Part, b.Part)) > 0
 	}
+
 	switch {
 	case r.Kind == algorithms.FirstWindow || r.State.Window() == have.State.Window() || !sameClock:
 		r.Fullness = max(r.Fullness, have.Fullness)
 	case r.State.Window() < have.State.Window():
 		r.Fullness = have.Fullness
 	}
+
 	r.State = mergeWindows(r.Kind, r.State, have.State, sameClock)
 	r.FreshAt = max(r.FreshAt, have.FreshAt)
 	return r.State != have.State || r.FreshAt > have.FreshAt
@@ -101,12 +104,16 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock
 // in transit.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State, sameClock bool) algorithms.State {
 	if kind == algorithms.FirstWindow {
-		a.Count, a.Part, a.At = max(a.Count, b.Count), max(a.Part, b.Part), max(a.At, b.At)
+		a.Count = max(a.Count, b.Count)
+		a.Part = max(a.Part, b.Part)
+		a.At = max(a.At, b.At)
 		return a
 	}
+
 	if a.Window() < b.Window() {
 		a, b = b, a
 	}
+
 	switch {
 	case a.Window() == b.Window() || !sameClock:
 		a.At = max(a.At, b.At) // if a queue put one of them ahead of the clock, the result stays ahead
@@ -114,5 +121,6 @@ func mergeWindows(kind algorithms.Kind, a, b algorithms.State, sameClock bool) a
 	case kind == algorithms.SlidingWindow && a.Window()-1 == b.Window():
 		a.Part = max(a.Part, b.Count)
 	}
+
 	return a
 }

@@ -48,6 +48,7 @@ func (t *Table) changedNotes(buf []Record, yield func([]Record) error) error {
 		}
 		buf = buf[:0]
 	}
+
 	return nil
 }
 

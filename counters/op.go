@@ -106,7 +106,9 @@ func (op *Op) TakeRecord() algorithms.TakeRecord {
 
 // CopyOutcome copies to op how other was decided, under a limit of the same kind and window.
 func (op *Op) CopyOutcome(other *Op) {
-	op.At, op.state, op.returned = other.At, other.state, other.returned
+	op.At = other.At
+	op.state = other.state
+	op.returned = other.returned
 	op.Decision, op.Full = other.Decision, other.Full
 }
 

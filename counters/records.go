@@ -170,6 +170,7 @@ func (sub *subtable) indexOf(k Key) int {
 	if len(sub.groups) == 0 {
 		return -1
 	}
+
 	for i := sub.firstGroup(k); ; {
 		g := &sub.groups[i]
 		if slot := g.slotOf(k); slot >= 0 {
@@ -178,6 +179,7 @@ func (sub *subtable) indexOf(k Key) int {
 		if zeroBytes(g.tagWord()) != 0 {
 			return -1
 		}
+
 		if i++; i == len(sub.groups) {
 			i = 0
 		}
@@ -203,11 +205,13 @@ func (sub *subtable) insert(k Key) location {
 	} else {
 		sub.spare--
 	}
+
 	g.tags[loc.slot()] = tagOf(k)
 	g.inline = g.inline&^(1<<loc.slot()) | uint8(k.class())<<loc.slot()
 	g.records[loc.slot()] = record{key: k}
 	g.freshAt[loc.slot()] = 0
 	sub.live++
+
 	return loc
 }
 
@@ -260,7 +264,9 @@ func (sub *subtable) memory() *memory { return &sub.shard.table.memory }
 // groups.
 func (sub *subtable) allocate(n int) {
 	sub.setGroups(sub.memory().allocate(sub, n))
-	sub.live, sub.dead, sub.spare = 0, 0, len(sub.groups)*groupSlots*7/8
+	sub.live = 0
+	sub.dead = 0
+	sub.spare = len(sub.groups) * groupSlots * 7 / 8
 }
 
 // setGroups replaces the groups, which invalidates all places.
@@ -286,7 +292,11 @@ func (sub *subtable) copySlot(g *group, slot int) {
 func (sub *subtable) releaseAll() {
 	sub.memory().release(sub.shard, sub.groups)
 	sub.setGroups(nil)
-	sub.live, sub.spare, sub.dead, sub.logs, sub.unsentList = 0, 0, 0, nil, dirtyList{}
+	sub.live = 0
+	sub.spare = 0
+	sub.dead = 0
+	sub.logs = nil
+	sub.unsentList = dirtyList{}
 }
 
 // shrink releases memory when less than a third of it is used.
@@ -294,7 +304,9 @@ func (sub *subtable) shrink() {
 	if sub.live == 0 {
 		sub.memory().release(sub.shard, sub.groups)
 		sub.setGroups(nil)
-		sub.spare, sub.dead, sub.unsentList.groups = 0, 0, nil
+		sub.spare = 0
+		sub.dead = 0
+		sub.unsentList.groups = nil
 		return
 	}
 	if n := len(sub.groups); n*groupBytes > sub.memory().page && sub.live*3 < n*groupSlots {

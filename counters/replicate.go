@@ -33,16 +33,19 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	}
 	var sorted sorter
 	var batch []Record
+
 	step := max(1, len(t.shards)/ring.Partitions) // shards per partition, or one shard that holds several partitions
 	for first := 0; first < len(t.shards); first += step {
 		batch = batch[:0]
 		for i := first; i < first+step; i++ {
 			batch = t.shards[i].replicate(batch, dispositionOf)
 		}
+
 		rest := batch
 		if len(t.shards) < ring.Partitions {
 			rest = sorted.sort(batch, first*ring.Partitions/len(t.shards), ring.Partitions/len(t.shards))
 		}
+
 		for len(rest) > 0 {
 			p, n := rest[0].Key.Partition(), 1
 			for n < len(rest) && rest[n].Key.Partition() == p {
@@ -55,6 +58,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 			rest = rest[n:]
 		}
 	}
+
 	return t.replicateNotes(batch, wanted, yield)
 }
 
@@ -90,11 +94,14 @@ func (s *shard) replicate(batch []Record, dispositionOf func(p int) disposition)
 // replicateSubtable is replicate for one subtable. The caller must hold the shard.
 func (s *shard) replicateSubtable(batch []Record, sub *subtable, dispositionOf func(p int) disposition) []Record {
 	previous := sub.unsentList
+
 	// The kept entries overwrite the old list, behind the position that is being read.
 	sub.unsentList = dirtyList{groups: previous.groups[:0], logs: previous.logs[:0]}
+
 	if s.unsent == 0 {
 		return batch
 	}
+
 	if previous.incomplete {
 		for i := range sub.groups {
 			batch = s.replicateGroup(batch, sub, i, dispositionOf)
@@ -104,14 +111,17 @@ func (s *shard) replicateSubtable(batch []Record, sub *subtable, dispositionOf f
 		}
 		return batch
 	}
+
 	for _, i := range previous.groups {
 		batch = s.replicateGroup(batch, sub, int(i), dispositionOf)
 	}
+
 	for _, k := range previous.logs {
 		if e := sub.logs[k]; e != nil {
 			batch = s.replicateLog(batch, sub, k, e, dispositionOf)
 		}
 	}
+
 	return batch
 }
 
@@ -128,9 +138,11 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, disposition
 		}
 		s.markClean(sub.locationAt(i*groupSlots+slot), replicas)
 	}
+
 	if g.dirty&replicasByte != 0 {
 		sub.unsentList.addGroup(i, len(sub.groups))
 	}
+
 	return batch
 }
 
@@ -160,22 +172,27 @@ func (s *sorter) sort(records []Record, first, n int) []Record {
 	if len(records) == 0 {
 		return nil
 	}
+
 	s.ends = append(s.ends[:0], make([]int, n)...)
 	for i := range records {
 		s.ends[records[i].Key.Partition()-first]++
 	}
+
 	sum := 0
 	for i := range s.ends {
 		s.ends[i], sum = sum, sum+s.ends[i]
 	}
+
 	if cap(s.sorted) < len(records) {
 		s.sorted = make([]Record, 2*len(records))
 	}
+
 	s.sorted = s.sorted[:len(records)]
 	for i := range records {
 		at := &s.ends[records[i].Key.Partition()-first]
 		s.sorted[*at] = records[i]
 		*at++
 	}
+
 	return s.sorted
 }

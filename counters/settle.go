@@ -312,6 +312,7 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 		if !c.InTightest {
 			continue
 		}
+
 		d := t.usageHeld(sh, now, c.Key, c.Limit)
 		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(leastCapacity))
 		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(c.Limit.Capacity()))
@@ -319,5 +320,6 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 			least, leastCapacity = d.Remaining, c.Limit.Capacity()
 		}
 	}
+
 	return least
 }

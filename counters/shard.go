@@ -124,10 +124,12 @@ func (s *shard) grow(sub *subtable) {
 	if sub.dead <= enough {
 		n = oneSeventhMore(n)
 	}
+
 	if n*groupSlots > s.table.maxSubtableSlots && sub.prefixBits < maxPrefixBits {
 		s.splitSubtable(sub)
 		return
 	}
+
 	sub.rehash(n)
 }
 
@@ -154,6 +156,7 @@ func (s *shard) splitSubtable(sub *subtable) {
 		}
 		return lower
 	}
+
 	var counts [2]int
 	for i := range sub.groups {
 		for slot, tag := range sub.groups[i].tags {
@@ -162,10 +165,12 @@ func (s *shard) splitSubtable(sub *subtable) {
 			}
 		}
 	}
+
 	for i, h := range []*subtable{lower, upper} {
 		h.allocate(counts[i]*8/49 + 1) // room for a seventh more before it must grow
 		h.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	}
+
 	for i := range sub.groups {
 		g := &sub.groups[i]
 		for slot, tag := range g.tags {
@@ -174,9 +179,11 @@ func (s *shard) splitSubtable(sub *subtable) {
 			}
 		}
 	}
+
 	for k, e := range sub.logs {
 		half(k).putLog(k, e)
 	}
+
 	sub.releaseAll()
 	s.replaceSplit(lower, upper)
 }
@@ -187,12 +194,14 @@ func (s *shard) replaceSplit(lower, upper *subtable) {
 	if s.subtables != nil {
 		old = *s.subtables
 	}
+
 	if lower.prefixBits > old.prefixBits {
 		s.subtables = &subtables{prefixBits: lower.prefixBits, list: make([]*subtable, 1<<lower.prefixBits)}
 		for i := range old.list {
 			s.subtables.list[2*i], s.subtables.list[2*i+1] = old.list[i], old.list[i]
 		}
 	}
+
 	for _, sub := range []*subtable{lower, upper} {
 		at := sub.lowestCounter >> (64 - s.subtables.prefixBits)
 		for i := range uint64(1) << (s.subtables.prefixBits - sub.prefixBits) {
@@ -206,14 +215,17 @@ func (s *shard) joinSubtables() {
 	if s.subtables == nil {
 		return
 	}
+
 	live, lost := 0, false
 	s.forEachHeld(func(sub *subtable) {
 		live += sub.count()
 		lost = lost || sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	})
+
 	if live > s.table.maxSubtableSlots/4 {
 		return
 	}
+
 	one := &s.single
 	one.allocate(live*8/49 + 1)
 	one.unsentList.incomplete = lost
@@ -225,9 +237,11 @@ func (s *shard) joinSubtables() {
 				}
 			}
 		}
+
 		for k, e := range sub.logs {
 			one.putLog(k, e)
 		}
+
 		sub.releaseAll()
 	})
 	s.subtables = nil

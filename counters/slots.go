@@ -80,16 +80,21 @@ func (t *Table) holdSlots(op *Op, holder *Holder) {
 	if op.Mode != CheckMode || op.Cost == 0 || holder == nil {
 		return
 	}
+
 	h := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer h.Unlock()
+
 	if _, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady); found {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		op.Decision.Allowed = true
 		return
 	}
+
 	n := holder.note(op)
 	if op.Took() && !h.HasRoomForSlot(&n) {
-		op.Full, op.Decision.Allowed, op.Decision.RetryAfter = true, false, time.Second
+		op.Full = true
+		op.Decision.Allowed = false
+		op.Decision.RetryAfter = time.Second
 	}
 }
 
@@ -109,13 +114,16 @@ func (t *Table) commitSlot(op *Op, holder *Holder) {
 	if holder == nil || !op.Took() {
 		return
 	}
+
 	h := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer h.Unlock()
+
 	info, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
 	if found && info.Nonce == holder.Nonce {
 		op.SetSlotLeft(time.Duration(info.End - op.At.Steady))
 		return
 	}
+
 	n := holder.note(op)
 	h.Put(&n)
 	op.SetSlotLeft(holder.ttlOf(op.Limit))

@@ -22,6 +22,7 @@ func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 	s.forEach(func(sub *subtable) {
 		before := sub.count()
+
 		for i := range sub.groups {
 			g := &sub.groups[i]
 			for slot, tag := range g.tags {
@@ -34,11 +35,13 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 				}
 			}
 		}
+
 		for k, e := range sub.logs {
 			if int64(e.freshAt) <= second || e.dirty&readers == 0 && e.log.Fresh() {
 				t.dropLog(s, k)
 			}
 		}
+
 		s.expired += int64(before - sub.count())
 		sub.shrink()
 	})

@@ -67,6 +67,7 @@ func New(bound int64) *Table {
 	for n < maxShards && (bound/n > shardTarget || n < minShards && bound/n > shardTarget/128) {
 		n *= 2
 	}
+
 	t := &Table{
 		shards:        make([]shard, n),
 		hints:         make([]groupsHint, n),
@@ -79,18 +80,24 @@ func New(bound int64) *Table {
 	for p := range t.lineages {
 		t.lineages[p].Store(soleLineage)
 	}
+
 	// This is small enough that at most a 32nd of the bound sits idle in shards that don't need it.
 	t.drawSize = int(min(max(bound/n/64, 1), 64))
 	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
+
 	// At the bound, there is a subtable for each shard, or as many as are needed if each is half full, as after a split. Some more
 	// are needed while subtables grow.
 	subtables := max(n, 2*bound/int64(t.maxSubtableSlots))
 	t.memory.init(int(subtables+subtables/8+8), os.Getpagesize())
+
 	for i := range t.shards {
 		s := &t.shards[i]
-		s.table, s.hint, s.single.shard = t, &t.hints[i], s
+		s.table = t
+		s.hint = &t.hints[i]
+		s.single.shard = s
 	}
+
 	return t
 }
 
@@ -112,7 +119,9 @@ func (t *Table) Close() {
 			s.room += sub.live
 			sub.releaseAll()
 		})
-		s.subtables, s.unsaved, s.unsent = nil, 0, 0
+		s.subtables = nil
+		s.unsaved = 0
+		s.unsent = 0
 		s.leads = nil
 		t.budget.Add(int64(s.room))
 		s.room, s.inline = 0, 0
@@ -140,16 +149,19 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 		s.mu.Unlock()
 		return v
 	}
+
 	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
 		v := t.take(s.advance(now), ops, nil, true)
 		s.mu.Unlock()
 		return v
 	}
+
 	var buf [16]int
 	held, now := t.lockShards(now, ops, buf[:0])
 	v := t.take(now, ops, nil, true)
 	t.unlockShards(held)
+
 	return v
 }
 
@@ -173,10 +185,12 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
 		return false
 	}
+
 	sub := s.subtableOf(op.Key)
 	if len(sub.groups) == 0 {
 		return false
 	}
+
 	i := s.firstGroup(sub, op.Key)
 	slot := sub.groups[i].slotOf(op.Key)
 	if slot < 0 {
@@ -186,27 +200,33 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 		}
 		i, slot = at/groupSlots, at%groupSlots
 	}
+
 	g := &sub.groups[i]
 	op.At = now
 	if !l.IsPlain() || !g.takePlain(slot, now, op) {
 		if s.leads != nil {
 			op.At = s.timeIn(op.Key.Partition(), now)
 		}
+
 		state, allowed := l.Take(g.records[slot].state, op.At, op.Cost)
 		if !allowed {
 			return false
 		}
+
 		op.state, op.Full = state, false
 		l.DescribeInto(d, state, op.At, op.Cost, true)
 		g.set(slot, l.Kind, state, fullnessAfterCheck(l, d), freshAt(op.At, l, d.ResetAfter))
 	}
+
 	if !g.isDirty(slot, allReaders) {
 		s.markDirty(sub.locationAt(i*groupSlots+slot), allReaders)
 	}
+
 	op.returned = 0
 	if l.Kind.Bucket() && t.notes.HasRates(op.Key.Partition()) {
 		op.returned = t.recordTake(now, op.Key, l)
 	}
+
 	return true
 }
 
@@ -220,17 +240,25 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 			return false
 		}
 	}
+
 	state.Count += op.Cost
 	used := state.Owed()
 	reset, ok := l.ResetQuickly(state)
 	if !ok || used > l.Burst {
 		return false
 	}
+
 	op.state, op.Full = state, false
-	d.Allowed, d.Remaining, d.Used, d.RetryAfter, d.ResetAfter, d.Delay = true, l.Burst-used, used, 0, reset, 0
+	d.Allowed = true
+	d.Remaining = l.Burst - used
+	d.Used = used
+	d.RetryAfter = 0
+	d.ResetAfter = reset
+	d.Delay = 0
 	d.MoreAfter = l.MoreQuickly(state)
 	fullness := min(algorithms.Fullness(d.Remaining, l.Burst), refusedFullness-1) // as fullnessAfterCheck
 	g.set(slot, algorithms.TokenBucket, state, fullness, freshAtSteady(now.Steady, reset))
+
 	return true
 }
 
@@ -240,6 +268,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 	if gated && t.gates.anyShut(ops) {
 		return Shut
 	}
+
 	blocks := false
 	for i := range ops {
 		op := &ops[i]
@@ -248,20 +277,25 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 			t.holdSlots(op, holder)
 			continue
 		}
+
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuseForRoom(op, now.Steady)
 		}
 		if !op.Decision.Allowed && op.location.found() && (op.Mode != CountMode || op.Block) { // commit stores counts
 			s.protectRefused(op)
 		}
+
 		blocks = blocks || op.Block
 	}
+
 	if blocks {
 		t.beginBlocks(ops, true)
 	}
+
 	if !t.resolve(ops) {
 		return Refused
 	}
+
 	for i := range ops {
 		if ops[i].isSlot() {
 			t.commitSlot(&ops[i], holder)
@@ -269,6 +303,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 			t.commit(&ops[i])
 		}
 	}
+
 	return Admitted
 }
 
@@ -428,6 +463,7 @@ func (t *Table) commit(op *Op) {
 	if !op.Took() {
 		return
 	}
+
 	s := t.shardOf(op.Key)
 	if op.Limit.Kind == algorithms.SlidingLog {
 		t.changeLog(s, op.Key, op.At, op.Limit, func(g *algorithms.Log, now algorithms.Instant) {
@@ -440,16 +476,19 @@ func (t *Table) commit(op *Op) {
 		})
 		return
 	}
+
 	loc := op.location
 	if !loc.found() || loc.moves != loc.subtable.moves {
 		if loc = s.find(op.Key); !loc.found() {
 			loc = s.insert(op.Key)
 		}
 	}
+
 	fullness := uint8(refusedFullness)
 	if op.Decision.Allowed {
 		fullness = fullnessAfterCheck(op.Limit, &op.Decision)
 	}
+
 	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
 	op.returned = 0
 	if op.Limit.Kind.Bucket() && t.notes.HasRates(op.Key.Partition()) {
@@ -465,14 +504,17 @@ func (t *Table) withdraw(ops []Op) {
 		if op.Cost == 0 || !op.Decision.Allowed && op.Mode != CountMode {
 			continue
 		}
+
 		s, cost := t.shardOf(op.Key), int64(0)
 		if !op.Decision.Allowed {
 			cost = op.Cost // CountMode would have taken it: describe the refusal instead
 		}
+
 		if op.isSlot() {
 			op.Decision = op.Limit.Peek(op.state, op.At, cost)
 			continue
 		}
+
 		if op.Limit.Kind != algorithms.SlidingLog {
 			state := s.find(op.Key).state()
 			op.Decision = op.Limit.Peek(state, op.At, cost)
@@ -481,11 +523,13 @@ func (t *Table) withdraw(ops []Op) {
 			}
 			continue
 		}
+
 		var fresh algorithms.Log
 		log := &fresh
 		if op.location.log != nil {
 			log = &op.location.log.log
 		}
+
 		op.Decision = log.Peek(op.Limit, op.At, cost)
 	}
 }
@@ -603,5 +647,6 @@ func (t *Table) Stats() Stats {
 		st.InlineRefused += s.refused[inline]
 		s.mu.Unlock()
 	}
+
 	return st
 }

@@ -138,10 +138,12 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) 
 	if kind == algorithms.CellBucket {
 		mostPart = math.MaxInt64
 	}
+
 	s := algorithms.State{Count: d.UpTo(maxUsed), Part: d.UpTo(mostPart)}
 	if !s.Legal(kind) {
 		d.Fail()
 	}
+
 	switch {
 	case s.Fresh():
 		return algorithms.State{}
@@ -152,10 +154,12 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) 
 		s.At = now.Steady - d.UpTo(maxAge)
 		return s
 	}
+
 	s.At = d.Varint()
 	if number := s.Window(); number > maxWindowNumber || number < -maxWindowNumber {
 		d.Fail()
 	}
+
 	return s
 }
 
@@ -165,6 +169,7 @@ func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Insta
 	if cap(entries) < n {
 		entries = make([]algorithms.Entry, 0, n)
 	}
+
 	before, total := int64(0), int64(0) // time before now; the sum so far
 	for i := range n {
 		var step int64
@@ -176,11 +181,13 @@ func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Insta
 			step = d.UpTo(maxAge)
 			before = max(-maxAhead, before-step)
 		}
+
 		units := d.UpTo(maxUsed - total)
 		if units == 0 || i > 0 && step == 0 {
 			d.Fail()
 			return nil
 		}
+
 		total += units
 		at := now.Steady - before
 		if last := len(entries) - 1; last >= 0 && entries[last].At == at {
@@ -189,5 +196,6 @@ func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Insta
 			entries = append(entries, algorithms.Entry{At: at, N: units})
 		}
 	}
+
 	return entries
 }

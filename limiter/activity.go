@@ -42,12 +42,12 @@ type RuleCounts struct {
 // NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once in Rules for each
 // rule that applied to it.
 type NodeActivity struct {
-	Node        ring.NodeID   // zero for a standalone node
-	Incarnation uint64        // identifies the process; when it changes, the counts start again from zero
-	Uptime      time.Duration // age of the process when the counts were read; whole milliseconds
-	Vitals      Vitals
-	Checks      Counts
-	Rules       []RuleCounts // rules with any checks; at most 1,000
+	Node   ring.NodeID   // zero for a standalone node
+	Boot   uint64        // identifies the process; when it changes, the counts start again from zero
+	Uptime time.Duration // age of the process when the counts were read; whole milliseconds
+	Vitals Vitals
+	Checks Counts
+	Rules  []RuleCounts // rules with any checks; at most 1,000
 }
 
 // Vitals says how much a node takes, and of how much. What is unknown, and a bound that does not exist, is 0.
@@ -101,13 +101,14 @@ func (l *Limiter) Activity() []NodeActivity {
 
 // activityHere returns this node's own activity.
 func (l *Limiter) activityHere() NodeActivity {
-	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
+	a := NodeActivity{Boot: l.boot, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
 	if l.membership != nil {
 		a.Node = l.membership.Self
 	}
 	if l.vitals != nil {
 		a.Vitals = l.vitals()
 	}
+
 	table := l.table.Stats()
 	a.Vitals.Counters = table.Counters
 	a.Vitals.MaxCounters = table.Max
@@ -115,7 +116,9 @@ func (l *Limiter) activityHere() NodeActivity {
 	if active == nil {
 		return a
 	}
+
 	a.Checks = active.checks()
+
 	for i, s := range active.stats {
 		if name := active.set.Names()[i]; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
 			if c := s.read(name).Checks; c != (Counts{}) {
@@ -123,12 +126,13 @@ func (l *Limiter) activityHere() NodeActivity {
 			}
 		}
 	}
+
 	return a
 }
 
 // Code implements wire.Message.
 func (a *NodeActivity) Code(c *wire.Coder) {
-	wire.Fixed(c, &a.Incarnation)
+	wire.Fixed(c, &a.Boot)
 	c.Millis(&a.Uptime, math.MaxInt64)
 	a.Vitals.code(c)
 	a.Checks.code(c)

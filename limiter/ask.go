@@ -42,7 +42,7 @@ type ask struct {
 	unconfirmed bool
 	admitted    bool
 	decider     ring.NodeID
-	incarnation uint64
+	boot        uint64
 	steady      int64
 	lives       []counters.Life // by subject
 	when        []int64         // by op; see debit.when
@@ -62,16 +62,20 @@ func (a *ask) wait() bool {
 		return true
 	default:
 	}
+
 	timer := time.NewTimer(time.Until(a.deadline))
 	defer timer.Stop()
+
 	select {
 	case <-a.done:
 		return true
 	case <-timer.C:
 	}
+
 	if a.state.CompareAndSwap(askOpen, askAbandoned) {
 		return false
 	}
+
 	<-a.done
 	return true
 }
@@ -82,10 +86,16 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	if err != nil {
 		return
 	}
-	a.status, a.revision, a.version, a.hint = r.status, r.revision, r.version, r.hint
+
+	a.status = r.status
+	a.revision = r.revision
+	a.version = r.version
+	a.hint = r.hint
+
 	if r.status != decided {
 		return
 	}
+
 	if last := len(r.admitted) - 1; i > last {
 		if r.admitted[last] {
 			a.status = neverDecided
@@ -93,11 +103,16 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 		}
 		i = last
 	}
-	a.standby, a.decider, a.incarnation, a.steady = r.standby, r.decider, r.incarnation, r.steady
+
+	a.standby = r.standby
+	a.decider = r.decider
+	a.boot = r.boot
+	a.steady = r.steady
 	a.unconfirmed = r.unconfirmed
 	a.admitted = r.admitted[i]
 	a.lives = append(a.lives[:0], r.lives...)
 	a.when = a.when[:0]
+
 	n := len(a.q.ops)
 	for j := range a.q.ops {
 		res := &r.results[i*n+j]
@@ -130,13 +145,16 @@ const keyPrefix = len(ring.NodeID{})
 func (a *ask) dispatch(l *Limiter, together bool) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
+
 	x.key = a.q.appendBody(append(x.key[:0], a.to[:]...))
 	if !together || len(a.q.ops) > maxResults/2 {
 		l.post(nil, x.key[keyPrefix:], []*ask{a})
 		return
 	}
+
 	s := &l.membership.flights.shard[a.q.ops[0].Key.Counter%uint64(len(flights{}.shard))]
 	s.mu.Lock()
+
 	f, inFlight := s.byKey[string(x.key)]
 	switch {
 	case inFlight && len(f.queue) < maxIdentical:
@@ -160,6 +178,7 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
+
 	now := time.Now()
 	q := &asks[0].q
 	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival, so the last deadline is the latest
@@ -180,12 +199,15 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
+
 	ops := asks[0].q.ops
 	if err == nil {
 		err = x.reply.read(body, len(ops), countSubjects(ops), len(asks))
 	}
+
 	l.membership.leases.acceptReply(asks, sent, &x.reply, err)
 	failed := err != nil || x.reply.status != decided
+
 	var next []*ask
 	for f != nil {
 		// After a timeout, ask the slow node again on behalf of the checks that still have time.
@@ -197,16 +219,19 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 			break
 		}
 	}
+
 	if failed && !errors.Is(err, peer.ErrTimeout) {
 		// The next message would fail the same way.
 		asks, next = append(asks, next...), nil
 	}
+
 	if failed {
 		l.membership.counts.failed.Add(int64(len(asks)))
 	}
 	if len(next) > 0 {
 		l.post(f, []byte(f.key[keyPrefix:]), next)
 	}
+
 	for i, a := range asks {
 		a.deliver(l, &x.reply, err, i)
 	}
@@ -262,19 +287,23 @@ func (a *ask) refunds() (list []refund) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{subject: ops[first].Key.Subject, incarnation: a.incarnation, life: a.lives[subject], steady: a.steady}}
+		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: a.boot, life: a.lives[subject], steady: a.steady}}
 		if a.q.placing != nil && a.q.placing.home == back.subject {
 			back.place = a.q.placing.id
 		}
+
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() && ops[i].Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
 				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.when[i])
 			}
 		}
+
 		if len(back.ops) > 0 && back.life.Lineage != 0 {
 			list = append(list, back)
 		}
+
 		first += n
 	}
+
 	return list
 }

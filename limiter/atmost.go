@@ -110,10 +110,12 @@ func (q *Query) withCost(mode counters.Mode, unit string, cost int64) *Query {
 	if unit != "" {
 		costs = []UnitCost{{Unit: unit, Cost: cost}}
 	}
+
 	if len(q.Subjects) == 0 {
 		part.Mode, part.Costs = mode, costs
 		return &part
 	}
+
 	s := q.Subjects[0]
 	s.Mode, s.Costs = mode, costs
 	part.Subjects = []Subject{s}

@@ -15,6 +15,7 @@ const maxInFlight = 256
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs}
 	b.readAuthority()
+
 	for begin := 0; begin < len(queries); begin += maxAhead {
 		end := min(begin+maxAhead, len(queries))
 		for i := begin; i < end; i++ {
@@ -24,6 +25,7 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 			b.check(i)
 		}
 	}
+
 	b.confirmHere()
 	b.finishUntil(len(queries))
 }
@@ -71,7 +73,9 @@ func (b *batch) match(i int) {
 
 // check decides the i-th check, or begins to ask other nodes.
 func (b *batch) check(i int) {
-	l, q, a := b.limiter, b.queries[i], b.answers[i]
+	l := b.limiter
+	q := b.queries[i]
+	a := b.answers[i]
 	if q.RequestID != "" || q.AtMost { // it may wait for the owner
 		b.confirmHere()
 		b.finishUntil(i)
@@ -79,19 +83,23 @@ func (b *batch) check(i int) {
 		b.now = l.clock.Now()
 		return
 	}
+
 	if a.scratch.active != l.inForce.Load() { // the rules have changed while an earlier check waited
 		b.match(i)
 	}
 	if b.errs[i] == nil {
 		b.errs[i] = l.list(b.now, q, a)
 	}
+
 	if b.errs[i] != nil || a.scratch.matchDecides {
 		b.complete(i, b.errs[i])
 		return
 	}
+
 	if len(b.waiting) > 0 {
 		b.keepOrder(i)
 	}
+
 	verdict := counters.Shut
 	if b.authorized && l.mayDecideHere(a) {
 		if q.Peeks() {
@@ -100,12 +108,15 @@ func (b *batch) check(i int) {
 			verdict = l.table.Take(b.now, a.scratch.ops)
 		}
 	}
+
 	if verdict == counters.Shut {
 		b.start(i)
 		return
 	}
+
 	a.recordDecidedHere(verdict)
 	b.unconfirmed[b.numUnconfirmed] = i
+
 	if b.numUnconfirmed++; b.numUnconfirmed == maxUnconfirmed {
 		b.confirmHere()
 	}
@@ -118,9 +129,11 @@ func (b *batch) confirmHere() {
 	if n == 0 {
 		return
 	}
+
 	b.numUnconfirmed = 0
 	m, began := b.limiter.membership, b.authorityReadAt
 	b.readAuthority()
+
 	for _, i := range b.unconfirmed[:n] {
 		if !b.authorized {
 			b.start(i)
@@ -136,16 +149,20 @@ func (b *batch) confirmHere() {
 func (b *batch) start(i int) {
 	q, a := b.queries[i], b.answers[i]
 	a.scratch.decidedHere = false // it may have been decided here without authority
+
 	if b.limiter.start(q, a) {
 		b.complete(i, nil)
 		return
 	}
+
 	if b.lastWaiting == nil {
 		b.lastWaiting = make(map[rules.Hash]int)
 	}
+
 	for j := range a.scratch.match.Hits {
 		b.lastWaiting[a.scratch.match.Hits[j].Subject] = i
 	}
+
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
 		b.confirmHere()
@@ -180,15 +197,18 @@ func (b *batch) areIdentical(i, j int) bool {
 	if b.answers[i].scratch.active != b.answers[j].scratch.active {
 		return false
 	}
+
 	x, y := b.answers[i].scratch.ops, b.answers[j].scratch.ops
 	if len(x) != len(y) || len(b.answers[j].scratch.match.Hits) != 1 || len(b.answers[i].scratch.match.Hits) != 1 {
 		return false
 	}
+
 	for k := range x {
 		if x[k].Key != y[k].Key || x[k].Limit != y[k].Limit || x[k].Cost != y[k].Cost || x[k].Mode != y[k].Mode {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -199,11 +219,14 @@ func (b *batch) finishUntil(end int) {
 		i := b.waiting[n]
 		b.complete(i, b.limiter.finish(b.queries[i], b.answers[i]))
 	}
+
 	if n > 0 {
 		b.now = b.limiter.clock.Now()
 	}
+
 	b.waiting = append(b.waiting[:0], b.waiting[n:]...)
 	b.firstUndecided = max(b.firstUndecided, end)
+
 	if len(b.waiting) == 0 {
 		clear(b.lastWaiting)
 	}

@@ -33,9 +33,11 @@ func (c *change) codeBill(w *wire.Coder) {
 	if w.Bool(&isGiven); !isGiven {
 		return
 	}
+
 	if w.Reads() {
 		c.bill = &bill{}
 	}
+
 	wire.Fixed(w, &c.bill.hashLo)
 	w.Text(&c.bill.rule, maxUnitBytes)
 	w.Texts(&c.bill.key, maxKeyValues, rules.MaxShownBytes)
@@ -53,10 +55,12 @@ func (c *change) correctBill(l *Limiter, wall int64) {
 	if b == nil || l.meter == nil {
 		return
 	}
+
 	key := b.key
 	if key == nil {
 		key = []string{} // the rule has no key attributes; nil would mean an unknown key
 	}
+
 	subject := rules.Hash{Hi: c.subject(), Lo: b.hashLo}
 	list := slices.Clone(b.uncounted)
 	for i, unit := range b.units {
@@ -64,6 +68,7 @@ func (c *change) correctBill(l *Limiter, wall int64) {
 			list = append(list, UnitCost{unit, c.mostApplied(unit)})
 		}
 	}
+
 	for _, one := range list {
 		if one.Cost != 0 && !l.meter.Add(wall, subject, one.Unit, one.Cost, 0) {
 			l.meter.AddNamed(wall, subject, b.rule, key, one.Unit, one.Cost, 0)

@@ -54,7 +54,9 @@ func (a *Answer) foldBlocks() {
 		}
 		first += n + len(blocks)
 	}
-	s.ops, a.Limits, s.hasBlocks = ops, limits, false
+	s.ops = ops
+	a.Limits = limits
+	s.hasBlocks = false
 }
 
 // whileBlocked returns what a limit decides, in place of d, while its subject is blocked for a time that is left: it refuses, and
@@ -92,6 +94,7 @@ func (c *clusterCheck) beginBlocksAlone(list []int) {
 	if c.peek {
 		return
 	}
+
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)

@@ -68,7 +68,9 @@ type lender struct {
 }
 
 func (ls *loans) init(l *Limiter) {
-	ls.limiter, ls.borrowers, ls.silentUntil = l, make(map[counters.Key]*borrower), make(map[string]int64)
+	ls.limiter = l
+	ls.borrowers = make(map[counters.Key]*borrower)
+	ls.silentUntil = make(map[string]int64)
 	ls.askers.subjects = make(map[uint64]*shortage)
 }
 
@@ -90,6 +92,7 @@ func (ls *loans) borrow(r *borrowRequest, done func(borrowReply)) {
 			}
 		}
 	}
+
 	ls.finish(w)
 }
 
@@ -160,7 +163,9 @@ func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 		return
 	}
 
-	l.request.limit, l.request.Window, l.request.Want = d.limit.ID, balance.Window, min(want, algorithms.MaxAmount)
+	l.request.limit = d.limit.ID
+	l.request.Window = balance.Window
+	l.request.Want = min(want, algorithms.MaxAmount)
 	l.request.version = d.active.set.Version
 	m.OtherRegions.Go(l.region, MethodLend, wire.Encode(nil, &l.request), loanTimeout, func(body []byte, err error) { ls.handleReply(l, body, err) })
 }
@@ -181,6 +186,7 @@ func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRe
 	})
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+
 	b := ls.borrowerOf(d.key, window, steady)
 	switch {
 	case b.inFlight:
@@ -190,6 +196,7 @@ func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRe
 		b.tellVain(w, steady)
 		return "", nil
 	}
+
 	most := int64(0)
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		unused, after := shares[name], int64(0)
@@ -200,11 +207,13 @@ func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRe
 			region, most = name, unused
 		}
 	}
+
 	if most == 0 {
 		b.pausedUntil = steady + int64(noLenderPause)
 		b.tellVain(w, steady)
 		return "", nil
 	}
+
 	b.inFlight = true
 	ls.inFlight++
 	b.await(w)
@@ -238,9 +247,14 @@ func (ls *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 		b = &borrower{window: window}
 		ls.borrowers[k] = b
 	}
+
 	if b.window != window {
-		b.window, b.lenders, b.pausedUntil, b.patience = window, nil, 0, patience{}
+		b.window = window
+		b.lenders = nil
+		b.pausedUntil = 0
+		b.patience = patience{}
 	}
+
 	b.lastUsed = steady
 	return b
 }
@@ -322,21 +336,26 @@ func (ls *loans) borrowFromNext(l *loan, now algorithms.Instant, waiters borrowW
 func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+
 	b := loan.borrower
 	waiters := b.waiters
 	ls.inFlight--
 	b.inFlight, b.waiters = false, nil
+
 	if brought {
 		b.patience = patience{}
 	}
+
 	if failed {
 		ls.silentUntil[loan.region] = steady + int64(awayPause)
 		return waiters
 	}
+
 	delete(ls.silentUntil, loan.region)
 	if b.window == loan.request.Window {
 		b.noteLender(loan, r, steady)
 	}
+
 	return waiters
 }
 
@@ -358,9 +377,11 @@ func (b *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 	case r.status == loanNothing:
 		heard.unused = 0 // and will stay so until the window ends
 	}
+
 	if b.lenders == nil {
 		b.lenders = make(map[string]*lender)
 	}
+
 	b.lenders[loan.region] = heard
 }
 
@@ -374,21 +395,26 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) in
 		m.counts.unitsLost.Add(amount)
 		return 0
 	}
+
 	credit := amount
 	if d.limit.Kind == algorithms.TokenBucket {
 		lender := algorithms.Limit{Amount: r.rate, Window: d.limit.Limit.Window}
 		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-loan.sent)))
 	}
+
 	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
 	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, loan.life)
 	if err != nil {
 		n = 0
 	}
+
 	m.counts.unitsLost.Add(amount - n)
+
 	if n > 0 {
 		m.counts.borrowed.Add(1)
 		m.counts.borrowedUnits.Add(n)
 		m.leases.forgetEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
+
 	return n
 }

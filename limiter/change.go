@@ -92,6 +92,7 @@ func (c *change) Code(w *wire.Coder) {
 		}
 		c.ticket.Code(w)
 	}
+
 	w.Require(c.hops > 0 && (c.ticket == nil || c.verb != verbUsage && c.verb != verbList))
 	if c.coversAllCounters() {
 		wire.Fixed(w, &c.inlineSubject)
@@ -100,9 +101,11 @@ func (c *change) Code(w *wire.Coder) {
 	if c.verb == verbCharge && c.codeCharge(w) {
 		return
 	}
+
 	if c.verb == verbAdjust {
 		c.codeBill(w)
 	}
+
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive || c.verb == verbCharge)
 	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
 	w.Require(c.bill == nil || len(c.bill.units) <= len(c.ops))
@@ -131,12 +134,15 @@ func (c *change) apply(l *Limiter) error {
 	c.leased = make([]leasedPart, len(c.ops))
 	c.applied = make([]int64, len(c.ops))
 	c.holders = make([]heldSlots, len(c.ops))
+
 	if c.local && l.membership != nil {
 		return c.applyLocal(l)
 	}
+
 	t := c.ticket
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
+
 	return l.doAtOwner(ctx, &ownerRequest{subject: c.subject(), hops: c.hops, here: func() error {
 		if c.ticket = t; c.hops == 0 && t.isUnneeded() {
 			c.ticket = nil
@@ -146,12 +152,15 @@ func (c *change) apply(l *Limiter) error {
 		next := *c
 		next.hops++
 		next.ticket = t
+
 		if t != nil {
 			t.sent = true
 		}
+
 		if c.verb == verbList {
 			return l.membership.forward(ctx, to, MethodChange, &next, &c.counters)
 		}
+
 		var list results
 		if err := l.membership.forward(ctx, to, MethodChange, &next, &list); err != nil {
 			return err
@@ -159,6 +168,7 @@ func (c *change) apply(l *Limiter) error {
 		if !c.acceptResults(list) {
 			return ErrNoOwner
 		}
+
 		return nil
 	}})
 }
@@ -168,20 +178,25 @@ func (c *change) applyLocal(l *Limiter) error {
 	if c.ticket.isUnneeded() {
 		c.ticket = nil
 	}
+
 	whole := slices.Clone(c.ops)
+
 	for i := range c.ops {
 		if op := &c.ops[i]; !op.Block {
 			op.Limit = l.membership.shareOf(op.Limit)
 		}
 	}
+
 	defer func() {
 		for i := range c.ops {
 			c.ops[i].Limit = whole[i].Limit
 		}
 	}()
+
 	if c.verb == verbUsage {
 		return c.readUsage(l, l.clock.Now())
 	}
+
 	return c.amend(l, l.clock.Now())
 }
 
@@ -214,15 +229,18 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	default:
 		err = c.viewLeased(l, func() error { return c.amend(l, l.clock.Now()) })
 	}
+
 	switch {
 	case errors.Is(err, counters.ErrShut):
 		return err
 	case err == nil:
 		c.voidLeases(l) // even if authority has lapsed meanwhile: the change stands
 	}
+
 	if l.membership != nil && !l.membership.Authority() {
 		return ErrNoOwner
 	}
+
 	return err
 }
 
@@ -279,16 +297,20 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 				op.Cost = cost.Cost
 			}
 		}
+
 		if limit.RefusesAll() {
 			op.Cost = 0 // it has no counter
 		}
+
 		c.ops = append(c.ops, op)
 	}
+
 	if len(c.ops) > 0 {
 		for _, block := range u.blocks {
 			c.ops = append(c.ops, counters.Op{Key: counterKey(&h, block), Limit: &block.Limit, Block: true})
 		}
 	}
+
 	for i := range u.Limits {
 		if limit := u.Limits[i].Limit; isLoanable(u.Rule, limit) {
 			key := counterKey(&h, limit)
@@ -296,6 +318,7 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 				counters.Op{Key: key.BorrowedKey(), Limit: &limit.Limit})
 		}
 	}
+
 	return c
 }
 
@@ -326,7 +349,9 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 		lu := &u.Limits[i]
 		lu.Decision = c.ops[i].Decision
 		if isLoanable(u.Rule, lu.Limit) {
-			lu.Lent, lu.Borrowed, loans = loans[0].Decision.Used, loans[1].Decision.Used, loans[2:]
+			lu.Lent = loans[0].Decision.Used
+			lu.Borrowed = loans[1].Decision.Used
+			loans = loans[2:]
 		}
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Loaned)
 		lu.setUsed(&c.ops[i].Decision, &c.leased[i])

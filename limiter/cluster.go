@@ -102,6 +102,7 @@ type Recorder interface {
 // ClusterConfig is what a limiter needs to decide together with other nodes.
 type ClusterConfig struct {
 	Self      ring.NodeID
+	Boot      uint64 // of this process; 0: a random one
 	Ownership Ownership
 	Peers     Peers
 	// Authority reports whether this node may decide as an owner now. The limiter calls it before and after each decision.
@@ -151,6 +152,7 @@ func (c *ClusterConfig) Validate() error {
 	case c.Fallback == nil:
 		return errors.New("limiter: Fallback is nil")
 	}
+
 	return nil
 }
 
@@ -180,14 +182,17 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+
 	m := &membership{ClusterConfig: c, backgroundSlots: make(chan struct{}, maxBackground)}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
 	}
+
 	bound := cmp.Or(c.Leases, defaultLeases)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
+	l.boot = cmp.Or(c.Boot, l.boot)
 	l.membership = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
@@ -198,6 +203,7 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	m.maintenance.Go(l.carryOutSlotTasks)
 	m.maintenance.Go(func() { l.carryOutEnds(table) })
 	m.maintenance.Go(func() { l.carryOutEnds(c.Fallback) })
+
 	return l, nil
 }
 
@@ -208,17 +214,21 @@ func (l *Limiter) Close() error {
 	if m == nil {
 		return nil
 	}
+
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
+
 	// The owner may already have counted a question that this node forwarded. Wait for the answer: without it the asker would
 	// ask again, and the owner would count the question twice. No question takes longer than checkTimeout.
 	finished := make(chan struct{})
 	go func() { m.background.Wait(); close(finished) }()
+
 	select {
 	case <-finished:
 	case <-time.After(checkTimeout):
 	}
+
 	m.stop()
 	<-finished
 	m.maintenance.Wait()

@@ -88,15 +88,24 @@ const (
 // means that this node has just found that it has no authority.
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
-	c.subjects, c.asks, c.aloneOps, c.shares = c.subjects[:0], c.asks[:0], c.aloneOps[:0], c.shares[:0]
-	c.newerRules, c.refused, c.askSeparately, c.decided, c.weakest = 0, false, false, 0, ByOwner
+	c.subjects = c.subjects[:0]
+	c.asks = c.asks[:0]
+	c.aloneOps = c.aloneOps[:0]
+	c.shares = c.shares[:0]
+	c.newerRules = 0
+	c.refused = false
+	c.askSeparately = false
+	c.decided = 0
+	c.weakest = ByOwner
 	c.selected = c.selected[:0]
+
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		s := c.addSubject()
 		s.subject, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
 		first += s.numOps
+
 		if unauthorized {
 			s.markTried(c.limiter.membership.Self)
 		}
@@ -104,6 +113,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 			c.selected = append(c.selected, i)
 		}
 	}
+
 	if len(c.selected) > 0 {
 		c.decideAlone(c.selected, ByOwner)
 	}
@@ -139,14 +149,17 @@ func (c *clusterCheck) advance() {
 		}
 		c.takeHere(c.selected) // may release subjects with blocks; if a gate has shut in the meantime, its subject is routed again
 	}
+
 	if c.refused || c.decided == len(c.subjects) {
 		return
 	}
+
 	if c.selectSubjects(stateAlone) {
 		if c.decideAlone(c.selected, ByFallback); c.refused {
 			return
 		}
 	}
+
 	if !c.askOthers() {
 		c.actAsStandby()
 	}
@@ -175,22 +188,27 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		if place == partitions.Elsewhere && c.spendLease(s, h) {
 			return
 		}
+
 		now := time.Now()
 		c.setDeadlines(now)
+
 		// Without authority this node could not decide the subject even after the hand-off.
 		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
 			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.subject)) })
 			continue
 		}
+
 		if s.state = stateAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.state, s.to = s.next(m)
 			if s.state == stateAlone && c.awaitPath(s) {
 				continue
 			}
 		}
+
 		if s.state != stateAlone || len(s.redirected) == 0 || !now.Before(c.frozenDeadline) {
 			return
 		}
+
 		// All nodes can be reached, so the partition is moving from one to another. Counting alone now would admit more than
 		// the limit in a healthy cluster. Ask the nodes again when a newer ring arrives, or after a pause.
 		s.redirected, s.hint = s.redirected[:0], ring.NodeID{}
@@ -206,6 +224,7 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 	if unsure == 0 {
 		return false
 	}
+
 	c.wait(c.deadline, func(ctx context.Context) {
 		tick := time.NewTicker(pathPause)
 		defer tick.Stop()
@@ -247,9 +266,14 @@ func (c *clusterCheck) ops(s *subject) []counters.Op {
 
 // markDecided records how s was decided. If admitted is false, s or a subject decided together with it was refused.
 func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo undo) {
-	s.state, s.decidedBy, s.admitted, s.withdrawn, s.undo = stateDecided, by, admitted, !admitted, undo
+	s.state = stateDecided
+	s.decidedBy = by
+	s.admitted = admitted
+	s.withdrawn = !admitted
+	s.undo = undo
 	c.decided++
 	c.weakest = min(c.weakest, by)
+
 	if by <= ByStandby {
 		limits := c.answer.Limits[s.firstOp : s.firstOp+s.numOps]
 		for i := range limits {
@@ -267,13 +291,16 @@ func (c *clusterCheck) takeHere(list []int) {
 		s.life = c.limiter.table.Life(ring.PartitionOf(s.subject)) // before the Take: see exchange.decideAsOwner
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
+
 	if !c.makePlaces(c.gatheredOps) {
 		return
 	}
+
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.holding)
 	if verdict != counters.Refused {
 		c.answer.scratch.holding.note(c.gatheredOps)
 	}
+
 	c.notePlace(list, c.gatheredOps, verdict == counters.Admitted)
 	rest := c.gatheredOps
 	for _, i := range list {
@@ -285,12 +312,15 @@ func (c *clusterCheck) takeHere(list []int) {
 			c.markDecided(s, ByOwner, verdict == counters.Admitted, undoHere)
 			continue
 		}
+
 		s.attempts++
 		if s.state = stateOpen; !authorized {
 			s.markTried(m.Self)
 		}
 	}
+
 	c.refused = c.refused || verdict == counters.Refused
+
 	// As in start, which decides no reservation.
 	c.answer.scratch.decidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
@@ -301,6 +331,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
+
 	outcome := c.limiter.membership.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
 	switch outcome {
 	case localcache.Spent:
@@ -309,6 +340,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 		c.markDecided(s, ByLease, h.Rule.Shadow, undoNothing)
 		c.refused = c.refused || !h.Rule.Shadow
 	}
+
 	return outcome != localcache.Unknown
 }
 
@@ -321,6 +353,7 @@ func (c *clusterCheck) askOthers() bool {
 			c.selected = append(c.selected, i)
 		}
 	}
+
 	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
 		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.subject, y.subject))
@@ -334,11 +367,13 @@ func (c *clusterCheck) askOthers() bool {
 		}
 		c.addToAsk(last, s, &c.answer.scratch.match.Hits[i])
 	}
+
 	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
 		c.askSeparately = true
 		a.dispatch(c.limiter, together && a.q.placing == nil && a.q.holding == nil)
 	}
+
 	return c.askSeparately && last != nil
 }
 
@@ -347,16 +382,19 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	a := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
 	a.q.version, a.q.revision = c.version(), s.route.Revision
 	a.q.placing, a.q.holding = c.answer.scratch.placing, c.answer.scratch.holding
+
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
 	if a.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() { // without authority, this node's rules may be too old
 		a.q.flags |= flagIgnoreNewer
 	}
+
 	if s.state == stateAskStandby {
 		a.q.flags |= flagStandby
 		a.owner = s.route.Owner
 	}
+
 	return a
 }
 
@@ -384,6 +422,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	if a.terms != nil {
 		a.terms = append(a.terms, terms)
 	}
+
 	a.rule, a.limits = h.Rule, h.Limits
 	a.q.ops = append(a.q.ops, c.ops(s)...)
 	c.answer.scratch.holding.note(c.ops(s))
@@ -413,13 +452,16 @@ func (c *clusterCheck) collectReplies() {
 		if answered && a.status == askerBehind {
 			c.newerRules = max(c.newerRules, a.version)
 		}
+
 		for i := range c.subjects {
 			if s := &c.subjects[i]; s.state == stateAwaitReply && s.ask == a {
 				c.acceptAnswer(s, a, arrived)
 			}
 		}
+
 		c.refused = c.refused || answered && a.status == decided && !a.admitted
 	}
+
 	c.asks = c.asks[:0]
 	c.now = c.limiter.clock.Now() // time has passed
 }
@@ -427,6 +469,7 @@ func (c *clusterCheck) collectReplies() {
 // acceptAnswer applies a's answer to s. arrived is false if it is too late.
 func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	s.state = stateOpen
+
 	switch {
 	case !arrived:
 	case a.err != nil:
@@ -442,15 +485,19 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		case a.fromLease:
 			by = ByLease
 		}
+
 		at, _ := findSubject(a.q.ops, s.subject)
 		if !c.answer.scratch.atMost {
 			c.limiter.membership.leases.addUnspent(a, a.q.ops[at:at+s.numOps])
 		}
+
 		copy(c.ops(s), a.q.ops[at:at+s.numOps])
 		s.answeredBy = a
+
 		if p := c.answer.scratch.placing; p != nil && p.home == s.subject {
 			p.made = a.admitted && !a.standby
 		}
+
 		c.acceptSlots(s, a, at)
 		c.markDecided(s, by, a.admitted, undoAsked)
 	case a.status == tooManyReservations && c.answer.scratch.placing != nil:
@@ -476,13 +523,16 @@ func (c *clusterCheck) acceptSlots(s *subject, a *ask, at int) {
 	if h == nil {
 		return
 	}
+
 	if !a.admitted {
 		h.forget(s.subject)
 	}
+
 	ops := c.ops(s)
 	for i := range ops {
 		ops[i].SetSlotLeft(time.Duration(a.when[at+i]))
 	}
+
 	if a.unconfirmed {
 		c.failFor(ErrTryAgain)
 	}

@@ -17,11 +17,13 @@ const longestBlock = 100 * 366 * 24 * time.Hour
 func (l *Limiter) SetEntries(e *entries.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.entries = e
 	old := l.inForce.Load()
 	if old == nil {
 		return
 	}
+
 	subjects := false
 	e.Diff(old.set.Entries(), func(before, after *entries.Entry) {
 		for _, one := range [2]*entries.Entry{before, after} {
@@ -31,6 +33,7 @@ func (l *Limiter) SetEntries(e *entries.State) {
 	next := *old // it keeps its metrics and steps
 	next.set = old.set.WithEntries(e, old.set)
 	l.inForce.Store(&next)
+
 	if subjects {
 		l.noteOtherRates()
 	}
@@ -50,6 +53,7 @@ func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 		if h.Rule.Shadow {
 			continue
 		}
+
 		until := a.Set.BlockedUntil(m, h)
 		if until == 0 {
 			continue
@@ -58,17 +62,22 @@ func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 			a.scratch.byHand = true
 			continue
 		}
+
 		m.Hits[0] = *h
 		m.Hits = m.Hits[:1]
 		a.refuseHit(q, &m.Hits[0], until)
 		return true
 	}
+
 	return false
 }
 
 // refuseHit makes the limits of a's only hit refuse until a wall time, in Unix ms.
 func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
-	a.Allowed, a.DecidedBy, a.scratch.matchDecides = false, ByOwner, true
+	a.Allowed = false
+	a.DecidedBy = ByOwner
+	a.scratch.matchDecides = true
+
 	for i, limit := range h.Limits {
 		op := a.addOp(h.Rule, limit, 0, costOf(q.Costs, h, limit))
 		op.Key, op.Limit = counterKey(h, limit), &limit.Limit
@@ -77,6 +86,7 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 		la := &a.Limits[i]
 		la.set(op)
 		la.Blocked, la.ByHand = true, true
+
 		if a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex]) {
 			a.TightestIndex = i
 		}
@@ -113,6 +123,7 @@ func (a *Answer) foldHandBlocks() {
 			first = end
 			continue
 		}
+
 		for ; first < end; first++ {
 			op := &a.scratch.ops[first]
 			op.Decision = untilBlockEnds(m, op.Decision, until)
@@ -139,6 +150,7 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if len(u.blocks) > 0 && len(u.Limits) > 0 {
 		c := newChange(verbReset, u, nil)
 		c.ops = c.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
@@ -147,6 +159,7 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 			return nil, err
 		}
 	}
+
 	return l.Usage(q)
 }
 

@@ -51,6 +51,7 @@ func (a *Answer) validateOnExpiry(q *Query) error {
 	if q.OnExpiry == nil {
 		return nil
 	}
+
 	for _, hits := range [...][]rules.Hit{a.scratch.match.Hits, a.Unlimited()} {
 		for i := range hits {
 			if rule := hits[i].Rule; rule.ChargesExpired {
@@ -58,11 +59,13 @@ func (a *Answer) validateOnExpiry(q *Query) error {
 			}
 		}
 	}
+
 	for _, c := range q.OnExpiry.Costs {
 		if most := a.reservedIn(q, c.Unit); c.Cost > most {
 			return fmt.Errorf("%w.costs.%s is %d; it must not be more than the %d that are reserved", ErrOnExpiry, c.Unit, c.Cost, most)
 		}
 	}
+
 	return nil
 }
 
@@ -74,10 +77,12 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 			most = max(most, op.Cost)
 		}
 	}
+
 	lists := append([][]UnitCost{q.Costs}, subjectCosts(q.Subjects)...)
 	for i := range a.Unlimited() {
 		lists = append(lists, a.uncountedCosts(q, &a.Unlimited()[i]))
 	}
+
 	for _, costs := range lists {
 		for _, c := range costs {
 			if c.Unit == unit {
@@ -85,6 +90,7 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 			}
 		}
 	}
+
 	return most
 }
 
@@ -131,7 +137,7 @@ func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject,
 func (rs *reservations) keepLocalExpiry(s *settleRequest) {
 	for i := range s.subjects {
 		subj := &s.subjects[i]
-		if subj.life.Lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
+		if subj.life.Lineage != localLineage || subj.boot != rs.limiter.boot {
 			continue
 		}
 		if rs.keepExpiry(rs.limiter.membership.Fallback, subj, s) != nil {
@@ -174,6 +180,7 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 	for {
 		now := l.clock.Now()
 		list := table.Notes().TakeDue(now.Steady, maxExpiring)
+
 		var done sync.WaitGroup
 		for i := range list {
 			done.Go(func() {
@@ -182,6 +189,7 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 				}
 			})
 		}
+
 		done.Wait()
 		if len(list) < maxExpiring {
 			return

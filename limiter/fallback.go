@@ -18,6 +18,7 @@ const uncountedRetry = time.Second
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()
+
 	start, refused := len(c.aloneOps), false
 	for _, i := range list {
 		s := &c.subjects[i]
@@ -27,12 +28,14 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			mode = rule.OnPartition
 			m.counts.fallback[mode].Add(1)
 		}
+
 		s.firstAloneOp = len(c.aloneOps)
 		s.life = m.Fallback.Life(ring.PartitionOf(s.subject))
 		ops := c.ops(s)
 		if by == ByOwner && !c.makePlaceAlone(s, ops) {
 			return
 		}
+
 		if by == ByFallback && hasSlots(ops) && !c.peek {
 			if m.Authority() { // the owner is away, and its standby will soon take over
 				c.failFor(ErrTryAgain)
@@ -40,6 +43,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			}
 			c.answer.scratch.holding.noteAlone()
 		}
+
 		for j := range ops {
 			op := ops[j]
 			counted := c.applyShare(&op, partitionMode(&op, mode), nodes, rank)
@@ -51,6 +55,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			c.aloneOps = append(c.aloneOps, op)
 		}
 	}
+
 	taken := c.aloneOps[start:]
 	admitted, undone := !refused, false
 	if c.peek || refused {
@@ -58,19 +63,23 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	} else {
 		admitted = m.Fallback.Take(c.now, taken) == counters.Admitted
 	}
+
 	for _, i := range list {
 		c.copyDecisions(&c.subjects[i])
 	}
+
 	if admitted && by == ByFallback {
 		admitted = c.recordDebts(list)
 		undone = !admitted
 	}
+
 	for _, i := range list {
 		s := &c.subjects[i]
 		c.markDecided(s, by, admitted, undoAlone)
 		s.decidedAt = c.now
 		s.withdrawn = !admitted && !refused && !undone // if recordDebts refused, the decisions report the cost as taken
 	}
+
 	c.refused = c.refused || !admitted
 }
 
@@ -79,6 +88,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 	if op.Block && mode == rules.Share {
 		return true // nodes don't divide a block: it applies in full on this node
 	}
+
 	switch mode {
 	case rules.Full:
 		return true
@@ -92,6 +102,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 		}
 		return false
 	}
+
 	share, ok := localcache.ScaleLimit(op.Limit, nodes, rank)
 	if !ok && op.Mode != counters.CountMode { // a count takes its cost all the same
 		op.Decision = algorithms.Decision{Allowed: op.Cost == 0}
@@ -100,6 +111,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 		}
 		return false
 	}
+
 	c.shares = append(c.shares, share) // if append reallocates, earlier ops keep pointing into the old array
 	op.Limit = &c.shares[len(c.shares)-1]
 	return true
@@ -149,6 +161,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 			c.gatheredOps = append(c.gatheredOps, op)
 		}
 	}
+
 	verdict := m.Ownership.DecideAlone(c.now, c.gatheredOps)
 	admitted, asked := verdict == counters.Admitted, c.gatheredOps
 	for _, i := range list {
@@ -163,6 +176,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 			}
 		}
 	}
+
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
@@ -176,9 +190,11 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 			}
 		}
 	}
+
 	if !admitted {
 		c.beginBlocksAlone(list)
 	}
+
 	return admitted
 }
 
@@ -201,12 +217,14 @@ func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 	case asked.Cost == 0 || !admitted:
 		d.AddRemaining(op.Limit, -op.Cost)
 	}
+
 	if op.Decision.Allowed && !d.Allowed {
 		op.Decision, op.Full = d, asked.Full
 	}
 	if d.Remaining < op.Decision.Remaining {
 		op.Decision.Remaining, op.Decision.MoreAfter = max(0, d.Remaining), d.MoreAfter
 	}
+
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 

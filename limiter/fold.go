@@ -8,6 +8,7 @@ import (
 // theirs. fold reports whether the check is decided.
 func (c *clusterCheck) fold() bool {
 	a := c.answer
+
 	switch {
 	case c.refused:
 		c.rollBack()
@@ -15,8 +16,12 @@ func (c *clusterCheck) fold() bool {
 	case c.decided < len(c.subjects):
 		return false
 	}
-	a.Allowed, a.DecidedBy, a.Now = !c.refused, c.weakest, c.now
+
+	a.Allowed = !c.refused
+	a.DecidedBy = c.weakest
+	a.Now = c.now
 	a.conclude(c.limiter)
+
 	return true
 }
 
@@ -25,12 +30,16 @@ func (c *clusterCheck) fold() bool {
 func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	k := &a.scratch
-	hits, ops, limits := k.match.Hits[:0], k.ops[:0], a.Limits[:0]
+	hits := k.match.Hits[:0]
+	ops := k.ops[:0]
+
+	limits := a.Limits[:0]
 	for i := range c.subjects {
 		s := &c.subjects[i]
 		if s.state != stateDecided {
 			continue
 		}
+
 		own := c.ops(s)
 		for j := range own {
 			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks) {
@@ -41,11 +50,15 @@ func (c *clusterCheck) dropUndecided() {
 				op.Decision.Delay = 0
 			}
 		}
+
 		hits = append(hits, k.match.Hits[i])
 		limits = append(limits, a.Limits[s.firstOp:s.firstOp+s.numOps]...)
 		ops = append(ops, own...)
 	}
-	k.match.Hits, k.ops, a.Limits = hits, ops, limits
+
+	k.match.Hits = hits
+	k.ops = ops
+	a.Limits = limits
 }
 
 // rollBack gives back everything that the check took.
@@ -56,6 +69,7 @@ func (c *clusterCheck) rollBack() {
 		if c.peek || s.state != stateDecided || !s.admitted {
 			continue
 		}
+
 		switch s.undo {
 		case undoHere:
 			c.rollBackHere(s)
@@ -80,7 +94,7 @@ func (c *clusterCheck) rollBackHere(s *subject) {
 // refundHere returns what gives s's cost back to this node's counters.
 func (c *clusterCheck) refundHere(s *subject) refund {
 	l := c.limiter
-	back := refund{debit: debit{subject: s.subject, incarnation: l.incarnation, life: s.life, steady: s.decidedAt.Steady}}
+	back := refund{debit: debit{subject: s.subject, boot: l.boot, life: s.life, steady: s.decidedAt.Steady}}
 	back.place = c.takeBackPlace(s)
 	back.addTaken(c.ops(s), s.decidedAt)
 	return back

@@ -12,11 +12,14 @@ import (
 
 // grantRequests makes the grants that x's question requests, as far as the limits allow. It debits each grant first.
 func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
-	q, r, m := &x.question, &x.reply, ls.limiter.membership
+	q := &x.question
+	r := &x.reply
+	m := ls.limiter.membership
 	last := len(r.admitted) - 1
 	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
 	}
+
 	nodes, _ := m.rankInRing()
 	results := r.results[last*len(q.ops):]
 	for i := range q.requests {
@@ -26,6 +29,7 @@ func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
 		for j := range ops {
 			ops[j].Decision = results[first+j].Decision
 		}
+
 		if g, ok := ls.grant(now, request, ops, r.lives[subject].Lineage, nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
@@ -43,7 +47,8 @@ func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []cou
 			return g, false
 		}
 	}
-	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameIncarnation: request.Incarnation == ls.limiter.incarnation, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
+
+	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameBoot: request.Boot == ls.limiter.boot, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			ls.limiter.table.Peek(now, ops)
@@ -52,17 +57,21 @@ func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []cou
 			}
 			return true
 		}
+
 		if ls.limiter.table.Take(now, ops) != counters.Admitted {
 			return false
 		}
+
 		for i := range ops {
 			g.describe(&ops[i])
 		}
+
 		return true
 	})
 	if g.ID != 0 {
 		m.counts.granted.Add(1)
 	}
+
 	return g, g.ID != 0
 }
 
@@ -112,13 +121,14 @@ func (r *leaseRequest) code(c *wire.Coder) {
 	c.Float(&t.Threshold)
 	c.Float(&t.Idle)
 	wire.Number(c, &t.TTL, int64(localcache.MaxTTL))
-	wire.Fixed(c, &r.Incarnation)
+	wire.Fixed(c, &r.Boot)
 	wire.Number(c, &r.LastGrant, math.MaxInt64)
 	codeAmounts(c, &r.Want, math.MaxInt64)
 	wire.List(c, &r.Held, localcache.MaxGrants, minHeldBytes, func(h *localcache.HeldGrant) {
 		codeHeld(c, h)
 		c.Require(len(h.Left) == len(r.Want))
 	})
+
 	// Written so that NaN fails too.
 	c.Require(t.Threshold >= 0 && t.Threshold <= 1 && t.Idle >= 0 && t.Idle <= 1 && t.TTL >= localcache.MinTTL && len(r.Want) > 0)
 }

@@ -34,6 +34,7 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	if r.Consistency != rules.Hybrid || r.Blocks != nil || r.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
 	}
+
 	var outcome localcache.Outcome
 	if outcome, *receipt = ls.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
 		return outcome
@@ -41,20 +42,24 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	if outcome == localcache.Refused && ops[0].Mode == counters.CountMode {
 		return localcache.Unknown // a count must reach the owner
 	}
+
 	// The process may have been suspended in between. Cost spent too late counts as unspent, and goes back with the rest of the
 	// grant.
 	if m.Boottime() >= receipt.Until {
 		ls.held.Unspend(*receipt, ops)
 		return localcache.Unknown
 	}
+
 	if receipt.Renew {
 		ls.renew(owner, m.termsOf(r, limits), ops)
 	}
+
 	if outcome == localcache.Spent {
 		m.counts.leaseSpends.Add(1)
 	} else {
 		m.counts.rememberedRefusals.Add(1)
 	}
+
 	return outcome
 }
 
@@ -64,17 +69,22 @@ func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 	if t.None() {
 		return
 	}
+
 	// If the answer is lost, so is the quota.
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
 	a.q.flags = flagIgnoreNewer
+
 	if !ops[0].Key.IsInline() {
 		a.q.version = ls.limiter.version()
 	}
+
 	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
+
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow, Lends: ops[i].Lends})
 	}
+
 	m.counts.renewals.Add(1)
 	a.dispatch(ls.limiter, false)
 }
@@ -101,6 +111,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	if a.terms == nil {
 		return
 	}
+
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if a.renewal {
@@ -108,6 +119,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		}
 		return
 	}
+
 	last, first := len(r.admitted)-1, 0
 	results := r.results[last*len(a.q.ops):]
 	for subject, terms := range a.terms {
@@ -122,10 +134,12 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			}
 			refused = refused || !res.Allowed
 		}
+
 		first += len(asked)
 		if terms.None() {
 			continue
 		}
+
 		var g localcache.Grant
 		for i := range r.grants {
 			if r.grants[i].subject == ops[0].Key.Subject && len(r.grants[i].Amounts) == len(ops) {
@@ -133,7 +147,9 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 				g.Life, g.Steady = r.lives[subject], r.steady
 			}
 		}
-		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lives[subject].Lineage}
+
+		from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: r.lives[subject].Lineage}
+
 		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
 			ls.held.AcceptAnswer(sent, at, from, ops, g, a.renewal)
@@ -151,19 +167,24 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 		if a.terms == nil || len(a.terms) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
 			return append(left, asks[i:]...)
 		}
+
 		outcome := ls.spend(a.owner, a.rule, a.limits, a.q.ops, &a.receipt)
 		if outcome == localcache.Unknown {
 			left = append(left, a)
 			continue
 		}
+
 		a.fromLease, a.status = true, decided
 		a.admitted = outcome == localcache.Spent || a.rule.Shadow
+
 		if !a.state.CompareAndSwap(askOpen, askAnswered) {
 			ls.held.Unspend(a.receipt, a.q.ops)
 			continue
 		}
+
 		a.done <- struct{}{}
 	}
+
 	return left
 }
 
@@ -177,6 +198,7 @@ func (ls *leases) maintain() {
 		ls.returnEnded(at, ended)
 		ls.granted.Sweep(at)
 		m.loans.sweep(ls.limiter.clock.Now().Steady)
+
 		timer := time.NewTimer(min(max(ls.held.Next()-m.Boottime(), minSearchPause), maxSweepPause))
 		select {
 		case <-ls.held.Wake():
@@ -185,6 +207,7 @@ func (ls *leases) maintain() {
 			timer.Stop()
 			return
 		}
+
 		timer.Stop()
 	}
 }
@@ -209,7 +232,7 @@ func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
 			continue
 		}
-		d := debit{subject: e.Ops[0].Key.Subject, incarnation: e.Source.Incarnation, life: e.Life, steady: e.Steady, ops: e.Ops, when: e.Window}
+		d := debit{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life, steady: e.Steady, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)

@@ -52,11 +52,13 @@ func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
+
 	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, ls.limiter.clock.Now())
 	if !ok {
 		answerLoan(to, LoanReply{status: loanUnknown})
 		return
 	}
+
 	route := m.Ownership.Route(d.partition)
 	switch {
 	case forwarded || route.Place == partitions.Here:
@@ -98,12 +100,15 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 	if !ok {
 		return LoanReply{status: loanUnknown}
 	}
+
 	life := ls.limiter.table.Life(d.partition)
 	if m.Backup == nil || !m.Authority() || !m.Backup.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
 	}
+
 	n, balance, err := ls.debitLoan(&d, now, r.Window, r.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: balance.Remaining, rate: d.limit.Amount}
+
 	// At the very beginning of a window, and until the new version of the rules is recorded, this region's limit is lower than
 	// its share. It may have something to lend afterwards.
 	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
@@ -114,8 +119,10 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 		reply.status = loanNothing
 		return reply
 	}
+
 	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
 	defer cancel()
+
 	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
 		later := ls.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
@@ -124,6 +131,7 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 		ls.limiter.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, life)
 		return LoanReply{status: loanLater}
 	}
+
 	m.counts.lent.Add(1)
 	m.counts.lentUnits.Add(n)
 	return reply

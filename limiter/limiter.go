@@ -27,7 +27,7 @@ type Limiter struct {
 	seconds       atomic.Uint32 // counts the calls of PassSecond, one each second
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
 	membership    *membership   // nil for a standalone node
-	incarnation   uint64        // random; identifies this process, its counts and its clock readings
+	boot          uint64        // identifies this process, its counts and its clock readings
 	startedAt     time.Time
 	activityRound cachedRound[NodeActivity]
 	vitals        func() Vitals // nil: not known
@@ -72,15 +72,18 @@ type activeRules struct {
 // New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
 // SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, near: newNear(), entries: entries.New(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
+	l := &Limiter{table: table, clock: clock, near: newNear(), entries: entries.New(), boot: mathrand.Uint64(), startedAt: time.Now()}
 	l.seconds.Store(1) // an Answer's first check begins a second, too
+
 	for by := range l.tops {
 		l.tops[by] = newTop()
 	}
+
 	l.reservations.limiter = l
 	if clock != nil {
 		l.wallClock = l.wallMillis
 	}
+
 	l.requests.deciding = make(map[notes.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
 	l.noteOtherRates()                             // what they were before is not known
@@ -92,6 +95,7 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 func (l *Limiter) SetRules(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	kept := make(map[string]*ruleStats)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
 	if l.entries.Version() > 0 { // a replay's set brings its own entries
@@ -101,14 +105,17 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		}
 		set = set.WithEntries(l.entries, like)
 	}
+
 	next := &activeRules{set: set, slots: &slotIndex{}, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })}
 	next.recordShares()
+
 	if old := l.inForce.Load(); old != nil {
 		next.overall = old.overall
 		for i, name := range old.set.Names() {
 			kept[name] = old.stats[i]
 		}
 	}
+
 	for _, name := range set.Names() {
 		s := kept[name]
 		if s == nil {
@@ -117,12 +124,15 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		delete(kept, name)
 		next.stats = append(next.stats, s)
 	}
+
 	if slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Adaptive != nil }) {
 		next.steps = make([]atomic.Int32, len(set.Rules))
 	}
+
 	for _, s := range kept {
 		next.overall.absorb(s)
 	}
+
 	next.adapt(l.loadSteps)
 	next.loadLeft = l.loadLeft
 	before := l.inForce.Swap(next)
@@ -192,6 +202,7 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 	if err := l.list(now, q, a); err != nil {
 		return err
 	}
+
 	if !a.scratch.matchDecides {
 		if err := l.resolve(q, a); err != nil {
 			return err
@@ -202,6 +213,7 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 			}
 		}
 	}
+
 	l.count(q, a)
 	return nil
 }
@@ -345,13 +357,18 @@ func isUsual(q *Query) bool {
 // listAgain is list for hits that differ from those of the last check, which had n ops, in their subjects only.
 func (a *Answer) listAgain(n int) {
 	s := &a.scratch
-	s.ops, a.Limits, s.isListed = s.ops[:n], a.Limits[:n], true
+	s.ops = s.ops[:n]
+	a.Limits = a.Limits[:n]
+	s.isListed = true
+
 	i := 0
 	for j := range s.match.Hits {
 		h := &s.match.Hits[j]
 		for _, limit := range h.Limits {
 			op := &s.ops[i]
-			op.Key, op.Decision, op.Full = counterKey(h, limit), algorithms.Decision{}, false
+			op.Key = counterKey(h, limit)
+			op.Decision = algorithms.Decision{}
+			op.Full = false
 			i++
 		}
 	}
@@ -363,45 +380,59 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 	if a.scratch.matchDecides || a.scratch.isListed {
 		return nil
 	}
+
 	isEnforced := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
 	if isEnforced {
 		a.scratch.active.enforce(&a.scratch.match, now.Wall)
 	}
+
 	hits := a.scratch.match.Hits
 	costs, mode := q.Costs, q.Mode
 	a.scratch.hasLocal = false
+
 	for i := range hits {
 		h := &hits[i]
 		subject := 0
 		if len(q.Subjects) > 0 {
-			costs, mode, subject = q.Subjects[i].Costs, q.Subjects[i].Mode, i
+			costs = q.Subjects[i].Costs
+			mode = q.Subjects[i].Mode
+			subject = i
 		}
+
 		if err := a.slotsNeedAcquire(h, mode); err != nil {
 			return err
 		}
+
 		a.scratch.hasLocal = a.scratch.hasLocal || h.Rule.Consistency == rules.Local
+
 		for _, limit := range h.Limits {
 			cost := costOf(costs, h, limit)
 			if limit.Kind == algorithms.Concurrency && a.scratch.mayHold {
 				cost = cmp.Or(q.Slots, cost, 1)
 			}
+
 			op := a.addOp(h.Rule, limit, subject, cost)
 			op.Key, op.Limit = counterKey(h, limit), &limit.Limit
 			op.Shadow, op.Mode, op.Lends = h.Rule.Shadow, mode, isLoanable(h.Rule, limit)
+
 			if limit.RefusesAll() && (mode == counters.CountMode || h.Rule.Shadow) {
 				op.Cost = 0 // see concludeZero
 			}
 		}
+
 		if h.Rule.Blocks != nil {
 			a.addBlocks(h, mode)
 		}
 	}
+
 	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.mayHold && !a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
 	a.scratch.soleCounts = nil
+
 	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 && !hits[0].Rule.Shadow && !active.hasMonthly {
 		a.scratch.soleCounts = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
 		l.prepareCount(a)
 	}
+
 	if len(q.Subjects) > 0 {
 		if err := a.requireDistinctKeys(); err != nil {
 			return err
@@ -409,6 +440,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 	} else if q.Mode != counters.CountMode && !a.scratch.mayHold {
 		return nil
 	}
+
 	return l.requireLevel(q, a)
 }
 
@@ -443,14 +475,17 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 		}
 		unauthorized = !authorized
 	}
+
 	if s.cluster == nil {
 		s.cluster = &clusterCheck{}
 	}
+
 	c := s.cluster
 	c.limiter, c.answer, c.active, c.now, c.peek, c.peeksAreLooks, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.PeeksAreLooks, false
 	c.anyVersion = len(q.Subjects) > 0
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
 	c.begin(unauthorized)
+
 	return len(c.asks) == 0 && c.fold()
 }
 
@@ -462,7 +497,9 @@ func (l *Limiter) mayDecideHere(a *Answer) bool {
 
 // recordDecidedHere records that this node decided the whole check as the owner.
 func (a *Answer) recordDecidedHere(v counters.Verdict) {
-	a.Allowed, a.DecidedBy, a.scratch.decidedHere = v == counters.Admitted, ByOwner, true
+	a.Allowed = v == counters.Admitted
+	a.DecidedBy = ByOwner
+	a.scratch.decidedHere = true
 
 	// The table may have seen a later reading of the clock than the one that the check began with, and decided as of that.
 	if late := a.scratch.ops[0].At.Steady - a.Now.Steady; late > 0 {
@@ -478,7 +515,9 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 	if m != nil && !m.Authority() {
 		return counters.Shut, false
 	}
+
 	began := m.recorderClock()
+
 	switch {
 	case peek:
 		verdict = l.table.Peek(now, ops)
@@ -487,6 +526,7 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 	default:
 		verdict = l.table.Take(now, ops)
 	}
+
 	switch {
 	case m == nil:
 	case !m.Authority():
@@ -494,6 +534,7 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 	case verdict != counters.Shut:
 		m.recordDecision(ByOwner, ops, began, 1)
 	}
+
 	return verdict, true
 }
 
@@ -503,6 +544,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {
 		c.collectReplies()
+
 		if c.newerRules > 0 && !c.ignoreNewer { // decide the check again, by the newer rules
 			c.rollBack()
 			l.catchUp(l.membership.ctx, 0, c.newerRules)
@@ -512,15 +554,19 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			} else if done {
 				break
 			}
+
 			c.active = a.scratch.active
 			c.begin(false)
 			continue
 		}
+
 		if c.fold() {
 			break
 		}
+
 		c.advance()
 	}
+
 	return a.scratch.failure
 }
 
@@ -534,6 +580,7 @@ func (a *Answer) matchSubjects(q *Query) error {
 		} else {
 			err = a.Set.MatchInline(&s.InlineSubject, i == 0, m)
 		}
+
 		if err != nil {
 			if len(q.Subjects) > 1 {
 				err = &SubjectError{Subject: i, Err: err}
@@ -541,11 +588,13 @@ func (a *Answer) matchSubjects(q *Query) error {
 			return err
 		}
 	}
+
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Inline {
 			h.Subject.Lo = counters.InlineCounter(h.Subject.Lo)
 		}
 	}
+
 	return nil
 }
 
@@ -573,9 +622,14 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active = active
-	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides, a.scratch.isListed = false, false, false, false
+	a.scratch.hasBlocks = false
+	a.scratch.decidedHere = false
+	a.scratch.matchDecides = false
+	a.scratch.isListed = false
 	a.scratch.byHand, a.scratch.failure = false, nil
-	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
+	a.Limits = a.Limits[:0]
+	a.TightestIndex = -1
+	a.Counted = false
 	a.IsAtMost, a.Granted = false, 0
 	a.queuePlace = nil
 	a.scratch.ops = a.scratch.ops[:0]
@@ -588,19 +642,31 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int, cost i
 	if len(s.ops) == cap(s.ops) {
 		s.ops = slices.Grow(s.ops, 1)
 	}
+
 	s.ops = s.ops[:len(s.ops)+1]
 	op := &s.ops[len(s.ops)-1]
-	op.Cost, op.Block, op.Lends, op.Full = cost, false, false, false
+	op.Cost = cost
+	op.Block = false
+	op.Lends = false
+	op.Full = false
 	op.Decision = algorithms.Decision{}
+
 	if len(a.Limits) == cap(a.Limits) {
 		a.Limits = slices.Grow(a.Limits, 1)
 	}
+
 	a.Limits = a.Limits[:len(a.Limits)+1]
 	la := &a.Limits[len(a.Limits)-1]
-	la.Rule, la.Limit, la.Subject, la.Cost = rule, limit, int32(subject), cost // conclude writes the rest
+
+	// conclude writes the rest
+	la.Rule = rule
+	la.Limit = limit
+	la.Subject = int32(subject)
+	la.Cost = cost
 	la.ByHand = false
 	la.Blocked, la.alone = false, false
 	la.lack, la.isCutOff = lackNothing, false
+
 	return op
 }
 
@@ -629,13 +695,16 @@ func (a *Answer) conclude(l *Limiter) {
 	if a.scratch.byHand {
 		a.foldHandBlocks()
 	}
+
 	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
 	if a.scratch.soleCounts != nil && a.Allowed {
 		limits[0].set(&ops[0])
 		a.TightestIndex = 0
 		return
 	}
+
 	a.resolveNever(0, len(limits))
+
 	for i := range limits {
 		la, op := &limits[i], &ops[i]
 		la.concludeZero(op)
@@ -651,8 +720,14 @@ func (a *Answer) conclude(l *Limiter) {
 // set copies op's outcome, field by field: copying the whole struct right after it was written would stall the processor.
 func (la *LimitAnswer) set(op *counters.Op) {
 	d := &op.Decision
-	la.Allowed, la.Remaining, la.Used, la.Full = d.Allowed, d.Remaining, d.Used, op.Full
-	la.RetryAfter, la.ResetAfter, la.MoreAfter, la.Delay = d.RetryAfter, d.ResetAfter, d.MoreAfter, d.Delay
+	la.Allowed = d.Allowed
+	la.Remaining = d.Remaining
+	la.Used = d.Used
+	la.Full = op.Full
+	la.RetryAfter = d.RetryAfter
+	la.ResetAfter = d.ResetAfter
+	la.MoreAfter = d.MoreAfter
+	la.Delay = d.Delay
 	la.Reduced, la.Loaned = d.Reduced, d.Loaned
 }
 

@@ -52,27 +52,34 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 			s.Count("unmatched_total", "Checks that matched neither a rule nor a list, decided by `default`.", unmatched)
 		}
 	}
+
 	l.showEntries(s)
 	l.showSlots(s)
 	s.Count("unknown_rule_total", "Calls that named a rule that does not exist.", l.unknownRules.Load())
 	s.Count("undeclared_attributes_total", "Attributes of checks that the document does not declare. They are ignored.", l.undeclared.Load())
+
 	if set := l.Rules(); set != nil {
 		s.Gauge("inline_sets", "Sets of inline limits kept compiled. Any more are compiled for each call and take no lease.", float64(set.Interned()))
 	}
+
 	if l.membership == nil {
 		return
 	}
+
 	f, r := &l.membership.counts, &l.reservations
 	seconds := make([]int64, len(f.forwardTimes))
 	for i := range f.forwardTimes {
 		seconds[i] = f.forwardTimes[i].Load()
 	}
+
 	s.Histogram("forward_seconds", "Time from a question to another node until its answer. A question may stand for several checks, or renew a lease.",
 		metrics.Seconds(forwardBounds[:]), seconds, time.Duration(f.forwardTimeSum.Load()).Seconds())
+
 	for i := range f.fallback {
 		s.Count("fallback_total", "Subjects decided without the owner or the standby, by their rule's on_partition.", f.fallback[i].Load(),
 			"on_partition", rules.OnPartition(i).String())
 	}
+
 	count := func(name, help string, n *atomic.Int64, labels ...string) { s.Count(name, help, n.Load(), labels...) }
 	count("forward_coalesced_total", "Checks that shared a message with an earlier identical check.", &f.coalesced)
 	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
@@ -130,14 +137,17 @@ func (r *RuleStats) show(s metrics.Sink) {
 			}
 		}
 	}
+
 	if r.Rule == "" {
 		return // without a rule there is neither headroom nor feedback
 	}
+
 	s.Count("false_positives_total", "Refusals that feedback reported as wrong.", r.FalsePositives, "rule", r.Rule)
 	tenths := int64(0)
 	for i, n := range r.Headroom {
 		tenths += int64(i) * n
 	}
+
 	s.Histogram("headroom_ratio", "Part of the rule's tightest limit that was left after a check, in tenths, rounded up.",
 		headroomBounds, r.Headroom[:], float64(tenths)/10, "rule", r.Rule)
 }

@@ -54,6 +54,7 @@ func (n *near) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	s := &n.stripe[h.Subject.Lo%nearStripes]
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	i, known := s.index[e.hash]
 	switch {
 	case known:
@@ -68,10 +69,12 @@ func (n *near) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 		}
 		delete(s.index, s.entries[i].hash)
 	}
+
 	if !known {
 		e.key = subjectKey(h, q)
 		s.index[e.hash] = i
 	}
+
 	s.entries[i] = e
 }
 
@@ -151,6 +154,7 @@ func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weig
 	if len(limits) == 0 {
 		return // Envoy's unlimited descriptors have none
 	}
+
 	tightest := &limits[0]
 	delayed := false
 	for i := range limits {
@@ -159,6 +163,7 @@ func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weig
 			tightest = &limits[i]
 		}
 	}
+
 	if allowed && weight > 0 {
 		l.tops[TopUsed].add(h, weight, q)
 	}

@@ -23,6 +23,7 @@ type notices struct {
 func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	last, known := n.lastSent[subject]
 	switch {
 	case known && last > at:
@@ -31,9 +32,11 @@ func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 		n.lastSent[subject] = last + forgetNoticePause
 		return last + forgetNoticePause - at
 	}
+
 	if n.lastSent == nil || len(n.lastSent) >= maxNotices { // forgetting them only costs a few more messages
 		n.lastSent = make(map[uint64]time.Duration)
 	}
+
 	n.lastSent[subject] = at
 	return 0
 }
@@ -45,6 +48,7 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 	if wait < 0 {
 		return
 	}
+
 	if wait > 0 && m.spawn(func() {
 		select {
 		case <-time.After(wait):
@@ -54,5 +58,6 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 	}) {
 		return
 	}
+
 	ls.forgetEverywhere(f)
 }

@@ -73,8 +73,10 @@ func (p *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []co
 		if err != nil {
 			return err
 		}
+
 		first += n
 	}
+
 	return nil
 }
 

@@ -124,20 +124,25 @@ func (q *question) codePlacing(c *wire.Coder) {
 func (q *question) codeHolding(c *wire.Coder) {
 	acquires := q.holding != nil
 	c.Bool(&acquires)
+
 	if c.Reads() {
 		q.holding = nil
 	}
+
 	if !acquires {
 		return
 	}
+
 	if c.Reads() {
 		q.holding = &holding{groups: map[uint64]uint32{}}
 	}
+
 	h := q.holding
 	wire.Fixed(c, &h.id)
 	wire.Fixed(c, &h.nonce)
 	c.Millis(&h.ttl, MaxSlotTTL)
 	c.Text(&h.who, MaxWho)
+
 	for first := 0; first < len(q.ops); first += countSubjectOps(q.ops[first:]) {
 		subject := q.ops[first].Key.Subject
 		group := uint64(h.groups[subject])

@@ -135,17 +135,21 @@ func appendRate(b []byte, l *rules.Limit, part int64, isShare bool) []byte {
 		b = append(strconv.AppendInt(b, capacity, 10), ' ')
 		return append(append(b, l.Unit...), " at once"...)
 	}
+
 	if capacity != amount {
 		b = append(strconv.AppendInt(b, capacity, 10), ' ')
 		b = append(append(b, l.Unit...), " at once, "...)
 	}
+
 	if isShare {
 		b = append(strconv.AppendInt(b, part, 10), " of "...)
 	}
+
 	b = strconv.AppendInt(b, amount, 10)
 	if capacity == amount {
 		b = append(append(b, ' '), l.Unit...)
 	}
+
 	b = append(b, " per "...)
 	return append(b, l.Window...)
 }
@@ -166,6 +170,7 @@ func appendBlocked(b []byte, t *LimitAnswer) []byte {
 	case t.ByHand:
 		return appendSeconds(append(b, " blocks this; retry in "...), t.RetryAfter)
 	}
+
 	if blocks := t.Rule.Blocks; len(blocks) == 1 {
 		b = append(b, " blocks this for "...)
 		b = append(b, rules.FormatDuration(blocks[0].Limit.Window)...)
@@ -173,6 +178,7 @@ func appendBlocked(b []byte, t *LimitAnswer) []byte {
 	} else {
 		b = append(b, " blocks this after a refusal, longer each time; "...)
 	}
+
 	return appendSeconds(append(b, "retry in "...), t.RetryAfter)
 }
 

@@ -23,8 +23,8 @@ const localLineage = ^uint64(0)
 
 // debit says what was taken from one subject, where, and when: enough to give it back.
 type debit struct {
-	subject     uint64
-	incarnation uint64 // of the node that decided
+	subject uint64
+	boot    uint64 // of the node that decided
 	// life is of the counters at that time. Its Lineage is zero if the debit can't be given back, or localLineage.
 	life   counters.Life
 	steady int64         // the time of the decision, on that node's steady clock
@@ -37,7 +37,7 @@ type debit struct {
 
 func (d *debit) code(c *wire.Coder) {
 	wire.Fixed(c, &d.subject)
-	wire.Fixed(c, &d.incarnation)
+	wire.Fixed(c, &d.boot)
 	codeLife(c, &d.life)
 	wire.Fixed(c, &d.steady)
 	wire.List(c, &d.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
@@ -106,6 +106,7 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 		if m != nil {
 			r = m.Ownership.Route(ring.PartitionOf(item.subject))
 		}
+
 		switch {
 		case item.until != 0 && m.Boottime() >= item.until:
 			l.countLost(item)
@@ -120,6 +121,7 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 			waiting = append(waiting, *item)
 		}
 	}
+
 	for to, list := range byOwner {
 		for some := range slices.Chunk(list, maxRefunds) {
 			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{some})) != nil { // it has sent nothing
@@ -127,6 +129,7 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 			}
 		}
 	}
+
 	return waiting
 }
 
@@ -158,11 +161,14 @@ func (l *Limiter) keepRefunds(list []refund) {
 	if len(list) == 0 {
 		return
 	}
+
 	m := l.membership
 	w, now := &m.refunds, m.Boottime()
 	defer wake.Signal(w.wake)
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	for i := range list {
 		item := &list[i]
 		if item.until = cmp.Or(item.until, now+refundTimeout); now >= item.until || len(w.list) >= maxWaitingRefunds || m.ctx.Err() != nil {
@@ -190,10 +196,12 @@ func (l *Limiter) retryRefunds() {
 		case <-m.refunds.wake:
 		case <-m.ctx.Done():
 		}
+
 		select {
 		case <-time.After(maxRetryPause):
 		case <-m.ctx.Done():
 		}
+
 		closed = m.ctx.Err() != nil // if so, nothing more is kept
 		l.keepRefunds(l.tryRefunds(m.refunds.takeAll()))
 	}
@@ -231,7 +239,7 @@ func (l *Limiter) give(r *refund) {
 		return true
 	}
 
-	if all.grant != 0 && all.incarnation == l.incarnation {
+	if all.grant != 0 && all.boot == l.boot {
 		m := l.membership
 		if !m.leases.granted.Return(m.Boottime(), all.life.Lineage, all.grant, all.ops, giveOne) {
 			l.countLost(&all)
@@ -261,7 +269,7 @@ func (l *Limiter) oldest(r *refund, now algorithms.Instant) time.Duration {
 func (l *Limiter) takenAt(d *debit, i int, oldest time.Duration) algorithms.TakeRecord {
 	op := &d.ops[i]
 	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.when[i]}
-	if d.incarnation != l.incarnation {
+	if d.boot != l.boot {
 		taken.Steady = l.clock.Now().Steady - int64(oldest)
 	}
 

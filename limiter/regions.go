@@ -38,9 +38,11 @@ func (l *Limiter) askRegions(u *Usage) {
 	if division == nil || len(u.Limits) == 0 || u.Rule.Scope != rules.GlobalScope {
 		return
 	}
+
 	u.Shares = active.set.SharesOf(u.Rule, u.Limits[0].Limit)
 	names := slices.Sorted(maps.Keys(u.Shares))
 	u.Regions = make([]RegionUsage, len(names))
+
 	var far []int
 	for i, name := range names {
 		u.Regions[i].Name = name
@@ -51,6 +53,7 @@ func (l *Limiter) askRegions(u *Usage) {
 			far = append(far, i)
 		}
 	}
+
 	message := wire.Encode(nil, &subjectRef{version: active.set.Version, Rule: u.Rule.Name, Key: u.Key})
 	gather(gatherTimeout, far, func(i int, done func([]byte, error)) {
 		l.membership.OtherRegions.Go(names[i], MethodShare, message, gatherTimeout, done)
@@ -100,6 +103,7 @@ func (l *Limiter) serveShare(body []byte, to Responder) {
 		to.Fail(CodeMessage, "unknown rule, or not a rule that regions share")
 		return
 	}
+
 	l.membership.serveInBackground(to, func() {
 		u, err := l.usageHere(&Query{Rule: ref.Rule, Key: ref.Key})
 		if err != nil {

@@ -32,6 +32,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 	if m == nil {
 		return req.here()
 	}
+
 	for ; ctx.Err() == nil && cands.attempts < maxAttempts; cands.attempts++ {
 		switch cands.locate(l) {
 		case partitions.Here:
@@ -54,6 +55,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 			}
 		}
 	}
+
 	return ErrNoOwner
 }
 
@@ -135,6 +137,7 @@ func gather[ID any](timeout time.Duration, all []ID, ask func(id ID, done func(r
 	for _, id := range all {
 		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
 	}
+
 	over := time.After(timeout + replySlack)
 	for range all {
 		select {
@@ -150,14 +153,17 @@ func gather[ID any](timeout time.Duration, all []ID, ask func(id ID, done func(r
 func (m *membership) spawn(work func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if m.closed {
 		return false
 	}
+
 	select {
 	case m.backgroundSlots <- struct{}{}:
 	default:
 		return false
 	}
+
 	m.background.Go(func() {
 		defer func() { <-m.backgroundSlots }()
 		work()

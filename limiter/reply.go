@@ -69,7 +69,7 @@ type reply struct {
 	standby     bool // a standby decided
 	unconfirmed bool // the check was admitted, but its slots may not outlive the owner: the asker takes it back
 	decider     ring.NodeID
-	incarnation uint64          // of the decider's process: only it can interpret steady
+	boot        uint64          // of the decider's process: only it can interpret steady
 	steady      int64           // time of the decision, on the decider's steady clock
 	lives       []counters.Life // by subject: of the counters; zero if the debit can't be given back
 	// admitted has an element per check, up to the first refusal: the remaining checks are refused too. If the last element is
@@ -109,18 +109,21 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	wire.Number(c, &r.status, int64(statuses-1))
 	wire.Number(c, &r.revision, maxVersion)
 	wire.Number(c, &r.version, maxVersion)
+
 	if r.status != decided || c.Reads() && c.In.Failed() {
 		c.Raw(r.hint[:])
 		return
 	}
+
 	c.Flags(&r.standby, &r.unconfirmed)
 	c.Raw(r.decider[:])
-	wire.Fixed(c, &r.incarnation)
+	wire.Fixed(c, &r.boot)
 	wire.Fixed(c, &r.steady)
 	wire.List(c, &r.lives, subjects, 9, func(v *counters.Life) { codeLife(c, v) })
 	wire.List(c, &r.admitted, count, 1, c.Bool)
 	wire.List(c, &r.results, ops*len(r.admitted), minResultBytes, func(v *result) { v.code(c) })
 	wire.List(c, &r.grants, subjects, minGrantBytes, func(g *leaseGrant) { g.code(c) })
+
 	// The answer may cover fewer checks than were asked about; see admitted.
 	n := len(r.admitted)
 	c.Require(n > 0 && len(r.results) == n*ops && len(r.lives) == subjects && !slices.Contains(r.admitted[:n-1], false))
@@ -142,12 +145,14 @@ func (r *result) code(c *wire.Coder) {
 	wire.Number(c, &r.ResetAfter, math.MaxInt64)
 	wire.Number(c, &r.MoreAfter, math.MaxInt64)
 	wire.Varint(c, &r.when)
+
 	if more {
 		wire.Varint(c, &r.RetryAfter)
 		wire.Number(c, &r.Delay, math.MaxInt64)
 		wire.Number(c, &r.Used, math.MaxInt64)
 		c.Require(r.RetryAfter >= algorithms.Never)
 	}
+
 	if hasLoans {
 		wire.Varint(c, &r.Loaned)
 		c.Require(r.Loaned >= -math.MaxInt64/2 && r.Loaned <= math.MaxInt64/2)

@@ -102,6 +102,7 @@ func hashChange(c *change, u *Usage, costs []UnitCost) uint64 {
 			others = append(others, c)
 		}
 	}
+
 	slices.SortFunc(others, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
 	b := wire.AppendText(binary.AppendVarint(nil, int64(c.verb)), u.Rule.Name)
 	b = wire.AppendBool(wire.AppendText(b, u.limitName), c.bill != nil)
@@ -109,6 +110,7 @@ func hashChange(c *change, u *Usage, costs []UnitCost) uint64 {
 	for _, c := range others {
 		b = binary.AppendVarint(wire.AppendText(b, c.Unit), c.Cost)
 	}
+
 	if u.Namespace != "" {
 		b = wire.AppendText(b, u.Namespace)
 		for i := range u.Limits {
@@ -116,6 +118,7 @@ func hashChange(c *change, u *Usage, costs []UnitCost) uint64 {
 			b = l.Append(binary.LittleEndian.AppendUint64(b, l.ID), 0)
 		}
 	}
+
 	return hashContent(b)
 }
 
@@ -137,6 +140,7 @@ func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bo
 			rq.deciding[key] = finished
 		}
 		rq.mu.Unlock()
+
 		if other == nil {
 			return func() {
 				rq.mu.Lock()
@@ -145,6 +149,7 @@ func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bo
 				close(finished)
 			}, true
 		}
+
 		select {
 		case <-other:
 		case <-ctx.Done():
@@ -289,7 +294,9 @@ type heldSlots struct {
 func resultsOf(c *change) *results {
 	list := make(results, len(c.ops))
 	for i := range c.ops {
-		list[i].Decision, list[i].leasedPart, list[i].applied = c.ops[i].Decision, c.leased[i], c.applied[i]
+		list[i].Decision = c.ops[i].Decision
+		list[i].leasedPart = c.leased[i]
+		list[i].applied = c.applied[i]
 		list[i].held = c.holders[i]
 	}
 	return &list

@@ -57,18 +57,22 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 	if len(a.scratch.ops) > MaxReserved {
 		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
+
 	if !done || len(a.Unlimited()) > 0 {
 		if err := a.validateOnExpiry(q); err != nil {
 			return "", err
 		}
 	}
+
 	if _, owned := a.homeSubject(); q.RequestID == "" || done || !owned { // without an owner, nobody keeps the answer
 		return l.reservations.decide(q, ttl, a, done)
 	}
+
 	r := &reserveRequest{query: q, ttl: ttl}
 	r.ticket = ticketOf(q.RequestID, r.hashContent(), 0)
 	until := time.Now().Add(checkTimeout - replySlack)
 	defer func() { a.scratch.deadline = time.Time{} }()
+
 	for again := false; ; again = true {
 		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTimeout, time.Until(until)), catchUpTimeout))
 		a.scratch.deadline = until
@@ -82,6 +86,7 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 		if id, err = l.reservations.decide(q, ttl, a, done); err != nil || done || a.DecidedBy < ByForward {
 			return id, err
 		}
+
 		// Owners decided it after all: they became reachable a moment ago. None of them kept the answer, so decide it again.
 		if err = l.reservations.annul(id, q, a); err != nil {
 			return "", err
@@ -107,7 +112,9 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	place := a.scratch.placing
 	if place != nil {
 		binary.LittleEndian.PutUint64(r.nonce[:], place.id)
-		r.group, r.inline, r.hasPlace = place.group, place.inline, place.made
+		r.group = place.group
+		r.inline = place.inline
+		r.hasPlace = place.made
 	}
 	if len(a.scratch.ops)+len(a.Unlimited()) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
 		r.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(r.nonce[:])}}}
@@ -149,6 +156,7 @@ func (rs *reservations) addUnlimited(r *reservation, q *Query, a *Answer, nameBy
 			nameBytes += rs.nameForBill(&s, h, q, nameBytes)
 			r.subjects = append(r.subjects, s)
 		}
+
 		for _, c := range a.uncountedCosts(q, h) {
 			r.addUncounted(&r.subjects[at], h.Rule, c.Unit, c.Cost)
 		}
@@ -180,7 +188,9 @@ func (rs *reservations) nameForBill(s *reservedSubject, h *rules.Hit, q *Query, 
 	if taken+size > maxNameBytes {
 		return 0
 	}
-	s.hashLo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
+	s.hashLo = h.Subject.Lo
+	s.rule = h.Rule.Name
+	s.key = key
 	return size
 }
 
@@ -213,20 +223,26 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 	var asked *ask
 	first := 0 // position in the question
 	if rs.limiter.membership == nil {
-		d.life, d.incarnation, d.steady = a.scratch.life, rs.limiter.incarnation, a.Now.Steady
+		d.life = a.scratch.life
+		d.boot = rs.limiter.boot
+		d.steady = a.Now.Steady
 	} else {
 		decision := &a.scratch.cluster.subjects[i].subjectDecision
 		switch {
 		case h.Rule.Consistency == rules.Local:
 			d.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
-			d.incarnation, d.steady = rs.limiter.incarnation, decision.decidedAt.Steady
+			d.boot, d.steady = rs.limiter.boot, decision.decidedAt.Steady
 		case decision.undo == undoHere:
-			d.life, d.incarnation, d.steady = decision.life, rs.limiter.incarnation, decision.decidedAt.Steady
+			d.life = decision.life
+			d.boot = rs.limiter.boot
+			d.steady = decision.decidedAt.Steady
 		case decision.undo == undoAsked:
 			asked = decision.answeredBy
 			at, index := findSubject(asked.q.ops, d.subject)
 			first = at
-			d.life, d.incarnation, d.steady = asked.lives[index], asked.incarnation, asked.steady
+			d.life = asked.lives[index]
+			d.boot = asked.boot
+			d.steady = asked.steady
 		}
 	}
 
@@ -343,12 +359,14 @@ func (r *reservation) Code(c *wire.Coder) {
 			wire.Number(c, &u.unit, int64(len(r.units)-1))
 			wire.Number(c, &u.cost, algorithms.MaxAmount)
 		})
+
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
 			wire.Fixed(c, &s.hashLo)
 			if c.Texts(&s.key, maxKeyValues, rules.MaxShownBytes); s.key == nil {
 				s.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}
 		}
+
 		c.Require(len(s.units) == len(s.ops))
 	})
 	r.codeSlot(c)
@@ -385,14 +403,17 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 	if err != nil || len(raw) <= signatureBytes {
 		return nil, ErrUnknownReservation
 	}
+
 	b := raw[:len(raw)-signatureBytes]
 	if !hmac.Equal(raw[len(b):], signature(key, b)) {
 		return nil, ErrUnknownReservation
 	}
+
 	r := &reservation{}
 	if b[0] != reservationFormat || wire.Decode(b[1:], r, "reservation") != nil {
 		return nil, ErrUnknownReservation
 	}
+
 	return r, nil
 }
 

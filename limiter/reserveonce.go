@@ -66,7 +66,9 @@ func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home 
 	if !ok {
 		return "", ErrNoOwner
 	}
+
 	defer done()
+
 	a.Now = rs.limiter.clock.Now()
 	found, err := rs.limiter.table.Recall(a.Now, memo)
 	switch {
@@ -81,18 +83,22 @@ func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home 
 			return a.restore(&kept), nil
 		}
 	}
+
 	if id, err = rs.decide(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
+
 	memo.Answer = wire.Encode(nil, a.pack(id))
 	err = rs.limiter.table.Remember(a.Now, memo)
 	if !errors.Is(err, counters.ErrShut) { // any other error: the answer is too long to be kept
 		return id, nil
 	}
+
 	// The subject has just moved to a node that does not have the answer. Let that node decide again.
 	if rs.annul(id, r.query, a) != nil {
 		return "", ErrNoOwner
 	}
+
 	return "", counters.ErrShut
 }
 
@@ -159,6 +165,7 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 			}
 		}
 	}
+
 	hits, first := a.scratch.match.Hits[:0], 0
 	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
 		counter := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Counter
@@ -166,12 +173,17 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 			hits = append(hits, h)
 		}
 	}
+
 	a.scratch.match.Hits, a.scratch.decidedHere = hits, false // an attempt here may have failed before
-	a.Allowed, a.DecidedBy, a.TightestIndex = k.allowed, k.decidedBy, -1
+	a.Allowed = k.allowed
+	a.DecidedBy = k.decidedBy
+	a.TightestIndex = -1
 	a.Counted = !k.allowed && len(k.id) > 0 // only a check that took something has an id
+
 	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
 		a.Limits, a.TightestIndex = append(a.Limits, limits...), k.tightest
 	}
+
 	return base64.RawURLEncoding.EncodeToString(k.id)
 }
 
@@ -179,18 +191,22 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 func (rs *reservations) askHome(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops = r.hops + 1
+
 	if len(r.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
 		next.version = max(r.version, a.RulesVersion)
 	}
+
 	if err := rs.limiter.membership.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
+
 	if reply.version > a.RulesVersion && len(r.query.Subjects) == 0 {
 		rs.limiter.catchUp(ctx, 0, reply.version)
 		if done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, a); err != nil || done {
 			return "", ErrNoOwner
 		}
 	}
+
 	id = a.restore(&reply)
 	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
 	return id, nil
@@ -200,23 +216,28 @@ func (rs *reservations) askHome(ctx context.Context, to ring.NodeID, r *reserveR
 func (rs *reservations) serveReserve(r *reserveRequest) (*keptAnswer, error) {
 	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, homeTimeout)
 	defer cancel()
+
 	if rs.limiter.version() < r.version {
 		rs.limiter.catchUp(ctx, 0, r.version)
 	}
+
 	if rs.limiter.inForce.Load() == nil {
 		return nil, ErrNoOwner
 	}
+
 	var a Answer
 	a.scratch.mayHold = r.ttl > 0
 	done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, &a)
 	if err != nil || done || len(a.scratch.ops) > MaxReserved {
 		return nil, ErrNoOwner // the asker decides by its own rules
 	}
+
 	a.scratch.deadline = time.Now().Add(homeTimeout)
 	id, err := rs.decideAtHome(ctx, r, &a)
 	if err != nil {
 		return nil, err
 	}
+
 	return a.pack(id), nil
 }
 
@@ -246,6 +267,7 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	if c.Reads() {
 		r.ticket, r.query = &ticket{}, &Query{}
 	}
+
 	r.ticket.Code(c)
 	wire.Number(c, &r.hops, maxHops)
 	wire.Number(c, &r.version, maxVersion)
@@ -260,11 +282,13 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	})
 	codeCosts(c, &q.Costs)
 	codeOnExpiry(c, &q.OnExpiry)
+
 	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // since feature level 2
 		wire.Number(c, &q.Mode, int64(counters.NumModes-1))
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
 		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
 	}
+
 	c.Require(r.hops > 0 && (r.ttl >= time.Millisecond || q.hasCounts()))
 }
 

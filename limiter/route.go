@@ -56,6 +56,7 @@ func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
 			return stateAskOwner, id
 		}
 	}
+
 	// During a move, the node that handed the partition over keeps a copy.
 	other, moving := c.route.Other, !c.route.Other.IsZero() && slices.Contains(c.tried, c.route.Owner)
 	switch id := c.route.Standby; {
@@ -70,6 +71,7 @@ func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
 	case c.isUsable(m, id):
 		return stateAskStandby, id
 	}
+
 	return stateAlone, ring.NodeID{}
 }
 

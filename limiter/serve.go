@@ -71,6 +71,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		to.Fail(CodeMessage, "this node is not in a cluster")
 		return
 	}
+
 	switch method {
 	case MethodAsk:
 		l.serveQuestion(from, body, to)
@@ -123,7 +124,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			to.Fail(CodeMessage, err.Error())
 			return
 		}
-		to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.incarnation)}))
+		to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.boot)}))
 	case MethodPass:
 		var p passedPlaces
 		if err := wire.Decode(body, &p, "places in queues"); err != nil {
@@ -151,11 +152,13 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	m := l.membership
 	x := m.newExchange()
 	x.from = from
+
 	if err := x.question.read(body); err != nil {
 		m.release(x)
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
+
 	q := &x.question
 	x.reply.reset()
 	x.reply.version = l.version()
@@ -166,6 +169,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 		m.release(x)
 		return
 	}
+
 	if !m.serveInBackground(to, func() { x.waitAndAnswer(l, to) }) {
 		m.release(x)
 	}
@@ -203,23 +207,29 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	m, q := l.membership, &x.question
 	defer m.release(x)
+
 	ctx, cancel := context.WithTimeout(m.ctx, q.patience)
 	defer cancel()
+
 	if x.reply.version < q.version || x.reply.revision < q.revision {
 		l.catchUp(ctx, q.revision, q.version)
 		x.reply.version = l.version()
 	}
+
 	frozen, cancelFrozen := context.WithTimeout(ctx, frozenTimeout)
 	defer cancelFrozen()
+
 	for attempt := 0; ; attempt++ {
 		if x.decideAsOwner(l) {
 			x.sendReply(to)
 			return
 		}
+
 		r, p := m.decisiveRoute(q.ops)
 		if r.Place == partitions.Here && m.Authority() && attempt < maxAttempts {
 			continue // the partition has just been handed over to this node
 		}
+
 		// Without authority this node could not decide the question even after the hand-off.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
 			if !x.forward(ctx, l, r, to) {
@@ -227,6 +237,7 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 			}
 			return
 		}
+
 		m.Ownership.WaitUnfrozen(frozen, p)
 	}
 }
@@ -254,36 +265,45 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, r partitions.Route, 
 	x.reply.reset()
 	x.reply.revision, x.reply.version = r.Revision, l.version()
 	x.reply.status = notOwner
+
 	if r.Place != partitions.Elsewhere {
 		if r.Place == partitions.Here || !m.Authority() {
 			x.reply.status = noAuthority
 		}
 		return false
 	}
+
 	x.reply.hint = r.Owner
+
 	for i := range q.ops { // if there are several owners, the asker splits the question
 		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Subject)).Owner != r.Owner {
 			return false
 		}
 	}
+
 	next := r.Owner
 	if next == x.from { // an owner asks other nodes only if it has no authority or has handed the partition over
 		next = r.Other
 	}
+
 	if !next.IsZero() && next != m.Self && q.hops < maxHops && x.forwardTo(ctx, l, next, to) {
 		return true
 	}
+
 	problem := partitions.Unreachable
 	if x.reply.status == noAuthority || r.Owner == x.from {
 		problem = partitions.WithoutAuthority
 	}
+
 	if q.flags&flagStandby != 0 && x.decideAsStandby(l, problem) {
 		x.sendReply(to)
 		return true
 	}
+
 	if r.Owner == x.from && !m.Authority() {
 		x.reply.status = noAuthority // neither node has authority: waiting won't help
 	}
+
 	return false
 }
 
@@ -301,10 +321,12 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	if err == nil && len(body) > 0 {
 		got = status(body[0])
 	}
+
 	if got == decided || got == askerBehind || got == tooManyReservations {
 		to.Reply(body)
 		return true
 	}
+
 	x.reply.status = got
 	return false
 }
@@ -312,13 +334,18 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 // decideAsOwner decides x's question as the owner. It returns false if this node does not own all of its subjects, or has no
 // authority. It then keeps anything already taken: ownership can no longer be proved.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
-	m, q, r := l.membership, &x.question, &x.reply
+	m := l.membership
+	q := &x.question
+	r := &x.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
 	}
 	now := l.clock.Now()
 	began := m.recorderClock()
-	r.lives, r.admitted, r.results, r.grants = r.lives[:0], r.admitted[:0], r.results[:0], r.grants[:0]
+	r.lives = r.lives[:0]
+	r.admitted = r.admitted[:0]
+	r.results = r.results[:0]
+	r.grants = r.grants[:0]
 	// Read the lives before the Take. If one ends in between, what is taken can't be given back in the next.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Subject != q.ops[i-1].Key.Subject {
@@ -358,7 +385,10 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 	m.recordDecision(ByOwner, q.ops, began, len(r.admitted))
 	m.counts.served.Add(int64(len(r.admitted)))
-	r.standby, r.decider, r.incarnation, r.steady = false, m.Self, l.incarnation, now.Steady
+	r.standby = false
+	r.decider = m.Self
+	r.boot = l.boot
+	r.steady = now.Steady
 	return true
 }
 
@@ -385,34 +415,50 @@ func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Ins
 		if verdict == counters.Shut {
 			return len(r.admitted) > 0
 		}
+
 		r.admitted = append(r.admitted, verdict == counters.Admitted)
+
 		for i := range q.ops {
 			op := &q.ops[i]
 			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, when: takenWhen(op, now)})
 		}
+
 		if verdict != counters.Admitted {
 			break
 		}
 	}
+
 	return true
 }
 
 // decideAsStandby decides x's question within this node's share, in place of an owner that can't; see
 // Ownership.DecideAsStandby.
 func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) bool {
-	m, q, r := l.membership, &x.question, &x.reply
+	m := l.membership
+	q := &x.question
+	r := &x.reply
 	now := l.clock.Now()
-	r.admitted, r.results, r.lives, r.grants = r.admitted[:0], r.results[:0], r.lives[:0], r.grants[:0]
+	r.admitted = r.admitted[:0]
+	r.results = r.results[:0]
+	r.lives = r.lives[:0]
+	r.grants = r.grants[:0]
 	act := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, problem)
 	}
 	if !x.decideEach(now, act) {
 		return false
 	}
+
 	for range countSubjects(q.ops) {
 		r.lives = append(r.lives, counters.Life{})
 	}
-	r.status, r.standby, r.decider, r.incarnation, r.steady = decided, true, m.Self, l.incarnation, now.Steady
+
+	r.status = decided
+	r.standby = true
+	r.decider = m.Self
+	r.boot = l.boot
+	r.steady = now.Steady
+
 	return true
 }
 
@@ -421,6 +467,7 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek bool, problem partitions.OwnerProblem) counters.Verdict {
 	m := l.membership
 	nodes, rank := m.rankInRing()
+
 	shares := make([]algorithms.Limit, len(ops))
 	for i := range ops {
 		if ops[i].Block {
@@ -429,9 +476,11 @@ func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek 
 			shares[i], _ = localcache.ScaleLimit(ops[i].Limit, nodes, rank)
 		}
 	}
+
 	if hasSlots(ops) {
 		return counters.Shut // only an owner grants slots
 	}
+
 	asked := ops
 	if peek {
 		asked = slices.Clone(ops)
@@ -439,22 +488,28 @@ func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek 
 			asked[i].Cost = 0
 		}
 	}
+
 	if !m.Authority() {
 		return counters.Shut
 	}
+
 	began := m.recorderClock()
 	verdict := m.Ownership.DecideAsStandby(now, asked, shares, problem)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
+
 	m.recordDecision(ByStandby, ops, began, 1)
 	m.counts.standbyDecisions.Add(1)
+
 	for i := range ops {
 		op := &ops[i]
 		op.Decision, op.Full = asked[i].Decision, asked[i].Full
+
 		if !peek || op.Cost == 0 {
 			continue
 		}
+
 		if op.Decision.Remaining < op.Cost {
 			op.Decision.Allowed, op.Decision.RetryAfter = false, localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
 			if !op.Shadow {
@@ -464,6 +519,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek 
 			op.Decision.AddRemaining(op.Limit, -op.Cost)
 		}
 	}
+
 	return verdict
 }
 
@@ -480,6 +536,7 @@ func (m *membership) recordDecision(by DecidedBy, ops []counters.Op, began int64
 	if m == nil || m.Recorder == nil {
 		return
 	}
+
 	ended := m.Recorder.Clock()
 	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
 		p, lineage := ring.PartitionOf(ops[first].Key.Subject), uint64(0)

@@ -108,13 +108,16 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		rs.unknown.Add(1)
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
+
 	if s.verb != settleNow {
 		s.costs = s.onExpiry.costs()
 	} else if s.slot != nil && s.hops == 0 { // always, even if it was settled before, or is too late
 		rs.limiter.freeParts(ctx, s.slot.id, s.slot.nonce, s.slot.parts)
 	}
+
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: s.home().subject, hops: s.hops, here: func() (err error) {
 		if s.verb == settleAtEnd {
 			out = &Settlement{Remaining: -1}
@@ -133,6 +136,7 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	} else if err == nil {
 		rs.settleLocal(s, out)
 	}
+
 	return out, err
 }
 
@@ -143,17 +147,21 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 	if actual.costs = out.Costs; len(out.Costs) == 0 {
 		return // it named none of the reservation's units
 	}
+
 	if out.isFinal {
 		actual.verb = settleNow
 	}
+
 	for i := range s.subjects {
 		subj := &s.subjects[i]
-		if subj.life.Lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
+		if subj.life.Lineage != localLineage || subj.boot != rs.limiter.boot {
 			continue
 		}
+
 		now := rs.limiter.clock.Now()
 		c := actual.changes(rs.limiter, subj, now)
 		c.Late = c.Late || out.Expired
+
 		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, c)
 		switch {
 		case err != nil || !done:
@@ -272,16 +280,19 @@ func (s *settleRequest) correctBill(l *Limiter) {
 	if l.meter == nil {
 		return
 	}
+
 	for i := range s.subjects {
 		subj := &s.subjects[i]
 		if subj.rule == "" {
 			continue
 		}
+
 		subject := rules.Hash{Hi: subj.subject, Lo: subj.hashLo}
 		var billed []reservedCost
 		for j := range subj.ops {
 			billed = append(billed, subj.cost(j))
 		}
+
 		billed = append(billed, subj.uncounted...)
 		for j, reserved := range billed {
 			cost := s.change(reserved)
@@ -481,11 +492,14 @@ func (rs *reservations) charge(debts []*change) {
 		}) {
 			continue
 		}
+
 		if debt.apply(rs.limiter) != nil && m != nil {
 			m.counts.debtsDropped.Add(int64(len(debt.ops)))
 		}
+
 		done <- struct{}{}
 	}
+
 	timeout := time.After(homeTimeout)
 	for range debts {
 		select {

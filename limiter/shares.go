@@ -74,12 +74,15 @@ func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found [
 	if active == nil || !active.hasGlobal {
 		return nil
 	}
+
 	r := active.set.Rule(ref.Rule)
 	var m rules.Match
 	if r == nil || r.Scope != rules.GlobalScope || active.set.MatchKey(r, ref.Key, &m) != nil {
 		return nil
 	}
+
 	active.enforce(&m, now.Wall)
+
 	for i := range m.Hits {
 		h := &m.Hits[i]
 		for _, limit := range h.Limits {
@@ -90,6 +93,7 @@ func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found [
 			}
 		}
 	}
+
 	return found
 }
 

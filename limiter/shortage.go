@@ -115,6 +115,7 @@ func (ls *loans) notifyOwners(q *Query, a *Answer) {
 	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
 		return
 	}
+
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
@@ -134,18 +135,22 @@ func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 		if la.Full || targetAmount(la.Limit) < 1 || !isLoanable(la.Rule, la.Limit) {
 			continue
 		}
+
 		p := &ls.askers.paces[(h.Subject.Lo^la.Limit.ID)%paceSlots]
 		need := loanNeed{limit: la.Limit.ID, ahead: min(p.ahead(a.Now.Steady, la.Remaining), la.Limit.WholeCapacity)}
 		if !la.Allowed {
 			need.cost = a.scratch.ops[first+i].Cost
 		}
+
 		if !need.isShort(la.Rule, la.Limit, la.Remaining) {
 			continue
 		}
+
 		if _, due := isDue(&p.noticed, a.Now.Steady); due {
 			needs = append(needs, need)
 		}
 	}
+
 	return needs
 }
 
@@ -209,8 +214,10 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 				needs = append(needs, loanNeed{limit: la.Limit.ID, cost: a.scratch.ops[first+j].Cost})
 			}
 		}
+
 		first += len(h.Limits)
 	}
+
 	return refused, needs
 }
 
@@ -269,6 +276,7 @@ func (la *loanAskers) shortageOf(subject uint64) *shortage {
 	if s != nil {
 		return s
 	}
+
 	if len(la.subjects) >= maxShortages {
 		for other, s := range la.subjects {
 			if !s.isBusy() {
@@ -277,9 +285,11 @@ func (la *loanAskers) shortageOf(subject uint64) *shortage {
 			}
 		}
 	}
+
 	if len(la.subjects) >= maxShortages {
 		return nil
 	}
+
 	s = &shortage{}
 	la.subjects[subject] = s
 	return s
@@ -365,16 +375,20 @@ func (ls *loans) learn(subject uint64, s *shortage, answer borrowReply) {
 func (la *loanAskers) stayOf(subject uint64, steady int64, alone bool) time.Duration {
 	la.mu.Lock()
 	defer la.mu.Unlock()
+
 	s := la.subjects[subject]
 	if s == nil && alone {
 		s = la.shortageOf(subject)
 	}
+
 	if s == nil {
 		return minStay
 	}
+
 	if alone {
 		s.noteVain(steady)
 	}
+
 	return max(minStay, s.stay)
 }
 
@@ -494,7 +508,9 @@ type borrowReply struct {
 
 // add adds the result for another limit.
 func (r *borrowReply) add(other borrowReply) {
-	r.brought, r.vain, r.stay = r.brought || other.brought, r.vain || other.vain, max(r.stay, other.stay)
+	r.brought = r.brought || other.brought
+	r.vain = r.vain || other.vain
+	r.stay = max(r.stay, other.stay)
 }
 
 // Code implements wire.Message.

@@ -81,15 +81,18 @@ func (l *Limiter) parseSlot(id string) (*slot, error) {
 	if !known {
 		return nil, ErrTryAgain
 	}
+
 	s := &slot{}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
 	if err != nil || len(raw) <= signatureBytes {
 		return nil, ErrUnknownSlot
 	}
+
 	b := raw[:len(raw)-signatureBytes]
 	if !hmac.Equal(raw[len(b):], signature(key, b)) || b[0] != slotFormat || wire.Decode(b[1:], s, "slot") != nil {
 		return nil, ErrUnknownSlot
 	}
+
 	return s, nil
 }
 

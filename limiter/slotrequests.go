@@ -74,6 +74,7 @@ func (l *Limiter) askSlots(ctx context.Context, verb slotVerb, s *slot, back boo
 			all.Go(ask)
 		}
 	}
+
 	all.Wait()
 	return errs
 }
@@ -146,6 +147,7 @@ func (l *Limiter) countRenewal(group uint32) {
 func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotPart) (held, done bool) {
 	results := make([]bool, len(parts))
 	errs := make([]error, len(parts))
+
 	var all sync.WaitGroup
 	for i := range parts {
 		free := func() {
@@ -158,6 +160,7 @@ func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotP
 			all.Go(free)
 		}
 	}
+
 	all.Wait()
 	done = true
 	for i, err := range errs {
@@ -167,6 +170,7 @@ func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotP
 			l.keepSlot(slotTask{slotRequest: slotRequest{verb: slotFree, id: id, nonce: nonce, list: []slotPart{parts[i]}}})
 		}
 	}
+
 	return held, done
 }
 
@@ -206,18 +210,23 @@ func (l *Limiter) keepSlot(t slotTask) {
 	if m == nil {
 		return
 	}
+
 	if t.until == 0 {
 		t.until = m.Boottime() + t.list[0].TTL
 	}
+
 	defer wake.Signal(m.slotTasks.wake)
+
 	m.slotTasks.mu.Lock()
 	defer m.slotTasks.mu.Unlock()
+
 	isOther := func(o slotTask) bool {
 		return o.id == t.id && o.nonce == t.nonce && o.list[0].Key == t.list[0].Key && o.verb == slotTell
 	}
 	if t.verb == slotFree { // a slot that is released need not be told any more
 		m.slotTasks.list = slices.DeleteFunc(m.slotTasks.list, isOther)
 	}
+
 	if len(m.slotTasks.list) < maxSlotTasks {
 		m.slotTasks.list = append(m.slotTasks.list, t)
 	} else {
@@ -230,6 +239,7 @@ func (l *Limiter) keepSlot(t slotTask) {
 func (w *slotTasks) takeDue(now time.Duration) (due []slotTask, waiting int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	rest := w.list[:0]
 	for _, t := range w.list {
 		switch {
@@ -240,6 +250,7 @@ func (w *slotTasks) takeDue(now time.Duration) (due []slotTask, waiting int) {
 			rest = append(rest, t)
 		}
 	}
+
 	clear(w.list[len(rest):])
 	w.list = rest
 	return due, len(rest)
@@ -250,6 +261,7 @@ func (l *Limiter) carryOutSlotTasks() {
 	m := l.membership
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-timer.C:
@@ -257,13 +269,16 @@ func (l *Limiter) carryOutSlotTasks() {
 		case <-m.ctx.Done():
 			return
 		}
+
 		due, waiting := m.slotTasks.takeDue(m.Boottime())
 		var all sync.WaitGroup
 		for i := range due {
 			all.Go(func() { l.carryOutSlotTask(&due[i]) })
 		}
+
 		all.Wait()
 		timer.Stop()
+
 		if waiting > 0 || len(due) > 0 {
 			timer.Reset(slotTaskPause / 4)
 		}

@@ -116,6 +116,7 @@ func (a *Answer) validateSlots(q *Query) error {
 			longest, some = max(longest, op.Limit.Window), true
 		}
 	}
+
 	named := q.ByKey || len(q.Subjects) > 0
 	switch {
 	case !some && named && len(a.scratch.ops) > 0 && !a.scratch.matchDecides:
@@ -123,6 +124,7 @@ func (a *Answer) validateSlots(q *Query) error {
 	case some && q.SlotTTL > longest:
 		return fmt.Errorf("%w is %d; the limit's ttl is %d ms", ErrSlotTTL, q.SlotTTL.Milliseconds(), longest.Milliseconds())
 	}
+
 	return nil
 }
 
@@ -203,12 +205,14 @@ func (h *holding) slot(l *Limiter, a *Answer) *slot {
 	if h.alone {
 		s.granter, s.made = l.membership.Self, a.Now.Wall
 	}
+
 	first := true
 	for i := range a.Limits {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind != algorithms.Concurrency || op.Cost == 0 {
 			continue
 		}
+
 		part := h.partOf(op)
 		s.parts = append(s.parts, part)
 		left := cmp.Or(op.SlotLeft(), part.held)
@@ -216,6 +220,7 @@ func (h *holding) slot(l *Limiter, a *Answer) *slot {
 			s.left, first = left, false
 		}
 	}
+
 	return s
 }
 
@@ -288,8 +293,10 @@ func (l *Limiter) outlive(list []slotPlace) bool {
 	if m == nil || len(list) == 0 {
 		return true
 	}
+
 	ctx, cancel := context.WithTimeout(m.ctx, outliveTimeout)
 	defer cancel()
+
 	results := make(chan bool, len(list))
 	for _, at := range list {
 		confirm := func() { results <- m.Backup == nil || m.Backup.ConfirmNotes(ctx, at.partition) == nil }
@@ -299,13 +306,16 @@ func (l *Limiter) outlive(list []slotPlace) bool {
 			go confirm()
 		}
 	}
+
 	outlives := true
 	for range list {
 		outlives = <-results && outlives
 	}
+
 	for _, at := range list {
 		outlives = outlives && l.table.IsOpen(at.partition) && l.table.Lineage(at.partition) == at.lineage
 	}
+
 	return outlives && m.Authority()
 }
 
@@ -320,9 +330,11 @@ func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
 	if q.RequestID == "" || i < 0 || a.scratch.matchDecides {
 		return nil
 	}
+
 	part := h.partOf(&a.scratch.ops[i])
 	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
 	defer cancel()
+
 	result, err := l.askSlot(ctx, &slotRequest{verb: slotLook, id: h.id, list: []slotPart{part}})
 	if err != nil || result.units == 0 {
 		return nil // if no owner can be asked, the acquire finds out itself
@@ -330,12 +342,15 @@ func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
 	if result.units != part.Units {
 		return ErrRequestIDReused
 	}
+
 	h.nonce, h.recalled = result.nonce, true
+
 	for i := range a.scratch.ops {
 		if op := &a.scratch.ops[i]; op.Limit.Kind != algorithms.Concurrency {
 			op.Cost = 0
 		}
 	}
+
 	return nil
 }
 
@@ -346,6 +361,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	if err != nil {
 		return 0, err
 	}
+
 	s.left = cmp.Or(ttl, defaultSlotTTL)
 	for i := range s.parts {
 		part := &s.parts[i]
@@ -355,14 +371,18 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 			s.left = part.held
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
+
 	back := s.alone && l.clock.Now().Wall < s.made+int64(maxAloneSlot)
+
 	var gone, later bool
 	for i, err := range l.askSlots(ctx, slotRenew, s, back) {
 		gone = gone || errors.Is(err, ErrUnknownSlot) && !s.parts[i].shadow
 		later = later || err != nil && !errors.Is(err, ErrUnknownSlot)
 	}
+
 	switch {
 	case gone: // what is left of it is of no use to its holder
 		l.freeParts(ctx, s.id, s.nonce, s.parts)
@@ -370,6 +390,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	case later:
 		return 0, ErrTryAgain
 	}
+
 	return s.expires(), nil
 }
 
@@ -494,24 +515,31 @@ func (l *Limiter) evict(u *Usage, short string) error {
 	if err != nil || len(short) != len(ShortSlotID(0)) {
 		return fmt.Errorf("%w: its id has 16 hexadecimal digits", ErrUnknownSlot)
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
+
 	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
+
 	held := false
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
 		if limit.Kind != algorithms.Concurrency || limit.Unlimited {
 			continue
 		}
+
 		part := slotPart{SlotPart: counters.SlotPart{Key: counterKey(&h, limit), Units: 1, TTL: limit.Limit.Window}, held: limit.Limit.Window}
 		result, err := l.askSlot(ctx, &slotRequest{verb: slotEvict, id: id, list: []slotPart{part}})
 		if err != nil {
 			return fmt.Errorf("free a slot of %q: %w", u.Rule.Name, err)
 		}
+
 		held = held || result.units > 0
 	}
+
 	if !held {
 		return ErrUnknownSlot
 	}
+
 	return nil
 }

@@ -64,15 +64,18 @@ func (s *ruleStats) read(name string) RuleStats {
 				out.Checks[d][by] += s.stripe[i].checks[d][by].Load()
 			}
 		}
+
 		for h := range out.Headroom {
 			ownerAllowed := s.stripe[i].ownerAllowed[h].Load()
 			out.Headroom[h] += s.stripe[i].headroom[h].Load() + ownerAllowed
 			out.Checks[DecisionAllowed][ByOwner] += ownerAllowed
 		}
+
 		for b := range out.Latency {
 			out.Latency[b] += s.stripe[i].latency[b].Load()
 		}
 	}
+
 	return out
 }
 
@@ -153,12 +156,14 @@ func (a *Answer) CountLatency(took time.Duration) {
 	if !s.isCounted { // it was decided earlier, and a repeats the answer
 		return
 	}
+
 	s.isCounted = false
 	bucket := latency.Bucket(took)
 	if s.soleCounts != nil {
 		s.soleCounts.latency[bucket].Add(1)
 		return
 	}
+
 	for i := range s.match.Hits {
 		stats := s.active.stats[s.match.Hits[i].Rule.Index]
 		stats.stripe[max(s.stripe, 1)-1].latency[bucket].Add(1)
@@ -186,15 +191,19 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		if weight := l.sampleWeight(s); weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
 			l.noteUse(h, a.Limits[:1], true, weight, q)
 		}
+
 		return
 	}
+
 	active := a.scratch.active
 	if q.Peeks() || a.DecidedBy >= ByList {
 		active.countUnmatched(q, a)
 	}
+
 	if q.Peeks() {
 		return
 	}
+
 	stripe := l.stripeOf(a)
 	if a.DecidedBy < ByList {
 		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
@@ -207,11 +216,14 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 			return
 		}
 	}
+
 	whole := DecisionAllowed
 	if !a.Allowed {
 		whole = DecisionRefused
 	}
+
 	active.overall.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
+
 	if a.DecidedBy < ByList {
 		l.countRules(q, a, active, stripe)
 	} else if !a.Allowed {
@@ -248,10 +260,12 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 		}
 		headroom = min(headroom, la.headroom())
 	}
+
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
 	l.topOf(h.Rule).count(h, false, 0, q)
 	l.noteUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
+
 	return true
 }
 
@@ -267,6 +281,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		if refused {
 			priorChecks = countPriorChecks(own, ops)
 		}
+
 		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
 		d := DecisionAllowed
 		switch {
@@ -275,16 +290,20 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		case refused:
 			d = DecisionRefused
 		}
+
 		stats := active.stats[h.Rule.Index]
 		if refused {
 			stats.countSlotRefusal(own)
 		}
+
 		s := &stats.stripe[stripe]
 		s.checks[d][a.DecidedBy].Add(1)
 		s.headroom[headroom].Add(1)
+
 		if d == DecisionRefused {
 			l.recordRefusal(&stats.refusals, a, h, own, q)
 		}
+
 		l.topOf(h.Rule).count(h, refused, priorChecks, q)
 		l.noteUse(h, own, a.Allowed, weight, q)
 	}

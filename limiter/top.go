@@ -128,6 +128,7 @@ func filterPlace(subject rules.Hash) (index int, bit uint64) {
 func (s *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q *Query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	i, known := s.index[h.Subject]
 	if !known {
 		if !event {
@@ -138,6 +139,7 @@ func (s *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q
 		word, bit := s.filterBit(h.Subject)
 		word.Or(bit)
 	}
+
 	s.entries[i].checks += weight
 	if event {
 		s.counts[i] += weight
@@ -156,13 +158,16 @@ func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 				i = j
 			}
 		}
+
 		delete(s.index, s.entries[i].hash)
 		e.checks = s.counts[i]
 		s.entries[i] = e
+
 		if s.replaced++; s.replaced > topCapacity {
 			s.renewFilter()
 		}
 	}
+
 	s.entries[i].stepsAtEntry, s.entries[i].countAtEntry = s.steps, s.counts[i]
 	s.index[e.hash] = i
 	return i
@@ -211,9 +216,11 @@ func subjectKey(h *rules.Hit, q *Query) []string {
 			if s.Node != nil && s.Node.Subject(s.Entries) == h.Subject {
 				return shortenValues(s.Node.Key(s.Entries))
 			}
+
 			if h.Rule.Inline && s.Node == nil {
 				key = h.Rule.InlineKey(&s.InlineSubject, h.Subject.Hi)
 			}
+
 			if key != nil {
 				break
 			}
@@ -223,10 +230,12 @@ func subjectKey(h *rules.Hit, q *Query) []string {
 	default:
 		key = h.Rule.SubjectOf(q.Attributes)
 	}
+
 	key = slices.Clone(key)
 	for i := range key {
 		key[i] = strings.Clone(key[i])
 	}
+
 	return key
 }
 
@@ -256,9 +265,11 @@ func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
 		})
 		all = mergeSubjects(all)
 	}
+
 	if o.Rule != "" {
 		all = slices.DeleteFunc(all, func(s TopSubject) bool { return s.Rule != o.Rule })
 	}
+
 	o.N = min(o.N, maxTop)
 	return rank(all, o), nodes
 }
@@ -339,9 +350,11 @@ func mergeSubjects(all []TopSubject) []TopSubject {
 			}
 			continue
 		}
+
 		at[name] = len(out)
 		out = append(out, s)
 	}
+
 	return out
 }
 

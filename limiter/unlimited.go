@@ -38,7 +38,9 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 		h := &m.Hits[i]
 		subject := 0
 		if len(q.Subjects) > 0 {
-			costs, mode, subject = q.Subjects[i].Costs, q.Subjects[i].Mode, i
+			costs = q.Subjects[i].Costs
+			mode = q.Subjects[i].Mode
+			subject = i
 		}
 		if h.Rule.Shadow || h.Rule.Envoy || mode == counters.CountMode {
 			continue // a descriptor has a status of its own
@@ -77,6 +79,7 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 	for i := range hits {
 		h := &hits[i]
 		limited := slices.IndexFunc(a.scratch.match.Hits, func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
+
 		stats := active.stats[h.Rule.Index]
 		switch {
 		case limited >= 0: // it was counted with its limits
@@ -86,6 +89,7 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 			stats.stripe[l.stripeOf(a)].checks[DecisionAllowed][a.DecidedBy].Add(1)
 			l.topOf(h.Rule).count(h, false, 0, q)
 		}
+
 		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {
 			for _, c := range a.uncountedCosts(q, h) {
 				if !h.Rule.Bills(c.Unit) {

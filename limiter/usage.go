@@ -92,6 +92,7 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 		}
 		return locateInline(active.set, &q.Subjects[0].InlineSubject)
 	}
+
 	r, err := l.findRule(active, q.Rule)
 	if err != nil {
 		return nil, err
@@ -99,20 +100,24 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	if err := active.set.MatchKey(r, q.Key, &m); err != nil {
 		return nil, err
 	}
+
 	if active.hasGlobal { // without shares the clock may be nil
 		active.set.Share(&m, l.clock.Now().Wall)
 	}
+
 	active.lowerLimits(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(q.Key)}
 	for i := range m.Unlimited {
 		u.Hash, u.Unlimited = m.Unlimited[i].Subject, m.Unlimited[i].Limits
 	}
+
 	for i := range m.Hits {
 		u.Hash, u.blocks = m.Hits[i].Subject, m.Hits[i].Rule.Blocks
 		for _, limit := range m.Hits[i].Limits {
 			u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 		}
 	}
+
 	return u, nil
 }
 
@@ -124,15 +129,19 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 		u.Hash, err = set.LocateInline(q)
 		return u, err
 	}
+
 	var m rules.Match
 	if err := set.MatchInline(q, true, &m); err != nil {
 		return nil, err
 	}
+
 	h := &m.Hits[0]
 	u.Rule, u.Hash = h.Rule, h.Subject
+
 	for _, limit := range slices.SortedFunc(slices.Values(h.Limits), func(a, b *rules.Limit) int { return cmp.Compare(a.CallIndex, b.CallIndex) }) {
 		u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 	}
+
 	return u, nil
 }
 
@@ -169,10 +178,12 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 	if err := list.apply(l); err != nil {
 		return fmt.Errorf("usage of %q: %w", u.Rule.Name, err)
 	}
+
 	known := make(map[uint64]*rules.Limit, len(list.counters)) // by Key.Counter
 	for _, counter := range list.counters {
 		known[counter] = nil
 	}
+
 	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for limit := range l.Rules().InternedLimits() {
 		counter := counterKey(&h, limit).Counter
@@ -180,6 +191,7 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 			known[counter] = limit
 		}
 	}
+
 	for _, counter := range list.counters {
 		if known[counter] == nil {
 			u.Unknown++
@@ -187,12 +199,14 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 		}
 		u.Limits = append(u.Limits, LimitUsage{Limit: known[counter]})
 	}
+
 	for some := range slices.Chunk(u.Limits, maxSubjectOps) {
 		part := &Usage{Rule: u.Rule, Hash: u.Hash, Limits: some}
 		if err := l.applyChange(newChange(verbUsage, part, nil), part); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -234,14 +248,17 @@ func (u *Usage) selectLimit(q *Query) error {
 	if q.LimitName == "" {
 		return nil
 	}
+
 	names := make([]string, len(u.Limits))
 	for i := range u.Limits {
 		names[i] = u.Limits[i].Limit.Name
 	}
+
 	u.Limits = slices.DeleteFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.Name != q.LimitName })
 	if len(u.Limits) == 0 {
 		return fmt.Errorf("%w %q: limit_name must be one of %q", ErrUnknownLimit, q.LimitName, names)
 	}
+
 	return nil
 }
 
@@ -258,6 +275,7 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	if err := u.selectLimit(q); err != nil {
 		return nil, err
 	}
+
 	costs := q.subjectCosts()
 	for _, c := range costs {
 		switch {
@@ -270,6 +288,7 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, c.Unit)
 		}
 	}
+
 	c := newChange(verbAdjust, u, costs)
 	if q.Bill {
 		if !u.Rule.CountsMonthly {
@@ -280,6 +299,7 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 			c.ops = append(c.ops, nothingOf(u))
 		}
 	}
+
 	c.ticket = ticketOf(q.RequestID, hashChange(c, u, costs), checkTimeout)
 	u.Adjusted = true
 	return u, l.applyChange(c, u)
@@ -325,12 +345,14 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	if err := u.selectLimit(q); err != nil {
 		return nil, err
 	}
+
 	if q.HolderID != "" {
 		if err := l.evict(u, q.HolderID); err != nil {
 			return nil, err
 		}
 		return l.Usage(q)
 	}
+
 	c := newChange(verbReset, u, nil)
 	if u.limitName != "" {
 		c.verb = verbResetSome
@@ -338,10 +360,12 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	if u.coversAllCounters() {
 		c = &change{verb: verbClear, inlineSubject: u.Hash.Hi}
 	}
+
 	c.ticket = ticketOf(q.RequestID, hashChange(c, u, nil), checkTimeout)
 	if err := l.applyChange(c, u); err != nil {
 		return nil, err
 	}
+
 	l.askRegions(u)
 	return u, nil
 }

@@ -73,6 +73,7 @@ func (s *ruleStats) uses() int64 {
 			n += c.ownerAllowed[h].Load()
 		}
 	}
+
 	return n
 }
 
@@ -156,6 +157,7 @@ func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 	if m == nil {
 		return all, nodes
 	}
+
 	nodes[0] = m.Self
 	gatherFrom(m, MethodUse, nil, func(from ring.NodeID, r *useReport) {
 		nodes = append(nodes, from)
@@ -164,6 +166,7 @@ func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 	})
 	all.silent = len(m.otherMembers()) + 1 - len(nodes)
 	all.rules = sumUses(all.rules)
+
 	return all, nodes
 }
 
@@ -190,6 +193,7 @@ func (l *Limiter) useHere() *useReport {
 	if active == nil {
 		return r
 	}
+
 	now := l.step()
 	for i, s := range active.stats {
 		name := active.set.Names()[i]
@@ -197,6 +201,7 @@ func (l *Limiter) useHere() *useReport {
 			r.rules = append(r.rules, usedRule{name, n})
 		}
 	}
+
 	return r
 }
 

@@ -16,13 +16,16 @@ func systemWall(t time.Time) int64 {
 	if path == "" {
 		return t.UnixNano()
 	}
+
 	text, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
 		return t.UnixNano()
 	}
+
 	shift, wrong := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil || wrong != nil {
 		panic("RLNODE_WALL: " + path + " can't be read") // a test whose clock does not move proves nothing
 	}
+
 	return t.UnixNano() + shift
 }

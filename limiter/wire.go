@@ -30,21 +30,27 @@ const (
 // codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, it stores
 // the ops' limits in buf and returns buf for reuse.
 func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZero bool) []algorithms.Limit {
-	least, first, i := int64(0), 0, 0
+	least := int64(0)
+	first := 0
+	i := 0
+
 	if belowZero {
 		least = -algorithms.MaxAmount
 	}
+
 	wire.List(c, ops, maxMessageOps, minOpBytes, func(op *counters.Op) {
 		if c.Reads() && i == 0 {
 			if buf = buf[:0]; cap(buf) < len(*ops) {
 				buf = make([]algorithms.Limit, 0, len(*ops))
 			}
 		}
+
 		before := (*ops)[first:i]
 		same := i > 0 && op.Key.Subject == before[0].Key.Subject
 		if i > 0 {
 			c.Bool(&same)
 		}
+
 		if same {
 			op.Key.Subject = before[0].Key.Subject
 		} else {
@@ -52,14 +58,18 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 			c.Require(i == 0 || op.Key.Subject > before[0].Key.Subject)
 			first, before = i, nil
 		}
+
 		wire.Fixed(c, &op.Key.Counter)
+
 		for j := range before {
 			c.Require(before[j].Key.Counter != op.Key.Counter)
 		}
+
 		if c.Reads() {
 			buf = append(buf, algorithms.Limit{}) // never reallocates: the ops' limits stay in place
 			op.Limit = &buf[len(buf)-1]
 		}
+
 		codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
 		codeMode(c, op)
@@ -91,14 +101,20 @@ func codeMode(c *wire.Coder, op *counters.Op) {
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)
-		op.Shadow, op.Block, op.Mode, op.Lends = flags&limitShadow != 0, flags&limitBlock != 0, counters.CheckMode, false
+		op.Shadow = flags&limitShadow != 0
+		op.Block = flags&limitBlock != 0
+		op.Mode = counters.CheckMode
+		op.Lends = false
+
 		if flags&limitMode != 0 {
 			op.Mode = counters.NumModes // until the byte is read
 		}
+
 		l := op.Limit
 		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 && l.MaxDelay < l.Window)
 		return
 	}
+
 	flags := byte(0)
 	if op.Shadow {
 		flags |= limitShadow
@@ -109,5 +125,6 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 	if op.Mode != counters.CheckMode || op.Lends {
 		flags |= limitMode
 	}
+
 	c.Out = op.Limit.Append(c.Out, flags)
 }

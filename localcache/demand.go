@@ -50,7 +50,10 @@ func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 
 	rate := float64(d.spent) / float64(max(passed, ttl/16, 1))
 	if passed >= ttl/2 {
-		d.rate, d.measured, d.since, d.spent = rate, true, now, 0
+		d.rate = rate
+		d.measured = true
+		d.since = now
+		d.spent = 0
 	} else if d.measured {
 		rate = max(rate, d.rate)
 	}

@@ -34,9 +34,9 @@ type lease struct {
 
 // Source identifies the origin of a grant: the owner, its process, and the lineage of its counters.
 type Source struct {
-	Owner       ring.NodeID
-	Incarnation uint64 // of the owner
-	Lineage     uint64
+	Owner   ring.NodeID
+	Boot    uint64 // of the owner
+	Lineage uint64
 }
 
 // leasedLimit is one limit's part of a lease.
@@ -101,7 +101,9 @@ func (le *lease) reset(ops []counters.Op) {
 	for i := range ops {
 		le.limits = append(le.limits, leasedLimit{counter: ops[i].Key.Counter, limit: ops[i].Limit})
 	}
-	le.grants, le.refused, le.pressure = le.grants[:0], refusal{}, pressure{}
+	le.grants = le.grants[:0]
+	le.refused = refusal{}
+	le.pressure = pressure{}
 	le.hasChecks, le.hasCounts = false, false
 }
 
@@ -156,7 +158,10 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 		l.demand.record(op.Cost)
 
 		d := ageDecision(l.lastDecision, now-le.decisionAt)
-		d.Allowed, d.RetryAfter, d.Delay, d.MoreAfter = true, 0, 0, 0
+		d.Allowed = true
+		d.RetryAfter = 0
+		d.Delay = 0
+		d.MoreAfter = 0
 		for j := range le.grants {
 			d.Remaining += le.grants[j].parts[i].left
 		}

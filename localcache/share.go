@@ -62,6 +62,7 @@ func retryWithoutCounter(l *algorithms.Limit, now algorithms.Instant) time.Durat
 		}
 		return time.Duration(per)
 	}
+
 	return l.Window
 }
 

@@ -11,6 +11,7 @@ func (n *Node) followLoads() {
 	tick, measure := time.NewTimer(loads.TickInterval), time.NewTicker(loads.CPUInterval)
 	defer tick.Stop()
 	defer measure.Stop()
+
 	for {
 		select {
 		case <-n.ctx.Done():
@@ -25,6 +26,7 @@ func (n *Node) followLoads() {
 			}
 			continue // Measure signals Changed if the load changed
 		}
+
 		n.limiter.UpdateSteps()
 		if n.loads.Followed() {
 			tick.Reset(loads.TickInterval)

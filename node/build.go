@@ -56,6 +56,7 @@ func build(c *settings) (*Node, error) {
 	c.Logger = slog.New(events.Handler(c.Logger.Handler()))
 	n := &Node{config: c, log: c.Logger, events: events, env: c.env.complete(c), opened: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+
 	for _, part := range []func() error{
 		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster, n.openPartitions, n.openHistory, n.openFiles, n.openTracing,
 	} {
@@ -63,14 +64,17 @@ func build(c *settings) (*Node, error) {
 			return n, err
 		}
 	}
+
 	n.cluster.Handle(n.peers)
 	n.keeper.Handle(n.peers)
 	n.limiter.Handle(n.peers)
 	n.wan.Handle(n.peers)
 	n.history.Handle(n.peers)
+
 	if n.usage != nil {
 		n.usage.Handle(n.peers)
 	}
+
 	return n, nil
 }
 
@@ -117,14 +121,17 @@ func openStore(c *settings) (s storage, err error) {
 		s.id, s.store = newIdentity(), newMemoryStore()
 		return s, nil
 	}
+
 	if c.Rejoin {
 		if err := rejoin(c); err != nil {
 			return s, err
 		}
 	}
+
 	if s.id, err = persist.OpenDir(c.DataDir); err != nil {
 		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
+
 	config := persist.DefaultRaftConfig()
 	config.Dir, config.Logger = c.DataDir, c.Logger
 	opened, err := persist.OpenRaft(config)
@@ -133,12 +140,18 @@ func openStore(c *settings) (s storage, err error) {
 			opened, err = persist.OpenRaft(config)
 		}
 	}
+
 	if err != nil {
 		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
-	s.store, s.disk, s.dir, s.checkpoints = opened, opened.Status, c.DataDir, true
+
+	s.store = opened
+	s.disk = opened.Status
+	s.dir = c.DataDir
+	s.checkpoints = true
 	last, err := opened.Logs().LastIndex()
 	s.isOld = err == nil && last > 0
+
 	return s, nil
 }
 
@@ -187,6 +200,7 @@ func (n *Node) openPeers() (err error) {
 	if n.protection, err = n.protect(); err != nil {
 		return err
 	}
+
 	n.peers, err = peer.New(peer.Config{
 		Self:      func() peer.Identity { return n.cluster.Identity() },
 		Accept:    func(remote peer.Identity) error { return n.cluster.Accept(remote) },
@@ -197,6 +211,7 @@ func (n *Node) openPeers() (err error) {
 	if err != nil {
 		return err
 	}
+
 	n.closeOnRelease(n.peers)
 	return nil
 }
@@ -224,6 +239,7 @@ func (n *Node) openWAN() (err error) {
 	if err != nil {
 		return err
 	}
+
 	n.closeOnRelease(n.wan)
 	return nil
 }
@@ -237,7 +253,10 @@ func (n *Node) openCluster() (err error) {
 		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.peerPort(),
 	}
 	config.Primary, config.OtherRegions = c.PrimaryRegion, n.wan
-	config.BootstrapExpect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
+	config.BootstrapExpect = c.BootstrapExpect
+	config.Store = n.store
+	config.Peers = n.peers
+	config.Logger = n.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
 		Remembered: n.savedAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
@@ -249,15 +268,18 @@ func (n *Node) openCluster() (err error) {
 	config.SettledEpoch = func() int64 { return n.keeper.SettledEpoch() }
 	config.LaggingNodes = func() []ring.NodeID { return n.keeper.Lagging() }
 	config.Boottime, config.Build = n.env.boottime, n.env.build
+
 	if n.dir != "" {
 		config.OnDeparted = n.markDeparted
 		config.OnAddresses = func(list []string) { n.saveAddresses(gossipFile, list) }
 		config.AppliedStore = persist.NewSmallFile(n.dir, appliedFile)
 	}
+
 	tune(&config)
 	if n.cluster, err = cluster.New(config); err != nil {
 		return err
 	}
+
 	n.closeOnRelease(n.cluster)
 	n.wan.SetOwnEntryNodes(n.cluster.EntryNodes)
 	return nil
@@ -266,23 +288,32 @@ func (n *Node) openCluster() (err error) {
 // openPartitions makes the keeper, which holds partitions, and the limiter, which decides checks of their counters.
 func (n *Node) openPartitions() (err error) {
 	config := partitions.DefaultConfig()
-	config.Self, config.Boot, config.Table, config.Now = n.id, n.boot, n.table, n.clock.Now
-	config.Calls, config.Authority, config.Logger = n.peers, n.cluster.Authority, n.log
+	config.Self = n.id
+	config.Boot = n.boot
+	config.Table = n.table
+	config.Now = n.clock.Now
+	config.Calls = n.peers
+	config.Authority = n.cluster.Authority
+	config.Logger = n.log
+
 	if n.dir != "" {
 		if n.checkpoints {
 			config.Save = n.checkpoint
 		}
 	}
+
 	if n.keeper, err = partitions.Open(config); err != nil {
 		return err
 	}
+
 	n.closeOnRelease(n.keeper)
 	if n.meter != nil {
 		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
 		n.closeOnRelease(n.usage) // after the limiter, which counts until its end
 	}
+
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
-		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
+		Self: n.id, Boot: n.boot, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / countersPerLease,
 		Level: func() int { return int(n.cluster.Last().Level) },
@@ -290,14 +321,17 @@ func (n *Node) openPartitions() (err error) {
 	if err != nil {
 		return err
 	}
+
 	n.closeOnRelease(n.limiter)
 	n.limiter.FollowLoads(n.loads.Steps, n.loads.Left)
 	n.limiter.UseVitals((&vitals{dir: n.dir, maxMemory: n.config.MemoryLimit}).read)
 	n.recent.ruleStats = n.limiter.Stats
 	n.recent.passSecond = n.limiter.PassSecond
+
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
 	}
+
 	n.closeOnRelease(n.cluster) // before the parts that it notifies of commits; a second Close does nothing
 	return nil
 }
@@ -336,11 +370,14 @@ func (n *Node) listen() (err error) {
 		shared.Checkpoints = n.files[0].Status
 		sources = append(sources, n.files[0].Metrics)
 	}
+
 	if n.doors, err = api.Open(shared); err != nil {
 		return err
 	}
+
 	n.onRelease(n.closeListeners)
 	n.doors.Explain("loading counters")
+
 	if c.DataAddr != "" {
 		if n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer}); err != nil {
 			return err
@@ -349,6 +386,7 @@ func (n *Node) listen() (err error) {
 		sources = append(sources, n.data.Metrics)
 		n.doorLatencies = append(n.doorLatencies, doorLatency{"data", n.data.Latency})
 	}
+
 	if c.GRPCAddr != "" {
 		if n.grpc, err = n.openGRPC(c.GRPCAddr); err != nil {
 			return err
@@ -356,6 +394,7 @@ func (n *Node) listen() (err error) {
 		sources = append(sources, n.grpc.Metrics)
 		n.doorLatencies = append(n.doorLatencies, doorLatency{"envoy", n.grpc.Latency})
 	}
+
 	if c.RedisAddr != "" {
 		if n.redis, err = resp.Open(n.doors, resp.Config{Addr: c.RedisAddr}); err != nil {
 			return err
@@ -363,9 +402,11 @@ func (n *Node) listen() (err error) {
 		sources = append(sources, n.redis.Metrics)
 		n.doorLatencies = append(n.doorLatencies, doorLatency{"redis", n.redis.Latency})
 	}
+
 	if c.AdminAddr == "" {
 		return nil
 	}
+
 	config := admin.Config{
 		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter, Rules: self, Entries: n.cluster, Cluster: self, Membership: self, Levels: n.cluster,
 		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.history.Report, Events: n.history.Events, CatchUp: n.cluster.CatchUp,
@@ -374,9 +415,11 @@ func (n *Node) listen() (err error) {
 	config.Decide = desk.Answer
 	sources = append(sources, desk.Metrics)
 	n.doorLatencies = append(n.doorLatencies, doorLatency{"admin", desk.Latency})
+
 	if n.usage != nil {
 		config.Months, sources = n.usage, append(sources, n.meter.Metrics, n.usage.Metrics)
 	}
+
 	config.Metrics = sources
 	n.admin, err = admin.Open(n.doors, config)
 	return err
@@ -397,6 +440,7 @@ func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
 func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
+
 	n.closed.Store(true)
 	n.doors.Drain()
 	var err, grpcErr, redisErr error
@@ -410,15 +454,18 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	if n.data != nil {
 		err = n.data.Close(ctx)
 	}
+
 	others.Wait()
 	err = errors.Join(err, grpcErr, redisErr)
 	if n.admin != nil {
 		err = errors.Join(err, n.admin.Close(ctx))
 	}
+
 	n.doors.Close()
 	if errors.Is(err, context.DeadlineExceeded) {
 		n.log.Info("requests that did not finish in time were cut off")
 		return nil
 	}
+
 	return err
 }

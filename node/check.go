@@ -65,6 +65,7 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	if err == nil && q.Wait && o.Allowed {
 		err = sleep(ctx, o.Delay)
 	}
+
 	reserved := client.Reservation{Decision: o.Decision, ID: o.id}
 	if slot, some := n.limiter.SlotOf(o.id); o.id != "" && some {
 		var failed error
@@ -74,6 +75,7 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 		}
 		n.slots.Reserve(o.id, reserved.Slot)
 	}
+
 	return reserved, err
 }
 
@@ -86,19 +88,23 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 	if err := n.ensureOpen(ctx); err != nil {
 		return client.Settlement{}, err
 	}
+
 	n.slots.Settle(id)
 	list, err := appendUnitCosts(nil, costs)
 	if err != nil {
 		return client.Settlement{}, err
 	}
+
 	out, err := n.limiter.Settle(id, list)
 	if err != nil {
 		return client.Settlement{}, n.toClientError(err)
 	}
+
 	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(out.Costs)), Remaining: max(0, out.Remaining), Expired: out.Expired}
 	for _, c := range out.Costs {
 		s.Costs[c.Unit] = c.Cost
 	}
+
 	return s, nil
 }
 
@@ -118,6 +124,7 @@ func (n *Node) AdjustCosts(ctx context.Context, q client.Request, costs map[stri
 	if len(costs) == 0 || len(costs) > limiter.MaxCosts {
 		return client.Usage{}, fmt.Errorf("%w: costs has %d units; it must have 1 to %d", client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
+
 	list := make([]limiter.UnitCost, 0, len(costs))
 	for unit, cost := range costs {
 		if cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount {
@@ -128,6 +135,7 @@ func (n *Node) AdjustCosts(ctx context.Context, q client.Request, costs map[stri
 		}
 		list = append(list, limiter.UnitCost{Unit: unit, Cost: cost})
 	}
+
 	return n.withSubject(ctx, &q, list, (*limiter.Limiter).Adjust)
 }
 
@@ -188,6 +196,7 @@ func toUsage(u *limiter.Usage, inline bool) client.Usage {
 	if u.Blocked > 0 {
 		out.BlockedUntil = time.Unix(0, u.At.Wall).Add(ceilMillis(u.Blocked))
 	}
+
 	for _, l := range u.Limits {
 		shown := l.Limit.ShownAt(u.At)
 		out.Limits = append(out.Limits, client.LimitUsage{
@@ -196,15 +205,18 @@ func toUsage(u *limiter.Usage, inline bool) client.Usage {
 			ResetAfter: ceilMillis(l.ResetAfter), MoreAfter: ceilMillis(l.MoreAfter), Applied: l.Applied,
 		})
 	}
+
 	for _, c := range u.Applied() {
 		if out.Applied == nil {
 			out.Applied = map[string]int64{}
 		}
 		out.Applied[c.Unit] = c.Cost
 	}
+
 	for _, l := range u.Unlimited {
 		out.Limits = append(out.Limits, client.LimitUsage{Name: l.Name, Unit: l.Unit, Unlimited: true})
 	}
+
 	return out
 }
 
@@ -322,6 +334,7 @@ func (i *inquiry) read(q *client.Request) (err error) {
 	if err := q.Validate(); err != nil {
 		return err
 	}
+
 	i.key, i.attributes = i.key[:0], i.attributes[:0]
 	if q.Limits != nil || q.Subjects != nil {
 		return i.readSubjects(q)
@@ -329,21 +342,26 @@ func (i *inquiry) read(q *client.Request) (err error) {
 	if err := checkKey(q.Key); err != nil {
 		return err
 	}
+
 	for _, v := range q.Key {
 		i.key = append(i.key, client.Fit(v))
 	}
+
 	if n := len(q.Attributes); n > rules.MaxAttributes {
 		return fmt.Errorf("%w: Attributes has %d attributes; it must not have more than %d", client.ErrRequest, n, rules.MaxAttributes)
 	}
+
 	for name, value := range q.Attributes {
 		if len(name) > rules.MaxValueBytes {
 			return fmt.Errorf("%w: Attributes: a name has %d bytes; it must not have more than %d", client.ErrRequest, len(name), rules.MaxValueBytes)
 		}
 		i.attributes = append(i.attributes, rules.Attribute{Name: name, Value: client.Fit(value)})
 	}
+
 	if i.costs, err = appendAllCosts(i.costs[:0], q.Cost, q.Costs); err != nil {
 		return err
 	}
+
 	i.Query = limiter.Query{
 		Rule: q.Rule, Key: i.key, ByKey: q.Attributes == nil, Attributes: i.attributes, Costs: i.costs, Mode: modeOf(q.Mode),
 	}
@@ -353,17 +371,20 @@ func (i *inquiry) read(q *client.Request) (err error) {
 // readSubjects reads a valid request whose subjects bring their limits.
 func (i *inquiry) readSubjects(q *client.Request) error {
 	i.subjects = i.subjects[:0]
+
 	if q.Subjects == nil {
 		one := client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact, Shadow: q.Shadow, Mode: q.Mode, Cost: q.Cost, Costs: q.Costs}
 		if err := i.addSubject(&one); err != nil {
 			return err
 		}
 	}
+
 	for j := range q.Subjects {
 		if err := i.addSubject(&q.Subjects[j]); err != nil {
 			return err
 		}
 	}
+
 	i.Query = limiter.Query{ByKey: true, Subjects: i.subjects}
 	return nil
 }
@@ -381,6 +402,7 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 	if err := checkKey(s.Key); err != nil {
 		return err
 	}
+
 	n := len(i.subjects)
 	i.subjects = slices.Grow(i.subjects, 1)[:n+1]
 	one := &i.subjects[n]
@@ -389,6 +411,7 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 	for _, v := range s.Key {
 		one.Key = append(one.Key, client.Fit(v))
 	}
+
 	for j := range s.Limits {
 		l := &s.Limits[j]
 		from := ""
@@ -399,6 +422,7 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit, Name: l.Name, TZ: l.TZ, From: from, TTL: l.TTL,
 		})
 	}
+
 	one.Costs, err = appendAllCosts(one.Costs[:0], s.Cost, s.Costs)
 	return err
 }
@@ -451,6 +475,7 @@ func appendUnitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter
 	if len(costs) > limiter.MaxCosts {
 		return nil, fmt.Errorf("%w: Costs has %d units; it must not have more than %d", client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
+
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		if costs[unit] < 0 {
 			return nil, fmt.Errorf("%w: Costs[%.80q] is %d; it must not be negative", client.ErrRequest, unit, costs[unit])
@@ -460,6 +485,7 @@ func appendUnitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter
 		}
 		list = append(list, limiter.UnitCost{Unit: unit, Cost: min(costs[unit], algorithms.MaxAmount)})
 	}
+
 	return list, nil
 }
 
@@ -491,6 +517,7 @@ func (n *Node) decisionOnError(q *client.Request, err error) client.Decision {
 	default:
 		d.Reason = "Nothing passes while the rate limiter does not answer."
 	}
+
 	return d
 }
 
@@ -510,23 +537,28 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 	} else if rule := a.UnlimitedRule(); rule != nil {
 		d.Rule, d.Unlimited = rule.Name, true
 	}
+
 	if !a.Allowed {
 		d.Reason, d.Refusal = string(a.AppendReason(nil)), toRefusal(a)
+
 		switch t := a.TightestLimit(); {
 		case a.Denied():
 			d.Code = string(api.Denied)
 		case !a.Counted:
 			d.Code = string(t.Cause())
 		}
+
 		for i := range a.Limits {
 			if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
 				d.Violated = append(d.Violated, l.Limit.Name)
 			}
 		}
 	}
+
 	if !q.Detail && !q.Headers {
 		return d
 	}
+
 	d.Limits = make([]client.LimitDecision, len(a.Limits))
 	for i := range a.Limits {
 		l := &a.Limits[i]
@@ -537,17 +569,20 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 			MoreAfter: ceilMillis(l.MoreAfter), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
 		}
 	}
+
 	for _, h := range a.Unlimited() {
 		for _, l := range h.Limits {
 			d.Limits = append(d.Limits, client.LimitDecision{Rule: h.Rule.Name, Name: l.Name, Unit: l.Unit, Unlimited: true, Allowed: true, Shadow: h.Rule.Shadow})
 		}
 	}
+
 	if q.Headers {
 		d.MakeHeaders(a.Set.Headers.IETF, a.Set.Headers.XRateLimit, a.Set.Headers.ResetDelta)
 	}
 	if !q.Detail {
 		d.Limits = nil
 	}
+
 	return d
 }
 

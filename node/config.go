@@ -219,6 +219,7 @@ func (c Config) complete() (*settings, error) {
 	if c.FieldName == nil {
 		c.FieldName = func(field string) string { return field }
 	}
+
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.Name = cmp.Or(c.Name, DefaultName())
 	c.MaxCounters = cmp.Or(c.MaxCounters, defaultCounters)
@@ -226,24 +227,29 @@ func (c Config) complete() (*settings, error) {
 	c.UsageSubjects = cmp.Or(c.UsageSubjects, defaultUsageSubjects)
 	c.Region = cmp.Or(c.Region, defaultRegion)
 	c.PrimaryRegion = cmp.Or(c.PrimaryRegion, c.Region)
+
 	if c.FreeMemory == nil {
 		c.FreeMemory = func() {}
 	}
+
 	s := &settings{Config: c}
 	m := &mistakes{name: c.FieldName}
 	s.checkNode(m)
 	s.checkPlanes(m)
 	s.checkCluster(m)
 	s.checkSecrets(m)
+
 	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // also not NaN
 		m.add("TraceRatio", "%v is not in 0…1", c.TraceRatio)
 		s.TraceRatio = 0 // so that tracing does not report it, too
 	}
+
 	if c.OTLPEndpoint != "" {
 		if err := s.tracing().Validate(); err != nil {
 			m.add("OTLPEndpoint", "%w", err)
 		}
 	}
+
 	return s, errors.Join(m.list...)
 }
 
@@ -259,6 +265,7 @@ func (s *settings) checkNode(m *mistakes) {
 	if len(s.Name) > maxName || !isPrintable(s.Name) {
 		m.add("Name", "%.140q is not 1 to %d bytes of printable text", s.Name, maxName)
 	}
+
 	if s.DataDir != "" {
 		dir, err := filepath.Abs(s.DataDir)
 		if err != nil {
@@ -266,6 +273,7 @@ func (s *settings) checkNode(m *mistakes) {
 		}
 		s.DataDir = dir
 	}
+
 	if s.initialRules, s.initialRulesAuthor = rules.Starter(), "starter rules"; len(s.Rules) > 0 {
 		s.initialRulesAuthor = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
 		doc, err := rules.Parse(s.Rules)
@@ -274,18 +282,22 @@ func (s *settings) checkNode(m *mistakes) {
 		}
 		s.initialRules = doc
 	}
+
 	m.checkRange("MaxCounters", s.MaxCounters, 1, MaxCounters)
 	m.checkRange("MaxConnections", int64(s.MaxConnections), 0, maxConnections)
 	m.checkRange("MaxMatched", int64(s.MaxMatched), 0, math.MaxInt32)
 	m.checkRange("MemoryLimit", s.MemoryLimit, 0, math.MaxInt64)
 	m.checkRange("ReservationBytes", s.ReservationBytes, minReservations, maxReservations)
+
 	if s.OnError != client.Open && s.OnError != client.Closed {
 		m.add("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
 	}
+
 	m.checkRange("UsageMonths", int64(s.UsageMonths), 0, maxUsageMonths)
 	if s.UsageMonths > 0 && s.DataDir == "" {
 		m.add("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
 	}
+
 	m.checkRange("UsageSubjects", int64(s.UsageSubjects), 1, maxUsageSubjects)
 }
 
@@ -296,17 +308,21 @@ func (s *settings) checkPlanes(m *mistakes) {
 			m.add(plane.field, "%q is not host:port", plane.addr)
 		}
 	}
+
 	if (s.CertFile == "") != (s.KeyFile == "") {
 		m.add("CertFile", "set it together with %s, or neither", m.name("KeyFile"))
 	}
+
 	for _, one := range []struct{ field, token string }{{"APIToken", s.APIToken}, {"AdminToken", s.AdminToken}} {
 		if len(one.token) > maxToken || strings.ContainsFunc(one.token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			m.add(one.field, "a token is at most %d visible ASCII characters without spaces", maxToken)
 		}
 	}
+
 	if err := api.CheckTokens(&api.Config{TokensFile: s.TokensFile, APIToken: s.APIToken, AdminToken: s.AdminToken}); err != nil {
 		m.add("TokensFile", "%w", err)
 	}
+
 	for _, name := range s.AdminHosts {
 		if name == "" || len(name) > maxHost || strings.ContainsAny(name, " /:[]@") || !isPrintable(name) {
 			m.add("AdminHosts", "%.80q is not a name of 1 to %d bytes, without scheme and port", name, maxHost)
@@ -319,16 +335,20 @@ func (s *settings) checkCluster(m *mistakes) {
 	m.checkRange("GossipPort", int64(s.GossipPort), 0, 65535)
 	m.checkRange("PeerPort", int64(s.PeerPort), 0, 65535)
 	m.checkRange("WANPort", int64(s.WANPort), 0, 65535)
+
 	for _, one := range []struct{ field, name string }{{"Region", s.Region}, {"PrimaryRegion", s.PrimaryRegion}, {"Zone", s.Zone}} {
 		if len(one.name) > maxRegion || !isPrintable(one.name) {
 			m.add(one.field, "%.80q is not a name of at most %d bytes", one.name, maxRegion)
 		}
 	}
+
 	checkSeeds(m, "Join", s.Join)
 	checkSeeds(m, "WANJoin", s.WANJoin)
+
 	if s.BootstrapExpect == 0 && len(s.Join) == 0 {
 		s.BootstrapExpect = 1
 	}
+
 	m.checkRange("BootstrapExpect", int64(s.BootstrapExpect), 0, maxExpect)
 	clusterField := "" // the first field that implies other nodes
 	switch {
@@ -339,22 +359,28 @@ func (s *settings) checkCluster(m *mistakes) {
 	case s.BootstrapExpect > 1:
 		clusterField = "BootstrapExpect"
 	}
+
 	if s.ClusterBind == "" {
 		if clusterField != "" {
 			m.add(clusterField, "it needs open ports between nodes: set %s", m.name("ClusterBind"))
 		}
-		s.Advertise, s.GossipPort, s.WANPort = aloneIP, alonePort, alonePort
+		s.Advertise = aloneIP
+		s.GossipPort = alonePort
+		s.WANPort = alonePort
 		return
 	}
+
 	bind, err := netip.ParseAddr(s.ClusterBind)
 	if err != nil {
 		m.add("ClusterBind", "%q is not an IP address", s.ClusterBind)
 		return
 	}
+
 	s.Advertise = cmp.Or(s.Advertise, defaultAdvertise(bind))
 	if ip, err := netip.ParseAddr(s.Advertise); err != nil || ip.IsUnspecified() {
 		m.add("Advertise", "%q is not an IP address that other nodes can reach", s.Advertise)
 	}
+
 	if bind.IsLoopback() {
 		checkReach(m, "Join", s.Join, s.ClusterBind)
 		checkReach(m, "WANJoin", s.WANJoin, s.ClusterBind)
@@ -386,9 +412,11 @@ func checkSeed(seed string) error {
 			return fmt.Errorf("%q has the port %q, which is not in 1…65535", seed, port)
 		}
 	}
+
 	if host == "" || strings.ContainsAny(host, " /") {
 		return fmt.Errorf("%q has no valid host", seed)
 	}
+
 	return nil
 }
 
@@ -401,10 +429,12 @@ func checkReach(m *mistakes, field string, seeds []string, bind string) {
 				host = h
 			}
 		}
+
 		ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
 		if err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost") {
 			continue
 		}
+
 		m.add(field, "%s can't be reached from %s, which is loopback: set %s to an address that other machines reach, and %s",
 			seed, bind, m.name("ClusterBind"), protectionAdvice(m))
 	}
@@ -416,15 +446,18 @@ func defaultAdvertise(bind netip.Addr) string {
 	if !bind.IsUnspecified() {
 		return bind.String()
 	}
+
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
 		return "127.0.0.1"
 	}
+
 	for _, a := range addresses {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() && p.Addr().Is4() {
 			return p.Addr().String()
 		}
 	}
+
 	return "127.0.0.1"
 }
 

@@ -38,14 +38,21 @@ func (n *Node) openFiles() error {
 		n.loops.Wait()
 		return nil
 	})
+
 	if !n.checkpoints {
 		return nil
 	}
+
 	config := persist.DefaultCounterFileConfig()
-	config.Dir, config.Source, config.Now, config.Logger = n.dir, n.table, n.clock.Now, n.log
+	config.Dir = n.dir
+	config.Source = n.table
+	config.Now = n.clock.Now
+	config.Logger = n.log
+
 	if err := n.openFile(config, "counters"); err != nil {
 		return err
 	}
+
 	config.File, config.Source = persist.FallbackFile, n.fallback
 	return n.openFile(config, "fallback counters")
 }
@@ -65,6 +72,7 @@ func (n *Node) load() error {
 		if err != nil {
 			return fmt.Errorf("load the %s: %w", f.what, err)
 		}
+
 		if found.DamagedFrames > 0 || found.NoRoom > 0 {
 			n.log.Warn("some "+f.what+" can't be restored and start afresh", "restored", found.Restored, "damaged_frames", found.DamagedFrames,
 				"no_room", found.NoRoom)
@@ -75,18 +83,22 @@ func (n *Node) load() error {
 			}
 			n.log.Log(n.ctx, level, f.what+" loaded", "restored", found.Restored, "expired", found.Expired, "took", found.Duration)
 		}
+
 		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Created && n.isOld) {
 			n.markSlotsLost()
 		}
+
 		if err := f.Start(); err != nil {
 			return err
 		}
 	}
+
 	n.loops.Go(n.sweep)
 	if n.checkpoints {
 		n.restoreDebts()
 		n.loops.Go(n.followDebts)
 	}
+
 	return nil
 }
 

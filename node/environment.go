@@ -43,6 +43,7 @@ func (e environment) complete(c *settings) environment {
 	if e.listen != nil {
 		return e
 	}
+
 	e = environment{
 		storage: openStore, boottime: authority.NewClock().Boottime, recorder: recorder(), cpu: loads.NewCPU().Load, build: ThisBuild(),
 	}
@@ -50,6 +51,7 @@ func (e environment) complete(c *settings) environment {
 		e.useNoNetwork()
 		return e
 	}
+
 	e.listen = func() (net.Listener, error) {
 		l, err := net.Listen("tcp", net.JoinHostPort(c.ClusterBind, strconv.Itoa(c.PeerPort)))
 		if err != nil && c.AnyPort {

@@ -63,6 +63,7 @@ func (n *Node) readCounts() *history.Reading {
 	for _, d := range n.doorLatencies {
 		r.Doors = append(r.Doors, history.Door{Name: d.name, Latency: d.read()})
 	}
+
 	stats := n.limiter.Stats()
 	for i := range stats {
 		s := &stats[i]
@@ -73,6 +74,7 @@ func (n *Node) readCounts() *history.Reading {
 		r.Total.ShadowRefused += one.ShadowRefused
 		r.Rules = append(r.Rules, one)
 	}
+
 	return r
 }
 

@@ -111,6 +111,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	n, err := build(c)
 	for _, step := range []func() error{n.listen, n.load, n.start} {
 		if err == nil {
@@ -120,11 +121,13 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 			err = step()
 		}
 	}
+
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
 		return nil, errors.Join(err, n.release(ctx))
 	}
+
 	return n, nil
 }
 
@@ -134,19 +137,25 @@ func (n *Node) start() error {
 	if err := n.cluster.Start(); err != nil {
 		return err
 	}
+
 	if file := n.protection.file; file != nil {
 		n.loops.Go(func() { file.Follow(n.ctx, n.peers.Renew) })
 	}
+
 	n.loops.Go(func() { n.recent.follow(n.ctx.Done()) })
 	n.loops.Go(func() { n.history.Follow(n.ctx.Done()) })
+
 	if refusals := n.refusals(); refusals != nil {
 		n.loops.Go(func() { n.followRefusals(refusals) })
 	}
+
 	n.loops.Go(n.followLoads)
 	n.loops.Go(n.followClock)
+
 	if n.usage != nil {
 		n.usage.Start()
 	}
+
 	n.loops.Go(n.awaitReady)
 	return nil
 }
@@ -179,7 +188,9 @@ func (n *Node) announceReady() {
 	if a := n.RedisAddr(); a != nil {
 		attributes = append(attributes, "redis", a.String())
 	}
+
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
+
 	if n.grpcConfigured != "" {
 		level := slog.LevelWarn
 		if n.config.AnyPort {
@@ -188,6 +199,7 @@ func (n *Node) announceReady() {
 		n.log.Log(context.Background(), level, "the port for Envoy is in use; took a free one (--grpc-port sets another, or 0 for none)",
 			"wanted", n.grpcConfigured, "taken", n.GRPCAddr())
 	}
+
 	if n.config.Ready != nil {
 		n.config.Ready(n)
 	}
@@ -259,21 +271,26 @@ func (n *Node) Close() error {
 func (n *Node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
+
 	n.doors.Drain()
 	grace := time.After(api.DrainGrace)
 	n.handOver(ctx)
+
 	if err := n.saveAhead(ctx); err != nil {
 		// Only the last checkpoint, in release, matters. It reports its own failure.
 		n.log.Warn("counters can't be saved yet", "error", err)
 	}
+
 	if n.data != nil || n.grpc != nil || n.redis != nil || n.admin != nil {
 		<-grace
 	}
+
 	n.slots.Close()
 	err := n.release(ctx)
 	if err == nil {
 		n.log.Info("stopped")
 	}
+
 	return err
 }
 

@@ -29,6 +29,7 @@ func (s *settings) checkSecrets(m *mistakes) {
 	if hasKey != certificates {
 		m.add("GossipKey", "%s and %s protect different ports; set both, or %s instead", key, m.name("TLSCert"), file)
 	}
+
 	switch {
 	case s.ClusterSecretFile == "":
 	case hasKey || certificates:
@@ -38,6 +39,7 @@ func (s *settings) checkSecrets(m *mistakes) {
 			m.add("ClusterSecretFile", "%w", err)
 		}
 	}
+
 	if s.InsecureCluster && (s.ClusterSecretFile != "" || hasKey || certificates) {
 		m.add("InsecureCluster", "it contradicts the secret that is set; leave out one of them")
 	}
@@ -69,5 +71,6 @@ func (n *Node) protect() (p protection, err error) {
 			return p, fmt.Errorf("%s: %w", c.FieldName("GossipKey"), err)
 		}
 	}
+
 	return p, nil
 }

@@ -65,15 +65,18 @@ func (n *Node) awaitRules() bool {
 		if err != nil {
 			n.doors.Explain(err.Error())
 		}
+
 		return err
 	})
 	if !there {
 		return false
 	}
+
 	if c := n.config; len(c.Rules) > 0 && n.initialRulesWriter() != c.initialRulesAuthor {
 		n.log.Warn(c.FieldName("Rules")+" is ignored: the cluster already has rules; rlnode apply changes them", "file", c.RulesFrom,
 			"rules_version", n.limiter.Rules().Version)
 	}
+
 	n.acceptChecks()
 	return true
 }

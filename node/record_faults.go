@@ -70,8 +70,11 @@ func tune(config *cluster.Config) {
 	if level := number("RLNODE_LEVEL"); level > 0 {
 		config.Build.Level = cluster.Level(level)
 	}
+
 	if n := number("RLNODE_SNAPSHOTS"); n > 0 {
-		config.SnapshotEntries, config.TrailingEntries, config.Timings.Snapshot = n, 1, time.Second
+		config.SnapshotEntries = n
+		config.TrailingEntries = 1
+		config.Timings.Snapshot = time.Second
 	}
 }
 
@@ -80,15 +83,19 @@ func openRecord(path string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close()
+
 	size := recordSize * (recordLimit + 1)
 	if err := f.Truncate(int64(size)); err != nil {
 		return nil, err
 	}
+
 	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", path, err)
 	}
+
 	return &record{file: b, count: (*atomic.Uint64)(unsafe.Pointer(&b[0]))}, nil
 }
 
@@ -108,6 +115,10 @@ func (r *record) Decided(by limiter.DecidedBy, partition int, lineage uint64, be
 		return
 	}
 	d := (*decision)(unsafe.Pointer(&r.file[int(n)*recordSize]))
-	d.began, d.ended, d.lineage, d.partition, d.by = began, ended, lineage, uint32(partition), uint8(by)
+	d.began = began
+	d.ended = ended
+	d.lineage = lineage
+	d.partition = uint32(partition)
+	d.by = uint8(by)
 	d.complete = 1
 }

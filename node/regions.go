@@ -48,11 +48,13 @@ func (n *Node) regions(view cluster.View) []admin.Region {
 	}
 	self := get(own)
 	self.Reachable = true
+
 	for _, one := range view.Members {
 		if one.State == gossip.Alive {
 			self.Members++
 		}
 	}
+
 	for _, far := range n.wan.Regions() {
 		r := get(far.Name)
 		r.Primary = r.Primary || far.Primary
@@ -60,13 +62,16 @@ func (n *Node) regions(view cluster.View) []admin.Region {
 		r.Members = far.Members
 		r.Address, _, _ = net.SplitHostPort(far.Address) // empty if there is none
 	}
+
 	for _, name := range agreed.Names {
 		get(name).Committed = true
 	}
+
 	list := make([]admin.Region, 0, len(by))
 	for _, r := range by {
 		list = append(list, *r)
 	}
+
 	slices.SortFunc(list, func(a, b admin.Region) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }

@@ -39,12 +39,14 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	case last && !force:
 		return true, api.ErrOnlyMember
 	}
+
 	if err := n.cluster.LeaveRing(ctx); err != nil {
 		return last, err
 	}
 	if err := n.leaveCluster(ctx, by); err != nil {
 		return last, err
 	}
+
 	n.leftByRequest.Store(true)
 	return last, nil
 }
@@ -82,11 +84,13 @@ func (a adminView) View() admin.ClusterView {
 	if v.Connected {
 		view.View = "connected"
 	}
+
 	offsets := n.clockOffsets()
 	for _, one := range v.Members {
 		reachable := one.ID == n.id || n.peers.Reachable(one.ID)
 		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: relayName(n.peers, one.ID, v.Members), ClockOffset: offsetMillis(offsets, one.ID)})
 	}
+
 	return view
 }
 

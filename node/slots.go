@@ -30,10 +30,12 @@ func (n *Node) acquire(ctx context.Context, q *client.Request, ttl time.Duration
 		s.Err = err
 		return s, nil
 	}
+
 	s, err := client.NewSlot(ctx, n, d, slot.ID, sent.Add(slot.Expires))
 	if err != nil {
 		return nil, client.NewRefused(client.Decision{DecidedBy: client.ByError}, err)
 	}
+
 	return s, nil
 }
 

@@ -22,11 +22,13 @@ func (n *Node) sweep() {
 	var clocks clockWatch
 	for range tick.Every(n.ctx.Done(), sweepInterval) {
 		n.watchClocks(&clocks, sweepInterval)
+
 		for _, table := range []*counters.Table{n.table, n.fallback} {
 			before := table.Stats().LogEntries
 			table.Sweep(n.clock.Now(), sweepFraction)
 			dropped += max(0, before-table.Stats().LogEntries)
 		}
+
 		if dropped > freeMemoryAfter {
 			n.config.FreeMemory()
 			dropped = 0

@@ -15,6 +15,7 @@ func (n *Node) openMeter() (err error) {
 	if c.UsageMonths == 0 {
 		return nil
 	}
+
 	n.meter, err = usage.Open(usage.Config{
 		Dir: n.dir, Self: n.id, Name: c.Name,
 		Now: func() int64 { return n.clock.Now().Wall }, Months: c.UsageMonths, Rows: c.UsageSubjects, Logger: n.log,
@@ -22,6 +23,7 @@ func (n *Node) openMeter() (err error) {
 	if err != nil {
 		return err
 	}
+
 	n.closeOnRelease(n.meter)
 	return nil
 }

@@ -21,16 +21,19 @@ func Version() string {
 	if release != "" {
 		return release
 	}
+
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "(devel)"
 	}
+
 	version := info.Main.Version
 	for _, dependency := range info.Deps { // of a program that embeds a node
 		if dependency.Path == module {
 			version = dependency.Version
 		}
 	}
+
 	return cmp.Or(version, "(devel)")
 }
 

@@ -33,13 +33,16 @@ func (v *vitals) read() limiter.Vitals {
 	if v.dir == "" {
 		return out
 	}
+
 	v.mu.Lock()
 	defer v.mu.Unlock()
+
 	if v.at.IsZero() || time.Since(v.at) > vitalsAge {
 		v.at = time.Now()
 		v.disk = sizeOf(v.dir)
 		v.free, _ = persist.FreeSpace(v.dir)
 	}
+
 	out.Disk = v.disk
 	out.DiskFree = v.free
 	return out

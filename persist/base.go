@@ -49,7 +49,12 @@ func (b *base) add(bytes, n int64) {
 // beginBase begins a new base.
 func (cf *CounterFile) beginBase() {
 	b := &cf.base
-	b.firstFrame, b.nextPart, b.allMarked, b.marked, b.copied, b.written = cf.lastFrame+1, 0, false, 0, 0, 0
+	b.firstFrame = cf.lastFrame + 1
+	b.nextPart = 0
+	b.allMarked = false
+	b.marked = 0
+	b.copied = 0
+	b.written = 0
 	b.drops = cf.config.Source.Drops()
 }
 

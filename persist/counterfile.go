@@ -89,6 +89,7 @@ func (c *CounterFileConfig) Validate() error {
 	case c.CompactAbove < 0:
 		return fmt.Errorf("persist: CompactAbove is %d, below 0", c.CompactAbove)
 	}
+
 	return nil
 }
 
@@ -258,6 +259,7 @@ func (cf *CounterFile) inspect() error {
 			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8): // frames-2, or an expiry time in an even older one
 				return errOlderFormat
 			}
+
 			return pageError("unknown bucket %x", name)
 		})
 	})
@@ -309,7 +311,9 @@ func (cf *CounterFile) setAside(cause error) error {
 		cf.file.abandon()
 	}
 
-	cf.file, cf.lastFrame, cf.base = nil, 0, base{}
+	cf.file = nil
+	cf.lastFrame = 0
+	cf.base = base{}
 
 	aside, err := setAside(cf.path, why, time.Now(), cf.config.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

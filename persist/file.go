@@ -33,7 +33,9 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 
 	f := &file{path: path}
 	// Opening rebuilds the free list by walking the file; writing the list in every transaction would cost more.
-	opts.Timeout, opts.FreelistType, opts.NoFreelistSync = lockTimeout, bolt.FreelistMapType, true
+	opts.Timeout = lockTimeout
+	opts.FreelistType = bolt.FreelistMapType
+	opts.NoFreelistSync = true
 	opts.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		handle, err := os.OpenFile(name, flag, mode)
 		f.handle = handle

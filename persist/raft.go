@@ -64,6 +64,7 @@ func (c *RaftConfig) Validate() error {
 	case c.MaxSize < 0:
 		return fmt.Errorf("persist: MaxSize is %d, below 0", c.MaxSize)
 	}
+
 	return nil
 }
 

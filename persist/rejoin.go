@@ -84,6 +84,7 @@ func moveAside(dir, aside string) error {
 	if err := os.Mkdir(aside, 0o700); err != nil {
 		return err
 	}
+
 	for _, pattern := range replacedOnRejoin {
 		found, err := filepath.Glob(filepath.Join(globEscape(dir), pattern))
 		if err != nil {
@@ -95,6 +96,7 @@ func moveAside(dir, aside string) error {
 			}
 		}
 	}
+
 	return errors.Join(syncDir(aside), syncDir(dir))
 }
 
@@ -103,6 +105,7 @@ func replaceIdentity(file, old string) error {
 	if err := os.Link(file, old); err != nil {
 		return err
 	}
+
 	temp := file + ".new"
 	if err := os.WriteFile(temp, newIdentity(true), 0o600); err != nil {
 		return err
@@ -113,6 +116,7 @@ func replaceIdentity(file, old string) error {
 	if err := os.Rename(temp, file); err != nil {
 		return err
 	}
+
 	return syncDir(filepath.Dir(file))
 }
 

@@ -61,6 +61,7 @@ func (r *record) addRequest(request string) {
 	if !isToken(method) || method == "-" {
 		return
 	}
+
 	r.addAttribute("method", method)
 	target = strings.Trim(target, " ")
 	if i := strings.LastIndex(target, " HTTP/"); i >= 0 {
@@ -68,6 +69,7 @@ func (r *record) addRequest(request string) {
 	} else if strings.HasPrefix(target, "HTTP/") {
 		return
 	}
+
 	if endpoint := rules.RequestPath(target); endpoint != "" {
 		r.addAttribute("endpoint", endpoint)
 	}
@@ -82,11 +84,13 @@ func readableAddress(s string) bool {
 	if s == "" || len(s) > 255 {
 		return false
 	}
+
 	for i := range len(s) {
 		if c := s[i]; !isAlnum(c) && c != '-' && c != '.' && c != '_' {
 			return false
 		}
 	}
+
 	dot := strings.LastIndexByte(strings.TrimSuffix(s, "."), '.')
 	return s == "localhost" || dot > 0 && !allDigits(strings.TrimSuffix(s[dot+1:], "."))
 }
@@ -108,6 +112,7 @@ func findTime(s string) (t int64, before, after string, ok bool) {
 		}
 		at++
 	}
+
 	return 0, "", "", false
 }
 
@@ -118,11 +123,13 @@ func parseLogTime(s string) (int64, bool) {
 	if len(s) < len(logTime) {
 		return 0, false
 	}
+
 	const second = len("[02/Jan/2006:15:04:") // offset of the seconds
 	s, leap := s[:len(logTime)], time.Duration(0)
 	if s[second:second+2] == "60" {
 		s, leap = s[:second]+"59"+s[second+2:], time.Second
 	}
+
 	t, err := time.Parse(logTime, s)
 	switch {
 	case err != nil || t.Year() < 1900:
@@ -130,6 +137,7 @@ func parseLogTime(s string) (int64, bool) {
 	case t.Year() > 2261:
 		return maxTime + 1, true // out of range; UnixNano may not hold it
 	}
+
 	return t.Add(leap).UnixNano(), true
 }
 
@@ -182,6 +190,7 @@ func quotedField(s string) (field, rest string) {
 	if s == "" || s[0] != '"' {
 		return "", s
 	}
+
 	s = s[1:]
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
@@ -191,6 +200,7 @@ func quotedField(s string) (field, rest string) {
 			i++
 		}
 	}
+
 	return s, ""
 }
 
@@ -200,6 +210,7 @@ func unescape(s string) string {
 	if at < 0 {
 		return s
 	}
+
 	b := append(make([]byte, 0, len(s)), s[:at]...)
 	for s = s[at:]; s != ""; {
 		if len(s) > 1 && s[0] == '\\' && strings.IndexByte(`"\nrtx`, s[1]) >= 0 {
@@ -210,5 +221,6 @@ func unescape(s string) string {
 		}
 		b, s = append(b, s[0]), s[1:]
 	}
+
 	return string(b)
 }

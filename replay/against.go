@@ -55,10 +55,12 @@ func (r *rival) decide(now algorithms.Instant, q *limiter.Query, tried *limiter.
 	if err := r.limiter.CheckAt(now, q, &r.answer); err != nil {
 		return err
 	}
+
 	other := &r.answer
 	if !other.Allowed {
 		r.result.Refused++
 	}
+
 	switch {
 	case !tried.Allowed && other.Allowed:
 		r.result.Newly.Checks++
@@ -67,6 +69,7 @@ func (r *rival) decide(now algorithms.Instant, q *limiter.Query, tried *limiter.
 		r.result.NoLonger.Checks++
 		r.count(&r.gone, other, q)
 	}
+
 	return nil
 }
 
@@ -77,6 +80,7 @@ func (r *rival) count(d *differences, a *limiter.Answer, q *limiter.Query) {
 		rule := a.Limits[a.TightestIndex].Rule
 		s.Rule, s.Key = rule.Name, rule.SubjectOf(q.Attributes)
 	}
+
 	id := fmt.Sprintf("%q %q", s.Rule, s.Key)
 	i, known := d.index[id]
 	if !known {
@@ -84,14 +88,17 @@ func (r *rival) count(d *differences, a *limiter.Answer, q *limiter.Query) {
 			r.result.Unnamed++
 			return
 		}
+
 		r.room--
 		if d.index == nil {
 			d.index = map[string]int{}
 		}
+
 		i = len(d.list)
 		d.index[id] = i
 		d.list = append(d.list, s)
 	}
+
 	d.list[i].Refused++
 	d.list[i].Checks++
 }
@@ -113,6 +120,7 @@ func (r *rival) comparison(top int) *Comparison {
 // print writes the comparison in readable form.
 func (c *Comparison) print(b *strings.Builder, checks int64) {
 	fmt.Fprintf(b, "\nThe other rules refuse %s (%s)\n", withCommas(c.Refused), percent(c.Refused, checks))
+
 	for _, one := range []struct {
 		title string
 		d     *Decided
@@ -122,6 +130,7 @@ func (c *Comparison) print(b *strings.Builder, checks int64) {
 			fmt.Fprintf(b, "  %10s  %s: %s\n", withCommas(s.Refused), Printable(s.Rule), s.Key)
 		}
 	}
+
 	if c.Unnamed > 0 {
 		fmt.Fprintf(b, "\nToo many subjects: %s checks are not named.\n", withCommas(c.Unnamed))
 	}

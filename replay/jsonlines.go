@@ -20,6 +20,7 @@ func (r *record) parseJSON(line string) error {
 	if !utf8.ValidString(line) {
 		return errors.New("the line is not UTF-8")
 	}
+
 	seen := 0 // bit set, by index in fields
 	s := scanner{text: line}
 	err := s.readObject(func(name string) error {
@@ -30,7 +31,9 @@ func (r *record) parseJSON(line string) error {
 		case seen&(1<<i) != 0:
 			return fmt.Errorf("%.40q is given twice", name)
 		}
+
 		seen |= 1 << i
+
 		switch name {
 		case "time":
 			return r.scanTime(&s)
@@ -39,20 +42,24 @@ func (r *record) parseJSON(line string) error {
 		case "cost":
 			return r.scanCost(&s, rules.Requests)
 		}
+
 		return s.readObject(func(unit string) error { return r.scanCost(&s, strings.Clone(unit)) })
 	})
 	s.skipSpace()
+
 	switch {
 	case err != nil:
 		return err
 	case s.at < len(s.text):
 		return fmt.Errorf("unexpected text after the object, at byte %d", s.at+1)
 	}
+
 	for i, name := range fields[:required] {
 		if seen&(1<<i) == 0 {
 			return fmt.Errorf("%q is missing", name)
 		}
 	}
+
 	return nil
 }
 
@@ -75,10 +82,12 @@ func (r *record) scanTime(s *scanner) error {
 		}
 		return nil
 	}
+
 	text, err := s.readString()
 	if err != nil {
 		return fmt.Errorf(`"time": %w`, err)
 	}
+
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return fmt.Errorf(`"time": %.40q is not RFC 3339`, text)
@@ -87,6 +96,7 @@ func (r *record) scanTime(s *scanner) error {
 		r.time = maxTime + 1 // out of range; UnixNano may not hold it
 		return nil
 	}
+
 	r.time = t.UnixNano()
 	return nil
 }
@@ -97,18 +107,22 @@ func unixTime(number string) (int64, bool) {
 	if !allDigits(whole) || len(whole) > 14 || dotted && !allDigits(fraction) {
 		return 0, false
 	}
+
 	n, unit := int64(parseDigits(whole)), int64(time.Second)
 	if n >= 1e11 {
 		unit = int64(time.Millisecond)
 	}
+
 	if n > math.MaxInt64/unit-1 {
 		return 0, false
 	}
+
 	t := n * unit
 	for i := 0; i < len(fraction) && unit > 1; i++ {
 		unit /= 10
 		t += int64(fraction[i]-'0') * unit
 	}
+
 	return t, true
 }
 
@@ -125,11 +139,13 @@ func (r *record) scanAttributes(s *scanner) error {
 		case len(r.attributes) == rules.MaxAttributes:
 			return fmt.Errorf("more than %d attributes", rules.MaxAttributes)
 		}
+
 		for _, a := range r.attributes {
 			if a.Name == name {
 				return fmt.Errorf("attribute %.40q is given twice", name)
 			}
 		}
+
 		r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
 		return nil
 	})
@@ -143,14 +159,17 @@ func (r *record) scanCost(s *scanner, unit string) error {
 	if !allDigits(number) || len(number) > 16 || parseDigits(number) > algorithms.MaxAmount {
 		return fmt.Errorf("the cost in %.40s is %.40s, not an integer from 0 to 2^53-1", unit, number)
 	}
+
 	for _, c := range r.costs {
 		if c.Unit == unit {
 			return fmt.Errorf("the cost in %.40s is given twice", unit)
 		}
 	}
+
 	if len(r.costs) == limiter.MaxCosts {
 		return fmt.Errorf("costs in more than %d units", limiter.MaxCosts)
 	}
+
 	r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: int64(parseDigits(number))})
 	return nil
 }

@@ -37,15 +37,18 @@ func (r *record) parse(line string) error {
 	if line == "" {
 		return errEmpty
 	}
+
 	var err error
 	if line[0] == '{' {
 		err = r.parseJSON(line)
 	} else {
 		err = r.parseLog(line)
 	}
+
 	if err == nil && (r.time < minTime || r.time > maxTime) {
 		return errors.New("the time is not between 1970 and 2200")
 	}
+
 	return err
 }
 
@@ -82,11 +85,13 @@ func (r *record) appendPacked(b []byte) []byte {
 		b = wire.AppendText(b, a.Name)
 		b = wire.AppendText(b, a.Value)
 	}
+
 	b = binary.AppendUvarint(b, uint64(len(r.costs)))
 	for _, c := range r.costs {
 		b = wire.AppendText(b, c.Unit)
 		b = binary.AppendUvarint(b, uint64(c.Cost))
 	}
+
 	return b
 }
 
@@ -100,14 +105,18 @@ func (r *record) unpack(b []byte) error {
 	}
 	r.attributes, r.costs = r.attributes[:0], r.costs[:0]
 	r.input, r.line = int(d.Uvarint()), int64(d.Uvarint())
+
 	for range d.Count(len(b), 2) {
 		r.attributes = append(r.attributes, rules.Attribute{Name: text(), Value: text()})
 	}
+
 	for range d.Count(len(b), 2) {
 		r.costs = append(r.costs, limiter.UnitCost{Unit: text(), Cost: int64(d.Uvarint())})
 	}
+
 	if err := d.Done("record"); err != nil {
 		return fmt.Errorf("unpack a record of %d bytes: %w", len(b), err)
 	}
+
 	return nil
 }

@@ -121,6 +121,7 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 	for _, rule := range r.Rules {
 		out.Rules[rule.Name] = ruleCounts{rule.Checks, rule.Refused, rule.Subjects}
 	}
+
 	return json.Marshal(out)
 }
 
@@ -128,9 +129,11 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s checks", withCommas(r.Checks))
+
 	if r.Checks > 0 {
 		fmt.Fprintf(&b, ", from %s to %s", formatTime(r.First), formatTime(r.Last))
 	}
+
 	fmt.Fprintf(&b, "\n%s refused (%s)", withCommas(r.Refused), percent(r.Refused, r.Checks))
 	if r.ByList > 0 {
 		fmt.Fprintf(&b, ", %s of them by the deny list", withCommas(r.ByList))
@@ -138,11 +141,13 @@ func (r *Report) Print(w io.Writer) error {
 	if r.ByDefault > 0 {
 		fmt.Fprintf(&b, ", %s of them because no rule applied", withCommas(r.ByDefault))
 	}
+
 	fmt.Fprintf(&b, "\n%s lines skipped\n", withCommas(r.Skipped))
 	r.printSkipped(&b)
 	r.printRules(&b)
 	r.printTop(&b)
 	r.printHeadroom(&b)
+
 	if r.Against != nil {
 		r.Against.print(&b, r.Checks)
 	}
@@ -152,6 +157,7 @@ func (r *Report) Print(w io.Writer) error {
 	if r.Evicted > 0 {
 		fmt.Fprintf(&b, "\nThe table was full and evicted %s counters early: refusals may be too low.\n", withCommas(r.Evicted))
 	}
+
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -169,8 +175,10 @@ func (r *Report) printRules(b *strings.Builder) {
 	if len(r.Rules) == 0 {
 		return
 	}
+
 	table := tabwriter.NewWriter(b, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "\nCHECKS\tREFUSED\t\tSUBJECTS\t  RULE\n")
+
 	for _, rule := range r.Rules {
 		name := Printable(rule.Name)
 		if rule.Shadow {
@@ -179,6 +187,7 @@ func (r *Report) printRules(b *strings.Builder) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t  %s\n", withCommas(rule.Checks), withCommas(rule.Refused), percent(rule.Refused, rule.Checks),
 			withCommas(rule.Subjects), name)
 	}
+
 	table.Flush() // a strings.Builder can't fail
 }
 
@@ -203,11 +212,14 @@ func (r *Report) printHeadroom(b *strings.Builder) {
 		for _, n := range rule.Headroom {
 			most, all = max(most, n), all+n
 		}
+
 		if all == 0 {
 			continue
 		}
+
 		fmt.Fprintf(b, "\n%s: the most that each of the %s subjects never refused used of its limit\n",
 			Printable(rule.Name), withCommas(all))
+
 		for i, n := range rule.Headroom {
 			if n == 0 {
 				continue

@@ -47,6 +47,7 @@ func (c *Config) Validate() error {
 	} else {
 		errs = append(errs, refuseSlots(c.Rules))
 	}
+
 	if c.Against != nil {
 		errs = append(errs, refuseSlots(c.Against))
 	}
@@ -59,6 +60,7 @@ func (c *Config) Validate() error {
 	if c.Top < 0 {
 		errs = append(errs, fmt.Errorf("replay: Top is %d; it must not be negative", c.Top))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -80,20 +82,25 @@ func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err er
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+
 	p := &replayer{Config: c, ctx: ctx, inputs: inputs, records: newSpool(int(c.Memory), c.TempDir), tally: newTally(&c)}
 	defer func() { err = errors.Join(err, p.records.close()) }()
+
 	for i, in := range inputs {
 		if err := p.read(i, in); err != nil {
 			return nil, fmt.Errorf("read %s: %w", in.Name, err)
 		}
 	}
+
 	if err := p.decideAll(); err != nil {
 		return nil, err
 	}
+
 	report = p.tally.report(c.Top)
 	if p.rival != nil {
 		report.Against = p.rival.comparison(c.Top)
 	}
+
 	return report, nil
 }
 
@@ -117,15 +124,18 @@ func (p *replayer) read(i int, in Input) error {
 	if err != nil {
 		return err
 	}
+
 	for n := int64(1); ; n++ {
 		if err := lines.readLine(); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
 		}
+
 		if err := p.countProgress(&p.linesRead); err != nil {
 			return err
 		}
+
 		line := string(lines.line)
 		if err := p.record.parse(line); err != nil {
 			if lines.truncated {
@@ -134,6 +144,7 @@ func (p *replayer) read(i int, in Input) error {
 			p.tally.addSkipped(SkippedLine{Input: in.Name, Line: n, Reason: err.Error(), Text: excerpt(line)})
 			continue
 		}
+
 		p.record.input, p.record.line = i, n
 		if p.scratch, err = p.records.add(&p.record, p.scratch); err != nil {
 			return err
@@ -252,6 +263,7 @@ func (w *decisionWriter) write(inputs []Input, t int64, r *record, a *limiter.An
 	if len(inputs) > 1 {
 		d.Input = inputs[r.input].Name
 	}
+
 	if a.TightestIndex >= 0 {
 		la := &a.Limits[a.TightestIndex]
 		retry := la.RetryAfter.Milliseconds()
@@ -260,18 +272,26 @@ func (w *decisionWriter) write(inputs []Input, t int64, r *record, a *limiter.An
 		} else if la.RetryAfter == algorithms.Never {
 			retry = -1
 		}
-		d.Rule, d.Limit, d.Unit, d.Remaining, d.RetryAfter = la.Rule.Name, la.Limit.Name, la.Limit.Unit, &la.Remaining, &retry
+
+		d.Rule = la.Rule.Name
+		d.Limit = la.Limit.Name
+		d.Unit = la.Limit.Unit
+		d.Remaining = &la.Remaining
+		d.RetryAfter = &retry
 		d.Delay = int64((a.Delay() + time.Millisecond - 1) / time.Millisecond)
 		d.Key = Key(la.Rule.SubjectOf(r.attributes))
 	}
+
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		if n := len(d.Refusing); !la.Allowed && !la.Rule.Shadow && (n == 0 || d.Refusing[n-1] != la.Rule.Name) {
 			d.Refusing = append(d.Refusing, la.Rule.Name)
 		}
 	}
+
 	if err := w.json.Encode(&d); err != nil {
 		return fmt.Errorf("write decisions: %w", err)
 	}
+
 	return nil
 }

@@ -50,6 +50,7 @@ func (s *scanner) readObject(value func(name string) error) error {
 		s.at++
 		return nil
 	}
+
 	for {
 		name, err := s.readString()
 		if err != nil {
@@ -76,6 +77,7 @@ func (s *scanner) readString() (string, error) {
 	if err := s.expect('"'); err != nil {
 		return "", err
 	}
+
 	start := s.at
 	for ; s.at < len(s.text); s.at++ {
 		switch c := s.text[s.at]; {
@@ -88,6 +90,7 @@ func (s *scanner) readString() (string, error) {
 			return "", fmt.Errorf("control character in a string, at byte %d", s.at+1)
 		}
 	}
+
 	return "", errors.New("unterminated string")
 }
 
@@ -102,9 +105,11 @@ func (s *scanner) readEscaped(start int) (string, error) {
 			return "", fmt.Errorf("control character in a string, at byte %d", s.at+1)
 		}
 	}
+
 	if s.at >= len(s.text) {
 		return "", errors.New("unterminated string")
 	}
+
 	s.at++
 	raw, text := s.text[start-1:s.at], ""
 	err := json.Unmarshal([]byte(raw), &text)
@@ -112,6 +117,7 @@ func (s *scanner) readEscaped(start int) (string, error) {
 	if err != nil || strings.Count(text, odd) > strings.Count(raw, odd)+strings.Count(strings.ToLower(raw), `\ufffd`) {
 		return "", fmt.Errorf("invalid escape in the string at byte %d", start)
 	}
+
 	return text, nil
 }
 

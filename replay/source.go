@@ -32,10 +32,12 @@ func newLineReader(in io.Reader) (*lineReader, error) {
 	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		return &lineReader{reader: r}, nil
 	}
+
 	unzipped, err := gzip.NewReader(r)
 	if err != nil {
 		return nil, fmt.Errorf("gzip header: %w", err)
 	}
+
 	return &lineReader{reader: bufio.NewReaderSize(unzipped, maxLine)}, nil
 }
 
@@ -50,9 +52,11 @@ func (l *lineReader) readLine() error {
 			_, err = l.reader.ReadSlice('\n')
 		}
 	}
+
 	if err != nil && !(errors.Is(err, io.EOF) && len(line) > 0) {
 		return err
 	}
+
 	l.line = bytes.TrimSuffix(line, []byte("\n"))
 	return nil
 }

@@ -54,16 +54,20 @@ func (s *spool) add(r *record, scratch []byte) ([]byte, error) {
 			return scratch, err
 		}
 	}
+
 	last := len(s.chunks) - 1
 	if last < 0 || chunkSize-len(s.chunks[last]) < len(scratch)+binary.MaxVarintLen64 {
 		s.addChunk()
 		last++
 	}
+
 	place := int64(last*chunkSize + len(s.chunks[last]))
 	s.chunks[last] = wire.AppendText(s.chunks[last], scratch)
+
 	if n := len(s.index); n > 0 && r.time < s.index[n-1].time {
 		s.sorted = false
 	}
+
 	s.index = append(s.index, entry{time: r.time, offset: place})
 	return scratch, nil
 }
@@ -99,13 +103,16 @@ func (s *spool) writeRun() (err error) {
 	if len(s.runs) == maxRuns {
 		return fmt.Errorf("sort records: more than %d runs of %d bytes", maxRuns, s.memoryBound)
 	}
+
 	if s.file == nil {
 		if s.file, err = os.CreateTemp(s.dir, "rlnode-replay-*"); err != nil {
 			return fmt.Errorf("sort records: create a temporary file: %w", err)
 		}
 	}
+
 	s.sort()
 	w := bufio.NewWriterSize(io.NewOffsetWriter(s.file, s.written), runBuffer)
+
 	start, frame := s.written, make([]byte, 0, 16)
 	for _, e := range s.index {
 		packed := s.packedAt(e.offset)
@@ -115,11 +122,16 @@ func (s *spool) writeRun() (err error) {
 		w.Write(packed)
 		s.written += int64(len(frame) + len(packed))
 	}
+
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("sort records: write a run: %w", err)
 	}
+
 	s.runs = append(s.runs, &run{order: len(s.runs), from: start, to: s.written})
-	s.index, s.sorted, s.chunks = s.index[:0], true, s.chunks[:0]
+	s.index = s.index[:0]
+	s.sorted = true
+	s.chunks = s.chunks[:0]
+
 	return nil
 }
 
@@ -134,11 +146,13 @@ func (s *spool) each(yield func(time int64, packed []byte) error) error {
 		}
 		return nil
 	}
+
 	if len(s.index) > 0 {
 		if err := s.writeRun(); err != nil {
 			return err
 		}
 	}
+
 	s.index, s.chunks = nil, nil
 	return s.merge(yield)
 }
@@ -152,6 +166,7 @@ func (s *spool) merge(yield func(time int64, packed []byte) error) error {
 		case err != nil:
 			return err
 		}
+
 		at, _ := slices.BinarySearchFunc(runs, r, func(a, b *run) int {
 			return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.order, b.order))
 		})
@@ -164,6 +179,7 @@ func (s *spool) merge(yield func(time int64, packed []byte) error) error {
 			return err
 		}
 	}
+
 	for len(runs) > 0 {
 		first := runs[0]
 		if err := yield(first.time, first.packed); err != nil {
@@ -174,6 +190,7 @@ func (s *spool) merge(yield func(time int64, packed []byte) error) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -204,16 +221,20 @@ func (r *run) advance() error {
 	if err != nil {
 		return fmt.Errorf("sort records: read a run: %w", err)
 	}
+
 	n, err := binary.ReadUvarint(r.reader)
 	if err == nil && n > maxPacked {
 		err = fmt.Errorf("a record has %d bytes; at most %d are possible", n, maxPacked)
 	}
+
 	if err != nil {
 		return fmt.Errorf("sort records: read a run: %w", err)
 	}
+
 	r.time, r.packed = t, slices.Grow(r.packed[:0], int(n))[:n]
 	if _, err := io.ReadFull(r.reader, r.packed); err != nil {
 		return fmt.Errorf("sort records: read a run: %w", err)
 	}
+
 	return nil
 }

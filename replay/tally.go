@@ -56,11 +56,14 @@ func (t *tally) add(at int64, attributes []rules.Attribute, a *limiter.Answer) {
 	if t.Checks == 0 {
 		t.First = at
 	}
+
 	t.Last = at
 	t.Checks++
+
 	if !a.Allowed {
 		t.Refused++
 	}
+
 	if a.DecidedBy >= limiter.ByList {
 		switch {
 		case a.Allowed:
@@ -71,6 +74,7 @@ func (t *tally) add(at int64, attributes []rules.Attribute, a *limiter.Answer) {
 		}
 		return
 	}
+
 	// The answer has no subjects, so match again to find them.
 	t.set.Match(attributes, nil, &t.match)
 	limits := a.Limits
@@ -88,11 +92,14 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 		refused = refused || !limits[i].Allowed
 		headroom = min(headroom, headroomTenths(limits[i].Remaining, limits[i].Limit.Capacity()))
 	}
+
 	r := &t.rules[h.Rule.Index]
 	r.checks++
+
 	if refused {
 		r.refused++
 	}
+
 	n, ok := r.index[h.Subject]
 	if !ok {
 		if t.subjectRoom == 0 {
@@ -104,9 +111,11 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 		r.index[h.Subject] = n
 		r.subjects = append(r.subjects, subjectTally{headroom: 10})
 	}
+
 	s := &r.subjects[n]
 	s.checks++
 	s.headroom = min(s.headroom, headroom)
+
 	if refused {
 		if s.refused == 0 {
 			r.keys[n] = h.Rule.SubjectOf(attributes)
@@ -141,11 +150,13 @@ func (t *tally) report(top int) *Report {
 				sum.Headroom[s.headroom]++
 			}
 		}
+
 		r.Rules = append(r.Rules, sum)
 		if !rule.Shadow {
 			r.Top = append(r.Top, rt.top(rule.Name, top)...)
 		}
 	}
+
 	slices.SortStableFunc(r.Top, compareByRefusals)
 	r.Top = r.Top[:min(top, len(r.Top))]
 	return &r

@@ -36,10 +36,12 @@ func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 	if t == nil {
 		return b, fmt.Errorf("%w: it is nil", ErrFormat)
 	}
+
 	settings, err := json.Marshal(t.settings)
 	if err != nil || len(settings) > maxSettings {
 		return b, fmt.Errorf("write ring settings of %d bytes: %w", len(settings), errors.Join(ErrFormat, err))
 	}
+
 	b = wire.AppendBool(append(b, tableFormat), t.canonical)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(settings)))
 	b = append(b, settings...)
@@ -47,11 +49,13 @@ func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 	for _, id := range t.members {
 		b = append(b, id[:]...)
 	}
+
 	for _, ranks := range []*[Partitions]uint16{&t.owner, &t.standby} {
 		for _, r := range ranks {
 			b = binary.LittleEndian.AppendUint16(b, r)
 		}
 	}
+
 	return b, nil
 }
 
@@ -62,44 +66,54 @@ func Parse(b []byte) (*Table, error) {
 	if d.Byte() != tableFormat {
 		return nil, fmt.Errorf("%w: unknown format", ErrFormat)
 	}
+
 	t.canonical = d.Bool()
 	size := int(d.Uint16())
 	settings := d.Bytes(size)
+
 	if d.Failed() || size > maxSettings {
 		return nil, fmt.Errorf("%w: it is truncated", ErrFormat)
 	}
 	if err := parseSettings(settings, &t.settings); err != nil {
 		return nil, err
 	}
+
 	n := int(d.Uint16())
 	if d.Len() != n*len(NodeID{})+2*2*Partitions {
 		return nil, fmt.Errorf("%w: %d bytes for %d members", ErrFormat, d.Len(), n)
 	}
+
 	for range n {
 		t.members = append(t.members, DecodeNodeID(d))
 	}
+
 	if err := checkMembers(t.members); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
+
 	for _, ranks := range []*[Partitions]uint16{&t.owner, &t.standby} {
 		for p := range ranks {
 			ranks[p] = d.Uint16()
 		}
 	}
+
 	for p := range Partitions {
 		if !t.isValid(p) {
 			return nil, fmt.Errorf("%w: partition %d belongs to %d and %d of %d", ErrFormat, p, t.owner[p], t.standby[p], n)
 		}
 	}
+
 	return t, nil
 }
 
 func parseSettings(b []byte, s *Settings) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
+
 	if err := d.Decode(s); err != nil {
 		return fmt.Errorf("%w: settings: %w", ErrFormat, err)
 	}
+
 	// Encoding the table again must give the same bytes.
 	again, err := json.Marshal(*s)
 	if err != nil || !bytes.Equal(again, b) {
@@ -108,12 +122,15 @@ func parseSettings(b []byte, s *Settings) error {
 	if s.Partitions != Partitions {
 		return fmt.Errorf("%w: %d partitions", ErrFormat, s.Partitions)
 	}
+
 	return nil
 }
 
 // isValid reports whether partition p satisfies the invariant of Table.
 func (t *Table) isValid(p int) bool {
-	n, owner, standby := len(t.members), int(t.owner[p]), int(t.standby[p])
+	n := len(t.members)
+	owner := int(t.owner[p])
+	standby := int(t.standby[p])
 	if n == 1 {
 		return owner == 0 && standby == noStandby
 	}

@@ -48,5 +48,6 @@ func (s Settings) Supported() error {
 	case s.Library != libraryName:
 		return unsupported("library", s.Library)
 	}
+
 	return nil
 }

@@ -42,18 +42,23 @@ func New(members []NodeID, s Settings) (*Table, error) {
 	if err := s.Supported(); err != nil {
 		return nil, err
 	}
+
 	t := &Table{settings: s, canonical: true, members: slices.Clone(members)}
 	slices.SortFunc(t.members, NodeID.Compare)
+
 	if err := checkMembers(t.members); err != nil {
 		return nil, err
 	}
+
 	recentTables.mu.Lock()
 	defer recentTables.mu.Unlock()
+
 	for _, cached := range recentTables.tables {
 		if cached != nil && cached.settings == s && slices.Equal(cached.members, t.members) {
 			return cached, nil
 		}
 	}
+
 	t.compute()
 	recentTables.tables[recentTables.next] = t
 	recentTables.next = (recentTables.next + 1) % len(recentTables.tables)
@@ -93,6 +98,7 @@ func checkMembers(members []NodeID) error {
 	case members[0].IsZero():
 		return fmt.Errorf("%w: one of them has no ID", ErrMembers)
 	}
+
 	for i := 1; i < len(members); i++ {
 		switch c := members[i-1].Compare(members[i]); {
 		case c == 0:
@@ -101,6 +107,7 @@ func checkMembers(members []NodeID) error {
 			return fmt.Errorf("%w: they are not in order", ErrMembers)
 		}
 	}
+
 	return nil
 }
 
@@ -149,6 +156,7 @@ func (t *Table) Without(gone NodeID) *Table {
 	if goneRank < 0 || len(t.members) == 1 {
 		return t
 	}
+
 	next := &Table{settings: t.settings, members: slices.Delete(slices.Clone(t.members), goneRank, goneRank+1)}
 	rank := func(old uint16) uint16 {
 		if int(old) > goneRank {
@@ -169,6 +177,7 @@ func (t *Table) Without(gone NodeID) *Table {
 			next.owner[p], next.standby[p] = rank(owner), rank(standby)
 		}
 	}
+
 	return next
 }
 

@@ -60,6 +60,7 @@ func addressMistake(attribute, value string, cidr bool) string {
 		}
 		return ""
 	}
+
 	if !holdsAddresses(attribute) || !looksLikeAddress(value) {
 		return ""
 	}
@@ -69,6 +70,7 @@ func addressMistake(attribute, value string, cidr bool) string {
 	if cidr {
 		return fmt.Sprintf("%q is neither an address nor a CIDR", shorten(value))
 	}
+
 	return fmt.Sprintf("%q is not an address", shorten(value))
 }
 

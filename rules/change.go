@@ -45,6 +45,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	if !utf8.ValidString(c.Name) {
 		return nil, Errors{{Message: "the name of a piece must be valid UTF-8"}}
 	}
+
 	next := *d
 	next.source, next.asJSON = "", false
 	next.positions = nil
@@ -57,13 +58,16 @@ func (d *Document) Apply(c Change) (*Document, error) {
 			return nil, err
 		}
 	}
+
 	if err := e.applyChange(body); err != nil {
 		return nil, err
 	}
+
 	e.checkSize()
 	if err := e.decoder.err(); err != nil {
 		return nil, err
 	}
+
 	next.days = next.days || e.days
 	next.loose = e.loose.errs
 	return &next, nil
@@ -87,9 +91,11 @@ func (e *edit) applyChange(body *yaml.Node) error {
 	case ListPart:
 		found = e.changeList(body)
 	}
+
 	if !found {
 		return fmt.Errorf("look for %s: %w", e.change, ErrNotFound)
 	}
+
 	return nil
 }
 
@@ -124,13 +130,16 @@ func replacePiece[P piece](e *edit, list []P, name string, i int, found bool, p 
 	if p != nil {
 		after = p.node()
 	}
+
 	e.resize(name, before, after)
+
 	switch {
 	case p == nil:
 		return slices.Delete(list, i, i+1)
 	case !found:
 		return slices.Insert(list, i, p)
 	}
+
 	list[i] = p
 	return list
 }
@@ -158,10 +167,12 @@ func (e *edit) changeRule(body *yaml.Node) bool {
 			e.add(r.position("name"), e.bodyPath+".name", "the name %q differs from that of the rule being written, %q", r.Name, name)
 			r.Name = name
 		}
+
 		if i >= maxRules {
 			e.add(yaml.Pos{}, "rules", "more than %d rules", maxRules)
 		}
 	}
+
 	e.doc.Rules = replacePiece(e, e.before.Rules, e.change.Name, i, found, r)
 	e.validateAll()
 	return true
@@ -256,6 +267,7 @@ func (d *Document) pieceNode(c Change) *yaml.Node {
 			return entriesNode(d.Allow)
 		}
 	}
+
 	return nil
 }
 

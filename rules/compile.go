@@ -36,25 +36,30 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	if doc.Headers != nil {
 		s.Headers = *doc.Headers
 	}
+
 	c := &compiler{set: s, doc: doc, tables: map[tableKey]*subjectTable{}, listed: map[*SubjectSpec]*subject{}}
 	c.compileRules()
 	s.nameInline(doc.Inline)
 	c.compileEnvoy()
 	s.seed(hashKey{})
 	c.fillSubjectTables()
+
 	if c.err != nil {
 		return nil, fmt.Errorf("compile rules: %w", c.err)
 	}
+
 	s.globals = c.summarizeGlobals()
 	entries := make([]indexed, len(s.variants))
 	for i, r := range s.variants {
 		entries[i] = indexed{r.match, r.key}
 	}
+
 	s.rules = buildIndex(entries)
 	s.deny, s.allow = c.compileList(doc.Deny), c.compileList(doc.Allow)
 	s.noteLists()
 	s.plain = !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
 	s.profiles = compileProfiles(doc.Profiles)
+
 	return s, nil
 }
 
@@ -109,9 +114,11 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 		fallbackTier: -1, bySubject: spec.Tiered || len(spec.OnTiers) > 0,
 	}
 	c.applySettings(r, &spec.Settings)
+
 	if spec.Scope == "global" {
 		r.Scope = GlobalScope
 	}
+
 	for _, name := range key {
 		k := keyAttribute{number: c.attributeNumber(name), address: holdsAddresses(name), folding: c.foldingOf(name)}
 		if c.doc.group(name) >= 0 {
@@ -119,22 +126,27 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 		}
 		r.key = append(r.key, k)
 	}
+
 	c.compileRequirements(r, spec)
 	if spec.Cost != nil {
 		r.cost = c.compileCostTable(spec.Cost)
 		r.CostUnitID = c.unitID(cmp.Or(spec.Cost.Unit, Requests))
 	}
+
 	r.Blocks = blockLimits(r.Name, spec.Block)
 	if r.Tiered || r.onTiers != nil {
 		r.fallbackTier = int32(c.doc.tier(c.doc.DefaultTier))
 	}
+
 	if !r.Tiered {
 		r.ownLimits = c.compileLimits(spec, r, spec.Limits)
 		return r
 	}
+
 	for _, t := range c.doc.Tiers {
 		r.byTier = append(r.byTier, c.compileLimits(spec, r, t.Limits))
 	}
+
 	return r
 }
 
@@ -202,7 +214,9 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, specs []*LimitSpec) []
 	for i, spec := range specs {
 		out[i] = &all[i]
 		if out[i].Name = cmp.Or(spec.Name, rule.Name) + chosen; spec.Unlimited {
-			out[i].Unlimited, out[i].Unit, out[i].UnitID = true, spec.Unit, -1
+			out[i].Unlimited = true
+			out[i].Unit = spec.Unit
+			out[i].UnitID = -1
 			continue
 		}
 		c.compileLimit(out[i], rule, spec)
@@ -229,10 +243,12 @@ func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 	if len(limits) == 1 {
 		return rule
 	}
+
 	name := rule + "/" + cmp.Or(l.Unit, Requests) + "/" + l.Per
 	if l.isSlots() {
 		return rule + "/" + cmp.Or(l.Unit, Requests) + "/" + l.Algorithm
 	}
+
 	isAlike := func(o *LimitSpec) bool {
 		return o != l && o.Name == "" && cmp.Or(o.Unit, Requests) == cmp.Or(l.Unit, Requests) && o.Per == l.Per
 	}
@@ -241,9 +257,11 @@ func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 			name += "/" + fromFirst
 		}
 	}
+
 	if l.TZ != "" && slices.ContainsFunc(limits, func(o *LimitSpec) bool { return isAlike(o) && d.kind(o) == d.kind(l) }) {
 		name += "/" + l.TZ
 	}
+
 	return name
 }
 
@@ -251,12 +269,14 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	id := c.doc.identity(spec, c.doc.zoneOf(rule))
 	l.Unit, l.UnitID, l.Window = id.unit, c.unitID(id.unit), spec.Per
 	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
+
 	if onLimit, longest := c.onLimit(&rule.Settings); onLimit == DelayCheck && l.Kind != algorithms.FirstWindow {
 		l.MaxDelay = longest
 	}
 	if l.Kind.Bucket() {
 		l.Burst = cmp.Or(spec.Burst, spec.Limit)
 	}
+
 	if id.word != "" {
 		unit, _ := algorithms.ParseCalendarUnit(id.word)
 		var err error
@@ -264,6 +284,7 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 			c.err = fmt.Errorf("load time zone %q: %w", id.zone, err)
 		}
 	}
+
 	l.ID = id.hash()
 }
 
@@ -277,16 +298,20 @@ func blockLimits(rule string, lengths []Span) (out []*Limit) {
 		if length.Duration == 0 {
 			continue // a mistake, which is reported
 		}
+
 		l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.Duration.String(), ID: xxh3.HashString("block")}
 		l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length.Duration}
+
 		if i > 0 {
 			l.ID = xxh3.HashString(fmt.Sprintf("block/%d", i))
 		}
 		if len(lengths) > 1 {
 			l.Limit.Window, l.MaxDelay = length.Duration+blockMemory, blockMemory
 		}
+
 		out = append(out, l)
 	}
+
 	return out
 }
 

@@ -34,9 +34,11 @@ func (c *compiler) compileConditions(specs []Condition) []condition {
 			}
 			cond.add(v)
 		}
+
 		cond.finish()
 		out = append(out, cond)
 	}
+
 	return out
 }
 
@@ -46,6 +48,7 @@ func (c *condition) add(value string) {
 		c.texts = append(c.texts, value)
 		return
 	}
+
 	if a, ok := ipaddr.Parse(value); ok && c.address {
 		c.addresses = append(c.addresses, a)
 		return
@@ -54,6 +57,7 @@ func (c *condition) add(value string) {
 		c.globs = append(c.globs, newGlob(value))
 		return
 	}
+
 	c.texts = append(c.texts, value)
 }
 
@@ -73,21 +77,25 @@ func (c *condition) isMetBy(m *Match, v *value) bool {
 	if _, found := slices.BinarySearch(c.texts, v.text); found {
 		return true
 	}
+
 	if (len(c.addresses) > 0 || c.netSet != nil) && v.isAddress() {
 		_, found := slices.BinarySearchFunc(c.addresses, v.address, netip.Addr.Compare)
 		if found || c.netSet != nil && (c.netSet.Contains(v.address) || v.written.IsValid() && c.netSet.Contains(v.written)) {
 			return true
 		}
 	}
+
 	if len(c.globs) == 0 {
 		return false
 	}
+
 	text := m.canonicalText(v)
 	for i := range c.globs {
 		if c.globs[i].matches(text) {
 			return true
 		}
 	}
+
 	return false
 }
 

@@ -15,6 +15,7 @@ func refuseManyRules(src string) error {
 		item := strings.TrimLeft(text, " ")
 		depth := len(text) - len(item)
 		isItem := strings.HasPrefix(item, "- ")
+
 		blank := strings.TrimSpace(item) == "" || item[0] == '#'
 		switch {
 		case blank:
@@ -22,13 +23,17 @@ func refuseManyRules(src string) error {
 			inside = strings.TrimSpace(text) == "rules:" && count == 0
 		case !inside || !isItem:
 		case indent < 0:
-			begin, indent, count = line, depth, count+1
+			begin = line
+			indent = depth
+			count = count + 1
 		case depth == indent:
 			count++
 		}
 	}
+
 	if count <= maxRules {
 		return nil
 	}
+
 	return Errors{{Line: begin, Column: indent + 1, Message: fmt.Sprintf("rules: %d rules; at most %d are allowed", count, maxRules)}}
 }

@@ -68,10 +68,12 @@ func (d *decoder) declareOne(doc *Document, name string, at, options *yaml.Node)
 		d.fail(at, "duplicate attribute %q", name)
 		return
 	}
+
 	a := &AttributeSpec{Name: name, pos: at.Pos}
 	if options != nil && options.Kind != yaml.Null {
 		attributeFields.read(d, options, a, nil)
 	}
+
 	a.folding = folding{
 		trim: slices.Contains(a.Fold, foldTrim), lower: slices.Contains(a.Fold, foldLower),
 		nfc: slices.Contains(a.Fold, foldNFC), path: a.Path,

@@ -62,6 +62,7 @@ func appendKey(path []byte, key string) []byte {
 	case len(path) > 0:
 		path = append(path, '.')
 	}
+
 	return append(path, key...)
 }
 
@@ -73,10 +74,12 @@ func (d *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, 
 	if !d.expectKind(n, yaml.Map) {
 		return false
 	}
+
 	var seen uint32 // bit set, by index in keys
 	for key, value := range n.Pairs {
 		i := slices.Index(keys, key.Text)
 		mark := d.push(key.Text)
+
 		switch {
 		case i < 0:
 			d.fail(key, "unknown key%s", suggest(key.Text, keys))
@@ -86,8 +89,10 @@ func (d *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, 
 			seen |= 1 << i
 			field(i, key, value)
 		}
+
 		d.path = d.path[:mark]
 	}
+
 	return true
 }
 
@@ -99,6 +104,7 @@ func (d *decoder) eachEntry(n *yaml.Node, entry func(key, value *yaml.Node)) boo
 	if !d.expectKind(n, yaml.Map) {
 		return false
 	}
+
 	seen := make(map[string]struct{}, len(n.Items)/2)
 	for key, value := range n.Pairs {
 		mark := d.push(key.Text)
@@ -110,6 +116,7 @@ func (d *decoder) eachEntry(n *yaml.Node, entry func(key, value *yaml.Node)) boo
 		}
 		d.path = d.path[:mark]
 	}
+
 	return true
 }
 
@@ -220,11 +227,13 @@ func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
 		d.fail(n, "expected an integer in plain decimal digits")
 		return 0
 	}
+
 	v, err := strconv.ParseInt(n.Text, 10, 64)
 	if err != nil || v < low || v > high {
 		d.fail(n, "%s is not in %d…%d", shorten(n.Text), low, high)
 		return 0
 	}
+
 	return v
 }
 
@@ -238,11 +247,13 @@ func (d *decoder) fraction(n *yaml.Node, low, high float64) float64 {
 		d.fail(n, "expected a number, not %s", n.Kind)
 		return 0
 	}
+
 	v, err := strconv.ParseFloat(n.Text, 64)
 	if err != nil || math.IsNaN(v) || v < low || v > high {
 		d.fail(n, "%s is not in %v…%v", shorten(n.Text), low, high)
 		return 0
 	}
+
 	return v
 }
 
@@ -275,10 +286,12 @@ func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 		d.fail(n, "a duration needs a unit, as in %ss", shorten(n.Text))
 		return Span{}
 	}
+
 	s, ok := d.text(n)
 	if !ok {
 		return Span{}
 	}
+
 	d.days = d.days || strings.Contains(s, "d")
 	v, err := ParseDuration(s)
 	switch {
@@ -289,6 +302,7 @@ func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 	default:
 		return Span{s, v}
 	}
+
 	return Span{}
 }
 
@@ -306,14 +320,17 @@ func suggest(s string, words []string) string {
 	if len(s) > maxNameBytes {
 		return ""
 	}
+
 	for _, w := range words {
 		if n := editDistance(strings.ToLower(s), w); n < distance && n < len(w) {
 			best, distance = w, n
 		}
 	}
+
 	if best == "" {
 		return ""
 	}
+
 	return "; did you mean " + best + "?"
 }
 
@@ -323,9 +340,11 @@ func editDistance(a, b string) int {
 	for j := range row {
 		row[j] = j
 	}
+
 	for i := range len(a) {
 		diagonal := row[0]
 		row[0] = i + 1
+
 		for j := range len(b) {
 			replace := diagonal
 			if a[i] != b[j] {
@@ -335,5 +354,6 @@ func editDistance(a, b string) int {
 			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
 		}
 	}
+
 	return row[len(b)]
 }

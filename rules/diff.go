@@ -57,6 +57,7 @@ func (d *Document) diffPieces() []docPiece {
 	if d == nil {
 		return nil
 	}
+
 	var out []docPiece
 	add := func(kind, name string, n *yaml.Node) {
 		out = append(out, docPiece{kind, name, n, string(n.AppendJSON(nil))})
@@ -70,6 +71,7 @@ func (d *Document) diffPieces() []docPiece {
 			}
 		}
 	}
+
 	for _, list := range []struct {
 		kind    string
 		entries []*Entry
@@ -79,23 +81,29 @@ func (d *Document) diffPieces() []docPiece {
 			add(list.kind, strings.TrimSpace(string(n.AppendYAML(nil))), n)
 		}
 	}
+
 	for _, r := range d.Rules {
 		add(KindRule, r.Name, r.node())
 	}
+
 	for _, t := range d.Tiers {
 		add(KindTier, t.Name, t.node())
 	}
+
 	for _, g := range d.Subjects {
 		for _, s := range g.Subjects {
 			add(KindSubject, g.Attribute+" "+s.Value, s.node())
 		}
 	}
+
 	for _, p := range d.Profiles {
 		add(KindProfile, p.Name, p.node())
 	}
+
 	for _, s := range d.Envoy {
 		add(KindEnvoy, s.Domain, envoyFields.node(s))
 	}
+
 	return out
 }
 
@@ -159,6 +167,7 @@ func orderChange(before, after *Document) (PieceChange, bool) {
 	if slices.Equal(was, is) {
 		return PieceChange{}, false
 	}
+
 	return PieceChange{Kind: KindOrder, Change: Changed, Details: []string{"the rules are in another order"}, after: strings.Join(is, "\n")}, true
 }
 
@@ -197,6 +206,7 @@ func nodeDetails(before, after *yaml.Node) (out []string) {
 	if before.Kind != yaml.Map || after.Kind != yaml.Map {
 		return []string{valueText(before) + " → " + valueText(after)}
 	}
+
 	detail := func(key string, a, b *yaml.Node) {
 		if key == "limits" && a != nil && b != nil && a.Kind == yaml.List && b.Kind == yaml.List {
 			out = append(out, limitDetails(a, b)...)
@@ -210,11 +220,13 @@ func nodeDetails(before, after *yaml.Node) (out []string) {
 			detail(k.Text, a, b)
 		}
 	}
+
 	for k, b := range after.Pairs {
 		if before.Get(k.Text) == nil {
 			detail(k.Text, nil, b)
 		}
 	}
+
 	return out
 }
 
@@ -228,6 +240,7 @@ func limitDetails(before, after *yaml.Node) (out []string) {
 		return text
 	}
 	rest := slices.Clone(after.Items)
+
 	var gone []*yaml.Node
 	for _, a := range before.Items {
 		i := slices.IndexFunc(rest, func(b *yaml.Node) bool { return id(a) == id(b) })
@@ -235,11 +248,14 @@ func limitDetails(before, after *yaml.Node) (out []string) {
 			gone = append(gone, a)
 			continue
 		}
+
 		b := rest[i]
 		rest = slices.Delete(slices.Clone(rest), i, i+1)
+
 		if string(a.AppendJSON(nil)) == string(b.AppendJSON(nil)) {
 			continue
 		}
+
 		text := "limit: " + valueText(a.Get("limit")) + " → " + valueText(b.Get("limit"))
 		if per := b.Get("per"); per != nil {
 			text += " per " + valueText(per)
@@ -247,8 +263,10 @@ func limitDetails(before, after *yaml.Node) (out []string) {
 		if valueText(a.Get("limit")) == valueText(b.Get("limit")) || !sameBut(a, b, "limit") {
 			text = "limit: " + valueText(a) + " → " + valueText(b)
 		}
+
 		out = append(out, text)
 	}
+
 	for i := range max(len(gone), len(rest)) {
 		switch {
 		case i >= len(rest):
@@ -259,6 +277,7 @@ func limitDetails(before, after *yaml.Node) (out []string) {
 			out = append(out, "limit: "+valueText(gone[i])+" → "+valueText(rest[i]))
 		}
 	}
+
 	return out
 }
 
@@ -283,18 +302,22 @@ func noteAnew(out []PieceChange, before, after *Document) []PieceChange {
 		if i < 0 {
 			continue
 		}
+
 		why := anew(before, before.Rules[i], after, r)
 		if why == "" {
 			continue
 		}
+
 		at := slices.IndexFunc(out, func(c PieceChange) bool { return c.Kind == KindRule && c.Name == r.Name })
 		if at < 0 {
 			at = len(out)
 			out = append(out, PieceChange{Kind: KindRule, Name: r.Name, Change: Changed, after: string(r.node().AppendJSON(nil))})
 			out[at].Details = []string{"what it takes from elsewhere in the document changed"}
 		}
+
 		out[at].Anew = why
 	}
+
 	return out
 }
 
@@ -307,12 +330,14 @@ func anew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) string
 	if why := valuesAnew(before, was, after, is); why != "" {
 		return why
 	}
+
 	now := after.limitLists(is)
 	for _, old := range before.limitLists(was) {
 		for _, l := range now {
 			if l.tier != old.tier {
 				continue
 			}
+
 			why := limitsAnew(before.identities(was, old.limits), after.identities(is, l.limits))
 			switch {
 			case why != "" && l.tier != "":
@@ -322,6 +347,7 @@ func anew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) string
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -340,6 +366,7 @@ func valuesAnew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) 
 			return fmt.Sprintf("other spellings of %s are the same", name)
 		}
 	}
+
 	return ""
 }
 
@@ -398,9 +425,11 @@ func limitsAnew(was, is []counterIdentity) string {
 			}
 		}
 	}
+
 	if len(gone) > 0 && len(added) > 0 {
 		return fmt.Sprintf("the unit changed from %s to %s", gone[0].unit, added[0].unit)
 	}
+
 	return ""
 }
 
@@ -435,6 +464,7 @@ func noteRenames(out []PieceChange, was, is []docPiece) {
 		if out[i].Kind != KindRule || out[i].Change != Removed {
 			continue
 		}
+
 		for j := range out {
 			c := &out[j]
 			if c.Kind == KindRule && c.Change == Added && c.Anew == "" && body(was, out[i].Name) == body(is, c.Name) {
@@ -453,6 +483,7 @@ func NotIn(changes []PieceChange, d *Document) (out []PieceChange) {
 	for _, p := range d.diffPieces() {
 		have[id{p.kind, p.name}] = append(have[id{p.kind, p.name}], p.json)
 	}
+
 	for _, c := range changes {
 		if c.Kind == KindText || c.Kind == KindOrder {
 			continue // nothing is lost
@@ -462,5 +493,6 @@ func NotIn(changes []PieceChange, d *Document) (out []PieceChange) {
 			out = append(out, c)
 		}
 	}
+
 	return out
 }

@@ -270,9 +270,11 @@ func (d *Document) allLimits(yield func(*LimitSpec) bool) {
 	for _, r := range d.Rules {
 		lists = append(lists, r.Limits)
 	}
+
 	for _, t := range d.Tiers {
 		lists = append(lists, t.Limits)
 	}
+
 	for _, g := range d.Subjects {
 		for _, s := range g.Subjects {
 			for _, o := range s.Overrides {
@@ -280,6 +282,7 @@ func (d *Document) allLimits(yield func(*LimitSpec) bool) {
 			}
 		}
 	}
+
 	for _, list := range lists {
 		for _, l := range list {
 			if !yield(l) {

@@ -22,21 +22,25 @@ func ParseDuration(s string) (time.Duration, error) {
 		}
 		return v, nil
 	}
+
 	for i := range len(days) {
 		if c := days[i]; c != '.' && (c < '0' || c > '9') {
 			return 0, errDuration
 		}
 	}
+
 	if rest == "" {
 		rest = "0"
 	} else if rest[0] == '-' || rest[0] == '+' {
 		return 0, errDuration
 	}
+
 	hours, err := time.ParseDuration(days + "h")
 	more, restErr := time.ParseDuration(rest)
 	if err != nil || restErr != nil || hours > (math.MaxInt64-more)/24 {
 		return 0, errDuration
 	}
+
 	return 24*hours + more, nil
 }
 

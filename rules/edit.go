@@ -15,16 +15,19 @@ func (d *Document) withChange(c Change) (*Document, error) {
 	if err != nil || c.Part == WholeDocument {
 		return next, err
 	}
+
 	// What was edited must be exactly the change: a heuristic decides nothing.
 	if edited := d.editText(c, next); edited != "" && len(edited) <= MaxDocument {
 		if doc, err := Parse([]byte(edited)); err == nil && bytes.Equal(doc.JSON(), next.JSON()) {
 			return doc, nil
 		}
 	}
+
 	text, err := next.Text()
 	if err != nil {
 		return nil, err
 	}
+
 	return Parse([]byte(text))
 }
 
@@ -116,16 +119,19 @@ func (t *textEdit) change(c Change, name string, section, piece *yaml.Node) stri
 			i++
 		}
 	}
+
 	first := t.lines[starts[0]]
 	indent = first[:len(first)-len(strings.TrimLeft(first, " "))]
 	if at < 0 {
 		end := t.before(t.end, starts[len(starts)-1]+1)
 		return t.join(end, end, t.render(c, indent, piece))
 	}
+
 	end := t.end
 	if at+1 < len(starts) {
 		end = starts[at+1]
 	}
+
 	end = t.before(end, starts[at]+1)
 	if piece != nil {
 		return t.join(starts[at], end, t.render(c, indent, piece))
@@ -133,6 +139,7 @@ func (t *textEdit) change(c Change, name string, section, piece *yaml.Node) stri
 	if len(starts) == 1 {
 		return "" // its section goes, too
 	}
+
 	return t.join(t.before(starts[at], 0), end, "")
 }
 

@@ -62,24 +62,30 @@ func (d *Document) measure() int {
 	if d.Inline != nil {
 		size += pieceSize("inline", inlineFields.node(d.Inline))
 	}
+
 	for _, s := range d.Envoy {
 		size += pieceSize(s.Domain, envoyFields.node(s))
 	}
+
 	for _, r := range d.Rules {
 		size += pieceSize(r.Name, r.node())
 	}
+
 	for _, t := range d.Tiers {
 		size += pieceSize(t.Name, t.node())
 	}
+
 	for _, g := range d.Subjects {
 		size += pieceSize(g.Attribute, yaml.NewMap())
 		for _, s := range g.Subjects {
 			size += pieceSize(s.Value, s.node())
 		}
 	}
+
 	for _, p := range d.Profiles {
 		size += pieceSize(p.Name, p.node())
 	}
+
 	return size
 }
 

@@ -32,20 +32,24 @@ func (d *Document) ReadListed(kind entries.Kind, body []byte) (EntryForm, error)
 	if err != nil {
 		return EntryForm{}, err
 	}
+
 	f := EntryForm{Entry: &entries.Entry{Kind: kind}}
 	if n, err = f.readMeta(n); err != nil {
 		return EntryForm{}, err
 	}
+
 	e := &edit{}
 	e.declared = d.declared
 	e.setPath("lists." + kind.String())
 	f.Match = canonicalMatch(d.declared, e.conditions(n))
+
 	if err := e.decoder.err(); err != nil {
 		return EntryForm{}, err
 	}
 	if err := e.typed(); err != nil {
 		return EntryForm{}, err
 	}
+
 	return f, f.Entry.Check()
 }
 
@@ -57,10 +61,12 @@ func (s *Set) ReadSubject(attribute, value string, body []byte) (EntryForm, erro
 	if err != nil {
 		return EntryForm{}, err
 	}
+
 	f := EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: attribute}}
 	if n, err = f.readMeta(n); err != nil {
 		return EntryForm{}, err
 	}
+
 	e := &edit{}
 	e.declared = s.Document.declared
 	e.setPath(keyPath("subjects", attribute))
@@ -70,13 +76,16 @@ func (s *Set) ReadSubject(attribute, value string, body []byte) (EntryForm, erro
 	newChecker(s.Document, &e.collector).checkSubject(keyPath("subjects", attribute), attribute, spec)
 	s.checkDivision(&e.collector, e.bodyPath, attribute, spec)
 	e.clearOutsidePositions()
+
 	if err := e.decoder.err(); err != nil {
 		return EntryForm{}, err
 	}
+
 	f.Value, f.Tier = spec.Value, spec.Tier
 	if len(spec.Overrides) > 0 {
 		f.Limits = spec.node().Get("limits").AppendJSON(nil)
 	}
+
 	return f, f.Entry.Check()
 }
 
@@ -106,15 +115,19 @@ func ReadBlock(body []byte) (EntryForm, error) {
 	if err != nil {
 		return EntryForm{}, err
 	}
+
 	f := EntryForm{Entry: &entries.Entry{Kind: entries.Block}}
 	if n, err = f.readMeta(n); err != nil {
 		return EntryForm{}, err
 	}
+
 	d := &decoder{}
 	f.readKey(d, n)
+
 	if err := d.err(); err != nil {
 		return EntryForm{}, err
 	}
+
 	return f, d.typed()
 }
 
@@ -144,6 +157,7 @@ func (f *EntryForm) readMeta(n *yaml.Node) (*yaml.Node, error) {
 	if n.Kind != yaml.Map {
 		return n, nil // the caller reports it
 	}
+
 	rest := *n
 	rest.Items = nil
 	for key, v := range n.Pairs {
@@ -155,9 +169,11 @@ func (f *EntryForm) readMeta(n *yaml.Node) (*yaml.Node, error) {
 			return nil, err
 		}
 	}
+
 	if f.For != 0 && f.Until != 0 {
 		return nil, fmt.Errorf("%w: give for or until, not both", entries.ErrInvalid)
 	}
+
 	return &rest, nil
 }
 
@@ -172,6 +188,7 @@ func (f *EntryForm) readMetaField(name string, v *yaml.Node) (err error) {
 			return err
 		}
 	}
+
 	switch name {
 	case "for":
 		f.For, err = ParseDuration(v.Text)
@@ -190,6 +207,7 @@ func (f *EntryForm) readMetaField(name string, v *yaml.Node) (err error) {
 	default:
 		return fmt.Errorf("%w: %s can't be an attribute of an entry; write it in the document", entries.ErrInvalid, name)
 	}
+
 	return nil
 }
 
@@ -209,10 +227,12 @@ func ReadStored(kind entries.Kind, body []byte) (*entries.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	f := EntryForm{Entry: &entries.Entry{Kind: kind}, stored: true}
 	if n, err = f.readMeta(n); err != nil {
 		return nil, err
 	}
+
 	d := &decoder{}
 	switch kind {
 	case entries.Subject:
@@ -222,9 +242,11 @@ func ReadStored(kind entries.Kind, body []byte) (*entries.Entry, error) {
 	default:
 		f.Match = canonicalMatch(nil, d.conditions(n))
 	}
+
 	if err := d.err(); err != nil {
 		return nil, err
 	}
+
 	return f.Entry, f.Entry.Check()
 }
 
@@ -242,8 +264,10 @@ func (f *EntryForm) readStoredSubject(d *decoder, n *yaml.Node) {
 			rest.Items = append(rest.Items, key, v)
 		}
 	}
+
 	spec := d.subject(f.Attribute, yaml.Text(f.Value), &rest)
 	f.Value, f.Tier = spec.Value, spec.Tier
+
 	if len(spec.Overrides) > 0 {
 		f.Limits = spec.node().Get("limits").AppendJSON(nil)
 	}
@@ -301,15 +325,18 @@ func (d *Document) FindEntry(e *entries.Entry) (line int, found bool) {
 	if !d.hasEntry(e) {
 		return 0, false
 	}
+
 	text, err := d.Text()
 	if err != nil {
 		return 0, true
 	}
+
 	// After changes of pieces, positions are those of the pieces. So they are taken from the text.
 	written, err := Parse([]byte(text))
 	if err != nil {
 		return 0, true
 	}
+
 	at, _ := written.positionOf(e)
 	return int(at.Line), true
 }
@@ -333,6 +360,7 @@ func (d *Document) positionOf(e *entries.Entry) (yaml.Pos, bool) {
 	case entries.Block:
 		return yaml.Pos{}, false
 	}
+
 	id := e.ID()
 	for _, one := range list {
 		same := entries.Entry{Kind: e.Kind, Match: canonicalMatch(d.declared, one.Match)}
@@ -340,6 +368,7 @@ func (d *Document) positionOf(e *entries.Entry) (yaml.Pos, bool) {
 			return one.pos, true
 		}
 	}
+
 	return yaml.Pos{}, false
 }
 
@@ -376,6 +405,7 @@ func entryNode(e *entries.Entry) *yaml.Node {
 		}
 		return n
 	}
+
 	return conditionsNode(conditionsOf(e))
 }
 

@@ -132,8 +132,10 @@ func (d *EnvoyDomain) match(entries []EnvoyEntry, text []byte) *EnvoyNode {
 		case i == len(entries)-1:
 			return found.node
 		}
+
 		branch = &found.below
 	}
+
 	return nil
 }
 
@@ -181,11 +183,13 @@ func (c *compiler) compileEnvoy() {
 	if len(specs) == 0 {
 		return
 	}
+
 	c.set.envoy = &envoyTrees{make(map[string]*EnvoyDomain, len(specs)), map[string]*EnvoyNode{}}
 	numbers := make(map[string]int, len(c.set.names)) // by name, in c.set.names
 	for i, name := range c.set.names {
 		numbers[name] = i
 	}
+
 	number := func(name string) int {
 		n, ok := numbers[name]
 		if !ok {
@@ -213,6 +217,7 @@ func (c *compiler) compileEnvoyBranch(above *EnvoyNode, list []*EnvoyDescriptorS
 	if len(list) == 0 {
 		return b
 	}
+
 	b.byText = make(map[string]*envoyDescriptor, len(list))
 	for _, s := range list {
 		text := s.text()
@@ -225,42 +230,54 @@ func (c *compiler) compileEnvoyBranch(above *EnvoyNode, list []*EnvoyDescriptorS
 			c.compileEnvoyLimit(n, s.Limit, number)
 			d.node = n
 		}
+
 		b.byText[text] = d
 		if strings.Contains(text, "*") {
 			b.wildcards = append(b.wildcards, envoyWildcard{text, newGlob(text), d})
 		}
 	}
+
 	return b
 }
 
 // compileEnvoyLimit sets the fields of n that come from a rate_limit.
 func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*EnvoyNode) int) {
-	n.LimitName, n.Replaces, n.Unlimited = s.Name, s.Replaces, s.Unlimited
+	n.LimitName = s.Name
+	n.Replaces = s.Replaces
+	n.Unlimited = s.Unlimited
+
 	if s.Unlimited {
 		return
 	}
+
 	n.Requests, n.Unit = uint32(s.Limit), s.Unit
 	limit := s.LimitSpec
 	if s.Unit != "" {
 		limit.window = envoyUnit(s.Unit)
 		limit.Per = FormatDuration(limit.window)
 	}
+
 	spec := &RuleSpec{Name: n.Path, Shadow: n.Shadow, Limits: []*LimitSpec{&limit}}
 	spec.Settings = Settings{OnLimit: "refuse", Consistency: s.Consistency, OnPartition: s.OnPartition}
+
 	if limit.Limit == 0 {
 		// A fixed window with an amount of 0 refuses everything. No node needs the owner for that.
 		limit.Algorithm, limit.Burst, spec.OnPartition = algorithms.FixedWindow.String(), 0, RefuseUncounted.String()
 	}
+
 	limit.Algorithm = cmp.Or(limit.Algorithm, algorithms.FixedWindow.String())
 	n.Rule = c.compileRule(spec, nil)
 	n.Rule.Index, n.Rule.Envoy = number(n), true
+
 	for _, e := range n.levels {
 		n.Rule.Key = append(n.Rule.Key, e.Key)
 	}
+
 	if n.Quota {
 		lenient := *n.Rule
 		lenient.Shadow, n.shadowRule = true, &lenient
 	}
+
 	if c.set.envoy.paths[n.Path] == nil {
 		c.set.envoy.paths[n.Path] = n
 	}
@@ -271,12 +288,14 @@ func (t *envoyTrees) withKey(key hashKey) *envoyTrees {
 	if t == nil {
 		return nil
 	}
+
 	out := &envoyTrees{make(map[string]*EnvoyDomain, len(t.domains)), make(map[string]*EnvoyNode, len(t.paths))}
 	var branch func(b *envoyBranch, seed hashState) envoyBranch
 	branch = func(b *envoyBranch, seed hashState) (copied envoyBranch) {
 		if b.byText == nil {
 			return copied
 		}
+
 		copied.byText = make(map[string]*envoyDescriptor, len(b.byText))
 		for text, d := range b.byText {
 			next := &envoyDescriptor{below: branch(&d.below, seed)}
@@ -288,14 +307,17 @@ func (t *envoyTrees) withKey(key hashKey) *envoyTrees {
 			}
 			copied.byText[text] = next
 		}
+
 		for _, w := range b.wildcards {
 			copied.wildcards = append(copied.wildcards, envoyWildcard{w.text, w.pattern, copied.byText[w.text]})
 		}
+
 		return copied
 	}
 	for name, d := range t.domains {
 		out.domains[name] = &EnvoyDomain{name, branch(&d.root, key.envoySeed(name))}
 	}
+
 	return out
 }
 

@@ -9,16 +9,19 @@ func (s *Set) MatchEnvoy(n *EnvoyNode, entries []EnvoyEntry, shadow, first bool,
 		s.loadAttributes(nil, m)
 		m.List = Unlisted
 	}
+
 	r := n.Rule
 	if shadow && n.shadowRule != nil {
 		r = n.shadowRule
 	}
+
 	subject := n.Subject(entries)
 	for i := range m.Hits {
 		if m.Hits[i].Subject == subject {
 			return inlineError{fmt.Errorf("the entries are the same as those of subjects[%d]", i)}
 		}
 	}
+
 	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.ownLimits, Subject: subject, Cost: 1})
 	return nil
 }

@@ -16,20 +16,25 @@ func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+
 	d, notes := &decoder{}, &decoder{}
 	if root.Kind == yaml.Map && root.Get("domain") == nil && root.Get("envoy") != nil {
 		d.fail(root, "this is a rules file, not a configuration of the reference server")
 		return nil, nil, d.err()
 	}
+
 	notes.adaptEnvoy(root)
 	s = d.envoyDomain(root)
 	newChecker(&Document{Envoy: []*EnvoySpec{s}}, &d.collector).checkEnvoy()
+
 	for i := range d.errs {
 		d.errs[i].Path = strings.TrimPrefix(strings.TrimPrefix(d.errs[i].Path, "envoy[0]"), ".")
 	}
+
 	if err := d.err(); err != nil {
 		return nil, nil, err
 	}
+
 	notes.sort()
 	return s, notes.errs, nil
 }
@@ -40,6 +45,7 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 	if n.Kind != yaml.Map {
 		return
 	}
+
 	kept := n.Items[:0]
 	for key, v := range n.Pairs {
 		mark := d.push(key.Text)
@@ -69,11 +75,14 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 				d.path = d.path[:mark]
 			}
 		}
+
 		if keep {
 			kept = append(kept, key, v)
 		}
+
 		d.path = d.path[:mark]
 	}
+
 	n.Items = kept
 }
 

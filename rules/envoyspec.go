@@ -170,6 +170,7 @@ func (d *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec])
 		d.fail(n, "more than %d levels of descriptors", maxEnvoyLevels)
 		return nil
 	}
+
 	before := d.envoyNodes
 	if d.envoyNodes += len(n.Items); d.envoyNodes > maxEnvoyNodes {
 		if before <= maxEnvoyNodes {
@@ -177,6 +178,7 @@ func (d *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec])
 		}
 		return nil
 	}
+
 	d.envoyLevel++
 	d.eachItem(n, func(n *yaml.Node) {
 		s := &EnvoyDescriptorSpec{pos: n.Pos}
@@ -212,6 +214,7 @@ func (d *decoder) envoyValue(n *yaml.Node) string {
 	default:
 		return s
 	}
+
 	return ""
 }
 
@@ -220,6 +223,7 @@ func (d *decoder) envoyUnit(n *yaml.Node) string {
 	if !ok {
 		return ""
 	}
+
 	unit := strings.ToLower(s)
 	if envoyUnit(unit) == 0 {
 		var names []string
@@ -229,6 +233,7 @@ func (d *decoder) envoyUnit(n *yaml.Node) string {
 		d.fail(n, "%q is not one of %s%s", shorten(s), strings.Join(names, ", "), suggest(s, names))
 		return ""
 	}
+
 	return unit
 }
 
@@ -253,6 +258,7 @@ func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 	if d.isAny(n) || !d.expectKind(n, yaml.Map) {
 		return nil
 	}
+
 	d.plainValue(n)
 	if len(d.errs) > mistakes || len(n.Items) == 0 {
 		return nil
@@ -261,6 +267,7 @@ func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 		d.fail(n, "%d bytes as JSON; at most %d are allowed", size, maxEnvoyMetadata)
 		return nil
 	}
+
 	return n
 }
 
@@ -285,9 +292,11 @@ func (d *decoder) plainValue(n *yaml.Node) {
 func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	l, at := &EnvoyLimitSpec{}, positions{}
 	l.pos = n.Pos
+
 	if !envoyLimitFields.read(d, n, l, at) {
 		return l
 	}
+
 	has := func(key string) bool { _, ok := at[key]; return ok }
 	fail := func(key, format string, args ...any) {
 		if has(key) {
@@ -298,7 +307,9 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	if l.Algorithm != "" {
 		kind, _ = algorithms.ParseKind(l.Algorithm)
 	}
+
 	l.hasRequests = has("requests_per_unit")
+
 	switch {
 	case l.Unlimited:
 		for _, key := range []string{"unit", "per", "algorithm", "burst"} {
@@ -310,6 +321,7 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	case !has("unit") && !has("per"):
 		d.fail(n, "unit is missing: the length of the window; for other lengths, use per")
 	}
+
 	if !l.hasRequests {
 		d.fail(n, "requests_per_unit is missing; 0 refuses everything")
 	}
@@ -319,6 +331,7 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	if kind != algorithms.FixedWindow && l.calendar() {
 		fail("algorithm", "calendar windows are for fixed-window only, per is %s", l.Per)
 	}
+
 	return l
 }
 
@@ -342,6 +355,7 @@ func (c *checker) checkEnvoy() {
 		}
 		c.checkEnvoyDescriptors(path, len(s.Domain), s.Descriptors)
 	}
+
 	if c.envoyDetailed > maxEnvoyDetailed {
 		c.add(c.doc.positions["envoy"], "envoy", "%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed, maxEnvoyDetailed)
 	}
@@ -357,22 +371,27 @@ func (c *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDe
 		} else {
 			seen[text] = i
 		}
+
 		if strings.Contains(text, "*") {
 			wildcards++
 		}
+
 		own := length + 1 + len(text)
 		if own > maxEnvoyPath {
 			c.add(s.pos, path, "the domain and the keys and values down to here have %d bytes; at most %d are allowed", own, maxEnvoyPath)
 			continue
 		}
+
 		if s.Limit != nil && slices.Contains(s.Limit.Replaces, s.Limit.Name) && s.Limit.Name != "" {
 			c.add(s.Limit.pos, path+".rate_limit.replaces", "%q is the limit's own name", s.Limit.Name)
 		}
 		if s.Limit != nil && s.Detailed {
 			c.envoyDetailed++
 		}
+
 		c.checkEnvoyDescriptors(path, own, s.Descriptors)
 	}
+
 	if wildcards > maxEnvoyWildcards {
 		c.add(list[0].pos, path+".descriptors", "%d sibling descriptors with *; at most %d are allowed", wildcards, maxEnvoyWildcards)
 	}

@@ -106,6 +106,7 @@ func (s *Set) tierIn(r *Rule, m *Match) string {
 		if slices.ContainsFunc(variant.key, func(k keyAttribute) bool { return m.slots[k.number] == 0 }) {
 			continue
 		}
+
 		for i := range variant.key {
 			k := &variant.key[i]
 			if k.subjects == nil {
@@ -115,11 +116,14 @@ func (s *Set) tierIn(r *Rule, m *Match) string {
 				return tiers[found.tier].Name
 			}
 		}
+
 		if variant.fallbackTier >= 0 {
 			return tiers[variant.fallbackTier].Name
 		}
+
 		return ""
 	}
+
 	return ""
 }
 

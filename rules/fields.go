@@ -145,5 +145,6 @@ func settingFields[T any](at func(*T) *Settings) map[string]field[T] {
 	} {
 		out[f.key] = f
 	}
+
 	return out
 }

@@ -20,16 +20,19 @@ func (f folding) fold(b []byte, s string) (folded string, extended []byte) {
 		b = appendDecoded(b, s)
 		s = viewOf(b[start:])
 	}
+
 	if f.lower && !isLower(s) {
 		start = len(b)
 		b = appendLower(b, s)
 		s = viewOf(b[start:])
 	}
+
 	if f.nfc && !isASCII(s) && !norm.NFC.IsNormalString(s) {
 		start = len(b)
 		b = norm.NFC.AppendString(b, s)
 		s = viewOf(b[start:])
 	}
+
 	switch {
 	case f.path && !isCleanPath(s, f.trim):
 		start = len(b)
@@ -38,6 +41,7 @@ func (f folding) fold(b []byte, s string) (folded string, extended []byte) {
 	case f.trim:
 		s = strings.TrimSpace(s)
 	}
+
 	return s, b
 }
 
@@ -93,6 +97,7 @@ func appendDecoded(b []byte, s string) []byte {
 			b = append(b[:n-3], byte(high<<4|low))
 		}
 	}
+
 	return b
 }
 
@@ -131,6 +136,7 @@ func appendCleanPath(b []byte, s string, trim bool) []byte {
 	if strings.HasPrefix(s, "/") {
 		b = append(b, '/')
 	}
+
 	root := len(b)
 	for segment := range strings.SplitSeq(s, "/") {
 		if i := strings.IndexByte(segment, ';'); i >= 0 {
@@ -139,6 +145,7 @@ func appendCleanPath(b []byte, s string, trim bool) []byte {
 		if trim {
 			segment = strings.TrimSpace(segment)
 		}
+
 		switch segment {
 		case "", ".":
 		case "..":
@@ -153,5 +160,6 @@ func appendCleanPath(b []byte, s string, trim bool) []byte {
 			b = append(b, segment...)
 		}
 	}
+
 	return b
 }

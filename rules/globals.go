@@ -30,31 +30,39 @@ func (c *compiler) summarizeGlobals() globals {
 	h := xxh3.New()
 	var b []byte
 	attributes := map[string]bool{} // of global rules' keys
+
 	any := false
 	for _, r := range c.set.variants {
 		if r.Scope != GlobalScope {
 			continue
 		}
+
 		b = append(appendString(b[:0], r.Name), byte(len(r.Key)), byte(r.grouping.ipv6), byte(r.grouping.ipv4))
 		for _, name := range r.Key {
 			b, attributes[name] = appendString(b, name), true
 		}
+
 		for _, on := range r.onTiers {
 			b = append(b, map[bool]byte{false: 1, true: 2}[on])
 		}
+
 		for _, p := range r.Regions {
 			b = binary.LittleEndian.AppendUint64(appendString(b, p.Name), math.Float64bits(p.Part))
 		}
+
 		any = true
 		b = g.addLimits(binary.LittleEndian.AppendUint32(b, uint32(r.fallbackTier)), r.ownLimits)
 		for _, list := range r.byTier {
 			b = g.addLimits(b, list)
 		}
+
 		_, _ = h.Write(b) // it can't fail
 	}
+
 	if !any {
 		return g
 	}
+
 	for _, group := range c.doc.Subjects {
 		if !attributes[group.Attribute] {
 			continue
@@ -65,6 +73,7 @@ func (c *compiler) summarizeGlobals() globals {
 			_, _ = h.Write(b)
 		}
 	}
+
 	sum := h.Sum128()
 	g.fingerprint = Hash{sum.Hi, sum.Lo}
 	return g
@@ -92,14 +101,17 @@ func (g *globals) addLimits(b []byte, limits []*Limit) []byte {
 			b = append(b, l.Unit...)
 			continue
 		}
+
 		g.maxSpan = max(g.maxSpan, maxSpan(l))
 		if l.Kind.Bucket() {
 			g.maxFill = max(g.maxFill, maxSpan(l))
 		}
+
 		b = binary.LittleEndian.AppendUint64(b, l.ID)
 		b = binary.LittleEndian.AppendUint64(b, uint64(l.Amount))
 		b = binary.LittleEndian.AppendUint64(b, uint64(l.Burst))
 	}
+
 	return b
 }
 

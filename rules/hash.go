@@ -72,6 +72,7 @@ func (r *Rule) hash(m *Match, state *hashState) Hash {
 		if i > 0 {
 			h = h.addWord(title)
 		}
+
 		k := &r.key[i]
 		v := m.value(k.number)
 		switch {
@@ -87,9 +88,11 @@ func (r *Rule) hash(m *Match, state *hashState) Hash {
 			title = tagIPv6
 		}
 	}
+
 	if len(r.key) == 0 {
 		return h.finish(0, 0)
 	}
+
 	return h.finish(title, titleBytes)
 }
 
@@ -114,12 +117,17 @@ func (s hashState) addWord(w uint64) hashState {
 // addText adds a text, padded with zeros to whole words.
 func (s hashState) addText(text string) hashState {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
-	v0, v1, v2, v3 := s.v0, s.v1, s.v2, s.v3
+	v0 := s.v0
+	v1 := s.v1
+	v2 := s.v2
+
+	v3 := s.v3
 	for ; len(b) >= 8; b = b[8:] {
 		w := binary.LittleEndian.Uint64(b)
 		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3^w)
 		v0 ^= w
 	}
+
 	w := uint64(0)
 	switch n := len(b); {
 	case n == 0:
@@ -129,6 +137,7 @@ func (s hashState) addText(text string) hashState {
 	default:
 		w = uint64(b[0]) | uint64(b[n/2])<<(8*(n/2)&63) | uint64(b[n-1])<<(8*(n-1)&63)
 	}
+
 	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3^w)
 	return hashState{v0 ^ w, v1, v2, v3}
 }

@@ -114,6 +114,7 @@ func (h *History) Write(w Write) (*History, error) {
 	case w.IfMatch != 0 && w.IfMatch != have:
 		return nil, fmt.Errorf("%w: version %d is in force, not %d", ErrConflict, have, w.IfMatch)
 	}
+
 	base := h.doc
 	if base == nil {
 		var err error
@@ -121,6 +122,7 @@ func (h *History) Write(w Write) (*History, error) {
 			return nil, asErrors(err)
 		}
 	}
+
 	doc, err := base.withChange(w.Change)
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -128,6 +130,7 @@ func (h *History) Write(w Write) (*History, error) {
 	case err != nil:
 		return nil, asErrors(err)
 	}
+
 	v := Version{
 		Number: have + 1, When: toMillisecond(w.When),
 		By: truncate(w.By, maxBy), What: truncate(describe(w.Change), maxWhat), Size: len(w.Change.Body),
@@ -136,6 +139,7 @@ func (h *History) Write(w Write) (*History, error) {
 	if w.Change.Part == WholeDocument && w.Via != ViaDashboard {
 		v.Applied = v.Number
 	}
+
 	return h.withVersion(v, doc)
 }
 
@@ -152,17 +156,21 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 	if replace {
 		h = &History{}
 	}
+
 	if v.Number <= h.currentNumber() || v.Number == math.MaxInt64 {
 		return nil, fmt.Errorf("%w: version %d does not come after %d", ErrConflict, v.Number, h.currentNumber())
 	}
+
 	doc, err := Parse([]byte(text))
 	if err != nil {
 		return nil, asErrors(err)
 	}
+
 	v.When = toMillisecond(v.When)
 	v.By, v.What = truncate(v.By, maxBy), truncate(v.What, maxWhat)
 	v.Message = truncate(v.Message, MaxMessage)
 	v.Via, v.Applied = truncate(v.Via, maxWhat), min(max(v.Applied, 0), v.Number)
+
 	return h.withVersion(v, doc)
 }
 
@@ -295,15 +303,18 @@ func describe(c Change) string {
 	if c.Part == WholeDocument {
 		return partNames[c.Part]
 	}
+
 	var words []string
 	if c.Delete {
 		words = append(words, "delete")
 	}
+
 	for _, w := range []string{partNames[c.Part], c.Name} {
 		if w != "" {
 			words = append(words, w)
 		}
 	}
+
 	return strings.Join(words, " ")
 }
 

@@ -38,6 +38,7 @@ func (h *History) AppendBinary(b []byte) []byte {
 	for _, r := range h.records {
 		size += len(r.packed) + len(r.By) + len(r.What) + len(r.Message) + 256
 	}
+
 	b = binary.AppendUvarint(append(slices.Grow(b, size), historyFormat), uint64(len(h.records)))
 	before := int64(0)
 	for _, r := range h.records {
@@ -51,6 +52,7 @@ func (h *History) AppendBinary(b []byte) []byte {
 		b = wire.AppendText(b, r.packed)
 		before = r.Number
 	}
+
 	return wire.AppendSum(b, start)
 }
 
@@ -63,6 +65,7 @@ func ParseHistory(b []byte) (*History, error) {
 	case !ok || len(content) == 0:
 		return nil, fmt.Errorf("%w: wrong checksum", ErrHistory)
 	}
+
 	d := wire.NewDecoder(content[1:])
 	h, number := &History{}, int64(0)
 	for range d.Count(KeptVersions, 1) {
@@ -72,19 +75,23 @@ func ParseHistory(b []byte) (*History, error) {
 		}
 		h.records = append(h.records, decodeRecord(d, number))
 	}
+
 	if err := d.Done("history"); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
 	}
 	if len(h.records) == 0 {
 		return h, nil
 	}
+
 	var err error
 	if h.doc, err = h.records[len(h.records)-1].document(); err == nil {
 		h.set, err = Compile(h.doc, h.currentNumber())
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
 	}
+
 	h.hash = h.doc.Hash()
 	return h, nil
 }

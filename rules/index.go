@@ -77,20 +77,24 @@ func buildIndex(entries []indexed) index {
 			counts[indexKey{k.number, "*"}]++
 		}
 	}
+
 	var x index
 	nets := map[int]map[netip.Prefix][]int32{}
 	for i := range entries {
 		x.insert(int32(i), &entries[i], counts, nets)
 	}
+
 	for attribute, byPrefix := range nets {
 		x.attributes[attribute].nets = netTable(byPrefix)
 	}
+
 	for i := range x.attributes {
 		a := &x.attributes[i]
 		a.prefixes.finish()
 		a.suffixes.finish()
 		a.presenceOnly = a.texts == nil && a.addresses == nil && a.nets == nil && a.prefixes.lengths == nil && a.suffixes.lengths == nil
 	}
+
 	return x
 }
 
@@ -100,9 +104,11 @@ func (c *condition) indexKeys() []indexKey {
 	for _, s := range c.texts { // including CIDRs
 		out = append(out, indexKey{c.attribute, s})
 	}
+
 	for _, a := range c.addresses {
 		out = append(out, indexKey{c.attribute, a.String()})
 	}
+
 	for i := range c.globs {
 		g := &c.globs[i]
 		if g.prefix != "" {
@@ -111,6 +117,7 @@ func (c *condition) indexKeys() []indexKey {
 			out = append(out, indexKey{c.attribute, "*" + g.suffix})
 		}
 	}
+
 	return out
 }
 
@@ -136,7 +143,9 @@ func (ix *index) attribute(n int) *attributeIndex {
 // insert files entry i under its most selective condition.
 func (ix *index) insert(i int32, e *indexed, counts map[indexKey]int, nets map[int]map[netip.Prefix][]int32) {
 	var best *condition
-	attribute, class, crowd := -1, byPresence+1, 0
+	attribute := -1
+	class := byPresence + 1
+	crowd := 0
 	better := func(otherClass, otherCrowd int) bool {
 		return cmp.Or(cmp.Compare(otherClass, class), cmp.Compare(otherCrowd, crowd)) < 0
 	}
@@ -150,21 +159,29 @@ func (ix *index) insert(i int32, e *indexed, counts map[indexKey]int, nets map[i
 			best, attribute, class, crowd = c, c.attribute, c.class(), worst
 		}
 	}
+
 	for _, k := range e.key {
 		if n := counts[indexKey{k.number, "*"}]; better(byPresence, n) {
-			best, attribute, class, crowd = nil, k.number, byPresence, n
+			best = nil
+			attribute = k.number
+			class = byPresence
+			crowd = n
 		}
 	}
+
 	if attribute < 0 {
 		ix.always = append(ix.always, i)
 		return
 	}
+
 	a := ix.attribute(attribute)
 	if class == byPresence {
 		a.present = append(a.present, i)
 		return
 	}
+
 	a.insert(i, best)
+
 	for _, p := range best.nets {
 		if nets[attribute] == nil {
 			nets[attribute] = map[netip.Prefix][]int32{}
@@ -181,12 +198,14 @@ func (a *attributeIndex) insert(i int32, c *condition) {
 		}
 		a.texts[s] = append(a.texts[s], i)
 	}
+
 	for _, addr := range c.addresses {
 		if a.addresses == nil {
 			a.addresses = map[netip.Addr][]int32{}
 		}
 		a.addresses[addr] = append(a.addresses[addr], i)
 	}
+
 	for j := range c.globs {
 		if g := &c.globs[j]; g.prefix != "" {
 			a.prefixes.insert(i, g.prefix)
@@ -227,11 +246,13 @@ func (ix *index) find(m *Match, found []int32) []int32 {
 	if len(ix.always) > 0 {
 		found = append(found, ix.always...)
 	}
+
 	for i := range m.values {
 		v := &m.values[i]
 		if v.number >= len(ix.attributes) {
 			continue
 		}
+
 		a := &ix.attributes[v.number]
 		if len(a.present) > 0 {
 			found = append(found, a.present...)
@@ -240,6 +261,7 @@ func (ix *index) find(m *Match, found []int32) []int32 {
 			found = a.find(m, v, found)
 		}
 	}
+
 	return found
 }
 
@@ -248,6 +270,7 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	if a.texts != nil {
 		found = append(found, a.texts[v.text]...)
 	}
+
 	if (a.addresses != nil || a.nets != nil) && v.isAddress() {
 		found = append(found, a.addresses[v.address]...)
 		found = a.findNets(v.address, found)
@@ -255,9 +278,11 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 			found = a.findNets(v.written, found)
 		}
 	}
+
 	if a.prefixes.lengths == nil && a.suffixes.lengths == nil {
 		return found
 	}
+
 	text := m.canonicalText(v)
 	for _, n := range a.prefixes.lengths {
 		if n > len(text) {
@@ -265,12 +290,14 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 		}
 		found = append(found, a.prefixes.byText[text[:n]]...)
 	}
+
 	for _, n := range a.suffixes.lengths {
 		if n > len(text) {
 			break
 		}
 		found = append(found, a.suffixes.byText[text[len(text)-n:]]...)
 	}
+
 	return found
 }
 

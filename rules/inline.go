@@ -142,6 +142,7 @@ func (s *inlineSets) add(key []byte, r *Rule) *Rule {
 		r.Uninterned = true
 		return r
 	}
+
 	e := &inlineSet{string(key), r}
 	for i := xxh3.Hash(key); ; {
 		slot := &s.slots[i%uint64(len(s.slots))]
@@ -168,6 +169,7 @@ func (s *Set) nameInline(spec *InlineSpec) {
 	for _, r := range s.Rules {
 		s.names = append(s.names, r.Name)
 	}
+
 	add := func(namespace, name string) {
 		i := slices.Index(s.names, name)
 		if i < 0 {
@@ -178,9 +180,11 @@ func (s *Set) nameInline(spec *InlineSpec) {
 	}
 	s.inlineNames = map[string]inlineName{}
 	add("", InlineName)
+
 	if spec == nil {
 		return
 	}
+
 	s.inlineNamespaces = NewNamespaces(spec.Namespaces)
 	for _, n := range spec.Namespaces {
 		if s.inlineNamespaces.names[n] {
@@ -202,6 +206,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		s.loadAttributes(nil, m)
 		m.List = Unlisted
 	}
+
 	b := m.inline[:0]
 	flags := byte(0)
 	if q.Exact {
@@ -210,20 +215,24 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	if q.Shadow {
 		flags |= 2
 	}
+
 	kept := keptKinds[q.Namespace]
 	flags |= byte(kept) << 2
 	name, named := s.inlineNames[cmp.Or(q.Namespace, InlineName)]
 	if !named {
 		name = s.inlineNames[""]
 	}
+
 	b = binary.AppendUvarint(append(b, flags), uint64(name.index))
 	for i := range q.Limits {
 		b = q.Limits[i].append(b)
 	}
+
 	m.inline = b
 	if err := s.namespaceAllowed(q.Namespace); err != nil {
 		return err
 	}
+
 	r := s.inline.find(b)
 	if r == nil {
 		var err error
@@ -232,12 +241,14 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		}
 		r = s.inline.add(b, r)
 	}
+
 	subject := r.inlineSubject(q)
 	for i := range m.Hits {
 		if m.Hits[i].Subject == subject {
 			return inlineError{fmt.Errorf("the namespace and key are the same as those of subjects[%d]", i)}
 		}
 	}
+
 	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.ownLimits, Subject: subject, Cost: 1})
 	return nil
 }
@@ -319,38 +330,54 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.K
 	if doc.Inline != nil {
 		spec.OnPartition = doc.Inline.OnPartition
 	}
+
 	d := &decoder{path: []byte("limits")}
 	spec.Limits = d.limits(inlineNode(q.Limits))
 	newChecker(&Document{Defaults: doc.Defaults}, &d.collector).checkLimits("limits", spec.Limits, doc.zoneOf(spec))
+
 	for i := range q.Limits {
 		d.checkInline(i, &q.Limits[i], spec.Limits, doc)
 	}
+
 	if kept != 0 && len(d.errs) == 0 {
 		d.checkKept(q, spec.Limits, doc, kept)
 	}
+
 	if len(d.errs) > 0 {
 		return nil, inlineError{d.errs[0]}
 	}
+
 	if q.Exact {
 		spec.Consistency = "exact"
 	}
+
 	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc} // s has only the document's units
 	r := c.compileRule(spec, nil)
+
 	if c.err != nil {
 		return nil, inlineError{c.err}
 	}
-	r.Index, r.Inline, r.inlineSeed = name.index, true, s.inlineSeed
+
+	r.Index = name.index
+	r.Inline = true
+	r.inlineSeed = s.inlineSeed
+
 	for i, l := range r.ownLimits {
 		l.CallIndex = i
+
 		if q.Limits[i].From == fromFirst {
 			id := doc.identity(spec.Limits[i], "")
-			id.kind, l.Kind, r.Consistency = algorithms.FirstWindow, algorithms.FirstWindow, Exact
+			id.kind = algorithms.FirstWindow
+			l.Kind = algorithms.FirstWindow
+			r.Consistency = Exact
 			l.ID = id.hash()
 		}
+
 		if kept != 0 {
 			l.Kind, l.ID, r.Consistency = kept, keptID(kept), Exact
 		}
 	}
+
 	slices.SortFunc(r.ownLimits, func(a, b *Limit) int { return cmp.Compare(a.ID, b.ID) })
 	return r, nil
 }
@@ -365,13 +392,16 @@ func inlineNode(limits []InlineLimit) *yaml.Node {
 		n.Set("per", inlineDuration(l.Per, l.PerMS))
 		n.Set("ttl", inlineDuration(l.TTL, l.TTLMS))
 		n.Set("algorithm", text(strings.Clone(l.Algorithm)))
+
 		if l.Burst != 0 {
 			n.Set("burst", integer(l.Burst))
 		}
+
 		n.Set("unit", text(strings.Clone(l.Unit)))
 		n.Set("tz", text(strings.Clone(l.TZ)))
 		list.Items = append(list.Items, n)
 	}
+
 	return list
 }
 

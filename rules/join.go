@@ -104,10 +104,12 @@ func (j *joiner) join(into, from *yaml.Node, path string) {
 				at = i
 			}
 		}
+
 		if at < 0 {
 			into.Items = append(into.Items, key, copyOf(value))
 			continue
 		}
+
 		j.joinValue(into.Items[at], into.Items[at+1], key, value, string(appendKey([]byte(path), key.Text)))
 	}
 }
@@ -155,6 +157,7 @@ func (j *joiner) joinNamed(old, value *yaml.Node, name string) {
 			known[n.Text] = n
 		}
 	}
+
 	for _, item := range value.Items {
 		if n := item.Get(name); n != nil && known[n.Text] != nil {
 			j.twice(map[string]string{"name": "rule ", "domain": "domain "}[name]+fmt.Sprintf("%q", shorten(n.Text)), known[n.Text], n)

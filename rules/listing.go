@@ -24,14 +24,17 @@ func page[P interface{ node() *yaml.Node }](pieces []P, after string, n int, fie
 			from++
 		}
 	}
+
 	for _, p := range pieces[from:min(len(pieces), from+n)] {
 		object := yaml.NewMap()
 		object.Set(field, yaml.Text(name(p)))
 		object.Items = append(object.Items, p.node().Items...)
 		list = append(list, string(object.AppendJSON(nil)))
 	}
+
 	if from+n < len(pieces) {
 		next = name(pieces[from+n-1])
 	}
+
 	return list, next
 }

@@ -24,12 +24,15 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 || limits[0].loweredCache == nil {
 		return limits
 	}
+
 	kept := &limits[0].loweredCache.last
 	if l := kept.Load(); l != nil && l.step == step {
 		return l.limits
 	}
+
 	factor := exactRat(r.Adaptive.Steps[step].Factor)
 	all := make([]Limit, len(limits))
+
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
@@ -39,10 +42,12 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 		all[i].WholeCapacity = scaled(l.WholeCapacity, factor)
 		all[i].WholeAmount = scaled(l.WholeAmount, factor)
 		all[i].BorrowTarget = scaled(l.BorrowTarget, factor)
+
 		if l.Kind.Bucket() {
 			all[i].Burst = scaled(l.Burst, factor)
 		}
 	}
+
 	kept.Store(&lowered{step, out})
 	return out
 }

@@ -93,12 +93,14 @@ func (m *Match) canonicalText(v *value) string {
 	if ipaddr.IsPlainIPv4(v.text) {
 		return v.text
 	}
+
 	if v.canonical == "" {
 		start := len(m.canonical)
 		m.canonical = v.address.AppendTo(m.canonical)
 		text := m.canonical[start:]
 		v.canonical = unsafe.String(unsafe.SliceData(text), len(text))
 	}
+
 	return v.canonical
 }
 
@@ -117,11 +119,13 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 		s.matchAgain(m)
 		return
 	}
+
 	s.loadAttributes(attrs, m)
 	m.List = Unlisted
 	if s.hasLists {
 		m.List = s.checkLists(m)
 	}
+
 	m.found = m.found[:0]
 	switch {
 	case only == nil:
@@ -133,13 +137,18 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 			m.found = append(m.found, int32(only.number+i))
 		}
 	}
+
 	uniform := true
 	for _, i := range m.found {
 		s.addIfApplies(s.variants[i], m)
 		uniform = uniform && s.isUniform(s.variants[i])
 	}
+
 	if s.plain || only != nil {
-		m.plain, m.only, m.byKey, m.uniform = s, only, false, uniform
+		m.plain = s
+		m.only = only
+		m.byKey = false
+		m.uniform = uniform
 	}
 }
 
@@ -150,6 +159,7 @@ func (s *Set) matchAgain(m *Match) {
 		m.List = s.checkLists(m)
 		m.Again = m.Again && m.List == Unlisted
 	}
+
 	if m.Again {
 		for i := range m.Hits {
 			h := &m.Hits[i]
@@ -157,7 +167,9 @@ func (s *Set) matchAgain(m *Match) {
 		}
 		return
 	}
+
 	m.Hits, m.Unlimited = m.Hits[:0], m.Unlimited[:0]
+
 	for _, i := range m.found {
 		s.addIfApplies(s.variants[i], m)
 	}
@@ -174,13 +186,16 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if r.Envoy {
 		return s.matchEnvoyKey(r, key, m)
 	}
+
 	r, key = r.choose(key, m.keyValues)
 	if r.alternatives != nil {
 		m.keyValues = key
 	}
+
 	if i := s.missingValue(m, r, key); i >= 0 {
 		return fmt.Errorf("%w: rule %q needs the attribute %s, which is empty", ErrMissing, r.Name, r.Key[i])
 	}
+
 	if m.plain == s && m.only == r && m.byKey {
 		m.folded = m.folded[:0]
 		for i := range key {
@@ -189,21 +204,29 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 		s.matchAgain(m)
 		return nil
 	}
+
 	m.key = m.key[:0]
 	for i, v := range key {
 		m.key = append(m.key, Attribute{r.Key[i], v})
 	}
+
 	s.loadAttributes(m.key, m)
 	m.List = s.checkLists(m)
 	cost := int64(1)
 	if r.cost != nil {
 		cost = r.cost.fallback
 	}
+
 	s.addHit(r, m, cost)
+
 	if s.isUniform(r) {
-		m.plain, m.only, m.byKey, m.uniform = s, r, true, true
+		m.plain = s
+		m.only = r
+		m.byKey = true
+		m.uniform = true
 		m.found = append(m.found[:0], int32(r.number))
 	}
+
 	return nil
 }
 
@@ -212,20 +235,28 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}
-	m.values, m.canonical, m.plain, m.Again = m.values[:0], m.canonical[:0], nil, false
+
+	m.values = m.values[:0]
+	m.canonical = m.canonical[:0]
+	m.plain = nil
+	m.Again = false
 	m.Hits, m.Unlimited = m.Hits[:0], m.Unlimited[:0]
 	m.folded, m.Undeclared = m.folded[:0], 0
+
 	if len(m.slots) < len(s.attributes.named) {
 		m.slots = make([]int32, len(s.attributes.named))
 	}
+
 	for i := range attrs {
 		n := s.attributes.find(attrs[i].Name)
 		if n < 0 && s.attributes.declared != nil && s.attributes.declared[attrs[i].Name] == nil {
 			m.Undeclared++
 		}
+
 		if n < 0 || m.slots[n] != 0 || attrs[i].Value == "" {
 			continue
 		}
+
 		text := s.foldValue(m, n, attrs[i].Value)
 		if text != "" { // spaces may be all that it had
 			m.add(n, text, s.attributes.named[n].address)
@@ -264,15 +295,19 @@ func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 	if len(attrs) != len(m.values) {
 		return false
 	}
+
 	for i := range attrs {
 		if s.isAbsent(m, m.values[i].number, attrs[i].Value) || attrs[i].Name != s.attributes.named[m.values[i].number].name {
 			return false
 		}
 	}
+
 	m.folded = m.folded[:0]
+
 	for i := range attrs {
 		s.replaceValue(m, i, attrs[i].Value)
 	}
+
 	return true
 }
 
@@ -300,10 +335,17 @@ func (m *Match) add(n int, text string, address bool) {
 	if len(m.values) == cap(m.values) {
 		m.values = slices.Grow(m.values, 1)
 	}
+
 	m.values = m.values[:len(m.values)+1]
 	v := &m.values[len(m.values)-1]
-	v.number, v.text, v.holdsAddress = n, text, address
-	v.parsed, v.valid, v.canonical = false, false, "" // address is only read if parsed is set
+	v.number = n
+	v.text = text
+	v.holdsAddress = address
+
+	// address is only read if parsed is set
+	v.parsed = false
+	v.valid = false
+	v.canonical = ""
 	m.slots[n] = int32(len(m.values))
 }
 
@@ -383,13 +425,16 @@ func (s *Set) addIfApplies(r *Rule, m *Match) {
 			return
 		}
 	}
+
 	if r.conditional && !r.allows(m) {
 		return
 	}
+
 	cost := int64(1)
 	if r.cost != nil {
 		cost = r.costOf(m)
 	}
+
 	s.addHit(r, m, cost)
 }
 

@@ -23,18 +23,21 @@ func (s *Set) MergedList(kind entries.Kind, now int64) (asJSON, asYAML []byte) {
 	if kind == entries.Allow {
 		written = s.Document.Allow
 	}
+
 	list := &yaml.Node{Kind: yaml.List}
 	for _, e := range written {
 		n := conditionsNode(e.Match)
 		n.Set("origin", yaml.Text(fromDocument))
 		list.Items = append(list.Items, n)
 	}
+
 	for _, e := range s.sortedEntries(func(e *entries.Entry) bool { return e.Kind == kind && !e.IsOver(now) }) {
 		n := entryNode(e)
 		addMeta(n, e)
 		n.Set("origin", yaml.Text(fromEntry))
 		list.Items = append(list.Items, n)
 	}
+
 	return list.AppendJSON(nil), list.AppendYAML(nil)
 }
 
@@ -63,6 +66,7 @@ func (m *mergedSubject) node() *yaml.Node {
 	if m.written != nil {
 		*merged = *m.written
 	}
+
 	if m.entry != nil {
 		origin = fromEntry
 		if spec, err := readSubject(m.entry); err == nil {
@@ -72,10 +76,12 @@ func (m *mergedSubject) node() *yaml.Node {
 			origin = fromBoth
 		}
 	}
+
 	n := merged.node()
 	if m.entry != nil {
 		addMeta(n, m.entry)
 	}
+
 	n.Set("origin", yaml.Text(origin))
 	return n
 }
@@ -120,6 +126,7 @@ func (s *Set) ListSubjects(attribute, after string, n int, now int64) (list []st
 			byValue[written.Value] = &mergedSubject{written: written, value: written.Value}
 		}
 	}
+
 	for e := range s.Entries().All {
 		switch {
 		case e.Kind != entries.Subject || e.Attribute != attribute || e.IsOver(now):
@@ -129,10 +136,12 @@ func (s *Set) ListSubjects(attribute, after string, n int, now int64) (list []st
 			byValue[e.Value] = &mergedSubject{entry: e, value: e.Value}
 		}
 	}
+
 	all := make([]*mergedSubject, 0, len(byValue))
 	for _, m := range byValue {
 		all = append(all, m)
 	}
+
 	slices.SortFunc(all, func(a, b *mergedSubject) int { return strings.Compare(a.value, b.value) })
 	return page(all, canonicalAddress(attribute, after), n, "value", func(m *mergedSubject) string { return m.value })
 }

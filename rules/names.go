@@ -34,18 +34,22 @@ func (d *Document) eachName(yield func(name string, at nameUse)) {
 		}
 		conditions("match", r.Match)
 		conditions("not", r.Not)
+
 		for j, name := range r.Absent {
 			yield(name, nameUse{fmt.Sprintf("%s.absent[%d]", path, j), r.position("absent")})
 		}
+
 		for j, part := range r.Key {
 			for _, name := range part {
 				yield(name, nameUse{fmt.Sprintf("%s.key[%d]", path, j), r.position("key")})
 			}
 		}
+
 		if r.Cost != nil {
 			yield(r.Cost.By, nameUse{path + ".cost.by", r.position("cost")})
 		}
 	}
+
 	for i, list := range [...][]*Entry{d.Deny, d.Allow} {
 		for j, e := range list {
 			path := fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j)
@@ -54,9 +58,11 @@ func (d *Document) eachName(yield func(name string, at nameUse)) {
 			}
 		}
 	}
+
 	for _, g := range d.Subjects {
 		yield(g.Attribute, nameUse{keyPath("subjects", g.Attribute), g.pos})
 	}
+
 	for _, p := range d.Profiles {
 		for _, s := range p.Sources {
 			yield(s.Attribute, nameUse{keyPath(keyPath("profiles", p.Name), s.Attribute), p.pos})
@@ -102,13 +108,16 @@ func nearName(name string, known []string) string {
 		} else if shorter <= 4 {
 			most = 1
 		}
+
 		if other == name || len(name)-len(other) > most || len(other)-len(name) > most || len(name) > maxNameBytes {
 			continue
 		}
+
 		if n := editDistance(strings.ToLower(name), strings.ToLower(other)); n <= most && n < distance {
 			best, distance = other, n
 		}
 	}
+
 	return best
 }
 
@@ -123,6 +132,7 @@ func (d *Document) warnNegations(w *collector) {
 			c.warnNegation(w, r.position("not"), path+".not", "")
 		}
 	}
+
 	for i, list := range [...][]*Entry{d.Deny, d.Allow} {
 		for j, e := range list {
 			for _, c := range e.Match {

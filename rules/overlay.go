@@ -160,6 +160,7 @@ func (a *overlayAttribute) find(o *overlay, m *Match, v *value) (best Listing) {
 	if a.present > 0 {
 		best = max(best, o.judge(m, listKey{attribute: n, class: presentClass}))
 	}
+
 	if len(a.nets4)+len(a.nets6) > 0 && v.isAddress() {
 		lengths := a.nets6
 		if v.address.Is4() {
@@ -170,20 +171,24 @@ func (a *overlayAttribute) find(o *overlay, m *Match, v *value) (best Listing) {
 			best = max(best, o.judge(m, netKey(v.number, net.Addr(), net.Bits())))
 		}
 	}
+
 	if len(a.prefixes)+len(a.suffixes) == 0 {
 		return best
 	}
+
 	text := m.canonicalText(v)
 	for _, c := range a.prefixes {
 		if length := int(c.length); length <= len(text) {
 			best = max(best, o.judge(m, listKey{attribute: n, class: prefixClass, text: text[:length]}))
 		}
 	}
+
 	for _, c := range a.suffixes {
 		if length := int(c.length); length <= len(text) {
 			best = max(best, o.judge(m, listKey{attribute: n, class: suffixClass, text: text[len(text)-length:]}))
 		}
 	}
+
 	return best
 }
 
@@ -335,12 +340,15 @@ func keysOf(c *condition) (list []listKey) {
 	for _, text := range c.texts { // including CIDRs
 		list = append(list, listKey{attribute: n, text: text})
 	}
+
 	for _, a := range c.addresses {
 		list = append(list, netKey(c.attribute, a, a.BitLen()))
 	}
+
 	for _, p := range c.nets {
 		list = append(list, netKey(c.attribute, p.Addr(), p.Bits()))
 	}
+
 	for i := range c.globs {
 		switch g := &c.globs[i]; {
 		case g.prefix != "":
@@ -351,5 +359,6 @@ func keysOf(c *condition) (list []listKey) {
 			return []listKey{{attribute: n, class: presentClass}}
 		}
 	}
+
 	return list
 }

@@ -31,24 +31,30 @@ func (s *Set) withEntries(e *entries.State, like *Set, past bool) *Set {
 	o := &overlay{entries: entries.New(), past: past}
 	if like != nil && like.overlay != nil && like.compiled == s.compiled && like.key == s.key {
 		// The numbers of attributes and units that only entries use belong to the overlay.
-		next.attributes, next.units, next.Units = like.attributes, like.units, like.Units
+		next.attributes = like.attributes
+		next.units = like.units
+		next.Units = like.Units
 		*o = *like.overlay
 	}
+
 	if o.entries == e {
 		next.overlay = o
 		next.noteLists()
 		return &next
 	}
+
 	before := o.entries
 	o.entries, o.attributes, o.blocksOfRules = e, slices.Clone(o.attributes), slices.Clone(o.blocksOfRules)
 	c := &overlayCompiler{compiler: compiler{set: &next, doc: s.Document, extends: true}, overlay: o}
 	e.Diff(before, c.replace)
+
 	if c.touched || o.bySubject == nil {
 		o.bySubject = c.rulesBySubject()
 	}
 	if next.overlay = o; e.Len() == 0 {
 		next.overlay = nil // checks cost nothing more than without entries
 	}
+
 	next.noteLists()
 	return &next
 }
@@ -102,6 +108,7 @@ func (c *overlayCompiler) file(e *entries.Entry, add bool) {
 	default:
 		c.fileListed(e, add)
 	}
+
 	o := c.overlay
 	switch _, sleeps := o.asleep.Get(entries.Text(e.ID())); {
 	case add && !awake:
@@ -130,6 +137,7 @@ func (c *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 		}
 		return
 	}
+
 	var best []listKey
 	class, crowd := presentClass+1, 0
 	for i := range match {
@@ -139,12 +147,17 @@ func (c *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 			items, _ := o.lists.Get(key)
 			worst, most = max(worst, key.class), max(most, len(items))
 		}
+
 		if cmp.Or(cmp.Compare(worst, class), cmp.Compare(most, crowd)) < 0 {
-			best, class, crowd = keys, worst, most
+			best = keys
+			class = worst
+			crowd = most
 		}
 	}
+
 	item := &listItem{entry: e, match: match, span: c.spanOf(e)}
 	o.listItems++
+
 	for _, key := range best {
 		items, _ := o.lists.Get(key)
 		o.lists = o.lists.With(key, append(slices.Clip(items), item))
@@ -166,6 +179,7 @@ func (c *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
 		default:
 			o.lists = o.lists.With(key, slices.Delete(slices.Clone(items), i, i+1))
 		}
+
 		o.recount(key, -1)
 	}
 }
@@ -186,11 +200,13 @@ func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 	if add {
 		item.subject, awake = c.compileEntry(e)
 	}
+
 	n := c.set.attributes.find(e.Attribute)
 	groupings := c.groupingsOf(n)
 	if len(groupings) == 0 {
 		return awake // no rule has the attribute in its key
 	}
+
 	v := &value{number: n, text: canonicalValue(c.doc.declared, e.Attribute, e.Value), holdsAddress: holdsAddresses(e.Attribute)}
 	for _, g := range groupings {
 		key := keyOfSubject(n, v, v.holdsAddress, g)
@@ -205,6 +221,7 @@ func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 			o.subjects = o.subjects.With(key, slices.Delete(slices.Clone(items), i, i+1))
 		}
 	}
+
 	a := o.attributeOf(n)
 	if add {
 		a.subjects++
@@ -213,6 +230,7 @@ func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 		a.subjects--
 		c.touched = c.touched || a.subjects == 0
 	}
+
 	return awake
 }
 
@@ -237,16 +255,19 @@ func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool
 		}
 		c.checker = newChecker(c.doc, &collector{})
 	}
+
 	s, awake = &subject{tier: -1}, true
 	if tier, ok := c.tiers[e.Tier]; ok {
 		s.tier = tier
 	} else if e.Tier != "" {
 		awake = false
 	}
+
 	spec, err := readSubject(e)
 	if err != nil {
 		return s, false // an earlier release wrote it
 	}
+
 	for _, o := range spec.Overrides {
 		if !c.fits(e.Attribute, spec, o) {
 			awake = false
@@ -258,6 +279,7 @@ func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool
 			}
 		}
 	}
+
 	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
 	return s, awake
 }
@@ -296,9 +318,11 @@ func (c *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 	if r == nil || r.Envoy || len(r.Key) != len(e.Key) || c.set.MissingAttribute(r, e.Key) != "" {
 		return false // whatever wrote it: it names no subject of this document
 	}
+
 	for len(o.blocksOfRules) <= r.Index {
 		o.blocksOfRules = append(o.blocksOfRules, 0)
 	}
+
 	hash := c.set.hashOf(r, e.Key)
 	_, have := o.blocks.Get(hash)
 	switch {
@@ -310,6 +334,7 @@ func (c *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 		o.blocks = o.blocks.Without(hash)
 		o.blocksOfRules[r.Index]--
 	}
+
 	return true
 }
 

@@ -18,19 +18,24 @@ func Parse(src []byte) (*Document, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	d := &decoder{}
 	doc := &Document{source: string(src), positions: positions{}}
 	doc.asJSON = json.Valid(src)
+
 	if root.Kind == yaml.Null {
 		d.fail(root, "the document is empty")
 		return nil, d.err()
 	}
+
 	moveFirst(root, "attributes") // the other parts name them
 	documentFields.read(d, root, doc, doc.positions)
 	validate(doc, &d.collector)
+
 	if err := d.err(); err != nil {
 		return nil, err
 	}
+
 	doc.size, doc.days = doc.measure(), d.days
 	doc.loose = d.loose.errs
 	return doc, nil
@@ -224,6 +229,7 @@ func (d *decoder) zone(n *yaml.Node) string {
 	if !ok {
 		return ""
 	}
+
 	valid, known := d.zones[s]
 	if !known && len(d.zones) < maxZones {
 		_, err := algorithms.Zone(s)
@@ -233,10 +239,12 @@ func (d *decoder) zone(n *yaml.Node) string {
 		}
 		d.zones[s] = valid
 	}
+
 	if !valid {
 		d.fail(n, "%q is not a time zone such as UTC or Europe/Berlin", shorten(s))
 		return ""
 	}
+
 	return s
 }
 
@@ -267,9 +275,11 @@ func (d *decoder) conditions(n *yaml.Node) []Condition {
 	if d.expectKind(n, yaml.Map) && len(n.Items) == 0 {
 		d.fail(n, "expected at least one attribute")
 	}
+
 	if n.Kind != yaml.Map {
 		return nil
 	}
+
 	d.eachEntry(n, func(key, v *yaml.Node) {
 		c := Condition{Attribute: d.checkAttribute(key, key.Text), single: v.Kind != yaml.List}
 		if c.single {
@@ -282,6 +292,7 @@ func (d *decoder) conditions(n *yaml.Node) []Condition {
 	if len(out) > MaxAttributes {
 		d.fail(n, "more than %d attributes", MaxAttributes)
 	}
+
 	return out
 }
 
@@ -311,6 +322,7 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 	if n.Kind == yaml.Map {
 		g.Subjects = make([]*SubjectSpec, 0, len(n.Items)/2)
 	}
+
 	d.eachEntry(n, func(key, v *yaml.Node) {
 		g.Subjects = append(g.Subjects, d.subject(g.Attribute, key, v))
 	})
@@ -318,12 +330,14 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 	if !slices.IsSortedFunc(g.Subjects, byValue) {
 		slices.SortStableFunc(g.Subjects, byValue)
 	}
+
 	for i := 1; i < len(g.Subjects); i++ {
 		// Only other spellings can be equal here: equal texts are duplicate keys.
 		if a, b := g.Subjects[i-1], g.Subjects[i]; a.Value == b.Value {
 			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "duplicate %s; the first is on line %d", g.what(), a.pos.Line)
 		}
 	}
+
 	return g
 }
 

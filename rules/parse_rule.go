@@ -118,14 +118,17 @@ func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
 	if n.Kind == yaml.String && n.Text == unlimitedWord {
 		return []*LimitSpec{{Unlimited: true, pos: n.Pos}}
 	}
+
 	var out []*LimitSpec
 	if n.Kind == yaml.List && len(n.Items) > maxLimits {
 		d.fail(n, "%d limits; at most %d are allowed", len(n.Items), maxLimits)
 		return nil
 	}
+
 	if d.eachItem(n, func(n *yaml.Node) { out = append(out, d.limit(n)) }) && len(n.Items) == 0 {
 		d.fail(n, "expected at least one limit")
 	}
+
 	for i, l := range out {
 		if l.Name == "" {
 			continue
@@ -136,6 +139,7 @@ func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
 			d.path = d.path[:mark]
 		}
 	}
+
 	return out
 }
 
@@ -145,11 +149,13 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 	if !ok {
 		return l
 	}
+
 	d.needEither(n, []string{"unlimited"}, []string{"limit", "per"}, []string{"limit", "ttl"})
 	if l.Unlimited {
 		d.unlimited(n, l)
 		return l
 	}
+
 	switch {
 	case d.shapes != nil:
 	case l.isSlots():
@@ -162,11 +168,13 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 	case n.Get("per") == nil:
 		d.fail(n, "per is missing: the length of the window")
 	}
+
 	if l.Algorithm != "" && l.calendar() && l.Algorithm != algorithms.FixedWindow.String() {
 		mark := d.push("algorithm")
 		d.fail(n.Get("algorithm"), "calendar windows are for fixed-window only, per is %s", l.Per)
 		d.path = d.path[:mark]
 	}
+
 	if burst := n.Get("burst"); burst != nil && l.Limit == 0 && n.Get("limit") != nil {
 		mark := d.push("burst")
 		d.fail(burst, "a limit of 0 allows nothing at once")
@@ -178,6 +186,7 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 			d.path = d.path[:mark]
 		}
 	}
+
 	return l
 }
 
@@ -221,6 +230,7 @@ func (d *decoder) block(n *yaml.Node) (list []Span) {
 	if n.Kind != yaml.List {
 		return []Span{d.span(n, algorithms.MinWindow, algorithms.MaxWindow)}
 	}
+
 	d.eachItem(n, func(n *yaml.Node) {
 		one := d.span(n, algorithms.MinWindow, algorithms.MaxWindow-blockMemory)
 		if last := len(list) - 1; last >= 0 && one.Duration > 0 && one.Duration <= list[last].Duration {
@@ -231,6 +241,7 @@ func (d *decoder) block(n *yaml.Node) (list []Span) {
 	if len(n.Items) == 0 || len(list) > maxBlocks {
 		d.fail(n, "expected 1 to %d durations", maxBlocks)
 	}
+
 	return list
 }
 
@@ -266,14 +277,17 @@ func (d *decoder) regions(n *yaml.Node) []Region {
 		sum += part
 		out = append(out, Region{d.checkName(key, key.Text), part})
 	})
+
 	if len(out) > maxRegions {
 		d.fail(n, "%d regions; at most %d are allowed", len(out), maxRegions)
 		return nil
 	}
+
 	// The tolerance is slightly wider than a thousandth, to allow for errors in adding decimal fractions.
 	if len(d.errs) == mistakes && (sum < 0.999-1e-9 || sum > 1.001+1e-9) {
 		d.fail(n, "the parts add up to %.4g, not to 1", sum)
 	}
+
 	return out
 }
 
@@ -293,6 +307,7 @@ func (d *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
 		d.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
 		return nil
 	}
+
 	isList := d.eachItem(n, func(n *yaml.Node) {
 		var step AdaptiveStep
 		if stepFields.read(d, n, &step, nil) && d.need(n, "above", "a step needs above and factor") {
@@ -306,5 +321,6 @@ func (d *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
 	if isList && len(n.Items) == 0 {
 		d.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
 	}
+
 	return list
 }

@@ -53,8 +53,10 @@ func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
 			}
 			p.Sources = append(p.Sources, source)
 		}
+
 		out[p.Name] = p
 	}
+
 	return out
 }
 
@@ -108,17 +110,21 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 			} else {
 				entry, more = rest, false
 			}
+
 			if entry = strings.Trim(entry, " \t"); entry == "" {
 				continue // an empty element is not an entry: RFC 9110, 5.6.1
 			}
+
 			if a, valid := ipaddr.Bare(entry); valid {
 				address, ok = a, true
 			}
+
 			if n--; n == 0 {
 				return address, ok
 			}
 		}
 	}
+
 	return address, ok
 }
 
@@ -151,9 +157,11 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 		lists = lists || s.listsAddresses()
 		p.Sources = append(p.Sources, s)
 	})
+
 	if n.Kind != yaml.Map {
 		return p
 	}
+
 	switch {
 	case len(p.Sources) == 0:
 		d.fail(n, "a profile needs at least one attribute")
@@ -162,6 +170,7 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 	case hops != nil && !lists:
 		d.fail(hops, "trusted_hops is for addresses, but the profile has no ip, no *_ip and nothing from X-Forwarded-For")
 	}
+
 	return p
 }
 

@@ -103,15 +103,18 @@ func (d *decoder) refusalHeaders(n *yaml.Node) (list []RefusalHeader) {
 		case slices.ContainsFunc(list, func(o RefusalHeader) bool { return o.Name == h.Name }):
 			d.fail(key, "duplicate header")
 		}
+
 		h.Value = d.template(v, maxRefusalText, "")
 		if strings.Trim(h.Value, " ") != h.Value || strings.ContainsFunc(h.Value, func(r rune) bool { return r > '~' }) {
 			d.fail(v, "a header's value is printable ASCII without blanks around it")
 		}
+
 		list = append(list, h)
 	})
 	if n.Kind == yaml.Map && (len(list) == 0 || len(list) > maxRefusalHeaders) {
 		d.fail(n, "expected 1 to %d headers", maxRefusalHeaders)
 	}
+
 	return list
 }
 
@@ -158,6 +161,7 @@ func readObject(body string) (object *yaml.Node, meant bool) {
 		}
 		return n, true
 	}
+
 	var filled strings.Builder
 	for _, p := range splitTemplate(body) {
 		filled.WriteString(p.text)
@@ -165,6 +169,7 @@ func readObject(body string) (object *yaml.Node, meant bool) {
 			filled.WriteByte('0')
 		}
 	}
+
 	text := strings.TrimSpace(filled.String())
 	return nil, strings.HasPrefix(text, "{") && json.Valid([]byte(text))
 }
@@ -245,15 +250,18 @@ func splitTemplate(s string) (parts []templatePart) {
 		if s[i] != '{' {
 			continue
 		}
+
 		end := i + 1
 		for end < len(s) && (s[end] == '_' || 'a' <= s[end]|0x20 && s[end]|0x20 <= 'z') {
 			end++
 		}
+
 		if end > i+1 && end < len(s) && s[end] == '}' {
 			parts = append(parts, templatePart{s[from:i], s[i+1 : end]})
 			from, i = end+1, end
 		}
 	}
+
 	return append(parts, templatePart{text: s[from:]})
 }
 
@@ -312,6 +320,7 @@ func (t *Template) Append(b []byte, v *Values) []byte {
 			b = t.appendText(b, v.Rule)
 		}
 	}
+
 	return b
 }
 
@@ -343,6 +352,7 @@ func compileRefusal(spec *RefusalSpec) *Refusal {
 	if spec == nil {
 		return nil
 	}
+
 	r := &Refusal{
 		Status: spec.Status, Headers: spec.Headers,
 		Type: quotedTemplate(spec.Type), Title: quotedTemplate(spec.Title), Detail: quotedTemplate(spec.Detail), Code: quotedTemplate(spec.Code),
@@ -351,11 +361,13 @@ func compileRefusal(spec *RefusalSpec) *Refusal {
 	for _, h := range spec.Headers {
 		r.values = append(r.values, Template{splitTemplate(h.Value), false})
 	}
+
 	switch {
 	case spec.BodyIsJSON:
 		r.Body, r.BodyType = Template{splitTemplate(spec.Body), true}, "application/json"
 	case spec.Body != "":
 		r.Body, r.BodyType = Template{splitTemplate(spec.Body), false}, "text/plain; charset=utf-8"
 	}
+
 	return r
 }

@@ -31,9 +31,11 @@ func (d *Document) Objections() []Error {
 		d.reviewCost(&found, path, r)
 		reviewNames(&found, path+".limits", r.Limits)
 	}
+
 	for _, t := range d.Tiers {
 		reviewNames(&found, keyPath("tiers", t.Name)+".limits", t.Limits)
 	}
+
 	for _, g := range d.Subjects {
 		for _, s := range g.Subjects {
 			path := keyPath(keyPath("subjects", g.Attribute), s.Value) + ".limits"
@@ -42,6 +44,7 @@ func (d *Document) Objections() []Error {
 			}
 		}
 	}
+
 	return d.placed(&found)
 }
 
@@ -112,11 +115,13 @@ func (d *Document) someLimit(r *RuleSpec, holds func(*LimitSpec) bool) bool {
 	if slices.ContainsFunc(r.Limits, holds) {
 		return true
 	}
+
 	for _, t := range d.Tiers {
 		if r.Tiered && slices.ContainsFunc(t.Limits, holds) {
 			return true
 		}
 	}
+
 	for _, g := range d.Subjects {
 		for _, s := range g.Subjects {
 			for _, o := range s.Overrides {
@@ -126,5 +131,6 @@ func (d *Document) someLimit(r *RuleSpec, holds func(*LimitSpec) bool) bool {
 			}
 		}
 	}
+
 	return false
 }

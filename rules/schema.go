@@ -92,14 +92,21 @@ func (d *decoder) describe(read func(n *yaml.Node)) *yaml.Node {
 	s, outer := d.shapes, *d.shapes
 	var all []*yaml.Node
 	for _, sample := range sampleNodes {
-		s.value, s.accepted, s.refused = &yaml.Node{Kind: sample.kind, Text: sample.text}, nil, false
+		s.value = &yaml.Node{Kind: sample.kind, Text: sample.text}
+		s.accepted = nil
+		s.refused = false
 		read(s.value)
 		if len(s.accepted) == 0 && !s.refused {
 			s.accept(s.value, object("type", yaml.Text(sample.name)))
 		}
 		all = append(all, s.accepted...)
 	}
-	s.value, s.accepted, s.refused, s.name = outer.value, outer.accepted, outer.refused, outer.name
+
+	s.value = outer.value
+	s.accepted = outer.accepted
+	s.refused = outer.refused
+	s.name = outer.name
+
 	return anyOf(all)
 }
 
@@ -107,6 +114,7 @@ func (d *decoder) describe(read func(n *yaml.Node)) *yaml.Node {
 func anyOf(list []*yaml.Node) *yaml.Node {
 	var types []string
 	var others []*yaml.Node
+
 	seen := map[string]bool{}
 	for _, n := range list {
 		text := string(n.AppendJSON(nil))
@@ -117,10 +125,13 @@ func anyOf(list []*yaml.Node) *yaml.Node {
 		}
 		seen[text] = true
 	}
+
 	if slices.Contains(types, "number") {
 		types = slices.DeleteFunc(types, func(t string) bool { return t == "integer" })
 	}
+
 	slices.Sort(types)
+
 	switch types = slices.Compact(types); len(types) {
 	case 0:
 	case 1:
@@ -128,9 +139,11 @@ func anyOf(list []*yaml.Node) *yaml.Node {
 	default:
 		others = append(others, object("type", textsNode(types)))
 	}
+
 	if len(others) == 1 {
 		return others[0]
 	}
+
 	return object("anyOf", yaml.NewList(others...))
 }
 
@@ -163,19 +176,23 @@ func (d *decoder) describeFields(n *yaml.Node, keys []string, field func(i int, 
 		s.refuse(n)
 		return false
 	}
+
 	f := s.defs[&keys[0]]
 	if f == nil {
 		f = &def{name: s.name, properties: yaml.NewMap()}
 		for i := 2; slices.ContainsFunc(s.order, func(o *def) bool { return o.name == f.name }); i++ {
 			f.name = s.name + "-" + strconv.Itoa(i)
 		}
+
 		s.defs[&keys[0]] = f
 		s.order = append(s.order, f)
+
 		for i, key := range keys {
 			s.name = key
 			f.properties.Set(key, d.describe(func(v *yaml.Node) { field(i, yaml.Text(key), v) }))
 		}
 	}
+
 	s.byNode[n] = f
 	s.accept(n, object("$ref", yaml.Text("#/$defs/"+f.name)))
 	return true

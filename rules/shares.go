@@ -62,30 +62,37 @@ func (s *Set) WithShares(x *Shares) *Set {
 		out.shares = nil
 		return &out
 	}
+
 	d := &division{region: x.Region, onlyLastFrom: math.MaxInt64}
 	for i, v := range x.Views {
 		if v.At > 0 && len(d.at) == i && i < math.MaxUint8 {
 			d.at = append(d.at, min(v.At, MaxRecordedAt)*int64(time.Millisecond))
 		}
+
 		for _, name := range v.Names {
 			if !slices.Contains(d.names, name) {
 				d.names = append(d.names, name)
 			}
 		}
+
 		d.maxFill = max(d.maxFill, int64(v.Set.globals.maxFill))
 		d.notHonouredAt, d.doubtful = append(d.notHonouredAt, v.NotHonouredAt), append(d.doubtful, v.Doubtful)
 	}
+
 	for i := len(d.notHonouredAt) - 2; i >= 0; i-- {
 		d.notHonouredAt[i] = min(d.notHonouredAt[i], d.notHonouredAt[i+1])
 	}
+
 	slices.Sort(d.names)
 	d.soleRegion = len(d.names) == 1 && d.names[0] == x.Region
+
 	switch last := len(x.Views) - 1; {
 	case last == 0 || len(d.names) <= 1:
 		d.onlyLastFrom = math.MinInt64
 	case len(d.at) > last:
 		d.onlyLastFrom = d.at[last]
 	}
+
 	out.division = d
 	return &out
 }
@@ -104,11 +111,13 @@ func (s *Set) Share(m *Match, wall int64) {
 	if d == nil {
 		return
 	}
+
 	for i := range m.Hits {
 		h := &m.Hits[i]
 		if h.Rule.Scope != GlobalScope || h.Limits[0].shareCache == nil {
 			continue
 		}
+
 		switch {
 		case !d.onlyLastCounts(h.Limits, wall):
 			h.Limits = s.movingShares(m, h, wall)
@@ -123,6 +132,7 @@ func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
 	if d.onlyLastFrom == math.MinInt64 {
 		return true
 	}
+
 	for _, l := range limits {
 		start := wall - clockDifference - d.maxFill
 		if !l.Kind.Bucket() {
@@ -132,6 +142,7 @@ func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -141,11 +152,14 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	if s.shares == nil || rule.Scope != GlobalScope {
 		return nil
 	}
+
 	if limit.undivided != nil {
 		limit = limit.undivided
 	}
+
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	v := divide(names, names, rule, limit)
+
 	out := make(map[string]int64, len(names))
 	for i, name := range names {
 		if out[name] = v.amounts[i]; limit.Kind.Bucket() {
@@ -154,6 +168,7 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 			}
 		}
 	}
+
 	return out
 }
 
@@ -198,6 +213,7 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 	if c := cache.Load(); c != nil && c.division == d {
 		return c.limits
 	}
+
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	rooms := make([]room, len(h.Limits))
 	if own := slices.Index(names, d.region); own >= 0 {
@@ -205,6 +221,7 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 			rooms[i] = divide(names, names, h.Rule, l).of(own)
 		}
 	}
+
 	c := &soleLimits{division: d, limits: s.reduceLimits(h, rooms, rooms)}
 	cache.Store(c)
 	return c.limits
@@ -214,6 +231,7 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	d, cache := s.division, &h.Limits[0].shareCache.moving
 	views := s.shares.Views
+
 	m.shareLists = m.shareLists[:0]
 	for i := range views[:len(views)-1] {
 		number := int32(0)
@@ -222,21 +240,25 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 		}
 		m.shareLists = append(m.shareLists, number)
 	}
+
 	c := cache.Load()
 	if c == nil || c.division != d || !slices.Equal(c.lists, m.shareLists) {
 		c = s.newMovingLimits(m, h)
 	} else if c.stillHolds(h.Limits, wall) {
 		return c.limits
 	}
+
 	next := *c
 	next.phases = make([]phase, len(h.Limits))
 	rooms, newest := make([]room, len(h.Limits)), make([]room, len(h.Limits))
+
 	bases := make([][]int64, len(h.Limits))
 	for i, l := range h.Limits {
 		at := c.phase(i, l, wall)
 		next.phases[i], rooms[i] = at, c.weighers[i].room(at)
 		bases[i], newest[i] = c.weighers[i].baseDivision(at), c.weighers[i].newestRoom()
 	}
+
 	next.limits = s.reduceLimits(h, rooms, newest)
 	for i, l := range h.Limits {
 		if l.Kind.Windowed() {
@@ -244,11 +266,13 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 			next.limits[i].Until = at.Wall + int64(l.WindowLeft(at))
 		}
 	}
+
 	for i, amounts := range bases {
 		if amounts != nil {
 			next.limits[i].inWindow = &windowDivision{d.names, amounts}
 		}
 	}
+
 	cache.Store(&next)
 	return next.limits
 }
@@ -318,9 +342,11 @@ func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 			}
 			w.add(rule, list[k], v.Names, d.names)
 		}
+
 		w.prepare()
 		c.weighers[i] = w
 	}
+
 	return c
 }
 
@@ -328,23 +354,28 @@ func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	limits := h.Limits
 	all := make([]Limit, len(limits))
+
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
 		all[i].undivided, all[i].configured = l, l.Configured()
 		all[i].WholeCapacity, all[i].WholeAmount = l.Capacity(), l.Amount
 		all[i].shareCache = nil
+
 		if l.loweredCache != nil {
 			all[i].loweredCache = &loweredCache{}
 		}
+
 		all[i].Amount = rooms[i].amount
 		all[i].BorrowTarget = s.borrowTarget(l, max(rooms[i].amount, newest[i].amount))
+
 		if l.Kind.Bucket() {
 			if all[i].Burst = rooms[i].burst; rooms[i].amount == 0 || rooms[i].burst == 0 {
 				all[i].Amount, all[i].Burst = 0, 0 // a bucket that never refills gives nothing
 			}
 		}
 	}
+
 	return out
 }
 
@@ -399,7 +430,11 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 	if x == nil {
 		return set
 	}
-	at, newest, known := make(map[int64]int64, len(x.Views)), h.newest, false
+
+	at := make(map[int64]int64, len(x.Views))
+	newest := h.newest
+
+	known := false
 	for _, v := range x.Views {
 		n := v.Set.Version
 		then, seen := h.at[n]
@@ -409,13 +444,16 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 		at[n], newest = then, max(newest, n)
 		known = known || then != 0 && (v.At == 0 || v.Doubtful) // it does not matter for other versions
 	}
+
 	h.at, h.newest = at, newest
 	if !known {
 		return set
 	}
+
 	stamped := &Shares{Region: x.Region, Views: slices.Clone(x.Views)}
 	for i := range stamped.Views {
 		stamped.Views[i].NotHonouredAt = at[stamped.Views[i].Set.Version]
 	}
+
 	return set.WithShares(stamped)
 }

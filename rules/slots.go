@@ -40,6 +40,7 @@ func (d *decoder) checkSlots(n *yaml.Node, l *LimitSpec) {
 			d.failAt(n, key, "%s is not for algorithm: concurrency", key)
 		}
 	}
+
 	switch {
 	case n.Get("limit") == nil:
 		d.fail(n, "limit is missing: how many slots may be held at once")
@@ -68,11 +69,13 @@ func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 		return of(&c.doc.Defaults.Settings)
 	}
 	consistency := settings(func(s *Settings) string { return s.Consistency })
+
 	onLimit := settings(func(s *Settings) string { return s.OnLimit })
 	for i, l := range limits {
 		if !l.isSlots() {
 			continue
 		}
+
 		at := fmt.Sprintf("%s[%d].algorithm", path, i)
 		switch {
 		case r.Scope == "global":

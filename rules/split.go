@@ -38,6 +38,7 @@ func Split(amount int64, names []string, parts []Region) []int64 {
 			}
 		}
 	}
+
 	return out
 }
 
@@ -50,9 +51,11 @@ func splitParts(amount int64, parts []Region) []int64 {
 	for _, p := range parts {
 		total.Add(total, exactRat(p.Part))
 	}
+
 	if total.Sign() <= 0 {
 		return out // can't happen with parts from a document
 	}
+
 	left := amount
 	for i, p := range parts {
 		quota := exactRat(p.Part)
@@ -62,11 +65,14 @@ func splitParts(amount int64, parts []Region) []int64 {
 		rest[i] = quota.Sub(quota, new(big.Rat).SetInt(floor))
 		left -= out[i]
 	}
+
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(rest[b].Cmp(rest[a]), cmp.Compare(parts[a].Name, parts[b].Name))
 	})
+
 	for _, i := range order[:left] {
 		out[i]++
 	}
+
 	return out
 }

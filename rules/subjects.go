@@ -52,6 +52,7 @@ func (c *compiler) fillSubjectTables() {
 	for i, t := range c.doc.Tiers {
 		tiers[t.Name] = int32(i)
 	}
+
 	for _, g := range c.doc.Subjects {
 		var tables []*subjectTable
 		var groupings []grouping
@@ -61,18 +62,22 @@ func (c *compiler) fillSubjectTables() {
 				t.byText = make(map[string]*subject, len(g.Subjects))
 			}
 		}
+
 		if len(tables) == 0 {
 			continue
 		}
+
 		for _, spec := range g.Subjects {
 			s := c.compileSubject(g.Attribute, spec, tiers)
 			if c.globalLists > 0 {
 				c.listed[spec] = s
 			}
+
 			a, ok := netip.Addr{}, false
 			if holdsAddresses(g.Attribute) {
 				a, ok = ipaddr.Parse(spec.Value)
 			}
+
 			for i, t := range tables {
 				if !ok {
 					t.byText[spec.Value] = s
@@ -89,6 +94,7 @@ func (c *compiler) compileSubject(attribute string, spec *SubjectSpec, tiers map
 	if spec.Tier != "" {
 		s.tier = tiers[spec.Tier]
 	}
+
 	for _, o := range spec.Overrides {
 		for _, r := range c.set.byName[o.Rule].all() {
 			if slices.Contains(r.Key, attribute) {
@@ -96,6 +102,7 @@ func (c *compiler) compileSubject(attribute string, spec *SubjectSpec, tiers map
 			}
 		}
 	}
+
 	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
 	return s
 }

@@ -27,6 +27,7 @@ type checker struct {
 func validate(doc *Document, errs *collector) {
 	c := newChecker(doc, errs)
 	c.checkTierProduct()
+
 	for i, r := range doc.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		if first := c.index[r.Name]; first != i && r.Name != "" {
@@ -36,18 +37,22 @@ func validate(doc *Document, errs *collector) {
 			c.checkRule(path, r)
 		}
 	}
+
 	for _, t := range doc.Tiers {
 		c.checkLimits(keyPath("tiers", t.Name)+".limits", t.Limits, "")
 	}
+
 	if doc.DefaultTier != "" && c.tiers[doc.DefaultTier] == nil {
 		c.add(doc.positions["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
 	}
+
 	for _, g := range doc.Subjects {
 		path := keyPath("subjects", g.Attribute)
 		for _, s := range g.Subjects {
 			c.checkSubject(path, g.Attribute, s)
 		}
 	}
+
 	c.checkEnvoy()
 }
 
@@ -63,9 +68,11 @@ func newChecker(doc *Document, errs *collector) *checker {
 			c.rules[r.Name], c.index[r.Name] = r, i
 		}
 	}
+
 	for _, t := range doc.Tiers {
 		c.tiers[t.Name] = t
 	}
+
 	return c
 }
 
@@ -93,21 +100,25 @@ func (c *checker) checkRule(path string, r *RuleSpec) {
 	case !r.Tiered && !r.has("limits"):
 		c.add(r.pos, path, "a rule needs limits, or tiered: true")
 	}
+
 	if r.has("regions") && r.Scope != "global" {
 		c.add(r.position("regions"), path+".regions", "regions are for scope: global")
 	}
 	if r.Cost != nil {
 		c.checkCostValues(path, r)
 	}
+
 	c.checkConditions(path, r)
 	c.checkLimits(path+".limits", r.Limits, c.doc.zoneOf(r))
 	c.checkNames(path+".limits", r.Limits, r.Name)
 	c.checkGlobal(path+".limits", r, r.Limits)
 	c.checkSlots(path+".limits", r, r.Limits)
 	c.checkDelay(path+".limits", r)
+
 	if !r.Tiered || c.tooManyTierLimits {
 		return
 	}
+
 	for _, t := range c.doc.Tiers {
 		path := keyPath("tiers", t.Name) + ".limits"
 		c.checkGlobal(path, r, t.Limits)
@@ -217,9 +228,11 @@ func (c *checker) checkTierProduct() {
 			rules++
 		}
 	}
+
 	for _, t := range c.doc.Tiers {
 		limits += len(t.Limits)
 	}
+
 	if rules*limits > maxTierLimits {
 		c.tooManyTierLimits = true
 		c.add(c.doc.positions["tiers"], "tiers", "%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits, maxTierLimits)
@@ -230,6 +243,7 @@ func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
 	if s.Tier != "" && c.tiers[s.Tier] == nil {
 		c.add(s.pos, keyPath(path, s.Value)+".tier", "the tier %q is not defined", s.Tier)
 	}
+
 	for _, o := range s.Overrides {
 		r := c.rules[o.Rule]
 		at := keyPath(keyPath(path, s.Value)+".limits", o.Rule)

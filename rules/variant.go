@@ -25,12 +25,14 @@ func (r *RuleSpec) choices(yield func(key []string) bool) {
 		if i == len(key) {
 			return yield(key)
 		}
+
 		for _, name := range r.Key[i] {
 			key[i] = name
 			if !choose(i + 1) {
 				return false
 			}
 		}
+
 		return true
 	}
 	choose(0)
@@ -85,6 +87,7 @@ func (r *Rule) choose(key, scratch []string) (variant *Rule, values []string) {
 	if a == nil {
 		return r, key
 	}
+
 	values = scratch[:0]
 	left := a.variants
 	for i := range min(len(key), len(a.parts)) {
@@ -98,6 +101,7 @@ func (r *Rule) choose(key, scratch []string) (variant *Rule, values []string) {
 		}
 		left = fitting
 	}
+
 	return left[0], values
 }
 

@@ -16,11 +16,13 @@ func (d *Document) Warnings() []Error {
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		d.warnShares(&w, r, path+".limits", r.Limits)
+
 		for _, t := range d.Tiers {
 			if r.Tiered {
 				d.warnShares(&w, r, keyPath("tiers", t.Name)+".limits", t.Limits)
 			}
 		}
+
 		if r.MaxDelay.Duration > 0 && cmp.Or(r.OnLimit, d.Defaults.OnLimit) != "delay" && !d.mayBeLeaky(r) {
 			w.add(r.position("max_delay"), path+".max_delay", "it has no effect without on_limit: delay")
 		}
@@ -33,17 +35,21 @@ func (d *Document) Warnings() []Error {
 		if r.Usage != "" && r.Shadow {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
+
 		warnEmptyConditions(&w, r.position("match"), path+".match", r.Match)
+
 		if r.Cost != nil {
 			for _, v := range r.Cost.Values {
 				warnEmpty(&w, r.position("cost"), path+".cost.values", v.Value)
 			}
 		}
 	}
+
 	w.errs = append(w.errs, d.loose...)
 	d.warnEmptyValues(&w)
 	d.warnNames(&w)
 	d.warnNegations(&w)
+
 	return d.placed(&w)
 }
 
@@ -89,10 +95,12 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 	for _, g := range r.Regions {
 		names = append(names, g.Name)
 	}
+
 	for i, l := range limits {
 		if l.Unlimited || l.Limit == 0 {
 			continue
 		}
+
 		amounts, bursts := Split(l.Limit, names, r.Regions), Split(cmp.Or(l.Burst, l.Limit), names, r.Regions)
 		none = none[:0]
 		for j, g := range r.Regions {
@@ -100,6 +108,7 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 				none = append(none, g.Name)
 			}
 		}
+
 		if len(none) > 0 {
 			w.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "too small to divide among the regions in whole units: these refuse everything: %s", shorten(strings.Join(none, ", ")))
 		}

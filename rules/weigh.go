@@ -53,6 +53,7 @@ func (v viewShares) span(l *Limit) int64 {
 	if !l.Kind.Bucket() {
 		return 0
 	}
+
 	longest := int64(0)
 	for i, amount := range v.amounts {
 		if amount == 0 {
@@ -65,6 +66,7 @@ func (v viewShares) span(l *Limit) int64 {
 		fill, _ := bits.Div64(hi, lo, uint64(amount))
 		longest = max(longest, int64(min(fill, uint64(algorithms.Forever)-1))+1)
 	}
+
 	return longest
 }
 
@@ -91,6 +93,7 @@ func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 		w.split, w.amounts = append(w.split, nil), append(w.amounts, 0)
 		return
 	}
+
 	v := divide(regions, committed, rule, l)
 	w.views = append(w.views, v)
 	w.span = max(w.span, v.span(l))
@@ -98,6 +101,7 @@ func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	if w.region >= 0 {
 		own = slices.Index(committed, regions[w.region])
 	}
+
 	w.amounts = append(w.amounts, l.Amount)
 	w.split = append(w.split, func(amount int64) int64 {
 		if own < 0 {
@@ -112,18 +116,23 @@ func (w *weigher) prepare() {
 	if w.bucket || w.region < 0 {
 		return
 	}
+
 	n := len(w.views)
 	w.nextWithLimit, w.leastShare = make([]int, n), make([]int64, n)
+
 	var later []int64 // distinct amounts of views from i on
 	for i := n - 1; i >= 0; i-- {
 		if w.nextWithLimit[i] = i; w.split[i] == nil {
 			w.nextWithLimit[i] = w.nextWithLimit[i+1]
 			continue
 		}
+
 		if !slices.Contains(later, w.amounts[i]) {
 			later = append(later, w.amounts[i])
 		}
+
 		w.leastShare[i] = math.MaxInt64
+
 		for _, amount := range later {
 			if share := w.views[i].amounts[w.region]; amount == w.amounts[i] {
 				w.leastShare[i] = min(w.leastShare[i], share)
@@ -140,22 +149,26 @@ func (w *weigher) room(p phase) room {
 	if w.region < 0 {
 		return room{}
 	}
+
 	if !w.bucket {
 		for before := p.before; before <= p.after; before++ {
 			out.amount = min(out.amount, w.windowRoom(before, p.maybeHonoured))
 		}
 		return room{amount: out.amount}
 	}
+
 	unknown := unboundedShares(len(w.views[0].amounts)) // use before the first record is unknown
 	amounts, bursts := [][]int64{unknown.amounts}, [][]int64{unknown.bursts}
 	for _, v := range w.views {
 		amounts, bursts = append(amounts, v.amounts), append(bursts, v.bursts)
 	}
+
 	doubtful := append([]bool{false}, w.doubtful...)
 	for first := int(p.before); first <= w.recorded; first++ {
 		out.amount = min(out.amount, leastInBucket(amounts[first:], doubtful[first:], w.recorded-first, w.region))
 		out.burst = min(out.burst, leastInBucket(bursts[first:], doubtful[first:], w.recorded-first, w.region))
 	}
+
 	return out
 }
 
@@ -228,6 +241,7 @@ func baseShare(shares [][]int64, doubtful []bool) (at int) {
 			}
 		}
 	}
+
 	return at
 }
 

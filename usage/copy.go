@@ -109,15 +109,18 @@ type copyReply struct {
 func (t *Totals) run() {
 	ticker := time.NewTicker(copyInterval)
 	defer ticker.Stop()
+
 	for i := 0; ; i++ {
 		select {
 		case <-t.ctx.Done():
 			return
 		case <-ticker.C:
 		}
+
 		t.copyChanges()
 		t.watch()
 		t.saveNotes()
+
 		if i%notesEvery == 0 {
 			t.shareNotes(i / notesEvery)
 			t.secureEstates()
@@ -174,11 +177,14 @@ func (t *Totals) copyOnce() (to Member, missing []source, err error) {
 	if to, err = t.chooseHolder(); err != nil {
 		return to, nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(t.ctx, copyTimeout)
 	defer cancel()
+
 	if missing, err = t.sendChanges(ctx, to, false); err == nil {
 		c.since = time.Now()
 	}
+
 	return to, missing, err
 }
 
@@ -188,11 +194,14 @@ func (t *Totals) sendLast() {
 	c := &t.copier
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.ended || c.holder.ID.IsZero() || time.Since(c.since) > holderPatience {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), lastTimeout)
 	defer cancel()
+
 	for range 2 { // the first time, the holder may lack a ledger
 		if missing, err := t.sendChanges(ctx, c.holder, true); err != nil || len(missing) == 0 {
 			return
@@ -246,6 +255,7 @@ func (t *Totals) candidates() []Member {
 		zone = list[i].Zone
 		list = slices.Delete(list, i, i+1)
 	}
+
 	rank := func(m Member) uint64 { return xxh3.Hash(append(self[:], m.ID[:]...)) }
 	slices.SortFunc(list, func(a, b Member) int {
 		switch {
@@ -317,23 +327,28 @@ func (t *Totals) ownSources(sent []step) (own []source) {
 			return s.Copy || slices.ContainsFunc(inMemory, func(l *ledger) bool { return l.id == s.Ledger })
 		})
 	}
+
 	for _, one := range sent {
 		own = append(own, source{Ledger: one.Ledger, Node: one.Node, Damaged: one.Damaged, Round: one.To})
 	}
+
 	for _, s := range c.closed {
 		if !slices.ContainsFunc(sent, func(one step) bool { return one.Ledger == s.Ledger }) {
 			own = append(own, s)
 		}
 	}
+
 	return own
 }
 
 // take notes what the holder has now, and returns the closed ledgers that it lacks.
 func (c *copier) take(sent []step, own []source, missing []version) (closed []source) {
 	clear(c.sent)
+
 	for _, one := range sent {
 		c.sent[one.Ledger] = one.To
 	}
+
 	for _, s := range own {
 		if !slices.ContainsFunc(missing, func(v version) bool { return v.Month == s.Ledger.Month && v.Number == s.Ledger.Number }) {
 			continue
@@ -344,6 +359,7 @@ func (c *copier) take(sent []step, own []source, missing []version) (closed []so
 			closed = append(closed, s)
 		}
 	}
+
 	return closed
 }
 

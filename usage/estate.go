@@ -62,6 +62,7 @@ func (t *Totals) closeEstates(list []source) {
 		if !s.Copy || !ended {
 			continue
 		}
+
 		var l *ledger
 		err := m.file.View(func(tx persist.Tx) (err error) {
 			if id, h, ok := findWhole(tx, s.Ledger); ok && id.round == 0 {
@@ -89,11 +90,14 @@ func (t *Totals) dropStale() {
 		if at < 0 || time.Since(r.heard) < staleAfter {
 			continue
 		}
+
 		list, err := t.meter.sources(allMonths)
 		list = slices.DeleteFunc(list, func(s source) bool { return s.Ledger.Source != r.Source || !s.Copy })
+
 		if err != nil {
 			return
 		}
+
 		ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
 		for _, m := range members {
 			if m.Alive && m.ID != r.Source && m.ID != t.meter.config.Self && t.hasAll(ctx, m, &r, list) {
@@ -101,6 +105,7 @@ func (t *Totals) dropStale() {
 				break
 			}
 		}
+
 		cancel()
 	}
 }
@@ -121,23 +126,27 @@ func (t *Totals) dropCopies(r *processRecord, list []source) {
 	h := &t.holder
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	records := slices.DeleteFunc(slices.Clone(h.records), func(ours *processRecord) bool {
 		return ours.Source == r.Source && ours.Boot == r.Boot && ours.Number == r.Number
 	})
 	if len(records) == len(h.records) {
 		return // it has been heard of again
 	}
+
 	err := t.meter.file.Update(func(tx persist.Tx) error {
 		all, err := listBuckets(tx)
 		if err != nil {
 			return err
 		}
+
 		dropped := slices.DeleteFunc(all, func(id bucketID) bool {
 			return !slices.ContainsFunc(list, func(s source) bool { return s.Ledger == id.ledgerID })
 		})
 		if err := dropBuckets(tx, dropped); err != nil {
 			return err
 		}
+
 		return putRecords(tx, records)
 	})
 	if err == nil {
@@ -160,6 +169,7 @@ func (t *Totals) reviewBills() {
 	if time.Since(t.review.at) < reviewEvery {
 		return
 	}
+
 	t.review.at = time.Now()
 	members := t.members()
 	alive := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return !m.Alive })
@@ -169,6 +179,7 @@ func (t *Totals) reviewBills() {
 	if first.ID == t.meter.config.Self {
 		ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
 		defer cancel()
+
 		this := MonthOf(t.meter.config.Now())
 		for _, month := range []Month{this - 1, this} {
 			b := t.gather(ctx, month, members)
@@ -179,6 +190,7 @@ func (t *Totals) reviewBills() {
 						"node", e.Node, "month", month, "at_most_lost", e.AtMostLost.Round(time.Millisecond))
 				}
 			}
+
 			for _, name := range b.lost {
 				lost[name] = true
 				if t.isNews(found, month, name, "incomplete") {
@@ -186,12 +198,14 @@ func (t *Totals) reviewBills() {
 				}
 			}
 		}
+
 		for key := range t.review.found {
 			if _, still := found[key]; !still {
 				log.Info("bills are exact again", "of", key)
 			}
 		}
 	}
+
 	t.review.found = found
 	t.copier.estimated.Store(int64(len(estimated)))
 	t.copier.lost.Store(int64(len(lost)))

@@ -96,7 +96,9 @@ func findWhole(tx persist.Tx, id ledgerID) (best bucketID, h head, ok bool) {
 			continue
 		}
 		if found, whole := readHead(tx, one); whole && found.Round > h.Round {
-			best, h, ok = one, found, true
+			best = one
+			h = found
+			ok = true
 		}
 	}
 	return best, h, ok
@@ -126,10 +128,12 @@ func readClosedPage(tx persist.Tx, id bucketID, pages int, p *pager) (err error)
 				err = eachRow(page, visit)
 			}
 		}
+
 		if err != nil {
 			err = fmt.Errorf("page %d of a ledger: %w", i, err)
 		}
 	}
+
 	// The first wanted row may be on the page before the first one that begins with a wanted row.
 	first := sort.Search(pages, func(i int) (wanted bool) {
 		visit(i, func(row *Row) bool {
@@ -144,6 +148,7 @@ func readClosedPage(tx persist.Tx, id bucketID, pages int, p *pager) (err error)
 			return !enough
 		})
 	}
+
 	return err
 }
 
@@ -161,6 +166,7 @@ func putBlocks(tx persist.Tx, id bucketID, blocks []block) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -174,6 +180,7 @@ func loadLedger(tx persist.Tx, id ledgerID, h head) (*ledger, error) {
 			l.damaged = true
 			return nil
 		}
+
 		b := block{names: names}
 		b.counts, _ = tx.Get(bucket, append([]byte{countsPart}, key[1:]...)) // nil if damaged
 		whole := b.eachRow(func(hi, lo uint64, row *Row) {
@@ -182,10 +189,12 @@ func loadLedger(tx persist.Tx, id ledgerID, h head) (*ledger, error) {
 			}
 		})
 		l.damaged = l.damaged || !whole
+
 		return nil
 	})
 	l.round.Store(h.Round + 1)
 	l.written = h.Round
 	l.close()
+
 	return l, err
 }

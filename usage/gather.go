@@ -52,6 +52,7 @@ func (t *Totals) inventoryHere(month Month) (h inventory) {
 		m.config.Logger.Error("can't read usage", "error", err)
 		h.Damaged = true
 	}
+
 	h.Homes = []ring.NodeID{m.config.Self}
 	for _, s := range list {
 		if !s.Copy && !slices.Contains(h.Homes, s.Ledger.Source) {
@@ -61,6 +62,7 @@ func (t *Totals) inventoryHere(month Month) (h inventory) {
 			h.Sources = append(h.Sources, s)
 		}
 	}
+
 	t.holder.mu.Lock()
 	_ = t.loadRecords() // if the file can't be read, it is damaged anyway
 	t.holder.mu.Unlock()
@@ -71,6 +73,7 @@ func (t *Totals) inventoryHere(month Month) (h inventory) {
 	n.mu.Unlock()
 	h.Notes = *t.currentNotes()
 	h.Notes.Records = nil
+
 	return h
 }
 
@@ -85,10 +88,13 @@ func (t *Totals) inventoryOf(ctx context.Context, m Member, month Month) (h inve
 			err = json.Unmarshal(body, &h)
 		}
 	}
+
 	h.from, h.unreachable = m, err != nil
+
 	for i := range h.Sources {
 		h.Sources[i].heldBy = m
 	}
+
 	return h
 }
 
@@ -168,6 +174,7 @@ func (b *bill) sort() {
 			b.missing = append(b.missing, s.Node)
 		}
 	}
+
 	slices.Sort(b.missing)
 	b.missing = slices.Compact(b.missing)
 	slices.Sort(b.lost)
@@ -177,12 +184,14 @@ func (b *bill) sort() {
 	slices.SortFunc(b.sources, func(x, y source) int {
 		return cmp.Or(x.Ledger.Source.Compare(y.Ledger.Source), cmp.Compare(x.Ledger.Number, y.Ledger.Number))
 	})
+
 	var ids []byte
 	for _, s := range b.sources {
 		ids = append(ids, s.Ledger.Source[:]...)
 		ids = binary.BigEndian.AppendUint64(ids, s.Ledger.Number)
 		ids = binary.BigEndian.AppendUint64(ids, s.Round)
 	}
+
 	b.digest = xxh3.Hash(ids)
 }
 
@@ -237,6 +246,7 @@ func (w *witnesses) judgeProcesses() {
 	for _, h := range w.answers {
 		all = append(all, h.Records...)
 	}
+
 	for len(all) > 0 {
 		source, boot := all[0].Source, all[0].Boot
 		isOf := func(r processRecord) bool { return r.Source == source && r.Boot == boot }
@@ -303,6 +313,7 @@ func (w *witnesses) judgeSeen() {
 			stated[r.Source] = true
 		}
 	}
+
 	for id, s := range seen.nodes {
 		gone := s.Gone
 		if gone == 0 {

@@ -36,6 +36,7 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 			break
 		}
 	}
+
 	return errors.Join(errs[min(1, len(errs)-1):]...)
 }
 
@@ -55,6 +56,7 @@ func (m *Meter) closeAll() {
 func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	t.copier.mu.Lock()
 	defer t.copier.mu.Unlock()
+
 	for range 2 {
 		missing, err := t.sendChanges(ctx, to, false)
 		if err != nil {
@@ -64,6 +66,7 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 			return err
 		}
 	}
+
 	missing, err := t.sendChanges(ctx, to, final)
 	if err != nil {
 		return err
@@ -74,6 +77,7 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	if err := t.sendEstates(ctx, to); err != nil {
 		return err
 	}
+
 	t.copier.ended = t.copier.ended || final
 	return nil
 }
@@ -131,6 +135,7 @@ func (t *Totals) takePage(body []byte) ([]byte, error) {
 	if err := json.Unmarshal(d.View(len(body)), &p); err != nil {
 		return nil, errRow
 	}
+
 	page, m := d.Rest(), t.meter
 	if err := m.checkCopy(p.Ledger); err != nil {
 		return nil, err
@@ -141,6 +146,7 @@ func (t *Totals) takePage(body []byte) ([]byte, error) {
 	if err := eachRow(page, func(*Row) bool { return true }); err != nil {
 		return nil, err
 	}
+
 	p.Copy = true
 	reply := []byte{}
 	if err := m.file.Update(func(tx persist.Tx) error {
@@ -152,6 +158,7 @@ func (t *Totals) takePage(body []byte) ([]byte, error) {
 	}); err != nil {
 		return nil, err
 	}
+
 	return reply, nil
 }
 

@@ -36,7 +36,6 @@ type world struct {
 	troubles int          // ends of processes, and cuts
 	places   []*place
 	gone     []*billedNode // nodes whose directory is lost
-	lastEnd  time.Time     // when a process last ended
 	agreed   []Member      // the agreed members
 	ids      int
 	dir      string
@@ -310,7 +309,7 @@ func (w *world) step() {
 		}
 	case what < 96: // the month ends
 		next := time.Unix(0, (MonthOf(w.now()) + 1).Begin())
-		w.offset.Store(int64(next.Sub(time.Now()) - time.Duration(w.rng.IntN(3000))*time.Millisecond))
+		w.offset.Store(int64(time.Until(next) - time.Duration(w.rng.IntN(3000))*time.Millisecond))
 		w.logf("the month ends")
 	default:
 		time.Sleep(time.Duration(w.rng.IntN(90)) * time.Second)

@@ -80,6 +80,7 @@ func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
 	default:
 		return r
 	}
+
 	return &next
 }
 
@@ -99,6 +100,7 @@ func (t *Totals) loadRecords() error {
 	if h.loaded {
 		return nil
 	}
+
 	var found []*processRecord
 	if err := t.meter.file.View(func(tx persist.Tx) error {
 		b, err := tx.Get(notesBucket, recordsKey)
@@ -109,9 +111,11 @@ func (t *Totals) loadRecords() error {
 	}); err != nil {
 		return err
 	}
+
 	for _, r := range found {
 		r.whole, r.heard = true, time.Now()
 	}
+
 	h.records = append(found, h.records...)
 	h.loaded = true
 	return nil
@@ -132,6 +136,7 @@ func (t *Totals) takeCopy(body []byte) ([]byte, error) {
 	if err := json.Unmarshal(d.View(len(body)), &h); err != nil {
 		return nil, errRow
 	}
+
 	reply := copyReply{Now: t.meter.config.Now()}
 	var err error
 	switch {
@@ -140,9 +145,11 @@ func (t *Totals) takeCopy(body []byte) ([]byte, error) {
 	case !h.Ledger.Source.IsZero():
 		err = t.takeBlocks(h.Ledger, d)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	return json.Marshal(reply)
 }
 
@@ -190,7 +197,9 @@ func (t *Totals) takeBlocks(ledger ledgerID, d *wire.Decoder) error {
 // takeStatement notes what another node says that it has, and returns what is missing here. It writes only if something else than
 // the time has changed: an idle node causes no writes.
 func (t *Totals) takeStatement(header *copyHeader) (missing []version, err error) {
-	h, m, s := &t.holder, t.meter, header.Statement
+	h := &t.holder
+	m := t.meter
+	s := header.Statement
 	if s.Source == m.config.Self || s.Source.IsZero() || len(s.Ledgers) > maxVersions {
 		return nil, errors.New("invalid statement")
 	}
@@ -237,16 +246,22 @@ func (one *step) put(tx persist.Tx) error {
 	if !ok || one.From != 0 && h.Round != one.From {
 		return nil // this node has lost it: it is missing
 	}
-	h.Node, h.Damaged, h.Round = one.Node, one.Damaged, one.To
+
+	h.Node = one.Node
+	h.Damaged = one.Damaged
+	h.Round = one.To
+
 	if err := putHead(tx, id, h); err != nil {
 		return err
 	}
+
 	list, err := listBuckets(tx)
 	for _, other := range list {
 		if other.ledgerID == one.Ledger && other.round > 0 && other.round <= one.To && err == nil {
 			err = tx.Drop(other.name())
 		}
 	}
+
 	return err
 }
 
@@ -273,6 +288,7 @@ func (h *holder) with(s *statement, whole bool, now int64) (records []*processRe
 	if s.Final {
 		next.Ended, next.watched = s.AsOf, true
 	}
+
 	known := false
 	for _, r := range h.records {
 		switch {
@@ -291,20 +307,25 @@ func (h *holder) with(s *statement, whole bool, now int64) (records []*processRe
 			if r.Final || r.Number > s.Number {
 				break
 			}
+
 			if r.whole && !whole {
 				alive := *r
 				alive.Ended, alive.Settled, alive.watched, alive.heard = 0, false, false, time.Now()
 				next = &alive
 			}
+
 			changed = changed || r.Settled || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
 			r = next
 		}
+
 		records = append(records, r)
 	}
+
 	if !known {
 		records = append(records, next)
 		changed = changed || len(s.Ledgers) > 0
 	}
+
 	return records[max(0, len(records)-maxRecords):], changed
 }
 

@@ -109,6 +109,7 @@ func (s *shard) find(hi, lo uint64) int {
 	if len(s.slots) == 0 {
 		return -1
 	}
+
 	mask := uint64(len(s.slots) - 1)
 	for i := lo / shards & mask; ; i = (i + 1) & mask {
 		slot := s.slots[i]
@@ -203,9 +204,11 @@ func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int
 	s := l.shard(lo)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.closed {
 		return outcomeClosed, 0
 	}
+
 	number := s.find(hi, lo)
 	if number < 0 {
 		names := row.appendNames(s.names)
@@ -217,15 +220,19 @@ func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int
 			count.Add(-1)
 			return outcomeLost, 0
 		}
+
 		number = len(s.rows)
 		s.rows = append(s.rows, record{hi: hi, lo: lo, nameOffset: uint32(len(s.names))})
 		s.names = names
 		s.addToIndex(hi, lo, number)
+
 		if number%blockRows == 0 {
 			s.changed = append(s.changed, changes{})
 		}
+
 		s.changed[number/blockRows].names = l.round.Load()
 	}
+
 	s.add(number, row.Cost, row.Checks, l.round.Load())
 	return done, number
 }
@@ -335,6 +342,7 @@ func (l *ledger) eachChanged(round uint64, size int, put func(group []block, las
 			group, bytes = group[:0], 0
 		}
 	}
+
 	return put(group, true)
 }
 
@@ -348,10 +356,15 @@ func (b *block) eachRow(visit func(hi, lo uint64, row *Row)) (whole bool) {
 		if row.decodeNames(names); names.Failed() {
 			return false
 		}
+
 		if row.Cost, row.Checks = counts.Varint(), counts.Varint(); counts.Failed() {
-			row.Cost, row.Checks, whole = 0, 0, false
+			row.Cost = 0
+			row.Checks = 0
+			whole = false
 		}
+
 		visit(hi, lo, &row)
 	}
+
 	return whole
 }

@@ -29,6 +29,7 @@ func (l *ledger) makeOrder() *rowOrder {
 			o.refs = append(o.refs, uint32(i)<<24|uint32(number))
 		}
 	}
+
 	var a, b Row
 	slices.SortFunc(o.refs, func(x, y uint32) int {
 		o.readNames(x, &a)
@@ -58,6 +59,7 @@ func (l *ledger) page(p *pager) {
 	if o == nil {
 		o = l.makeOrder()
 	}
+
 	var row Row
 	first := sort.Search(len(o.refs), func(i int) bool {
 		o.readNames(o.refs[i], &row)
@@ -112,11 +114,13 @@ func (p *pager) add(row *Row) bool {
 		p.more = true
 		return false
 	}
+
 	at := len(p.page)
 	p.page = row.appendNames(p.page)
 	p.last.decodeNames(wire.NewDecoder(p.page[at:]))
 	p.page = binary.AppendVarint(p.page, row.Cost)
 	p.page = binary.AppendVarint(p.page, row.Checks)
+
 	return true
 }
 

@@ -42,6 +42,7 @@ func (c *Config) Validate() error {
 	case c.Logger == nil:
 		return errors.New("usage: Logger is nil")
 	}
+
 	return nil
 }
 
@@ -101,6 +102,7 @@ func Open(config Config) (*Meter, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+
 	m := &Meter{config: config, boot: rand.Uint64(), started: config.Now(), live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
 	var err error
 	if m.file, err = persist.OpenBuckets(config.Dir, fileName, config.Logger); err == nil {
@@ -108,10 +110,12 @@ func Open(config Config) (*Meter, error) {
 		err = m.load()
 		m.writing.Unlock()
 	}
+
 	if err != nil {
 		m.figures.failures.Add(1)
 		config.Logger.Error("can't read earlier usage; counting new usage in memory", "error", err)
 	}
+
 	var ctx context.Context
 	ctx, m.cancel = context.WithCancel(context.Background())
 	m.done.Go(func() { m.writeLoop(ctx) })
@@ -138,6 +142,7 @@ func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []stri
 		if key == nil && l.add(hi, lo, cost, checks) {
 			return
 		}
+
 		row := Row{Rule: rule, Key: key, Unit: unit, Other: key == nil, Cost: cost, Checks: checks}
 		switch done, _ := l.enter(hi, lo, &row); done {
 		case outcomeClosed: // the ledger has just been closed: try the next one
@@ -147,6 +152,7 @@ func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []stri
 		case outcomeLost:
 			m.figures.lost.Add(checks)
 		}
+
 		return
 	}
 }
@@ -156,9 +162,11 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 	if l := m.current.Load(); l != nil && l.contains(wall) {
 		return l
 	}
+
 	month := MonthOf(wall)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	l := m.live[month]
 	if l == nil {
 		l = newLedger(ledgerID{Month: month, Source: m.config.Self, Number: rand.Uint64()}, m.config.Name, m.config.Rows)
@@ -168,9 +176,11 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 		default:
 		}
 	}
+
 	if c := m.current.Load(); c == nil || c.id.Month < month {
 		m.current.Store(l)
 	}
+
 	return l
 }
 
@@ -184,10 +194,12 @@ func (m *Meter) Stats() Stats {
 	if began := f.writeBegan.Load(); began != nil && time.Since(*began) > hangTimeout {
 		s.SyncFailures = max(s.SyncFailures, 1)
 	}
+
 	if l := m.current.Load(); l != nil {
 		s.Rows = l.rows.Load()
 		s.InMemory = m.file.Missing() && s.SyncFailures > 0
 	}
+
 	return s
 }
 

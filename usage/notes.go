@@ -108,6 +108,7 @@ func (n *notebook) load(m *Meter) {
 	if n.loaded {
 		return
 	}
+
 	var stored notes
 	err := m.file.View(func(tx persist.Tx) error {
 		b, err := tx.Get(notesBucket, notesKey)
@@ -228,14 +229,17 @@ func (t *Totals) exchangeNotes(ctx context.Context, with Member) error {
 	if err != nil {
 		return err
 	}
+
 	reply, err := t.ask(ctx, with, MethodNotes, body)
 	if err != nil {
 		return err
 	}
+
 	var theirs notes
 	if err := json.Unmarshal(reply, &theirs); err != nil {
 		return err
 	}
+
 	t.mergeNotes(&theirs)
 	return nil
 }
@@ -280,8 +284,10 @@ func (t *Totals) revisedAt(month Month, e exported, digest uint64, complete bool
 		n.unsaved = true
 		n.save(t.meter)
 	}
+
 	if e.RevisedAt == 0 {
 		return time.Time{}
 	}
+
 	return time.Unix(0, e.RevisedAt).UTC()
 }

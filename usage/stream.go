@@ -47,19 +47,23 @@ func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 			}
 		}
 	}
+
 	if q.Here {
 		s.bill = t.billHere(q.Month)
 	} else {
 		s.bill = t.gather(ctx, q.Month, members)
 		s.revised = t.revisedAt(q.Month, s.bill.exported, s.bill.digest, len(s.bill.missing) == 0)
 	}
+
 	s.missing = s.bill.missing
+
 	for _, one := range s.bill.sources {
 		reader := &ledgerReader{source: one, more: true}
 		if s.readNextPage(reader); len(reader.page) > 0 {
 			s.readers = append(s.readers, reader)
 		}
 	}
+
 	return s, ctx.Err()
 }
 
@@ -87,11 +91,14 @@ func (s *Stream) Next() (row Row, ok bool) {
 			least = i
 		}
 	}
+
 	if least < 0 {
 		return Row{}, false
 	}
+
 	row = s.readers[least].page[0].clone()
 	row.Cost, row.Checks = 0, 0
+
 	left := s.readers[:0]
 	for _, reader := range s.readers {
 		for len(reader.page) > 0 && compareRows(&reader.page[0], &row) == 0 {
@@ -104,6 +111,7 @@ func (s *Stream) Next() (row Row, ok bool) {
 			left = append(left, reader)
 		}
 	}
+
 	s.readers = left
 	return row, true
 }
@@ -113,15 +121,18 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 	if !reader.more {
 		return
 	}
+
 	q := pageQuery{Ledger: reader.source.Ledger, Rule: s.query.Rule, After: reader.last}
 	body, err := s.totals.readPageFrom(s.ctx, reader.source.heldBy, &q)
 	if err == nil && len(body) == 0 {
 		err = errRow
 	}
+
 	if err == nil {
 		reader.more = body[0] == 1
 		reader.page, err = readPage(body[1:])
 	}
+
 	if err != nil {
 		s.totals.meter.config.Logger.Warn("can't read the rest of a ledger of usage", "node", reader.source.heldBy.Name, "error", err)
 		reader.page, reader.more = nil, false
@@ -130,6 +141,7 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 		s.missing = slices.Compact(s.missing)
 		return
 	}
+
 	if n := len(reader.page); n > 0 {
 		reader.last = reader.page[n-1].appendNames(nil)
 	} else {

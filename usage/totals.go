@@ -138,6 +138,7 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 			}
 		}
 	}
+
 	inMemory := len(list)
 	err = m.file.View(func(tx persist.Tx) error {
 		found, err := listBuckets(tx)
@@ -146,6 +147,7 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 			if !whole || h.Round == 0 || month != allMonths && id.Month != month {
 				continue
 			}
+
 			one := source{Ledger: id.ledgerID, Node: h.Node, Damaged: h.Damaged, Round: h.Round, Copy: h.Copy}
 			i := slices.IndexFunc(list, func(s source) bool { return s.Ledger == id.ledgerID })
 			switch {
@@ -155,6 +157,7 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 				list[i] = one
 			}
 		}
+
 		return err
 	})
 	return list, err
@@ -177,12 +180,15 @@ func (t *Totals) page(q *pageQuery) ([]byte, error) {
 			return nil, errRow
 		}
 	}
+
 	if err := t.meter.page(q.Ledger, &p); err != nil {
 		return nil, err
 	}
+
 	if p.more {
 		p.page[0] = 1
 	}
+
 	return p.page, nil
 }
 
@@ -197,6 +203,7 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 			return nil
 		}
 	}
+
 	err := errNoLedger // stays if there is no file
 	if failed := m.file.View(func(tx persist.Tx) error {
 		err = m.readPage(tx, id, p)
@@ -204,6 +211,7 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 	}); failed != nil {
 		err = failed
 	}
+
 	return err
 }
 
@@ -216,6 +224,7 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 	case bucket.round > 0:
 		return readClosedPage(tx, bucket, h.Pages, p)
 	}
+
 	c := m.loadedCopy.Load()
 	if c == nil || c.id != id || p.after == nil && c.round != h.Round {
 		l, err := loadLedger(tx, id, h)
@@ -225,6 +234,7 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 		c = &loadedCopy{ledger: l, round: h.Round, at: time.Now()}
 		m.loadedCopy.Store(c)
 	}
+
 	c.page(p)
 	return nil
 }
@@ -239,12 +249,14 @@ func (t *Totals) Handle(p *peer.Peers) {
 // serve answers a message from another node. It does not block.
 func (t *Totals) serve(call *peer.Call) {
 	call.CopyBody()
+
 	select {
 	case t.callSlots <- struct{}{}:
 	default:
 		call.Fail(CodeFailed, "too many calls about usage at once")
 		return
 	}
+
 	if !t.spawn(func() {
 		defer func() { <-t.callSlots }()
 		body, err := t.answer(call.Method, call.Body)
@@ -281,6 +293,7 @@ func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 	case MethodNotes:
 		return t.takeNotes(body)
 	}
+
 	return nil, errors.New("unknown method")
 }
 
@@ -299,6 +312,7 @@ func (t *Totals) Metrics(s metrics.Sink) {
 			sources[r.Source] = true
 		}
 	}
+
 	s.Level("usage_copies", "Nodes for which this node keeps a copy of what they counted for bills.", len(sources))
 	s.Gauge("usage_copy_age_seconds", "Time since another node last had a copy of all that this node counted for bills.",
 		t.copier.age().Seconds())

@@ -28,6 +28,7 @@ const (
 func (m *Meter) writeLoop(ctx context.Context) {
 	timer := time.NewTimer(writeInterval)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,8 +36,10 @@ func (m *Meter) writeLoop(ctx context.Context) {
 		case <-m.wake:
 		case <-timer.C:
 		}
+
 		began := time.Now()
 		_ = m.Sync() // logs its error
+
 		if m.hasWork() {
 			timer.Reset(max(0, writeInterval-time.Since(began)))
 		}
@@ -82,35 +85,44 @@ func (m *Meter) write() error {
 	if err := m.load(); err != nil {
 		return err
 	}
+
 	lost := m.file.Lost()
 	var errs []error
+
 	now := m.config.Now()
 	for _, l := range m.inMemory() {
 		if lost != m.lastLost {
 			l.written = 0 // the file was replaced: write everything
 		}
+
 		if err := m.writeLedger(l); err != nil {
 			errs = append(errs, err)
 			continue
 		}
+
 		if o := l.rowOrder.Load(); o != nil && time.Since(o.madeAt) > orderLife {
 			l.rowOrder.CompareAndSwap(o, nil)
 		}
+
 		over := time.Since(l.lastChange) > closeAfter && l.id.Month != MonthOf(now)
 		if over || !m.isLive(l) { // an earlier process counted it, or closing it has failed
 			errs = append(errs, m.closeLedger(l))
 		}
 	}
+
 	if c := m.loadedCopy.Load(); c != nil && time.Since(c.at) > orderLife {
 		m.loadedCopy.CompareAndSwap(c, nil)
 	}
+
 	m.lastLost = lost
+
 	if month := MonthOf(now); len(errs) == 0 && month != m.lastDropped {
 		if err := m.dropOld(); err != nil {
 			return err
 		}
 		m.lastDropped = month
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -180,6 +192,7 @@ func (m *Meter) writeLedger(l *ledger) error {
 	if round <= l.written {
 		return nil
 	}
+
 	l.lastChange = time.Now()
 	id := bucketID{ledgerID: l.id}
 	err := l.eachChanged(l.written, writeBytes, func(group []block, last bool) error {
@@ -193,6 +206,7 @@ func (m *Meter) writeLedger(l *ledger) error {
 	if err != nil {
 		return fmt.Errorf("write usage: %w", err)
 	}
+
 	l.written = round
 	return nil
 }
@@ -251,14 +265,17 @@ func (m *Meter) dropOld() error {
 				old = append(old, id)
 			}
 		}
+
 		return err
 	})
 	if err == nil && len(old) > 0 {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, old) })
 	}
+
 	if err != nil {
 		return fmt.Errorf("drop old months of usage: %w", err)
 	}
+
 	return nil
 }
 

@@ -60,6 +60,7 @@ func newCheckCounts(c *limiter.Counts) checkCounts {
 			out[name][limiter.DecidedBy(by).String()] = n
 		}
 	}
+
 	return out
 }
 
@@ -70,11 +71,13 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	var all limiter.Counts
 	var ids []ring.NodeID
 	var order []string
+
 	rules := map[string]*limiter.Counts{}
 	for i := range nodes {
 		n := &nodes[i]
 		all.Add(&n.Checks)
 		ids = append(ids, n.Node)
+
 		for j := range n.Rules {
 			rule := &n.Rules[j]
 			if rules[rule.Rule] == nil {
@@ -84,20 +87,24 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 			rules[rule.Rule].Add(&rule.Checks)
 		}
 	}
+
 	r.Checks = newCheckCounts(&all)
+
 	for _, name := range order {
 		r.Rules = append(r.Rules, ruleActivity{Rule: name, Checks: newCheckCounts(rules[name])})
 	}
+
 	for i, part := range s.nodeParts(ids) {
 		one := nodeActivity{nodePart: part}
 		if i < len(nodes) {
 			n := &nodes[i]
-			one.Process, one.UptimeMS = fmt.Sprintf("%016x", n.Incarnation), n.Uptime.Milliseconds()
+			one.Process, one.UptimeMS = fmt.Sprintf("%016x", n.Boot), n.Uptime.Milliseconds()
 			one.Vitals = vitals(n.Vitals)
 			one.Allowed, one.Refused = sum(n.Checks[limiter.DecisionAllowed][:]), sum(n.Checks[limiter.DecisionRefused][:])
 		}
 		r.Nodes = append(r.Nodes, one)
 	}
+
 	return s.reply(w, r)
 }
 

@@ -152,10 +152,12 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open admin plane: %w", err)
 	}
+
 	ln, err := api.Listen(config.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("open admin plane: %w", err)
 	}
+
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), diffs: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
 		conns: doors.Track(doors.Places(adminSlots, placeParts, placeMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
@@ -177,6 +179,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	if doors.TLS != nil {
 		ln = tls.NewListener(ln, doors.TLS)
 	}
+
 	go func() { s.done <- s.server.Serve(checkedListener{ln}) }()
 	return s, nil
 }
@@ -203,6 +206,7 @@ func (s *Server) handler() http.Handler {
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		handler := routes.find(r)
+
 		if e := s.pages.check(r); e != nil {
 			s.sendError(w, r, e)
 			return
@@ -211,6 +215,7 @@ func (s *Server) handler() http.Handler {
 			s.notFound(w, r)
 			return
 		}
+
 		handler.ServeHTTP(w, r)
 	}))
 }
@@ -224,12 +229,14 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 func (s *Server) routes() *router {
 	routes := &router{}
 	all := byPattern(s.endpoints())
+
 	// A path that is written out goes before one with a segment that may be any.
 	for _, pattern := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(strings.Count(a, "{"), strings.Count(b, "{")), cmp.Compare(a, b))
 	}) {
 		routes.handle(pattern, s.dispatch(all[pattern]))
 	}
+
 	toDashboard := http.RedirectHandler("ui/", http.StatusTemporaryRedirect)
 	routes.handle("/ui", toDashboard)
 	routes.handle("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -250,13 +257,16 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			if v == nil {
 				return
 			}
+
 			if v == http.ErrAbortHandler {
 				panic(v) // a handler breaks off its answer this way; the server handles it
 			}
+
 			s.doors.Panics.Add(1)
 			s.doors.Logger.Error("panic in a handler", "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
 			s.sendError(w, r, api.InternalError())
 		}()
+
 		next.ServeHTTP(w, r)
 	})
 }
@@ -283,26 +293,31 @@ func (s *Server) dispatch(m methods) http.Handler {
 		if method == http.MethodHead {
 			method = http.MethodGet // net/http leaves the body out
 		}
+
 		target, ok := m[method]
 		if !ok {
 			w.Header().Set("Allow", m.allow())
 			s.sendError(w, r, api.Errorf(api.MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
 			return
 		}
+
 		token, e := s.doors.Permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), target.need, nil)
 		if e == nil && target.need&api.ScopeCheck == 0 { // a try checks the namespaces itself
 			e = token.NamespaceError(&limiter.Query{})
 		}
+
 		if e != nil {
 			s.sendError(w, r, e)
 			return
 		}
+
 		if token != nil {
 			if c := connectionOf(r); c != nil {
 				c.Trust()
 			}
 			r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
 		}
+
 		if err := target.serve(w, r); err != nil {
 			s.sendError(w, r, api.AsError(err))
 		}

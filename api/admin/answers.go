@@ -35,6 +35,7 @@ func (a *answerWriter) Write(b []byte) (int, error) {
 		a.begun = true
 		return a.ResponseWriter.Write(b)
 	}
+
 	var sent api.Transfer
 	budget := &a.server.doors.Budget
 	if !budget.Hold(&sent, int64(len(b)), a.conn) {
@@ -47,7 +48,9 @@ func (a *answerWriter) Write(b []byte) (int, error) {
 		}
 		return 0, e
 	}
+
 	defer budget.Release(&sent)
+
 	a.begun = true
 	return a.ResponseWriter.Write(b)
 }

@@ -42,15 +42,18 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 		n, err = c.Conn.Read(b)
 		n, err = c.frame.Filter(b[:n], err)
 	}
+
 	refused, ok := err.(framing.Error)
 	if !ok || n > 0 || c.serving.Load() {
 		return n, err
 	}
+
 	if !c.answered {
 		c.answered = true
 		c.tracked.Linger()
 		_, _ = c.Conn.Write(refusal(refused)) // an error changes nothing
 	}
+
 	return 0, &net.OpError{Op: "read", Net: "tcp", Err: refused} // after which net/http says nothing
 }
 
@@ -112,15 +115,19 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+
 		w = &answerWriter{ResponseWriter: w, server: s, conn: c}
 		if !c.Answer() {
 			panic(http.ErrAbortHandler) // its place is taken, and so it is closed
 		}
+
 		defer func() { c.Await(time.Now()) }()
+
 		if serving, ok := r.Context().Value(servingKey{}).(*atomic.Bool); ok {
 			serving.Store(true)
 			defer serving.Store(false)
 		}
+
 		if c.ProbesOnly {
 			w.Header().Set("Connection", "close")
 			if r.RequestURI != "/healthz" && r.RequestURI != "/readyz" {
@@ -128,9 +135,11 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 				return
 			}
 		}
+
 		if c.IsWornOut() {
 			w.Header().Set("Connection", "close")
 		}
+
 		next.ServeHTTP(w, r)
 	})
 }

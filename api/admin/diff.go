@@ -144,6 +144,7 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 	d.UseUnknown = s.reasonsUnknown(use)
 	d.Changed, d.Changes = len(changes) > 0, []RuleChange{}
 	d.Warnings = after.Warnings()
+
 	small := 0
 	for _, c := range changes {
 		if isSmall(&c) {
@@ -152,17 +153,21 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 				continue
 			}
 		}
+
 		one := RuleChange{PieceChange: c}
 		if c.Kind == rules.KindRule && c.Change != rules.Added {
 			one.Checks = use.Checks[c.Name]
 			one.InUse = one.Checks > 0 || len(d.UseUnknown) > 0
 		}
+
 		if c.Kind == rules.KindEnvoy && c.Change == rules.Removed {
 			one.Checks = use.Checks["envoy/"+c.Name]
 			one.InUse = one.Checks > 0 || len(d.UseUnknown) > 0
 		}
+
 		d.Changes = append(d.Changes, one)
 	}
+
 	s.findOutside(d, before, after)
 	s.findAsleep(d, before, after)
 	d.Summary = d.summarize()
@@ -243,6 +248,7 @@ func (s *Server) findAsleep(d *Difference, before, after *rules.Document) {
 	if set == nil || set.Entries() == nil || !d.Changed {
 		return
 	}
+
 	under := func(doc *rules.Document) *rules.Set {
 		if doc == nil || doc == set.Document {
 			return set
@@ -258,6 +264,7 @@ func (s *Server) findAsleep(d *Difference, before, after *rules.Document) {
 	if d.Asleep == 0 {
 		return
 	}
+
 	for _, e := range set.Entries().Sorted() {
 		if is.IsAsleep(e) && !was.IsAsleep(e) {
 			d.newlyAsleep = append(d.newlyAsleep, nameOf(e))
@@ -293,8 +300,10 @@ func (d *Difference) summarize() []string {
 	if !d.Changed {
 		return []string{"no change"}
 	}
+
 	var out []string
 	count := map[string]int{}
+
 	var used []string
 	for i := range d.Changes {
 		c := &d.Changes[i]
@@ -306,6 +315,7 @@ func (d *Difference) summarize() []string {
 			used = append(used, c.Name+" "+c.useText())
 		}
 	}
+
 	for _, change := range []string{rules.Removed, rules.Changed, rules.Added} {
 		n := count[change]
 		if n == 0 {
@@ -317,14 +327,17 @@ func (d *Difference) summarize() []string {
 		}
 		out = append(out, sentence)
 	}
+
 	for i := range d.Changes {
 		if c := &d.Changes[i]; c.Anew != "" {
 			out = append(out, fmt.Sprintf("%s: counts begin anew: %s", c.String(), c.Anew))
 		}
 	}
+
 	if len(used) > 0 && len(d.UseUnknown) > 0 {
 		out = append(out, "every rule counts as in use: "+joinSome(d.UseUnknown))
 	}
+
 	if n := len(d.newlyAsleep); n > 0 {
 		verb := "sleep"
 		if n == 1 {
@@ -332,13 +345,16 @@ func (d *Difference) summarize() []string {
 		}
 		out = append(out, fmt.Sprintf("%s %s, because the tier or the rule is not in the document: %s", plural(n, "subject"), verb, joinSome(d.newlyAsleep)))
 	}
+
 	for i := range d.Outside {
 		v := &d.Outside[i]
 		out = append(out, fmt.Sprintf("version %d by %s (%s) is not in your file", v.Number, v.Writer(), v.What))
 	}
+
 	if len(out) == 0 {
 		out = append(out, plural(len(d.Changes), "piece")+" changed")
 	}
+
 	return out
 }
 
@@ -377,14 +393,17 @@ func (s *Server) notes(version int64) (out []string) {
 	if err != nil || number != version {
 		return nil
 	}
+
 	before, err := s.config.Rules.Version(version - 1)
 	if err != nil {
 		return nil // the first version, or one from another region
 	}
+
 	for _, c := range rules.Diff(before, after) {
 		if c.Anew != "" {
 			out = append(out, fmt.Sprintf("%s: counts begin anew: %s", c.String(), c.Anew))
 		}
 	}
+
 	return out
 }

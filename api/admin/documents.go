@@ -37,23 +37,28 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
+
 	doc, version := set.Document, set.Version
 	n, err := versionParam(r, "version")
 	if err != nil {
 		return err
 	}
+
 	if n != 0 {
 		if doc, version, err = s.documentOf(n); err != nil {
 			return err
 		}
 	}
+
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	w.Header().Set("Vary", "Accept")
+
 	if json, yaml := preferences(r.Header.Values("Accept")); json > yaml {
 		s.sendJSON(w, doc.JSON())
 	} else {
 		s.sendYAML(w, doc.YAML())
 	}
+
 	return nil
 }
 
@@ -81,12 +86,14 @@ func preferences(accept []string) (json, yaml float64) {
 		if err != nil {
 			continue
 		}
+
 		q := 1.0
 		if text, ok := params["q"]; ok {
 			if q, err = strconv.ParseFloat(text, 64); err != nil {
 				continue
 			}
 		}
+
 		switch name {
 		case codec.TypeJSON, "text/json":
 			json = max(json, q)
@@ -94,6 +101,7 @@ func preferences(accept []string) (json, yaml float64) {
 			yaml = max(yaml, q)
 		}
 	}
+
 	return json, yaml
 }
 
@@ -106,23 +114,28 @@ func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
 	if n == 0 {
 		return s.write(w, r, rules.Change{Part: rules.WholeDocument})
 	}
+
 	body, give, err := s.readDocument(r)
 	if err != nil {
 		return err
 	}
+
 	give()
 	if strings.TrimSpace(string(body)) != "" {
 		return api.Errorf(api.BadValue, "version: a document was sent, too; leave out one of them")
 	}
+
 	s.catchUp(w, r)
 	doc, _, err := s.documentOf(n)
 	if err != nil {
 		return err
 	}
+
 	text, err := doc.Text()
 	if err != nil {
 		return err
 	}
+
 	return s.writeChange(w, r, rules.Change{Part: rules.WholeDocument, Body: []byte(text)}, rules.ViaRollback)
 }
 
@@ -205,18 +218,23 @@ func (s *Server) writeChange(w http.ResponseWriter, r *http.Request, c rules.Cha
 	if err != nil {
 		return err
 	}
+
 	release, err := acquire(r, s.writes)
 	if err != nil {
 		return err
 	}
+
 	defer release()
+
 	current := int64(0)
 	if set := s.doors.Decider.Rules(); set != nil {
 		current = set.Version
 	}
+
 	if options.IfMatch, err = ifMatch(r.Header.Values("If-Match"), current); err != nil {
 		return err
 	}
+
 	version, err := s.config.Rules.Write(r.Context(), c, options)
 	return s.answerWrite(w, r, version, true, err)
 }
@@ -257,9 +275,11 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 	if err != nil {
 		return writeError(err)
 	}
+
 	if changed {
 		s.doors.Logger.Debug("rules written", "version", version, "by", writer(r))
 	}
+
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	report := Written{Version: version}
 	if set := s.doors.Decider.Rules(); set != nil && set.Version == version {
@@ -268,6 +288,7 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 			report.Notes = s.notes(version)
 		}
 	}
+
 	return s.reply(w, report)
 }
 
@@ -312,28 +333,34 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 	if strings.TrimSpace(text) == "" {
 		return 0, nil
 	}
+
 	for one := range strings.SplitSeq(text, ",") {
 		one = strings.TrimPrefix(strings.TrimSpace(one), "W/")
 		if one == "*" {
 			return 0, nil
 		}
+
 		if unquoted, ok := strings.CutPrefix(one, `"`); ok {
 			if one, ok = strings.CutSuffix(unquoted, `"`); !ok {
 				return 0, invalidIfMatch()
 			}
 		}
+
 		n, err := strconv.ParseInt(one, 10, 64)
 		if err != nil || n < 0 {
 			return 0, invalidIfMatch()
 		}
+
 		// If several versions are listed, prefer the current one. A 0 must not be returned: it would mean no condition.
 		if version == 0 || n == current {
 			version = n
 		}
 	}
+
 	if version == 0 {
 		return 0, &api.Error{Code: api.Conflict, Detail: "If-Match: there is no version 0", Err: rules.ErrConflict}
 	}
+
 	return version, nil
 }
 
@@ -360,6 +387,7 @@ func readAll(r *http.Request, most int) ([]byte, error) {
 	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
 		return nil, api.TooLargeError(most) // the caller waits for 100 Continue, and has not sent the body
 	}
+
 	body, err := awaitBody(r, func() ([]byte, error) {
 		body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 		if err == nil && len(body) > most {
@@ -370,6 +398,7 @@ func readAll(r *http.Request, most int) ([]byte, error) {
 	if err := bodyError(body, most, err); err != nil {
 		return nil, err
 	}
+
 	return body, nil
 }
 
@@ -394,6 +423,7 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 	if r.ContentLength > maxDocument && r.Header.Get("Expect") != "" {
 		return nil, nil, api.TooLargeError(maxDocument) // as in readAll
 	}
+
 	var arriving api.Transfer
 	charged := 0
 	budget := &s.doors.Budget
@@ -411,6 +441,7 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 					_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
 					return b, nil
 				}
+
 				give()
 				charged = 0
 				if size > api.UnchargedBytes {
@@ -419,8 +450,10 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 					}
 					charged = size
 				}
+
 				b = append(make([]byte, 0, size), b...)
 			}
+
 			n, err := r.Body.Read(b[len(b):cap(b)])
 			b = b[:len(b)+n]
 			if err == io.EOF {
@@ -435,10 +468,12 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 		// It has arrived: from here on its caller is not slow.
 		budget.Finish(&arriving)
 	}
+
 	if err = bodyError(body, maxDocument, err); err != nil {
 		give()
 		return nil, nil, err
 	}
+
 	return body, give, nil
 }
 

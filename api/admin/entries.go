@@ -33,14 +33,17 @@ func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list rules
 	if err != nil {
 		return err
 	}
+
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
+
 	f, err := set.Document.ReadListed(entries.ParseKind(list.Name), body)
 	if err != nil {
 		return err
 	}
+
 	return s.changeEntry(w, r, f)
 }
 
@@ -57,18 +60,22 @@ func (s *Server) changeSubject(w http.ResponseWriter, r *http.Request) error {
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
+
 	attribute, value := r.PathValue("attribute"), r.PathValue("value")
 	if r.Method == http.MethodDelete {
 		return s.changeEntry(w, r, set.Document.SubjectForm(attribute, value))
 	}
+
 	body, err := readAll(r, codec.MaxBody)
 	if err != nil {
 		return err
 	}
+
 	f, err := set.ReadSubject(attribute, value, body)
 	if err != nil {
 		return err
 	}
+
 	return s.changeEntry(w, r, f)
 }
 
@@ -78,19 +85,23 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.Ent
 	if err != nil {
 		return err
 	}
+
 	dry, err := isDryRun(r)
 	if err != nil {
 		return err
 	}
+
 	answer, err := s.makeChange(r, &change, dry)
 	if errors.Is(err, entries.ErrNotFound) {
 		if e := s.inDocument(f.Entry); e != nil {
 			return e
 		}
 	}
+
 	if err != nil {
 		return writeError(err)
 	}
+
 	return s.reply(w, answer)
 }
 
@@ -146,18 +157,22 @@ func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err
 	if t == nil {
 		return c, nil
 	}
+
 	c.Entry.Token = t.Name
 	if t.Scopes.Allows(api.ScopeAdmin) {
 		return c, nil
 	}
+
 	c.Scoped, c.Entry.Scoped = true, true
 	if c.Remove {
 		return c, nil // the leader checks under which scope the entry was written
 	}
+
 	end := now.Add(f.For)
 	if f.Until != 0 {
 		end = time.UnixMilli(f.Until)
 	}
+
 	switch {
 	case !rules.NamesOneValue(f.Entry):
 		return c, api.Errorf(api.Forbidden, "with the scope entries, %s may only deny or block one value: an address, a /64 of IPv6, or a text without *", t.Name)
@@ -166,6 +181,7 @@ func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err
 	case end.After(now.Add(maxScopedTime)):
 		return c, api.Errorf(api.Forbidden, "with the scope entries, %s may only write entries for at most 7 days", t.Name)
 	}
+
 	return c, nil
 }
 
@@ -203,10 +219,12 @@ func (s *Server) blockForm(r *http.Request) (f rules.EntryForm, err error) {
 		}
 		return rules.ReadBlock(fmt.Appendf(nil, `{"rule":%s,"key":%s}`, text, key))
 	}
+
 	body, err := readAll(r, codec.MaxBody)
 	if err != nil {
 		return f, err
 	}
+
 	return rules.ReadBlock(body)
 }
 
@@ -219,6 +237,7 @@ func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	if f.Rule == "" {
 		return api.Errorf(api.MissingKey, "rule is missing")
 	}
+
 	known, err := s.normalizeBlock(f.Entry)
 	switch {
 	case r.Method == http.MethodDelete && !known:
@@ -228,6 +247,7 @@ func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	case r.Method == http.MethodDelete:
 		return s.unblock(w, r, f)
 	}
+
 	return s.changeEntry(w, r, f)
 }
 
@@ -237,6 +257,7 @@ func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
 	if set == nil {
 		return false, api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
+
 	rule := set.Rule(e.Rule)
 	switch {
 	case rule == nil || rule.Envoy:
@@ -246,9 +267,11 @@ func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
 	case len(e.Key) != len(rule.Key):
 		return true, api.Errorf(api.BadValue, "key has %d values, but rule %q has the key attributes %q", len(e.Key), api.Excerpt(e.Rule), rule.Key)
 	}
+
 	if missing := set.MissingAttribute(rule, e.Key); missing != "" {
 		return true, api.Errorf(api.MissingKey, "key: rule %q needs the attribute %s, which is empty", api.Excerpt(e.Rule), missing)
 	}
+
 	e.Key = rule.NormalKey(e.Key)
 	return true, nil
 }
@@ -259,10 +282,12 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	if err != nil {
 		return err
 	}
+
 	dry, err := isDryRun(r)
 	if err != nil {
 		return err
 	}
+
 	answer, err := s.makeChange(r, &change, dry)
 	none := errors.Is(err, entries.ErrNotFound)
 	switch {
@@ -271,9 +296,11 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	case err != nil:
 		return writeError(err)
 	}
+
 	if change.Scoped {
 		return s.reply(w, answer)
 	}
+
 	q := &limiter.Query{Rule: f.Rule, Key: f.Key, ByKey: true}
 	if none {
 		before, err := s.config.Subjects.Usage(q)
@@ -284,12 +311,14 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 			return api.Errorf(api.NotFound, "rule %q does not block this", api.Excerpt(f.Rule))
 		}
 	}
+
 	if dry {
 		return s.reply(w, answer)
 	}
 	if _, err := s.config.Subjects.Unblock(q); err != nil {
 		return fmt.Errorf("lift block: %w", err)
 	}
+
 	return s.reply(w, answer)
 }
 
@@ -341,15 +370,18 @@ func (s *Server) replyEntries(w http.ResponseWriter, r *http.Request, kind entri
 	if err != nil {
 		return err
 	}
+
 	asleep, err := choiceParam(q, "asleep", "false", "true")
 	if err != nil {
 		return err
 	}
+
 	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
+
 	now, after := time.Now().UnixMilli(), q.Get("after")
 	answer := EntryPage{Entries: []*EntryItem{}, EntriesVersion: set.Entries().Version()}
 	for _, e := range set.Entries().Sorted() {
@@ -361,11 +393,13 @@ func (s *Server) replyEntries(w http.ResponseWriter, r *http.Request, kind entri
 			answer.Next = after
 			break
 		}
+
 		item := itemOf(e)
 		item.Asleep = sleeps
 		answer.Entries = append(answer.Entries, item)
 		after = e.ID()
 	}
+
 	return s.reply(w, answer)
 }
 
@@ -392,19 +426,23 @@ func (s *Server) getEntryLog(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	before, err := versionParam(r, "before")
 	if err != nil {
 		return err
 	}
+
 	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
+
 	answer := EntryLog{Changes: []EntryRecord{}}
 	if before == 1 {
 		return s.reply(w, answer)
 	}
+
 	for _, one := range set.Entries().Log(max(0, before-1), n+1) {
 		if len(answer.Changes) == n {
 			answer.Next = one.Version + 1
@@ -415,6 +453,7 @@ func (s *Server) getEntryLog(w http.ResponseWriter, r *http.Request) error {
 			Before: itemOf(one.Before), After: itemOf(one.After),
 		})
 	}
+
 	return s.reply(w, answer)
 }
 
@@ -433,6 +472,7 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	var in entriesRestored
 	if err := json.Unmarshal(body, &in); err != nil {
 		return api.Errorf(api.BadJSON, "%v", err)
@@ -440,6 +480,7 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	if n := len(in.Entries) + len(in.Remove); n > cluster.MaxEntryChanges {
 		return api.Errorf(api.BadValue, "entries and remove have %d items, more than %d", n, cluster.MaxEntryChanges)
 	}
+
 	now := time.Now().UnixMilli()
 	var changes []cluster.EntryChange
 	for i, item := range append(in.Remove, in.Entries...) {
@@ -447,6 +488,7 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return api.Errorf(api.BadValue, "item %d: %v", i, err)
 		}
+
 		e.Token, e.Scoped = item.Token, item.Scope != ""
 		c := cluster.EntryChange{Restored: true}
 		c.Entry, c.Remove, c.By = e, i < len(in.Remove), writer(r)
@@ -454,15 +496,18 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 			changes = append(changes, c)
 		}
 	}
+
 	version := int64(0)
 	if set := s.doors.Decider.Rules(); set != nil {
 		version = set.Entries().Version()
 	}
+
 	if len(changes) > 0 {
 		if version, _, err = s.config.Entries.WriteEntries(r.Context(), changes); err != nil {
 			return writeError(err)
 		}
 		s.doors.Logger.Info("entries were restored", "changes", len(changes), "entries_version", version, "by", writer(r))
 	}
+
 	return s.reply(w, EntryWritten{Entry: json.RawMessage("null"), EntriesVersion: version})
 }

@@ -155,15 +155,19 @@ func (s *Server) nodeParts(answered []ring.NodeID) (list []nodePart) {
 	for _, m := range members {
 		names[m.ID] = m.Name
 	}
+
 	names[answered[0]] = s.doors.Node
+
 	for _, id := range answered {
 		seen[id] = true
 		list = append(list, nodePart{names[id], id.String(), true})
 	}
+
 	for _, m := range members {
 		if !seen[m.ID] && m.Name != s.doors.Node && m.State != gossip.Left {
 			list = append(list, nodePart{m.Name, m.ID.String(), false})
 		}
 	}
+
 	return list
 }

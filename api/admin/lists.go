@@ -37,20 +37,24 @@ func (s *Server) getPage(w http.ResponseWriter, r *http.Request, name string, li
 	if err != nil {
 		return err
 	}
+
 	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
+
 	pieces, next := list(set, q.Get("after"), n)
 	answer := map[string]any{}
 	items := make([]json.RawMessage, len(pieces))
 	for i, p := range pieces {
 		items[i] = json.RawMessage(p)
 	}
+
 	if answer[name] = items; next != "" {
 		answer["next"] = next
 	}
+
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(set.Version, 10)))
 	return s.reply(w, answer)
 }

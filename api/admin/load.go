@@ -29,10 +29,12 @@ func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	source := strings.Clone(q.Source)
 	if err := s.config.Loads.Report(source, q.Load, q.TTL); err != nil {
 		return fmt.Errorf("take load: %w", err)
 	}
+
 	s.doors.Logger.Debug("load reported", "source", source, "load", q.Load, "by", writer(r))
 	return s.reply(w, struct {
 		Source string   `json:"source"`
@@ -93,9 +95,11 @@ func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 		}
 		report.Sources = append(report.Sources, one)
 	}
+
 	for _, r := range s.adaptiveRules() {
 		report.Rules = append(report.Rules, AdaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.LimitFactor(r)})
 	}
+
 	return s.reply(w, report)
 }
 

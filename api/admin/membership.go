@@ -44,16 +44,20 @@ func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
 	if len(name) > codec.MaxValue {
 		return api.Errorf(api.BadValue, "name must not have more than %d bytes", codec.MaxValue)
 	}
+
 	forced, err := choiceParam(r.URL.Query(), "force", "false", "true")
 	if err != nil {
 		return err
 	}
+
 	force := forced == "true"
 	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
 	defer cancel()
+
 	if err := s.config.Membership.Remove(ctx, name, force, author(r)); err != nil {
 		return fmt.Errorf("remove %q: %w", api.Excerpt(name), err)
 	}
+
 	s.doors.Logger.Info("a member was removed", "name", name, "force", force, "by", writer(r))
 	s.sendJSON(w, append(codec.AppendString([]byte(`{"removed":`), name), '}'))
 	return nil
@@ -73,8 +77,10 @@ func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 			return api.Errorf(api.BadValue, "to must be a number from 1 to %d", math.MaxInt32)
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
 	defer cancel()
+
 	level, err := s.config.Levels.Raise(ctx, cluster.Level(to))
 	if errors.Is(err, cluster.ErrRefused) {
 		return &api.Error{Code: api.LevelRefused, Detail: err.Error(), Err: err}
@@ -82,6 +88,7 @@ func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("raise the feature level: %w", err)
 	}
+
 	s.doors.Logger.Info("the feature level was raised", "level", level, "by", writer(r))
 	return s.reply(w, struct {
 		Level cluster.Level `json:"level"`
@@ -94,10 +101,12 @@ func (s *Server) removeRegion(w http.ResponseWriter, r *http.Request) error {
 	if len(name) > codec.MaxValue {
 		return api.Errorf(api.BadValue, "name must not have more than %d bytes", codec.MaxValue)
 	}
+
 	version, err := s.config.Regions.RemoveRegion(r.Context(), name)
 	if err != nil {
 		return writeError(fmt.Errorf("remove region %q: %w", api.Excerpt(name), err))
 	}
+
 	s.doors.Logger.Info("a region was removed", "region", name, "by", writer(r))
 	return s.reply(w, struct {
 		Removed string `json:"removed"`

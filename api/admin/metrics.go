@@ -30,15 +30,18 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 		handler.ServeHTTP(answer, r)
 		return answer.body.Bytes(), answer.header, answer.status
 	}}
+
 	return func(w http.ResponseWriter, r *http.Request) error {
 		made, err := text.get(r.Context())
 		if err != nil {
 			return api.Errorf(api.Timeout, "the metrics took too long")
 		}
+
 		maps.Copy(w.Header(), made.header)
 		if made.status != http.StatusOK {
 			w.WriteHeader(made.status)
 		}
+
 		s.send(w, made.body)
 		return nil
 	}
@@ -60,6 +63,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 			names, values = append(names, f.Labels[i]), append(values, f.Labels[i+1])
 		}
+
 		desc := prometheus.NewDesc("rlnode_"+f.Name, f.Help, names, nil)
 		switch f.Kind {
 		case metrics.Gauge:
@@ -80,6 +84,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.doors.Metrics(sink)
 	c.ownMetrics(sink)
+
 	for _, source := range c.config.Metrics {
 		source(sink)
 	}

@@ -54,17 +54,21 @@ func (s *Server) parseMonthlyQuery(r *http.Request) (q monthlyQuery, err error) 
 			return q, api.Errorf(api.BadValue, "%v", err)
 		}
 	}
+
 	if q.Rule = values.Get("rule"); len(q.Rule) > codec.MaxValue || !utf8.ValidString(q.Rule) {
 		return q, api.Errorf(api.BadValue, "rule must be UTF-8 of at most %d bytes", codec.MaxValue)
 	}
+
 	scope, err := choiceParam(values, "scope", "cluster", "node")
 	if err != nil {
 		return q, err
 	}
+
 	incomplete, err := choiceParam(values, "incomplete", "refuse", "allow")
 	if err != nil {
 		return q, err
 	}
+
 	format, err := choiceParam(values, "format", "json", "csv")
 	q.Here, q.csv = scope == "node", format == "csv"
 	q.partial = incomplete == "allow" || !q.csv // a JSON answer lists the missing nodes itself
@@ -85,26 +89,31 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 	if s.config.Months == nil {
 		return api.Errorf(api.NotFound, "this node does not count usage by month")
 	}
+
 	q, err := s.parseMonthlyQuery(r)
 	if err != nil {
 		return err
 	}
+
 	select {
 	case s.exports <- struct{}{}:
 		defer func() { <-s.exports }()
 	default:
 		return api.Errorf(api.Overloaded, "%d exports are in progress; try again when one is done", maxExports)
 	}
+
 	stream, err := s.config.Months.Read(r.Context(), q.Query)
 	if err != nil {
 		return api.Errorf(api.Timeout, "reading took too long")
 	}
+
 	if missing := stream.Missing(); len(missing) > 0 {
 		if !q.partial {
 			return api.Errorf(api.Incomplete, "usage is missing from %s; incomplete=allow returns the rest", api.Excerpt(strings.Join(missing, ", ")))
 		}
 		setNames(w.Header(), incompleteHeader, missing)
 	}
+
 	if estimated := stream.Estimated(); len(estimated) > 0 {
 		names := make([]string, len(estimated))
 		for i, one := range estimated {
@@ -112,21 +121,25 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 		}
 		setNames(w.Header(), estimatedHeader, names)
 	}
+
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method == http.MethodHead {
 		return nil
 	}
+
 	e := export{w: w, stream: stream, query: q, control: http.NewResponseController(w)}
 	if q.csv {
 		err = e.csv()
 	} else {
 		err = e.json()
 	}
+
 	if err != nil {
 		// The status has already been sent, so breaking off the answer is the only way left to report the error.
 		s.doors.Logger.Warn("export of usage broke off", "error", err)
 		panic(http.ErrAbortHandler)
 	}
+
 	return nil
 }
 
@@ -165,14 +178,17 @@ func (e *export) json() error {
 	} else {
 		b = append(b, `,"scope":"cluster","rows":[`...)
 	}
+
 	for first := true; ; first = false {
 		row, ok := e.next()
 		if !ok {
 			break
 		}
+
 		if !first {
 			b = append(b, ',')
 		}
+
 		b = appendMonthlyRow(b, &row)
 		if len(b) >= exportBytes {
 			if _, err := e.w.Write(b); err != nil {
@@ -181,6 +197,7 @@ func (e *export) json() error {
 			b = b[:0]
 		}
 	}
+
 	_, err := e.w.Write(e.appendQuality(b))
 	return err
 }
@@ -228,6 +245,7 @@ func (e *export) csv() error {
 	known := len(e.stream.Missing())
 	out := csv.NewWriter(e.w)
 	_ = out.Write([]string{"month", "rule", "key", "unit", "cost", "checks", "other"}) // out.Error reports failures
+
 	month := e.query.Month.String()
 	for {
 		row, ok := e.next()
@@ -237,6 +255,7 @@ func (e *export) csv() error {
 		if missing := e.stream.Missing(); len(missing) > known {
 			return fmt.Errorf("usage is missing from %s", strings.Join(missing, ", "))
 		}
+
 		key, others := "", "0"
 		switch {
 		case row.Other:
@@ -246,20 +265,24 @@ func (e *export) csv() error {
 		default:
 			key = string(codec.AppendStrings(nil, row.Key))
 		}
+
 		_ = out.Write([]string{month, escapeCell(row.Rule), escapeCell(key), escapeCell(row.Unit),
 			strconv.FormatInt(row.Cost, 10), strconv.FormatInt(row.Checks, 10), others})
 		if err := out.Error(); err != nil {
 			return fmt.Errorf("write rows: %w", err)
 		}
 	}
+
 	if missing := e.stream.Missing(); len(missing) > known {
 		return fmt.Errorf("usage is missing from %s", strings.Join(missing, ", "))
 	}
+
 	out.Flush()
 	err := out.Error()
 	if err == nil {
 		e.stream.Exported()
 	}
+
 	return err
 }
 

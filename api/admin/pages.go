@@ -42,19 +42,23 @@ func (p *pageGuard) check(r *http.Request) *api.Error {
 			return api.Errorf(api.WrongHost, "the admin plane does not accept the host name %s, only addresses, localhost and the names given by --admin-host", api.Excerpt(strings.ToValidUTF8(host, "�")))
 		}
 	}
+
 	if isDashboard(r.Pattern) {
 		return nil // other sites may link to it
 	}
+
 	// What a page of another site only reads it can't see, but it learns how long that takes, and the work slows the node
 	// down. The library lets reads pass, so it is asked about a write.
 	write := r.WithContext(r.Context()) // a copy of r
 	write.Method = http.MethodPost
+
 	if p.origin.Check(write) != nil {
 		return api.Errorf(api.CrossOrigin, "requests from pages of other origins are refused")
 	}
 	if isFromBrowser(r) && r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return checkPageWrite(r)
 	}
+
 	return nil
 }
 

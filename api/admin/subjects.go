@@ -39,6 +39,7 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 	if e := s.doors.ChecksError(); e != nil {
 		return "", nil, e // a subject whose counters are not loaded yet would look unused
 	}
+
 	rule, text := q.Get("rule"), q.Get("key")
 	if rule == "" {
 		return "", nil, api.Errorf(api.MissingKey, "rule is missing")
@@ -46,10 +47,12 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 	if !utf8.ValidString(rule) || !utf8.ValidString(text) {
 		return "", nil, api.Errorf(api.BadValue, "rule and key must be UTF-8")
 	}
+
 	r := set.Rule(rule)
 	if r == nil {
 		return "", nil, api.Errorf(api.UnknownRule, "unknown rule %q", api.Excerpt(rule))
 	}
+
 	switch {
 	case len(r.Key) == 0 && text == "":
 		return rule, nil, nil
@@ -61,10 +64,12 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 		}
 		return rule, []string{text}, nil
 	}
+
 	key, e := codec.ParseKey(text)
 	if e != nil {
 		return "", nil, e
 	}
+
 	return rule, key, nil
 }
 
@@ -83,18 +88,22 @@ func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, q *limiter.
 	if r.URL.Query().Has("request_id") && (q.RequestID == "" || len(q.RequestID) > limiter.MaxRequestID) {
 		return api.Errorf(api.BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
 	}
+
 	q.LimitName = r.URL.Query().Get("limit_name")
 	if r.URL.Query().Has("limit_name") && (q.LimitName == "" || len(q.LimitName) > codec.MaxValue || !utf8.ValidString(q.LimitName)) {
 		return api.Errorf(api.BadValue, "limit_name must have 1 to %d bytes of UTF-8", codec.MaxValue)
 	}
+
 	q.HolderID = r.URL.Query().Get("slot")
 	if r.URL.Query().Has("slot") && q.HolderID == "" {
 		return api.Errorf(api.BadValue, "slot must be the id of one that GET /v1/usage lists")
 	}
+
 	u, err := s.config.Subjects.Reset(q)
 	if err != nil {
 		return fmt.Errorf("reset subject: %w", err)
 	}
+
 	s.doors.Logger.Info("usage reset", "rule", q.Rule, "by", writer(r)) // no key: it may be a secret
 	return s.replyUsage(w, u)
 }

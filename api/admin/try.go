@@ -17,10 +17,12 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := s.doors.ChecksError(); e != nil {
 		return e
 	}
+
 	q, err := readForm(r, codec.TryForm, codec.MaxBody)
 	if err != nil {
 		return err
 	}
+
 	decider := s.doors.Decider
 	if e := q.RequireKey(decider.Rules()); e != nil {
 		return e
@@ -31,13 +33,16 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if token := tokenFrom(r); token != nil && !q.Peeks() && !token.Scopes.Allows(api.ScopeCheck) {
 		return token.MissingScopeError(api.ScopeCheck)
 	}
+
 	var a limiter.Answer
 	if err := decider.Check(&q.Query, &a); err != nil {
 		return err
 	}
+
 	var reply codec.Reply
 	reply.Compose(&a, q, 0, false, codec.AppendString(nil, s.doors.Node))
 	body := appendTry(nil, &reply)
+
 	// Which values a rule has is for those who may read the rules.
 	if token := tokenFrom(r); token == nil || token.Scopes.Allows(api.ScopeRead) {
 		rules, err := json.Marshal(explain(decider.Rules(), &q.Query))
@@ -46,6 +51,7 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 		}
 		body = append(append(append(body[:len(body)-1], `,"rules":`...), rules...), '}')
 	}
+
 	s.sendJSON(w, body)
 	return nil
 }

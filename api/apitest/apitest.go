@@ -45,6 +45,7 @@ func Main(m *testing.M, codes ...api.Code) (code int) {
 			}
 		}
 	}
+
 	if code == 0 {
 		// fasthttp has a goroutine that updates the Date header forever, and one that notices only every ten seconds that its
 		// worker pool was stopped.
@@ -54,6 +55,7 @@ func Main(m *testing.M, codes ...api.Code) (code int) {
 			code = 1
 		}
 	}
+
 	return code
 }
 
@@ -166,6 +168,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 	if change != nil {
 		change(&n.Config)
 	}
+
 	var err error
 	if n.Doors, err = api.Open(n.Config.shared); err != nil {
 		t.Fatal(err)
@@ -173,30 +176,36 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 	if n.Data, err = open(n.Doors, n.Config); err != nil {
 		t.Fatal(err)
 	}
+
 	n.Config.Metrics = append(n.Config.Metrics, n.Data.Metrics)
 	if n.Admin, err = admin.Open(n.Doors, n.Config.plane); err != nil {
 		t.Fatal(err)
 	}
+
 	transport := &http.Transport{DisableCompression: true}
 	n.Client = &http.Client{Transport: transport, Timeout: 20 * time.Second}
 	scheme := "http://"
 	if n.TLS != nil {
 		scheme = "https://"
 	}
+
 	n.DataURL, n.AdminURL = scheme+n.Data.Addr().String(), scheme+n.Admin.Addr().String()
 	if !n.Config.Starting {
 		n.Ready()
 	}
+
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
+
 		if err := n.Close(ctx); err != nil {
 			t.Errorf("close: %v", err)
 		}
 		if err := clock.Close(); err != nil {
 			t.Errorf("close clock: %v", err)
 		}
+
 		table.Close()
 	})
 	return n
@@ -265,18 +274,23 @@ func (n *Node) Do(c Call) (*http.Response, string) {
 	if err != nil {
 		n.T.Fatal(err)
 	}
+
 	for k, v := range c.Header {
 		req.Header.Set(k, v)
 	}
+
 	resp, err := n.Client.Do(req)
 	if err != nil {
 		n.T.Fatalf("%s %s: %v", c.Method, c.URL, err)
 	}
+
 	defer resp.Body.Close()
+
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		n.T.Fatalf("%s %s: %v", c.Method, c.URL, err)
 	}
+
 	NoteCode(body)
 	return resp, string(body)
 }
@@ -291,14 +305,17 @@ func NoteCode(body []byte) api.Code {
 	if json.Unmarshal(body, &p) != nil {
 		return ""
 	}
+
 	if p.Code != "" {
 		provoked.Store(p.Code, true)
 	}
+
 	for _, r := range p.Results {
 		if r.Error.Code != "" {
 			provoked.Store(r.Error.Code, true)
 		}
 	}
+
 	return p.Code
 }
 

@@ -36,17 +36,22 @@ func StartCollector(t testing.TB) *Collector {
 		if err == nil {
 			b, err = io.ReadAll(unzipped)
 		}
+
 		var m otlp.ExportTraceServiceRequest
 		if err == nil {
 			err = proto.Unmarshal(b, &m)
 		}
+
 		if err != nil {
 			t.Error(err)
 			return
 		}
+
 		c.mu.Lock()
 		defer c.mu.Unlock()
+
 		c.raw.Write(b)
+
 		for _, rs := range m.ResourceSpans {
 			for _, ss := range rs.ScopeSpans {
 				c.spans = append(c.spans, ss.Spans...)
@@ -58,6 +63,7 @@ func StartCollector(t testing.TB) *Collector {
 	if c.Tracer, err = tracing.Open(tracing.Config{Endpoint: server.URL, Node: "n1", Version: "test", Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }
 

@@ -34,15 +34,19 @@ func (m *MemoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOp
 		m.Failed.Add(1)
 		return 0, *err
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if o.IfMatch != 0 && o.IfMatch != int64(len(m.docs)) {
 		return 0, fmt.Errorf("write rules: %w", rules.ErrConflict)
 	}
+
 	doc, err := m.docs[len(m.docs)-1].Apply(c)
 	if err != nil {
 		return 0, fmt.Errorf("write rules: %w", err)
 	}
+
 	return m.Use(doc)
 }
 
@@ -63,12 +67,15 @@ func (m *MemoryRules) WriteEntries(_ context.Context, changes []cluster.EntryCha
 		m.Failed.Add(1)
 		return 0, nil, *err
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	next := m.entries
 	if next == nil {
 		next = entries.New()
 	}
+
 	now := time.Now().UnixMilli()
 	for i := range changes {
 		after, err := next.With(changes[i].Stamped(now))
@@ -77,6 +84,7 @@ func (m *MemoryRules) WriteEntries(_ context.Context, changes []cluster.EntryCha
 		}
 		next = after
 	}
+
 	m.entries = next
 	m.Limiter.SetEntries(next)
 	return next.Version(), cluster.LastEntry(next), nil
@@ -141,12 +149,14 @@ func (m *Members) Leave(ctx context.Context, force bool, _ string) (last bool, e
 	if force {
 		return true, nil
 	}
+
 	switch m.left.Add(1) {
 	case 1:
 		return false, nil
 	case 2:
 		return true, fmt.Errorf("leave: %w", api.ErrOnlyMember)
 	}
+
 	return false, fmt.Errorf("leave: %w", cluster.ErrLeaderUnavailable)
 }
 

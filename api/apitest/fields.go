@@ -22,6 +22,7 @@ func ParseItems(text string) (items []Item, err error) {
 		if item.Value, _ = p.bare().(string); p.err == nil && item.Value == "" {
 			p.fail("a String that is not empty")
 		}
+
 		for p.err == nil && p.accept(";") {
 			key := p.key()
 			if _, twice := item.Params[key]; twice {
@@ -32,14 +33,17 @@ func ParseItems(text string) (items []Item, err error) {
 			}
 			item.Params[key] = p.bare()
 		}
+
 		items = append(items, item)
 		if p.rest == "" {
 			break
 		}
+
 		if !p.accept(", ") {
 			p.fail("a comma and a blank")
 		}
 	}
+
 	return items, p.err
 }
 
@@ -88,15 +92,18 @@ func (p *fieldParser) bare() any {
 		p.rest = rest
 		return b
 	}
+
 	sign := ""
 	if p.accept("-") {
 		sign = "-"
 	}
+
 	digits := p.span("0123456789")
 	n, err := strconv.ParseInt(sign+digits, 10, 64)
 	if err != nil || len(digits) > 15 || strings.HasPrefix(p.rest, ".") {
 		p.fail("an Integer of at most 15 digits")
 	}
+
 	return n
 }
 
@@ -116,8 +123,10 @@ func (p *fieldParser) text() string {
 			p.fail("printable ASCII, with \\ only before \\ and a quote")
 			return ""
 		}
+
 		b.WriteByte(c)
 	}
+
 	p.fail("the end of a String")
 	return ""
 }

@@ -162,9 +162,11 @@ func TryFraming(t *testing.T, c net.Conn, tt FramingCase, pieces int) {
 			}
 		}
 	})
+
 	if !closes {
 		want = append(slices.Clone(want), 200)
 	}
+
 	r := bufio.NewReader(c)
 	var have []int
 	for {
@@ -176,14 +178,17 @@ func TryFraming(t *testing.T, c net.Conn, tt FramingCase, pieces int) {
 			break
 		}
 	}
+
 	if !slices.Equal(have, want) {
 		t.Errorf("in %d pieces: have %v, want %v", pieces, have, want)
 	}
+
 	if closes {
 		if _, err := r.ReadByte(); err == nil {
 			t.Errorf("in %d pieces: there is more after the last answer", pieces)
 		}
 	}
+
 	c.Close()
 	sender.Wait()
 }

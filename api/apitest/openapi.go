@@ -29,32 +29,40 @@ func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 	if err := yaml.Unmarshal([]byte(api.OpenAPI), &doc); err != nil {
 		t.Fatal(err)
 	}
+
 	left := maps.Clone(routes)
 	for path, p := range doc.Paths {
 		for method, o := range map[string]*operation{"GET": p.Get, "PUT": p.Put, "POST": p.Post, "DELETE": p.Delete} {
 			if o == nil {
 				continue
 			}
+
 			servers := p.Servers
 			if len(o.Servers) > 0 {
 				servers = o.Servers
 			}
+
 			ours := len(servers) == 0 && plane == "data plane" || slices.ContainsFunc(servers, func(s server) bool { return s.Description == plane })
 			if !ours {
 				continue
 			}
+
 			need, known := routes[method+" "+path]
 			delete(left, method+" "+path)
+
 			if !known {
 				t.Errorf("%s %s: described, but no such route exists", method, path)
 			}
+
 			var have []string
 			for _, s := range o.Security {
 				have = append(have, s["token"]...)
 			}
+
 			if want := need.Names(); !slices.Equal(have, want) || (need == api.Anyone) != (len(o.Security) == 0) {
 				t.Errorf("%s %s: have the scopes %v, want %v", method, path, have, want)
 			}
+
 			for _, code := range []string{"401", "403"} {
 				if have := o.Responses[code] != nil; have != (need != api.Anyone) {
 					t.Errorf("%s %s: %s is described: %v", method, path, code, have)
@@ -62,6 +70,7 @@ func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 			}
 		}
 	}
+
 	if len(left) > 0 {
 		t.Errorf("not described: %v", slices.Sorted(maps.Keys(left)))
 	}

@@ -22,21 +22,26 @@ func ScopedTokens(t testing.TB) func(*Config) {
 func CheckScopes(t testing.TB, n *Node, base string, routes map[string]api.Scope) {
 	t.Helper()
 	n.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
 	for route, need := range routes {
 		if need == 0 {
 			t.Errorf("%s needs no scope", route)
 		}
+
 		method, path, _ := strings.Cut(route, " ")
 		for _, text := range []string{"", "wrong", "tc", "ta", "tr", "tall", "tcr", "api", "adm"} {
 			c := Call{Method: method, URL: base + path, Body: `{`}
 			if text != "" {
 				c.Header = map[string]string{"Authorization": "Bearer " + text}
 			}
+
 			if method == "DELETE" && scopes[text].Allows(need) && need == api.ScopeAdmin {
 				continue // it would remove something
 			}
+
 			resp, body := n.Do(c)
 			code := NoteCode([]byte(body))
+
 			want := api.Code("")
 			switch {
 			case need == api.Anyone:
@@ -45,6 +50,7 @@ func CheckScopes(t testing.TB, n *Node, base string, routes map[string]api.Scope
 			case !scopes[text].Allows(need):
 				want = api.Forbidden
 			}
+
 			if have := code == api.Unauthorized || code == api.Forbidden; have != (want != "") || want != "" && code != want {
 				t.Errorf("%s with %q: have %d %s, want %q", route, text, resp.StatusCode, body, want)
 			}

@@ -34,18 +34,23 @@ func AskFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	t.Helper()
 	c := DialFrom(t, from, to)
 	defer c.Close()
+
 	if _, err := io.WriteString(c, request); err != nil {
 		t.Fatal(err)
 	}
+
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return 0, true
 	}
+
 	defer resp.Body.Close()
+
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return 0, true
 	}
+
 	NoteCode(body)
 	return resp.StatusCode, resp.Close
 }
@@ -84,9 +89,11 @@ func holdWithToken(t testing.TB, from, addr, request string) {
 func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 	t.Helper()
 	count := func() int { open, _ := conns.Count(); return open }
+
 	for i := range mostSlots {
 		holdWithToken(t, fmt.Sprintf("127.0.1.%d", i%2+1), addr, usual)
 	}
+
 	for i := range 20 {
 		from := fmt.Sprintf("127.0.2.%d", i+1)
 		DialFrom(t, from, addr) // takes a spare slot
@@ -97,12 +104,14 @@ func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 			t.Errorf("a request other than a probe: have %d, closes %v", status, closes)
 		}
 	}
+
 	have := 0.0
 	conns.Metrics(func(f metrics.Metric) {
 		if f.Name == "connections_beyond_total" {
 			have = f.Value
 		}
 	}, "")
+
 	if have != 60 {
 		t.Errorf("%v connections found no slot, want 60", have)
 	}
@@ -115,6 +124,7 @@ func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 // with a token, nor close their connections.
 func CheckStrangers(t testing.TB, addr, usual string, conns *api.Connections) {
 	t.Helper()
+
 	for _, addresses := range []int{1, 2, 4, 64} {
 		holdWithToken(t, "127.0.3.1", addr, usual)
 		strangers := func(n int) {
@@ -127,6 +137,7 @@ func CheckStrangers(t testing.TB, addr, usual string, conns *api.Connections) {
 		}
 		strangers(3 * mostSlots)
 		Until(t, "all slots are taken", func() bool { open, _ := conns.Count(); return open >= mostSlots })
+
 		for i := range 30 {
 			if status, closes := AskFrom(t, fmt.Sprintf("127.0.5.%d", i+1), addr, authorised(usual)); status != 200 || closes {
 				t.Errorf("%d addresses of strangers; caller %d with a token: have %d, closes %v", addresses, i, status, closes)
@@ -134,6 +145,7 @@ func CheckStrangers(t testing.TB, addr, usual string, conns *api.Connections) {
 			strangers(3)
 		}
 	}
+
 	kept := mostSlots
 	conns.Metrics(func(f metrics.Metric) {
 		if f.Name == "connections_beyond_total" && f.Value > 0 {
@@ -143,6 +155,7 @@ func CheckStrangers(t testing.TB, addr, usual string, conns *api.Connections) {
 			kept = int(f.Value)
 		}
 	}, "")
+
 	if kept > mostSlots {
 		t.Errorf("%d slots are taken of %d", kept, mostSlots)
 	}

@@ -29,14 +29,17 @@ var deniedError = api.Error{Code: api.Denied}
 // means that a proxy passes the answer on: an allowed check gets no body, and a refused one what its rule's refusal says.
 func (r *Reply) Compose(a *limiter.Answer, q *Request, denyStatus int, forEndUser bool, node []byte) {
 	r.rateHeaders(a)
+
 	switch {
 	case !a.Allowed && !a.Counted:
 		defaultStatus := statusRefused
 		if a.Denied() {
 			defaultStatus = deniedError.Status()
 		}
+
 		r.Status, r.ContentType = cmp.Or(denyStatus, defaultStatus), TypeProblem
 		r.retryAfter(a)
+
 		if refusal := refusalOf(a); refusal != nil && forEndUser {
 			r.composeRefusal(a, refusal, denyStatus)
 			return
@@ -47,6 +50,7 @@ func (r *Reply) Compose(a *limiter.Answer, q *Request, denyStatus int, forEndUse
 	default:
 		r.StartJSON(statusAllowed)
 	}
+
 	r.Body = r.appendAnswer(r.Body, a, q, node)
 }
 
@@ -62,6 +66,7 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 		} else {
 			b = append(b, quotaExceeded...)
 		}
+
 		b = strconv.AppendInt(b, int64(r.Status), 10)
 		b = append(b, `,"detail":`...)
 		b = AppendString(b, UnsafeString(r.scratch))
@@ -69,8 +74,10 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 			b = appendViolated(append(b, `,"violated-policies":[`...), a)
 			b = append(b, ']')
 		}
+
 		b = append(b, ',')
 	}
+
 	return r.AppendDecision(b, a, q, node)
 }
 
@@ -86,6 +93,7 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 		b = AppendString(append(b, `"code":`...), string(t.Cause()))
 		b = append(b, ',')
 	}
+
 	b = AppendBool(b, `"allowed":`, a.Allowed)
 	if t != nil {
 		b = r.lastLimit.append(b, a, t)
@@ -96,20 +104,25 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 		} else {
 			b = append(b, `"",`...)
 		}
+
 		retry := int64(0)
 		if !a.Allowed {
 			retry = -1
 		}
+
 		b = AppendInt(b, `"retry_after_ms":`, retry)
 		b = append(b, `,"delay_ms":0`...)
 	}
+
 	b = append(b, `,"decided_by":"`...)
 	b = append(b, a.DecidedBy.String()...)
+
 	if len(r.origin) == 0 || r.originVersion != a.RulesVersion {
 		r.originVersion = a.RulesVersion
 		r.origin = append(append(r.origin[:0], `","node":`...), node...)
 		r.origin = AppendInt(r.origin, `,"rules_version":`, r.originVersion)
 	}
+
 	b = append(b, r.origin...)
 	if q.Detail {
 		b = appendLimits(b, a)
@@ -123,10 +136,12 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	if q.Reservation != "" {
 		b = AppendString(append(b, `,"reservation":`...), q.Reservation)
 	}
+
 	if q.Slot.ID != "" {
 		b = AppendString(append(b, `,"slot":`...), q.Slot.ID)
 		b = AppendInt(b, `,"expires_ms":`, q.Slot.Expires.Milliseconds())
 	}
+
 	return append(b, '}')
 }
 
@@ -199,9 +214,11 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 	for n := range a.Limits {
 		i := a.IndexInOrder(n)
 		l := &a.Limits[i]
+
 		if n > 0 {
 			b = append(b, ',')
 		}
+
 		b = append(b, `{"rule":`...)
 		b = AppendString(b, l.Rule.Name)
 		shown := l.Limit.ShownAt(a.Now)
@@ -215,6 +232,7 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 		b = AppendBool(b, `,"shadow":`, l.Rule.Shadow)
 		b = append(appendRate(b, &shown), '}')
 	}
+
 	for _, h := range a.Unlimited() {
 		for _, l := range h.Limits {
 			if b[len(b)-1] != '[' {
@@ -226,6 +244,7 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 			b = append(AppendBool(b, `,"shadow":`, h.Rule.Shadow), '}')
 		}
 	}
+
 	return append(b, ']')
 }
 

@@ -15,8 +15,10 @@ func (dec *Decoder) StartBatch(body []byte) (count int, e *api.Error) {
 	if dec.reset(body); !dec.startObject() {
 		return 0, dec.err()
 	}
+
 	given, start := false, 0
 	dec.enter()
+
 	for n := 0; dec.hasMore(n, '}'); n++ {
 		name := dec.readName()
 		switch {
@@ -32,15 +34,18 @@ func (dec *Decoder) StartBatch(body []byte) (count int, e *api.Error) {
 			count = dec.countChecks()
 		}
 	}
+
 	dec.requireEnd()
 	if dec.err() == nil && !given {
 		dec.failValue(api.MissingKey, "checks is missing")
 	}
+
 	if e = dec.err(); e == nil {
 		dec.reset(body)
 		dec.pos, dec.depth = start, 1
 		dec.enter()
 	}
+
 	return count, e
 }
 
@@ -54,7 +59,9 @@ func (dec *Decoder) countChecks() (n int) {
 		dec.failValue(api.BadValue, "checks must be an array")
 		return 0
 	}
+
 	dec.enter()
+
 	for ; dec.hasMore(n, ']'); n++ {
 		if !dec.readPlain(nil) {
 			dec.skip()
@@ -63,6 +70,7 @@ func (dec *Decoder) countChecks() (n int) {
 			dec.failValue(api.BadValue, "checks: at most %d are allowed", maxBatch)
 		}
 	}
+
 	return min(n, maxBatch)
 }
 
@@ -72,10 +80,12 @@ func (dec *Decoder) NextCheck(q *Request, set *rules.Set) *api.Error {
 	dec.valueErr = nil
 	dec.skipSpace()
 	start := dec.pos
+
 	if dec.readPlain(&q.Attributes) {
 		q.given = fieldAttributes
 		return nil
 	}
+
 	e := readCheck(dec, q)
 	switch {
 	case e == nil && q.Wait:
@@ -83,11 +93,15 @@ func (dec *Decoder) NextCheck(q *Request, set *rules.Set) *api.Error {
 	case e == nil:
 		e = q.RequireKey(set)
 	}
+
 	if e != nil {
 		// Continue after this check, wherever the scanner stopped within it.
-		dec.syntaxErr, dec.pos, dec.depth = nil, start, 2
+		dec.syntaxErr = nil
+		dec.pos = start
+		dec.depth = 2
 		dec.skip()
 	}
+
 	return e
 }
 
@@ -101,15 +115,18 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 	if len(b) < len(plainStart) || UnsafeString(b[:len(plainStart)]) != plainStart {
 		return false
 	}
+
 	for at, n := len(plainStart), 0; n < rules.MaxAttributes; n++ {
 		colon := plainText(b, at)
 		if colon < 0 || b[colon+1] != ':' || b[colon+2] != '"' {
 			break
 		}
+
 		end := plainText(b, colon+3)
 		if end < 0 {
 			break
 		}
+
 		if attrs != nil {
 			one := rules.Attribute{Name: UnsafeString(b[at:colon]), Value: UnsafeString(b[colon+3 : end])}
 			if slices.ContainsFunc(*attrs, func(a rules.Attribute) bool { return a.Name == one.Name }) {
@@ -117,6 +134,7 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 			}
 			*attrs = append(*attrs, one)
 		}
+
 		if b[end+1] == '}' && b[end+2] == '}' {
 			dec.pos += end + 3
 			return true
@@ -125,9 +143,11 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 			break
 		}
 	}
+
 	if attrs != nil {
 		*attrs = (*attrs)[:0]
 	}
+
 	return false
 }
 

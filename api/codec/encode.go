@@ -22,15 +22,18 @@ func AppendString(b []byte, s string) []byte {
 			i++
 			continue
 		}
+
 		size := 1
 		if c >= utf8.RuneSelf {
 			var r rune
 			r, size = utf8.DecodeRuneInString(s[i:])
+
 			// U+2028 and U+2029 are line terminators in JavaScript.
 			if !(r == utf8.RuneError && size == 1) && r != '\u2028' && r != '\u2029' {
 				i += size
 				continue
 			}
+
 			b = append(b, s[from:i]...)
 			switch r {
 			case '\u2028':
@@ -44,9 +47,11 @@ func AppendString(b []byte, s string) []byte {
 			b = append(b, s[from:i]...)
 			b = appendEscape(b, c)
 		}
+
 		i += size
 		from = i
 	}
+
 	b = append(b, s[from:]...)
 	return append(b, '"')
 }
@@ -72,6 +77,7 @@ func AppendProblem(b []byte, e *api.Error) []byte {
 	if e.Line > 0 {
 		b = AppendInt(b, `,"line":`, int64(e.Line))
 	}
+
 	if e.Mistakes != nil {
 		list, err := json.Marshal(e.Mistakes)
 		if err != nil {
@@ -79,6 +85,7 @@ func AppendProblem(b []byte, e *api.Error) []byte {
 		}
 		b = append(append(b, `,"errors":`...), list...)
 	}
+
 	return append(b, '}')
 }
 

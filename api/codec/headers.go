@@ -23,16 +23,20 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 	if t == nil {
 		return
 	}
+
 	if a.Set.Headers.IETF {
 		r.rankLimits(a)
 		r.ietfHeaders(a)
 	}
+
 	if a.Set.Headers.XRateLimit {
 		r.addHeader("X-RateLimit-Limit", r.intValue(t.Limit.UndividedCapacity()))
 		r.addHeader("X-RateLimit-Remaining", r.intValue(t.Remaining))
+
 		if t.RetryAfter == algorithms.Never {
 			return // who reads when the counter is reset would ask the same again then
 		}
+
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
 			// Round up the point in time, not the duration until then.
@@ -44,6 +48,7 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 				reset++
 			}
 		}
+
 		r.addHeader("X-RateLimit-Reset", r.intValue(reset))
 	}
 }
@@ -138,11 +143,13 @@ func (r *Reply) rankLimits(a *limiter.Answer) {
 		if limits[i].Rule.Shadow {
 			continue
 		}
+
 		if len(r.order) < maxHeaderItems {
 			r.order = append(r.order, int32(i))
 		} else if limits[i].Tighter(&limits[r.order[maxHeaderItems-1]]) {
 			r.order[maxHeaderItems-1] = int32(i)
 		}
+
 		for n := len(r.order) - 1; n > 0 && limits[r.order[n]].Tighter(&limits[r.order[n-1]]); n-- {
 			r.order[n], r.order[n-1] = r.order[n-1], r.order[n]
 		}

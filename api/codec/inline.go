@@ -88,6 +88,7 @@ func (r *Request) readSubjects(dec *Decoder) {
 		dec.failValue(api.BadValue, "subjects must be an array of objects")
 		return
 	}
+
 	dec.enter()
 	n := 0
 	for ; dec.hasMore(n, ']'); n++ {
@@ -98,6 +99,7 @@ func (r *Request) readSubjects(dec *Decoder) {
 		}
 		r.readSubject(dec, n)
 	}
+
 	if n == 0 {
 		dec.failValue(api.BadValue, "subjects must have at least one subject")
 	}
@@ -135,7 +137,10 @@ func (r *Request) moveToSubject() {
 		r.nextSubject()
 	}
 	subject := &r.Subjects[len(r.Subjects)-1]
-	subject.Namespace, subject.Exact, subject.Shadow, subject.Mode = r.namespace, r.exact, r.shadow, r.Mode
+	subject.Namespace = r.namespace
+	subject.Exact = r.exact
+	subject.Shadow = r.shadow
+	subject.Mode = r.Mode
 	subject.Key, r.Key = append(subject.Key[:0], r.Key...), r.Key[:0]
 	subject.Costs, r.Costs = append(subject.Costs[:0], r.Costs...), r.Costs[:0]
 }
@@ -143,11 +148,13 @@ func (r *Request) moveToSubject() {
 // readLimits reads the value of limits into a new subject.
 func (r *Request) readLimits(dec *Decoder) {
 	subject := r.nextSubject()
+
 	if dec.skipSpace() != '[' {
 		dec.skip()
 		dec.failValue(api.BadValue, "%s must be an array of objects", r.path("limits"))
 		return
 	}
+
 	dec.enter()
 	n := 0
 	for ; dec.hasMore(n, ']'); n++ {
@@ -156,14 +163,17 @@ func (r *Request) readLimits(dec *Decoder) {
 			dec.failValue(api.BadValue, "%s: at most %d are allowed", r.path("limits"), rules.MaxInlineLimits)
 			continue
 		}
+
 		if dec.skipSpace() != '{' {
 			dec.skip()
 			dec.failValue(api.BadValue, "%s[%d] must be an object", r.path("limits"), n)
 			continue
 		}
+
 		subject.Limits = append(subject.Limits, rules.InlineLimit{})
 		r.readLimit(dec, &subject.Limits[n], n)
 	}
+
 	if n == 0 {
 		dec.failValue(api.BadValue, "%s must have at least one limit", r.path("limits"))
 	}
@@ -178,6 +188,7 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 		if dec.syntaxErr != nil {
 			return
 		}
+
 		number, word, bit := limitField(l, name)
 		path := func() string { return fmt.Sprintf("%s[%d].%s", r.path("limits"), i, name) }
 		switch {
@@ -188,7 +199,9 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 			dec.failSyntax(path() + " is given twice, the second time")
 			return
 		}
+
 		given |= bit
+
 		switch {
 		case number != nil:
 			least := int64(1)
@@ -211,6 +224,7 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 			}
 		}
 	}
+
 	if dec.syntaxErr == nil && given&bitLimit == 0 {
 		dec.failValue(api.MissingKey, "%s[%d].limit is missing", r.path("limits"), i)
 	}
@@ -260,5 +274,6 @@ func limitField(l *rules.InlineLimit, name string) (number *int64, text *string,
 	case "from":
 		return nil, &l.From, bitFrom
 	}
+
 	return nil, nil, 0
 }

@@ -111,6 +111,7 @@ func fieldOf(name string) fields {
 	case "slot":
 		return fieldSlot
 	}
+
 	return 0
 }
 
@@ -337,6 +338,7 @@ func (r *Request) AppendGivenCosts(b []byte) []byte {
 	if r.given&fieldCost != 0 {
 		b = AppendInt(b, `,"cost":`, r.Cost)
 	}
+
 	if r.given&fieldCosts != 0 {
 		costs := r.Costs
 		if len(r.Subjects) > 0 {
@@ -347,6 +349,7 @@ func (r *Request) AppendGivenCosts(b []byte) []byte {
 		}
 		b = AppendCosts(append(b, `,"costs":`...), costs)
 	}
+
 	return b
 }
 
@@ -372,10 +375,12 @@ func (r *Request) validateCheck(dec *Decoder) {
 	if r.given&(fieldPeek|fieldMode) == fieldPeek|fieldMode {
 		dec.failValue(api.BadValue, "peek and mode exclude each other")
 	}
+
 	if r.given&(fieldNamespace|fieldLimits|fieldConsistency|fieldShadow|fieldSubjects) != 0 {
 		r.validateInline(dec)
 		return
 	}
+
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case r.given == 0:
 		dec.failValue(api.MissingKey, "the object is empty: give rule and key, attributes, or key and limits")
@@ -386,6 +391,7 @@ func (r *Request) validateCheck(dec *Decoder) {
 	case !has(fieldRule) && !has(fieldAttributes):
 		dec.failValue(api.MissingKey, "give rule and key, or attributes")
 	}
+
 	r.validateCosts(dec)
 }
 
@@ -422,6 +428,7 @@ func (r *Request) validateTry(dec *Decoder) {
 	if r.AtMost {
 		dec.failValue(api.BadValue, "mode must be check, peek or count: a try takes nothing")
 	}
+
 	if r.given&(fieldPeek|fieldMode) == 0 {
 		r.Mode = counters.PeekMode
 		for i := range r.Subjects {
@@ -552,26 +559,32 @@ func (r *Request) readAttributes(dec *Decoder) {
 		dec.failValue(api.BadValue, "attributes must be an object of values by name")
 		return
 	}
+
 	dec.enter()
+
 	for n := 0; dec.hasMore(n, '}'); n++ {
 		name := dec.readName()
 		if dec.syntaxErr != nil {
 			return
 		}
+
 		if len(name) > MaxValue {
 			dec.failValue(api.BadValue, "attributes: a name must not have more than %d bytes", MaxValue)
 		}
+
 		for i := range r.Attributes {
 			if r.Attributes[i].Name == name {
 				dec.failSyntax("attributes." + api.Excerpt(name) + " is given twice")
 				return
 			}
 		}
+
 		if n >= rules.MaxAttributes {
 			dec.failValue(api.BadValue, "attributes: at most %d are allowed", rules.MaxAttributes)
 			dec.skip()
 			continue
 		}
+
 		value, _ := dec.readValue("attributes", name) // null is "", and so absent
 		r.Attributes = append(r.Attributes, rules.Attribute{Name: name, Value: value})
 	}
@@ -584,30 +597,37 @@ func readCosts(dec *Decoder, list []limiter.UnitCost, path string, minimum int64
 		dec.failValue(api.BadValue, "%s must be an object of amounts by unit", path)
 		return list
 	}
+
 	dec.enter()
+
 	for n := 0; dec.hasMore(n, '}'); n++ {
 		unit := dec.readName()
 		if dec.syntaxErr != nil {
 			return list
 		}
+
 		if len(unit) > MaxValue {
 			dec.failValue(api.BadValue, "%s: a unit must not have more than %d bytes", path, MaxValue)
 		}
+
 		for i := range list {
 			if list[i].Unit == unit {
 				dec.failSyntax(path + "." + api.Excerpt(unit) + " is given twice")
 				return list
 			}
 		}
+
 		if n >= limiter.MaxCosts {
 			dec.failValue(api.BadValue, "%s must not name more than %d units", path, limiter.MaxCosts)
 			dec.skip()
 			continue
 		}
+
 		if dec.skipSpace(); dec.syntaxErr == nil {
 			list = append(list, limiter.UnitCost{Unit: unit, Cost: dec.readAmount(path, unit, minimum)})
 		}
 	}
+
 	return list
 }
 
@@ -635,6 +655,7 @@ func (r *Request) readOnExpiry(dec *Decoder) {
 func (r *Request) readExpiryCosts(dec *Decoder) {
 	r.OnExpiry = &r.onExpiry
 	dec.enter()
+
 	given := false
 	for n := 0; dec.hasMore(n, '}'); n++ {
 		name := dec.readName()
@@ -651,6 +672,7 @@ func (r *Request) readExpiryCosts(dec *Decoder) {
 			r.onExpiry.Costs = readCosts(dec, r.onExpiry.Costs, "on_expiry.costs", 0)
 		}
 	}
+
 	if !given && dec.syntaxErr == nil {
 		dec.failValue(api.MissingKey, "on_expiry.costs is missing: what stays charged, by unit; {} gives all back")
 	}
@@ -661,16 +683,20 @@ func ParseKey(text string) ([]string, *api.Error) {
 	var dec Decoder
 	var q Request
 	dec.reset([]byte(text))
+
 	if dec.skipSpace() != '[' {
 		return nil, api.Errorf(api.BadValue, `key must be a JSON array of strings, such as ["acme","/chat"]`)
 	}
+
 	q.readKey(&dec)
 	dec.requireEnd()
+
 	switch {
 	case dec.syntaxErr != nil:
 		return nil, api.Errorf(api.BadValue, "key must be a JSON array of strings: %s", dec.syntaxErr.Detail)
 	case dec.valueErr != nil:
 		return nil, dec.valueErr
 	}
+
 	return q.Key, nil
 }

@@ -70,6 +70,7 @@ func (dec *Decoder) startObject() bool {
 		dec.skip()
 		dec.failSyntax("the body is not an object") // unless it is no valid JSON either
 	}
+
 	return false
 }
 
@@ -125,6 +126,7 @@ func (dec *Decoder) hasMore(n int, closing byte) bool {
 	if dec.syntaxErr != nil {
 		return false
 	}
+
 	c := dec.skipSpace()
 	switch {
 	case c == closing:
@@ -137,6 +139,7 @@ func (dec *Decoder) hasMore(n int, closing byte) bool {
 		dec.pos++
 		return true
 	}
+
 	dec.failSyntax("a comma or the end is missing")
 	return false
 }
@@ -147,6 +150,7 @@ func (dec *Decoder) readName() string {
 		dec.failSyntax("a name in quotes is missing")
 		return ""
 	}
+
 	name := dec.readString()
 	if dec.syntaxErr != nil {
 		return ""
@@ -155,6 +159,7 @@ func (dec *Decoder) readName() string {
 		dec.failSyntax("a colon is missing")
 		return ""
 	}
+
 	dec.pos++
 	return name
 }
@@ -176,6 +181,7 @@ func (dec *Decoder) readString() string {
 			return ""
 		}
 	}
+
 	dec.pos = len(dec.src)
 	dec.failSyntax("an unterminated string")
 	return ""
@@ -205,6 +211,7 @@ func (dec *Decoder) readEscapedString(from, i int) string {
 			i++
 		}
 	}
+
 	dec.pos = len(dec.src)
 	dec.failSyntax("an unterminated string")
 	return ""
@@ -216,6 +223,7 @@ func (dec *Decoder) readEscape() {
 		dec.failSyntax("an unterminated string")
 		return
 	}
+
 	c := dec.src[dec.pos+1]
 	switch c {
 	case '"', '\\', '/':
@@ -236,6 +244,7 @@ func (dec *Decoder) readEscape() {
 		dec.failSyntax("an unknown escape in a string")
 		return
 	}
+
 	dec.scratch = append(dec.scratch, c)
 	dec.pos += 2
 }
@@ -246,6 +255,7 @@ func (dec *Decoder) readUnicodeEscape() {
 		dec.failSyntax(`\u needs four hex digits`)
 		return
 	}
+
 	size := 6
 	if utf16.IsSurrogate(r) {
 		low, ok := dec.readHex4(dec.pos + 6)
@@ -255,6 +265,7 @@ func (dec *Decoder) readUnicodeEscape() {
 		}
 		size = 12
 	}
+
 	dec.scratch = utf8.AppendRune(dec.scratch, r)
 	dec.pos += size
 }
@@ -264,6 +275,7 @@ func (dec *Decoder) readHex4(i int) (rune, bool) {
 	if i+6 > len(dec.src) || dec.src[i] != '\\' || dec.src[i+1] != 'u' {
 		return 0, false
 	}
+
 	var r rune
 	for _, c := range dec.src[i+2 : i+6] {
 		switch {
@@ -276,8 +288,10 @@ func (dec *Decoder) readHex4(i int) (rune, bool) {
 		default:
 			return 0, false
 		}
+
 		r = r<<4 | rune(c)
 	}
+
 	return r, true
 }
 
@@ -287,18 +301,21 @@ func (dec *Decoder) readNumber() string {
 	if dec.peek() == '-' {
 		dec.pos++
 	}
+
 	if dec.peek() == '0' {
 		dec.pos++
 	} else if dec.skipDigits() == 0 {
 		dec.failSyntax("not a number")
 		return ""
 	}
+
 	if dec.peek() == '.' {
 		dec.pos++
 		if dec.skipDigits() == 0 {
 			dec.failSyntax("digits are missing after the point")
 		}
 	}
+
 	if dec.peek()|0x20 == 'e' {
 		dec.pos++
 		if c := dec.peek(); c == '+' || c == '-' {
@@ -308,6 +325,7 @@ func (dec *Decoder) readNumber() string {
 			dec.failSyntax("digits are missing in the exponent")
 		}
 	}
+
 	return UnsafeString(dec.src[from:dec.pos])
 }
 

@@ -65,6 +65,7 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
+
 		shown := l.Limit.ShownAt(u.At)
 		b = appendLimit(append(b, '{'), l.Limit, &shown)
 		b = AppendInt(b, `,"used":`, l.Used)
@@ -82,21 +83,26 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		if l.Estimated {
 			b = append(b, `,"estimated":true`...)
 		}
+
 		b = append(appendRate(b, &shown), '}')
 	}
+
 	for i, l := range u.Unlimited {
 		if i+len(u.Limits) > 0 {
 			b = append(b, ',')
 		}
 		b = append(appendUnlimited(append(b, '{'), l), '}')
 	}
+
 	if b = append(b, ']'); u.Unknown > 0 {
 		b = AppendInt(b, `,"unknown":`, int64(u.Unknown))
 	}
+
 	until := int64(0)
 	if u.Blocked > 0 {
 		until = Millis(time.Duration(u.At.Wall) + u.Blocked)
 	}
+
 	return AppendInt(b, `,"blocked_until_ms":`, until)
 }
 
@@ -115,5 +121,6 @@ func appendHolders(b []byte, l *limiter.LimitUsage) []byte {
 		b = AppendInt(b, `,"expires_ms":`, h.Expires.Milliseconds())
 		b = append(AppendString(append(b, `,"who":`...), h.Who), '}')
 	}
+
 	return append(b, ']')
 }

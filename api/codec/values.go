@@ -17,6 +17,7 @@ func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string 
 		dec.failValue(api.BadValue, "%s must be a string", pathOf(outer, field))
 		return ""
 	}
+
 	v := dec.readString()
 	switch {
 	case dec.syntaxErr != nil:
@@ -25,6 +26,7 @@ func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string 
 	case len(v) < minLen || len(v) > maxLen:
 		dec.failValue(api.BadValue, "%s must have %d to %d bytes", pathOf(outer, field), minLen, maxLen)
 	}
+
 	return v
 }
 
@@ -46,6 +48,7 @@ func (dec *Decoder) readValue(outer, field string) (text string, present bool) {
 	default:
 		dec.skip()
 	}
+
 	dec.failValue(api.BadValue, "%s must be a string, or a whole number in plain digits, of at most %d bytes", pathOf(outer, field), MaxValue)
 	return "", true
 }
@@ -83,12 +86,14 @@ func (dec *Decoder) readInteger(minimum int64) (v int64, ok bool) {
 		dec.skip()
 		return 0, false
 	}
+
 	digits := dec.readNumber()
 	if c == '-' {
 		if digits = digits[min(1, len(digits)):]; minimum == 0 || digits == "0" {
 			return 0, false
 		}
 	}
+
 	for i := range len(digits) {
 		d := digits[i]
 		if d < '0' || d > '9' {
@@ -98,9 +103,11 @@ func (dec *Decoder) readInteger(minimum int64) (v int64, ok bool) {
 			return 0, false
 		}
 	}
+
 	if c == '-' {
 		v = -v
 	}
+
 	return v, dec.syntaxErr == nil
 }
 

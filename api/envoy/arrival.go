@@ -46,20 +46,24 @@ func (s *Server) newArrival() *arrival {
 func (a *arrival) await(ctx context.Context, abort func(), read func(any) error, m any) error {
 	s := a.server
 	defer s.incomplete.Add(-1)
+
 	if s.incomplete.Add(1) > maxIncomplete && !s.stalled.abortOne() {
 		s.overloads.Add(1)
 		return statusOf(api.Errorf(api.Overloaded, "more than %d requests are incomplete", maxIncomplete))
 	}
+
 	conn := connectionOf(ctx)
 	if conn == nil {
 		return read(m)
 	}
+
 	a.mu.Lock()
 	a.conn, a.abort, a.bytesAtStart = conn, abort, conn.data.Load()
 	a.began, a.checks = time.Now(), 0
 	a.mu.Unlock()
 	a.timer.Reset(checkInterval)
 	defer a.end()
+
 	return read(m)
 }
 
@@ -67,12 +71,17 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 func (a *arrival) end() {
 	a.timer.Stop() // check may be running
 	a.mu.Lock()
+
 	if a.checks > 0 {
 		a.server.stalled.remove(a)
 	}
+
 	charged := a.charged
-	a.conn, a.abort, a.charged = nil, nil, 0
+	a.conn = nil
+	a.abort = nil
+	a.charged = 0
 	a.mu.Unlock()
+
 	if charged > 0 {
 		a.server.Budget.Finish(&a.transfer)
 		a.server.Budget.Give(charged)
@@ -88,17 +97,21 @@ const callMemory = 8 << 10
 func (a *arrival) check() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.conn == nil {
 		return
 	}
+
 	s := a.server
 	if a.checks++; a.checks == 1 {
 		s.stalled.add(a)
 	}
+
 	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) && a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
 		a.timer.Reset(min(checkInterval<<a.checks, maxCheckInterval)) // thousands may wait
 		return
 	}
+
 	a.abortWait()
 }
 
@@ -143,15 +156,19 @@ func (s *stalledArrivals) abortOne() bool {
 		break
 	}
 	s.mu.Unlock()
+
 	if victim == nil {
 		return false
 	}
+
 	victim.mu.Lock()
 	defer victim.mu.Unlock()
+
 	if victim.conn != nil && victim.checks > 0 { // otherwise its wait has just ended
 		victim.server.overloads.Add(1)
 		victim.abortWait()
 	}
+
 	return true
 }
 
@@ -160,14 +177,17 @@ func (a *arrival) charge(n int64) bool {
 	if n <= a.charged {
 		return true
 	}
+
 	s := a.server
 	if !s.Budget.Take(n - a.charged) {
 		s.overloads.Add(1)
 		return false
 	}
+
 	if a.charged == 0 {
 		s.Budget.Begin(&a.transfer, n, a.conn.tracked)
 	}
+
 	a.charged = n
 	return true
 }
@@ -186,6 +206,7 @@ func (s *Server) boundMessages(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 			return m.Handler(srv, ctx, receive, chain)
 		}}
 	}
+
 	desc.Methods = methods
 	return &desc
 }
@@ -268,12 +289,14 @@ func (i *inbound) Read(b []byte) (int, error) {
 			rest, i.skipBytes = rest[k:], i.skipBytes-k
 			continue
 		}
+
 		k := copy(i.head[i.headBytes:], rest)
 		rest, i.headBytes = rest[k:], i.headBytes+k
 		if i.headBytes == frameHeadBytes && !i.beginFrame() {
 			return 0, errSmallFrames
 		}
 	}
+
 	return n, err
 }
 

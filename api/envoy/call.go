@@ -63,10 +63,12 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	s := srv.(*Server)
 	defer s.recover(path, &err)
 	defer s.calls.Add(-1)
+
 	if s.calls.Add(1) > maxCalls {
 		s.overloads.Add(1)
 		return nil, statusOf(api.Errorf(api.Overloaded, "more than %d requests are in progress", maxCalls))
 	}
+
 	c := s.acquire()
 	c.stripe.Count()
 	began := time.Now()
@@ -79,13 +81,16 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 		began = time.Now()
 		e = c.answer(connectionOf(ctx), token)
 	}
+
 	if s.tracer != nil {
 		c.trace(ctx, began, token, e)
 	}
+
 	if e != nil {
 		c.release()
 		return nil, statusOf(e)
 	}
+
 	took := time.Since(began)
 	c.stripe.Observe(took)
 	c.CountLatency(took)
@@ -168,6 +173,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if conn == nil || !conn.tracked.IsStranger() {
 		return ctx, nil
 	}
+
 	if strings.HasPrefix(info.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
 		if conn.begun.Load() >= maxStrangersCalls {
 			s.overloads.Add(1)
@@ -176,14 +182,17 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 		conn.begun.Add(1)
 		return ctx, nil
 	}
+
 	if e := s.crowdedError(ctx); e != nil {
 		return nil, statusOf(e)
 	}
+
 	_, e := s.permitLines(conn, info.Header.Get("authorization"))
 	if e != nil {
 		s.latency.Stripe().Count()
 		return nil, statusOf(e)
 	}
+
 	return ctx, nil
 }
 
@@ -199,22 +208,28 @@ func (c *call) trace(ctx context.Context, began time.Time, token *api.Token, e *
 	if !c.server.tracer.Sampled(parent) {
 		return
 	}
+
 	t := tracing.Request{
 		Name: rls.Method, Traceparent: parent, Tracestate: first("tracestate"), Method: "POST", Path: path, Status: 200, Began: began, Ended: time.Now(),
 	}
 	if token != nil {
 		t.Token = token.Name
 	}
+
 	switch a := &c.Answer; {
 	case e != nil:
 		t.Status = e.Status()
 	case c.Asked:
 		d := &tracing.Decision{Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(), RulesVersion: a.RulesVersion}
 		if l := a.TightestLimit(); l != nil {
-			d.Rule, d.Limit, d.Unit, d.Remaining = l.Rule.Name, l.Limit.Name, l.Limit.Unit, l.Remaining
+			d.Rule = l.Rule.Name
+			d.Limit = l.Limit.Name
+			d.Unit = l.Limit.Unit
+			d.Remaining = l.Remaining
 		}
 		t.Decision = d
 	}
+
 	c.server.tracer.Record(&t)
 }
 
@@ -235,10 +250,12 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		}
 		return nil
 	}
+
 	n := data.Len()
 	if cap(c.buf) < n {
 		c.buf = make([]byte, n)
 	}
+
 	c.buf = c.buf[:n]
 	data.CopyTo(c.buf)
 	return nil

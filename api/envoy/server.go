@@ -95,6 +95,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open gRPC: %w", err)
 	}
+
 	s := &Server{
 		Doors: doors, tracer: config.Tracer, conns: doors.Track(doors.Places(maxConnections, placeParts, placeMemory)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
@@ -131,6 +132,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	s.updateHealth()
 	s.loop.Go(s.followReadiness)
 	go func() { s.done <- s.server.Serve(s.conns.Listen(ln)) }()
+
 	return s, nil
 }
 
@@ -158,6 +160,7 @@ func (s *Server) Close(ctx context.Context) error {
 		defer close(over)
 		s.server.GracefulStop()
 	}()
+
 	var err error
 	select {
 	case <-over:
@@ -167,11 +170,13 @@ func (s *Server) Close(ctx context.Context) error {
 		s.server.Stop()
 		<-over
 	}
+
 	s.conns.CloseAll()
 	serveErr := <-s.done
 	if errors.Is(serveErr, grpc.ErrServerStopped) { // Close came before Serve had started
 		serveErr = nil
 	}
+
 	s.done <- nil // for the next call of Close
 	s.conns.Wait()
 	return errors.Join(err, serveErr)
@@ -182,9 +187,11 @@ func (s *Server) Close(ctx context.Context) error {
 func (s *Server) followReadiness() {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
+
 	draining := s.Draining()
 	idle := time.NewTicker(api.IdleInterval)
 	defer idle.Stop()
+
 	for {
 		select {
 		case now := <-idle.C:
@@ -201,6 +208,7 @@ func (s *Server) followReadiness() {
 				tick.Stop()
 			}
 		}
+
 		s.updateHealth()
 	}
 }
@@ -229,25 +237,32 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 // stream serves reflection and health watches, until Close at the latest. Reflection needs a token, as calls do.
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	defer s.recover(info.FullMethod, &err)
+
 	s.latency.Stripe().Count()
 	defer s.openStreams.Add(-1)
+
 	if s.openStreams.Add(1) > maxOpenStreams {
 		s.overloads.Add(1)
 		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpenStreams))
 	}
+
 	select {
 	case s.opened <- struct{}{}:
 	default:
 	}
+
 	s.updateHealth()
 	if conn := connectionOf(ss.Context()); conn != nil {
 		conn.tracked.KeepIdle() // who watches says nothing for long
 		conn.startCall()
 	}
+
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
+
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
+
 	if info.FullMethod != healthpb.Health_Watch_FullMethodName {
 		e := s.crowdedError(ctx)
 		if e == nil {
@@ -257,6 +272,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 			return statusOf(e)
 		}
 	}
+
 	return next(srv, &openStream{ss, ctx, cancel, s.newArrival()})
 }
 
@@ -315,5 +331,6 @@ func statusOf(e *api.Error) error {
 	case 503:
 		code = codes.Unavailable
 	}
+
 	return status.Error(code, e.Detail)
 }

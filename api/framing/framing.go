@@ -74,6 +74,7 @@ func (f *Checker) scan(b []byte) int {
 	if f.err != nil {
 		return 0
 	}
+
 	for at := 0; at < len(b); {
 		if f.part == partBody || f.part == partChunk {
 			n := min(f.left, int64(len(b)-at))
@@ -83,6 +84,7 @@ func (f *Checker) scan(b []byte) int {
 			}
 			continue
 		}
+
 		end := bytes.IndexByte(b[at:], '\n')
 		if end < 0 {
 			if f.part == partRequest {
@@ -94,12 +96,14 @@ func (f *Checker) scan(b []byte) int {
 			}
 			return len(b)
 		}
+
 		line := b[at : at+end+1]
 		first := len(f.line) == 0
 		if !first {
 			f.line = append(f.line, line...)
 			line = f.line
 		}
+
 		part := f.part
 		if f.err = f.parseLine(line); f.err != nil {
 			if first && part == partRequest && line[0] != '\n' {
@@ -107,11 +111,14 @@ func (f *Checker) scan(b []byte) int {
 			}
 			return at
 		}
+
 		if f.line = f.line[:0]; cap(f.line) > maxKeptLine {
 			f.line = nil
 		}
+
 		at += end + 1
 	}
+
 	return len(b)
 }
 
@@ -130,12 +137,15 @@ func (f *Checker) parseLine(line []byte) error {
 	if n < 0 || line[n] != '\r' {
 		return errLineEnd
 	}
+
 	if f.part == partRequest {
 		f.size = 0 // the previous request is over
 	}
+
 	if f.size += len(line); f.size > MaxHead {
 		return f.tooLargeError()
 	}
+
 	line = line[:n]
 	switch f.part {
 	case partRequest:
@@ -154,14 +164,17 @@ func (f *Checker) parseLine(line []byte) error {
 		f.part = partChunkSize
 		return nil
 	}
+
 	if n == 0 { // the end of the trailers
 		f.part = partRequest
 		return nil
 	}
+
 	name, _, err := splitHeader(line)
 	if err == nil && isFramingHeader(name) {
 		err = errTrailer
 	}
+
 	return err
 }
 
@@ -189,10 +202,14 @@ func (f *Checker) parseRequestLine(line []byte) error {
 	if i == j || !allInClass(line[:max(i, 0)], classToken) {
 		return errLine
 	}
-	method, target, version := line[:i], line[i+1:j], line[j+1:]
+
+	method := line[:i]
+	target := line[i+1 : j]
+	version := line[j+1:]
 	if f.oldVersion = string(version) == "HTTP/1.0"; !f.oldVersion && string(version) != "HTTP/1.1" {
 		return errLine
 	}
+
 	switch {
 	case !allInClass(target, classTarget), string(method) == "CONNECT": // a proxy would turn an answer with 200 into a tunnel
 		return errTarget
@@ -201,6 +218,7 @@ func (f *Checker) parseRequestLine(line []byte) error {
 	case string(target) == "*" && string(method) == "OPTIONS":
 		return nil
 	}
+
 	return errTarget
 }
 
@@ -210,6 +228,7 @@ func (f *Checker) parseHeader(line []byte) error {
 	if err != nil {
 		return err
 	}
+
 	switch len(name) {
 	case len("host"):
 		if IsName(name, "host") {
@@ -240,6 +259,7 @@ func (f *Checker) parseHeader(line []byte) error {
 			f.hasCoding = true
 		}
 	}
+
 	return nil
 }
 
@@ -250,13 +270,16 @@ func (f *Checker) parseContentLength(value []byte) error {
 	if f.hasLength || len(value) == 0 || len(value) > 18 {
 		return errLength
 	}
+
 	f.hasLength = true
+
 	for _, c := range value {
 		if c < '0' || c > '9' {
 			return errLength
 		}
 		f.left = 10*f.left + int64(c-'0')
 	}
+
 	return nil
 }
 
@@ -264,7 +287,9 @@ func (f *Checker) endHead() error {
 	if !f.hasHost && !f.oldVersion {
 		return errHost
 	}
+
 	f.heads++
+
 	switch {
 	case f.hasCoding:
 		f.part, f.size = partChunkSize, 0
@@ -273,6 +298,7 @@ func (f *Checker) endHead() error {
 	default:
 		f.part = partRequest
 	}
+
 	return nil
 }
 
@@ -286,6 +312,7 @@ func (f *Checker) parseChunkSize(line []byte) error {
 		}
 		f.left = f.left<<4 | int64(digit)
 	}
+
 	if i == 0 || i > 8 || i < len(line) && line[i] != ';' || !allInClass(line[i:], classValue) && i < len(line) {
 		return errChunk
 	}
@@ -293,6 +320,7 @@ func (f *Checker) parseChunkSize(line []byte) error {
 		f.part, f.size = partTrailer, 0
 		return nil
 	}
+
 	// Allow as much overhead per chunk as net/http does. It bounds bodies of many tiny chunks.
 	f.part, f.size = partChunk, max(0, f.size-16-int(2*f.left))
 	return nil
@@ -313,19 +341,23 @@ func splitHeader(line []byte) (name, value []byte, err error) {
 	if line[0] == ' ' || line[0] == '\t' {
 		return nil, nil, errFold
 	}
+
 	i := 0
 	for i < len(line) && classes[line[i]]&classToken != 0 {
 		i++
 	}
+
 	if i == 0 || i == len(line) || line[i] != ':' {
 		return nil, nil, errName
 	}
+
 	value = trim(line[i+1:])
 	for _, c := range value {
 		if classes[c]&classValue == 0 {
 			return nil, nil, errValue
 		}
 	}
+
 	return line[:i], value, nil
 }
 
@@ -360,9 +392,11 @@ func ConnectionList(value []byte) (closes, ok bool) {
 		default:
 			closes = true
 		}
+
 		if !more {
 			return closes, true
 		}
+
 		value = rest
 	}
 }
@@ -447,6 +481,7 @@ func SplitTarget(target string) (path, query string) {
 			}
 		}
 	}
+
 	path, query, _ = strings.Cut(target, "?")
 	return path, query
 }

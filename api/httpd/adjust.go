@@ -16,14 +16,17 @@ func answerUsage(operation func(api.Decider, *limiter.Query) (*limiter.Usage, er
 		if e := q.RequireKey(h.Decider.Rules()); e != nil {
 			return e
 		}
+
 		u, err := operation(h.Decider, &q.Query)
 		if err != nil {
 			return h.explain(err)
 		}
+
 		x.StartJSON(200)
 		x.Body = q.AppendGivenCosts(codec.AppendSubject(x.Body, u))
 		x.Body = codec.AppendUsage(x.Body, u)
 		x.Body = append(codec.AppendApplied(x.Body, u), '}')
+
 		return nil
 	}
 }

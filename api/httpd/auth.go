@@ -28,6 +28,7 @@ func (h *handlers) auth(x *exchange) *api.Error {
 	if e := x.token.NamespaceError(&x.check.Query); e != nil {
 		return e
 	}
+
 	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
 	deny := 0
 	if !below {
@@ -36,14 +37,17 @@ func (h *handlers) auth(x *exchange) *api.Error {
 			return e
 		}
 	}
+
 	profile := h.profile(name)
 	if profile == nil {
 		return api.Errorf(api.NotFound, "there is no profile %q in the rules", api.Excerpt(strings.ToValidUTF8(name, "�")))
 	}
+
 	x.readHeaders(profile)
 	if err := h.Decider.Check(&x.check.Query, &x.answer); err != nil {
 		return h.explain(err)
 	}
+
 	x.compose(deny, true, h.node)
 	x.observe()
 	return nil
@@ -74,8 +78,10 @@ func denyStatus(query string) (int, *api.Error) {
 		if len(value) != 3 || value[0] != '4' || value[1] < '0' || value[1] > '9' || value[2] < '0' || value[2] > '9' {
 			return 0, api.Errorf(api.BadValue, "deny_status must be from 400 to 499")
 		}
+
 		return 400 + int(value[1]-'0')*10 + int(value[2]-'0'), nil
 	}
+
 	return 0, nil
 }
 
@@ -88,6 +94,7 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 		for _, line := range x.header.PeekAll(s.Header) {
 			x.lines = append(x.lines, codec.UnsafeString(line))
 		}
+
 		value, ok := s.Value(x.lines)
 		switch {
 		case !ok && s.Hops > 0:
@@ -97,6 +104,7 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 			x.values = rules.AppendFingerprint(x.values, value)
 			value = codec.UnsafeString(x.values[from:])
 		}
+
 		if ok {
 			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: truncateValue(value)})
 		}

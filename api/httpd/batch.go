@@ -33,11 +33,14 @@ func (h *handlers) batch(x *exchange) *api.Error {
 	if e != nil {
 		return e
 	}
+
 	x.checks = count
 	x.batchMemory = int64(min(count, maxChunk) * typicalCheckMemory)
+
 	if !h.Budget.Wait(func() bool { return h.growAnswer(x, count*typicalResultSize) }) {
 		return h.Budget.FullError()
 	}
+
 	x.StartJSON(200)
 	x.StyleHeader(h.Decider.Rules().Headers)
 	x.StartBatch()
@@ -45,6 +48,7 @@ func (h *handlers) batch(x *exchange) *api.Error {
 	if !ok {
 		c = &chunk{}
 	}
+
 	h.decideAll(x, c)
 	h.chunks.Put(c)
 	return nil
@@ -123,11 +127,13 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 		if stopError == nil {
 			stopError = h.stopsBatch(x, c)
 		}
+
 		h.decideChunk(x, c, first, stopError)
 		more := estimateGrowth(len(x.Body), n, x.checks)
 		if stopError == nil && !h.Budget.Wait(func() bool { return h.growAnswer(x, more) }) {
 			stopError = h.Budget.FullError()
 		}
+
 		first = first && c.used == 0
 		c.reset()
 		x.decoder.ReleaseStrings()
@@ -145,6 +151,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 			size = c.size(ruleCount)
 		}
 	}
+
 	flush()
 	c.matched, c.decided = 0, 0
 	x.Body = append(x.EndBatch(append(x.Body, ']')), '}')
@@ -174,7 +181,11 @@ func estimateGrowth(size, n, checks int) int {
 // decideChunk decides the checks of c and appends their results to x's answer. If stopError is not nil, it decides none, and
 // stopError is the result of each.
 func (h *handlers) decideChunk(x *exchange, c *chunk, first bool, stopError *api.Error) {
-	c.queries, c.answers, c.errs, c.pending = c.queries[:0], c.answers[:0], c.errs[:0], c.pending[:0]
+	c.queries = c.queries[:0]
+	c.answers = c.answers[:0]
+	c.errs = c.errs[:0]
+
+	c.pending = c.pending[:0]
 	for _, it := range c.items[:c.used] {
 		if it.failure == nil && stopError != nil {
 			it.failure = stopError
@@ -184,16 +195,20 @@ func (h *handlers) decideChunk(x *exchange, c *chunk, first bool, stopError *api
 			c.errs, c.pending = append(c.errs, nil), append(c.pending, it)
 		}
 	}
+
 	h.Decider.CheckAll(c.queries, c.answers, c.errs)
 	c.decided += len(c.answers)
+
 	for _, a := range c.answers {
 		c.matched += len(a.Limits)
 	}
+
 	for i, it := range c.pending {
 		if c.errs[i] != nil {
 			it.failure = h.explain(c.errs[i])
 		}
 	}
+
 	b := x.Body
 	for i, it := range c.items[:c.used] {
 		if i > 0 || !first {
@@ -206,5 +221,6 @@ func (h *handlers) decideChunk(x *exchange, c *chunk, first bool, stopError *api
 		b = append(b, `{"error":{`...)
 		b = append(codec.AppendProblemFields(b, it.failure), "}}"...)
 	}
+
 	x.Body = b
 }

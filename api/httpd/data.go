@@ -133,14 +133,17 @@ func (h *handlers) admit(x *exchange) (*route, *api.Error) {
 		e.Allow = r.allow
 		return nil, e
 	}
+
 	token, e := h.Permit(x.authorization, x.authorizations, r.need, x.tokenCache)
 	if e != nil {
 		return nil, e
 	}
+
 	x.token = token
 	if token != nil && x.conn != nil {
 		x.conn.Trust()
 	}
+
 	return r, nil
 }
 
@@ -194,14 +197,17 @@ func (h *handlers) check(x *exchange) *api.Error {
 	if x.isDesk && x.check.Wait {
 		return api.Errorf(api.BadValue, "wait: the admin plane holds no answer back; ask the data plane")
 	}
+
 	x.check.AwaitsLoan, x.check.Waits = !x.isPipelined, x.check.Wait && !x.check.Reserving
 	if err := h.checkOrReserve(x); err != nil {
 		return h.explain(err)
 	}
+
 	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
 		x.delayAnswer(time.Now())
 		h.notePlace(x)
 	}
+
 	x.compose(0, false, h.node)
 	x.observe()
 	return nil

@@ -19,10 +19,12 @@ func (h *handlers) envoy(x *exchange) *api.Error {
 		}
 		defer h.Budget.Give(n)
 	}
+
 	request, e := rls.FromJSON(x.request.body)
 	if e != nil {
 		return e
 	}
+
 	var c rls.Call
 	if e := c.Read(request); e != nil {
 		return e
@@ -30,14 +32,17 @@ func (h *handlers) envoy(x *exchange) *api.Error {
 	if e := c.Decide(h.Doors, x.token); e != nil {
 		return e
 	}
+
 	x.StartJSON(200)
 	if c.Over() {
 		x.Status = 429
 	}
+
 	var err error
 	if x.Body, err = rls.AppendJSON(x.Body, c.Append(nil)); err != nil {
 		return h.explain(fmt.Errorf("answer POST /json: %w", err))
 	}
+
 	took := time.Since(x.began)
 	x.stripe.Observe(took)
 	c.CountLatency(took)

@@ -76,9 +76,15 @@ func (x *exchange) reset() {
 	x.decoder.Reset()
 	x.check.Reset()
 	clear(x.lines)
-	x.token, x.decided, x.checks, x.batchMemory = nil, false, 0, 0
+	x.token = nil
+	x.decided = false
+	x.checks = 0
+	x.batchMemory = 0
 	x.values, x.wireAnswer = api.Reuse(x.values), api.Reuse(x.wireAnswer)
-	x.began, x.due, x.delayAfterDue, x.hangUp = time.Time{}, time.Time{}, 0, false
+	x.began = time.Time{}
+	x.due = time.Time{}
+	x.delayAfterDue = 0
+	x.hangUp = false
 	x.place = place{}
 }
 

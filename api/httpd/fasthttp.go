@@ -145,38 +145,48 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	if t != nil && t.isClosed() {
 		return
 	}
+
 	x := s.handlers.acquire()
 	defer s.handlers.release(x)
+
 	if t != nil {
 		x.conn = t.Connection
 	}
+
 	x.method = codec.UnsafeString(ctx.Method())
 	x.path, x.query = target(ctx)
 	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
+
 	if lines := ctx.Request.Header.PeekAll("Authorization"); len(lines) > 0 {
 		x.authorization, x.authorizations = codec.UnsafeString(lines[0]), len(lines)
 	}
+
 	if s.handlers.tracer != nil {
 		x.traceparent = codec.UnsafeString(ctx.Request.Header.Peek("Traceparent"))
 		x.tracestate = codec.UnsafeString(ctx.Request.Header.Peek("Tracestate"))
 	}
+
 	r, refusal := s.handlers.admit(x)
 	if refusal == nil && r.need != api.Anyone && api.IsProbesOnly(ctx.Conn()) {
 		r, refusal = nil, api.CrowdedError()
 	}
+
 	e := s.readBody(ctx, x, r.bodyLimit())
 	if t != nil {
 		t.handled++
 		x.isPipelined = t.frame.Heads() > t.handled
 	}
+
 	x.hangUp = e != nil
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == api.TooLarge {
 		e = nil
 	}
+
 	if t != nil && !t.Answer() {
 		_ = t.closeNow() // or the library would answer in our place
 		return
 	}
+
 	switch {
 	case refusal != nil:
 		x.SetError(refusal)
@@ -185,6 +195,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	default:
 		s.handlers.serve(r, x)
 	}
+
 	s.answer(ctx, x)
 }
 
@@ -200,15 +211,19 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 		x.Body = nil
 		x.SetError(s.handlers.Budget.FullError())
 	}
+
 	if !x.due.IsZero() && s.hold(ctx, x) {
 		return
 	}
+
 	r := &ctx.Response
 	r.SetStatusCode(x.Status)
 	r.Header.SetContentType(x.ContentType)
+
 	for i := range x.Headers {
 		r.Header.SetCanonical([]byte(x.Headers[i].Name), x.Headers[i].Value)
 	}
+
 	if n := len(x.Body); n <= api.UnchargedBytes {
 		r.SetBody(x.Body)
 	} else {
@@ -219,6 +234,7 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 		sent, x.Body = s.handlers.newLargeReply(x.Body, size, ctx.Conn())
 		r.SetBodyStream(sent, n)
 	}
+
 	t := turnOf(ctx)
 	switch {
 	case x.hangUp:
@@ -242,16 +258,19 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 	if stream == nil {
 		return nil
 	}
+
 	length := ctx.Request.Header.ContentLength()
 	if length > most {
 		return api.TooLargeError(most)
 	}
+
 	large := false
 	defer func() {
 		if large {
 			s.handlers.Budget.Finish(&x.transfer)
 		}
 	}()
+
 	for b := x.request.body[:0]; ; {
 		if len(b) == cap(b) {
 			// The buffer grows to at most twice what has arrived, so that announcing a large length costs nothing.
@@ -259,32 +278,40 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			if length >= len(b) {
 				size = min(size, max(4096, length+1))
 			}
+
 			if large { // the time that it waits for room must not count as slowness
 				s.handlers.Budget.Finish(&x.transfer)
 				large = false
 			}
+
 			t := turnOf(ctx)
 			if t != nil {
 				t.endStall() // likewise; the next read begins it anew
 			}
+
 			if !s.handlers.Budget.Wait(func() bool { return s.handlers.chargeFor(x, size-cap(b)) }) {
 				return s.handlers.Budget.FullError()
 			}
+
 			if t != nil {
 				t.isCharged = x.charged > 0
 			}
+
 			b = append(make([]byte, 0, size), b...)
 			x.request.body = b
 		}
+
 		if !large && x.charged > 0 {
 			large = true
 			s.handlers.Budget.Begin(&x.transfer, x.charged, ctx.Conn())
 		}
+
 		n, err := stream.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		if x.request.body = b; len(b) > most {
 			return api.TooLargeError(most)
 		}
+
 		if err == io.EOF {
 			if length > len(b) {
 				return api.Errorf(api.BadRequest, "the body ended after %d of %d bytes", len(b), length)
@@ -294,6 +321,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			}
 			return nil
 		}
+
 		if err != nil {
 			return notReceived(err)
 		}

@@ -49,31 +49,41 @@ func (h *fastHead) read(b []byte) (r fastRequest, ok bool) {
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
 		return fastRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], tokenCache: &h.tokenCache}, true
 	}
+
 	if r, ok = parseFast(b); ok && len(b)-len(r.body) <= maxFastHead {
 		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
-		h.path, h.from, h.to = r.path, 0, 0
+		h.path = r.path
+		h.from = 0
+		h.to = 0
 		h.tokenCache, r.tokenCache = api.TokenCache{}, &h.tokenCache
 		if len(r.authorization) > 0 {
 			h.from = cap(b) - cap(r.authorization) // authorization is a slice of b
 			h.to = h.from + len(r.authorization)
 		}
 	}
+
 	return r, ok
 }
 
 // parseFast parses b as exactly one complete request of the plainest form. It reports false for anything else, valid or not.
 func parseFast(b []byte) (r fastRequest, ok bool) {
 	rest, ok := r.readLine(b)
-	length, hosts, tokens, connectionLists := 0, 0, 0, 0
+	length := 0
+	hosts := 0
+	tokens := 0
+
+	connectionLists := 0
 	for ok {
 		if bytes.HasPrefix(rest, []byte("\r\n")) {
 			r.body = rest[2:]
 			break
 		}
+
 		var name, value []byte
 		if name, value, rest, ok = fastHeader(rest); !ok {
 			break
 		}
+
 		switch len(name) {
 		case len("host"):
 			if framing.IsName(name, "host") {
@@ -105,6 +115,7 @@ func parseFast(b []byte) (r fastRequest, ok bool) {
 			ok = !framing.IsName(name, "transfer-encoding")
 		}
 	}
+
 	return r, ok && hosts == 1 && tokens < 2 && length > 0 && length == len(r.body)
 }
 
@@ -116,12 +127,14 @@ func (r *fastRequest) readLine(b []byte) (rest []byte, ok bool) {
 	if !ok || !post || !version {
 		return nil, false
 	}
+
 	for _, path := range fastPaths {
 		if string(line) == path {
 			r.path = path
 			return rest, true
 		}
 	}
+
 	return nil, false
 }
 
@@ -132,17 +145,21 @@ func fastHeader(b []byte) (name, value, rest []byte, ok bool) {
 	for i < len(b) && (b[i] == '-' || '0' <= b[i] && b[i] <= '9' || 'a' <= b[i]|0x20 && b[i]|0x20 <= 'z') {
 		i++
 	}
+
 	if i == 0 || i+1 >= len(b) || b[i] != ':' || b[i+1] != ' ' {
 		return nil, nil, nil, false
 	}
+
 	from := i + 2
 	to := from
 	for to < len(b) && ' ' <= b[to] && b[to] <= '~' {
 		to++
 	}
+
 	if to+1 >= len(b) || b[to] != '\r' || b[to+1] != '\n' || to > from && (b[from] == ' ' || b[to-1] == ' ') {
 		return nil, nil, nil, false
 	}
+
 	return b[:i], b[from:to], b[to+2:], true
 }
 
@@ -189,28 +206,37 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	if !c.Answer() {
 		return true, net.ErrClosed
 	}
+
 	x := s.handlers.acquire()
 	defer s.handlers.release(x)
+
 	ownBuffer := x.request.body
 	defer func() { x.request.body = ownBuffer }() // b belongs to the library
+
 	x.began = time.Now()
-	x.method, x.path, x.request.body = "POST", r.path, r.body
+	x.method = "POST"
+	x.path = r.path
+	x.request.body = r.body
 	x.authorization, x.tokenCache = codec.UnsafeString(r.authorization), r.tokenCache
 	x.conn = c.Connection
+
 	if route, refusal := s.handlers.admit(x); refusal != nil {
 		x.SetError(refusal)
 	} else {
 		s.handlers.serve(route, x)
 	}
+
 	x.request.body = ownBuffer
 	closes := x.hangUp || c.closesAfterAnswer() || c.IsWornOut()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
+
 	if err := s.sendFast(c, x, closes); err != nil {
 		return true, err
 	}
 	if closes {
 		return true, io.EOF
 	}
+
 	c.Await(x.began)
 	return true, c.SetReadDeadline(x.began.Add(c.IdleTimeout(s.server.IdleTimeout)))
 }
@@ -224,19 +250,23 @@ func (s *Server) sendFast(c *connection, x *exchange, closes bool) error {
 	if len(x.Body) <= maxOneWrite {
 		x.wireAnswer = append(x.wireAnswer, x.Body...)
 	}
+
 	if !s.handlers.charge(x) {
 		x.Body = nil
 		x.SetError(s.handlers.Budget.FullError())
 		x.wireAnswer = append(s.appendHead(nil, x, closes), x.Body...)
 	}
+
 	if len(x.Body) > api.UnchargedBytes { // the caller may be slow to read it
 		s.handlers.Budget.Begin(&x.transfer, x.charged, c)
 		defer s.handlers.Budget.Finish(&x.transfer)
 	}
+
 	_, err := c.Write(x.wireAnswer)
 	if err == nil && len(x.Body) > maxOneWrite {
 		_, err = c.Write(x.Body)
 	}
+
 	return err
 }
 
@@ -248,6 +278,7 @@ func (s *Server) appendHead(b []byte, x *exchange, closes bool) []byte {
 		b = strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(x.Status), 10)
 		b = append(append(append(b, ' '), fasthttp.StatusMessage(x.Status)...), "\r\nDate: "...)
 	}
+
 	b = append(b, s.date.at(x.began)...)
 	b = append(append(b, "\r\nContent-Type: "...), x.ContentType...)
 	b = strconv.AppendInt(append(b, "\r\nContent-Length: "...), int64(len(x.Body)), 10)
@@ -255,9 +286,11 @@ func (s *Server) appendHead(b []byte, x *exchange, closes bool) []byte {
 	for i := range x.Headers {
 		b = appendHeader(b, x.Headers[i].Name, x.Headers[i].Value)
 	}
+
 	if closes {
 		b = append(b, "Connection: close\r\n"...)
 	}
+
 	return append(b, "\r\n"...)
 }
 

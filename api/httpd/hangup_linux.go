@@ -18,19 +18,23 @@ func hungUp(list []*waiter) (gone []*waiter) {
 	for len(list) > 0 {
 		some := list[:min(len(list), maxPolledAtOnce)]
 		list = list[len(some):]
+
 		for i, w := range some {
 			room[i] = unix.PollFd{Fd: int32(w.fd), Events: unix.POLLRDHUP}
 		}
+
 		// With timeout 0 Poll does not wait. After an error, the next round tries again.
 		if n, err := unix.Poll(room[:len(some)], 0); err != nil || n == 0 {
 			continue
 		}
+
 		for i, w := range some {
 			if room[i].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0 {
 				gone = append(gone, w)
 			}
 		}
 	}
+
 	return gone
 }
 
@@ -40,6 +44,7 @@ func awaitReset(w *waiter) bool {
 	if w.fd < 0 {
 		return false
 	}
+
 	for pause := time.Millisecond; ; pause *= 2 {
 		poll := [1]unix.PollFd{{Fd: int32(w.fd)}}
 		n, err := unix.Poll(poll[:], 0)

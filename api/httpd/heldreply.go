@@ -26,11 +26,13 @@ func newHeldReply(x *exchange) heldReply {
 	for i := range x.Headers {
 		size += len(x.Headers[i].Name) + len(x.Headers[i].Value) + 4
 	}
+
 	b := make([]byte, 0, size)
 	b = appendHeader(b, "Content-Type", []byte(x.ContentType))
 	for i := range x.Headers {
 		b = appendHeader(b, x.Headers[i].Name, x.Headers[i].Value)
 	}
+
 	r := heldReply{bodyStart: len(b)}
 	r.text = append(b, x.Body...)
 	if i := bytes.Index(x.Body, []byte(delayField)); i >= 0 {
@@ -39,6 +41,7 @@ func newHeldReply(x *exchange) heldReply {
 			r.delayEnd++
 		}
 	}
+
 	return r
 }
 
@@ -57,6 +60,7 @@ func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes b
 	} else {
 		delay = codec.AppendBool(append(delay, r.text[r.delayStart:r.delayEnd]...), `,"waited":`, true)
 	}
+
 	b = append(b, "HTTP/1.1 200 OK\r\nDate: "...)
 	b = now.UTC().AppendFormat(b, "Mon, 02 Jan 2006 15:04:05 GMT")
 	b = append(b, "\r\nContent-Length: "...)
@@ -68,6 +72,7 @@ func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes b
 	case r.keepAlive:
 		b = append(b, "Connection: keep-alive\r\n"...)
 	}
+
 	b = append(append(b, "\r\n"...), r.text[r.bodyStart:r.delayStart]...)
 	return append(append(b, delay...), r.text[r.delayEnd:]...)
 }

@@ -20,6 +20,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	if t == nil || !s.waiting.takeSlot() {
 		return false
 	}
+
 	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, place: x.place, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
 	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
 		if !s.handlers.Budget.Take(n) {
@@ -28,11 +29,13 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 		}
 		w.charged = n
 	}
+
 	w.reply.keepAlive = !ctx.Request.Header.IsHTTP11()
 	ctx.HijackSetNoResponse(true)
 	t.held = true
 	t.endStall()
 	ctx.Hijack(func(c net.Conn) { s.park(w, t, c) })
+
 	return true
 }
 
@@ -75,22 +78,27 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	if err == nil {
 		_, err = c.Write(text)
 	}
+
 	s.handlers.Budget.Give(w.charged)
 	s.waiting.freeSlot()
+
 	if w.hungUp && (err != nil || awaitReset(w)) {
 		s.waiting.leave(w)
 	}
+
 	if err == nil && !closes && c.end() {
 		_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
 		s.goOn(c, w.unread)
 		return
 	}
+
 	if err == nil && hasUnreadInput(w) {
 		c.Linger() // closing with unread input would reset the connection, and the caller would lose this answer
 	}
 	if err != nil {
 		s.handlers.Logger.Debug("data plane: connection after a wait", "error", err)
 	}
+
 	s.finish(c)
 }
 
@@ -104,8 +112,10 @@ func (s *Server) goOn(c *connection, unread []byte) {
 		s.finish(c)
 		return
 	}
+
 	t := s.newTurn(c)
 	t.unread, t.readErr = unread, c.frame.Err()
+
 	switch t.run() {
 	case awaitsRequest:
 		s.serve(c)

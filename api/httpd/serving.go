@@ -35,6 +35,7 @@ func (s *Server) accept() error {
 		if err != nil {
 			return err
 		}
+
 		c := s.wrap(api.Unwrap[*api.Connection](conn))
 		s.mu.Lock()
 		s.live[c] = struct{}{}
@@ -63,6 +64,7 @@ func (s *Server) serve(c *connection) {
 			s.finish(c)
 			return
 		}
+
 		if next := s.serveInput(c, input); next != awaitsRequest {
 			if next == isOver {
 				s.finish(c)
@@ -93,10 +95,12 @@ func (s *Server) serveInput(c *connection, input []byte) next {
 			return awaitsRequest
 		}
 	}
+
 	began := time.Now()
 	t := s.newTurn(c)
 	t.unread, t.readErr = s.receiveHead(c, input)
 	t.spent = time.Since(began)
+
 	return t.run()
 }
 
@@ -236,6 +240,7 @@ func (t *turn) Read(b []byte) (int, error) {
 		t.over = true
 		return 0, io.EOF
 	}
+
 	return t.receiveMore(b)
 }
 
@@ -250,6 +255,7 @@ func (t *turn) receiveMore(b []byte) (n int, err error) {
 		t.holds = true
 		t.Await(time.Now())
 	}
+
 	n, err = t.connection.Read(b)
 	n, err = t.frame.Filter(b[:n], err)
 	t.readErr = err
@@ -290,11 +296,14 @@ func noteConnState(conn net.Conn, state fasthttp.ConnState) {
 	if !ok {
 		return
 	}
+
 	switch state {
 	case fasthttp.StateActive:
 		t.between = false
 	case fasthttp.StateIdle:
-		t.between, t.isCharged, t.spent = true, false, 0
+		t.between = true
+		t.isCharged = false
+		t.spent = 0
 		t.endStall()
 		t.Await(time.Now())
 	}

@@ -18,10 +18,12 @@ func (h *handlers) acquireSlot(x *exchange) *api.Error {
 	if e := x.check.RequireKey(h.Decider.Rules()); e != nil {
 		return e
 	}
+
 	x.check.AwaitsLoan = !x.isPipelined
 	if x.check.Who == "" {
 		x.check.Who = x.holder()
 	}
+
 	var err error
 	if x.check.Slot, err = h.Decider.Acquire(&x.check.Query, &x.answer); err != nil {
 		return h.explain(err)
@@ -30,6 +32,7 @@ func (h *handlers) acquireSlot(x *exchange) *api.Error {
 		_, _ = h.Decider.ReleaseSlot(x.check.Slot.ID)
 		return api.Errorf(api.TryAgain, "the caller hung up before the answer, so the slot was released")
 	}
+
 	x.compose(0, false, h.node)
 	x.stripe.Observe(time.Since(x.began))
 	return nil

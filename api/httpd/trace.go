@@ -12,6 +12,7 @@ func (h *handlers) trace(r *route, x *exchange) {
 	if r.need == api.Anyone || !h.tracer.Sampled(x.traceparent) {
 		return
 	}
+
 	t := tracing.Request{
 		Name: x.method + " " + r.path, Traceparent: x.traceparent, Tracestate: x.tracestate, Method: x.method, Path: r.path,
 		Status: x.Status, Began: x.began, Ended: time.Now(),
@@ -20,13 +21,20 @@ func (h *handlers) trace(r *route, x *exchange) {
 		a := &x.answer
 		d := &tracing.Decision{Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(), RulesVersion: a.RulesVersion}
 		if l := a.TightestLimit(); l != nil {
-			d.Rule, d.Limit, d.Unit, d.Remaining, d.Delay = l.Rule.Name, l.Limit.Name, l.Limit.Unit, l.Remaining, l.Delay
+			d.Rule = l.Rule.Name
+			d.Limit = l.Limit.Name
+			d.Unit = l.Limit.Unit
+			d.Remaining = l.Remaining
+			d.Delay = l.Delay
 		}
+
 		t.Decision = d
 	}
+
 	t.Checks = x.checks
 	if x.token != nil {
 		t.Token = x.token.Name
 	}
+
 	h.tracer.Record(&t)
 }

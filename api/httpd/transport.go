@@ -201,21 +201,26 @@ func (c *connection) receive() (b []byte, err error) {
 		if b == nil {
 			b = c.transport.buffers.Get()
 		}
+
 		n, err := c.Read(b)
 		if n > 0 {
 			return b[:n], nil // an error comes again
 		}
+
 		c.transport.buffers.Put(b)
 		return nil, err
 	}
+
 	if err := c.applyReadDeadline(); err != nil {
 		return nil, err
 	}
+
 	b, err = c.late.ReadLate(&c.transport.buffers)
 	if err == nil && !c.Connection.NoteInput() {
 		c.transport.buffers.Put(b)
 		return nil, net.ErrClosed
 	}
+
 	return b, err
 }
 

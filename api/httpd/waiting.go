@@ -180,6 +180,7 @@ func (ws *heldAnswers) count() int {
 func (ws *heldAnswers) watch(draining <-chan struct{}) {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()
+
 	var polled []*waiter
 	for {
 		select {
@@ -190,17 +191,21 @@ func (ws *heldAnswers) watch(draining <-chan struct{}) {
 			draining = nil
 		case <-tick.C:
 		}
+
 		polled = polled[:0]
 		ws.mu.Lock()
+
 		for w := range ws.held {
 			if w.fd >= 0 {
 				polled = append(polled, w)
 			}
 		}
 		ws.mu.Unlock()
+
 		for _, w := range hungUp(polled) {
 			ws.release(w, true)
 		}
+
 		clear(polled)
 	}
 }

@@ -96,6 +96,7 @@ func (c *session) execute(args [][]byte) error {
 		w.out.fail(f)
 		return c.tire()
 	}
+
 	if one.asks != nil && (one.alone == nil || !one.alone(args[1:])) {
 		if w.pending == maxRun || !w.hasRoom(&c.server.Budget) {
 			c.decide()
@@ -104,6 +105,7 @@ func (c *session) execute(args [][]byte) error {
 		ask.failure = one.asks(c, args[1:], ask)
 		return nil
 	}
+
 	c.decide()
 	return one.run(c, args[1:])
 }
@@ -116,20 +118,24 @@ func (c *session) admit(one *spec, args [][]byte) failure {
 	if one == nil {
 		return failure(fmt.Sprintf("ERR unknown command '%s', rlnode limits rates: see docs/redis.md", printable(args[0])))
 	}
+
 	if one.arity > 0 && len(args) != one.arity || one.arity < 0 && len(args) < -one.arity {
 		if one.usage != "" {
 			return one.usage
 		}
 		return wrongArity(one.name)
 	}
+
 	if f := c.permit(one.need); f != "" {
 		return f
 	}
+
 	if one.need&anyToken != anyToken && one.need != api.Anyone {
 		if e := c.server.ChecksError(); e != nil {
 			return failureOf(e)
 		}
 	}
+
 	return ""
 }
 

@@ -175,7 +175,10 @@ func (c *session) quit([][]byte) error {
 
 // reset executes RESET.
 func (c *session) reset([][]byte) error {
-	c.resp3, c.name, c.authorization, c.cache = false, "", "", api.TokenCache{}
+	c.resp3 = false
+	c.name = ""
+	c.authorization = ""
+	c.cache = api.TokenCache{}
 	c.worker.out.resp3 = false
 	c.worker.out.simple("RESET")
 	return c.tire()
@@ -236,6 +239,7 @@ func (c *session) client(args [][]byte) error {
 	default:
 		return c.reply(unknownSubcommand(what, "CLIENT"))
 	}
+
 	return nil
 }
 
@@ -292,7 +296,9 @@ func (c *session) command(args [][]byte) error {
 		if len(args) == 1 {
 			return c.command(nil)
 		}
+
 		w.array(len(args) - 1)
+
 		for _, name := range args[1:] {
 			one := findSpec(name)
 			if one == nil {
@@ -306,6 +312,7 @@ func (c *session) command(args [][]byte) error {
 	default:
 		return c.reply(unknownSubcommand(args[0], "COMMAND"))
 	}
+
 	return nil
 }
 
@@ -333,13 +340,16 @@ func (c *session) commandDocs(words [][]byte) {
 			list = append(list, one)
 		}
 	}
+
 	if len(words) == 0 {
 		for _, name := range names() {
 			list = append(list, specs[name])
 		}
 	}
+
 	w := &c.worker.out
 	w.mapOf(len(list))
+
 	for _, one := range list {
 		w.text(one.name)
 		w.mapOf(2)

@@ -75,9 +75,11 @@ var increxWords = map[string]struct {
 // readIncrex reads the words behind the key. Mistakes are reported as Redis does, in its order.
 func readIncrex(words [][]byte) (call increxCall, f failure) {
 	call.by = 1
+
 	for len(words) > 0 {
 		word, known := increxWords[string(bytes.ToUpper(words[0][:min(len(words[0]), 9)]))]
 		name := words[0]
+
 		words = words[1:]
 		switch {
 		case !known || call.has&word.option != 0 || word.hasValue && len(words) == 0:
@@ -85,6 +87,7 @@ func readIncrex(words [][]byte) (call increxCall, f failure) {
 		case word.refused && call.refused == "":
 			call.refused = string(bytes.ToUpper(name))
 		}
+
 		call.has |= word.option
 		if !word.hasValue {
 			continue
@@ -92,8 +95,10 @@ func readIncrex(words [][]byte) (call increxCall, f failure) {
 		if f = call.readValue(word.option, words[0], word.unit); f != "" {
 			return call, f
 		}
+
 		words = words[1:]
 	}
+
 	return call, call.judge()
 }
 
@@ -121,6 +126,7 @@ func (call *increxCall) readValue(option increxOption, word []byte, unit time.Du
 	default:
 		call.window = time.Duration(n) * unit
 	}
+
 	return ""
 }
 
@@ -145,6 +151,7 @@ func (call *increxCall) judge() failure {
 	case call.window < algorithms.MinWindow || call.window > algorithms.MaxWindow:
 		return badValue("the expiry must be from 10 milliseconds to 366 days")
 	}
+
 	return ""
 }
 
@@ -172,6 +179,7 @@ func replyIncrex(_ *Server, w *writer, q *check) {
 	if limit := a.TightestLimit(); limit != nil {
 		used = limit.Used
 	}
+
 	switch {
 	case !a.Allowed:
 	case a.IsAtMost:
@@ -179,6 +187,7 @@ func replyIncrex(_ *Server, w *writer, q *check) {
 	default:
 		applied = q.subject[0].Costs[0].Cost
 	}
+
 	w.array(2)
 	w.integer(used)
 	w.integer(applied)
@@ -200,22 +209,28 @@ func (c *session) decrex(words [][]byte) error {
 	if f == "" {
 		f = c.permit(api.ScopeAdjust)
 	}
+
 	if f != "" {
 		return c.reply(f)
 	}
+
 	var q check
 	q.setLimit(rules.IncrexNamespace, words[0], call.limit(), call.by)
+
 	if f := c.confine(&q.Query); f != "" {
 		return c.reply(f)
 	}
+
 	used, applied, err := c.lower(&q, &call)
 	if err != nil {
 		return c.reply(c.server.explain(err))
 	}
+
 	w := &c.worker.out
 	w.array(2)
 	w.integer(used)
 	w.integer(applied)
+
 	return nil
 }
 

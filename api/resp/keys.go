@@ -29,6 +29,7 @@ func keySpecs() []spec {
 func (c *session) each(key []byte, f func(namespace, key string) error) failure {
 	text := keyText(key)
 	var refused failure
+
 	asked := 0
 	for _, namespace := range keyNamespaces {
 		about := rules.InlineSubject{Namespace: namespace, Key: []string{text}}
@@ -41,15 +42,19 @@ func (c *session) each(key []byte, f func(namespace, key string) error) failure 
 				}
 			}
 		}
+
 		if why != "" {
 			refused = why
 			continue
 		}
+
 		asked++
 	}
+
 	if asked == 0 {
 		return refused
 	}
+
 	return ""
 }
 
@@ -127,8 +132,10 @@ func (c *session) del(args [][]byte) error {
 		if f != "" {
 			return c.reply(f)
 		}
+
 		n += had
 	}
+
 	c.worker.out.integer(n)
 	return nil
 }

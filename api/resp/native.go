@@ -80,12 +80,14 @@ func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
 	if n.Rule, f = text(words[0], "rule", maxName); f != "" {
 		return f
 	}
+
 	n.ByKey = true
 	rest := words[1:]
 	rule := set.Rule(n.Rule)
 	if rule == nil {
 		return "" // the decider says so
 	}
+
 	for range min(len(rule.Key), len(rest)) {
 		value, f := text(rest[0], "key", rules.MaxValueBytes)
 		if f != "" {
@@ -94,6 +96,7 @@ func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
 		n.Key = append(n.Key, value)
 		rest = rest[1:]
 	}
+
 	return n.readOptions(rest, may)
 }
 
@@ -101,6 +104,7 @@ func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
 func (n *named) readOptions(words [][]byte, may option) (f failure) {
 	var costs costReader
 	costs.list = n.Costs[:0]
+
 	hasMode := false
 	for len(words) > 0 && f == "" {
 		word := words[0]
@@ -108,6 +112,7 @@ func (n *named) readOptions(words [][]byte, may option) (f failure) {
 		if len(words) > 1 {
 			value = words[1]
 		}
+
 		used := 2
 		switch {
 		case may&optMode != 0 && (is(word, "peek") || is(word, "count")):
@@ -138,14 +143,18 @@ func (n *named) readOptions(words [][]byte, may option) (f failure) {
 		default:
 			return badValue("%s is no option here, or the key has too many values", printableShort(word))
 		}
+
 		if used > len(words) {
 			return badValue("%s needs a value", strings.ToUpper(string(word)))
 		}
+
 		words = words[min(used, len(words)):]
 	}
+
 	if f == "" {
 		n.Costs, f = costs.finish(may&optExplicit != 0)
 	}
+
 	return f
 }
 
@@ -201,11 +210,13 @@ func (r *costReader) unit(word []byte) failure {
 	case name == "":
 		return badValue("UNIT must not be empty")
 	}
+
 	if len(r.list) == 0 || r.hasUnit {
 		if f := r.next(); f != "" {
 			return f
 		}
 	}
+
 	r.list[len(r.list)-1].Unit, r.hasUnit = name, true
 	return ""
 }
@@ -263,24 +274,29 @@ func (s *Server) replyDecision(w *writer, a *limiter.Answer, reservation string,
 		f.name("detail")
 		w.bytes(a.AppendReason(buffer[:0]))
 	}
+
 	if t != nil {
 		s.limitFields(&f, a, t)
 	} else {
 		s.unlimitedFields(&f, a)
 	}
+
 	f.text("decided_by", a.DecidedBy.String())
 	f.text("node", s.Node)
 	f.integer("rules_version", a.RulesVersion)
+
 	if a.IsAtMost {
 		f.integer("granted", a.Granted)
 	}
 	if reservation != "" {
 		f.text("reservation", reservation)
 	}
+
 	if slot.ID != "" {
 		f.text("slot", slot.ID)
 		f.integer("expires_ms", slot.Expires.Milliseconds())
 	}
+
 	f.end()
 }
 
@@ -295,9 +311,11 @@ func (s *Server) limitFields(f *fields, a *limiter.Answer, t *limiter.LimitAnswe
 	f.window(&shown)
 	f.integer("reset_after_ms", codec.Millis(t.ResetAfter))
 	f.integer("retry_after_ms", codec.Millis(t.RetryAfter))
+
 	if t.MoreAfter > 0 {
 		f.integer("more_after_ms", codec.Millis(t.MoreAfter))
 	}
+
 	f.integer("delay_ms", codec.Millis(a.Delay()))
 	f.rate(&shown)
 }
@@ -333,10 +351,12 @@ func (s *Server) unlimitedFields(f *fields, a *limiter.Answer) {
 	} else {
 		f.text("rule", "")
 	}
+
 	retry := int64(0)
 	if !a.Allowed {
 		retry = -1
 	}
+
 	f.integer("retry_after_ms", retry)
 	f.integer("delay_ms", 0)
 }
@@ -356,15 +376,18 @@ func (c *session) reserveCost(words [][]byte) error {
 	if f != "" {
 		return c.reply(f)
 	}
+
 	if n.ttl == 0 {
 		n.ttl = limiter.DefaultReservationTime
 	}
+
 	n.AwaitsLoan = !c.worker.more
 	var answer limiter.Answer
 	id, err := c.server.Decider.Reserve(n.Query, n.ttl, &answer)
 	if err != nil {
 		return c.reply(c.server.explain(err))
 	}
+
 	took := time.Since(c.worker.began)
 	c.stripe.Observe(took)
 	answer.CountLatency(took)
@@ -372,6 +395,7 @@ func (c *session) reserveCost(words [][]byte) error {
 	if id != "" {
 		slot, _ = c.server.Decider.SlotOf(id)
 	}
+
 	c.server.replyDecision(&c.worker.out, &answer, id, slot)
 	return nil
 }
@@ -476,6 +500,7 @@ func writeLimitUsage(w *writer, u *limiter.Usage, l *limiter.LimitUsage) {
 	f.integer("leased", l.Leased)
 	f.integer("share", l.Share)
 	f.integer("reset_after_ms", codec.Millis(l.ResetAfter))
+
 	if l.MoreAfter > 0 {
 		f.integer("more_after_ms", codec.Millis(l.MoreAfter))
 	}
@@ -485,6 +510,7 @@ func writeLimitUsage(w *writer, u *limiter.Usage, l *limiter.LimitUsage) {
 	if l.Estimated {
 		f.boolean("estimated", true)
 	}
+
 	f.rate(&shown)
 	f.end()
 }

@@ -230,16 +230,19 @@ func isHTTP(line []byte) bool {
 	if len(line) > maxInline {
 		line = line[:maxInline]
 	}
+
 	text := strings.ToUpper(string(line))
 	if strings.HasPrefix(text, "HOST:") || strings.Contains(text, "HTTP/") {
 		return true
 	}
+
 	for _, method := range httpMethods {
 		rest, ok := strings.CutPrefix(text, method)
 		if ok && strings.TrimLeft(rest, " \t\r\n") != rest {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -250,9 +253,11 @@ func parseInt(b []byte) (n int64, ok bool) {
 	if negative {
 		digits = b[1:]
 	}
+
 	if len(digits) == 0 || len(digits) > 19 || digits[0] == '0' && len(b) > 1 {
 		return 0, false
 	}
+
 	var u uint64
 	for _, c := range digits {
 		if c < '0' || c > '9' {
@@ -260,12 +265,14 @@ func parseInt(b []byte) (n int64, ok bool) {
 		}
 		u = u*10 + uint64(c-'0')
 	}
+
 	switch {
 	case negative && u <= 1<<63:
 		return -int64(u), true
 	case !negative && u < 1<<63:
 		return int64(u), true
 	}
+
 	return 0, false
 }
 

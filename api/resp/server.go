@@ -85,6 +85,7 @@ func (s *Server) accept() error {
 		if err != nil {
 			return err
 		}
+
 		one := s.newSession(api.Unwrap[*api.Connection](conn))
 		s.mu.Lock()
 		s.live[one] = struct{}{}

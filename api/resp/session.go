@@ -111,10 +111,12 @@ func (s *Server) newSession(c *api.Connection) *session {
 // serve serves the connection until it is over.
 func (c *session) serve() {
 	defer c.release()
+
 	if err := c.handshake(); err != nil {
 		c.server.Logger.Debug("Redis protocol: a connection is not secure", "error", err)
 		return
 	}
+
 	for now := c.connectedAt; ; {
 		b, err := c.receive(now)
 		if err != nil {
@@ -124,16 +126,19 @@ func (c *session) serve() {
 			c.lender.Put(b) // it has lost its place: nothing is decided that can't be answered
 			return
 		}
+
 		err = c.handle(b)
 		if err == nil && (c.server.closing.Load() || c.server.ClosesConnections()) {
 			err = errOver
 		}
+
 		if err != nil {
 			if errors.Is(err, errOver) {
 				c.Linger() // or what the caller has sent since would take the last replies away
 			}
 			return
 		}
+
 		now = time.Now()
 		c.Await(now)
 	}
@@ -148,12 +153,15 @@ func (c *session) handshake() error {
 	if err := c.Connection.SetDeadline(time.Now().Add(c.server.readWithin())); err != nil {
 		return err
 	}
+
 	if c.server.closing.Load() {
 		c.interrupt() // as in setReadDeadline
 	}
+
 	if err := secured.HandshakeContext(context.Background()); err != nil {
 		return err
 	}
+
 	return c.Connection.SetDeadline(time.Time{})
 }
 
@@ -274,9 +282,11 @@ func (c *session) join(b []byte) ([]byte, error) {
 		copy(space[headroom-n:headroom], c.pending)
 		return space[headroom-n : headroom+len(b)], nil
 	}
+
 	if err := c.reserve(n + len(b)); err != nil {
 		return nil, err
 	}
+
 	return append(c.pending, b...), nil
 }
 
@@ -285,8 +295,10 @@ func (c *session) reserve(n int) error {
 	if n <= cap(c.pending) {
 		return nil
 	}
+
 	size := max(n, 2*cap(c.pending), keptPending)
 	c.uncharge()
+
 	if size > headroom {
 		memory := placesFactor * int64(size)
 		if !c.server.Budget.Hold(&c.held, memory, c.Connection) {
@@ -294,6 +306,7 @@ func (c *session) reserve(n int) error {
 		}
 		c.charged = memory
 	}
+
 	c.pending = append(make([]byte, 0, size), c.pending...)
 	return nil
 }
@@ -317,12 +330,15 @@ func (c *session) keep(work, rest []byte) error {
 		}
 		return nil
 	}
+
 	if len(rest) < len(work) || c.incompleteSince.IsZero() {
 		c.incompleteSince = time.Now()
 	}
+
 	if err := c.reserve(len(rest)); err != nil {
 		return err
 	}
+
 	c.pending = append(c.pending[:0], rest...) // work may be pending: then rest moves to its front
 	return nil
 }
@@ -340,9 +356,11 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 			err = errOver
 		}
 	}()
+
 	if c.ProbesOnly {
 		return nil, protocolError("max number of clients reached")
 	}
+
 	for rest = work; len(rest) > 0; {
 		c.reader.stranger = c.isStranger()
 		var length int
@@ -350,20 +368,24 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		if err != nil || length == 0 {
 			break
 		}
+
 		rest = rest[length:]
 		w.more = len(rest) > 0
+
 		if len(w.args) == 0 {
 			continue
 		}
 		if err = c.execute(w.args); err != nil {
 			break
 		}
+
 		if len(w.out.b) >= flushSize {
 			if err = c.flush(); err != nil {
 				break
 			}
 		}
 	}
+
 	c.decide()
 	return rest, err
 }
@@ -374,6 +396,7 @@ func (c *session) flush() error {
 	if len(w.out.b) == 0 {
 		return nil
 	}
+
 	if size := cap(w.out.b); size > api.UnchargedBytes {
 		var sent api.Transfer
 		if !c.server.Budget.Hold(&sent, int64(size), c.Connection) {
@@ -381,17 +404,21 @@ func (c *session) flush() error {
 		}
 		defer c.server.Budget.Release(&sent)
 	}
+
 	if c.writeBy.Sub(w.began) < writeTimeout/2 { // w began a moment ago
 		c.writeBy = w.began.Add(writeTimeout)
 		if err := c.stream.SetWriteDeadline(c.writeBy); err != nil {
 			return err
 		}
 	}
+
 	_, err := c.stream.Write(w.out.b)
 	w.out.b = w.out.b[:0]
+
 	if err == nil {
 		w.acquired = w.acquired[:0]
 	}
+
 	return err
 }
 

@@ -126,6 +126,7 @@ func writeHolders(f *fields, l *limiter.LimitUsage) {
 	f.integer("holders", int64(l.NumHolders))
 	f.name("slots")
 	f.w.array(len(l.Holders))
+
 	for i := range l.Holders {
 		h := &l.Holders[i]
 		one := f.w.fields()

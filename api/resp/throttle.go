@@ -46,6 +46,7 @@ func readBucket(words [][]byte, notInteger func(name string, word []byte) failur
 		if !ok {
 			return b, notInteger(bucketWords[i], word)
 		}
+
 		switch i {
 		case 0:
 			b.maxBurst = n
@@ -57,6 +58,7 @@ func readBucket(words [][]byte, notInteger func(name string, word []byte) failur
 			b.quantity = n
 		}
 	}
+
 	return b, ""
 }
 
@@ -91,6 +93,7 @@ func (c *session) cellThrottle(words [][]byte, q *check) failure {
 	if len(words) < 4 || len(words) > 5 {
 		return cellUsage
 	}
+
 	b, f := readBucket(words[1:], func(_ string, word []byte) failure {
 		return failure(fmt.Sprintf("Cell error: Store error: Couldn't parse as integer: %s", printable(word)))
 	})
@@ -100,9 +103,11 @@ func (c *session) cellThrottle(words [][]byte, q *check) failure {
 	case b.count == 0 || b.period == 0:
 		return "Cell error: Store error: Zero rates are not supported"
 	}
+
 	if f := b.validate(-1); f != "" {
 		return f
 	}
+
 	q.reply = replyCell
 	return b.ask(c, q, rules.CellNamespace, words[0], b.maxBurst+1)
 }
@@ -177,6 +182,7 @@ func (v *verdict) roundAsCell(q *check) {
 	if limit == nil || q.limit[0].Limit < 1 {
 		return
 	}
+
 	unit := time.Duration(q.limit[0].PerMS) * time.Millisecond / time.Duration(q.limit[0].Limit)
 	const longest = 1 << 53 // so that nothing overflows
 	if unit < time.Millisecond || v.limit > longest/int64(unit/time.Microsecond) {
@@ -185,6 +191,7 @@ func (v *verdict) roundAsCell(q *check) {
 	if used := int64((limit.ResetAfter + unit - 1) / unit); used != limit.Used {
 		return // it drains at the rate of another call
 	}
+
 	left := time.Duration(v.limit)*unit - limit.ResetAfter
 	v.remaining = min(v.limit, max(0, int64(left/time.Microsecond/(unit/time.Microsecond))))
 }

@@ -109,7 +109,10 @@ func (c *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, 
 	c.values[0] = keyText(key)
 	c.limit[0] = limit
 	one := &c.subject[0]
-	one.Namespace, one.Key, one.Limits, one.Exact = namespace, c.values[:], c.limit[:], true
+	one.Namespace = namespace
+	one.Key = c.values[:]
+	one.Limits = c.limit[:]
+	one.Exact = true
 	one.Costs = append(one.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost})
 	c.Subjects = c.subject[:]
 }

@@ -54,8 +54,11 @@ func (c *Call) Reset() {
 		s := &c.query.Subjects[i]
 		clear(s.Key)
 		clear(s.Limits)
-		s.Entries, s.Node, s.Namespace = nil, nil, ""
+		s.Entries = nil
+		s.Node = nil
+		s.Namespace = ""
 	}
+
 	c.query.Subjects, c.query.Matched = c.query.Subjects[:0], nil
 	c.domain = ""
 	clear(c.entries)
@@ -73,11 +76,13 @@ func (c *Call) Decide(d *api.Doors, token *api.Token) *api.Error {
 	if e := c.permit(token); e != nil {
 		return e
 	}
+
 	for range maxTries {
 		set := d.Decider.Rules()
 		if e := c.matchDescriptors(set); e != nil {
 			return e
 		}
+
 		c.Asked = len(c.query.Subjects) > 0
 		if c.Asked {
 			c.query.Matched = set
@@ -89,9 +94,11 @@ func (c *Call) Decide(d *api.Doors, token *api.Token) *api.Error {
 				return c.explain(d, err)
 			}
 		}
+
 		c.setStatuses()
 		return c.giveBack(d)
 	}
+
 	return api.Errorf(api.Overloaded, "the rules change faster than the request can be decided")
 }
 
@@ -135,6 +142,7 @@ func (c *Call) explain(d *api.Doors, err error) *api.Error {
 			}
 		}
 	}
+
 	return e
 }
 
@@ -143,24 +151,37 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 	for i := range c.query.Subjects {
 		c.query.Subjects[i].Node, c.query.Subjects[i].Entries = nil, nil
 	}
+
 	c.query.Subjects, c.query.PeeksAreLooks = c.query.Subjects[:0], true
-	c.quotaCount, c.zeroOverride, c.over, c.headers, c.text = 0, false, false, c.headers[:0], c.text[:0]
+	c.quotaCount = 0
+	c.zeroOverride = false
+	c.over = false
+	c.headers = c.headers[:0]
+	c.text = c.text[:0]
 	domain := set.EnvoyDomain(c.domain)
 	c.domainKnown = domain != nil
+
 	replaces := false
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
-		d.node, d.replaced, d.subject, d.status = nil, false, -1, status{}
+		d.node = nil
+		d.replaced = false
+		d.subject = -1
+		d.status = status{}
+
 		if domain == nil || d.override {
 			continue
 		}
+
 		if d.node = domain.Match(c.entries[d.first:d.end]); d.node != nil {
 			replaces = replaces || len(d.node.Replaces) > 0
 		}
 	}
+
 	if domain == nil {
 		return nil
 	}
+
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
 		switch {
@@ -173,25 +194,30 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 			c.quotaCount++
 		}
 	}
+
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
 		if d.givesBack || !d.isLimited() {
 			continue
 		}
+
 		if d.override && d.requests == 0 {
 			c.zeroOverride = true
 			d.status = status{over: true, hasLimit: true, unit: d.unit, reset: secondsUntilNext(time.Now().UnixNano(), d.unit)}
 			continue
 		}
+
 		if e := c.addToQuery(i); e != nil {
 			return e
 		}
 	}
+
 	if c.zeroOverride {
 		for i := range c.query.Subjects {
 			c.query.Subjects[i].Mode = counters.PeekMode // the request is refused anyway, so it must not take anything
 		}
 	}
+
 	return nil
 }
 
@@ -229,6 +255,7 @@ func (c *Call) addToQuery(i int) *api.Error {
 	case d.hasAddend:
 		mode = counters.CountMode
 	}
+
 	for j := range i {
 		before := &c.descriptors[j]
 		if before.subject < 0 || before.node != d.node || !slices.Equal(c.entries[before.first:before.end], c.entries[d.first:d.end]) {
@@ -237,6 +264,7 @@ func (c *Call) addToQuery(i int) *api.Error {
 		if before.requests != d.requests || before.unit != d.unit {
 			return api.Errorf(api.BadValue, "descriptors[%d].limit differs from descriptors[%d].limit, although their entries are equal", i, j)
 		}
+
 		d.subject = before.subject
 		s := &c.query.Subjects[d.subject]
 		if taken := &s.Costs[0].Cost; s.Mode == counters.PeekMode || mode == counters.PeekMode {
@@ -244,9 +272,11 @@ func (c *Call) addToQuery(i int) *api.Error {
 		} else {
 			*taken = min(*taken+cost, algorithms.MaxAmount)
 		}
+
 		s.Mode = strongerMode(s.Mode, mode)
 		return nil
 	}
+
 	d.subject = len(c.query.Subjects)
 	c.fillSubject(c.nextSubject(), d, cost, mode)
 	return nil
@@ -272,16 +302,24 @@ func (c *Call) nextSubject() *limiter.Subject {
 
 // fillSubject makes s the subject of d.
 func (c *Call) fillSubject(s *limiter.Subject, d *descriptor, cost int64, mode counters.Mode) {
-	s.Costs, s.Mode, s.Node = append(s.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost}), mode, d.node
+	s.Costs = append(s.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost})
+	s.Mode = mode
+	s.Node = d.node
 	s.Entries = c.entries[d.first:d.end]
+
 	if d.node != nil {
 		s.Shadow = d.node.Quota && c.quotaCount > 1
 		return
 	}
-	s.Namespace, s.Shadow, s.Exact, s.Key = c.concat(namespace, c.domain), false, false, s.Key[:0]
+
+	s.Namespace = c.concat(namespace, c.domain)
+	s.Shadow = false
+	s.Exact = false
+	s.Key = s.Key[:0]
 	for _, e := range s.Entries {
 		s.Key = append(s.Key, c.entryText(e))
 	}
+
 	s.Limits = append(s.Limits[:0], rules.InlineLimit{Limit: int64(d.requests), Per: units[d.unit].per, Algorithm: "fixed-window"})
 }
 
@@ -315,9 +353,11 @@ func (c *Call) setStatuses() {
 	if !c.Asked {
 		limits = nil // they belong to an earlier call
 	}
+
 	for i := range limits {
 		c.setStatusesOf(&limits[i], refused)
 	}
+
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
 		otherWindow = otherWindow || d.status.hasLimit && d.status.unit == 0
@@ -325,6 +365,7 @@ func (c *Call) setStatuses() {
 			spent++
 		}
 	}
+
 	if c.quotaCount > 1 && spent == c.quotaCount {
 		c.over = true
 	}
@@ -431,6 +472,7 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 	if returner == nil {
 		return nil
 	}
+
 	var group sync.WaitGroup
 	var errs [MaxDescriptors]error
 	for i := range c.descriptors {
@@ -445,9 +487,11 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 				hits = c.hits(desc)
 			}
 		}
+
 		if hits == 0 {
 			continue
 		}
+
 		subjects := make([]limiter.Subject, 1)
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
 		group.Go(func() {
@@ -457,7 +501,9 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 			}
 		})
 	}
+
 	group.Wait()
+
 	if err := errors.Join(errs[:]...); err != nil {
 		e := c.explain(d, err)
 		if mistake := e.Code == api.BadValue || e.Code == api.Forbidden; mistake || !c.Asked && !c.zeroOverride {
@@ -465,6 +511,7 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 		}
 		d.Logger.Debug("hits not given back", "domain", c.domain, "error", err)
 	}
+
 	return nil
 }
 

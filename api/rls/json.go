@@ -34,13 +34,16 @@ func AppendJSON(b, response []byte) ([]byte, error) {
 	if err := proto.Unmarshal(response, m); err != nil {
 		return b, fmt.Errorf("response to JSON: %w", err)
 	}
+
 	spaced, err := protojson.Marshal(m)
 	if err != nil {
 		return b, fmt.Errorf("response to JSON: %w", err)
 	}
+
 	var plain bytes.Buffer
 	if err := json.Compact(&plain, spaced); err != nil { // protojson adds spaces at random
 		return b, fmt.Errorf("response to JSON: %w", err)
 	}
+
 	return append(b, plain.Bytes()...), nil
 }

@@ -76,10 +76,12 @@ func (m *message) nextField() (field protowire.Number, n uint64, b []byte, ok bo
 	if len(m.rest) == 0 || m.malformed {
 		return 0, 0, nil, false
 	}
+
 	field, kind, size := protowire.ConsumeTag(m.rest)
 	if size < 0 {
 		return m.fail()
 	}
+
 	m.rest = m.rest[size:]
 	switch kind {
 	case protowire.VarintType:
@@ -93,9 +95,11 @@ func (m *message) nextField() (field protowire.Number, n uint64, b []byte, ok bo
 		size = protowire.ConsumeFieldValue(field, kind, m.rest)
 		field = 0
 	}
+
 	if size < 0 {
 		return m.fail()
 	}
+
 	m.rest = m.rest[size:]
 	return field, n, b, true
 }
@@ -107,7 +111,11 @@ func (m *message) fail() (protowire.Number, uint64, []byte, bool) {
 
 // Read reads a request. Its strings point into b, which must not change until Reset.
 func (c *Call) Read(b []byte) *api.Error {
-	c.domain, c.addend, c.descriptors, c.entries = "", 0, c.descriptors[:0], c.entries[:0]
+	c.domain = ""
+	c.addend = 0
+	c.descriptors = c.descriptors[:0]
+	c.entries = c.entries[:0]
+
 	m := message{rest: b}
 	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
@@ -124,6 +132,7 @@ func (c *Call) Read(b []byte) *api.Error {
 			c.addend = uint32(n)
 		}
 	}
+
 	switch {
 	case m.malformed:
 		return unreadableError()
@@ -134,6 +143,7 @@ func (c *Call) Read(b []byte) *api.Error {
 	case len(c.descriptors) == 0:
 		return api.Errorf(api.BadValue, "rate limit descriptor list must not be empty")
 	}
+
 	return c.validate()
 }
 
@@ -164,9 +174,11 @@ func (c *Call) readDescriptor(b []byte) *api.Error {
 			d.givesBack = n != 0
 		}
 	}
+
 	if m.malformed {
 		return unreadableError()
 	}
+
 	return nil
 }
 
@@ -222,12 +234,14 @@ func (c *Call) validate() *api.Error {
 		case d.addend > algorithms.MaxAmount:
 			return api.Errorf(api.BadValue, "descriptors[%d].hits_addend must not be more than %d", i, int64(algorithms.MaxAmount))
 		}
+
 		for j := range c.entries[d.first:d.end] {
 			if n := len(c.entries[d.first+j].Key); n == 0 || n > maxKey {
 				return api.Errorf(api.BadValue, "descriptors[%d].entries[%d].key must have 1 to %d bytes", i, j, maxKey)
 			}
 		}
 	}
+
 	return nil
 }
 

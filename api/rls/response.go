@@ -62,11 +62,13 @@ func (s *status) append(b []byte) []byte {
 			b = protowire.AppendString(protowire.AppendTag(b, 3, protowire.BytesType), s.name)
 		}
 	}
+
 	b = appendNumber(b, 3, uint64(s.remaining))
 	if s.hasLimit {
 		b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.BytesType), uint64(sizeNumber(1, uint64(s.reset))))
 		b = appendNumber(b, 1, uint64(s.reset))
 	}
+
 	return b
 }
 

@@ -139,6 +139,7 @@ func responseRecord() *descriptorpb.DescriptorProto {
 			field(3, "limit_remaining", number), field(4, "duration_until_reset", ".google.protobuf.Duration")),
 	)
 	r.EnumType = []*descriptorpb.EnumDescriptorProto{enumType("Code", []string{"UNKNOWN", "OK", "OVER_LIMIT"})}
+
 	return r
 }
 

@@ -43,15 +43,18 @@ type Site struct {
 // Open loads the embedded files.
 func Open() *Site {
 	s := &Site{files: map[string]*file{}}
+
 	// Embedded files can always be read. A test checks that none is missing.
 	_ = fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
+
 		body, err := files.ReadFile(name)
 		if err != nil {
 			return err
 		}
+
 		sum := sha256.Sum256(body)
 		s.files[strings.TrimPrefix(name, "static/")] = &file{
 			body: body, contentType: types[path.Ext(name)], tag: `"` + hex.EncodeToString(sum[:12]) + `"`,
@@ -69,6 +72,7 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
 	if f == nil {
 		return false
 	}
+
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -80,5 +84,6 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
 	h.Set("Cache-Control", "no-cache")
 	h.Set("ETag", f.tag)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.body))
+
 	return true
 }

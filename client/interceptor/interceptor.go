@@ -100,6 +100,7 @@ func newGuard(c client.Checker, o Options) *guard {
 	if own, ok := c.(interface{ ExpectRules(names ...string) }); ok {
 		own.ExpectRules(o.Rule)
 	}
+
 	o.MaxDelay = cmp.Or(o.MaxDelay, client.DefaultMaxDelay)
 	o.MaxHeld = cmp.Or(o.MaxHeld, client.DefaultMaxHeld)
 	return &guard{checker: c, options: o}
@@ -237,15 +238,18 @@ func (g *guard) request(ctx context.Context, method string) (q client.Request, e
 		q.Headers = !o.NoHeaders
 		return q, nil
 	}
+
 	q = client.Request{Rule: o.Rule, Headers: !o.NoHeaders}
 	if o.Key != nil {
 		q.Key, err = client.CompleteKey(o.Key(ctx, method), o.MissingKey)
 	} else {
 		q.Attributes = o.Attributes(ctx, method)
 	}
+
 	if o.Cost != nil {
 		q.Costs = o.Cost(ctx, method)
 	}
+
 	return q, err
 }
 
@@ -272,15 +276,18 @@ func refusal(d *client.Decision) error {
 	case d.DecidedBy == client.ByError:
 		code, retry = codes.Unavailable, time.Second
 	}
+
 	reason := d.Reason
 	if d.Refusal != nil && d.Refusal.Detail != "" {
 		reason = d.Refusal.Detail
 	}
+
 	s := status.New(code, reason)
 	if retry > 0 {
 		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)}); err == nil {
 			s = with
 		}
 	}
+
 	return s.Err()
 }

@@ -37,16 +37,19 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
 	}
+
 	e, err := b.decode(entry)
 	if err != nil {
 		return s, Result{Err: err}
 	}
+
 	next := *s
 	next.Index = index
 	r, err := e.applyTo(&next, s, p)
 	if err != nil {
 		return s, Result{Err: b.unreadable(e.level, e.release, err)}
 	}
+
 	next.setHash(s, entry, r)
 	return &next, r
 }
@@ -56,6 +59,7 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	if err := s.checkLevel(e.Entry, e.level); err != nil {
 		return Result{Err: err}, nil
 	}
+
 	apply := func() Result {
 		if e, isRules := e.Entry.(Rules); isRules && p.fits(s, e) {
 			return e.enact(next, p.after, p.err)
@@ -65,6 +69,7 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	if e.transition == nil {
 		return apply(), nil
 	}
+
 	return e.transition.applyOn(s, next, apply)
 }
 
@@ -109,7 +114,9 @@ func (e FoundCluster) apply(next *State) Result {
 	case len(e.Secret) != secretBytes:
 		return rejected("the secret has %d bytes, not %d", len(e.Secret), secretBytes)
 	case next.Cluster.IsZero():
-		next.Cluster, next.Secret, next.Level = e.Cluster, e.Secret, max(next.Level, e.Level)
+		next.Cluster = e.Cluster
+		next.Secret = e.Secret
+		next.Level = max(next.Level, e.Level)
 	}
 	return Result{}
 }
@@ -147,6 +154,7 @@ func (e Ring) apply(next *State) Result {
 	if r := next.checkMove(e.Epoch); r.Err != nil {
 		return r
 	}
+
 	members, strangers := maps.Clone(next.Members), next.Strangers
 	ids := make([]ring.NodeID, 0, len(e.Members))
 	for _, m := range e.Members {
@@ -160,15 +168,21 @@ func (e Ring) apply(next *State) Result {
 		}
 		ids = append(ids, m.ID)
 	}
+
 	if len(members) > MaxKnown {
 		return rejected("%d nodes would be known, more than %d", len(members), MaxKnown)
 	}
+
 	to, err := ring.New(ids, e.Settings)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
-	next.Epoch, next.Members, next.Strangers = e.Epoch, members, strangers
+
+	next.Epoch = e.Epoch
+	next.Members = members
+	next.Strangers = strangers
 	next.move(next.From, to)
+
 	return Result{}
 }
 
@@ -187,6 +201,7 @@ func (e Leave) apply(next *State) Result {
 	if r := next.checkMove(e.Epoch); r.Err != nil {
 		return r
 	}
+
 	switch {
 	case next.From.Rank(e.Node) < 0:
 		return rejected("%s is not in the ring", e.Node)
@@ -195,6 +210,7 @@ func (e Leave) apply(next *State) Result {
 	case !e.Reason.isKnown():
 		return rejected("unknown reason %q", e.Reason)
 	}
+
 	next.Epoch = e.Epoch
 	next.suspend(e.Node, e.Reason, e.When)
 	next.move(next.From, next.From.Without(e.Node))
@@ -208,7 +224,9 @@ func (e Settled) apply(next *State) Result {
 	if e.Revision != 0 && e.Revision != next.Revision {
 		return rejected("the revision is %d, not %d", next.Revision, e.Revision)
 	}
-	next.From, next.Settled, next.Revision = next.To, true, next.Index
+	next.From = next.To
+	next.Settled = true
+	next.Revision = next.Index
 	return Result{}
 }
 
@@ -216,6 +234,7 @@ func (e Ended) apply(next *State) Result {
 	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
+
 	have := next.Generation(e.Node)
 	switch {
 	case e.Node.IsZero():
@@ -225,19 +244,24 @@ func (e Ended) apply(next *State) Result {
 	case !e.Reason.isKnown():
 		return rejected("unknown reason %q", e.Reason)
 	}
+
 	if e.Reason == Removed {
 		next.recordRemoved(e.Node)
 	}
+
 	next.suspend(e.Node, e.Reason, e.When)
 	next.setGeneration(e.Node, have+1)
 	next.LastEnded, next.Revision = next.Index, next.Index
+
 	if !next.InRing(e.Node) {
 		return Result{}
 	}
+
 	from, to := next.From.Without(e.Node), next.To.Without(e.Node)
 	if next.Settled {
 		to = from
 	}
+
 	// A ring that still contains the node had no other member. See the package comment.
 	switch stillFrom, stillTo := from.Rank(e.Node) >= 0, to.Rank(e.Node) >= 0; {
 	case stillFrom && !stillTo:
@@ -245,6 +269,7 @@ func (e Ended) apply(next *State) Result {
 	case stillTo && !stillFrom:
 		to = from
 	}
+
 	next.move(from, to)
 	return Result{}
 }
@@ -253,6 +278,7 @@ func (e RegisterProcess) apply(next *State) Result {
 	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
+
 	last, known := next.Processes[e.Node]
 	switch {
 	case e.Node.IsZero() || e.Boot == 0:
@@ -268,6 +294,7 @@ func (e RegisterProcess) apply(next *State) Result {
 	case !known && len(next.Processes) >= MaxProcesses:
 		return rejected("%d nodes have registered processes, the most allowed", len(next.Processes))
 	}
+
 	next.setProcess(e.Node, last.successor(e, next.Index))
 	next.Revision = next.Index
 	return Result{}
@@ -280,13 +307,16 @@ func (e Forget) apply(next *State) Result {
 	if next.InRing(e.Node) {
 		return rejected("%s is in a ring", e.Node)
 	}
+
 	next.Members = maps.Clone(next.Members)
 	delete(next.Members, e.Node)
 	next.Processes = maps.Clone(next.Processes)
 	delete(next.Processes, e.Node)
+
 	if generation := next.Generation(e.Node); generation > 0 {
 		next.setGeneration(e.Node, generation)
 	}
+
 	return Result{}
 }
 
@@ -321,6 +351,7 @@ func (e Rules) enact(next *State, history *rules.History, err error) Result {
 		_, v := history.Current()
 		r.Version = v.Number
 	}
+
 	next.rememberAnswer(e.Request, r)
 	return r
 }

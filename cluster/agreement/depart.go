@@ -37,11 +37,13 @@ func (e Depart) apply(next *State) Result {
 	case len(e.Name) > maxText || len(e.By) > maxText:
 		return rejected("the name of %s or of who removes it has more than %d bytes", e.Node, maxText)
 	}
+
 	d := e.Departure
 	d.Boot = next.Boot(e.Node)
 	list := slices.DeleteFunc(slices.Clone(next.Departed), func(other Departure) bool { return other.Node == e.Node })
 	list = append(list, d)
 	next.Departed = list[max(0, len(list)-KeptDepartures):]
+
 	return Result{}
 }
 

@@ -68,11 +68,13 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 		out, err := b.Encode(e)
 		return out, nil, err
 	}
+
 	var transition Transition
 	var err error
 	if transition.Base, err = s.Edition(); err != nil {
 		return nil, nil, err
 	}
+
 	next := *s
 	next.Index++
 	p := &Prepared{before: s.History}
@@ -82,10 +84,12 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 		p = s.Prepare(w)
 		p.refused = w.enact(&next, p.after, p.err).Err
 	}
+
 	p.regions = s.Regions
 	if transition.Result, err = next.Edition(); err != nil {
 		return nil, nil, err
 	}
+
 	out, err := b.encode(e, &transition)
 	return out, p, err
 }
@@ -100,6 +104,7 @@ func (t *Transition) applyOn(s, next *State, apply func() Result) (Result, error
 	if base != t.Base {
 		return Result{Err: ErrBase}, nil
 	}
+
 	r := apply()
 	have, err := next.Edition()
 	if err != nil {
@@ -109,5 +114,6 @@ func (t *Transition) applyOn(s, next *State, apply func() Result) (Result, error
 		return Result{}, fmt.Errorf("%w: version %d with hash %x instead of version %d with hash %x", ErrDiffers,
 			have.Number, have.Hash, t.Result.Number, t.Result.Hash)
 	}
+
 	return r, nil
 }

@@ -108,6 +108,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 	case Entries, AdoptEntries:
 		most = MaxEntriesChange
 	}
+
 	text, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrEntry, err)
@@ -115,6 +116,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 	if len(text) > most {
 		return nil, fmt.Errorf("%w: without the rules it has %d bytes, more than %d", ErrEntry, len(text), most)
 	}
+
 	b = slices.Grow(b, binary.MaxVarintLen64+len(text)+len(tail))
 	return append(wire.AppendText(b, text), tail...), nil
 }
@@ -141,6 +143,7 @@ func (b *Build) decode(entry []byte) (stampedEntry, error) {
 	if len(entry) < 3 || entry[0] != entryMark {
 		return stampedEntry{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
+
 	d := wire.NewDecoder(entry[3:])
 	level, release, err := decodeOrigin(d)
 	w := stampedEntry{level: level, release: release}
@@ -161,12 +164,15 @@ func (b *Build) decode(entry []byte) (stampedEntry, error) {
 			err = fmt.Errorf("%w: level %d needed, but %d stated", ErrEntry, neededLevel(w.Entry), level)
 		}
 	}
+
 	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {
 		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
 	}
+
 	if err != nil {
 		return stampedEntry{}, b.unreadable(level, release, err)
 	}
+
 	return w, nil
 }
 
@@ -185,15 +191,19 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	if kind < 1 || kind >= len(kinds) {
 		return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
 	}
+
 	d := wire.NewDecoder(b)
 	text, tail := d.View(math.MaxInt), d.Rest()
+
 	if d.Failed() {
 		return nil, fmt.Errorf("%w: %T is truncated", ErrEntry, kinds[kind])
 	}
+
 	to := reflect.New(reflect.TypeOf(kinds[kind]))
 	if err := decodeStrict(text, to.Interface()); err != nil {
 		return nil, fmt.Errorf("%w: %T: %w", ErrEntry, kinds[kind], err)
 	}
+
 	switch e := to.Interface().(type) {
 	case *Rules:
 		if e.Change.Part > rules.ListPart {
@@ -210,6 +220,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 			return nil, fmt.Errorf("%w: %d bytes after %T", ErrEntry, len(tail), kinds[kind])
 		}
 	}
+
 	return to.Elem().Interface().(Entry), nil
 }
 

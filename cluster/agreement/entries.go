@@ -60,6 +60,7 @@ func (e AdoptEntries) apply(next *State) Result {
 	if (e.Page == nil) == (len(e.Records) == 0) {
 		return rejected("entries to adopt are either records or a page")
 	}
+
 	var adopted *entries.State
 	var err error
 	if e.Page != nil {
@@ -67,9 +68,11 @@ func (e AdoptEntries) apply(next *State) Result {
 	} else {
 		adopted, err = next.Entries.Follow(e.Records)
 	}
+
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
+
 	next.Entries = adopted
 	return Result{Version: adopted.Version()}
 }

@@ -34,6 +34,7 @@ func (s *State) AppendAdopt(b []byte) ([]byte, error) {
 	cache := s.Regions.cacheOrNew()
 	cache.mu.Lock()
 	defer cache.mu.Unlock()
+
 	if cache.followBytes == nil {
 		e, err := s.adoption()
 		if err != nil {
@@ -43,6 +44,7 @@ func (s *State) AppendAdopt(b []byte) ([]byte, error) {
 			return b, err
 		}
 	}
+
 	return append(b, cache.followBytes...), nil
 }
 
@@ -86,14 +88,17 @@ func packDocuments(held []Held) ([]byte, error) {
 	for _, h := range held {
 		texts = append(texts, h.Text)
 	}
+
 	raw := appendTexts([]byte{plainTexts}, texts)
 	if len(raw) < deflateFrom {
 		return raw, nil
 	}
+
 	out, err := deflate([]byte{deflatedTexts}, raw[1:])
 	if err == nil && len(out) > MaxAdopt {
 		err = fmt.Errorf("the versions of the rules that regions still need have %d bytes, more than %d", len(out), MaxAdopt)
 	}
+
 	return out, err
 }
 
@@ -105,6 +110,7 @@ func unpackDocuments(b []byte, held []Held) error {
 	if len(b) == 0 || b[0] > deflatedTexts {
 		return errors.New("the documents have an unknown format")
 	}
+
 	raw := b[1:]
 	if b[0] == deflatedTexts {
 		var err error
@@ -112,10 +118,12 @@ func unpackDocuments(b []byte, held []Held) error {
 			return err
 		}
 	}
+
 	texts, err := parseTexts(raw, len(held))
 	for i := range texts {
 		held[i].Text = texts[i]
 	}
+
 	return err
 }
 
@@ -149,14 +157,17 @@ func appendTexts(b []byte, texts []string) []byte {
 		for begin < most && text[begin] == before[begin] {
 			begin++
 		}
+
 		for end < most-begin && text[len(text)-1-end] == before[len(before)-1-end] {
 			end++
 		}
+
 		b = binary.AppendUvarint(b, uint64(begin))
 		b = binary.AppendUvarint(b, uint64(end))
 		b = wire.AppendText(b, text[begin:len(text)-end])
 		before = text
 	}
+
 	return b
 }
 
@@ -164,6 +175,7 @@ func appendTexts(b []byte, texts []string) []byte {
 func parseTexts(b []byte, n int) ([]string, error) {
 	var texts []string
 	before := ""
+
 	d := wire.NewDecoder(b)
 	for range n {
 		begin, end := int(d.UpTo(rules.MaxDocument)), int(d.UpTo(rules.MaxDocument))
@@ -174,6 +186,7 @@ func parseTexts(b []byte, n int) ([]string, error) {
 		before = before[:begin] + string(between) + before[len(before)-end:]
 		texts = append(texts, before)
 	}
+
 	return texts, d.Done("texts")
 }
 
@@ -187,10 +200,12 @@ func (e Adopt) apply(next *State) Result {
 	case e.World == have.World && !e.isLaterThan(next):
 		return rejected("version %d, revision %d of term %d is not later than the current state", e.InForce.Number, e.Revision, e.Term)
 	}
+
 	history, err := e.history(next)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, e.InForce.Number, err)}
 	}
+
 	adopted := e.Regions
 	adopted.cache, adopted.Held = &regionCache{}, slices.Clone(e.Held)
 	for i := range adopted.Held {
@@ -202,9 +217,11 @@ func (e Adopt) apply(next *State) Result {
 		}
 		h.Text = ""
 	}
+
 	if err := adopted.check(e.InForce.Number); err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
+
 	next.History, next.Regions = history, &adopted
 	return Result{Version: e.InForce.Number}
 }

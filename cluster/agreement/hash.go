@@ -33,6 +33,7 @@ func (next *State) setHash(s *State, entry []byte, r Result) {
 	if next.Index/HashEvery != s.Index/HashEvery {
 		next.ComparedHash = HashAt{Index: next.Index / HashEvery * HashEvery, Hash: s.Hash}
 	}
+
 	h := sha256.New()
 	h.Write(s.Hash[:])
 	h.Write(entry)
@@ -42,6 +43,7 @@ func (next *State) setHash(s *State, entry []byte, r Result) {
 	fmt.Fprintln(h, len(entry), next.Index, r.Version, r.Err != nil, v.Number, next.Level, next.Revision, next.Epoch, next.Settled,
 		next.LastEnded, next.Reign, next.Regions.Term, next.Regions.Revision, len(next.Regions.Held), len(next.Members), len(next.Processes),
 		len(next.Generations), len(next.Answers), next.Entries.Version(), next.Entries.Len(), next.Entries.Digest())
+
 	for _, t := range []*ring.Table{next.From, next.To} {
 		if t.Equal(s.From) || t.Equal(s.To) {
 			continue // already hashed
@@ -52,5 +54,6 @@ func (next *State) setHash(s *State, entry []byte, r Result) {
 			h.Write(standby[:])
 		}
 	}
+
 	h.Sum(next.Hash[:0])
 }

@@ -25,22 +25,27 @@ func (r *Regions) holdVersion(h *rules.History) error {
 		r.Held = []Held{fresh}
 		return nil
 	}
+
 	if !needsShares(held) {
 		for i := range held {
 			held[i].At = 0 // these versions counted as recorded without waiting for any region, so other regions may lag behind
 		}
 	}
+
 	if last := r.inForce(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful && last.sameShares(&fresh) {
 		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
 	}
+
 	r.Held = pruneHeld(append(held, fresh), v.When.UnixMilli())
 	size := 0
 	for _, h := range r.Held {
 		size += h.Set.Document.Weight()
 	}
+
 	if n := len(r.Held); n > MaxHeld || n > 4 && size > MaxHeldBytes {
 		return errTooManyHeld
 	}
+
 	return nil
 }
 
@@ -121,12 +126,15 @@ func (r *Regions) withMark(e Mark) (*Regions, error) {
 	case e.At != 0 && (candidate < 0 || r.Held[candidate].Version != e.Version):
 		return nil, fmt.Errorf("version %d of the rules is not the candidate", e.Version)
 	}
+
 	changed := r.nextRevision()
 	changed.Held = slices.Clone(r.Held)
+
 	if e.At == 0 {
 		changed.inForce().Candidate = true
 		return changed, nil
 	}
+
 	changed.recordCandidate(candidate, e.At)
 	return changed, nil
 }
@@ -137,6 +145,7 @@ func (r *Regions) recordCandidate(candidate int, at int64) {
 	if candidate > 0 {
 		at = max(at, r.Held[candidate-1].At)
 	}
+
 	r.Held[candidate].Candidate = false
 	var recorded []Held
 	for _, h := range r.Held[:candidate+1] {
@@ -150,5 +159,6 @@ func (r *Regions) recordCandidate(candidate int, at int64) {
 		}
 		recorded = append(recorded, h)
 	}
+
 	r.Held = pruneHeld(append(recorded, r.Held[candidate+1:]...), now)
 }

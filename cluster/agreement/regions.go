@@ -128,18 +128,22 @@ func (s *State) SetFor(region string) *rules.Set {
 	if set == nil || len(s.Secret) == 0 {
 		return nil
 	}
+
 	cache := r.cacheOrNew()
 	cache.mu.Lock()
 	defer cache.mu.Unlock()
+
 	if out := cache.byRegion[region]; out != nil {
 		return out
 	}
+
 	if cache.byRegion == nil || len(cache.byRegion) > MaxRegions {
 		cache.byRegion = map[string]*rules.Set{}
 	}
 	if set = set.Keyed(s.Secret); len(r.Held) > 0 {
 		set = set.WithShares(r.shares(region))
 	}
+
 	cache.byRegion[region] = set
 	return set
 }
@@ -164,12 +168,15 @@ func (e Primary) apply(next *State) Result {
 	case r.Primary == e.Region && slices.Contains(r.Names, e.Region) && e.Term <= r.Term:
 		return Result{}
 	}
+
 	changed := r.nextRevision()
 	if changed.Primary != e.Region {
 		changed.Primary = e.Region
 		changed.Term++
 	}
+
 	changed.Term = max(changed.Term, e.Term)
+
 	if begins := r.World.IsZero(); begins {
 		changed.World = e.World
 		changed.Names = []string{e.Region}
@@ -180,13 +187,16 @@ func (e Primary) apply(next *State) Result {
 		next.Regions = changed
 		return Result{}
 	}
+
 	if changed.Term != r.Term {
 		changed.markDoubtful()
 	}
+
 	if slices.Contains(r.Names, e.Region) {
 		next.Regions = changed
 		return Result{}
 	}
+
 	return next.commitRegion(changed, Region{Name: e.Region, When: e.When})
 }
 
@@ -213,6 +223,7 @@ func (e Region) apply(next *State) Result {
 	case !e.Remove && committed:
 		return rejected("the region %s is already committed", e.Name)
 	}
+
 	return next.commitRegion(r.nextRevision(), e)
 }
 
@@ -225,17 +236,21 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 	} else if names = append(names, e.Name); len(names) > MaxRegions {
 		return rejected("there are already %d regions, the most allowed", MaxRegions)
 	}
+
 	slices.Sort(names)
 	changed.Names = names
+
 	if s.Regions.inForce() == nil {
 		s.Regions = changed
 		return Result{}
 	}
+
 	_, last := s.History.Current()
 	when := time.UnixMilli(e.When)
 	if e.When == 0 {
 		when = last.When
 	}
+
 	history, err := s.History.Renumber(what, e.By, when)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
@@ -243,6 +258,7 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 	if err := changed.holdVersion(history); err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
+
 	s.History, s.Regions = history, changed
 	_, v := history.Current()
 	return Result{Version: v.Number}
@@ -259,28 +275,35 @@ func (r *Regions) check(number int64) error {
 	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.inForce().Version != number:
 		return fmt.Errorf("the %d versions of the rules that are held do not end with version %d", len(r.Held), number)
 	}
+
 	if err := checkNames(r.Names); err != nil {
 		return err
 	}
+
 	candidates := 0
 	for i, h := range r.Held {
 		if err := checkNames(h.Names); err != nil {
 			return err
 		}
+
 		if h.Candidate {
 			candidates++
 		}
+
 		before := Held{At: 1}
 		if i > 0 {
 			before = r.Held[i-1]
 		}
+
 		if h.Version <= before.Version || h.At < 0 || h.At > rules.MaxRecordedAt || h.At != 0 && (h.Candidate || h.At < before.At || before.At == 0) {
 			return fmt.Errorf("version %d of the rules is out of order, or its record is impossible", h.Version)
 		}
 	}
+
 	if candidates > 1 {
 		return errors.New("there is more than one candidate")
 	}
+
 	return nil
 }
 

@@ -66,19 +66,23 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 	if err := decodeStrict(b, &t); err != nil {
 		return err
 	}
+
 	*r = Result{Version: t.Version}
 	if len(t.Wrong) > 0 {
 		r.Err = t.Wrong
 		return nil
 	}
+
 	for _, e := range errorKinds {
 		if e.word == t.Error {
 			r.Err = &ReportedError{t.Text, e.kind}
 		}
 	}
+
 	if t.Error != "" && r.Err == nil {
 		return fmt.Errorf("unknown kind of error %.64q in a result", t.Error)
 	}
+
 	return nil
 }
 
@@ -111,16 +115,19 @@ func (s *State) rememberAnswer(id RequestID, r Result) {
 	if id.IsZero() {
 		return
 	}
+
 	a := &answer{Request: id, Result: r}
 	if wrong, ok := errors.AsType[rules.Errors](r.Err); ok {
 		a.Result.Err = firstMistakes(wrong)
 	} else if r.Err != nil {
 		a.Result.Err = &ReportedError{truncatePhrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
 	}
+
 	kept := s.Answers
 	if len(kept) >= KeptRequests {
 		kept = kept[len(kept)-KeptRequests+1:]
 	}
+
 	// Copy the slice, because other states may share it.
 	s.Answers = append(slices.Clone(kept), a)
 }

@@ -42,6 +42,7 @@ func (b *Build) AppendSnapshot(buf []byte, s *State) ([]byte, error) {
 	if parts[4], err = s.Entries.AppendBinary(nil); err != nil {
 		return buf, fmt.Errorf("write the entries beside the rules: %w", err)
 	}
+
 	for i, t := range []*ring.Table{s.From, s.To} {
 		if t == nil || i == 1 && t == s.From {
 			continue
@@ -50,11 +51,13 @@ func (b *Build) AppendSnapshot(buf []byte, s *State) ([]byte, error) {
 			return buf, fmt.Errorf("write a ring: %w", err)
 		}
 	}
+
 	start := len(buf)
 	buf = b.appendOrigin(append(buf, snapshotFormat), s.Level)
 	for _, p := range parts {
 		buf = wire.AppendText(slices.Grow(buf, len(p)+binary.MaxVarintLen64), p)
 	}
+
 	return wire.AppendSum(s.History.AppendBinary(buf), start), nil
 }
 
@@ -76,15 +79,18 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 	if len(r.Held) > MaxHeld {
 		return fmt.Errorf("%d versions of the rules are held, more than %d", len(r.Held), MaxHeld)
 	}
+
 	texts, err := parseTexts(documents, max(0, len(r.Held)-1))
 	for i, text := range texts {
 		if r.Held[i].Set, err = compileText(text, r.Held[i].Version); err != nil {
 			return err
 		}
 	}
+
 	if last := r.inForce(); last != nil {
 		last.Set = history.Set()
 	}
+
 	return err
 }
 
@@ -95,8 +101,10 @@ func (b *Build) Parse(data []byte) (*State, error) {
 	if !ok || len(content) == 0 {
 		return nil, fmt.Errorf("%w: it is truncated, or its checksum is wrong", ErrSnapshot)
 	}
+
 	d := wire.NewDecoder(content[1:])
 	needs, release, err := decodeOrigin(d)
+
 	var s *State
 	switch {
 	case data[0] != snapshotFormat:
@@ -109,9 +117,11 @@ func (b *Build) Parse(data []byte) (*State, error) {
 			err = fmt.Errorf("the state has level %d, not %d", s.Level, needs)
 		}
 	}
+
 	if err != nil {
 		return nil, b.unreadable(needs, release, fmt.Errorf("%w: %w", ErrSnapshot, err))
 	}
+
 	return s, nil
 }
 
@@ -121,25 +131,31 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	for i := range parts {
 		parts[i] = d.View(math.MaxInt)
 	}
+
 	if d.Failed() {
 		return nil, d.Err()
 	}
+
 	s := New()
 	s.Regions.cache = &regionCache{}
+
 	if err := decodeStrict(parts[0], s); err != nil {
 		return nil, err
 	}
+
 	if len(parts[1]) > 0 {
 		if s.From, err = ring.Parse(parts[1]); err != nil {
 			return nil, err
 		}
 	}
+
 	s.To = s.From
 	if len(parts[2]) > 0 {
 		if s.To, err = ring.Parse(parts[2]); err != nil {
 			return nil, err
 		}
 	}
+
 	if s.Entries, err = entries.Parse(parts[4]); err != nil {
 		return nil, err
 	}
@@ -155,6 +171,7 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
+
 	return s, nil
 }
 

@@ -114,7 +114,10 @@ func (s *State) InRing(id ring.NodeID) bool { return s.From.Rank(id) >= 0 || s.T
 
 // move begins the move between two rings. The state is settled at once if there is nothing to move.
 func (s *State) move(from, to *ring.Table) {
-	s.From, s.To, s.Settled, s.Revision = from, to, false, s.Index
+	s.From = from
+	s.To = to
+	s.Settled = false
+	s.Revision = s.Index
 	if from == nil || from.Equal(to) {
 		s.From, s.Settled = to, true
 	}

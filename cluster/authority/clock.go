@@ -49,17 +49,20 @@ func (c *Clock) Boottime() time.Duration {
 			return a.boot + passed
 		}
 	}
+
 	before := time.Now()
 	boot, ok := boottime()
 	if !ok {
 		return time.Since(c.start)
 	}
+
 	// The process may stall, or the machine may be suspended, between the two readings. Don't reuse such a pair.
 	bracket := anchor{at: before}
 	after := time.Now()
 	if took, ok := bracket.since(after); ok && took <= maxBracket {
 		c.anchor.Store(&anchor{at: after, boot: boot})
 	}
+
 	return boot
 }
 

@@ -62,7 +62,11 @@ func (rs *reignState) detectStall(now time.Duration) {
 	if now-rs.lastTick > tickInterval+loopSlack {
 		rs.silenceFrom = now
 		for _, r := range rs.records {
-			r.unreachableSince, r.relayedSince, r.failingSince, r.blockingSince, r.ending = never, never, never, never, false
+			r.unreachableSince = never
+			r.relayedSince = never
+			r.failingSince = never
+			r.blockingSince = never
+			r.ending = false
 		}
 	}
 	rs.lastTick = now
@@ -71,7 +75,9 @@ func (rs *reignState) detectStall(now time.Duration) {
 // observeReports records since when a majority of the asking nodes can't reach a node or can reach it only through another
 // node, and which nodes ask without success. A node's own reports count in the vote about itself.
 func (rs *reignState) observeReports(in *decisionInput) {
-	cut, relayed, reporters := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
+	cut := map[ring.NodeID]int{}
+	relayed := map[ring.NodeID]int{}
+	reporters := 0
 	for _, r := range rs.records {
 		if r.boot == 0 || rs.silence(in.now, r.lastAsked) >= silencePatience || r.lastAsked == never {
 			continue
@@ -212,7 +218,9 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 		if expired {
 			r.bootProposed = true
 			e := r.nextBuild
-			e.Node, e.Boot, e.Reign = id, r.nextBoot, rs.reign
+			e.Node = id
+			e.Boot = r.nextBoot
+			e.Reign = rs.reign
 			return e
 		}
 	}

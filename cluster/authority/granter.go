@@ -282,7 +282,9 @@ func (r *reign) refuseAll() {
 		q.reply <- Reply{Reason: reasonNotLeading}
 	}
 
-	r.waiting, r.inConfirmation, r.awaitingMajority = nil, nil, nil
+	r.waiting = nil
+	r.inConfirmation = nil
+	r.awaitingMajority = nil
 }
 
 // propose starts a proposal of the current reign.

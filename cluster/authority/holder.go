@@ -234,7 +234,9 @@ func (h *Holder) lostSince(now time.Duration) time.Duration {
 // request returns the request to send, with GivingUp unset.
 func (h *Holder) request() Request {
 	r := h.config.Status()
-	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
+	r.Node = h.config.Self
+	r.Boot = h.config.Boot
+	r.GivingUp = false
 	r.Unreachable, r.Relayed, r.Release, r.Zones = truncateList(r.Unreachable), truncateList(r.Relayed), truncateText(r.Release), truncateText(r.Zones)
 
 	now := h.config.Boottime()

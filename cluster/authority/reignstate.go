@@ -179,7 +179,9 @@ func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
 	if boot := s.Boot(id); r.boot != boot {
 		next := newRecord(boot)
 		next.lastAlarm, next.endProposed = r.lastAlarm, r.endProposed
-		next.ending, next.endingSince, next.endingReason = r.ending, r.endingSince, r.endingReason
+		next.ending = r.ending
+		next.endingSince = r.endingSince
+		next.endingReason = r.endingReason
 
 		if r.nextBoot == boot {
 			next.lastAsked = r.nextAsked

@@ -154,6 +154,7 @@ func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
 	case q.Generation != s.Generation(q.Node):
 		return Reply{Reason: reasonGeneration}
 	}
+
 	return Reply{}
 }
 

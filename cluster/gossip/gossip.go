@@ -91,7 +91,9 @@ func Open(c Config) (*Gossip, error) {
 		remembered: make(map[netip.AddrPort]time.Time), twins: make(twins),
 	}
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has checked it
-	g.self.Address, g.self.GossipPort, g.self.State = ip.Unmap().String(), c.Port, Alive
+	g.self.Address = ip.Unmap().String()
+	g.self.GossipPort = c.Port
+	g.self.State = Alive
 	g.restoreRemembered()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 
@@ -99,7 +101,11 @@ func Open(c Config) (*Gossip, error) {
 	m := c.memberlist(logger)
 	m.Transport = w
 	e := events{g}
-	m.Delegate, m.Events, m.Alive, m.Merge, m.Conflict = e, e, e, e, e
+	m.Delegate = e
+	m.Events = e
+	m.Alive = e
+	m.Merge = e
+	m.Conflict = e
 	if g.list, err = memberlist.Create(m); err != nil {
 		g.cancel()
 		return nil, errors.Join(fmt.Errorf("start gossip: %w", err), w.Shutdown())
@@ -167,7 +173,10 @@ func (g *Gossip) Update(change func(*Member)) error {
 	change(&next)
 
 	fixed := next
-	fixed.Cluster, fixed.BootstrapExpect, fixed.RaftEmpty, fixed.SettingsVersion = g.self.Cluster, g.self.BootstrapExpect, g.self.RaftEmpty, g.self.SettingsVersion
+	fixed.Cluster = g.self.Cluster
+	fixed.BootstrapExpect = g.self.BootstrapExpect
+	fixed.RaftEmpty = g.self.RaftEmpty
+	fixed.SettingsVersion = g.self.SettingsVersion
 	fixed.Members, fixed.Primary = g.self.Members, g.self.Primary
 	if fixed != g.self {
 		return fmt.Errorf("%w: only the cluster, expected members, emptiness, version, and the region's members and primary "+
@@ -186,7 +195,9 @@ func (g *Gossip) Update(change func(*Member)) error {
 		return err
 	}
 
-	g.self, g.metadata, g.dirty = next, metadata, true
+	g.self = next
+	g.metadata = metadata
+	g.dirty = true
 	for _, e := range g.table.entries { // a new Cluster may show that some belong to another one
 		if g.config.checkMember(next, e.Member) != nil {
 			g.table.exclude(e)

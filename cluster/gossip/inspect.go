@@ -337,6 +337,7 @@ func (in *inspector) inspectStreamBody(d *decoder, kind byte, dir direction) err
 	case kind == encryptMsg:
 		return errNoMatchingKey
 	}
+
 	return errWrongKind
 }
 

@@ -173,16 +173,20 @@ func (t *transport) Shutdown() error {
 	open := t.open
 	t.open = nil
 	t.mu.Unlock()
+
 	if open == nil {
 		return nil
 	}
+
 	t.cancel()
 	err := t.Transport.Shutdown()
 	close(t.down)
 	<-t.done
+
 	for c := range open {
 		c.Conn.Close()
 	}
+
 	return err
 }
 

@@ -42,9 +42,11 @@ var errNoCopyTargets = errors.New("the partition has no copy targets")
 func (k *Keeper) CanConfirm(p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if k.parts[p].phase != owning {
 		return false
 	}
+
 	var buf [3]ring.NodeID
 	nodes := k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0])
 	for _, node := range nodes {
@@ -52,6 +54,7 @@ func (k *Keeper) CanConfirm(p int) bool {
 			return false
 		}
 	}
+
 	return len(nodes) > 0 || k.config.Save != nil
 }
 
@@ -74,7 +77,9 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 	if err != nil {
 		return err
 	}
+
 	defer k.dropConfirmations(c)
+
 	err = k.await(ctx, c)
 	switch {
 	case !errors.Is(err, errNoCopyTargets):
@@ -83,12 +88,14 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 	default:
 		err = k.save(ctx)
 	}
+
 	if err != nil {
 		return fmt.Errorf("confirm partition %d: %w", p, err)
 	}
 	if k.config.Table.Lineage(p) != c.lineage || phase(k.phases[p].Load()) != owning {
 		return fmt.Errorf("confirm partition %d: %w", p, ErrNotOwner)
 	}
+
 	return nil
 }
 
@@ -104,9 +111,12 @@ func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 			list = append(list, c)
 		}
 	}
+
 	defer k.dropConfirmations(list...)
+
 	ctx, cancel := context.WithTimeout(k.ctx, standbyWait)
 	defer cancel()
+
 	for _, c := range list {
 		if err := k.await(ctx, c); err != nil && !errors.Is(err, errNoCopyTargets) {
 			refused[c.p] = true
@@ -117,6 +127,7 @@ func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 // await waits for a confirmation and returns its result.
 func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	k.wakeConfirms()
+
 	select {
 	case err := <-c.done:
 		return err
@@ -124,6 +135,7 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	case <-k.ctx.Done():
 		return ErrNotOwner
 	}
+
 	select {
 	case err := <-c.done: // it may have waited for its turn
 		return err
@@ -139,15 +151,18 @@ func (k *Keeper) wakeConfirms() { wake.Signal(k.confirmWake) }
 func (k *Keeper) addConfirmation(c *confirmation) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	switch {
 	case k.parts[c.p].phase != owning:
 		return ErrNotOwner
 	case !c.debts && k.confirming >= maxConfirms:
 		return ErrBusy
 	}
+
 	if !c.debts {
 		k.confirming++
 	}
+
 	c.lineage, c.done = k.parts[c.p].lineage, make(chan error, 1)
 	k.confirms = append(k.confirms, c)
 	return nil
@@ -172,12 +187,15 @@ func (k *Keeper) confirmAll() {
 	k.mu.Lock()
 	waiting := slices.Clone(k.confirms) // later ones wait for the next run
 	k.mu.Unlock()
+
 	if len(waiting) == 0 {
 		return
 	}
+
 	k.pushFor(waiting)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	state := k.adopted.Load()
 	for _, c := range waiting {
 		if c.lastMessages == nil {
@@ -227,11 +245,13 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner
 	}
+
 	var buf [3]ring.NodeID
 	nodes := state.copyTargetsOf(k.config.Self, c.p, buf[:0])
 	if len(nodes) == 0 {
 		return true, errNoCopyTargets
 	}
+
 	for _, node := range nodes {
 		if !k.config.Calls.Reachable(node) {
 			if c.debts {
@@ -239,15 +259,18 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 			}
 			return true, ErrUnconfirmed
 		}
+
 		pr := k.targets.progressOf(c.p, node)
 		if pr == nil || !pr.complete {
 			return false, nil
 		}
+
 		inFlight := k.targets.nodes[node].inFlight
 		if last, sent := c.lastMessages[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}
 	}
+
 	return true, nil
 }
 
@@ -263,21 +286,27 @@ func (k *Keeper) save(ctx context.Context) error {
 	if k.config.Save == nil {
 		return ErrUnconfirmed
 	}
+
 	s := &k.saving
 	before := s.begun.Load()
+
 	select {
 	case s.turn <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	defer func() { <-s.turn }()
+
 	if s.saved > before {
 		return nil
 	}
+
 	number := s.begun.Add(1)
 	if err := k.config.Save(ctx); err != nil {
 		return fmt.Errorf("save counters: %w", err)
 	}
+
 	s.saved = number
 	return nil
 }

@@ -19,10 +19,12 @@ const catchUpTimeout = 50 * time.Millisecond
 func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	d := wire.NewDecoder(c.Body)
 	h := header{revision: d.Uvarint(), generation: int64(d.Uvarint()), seq: d.Uvarint()}
+
 	if d.Failed() {
 		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
+
 	wantsCopies := c.Method == MethodCopyInfo || c.Method == MethodPull
 	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
 	ended := wantsCopies && d.Bool() // the sender knows that this node was ended; this node may not
@@ -30,9 +32,11 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	if !ended {
 		state, ok = k.awaitRevision(h.revision, arrived)
 	}
+
 	switch {
 	case ended:
 	case !ok && wantsCopies:
+
 		// The sender may be the new process of an owner. This node may not apply its registration for a long time, for
 		// example while its disk is full. Still, the copies here are final: the owner's last process lost its authority
 		// before the new one was registered.
@@ -43,6 +47,7 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
+
 	switch c.Method {
 	case MethodPush:
 		k.acceptPush(state, c, h, d)
@@ -91,6 +96,7 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 			}
 			return taken
 		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
+
 		if !d.Failed() && taken {
 			taken = k.endPush(s)
 		}
@@ -98,6 +104,7 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 			refused = append(refused, s.p)
 		}
 	}
+
 	answerCall(c, d, appendPartitions(nil, refused))
 }
 
@@ -106,7 +113,9 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	pt, from := &k.parts[s.p], sender.Node
+
 	oldOwner, newOwner := state.Owner(s.p)
 	switch {
 	case from != oldOwner && from != newOwner, pt.phase != away && pt.phase != handedOver:
@@ -114,6 +123,7 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	case pt.pusherBoot == sender.Boot && seq < pt.lastPush:
 		return false
 	}
+
 	// The sender sends a complete copy again if some changes to the last one were not acknowledged. It does not clear the copy
 	// here: an outdated copy is better than none.
 	switch again := pt.source == from && pt.lineage == s.lineage && pt.complete; {
@@ -123,17 +133,23 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	default:
 		k.config.Table.Drop(s.p)
 		k.debts.noteDropped(s.p)
-		pt.source, pt.version, pt.complete, pt.stale = from, version{lineage: s.lineage}, false, nil
+		pt.source = from
+		pt.version = version{lineage: s.lineage}
+		pt.complete = false
+		pt.stale = nil
 	}
+
 	if pt.source != from || pt.lineage != s.lineage {
 		return false
 	}
+
 	if s.flags&sectionBegins != 0 {
 		pt.sectionCount = 0
 	}
 	if s.flags&sectionCopy != 0 {
 		pt.sectionCount++
 	}
+
 	pt.pusherBoot, pt.lastPush = sender.Boot, seq
 	return true
 }
@@ -181,10 +197,12 @@ func (k *Keeper) resetStale(pt *partState) {
 func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	pt := &k.parts[s.p]
 	if pt.lineage != s.lineage || pt.source.IsZero() {
 		return true
 	}
+
 	switch {
 	case s.flags&sectionEnds != 0 && pt.sectionCount != s.sectionCount:
 		return false
@@ -194,6 +212,7 @@ func (k *Keeper) endPush(s section) bool {
 	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
 		pt.round = s.round
 	}
+
 	return true
 }
 

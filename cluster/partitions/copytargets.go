@@ -108,6 +108,7 @@ func (ts *copyTargets) forgetCopy(t *copyTarget, p int) {
 func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 	ts.missing = true
 	var buf [3]ring.NodeID
+
 	follow := map[ring.NodeID]bool{}
 	for p := range ring.Partitions {
 		if from, to := state.Owner(p); from == self || to == self {
@@ -116,6 +117,7 @@ func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 			}
 		}
 	}
+
 	maps.DeleteFunc(ts.nodes, func(node ring.NodeID, t *copyTarget) bool {
 		for p := range t.progress {
 			if t.progress[p] != nil && !slices.Contains(state.copyTargetsOf(self, p, buf[:0]), node) {
@@ -134,11 +136,14 @@ func (t *copyTarget) messageSent() uint64 {
 			one.progress.inFlight++
 		}
 	}
+
 	t.unacked += len(t.message)
 	t.lastMessage++
+
 	if t.lastSent = time.Now(); t.silentSince.IsZero() {
 		t.silentSince = t.lastSent
 	}
+
 	t.inFlight = append(t.inFlight, t.lastMessage)
 	return t.lastMessage
 }
@@ -152,11 +157,14 @@ func (ts *copyTargets) messageAnswered(t *copyTarget, number uint64, size int, s
 			t.silentSince = time.Now()
 		}
 	}
+
 	for _, one := range sections {
 		if one.progress == nil {
 			continue
 		}
+
 		one.progress.inFlight--
+
 		switch {
 		case t.progress[one.p] != one.progress:
 		case err != nil || refused[one.p]:
@@ -223,6 +231,7 @@ func (k *Keeper) pushNotes(list *partitionSet) {
 	if k.neverHadOthers() {
 		return
 	}
+
 	k.collect(func(pushing *partitionSet) {
 		for p := range ring.Partitions {
 			if !list.has(p) || !pushing.has(p) {
@@ -257,6 +266,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	k.parts[p].round++
 	at := k.parts[p].version
 	k.mu.Unlock()
+
 	var buf [3]ring.NodeID
 	for _, node := range k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0]) {
 		k.mu.Lock()
@@ -267,6 +277,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 			pr, k.unfinished = nil, true
 		}
 		k.mu.Unlock()
+
 		if pr != nil {
 			k.appendRecords(t, &section{p: p, version: at}, records)
 		}
@@ -288,6 +299,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 		k.mu.Unlock()
 		return false
 	}
+
 	for p := 0; k.targets.missing && p < ring.Partitions; p++ {
 		if !k.pushing.has(p) {
 			continue
@@ -298,11 +310,14 @@ func (k *Keeper) pushCopies() (missed bool) {
 			}
 		}
 	}
+
 	k.targets.missing = len(missing) > 0
 	k.mu.Unlock()
+
 	for _, m := range missing {
 		k.copyTo(state, m.node, m.p)
 	}
+
 	k.flushAll()
 	return len(missing) > 0
 }
@@ -316,6 +331,7 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 		k.mu.Unlock()
 		return
 	}
+
 	// From here on, changes are sent, too; earlier ones are in the copy.
 	t.progress[p] = &progress{}
 	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
@@ -335,14 +351,17 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
 	now := k.config.Now()
 	s.wall = k.config.Table.WallIn(now, s.p)
+
 	for more := true; more; more = len(records) > 0 {
 		if len(t.message) == 0 {
 			t.message = k.nextHeader(t.message)
 		}
+
 		t.message, records = s.append(t.message, records, now)
 		t.sections = append(t.sections, sentSection{
 			p: s.p, copy: s.flags&sectionCopy != 0, ends: s.flags&sectionEnds != 0 && len(records) == 0,
 		})
+
 		if len(t.message) >= messageSize {
 			k.flush(t)
 		}
@@ -373,6 +392,7 @@ func (k *Keeper) flush(t *copyTarget) {
 		if err == nil {
 			refused, err = parsePartitions(reply)
 		}
+
 		k.mu.Lock()
 		k.targets.messageAnswered(t, number, size, sections, refused, err)
 		accepted := err == nil && len(refused) == 0
@@ -380,8 +400,10 @@ func (k *Keeper) flush(t *copyTarget) {
 			k.backOff(t.node)
 		}
 		k.mu.Unlock()
+
 		// While nothing moves, an acknowledgement of changes concerns only confirmations.
 		k.wakeConfirms()
+
 		if !routine || !accepted {
 			k.wake()
 		}
@@ -417,7 +439,9 @@ func (k *Keeper) probe() {
 func (k *Keeper) Lagging() []ring.NodeID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	var list []ring.NodeID
+
 	reached := 0
 	for node, t := range k.targets.nodes {
 		if !k.config.Calls.Reachable(node) {
@@ -427,9 +451,11 @@ func (k *Keeper) Lagging() []ring.NodeID {
 			list = append(list, node)
 		}
 	}
+
 	if k.stats.Lagging = len(list); 2*len(list) > reached {
 		return nil
 	}
+
 	return list
 }
 

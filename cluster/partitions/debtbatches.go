@@ -60,9 +60,11 @@ func (ds *debts) batchDebts(p int) bool {
 		batch.entries = append(batch.entries, e)
 		d.batchedCost = d.cost
 	}
+
 	if len(batch.entries) == 0 {
 		return false
 	}
+
 	ds.lastBatchNumber++
 	batch.batchNumber = batchNumber{bootIndex: ds.bootIndex, n: ds.lastBatchNumber}
 	ds.addBatch(batch)
@@ -79,6 +81,7 @@ func (ds *debts) dissolveUnreported(p int) {
 		}
 		list = list[:len(list)-1]
 	}
+
 	if len(list) == 0 {
 		delete(ds.batches, p)
 	} else {
@@ -179,6 +182,7 @@ func (ds *debts) pruneBatches(now algorithms.Instant) {
 				left = append(left, &next)
 			}
 		}
+
 		if ds.batches[p] = left; len(left) == 0 || len(ds.byPartition[p]) == 0 {
 			delete(ds.batches, p)
 		}
@@ -191,26 +195,32 @@ func (ds *debts) debitedElsewhere(p int, now algorithms.Instant) map[counters.Ke
 	if len(ds.batches[p]) == 0 {
 		return nil
 	}
+
 	last, _, found := ds.recordedNumber(p, ds.self, now)
 	debited := map[counters.Key]int64{}
 	for _, batch := range ds.batches[p] {
 		if !found || !batch.notAfter(last) {
 			break
 		}
+
 		for i := range batch.entries {
 			e := &batch.entries[i]
 			d := ds.debtOf(e.key)
 			if d == nil || !d.sameWindow(e.taken) {
 				continue
 			}
+
 			cost := min(e.cost, d.batchedCost)
 			debited[e.key] += cost
+
 			if !batch.included {
 				d.uncounted = max(0, d.uncounted-cost)
 			}
 		}
+
 		batch.included = true
 	}
+
 	return debited
 }
 
@@ -221,19 +231,24 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	if len(ds.byPartition[p]) == 0 {
 		return
 	}
+
 	ds.batchAll(p)
 	batches, elsewhere := ds.batches[p], ds.debitedElsewhere(p, now)
 	if len(batches) == 0 {
 		return
 	}
+
 	ds.recordBatch(ds.self, batches[len(batches)-1], false, now)
 	ds.debitMissing(p, now, elsewhere)
+
 	for _, d := range ds.byPartition[p] {
 		d.uncounted, d.restored = 0, false
 	}
+
 	for _, batch := range batches {
 		batch.included, batch.reported = true, true
 	}
+
 	ds.changes++
 }
 
@@ -253,17 +268,21 @@ func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 	case found && batch.notAfter(last):
 		return nil
 	}
+
 	lacksRoom = found && lacksRoom // an earlier batch may be reported again, too
 	ds.recordBatch(node, batch, lacksRoom, now)
+
 	for i := range batch.entries {
 		e := &batch.entries[i]
 		if ds.table.ForceCapped(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
 			noRoom = append(noRoom, i)
 		}
 	}
+
 	if len(noRoom) > 0 && !lacksRoom {
 		ds.recordBatch(node, batch, true, now)
 	}
+
 	return noRoom
 }
 
@@ -292,6 +311,7 @@ const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 func (ds *debts) recordBatch(node ring.NodeID, batch *debtBatch, lacksRoom bool, now algorithms.Instant) {
 	h := ds.table.Notes().Lock(batch.partition, now.Steady)
 	defer h.Unlock()
+
 	n := notes.Note{Key: debtorKey(batch.partition, node), Rank: batch.bootIndex, Minor: batch.n, At: now.Steady}
 	if lacksRoom {
 		n.Body = lackedRoom
@@ -299,9 +319,11 @@ func (ds *debts) recordBatch(node ring.NodeID, batch *debtBatch, lacksRoom bool,
 	if before, found := h.Get(n.Key); found {
 		n.Until = before.Until
 	}
+
 	for i := range batch.entries {
 		n.Until = max(n.Until, (now.Steady+int64(batch.entries[i].timeLeft(now)+noteSlack))/1e9)
 	}
+
 	h.Put(&n)
 }
 
@@ -324,6 +346,7 @@ func decodeBatch(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debtBa
 	if batch.bootIndex > maxOwedCost || batch.n > maxOwedCost {
 		d.Failf("a batch is out of bounds")
 	}
+
 	for range n {
 		var e batchedDebt
 		e.key, e.owedCost = decodeOwedCost(d, now, elapsed)
@@ -335,5 +358,6 @@ func decodeBatch(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debtBa
 		}
 		batch.entries = append(batch.entries, e)
 	}
+
 	return batch
 }

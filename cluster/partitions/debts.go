@@ -217,15 +217,22 @@ func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted
 	if !known && alone && ds.isFull(op.Key, maxFallbackDebts) {
 		return false
 	}
+
 	d := ds.findOrAdd(op.Key)
 	d.fallback = alone && (d.fallback || !known)
+
 	if d.limit = *op.Limit; !d.sameWindow(taken) {
-		d.cost, d.uncounted, d.batchedCost = 0, 0, 0 // they belong to an earlier window
+		// they belong to an earlier window
+		d.cost = 0
+		d.uncounted = 0
+		d.batchedCost = 0
 	}
+
 	d.taken = taken
 	d.cost = min(d.cost+op.Cost, maxOwedCost)
 	d.uncounted = min(d.uncounted+uncounted, d.cost)
 	ds.changes++
+
 	return true
 }
 
@@ -298,11 +305,13 @@ func (ds *debts) append(b []byte, now algorithms.Instant) []byte {
 			b = d.append(b, key, now)
 		}
 	}
+
 	for _, batches := range ds.batches {
 		for _, batch := range batches {
 			b = batch.append(b, now)
 		}
 	}
+
 	return b
 }
 
@@ -311,8 +320,10 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 	if len(b) == 0 || b[0] != debtsFormat {
 		return 0, errors.New("another version of rlnode wrote them")
 	}
+
 	d := wire.NewDecoder(b[1:])
 	elapsed := min(max(0, now.Wall-max(0, d.Varint())), 1<<61)
+
 	restored := map[counters.Key]bool{}
 	for range decodeCount(d) {
 		one := debt{fallback: d.Bool(), uncounted: int64(d.Uvarint()), restored: true}
@@ -320,20 +331,24 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 		if key, one.owedCost = decodeOwedCost(d, now, elapsed); one.cost < 1 || one.uncounted < 0 || one.uncounted > one.cost {
 			d.Failf("a debt is out of bounds")
 		}
+
 		if d.Failed() {
 			break
 		}
+
 		if !ds.isFull(key, maxDebts) && ds.debtOf(key) == nil && !one.isExpired(now) {
 			*ds.findOrAdd(key) = one
 			restored[key] = true
 		}
 	}
+
 	for d.More() {
 		if batch := decodeBatch(d, now, elapsed); batch != nil {
 			batch.reported = true // perhaps by the earlier process
 			ds.restoreBatch(batch, restored)
 		}
 	}
+
 	ds.changes++
 	return len(restored), d.Done("debts")
 }

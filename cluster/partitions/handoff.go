@@ -33,6 +33,7 @@ func (k *Keeper) handOver() {
 func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	room := maxFrozen - k.inPhase[freezing] - k.inPhase[flipping]
 	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
@@ -44,6 +45,7 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 		k.setPhase(p, freezing)
 		frozen = append(frozen, p)
 	}
+
 	return frozen
 }
 
@@ -90,12 +92,14 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
 func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	offers := map[ring.NodeID]*tokenMessage{}
 	for p := 0; k.inPhase[freezing] > 0 && p < ring.Partitions; p++ {
 		pt := &k.parts[p]
 		if pt.phase != freezing || k.adopted.Load() != state {
 			continue
 		}
+
 		switch copied := k.targets.progressOf(p, pt.receiver); {
 		case copied == nil:
 			k.setPhase(p, owning) // the copy is not complete after all
@@ -105,6 +109,7 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 			k.addToken(offers, state, pt.receiver, p)
 		}
 	}
+
 	return offers
 }
 
@@ -114,6 +119,7 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 	state := k.adopted.Load()
 	questions := map[ring.NodeID]*tokenMessage{}
 	k.mu.Lock()
+
 	for p := 0; k.inPhase[doubtful] > 0 && p < ring.Partitions; p++ {
 		if k.parts[p].phase != doubtful {
 			continue
@@ -123,6 +129,7 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 			k.addToken(questions, state, to, p)
 		}
 	}
+
 	for node := range questions {
 		k.pending[pendingCall{node, MethodFlip}] = true
 	}
@@ -135,18 +142,21 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if t.isQuestion {
 		delete(k.pending, pendingCall{node, MethodFlip})
 	}
 	if err != nil || !t.isQuestion && len(taken) < len(t.partitions) {
 		k.backOff(node)
 	}
+
 	state := k.adopted.Load()
 	for i, p := range t.partitions {
 		pt := &k.parts[p]
 		if pt.attempt != t.attempts[i] {
 			continue // offered or asked again since
 		}
+
 		switch _, to := state.Owner(p); {
 		case pt.phase == flipping && err != nil:
 			pt.attempt++
@@ -191,17 +201,21 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 	boot, isQuestion := d.Uint64(), d.Bool()
 	var taken []int
 	k.mu.Lock()
+
 	for d.More() {
 		p, attempt := decodePartition(d), d.Uvarint()
 		var offered version
 		if !isQuestion {
 			offered = decodeVersion(d)
 		}
+
 		if d.Failed() {
 			break
 		}
+
 		pt := &k.parts[p]
 		from, to := state.Owner(p)
+
 		// Without authority, this node refuses the token: it could not use it, and no node would decide the partition.
 		acceptable := !isQuestion && boot == k.config.Boot && k.adopted.Load() == state && k.config.Authority() &&
 			from == c.From.Node && to == k.config.Self && from != to && pt.phase == away && pt.source == from &&
@@ -215,6 +229,7 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 		default:
 			pt.voidFlips(c.From.Boot, attempt)
 		}
+
 		if pt.phase == owning {
 			taken = append(taken, p)
 		}

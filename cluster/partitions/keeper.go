@@ -77,6 +77,7 @@ func (c *Config) Validate() error {
 	case c.StandbyCounters < 1:
 		return errors.New("partitions: StandbyCounters is below 1")
 	}
+
 	return nil
 }
 
@@ -207,6 +208,7 @@ func Open(config Config) (*Keeper, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+
 	k := &Keeper{
 		config: config, standbyCounters: counters.New(config.StandbyCounters), debts: newDebts(&config), targets: copyTargets{nodes: map[ring.NodeID]*copyTarget{}},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
@@ -220,6 +222,7 @@ func Open(config Config) (*Keeper, error) {
 	config.Table.ShutAll()
 	k.loops.Go(k.run)
 	k.loops.Go(k.receive)
+
 	return k, nil
 }
 
@@ -236,18 +239,22 @@ func (k *Keeper) Close() error {
 func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	before := k.adopted.Load()
 	state := &adoptedState{State: s, member: s.Boot(k.config.Self) == k.config.Boot}
 	if s.Generation(k.config.Self) != before.Generation(k.config.Self) || !state.member {
 		k.forgetAll()
 	}
+
 	k.adopted.Store(state)
 	k.debts.bootIndex = state.Processes[k.config.Self].Index
 	k.hadOthers = k.hadOthers || state.hasOtherMembers(k.config.Self)
 	k.targets.update(state, before, k.config.Self)
+
 	for p := range ring.Partitions {
 		k.updatePart(state, p)
 	}
+
 	k.dropPending = true
 	k.announce()
 }
@@ -271,14 +278,17 @@ func (k *Keeper) forgetAll() {
 		if k.parts[p].phase == owning {
 			k.config.Table.Shut(p)
 		}
+
 		had := k.parts[p].hasCounters()
 		k.enterPhase(p, away)
 		k.parts[p] = partState{voided: k.parts[p].voided}
+
 		if had {
 			k.config.Table.Drop(p)
 			k.debts.noteDropped(p)
 		}
 	}
+
 	clear(k.targets.nodes)
 	clear(k.backoffUntil)
 }
@@ -287,9 +297,11 @@ func (k *Keeper) forgetAll() {
 func (k *Keeper) updatePart(state *adoptedState, p int) {
 	self, pt := k.config.Self, &k.parts[p]
 	from, to := state.Owner(p)
+
 	if !state.member {
 		return
 	}
+
 	switch pt.phase {
 	case owning, freezing, recovering, doubtful:
 		if from != self && (to != self || pt.phase != owning) {
@@ -297,6 +309,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 			k.release(p)
 			return
 		}
+
 		if pt.phase == freezing && to != pt.receiver {
 			k.setPhase(p, owning) // the other side has changed, and no flip was sent to the new one
 		}
@@ -355,14 +368,19 @@ func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
 // beginLineage makes this node the owner of p, in a new lineage: this node may lack Takes and Gives of the old one.
 func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
-	pt.version, pt.source, pt.complete, pt.search = version{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
+	pt.version = version{lineage: rand.Uint64()}
+	pt.source = ring.NodeID{}
+	pt.complete = false
+	pt.search = nil
 	k.targets.forgetCopies(p)
 	k.setPhase(p, owning)
+
 	// Without authority, a later entry may already have ended this node, and the debts would be lost with its counters.
 	// reportDebts debits them once there is authority.
 	if k.config.Authority() {
 		k.debts.debitOwnDebts(p, k.config.Now())
 	}
+
 	k.stats.Begun++
 }
 
@@ -372,6 +390,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 	if pt.phase == next {
 		return
 	}
+
 	if pt.phase == owning {
 		k.config.Table.Shut(p)
 	}
@@ -381,10 +400,12 @@ func (k *Keeper) setPhase(p int, next phase) {
 	if next != away && next != handedOver {
 		pt.stale = nil
 	}
+
 	k.enterPhase(p, next)
 	if next == owning {
 		k.config.Table.Open(p, pt.lineage)
 	}
+
 	k.announce()
 }
 

@@ -16,6 +16,7 @@ const restTicks = 10
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.config.Interval)
 	defer tick.Stop()
+
 	for ticks := 1; ; ticks++ {
 		select {
 		case <-k.ctx.Done():
@@ -34,6 +35,7 @@ func (k *Keeper) run() {
 		case <-k.loopWake:
 			k.confirmAll()
 		}
+
 		missing := k.pushCopies()
 		k.handOver()
 		doubt := k.askDoubtful()
@@ -78,9 +80,11 @@ func (k *Keeper) Metrics(s metrics.Sink) {
 func (k *Keeper) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	state := k.adopted.Load()
 	st := k.stats
 	st.Debts = k.debts.total
+
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase == owning {
@@ -93,12 +97,15 @@ func (k *Keeper) Stats() Stats {
 				}
 			}
 		}
+
 		if pt.complete {
 			st.Copies++
 		}
 	}
+
 	for _, t := range k.targets.nodes {
 		st.Unacked += int64(t.unacked)
 	}
+
 	return st
 }

@@ -19,15 +19,19 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		c.Fail(codeMalformed, err.Error())
 		return
 	}
+
 	k.mu.Lock()
+
 	if !ended && k.anyNotOwnedBy(state, c.From.Node, list) {
 		k.mu.Unlock()
 		c.Fail(codeRefused, "the sender does not own the partition")
 		return
 	}
+
 	if ended {
 		list = k.finalCopies(list)
 	}
+
 	var reply []byte
 	versions := make([]version, len(list))
 	for i, p := range list {
@@ -41,10 +45,12 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		}
 	}
 	k.mu.Unlock()
+
 	if c.Method == MethodCopyInfo {
 		c.Reply(reply)
 		return
 	}
+
 	k.loops.Go(func() { k.sendCopies(c, list, versions) })
 }
 
@@ -75,6 +81,7 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 		s := section{p: p, version: at, flags: sectionCopy | sectionBegins}
 		add := func(records []counters.Record) (err error) {
 			s.wall = k.config.Table.WallIn(k.config.Now(), p)
+
 			for more := true; more && err == nil; more = len(records) > 0 {
 				if len(message) == 0 {
 					message = k.appendHeader(message, 0)
@@ -84,27 +91,33 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 					err = send()
 				}
 			}
+
 			return err
 		}
 		if err := k.config.Table.Copy(p, add); err != nil {
 			return err
 		}
+
 		s.flags |= sectionEnds
 		return add(nil)
 	}
+
 	var err error
 	for i, p := range list {
 		if err = give(p, versions[i]); err != nil {
 			break
 		}
 	}
+
 	if err == nil {
 		err = send()
 	}
+
 	if err != nil {
 		c.Fail(codeRefused, err.Error())
 		return
 	}
+
 	c.Reply(nil)
 }
 
@@ -127,10 +140,12 @@ func (k *Keeper) acceptCopies(c *peer.Call, d *wire.Decoder) {
 			rec.Log = slices.Clone(rec.Log)
 			records = append(records, rec)
 		})
+
 		if !d.Failed() {
 			k.receiveCopy(c.From.Node, s, records)
 		}
 	}
+
 	answerCall(c, d, nil)
 }
 
@@ -138,22 +153,28 @@ func (k *Keeper) acceptCopies(c *peer.Call, d *wire.Decoder) {
 func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if k.parts[s.p].phase != recovering || !k.pending[pendingCall{from, MethodPull}] {
 		return
 	}
+
 	g := k.incoming[from]
 	if s.flags&sectionBegins != 0 {
 		g = &incomingCopy{section: section{p: s.p, version: s.version}}
 		k.incoming[from] = g
 	}
+
 	if g == nil || g.p != s.p || g.version != s.version {
 		return // the beginning of its copy is missing
 	}
+
 	g.records = append(g.records, records...)
 	g.wall = max(g.wall, s.wall)
+
 	if g.sectionCount++; s.flags&sectionEnds == 0 {
 		return
 	}
+
 	delete(k.incoming, from)
 	if g.sectionCount == s.sectionCount {
 		k.adoptCopy(from, g)

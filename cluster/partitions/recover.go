@@ -52,6 +52,7 @@ func (k *Keeper) recover() (searching bool) {
 	fromCheckpoint, fromLocalCopy := 0, 0
 	ended := k.endedNodes(state)
 	k.mu.Lock()
+
 	for p := 0; k.inPhase[recovering] > 0 && p < ring.Partitions; p++ {
 		pt := &k.parts[p]
 		if pt.phase != recovering {
@@ -61,33 +62,42 @@ func (k *Keeper) recover() (searching bool) {
 			searching = true
 			continue
 		}
+
 		isWhole := pt.complete || pt.search.hasWhole()
+
 		switch timedOut, received := pt.search.outcome(); {
 		case timedOut && pt.complete:
 			fromLocalCopy++
 		case timedOut && !received:
 			fromCheckpoint++
 		}
+
 		if !isWhole && state.mayHaveLost(k.config.Self, p) { // what was granted since the checkpoint
 			k.config.Table.MarkSlotsLost(k.config.Now(), p)
 		}
+
 		k.beginLineage(p)
 	}
+
 	for call := range requests {
 		k.pending[call] = true
 	}
 	k.mu.Unlock()
+
 	if fromCheckpoint > 0 {
 		k.config.Logger.Warn("partitions continue from the last checkpoint: no standby returned a copy",
 			"partitions", fromCheckpoint)
 	}
+
 	if fromLocalCopy > 0 {
 		k.config.Logger.Warn("partitions continue from the local copy: a node that may have a newer one did not answer",
 			"partitions", fromLocalCopy)
 	}
+
 	for call, list := range requests {
 		k.requestCopies(state, call, list)
 	}
+
 	return searching
 }
 
@@ -97,6 +107,7 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	s := pt.search
 	var buf [8]ring.NodeID
 	nodes := append(state.copyHolders(k.config.Self, p, buf[:0]), ended...)
+
 	waiting := false
 	for _, node := range nodes {
 		f, known := s.found[node]
@@ -111,6 +122,7 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 			waiting = true
 		}
 	}
+
 	for !waiting {
 		node := s.nextToFetch(pt, nodes)
 		switch pullCall := (pendingCall{node, MethodPull}); {
@@ -122,8 +134,10 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 		case !k.pending[pullCall] && k.canSendTo(node):
 			requests[pullCall] = append(requests[pullCall], p)
 		}
+
 		return false
 	}
+
 	return false
 }
 
@@ -144,9 +158,11 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	for i, node := range nodes {
 		f := s.found[node]
 		haveWhole = haveWhole || f.whole && f.done && !f.timedOut
+
 		if f.done || !f.whole || pt.complete && f.lineage == pt.lineage && !f.after(pt.version) {
 			continue
 		}
+
 		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
 			g := s.found[other]
 			return g.whole && !g.timedOut && (g.after(f.version) || g.version == f.version && slices.Index(nodes, other) < i)
@@ -154,11 +170,13 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 			return node
 		}
 	}
+
 	for _, node := range nodes {
 		if f := s.found[node]; !haveWhole && !f.done && !f.whole {
 			return node
 		}
 	}
+
 	return ring.NodeID{}
 }
 
@@ -201,32 +219,41 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 	if call.method == MethodPull {
 		timeout = pullTimeout
 	}
+
 	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node)) // if not, it was ended, and may not know it
 	k.config.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
 		var found map[int]finding
 		if err == nil && call.method == MethodCopyInfo {
 			found, err = parseFindings(reply)
 		}
+
 		k.mu.Lock()
 		defer k.mu.Unlock()
+
 		delete(k.pending, call)
+
 		if call.method == MethodPull {
 			delete(k.incoming, call.node)
 		}
+
 		if k.ctx.Err() != nil {
 			return
 		}
+
 		defer k.wake()
+
 		if err != nil {
 			k.backOff(call.node)
 			k.config.Logger.Debug("a node has not sent its copies yet", "node", call.node.String(), "error", err)
 			return
 		}
+
 		for _, p := range list {
 			s := k.parts[p].search
 			if s == nil {
 				continue
 			}
+
 			f := s.found[call.node]
 			f.done = true
 			if call.method == MethodCopyInfo {
@@ -234,8 +261,10 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 				f, has = found[p]
 				f.boot, f.done = boot, !has
 			}
+
 			s.found[call.node] = f
 		}
+
 		if call.method == MethodPull {
 			k.config.Logger.Debug("partitions recovered from a copy", "node", call.node.String(), "partitions", len(list))
 		}
@@ -273,15 +302,20 @@ func (k *Keeper) dropUnneeded() {
 func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	pt := &k.parts[p]
+
 	owner, _ := state.Owner(p)
 	switch {
 	case k.adopted.Load() != state:
 		return false
 	case pt.phase == away && owner != k.config.Self && state.From.Standby(p) != k.config.Self:
-		pt.source, pt.complete, pt.stale = ring.NodeID{}, false, nil
+		pt.source = ring.NodeID{}
+		pt.complete = false
+		pt.stale = nil
 		k.config.Table.Drop(p)
 		k.debts.noteDropped(p)
 	}
+
 	return true
 }

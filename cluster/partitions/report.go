@@ -55,11 +55,13 @@ func (k *Keeper) reportDebts() {
 	reports := map[ring.NodeID]*debtReport{}
 	k.mu.Lock()
 	k.pruneDebts(now)
+
 	for p := range k.debts.byPartition {
 		owner, to := state.Owner(p)
 		if owner != to && (k.learned[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
 			owner = to
 		}
+
 		if k.parts[p].phase == owning {
 			// This node was cut off and has its authority back, with all of its counters.
 			if k.config.Authority() {
@@ -67,15 +69,18 @@ func (k *Keeper) reportDebts() {
 			}
 			continue
 		}
+
 		tooEarly := k.isTooEarlyForFallback(owner)
 		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] || !state.member || !k.canSendTo(owner) {
 			continue
 		}
+
 		// Debts as a standby take fallback debts with them. A batch on disk may have both, and once the owner has noted a later
 		// number, it would take that batch for debited when the next process reports it.
 		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 && !(tooEarly && k.debts.onlyFallback(p)) {
 			k.debts.batchDebts(p)
 		}
+
 		for _, batch := range k.debts.batches[p] {
 			if reports[owner] == nil {
 				reports[owner] = &debtReport{body: k.appendHeader(nil, 0)}
@@ -85,10 +90,12 @@ func (k *Keeper) reportDebts() {
 			}
 		}
 	}
+
 	for owner := range reports {
 		k.pending[pendingCall{owner, MethodDebts}] = true
 	}
 	k.mu.Unlock()
+
 	for owner, report := range reports {
 		k.config.Calls.Go(owner, MethodDebts, report.body, debtsTimeout, func(reply []byte, err error) {
 			d := wire.NewDecoder(reply)
@@ -134,13 +141,17 @@ func (k *Keeper) pruneDebts(now algorithms.Instant) {
 func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, noRoom map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	delete(k.pending, pendingCall{owner, MethodDebts})
+
 	if err != nil || len(refused)+len(noRoom) > 0 {
 		k.backOff(owner)
 	}
+
 	if err != nil {
 		return
 	}
+
 	firstEntry := 0
 	for i, batch := range report.batches {
 		if !refused[i] {
@@ -166,16 +177,19 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		c.Fail(codeRefused, "too many debts at once")
 		return
 	}
+
 	generation := k.adopted.Load().Generation(k.config.Self)
 	now := k.config.Now()
 	var partitions, noRoom []int                       // the partition of each batch, and the indexes of debts
 	debited, refused := map[int]bool{}, map[int]bool{} // partitions
+
 	entries := 0
 	for d.More() {
 		batch := decodeBatch(d, now, 0)
 		if d.Failed() {
 			break
 		}
+
 		p := batch.partition
 		if partitions = append(partitions, p); !refused[p] { // noting a later batch would make a refused one count as debited
 			batchNoRoom, ok := k.debit(c.From.Node, batch, now, merging)
@@ -184,8 +198,10 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 				noRoom = append(noRoom, entries+j)
 			}
 		}
+
 		entries += len(batch.entries)
 	}
+
 	if d.Failed() {
 		c.Fail(codeMalformed, d.Err().Error())
 		return
@@ -194,21 +210,26 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		c.Fail(codeBusy, "copies are being merged")
 		return
 	}
+
 	k.debtsWaiting.Add(1)
 	k.loops.Go(func() {
 		defer k.debtsWaiting.Add(-1)
+
 		k.awaitStandbys(debited, refused)
+
 		// If this node was ended in the meantime, it has forgotten them, and the next owner continues without them.
 		if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
 		}
+
 		var refusedBatches []int
 		for i, p := range partitions {
 			if refused[p] {
 				refusedBatches = append(refusedBatches, i)
 			}
 		}
+
 		c.Reply(appendPartitions(appendPartitions(nil, refusedBatches), noRoom))
 	})
 }
@@ -232,6 +253,7 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	now := k.config.Now()
 	var reports []*debtReport
 	k.mu.Lock()
+
 	for _, p := range list {
 		for _, batch := range k.debts.batches[p] {
 			if n := len(reports); n == 0 || !reports[n-1].add(batch, now) {
@@ -242,6 +264,7 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 		}
 	}
 	k.mu.Unlock()
+
 	for _, report := range reports {
 		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
 		_, _ = k.config.Calls.Call(ctx, node, MethodDebts, report.body)

@@ -36,6 +36,7 @@ func (k *Keeper) Route(p int) Route {
 	if from.IsZero() {
 		return r
 	}
+
 	r.Owner = from
 	switch {
 	case ph == owning && k.config.Table.IsOpen(p): // if only one holds, setPhase is in progress; WaitUnfrozen returns after it
@@ -52,6 +53,7 @@ func (k *Keeper) Route(p int) Route {
 			r.Owner = to
 		}
 	}
+
 	r.Standby = state.From.Standby(p)
 	if from != to {
 		if r.Other = from; r.Owner == from {
@@ -61,6 +63,7 @@ func (k *Keeper) Route(p int) Route {
 			r.Standby = state.To.Standby(p)
 		}
 	}
+
 	return r
 }
 
@@ -89,9 +92,11 @@ func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 		k.mu.Lock()
 		changed := k.changed
 		k.mu.Unlock()
+
 		if good() {
 			return
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -143,10 +148,12 @@ func (k *Keeper) IsRecovering() bool {
 func (k *Keeper) LacksCopies() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	state := k.adopted.Load()
 	if !state.member || state.From == nil {
 		return false
 	}
+
 	for p := range k.parts {
 		if pt := &k.parts[p]; pt.complete || pt.phase != away || state.From.Standby(p) != k.config.Self {
 			continue
@@ -155,5 +162,6 @@ func (k *Keeper) LacksCopies() bool {
 			return true
 		}
 	}
+
 	return false
 }

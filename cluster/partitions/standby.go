@@ -22,9 +22,11 @@ const (
 func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if !k.canActAsStandby(ops, problem) {
 		return counters.Shut
 	}
+
 	shareOps := make([]counters.Op, len(ops))
 	for i := range ops {
 		shareOps[i] = ops[i]
@@ -36,28 +38,34 @@ func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shar
 			shareOps[i].Limit = ops[i].Limit
 		}
 	}
+
 	if v := k.standbyCounters.Take(now, shareOps); v != counters.Admitted {
 		for i := range ops {
 			ops[i].Decision, ops[i].Full = shareOps[i].Decision, shareOps[i].Full
 		}
 		return v
 	}
+
 	verdict := k.config.Table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
 		taken := takeRecordNow(op.Limit, now)
+
 		if verdict != counters.Admitted {
 			if shareOps[i].Took() {
 				k.giveBackShare(now, &shareOps[i])
 			}
 			continue
 		}
+
 		if op.Took() {
 			k.debts.addDebt(op, taken, 0, false)
 		}
+
 		op.Decision.Remaining = min(op.Decision.Remaining, shareOps[i].Decision.Remaining)
 		op.Decision.Delay = max(op.Decision.Delay, shareOps[i].Decision.Delay)
 	}
+
 	return verdict
 }
 
@@ -74,20 +82,24 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.config.Authority() {
 		return false
 	}
+
 	state := k.adopted.Load()
 	if !state.member {
 		return false
 	}
+
 	for i := range ops {
 		p := ring.PartitionOf(ops[i].Key.Subject)
 		pt := &k.parts[p]
 		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() || pt.source == k.config.Self {
 			return false
 		}
+
 		owner, other := state.Owner(p)
 		if pt.phase == handedOver {
 			owner, other = other, owner
 		}
+
 		// An owner that handed the token over also answers that it has no authority. Then the other side decides.
 		if owner == k.config.Self || k.config.Calls.Reachable(owner) && problem != WithoutAuthority {
 			return false
@@ -96,6 +108,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -111,6 +124,7 @@ func takeRecordNow(l *algorithms.Limit, now algorithms.Instant) algorithms.TakeR
 func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	var countedBuf, peekedBuf [8]counters.Op
 	counted, peeked := countedBuf[:0], peekedBuf[:0]
 	for i := range ops {
@@ -122,12 +136,14 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 		op.Cost += k.debts.uncountedCost(now, &op)
 		peeked = append(peeked, op)
 	}
+
 	verdict := k.config.Table.PeekUngated(now, peeked)
 	if verdict == counters.Admitted {
 		verdict = k.config.Table.TakeUngated(now, counted)
 	} else {
 		k.config.Table.PeekUngated(now, counted) // fills in their Decisions
 	}
+
 	for i := range ops {
 		op, uncounted := &ops[i], int64(0)
 		if k.countsHere(op.Key.Partition()) {
@@ -137,11 +153,13 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 			k.copyDecision(op, &peeked[0])
 			peeked, uncounted = peeked[1:], op.Cost
 		}
+
 		if verdict == counters.Admitted && op.Took() &&
 			!k.debts.addDebt(op, takeRecordNow(op.Limit, now), uncounted, true) {
 			k.stats.Dropped++
 		}
 	}
+
 	return verdict
 }
 

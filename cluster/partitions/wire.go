@@ -94,13 +94,16 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Ins
 	for b = append(b, 0, 0, 0, 0); n < len(records) && len(b) < begin+messageSize; n++ {
 		b = counters.AppendRecord(b, &records[n], now)
 	}
+
 	binary.LittleEndian.PutUint32(b[begin-4:], uint32(n))
+
 	if n < len(records) {
 		b[flags] &^= sectionEnds
 		if s.flags&sectionCopy == 0 {
 			b[flags] |= sectionMore
 		}
 	}
+
 	s.flags &^= sectionBegins
 	return b, records[n:]
 }
@@ -120,9 +123,11 @@ func decodeVersion(d *wire.Decoder) version {
 func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) bool, each func(counters.Record)) {
 	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d), sectionCount: d.Uvarint(), wall: d.Varint()}
 	n := d.Uint32()
+
 	if d.Failed() {
 		return
 	}
+
 	wanted := begin(s)
 	var rec counters.Record
 	for range n {

@@ -84,17 +84,21 @@ func (p *Peers) compareClocks() {
 	if now.boot-p.clocks.asked < max(clockPause, time.Duration(len(links))*clockPauseEach) {
 		return
 	}
+
 	p.clocks.asked = now.boot
 	p.clocks.begin(now, links)
+
 	for id, l := range links {
 		conn := p.pathTo(id)
 		if conn == nil {
 			continue
 		}
+
 		region := ""
 		if l.kind == kindFar {
 			region = conn.remote.Region
 		}
+
 		sent := p.readClocks()
 		p.Go(id, MethodClock, nil, 2*clockRoundTrip, func(reply []byte, err error) {
 			if err == nil && len(reply) == 8 {

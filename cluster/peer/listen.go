@@ -128,6 +128,7 @@ func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
 	if s.version, err = negotiate(p.config.Self(), p.config.versions, s.remote, got.versions); err != nil {
 		return err
 	}
+
 	s.kind, s.tunnelled = connKind(got.tag)&^viaTunnel, connKind(got.tag)&viaTunnel != 0
 	switch {
 	case s.kind < kindPeer || s.kind > kindTunnel:
@@ -135,9 +136,11 @@ func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
 	case s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar):
 		return errTunnelOver
 	}
+
 	if err = p.checkRemote(s.kind, s.remote); err == nil && s.kind == kindFar && !p.countFar(s) {
 		err = errTooManyFar
 	}
+
 	return err
 }
 
@@ -149,13 +152,16 @@ func (p *Peers) handOver(s *socket) error {
 		}
 		return nil
 	}
+
 	serve := func() { _ = p.newConn(s, false).run(p.ctx) }
 	if s.kind == kindTunnel {
 		serve = func() { p.relay(s) }
 	}
+
 	if !p.spawn(serve) { // the other end logs why the connection ended
 		return ErrClosed
 	}
+
 	return nil
 }
 

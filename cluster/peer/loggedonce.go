@@ -43,7 +43,9 @@ func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
 		if now.Sub(l.began) < loggedOncePeriod {
 			return false
 		}
-		l.logged, l.began, l.count = make(map[string]time.Time), now, 0
+		l.logged = make(map[string]time.Time)
+		l.began = now
+		l.count = 0
 	}
 
 	l.count++

@@ -186,10 +186,12 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 			l.openTunnel(ctx, relay)
 			close(ended)
 		})
+
 		select {
 		case <-ended:
 		case <-time.After(l.peers.config.Silence / 10):
 		}
+
 		if l.tunnel.Load() != nil {
 			return
 		}

@@ -153,6 +153,7 @@ func (p *Peers) Close() error {
 		err = p.listener.Close()
 		p.closeSockets(func(*socket) bool { return true })
 	}
+
 	p.group.Wait()
 	return err
 }

@@ -89,9 +89,13 @@ func negotiate(a Identity, ours versions, b Identity, theirs versions) (uint8, e
 		return fmt.Sprintf("node %s (%s, release %q) speaks %v of the peers' protocol", i.Node, printable(i.Name), printable(i.Release), v)
 	}
 
-	old, young, needed := a, b, theirs.lowest
+	old := a
+	young := b
+	needed := theirs.lowest
 	if ours.lowest > theirs.highest {
-		old, young, needed = b, a, ours.lowest
+		old = b
+		young = a
+		needed = ours.lowest
 	}
 	return 0, &versionError{fmt.Sprintf("%s, and %s: %s needs a release that speaks version %d, as release %q does",
 		about(a, ours), about(b, theirs), printable(old.Name), needed, printable(young.Release))}

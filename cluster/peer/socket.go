@@ -88,7 +88,9 @@ func (s *socket) isRaft() bool { return s.handshakeDone.Load() && s.kind == kind
 
 // register registers a connection as s. It closes the connection if there are too many or Close has begun.
 func (p *Peers) register(raw net.Conn, s *socket) error {
-	s.Conn, s.raw, s.peers = rawconn.Wrap(raw), raw, p
+	s.Conn = rawconn.Wrap(raw)
+	s.raw = raw
+	s.peers = p
 
 	p.mu.Lock()
 	var err error

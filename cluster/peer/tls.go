@@ -56,6 +56,7 @@ func LoadTLS(cert, key, ca string, log *slog.Logger) (*TLS, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return &TLS{files}, nil
 }
 
@@ -64,14 +65,17 @@ func loadFiles(cert, key, ca string) (loaded, error) {
 	if err != nil {
 		return loaded{}, fmt.Errorf("load certificate %s with key %s: %w", cert, key, err)
 	}
+
 	text, err := os.ReadFile(ca)
 	if err != nil {
 		return loaded{}, fmt.Errorf("load CA: %w", err)
 	}
+
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
 		return loaded{}, fmt.Errorf("load CA %s: %w", ca, errNoCA)
 	}
+
 	return loaded{&pair, pool}, nil
 }
 

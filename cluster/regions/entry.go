@@ -55,7 +55,10 @@ func (w *wanState) changed() <-chan struct{} {
 // step enters or leaves the pool as required, and while in it updates announcements, the view and addresses.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
-	entry, members, leaving, learned := p.wantEntry, p.members, p.leaving, p.learnedAddresses
+	entry := p.wantEntry
+	members := p.members
+	leaving := p.leaving
+	learned := p.learnedAddresses
 	p.mu.Unlock()
 
 	wan := &p.wan
@@ -118,9 +121,14 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 		return
 	}
 
-	wan.cluster, wan.members, wan.knownAddresses = c.Self.Cluster, c.Self.Members, learned
+	wan.cluster = c.Self.Cluster
+	wan.members = c.Self.Members
+	wan.knownAddresses = learned
 	wan.entered++
-	wan.loggedFailure, wan.loggedTroubles, wan.goneSince, wan.stale = "", nil, nil, true
+	wan.loggedFailure = ""
+	wan.loggedTroubles = nil
+	wan.goneSince = nil
+	wan.stale = true
 	p.log.Debug("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
 }
 

@@ -179,6 +179,7 @@ func parseOutcome(b []byte) ([]byte, error) {
 	if len(b) == 0 {
 		return nil, errMessage
 	}
+
 	switch rest := b[1:]; b[0] {
 	case outcomeReply:
 		return rest, nil
@@ -194,6 +195,7 @@ func parseOutcome(b []byte) ([]byte, error) {
 	case outcomeTimeout:
 		return nil, fmt.Errorf("regions: forward a call: %w", peer.ErrTimeout)
 	}
+
 	return nil, errMessage
 }
 

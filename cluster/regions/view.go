@@ -111,7 +111,9 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 
 	var known []ring.NodeID
 	if before != nil {
-		r.cluster, r.lastCalled, known = before.cluster, before.lastCalled, before.entries
+		r.cluster = before.cluster
+		r.lastCalled = before.lastCalled
+		known = before.entries
 	}
 
 	conflict := r.chooseCluster(all)

@@ -63,14 +63,17 @@ func (c *applyCmd) Run(env *environment) error {
 	case len(c.File) == 0:
 		return usageError("--file is missing: rlnode apply -f rules.yaml")
 	}
+
 	n, err := c.node()
 	if err != nil {
 		return err
 	}
+
 	name, source, err := readDocument(env, append(slices.Clone(c.File), c.More...))
 	if err != nil {
 		return err
 	}
+
 	return applyChange(env, n, &change{
 		name: name, source: source, message: c.Message, ifMatch: c.IfMatch, permissionFlags: c.permissionFlags, json: c.JSON,
 		stdinUsed: slices.Contains(c.File, "-") || slices.Contains(c.More, "-"),
@@ -105,14 +108,17 @@ func (c *rollbackCmd) Run(env *environment) error {
 	if c.Version < 1 {
 		return usageError("%d is not a version: they begin with 1", c.Version)
 	}
+
 	n, err := c.node()
 	if err != nil {
 		return err
 	}
+
 	message := c.Message
 	if message == "" {
 		message = fmt.Sprintf("back to version %d", c.Version)
 	}
+
 	return applyChange(env, n, &change{
 		name: fmt.Sprintf("version %d", c.Version), version: c.Version, message: message, permissionFlags: c.permissionFlags, json: c.JSON,
 	})
@@ -144,6 +150,7 @@ func (c *diffCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+
 	ask, name := request{}, ""
 	from, errFrom := strconv.ParseInt(c.What[0], 10, 64)
 	switch {
@@ -161,18 +168,22 @@ func (c *diffCmd) Run(env *environment) error {
 			return err
 		}
 	}
+
 	d, reply, err := askDiff(env, n, name, ask)
 	if err != nil {
 		return err
 	}
+
 	if c.JSON {
 		fmt.Fprintf(env.stdout, "%s\n", strings.TrimSpace(string(reply.body)))
 	} else {
 		printDifference(env.stdout, name, d)
 	}
+
 	if d.Changed {
 		return &exitError{code: exitChange}
 	}
+
 	return nil
 }
 
@@ -199,15 +210,19 @@ func applyChange(env *environment, n *remote, c *change) error {
 	if c.version != 0 {
 		ask.query = url.Values{"to": {strconv.FormatInt(c.version, 10)}}
 	}
+
 	d, reply, err := askDiff(env, n, c.name, ask)
 	if err != nil {
 		return err
 	}
+
 	out := env.stdout
 	if c.json {
 		out = env.stderr // standard output has the node's answer alone
 	}
+
 	printDifference(out, c.name, d)
+
 	switch {
 	case !d.Changed || c.DryRun:
 		printWarnings(env.stderr, c.name, d.Warnings)
@@ -219,9 +234,11 @@ func applyChange(env *environment, n *remote, c *change) error {
 		}
 		return nil
 	}
+
 	if err := c.permit(env, d); err != nil {
 		return err
 	}
+
 	return c.write(env, n, d)
 }
 
@@ -243,24 +260,29 @@ func (c *change) permit(env *environment, d *admin.Difference) error {
 	if len(reasons) == 0 || c.Force {
 		return nil
 	}
+
 	if !env.terminal || c.stdinUsed {
 		for _, r := range reasons {
 			fmt.Fprintf(env.stderr, "%s\n", r.text)
 		}
 		return &exitError{code: exitPermission, err: fmt.Errorf("nothing was changed: permit it with %s", howToPermit(reasons))}
 	}
+
 	for _, r := range reasons {
 		fmt.Fprintf(env.stdout, "%s\n", r.text)
 	}
+
 	fmt.Fprint(env.stdout, "Go on? [y/N] ")
 	line, err := bufio.NewReader(env.stdin).ReadString('\n')
 	if err != nil && line == "" {
 		fmt.Fprintln(env.stdout)
 	}
+
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
 		return nil
 	}
+
 	return &exitError{code: exitPermission, err: errors.New("nothing was changed")}
 }
 
@@ -323,9 +345,11 @@ func (c *change) write(env *environment, n *remote, d *admin.Difference) error {
 	} else {
 		r.query.Set("via", rules.ViaApply)
 	}
+
 	if c.message != "" {
 		r.query.Set("message", c.message)
 	}
+
 	match := d.From
 	if c.ifMatch != 0 {
 		match = c.ifMatch
@@ -333,13 +357,16 @@ func (c *change) write(env *environment, n *remote, d *admin.Difference) error {
 	if match != 0 {
 		r.ifMatch = strconv.Quote(strconv.FormatInt(match, 10))
 	}
+
 	reply, err := n.send(env.ctx, r)
 	if p, ok := errors.AsType[*problem](err); ok && p.Status == http.StatusPreconditionFailed && c.ifMatch == 0 {
 		p.hint = "; somebody has written rules in the meantime: run the command again to see what changes now"
 	}
+
 	if err != nil {
 		return explainRules(env, c.name, err)
 	}
+
 	return printReply(env, c.json, reply, printWritten(env, c.name))
 }
 
@@ -352,12 +379,15 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 		fmt.Fprintf(w, "no change: %s has what is in version %d\n", name, d.From)
 		return
 	}
+
 	p := colours(w)
 	fmt.Fprintf(w, "from version %d to %s:\n", d.From, name)
+
 	for i := range d.Changes[:min(len(d.Changes), maxNamed)] {
 		c := &d.Changes[i]
 		mark := map[string]string{rules.Added: p.paint(green, "+"), rules.Removed: p.paint(red, "-"), rules.Changed: p.paint(yellow, "~")}[c.Change]
 		fmt.Fprintf(w, "%s %s", mark, printable(c.String()))
+
 		for j, detail := range c.Details {
 			separator := "; "
 			if j == 0 {
@@ -365,11 +395,14 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 			}
 			fmt.Fprint(w, separator, oneLine(detail))
 		}
+
 		fmt.Fprintln(w)
 	}
+
 	if more := len(d.Changes) + d.LeftOut - maxNamed; more > 0 {
 		fmt.Fprintf(w, "and %d more\n", more)
 	}
+
 	for _, sentence := range d.Summary {
 		fmt.Fprintf(w, "%s\n", oneLine(sentence))
 	}
@@ -386,10 +419,12 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 		}
 		files = append(files, found...)
 	}
+
 	if len(files) == 1 {
 		source, err = readFile(env, files[0], rules.MaxDocument)
 		return shownName(files[0]), source, err
 	}
+
 	parts := make([]rules.File, len(files))
 	for i, file := range files {
 		text, err := readFile(env, file, rules.MaxDocument)
@@ -398,6 +433,7 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 		}
 		parts[i] = rules.File{Name: shownName(file), Text: text}
 	}
+
 	doc, err := rules.Join(parts)
 	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 		printMistakes(env.stderr, strings.Join(names, " "), "", mistakes)
@@ -406,6 +442,7 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 	if err != nil {
 		return "", nil, err
 	}
+
 	text, err := doc.Text()
 	return strings.Join(names, " "), []byte(text), err
 }
@@ -417,10 +454,12 @@ func filesIn(name string) ([]string, error) {
 	if name == "-" || err != nil || !info.IsDir() {
 		return []string{name}, nil // reading it reports the error
 	}
+
 	entries, err := os.ReadDir(name)
 	if err != nil {
 		return nil, err
 	}
+
 	var files []string
 	for _, e := range entries {
 		file := filepath.Join(name, e.Name())
@@ -432,8 +471,10 @@ func filesIn(name string) ([]string, error) {
 			files = append(files, file)
 		}
 	}
+
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%s has no .yaml, .yml or .json file; the rules in force are unchanged", name)
 	}
+
 	return files, nil
 }

@@ -65,29 +65,35 @@ func (c *backupCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+
 	doc, err := n.send(env.ctx, request{path: "/v1/rules", accept: "application/yaml"})
 	if err != nil {
 		return err
 	}
+
 	tag := doc.header.Get("ETag")
 	version, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`), 10, 64)
 	if err != nil {
 		return fmt.Errorf("read the version of the rules: the node answers with ETag %q", tag)
 	}
+
 	list, err := n.send(env.ctx, request{path: "/v1/rules/versions"})
 	if err != nil {
 		return err
 	}
+
 	var versions struct {
 		Versions json.RawMessage `json:"versions"`
 	}
 	if err := list.decode(&versions); err != nil {
 		return err
 	}
+
 	beside, err := fetchEntries(env, n, url.Values{})
 	if err != nil {
 		return err
 	}
+
 	b := backup{
 		EntriesVersion: beside.EntriesVersion, Entries: beside.Entries,
 		Format: backupFormat, TakenAt: time.Now().UTC().Truncate(time.Second), From: n.base, Version: version,
@@ -97,6 +103,7 @@ func (c *backupCmd) Run(env *environment) error {
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
+
 	if err := encoder.Encode(&b); err != nil {
 		return fmt.Errorf("write the backup: %w", err)
 	}
@@ -107,6 +114,7 @@ func (c *backupCmd) Run(env *environment) error {
 	if err := persist.ReplaceFile(c.Output, text.Bytes()); err != nil {
 		return fmt.Errorf("write the backup: %w", err)
 	}
+
 	_, err = fmt.Fprintf(env.stdout, "version %d is in %s\n", version, c.Output)
 	return err
 }
@@ -120,11 +128,13 @@ func readBackup(text []byte) (*backup, error) {
 		}
 		return nil, fmt.Errorf("not a backup: %w", err)
 	}
+
 	switch {
 	case b.Format != backupFormat:
 		return nil, fmt.Errorf("not a backup: its format is %q, not %q", b.Format, backupFormat)
 	case checksum(b.Rules) != b.SHA256:
 		return nil, errors.New("the backup is damaged: its rules don't match its checksum")
 	}
+
 	return &b, nil
 }

@@ -48,6 +48,7 @@ func (c *benchCmd) validate() error {
 	case c.Batch < 1 || c.Batch > 10_000:
 		return usageError("--batch: %d is not in 1…10,000", c.Batch)
 	}
+
 	return nil
 }
 
@@ -56,31 +57,38 @@ func (c *benchCmd) Run(env *environment) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
+
 	n, err := c.node()
 	if err != nil {
 		return err
 	}
+
 	// Try one check first, to report a wrong address, token or rule once rather than as a thousand errors.
 	if err := c.tryCheck(env, n); err != nil {
 		return err
 	}
+
 	loaders, err := c.newLoaders(n)
 	if err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(env.ctx, c.Duration)
 	defer cancel()
+
 	start := time.Now()
 	due := &schedule{start: start, rate: c.Rate}
 	var group sync.WaitGroup
 	for _, l := range loaders {
 		group.Go(func() { l.run(ctx, due) })
 	}
+
 	group.Wait()
 	total := &benchFigures{}
 	for _, l := range loaders {
 		total.merge(&l.benchFigures)
 	}
+
 	return c.print(env.stdout, total, time.Since(start))
 }
 
@@ -102,14 +110,17 @@ func (c *benchCmd) newLoaders(n *remote) ([]*loader, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	config, err := c.tls()
 	if err != nil {
 		return nil, err
 	}
+
 	loaders := make([]*loader, c.Connections)
 	for i := range loaders {
 		loaders[i] = newLoader(uint64(i), c, target, config)
 	}
+
 	return loaders, nil
 }
 
@@ -135,12 +146,14 @@ func (c *benchCmd) print(w io.Writer, f *benchFigures, took time.Duration) error
 	if f.firstError != nil {
 		r.Reason = f.firstError.Error()
 	}
+
 	for _, q := range [...]struct {
 		name string
 		at   float64
 	}{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"max", 1}} {
 		r.Latency[q.name] = float64(f.latency.quantile(q.at).Microseconds()) / 1000
 	}
+
 	var err error
 	if c.JSON {
 		err = json.NewEncoder(w).Encode(r)
@@ -151,11 +164,13 @@ latency per request: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, max %
 `, seconds, c.Connections, r.Requests, c.Batch, r.PerSec, r.Allowed, r.Refused, r.Errors,
 			r.Latency["p50"], r.Latency["p90"], r.Latency["p99"], r.Latency["p99.9"], r.Latency["max"])
 	}
+
 	if err == nil && f.firstError != nil {
 		err = fmt.Errorf("%d requests failed; the first: %w", f.errors, f.firstError)
 	}
 	if err == nil && f.requests == 0 {
 		err = errors.New("no request was answered")
 	}
+
 	return err
 }

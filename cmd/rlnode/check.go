@@ -71,21 +71,25 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	if c.Peek && (c.Mode == "count" || c.Mode == "at_most") {
 		return false, fmt.Errorf("--peek and --mode %s exclude each other", c.Mode)
 	}
+
 	fields, err := c.body()
 	if err != nil {
 		return false, err
 	}
+
 	switch {
 	case c.Peek || c.Mode == "peek":
 		fields["peek"] = true
 	case c.Mode == "count", c.Mode == "at_most":
 		fields["mode"] = c.Mode
 	}
+
 	body, _ := json.Marshal(fields) // strings and numbers
 	n, err := c.data()
 	if err != nil {
 		return false, err
 	}
+
 	r, err := n.exchange(env.ctx, request{method: http.MethodPost, path: "/v1/check", contentType: "application/json", body: body})
 	if err != nil {
 		return false, err
@@ -93,17 +97,21 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	if !r.decides() {
 		return false, n.problem(r)
 	}
+
 	var d client.Decision
 	if err := r.decode(&d); err != nil {
 		return false, err
 	}
+
 	d.Counted = !d.Allowed && r.status == http.StatusOK
+
 	if c.JSON {
 		_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
 	} else {
 		c.hideLimits(&d, fields)
 		_, err = fmt.Fprint(env.stdout, decisionText(&d, colours(env.stdout)))
 	}
+
 	return d.Allowed, err
 }
 
@@ -144,10 +152,12 @@ func (c *checkFlags) body() (fields map[string]any, err error) {
 			return nil, err
 		}
 	}
+
 	costs, err := parseCosts(c.Cost)
 	if err != nil {
 		return nil, err
 	}
+
 	if c.Unit != "" {
 		if _, twice := costs.units[c.Unit]; twice {
 			return nil, fmt.Errorf("--unit %s: --cost names it as well", c.Unit)
@@ -155,6 +165,7 @@ func (c *checkFlags) body() (fields map[string]any, err error) {
 		one := int64(1)
 		costs.units[c.Unit], costs.plain = *cmp.Or(costs.plain, &one), nil
 	}
+
 	costs.add(fields)
 	if c.Exact {
 		fields["consistency"] = "exact"
@@ -162,6 +173,7 @@ func (c *checkFlags) body() (fields map[string]any, err error) {
 	if c.Detail || len(costs.units) > 0 && !c.JSON {
 		fields["detail"] = true
 	}
+
 	return fields, nil
 }
 
@@ -171,6 +183,7 @@ func decisionText(a *client.Decision, c palette) string {
 	if !a.Counted {
 		b.WriteString(c.verdict(a.Allowed))
 	}
+
 	switch {
 	case a.Counted:
 		fmt.Fprintf(&b, "%s by %s, beyond the limit: %d of %d %s used", c.paint(yellow, "counted"), a.Rule, a.Used, a.Limit, a.Unit)
@@ -190,7 +203,9 @@ func decisionText(a *client.Decision, c palette) string {
 	default:
 		b.WriteString(": only shadow rules apply")
 	}
+
 	fmt.Fprintf(&b, "  (decided by %s at %s, rules version %d)\n", a.DecidedBy, a.Node, a.RulesVersion)
+
 	for _, l := range a.Limits {
 		shadow := ""
 		if l.Shadow {
@@ -199,6 +214,7 @@ func decisionText(a *client.Decision, c palette) string {
 		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed), l.Name, l.Algorithm, shadow,
 			l.Remaining, l.Limit, l.Unit, waitText(l.Allowed, l.RetryAfter, l.ResetAfter))
 	}
+
 	return b.String()
 }
 

@@ -43,6 +43,7 @@ func (c *membersCmd) Run(env *environment) error {
 		if cluster.Leader != "" {
 			leader = "the leader is " + printable(cluster.Leader)
 		}
+
 		fmt.Fprintf(w, "epoch %d%s, rules version %d; this node is %s, %s\n", cluster.Epoch, moving, cluster.RulesVersion,
 			cluster.View, leader)
 		fmt.Fprintf(w, "decided here in the last 10 s: %s\n", decidedText(cluster.Decided))
@@ -50,6 +51,7 @@ func (c *membersCmd) Run(env *environment) error {
 		if err != nil || len(cluster.Regions) < 2 {
 			return err
 		}
+
 		return printRegions(w, cluster.Regions, cluster.Recorded)
 	})
 }
@@ -72,6 +74,7 @@ func memberText(m admin.Member) string {
 	if m.Zone != "" {
 		zone = printable(m.Zone)
 	}
+
 	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s", printable(m.Name), state, reached, role,
 		yesNo(m.InRing), m.Partitions, clockText(m.ClockOffset), m.Address, printable(m.Region), zone, m.ID)
 }
@@ -174,16 +177,19 @@ func (c *topCmd) Run(env *environment) error {
 	if c.Interval < 100*time.Millisecond {
 		return usageError("--interval: %v is under 100ms", c.Interval)
 	}
+
 	switch {
 	case c.Near && c.By != "refused":
 		return usageError("--near and --by exclude each other")
 	case c.Near && c.Recent:
 		return usageError("--near and --recent exclude each other: who is near to a limit is so now")
 	}
+
 	by := c.By
 	if c.Near {
 		by = "near"
 	}
+
 	query := url.Values{"by": {by}, "n": {strconv.Itoa(c.N)}}
 	if c.Rule != "" {
 		query.Set("rule", c.Rule)
@@ -191,18 +197,22 @@ func (c *topCmd) Run(env *environment) error {
 	if c.Recent {
 		query.Set("recent", "true")
 	}
+
 	clear := ""
 	if c.Watch && isTerminal(env.stdout) && !c.JSON {
 		clear = "\x1b[H\x1b[2J" // move to the corner and clear the screen
 	}
+
 	for {
 		fmt.Fprint(env.stdout, clear)
+
 		if err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/top", query: query}, topPrinter(by, c.Recent)); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted during the request
 			}
 			return err
 		}
+
 		if !c.Watch || !pause(env.ctx, c.Interval) {
 			return nil
 		}
@@ -220,12 +230,15 @@ func topPrinter(by string, recent bool) func(io.Writer, *admin.TopSubjects) erro
 			_, err := fmt.Fprintln(w, "no subject", none[by])
 			return err
 		}
+
 		table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 		head := map[string]string{"refused": "REFUSED\tCHECKS", "shadow": "WOULD REFUSE\tCHECKS", "used": "USED", "delayed": "DELAYED", "near": "USED\tOF"}[by]
 		if recent {
 			head = "RECENT\t" + head
 		}
+
 		fmt.Fprintf(table, "%s\t  RULE AND SUBJECT\n", head)
+
 		for i := range top.Subjects {
 			s := &top.Subjects[i]
 			if recent && s.Recent != nil {
@@ -233,6 +246,7 @@ func topPrinter(by string, recent bool) func(io.Writer, *admin.TopSubjects) erro
 			}
 			fmt.Fprintf(table, "%s\t  %s: %s\n", topColumns(by, s), s.Rule, replay.Key(s.Key))
 		}
+
 		return table.Flush()
 	}
 }
@@ -246,6 +260,7 @@ func topColumns(by string, s *admin.TopSubject) string {
 	if s.Limit != nil {
 		limit = *s.Limit
 	}
+
 	switch by {
 	case "shadow":
 		return fmt.Sprintf("%d\t%d", s.Shadow, s.Checks)
@@ -256,6 +271,7 @@ func topColumns(by string, s *admin.TopSubject) string {
 	case "near":
 		return fmt.Sprintf("%d\t%d", used, limit)
 	}
+
 	return fmt.Sprintf("%d\t%d", s.Refused, s.Checks)
 }
 

@@ -63,11 +63,14 @@ func complete(w io.Writer, root *kong.Node, words []string) error {
 	if len(words) == 0 {
 		words = []string{""}
 	}
+
 	last := words[len(words)-1]
 	at, waiting := parseWords(root, words[:len(words)-1])
+
 	if last == "=" {
 		last = "" // bash cuts --mode=count into three words
 	}
+
 	for _, c := range candidates(root, at, waiting, last) {
 		if strings.HasPrefix(c.word, last) {
 			if _, err := fmt.Fprintf(w, "%s\t%s\n", c.word, strings.ReplaceAll(c.help, "\n", " ")); err != nil {
@@ -75,6 +78,7 @@ func complete(w io.Writer, root *kong.Node, words []string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -98,6 +102,7 @@ func parseWords(root *kong.Node, words []string) (at *kong.Node, waiting *kong.F
 			}
 		}
 	}
+
 	return at, waiting
 }
 
@@ -120,6 +125,7 @@ func candidates(root, at *kong.Node, waiting *kong.Flag, last string) (list []ca
 	if waiting != nil {
 		return values(waiting.Value)
 	}
+
 	if strings.HasPrefix(last, "-") {
 		for _, group := range at.AllFlags(true) {
 			for _, f := range group {
@@ -128,18 +134,22 @@ func candidates(root, at *kong.Node, waiting *kong.Flag, last string) (list []ca
 		}
 		return list
 	}
+
 	commands := at
 	if at.Name == "help" {
 		commands = root
 	}
+
 	for _, n := range commands.Children {
 		if !n.Hidden {
 			list = append(list, candidate{n.Name, n.Help})
 		}
 	}
+
 	for _, p := range at.Positional {
 		list = append(list, values(p)...)
 	}
+
 	return list
 }
 

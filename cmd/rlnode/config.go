@@ -40,19 +40,23 @@ func (c *configFile) Resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Fl
 	if err := c.load(ctx, parent.Command.Flags); err != nil {
 		return nil, configError{err}
 	}
+
 	if c.origins == nil {
 		c.origins = make(map[string]string)
 	}
+
 	for _, env := range flag.Envs {
 		if _, ok := os.LookupEnv(env); ok {
 			c.origins["--"+flag.Name] = env
 			return nil, nil
 		}
 	}
+
 	if value, ok := c.values[flag.Name]; ok {
 		c.origins["--"+flag.Name] = fmt.Sprintf("%s:%d", c.name, value.line)
 		return value.text, nil
 	}
+
 	return nil, nil
 }
 
@@ -91,9 +95,11 @@ func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {
 			name, _ = ctx.FlagValue(f).(string)
 		}
 	}
+
 	if name == "" || name == c.name {
 		return nil
 	}
+
 	src, err := readFile(&environment{}, name, maxConfig)
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
@@ -101,6 +107,7 @@ func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {
 	if c.values, err = parseConfig(name, src, known); err != nil {
 		return err
 	}
+
 	c.name = name
 	return nil
 }
@@ -111,6 +118,7 @@ func parseConfig(name string, src []byte, known map[string]bool) (map[string]con
 	if err != nil {
 		return nil, fmt.Errorf("%s:%w", name, err)
 	}
+
 	fail := func(at yaml.Pos, format string, args ...any) error {
 		return fmt.Errorf("%s:%d:%d: %s", name, at.Line, at.Column, fmt.Sprintf(format, args...))
 	}
@@ -121,6 +129,7 @@ func parseConfig(name string, src []byte, known map[string]bool) (map[string]con
 	if root.Kind != yaml.Map {
 		return nil, fail(root.Pos, "want a mapping of settings to values")
 	}
+
 	for key, value := range root.Pairs {
 		if !known[key.Text] {
 			return nil, fail(key.Pos, "unknown setting %q", key.Text)
@@ -128,14 +137,18 @@ func parseConfig(name string, src []byte, known map[string]bool) (map[string]con
 		if _, twice := values[key.Text]; twice {
 			return nil, fail(key.Pos, "%q is given twice", key.Text)
 		}
+
 		switch value.Kind {
 		case yaml.Null, yaml.Map, yaml.List:
 			return nil, fail(key.Pos, "%q needs a single value", key.Text)
 		}
+
 		if value.Text == "" && isSecret("--"+key.Text) { // see checkSecretsGiven
 			return nil, fail(key.Pos, "%q must not be empty", key.Text)
 		}
+
 		values[key.Text] = configValue{value.Text, key.Pos.Line}
 	}
+
 	return values, nil
 }

@@ -45,6 +45,7 @@ func (c *leaveCmd) Run(env *environment) error {
 	if c.Force {
 		path += "?force=true"
 	}
+
 	r := request{method: http.MethodPost, path: path, minTimeout: departTimeout}
 	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, n *left) error {
 		advice := "stop its process, which sends the others what it still counts"
@@ -99,6 +100,7 @@ func (c *removeCmd) Run(env *environment) error {
 	case c.Force:
 		path += "?force=true"
 	}
+
 	r := request{method: http.MethodDelete, path: path, minTimeout: departTimeout}
 	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, _ *struct{}) error {
 		_, err := fmt.Fprintln(w, done)

@@ -143,20 +143,24 @@ func (a *answerFlags) writeEntry(env *environment, method, path string, fields m
 		r.body, _ = json.Marshal(fields) // strings, and JSON that was checked
 		r.contentType = "application/json"
 	}
+
 	return sendAndPrint(env, a.node, a.JSON, r, func(w io.Writer, answer *admin.EntryWritten) error {
 		what := "written"
 		if method == http.MethodDelete {
 			what = "removed"
 		}
+
 		if string(answer.Entry) == "null" {
 			_, err := fmt.Fprintln(w, "lifted")
 			return err
 		}
+
 		row := readRow("", answer.Entry)
 		end := ""
 		if row.until != "" && what == "written" {
 			end = ", until " + row.until
 		}
+
 		_, err := fmt.Fprintf(w, "%s: %s%s (version %d of the entries)\n", what, printable(row.text), end, answer.EntriesVersion)
 		return err
 	})
@@ -193,10 +197,12 @@ func (c *subjectSetCmd) Run(env *environment) error {
 	if c.Tier == "" && c.Limits == "" {
 		return usageError("give --tier, --limits or both")
 	}
+
 	fields := map[string]any{}
 	if c.Tier != "" {
 		fields["tier"] = c.Tier
 	}
+
 	if c.Limits != "" {
 		limits, err := yaml.Parse(c.Limits)
 		if err != nil {
@@ -204,6 +210,7 @@ func (c *subjectSetCmd) Run(env *environment) error {
 		}
 		fields["limits"] = json.RawMessage(limits.AppendJSON(nil))
 	}
+
 	c.holdFlags.add(fields)
 	return c.writeEntry(env, http.MethodPut, path, fields)
 }
@@ -333,6 +340,7 @@ func (c *entriesListCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+
 	query := url.Values{}
 	if c.Kind != "" {
 		query.Set("kind", c.Kind)
@@ -340,6 +348,7 @@ func (c *entriesListCmd) Run(env *environment) error {
 	if c.Asleep {
 		query.Set("asleep", "true")
 	}
+
 	page, err := fetchEntries(env, n, query)
 	if err != nil {
 		return err
@@ -347,10 +356,12 @@ func (c *entriesListCmd) Run(env *environment) error {
 	if c.JSON {
 		return json.NewEncoder(env.stdout).Encode(page)
 	}
+
 	rows := make([]*entryRow, len(page.Entries))
 	for i, item := range page.Entries {
 		rows[i] = readItem(item)
 	}
+
 	return printEntries(env.stdout, rows, "there are no entries beside the document")
 }
 
@@ -358,20 +369,25 @@ func (c *entriesListCmd) Run(env *environment) error {
 func fetchEntries(env *environment, n *remote, query url.Values) (*admin.EntryPage, error) {
 	all := &admin.EntryPage{Entries: []*admin.EntryItem{}}
 	query.Set("n", "1000")
+
 	for {
 		answer, err := n.send(env.ctx, request{path: "/v1/entries", query: query})
 		if err != nil {
 			return nil, err
 		}
+
 		var page admin.EntryPage
 		if err := answer.decode(&page); err != nil {
 			return nil, err
 		}
+
 		all.Entries = append(all.Entries, page.Entries...)
 		all.EntriesVersion = page.EntriesVersion
+
 		if page.Next == "" {
 			return all, nil
 		}
+
 		query.Set("after", page.Next)
 	}
 }
@@ -416,10 +432,12 @@ func changeLine(c admin.EntryRecord) string {
 	default:
 		what = "replaced"
 	}
+
 	line := what + " " + item.Kind.String() + " " + readItem(item).whole()
 	if what == "replaced" {
 		line += ", before: " + readItem(c.Before).whole()
 	}
+
 	return fmt.Sprintf("%d\t%s\t%s\t%s", c.Version, c.When.UTC().Format(time.RFC3339), printable(cmp.Or(c.By, "-")), printable(line))
 }
 
@@ -444,6 +462,7 @@ func readRow(kind string, entry json.RawMessage) *entryRow {
 		row.text = string(entry)
 		return row
 	}
+
 	var parts []string
 	for key, v := range n.Pairs {
 		switch key.Text {
@@ -468,6 +487,7 @@ func readRow(kind string, entry json.RawMessage) *entryRow {
 			parts = append(parts, key.Text+"="+text)
 		}
 	}
+
 	row.text = strings.Join(parts, " ")
 	return row
 }
@@ -490,6 +510,7 @@ func printEntries(w io.Writer, rows []*entryRow, none string) error {
 		_, err := fmt.Fprintln(w, none)
 		return err
 	}
+
 	return printTable(w, "KIND\tENTRY\tUNTIL\tBY\tNOTE", rows, func(r *entryRow) string {
 		kind := r.kind
 		if r.asleep {

@@ -24,16 +24,19 @@ func (c *serveCmd) logHints(log *slog.Logger, w io.Writer, n *node.Node, files u
 	if files > 0 {
 		log.Info("the limit on open files is low, which limits connections", "files", files, "wanted", wantedFileLimit)
 	}
+
 	if c.LogFormat == "text" && log.Enabled(context.Background(), slog.LevelInfo) {
 		data, admin := c.url(n.DataAddr()), c.url(n.AdminAddr())
 		envoy := ""
 		if at := n.GRPCAddr(); at != nil {
 			envoy = fmt.Sprintf("  envoy      %s (gRPC)\n", hostOf(c.url(at)))
 		}
+
 		redis := ""
 		if at := n.RedisAddr(); at != nil {
 			redis = fmt.Sprintf("  redis      %s\n", hostOf(c.url(at)))
 		}
+
 		fmt.Fprintf(w, "\n  checks     %s\n%s%s  operator   %s\n  dashboard  %s/ui/\n  try it     curl -s %s%s/v1/check -d '{\"attributes\": {\"ip\": \"198.51.100.7\"}}'\n\n",
 			data, envoy, redis, admin, admin, c.authorization(), data)
 	}
@@ -73,6 +76,7 @@ func (c *serveCmd) authorization() string {
 	case c.AdminToken != "" && c.AdminToken == os.Getenv("RLNODE_ADMIN_TOKEN"):
 		token = "$RLNODE_ADMIN_TOKEN"
 	}
+
 	return `-H "Authorization: Bearer ` + token + `" `
 }
 
@@ -85,10 +89,12 @@ func (c *serveCmd) explainListenError(err error) error {
 	if err == nil {
 		return nil
 	}
+
 	found := cantListen.FindStringSubmatch(err.Error())
 	if found == nil {
 		return err
 	}
+
 	host, port, _ := net.SplitHostPort(found[2])
 	set := func(value string, settings ...[2]string) (flags []string) {
 		for _, s := range settings {
@@ -102,11 +108,13 @@ func (c *serveCmd) explainListenError(err error) error {
 		from := set(host, [2]string{"--bind", c.Bind}, [2]string{"--admin-bind", c.AdminBind}, [2]string{"--cluster-bind", c.ClusterBind})
 		return fmt.Errorf("%s: this machine has no address %s: %w", append(from, "--bind")[0], host, err) // other addresses derive from --bind
 	}
+
 	flags := strings.Join(set(port, [2]string{"--http-port", strconv.Itoa(c.HTTPPort)}, [2]string{"--admin-port", strconv.Itoa(c.AdminPort)},
 		[2]string{"--grpc-port", strconv.Itoa(c.GRPCPort)}, [2]string{"--redis-port", strconv.Itoa(c.RedisPort)}, [2]string{"--gossip-port", strconv.Itoa(c.GossipPort)}, [2]string{"--peer-port", strconv.Itoa(c.PeerPort)}), ", ")
 	if found[3] == "permission denied" {
 		return fmt.Errorf("%s: port %s needs a privilege, like all ports below 1024; use a higher one: %w", flags, port, err)
 	}
+
 	return fmt.Errorf("%s: port %s is in use, perhaps by another node on this machine (see lsof -i :%s); stop that, or use another port: %w",
 		flags, port, port, err)
 }

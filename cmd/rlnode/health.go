@@ -31,15 +31,18 @@ func (c *healthCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+
 	n.transport.TLSClientConfig.InsecureSkipVerify = c.Insecure
 	r, err := n.send(env.ctx, request{path: "/readyz"})
 	if err != nil {
 		return err
 	}
+
 	var health api.Health
 	if err := r.decode(&health); err != nil {
 		return err
 	}
+
 	text := printable(health.Node) + " is ready"
 	if health.Cluster != nil && health.Cluster.View != "" {
 		text += ", " + printable(health.Cluster.View)
@@ -47,6 +50,7 @@ func (c *healthCmd) Run(env *environment) error {
 	if health.Status != "ok" {
 		text += ", " + printable(health.Status) // /healthz says why
 	}
+
 	_, err = fmt.Fprintln(env.stdout, text)
 	return err
 }

@@ -25,11 +25,13 @@ func hintUsage(err error) string {
 	if !ok || parse.Context.Selected() == nil {
 		return ""
 	}
+
 	command := parse.Context.Selected()
 	found := strayWord.FindStringSubmatch(err.Error())
 	if found == nil {
 		return ""
 	}
+
 	word := found[2]
 	has := func(flag string) bool { return findFlag(command, flag) != nil }
 	switch name := typedPath(command); {
@@ -44,5 +46,6 @@ func hintUsage(err error) string {
 	case word == "--admin" && has("--addr"):
 		return "; " + name + " asks the data plane: set --addr"
 	}
+
 	return ""
 }

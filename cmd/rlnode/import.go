@@ -44,18 +44,21 @@ const envoyDifferences = `Differences from the reference server that hold for ev
 func (c *importEnvoyCmd) Run(env *environment) error {
 	var domains []*rules.EnvoySpec
 	from := map[string]string{} // file by domain
+
 	mistaken := false
 	for _, name := range c.Files {
 		src, err := readFile(env, name, rules.MaxDocument)
 		if err != nil {
 			return err
 		}
+
 		domain, changed, err := rules.ReadEnvoy(src)
 		if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 			printMistakes(env.stderr, name, "", mistakes)
 			mistaken = true
 			continue
 		}
+
 		printMistakes(env.stderr, name, "note: ", changed)
 		first, taken := from[domain.Domain]
 		switch {
@@ -73,16 +76,20 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 			mistaken = true
 		}
 	}
+
 	if mistaken {
 		return &exitError{code: exitFailed}
 	}
+
 	doc, err := rules.EnvoyDocument(domains)
 	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 		printMistakes(env.stderr, "the files together", "", mistakes)
 		return &exitError{code: exitFailed}
 	}
+
 	text := doc.YAML()
 	fmt.Fprint(env.stderr, envoyDifferences)
+
 	if c.Output == "-" {
 		_, err := env.stdout.Write(text)
 		return err
@@ -90,6 +97,7 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 	if err := persist.ReplaceFile(c.Output, text); err != nil {
 		return fmt.Errorf("write the rules: %w", err)
 	}
+
 	_, err = fmt.Fprintf(env.stdout, "wrote %d domain(s) from %d file(s) to %s\n", len(domains), len(c.Files), c.Output)
 	return err
 }

@@ -40,10 +40,12 @@ func (c *levelCmd) Run(env *environment) error {
 	case !c.Raise:
 		return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/level"}, printLevel)
 	}
+
 	query := url.Values{}
 	if c.To != 0 {
 		query.Set("to", strconv.FormatInt(c.To, 10))
 	}
+
 	r := request{method: http.MethodPost, path: "/v1/level", query: query}
 	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, done *cluster.Levels) error {
 		_, err := fmt.Fprintf(w, "the feature level is %d\n", done.Agreed)

@@ -69,10 +69,12 @@ func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *l
 	if c.Batch > 1 {
 		path = "/v1/check/batch"
 	}
+
 	host := target.Host
 	if target.Port() == "" {
 		host = net.JoinHostPort(target.Hostname(), target.Scheme)
 	}
+
 	l := &loader{
 		client: &fasthttp.HostClient{
 			Addr: host, IsTLS: target.Scheme == "https", TLSConfig: config, MaxConns: 1, MaxIdemponentCallAttempts: 1,
@@ -86,20 +88,24 @@ func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *l
 	l.request.SetRequestURI(target.Scheme + "://" + target.Host + path)
 	l.request.Header.SetMethod(http.MethodPost)
 	l.request.Header.SetContentType("application/json")
+
 	if c.Token != "" {
 		l.request.Header.Set("Authorization", "Bearer "+c.Token)
 	}
+
 	return l
 }
 
 // run makes requests until ctx ends.
 func (l *loader) run(ctx context.Context, due *schedule) {
 	defer l.client.CloseIdleConnections()
+
 	for {
 		at, ok := due.wait(ctx)
 		if !ok {
 			return
 		}
+
 		if err := l.ask(ctx); err != nil {
 			if end, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(end) {
 				return // the run ended, so the node is not to blame
@@ -108,6 +114,7 @@ func (l *loader) run(ctx context.Context, due *schedule) {
 			pause(ctx, retryPause)
 			continue
 		}
+
 		l.requests++
 		l.latency.add(time.Since(at))
 	}
@@ -119,23 +126,28 @@ func (l *loader) ask(ctx context.Context) error {
 	if l.batch > 1 {
 		l.body = append(l.body, `{"checks":[`...)
 	}
+
 	for i := range l.batch {
 		if i > 0 {
 			l.body = append(l.body, ',')
 		}
 		l.body = appendCheck(l.body, l.rule, l.random.IntN(l.keys))
 	}
+
 	if l.batch > 1 {
 		l.body = append(l.body, `]}`...)
 	}
+
 	l.request.SetBodyRaw(l.body)
 	deadline := time.Now().Add(l.wait)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		deadline = end // answers after the end don't count
 	}
+
 	if err := l.client.DoDeadline(&l.request, &l.response, deadline); err != nil {
 		return err
 	}
+
 	return l.count(l.response.StatusCode(), l.response.Body())
 }
 
@@ -156,6 +168,7 @@ func (l *loader) count(status int, body []byte) error {
 	default:
 		return fmt.Errorf("the node answers %d", status)
 	}
+
 	return nil
 }
 
@@ -177,13 +190,16 @@ func appendCheck(b []byte, rule string, key int) []byte {
 		b = append(b, rule...)
 		b = append(b, `,"key":"`...)
 	}
+
 	b = strconv.AppendInt(b, int64(10+key>>24), 10)
 	for shift := 16; shift >= 0; shift -= 8 {
 		b = append(b, '.')
 		b = strconv.AppendInt(b, int64(key>>shift&0xff), 10)
 	}
+
 	if rule == "" {
 		return append(b, `"}}`...)
 	}
+
 	return append(b, `"}`...)
 }

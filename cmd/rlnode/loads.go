@@ -39,10 +39,12 @@ func (c *loadCmd) Run(env *environment) error {
 	if c.Load == nil {
 		return usageError("the load is missing: rlnode load %s 0.9", printable(c.Source))
 	}
+
 	body, err := json.Marshal(map[string]any{"source": c.Source, "load": *c.Load, "ttl_ms": c.TTL.Milliseconds()})
 	if err != nil {
 		return usageError("the load is %g: want a number, such as 0.9", *c.Load)
 	}
+
 	type taken struct {
 		Rules []string `json:"rules"`
 	}
@@ -68,6 +70,7 @@ func printLoads(w io.Writer, l *admin.LoadReport) error {
 	if err != nil || len(l.Rules) == 0 {
 		return err
 	}
+
 	fmt.Fprintln(w)
 	return printTable(w, "RULE\tFOLLOWS\tLIMITS ARE LOWERED TO", l.Rules, func(r admin.AdaptiveReport) string {
 		return fmt.Sprintf("%s\t%s\t%.3g", printable(r.Rule), printable(r.Source), r.Factor)

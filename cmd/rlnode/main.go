@@ -69,12 +69,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
+
 	switch args[0] {
 	case "help":
 		args = append(args[1:len(args):len(args)], "--help")
 	case "--version":
 		args = append([]string{"version"}, args[1:]...)
 	}
+
 	helped := false // kong has printed the help, and would otherwise continue
 	var flags cli
 	config := &configFile{}
@@ -94,10 +96,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if args[0] == completeWord {
 		return printError(stderr, complete(stdout, parser.Model.Node, args[1:]))
 	}
+
 	command, err := parser.Parse(args)
 	if helped {
 		return exitOK
 	}
+
 	if err != nil {
 		help, hint := "rlnode --help", hintUsage(err)
 		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context.Selected() != nil {
@@ -108,6 +112,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		return printError(stderr, usageError("%w%s (see %s)", config.prefixOrigins(err), hint, help))
 	}
+
 	env := &environment{
 		ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr, terminal: isTerminal(stdin) && isTerminal(stdout),
 	}
@@ -116,6 +121,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		env.ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
 	}
+
 	return printError(stderr, config.prefixOrigins(command.Run(env)))
 }
 

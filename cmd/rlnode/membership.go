@@ -30,6 +30,7 @@ func (c *serveCmd) readGossipKey() ([]byte, error) {
 		if text != "" {
 			return nil, errors.New("--gossip-key and --gossip-key-file exclude each other")
 		}
+
 		file, err := readFile(&environment{}, c.GossipKeyFile, maxToken)
 		if err != nil {
 			return nil, fmt.Errorf("--gossip-key-file: %w", err)
@@ -38,9 +39,11 @@ func (c *serveCmd) readGossipKey() ([]byte, error) {
 			return nil, fmt.Errorf("--gossip-key-file: %s holds no key", c.GossipKeyFile)
 		}
 	}
+
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		return nil, errors.New("--gossip-key: it is not 16, 24 or 32 bytes in base64")
 	}
+
 	return key, nil
 }

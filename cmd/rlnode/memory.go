@@ -30,6 +30,7 @@ func cgroupLimit(list, root string) int64 {
 	if err != nil {
 		return limit // not Linux
 	}
+
 	for line := range strings.Lines(string(text)) {
 		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
 		controllers, path, ok := strings.Cut(rest, ":")
@@ -37,9 +38,11 @@ func cgroupLimit(list, root string) int64 {
 		if controllers == "memory" { // the first version
 			base, name = filepath.Join(root, "memory"), "memory.limit_in_bytes"
 		}
+
 		if !ok || controllers != "" && controllers != "memory" {
 			continue
 		}
+
 		// A group is bound by those above it as well.
 		for dir := filepath.Clean("/" + path); ; dir = filepath.Dir(dir) {
 			limit = min(limit, readLimit(filepath.Join(base, dir, name)))
@@ -48,6 +51,7 @@ func cgroupLimit(list, root string) int64 {
 			}
 		}
 	}
+
 	return limit
 }
 

@@ -63,21 +63,25 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 	if err := checkPeerAddress(c.Address); err != nil {
 		return usageError("--address: %w", err)
 	}
+
 	hash, err := c.skippedHash()
 	if err != nil {
 		return usageError("%w", err)
 	}
+
 	// Opening the store of a node that doesn't exist would create one.
 	for _, name := range []string{"", "node.json", "raft.db"} {
 		if _, err := os.Stat(filepath.Join(c.DataDir, name)); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is not the data directory of a node: %w", c.DataDir, err)
 		}
 	}
+
 	log := slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	self, err := persist.OpenDir(c.DataDir)
 	if err != nil {
 		return err
 	}
+
 	config := persist.DefaultRaftConfig()
 	config.Dir, config.Logger = c.DataDir, log
 	store, err := persist.OpenRaft(config)
@@ -87,7 +91,9 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, store.Close()) }()
+
 	empty, err := store.Empty()
 	if err != nil {
 		return err
@@ -95,6 +101,7 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 	if empty {
 		return fmt.Errorf("%s: this node has never been part of a cluster, so there is nothing to recover", c.DataDir)
 	}
+
 	if c.Skip != 0 {
 		if err := cluster.Skip(store, node.ThisBuild(), c.Skip, hash); err != nil {
 			return err
@@ -102,9 +109,11 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 		_, err = fmt.Fprintf(env.stdout, "entry %d is removed from the log of node %s: do the same on each node that has it, then start them\n", c.Skip, self)
 		return err
 	}
+
 	if err := cluster.Recover(store, node.ThisBuild(), self, c.Address, log); err != nil {
 		return err
 	}
+
 	_, err = fmt.Fprintf(env.stdout, "node %s is now the only voter of its cluster: start it, then the others\n", self)
 	return err
 }
@@ -119,10 +128,12 @@ func (c *recoverCmd) skippedHash() (hash [sha256.Size]byte, err error) {
 	case c.Address != "":
 		return hash, errors.New("--address excludes --skip, which changes only the log")
 	}
+
 	b, err := hex.DecodeString(c.Hash)
 	if err != nil || len(b) != len(hash) {
 		return hash, fmt.Errorf("--hash: %.80q is not %d hexadecimal digits", c.Hash, 2*len(hash))
 	}
+
 	return [sha256.Size]byte(b), nil
 }
 

@@ -114,6 +114,7 @@ func (c *connection) newRemote(flag, env, address string, token, tokenFile *stri
 	if err := readToken("--token", token, *tokenFile); err != nil {
 		return nil, usageError("%w", err)
 	}
+
 	*tokenFile = "" // already read
 	base, err := parseBase(address)
 	if err != nil {
@@ -122,10 +123,12 @@ func (c *connection) newRemote(flag, env, address string, token, tokenFile *stri
 	if c.Timeout <= 0 {
 		return nil, usageError("--timeout: %v is not above 0", c.Timeout)
 	}
+
 	config, err := c.tls()
 	if err != nil {
 		return nil, usageError("--ca: %w", err)
 	}
+
 	return &remote{
 		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, env: env, timeout: c.Timeout,
 		transport: &http.Transport{TLSClientConfig: config},
@@ -137,6 +140,7 @@ func parseBase(address string) (*url.URL, error) {
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
 	}
+
 	u, err := url.Parse(address)
 	switch {
 	case err != nil:
@@ -148,6 +152,7 @@ func parseBase(address string) (*url.URL, error) {
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil || u.Fragment != "":
 		return nil, fmt.Errorf("%q has more than scheme, host and port", address)
 	}
+
 	return u, nil
 }
 
@@ -156,16 +161,20 @@ func (c *connection) tls() (*tls.Config, error) {
 	if c.CA == "" {
 		return config, nil
 	}
+
 	pem, err := os.ReadFile(c.CA)
 	if err != nil {
 		return nil, err
 	}
+
 	if config.RootCAs, err = x509.SystemCertPool(); err != nil {
 		config.RootCAs = x509.NewCertPool()
 	}
+
 	if !config.RootCAs.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("%s has no certificate in PEM", c.CA)
 	}
+
 	return config, nil
 }
 
@@ -215,6 +224,7 @@ func (rm *remote) problem(answer *reply) *problem {
 	case strings.HasPrefix(p.Detail, "key: key does not fit"), strings.HasPrefix(p.Detail, "key is missing"):
 		p.hint = "; give the subject with --key, once for each of the rule's key attributes"
 	}
+
 	return p
 }
 
@@ -235,14 +245,17 @@ func (rm *remote) open(ctx context.Context, r request) (*http.Response, error) {
 	if len(r.query) > 0 {
 		target += "?" + r.query.Encode()
 	}
+
 	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", rm.base, err)
 	}
+
 	authorization := ""
 	if rm.token != "" {
 		authorization = "Bearer " + rm.token
 	}
+
 	for name, value := range map[string]string{
 		"Content-Type": r.contentType, "Accept": r.accept, "If-Match": r.ifMatch, "Authorization": authorization,
 	} {
@@ -250,10 +263,12 @@ func (rm *remote) open(ctx context.Context, r request) (*http.Response, error) {
 			req.Header.Set(name, value)
 		}
 	}
+
 	resp, err := (&http.Client{Transport: rm.transport}).Do(req)
 	if err != nil {
 		return nil, rm.unreachable(err)
 	}
+
 	return resp, nil
 }
 
@@ -299,6 +314,7 @@ func (rm *remote) hint(err error) string {
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		return "; use a name or an address that the certificate is for"
 	}
+
 	return ""
 }
 

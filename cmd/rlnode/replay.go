@@ -57,12 +57,14 @@ func (c *replayCmd) validate() error {
 	if c.JSON && c.Decisions == "-" {
 		return usageError("--json and --decisions - both write to standard output")
 	}
+
 	ins := 0
 	for _, name := range append([]string{c.Rules, c.Against, c.Entries}, c.Logs...) {
 		if name == "-" {
 			ins++
 		}
 	}
+
 	if ins > 1 {
 		return usageError("standard input (-) can be read only once")
 	}
@@ -72,6 +74,7 @@ func (c *replayCmd) validate() error {
 	if c.MaxCounters < 1 || c.MaxCounters > node.MaxCounters {
 		return usageError("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(node.MaxCounters))
 	}
+
 	return nil
 }
 
@@ -108,7 +111,9 @@ func (c *replayCmd) Run(env *environment) error {
 
 	config := replay.DefaultConfig(set)
 	config.Against = against
-	config.MaxCounters, config.Top, config.Progress = c.MaxCounters, c.Top, progress.update
+	config.MaxCounters = c.MaxCounters
+	config.Top = c.Top
+	config.Progress = progress.update
 	decisions, err := c.openDecisions(env)
 	if err != nil {
 		return err
@@ -138,12 +143,15 @@ func (c *replayCmd) print(env *environment, report *replay.Report) error {
 		}
 		return report.Print(out)
 	}
+
 	for _, s := range report.SkippedLines {
 		fmt.Fprintf(env.stderr, "skipped %s\n", s)
 	}
+
 	if more := report.Skipped - int64(len(report.SkippedLines)); more > 0 {
 		fmt.Fprintf(env.stderr, "skipped %d more lines\n", more)
 	}
+
 	return json.NewEncoder(env.stdout).Encode(report)
 }
 
@@ -153,25 +161,30 @@ func (c *replayCmd) readEntries(env *environment) (*entries.State, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var file struct {
 		Entries []*admin.EntryItem `json:"entries"`
 	}
 	if err := json.Unmarshal(text, &file); err != nil {
 		return nil, fmt.Errorf("read %s: %w", shownName(c.Entries), err)
 	}
+
 	state := entries.New()
 	for i, item := range file.Entries {
 		if item == nil {
 			return nil, fmt.Errorf("read %s: entry %d is null", shownName(c.Entries), i)
 		}
+
 		e, err := rules.ReadStored(item.Kind, item.Entry)
 		if err == nil {
 			state, err = state.With(entries.Change{Entry: e, When: e.When})
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("read %s: entry %d: %w", shownName(c.Entries), i, err)
 		}
 	}
+
 	return state, nil
 }
 
@@ -194,6 +207,7 @@ func (c *replayCmd) compileAgainst(env *environment) (*rules.Set, error) {
 	if c.Against == "" {
 		return nil, nil
 	}
+
 	number, err := strconv.ParseInt(c.Against, 10, 64)
 	if err != nil || fileExists(c.Against) {
 		doc, err := loadRules(env, c.Against, rules.Parse, env.stderr)
@@ -202,21 +216,26 @@ func (c *replayCmd) compileAgainst(env *environment) (*rules.Set, error) {
 		}
 		return rules.Compile(doc, 1)
 	}
+
 	if number < 1 {
 		return nil, usageError("--against: %d is not a version: they begin with 1", number)
 	}
+
 	n, err := c.node()
 	if err != nil {
 		return nil, err
 	}
+
 	reply, err := n.send(env.ctx, request{path: "/v1/rules", accept: "application/yaml", query: url.Values{"version": {c.Against}}})
 	if err != nil {
 		return nil, err
 	}
+
 	doc, err := rules.Parse(reply.body)
 	if err != nil {
 		return nil, fmt.Errorf("read version %d of the rules: %w", number, err)
 	}
+
 	return rules.Compile(doc, 1)
 }
 
@@ -228,6 +247,7 @@ func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	case "-":
 		return env.stdout, nil
 	}
+
 	// A typo must not overwrite a log or the rules.
 	if info, err := os.Stat(c.Decisions); err == nil {
 		for _, name := range append([]string{c.Rules, c.Against}, c.Logs...) {
@@ -236,6 +256,7 @@ func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 			}
 		}
 	}
+
 	return os.Create(c.Decisions)
 }
 
@@ -255,14 +276,18 @@ func openLogs(env *environment, names []string, p *progress) (inputs []replay.In
 				closeAll()
 				return nil, nil, err
 			}
+
 			files = append(files, f)
 			if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 				p.total += info.Size()
 			}
+
 			in = io.TeeReader(f, p)
 		}
+
 		inputs = append(inputs, replay.Input{Name: shownName(name), Reader: in})
 	}
+
 	return inputs, closeAll, nil
 }
 
@@ -294,8 +319,10 @@ func (p *progress) update(lines, decided int64) {
 	if p.w == nil || now.Sub(p.last) < 100*time.Millisecond {
 		return
 	}
+
 	p.last, p.shown = now, true
 	const width = 40
+
 	done := 0.0
 	switch {
 	case decided > 0:
@@ -303,6 +330,7 @@ func (p *progress) update(lines, decided int64) {
 	case p.total > 0:
 		done = 0.5 * float64(p.read) / float64(p.total)
 	}
+
 	full := int(min(done, 1) * width)
 	fmt.Fprintf(p.w, "\r[%s%s] %d lines read, %d decided", strings.Repeat("=", full), strings.Repeat(" ", width-full), lines, decided)
 }

@@ -39,23 +39,28 @@ func (c *restoreCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+
 	text, err := readFile(env, c.File, maxBackup)
 	if err != nil {
 		return err
 	}
+
 	b, err := readBackup(text)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", shownName(c.File), err)
 	}
+
 	all := !c.Document && c.Entries == ""
 	if c.Document || all {
 		if err := c.restoreDocument(env, n, b); err != nil {
 			return err
 		}
 	}
+
 	if c.Entries != "" || all && len(b.Entries) > 0 {
 		return restoreEntries(env, n, b.Entries, c.Entries == "replace")
 	}
+
 	return nil
 }
 
@@ -86,22 +91,26 @@ func restoreEntries(env *environment, n *remote, list []*admin.EntryItem, replac
 		if err != nil {
 			return err
 		}
+
 		kept := map[string]bool{}
 		for _, item := range list {
 			kept[entryKey(item)] = true
 		}
+
 		for _, item := range have.Entries {
 			if !kept[entryKey(item)] {
 				gone = append(gone, item)
 			}
 		}
 	}
+
 	if err := writeItems(env, n, "remove", gone); err != nil {
 		return err
 	}
 	if err := writeItems(env, n, "entries", list); err != nil {
 		return err
 	}
+
 	_, err := fmt.Fprintf(env.stderr, "%d entries restored, %d removed\n", len(list), len(gone))
 	return err
 }
@@ -114,16 +123,20 @@ func writeItems(env *environment, n *remote, field string, list []*admin.EntryIt
 			size += len(list[count].Entry)
 			count++
 		}
+
 		body, err := json.Marshal(map[string]any{field: list[:count]})
 		if err != nil {
 			return fmt.Errorf("restore entries: %w", err)
 		}
+
 		r := request{method: http.MethodPost, path: "/v1/entries", contentType: "application/json", body: body}
 		if _, err := n.send(env.ctx, r); err != nil {
 			return err
 		}
+
 		list = list[count:]
 	}
+
 	return nil
 }
 
@@ -142,5 +155,6 @@ func entryKey(item *admin.EntryItem) string {
 		return false
 	})
 	text, _ := json.Marshal(fields) // sorted by name
+
 	return item.Kind.String() + string(text)
 }

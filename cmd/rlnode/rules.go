@@ -26,6 +26,7 @@ func readFile(env *environment, name string, limit int64) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
+
 	src, err := io.ReadAll(io.LimitReader(in, limit+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
@@ -33,6 +34,7 @@ func readFile(env *environment, name string, limit int64) ([]byte, error) {
 	if int64(len(src)) > limit {
 		return nil, fmt.Errorf("read %s: it is longer than %d bytes", shownName(name), limit)
 	}
+
 	return src, nil
 }
 
@@ -89,6 +91,7 @@ func loadRules(
 	if err != nil {
 		return nil, err
 	}
+
 	doc, err := parse(src)
 	if err == nil {
 		return doc, nil
@@ -97,6 +100,7 @@ func loadRules(
 		printMistakes(out, name, "", mistakes)
 		return nil, &exitError{code: exitFailed}
 	}
+
 	return nil, fmt.Errorf("read %s: %w", shownName(name), err)
 }
 
@@ -173,10 +177,12 @@ func (c *rulesCmd) Run(env *environment) error {
 	if c.Versions {
 		return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
 	}
+
 	n, err := c.node()
 	if err != nil {
 		return err
 	}
+
 	r := request{path: "/v1/rules", accept: "application/yaml"}
 	if c.JSON {
 		r.accept = "application/json"
@@ -184,10 +190,12 @@ func (c *rulesCmd) Run(env *environment) error {
 	if c.Version != 0 {
 		r.query = url.Values{"version": {strconv.FormatInt(c.Version, 10)}}
 	}
+
 	reply, err := n.send(env.ctx, r)
 	if err != nil {
 		return err
 	}
+
 	_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimRight(reply.body, "\n"))
 	return err
 }

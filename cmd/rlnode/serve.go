@@ -62,6 +62,7 @@ func serve(ctx context.Context, config node.Config, signals <-chan os.Signal) er
 		n, err = node.Start(context.Background(), config)
 		started <- err
 	}()
+
 	select {
 	case err := <-started:
 		if err != nil {
@@ -71,14 +72,17 @@ func serve(ctx context.Context, config node.Config, signals <-chan os.Signal) er
 		log.Info("stopped before it was ready", "signal", sig.String())
 		return nil
 	}
+
 	select {
 	case sig := <-signals:
 		log.Info("stopping", "signal", sig.String())
 	case <-ctx.Done():
 		log.Info("stopping")
 	}
+
 	stopped := make(chan error, 1)
 	go func() { stopped <- n.Close() }()
+
 	select {
 	case err := <-stopped:
 		return err

@@ -167,6 +167,7 @@ func (r *refusalLog) Decode(ctx *kong.DecodeContext) error {
 	if ctx.Scan.Peek().Type == kong.FlagValueToken {
 		value = fmt.Sprint(ctx.Scan.Pop().Value)
 	}
+
 	switch value {
 	case "sampled", "true":
 		*r = refusalLog(node.RefusalsSampled)
@@ -177,6 +178,7 @@ func (r *refusalLog) Decode(ctx *kong.DecodeContext) error {
 	default:
 		return fmt.Errorf("%.40q is not sampled, all or off", value)
 	}
+
 	return nil
 }
 
@@ -200,10 +202,12 @@ func (c *serveCmd) config() node.Config {
 	if c.GRPCPort != 0 {
 		grpc = net.JoinHostPort(c.Bind, strconv.Itoa(c.GRPCPort))
 	}
+
 	redis := ""
 	if c.RedisPort != 0 {
 		redis = net.JoinHostPort(c.Bind, strconv.Itoa(c.RedisPort))
 	}
+
 	return node.Config{
 		Name: c.Name, DataDir: c.DataDir, MaxCounters: c.MaxCounters, ReservationBytes: int64(c.Reservations),
 		MaxConnections: c.MaxConnections, MaxMatched: c.MaxMatched, MemoryLimit: memoryLimit(),
@@ -233,6 +237,7 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[serveCmd]()) {
 		known[field.Tag.Get("env")] = true
 	}
+
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
 		// Orchestrators set variables of this form for services and their ports.
@@ -241,9 +246,11 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 			log.Warn("this version has no such setting", "environment", name)
 		}
 	}
+
 	if c.InsecureCluster {
 		log.Warn("--insecure-cluster: anyone who reaches the ports between nodes can take over the cluster", "cluster_bind", c.ClusterBind)
 	}
+
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
 }
 

@@ -99,23 +99,29 @@ func printSlots(w io.Writer, s *subjectAnswer) error {
 		if l.Algorithm != slotAlgorithm {
 			continue
 		}
+
 		some = true
 		fmt.Fprintf(w, "%s: %s  %d of %d held\n", printable(l.Name), replay.Key(s.Key), l.Used, l.Limit)
+
 		if len(l.Slots) == 0 {
 			continue
 		}
+
 		err := printTable(w, "SLOT\tN\tAGE\tENDS IN\tWHO", l.Slots, func(h heldSlot) string {
 			return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", printable(h.Slot), h.N, durationText(millis(h.AgeMS)), durationText(millis(h.ExpiresMS)), printable(h.Who))
 		})
 		if err != nil {
 			return err
 		}
+
 		if rest := l.Holders - len(l.Slots); rest > 0 {
 			fmt.Fprintf(w, "and %d more\n", rest)
 		}
 	}
+
 	if !some {
 		fmt.Fprintln(w, "it has no limit of slots (algorithm: concurrency)")
 	}
+
 	return nil
 }

@@ -149,8 +149,10 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 	if s.Owner != "" {
 		fmt.Fprintf(w, "  (owner %s)", printable(s.Owner))
 	}
+
 	fmt.Fprintln(w)
 	rows := make([]string, len(s.Limits))
+
 	estimated := false
 	for i, l := range s.Limits {
 		if l.Unlimited {
@@ -161,6 +163,7 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 			printable(l.Unit), durationText(millis(max(l.WindowMS, l.TTLMS))), durationText(millis(l.ResetMS)))
 		estimated = estimated || l.Estimated
 	}
+
 	if len(rows) > 0 {
 		if err := printTable(w, "LIMIT\tALGORITHM\tUSED\tOF\tLEFT\tLEASED\tSHARE\tUNIT\tPER\tFRESH AFTER", rows, func(row string) string { return row }); err != nil {
 			return err
@@ -168,9 +171,11 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 	} else if s.Unknown == 0 {
 		fmt.Fprintln(w, "nothing is counted")
 	}
+
 	for _, unit := range slices.Sorted(maps.Keys(s.Applied)) {
 		fmt.Fprintf(w, "applied: %d %s\n", s.Applied[unit], printable(unit))
 	}
+
 	if estimated {
 		fmt.Fprintln(w, "an estimate: a node did not say how much it holds, and that counts as used")
 	}
@@ -180,6 +185,7 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 	if s.Blocked > 0 {
 		fmt.Fprintf(w, "blocked until %s\n", time.UnixMilli(s.Blocked).UTC().Format(time.RFC3339))
 	}
+
 	if a := s.Adaptive; a != nil {
 		load := "not known"
 		if a.Load != nil {
@@ -187,6 +193,7 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 		}
 		fmt.Fprintf(w, "adaptive: limits are lowered to %g of the rule's; the load of %s is %s\n", a.Factor, printable(a.Source), load)
 	}
+
 	return printShares(w, s)
 }
 
@@ -195,6 +202,7 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 	if len(s.Shares) == 0 && len(s.Regions) == 0 {
 		return nil
 	}
+
 	var rows []string
 	for _, name := range slices.Sorted(maps.Keys(s.Regions)) {
 		r := s.Regions[name]
@@ -205,11 +213,13 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 			rows = append(rows, printable(name)+"\t-\tdoes not answer")
 		}
 	}
+
 	if len(rows) == 0 {
 		for _, name := range slices.Sorted(maps.Keys(s.Shares)) {
 			rows = append(rows, fmt.Sprintf("%s\t-\t%d", printable(name), s.Shares[name]))
 		}
 	}
+
 	fmt.Fprintln(w)
 	return printTable(w, "REGION\tLIMIT\tSHARE\tUSED\tLENT\tBORROWED\tLEFT", rows, func(row string) string { return row })
 }
@@ -305,14 +315,17 @@ func (c *adjustCmd) Run(env *environment) error {
 	if c.Namespace != "" && len(c.Limit) == 0 {
 		return usageError("--limit is missing: the limits to adjust")
 	}
+
 	amounts, err := parseCosts(c.Cost)
 	if err != nil {
 		return err
 	}
+
 	amounts.add(fields)
 	if c.Bill {
 		fields["bill"] = true
 	}
+
 	return c.postChange(env, "/v1/adjust", fields)
 }
 

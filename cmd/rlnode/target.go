@@ -32,15 +32,18 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 	case !f.isInline():
 		return nil, usageError("no subject: give --rule and --key, or --limit and --key")
 	}
+
 	if fields["key"] = append([]string{}, f.Key...); len(f.Key) == 1 {
 		fields["key"] = f.Key[0]
 	}
 	if f.Namespace != "" {
 		fields["namespace"] = f.Namespace
 	}
+
 	if len(f.Limit) == 0 {
 		return fields, nil
 	}
+
 	limits := make([]any, len(f.Limit))
 	for i, text := range f.Limit {
 		l, err := parseLimit(text)
@@ -49,6 +52,7 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 		}
 		limits[i] = l
 	}
+
 	fields["limits"] = limits
 	return fields, nil
 }
@@ -61,6 +65,7 @@ func parseLimit(text string) (map[string]any, error) {
 	if !ok || err != nil || per == "" {
 		return nil, fmt.Errorf("want an amount and a window, such as 5/1m, 100/7d or 1000/day")
 	}
+
 	limit := map[string]any{"limit": n, "per": per}
 	for more != "" {
 		var field string
@@ -79,10 +84,12 @@ func parseLimit(text string) (map[string]any, error) {
 			return nil, fmt.Errorf("%q is not one of algorithm, burst, unit, name, tz, from", name)
 		}
 	}
+
 	if limit["algorithm"] == slotAlgorithm {
 		delete(limit, "per")
 		limit["ttl"] = per
 	}
+
 	return limit, nil
 }
 
@@ -100,17 +107,20 @@ func parseCosts(list []string) (c costFlags, err error) {
 		if !named {
 			number = text
 		}
+
 		n, err := strconv.ParseInt(number, 10, 64)
 		_, twice := c.units[unit]
 		if err != nil || named && unit == "" || named && twice || !named && c.plain != nil {
 			return c, usageError("--cost %q: want a whole number or unit=number, each once", text)
 		}
+
 		if named {
 			c.units[unit] = n
 		} else {
 			c.plain = &n
 		}
 	}
+
 	return c, nil
 }
 

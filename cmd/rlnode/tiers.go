@@ -64,6 +64,7 @@ func (c *tiersCmd) Run(env *environment) error {
 		if err != nil || c.JSON {
 			return err // --json prints the first page, which names the next
 		}
+
 		for _, t := range page.Tiers {
 			limits := make([]string, len(t.Limits))
 			for i := range t.Limits {
@@ -71,14 +72,18 @@ func (c *tiersCmd) Run(env *environment) error {
 			}
 			rows = append(rows, printable(t.Name)+"\t"+strings.Join(limits, "  "))
 		}
+
 		if page.Next == "" {
 			break
 		}
+
 		query.Set("after", page.Next)
 	}
+
 	if len(rows) == 0 {
 		_, err := fmt.Fprintln(env.stdout, "the rules have no tiers")
 		return err
 	}
+
 	return printTable(env.stdout, "TIER\tLIMITS", rows, func(row string) string { return row })
 }

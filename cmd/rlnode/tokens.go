@@ -37,6 +37,7 @@ func (t *tokenSettings) warn(log *slog.Logger, bind, adminBind string) {
 	if t.TokensFile != "" || t.APIToken != "" || t.AdminToken != "" {
 		return
 	}
+
 	open := func(text string) bool {
 		ip, err := netip.ParseAddr(text)
 		return err == nil && !ip.IsLoopback()
@@ -95,19 +96,23 @@ func readToken(flag string, token *string, file string) error {
 		if *token != "" {
 			return fmt.Errorf("%s and %s-file exclude each other", flag, flag)
 		}
+
 		text, err := readFile(&environment{}, file, maxToken)
 		if err != nil {
 			return fmt.Errorf("%s-file: %w", flag, err)
 		}
+
 		*token = strings.TrimSpace(string(text))
 		if *token == "" {
 			return fmt.Errorf("%s-file: %s has no token", flag, file)
 		}
 	}
+
 	if len(*token) > maxToken || strings.ContainsFunc(*token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		*token = "" // so that node.Config does not report it, too
 		return fmt.Errorf("%s: a token is at most %d visible ASCII characters without spaces", flag, maxToken)
 	}
+
 	return nil
 }
 

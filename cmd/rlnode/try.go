@@ -49,17 +49,21 @@ func (c *tryCmd) ask(env *environment) (allowed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+
 	body, _ := json.Marshal(fields) // strings and numbers
 	n, err := c.node()
 	if err != nil {
 		return false, err
 	}
+
 	r, err := n.send(env.ctx, request{method: http.MethodPost, path: "/v1/try", contentType: "application/json", body: body})
 	if err != nil {
 		return false, err
 	}
+
 	var answer tried
 	var d client.Decision
+
 	if err := r.decode(&answer); err != nil {
 		return false, err
 	}
@@ -70,10 +74,12 @@ func (c *tryCmd) ask(env *environment) (allowed bool, err error) {
 		_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
 		return d.Allowed, err
 	}
+
 	c.hideLimits(&d, fields)
 	if _, err := fmt.Fprint(env.stdout, decisionText(&d, colours(env.stdout))); err != nil {
 		return false, err
 	}
+
 	return d.Allowed, printExplanations(env.stdout, answer.Rules)
 }
 

@@ -48,10 +48,12 @@ func (c *usageCmd) Run(env *environment) error {
 			return usageError("--month: %w", err)
 		}
 	}
+
 	n, err := c.node()
 	if err != nil {
 		return err
 	}
+
 	query := url.Values{"format": {"json"}, "scope": {c.Scope}}
 	if c.CSV {
 		query.Set("format", "csv")
@@ -65,36 +67,46 @@ func (c *usageCmd) Run(env *environment) error {
 	if c.Incomplete {
 		query.Set("incomplete", "allow")
 	}
+
 	resp, err := n.stream(env.ctx, request{path: "/v1/usage/monthly", query: query})
 	if err != nil {
 		return err
 	}
+
 	defer resp.Body.Close()
+
 	if c.CSV {
 		return c.copyCSV(env, resp)
 	}
+
 	var out io.Writer = env.stdout
 	var copied io.Reader = resp.Body
 	if c.JSON {
 		copied, out = io.TeeReader(resp.Body, env.stdout), io.Discard
 	}
+
 	quality, err := printMonth(out, copied)
 	if err == nil {
 		_, err = io.Copy(io.Discard, copied)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	for _, one := range quality.Estimated {
 		fmt.Fprintf(env.stderr, "estimated: %s is gone, and its copy lacks at most what it counted in %s\n",
 			printable(one.Node), time.Duration(one.AtMostLost)*time.Millisecond)
 	}
+
 	if quality.RevisedAt != "" {
 		fmt.Fprintf(env.stderr, "the month has changed since it was exported, last at %s\n", printable(quality.RevisedAt))
 	}
+
 	if len(quality.Incomplete) > 0 {
 		return fmt.Errorf("incomplete: no counts from %s, so the sums are too low", printable(strings.Join(quality.Incomplete, ", ")))
 	}
+
 	return nil
 }
 
@@ -143,12 +155,14 @@ func printMonth(w io.Writer, r io.Reader) (q monthQuality, err error) {
 	if _, err := d.Token(); err != nil {
 		return q, fmt.Errorf("read the answer: %w", err)
 	}
+
 	rows := 0
 	for complete := false; d.More(); {
 		name, err := d.Token()
 		if err != nil {
 			return q, fmt.Errorf("read the answer: %w", err)
 		}
+
 		switch name {
 		case "rows":
 			if rows, err = printRows(table, d); err != nil {
@@ -164,6 +178,7 @@ func printMonth(w io.Writer, r io.Reader) (q monthQuality, err error) {
 			var ignored json.RawMessage
 			err = d.Decode(&ignored)
 		}
+
 		if err != nil {
 			return q, fmt.Errorf("read the answer: %w", err)
 		}
@@ -171,9 +186,11 @@ func printMonth(w io.Writer, r io.Reader) (q monthQuality, err error) {
 			return q, errors.New("read the answer: it is truncated")
 		}
 	}
+
 	if rows == 0 {
 		fmt.Fprintln(table, "0\t0\t\t  nothing was admitted")
 	}
+
 	return q, table.Flush()
 }
 
@@ -182,22 +199,27 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 	if _, err := d.Token(); err != nil {
 		return 0, err
 	}
+
 	for ; d.More(); n++ {
 		var row monthRow
 		if err := d.Decode(&row); err != nil {
 			return n, fmt.Errorf("read the answer: %w", err)
 		}
+
 		subject := replay.Key(row.Key).String()
 		if row.Other {
 			subject = "(others, beyond --usage-subjects)"
 		}
+
 		fmt.Fprintf(table, "%d\t%d\t%s\t  %s: %s\n", row.Cost, row.Checks, printable(row.Unit), printable(row.Rule), subject)
+
 		if n%1000 == 999 {
 			if err := table.Flush(); err != nil {
 				return n, err
 			}
 		}
 	}
+
 	_, err = d.Token()
 	return n, err
 }

@@ -60,6 +60,7 @@ func (k Kind) purpose() purpose {
 	case Slot:
 		return slots
 	}
+
 	return unbounded
 }
 

@@ -87,16 +87,19 @@ func (s *Store) MarkAllChanged(p int) int {
 func (s *Store) Replace(n *Note, steady int64) {
 	h := s.Lock(n.Partition(), steady)
 	defer h.Unlock()
+
 	if n.Until <= h.second {
 		h.Remove(n.Key)
 		return
 	}
+
 	if own, found := h.Get(n.Key); found && n.Kind == Resets {
 		// This node may have forgotten resets that it was sent, if it owned the partition before.
 		merged := *n
 		merged.Minor = max(n.Minor, own.Minor)
 		n = &merged
 	}
+
 	h.put(n, Checkpoints)
 }
 
@@ -174,9 +177,11 @@ func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 func (s *Store) sweep(p int, steady int64, owned bool) {
 	h := s.Lock(p, steady)
 	defer h.Unlock()
+
 	if owned {
 		h.endAllSlots(steady)
 	}
+
 	for k, e := range h.part.notes {
 		switch {
 		case int64(e.until) <= h.second:
@@ -187,6 +192,7 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 			h.sweepRate(e.note(k), steady)
 		}
 	}
+
 	h.part.shrink()
 }
 

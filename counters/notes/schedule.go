@@ -82,13 +82,16 @@ func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 		if !some {
 			break
 		}
+
 		h := s.Lock(k.Partition(), steady)
 		n, found := h.Get(k)
 		h.Unlock()
+
 		if found && n.schedules() {
 			list = append(list, n)
 		}
 	}
+
 	return list
 }
 

@@ -114,21 +114,25 @@ func (h Held) countSlot(n *Note, sign int64) {
 		p.slots = make(map[Slots]*limitSlots)
 		p.slotGroups = make(map[uint32]int64)
 	}
+
 	key := n.slots()
 	s := p.slots[key]
 	if s == nil {
 		s = &limitSlots{}
 		p.slots[key] = s
 	}
+
 	units := sign * n.slot().Units
 	s.held += units
 	s.count += int(sign)
 	s.changes++
 	addTo(&p.slotGroups, n.Group, units)
+
 	if sign > 0 {
 		heap.Push(&s.ends, slotEnd{n.end(), n.ID})
 		s.latest = max(s.latest, n.end())
 	}
+
 	if s.count == 0 {
 		delete(p.slots, key)
 	}
@@ -153,9 +157,11 @@ func (h Held) endSlots(key Slots, steady int64) *limitSlots {
 		h.forget(k)
 		s = h.part.slots[key]
 	}
+
 	if s != nil && len(s.ends) > 2*s.count+exactEnds {
 		h.compact(key, s)
 	}
+
 	return s
 }
 
@@ -174,6 +180,7 @@ func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64
 	if s == nil {
 		return 0, 0, 0
 	}
+
 	if s.changes > s.count/4 || s.count <= exactEnds {
 		s.changes, s.latest = 0, 0
 		for _, e := range s.ends {
@@ -182,6 +189,7 @@ func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64
 			}
 		}
 	}
+
 	return s.held, h.nextEnd(key, s, rest) - steady, s.latest - steady
 }
 
@@ -196,6 +204,7 @@ func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 		if len(next.indexes) == 0 {
 			break
 		}
+
 		i, _ := heap.Pop(&next).(int)
 		if e := s.ends[i]; h.current(key, e) {
 			had := h.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
@@ -203,15 +212,18 @@ func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 			held -= n.slot().Units
 			at = e.at
 		}
+
 		if held <= rest {
 			break
 		}
+
 		for _, child := range [...]int{2*i + 1, 2*i + 2} {
 			if child < len(s.ends) {
 				heap.Push(&next, child)
 			}
 		}
 	}
+
 	return at
 }
 

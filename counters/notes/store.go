@@ -184,6 +184,7 @@ func (h Held) put(n *Note, by Readers) {
 	if replaces {
 		h.count(had.note(n.Key), -1)
 	}
+
 	h.count(*n, 1)
 	e := entryOf(n, had.dirty)
 	e.isScheduled = had.isScheduled
@@ -191,6 +192,7 @@ func (h Held) put(n *Note, by Readers) {
 		e.isScheduled = true
 		h.store.schedule.add(due{n.end(), n.Key})
 	}
+
 	h.mark(n.Key, e, by)
 	if n.Kind == Resets {
 		h.part.resets.Store(n.Rank)
@@ -302,6 +304,7 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 		s.mu.Lock()
 		k, full := b.oldest(n)
 		s.mu.Unlock()
+
 		if !full {
 			return nil
 		}
@@ -312,6 +315,7 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 		if k == nil {
 			return nil // copies from other nodes fill the budget, and will expire
 		}
+
 		s.drop(*k, steady)
 	}
 }

@@ -11,17 +11,22 @@ func (r *release) writeChart() error {
 	if err != nil {
 		return err
 	}
+
 	c.Metadata.Version, c.Metadata.AppVersion = r.number(), r.number()
 	c.ModTime, c.SchemaModTime = r.date, r.date
+
 	for _, f := range c.Raw {
 		f.ModTime = r.date
 	}
+
 	for _, f := range c.Templates {
 		f.ModTime = r.date
 	}
+
 	for _, f := range c.Files {
 		f.ModTime = r.date
 	}
+
 	_, err = util.Save(c, r.out)
 	return err
 }

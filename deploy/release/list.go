@@ -18,6 +18,7 @@ func (r *release) writeModuleList(p platform, binary string) error {
 	if err != nil {
 		return err
 	}
+
 	product := cyclonedx.Component{
 		BOMRef: "pkg:golang/" + info.Main.Path + "@" + r.version, Type: cyclonedx.ComponentTypeApplication,
 		Name: info.Main.Path, Version: r.version, PackageURL: "pkg:golang/" + info.Main.Path + "@" + r.version,
@@ -34,10 +35,12 @@ func (r *release) writeModuleList(p platform, binary string) error {
 		}
 		components = append(components, c)
 	}
+
 	var refs []string
 	for _, c := range components {
 		refs = append(refs, c.BOMRef)
 	}
+
 	bom := cyclonedx.NewBOM()
 	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.date.Format(time.RFC3339), Component: &product}
 	bom.Components = &components
@@ -46,9 +49,12 @@ func (r *release) writeModuleList(p platform, binary string) error {
 	if err != nil {
 		return err
 	}
+
 	defer f.Close()
+
 	if err := cyclonedx.NewBOMEncoder(f, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
 		return err
 	}
+
 	return f.Close()
 }

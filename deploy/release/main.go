@@ -29,12 +29,15 @@ func main() {
 	flag.StringVar(&r.out, "out", "bin/release", "folder for the results; its contents are removed first")
 	flag.BoolVar(&r.snapshot, "snapshot", false, "build a trial: allow changes, and a commit without the tag")
 	flag.Parse()
+
 	for _, p := range strings.Split(*platforms, ",") {
 		system, arch, _ := strings.Cut(p, "/")
 		r.platforms = append(r.platforms, platform{system: system, arch: arch})
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+
 	if err := r.buildAll(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
@@ -81,6 +84,7 @@ func (r *release) buildAll(ctx context.Context) error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
+
 	work := r.work
 	if work == "" {
 		var err error
@@ -89,24 +93,29 @@ func (r *release) buildAll(ctx context.Context) error {
 		}
 		defer os.RemoveAll(work)
 	}
+
 	for _, p := range r.platforms {
 		binary := filepath.Join(work, r.name(p))
 		if err := r.build(ctx, p, binary); err != nil {
 			return fmt.Errorf("build for %s/%s: %w", p.system, p.arch, err)
 		}
+
 		steps := []func(platform, string) error{r.writeArchive, r.writeModuleList}
 		if p.system == "linux" {
 			steps = append(steps, r.writePackages)
 		}
+
 		for _, step := range steps {
 			if err := step(p, binary); err != nil {
 				return fmt.Errorf("%s/%s: %w", p.system, p.arch, err)
 			}
 		}
 	}
+
 	if err := r.writeChart(); err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
+
 	for from, to := range map[string]string{"deploy/grafana/rlnode.json": "rlnode-board.json", "deploy/prometheus/alerts.yaml": "rlnode-alerts.yaml"} {
 		text, err := os.ReadFile(r.path(from))
 		if err != nil {
@@ -116,6 +125,7 @@ func (r *release) buildAll(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return r.writeChecksums()
 }
 
@@ -124,10 +134,12 @@ func (r *release) checkCommit(ctx context.Context) error {
 	if !versionPattern.MatchString(r.version) {
 		return fmt.Errorf("-version: %q is not a version such as v1.2.3", r.version)
 	}
+
 	var err error
 	if r.revision, err = r.git(ctx, "rev-parse", "HEAD"); err != nil {
 		return err
 	}
+
 	date, err := r.git(ctx, "log", "-1", "--format=%cI")
 	if err != nil {
 		return err
@@ -135,10 +147,12 @@ func (r *release) checkCommit(ctx context.Context) error {
 	if r.date, err = time.Parse(time.RFC3339, date); err != nil {
 		return err
 	}
+
 	r.date = r.date.UTC()
 	if r.snapshot {
 		return nil
 	}
+
 	changes, err := r.git(ctx, "status", "--porcelain")
 	if err != nil {
 		return err
@@ -146,6 +160,7 @@ func (r *release) checkCommit(ctx context.Context) error {
 	if changes != "" {
 		return fmt.Errorf("there are uncommitted changes:\n%s", changes)
 	}
+
 	tags, err := r.git(ctx, "tag", "--points-at", "HEAD")
 	if err != nil {
 		return err
@@ -153,6 +168,7 @@ func (r *release) checkCommit(ctx context.Context) error {
 	if !slices.Contains(strings.Fields(tags), r.version) {
 		return fmt.Errorf("the commit %.12s does not have the tag %s", r.revision, r.version)
 	}
+
 	return nil
 }
 
@@ -171,15 +187,18 @@ func (r *release) build(ctx context.Context, p platform, to string) error {
 	if err != nil {
 		return err
 	}
+
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join([]string{
 		"-s -w -X github.com/rlnode/rlnode/node.release=" + r.version,
 		"-X main.revision=" + r.revision, "-X main.date=" + r.date.Format(time.RFC3339),
 	}, " "), "-o", to, "./cmd/rlnode")
 	cmd.Dir = r.root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.system, "GOARCH="+p.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=")
+
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
+
 	return nil
 }
 
@@ -189,6 +208,7 @@ func (r *release) writeChecksums() error {
 	if err != nil {
 		return err
 	}
+
 	var lines strings.Builder
 	for _, e := range entries { // sorted by name
 		sum, err := fileSum(filepath.Join(r.out, e.Name()))
@@ -197,6 +217,7 @@ func (r *release) writeChecksums() error {
 		}
 		fmt.Fprintf(&lines, "%x  %s\n", sum, e.Name())
 	}
+
 	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(lines.String()), 0o644)
 }
 

@@ -18,15 +18,19 @@ func (r *release) writePackages(p platform, binary string) error {
 		if err != nil {
 			return err
 		}
+
 		info := nfpm.WithDefaults(r.packageInfo(p, binary, format))
 		if err := nfpm.PrepareForPackager(info, format); err != nil {
 			return err
 		}
+
 		f, err := os.Create(filepath.Join(r.out, packager.ConventionalFileName(info)))
 		if err != nil {
 			return err
 		}
+
 		defer f.Close()
+
 		if err := packager.Package(info, f); err != nil {
 			return fmt.Errorf("%s: %w", format, err)
 		}
@@ -34,6 +38,7 @@ func (r *release) writePackages(p platform, binary string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -55,6 +60,7 @@ func (r *release) packageInfo(p platform, binary, format string) *nfpm.Info {
 	if format == "rpm" {
 		user = "shadow-utils"
 	}
+
 	info := &nfpm.Info{
 		Name: "rlnode", Arch: p.arch, Platform: p.system, Version: r.version, Section: "net", Priority: "optional",
 		Maintainer: "The rlnode project", Homepage: "https://github.com/rlnode/rlnode", MTime: r.date,

@@ -27,6 +27,7 @@ func main() {
 	number := os.Args[1]
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	n, err := node.Start(ctx, node.Config{
 		Name: "web-" + number, Rules: []byte(rules), ClusterBind: "127.0.0.1", GossipPort: 7470 + int(number[0]-'0'),
 		Join: []string{"127.0.0.1:7471", "127.0.0.1:7472", "127.0.0.1:7473"}, BootstrapExpect: 2, LeaveOnClose: true,
@@ -34,7 +35,9 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	defer n.Close()
+
 	if n.WaitReady(ctx) == nil {
 		hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello from web-"+number) })
 		go http.ListenAndServe("127.0.0.1:847"+number, client.Middleware(n, client.MiddlewareOptions{})(hello))

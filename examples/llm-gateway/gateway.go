@@ -118,11 +118,13 @@ func apiKey(authorization string) (key string, ok bool) {
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel() // also stops upstream when the caller hangs up
+
 	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(call.endpoint).String(), bytes.NewReader(call.body))
 	if err != nil {
 		writeError(w, http.StatusInternalServerError, apiError{Message: "The gateway is misconfigured.", Type: "server_error"})
 		return 0
 	}
+
 	out.Header.Set("Content-Type", "application/json")
 	out.Header.Set("Authorization", "Bearer "+key)
 	answer, err := g.http.Do(out)
@@ -134,10 +136,13 @@ func (g *gateway) forward(w http.ResponseWriter, r *http.Request, call *call, ke
 		}
 		return 0
 	}
+
 	defer answer.Body.Close()
+
 	if contentType := answer.Header.Get("Content-Type"); contentType != "" {
 		w.Header().Set("Content-Type", contentType)
 	}
+
 	switch {
 	case answer.StatusCode != http.StatusOK:
 		// A failed call has used nothing, as far as we know.
@@ -147,6 +152,7 @@ func (g *gateway) forward(w http.ResponseWriter, r *http.Request, call *call, ke
 	case call.Stream:
 		return g.forwardStream(w, answer.Body, call)
 	}
+
 	return g.forwardWhole(w, answer.Body, call)
 }
 
@@ -162,10 +168,12 @@ func (g *gateway) forwardWhole(w http.ResponseWriter, body io.Reader, call *call
 	case json.Unmarshal(text, &a) != nil || a.Usage == nil:
 		g.log.Warn("the model does not report its usage")
 	}
+
 	w.Write(text) // an error means that the caller has hung up, which changes nothing
 	if a.Usage == nil {
 		return call.estimate()
 	}
+
 	return a.Usage.total()
 }
 
@@ -179,21 +187,25 @@ func refuse(w http.ResponseWriter, d *client.Decision, asked int64) {
 		writeError(w, http.StatusServiceUnavailable, apiError{Message: "The rate limiter does not answer.", Type: "server_error"})
 		return
 	}
+
 	if d.Denied() {
 		writeError(w, http.StatusForbidden, apiError{Message: "This API key is not allowed.", Type: "invalid_request_error", Code: "denied"})
 		return
 	}
+
 	e := apiError{Type: d.Unit, Code: "rate_limit_exceeded"}
 	what := fmt.Sprintf("%s per %s: limit %d, remaining %d", d.Unit, strings.TrimSuffix(d.Window.String(), "0s"), d.Limit, d.Remaining)
 	if d.Unit == tokens {
 		what += fmt.Sprintf(", requested %d", asked)
 	}
+
 	if d.RetryAfter == client.Never {
 		e.Message = "Request too large for " + what + ". It can never be allowed."
 	} else {
 		e.Message = fmt.Sprintf("Rate limit reached on %s. Please try again in %s.", what, duration(d.RetryAfter))
 		w.Header().Set("Retry-After-Ms", fmt.Sprint(d.RetryAfter.Milliseconds()))
 	}
+
 	d.SetHeaders(w.Header()) // Retry-After
 	writeError(w, http.StatusTooManyRequests, e)
 }

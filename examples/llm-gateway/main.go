@@ -107,9 +107,11 @@ func (s *servers) start(address string, h http.Handler) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	if s.failed == nil {
 		s.failed = make(chan error, 2) // one for each server
 	}
+
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	s.all = append(s.all, server)
 	go func() {

@@ -55,6 +55,7 @@ func readCompletion(body io.Reader) (*call, error) {
 	if len(messages) == 0 {
 		return nil, errors.New("messages are missing")
 	}
+
 	for _, m := range messages {
 		c.prompt += 3 // for the role
 		for name, value := range m {
@@ -63,13 +64,16 @@ func readCompletion(body io.Reader) (*call, error) {
 			}
 		}
 	}
+
 	if err := c.setAnswer(larger(maxAnswer, maxCompletion, defaultAnswerTokens), larger(n, bestOf, 1)); err != nil {
 		return nil, err
 	}
+
 	if c.Stream {
 		c.IncludeUsage = string(streamOptions["include_usage"]) == "true"
 		all["stream_options"] = json.RawMessage(`{"include_usage":true}`)
 	}
+
 	c.body, err = json.Marshal(all)
 	return c, err
 }
@@ -120,6 +124,7 @@ func (c *call) readFields(body io.Reader, known map[string]any) (all map[string]
 	if err := json.Unmarshal(text, &all); err != nil {
 		return nil, fmt.Errorf("the body is no such call: %w", err)
 	}
+
 	for name, value := range all {
 		if into, ok := known[name]; ok {
 			if err := json.Unmarshal(value, into); err != nil {
@@ -127,15 +132,18 @@ func (c *call) readFields(body io.Reader, known map[string]any) (all map[string]
 			}
 			continue
 		}
+
 		for other := range known {
 			if strings.EqualFold(name, other) {
 				return nil, fmt.Errorf("%q must be written %s", name, other)
 			}
 		}
+
 		if value[0] == '{' || value[0] == '[' || value[0] == '"' {
 			c.prompt += estimateTokens(string(value))
 		}
 	}
+
 	return all, nil
 }
 
@@ -225,6 +233,7 @@ func setHeaders(h http.Header, limits []client.LimitDecision) {
 			least[l.Unit] = l
 		}
 	}
+
 	for unit, l := range least {
 		h.Set("x-ratelimit-limit-"+unit, strconv.FormatInt(l.Limit, 10))
 		h.Set("x-ratelimit-remaining-"+unit, strconv.FormatInt(l.Remaining, 10))

@@ -23,6 +23,7 @@ func textBytes(v any) (n int) {
 			n += textBytes(one)
 		}
 	}
+
 	return n
 }
 
@@ -34,6 +35,7 @@ func (g *gateway) forwardStream(w http.ResponseWriter, body io.Reader, call *cal
 	lines.Buffer(make([]byte, 4096), maxEvent)
 	var reported *usage
 	var characters int
+
 	skipping := false // within an event that the caller did not ask for
 	for lines.Scan() {
 		line := lines.Bytes()
@@ -55,6 +57,7 @@ func (g *gateway) forwardStream(w http.ResponseWriter, body io.Reader, call *cal
 				}
 			}
 		}
+
 		if skipping {
 			skipping = len(line) > 0 // until the empty line that ends the event
 			continue
@@ -66,11 +69,14 @@ func (g *gateway) forwardStream(w http.ResponseWriter, body io.Reader, call *cal
 			break
 		}
 	}
+
 	if err := lines.Err(); err != nil {
 		g.log.Warn("the stream is cut off", "error", err)
 	}
+
 	if reported != nil {
 		return reported.total()
 	}
+
 	return call.prompt + int64(characters+3)/4
 }

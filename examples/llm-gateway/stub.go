@@ -21,11 +21,13 @@ func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error"})
 		return
 	}
+
 	if call.endpoint == embeddings {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.6,0.8]}],"usage":{"prompt_tokens":%[1]d,"total_tokens":%[1]d}}`, call.prompt)
 		return
 	}
+
 	words := verse[:min(int64(len(verse)), call.answer)]
 	u := &usage{PromptTokens: call.prompt, CompletionTokens: int64(len(words))}
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
@@ -38,6 +40,7 @@ func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(answer)
 		return
 	}
+
 	w.Header().Set("Content-Type", "text/event-stream")
 	flusher := http.NewResponseController(w)
 	send := func(choices []choice, u *usage) bool {
@@ -50,15 +53,18 @@ func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return err == nil && flusher.Flush() == nil
 	}
 	answer.Object = "chat.completion.chunk"
+
 	for _, word := range words {
 		if !send([]choice{{Delta: &text{Content: word + " "}}}, nil) || !s.rest(r) {
 			return
 		}
 	}
+
 	send([]choice{{Delta: &text{}, FinishReason: &stop}}, nil)
 	if call.IncludeUsage {
 		send([]choice{}, u)
 	}
+
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 

@@ -107,6 +107,7 @@ func routes(limiter *client.Client) http.Handler {
 		}
 		return q
 	}})(mux)
+
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name, _, _ := r.BasicAuth(); planOf[name] == "" { // an unknown name must not become a subject
 			w.Header().Set("WWW-Authenticate", "Basic")

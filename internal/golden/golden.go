@@ -27,19 +27,23 @@ func Check(t *testing.T, path string, lines ...Line) [][]byte {
 	for _, l := range lines {
 		fmt.Fprintf(&text, "%s %x\n", l.Name, l.Bytes)
 	}
+
 	if *update {
 		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	file, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	kept := strings.Split(strings.TrimSpace(string(file)), "\n")
 	if len(kept) != len(lines) {
 		t.Fatalf("%s has %d lines, want %d", path, len(kept), len(lines))
 	}
+
 	var out [][]byte
 	for i, l := range lines {
 		name, text, _ := strings.Cut(kept[i], " ")
@@ -52,5 +56,6 @@ func Check(t *testing.T, path string, lines ...Line) [][]byte {
 		}
 		out = append(out, b)
 	}
+
 	return out
 }

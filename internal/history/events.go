@@ -110,10 +110,13 @@ func (e *Events) restore(b []byte) {
 func (e *Events) unsaved() []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if !e.changed {
 		return nil
 	}
+
 	e.changed = false
+
 	for {
 		b := deflate(wire.Encode(nil, &e.list))
 		if len(b) <= maxPacked {
@@ -166,6 +169,7 @@ func (h *eventHandler) keep(r *slog.Record) {
 	for _, a := range h.attrs {
 		add(a.Key, a.Value)
 	}
+
 	r.Attrs(func(a slog.Attr) bool {
 		add(h.group+a.Key, a.Value)
 		return true

@@ -76,9 +76,11 @@ func Open(config Config) *History {
 		before: &Reading{}, atHour: &Reading{}, isFirst: true, callSlots: make(chan struct{}, maxServing),
 	}
 	h.minute = config.Now() / int64(time.Minute)
+
 	if config.File == nil {
 		return h
 	}
+
 	for _, t := range []*track{&h.minutes, &h.hours} {
 		for i := range t.slots {
 			b, err := config.File(t.file(i)).Read()
@@ -87,10 +89,12 @@ func Open(config Config) *History {
 			}
 		}
 	}
+
 	h.restoreHours()
 	if b, err := config.File(eventsFile).Read(); err == nil {
 		config.Events.restore(b)
 	}
+
 	return h
 }
 
@@ -236,10 +240,12 @@ func (h *History) saveEvents() error {
 		h.config.Events.saveFailed()
 		return errNoRoom
 	}
+
 	err := h.config.File(eventsFile).Write(content)
 	if err != nil {
 		h.config.Events.saveFailed()
 	}
+
 	return err
 }
 

@@ -78,6 +78,7 @@ func (r *NodeReport) Code(c *wire.Coder) {
 		one.Row.code(c)
 	})
 	r.Others.code(c)
+
 	for i := 1; c.Reads() && i < len(r.Steps); i++ {
 		c.Require(r.Steps[i-1].Number < r.Steps[i].Number)
 	}
@@ -127,7 +128,9 @@ func (r *NodeReport) addSegment(g *segment, rule string, from, last int64, sums 
 		if s.number < from || s.number > last {
 			continue
 		}
+
 		r.Others.Add(&s.others)
+
 		for j := range s.rules {
 			name := g.names[j]
 			if sums[name] == nil {
@@ -135,6 +138,7 @@ func (r *NodeReport) addSegment(g *segment, rule string, from, last int64, sums 
 			}
 			sums[name].Add(&s.rules[j])
 		}
+
 		switch {
 		case rule == "":
 			r.Steps = append(r.Steps, Step{Number: s.number, Nodes: 1, Counts: s.total, Doors: s.doors})
@@ -172,14 +176,17 @@ func (h *History) serve(c *peer.Call, answer func() wire.Message) {
 func (h *History) spawn(work func()) bool {
 	h.serving.Lock()
 	defer h.serving.Unlock()
+
 	if h.closed {
 		return false
 	}
+
 	select {
 	case h.callSlots <- struct{}{}:
 	default:
 		return false
 	}
+
 	h.calls.Go(func() {
 		defer func() { <-h.callSlots }()
 		work()
@@ -254,6 +261,7 @@ func ask[R any, M interface {
 	if h.config.Peers == nil {
 		return nil
 	}
+
 	others := h.config.Others()
 	answers := make(chan *R, len(others))
 	for _, id := range others {
@@ -267,11 +275,13 @@ func ask[R any, M interface {
 			answers <- reply
 		})
 	}
+
 	for range others {
 		if reply := <-answers; reply != nil {
 			list = append(list, reply)
 		}
 	}
+
 	return list
 }
 

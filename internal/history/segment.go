@@ -79,25 +79,31 @@ func (g *segment) Code(w *wire.Coder) {
 func (g *segment) stepOf(number int64, delta *Reading) step {
 	s := step{number: number, total: delta.Total, doors: delta.Doors, others: delta.Others}
 	s.doors = s.doors[:min(len(s.doors), maxDoors)]
+
 	for i := range delta.Rules {
 		r := &delta.Rules[i]
 		if r.Row == (Row{}) {
 			continue
 		}
+
 		at := slices.Index(g.names, r.Name)
 		if at < 0 && len(g.names) < MaxRules && len(r.Name) <= maxName {
 			at = len(g.names)
 			g.names = append(g.names, r.Name)
 		}
+
 		if at < 0 {
 			s.others.Add(&r.Row)
 			continue
 		}
+
 		for len(s.rules) <= at {
 			s.rules = append(s.rules, Row{})
 		}
+
 		s.rules[at].Add(&r.Row)
 	}
+
 	return s
 }
 

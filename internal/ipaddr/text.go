@@ -58,6 +58,7 @@ func trim(s string) string {
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
 		s = s[1 : len(s)-1]
 	}
+
 	if inside, ok := strings.CutPrefix(s, "["); ok {
 		host, port, closed := strings.Cut(inside, "]")
 		if !closed || port != "" && !isPort(port) || strings.IndexByte(host, ':') < 0 {
@@ -65,12 +66,14 @@ func trim(s string) string {
 		}
 		return host
 	}
+
 	if i := strings.IndexByte(s, ':'); i > 0 && strings.IndexByte(s[i+1:], ':') < 0 {
 		if !isPort(s[i:]) {
 			return ""
 		}
 		return s[:i]
 	}
+
 	return s
 }
 
@@ -139,6 +142,7 @@ const maxAddressText = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 func parseIPv4(s string) (netip.Addr, bool) {
 	var a [4]byte
 	field := 0
+
 	n, digits := 0, 0
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -158,9 +162,11 @@ func parseIPv4(s string) (netip.Addr, bool) {
 			return netip.Addr{}, false
 		}
 	}
+
 	if field != 3 || digits == 0 {
 		return netip.Addr{}, false
 	}
+
 	a[3] = byte(n)
 	return netip.AddrFrom4(a), true
 }

@@ -32,12 +32,14 @@ func (h *Host) GossipTransport(port int) (*GossipTransport, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	port = accept.Addr().(*net.TCPAddr).Port
 	socket, err := h.ListenPacket(port)
 	if err != nil {
 		accept.Close()
 		return nil, err
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &GossipTransport{
 		host: h, ctx: ctx, cancel: cancel, port: port, socket: socket, accept: accept,
@@ -46,6 +48,7 @@ func (h *Host) GossipTransport(port int) (*GossipTransport, error) {
 	}
 	t.group.Go(t.readPackets)
 	t.group.Go(t.acceptStreams)
+
 	return t, nil
 }
 
@@ -56,6 +59,7 @@ func (t *GossipTransport) readPackets() {
 		if err != nil {
 			return
 		}
+
 		p := &memberlist.Packet{Buf: append([]byte(nil), buffer[:n]...), From: from, Timestamp: time.Now()}
 		select {
 		case t.packets <- p:

@@ -47,15 +47,19 @@ func (h *Host) tcp(port int) *net.TCPAddr {
 func (h *Host) Listen(port int) (net.Listener, error) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
+
 	if h.dead {
 		return nil, fmt.Errorf("listen at %s: %w", h.ip, syscall.ENETDOWN)
 	}
+
 	if port == 0 {
 		port = h.portLocked()
 	}
+
 	if h.listeners[port] != nil {
 		return nil, fmt.Errorf("listen at %s:%d: %w", h.ip, port, syscall.EADDRINUSE)
 	}
+
 	l := &Listener{host: h, port: port, conns: make(chan *Conn, waitingToBeAccepted), closed: make(chan struct{})}
 	h.listeners[port] = l
 	h.net.changedLocked()
@@ -82,6 +86,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if frozen {
 			conns = nil
 		}
+
 		select {
 		case <-l.closed:
 			return nil, net.ErrClosed
@@ -100,6 +105,7 @@ func (l *Listener) Close() error {
 		delete(l.host.listeners, l.port)
 		close(l.closed)
 		n.mu.Unlock()
+
 		for {
 			select {
 			case c := <-l.conns:
@@ -138,15 +144,18 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 		dead, delay, changed := h.dead, n.delayLocked(h.ip, ip), n.changed
 		open := n.hosts[ip] != nil && !n.isCutOffLocked(h.ip, ip) && !n.isCutOffLocked(ip, h.ip) && !n.isFrozenLocked(h.ip)
 		n.mu.Unlock()
+
 		if dead {
 			return nil, syscall.ENETDOWN
 		}
+
 		if !open {
 			if err := waitFor(ctx, changed); err != nil {
 				return nil, err
 			}
 			continue
 		}
+
 		if delay > 0 {
 			if err := sleep(ctx, 2*delay); err != nil {
 				return nil, err
@@ -154,6 +163,7 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 		} else if err := ctx.Err(); err != nil {
 			return nil, asNetTimeout(err)
 		}
+
 		c, again, err := h.connect(ip, port)
 		switch {
 		case err != nil || c != nil:
@@ -172,10 +182,12 @@ func (h *Host) connect(ip string, port int) (c *Conn, again bool, err error) {
 	n := h.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	other := n.hosts[ip]
 	if h.dead || other == nil || n.isCutOffLocked(h.ip, ip) || n.isCutOffLocked(ip, h.ip) || n.isFrozenLocked(h.ip) {
 		return nil, false, nil
 	}
+
 	l := other.listeners[port]
 	if l == nil {
 		return nil, false, syscall.ECONNREFUSED
@@ -183,6 +195,7 @@ func (h *Host) connect(ip string, port int) (c *Conn, again bool, err error) {
 	if len(l.conns) == cap(l.conns) {
 		return nil, true, nil
 	}
+
 	near, far := n.streamLocked(h, other, h.portLocked(), port)
 	l.conns <- far // has room: only connect sends, with the mutex held
 	return near, false, nil

@@ -42,14 +42,18 @@ func (n *Net) Host(ip string) *Host {
 	ip = addr.String()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	if h := n.hosts[ip]; h != nil {
 		return h
 	}
+
 	h := &Host{net: n, ip: ip, addr: addr, listeners: make(map[int]*Listener), sockets: make(map[int]*PacketConn), port: 40000}
+
 	for other := range n.isolated {
 		n.cutLocked(ip, other)
 		n.cutLocked(other, ip)
 	}
+
 	n.hosts[ip] = h
 	n.changedLocked()
 	return h
@@ -142,23 +146,29 @@ func (n *Net) Crash(ip string) {
 		if h == nil {
 			return
 		}
+
 		h.dead = true
 		delete(n.hosts, ip)
+
 		for _, l := range h.listeners {
 			listeners = append(listeners, l)
 		}
+
 		for _, s := range h.sockets {
 			sockets = append(sockets, s)
 		}
+
 		for p := range n.pipes {
 			if p.host.from == h || p.host.to == h {
 				p.reset(p.host.from == h, p.host.to == h)
 			}
 		}
 	})
+
 	for _, l := range listeners {
 		l.Close()
 	}
+
 	for _, s := range sockets {
 		s.Close()
 	}

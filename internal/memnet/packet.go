@@ -39,15 +39,19 @@ type packet struct {
 func (h *Host) ListenPacket(port int) (*PacketConn, error) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
+
 	if h.dead {
 		return nil, fmt.Errorf("listen for packets at %s: %w", h.ip, syscall.ENETDOWN)
 	}
+
 	if port == 0 {
 		port = h.portLocked()
 	}
+
 	if h.sockets[port] != nil {
 		return nil, fmt.Errorf("listen for packets at %s:%d: %w", h.ip, port, syscall.EADDRINUSE)
 	}
+
 	c := &PacketConn{host: h, port: port}
 	h.sockets[port] = c
 	return c, nil
@@ -71,16 +75,20 @@ func (c *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
 	if c.isClosed() {
 		return 0, net.ErrClosed
 	}
+
 	n, from, ip := c.host.net, c.host.ip, to.Addr().String()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	other := n.hosts[ip]
 	if other == nil || n.isCutOffLocked(from, ip) || n.isFrozenLocked(from) {
 		return len(b), nil
 	}
+
 	if s := other.sockets[int(to.Port())]; s != nil {
 		s.deliver(packet{data: append([]byte(nil), b...), from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.host.addr, uint16(c.port))), at: time.Now().Add(n.delayLocked(from, ip))})
 	}
+
 	return len(b), nil
 }
 
@@ -120,6 +128,7 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 		if waiting == nil {
 			return copy(b, p.data), p.from, nil
 		}
+
 		c.wait(waiting, changed, until)
 	}
 }
@@ -128,6 +137,7 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 func (c *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	now := time.Now()
 	switch {
 	case c.closed:
@@ -135,6 +145,7 @@ func (c *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until
 	case c.read.over(now):
 		return p, nil, until, os.ErrDeadlineExceeded
 	}
+
 	until = c.read.at
 	if len(c.packets) > 0 && !frozen {
 		p = c.packets[0]
@@ -146,9 +157,11 @@ func (c *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until
 			until = p.at
 		}
 	}
+
 	if c.waiting == nil {
 		c.waiting = make(chan struct{})
 	}
+
 	return packet{}, c.waiting, until, nil
 }
 
@@ -160,8 +173,10 @@ func (c *PacketConn) wait(waiting, changed <-chan struct{}, until time.Time) {
 		}
 		return
 	}
+
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
+
 	select {
 	case <-waiting:
 	case <-changed:

@@ -90,6 +90,7 @@ func (p *pipe) wakeWaiters() {
 func (p *pipe) Read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	for {
 		now := time.Now()
 		switch {
@@ -102,10 +103,12 @@ func (p *pipe) Read(b []byte) (int, error) {
 		case len(b) == 0:
 			return 0, nil
 		}
+
 		if n := p.takeLocked(b, now); n > 0 {
 			p.changedLocked()
 			return n, nil
 		}
+
 		var next time.Time
 		if !p.held {
 			switch {
@@ -117,6 +120,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 				next = laterOf(p.finished, p.stalled)
 			}
 		}
+
 		p.wait(now, p.readDeadline.at, next)
 	}
 }
@@ -135,13 +139,16 @@ func (p *pipe) takeLocked(b []byte, now time.Time) (n int) {
 		if !s.arrived && (p.held || now.Before(s.at) || now.Before(p.stalled)) {
 			break
 		}
+
 		k := copy(b[n:], s.data)
 		n += k
+
 		if s.data = s.data[k:]; len(s.data) == 0 {
 			p.segments[0] = segment{}
 			p.segments = p.segments[1:]
 		}
 	}
+
 	p.size -= n
 	return n
 }
@@ -150,6 +157,7 @@ func (p *pipe) takeLocked(b []byte, now time.Time) (n int) {
 func (p *pipe) write(b []byte, wait bool) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	for {
 		now := time.Now()
 		switch {
@@ -162,11 +170,13 @@ func (p *pipe) write(b []byte, wait bool) (n int, err error) {
 		case p.writeDeadline.over(now):
 			return n, os.ErrDeadlineExceeded
 		}
+
 		if room := min(maxBuffered-p.size, len(b)); room > 0 {
 			p.segments = append(p.segments, segment{data: append([]byte(nil), b[:room]...), at: now.Add(p.delay)})
 			p.size += room
 			n += room
 			b = b[room:]
+
 			switch {
 			case p.delay == 0:
 				p.changedLocked()
@@ -174,9 +184,11 @@ func (p *pipe) write(b []byte, wait bool) (n int, err error) {
 				p.wakeAtLocked(now, now.Add(p.delay))
 			}
 		}
+
 		if len(b) == 0 || !wait {
 			return n, nil
 		}
+
 		p.wait(now, p.writeDeadline.at)
 	}
 }
@@ -227,18 +239,23 @@ func (p *pipe) reset(writer, reader bool) {
 func (p *pipe) setPath(held, back bool, delay time.Duration, backoff bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	now := time.Now()
 	if p.held && !held && backoff && len(p.segments) > 0 {
 		p.stalled = now.Add(now.Sub(p.since))
 	}
+
 	if held && !p.held {
 		p.since = now
 		for i := range p.segments {
 			p.segments[i].arrived = !now.Before(p.segments[i].at)
 		}
 	}
+
 	if held != p.held || back != p.reverseHeld || delay != p.delay {
-		p.held, p.reverseHeld, p.delay = held, back, delay
+		p.held = held
+		p.reverseHeld = back
+		p.delay = delay
 		p.changedLocked()
 	}
 }

@@ -47,11 +47,13 @@ func All() (all []Pair) {
 			faults = append(faults, "link-"+way+":"+ends)
 		}
 	}
+
 	for _, how := range []string{"hung", "full"} {
 		for _, whose := range []string{"leader", "owner"} {
 			faults = append(faults, "disk-"+how+":"+whose)
 		}
 	}
+
 	for _, f := range faults {
 		for _, role := range []string{"leader", "owner", "standby", "from", "to"} {
 			all = append(all, Pair{f, "kill:" + role})
@@ -60,6 +62,7 @@ func All() (all []Pair) {
 			all = append(all, Pair{f, e})
 		}
 	}
+
 	return all
 }
 

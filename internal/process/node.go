@@ -24,10 +24,14 @@ func Start(t testing.TB, program string, args ...string) *Node {
 	n.cmd = exec.Command(program, append([]string{
 		"serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0",
 	}, args...)...)
-	n.cmd.Env, n.cmd.Stdout, n.cmd.Stderr = []string{"PATH=" + os.Getenv("PATH")}, log, log
+	n.cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	n.cmd.Stdout = log
+	n.cmd.Stderr = log
+
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		defer close(n.exited)
@@ -50,6 +54,7 @@ func Start(t testing.TB, program string, args ...string) *Node {
 		n.Data, n.Admin, ok = log.Ready()
 		return ok
 	})
+
 	return n
 }
 

@@ -24,18 +24,23 @@ func Build(path string, flags ...string) error {
 	if err != nil {
 		return fmt.Errorf("build the node: %w", err)
 	}
+
 	folder, err := os.Open(strings.TrimSpace(string(cache)))
 	if err != nil {
 		return fmt.Errorf("build the node: %w", err)
 	}
+
 	defer folder.Close() // unlocks it
+
 	if err := lock(folder); err != nil {
 		return fmt.Errorf("build the node: lock %s: %w", folder.Name(), err)
 	}
+
 	args := append(append([]string{"run", "-exec", "cp"}, flags...), "github.com/rlnode/rlnode/cmd/rlnode", path)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("build the node: %w\n%s", err, out)
 	}
+
 	return nil
 }
 

@@ -40,14 +40,21 @@ func Wrap(c net.Conn) net.Conn {
 	if !ok {
 		return c
 	}
+
 	raw, err := t.SyscallConn()
 	if err != nil {
 		return c
 	}
+
 	d := &conn{TCPConn: t}
-	d.in.run, d.in.call, d.in.step = raw.Read, read, d.in.callOnce
+	d.in.run = raw.Read
+	d.in.call = read
+	d.in.step = d.in.callOnce
 	d.late = d.in.callLate
-	d.out.run, d.out.call, d.out.step = raw.Write, write, d.out.callOnce
+	d.out.run = raw.Write
+	d.out.call = write
+	d.out.step = d.out.callOnce
+
 	return d
 }
 
@@ -90,14 +97,17 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	if len(b) == 0 {
 		return c.TCPConn.Read(b)
 	}
+
 	b = b[:min(len(b), rawCallSize)]
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
+
 	for again := true; again; again = c.in.errno == syscall.EINTR {
 		if n, err = c.in.move(b); err != nil {
 			return 0, c.wrap("read", err)
 		}
 	}
+
 	switch {
 	case n > 0:
 	case c.reset.Load():
@@ -105,6 +115,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	default:
 		err = io.EOF
 	}
+
 	return n, err
 }
 
@@ -112,14 +123,18 @@ func (c *conn) Read(b []byte) (n int, err error) {
 func (c *conn) ReadLate(pool Pool) ([]byte, error) {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
+
 	c.in.pool = pool
+
 	for again := true; again; again = c.in.errno == syscall.EINTR {
 		if err := c.in.run(c.late); err != nil {
 			return nil, c.wrap("read", err)
 		}
 	}
+
 	b := c.in.bytes
 	c.in.bytes = nil
+
 	switch {
 	case c.in.errno != 0:
 		return nil, c.wrap("read", c.in.errno)
@@ -128,6 +143,7 @@ func (c *conn) ReadLate(pool Pool) ([]byte, error) {
 	case c.reset.Load():
 		return nil, c.wrap("read", syscall.ECONNRESET)
 	}
+
 	return nil, io.EOF
 }
 

@@ -62,15 +62,18 @@ func (f *Files[T]) checkFiles() {
 		f.pending = now
 		return
 	}
+
 	value, err := f.load()
 	if after := f.states(); !sameStates(after, now) {
 		f.pending = after // a file may still be being written
 		return
 	}
+
 	f.seen, f.pending = now, nil
 	if err == nil {
 		f.value = value
 	}
+
 	f.report(f.value, err)
 }
 

@@ -92,10 +92,12 @@ func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, err
 		}
 		made.authorities = append(made.authorities, a)
 	}
+
 	if old != nil && old.secrets[0] == secrets[0] {
 		made.leaf = old.leaf
 		return made, nil
 	}
+
 	var err error
 	made.leaf, err = made.authorities[0].issue(f.node)
 	return made, err
@@ -118,6 +120,7 @@ func (f *File) load() (*derivedKeys, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	old := f.inForce.Load()
 	if old != nil && slices.Equal(secrets, old.secrets) {
 		return old, nil
@@ -125,6 +128,7 @@ func (f *File) load() (*derivedKeys, error) {
 	if old != nil && !slices.ContainsFunc(secrets, func(s Secret) bool { return slices.Contains(old.secrets, s) }) {
 		return nil, errUnrelated
 	}
+
 	made, err := f.deriveKeys(secrets, old)
 	if err != nil {
 		return nil, err
@@ -132,6 +136,7 @@ func (f *File) load() (*derivedKeys, error) {
 	if err := f.replaceGossipKeys(old, secrets); err != nil {
 		return nil, fmt.Errorf("change the keys of gossip: %w", err)
 	}
+
 	f.inForce.Store(made)
 	return made, nil
 }
@@ -156,6 +161,7 @@ func (f *File) replaceGossipKeys(before *derivedKeys, next []Secret) (err error)
 		f.keyring, err = memberlist.NewKeyring(keys, keys[0])
 		return err
 	}
+
 	old := before.secrets
 	var kept Secret
 	for _, s := range next {
@@ -163,9 +169,11 @@ func (f *File) replaceGossipKeys(before *derivedKeys, next []Secret) (err error)
 			kept = s
 		}
 	}
+
 	if err := f.keyring.UseKey(kept.GossipKey()); err != nil {
 		return err
 	}
+
 	for _, s := range old {
 		if !slices.Contains(next, s) {
 			if err := f.keyring.RemoveKey(s.GossipKey()); err != nil {
@@ -173,11 +181,13 @@ func (f *File) replaceGossipKeys(before *derivedKeys, next []Secret) (err error)
 			}
 		}
 	}
+
 	for _, s := range next {
 		if err := f.keyring.AddKey(s.GossipKey()); err != nil {
 			return err
 		}
 	}
+
 	return f.keyring.UseKey(next[0].GossipKey())
 }
 

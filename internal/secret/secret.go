@@ -63,10 +63,12 @@ func Parse(text []byte) ([]Secret, error) {
 		if len(line) == 0 {
 			continue
 		}
+
 		b, err := base64.StdEncoding.Strict().DecodeString(string(line))
 		if err != nil || len(b) != size {
 			return nil, fmt.Errorf("line %d is not %d bytes in base64, as rlnode secret prints them", i+1, size)
 		}
+
 		s := Secret(b)
 		if len(all) == maxLines {
 			return nil, fmt.Errorf("line %d is one too many: a file has at most %d secrets", i+1, maxLines)
@@ -74,11 +76,14 @@ func Parse(text []byte) ([]Secret, error) {
 		if len(all) > 0 && all[0] == s {
 			return nil, fmt.Errorf("line %d is the same secret again", i+1)
 		}
+
 		all = append(all, s)
 	}
+
 	if len(all) == 0 {
 		return nil, errors.New("it has no secret")
 	}
+
 	return all, nil
 }
 
@@ -114,10 +119,12 @@ func (s Secret) authority() (*authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("derive the authority of the cluster: %w", err)
 	}
+
 	a := &authority{key: key, pool: x509.NewCertPool()}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		return nil, fmt.Errorf("derive the authority of the cluster: %w", err)
 	}
+
 	a.pool.AddCert(a.cert)
 	return a, nil
 }
@@ -128,10 +135,12 @@ func (a *authority) issue(node [16]byte) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
 	}
+
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
 	}
+
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: hex.EncodeToString(node[:])},
 		NotBefore: validFrom, NotAfter: validUntil,
@@ -143,6 +152,7 @@ func (a *authority) issue(node [16]byte) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
 	}
+
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 

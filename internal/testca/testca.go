@@ -34,10 +34,12 @@ func New(t *testing.T, name string) *Authority {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return &Authority{cert, key}
 }
 
@@ -57,6 +59,7 @@ func (a *Authority) Write(t *testing.T, dir string, usages ...x509.ExtKeyUsage) 
 	if len(usages) == 0 {
 		usages = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	}
+
 	k := newKey(t)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"},
@@ -65,10 +68,12 @@ func (a *Authority) Write(t *testing.T, dir string, usages ...x509.ExtKeyUsage) 
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	text, err := x509.MarshalECPrivateKey(k)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	put := func(name, kind string, b []byte) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {

@@ -8,6 +8,7 @@ func Every(stop <-chan struct{}, d time.Duration) func(yield func() bool) {
 	return func(yield func() bool) {
 		t := time.NewTicker(d)
 		defer t.Stop()
+
 		for {
 			select {
 			case <-stop:

@@ -74,19 +74,23 @@ func Open(c Config) (*Tracer, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+
 	u, err := url.Parse(c.Endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: read the endpoint: %w", err)
 	}
+
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/v1/traces"
 	}
+
 	exporter, err := otlptracehttp.New(context.Background(), otlptracehttp.WithEndpointURL(u.String()),
 		otlptracehttp.WithTimeout(exportTimeout), otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
 		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: false}))
 	if err != nil {
 		return nil, fmt.Errorf("tracing: make the exporter: %w", err)
 	}
+
 	about := resource.NewSchemaless(
 		attribute.String("service.name", "rlnode"), attribute.String("service.version", c.Version),
 		attribute.String("service.instance.id", c.Node), attribute.String("rlnode.region", c.Region),
@@ -96,6 +100,7 @@ func Open(c Config) (*Tracer, error) {
 		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(queueSize), sdk.WithMaxExportBatchSize(batchSize),
 			sdk.WithBatchTimeout(batchInterval), sdk.WithExportTimeout(exportTimeout)))
 	t.tracer = t.provider.Tracer("github.com/rlnode/rlnode", trace.WithInstrumentationVersion(c.Version))
+
 	return t, nil
 }
 
@@ -165,14 +170,17 @@ func (t *Tracer) Record(r *Request) {
 		}
 		ctx = trace.ContextWithRemoteSpanContext(ctx, t.parent(string([]byte(r.Traceparent)), state))
 	}
+
 	_, span := t.tracer.Start(ctx, r.Name, trace.WithTimestamp(r.Began), trace.WithSpanKind(trace.SpanKindServer))
 	span.SetAttributes(
 		attribute.String("http.request.method", string([]byte(r.Method))), attribute.String("url.path", r.Path),
 		attribute.Int("http.response.status_code", r.Status),
 	)
+
 	if r.Token != "" {
 		span.SetAttributes(attribute.String("rlnode.token", r.Token))
 	}
+
 	if d := r.Decision; d != nil {
 		span.SetAttributes(
 			attribute.Bool("rlnode.allowed", d.Allowed), attribute.String("rlnode.decided_by", d.DecidedBy),
@@ -184,12 +192,14 @@ func (t *Tracer) Record(r *Request) {
 				attribute.Int64("rlnode.delay_ms", d.Delay.Milliseconds()))
 		}
 	}
+
 	if r.Checks > 0 {
 		span.SetAttributes(attribute.Int("rlnode.checks", r.Checks))
 	}
 	if r.Status >= 500 {
 		span.SetStatus(codes.Error, "")
 	}
+
 	span.End(trace.WithTimestamp(r.Ended))
 }
 

@@ -162,10 +162,12 @@ func List[T any](c *Coder, v *[]T, most, least int, each func(*T)) {
 		}
 		return
 	}
+
 	n := c.In.Count(most, least)
 	list := slices.Grow((*v)[:0], n)[:n]
 	clear(list)
 	*v = list
+
 	for i := range list {
 		each(&list[i])
 	}

@@ -162,6 +162,7 @@ func (d *Decoder) upTo(most uint64) uint64 {
 			return v
 		}
 	}
+
 	d.Fail()
 	return 0
 }

@@ -84,6 +84,7 @@ func plainKind(s string) Kind {
 	case ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "-.inf", "-.Inf", "-.INF", "+.inf", "+.Inf", "+.INF":
 		return Float
 	}
+
 	switch c := s[0]; {
 	case c != '-' && c != '+' && c != '.' && (c < '0' || c > '9'):
 		return String
@@ -92,6 +93,7 @@ func plainKind(s string) Kind {
 	case float.MatchString(s):
 		return Float
 	}
+
 	return String
 }
 

@@ -28,10 +28,12 @@ func Parse(src string) (*Node, error) {
 	if strings.Count(src, ",")+strings.Count(src, "[")+strings.Count(src, "{")+strings.Count(src, "\n") > maxItems {
 		return nil, &SyntaxError{Pos{1, 1}, fmt.Sprintf("more than %d commas, brackets and lines", maxItems)}
 	}
+
 	loader, err := yaml.NewLoader(strings.NewReader(src), yaml.WithV4Defaults())
 	if err != nil {
 		return nil, fmt.Errorf("begin to read: %w", err)
 	}
+
 	var document, second yaml.Node
 	if err := load(loader, &document); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -39,11 +41,13 @@ func Parse(src string) (*Node, error) {
 		}
 		return nil, clampPosition(src, err)
 	}
+
 	if err := load(loader, &second); err == nil {
 		return nil, &SyntaxError{positionOf(&second), "only one document is expected"}
 	} else if !errors.Is(err, io.EOF) {
 		return nil, clampPosition(src, err)
 	}
+
 	c := converter{done: make(map[*yaml.Node]*Node)}
 	return c.node(&document, 0)
 }
@@ -56,10 +60,12 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 			err = &SyntaxError{Pos{1, 1}, fmt.Sprintf("the text can't be read as YAML: %v", r)}
 		}
 	}()
+
 	err = loader.Load(into)
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
+
 	le, ok := errors.AsType[*yaml.LoadError](err)
 	switch {
 	case !ok:
@@ -67,6 +73,7 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	case le.Mark.Line > 0:
 		return &SyntaxError{Pos{int32(le.Mark.Line), int32(le.Mark.Column)}, le.Message}
 	}
+
 	return &SyntaxError{Pos{1, 1}, le.Message}
 }
 
@@ -94,11 +101,14 @@ func checkCharacters(src string) error {
 		case r < ' ' && r != '\t' && r != '\r' || r == 0x7f:
 			message = "control characters must be written as escapes in double quotes"
 		}
+
 		if message != "" {
 			return &SyntaxError{Pos{line, int32(utf8.RuneCountInString(src[start:i])) + 1}, message}
 		}
+
 		i += size
 	}
+
 	return nil
 }
 
@@ -123,6 +133,7 @@ func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
 	if depth > MaxDepth {
 		return fail("more than %d levels of nesting", MaxDepth)
 	}
+
 	switch n.Kind {
 	case yaml.DocumentNode:
 		if len(n.Content) == 0 {
@@ -132,14 +143,17 @@ func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
 	case yaml.AliasNode:
 		return c.alias(n, depth)
 	}
+
 	out := &Node{Pos: positionOf(n), size: 1}
 	if n.Anchor != "" {
 		c.done[n] = nil
 		defer func() { c.done[n] = out }()
 	}
+
 	if c.nodes++; c.nodes > MaxNodes {
 		return fail("more than %d values", MaxNodes)
 	}
+
 	switch n.Kind {
 	case yaml.ScalarNode:
 		return c.scalar(n, out)
@@ -150,9 +164,11 @@ func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
 	default:
 		return fail("a value is expected")
 	}
+
 	if n.Style&yaml.TaggedStyle != 0 && n.ShortTag() != "!!map" && n.ShortTag() != "!!seq" {
 		return fail("the tag %s is not supported", n.Tag)
 	}
+
 	out.Items = make([]*Node, 0, len(n.Content))
 	return out, c.items(n, out, depth)
 }
@@ -165,13 +181,16 @@ func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 		if out.Kind == Map && i%2 == 0 && item.Value == "<<" && item.ShortTag() == "!!merge" {
 			return &SyntaxError{positionOf(item), "merge keys are not supported"}
 		}
+
 		child, err := c.node(item, depth+1)
 		if err != nil {
 			return err
 		}
+
 		if item.Anchor == "" {
 			n.Content[i] = nil // the library's tree is three times as large as ours: let it go as ours grows
 		}
+
 		out.Items = append(out.Items, child)
 		if out.size += child.size; out.size > MaxNodes {
 			return &SyntaxError{positionOf(item), fmt.Sprintf("more than %d values, aliases counted each time", MaxNodes)}
@@ -180,6 +199,7 @@ func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 			return &SyntaxError{positionOf(item), fmt.Sprintf("more than %d bytes, aliases counted each time", maxBytes)}
 		}
 	}
+
 	return nil
 }
 
@@ -209,5 +229,6 @@ func (c *converter) scalar(n *yaml.Node, out *Node) (*Node, error) {
 	default:
 		out.Kind = plainKind(n.Value)
 	}
+
 	return out, nil
 }

@@ -53,10 +53,12 @@ func (n *Node) appendBlock(b []byte, indent int) []byte {
 	if n.Kind == Map {
 		step = 2
 	}
+
 	for i := 0; i+step-1 < len(n.Items); i += step {
 		if i > 0 {
 			b = appendIndent(b, indent)
 		}
+
 		value := n.Items[i+step-1]
 		if n.Kind == List {
 			b = append(b, "- "...)
@@ -67,6 +69,7 @@ func (n *Node) appendBlock(b []byte, indent int) []byte {
 			}
 			continue
 		}
+
 		b = append(appendText(b, n.Items[i].Text), ':')
 		if value.isInline() {
 			b = append(value.appendFlow(append(b, ' ')), '\n')
@@ -75,6 +78,7 @@ func (n *Node) appendBlock(b []byte, indent int) []byte {
 			b = value.appendBlock(appendIndent(b, indent+2), indent+2)
 		}
 	}
+
 	return b
 }
 
@@ -94,6 +98,7 @@ func (n *Node) appendLine(b []byte, comma, colon string, text func(b []byte, s s
 	default:
 		return append(b, n.Text...)
 	}
+
 	b = append(b, brackets[0])
 	for i := 0; i+step-1 < len(n.Items); i += step {
 		if i > 0 {
@@ -104,6 +109,7 @@ func (n *Node) appendLine(b []byte, comma, colon string, text func(b []byte, s s
 		}
 		b = n.Items[i+step-1].appendLine(b, comma, colon, text)
 	}
+
 	return append(b, brackets[1])
 }
 
@@ -121,15 +127,18 @@ func plainSafe(s string) bool {
 	if s == "" || len(s) > 200 || plainKind(s) != String {
 		return false
 	}
+
 	switch s {
 	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "n", "N", "no", "No", "NO", "off", "Off", "OFF":
 		return false
 	}
+
 	plain, number := s[0] == '/' || s[0] == '_' || isAlphanumeric(s[0]), true
 	for i := 0; plain && i < len(s); i++ {
 		plain = isAlphanumeric(s[i]) || strings.IndexByte("/_-.*+@", s[i]) >= 0
 		number = number && (s[i] == '_' || '0' <= s[i] && s[i] <= '9')
 	}
+
 	return plain && !number
 }
 
@@ -155,5 +164,6 @@ func appendQuoted(b []byte, s string) []byte {
 			b = utf8.AppendRune(b, r)
 		}
 	}
+
 	return append(b, '"')
 }

@@ -47,12 +47,14 @@ func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
 		c.measure = false
 		return 0, false
 	}
+
 	last, first := c.last, !c.measure || c.last.group != u.group
 	c.last, c.measure = u, true
 	there := u.there - last.there
 	if first || there <= 0 {
 		return c.load, !first
 	}
+
 	part := min(1, max(0, float64(u.used-last.used)/float64(there)))
 	c.load += newLoadWeight * (part - c.load)
 	return c.load, true
@@ -64,14 +66,17 @@ func (c *CPU) read(now time.Duration) (usage, error) {
 		if err != nil {
 			return usage{}, err
 		}
+
 		for line := range strings.Lines(string(text)) {
 			if rest, found := strings.CutPrefix(line, "usage_usec "); found {
 				n, err := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
 				return usage{group, time.Duration(n) * time.Microsecond, time.Duration(float64(now) * processors)}, err
 			}
 		}
+
 		return usage{}, errNoCPU
 	}
+
 	return c.readMachine()
 }
 
@@ -81,16 +86,20 @@ func (c *CPU) tightestGroup() (group string, processors float64, ok bool) {
 	if err != nil {
 		return "", 0, false
 	}
+
 	path := ""
 	for line := range strings.Lines(string(text)) {
 		if rest, found := strings.CutPrefix(line, "0::"); found {
 			path = strings.TrimSpace(rest)
 		}
 	}
+
 	top := filepath.Join(c.root, "sys/fs/cgroup")
 	for dir := filepath.Join(top, filepath.Clean("/"+path)); ; dir = filepath.Dir(dir) {
 		if n, limits := parseQuota(filepath.Join(dir, "cpu.max")); limits && (!ok || n < processors) {
-			group, processors, ok = dir, n, true
+			group = dir
+			processors = n
+			ok = true
 		}
 		if len(dir) <= len(top) {
 			return group, processors, ok
@@ -104,15 +113,18 @@ func parseQuota(file string) (processors float64, limits bool) {
 	if err != nil {
 		return 0, false
 	}
+
 	fields := strings.Fields(string(text))
 	if len(fields) != 2 {
 		return 0, false
 	}
+
 	most, err1 := strconv.ParseFloat(fields[0], 64) // "max" means no limit
 	period, err2 := strconv.ParseFloat(fields[1], 64)
 	if err1 != nil || err2 != nil || most <= 0 || period <= 0 {
 		return 0, false
 	}
+
 	return most / period, true
 }
 
@@ -122,11 +134,13 @@ func (c *CPU) readMachine() (usage, error) {
 	if err != nil {
 		return usage{}, err
 	}
+
 	line, _, _ := strings.Cut(string(text), "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 6 || fields[0] != "cpu" {
 		return usage{}, errNoCPU
 	}
+
 	var u usage
 	for i, field := range fields[1:min(len(fields), 9)] { // user nice system idle iowait irq softirq steal; user includes guests
 		n, err := strconv.ParseInt(field, 10, 64)
@@ -137,5 +151,6 @@ func (c *CPU) readMachine() (usage, error) {
 			u.used += time.Duration(n)
 		}
 	}
+
 	return u, nil
 }

@@ -116,16 +116,20 @@ func (l *Loads) Report(source string, load float64, ttl time.Duration) error {
 	if err := Check(source, load, ttl); err != nil {
 		return err
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := l.config.Now()
 	r := report{number: 1, node: l.config.Self, load: load, until: now + ttl}
 	if old := l.known[source]; old != nil {
 		r.number = min(old.number+1, maxNumber)
 	}
+
 	if !l.put(now, source, r) {
 		return fmt.Errorf("%w: the bound is %d", ErrFull, MaxSources)
 	}
+
 	return nil
 }
 
@@ -190,16 +194,19 @@ func (l *Loads) load(now time.Duration, source string) (load float64, known bool
 func (l *Loads) Sources() []Source {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := l.config.Now()
 	out := make([]Source, 0, len(l.known)+1)
 	if l.cpuSet {
 		out = append(out, Source{Name: NodeCPU, Load: l.cpu})
 	}
+
 	for name, r := range l.known {
 		if r.until > now {
 			out = append(out, Source{Name: name, Load: r.load, Left: r.until - now})
 		}
 	}
+
 	slices.SortFunc(out, func(a, b Source) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
@@ -226,16 +233,20 @@ func (l *Loads) Left(source string) time.Duration {
 func (l *Loads) Steps(set *rules.Set) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := l.config.Now()
 	maps.DeleteFunc(l.known, func(_ string, r *report) bool { return now-r.until > numberRetention })
+
 	var steps []int
 	for i, r := range set.Rules {
 		if r.Adaptive == nil {
 			continue
 		}
+
 		if steps == nil {
 			steps = slices.Repeat([]int{-1}, len(set.Rules))
 		}
+
 		h := l.steps[r.Name]
 		if h == nil || !h.follows(r.Adaptive) {
 			if len(l.steps) == 0 {
@@ -244,9 +255,11 @@ func (l *Loads) Steps(set *rules.Set) []int {
 			h = newRuleSteps(r.Adaptive)
 			l.steps[r.Name] = h
 		}
+
 		load, known := l.load(now, r.Adaptive.Source)
 		steps[i] = h.step(now, load, known)
 	}
+
 	maps.DeleteFunc(l.steps, func(name string, _ *ruleSteps) bool {
 		r := set.Rule(name)
 		return r == nil || r.Adaptive == nil

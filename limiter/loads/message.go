@@ -37,7 +37,9 @@ func (r *report) append(b []byte, now time.Duration, source string) []byte {
 func (l *Loads) Packets(overhead, limit int) [][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	var out [][]byte
+
 	now := l.config.Now()
 	for source, r := range l.known {
 		if r.sends == 0 {
@@ -50,6 +52,7 @@ func (l *Loads) Packets(overhead, limit int) [][]byte {
 		r.sends--
 		out = append(out, b)
 	}
+
 	return out
 }
 
@@ -71,6 +74,7 @@ func (l *Loads) Receive(b []byte) error {
 	if d.Byte() != messageFormat {
 		return fmt.Errorf("read loads: %w", errMessage)
 	}
+
 	for d.More() {
 		r := report{number: uint64(d.UpTo(maxNumber))}
 		d.Fill(r.node[:])
@@ -82,6 +86,7 @@ func (l *Loads) Receive(b []byte) error {
 		}
 		l.hear(source, r, left)
 	}
+
 	return nil
 }
 
@@ -90,8 +95,10 @@ func (l *Loads) Receive(b []byte) error {
 func (l *Loads) hear(source string, r report, left time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := l.config.Now()
 	r.until = now + left
+
 	old := l.known[source]
 	switch {
 	case old == nil && left == 0:

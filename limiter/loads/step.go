@@ -47,9 +47,11 @@ func (r *ruleSteps) step(now time.Duration, load float64, known bool) int {
 		case load <= above-Margin(above), now-r.above[i] >= SettleTime:
 			r.on[i] = false
 		}
+
 		if r.on[i] {
 			highest = i
 		}
 	}
+
 	return highest
 }

@@ -43,6 +43,7 @@ func (l Log) WriteTo(w io.Writer) (int64, error) {
 	b := bufio.NewWriterSize(counted, 64<<10)
 	r := rand.New(rand.NewPCG(l.Seed, 2))
 	addresses := rand.NewZipf(r, 1.1, 4, uint64(l.Addresses-1))
+
 	paths := rand.NewZipf(r, 1.3, 2, 999)
 	for i := range l.Lines {
 		at := l.Start.Add(time.Duration(float64(l.Span) * float64(i) / float64(l.Lines)))
@@ -53,6 +54,7 @@ func (l Log) WriteTo(w io.Writer) (int64, error) {
 			Address(addresses.Uint64()), user(r), at.Format("02/Jan/2006:15:04:05 -0700"), methods[r.IntN(len(methods))],
 			paths.Uint64(), r.IntN(1000), statuses[r.IntN(len(statuses))], r.IntN(1<<16), agents[r.IntN(len(agents))])
 	}
+
 	err := b.Flush()
 	return counted.n, err
 }

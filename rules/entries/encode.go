@@ -26,11 +26,13 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, e := range s.Sorted() {
 		if b, err = appendJSON(b, e); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, chunk := range s.log.chunks {
 		for i := range chunk {
 			if b, err = appendJSON(b, &chunk[i]); err != nil {
@@ -39,6 +41,7 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 			b = append(b, chunk[i].digest[:]...)
 		}
 	}
+
 	return b, nil
 }
 
@@ -60,6 +63,7 @@ func Parse(b []byte) (*State, error) {
 	if h.Version < 0 || h.Entries < 0 || h.Entries > 2*MaxEntries || h.Changes < 0 || h.Changes > 2*MaxChanges || int64(h.Changes) > h.Version {
 		return nil, fmt.Errorf("%w: %d entries after %d of %d changes", ErrInvalid, h.Entries, h.Changes, h.Version)
 	}
+
 	s := &State{}
 	for range h.Entries {
 		e := &Entry{}
@@ -72,8 +76,10 @@ func Parse(b []byte) (*State, error) {
 		if e = e.withID(); s.Get(e.id) != nil {
 			return nil, fmt.Errorf("%w: %s stands twice", ErrInvalid, shorten(e.id))
 		}
+
 		s.put(e)
 	}
+
 	for i := range h.Changes {
 		var r Record
 		if err := readJSON(d, &r); err != nil {
@@ -85,11 +91,13 @@ func Parse(b []byte) (*State, error) {
 		}
 		s.log = s.log.with(s.shared(r))
 	}
+
 	if s.version, s.digest = h.Version, h.Digest; h.Changes > 0 {
 		if last := s.Change(h.Version); last == nil || last.digest != h.Digest {
 			return nil, fmt.Errorf("%w: the log does not end with version %d", ErrInvalid, h.Version)
 		}
 	}
+
 	return s, d.Done("entries")
 }
 
@@ -120,13 +128,16 @@ func readJSON(d *wire.Decoder, to any) error {
 	if d.Failed() {
 		return d.Err()
 	}
+
 	r := json.NewDecoder(bytes.NewReader(text))
 	r.DisallowUnknownFields()
+
 	if err := r.Decode(to); err != nil {
 		return fmt.Errorf("decode entries: %w", err)
 	}
 	if _, err := r.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("decode entries: data after the end of the JSON")
 	}
+
 	return nil
 }

@@ -116,6 +116,7 @@ func (e *Entry) ID() string {
 	if e.id != "" {
 		return e.id
 	}
+
 	var about any
 	switch e.Kind {
 	case Subject:
@@ -125,6 +126,7 @@ func (e *Entry) ID() string {
 	default:
 		about = e.Match
 	}
+
 	text, _ := json.Marshal(about) // strings can't fail
 	return e.Kind.String() + string(text)
 }
@@ -166,6 +168,7 @@ func (e *Entry) Check() error {
 	if n := e.size(); n > MaxEntrySize {
 		return fmt.Errorf("%w: it takes %d bytes, more than %d", ErrInvalid, n, MaxEntrySize)
 	}
+
 	return e.checkKind()
 }
 
@@ -178,14 +181,17 @@ func (e *Entry) checkValues() error {
 		}
 		values = append(values, c.Values...)
 	}
+
 	if len(e.Match) > maxParts || len(e.Key) > maxParts {
 		return fmt.Errorf("%w: more than %d attributes", ErrInvalid, maxParts)
 	}
+
 	for _, v := range values {
 		if len(v) > MaxValue || !utf8.ValidString(v) {
 			return fmt.Errorf("%w: a value must have at most %d bytes of UTF-8", ErrInvalid, MaxValue)
 		}
 	}
+
 	return nil
 }
 
@@ -193,6 +199,7 @@ func (e *Entry) checkValues() error {
 func (e *Entry) checkKind() error {
 	list := len(e.Match) > 0
 	subject := e.Attribute != "" && (e.Tier != "" || len(e.Limits) > 0)
+
 	foreign := e.Rule != "" || len(e.Key) > 0
 	switch e.Kind {
 	case Subject:
@@ -208,9 +215,11 @@ func (e *Entry) checkKind() error {
 			return fmt.Errorf("%w: a list's entry has conditions", ErrInvalid)
 		}
 	}
+
 	if len(e.Limits) > 0 && !json.Valid(e.Limits) {
 		return fmt.Errorf("%w: its limits are not JSON", ErrInvalid)
 	}
+
 	return nil
 }
 

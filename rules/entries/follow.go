@@ -34,6 +34,7 @@ func (s *State) Page(after string, most int) *Page {
 	if found {
 		first++
 	}
+
 	size := 0
 	for i, e := range sorted[first:] {
 		if size += 2 * e.size(); size > most && i > 0 {
@@ -42,6 +43,7 @@ func (s *State) Page(after string, most int) *Page {
 		}
 		p.Entries = append(p.Entries, e)
 	}
+
 	return p
 }
 
@@ -50,11 +52,13 @@ func (s *State) Page(after string, most int) *Page {
 func (s *State) FollowPage(p *Page) (*State, error) {
 	next := *s
 	next.log = changeLog{}
+
 	for e := range s.All {
 		if e.id > p.After && (p.IsLast() || e.id <= p.UpTo) {
 			next.remove(e)
 		}
 	}
+
 	for _, e := range p.Entries {
 		if e == nil {
 			return nil, fmt.Errorf("%w: an entry is null", ErrInvalid)
@@ -62,16 +66,20 @@ func (s *State) FollowPage(p *Page) (*State, error) {
 		if err := e.Check(); err != nil {
 			return nil, err
 		}
+
 		e = e.withID()
 		if next.Get(e.id) != nil || e.id <= p.After || !p.IsLast() && e.id > p.UpTo {
 			return nil, fmt.Errorf("%w: %s is not in the range of its page", ErrDiverged, shorten(e.id))
 		}
+
 		next.put(e)
 	}
+
 	// Until the last page, the version stays: what is unfinished is followed again from the start.
 	if p.IsLast() {
 		next.version, next.digest = p.Version, p.Digest
 	}
+
 	return &next, nil
 }
 
@@ -92,6 +100,7 @@ func (s *State) Follow(list []*Record) (*State, error) {
 // follow makes the change of r. s must not be shared yet.
 func (s *State) follow(r *Record) error {
 	again := Record{When: r.When, By: r.By, Ended: r.Ended}
+
 	for _, e := range []*Entry{r.Before, r.After} {
 		if e == nil {
 			continue
@@ -99,18 +108,22 @@ func (s *State) follow(r *Record) error {
 		if err := e.Check(); err != nil {
 			return err
 		}
+
 		// After pages, s may have newer entries than those before the first records.
 		if have := s.Get(e.ID()); have != nil {
 			s.remove(have)
 		}
 	}
+
 	if r.Before != nil {
 		again.Before = r.Before.withID()
 	}
+
 	if r.After != nil {
 		again.After = r.After.withID()
 		s.put(again.After)
 	}
+
 	s.record(again)
 	return nil
 }

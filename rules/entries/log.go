@@ -38,6 +38,7 @@ type changeLog struct {
 func (l changeLog) with(r Record) changeLog {
 	l.n++
 	l.bytes += r.size()
+
 	if last := len(l.chunks) - 1; last >= 0 && len(l.chunks[last]) < logChunk {
 		chunks := slices.Clone(l.chunks)
 		chunks[last] = append(slices.Clip(chunks[last]), r)
@@ -45,6 +46,7 @@ func (l changeLog) with(r Record) changeLog {
 	} else {
 		l.chunks = append(slices.Clip(l.chunks), []Record{r})
 	}
+
 	for len(l.chunks) > 1 && (l.n-len(l.chunks[0]) >= MaxChanges || l.bytes > MaxLogBytes) {
 		for i := range l.chunks[0] {
 			l.bytes -= l.chunks[0][i].size()
@@ -52,6 +54,7 @@ func (l changeLog) with(r Record) changeLog {
 		l.n -= len(l.chunks[0])
 		l.chunks = l.chunks[1:]
 	}
+
 	return l
 }
 
@@ -98,6 +101,7 @@ func (s *State) Since(version int64, digest Digest, most int) (list []*Record, o
 	if version > s.version {
 		return nil, false
 	}
+
 	found := version == 0 && digest == Digest{}
 	s.log.backward(func(r *Record) bool {
 		if r.Version <= version {
@@ -108,9 +112,11 @@ func (s *State) Since(version int64, digest Digest, most int) (list []*Record, o
 		return true
 	})
 	slices.Reverse(list)
+
 	if !found || len(list) == 0 || list[0].Version != version+1 {
 		return nil, false
 	}
+
 	size := 0
 	for i, r := range list {
 		size += 2 * r.size()
@@ -121,5 +127,6 @@ func (s *State) Since(version int64, digest Digest, most int) (list []*Record, o
 			return list[:i], true
 		}
 	}
+
 	return list, true
 }

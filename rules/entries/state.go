@@ -117,6 +117,7 @@ func (s *State) With(c Change) (*State, error) {
 	if len(c.By) > maxAuthor || c.When < 0 {
 		return nil, fmt.Errorf("%w: its author or its time", ErrInvalid)
 	}
+
 	id := c.Entry.ID()
 	before := s.Get(id)
 	switch {
@@ -125,22 +126,27 @@ func (s *State) With(c Change) (*State, error) {
 	case c.Scoped && before != nil && !before.Scoped:
 		return nil, fmt.Errorf("change %s: %w", shorten(id), ErrScope)
 	}
+
 	next := *s
 	if c.Remove {
 		next.remove(before)
 		next.record(Record{When: c.When, By: c.By, Before: before})
 		return &next, nil
 	}
+
 	if err := c.Entry.Check(); err != nil {
 		return nil, err
 	}
+
 	e := c.Entry.withID()
 	if before != nil {
 		next.remove(before)
 	}
+
 	if err := next.makeRoom(e); err != nil {
 		return nil, err
 	}
+
 	next.put(e)
 	next.record(Record{When: c.When, By: c.By, Before: before, After: e})
 	return &next, nil
@@ -237,18 +243,22 @@ func (s *State) End(before int64) (*State, int) {
 			next.nextEnd = e.Until
 		}
 	}
+
 	if len(over) == 0 {
 		return s, 0
 	}
+
 	slices.SortFunc(over, func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Until, b.Until), strings.Compare(a.id, b.id)) })
 	if len(over) > maxEnded {
 		next.nextEnd = over[maxEnded].Until
 		over = over[:maxEnded]
 	}
+
 	for _, e := range over {
 		next.remove(e)
 		next.record(Record{When: before, Before: e, Ended: true})
 	}
+
 	return &next, len(over)
 }
 

@@ -67,16 +67,19 @@ func (t Tree[K, V]) Get(key K) (value V, ok bool) {
 	if t.root == nil {
 		return value, false
 	}
+
 	first, second := place(key)
 	branch := t.root[first]
 	if branch == nil {
 		return value, false
 	}
+
 	for i := range branch[second] {
 		if p := &branch[second][i]; p.key == key {
 			return p.value, true
 		}
 	}
+
 	return value, false
 }
 
@@ -129,10 +132,12 @@ func (t Tree[K, V]) All(yield func(K, V) bool) {
 	if t.root == nil {
 		return
 	}
+
 	for _, branch := range t.root {
 		if branch == nil {
 			continue
 		}
+
 		for _, bucket := range branch {
 			for _, p := range bucket {
 				if !yield(p.key, p.value) {
@@ -154,10 +159,12 @@ func (t Tree[K, V]) diff(old Tree[K, V], yield func(key K, before, after V)) {
 	if t.root != nil {
 		b = t.root
 	}
+
 	for i := range a {
 		if a[i] == b[i] {
 			continue
 		}
+
 		var empty [fanOut][]pair[K, V]
 		x, y := &empty, &empty
 		if a[i] != nil {
@@ -166,6 +173,7 @@ func (t Tree[K, V]) diff(old Tree[K, V], yield func(key K, before, after V)) {
 		if b[i] != nil {
 			y = b[i]
 		}
+
 		for j := range x {
 			diffBuckets(x[j], y[j], yield)
 		}
@@ -177,6 +185,7 @@ func diffBuckets[K Key, V any](old, now []pair[K, V], yield func(key K, before, 
 	if len(old) == len(now) && (len(old) == 0 || &old[0] == &now[0]) {
 		return
 	}
+
 	var zero V
 	for _, p := range old {
 		after := zero
@@ -185,6 +194,7 @@ func diffBuckets[K Key, V any](old, now []pair[K, V], yield func(key K, before, 
 		}
 		yield(p.key, p.value, after)
 	}
+
 	for _, p := range now {
 		if indexOf(old, p.key) < 0 {
 			yield(p.key, zero, p.value)

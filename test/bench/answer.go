@@ -24,10 +24,12 @@ func serveAnswer(c *conversation) error {
 	if ok, err := c.next(&task); !ok {
 		return err
 	}
+
 	ln, err := net.Listen("tcp", task.Address)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+
 	server := &fasthttp.Server{
 		Handler:               task.handler(),
 		NoDefaultServerHeader: true,
@@ -35,9 +37,11 @@ func serveAnswer(c *conversation) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ln) }()
+
 	if err := c.answer("listening"); err != nil {
 		return err
 	}
+
 	_, _ = io.Copy(io.Discard, c.r) // until the bench closes it
 	_ = ln.Close()
 	return <-served
@@ -49,6 +53,7 @@ func (t *answerTask) handler() fasthttp.RequestHandler {
 	for _, h := range t.Headers {
 		headers = append(headers, header{[]byte(h[0]), []byte(h[1])})
 	}
+
 	body := []byte(t.Body)
 	return func(ctx *fasthttp.RequestCtx) {
 		if !ctx.IsPost() || len(ctx.PostBody()) == 0 {

@@ -25,8 +25,10 @@ func stayAwake(c *conversation) error {
 	if _, err := c.next(&struct{}{}); err != nil {
 		return err
 	}
+
 	var over atomic.Bool
 	var spinning sync.WaitGroup
+
 	failed := make(chan error, runtime.NumCPU())
 	for range runtime.NumCPU() {
 		spinning.Go(func() {
@@ -38,14 +40,17 @@ func stayAwake(c *conversation) error {
 			}
 		})
 	}
+
 	for range runtime.NumCPU() {
 		if err := <-failed; err != nil {
 			return fmt.Errorf("lower a thread's priority: %w", err)
 		}
 	}
+
 	if err := c.answer(struct{}{}); err != nil {
 		return err
 	}
+
 	_, err := c.next(&struct{}{}) // until the input ends
 	over.Store(true)
 	spinning.Wait()

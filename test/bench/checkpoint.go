@@ -36,19 +36,24 @@ func (b *bench) underCheckpoints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	defer n.stop()
+
 	s := &saving{bench: b, node: n, all: sweep{n.data, plenty, b.changed}}
 	s.target = target{n.data, checks(plenty, keysUpTo(min(singleKeys, b.changed/20)))}
 	b.progress(fmt.Sprintf("filling %d counters", b.changed))
+
 	if err := s.all.run(ctx); err != nil {
 		return err
 	}
+
 	for r := range b.rounds {
 		b.progress(fmt.Sprintf("round %d of %d: a checkpoint of %d counters", r+1, b.rounds, b.changed))
 		if err := s.round(ctx); err != nil {
 			return err
 		}
 	}
+
 	part := over(s.during, s.without)
 	note := fmt.Sprintf("checkpoints of %s counters, %.1f s each", short(s.written.median()), s.took.median())
 	b.report.add("S8", "checks while a checkpoint runs ÷ without", atLeast(0.9, "≥ 0.9"), part, note)
@@ -58,6 +63,7 @@ func (b *bench) underCheckpoints(ctx context.Context) error {
 	b.report.figure("S8", "one node, a large checkpoint", "processor time of the server", "µs a check", s.duringCPU)
 	b.report.figure("S8", "counters of the checkpoint", "", "counters", s.written)
 	b.report.figure("S8", "time that it took", "", "s", s.took)
+
 	return nil
 }
 
@@ -78,29 +84,35 @@ func (s *saving) round(ctx context.Context) error {
 	if err := s.node.awaitSmallCheckpoint(ctx, s.changed/20); err != nil {
 		return err
 	}
+
 	from := time.Now().Add(s.warm())
 	to := from.Add(s.time)
 	_, moments, err := s.load(ctx, func([]checkpoint) bool { return time.Now().After(to) })
 	if err != nil {
 		return err
 	}
+
 	without, withoutCPU := between(moments, from, to)
+
 	for range 2 {
 		if err := s.all.run(ctx); err != nil {
 			return err
 		}
 	}
+
 	begin := time.Now()
 	seen, moments, err := s.load(ctx, s.largeAndSmall)
 	if err != nil {
 		return err
 	}
+
 	c := slices.MaxFunc(seen, func(a, b checkpoint) int { return cmp.Compare(a.since(begin), b.since(begin)) })
 	during, duringCPU := between(moments, c.began, c.ended)
 	s.without, s.withoutCPU = append(s.without, without), append(s.withoutCPU, withoutCPU)
 	s.during, s.duringCPU = append(s.during, during), append(s.duringCPU, duringCPU)
 	s.written = append(s.written, c.counters)
 	s.took = append(s.took, c.ended.Sub(c.began).Seconds())
+
 	return nil
 }
 
@@ -115,6 +127,7 @@ type moment struct {
 func (s *saving) load(ctx context.Context, done func([]checkpoint) bool) ([]checkpoint, []moment, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	var checks atomic.Int64
 	l := load{targets: []target{s.target}, connections: connections, duration: checkpointBound, progress: &checks}
 	loaded := make(chan error, 1)
@@ -126,9 +139,11 @@ func (s *saving) load(ctx context.Context, done func([]checkpoint) bool) ([]chec
 	seen, moments, err := s.watch(ctx, &checks, done)
 	cancel()
 	group.Wait()
+
 	if failed := <-loaded; err == nil && failed != nil && !errors.Is(failed, context.Canceled) && !errors.Is(failed, net.ErrClosed) {
 		err = failed
 	}
+
 	return seen, moments, err
 }
 
@@ -138,28 +153,34 @@ func (s *saving) watch(ctx context.Context, checks *atomic.Int64, done func([]ch
 	begin := time.Now()
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
+
 	for !done(seen) {
 		if time.Since(begin) > checkpointBound-5*time.Second {
 			return nil, nil, fmt.Errorf("no checkpoint of a good part of %d counters was followed by a small one within %v: have %d", s.changed, checkpointBound, len(seen))
 		}
+
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		}
+
 		cpu, err := s.node.cpu()
 		if err != nil {
 			return nil, nil, err
 		}
+
 		moments = append(moments, moment{time.Now(), checks.Load(), cpu})
 		c, err := s.node.lastCheckpoint(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		if !c.ended.Before(begin) && (len(seen) == 0 || c.began.Sub(seen[len(seen)-1].began) >= watchInterval) {
 			seen = append(seen, c)
 		}
 	}
+
 	return seen, moments, nil
 }
 
@@ -192,10 +213,12 @@ func (n *node) lastCheckpoint(ctx context.Context) (checkpoint, error) {
 	if err != nil {
 		return checkpoint{}, err
 	}
+
 	age, ok := m["rlnode_checkpoint_age_seconds"]
 	if !ok {
 		return checkpoint{}, nil // none yet
 	}
+
 	seconds := func(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
 	began := time.Now().Add(-seconds(age))
 	return checkpoint{

@@ -29,25 +29,32 @@ func (b *bench) inCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	defer one.stop()
+
 	var addresses []string
 	for i := range clusterSize {
 		addresses = append(addresses, b.host(11+i))
 	}
+
 	three, err := b.startCluster(ctx, addresses)
 	if err != nil {
 		return err
 	}
+
 	defer stopAll(three)
+
 	f := &fleet{bench: b, one: one, three: three}
 	if b.wants("S4") || b.wants("S7") {
 		if err := f.underLoad(ctx); err != nil {
 			return err
 		}
 	}
+
 	if b.wants("S5") {
 		return f.idle(ctx)
 	}
+
 	return nil
 }
 
@@ -74,24 +81,29 @@ func (t *traffic) round(ctx context.Context, f *fleet) error {
 	if err != nil {
 		return err
 	}
+
 	others := f.three
 	if t.asked[0] != f.one {
 		others = []*node{f.one}
 	}
+
 	used, err := f.used(others)
 	if err != nil {
 		return err
 	}
+
 	start := time.Now()
 	l := load{targets: t.targets, connections: connections, duration: f.time, warm: f.time / 2}
 	o, err := l.run(ctx)
 	if err != nil {
 		return err
 	}
+
 	now, err := f.used(others)
 	if err != nil {
 		return err
 	}
+
 	after, err := t.decisions(ctx)
 	if err != nil {
 		return err
@@ -99,14 +111,17 @@ func (t *traffic) round(ctx context.Context, f *fleet) error {
 	if t.share = float64(o.refused) / float64(o.count); !t.refused && o.refused > 0 || t.refused && t.share < 0.95 {
 		return fmt.Errorf("%d of %d answers are refusals", o.refused, o.count)
 	}
+
 	t.rates = append(t.rates, o.rate())
 	t.p50 = append(t.p50, micros(o.quantile(0.5)))
 	t.p99 = append(t.p99, micros(o.quantile(0.99)))
 	t.cpu = append(t.cpu, micros(now.asked-used.asked)/float64(o.all))
 	t.idle = append(t.idle, float64(now.others-used.others)/float64(time.Since(start)))
+
 	for by, n := range after {
 		t.decided[by] += n - before[by]
 	}
+
 	return nil
 }
 
@@ -142,6 +157,7 @@ func (t *traffic) ways() string {
 	for _, n := range t.decided {
 		total += n
 	}
+
 	for _, by := range []string{"owner", "lease", "forward", "standby", "fallback"} {
 		if n := t.decided[by]; n > 0 {
 			if text != "" {
@@ -150,6 +166,7 @@ func (t *traffic) ways() string {
 			text += fmt.Sprintf("%s %.1f %%", by, 100*n/total)
 		}
 	}
+
 	return "decided by: " + text
 }
 
@@ -171,6 +188,7 @@ func (f *fleet) underLoad(ctx context.Context) error {
 		exactly = f.newTraffic("three nodes, exact", "exact", f.three, checks(exact, keysUpTo(clusterKeys)))
 		all = append(all, hybrid, exactly)
 	}
+
 	if f.wants("S7") {
 		var err error
 		if window, err = f.overLimit(ctx, "over the limit at a non-owner, fixed-window", "small-window", smallWindow); err != nil {
@@ -181,15 +199,19 @@ func (f *fleet) underLoad(ctx context.Context) error {
 		}
 		all = append(all, window, bucket)
 	}
+
 	var turns []contender
 	for _, t := range all {
 		turns = append(turns, contender{t.name, func(ctx context.Context) error { return t.round(ctx, f) }})
 	}
+
 	if err := takeTurns(ctx, f.rounds, turns, f.progress); err != nil {
 		return err
 	}
+
 	f.reportS4(single, hybrid, exactly)
 	f.reportS7(single, window, bucket)
+
 	for i, t := range all {
 		id := "S4"
 		if t.refused || i == 0 && !f.wants("S4") {
@@ -200,6 +222,7 @@ func (f *fleet) underLoad(ctx context.Context) error {
 		f.report.figure(id, t.name, "p99", "µs", t.p99)
 		f.report.figure(id, t.name, "processor time of all its nodes", "µs a check", t.cpu)
 	}
+
 	f.report.note("Three idle nodes took %s of a processor while the one node was loaded.", percent(single.idle.median()))
 	return nil
 }
@@ -231,11 +254,14 @@ func (f *fleet) overLimit(ctx context.Context, name, rule, attribute string) (*t
 	if err != nil {
 		return nil, err
 	}
+
 	t := f.newTraffic(name, rule, f.three[:1], checks(attribute, keys))
 	t.refused = true
+
 	if err := f.useUp(ctx, attribute, keys); err != nil {
 		return nil, err
 	}
+
 	const most = 30 // seconds until nearly all are refused
 	for range most {
 		l := load{targets: t.targets, connections: connections, duration: time.Second}
@@ -247,6 +273,7 @@ func (f *fleet) overLimit(ctx context.Context, name, rule, attribute string) (*t
 			return t, nil
 		}
 	}
+
 	return nil, fmt.Errorf("after %d s of checks some subjects are not over their limit", most)
 }
 
@@ -267,14 +294,17 @@ func (f *fleet) useUp(ctx context.Context, attribute string, keys []string) erro
 // idle measures S5: one caller that waits for each answer.
 func (f *fleet) idle(ctx context.Context) error {
 	n := f.three[0]
+
 	// Each path without changes, and with processors that never sleep.
 	var all []*traffic
+
 	var turns []contender
 	for _, by := range []string{"owner", "forward"} {
 		keys, err := n.keysBy(ctx, exact, by, idleKeys)
 		if err != nil {
 			return err
 		}
+
 		for _, awake := range []bool{false, true} {
 			name := "one caller, decided by " + by
 			if awake {
@@ -285,16 +315,20 @@ func (f *fleet) idle(ctx context.Context) error {
 			turns = append(turns, contender{name, func(ctx context.Context) error { return f.idleRound(ctx, t, awake) }})
 		}
 	}
+
 	if err := takeTurns(ctx, f.rounds, turns, f.progress); err != nil {
 		return err
 	}
+
 	const figure = "p50 of a forwarded check, idle ÷ that of one at its owner"
 	f.report.add("S5", figure, atMost(6.5, "≤ 6.5"), over(all[2].p50, all[0].p50), "")
 	f.report.add("S5", figure+", processors kept awake", atMost(4.4, "≤ 4.4"), over(all[3].p50, all[1].p50), "")
+
 	for _, t := range all {
 		f.report.figure("S5", t.name+", p50", "", "µs", t.p50)
 		f.report.figure("S5", t.name+", p50", "p99", "µs", t.p99)
 	}
+
 	return nil
 }
 
@@ -307,11 +341,13 @@ func (f *fleet) idleRound(ctx context.Context, t *traffic, awake bool) error {
 		}
 		defer rest()
 	}
+
 	l := load{targets: t.targets, connections: 1, duration: f.time / 2, warm: f.warm()}
 	o, err := l.run(ctx)
 	if err != nil {
 		return err
 	}
+
 	t.p50 = append(t.p50, micros(o.quantile(0.5)))
 	t.p99 = append(t.p99, micros(o.quantile(0.99)))
 	return nil

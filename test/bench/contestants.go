@@ -85,6 +85,7 @@ func newOwnNode(count int) (contestant, error) {
 	if err := n.WaitReady(ctx); err != nil {
 		return contestant{}, fmt.Errorf("wait for the node: %w", err)
 	}
+
 	keys := keysUpTo(count)
 	return contestant{decide: func(i int) bool {
 		d, err := n.Check(ctx, client.Request{Rule: "per-user", Key: keys[i : i+1]})
@@ -98,16 +99,19 @@ func newOwnCheck(count int) (contestant, error) {
 	if err != nil {
 		return contestant{}, fmt.Errorf("parse the rules: %w", err)
 	}
+
 	set, err := rules.Compile(doc, 1)
 	if err != nil {
 		return contestant{}, fmt.Errorf("compile the rules: %w", err)
 	}
+
 	table, clock := counters.New(tableBound(count)), limiter.NewClock() // live as long as the process
 	l := limiter.New(table, clock)
 	l.SetRules(set)
 	keys := keysUpTo(count)
 	query := limiter.Query{Attributes: []rules.Attribute{{Name: "user"}}}
 	var answer limiter.Answer
+
 	return contestant{decide: func(i int) bool {
 		query.Attributes[0].Value = keys[i]
 		return l.Check(&query, &answer) == nil && answer.Allowed
@@ -121,6 +125,7 @@ func newOwnTake(count int) (contestant, error) {
 	for i := range keys {
 		keys[i] = scattered(uint64(i))
 	}
+
 	ops := []counters.Op{{Cost: 1, Limit: &algorithms.Limit{
 		Kind: algorithms.TokenBucket, Amount: bucketRate, Burst: bucketBurst, Window: bucketDay,
 	}}}
@@ -187,12 +192,14 @@ func newThrottled(count int) (contestant, error) {
 	if err != nil {
 		return contestant{}, err
 	}
+
 	gcra, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{
 		MaxRate: throttled.PerDay(bucketRate), MaxBurst: bucketBurst,
 	})
 	if err != nil {
 		return contestant{}, err
 	}
+
 	keys := keysUpTo(count)
 	ctx := context.Background()
 	return contestant{decide: func(i int) bool {

@@ -31,30 +31,37 @@ func serveDecisions(c *conversation) error {
 	if ok, err := c.next(&task); !ok {
 		return err
 	}
+
 	build, ok := contestants()[task.Contestant]
 	if !ok {
 		return fmt.Errorf("there is no contestant %q", task.Contestant)
 	}
+
 	own, err := build(task.Keys)
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", task.Contestant, err)
 	}
+
 	for i := range task.Keys {
 		if !own.decide(i) {
 			return fmt.Errorf("%s refuses key %d", task.Contestant, i)
 		}
 	}
+
 	if own.maintain != nil {
 		own.maintain()
 	}
+
 	if err := c.answer("filled"); err != nil {
 		return err
 	}
+
 	for {
 		var nanos int64
 		if ok, err := c.next(&nanos); !ok {
 			return err
 		}
+
 		d, err := decideFor(own.decide, task.Keys, time.Duration(nanos))
 		if err != nil {
 			return err
@@ -74,6 +81,7 @@ func decideFor(decide func(int) bool, keys int, d time.Duration) (decided, error
 	random := uint64(time.Now().UnixNano()) | 1
 	checks, refused := int64(0), 0
 	used := ownProcessorTime()
+
 	for start := time.Now(); time.Since(start) < d; {
 		for range stride {
 			random ^= random << 13
@@ -84,13 +92,17 @@ func decideFor(decide func(int) bool, keys int, d time.Duration) (decided, error
 				refused++
 			}
 		}
+
 		checks += stride
 	}
+
 	used = ownProcessorTime() - used
 	runtime.ReadMemStats(&after)
+
 	if refused > 0 {
 		return decided{}, fmt.Errorf("%d of %d checks are refused, where all are to be admitted", refused, checks)
 	}
+
 	return decided{Checks: checks, Nanos: int64(used), Allocs: after.Mallocs - before.Mallocs}, nil
 }
 
@@ -122,20 +134,26 @@ func (b *bench) decideOver(ctx context.Context, keys int) error {
 			if err != nil {
 				return err
 			}
+
 			defer w.close()
+
 			var d decided
+
 			// A quarter of a load's time: this has many parts, and only the processor limits it.
 			if err := w.ask(ctx, int64(b.time/4), &d); err != nil {
 				return err
 			}
+
 			nanos[name] = append(nanos[name], float64(d.Nanos)/float64(d.Checks))
 			allocs[name] = append(allocs[name], float64(d.Allocs)/float64(d.Checks))
 			return nil
 		}})
 	}
+
 	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
 		return err
 	}
+
 	b.reportDecided(keys, nanos, allocs)
 	return nil
 }
@@ -148,18 +166,23 @@ func (b *bench) reportDecided(keys int, nanos, allocs map[string]series) {
 			best = name
 		}
 	}
+
 	most := atMost(1, "≤ 1")
 	if keys <= 10_000 { // fits in the processor's caches
 		most = atMost(2, "≤ 2")
 	}
+
 	b.report.add("S1", "one decision in process, "+over1+", ÷ the fastest peer", most, over(nanos[ownCheck], nanos[best]), best)
+
 	// Ignores what the runtime allocates for itself: over millions of decisions, that rounds to nothing.
 	b.report.add("S1", "allocations a decision, "+over1, atMost(0.001, "0"), asRatio(allocs[ownCheck]), "")
 	hot := noGoal()
 	if keys <= 10_000 {
 		hot = atMost(500, "≤ 500")
 	}
+
 	b.report.add("S12", "a node in the program, ns a check, "+over1, hot, asRatio(nanos[ownNode]), "")
+
 	for _, name := range contestantNames() {
 		b.report.figure("S1", name+", "+over1, "", "ns", nanos[name])
 		if a := allocs[name]; a.median() >= 0.001 {

@@ -72,10 +72,12 @@ func serveEmptyUnary(c *conversation) error {
 	if ok, err := c.next(&task); !ok {
 		return err
 	}
+
 	ln, err := net.Listen("tcp", task.Address)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+
 	server := grpc.NewServer(grpc.ForceServerCodecV2(asBytes{}))
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "envoy.service.ratelimit.v3.RateLimitService", HandlerType: (*any)(nil),
@@ -86,9 +88,11 @@ func serveEmptyUnary(c *conversation) error {
 	}, nil)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ln) }()
+
 	if err := c.answer("listening"); err != nil {
 		return err
 	}
+
 	_, _ = io.Copy(io.Discard, c.r) // until the bench closes it
 	server.Stop()
 	return <-served
@@ -99,13 +103,16 @@ func grpcLoad(ctx context.Context, address string, requests [][]byte, warm, dura
 	var callers sync.WaitGroup
 	var counted, total atomic.Int64
 	var failed atomic.Pointer[error]
+
 	began := time.Now()
 	for i := range envoyConnections {
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asBytes{})))
 		if err != nil {
 			return 0, 0, fmt.Errorf("connect to %s: %w", address, err)
 		}
+
 		defer conn.Close()
+
 		for j := range connections / envoyConnections {
 			callers.Go(func() {
 				for n := i*7919 + j*104729; ctx.Err() == nil && failed.Load() == nil; n++ {
@@ -113,11 +120,13 @@ func grpcLoad(ctx context.Context, address string, requests [][]byte, warm, dura
 					if at > warm+duration {
 						return
 					}
+
 					var out []byte
 					if err := conn.Invoke(ctx, envoyMethod, &requests[n%len(requests)], &out); err != nil {
 						failed.Store(&err)
 						return
 					}
+
 					if total.Add(1); at > warm {
 						counted.Add(1)
 					}
@@ -125,10 +134,12 @@ func grpcLoad(ctx context.Context, address string, requests [][]byte, warm, dura
 			})
 		}
 	}
+
 	callers.Wait()
 	if e := failed.Load(); e != nil {
 		return 0, 0, fmt.Errorf("ask %s: %w", address, *e)
 	}
+
 	return counted.Load(), total.Load(), ctx.Err()
 }
 
@@ -154,29 +165,37 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	if err := os.WriteFile(rules, []byte(envoyRules), 0o644); err != nil {
 		return fmt.Errorf("write the rules: %w", err)
 	}
+
 	p, err := b.procs.start("envoy", nil, nil, b.program, "serve", "--name", "envoy", "--bind", host, "--data-dir", filepath.Join(b.dir, "envoy"), "--rules", rules)
 	if err != nil {
 		return err
 	}
+
 	defer p.stop()
+
 	n := &node{process: p, name: "envoy", data: host + ":8080", admin: "http://" + host + ":8081", call: b.caller}
 	if err := n.awaitReady(ctx); err != nil {
 		return err
 	}
+
 	var requests [][]byte
 	for _, key := range keysUpTo(singleKeys) {
 		requests = append(requests, envoyRequest(key))
 	}
+
 	body, err := askOnce(ctx, host+":8082", requests[0])
 	if err != nil {
 		return err
 	}
+
 	empty := b.host(8) + ":8082"
 	w, err := b.procs.startWorker(ctx, "empty-unary", "unary", map[string]any{"Address": empty, "Body": body}, nil)
 	if err != nil {
 		return err
 	}
+
 	defer w.close()
+
 	all := []*server{
 		{process: p, name: "rlnode, as Envoy's rate limit service", target: target{host + ":8082", requests}},
 		{process: w.process, name: "empty unary handler of grpc-go", target: target{empty, requests}},
@@ -185,18 +204,22 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if peer != nil {
 		defer peer.end()
 		peer.target.requests = requests
 		all = append(all, peer)
 	}
+
 	var turns []contender
 	for _, s := range all {
 		turns = append(turns, contender{s.name, func(ctx context.Context) error { return s.grpcRound(ctx, b) }})
 	}
+
 	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
 		return err
 	}
+
 	r := b.report
 	r.add("S10", "Envoy's rate limit service, one descriptor ÷ an empty unary handler of grpc-go", atLeast(0.85, "≥ 0.85"), over(all[0].rates, all[1].rates), "")
 	const what = "Envoy's rate limit service ÷ envoyproxy/ratelimit with Redis"
@@ -206,10 +229,12 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 		r.add("S10", what, atLeast(2, "≥ 2"), over(all[0].rates, peer.rates), "")
 		r.add("S10", "processor time a request ÷ that of envoyproxy/ratelimit with its Redis", noGoal(), over(all[0].cpu, peer.cpu), "")
 	}
+
 	for _, s := range all {
 		r.figure("S10", s.name, "", "checks/s", s.rates)
 		r.figure("S10", s.name, "processor time of the server", "µs a check", s.cpu)
 	}
+
 	return nil
 }
 
@@ -218,6 +243,7 @@ func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err e
 	if b.peer == "" {
 		return nil, "-ratelimit was not given", nil
 	}
+
 	store, err := b.startRedis(ctx, b.host(9), nil)
 	if err != nil {
 		return nil, "", err
@@ -225,18 +251,22 @@ func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err e
 	if store == nil {
 		return nil, "there is no redis-server on this machine", nil
 	}
+
 	defer func() {
 		if err != nil {
 			store.close()
 		}
 	}()
+
 	host, folder := b.host(10), filepath.Join(b.dir, "ratelimit")
 	if err = os.MkdirAll(filepath.Join(folder, "config"), 0o755); err == nil {
 		err = os.WriteFile(filepath.Join(folder, "config", "bench.yaml"), []byte(peerRules), 0o644)
 	}
+
 	if err != nil {
 		return nil, "", fmt.Errorf("write the reference server's rules: %w", err)
 	}
+
 	// It has its default configuration, but with as many connections to Redis as callers, and without sending metrics.
 	p, err := b.procs.start("ratelimit", nil, nil, "/usr/bin/env", "HOST="+host, "GRPC_HOST="+host, "DEBUG_HOST="+host, "GRPC_PORT=8082",
 		"RUNTIME_ROOT="+folder, "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+store.client.Options().Addr,
@@ -244,6 +274,7 @@ func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err e
 	if err != nil {
 		return nil, "", err
 	}
+
 	s := &server{process: p, with: store.server, name: "envoyproxy/ratelimit with Redis", target: target{address: host + ":8082"}}
 	s.end = func() {
 		p.stop()
@@ -257,6 +288,7 @@ func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err e
 		p.stop()
 		return nil, "", err
 	}
+
 	return s, "", nil
 }
 
@@ -276,14 +308,17 @@ func (s *server) grpcRound(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
+
 	answers, all, err := grpcLoad(ctx, s.target.address, s.target.requests, b.warm(), b.time)
 	if err != nil {
 		return err
 	}
+
 	after, err := s.used()
 	if err != nil {
 		return err
 	}
+
 	s.rates = append(s.rates, float64(answers)/b.time.Seconds())
 	s.cpu = append(s.cpu, micros(after-before)/float64(all))
 	return nil

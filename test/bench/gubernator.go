@@ -29,12 +29,16 @@ func (b *bench) startGubernator(ctx context.Context, keys []string) (*server, er
 	if b.gubernator == "" {
 		return nil, nil
 	}
+
 	program := filepath.Join(b.dir, "gubernator")
 	b.progress("building gubernator")
+
 	if err := b.compile(ctx, b.gubernator, program, "./cmd/gubernator"); err != nil {
 		return nil, err
 	}
+
 	host := b.host(6)
+
 	// Its defaults, but for a cache that holds all keys and a node that knows only itself.
 	p, err := b.procs.start("gubernator", nil, nil, "/usr/bin/env", "GUBER_GRPC_ADDRESS="+host+":1051", "GUBER_HTTP_ADDRESS="+host+":1050",
 		"GUBER_ADVERTISE_ADDRESS="+host+":1051", "GUBER_MEMBERLIST_ADDRESS="+host+":7946", "GUBER_MEMBERLIST_BIND_ADDRESS="+host+":7946",
@@ -42,6 +46,7 @@ func (b *bench) startGubernator(ctx context.Context, keys []string) (*server, er
 	if err != nil {
 		return nil, err
 	}
+
 	s := &server{process: p, end: p.stop, name: "gubernator over HTTP", target: target{host + ":1050", gubernatorChecks(keys)}, perReply: 1}
 	call := newCaller()
 	err = p.await(ctx, "it decides a check", func() bool {
@@ -52,6 +57,7 @@ func (b *bench) startGubernator(ctx context.Context, keys []string) (*server, er
 		p.stop()
 		return nil, err
 	}
+
 	return s, nil
 }
 

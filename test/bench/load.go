@@ -47,6 +47,7 @@ const stallTime = 20 * time.Second
 func (l *load) run(ctx context.Context) (*outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	lanes := make([]*lane, l.connections)
 	for i := range lanes {
 		one, err := newLane(ctx, uint64(i), &l.targets[i%len(l.targets)], l.progress)
@@ -58,8 +59,10 @@ func (l *load) run(ctx context.Context) (*outcome, error) {
 		}
 		lanes[i] = one
 	}
+
 	from := time.Now().Add(l.warm)
 	to := from.Add(l.duration)
+
 	var group sync.WaitGroup
 	for _, one := range lanes {
 		group.Go(func() {
@@ -68,10 +71,12 @@ func (l *load) run(ctx context.Context) (*outcome, error) {
 			}
 		})
 	}
+
 	group.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
+
 	total := &outcome{took: l.duration}
 	for _, one := range lanes {
 		total.merge(&one.latencies)
@@ -79,9 +84,11 @@ func (l *load) run(ctx context.Context) (*outcome, error) {
 		total.refused += one.refused
 		total.bytes += one.bytes
 	}
+
 	if total.count == 0 {
 		return nil, fmt.Errorf("%s: nothing was answered within %v", l.targets[0].address, l.duration)
 	}
+
 	return total, nil
 }
 
@@ -111,15 +118,18 @@ func newLane(ctx context.Context, seed uint64, t *target, progress *atomic.Int64
 func (l *lane) run(ctx context.Context, from, to time.Time) error {
 	defer l.conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = l.conn.Close() })()
+
 	if err := l.conn.SetDeadline(to.Add(stallTime)); err != nil {
 		return fmt.Errorf("set a deadline: %w", err)
 	}
+
 	const step = 16 // answers per update of progress
 	for sent := time.Now(); sent.Before(to); {
 		request := l.requests[l.rng.Uint64()%uint64(len(l.requests))]
 		if _, err := l.conn.Write(request); err != nil {
 			return fmt.Errorf("send a request: %w", err)
 		}
+
 		status, size, err := l.replies.read(l.conn)
 		if err != nil {
 			return fmt.Errorf("read an answer: %w", err)
@@ -127,9 +137,11 @@ func (l *lane) run(ctx context.Context, from, to time.Time) error {
 		if status != 200 && status != 429 {
 			return fmt.Errorf("have status %d: %.300s", status, l.replies.last())
 		}
+
 		if l.all++; l.progress != nil && l.all%step == 0 {
 			l.progress.Add(step)
 		}
+
 		now := time.Now()
 		if sent.After(from) && !now.After(to) {
 			l.add(now.Sub(sent))
@@ -138,8 +150,10 @@ func (l *lane) run(ctx context.Context, from, to time.Time) error {
 				l.refused++
 			}
 		}
+
 		sent = now
 	}
+
 	return nil
 }
 
@@ -164,6 +178,7 @@ func (r *replyReader) read(conn interface{ Read([]byte) (int, error) }) (status,
 				return 0, 0, err
 			}
 		}
+
 		if size > 0 && len(have) >= size {
 			r.reply = have[:size]
 			if r.start += size; r.start == r.end {
@@ -171,13 +186,16 @@ func (r *replyReader) read(conn interface{ Read([]byte) (int, error) }) (status,
 			}
 			return status, size, nil
 		}
+
 		if r.start > 0 { // one answer always fits the buffer, but two may not
 			r.end = copy(r.buf, have)
 			r.start = 0
 		}
+
 		if need := max(size, r.end+1); need > len(r.buf) {
 			r.buf = append(r.buf, make([]byte, need)...)
 		}
+
 		n, err := conn.Read(r.buf[r.end:])
 		if r.end += n; err != nil && n == 0 {
 			return 0, 0, err
@@ -192,15 +210,18 @@ func parseHead(b []byte) (status, size int, err error) {
 	if end < 0 {
 		return 0, 0, nil
 	}
+
 	const statusAt = len("HTTP/1.1 ")
 	head := b[:end]
 	_, after, ok := bytes.Cut(head, []byte("\r\nContent-Length: "))
 	if !ok || len(head) < statusAt+3 {
 		return 0, 0, errReply
 	}
+
 	if line := bytes.IndexByte(after, '\r'); line >= 0 {
 		after = after[:line]
 	}
+
 	length, err := strconv.Atoi(string(after))
 	if err != nil || length < 0 {
 		return 0, 0, errReply
@@ -208,5 +229,6 @@ func parseHead(b []byte) (status, size int, err error) {
 	if status, err = strconv.Atoi(string(head[statusAt : statusAt+3])); err != nil {
 		return 0, 0, errReply
 	}
+
 	return status, end + 4 + length, nil
 }

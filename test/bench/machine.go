@@ -30,6 +30,7 @@ func thisMachine(ctx context.Context, root string) machine {
 	if v := field("/proc/cpuinfo", "model name"); v != "" {
 		m.CPU = v
 	}
+
 	var kilobytes int64
 	if _, err := fmt.Sscanf(field("/proc/meminfo", "MemTotal"), "%d kB", &kilobytes); err == nil {
 		m.Memory = fmt.Sprintf("%d GiB", (kilobytes+1<<19)>>20)
@@ -37,10 +38,12 @@ func thisMachine(ctx context.Context, root string) machine {
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		m.Kernel = runtime.GOOS + " " + strings.TrimSpace(string(release))
 	}
+
 	git := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--tags")
 	if out, err := git.Output(); err == nil {
 		m.Commit = strings.TrimSpace(string(out))
 	}
+
 	return m
 }
 

@@ -23,8 +23,10 @@ func main() {
 		}
 		return
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	switch err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 	case errors.Is(err, context.Canceled):
@@ -82,33 +84,44 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if b.settings, err = parseSettings(args, stderr); err != nil {
 		return err
 	}
+
 	start := time.Now()
 	b.progress = func(what string) { fmt.Fprintf(stderr, "%4.0fs  %s\n", time.Since(start).Seconds(), what) }
+
 	if b.dir, err = os.MkdirTemp("", "rlnode-bench-"); err != nil {
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
+
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+
 	if err := b.build(ctx); err != nil {
 		return err
 	}
+
 	b.procs = newProcesses(b.dir)
 	defer b.procs.close()
+
 	failed := b.measure(ctx)
+
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+
 	m := thisMachine(ctx, b.root)
 	if err := b.report.markdown(stdout, m, b.how(time.Since(start))); err != nil {
 		return fmt.Errorf("print the table: %w", err)
 	}
+
 	if b.json != "" {
 		if err := b.report.writeJSON(b.json, m, b.settings); err != nil {
 			return err
 		}
 	}
+
 	if failed {
 		return errors.New("not everything could be measured")
 	}
+
 	return nil
 }
 
@@ -119,7 +132,9 @@ func (b *bench) measure(ctx context.Context) (failed bool) {
 		if len(rows) == 0 {
 			continue
 		}
+
 		b.progress(strings.Join(rows, ", "))
+
 		if err := e.run(b, ctx); err != nil {
 			if ctx.Err() != nil {
 				return true
@@ -129,6 +144,7 @@ func (b *bench) measure(ctx context.Context) (failed bool) {
 			b.progress(fmt.Sprintf("%s: %v", strings.Join(rows, ", "), err))
 		}
 	}
+
 	return failed
 }
 

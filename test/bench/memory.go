@@ -34,6 +34,7 @@ func serveMemory(c *conversation) error {
 	if ok, err := c.next(&task); !ok {
 		return err
 	}
+
 	table := counters.New(tableBound(task.Counters))
 	before, err := residentNow()
 	if err != nil {
@@ -42,15 +43,19 @@ func serveMemory(c *conversation) error {
 	if err := fill(table, task.Counters); err != nil {
 		return err
 	}
+
 	after, err := residentNow()
 	if err != nil {
 		return err
 	}
+
 	use := memoryUse{Grown: after - before}
 	use.PauseMedian, use.PauseMax = pauses()
+
 	if have := table.Stats().Counters; have != int64(task.Counters) {
 		return fmt.Errorf("the table holds %d counters of %d", have, task.Counters)
 	}
+
 	return c.answer(use)
 }
 
@@ -62,6 +67,7 @@ func fill(table *counters.Table, count int) error {
 	} {
 		limits = append(limits, algorithms.Limit{Kind: kind, Amount: 100, Burst: 100, Window: 24 * time.Hour})
 	}
+
 	now := algorithms.At(time.Now())
 	ops := []counters.Op{{Cost: 50}}
 	for i := range count {
@@ -71,6 +77,7 @@ func fill(table *counters.Table, count int) error {
 			return fmt.Errorf("counter %d refuses its first check", i)
 		}
 	}
+
 	return nil
 }
 
@@ -81,14 +88,17 @@ func residentNow() (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read resident memory: %w", err)
 	}
+
 	fields := strings.Fields(string(text))
 	if len(fields) < 2 {
 		return 0, fmt.Errorf("read resident memory: have %q", text)
 	}
+
 	pages, err := strconv.ParseInt(fields[1], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("read resident memory: %w", err)
 	}
+
 	return pages * int64(os.Getpagesize()), nil
 }
 
@@ -111,7 +121,10 @@ func pauses() (median, longest float64) {
 func (b *bench) memory(ctx context.Context) error {
 	sizes := append([]int{0}, b.counters...)
 	slices.Sort(sizes)
-	perCounter, medians, longest := make(map[int]series), make(map[int]series), make(map[int]series)
+	perCounter := make(map[int]series)
+	medians := make(map[int]series)
+	longest := make(map[int]series)
+
 	var turns []contender
 	for _, size := range sizes {
 		turns = append(turns, contender{"a table of " + thousands(int64(size)), func(ctx context.Context) error {
@@ -120,19 +133,23 @@ func (b *bench) memory(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+
 			w.close()
 			perCounter[size] = append(perCounter[size], float64(use.Grown)/float64(size))
 			medians[size] = append(medians[size], use.PauseMedian)
 			longest[size] = append(longest[size], use.PauseMax)
+
 			return nil
 		}})
 	}
+
 	if err := takeTurns(ctx, min(b.rounds, 3), turns, b.progress); err != nil { // memory hardly varies between rounds
 		return err
 	}
 	if err := b.memoryOfNode(ctx); err != nil {
 		return err
 	}
+
 	for _, size := range sizes {
 		of := thousands(int64(size)) + " counters"
 		if size > 0 {
@@ -144,6 +161,7 @@ func (b *bench) memory(ctx context.Context) error {
 		b.report.figure("S6", "pause of a forced collection, "+of, "", "µs", medians[size])
 		b.report.figure("S6", "pause of a forced collection, "+of, "longest", "µs", longest[size])
 	}
+
 	return nil
 }
 
@@ -161,12 +179,14 @@ func (b *bench) memoryOfNode(ctx context.Context) error {
 			anonymous = append(anonymous, float64(after.anonymous-before.anonymous)/float64(size))
 			mapped = append(mapped, float64(after.mapped-before.mapped)/float64(size))
 		}
+
 		of := thousands(int64(size)) + " counters"
 		b.report.add("S6", "resident bytes a counter of a whole node, "+of, atMost(100, "≤ 100"), asRatio(grown), "")
 		b.report.figure("S6", "a whole node, "+of, "", "bytes a counter", grown)
 		b.report.figure("S6", "a whole node, "+of, "anonymous", "bytes a counter", anonymous)
 		b.report.figure("S6", "a whole node, "+of, "of files", "bytes a counter", mapped)
 	}
+
 	return nil
 }
 
@@ -176,10 +196,12 @@ func (b *bench) fillNode(ctx context.Context, name string, size int) (before, af
 	if err != nil {
 		return before, after, err
 	}
+
 	defer func() {
 		n.stop()
 		err = errors.Join(err, os.RemoveAll(filepath.Join(b.dir, name)))
 	}()
+
 	if err := n.awaitReady(ctx); err != nil {
 		return before, after, err
 	}
@@ -192,6 +214,7 @@ func (b *bench) fillNode(ctx context.Context, name string, size int) (before, af
 	if err := n.awaitSmallCheckpoint(ctx, size/100); err != nil {
 		return before, after, err
 	}
+
 	m, err := n.metrics(ctx)
 	if err != nil {
 		return before, after, err
@@ -199,6 +222,7 @@ func (b *bench) fillNode(ctx context.Context, name string, size int) (before, af
 	if have := m["rlnode_counters"]; have < float64(size) {
 		return before, after, fmt.Errorf("the node has %.0f counters of %d", have, size)
 	}
+
 	after, err = n.residence()
 	return before, after, err
 }
@@ -213,12 +237,14 @@ func (p *process) residence() (r residence, err error) {
 	if err != nil {
 		return r, fmt.Errorf("read the memory of %s: %w", p.name, err)
 	}
+
 	for line := range strings.Lines(string(text)) {
 		var name string
 		var kilobytes int64
 		if n, _ := fmt.Sscan(line, &name, &kilobytes); n < 2 {
 			continue
 		}
+
 		switch name {
 		case "RssAnon:":
 			r.anonymous = kilobytes << 10
@@ -226,5 +252,6 @@ func (p *process) residence() (r residence, err error) {
 			r.mapped += kilobytes << 10
 		}
 	}
+
 	return r, nil
 }

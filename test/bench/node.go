@@ -65,6 +65,7 @@ func (b *bench) startCluster(ctx context.Context, addresses []string, more ...st
 			stopAll(nodes)
 		}
 	}()
+
 	for i, address := range addresses {
 		var others []string
 		for j, o := range addresses {
@@ -72,13 +73,16 @@ func (b *bench) startCluster(ctx context.Context, addresses []string, more ...st
 				others = append(others, o)
 			}
 		}
+
 		n, err := b.startNode(b.program, "n"+strconv.Itoa(i+1), address,
 			append(more[:len(more):len(more)], "--bootstrap-expect", strconv.Itoa(len(addresses)), "--join", strings.Join(others, ","))...)
 		if err != nil {
 			return nodes, err
 		}
+
 		nodes = append(nodes, n)
 	}
+
 	for _, n := range nodes {
 		if err := n.awaitReady(ctx); err != nil {
 			return nodes, err
@@ -87,6 +91,7 @@ func (b *bench) startCluster(ctx context.Context, addresses []string, more ...st
 			return nodes, err
 		}
 	}
+
 	return nodes, nil
 }
 
@@ -110,12 +115,14 @@ func (n *node) awaitRing(ctx context.Context, members int) error {
 		if err != nil || json.Unmarshal(text, &cluster) != nil || cluster.View != "connected" {
 			return false
 		}
+
 		settled := 0
 		for _, m := range cluster.Members {
 			if m.InRing && m.Partitions > 0 {
 				settled++
 			}
 		}
+
 		return settled == members
 	})
 }
@@ -143,14 +150,17 @@ func (n *node) keysBy(ctx context.Context, attribute, decidedBy string, count in
 		if i > 100*count {
 			return nil, fmt.Errorf("%s decides none of %d keys as %s", n.name, i, decidedBy)
 		}
+
 		by, err := n.decidedBy(ctx, attribute, keyName(i))
 		if err != nil {
 			return nil, err
 		}
+
 		if by == decidedBy {
 			found = append(found, keyName(i))
 		}
 	}
+
 	return found, nil
 }
 
@@ -176,6 +186,7 @@ func parseMetrics(text []byte) map[string]float64 {
 			values[line[:space]] = v
 		}
 	}
+
 	return values
 }
 

@@ -56,24 +56,31 @@ func (p *processes) start(name string, stdin, stdout *os.File, program string, a
 	if err != nil {
 		return nil, fmt.Errorf("create a log for %s: %w", name, err)
 	}
+
 	defer log.Close() // the process has its own descriptor
+
 	if stdout == nil {
 		stdout = log
 	}
+
 	cmd := exec.Command(program, args...)
 	if stdin != nil {
 		cmd.Stdin = stdin
 	}
+
 	cmd.Stdout, cmd.Stderr = stdout, log
 	cmd.Env = cleanEnvironment()
 	cmd.Dir = p.dir
+
 	// In its own group, so that Ctrl-C in a terminal goes only to this program, which then ends the others.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	request := startRequest{cmd: cmd, reply: make(chan error, 1)}
 	p.requests <- request
+
 	if err := <-request.reply; err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+
 	one := &process{name: name, cmd: cmd, log: log.Name(), exited: make(chan struct{})}
 	p.mu.Lock()
 	p.all = append(p.all, one)
@@ -82,6 +89,7 @@ func (p *processes) start(name string, stdin, stdout *os.File, program string, a
 		defer close(one.exited)
 		_ = cmd.Wait() // most processes are killed
 	})
+
 	return one, nil
 }
 
@@ -162,8 +170,10 @@ func (p *process) failed(what string) error {
 func (p *process) await(ctx context.Context, what string, ready func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+
 	for !ready() {
 		select {
 		case <-tick.C:
@@ -176,5 +186,6 @@ func (p *process) await(ctx context.Context, what string, ready func() bool) err
 			return ctx.Err()
 		}
 	}
+
 	return nil
 }

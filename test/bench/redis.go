@@ -51,11 +51,13 @@ func (b *bench) startRedis(ctx context.Context, address string, keys []string) (
 	if err != nil {
 		return nil, fmt.Errorf("find redis-server: %w", err)
 	}
+
 	const port = "6379"
 	r := &redisBucket{keys: keys, script: redis.NewScript(bucketScript)}
 	if r.server, err = b.procs.start("redis", nil, nil, program, "--bind", address, "--port", port, "--save", "", "--appendonly", "no"); err != nil {
 		return nil, err
 	}
+
 	r.client = redis.NewClient(&redis.Options{
 		Addr: address + ":" + port, PoolSize: connections, MinIdleConns: connections, DisableIdentity: true,
 	})
@@ -63,10 +65,12 @@ func (b *bench) startRedis(ctx context.Context, address string, keys []string) (
 	if err == nil {
 		err = r.script.Load(ctx, r.client).Err()
 	}
+
 	if err != nil {
 		r.close()
 		return nil, fmt.Errorf("start redis: %w", err)
 	}
+
 	return r, nil
 }
 
@@ -84,12 +88,14 @@ func (r *redisBucket) load(ctx context.Context, callers int, warm, duration time
 	for i := range callers {
 		group.Go(func() { errs[i] = r.loadOne(ctx, uint64(i), from, to, &outcomes[i]) })
 	}
+
 	group.Wait()
 	total := &outcome{took: duration}
 	for i := range outcomes {
 		total.merge(&outcomes[i].latencies)
 		total.all += outcomes[i].all
 	}
+
 	return total, errors.Join(errs...)
 }
 
@@ -98,6 +104,7 @@ func (r *redisBucket) loadOne(ctx context.Context, seed uint64, from, to time.Ti
 	key := make([]string, 1)
 	for sent := time.Now(); sent.Before(to); {
 		key[0] = r.keys[rng.IntN(len(r.keys))]
+
 		// The same bucket as the rule "plenty".
 		answer, err := r.script.EvalSha(ctx, r.client, key, 1_000_000_000, 10_000.0/3600, 1).Int64Slice()
 		if err != nil {
@@ -106,12 +113,15 @@ func (r *redisBucket) loadOne(ctx context.Context, seed uint64, from, to time.Ti
 		if len(answer) != 3 || answer[0] != 1 {
 			return fmt.Errorf("redis answers %v, not that it is allowed", answer)
 		}
+
 		o.all++
 		now := time.Now()
 		if sent.After(from) && !now.After(to) {
 			o.add(now.Sub(sent))
 		}
+
 		sent = now
 	}
+
 	return nil
 }

@@ -68,6 +68,7 @@ func (r *report) add(id, what string, g goal, measured ratio, note string) {
 		r.missing(id, what, g, "too little was measured")
 		return
 	}
+
 	met := "no"
 	switch {
 	case g.none:
@@ -75,8 +76,10 @@ func (r *report) add(id, what string, g goal, measured ratio, note string) {
 	case g.met(measured.Median):
 		met = "yes"
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.rows = append(r.rows, row{ID: id, What: what, Goal: g.text, Measured: &measured, Met: met, Note: note})
 }
 
@@ -131,19 +134,23 @@ func (r *report) sort() {
 func (r *report) markdown(w io.Writer, m machine, how string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.sort()
 	var b strings.Builder
 	r.writeRows(&b)
 	r.writeFigures(&b)
+
 	for i, n := range r.notes {
 		if i == 0 {
 			b.WriteByte('\n')
 		}
 		fmt.Fprintf(&b, "- %s\n", n)
 	}
+
 	for _, f := range r.failures {
 		fmt.Fprintf(&b, "\n**Not measured**: %s\n", f)
 	}
+
 	fmt.Fprintf(&b, "\n%s %s\n", m.sentence(), how)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -153,21 +160,26 @@ func (r *report) writeRows(b *strings.Builder) {
 	if len(r.rows) == 0 {
 		return
 	}
+
 	b.WriteString("| # | figure | goal | measured | over the rounds | met |\n|---|---|---|---|---|---|\n")
+
 	for _, row := range r.rows {
 		measured, spread := "–", "–"
 		if row.Measured != nil {
 			measured = short(row.Measured.Median)
 			spread = short(row.Measured.Min) + " … " + short(row.Measured.Max)
 		}
+
 		what := row.What
 		if row.Note != "" {
 			what += " (" + row.Note + ")"
 		}
+
 		met := row.Met
 		if rest, no := strings.CutPrefix(met, "no"); no && (rest == "" || rest[0] == ' ') {
 			met = "**no**" + rest
 		}
+
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", row.ID, what, row.Goal, measured, spread, met)
 	}
 }
@@ -177,7 +189,9 @@ func (r *report) writeFigures(b *strings.Builder) {
 	if len(r.figures) == 0 {
 		return
 	}
+
 	b.WriteString("\nThe absolute figures, which are only meaningful relative to each other:\n\n| # | of | median (over the rounds) |\n|---|---|---|")
+
 	for i, f := range r.figures {
 		if i == 0 || f.ID != r.figures[i-1].ID || f.What != r.figures[i-1].What {
 			if i > 0 {
@@ -187,14 +201,17 @@ func (r *report) writeFigures(b *strings.Builder) {
 		} else {
 			b.WriteByte(';')
 		}
+
 		if f.Kind != "" {
 			b.WriteString(" " + f.Kind)
 		}
+
 		fmt.Fprintf(b, " %s %s", short(f.Median), f.Unit)
 		if f.Kind == "" {
 			fmt.Fprintf(b, " (%s … %s)", short(f.Min), short(f.Max))
 		}
 	}
+
 	b.WriteString(" |\n")
 }
 
@@ -237,6 +254,7 @@ func thousands(n int64) string {
 func (r *report) writeJSON(path string, m machine, s settings) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.sort()
 	all := struct {
 		Machine  machine  `json:"machine"`
@@ -254,5 +272,6 @@ func (r *report) writeJSON(path string, m machine, s settings) error {
 	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write the figures: %w", err)
 	}
+
 	return nil
 }

@@ -141,7 +141,9 @@ func (c *caller) do(request *http.Request) (http.Header, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask %s: %w", request.URL.Host, err)
 	}
+
 	defer response.Body.Close()
+
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the answer of %s: %w", request.URL.Host, err)
@@ -149,5 +151,6 @@ func (c *caller) do(request *http.Request) (http.Header, []byte, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, nil, fmt.Errorf("%s answers %d: %.300s", request.URL.Host, response.StatusCode, body)
 	}
+
 	return response.Header, body, nil
 }

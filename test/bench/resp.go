@@ -60,11 +60,13 @@ func (s *respServer) round(ctx context.Context, b *bench) error {
 	for i := range connections {
 		group.Go(func() { counts[i], errs[i] = s.loadOne(ctx, i, from, to) })
 	}
+
 	group.Wait()
 	total := 0
 	for _, n := range counts {
 		total += n
 	}
+
 	s.rates = append(s.rates, float64(total)/b.time.Seconds())
 	return errors.Join(errs...)
 }
@@ -76,18 +78,23 @@ func (s *respServer) loadOne(ctx context.Context, seed int, from, to time.Time) 
 	if err != nil {
 		return 0, fmt.Errorf("connect to %s: %w", s.name, err)
 	}
+
 	defer conn.Close()
+
 	rng := rand.New(rand.NewPCG(uint64(seed), 14))
 	var out []byte
+
 	in := make([]byte, 16<<10)
 	for sent := time.Now(); sent.Before(to); {
 		out = out[:0]
 		for range s.depth {
 			out = append(out, s.requests[rng.IntN(len(s.requests))]...)
 		}
+
 		if _, err := conn.Write(out); err != nil {
 			return 0, fmt.Errorf("ask %s: %w", s.name, err)
 		}
+
 		for lines := 0; lines < s.depth*s.command.lines; {
 			n, err := conn.Read(in)
 			if err != nil {
@@ -98,12 +105,15 @@ func (s *respServer) loadOne(ctx context.Context, seed int, from, to time.Time) 
 			}
 			lines += bytes.Count(in[:n], []byte("\n"))
 		}
+
 		now := time.Now()
 		if sent.After(from) && !now.After(to) {
 			count += s.depth
 		}
+
 		sent = now
 	}
+
 	return count, nil
 }
 
@@ -112,16 +122,19 @@ func (b *bench) startRespServer(ctx context.Context, name, command, address stri
 	if command == "" {
 		return "", nil, nil
 	}
+
 	const port = "6379"
 	words := strings.Fields(command)
 	program, err := exec.LookPath(words[0])
 	if err != nil {
 		return "", nil, fmt.Errorf("find %s: %w", name, err)
 	}
+
 	p, err := b.procs.start(name, nil, nil, program, append(words[1:], "--bind", address, "--port", port, "--save", "", "--appendonly", "no")...)
 	if err != nil {
 		return "", nil, err
 	}
+
 	at := net.JoinHostPort(address, port)
 	err = p.await(ctx, "it accepts connections", func() bool {
 		conn, err := net.DialTimeout("tcp", at, time.Second)

@@ -18,14 +18,18 @@ func (b *bench) atRest(ctx context.Context) error {
 	for i := range clusterSize {
 		addresses = append(addresses, b.host(21+i))
 	}
+
 	nodes, err := b.startCluster(ctx, addresses)
 	if err != nil {
 		return err
 	}
+
 	defer stopAll(nodes)
+
 	if err := pause(ctx, restAfter); err != nil {
 		return err
 	}
+
 	var cpu, written series // per node
 	for range b.rounds {
 		before := make([]spent, len(nodes))
@@ -34,10 +38,12 @@ func (b *bench) atRest(ctx context.Context) error {
 				return err
 			}
 		}
+
 		start := time.Now()
 		if err := pause(ctx, restFor); err != nil {
 			return err
 		}
+
 		for i, n := range nodes {
 			now, err := n.spent()
 			if err != nil {
@@ -47,8 +53,10 @@ func (b *bench) atRest(ctx context.Context) error {
 			cpu = append(cpu, 100*(now.cpu-before[i].cpu).Seconds()/took)
 			written = append(written, float64(now.written-before[i].written)/1000/took)
 		}
+
 		b.progress("three nodes at rest")
 	}
+
 	b.report.add("S11", "an idle node of three: processor, % of a core", atMost(2, "≤ 2"), asRatio(cpu), "")
 	b.report.add("S11", "an idle node of three: written to disk, kB/s", atMost(2, "≤ 2"), asRatio(written), "")
 	return nil
@@ -64,11 +72,14 @@ func (p *process) spent() (u spent, err error) {
 	if u.cpu, err = p.cpu(); err != nil {
 		return u, err
 	}
+
 	f, err := os.Open(fmt.Sprintf("/proc/%d/io", p.cmd.Process.Pid))
 	if err != nil {
 		return u, fmt.Errorf("read what %s has written: %w", p.name, err)
 	}
+
 	defer f.Close()
+
 	for name := ""; ; {
 		var n int64
 		if _, err := fmt.Fscan(f, &name, &n); err != nil {

@@ -80,5 +80,6 @@ func takeTurns(ctx context.Context, rounds int, all []contender, progress func(s
 			}
 		}
 	}
+
 	return nil
 }

@@ -64,6 +64,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	f.StringVar(&s.root, "root", "", "`folder` of the checkout (default: found above the working directory)")
 	f.StringVar(&s.goTool, "go", "go", "the go `command`")
 	f.StringVar(&s.loopback, "loopback", "127.0.41", "first three numbers of the loopback `addresses` that servers listen on")
+
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			f.SetOutput(stderr)
@@ -72,9 +73,11 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 		}
 		return s, err
 	}
+
 	if f.NArg() > 0 {
 		return s, fmt.Errorf("there is no argument %q", f.Arg(0))
 	}
+
 	var errs []error
 	var err error
 	if s.only, err = parseRows(only); err != nil {
@@ -86,6 +89,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	if s.counters, err = parseCounts("-counters", counters); err != nil {
 		errs = append(errs, err)
 	}
+
 	return s, errors.Join(append(errs, s.check(), s.complete())...)
 }
 
@@ -104,6 +108,7 @@ func (s *settings) check() error {
 	case err != nil || !address.IsLoopback():
 		return fmt.Errorf("-loopback: %q is not the beginning of a loopback address", s.loopback)
 	}
+
 	return nil
 }
 
@@ -113,6 +118,7 @@ func (s *settings) complete() error {
 		if *path == "" {
 			continue
 		}
+
 		full, err := filepath.Abs(*path)
 		if err != nil {
 			return fmt.Errorf("find %s: %w", *path, err)
@@ -120,15 +126,19 @@ func (s *settings) complete() error {
 		if _, err := os.Stat(full); err != nil {
 			return fmt.Errorf("find what a flag names: %w", err)
 		}
+
 		*path = full
 	}
+
 	if s.root != "" {
 		return nil
 	}
+
 	dir, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("find the working directory: %w", err)
 	}
+
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "cmd", "rlnode")); err == nil {
 			s.root = dir
@@ -148,6 +158,7 @@ func parseRows(text string) ([]string, error) {
 	if text == "" {
 		return nil, nil
 	}
+
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.ToUpper(strings.TrimSpace(name))
 		known := slices.ContainsFunc(experiments(), func(e experiment) bool { return slices.Contains(e.rows, name) })
@@ -156,6 +167,7 @@ func parseRows(text string) ([]string, error) {
 		}
 		rows = append(rows, name)
 	}
+
 	return rows, nil
 }
 

@@ -34,11 +34,13 @@ func (s *server) round(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
+
 	l := load{targets: []target{s.target}, connections: connections, duration: b.time, warm: b.warm()}
 	o, err := l.run(ctx)
 	if err != nil {
 		return err
 	}
+
 	after, err := s.process.cpu()
 	if err != nil {
 		return err
@@ -46,11 +48,13 @@ func (s *server) round(ctx context.Context, b *bench) error {
 	if o.refused > 0 {
 		return fmt.Errorf("%d of %d answers are refusals, where all are to be admitted", o.refused, o.count)
 	}
+
 	s.rates = append(s.rates, o.rate()*s.perReply)
 	s.p50 = append(s.p50, micros(o.quantile(0.5)))
 	s.p99 = append(s.p99, micros(o.quantile(0.99)))
 	s.cpu = append(s.cpu, micros(after-before)/(float64(o.all)*s.perReply))
 	s.size = float64(o.bytes) / float64(o.count)
+
 	return nil
 }
 
@@ -74,7 +78,9 @@ func (b *bench) overHTTP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	defer one.stop()
+
 	var beside *node
 	if b.beside != "" {
 		if beside, err = b.startOne(ctx, b.beside, "beside", b.host(5)); err != nil {
@@ -82,14 +88,17 @@ func (b *bench) overHTTP(ctx context.Context) error {
 		}
 		defer beside.stop()
 	}
+
 	if b.wants("S2") {
 		if err := b.singleChecks(ctx, one, beside); err != nil {
 			return err
 		}
 	}
+
 	if b.wants("S3") {
 		return b.batchChecks(ctx, one, beside)
 	}
+
 	return nil
 }
 
@@ -99,18 +108,22 @@ func (b *bench) rivals(ctx context.Context, n, beside *node, empty, address stri
 	if err != nil {
 		return nil, err
 	}
+
 	w, err := b.procs.startWorker(ctx, "empty-"+address, "answer", answerLike(address, header, body), nil)
 	if err != nil {
 		return nil, err
 	}
+
 	of := func(p *process, name, address string) *server {
 		return &server{process: p, name: name, target: target{address, requests}, perReply: perReply}
 	}
 	all := []*server{of(n.process, "rlnode", n.data), of(w.process, empty, address)}
 	all[1].end = w.close
+
 	if beside != nil {
 		all = append(all, of(beside.process, "rlnode of -beside", beside.data))
 	}
+
 	return all, nil
 }
 
@@ -121,34 +134,42 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 	if err != nil {
 		return err
 	}
+
 	defer all[1].end()
+
 	var turns []contender
 	for _, s := range all {
 		turns = append(turns, s.contender(b))
 	}
+
 	inline := inlineBeside(all[0], inlineChecks(keys))
 	turns = append(turns, inline.contender(b))
 	bucket, err := b.startRedis(ctx, b.host(4), keys)
 	if err != nil {
 		return err
 	}
+
 	viaRedis := &server{name: "Redis + Lua through go-redis"}
 	if bucket != nil {
 		defer bucket.close()
 		viaRedis.process = bucket.server
 		turns = append(turns, contender{viaRedis.name, func(ctx context.Context) error { return viaRedis.redisRound(ctx, b, bucket) }})
 	}
+
 	peer, err := b.startGubernator(ctx, keys)
 	if err != nil {
 		return err
 	}
+
 	if peer != nil {
 		defer peer.end()
 		turns = append(turns, peer.contender(b))
 	}
+
 	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
 		return err
 	}
+
 	b.reportSingle(all, viaRedis, peer)
 	b.reportInline("S2", "single check", atMost(1.3, "≤ 1.3"), inline, all[0])
 	return nil
@@ -172,23 +193,29 @@ func (s *server) redisRound(ctx context.Context, b *bench, bucket *redisBucket) 
 	if err != nil {
 		return err
 	}
+
 	o, err := bucket.load(ctx, connections, b.warm(), b.time)
 	if err != nil {
 		return err
 	}
+
 	after, err := s.process.cpu()
 	if err != nil {
 		return err
 	}
+
 	s.rates = append(s.rates, o.rate())
 	s.p50 = append(s.p50, micros(o.quantile(0.5)))
 	s.p99 = append(s.p99, micros(o.quantile(0.99)))
 	s.cpu = append(s.cpu, micros(after-before)/float64(o.all))
+
 	return nil
 }
 
 func (b *bench) reportSingle(all []*server, viaRedis, peer *server) {
-	r, node, empty := b.report, all[0], all[1]
+	r := b.report
+	node := all[0]
+	empty := all[1]
 	part := over(node.rates, empty.rates)
 	r.add("S2", "single check over HTTP ÷ empty handler on the same library", atLeast(0.9, "≥ 0.9"), part, sizesDiffer(node, empty))
 	const what = "single check over HTTP ÷ Redis + Lua"
@@ -198,15 +225,19 @@ func (b *bench) reportSingle(all []*server, viaRedis, peer *server) {
 	} else {
 		r.add("S2", what, redisGoal, over(node.rates, viaRedis.rates), "")
 	}
+
 	b.reportGubernator(node, peer, part)
 	r.add("S2", "processor time a check ÷ that of the empty handler", atMost(1.2, "≤ 1.2"), over(node.cpu, empty.cpu), "")
+
 	for _, s := range all[2:] {
 		r.add("S2", "single check over HTTP ÷ "+s.name, noGoal(), over(node.rates, s.rates), "")
 		r.add("S2", "processor time a check ÷ that of "+s.name, noGoal(), over(node.cpu, s.cpu), "")
 	}
+
 	for _, s := range all {
 		s.figures(r, "S2")
 	}
+
 	if viaRedis.process != nil {
 		viaRedis.figures(r, "S2")
 	}
@@ -227,24 +258,31 @@ func (b *bench) batchChecks(ctx context.Context, n, beside *node) error {
 	if err != nil {
 		return err
 	}
+
 	defer all[1].end()
+
 	var turns []contender
 	for _, s := range all {
 		turns = append(turns, s.contender(b))
 	}
+
 	inline := inlineBeside(all[0], batches(batchKinds, batchSize, keysUpTo(singleKeys), inlineBody))
 	turns = append(turns, inline.contender(b))
 	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
 		return err
 	}
+
 	b.reportInline("S3", "batch of 100", noGoal(), inline, all[0])
 	b.report.add("S3", "batch of 100 over HTTP ÷ a server that answers the same without deciding", atLeast(0.45, "≥ 0.45"),
 		over(all[0].rates, all[1].rates), sizesDiffer(all[0], all[1]))
+
 	for _, s := range all[2:] {
 		b.report.add("S3", "batch of 100 over HTTP ÷ "+s.name, noGoal(), over(all[0].rates, s.rates), "")
 	}
+
 	for _, s := range all {
 		s.figures(b.report, "S3")
 	}
+
 	return nil
 }

@@ -24,11 +24,13 @@ func (b *bench) fromDisk(ctx context.Context) error {
 		}
 		return n, time.Since(begin).Seconds(), err
 	}
+
 	// The first start founds the cluster, which must not count.
 	n, _, err := start(ctx)
 	if err != nil {
 		return err
 	}
+
 	n.stop()
 	var empty, full series
 	for range b.rounds {
@@ -39,26 +41,32 @@ func (b *bench) fromDisk(ctx context.Context) error {
 		n.stop()
 		empty = append(empty, took)
 	}
+
 	b.progress(fmt.Sprintf("writing %d counters", b.stored))
 	if err := store(ctx, filepath.Join(b.dir, name), b.stored); err != nil {
 		return err
 	}
+
 	for r := range b.rounds {
 		b.progress(fmt.Sprintf("round %d of %d: a start with %d counters", r+1, b.rounds, b.stored))
 		n, took, err := start(ctx)
 		if err != nil {
 			return err
 		}
+
 		m, err := n.metrics(ctx)
 		n.stop()
+
 		if err != nil {
 			return err
 		}
 		if have := m["rlnode_counters"]; have < float64(b.stored) {
 			return fmt.Errorf("the node has %.0f counters of %d", have, b.stored)
 		}
+
 		full = append(full, took)
 	}
+
 	b.report.add("S9", fmt.Sprintf("start with %s counters on disk, to ready, s", thousands(int64(b.stored))), atMost(10, "≤ 10"), asRatio(full), "")
 	b.report.figure("S9", "start without counters", "", "s", empty)
 	return nil
@@ -68,6 +76,7 @@ func (b *bench) fromDisk(ctx context.Context) error {
 func store(ctx context.Context, dir string, count int) error {
 	table := counters.New(tableBound(count))
 	defer table.Close()
+
 	config := persist.DefaultCounterFileConfig()
 	config.Dir, config.Source, config.Now = dir, table, func() algorithms.Instant { return algorithms.At(time.Now()) }
 	file, err := persist.OpenCounterFile(config)
@@ -80,5 +89,6 @@ func store(ctx context.Context, dir string, count int) error {
 	if err := fill(table, count); err != nil {
 		return err
 	}
+
 	return file.Close(ctx)
 }

@@ -55,8 +55,10 @@ func (s sweep) send(ctx context.Context, next *atomic.Int64) error {
 	if err != nil {
 		return err
 	}
+
 	defer l.conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = l.conn.Close() })()
+
 	for {
 		i := int(next.Add(1) - 1)
 		if i >= s.batches() {
@@ -68,6 +70,7 @@ func (s sweep) send(ctx context.Context, next *atomic.Int64) error {
 		if _, err := l.conn.Write(s.request(i)); err != nil {
 			return fmt.Errorf("send a batch: %w", err)
 		}
+
 		status, _, err := l.replies.read(l.conn)
 		if err != nil {
 			return fmt.Errorf("read the answer to a batch: %w", err)

@@ -27,20 +27,24 @@ func (p *processes) startWorker(ctx context.Context, name, kind string, task, re
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
+
 	inRead, inWrite, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make a pipe: %w", err)
 	}
+
 	outRead, outWrite, err := os.Pipe()
 	if err != nil {
 		_ = inRead.Close()
 		_ = inWrite.Close()
 		return nil, fmt.Errorf("make a pipe: %w", err)
 	}
+
 	w := &worker{in: inWrite, out: outRead, r: bufio.NewReader(outRead)}
 	w.process, err = p.start(name, inRead, outWrite, self, "worker", kind)
 	_ = inRead.Close()
 	_ = outWrite.Close() // otherwise the end of the output would go unnoticed
+
 	if err != nil {
 		w.closePipes()
 		return nil, err
@@ -49,12 +53,14 @@ func (p *processes) startWorker(ctx context.Context, name, kind string, task, re
 		w.close()
 		return nil, err
 	}
+
 	return w, nil
 }
 
 // ask sends a line and waits for the answer. If ctx ends first, it kills the worker.
 func (w *worker) ask(ctx context.Context, question, answer any) error {
 	defer context.AfterFunc(ctx, w.kill)()
+
 	line, err := json.Marshal(question)
 	if err != nil {
 		return fmt.Errorf("encode a question: %w", err)
@@ -62,6 +68,7 @@ func (w *worker) ask(ctx context.Context, question, answer any) error {
 	if _, err := w.in.Write(append(line, '\n')); err != nil {
 		return w.lost(ctx)
 	}
+
 	line, err = w.r.ReadBytes('\n')
 	if err != nil {
 		return w.lost(ctx)
@@ -72,6 +79,7 @@ func (w *worker) ask(ctx context.Context, question, answer any) error {
 	if err := json.Unmarshal(line, answer); err != nil {
 		return fmt.Errorf("read the answer of %s: %w", w.name, err)
 	}
+
 	return nil
 }
 

@@ -36,6 +36,7 @@ func (w *World) transmitLocked(from *process, to int, arrive func(*process), los
 func (l *message) deliver() {
 	w := l.w
 	w.mu.Lock()
+
 	now, target := w.now(), w.nodes[l.to].process
 	switch {
 	case w.stopped:
@@ -137,10 +138,12 @@ func (c *call) Fail(code peer.Code, detail string) {
 func (c *call) answer(body []byte, err error) {
 	w := c.from.w
 	w.mu.Lock()
+
 	if c.replied || !c.target.alive || w.stopped {
 		w.mu.Unlock()
 		return
 	}
+
 	c.replied = true
 	w.mu.Unlock()
 	w.transmit(c.target, c.from.index, func(p *process) {

@@ -34,18 +34,22 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 		s := &w.ledger.Subjects[i]
 		q.Attributes = append(q.Attributes, rules.Attribute{Name: attributeOf(s.Rule), Value: s.Key})
 	}
+
 	p, began, shares := w.readyProcess(node, subjects)
 	if p == nil {
 		return
 	}
+
 	var a limiter.Answer
 	err := p.limiter.Check(&q, &a)
 	w.mu.Lock()
 	gone, ended := !p.alive, w.now()
+
 	for k, i := range subjects {
 		shares[k] = max(shares[k], p.ownShare(&w.ledger.Subjects[i]))
 	}
 	w.mu.Unlock()
+
 	if gone {
 		return // the answer is lost with the process
 	}
@@ -53,6 +57,7 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 		w.ledger.Fail("a check of %v at node %d at %v failed: %v", q.Attributes, node, began, err)
 		return
 	}
+
 	for k, i := range subjects {
 		w.ledger.Note(Check{
 			Began: began, Ended: ended, Node: node, Subject: i, Cost: cost, Share: shares[k],
@@ -66,10 +71,12 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 func (w *World) readyProcess(node int, subjects []int) (p *process, now time.Duration, shares []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	p = w.nodes[node].process
 	if !p.alive || !p.ready || w.closed || !p.hasAnyRules() {
 		return nil, 0, nil
 	}
+
 	for _, i := range subjects {
 		s := &w.ledger.Subjects[i]
 		shares = append(shares, p.ownShare(s))
@@ -77,6 +84,7 @@ func (w *World) readyProcess(node int, subjects []int) (p *process, now time.Dur
 			p.schedulePushLocked()
 		}
 	}
+
 	return p, w.now(), shares
 }
 

@@ -80,5 +80,6 @@ func (c *Config) Validate() error {
 	case c.Calm < 0:
 		return errors.New("simulation: Calm is negative")
 	}
+
 	return nil
 }

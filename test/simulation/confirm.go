@@ -12,9 +12,11 @@ func (p *process) CanConfirm(q int) bool {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if p.phases[q] != held {
 		return false
 	}
+
 	var buf [3]int
 	nodes := p.followers(q, buf[:0])
 	for _, node := range nodes {
@@ -22,6 +24,7 @@ func (p *process) CanConfirm(q int) bool {
 			return false
 		}
 	}
+
 	return len(nodes) > 0 // the model has no disks
 }
 
@@ -31,11 +34,14 @@ func (p *process) Confirm(ctx context.Context, q int) error {
 	if w.config.Sabotage == LendUnconfirmed {
 		return nil
 	}
+
 	w.mu.Lock()
 	lineage := p.lineages[q].Load()
+
 	if p.phases[q] == held {
 		p.pushOne(q, p.table.ReplicatePartition(q, nil))
 	}
+
 	var buf [3]int
 	marks := map[*progress]uint64{}
 	for _, node := range p.followers(q, buf[:0]) {
@@ -44,14 +50,17 @@ func (p *process) Confirm(ctx context.Context, q int) error {
 		}
 	}
 	w.mu.Unlock()
+
 	for {
 		w.mu.Lock()
 		over, err := p.checkConfirmed(q, lineage, marks)
 		acks, changed := p.acks, p.changed
 		w.mu.Unlock()
+
 		if over {
 			return err
 		}
+
 		select {
 		case <-acks:
 		case <-changed:
@@ -68,6 +77,7 @@ func (p *process) checkConfirmed(q int, lineage uint64, marks map[*progress]uint
 	if !p.alive || p.phases[q] != held || p.lineages[q].Load() != lineage {
 		return true, errUnconfirmed
 	}
+
 	var buf [3]int
 	nodes := p.followers(q, buf[:0])
 	for _, node := range nodes {
@@ -79,9 +89,11 @@ func (p *process) checkConfirmed(q int, lineage uint64, marks map[*progress]uint
 			return false, nil
 		}
 	}
+
 	if len(nodes) == 0 {
 		return true, errUnconfirmed
 	}
+
 	return true, nil
 }
 

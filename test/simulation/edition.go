@@ -47,10 +47,12 @@ func firstEdition(nodes, regions int) *edition {
 	for r := range min(3, regions) {
 		parts.parts = append(parts.parts, part{r, []int{500, 300, 200}[r]})
 	}
+
 	rest := 1000
 	for i := range parts.parts[1:] {
 		rest -= parts.parts[1+i].thousandths
 	}
+
 	parts.parts[0].thousandths = rest
 	add("own-10s", "10s", "fixed-window", nodes*perShare).global = false
 	add("own-bucket-10s", "10s", "token-bucket", nodes*perShare).global = false
@@ -61,23 +63,28 @@ func firstEdition(nodes, regions int) *edition {
 func (e *edition) text() string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
+
 	for i := range e.rules {
 		r := &e.rules[i]
 		fmt.Fprintf(&b, "  - name: %s\n    key: [%s]\n", r.name, attributeOf(r.name))
+
 		if r.global {
 			b.WriteString("    scope: global\n")
 		}
 		if r.exact {
 			b.WriteString("    consistency: exact\n")
 		}
+
 		if len(r.parts) > 0 {
 			b.WriteString("    regions:\n")
 			for _, p := range r.parts {
 				fmt.Fprintf(&b, "      %s: %d.%03d\n", regionName(p.region), p.thousandths/1000, p.thousandths%1000)
 			}
 		}
+
 		fmt.Fprintf(&b, "    limits: [{limit: %d, per: %s, algorithm: %s}]\n", r.amount, r.per, r.algorithm)
 	}
+
 	return b.String()
 }
 
@@ -100,6 +107,7 @@ func (e *edition) change(random *rand.Rand, busy func(rule string) bool) {
 		if odds := random.IntN(8); !r.global || odds > 0 && !busy(r.name) || odds > 5 {
 			continue
 		}
+
 		switch random.IntN(5) {
 		case 0:
 			r.amount = max(2, int(float64(r.base)*[]float64{0.4, 0.7, 1, 1.5}[random.IntN(4)]))

@@ -63,6 +63,7 @@ func (g *globe) sendAcross(a, b int, arrive, lost func()) {
 	if !ok {
 		return
 	}
+
 	var land func()
 	land = func() {
 		now := g.now()
@@ -89,9 +90,11 @@ func (g *globe) reportToPrimary(w *World, r report) {
 		primary.mu.Lock()
 		news, ok := primary.answerReport(r)
 		primary.mu.Unlock()
+
 		if !ok {
 			return
 		}
+
 		g.sendAcross(primary.region, w.region, func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -153,6 +156,7 @@ func (s farSide) Go(region string, m peer.Method, body []byte, timeout time.Dura
 		done(nil, peer.ErrUnreachable)
 		return
 	}
+
 	g := s.w.globe
 	c := &farCall{from: s.process, to: g.worlds[g.regionOf(region)], method: m, body: bytes.Clone(body), done: done}
 	lost := func() { c.finish(nil, peer.ErrUnreachable) }
@@ -168,6 +172,7 @@ func (s farSide) Go(region string, m peer.Method, body []byte, timeout time.Dura
 func (c *farCall) relay(w *World, index int, then, lost func()) {
 	w.mu.Lock()
 	from := w.nodes[index].process
+
 	v := w.entryNode(index)
 	switch {
 	case v < 0:
@@ -179,6 +184,7 @@ func (c *farCall) relay(w *World, index int, then, lost func()) {
 		then()
 		return
 	}
+
 	w.transmitLocked(from, v, func(*process) { then() }, lost)
 	w.mu.Unlock()
 }
@@ -200,9 +206,11 @@ func (c *farCall) arrive() {
 		}
 	}
 	w.mu.Unlock()
+
 	if !serves {
 		return // the asker notices by itself
 	}
+
 	c.target.limiter.ServeFar(c.method, c.body, c)
 	clear(c.body) // the body is valid only during the call
 }
@@ -227,9 +235,11 @@ func (c *farCall) answer(body []byte, err error) {
 	c.to.mu.Lock()
 	gone := !c.target.alive || c.to.stopped
 	c.to.mu.Unlock()
+
 	if again || gone {
 		return
 	}
+
 	g := c.to.globe
 	g.sendAcross(c.to.region, c.from.w.region, func() {
 		w := c.from.w

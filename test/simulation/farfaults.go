@@ -35,18 +35,22 @@ func (g *globe) planNext(every time.Duration, kinds []regionFault) {
 	if every == 0 {
 		return
 	}
+
 	next := g.randomBetween(every/2, 3*every/2)
 	if g.plan.IntN(20) == 0 {
 		next *= 8 // a pause, in which the regions settle
 	}
+
 	g.after(next, func() {
 		if g.now() > warmUp+g.config.Duration-2*time.Second {
 			return
 		}
+
 		total := 0
 		for _, c := range kinds {
 			total += c.weight
 		}
+
 		dice := g.plan.IntN(total)
 		for _, c := range kinds {
 			if dice -= c.weight; dice < 0 {
@@ -55,6 +59,7 @@ func (g *globe) planNext(every time.Duration, kinds []regionFault) {
 				break
 			}
 		}
+
 		g.planNext(every, kinds)
 	})
 }

@@ -22,15 +22,18 @@ func (s *Subject) locate(l *limiter.Limiter) error {
 	if err != nil {
 		return fmt.Errorf("locate a subject: %w", err)
 	}
+
 	limit := u.Limits[0].Limit
 	s.Limit = limit.Limit
 	s.Partition = ring.PartitionOf(u.Hash.Hi)
 	s.Counter.Subject, s.Counter.Counter = u.Hash.Hi, u.Hash.Lo^limit.ID
 	s.Exact = u.Rule.Consistency == rules.Exact || s.Rule == "log-10s" || s.Rule == "leaky-10s"
 	s.Global = u.Rule.Scope == rules.GlobalScope
+
 	if !s.Exact {
 		s.TTL = leaseTTL(s.Limit.Window)
 	}
+
 	return nil
 }
 
@@ -61,8 +64,10 @@ func (g *globe) episode(random *rand.Rand) {
 	if s.Limit.Window < 5*time.Second {
 		length *= 3
 	}
+
 	demand := []float64{0.8, 2, 3, 4, 6, 10}[random.IntN(6)]
 	cost := max(1, int64(demand*float64(s.Limit.Amount)/s.Limit.Window.Seconds()/rate))
+
 	regions := random.Perm(len(g.worlds))
 	switch random.IntN(6) {
 	case 0:
@@ -72,6 +77,7 @@ func (g *globe) episode(random *rand.Rand) {
 	case 2:
 		regions = regions[:1+len(regions)/2]
 	}
+
 	var places []place
 	for _, r := range regions {
 		w := g.worlds[r]
@@ -80,14 +86,17 @@ func (g *globe) episode(random *rand.Rand) {
 			places = append(places, place{w, random.IntN(len(w.nodes))})
 		}
 	}
+
 	partner := -1
 	if random.IntN(4) == 0 {
 		if other := g.hot[random.IntN(len(g.hot))]; g.subjects[other].Rule != s.Rule {
 			partner = other
 		}
 	}
+
 	g.addBusy(s.Rule, 1)
 	defer g.addBusy(s.Rule, -1)
+
 	end := min(g.now()+length, warmUp+g.config.Duration)
 	for g.now() < end {
 		time.Sleep(time.Duration((0.5 + random.Float64()) / rate * float64(time.Second)))
@@ -95,10 +104,12 @@ func (g *globe) episode(random *rand.Rand) {
 		if random.IntN(2) == 0 {
 			c = 1 + c/20 // small costs spend the rest of a share, too
 		}
+
 		if partner >= 0 && random.IntN(2) == 0 {
 			g.workers.do(func() { p.world.check(p.node, c, subject, partner) })
 			continue
 		}
+
 		g.workers.do(func() { p.world.check(p.node, c, subject) })
 	}
 }

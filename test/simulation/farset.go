@@ -13,24 +13,30 @@ const removalDelay = 5 * time.Second
 func (g *globe) changeRegionSet() {
 	x := g.plan.IntN(len(g.worlds))
 	w := g.worlds[x]
+
 	if x == g.primaryOf(0) {
 		return
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if w.closed {
 		g.openRegion(w)
 		return
 	}
+
 	open := 0
 	for _, other := range g.worlds {
 		if other == w || !g.removed(other.name) {
 			open++
 		}
 	}
+
 	if open < len(g.worlds)/2 {
 		return
 	}
+
 	w.closed = true
 	w.closings++
 	closing := w.closings
@@ -45,11 +51,14 @@ func (g *globe) openRegion(w *World) {
 	gone := g.removedRegions[w.name]
 	delete(g.removedRegions, w.name)
 	g.mu.Unlock()
+
 	if !gone {
 		return
 	}
+
 	fresh := newState()
 	w.state, w.reports = fresh, nil
+
 	for _, n := range w.nodes {
 		n.disk, n.process.rules = nil, fresh
 	}
@@ -64,12 +73,14 @@ func (g *globe) removeRegion(w *World, closing int) {
 	if !closed || primary == w {
 		return
 	}
+
 	g.mu.Lock()
 	g.removedRegions[w.name] = true
 	g.mu.Unlock()
 	primary.mu.Lock()
 	r := primary.propose(agreement.Region{Name: w.name, Remove: true, When: primary.wall()})
 	primary.mu.Unlock()
+
 	if r.Err != nil {
 		// The primary region has no leader, or the region's entry is not committed yet.
 		g.after(removalDelay, func() { g.removeRegion(w, closing) })
@@ -84,12 +95,15 @@ func (g *globe) changePrimary() {
 	w.mu.Lock()
 	fit := !w.closed && !w.state.Regions.World.IsZero()
 	w.mu.Unlock()
+
 	if !fit || next == old {
 		return
 	}
+
 	// Tell the old primary first, as the documentation tells operators to do: two primaries at once would each write
 	// their own versions.
 	g.setPrimary(old, next)
+
 	for r := range g.worlds {
 		g.after(g.randomBetween(0, 10*time.Second), func() { g.setPrimary(r, next) })
 	}
@@ -108,10 +122,12 @@ func (g *globe) holdNodeBehind() {
 	length := g.randomBetween(500*time.Millisecond, 20*time.Second)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	n := w.nodes[w.randomNode()]
 	if n.stuck || n.index == w.leader.index || !n.contact || !n.process.alive {
 		return
 	}
+
 	n.stuck, n.wasStuck = true, true
 	trouble := w.ledger.beginTrouble(w.now(), map[int]bool{n.index: true})
 	w.updateContacts()

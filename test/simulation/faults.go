@@ -35,10 +35,12 @@ func (w *World) planNext() {
 		if w.now() > w.config.Duration-2*time.Second {
 			return
 		}
+
 		total := 0
 		for _, m := range nodeFaults {
 			total += m.weight
 		}
+
 		dice := w.plan.IntN(total)
 		for _, m := range nodeFaults {
 			if dice -= m.weight; dice < 0 {
@@ -50,6 +52,7 @@ func (w *World) planNext() {
 				break
 			}
 		}
+
 		w.planNext()
 	})
 }
@@ -148,11 +151,13 @@ func (w *World) crash(x int, down time.Duration, reset bool) {
 	if x < 0 {
 		return // a ring of one has no standby
 	}
+
 	n := w.nodes[x]
 	p := n.process
 	if !p.alive || n.leaving {
 		return
 	}
+
 	p.countUnacked()
 	p.alive = false
 	f := w.net.addFault(w.now(), reset, func(a, b int) bool { return a == x || b == x })
@@ -198,14 +203,17 @@ func (w *World) crashOwnerAndStandby() {
 func (w *World) leaveRing() {
 	const leavers, bound = 3, 300
 	n := w.nodes[w.config.Nodes-1-w.plan.IntN(leavers)]
+
 	for _, other := range w.nodes {
 		if other.leaving {
 			return
 		}
 	}
+
 	if w.config.Nodes > bound || n.index < w.voters() || !n.contact {
 		return
 	}
+
 	n.leaving = true
 	leases := n.process.limiter.UseLeases
 	w.schedule.at(w.now(), func() { leases(false) }) // outside of the mutex, which UseLeases takes to look up routes
@@ -223,6 +231,7 @@ func (w *World) stopLeaver(n *node) {
 		w.scheduleRingChange()
 		return
 	}
+
 	p.alive = false
 	f := w.net.addFault(w.now(), true, func(a, b int) bool { return a == n.index || b == n.index })
 	w.failCalls(f)

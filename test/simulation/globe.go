@@ -61,14 +61,17 @@ func runGlobe(config Config) (*Ledger, error) {
 	g.ledger = &Ledger{Config: config, Start: g.start}
 	g.far = far{net: newNetwork(config.Seed, config.Regions), random: rand.New(rand.NewPCG(config.Seed, 9)), lateRate: 0.01}
 	g.far.net.silence = farSilence
+
 	if err := g.build(); err != nil {
 		return nil, err
 	}
+
 	g.foundRegions()
 	time.Sleep(warmUp)
 	g.drive()
 	g.halt()
 	g.ledger.Events = g.schedule.ran
+
 	return g.ledger, nil
 }
 
@@ -89,6 +92,7 @@ func (g *globe) build() error {
 	if err := g.listSubjects(); err != nil {
 		return err
 	}
+
 	for r := range g.config.Regions {
 		config := g.config
 		config.Regions, config.Seed = 0, g.config.Seed<<8^uint64(r)
@@ -97,16 +101,20 @@ func (g *globe) build() error {
 		if g.plan.IntN(2) == 0 {
 			skew /= 20 // as with synchronised clocks
 		}
+
 		w := newWorld(config, g.start, limiter.NewClockWithOffset(skew))
 		w.globe, w.region, w.name, w.state = g, r, regionName(r), newState()
 		w.ledger.Start = g.start.Add(skew)
 		w.workers, w.schedule = g.workers, g.schedule
+
 		if err := w.build(); err != nil {
 			return err
 		}
+
 		g.worlds = append(g.worlds, w)
 		g.ledger.Regions = append(g.ledger.Regions, w.ledger)
 	}
+
 	return nil
 }
 
@@ -123,10 +131,13 @@ func (g *globe) listSubjects() error {
 	if err != nil {
 		return err
 	}
+
 	table := counters.New(1)
 	defer table.Close()
+
 	l := limiter.New(table, nil)
 	l.SetRules(set.Keyed(newState().Secret))
+
 	total := max(g.config.Subjects, hotKeys*len(g.writes.rules))
 	for i := range total {
 		s := Subject{Rule: g.writes.rules[i%len(g.writes.rules)].name, Key: fmt.Sprint("k", i/len(g.writes.rules))}
@@ -138,6 +149,7 @@ func (g *globe) listSubjects() error {
 		}
 		g.subjects = append(g.subjects, s)
 	}
+
 	g.ledger.Subjects = g.subjects
 	return nil
 }
@@ -206,8 +218,10 @@ func (g *globe) noteState(w *World) {
 	hold := Hold{At: now}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	fresh := rg.Term > g.term
 	g.term = max(g.term, rg.Term)
+
 	for _, h := range rg.Held {
 		name := versionName{rg.Term, h.Version}
 		place, known := g.versionPlaces[name]
@@ -216,11 +230,13 @@ func (g *globe) noteState(w *World) {
 				g.versionPlaces[name] = place // the new primary continues with the old one's version
 			}
 		}
+
 		if !known {
 			place = len(g.ledger.Versions)
 			g.versionPlaces[name] = place
 			g.ledger.Versions = append(g.ledger.Versions, newVersion(&h, now))
 		}
+
 		v := &g.ledger.Versions[place]
 		v.candidate = v.candidate || h.Candidate || len(rg.Held) == 1
 		if rg.Primary == w.name && v.Recorded == forever && v.candidate && h.At != 0 {
@@ -228,8 +244,10 @@ func (g *globe) noteState(w *World) {
 			v.Recorded, v.From = now, max(h.At, w.wall()+afterAll.Milliseconds())
 			g.ledger.Counts.Recorded++
 		}
+
 		hold.Versions = append(hold.Versions, place)
 	}
+
 	w.ledger.Holds = append(w.ledger.Holds, hold)
 }
 
@@ -237,6 +255,7 @@ func (g *globe) noteState(w *World) {
 func (g *globe) drive() {
 	var load sync.WaitGroup
 	load.Go(g.trickle)
+
 	for range farEpisodes {
 		random := rand.New(rand.NewPCG(g.plan.Uint64(), 6))
 		load.Go(func() {
@@ -245,6 +264,7 @@ func (g *globe) drive() {
 			}
 		})
 	}
+
 	for _, w := range g.worlds {
 		if w.config.Calm > 0 {
 			w.mu.Lock()
@@ -252,15 +272,18 @@ func (g *globe) drive() {
 			w.mu.Unlock()
 		}
 	}
+
 	g.planNext(g.config.FarCalm, regionFaults)
 	g.planNext(g.config.Changes, regionChanges)
 	time.Sleep(g.config.Duration + 5*time.Second)
 	load.Wait()
+
 	for _, w := range g.worlds {
 		w.mu.Lock()
 		w.closeLedger()
 		w.mu.Unlock()
 	}
+
 	g.ledger.End = g.now()
 }
 

@@ -39,17 +39,20 @@ func (p *process) move(q int) {
 		w.after(moveAgain, func() { p.move(q) })
 		return
 	}
+
 	p.setPhase(q, freezing)
 	w.after(w.randomDelay(minFreeze, maxFreeze), func() {
 		if !p.alive || p.phases[q] != freezing {
 			return
 		}
+
 		to, ok := p.movableTo(q)
 		if !ok {
 			p.setPhase(q, held)
 			w.after(moveAgain, func() { p.move(q) })
 			return
 		}
+
 		to.copyFrom(p, q)
 		p.setPhase(q, handedOver)
 		to.holdToken(q, p.lineages[q].Load())

@@ -28,6 +28,7 @@ func (p *process) loadRules() error {
 	if p.rules = agreement.New(); p.disk == nil {
 		return nil
 	}
+
 	b, err := p.disk.AppendBinary(nil)
 	if err != nil {
 		return fmt.Errorf("encode the agreed state: %w", err)
@@ -35,10 +36,12 @@ func (p *process) loadRules() error {
 	if p.rules, err = agreement.ThisBuild.Parse(b); err != nil {
 		return fmt.Errorf("decode the agreed state: %w", err)
 	}
+
 	p.noteMaxShares(p.rules)
 	if set := p.w.setWithShares(p.rules); set != nil {
 		p.limiter.SetRules(set)
 	}
+
 	return nil
 }
 
@@ -48,6 +51,7 @@ func (w *World) setWithShares(s *agreement.State) *rules.Set {
 	if set == nil || set.Shares() == nil {
 		return set
 	}
+
 	views := slices.Clone(set.Shares().Views)
 	last := &views[len(views)-1]
 	switch w.config.Sabotage {
@@ -62,6 +66,7 @@ func (w *World) setWithShares(s *agreement.State) *rules.Set {
 	default:
 		return set
 	}
+
 	return set.WithShares(&rules.Shares{Region: w.name, Views: views})
 }
 
@@ -86,16 +91,21 @@ func (p *process) applyRules(s *agreement.State) {
 			p.noteMaxShares(s)
 		}
 		w.mu.Unlock()
+
 		if !newer {
 			return
 		}
+
 		if set := w.setWithShares(s); set != nil {
 			p.limiter.SetRules(set)
 		}
+
 		w.mu.Lock()
 		defer w.mu.Unlock()
+
 		p.rules, p.disk = s, s
 		p.announce()
+
 		if p.contact && w.allApplied(s) {
 			w.reportSoon()
 		}
@@ -139,16 +149,21 @@ func (w *World) propose(e agreement.Entry) agreement.Result {
 	if w.leader.index < 0 {
 		return agreement.Result{Err: errNoLeader}
 	}
+
 	b, err := agreement.ThisBuild.Encode(e)
 	if err != nil {
 		return agreement.Result{Err: err}
 	}
+
 	next, result := w.state.Apply(w.state.Index+1, b)
 	w.state = next
+
 	if result.Err != nil {
 		return result
 	}
+
 	w.globe.noteState(w)
+
 	for _, n := range w.nodes {
 		wait := w.randomDelay(time.Millisecond, 60*time.Millisecond)
 		if w.control.IntN(40) == 0 {
@@ -160,5 +175,6 @@ func (w *World) propose(e agreement.Entry) agreement.Result {
 			}
 		})
 	}
+
 	return result
 }

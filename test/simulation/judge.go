@@ -30,12 +30,15 @@ func (l *Ledger) Judge() (broken []Violation) {
 	if len(l.Regions) > 0 {
 		return l.judgeRegions()
 	}
+
 	for _, f := range l.Failures {
 		broken = append(broken, Violation{"G10", f})
 	}
+
 	for _, text := range l.TooSoon {
 		broken = append(broken, Violation{"G8", text})
 	}
+
 	index := l.index()
 	broken = append(broken, l.judgeTime()...)
 	broken = append(broken, l.judgeAuthority()...)
@@ -50,6 +53,7 @@ func (l *Ledger) Judge() (broken []Violation) {
 		}
 		broken = append(broken, l.judgeShares(i, &index[i])...)
 	}
+
 	return broken
 }
 
@@ -73,12 +77,15 @@ func (l *Ledger) index() []subjectHistory {
 		}
 		s[c.Subject].checks = append(s[c.Subject].checks, c)
 	}
+
 	for i := range l.StandbyActs {
 		s[l.StandbyActs[i].Subject].acts = append(s[l.StandbyActs[i].Subject].acts, &l.StandbyActs[i])
 	}
+
 	for i := range l.Losses {
 		s[l.Losses[i].Subject].losses = append(s[l.Losses[i].Subject].losses, &l.Losses[i])
 	}
+
 	return s
 }
 
@@ -107,11 +114,13 @@ func (l *Ledger) judgeAuthority() (broken []Violation) {
 			cuts[c.Node] = append(cuts[c.Node], c)
 		}
 	}
+
 	for i := range l.Checks {
 		c := &l.Checks[i]
 		if !c.Admitted || c.By == limiter.ByFallback {
 			continue
 		}
+
 		for _, cut := range cuts[c.Node] {
 			s := &l.Subjects[c.Subject]
 			over := cut.From + authorityTime
@@ -124,6 +133,7 @@ func (l *Ledger) judgeAuthority() (broken []Violation) {
 			}
 		}
 	}
+
 	return broken
 }
 

@@ -16,6 +16,7 @@ func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []V
 	s := &l.Subjects[subject]
 	var checks []*Check
 	all := &subjectHistory{}
+
 	name := "G8"
 	for _, in := range histories {
 		for _, c := range in.checks {
@@ -28,16 +29,20 @@ func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []V
 			name = "G5"
 		}
 	}
+
 	if len(checks) == 0 {
 		return nil
 	}
+
 	l.Counts.Judged.Admissions += len(checks)
 	l.Counts.Judged.Flows++
 	slices.SortFunc(checks, func(a, b *Check) int { return cmp.Compare(a.Ended, b.Ended) })
+
 	if span, admitted, most := l.densestFlow(s, checks, all, l.rateStepsOf(s)); admitted > most {
 		broken = append(broken, l.violation(name, subject, "all regions together admitted %d from %v to %v; the bound is %d",
 			admitted, span[0], span[1], most))
 	}
+
 	return broken
 }
 
@@ -56,7 +61,9 @@ func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 	for _, region := range l.Regions {
 		least, most = min(least, region.Start.UnixNano()), max(most, region.Start.UnixNano())
 	}
+
 	const every = time.Second
+
 	// Bursts equal amounts here, so any share fills within a window. Nodes' clocks may differ by a second.
 	before := int64(s.Limit.Window + 2*time.Second)
 	for at := time.Duration(0); at < l.End+every; at += every {
@@ -69,8 +76,10 @@ func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 			}
 			next.sum = last.sum + last.amount*int64(at-last.from)
 		}
+
 		p = append(p, next)
 	}
+
 	return p
 }
 
@@ -89,31 +98,39 @@ func (l *Ledger) densestFlow(s *Subject, checks []*Check, history *subjectHistor
 	for _, step := range p {
 		amount = max(amount, step.amount)
 	}
+
 	events := l.events(s, checks, history, amount)
 	var begun, ended, held, best, excess int64
 	var from time.Duration
+
 	some := false
 	for _, e := range events {
 		held += e.held
 		sum, burst := p.allowanceAt(e.at)
 		if !e.ends {
 			if at := sum - (begun+held)*w; e.cost > 0 && (!some || at > best) {
-				best, from, some = at, e.at, true
+				best = at
+				from = e.at
+				some = true
 			}
 			begun += e.cost
 			continue
 		}
+
 		ended += e.cost
 		if e.cost <= 0 || !some {
 			continue
 		}
+
 		if over := ended*w + best - sum - burst*w - amount*int64(s.TTL); over > excess {
 			excess, span = over, [2]time.Duration{from, e.at}
 		}
 	}
+
 	if excess == 0 {
 		return span, 0, 0
 	}
+
 	sum, burst := p.allowanceAt(span[1])
 	since, _ := p.allowanceAt(span[0])
 	most = burst + (sum-since+amount*int64(s.TTL))/w

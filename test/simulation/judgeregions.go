@@ -24,27 +24,33 @@ func (l *Ledger) judgeRegions() (broken []Violation) {
 		}
 		stories[r] = of.index()
 	}
+
 	for i := range l.Subjects {
 		s := &l.Subjects[i]
 		if !s.Global {
 			continue
 		}
+
 		of := make([]*subjectHistory, len(l.Regions))
 		for r := range of {
 			of[r] = &stories[r][i]
 		}
+
 		if isFixed(s) {
 			broken = append(broken, l.judgeAllRegions(i, of)...)
 		} else {
 			broken = append(broken, l.judgeFlow(i, of)...)
 		}
+
 		for r := range of {
 			broken = append(broken, l.judgeOwnShare(i, r, of[r])...)
 		}
 	}
+
 	for _, of := range l.Regions {
 		l.Counts.add(&of.Counts)
 	}
+
 	return broken
 }
 
@@ -56,12 +62,22 @@ func (c *Counts) add(o *Counts) {
 		}
 		c.Faults[name] += n
 	}
+
 	for i := range c.By {
 		c.By[i] += o.By[i]
 	}
-	c.Ended, c.Begun, c.Anew, c.Rings, c.Moved, c.Debts = c.Ended+o.Ended, c.Begun+o.Begun, c.Anew+o.Anew, c.Rings+o.Rings, c.Moved+o.Moved, c.Debts+o.Debts
+
+	c.Ended = c.Ended + o.Ended
+	c.Begun = c.Begun + o.Begun
+	c.Anew = c.Anew + o.Anew
+	c.Rings = c.Rings + o.Rings
+	c.Moved = c.Moved + o.Moved
+	c.Debts = c.Debts + o.Debts
 	j, k := &c.Judged, &o.Judged
-	j.Windows, j.Full, j.Spans, j.Alone = j.Windows+k.Windows, j.Full+k.Full, j.Spans+k.Spans, j.Alone+k.Alone
+	j.Windows = j.Windows + k.Windows
+	j.Full = j.Full + k.Full
+	j.Spans = j.Spans + k.Spans
+	j.Alone = j.Alone + k.Alone
 }
 
 // countingVersions lists the versions that may have counted at a time from…until on the regions' clocks, in ns since
@@ -71,6 +87,7 @@ func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
 	for _, of := range l.Regions {
 		earliest = min(earliest, of.Start.UnixNano())
 	}
+
 	// Each version counts from its record until the next one's.
 	recorded := make([]*Version, 0, len(l.Versions))
 	for i := range l.Versions {
@@ -78,7 +95,9 @@ func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
 			recorded = append(recorded, &l.Versions[i])
 		}
 	}
+
 	slices.SortStableFunc(recorded, func(a, b *Version) int { return int(a.Recorded - b.Recorded) })
+
 	for i, v := range recorded {
 		if i > 0 && earliest+int64(v.Recorded) >= until {
 			break
@@ -88,6 +107,7 @@ func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
 		}
 		out = append(out, v)
 	}
+
 	return out
 }
 
@@ -111,6 +131,7 @@ func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (brok
 			}
 		}
 	}
+
 	l.Counts.Judged.Whole += len(all.certain)
 	length := int64(s.Limit.Window)
 	excused := map[int64]bool{}
@@ -128,6 +149,7 @@ func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (brok
 				}
 				excused[w] = true
 			}
+
 			for _, act := range in.acts {
 				if region.windowOf(s, act.At) == w {
 					most += act.Cost
@@ -135,17 +157,21 @@ func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (brok
 				}
 			}
 		}
+
 		if most == limit {
 			l.Counts.Judged.Exact++
 		}
+
 		return most
 	}
+
 	for w, n := range all.certain {
 		limit, _ := l.largestLimit(s, w*length, (w+1)*length)
 		if n*10 >= limit*9 {
 			l.Counts.Judged.Filled++
 		}
 	}
+
 	all.findExceeded(bound, func(w, admitted, most int64) {
 		name := "G8"
 		if excused[w] {
@@ -166,15 +192,18 @@ func (l *Ledger) describeShares(s *Subject, w int64, histories []*subjectHistory
 				sum += c.Cost
 			}
 		}
+
 		for i := range l.Loans {
 			if x := &l.Loans[i]; x.From == r && &l.Subjects[x.Subject] == s && x.Window == w {
 				lent += x.Amount
 			}
 		}
+
 		if sum > 0 || lent > 0 {
 			text += fmt.Sprintf(" %s admitted %d and lent %d;", regionName(r), sum, lent)
 		}
 	}
+
 	return text
 }
 
@@ -185,12 +214,14 @@ func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken 
 	if !isFixed(s) {
 		return nil
 	}
+
 	seen := int64(math.MinInt64)
 	for _, c := range history.checks {
 		w := region.windowOf(s, c.Began)
 		if w <= seen {
 			continue
 		}
+
 		seen = w
 		own := region.leastShare(l.Versions, s, regionName(r), w)
 		for i := range l.Loans {
@@ -198,13 +229,16 @@ func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken 
 				own -= x.Amount
 			}
 		}
+
 		if own <= 0 {
 			continue
 		}
+
 		if v := region.judgeWindow(subject, w, own, history); v != nil {
 			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, with a share of %d: %s", regionName(r), own, v.Text)})
 		}
 	}
+
 	return broken
 }
 
@@ -219,6 +253,7 @@ func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64
 		if h.At >= ends || i+1 < len(l.Holds) && l.Holds[i+1].At < begins-catchUpTime-s.Limit.Window {
 			continue
 		}
+
 		for j, place := range h.Versions {
 			// The division of a version that counts also applies to the amounts of later versions.
 			of := versions[place].Limits[s.Rule]
@@ -228,8 +263,10 @@ func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64
 			}
 		}
 	}
+
 	if len(l.Holds) == 0 || l.Holds[0].At > begins {
 		return 0 // it had no version at first
 	}
+
 	return least
 }

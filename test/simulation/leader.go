@@ -40,17 +40,20 @@ func (w *World) updateContacts() {
 	for v := range w.voters() {
 		count[label[v]]++
 	}
+
 	majority := -1
 	for l, c := range count {
 		if l >= 0 && c > w.voters()/2 {
 			majority = l
 		}
 	}
+
 	if w.leader.index >= 0 && (majority < 0 || label[w.leader.index] != majority) {
 		w.leader.index = -1
 		w.leader.term++
 		w.leaderless = w.ledger.beginTrouble(now, nil)
 	}
+
 	if w.leader.index < 0 {
 		for _, n := range w.nodes {
 			w.loseContact(n)
@@ -59,11 +62,14 @@ func (w *World) updateContacts() {
 			w.ledger.addCut(n, n.cutAt, now)
 			n.cutAt = now
 		}
+
 		if majority >= 0 {
 			w.elect(label, majority)
 		}
+
 		return
 	}
+
 	for i, n := range w.nodes {
 		switch in := label[i] == majority && !n.stuck; {
 		case !in && n.contact:
@@ -85,25 +91,30 @@ func (w *World) elect(label []int, majority int) {
 	if w.control.IntN(8) == 0 {
 		wait = w.randomDelay(1500*time.Millisecond, 5*time.Second)
 	}
+
 	w.after(wait, func() {
 		if w.leader.term != term {
 			return
 		}
+
 		for v := range w.voters() {
 			if label[v] == majority && w.nodes[v].process.alive {
 				w.leader.index = v
 			}
 		}
+
 		for _, n := range w.nodes {
 			n.unanswered = false
 			if label[n.index] != majority || n.stuck {
 				w.scheduleEnding(n)
 			}
 		}
+
 		if w.leaderless >= 0 {
 			w.ledger.endTrouble(w.leaderless, w.now())
 			w.leaderless = -1
 		}
+
 		w.updateContacts()
 	})
 }
@@ -113,6 +124,7 @@ func (w *World) loseContact(n *node) {
 	if !n.contact {
 		return
 	}
+
 	now := w.now()
 	n.contact = false
 	n.contactChanges++
@@ -124,6 +136,7 @@ func (w *World) loseContact(n *node) {
 			n.process.countUnacked() // it stops deciding now
 		}
 	})
+
 	if w.leader.index >= 0 {
 		w.scheduleEnding(n)
 	}
@@ -169,21 +182,25 @@ func (w *World) completeContact(n *node, lost int) {
 	if n.contactChanges != lost || n.contact || w.leader.index < 0 || !p.alive || n.stuck {
 		return
 	}
+
 	if w.agreed.boots[n.index] != p.boot {
 		next := w.agreed.successor()
 		next.boots[n.index] = p.boot
 		w.commit(next)
 	}
+
 	p.applyAgreed(w.agreed)
 	if n.unanswered {
 		w.after(100*time.Millisecond, func() { w.completeContact(n, lost) })
 		return
 	}
+
 	if p.rules.Index < w.state.Index {
 		p.applyRules(w.state)
 		w.after(time.Millisecond, func() { w.completeContact(n, lost) })
 		return
 	}
+
 	n.contact, p.ready = true, true
 	w.ledger.addCut(n, n.cutAt, n.healedAt)
 	n.healedAt, n.wasStuck = 0, false
@@ -198,6 +215,7 @@ func (w *World) scheduleEnding(n *node) {
 		if n.contactChanges != lost || w.leader.term != term || w.leader.index < 0 || w.agreed.to.Rank(n.id) < 0 && w.agreed.from.Rank(n.id) < 0 {
 			return
 		}
+
 		n.unanswered = true
 		w.after(endingTime, func() {
 			if w.leader.term != term || w.leader.index < 0 {
@@ -214,6 +232,7 @@ func (w *World) scheduleEnding(n *node) {
 // commit makes next the agreed state. Nodes in contact with the leader apply it after some time.
 func (w *World) commit(next *agreed) {
 	w.agreed = next
+
 	for _, n := range w.nodes {
 		if !n.contact {
 			continue
@@ -224,6 +243,7 @@ func (w *World) commit(next *agreed) {
 			}
 		})
 	}
+
 	if next.from != next.to {
 		w.scheduleSettling()
 	}
@@ -236,12 +256,14 @@ func (w *World) scheduleRingChange() {
 		if w.leader.index < 0 || a.from != a.to {
 			return
 		}
+
 		out, absent := -1, 0
 		for _, n := range w.nodes {
 			if !n.contact || n.leaving {
 				out, absent = n.index, absent+1
 			}
 		}
+
 		wanted, err := a.to, error(nil)
 		switch {
 		case absent == 0:
@@ -249,9 +271,11 @@ func (w *World) scheduleRingChange() {
 		case absent == 1 && w.nodes[out].leaving:
 			wanted, err = newRing(w.region, w.config.Nodes, out)
 		}
+
 		if err != nil || wanted.Equal(a.to) {
 			return
 		}
+
 		next := a.successor()
 		next.epoch++
 		next.to = wanted
@@ -266,6 +290,7 @@ func (w *World) scheduleSettling() {
 	if w.settling {
 		return
 	}
+
 	w.settling = true
 	w.after(ringPause, func() {
 		w.settling = false

@@ -94,6 +94,7 @@ func (l *Load) Run(until time.Duration) {
 	var load, asked sync.WaitGroup
 	end := l.Ledger.Start.Add(until)
 	l.hot = hotKeys * len(ruleNames)
+
 	ask := func(node, subject int, cost int64) { asked.Go(func() { l.Ask(node, subject, cost) }) }
 	for i := range episodes + 1 {
 		random := rand.New(rand.NewPCG(l.Random.Uint64(), 6))
@@ -107,6 +108,7 @@ func (l *Load) Run(until time.Duration) {
 			}
 		})
 	}
+
 	load.Wait()
 	asked.Wait()
 }
@@ -127,6 +129,7 @@ func (l *Load) episode(random *rand.Rand, end time.Time, ask func(node, subject 
 	if s.Limit.Window < 5*time.Second {
 		windows *= 5
 	}
+
 	last := time.Now().Add(time.Duration(float64(s.Limit.Window) * windows))
 	demand := []float64{0.5, 1.4, 1.6, 2, 4}[random.IntN(5)]
 	cost := max(1, int64(demand*float64(s.Limit.Amount)/s.Limit.Window.Seconds()/rate))
@@ -134,6 +137,7 @@ func (l *Load) episode(random *rand.Rand, end time.Time, ask func(node, subject 
 	for i := range nodes {
 		nodes[i] = random.IntN(l.Nodes())
 	}
+
 	for now := time.Now(); now.Before(last) && now.Before(end); now = time.Now() {
 		// Regular enough that demand lasts, but not so regular that all checks are in step.
 		time.Sleep(time.Duration((0.5 + random.Float64()) / rate * float64(time.Second)))

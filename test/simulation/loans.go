@@ -47,10 +47,12 @@ func (w *World) noteLoan(a *loanRequest, reply []byte) {
 	if a == nil {
 		return
 	}
+
 	var r limiter.LoanReply
 	if wire.Decode(reply, &r, "reply") != nil || r.Amount == 0 {
 		return
 	}
+
 	amount := r.Amount
 	g := w.globe
 	g.mu.Lock()
@@ -61,6 +63,7 @@ func (w *World) noteLoan(a *loanRequest, reply []byte) {
 	w.mu.Lock()
 	a.by.confirmedLoan(a, amount)
 	w.mu.Unlock()
+
 	if w.config.Sabotage == LendForNothing {
 		a.by.undebit(&w.ledger.Subjects[a.subject], amount)
 	}
@@ -83,12 +86,15 @@ func (c *farCall) maybeKill(reply []byte) {
 	if wire.Decode(reply, &r, "reply") != nil || r.Amount == 0 || c.subject < 0 || g.config.Calm == 0 {
 		return
 	}
+
 	g.mu.Lock()
 	n := g.ledger.Counts.Loans
 	g.mu.Unlock()
+
 	if n%killEvery != 0 {
 		return
 	}
+
 	switch (n / killEvery) % 4 {
 	case 0, 1:
 		c.to.killSoon("lender", func() int { return c.to.holders[g.subjects[c.subject].Partition].node })
@@ -127,9 +133,11 @@ func (p *process) confirmedLoan(a *loanRequest, amount int64) {
 	if !p.alive || p.phases[s.Partition] != held || s.Limit.Kind != algorithms.FixedWindow {
 		return // a bucket's debits drain, and a lost partition can't be inspected
 	}
+
 	if w.lentTotals == nil {
 		w.lentTotals = map[loanKey]int64{}
 	}
+
 	t := loanKey{a.subject, a.window, p.lineages[s.Partition].Load()}
 	w.lentTotals[t] += amount
 	var buf [3]int
@@ -137,6 +145,7 @@ func (p *process) confirmedLoan(a *loanRequest, amount int64) {
 	if len(nodes) == 0 {
 		w.ledger.addTooSoon("node %d lends %d of %s %s at %v without a follower", p.index, amount, s.Rule, s.Key, w.now())
 	}
+
 	for _, node := range nodes {
 		copied := w.nodes[node].process.records(s.Partition)[s.Counter.LentKey()]
 		if has := copied.State.Count; copied.State.Window() != a.window || has < w.lentTotals[t] {

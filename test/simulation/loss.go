@@ -15,6 +15,7 @@ func (p *process) countUnacked() {
 		if len(w.subjectsIn[q]) == 0 {
 			continue
 		}
+
 		own := p.records(q)
 		for _, node := range p.followers(q, buf[:0]) {
 			copied := w.nodes[node].process.records(q)
@@ -80,12 +81,14 @@ func MissingInCopy(own *counters.Record, copied counters.Record) int64 {
 		}
 		return max(0, o.Count-c.Count)
 	}
+
 	switch o.At - c.At {
 	case 0:
 		return max(0, o.Count-c.Count) + max(0, o.Part-c.Part)
 	case 1:
 		return o.Count + max(0, o.Part-c.Count)
 	}
+
 	return o.Count + o.Part
 }
 

@@ -165,14 +165,17 @@ func (n *network) components(now time.Duration, alive func(int) bool) []int {
 			rest = append(rest, i)
 		}
 	}
+
 	for len(rest) > 0 {
 		queue := []int{rest[0]}
 		own := rest[0]
+
 		rest = rest[1:]
 		for len(queue) > 0 {
 			a := queue[0]
 			queue = queue[1:]
 			label[a] = own
+
 			kept := rest[:0]
 			for _, b := range rest {
 				if n.blocked(now, a, b) || n.blocked(now, b, a) {
@@ -181,8 +184,10 @@ func (n *network) components(now time.Duration, alive func(int) bool) []int {
 					queue = append(queue, b)
 				}
 			}
+
 			rest = kept
 		}
 	}
+
 	return label
 }

@@ -68,10 +68,12 @@ func (w *World) sendReport() {
 	if w.leader.index < 0 || w.closed {
 		return
 	}
+
 	rg := w.state.Regions
 	if w.globe.isPrimary(w.region) && rg.Primary != w.name {
 		w.becomePrimary()
 	}
+
 	rg = w.state.Regions
 	r := report{
 		region: w.name, world: rg.World, term: rg.Term, version: versionOf(w.state), revision: rg.Revision,
@@ -81,6 +83,7 @@ func (w *World) sendReport() {
 		w.handleReport(r)
 		return
 	}
+
 	w.globe.reportToPrimary(w, r)
 }
 
@@ -113,6 +116,7 @@ func (w *World) markHonoured() {
 	if len(rg.Held) == 0 {
 		return
 	}
+
 	for _, h := range rg.Held {
 		if h.Candidate {
 			if at, all := w.honouredBy(h); all {
@@ -122,6 +126,7 @@ func (w *World) markHonoured() {
 			return
 		}
 	}
+
 	last := rg.Held[len(rg.Held)-1]
 	m := agreement.Mark{Version: last.Version}
 	if last.At != 0 {
@@ -143,6 +148,7 @@ func (w *World) honouredBy(h agreement.Held) (at int64, all bool) {
 			}
 		}
 	}
+
 	for _, name := range names {
 		r, known := w.reports[name]
 		if !known || r.world != rg.World || r.term != rg.Term || r.honoured < h.Version {
@@ -150,6 +156,7 @@ func (w *World) honouredBy(h agreement.Held) (at int64, all bool) {
 		}
 		at = max(at, r.clock)
 	}
+
 	return at, true
 }
 
@@ -159,17 +166,20 @@ func (w *World) answerReport(r report) (news []byte, ok bool) {
 	if w.leader.index < 0 || w.closed || w.state.Regions.Primary != w.name {
 		return nil, false
 	}
+
 	w.handleReport(r)
 	rg := w.state.Regions
 	if r.world == rg.World && (r.term > rg.Term ||
 		r.term == rg.Term && (r.version > versionOf(w.state) || r.version == versionOf(w.state) && r.revision >= rg.Revision)) {
 		return nil, true
 	}
+
 	news, err := w.state.AppendAdopt(nil)
 	if err != nil {
 		w.ledger.Fail("encode the news for region %s: %v", r.region, err)
 		return nil, false
 	}
+
 	return news, true
 }
 

@@ -90,6 +90,7 @@ func (p *process) followers(q int, buf []int) []int {
 		add(from)
 		add(v.to.Standby(q))
 	}
+
 	return buf
 }
 
@@ -124,6 +125,7 @@ func (p *process) pushChanges() {
 	var records []counters.Record
 	all, left := p.lagging, false
 	p.lagging = false
+
 	for _, q := range p.heldPartitions {
 		if !all && len(p.w.subjectsIn[q]) == 0 {
 			continue // an empty partition, and its followers know
@@ -132,6 +134,7 @@ func (p *process) pushChanges() {
 			left = p.pushOne(q, records) || left
 		}
 	}
+
 	if left {
 		p.schedulePushLocked() // try again
 	}
@@ -141,6 +144,7 @@ func (p *process) pushChanges() {
 func (p *process) pushOne(q int, records []counters.Record) (left bool) {
 	w := p.w
 	var buf [3]int
+
 	var all []counters.Record
 	for _, node := range p.followers(q, buf[:0]) {
 		key := followerKey{q, node}
@@ -159,12 +163,14 @@ func (p *process) pushOne(q int, records []counters.Record) (left bool) {
 					return nil
 				})
 			}
+
 			f = &progress{boot: p.view.boots[node]}
 			p.progress[key] = f
 			p.send(key, f, all)
 			f.copySent = true
 		}
 	}
+
 	return left
 }
 
@@ -178,6 +184,7 @@ func (p *process) send(key followerKey, f *progress, records []counters.Record) 
 	for i := range records {
 		m.packed = counters.AppendRecord(m.packed, &records[i], now)
 	}
+
 	lost := func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -197,11 +204,14 @@ func (p *process) send(key followerKey, f *progress, records []counters.Record) 
 				lost()
 				return
 			}
+
 			w.mu.Lock()
 			defer w.mu.Unlock()
+
 			if f.acked = max(f.acked, m.sequence); m.whole && p.progress[key] == f {
 				f.copyAcked = true
 			}
+
 			p.wakeConfirmers()
 		}, lost)
 	}, lost)
@@ -212,22 +222,27 @@ func (p *process) receive(from *process, m *push) bool {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	c := p.copies[m.partition]
 	known := p.view != nil && from.generation >= p.view.generation[from.index]
 	if ph := p.phases[m.partition]; !known || ph == held || ph == freezing {
 		return false
 	}
+
 	if m.whole {
 		p.table.Drop(m.partition)
 		p.markDebtsAbsent(m.partition)
 		c = replica{source: from.index + 1, boot: from.boot, whole: true, lineage: m.lineage}
 	}
+
 	if c.source != from.index+1 || c.boot != from.boot || c.lineage != m.lineage || m.sequence <= c.sequence {
 		return false
 	}
+
 	c.sequence = m.sequence
 	p.copies[m.partition] = c
 	now := w.clock.Now()
+
 	d := wire.NewDecoder(m.packed)
 	for range m.n {
 		var r counters.Record
@@ -240,6 +255,7 @@ func (p *process) receive(from *process, m *push) bool {
 			d.absent = true
 		}
 	}
+
 	return true
 }
 

@@ -44,6 +44,7 @@ func (s *schedule) at(at time.Duration, run func()) {
 		s.next = at
 	}
 	s.mu.Unlock()
+
 	if early {
 		select {
 		case s.wake <- struct{}{}:
@@ -55,16 +56,19 @@ func (s *schedule) at(at time.Duration, run func()) {
 func (s *schedule) loop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+
 	for {
 		now := time.Since(s.start)
 		for run := s.due(now); run != nil; run = s.due(now) {
 			run()
 			s.ran++
 		}
+
 		s.mu.Lock()
 		next := s.next
 		s.mu.Unlock()
 		timer.Reset(next - now)
+
 		select {
 		case <-timer.C:
 		case <-s.wake:

@@ -50,18 +50,22 @@ func (l *Ledger) judgeSpans(subject int, history *subjectHistory) (broken []Viol
 			checks = append(checks, c)
 		}
 	}
+
 	if len(checks) == 0 {
 		return nil
 	}
+
 	l.Counts.Judged.Spans++
 	name := "G2"
 	if len(history.losses)+len(history.acts) > 0 {
 		name = "G5"
 	}
+
 	if span, admitted, most := l.densestSpan(s, checks, history); admitted > most {
 		broken = append(broken, l.violation(name, subject, "%d were admitted from %v to %v; the bound is %d",
 			admitted, span[0], span[1], most))
 	}
+
 	return broken
 }
 
@@ -70,21 +74,28 @@ func (l *Ledger) judgeSpans(subject int, history *subjectHistory) (broken []Viol
 // If one subject of a joint check refuses, the cost is given back to the others. In a span that began after the check
 // did, a bucket may meanwhile have drained that would otherwise have been empty: by no more than that cost.
 func (l *Ledger) densestSpan(s *Subject, checks []*Check, history *subjectHistory) (span [2]time.Duration, admitted, most int64) {
-	w, amount, burst := int64(s.Limit.Window), s.Limit.Amount, s.Limit.Amount
+	w := int64(s.Limit.Window)
+	amount := s.Limit.Amount
+	burst := s.Limit.Amount
 	if s.Limit.Kind.Bucket() {
 		burst = s.Limit.Burst
 	}
+
 	events := l.events(s, checks, history, amount)
+
 	// In units of 1/w: a span may admit burst + amount × (end − start + TTL) / w.
 	var begun, ended, held, best, excess int64
 	var from time.Duration
+
 	some := false
 	for _, e := range events {
 		held += e.held
 		switch {
 		case !e.ends:
 			if at := amount*int64(e.at) - (begun+held)*w; e.cost > 0 && (!some || at > best) {
-				best, from, some = at, e.at, true
+				best = at
+				from = e.at
+				some = true
 			}
 			begun += e.cost
 		default:
@@ -98,9 +109,11 @@ func (l *Ledger) densestSpan(s *Subject, checks []*Check, history *subjectHistor
 			}
 		}
 	}
+
 	if excess == 0 {
 		return span, 0, 0
 	}
+
 	most = burst + amount*int64(span[1]-span[0]+s.TTL)/w
 	return span, most + (excess+w-1)/w, most
 }
@@ -112,15 +125,19 @@ func (l *Ledger) events(s *Subject, checks []*Check, history *subjectHistory, am
 		events = append(events, event{at: c.Began, cost: c.Cost}, event{at: c.Ended, ends: true, cost: c.Cost})
 		sum += c.Cost
 	}
+
 	excuse := func(from, until time.Duration, cost int64) {
 		events = append(events, event{at: until, cost: -cost}, event{at: from, ends: true, cost: -cost})
 	}
+
 	for _, c := range history.undone {
 		events = append(events, event{at: c.Began, held: c.Cost}, event{at: c.Ended + maxCheckTime, ends: true, held: -c.Cost})
 	}
+
 	for _, a := range history.acts {
 		excuse(a.At-maxCheckTime, a.At+maxCheckTime, a.Cost)
 	}
+
 	for _, lost := range history.losses {
 		cost := lost.Amount + 1 + amount*int64(drainUncertainty)/int64(s.Limit.Window)
 		if lost.Anew {
@@ -128,6 +145,7 @@ func (l *Ledger) events(s *Subject, checks []*Check, history *subjectHistory, am
 		}
 		excuse(lost.At-beforeLoss, lost.At+s.TTL+maxCheckTime, cost)
 	}
+
 	slices.SortFunc(events, func(a, b event) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(btoi(a.ends), btoi(b.ends)))
 	})

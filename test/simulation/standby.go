@@ -25,9 +25,11 @@ func (p *process) DecideAsStandby(now algorithms.Instant, ops []counters.Op, sha
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if !p.mayActAsStandby(ops, problem) {
 		return counters.Shut
 	}
+
 	within := append([]counters.Op(nil), ops...)
 	for i := range within {
 		if shares[i].Amount < 1 && ops[i].Cost > 0 {
@@ -37,12 +39,14 @@ func (p *process) DecideAsStandby(now algorithms.Instant, ops []counters.Op, sha
 			within[i].Limit = &shares[i]
 		}
 	}
+
 	if v := p.shares.Take(now, within); v != counters.Admitted {
 		for i := range ops {
 			ops[i].Decision, ops[i].Full = within[i].Decision, within[i].Full
 		}
 		return v
 	}
+
 	verdict := p.table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
@@ -52,14 +56,17 @@ func (p *process) DecideAsStandby(now algorithms.Instant, ops []counters.Op, sha
 			_ = p.shares.GiveBack(now, op.Key, within[i].Limit, taken, op.Cost, p.shares.Life(op.Key.Partition()))
 			continue
 		}
+
 		if op.Decision.Allowed && op.Cost > 0 {
 			p.addDebt(op, now, false)
 			if i, known := w.subjectByKey[op.Key]; known {
 				w.ledger.StandbyActs = append(w.ledger.StandbyActs, StandbyAct{At: w.since(now), Node: p.index, Subject: i, Cost: op.Cost, Share: p.ownShare(&w.ledger.Subjects[i])})
 			}
 		}
+
 		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
 	}
+
 	return verdict
 }
 
@@ -68,18 +75,22 @@ func (p *process) mayActAsStandby(ops []counters.Op, problem partitions.OwnerPro
 	if len(p.debts)+len(ops) > maxDebts || !p.hasAuthority() {
 		return false
 	}
+
 	for i := range ops {
 		q := ops[i].Key.Partition()
 		from, to := indexOf(p.view.from.Owner(q)), indexOf(p.view.to.Owner(q))
+
 		if p.phases[q] != away || !p.copies[q].whole {
 			return false
 		}
+
 		for _, owner := range [...]int{from, to} {
 			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(problem == partitions.WithoutAuthority && owner == from) {
 				return false
 			}
 		}
 	}
+
 	return true
 }
 
@@ -88,6 +99,7 @@ func (p *process) DecideAlone(now algorithms.Instant, ops []counters.Op) counter
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	var counted []counters.Op
 	for i := range ops {
 		if op := &ops[i]; p.hasCounters(op.Key.Partition()) {
@@ -96,10 +108,12 @@ func (p *process) DecideAlone(now algorithms.Instant, ops []counters.Op) counter
 			op.Decision = op.Limit.Peek(algorithms.State{}, now, op.Cost)
 		}
 	}
+
 	verdict := counters.Admitted
 	if len(counted) > 0 {
 		verdict = p.table.TakeUngated(now, counted)
 	}
+
 	for i := range ops {
 		op := &ops[i]
 		here := p.hasCounters(op.Key.Partition())
@@ -111,6 +125,7 @@ func (p *process) DecideAlone(now algorithms.Instant, ops []counters.Op) counter
 			p.addDebt(op, now, !here)
 		}
 	}
+
 	return verdict
 }
 
@@ -135,10 +150,14 @@ func (p *process) addDebt(op *counters.Op, now algorithms.Instant, absent bool) 
 		d = &debt{absent: absent}
 		p.debts[op.Key] = d
 	}
+
 	if d.taken.Window != from.Window && op.Limit.Kind == algorithms.FixedWindow {
 		d.cost = 0 // that of an earlier window
 	}
-	d.limit, d.taken, d.absent = *op.Limit, from, d.absent || absent
+
+	d.limit = *op.Limit
+	d.taken = from
+	d.absent = d.absent || absent
 	d.cost = min(d.cost+op.Cost, op.Limit.Capacity())
 	p.schedulePayment(op.Key, d)
 }
@@ -167,12 +186,14 @@ func (p *process) payDebt(key counters.Key, d *debt) bool {
 	if !owner.alive || owner.phases[q] != held || owner != p && (w.net.blocked(now, p.index, h.node) || w.net.blocked(now, h.node, p.index)) {
 		return false
 	}
+
 	if owner != p || d.absent {
 		if !owner.table.IsOpen(q) || owner.table.ForceCapped(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
 			return false
 		}
 		owner.schedulePushLocked()
 	}
+
 	delete(p.debts, key)
 	w.ledger.Counts.Debts++
 	return true

@@ -91,6 +91,7 @@ func (p *process) route(q int) partitions.Route {
 	if v == nil {
 		return partitions.Route{}
 	}
+
 	r := partitions.Route{Epoch: v.epoch, Revision: v.revision}
 	from, to := v.from.Owner(q), v.to.Owner(q)
 	r.Owner = from
@@ -109,6 +110,7 @@ func (p *process) route(q int) partitions.Route {
 			r.Owner = to
 		}
 	}
+
 	r.Standby = v.from.Standby(q)
 	if from != to {
 		if r.Other = from; r.Owner == from {
@@ -118,6 +120,7 @@ func (p *process) route(q int) partitions.Route {
 			r.Standby = v.to.Standby(q)
 		}
 	}
+
 	return r
 }
 
@@ -127,9 +130,11 @@ func (p *process) WaitUnfrozen(ctx context.Context, q int) {
 		p.w.mu.Lock()
 		changed, place := p.changed, p.route(q).Place
 		p.w.mu.Unlock()
+
 		if place != partitions.Frozen {
 			return
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -163,20 +168,24 @@ func (p *process) setPhase(q int, next phase) {
 	if p.phases[q] == next {
 		return
 	}
+
 	if p.phases[q] == held {
 		p.table.Shut(q)
 		p.heldPartitions = slices.DeleteFunc(p.heldPartitions, func(m int) bool { return m == q })
 	}
+
 	switch {
 	case next == away:
 		p.involved = slices.DeleteFunc(p.involved, func(m int) bool { return m == q })
 	case p.phases[q] == away:
 		p.involved = append(p.involved, q)
 	}
+
 	if p.phases[q] = next; next == held {
 		p.heldPartitions = append(p.heldPartitions, q)
 		p.table.Open(q, p.lineages[q].Load())
 	}
+
 	p.announce()
 }
 
@@ -210,17 +219,22 @@ func (p *process) applyAgreed(a *agreed) {
 	if p.view != nil && a.revision <= p.view.revision {
 		return
 	}
+
 	if p.generation != a.generation[p.index] {
 		p.forgetAll()
 		p.generation = a.generation[p.index]
 	}
+
 	if old := p.view; old != nil {
 		p.forgetFollowers(old, a)
 	}
+
 	p.view, p.lagging = a, true
+
 	for _, q := range append(slices.Clone(p.involved), a.ownedBy(p.index)...) {
 		p.updatePartition(a, q)
 	}
+
 	p.dropStaleCopies(a)
 	p.announce()
 	p.schedulePushLocked()
@@ -296,13 +310,16 @@ func (p *process) recover(q int, since, wait time.Duration) {
 		if !p.alive || p.phases[q] != recovering {
 			return
 		}
+
 		standby := indexOf(p.view.from.Standby(q))
 		if standby < 0 {
 			p.beginAsOwner(q, true)
 			return
 		}
+
 		s := w.nodes[standby].process
 		has := s.alive && s.copies[q].whole && s.generation == w.agreed.generation[standby]
+
 		now := w.now()
 		switch {
 		case has && !w.net.blocked(now, p.index, standby) && !w.net.blocked(now, standby, p.index):

@@ -59,10 +59,12 @@ func newVersion(h *agreement.Held, now time.Duration) Version {
 		if r.Scope != rules.GlobalScope {
 			continue
 		}
+
 		var m rules.Match
 		if err := h.Set.MatchKey(r, []string{"k0"}, &m); err != nil || len(m.Hits) == 0 {
 			continue
 		}
+
 		l := m.Hits[0].Limits[0]
 		v.Limits[r.Name] = Divided{
 			Whole: l.Amount, Burst: l.Burst,
@@ -70,6 +72,7 @@ func newVersion(h *agreement.Held, now time.Duration) Version {
 			divide: func(amount int64) map[string]int64 { return divideAmount(amount, h.Names, r.Regions) },
 		}
 	}
+
 	return v
 }
 
@@ -81,21 +84,25 @@ func divideAmount(amount int64, names []string, parts []rules.Region) map[string
 		weights[p.Name] = p.Part
 		all = all || slices.Contains(names, p.Name)
 	}
+
 	if !all {
 		clear(weights)
 		for _, name := range names {
 			weights[name] = 1
 		}
 	}
+
 	sum := 0.0
 	var order []string
 	for name, x := range weights {
 		sum += x
 		order = append(order, name)
 	}
+
 	slices.Sort(order)
 	out := map[string]int64{}
 	rest := map[string]float64{}
+
 	left := amount
 	for _, name := range order {
 		quota := weights[name] / sum * float64(amount)
@@ -103,6 +110,7 @@ func divideAmount(amount int64, names []string, parts []rules.Region) map[string
 		out[name], rest[name] = int64(floor), quota-floor
 		left -= int64(floor)
 	}
+
 	slices.SortStableFunc(order, func(a, b string) int {
 		switch d := rest[b] - rest[a]; {
 		case d > 1e-6:
@@ -112,14 +120,17 @@ func divideAmount(amount int64, names []string, parts []rules.Region) map[string
 		}
 		return 0
 	})
+
 	for _, name := range order[:left] {
 		out[name]++
 	}
+
 	for name := range out {
 		if !slices.Contains(names, name) {
 			delete(out, name)
 		}
 	}
+
 	return out
 }
 
@@ -128,6 +139,7 @@ func (p *process) noteMaxShares(s *agreement.State) {
 	g := p.w.globe
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	next := map[string]int64{}
 	for _, h := range s.Regions.Held {
 		place, known := g.versionPlaces[versionName{s.Regions.Term, h.Version}]
@@ -138,6 +150,7 @@ func (p *process) noteMaxShares(s *agreement.State) {
 			next[rule] = max(next[rule], d.Shares[p.w.name])
 		}
 	}
+
 	p.maxShares = [2]map[string]int64{p.maxShares[1], next}
 }
 

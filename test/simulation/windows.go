@@ -35,8 +35,10 @@ func (a windowTotals) findExceeded(bound func(window int64) int64, found func(wi
 	for w := range a.either {
 		windows = append(windows, w, w+1)
 	}
+
 	slices.Sort(windows)
 	carried := int64(0)
+
 	before := int64(0)
 	for _, w := range slices.Compact(windows) {
 		if w != before+1 {
@@ -61,6 +63,7 @@ func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Vi
 			all.add(l, c)
 		}
 	}
+
 	l.Counts.Judged.Windows += len(all.certain)
 	guarantee := map[int64]string{}
 	bound := func(w int64) int64 {
@@ -74,12 +77,14 @@ func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Vi
 			}
 			guarantee[w] = "G5"
 		}
+
 		for _, act := range history.acts {
 			if l.windowOf(s, act.At) == w {
 				most += act.Cost
 				guarantee[w] = "G5"
 			}
 		}
+
 		return most
 	}
 	all.findExceeded(bound, func(w, admitted, most int64) {
@@ -90,6 +95,7 @@ func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Vi
 		broken = append(broken, l.violation(name, subject, "in the window from %v, %d were admitted; the bound is %d",
 			l.windowStart(s, w), admitted, most))
 	})
+
 	return broken
 }
 
@@ -102,6 +108,7 @@ func (l *Ledger) judgeShares(subject int, history *subjectHistory) (broken []Vio
 			alone[c.Node] = append(alone[c.Node], c)
 		}
 	}
+
 	for _, a := range history.acts {
 		// Use −1 − node, because acting as a standby has a separate allowance.
 		node := -1 - a.Node
@@ -109,9 +116,11 @@ func (l *Ledger) judgeShares(subject int, history *subjectHistory) (broken []Vio
 			Began: a.At, Ended: a.At, Node: a.Node, Subject: subject, Cost: a.Cost, Share: a.Share, By: limiter.ByStandby, Admitted: true,
 		})
 	}
+
 	for _, node := range slices.Sorted(maps.Keys(alone)) {
 		broken = append(broken, l.judgeShare(subject, alone[node], history)...)
 	}
+
 	return broken
 }
 
@@ -121,21 +130,28 @@ func (l *Ledger) judgeShare(subject int, checks []*Check, history *subjectHistor
 	for _, c := range checks {
 		share = max(share, c.Share)
 	}
+
 	first := checks[0]
 	if !isFixed(s) {
 		l.Counts.Judged.Alone++
 		scaled := *s
-		scaled.Limit.Amount, scaled.Limit.Burst, scaled.TTL = share, share, 0
+		scaled.Limit.Amount = share
+		scaled.Limit.Burst = share
+		scaled.TTL = 0
+
 		if span, admitted, most := l.densestSpan(&scaled, checks, &subjectHistory{undone: history.undone}); admitted > most {
 			broken = append(broken, l.violation("G4", subject, "by %v, node %d with a share of %d admitted %d from %v to %v; the bound is %d",
 				first.By, first.Node, share, admitted, span[0], span[1], most))
 		}
+
 		return broken
 	}
+
 	all := newWindowTotals()
 	for _, c := range checks {
 		all.add(l, c)
 	}
+
 	l.Counts.Judged.Alone += len(all.certain)
 	all.findExceeded(func(w int64) int64 {
 		if s.Global {

@@ -141,8 +141,10 @@ func (w *World) build() (err error) {
 	if err != nil {
 		return err
 	}
+
 	w.agreed = newAgreed(table, w.region, w.config.Nodes)
 	w.leader = leadership{index: 0, term: 1}
+
 	for i := range w.config.Nodes {
 		n := &node{index: i, id: idIn(w.region, i), fallback: localcache.NewFallbackTable(8000), contact: true}
 		w.nodes = append(w.nodes, n)
@@ -151,13 +153,16 @@ func (w *World) build() (err error) {
 		}
 		n.process.view, n.process.ready = w.agreed, true
 	}
+
 	w.globe.addSubjects(w)
+
 	for p := range ring.Partitions {
 		owner, standby := w.process(table.Owner(p)), w.process(table.Standby(p))
 		owner.holdToken(p, w.newLineage())
 		standby.copies[p] = replica{source: owner.index + 1, boot: owner.boot, whole: true, lineage: owner.lineages[p].Load()}
 		owner.progress[followerKey{p, standby.index}] = &progress{boot: standby.boot, copySent: true, copyAcked: true}
 	}
+
 	return nil
 }
 
@@ -180,6 +185,7 @@ func (w *World) boot(n *node) (err error) {
 	if err := p.loadRules(); err != nil {
 		return err
 	}
+
 	p.hasInitialRules.Store(true)
 	n.process = p
 	return nil
@@ -233,9 +239,11 @@ func (p *process) await(ctx context.Context, revision, rulesVersion int64) bool 
 		p.w.mu.Lock()
 		knows, changed := p.view != nil && p.view.revision >= revision && p.hasRules(rulesVersion), p.changed
 		p.w.mu.Unlock()
+
 		if knows {
 			return true
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -35,15 +35,20 @@ var figures = []figure{
 // draw writes the plot of points to path.
 func (f *figure) draw(points []point, path string) error {
 	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = f.title, f.x, f.y
+	p.Title.Text = f.title
+	p.X.Label.Text = f.x
+	p.Y.Label.Text = f.y
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades{}
+
 	if f.linear {
 		p.Y.Tick.Marker = named{plot.DefaultTicks{}}
 	} else {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decades{}
 	}
+
 	p.Add(plotter.NewGrid())
 	var names []string
+
 	lines := map[string][]point{}
 	for _, one := range points {
 		if lines[one.line] == nil {
@@ -51,11 +56,13 @@ func (f *figure) draw(points []point, path string) error {
 		}
 		lines[one.line] = append(lines[one.line], one)
 	}
+
 	for i, name := range names {
 		if err := addLine(p, i, name, lines[name]); err != nil {
 			return err
 		}
 	}
+
 	f.frame(p, points)
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Legend.XOffs, p.Legend.YOffs = vg.Points(6), -vg.Points(6)
@@ -69,12 +76,15 @@ func (f *figure) frame(p *plot.Plot, points []point) {
 	for _, one := range points {
 		least, most = min(least, one.least), max(most, one.most)
 	}
+
 	if f.linear {
 		p.Y.Min, p.Y.Max = 0, 1.6*most
 		return
 	}
+
 	p.Y.Min = math.Pow(10, math.Floor(math.Log10(least)))
 	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(6*most)))
+
 	if p.Y.Max < 100*p.Y.Min {
 		p.Y.Max = 100 * p.Y.Min
 	}
@@ -90,19 +100,23 @@ func addLine(p *plot.Plot, i int, name string, points []point) error {
 		data.XYs = append(data.XYs, plotter.XY{X: one.x, Y: one.y})
 		data.YErrors = append(data.YErrors, struct{ Low, High float64 }{one.y - one.least, one.most - one.y})
 	}
+
 	line, marks, err := plotter.NewLinePoints(data.XYs)
 	if err != nil {
 		return err
 	}
+
 	errorBars, err := plotter.NewYErrorBars(data)
 	if err != nil {
 		return err
 	}
+
 	line.Color, line.Dashes = plotutil.Color(i), plotutil.Dashes(i)
 	marks.Color, marks.Shape = plotutil.Color(i), draw.CircleGlyph{}
 	errorBars.Color = color.Gray{Y: 150}
 	p.Add(errorBars, line, marks)
 	p.Legend.Add(name, line, marks)
+
 	return nil
 }
 
@@ -131,6 +145,7 @@ func (decades) Ticks(least, most float64) []plot.Tick {
 			ticks = append(ticks, t)
 		}
 	}
+
 	return ticks
 }
 

@@ -95,8 +95,10 @@ func measureKeys(o *options) (map[string][]point, error) {
 	if o.quick {
 		sizes = sizes[:3]
 	}
+
 	text := textOf(sizes[len(sizes)-1])
 	var samples []sample
+
 	var memory []point
 	for _, n := range sizes {
 		bound := int64(max(10_000_000, n+n/4)) // shards are not equally full
@@ -107,10 +109,12 @@ func measureKeys(o *options) (map[string][]point, error) {
 		if grown := resident() - before; n >= 100_000 { // otherwise the noise of the process hides it
 			memory = append(memory, pointOf("resident", float64(n), []float64{float64(grown) / float64(n)}))
 		}
+
 		l, err := o.open(bound, "rules:\n  - {name: r, key: [user], limits: ["+counted+"]}")
 		if err != nil {
 			return nil, err
 		}
+
 		q := &limiter.Query{Attributes: []rules.Attribute{{Name: "user"}}}
 		var a limiter.Answer
 		for i := range n {
@@ -119,11 +123,13 @@ func measureKeys(o *options) (map[string][]point, error) {
 				return nil, fmt.Errorf("a check was refused: %v", err)
 			}
 		}
+
 		check := l.checks(q, func(i int) { q.Attributes[0].Value = keyAt(text, i) }, n, rand.New(rand.NewPCG(1, 1)))
 		samples = append(samples,
 			sample{"limiter.Check", float64(n), check}, sample{"counters.Table.Take", float64(n), taken},
 			sample{"for scale: one random read of as much memory", float64(n), reads(n)})
 	}
+
 	return map[string][]point{"keys": timed(o, samples), "memory": memory}, nil
 }
 
@@ -141,6 +147,7 @@ func takes(table *counters.Table, n int) func(int) {
 	for i := range n {
 		take(i)
 	}
+
 	random := rand.New(rand.NewPCG(1, 2))
 	return func(times int) {
 		for range times {

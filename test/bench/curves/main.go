@@ -37,17 +37,20 @@ func run(ctx context.Context, args []string) error {
 	flags.BoolVar(&o.draw, "draw", false, "only draw what the CSV files say")
 	flags.BoolVar(&o.quick, "quick", false, "small sizes: to see that it works")
 	flags.StringVar(&o.only, "only", "", "measure only this: keys, rules, subjects, goroutines, log or nodes")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
+
 	if !o.draw {
 		if err := measureAll(ctx, &o); err != nil {
 			return err
 		}
 	}
+
 	return drawAll(&o)
 }
 
@@ -65,26 +68,33 @@ func measureAll(ctx context.Context, o *options) error {
 		if !o.wants(step.name) {
 			continue
 		}
+
 		began := time.Now()
 		files, err := step.measure(o)
 		o.close()
+
 		if err != nil {
 			return fmt.Errorf("measure %s: %w", step.name, err)
 		}
+
 		for name, points := range files {
 			if err := writePoints(filepath.Join(o.out, name+".csv"), points); err != nil {
 				return err
 			}
 		}
+
 		fmt.Printf("%-10s %v\n", step.name, time.Since(began).Round(time.Second))
 		runtime.GC()
+
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}
+
 	if o.wants("nodes") {
 		return countNodes(ctx, o)
 	}
+
 	return nil
 }
 
@@ -94,16 +104,20 @@ func countNodes(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+
 	args := []string{"test", "-count", "1", "-timeout", "20m", "-run", "^TestNodes$", "github.com/rlnode/rlnode/test/bench/curves", "-args", "-out", out}
 	if !o.quick {
 		args = append(args, "-whole")
 	}
+
 	began := time.Now()
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Stderr = os.Stderr
+
 	if text, err := cmd.Output(); err != nil {
 		return fmt.Errorf("count messages: %w\n%s", err, text)
 	}
+
 	fmt.Printf("%-10s %v\n", "nodes", time.Since(began).Round(time.Second))
 	return nil
 }
@@ -115,6 +129,7 @@ func drawAll(o *options) error {
 		if _, err := os.Stat(path + ".csv"); err != nil {
 			continue
 		}
+
 		points, err := readPoints(path + ".csv")
 		if err != nil {
 			return err
@@ -123,5 +138,6 @@ func drawAll(o *options) error {
 			return fmt.Errorf("draw %s: %w", f.name, err)
 		}
 	}
+
 	return nil
 }

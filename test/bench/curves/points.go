@@ -33,6 +33,7 @@ func writePoints(path string, points []point) error {
 	if err != nil {
 		return err
 	}
+
 	w := csv.NewWriter(f)
 	rows := [][]string{columns}
 	for _, p := range points {
@@ -42,10 +43,12 @@ func writePoints(path string, points []point) error {
 		}
 		rows = append(rows, row)
 	}
+
 	if err := w.WriteAll(rows); err != nil {
 		f.Close()
 		return fmt.Errorf("write %s: %w", path, err)
 	}
+
 	return f.Close()
 }
 
@@ -54,13 +57,16 @@ func readPoints(path string) ([]point, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close()
+
 	r := csv.NewReader(f)
 	r.FieldsPerRecord = len(columns)
 	rows, err := r.ReadAll()
 	if err != nil || len(rows) < 2 || !slices.Equal(rows[0], columns) {
 		return nil, fmt.Errorf("read %s: no points, or other columns than %v: %w", path, columns, err)
 	}
+
 	var points []point
 	for i, row := range rows[1:] {
 		p := point{line: row[0]}
@@ -71,5 +77,6 @@ func readPoints(path string) ([]point, error) {
 		}
 		points = append(points, p)
 	}
+
 	return points, nil
 }

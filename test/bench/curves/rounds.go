@@ -15,14 +15,17 @@ type sample struct {
 // timed times all samples in rounds on one core, and returns the points in ns per operation.
 func timed(o *options, samples []sample) []point {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+
 	rounds, span := 9, 60*time.Millisecond
 	if o.quick {
 		rounds, span = 3, time.Millisecond
 	}
+
 	counts := make([]int, len(samples))
 	for i, s := range samples {
 		counts[i] = enough(s.run, span)
 	}
+
 	values := make([][]float64, len(samples))
 	for range rounds {
 		for i, s := range samples {
@@ -31,10 +34,12 @@ func timed(o *options, samples []sample) []point {
 			values[i] = append(values[i], float64(time.Since(began).Nanoseconds())/float64(counts[i]))
 		}
 	}
+
 	var points []point
 	for i, s := range samples {
 		points = append(points, pointOf(s.line, s.x, values[i]))
 	}
+
 	return points
 }
 

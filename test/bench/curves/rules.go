@@ -35,12 +35,14 @@ func measureRules(o *options) (map[string][]point, error) {
 	if o.quick {
 		sizes = []int{1, 10, 100}
 	}
+
 	var samples []sample
 	for _, s := range sorts {
 		for _, place := range []string{"first", "last"} {
 			if place == "first" && s.line != sorts[0].line {
 				continue
 			}
+
 			for _, n := range sizes {
 				i := n - 1
 				if place == "first" {
@@ -54,6 +56,7 @@ func measureRules(o *options) (map[string][]point, error) {
 			}
 		}
 	}
+
 	return map[string][]point{"rules": timed(o, samples)}, nil
 }
 
@@ -61,17 +64,21 @@ func measureRules(o *options) (map[string][]point, error) {
 func oneOf(o *options, n int, match func(int) string, q limiter.Query, want string) (func(int), error) {
 	var text strings.Builder
 	text.WriteString("rules:\n")
+
 	for i := range n {
 		fmt.Fprintf(&text, "  - {name: r%d, match: %s, key: [tenant], limits: [%s]}\n", i, match(i), counted)
 	}
+
 	l, err := o.open(10_000, text.String())
 	if err != nil {
 		return nil, err
 	}
+
 	var a limiter.Answer
 	if err := l.Check(&q, &a); err != nil || len(a.Limits) != 1 || a.Limits[0].Rule.Name != want {
 		return nil, fmt.Errorf("have %d limits of %d rules, want that of %s: %v", len(a.Limits), n, want, err)
 	}
+
 	return l.checks(&q, func(int) {}, 1, rand.New(rand.NewPCG(1, 3))), nil
 }
 
@@ -90,6 +97,7 @@ func measureSubjects(o *options) (map[string][]point, error) {
 	if o.quick {
 		sizes = sizes[:4]
 	}
+
 	var samples []sample
 	for i, listing := range listings {
 		for _, n := range sizes {
@@ -104,6 +112,7 @@ func measureSubjects(o *options) (map[string][]point, error) {
 			samples = append(samples, sample{listing.line, float64(n), run})
 		}
 	}
+
 	return map[string][]point{"subjects": timed(o, samples)}, nil
 }
 
@@ -113,18 +122,22 @@ func among(o *options, n int, of, prefix string, amount int64) (func(int), error
 	var text strings.Builder
 	text.WriteString("default_tier: free\nrules:\n  - {name: r, key: [user], tiered: true}\n" +
 		"tiers: {free: {limits: [{limit: 1000000000, per: 1440h}]}, gold: {limits: [{limit: 2000000000, per: 1440h}]}}\nsubjects:\n  user:\n")
+
 	for i := range n {
 		fmt.Fprintf(&text, "    %s: %s\n", keyAt(listed, i), of)
 	}
+
 	l, err := o.open(200_000, text.String())
 	if err != nil {
 		return nil, err
 	}
+
 	asked := strings.ReplaceAll(listed, "user-", prefix)
 	q := &limiter.Query{Attributes: []rules.Attribute{{Name: "user", Value: keyAt(asked, n-1)}}}
 	var a limiter.Answer
 	if err := l.Check(q, &a); err != nil || len(a.Limits) != 1 || a.Limits[0].Limit.Amount != amount {
 		return nil, fmt.Errorf("have %v among %d subjects, want a limit of %d: %v", a.Limits, n, amount, err)
 	}
+
 	return l.checks(q, func(i int) { q.Attributes[0].Value = keyAt(asked, i) }, n, rand.New(rand.NewPCG(1, 4))), nil
 }

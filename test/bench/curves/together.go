@@ -18,19 +18,23 @@ func measureGoroutines(o *options) (map[string][]point, error) {
 	if o.quick {
 		rounds, each = 3, 2000
 	}
+
 	l, err := o.open(100_000, "rules:\n  - {name: r, key: [user], limits: ["+counted+"]}")
 	if err != nil {
 		return nil, err
 	}
+
 	var numbers []int
 	for n := 1; n <= 8*runtime.GOMAXPROCS(0); n *= 2 {
 		numbers = append(numbers, n)
 	}
+
 	lines := []string{"each its own keys", "all the same key"}
 	values := make([][][]float64, len(lines))
 	for i := range values {
 		values[i] = make([][]float64, len(numbers))
 	}
+
 	for range rounds {
 		for i := range lines {
 			for j, n := range numbers {
@@ -38,12 +42,14 @@ func measureGoroutines(o *options) (map[string][]point, error) {
 			}
 		}
 	}
+
 	var points []point
 	for i, line := range lines {
 		for j, n := range numbers {
 			points = append(points, pointOf(line, float64(n), values[i][j]))
 		}
 	}
+
 	return map[string][]point{"goroutines": points}, nil
 }
 
@@ -52,6 +58,7 @@ func (nd *node) together(n, checks int, alike bool) float64 {
 	const own = 100 // keys per goroutine
 	text := textOf(n * own)
 	var ready, done sync.WaitGroup
+
 	begin := make(chan struct{})
 	for g := range n {
 		ready.Add(1)
@@ -68,10 +75,12 @@ func (nd *node) together(n, checks int, alike bool) float64 {
 			check(checks / n)
 		})
 	}
+
 	ready.Wait()
 	began := time.Now()
 	close(begin)
 	done.Wait()
+
 	return float64(checks/n*n) / time.Since(began).Seconds()
 }
 
@@ -94,6 +103,7 @@ func measureLog(o *options) (map[string][]point, error) {
 			samples = append(samples, sample{part.line, float64(n), run})
 		}
 	}
+
 	return map[string][]point{"log": timed(o, samples)}, nil
 }
 
@@ -101,6 +111,7 @@ func measureLog(o *options) (map[string][]point, error) {
 func refusals(o *options, n, cost int64) (func(int), error) {
 	table := o.table(1000)
 	now := algorithms.At(time.Now())
+
 	ops := []counters.Op{{
 		Key: counters.Key{Subject: 1, Counter: 1}, Cost: 1,
 		Limit: &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: n, Window: 24 * time.Hour},
@@ -109,9 +120,11 @@ func refusals(o *options, n, cost int64) (func(int), error) {
 		now.Steady, now.Wall = now.Steady+1000, now.Wall+1000
 		table.Take(now, ops)
 	}
+
 	if st := table.Stats(); st.LogEntries != n {
 		return nil, fmt.Errorf("have %d entries, want %d", st.LogEntries, n)
 	}
+
 	ops[0].Cost = cost
 	return func(times int) {
 		for range times {
