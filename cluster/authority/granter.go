@@ -331,7 +331,7 @@ func (g *Granter) accept(q *pendingRequest) {
 		return
 	}
 
-	// A refusal needs no confirmation: whoever leads, this request gets nothing from this node.
+	// A refusal is safe even from a node that leads no more, so it needs no confirmation.
 	if r.state != nil && q.request != nil {
 		reply := r.state.handleRequest(g.config.Now(), g.config.State(), q.request)
 		g.answerMajority()
