@@ -55,6 +55,8 @@ type copier struct {
 	sent    map[ledgerID]uint64       // the rounds up to which the holder has the ledgers in memory
 	closed  []source                  // the closed ledgers of this data directory, as they were last read
 	number  uint64                    // of the last statement
+	last    map[ledgerID]uint64       // the ledgers of the last statement, and their rounds
+	given   map[ledgerID]uint64       // those that the last HandOver gave away; nil: there was none
 }
 
 // version names a ledger and the round up to which a node has everything.
@@ -344,9 +346,13 @@ func (t *Totals) ownSources(sent []step) (own []source) {
 // take notes what the holder has now, and returns the closed ledgers that it lacks.
 func (c *copier) take(sent []step, own []source, missing []version) (closed []source) {
 	clear(c.sent)
-
 	for _, one := range sent {
 		c.sent[one.Ledger] = one.To
+	}
+
+	c.last = make(map[ledgerID]uint64, len(own))
+	for _, s := range own {
+		c.last[s.Ledger] = s.Round
 	}
 
 	for _, s := range own {

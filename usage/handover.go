@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/persist"
@@ -21,7 +22,7 @@ type pageHeader struct {
 
 // HandOver closes all ledgers of this node and sends them to another member, together with what it holds for nodes that are gone.
 // Later counts begin new ledgers; call HandOver again to hand them over. With final set, nothing may be counted any more. It returns
-// nil once the other member has everything on disk.
+// nil if another member has everything on disk, even if none can be reached any longer.
 func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	t.meter.closeAll()
 	errs := []error{errors.New("hand over usage: there is no other member")}
@@ -37,7 +38,31 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 		}
 	}
 
+	// When all nodes stop together, the one that has left may find nobody. Nothing is lost if nothing has come since.
+	if t.isHandedOver() {
+		return nil
+	}
 	return errors.Join(errs[min(1, len(errs)-1):]...)
+}
+
+// isHandedOver reports whether the last HandOver that succeeded gave away all that was counted here so far.
+func (t *Totals) isHandedOver() bool {
+	c := &t.copier
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	var open []step
+	for _, l := range t.meter.inMemory() {
+		if round := l.endRound(); round > 0 {
+			open = append(open, step{Ledger: l.id, To: round})
+		}
+	}
+	for _, s := range t.ownSources(open) {
+		if round, given := c.given[s.Ledger]; !given || round < s.Round {
+			return false
+		}
+	}
+	return c.given != nil
 }
 
 // closeAll closes all ledgers. One that can't be written stays in memory and is handed over from there.
@@ -78,6 +103,7 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 		return err
 	}
 
+	t.copier.given = maps.Clone(t.copier.last)
 	t.copier.ended = t.copier.ended || final
 	return nil
 }

@@ -274,6 +274,25 @@ func TestHandOverFails(t *testing.T) {
 	}
 }
 
+// A node that has left stops without a complaint when the others stop as well, unless it has counted meanwhile.
+func TestHandOver_TwiceWhileNobodyAnswers(t *testing.T) {
+	w := newTestCluster(t, 2)
+	n := w.node(1)
+	n.meter.count(november, "r", []string{"ann"}, "requests", 1)
+	if err := n.HandOver(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	w.fail = func(peer.Method, int64) bool { return true }
+	if err := n.HandOver(t.Context(), true); err != nil {
+		t.Errorf("nothing was counted since: got %v, want nil", err)
+	}
+
+	n.meter.count(november, "r", []string{"ann"}, "requests", 1)
+	if err := n.HandOver(t.Context(), true); !errors.Is(err, peer.ErrUnreachable) {
+		t.Errorf("one more was counted: got %v, want that the node is unreachable", err)
+	}
+}
+
 // Invalid messages are rejected, and write nothing.
 func TestInvalidHandOverMessages(t *testing.T) {
 	w := newTestCluster(t, 2)

@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -192,6 +193,14 @@ func TestBoardHasData(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), []byte(boardRules), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	tls := []string{"--gossip-key", base64.StdEncoding.EncodeToString(make([]byte, 32))} // so that there are certificates that may end
+	for name, text := range certificate(t, nil) {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tls = append(tls, map[string]string{"tls.crt": "--tls-cert", "tls.key": "--tls-key", "ca.crt": "--tls-ca"}[name], file)
+	}
 	var urls []string
 	for i, name := range []string{"n1", "n2", "n3", "u1"} {
 		args := []string{"serve", "--name", name, "--bind", fmt.Sprintf("127.0.77.%d", i+1), "--data-dir", filepath.Join(dir, name), "--primary-region", "eu",
@@ -201,7 +210,7 @@ func TestBoardHasData(t *testing.T) {
 		} else {
 			args = append(args, "--region", "eu", "--bootstrap-expect", "3", "--join", "127.0.77.1,127.0.77.2,127.0.77.3")
 		}
-		background(t, program, args...)
+		background(t, program, append(args, tls...)...)
 		urls = append(urls, fmt.Sprintf("http://127.0.77.%d", i+1))
 	}
 	for _, u := range urls {
