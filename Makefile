@@ -89,6 +89,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run GiveBacksFreeNothing ./counters -args -giveback-histories 100000 -giveback-seed 0
 	$(GO) test -count 1 -timeout 60m -run Flood ./counters -args -flood-keys 10000000 -inline-keys 1000000
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
+	$(GO) test -count 1 -timeout 60m -run TestG11_SlotsInOneProcess ./node -args -slot-seeds 200
 	$(GO) test -count 1 -timeout 60m -run 'RealTime|LateReadings|ReadingsOnTime' ./limiter -args -realtime-seeds $(REALTIME)
 	$(GO) test -count 1 -timeout 60m ./cluster -args -seeds 200 -snapshot-subjects 100000
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 10
@@ -96,7 +97,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m ./node -args -every-case
 
 long: envoy ## real processes: tests that take long, or tolerate little beside them; two minutes
-	$(GO) test -count 1 -p 1 -v -run '_long$$' ./cmd/rlnode ./examples/embedded -args -long
+	$(GO) test -count 1 -p 1 -v -run '_long$$' ./cmd/rlnode ./examples/embedded ./node -args -long
 
 # KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
 KILLS ?= 200

@@ -42,7 +42,7 @@ type ask struct {
 	unconfirmed bool
 	admitted    bool
 	decider     ring.NodeID
-	boot        uint64
+	incarnation uint64
 	steady      int64
 	lives       []counters.Life // by subject
 	when        []int64         // by op; see debit.when
@@ -106,7 +106,7 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 
 	a.standby = r.standby
 	a.decider = r.decider
-	a.boot = r.boot
+	a.incarnation = r.incarnation
 	a.steady = r.steady
 	a.unconfirmed = r.unconfirmed
 	a.admitted = r.admitted[i]
@@ -287,7 +287,7 @@ func (a *ask) refunds() (list []refund) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: a.boot, life: a.lives[subject], steady: a.steady}}
+		back := refund{debit: debit{subject: ops[first].Key.Subject, incarnation: a.incarnation, life: a.lives[subject], steady: a.steady}}
 		if a.q.placing != nil && a.q.placing.home == back.subject {
 			back.place = a.q.placing.id
 		}

@@ -102,7 +102,6 @@ type Recorder interface {
 // ClusterConfig is what a limiter needs to decide together with other nodes.
 type ClusterConfig struct {
 	Self      ring.NodeID
-	Boot      uint64 // of this process; 0: a random one
 	Ownership Ownership
 	Peers     Peers
 	// Authority reports whether this node may decide as an owner now. The limiter calls it before and after each decision.
@@ -192,7 +191,6 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	bound := cmp.Or(c.Leases, defaultLeases)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
-	l.boot = cmp.Or(c.Boot, l.boot)
 	l.membership = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}

@@ -48,7 +48,7 @@ func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []cou
 		}
 	}
 
-	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameBoot: request.Boot == ls.limiter.boot, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
+	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameIncarnation: request.Incarnation == ls.limiter.incarnation, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			ls.limiter.table.Peek(now, ops)
@@ -121,7 +121,7 @@ func (r *leaseRequest) code(c *wire.Coder) {
 	c.Float(&t.Threshold)
 	c.Float(&t.Idle)
 	wire.Number(c, &t.TTL, int64(localcache.MaxTTL))
-	wire.Fixed(c, &r.Boot)
+	wire.Fixed(c, &r.Incarnation)
 	wire.Number(c, &r.LastGrant, math.MaxInt64)
 	codeAmounts(c, &r.Want, math.MaxInt64)
 	wire.List(c, &r.Held, localcache.MaxGrants, minHeldBytes, func(h *localcache.HeldGrant) {

@@ -148,7 +148,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			}
 		}
 
-		from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: r.lives[subject].Lineage}
+		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lives[subject].Lineage}
 
 		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
@@ -232,7 +232,7 @@ func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
 			continue
 		}
-		d := debit{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life, steady: e.Steady, ops: e.Ops, when: e.Window}
+		d := debit{subject: e.Ops[0].Key.Subject, incarnation: e.Source.Incarnation, life: e.Life, steady: e.Steady, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)

@@ -41,7 +41,7 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	now := time.Second
 	come := func(process uint64) {
 		s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
-		s.AcceptAnswer(now, now, Source{Owner: leaseOwner, Boot: process, Lineage: process}, leaseOps(1),
+		s.AcceptAnswer(now, now, Source{Owner: leaseOwner, Incarnation: process, Lineage: process}, leaseOps(1),
 			Grant{ID: 1, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
 	come(1)
@@ -62,7 +62,7 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
-	from := Source{Owner: leaseOwner, Boot: 1, Lineage: 1}
+	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
 	come := func(id uint64) {
 		s.AcceptAnswer(now, now, from, leaseOps(1), Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
@@ -88,7 +88,7 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 	ops := leaseOps(1, 1000)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 10 * time.Millisecond}
 	ops[1].Decision = algorithms.Decision{RetryAfter: 30 * time.Second, Remaining: 500}
-	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.RememberRefusal(now, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
 	if outcome, _ := s.Spend(now+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
 		t.Errorf("while the first limit refuses: have %d", outcome)
 	}
@@ -105,7 +105,7 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 // renewed later.
 func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	s := NewLeases(0)
-	from := Source{Owner: leaseOwner, Boot: 1, Lineage: 1}
+	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
 	renewed := 0
 	for i := range 3 {
 		now := time.Duration(i+1) * 2 * time.Second
@@ -143,7 +143,7 @@ func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
 	ops := leaseOps(1)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
-	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.RememberRefusal(now, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
 	ops = leaseOps(fastLimit.Amount + 1)
 	if outcome, _ := s.Spend(now, leaseOwner, ops); outcome == Refused && ops[0].Decision.RetryAfter != algorithms.Never {
 		t.Errorf("have retry_after %s", ops[0].Decision.RetryAfter)

@@ -34,9 +34,9 @@ type lease struct {
 
 // Source identifies the origin of a grant: the owner, its process, and the lineage of its counters.
 type Source struct {
-	Owner   ring.NodeID
-	Boot    uint64 // of the owner
-	Lineage uint64
+	Owner       ring.NodeID
+	Incarnation uint64 // of the owner
+	Lineage     uint64
 }
 
 // leasedLimit is one limit's part of a lease.

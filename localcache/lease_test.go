@@ -16,7 +16,7 @@ var (
 	hour    = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 9000, Window: time.Hour}
 	someone = ring.NodeID{1}
 	terms   = Terms{Threshold: 0.85, Idle: 0.02, TTL: 3 * time.Second}
-	from    = Source{Owner: someone, Boot: 5, Lineage: 6}
+	from    = Source{Owner: someone, Incarnation: 5, Lineage: 6}
 )
 
 // opsOf returns ops on the minute, and on the hour if there is a second cost.
@@ -144,7 +144,7 @@ func TestWhatEndsALease(t *testing.T) {
 		"a change":        func(s *Leases) Outcome { s.Forget(1, 1<<60, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"this node's end": func(s *Leases) Outcome { s.Enable(1, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"another life of the counters": func(s *Leases) Outcome {
-			s.AcceptAnswer(1, 1, Source{Owner: someone, Boot: 5, Lineage: 7}, opsOf(0), Grant{}, false)
+			s.AcceptAnswer(1, 1, Source{Owner: someone, Incarnation: 5, Lineage: 7}, opsOf(0), Grant{}, false)
 			o, _ := s.Spend(1, someone, opsOf(1))
 			return o
 		},

@@ -76,11 +76,11 @@ type HeldGrant struct {
 
 // LeaseRequest accompanies a question to the owner about a subject. It asks for a grant and reports on earlier ones.
 type LeaseRequest struct {
-	Terms     Terms
-	Boot      uint64      // the owner's process that LastGrant and Held refer to
-	LastGrant uint64      // ID of the last grant that arrived
-	Held      []HeldGrant // grants that this node holds, with IDs up to LastGrant; at most two
-	Want      []int64
+	Terms       Terms
+	Incarnation uint64      // the owner's process that LastGrant and Held refer to
+	LastGrant   uint64      // ID of the last grant that arrived
+	Held        []HeldGrant // grants that this node holds, with IDs up to LastGrant; at most two
+	Want        []int64
 }
 
 // Grant is a debit at the owner, as sent to the node that may spend it.
@@ -276,7 +276,7 @@ func (ls *Leases) Request(now time.Duration, owner ring.NodeID, t Terms, ops []c
 		return LeaseRequest{}, false
 	}
 
-	request := LeaseRequest{Terms: t, Boot: le.source.Boot, LastGrant: le.lastGrant, Want: make([]int64, len(ops))}
+	request := LeaseRequest{Terms: t, Incarnation: le.source.Incarnation, LastGrant: le.lastGrant, Want: make([]int64, len(ops))}
 	wanted := false
 	for i := range ops {
 		d := &le.limits[i].demand

@@ -84,11 +84,11 @@ func (ll *LeaseLedger) lock(subject uint64) (*ledgerShard, *ledgerSubject) {
 
 // GrantRequest is a holder's request about one subject.
 type GrantRequest struct {
-	Holder   ring.NodeID
-	Lineage  uint64 // of the partition's counters on this node
-	SameBoot bool   // the report in Lease refers to grants of this process
-	Lease    *LeaseRequest
-	Nodes    int // the number of nodes that divide limits
+	Holder          ring.NodeID
+	Lineage         uint64 // of the partition's counters on this node
+	SameIncarnation bool   // the report in Lease refers to grants of this process
+	Lease           *LeaseRequest
+	Nodes           int // the number of nodes that divide limits
 	// Ops are the subject's limits. Their decisions say what remains; their costs are ignored.
 	Ops []counters.Op
 }
@@ -183,7 +183,7 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uin
 
 	for i := range s.grants {
 		g := &s.grants[i]
-		if !r.SameBoot || g.holder != r.Holder || g.set != set || g.id > r.Lease.LastGrant {
+		if !r.SameIncarnation || g.holder != r.Holder || g.set != set || g.id > r.Lease.LastGrant {
 			continue
 		}
 

@@ -152,7 +152,7 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 		}
 		nw.message(1, h, func() {
 			came = true
-			from := Source{Owner: nw.owner, Boot: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}
 			if yes {
 				s.AcceptAnswer(sent, nw.at, from, ops, g, renewal)
 			} else {
@@ -176,7 +176,7 @@ func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, o
 		}
 	}
 	g.Life, g.Steady = nw.table.Life(ops[0].Key.Partition()), now.Steady
-	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameBoot: request.Boot == networkProcess, Lease: request, Nodes: len(nw.holders) + 1, Ops: ops}
+	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Incarnation == networkProcess, Lease: request, Nodes: len(nw.holders) + 1, Ops: ops}
 	g.ID, g.Amounts = nw.book.Grant(nw.at, &r, func(ops []counters.Op) bool {
 		admitted := nw.table.Take(now, ops) == counters.Admitted
 		for i := range ops {
@@ -526,7 +526,7 @@ func (nw *network) hoard(h int) {
 		nw.table.Peek(now, ops)
 		g := nw.grant(h, now, &request, ops)
 		nw.message(1, h, func() {
-			nw.holders[h].AcceptAnswer(sent, nw.at, Source{Owner: nw.owner, Boot: networkProcess, Lineage: networkLineage}, ops, g, true)
+			nw.holders[h].AcceptAnswer(sent, nw.at, Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}, ops, g, true)
 		})
 	})
 }
@@ -543,7 +543,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Subject: 12345, Counter: 1}}
 			w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
-			from := Source{Owner: w.owner, Boot: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
 			a := w.holders[0]
 			grant := func(h int, want int64) (g Grant) {
 				request, _ := w.holders[h].Request(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
@@ -608,11 +608,11 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
-	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Boot: 1, Want: []int64{10}}
+	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Incarnation: 1, Want: []int64{10}}
 	now := time.Second
 	for range 100 {
 		op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
-		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameBoot: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
+		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameIncarnation: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
 		id, _ := b.Grant(now, r, func([]counters.Op) bool { return true })
 		if id == 0 {
 			t.Fatal("nothing was granted")
