@@ -1,22 +1,23 @@
 package peer
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
 // setClock is an option: the wall clock is ahead by what *by says.
-func setClock(by *time.Duration) option {
+func setClock(by *atomic.Int64) option {
 	return func(c *Config, _ *node) {
-		c.Wall = func() int64 { return time.Now().UnixNano() + int64(*by) }
+		c.Wall = func() int64 { return time.Now().UnixNano() + by.Load() }
 	}
 }
 
 // Nodes know how far the clocks of others are ahead, also in another region, and soon notice when one is set, their own included.
 func TestClocks(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
-		shifts := [3]time.Duration{}
+		var shifts [3]atomic.Int64 // in nanoseconds; nodes read them while the test goes on
 		a := w.node(1, inRegion("eu", 1, nil), setClock(&shifts[0]))
 		b := w.node(2, inRegion("eu", 1, nil), setClock(&shifts[1]))
 		c := w.node(3, inRegion("us", 2, nil), setClock(&shifts[2]))
@@ -38,10 +39,10 @@ func TestClocks(t *testing.T) {
 			}
 		}
 		expect("all agree", 0, 0)
-		shifts[1] = 10 * time.Minute
-		shifts[2] = -3 * time.Second
+		shifts[1].Store(int64(10 * time.Minute))
+		shifts[2].Store(-int64(3 * time.Second))
 		expect("others are set", 10*time.Minute, -3*time.Second)
-		shifts[0] = time.Hour
+		shifts[0].Store(int64(time.Hour))
 		expect("this one is set", 10*time.Minute-time.Hour, -3*time.Second-time.Hour)
 		b.close(t)
 		time.Sleep(time.Minute)
