@@ -8,7 +8,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +37,15 @@ var (
 	errAllDown  = errors.New("no other node is alive")
 )
 
+// lock is a mutex that may be held during calls: those who wait for it wait as for a message.
+type lock chan struct{}
+
+// Lock waits until nobody else has the lock.
+func (l lock) Lock() { l <- struct{}{} }
+
+// Unlock gives the lock back.
+func (l lock) Unlock() { <-l }
+
 // copier sends what this node counts to another node, the holder of its copy.
 type copier struct {
 	// completeAt is a time, in Unix nanoseconds: another node has all that was counted before, or there was nothing to copy.
@@ -47,7 +55,7 @@ type copier struct {
 	// estimated and lost are the numbers of nodes that reviewBills has found.
 	estimated, lost atomic.Int64
 
-	mu      sync.Mutex                // guards the fields below; held during calls
+	mu      lock                      // guards the fields below; held during calls
 	ended   bool                      // the last statement is sent: nothing is counted any more
 	holder  Member                    // zero: none
 	since   time.Time                 // when the holder last answered, or was chosen

@@ -79,6 +79,7 @@ type Totals struct {
 func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
 	t := &Totals{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.copier.mu = make(lock, 1)
 	t.copier.sent = map[ledgerID]uint64{}
 	t.copier.givenUp = map[ring.NodeID]time.Time{}
 	t.copier.completeAt.Store(time.Now().UnixNano())
