@@ -14,7 +14,7 @@ const { exports, dependencies } = JSON.parse(readFileSync(root + "package.json",
 const names = Object.keys(exports).filter((name) => name !== "./package.json");
 const run = (command, ...args) => execFileSync(command, args, { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
 
-test("no import has more than 27 kB minified, and none has dependencies", async () => {
+test("no import has more than 28 kB minified, and none has dependencies", async () => {
   assert.equal(dependencies, undefined);
   for (const name of names) {
     const { outputFiles } = await build({
@@ -22,7 +22,7 @@ test("no import has more than 27 kB minified, and none has dependencies", async 
       bundle: true, minify: true, format: "esm", platform: "neutral", write: false, charset: "utf8",
     }); // prettier-ignore
     const bytes = outputFiles[0].contents.length;
-    assert.ok(bytes <= 27_000, `${name}: ${bytes} bytes`);
+    assert.ok(bytes <= 28_000, `${name}: ${bytes} bytes`);
   }
 });
 
