@@ -3,6 +3,7 @@ package peer
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -33,12 +34,15 @@ func TestPathsAreUnsureAfterAStall(t *testing.T) {
 					t.Fatal("not connected")
 				}
 
-				time.Sleep(10 * time.Millisecond) // between two pulses
+				// The test goes on right after a pulse. The next one is then at least one interval away.
+				<-a.Pulse()
+				synctest.Wait()
+
 				if tt.stall {
 					stalled.Add(int64(12 * time.Second))
 				}
 				if tt.gone {
-					_ = b.Peers.Close()
+					go b.Peers.Close() // it waits until the calls have ended, for longer than a pulse
 				} else {
 					b.closeSockets(func(*socket) bool { return true })
 				}
@@ -46,8 +50,8 @@ func TestPathsAreUnsureAfterAStall(t *testing.T) {
 				for a.Reachable(b.id) && time.Now().Before(until) {
 					time.Sleep(time.Microsecond)
 				}
-				if have := a.PathUnsure(b.id); !a.Reachable(b.id) && have != tt.unsure {
-					t.Errorf("unsure: have %v, want %v", have, tt.unsure)
+				if got := a.PathUnsure(b.id); !a.Reachable(b.id) && got != tt.unsure {
+					t.Errorf("PathUnsure() = %v, want %v", got, tt.unsure)
 				}
 
 				asked := time.Now()
@@ -57,8 +61,10 @@ func TestPathsAreUnsureAfterAStall(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond)
 				}
-				if tt.stall && tt.back && (!a.Reachable(b.id) || time.Since(asked) > 50*time.Millisecond) {
-					t.Errorf("reachable: %v, after %v", a.Reachable(b.id), time.Since(asked))
+				// The next pulse makes the link dial. It is at most one and a fifth intervals after the last one.
+				took := time.Since(asked)
+				if tt.stall && tt.back && (!a.Reachable(b.id) || took > a.interval()*3/2) {
+					t.Errorf("Reachable() = %v after %v, want true within %v", a.Reachable(b.id), took, a.interval()*3/2)
 				}
 				time.Sleep(2 * time.Second)
 				if a.Reachable(b.id) != tt.back || a.PathUnsure(b.id) {
