@@ -31,11 +31,10 @@ type checkedConn struct {
 	tracked  *api.Connection
 	frame    framing.Checker
 	idle     atomic.Bool // net/http waits for the next request
-	serving  atomic.Bool // a handler is running
-	answered bool        // Read has answered what could not be read
+	answered bool        // Read has answered what could not be read: nothing follows
 }
 
-// Read returns received bytes that pass the framing. It answers what does not, if that is a head: net/http would say less.
+// Read returns received bytes that pass the framing. It answers a head that does not: net/http would say less.
 func (c *checkedConn) Read(b []byte) (int, error) {
 	n, err := 0, c.frame.Err()
 	if err == nil {
@@ -44,8 +43,18 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 	}
 
 	refused, ok := err.(framing.Error)
-	if !ok || n > 0 || c.serving.Load() {
+	switch {
+	case !ok:
 		return n, err
+	case n > 0:
+		return n, nil // what was read before has its answer first
+	case c.frame.BodyRefused():
+		return 0, err // to the handler, which answers
+	case len(b) == 1:
+		// While a handler runs, net/http reads one byte, to learn whether the caller hangs up. It does not, and its next request is
+		// refused once net/http asks for it.
+		b[0] = 0
+		return 1, nil
 	}
 
 	if !c.answered {
@@ -54,7 +63,15 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 		_, _ = c.Conn.Write(refusal(refused)) // an error changes nothing
 	}
 
-	return 0, &net.OpError{Op: "read", Net: "tcp", Err: refused} // after which net/http says nothing
+	return 0, &net.OpError{Op: "read", Net: "tcp", Err: refused} // after which net/http goes on to nothing else
+}
+
+// Write sends what net/http answers. It takes the start of a refused head for a whole one, and answers that, too: this is dropped.
+func (c *checkedConn) Write(b []byte) (int, error) {
+	if c.answered {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
 }
 
 // refusal returns the answer to a request that can be read in two ways.
@@ -91,14 +108,8 @@ func noteState(conn net.Conn, state http.ConnState) {
 type connectionKey struct{}
 
 func noteConnection(ctx context.Context, c net.Conn) context.Context {
-	if checked, ok := c.(*checkedConn); ok {
-		ctx = context.WithValue(ctx, servingKey{}, &checked.serving)
-	}
 	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
 }
-
-// servingKey is the context key for what notes that a handler is running.
-type servingKey struct{}
 
 // connectionOf returns the connection of a request; nil if it is unknown.
 func connectionOf(r *http.Request) *api.Connection {
@@ -122,11 +133,6 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 		}
 
 		defer func() { c.Await(time.Now()) }()
-
-		if serving, ok := r.Context().Value(servingKey{}).(*atomic.Bool); ok {
-			serving.Store(true)
-			defer serving.Store(false)
-		}
 
 		if c.ProbesOnly {
 			w.Header().Set("Connection", "close")

@@ -184,8 +184,8 @@ func TryFraming(t *testing.T, c net.Conn, tt FramingCase, pieces int) {
 	}
 
 	if closes {
-		if _, err := r.ReadByte(); err == nil {
-			t.Errorf("in %d pieces: there is more after the last answer", pieces)
+		if more, _ := io.ReadAll(r); len(more) > 0 {
+			t.Errorf("in %d pieces: there is more after the last answer: %q", pieces, more)
 		}
 	}
 

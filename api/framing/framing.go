@@ -191,6 +191,9 @@ func (f *Checker) Err() error { return f.err }
 // Heads returns how many heads have ended.
 func (f *Checker) Heads() int { return f.heads }
 
+// BodyRefused reports whether nothing more is passed on because of a body or its trailers.
+func (f *Checker) BodyRefused() bool { return f.err != nil && f.part > partBody }
+
 // TrailersRefused reports whether the trailers are invalid. The library does not report errors in trailers.
 func (f *Checker) TrailersRefused() bool { return f.err != nil && f.part == partTrailer }
 
