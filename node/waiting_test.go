@@ -75,11 +75,20 @@ func TestCallersAtOtherNodesMoveUp_long(t *testing.T) {
 	}
 
 	_ = waiting[0].Close()
-	for i, c := range waiting[1:] {
-		err := readAnswer(c, began)
-		latest := time.Duration(6*(i+1)+5) * time.Second // without moving up, 1 s later at the earliest
-		if passed := time.Since(began); err != nil || passed > latest {
-			t.Errorf("caller %d goes on after %v, %v; want about %v", i+1, passed, err, latest-5*time.Second)
+	passed := make(chan time.Duration, 2)
+	for _, c := range waiting[1:] {
+		go func() {
+			if err := readAnswer(c, began); err != nil {
+				t.Error(err)
+			}
+			passed <- time.Since(began)
+		}()
+	}
+
+	// Which of the two has the place depends on which node it comes to first.
+	for _, want := range []time.Duration{6 * time.Second, 12 * time.Second} {
+		if got := <-passed; got > want+5*time.Second { // without moving up, 1 s later at the earliest
+			t.Errorf("a caller goes on after %v, want about %v", got, want)
 		}
 	}
 }
