@@ -84,35 +84,49 @@ func (w *worker) turn() {
 	}
 }
 
-// work holds a slot, which ends unless it is renewed. It reports whether it is still held, to be released.
+// work holds a slot, which ends unless it is renewed. It reports whether it is still held, to be released. A holder gives its slot up in
+// time even while it waits for the answer to a renewal.
 func (w *worker) work(id string, ends time.Time) bool {
 	w.key.add()
-	defer w.key.held.Add(-1)
+	end := time.AfterFunc(time.Until(ends), func() { w.key.held.Add(-1) })
+	giveUp := func() (inTime bool) {
+		inTime = end.Stop()
+		if inTime {
+			w.key.held.Add(-1)
+		}
+		return inTime
+	}
+
 	work := time.Duration(w.chance.IntN(3000)) * time.Millisecond
 	if w.chance.IntN(10) == 0 { // it dies: it holds the slot as long as it may
 		time.Sleep(time.Until(ends))
 		return false
 	}
+
 	for done := time.Now().Add(work); time.Now().Before(done); {
 		time.Sleep(min(time.Until(done), slotTTL/3, time.Until(ends)))
 		if !time.Now().Before(ends) {
 			return false
 		}
+
 		v, sent := w.node(), time.Now()
 		left, err := v.node.limiter.RenewSlot(id, 0)
 		switch {
 		case v.crashed.Load():
-		case err == nil && time.Now().Before(ends):
+		case !time.Now().Before(ends):
+			return false
+		case errors.Is(err, limiter.ErrUnknownSlot):
+			if giveUp() {
+				w.key.lost.Add(1)
+			}
+			return false
+		case err == nil && end.Stop():
 			ends = sent.Add(left)
-		case errors.Is(err, limiter.ErrUnknownSlot) && time.Now().Before(ends):
-			w.key.lost.Add(1)
-			return false
-		}
-		if !time.Now().Before(ends) {
-			return false
+			end.Reset(time.Until(ends))
 		}
 	}
-	return true
+
+	return giveUp()
 }
 
 // startWorkers starts n workers for each of several keys.
