@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func zone(t testing.TB, name string) *time.Location {
 	t.Helper()
 	z, err := Zone(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return z
 }
 
@@ -41,9 +41,7 @@ func TestCalendarWindows(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			local := func(s string) time.Time {
 				at, err := time.ParseInLocation("2006-01-02T15:04:05", s, tt.zone)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				return at
 			}
 			c := NewCalendar(tt.unit, tt.zone)

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // call is a check of a CellBucket, and what redis-cell replies to it, in whole seconds; −1 as there.
@@ -53,9 +55,7 @@ func TestCellVectors(t *testing.T) {
 			if d.Allowed {
 				retry = -1
 			}
-			if have := (call{want.at, want.cost, d.Allowed, d.Remaining, retry, seconds(d.ResetAfter)}); have != want {
-				t.Errorf("%s, call %d: have %+v, want %+v", name, i, have, want)
-			}
+			expect.Equal(t, (call{want.at, want.cost, d.Allowed, d.Remaining, retry, seconds(d.ResetAfter)}), want, "%s, call %d", name, i)
 		}
 	}
 }

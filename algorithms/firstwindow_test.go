@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A window begins with its first hit that was taken. Refusals and admissions both say when it ends.
@@ -52,9 +54,7 @@ func TestFirstWindowGivesBack(t *testing.T) {
 		"given back": l.Give(s, second, atSecond(60), 5),
 		"given back what may have been taken before": l.Give(s, TakeRecord{Steady: third.Steady - 1}, atSecond(90), 4),
 	} {
-		if have != s {
-			t.Errorf("%s in the next window: have %+v, want %+v", name, have, s)
-		}
+		expect.Equal(t, have, s, "%s in the next window", name)
 	}
 	if have := l.Give(s, third, atSecond(119), 7); !have.Fresh() {
 		t.Errorf("given back at the end of the window: have %+v", have)
@@ -82,9 +82,7 @@ func TestFirstWindowDebts(t *testing.T) {
 		{"is older than a window", begun, 90, 150, begun},
 	} {
 		for name, force := range map[string]func(State, TakeRecord, Instant, int64) State{"Force": l.Force, "ForceCapped": l.ForceCapped} {
-			if have := force(tt.have, TakeRecord{Steady: at(tt.from)}, atSecond(tt.now), 20); have != tt.want {
-				t.Errorf("%s, a debt that %s: have %+v, want %+v", name, tt.name, have, tt.want)
-			}
+			expect.Equal(t, force(tt.have, TakeRecord{Steady: at(tt.from)}, atSecond(tt.now), 20), tt.want, "%s, a debt that %s", name, tt.name)
 		}
 	}
 	if have := l.Force(State{}, TakeRecord{Steady: at(100)}, atSecond(100), 0); !have.Fresh() {

@@ -4,15 +4,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // Limits survive encoding. Limits that are not legal, or mean something different on each node, don't decode.
 func TestLimitRoundTrip(t *testing.T) {
 	day, err := CalendarOf(Day, "Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, want := range []Limit{
 		{Kind: FixedWindow, Amount: 5, Window: time.Minute},
 		{Kind: FixedWindow, Amount: 5, Window: time.Minute, Until: 1_800_000_000e9},
@@ -66,9 +65,7 @@ func failsWith(l *Limit, flags, allowed byte) bool {
 // A calendar is looked up once and costs nothing afterwards: a message may contain thousands.
 func TestDecodingCalendarsAllocatesNothing(t *testing.T) {
 	day, err := CalendarOf(Day, "Pacific/Chatham")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	b := (&Limit{Kind: FixedWindow, Amount: 7, Calendar: day}).Append(nil, 0)
 	if n := testing.AllocsPerRun(100, func() {
 		var l Limit

@@ -6,24 +6,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/reload"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
 func write(t *testing.T, name string, text []byte) {
 	t.Helper()
-	if err := os.WriteFile(name, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(name, text, 0o600))
 }
 
 func TestCertificateFollowsItsFiles(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := testca.WritePair(t, dir, "one")
 	c, err := loadCertificate(certFile, keyFile, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	now := time.Now()
 	name := func() string {
 		c.Current(now.Add(2 * reload.Interval)) // sees the change
@@ -34,14 +31,10 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 		t.Fatalf("have %s", have)
 	}
 	old, err := os.ReadFile(keyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	testca.WritePair(t, dir, "two")
 	fresh, err := os.ReadFile(keyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if have := c.Current(now).Leaf.Subject.CommonName; have != "one" {
 		t.Errorf("before the reload interval has passed: have %s", have)
 	}
@@ -53,14 +46,10 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 	if have := name(); have != "one" {
 		t.Errorf("with half a key: have %s", have)
 	}
-	if err := os.Remove(keyFile); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(keyFile))
 	if have := name(); have != "one" {
 		t.Errorf("without a key: have %s", have)
 	}
 	write(t, keyFile, fresh)
-	if have := name(); have != "two" {
-		t.Errorf("have %s, want two", have)
-	}
+	expect.Equal(t, name(), "two", "name()")
 }

@@ -4,6 +4,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/metrics"
 )
 
@@ -26,9 +27,7 @@ func TestDataConnections_ShareTheirPlaces(t *testing.T) {
 	one, other := d.DataConnections(), d.DataConnections()
 	accept := func(c *Connections) *Connection {
 		conn, err := c.Listen(&ends{list: []net.Conn{&fakeConn{address: "10.0.0.1"}}}).Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return Unwrap[*Connection](conn)
 	}
 	var first *Connection
@@ -57,8 +56,6 @@ func TestDataConnections_ShareTheirPlaces(t *testing.T) {
 		"one connections": 31, "other connections": 32, "one connections_max": 63, "other connections_max": 63,
 		"one connections_beyond_total": 0, "other connections_beyond_total": 1,
 	} {
-		if got[name] != want {
-			t.Errorf("%s: got %v, want %v", name, got[name], want)
-		}
+		expect.Equal(t, got[name], want, "%s", name)
 	}
 }

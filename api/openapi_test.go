@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // The OpenAPI document names exactly the codes that exist, and all its references resolve.
@@ -15,9 +17,7 @@ func TestOpenAPINamesTheCodes(t *testing.T) {
 			Schemas map[string]struct{ Enum []string }
 		}
 	}
-	if err := yaml.Unmarshal([]byte(OpenAPI), &doc); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, yaml.Unmarshal([]byte(OpenAPI), &doc))
 	var codes []string
 	for c := range kinds {
 		codes = append(codes, string(c))
@@ -34,9 +34,7 @@ func TestOpenAPINamesTheCodes(t *testing.T) {
 // checkReferences follows every $ref.
 func checkReferences(t *testing.T, text string) {
 	var root map[string]any
-	if err := yaml.Unmarshal([]byte(text), &root); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, yaml.Unmarshal([]byte(text), &root))
 	for part := range strings.SplitSeq(text, `$ref: "#/`) {
 		path, _, ok := strings.Cut(part, `"`)
 		if !ok || strings.Contains(path, "\n") {

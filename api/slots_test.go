@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // Every slot is free again once its connection leaves.
@@ -43,9 +45,7 @@ func TestAddressOf(t *testing.T) {
 		"64:ff9b::192.0.2.1": "192.0.2.1/32",
 	} {
 		got := addressOf(&net.TCPAddr{IP: net.ParseIP(in), Zone: "x"}).String()
-		if got != want {
-			t.Errorf("%s: got %s, want %s", in, got, want)
-		}
+		expect.Equal(t, got, want, "%s", in)
 	}
 }
 

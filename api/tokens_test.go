@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // entry returns a line of a tokens file.
@@ -134,9 +136,7 @@ func openFollowed(t *testing.T, file string) (*tokens, *strings.Builder) {
 	var out strings.Builder
 	config := &Config{TokensFile: file, AdminToken: "adm"}
 	k := &tokens{config: config, log: slog.New(slog.NewTextHandler(&out, nil))}
-	if err := k.open(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, k.open())
 	return k, &out
 }
 
@@ -167,9 +167,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(file))
 	if looks(); strings.Count(out.String(), "not reloaded") != 1 {
 		t.Errorf("without the file: the log has %s", out)
 	}
@@ -180,16 +178,10 @@ func TestTokensFollowTheirFile(t *testing.T) {
 
 	// Replace the file with another of the same size and time.
 	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	next := tokensFile(t, strings.Replace(entry("a", "ta", "read"), "name: a", "name: b", 1))
-	if err := os.Chtimes(next, info.ModTime(), info.ModTime()); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, file); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Chtimes(next, info.ModTime(), info.ModTime()))
+	expect.NoError(t, os.Rename(next, file))
 	looks()
 	knows("renamed over it", "ta", "adm")
 
@@ -211,9 +203,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	file := tokensFile(t, entry("a", "ta", "check"))
 	synctest.Test(t, func(t *testing.T) {
 		k, err := openTokens(&Config{TokensFile: file}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		writeFile(t, file, "tokens:\n"+entry("b", "tb", "check"))
 		time.Sleep(2*tokensInterval + tokensInterval/2) // virtual time
 		synctest.Wait()

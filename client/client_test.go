@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -446,9 +447,7 @@ func TestOptions(t *testing.T) {
 	}
 	f := newFake(t)
 	c, err := New(Options{Nodes: []string{f.URL + "/prefix/"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
 	if _, err := c.Check(background, byIP("a")); err != nil || f.requests()[0].path != "/prefix/v1/check" {
 		t.Errorf("have %v, %+v", err, f.requests())

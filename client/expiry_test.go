@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // What a reservation says of its end, and which modes a request may have, as a node reads it.
@@ -34,9 +36,7 @@ func TestRequest_OnExpiry(t *testing.T) {
 	for _, options := range []Options{{}, {OnError: Local, Local: q.Limits}} {
 		options.Nodes, options.Timeout = []string{"http://127.0.0.1:1"}, 5*time.Second
 		c, err := New(options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer c.Close()
 		if d, _ := c.Check(t.Context(), q); !d.Allowed || d.Granted != 9 {
 			t.Errorf("no node, %v: got %+v, want 9 granted", options.OnError, d)

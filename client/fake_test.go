@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 )
 
@@ -59,9 +60,7 @@ func onVirtualTime(t *testing.T, name string, test func(t *testing.T, f *fake, c
 		synctest.Test(t, func(t *testing.T) {
 			host := memnet.New().Host("192.0.2.1")
 			ln, err := host.Listen(80)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			f := &fake{t: t, ready: http.StatusOK}
 			f.Server = &httptest.Server{Listener: ln, Config: &http.Server{Handler: f}}
 			f.Start()
@@ -161,9 +160,7 @@ func connect(t *testing.T, o Options, nodes ...*fake) *Client {
 		o.Nodes = append(o.Nodes, f.URL)
 	}
 	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
 }

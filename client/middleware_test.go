@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/ipaddr"
 	"github.com/rlnode/rlnode/internal/process"
 )
@@ -65,9 +66,7 @@ func TestMiddlewarePasses(t *testing.T) {
 		t.Errorf("have %d %s", r.StatusCode, have)
 	}
 	for name, want := range nodeHeaders {
-		if have := r.Header.Get(name); have != want {
-			t.Errorf("%s: have %q, want %q", name, have, want)
-		}
+		expect.Equal(t, r.Header.Get(name), want, "%s", name)
 	}
 	if r.Header.Get("Retry-After") != "" {
 		t.Error("an allowed request got Retry-After")
@@ -90,9 +89,7 @@ func TestMiddlewareRefuses(t *testing.T) {
 	never := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request has passed") })
 	r := get(Middleware(c, MiddlewareOptions{})(never), "/")
 	var have map[string]any
-	if err := json.NewDecoder(r.Body).Decode(&have); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.NewDecoder(r.Body).Decode(&have))
 	want := map[string]any{
 		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "Request cannot be satisfied as assigned quota has been exceeded",
 		"status": 429.0, "code": "rate-limited", "detail": "Used up.", "violated-policies": []any{"r/requests/1m"},
@@ -313,9 +310,7 @@ func TestAddress(t *testing.T) {
 		for _, line := range test.forward {
 			r.Header.Add("X-Forwarded-For", line)
 		}
-		if have := Address(test.hops)(r); have != test.want {
-			t.Errorf("%d hops, %q: have %s, want %s", test.hops, test.forward, have, test.want)
-		}
+		expect.Equal(t, Address(test.hops)(r), test.want, "%d hops, %q", test.hops, test.forward)
 	}
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.RemoteAddr = "[2001:db8::2%x]:80"

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -190,9 +191,7 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 	b := newFake(t)
 	b.set(func() { b.decide = func(map[string]any) (int, string) { return 200, `{"rule":"r","key":"k"}` } })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	l.Close()
 	c := connect(t, Options{Nodes: []string{"http://" + l.Addr().String()}}, b)
 	if _, err := c.Adjust(background, "r", []string{"k"}, -5); err != nil {

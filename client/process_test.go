@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -56,22 +57,16 @@ var program = sync.OnceValues(func() (string, error) {
 func start(t testing.TB, rules string, more ...string) *process.Node {
 	t.Helper()
 	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte(rules), 0o600))
 	return process.Start(t, path, append([]string{"--rules", file}, more...)...)
 }
 
 func connect(t testing.TB, o client.Options) *client.Client {
 	t.Helper()
 	c, err := client.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -413,9 +408,7 @@ func TestRealNodeHeaders(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 
 	want, err := http.Post(n.Data+"/v1/check", "", strings.NewReader(`{"attributes":{"plan":"llm","user":"direct","ip":"direct"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want.Body.Close()
 	names := []string{"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining"}
 	var all sync.WaitGroup
@@ -443,9 +436,7 @@ func TestRealNodeHeaders(t *testing.T) {
 				if j >= 5 {
 					status = http.StatusTooManyRequests
 				}
-				if r.StatusCode != status {
-					t.Errorf("request %d: have %d, want %d", j, r.StatusCode, status)
-				}
+				expect.Equal(t, r.StatusCode, status, "request %d", j)
 				if j < 5 {
 					continue
 				}

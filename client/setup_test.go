@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 const (
@@ -165,11 +167,7 @@ func TestSetupIsChecked(t *testing.T) {
 		var text logs
 		o.Logger = text.logger()
 		connect(t, o, f)
-		for deadline := time.Now().Add(time.Minute); text.count("level=ERROR", "reject") == 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%+v: nothing is logged", o)
-			}
-		}
+		process.Eventually(t, fmt.Sprintf("with %+v, the error is logged", o), func() bool { return text.count("level=ERROR", "reject") > 0 })
 	}
 }
 

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 const held = `{"allowed":true,"rule":"r","limit":2,"used":1,"remaining":1,"unit":"requests","ttl_ms":3000,"reset_after_ms":3000,` +
@@ -77,9 +80,7 @@ func TestSlotRenewsItself(t *testing.T) {
 		c := connectTo(Options{})
 		ctx, hangUp := context.WithCancel(background)
 		s, err := c.Acquire(ctx, Request{Rule: "r", Key: []string{"k"}, Slots: 2, Who: "me"}, 3*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		sent := f.requests()[0].checks[0]
 		if id, ok := sent["request_id"].(string); !ok || id == "" {
 			t.Errorf("it has no request_id, so that it can't be repeated: %v", sent)
@@ -113,9 +114,7 @@ func TestSlotThatIsOver(t *testing.T) {
 	onVirtualTime(t, "", func(t *testing.T, f *fake, connectTo func(Options) *Client) {
 		f.slots(held, func() (int, string) { return 404, slotOver })
 		s, err := connectTo(Options{}).Acquire(background, byIP("a"), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		began := time.Now()
 		<-s.Context().Done()
 		wantError(t, context.Cause(s.Context()), ErrSlotLost)
@@ -140,9 +139,7 @@ func TestSlotThatIsNotRenewedInTime(t *testing.T) {
 			f.slots(held, renew)
 			began := time.Now()
 			s, err := connectTo(Options{Timeout: time.Second}).Acquire(background, byIP("a"), 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			<-s.Context().Done()
 			wantError(t, context.Cause(s.Context()), ErrSlotLost)
 			took := time.Since(began)
@@ -172,9 +169,7 @@ func TestSlotCountsFromWhenItWasSent(t *testing.T) {
 		})
 		began := time.Now()
 		s, err := connectTo(Options{Timeout: 2 * time.Second}).Acquire(background, byIP("a"), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		<-s.Context().Done()
 		if took := time.Since(began); took != 3*time.Second {
 			t.Errorf("it was lost after %v, want 3 s", took)
@@ -237,9 +232,7 @@ func TestSlotOfASlowKeeper(t *testing.T) {
 		k := &slowKeeper{}
 		began := time.Now()
 		s, err := NewSlot(background, k, Decision{Allowed: true}, "abc", began.Add(3*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		<-s.Context().Done()
 		wantError(t, context.Cause(s.Context()), ErrSlotLost)
 		if took := time.Since(began); took != 3*time.Second {
@@ -274,9 +267,7 @@ func TestAcquireIsRefused(t *testing.T) {
 		}
 		time.AfterFunc(5*time.Second, func() { f.slots(held, nil) })
 		s, err = c.Acquire(background, Request{Rule: "r", Key: []string{}, Wait: true}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		s.Close()
 	})
 }
@@ -346,9 +337,7 @@ func TestAcquireIsRepeated(t *testing.T) {
 	})
 	second.slots(held, nil)
 	s, err := connect(t, Options{Timeout: 5 * time.Second}, first, second).Acquire(background, byIP("a"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	a, b := first.requests()[0].checks[0], second.requests()[0].checks[0]
 	if !reflect.DeepEqual(a, b) {
 		t.Errorf("sent %v, and then %v", a, b)
@@ -363,9 +352,7 @@ func TestCloseReleasesSlots(t *testing.T) {
 		var slots []*Slot
 		for range 3 {
 			s, err := c.Acquire(background, byIP("a"), 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			slots = append(slots, s)
 		}
 		slots[0].Close()
@@ -458,9 +445,7 @@ func TestMiddlewareHoldsSlots(t *testing.T) {
 	}
 	cut := func(path string) {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
 		<-began
 		conn.Close()
@@ -497,13 +482,7 @@ func TestMiddlewareHoldsSlots(t *testing.T) {
 		}},
 	} {
 		step.do()
-		deadline := time.Now().Add(20 * time.Second)
-		for releases() != i+1 && time.Now().Before(deadline) {
-			time.Sleep(time.Millisecond)
-		}
-		if got := releases(); got != i+1 {
-			t.Fatalf("%s: got %d releases, want %d: %q", step.name, got, i+1, f.paths())
-		}
+		process.Eventually(t, step.name+": the slot is released", func() bool { return releases() == i+1 })
 	}
 	c.Close()
 	if len(c.slots.held) > 0 {

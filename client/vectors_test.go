@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // vectors are requests and answers that the clients in all languages must send and understand.
@@ -251,9 +253,7 @@ func readVectors(t *testing.T) (v vectors) {
 	if err == nil {
 		err = json.Unmarshal(text, &v)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return v
 }
 
@@ -280,9 +280,7 @@ func TestVectors(t *testing.T) {
 				t.Errorf("sent %s %v, want %s %v", sent.path, sent.checks[0], one.Path, one.Sent)
 			}
 			for name, want := range one.Headers {
-				if have := header.Get(name); have != want {
-					t.Errorf("%s: have %q, want %q", name, have, want)
-				}
+				expect.Equal(t, header.Get(name), want, "%s", name)
 			}
 			if one.Error == nil {
 				for name, want := range one.Result {
@@ -316,9 +314,7 @@ func TestHeaderVectors(t *testing.T) {
 	for _, one := range readVectors(t).Headers {
 		for i, check := range one.Checks {
 			var d Decision
-			if err := json.Unmarshal(check.Answer, &d); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, json.Unmarshal(check.Answer, &d))
 			var a struct {
 				Code  string
 				Retry int64 `json:"retry_after_ms"`
@@ -328,9 +324,7 @@ func TestHeaderVectors(t *testing.T) {
 					PerMS int64 `json:"per_ms"`
 				}
 			}
-			if err := json.Unmarshal(check.Answer, &a); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, json.Unmarshal(check.Answer, &a))
 
 			want := Rate{a.Rate.Limit, time.Duration(a.Rate.PerMS) * time.Millisecond}
 			if d.Code != a.Code || d.Never() != (a.Retry == -1) || d.Rate != want || d.MoreAfter.Milliseconds() != a.More {
@@ -431,8 +425,6 @@ func TestAddressVectors(t *testing.T) {
 			want = *one.Want
 		}
 		r := &http.Request{RemoteAddr: peer + ":4711", Header: http.Header{"X-Forwarded-For": {one.Have}}}
-		if got := Address(1)(r); got != want {
-			t.Errorf("%q: got %s, want %s", one.Have, got, want)
-		}
+		expect.Equal(t, Address(1)(r), want, "%q", one.Have)
 	}
 }

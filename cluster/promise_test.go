@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -231,15 +232,11 @@ func TestPromisesAreKept(t *testing.T) {
 		t.Errorf("have %+v, %v", p, err)
 	}
 	want := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 7, Decided: true}
-	if err := storePromise(s, want); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, storePromise(s, want))
 	if p, err := loadPromise(s); err != nil || !p.equal(want) {
 		t.Errorf("have %+v, %v, want %+v", p, err, want)
 	}
-	if err := s.Set([]byte(keyPromise), []byte("{")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.Set([]byte(keyPromise), []byte("{")))
 	if _, err := loadPromise(s); err == nil {
 		t.Error("a damaged promise was read")
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -194,9 +195,7 @@ func TestVotersAreSpreadOverZones(t *testing.T) {
 			}
 			return false
 		})
-		if have := len(nodes[0].c.Load().voterIDs()); have != maxVoters {
-			t.Errorf("have %d voters, want %d", have, maxVoters)
-		}
+		expect.Equal(t, len(nodes[0].c.Load().voterIDs()), maxVoters, "voters")
 	})
 }
 
@@ -251,9 +250,7 @@ func TestLeave(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		begun := time.Now()
-		if err := leaver.c.Load().LeaveRing(ctx); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, leaver.c.Load().LeaveRing(ctx))
 		t.Logf("out of the ring after %s", time.Since(begun))
 		if leaver.c.Load().Authority() {
 			t.Error("it has authority still")
@@ -266,9 +263,7 @@ func TestLeave(t *testing.T) {
 			}
 		}
 		begun = time.Now()
-		if err := leaver.c.Load().LeaveCluster(ctx, ""); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, leaver.c.Load().LeaveCluster(ctx, ""))
 		t.Logf("out of the cluster after %s", time.Since(begun))
 		leaver.stop()
 		w.voters(time.Minute, rest...)

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -51,9 +52,7 @@ func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 			subjects = 1000
 		}
 		version, err := nodes[0].c.Load().Write(ctx, manySubjects(subjects), WriteOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if !testing.Short() {
 			w.until(2*time.Minute, "snapshot", func() bool {
 				for _, n := range nodes {
@@ -86,9 +85,7 @@ func TestMachineSnapshots(t *testing.T) {
 	m := newMachine(agreement.ThisBuild, func() { woken++ })
 	entry := func(e agreement.Entry) []byte {
 		b, err := agreement.ThisBuild.Encode(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return b
 	}
 	r, ok := m.Apply(&raft.Log{Index: 3, Data: entry(agreement.Rules{Change: document(7), By: "me"})}).(agreement.Result)
@@ -99,26 +96,16 @@ func TestMachineSnapshots(t *testing.T) {
 		t.Error("nonsense was accepted")
 	}
 	snap, err := m.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	m.Apply(&raft.Log{Index: 5, Data: entry(agreement.Rules{Change: document(8), By: "me"})})
 	s := &store{disk: newDisk()}
 	sink, _ := s.Create(1, 4, 1, raft.Configuration{}, 1, nil)
-	if err := snap.Persist(sink); err != nil {
-		t.Fatal(err)
-	}
-	if err := sink.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, snap.Persist(sink))
+	expect.NoError(t, sink.Close())
 	_, data, err := s.Open(sink.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	other := newMachine(agreement.ThisBuild, func() {})
-	if err := other.Restore(data); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, other.Restore(data))
 	if have := other.state.Load(); have.Index != 4 || rulesVersion(have) != 1 {
 		t.Errorf("have index %d and version %d, want 4 and 1", have.Index, rulesVersion(have))
 	}
@@ -142,9 +129,7 @@ func TestRecover(t *testing.T) {
 		}
 		left = nodes[2]
 	})
-	if err := Recover(&store{disk: left.disk}, agreement.ThisBuild, left.id, "", nil); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, Recover(&store{disk: left.disk}, agreement.ThisBuild, left.id, "", nil))
 	if err := Recover(&store{disk: newDisk()}, agreement.ThisBuild, left.id, "", nil); err == nil {
 		t.Error("an empty node was recovered")
 	}

@@ -15,15 +15,14 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
 func entryOf(t testing.TB, e agreement.Entry) []byte {
 	t.Helper()
 	b, err := agreement.ThisBuild.Encode(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return b
 }
 
@@ -34,9 +33,7 @@ var later = agreement.Build{Level: agreement.Newest, Release: "v9.1.0"}
 // is taken.
 func TestUnknownEntriesStopTheMachine(t *testing.T) {
 	settled, err := later.Encode(agreement.Settled{Epoch: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	change := func(at int, to byte) []byte {
 		b := bytes.Clone(settled)
 		b[at] = to
@@ -77,9 +74,7 @@ func (w *world) sameState(nodes ...*node) {
 		var first []byte
 		for i, n := range nodes {
 			b, err := n.c.Load().State().AppendBinary(nil)
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			expect.NoError(w.t, err)
 			if i == 0 {
 				first = b
 			} else if !bytes.Equal(first, b) {
@@ -193,9 +188,7 @@ func TestALeaderThatIsStuckHandsTheLeadOn(t *testing.T) {
 		leader := w.aLeader()
 		lacks[leader].Store(true)
 		err := leader.c.Load().raft.Load().Apply(entryOf(t, agreement.Forget{Node: leader.id}), time.Second).Error()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		w.until(5*time.Second, "another leader", func() bool { l := w.leader(); return l != nil && l != leader })
 		var others []*node
 		for _, n := range nodes {
@@ -216,9 +209,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 		odd := nodes[2]
 		odd.stop()
 		whole, err := later.AppendSnapshot(nil, nodes[0].c.Load().State())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		whole[1] = 77 // the level needed to read it
 		whole = whole[:len(whole)-4]
 		whole = binary.LittleEndian.AppendUint32(whole, crc32.Checksum(whole, crc32.MakeTable(crc32.Castagnoli)))
@@ -248,9 +239,7 @@ func TestSkip(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		old = w.founded(3)
 		f := w.aLeader().c.Load().raft.Load().Apply(poison, time.Second)
-		if err := f.Error(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, f.Error())
 		if _, err := entryResult(f.Response()); !errors.As(err, &stuck) {
 			t.Fatalf("have %v", err)
 		}
@@ -302,9 +291,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 		nodes := w.founded(3)
 		leader := w.aLeader().c.Load()
 		late, _, err := leader.config.Build.Propose(leader.State(), agreement.Rules{Change: document(7)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		version := nodes[0].mustWrite(8)
 		if r, err := leader.proposeBytes(t.Context(), late); err != nil || !errors.Is(r.Err, agreement.ErrBase) || rulesVersion(leader.State()) != version {
 			t.Errorf("have %+v, %v", r, err)

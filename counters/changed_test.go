@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A reset stays in the table until it is written, even if the table is swept during a write that fails.
@@ -25,9 +26,7 @@ func TestResetsStayUntilWritten(t *testing.T) {
 			}
 		}
 		write(10, nil)
-		if err := table.makeFresh(epoch, key(1), l); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, table.makeFresh(epoch, key(1), l))
 		write(0, failed)
 		write(0, nil)
 		table.Sweep(epoch, 1)
@@ -43,9 +42,7 @@ func TestResetsLockNobodyOut(t *testing.T) {
 		table, l := newTable(t, 100), perMinute(kind, 10)
 		for i := range uint64(50) {
 			take(table, epoch, key(i), l, 1)
-			if err := table.makeFresh(epoch, key(i), l); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, table.makeFresh(epoch, key(i), l))
 		}
 		for i := uint64(50); i < 150; i++ {
 			if d := take(table, epoch, key(i), l, 1); !d.Allowed {

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
@@ -126,9 +127,7 @@ func (r *firstRun) putBack() {
 	}
 	held = len(r.hits) > 0 && x.time >= r.hits[0].At
 	err = table.give(now, firstKey, &r.limit, x.from, x.cost)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.NoError(r.t, err)
 	if held {
 		r.back(x.cost)
 	}
@@ -143,9 +142,7 @@ func (r *firstRun) owe() {
 	} else {
 		age, err = 0, table.Penalize(now, firstKey, &r.limit, cost)
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.NoError(r.t, err)
 	if age < int64(r.limit.Window) {
 		r.hit(r.time, cost) // a window that it begins begins now
 	}

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // always is the life of a table that was never reset.
@@ -282,16 +283,12 @@ func TestLendHalf(t *testing.T) {
 		lent := int64(0)
 		for {
 			n, _, err := table.Lend(now, k, l, table.Loans(now, k, l).Window, algorithms.MaxAmount)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if lent += n; n == 0 {
 				break
 			}
 		}
-		if lent != want {
-			t.Errorf("%d used: have %d lent, want %d", own, lent, want)
-		}
+		expect.Equal(t, lent, want, "%d used, lent", own)
 		table.Close()
 	}
 }

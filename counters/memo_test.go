@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // amendment adds cost to a counter, at most once; its answer has n bytes.
@@ -34,9 +35,7 @@ func copyTo(t *testing.T, from, to *Table, p int, now algorithms.Instant, put fu
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 }
 
 func TestAmendOnce(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // memoryAddsUp checks that each piece belongs to the subtable that uses it, and that the holes are counted.
@@ -365,9 +366,7 @@ func largeBytes(t *testing.T) (n int) {
 	for line := range strings.Lines(string(rollup)) {
 		if name, value, _ := strings.Cut(line, ":"); name == "AnonHugePages" {
 			kB, err := strconv.Atoi(strings.Fields(value)[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			n += kB << 10
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // randomCheck returns a check of one to three subjects, each with several limits of all kinds, and sometimes a block.
@@ -107,9 +108,7 @@ func changesOf(t *testing.T, table *Table) map[Key]Record {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return changes
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // keyIn returns a key of partition p.
@@ -34,9 +35,7 @@ func contents(tb testing.TB, t *Table, p int) map[Key]Record {
 		}
 		return nil
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	expect.NoError(tb, err)
 	return out
 }
 
@@ -108,9 +107,7 @@ func handOff(t *testing.T, bound int64) {
 	}
 	for n := range admitted {
 		used, _ := to.Usage(epoch, keyIn(p, uint64(n)), limits[n%2])
-		if used != admitted[n].Load() {
-			t.Errorf("key %d: have %d used, want %d", n, used, admitted[n].Load())
-		}
+		expect.Equal(t, used, admitted[n].Load(), "key %d, used", n)
 	}
 	to.Open(p, soleLineage)
 	if v := to.Take(epoch, []Op{{Key: keyIn(p, 0), Limit: limits[0], Cost: 1}}); v != Admitted {
@@ -180,9 +177,7 @@ func TestReplicateBeyondTheDirtyList(t *testing.T) {
 			n += len(b)
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return n
 	}
 	for n := uint64(1); n < 200_000; n *= 4 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Hour}
@@ -81,9 +82,7 @@ func TestPlaces(t *testing.T) {
 		t.Helper()
 		s := settled(table, now, algorithms.TakeRecord{}, subject, id)
 		s.HasPlace = true
-		if err := table.MakePlace(now, &s.Place, true, ops); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, table.MakePlace(now, &s.Place, true, ops))
 		table.Take(now, ops)
 		s.Changes[0].From = ops[0].TakeRecord()
 		return s
@@ -91,9 +90,7 @@ func TestPlaces(t *testing.T) {
 	settle := func(at time.Duration, s *Settlement) (done bool) {
 		t.Helper()
 		_, done, err := table.Settle(shifted(now, at), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return done
 	}
 
@@ -151,9 +148,7 @@ func TestNotesOutliveFloods(t *testing.T) {
 func TestSettlingInAFullTable(t *testing.T) {
 	table := newTable(t, 2)
 	k, refusing := Key{Subject: 7, Counter: 1}, Key{Subject: 7, Counter: 2}
-	if err := table.Penalize(epoch, refusing, tokenLimit, 1000); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.Penalize(epoch, refusing, tokenLimit, 1000))
 	take(table, epoch, k, tokenLimit, 5)
 	s := settled(table, epoch, algorithms.TakeRecord{}, 7, 3)
 	s.Changes[0].Used = 101
@@ -178,9 +173,7 @@ func TestLives(t *testing.T) {
 			table.Take(epoch, other)
 			taken := ops[0].TakeRecord()
 			taken.Fastest = l.Amount
-			if err := table.makeFresh(epoch, key(1), l); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, table.makeFresh(epoch, key(1), l))
 			table.Take(epoch, ops)
 
 			if err := table.GiveBack(epoch, key(1), l, taken, 5, before); !errors.Is(err, ErrGone) {
@@ -211,20 +204,14 @@ func TestDebtsFromBeforeAReset(t *testing.T) {
 	earlier := shifted(now, -time.Second)
 	debt := algorithms.TakeRecord{Steady: earlier.Steady, Window: now.Wall / int64(time.Hour)}
 	take(table, earlier, key(1), tokenLimit, 5)
-	if err := table.makeFresh(now, key(1), tokenLimit); err != nil {
-		t.Fatal(err)
-	}
-	if err := table.ForceCapped(now, key(1), tokenLimit, debt, 1000); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.makeFresh(now, key(1), tokenLimit))
+	expect.NoError(t, table.ForceCapped(now, key(1), tokenLimit, debt, 1000))
 	if used, _ := table.Usage(now, key(1), tokenLimit); used != 0 {
 		t.Errorf("%d used after a debt from before the reset, want 0", used)
 	}
 
 	debt.Steady = now.Steady + 1
-	if err := table.ForceCapped(now, key(1), tokenLimit, debt, 7); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.ForceCapped(now, key(1), tokenLimit, debt, 7))
 	if used, _ := table.Usage(now, key(1), tokenLimit); used != 7 {
 		t.Errorf("%d used after a debt from after it, want 7", used)
 	}
@@ -237,9 +224,7 @@ func TestForceCapped(t *testing.T) {
 	key := Key{Subject: 5 << 52, Counter: 2}
 	from := tokenLimit.TakeRecord(tokenLimit.Advance(algorithms.State{}, now), now)
 	table.Shut(5)
-	if err := table.ForceCapped(now, key, tokenLimit, from, 1); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.ForceCapped(now, key, tokenLimit, from, 1))
 	if used, _ := table.Usage(now, key, tokenLimit); used != 1 {
 		t.Errorf("have %d used", used)
 	}
@@ -257,9 +242,7 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 	}
 	make := func(now algorithms.Instant, id uint64) {
 		t.Helper()
-		if err := table.MakePlace(now, place(id), true, ops); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, table.MakePlace(now, place(id), true, ops))
 	}
 	rates := func() bool { return table.Notes().HasRates(Key{Subject: subject}.Partition()) }
 
@@ -324,9 +307,7 @@ func reserveSome(t *testing.T, table *Table, k Key, l *algorithms.Limit, cost in
 	t.Helper()
 	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
 	ops := []Op{{Key: k, Limit: l, Cost: cost}}
-	if err := table.MakePlace(epoch, &place, true, ops); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.MakePlace(epoch, &place, true, ops))
 	if verdict := table.Take(epoch, ops); verdict != Admitted {
 		t.Fatalf("the reservation was %v", verdict)
 	}
@@ -347,9 +328,7 @@ func TestGiveBackByALimitFromBefore(t *testing.T) {
 	lowered := *before
 	lowered.Amount = 6
 	later := shifted(epoch, 10*time.Second)
-	if err := table.GiveBack(later, k, before, taken, 1, life); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.GiveBack(later, k, before, taken, 1, life))
 	if _, d := table.Usage(later, k, &lowered); d.Remaining > 2 {
 		t.Errorf("%d are left, want 1 that drained and 1 that came back at most", d.Remaining)
 	}
@@ -368,9 +347,7 @@ func TestGiveBackAfterOtherRates(t *testing.T) {
 	later := shifted(epoch, 10*time.Second)
 	take(table, later, k, &fast, 100) // what was reserved has drained
 	taken.Fastest = slow.Amount
-	if err := table.GiveBack(later, k, slow, taken, 50, life); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.GiveBack(later, k, slow, taken, 50, life))
 	if d := take(table, later, k, &fast, 1); d.Allowed {
 		t.Error("101 were admitted at once, want at most 100")
 	}
@@ -419,9 +396,7 @@ func TestGiveBackFromBeforeTheNote(t *testing.T) {
 
 	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: slow, Cost: 99}})
 	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
-	if err := table.MakePlace(shifted(epoch, time.Second), &place, true, ops); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.MakePlace(shifted(epoch, time.Second), &place, true, ops))
 	err := table.GiveBack(shifted(epoch, time.Second), k, slow, ops[0].TakeRecord(), 100, life)
 	if used, _ := table.Usage(shifted(epoch, time.Second), k, slow); !errors.Is(err, ErrGone) || used != 100 {
 		t.Errorf("%v, and %d are used, want 100", err, used)
@@ -441,9 +416,7 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 			Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Second,
 			Until: epoch.Steady/1e9 + notes.LateSettling + 61, SettledUntil: epoch.Steady/1e9 + 61,
 		}
-		if err := table.MakePlace(epoch, &place, true, append(ops, Op{Key: Key{Subject: 7, Counter: 2}, Limit: slow})); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, table.MakePlace(epoch, &place, true, append(ops, Op{Key: Key{Subject: 7, Counter: 2}, Limit: slow})))
 		life := table.Life(k.Partition())
 		table.Take(epoch, ops)
 		take(table, shifted(epoch, 10*time.Second), k, &fast, 100) // what was reserved has drained
@@ -458,9 +431,7 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 		another := place
 		another.Key.ID = 2
 		another.Until = later.Steady/1e9 + notes.LateSettling + 61
-		if err := table.MakePlace(later, &another, true, ops); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, table.MakePlace(later, &another, true, ops))
 
 		before, _ := table.Usage(later, k, slow)
 		s := &Settlement{

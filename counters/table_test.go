@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 var epoch = algorithms.At(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -204,9 +205,7 @@ func TestSweepReleasesMemory(t *testing.T) {
 		table.Sweep(after(63*time.Second), 0.1)
 	}
 	want := Stats{Max: 1_000_000, Expired: 51_000}
-	if st := table.Stats(); st != want {
-		t.Errorf("have %+v, want %+v", st, want)
-	}
+	expect.Equal(t, table.Stats(), want, "table.Stats()")
 }
 
 var floodKeys = flag.Int("flood-keys", 2_000_000, "subjects of a flood; make models has more")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -99,9 +100,7 @@ func TestLateReadingOfWhatIsGivenBack(t *testing.T) {
 
 		ops := []Op{{Key: key(1), Limit: l, Cost: 1}}
 		table.Take(late, ops)
-		if err := table.give(late, key(1), l, ops[0].TakeRecord(), 1); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, table.give(late, key(1), l, ops[0].TakeRecord(), 1))
 		state := table.shardOf(key(1)).find(key(1)).state()
 		want := algorithms.State{Count: 5, At: begin.Wall / int64(time.Minute)}
 		if kind == algorithms.SlidingWindow {

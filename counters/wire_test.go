@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
@@ -47,9 +48,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.have.Key = Key{Subject: math.MaxUint64 - 1, Counter: 5}
 			b := AppendRecord([]byte("x"), &tt.have, here)
-			if len(b)-1 != tt.size {
-				t.Errorf("have %d bytes, want %d", len(b)-1, tt.size)
-			}
+			expect.Equal(t, len(b)-1, tt.size, "bytes")
 			want := tt.have
 			if want.FreshAt < math.MaxUint32 {
 				want.FreshAt += ahead / 1e9

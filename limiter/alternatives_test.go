@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A subject that was keyed by one of several attributes is counted, shown and reset as such.
@@ -14,9 +16,7 @@ rules: [{name: caller, key: [[user, ip]], limits: [{limit: 2, per: 365d, algorit
 	refused := 0
 	for _, list := range [][]string{{"user", "Ann", "ip", "192.0.2.7"}, {"user", "ANN"}, {"user", "ann", "ip", "192.0.2.9"}, {"ip", "192.0.2.7"}, {"other", "x"}} {
 		var a Answer
-		if err := l.Check(&Query{Attributes: attrs(list...)}, &a); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.Check(&Query{Attributes: attrs(list...)}, &a))
 		if !a.Allowed {
 			refused++
 		}

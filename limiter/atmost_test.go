@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -29,9 +30,7 @@ func TestAtMost(t *testing.T) {
 			key := w.keyOf("one", w.nodes[1], nil)
 			for i, tt := range []struct{ cost, want int64 }{{60, 60}, {60, 40}, {60, 0}, {0, 0}} {
 				var a Answer
-				if err := w.nodes[i%3].Check(atMost("one", key, tt.cost), &a); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, w.nodes[i%3].Check(atMost("one", key, tt.cost), &a))
 				if !a.IsAtMost || a.Granted != tt.want || a.Allowed != (tt.want > 0 || tt.cost == 0) {
 					t.Errorf("%s: of %d, %d were granted, allowed %t; want %d", algorithm, tt.cost, a.Granted, a.Allowed, tt.want)
 				}

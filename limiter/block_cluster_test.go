@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -261,13 +262,9 @@ func TestBlockByACopy(t *testing.T) {
 		w.setCut(w.nodes[0], n, true)
 		w.change(func() { w.place[w.partition("r", key)].standby = w.nodes[0].id })
 		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		c := newChange(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
-		if err := n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2))
 		for i, want := range []bool{true, true, false} {
 			if a := n.check(byKey("r", key)); a.Allowed != want || a.DecidedBy != ByFallback || a.Limits[0].Blocked == want {
 				t.Errorf("check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)

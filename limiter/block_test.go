@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const loginRules = `
@@ -230,9 +231,7 @@ func TestCountsAreNotBlocked(t *testing.T) {
 			t.Errorf("step %d: have %v, counted %v, %+v", i, a.Allowed, a.Counted, la)
 		}
 		u, _ := l.table.Usage(after(step.after), a.scratch.ops[0].Key, a.scratch.ops[0].Limit)
-		if u != step.used {
-			t.Errorf("step %d: have %d used, want %d", i, u, step.used)
-		}
+		expect.Equal(t, u, step.used, "step %d, used", i)
 	}
 }
 
@@ -243,9 +242,7 @@ func TestBlockInUsage(t *testing.T) {
 	attempt := func() *Answer {
 		a := &Answer{}
 		q := Query{Rule: "login", Key: key, ByKey: true, Costs: []UnitCost{{"requests", 0}}}
-		if err := l.Check(&q, a); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.Check(&q, a))
 		return a
 	}
 	for range 3 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -572,7 +573,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 		if asked.wait() {
 			t.Fatal("answered at once")
 		}
-		until(t, "the cost is given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
+		process.Eventually(t, "the cost is given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
 		w.calls.Wait()
 		if used := w.nodes[1].used("r", key); used != 0 {
 			t.Errorf("have %d used", used)
@@ -669,7 +670,7 @@ func TestLeasedChecksDoNotAllocate(t *testing.T) {
 	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}, {limit: 100000000, per: 1h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[1], nil))
 	var a Answer
-	until(t, "leases are large enough", func() bool {
+	process.Eventually(t, "leases are large enough", func() bool {
 		for range 100 {
 			w.nodes[0].Check(&q, &a)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // Delays through any node are the same as on a standalone node, for every algorithm.
@@ -27,9 +28,7 @@ func TestDelaysAsAlone(t *testing.T) {
 					}
 					q.Costs = []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
 					have, want := w.nodes[i%3].check(q), &Answer{}
-					if err := one.Check(&q, want); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, one.Check(&q, want))
 					near := func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute }
 					if have.Allowed != want.Allowed || !near(have.Delay(), want.Delay()) || have.DecidedBy == ByLease {
 						t.Fatalf("check %d: have %+v, want %+v", i, have.Limits, want.Limits)

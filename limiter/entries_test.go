@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
 )
@@ -24,9 +25,7 @@ func with(t *testing.T, s *entries.State, list ...*entries.Entry) *entries.State
 	t.Helper()
 	for _, e := range list {
 		next, err := s.With(entries.Change{Entry: e})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		s = next
 	}
 	return s
@@ -49,9 +48,7 @@ func TestEntriesChangeNoCounters(t *testing.T) {
 	check := func(allowed bool, limit int64) {
 		t.Helper()
 		var a Answer
-		if err := l.Check(&q, &a); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.Check(&q, &a))
 		if a.Allowed != allowed || a.RulesVersion != 7 || limit > 0 && a.Limits[0].Limit.Amount != limit {
 			t.Errorf("allowed %v by %v, version %d; want %v, limit %d", a.Allowed, a.DecidedBy, a.RulesVersion, allowed, limit)
 		}
@@ -84,9 +81,7 @@ func TestBlockByHand(t *testing.T) {
 		"peek": {Attributes: attrs, Mode: counters.PeekMode}, "count": {Attributes: attrs, Mode: counters.CountMode},
 	} {
 		var a Answer
-		if err := l.Check(q, &a); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.Check(q, &a))
 		la := a.TightestLimit()
 		if a.Allowed || a.DecidedBy != ByOwner || la == nil || la.Rule.Name != "login" || !la.Blocked || la.Remaining != 0 ||
 			la.RetryAfter < 59*time.Minute || la.RetryAfter > time.Hour {
@@ -99,9 +94,7 @@ func TestBlockByHand(t *testing.T) {
 	usage := func() *Usage {
 		t.Helper()
 		u, err := l.Usage(&Query{Rule: "login", Key: []string{"192.0.2.7"}, ByKey: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return u
 	}
 	if u := usage(); u.Blocked < 59*time.Minute || u.Limits[0].Used != 1 || u.Limits[0].Remaining != 0 {
@@ -137,9 +130,7 @@ func TestUnblockLiftsTheAutomaticBlock(t *testing.T) {
 	q := Query{Rule: "login", Key: []string{"192.0.2.7"}, ByKey: true}
 	for range 3 {
 		var a Answer
-		if err := l.Check(&q, &a); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.Check(&q, &a))
 	}
 	if u, err := l.Usage(&q); err != nil || u.Blocked == 0 {
 		t.Fatalf("%+v, %v; want a block", u, err)

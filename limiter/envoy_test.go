@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -39,9 +40,7 @@ func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *
 func usedOf(t *testing.T, l *Limiter, key, value string) int64 {
 	t.Helper()
 	u, err := l.Usage(descriptor(l, key, value, counters.CheckMode, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return u.Limits[0].Used
 }
 
@@ -136,9 +135,7 @@ func TestEnvoyLooks(t *testing.T) {
 			by := map[DecidedBy]int{}
 			for turn := range 2000 {
 				if turn%20 == 0 {
-					if err := n.Check(descriptor(n.Limiter, "team", value, counters.CheckMode, 1), &a); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, n.Check(descriptor(n.Limiter, "team", value, counters.CheckMode, 1), &a))
 					taken++
 				}
 				if err := n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a); err != nil || !a.Allowed {
@@ -187,17 +184,13 @@ func TestEnvoyRefunds(t *testing.T) {
 		}
 		give := func(key string, cost int64) *Usage {
 			u, err := w.nodes[0].GiveBack(descriptor(w.nodes[0].Limiter, key, "g", counters.CheckMode, cost))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			return u
 		}
 		refusedAt := func(key string) (n int) {
 			for _, node := range w.nodes {
 				var a Answer
-				if err := node.Check(descriptor(node.Limiter, key, "g", counters.PeekMode, 1), &a); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, node.Check(descriptor(node.Limiter, key, "g", counters.PeekMode, 1), &a))
 				if !a.Allowed {
 					n++
 				}
@@ -260,22 +253,16 @@ func TestEnvoyLooksOnly(t *testing.T) {
 			for charged < 10_000 {
 				var a Answer
 				for _, n := range w.nodes[1:] {
-					if err := n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a))
 				}
-				if err := w.nodes[0].Check(descriptor(w.nodes[0].Limiter, "team", value, counters.CountMode, 400), &a); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, w.nodes[0].Check(descriptor(w.nodes[0].Limiter, "team", value, counters.CountMode, 400), &a))
 				charged += 400
 				time.Sleep(5 * time.Millisecond)
 			}
 			for _, n := range w.nodes[1:] {
 				for range 10 {
 					var a Answer
-					if err := n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a))
 					if a.Allowed {
 						late++
 					}

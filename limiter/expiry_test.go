@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 var (
@@ -328,9 +329,7 @@ func TestEndsNeedRoom(t *testing.T) {
 			if errors.Is(err, ErrTooManyReservations) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			n.settleTokens(id, 0)
 		}
 		if got := n.used("a", "x"); got != 0 {

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // totalDebt returns the sum of all debts.
@@ -37,9 +38,7 @@ func TestG4_FallbackOwes(t *testing.T) {
 			for range 20 {
 				n.check(byKey(rule, key))
 			}
-			if have := w.totalDebt() - before; have != want {
-				t.Errorf("%s: have %d owed, want %d", rule, have, want)
-			}
+			expect.Equal(t, w.totalDebt()-before, want, "%s, owed", rule)
 		}
 		n.SetRules(compile(t, 2, `version: 1
 rules:
@@ -89,9 +88,7 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 		w.setCut(n, w.nodes[2], true)
 		key := w.keyOf("r", w.nodes[0], w.nodes[2])
 		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		limit := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode}).Limits[0].Limit
 		at := counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ limit.ID}
 		n.copies.Take(n.clock.Now(), []counters.Op{{Key: at, Limit: &limit.Limit, Cost: 7}})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -314,9 +315,7 @@ func TestLargeFlood(t *testing.T) {
 
 			checks := &flood{kind: "check", many: true}
 			for i := range 11_000_000 {
-				if err := checks.call(l, l, i); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, checks.call(l, l, i))
 			}
 			st := table.Stats()
 			t.Logf("after a flood of checks: %d of %d counters", st.Counters, st.Max)

@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -43,9 +44,7 @@ func withKey(t *testing.T, set *rules.Set) func(name []byte) uint64 {
 	key := make([]string, 1)
 	return func(name []byte) uint64 {
 		key[0] = string(name)
-		if err := set.MatchKey(set.Rules[0], key, &m); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, set.MatchKey(set.Rules[0], key, &m))
 		return m.Hits[0].Subject.Hi
 	}
 }
@@ -76,9 +75,7 @@ func TestChosenNamesLockNobodyOut(t *testing.T) {
 			l.SetRules(set)
 			var a Answer
 			check := func(tenant string) bool {
-				if err := l.Check(&Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}}}, &a); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, l.Check(&Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}}}, &a))
 				return a.Allowed
 			}
 			names, victim := chosen(tt.names, tt.shift, tt.hash)

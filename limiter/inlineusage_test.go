@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -134,16 +135,12 @@ func TestResetOfManyInlineCounters(t *testing.T) {
 	l := New(table, clock)
 	l.SetRules(compile(t, 1, "rules: []"))
 	u, err := l.Locate(inlineQuery("k"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	now, limit := l.clock.Now(), rules.Limit{}
 	limit.Limit.Kind, limit.Amount, limit.Limit.Window = 1, 9, time.Hour
 	put := func(subject, counter uint64) {
 		t.Helper()
-		if err := l.table.Penalize(now, counters.Key{Subject: subject, Counter: counters.InlineCounter(counter << 48)}, &limit.Limit, 1); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.table.Penalize(now, counters.Key{Subject: subject, Counter: counters.InlineCounter(counter << 48)}, &limit.Limit, 1))
 	}
 	for i := range uint64(3 * maxListed / 2) {
 		put(u.Hash.Hi, i)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -59,9 +60,7 @@ func TestKeysKeepOneCounter(t *testing.T) {
 				everywhere("another limit", Kept{used, want.other})
 
 				u, err := w.nodes[0].locateKept(namespace, "k")
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				for _, n := range w.nodes {
 					w.handOver(ring.PartitionOf(u.Hash.Hi), n)
 					everywhere("moved", Kept{used, want.other})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -27,13 +28,9 @@ func after(d time.Duration) algorithms.Instant {
 func compile(t testing.TB, version int64, text string) *rules.Set {
 	t.Helper()
 	doc, err := rules.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	set, err := rules.Compile(doc, version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return set
 }
 
@@ -59,9 +56,7 @@ func attrs(pairs ...string) []rules.Attribute {
 func check(t testing.TB, l *Limiter, now algorithms.Instant, q Query) *Answer {
 	t.Helper()
 	a := &Answer{}
-	if err := l.CheckAt(now, &q, a); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, l.CheckAt(now, &q, a))
 	return a
 }
 
@@ -183,9 +178,7 @@ rules:
 		for i := range got {
 			got[i] = a.Limits[i].Remaining
 		}
-		if got != tt.want {
-			t.Errorf("%s %v: got %v left, want %v", tt.model, tt.costs, got, tt.want)
-		}
+		expect.Equal(t, got, tt.want, "%s %v, left", tt.model, tt.costs)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -29,9 +30,7 @@ const namedRules = `rules:
 func (n *testNode) usedOf(rule, key string) (list []int64) {
 	n.w.t.Helper()
 	u, err := n.Usage(&Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		n.w.t.Fatal(err)
-	}
+	expect.NoError(n.w.t, err)
 	for _, lu := range u.Limits {
 		list = append(list, lu.Used)
 	}
@@ -139,9 +138,7 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 				q := &Query{Rule: "r", Key: []string{key}, Costs: tt.costs, Bill: tt.bill, RequestID: time.Now().String()}
 				for _, at := range w.nodes { // repeated at the others
 					u, err := at.Adjust(q)
-					if err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, err)
 					var got []int64
 					for _, lu := range u.Limits {
 						got = append(got, lu.Applied)

@@ -13,6 +13,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -45,7 +47,7 @@ func (f *stubFar) Go(region string, m peer.Method, body []byte, _ time.Duration,
 func (f *stubFar) next(t *testing.T, meanwhile ...func()) stubCall {
 	t.Helper()
 	var c stubCall
-	until(t, "another region is asked", func() bool {
+	process.Eventually(t, "another region is asked", func() bool {
 		for _, do := range meanwhile {
 			do()
 		}
@@ -262,9 +264,7 @@ func (n *testNode) lendTo(r LoanRequest) (LoanReply, error) {
 // request returns a valid request for a loan of a rule's first limit.
 func (n *testNode) request(rule, key string, want int64) LoanRequest {
 	u, err := n.Locate(&Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		n.w.t.Fatal(err)
-	}
+	expect.NoError(n.w.t, err)
 	limit := u.Limits[0].Limit
 	at := counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ limit.ID}
 	window := n.table.Loans(n.clock.Now(), at, &limit.Limit).Window
@@ -378,9 +378,7 @@ func TestG8_KilledLenders(t *testing.T) {
 func testKilledLenders(t *testing.T, seed int) {
 	e := newTestRegions(t, globalExact, "ap", "eu", "us")
 	u, err := e.all["eu"].nodes[0].Locate(&Query{Rule: "r", Key: []string{"x"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	p, subject := ring.PartitionOf(u.Hash.Hi), u.Hash.Hi
 	for _, name := range []string{"ap", "us"} {
 		e.all[name].killWhenConfirmed(p, seed)
@@ -575,9 +573,7 @@ func TestBorrowersAreBounded(t *testing.T) {
 		c.inFlight = i < 10
 		x.mu.Unlock()
 	}
-	if len(x.borrowers) != maxBorrowers {
-		t.Errorf("have %d, want %d", len(x.borrowers), maxBorrowers)
-	}
+	expect.Equal(t, len(x.borrowers), maxBorrowers, "len(x.borrowers)")
 	x.sweep(int64(2 * borrowerLife))
 	if len(x.borrowers) != 10 {
 		t.Errorf("have %d, want the 10 with loans in flight", len(x.borrowers))

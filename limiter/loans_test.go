@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -62,9 +63,7 @@ func testAllInARegionWithoutAShare(t *testing.T, text string) {
 		t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 	}
 	u, err := e.all["us"].nodes[0].Usage(&Query{Rule: "r", Key: []string{"x"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	own := int64(0)
 	for i, region := range []string{"ap", "eu", "us"} {
 		share := u.Regions[i].Limits[0]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/usage"
@@ -104,9 +105,7 @@ func metered(t testing.TB, usages string) *Limiter {
 	l := open(t, "rules:\n  - {name: r, key: [ip], "+usages+"limits: [{limit: 1000000000, per: 1h, algorithm: fixed-window}]}")
 	m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n", Months: 1, Rows: 10_000,
 		Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { m.Close() })
 	l.UseMeter(m)
 	return l

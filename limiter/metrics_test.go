@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -24,8 +25,6 @@ func TestMetricsOfACluster(t *testing.T) {
 		{"loans_total", "direction lent"}: 1, {"loan_units_total", "direction lent"}: 2, {"loans_total", "direction borrowed"}: 3,
 		{"loan_units_total", "direction borrowed"}: 4, {"loans_failed_total"}: 5, {"loan_units_lost_total"}: 6,
 	} {
-		if have := n.figure(name[0], name[1]); have != want {
-			t.Errorf("%v: have %d, want %d", name, have, want)
-		}
+		expect.Equal(t, n.figure(name[0], name[1]), want, "%v", name)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -112,7 +113,5 @@ func TestLimiter_SampleWeight(t *testing.T) {
 		t.Errorf("got %d of 100000 by %d samples", sum, taken)
 	}
 	l.seconds.Add(1)
-	if w := l.sampleWeight(&s); w != 1 {
-		t.Errorf("in the next second: got %d, want 1", w)
-	}
+	expect.Equal(t, l.sampleWeight(&s), 1, "in the next second")
 }

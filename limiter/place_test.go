@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -226,9 +227,7 @@ func TestPlacesComeBackFromDisk(t *testing.T) {
 				saved = append(append([]counters.Record(nil), records...), saved...) // a restart reads the newest first
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 		}
 		save()
 		n.settleTokens(settled, 40)
@@ -289,9 +288,7 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 			settle := func(by *testNode) *Settlement {
 				t.Helper()
 				s, err := by.Settle(id, []UnitCost{{"tokens", 170}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				return s
 			}
 			if killed != unknown {
@@ -301,9 +298,7 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 				now := home.clock.Now()
 				key, _ := home.reservations.signingKey("reservation")
 				r, err := parseReservation(id, key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				request := &settleRequest{reservation: r, id: id, costs: []UnitCost{{"tokens", 170}}}
 				_, done, err := home.table.Settle(now, request.changes(home.Limiter, r.home(), now))
 				if err != nil || !done {
@@ -358,9 +353,7 @@ func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 		synctest.Wait()
 		key, _ := home.reservations.signingKey("reservation")
 		r, err := parseReservation(id, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		again := &settleRequest{reservation: r, id: id, costs: []UnitCost{{"tokens", 150}}}
 		debt, _ := again.splitExcess(&r.subjects[1], false)
 		if err := debt.apply(home.Limiter); err != nil {

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // What a check has taken in advance can be given back: the queue is then as before, at the owner, elsewhere, and without a cluster.
@@ -26,9 +28,7 @@ func TestQueuePlacesCanBeGivenBack(t *testing.T) {
 						return w.nodes[at].check(q)
 					}
 					a := &Answer{}
-					if err := alone.Check(&q, a); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, alone.Check(&q, a))
 					return a
 				}
 				time.Sleep(time.Minute)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -146,9 +147,7 @@ rules:
 		for range 800 {
 			k, j := fmt.Sprint("k", r.IntN(20)), fmt.Sprint("j", r.IntN(8))
 			q := Query{Attributes: attrs("k", k, "j", j)}
-			if err := w.nodes[0].Check(&q, &a); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, w.nodes[0].Check(&q, &a))
 			if a.Allowed {
 				admitted[k]++
 				admitted[j]++
@@ -187,9 +186,7 @@ func TestReusedAnswerUnderLocalRule(t *testing.T) {
 		var reused Answer
 		for i := range 200 {
 			q := byKey("r", fmt.Sprint("s", i%20))
-			if err := w.nodes[0].Check(&q, &reused); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, w.nodes[0].Check(&q, &reused))
 			if !reused.scratch.hasLocal {
 				t.Fatalf("check %d: the answer forgot that the rule is local", i)
 			}

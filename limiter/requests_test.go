@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -153,9 +154,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	q := byKey("r", "k")
 	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: 1}}, "first"
 	first, err := l.Reserve(&q, time.Minute, &a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	adjust := func(i int) error {
 		_, err := l.Adjust(adjustment("r", []string{fmt.Sprintf("k%d", i%1000)}, 1, fmt.Sprintf("write %d", i)))
 		return err
@@ -241,9 +240,7 @@ func TestFailedRequestsKeepNoAnswers(t *testing.T) {
 	l.SetRules(compile(t, 1, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h, algorithm: fixed-window}]}"))
 	for range 2 { // the second one is refused, so its counter is not evicted
 		q := byKey("r", "full")
-		if err := l.Check(&q, &Answer{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.Check(&q, &Answer{}))
 	}
 	for range 5 {
 		if _, err := l.Adjust(adjustment("r", []string{"other"}, 1, "the same")); !errors.Is(err, ErrFull) {
@@ -361,9 +358,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 			}
 		}
 		home, err := w.nodes[0].Locate(inlineQuery(keys[0], limit))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		p := ring.PartitionOf(home.Hash.Hi)
 		var a Answer
 		id, err := w.nodes[2].Reserve(both(counters.CheckMode, 6, "reserve"), time.Minute, &a)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -75,9 +76,7 @@ func TestReservations(t *testing.T) {
 						time.Sleep(10 * time.Millisecond)
 						s := other.settleTokens(id, used)
 						want += used
-						if have := n.used("r", key); have != want {
-							t.Errorf("%d of %d used: have %d, want %d", used, reserved, have, want)
-						}
+						expect.Equal(t, n.used("r", key), want, "%d of %d used", used, reserved)
 						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have, s.Costs) || s.Remaining != wantRemaining || s.Repeated {
 							t.Errorf("have %+v, want remaining %d", s, wantRemaining)
 						}
@@ -106,16 +105,12 @@ func TestReservationOfSeveralUnits(t *testing.T) {
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		used := func() [2]int64 {
 			u, err := n.Usage(&Query{Rule: "r", Key: []string{key}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			return [2]int64{u.Limits[0].Used, u.Limits[1].Used}
 		}
 		expect := func(want [2]int64) {
 			t.Helper()
-			if have := used(); have != want {
-				t.Errorf("used: have %d, want %d", have, want)
-			}
+			expect.Equal(t, used(), want, "used")
 		}
 		id := n.reserve(tokens("r", key, 50), time.Minute)
 		expect([2]int64{50, 1})
@@ -169,9 +164,7 @@ func TestReservationsEnd(t *testing.T) {
 		unknown("not base64", "???")
 		id := n.reserve(tokens("r", key, 1), time.Minute)
 		raw, err := base64.RawURLEncoding.DecodeString(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for i := range raw {
 			raw[i] ^= 1
 			unknown("forged", base64.RawURLEncoding.EncodeToString(raw))
@@ -469,9 +462,7 @@ func TestAuthorityLapsesDuringAReset(t *testing.T) {
 		key := w.keyOf("r", owner, nil)
 		holder.lease("r", key)
 		u, err := owner.Locate(&Query{Rule: "r", Key: []string{key}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		owner.authority.Store(false)
 		if err := newChange(verbReset, u, nil).applyHere(t.Context(), owner.Limiter); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("without authority: have %v", err)

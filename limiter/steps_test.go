@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestTopRecent: Top reports the refusals of the last five minutes beside those since the process started.
@@ -67,12 +69,8 @@ func TestTopRecentOfAnotherSubject(t *testing.T) {
 		s.countsAtStep[s.steps%topSteps] = s.counts
 		s.steps++
 	}
-	if have := s.recent(0); have != 0 {
-		t.Errorf("have %d, want 0", have)
-	}
+	expect.Equal(t, s.recent(0), 0, "s.recent(0)")
 	s.entries[0] = topEntry{stepsAtEntry: s.steps, countAtEntry: 7} // as insert does
 	s.counts[0] += 2
-	if have := s.recent(0); have != 2 {
-		t.Errorf("have %d, want 2", have)
-	}
+	expect.Equal(t, s.recent(0), 2, "s.recent(0)")
 }

@@ -438,20 +438,6 @@ func (l *Limiter) figure(name string, labels ...string) (n int64) {
 	return n
 }
 
-// until polls until ok is true, for at most 10 seconds.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-		<-tick.C
-	}
-}
-
 // listen calls f with the method of each message.
 func (w *testCluster) listen(f func(m peer.Method)) {
 	w.mu.Lock()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -232,16 +234,14 @@ func (n *testNode) stats() loanStats {
 func (e *testRegions) usage(region, rule, key string) LimitUsage {
 	e.t.Helper()
 	u, err := e.all[region].nodes[0].usageHere(&Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	expect.NoError(e.t, err)
 	return u.Limits[0]
 }
 
 // waitForLoans waits until no loan is in flight.
 func (e *testRegions) waitForLoans() {
 	e.t.Helper()
-	until(e.t, "no loan is in flight", func() bool {
+	process.Eventually(e.t, "no loan is in flight", func() bool {
 		for _, w := range e.all {
 			for _, n := range w.nodes {
 				n.membership.loans.mu.Lock()

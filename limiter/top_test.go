@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestTop(t *testing.T) {
@@ -68,9 +70,7 @@ func TestTopOnZipf(t *testing.T) {
 	for range 500_000 {
 		k := fmt.Sprint(zipf.Uint64())
 		q := byKey("r", k)
-		if err := l.CheckAt(epoch, &q, &a); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.CheckAt(epoch, &q, &a))
 		if a.Allowed == seen[k] {
 			t.Fatalf("subject %s: allowed %v", k, a.Allowed)
 		}

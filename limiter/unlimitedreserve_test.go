@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -72,9 +73,7 @@ func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 									t.Errorf("%s: the answer has costs %v, want %v", rule, got, tt.answer)
 								}
 							}
-							if got := bill.billed(billed) - before; got != tt.billed {
-								t.Errorf("%s: got %d billed, want %d", rule, got, tt.billed)
-							}
+							expect.Equal(t, bill.billed(billed)-before, tt.billed, "%s, billed", rule)
 						}
 					}
 				}
@@ -100,9 +99,7 @@ func TestUnlimitedReservationsFollowTheirRule(t *testing.T) {
 
 	q := tokens("unbilled", "x", 50)
 	id, err := l.Reserve(&q, time.Minute, &a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	out, err := l.Settle(id, []UnitCost{{"tokens", 20}})
 	if want := []UnitCost{{"tokens", 20}}; err != nil || !reflect.DeepEqual(out.Costs, want) || out.Remaining != -1 {
 		t.Errorf("got %+v, %v; want %v", out, err, want)
@@ -133,9 +130,7 @@ func TestAdjustmentsWithoutLimitAreBilled(t *testing.T) {
 						t.Fatalf("%s: got %+v, %v; want %v applied", rule, u, err, q.Costs)
 					}
 				}
-				if got := bill.billed(billed); got != tt.billed {
-					t.Errorf("%s: got %d billed, want %d", rule, got, tt.billed)
-				}
+				expect.Equal(t, bill.billed(billed), tt.billed, "%s, billed", rule)
 			}
 			for _, q := range []*Query{
 				{Costs: []UnitCost{{"tokens", 1}}},
@@ -162,9 +157,7 @@ func TestZeroIsBilledAsSettled(t *testing.T) {
 	var a Answer
 	q := costing(byKey("none", "x"), 0)
 	id, err := l.Reserve(&q, time.Minute, &a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := l.Settle(id, []UnitCost{{rules.Requests, 7}}); err != nil || bill["none/requests"] != 7 {
 		t.Errorf("got the bill %v, %v; want 7 requests", bill, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
@@ -80,9 +81,7 @@ func TestUsedSteps_Missed(t *testing.T) {
 	u.endStep(1000, 5)
 	u.endStep(1050, 8) // the machine slept
 	for _, test := range []struct{ now, all, want int64 }{{1051, 8, 8}, {1051, 9, 9}, {1121, 8, 3}, {1171, 8, 0}, {1171, 9, 1}, {1050, 8, 8}} {
-		if got := u.recent(test.now, test.all); got != test.want {
-			t.Errorf("step %d, %d uses: got %d, want %d", test.now, test.all, got, test.want)
-		}
+		expect.Equal(t, u.recent(test.now, test.all), test.want, "step %d, %d uses", test.now, test.all)
 	}
 }
 

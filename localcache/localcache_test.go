@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // G4: the shares of all nodes add up to the limit, in whole units that differ by at most one.
@@ -22,9 +23,7 @@ func TestG4_SharesAddUp(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct{ nodes, rank int }{{0, 0}, {0, -1}, {3, -1}, {3, 3}} {
-		if s := Share(100, tt.nodes, tt.rank); s != 0 {
-			t.Errorf("rank %d of %d: have %d, want 0", tt.rank, tt.nodes, s)
-		}
+		expect.Equal(t, Share(100, tt.nodes, tt.rank), 0, "rank %d of %d", tt.rank, tt.nodes)
 	}
 }
 
@@ -48,9 +47,7 @@ func TestWithoutShare(t *testing.T) {
 		if _, ok := ScaleLimit(&tt.limit, 3, 2); ok {
 			t.Errorf("%s: the third of three has a share of 2", tt.name)
 		}
-		if have := NoShare(&tt.limit, now, tt.cost); have != tt.want {
-			t.Errorf("%s: have %+v, want %+v", tt.name, have, tt.want)
-		}
+		expect.Equal(t, NoShare(&tt.limit, now, tt.cost), tt.want, "%s", tt.name)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // Of several clocks, the median is right. With two, nobody knows, and both warn. A region counts once, however many nodes it has.
@@ -38,8 +39,6 @@ func TestMedianClock(t *testing.T) {
 		{"one node, two regions that agree", append(far("us", -wrong, -wrong), far("ap", -wrong)...), wrong},
 		{"one node, a region of many that is wrong, one that is not", append(far("us", wrong, wrong, wrong), far("ap", 0)...), 0},
 	} {
-		if got := -medianClock(c.others); got != c.want {
-			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
-		}
+		expect.Equal(t, -medianClock(c.others), c.want, "%s", c.name)
 	}
 }

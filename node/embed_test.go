@@ -21,6 +21,7 @@ import (
 
 	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/persist"
 )
@@ -38,17 +39,13 @@ func startReady(t *testing.T, c Config) *Node {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	n, err := Start(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := n.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.WaitReady(ctx))
 	return n
 }
 
@@ -122,17 +119,13 @@ func startCluster(t *testing.T, n int, rules string, adjust func(i int, c *Confi
 		}
 		join = append(join, fmt.Sprintf("127.0.0.1:%d", c.GossipPort))
 		one, err := Start(ctx, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		t.Cleanup(func() {
 			if err := one.Close(); err != nil {
 				t.Error(err)
 			}
 		})
-		if err := one.WaitReady(ctx); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, one.WaitReady(ctx))
 		nodes = append(nodes, one)
 	}
 	return nodes
@@ -149,9 +142,7 @@ func TestNodesInOneProgram(t *testing.T) {
 	admitted, by := 0, map[client.DecidedBy]int{}
 	for i := range 2 * 3 * 100 {
 		d, err := nodes[i%2].Check(t.Context(), client.Request{Rule: "year", Key: []string{fmt.Sprint(i / 2 % 3)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if d.Allowed {
 			admitted++
 		}
@@ -177,9 +168,7 @@ func TestStartLeavesNothing(t *testing.T) {
 	checkGoroutineLeaks(t)
 	sockets := openSockets(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).Port
 	dir := t.TempDir()
@@ -235,9 +224,7 @@ func nodeKeepsItsCounters(t *testing.T) {
 		if err != nil || d.Remaining != int64(2-restart) {
 			t.Errorf("after %d restarts: have %+v, %v", restart, d, err)
 		}
-		if err := n.Close(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.Close())
 	}
 }
 
@@ -372,9 +359,7 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 	t.Parallel()
 	n := startReady(t, Config{Rules: []byte(embedRules), DataAddr: "127.0.0.1:0"})
 	c, err := client.New(client.Options{Nodes: []string{"http://" + n.DataAddr().String()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
 	ask := func(q client.Request) {
 		t.Helper()
@@ -519,9 +504,7 @@ func TestNotReady(t *testing.T) {
 		want    bool
 	}{{client.Open, true}, {client.Closed, false}} {
 		n, err := Start(t.Context(), Config{ClusterBind: "127.0.0.1", BootstrapExpect: 3, Join: []string{"127.0.0.1:1"}, OnError: test.onError})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		d, err := n.Check(t.Context(), client.Request{Attributes: map[string]string{"ip": "198.51.100.7"}})
 		if !errors.Is(err, client.ErrUnavailable) || d.Allowed != test.want {
 			t.Errorf("have %+v, %v", d, err)
@@ -618,13 +601,9 @@ func BenchmarkCheck(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), startTimeout)
 	defer cancel()
 	n, err := Start(ctx, Config{Rules: []byte(exactRules(1 << 30))})
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, err)
 	defer n.Close()
-	if err := n.WaitReady(ctx); err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, n.WaitReady(ctx))
 	q := client.Request{Rule: "year", Key: []string{"k"}}
 	b.Run("one", func(b *testing.B) {
 		b.ReportAllocs()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/limiter"
 )
@@ -67,9 +68,7 @@ func refusalsAreLogged(t *testing.T, which RefusalLog, minutes, want int) {
 	})
 	ask := func(q client.Request) {
 		_, err := n.Check(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 	}
 	for range 100 {
 		ask(client.Request{Rule: "year", Key: []string{"a\n\x1b[1mb"}})

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // redisClient is a connection to a node's door for clients of Redis.
@@ -21,9 +23,7 @@ type redisClient struct {
 func dialRedis(t *testing.T, n *Node) *redisClient {
 	t.Helper()
 	conn, err := net.Dial("tcp", n.RedisAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	t.Cleanup(func() { _ = conn.Close() })
 	return &redisClient{t: t, conn: conn, r: bufio.NewReader(conn)}
@@ -82,9 +82,7 @@ func TestCellThrottle_OverThreeNodes(t *testing.T) {
 		for i, v := range vectors {
 			c := clients[(key+i)%len(clients)]
 			c.send(fmt.Sprintf("CL.THROTTLE key%d %s", key, v.command))
-			if got := c.numbers(); got != v.want {
-				t.Errorf("key %d, command %d (%s): got %s, want %s", key, i, v.command, got, v.want)
-			}
+			expect.Equal(t, c.numbers(), v.want, "key %d, command %d (%s)", key, i, v.command)
 		}
 	}
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const slotRules = `version: 1
@@ -27,9 +28,7 @@ func TestEmbeddedSlots(t *testing.T) {
 		acquire := func() *client.Slot {
 			t.Helper()
 			s, err := n.Acquire(t.Context(), q, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			return s
 		}
 		refused := func() {
@@ -64,9 +63,7 @@ func TestEmbeddedSlots(t *testing.T) {
 		cancel()
 		time.AfterFunc(time.Second, func() { b.Close() })
 		c, err := n.Acquire(t.Context(), wait, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 
 		for _, bad := range []time.Duration{-1, time.Millisecond, 25 * time.Hour} {
 			if _, err := n.Acquire(t.Context(), q, bad); !errors.Is(err, client.ErrRequest) {
@@ -78,9 +75,7 @@ func TestEmbeddedSlots(t *testing.T) {
 		}
 		limits := []client.Limit{{Limit: 1, TTL: "1s", Algorithm: "concurrency"}}
 		d, err := n.Acquire(t.Context(), client.Request{Key: []string{"k"}, Limits: limits}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		n.Close()
 		for _, s := range []*client.Slot{a, c, d} {
 			if s.Context().Err() == nil || s.Close() != nil {

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -76,9 +77,7 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 		p.awaitWhole()
 		time.Sleep(4 * time.Second)
 		for _, key := range keys {
-			if used, want := p.used("year", key), here[key]+there[key]; used != want {
-				t.Errorf("%s: have %d used, want %d", key, used, want)
-			}
+			expect.Equal(t, p.used("year", key), here[key]+there[key], "%s, used", key)
 			if n, _, _ := lone.ask("year", key, 5); n != 0 {
 				t.Errorf("%s: %d more admitted", key, n)
 			}
@@ -133,9 +132,7 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 		p.awaitWhole()
 		time.Sleep(4 * time.Second)
 		for _, key := range keys {
-			if used := p.used("year", key); used != admitted[key] {
-				t.Errorf("%s: have %d used, want %d", key, used, admitted[key])
-			}
+			expect.Equal(t, p.used("year", key), admitted[key], "%s, used", key)
 		}
 		p.checkOwnership()
 		p.stopNodes()
@@ -176,9 +173,7 @@ func TestG4_OneAfterAnotherInOneProcess(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		for _, key := range keys {
 			used := p.used("year", key)
-			if used != admitted[key] {
-				t.Errorf("%s: got %d used, want %d", key, used, admitted[key])
-			}
+			expect.Equal(t, used, admitted[key], "%s, used", key)
 			n, _, _ := p.nodes[0].ask("year", key, 5)
 			if n != 0 {
 				t.Errorf("%s: got %d more admitted, want none", key, n)

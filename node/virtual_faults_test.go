@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestG1_ExactInOneProcess(t *testing.T) {
@@ -63,9 +65,7 @@ func testRestarts(t *testing.T, delay time.Duration, inlineToo []bool) {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 		}
 		for i := range c.admitted {
-			if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != want {
-				t.Errorf("key %d: have %d used, want %d", i, used, want)
-			}
+			expect.Equal(t, p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(), "key %d, used", i)
 		}
 		p.checkOwnership()
 		p.stopNodes()
@@ -127,9 +127,7 @@ func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 			by := c.stopLoad()
 			t.Logf("%s–%s: by %v", a.ip, b.ip, by)
 			for i := range c.admitted {
-				if have := c.admitted[i].Load(); have != limit {
-					t.Errorf("key %d: have %d admitted, want %d", i, have, limit)
-				}
+				expect.Equal(t, c.admitted[i].Load(), limit, "key %d, admitted", i)
 			}
 			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
@@ -165,9 +163,7 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 		for _, kind := range kinds {
 			by := crowds[kind].stopLoad()
 			for i := range subjects {
-				if have := crowds[kind].admitted[i].Load(); have != limit {
-					t.Errorf("%s, subject %d: have %d admitted, want %d", kind, i, have, limit)
-				}
+				expect.Equal(t, crowds[kind].admitted[i].Load(), limit, "%s, subject %d, admitted", kind, i)
 			}
 			if by["fallback"] > 0 || by["standby"] > 0 || crowds[kind].failed.Load() > 0 {
 				t.Errorf("%s: by %v", kind, by)

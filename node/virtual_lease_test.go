@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func hybridRules(limit int) string {
@@ -23,9 +25,7 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 		by := c.stopLoad()
 		t.Logf("by %v", by)
 		for i := range c.admitted {
-			if have := c.admitted[i].Load(); have != limit {
-				t.Errorf("key %d: have %d admitted, want %d", i, have, limit)
-			}
+			expect.Equal(t, c.admitted[i].Load(), limit, "key %d, admitted", i)
 		}
 		if all := by["owner"] + by["lease"] + by["forward"]; by["forward"]*20 > all {
 			t.Errorf("more than one check in twenty was forwarded: %v", by)

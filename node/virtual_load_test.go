@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -22,9 +23,7 @@ func (p *testCluster) limits(rule, key string) (out []int64) {
 	for _, v := range p.nodes {
 		if v.ready.Load() {
 			u, err := v.node.limiter.Locate(&limiter.Query{Rule: rule, Key: []string{key}})
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			expect.NoError(p.t, err)
 			out = append(out, u.Limits[0].Limit.Amount)
 		}
 	}

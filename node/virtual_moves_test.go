@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -94,15 +95,11 @@ func (v *testNode) usedAt(rule, key string) int64 {
 	v.cluster.t.Helper()
 	if v.cluster.inline != nil {
 		used, err := v.peekInline(key)
-		if err != nil {
-			v.cluster.t.Fatal(err)
-		}
+		expect.NoError(v.cluster.t, err)
 		return used
 	}
 	u, err := v.node.limiter.Usage(&limiter.Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		v.cluster.t.Fatal(err)
-	}
+	expect.NoError(v.cluster.t, err)
 	return u.Limits[0].Used
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -71,9 +72,7 @@ func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 		p.net.Cut(leader.ip, x.ip)
 		time.Sleep(2 * time.Second)
 		version, err := others[1].write(exactRules(5))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		time.Sleep(5 * time.Second)
 		for _, v := range p.nodes {
 			if have := v.node.limiter.Rules().Version; have < version {
@@ -133,9 +132,7 @@ func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 func (p *testCluster) slowest(a, b, third *testNode) (direct, around time.Duration) {
 	owner := func(key string) ring.NodeID {
 		u, err := a.node.limiter.Locate(&limiter.Query{Rule: "year", Key: []string{key}})
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		expect.NoError(p.t, err)
 		return a.node.keeper.Route(ring.PartitionOf(u.Hash.Hi)).Owner
 	}
 	var answer limiter.Answer
@@ -256,9 +253,7 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		if err := others[1].admin().Remove(ctx, x.name(), false, "ann"); !errors.Is(err, cluster.ErrRefused) {
 			t.Fatalf("have %v, want a refusal because the node is alive", err)
 		}
-		if err := others[1].admin().Remove(ctx, x.name(), true, "ann"); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, others[1].admin().Remove(ctx, x.name(), true, "ann"))
 		if used := p.used("year", key); used != 50 {
 			t.Errorf("have %d used, want 50", used)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
@@ -382,9 +383,7 @@ func (s *regionSystem) ownerOf(region int, rule, key string) *testNode {
 	s.t.Helper()
 	p := s.regions[region]
 	u, err := p.nodes[0].node.limiter.Locate(&limiter.Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	owner, _, _ := p.nodes[0].admin().Owner(ring.PartitionOf(u.Hash.Hi))
 	for _, v := range p.nodes {
 		if v.settings.Name == owner {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -21,9 +22,7 @@ func (p *testCluster) oneState() {
 		var first []byte
 		for _, v := range p.nodes {
 			b, err := v.node.cluster.State().AppendBinary(nil)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			expect.NoError(p.t, err)
 			if first != nil && !bytes.Equal(first, b) {
 				return false
 			}

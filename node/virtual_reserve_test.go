@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -134,9 +135,7 @@ func TestReservationsInOneProcess(t *testing.T) {
 				t.Errorf("key %d: have %d used, want %d; %d in doubt", i, have, want, s.possible[i].Load())
 			}
 		}
-		if have := p.used("tenant", "all"); have != all {
-			t.Errorf("all together: have %d used, want %d", have, all)
-		}
+		expect.Equal(t, p.used("tenant", "all"), all, "all together, used")
 		if n := s.failed.Load(); n > 0 {
 			t.Errorf("%d reservations were unknown", n)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
@@ -22,12 +23,8 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	for _, s := range all {
 		fmt.Fprintln(&lines, s)
 	}
-	if err := os.WriteFile(name+".new", []byte(lines.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(name+".new", name); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(name+".new", []byte(lines.String()), 0o600))
+	expect.NoError(t, os.Rename(name+".new", name))
 }
 
 // TestSecretIsChangedInOneProcess: the nodes reload their secrets three times, one node after another, under load. No check
@@ -55,9 +52,7 @@ func TestSecretIsChangedInOneProcess(t *testing.T) {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 		}
 		for i := range c.admitted {
-			if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != want {
-				t.Errorf("key %d: have %d used, want %d", i, used, want)
-			}
+			expect.Equal(t, p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(), "key %d, used", i)
 		}
 		for _, v := range p.nodes {
 			if have := v.node.protection.file.Fingerprints(); len(have) != 1 || have[0] != next.Fingerprint() {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -249,9 +250,7 @@ func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 		d.recorded()
 		eu, us := d.clusters[0], d.clusters[1]
 		version, err := eu.nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.6, us: 0.1, ap: 0.3},"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		at := func(p *testCluster) int64 { return p.nodes[0].node.cluster.Following().Recorded }
 		// As soon as it uses the change it receives nothing more, but can still send.
 		us.eventually("us uses the change", func() bool { return us.nodes[0].version() == version })

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/usage"
 )
@@ -25,9 +26,7 @@ func (v *testNode) month() (rows map[string]int64, missing []string) {
 	t := v.cluster.t
 	t.Helper()
 	s, err := v.node.usage.Read(t.Context(), usage.Query{Month: usage.MonthOf(time.Now().UnixNano())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	rows = map[string]int64{}
 	for {
 		row, ok := s.Next()
@@ -172,9 +171,7 @@ func TestUsageOfTheLastNodeToLeave(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout)
 			defer cancel()
 			check(v)
-			if err := v.node.leave(ctx, true); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, v.node.leave(ctx, true))
 			if len(p.nodes) > 1 {
 				check(v) // the node still answers
 			}

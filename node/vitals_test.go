@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestVitals(t *testing.T) {
@@ -11,12 +13,8 @@ func TestVitals(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int{"a": 1000, "sub/b": 234} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		expect.NoError(t, os.WriteFile(path, make([]byte, size), 0o600))
 	}
 	have := (&vitals{dir: dir, maxMemory: 7}).read()
 	if have.Disk != 1234 || have.MaxMemory != 7 || have.Memory < 1<<20 || have.DiskFree <= 0 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/process"
 )
@@ -35,9 +36,7 @@ func (n *Node) numWaiting() (count float64) {
 func askToWait(t *testing.T, n *Node) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", n.DataAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	const body = `{"rule":"slow","key":"x","wait":true}`
 	if _, err := fmt.Fprintf(c, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
@@ -61,9 +60,7 @@ func TestCallersAtOtherNodesMoveUp_long(t *testing.T) {
 
 	began := time.Now()
 	first := askToWait(t, nodes[0])
-	if err := readAnswer(first, began); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, readAnswer(first, began))
 	var waiting []net.Conn
 	for i := range 3 { // for 6, 12 and 18 s
 		waiting = append(waiting, askToWait(t, nodes[i]))

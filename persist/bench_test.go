@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const million = 1_000_000
@@ -40,9 +41,7 @@ func typicalRecord(now algorithms.Instant, i int) counters.Record {
 func resourceUse(b *testing.B) (time.Duration, int64) {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	io, err := os.ReadFile("/proc/self/io")
 	if err != nil {
 		b.Skip(err)

@@ -13,23 +13,21 @@ import (
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func openBuckets(t *testing.T, dir string) *Buckets {
 	t.Helper()
 	b, err := OpenBuckets(dir, "b.db", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
 
 func (b *Buckets) mustUpdate(t *testing.T, change func(tx Tx) error) {
 	t.Helper()
-	if err := b.Update(change); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.Update(change))
 }
 
 // content returns all readable values, and how many values are damaged.
@@ -130,9 +128,7 @@ func TestBucketsDamaged(t *testing.T) {
 	b.Close()
 	path := filepath.Join(dir, "b.db")
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	aside := 0
 	for round := range 150 {
 		harmed := bytes.Clone(whole)
@@ -145,9 +141,7 @@ func TestBucketsDamaged(t *testing.T) {
 			at := rng.IntN(len(harmed) - 64)
 			clear(harmed[at : at+64])
 		}
-		if err := os.WriteFile(path, harmed, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(path, harmed, 0o600))
 		b := openBuckets(t, dir)
 		have, _ := b.content(t)
 		for key, value := range have {
@@ -187,9 +181,7 @@ func TestBucketsLostInUse(t *testing.T) {
 			for range 3 {
 				b.mustUpdate(t, func(tx Tx) error { return tx.Put("x", []byte("k"), make([]byte, 100_000)) })
 			}
-			if err := harm(b); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, harm(b))
 			put := func(tx Tx) error { return tx.Put("x", []byte("k"), []byte("again")) }
 			if err := b.Update(put); err != nil {
 				b.mustUpdate(t, put)
@@ -206,9 +198,7 @@ func TestBucketsInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	other, err := bolt.Open(filepath.Join(dir, "b.db"), 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	b, err := OpenBuckets(dir, "b.db", slog.New(slog.DiscardHandler))
 	if !errors.Is(err, ErrInUse) || !b.Missing() || b.Lost() > 0 {
 		t.Errorf("have %v, %d lost", err, b.Lost())

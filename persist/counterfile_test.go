@@ -15,6 +15,8 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 func TestCountersComeBack(t *testing.T) {
@@ -252,9 +254,7 @@ func TestLoopAndClose(t *testing.T) {
 	config := testConfig(dir, src, clk.Now)
 	config.Interval = 10 * time.Millisecond
 	c, err := OpenCounterFile(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if err := c.Start(); !errors.Is(err, ErrNotLoaded) {
 		t.Errorf("Start before Load: %v", err)
 	}
@@ -265,12 +265,10 @@ func TestLoopAndClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.Start())
 	}
 	src.set(sample(clk.Now(), 1)[0])
-	waitUntil(t, "a checkpoint", func() bool { return !c.Status().Completed.IsZero() && src.pending() == 0 })
+	process.Eventually(t, "a checkpoint", func() bool { return !c.Status().Completed.IsZero() && src.pending() == 0 })
 	if s := c.Status(); s.Completed.IsZero() || s.Err != nil || s.FileSize == 0 {
 		t.Errorf("status is %+v", s)
 	}
@@ -336,9 +334,7 @@ func TestCloseWithoutLoadKeepsFile(t *testing.T) {
 	src.set(sample(clk.Now(), 1)[0])
 	mustClose(t, c)
 	c, err := OpenCounterFile(testConfig(dir, newTable(), clk.Now))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	mustClose(t, c)
 	c, stats := openLoaded(t, testConfig(dir, newTable(), clk.Now))
 	defer mustClose(t, c)
@@ -413,9 +409,7 @@ func TestCompact(t *testing.T) {
 func size(t *testing.T, dir string) int64 {
 	t.Helper()
 	info, err := os.Stat(filepath.Join(dir, countersFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return info.Size()
 }
 
@@ -532,9 +526,7 @@ func TestCheckpointsRest(t *testing.T) {
 			src.set(r)
 		}
 		begin := time.Now()
-		if err := c.checkpointNow(t.Context(), paced); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.checkpointNow(t.Context(), paced))
 		return time.Since(begin)
 	}
 	// On a busy machine, any of them may be slow.
@@ -565,7 +557,7 @@ func TestCloseWhileResting(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() { ended <- c.checkpointNow(c.ctx, true) }()
-	waitUntil(t, "a checkpoint under way", func() bool { return len(c.lock) == 1 })
+	process.Eventually(t, "a checkpoint under way", func() bool { return len(c.lock) == 1 })
 	mustClose(t, c)
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)

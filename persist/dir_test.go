@@ -8,15 +8,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
 func TestOpenDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	id, err := OpenDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("directory is %v, %v", info.Mode(), err)
 	}
@@ -67,9 +66,7 @@ func TestDamagedIdentity(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := filepath.Join(dir, identityFile)
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 			if _, err := OpenDir(dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), file) {
 				t.Errorf("have %v, want ErrCorrupt and the file's name", err)
 			}
@@ -82,9 +79,7 @@ func TestNoDirectory(t *testing.T) {
 		t.Error("an empty path was accepted")
 	}
 	file := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{file, filepath.Join(file, "below")} {
 		if _, err := OpenDir(path); err == nil {
 			t.Errorf("%s was accepted", path)

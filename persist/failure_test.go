@@ -18,6 +18,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // logLines collects log output.
@@ -99,9 +100,7 @@ func TestTinyFileSystem(t *testing.T) {
 	ballast := filepath.Join(dir, "ballast")
 	fill := func() {
 		f, err := os.Create(ballast)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer f.Close()
 		for err == nil {
 			_, err = f.Write(make([]byte, 4096))
@@ -125,9 +124,7 @@ func TestTinyFileSystem(t *testing.T) {
 	if err := c.Checkpoint(t.Context()); err == nil {
 		t.Fatal("a checkpoint on a full disk succeeded")
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(ballast))
 	mustCheckpoint(t, c)
 
 	fill()
@@ -138,9 +135,7 @@ func TestTinyFileSystem(t *testing.T) {
 	if err := c.Checkpoint(t.Context()); err == nil {
 		t.Fatal("a checkpoint on a full disk succeeded")
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(ballast))
 	mustCheckpoint(t, c)
 	if s := c.Status(); s.Failures != 0 || s.Err != nil || s.SetAside != 0 || s.Counters != 10_000 {
 		t.Errorf("status is %+v", s)
@@ -157,20 +152,14 @@ func TestTinyFileSystem(t *testing.T) {
 func TestBreaksWhileRunning(t *testing.T) {
 	tests := map[string]func(t *testing.T, c *CounterFile){
 		"cut to nothing": func(t *testing.T, c *CounterFile) {
-			if err := os.Truncate(c.path, 0); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Truncate(c.path, 0))
 		},
 		"cut in half": func(t *testing.T, c *CounterFile) {
-			if err := os.Truncate(c.path, c.file.usedBytes.Load()/2); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Truncate(c.path, c.file.usedBytes.Load()/2))
 		},
 		"noise": func(t *testing.T, c *CounterFile) {
 			f, err := os.OpenFile(c.path, os.O_WRONLY, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			defer f.Close()
 			noise := make([]byte, c.file.usedBytes.Load()-8192)
 			for i := range noise {
@@ -223,9 +212,7 @@ func TestBreaksAtClose(t *testing.T) {
 		src.set(r)
 	}
 	mustCheckpoint(t, c)
-	if err := os.Truncate(c.path, 4096); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Truncate(c.path, 4096))
 	src.set(sample(clk.Now(), 1)[0])
 	mustClose(t, c)
 	c, stats := openLoaded(t, testConfig(dir, newTable(), clk.Now))
@@ -239,9 +226,7 @@ func TestBreaksAtClose(t *testing.T) {
 func editFrames(t testing.TB, dir string, change func(tx *bolt.Tx, frames *bolt.Bucket) error) {
 	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, countersFile), 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	err = db.Update(func(tx *bolt.Tx) error { return change(tx, tx.Bucket(framesBucket)) })
 	if err = errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -136,12 +137,8 @@ func runAndKill(t *testing.T, job string, life time.Duration) int {
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childEnv+"="+job)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, cmd.Start())
 	timer := time.AfterFunc(life, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
 	last := 0
@@ -326,13 +323,9 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 	src.crash = func() {
 		crashes++
 		data, err := os.ReadFile(c.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		copied, again := t.TempDir(), newTable()
-		if err := os.WriteFile(filepath.Join(copied, countersFile), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(copied, countersFile), data, 0o600))
 		found, stats := openLoaded(t, testConfig(copied, again, clk.Now))
 		defer mustClose(t, found)
 		if stats.DamagedFrames > 0 || stats.SetAside {

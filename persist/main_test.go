@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // childEnv makes the test binary act as the process that a kill test kills.
@@ -163,40 +164,20 @@ func testConfig(dir string, src Source, now func() algorithms.Instant) CounterFi
 func openLoaded(t testing.TB, config CounterFileConfig) (*CounterFile, LoadStats) {
 	t.Helper()
 	c, err := OpenCounterFile(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	stats, err := c.Load(config.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return c, stats
 }
 
 func mustCheckpoint(t testing.TB, c *CounterFile) {
 	t.Helper()
-	if err := c.Checkpoint(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, c.Checkpoint(t.Context()))
 }
 
 func mustClose(t testing.TB, c *CounterFile) {
 	t.Helper()
-	if err := c.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// waitUntil polls until ok returns true.
-func waitUntil(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
-		}
-		<-time.After(2 * time.Millisecond)
-	}
+	expect.NoError(t, c.Close(t.Context()))
 }
 
 // sample returns n counters of all algorithms that expire within a few hours of now.

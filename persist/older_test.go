@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A file in the format before frames, with a bucket for each expiry time, does not stop a node. It is set aside as a whole,
@@ -18,9 +20,7 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	path := filepath.Join(dir, countersFile)
 	db, err := bolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if err := db.Update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucket(binary.BigEndian.AppendUint64(nil, 1_800_000_000))
 		if err != nil {
@@ -30,13 +30,9 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, db.Close())
 	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 
 	var log bytes.Buffer
 	again := newTable()

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // forgetPages must give up only memory inside the file's map, at every size of the file: memory past the map is not the
@@ -36,9 +38,7 @@ func TestForgetPagesStaysInTheMap(t *testing.T) {
 func mappedAt(t *testing.T, address uint64) int64 {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for line := range strings.Lines(string(maps)) {
 		var from, to uint64
 		if n, _ := fmt.Sscanf(line, "%x-%x", &from, &to); n == 2 && from == address && strings.Contains(line, countersFile) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestProbe: a disk that hangs or fails is detected while nothing else is written, and so is its recovery.
@@ -16,9 +18,7 @@ func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, workers := filepath.Join(t.TempDir(), probeFile), newWorkers()
 		p, err := openProbe(path, time.Second, workers, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if err := p.check(); err != nil {
 			t.Fatalf("have %v", err)
 		}

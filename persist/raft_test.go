@@ -18,6 +18,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func raftConfig(dir string) RaftConfig {
@@ -29,17 +31,13 @@ func raftConfig(dir string) RaftConfig {
 func openRaft(t testing.TB, dir string) *Raft {
 	t.Helper()
 	r, err := OpenRaft(raftConfig(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return r
 }
 
 func closeRaft(t testing.TB, r *Raft) {
 	t.Helper()
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, r.Close())
 }
 
 // logEntry returns entry i of a term, with both in its data.
@@ -60,18 +58,14 @@ func logEntries(first, last, term uint64) []*raft.Log {
 
 func mustStore(t testing.TB, r *Raft, logs []*raft.Log) {
 	t.Helper()
-	if err := r.Logs().StoreLogs(logs); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, r.Logs().StoreLogs(logs))
 }
 
 func mustSave(t testing.TB, r *Raft, term uint64) {
 	t.Helper()
 	err := errors.Join(r.Stable().SetUint64(termKey, term), r.Stable().SetUint64([]byte("LastVoteTerm"), term),
 		r.Stable().Set([]byte("LastVoteCand"), []byte("node")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 }
 
 // snapshot takes a snapshot with text as its content.
@@ -80,15 +74,11 @@ func snapshot(t testing.TB, r *Raft, index, term uint64, text string) {
 	peers := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "b"}}}
 	_, trans := raft.NewInmemTransport("")
 	sink, err := r.Snapshots().Create(1, index, term, peers, 1, trans)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := io.WriteString(sink, text); err != nil {
 		t.Fatal(err)
 	}
-	if err := sink.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, sink.Close())
 }
 
 // checkLog checks that the log is exactly as wanted.
@@ -143,9 +133,7 @@ func TestRaftReopens(t *testing.T) {
 	snapshot(t, r, 70, 7, "the state")
 	// The beginning in two parts, then the end.
 	for _, part := range [][2]uint64{{1, 30}, {31, 60}, {201, 300}} {
-		if err := r.Logs().DeleteRange(part[0], part[1]); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, r.Logs().DeleteRange(part[0], part[1]))
 	}
 	want = slices.Concat(want[60:200], logEntries(201, 220, 8))
 	mustSave(t, r, 8)
@@ -173,9 +161,7 @@ func TestRaftReopens(t *testing.T) {
 		r = openRaft(t, dir)
 	}
 	// All of it, as after a snapshot with no trailing entries.
-	if err := r.Logs().DeleteRange(61, 220); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, r.Logs().DeleteRange(61, 220))
 	snapshot(t, r, 220, 8, "the state")
 	closeRaft(t, r)
 	r = openRaft(t, dir)
@@ -238,9 +224,7 @@ func TestRaftLogFull(t *testing.T) {
 	config := raftConfig(dir)
 	config.MaxSize, config.Logger = 1<<18, slog.New(slog.NewTextHandler(log, nil))
 	r, err := OpenRaft(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	mustSave(t, r, 1)
 	var want []*raft.Log
 	big := func(i uint64) *raft.Log {
@@ -292,9 +276,7 @@ func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 	}
 	snapshot(t, r, 30, 1, "an older state")
 	snapshot(t, r, 60, 1, strings.Repeat("the state ", 300))
-	if err := r.Logs().DeleteRange(1, 40); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, r.Logs().DeleteRange(1, 40))
 	mustSave(t, r, 2)
 	mustStore(t, r, logEntries(401, 410, 2))
 	closeRaft(t, r)
@@ -307,16 +289,12 @@ func TestRaftDamaged(t *testing.T) {
 	dir, want := raftFiles(t)
 	path := filepath.Join(dir, raftFile)
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	refused := 0
 	for round := range rounds {
 		rnd := rand.New(rand.NewPCG(uint64(round), 3))
 		data, what := damage(rnd, bytes.Clone(good))
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(path, data, 0o600))
 		r, err := OpenRaft(raftConfig(dir))
 		if err != nil {
 			refused++
@@ -341,9 +319,7 @@ func TestRaftDamagedParts(t *testing.T) {
 	scribble := func(name string, at int, with string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
 			f, err := os.OpenFile(newestOf(t, dir, name), os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			_, err = f.WriteAt([]byte(with), int64(at))
 			if err := errors.Join(err, f.Close()); err != nil {
 				t.Fatal(err)
@@ -352,16 +328,12 @@ func TestRaftDamagedParts(t *testing.T) {
 	}
 	remove := func(name string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
-			if err := os.RemoveAll(newestOf(t, dir, name)); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.RemoveAll(newestOf(t, dir, name)))
 		}
 	}
 	cut := func(name string, size int64) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
-			if err := os.Truncate(newestOf(t, dir, name), size); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Truncate(newestOf(t, dir, name), size))
 		}
 	}
 	tests := map[string]func(*testing.T, string){
@@ -384,9 +356,7 @@ func TestRaftDamagedParts(t *testing.T) {
 	for name, harm := range tests {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.CopyFS(dir, os.DirFS(source)); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.CopyFS(dir, os.DirFS(source)))
 			closeRaft(t, openRaft(t, dir))
 			harm(t, dir)
 			before := files(t, dir)
@@ -402,9 +372,7 @@ func TestRaftDamagedParts(t *testing.T) {
 		})
 	}
 	// An older snapshot is not needed.
-	if err := os.Truncate(filepath.Join(oldestSnapshot(t, source), "state.bin"), 1); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Truncate(filepath.Join(oldestSnapshot(t, source), "state.bin"), 1))
 	r := openRaft(t, source)
 	defer closeRaft(t, r)
 	checkLog(t, r.Logs(), want)
@@ -441,9 +409,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 		out[path] = info.Size()
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return out
 }
 
@@ -454,9 +420,7 @@ func TestRaftRemovesLeftovers(t *testing.T) {
 	left := []string{"raft.db.new-123", "snapshots/1-70-99.tmp/state.bin"}
 	for _, name := range left {
 		path := filepath.Join(dir, filepath.FromSlash(name))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)))
 	}
 	r := openRaft(t, dir)
 	checkLog(t, r.Logs(), want)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 var errDisk = errors.New("disk failed")
@@ -82,9 +84,7 @@ func newFaultyLogs(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	inner := &faultyLogs{LogStore: raft.NewInmemStore()}
 	g := newGuardedLogs(inner, 2*time.Second, newWorkers(), quiet)
 	cache, err := raft.NewLogCache(CachedEntries, g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
 		done := make(chan struct{})
 		g.workers.closeAfter(func() { close(done) })
@@ -113,9 +113,7 @@ func TestRaftWriteHangs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, cache, inner := newFaultyLogs(t)
 				want := logEntries(1, 10, 1)
-				if err := cache.StoreLogs(want); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, cache.StoreLogs(want))
 				hang := make(chan struct{})
 				tt.fault.hang = hang
 				inner.next(tt.fault)
@@ -142,9 +140,7 @@ func TestRaftWriteHangs(t *testing.T) {
 				checkLog(t, cache, want)
 				checkLog(t, inner, want)
 				next := logEntries(11, 12, 3)
-				if err := cache.StoreLogs(next); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, cache.StoreLogs(next))
 				checkLog(t, inner, slices.Concat(want, next))
 			})
 		})
@@ -167,12 +163,8 @@ func TestRaftReplacingFails(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					_, cache, inner := newFaultyLogs(t)
 					want := logEntries(1, 10, 1)
-					if err := cache.StoreLogs(want); err != nil {
-						t.Fatal(err)
-					}
-					if err := cache.DeleteRange(from, 10); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, cache.StoreLogs(want))
+					expect.NoError(t, cache.DeleteRange(from, 10))
 					hang := make(chan struct{})
 					own := slices.Clone(faults)
 					if name[0] == 'h' {
@@ -188,9 +180,7 @@ func TestRaftReplacingFails(t *testing.T) {
 					checkLog(t, cache, want)
 					checkLog(t, inner, want)
 					// The leader sends them again.
-					if err := errors.Join(cache.DeleteRange(from, 10), cache.StoreLogs(next)); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, errors.Join(cache.DeleteRange(from, 10), cache.StoreLogs(next)))
 					want = slices.Concat(want[:from-1], next)
 					checkLog(t, cache, want)
 					checkLog(t, inner, want)
@@ -211,9 +201,7 @@ func TestRaftLogIsWhatRaftBelieves(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(uint64(round), 5))
 			_, cache, inner := newFaultyLogs(t)
 			believed, term, failures := logEntries(1, 3, 1), uint64(1), 0
-			if err := cache.StoreLogs(believed); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, cache.StoreLogs(believed))
 			for range 60 {
 				hang := make(chan struct{})
 				inner.next(someFaults(rnd, hang)...)
@@ -286,9 +274,7 @@ func someFaults(rnd *rand.Rand, hang chan struct{}) []fault {
 func TestRaftReadHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, cache, inner := newFaultyLogs(t)
-		if err := cache.StoreLogs(logEntries(1, 2*CachedEntries, 1)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, cache.StoreLogs(logEntries(1, 2*CachedEntries, 1)))
 		hang := make(chan struct{})
 		inner.mu.Lock()
 		inner.reads = &fault{hang: hang}
@@ -323,9 +309,7 @@ func TestRaftReadHangs(t *testing.T) {
 // A panic inside the storage engine ends the use of the log, not the process.
 func TestRaftLogBreaks(t *testing.T) {
 	g, cache, inner := newFaultyLogs(t)
-	if err := cache.StoreLogs(logEntries(1, 3, 1)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, cache.StoreLogs(logEntries(1, 3, 1)))
 	inner.LogStore = nil // every call panics
 	for range 2 {
 		if err := g.StoreLogs(logEntries(4, 4, 1)); err == nil || !errors.Is(err, errBroken) && !errors.Is(err, ErrCorrupt) {
@@ -470,22 +454,16 @@ func startNode(t *testing.T, store *Raft, fsm raft.FSM, how startMode) *raft.Raf
 	config.MaxAppendEntries = CachedEntries
 	if how == firstStart {
 		servers := raft.Configuration{Servers: []raft.Server{{ID: "node", Address: address}}}
-		if err := raft.BootstrapCluster(config, store.Logs(), store.Stable(), store.Snapshots(), trans, servers); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, raft.BootstrapCluster(config, store.Logs(), store.Stable(), store.Snapshots(), trans, servers))
 	}
 	node, err := raft.NewRaft(config, fsm, store.Logs(), store.Stable(), store.Snapshots(), trans)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return node
 }
 
 func stopNode(t *testing.T, node *raft.Raft) {
 	t.Helper()
-	if err := node.Shutdown().Error(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, node.Shutdown().Error())
 }
 
 // waitForLeader waits until the node is leader and has applied everything. The clock is synthetic.

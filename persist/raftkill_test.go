@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // childRaft stores, replaces and compacts entries and takes snapshots, as Raft does.
@@ -104,9 +106,7 @@ func BenchmarkRaftRead(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
 				var l raft.Log
-				if err := logs.store.GetLog(uint64(1+i%900), &l); err != nil {
-					b.Fatal(err)
-				}
+				expect.NoError(b, logs.store.GetLog(uint64(1+i%900), &l))
 			}
 		})
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // fullStable is a key-value store on a full disk.
@@ -52,9 +54,7 @@ func TestRaftBallast(t *testing.T) {
 		config := raftConfig(dir)
 		config.Logger = slog.New(slog.NewTextHandler(log, nil))
 		r, err := OpenRaft(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		info, err := os.Stat(path)
 		if err != nil || info.Size() != config.Ballast || !r.Status().Ballast {
 			t.Fatalf("ballast: %v, %v", info, err)
@@ -91,15 +91,11 @@ func TestRaftBallast(t *testing.T) {
 	})
 	// A truncated ballast is filled again, one of another size is recreated, and one of size zero is removed.
 	for _, size := range []int64{1 << 16, 1 << 15, 0} {
-		if err := os.Truncate(path, 100); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Truncate(path, 100))
 		config := raftConfig(dir)
 		config.Ballast = size
 		r, err := OpenRaft(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		closeRaft(t, r)
 		if info, err := os.Stat(path); size == 0 != os.IsNotExist(err) || err == nil && info.Size() != size {
 			t.Errorf("ballast: %v, %v, want %d bytes", info, err, size)
@@ -115,9 +111,7 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 		config := raftConfig(dir)
 		config.Logger = slog.New(slog.NewTextHandler(log, nil))
 		r, err := OpenRaft(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		begin := time.Now()
 		room := func() bool { return time.Since(begin) > time.Minute }
 		inner := &fullStable{StableStore: r.stable.inner, room: room}
@@ -199,14 +193,10 @@ func TestRaftOnTinyFileSystem(t *testing.T) {
 		return err
 	}
 	for range 50 {
-		if err := store(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, store())
 	}
 	filler, err := os.Create(filepath.Join(dir, "filler"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for err == nil {
 		_, err = filler.Write(make([]byte, 4096))
 	}
@@ -230,9 +220,7 @@ func TestRaftOnTinyFileSystem(t *testing.T) {
 	if n, err := r.Stable().GetUint64(termKey); n != 49 || err != nil {
 		t.Errorf("term is %d, %v", n, err)
 	}
-	if err := os.Remove(filler.Name()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(filler.Name()))
 	if err := store(); err != nil {
 		t.Error(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -29,22 +30,16 @@ func TestRejoin(t *testing.T) {
 	kept := []string{"usage.db", "usage.db.corrupt-1", "peers", "peers-wan", "tokens.yaml"}
 	moved := []string{"counters.db", "counters.db.corrupt-1", "fallback.db", "debts", "applied"}
 	for _, name := range append(append([]string{}, kept...), moved...) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
 	}
 	config := DefaultRaftConfig()
 	config.Dir = dir
 	store, err := OpenRaft(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := Rejoin(dir); !errors.Is(err, ErrInUse) {
 		t.Errorf("a directory in use: got %v", err)
 	}
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, store.Close())
 
 	second := rejoin("the first time", true)
 	if second == first {
@@ -68,12 +63,8 @@ func TestRejoin(t *testing.T) {
 		t.Errorf("the old identity: got %v, %v; want %v", old, err, first)
 	}
 
-	if again := rejoin("a second time", false); again != second {
-		t.Errorf("a second time: got %v, want %v", again, second)
-	}
-	if err := MarkDeparted(dir); err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, rejoin("a second time", false), second, "a second time")
+	expect.NoError(t, MarkDeparted(dir))
 	time.Sleep(2 * time.Millisecond) // the folder's name has milliseconds
 	if third := rejoin("after a refusal", true); third == second {
 		t.Error("after a refusal: the identity is the same")

@@ -17,6 +17,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // frameOf is the number of counters in a frame of counterFile.
@@ -39,9 +40,7 @@ func counterFile(t testing.TB, clk *clock, n int) []byte {
 	mustCheckpoint(t, c)
 	mustClose(t, c)
 	data, err := os.ReadFile(filepath.Join(dir, countersFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return data
 }
 
@@ -74,9 +73,7 @@ func TestDamagedFile(t *testing.T) {
 	for round := range rounds {
 		rnd := rand.New(rand.NewPCG(uint64(round), 1))
 		data, what := damage(rnd, bytes.Clone(good))
-		if err := os.WriteFile(filepath.Join(dir, countersFile), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, countersFile), data, 0o600))
 		begin := time.Now()
 		src := newTable()
 		config := testConfig(dir, src, clk.Now)
@@ -103,9 +100,7 @@ func TestDamagedFile(t *testing.T) {
 		if stats.DamagedFrames == 0 && again.len() != src.len() && set == 0 || again.len() == 0 {
 			t.Errorf("round %d, %s: %d counters after reopening, want %d", round, what, again.len(), src.len())
 		}
-		if err := os.Remove(filepath.Join(dir, countersFile)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Remove(filepath.Join(dir, countersFile)))
 	}
 	left, _ := filepath.Glob(filepath.Join(dir, "*.corrupt-*"))
 	if len(left) > maxSetAside {
@@ -156,9 +151,7 @@ func TestGarbageFiles(t *testing.T) {
 	for name, data := range tests {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, countersFile), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(filepath.Join(dir, countersFile), data, 0o600))
 			c, _ := openLoaded(t, testConfig(dir, newTable(), clk.Now))
 			defer mustClose(t, c)
 			if c.Status().SetAside != 1 {
@@ -175,15 +168,11 @@ func TestGarbageFiles(t *testing.T) {
 func TestForeignFile(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	db, err := bolt.Open(filepath.Join(dir, countersFile), 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if err := db.Update(func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("logs")); return err }); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, db.Close())
 	c, _ := openLoaded(t, testConfig(dir, newTable(), clk.Now))
 	defer mustClose(t, c)
 	if c.Status().SetAside != 1 {
@@ -214,9 +203,7 @@ func FuzzVerifyPages(f *testing.F) {
 			return
 		}
 		path := filepath.Join(t.TempDir(), "f.db")
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(path, data, 0o600))
 		db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true, NoSync: true, FreelistType: bolt.FreelistMapType})
 		if err != nil {
 			t.Fatalf("verified, but does not open: %v", err)
@@ -241,9 +228,7 @@ func FuzzVerifyPages(f *testing.F) {
 				return b.Put([]byte("new"), []byte("value"))
 			})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 	})
 }
 
@@ -261,9 +246,7 @@ func TestDamagedMetaIsLogged(t *testing.T) {
 		for _, damaged := range []bool{false, true} {
 			if damaged {
 				f, err := os.OpenFile(filepath.Join(dir, countersFile), os.O_RDWR, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				if _, err := f.WriteAt([]byte{0xff, 0xff}, page*int64(os.Getpagesize())+64); err != nil {
 					t.Fatal(err)
 				}

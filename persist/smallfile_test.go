@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestSmallFiles(t *testing.T) {
@@ -19,25 +20,19 @@ func TestSmallFiles(t *testing.T) {
 	}
 	for i, write := range []func([]byte) error{n.Write, n.Save, n.Write} {
 		want := "some text"[i:]
-		if err := write([]byte(want)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, write([]byte(want)))
 		if b, err := n.Read(); string(b) != want || err != nil {
 			t.Errorf("have %q, %v", b, err)
 		}
 	}
 	path := filepath.Join(dir, "applied")
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for i := range whole {
 		bent := append([]byte(nil), whole...)
 		bent[i] ^= 0x10
 		for _, bad := range [][]byte{bent, whole[:i]} {
-			if err := os.WriteFile(path, bad, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(path, bad, 0o600))
 			if b, err := n.Read(); b != nil || !errors.Is(err, ErrCorrupt) {
 				t.Fatalf("byte %d: have %q, %v", i, b, err)
 			}
@@ -57,9 +52,7 @@ func TestTwoCounterFiles(t *testing.T) {
 		if err == nil {
 			_, err = c.Load(config.Now())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return c, table
 	}
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 10, Window: 24 * time.Hour}
@@ -67,9 +60,7 @@ func TestTwoCounterFiles(t *testing.T) {
 	for i, file := range []string{countersFile, FallbackFile} {
 		c, table := open(file)
 		table.Take(algorithms.At(time.Now()), []counters.Op{{Key: key, Limit: limit, Cost: int64(3 + i)}})
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.Close(t.Context()))
 	}
 	bad := filepath.Join(dir, FallbackFile)
 	for round, want := range [][2]int64{{3, 4}, {3, 0}} {
@@ -78,14 +69,10 @@ func TestTwoCounterFiles(t *testing.T) {
 			if used, _ := table.Usage(algorithms.At(time.Now()), key, limit); used != want[i] {
 				t.Errorf("round %d: %s has %d, want %d", round, file, used, want[i])
 			}
-			if err := c.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, c.Close(t.Context()))
 		}
 		if round == 0 {
-			if err := os.WriteFile(bad, []byte("scribbled"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(bad, []byte("scribbled"), 0o600))
 		}
 	}
 	if aside, err := filepath.Glob(bad + ".corrupt-*"); len(aside) != 1 {

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -201,9 +202,7 @@ func FuzzLine(f *testing.F) {
 		}
 		r.input, r.line = 3, 1<<40
 		packed := r.appendPacked(nil)
-		if err := back.unpack(packed); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, back.unpack(packed))
 		if have, want := fmt.Sprint(back.input, back.line, back.attributes, back.costs), fmt.Sprint(r.input, r.line, r.attributes, r.costs); have != want {
 			t.Fatalf("packed and unpacked: have %q, want %q", have, want)
 		}

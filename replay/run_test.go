@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/replay/replaytest"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -21,13 +22,9 @@ import (
 func compile(t testing.TB, src string) *rules.Set {
 	t.Helper()
 	doc, err := rules.Parse([]byte(src))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	set, err := rules.Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return set
 }
 
@@ -42,9 +39,7 @@ func replayText(t testing.TB, src string, change func(*Config), logs ...string) 
 		inputs = append(inputs, Input{Name: fmt.Sprintf("log%d", i), Reader: strings.NewReader(log)})
 	}
 	report, err := Run(context.Background(), config, inputs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return report
 }
 
@@ -69,9 +64,7 @@ func naiveHits(t *testing.T, log string) []hit {
 	for line := range strings.Lines(log) {
 		fields := strings.Fields(line)
 		at, err := time.Parse("[02/Jan/2006:15:04:05 -0700]", fields[3]+" "+fields[4])
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		hits = append(hits, hit{fields[0], at})
 	}
 	slices.SortStableFunc(hits, func(a, b hit) int { return a.at.Compare(b.at) })
@@ -153,9 +146,7 @@ func TestReport(t *testing.T) {
 	var decisions bytes.Buffer
 	have := replayText(t, twoRules, func(c *Config) { c.Decisions = &decisions }, log)
 	text, err := json.Marshal(have)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// In order of time, 192.0.2.1 asks for /a, /b, /a. The third is refused by its address and takes nothing of /a. For
 	// /a, 192.0.2.2 and .3 come second and third, and .4 fourth.
 	const want = `{"checks":11,"refused":4,"skipped":2,"rules":{` +
@@ -174,9 +165,7 @@ func TestReport(t *testing.T) {
 	}
 	checkDecisions(t, decisions.String())
 	var page strings.Builder
-	if err := have.Print(&page); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, have.Print(&page))
 	for _, want := range []string{"11 checks, from 2026-03-01 12:00:00Z", "4 refused (36.4%), 1 of them by the deny list", "2 lines skipped",
 		`log0:5: the line does not begin with an address: "garbage"`, "idea (shadow: would have refused)", "by-page: GET, /a", "by-ip: the most"} {
 		if !strings.Contains(page.String(), want) {
@@ -189,9 +178,7 @@ func TestReport(t *testing.T) {
 func sortedTop(t *testing.T, text string) string {
 	t.Helper()
 	var v map[string]any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal([]byte(text), &v))
 	slices.SortFunc(v["top"].([]any), func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	return fmt.Sprint(v)
 }
@@ -251,14 +238,10 @@ func TestManyInputs(t *testing.T) {
 	var order []string
 	for line := range strings.Lines(decisions.String()) {
 		var d decision
-		if err := json.Unmarshal([]byte(line), &d); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, json.Unmarshal([]byte(line), &d))
 		order = append(order, fmt.Sprint(d.Input, ":", d.Line, " ", d.Allowed))
 	}
-	if have, want := fmt.Sprint(order), "[log0:1 true log1:1 true log0:2 false]"; have != want {
-		t.Errorf("have %s, want %s", have, want)
-	}
+	expect.Equal(t, fmt.Sprint(order), "[log0:1 true log1:1 true log0:2 false]", "fmt.Sprint(order)")
 }
 
 type failing struct{ error }
@@ -350,21 +333,15 @@ func TestRun_Against(t *testing.T) {
 	}
 	compiled := func(text string) *rules.Set {
 		doc, err := rules.Parse([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		set, err := rules.Compile(doc, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return set
 	}
 	c := DefaultConfig(compiled("rules:\n  - {name: user, key: [user], limits: [{limit: 3, per: day}]}"))
 	c.Against = compiled("lists: {deny: [{ip: 192.0.2.10}]}\nrules:\n  - {name: ip, key: [ip], limits: [{limit: 5, per: day}]}")
 	report, err := Run(t.Context(), c, Input{Name: "log", Reader: strings.NewReader(log.String())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	got := report.Against
 	if report.Refused != 7 || got.Refused != 6 || got.Newly.Checks != 2 || got.Newly.Subjects != 1 || got.NoLonger.Checks != 1 {
 		t.Errorf("got %d refused, and %+v", report.Refused, got)

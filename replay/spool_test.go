@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -50,9 +51,7 @@ func TestSpoolSorts(t *testing.T) {
 				want = append(want, pair{r.time, r.line})
 			}
 			slices.SortStableFunc(want, func(a, b pair) int { return int(a.time - b.time) })
-			if have := len(s.runs) > 0; have != test.runs {
-				t.Errorf("in runs: have %v, want %v", have, test.runs)
-			}
+			expect.Equal(t, len(s.runs) > 0, test.runs, "in runs")
 			var have []pair
 			var r record
 			err := s.each(func(time int64, packed []byte) error {
@@ -61,9 +60,7 @@ func TestSpoolSorts(t *testing.T) {
 				have[len(have)-1].line = r.line
 				return err
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if !slices.Equal(have, want) {
 				t.Error("the records are not in the order of a stable sort")
 			}
@@ -140,9 +137,7 @@ func TestLines(t *testing.T) {
 				in = bytes.NewReader(zipped(t, test.have))
 			}
 			lines, err := newLineReader(iotest.OneByteReader(in))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			var have []string
 			for {
 				if err := lines.readLine(); err == io.EOF {
@@ -169,8 +164,6 @@ func zipped(t *testing.T, text string) []byte {
 	if _, err := io.WriteString(w, text); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, w.Close())
 	return b.Bytes()
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestTableRoundTrip(t *testing.T) {
@@ -18,9 +20,7 @@ func TestTableRoundTrip(t *testing.T) {
 				t.Fatalf("have %q, %v", raw[:10], err)
 			}
 			have, err := Parse(raw[6:])
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if !have.Equal(want) || have.Canonical() != want.Canonical() || have.Settings() != want.Settings() {
 				t.Errorf("%d members: the decoded table differs", n)
 			}

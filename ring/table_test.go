@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // nodes returns n IDs, always the same ones.
@@ -28,18 +30,14 @@ func nodes(n int) []NodeID {
 func build(t testing.TB, members []NodeID) *Table {
 	t.Helper()
 	table, err := New(members, DefaultSettings())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return table
 }
 
 func written(t testing.TB, table *Table) []byte {
 	t.Helper()
 	b, err := table.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return b
 }
 
@@ -134,9 +132,7 @@ func TestAssignmentIsPinned(t *testing.T) {
 		}
 	}
 	mod, err := os.ReadFile("../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if want := "github.com/" + libraryName; !strings.Contains(string(mod), want) {
 		t.Errorf("settings say %s, but go.mod doesn't", want)
 	}
@@ -289,9 +285,7 @@ func TestRefusedTables(t *testing.T) {
 
 func TestPartitionOf(t *testing.T) {
 	for hi, want := range map[uint64]int{0: 0, 1<<52 - 1: 0, 1 << 52: 1, math.MaxUint64: Partitions - 1} {
-		if have := PartitionOf(hi); have != want {
-			t.Errorf("%#x: have %d, want %d", hi, have, want)
-		}
+		expect.Equal(t, PartitionOf(hi), want, "%#x", hi)
 	}
 }
 

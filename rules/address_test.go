@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
@@ -120,9 +121,7 @@ rules:
 	} {
 		var m Match
 		s.Match([]Attribute{{tt.attribute, tt.value}}, nil, &m)
-		if m.List != tt.want {
-			t.Errorf("%s %q: have %v, want %v", tt.attribute, tt.value, m.List, tt.want)
-		}
+		expect.Equal(t, m.List, tt.want, "%s %q", tt.attribute, tt.value)
 	}
 	if o := plain("198.51.100.7").Hits[0].Limits[0].Amount; o != 77 {
 		t.Errorf("an override for 198.51.100.7:443: have a limit of %d, want 77", o)

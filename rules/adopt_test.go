@@ -4,14 +4,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func adopted(t testing.TB, h *History, number int64, n int, replace bool) *History {
 	t.Helper()
 	next, err := h.Adopt(Version{Number: number, When: noon, By: "them", What: "document", Size: 7}, numbered(n), replace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return next
 }
 
@@ -64,9 +64,7 @@ func TestSameDocumentAgain(t *testing.T) {
 	}
 	h := mustWrite(t, mustWrite(t, NewHistory(), wholeChange(1)), tierChange(2))
 	next, err := h.Renumber("region us joins", "us", noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	doc, v := readBack(t, next).Current()
 	if tierAmount(doc) != 2 || v != (Version{Number: 3, When: toMillisecond(noon), By: "us", What: "region us joins", Applied: 1}) || next.Set().Version != 3 {
 		t.Errorf("have %d, %+v", tierAmount(doc), v)
@@ -82,9 +80,7 @@ func TestTextOfDocument(t *testing.T) {
 		t.Errorf("have %q, %v", text, err)
 	}
 	text, err := mustWrite(t, h, tierChange(2)).doc.Text()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	doc, err := Parse([]byte(text))
 	if err != nil || tierAmount(doc) != 2 {
 		t.Errorf("have %d, %v", tierAmount(doc), err)

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // manySubjects is a document of two rules, for tenants and users, with n subjects each.
@@ -83,9 +85,7 @@ func BenchmarkMatchKey(b *testing.B) {
 	var m Match
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.MatchKey(r, key, &m); err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, s.MatchKey(r, key, &m))
 	}
 }
 
@@ -203,13 +203,9 @@ func BenchmarkEnvoyApply(b *testing.B) {
 	runtime.ReadMemStats(&before)
 	for b.Loop() {
 		doc, err := Parse(src)
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, err)
 		set, err := Compile(doc, 1)
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, err)
 		kept = append(kept[:0], set, set.Keyed([]byte("secret")))
 	}
 	runtime.GC()

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func mustApply(t testing.TB, doc *Document, c Change) *Document {
@@ -78,9 +80,7 @@ func TestDocument_Apply(t *testing.T) {
 				checkErrors(t, err, tt.errs)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			have := next.JSON()
 			if want := strings.Replace(base, tt.from, tt.to, 1); string(have) != want {
 				t.Errorf("have %s\nwant %s", have, want)
@@ -145,9 +145,7 @@ func TestDocument_Apply_bounds(t *testing.T) {
 func TestDocument_Apply_agreesWithParse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		doc, err := Parse([]byte("tiers: {t0: {limits: [{limit: 1, per: 1m}]}}\nrules: [{name: r0, key: [ip, t], limits: [{limit: 1, per: 1m}]}]"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for range rapid.IntRange(1, 20).Draw(t, "changes") {
 			next, err := doc.Apply(drawChange(t))
 			if err != nil {
@@ -165,9 +163,7 @@ func TestDocument_Apply_agreesWithParse(t *testing.T) {
 		}
 		text := doc.JSON()
 		again, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if !reflect.DeepEqual(compileBare(t, again), compileBare(t, doc)) {
 			t.Fatalf("%s means something else when parsed as a whole", text)
 		}

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules/entries"
 	"slices"
 	"strings"
@@ -96,9 +97,7 @@ func TestAlternatives(t *testing.T) {
 		{"192.0.2.7", byIP.Subject, "ip=192.0.2.7"},
 	} {
 		for range 2 { // the second time from what the first left in m
-			if err := s.MatchKey(s.Rule("caller"), []string{tt.key}, &m); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, s.MatchKey(s.Rule("caller"), []string{tt.key}, &m))
 			if got := m.Hits[0].Subject; got != tt.want {
 				t.Errorf("key %q: got subject %v, want %v", tt.key, got, tt.want)
 			}
@@ -107,9 +106,7 @@ func TestAlternatives(t *testing.T) {
 			t.Errorf("key %q: shown as %s, want %s", tt.key, got, tt.show)
 		}
 	}
-	if got := s.Rule("caller").NormalKey([]string{"Zoe"})[0]; got != "user=zoe" {
-		t.Errorf("a value without a name: got %s, want user=zoe", got)
-	}
+	expect.Equal(t, s.Rule("caller").NormalKey([]string{"Zoe"})[0], "user=zoe", "a value without a name")
 	err := s.MatchKey(s.Rule("rich"), []string{"ann"}, &m)
 	if err == nil || !strings.Contains(err.Error(), "[user|ip, tenant]") {
 		t.Errorf("a key that is too short: got %v", err)
@@ -123,9 +120,7 @@ func TestFoldedPieces(t *testing.T) {
 		t.Errorf("subject: got %+v, want ann", s)
 	}
 	f, err := doc.ReadListed(entries.Deny, []byte(`{"user": "MALLORY"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, found := doc.FindEntry(f.Entry); !found {
 		t.Errorf("an entry: %s is not found", f.ID())
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestParseDuration(t *testing.T) {
@@ -28,9 +30,7 @@ func TestParseDuration(t *testing.T) {
 		168 * h: "7d", 24 * h: "1d", 36 * h: "36h", 366 * day: "366d", 12 * h: "12h", 90 * time.Minute: "1h30m", 15 * time.Minute: "15m", time.Minute: "1m",
 		90 * time.Second: "1m30s", 10 * time.Millisecond: "10ms", 0: "0s", day + time.Second: "24h0m1s", -day: "-24h",
 	} {
-		if s := FormatDuration(have); s != want {
-			t.Errorf("%v: have %s, want %s", have, s, want)
-		}
+		expect.Equal(t, FormatDuration(have), want, "%v", have)
 	}
 }
 
@@ -52,13 +52,9 @@ tiers: {t: {limits: [{limit: 1, per: %[2]s}]}}
 	compiled := func(one, seven string) (*Document, *Set) {
 		t.Helper()
 		doc, err := Parse(fmt.Appendf(nil, text, one, seven))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		set, err := Compile(doc, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return doc, set
 	}
 	days, inDays := compiled("1d", "6d24h")

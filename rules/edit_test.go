@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const commented = `# Rules of the shop. Ask ann before you change them.
@@ -117,9 +119,7 @@ func TestHistory_RewritesTheText(t *testing.T) {
 				if errors.Is(err, ErrNotFound) {
 					continue
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				h = mustWrite(t, h, c)
 				if got := h.doc.JSON(); string(got) != string(want.JSON()) {
 					t.Fatalf("%s: got %s, want %s", c, got, want.JSON())

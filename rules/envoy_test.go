@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // entries reads "key=value key=value".
@@ -63,9 +64,7 @@ func TestEnvoyMatch(t *testing.T) {
 		if n != nil {
 			have = n.Path
 		}
-		if have != tt.want {
-			t.Errorf("%q: have %q, want %q", shorten(tt.descriptor), have, tt.want)
-		}
+		expect.Equal(t, have, tt.want, "%q", shorten(tt.descriptor))
 	}
 }
 
@@ -186,9 +185,7 @@ envoy:
 		t.Error("a counter is lost when its limit changes")
 	}
 	other, err := Compile(again.Document, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if n := other.Keyed([]byte("another")).EnvoyDomain("d").Match(envoyEntries("k=v")); n.Subject(envoyEntries("k=v")) == a.Subject(envoyEntries("k=v")) {
 		t.Error("subjects don't depend on the secret")
 	}
@@ -287,9 +284,7 @@ func TestEnvoyRoundTrip(t *testing.T) {
 		}
 	}
 	changed, err := doc.Apply(Change{Part: RulePart, Name: "r", Body: []byte("{key: [], limits: [{limit: 1, per: 1m}]}")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	checkRoundTrip(t, changed)
 	if changed.FeatureLevel() != 2 || len(changed.Envoy) != 2 {
 		t.Error("a change of a rule loses the section")
@@ -390,9 +385,7 @@ func TestEnvoyModel(t *testing.T) {
 // TestEnvoyManual: the example in docs/rules.md is a valid section.
 func TestEnvoyManual(t *testing.T) {
 	manual, err := os.ReadFile("../docs/rules.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, text, _ := strings.Cut(string(manual), "```yaml\nenvoy:")
 	text, _, _ = strings.Cut(text, "```")
 	set := keyedSet(t, "envoy:"+text)

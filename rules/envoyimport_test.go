@@ -5,18 +5,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func readEnvoyFile(t *testing.T, name string) (*EnvoySpec, []Error) {
 	t.Helper()
 	src, err := os.ReadFile("testdata/envoy/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s, changed, err := ReadEnvoy(src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return s, changed
 }
 
@@ -27,13 +25,9 @@ func TestReadEnvoy(t *testing.T) {
 		t.Errorf("have changes %v", changed)
 	}
 	doc, err := EnvoyDocument([]*EnvoySpec{s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	set, err := Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, tt := range []struct {
 		descriptor, path string
 		requests         uint32
@@ -97,9 +91,7 @@ envoy:
       - key: nothing
 `
 	doc, err := EnvoyDocument([]*EnvoySpec{s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if have := doc.YAML(); string(have) != text {
 		t.Errorf("have\n%s\nwant\n%s", have, text)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestSet_Explain: of each rule that does not apply, every condition that fails is named, with both values.
@@ -21,9 +23,7 @@ tiers: {free: {limits: [{limit: 1, per: 1m}]}, paid: {limits: [{limit: 2, per: 1
 subjects: {tenant: {acme: {tier: paid}}}
 `)
 	set, err := Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, test := range []struct {
 		attrs string
 		want  []string
@@ -59,9 +59,7 @@ subjects: {tenant: {acme: {tier: paid}}}
 			if e.Applies {
 				got = e.Rule + ": applies"
 			}
-			if got != test.want[i] {
-				t.Errorf("%s: got %s, want %s", test.attrs, got, test.want[i])
-			}
+			expect.Equal(t, got, test.want[i], "%s", test.attrs)
 		}
 		if one := set.Explain(attrs, set.Rule("api")); len(one) != 1 || one[0].Rule != "api" {
 			t.Errorf("only api: got %+v", one)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestFolding(t *testing.T) {
@@ -45,9 +47,7 @@ func TestFolding(t *testing.T) {
 		{folding{path: true, nfc: true}, "/a\u037eb", "/a"}, // the Greek question mark is a semicolon
 	} {
 		got, _ := tt.fold.fold(nil, tt.text)
-		if got != tt.want {
-			t.Errorf("%+v of %q: got %q, want %q", tt.fold, tt.text, got, tt.want)
-		}
+		expect.Equal(t, got, tt.want, "%+v of %q", tt.fold, tt.text)
 	}
 }
 

@@ -3,19 +3,17 @@ package rules
 import (
 	"errors"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A value of which folding leaves nothing is none: of attributes it is ignored, and a key needs all of them.
 func TestFoldedToNothing(t *testing.T) {
 	doc, err := Parse([]byte("version: 1\nattributes: {user: {fold: [trim]}, ip: {}}\nrules:\n" +
 		"  - {name: a, key: [user], limits: [{limit: 5, per: 1m}]}\n  - {name: b, key: [[user, ip]], limits: [{limit: 5, per: 1m}]}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s, err := Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 
 	for _, test := range []struct {
 		rule, key string
@@ -45,8 +43,6 @@ func TestFoldedToNothing(t *testing.T) {
 		if user != "x" && user != "y" {
 			want = 1 // b, by the address
 		}
-		if len(m.Hits) != want {
-			t.Errorf("user %q: got %d hits, want %d", user, len(m.Hits), want)
-		}
+		expect.Equal(t, len(m.Hits), want, "user %q, hits", user)
 	}
 }

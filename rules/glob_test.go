@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
@@ -20,9 +21,7 @@ func FuzzGlob(f *testing.F) {
 		}
 		re := regexp.MustCompile(`(?s)\A` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + `\z`)
 		g := newGlob(pattern)
-		if have, want := g.matches(s), re.MatchString(s); have != want {
-			t.Errorf("%q matches %q: have %v, want %v", pattern, s, have, want)
-		}
+		expect.Equal(t, g.matches(s), re.MatchString(s), "%q matches %q", pattern, s)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/golden"
 )
 
@@ -15,9 +16,7 @@ import (
 func TestGoldenHistory(t *testing.T) {
 	h := NewHistory()
 	document, err := os.ReadFile("testdata/contract.yaml") // it uses most of the format
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var lines []golden.Line
 	for i, w := range []Write{
 		{By: "n1", Change: Change{Body: document}},
@@ -27,9 +26,7 @@ func TestGoldenHistory(t *testing.T) {
 	} {
 		w.When = time.UnixMilli(1_800_000_000_000 + int64(i))
 		next, err := h.Write(w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		h = next
 		hash := h.Hash()
 		lines = append(lines, golden.Line{Name: fmt.Sprintf("hash-%d", i+1), Bytes: hash[:]})

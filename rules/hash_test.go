@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/bits"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // referenceSip is SipHash as in its paper, with this many rounds per word and at the end, and 64 or 128 bits of output.
@@ -66,9 +68,7 @@ func TestSipHash(t *testing.T) {
 		{fmt.Sprintf("%016x", binary.LittleEndian.Uint64(referenceSip(1, 3, make([]byte, 16), nil, false))), "d1fba762150c532c"},
 		{fmt.Sprintf("%016x", binary.LittleEndian.Uint64(referenceSip(1, 3, make([]byte, 16), []byte("siphash"), false))), "8264ceeccb16bcbe"},
 	} {
-		if tt.have != tt.want {
-			t.Errorf("have %s, want %s", tt.have, tt.want)
-		}
+		expect.Equal(t, tt.have, tt.want, "tt.have")
 	}
 	k := hashKey{binary.LittleEndian.Uint64(key), binary.LittleEndian.Uint64(key[8:])}
 	for n := range 300 {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
@@ -47,9 +48,7 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 123_456_789, time.FixedZone("east", 7
 func mustWrite(t testing.TB, h *History, c Change) *History {
 	t.Helper()
 	next, err := h.Write(Write{Change: c, By: "test", When: noon})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return next
 }
 
@@ -61,9 +60,7 @@ func bytesOf(t testing.TB, h *History) []byte {
 func readBack(t testing.TB, h *History) *History {
 	t.Helper()
 	back, err := ParseHistory(bytesOf(t, h))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return back
 }
 
@@ -82,9 +79,7 @@ func TestNoVersionYet(t *testing.T) {
 func TestFirstOnly(t *testing.T) {
 	seed := Write{Change: wholeChange(1), OnlyFirst: true, By: "seed", When: noon}
 	h, err := NewHistory().Write(seed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if again, err := h.Write(seed); !errors.Is(err, ErrConflict) || again != nil {
 		t.Errorf("seeded twice: %v", err)
 	}
@@ -251,9 +246,7 @@ func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
 	for n := 13; n <= 60; n++ { // small ones take the place of large ones
 		h = mustWrite(t, h, wholeChange(n))
 	}
-	if n := len(h.Versions()); n != KeptVersions {
-		t.Errorf("have %d versions, want %d", n, KeptVersions)
-	}
+	expect.Equal(t, len(h.Versions()), KeptVersions, "versions")
 }
 
 // TestVersion_Applied: a version names the last one that was written as a whole, other than from the dashboard.
@@ -274,9 +267,7 @@ func TestVersion_Applied(t *testing.T) {
 		{wholeChange(8), ViaRollback, 8},
 	} {
 		next, err := h.Write(Write{Change: test.c, Via: test.via, Message: "because", By: "ann", When: noon})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		h = readBack(t, next)
 		_, v := h.Current()
 		if v.Applied != test.want || v.Via != test.via || v.Message != "because" {
@@ -284,9 +275,7 @@ func TestVersion_Applied(t *testing.T) {
 		}
 	}
 	h, err := h.Renumber("region us joins", "us", noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, v := h.Current(); v.Applied != v.Number {
 		t.Errorf("a version that changes nothing: have %+v, want applied %d", v, v.Number)
 	}
@@ -328,9 +317,7 @@ func TestRefusedWrites(t *testing.T) {
 		t.Errorf("have %v", err)
 	}
 	next, err := h.Write(Write{Change: wholeChange(2), IfMatch: 1, By: strings.Repeat("ä", 500) + "\xff"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, v := next.Current(); v.Number != 2 || len(v.By) != maxBy {
 		t.Errorf("have %+v", v)
 	}
@@ -362,9 +349,7 @@ func TestDescribe(t *testing.T) {
 		"list deny":        {Part: ListPart, Name: "deny"},
 	}
 	for want, have := range tests {
-		if got := describe(have); got != want {
-			t.Errorf("have %q, want %q", got, want)
-		}
+		expect.Equal(t, describe(have), want, "describe(have)")
 	}
 }
 
@@ -390,9 +375,7 @@ func TestDamagedHistories(t *testing.T) {
 	body := good[:len(good)-4]
 	doc, _ := h.Current()
 	unknownKey, err := pack(strings.Replace(doc.source, "default_tier", "default_tire", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(unknownKey) != len(h.records[4].packed) {
 		unknownKey = append(binary.AppendUvarint(nil, uint64(len(unknownKey))), unknownKey...)
 		h.records[4].packed = wire.AppendText(nil, h.records[4].packed)

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 	"pgregory.net/rapid"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // slowAddress reads an address in plain code: what it counts as, and as it is written.
@@ -279,13 +281,9 @@ func drawDocument(t *rapid.T) string {
 func TestMatch_agreesWithNaive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		doc, err := Parse([]byte(drawDocument(t)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		set, err := Compile(doc, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		var m Match
 		var names []string
 		subjects, hashes := map[Hash]string{}, map[string]Hash{}
@@ -339,9 +337,7 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 func TestDocument_roundTripsRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		doc, err := Parse([]byte(drawDocument(t)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		checkRoundTrip(t, doc)
 	})
 }
@@ -373,17 +369,13 @@ rules:
   - {name: cost, key: [other], cost: {by: path, values: {/a: 5}, default: 2}, limits: [{limit: 6, per: 1m}]}
   - {name: tenant, key: [tenant], tiered: true}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	again := 0
 	rapid.Check(t, func(t *rapid.T) {
 		var sets []*Set
 		for range 2 {
 			set, err := Compile(doc, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			sets = append(sets, set)
 			slices.Reverse(doc.Rules)
 		}
@@ -425,9 +417,7 @@ rules:
 			}
 			for _, m := range []*Match{&fresh, &m} {
 				if byKey {
-					if err := set.MatchKey(only, key, m); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, set.MatchKey(only, key, m))
 				} else {
 					set.Match(list, only, m)
 				}

@@ -8,18 +8,15 @@ import (
 	"unsafe"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func keyedSet(t *testing.T, text string) *Set {
 	t.Helper()
 	doc, err := Parse([]byte("version: 1\n" + text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	set, err := Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return set.Keyed([]byte("secret"))
 }
 
@@ -27,9 +24,7 @@ func keyedSet(t *testing.T, text string) *Set {
 func inlineHit(t *testing.T, set *Set, q *InlineSubject) Hit {
 	t.Helper()
 	var m Match
-	if err := set.MatchInline(q, true, &m); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, set.MatchInline(q, true, &m))
 	return m.Hits[0]
 }
 
@@ -75,9 +70,7 @@ func TestInlineMistakes(t *testing.T) {
 		t.Errorf("have %v", err)
 	}
 	set := keyedSet(t, "")
-	if err := set.MatchInline(&InlineSubject{Key: []string{"k"}, Limits: []InlineLimit{one}}, true, &m); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, set.MatchInline(&InlineSubject{Key: []string{"k"}, Limits: []InlineLimit{one}}, true, &m))
 	if err := set.MatchInline(&InlineSubject{Namespace: InlineName, Key: []string{"k"}, Limits: []InlineLimit{{Limit: 9, Per: "1h"}}}, false, &m); !errors.Is(err, ErrInline) {
 		t.Errorf("a subject is given twice: %v", err)
 	}
@@ -147,9 +140,7 @@ func TestInlineIdentity(t *testing.T) {
 	}
 	seen := map[Hash]string{first.Subject: "itself"}
 	var m Match
-	if err := set.MatchKey(set.Rules[0], []string{"k"}, &m); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, set.MatchKey(set.Rules[0], []string{"k"}, &m))
 	seen[m.Hits[0].Subject] = "a rule's subject"
 	for name, h := range map[string]Hit{
 		"namespace": with(func(q *InlineSubject) { q.Namespace = "m" }),

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestJoin: several files make one document, in the order in which they are given.
@@ -16,9 +18,7 @@ func TestJoin(t *testing.T) {
 		{"c.yml", []byte("version: 1\nlists:\n  deny: [{ip: 192.0.2.8}]\n  allow: [{ip: 192.0.2.9}]\nsubjects:\n  tenant: {globex: {tier: free}}\n  user: {ann: {tier: free}}\n" +
 			"tiers: {paid: {limits: [{limit: 3, per: 1m}]}}\n")},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := mustParse(t, `
 defaults: {algorithm: fixed-window}
 rules:

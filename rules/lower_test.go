@@ -5,18 +5,15 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func adaptiveSet(t *testing.T, steps, limits string) (*Set, *Hit) {
 	t.Helper()
 	doc, err := Parse([]byte("version: 1\nrules:\n  - {name: r, key: [], limits: [" + limits + "], adaptive: {source: s, steps: [" + steps + "]}}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s, err := Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var m Match
 	s.Match(nil, nil, &m)
 	if len(m.Hits) != 1 {
@@ -66,9 +63,7 @@ func TestLoweredIsKept(t *testing.T) {
 	for step, want := range []int64{50, 10, 50} {
 		step %= 2
 		low := h.Rule.Lowered(h.Limits, step)
-		if low[0].Amount != want {
-			t.Errorf("step %d: have %d, want %d", step, low[0].Amount, want)
-		}
+		expect.Equal(t, low[0].Amount, want, "step %d", step)
 		if n := testing.AllocsPerRun(10, func() {
 			if again := h.Rule.Lowered(h.Limits, step); again[0] != low[0] {
 				t.Error("the limits were built again")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // attrs makes attributes from name=value pairs.
@@ -159,9 +161,7 @@ subjects: {tenant: {acme: {tier: gold}}}
 	}
 	var m, byAttrs Match
 	for _, tt := range tests {
-		if err := s.MatchKey(s.Rule(tt.rule), tt.key, &m); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.MatchKey(s.Rule(tt.rule), tt.key, &m))
 		if have := hits(&m); have != tt.want || m.List != tt.list {
 			t.Errorf("%s %q: have %s (list %d), want %s (list %d)", tt.rule, tt.key, have, m.List, tt.want, tt.list)
 		}
@@ -215,9 +215,7 @@ rules:
 	}
 	subject := func(rule string, key []string) Hash {
 		var m Match
-		if err := s.MatchKey(s.Rule(rule), key, &m); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.MatchKey(s.Rule(rule), key, &m))
 		return m.Hits[0].Subject
 	}
 	for _, tt := range tests {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -105,9 +106,7 @@ func (b *beside) add(t *testing.T, set *Set, r *rand.Rand) {
 		attribute := pick(r, sortedKeys(overlaySubjects))
 		f, err = set.ReadSubject(attribute, pick(r, overlaySubjects[attribute]), []byte(randomSubject(r, attribute)))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if b.state, err = b.state.With(entries.Change{Entry: f.Entry}); err != nil {
 		t.Fatal(err)
 	}
@@ -145,9 +144,7 @@ func (b *beside) document(t *testing.T, doc *Document) *Document {
 			next.Allow = append(next.Allow, &Entry{Match: conditionsOf(e)})
 		case entries.Subject:
 			spec, err := readSubject(e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			merged := &SubjectSpec{Value: e.Value}
 			if groups[e.Attribute] == nil {
 				groups[e.Attribute] = map[string]*SubjectSpec{}
@@ -205,9 +202,7 @@ func TestEntriesAreAsInTheDocument(t *testing.T) {
 			b.add(t, base, r) // these go into the document
 		}
 		doc, err := Parse(b.document(t, base.Document).JSON())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if base, err = Compile(doc, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -221,9 +216,7 @@ func TestEntriesAreAsInTheDocument(t *testing.T) {
 			}
 			step = step.WithEntries(b.state, step)
 			want, err := Compile(b.document(t, doc), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			whole := base.WithEntries(b.state, nil)
 			for range 20 {
 				attrs := randomCheck(r)
@@ -249,13 +242,9 @@ func TestEntriesAreAsInTheDocument(t *testing.T) {
 // put returns s with an entry.
 func put(t *testing.T, s *entries.State, f EntryForm, err error) *entries.State {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	next, err := s.With(entries.Change{Entry: f.Entry})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return next
 }
 
@@ -416,9 +405,7 @@ func TestNamesOneValue(t *testing.T) {
 		`{user: bob, ip: 192.0.2.7}`: false, `{user: 10.0.0.0/8}`: false,
 	} {
 		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if got := NamesOneValue(f.Entry); got != want {
 			t.Errorf("%s: %v; want %v", body, got, want)
 		}
@@ -427,14 +414,10 @@ func TestNamesOneValue(t *testing.T) {
 
 func TestFindEntry(t *testing.T) {
 	doc, err := Parse([]byte("version: 1\nlists:\n  deny:\n    - {ip: 192.0.2.7}\n    - {tenant: [b, a]}\nrules: []\ntiers: {t: {limits: [{limit: 1, per: 1h}]}}\nsubjects:\n  tenant:\n    acme: {tier: t}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	listed := func(body string) *entries.Entry {
 		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return f.Entry
 	}
 	for e, want := range map[*entries.Entry]int{
@@ -497,9 +480,7 @@ func BenchmarkMatchBeside100000Entries(b *testing.B) {
 	slices.SortFunc(group.Subjects, func(a, b *SubjectSpec) int { return strings.Compare(a.Value, b.Value) })
 	doc.Subjects = []*Group{group}
 	inside, err := Compile(&doc, 1)
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, err)
 	beside := base.WithEntries(s, nil)
 	for name, set := range map[string]*Set{"beside": beside, "inside": inside, "none": base} {
 		b.Run(name, func(b *testing.B) {
@@ -517,9 +498,7 @@ func BenchmarkMatchBeside100000Entries(b *testing.B) {
 	b.Run("one more", func(b *testing.B) {
 		for b.Loop() {
 			next, err := s.With(entries.Change{Entry: one})
-			if err != nil {
-				b.Fatal(err)
-			}
+			expect.NoError(b, err)
 			beside.WithEntries(next, beside)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -194,9 +195,7 @@ func (m *overlayModel) change(t *testing.T, r *rand.Rand, s *entries.State) *ent
 	}
 	remove := len(left) < len(m.list) && r.IntN(2) == 0
 	next, err := s.With(entries.Change{Entry: e, Remove: remove})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if m.list = left; !remove {
 		m.list = append(m.list, e)
 	}

@@ -6,14 +6,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func readContract(t testing.TB) []byte {
 	t.Helper()
 	src, err := os.ReadFile("testdata/contract.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return src
 }
 
@@ -47,9 +47,7 @@ func TestParse_contractExample(t *testing.T) {
 		warned = append(warned, fmt.Sprintf("%s at %d", w.Path, w.Line))
 	}
 	wantWarned := ""
-	if have := strings.Join(warned, ", "); have != wantWarned {
-		t.Errorf("warnings: have %s, want %s", have, wantWarned)
-	}
+	expect.Equal(t, strings.Join(warned, ", "), wantWarned, "warnings")
 }
 
 // one is a document of one rule, which begins on line 2.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
@@ -115,9 +116,7 @@ profiles:
 			t.Fatalf("%s: have %+v", tt.profile, p)
 		}
 		for i, have := range p.Sources {
-			if have != tt.want[i] {
-				t.Errorf("%s: have %+v, want %+v", tt.profile, have, tt.want[i])
-			}
+			expect.Equal(t, have, tt.want[i], "%s", tt.profile)
 		}
 	}
 	if have := s.Profile("nope"); have != nil {

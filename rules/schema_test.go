@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
@@ -22,9 +23,7 @@ type validator struct {
 
 func newValidator(t testing.TB) (v *validator, root map[string]any) {
 	t.Helper()
-	if err := json.Unmarshal(Schema(), &root); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(Schema(), &root))
 	return &validator{defs: root["$defs"].(map[string]any), patterns: map[string]*regexp.Regexp{}}, root
 }
 
@@ -208,16 +207,12 @@ func TestSchema_marksNothingValid(t *testing.T) {
 	var documents, values []*yaml.Node
 	for _, text := range []string{"1", "0", "1.0", "0.5", "true", "x", "''", "1m", "day", "1d12h", ".5h", "auto", "null", "[]", "{}", "[x, 1]", "{x: y}", "{limit: 1, per: 1m}", "{unlimited: true, unit: x}", "unlimited", "{limit: 2, ttl: 1m, algorithm: concurrency}", "12", "007", "'7'", "1e3", "10.0.0.1"} {
 		n, err := yaml.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		values = append(values, n)
 	}
 	for _, text := range sources {
 		n, err := yaml.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		documents = append(documents, n)
 		if m := v.mistake(root, n, ""); m != "" {
 			t.Errorf("a document as it is: %s", m)
@@ -239,9 +234,7 @@ func TestSchema_marksNothingValid(t *testing.T) {
 		}
 		valid++
 		read, err := yaml.Parse(string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if m := v.mistake(root, read, ""); m != "" {
 			t.Fatalf("seed %d: the schema marks what is valid: %s\n%s", seed, m, text)
 		}
@@ -273,9 +266,7 @@ func TestSchema_marksMistakes(t *testing.T) {
 		"envoy: [{domain: a, descriptors: [{key: b, descriptors: [{key: c, rate_limit: {requests_per_unit: -1}}]}]}]",
 	} {
 		n, err := yaml.Parse(src)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if _, err := Parse([]byte(src)); err == nil {
 			t.Errorf("%s: Parse accepts it", src)
 		}

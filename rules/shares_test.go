@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestSplit(t *testing.T) {
@@ -97,13 +98,9 @@ func TestSplitAddsUp(t *testing.T) {
 func compiled(t testing.TB, version int64, text string) *Set {
 	t.Helper()
 	doc, err := Parse([]byte("version: 1\n" + text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s, err := Compile(doc, version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return s
 }
 
@@ -363,15 +360,11 @@ func TestShareFollowsSubjects(t *testing.T) {
 	s := after.WithShares(&Shares{Region: "eu", Views: []View{{Set: before, Names: names, At: 1}, {Set: after, Names: names}}})
 	wall := time.Unix(1_800_000_000, 0)
 	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
-		if have := shareOf(t, s, wall, Attribute{"tenant", tenant})[0].Amount; have != want {
-			t.Errorf("%s: have %d, want %d", tenant, have, want)
-		}
+		expect.Equal(t, shareOf(t, s, wall, Attribute{"tenant", tenant})[0].Amount, want, "%s", tenant)
 	}
 	back := before.WithShares(&Shares{Region: "eu", Views: []View{{Set: after, Names: names, At: 1}, {Set: before, Names: names}}})
 	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
-		if have := shareOf(t, back, wall, Attribute{"tenant", tenant})[0].Amount; have != want {
-			t.Errorf("back, %s: have %d, want %d", tenant, have, want)
-		}
+		expect.Equal(t, shareOf(t, back, wall, Attribute{"tenant", tenant})[0].Amount, want, "back, %s", tenant)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestUnlimited_Parse: what says that there is no limit, or that nothing is allowed, is written as it was read, and only where it
@@ -63,9 +64,7 @@ func TestFromFirst_IsAnotherCounter(t *testing.T) {
 	limitOf := func(more string) *Limit {
 		set := keyedSet(t, "rules: [{name: r, key: [k], limits: [{limit: 5, per: 1h, algorithm: fixed-window"+more+"}]}]")
 		var m Match
-		if err := set.MatchKey(set.Rule("r"), []string{"x"}, &m); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, set.MatchKey(set.Rule("r"), []string{"x"}, &m))
 		return m.Hits[0].Limits[0]
 	}
 	clock, first, same := limitOf(""), limitOf(", from: first"), limitOf(", from: clock")

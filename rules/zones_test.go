@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestZonesAreNotTheHosts: a different zone database on the host changes nothing.
@@ -17,9 +18,7 @@ func TestZonesAreNotTheHosts(t *testing.T) {
 			t.Error("a zone that only this host has is known")
 		}
 		zone, err := algorithms.Zone("Europe/Berlin")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if name, offset := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC).In(zone).Zone(); offset != 7200 {
 			t.Errorf("Berlin's summer time is %s, %d s", name, offset)
 		}
@@ -31,12 +30,8 @@ func TestZonesAreNotTheHosts(t *testing.T) {
 		t.Skip("this machine has no zone database")
 	}
 	for _, name := range []string{"Moon/Tranquility", "Europe/Berlin"} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), tokyo, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), tokyo, 0o600))
 	}
 	child := exec.Command(os.Args[0], "-test.run=^TestZonesAreNotTheHosts$")
 	child.Env = append(os.Environ(), "ZONEINFO="+dir, "RLNODE_TEST_ZONES=1")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -74,9 +75,7 @@ func (n *billedNode) holderOf() *billedNode {
 // copies returns the ledgers of another node that a node has copies of.
 func (n *billedNode) copies(of *billedNode) (list []source) {
 	all, err := n.totals.meter.sources(allMonths)
-	if err != nil {
-		n.w.t.Fatal(err)
-	}
+	expect.NoError(n.w.t, err)
 	return slices.DeleteFunc(all, func(s source) bool { return s.Ledger.Source != of.config.Self })
 }
 
@@ -160,9 +159,7 @@ func TestLostFileOfAMember(t *testing.T) {
 		n[0].count(20)
 		time.Sleep(3 * time.Second)
 		n[0].kill()
-		if err := os.Remove(filepath.Join(n[0].config.Dir, fileName)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Remove(filepath.Join(n[0].config.Dir, fileName)))
 		time.Sleep(5 * time.Second)
 		n[0].start()
 		n[0].count(5)
@@ -190,9 +187,7 @@ func TestRevised(t *testing.T) {
 		revised := func(at *billedNode) bool {
 			t.Helper()
 			s, err := at.totals.Read(t.Context(), thisMonth)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			return !s.Revised().IsZero()
 		}
 		for _, one := range n {
@@ -279,9 +274,7 @@ func TestHolderLosesItsFile(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		n[1].kill()
-		if err := os.Remove(filepath.Join(n[1].config.Dir, fileName)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Remove(filepath.Join(n[1].config.Dir, fileName)))
 		n[1].start()
 		n[0].totals.meter.count(november, "r", []string{"0"}, "requests", 1)
 		time.Sleep(5 * time.Second)

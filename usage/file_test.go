@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
@@ -26,9 +27,7 @@ func TestDamagedFile(t *testing.T) {
 	for i := range 50 {
 		m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
 	}
-	if err := m.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, m.Sync())
 	want := m.rows(t, "2026-11")
 	if err := os.Truncate(path, 4096); err != nil { // under a running node
 		t.Fatal(err)
@@ -110,9 +109,7 @@ func TestDamagedRows(t *testing.T) {
 		m.Close()
 	}
 	h.Totals = NewTotals(open(t, h.config), w, func() []Member { return w.names })
-	if err := h.HandOver(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, h.HandOver(t.Context(), false))
 	w.names = w.names[1:] // it has left
 	if have, missing := w.read(w.node(2), thisMonth); len(have) != rows || !slices.Equal(missing, []string{"n1"}) {
 		t.Errorf("handed over: have %d rows, missing %v; want %d rows, and n1", len(have), missing, rows)
@@ -188,9 +185,7 @@ func TestFileOfAnotherVersion(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
 	older := strings.Repeat("x", bucketSize+7)
-	if err := m.file.Update(func(tx persist.Tx) error { return tx.Put(older, []byte("head"), nil) }); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, m.file.Update(func(tx persist.Tx) error { return tx.Put(older, []byte("head"), nil) }))
 	m.kill(t)
 	m = open(t, c)
 	m.count(november, "r", []string{"k"}, "requests", 1)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -153,9 +154,7 @@ func (p *place) begin(w *world) {
 	if p.change != nil {
 		p.change(&n.config)
 	}
-	if err := os.Mkdir(n.config.Dir, 0o700); err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, os.Mkdir(n.config.Dir, 0o700))
 	w.change(func() { p.node = n })
 	n.start()
 }
@@ -335,9 +334,7 @@ func (w *world) check() {
 	this := MonthOf(w.now())
 	for _, month := range []Month{this - 1, this} {
 		s, err := at.totals.Read(w.t.Context(), Query{Month: month})
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		expect.NoError(w.t, err)
 		rows := map[string]int64{}
 		for {
 			row, ok := s.Next()
@@ -464,9 +461,7 @@ func TestBillsInHistories(t *testing.T) {
 		seed := *historySeed + uint64(i)
 		synctest.Test(t, func(t *testing.T) {
 			sub := filepath.Join(dir, fmt.Sprint(seed))
-			if err := os.Mkdir(sub, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Mkdir(sub, 0o700))
 			defer os.RemoveAll(sub)
 			w := &world{t: t, rng: newRandom(seed), began: time.Now(), dir: sub, seed: seed}
 			w.offset.Store(int64(november.Sub(w.began)))

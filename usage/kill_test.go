@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // childDirEnv is the environment variable that tells the child process where to count.
@@ -26,9 +28,7 @@ func TestKilledChild(t *testing.T) {
 		m.count(november, "old", []string{"k"}, "requests", 1)
 		m.count(november, "new", []string{fmt.Sprint(round, " subject ", i)}, "requests", 1)
 		if i%64 == 0 { // many transactions, one of which the kill hits
-			if err := m.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, m.Sync())
 			fmt.Println("counted", i+1)
 		}
 	}
@@ -40,12 +40,8 @@ func killChild(t *testing.T, c Config, after time.Duration) (reported int64) {
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestKilledChild$")
 	cmd.Env = append(os.Environ(), childDirEnv+"="+c.Dir)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	end := time.Time{}
 	for lines.Scan() {

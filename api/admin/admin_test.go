@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -202,9 +203,7 @@ func TestPages(t *testing.T) {
 		"/v1/subjects/ip?after=10.0.0.99":  `{"subjects":[]}`,
 		"/v1/subjects/ip?after=10.0.0.98:": `{"subjects":[{"value":"10.0.0.99","tier":"a","origin":"document"}]}`,
 	} {
-		if have := strings.TrimSpace(get(path, 200)); have != want {
-			t.Errorf("%s: have %s, want %s", path, have, want)
-		}
+		expect.Equal(t, strings.TrimSpace(get(path, 200)), want, "%s", path)
 	}
 	seen, after, pages := map[string]bool{}, "", 0
 	for more := true; more; pages++ {
@@ -212,9 +211,7 @@ func TestPages(t *testing.T) {
 			Subjects []struct{ Value string }
 			Next     string
 		}
-		if err := json.Unmarshal([]byte(get("/v1/subjects/ip?after="+after, 200)), &page); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, json.Unmarshal([]byte(get("/v1/subjects/ip?after="+after, 200)), &page))
 		for _, one := range page.Subjects {
 			seen[one.Value] = true
 		}

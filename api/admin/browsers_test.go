@@ -13,31 +13,24 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // sendRaw sends raw bytes to an address and returns the answer's status and body.
 func sendRaw(t *testing.T, addr net.Addr, send string) (int, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	if _, err := io.WriteString(c, send); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	apitest.NoteCode(body)
 	return resp.StatusCode, string(body)
 }
@@ -93,9 +86,7 @@ func TestHostsElsewhere(t *testing.T) {
 		{"192.0.2.1:1", []string{"node1"}, true},
 	} {
 		addr, err := net.ResolveTCPAddr("tcp", tt.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		p := admin.NewPages(addr, tt.hosts)
 		r, _ := http.NewRequest("GET", "http://evil.example/", nil)
 		if have := p.Refuse(r) != nil; have != tt.named {

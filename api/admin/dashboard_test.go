@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestDashboard(t *testing.T) {
@@ -28,9 +29,7 @@ func TestDashboard(t *testing.T) {
 		{"GET", "/ui/static/app.js", 404}, {"GET", "/ui/app.js/", 404}, {"POST", "/ui/", 405}, {"DELETE", "/ui/app.js", 405},
 	} {
 		resp, body := n.Do(apitest.Call{Method: tt.method, URL: n.AdminURL + tt.path})
-		if resp.StatusCode != tt.status {
-			t.Errorf("%s %s: have %d, want %d", tt.method, tt.path, resp.StatusCode, tt.status)
-		}
+		expect.Equal(t, resp.StatusCode, tt.status, "%s %s", tt.method, tt.path)
 		if tt.status >= 400 && (resp.Header.Get("Content-Type") != codec.TypeProblem || strings.Contains(body, "<script>") && !strings.Contains(body, `"`)) {
 			t.Errorf("%s %s: have %s %s", tt.method, tt.path, resp.Header.Get("Content-Type"), body)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -35,12 +36,8 @@ func adminCases() []apitest.FramingCase {
 func dialAdmin(t *testing.T, n *apitest.Node) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", n.Admin.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	t.Cleanup(func() { c.Close() })
 	return c
 }

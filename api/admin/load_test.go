@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/rules"
@@ -31,9 +32,7 @@ func startLoads(t *testing.T) *apitest.Node {
 		c.Loads = known
 	})
 	doc, err := rules.Parse([]byte(loadRules))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := n.Rules.Use(doc); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/usage"
@@ -34,9 +35,7 @@ func startMeteredNode(t *testing.T, members ...usage.Member) *apitest.Node {
 	n := startNode(t, func(c *apitest.Config) {
 		m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n1", Months: 1, Rows: 1000,
 			Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		cluster := usage.NewTotals(m, deafPeers{}, func() []usage.Member { return members })
 		c.Decider.(*limiter.Limiter).UseMeter(m)
 		c.Months, c.Metrics = cluster, append(c.Metrics, m.Metrics)
@@ -144,8 +143,6 @@ func TestMonthlyUsageIncomplete(t *testing.T) {
 func TestCell(t *testing.T) {
 	for have, want := range map[string]string{"": "", "a": "a", "=a": "'=a", "+1": "'+1", "-1": "'-1", "@x": "'@x", "\tx": "'\tx",
 		"'x": "''x", "a=b": "a=b", "＝x": "'＝x", "\xff": "\xff"} {
-		if got := admin.Cell(have); got != want {
-			t.Errorf("%q: have %q, want %q", have, got, want)
-		}
+		expect.Equal(t, admin.Cell(have), want, "%q", have)
 	}
 }

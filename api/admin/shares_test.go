@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -15,13 +16,9 @@ func TestUsageOfRegions(t *testing.T) {
 	doc, err := rules.Parse([]byte(`version: 1
 rules:
   - {name: world, key: [k], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	set, err := rules.Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	n := startNode(t, func(c *apitest.Config) {
 		c.Decider.(*limiter.Limiter).SetRules(set.WithShares(&rules.Shares{
 			Region: "eu", Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // Every code is listed for a plane, whose tests must provoke it.
@@ -17,9 +18,7 @@ func TestCodesAreProvoked(t *testing.T) {
 			Schemas map[string]struct{ Enum []api.Code }
 		}
 	}
-	if err := yaml.Unmarshal([]byte(api.OpenAPI), &doc); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, yaml.Unmarshal([]byte(api.OpenAPI), &doc))
 	have := slices.Concat(apitest.DataCodes, apitest.AdminCodes)
 	slices.Sort(have)
 	have = slices.Compact(have)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -59,9 +60,7 @@ func TestPlainChecks(t *testing.T) {
 		`"user":"a"},"x":{`:                             false,
 	} {
 		one := `{"attributes":{` + attributes + `}}`
-		if have, want := readBatch(one), readBatch("{ "+one[1:]); have != want {
-			t.Errorf("%.80s: have %s, want %s", one, have, want)
-		}
+		expect.Equal(t, readBatch(one), readBatch("{ "+one[1:]), "%.80s", one)
 		dec := Decoder{src: []byte(one + "]}")}
 		q := Request{Query: limiter.Query{Attributes: []rules.Attribute{}}}
 		if have := dec.readPlain(&q.Attributes); have != plain {

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -261,9 +262,7 @@ func sameQuery(t *testing.T, body []byte, have, want *Request) {
 	text := func(r *Request) string {
 		b, err := json.Marshal([]any{r.Rule, r.ByKey, r.Mode, r.Wait, r.Detail, append([]string{}, r.Key...),
 			append([]rules.Attribute{}, r.Attributes...), append([]limiter.UnitCost{}, r.Costs...)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return string(b)
 	}
 	if h, w := text(have), text(want); h != w {

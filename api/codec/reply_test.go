@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -30,16 +31,12 @@ func TestRank(t *testing.T) {
 	}
 	r := &Reply{}
 	r.rankLimits(a)
-	if have, want := fmt.Sprint(r.order), "[3 4 2 5 1 6 0]"; have != want {
-		t.Errorf("have %s, want %s", have, want)
-	}
+	expect.Equal(t, fmt.Sprint(r.order), "[3 4 2 5 1 6 0]", "fmt.Sprint(r.order)")
 	for len(a.Limits) < 1000 {
 		a.Limits = append(a.Limits, a.Limits[:7]...)
 	}
 	r.rankLimits(a)
-	if have, want := len(r.order), maxHeaderItems; have != want {
-		t.Errorf("have %d items, want %d", have, want)
-	}
+	expect.Equal(t, len(r.order), maxHeaderItems, "items")
 	for _, i := range r.order {
 		if i%7 != 3 {
 			t.Fatalf("have limit %d among the tightest %d, want only those that never allow", i, maxHeaderItems)
@@ -51,8 +48,6 @@ func TestQuoted(t *testing.T) {
 	for have, want := range map[string]string{
 		`tenant`: `"tenant"`, `a"b\c`: `"a\"b\\c"`, "ü\n": `"%C3%BC%0A"`, "": `""`, "a/requests/1m": `"a/requests/1m"`, "\x7f": `"%7F"`,
 	} {
-		if have := string(appendQuoted(nil, have)); have != want {
-			t.Errorf("have %s, want %s", have, want)
-		}
+		expect.Equal(t, string(appendQuoted(nil, have)), want, "string(appendQuoted(nil, have))")
 	}
 }

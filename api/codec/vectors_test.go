@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -51,9 +52,7 @@ func TestHeaderVectors(t *testing.T) {
 	if *printVectors {
 		for _, v := range all.Headers {
 			line, err := json.Marshal(v)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			fmt.Printf("%s,\n", line)
 		}
 	}
@@ -62,13 +61,9 @@ func TestHeaderVectors(t *testing.T) {
 func (v *headerVector) run(t *testing.T) {
 	text := fmt.Sprintf(`{"version": 1, "headers": {"reset": "delta"}, "rules": [%s]}`, v.Rule)
 	doc, err := rules.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	set, err := rules.Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	l := limiter.New(counters.New(1000), nil)
 	l.SetRules(set)
 	began := time.Unix(1_800_000_000, 0) // a minute, an hour and a day begin then
@@ -88,9 +83,7 @@ func (c *headerCheck) run(t *testing.T, i int, l *limiter.Limiter, now algorithm
 		q.Costs = append(q.Costs, limiter.UnitCost{Unit: unit, Cost: cost})
 	}
 	var a limiter.Answer
-	if err := l.CheckAt(now, &q.Query, &a); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, l.CheckAt(now, &q.Query, &a))
 
 	r := &Reply{}
 	r.Compose(&a, &q, 0, false, []byte(`"n1"`))
@@ -104,12 +97,8 @@ func (c *headerCheck) run(t *testing.T, i int, l *limiter.Limiter, now algorithm
 	}
 
 	var got, want any
-	if err := json.Unmarshal(r.Body, &got); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(c.Answer, &want); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(r.Body, &got))
+	expect.NoError(t, json.Unmarshal(c.Answer, &want))
 	if r.Status != c.Status || !reflect.DeepEqual(got, want) {
 		t.Errorf("check %d: got %d %s, want %d %s", i, r.Status, r.Body, c.Status, c.Answer)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // For a request with any number of descriptors, the door allocates only the answer, which grpc-go keeps until it is sent, and the
@@ -14,13 +16,9 @@ import (
 func TestRequestAllocatesLittle(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	in := message(t, "RateLimitRequest")
-	if err := protojson.Unmarshal([]byte(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}]},{"entries":[{"key":"k","value":"b"}]},{"entries":[{"key":"k","value":"c"}]}]}`), in); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, protojson.Unmarshal([]byte(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}]},{"entries":[{"key":"k","value":"b"}]},{"entries":[{"key":"k","value":"c"}]}]}`), in))
 	request, err := proto.Marshal(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s := n.server
 	receive := func(m any) error {
 		c := m.(*call)
@@ -33,9 +31,7 @@ func TestRequestAllocatesLittle(t *testing.T) {
 		if e != nil {
 			t.Fatal(e)
 		}
-		if err := c.arrival.await(t.Context(), nil, receive, c); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.arrival.await(t.Context(), nil, receive, c))
 		if e := c.decide(who); e != nil {
 			t.Fatal(e)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/rls"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
@@ -48,9 +49,7 @@ func dial(t testing.TB, n *node, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	conn, err := grpc.NewClient(n.server.Addr().String(), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() }) // before the node's own cleanup
 	return conn
 }
@@ -59,9 +58,7 @@ func dial(t testing.TB, n *node, options ...grpc.DialOption) *grpc.ClientConn {
 func message(t testing.TB, name string) *dynamicpb.Message {
 	t.Helper()
 	d, err := rls.Schema().FindDescriptorByName(protoreflect.FullName("envoy.service.ratelimit.v3." + name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return dynamicpb.NewMessage(d.(protoreflect.MessageDescriptor))
 }
 
@@ -69,9 +66,7 @@ func message(t testing.TB, name string) *dynamicpb.Message {
 func ask(t testing.TB, conn *grpc.ClientConn, token, request string, options ...grpc.CallOption) (string, error) {
 	t.Helper()
 	in, out := message(t, "RateLimitRequest"), message(t, "RateLimitResponse")
-	if err := protojson.Unmarshal([]byte(request), in); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, protojson.Unmarshal([]byte(request), in))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if token != "" {
@@ -87,22 +82,16 @@ func ask(t testing.TB, conn *grpc.ClientConn, token, request string, options ...
 func text(t testing.TB, m proto.Message) string {
 	t.Helper()
 	b, err := protojson.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var fields map[string]any
-	if err := json.Unmarshal(b, &fields); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(b, &fields))
 	if list, ok := fields["statuses"].([]any); ok {
 		for _, s := range list {
 			delete(s.(map[string]any), "durationUntilReset")
 		}
 	}
 	b, err = json.Marshal(fields) // sorts by name
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return string(bytes.ReplaceAll(b, []byte(`"`), nil))
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -31,13 +32,9 @@ func startWithSlots(t *testing.T, change func(*apitest.Config)) *node {
 	t.Helper()
 	return startNode(t, func(c *apitest.Config) {
 		doc, err := rules.Parse([]byte(slotRules))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		set, err := rules.Compile(doc, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		c.Decider.(*limiter.Limiter).SetRules(set)
 		if change != nil {
 			change(c)
@@ -97,9 +94,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 		t.Errorf("have %v", renewed)
 	}
 	for i, want := range []bool{true, false} {
-		if released := n.call("/v1/release", slotBody(second), 200)["released"]; released != want {
-			t.Errorf("release %d: have %v, want %v", i, released, want)
-		}
+		expect.Equal(t, n.call("/v1/release", slotBody(second), 200)["released"], any(want), "release %d", i)
 	}
 	if code := n.call("/v1/renew", slotBody(second), 404)["code"]; code != "unknown-slot" {
 		t.Errorf("a renewal of what was released: %v", code)
@@ -217,9 +212,7 @@ func TestRepeatedAcquire(t *testing.T) {
 	n := startWithSlots(t, nil)
 	const body = `{"rule":"model","key":"u","costs":{"tokens":30},"request_id":"one"}`
 	slot := n.acquire(body)
-	if again := n.acquire(body); again != slot {
-		t.Errorf("the repeat got %s, want %s", again, slot)
-	}
+	expect.Equal(t, n.acquire(body), slot, "the repeat")
 	n.call("/v1/acquire", `{"rule":"model","key":"u","n":2,"request_id":"one"}`, 409)
 	limits := n.call("/v1/usage", `{"rule":"model","key":"u"}`, 200)["limits"].([]any)
 	if tokens := number(limits[1].(map[string]any)["used"]); tokens != 30 {
@@ -317,15 +310,11 @@ func TestAcquireOfWhoHungUp(t *testing.T) {
 	hungUp := make(chan struct{})
 	n := startWithSlots(t, func(c *apitest.Config) { c.Decider = slowOwner{c.Decider.(*limiter.Limiter), hungUp} })
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.DataURL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	const body = `{"rule":"render","key":"gone","n":2}`
 	fmt.Fprintf(conn, "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	apitest.Until(t, "the node serves the connection", func() bool { return n.open() > 0 })
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, conn.Close())
 	close(hungUp)
 	apitest.Until(t, "the slots are free", func() bool {
 		limits := n.call("/v1/usage", `{"rule":"render","key":"gone"}`, 200)["limits"].([]any)

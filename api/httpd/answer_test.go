@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -102,9 +103,7 @@ func handlersOf(d api.Decider) *handlers {
 func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *handlers {
 	t.Helper()
 	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler), APIToken: apiToken, AdminToken: adminToken})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	doors.Ready()
 	return newHandlers(doors, nil)
 }
@@ -252,9 +251,7 @@ X-RateLimit-Reset: 36
 				tt.change(f)
 			}
 			status, headers, answer := ask(handlersOf(f), tt.body)
-			if status != tt.status {
-				t.Errorf("status: have %d, want %d", status, tt.status)
-			}
+			expect.Equal(t, status, tt.status, "status")
 			if headers != tt.headers {
 				t.Errorf("headers:\nhave %s\nwant %s", headers, tt.headers)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -206,13 +207,9 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 				t.Errorf("%s: have %v %q", method, resp.Header, body)
 			}
 		}
-		if resp.StatusCode != want {
-			t.Errorf("%s: have %d, want %d", method, resp.StatusCode, want)
-		}
+		expect.Equal(t, resp.StatusCode, want, "%s", method)
 	}
-	if have, want := n.usageOf("ip", "203.0.113.9"), int64(3); have != want {
-		t.Errorf("used: have %d, want %d", have, want)
-	}
+	expect.Equal(t, n.usageOf("ip", "203.0.113.9"), int64(3), "used")
 	const ask = " /v1/auth/key HTTP/1.1\r\nHost: n\r\nX-Api-Key: k\r\n"
 	next := "GET" + ask + "\r\n"
 	small, big := strings.Repeat("x", 20<<10), strings.Repeat("x", 1<<20)
@@ -276,9 +273,7 @@ func TestAuthFingerprints(t *testing.T) {
 			t.Errorf("%d %.40q: have %d %s, want %d", i, tt.headers, resp.StatusCode, body, tt.want)
 		}
 	}
-	if have := n.usageOf("key", "6ab9f1eb8f7d3388f4f9d586f66e99fd"); have != 2 {
-		t.Errorf("used for the fingerprint of k1: have %d, want 2", have)
-	}
+	expect.Equal(t, n.usageOf("key", "6ab9f1eb8f7d3388f4f9d586f66e99fd"), 2, "used for the fingerprint of k1")
 	if _, top := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/top"}); !strings.Contains(top, "6ab9f1eb8f7d3388") || strings.Contains(top, "k1") {
 		t.Errorf("top: %s", top)
 	}
@@ -350,9 +345,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 		for _, refused := range []bool{false, true} {
 			f := newFixed()
 			doc, err := rules.Parse([]byte(authRules))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if f.set, err = rules.Compile(doc, 17); err != nil {
 				t.Fatal(err)
 			}
@@ -385,9 +378,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 func BenchmarkServerAuth(b *testing.B) {
 	f := newFixed()
 	doc, err := rules.Parse([]byte(authRules))
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, err)
 	if f.set, err = rules.Compile(doc, 17); err != nil {
 		b.Fatal(err)
 	}

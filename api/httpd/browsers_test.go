@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A simple request from a page, which browsers send without a preflight, spends no quota, not even through the fast path.
@@ -18,13 +19,9 @@ func TestPagesSpendNothing(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
 	c, err := net.Dial("tcp", n.Data.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	r := bufio.NewReader(c)
 	ask := func(path, body string, lines ...string) (int, string) {
 		t.Helper()
@@ -32,13 +29,9 @@ func TestPagesSpendNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		apitest.NoteCode(text)
 		return resp.StatusCode, string(text)
 	}

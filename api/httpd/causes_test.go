@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -31,13 +32,9 @@ func startWithCauses(t *testing.T) *node {
 		l := c.Decider.(*limiter.Limiter)
 		l.FollowLoads(func(*rules.Set) []int { return []int{-1, -1, 0} }, func(string) time.Duration { return 5 * time.Second })
 		doc, err := rules.Parse([]byte(causeRules))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		set, err := rules.Compile(doc, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		l.SetRules(set)
 	})
 }

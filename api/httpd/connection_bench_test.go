@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -58,9 +59,7 @@ func (e *endless) SetReadDeadline(time.Time) error { return nil }
 func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte) {
 	n := startNode(tb, change)
 	doc, err := rules.Parse([]byte(plentyRules))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	expect.NoError(tb, err)
 	if _, err := n.Rules.Use(doc); err != nil {
 		tb.Fatal(err)
 	}
@@ -187,9 +186,7 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if err := n.server.serveEndless(t, c); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.server.serveEndless(t, c))
 		runtime.ReadMemStats(&after)
 		// Some allocations are expected: the counters, buffers, the date each second, and other activity of the process.
 		if have := after.Mallocs - before.Mallocs; have > checks/4 {
@@ -243,9 +240,7 @@ func BenchmarkConnection(b *testing.B) {
 			c := &endless{requests: one.requests, left: b.N}
 			b.ReportAllocs()
 			used := processorTime(b)
-			if err := serve(c); err != nil {
-				b.Fatal(err)
-			}
+			expect.NoError(b, serve(c))
 			b.ReportMetric(float64(processorTime(b)-used)/float64(b.N), "cpu-ns/op")
 			b.ReportMetric(float64(c.sent)/float64(b.N), "B-sent/op")
 		})
@@ -254,9 +249,7 @@ func BenchmarkConnection(b *testing.B) {
 
 func processorTime(tb testing.TB) time.Duration {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		tb.Fatal(err)
-	}
+	expect.NoError(tb, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/persist"
 )
@@ -118,9 +119,7 @@ func TestCheckDecides(t *testing.T) {
 		}
 		for _, want := range strings.Fields(tt.want) {
 			name, value, _ := strings.Cut(want, "=")
-			if have := fmt.Sprint(f[name]); have != value {
-				t.Errorf("%s: %s: have %s, want %s", tt.body, name, have, value)
-			}
+			expect.Equal(t, fmt.Sprint(f[name]), value, "%s: %s", tt.body, name)
 		}
 	}
 	if have, want := n.server.handlers.Panics.Load(), int64(0); have != want {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -54,9 +55,7 @@ func startData(t testing.TB, d api.Decider) *Server {
 // startHandlers starts a server for plane without a node.
 func startHandlers(t testing.TB, p *handlers) *Server {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s := start(p, ln, 0)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -276,9 +275,7 @@ func TestCloseWaitsForTheFastPath(t *testing.T) {
 		return s.serveFast(c, b)
 	}
 	c, err := net.Dial("tcp", s.ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
 	r := bufio.NewReader(c)
 	for _, send := range []string{opening, fastPost(plainCheck)} {
@@ -344,9 +341,7 @@ func TestDeadlineComesEarlier(t *testing.T) {
 	}{
 		{now, "1s"}, {now.Add(500 * time.Millisecond), ""}, {now.Add(-10 * time.Second), "-9s"}, {time.Time{}, "none"}, {now, "1s"},
 	} {
-		if err := one.SetReadDeadline(step.at); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, one.SetReadDeadline(step.at))
 		if _, err := one.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -148,9 +149,7 @@ func TestBodyThatIsCut(t *testing.T) {
 		if _, err := io.WriteString(c, post("/v1/check", body, "Transfer-Encoding: chunked")); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.(*net.TCPConn).CloseWrite())
 		if status, text, closes := answer(t, bufio.NewReader(c)); status != 400 || !closes || apitest.NoteCode([]byte(text)) != api.BadRequest {
 			t.Errorf("%q: have %d %s, closes %v", body, status, text, closes)
 		}

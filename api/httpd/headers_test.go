@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // rateFields parses an answer's fields of draft-ietf-httpapi-ratelimit-headers-11, and checks what must always hold: q, w, r and
@@ -84,9 +85,7 @@ rules:
 		"bucket": "999999999999999 <nil> 2305843010 6", "slow": "3 <nil> 10800 3600", "queue": "30 <nil> 60 2", "log": "20 <nil> 31622400 31622400",
 		"tpm": "999999999999999 tokens 60 <nil>", "odd": `100 a"%C3%A9 60 <nil>`,
 	} {
-		if have := fmt.Sprintf("%v %v %v %v", policies[name]["q"], policies[name]["qu"], policies[name]["w"], limits[name]["t"]); have != want {
-			t.Errorf("%s: have %s, want %s", name, have, want)
-		}
+		expect.Equal(t, fmt.Sprintf("%v %v %v %v", policies[name]["q"], policies[name]["qu"], policies[name]["w"], limits[name]["t"]), want, "%s", name)
 	}
 	for _, name := range []string{`%C3%A9"\`, "sliding"} {
 		if more, ok := limits[name]["t"].(int64); !ok || more < 1 || name != "sliding" && more > year || more > 2*year {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // BenchmarkLoopback measures a check over a connection, compared to a server on the same library that sends as many bytes
@@ -37,9 +38,7 @@ func BenchmarkLoopback(b *testing.B) {
 // startEmpty starts a server that gives every request the same answer.
 func startEmpty(b *testing.B, header http.Header, body string) (address string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, err)
 	s := emptyServer(header, body)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ln) }()
@@ -77,9 +76,7 @@ func sendLoad(b *testing.B, address string, request []byte) {
 	var group sync.WaitGroup
 	for range 32 {
 		c, err := net.Dial("tcp", address)
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, err)
 		group.Go(func() {
 			defer c.Close()
 			r := bufio.NewReaderSize(c, 64<<10)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestMain lets more tests go on at once than there are processors: most of the time they wait.
@@ -52,8 +53,6 @@ func (s single) Accept() (net.Conn, error) { return s.conn, nil }
 func track(t testing.TB, conns *api.Connections, c net.Conn) *api.Connection {
 	t.Helper()
 	one, err := conns.Listen(single{conn: c}).Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return one.(*api.Connection)
 }

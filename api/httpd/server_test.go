@@ -17,6 +17,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -24,12 +25,8 @@ import (
 func (n *node) dial(t testing.TB) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", n.Data.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -120,9 +117,7 @@ func TestWire(t *testing.T) {
 			if code := apitest.NoteCode([]byte(body)); code != tt.code {
 				t.Errorf("have %s, want %q", body, tt.code)
 			}
-			if closes != tt.closes {
-				t.Errorf("closes: have %v, want %v", closes, tt.closes)
-			}
+			expect.Equal(t, closes, tt.closes, "closes")
 			if tt.closes {
 				if _, err := r.ReadByte(); err == nil {
 					t.Error("there is more after the last answer")
@@ -144,9 +139,7 @@ func TestHalfClosed(t *testing.T) {
 		if _, err := io.WriteString(c, whole[:cut]); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.(*net.TCPConn).CloseWrite())
 		status, body, _ := answer(t, bufio.NewReader(c))
 		if status != 0 && status != 400 {
 			t.Errorf("cut at %d: have %d %s", cut, status, body)
@@ -253,9 +246,7 @@ func TestCloseAtOnce(t *testing.T) {
 	for range 20 {
 		n := startNode(t, nil)
 		began := time.Now()
-		if err := n.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.Close(context.Background()))
 		if took := time.Since(began); took > 2*time.Second {
 			t.Fatalf("took %v", took)
 		}

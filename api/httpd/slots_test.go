@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -47,9 +48,7 @@ func (f *failing) Accept() (net.Conn, error) {
 func TestListensOnWithoutFiles(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s := start(handlersOf(newFixed()), &failing{ln, []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.EMFILE}}, 0)
 	if status, _ := apitest.AskFrom(t, "127.0.0.1", ln.Addr().String(), opening); status != 200 {
 		t.Errorf("have %d", status)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // If any token is configured, every route except probes requires its scope.
@@ -89,21 +90,15 @@ func TestAuthorizationHeaders(t *testing.T) {
 	} {
 		for _, c := range []apitest.Call{{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"all"}`}, {Method: "GET", URL: n.AdminURL + "/v1/rules"}} {
 			req, err := http.NewRequest(c.Method, c.URL, strings.NewReader(c.Body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for _, line := range tt.lines {
 				req.Header.Add("Authorization", line)
 			}
 			resp, err := n.Client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			_, _ = io.Copy(io.Discard, resp.Body)
 			resp.Body.Close()
-			if resp.StatusCode != tt.status {
-				t.Errorf("%s %.60q: have %d, want %d", c.URL, tt.lines, resp.StatusCode, tt.status)
-			}
+			expect.Equal(t, resp.StatusCode, tt.status, "%s %.60q", c.URL, tt.lines)
 		}
 	}
 }
@@ -185,9 +180,7 @@ func TestFastPathForgetsTokens(t *testing.T) {
 	}
 	file := apitest.TokensFile(t, apitest.TokenEntry("x", "x", "check"))
 	doors, err := api.Open(api.Config{Node: "n", Decider: newFixed(), TokensFile: file, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer doors.Close()
 	var head fastHead
 	one := []byte(fastPost(plainCheck, "Authorization: Bearer x"))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // The vectors of values and keys that all clients run, too. What only a client has is left out.
@@ -42,9 +43,7 @@ func readValueVectors(t *testing.T) (v valueVectors) {
 	if err == nil {
 		err = json.Unmarshal(text, &v)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return v
 }
 
@@ -193,9 +192,7 @@ func TestKeys(t *testing.T) {
 			want, before = "owner", used(t, n, subject)
 		}
 		for i, have := range askAllWays(t, n, target(v.JSON)) {
-			if have != want {
-				t.Errorf("%s %s: have %s, want %s", valuePaths[i].name, target(v.JSON), have, want)
-			}
+			expect.Equal(t, have, want, "%s %s", valuePaths[i].name, target(v.JSON))
 		}
 		if v.Error != "" {
 			continue

@@ -15,6 +15,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -75,13 +76,9 @@ func waitInACrowd(t *testing.T) {
 	t.Cleanup(func() { clock.Close(); table.Close() })
 	l := limiter.New(table, clock)
 	doc, err := rules.Parse([]byte(crowdRules))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	set, err := rules.Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	l.SetRules(set)
 	handlers := handlersOf(l)
 	ln := newPipes()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -28,9 +29,7 @@ rules:
 func startWaiting(t *testing.T, change func(*apitest.Config)) *node {
 	n := startNode(t, change)
 	doc, err := rules.Parse([]byte(waitingRules))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := n.Rules.Use(doc); err != nil {
 		t.Fatal(err)
 	}
@@ -185,9 +184,7 @@ func TestHangUpFreesTheSlot(t *testing.T) {
 	}
 	apitest.Until(t, "all answers are held", func() bool { return n.server.waiting.count() == 3 })
 	gone.Close()
-	if err := half.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, half.(*net.TCPConn).CloseWrite())
 	apitest.Until(t, "one held answer is left", func() bool { return n.server.waiting.count() == 1 })
 	if f, closes := heldAnswer(t, bufio.NewReader(half)); fieldInt(t, f, "delay_ms") < 590_000 || !closes {
 		t.Errorf("have %v, closes %v", f, closes)
@@ -215,9 +212,7 @@ func TestWaitBeyondTheBound(t *testing.T) {
 		t.Error("the metrics do not count it")
 	}
 	for files, want := range map[int]int{1024: 448, 20_000: 8_750, 1 << 20: maxWaiting} {
-		if have := maxHeldFor(files); have != want {
-			t.Errorf("%d files: have %d, want %d", files, have, want)
-		}
+		expect.Equal(t, maxHeldFor(files), want, "%d files", files)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -54,9 +55,7 @@ func wholeRequests(tb testing.TB, f *fixed) map[string]func() {
 func authFixed(tb testing.TB, refused bool) *fixed {
 	f := newFixed()
 	doc, err := rules.Parse([]byte(authRules))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	expect.NoError(tb, err)
 	if f.set, err = rules.Compile(doc, 17); err != nil {
 		tb.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -31,9 +32,7 @@ func TestWorkOfABatchIsBounded(t *testing.T) {
 	const ruleCount, checks, most = 100, 1000, 5000
 	n := startNode(t, func(c *apitest.Config) { c.MaxMatched = most })
 	doc, err := rules.Parse([]byte(manyRules(ruleCount)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := n.Rules.Use(doc); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // What clients send when they connect, and what they expect.
@@ -94,11 +95,7 @@ func TestUnknownNames(t *testing.T) {
 	t.Parallel()
 	c := dial(t, startNode(t, nil))
 	c.send(array("a\r\n-b\x00\xff"))
-	if got, want := c.reply(), "-ERR unknown command 'a  -b ?', rlnode limits rates: see docs/redis.md"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	expect.Equal(t, c.reply(), "-ERR unknown command 'a  -b ?', rlnode limits rates: see docs/redis.md", "c.reply()")
 	c.send(array(strings.Repeat("é", 200)))
-	if got, want := c.reply(), "-ERR unknown command '"+strings.Repeat("é", 64)+"', rlnode limits rates: see docs/redis.md"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	expect.Equal(t, c.reply(), "-ERR unknown command '"+strings.Repeat("é", 64)+"', rlnode limits rates: see docs/redis.md", "c.reply()")
 }

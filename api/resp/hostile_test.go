@@ -14,6 +14,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -48,9 +49,7 @@ func TestHostile_Closes(t *testing.T) {
 	} {
 		c := dial(t, n)
 		c.send(test.send)
-		if got := c.rest(); got != test.want {
-			t.Errorf("%.40q: got %q, want %q", test.send, got, test.want)
-		}
+		expect.Equal(t, c.rest(), test.want, "%.40q", test.send)
 	}
 	if got := runs.taken(); got != "[]" {
 		t.Errorf("checks were decided: %s", got)
@@ -73,9 +72,7 @@ func TestHostile_Strangers(t *testing.T) {
 	} {
 		c := dial(t, n)
 		c.send(test.send)
-		if got := c.rest(); got != test.want {
-			t.Errorf("%.40q: got %q, want %q", test.send, got, test.want)
-		}
+		expect.Equal(t, c.rest(), test.want, "%.40q", test.send)
 	}
 
 	c := dial(t, n)
@@ -198,9 +195,7 @@ func TestHostile_Places(t *testing.T) {
 	}
 	c := dial(t, n)
 	c.send(words("PING"))
-	if got, want := c.rest(), "-ERR max number of clients reached\r\n"; got != want {
-		t.Errorf("one too many: got %q, want %q", got, want)
-	}
+	expect.Equal(t, c.rest(), "-ERR max number of clients reached\r\n", "one too many")
 	for _, c := range held {
 		c.askAll(step{"PING", "+PONG"})
 	}
@@ -257,9 +252,7 @@ func TestDrain(t *testing.T) {
 	default:
 	}
 	close(runs.hold)
-	if got, want := busy.reply(), "[0 2 1 -1 3600]"; got != want {
-		t.Errorf("a check in progress: got %s, want %s", got, want)
-	}
+	expect.Equal(t, busy.reply(), "[0 2 1 -1 3600]", "a check in progress")
 	if !busy.ended() {
 		t.Error("the connection stays open after the last reply")
 	}
@@ -290,9 +283,7 @@ func TestTLS(t *testing.T) {
 	certificate, key := testca.WritePair(t, t.TempDir(), "one")
 	n := startNode(t, func(c *apitest.Config) { c.CertFile, c.KeyFile = certificate, key })
 	pem, err := os.ReadFile(certificate)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
 	c := dialTLS(t, n, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"})

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/metrics"
 )
 
@@ -86,13 +87,9 @@ func TestNative_Errors(t *testing.T) {
 		}
 	}
 	c.send(array("RL.CHECK", strings.Repeat("x", 129), "u"))
-	if got, want := c.reply(), "-ERR bad-value rule must not have more than 128 bytes"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	expect.Equal(t, c.reply(), "-ERR bad-value rule must not have more than 128 bytes", "c.reply()")
 	c.send(array("RL.CHECK", "a", strings.Repeat("x", 1025)))
-	if got, want := c.reply(), "-ERR bad-value key must not have more than 1024 bytes"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	expect.Equal(t, c.reply(), "-ERR bad-value key must not have more than 1024 bytes", "c.reply()")
 }
 
 // Tokens, their scopes and their namespaces.
@@ -163,9 +160,7 @@ func TestMetrics(t *testing.T) {
 		got[name] += m.Value
 	})
 	for name, want := range map[string]float64{"requests_total": 4, "redis_seconds": 2, "connections": 1} {
-		if got[name] != want {
-			t.Errorf("%s: got %v, want %v", name, got[name], want)
-		}
+		expect.Equal(t, got[name], want, "%s", name)
 	}
 }
 

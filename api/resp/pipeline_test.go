@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -82,9 +83,7 @@ func TestPipeline(t *testing.T) {
 			t.Errorf("reply %d: got %s, want %s", i, got[i], want)
 		}
 	}
-	if got, want := runs.taken(), "[3 1 3]"; got != want {
-		t.Errorf("runs: got %s, want %s", got, want)
-	}
+	expect.Equal(t, runs.taken(), "[3 1 3]", "runs")
 }
 
 // A run has at most 256 checks, and everything is answered however much arrives at once.
@@ -131,9 +130,7 @@ func TestPipeline_WithoutRoom(t *testing.T) {
 		}
 	}
 	n.Budget.Give(everything)
-	if got, want := runs.taken(), fmt.Sprintf("[%d %d 4]", freeChecks, freeChecks); got != want {
-		t.Errorf("runs: got %s, want %s", got, want)
-	}
+	expect.Equal(t, runs.taken(), fmt.Sprintf("[%d %d 4]", freeChecks, freeChecks), "runs")
 	if n.Budget.Used() != 0 {
 		t.Errorf("%d bytes stay charged", n.Budget.Used())
 	}
@@ -163,9 +160,7 @@ func TestPipeline_CutAnywhere(t *testing.T) {
 		c := dial(t, n)
 		c.send(all[:at])
 		c.send(all[at:])
-		if got, want := c.reply()+c.reply()+c.reply()+c.reply(), `[0 10 9 -1 3600]+PONG[0 10 7 -1 10800]"x"`; got != want {
-			t.Errorf("cut at %d: got %s, want %s", at, got, want)
-		}
+		expect.Equal(t, c.reply()+c.reply()+c.reply()+c.reply(), `[0 10 9 -1 3600]+PONG[0 10 7 -1 10800]"x"`, "cut at %d", at)
 		_ = c.Close()
 	}
 }
@@ -185,7 +180,5 @@ func TestLongCommands(t *testing.T) {
 	apitest.Until(t, "nothing is charged", func() bool { return n.Budget.Used() == 0 })
 	key := strings.Repeat("k", 5000)
 	c.send(array("CL.THROTTLE", key, "1", "1", "3600") + array("CL.THROTTLE", key, "1", "1", "3600") + array("CL.THROTTLE", key+"x", "1", "1", "3600"))
-	if got, want := c.reply()+c.reply()+c.reply(), "[0 2 1 -1 3600][0 2 0 -1 7200][0 2 1 -1 3600]"; got != want {
-		t.Errorf("long keys: got %s, want %s", got, want)
-	}
+	expect.Equal(t, c.reply()+c.reply()+c.reply(), "[0 2 1 -1 3600][0 2 0 -1 7200][0 2 1 -1 3600]", "long keys")
 }

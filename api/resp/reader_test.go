@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // readAll reads the commands in pieces of b, which arrive in turn as a connection keeps them, and returns them and what ended it.
@@ -83,15 +85,11 @@ func TestReader(t *testing.T) {
 			return strings.Join(commands, " ")
 		}
 		got := show(readAll(&reader{stranger: test.stranger}, []byte(test.input)))
-		if got != test.want {
-			t.Errorf("%s: got %.200s, want %.200s", test.name, got, test.want)
-		}
+		expect.Equal(t, got, test.want, "%s", test.name)
 		// It is the same byte by byte.
 		if len(test.input) < 2*maxInline {
 			got := show(readAll(&reader{stranger: test.stranger}, bytes.SplitAfter([]byte(test.input), nil)...))
-			if got != test.want {
-				t.Errorf("%s, byte by byte: got %.200s, want %.200s", test.name, got, test.want)
-			}
+			expect.Equal(t, got, test.want, "%s, byte by byte", test.name)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // step is a command and the reply that is wanted.
@@ -13,9 +15,7 @@ type step struct{ command, want string }
 func (c *client) askAll(steps ...step) {
 	c.t.Helper()
 	for _, one := range steps {
-		if got := c.ask(one.command); got != one.want {
-			c.t.Errorf("%s: got %s, want %s", one.command, got, one.want)
-		}
+		expect.Equal(c.t, c.ask(one.command), one.want, "%s", one.command)
 	}
 }
 
@@ -110,13 +110,9 @@ func TestCellThrottle_Errors(t *testing.T) {
 		step{"CL.THROTTLE k +1 02 3600", "[0 2 1 -1 1800]"},
 	)
 	c.send(array("CL.THROTTLE", "k", strings.Repeat("x", 200)+"\r\n+OK", "2", "3"))
-	if got, want := c.reply(), "-Cell error: Store error: Couldn't parse as integer: "+strings.Repeat("x", 128); got != want {
-		t.Errorf("a long word: got %s, want %s", got, want)
-	}
+	expect.Equal(t, c.reply(), "-Cell error: Store error: Couldn't parse as integer: "+strings.Repeat("x", 128), "a long word")
 	c.send(array("CL.THROTTLE", "k", "1\r\n+OK", "2", "3"))
-	if got, want := c.reply(), "-Cell error: Store error: Couldn't parse as integer: 1  +OK"; got != want {
-		t.Errorf("control characters: got %s, want %s", got, want)
-	}
+	expect.Equal(t, c.reply(), "-Cell error: Store error: Couldn't parse as integer: 1  +OK", "control characters")
 	c.askAll(step{"PING", "+PONG"})
 }
 

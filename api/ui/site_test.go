@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func serve(s *Site, method, name string, header map[string]string) (*http.Response, bool) {
@@ -74,9 +76,7 @@ func TestHeaders(t *testing.T) {
 	for name, want := range map[string]string{
 		"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
 	} {
-		if have := resp.Header.Get(name); have != want {
-			t.Errorf("%s: have %q, want %q", name, have, want)
-		}
+		expect.Equal(t, resp.Header.Get(name), want, "%s", name)
 	}
 	have := resp.Header.Get("Content-Security-Policy")
 	want := "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; " +

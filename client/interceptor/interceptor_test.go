@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -71,15 +72,11 @@ func call(t *testing.T, c client.Checker, o Options, streams bool, more ...strin
 	server := grpc.NewServer(grpc.UnaryInterceptor(Unary(c, o)), grpc.StreamInterceptor(Stream(c, o)))
 	grpc_health_v1.RegisterHealthServer(server, service)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	go server.Serve(ln)
 	defer server.Stop()
 	conn, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), more...), 20*time.Second)
 	defer cancel()
@@ -90,9 +87,7 @@ func call(t *testing.T, c client.Checker, o Options, streams bool, more ...strin
 		return service, metadata.Join(header, trailer), err
 	}
 	s, err := stub.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, err = s.Recv()
 	header, _ := s.Header()
 	return service, metadata.Join(header, s.Trailer()), err
@@ -130,9 +125,7 @@ func TestCalls(t *testing.T) {
 				t.Errorf("%s: have %v, %v", test.name, service.decisions, err)
 			}
 			for name, want := range test.header {
-				if have := append(header.Get(name), "")[0]; have != want {
-					t.Errorf("%s: %s: have %q, want %q", test.name, name, have, want)
-				}
+				expect.Equal(t, append(header.Get(name), "")[0], want, "%s: %s", test.name, name)
 			}
 			endpoint := "/grpc.health.v1.Health/Check"
 			if streams {
@@ -208,14 +201,10 @@ func TestRealNode(t *testing.T) {
 	folder := t.TempDir()
 	program, rules := filepath.Join(folder, "rlnode"), filepath.Join(folder, "rules.yaml")
 	text := "version: 1\nrules: [{name: calls, key: [ip], limits: [{limit: 2, per: 1h, algorithm: fixed-window}]}]\n"
-	if err := errors.Join(process.Build(program), os.WriteFile(rules, []byte(text), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(process.Build(program), os.WriteFile(rules, []byte(text), 0o600)))
 	node := process.Start(t, program, "--rules", rules)
 	c, err := client.New(client.Options{Nodes: []string{node.Data}, Timeout: process.Timeout, OnError: client.Closed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
 	for i, streams := range []bool{false, true, false, true} {
 		_, header, err := call(t, c, Options{}, streams)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -80,15 +81,11 @@ func TestSlotsAreHeldForACall(t *testing.T) {
 	server := grpc.NewServer(grpc.StreamInterceptor(Stream(a, Options{Slots: true})))
 	grpc_health_v1.RegisterHealthServer(server, waiting{})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	go server.Serve(ln)
 	defer server.Stop()
 	conn, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer conn.Close()
 	stream, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	if err == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/httpd"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -41,9 +42,7 @@ func TestSuites(t *testing.T) {
 		t.Skip("no -suites")
 	}
 	root, err := filepath.Abs(*checkouts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, library := range libraries {
 		t.Run(library.name, func(t *testing.T) {
 			folder := filepath.Join(root, library.name)
@@ -51,9 +50,7 @@ func TestSuites(t *testing.T) {
 				t.Skip(err)
 			}
 			adapter, err := filepath.Abs(library.adapter)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			command := exec.Command(adapter, library.name, folder)
 			command.Env = append(os.Environ(), "SUITE_NODE="+serve(t))
 			output, err := command.CombinedOutput()
@@ -73,9 +70,7 @@ func serve(t *testing.T) string {
 	})
 	n.UseRules("version: 1\nrules: []\n")
 	target, err := url.Parse(n.DataURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	follower := clockFollower{clock: n.Clock}
 	forward := httputil.NewSingleHostReverseProxy(target)
 	proxy := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -83,9 +78,7 @@ func serve(t *testing.T) string {
 		forward.ServeHTTP(w, r)
 	})}
 	listener, err := api.Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	go proxy.Serve(listener)
 	t.Cleanup(func() { proxy.Close() })
 	return fmt.Sprint("http://", listener.Addr())

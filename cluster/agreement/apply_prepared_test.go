@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -22,9 +23,7 @@ func TestApplyPrepared(t *testing.T) {
 	index, plain, prepared := uint64(0), New(), New()
 	for _, e := range []Rules{good, bad, good, write(3, "")} {
 		entry, err := ThisBuild.Encode(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		index++
 		p := prepared.Prepare(e)
 		var want, have Result

@@ -3,6 +3,8 @@ package agreement
 import (
 	"errors"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // Departures are kept by ID, the last 1,024, with who and when, and survive a snapshot. A node in a ring can't depart.
@@ -16,9 +18,7 @@ func TestDepart(t *testing.T) {
 	if err == nil {
 		s, err = ThisBuild.Parse(b)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	d := s.Departure(node(3))
 	if d == nil || d.Boot != 7 || d.String() != "was removed by ann on 2026-11-28 03:02 UTC; start it with --rejoin" {
 		t.Errorf("got %+v", d)

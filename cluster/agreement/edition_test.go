@@ -3,15 +3,15 @@ package agreement
 import (
 	"errors"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // proposed returns an entry as a leader proposes it in a state.
 func proposed(t testing.TB, s *State, e Entry) []byte {
 	t.Helper()
 	b, _, err := ThisBuild.Propose(s, e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return b
 }
 
@@ -43,21 +43,15 @@ func TestAnotherResultStopsTheNode(t *testing.T) {
 	s := do(t, New(), found, write(1, 5))
 	writer := Build{Level: Newest, Release: "v9.1.0"}
 	base, err := s.Edition()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	good, p, err := writer.Propose(s, write(2, 6))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	result, _ := do(t, s, write(2, 6)).Edition()
 	for name, terms := range map[string]Transition{
 		"document": {base, Edition{result.Number, [32]byte{1}}}, "number": {base, Edition{result.Number + 1, result.Hash}}, "none": {base, base},
 	} {
 		raw, err := writer.encode(write(2, 6), &terms)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		next, r := ThisBuild.Apply(s, s.Index+1, raw, p)
 		if !errors.Is(r.Err, ErrDiffers) || !errors.As(r.Err, new(*Unreadable)) || next != s {
 			t.Errorf("%s: have %v", name, r.Err)

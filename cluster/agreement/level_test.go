@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -19,9 +20,7 @@ func TestLevels(t *testing.T) {
 	apply := func(b *Build, e Entry) Result {
 		t.Helper()
 		raw, err := next.Encode(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		var r Result
 		s, r = b.Apply(s, s.Index+1, raw, nil)
 		return r
@@ -59,9 +58,7 @@ func TestLevels(t *testing.T) {
 	refused(Raise{Level: Newest}, "already")
 	refused(RegisterProcess{Node: node(1), Boot: 17, Level: Newest}, fmt.Sprintf("the cluster is at %d", Newest+1))
 	b, err := next.AppendSnapshot(nil, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := ThisBuild.Parse(b); !errors.As(err, new(*Unreadable)) {
 		t.Errorf("have %v", err)
 	}
@@ -86,9 +83,7 @@ func TestRulesNeedALevel(t *testing.T) {
 			begun.Level = at
 			write := Rules{Change: rules.Change{Body: []byte("version: 1\n" + body)}}
 			raw, err := ThisBuild.Encode(write)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			s := do(t, New(), begun)
 			if _, r := s.Apply(s.Index+1, raw); (r.Err == nil) != (at >= level) {
 				t.Errorf("%s at level %d: %v", body, at, r.Err)

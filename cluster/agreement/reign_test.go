@@ -3,6 +3,8 @@ package agreement
 import (
 	"errors"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestReign(t *testing.T) {
@@ -22,9 +24,7 @@ func TestReign(t *testing.T) {
 	}
 	for _, tt := range tests {
 		b, err := ThisBuild.Encode(tt.have)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		next, result := s.Apply(s.Index+1, b)
 		if (result.Err == nil) != tt.want || result.Err != nil && !errors.Is(result.Err, ErrRejected) {
 			t.Errorf("%s: have %v, want it accepted: %v", tt.name, result.Err, tt.want)

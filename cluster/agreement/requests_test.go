@@ -7,15 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
 func reread(t testing.TB, s *State) *State {
 	t.Helper()
 	back, err := ThisBuild.Parse(snapshotOf(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if !bytes.Equal(snapshotOf(t, back), snapshotOf(t, s)) {
 		t.Fatal("a snapshot is read and written otherwise")
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -117,9 +118,7 @@ func TestContradictorySnapshots(t *testing.T) {
 func TestUnreadableSnapshots(t *testing.T) {
 	writer := Build{Level: 3, Release: "v9.1.0"}
 	good, err := writer.AppendSnapshot(nil, rich(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := ThisBuild.Parse(good); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -33,9 +34,7 @@ func members(of ...int) (out []Member) {
 func encoded(t testing.TB, e Entry) []byte {
 	t.Helper()
 	b, err := ThisBuild.Encode(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return b
 }
 
@@ -54,9 +53,7 @@ func do(t testing.TB, s *State, entries ...Entry) *State {
 func snapshotOf(t testing.TB, s *State) []byte {
 	t.Helper()
 	b, err := s.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return b
 }
 
@@ -71,9 +68,7 @@ func table(t testing.TB, of ...int) *ring.Table {
 		ids = append(ids, node(i))
 	}
 	out, err := ring.New(ids, ring.DefaultSettings())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return out
 }
 

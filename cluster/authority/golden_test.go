@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -21,9 +22,7 @@ func TestGolden(t *testing.T) {
 	}
 	replies := []Reply{{Granted: true, Index: 9}, {Reason: "no", Index: 8}, {Reason: "no", Differs: true}, {Reason: "no", Removed: true, Behind: []ring.NodeID{id(3)}}}
 	b, err := json.Marshal(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	lines := []golden.Line{{Name: "request", Bytes: b}}
 	for i, r := range replies {
 		if b, err = json.Marshal(r); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -46,9 +47,7 @@ func (d *desk) lead(expect int) {
 func (d *desk) apply(e agreement.Entry) {
 	d.t.Helper()
 	b, err := agreement.ThisBuild.Encode(e)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	expect.NoError(d.t, err)
 	next, result := d.state.Apply(d.state.Index+1, b)
 	if result.Err != nil {
 		d.t.Fatalf("%#v: %v", e, result.Err)

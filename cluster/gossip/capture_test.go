@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 )
 
@@ -84,9 +85,7 @@ var capture = sync.OnceValues(func() (captured, error) {
 func seeds(t testing.TB) captured {
 	t.Helper()
 	c, err := capture()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return c
 }
 

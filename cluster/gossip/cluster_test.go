@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestNodesFindEachOther(t *testing.T) {
@@ -58,9 +60,7 @@ func TestCrashIsSeenAsFailed(t *testing.T) {
 				})
 				w.nodes[1].Forget(id(1))
 				w.nodes[1].Forget(id(n))
-				if have := w.nodes[1].summary(); have != summaryOf(n-1, nil) {
-					t.Errorf("after Forget: have %q, want %q", have, summaryOf(n-1, nil))
-				}
+				expect.Equal(t, w.nodes[1].summary(), summaryOf(n-1, nil), "after Forget")
 				w.start(n)
 				w.agree(15*time.Second, summaryOf(n, nil))
 			})
@@ -78,9 +78,7 @@ func TestLeftIsNotFailed(t *testing.T) {
 				}
 				w.agree(15*time.Second, summaryOf(n, nil))
 				began := time.Now()
-				if err := w.nodes[n].Leave(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, w.nodes[n].Leave(t.Context()))
 				t.Logf("Leave took %v", time.Since(began))
 				if err := w.nodes[n].Update(func(m *Member) { m.BootstrapExpect = 9 }); err == nil {
 					t.Error("Update after Leave: no error")
@@ -161,18 +159,14 @@ func TestRememberedMembersAreJoined(t *testing.T) {
 		}
 		w.agree(15*time.Second, summaryOf(3, nil))
 		remembered := w.nodes[2].Addresses()
-		if have, want := fmt.Sprint(remembered), "[10.0.0.1:7946 10.0.0.3:7946]"; have != want {
-			t.Errorf("addresses: have %s, want %s", have, want)
-		}
+		expect.Equal(t, fmt.Sprint(remembered), "[10.0.0.1:7946 10.0.0.3:7946]", "addresses")
 		w.crash(2)
 		w.crash(1)
 		w.agree(15*time.Second, summaryOf(3, map[int]State{1: Failed, 2: Failed}), 3)
 		w.start(2, func(c *Config) { c.Join, c.Remembered = nil, append(remembered, "nonsense") })
 		w.agree(15*time.Second, "2 alive, 3 alive", 2)
 		// The address where no node was met stays remembered.
-		if have, want := fmt.Sprint(w.nodes[2].Addresses()), "[10.0.0.3:7946 10.0.0.1:7946]"; have != want {
-			t.Errorf("addresses: have %s, want %s", have, want)
-		}
+		expect.Equal(t, fmt.Sprint(w.nodes[2].Addresses()), "[10.0.0.3:7946 10.0.0.1:7946]", "addresses")
 		w.start(1, func(c *Config) { c.Join = nil })
 		w.agree(15*time.Second, summaryOf(3, nil))
 	})
@@ -189,9 +183,7 @@ func TestUpdatesReachAll(t *testing.T) {
 		cluster := [16]byte{1, 2, 3}
 		for i := 1; i <= n; i++ {
 			err := w.nodes[i].Update(func(m *Member) { m.Cluster, m.RaftEmpty, m.BootstrapExpect = cluster, false, 0 })
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 		}
 		took := until(t, 5*time.Second, "all have heard of all", func() bool {
 			for _, nd := range w.nodes {

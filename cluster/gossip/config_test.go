@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -81,9 +82,7 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 		{slog.LevelError, "", 0}, {slog.LevelWarn, "Failed to send", 1}, {slog.LevelWarn, "Refuting", 0},
 		{slog.LevelInfo, "", 1}, {slog.LevelDebug, "", 21}, {slog.LevelDebug, "] ", 0},
 	} {
-		if have := j.count(test.level, test.text); have != test.want {
-			t.Errorf("%v %q: have %d lines, want %d", test.level, test.text, have, test.want)
-		}
+		expect.Equal(t, j.count(test.level, test.text), test.want, "%v %q, lines", test.level, test.text)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -12,9 +13,7 @@ import (
 func TestGolden(t *testing.T) {
 	want := Member{Boot: 1 << 63, Name: "n1", Region: "eu", Zone: "a", PeerPort: 7947, Cluster: [16]byte{15: 1}, BootstrapExpect: 3, RaftEmpty: true, SettingsVersion: 2, Members: 300, Primary: "us", State: Left}
 	metadata, err := appendMetadata(nil, want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	gone := []departure{{id: ring.NodeID{7}, boot: 1 << 63}}
 	kept := golden.Check(t, "testdata/messages.txt", golden.Line{Name: "metadata", Bytes: metadata},
 		golden.Line{Name: "state", Bytes: appendState(gone, []byte("news"))})

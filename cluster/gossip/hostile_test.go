@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // target is a real node on loopback, and a socket that sends it messages that no node sends.
@@ -39,14 +41,10 @@ func openTarget(t testing.TB, key []byte, options ...func(*Config)) *target {
 		o(&c)
 	}
 	g, err := Open(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { g.Close() })
 	socket, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(g.self.gossipAddress()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { socket.Close() })
 	return &target{Gossip: g, t: t, socket: socket, key: key, asked: 1 << 24}
 }
@@ -420,9 +418,7 @@ func TestEachKeyOpens(t *testing.T) {
 func TestPingsReachNoStrangers(t *testing.T) {
 	x := openTarget(t, nil)
 	other, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer other.Close()
 	port := other.LocalAddr().(*net.UDPAddr).Port
 	loop := []byte{127, 0, 0, 1}
@@ -456,9 +452,7 @@ func TestStreamsShareRoom(t *testing.T) {
 			}()
 			for range 30 {
 				c, err := net.Dial("tcp", x.self.gossipAddress().String())
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				open = append(open, c)
 				c.SetDeadline(time.Now().Add(20 * time.Second))
 				_, _ = c.Write(b) // half of a message; the node may have closed it by then

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // Three nodes on real sockets, with short intervals.
@@ -25,9 +27,7 @@ func TestOverLoopback(t *testing.T) {
 			ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond, GossipInterval: 20 * time.Millisecond,
 			RejoinInterval: 100 * time.Millisecond, Logger: slog.New(&journal{}),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer g.Close()
 		nodes, seeds = append(nodes, g), []string{nodes0(nodes, g).self.gossipAddress().String()}
 	}
@@ -37,9 +37,7 @@ func TestOverLoopback(t *testing.T) {
 	for _, g := range nodes {
 		until(t, 20*time.Second, "all find each other", sees(g, summaryOf(3, nil)))
 	}
-	if err := nodes[0].Update(func(m *Member) { m.BootstrapExpect = 3 }); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, nodes[0].Update(func(m *Member) { m.BootstrapExpect = 3 }))
 	until(t, 20*time.Second, "an update arrives", func() bool { return nodes[2].Members()[0].BootstrapExpect == 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -49,9 +47,7 @@ func TestOverLoopback(t *testing.T) {
 	until(t, 20*time.Second, "one has left", sees(nodes[2], summaryOf(3, map[int]State{2: Left})))
 	// Close does not wait for a stranger's connection.
 	c, err := net.Dial("tcp", nodes[0].self.gossipAddress().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
 	for range 2 {
 		if err := nodes[0].Close(); err != nil {
@@ -74,9 +70,7 @@ func nodes0(nodes []*Gossip, g *Gossip) *Gossip {
 
 func TestAPortThatIsTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer l.Close()
 	_, err = Open(Config{Self: Member{ID: id(1), Name: "n"}, BindAddr: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port})
 	if err == nil {
@@ -123,9 +117,7 @@ func TestTooManyStreams(t *testing.T) {
 				host = w.net.Host(ip(10))
 			}
 			c, err := host.Dial(t.Context(), ip(1)+":7946")
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			open = append(open, c)
 			synctest.Wait()
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestMetadata(t *testing.T) {
@@ -71,9 +73,7 @@ func TestMetadata(t *testing.T) {
 
 func plain(t *testing.T) []byte {
 	b, err := appendMetadata(nil, Member{Name: "n1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return b
 }
 
@@ -95,9 +95,7 @@ func FuzzMetadata(f *testing.F) {
 			return
 		}
 		again, err := appendMetadata(nil, m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if n, err := parseMetadata(again); err != nil || n != m {
 			t.Fatalf("have %+v, %v, want %+v", n, err, m)
 		}

@@ -3,6 +3,8 @@ package gossip
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestHowManyNodesSeedsName(t *testing.T) {
@@ -28,8 +30,6 @@ func TestHowManyNodesSeedsName(t *testing.T) {
 		{"names with an address of each family", [][]netip.AddrPort{at("10.0.0.2:7946", "[fd00::2]:7946"), at("10.0.0.3:7946", "[fd00::3]:7946")}, 3},
 		{"a name that can't be resolved", [][]netip.AddrPort{nil, at("10.0.0.2:7946")}, 3},
 	} {
-		if n := countNamed(test.seeds, netip.MustParseAddrPort(self)); n != test.want {
-			t.Errorf("%s: have %d, want %d", test.name, n, test.want)
-		}
+		expect.Equal(t, countNamed(test.seeds, netip.MustParseAddrPort(self)), test.want, "%s", test.name)
 	}
 }

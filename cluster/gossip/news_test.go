@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // board is News made of words.
@@ -73,9 +75,7 @@ func TestNewsReachAll(t *testing.T) {
 			w.nodes[i] = w.start(i, with(i))
 		}
 		w.agree(15*time.Second, summaryOf(n, nil))
-		if err := boards[3].Receive([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, boards[3].Receive([]byte("hello")))
 		took := until(t, 2*time.Second, "all have heard", func() bool {
 			return !slices.ContainsFunc(boards[1:n+1], func(b *board) bool { return !b.has("hello") })
 		})

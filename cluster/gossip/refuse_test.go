@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestStrangersAreKeptOut(t *testing.T) {
@@ -78,9 +80,7 @@ func TestOneThatJoinsAnotherClusterIsHidden(t *testing.T) {
 		w.agree(15*time.Second, summaryOf(4, nil))
 		for i := 1; i <= 4; i++ {
 			cluster := [16]byte{byte(i % 2), 1}
-			if err := w.nodes[i].Update(func(m *Member) { m.Cluster = cluster }); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, w.nodes[i].Update(func(m *Member) { m.Cluster = cluster }))
 		}
 		w.agree(10*time.Second, "1 alive, 3 alive", 1, 3)
 		w.agree(10*time.Second, "2 alive, 4 alive", 2, 4)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestTableIsBounded(t *testing.T) {
@@ -109,9 +111,7 @@ func TestLeavingIsHeardOfLate(t *testing.T) {
 			w.net.Cut(ip(1), ip(i))
 		}
 		time.Sleep(time.Second)
-		if err := w.nodes[4].Leave(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, w.nodes[4].Leave(t.Context()))
 		w.crash(4)
 		w.agree(15*time.Second, "1 alive, 2 failed, 3 failed, 4 failed", 1)
 		w.net.HealAll()

@@ -3,6 +3,8 @@ package gossip
 import (
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A second process with a node's ID counts only if its claim goes on for longer than gossip takes to notice that the first one is gone,
@@ -24,9 +26,7 @@ func TestTwinsPersist(t *testing.T) {
 			after time.Duration
 			want  bool
 		}{{0, false}, {patience - 1, false}, {patience, true}, {twinMemory + 1, false}} {
-			if got := claims.persist("id", began.Add(step.after), patience); got != step.want {
-				t.Errorf("WAN %v, after %v: got %v, want %v", c.wan, step.after, got, step.want)
-			}
+			expect.Equal(t, claims.persist("id", began.Add(step.after), patience), step.want, "WAN %v, after %v", c.wan, step.after)
 		}
 	}
 }

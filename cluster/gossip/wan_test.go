@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // inWAN puts a node into the WAN pool.
@@ -30,9 +32,7 @@ func TestWANHasAllRegions(t *testing.T) {
 		w.start(4, inWAN("eu", 1))
 		w.start(5, inWAN("us", 0)) // does not know its cluster yet
 		w.agree(15*time.Second, summaryOf(5, nil))
-		if err := w.nodes[2].Update(func(m *Member) { m.Members, m.Primary = 7, "eu" }); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, w.nodes[2].Update(func(m *Member) { m.Members, m.Primary = 7, "eu" }))
 		until(t, 10*time.Second, "the others hear of it", func() bool {
 			for _, n := range w.nodes {
 				for _, m := range n.Members() {
@@ -45,9 +45,7 @@ func TestWANHasAllRegions(t *testing.T) {
 		})
 		w.crash(3)
 		w.agree(40*time.Second, summaryOf(5, map[int]State{3: Failed}))
-		if err := w.nodes[4].Leave(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, w.nodes[4].Leave(t.Context()))
 		w.agree(40*time.Second, summaryOf(5, map[int]State{3: Failed, 4: Left}), 1, 2, 5)
 	})
 }
@@ -104,9 +102,7 @@ func TestOneThatTurnsOutToBeASecondEU(t *testing.T) {
 		w.start(2, inWAN("eu", 0))
 		w.start(3, inWAN("us", 3))
 		w.agree(15*time.Second, summaryOf(3, nil))
-		if err := w.nodes[2].Update(func(m *Member) { m.Cluster = [16]byte{2} }); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, w.nodes[2].Update(func(m *Member) { m.Cluster = [16]byte{2} }))
 		w.agree(15*time.Second, "1 alive, 3 alive", 1)
 		w.agree(15*time.Second, "2 alive, 3 alive", 2)
 		staysTrue(t, time.Minute, "the third sees both", func() bool { return w.nodes[3].summary() == summaryOf(3, nil) })

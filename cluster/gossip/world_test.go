@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -96,9 +97,7 @@ func (w *world) startAt(i int, ip string, options ...func(*Config)) *node {
 	w.t.Helper()
 	n := &node{log: &journal{}, ip: ip}
 	transport, err := w.net.Host(ip).GossipTransport(testPort)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	c := Config{
 		Self: Member{ID: id(i), Boot: uint64(i), Name: fmt.Sprintf("n%d", i), Region: "default", Zone: "z", PeerPort: 7947},
 		Port: testPort, Advertise: ip, Join: []string{"10.0.0.1"}, Transport: transport, Logger: slog.New(n.log),

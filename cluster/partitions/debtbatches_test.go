@@ -9,6 +9,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // loseAcknowledgement makes c owe a a cost for some of a's keys, and a debit it. The acknowledgement does not reach c, and c
@@ -315,9 +316,7 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 			}
 			if first := &batch.entries[0]; want == 0 {
 				life := config.Table.Life(first.key.Partition())
-				if err := config.Table.GiveBack(now(), first.key, &first.limit, first.taken, 1, life); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, config.Table.GiveBack(now(), first.key, &first.limit, first.taken, 1, life))
 			}
 		}
 	}
@@ -405,9 +404,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		f.net.Cut(a.ip, d.ip)
 		time.Sleep(time.Second)
 		// Reset the counter, so that the newest copy has less than the older one.
-		if err := d.table.Load().Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, d.table.Load().Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}))
 		time.Sleep(300 * time.Millisecond)
 		d.kill()
 		f.agree(agreement.Ended{Node: d.id, Generation: f.state.Generation(d.id)})

@@ -18,6 +18,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -106,9 +107,7 @@ func (n *node) start(boot uint64) {
 		Dial:   host.Dial,
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	handle := func(c *peer.Call) {
 		if n.muted.Load() {
 			c.CopyBody()
@@ -130,9 +129,7 @@ func (n *node) start(boot uint64) {
 	config.Save = f.save
 	config.Authority, config.Logger = n.authority.Load, slog.New(slog.DiscardHandler)
 	keeper, err := Open(config)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	n.keeper.Store(keeper)
 	n.peers.Start()
 	n.peers.SetNodes(known)
@@ -198,9 +195,7 @@ func (n *node) close() {
 func (f *fleet) agree(e agreement.Entry) {
 	f.t.Helper()
 	b, err := agreement.ThisBuild.Encode(e)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.index++

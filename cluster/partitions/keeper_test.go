@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // newThreeNodes brings up three nodes with a settled ring.
@@ -48,9 +50,7 @@ func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 		}
 		total := int64(0)
 		for i := range l.admitted {
-			if used, want := f.used(keyOf(i)), l.admitted[i].Load(); used != want {
-				t.Errorf("key %d: have %d used, want %d", i, used, want)
-			}
+			expect.Equal(t, f.used(keyOf(i)), l.admitted[i].Load(), "key %d, used", i)
 			total += l.admitted[i].Load()
 		}
 		if total == 0 {

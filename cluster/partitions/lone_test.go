@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -15,9 +16,7 @@ func (n *node) collectable(t *testing.T) (count int) {
 		count += len(records)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return count
 }
 
@@ -53,9 +52,7 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 		takeAll()
 		moved := 0
 		for i := range keys {
-			if have := f.used(keyOf(i)); have != taken {
-				t.Errorf("key %d: have %d used, want %d", i, have, taken)
-			}
+			expect.Equal(t, f.used(keyOf(i)), taken, "key %d, used", i)
 			if !a.table.Load().IsOpen(keyOf(i).Partition()) {
 				moved++
 			}
@@ -70,9 +67,7 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 			t.Errorf("%d changes were not collected", have)
 		}
 		for i := range keys {
-			if have := f.used(keyOf(i)); have != taken {
-				t.Errorf("key %d, alone again: have %d used, want %d", i, have, taken)
-			}
+			expect.Equal(t, f.used(keyOf(i)), taken, "key %d, alone again, used", i)
 		}
 		a.close()
 		b.close()

@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // fill takes once from each key in [from, to), and counts the hits in l. All must be admitted.
@@ -86,9 +87,7 @@ func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.muted.Store(true)
-		if err := a.table.Load().Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, a.table.Load().Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}))
 		_ = a.table.Load().Changed(func([]counters.Record) error { return nil }) // a checkpoint
 		time.Sleep(2 * pushTimeout)
 		a.table.Load().Sweep(now(), 1)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
@@ -13,9 +14,7 @@ import (
 // debts use it.
 func TestDebtsKeepTheirLimits(t *testing.T) {
 	day, err := algorithms.CalendarOf(algorithms.Day, "Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	sent := &debtBatch{batchNumber: batchNumber{7, 3}, partition: keyOf(1).Partition()}
 	for _, l := range []algorithms.Limit{
 		limit,
@@ -29,9 +28,7 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 		t.Fatalf("have %+v", have)
 	}
 	for i := range have.entries {
-		if have.entries[i].limit != sent.entries[i].limit {
-			t.Errorf("have %+v, want %+v", have.entries[i].limit, sent.entries[i].limit)
-		}
+		expect.Equal(t, have.entries[i].limit, sent.entries[i].limit, "have.entries[i].limit")
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -24,9 +26,7 @@ func benchPair(b *testing.B, serve func(*Call)) (near *Peers, far ring.NodeID) {
 				return (&net.Dialer{}).DialContext(ctx, "tcp", a)
 			},
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, err)
 		handleAll(p, Near, serve)
 		p.Start()
 		b.Cleanup(func() { p.Close() })
@@ -35,11 +35,7 @@ func benchPair(b *testing.B, serve func(*Call)) (near *Peers, far ring.NodeID) {
 	p, _ := open(1)
 	_, address := open(2)
 	p.SetNodes(map[ring.NodeID]string{nodeID(2): address})
-	for end := time.Now().Add(10 * time.Second); !p.Reachable(nodeID(2)); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			b.Fatal("not connected")
-		}
-	}
+	process.Eventually(b, "the nodes are connected", func() bool { return p.Reachable(nodeID(2)) })
 	return p, nodeID(2)
 }
 

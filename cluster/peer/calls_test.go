@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -30,9 +31,7 @@ func TestCallsAreAnswered(t *testing.T) {
 			t.Errorf("have %v, want the remote's error", err)
 		}
 		for range 10 {
-			if err := a.Send(b.id, methodCount, []byte("x")); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, a.Send(b.id, methodCount, []byte("x")))
 		}
 		w.until("ten one-way messages", func() bool { return b.counted() == 10 })
 		if have, ok := a.Remote(b.id); !ok || have != b.self {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // setClock is an option: the wall clock is ahead by what *by says.
@@ -67,9 +69,7 @@ func TestClockSamples(t *testing.T) {
 	}
 	expect := func(what string, want time.Duration) {
 		t.Helper()
-		if got := c.remotes[id].best().ahead; got != want {
-			t.Errorf("%s: got %v, want %v", what, got, want)
-		}
+		expect.Equal(t, c.remotes[id].best().ahead, want, "%s", what)
 	}
 	took(time.Second, 80*time.Millisecond, 40*time.Millisecond)
 	expect("one", 40*time.Millisecond)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
@@ -87,15 +88,6 @@ func choosyPair(t *testing.T, take func(int) int) (*conn, *choosyConn) {
 	return c, below
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // TestMessagesKeepTheirOrder: the connection carries each message once and whole, and those of a sender in order. It does not matter
 // who writes them, or how little fits in its buffer.
 func TestMessagesKeepTheirOrder(t *testing.T) {
@@ -126,8 +118,8 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 				})
 			}
 			all.Wait()
-			eventually(t, "everything is written", func() bool { return len(below.messages(t)) == senders*each })
-			eventually(t, "the queue is empty", c.queue.isEmpty)
+			process.Eventually(t, "everything is written", func() bool { return len(below.messages(t)) == senders*each })
+			process.Eventually(t, "the queue is empty", c.queue.isEmpty)
 			var next [senders]uint64
 			for _, m := range below.messages(t) {
 				if m.id != next[m.methodOrCode] {
@@ -145,7 +137,7 @@ func TestWhoWrites(t *testing.T) {
 	c, below := choosyPair(t, func(n int) int { return n })
 	expect := func(what string, tries, writings, messages int) {
 		t.Helper()
-		eventually(t, what, func() bool {
+		process.Eventually(t, what, func() bool {
 			below.mu.Lock()
 			defer below.mu.Unlock()
 			return below.tries+below.writings == tries+writings

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -78,9 +79,7 @@ func (h *hostile) attack(t *testing.T, address string, messages int) {
 	t.Helper()
 	for messages > 0 {
 		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 		if _, err = c.Write(h.preamble()); err == nil {
 			messages--

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -225,13 +226,9 @@ func TestPathForRaft(t *testing.T) {
 			_, err = d.Read(make([]byte, 5))
 			return err
 		}
-		if err := dial(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dial())
 		old, err := a.Raft().Dial(RaftAddress(b.id, b.address), time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if _, err := b.Raft().Accept(); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/golden"
 )
 
@@ -31,9 +32,7 @@ func TestGolden(t *testing.T) {
 	var lines []golden.Line
 	for _, p := range preambles {
 		var b bytes.Buffer
-		if err := p.write(&b); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, p.write(&b))
 		lines = append(lines, golden.Line{Name: p.name, Bytes: b.Bytes()})
 	}
 	for i, b := range golden.Check(t, "testdata/preambles.txt", lines...) {

@@ -3,6 +3,8 @@ package peer
 import (
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestNodesAtRestPulseTogether: idle nodes, started at different times, send the heartbeats of all their connections at the
@@ -56,8 +58,6 @@ func TestALateLookCountsLittle(t *testing.T) {
 		{20 * ms, every, 20 * ms}, {every, every, every}, {70 * ms, every, every}, {80 * ms, every, every / 2}, {time.Hour, every, every / 2},
 		{10 * ms, ms, ms}, {time.Hour, ms, ms},
 	} {
-		if have := countedSilence(tt.passed, tt.wait, every); have != tt.want {
-			t.Errorf("%v instead of %v: have %v, want %v", tt.passed, tt.wait, have, tt.want)
-		}
+		expect.Equal(t, countedSilence(tt.passed, tt.wait, every), tt.want, "%v instead of %v", tt.passed, tt.wait)
 	}
 }

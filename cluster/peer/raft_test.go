@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestRaftConnections(t *testing.T) {
@@ -15,13 +17,9 @@ func TestRaftConnections(t *testing.T) {
 		a, b := w.pair()
 		for _, address := range []string{b.address, RaftAddress(b.id, b.address)} {
 			near, err := a.Raft().Dial(address, time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			far, err := b.Raft().Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if _, err := near.Write([]byte("raft's own")); err != nil {
 				t.Fatal(err)
 			}
@@ -48,9 +46,7 @@ func TestRaftLayerCloses(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		near, err := a.Raft().Dial(b.address, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		ended := make(chan error, 1)
 		go func() {
 			_, err := near.Read(make([]byte, 1)) // Raft reads without a deadline
@@ -95,9 +91,7 @@ func TestRaftNobodyAccepts(t *testing.T) {
 		closed := 0
 		for range raftWaiting + 10 {
 			c, err := a.Raft().Dial(b.address, time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			_ = c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 			if _, err := c.Read(make([]byte, 1)); err == io.EOF {
 				closed++

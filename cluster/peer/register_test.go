@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A tunnel that is opened while Close has begun, or beyond the bound on connections, is closed together with the socket below
@@ -17,9 +19,7 @@ func TestATunnelThatIsRefusedIsClosed(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
 		below := &socket{accepted: true}
-		if err := p.register(near, below); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, p.register(near, below))
 		if want == ErrClosed {
 			p.closed = true
 		}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
@@ -22,18 +23,14 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	for _, s := range all {
 		text.WriteString(s.String() + "\n")
 	}
-	if err := os.WriteFile(name, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(name, []byte(text.String()), 0o600))
 }
 
 // withSecret makes a node follow a secret file. A cleanup stops that before the node closes.
 func withSecret(t *testing.T, name string) option {
 	return func(c *Config, n *node) {
 		f, err := secret.Open(name, n.id, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		c.TLS = f
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
@@ -63,13 +60,9 @@ func TestSecretIsChanged(t *testing.T) {
 		w.connected(b, a)
 		// One of Raft's connections. It keeps the secret that it was dialled with until it is closed.
 		toRaft, err := a.Raft().Dial(b.address, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		atRaft, err := b.Raft().Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer atRaft.Close()
 
 		ctx, cancel := context.WithCancel(t.Context())

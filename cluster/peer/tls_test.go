@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -16,9 +17,7 @@ func loadTLS(t *testing.T, a *testca.Authority, usages ...x509.ExtKeyUsage) *TLS
 	t.Helper()
 	cert, key, ca := a.Write(t, t.TempDir(), usages...)
 	s, err := LoadTLS(cert, key, ca, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return s
 }
 
@@ -77,17 +76,13 @@ func TestTLSFilesAreReloaded(t *testing.T) {
 	open := func(dir string) *TLS {
 		cert, key, ca := first.Write(t, dir)
 		s, err := LoadTLS(cert, key, ca, slog.New(slog.NewTextHandler(io.Discard, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return s
 	}
 	a, b := open(dirA), open(dirB)
 	start := time.Now()
 	old := a.files.Current(start)
-	if err := os.WriteFile(filepath.Join(dirA, "ca.pem"), []byte("broken"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(dirA, "ca.pem"), []byte("broken"), 0o600))
 	for i := range 3 {
 		if have := a.files.Current(start.Add(time.Duration(i) * 2 * time.Second)); have != old {
 			t.Error("invalid files are used")

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -122,9 +123,7 @@ func (w *world) node(i int, options ...option) *node {
 		o(&config, n)
 	}
 	p, err := New(config)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	handleAll(p, Near, n.serve)
 	handleAll(p, Far, func(c *Call) {
 		if n.fromFar != nil {
@@ -280,9 +279,7 @@ func (w *world) dialer() func(address string) net.Conn {
 		} else {
 			c, err = net.Dial("tcp", netip.MustParseAddrPort(address).String())
 		}
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		expect.NoError(w.t, err)
 		w.t.Cleanup(func() { c.Close() })
 		return c
 	}

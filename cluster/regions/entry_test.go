@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -64,9 +65,7 @@ func TestThePortIsTaken(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.startRegions(1)
 		taken, err := w.net.Host("10.0.0.2").Listen(wanPort)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		n := w.start(0, 2)
 		n.setEntry(true)
 		time.Sleep(time.Minute)

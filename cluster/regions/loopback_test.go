@@ -6,11 +6,12 @@ import (
 	"log/slog"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -38,18 +39,14 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 		AcceptFar: func(remote peer.Identity) error { return n.Accept(remote) },
 		Logger:    logger,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { n.peers.Close() })
 	n.Pool, err = Open(Config{
 		Self: Node{ID: self.Node, Boot: 1, Name: name, Region: name,
 			PeerPort: n.peers.Raft().Addr().(*net.TCPAddr).Port},
 		Primary: name, Bind: "127.0.0.1", Advertise: "127.0.0.1", Keyring: keyring(make([]byte, 32)), Join: join, Peers: n.peers, Logger: logger,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { n.Close() })
 	for m := range 1 << 8 {
 		if peer.Method(m) == peer.MethodClock { // package peer answers it
@@ -59,18 +56,9 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 	}
 	n.peers.Start()
 	n.SetEntryNode(true)
-	poll(t, "it is in the pool", func() bool { return len(n.view.Load().addresses) > 0 })
+	process.Eventually(t, "it is in the pool", func() bool { return len(n.view.Load().addresses) > 0 })
 	n.at = n.view.Load().addresses[0]
 	return n
-}
-
-func poll(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
 }
 
 // TestOverLoopback: three regions of one node each, over TCP and UDP.
@@ -83,14 +71,14 @@ func TestOverLoopback(t *testing.T) {
 				continue
 			}
 			body := fmt.Sprintf("from %d", i)
-			poll(t, body, func() bool {
+			process.Eventually(t, body, func() bool {
 				reply, err := n.Call(t.Context(), regionName(r), 1, []byte(body))
 				return err == nil && string(reply) == regionName(r)+" "+body
 			})
 		}
 	}
 	nodes[0].SetEntryNode(false)
-	poll(t, "one has left", func() bool { return !nodes[1].Reachable("ap") && len(nodes[1].Regions()) == 1 })
+	process.Eventually(t, "one has left", func() bool { return !nodes[1].Reachable("ap") && len(nodes[1].Regions()) == 1 })
 }
 
 // keyring returns a keyring with one key.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func FuzzPass(f *testing.F) {
@@ -72,9 +73,7 @@ func TestBadMessages(t *testing.T) {
 		"too many members": {Regions: []Region{{Members: maxMembers + 1}}}, "long address": {Addresses: []string{strings.Repeat("a", maxAddressLen+1)}},
 	} {
 		b, err := json.Marshal(bad)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if a, err := parseAnswer(b); !errors.Is(err, errMessage) {
 			t.Errorf("%s: have %+v", name, a)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestRegionsFindEachOther(t *testing.T) {
@@ -137,9 +138,7 @@ func TestEntryNodeKilled(t *testing.T) {
 				w.until(5*time.Second, "all know all", w.allReachable)
 				for _, caller := range []*node{w.node(0, 1), plain} {
 					by, err := caller.call(1, "first", time.Second)
-					if err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, err)
 					var dead *node
 					for _, n := range w.nodes {
 						if n.String() == by {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -152,9 +153,7 @@ func TestNobodyCallsAnEntryNodeThatIsNone(t *testing.T) {
 		}{
 			{peer.Identity{Region: "us", Cluster: [16]byte{3}}, errNotEntry},
 		} {
-			if err := n.pool.Load().Accept(test.remote); err != test.want {
-				t.Errorf("have %v, want %v", err, test.want)
-			}
+			expect.Equal(t, n.pool.Load().Accept(test.remote), test.want, "n.pool.Load().Accept(test.remote)")
 		}
 		entry := w.node(0, 1).pool.Load()
 		for _, remote := range []peer.Identity{

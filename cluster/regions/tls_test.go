@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -13,8 +14,6 @@ func loadTLS(t *testing.T, a *testca.Authority) *peer.TLS {
 	t.Helper()
 	cert, key, ca := a.Write(t, t.TempDir())
 	s, err := peer.LoadTLS(cert, key, ca, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -68,9 +69,7 @@ func TestLook(t *testing.T) {
 		{"the cluster that is there", []gossip.Member{member("eu", 1, of(2), failed), member("eu", 2, of(2), failed), member("eu", 3, of(1))}, "eu of 3 follows eu 1003"},
 	} {
 		v, _ := buildView(self, test.have, emptyView)
-		if have := v.text(); have != test.want {
-			t.Errorf("%s: have %q, want %q", test.name, have, test.want)
-		}
+		expect.Equal(t, v.text(), test.want, "%s", test.name)
 	}
 }
 

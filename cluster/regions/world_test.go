@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -118,14 +119,10 @@ func (w *world) start(r, i int, options ...option) *node {
 		o(&c, &pc)
 	}
 	peers, err := peer.New(pc)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	n.peers, c.Peers = peers, peers
 	p, err := Open(c)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	n.pool.Store(p)
 	w.mu.Lock()
 	w.nodes = append(w.nodes, n)

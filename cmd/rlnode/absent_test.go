@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -41,9 +42,7 @@ func TestG9_RecoverFromLostMajority_long(t *testing.T) {
 	})
 	for _, m := range f.nodes[:2] {
 		m.kill()
-		if err := os.RemoveAll(filepath.Join(f.dir, m.name)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.RemoveAll(filepath.Join(f.dir, m.name)))
 	}
 	f.nodes = []*fleetNode{left}
 	process.Eventually(t, "the surviving node is cut off, and ready", func() bool {
@@ -85,9 +84,7 @@ func TestG9_RecoverFromLostMajority_long(t *testing.T) {
 func (f *fleet) removeFailed(at *fleetNode) {
 	f.t.Helper()
 	c, err := at.cluster()
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	for _, one := range c.Members {
 		if one.State == "alive" {
 			continue

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const addressRules = `
@@ -44,9 +46,7 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 			used++
 		}
 		r, err := http.NewRequest("GET", s.data+"/v1/auth/web", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		r.Header.Set("X-Forwarded-For", w)
 		resp, err := s.client.Do(r)
 		if err != nil || resp.StatusCode != 200 {
@@ -56,23 +56,17 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 		used++
 	}
 	for _, w := range []string{"192.0.2.9", "192.0.2.9:1", " 192.0.2.9", "[::ffff:192.0.2.9]:1", "64:ff9b::192.0.2.9", "2002:c000:209::1"} {
-		if status := s.check(fmt.Sprintf(`{"attributes": {"ip": %q}}`, w)); status != 403 {
-			t.Errorf("a denied address, as %q: have %d, want 403", w, status)
-		}
+		expect.Equal(t, s.check(fmt.Sprintf(`{"attributes": {"ip": %q}}`, w)), 403, "a denied address, as %q", w)
 	}
 	for _, w := range writings {
-		if have := s.used("year", url.QueryEscape(w)); have != used {
-			t.Errorf("usage of %q: have %d, want %d", w, have, used)
-		}
+		expect.Equal(t, s.used("year", url.QueryEscape(w)), used, "usage of %q", w)
 	}
 	owner := call(200, "GET", s.admin+"/v1/owner?rule=year&key=198.51.100.7", "")
 	if have := call(200, "GET", s.admin+"/v1/owner?rule=year&key="+url.QueryEscape("198.51.100.7:1"), ""); partitionIn(t, have) != partitionIn(t, owner) {
 		t.Errorf("owner: have %s, want %s", have, owner)
 	}
 	call(200, "DELETE", s.admin+"/v1/usage?rule=year&key="+url.QueryEscape("198.51.100.7:4711"), "")
-	if have := s.used("year", "198.51.100.7"); have != 0 {
-		t.Errorf("usage after a reset in another notation: have %d, want 0", have)
-	}
+	expect.Equal(t, s.used("year", "198.51.100.7"), 0, "usage after a reset in another notation")
 	// Settings written for any notation apply to the address.
 	call(200, "PUT", s.admin+"/v1/subjects/ip/"+url.PathEscape("198.51.100.7:80"), `{"limits": {"year": [{"limit": 1, "per": "8760h", "algorithm": "fixed-window"}]}}`)
 	if first, second := s.check(oneCheck), s.check(`{"attributes": {"ip": "198.51.100.7:81"}}`); first != 200 || second != 429 {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -192,9 +193,7 @@ func TestDurationText(t *testing.T) {
 		0: "0s", 1500 * time.Millisecond: "1.5s", time.Hour: "1h", 90 * time.Minute: "1h30m", 24 * time.Hour: "1d", 720 * time.Hour: "30d",
 		77 * time.Hour: "3d5h", 77*time.Hour + 12*time.Minute + 3*time.Second: "3d5h12m", 24*time.Hour + time.Second: "1d",
 	} {
-		if got := durationText(d); got != want {
-			t.Errorf("%v: got %q, want %q", d, got, want)
-		}
+		expect.Equal(t, durationText(d), want, "%v", d)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -42,9 +43,7 @@ type envoyDoor struct{ conn *grpc.ClientConn }
 func openEnvoyDoor(t *testing.T, ip string) envoyDoor {
 	t.Helper()
 	conn, err := grpc.NewClient(net.JoinHostPort(ip, "8082"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return envoyDoor{conn}
 }

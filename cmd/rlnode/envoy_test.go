@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -103,9 +104,7 @@ func (e *envoyExample) start(t *testing.T) *fleet {
 	replace := e.replace([]string{f.net + ".1", f.net + ".2", f.net + ".3"})
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join("../../examples", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return replace.Replace(string(text))
 	}
 
@@ -135,9 +134,7 @@ func (e *envoyExample) start(t *testing.T) *fleet {
 // serveApp serves an application that answers everything with 200.
 func serveApp(t *testing.T, address string) {
 	ln, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	app := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = app.Serve(ln) })
@@ -151,9 +148,7 @@ func startEnvoy(t *testing.T, program, config string) {
 	log := &process.Output{}
 	cmd := exec.Command(program, envoyArgs...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = filepath.Dir(config), log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -170,9 +165,7 @@ func checkLogins(t *testing.T, f *fleet) {
 	defer client.CloseIdleConnections()
 	for i := range 6 {
 		resp, err := client.Get("http://" + front(f) + ":8000/login")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		resp.Body.Close()
 		want := http.StatusOK
 		if i == 5 {

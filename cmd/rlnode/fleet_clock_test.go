@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -53,17 +54,11 @@ func TestAWrongClockIsNoticed(t *testing.T) {
 		t.Skip("several processes under the race detector are slow")
 	}
 	program := filepath.Join(t.TempDir(), "rlnode-faults")
-	if err := process.Build(program, "-tags", "faults"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, process.Build(program, "-tags", "faults"))
 	f := newEmptyFleet(t)
 	setClock := func(m *fleetNode, by time.Duration) {
-		if err := os.WriteFile(filepath.Join(f.dir, m.name+".wall.new"), []byte(fmt.Sprint(int64(by))), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(f.dir, m.name+".wall.new"), filepath.Join(f.dir, m.name+".wall")); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(f.dir, m.name+".wall.new"), []byte(fmt.Sprint(int64(by))), 0o600))
+		expect.NoError(t, os.Rename(filepath.Join(f.dir, m.name+".wall.new"), filepath.Join(f.dir, m.name+".wall")))
 	}
 	for i := range 3 {
 		m := f.newNode(i+1, 3)

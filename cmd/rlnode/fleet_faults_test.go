@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -129,9 +130,7 @@ func pausedOwner(t *testing.T, leads bool) {
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(limit))
 	c, err := f.nodes[0].cluster()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	keys, victim := subjects(12), f.byName(c.Leader)
 	for _, key := range keys {
 		if m := f.ownerOf(f.nodes[0], "year", key); !leads && m.name != c.Leader {

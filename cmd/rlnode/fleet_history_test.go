@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -101,9 +102,7 @@ func TestHistorySurvivesARollingRestart(t *testing.T) {
 			}
 		}
 	}
-	if measured != checks {
-		t.Errorf("latency: got %d checks, want %d", measured, checks)
-	}
+	expect.Equal(t, measured, checks, "latency, checks")
 
 	var size int64
 	files, err := filepath.Glob(filepath.Join(f.dir, "*", "history", "*"))

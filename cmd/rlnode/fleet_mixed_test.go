@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -85,9 +86,7 @@ func clientOf(t *testing.T, nodes ...*fleetNode) *client.Client {
 		addresses = append(addresses, "http://"+m.ip+":8080")
 	}
 	c, err := client.New(client.Options{Nodes: addresses, Timeout: 5 * time.Second, OnError: client.Closed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return c
 }
 

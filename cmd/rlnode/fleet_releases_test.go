@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/secret"
 )
@@ -77,9 +78,7 @@ func (r *rollingCluster) setBuild(m *fleetNode, build string) {
 func baseCommit(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../.ci/base")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var commit string
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasPrefix(line, "#") {
@@ -183,9 +182,7 @@ func release(t *testing.T, program string) string {
 	if err == nil {
 		err = json.Unmarshal(out, &b)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return b.Version
 }
 

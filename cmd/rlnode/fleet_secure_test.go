@@ -20,6 +20,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/ring"
@@ -60,12 +61,8 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	for _, s := range all {
 		fmt.Fprintln(&lines, s)
 	}
-	if err := os.WriteFile(name+".new", []byte(lines.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(name+".new", name); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(name+".new", []byte(lines.String()), 0o600))
+	expect.NoError(t, os.Rename(name+".new", name))
 }
 
 // TestSecretIsChangedUnderLoad_long is TestSecretIsChangedInOneProcess with real processes. Afterwards, no node can join
@@ -146,9 +143,7 @@ func TestStrangersStayOutside_long(t *testing.T) {
 	ours := secret.New()
 	f := secretFleet(t, 3, ours)
 	before, err := f.nodes[0].cluster()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	term := f.nodes[0].figure("rlnode_raft_term")
 
 	cert, key := certificate(t)
@@ -207,9 +202,7 @@ func TestStrangersStayOutside_long(t *testing.T) {
 func (m *fleetNode) figure(name string) string {
 	m.fleet.t.Helper()
 	_, text, err := m.call("GET", m.admin+"/metrics", "", "")
-	if err != nil {
-		m.fleet.t.Fatal(err)
-	}
+	expect.NoError(m.fleet.t, err)
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			return strings.TrimSpace(value)
@@ -222,9 +215,7 @@ func (m *fleetNode) figure(name string) string {
 func (f *fleet) nodeID(text string) ring.NodeID {
 	f.t.Helper()
 	id, err := ring.ParseNodeID(text)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	return id
 }
 
@@ -234,13 +225,9 @@ var strangerID = ring.NodeID{0xee}
 func (f *fleet) strangers(cert, key string) map[string]peer.Credentials {
 	f.t.Helper()
 	other, err := secret.Open(f.writeSecrets("peer", secret.New()), strangerID, slog.New(slog.DiscardHandler))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	files, err := peer.LoadTLS(cert, key, cert, slog.New(slog.DiscardHandler))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	return map[string]peer.Credentials{"nothing": nil, "another secret": trusting{other}, "certificates of its own": trusting{files}}
 }
 
@@ -271,9 +258,7 @@ func strangerPeers(t *testing.T, credentials peer.Credentials, region string) *p
 		AcceptFar: func(peer.Identity) error { return nil },
 		TLS:       credentials, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { p.Close() })
 	p.Start()
 	return p
@@ -370,9 +355,7 @@ func tryGossip(t *testing.T, bind, ip string, wan bool) {
 			Self: gossip.Member{ID: strangerID, Boot: 1, Name: "stranger", Region: "default", PeerPort: 7947}, WAN: wan,
 			BindAddr: bind, Join: []string{net.JoinHostPort(ip, fmt.Sprint(port))}, Keyring: with, Logger: slog.New(slog.DiscardHandler),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if n := len(g.Members()); n != 1 {
 				t.Errorf("a stranger sees %d members", n)
@@ -388,8 +371,6 @@ func tryGossip(t *testing.T, bind, ip string, wan bool) {
 func otherKeyring(t *testing.T) *memberlist.Keyring {
 	t.Helper()
 	k, err := memberlist.NewKeyring(nil, secret.New().GossipKey())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return k
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -208,9 +209,7 @@ func (m *fleetNode) apply(text string) {
 		m.fleet.t.Fatalf("apply: %v %d %s", err, status, answer)
 	}
 	version := struct{ Version int64 }{}
-	if err := json.Unmarshal([]byte(answer), &version); err != nil {
-		m.fleet.t.Fatal(err)
-	}
+	expect.NoError(m.fleet.t, json.Unmarshal([]byte(answer), &version))
 	process.Eventually(m.fleet.t, "all nodes use the rules", func() bool {
 		for _, n := range m.fleet.nodes {
 			if c, err := n.cluster(); err != nil || c.RulesVersion < version.Version {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -30,9 +31,7 @@ func TestHostileCalls(t *testing.T) {
 	s := start(t, t.TempDir(), "--peer-port", fmt.Sprint(port))
 	m := &fleetNode{runningNode: s, fleet: &fleet{t: t}}
 	c, err := m.cluster()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	id := m.fleet.nodeID(c.Members[0].ID)
 	random := rand.New(rand.NewPCG(3, 4))
 	attack := func(calls int, region string) {
@@ -84,17 +83,13 @@ func memoryInUse(t *testing.T, s *runningNode) int64 {
 		t.Fatal(err)
 	}
 	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	sum := 0.0
 	for line := range strings.Lines(text) {
 		for _, name := range []string{"go_memstats_heap_inuse_bytes ", "go_memstats_stack_inuse_bytes "} {
 			if value, ok := strings.CutPrefix(line, name); ok {
 				n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				sum += n
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -25,9 +26,7 @@ func TestImportEnvoy(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	doc, err := rules.Parse(text)
 	if err != nil || len(doc.Envoy) != 2 || doc.Envoy[0].Domain != "shop" || doc.Envoy[1].Domain != "changed" {
 		t.Errorf("have %v\n%s", err, text)

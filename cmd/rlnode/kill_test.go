@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 var kills = flag.Int("kills", 0, "how many times TestG7_KillForgetsOnlySinceCheckpoint kills a node under each load; 0: once")
@@ -235,15 +237,11 @@ func (l *killedNode) usedBy(subjects []int) []int64 {
 func (s *runningNode) metric(name string) float64 {
 	s.t.Helper()
 	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			expect.NoError(s.t, err)
 			return v
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -16,9 +17,7 @@ import (
 func TestDocsNameMetrics(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	elsewhere := map[string]bool{
 		"rlnode_region_reachable": true, "rlnode_region_members": true, "rlnode_follow_age_seconds": true,
 		"rlnode_adaptive_factor": true, "rlnode_checks_total": true, "rlnode_certificate_expiry_seconds": true, // TestCertificateExpiry has the last one
@@ -46,14 +45,10 @@ func TestDocsNameMetrics(t *testing.T) {
 	// Some appear with the first checkpoint, or with the first measurement of the processors.
 	process.Eventually(t, "the node shows every metric that docs/operations.md names", func() bool {
 		resp, err := s.client.Get(s.admin + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer resp.Body.Close()
 		shown, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, name := range names {
 			if lacks = name; !strings.Contains(string(shown), "# TYPE "+name+" ") {
 				return false

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -136,9 +137,7 @@ func TestNodesThatExpectOtherNumbers(t *testing.T) {
 func TestErrorsNameTheirOrigin(t *testing.T) {
 	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer busy.Close()
 	_, port, _ := net.SplitHostPort(busy.Addr().String())
 	used := start(t, t.TempDir())

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -63,9 +64,7 @@ func (n *teamNode) run(args, stdin string, code int, want ...string) string {
 func (n *teamNode) version() (v rules.Version, text string) {
 	n.t.Helper()
 	_, text, err := n.call("GET", n.admin+"/v1/rules", "", "")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, err)
 	_, list, err := n.call("GET", n.admin+"/v1/rules/versions", "", "")
 	var versions struct{ Versions []rules.Version }
 	if err == nil {
@@ -221,23 +220,15 @@ func TestMisuse_Files(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		expect.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	head, tail, _ := strings.Cut(teamRules, "tiers:\n")
 	write("..2026_11_27/rules.yaml", head)
 	write("..2026_11_27/tiers.yml", "tiers:\n"+tail)
-	if err := os.Symlink("..2026_11_27", filepath.Join(dir, "..data")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Symlink("..2026_11_27", filepath.Join(dir, "..data")))
 	for _, name := range []string{"rules.yaml", "tiers.yml"} {
-		if err := os.Symlink("..data/"+name, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Symlink("..data/"+name, filepath.Join(dir, name)))
 	}
 	write("README.md", "no rules")
 	write(".hidden.yaml", "rulez: []")

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // Files that other users may read or write are named with their modes, and refused with --strict-files.
@@ -20,18 +22,12 @@ func TestLooseFiles(t *testing.T) {
 	dir := t.TempDir()
 	make := func(name string, mode fs.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+		expect.NoError(t, os.Chmod(path, mode))
 		return path
 	}
 	data := filepath.Join(dir, "data")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(data, 0o700))
 	for _, tt := range []struct {
 		flag string
 		mode fs.FileMode
@@ -45,9 +41,7 @@ func TestLooseFiles(t *testing.T) {
 	} {
 		path := data
 		if tt.flag == "data-dir" {
-			if err := os.Chmod(data, tt.mode); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Chmod(data, tt.mode))
 		} else {
 			path = make(tt.flag, tt.mode)
 		}
@@ -57,9 +51,7 @@ func TestLooseFiles(t *testing.T) {
 				args = append(args, "--strict-files")
 			}
 			c, err := parseServe(args...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			var log strings.Builder
 			err = c.checkFiles(slog.New(slog.NewTextHandler(&log, nil)))
 			got := log.String()
@@ -81,12 +73,8 @@ func TestCgroupLimit(t *testing.T) {
 	root := t.TempDir()
 	put := func(name, text string) string {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		expect.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	put("a/b/memory.max", "max\n")
@@ -103,9 +91,7 @@ func TestCgroupLimit(t *testing.T) {
 		"5:memory:/\n1:name=systemd:/\n\n": math.MaxInt64,
 		"rubbish":                          math.MaxInt64,
 	} {
-		if got := cgroupLimit(put("list", list), root); got != want {
-			t.Errorf("%q: got %d, want %d", list, got, want)
-		}
+		expect.Equal(t, cgroupLimit(put("list", list), root), want, "%q", list)
 	}
 	if got := cgroupLimit(filepath.Join(root, "no list"), root); got != math.MaxInt64 {
 		t.Errorf("without a list: got %d", got)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -117,9 +118,7 @@ func (s *runningNode) launch(env, args []string) *runningNode {
 	s.cmd = exec.Command(cmp.Or(s.program, binary), args...)
 	s.cmd.Env = cleanEnv(env...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.cmd.Start())
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		defer close(s.exited)
@@ -173,9 +172,7 @@ func (s *runningNode) awaitExit() int {
 func (s *runningNode) stop() {
 	s.t.Helper()
 	s.signal(syscall.SIGTERM)
-	if code := s.awaitExit(); code != 0 {
-		s.t.Errorf("exit code after SIGTERM: have %d, want 0", code)
-	}
+	expect.Equal(s.t, s.awaitExit(), 0, "exit code after SIGTERM")
 }
 
 // kill ends the node without a chance to save anything.
@@ -187,9 +184,7 @@ func (s *runningNode) kill() {
 
 func (s *runningNode) signal(sig syscall.Signal) {
 	s.t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, s.cmd.Process.Signal(sig))
 }
 
 // call makes a request and returns the status and the body.
@@ -214,9 +209,7 @@ func (s *runningNode) call(method, url, token, body string) (int, string, error)
 func (s *runningNode) check(body string) int {
 	s.t.Helper()
 	status, _, err := s.call("POST", s.data+"/v1/check", "", body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	return status
 }
 
@@ -262,9 +255,7 @@ func toolEnv(t *testing.T, env []string, stdin string, args ...string) (code int
 func file(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/secret"
 )
@@ -195,9 +196,7 @@ func kernelAddress(t *testing.T, text string) netip.AddrPort {
 	t.Helper()
 	host, port, _ := strings.Cut(text, ":")
 	b, err := hex.DecodeString(host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for i := 0; i+4 <= len(b); i += 4 {
 		slices.Reverse(b[i : i+4])
 	}

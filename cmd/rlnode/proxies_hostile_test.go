@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -126,14 +127,10 @@ func (pr *proxiedApp) sendRaw(last int, text string) int {
 	pr.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}}
 	c, err := d.Dial("tcp", pr.ip+":8000")
-	if err != nil {
-		pr.t.Fatal(err)
-	}
+	expect.NoError(pr.t, err)
 	defer c.Close()
 	// Some requests have no end. For the others, a second is ample; anything later still shows at the application.
-	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		pr.t.Fatal(err)
-	}
+	expect.NoError(pr.t, c.SetDeadline(time.Now().Add(time.Second)))
 	io.WriteString(c, text) // the proxy may hang up before the end
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -240,9 +237,7 @@ func (f *fakeNode) answer(how int) {
 func (pr *proxiedApp) serveFakeNode() *fakeNode {
 	f := &fakeNode{end: make(chan struct{})}
 	ln, err := net.Listen("tcp", pr.ip+":8080")
-	if err != nil {
-		pr.t.Fatal(err)
-	}
+	expect.NoError(pr.t, err)
 	server := &http.Server{Handler: f}
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(ln) })

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -96,23 +97,17 @@ func (p frontProxy) start(t *testing.T, ip string, node *runningNode) {
 	t.Helper()
 	host := func(text string) string {
 		u, err := url.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return u.Host
 	}
 	dir := t.TempDir()
 	text := strings.NewReplacer("{ip}", ip, "{data}", host(node.data), "{admin}", host(node.admin)).Replace(p.config)
-	if err := os.WriteFile(filepath.Join(dir, p.name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, p.name), []byte(text), 0o600))
 	log := &process.Output{}
 	cmd := exec.Command(p.program, p.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = append(cleanEnv(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, cmd.Start())
 	var waiting sync.WaitGroup
 	waiting.Go(func() { _ = cmd.Wait() }) // its log shows how it ended
 	t.Cleanup(func() {
@@ -135,9 +130,7 @@ func (p frontProxy) start(t *testing.T, ip string, node *runningNode) {
 func sendThrough(t *testing.T, address, text string) {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
 	_, _ = io.WriteString(c, text) // a proxy may hang up

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -153,9 +154,7 @@ func newProxiedApp(t *testing.T, e example) *proxiedApp {
 	s := &proxiedApp{example: e, t: t, dir: t.TempDir()}
 	s.start()
 	ln, err := net.Listen("tcp", e.ip+":9000")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	app := &http.Server{Handler: http.HandlerFunc(s.app)}
 	var serving sync.WaitGroup
 	serving.Go(func() { app.Serve(countedListener{ln, &s.received}) })
@@ -169,9 +168,7 @@ func newProxiedApp(t *testing.T, e example) *proxiedApp {
 // start starts the node.
 func (pr *proxiedApp) start() {
 	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
-	if err != nil {
-		pr.t.Fatal(err)
-	}
+	expect.NoError(pr.t, err)
 	// Use the example's rules, but with windows that don't turn during a test.
 	text := strings.NewReplacer("{limit: 10, per: 1m}", "{limit: 10, per: 8760h, algorithm: fixed-window}").Replace(string(src))
 	if text == string(src) {
@@ -220,30 +217,22 @@ func (pr *proxiedApp) proxy(patient bool) *runningProxy {
 			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "patience = 400", "patience = 15000", "timeout: 1s", "timeout: 15s").Replace(text)
 		}
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		expect.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	for name, text := range pr.extra {
 		write(name, text)
 	}
 	for name, from := range pr.files {
 		text, err := os.ReadFile(filepath.Join(proxyExamples, from))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		write(name, pr.extra[name]+string(text))
 	}
 	log := &process.Output{}
 	p := &runningProxy{t: t, cmd: exec.Command(findProgram(t, pr.program), pr.args...), exited: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	p.cmd.Env = append(cleanEnv(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, p.cmd.Start())
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		defer close(p.exited)
@@ -286,9 +275,7 @@ func (r *runningProxy) stop() {
 func (pr *proxiedApp) requestFrom(last int, method, target, body string) *http.Response {
 	pr.t.Helper()
 	r, err := http.NewRequest(method, "http://"+pr.ip+":8000", strings.NewReader(body))
-	if err != nil {
-		pr.t.Fatal(err)
-	}
+	expect.NoError(pr.t, err)
 	path, query, _ := strings.Cut(target, "?")
 	r.URL.Opaque, r.URL.RawQuery = "//"+pr.ip+":8000"+path, query
 	if !strings.HasPrefix(path, "//") {
@@ -306,14 +293,10 @@ func (pr *proxiedApp) requestFrom(last int, method, target, body string) *http.R
 	local := &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}
 	client := &http.Client{Timeout: process.Timeout, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
 	resp, err := client.Do(r)
-	if err != nil {
-		pr.t.Fatal(err)
-	}
+	expect.NoError(pr.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		pr.t.Fatal(err)
-	}
+	expect.NoError(pr.t, err)
 	resp.Body = io.NopCloser(strings.NewReader(string(text)))
 	return resp
 }
@@ -381,9 +364,7 @@ func (pr *proxiedApp) testLimits() {
 	pr.checkDenial(pr.expect("on the deny list", 97, "GET", "/a", 403))
 	pr.checkDenial(pr.expect("on the deny list", 97, "POST", "/login", 403))
 	pr.expect("another caller", 92, "GET", "/a", 200)
-	if have, want := len(pr.reached()), 11; have != want {
-		pr.t.Errorf("the application got %d requests, want %d", have, want)
-	}
+	expect.Equal(pr.t, len(pr.reached()), 11, "the application, requests")
 	for i, spelling := range []string{"/login", "//login", "/%6Cogin", "/login?next=/", "/login"} {
 		pr.expect(fmt.Sprintf("login %d", i), 93, "POST", spelling, 200)
 	}
@@ -433,9 +414,7 @@ func (pr *proxiedApp) testStop() {
 		pr.t.Errorf("rlnode is stopped: RateLimit %q", have)
 	}
 	pr.expect("rlnode is stopped", 95, "POST", "/a", 200)
-	if have, want := len(pr.reached()), 2; have != want {
-		pr.t.Errorf("the application got %d requests, want %d", have, want)
-	}
+	expect.Equal(pr.t, len(pr.reached()), 2, "the application, requests")
 	pr.expect("rlnode is stopped", 95, "POST", "/login", pr.statusWhileDown...)
 	pr.expect("rlnode is stopped", 95, "GET", "//login", pr.statusWhileDown...)
 	if have := pr.reached(); len(have) > 0 {

@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -17,9 +18,7 @@ import (
 func readExample(t *testing.T, name string, v any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(proxyExamples, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(v); err != nil {
@@ -30,13 +29,9 @@ func readExample(t *testing.T, name string, v any) {
 // The rules that all examples share use only a fingerprint of the caller's key.
 func TestProxyExamplesRules(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	doc, err := rules.Parse(src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if w := doc.Warnings(); len(doc.Profiles) != 1 || doc.Profiles[0].Name != "web" || len(w) > 0 {
 		t.Errorf("profiles: have %d, warnings %v", len(doc.Profiles), w)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestRegionSettings(t *testing.T) {
@@ -62,9 +63,7 @@ func TestRemoveNeedsOneThing(t *testing.T) {
 func TestPrintRegions(t *testing.T) {
 	var out strings.Builder
 	regions := []admin.Region{{Name: "eu", Primary: true, Reachable: true, Members: 3, Committed: true}, {Name: "u\x1bs"}}
-	if err := printRegions(&out, regions, 7); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, printRegions(&out, regions, 7))
 	for _, want := range []string{"all regions use rules version 7 or later", "eu        yes      3        yes      yes", `"u\x1bs"`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("have\n%s, want it to have %q", out.String(), want)

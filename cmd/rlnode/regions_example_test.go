@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -23,21 +24,13 @@ type readmeCommands struct {
 func newReadmeCommands(t *testing.T, folder string) *readmeCommands {
 	t.Helper()
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(root, folder, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	x := &readmeCommands{t: t, text: string(text), dir: t.TempDir()}
-	if err := os.Mkdir(filepath.Join(x.dir, "bin"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(filepath.Join(x.dir, "bin"), 0o700))
 	for from, to := range map[string]string{"examples": filepath.Join(root, "examples"), "bin/rlnode": binary} {
-		if err := os.Symlink(to, filepath.Join(x.dir, from)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Symlink(to, filepath.Join(x.dir, from)))
 	}
 	return x
 }
@@ -61,9 +54,7 @@ func (t *readmeCommands) background(name string) {
 	c := exec.Command("bash", "-e", "-c", t.block("background "+name))
 	c.Dir, c.Env, c.Stdout, c.Stderr = t.dir, cleanEnv(), log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := c.Start(); err != nil {
-		t.t.Fatal(err)
-	}
+	expect.NoError(t.t, c.Start())
 	t.t.Cleanup(func() {
 		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // the whole group; it may have ended
 		_ = c.Wait()

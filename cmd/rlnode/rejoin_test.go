@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -23,9 +24,7 @@ func (m *fleetNode) identityOf() string {
 	if err == nil {
 		err = json.Unmarshal(text, &file)
 	}
-	if err != nil {
-		m.fleet.t.Fatal(err)
-	}
+	expect.NoError(m.fleet.t, err)
 	return file.ID
 }
 
@@ -48,9 +47,7 @@ func (m *fleetNode) rejoin() {
 	m.fleet.t.Helper()
 	before := m.identityOf()
 	usage := filepath.Join(m.fleet.dir, m.name, "usage.db")
-	if err := os.WriteFile(filepath.Join(m.fleet.dir, m.name, "usage.db.corrupt-kept"), []byte("x"), 0o600); err != nil {
-		m.fleet.t.Fatal(err)
-	}
+	expect.NoError(m.fleet.t, os.WriteFile(filepath.Join(m.fleet.dir, m.name, "usage.db.corrupt-kept"), []byte("x"), 0o600))
 	m.args = append(m.args, "--rejoin")
 	m.startProcess()
 	m.fleet.awaitWhole()
@@ -115,9 +112,7 @@ func TestDepartedNodesAreTurnedAway(t *testing.T) {
 	// What the cluster agreed on is damaged at n3: with --rejoin, that goes with its identity.
 	n3.kill()
 	raft := filepath.Join(f.dir, "n3", "raft.db")
-	if err := os.WriteFile(raft, []byte("damaged"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(raft, []byte("damaged"), 0o600))
 	id = n3.identityOf()
 	n3.startProcess()
 	f.awaitWhole()

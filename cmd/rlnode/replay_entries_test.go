@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestReplayWithEntries: an entry is in force from when it was written until its end.
@@ -12,9 +14,7 @@ func TestReplayWithEntries(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	rules := write("rules.yaml", "version: 1\nrules: [{name: all, key: [ip], limits: [{limit: 100, per: 1h}]}]\n")
@@ -29,9 +29,7 @@ func TestReplayWithEntries(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
 	text, err := os.ReadFile(decisions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var got []string
 	for line := range strings.Lines(string(text)) {
 		got = append(got, map[bool]string{true: "allowed", false: "refused"}[strings.Contains(line, `"allowed":true`)])

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/replay/replaytest"
 )
 
@@ -61,9 +62,7 @@ func TestReplayCommand(t *testing.T) {
 		t.Errorf("the report: have %d, %s, %s", code, stdout, stderr)
 	}
 	text, err := os.ReadFile(decisions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if lines, no := bytes.Count(text, []byte("\n")), bytes.Count(text, []byte(`"allowed":false`)); lines != checks || no != refused {
 		t.Errorf("decisions: have %d, %d refused, want %d, %d", lines, no, checks, refused)
 	}
@@ -92,9 +91,7 @@ func addressAndTime(t *testing.T, line string) (string, time.Time) {
 	t.Helper()
 	fields := strings.Fields(line)
 	at, err := time.Parse("[02/Jan/2006:15:04:05 -0700]", fields[3]+" "+fields[4])
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return fields[0], at
 }
 
@@ -104,9 +101,7 @@ func toJSONLines(t *testing.T, log string) string {
 	encoder := json.NewEncoder(&b)
 	for line := range strings.Lines(log) {
 		address, at := addressAndTime(t, line)
-		if err := encoder.Encode(map[string]any{"time": at.UnixMilli(), "attributes": map[string]string{"ip": address}}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, encoder.Encode(map[string]any{"time": at.UnixMilli(), "attributes": map[string]string{"ip": address}}))
 	}
 	return b.String()
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -35,9 +36,7 @@ func TestG7_CleanStopForgetsNothing(t *testing.T) {
 	s.stop()
 
 	s = start(t, dir)
-	if used := s.used("year", "198.51.100.7"); used != 5 {
-		t.Errorf("used after the restart: have %d, want 5", used)
-	}
+	expect.Equal(t, s.used("year", "198.51.100.7"), 5, "used after the restart")
 	if status := s.check(oneCheck); status != http.StatusTooManyRequests {
 		t.Errorf("after the restart: have %d, want 429", status)
 	}
@@ -94,17 +93,13 @@ func TestDamagedCounters(t *testing.T) {
 	s.stop()
 	path := filepath.Join(dir, "counters.db")
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	scribbled := append([]byte(nil), whole...)
 	for i := range scribbled {
 		scribbled[i] ^= byte(i*7 + 1)
 	}
 	for name, content := range map[string][]byte{"scribbled": scribbled, "cut": whole[:len(whole)/2], "empty": {}, "text": []byte("hello\n")} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(path, content, 0o600))
 		s := start(t, dir)
 		if status := s.check(oneCheck); status != http.StatusOK {
 			t.Errorf("%s: have %d, want 200 with fresh counters", name, status)
@@ -121,9 +116,7 @@ func TestSecondProcessRefused(t *testing.T) {
 	dir := t.TempDir()
 	start(t, dir)
 	second := launch(t, dir, nil)
-	if code := second.awaitExit(); code != 1 {
-		t.Errorf("exit code: have %d, want 1", code)
-	}
+	expect.Equal(t, second.awaitExit(), 1, "exit code")
 	if log := second.log.String(); !strings.Contains(log, dir) || !strings.Contains(log, "another process") {
 		t.Errorf("the error does not say what is wrong: %s", log)
 	}
@@ -132,9 +125,7 @@ func TestSecondProcessRefused(t *testing.T) {
 func TestCannotStart(t *testing.T) {
 	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer busy.Close()
 	_, port, _ := net.SplitHostPort(busy.Addr().String())
 	junk := file(t, "junk.pem", "junk")
@@ -216,9 +207,7 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", yearRules(1000)))
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.data, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	ask := func(request string) int {
@@ -246,9 +235,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("after the signal: have readiness %d and a check %d, want 503 and 200", a, b)
 	}
 	began := time.Now()
-	if code := s.awaitExit(); code != 0 {
-		t.Errorf("exit code: have %d, want 0", code)
-	}
+	expect.Equal(t, s.awaitExit(), 0, "exit code")
 	if took := time.Since(began); took > 9*time.Second {
 		t.Errorf("stopping took %v", took)
 	}
@@ -263,9 +250,7 @@ func TestStopDespiteSlowClient(t *testing.T) {
 	s := start(t, t.TempDir())
 	for _, plane := range []string{s.data, s.admin} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(plane, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer conn.Close()
 		fmt.Fprint(conn, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 	}

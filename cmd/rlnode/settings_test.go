@@ -14,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/node"
 )
 
@@ -33,9 +34,7 @@ func parseServe(args ...string) (*serveCmd, error) {
 func TestServeSettings(t *testing.T) {
 	clearEnv(t)
 	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, command := range parser.Model.Children {
 		if command.Name != "serve" {
 			continue
@@ -52,9 +51,7 @@ func TestServeSettings(t *testing.T) {
 	t.Setenv("RLNODE_NAME", "from-env")
 	t.Setenv("RLNODE_HTTP_PORT", "11")
 	have, err := parseServe("--config", config, "--name", "from-flag")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if have.Name != "from-flag" || have.HTTPPort != 11 || have.AdminPort != 2 || have.MaxCounters != 3 || have.LogFormat != "json" || have.LogLevel != "info" {
 		t.Errorf("have %+v", have)
 	}
@@ -127,9 +124,7 @@ func FuzzConfig(f *testing.F) {
 func TestFlagNames(t *testing.T) {
 	flags := reflect.TypeFor[node.Config]()
 	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	known := map[string]bool{}
 	for _, command := range parser.Model.Children {
 		for _, f := range command.Flags {
@@ -167,9 +162,7 @@ func TestAdminBind(t *testing.T) {
 // TestHelp: every command has help, and asking for help on an unknown one is an error.
 func TestHelp(t *testing.T) {
 	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	help := func(args ...string) (int, string, string) {
 		var out, errs bytes.Buffer
 		return run(context.Background(), args, strings.NewReader(""), &out, &errs), out.String(), errs.String()
@@ -255,9 +248,7 @@ func TestHistogram(t *testing.T) {
 			t.Errorf("quantile %v: have %v s, want about %v s", q, have, want)
 		}
 	}
-	if have := fmt.Sprint(h.quantile(1)); have != "1s" {
-		t.Errorf("the maximum: have %s, want 1s", have)
-	}
+	expect.Equal(t, fmt.Sprint(h.quantile(1)), "1s", "the maximum")
 }
 
 func TestWarnings(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestSize(t *testing.T) {
@@ -42,9 +43,7 @@ func TestReservationsSetting(t *testing.T) {
 		t.Errorf("have %v", err)
 	}
 	got, err = parseServe("--reservations", "1KiB", "--name", "n", "--data-dir", "d")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	err = got.complete()
 	if err == nil || !strings.Contains(err.Error(), "--reservations: 1024 is not in") {
 		t.Errorf("too little: have %v", err)

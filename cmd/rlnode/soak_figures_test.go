@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // soakFigures are what a node takes: memory, goroutines, open files, disk, and counters.
@@ -124,9 +126,7 @@ func figuresOf(m *fleetNode) soakFigures {
 	t := m.fleet.t
 	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", m.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	disk := int64(0)
 	_ = filepath.WalkDir(filepath.Join(m.fleet.dir, m.name), func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -128,9 +129,7 @@ func (s *soak) load() {
 // lane calls ask again and again, until the end, with a client of its own.
 func (s *soak) lane(every time.Duration, i int, o client.Options, ask func(*client.Client, *rand.Rand)) {
 	c, err := client.New(o)
-	if err != nil {
-		s.fleet.t.Fatal(err)
-	}
+	expect.NoError(s.fleet.t, err)
 	s.fleet.t.Cleanup(c.Close)
 	random := rand.New(rand.NewPCG(uint64(i), uint64(every)))
 	s.done.Go(func() {

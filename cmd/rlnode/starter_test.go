@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/replay"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -22,18 +23,12 @@ func replayComment(t *testing.T, name string) string {
 		t.Errorf("%s: got warnings %v", name, w)
 	}
 	set, err := rules.Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	file, err := os.Open("../../examples/access.log")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer file.Close()
 	report, err := replay.Run(context.Background(), replay.DefaultConfig(set), replay.Input{Name: "access.log", Reader: file})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "# On that log, %d of %d requests are refused:\n#\n", report.Refused, report.Checks)

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/testca"
 )
@@ -173,9 +174,7 @@ func startHolding(t *testing.T, tokens, secured bool, args ...string) *holding {
 	h.doors = map[string]string{"grpc": fmt.Sprintf("127.0.0.1:%d", grpc), "redis": fmt.Sprintf("127.0.0.1:%d", redis)}
 	for door, text := range map[string]string{"data": h.node.data, "admin": h.node.admin} {
 		u, err := url.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		h.doors[door] = u.Host
 	}
 	return h
@@ -270,9 +269,7 @@ func (h *holding) letGo() {
 // processor returns how much processor time the node has used.
 func (h *holding) processor() time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.node.cmd.Process.Pid))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	expect.NoError(h.t, err)
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	var user, system int64
 	_, _ = fmt.Sscan(fields[11], &user)

@@ -6,20 +6,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestTenMinutes types the commands of the first part of docs/rules.md as they stand, and sees what the text says.
 func TestTenMinutes(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/rules.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	n := start(t, t.TempDir(), "--name", "n1")
 	dir := t.TempDir()
-	if err := os.Symlink(binary, filepath.Join(dir, "rlnode")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Symlink(binary, filepath.Join(dir, "rlnode")))
 	x := &readmeCommands{t: t, text: string(text), dir: dir}
 	for _, step := range []struct {
 		name string

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -23,12 +24,8 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	made := map[string]string{} // directories that anyone may read, as a careless operator creates them
 	for _, name := range []string{"data", "out"} {
 		made[name] = filepath.Join(dir, name)
-		if err := os.Mkdir(made[name], 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(made[name], 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Mkdir(made[name], 0o755))
+		expect.NoError(t, os.Chmod(made[name], 0o755))
 	}
 	// shell runs the node's program as a shell with a careless umask does.
 	shell := func(env []string, args ...string) *exec.Cmd {
@@ -46,9 +43,7 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	log := &process.Output{}
 	serve := shell(nil, "serve", "--rules", file(t, "bills.yaml", billed), "--data-dir", made["data"], "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0", "--gossip-port", "0", "--peer-port", "0")
 	serve.Stdout, serve.Stderr = log, log
-	if err := serve.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, serve.Start())
 	defer serve.Wait()
 	defer serve.Process.Kill() // if it still runs
 	var data, admin string
@@ -63,9 +58,7 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 		return errors.Join(err, missing) == nil
 	})
 	checkPrivate(t, made)
-	if err := serve.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, serve.Process.Signal(os.Interrupt))
 	if err := serve.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, log)
 	}

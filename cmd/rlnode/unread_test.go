@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -53,9 +54,7 @@ func TestCallersThatDoNotRead(t *testing.T) {
 		var sent atomic.Int64
 		for len(conns) < callers {
 			c, err := net.Dial("tcp", strings.TrimPrefix(s.data, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			conns = append(conns, c)
 			c.SetDeadline(time.Now().Add(30 * time.Second))
 			go func() {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -103,9 +104,7 @@ func waitRules(n, fill int) string {
 func figure(t *testing.T, s *runningNode, name string) (v float64) {
 	t.Helper()
 	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for line := range strings.Lines(text) {
 		if n, _ := fmt.Sscanf(line, name+" %g", &v); n == 1 {
 			return v

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
@@ -123,9 +124,7 @@ func TestBudgets(t *testing.T) {
 	const body = 1000
 	answers := maxAnswers / (Bytes + body)
 	for i := range uint64(2 * answers) {
-		if err := keep(Answer, i, false, body); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, keep(Answer, i, false, body))
 	}
 	if has(Answer, 0) || has(Answer, uint64(answers)-1) || !has(Answer, uint64(answers)+1) || !has(Answer, uint64(2*answers)-1) {
 		t.Error("not the oldest answers went")
@@ -171,9 +170,7 @@ func TestResets(t *testing.T) {
 	s := New(1 << 20)
 	reset := func(subject uint64) {
 		n := &Note{Key: Key{Subject: subject, Kind: Reset}}
-		if err := s.MakeRoom(n, begin); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.MakeRoom(n, begin))
 		h := s.Lock(n.Partition(), begin)
 		defer h.Unlock()
 		h.Reset(ResetKey(subject, 0), false, begin, begin/1e9+100)
@@ -221,9 +218,7 @@ func TestCopies(t *testing.T) {
 			received := Note{Key: note.Key}
 			d := wire.NewDecoder(note.Append(nil, begin))
 			received.Decode(d, begin)
-			if err := d.Done("note"); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, d.Done("note"))
 			standby.Replace(&received, begin)
 		}
 		return n
@@ -435,9 +430,7 @@ func TestFloodsLeaveNoMemory(t *testing.T) {
 				n := reservation(1, round<<52, round<<32+i)
 				n.At, n.Until = now, now/1e9+60
 				h := s.Lock(n.Partition(), now)
-				if err := h.Make(n); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, h.Make(n))
 				h.Unlock()
 			}
 			if received {

@@ -3,6 +3,8 @@ package notes
 import (
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // Reservations with a body are due at their end, in order and once, whatever was settled, removed or moved meanwhile.
@@ -68,9 +70,7 @@ func TestLateOnesGiveWay(t *testing.T) {
 		rate.Kind, rate.Rank, rate.Minor = Rate, 5, 0
 		h := s.Lock(n.Partition(), begin)
 		defer h.Unlock()
-		if err := h.Make(n, rate); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, h.Make(n, rate))
 	}
 	for i := range uint64(1000) {
 		make(1, spread(i))

@@ -79,6 +79,7 @@ var mayImport = map[string][]string{
 	"client/interceptor": {"client"},
 
 	"test/faults":       {}, // for tests of the program from outside
+	"internal/expect":   {}, // for tests
 	"internal/golden":   {},
 	"internal/history":  {"ring", "cluster/peer"},
 	"internal/hashilog": {},

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // logged are the methods that write lines which an operator sees by default, and the index of the text among their arguments.
@@ -101,9 +103,7 @@ func textOf(e ast.Expr) string {
 // listedLines returns the lines of the log that the docs list: the first cells of the table.
 func listedLines(t *testing.T) map[string]bool {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, section, found := strings.Cut(string(text), "\n## What the log says\n")
 	if !found {
 		t.Fatal("docs/operations.md has no section about the log")

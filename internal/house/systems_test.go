@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestOtherSystems: what a package declares for Linux, it declares for other systems, too. Building the program for each of them
@@ -65,9 +67,7 @@ func checkAll(t *testing.T, system string) findings {
 		found.checkAlone(t, path, p.GoFiles)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return found
 }
 
@@ -78,9 +78,7 @@ func (f findings) checkAlone(t *testing.T, dir string, names []string) {
 	var files []*ast.File
 	for _, name := range names {
 		file, err := parser.ParseFile(positions, filepath.Join(dir, name), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		files = append(files, file)
 	}
 	config := types.Config{Importer: noImports{}, Error: func(err error) {

@@ -3,6 +3,8 @@ package ipaddr
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestCanonical(t *testing.T) {
@@ -25,9 +27,7 @@ func TestCanonical(t *testing.T) {
 		{"2001:db8::1%eth0", "2001:db8::1"},
 		{"2003::1", "2003::1"},
 	} {
-		if got := Canonical(netip.MustParseAddr(test.address)).String(); got != test.want {
-			t.Errorf("Canonical(%s): got %s, want %s", test.address, got, test.want)
-		}
+		expect.Equal(t, Canonical(netip.MustParseAddr(test.address)).String(), test.want, "Canonical(%s)", test.address)
 	}
 	if got := Canonical(netip.Addr{}); got.IsValid() {
 		t.Errorf("Canonical of no address: got %s", got)
@@ -51,9 +51,7 @@ func TestCanonicalPrefix(t *testing.T) {
 		{"::/0", "::/0"},
 		{"2001:db8::/32", "2001:db8::/32"},
 	} {
-		if got := CanonicalPrefix(netip.MustParsePrefix(test.prefix)).String(); got != test.want {
-			t.Errorf("CanonicalPrefix(%s): got %s, want %s", test.prefix, got, test.want)
-		}
+		expect.Equal(t, CanonicalPrefix(netip.MustParsePrefix(test.prefix)).String(), test.want, "CanonicalPrefix(%s)", test.prefix)
 	}
 	if got := CanonicalPrefix(netip.Prefix{}); got.IsValid() {
 		t.Errorf("CanonicalPrefix of no prefix: got %s", got)

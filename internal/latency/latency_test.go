@@ -3,6 +3,8 @@ package latency
 import (
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestBucket(t *testing.T) {
@@ -10,9 +12,7 @@ func TestBucket(t *testing.T) {
 		d    time.Duration
 		want int
 	}{{-1, 0}, {0, 0}, {2500, 0}, {2501, 1}, {time.Millisecond, 8}, {time.Second, 14}, {time.Second + 1, 15}, {time.Hour, 15}} {
-		if got := Bucket(c.d); got != c.want {
-			t.Errorf("Bucket(%v): got %d, want %d", c.d, got, c.want)
-		}
+		expect.Equal(t, Bucket(c.d), c.want, "Bucket(%v)", c.d)
 	}
 }
 
@@ -34,8 +34,6 @@ func TestQuantile(t *testing.T) {
 		{"half", &half, 1, time.Millisecond},
 		{"late", &late, 0.5, time.Second},
 	} {
-		if got := c.counts.Quantile(c.q); got != c.want {
-			t.Errorf("%s, quantile %v: got %v, want %v", c.name, c.q, got, c.want)
-		}
+		expect.Equal(t, c.counts.Quantile(c.q), c.want, "%s, quantile %v", c.name, c.q)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestGossip runs memberlist itself over the network: nodes join, one is lost and comes back.
@@ -18,17 +20,13 @@ func TestGossip(t *testing.T) {
 		var lists []*memberlist.Memberlist
 		for _, ip := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
 			transport, err := n.Host(ip).GossipTransport(7946)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			config := memberlist.DefaultLANConfig()
 			config.Name, config.Transport = ip, transport
 			config.AdvertiseAddr, config.AdvertisePort, config.BindPort = ip, 7946, 7946
 			config.Logger = log.New(io.Discard, "", 0)
 			list, err := memberlist.Create(config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			defer func() {
 				if err := list.Shutdown(); err != nil {
 					t.Error(err)
@@ -42,9 +40,7 @@ func TestGossip(t *testing.T) {
 		expect := func(want int) {
 			t.Helper()
 			time.Sleep(time.Minute)
-			if have := lists[0].NumMembers(); have != want {
-				t.Errorf("have %d members, want %d", have, want)
-			}
+			expect.Equal(t, lists[0].NumMembers(), want, "members")
 		}
 		expect(3)
 		n.Isolate("10.0.0.2")
@@ -61,21 +57,15 @@ func TestGossipTransportShutsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()
 		transport, err := n.Host("10.0.0.1").GossipTransport(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		other, err := n.Host("10.0.0.2").GossipTransport(7946)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer other.Shutdown()
 		if _, err := transport.WriteTo([]byte("nobody reads this"), "10.0.0.2:7946"); err != nil {
 			t.Error(err)
 		}
 		c, err := transport.DialTimeout("10.0.0.2:7946", time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer c.Close()
 		ended := make(chan error, 1)
 		go func() {

@@ -9,24 +9,21 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // pair returns the two ends of a TCP connection, of which the first has raw calls.
 func pair(t *testing.T) (a *conn, b *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer l.Close()
 	dialled, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { dialled.Close(); accepted.Close() })
 	for _, c := range []net.Conn{dialled, accepted} {
 		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
@@ -163,9 +160,7 @@ func TestErrors(t *testing.T) {
 	other, b := pair(t)
 	_ = b.SetLinger(0)
 	_ = b.Close()
-	for end := time.Now().Add(10 * time.Second); other.TryWrite(in) > 0 && time.Now().Before(end); { // until the reset has arrived
-		time.Sleep(time.Millisecond)
-	}
+	process.Eventually(t, "the reset has arrived", func() bool { return other.TryWrite(in) <= 0 })
 	if _, err := other.Read(in); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("after a write has found the reset: have %v", err)
 	}

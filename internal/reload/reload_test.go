@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A change is read once it has settled, an invalid file leaves the old value, and each change is reported once.
@@ -14,9 +16,7 @@ func TestFiles(t *testing.T) {
 	write := func(text string, age time.Duration) {
 		t.Helper()
 		at := time.Now().Add(-age)
-		if err := errors.Join(os.WriteFile(name, []byte(text), 0o600), os.Chtimes(name, at, at)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, errors.Join(os.WriteFile(name, []byte(text), 0o600), os.Chtimes(name, at, at)))
 	}
 	load := func() (string, error) {
 		text, err := os.ReadFile(name)
@@ -33,9 +33,7 @@ func TestFiles(t *testing.T) {
 			failures++
 		}
 	}, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	now := time.Now()
 	look := func(want string, wantReports, wantFailures int) {
 		t.Helper()
@@ -56,9 +54,7 @@ func TestFiles(t *testing.T) {
 	write("bad", time.Hour)
 	look("being written", 3, 1)
 	look("being written", 3, 1)
-	if err := os.Remove(name); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(name))
 	look("being written", 4, 2)
 	if _, err := Open(load, nil, name); err == nil {
 		t.Error("opened a missing file")

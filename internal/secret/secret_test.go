@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -32,9 +33,7 @@ func write(t *testing.T, name string, secrets ...Secret) {
 	for _, s := range secrets {
 		b.WriteString(s.String() + "\n")
 	}
-	if err := os.WriteFile(name, []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(name, []byte(b.String()), 0o600))
 }
 
 func open(t *testing.T, id [16]byte, secrets ...Secret) (*File, string) {
@@ -42,9 +41,7 @@ func open(t *testing.T, id [16]byte, secrets ...Secret) (*File, string) {
 	name := filepath.Join(t.TempDir(), "secret")
 	write(t, name, secrets...)
 	f, err := Open(name, id, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return f, name
 }
 
@@ -85,17 +82,13 @@ func TestParse(t *testing.T) {
 // TestDerived pins the derived values: nodes of different releases must derive the same from a secret.
 func TestDerived(t *testing.T) {
 	a, err := first.authority()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for what, pair := range map[string][2]string{
 		"fingerprint": {first.Fingerprint(), "ab1b825b"},
 		"gossip key":  {hex.EncodeToString(first.GossipKey()), "4da785e74b488f12f17139de936ecb29098ef1ec1b875fe2da6c74e190469540"},
 		"authority":   {hex.EncodeToString(a.key.Public().(ed25519.PublicKey)), "b1807cabca9f4912e5f7f86d00879035c8dcf665983936bc3642ae6b460faa6c"},
 	} {
-		if pair[0] != pair[1] {
-			t.Errorf("%s: have %s, want %s", what, pair[0], pair[1])
-		}
+		expect.Equal(t, pair[0], pair[1], "%s", what)
 	}
 	again, err := first.authority()
 	if err != nil || !bytes.Equal(a.cert.Raw, again.cert.Raw) {
@@ -165,9 +158,7 @@ func TestFollow(t *testing.T) {
 		go f.Follow(t.Context(), func() { changes.Add(1) })
 		step := func(text string, want int64, says string) {
 			t.Helper()
-			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 			before := len(log.String())
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
@@ -191,9 +182,7 @@ func TestFollow(t *testing.T) {
 func handshake(t *testing.T, server, client *tls.Config) (atServer, atClient tls.ConnectionState, err error) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer listener.Close()
 	served := make(chan error, 1)
 	go func() {
@@ -209,9 +198,7 @@ func handshake(t *testing.T, server, client *tls.Config) (atServer, atClient tls
 		served <- err
 	}()
 	raw, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	c := tls.Client(raw, client)
 	if err = c.Handshake(); err == nil {
 		_, err = c.Read(make([]byte, 1))
@@ -259,31 +246,19 @@ func TestHandshakes(t *testing.T) {
 func TestForged(t *testing.T) {
 	f, _ := open(t, node, first)
 	ours, err := first.authority()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	theirs, err := second.authority()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// The same names and numbers, but another key.
 	theirs.cert.RawSubject, theirs.cert.SubjectKeyId = ours.cert.RawSubject, ours.cert.SubjectKeyId
 	forged, err := theirs.issue(node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	issued, err := ours.issue([16]byte{9})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	leaf, err := x509.ParseCertificate(issued.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	below, err := (&authority{key: issued.PrivateKey.(ed25519.PrivateKey), cert: leaf}).issue(node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	below.Certificate = append(below.Certificate, issued.Certificate[0])
 	for name, cert := range map[string]*tls.Certificate{"another authority with the same name": forged, "issued by a node": below} {
 		config := f.Client()

@@ -17,6 +17,8 @@ import (
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -82,9 +84,7 @@ const (
 func TestSpans(t *testing.T) {
 	f := newFake(t)
 	tracer, err := Open(config(f.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	began := time.Now().Add(-3 * time.Millisecond)
 	ended := began.Add(2 * time.Millisecond)
 	tracer.Record(&Request{
@@ -93,9 +93,7 @@ func TestSpans(t *testing.T) {
 		Decision: &Decision{Rule: "login", Limit: "login", Unit: "requests", DecidedBy: "forward", RulesVersion: 7},
 	})
 	tracer.Record(&Request{Name: "POST /v1/check/batch", Method: "POST", Path: "/v1/check/batch", Status: 503, Began: began, Ended: ended, Checks: 12})
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, tracer.Close(t.Context()))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.spans) != 2 || !f.paths["/v1/traces"] || f.about["service.name"] != "rlnode" || f.about["service.instance.id"] != "n1" {
@@ -141,12 +139,8 @@ func TestSampled(t *testing.T) {
 		config := config("http://127.0.0.1:1")
 		config.Ratio = c.ratio
 		tracer, err := Open(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if have := tracer.Sampled(c.parent); have != c.want {
-			t.Errorf("ratio %v, %.60q: have %v, want %v", c.ratio, c.parent, have, c.want)
-		}
+		expect.NoError(t, err)
+		expect.Equal(t, tracer.Sampled(c.parent), c.want, "ratio %v, %.60q", c.ratio, c.parent)
 		tracer.Close(t.Context())
 	}
 }
@@ -158,9 +152,7 @@ func TestCollectorHangs(t *testing.T) {
 	defer slow.Close()
 	defer close(release)
 	tracer, err := Open(config(slow.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	began := time.Now()
 	for range 10 * queueSize {
 		tracer.Record(&Request{Name: "POST /v1/check", Method: "POST", Path: "/v1/check", Status: 200, Began: began, Ended: began})

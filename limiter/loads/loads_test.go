@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -23,13 +24,9 @@ func newLoads(id byte, c *clock) *Loads {
 func set(t testing.TB, text string) *rules.Set {
 	t.Helper()
 	doc, err := rules.Parse([]byte("version: 1\nrules:\n" + text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s, err := rules.Compile(doc, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return s
 }
 
@@ -42,9 +39,7 @@ const adaptiveRules = `
 
 func tell(t *testing.T, l *Loads, source string, load float64, ttl time.Duration) {
 	t.Helper()
-	if err := l.Report(source, load, ttl); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, l.Report(source, load, ttl))
 }
 
 // A step comes into force at once. It goes out of force when the load is clearly below it, has not been above it for some
@@ -89,9 +84,7 @@ func TestStepsOfTheProcessors(t *testing.T) {
 		want int
 	}{{0.3, 0}, {0.001, 0}, {0, -1}} {
 		l.Measure(tt.load)
-		if have := l.Steps(s)[3]; have != tt.want {
-			t.Errorf("load %g: have %d, want %d", tt.load, have, tt.want)
-		}
+		expect.Equal(t, l.Steps(s)[3], tt.want, "load %g", tt.load)
 	}
 	if have := l.Sources(); len(have) != 1 || have[0].Name != NodeCPU {
 		t.Errorf("have %v", have)
@@ -111,21 +104,15 @@ func TestStepsOutliveOtherRules(t *testing.T) {
 	tell(t, l, "api", 0.9, time.Minute)
 	l.Steps(s)
 	tell(t, l, "api", 0.78, time.Minute)
-	if have := l.Steps(set(t, adaptiveRules))[1]; have != 1 {
-		t.Errorf("the same again: have %d, want 1", have)
-	}
-	if have := l.Steps(set(t, strings.ReplaceAll(adaptiveRules, "0.6,", "0.7,")))[1]; have != 0 {
-		t.Errorf("other steps: have %d, want 0", have)
-	}
+	expect.Equal(t, l.Steps(set(t, adaptiveRules))[1], 1, "the same again")
+	expect.Equal(t, l.Steps(set(t, strings.ReplaceAll(adaptiveRules, "0.6,", "0.7,")))[1], 0, "other steps")
 }
 
 // exchange delivers all news from one to the other.
 func exchange(t *testing.T, from, to *Loads) {
 	t.Helper()
 	for _, b := range from.Packets(2, 1400) {
-		if err := to.Receive(b); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, to.Receive(b))
 	}
 }
 
@@ -158,9 +145,7 @@ func TestReportsTravel(t *testing.T) {
 	// A later report counts wherever it is made. An earlier one that arrives after it does not.
 	tell(t, b, "api", 0.2, time.Second)
 	exchange(t, b, a)
-	if err := b.Receive(first[0]); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.Receive(first[0]))
 	for i, l := range []*Loads{a, b} {
 		if load, known := l.Load("api"); load != 0.2 || !known {
 			t.Errorf("node %d: have %g, %v", i, load, known)
@@ -168,18 +153,14 @@ func TestReportsTravel(t *testing.T) {
 	}
 	// Nor after the later one has expired.
 	other.now, c.now = other.now+2*time.Second, c.now+2*time.Second
-	if err := b.Receive(first[0]); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.Receive(first[0]))
 	if load, known := b.Load("api"); known {
 		t.Errorf("an expired source came back with %g", load)
 	}
 	// A joining node learns what is in force, and nothing else.
 	tell(t, a, "cache", 7, time.Minute)
 	fresh := newLoads(4, other)
-	if err := fresh.Receive(a.FullState()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, fresh.Receive(a.FullState()))
 	if have := fresh.Sources(); len(have) != 1 || have[0].Name != "cache" || have[0].Load != 7 {
 		t.Errorf("have %v", have)
 	}
@@ -192,9 +173,7 @@ func TestToldAtOnce(t *testing.T) {
 	tell(t, a, "api", 0.1, time.Minute)
 	tell(t, b, "api", 0.9, time.Minute)
 	fromA, fromB := a.FullState(), b.FullState()
-	if err := errors.Join(a.Receive(fromB), b.Receive(fromA)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(a.Receive(fromB), b.Receive(fromA)))
 	x, _ := a.Load("api")
 	y, _ := b.Load("api")
 	if x != y {
@@ -281,12 +260,8 @@ func TestCPU(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		expect.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	cpu := &CPU{root: root}
 	look := func(now time.Duration, want float64, wantOK bool) {
@@ -334,11 +309,7 @@ func TestFollowed(t *testing.T) {
 		followed, changed bool
 	}{{plain, false, false}, {adaptive, true, true}, {adaptive, true, false}, {plain, false, false}, {adaptive, true, true}} {
 		l.Steps(tt.set)
-		if have := l.Followed(); have != tt.followed {
-			t.Errorf("followed: have %v, want %v", have, tt.followed)
-		}
-		if have := changed(); have != tt.changed {
-			t.Errorf("changed: have %v, want %v", have, tt.changed)
-		}
+		expect.Equal(t, l.Followed(), tt.followed, "followed")
+		expect.Equal(t, changed(), tt.changed, "changed")
 	}
 }

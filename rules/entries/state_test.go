@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // model is the naive form of a State: all entries by ID, with the version.
@@ -162,9 +164,7 @@ func followRecords(t *testing.T, s, follower *State) *State {
 			t.Fatalf("version %d does not continue version %d", s.Version(), follower.Version())
 		}
 		next, err := follower.Follow(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		follower = next
 	}
 	return follower
@@ -181,9 +181,7 @@ func followSlowly(t *testing.T, r *rand.Rand, m *model, s **State, follower *Sta
 	for p := first; ; p = (*s).Page(p.UpTo, 300) {
 		p.Version, p.Digest = first.Version, first.Digest
 		next, err := follower.FollowPage(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if follower = next; p.IsLast() {
 			break
 		}
@@ -224,13 +222,9 @@ func checkDiff(t *testing.T, old, now *State) {
 func checkRoundTrip(t *testing.T, s *State) {
 	t.Helper()
 	b, err := s.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	again, err := Parse(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	c, err := again.AppendBinary(nil)
 	if err != nil || string(b) != string(c) {
 		t.Fatalf("encoded again: %v\n%s\nwant\n%s", err, c, b)

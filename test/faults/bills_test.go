@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // monthReport is a node's report of this month.
@@ -87,9 +89,7 @@ func TestBillsOutliveANode(t *testing.T) {
 			if cutFor > 0 {
 				f.net.heal()
 			}
-			if err := os.RemoveAll(lost.dir); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.RemoveAll(lost.dir))
 			within(t, time.Minute, lost.name+" is removed", func() string {
 				if status, _, text, err := reader.call("DELETE", 8081, "/v1/members/"+lost.name, "", nil); err != nil || status >= 300 && status != 404 {
 					return fmt.Sprint(status, text, err)

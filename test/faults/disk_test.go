@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // disks gives each node its own file system.
@@ -42,25 +44,19 @@ func (n *node) ownDisk() {
 	if err == nil {
 		err = os.MkdirAll(n.dir, 0o700)
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, err)
 	n.net.must("mkfs.ext4", "-q", "-F", image)
 	if err := run("mount", "-o", "loop", image, n.dir); err != nil {
 		n.t.Skipf("no file system to freeze can be had here: %v", err)
 	}
-	if err := announce(n.dir); err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, announce(n.dir))
 }
 
 // freeze blocks all writes to the node's disk, and returns a function that unblocks them.
 func (n *node) freeze() (thaw func()) {
 	n.t.Helper()
 	d, err := os.Open(n.dir)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, err)
 	if err := unix.IoctlSetInt(int(d.Fd()), fiFreeze, 0); err != nil {
 		d.Close()
 		n.t.Skipf("the file system can't be frozen here: %v", err)
@@ -110,18 +106,14 @@ func (n *node) smallDisk() {
 	if err == nil {
 		err = unix.Mount("tmpfs", n.dir, "tmpfs", 0, "size=64m")
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, err)
 }
 
 // fill uses up all space on the node's disk; empty frees it.
 func (n *node) fill() {
 	n.t.Helper()
 	f, err := os.OpenFile(n.filler(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, err)
 	defer f.Close()
 	for size := 1 << 20; size > 0; {
 		if _, err = f.Write(make([]byte, size)); err != nil {

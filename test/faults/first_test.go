@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // dayText has a limit per day over all regions.
@@ -58,9 +60,7 @@ func TestG8_FromTheFirstWindow(t *testing.T) {
 	g := emptyGlobe(t, 2, nil)
 	t.Cleanup(g.close)
 	file := filepath.Join(filepath.Dir(g.nodes[0].dir), "day.yaml")
-	if err := os.WriteFile(file, []byte(dayText("")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte(dayText("")), 0o600))
 	for _, n := range g.nodes {
 		n.args = append(n.args, "--rules", file)
 		n.up()

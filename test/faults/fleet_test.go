@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // fleet is a cluster of real processes, each in its own namespace.
@@ -47,9 +49,7 @@ func emptyFleet(t *testing.T, n int) *fleet {
 	t.Helper()
 	f := &fleet{t: t, net: newNetwork(t), random: randomFor(t), rules: commonRules()}
 	f.dir = filepath.Join(filesDir(), fmt.Sprintf("%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), runs[t.Name()]))
-	if err := os.MkdirAll(f.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(f.dir, 0o700))
 	for i := range n {
 		f.nodes = append(f.nodes, f.node(i+1, n))
 	}
@@ -112,9 +112,7 @@ func secretFile(t *testing.T, dir string) string {
 	if _, err := os.Stat(name); err == nil {
 		return name
 	}
-	if err := os.WriteFile(name, []byte("c2hhcmVkIGJ5IHRoZSBub2RlcyBvZiBhbGwgdGVzdHM=\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(name, []byte("c2hhcmVkIGJ5IHRoZSBub2RlcyBvZiBhbGwgdGVzdHM=\n"), 0o600))
 	return name
 }
 

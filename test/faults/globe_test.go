@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // globe is several regions of real nodes, each a separate cluster, with a router between them. The first is the primary.
@@ -58,9 +60,7 @@ func emptyGlobe(t *testing.T, size int, list []quota) *globe {
 	g := &globe{t: t, random: randomFor(t), rules: list, shift: time.Now().UnixNano() - boottime()}
 	g.net = newWorld(t, len(regionNames), g.random.Uint64())
 	dir := filepath.Join(filesDir(), fmt.Sprintf("%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), runs[t.Name()]))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(dir, 0o700))
 	for r, name := range regionNames {
 		f := &fleet{t: t, net: g.net, dir: dir, random: g.random}
 		var mates, others []string
@@ -109,9 +109,7 @@ func (g *globe) close() {
 func (g *globe) write(at *node, text string) int64 {
 	g.t.Helper()
 	version, err := putRules(at, text)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	expect.NoError(g.t, err)
 	return version
 }
 

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // rulesOp is a read or a write of the rules.
@@ -80,9 +82,7 @@ func (f *fleet) history(clients int) *history {
 	f.t.Helper()
 	h := &history{fleet: f, stop: make(chan struct{}), acked: map[int64]int{}}
 	version, value, _, err := readRules(f.nodes[0])
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	h.begin, h.value = rulesState{version, value}, value
 	for c := range clients {
 		random := rand.New(rand.NewPCG(f.random.Uint64(), uint64(c)))
@@ -309,9 +309,7 @@ func TestCheckHistory(t *testing.T) {
 		for i := range test.ops {
 			test.ops[i].ClientId = i
 		}
-		if have := porcupine.CheckOperations(rulesModel(rulesState{1, 0}), test.ops); have != test.want {
-			t.Errorf("%s: have %v, want %v", test.name, have, test.want)
-		}
+		expect.Equal(t, porcupine.CheckOperations(rulesModel(rulesState{1, 0}), test.ops), test.want, "%s", test.name)
 	}
 	if n, err := numberIn(rulesText(17, commonRules())); n != 17 || err != nil {
 		t.Errorf("number: have %d, %v, want 17", n, err)

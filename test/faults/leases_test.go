@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // leaseRules are checked at all nodes, in bursts, at different costs.
@@ -59,9 +61,7 @@ func (f *fleet) exactly(l *load, names ...string) {
 // TestG2_CheckersFindWhatIsNotDebited builds nodes that grant leases without debiting them, and checks that the checkers notice.
 func TestG2_CheckersFindWhatIsNotDebited(t *testing.T) {
 	wrong := filepath.Join(workDir, "rlnode-nodebit")
-	if err := build(wrong, "faults,nodebit"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, build(wrong, "faults,nodebit"))
 	f := emptyFleet(t, 3)
 	t.Cleanup(f.close)
 	for _, n := range f.nodes {

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // network is bridges and the nodes' namespaces on them: one bridge, or one per region with a router between.
@@ -62,9 +64,7 @@ func newWorld(t *testing.T, regions int, seed uint64) *network {
 		n.must("ip", "addr", "add", gateway(i+1)+"/24", "dev", bridgeOf(i+1))
 	}
 	r, err := openRouter(seed, n.regions...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	n.router = r
 	return n
 }
@@ -81,9 +81,7 @@ func (n *network) bridge(region int) {
 
 func (n *network) must(name string, args ...string) {
 	n.t.Helper()
-	if err := run(name, args...); err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, run(name, args...))
 }
 
 func (n *network) close() {
@@ -122,9 +120,7 @@ func (n *network) host(i, region int) *host {
 		"add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr @deaf drop; "+
 		"add rule inet cut in ip saddr @shy tcp dport 7947 drop")
 	fd, err := unix.Open("/run/netns/"+h.name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, err)
 	h.fd = fd
 	n.hosts = append(n.hosts, h)
 	return h
@@ -186,9 +182,7 @@ func (n *network) apply() {
 		}
 	}
 	all.Wait()
-	if err := errors.Join(wrong...); err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, errors.Join(wrong...))
 }
 
 func (h *host) apply() error {

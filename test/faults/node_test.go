@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -73,9 +74,7 @@ func (n *node) up() {
 	n.cmd.Env = append(os.Environ(), "RLNODE_RECORD="+file, "RLNODE_WALL="+n.wall)
 	n.cmd.Stdout, n.cmd.Stderr = &n.log, &n.log
 	n.become(starting)
-	if err := n.start(n.cmd); err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, n.start(n.cmd))
 	n.exited = make(chan struct{})
 	go func(c *exec.Cmd, exited chan struct{}) {
 		_ = c.Wait() // callers read the state themselves

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/pairs"
 )
 
@@ -40,9 +41,7 @@ func (f *fleet) owners(l *load) map[[2]int]int {
 				continue
 			}
 			name, _, err := f.any().ownerOf(l.rules[r].name, l.keys[key])
-			if err != nil {
-				f.t.Fatal(err)
-			}
+			expect.NoError(f.t, err)
 			all[[2]int{r, key}] = f.byName(name)
 		}
 	}
@@ -186,9 +185,7 @@ func TestD5_ReachedOnlyByWayOfOthers(t *testing.T) {
 		s := &scene{fleet: f}
 		s.inRing(x, false, recovered)
 		before, err := leader.cluster()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		f.pass(40 * time.Second)
 		s.inRing(x, false, time.Second)
 		after, err := leader.cluster()

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // quotaCheck computes what a quota over all regions may admit: G8, and in each region what G4, G5 and G7 allow beyond.
@@ -307,8 +309,6 @@ func TestEras(t *testing.T) {
 func TestShares(t *testing.T) {
 	for limit, want := range map[int64][3]int64{900: {300, 300, 300}, 10: {3, 3, 4}, 11: {4, 3, 4}, 2: {1, 0, 1}} {
 		q := quota{rule: rule{limit: limit}}
-		if have := [3]int64{q.share(0), q.share(1), q.share(2)}; have != want {
-			t.Errorf("shares of %d: have %v, want %v", limit, have, want)
-		}
+		expect.Equal(t, [3]int64{q.share(0), q.share(1), q.share(2)}, want, "shares of %d", limit)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // worldQuotas are the quotas of nearly all scenarios with regions: n subjects of a fixed window, each with its own pattern of
@@ -342,9 +344,7 @@ func TestG8_NoPrimary(t *testing.T) {
 				break
 			}
 			before, err := g.nodes[2].cluster()
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			g.cut(one.what, one.do)
 			at := g.regions[1].any()
 			refused(t, at, quotasText(1000+i, g.rules))
@@ -409,9 +409,7 @@ func (g *globe) same(d time.Duration, version int64, number int) {
 // TestG8_CheckersFindWhatIsNotDebited builds nodes that lend and lease without debiting, and checks that the checkers notice.
 func TestG8_CheckersFindWhatIsNotDebited(t *testing.T) {
 	wrong := filepath.Join(workDir, "rlnode-nodebit")
-	if err := build(wrong, "faults,nodebit"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, build(wrong, "faults,nodebit"))
 	list := worldQuotas(t, 1)
 	list[0].demands = []demand{only("one", 0, 150), {key: "all", rate: [3]float64{60, 60, 60}}}
 	list[1].demands = []demand{only("one", 0, 30)}

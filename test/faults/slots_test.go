@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const (
@@ -122,9 +124,7 @@ func TestG11_Slots(t *testing.T) {
 	for range int(long(2*time.Second) / time.Second) {
 		f.pass(f.between(time.Second, 3*time.Second))
 		owner, _, err := f.any().ownerOf("render", "acme")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		f.kill(f.nodes[f.byName(owner)])
 		before := h.acquired.Load()
 		within(t, slotTTL+6*time.Second, "there are slots again", func() string {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const (
@@ -84,9 +86,7 @@ func (f *fleet) setWall(n *node, shift time.Duration) {
 	if err == nil {
 		err = os.Rename(n.wall+".new", n.wall)
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	expect.NoError(f.t, err)
 	s.made = boottime()
 	f.steps = append(f.steps, s)
 	f.t.Logf("%s: the wall clock of %s is set to %+v", clockTime(), n.name, shift)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // echo starts a server on a host that answers each byte, and returns its address.
@@ -23,9 +25,7 @@ func echo(t *testing.T, h *host) string {
 		l, err = net.Listen("tcp", net.JoinHostPort(h.ip, "9"))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -46,9 +46,7 @@ func echo(t *testing.T, h *host) string {
 func roundTrips(t *testing.T, from *host, to string, n int) (all []time.Duration) {
 	t.Helper()
 	c, err := from.dial(context.Background(), "tcp", to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
 	b := []byte{1}
 	for range n {
@@ -138,9 +136,7 @@ func volume(t *testing.T, from *host, to string) {
 	t.Helper()
 	const total = 16 << 20
 	c, err := from.dial(context.Background(), "tcp", to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer c.Close()
 	began, sent := time.Now(), make(chan error, 1)
 	go func() {
@@ -150,9 +146,7 @@ func volume(t *testing.T, from *host, to string) {
 	if _, err := io.CopyN(io.Discard, c, total); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-sent; err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, <-sent)
 	took := time.Since(began)
 	t.Logf("%d MB to another region and back in %v", total>>20, took)
 	if took > 10*time.Second {

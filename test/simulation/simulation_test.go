@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 var (
@@ -39,9 +41,7 @@ func run(t *testing.T, c Config) *Ledger {
 	var l *Ledger
 	var err error
 	synctest.Test(t, func(*testing.T) { l, err = Run(c) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return l
 }
 

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestActions changes everything that the dashboard can change, by keyboard alone, on three real nodes.
@@ -42,18 +44,12 @@ func (s *site) signIn(token string) {
 func (c *cluster) ask(method, path, body string) string {
 	c.t.Helper()
 	req, err := http.NewRequest(method, c.admin(0)+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.NoError(c.t, err)
 	resp, err := client.Do(req)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.NoError(c.t, err)
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.NoError(c.t, err)
 	return string(answer)
 }
 
@@ -181,9 +177,7 @@ func showsSlots(t *testing.T, s *site) {
 	acquire := func() {
 		t.Helper()
 		resp, err := client.Post("http://"+s.cluster.ip(0)+":8080/v1/acquire", "", strings.NewReader(`{"rule":"render","key":"acme"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		resp.Body.Close()
 	}
 	acquire()
@@ -293,9 +287,7 @@ func showsHostileTexts(t *testing.T, s *site) {
 	document := s.cluster.ask("GET", "/v1/rules", "")
 	var hostileRules bytes.Buffer
 	name, err := json.Marshal(hostile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	fmt.Fprintf(&hostileRules, `{"version":1,"tiers":{%[1]s:{"limits":[{"limit":5,"per":"1m"}]}},"default_tier":%[1]s,"lists":{"deny":[{"x":%[1]s}]},
 		"rules":[{"name":%[1]s,"key":["x"],"match":{"y":[%[1]s,"a"]},"limits":[{"name":%[1]s,"limit":5,"per":"1m","unit":"u"}],"usage":"monthly"},{"name":"t","key":["x"],"tiered":true}]}`, name)
 	s.cluster.ask("PUT", "/v1/rules?message="+strings.ReplaceAll(hostile, " ", "%20"), hostileRules.String())

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -207,9 +208,7 @@ type browser struct {
 // openBrowser opens an empty page in a context of its own.
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
-	if err := chromium.start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, chromium.start())
 	b := &browser{t: t}
 	var context struct{ BrowserContextID string }
 	b.must("", "Target.createBrowserContext", nil, &context)
@@ -263,9 +262,7 @@ func (b *browser) must(session, method string, params, result any) {
 	if err == nil && result != nil {
 		err = json.Unmarshal(text, result)
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	expect.NoError(b.t, err)
 }
 
 // page sends a command to the page.
@@ -405,9 +402,7 @@ func (b *browser) save(path string, options map[string]any) {
 	if err == nil {
 		err = os.WriteFile(path, picture, 0o644)
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	expect.NoError(b.t, err)
 }
 
 // trouble returns the errors that the page logged since the last call, except lines that contain an expected text.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -89,20 +90,14 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(250))}
-	if err := process.Build(filepath.Join(c.dir, "rlnode")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(c.dir, "rules.yaml"), []byte(someRules), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, process.Build(filepath.Join(c.dir, "rlnode")))
+	expect.NoError(t, os.WriteFile(filepath.Join(c.dir, "rules.yaml"), []byte(someRules), 0o644))
 	tokens := "tokens:\n"
 	for name, text := range map[string]string{"viewer": viewerToken, "gateway": gatewayToken} {
 		scope := map[string]string{"viewer": "read", "gateway": "check"}[name]
 		tokens += fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %x}\n", name, scope, sha256.Sum256([]byte(text)))
 	}
-	if err := os.WriteFile(filepath.Join(c.dir, "tokens.yaml"), []byte(tokens), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(c.dir, "tokens.yaml"), []byte(tokens), 0o600))
 	t.Cleanup(func() {
 		for i := range c.nodes {
 			c.kill(i)
@@ -128,14 +123,10 @@ func (c *cluster) start(i int) {
 		"--join", strings.Join([]string{c.ip((i + 1) % 3), c.ip((i + 2) % 3)}, ","), "--rules", filepath.Join(c.dir, "rules.yaml"),
 		"--admin-token", adminToken, "--tokens-file", filepath.Join(c.dir, "tokens.yaml"), "--max-counters", "100000")
 	log, err := os.OpenFile(c.log(i), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.NoError(c.t, err)
 	defer log.Close()
 	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
+	expect.NoError(c.t, cmd.Start())
 	c.nodes[i] = cmd
 	c.gone.Go(func() { _ = cmd.Wait() })
 }
@@ -172,13 +163,9 @@ func (c *cluster) awaitReady(i int) {
 func (c *cluster) put(text string) {
 	c.t.Helper()
 	req, err := http.NewRequest(http.MethodPut, c.admin(0)+"/v1/rules", strings.NewReader(text))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.NoError(c.t, err)
 	resp, err := client.Do(req)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.NoError(c.t, err)
 	defer resp.Body.Close()
 	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != 200 {
 		c.t.Fatalf("have %d %s", resp.StatusCode, body)

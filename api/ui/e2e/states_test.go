@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/ui"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 type object = map[string]any
@@ -278,9 +279,7 @@ func TestStates(t *testing.T) {
 
 	// A page that is loaded anew shows what the nodes know of before, as a real one answers.
 	answer, err := os.ReadFile("../../admin/testdata/history.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	play.answer("/v1/history", json.RawMessage(answer))
 	b.reload()
 	note("hour-note", "^Without n3, which does not answer.$")

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // pictures is where the pictures of the docs are written: go test -tags browser ./api/ui/e2e -args -pictures ../../../docs
@@ -114,16 +116,12 @@ func (s *site) fits(t *testing.T) {
 // The docs show the pictures that the tests take, and they are small.
 func TestPicturesOfTheDocs(t *testing.T) {
 	have, err := filepath.Glob("../../../docs/*.webp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var names []string
 	total := int64(0)
 	for _, name := range have {
 		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		total += info.Size()
 		names = append(names, filepath.Base(name))
 	}
