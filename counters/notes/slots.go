@@ -94,11 +94,14 @@ type slotEnd struct {
 	id uint64 // Key.ID
 }
 
+// compare orders ends by their time, and equal ones next to each other.
+func (e slotEnd) compare(o slotEnd) int { return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.id, o.id)) }
+
 // endList implements heap.Interface.
 type endList []slotEnd
 
 func (l endList) Len() int           { return len(l) }
-func (l endList) Less(i, j int) bool { return l[i].at < l[j].at }
+func (l endList) Less(i, j int) bool { return l[i].compare(l[j]) < 0 }
 func (l endList) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
 func (l *endList) Push(x any)        { *l = append(*l, x.(slotEnd)) } //nolint:forcetypeassert // only countSlot calls it
 func (l *endList) Pop() any {
@@ -168,7 +171,7 @@ func (h Held) endSlots(key Slots, steady int64) *limitSlots {
 // compact drops the earlier ends of slots that were renewed or released.
 func (h Held) compact(key Slots, s *limitSlots) {
 	s.ends = slices.DeleteFunc(s.ends, func(e slotEnd) bool { return !h.current(key, e) })
-	slices.SortFunc(s.ends, func(a, b slotEnd) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+	slices.SortFunc(s.ends, slotEnd.compare)
 	s.ends = slices.Clip(slices.Compact(s.ends)) // sorted, it is a heap
 }
 
@@ -193,29 +196,47 @@ func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64
 	return s.held, h.nextEnd(key, s, rest) - steady, s.latest - steady
 }
 
-// maxEndsRead bounds the ends that are read for one answer.
-const maxEndsRead = 64
+const (
+	// maxEndsRead bounds the ends that are read for one answer.
+	maxEndsRead = 64
+	// maxEndsListed bounds the ends that are read for a list. If it finds too few slots among them, the list is compacted first: so
+	// whoever lists the slots of a limit that has very many delays others only as often as so many of them were renewed.
+	maxEndsListed = 4096
+)
 
 // nextEnd returns when so many slots have ended that at most rest units are held, or, if those are many, an earlier end.
 func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 	at, held := s.ends[0].at, s.held
+	h.readEnds(key, s, maxEndsRead, func(one SlotInfo) bool {
+		held -= one.Units
+		at = one.End
+		return held > rest
+	})
+	return at
+}
+
+// readEnds reads the slots of key, those that end first in front, until read returns false, or so many ends were read.
+func (h Held) readEnds(key Slots, s *limitSlots, most int, read func(SlotInfo) bool) {
 	next := indexHeap{s.ends, []int{0}}
-	for range maxEndsRead {
+	var last slotEnd
+	for range most {
 		if len(next.indexes) == 0 {
-			break
+			return
 		}
 
 		i, _ := heap.Pop(&next).(int)
-		if e := s.ends[i]; h.current(key, e) {
-			had := h.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
-			n := had.note(Key{})
-			held -= n.slot().Units
-			at = e.at
-		}
+		e := s.ends[i]
 
-		if held <= rest {
-			break
+		// A slot that was renewed to the same end has that twice.
+		if e != last && h.current(key, e) {
+			k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
+			had := h.part.notes[k]
+			n := had.note(k)
+			if !read(n.slot()) {
+				return
+			}
 		}
+		last = e
 
 		for _, child := range [...]int{2*i + 1, 2*i + 2} {
 			if child < len(s.ends) {
@@ -223,8 +244,6 @@ func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 			}
 		}
 	}
-
-	return at
 }
 
 // indexHeap is a heap of places in a heap of ends.
@@ -234,7 +253,7 @@ type indexHeap struct {
 }
 
 func (x indexHeap) Len() int           { return len(x.indexes) }
-func (x indexHeap) Less(i, j int) bool { return x.ends[x.indexes[i]].at < x.ends[x.indexes[j]].at }
+func (x indexHeap) Less(i, j int) bool { return x.ends.Less(x.indexes[i], x.indexes[j]) }
 func (x indexHeap) Swap(i, j int)      { x.indexes[i], x.indexes[j] = x.indexes[j], x.indexes[i] }
 func (x *indexHeap) Push(i any)        { x.indexes = append(x.indexes, i.(int)) } //nolint:forcetypeassert // only nextEnd calls it
 func (x *indexHeap) Pop() any {
@@ -274,13 +293,19 @@ func (h Held) ListSlots(key Slots, steady int64, most int) (list []SlotInfo, all
 	if s == nil {
 		return nil, 0
 	}
-	h.compact(key, s)
-	for _, e := range s.ends[:min(len(s.ends), most)] {
-		k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
-		had := h.part.notes[k]
-		n := had.note(k)
-		list = append(list, n.slot())
+
+	read := func(one SlotInfo) bool {
+		list = append(list, one)
+		return len(list) < most
 	}
+	h.readEnds(key, s, maxEndsListed, read)
+
+	if len(list) < min(most, s.count) { // ends of slots that were renewed are in front
+		h.compact(key, s)
+		list = nil
+		h.readEnds(key, s, maxEndsListed, read)
+	}
+
 	return list, s.count
 }
 

@@ -1,9 +1,12 @@
 package notes
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -55,13 +58,68 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 			last = max(last, one.End-now)
 		}
 		units, enough, all := h.HeldSlots(key, now, sum-1)
+		list, listed := h.ListSlots(key, now, 20)
 		h.Unlock()
+		if want := firstOf(model[key], 20); !slices.Equal(list, want) || listed != len(model[key]) {
+			t.Fatalf("step %d: got %+v of %d listed, want %+v of %d", step, list, listed, want, len(model[key]))
+		}
 		if units != sum || sum > 0 && enough != first || all < last {
 			t.Fatalf("step %d: have %d held, the first for %d, the last for %d; want %d, %d, %d", step, units, enough, all, sum, first, last)
 		}
 	}
 	if ends := len(s.in(Key{Subject: 1}.Partition()).slots[limits[0]].ends); ends > 3*200+2*exactEnds {
 		t.Errorf("%d ends are kept of at most 200 slots", ends)
+	}
+}
+
+// firstOf returns the slots that end first.
+func firstOf(slots map[uint64]SlotInfo, most int) []SlotInfo {
+	list := slices.SortedFunc(maps.Values(slots), func(a, b SlotInfo) int { return cmp.Compare(a.End, b.End) })
+	return list[:min(len(list), most)]
+}
+
+// Whoever lists slots of which there are very many does not make others wait until all are sorted, however often.
+func TestListOfManySlots(t *testing.T) {
+	t.Parallel()
+	const count = 20_000
+	s := New(DefaultReservations)
+	key, now := Slots{1, 10}, int64(1e12)
+	h := s.Lock(Key{Subject: 1}.Partition(), now)
+	defer h.Unlock()
+	for i := range uint64(count) {
+		n := key.Note(&SlotInfo{ID: i, Units: 1, Acquired: now, End: now + 1e9 + int64(i)}, 0, false)
+		h.Put(&n)
+	}
+	renew := func(from, to uint64) {
+		for i := from; i < to; i++ {
+			_, n, _ := h.GetSlot(key, i, now)
+			h.RenewSlot(&n, now+2e9+int64(i))
+		}
+	}
+	list := func(want ...uint64) {
+		t.Helper()
+		got, all := h.ListSlots(key, now, len(want))
+		var ids []uint64
+		for _, one := range got {
+			ids = append(ids, one.ID)
+		}
+		if !slices.Equal(ids, want) || all != count {
+			t.Errorf("got %v of %d, want %v of %d", ids, all, want, count)
+		}
+	}
+	kept := func() int { return len(h.part.slots[key].ends) }
+
+	renew(1, 100)
+	list(0, 100, 101)
+	if got, want := kept(), count+99; got != want {
+		t.Errorf("after a list, %d ends are kept, want %d: all were read", got, want)
+	}
+
+	// Nothing but earlier ends of renewed slots is near.
+	renew(100, 6000)
+	list(0, 6000, 6001)
+	if got := kept(); got != count {
+		t.Errorf("after a list beyond many renewals, %d ends are kept, want %d", got, count)
 	}
 }
 
