@@ -152,7 +152,7 @@ func (c *session) permit(need api.Scope) failure {
 	case e == nil:
 		return ""
 	case e.Code == api.Unauthorized: // it was valid, and is no more
-		c.authorization = ""
+		c.forgetToken()
 		return noAuth
 	}
 	return failureOf(e)

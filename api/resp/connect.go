@@ -3,6 +3,7 @@ package resp
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/rlnode/rlnode/api"
 )
@@ -75,6 +76,14 @@ func (c *session) show(token []byte) failure {
 	c.authorization, c.cache = authorization, api.TokenCache{}
 	c.Trust()
 	return ""
+}
+
+// forgetToken makes the caller a stranger, who may show a token again.
+func (c *session) forgetToken() {
+	if c.authorization != "" {
+		c.strangerSince = time.Now()
+	}
+	c.authorization, c.cache = "", api.TokenCache{}
 }
 
 // hello executes HELLO [2|3 [AUTH user token] [SETNAME name]].
@@ -177,8 +186,7 @@ func (c *session) quit([][]byte) error {
 func (c *session) reset([][]byte) error {
 	c.resp3 = false
 	c.name = ""
-	c.authorization = ""
-	c.cache = api.TokenCache{}
+	c.forgetToken()
 	c.worker.out.resp3 = false
 	c.worker.out.simple("RESET")
 	return c.tire()

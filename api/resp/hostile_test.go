@@ -56,6 +56,28 @@ func TestHostile_Closes(t *testing.T) {
 	}
 }
 
+// A caller that gives its token up, as pools of connections do, has as long to show one again as after it connected. Others have not.
+func TestHostile_TokensGivenUp(t *testing.T) {
+	t.Parallel()
+	const timeout = 2 * time.Second
+	n := startNode(t, func(c *apitest.Config) { apitest.TheirTokens(c); c.Timeout = timeout })
+
+	c, stranger := dial(t, n), dial(t, n)
+	c.askAll(step{"AUTH " + apitest.SlotsToken, "+OK"})
+	stranger.send(words("PING"))
+	if got, want := stranger.rest(), "-NOAUTH Authentication required.\r\n"; got != want {
+		t.Fatalf("a stranger: got %q, want %q", got, want)
+	}
+
+	// The connection is older than what a stranger may be.
+	c.askAll(
+		step{"RESET", "+RESET"},
+		step{"PING", "-NOAUTH Authentication required."},
+		step{"AUTH " + apitest.SlotsToken, "+OK"},
+		step{"PING", "+PONG"},
+	)
+}
+
 // Without a valid token, there are 10 arguments, 16 KiB, 16 commands and 10 seconds (here: half a second).
 func TestHostile_Strangers(t *testing.T) {
 	t.Parallel()

@@ -241,6 +241,8 @@ func (c *session) lower(q *check, call *increxCall) (used, applied int64, err er
 	if err != nil || call.has&saturate == 0 && left < 0 || had.Used == 0 || call.by == 0 || max(0, left) > max(0, call.upper) {
 		return had.Used, 0, err
 	}
+
+	q.limit[0].Limit = max(1, q.limit[0].Limit) // a limit of 0 has no counter to adjust
 	u, err := c.server.Decider.Adjust(&q.Query)
 	if err != nil {
 		return 0, 0, err

@@ -36,6 +36,8 @@ func TestIncrex_Vectors(t *testing.T) {
 		step{"INCREX m BYINT -6 UBOUND 5 SATURATE EX 60 ENX", "[0 -5]"},
 		step{"INCREX m BYINT -6 UBOUND 5 SATURATE EX 60 ENX", "[0 0]"},
 		step{"EXISTS m", "0"},
+		step{"INCREX m BYINT 3 UBOUND 5 EX 60 ENX", "[3 3]"},
+		step{"INCREX m BYINT -3 UBOUND 0 EX 60 ENX", "[0 -3]"},
 	)
 }
 

@@ -58,9 +58,11 @@ const (
 // maxName bounds the names of rules, limits and units, in bytes; there are no longer ones.
 const maxName = 128
 
-// text returns a word as text, which points into it. It must be valid UTF-8.
-func text(word []byte, field string, most int) (string, failure) {
+// text returns a word as text, which points into it. It must be valid UTF-8, of least to most bytes; least is 0 or 1.
+func text(word []byte, field string, least, most int) (string, failure) {
 	switch {
+	case len(word) < least:
+		return "", badValue("%s must not be empty", field)
 	case !utf8.Valid(word):
 		return "", badValue("%s must be UTF-8", field)
 	case len(word) > most:
@@ -77,7 +79,7 @@ type named struct {
 
 // read reads the words of a command: a rule, as many values as its key has, and options.
 func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
-	if n.Rule, f = text(words[0], "rule", maxName); f != "" {
+	if n.Rule, f = text(words[0], "rule", 1, maxName); f != "" {
 		return f
 	}
 
@@ -89,7 +91,7 @@ func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
 	}
 
 	for range min(len(rule.Key), len(rest)) {
-		value, f := text(rest[0], "key", rules.MaxValueBytes)
+		value, f := text(rest[0], "key", 0, rules.MaxValueBytes)
 		if f != "" {
 			return f
 		}
@@ -135,11 +137,11 @@ func (n *named) readOptions(words [][]byte, may option) (f failure) {
 		case may&optSlots != 0 && is(word, "n"):
 			n.Slots, f = readSlots(value)
 		case may&optSlots != 0 && is(word, "who"):
-			n.Who, f = text(value, "WHO", limiter.MaxWho)
+			n.Who, f = text(value, "WHO", 1, limiter.MaxWho)
 		case may&optLimit != 0 && is(word, "limit"):
-			n.LimitName, f = text(value, "LIMIT", maxName)
+			n.LimitName, f = text(value, "LIMIT", 1, maxName)
 		case may&optRequestID != 0 && is(word, "requestid"):
-			n.RequestID, f = text(value, "REQUESTID", limiter.MaxRequestID)
+			n.RequestID, f = text(value, "REQUESTID", 1, limiter.MaxRequestID)
 		default:
 			return badValue("%s is no option here, or the key has too many values", printableShort(word))
 		}
@@ -203,12 +205,9 @@ func (r *costReader) cost(word []byte) failure {
 }
 
 func (r *costReader) unit(word []byte) failure {
-	name, f := text(word, "UNIT", maxName)
-	switch {
-	case f != "":
+	name, f := text(word, "UNIT", 1, maxName)
+	if f != "" {
 		return f
-	case name == "":
-		return badValue("UNIT must not be empty")
 	}
 
 	if len(r.list) == 0 || r.hasUnit {

@@ -86,6 +86,16 @@ func TestNative_Errors(t *testing.T) {
 			t.Errorf("%q: got %s", bad, got)
 		}
 	}
+	// A word that is empty, because a variable is, must not do more than the caller wants.
+	for _, bad := range [][]string{
+		{"RL.RESET", "a", "u", "LIMIT", ""}, {"RL.RESET", "a", "u", "REQUESTID", ""}, {"RL.RESERVE", "a", "u", "REQUESTID", ""},
+		{"RL.ACQUIRE", "a", "u", "REQUESTID", ""}, {"RL.ACQUIRE", "a", "u", "WHO", ""}, {"RL.CHECK", "a", "u", "UNIT", ""},
+	} {
+		c.send(array(bad...))
+		if got, want := c.reply(), "-ERR bad-value "+bad[3]+" must not be empty"; got != want {
+			t.Errorf("%q: got %s, want %s", bad, got, want)
+		}
+	}
 	c.send(array("RL.CHECK", strings.Repeat("x", 129), "u"))
 	expect.Equal(t, c.reply(), "-ERR bad-value rule must not have more than 128 bytes", "c.reply()")
 	c.send(array("RL.CHECK", "a", strings.Repeat("x", 1025)))

@@ -79,7 +79,7 @@ type session struct {
 	charged int64        // bytes charged for it; 0: none
 
 	readBy, writeBy time.Time // the deadlines in force
-	connectedAt     time.Time
+	strangerSince   time.Time // since when it has had no valid token, if one is needed
 	incompleteSince time.Time // when the command in pending began to arrive; zero: there is none
 
 	id            int64
@@ -96,7 +96,7 @@ type session struct {
 // newSession returns the session of a new connection.
 func (s *Server) newSession(c *api.Connection) *session {
 	one := &session{
-		Connection: c, stream: c, server: s, id: s.sessions.Add(1), stripe: s.latency.Stripe(), connectedAt: time.Now(),
+		Connection: c, stream: c, server: s, id: s.sessions.Add(1), stripe: s.latency.Stripe(), strangerSince: time.Now(),
 		lender: lender{pool: &s.inputs},
 	}
 	if s.TLS != nil {
@@ -117,7 +117,7 @@ func (c *session) serve() {
 		return
 	}
 
-	for now := c.connectedAt; ; {
+	for now := c.strangerSince; ; {
 		b, err := c.receive(now)
 		if err != nil {
 			return
@@ -204,7 +204,7 @@ func (c *session) setReadDeadline(now time.Time) error {
 	}
 	if c.isStranger() {
 		within = c.server.readWithin()
-		latest := c.connectedAt.Add(within)
+		latest := c.strangerSince.Add(within)
 		if latest.Before(by) {
 			by = latest
 		}

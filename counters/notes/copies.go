@@ -2,6 +2,7 @@ package notes
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/rlnode/rlnode/ring"
@@ -179,7 +180,7 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 	defer h.Unlock()
 
 	if owned {
-		h.endAllSlots(steady)
+		h.endSlotsOf(math.MaxInt, steady)
 	}
 
 	for k, e := range h.part.notes {

@@ -95,7 +95,9 @@ type slotEnd struct {
 }
 
 // compare orders ends by their time, and equal ones next to each other.
-func (e slotEnd) compare(o slotEnd) int { return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.id, o.id)) }
+func (e slotEnd) compare(o slotEnd) int {
+	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.id, o.id))
+}
 
 // endList implements heap.Interface.
 type endList []slotEnd
@@ -354,16 +356,25 @@ func (s *Store) AddHeldSlots(p int, steady int64, held map[uint32]int64) {
 	}
 	h := s.Lock(p, steady)
 	defer h.Unlock()
-	h.endAllSlots(steady)
+	h.endSlotsOf(maxLimitsEnded, steady)
 	for group, units := range h.part.slotGroups {
 		held[group] += units
 	}
 }
 
-// endAllSlots drops all slots that ended at or before steady.
-func (h Held) endAllSlots(steady int64) {
+// maxLimitsEnded bounds the limits whose slots one reading of metrics may end, in each partition: others wait for its lock. What
+// it leaves out of very many goes with the next readings, because a map begins anywhere.
+const maxLimitsEnded = 4096
+
+// endSlotsOf drops slots that ended at or before steady, of at most so many limits.
+func (h Held) endSlotsOf(most int, steady int64) {
+	limits := 0
 	for key := range h.part.slots {
+		if limits == most {
+			return
+		}
 		h.endSlots(key, steady)
+		limits++
 	}
 }
 

@@ -359,9 +359,10 @@ func (f *fleet) judgeSubject(
 	// What a step excuses is judged with all windows that it may have been in.
 	p.faults = slices.DeleteFunc(p.faults, func(x fault) bool { return x.kind == stepped })
 	if len(f.nodes) == 1 {
-		// The only node forgets nothing. After two seconds its authority has
-		// ended, and it decides alone: within a share, from other counters.
-		p.faults = nil
+		// The only node forgets nothing unless it is killed. After two seconds its
+		// authority has ended, and it decides alone: within a share, from other
+		// counters.
+		p.faults = slices.DeleteFunc(p.faults, func(x fault) bool { return x.kind != saved })
 		hits = slices.DeleteFunc(hits, func(h hit) bool { return h.by == "fallback" })
 	}
 

@@ -80,16 +80,38 @@ func (tl *timeline) set(n *node, shift time.Duration) {
 func (tl *timeline) restart(n *node) {
 	f := tl.fleet
 	f.t.Logf("%s: %s is restarted", clockTime(), n.name)
-	c := change{node: f.index(n), from: boottime(), process: true}
-	for _, s := range f.steps {
+	from := boottime()
+	n.stop()
+	n.up()
+	f.whole(agreeTime)
+	tl.note(n, from)
+}
+
+// killAll kills all nodes at once and starts them again. Each returns with its own checkpoint: of most partitions, there are then
+// copies of several ages, and nobody knows their order.
+func (tl *timeline) killAll() {
+	f := tl.fleet
+	from := boottime()
+	f.killTogether(saved, f.nodes...)
+	f.pass(f.between(0, 2*time.Second))
+	for _, n := range f.nodes {
+		f.suspect(split, n, from) // until they have found each other
+	}
+	f.heal()
+	f.whole(patience)
+	for _, n := range f.nodes {
+		tl.note(n, from)
+	}
+}
+
+// note notes that a node has a new process, which is ready now. The last one began to end at the given time.
+func (tl *timeline) note(n *node, from int64) {
+	c := change{node: tl.fleet.index(n), from: from, made: boottime(), process: true}
+	for _, s := range tl.fleet.steps {
 		if s.node == c.node {
 			c.shift = s.shift
 		}
 	}
-	n.stop()
-	n.up()
-	f.whole(agreeTime)
-	c.made = boottime()
 	tl.changes = append(tl.changes, c)
 }
 
@@ -297,14 +319,8 @@ func steppedUnderBatches(t *testing.T, nodes int) {
 	tl := f.newTimeline(l)
 	n := f.ownerHolderOrLeader()
 
-	steps := []time.Duration{
-		time.Second, 7 * time.Second, time.Minute, time.Hour, 2 * time.Hour,
-	}
 	for i := range f.pauses() {
-		shift := steps[f.random.IntN(len(steps))]
-		if f.random.IntN(3) == 0 {
-			shift = -shift
-		}
+		shift := f.drawShift()
 		if i%2 == 1 {
 			shift = 0 // right again
 		}
@@ -315,6 +331,53 @@ func steppedUnderBatches(t *testing.T, nodes int) {
 			tl.restart(n)
 			f.pass(f.between(200*time.Millisecond, time.Second))
 		}
+	}
+	l.end()
+	f.rings.end()
+	f.judgeExact(l, tl)
+}
+
+// drawShift draws by how much a clock is wrong.
+func (f *fleet) drawShift() time.Duration {
+	shifts := []time.Duration{
+		time.Second, 7 * time.Second, time.Minute, time.Hour, 2 * time.Hour,
+	}
+	shift := shifts[f.random.IntN(len(shifts))]
+	if f.random.IntN(3) == 0 {
+		return -shift
+	}
+	return shift
+}
+
+// TestExact_ClockSteppedAndKilled sets the clock of the only node and kills it.
+// It returns with its last checkpoint.
+func TestExact_ClockSteppedAndKilled(t *testing.T) { killedUnderBatches(t, 1) }
+
+// TestExact_ClocksSteppedAndAllKilled sets the clocks of some of three nodes,
+// has them hand counters over, and kills all at once. What comes back are
+// checkpoints of several nodes, with windows that were numbered by several
+// clocks.
+func TestExact_ClocksSteppedAndAllKilled(t *testing.T) { killedUnderBatches(t, 3) }
+
+func killedUnderBatches(t *testing.T, nodes int) {
+	f := exactFleet(t, nodes, true)
+	l := f.batches()
+	f.pass(time.Second)
+	tl := f.newTimeline(l)
+
+	for range max(1, f.pauses()/2) {
+		for range 1 + f.random.IntN(nodes) {
+			tl.set(f.any(), f.drawShift())
+		}
+		f.pass(stepTime + f.between(200*time.Millisecond, time.Second))
+		if nodes > 1 && f.random.IntN(2) == 0 {
+			tl.restart(f.any())
+		}
+
+		// What is younger than a checkpoint may be forgotten, and is not judged.
+		f.pass(unsaved + f.between(0, time.Second))
+		tl.killAll()
+		f.pass(f.between(time.Second, 3*time.Second))
 	}
 	l.end()
 	f.rings.end()
