@@ -32,7 +32,7 @@ type farNet struct {
 	mu    sync.Mutex              // guards the fields below
 	cut   map[[2]string]time.Time // directions that deliver nothing, and since when
 	calls map[peer.Method]int
-	// promised is, by region, the newest version that the region has reported as honoured, of the primary's world and term.
+	// promised is, by region, the newest version that the region has reported as honoured, in the primary's world and epoch.
 	promised map[string]rulesPosition
 	// lose reports whether an answer is lost, along with its connection; nil: none is.
 	lose func(m peer.Method) bool
@@ -187,7 +187,7 @@ func (f *farNet) note(from string, m peer.Method, body []byte) {
 	if m != MethodFollow || json.Unmarshal(body, &q) != nil || q.Honoured == 0 {
 		return
 	}
-	if h := q.report(time.Now()).rulesPosition; !f.promised[from].sameTerm(h) || f.promised[from].Version < h.Version {
+	if h := q.report(time.Now()).rulesPosition; !f.promised[from].samePrimaryEpoch(h) || f.promised[from].Version < h.Version {
 		f.promised[from] = h
 	}
 }
@@ -209,7 +209,7 @@ func (f *farNet) broken() (list []string) {
 			continue
 		}
 		have := positionOf(s)
-		if promised.Version > 0 && promised.Term >= have.Term && (!have.sameTerm(promised) || have.Version < promised.Version) && c.Authority() {
+		if promised.Version > 0 && promised.PrimaryEpoch >= have.PrimaryEpoch && (!have.samePrimaryEpoch(promised) || have.Version < promised.Version) && c.Authority() {
 			list = append(list, fmt.Sprintf("%s of %s uses %d, promised is %d", n.name, n.region, have.Version, promised.Version))
 		}
 	}
@@ -270,7 +270,7 @@ func (w *world) startAll() {
 	}
 }
 
-// agree waits until all running nodes of all regions use a version, of the same world and term.
+// agree waits until all running nodes of all regions use a version, of the same world and primary epoch.
 func (w *world) agree(bound time.Duration, version int64) {
 	w.t.Helper()
 	w.until(bound, fmt.Sprintf("version %d everywhere", version), func() bool {

@@ -14,23 +14,25 @@ import (
 
 // rulesPosition identifies the rules and the agreed regions that a region has applied.
 type rulesPosition struct {
-	World    agreement.WorldID `json:"world"`
-	Term     int64             `json:"term"`
-	Version  int64             `json:"version"`
-	Revision uint64            `json:"revision"`
+	World        agreement.WorldID `json:"world"`
+	PrimaryEpoch int64             `json:"term"`
+	Version      int64             `json:"version"`
+	Revision     uint64            `json:"revision"`
 }
 
 func positionOf(s *agreement.State) rulesPosition {
-	return rulesPosition{s.Regions.World, s.Regions.Term, rulesVersion(s), s.Regions.Revision}
+	return rulesPosition{s.Regions.World, s.Regions.PrimaryEpoch, rulesVersion(s), s.Regions.Revision}
 }
 
-// sameTerm reports whether p and o have the same world and term. Only then are their version numbers comparable.
-func (p rulesPosition) sameTerm(o rulesPosition) bool { return p.World == o.World && p.Term == o.Term }
+// samePrimaryEpoch reports whether p and o have the same world and primary epoch. Only then can their versions be compared.
+func (p rulesPosition) samePrimaryEpoch(o rulesPosition) bool {
+	return p.World == o.World && p.PrimaryEpoch == o.PrimaryEpoch
+}
 
 // isBefore reports whether p is older than o, in the same world.
 func (p rulesPosition) isBefore(o rulesPosition) bool {
 	return p.World == o.World &&
-		cmp.Or(cmp.Compare(p.Term, o.Term), cmp.Compare(p.Version, o.Version), cmp.Compare(p.Revision, o.Revision)) < 0
+		cmp.Or(cmp.Compare(p.PrimaryEpoch, o.PrimaryEpoch), cmp.Compare(p.Version, o.Version), cmp.Compare(p.Revision, o.Revision)) < 0
 }
 
 // followRequest is a region leader's report to the primary. It asks for anything newer.

@@ -34,10 +34,10 @@ type honourProgress struct {
 
 // waitFor sets the version to wait for, given what is in force now. Before the first rules, it sets none.
 func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
-	if !h.honoured.sameTerm(now) {
+	if !h.honoured.samePrimaryEpoch(now) {
 		h.honoured = rulesPosition{}
 	}
-	if h.next.Version > 0 && h.next.sameTerm(now) {
+	if h.next.Version > 0 && h.next.samePrimaryEpoch(now) {
 		return
 	}
 	h.next, h.index = rulesPosition{}, 0
@@ -73,7 +73,7 @@ type regionReport struct {
 }
 
 func (r *followRequest) report(now time.Time) regionReport {
-	honoured := rulesPosition{World: r.World, Term: r.Term, Version: r.Honoured}
+	honoured := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: r.Honoured}
 	return regionReport{rulesPosition: honoured, level: r.Level, clock: r.Clock, at: now}
 }
 
@@ -98,7 +98,7 @@ func (r regionReports) add(region string, now regionReport) (ok bool) {
 		}
 	}
 
-	if before.sameTerm(now.rulesPosition) {
+	if before.samePrimaryEpoch(now.rulesPosition) {
 		now.Version = max(now.Version, before.Version)
 	}
 
@@ -107,12 +107,12 @@ func (r regionReports) add(region string, now regionReport) (ok bool) {
 	return true
 }
 
-// allHonour returns the regions' latest clock, and whether all of them honour the version or a later one of the same world and
-// term.
+// allHonour returns the regions' latest clock, and whether all of them honour the version or a later one of the same
+// world and primary epoch.
 func (r regionReports) allHonour(names []string, h rulesPosition) (clock int64, ok bool) {
 	for _, name := range names {
 		report, known := r[name]
-		if !known || !report.sameTerm(h) || report.Version < h.Version {
+		if !known || !report.samePrimaryEpoch(h) || report.Version < h.Version {
 			return 0, false
 		}
 		clock = max(clock, report.clock)
@@ -152,8 +152,9 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	return sr.recordVersions(ctx)
 }
 
-// overtakeRegionAhead begins a new term if a region is ahead of this one, because another region was the primary in the
-// meantime, or because this region has lost data. All regions then follow the new term, even if they have newer rules.
+// overtakeRegionAhead begins a new primary epoch if a region is ahead of this one, because another region was the
+// primary in the meantime, or because this region has lost data. All regions then follow the new epoch, even if they have
+// newer rules.
 func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 	sr.mu.Lock()
 	theirs := sr.regionAhead
@@ -175,8 +176,8 @@ func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 	}
 
 	sr.config.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
-		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.Term, "term_there", theirs.Term)
-	return sr.becomePrimary(ctx, theirs.Term+1)
+		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.PrimaryEpoch, "term_there", theirs.PrimaryEpoch)
+	return sr.becomePrimary(ctx, theirs.PrimaryEpoch+1)
 }
 
 // prospectiveFollowers returns the reachable regions that are configured to follow this one. Regions that already follow are
@@ -256,7 +257,7 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 		if held.Candidate {
 			sr.mu.Lock()
 			defer sr.mu.Unlock()
-			clock, all := sr.reports.allHonour(r.Names, rulesPosition{World: r.World, Term: r.Term, Version: held.Version})
+			clock, all := sr.reports.allHonour(r.Names, rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: held.Version})
 			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, all
 		}
 	}

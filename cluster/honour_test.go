@@ -8,11 +8,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// at returns a state with the given number of versions of the rules, in a world and a term.
-func at(t *testing.T, world byte, term int64, versions int) *agreement.State {
+// at returns a state with the given number of versions of the rules, in a world and a primary epoch.
+func at(t *testing.T, world byte, primaryEpoch int64, versions int) *agreement.State {
 	t.Helper()
 	s := agreement.New()
-	s.Regions = &agreement.Regions{World: agreement.WorldID{world}, Term: term}
+	s.Regions = &agreement.Regions{World: agreement.WorldID{world}, PrimaryEpoch: primaryEpoch}
 	for i := range versions {
 		h, err := s.History.Write(rules.Write{Change: worldWide(i + 1), When: time.Unix(0, 0)})
 		if err != nil {
@@ -60,7 +60,9 @@ func TestHonoursWaitForOneVersionAtATime(t *testing.T) {
 func TestReports(t *testing.T) {
 	r := regionReports{}
 	now := time.Unix(1_000_000_000, 0)
-	v := func(n int64) rulesPosition { return rulesPosition{World: agreement.WorldID{1}, Term: 1, Version: n} }
+	v := func(n int64) rulesPosition {
+		return rulesPosition{World: agreement.WorldID{1}, PrimaryEpoch: 1, Version: n}
+	}
 	note := func(region string, h rulesPosition, clock int64, now time.Time) bool {
 		return r.add(region, regionReport{rulesPosition: h, clock: clock, at: now})
 	}
@@ -80,9 +82,9 @@ func TestReports(t *testing.T) {
 	if clock, ok := r.allHonour(names, v(4)); !ok || clock != 200 {
 		t.Errorf("have %d, %v: what was honoured once stays so", clock, ok)
 	}
-	note("us", rulesPosition{World: agreement.WorldID{1}, Term: 2, Version: 9}, 300, now)
+	note("us", rulesPosition{World: agreement.WorldID{1}, PrimaryEpoch: 2, Version: 9}, 300, now)
 	if _, ok := r.allHonour(names, v(4)); ok {
-		t.Error("us uses another term, but counts as honouring this one")
+		t.Error("us uses another primary epoch, but counts as honouring this one")
 	}
 	later := now.Add(regionReportTTL)
 	if !r["us"].isFresh(now) || r["us"].isFresh(later) {

@@ -453,8 +453,8 @@ func TestThePrimaryLosesItsMemory(t *testing.T) {
 		eu.run()
 		w.ready(eu)
 		w.agree(10*time.Second, 2)
-		if have := eu.c.Load().State().Regions.Term; have != 2 {
-			t.Errorf("have term %d, want 2", have)
+		if have := eu.c.Load().State().Regions.PrimaryEpoch; have != 2 {
+			t.Errorf("have primary epoch %d, want 2", have)
 		}
 		if v := w.of("us")[0].mustWrite(9); v != 3 {
 			t.Errorf("have version %d, want 3", v)

@@ -90,9 +90,9 @@ func (sr *sharedRules) claimPrimary(ctx context.Context) error {
 	return sr.becomePrimary(ctx, 0)
 }
 
-// becomePrimary makes this region the primary, with at least the given term.
-func (sr *sharedRules) becomePrimary(ctx context.Context, term int64) error {
-	e := agreement.Primary{Region: sr.config.Self.Region, Term: term, When: time.Now().UnixMilli()}
+// becomePrimary makes this region the primary, in at least the given primary epoch.
+func (sr *sharedRules) becomePrimary(ctx context.Context, primaryEpoch int64) error {
+	e := agreement.Primary{Region: sr.config.Self.Region, PrimaryEpoch: primaryEpoch, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
 	before := sr.State().Regions.Primary
 	r, err := sr.propose(ctx, e)
@@ -105,7 +105,7 @@ func (sr *sharedRules) becomePrimary(ctx context.Context, term int64) error {
 		level = slog.LevelDebug
 	}
 
-	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", sr.State().Regions.Term)
+	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", sr.State().Regions.PrimaryEpoch)
 	return nil
 }
 

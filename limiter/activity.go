@@ -42,12 +42,12 @@ type RuleCounts struct {
 // NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once in Rules for each
 // rule that applied to it.
 type NodeActivity struct {
-	Node        ring.NodeID   // zero for a standalone node
-	Incarnation uint64        // identifies the process; when it changes, the counts start again from zero
-	Uptime      time.Duration // age of the process when the counts were read; whole milliseconds
-	Vitals      Vitals
-	Checks      Counts
-	Rules       []RuleCounts // rules with any checks; at most 1,000
+	Node   ring.NodeID   // zero for a standalone node
+	Boot   uint64        // of the process, 0 for a standalone node; when it changes, the counts start again from zero
+	Uptime time.Duration // age of the process when the counts were read; whole milliseconds
+	Vitals Vitals
+	Checks Counts
+	Rules  []RuleCounts // rules with any checks; at most 1,000
 }
 
 // Vitals says how much a node takes, and of how much. What is unknown, and a bound that does not exist, is 0.
@@ -101,7 +101,7 @@ func (l *Limiter) Activity() []NodeActivity {
 
 // activityHere returns this node's own activity.
 func (l *Limiter) activityHere() NodeActivity {
-	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
+	a := NodeActivity{Boot: l.boot, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
 	if l.membership != nil {
 		a.Node = l.membership.Self
 	}
@@ -132,7 +132,7 @@ func (l *Limiter) activityHere() NodeActivity {
 
 // Code implements wire.Message.
 func (a *NodeActivity) Code(c *wire.Coder) {
-	wire.Fixed(c, &a.Incarnation)
+	wire.Fixed(c, &a.Boot)
 	c.Millis(&a.Uptime, math.MaxInt64)
 	a.Vitals.code(c)
 	a.Checks.code(c)

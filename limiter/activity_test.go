@@ -17,7 +17,7 @@ import (
 func someActivity() NodeActivity {
 	var c Counts
 	c[DecisionAllowed][ByFallback], c[DecisionRefused][ByNone], c[DecisionShadowRefused][ByNone] = 1, 1<<53-1, 7
-	return NodeActivity{Incarnation: 1<<63 + 5, Uptime: 90 * time.Second, Vitals: Vitals{Counters: 1, MaxCounters: 1 << 40, DiskFree: 1 << 62}, Checks: c, Rules: []RuleCounts{{Rule: "a", Checks: c}, {Rule: "é"}}}
+	return NodeActivity{Boot: 1<<63 + 5, Uptime: 90 * time.Second, Vitals: Vitals{Counters: 1, MaxCounters: 1 << 40, DiskFree: 1 << 62}, Checks: c, Rules: []RuleCounts{{Rule: "a", Checks: c}, {Rule: "é"}}}
 }
 
 func TestActivityComesBack(t *testing.T) {
@@ -184,7 +184,7 @@ func TestActivityOfAll(t *testing.T) {
 			return n
 		}
 		for i, n := range w.nodes {
-			if have := n.Activity(); len(have) != 3 || have[0].Node != n.id || total(have) != 30 || have[0].Incarnation == have[1].Incarnation {
+			if have := n.Activity(); len(have) != 3 || have[0].Node != n.id || total(have) != 30 || have[0].Boot == have[1].Boot {
 				t.Errorf("node %d: have %+v", i, have)
 			}
 		}

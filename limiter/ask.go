@@ -21,8 +21,8 @@ type ask struct {
 	to    ring.NodeID
 	owner ring.NodeID // the node whose leases the answer may carry
 	q     question    // its ops receive the decisions
-	// terms are the lease terms, by subject; nil if the check wants no lease.
-	terms    []localcache.Terms
+	// policies are of the leases, by subject; nil if the check wants no lease.
+	policies []localcache.Policy
 	renewal  bool        // the question only renews a lease: no check waits for it
 	rule     *rules.Rule // of the only subject
 	limits   []*rules.Limit
@@ -42,7 +42,7 @@ type ask struct {
 	unconfirmed bool
 	admitted    bool
 	decider     ring.NodeID
-	incarnation uint64
+	boot        uint64
 	steady      int64
 	lives       []counters.Life // by subject
 	when        []int64         // by op; see debit.when
@@ -106,7 +106,7 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 
 	a.standby = r.standby
 	a.decider = r.decider
-	a.incarnation = r.incarnation
+	a.boot = r.boot
 	a.steady = r.steady
 	a.unconfirmed = r.unconfirmed
 	a.admitted = r.admitted[i]
@@ -287,7 +287,7 @@ func (a *ask) refunds() (list []refund) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{subject: ops[first].Key.Subject, incarnation: a.incarnation, life: a.lives[subject], steady: a.steady}}
+		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: a.boot, life: a.lives[subject], steady: a.steady}}
 		if a.q.placing != nil && a.q.placing.home == back.subject {
 			back.place = a.q.placing.id
 		}

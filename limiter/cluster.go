@@ -102,6 +102,7 @@ type Recorder interface {
 // ClusterConfig is what a limiter needs to decide together with other nodes.
 type ClusterConfig struct {
 	Self      ring.NodeID
+	Boot      uint64 // identifies this process, its counts and its clock readings; not zero
 	Ownership Ownership
 	Peers     Peers
 	// Authority reports whether this node may decide as an owner now. The limiter calls it before and after each decision.
@@ -138,6 +139,8 @@ func (c *ClusterConfig) Validate() error {
 	switch {
 	case c.Self.IsZero():
 		return errors.New("limiter: Self is zero")
+	case c.Boot == 0:
+		return errors.New("limiter: Boot is zero")
 	case c.Ownership == nil:
 		return errors.New("limiter: Ownership is nil")
 	case c.Peers == nil:
@@ -191,6 +194,7 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	bound := cmp.Or(c.Leases, defaultLeases)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
+	l.boot = c.Boot
 	l.membership = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}

@@ -597,9 +597,9 @@ func TestRefundsAreChecked(t *testing.T) {
 			gift debit
 			want int64
 		}{
-			{"another lineage", debit{incarnation: n.incarnation, life: other}, 5},
-			{"no lineage", debit{incarnation: n.incarnation}, 5},
-			{"as it was taken", debit{incarnation: n.incarnation, life: life}, 0},
+			{"another lineage", debit{boot: n.boot, life: other}, 5},
+			{"no lineage", debit{boot: n.boot}, 5},
+			{"as it was taken", debit{boot: n.boot, life: life}, 0},
 		} {
 			tt.gift.subject, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Subject, a.Now.Steady, []int64{takenWhen(&op, a.Now)}, []counters.Op{op}
 			n.ServeNear(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})

@@ -412,15 +412,15 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.attempts++
 	s.standbyAsked = s.standbyAsked || s.state == stateAskStandby
 	s.state, s.ask = stateAwaitReply, a
-	var terms localcache.Terms
+	var policy localcache.Policy
 	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.reserving {
-		terms = c.limiter.membership.termsOf(h.Rule, h.Limits)
+		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
-	if !terms.None() && a.terms == nil {
-		a.terms = make([]localcache.Terms, countSubjects(a.q.ops))
+	if !policy.None() && a.policies == nil {
+		a.policies = make([]localcache.Policy, countSubjects(a.q.ops))
 	}
-	if a.terms != nil {
-		a.terms = append(a.terms, terms)
+	if a.policies != nil {
+		a.policies = append(a.policies, policy)
 	}
 
 	a.rule, a.limits = h.Rule, h.Limits

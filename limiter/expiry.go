@@ -137,7 +137,7 @@ func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject,
 func (rs *reservations) keepLocalExpiry(s *settleRequest) {
 	for i := range s.subjects {
 		subj := &s.subjects[i]
-		if subj.life.Lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
+		if subj.life.Lineage != localLineage || subj.boot != rs.limiter.boot {
 			continue
 		}
 		if rs.keepExpiry(rs.limiter.membership.Fallback, subj, s) != nil {

@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
 	taken := debit{
-		subject: 1, life: counters.Life{Lineage: 2, Resets: 9}, incarnation: 3, steady: 4, when: []int64{7},
+		subject: 1, life: counters.Life{Lineage: 2, Resets: 9}, boot: 3, steady: 4, when: []int64{7},
 		ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limit, Cost: 6}},
 	}
 	reservation := reservation{made: 1, until: 2, hasPlace: true, group: 300, units: []string{"tokens"}, subjects: []reservedSubject{{debit: taken, units: []int{0}, hashLo: 8, rule: "r", key: []string{"k", ""}}}}
@@ -49,7 +49,7 @@ func TestGolden(t *testing.T) {
 		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Leased: 5, Lent: 2, Borrowed: 3, Remaining: 4}}}),
-		message("unspent-question", &unspentQuestion{subject: 1, incarnation: 2}),
+		message("unspent-question", &unspentQuestion{subject: 1, boot: 2}),
 		message("unspent", &unspentReport{localcache.Unspent{LastGrant: 9, Held: []localcache.HeldGrant{{ID: 8, Left: []int64{300, 0}}}}}),
 		message("places", &passedPlaces{
 			places: []*QueuePlace{{taken: []refund{{debit: taken}}}}, next: []ring.NodeID{{1}, {2, 3}},
@@ -74,7 +74,7 @@ func TestGolden(t *testing.T) {
 		message("reserve-count", &reserveRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
 		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}),
 		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 900, Recent: 3, Used: 4, Limit: 5}}}),
-		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Vitals: Vitals{1, 2, 3, 4, 5, 6}, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
+		message("activity", &NodeActivity{Boot: 7, Uptime: time.Hour, Vitals: Vitals{1, 2, 3, 4, 5, 6}, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
 		message("use", &useReport{counted: UseWindow, silent: 1, rules: []usedRule{{"login", 1204}}}),
 	}
 	var lines []golden.Line

@@ -41,14 +41,14 @@ func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
 // grant makes the grant that one request asks for. It returns false if the limits do not allow it.
 func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
 	m := ls.limiter.membership
-	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
+	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Policy.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
 			return g, false
 		}
 	}
 
-	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameIncarnation: request.Incarnation == ls.limiter.incarnation, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
+	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameBoot: request.Boot == ls.limiter.boot, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			ls.limiter.table.Peek(now, ops)
@@ -115,13 +115,13 @@ const (
 )
 
 func (r *leaseRequest) code(c *wire.Coder) {
-	t := &r.Terms
+	policy := &r.Policy
 	wire.Fixed(c, &r.subject)
 	c.Raw(r.holder[:])
-	c.Float(&t.Threshold)
-	c.Float(&t.Idle)
-	wire.Number(c, &t.TTL, int64(localcache.MaxTTL))
-	wire.Fixed(c, &r.Incarnation)
+	c.Float(&policy.Threshold)
+	c.Float(&policy.Idle)
+	wire.Number(c, &policy.TTL, int64(localcache.MaxTTL))
+	wire.Fixed(c, &r.Boot)
 	wire.Number(c, &r.LastGrant, math.MaxInt64)
 	codeAmounts(c, &r.Want, math.MaxInt64)
 	wire.List(c, &r.Held, localcache.MaxGrants, minHeldBytes, func(h *localcache.HeldGrant) {
@@ -130,7 +130,7 @@ func (r *leaseRequest) code(c *wire.Coder) {
 	})
 
 	// Written so that NaN fails too.
-	c.Require(t.Threshold >= 0 && t.Threshold <= 1 && t.Idle >= 0 && t.Idle <= 1 && t.TTL >= localcache.MinTTL && len(r.Want) > 0)
+	c.Require(policy.Threshold >= 0 && policy.Threshold <= 1 && policy.Idle >= 0 && policy.Idle <= 1 && policy.TTL >= localcache.MinTTL && len(r.Want) > 0)
 }
 
 func (g *leaseGrant) code(c *wire.Coder) {

@@ -18,13 +18,13 @@ type leases struct {
 	unspent       unspentRounds
 }
 
-// termsOf returns the lease terms for a hit's subject; no terms if the subject takes no leases.
-func (m *membership) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
+// policyOf returns the lease policy for a hit's subject; no policy if the subject takes no leases.
+func (m *membership) policyOf(r *rules.Rule, limits []*rules.Limit) localcache.Policy {
 	t := m.Ring()
 	if t == nil || r.Consistency != rules.Hybrid {
-		return localcache.Terms{}
+		return localcache.Policy{}
 	}
-	return localcache.TermsOf(r, limits, len(t.Members()))
+	return localcache.PolicyOf(r, limits, len(t.Members()))
 }
 
 // spend decides ops, all of one subject, from the subject's lease or from a remembered refusal. The receipt records what was
@@ -51,7 +51,7 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	}
 
 	if receipt.Renew {
-		ls.renew(owner, m.termsOf(r, limits), ops)
+		ls.renew(owner, m.policyOf(r, limits), ops)
 	}
 
 	if outcome == localcache.Spent {
@@ -64,15 +64,15 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 }
 
 // renew requests the next grant in the background, with a question that costs nothing.
-func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
+func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []counters.Op) {
 	m := ls.limiter.membership
-	if t.None() {
+	if policy.None() {
 		return
 	}
 
 	// If the answer is lost, so is the quota.
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout), done: make(chan struct{}, 1), renewal: true}
-	a.terms = []localcache.Terms{t}
+	a.policies = []localcache.Policy{policy}
 	a.q.flags = flagIgnoreNewer
 
 	if !ops[0].Key.IsInline() {
@@ -92,13 +92,13 @@ func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 // addRequests adds to a message's head the requests for grants to the subjects of asks.
 func (ls *leases) addRequests(head *question, asks []*ask) {
 	a := asks[0]
-	if a.terms == nil {
+	if a.policies == nil {
 		return
 	}
 	now, first := ls.limiter.membership.Boottime(), 0
-	for subject := range a.terms {
+	for subject := range a.policies {
 		n := countSubjectOps(a.q.ops[first:])
-		if request, ok := ls.held.Request(now, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
+		if request, ok := ls.held.Request(now, a.owner, a.policies[subject], a.q.ops[first:first+n], len(asks)); ok {
 			head.requests = append(head.requests, leaseRequest{subject: a.q.ops[first].Key.Subject, holder: ls.limiter.membership.Self, LeaseRequest: request})
 		}
 		first += n
@@ -108,7 +108,7 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 // acceptReply stores the grants and refusals in the reply to asks.
 func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
 	a, m := asks[0], ls.limiter.membership
-	if a.terms == nil {
+	if a.policies == nil {
 		return
 	}
 
@@ -122,7 +122,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 
 	last, first := len(r.admitted)-1, 0
 	results := r.results[last*len(a.q.ops):]
-	for subject, terms := range a.terms {
+	for subject, policy := range a.policies {
 		asked := a.q.ops[first : first+countSubjectOps(a.q.ops[first:])]
 		ops, refused := make([]counters.Op, len(asked)), false
 		for i := range asked {
@@ -136,7 +136,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		}
 
 		first += len(asked)
-		if terms.None() {
+		if policy.None() {
 			continue
 		}
 
@@ -148,14 +148,14 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			}
 		}
 
-		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lives[subject].Lineage}
+		from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: r.lives[subject].Lineage}
 
 		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
 			ls.held.AcceptAnswer(sent, at, from, ops, g, a.renewal)
 		}
 		if refused {
-			ls.held.RememberRefusal(sent, from, ops, terms.TTL)
+			ls.held.RememberRefusal(sent, from, ops, policy.TTL)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 func (ls *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
-		if a.terms == nil || len(a.terms) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
+		if a.policies == nil || len(a.policies) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
 			return append(left, asks[i:]...)
 		}
 
@@ -232,7 +232,7 @@ func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
 			continue
 		}
-		d := debit{subject: e.Ops[0].Key.Subject, incarnation: e.Source.Incarnation, life: e.Life, steady: e.Steady, ops: e.Ops, when: e.Window}
+		d := debit{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life, steady: e.Steady, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)

@@ -121,7 +121,7 @@ func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 }
 
 // A rule that stops taking leases for a while takes and renews them again afterwards.
-func TestRenewalsAfterTermsCameBack(t *testing.T) {
+func TestRenewalsAfterThePolicyCameBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limits = "limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}"
 		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], "+limits)
@@ -249,7 +249,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		list := make([]refund, maxRefunds)
 		for i := range list {
 			op := counters.Op{Key: counters.Key{Subject: u.Hash.Hi, Counter: 1}, Limit: &u.Limits[0].Limit.Limit, Cost: 1}
-			list[i] = refund{debit: debit{subject: op.Key.Subject, incarnation: 1, life: counters.Life{Lineage: 1}, ops: []counters.Op{op}, when: []int64{0}}, grant: uint64(i + 1)}
+			list[i] = refund{debit: debit{subject: op.Key.Subject, boot: 1, life: counters.Life{Lineage: 1}, ops: []counters.Op{op}, when: []int64{0}}, grant: uint64(i + 1)}
 		}
 		for range 4 {
 			owner.sendRefunds(list)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"fmt"
-	mathrand "math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,7 +26,7 @@ type Limiter struct {
 	seconds       atomic.Uint32 // counts the calls of PassSecond, one each second
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
 	membership    *membership   // nil for a standalone node
-	incarnation   uint64        // identifies this process, its counts and its clock readings
+	boot          uint64        // ClusterConfig.Boot; 0 for a standalone node
 	startedAt     time.Time
 	activityRound cachedRound[NodeActivity]
 	vitals        func() Vitals // nil: not known
@@ -72,7 +71,7 @@ type activeRules struct {
 // New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
 // SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, near: newNear(), entries: entries.New(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
+	l := &Limiter{table: table, clock: clock, near: newNear(), entries: entries.New(), startedAt: time.Now()}
 	l.seconds.Store(1) // an Answer's first check begins a second, too
 
 	for by := range l.tops {

@@ -44,24 +44,24 @@ func someChange() *change {
 }
 
 func someLeaseRequests() []leaseRequest {
-	t := localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
+	t := localcache.Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
 	return []leaseRequest{
-		{subject: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Incarnation: 1 << 63, LastGrant: 9, Want: []int64{0, 1<<53 - 1},
+		{subject: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Policy: t, Boot: 1 << 63, LastGrant: 9, Want: []int64{0, 1<<53 - 1},
 			Held: []localcache.HeldGrant{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
-		{subject: 1 << 63, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Want: []int64{5}}},
+		{subject: 1 << 63, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Policy: t, Want: []int64{5}}},
 	}
 }
 
 func someRefunds() *refundList {
 	return &refundList{[]refund{
-		{debit: debit{subject: 1, incarnation: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3}, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
+		{debit: debit{subject: 1, boot: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3}, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
 		{debit: debit{subject: 2, steady: -5, ops: someOps()[2:3], when: []int64{12}}, made: 9},
 	}}
 }
 
 func someReply() *reply {
 	return &reply{
-		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, incarnation: 1 << 63, steady: -5, lives: []counters.Life{{Lineage: 1}, {}, {Lineage: 1<<64 - 1, Resets: 5}},
+		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, boot: 1 << 63, steady: -5, lives: []counters.Life{{Lineage: 1}, {}, {Lineage: 1<<64 - 1, Resets: 5}},
 		admitted: []bool{true, false},
 		results: append(make([]result, 4),
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9, ResetAfter: time.Hour, Delay: 3}, when: -7},
@@ -156,10 +156,10 @@ func TestBadQuestions(t *testing.T) {
 		"two requests of a subject":   func(q *question) { q.requests[1].subject = 1 },
 		"requests in no order":        func(q *question) { q.requests[0], q.requests[1] = q.requests[1], q.requests[0] },
 		"a request of another's size": func(q *question) { q.requests[1].Want = []int64{1, 2} },
-		"a long lease":                func(q *question) { q.requests[0].Terms.TTL = localcache.MaxTTL + 1 },
-		"a short lease":               func(q *question) { q.requests[0].Terms.TTL = localcache.MinTTL - 1 },
-		"no threshold":                func(q *question) { q.requests[0].Terms.Threshold = math.NaN() },
-		"all of it idle":              func(q *question) { q.requests[0].Terms.Idle = 1.5 },
+		"a long lease":                func(q *question) { q.requests[0].Policy.TTL = localcache.MaxTTL + 1 },
+		"a short lease":               func(q *question) { q.requests[0].Policy.TTL = localcache.MinTTL - 1 },
+		"no threshold":                func(q *question) { q.requests[0].Policy.Threshold = math.NaN() },
+		"all of it idle":              func(q *question) { q.requests[0].Policy.Idle = 1.5 },
 		"three grants held": func(q *question) {
 			q.requests[1].Held = []localcache.HeldGrant{{Left: []int64{1}}, {Left: []int64{1}}, {Left: []int64{1}}}
 		},
@@ -261,7 +261,7 @@ func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
-		debit: debit{subject: 1, life: counters.Life{Lineage: 2}, incarnation: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
+		debit: debit{subject: 1, life: counters.Life{Lineage: 2}, boot: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
 		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))

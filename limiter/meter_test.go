@@ -103,7 +103,7 @@ rules:
 // metered returns a limiter with a meter, and one rule with the given usage setting.
 func metered(t testing.TB, usages string) *Limiter {
 	l := open(t, "rules:\n  - {name: r, key: [ip], "+usages+"limits: [{limit: 1000000000, per: 1h, algorithm: fixed-window}]}")
-	m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n", Months: 1, Rows: 10_000,
+	m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Boot: 1, Name: "n", Months: 1, Rows: 10_000,
 		Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
 	expect.NoError(t, err)
 	t.Cleanup(func() { m.Close() })

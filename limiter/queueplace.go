@@ -80,7 +80,7 @@ func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		back := refund{debit: debit{subject: h.Subject.Hi, incarnation: l.incarnation, life: a.scratch.life, steady: a.Now.Steady}}
+		back := refund{debit: debit{subject: h.Subject.Hi, boot: l.boot, life: a.scratch.life, steady: a.Now.Steady}}
 		back.addTaken(a.scratch.ops[first:first+len(h.Limits)], algorithms.Instant{Steady: a.Now.Steady})
 		if len(back.ops) > 0 {
 			list = append(list, back)

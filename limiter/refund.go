@@ -23,8 +23,8 @@ const localLineage = ^uint64(0)
 
 // debit says what was taken from one subject, where, and when: enough to give it back.
 type debit struct {
-	subject     uint64
-	incarnation uint64 // of the node that decided
+	subject uint64
+	boot    uint64 // of the node that decided
 	// life is of the counters at that time. Its Lineage is zero if the debit can't be given back, or localLineage.
 	life   counters.Life
 	steady int64         // the time of the decision, on that node's steady clock
@@ -37,7 +37,7 @@ type debit struct {
 
 func (d *debit) code(c *wire.Coder) {
 	wire.Fixed(c, &d.subject)
-	wire.Fixed(c, &d.incarnation)
+	wire.Fixed(c, &d.boot)
 	codeLife(c, &d.life)
 	wire.Fixed(c, &d.steady)
 	wire.List(c, &d.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
@@ -239,7 +239,7 @@ func (l *Limiter) give(r *refund) {
 		return true
 	}
 
-	if all.grant != 0 && all.incarnation == l.incarnation {
+	if all.grant != 0 && all.boot == l.boot {
 		m := l.membership
 		if !m.leases.granted.Return(m.Boottime(), all.life.Lineage, all.grant, all.ops, giveOne) {
 			l.countLost(&all)
@@ -269,7 +269,7 @@ func (l *Limiter) oldest(r *refund, now algorithms.Instant) time.Duration {
 func (l *Limiter) takenAt(d *debit, i int, oldest time.Duration) algorithms.TakeRecord {
 	op := &d.ops[i]
 	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.when[i]}
-	if d.incarnation != l.incarnation {
+	if d.boot != l.boot {
 		taken.Steady = l.clock.Now().Steady - int64(oldest)
 	}
 

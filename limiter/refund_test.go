@@ -145,7 +145,7 @@ func debitOf(n *testNode, a *Answer) (taken debit, p int) {
 	op := a.scratch.ops[0]
 	p = op.Key.Partition()
 	when := takenWhen(&op, a.Now)
-	return debit{subject: op.Key.Subject, incarnation: n.incarnation, life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op}, when: []int64{when}}, p
+	return debit{subject: op.Key.Subject, boot: n.boot, life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op}, when: []int64{when}}, p
 }
 
 // What was taken before a reset does not come back after it, though it had to wait.

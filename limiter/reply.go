@@ -69,7 +69,7 @@ type reply struct {
 	standby     bool // a standby decided
 	unconfirmed bool // the check was admitted, but its slots may not outlive the owner: the asker takes it back
 	decider     ring.NodeID
-	incarnation uint64          // of the decider's process: only it can interpret steady
+	boot        uint64          // of the decider's process: only it can interpret steady
 	steady      int64           // time of the decision, on the decider's steady clock
 	lives       []counters.Life // by subject: of the counters; zero if the debit can't be given back
 	// admitted has an element per check, up to the first refusal: the remaining checks are refused too. If the last element is
@@ -117,7 +117,7 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 
 	c.Flags(&r.standby, &r.unconfirmed)
 	c.Raw(r.decider[:])
-	wire.Fixed(c, &r.incarnation)
+	wire.Fixed(c, &r.boot)
 	wire.Fixed(c, &r.steady)
 	wire.List(c, &r.lives, subjects, 9, func(v *counters.Life) { codeLife(c, v) })
 	wire.List(c, &r.admitted, count, 1, c.Bool)

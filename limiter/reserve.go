@@ -224,24 +224,24 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 	first := 0 // position in the question
 	if rs.limiter.membership == nil {
 		d.life = a.scratch.life
-		d.incarnation = rs.limiter.incarnation
+		d.boot = rs.limiter.boot
 		d.steady = a.Now.Steady
 	} else {
 		decision := &a.scratch.cluster.subjects[i].subjectDecision
 		switch {
 		case h.Rule.Consistency == rules.Local:
 			d.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
-			d.incarnation, d.steady = rs.limiter.incarnation, decision.decidedAt.Steady
+			d.boot, d.steady = rs.limiter.boot, decision.decidedAt.Steady
 		case decision.undo == undoHere:
 			d.life = decision.life
-			d.incarnation = rs.limiter.incarnation
+			d.boot = rs.limiter.boot
 			d.steady = decision.decidedAt.Steady
 		case decision.undo == undoAsked:
 			asked = decision.answeredBy
 			at, index := findSubject(asked.q.ops, d.subject)
 			first = at
 			d.life = asked.lives[index]
-			d.incarnation = asked.incarnation
+			d.boot = asked.boot
 			d.steady = asked.steady
 		}
 	}

@@ -124,7 +124,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			to.Fail(CodeMessage, err.Error())
 			return
 		}
-		to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.incarnation)}))
+		to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.boot)}))
 	case MethodPass:
 		var p passedPlaces
 		if err := wire.Decode(body, &p, "places in queues"); err != nil {
@@ -387,7 +387,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m.counts.served.Add(int64(len(r.admitted)))
 	r.standby = false
 	r.decider = m.Self
-	r.incarnation = l.incarnation
+	r.boot = l.boot
 	r.steady = now.Steady
 	return true
 }
@@ -456,7 +456,7 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 	r.status = decided
 	r.standby = true
 	r.decider = m.Self
-	r.incarnation = l.incarnation
+	r.boot = l.boot
 	r.steady = now.Steady
 
 	return true

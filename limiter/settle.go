@@ -154,7 +154,7 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 
 	for i := range s.subjects {
 		subj := &s.subjects[i]
-		if subj.life.Lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
+		if subj.life.Lineage != localLineage || subj.boot != rs.limiter.boot {
 			continue
 		}
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -139,7 +140,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 			}
 			return time.Since(begun) + 1
 		},
-		Self: id, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far, Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
+		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far, Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)

@@ -103,7 +103,7 @@ func (r *unspentRound) run(ls *leases, subject uint64, holders []ring.NodeID) {
 		r.asked[id] = true
 	}
 
-	body := wire.Encode(nil, &unspentQuestion{subject: subject, incarnation: ls.limiter.incarnation})
+	body := wire.Encode(nil, &unspentQuestion{subject: subject, boot: ls.limiter.boot})
 	gather(unspentTimeout, holders, func(id ring.NodeID, done func([]byte, error)) {
 		m.Peers.Go(id, MethodUnspent, body, unspentTimeout, done)
 	}, func(id ring.NodeID, reply []byte, err error) {
@@ -176,21 +176,21 @@ func (ls *leases) addUnspent(a *ask, ops []counters.Op) {
 		return
 	}
 	_, subject := findSubject(a.q.ops, ops[0].Key.Subject)
-	from := localcache.Source{Owner: a.decider, Incarnation: a.incarnation, Lineage: a.lives[subject].Lineage}
+	from := localcache.Source{Owner: a.decider, Boot: a.boot, Lineage: a.lives[subject].Lineage}
 	ls.held.AddUnspent(from, a.steady, ops)
 }
 
 // unspentQuestion asks a holder what is left of the grants of a subject that an owner's process has made. It is the body of
 // MethodUnspent.
 type unspentQuestion struct {
-	subject     uint64 // Key.Subject of the subject
-	incarnation uint64
+	subject uint64 // Key.Subject of the subject
+	boot    uint64
 }
 
 // Code implements wire.Message.
 func (q *unspentQuestion) Code(c *wire.Coder) {
 	wire.Fixed(c, &q.subject)
-	wire.Fixed(c, &q.incarnation)
+	wire.Fixed(c, &q.boot)
 }
 
 // unspentReport answers an unspentQuestion.

@@ -41,7 +41,7 @@ func (w *testCluster) heldOf(rule, key string, holders ...*testNode) int64 {
 	}
 	owner, total := w.node(w.place[w.partition(rule, key)].owner), int64(0)
 	for _, n := range holders {
-		for _, g := range n.membership.leases.held.Unspent(u.Hash.Hi, owner.id, owner.incarnation).Held {
+		for _, g := range n.membership.leases.held.Unspent(u.Hash.Hi, owner.id, owner.boot).Held {
 			total += g.Left[0]
 		}
 	}

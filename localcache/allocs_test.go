@@ -21,11 +21,11 @@ func hotLeases() (s *Leases, spent, refused, unknown []counters.Op) {
 		return ops
 	}
 	refused = of(1)
-	s.Request(1, someone, terms, refused, 1)
+	s.Request(1, someone, policy, refused, 1)
 	for i := range refused {
 		refused[i].Decision = algorithms.Decision{RetryAfter: time.Minute, ResetAfter: time.Minute}
 	}
-	s.RememberRefusal(1, from, refused, terms.TTL)
+	s.RememberRefusal(1, from, refused, policy.TTL)
 	return s, of(0), refused, of(2)
 }
 

@@ -10,10 +10,10 @@ import (
 )
 
 var (
-	fastLimit  = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Second}
-	slowLimit  = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 100_000, Window: time.Minute}
-	leaseTerms = Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
-	leaseOwner = ring.NodeID{1}
+	fastLimit   = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Second}
+	slowLimit   = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 100_000, Window: time.Minute}
+	leasePolicy = Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
+	leaseOwner  = ring.NodeID{1}
 )
 
 func leaseOps(costs ...int64) []counters.Op {
@@ -27,7 +27,7 @@ func leaseOps(costs ...int64) []counters.Op {
 
 // heldUnits returns how many units s may still spend, according to its report to an owner.
 func heldUnits(s *Leases, now time.Duration) (n int64) {
-	w, _ := s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
+	w, _ := s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 	for _, h := range w.Held {
 		n += h.Left[0]
 	}
@@ -40,8 +40,8 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
 	come := func(process uint64) {
-		s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
-		s.AcceptAnswer(now, now, Source{Owner: leaseOwner, Incarnation: process, Lineage: process}, leaseOps(1),
+		s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
+		s.AcceptAnswer(now, now, Source{Owner: leaseOwner, Boot: process, Lineage: process}, leaseOps(1),
 			Grant{ID: 1, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
 	come(1)
@@ -62,13 +62,13 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
-	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
+	from := Source{Owner: leaseOwner, Boot: 1, Lineage: 1}
 	come := func(id uint64) {
 		s.AcceptAnswer(now, now, from, leaseOps(1), Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
-	s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
+	s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 	come(6)
-	w, _ := s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
+	w, _ := s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 	if w.LastGrant != 6 || len(w.Held) != 1 {
 		t.Fatalf("have %+v", w)
 	}
@@ -84,11 +84,11 @@ func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 func TestRefusalStandsByEachLimit(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
-	s.Request(now, leaseOwner, leaseTerms, leaseOps(1, 1000), 1)
+	s.Request(now, leaseOwner, leasePolicy, leaseOps(1, 1000), 1)
 	ops := leaseOps(1, 1000)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 10 * time.Millisecond}
 	ops[1].Decision = algorithms.Decision{RetryAfter: 30 * time.Second, Remaining: 500}
-	s.RememberRefusal(now, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leasePolicy.TTL)
 	if outcome, _ := s.Spend(now+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
 		t.Errorf("while the first limit refuses: have %d", outcome)
 	}
@@ -105,11 +105,11 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 // renewed later.
 func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	s := NewLeases(0)
-	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
+	from := Source{Owner: leaseOwner, Boot: 1, Lineage: 1}
 	renewed := 0
 	for i := range 3 {
 		now := time.Duration(i+1) * 2 * time.Second
-		s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
+		s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 		s.AcceptAnswer(now, now, from, leaseOps(1), Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}}, false)
 		for range 100 {
 			if _, r := s.Spend(now, leaseOwner, leaseOps(1)); r.Renew {
@@ -129,7 +129,7 @@ func TestDemandOfHugeCosts(t *testing.T) {
 	ops := []counters.Op{{Key: counters.Key{Subject: 1, Counter: 1}, Limit: huge, Cost: algorithms.MaxAmount}}
 	for i := range 200 {
 		now := time.Second + time.Duration(i)*time.Millisecond
-		w, _ := s.Request(now, leaseOwner, leaseTerms, ops, 10_000)
+		w, _ := s.Request(now, leaseOwner, leasePolicy, ops, 10_000)
 		if w.Want[0] <= 0 {
 			t.Fatalf("after %d questions: have a request for %d", i, w.Want[0])
 		}
@@ -140,10 +140,10 @@ func TestDemandOfHugeCosts(t *testing.T) {
 func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
-	s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
+	s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 	ops := leaseOps(1)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
-	s.RememberRefusal(now, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leasePolicy.TTL)
 	ops = leaseOps(fastLimit.Amount + 1)
 	if outcome, _ := s.Spend(now, leaseOwner, ops); outcome == Refused && ops[0].Decision.RetryAfter != algorithms.Never {
 		t.Errorf("have retry_after %s", ops[0].Decision.RetryAfter)

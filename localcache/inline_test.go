@@ -19,9 +19,9 @@ func callerOps(subject uint64, amount, cost int64) []counters.Op {
 
 // deliverLease delivers the answer to a caller's check, with a grant.
 func (s *Leases) deliverLease(now time.Duration, id uint64, ops []counters.Op, amount int64) bool {
-	_, ok := s.Request(now, someone, terms, ops, 1)
+	_, ok := s.Request(now, someone, policy, ops, 1)
 	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
-	s.AcceptAnswer(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
+	s.AcceptAnswer(now, now, from, ops, Grant{ID: id, EndsIn: policy.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
 	return ok
 }
 
@@ -142,7 +142,7 @@ func TestInlineLeasesLeaveHalf(t *testing.T) {
 				r.Ops[0].Key.Counter = 1
 			}
 			r.Ops[0].Key.Subject, r.Ops[0].Cost = subject, 1
-			if _, ok := s.Request(1, someone, terms, r.Ops, 1); ok {
+			if _, ok := s.Request(1, someone, policy, r.Ops, 1); ok {
 				leased++
 			}
 			if id, _ := b.Grant(1, r, debitAlways); id != 0 {
@@ -196,7 +196,7 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 					w.chance = rand.New(rand.NewPCG(seed, 2))
 					w.sets = sets[seed%2:] // four sets, or five
 					w.pickSet()
-					w.terms.TTL = 100 * time.Millisecond
+					w.policy.TTL = 100 * time.Millisecond
 					end := 16 * time.Second
 					w.traffic(end)
 					w.run(end)

@@ -23,7 +23,7 @@ type lease struct {
 	nextRenewal   time.Duration // the earliest time of the next renewal
 	decisionAt    time.Duration // when the owner made the decisions that limits record
 	lastUsed      time.Duration // when a check or request last used the lease
-	terms         Terms         // of its grants
+	policy        Policy        // of its grants
 	keepFor       time.Duration // how long to remember the lease after lastUsed
 	hasChecks     bool          // ops in CheckMode with a cost used the lease
 	hasCounts     bool          // ops in CountMode used the lease
@@ -34,9 +34,9 @@ type lease struct {
 
 // Source identifies the origin of a grant: the owner, its process, and the lineage of its counters.
 type Source struct {
-	Owner       ring.NodeID
-	Incarnation uint64 // of the owner
-	Lineage     uint64
+	Owner   ring.NodeID
+	Boot    uint64 // of the owner
+	Lineage uint64
 }
 
 // leasedLimit is one limit's part of a lease.

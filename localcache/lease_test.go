@@ -15,8 +15,8 @@ var (
 	minute  = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
 	hour    = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 9000, Window: time.Hour}
 	someone = ring.NodeID{1}
-	terms   = Terms{Threshold: 0.85, Idle: 0.02, TTL: 3 * time.Second}
-	from    = Source{Owner: someone, Incarnation: 5, Lineage: 6}
+	policy  = Policy{Threshold: 0.85, Idle: 0.02, TTL: 3 * time.Second}
+	from    = Source{Owner: someone, Boot: 5, Lineage: 6}
 )
 
 // opsOf returns ops on the minute, and on the hour if there is a second cost.
@@ -32,11 +32,11 @@ func opsOf(costs ...int64) []counters.Op {
 // deliverGrant delivers the answer to a check, with a grant of these amounts.
 func (ls *Leases) deliverGrant(now time.Duration, id uint64, amounts ...int64) {
 	ops := opsOf(make([]int64, len(amounts))...)
-	ls.Request(now, someone, terms, ops, 1)
+	ls.Request(now, someone, policy, ops, 1)
 	for i := range ops {
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	}
-	ls.AcceptAnswer(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
+	ls.AcceptAnswer(now, now, from, ops, Grant{ID: id, EndsIn: policy.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
 }
 
 func TestSpend(t *testing.T) {
@@ -47,7 +47,7 @@ func TestSpend(t *testing.T) {
 	s.deliverGrant(1, 1, 10)
 	ops := opsOf(4)
 	o, r := s.Spend(2, someone, ops)
-	if d := ops[0].Decision; o != Spent || r.Until != 1+terms.TTL || d.Remaining != 496 || !d.Allowed || r.Renew {
+	if d := ops[0].Decision; o != Spent || r.Until != 1+policy.TTL || d.Remaining != 496 || !d.Allowed || r.Renew {
 		t.Errorf("have %d, %+v, %+v", o, r, d)
 	}
 	if o, r := s.Spend(2, someone, opsOf(4)); o != Spent || !r.Renew {
@@ -77,34 +77,34 @@ func TestTwoGrants(t *testing.T) {
 	if back := s.TakeEnded(time.Second, nil); len(back) != 1 || back[0].Grant != 3 || back[0].Ops[0].Cost != 30 || back[0].Source != from {
 		t.Errorf("have %+v", back)
 	}
-	if o, r := s.Spend(2*time.Second, someone, opsOf(3)); o != Spent || r.Until != terms.TTL {
+	if o, r := s.Spend(2*time.Second, someone, opsOf(3)); o != Spent || r.Until != policy.TTL {
 		t.Errorf("have %d, %+v", o, r)
 	}
-	if now := s.Next(); now != terms.TTL {
+	if now := s.Next(); now != policy.TTL {
 		t.Errorf("the first one ends at %v", now)
 	}
-	back := s.TakeEnded(terms.TTL, nil)
-	if len(back) != 0 || s.Next() != terms.TTL+returnPause {
+	back := s.TakeEnded(policy.TTL, nil)
+	if len(back) != 0 || s.Next() != policy.TTL+returnPause {
 		t.Errorf("a check may still be under way: have %+v, the next at %v", back, s.Next())
 	}
-	back = s.TakeEnded(terms.TTL+returnPause, nil)
+	back = s.TakeEnded(policy.TTL+returnPause, nil)
 	if len(back) != 1 || back[0].Grant != 1 || back[0].Ops[0].Cost != 7 {
 		t.Errorf("have %+v", back)
 	}
-	o, first := s.Spend(terms.TTL, someone, opsOf(3))
-	if o != Spent || first.Until != time.Second+terms.TTL {
+	o, first := s.Spend(policy.TTL, someone, opsOf(3))
+	if o != Spent || first.Until != time.Second+policy.TTL {
 		t.Errorf("have %d, %+v", o, first)
 	}
 	// If the current grant is too small, the next one may be enough; then the current one ends.
-	s.deliverGrant(terms.TTL, 4, 50)
-	if o, r := s.Spend(terms.TTL, someone, opsOf(40)); o != Spent || r.Until != 2*terms.TTL {
+	s.deliverGrant(policy.TTL, 4, 50)
+	if o, r := s.Spend(policy.TTL, someone, opsOf(40)); o != Spent || r.Until != 2*policy.TTL {
 		t.Errorf("have %d, %+v", o, r)
 	}
 	s.Unspend(first, opsOf(3)) // into the ended grant
-	if back := s.TakeEnded(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
+	if back := s.TakeEnded(policy.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
 		t.Errorf("have %+v", back)
 	}
-	if again := s.TakeEnded(terms.TTL+returnPause, nil); len(again) != 0 {
+	if again := s.TakeEnded(policy.TTL+returnPause, nil); len(again) != 0 {
 		t.Errorf("handed out twice: %+v", again)
 	}
 }
@@ -122,8 +122,8 @@ func TestALeaseOfTwoLimits(t *testing.T) {
 	if o, _ := s.Spend(1, someone, opsOf(1, 0)); o != Spent {
 		t.Errorf("nothing is asked of the second: have %d", o)
 	}
-	s.TakeEnded(terms.TTL, nil)
-	if back := s.TakeEnded(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
+	s.TakeEnded(policy.TTL, nil)
+	if back := s.TakeEnded(policy.TTL+returnPause, nil); len(back) != 1 || back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
 		t.Errorf("have %+v", back)
 	}
 }
@@ -132,7 +132,7 @@ func TestWhatEndsALease(t *testing.T) {
 	other := minute
 	other.Amount++
 	for name, spend := range map[string]func(s *Leases) Outcome{
-		"time":          func(s *Leases) Outcome { o, _ := s.Spend(terms.TTL, someone, opsOf(1)); return o },
+		"time":          func(s *Leases) Outcome { o, _ := s.Spend(policy.TTL, someone, opsOf(1)); return o },
 		"another owner": func(s *Leases) Outcome { o, _ := s.Spend(1, ring.NodeID{2}, opsOf(1)); return o },
 		"another limit": func(s *Leases) Outcome {
 			ops := opsOf(1)
@@ -144,7 +144,7 @@ func TestWhatEndsALease(t *testing.T) {
 		"a change":        func(s *Leases) Outcome { s.Forget(1, 1<<60, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"this node's end": func(s *Leases) Outcome { s.Enable(1, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"another life of the counters": func(s *Leases) Outcome {
-			s.AcceptAnswer(1, 1, Source{Owner: someone, Incarnation: 5, Lineage: 7}, opsOf(0), Grant{}, false)
+			s.AcceptAnswer(1, 1, Source{Owner: someone, Boot: 5, Lineage: 7}, opsOf(0), Grant{}, false)
 			o, _ := s.Spend(1, someone, opsOf(1))
 			return o
 		},
@@ -154,7 +154,7 @@ func TestWhatEndsALease(t *testing.T) {
 		if o := spend(s); o != Unknown {
 			t.Errorf("%s: have %d", name, o)
 		}
-		if back := s.TakeEnded(terms.TTL+returnPause, s.TakeEnded(terms.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
+		if back := s.TakeEnded(policy.TTL+returnPause, s.TakeEnded(policy.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
 			t.Errorf("%s: have %+v back, %d left", name, back, s.GrantCount())
 		}
 	}
@@ -164,7 +164,7 @@ func TestRememberedRefusals(t *testing.T) {
 	s := NewLeases(0)
 	refuse := func(wait time.Duration, full bool, costs ...int64) {
 		ops := opsOf(costs...)
-		s.Request(0, someone, terms, ops, 1)
+		s.Request(0, someone, policy, ops, 1)
 		ops[0].Decision, ops[0].Full = algorithms.Decision{RetryAfter: wait, Remaining: 2}, full
 		for i := range ops[1:] {
 			ops[1+i].Decision.Allowed = true
@@ -214,7 +214,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	for i := range 4 * minSubjects {
 		ops := opsOf(1)
 		ops[0].Key.Subject = uint64(i)
-		if _, ok := s.Request(time.Duration(i), someone, terms, ops, 1); ok {
+		if _, ok := s.Request(time.Duration(i), someone, policy, ops, 1); ok {
 			n++
 		}
 	}
@@ -240,7 +240,7 @@ func TestDemand(t *testing.T) {
 	last := int64(0)
 	for range 6 {
 		d.record(1)
-		want := d.estimate(now, terms.TTL, 1)
+		want := d.estimate(now, policy.TTL, 1)
 		if want < last || want > max(initialChecks, maxGrowth*last) {
 			t.Errorf("after %d have %d", last, want)
 		}
@@ -251,24 +251,24 @@ func TestDemand(t *testing.T) {
 		t.Errorf("have %d at the end of a flood", last)
 	}
 	for range 20 {
-		now += terms.TTL
+		now += policy.TTL
 		d.record(1)
-		last = d.estimate(now, terms.TTL, 1)
+		last = d.estimate(now, policy.TTL, 1)
 	}
 	if last > 2 {
-		t.Errorf("have %d for one in %v", last, terms.TTL)
+		t.Errorf("have %d for one in %v", last, policy.TTL)
 	}
 	for range 20 {
-		now += 2 * terms.TTL
+		now += 2 * policy.TTL
 		d.record(1)
-		last = d.estimate(now, terms.TTL, 1)
+		last = d.estimate(now, policy.TTL, 1)
 	}
 	if last != 0 {
-		t.Errorf("have %d for one in %v", last, 2*terms.TTL)
+		t.Errorf("have %d for one in %v", last, 2*policy.TTL)
 	}
 }
 
-func TestTerms(t *testing.T) {
+func TestPolicy(t *testing.T) {
 	limit := func(l algorithms.Limit) []*rules.Limit { return []*rules.Limit{{Limit: l}} }
 	short, small, log := minute, minute, minute
 	short.Window, small.Amount, log.Kind = 100*time.Millisecond, 29, algorithms.SlidingLog
@@ -295,7 +295,7 @@ func TestTerms(t *testing.T) {
 		{"a leaky bucket", rules.Rule{}, append(limit(minute), limit(leaky)...), 0},
 	}
 	for _, tt := range tests {
-		if have := TermsOf(&tt.rule, tt.limits, 3); have.TTL != tt.ttl || have.None() != (tt.ttl == 0) {
+		if have := PolicyOf(&tt.rule, tt.limits, 3); have.TTL != tt.ttl || have.None() != (tt.ttl == 0) {
 			t.Errorf("%s: have %+v", tt.name, have)
 		} else if small := strings.Contains(tt.name, "less than") || strings.Contains(tt.name, "small"); have.TooSmall != small {
 			t.Errorf("%s: have %+v", tt.name, have)

@@ -76,11 +76,11 @@ type HeldGrant struct {
 
 // LeaseRequest accompanies a question to the owner about a subject. It asks for a grant and reports on earlier ones.
 type LeaseRequest struct {
-	Terms       Terms
-	Incarnation uint64      // the owner's process that LastGrant and Held refer to
-	LastGrant   uint64      // ID of the last grant that arrived
-	Held        []HeldGrant // grants that this node holds, with IDs up to LastGrant; at most two
-	Want        []int64
+	Policy    Policy
+	Boot      uint64      // the owner's process that LastGrant and Held refer to
+	LastGrant uint64      // ID of the last grant that arrived
+	Held      []HeldGrant // grants that this node holds, with IDs up to LastGrant; at most two
+	Want      []int64
 }
 
 // Grant is a debit at the owner, as sent to the node that may spend it.
@@ -217,7 +217,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		}
 		le.addUnspent(ops, func(*grant) bool { return true })
 		le.lastUsed = now
-		le.pressure.record(now, le.terms.TTL)
+		le.pressure.record(now, le.policy.TTL)
 		return Refused, Receipt{Until: le.refused.until}
 	}
 
@@ -244,8 +244,8 @@ func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 // Request returns the request to send with a question about ops, all of one subject, on behalf of that many checks. It
 // returns false if no lease is wanted: there is no room for the subject or this set of its limits, traffic is too slow, or
 // ops are looks that no lease can answer.
-func (ls *Leases) Request(now time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
-	if ls.disabled.Load() || t.None() {
+func (ls *Leases) Request(now time.Duration, owner ring.NodeID, policy Policy, ops []counters.Op, checks int) (LeaseRequest, bool) {
+	if ls.disabled.Load() || policy.None() {
 		return LeaseRequest{}, false
 	}
 
@@ -263,26 +263,26 @@ func (ls *Leases) Request(now time.Duration, owner ring.NodeID, t Terms, ops []c
 
 	le.noteModes(ops)
 	le.lastUsed = now
-	le.terms = t
-	le.keepFor = max(keepTTLs*t.TTL, minKeepFor)
+	le.policy = policy
+	le.keepFor = max(keepTTLs*policy.TTL, minKeepFor)
 
 	if le.source.Owner != owner {
 		ls.endAll(sh, le, now)
 		le.source, le.lastGrant = Source{Owner: owner}, 0
 	}
 
-	if t.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
+	if policy.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
 		ls.schedule(sh, le)
 		return LeaseRequest{}, false
 	}
 
-	request := LeaseRequest{Terms: t, Incarnation: le.source.Incarnation, LastGrant: le.lastGrant, Want: make([]int64, len(ops))}
+	request := LeaseRequest{Policy: policy, Boot: le.source.Boot, LastGrant: le.lastGrant, Want: make([]int64, len(ops))}
 	wanted := false
 	for i := range ops {
 		d := &le.limits[i].demand
 		d.since = cmp.Or(d.since, now)
 		d.record(multiplyCapped(ops[i].Cost, int64(checks)))
-		request.Want[i] = d.estimate(now, t.TTL, ops[i].Cost)
+		request.Want[i] = d.estimate(now, policy.TTL, ops[i].Cost)
 		wanted = wanted || request.Want[i] > 0
 	}
 
@@ -402,7 +402,7 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 
 		wait := ttl
 		if d.RetryAfter != algorithms.Never {
-			d.RetryAfter = max(d.RetryAfter, le.pressure.backOff(now, le.terms, ops[i].Limit, ops[i].Cost))
+			d.RetryAfter = max(d.RetryAfter, le.pressure.backOff(now, le.policy, ops[i].Limit, ops[i].Cost))
 			wait = min(wait, d.RetryAfter)
 		}
 

@@ -84,11 +84,11 @@ func (ll *LeaseLedger) lock(subject uint64) (*ledgerShard, *ledgerSubject) {
 
 // GrantRequest is a holder's request about one subject.
 type GrantRequest struct {
-	Holder          ring.NodeID
-	Lineage         uint64 // of the partition's counters on this node
-	SameIncarnation bool   // the report in Lease refers to grants of this process
-	Lease           *LeaseRequest
-	Nodes           int // the number of nodes that divide limits
+	Holder   ring.NodeID
+	Lineage  uint64 // of the partition's counters on this node
+	SameBoot bool   // the report in Lease refers to grants of this process
+	Lease    *LeaseRequest
+	Nodes    int // the number of nodes that divide limits
 	// Ops are the subject's limits. Their decisions say what remains; their costs are ignored.
 	Ops []counters.Op
 }
@@ -161,7 +161,7 @@ func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops [
 		}
 	}
 
-	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: now + r.Lease.Terms.TTL + returnGrace}
+	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: now + r.Lease.Policy.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
 		g.parts, amounts = append(g.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
@@ -183,7 +183,7 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uin
 
 	for i := range s.grants {
 		g := &s.grants[i]
-		if !r.SameIncarnation || g.holder != r.Holder || g.set != set || g.id > r.Lease.LastGrant {
+		if !r.SameBoot || g.holder != r.Holder || g.set != set || g.id > r.Lease.LastGrant {
 			continue
 		}
 
@@ -209,8 +209,8 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uin
 func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	ops := make([]counters.Op, 0, len(r.Ops))
 
-	wanted, terms := false, r.Lease.Terms
-	terms.Nodes = r.Nodes
+	wanted, policy := false, r.Lease.Policy
+	policy.Nodes = r.Nodes
 
 	for i := range r.Ops {
 		op := counters.Op{Key: r.Ops[i].Key, Limit: r.Ops[i].Limit}
@@ -224,7 +224,7 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 		})
 
 		if input.Want > 0 {
-			if op.Cost = Size(input, terms); op.Cost == 0 {
+			if op.Cost = Size(input, policy); op.Cost == 0 {
 				return nil
 			}
 			wanted = true

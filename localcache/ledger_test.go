@@ -33,7 +33,7 @@ func TestSize(t *testing.T) {
 	}
 	for _, tt := range tests {
 		a := SizeInput{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Out: tt.out, HolderOut: tt.there}
-		if have := Size(a, Terms{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
+		if have := Size(a, Policy{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
 			t.Errorf("%s: have %d, want %d", tt.name, have, tt.have)
 		}
 	}
@@ -41,8 +41,8 @@ func TestSize(t *testing.T) {
 
 func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequest {
 	op := counters.Op{Key: counters.Key{Subject: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
-	request := LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
-	return &GrantRequest{Holder: ring.NodeID{holder}, Lineage: 1, SameIncarnation: true, Nodes: 3, Lease: &request, Ops: []counters.Op{op}}
+	request := LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
+	return &GrantRequest{Holder: ring.NodeID{holder}, Lineage: 1, SameBoot: true, Nodes: 3, Lease: &request, Ops: []counters.Op{op}}
 }
 
 func debitAlways([]counters.Op) bool { return true }
@@ -111,7 +111,7 @@ func TestHolderReport(t *testing.T) {
 	if _, amounts := b.Grant(0, r, debitAlways); amounts == nil || amounts[0] != 2 {
 		t.Errorf("the first is spent, the second in transit: have %v", amounts)
 	}
-	r.SameIncarnation = false
+	r.SameBoot = false
 	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
 		t.Error("a report about grants of another process was applied")
 	}

@@ -24,7 +24,7 @@ type network struct {
 	events  int
 	table   *counters.Table
 	book    *LeaseLedger
-	terms   Terms
+	policy  Policy
 	key     []counters.Key
 	limits  []*algorithms.Limit
 	holders []*Leases
@@ -136,7 +136,7 @@ func (nw *network) check(h int, cost []int64) {
 // ask sends a question to the owner.
 func (nw *network) ask(h int, cost []int64, renewal bool) {
 	s, ops, set, sent := nw.holders[h], nw.ops(cost), nw.set, nw.at
-	request, ok := s.Request(nw.at, nw.owner, nw.terms, ops, 1)
+	request, ok := s.Request(nw.at, nw.owner, nw.policy, ops, 1)
 	came := false
 	nw.message(0, h, func() {
 		now := nw.now()
@@ -152,11 +152,11 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 		}
 		nw.message(1, h, func() {
 			came = true
-			from := Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: nw.owner, Boot: networkProcess, Lineage: networkLineage}
 			if yes {
 				s.AcceptAnswer(sent, nw.at, from, ops, g, renewal)
 			} else {
-				s.RememberRefusal(nw.at, from, ops, nw.terms.TTL)
+				s.RememberRefusal(nw.at, from, ops, nw.policy.TTL)
 			}
 		})
 	})
@@ -169,14 +169,14 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 
 // grant grants a request as an owner does.
 func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, ops []counters.Op) Grant {
-	g := Grant{EndsIn: request.Terms.TTL}
+	g := Grant{EndsIn: request.Policy.TTL}
 	for i := range ops {
 		if l := ops[i].Limit; l.Kind != algorithms.TokenBucket {
 			g.EndsIn = min(g.EndsIn, l.WindowLeft(now))
 		}
 	}
 	g.Life, g.Steady = nw.table.Life(ops[0].Key.Partition()), now.Steady
-	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Incarnation == networkProcess, Lease: request, Nodes: len(nw.holders) + 1, Ops: ops}
+	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameBoot: request.Boot == networkProcess, Lease: request, Nodes: len(nw.holders) + 1, Ops: ops}
 	g.ID, g.Amounts = nw.book.Grant(nw.at, &r, func(ops []counters.Op) bool {
 		admitted := nw.table.Take(now, ops) == counters.Admitted
 		for i := range ops {
@@ -266,7 +266,7 @@ func (nw *network) excess(i int) (worst float64, when time.Duration) {
 			rate := float64(l.Amount) / float64(l.Window)
 			level = max(0, level-rate*float64(h.at-before)) + float64(c)
 			before = h.at
-			note(level-float64(l.Burst)-rate*float64(nw.terms.TTL)-1e-6, h.at)
+			note(level-float64(l.Burst)-rate*float64(nw.policy.TTL)-1e-6, h.at)
 		}
 	}
 	return worst, when
@@ -290,10 +290,10 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 		w.limits = append(w.limits, &algorithms.Limit{Kind: c.kind, Amount: amount, Burst: max(40, amount/int64(1+w.chance.IntN(8))), Window: window})
 		w.key = append(w.key, counters.Key{Subject: 12345, Counter: uint64(i + 1)})
 	}
-	w.terms = Terms{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
+	w.policy = Policy{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
 		TTL: max(MinTTL, window/20)}
 	if w.chance.IntN(3) == 0 {
-		w.terms.TTL = 10 * w.terms.TTL
+		w.policy.TTL = 10 * w.policy.TTL
 	}
 	for range 1 + w.chance.IntN(4) {
 		w.holders = append(w.holders, NewLeases(0))
@@ -325,7 +325,7 @@ func (nw *network) traffic(end time.Duration) {
 			nw.check(h, cost)
 			pause := time.Duration(nw.chance.ExpFloat64() * float64(time.Second) / rate)
 			if nw.chance.IntN(100) == 0 {
-				pause += 2 * nw.terms.TTL
+				pause += 2 * nw.policy.TTL
 			}
 			nw.after(pause, step)
 		}
@@ -370,7 +370,7 @@ func TestG2_ModelOfLeases(t *testing.T) {
 					w.run(end)
 					for i := range w.limits {
 						if over, now := w.excess(i); over > 0 {
-							t.Errorf("seed %d: limit %d, %+v, terms %+v: %.3f too many at %s (%d hits)", seed, i, *w.limits[i], w.terms, over, now, len(w.hits))
+							t.Errorf("seed %d: limit %d, %+v, policy %+v: %.3f too many at %s (%d hits)", seed, i, *w.limits[i], w.policy, over, now, len(w.hits))
 						}
 					}
 					w.table.Close()
@@ -390,7 +390,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 				for i := range w.limits {
 					w.limits[i].Window = 20 * time.Second
 				}
-				w.terms.TTL = time.Second
+				w.policy.TTL = time.Second
 				w.traffic(10 * time.Second)
 				w.run(11*time.Second + 100*time.Millisecond)
 				for i, l := range w.limits {
@@ -401,7 +401,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 						}
 					}
 					if used, _ := w.table.Usage(w.now(), w.key[i], l); used != sum && w.now().Wall/int64(l.Window) == networkBegin/int64(l.Window) {
-						t.Errorf("%s, seed %d, ordered %v: %d used, %d admitted; terms %+v", kind, seed, ordered, used, sum, w.terms)
+						t.Errorf("%s, seed %d, ordered %v: %d used, %d admitted; policy %+v", kind, seed, ordered, used, sum, w.policy)
 					}
 				}
 				if n := w.book.Outstanding(); n != 0 {
@@ -421,7 +421,7 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
 	op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
-	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
+	request := &LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
 	id, amounts := b.Grant(1, &GrantRequest{Lineage: 1, Lease: request, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
 	if id == 0 {
 		t.Fatal("nothing was granted")
@@ -458,12 +458,12 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	defer w.table.Close()
 	limit := &algorithms.Limit{Kind: c.kind, Amount: 10_000, Burst: int64(1000 * (1 + w.chance.IntN(20))), Window: time.Second}
 	w.limits, w.key = []*algorithms.Limit{limit}, w.key[:1]
-	w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
+	w.policy = Policy{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 	for len(w.holders) < 6 {
 		w.holders = append(w.holders, NewLeases(0))
 	}
 	held := func(h int) []HeldGrant {
-		request, _ := w.holders[h].Request(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
+		request, _ := w.holders[h].Request(w.at, w.owner, w.policy, w.ops([]int64{1}), 1)
 		return request.Held
 	}
 	spend := func(h int, cost int64) (Receipt, bool) {
@@ -512,21 +512,21 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	}
 	w.run(3 * time.Second)
 	if over, now := w.excess(0); over > 0 {
-		t.Errorf("seed %d: %.1f too many at %s: a burst of %d, %.0f in a lease's life", seed, over, now, limit.Burst, float64(limit.Amount)*w.terms.TTL.Seconds())
+		t.Errorf("seed %d: %.1f too many at %s: a burst of %d, %.0f in a lease's life", seed, over, now, limit.Burst, float64(limit.Amount)*w.policy.TTL.Seconds())
 	}
 }
 
 // hoard asks for as much as possible.
 func (nw *network) hoard(h int) {
 	ops, sent := nw.ops([]int64{nw.limits[0].Burst}), nw.at
-	request, _ := nw.holders[h].Request(nw.at, nw.owner, nw.terms, ops, 1)
+	request, _ := nw.holders[h].Request(nw.at, nw.owner, nw.policy, ops, 1)
 	ops[0].Cost = 0
 	nw.message(0, h, func() {
 		now := nw.now()
 		nw.table.Peek(now, ops)
 		g := nw.grant(h, now, &request, ops)
 		nw.message(1, h, func() {
-			nw.holders[h].AcceptAnswer(sent, nw.at, Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}, ops, g, true)
+			nw.holders[h].AcceptAnswer(sent, nw.at, Source{Owner: nw.owner, Boot: networkProcess, Lineage: networkLineage}, ops, g, true)
 		})
 	})
 }
@@ -541,12 +541,12 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			defer w.table.Close()
 			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 20_000, Burst: 20_000, Window: 2 * time.Second}
 			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Subject: 12345, Counter: 1}}
-			w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
+			w.policy = Policy{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
-			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: w.owner, Boot: networkProcess, Lineage: networkLineage}
 			a := w.holders[0]
 			grant := func(h int, want int64) (g Grant) {
-				request, _ := w.holders[h].Request(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
+				request, _ := w.holders[h].Request(w.at, w.owner, w.policy, w.ops([]int64{1}), 1)
 				request.Want = []int64{want}
 				ops := w.ops([]int64{0})
 				w.table.Peek(w.now(), ops)
@@ -608,11 +608,11 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
-	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Incarnation: 1, Want: []int64{10}}
+	request := &LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Boot: 1, Want: []int64{10}}
 	now := time.Second
 	for range 100 {
 		op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
-		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameIncarnation: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
+		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameBoot: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
 		id, _ := b.Grant(now, r, func([]counters.Op) bool { return true })
 		if id == 0 {
 			t.Fatal("nothing was granted")

@@ -41,20 +41,20 @@ func (p *pressure) isHigh(now, ttl time.Duration) bool { return p.level(now, ttl
 // Otherwise it would ask for each unit separately, as soon as it becomes available. The wait is no longer than it takes to
 // regain what one question can bring (its cost and a lease), so that a single node can still use the whole limit. It is too
 // short for a bucket to fill up in the meantime.
-func (p *pressure) backOff(now time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
+func (p *pressure) backOff(now time.Duration, policy Policy, l *algorithms.Limit, cost int64) time.Duration {
 	continuous := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
-	if !continuous || l.Amount == 0 || !p.isHigh(now, t.TTL) {
+	if !continuous || l.Amount == 0 || !p.isHigh(now, policy.TTL) {
 		return 0
 	}
 	unit := float64(l.Window) / float64(l.Amount)
-	gain := float64(cost) + float64(t.IdlePart(l))
-	return time.Duration(min(float64(t.TTL)/backOffDivisor, float64(l.Capacity())*unit/backOffDivisor, gain*unit))
+	gain := float64(cost) + float64(policy.IdlePart(l))
+	return time.Duration(min(float64(policy.TTL)/backOffDivisor, float64(l.Capacity())*unit/backOffDivisor, gain*unit))
 }
 
 // predictRefusal predicts how, for some time after the question was sent, the owner would refuse checks for more than it had
 // left after its grant. It returns an empty refusal if the node is not under pressure.
 func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
-	if !le.pressure.isHigh(sent, le.terms.TTL) {
+	if !le.pressure.isHigh(sent, le.policy.TTL) {
 		return refusal{}
 	}
 
@@ -63,7 +63,7 @@ func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 		l := &le.limits[i]
 		o := refusedOp{cost: l.lastDecision.Remaining + 1, decision: l.lastDecision}
 
-		if pause := le.pressure.backOff(sent, le.terms, ops[i].Limit, ops[i].Cost); pause > 0 {
+		if pause := le.pressure.backOff(sent, le.policy, ops[i].Limit, ops[i].Cost); pause > 0 {
 			o.decision.Allowed, o.decision.RetryAfter = false, pause
 			o.until = sent + pause
 		}

@@ -12,8 +12,8 @@ import (
 func TestPressure(t *testing.T) {
 	second := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 1500, Window: time.Second}
 	small := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 4, Window: time.Second}
-	terms := terms
-	terms.Nodes = 10
+	policy := policy
+	policy.Nodes = 10
 	for _, tt := range []struct {
 		name  string
 		limit algorithms.Limit
@@ -23,10 +23,10 @@ func TestPressure(t *testing.T) {
 		want  time.Duration
 	}{
 		{"few", second, 1000, pressureThreshold - 1, 0, 0},
-		{"many", second, 1000, pressureThreshold, 0, terms.TTL / backOffDivisor},
-		{"many, a while ago", second, 1000, pressureThreshold, terms.TTL / 2, 0},
-		{"very many, a while ago", second, 1000, 2 * pressureThreshold, terms.TTL / 2, terms.TTL / backOffDivisor},
-		{"very many, long ago", second, 1000, 100, terms.TTL, 0},
+		{"many", second, 1000, pressureThreshold, 0, policy.TTL / backOffDivisor},
+		{"many, a while ago", second, 1000, pressureThreshold, policy.TTL / 2, 0},
+		{"very many, a while ago", second, 1000, 2 * pressureThreshold, policy.TTL / 2, policy.TTL / backOffDivisor},
+		{"very many, long ago", second, 1000, 100, policy.TTL, 0},
 		{"a bucket that is soon full", small, 1000, pressureThreshold, 0, 10 * time.Millisecond},
 		{"what a question brings is soon there again: its cost, and a lease of 2 % of 1,500 over 10 nodes", second, 4, pressureThreshold, 0, 70 * time.Millisecond},
 		{"a limit of nothing", algorithms.Limit{Kind: algorithms.TokenBucket, Window: time.Second}, 1, pressureThreshold, 0, 0},
@@ -34,9 +34,9 @@ func TestPressure(t *testing.T) {
 	} {
 		var p pressure
 		for range tt.times {
-			p.record(time.Minute, terms.TTL)
+			p.record(time.Minute, policy.TTL)
 		}
-		if have := p.backOff(time.Minute+tt.after, terms, &tt.limit, tt.cost); have != tt.want {
+		if have := p.backOff(time.Minute+tt.after, policy, &tt.limit, tt.cost); have != tt.want {
 			t.Errorf("%s: have %v, want %v", tt.name, have, tt.want)
 		}
 	}
@@ -45,8 +45,8 @@ func TestPressure(t *testing.T) {
 // A node refuses what it knows to be used up for as long as that lasts, and says when to retry.
 func TestUsedUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 100_000, Window: time.Second}
-	s, terms := NewLeases(0), terms
-	terms.Nodes = 20 // a lease is at most 100
+	s, policy := NewLeases(0), policy
+	policy.Nodes = 20 // a lease is at most 100
 	ask := func(now time.Duration) (Outcome, algorithms.Decision) {
 		ops := opsOf(1)
 		ops[0].Limit = &bucket
@@ -56,11 +56,11 @@ func TestUsedUp(t *testing.T) {
 	answer := func(now time.Duration, d algorithms.Decision) {
 		ops := opsOf(1)
 		ops[0].Limit = &bucket
-		s.Request(now, someone, terms, ops, 1)
+		s.Request(now, someone, policy, ops, 1)
 		if ops[0].Decision = d; d.Allowed {
 			s.AcceptAnswer(now, now, from, ops, Grant{}, false)
 		} else {
-			s.RememberRefusal(now, from, ops, terms.TTL)
+			s.RememberRefusal(now, from, ops, policy.TTL)
 		}
 	}
 	const began = time.Minute
@@ -91,7 +91,7 @@ func TestUsedUp(t *testing.T) {
 		t.Errorf("refused by the owner: have %d, %+v", o, d)
 	}
 	// Without pressure, the owner's answer applies.
-	now += terms.TTL
+	now += policy.TTL
 	answer(now, algorithms.Decision{RetryAfter: time.Millisecond})
 	if o, d := ask(now); o != Refused || d.RetryAfter != time.Millisecond {
 		t.Errorf("without pressure: have %d, %+v", o, d)

@@ -16,15 +16,15 @@ type SizeInput struct {
 }
 
 // Size returns how many units of one limit to grant; zero for none.
-func Size(in SizeInput, t Terms) int64 {
+func Size(in SizeInput, policy Policy) int64 {
 	capacity := in.Limit.Capacity()
 	used := capacity - min(in.Remaining, capacity)
 	// Each node may be about to ask for as much. With larger grants, some nodes would refuse while others still had much to spend.
-	headroom := int64(t.Threshold*float64(capacity)) - used
-	large := min(in.Want, headroom/int64(max(2, t.Nodes+1)))
+	headroom := int64(policy.Threshold*float64(capacity)) - used
+	large := min(in.Want, headroom/int64(max(2, policy.Nodes+1)))
 
-	part := t.IdlePart(in.Limit)
-	small := min(in.Want, part-in.HolderOut, t.IdleTotal(in.Limit)-in.Out)
+	part := policy.IdlePart(in.Limit)
+	small := min(in.Want, part-in.HolderOut, policy.IdleTotal(in.Limit)-in.Out)
 
 	size := max(0, min(max(large, small), in.Remaining))
 	// If a limit is used up as fast as it refills, tiny grants save no calls, and the ledger would have to remember each of

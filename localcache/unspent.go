@@ -21,14 +21,14 @@ type Unspent struct {
 const MaxUnspent = 64
 
 // Unspent reports what is left of the subject's grants from a process of owner.
-func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, incarnation uint64) Unspent {
+func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, boot uint64) Unspent {
 	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
 
 	u, expects := Unspent{}, false
 	for ; le != nil; le = le.nextSet {
 		// A lease that has asked a new owner does not know its process before the first answer.
-		if le.source.Owner != owner || le.source.Incarnation != incarnation && le.source.Incarnation != 0 {
+		if le.source.Owner != owner || le.source.Boot != boot && le.source.Boot != 0 {
 			continue
 		}
 		expects = true
@@ -37,7 +37,7 @@ func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, incarnation uint64)
 	}
 	for i := range sh.ended {
 		o := &sh.ended[i]
-		if o.Ops[0].Key.Subject == subject && o.Source.Owner == owner && o.Source.Incarnation == incarnation {
+		if o.Ops[0].Key.Subject == subject && o.Source.Owner == owner && o.Source.Boot == boot {
 			u.Held = append(u.Held, o.report())
 		}
 	}

@@ -313,7 +313,7 @@ func (n *Node) openPartitions() (err error) {
 	}
 
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
-		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
+		Self: n.id, Boot: n.boot, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / countersPerLease,
 		Level: func() int { return int(n.cluster.Last().Level) },

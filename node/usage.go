@@ -17,7 +17,7 @@ func (n *Node) openMeter() (err error) {
 	}
 
 	n.meter, err = usage.Open(usage.Config{
-		Dir: n.dir, Self: n.id, Name: c.Name,
+		Dir: n.dir, Self: n.id, Boot: n.boot, Name: c.Name,
 		Now: func() int64 { return n.clock.Now().Wall }, Months: c.UsageMonths, Rows: c.UsageSubjects, Logger: n.log,
 	})
 	if err != nil {

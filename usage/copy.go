@@ -313,7 +313,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 	own := t.ownSources(sent)
 	c.number++
 	s := &statement{
-		Source: m.config.Self, Name: m.config.Name, Boot: m.boot, Started: m.started, Number: c.number, AsOf: clock.Now, Final: final,
+		Source: m.config.Self, Name: m.config.Name, Boot: m.config.Boot, Started: m.started, Number: c.number, AsOf: clock.Now, Final: final,
 	}
 	for _, one := range own {
 		if one.Ledger.Source == s.Source {

@@ -19,6 +19,7 @@ import (
 type Config struct {
 	Dir    string // the data directory
 	Self   ring.NodeID
+	Boot   uint64       // identifies this process; not zero
 	Name   string       // this node's name
 	Now    func() int64 // the wall clock, in Unix nanoseconds
 	Months int          // how many months to keep; at least 1
@@ -33,6 +34,8 @@ func (c *Config) Validate() error {
 		return errors.New("usage: Dir is empty")
 	case c.Self.IsZero():
 		return errors.New("usage: Self is zero")
+	case c.Boot == 0:
+		return errors.New("usage: Boot is zero")
 	case c.Now == nil:
 		return errors.New("usage: Now is nil")
 	case c.Months < 1:
@@ -50,8 +53,7 @@ func (c *Config) Validate() error {
 // Add and AddNamed also after Close.
 type Meter struct {
 	config  Config
-	boot    uint64 // random: identifies this process
-	started int64  // when it began, by config.Now
+	started int64 // when it began, by config.Now
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // the live ledger of the latest month
 	figures tallies
@@ -103,7 +105,7 @@ func Open(config Config) (*Meter, error) {
 		return nil, err
 	}
 
-	m := &Meter{config: config, boot: rand.Uint64(), started: config.Now(), live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
+	m := &Meter{config: config, started: config.Now(), live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
 	var err error
 	if m.file, err = persist.OpenBuckets(config.Dir, fileName, config.Logger); err == nil {
 		m.writing.Lock()

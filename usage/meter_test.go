@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,7 @@ func config(dir string) (Config, *atomic.Int64) {
 
 func open(t testing.TB, c Config) *Meter {
 	t.Helper()
+	c.Boot = rand.Uint64() | 1
 	m, err := Open(c)
 	if err != nil {
 		t.Fatal(err)

@@ -98,7 +98,7 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 		one := nodeActivity{nodePart: part}
 		if i < len(nodes) {
 			n := &nodes[i]
-			one.Process, one.UptimeMS = fmt.Sprintf("%016x", n.Incarnation), n.Uptime.Milliseconds()
+			one.Process, one.UptimeMS = fmt.Sprintf("%016x", n.Boot), n.Uptime.Milliseconds()
 			one.Vitals = vitals(n.Vitals)
 			one.Allowed, one.Refused = sum(n.Checks[limiter.DecisionAllowed][:]), sum(n.Checks[limiter.DecisionRefused][:])
 		}

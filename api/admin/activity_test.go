@@ -70,8 +70,8 @@ func TestActivityOfSeveral(t *testing.T) {
 		}}
 		c.Activity = func() []limiter.NodeActivity {
 			return []limiter.NodeActivity{
-				{Node: id(1), Incarnation: 1, Uptime: 5 * time.Second, Vitals: limiter.Vitals{Counters: 3, MaxCounters: 9, Memory: 5}, Checks: one(10, 1), Rules: []limiter.RuleCounts{{Rule: "b", Checks: one(10, 1)}}},
-				{Node: id(2), Incarnation: 1 << 60, Uptime: time.Second, Checks: one(100, 2),
+				{Node: id(1), Boot: 1, Uptime: 5 * time.Second, Vitals: limiter.Vitals{Counters: 3, MaxCounters: 9, Memory: 5}, Checks: one(10, 1), Rules: []limiter.RuleCounts{{Rule: "b", Checks: one(10, 1)}}},
+				{Node: id(2), Boot: 1 << 60, Uptime: time.Second, Checks: one(100, 2),
 					Rules: []limiter.RuleCounts{{Rule: "a", Checks: one(1, 0)}, {Rule: "b", Checks: one(99, 2)}}},
 			}
 		}

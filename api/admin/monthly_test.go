@@ -33,7 +33,7 @@ func (deafPeers) Ended(ring.NodeID) bool { return false }
 func startMeteredNode(t *testing.T, members ...usage.Member) *apitest.Node {
 	t.Helper()
 	n := startNode(t, func(c *apitest.Config) {
-		m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n1", Months: 1, Rows: 1000,
+		m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Boot: 1, Name: "n1", Months: 1, Rows: 1000,
 			Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
 		expect.NoError(t, err)
 		cluster := usage.NewTotals(m, deafPeers{}, func() []usage.Member { return members })

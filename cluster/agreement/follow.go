@@ -22,7 +22,8 @@ const (
 )
 
 // Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote them there. It is accepted if it comes from
-// another world. Otherwise, its term, version and revision, compared in this order, must be later than the current ones.
+// another world. Otherwise, its primary epoch, version and revision, compared in this order, must be later than the
+// current ones.
 type Adopt struct {
 	Regions               // the last of Held is the version in force; each has its Text and no Set
 	InForce rules.Version `json:"in_force"` // as in History; zero if there is none
@@ -198,7 +199,7 @@ func (e Adopt) apply(next *State) Result {
 	case len(e.Held) > 0 && e.InForce.Number != e.Held[len(e.Held)-1].Version:
 		return rejected("version %d of the rules is in force, but is not the last one held", e.InForce.Number)
 	case e.World == have.World && !e.isLaterThan(next):
-		return rejected("version %d, revision %d of term %d is not later than the current state", e.InForce.Number, e.Revision, e.Term)
+		return rejected("version %d, revision %d of primary epoch %d is not later than the current state", e.InForce.Number, e.Revision, e.PrimaryEpoch)
 	}
 
 	history, err := e.history(next)
@@ -230,7 +231,7 @@ func (e Adopt) apply(next *State) Result {
 func (e Adopt) isLaterThan(s *State) bool {
 	_, v := s.History.Current()
 	r := s.Regions
-	return slices.Compare([]uint64{uint64(e.Term), uint64(e.InForce.Number), e.Revision}, []uint64{uint64(r.Term), uint64(v.Number), r.Revision}) > 0
+	return slices.Compare([]uint64{uint64(e.PrimaryEpoch), uint64(e.InForce.Number), e.Revision}, []uint64{uint64(r.PrimaryEpoch), uint64(v.Number), r.Revision}) > 0
 }
 
 // history returns the history of s with e's version in force. A later version of the same world is added to the local

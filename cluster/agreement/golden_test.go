@@ -26,7 +26,7 @@ func goldenEntries() []Entry {
 		RegisterProcess{Node: node(1), Boot: 11, Reign: 77, Level: 1, Release: "v1.0.0", Zones: "2025c"},
 		RegisterProcess{Node: node(1), Boot: 12},
 		Ring{Epoch: 1, Members: members(1, 2, 3), Settings: ring.DefaultSettings()},
-		Primary{Region: "eu", World: WorldID{3}, Term: 4, When: when.UnixMilli()},
+		Primary{Region: "eu", World: WorldID{3}, PrimaryEpoch: 4, When: when.UnixMilli()},
 		Rules{
 			Request: RequestID{5}, By: "n1", When: when, OnlyFirst: true,
 			Change: rules.Change{Body: []byte("version: 1\nrules:\n  - {name: day, key: [ip], scope: global, limits: [{limit: 9, per: day, tz: Europe/Berlin}]}\n")},

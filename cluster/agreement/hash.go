@@ -41,7 +41,7 @@ func (next *State) setHash(s *State, entry []byte, r Result) {
 	h.Write(document[:])
 	_, v := next.History.Current()
 	fmt.Fprintln(h, len(entry), next.Index, r.Version, r.Err != nil, v.Number, next.Level, next.Revision, next.Epoch, next.Settled,
-		next.LastEnded, next.Reign, next.Regions.Term, next.Regions.Revision, len(next.Regions.Held), len(next.Members), len(next.Processes),
+		next.LastEnded, next.Reign, next.Regions.PrimaryEpoch, next.Regions.Revision, len(next.Regions.Held), len(next.Members), len(next.Processes),
 		len(next.Generations), len(next.Answers), next.Entries.Version(), next.Entries.Len(), next.Entries.Digest())
 
 	for _, t := range []*ring.Table{next.From, next.To} {

@@ -65,11 +65,11 @@ func follows(t failer, before, after *State) {
 	_, w := after.History.Current()
 	r, q := before.Regions, after.Regions
 	switch {
-	case r.World != q.World && !r.World.IsZero() || r.Term < q.Term: // another world's rules, or another term
+	case r.World != q.World && !r.World.IsZero() || r.PrimaryEpoch < q.PrimaryEpoch: // another world's rules, or another primary epoch
 	case w.Number < v.Number || w.Number > v.Number+1 && q.Revision <= r.Revision:
 		t.Fatalf("version %d after %d", w.Number, v.Number)
-	case q.Revision < r.Revision || q.Term < r.Term:
-		t.Fatalf("revision %d of term %d after %d of %d", q.Revision, q.Term, r.Revision, r.Term)
+	case q.Revision < r.Revision || q.PrimaryEpoch < r.PrimaryEpoch:
+		t.Fatalf("revision %d of primary epoch %d after %d of %d", q.Revision, q.PrimaryEpoch, r.Revision, r.PrimaryEpoch)
 	}
 }
 
@@ -162,7 +162,7 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		e.World, e.Term, e.Primary = WorldID{rapid.Byte().Draw(t, "world")}, e.Term+rapid.Int64Range(0, 1).Draw(t, "term"), "us"
+		e.World, e.PrimaryEpoch, e.Primary = WorldID{rapid.Byte().Draw(t, "world")}, e.PrimaryEpoch+rapid.Int64Range(0, 1).Draw(t, "primary epoch"), "us"
 		if n := len(e.Held); n > 0 && rapid.Bool().Draw(t, "later") {
 			e.Held = slices.Clone(e.Held)
 			e.Held[n-1].Version += 3

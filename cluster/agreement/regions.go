@@ -15,8 +15,8 @@ import (
 const (
 	// MaxRegions bounds Regions.Names.
 	MaxRegions = 32
-	// maxTerm bounds Regions.Term: more than will ever be needed, and far from overflow.
-	maxTerm = 1 << 60
+	// maxPrimaryEpoch bounds Regions.PrimaryEpoch: more than will ever be needed, and far from overflow.
+	maxPrimaryEpoch = 1 << 60
 	// MaxRegionName bounds a region's name, in bytes.
 	MaxRegionName = 64
 	// MaxHeld bounds Regions.Held.
@@ -27,12 +27,12 @@ const (
 
 // Regions is the agreed state about regions. It is immutable.
 type Regions struct {
-	World    WorldID  `json:"world"`    // of the rules; zero before this region has become the primary or followed one
-	Term     int64    `json:"term"`     // of the primary: rises each time another region becomes the primary
-	Primary  string   `json:"primary"`  // the region where rules are written; "" if there is none yet
-	Names    []string `json:"names"`    // the regions that the primary has committed, sorted; at most MaxRegions
-	Held     []Held   `json:"held"`     // versions that still count, oldest first; the last is in force
-	Revision uint64   `json:"revision"` // rises with every change of this struct in the primary; copied by followers
+	World        WorldID  `json:"world"`    // of the rules; zero before this region has become the primary or followed one
+	PrimaryEpoch int64    `json:"term"`     // of the primary: rises each time another region becomes the primary
+	Primary      string   `json:"primary"`  // the region where rules are written; "" if there is none yet
+	Names        []string `json:"names"`    // the regions that the primary has committed, sorted; at most MaxRegions
+	Held         []Held   `json:"held"`     // versions that still count, oldest first; the last is in force
+	Revision     uint64   `json:"revision"` // rises with every change of this struct in the primary; copied by followers
 
 	cache *regionCache // nil: nothing is cached
 }
@@ -48,7 +48,7 @@ type Held struct {
 	// divides limits differently. 0: not recorded.
 	At        int64 `json:"at,omitempty"`
 	Candidate bool  `json:"candidate,omitempty"` // all regions are asked to honour it; it is recorded next
-	// Doubtful means that the version was not recorded when the primary or its term changed. The former primary may have
+	// Doubtful means that the version was not recorded when the primary or its epoch changed. The former primary may have
 	// recorded it, and a region may have used it, earlier than At.
 	Doubtful bool       `json:"doubtful,omitempty"`
 	Set      *rules.Set `json:"-"` // compiled, without shares
@@ -63,13 +63,13 @@ type regionCache struct {
 }
 
 // Primary makes a region the primary, where rules are written. It begins a world, if there is none yet, and commits the
-// region. Repeating it changes nothing, unless its term is later.
+// region. Repeating it changes nothing, unless its primary epoch is later.
 type Primary struct {
 	Region string  `json:"region"`
 	World  WorldID `json:"world"` // used if there is none yet; not zero
-	// Term is the minimum of the new term, for a primary that other regions are ahead of; 0 if there is none.
-	Term int64 `json:"term,omitempty"`
-	When int64 `json:"when,omitempty"` // Unix ms
+	// PrimaryEpoch is the minimum of the new primary epoch, for a primary that other regions are ahead of; 0 if there is none.
+	PrimaryEpoch int64 `json:"term,omitempty"`
+	When         int64 `json:"when,omitempty"` // Unix ms
 }
 
 // Region commits a region, or removes a region other than the primary. If there are rules, it makes a new version of them
@@ -163,19 +163,19 @@ func (e Primary) apply(next *State) Result {
 		return rejected("a region's name has 1 to %d bytes of UTF-8", MaxRegionName)
 	case e.World.IsZero():
 		return rejected("the world has no ID")
-	case e.Term < 0 || e.Term > maxTerm:
-		return rejected("%d is not a valid term", e.Term)
-	case r.Primary == e.Region && slices.Contains(r.Names, e.Region) && e.Term <= r.Term:
+	case e.PrimaryEpoch < 0 || e.PrimaryEpoch > maxPrimaryEpoch:
+		return rejected("%d is not a valid primary epoch", e.PrimaryEpoch)
+	case r.Primary == e.Region && slices.Contains(r.Names, e.Region) && e.PrimaryEpoch <= r.PrimaryEpoch:
 		return Result{}
 	}
 
 	changed := r.nextRevision()
 	if changed.Primary != e.Region {
 		changed.Primary = e.Region
-		changed.Term++
+		changed.PrimaryEpoch++
 	}
 
-	changed.Term = max(changed.Term, e.Term)
+	changed.PrimaryEpoch = max(changed.PrimaryEpoch, e.PrimaryEpoch)
 
 	if begins := r.World.IsZero(); begins {
 		changed.World = e.World
@@ -188,7 +188,7 @@ func (e Primary) apply(next *State) Result {
 		return Result{}
 	}
 
-	if changed.Term != r.Term {
+	if changed.PrimaryEpoch != r.PrimaryEpoch {
 		changed.markDoubtful()
 	}
 
@@ -268,8 +268,8 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 // in force.
 func (r *Regions) check(number int64) error {
 	switch {
-	case r.Term < 0 || (r.Term == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):
-		return errors.New("the primary region, its term and its world do not fit together")
+	case r.PrimaryEpoch < 0 || (r.PrimaryEpoch == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):
+		return errors.New("the primary region, its epoch and its world do not fit together")
 	case r.Primary != "" && !validRegion(r.Primary):
 		return fmt.Errorf("%q is not a region's name", r.Primary)
 	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.inForce().Version != number:

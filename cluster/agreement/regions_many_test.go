@@ -67,9 +67,9 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestALaterTermIsTaken: a primary that other regions are ahead of begins a new term in the same world, and never goes
-// back.
-func TestALaterTermIsTaken(t *testing.T) {
+// TestALaterPrimaryEpochIsTaken: a primary that other regions are ahead of begins a new primary epoch in the same world,
+// and never goes back.
+func TestALaterPrimaryEpochIsTaken(t *testing.T) {
 	s := New()
 	for i, tt := range []struct {
 		have Primary
@@ -78,19 +78,19 @@ func TestALaterTermIsTaken(t *testing.T) {
 	}{
 		{Primary{Region: "eu", World: WorldID{1}}, 1, false},
 		{Primary{Region: "eu", World: WorldID{2}}, 1, false},
-		{Primary{Region: "eu", World: WorldID{2}, Term: 5}, 5, false},
-		{Primary{Region: "eu", World: WorldID{2}, Term: 4}, 5, false},
-		{Primary{Region: "us", World: WorldID{2}, Term: 4}, 6, false},
-		{Primary{Region: "us", World: WorldID{2}, Term: -1}, 6, true},
-		{Primary{Region: "us", World: WorldID{2}, Term: 1 << 62}, 6, true},
+		{Primary{Region: "eu", World: WorldID{2}, PrimaryEpoch: 5}, 5, false},
+		{Primary{Region: "eu", World: WorldID{2}, PrimaryEpoch: 4}, 5, false},
+		{Primary{Region: "us", World: WorldID{2}, PrimaryEpoch: 4}, 6, false},
+		{Primary{Region: "us", World: WorldID{2}, PrimaryEpoch: -1}, 6, true},
+		{Primary{Region: "us", World: WorldID{2}, PrimaryEpoch: 1 << 62}, 6, true},
 	} {
 		b, err := ThisBuild.Encode(tt.have)
 		if err != nil {
 			t.Fatal(err)
 		}
 		next, r := s.Apply(s.Index+1, b)
-		if s = next; s.Regions.Term != tt.want || s.Regions.World != (WorldID{1}) || (r.Err != nil) != tt.bad {
-			t.Errorf("%d: have term %d of %v, %v, want %d", i, s.Regions.Term, s.Regions.World, r.Err, tt.want)
+		if s = next; s.Regions.PrimaryEpoch != tt.want || s.Regions.World != (WorldID{1}) || (r.Err != nil) != tt.bad {
+			t.Errorf("%d: have primary epoch %d of %v, %v, want %d", i, s.Regions.PrimaryEpoch, s.Regions.World, r.Err, tt.want)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func limitIn(t testing.TB, s *State, region string, wall time.Time) int64 {
 
 func TestPrimary(t *testing.T) {
 	s := do(t, founded(New()), Primary{Region: "eu", World: WorldID{5}}, Primary{Region: "eu", World: WorldID{6}})
-	if r := s.Regions; r.World != (WorldID{5}) || r.Term != 1 || r.Primary != "eu" || !slices.Equal(r.Names, []string{"eu"}) || r.Revision != 1 {
+	if r := s.Regions; r.World != (WorldID{5}) || r.PrimaryEpoch != 1 || r.Primary != "eu" || !slices.Equal(r.Names, []string{"eu"}) || r.Revision != 1 {
 		t.Errorf("have %+v", r)
 	}
 	s = do(t, s, global(100, ""))
@@ -74,13 +74,13 @@ func TestPrimary(t *testing.T) {
 		t.Errorf("version %d, held %s", v.Number, held(s))
 	}
 	s = do(t, s, Region{Name: "us", When: 1000}, Primary{Region: "us", World: WorldID{7}})
-	if r := s.Regions; r.World != (WorldID{5}) || r.Term != 2 || r.Primary != "us" || held(s) != "1 2" {
+	if r := s.Regions; r.World != (WorldID{5}) || r.PrimaryEpoch != 2 || r.Primary != "us" || held(s) != "1 2" {
 		t.Errorf("have %+v", r)
 	}
 	// A region that the old primary had not committed, with rules in force: they get a new version.
 	s = do(t, s, Primary{Region: "ap", World: WorldID{7}, When: 5000})
 	_, v := s.History.Current()
-	if r := s.Regions; r.Term != 3 || !slices.Equal(r.Names, []string{"ap", "eu", "us"}) || v.Number != 3 || v.What != "region ap joins" || v.When.UnixMilli() != 5000 {
+	if r := s.Regions; r.PrimaryEpoch != 3 || !slices.Equal(r.Names, []string{"ap", "eu", "us"}) || v.Number != 3 || v.What != "region ap joins" || v.When.UnixMilli() != 5000 {
 		t.Errorf("have %+v, %+v", r, v)
 	}
 	// Rules from before the first primary keep their number.
@@ -304,12 +304,12 @@ func TestFollow(t *testing.T) {
 		if r.Err != nil || r.Version != 5 || held(next) != held(later) || len(next.History.Versions()) != 2 {
 			t.Errorf("have %+v, held %s", r, held(next))
 		}
-		// An older state of the same world is rejected, but one of a new term is accepted.
+		// An older state of the same world is rejected, but one of a new primary epoch is accepted.
 		if _, r := ahead(t, s, next); !errors.Is(r.Err, ErrRejected) {
 			t.Errorf("older: have %+v", r)
 		}
 		back, r := ahead(t, do(t, s, Primary{Region: "us", World: WorldID{5}}), next)
-		if _, v := back.History.Current(); r.Err != nil || v.Number != 4 || len(back.History.Versions()) != 1 || back.Regions.Term != 2 {
+		if _, v := back.History.Current(); r.Err != nil || v.Number != 4 || len(back.History.Versions()) != 1 || back.Regions.PrimaryEpoch != 2 {
 			t.Errorf("another primary: have %+v, version %d", r, v.Number)
 		}
 	}
@@ -328,25 +328,25 @@ func TestFollow(t *testing.T) {
 // The adopted state is consistent, no matter what a message contains.
 func TestContradictoryFollow(t *testing.T) {
 	for name, harm := range map[string]func(*Adopt){
-		"world":           func(e *Adopt) { e.World = WorldID{} },
-		"primary":         func(e *Adopt) { e.Primary = "" },
-		"long primary":    func(e *Adopt) { e.Primary = strings.Repeat("x", 65) },
-		"term":            func(e *Adopt) { e.Term = 0 },
-		"negative term":   func(e *Adopt) { e.Term = -1 },
-		"names":           func(e *Adopt) { e.Names = []string{"us", "eu"} },
-		"too many names":  func(e *Adopt) { e.Names = make([]string, MaxRegions+1) },
-		"held names":      func(e *Adopt) { e.Held[1].Names = []string{"eu", "eu"} },
-		"order":           func(e *Adopt) { e.Held[1].Version = 1 },
-		"no version":      func(e *Adopt) { e.Held = e.Held[:1]; e.Held[0].Version = 0 },
-		"last version":    func(e *Adopt) { e.Held[3].Version = 1<<63 - 1 },
-		"time":            func(e *Adopt) { e.Held[0].At = -1 },
-		"late time":       func(e *Adopt) { e.Held[1].At = rules.MaxRecordedAt + 1 },
-		"earlier time":    func(e *Adopt) { e.Held[1].At = 5 },
-		"not recorded":    func(e *Adopt) { e.Held[0].At = 0 },
-		"candidates":      func(e *Adopt) { e.Held[3].Candidate = true },
-		"recorded, asked": func(e *Adopt) { e.Held[0].Candidate = true },
-		"text":            func(e *Adopt) { e.Held[3].Text = "rulez: []" },
-		"text before":     func(e *Adopt) { e.Held[0].Text = "\xff" },
+		"world":                  func(e *Adopt) { e.World = WorldID{} },
+		"primary":                func(e *Adopt) { e.Primary = "" },
+		"long primary":           func(e *Adopt) { e.Primary = strings.Repeat("x", 65) },
+		"primary epoch":          func(e *Adopt) { e.PrimaryEpoch = 0 },
+		"negative primary epoch": func(e *Adopt) { e.PrimaryEpoch = -1 },
+		"names":                  func(e *Adopt) { e.Names = []string{"us", "eu"} },
+		"too many names":         func(e *Adopt) { e.Names = make([]string, MaxRegions+1) },
+		"held names":             func(e *Adopt) { e.Held[1].Names = []string{"eu", "eu"} },
+		"order":                  func(e *Adopt) { e.Held[1].Version = 1 },
+		"no version":             func(e *Adopt) { e.Held = e.Held[:1]; e.Held[0].Version = 0 },
+		"last version":           func(e *Adopt) { e.Held[3].Version = 1<<63 - 1 },
+		"time":                   func(e *Adopt) { e.Held[0].At = -1 },
+		"late time":              func(e *Adopt) { e.Held[1].At = rules.MaxRecordedAt + 1 },
+		"earlier time":           func(e *Adopt) { e.Held[1].At = 5 },
+		"not recorded":           func(e *Adopt) { e.Held[0].At = 0 },
+		"candidates":             func(e *Adopt) { e.Held[3].Candidate = true },
+		"recorded, asked":        func(e *Adopt) { e.Held[0].Candidate = true },
+		"text":                   func(e *Adopt) { e.Held[3].Text = "rulez: []" },
+		"text before":            func(e *Adopt) { e.Held[0].Text = "\xff" },
 	} {
 		e, err := moved(t).adoption()
 		if err != nil {
@@ -361,9 +361,9 @@ func TestContradictoryFollow(t *testing.T) {
 			s := *s
 			regions := *s.Regions
 			s.Regions = &regions
-			s.Regions.Term--
-			if s.Regions.Term < 0 {
-				s.Regions.Term = 0
+			s.Regions.PrimaryEpoch--
+			if s.Regions.PrimaryEpoch < 0 {
+				s.Regions.PrimaryEpoch = 0
 			}
 			next, r := s.Apply(s.Index+1, encoded(t, e))
 			if !errors.Is(r.Err, ErrRejected) || next.Regions != s.Regions || next.History != s.History {

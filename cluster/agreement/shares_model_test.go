@@ -56,24 +56,24 @@ type bound struct {
 
 // region is a region of the model; the first is the primary initially.
 type region struct {
-	name          string
-	state         *State
-	leader, owner int64 // how far ahead their clocks are, ms
-	nodes         [2]*asker
-	honoured      int64 // as last reported, in a term
-	term, clock   int64
-	used          map[int64]int64 // by window
-	bucket        algorithms.State
-	gone, cut     bool
+	name                string
+	state               *State
+	leader, owner       int64 // how far ahead their clocks are, ms
+	nodes               [2]*asker
+	honoured            int64 // as last reported, in a primary epoch
+	primaryEpoch, clock int64
+	used                map[int64]int64 // by window
+	bucket              algorithms.State
+	gone, cut           bool
 }
 
 // asker is a node that decides by the rules it has applied, while it has authority.
 type asker struct {
-	clock     int64 // how far ahead it is, ms
-	authority bool
-	set       *rules.Set
-	term      int64
-	opened    rules.NotHonoured
+	clock        int64 // how far ahead it is, ms
+	authority    bool
+	set          *rules.Set
+	primaryEpoch int64
+	opened       rules.NotHonoured
 }
 
 // apply makes the nodes of a region that have authority use its rules, one of them perhaps later.
@@ -95,7 +95,7 @@ func (w *world) use(r *region, n *asker) {
 	if n.authority || w.careless {
 		now = (w.now + n.clock) * int64(time.Millisecond)
 	}
-	n.set, n.term = n.opened.Stamp(set, now), r.state.Regions.Term
+	n.set, n.primaryEpoch = n.opened.Stamp(set, now), r.state.Regions.PrimaryEpoch
 }
 
 // turmoil makes a node lose its authority, get it back once it has applied its region's state, or restart.
@@ -124,7 +124,7 @@ func (w *world) current(r *region) bool {
 	mine, primary := r.state, w.primary.state
 	_, a := mine.History.Current()
 	_, b := primary.History.Current()
-	return !r.gone && a.Number == b.Number && mine.Regions.World == primary.Regions.World && mine.Regions.Term == primary.Regions.Term &&
+	return !r.gone && a.Number == b.Number && mine.Regions.World == primary.Regions.World && mine.Regions.PrimaryEpoch == primary.Regions.PrimaryEpoch &&
 		slices.Contains(mine.Regions.Names, r.name)
 }
 
@@ -133,14 +133,14 @@ func (w *world) report(r *region) {
 	_, v := r.state.History.Current()
 	least := v.Number
 	for _, n := range r.nodes {
-		if n.authority && (n.set == nil || n.term != r.state.Regions.Term) {
+		if n.authority && (n.set == nil || n.primaryEpoch != r.state.Regions.PrimaryEpoch) {
 			return
 		}
 		if n.authority {
 			least = min(least, n.set.Version)
 		}
 	}
-	r.honoured, r.term, r.clock = least, r.state.Regions.Term, w.now+r.leader
+	r.honoured, r.primaryEpoch, r.clock = least, r.state.Regions.PrimaryEpoch, w.now+r.leader
 }
 
 func newWorld(seed uint64, bucket bool) *world {
@@ -283,7 +283,7 @@ func (w *world) mark() string {
 			for _, held := range regions.Held {
 				waits = waits || slices.Contains(held.Names, r.name) && !r.gone
 			}
-			if waits && (r.honoured < h.Version || r.term != regions.Term) && !w.hasty {
+			if waits && (r.honoured < h.Version || r.primaryEpoch != regions.PrimaryEpoch) && !w.hasty {
 				return ""
 			}
 			if waits {

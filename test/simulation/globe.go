@@ -42,11 +42,11 @@ type globe struct {
 	removedRegions map[string]bool
 	busy           map[string]int      // by rule: number of episodes in progress
 	versionPlaces  map[versionName]int // indexes in ledger.Versions
-	term           int64               // the highest term of a primary so far
+	primaryEpoch   int64               // the highest primary epoch of a primary so far
 }
 
 // versionName identifies a version. Different primaries may write the same number.
-type versionName struct{ term, number int64 }
+type versionName struct{ primaryEpoch, number int64 }
 
 // regionName returns the name of a simulated region.
 func regionName(region int) string { return fmt.Sprintf("r%02d", region) }
@@ -219,14 +219,14 @@ func (g *globe) noteState(w *World) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	fresh := rg.Term > g.term
-	g.term = max(g.term, rg.Term)
+	fresh := rg.PrimaryEpoch > g.primaryEpoch
+	g.primaryEpoch = max(g.primaryEpoch, rg.PrimaryEpoch)
 
 	for _, h := range rg.Held {
-		name := versionName{rg.Term, h.Version}
+		name := versionName{rg.PrimaryEpoch, h.Version}
 		place, known := g.versionPlaces[name]
 		if !known && fresh {
-			if place, known = g.versionPlaces[versionName{rg.Term - 1, h.Version}]; known {
+			if place, known = g.versionPlaces[versionName{rg.PrimaryEpoch - 1, h.Version}]; known {
 				g.versionPlaces[name] = place // the new primary continues with the old one's version
 			}
 		}

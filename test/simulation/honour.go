@@ -136,7 +136,7 @@ func (w *World) honouredVersion() int64 {
 			continue
 		}
 		mine, its := w.state.Regions, n.process.rules.Regions
-		if its.World != mine.World || its.Term != mine.Term {
+		if its.World != mine.World || its.PrimaryEpoch != mine.PrimaryEpoch {
 			return 0
 		}
 		least = min(least, versionOf(n.process.rules))

@@ -32,13 +32,13 @@ type regional struct {
 
 // report is a region's state as its leader reports it.
 type report struct {
-	region   string
-	world    agreement.WorldID
-	term     int64
-	version  int64
-	revision uint64
-	honoured int64
-	clock    int64 // Unix ms
+	region       string
+	world        agreement.WorldID
+	primaryEpoch int64
+	version      int64
+	revision     uint64
+	honoured     int64
+	clock        int64 // Unix ms
 }
 
 // wall returns the region's clock in Unix ms.
@@ -76,7 +76,7 @@ func (w *World) sendReport() {
 
 	rg = w.state.Regions
 	r := report{
-		region: w.name, world: rg.World, term: rg.Term, version: versionOf(w.state), revision: rg.Revision,
+		region: w.name, world: rg.World, primaryEpoch: rg.PrimaryEpoch, version: versionOf(w.state), revision: rg.Revision,
 		honoured: w.honouredVersion(), clock: w.wall(),
 	}
 	if rg.Primary == w.name && w.globe.isPrimary(w.region) {
@@ -151,7 +151,7 @@ func (w *World) honouredBy(h agreement.Held) (at int64, all bool) {
 
 	for _, name := range names {
 		r, known := w.reports[name]
-		if !known || r.world != rg.World || r.term != rg.Term || r.honoured < h.Version {
+		if !known || r.world != rg.World || r.primaryEpoch != rg.PrimaryEpoch || r.honoured < h.Version {
 			return 0, false
 		}
 		at = max(at, r.clock)
@@ -169,8 +169,8 @@ func (w *World) answerReport(r report) (news []byte, ok bool) {
 
 	w.handleReport(r)
 	rg := w.state.Regions
-	if r.world == rg.World && (r.term > rg.Term ||
-		r.term == rg.Term && (r.version > versionOf(w.state) || r.version == versionOf(w.state) && r.revision >= rg.Revision)) {
+	if r.world == rg.World && (r.primaryEpoch > rg.PrimaryEpoch ||
+		r.primaryEpoch == rg.PrimaryEpoch && (r.version > versionOf(w.state) || r.version == versionOf(w.state) && r.revision >= rg.Revision)) {
 		return nil, true
 	}
 

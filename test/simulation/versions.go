@@ -142,7 +142,7 @@ func (p *process) noteMaxShares(s *agreement.State) {
 
 	next := map[string]int64{}
 	for _, h := range s.Regions.Held {
-		place, known := g.versionPlaces[versionName{s.Regions.Term, h.Version}]
+		place, known := g.versionPlaces[versionName{s.Regions.PrimaryEpoch, h.Version}]
 		if !known {
 			continue
 		}

@@ -176,7 +176,7 @@ func (w *World) boot(n *node) (err error) {
 	p.table.ShutAll()
 	p.tokens.init()
 	c := limiter.ClusterConfig{
-		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Fallback: n.fallback,
+		Self: n.id, Boot: uint64(n.index)<<32 | uint64(p.boot), Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Fallback: n.fallback,
 		Boottime: func() time.Duration { return w.now() + time.Second }, OtherRegions: farSide{p}, Backup: p,
 	}
 	if p.limiter, err = limiter.NewInCluster(p.table, w.clock, c); err != nil {

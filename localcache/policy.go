@@ -21,8 +21,8 @@ const (
 	minPerNode = 10
 )
 
-// Terms are the conditions of a subject's leases. The zero Terms mean that it can't be leased.
-type Terms struct {
+// Policy says how a subject may be leased. The zero Policy means that it can't be.
+type Policy struct {
 	Threshold float64       // 0.5…0.95: grants are large while at most this fraction of the limit is used
 	Idle      float64       // above 0, at most 0.5: fraction of the limit that all grants together may hold above Threshold
 	TTL       time.Duration // MinTTL…MaxTTL
@@ -30,27 +30,27 @@ type Terms struct {
 	TooSmall  bool          // a limit is too small to be leased: only refusals are remembered
 }
 
-// TermsOf returns the terms for a rule's subject with these limits, among that many nodes. It returns zero Terms if each
+// PolicyOf returns the policy for a rule's subject with these limits, among that many nodes. It returns the zero Policy if each
 // check must ask the owner: because the rule says so (`consistency`, `on_limit: delay`, `block`), because the algorithm's
 // promise depends on when each hit happens, or because the window is too short.
-func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
+func PolicyOf(r *rules.Rule, limits []*rules.Limit, nodes int) Policy {
 	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Blocks != nil || r.Uninterned {
-		return Terms{}
+		return Policy{}
 	}
 
-	t := Terms{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}
+	p := Policy{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}
 
 	auto := MaxTTL
 	for _, l := range limits {
 		if !canBeLeased(&l.Limit) {
-			return Terms{}
+			return Policy{}
 		}
-		t.TooSmall = t.TooSmall || !Leasable(&l.Limit, nodes)
+		p.TooSmall = p.TooSmall || !Leasable(&l.Limit, nodes)
 		auto = min(auto, DefaultTTL(l.Limit.Window))
 	}
 
-	t.TTL = cmp.Or(t.TTL, auto)
-	return t
+	p.TTL = cmp.Or(p.TTL, auto)
+	return p
 }
 
 // DefaultTTL returns the TTL of leases of a limit with that window, unless the rule sets it.
@@ -67,10 +67,10 @@ func canBeLeased(l *algorithms.Limit) bool {
 }
 
 // IdleTotal returns how much of a limit all grants together may hold above Threshold.
-func (t Terms) IdleTotal(l *algorithms.Limit) int64 { return int64(t.Idle * float64(l.Capacity())) }
+func (p Policy) IdleTotal(l *algorithms.Limit) int64 { return int64(p.Idle * float64(l.Capacity())) }
 
 // IdlePart returns one node's part of IdleTotal.
-func (t Terms) IdlePart(l *algorithms.Limit) int64 { return t.IdleTotal(l) / int64(max(1, t.Nodes)) }
+func (p Policy) IdlePart(l *algorithms.Limit) int64 { return p.IdleTotal(l) / int64(max(1, p.Nodes)) }
 
 // None reports whether the subject can't be leased.
-func (t Terms) None() bool { return t.TTL == 0 }
+func (p Policy) None() bool { return p.TTL == 0 }
