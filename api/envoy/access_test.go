@@ -162,7 +162,7 @@ func TestCertificateIsFollowed(t *testing.T) {
 
 // The span of a call is a child of the span named in the metadata. It says how the call was decided, and never names the subject.
 func TestCallsAreTraced(t *testing.T) {
-	collector := apitest.StartCollector(t)
+	collector := apitest.StartCollector(t, 0)
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"))
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Tracer, c.TokensFile = collector.Tracer, file })
 	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

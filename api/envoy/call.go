@@ -216,18 +216,11 @@ func (c *call) trace(ctx context.Context, began time.Time, token *api.Token, e *
 		t.Token = token.Name
 	}
 
-	switch a := &c.Answer; {
+	switch {
 	case e != nil:
 		t.Status = e.Status()
 	case c.Asked:
-		d := &tracing.Decision{Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(), RulesVersion: a.RulesVersion}
-		if l := a.TightestLimit(); l != nil {
-			d.Rule = l.Rule.Name
-			d.Limit = l.Limit.Name
-			d.Unit = l.Limit.Unit
-			d.Remaining = l.Remaining
-		}
-		t.Decision = d
+		t.Decision = api.TracedDecision(&c.Answer)
 	}
 
 	c.server.tracer.Record(&t)

@@ -18,17 +18,7 @@ func (h *handlers) trace(r *route, x *exchange) {
 		Status: x.Status, Began: x.began, Ended: time.Now(),
 	}
 	if x.decided {
-		a := &x.answer
-		d := &tracing.Decision{Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(), RulesVersion: a.RulesVersion}
-		if l := a.TightestLimit(); l != nil {
-			d.Rule = l.Rule.Name
-			d.Limit = l.Limit.Name
-			d.Unit = l.Limit.Unit
-			d.Remaining = l.Remaining
-			d.Delay = l.Delay
-		}
-
-		t.Decision = d
+		t.Decision = api.TracedDecision(&x.answer)
 	}
 
 	t.Checks = x.checks

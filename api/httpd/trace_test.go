@@ -11,7 +11,7 @@ import (
 // A check's span is a child of its caller's span. It says how the check was decided, and never names the subject.
 func TestChecksAreTraced(t *testing.T) {
 	t.Parallel()
-	collector := apitest.StartCollector(t)
+	collector := apitest.StartCollector(t, 0)
 	n := startNode(t, func(c *apitest.Config) { c.Tracer, c.APIToken = collector.Tracer, "sesame" })
 	const id = "0af7651916cd43dd8448eb211c80319c"
 	ask := func(path, body, flag string) {

@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// What a command allocates: a check that this node decides, nothing.
+// What a command allocates: a check that this node decides, nothing. docs/redis.md states it.
 func TestAllocs(t *testing.T) {
 	n := startNode(t, nil)
 	for _, test := range []struct {
@@ -16,6 +16,15 @@ func TestAllocs(t *testing.T) {
 	}{
 		{"CL.THROTTLE", words("CL.THROTTLE user:1 999999 1000000 3600"), 0},
 		{"THROTTLE", words("THROTTLE user:1 999999 1000000 3600"), 0},
+		{"RL.THROTTLE", words("RL.THROTTLE user:1 999999 1000000 3600"), 0},
+		{"INCREX", words("INCREX user:1 UBOUND 999999 EX 3600 ENX"), 0},
+		{"INCREX in lower case", words("increx user:1 byint 2 ubound 999999 px 3600000 enx"), 0},
+		{"INCREX with SATURATE", words("INCREX user:1 UBOUND 999999 SATURATE EX 3600 ENX"), 7},
+		{"INCREX that is refused", words("INCREX user:1 BYINT 999999 UBOUND 9 EX 3600 ENX"), 0},
+		{"INCREX that lowers", words("INCREX user:1 BYINT -1 UBOUND 999999 EX 3600 ENX"), 50},
+		{"TTL", words("TTL user:1"), 60},
+		{"EXISTS of two", words("EXISTS user:1 user:2"), 115},
+		{"DEL of none", words("DEL user:2"), 60},
 		{"RL.CHECK", words("RL.CHECK all"), 0},
 		{"RL.CHECK of a key", words("RL.CHECK a u PEEK"), 0},
 		{"a pipeline of 16", strings.Repeat(words("CL.THROTTLE user:1 999999 1000000 3600"), 16), 1},
@@ -39,14 +48,18 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-func BenchmarkThrottle(b *testing.B) {
+func BenchmarkCommands(b *testing.B) {
 	n := startNode(b, nil)
-	for name, times := range map[string]int{"single": 1, "16": 16} {
+	throttle, increx := words("CL.THROTTLE user:1 999999999 1000000 3600"), words("INCREX user:1 UBOUND 999999999 EX 3600 ENX")
+	for name, text := range map[string]string{
+		"CL.THROTTLE": throttle, "CL.THROTTLE, 16 at a time": strings.Repeat(throttle, 16),
+		"INCREX": increx, "INCREX, 16 at a time": strings.Repeat(increx, 16),
+	} {
 		b.Run(name, func(b *testing.B) {
 			c := n.server.newSession(&api.Connection{})
 			w := n.server.worker()
 			c.worker = w
-			input := []byte(strings.Repeat(words("CL.THROTTLE user:1 999999999 1000000 3600"), times))
+			input := []byte(text)
 			b.ReportAllocs()
 			for range b.N {
 				_, _ = c.executeAll(input)

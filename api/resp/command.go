@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,6 +33,9 @@ type spec struct {
 
 // anyToken is needed by commands for which any valid token will do.
 const anyToken = api.ScopeCheck | api.ScopeAdjust | api.ScopeRead | api.ScopeEntries
+
+// isSetup reports whether a command only sets up or probes the connection.
+func (one *spec) isSetup() bool { return one.need == api.Anyone || one.need&anyToken == anyToken }
 
 // specs are all commands, by name. Several files add theirs.
 var specs = map[string]*spec{}
@@ -102,12 +106,16 @@ func (c *session) execute(args [][]byte) error {
 			c.decide()
 		}
 		ask := w.next()
+		ask.spec = one
 		ask.failure = one.asks(c, args[1:], ask)
 		return nil
 	}
 
 	c.decide()
-	return one.run(c, args[1:])
+	start := len(w.out.b)
+	err := one.run(c, args[1:])
+	c.trace(one, nil, nil, bytes.HasPrefix(w.out.b[start:], []byte{'-'}))
+	return err
 }
 
 // admit returns why a command is not executed: it is unknown, has too few or too many words, or needs another token.
@@ -130,7 +138,7 @@ func (c *session) admit(one *spec, args [][]byte) failure {
 		return f
 	}
 
-	if one.need&anyToken != anyToken && one.need != api.Anyone {
+	if !one.isSetup() {
 		if e := c.server.ChecksError(); e != nil {
 			return failureOf(e)
 		}

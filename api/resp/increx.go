@@ -1,8 +1,8 @@
 package resp
 
 import (
-	"bytes"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -50,26 +50,40 @@ const (
 	invalidExpiry failure = "ERR invalid expire time in 'increx' command"
 )
 
-// increxWords are the options of INCREX.
-var increxWords = map[string]struct {
+// increxWord is a word that names an option of INCREX.
+type increxWord struct {
+	text     string // in lower case
 	option   increxOption
 	hasValue bool
 	unit     time.Duration // of an expiry
 	refused  bool
-}{
-	"BYINT":    {option: byInt, hasValue: true},
-	"BYFLOAT":  {option: byInt | byFloat, hasValue: true, refused: true},
-	"LBOUND":   {option: lowerBound, hasValue: true, refused: true},
-	"UBOUND":   {option: upperBound, hasValue: true},
-	"SATURATE": {option: saturate},
-	"EX":       {option: expires, hasValue: true, unit: time.Second},
-	"PX":       {option: expires, hasValue: true, unit: time.Millisecond},
-	"EXAT":     {option: expires, hasValue: true, refused: true},
-	"PXAT":     {option: expires, hasValue: true, refused: true},
-	"PERSIST":  {option: expires | persist, refused: true},
-	"ENX":      {option: ifNoExpiry},
-	"NX":       {refused: true}, // these two are Valkey's
-	"XX":       {refused: true},
+}
+
+// increxWords are the options of INCREX. Those of a limiter come first.
+var increxWords = [...]increxWord{
+	{text: "ubound", option: upperBound, hasValue: true},
+	{text: "ex", option: expires, hasValue: true, unit: time.Second},
+	{text: "px", option: expires, hasValue: true, unit: time.Millisecond},
+	{text: "enx", option: ifNoExpiry},
+	{text: "byint", option: byInt, hasValue: true},
+	{text: "saturate", option: saturate},
+	{text: "byfloat", option: byInt | byFloat, hasValue: true, refused: true},
+	{text: "lbound", option: lowerBound, hasValue: true, refused: true},
+	{text: "exat", option: expires, hasValue: true, refused: true},
+	{text: "pxat", option: expires, hasValue: true, refused: true},
+	{text: "persist", option: expires | persist, refused: true},
+	{text: "nx", refused: true}, // these two are Valkey's
+	{text: "xx", refused: true},
+}
+
+// findIncrexWord returns the option that a word names, in any case; nil if there is none.
+func findIncrexWord(word []byte) *increxWord {
+	for i := range increxWords {
+		if is(word, increxWords[i].text) {
+			return &increxWords[i]
+		}
+	}
+	return nil
 }
 
 // readIncrex reads the words behind the key. Mistakes are reported as Redis does, in its order.
@@ -77,15 +91,13 @@ func readIncrex(words [][]byte) (call increxCall, f failure) {
 	call.by = 1
 
 	for len(words) > 0 {
-		word, known := increxWords[string(bytes.ToUpper(words[0][:min(len(words[0]), 9)]))]
-		name := words[0]
-
+		word := findIncrexWord(words[0])
 		words = words[1:]
 		switch {
-		case !known || call.has&word.option != 0 || word.hasValue && len(words) == 0:
+		case word == nil || call.has&word.option != 0 || word.hasValue && len(words) == 0:
 			return call, syntaxError
 		case word.refused && call.refused == "":
-			call.refused = string(bytes.ToUpper(name))
+			call.refused = strings.ToUpper(word.text)
 		}
 
 		call.has |= word.option

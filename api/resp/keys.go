@@ -2,6 +2,10 @@ package resp
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/api"
@@ -25,49 +29,132 @@ func keySpecs() []spec {
 	}
 }
 
-// each calls f for a key in each namespace that the caller may use. It fails if that is none of them.
-func (c *session) each(key []byte, f func(namespace, key string) error) failure {
-	text := keyText(key)
-	var refused failure
-
-	asked := 0
-	for _, namespace := range keyNamespaces {
-		about := rules.InlineSubject{Namespace: namespace, Key: []string{text}}
-		why := c.confine(&limiter.Query{Subjects: []limiter.Subject{{InlineSubject: about}}})
-		if why == "" {
-			if err := f(namespace, text); err != nil {
-				why = c.server.explain(err)
-				if !errors.Is(err, limiter.ErrNamespace) {
-					return why
-				}
-			}
-		}
-
-		if why != "" {
-			refused = why
-			continue
-		}
-
-		asked++
-	}
-
-	if asked == 0 {
-		return refused
-	}
-
-	return ""
+// keyAsk asks what a name counts as a key in one namespace.
+type keyAsk struct {
+	of             int // which of the command's names it is, from 0
+	namespace, key string
+	kept           limiter.Kept
+	err            error
 }
 
-// kept returns what the counters of a key hold: of several, the last to end. If there is none, Used is 0.
-func (c *session) kept(key []byte) (last limiter.Kept, f failure) {
-	f = c.each(key, func(namespace, key string) error {
-		one, err := c.server.Decider.Kept(namespace, key)
-		if err == nil && one.Used > 0 && (last.Used == 0 || one.Ends > last.Ends) {
-			last = one
+const (
+	// asksAtOnce bounds the owners that a command asks at the same time.
+	asksAtOnce = 16
+	// askMemory is roughly what it takes to ask one more at the same time, in bytes.
+	askMemory = 8 << 10
+)
+
+// keyCall is the call of the limiter that a command makes for each of its keys.
+type keyCall func(namespace, key string) (limiter.Kept, error)
+
+// askAboutKeys makes a call for each name in each namespace that the caller may use, and returns what was counted: of several keys of a
+// name, the last to end; if there is none, Used is 0. Names must stay as they are meanwhile. It fails as the first name does, which fails
+// if the caller may use no namespace.
+func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, failure) {
+	asks, refused := c.keyAsks(names)
+	if len(asks) == 0 {
+		return nil, refused
+	}
+	c.makeAll(asks, call)
+
+	last := make([]limiter.Kept, len(names))
+	answered := make([]bool, len(names))
+	for i := range asks {
+		ask := &asks[i]
+		switch {
+		case ask.err == nil:
+			answered[ask.of] = true
+		case errors.Is(ask.err, limiter.ErrNamespace): // the document does not allow it
+			refused = c.server.explain(ask.err)
+			continue
+		default:
+			return nil, c.server.explain(ask.err)
 		}
-		return err
-	})
-	return last, f
+
+		one, most := ask.kept, &last[ask.of]
+		if one.Used > 0 && (most.Used == 0 || one.Ends > most.Ends) {
+			*most = one
+		}
+	}
+
+	if slices.Contains(answered, false) {
+		return nil, refused
+	}
+
+	return last, ""
+}
+
+// keyAsks lists what to ask about names. If the list is empty, refused says why the caller may use no namespace.
+func (c *session) keyAsks(names [][]byte) (asks []keyAsk, refused failure) {
+	asks = make([]keyAsk, 0, len(names)*len(keyNamespaces))
+	for i, name := range names {
+		text := keyText(name)
+		for _, namespace := range keyNamespaces {
+			about := rules.InlineSubject{Namespace: namespace, Key: []string{text}}
+			why := c.confine(&limiter.Query{Subjects: []limiter.Subject{{InlineSubject: about}}})
+			if why != "" {
+				refused = why
+				continue
+			}
+			asks = append(asks, keyAsk{of: i, namespace: namespace, key: text})
+		}
+	}
+	return asks, refused
+}
+
+// makeAll makes all asks, several at the same time, because each may wait for the owner of its key. After an error it begins no other.
+func (c *session) makeAll(asks []keyAsk, call keyCall) {
+	var next atomic.Int64
+	var failed atomic.Bool
+	work := func() {
+		for !failed.Load() {
+			i := int(next.Add(1)) - 1
+			if i >= len(asks) {
+				return
+			}
+			ask := &asks[i]
+			ask.kept, ask.err = call(ask.namespace, ask.key)
+			if ask.err != nil && !errors.Is(ask.err, limiter.ErrNamespace) {
+				failed.Store(true)
+			}
+		}
+	}
+
+	helpers := min(len(asks), asksAtOnce) - 1
+	memory := int64(helpers) * askMemory
+	if helpers > 0 && !c.server.Budget.Take(memory) {
+		helpers, memory = 0, 0 // one after another
+	}
+	defer c.server.Budget.Give(memory)
+
+	var group sync.WaitGroup
+	var panicked atomic.Value
+	for range helpers {
+		group.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					panicked.Store(fmt.Sprint(v))
+				}
+			}()
+			work()
+		})
+	}
+
+	defer group.Wait() // even if this goroutine panics: the helpers use the command's names
+	work()
+	group.Wait()
+	if v := panicked.Load(); v != nil {
+		panic(v) // the session's goroutine handles it
+	}
+}
+
+// kept returns what the counters of a name hold; see askAboutKeys.
+func (c *session) kept(name []byte) (limiter.Kept, failure) {
+	list, f := c.askAboutKeys([][]byte{name}, c.server.Decider.Kept)
+	if f != "" {
+		return limiter.Kept{}, f
+	}
+	return list[0], ""
 }
 
 // ttl executes TTL.
@@ -106,34 +193,29 @@ func (c *session) typeOf(args [][]byte) error {
 }
 
 // exists executes EXISTS. It counts a key as often as it is named.
-func (c *session) exists(args [][]byte) error {
-	n := int64(0)
-	for _, key := range args {
-		one, f := c.kept(key)
-		if f != "" {
-			return c.reply(f)
-		}
-		n += min(one.Used, 1)
-	}
-	c.worker.out.integer(n)
-	return nil
+func (c *session) exists(args [][]byte) error { return c.replyCount(args, c.server.Decider.Kept) }
+
+// del executes DEL. It counts a key once, because it is gone the second time.
+func (c *session) del(args [][]byte) error {
+	seen := make(map[string]bool, len(args))
+	names := slices.DeleteFunc(slices.Clone(args), func(name []byte) bool {
+		again := seen[string(name)]
+		seen[string(name)] = true
+		return again
+	})
+	return c.replyCount(names, c.server.Decider.DropKept)
 }
 
-// del executes DEL.
-func (c *session) del(args [][]byte) error {
-	n := int64(0)
-	for _, key := range args {
-		had := int64(0)
-		f := c.each(key, func(namespace, key string) error {
-			one, err := c.server.Decider.DropKept(namespace, key)
-			had = max(had, min(one.Used, 1))
-			return err
-		})
-		if f != "" {
-			return c.reply(f)
-		}
+// replyCount makes a call for each name, and writes how many of them were in use.
+func (c *session) replyCount(names [][]byte, call keyCall) error {
+	list, f := c.askAboutKeys(names, call)
+	if f != "" {
+		return c.reply(f)
+	}
 
-		n += had
+	n := int64(0)
+	for _, one := range list {
+		n += min(one.Used, 1)
 	}
 
 	c.worker.out.integer(n)

@@ -34,8 +34,8 @@ type node struct {
 func startNode(t testing.TB, change func(*apitest.Config)) *node {
 	t.Helper()
 	n := &node{}
-	n.Node = apitest.Start(t, change, func(d *api.Doors, _ apitest.Config) (_ apitest.DataPlane, err error) {
-		n.server, err = Open(d, Config{Addr: "127.0.0.1:0"})
+	n.Node = apitest.Start(t, change, func(d *api.Doors, config apitest.Config) (_ apitest.DataPlane, err error) {
+		n.server, err = Open(d, Config{Addr: "127.0.0.1:0", Tracer: config.Tracer})
 		return n.server, err
 	})
 	return n

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/internal/latency"
 	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/internal/tracing"
 )
 
 // Bounds of the door in time.
@@ -26,12 +27,14 @@ const (
 
 // Config configures the door, beyond the configuration that all doors share.
 type Config struct {
-	Addr string // host:port; port 0 picks a free one
+	Addr   string          // host:port; port 0 picks a free one
+	Tracer *tracing.Tracer // records commands; nil: no tracing
 }
 
 // Server serves the commands of Redis that limit rates.
 type Server struct {
 	*api.Doors
+	tracer  *tracing.Tracer // nil: no tracing
 	ln      net.Listener
 	addr    net.Addr
 	conns   *api.Connections
@@ -55,7 +58,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		return nil, fmt.Errorf("open Redis protocol: %w", err)
 	}
 	s := &Server{
-		Doors: doors, addr: ln.Addr(), conns: doors.DataConnections(),
+		Doors: doors, tracer: config.Tracer, addr: ln.Addr(), conns: doors.DataConnections(),
 		live: make(map[*session]struct{}), done: make(chan error, 1),
 	}
 	s.ln = s.conns.Listen(ln)

@@ -42,6 +42,7 @@ type check struct {
 	limit   [1]rules.InlineLimit
 	values  [1]string // what Key is a part of, mostly
 	answer  limiter.Answer
+	spec    *spec // of the command
 
 	// failure is the reply if the command can't be decided.
 	failure failure
@@ -101,7 +102,9 @@ func (c *check) reset() {
 	clear(costs)
 	c.subject[0] = limiter.Subject{Costs: costs[:0]}
 	c.values[0] = ""
-	c.failure, c.reply = "", nil
+	c.failure = ""
+	c.reply = nil
+	c.spec = nil
 }
 
 // setLimit makes c a check of one key under one limit that the command brings.
@@ -152,9 +155,11 @@ func (c *session) decide() {
 	i := 0
 	took := time.Since(w.began)
 	for _, one := range run {
+		var err error
 		if one.failure == "" {
-			if w.errs[i] != nil {
-				one.failure = s.explain(w.errs[i])
+			err = w.errs[i]
+			if err != nil {
+				one.failure = s.explain(err)
 			} else {
 				c.stripe.Observe(took)
 				w.answers[i].CountLatency(took)
@@ -169,6 +174,7 @@ func (c *session) decide() {
 		} else {
 			one.reply(s, &w.out, one)
 		}
+		c.trace(one.spec, one, err, one.failure != "")
 		one.reset()
 	}
 	w.pending = 0

@@ -46,13 +46,13 @@ var mayImport = map[string][]string{
 	"replay":             {"algorithms", "counters", "rules", "rules/entries", "limiter"},
 	"api/ui":             {}, // files for browsers
 	// What all doors need. A door imports api, and no other door.
-	"api":         {"persist", "rules", "rules/entries", "limiter", "cluster", "internal/ipaddr", "limiter/loads", "internal/yaml"},
+	"api":         {"persist", "rules", "rules/entries", "limiter", "cluster", "internal/ipaddr", "internal/tracing", "limiter/loads", "internal/yaml"},
 	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "limiter/loads"}, // bodies of the HTTP planes, and rate headers
 	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},     // Envoy's messages, for two doors
 	"api/framing": {},                                                                     // where requests end, for the HTTP planes
 	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/ipaddr", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
-	"api/resp":    {"api", "api/codec", "algorithms", "counters", "limiter", "rules"}, // the Redis protocol
+	"api/resp":    {"api", "api/codec", "algorithms", "counters", "internal/tracing", "limiter", "rules"}, // the Redis protocol
 	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries", "limiter", "cluster", "cluster/gossip", "usage", "internal/history", "limiter/loads"},
 	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/history", "limiter/loads", "internal/tracing"}, // for tests
 	"node": {

@@ -140,8 +140,8 @@ func (t *Tracer) parent(traceparent, tracestate string) trace.SpanContext {
 type Request struct {
 	Name                    string // of the span: what was asked for
 	Traceparent, Tracestate string // as received; empty: none
-	Method, Path            string
-	Status                  int // the HTTP status
+	Method, Path            string // empty: it did not come over HTTP
+	Status                  int    // the HTTP status, or the one that it would have over HTTP
 	Began, Ended            time.Time
 	Decision                *Decision // nil: none, or many
 	Checks                  int       // in a batch
@@ -172,11 +172,12 @@ func (t *Tracer) Record(r *Request) {
 	}
 
 	_, span := t.tracer.Start(ctx, r.Name, trace.WithTimestamp(r.Began), trace.WithSpanKind(trace.SpanKindServer))
-	span.SetAttributes(
-		attribute.String("http.request.method", string([]byte(r.Method))), attribute.String("url.path", r.Path),
-		attribute.Int("http.response.status_code", r.Status),
-	)
-
+	if r.Method != "" {
+		span.SetAttributes(
+			attribute.String("http.request.method", string([]byte(r.Method))), attribute.String("url.path", r.Path),
+			attribute.Int("http.response.status_code", r.Status),
+		)
+	}
 	if r.Token != "" {
 		span.SetAttributes(attribute.String("rlnode.token", r.Token))
 	}
