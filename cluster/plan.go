@@ -35,6 +35,7 @@ const (
 type change struct {
 	kind changeKind
 	node member
+	why  string // of removeNode, for the log
 }
 
 // plan is the input of the leader's next change.
@@ -67,7 +68,7 @@ func (p *plan) next() change {
 func (p *plan) firstMember(kind changeKind, fits func(*member) bool) change {
 	for i := range p.members {
 		if fits(&p.members[i]) {
-			return change{kind, p.members[i]}
+			return change{kind: kind, node: p.members[i]}
 		}
 	}
 	return change{}
@@ -81,19 +82,41 @@ func (p *plan) planMove() change {
 	})
 }
 
-// planRemoval removes a node from Raft if it has left, if an operator removes it, if it failed long ago, or if it failed and
-// another node now has its address, because Raft can have only one server at an address. It never removes a node that is in
-// a ring.
+// planRemoval removes a node from Raft for the first reason that there is. It never removes a node that is in a ring.
 func (p *plan) planRemoval() change {
-	return p.firstMember(removeNode, func(m *member) bool {
-		long := m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.ForgetAfter
-		canDrop := p.failedVoters == 0 || p.canDropFailedVoter()
-		displaced := m.health.failed && canDrop && slices.ContainsFunc(p.members, func(o member) bool {
-			return o.ID != m.ID && o.peerAddress == m.raftAddress && o.isAlive()
-		})
-		left := m.inGossip && m.State == gossip.Left
-		return m.inRaft && m.ID != p.self && !m.InRing && (m.removing || left || long || displaced)
+	for i := range p.members {
+		m := &p.members[i]
+		if !m.inRaft || m.ID == p.self || m.InRing {
+			continue
+		}
+		if why := p.whyRemove(m); why != "" {
+			return change{removeNode, *m, why}
+		}
+	}
+	return change{}
+}
+
+// whyRemove returns why a node has to go; empty if it may stay.
+func (p *plan) whyRemove(m *member) string {
+	switch {
+	case m.removing:
+		return "by command"
+	case m.inGossip && m.State == gossip.Left:
+		return "it has left"
+	case !m.health.failed:
+		return ""
+	case p.now.Sub(m.health.failedSince) >= p.timings.ForgetAfter:
+		return "it was away for too long"
+	}
+
+	// Raft can have only one server at an address.
+	taken := slices.ContainsFunc(p.members, func(o member) bool {
+		return o.ID != m.ID && o.peerAddress == m.raftAddress && o.isAlive()
 	})
+	if taken && (p.failedVoters == 0 || p.canDropFailedVoter()) {
+		return "another node has its address"
+	}
+	return ""
 }
 
 // planForget removes a member that is not a server of Raft and not alive.
@@ -160,7 +183,7 @@ func (p *plan) planPromotion() change {
 	if p.candidate == nil || p.voters >= maxVoters || p.failedVoters > 0 {
 		return change{}
 	}
-	return change{promoteNode, *p.candidate}
+	return change{kind: promoteNode, node: *p.candidate}
 }
 
 // planSpread demotes a voter in a zone that has at least two more voters than the candidate's zone. planPromotion then makes

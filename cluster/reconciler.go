@@ -151,7 +151,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
 			return err
 		}
-		log.Info("removing a node")
+		log.Info("removing a node", "because", ch.why)
 		return rc.await(ctx, r.RemoveServer(id, index, changeTimeout))
 	case forgetNode:
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {

@@ -181,6 +181,10 @@ rules:
     scope: global
     key: [api_key]
     limits: [{limit: 100, per: 1m, algorithm: fixed-window}]
+  - name: jobs
+    match: {endpoint: /jobs}
+    key: [api_key]
+    limits: [{limit: 3, ttl: 5s, algorithm: concurrency}]
 `
 
 // With three nodes of one region and one of another under load, and Prometheus scraping them, every metric that the board
@@ -374,6 +378,13 @@ func load(t *testing.T, urls []string) {
 			node := urls[i%len(urls)]
 			attributes := fmt.Sprintf(`{"ip": "198.51.100.%d", "api_key": "k%d", "endpoint": "/world"}`, i%7, i%11)
 			post(node+":8080/v1/check", `{"attributes": `+attributes+`}`)
+			if i%10 == 5 {
+				answer := post(node+":8080/v1/acquire", `{"rule": "jobs", "key": "k1"}`)
+				var acquired struct{ Slot string }
+				if json.Unmarshal([]byte(answer), &acquired) == nil && acquired.Slot != "" {
+					post(node+":8080/v1/release", fmt.Sprintf(`{"slot": %q}`, acquired.Slot))
+				}
+			}
 			if i%10 == 0 {
 				answer := post(node+":8080/v1/reserve", fmt.Sprintf(`{"attributes": %s, "ttl_ms": 60000, "request_id": "r%d"}`, attributes, i/40))
 				var reserved struct{ Reservation string }
