@@ -36,7 +36,9 @@ type chronicle struct {
 	epoch    int64     // of the last ring seen
 	ring     *ring.Table
 	began    time.Time       // when that ring was first seen
-	moves    bool            // partitions still move to it
+	moving   int             // how many partitions move to it
+	moves    bool            // they still move
+	saidMove bool            // the log says that they move
 	rules    int64           // the version last logged; 0: none yet
 	twice    map[string]bool // names that are logged as those of two living nodes
 }
@@ -108,7 +110,7 @@ func (ch *chronicle) missingVoters() string {
 	return strings.Join(names[:last], ", ") + " and " + names[last] + " don't answer"
 }
 
-// noteMove logs the begin and end of moves, on the leader. One that ends between two looks has only its end.
+// noteMove logs moves, on the leader: the end of each, and the begin of one that is still seen at the next look.
 func (ch *chronicle) noteMove(s *agreement.State) {
 	before := ch.ring
 	moved := ch.moves
@@ -117,19 +119,22 @@ func (ch *chronicle) noteMove(s *agreement.State) {
 		ch.ring = s.To
 		ch.epoch = s.Epoch
 		ch.began = time.Now()
+		ch.saidMove = false
 	}
 	ch.moves = !s.Settled
 	if !ch.led || before == nil {
 		return
 	}
+	if changed {
+		ch.moving = movedPartitions(before, s.To)
+	}
 
-	log := ch.config.Logger.With("epoch", s.Epoch, "nodes", len(s.To.Members()))
+	log := ch.config.Logger.With("epoch", s.Epoch, "nodes", len(s.To.Members()), "partitions", ch.moving)
 	switch {
-	case changed && ch.moves:
-		log.Info("partitions move", "partitions", movedPartitions(before, s.To))
-	case changed:
-		log.Info("partitions have moved", "partitions", movedPartitions(before, s.To))
-	case moved && !ch.moves:
+	case ch.moves && !changed && !ch.saidMove:
+		log.Info("partitions move")
+		ch.saidMove = true
+	case !ch.moves && (changed || moved):
 		log.Info("partitions have moved", "took", time.Since(ch.began).Round(time.Millisecond))
 	}
 }

@@ -83,5 +83,5 @@ func TestANodeThatWasForgottenJoinsAgain(t *testing.T) {
 func known(n, other *node) bool {
 	c := n.c.Load()
 	_, member := c.State().Members[other.id]
-	return member || slices.ContainsFunc(c.View().Members, func(m MemberView) bool { return m.ID == other.id })
+	return member || slices.ContainsFunc(c.View().Members, func(m Member) bool { return m.ID == other.id })
 }

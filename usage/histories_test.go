@@ -29,18 +29,18 @@ var (
 // world is three places where nodes run, and what was admitted there. A place may see several nodes: one whose directory was wiped
 // comes back under another identity.
 type world struct {
-	mu       sync.Mutex // guards what nodes ask for: places, members, and which process runs
-	t        *testing.T
-	rng      *rand.Rand
-	began    time.Time
-	offset   atomic.Int64 // of the wall clock, in nanoseconds
-	troubles int          // ends of processes, and cuts
-	places   []*place
-	gone     []*billedNode // nodes whose directory is lost
-	agreed   []Member      // the agreed members
-	ids      int
-	dir      string
-	seed     uint64
+	mu     sync.Mutex // guards what nodes ask for: places, members, and which process runs
+	t      *testing.T
+	rng    *rand.Rand
+	began  time.Time
+	offset atomic.Int64 // of the wall clock, in nanoseconds
+	losses int          // of directories: they are wiped, or of nodes that were removed
+	places []*place
+	gone   []*billedNode // nodes whose directory is lost
+	agreed []Member      // the agreed members
+	ids    int
+	dir    string
+	seed   uint64
 }
 
 type place struct {
@@ -61,7 +61,7 @@ type billedNode struct {
 	ends   []end
 	counts []oneCount
 	left   bool // it has handed everything over
-	leftAt int  // w.troubles when it left
+	leftAt int  // w.losses when it left
 }
 
 // end is the end of a process.
@@ -190,7 +190,6 @@ func (n *billedNode) kill() {
 	n.w.change(func() { n.totals = nil })
 	t.meter.kill(n.w.t)
 	n.ends = append(n.ends, end{time.Now(), true, n.isOutside()})
-	n.w.troubles++
 }
 
 // stop ends the node's process in order.
@@ -205,25 +204,24 @@ func (n *billedNode) stop() {
 	}
 	n.w.change(func() { n.totals = nil })
 	n.ends = append(n.ends, end{time.Now(), false, n.isOutside()})
-	n.w.troubles++
 }
 
-// leave makes the node hand everything over, stop, and be no member any more.
+// leave makes the node hand everything over, be no member any more, hand over what came since, and stop.
 func (n *billedNode) leave() {
 	if n.place.cut || len(n.w.agreed) < 2 {
 		return
 	}
-	if err := n.totals.HandOver(n.w.t.Context(), true); err != nil {
+	if err := n.totals.HandOver(n.w.t.Context(), false); err != nil {
 		n.w.logf("%s can't leave: %v", n.config.Name, err)
 		return
 	}
+
 	n.w.logf("%s leaves", n.config.Name)
 	n.w.remove(n.config.Self)
+	n.count(n.w.rng.IntN(3))
+	err := n.totals.HandOver(n.w.t.Context(), true)
 	n.stop()
-	n.left, n.leftAt = true, n.w.troubles
-	if slices.ContainsFunc(n.w.places, func(p *place) bool { return p.cut }) {
-		n.leftAt--
-	}
+	n.left, n.leftAt = err == nil, n.w.losses
 	n.w.gone = append(n.w.gone, n)
 	n.w.change(func() { n.place.node = nil })
 }
@@ -276,6 +274,7 @@ func (w *world) step() {
 	case what < 76: // the disk is lost
 		if n != nil && n.totals == nil {
 			w.logf("%s is wiped", n.config.Name)
+			w.losses++
 			w.gone = append(w.gone, n)
 			os.RemoveAll(n.config.Dir)
 			w.change(func() { p.node = nil })
@@ -291,6 +290,7 @@ func (w *world) step() {
 		for _, m := range w.agreed {
 			if n := w.find(m.ID); (n == nil || n.totals == nil) && len(w.agreed) > 1 {
 				w.logf("%s is removed", m.Name)
+				w.losses++
 				w.remove(m.ID)
 				break
 			}
@@ -300,7 +300,6 @@ func (w *world) step() {
 		if !p.cut && n != nil {
 			n.join()
 		}
-		w.troubles++
 		w.logf("place %d: cut %v", p.number, p.cut)
 	case what < 94:
 		if n != nil && n.totals != nil {
@@ -409,7 +408,7 @@ func (w *world) checkNode(at, n *billedNode, month Month, billed int64, s *Strea
 	if member && !reachable && !missing {
 		t.Errorf("%s: it can't be asked, but is not missing", what)
 	}
-	if i >= 0 && (member || n.left && n.leftAt == w.troubles) {
+	if i >= 0 && (member || n.left && n.leftAt == w.losses && len(s.Missing()) == 0) {
 		t.Errorf("%s: it is estimated, though a member or left in order", what)
 	}
 }

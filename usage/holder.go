@@ -220,7 +220,7 @@ func (t *Totals) takeStatement(header *copyHeader) (missing []version, err error
 	if missing, err = s.missing(m); err != nil {
 		return nil, err
 	}
-	records, changed := h.with(s, len(missing) == 0, m.config.Now())
+	records, changed := h.with(s, len(missing) == 0, isMember(t.members(), s.Source), m.config.Now())
 	if changed {
 		if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, records) }); err != nil {
 			return nil, err
@@ -283,10 +283,11 @@ func (s *statement) missing(m *Meter) (list []version, err error) {
 // with returns the records with a statement in place of the process's last one, and whether more than the time has changed. A
 // statement that not all is here for, whole, does not replace one for which it was. Records of earlier processes of the node go once
 // it has their ledgers itself. The caller holds mu.
-func (h *holder) with(s *statement, whole bool, now int64) (records []*processRecord, changed bool) {
+func (h *holder) with(s *statement, whole, isMember bool, now int64) (records []*processRecord, changed bool) {
 	next := &processRecord{statement: *s, whole: whole, heard: time.Now()}
 	if s.Final {
 		next.Ended, next.watched = s.AsOf, true
+		next.Settled = !isMember // it has left: no later process counts for the cluster, unless it joins again
 	}
 
 	known := false
@@ -323,7 +324,7 @@ func (h *holder) with(s *statement, whole bool, now int64) (records []*processRe
 
 	if !known {
 		records = append(records, next)
-		changed = changed || len(s.Ledgers) > 0
+		changed = changed || len(s.Ledgers) > 0 || next.Settled
 	}
 
 	return records[max(0, len(records)-maxRecords):], changed
@@ -354,7 +355,7 @@ func (t *Totals) watch() {
 	for i, r := range h.records {
 		next := r.observe(now, isMember(members, r.Source), t.peers.Ended(r.Source))
 		h.records[i] = next
-		changed = changed || len(r.Ledgers) > 0 && (next.Ended != r.Ended || next.Settled != r.Settled)
+		changed = changed || next.Settled != r.Settled || len(r.Ledgers) > 0 && next.Ended != r.Ended
 	}
 	if !changed {
 		return

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -273,10 +274,15 @@ func (g *Gossip) logChange(before, m *Member) {
 		delete(g.twins, m.ID.String())
 		g.logMember(m, "has a new address", "before", before.gossipAddress())
 	case before != nil && before.State == m.State:
+		if m.State == Alive && before.Boot != m.Boot {
+			g.logMember(m, "has restarted")
+		}
 	case m.State == Failed:
 		g.logMember(m, "has failed")
 	case m.State == Left:
 		g.logMember(m, "has left")
+	case before == nil && slices.Contains(g.config.Remembered, m.gossipAddress().String()):
+		// Met again after a restart of this node: no news.
 	case before == nil:
 		g.logMember(m, "has joined")
 	default:

@@ -3,6 +3,7 @@ package main
 import (
 	_ "embed"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,7 +21,9 @@ const mostLines = 10
 type chronicleTest struct {
 	*fleet
 	leader, gone, other *fleetNode
-	read                map[*fleetNode]int // bytes of each log that were read
+	newcomer            *fleetNode              // joins, and leaves
+	read                map[*fleetNode]int      // bytes of each log that were read
+	before              map[*fleetNode][]string // lines of a process that was restarted, and that were not read
 }
 
 var logLine = regexp.MustCompile(`level=(INFO|WARN|ERROR) msg=("(?:[^"\\]|\\.)*"|\S+)`)
@@ -44,13 +47,49 @@ func (c *chronicleTest) expect(section string) {
 		if len(lines) > mostLines {
 			c.t.Errorf("%s, %s: got %d lines, want at most %d:\n%s", section, m.name, len(lines), mostLines, strings.Join(lines, "\n"))
 		}
+		if text := strings.Join(lines, "\n"); strings.Contains(text, "bills are") {
+			c.t.Errorf("%s, %s: no bill is estimated or incomplete: got\n%s", section, m.name, text)
+		}
 		c.t.Logf("%s, %s:\n  %s", section, m.name, strings.Join(lines, "\n  "))
 		c.read[m] = len(m.log.String())
+		delete(c.before, m)
 	}
 }
 
+// restart restarts a node in order. What its last process said is not read yet.
+func (c *chronicleTest) restart(m *fleetNode) {
+	m.signal(syscall.SIGTERM)
+	m.awaitExit()
+	c.before[m] = c.unread(m)
+	c.read[m] = 0
+	m.startProcess()
+	c.awaitWhole()
+}
+
+// join starts another node.
+func (c *chronicleTest) join() {
+	c.newcomer = c.newNode(len(c.nodes)+1, 0, "--join", c.leader.ip)
+	c.nodes = append(c.nodes, c.newcomer)
+	c.newcomer.startProcess()
+	c.awaitWhole()
+}
+
+// leave makes the newcomer leave.
+func (c *chronicleTest) leave() {
+	code, out := c.newcomer.command("leave")
+	if code != 0 {
+		c.t.Fatalf("leave: got %d %s", code, out)
+	}
+	c.expect("leave")
+
+	c.newcomer.signal(syscall.SIGTERM)
+	c.newcomer.awaitExit()
+	c.nodes = c.nodes[:len(c.nodes)-1]
+}
+
 // unread returns the lines at INFO and above that were not read yet.
-func (c *chronicleTest) unread(m *fleetNode) (lines []string) {
+func (c *chronicleTest) unread(m *fleetNode) []string {
+	lines := slices.Clone(c.before[m])
 	text := m.log.String()
 	if c.read[m] > len(text) { // a new process has a new log
 		c.read[m] = 0
@@ -61,14 +100,22 @@ func (c *chronicleTest) unread(m *fleetNode) (lines []string) {
 	return lines
 }
 
-// lacking returns those of some texts that lines don't contain, in this order.
+// lacking returns those of some texts that lines don't contain, in this order. A text may name alternatives, as "a | b".
 func lacking(lines, texts []string) []string {
 	for _, line := range lines {
-		if len(texts) > 0 && strings.Contains(line, texts[0]) {
+		isIn := func(text string) bool { return strings.Contains(line, text) }
+		if len(texts) > 0 && slices.ContainsFunc(strings.Split(texts[0], " | "), isIn) {
 			texts = texts[1:]
 		}
 	}
 	return texts
+}
+
+func (c *chronicleTest) nameOfNewcomer() string {
+	if c.newcomer == nil {
+		return ""
+	}
+	return c.newcomer.name
 }
 
 // expectEvents waits until the admin plane has some lines of the logs, each once for all nodes that logged it at a time.
@@ -100,23 +147,23 @@ func (c *chronicleTest) section(name string) map[*fleetNode][]string {
 	want := map[*fleetNode][]string{}
 	for line := range strings.Lines(text) {
 		who, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		m := map[string]*fleetNode{"leader": c.leader, "gone": c.gone, "other": c.other}[who]
+		m := map[string]*fleetNode{"leader": c.leader, "gone": c.gone, "other": c.other, "new": c.newcomer}[who]
 		others := []string{c.gone.name, c.other.name}
 		if others[0] > others[1] {
 			others[0], others[1] = others[1], others[0]
 		}
-		what = strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHERS", strings.Join(others, " and ")).Replace(what)
+		what = strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHERS", strings.Join(others, " and "), "NEW", c.nameOfNewcomer()).Replace(what)
 		want[m] = append(want[m], what)
 	}
 	return want
 }
 
-// What the log says of a start, a kill, a return, new rules, a lost majority and a leave tells in order what happened, with names, in few
-// lines.
+// What the log says of a start, a join, a leave, a kill, a return, new rules, a lost majority and a rolling restart tells in order what
+// happened, with names, in few lines.
 func TestTheLogTellsWhatHappened(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
-	c := chronicleTest{fleet: f, read: map[*fleetNode]int{}}
+	c := chronicleTest{fleet: f, read: map[*fleetNode]int{}, before: map[*fleetNode][]string{}}
 	state, err := f.nodes[0].cluster()
 	if err != nil {
 		t.Fatal(err)
@@ -132,6 +179,10 @@ func TestTheLogTellsWhatHappened(t *testing.T) {
 		}
 	}
 	c.expect("start")
+
+	c.join()
+	c.expect("join")
+	c.leave()
 
 	c.gone.kill()
 	c.expect("kill")
@@ -153,11 +204,8 @@ func TestTheLogTellsWhatHappened(t *testing.T) {
 	f.awaitWhole()
 	c.expect("majority")
 
-	code, out := c.gone.command("leave")
-	if code != 0 {
-		t.Fatalf("leave: got %d %s", code, out)
+	for _, m := range []*fleetNode{c.gone, c.other, c.leader} {
+		c.restart(m)
 	}
-	c.expect("leave")
-	c.gone.signal(syscall.SIGTERM)
-	c.gone.awaitExit()
+	c.expect("rolling restart")
 }
