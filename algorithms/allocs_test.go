@@ -3,6 +3,8 @@ package algorithms
 import (
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // nameOf returns a unique name for k.
@@ -31,9 +33,7 @@ func hotLimits(tb testing.TB) map[string]*Limit {
 // allocatesNothing fails if f allocates. f is run once before. Rare allocations (less than one per run) are tolerated.
 func allocatesNothing(t *testing.T, what string, f func()) {
 	t.Helper()
-	if n := testing.AllocsPerRun(200, f); n != 0 {
-		t.Errorf("%s: have %v allocations a run, want 0", what, n)
-	}
+	expect.Equal(t, testing.AllocsPerRun(200, f), 0, "%s: allocations a run", what)
 }
 
 func TestStatesAllocateNothing(t *testing.T) {

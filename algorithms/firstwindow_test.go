@@ -40,9 +40,7 @@ func TestFirstWindowGivesBack(t *testing.T) {
 	}
 	s, first, _ := take(State{}, 0, 4)
 	s, second, _ := take(s, 59, 5)
-	if have := l.Give(s, first, atSecond(59.5), 4); have != (State{Count: 5, Part: int64(l.Window)}) {
-		t.Errorf("given back the first: have %+v", have)
-	}
+	expect.Equal(t, l.Give(s, first, atSecond(59.5), 4), (State{Count: 5, Part: int64(l.Window)}), "given back the first")
 	if have := l.Give(l.Give(s, second, atSecond(59), 5), first, atSecond(59.5), 4); !have.Fresh() {
 		t.Errorf("given back all: have %+v", have)
 	} else if _, _, ends := take(have, 59.5, 1); ends != time.Minute {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // A bucket from which one cost at a time is refunded always owes at least as much as if only the real cost had been taken, to
@@ -112,13 +114,9 @@ func TestRefundOfLogs(t *testing.T) {
 	g.Take(l, at(0), 10)
 	g.Take(l, at(30), 10)
 	g.Give(l, TakeRecord{Steady: at(29).Steady}, at(31), 12)
-	if have := g.Used(); have != 8 {
-		t.Errorf("have %d used, want 8", have)
-	}
+	expect.Equal(t, g.Used(), 8, "used")
 	g.Give(l, TakeRecord{Steady: at(32).Steady - int64(time.Minute)}, at(32), 5)
-	if have := g.Used(); have != 8 {
-		t.Errorf("out of the window: have %d used, want 8", have)
-	}
+	expect.Equal(t, g.Used(), 8, "out of the window: used")
 	g.Advance(l, at(89))
 	if have := g.Used(); have != 8 {
 		t.Errorf("have %d used, want 8: what was taken last is kept longest", have)

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // step is one expected decision: at t seconds, a check of cost is allowed or refused, and leaves remaining.
@@ -132,9 +134,7 @@ func TestTokenBucketOverAnyMinute(t *testing.T) {
 			admitted++
 		}
 	}
-	if admitted != 110 {
-		t.Errorf("have %d admitted in a minute, want 110", admitted)
-	}
+	expect.Equal(t, admitted, 110, "admitted in a minute")
 }
 
 func TestDebtOfTheLastWindowLeavesThisOneAlone(t *testing.T) {
@@ -244,9 +244,7 @@ func TestLateReadingMovesNoState(t *testing.T) {
 
 		next := l.windowNumber(late.Wall) + 1
 		got := l.Force(State{}, TakeRecord{Window: next}, late, 3)
-		if used := l.Used(got, late); used != 3 {
-			t.Errorf("%s: a debt from a window that has yet to begin left %d used, want 3", kind, used)
-		}
+		expect.Equal(t, l.Used(got, late), 3, "%s: a debt from a window that has yet to begin left used", kind)
 	}
 }
 
@@ -254,9 +252,7 @@ func TestLateReadingMovesNoState(t *testing.T) {
 func TestKindsAreValid(t *testing.T) {
 	for k := range Kind(math.MaxUint8) {
 		if !k.Valid() {
-			if k != Concurrency+1 {
-				t.Errorf("%d kinds", k)
-			}
+			expect.Equal(t, k, Concurrency+1, "kinds")
 			return
 		}
 		want := k

@@ -35,21 +35,13 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 	testca.WritePair(t, dir, "two")
 	fresh, err := os.ReadFile(keyFile)
 	expect.NoError(t, err)
-	if have := c.Current(now).Leaf.Subject.CommonName; have != "one" {
-		t.Errorf("before the reload interval has passed: have %s", have)
-	}
+	expect.Equal(t, c.Current(now).Leaf.Subject.CommonName, "one", "before the reload interval has passed")
 	write(t, keyFile, old)
-	if have := name(); have != "one" {
-		t.Errorf("with a key that does not fit: have %s", have)
-	}
+	expect.Equal(t, name(), "one", "with a key that does not fit")
 	write(t, keyFile, fresh[:len(fresh)/2])
-	if have := name(); have != "one" {
-		t.Errorf("with half a key: have %s", have)
-	}
+	expect.Equal(t, name(), "one", "with half a key")
 	expect.NoError(t, os.Remove(keyFile))
-	if have := name(); have != "one" {
-		t.Errorf("without a key: have %s", have)
-	}
+	expect.Equal(t, name(), "one", "without a key")
 	write(t, keyFile, fresh)
 	expect.Equal(t, name(), "two", "name()")
 }

@@ -25,9 +25,7 @@ func TestOpenAPINamesTheCodes(t *testing.T) {
 	have := doc.Components.Schemas["Code"].Enum
 	slices.Sort(codes)
 	slices.Sort(have)
-	if !slices.Equal(have, codes) {
-		t.Errorf("codes: have %v, want %v", have, codes)
-	}
+	expect.EqualSlices(t, have, codes, "codes")
 	checkReferences(t, OpenAPI)
 }
 

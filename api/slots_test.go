@@ -115,9 +115,7 @@ func TestNewcomersDisplaceStrangers(t *testing.T) {
 		{"n2", "c2"},
 		{"n3", "n1"},
 	} {
-		if gone := door.join(step.join, "10.0.0.9"); gone != step.want {
-			t.Errorf("%s displaced %q, want %q", step.join, gone, step.want)
-		}
+		expect.Equal(t, door.join(step.join, "10.0.0.9"), step.want, "%s displaced", step.join)
 	}
 	if door.all["n1"].Answer() {
 		t.Error("a connection that was displaced gets an answer")
@@ -143,14 +141,10 @@ func TestWithoutTokensTheLargestAddressGivesWay(t *testing.T) {
 		door.join(fmt.Sprint("greedy", i), "10.0.0.1")
 	}
 	for i, want := range []string{"greedy0", "greedy1", "greedy2"} {
-		if gone := door.join(fmt.Sprint("more", i), "10.0.0.1"); gone != want {
-			t.Errorf("the greedy one's own newcomer displaced %q, want %q", gone, want)
-		}
+		expect.Equal(t, door.join(fmt.Sprint("more", i), "10.0.0.1"), want, "the greedy one's own newcomer displaced")
 	}
 	for i, want := range []string{"greedy3", "greedy4"} {
-		if gone := door.join(fmt.Sprint("new", i), fmt.Sprint("10.0.1.", i)); gone != want {
-			t.Errorf("a newcomer displaced %q, want %q", gone, want)
-		}
+		expect.Equal(t, door.join(fmt.Sprint("new", i), fmt.Sprint("10.0.1.", i)), want, "a newcomer displaced")
 	}
 }
 
@@ -165,9 +159,7 @@ func TestTokensOfOneAddressLeaveRoom(t *testing.T) {
 		door.all[name].Trust()
 	}
 	for i, want := range []string{"gateway6", "gateway7", "n0"} {
-		if gone := door.join(fmt.Sprint("n", i), "10.0.0.2"); gone != want {
-			t.Errorf("n%d displaced %q, want %q", i, gone, want)
-		}
+		expect.Equal(t, door.join(fmt.Sprint("n", i), "10.0.0.2"), want, "n%d displaced", i)
 	}
 }
 

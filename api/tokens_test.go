@@ -148,9 +148,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	knows := func(when string, texts ...string) {
 		t.Helper()
 		for _, text := range []string{"ta", "tb", "adm"} {
-			if have := k.set.Load().find("Bearer "+text) != nil; have != slices.Contains(texts, text) {
-				t.Errorf("%s: knows %s: %v", when, text, have)
-			}
+			expect.Equal(t, k.set.Load().find("Bearer "+text) != nil, slices.Contains(texts, text), "%s: knows %s", when, text)
 		}
 	}
 	looks := func() {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -89,9 +90,7 @@ func TestLoneCallsGoAlone(t *testing.T) {
 		}
 	}
 	for _, r := range f.requests() {
-		if r.path != "/v1/check" {
-			t.Errorf("have a request to %s", r.path)
-		}
+		expect.Equal(t, r.path, "/v1/check", "a request")
 	}
 }
 

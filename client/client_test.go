@@ -52,9 +52,7 @@ func TestCheckFields(t *testing.T) {
 		if !reflect.DeepEqual(last.checks[0], test.want) || last.path != "/v1/check" {
 			t.Errorf("%s: have %s %v, want %v", test.name, last.path, last.checks[0], test.want)
 		}
-		if have := last.header.Get("Authorization"); have != "Bearer secret" {
-			t.Errorf("%s: Authorization: have %q", test.name, have)
-		}
+		expect.Equal(t, last.header.Get("Authorization"), "Bearer secret", "%s: Authorization", test.name)
 	}
 	if _, err := c.Peek(background, Request{Rule: "r"}); err != nil {
 		t.Error(err)
@@ -313,9 +311,7 @@ func TestReserveAndSettle(t *testing.T) {
 		{"reservation": "id-1", "costs": map[string]any{}},
 	}
 	for i, have := range f.requests() {
-		if !reflect.DeepEqual(have.checks[0], want[i]) {
-			t.Errorf("request %d: have %v, want %v", i, have.checks[0], want[i])
-		}
+		expect.DeepEqual(t, have.checks[0], want[i], "request %d", i)
 	}
 	f.set(func() { f.decide = func(map[string]any) (int, string) { return 404, `{"code":"unknown-reservation"}` } })
 	var e *Error
@@ -484,7 +480,5 @@ func TestTLS(t *testing.T) {
 	}
 	_, err := connect(t, Options{Token: "secret", Timeout: time.Minute}, f).Check(background, byIP("a"))
 	wantError(t, err, ErrUnavailable)
-	if n := len(f.requests()); n != 1 {
-		t.Errorf("a node with an untrusted certificate got %d requests", n)
-	}
+	expect.Equal(t, len(f.requests()), 1, "a node with an untrusted certificate requests")
 }

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -171,9 +170,7 @@ func byIP(ip string) Request { return Request{Attributes: map[string]string{"ip"
 // wantError fails the test unless err wraps want.
 func wantError(t *testing.T, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("error: have %v, want %v", err, want)
-	}
+	expect.ErrorIs(t, err, want, "error")
 }
 
 // holdAnswers makes f hold all answers back until release is called.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -91,9 +92,7 @@ func TestPeekTakesNothingOfAnySubject(t *testing.T) {
 		if _, err := c.Peek(background, test.have); err != nil {
 			t.Error(err)
 		}
-		if have := f.requests()[i].checks[0]; !reflect.DeepEqual(have, test.want) {
-			t.Errorf("have %v, want %v", have, test.want)
-		}
+		expect.DeepEqual(t, f.requests()[i].checks[0], test.want, "f.requests()[i].checks[0]")
 	}
 	if several[0].Mode != CountMode || several[1].Mode != "" {
 		t.Errorf("the caller's subjects are now %+v", several)
@@ -188,9 +187,7 @@ func TestCountsAreDecided(t *testing.T) {
 			t.Errorf("have %+v, %v, want %+v", d, errs[i], want)
 		}
 	}
-	if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 3}) {
-		t.Errorf("have requests of %v checks", have)
-	}
+	expect.DeepEqual(t, f.sizes(), []int{1, 3}, "requests checks")
 
 	q := count(0)
 	q.Mode = CheckMode
@@ -223,9 +220,7 @@ func TestMixturesGoAlone(t *testing.T) {
 	release()
 	wait()
 	waitAlone()
-	if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 1}) {
-		t.Errorf("have requests of %v checks", have)
-	}
+	expect.DeepEqual(t, f.sizes(), []int{1, 1, 1}, "requests checks")
 }
 
 // TestUsageResetAndAdjust checks the requests of Usage, Reset and AdjustCosts, and how their answers are parsed.

@@ -72,9 +72,7 @@ func TestMiddlewarePasses(t *testing.T) {
 		t.Error("an allowed request got Retry-After")
 	}
 	want := map[string]any{"attributes": map[string]any{"ip": "192.0.2.1", "endpoint": "/login", "method": "GET"}}
-	if have := f.requests()[0].checks[0]; !reflect.DeepEqual(have, want) {
-		t.Errorf("have %v, want %v", have, want)
-	}
+	expect.DeepEqual(t, f.requests()[0].checks[0], want, "f.requests()[0].checks[0]")
 }
 
 func TestMiddlewareRefuses(t *testing.T) {
@@ -245,9 +243,7 @@ func TestMiddlewareDelays(t *testing.T) {
 	}
 	delay(25_000)
 	began = time.Now()
-	if r := get(Middleware(c, MiddlewareOptions{IgnoreDelay: true})(ok), "/"); r.StatusCode != 200 {
-		t.Errorf("ignored: have %d", r.StatusCode)
-	}
+	expect.Equal(t, get(Middleware(c, MiddlewareOptions{IgnoreDelay: true})(ok), "/").StatusCode, 200, "ignored")
 	r := get(Middleware(c, MiddlewareOptions{MaxDelay: time.Second})(ok), "/")
 	if r.StatusCode != 429 || r.Header.Get("Retry-After") != "25" || !strings.Contains(text(r), "25s") {
 		t.Errorf("beyond MaxDelay: have %d, Retry-After %q", r.StatusCode, r.Header.Get("Retry-After"))
@@ -262,21 +258,15 @@ func TestMiddlewareDelays(t *testing.T) {
 		}
 	})
 	process.Eventually(t, "one is held", func() bool { return h.(*guard).held.Load() == 1 })
-	if r := get(h, "/"); r.StatusCode != 429 {
-		t.Errorf("beyond MaxHeld: have %d", r.StatusCode)
-	}
+	expect.Equal(t, get(h, "/").StatusCode, 429, "beyond MaxHeld")
 	cancel()
 	one.Wait()
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("took %v", took)
 	}
 	over := func(r *http.Request) { *r = *r.WithContext(ctx) }
-	if r := get(h, "/", over); r.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("a context that is over: have %d", r.StatusCode)
-	}
-	if n := h.(*guard).held.Load(); n != 0 {
-		t.Errorf("%d requests are still held", n)
-	}
+	expect.Equal(t, get(h, "/", over).StatusCode, http.StatusServiceUnavailable, "a context that is over")
+	expect.Equal(t, h.(*guard).held.Load(), 0, "requests are still held")
 }
 
 func TestAddress(t *testing.T) {
@@ -314,9 +304,7 @@ func TestAddress(t *testing.T) {
 	}
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.RemoteAddr = "[2001:db8::2%x]:80"
-	if have := Address(0)(r); have != "2001:db8::2" {
-		t.Errorf("have %s", have)
-	}
+	expect.Equal(t, Address(0)(r), "2001:db8::2", "Address(0)(r)")
 }
 
 // TestHeadersOfABatch: the headers are those that the node would have sent, in the style that it reports.
@@ -373,9 +361,7 @@ func TestHeadersOfABatch(t *testing.T) {
 		release()
 		wait()
 		waitMore()
-		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 5}) {
-			t.Errorf("%s: have requests of %v checks", name, have)
-		}
+		expect.DeepEqual(t, f.sizes(), []int{1, 5}, "%s: requests checks", name)
 		for i := range ds {
 			h := http.Header{}
 			ds[i].SetHeaders(h)

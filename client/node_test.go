@@ -48,9 +48,7 @@ func TestFailover(t *testing.T) {
 					t.Errorf("check %d: have %+v, %v", i, d, err)
 				}
 			}
-			if have := len(a.requests()); have != 1 {
-				t.Errorf("the first node got %d requests, want 1", have)
-			}
+			expect.Equal(t, len(a.requests()), 1, "the first node requests")
 			before := len(b.requests())
 			a.set(func() { a.ready, a.answer = 200, nil })
 			process.Eventually(t, "the first node is asked again", func() bool {
@@ -93,9 +91,7 @@ func TestOverloadedIsNotAway(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if have := len(a.requests()); have != 3 {
-		t.Errorf("the node got %d requests, want 3", have)
-	}
+	expect.Equal(t, len(a.requests()), 3, "the node requests")
 }
 
 // TestTooManyReservations: a node that has no room for another reservation is well, so that checks still go there. No other node is
@@ -216,9 +212,7 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 	defer cancelLate()
 	_, err = c.ask(late, "/v1/check", []byte("{}"), maxAnswer, retryAlways)
 	wantError(t, err, ErrTimeout)
-	if have := c.nodes[0].currentCondition(); have != healthy {
-		t.Errorf("the node has condition %d", have)
-	}
+	expect.Equal(t, c.nodes[0].currentCondition(), healthy, "the node has condition")
 	release()
 	if _, err := c.Check(background, byIP("x")); err != nil {
 		t.Error(err)

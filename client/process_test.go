@@ -318,9 +318,7 @@ func TestRealNodeLimits(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if admitted.Load() != 700 {
-		t.Errorf("%d of 700 were admitted", admitted.Load())
-	}
+	expect.Equal(t, admitted.Load(), 700, "of 700 were admitted")
 }
 
 // TestRealNodeUsage: a subject's usage is read, adjusted by unit and reset, for a rule and for inline limits.

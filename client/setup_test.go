@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -135,9 +136,7 @@ func TestSetupIsChecked(t *testing.T) {
 		c := connectTo(Options{Logger: text.logger()})
 		c.ExpectRules("known", "misspelt")
 		time.Sleep(time.Minute)
-		if n := text.count("level=ERROR"); n != 0 {
-			t.Errorf("while no node answers: have %d errors", n)
-		}
+		expect.Equal(t, text.count("level=ERROR"), 0, "while no node answers: errors")
 		f.set(func() {
 			f.answer = func(w http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Path == "/v1/check/batch" {

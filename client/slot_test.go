@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,9 +65,7 @@ func (f *fake) paths() (all []string) {
 
 func (f *fake) wantPaths(t *testing.T, want ...string) {
 	t.Helper()
-	if got := f.paths(); !slices.Equal(got, want) {
-		t.Errorf("got the calls %q, want %q", got, want)
-	}
+	expect.EqualSlices(t, f.paths(), want, "got the calls")
 }
 
 // isOver reports whether a context has ended.

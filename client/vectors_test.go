@@ -341,9 +341,7 @@ func TestHeaderVectors(t *testing.T) {
 			for name, value := range check.Headers {
 				headers[http.CanonicalHeaderKey(name)] = value
 			}
-			if !reflect.DeepEqual(got, headers) {
-				t.Errorf("%s, check %d: got the headers %v, want %v", one.Name, i, got, headers)
-			}
+			expect.DeepEqual(t, got, headers, "%s, check %d: got the headers", one.Name, i)
 		}
 	}
 }
@@ -384,9 +382,7 @@ func TestValueVectors(t *testing.T) {
 		if one.Absent {
 			want = map[string]any{}
 		}
-		if have := sent(Request{Attributes: map[string]string{"a": value}})["attributes"]; !reflect.DeepEqual(have, want) {
-			t.Errorf("%.40s: sent %.80v, want %.80v", one.JSON, have, want)
-		}
+		expect.DeepEqual(t, sent(Request{Attributes: map[string]string{"a": value}})["attributes"], want, "%.40s: sent", one.JSON)
 	}
 	for _, one := range v.Keys {
 		var single string
@@ -408,9 +404,7 @@ func TestValueVectors(t *testing.T) {
 		if len(key) > 1 {
 			want = []any{key[0], key[1]}
 		}
-		if have := sent(q)["key"]; !reflect.DeepEqual(have, want) {
-			t.Errorf("%s: sent %v, want %v", one.JSON, have, want)
-		}
+		expect.DeepEqual(t, sent(q)["key"], want, "%s: sent", one.JSON)
 	}
 	if n < 20 {
 		t.Errorf("only %d vectors are for Go", n)

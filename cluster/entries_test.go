@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -107,9 +108,7 @@ func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 			return func() bool { version, _, ok := entriesOf(nodes...); return ok && version == want }
 		}
 		w.until(20*time.Second, "all have the entries", same(61))
-		if n := late.c.Load().State().Entries.Len(); n != 59 {
-			t.Errorf("the late node has %d entries, want 59", n)
-		}
+		expect.Equal(t, late.c.Load().State().Entries.Len(), 59, "the late node has entries")
 		_, before, _ := entriesOf(nodes...)
 
 		for _, n := range nodes {
@@ -149,9 +148,7 @@ func TestEntriesWhileARegionIsCutOff(t *testing.T) {
 
 		f.isolate("us")
 		_, _, err := us[0].c.Load().WriteEntries(t.Context(), denial("c", 0, false))
-		if !errors.Is(err, ErrNoPrimary) {
-			t.Errorf("a write in the region that is cut off: %v, want %v", err, ErrNoPrimary)
-		}
+		expect.ErrorIs(t, err, ErrNoPrimary, "a write in the region that is cut off")
 		write(denial("a", 0, true))
 		write(denial("d", 5000, false))
 		for i := range 20 {
@@ -167,8 +164,6 @@ func TestEntriesWhileARegionIsCutOff(t *testing.T) {
 
 		f.heal()
 		w.until(5*time.Second, "the region has what changed meanwhile", same)
-		if n := us[1].c.Load().State().Entries.Len(); n != 21 {
-			t.Errorf("got %d entries, want 21", n)
-		}
+		expect.Equal(t, us[1].c.Load().State().Entries.Len(), 21, "entries")
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
 )
@@ -274,9 +275,7 @@ func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 			t.Errorf("only %d writes of %d operations were made", made, len(h.ops))
 		}
 		result, _ := porcupine.CheckOperationsVerbose(registerModel, h.ops, time.Minute)
-		if result != porcupine.Ok {
-			t.Errorf("%d operations, of which %d writes: %s", len(h.ops), made, result)
-		}
+		expect.Equal(t, result, porcupine.Ok, "%d operations, of which %d writes", len(h.ops), made)
 	})
 }
 
@@ -379,9 +378,7 @@ func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil && !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("have %v", err)
 		}
-		if v := rulesVersion(leader.c.Load().State()); v != 2 {
-			t.Errorf("have version %d, want 2", v)
-		}
+		expect.Equal(t, rulesVersion(leader.c.Load().State()), 2, "version")
 	})
 }
 

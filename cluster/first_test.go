@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestThreeNodesFoundAClusterAndAgreeOnAWrite(t *testing.T) {
@@ -19,9 +21,7 @@ func TestThreeNodesFoundAClusterAndAgreeOnAWrite(t *testing.T) {
 		t.Logf("ready after %s", time.Since(begun))
 		w.inRing(nodes...)
 		t.Logf("one ring after %s", time.Since(begun))
-		if v := nodes[2].mustWrite(7); v != 2 {
-			t.Errorf("have version %d, want 2", v)
-		}
+		expect.Equal(t, nodes[2].mustWrite(7), 2, "version")
 		for _, n := range nodes {
 			if !n.c.Load().Await(t.Context(), 1, 2) || n.rules.Load().Version != 2 {
 				t.Errorf("%s has not version 2 in force", n.name)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestFoundersBeginAtWhatAllKnow: a new cluster begins at the highest level that all its founders know.
@@ -20,9 +21,7 @@ func TestFoundersBeginAtWhatAllKnow(t *testing.T) {
 				w.oneCluster(nodes...)
 				w.inRing(nodes...)
 				time.Sleep(time.Second)
-				if have, want := nodes[0].level(), min(levels[0], levels[1], levels[2]); have != want {
-					t.Errorf("it begins at level %d, want %d", have, want)
-				}
+				expect.Equal(t, nodes[0].level(), min(levels[0], levels[1], levels[2]), "it begins at level")
 			})
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // seeds is how many times to run each randomised test.
@@ -211,9 +212,7 @@ func TestALoneNodeNeedsNobody(t *testing.T) {
 		if took := time.Since(begun); took > 3*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if v := n.mustWrite(8); v != 2 {
-			t.Errorf("have version %d, want 2", v)
-		}
+		expect.Equal(t, n.mustWrite(8), 2, "version")
 		if err := n.c.Load().LeaveRing(t.Context()); err != nil {
 			t.Errorf("to leave alone: %v", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -49,9 +50,7 @@ func TestHashReports(t *testing.T) {
 	for i := range uint64(100) {
 		tl.add(ring.NodeID{1}, agreement.HashAt{Index: 16 * (i + 3), Hash: a}, 5)
 	}
-	if len(tl.byIndex) != keptHashes {
-		t.Errorf("%d indices are kept", len(tl.byIndex))
-	}
+	expect.Equal(t, len(tl.byIndex), keptHashes, "indices are kept")
 }
 
 // astray makes a node's state differ from the one that its applied entries result in.

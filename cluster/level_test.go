@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // release makes a node run a build that knows the given level.
@@ -51,9 +52,7 @@ func TestTheLevelRisesWhenAllKnowIt(t *testing.T) {
 		old.release(newLevel, "r2")
 		old.run()
 		w.inRing(nodes...)
-		if have := old.level(); have != oldLevel {
-			t.Errorf("it rose to %d at once: nobody could be rolled back", have)
-		}
+		expect.Equal(t, old.level(), oldLevel, "it rose to at once: nobody could be rolled back")
 		w.until(40*time.Second, "higher level", func() bool { return old.level() == newLevel })
 		if _, err := young[1].c.Load().Raise(t.Context(), oldLevel); !errors.Is(err, ErrRefused) {
 			t.Errorf("it went back: %v", err)

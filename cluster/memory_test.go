@@ -3,7 +3,6 @@ package cluster
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -100,9 +100,7 @@ func remembers(t *testing.T, snapshotBytes int64) {
 				t.Errorf("the node that was called so before has no name but %s", m.Name)
 			}
 		}
-		if err := last.c.Load().Ready(); !errors.Is(err, errNoAuthority) {
-			t.Errorf("it was in a cluster: have %v", err)
-		}
+		expect.ErrorIs(t, last.c.Load().Ready(), errNoAuthority, "it was in a cluster")
 		begun := time.Now()
 		w.until(5*time.Second, "ready node", func() bool { return last.c.Load().Ready() == nil })
 		c := last.c.Load()

@@ -71,12 +71,8 @@ func TestAFourthNodeJoinsAndBecomesAVoter(t *testing.T) {
 		all := append(slices.Clone(nodes), fourth)
 		w.inRing(all...)
 		w.voters(time.Minute, all...)
-		if have := w.oneCluster(all...); have != id {
-			t.Errorf("have cluster %s, want %s", have, id)
-		}
-		if v := fourth.mustWrite(9); v != 2 {
-			t.Errorf("have version %d, want 2", v)
-		}
+		expect.Equal(t, w.oneCluster(all...), id, "cluster")
+		expect.Equal(t, fourth.mustWrite(9), 2, "version")
 		total := 0
 		for _, m := range fourth.c.Load().View().Members {
 			total += m.Partitions
@@ -84,9 +80,7 @@ func TestAFourthNodeJoinsAndBecomesAVoter(t *testing.T) {
 				t.Errorf("have %+v", m)
 			}
 		}
-		if total != 4096 {
-			t.Errorf("the partitions add up to %d", total)
-		}
+		expect.Equal(t, total, 4096, "the partitions add up")
 	})
 }
 
@@ -214,12 +208,8 @@ func TestRemoveADeadNode(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := by.c.Load().Remove(ctx, dead.name, false, "ann"); !errors.Is(err, ErrRefused) {
-			t.Errorf("a living node: have %v, want ErrRefused", err)
-		}
-		if err := by.c.Load().Remove(ctx, "nobody", false, "ann"); !errors.Is(err, ErrNotFound) {
-			t.Errorf("a node that isn't: have %v, want ErrNotFound", err)
-		}
+		expect.ErrorIs(t, by.c.Load().Remove(ctx, dead.name, false, "ann"), ErrRefused, "a living node")
+		expect.ErrorIs(t, by.c.Load().Remove(ctx, "nobody", false, "ann"), ErrNotFound, "a node that isn't")
 		dead.crash()
 		w.until(time.Minute, "failed node", func() bool {
 			for _, m := range w.aLeader().c.Load().View().Members {
@@ -291,9 +281,7 @@ func TestARollingRestart(t *testing.T) {
 			w.inRing(nodes...)
 			n.mustWrite(i + 10)
 		}
-		if ended := nodes[0].c.Load().State().LastEnded; ended != 0 {
-			t.Errorf("entry %d ended somebody", ended)
-		}
+		expect.Equal(t, nodes[0].c.Load().State().LastEnded, 0, "entry ended somebody")
 	})
 }
 

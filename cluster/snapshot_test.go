@@ -138,9 +138,7 @@ func TestRecover(t *testing.T) {
 		n.id, n.ip, n.disk = left.id, left.ip, left.disk
 		n.run()
 		w.inRing(n)
-		if have := n.mustWrite(10); have != version+1 {
-			t.Errorf("have version %d, want %d", have, version+1)
-		}
+		expect.Equal(t, n.mustWrite(10), version+1, "version")
 		fresh := w.add(0, n)
 		fresh.ip = "10.0.0.9"
 		fresh.id = ring.NodeID{9}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -30,9 +31,7 @@ func TestBeforeStart(t *testing.T) {
 		if c.Await(ctx, 1, 1) || c.tracker.Behind() || c.tracker.Split() || c.Degraded() != nil || c.Replacing() != nil {
 			t.Error("it reports something that it can't know")
 		}
-		if err := c.CatchUp(ctx); !errors.Is(err, ErrLeaderUnavailable) {
-			t.Errorf("catch: have %v", err)
-		}
+		expect.ErrorIs(t, c.CatchUp(ctx), ErrLeaderUnavailable, "catch")
 		for what, ask := range map[string]func() error{
 			"write": func() error {
 				_, err := c.Write(ctx, rules.Change{Body: []byte(firstRules)}, WriteOptions{})

@@ -49,9 +49,7 @@ func TestUnknownEntriesStopTheMachine(t *testing.T) {
 		if _, err := entryResult(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrStuck) {
 			t.Errorf("unknown %s: have %v", name, err)
 		}
-		if have := m.state.Load().Index; have != 3 {
-			t.Errorf("unknown %s: entries are applied up to %d, want 3", name, have)
-		}
+		expect.Equal(t, m.state.Load().Index, 3, "unknown %s: entries are applied up", name)
 		if _, err := m.Snapshot(); !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "v9.1.0") || !strings.Contains(err.Error(), "entry 4") {
 			t.Errorf("unknown %s: have %v", name, err)
 		}
@@ -119,9 +117,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 		if last := c.raft.Load().LastIndex(); last+20 < others[0].c.Load().raft.Load().LastIndex() {
 			t.Errorf("it stores no more: the last entry is %d", last)
 		}
-		if err := c.CatchUp(t.Context()); !errors.Is(err, ErrStuck) {
-			t.Errorf("have %v", err)
-		}
+		expect.ErrorIs(t, c.CatchUp(t.Context()), ErrStuck, "c.CatchUp(t.Context())")
 		odd.stop()
 		lacks.Store(false)
 		odd.run()
@@ -255,23 +251,15 @@ func TestSkip(t *testing.T) {
 	if err := Recover(&store{disk: old[0].disk.clone()}, agreement.ThisBuild, old[0].id, "", nil); err == nil || !strings.Contains(err.Error(), "can't be applied") {
 		t.Errorf("recovered, with an entry that can't be applied: %v", err)
 	}
-	if stuck.Hash != sha256.Sum256(poison) {
-		t.Errorf("have hash %x", stuck.Hash)
-	}
+	expect.Equal(t, stuck.Hash, sha256.Sum256(poison), "hash")
 	for _, n := range old {
 		s := &store{disk: n.disk}
-		if err := Skip(s, agreement.ThisBuild, stuck.Index, sha256.Sum256(nil)); !errors.Is(err, ErrRefused) {
-			t.Errorf("another entry was skipped: %v", err)
-		}
+		expect.ErrorIs(t, Skip(s, agreement.ThisBuild, stuck.Index, sha256.Sum256(nil)), ErrRefused, "another entry was skipped")
 		if err := Skip(s, agreement.ThisBuild, stuck.Index, stuck.Hash); err != nil {
 			t.Error(err)
 		}
-		if err := Skip(s, agreement.ThisBuild, stuck.Index, stuck.Hash); !errors.Is(err, ErrRefused) {
-			t.Errorf("skipped twice: %v", err)
-		}
-		if err := Skip(s, agreement.ThisBuild, 1, stuck.Hash); !errors.Is(err, ErrRefused) {
-			t.Errorf("Raft's own entry was skipped: %v", err)
-		}
+		expect.ErrorIs(t, Skip(s, agreement.ThisBuild, stuck.Index, stuck.Hash), ErrRefused, "skipped twice")
+		expect.ErrorIs(t, Skip(s, agreement.ThisBuild, 1, stuck.Hash), ErrRefused, "Raft's own entry was skipped")
 	}
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -309,9 +297,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if have := rulesVersion(leader.State()); have != version+10 {
-			t.Errorf("have version %d, want %d", have, version+10)
-		}
+		expect.Equal(t, rulesVersion(leader.State()), version+10, "version")
 		w.sameState(nodes...)
 	})
 }

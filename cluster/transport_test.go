@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestIdleFollowersAreLeftAlone: an idle leader sends its followers little but heartbeats, and writes nothing. But it sends a
@@ -22,9 +24,7 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 		if have := leader.c.Load().State().Index; have != index {
 			t.Errorf("%d entries in a minute in which nothing happened", have-index)
 		}
-		if have := w.writes() - writes; have != 0 {
-			t.Errorf("%d writes of logs in a minute in which nothing happened", have)
-		}
+		expect.Equal(t, w.writes()-writes, 0, "writes of logs in a minute in which nothing happened")
 		if have := leader.c.Load().transport.confirmations.NextNumber() - beats; have < 2*60*8 || have > 2*60*11 {
 			t.Errorf("%d heartbeats in a minute to two followers, want some ten a second to each", have)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 var allKinds = []algorithms.Kind{
@@ -57,9 +58,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 			table.Take(now, ops)
 		}
 		table.Take(now, ops)
-		if n := testing.AllocsPerRun(500, run); n != 0 {
-			t.Errorf("%s, allowed: have %v allocations a Take, want 0", name, n)
-		}
+		expect.Equal(t, testing.AllocsPerRun(500, run), 0, "%s, allowed: allocations a Take", name)
 		for i := 0; ops[0].Decision.Allowed && i < 3000; i++ {
 			table.Take(now, ops)
 		}

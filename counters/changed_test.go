@@ -30,9 +30,7 @@ func TestResetsStayUntilWritten(t *testing.T) {
 		write(0, failed)
 		write(0, nil)
 		table.Sweep(epoch, 1)
-		if n := table.Stats().Counters; n != 0 {
-			t.Errorf("%v: have %d counters, want none", kind, n)
-		}
+		expect.Equal(t, table.Stats().Counters, 0, "%v: counters", kind)
 	}
 }
 
@@ -63,9 +61,7 @@ func TestResetsLockNobodyOut(t *testing.T) {
 			}
 			return n
 		}
-		if got := resets(); got != 50 {
-			t.Errorf("%v: %d of 50 resets are left, though others could go", kind, got)
-		}
+		expect.Equal(t, resets(), 50, "%v: of 50 resets are left, though others could go", kind)
 
 		for i := range uint64(200) {
 			if err := table.makeFresh(epoch, key(1000+i), l); err != nil {

@@ -326,9 +326,7 @@ func TestLoanRefused(t *testing.T) {
 	if s := table.Loans(now, k, fixed); s.Used != 100 || s.Lent != 0 || s.Borrowed != 0 {
 		t.Errorf("have %+v", s)
 	}
-	if s := table.Stats(); s.Counters != 1 {
-		t.Errorf("have %d counters, want 1", s.Counters)
-	}
+	expect.Equal(t, table.Stats().Counters, 1, "counters")
 }
 
 // A table full of refusing counters makes no loans and forgets nothing.

@@ -93,9 +93,7 @@ func TestAmendWithoutRoom(t *testing.T) {
 	if !full {
 		t.Skip("the table can't be filled")
 	}
-	if err := table.Amend(now, amendment(now, 5, 77, 50)); !errors.Is(err, ErrFull) {
-		t.Errorf("have %v", err)
-	}
+	expect.ErrorIs(t, table.Amend(now, amendment(now, 5, 77, 50)), ErrFull, "table.Amend(now, amendment(now, 5, 77, 50))")
 	if used, _ := table.Usage(now, Key{Subject: 7 << 52, Counter: 1}, tokenLimit); used != 0 {
 		t.Errorf("have %d used", used)
 	}
@@ -104,9 +102,7 @@ func TestAmendWithoutRoom(t *testing.T) {
 		t.Errorf("an answer in a full table: have %v", err)
 	}
 	memo.Answer = make([]byte, notes.MaxBody+1)
-	if err := table.Remember(now, memo); !errors.Is(err, ErrFull) {
-		t.Errorf("an answer beyond notes.MaxBody: have %v", err)
-	}
+	expect.ErrorIs(t, table.Remember(now, memo), ErrFull, "an answer beyond notes.MaxBody")
 }
 
 // Existing counters can be changed and reset even if the table has no room.
@@ -121,9 +117,7 @@ func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 	amend := func(reset bool, lo uint64) error {
 		return table.Amend(now, &Amendment{Ops: []Op{{Key: Key{Subject: 1, Counter: lo}, Limit: limit, Cost: 1}}, Reset: reset})
 	}
-	if err := amend(false, 7); !errors.Is(err, ErrFull) {
-		t.Errorf("another counter: have %v", err)
-	}
+	expect.ErrorIs(t, amend(false, 7), ErrFull, "another counter")
 	if err := amend(false, 0); err != nil {
 		t.Errorf("a penalty: have %v", err)
 	}

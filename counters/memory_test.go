@@ -98,9 +98,7 @@ func TestPiecesMove(t *testing.T) {
 	sweeps.Wait()
 	table.Sweep(after(time.Minute), 1)
 	addsUp(t, table)
-	if n := table.Stats().Counters; n != callers*each {
-		t.Errorf("have %d counters", n)
-	}
+	expect.Equal(t, table.Stats().Counters, callers*each, "counters")
 	for i := range table.memory.slabs {
 		if n := table.memory.slabs[i].holes; n > 0 {
 			t.Errorf("%d holes are left in a table at rest", n)
@@ -256,9 +254,7 @@ func TestMemoryOnTheHeap(t *testing.T) {
 	}
 	table.Sweep(after(3*time.Hour), 1)
 	addsUp(t, table)
-	if st := table.Stats(); st.Bytes != 0 {
-		t.Errorf("an empty table has %d bytes", st.Bytes)
-	}
+	expect.Equal(t, table.Stats().Bytes, 0, "an empty table has bytes")
 }
 
 // Sweeps move full stretches of a slab to large pages, one at a time. Their contents remain. What is freed is no longer there.

@@ -110,12 +110,8 @@ func handOff(t *testing.T, bound int64) {
 		expect.Equal(t, used, admitted[n].Load(), "key %d, used", n)
 	}
 	to.Open(p, soleLineage)
-	if v := to.Take(epoch, []Op{{Key: keyIn(p, 0), Limit: limits[0], Cost: 1}}); v != Admitted {
-		t.Errorf("at the new owner: have %s", v)
-	}
-	if v := to.Take(epoch, []Op{{Key: keyIn(p+1, 0), Limit: limits[0], Cost: 1}}); v != Shut {
-		t.Errorf("in another partition: have %s", v)
-	}
+	expect.Equal(t, to.Take(epoch, []Op{{Key: keyIn(p, 0), Limit: limits[0], Cost: 1}}), Admitted, "at the new owner")
+	expect.Equal(t, to.Take(epoch, []Op{{Key: keyIn(p+1, 0), Limit: limits[0], Cost: 1}}), Shut, "in another partition")
 }
 
 func TestG6_HandOffForgetsNothing(t *testing.T) {
@@ -137,23 +133,15 @@ func TestShutPreventsChanges(t *testing.T) {
 		"force": table.force(epoch, k, l, from, 1), "penalize": table.Penalize(epoch, k, l, 1),
 		"give": table.give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
 	} {
-		if !errors.Is(err, ErrShut) {
-			t.Errorf("%s: have %v, want %v", what, err, ErrShut)
-		}
+		expect.ErrorIs(t, err, ErrShut, "%s", what)
 	}
 	ops := []Op{{Key: keyIn(6, 1), Limit: l, Cost: 1}, {Key: k, Limit: l, Cost: 1}}
-	if v := table.Take(epoch, ops); v != Shut {
-		t.Errorf("take: have %s", v)
-	}
-	if v := table.Peek(epoch, ops); v != Shut {
-		t.Errorf("peek: have %s", v)
-	}
+	expect.Equal(t, table.Take(epoch, ops), Shut, "take")
+	expect.Equal(t, table.Peek(epoch, ops), Shut, "peek")
 	if used, _ := table.Usage(epoch, k, l); used != 3 || table.Stats().Counters != 1 {
 		t.Errorf("have %d used, %d counters", used, table.Stats().Counters)
 	}
-	if v := table.TakeUngated(epoch, ops); v != Admitted {
-		t.Errorf("take ungated: have %s", v)
-	}
+	expect.Equal(t, table.TakeUngated(epoch, ops), Admitted, "take ungated")
 	table.ShutAll()
 	if table.IsOpen(6) {
 		t.Error("open after ShutAll")
@@ -250,9 +238,7 @@ func TestDropReleasesMemory(t *testing.T) {
 			t.Errorf("have %+v", st)
 		}
 		table.Drop(10)
-		if st := table.Stats(); st.Bytes != 0 {
-			t.Errorf("have %d bytes", st.Bytes)
-		}
+		expect.Equal(t, table.Stats().Bytes, 0, "bytes")
 		table.Changed(func(b []Record) error { t.Errorf("dropped, but still yielded: %+v", b); return nil })
 	}
 }
@@ -273,9 +259,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	}
 	n := 0
 	table.Changed(func(b []Record) error { n += len(onlyCounters(b)); return nil })
-	if n != len(records) {
-		t.Errorf("for checkpoints: have %d records", n)
-	}
+	expect.Equal(t, n, len(records), "for checkpoints: records")
 	// The owner reset them, or they have expired, so the copies on disk must go too.
 	records[0].State, records[0].Fullness = algorithms.State{}, 0
 	records[1].FreshAt = second

@@ -176,9 +176,7 @@ func TestLives(t *testing.T) {
 			expect.NoError(t, table.makeFresh(epoch, key(1), l))
 			table.Take(epoch, ops)
 
-			if err := table.GiveBack(epoch, key(1), l, taken, 5, before); !errors.Is(err, ErrGone) {
-				t.Errorf("what was taken before the reset came back: %v", err)
-			}
+			expect.ErrorIs(t, table.GiveBack(epoch, key(1), l, taken, 5, before), ErrGone, "what was taken before the reset came back")
 			if used, _ := table.Usage(epoch, key(1), l); used != 5 {
 				t.Errorf("%d used, want 5", used)
 			}
@@ -190,9 +188,7 @@ func TestLives(t *testing.T) {
 				t.Errorf("what was taken after the reset did not come back: %v", err)
 			}
 			now.Lineage++
-			if err := table.GiveBack(epoch, key(1), l, taken, 5, now); !errors.Is(err, ErrGone) {
-				t.Errorf("what was taken in another lineage came back: %v", err)
-			}
+			expect.ErrorIs(t, table.GiveBack(epoch, key(1), l, taken, 5, now), ErrGone, "what was taken in another lineage came back")
 		})
 	}
 }

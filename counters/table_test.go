@@ -66,9 +66,7 @@ func TestG1_ExactUnderContention(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if admitted.Load() != 1000 {
-				t.Errorf("have %d admitted, want 1000", admitted.Load())
-			}
+			expect.Equal(t, admitted.Load(), 1000, "admitted")
 		})
 	}
 }
@@ -134,9 +132,7 @@ func TestPeekTakesNothing(t *testing.T) {
 				t.Errorf("%s: have %+v", kind, ops[0].Decision)
 			}
 		}
-		if n := table.Stats().Counters; n != 0 {
-			t.Errorf("%s: peeking left %d counters", kind, n)
-		}
+		expect.Equal(t, table.Stats().Counters, 0, "%s: peeking left counters", kind)
 	}
 }
 
@@ -271,9 +267,7 @@ func TestFullOfRefused(t *testing.T) {
 	if retry < 59*time.Second || retry > 62*time.Second {
 		t.Errorf("have a retry after %s", retry)
 	}
-	if err := table.Penalize(after(time.Second), key(1000), l, 1); !errors.Is(err, ErrFull) {
-		t.Errorf("a penalty: have %v, want ErrFull", err)
-	}
+	expect.ErrorIs(t, table.Penalize(after(time.Second), key(1000), l, 1), ErrFull, "a penalty")
 	if st := table.Stats(); st.Counters != 100 || st.Refused != 1 || st.Evicted != 0 {
 		t.Errorf("have %+v", st)
 	}
@@ -534,9 +528,7 @@ func TestFailedBatchStaysChanged(t *testing.T) {
 	}
 	n := 0
 	table.Changed(func(b []Record) error { n += len(onlyCounters(b)); return nil })
-	if n != 2 {
-		t.Errorf("have %d records after failures, want 2", n)
-	}
+	expect.Equal(t, n, 2, "records after failures")
 }
 
 // Logs far beyond their fair share don't make small ones forget late.

@@ -58,9 +58,7 @@ func TestLateReadings(t *testing.T) {
 					admitted++
 				}
 			}
-			if admitted != 10 {
-				t.Errorf("%d were admitted in one window, want 10", admitted)
-			}
+			expect.Equal(t, admitted, 10, "admitted in one window")
 		})
 	}
 }
@@ -79,9 +77,7 @@ func TestLateReadingOfTwoSubjects(t *testing.T) {
 		t.Fatalf("the check was %v", verdict)
 	}
 	for i := range ops {
-		if got := ops[i].At; got != begin {
-			t.Errorf("op %d was decided as of %+v, want %+v", i, got, begin)
-		}
+		expect.Equal(t, ops[i].At, begin, "op %d was decided as", i)
 	}
 	if d := take(table, begin, other, l, 10); d.Allowed {
 		t.Errorf("what the late check took was not counted in this window: %+v", d)
@@ -106,9 +102,7 @@ func TestLateReadingOfWhatIsGivenBack(t *testing.T) {
 		if kind == algorithms.SlidingWindow {
 			want.Part = 4
 		}
-		if state != want {
-			t.Errorf("%v: the counter holds %+v, want %+v", kind, state, want)
-		}
+		expect.Equal(t, state, want, "%v: the counter holds", kind)
 	}
 }
 
@@ -227,9 +221,7 @@ func TestMergeByOtherClocks(t *testing.T) {
 			if sameClock {
 				want.Count = 5
 			}
-			if got != want {
-				t.Errorf("%v, same clock %t: merged to %+v, want %+v", kind, sameClock, got, want)
-			}
+			expect.Equal(t, got, want, "%v, same clock %t: merged", kind, sameClock)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -251,9 +252,7 @@ func BenchmarkFallback(b *testing.B) {
 			for b.Loop() {
 				w.nodes[0].Check(&q, &a)
 			}
-			if a.DecidedBy != ByFallback {
-				b.Errorf("decided by %s", a.DecidedBy)
-			}
+			expect.Equal(b, a.DecidedBy, ByFallback, "decided by")
 		})
 	}
 }

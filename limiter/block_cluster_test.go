@@ -111,9 +111,7 @@ func TestBlockUnderLoad(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := admitted.Load(); n != 1000 {
-			t.Errorf("have %d admitted, want 1000", n)
-		}
+		expect.Equal(t, admitted.Load(), 1000, "admitted")
 	})
 }
 
@@ -139,9 +137,7 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 			}
 			w.calls.Wait()
 			w.expectBlockedEverywhere("another rule refused", "login", key, 0)
-			if used := n.used("login", key); used != 2 {
-				t.Errorf("owner %d: have %d used, want 2", i, used)
-			}
+			expect.Equal(t, n.used("login", key), 2, "owner %d: used", i)
 			n.check(byKey("login", key))
 			if a := n.check(Query{Attributes: attrs("k", key)}); a.Allowed || !a.Limits[0].Blocked || a.Limits[a.TightestIndex].Rule.Name != "login" {
 				t.Errorf("owner %d: have %+v", i, a.Limits)
@@ -226,9 +222,7 @@ func TestCountsAreNotBlockedAnywhere(t *testing.T) {
 				t.Errorf("with an id: have %v, counted %v, %+v", a.Allowed, a.Counted, a.Limits)
 			}
 		}
-		if used := w.nodes[1].used("login", key); used != 8 {
-			t.Errorf("have %d used, want 8", used)
-		}
+		expect.Equal(t, w.nodes[1].used("login", key), 8, "used")
 		w.setCut(w.nodes[1], w.nodes[0], true)
 		w.setCut(w.nodes[2], w.nodes[0], true)
 		count.RequestID = ""

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestClockRuns(t *testing.T) {
@@ -46,9 +47,7 @@ func TestClockFollowsTheWall(t *testing.T) {
 		before := c.course.Load().At(tt.steady)
 		c.follow(tt.steady, tt.system)
 		after := c.course.Load().At(tt.steady)
-		if after-tt.steady != tt.lead {
-			t.Errorf("%s: have a lead of %d, want %d", tt.name, after-tt.steady, tt.lead)
-		}
+		expect.Equal(t, after-tt.steady, tt.lead, "%s: a lead", tt.name)
 		if before < last || after < before {
 			t.Errorf("%s: the clock went back, from %d to %d to %d", tt.name, last, before, after)
 		}

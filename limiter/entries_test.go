@@ -118,9 +118,7 @@ func TestBlockByHand(t *testing.T) {
 		t.Errorf("a block without an end: %v, %+v", err, a.TightestLimit())
 	}
 	l.SetEntries(entries.New())
-	if u := usage(); u.Blocked != 0 {
-		t.Errorf("after the block, blocked for %v", u.Blocked)
-	}
+	expect.Equal(t, usage().Blocked, 0, "after the block, blocked for")
 }
 
 // TestUnblockLiftsTheAutomaticBlock: and leaves what is used.

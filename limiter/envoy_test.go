@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"errors"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -208,9 +207,7 @@ func TestEnvoyRefunds(t *testing.T) {
 			t.Errorf("have %+v", u.Limits[0])
 		}
 		time.Sleep(2 * forgetNoticePause)
-		if have := refusedAt("few"); have != 0 {
-			t.Errorf("%d nodes still refuse", have)
-		}
+		expect.Equal(t, refusedAt("few"), 0, "nodes still refuse")
 		if u := give("few", 7); u.Limits[0].Remaining != 3 || u.Limits[0].Used != 0 {
 			t.Errorf("have %+v", u.Limits[0])
 		}
@@ -235,9 +232,7 @@ func TestMatchedByOldRules(t *testing.T) {
 	q := descriptor(l, "few", "", counters.CheckMode, 1)
 	l.SetRules(compile(t, 2, "version: 1\n"+envoyRules))
 	var a Answer
-	if err := l.Check(q, &a); !errors.Is(err, ErrRulesChanged) {
-		t.Errorf("have %v", err)
-	}
+	expect.ErrorIs(t, l.Check(q, &a), ErrRulesChanged, "l.Check(q, &a)")
 	if err := l.Check(descriptor(l, "few", "", counters.CheckMode, 1), &a); err != nil || !a.Allowed {
 		t.Errorf("have %v, %v", err, a.Allowed)
 	}

@@ -62,9 +62,7 @@ func TestEndsAreCarriedOut(t *testing.T) {
 							t.Fatal("refused")
 						}
 						time.Sleep(900 * time.Millisecond)
-						if got := n.used("l", l); got != 100 {
-							t.Errorf("%d are used before the end, want 100", got)
-						}
+						expect.Equal(t, n.used("l", l), 100, "used before the end")
 						time.Sleep(time.Second)
 						for rule, key := range map[string]string{"a": a, "b": b, "l": l} {
 							want := tt.want
@@ -74,9 +72,7 @@ func TestEndsAreCarriedOut(t *testing.T) {
 							if got := n.used(rule, key); got < want-1 || got > want { // a bucket drains
 								t.Errorf("%d nodes, at %d: %d are used of %s, want %d", size, i, got, rule, want)
 							}
-							if got := bill.billed(fmt.Sprintf("%s[%s] tokens", rule, key)); got != want {
-								t.Errorf("%d nodes, at %d: %d are billed of %s, want %d", size, i, got, rule, want)
-							}
+							expect.Equal(t, bill.billed(fmt.Sprintf("%s[%s] tokens", rule, key)), want, "%d nodes, at %d: billed of %s", size, i, rule)
 						}
 					}
 					if got := int64(0); tt.end != nil {
@@ -105,9 +101,7 @@ func TestWhatIsSettledHasNoEnd(t *testing.T) {
 			id := n.reserve(q, time.Second)
 			w.nodes[2].settleTokens(id, 30)
 			time.Sleep(3 * time.Second)
-			if got := n.used("a", a); got != 30 {
-				t.Errorf("%d are used, want 30", got)
-			}
+			expect.Equal(t, n.used("a", a), 30, "used")
 			if got := n.used("l", l); got != 30 {
 				t.Errorf("%d are used of the local rule, want the 30 of the settling elsewhere", got)
 			}
@@ -171,12 +165,8 @@ func TestLateSettlings(t *testing.T) {
 				if again.Repeated = false; !reflect.DeepEqual(again, s) {
 					t.Errorf("the same again: %+v, want %+v", again, s)
 				}
-				if got := n.used("a", a); got != tt.want {
-					t.Errorf("%d are used, want %d", got, tt.want)
-				}
-				if got := bill.billed("a[" + a + "] tokens"); got != tt.used {
-					t.Errorf("%d are billed, want %d", got, tt.used)
-				}
+				expect.Equal(t, n.used("a", a), tt.want, "used")
+				expect.Equal(t, bill.billed("a["+a+"] tokens"), tt.used, "billed")
 			})
 		})
 	}
@@ -236,9 +226,7 @@ func TestEndsAfterTheHomeMoved(t *testing.T) {
 		n.reserveTokens("a", moved, 100, refundAll)
 		w.handOver(w.partition("a", moved), w.nodes[2])
 		time.Sleep(2 * time.Second)
-		if got := n.used("a", moved); got != 0 {
-			t.Errorf("handed over: %d are used, want 0", got)
-		}
+		expect.Equal(t, n.used("a", moved), 0, "handed over: used")
 		w.handOver(w.partition("a", moved), owner) // it knows that this was carried out
 		time.Sleep(2 * time.Second)
 
@@ -246,9 +234,7 @@ func TestEndsAfterTheHomeMoved(t *testing.T) {
 		n.reserveTokens("a", begun, 100, refundAll)
 		w.beginLineage(w.partition("a", begun))
 		time.Sleep(2 * time.Second)
-		if got := n.used("a", begun); got != 100 {
-			t.Errorf("from a copy: %d are used, want 100", got)
-		}
+		expect.Equal(t, n.used("a", begun), 100, "from a copy: used")
 
 		lapsed := w.keyOf("a", w.nodes[2], nil)
 		n.reserveTokens("a", lapsed, 100, refundAll)
@@ -256,9 +242,7 @@ func TestEndsAfterTheHomeMoved(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.nodes[2].authority.Store(true)
 		time.Sleep(2 * time.Second)
-		if got := n.used("a", lapsed); got != 0 {
-			t.Errorf("without authority at the end: %d are used, want 0", got)
-		}
+		expect.Equal(t, n.used("a", lapsed), 0, "without authority at the end: used")
 	})
 }
 
@@ -299,12 +283,8 @@ func TestEndsAfterTheHomeDied(t *testing.T) {
 			if died > time.Second {
 				want = 0
 			}
-			if got := next.used("a", key); got != want {
-				t.Errorf("died after %v: %d are used, want %d", died, got, want)
-			}
-			if got := bill.billed("a[" + key + "] tokens"); got != 0 {
-				t.Errorf("died after %v: %d are billed, want 0", died, got)
-			}
+			expect.Equal(t, next.used("a", key), want, "died after %v: used", died)
+			expect.Equal(t, bill.billed("a["+key+"] tokens"), 0, "died after %v: billed", died)
 			if s, err := n.Settle(id, []UnitCost{{"tokens", 40}}); err != nil || !s.Expired {
 				t.Errorf("late: %+v, %v", s, err)
 			}
@@ -332,9 +312,7 @@ func TestEndsNeedRoom(t *testing.T) {
 			expect.NoError(t, err)
 			n.settleTokens(id, 0)
 		}
-		if got := n.used("a", "x"); got != 0 {
-			t.Errorf("%d are used, want 0", got)
-		}
+		expect.Equal(t, n.used("a", "x"), 0, "used")
 	})
 }
 
@@ -354,9 +332,7 @@ func TestForbiddenEnds(t *testing.T) {
 				t.Errorf("%s: %q, %v", name, id, err)
 			}
 		}
-		if got := w.nodes[0].used("a", "x"); got != 0 {
-			t.Errorf("%d are used, want 0", got)
-		}
+		expect.Equal(t, w.nodes[0].used("a", "x"), 0, "used")
 	})
 }
 

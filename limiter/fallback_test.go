@@ -51,9 +51,7 @@ rules:
 				t.Error("admitted")
 			}
 		}
-		if have := w.totalDebt() - before; have != 0 {
-			t.Errorf("have %d owed for refused checks", have)
-		}
+		expect.Equal(t, w.totalDebt()-before, 0, "owed for refused checks")
 	})
 }
 
@@ -72,9 +70,7 @@ func TestG4_CountsBeyondTheShareAreOwed(t *testing.T) {
 					t.Errorf("limit %s, count %d: have %+v", limit, i, a)
 				}
 			}
-			if have := w.totalDebt(); have != 20 {
-				t.Errorf("limit %s: have %d owed, want 20", limit, have)
-			}
+			expect.Equal(t, w.totalDebt(), 20, "limit %s: owed", limit)
 		})
 	}
 }

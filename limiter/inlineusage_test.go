@@ -155,7 +155,5 @@ func TestResetOfManyInlineCounters(t *testing.T) {
 	if u, err := l.Usage(inlineQuery("k")); err != nil || u.Unknown != 0 {
 		t.Errorf("have %+v, %v", u, err)
 	}
-	if left := l.table.InlineOps(u.Hash.Hi+1, 10); len(left) != 1 {
-		t.Errorf("of the other subject %d counters are left", len(left))
-	}
+	expect.Equal(t, len(l.table.InlineOps(u.Hash.Hi+1, 10)), 1, "of the other subject counters are left")
 }

@@ -227,9 +227,7 @@ rules:
   - {name: b, key: [k], limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}
   - {name: c, key: [k], limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}`)
 	q := Query{Attributes: attrs("k", "x"), Costs: []UnitCost{{"requests", 6}}}
-	if a := check(t, l, epoch, q); a.TightestIndex != 0 {
-		t.Errorf("a tie goes to the first: have %d", a.TightestIndex)
-	}
+	expect.Equal(t, check(t, l, epoch, q).TightestIndex, 0, "a tie goes to the first")
 	if a := check(t, l, epoch, q); a.Allowed || a.TightestIndex != 1 {
 		t.Errorf("the longest wait: have %d", a.TightestIndex)
 	}
@@ -246,9 +244,7 @@ func TestQueryErrors(t *testing.T) {
 		t.Errorf("have %v", err)
 	}
 	q := byKey("r", "only one")
-	if err := l.Check(&q, &a); !errors.Is(err, ErrKey) {
-		t.Errorf("have %v", err)
-	}
+	expect.ErrorIs(t, l.Check(&q, &a), ErrKey, "l.Check(&q, &a)")
 	if _, err := l.Usage(&Query{Rule: "r", Key: []string{"x"}}); !errors.Is(err, ErrKey) {
 		t.Errorf("have %v", err)
 	}

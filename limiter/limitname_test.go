@@ -49,9 +49,7 @@ func TestChangesOfOneLimit(t *testing.T) {
 			id := n.reserve(costs, time.Minute)
 			want := func(what string, want ...int64) {
 				t.Helper()
-				if got := n.usedOf("r", key); !reflect.DeepEqual(got, want) {
-					t.Errorf("at %d, %s: %d are used, want %d", i, what, got, want)
-				}
+				expect.DeepEqual(t, n.usedOf("r", key), want, "at %d, %s: used", i, what)
 			}
 			want("reserved", 10, 10, 100)
 
@@ -143,14 +141,10 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 					for _, lu := range u.Limits {
 						got = append(got, lu.Applied)
 					}
-					if !reflect.DeepEqual(got, tt.applied) {
-						t.Errorf("%v: %d were applied, want %d", tt.costs, got, tt.applied)
-					}
+					expect.DeepEqual(t, got, tt.applied, "%v: applied", tt.costs)
 				}
 				got := [2]int64{bill.cost["r["+key+"] requests"], bill.cost["r["+key+"] tokens"]}
-				if got != tt.billed {
-					t.Errorf("%v, bill %t: %d are billed, want %d", tt.costs, tt.bill, got, tt.billed)
-				}
+				expect.Equal(t, got, tt.billed, "%v, bill %t: billed", tt.costs, tt.bill)
 				time.Sleep(time.Millisecond)
 			}
 			if _, err := n.Adjust(&Query{Rule: "free", Key: []string{key}, Costs: []UnitCost{{rules.Requests, 1}}, Bill: true}); !errors.Is(err, ErrNotBilled) {

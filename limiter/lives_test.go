@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -48,9 +49,7 @@ func TestWhatWasReservedBeforeAReset(t *testing.T) {
 				}
 
 				n.settleTokens(before, 0)
-				if got := n.admit(key); got != 0 {
-					t.Errorf("%d more than 100 were admitted after the reset", got)
-				}
+				expect.Equal(t, n.admit(key), 0, "more than 100 were admitted after the reset")
 			})
 		})
 	}
@@ -85,9 +84,7 @@ func TestWhatARefusedCheckTookBeforeAReset(t *testing.T) {
 		if a.Allowed || used != 100 {
 			t.Fatalf("the check over both is allowed: %t; %d were admitted after the reset", a.Allowed, used)
 		}
-		if got := n.admit(key); got != 0 {
-			t.Errorf("%d more than 100 were admitted after the reset", got)
-		}
+		expect.Equal(t, n.admit(key), 0, "more than 100 were admitted after the reset")
 	})
 }
 
@@ -175,9 +172,7 @@ func TestChargeAfterALoweredRate(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		home.settleTokens(id, 101)
 		synctest.Wait()
-		if got := other.admit(key); got != 0 {
-			t.Errorf("%d were admitted; at 6 an hour, none can have drained", got)
-		}
+		expect.Equal(t, other.admit(key), 0, "admitted; at 6 an hour, none can have drained")
 	})
 }
 

@@ -120,9 +120,7 @@ func testLoanRepliesTwice(t *testing.T) {
 	}
 	c = far.next(t, pressOwner(n, q))
 	c.done([]byte("garbage"), nil)
-	if have := n.spend(q); have != 0 {
-		t.Errorf("have %d admitted after garbage", have)
-	}
+	expect.Equal(t, n.spend(q), 0, "admitted after garbage")
 	if s := n.stats(); s.LoansFailed != 1 || s.Borrowed != 1 || s.BorrowedUnits != r.Want {
 		t.Errorf("have %+v", s)
 	}
@@ -226,9 +224,7 @@ func testLoansOneByOne(t *testing.T) {
 	}
 	third.done(wire.Encode(nil, &LoanReply{status: loanNothing}), nil)
 	press()
-	if have := far.count(); have != 0 {
-		t.Errorf("have %d asked, although no region has anything", have)
-	}
+	expect.Equal(t, far.count(), 0, "asked, although no region has anything")
 }
 
 // pressOwner returns a function that checks a subject, so that its owner learns that the share is short.
@@ -308,9 +304,7 @@ func testHostileRequests(t *testing.T) {
 				t.Errorf("%s: have %+v", name, got)
 			}
 		}
-		if used := owner.used("r", key); used != 0 {
-			t.Errorf("have %d used, want 0", used)
-		}
+		expect.Equal(t, owner.used("r", key), 0, "used")
 		if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key, algorithms.MaxAmount)); err != nil || got.Amount != 150 || got.unused != 150 {
 			t.Errorf("have %+v, %v; want 150 lent of 300", got, err)
 		}
@@ -466,9 +460,7 @@ func testStaleAskers(t *testing.T) {
 	if a.DecidedBy != ByFallback || !a.Allowed || a.Limits[0].Remaining > 150 {
 		t.Errorf("have %s, %+v, want fallback within half of the share", a.DecidedBy, a.Limits[0])
 	}
-	if used := owner.used("r", key); used != 2 {
-		t.Errorf("have %d used at the owner, want 2", used)
-	}
+	expect.Equal(t, owner.used("r", key), 2, "used at the owner")
 	asker.SetRules(shared(next, "eu", "ap", "eu", "us"))
 	if a := asker.check(q); a.DecidedBy != ByForward || a.RulesVersion != 2 {
 		t.Errorf("have %s by version %d, want forward by 2", a.DecidedBy, a.RulesVersion)

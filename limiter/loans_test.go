@@ -71,9 +71,7 @@ func testAllInARegionWithoutAShare(t *testing.T, text string) {
 			t.Errorf("%s has %+v", region, share)
 		}
 	}
-	if own != 900 {
-		t.Errorf("have %d used by all, want 900", own)
-	}
+	expect.Equal(t, own, 900, "used by all")
 }
 
 // seeds returns the number of random runs of a test.

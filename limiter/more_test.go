@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestMoreAfter: MoreAfter is known whichever node decides the check, except where a lease only estimates what remains. It does not
@@ -21,9 +23,7 @@ func TestMoreAfter(t *testing.T) {
 		more := func(n *testNode, rule string, want DecidedBy) (all []time.Duration, allowed bool) {
 			t.Helper()
 			a := n.check(byKey(rule, w.keyOf(rule, owner, nil)))
-			if a.DecidedBy != want {
-				t.Errorf("%s: decided by %s, want %s", rule, a.DecidedBy, want)
-			}
+			expect.Equal(t, a.DecidedBy, want, "%s: decided by", rule)
 			for i := range a.Limits {
 				all = append(all, a.Limits[i].MoreAfter)
 			}

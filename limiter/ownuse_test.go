@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // The whole limit is used in one region, by single checks. Each answer counts that region's own checks, whatever was lent in the
@@ -107,9 +108,7 @@ func TestOwnUseOfALender(t *testing.T) {
 			}
 			peek := byKey("r", key)
 			peek.Mode = counters.PeekMode
-			if la := n.check(peek).TightestLimit(); la.Used != 30 {
-				t.Errorf("a peek: have used %d", la.Used)
-			}
+			expect.Equal(t, n.check(peek).TightestLimit().Used, 30, "a peek: used")
 		}
 		u, err := eu.nodes[0].Adjust(&Query{Rule: "r", Key: []string{key}, Costs: []UnitCost{{Unit: "requests", Cost: -50}}})
 		if err != nil || u.Limits[0].Used != 0 || u.Limits[0].Remaining != 500-lent || u.Limits[0].Applied != -30 {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // waitingRoom is where callers at one node wait. It does what a door does with places that others have left.
@@ -76,13 +78,9 @@ func TestThoseBehindAtOtherNodesMoveUp(t *testing.T) {
 			synctest.Wait()
 			w.calls.Wait()
 			want := []int{1, 2, 3, 4, 5, 6, 7}
-			if got := minutes(); !slices.Equal(got, want) {
-				t.Errorf("cut off %v: got the places %v, want %v", down, got, want)
-			}
+			expect.EqualSlices(t, minutes(), want, "cut off %v: got the places", down)
 			last := w.nodes[1].check(Query{Rule: "slow", Key: []string{key}, ByKey: true, Waits: true})
-			if got := (time.Since(began) + last.Delay() + time.Second) / time.Minute; got != 8 {
-				t.Errorf("cut off %v: the next caller goes on in minute %d, want 8", down, got)
-			}
+			expect.Equal(t, (time.Since(began)+last.Delay()+time.Second)/time.Minute, 8, "cut off %v: the next caller goes on in minute", down)
 		})
 	}
 }

@@ -79,12 +79,8 @@ func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 						t.Errorf("%s: too much was reserved by a request with an id", what)
 					}
 					synctest.Wait()
-					if got := w.openPlaces(); got != 0 {
-						t.Errorf("%s: %d places are left", what, got)
-					}
-					if got := n.used("a", a); got != 0 {
-						t.Errorf("%s: %d are left used", what, got)
-					}
+					expect.Equal(t, w.openPlaces(), 0, "%s: places are left", what)
+					expect.Equal(t, n.used("a", a), 0, "%s: left used", what)
 				}
 			}
 		})
@@ -116,9 +112,7 @@ func TestPlacesLiveOn(t *testing.T) {
 			third.settleTokens(early, 30) // at a node that is neither the owner nor made it
 			w.handOver(p, third)
 			owner.settleTokens(settled, 40)
-			if got := w.openPlaces(); got != 1 {
-				t.Errorf("after a hand-over: %d places are open, want 1", got)
-			}
+			expect.Equal(t, w.openPlaces(), 1, "after a hand-over: places are open")
 
 			copied := third.copyOf(p)
 			late := owner.reserve(tokens("r", key, 100), time.Minute) // not in the copy
@@ -174,9 +168,7 @@ func TestAPlaceThatIsGoneIsOver(t *testing.T) {
 		if s := n.settleTokens(id, 130); !s.Repeated {
 			t.Errorf("twice in another lineage: have %+v", s)
 		}
-		if got := n.used("r", key); got != 130 {
-			t.Errorf("have %d used, want 130", got)
-		}
+		expect.Equal(t, n.used("r", key), 130, "used")
 	})
 }
 
@@ -200,9 +192,7 @@ func TestSettledReservationsForgetTheirAnswers(t *testing.T) {
 		if !s.Repeated || len(s.Costs) != 0 || s.Remaining != -1 {
 			t.Errorf("have %+v", s)
 		}
-		if got := n.used("r", key); got != 30 {
-			t.Errorf("have %d used, want 30", got)
-		}
+		expect.Equal(t, n.used("r", key), 30, "used")
 		time.Sleep(10 * time.Minute)
 		owner.table.Sweep(owner.clock.Now(), 1)
 		if st := owner.table.Notes().Stats(); st.Reservations != 0 || st.Open != 0 {
@@ -321,9 +311,7 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 				want += 70
 			}
 			for _, name := range []string{"a[" + a + "] tokens", "b[" + b + "] tokens"} {
-				if got := bill.cost[name]; got != want {
-					t.Errorf("%d: %s: %d are billed, want %d", killed, name, got, want)
-				}
+				expect.Equal(t, bill.cost[name], want, "%d: %s: billed", killed, name)
 			}
 		})
 	}
@@ -359,9 +347,7 @@ func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 		if err := debt.apply(home.Limiter); err != nil {
 			t.Errorf("a debt that is sent again: %v", err)
 		}
-		if got := home.used("b", b); got != 150 {
-			t.Errorf("have %d used, want 150", got)
-		}
+		expect.Equal(t, home.used("b", b), 150, "used")
 		if _, err := home.Adjust(&Query{Rule: "b", Key: []string{b}, Costs: []UnitCost{{"tokens", 1}}}); err != nil {
 			t.Errorf("an adjustment without an id: %v", err)
 		}

@@ -168,9 +168,7 @@ rules:
 			}
 		}
 		for i := range 8 {
-			if n := admitted[fmt.Sprint("j", i)]; n != 12 {
-				t.Errorf("j%d: %d admitted, want 12", i, n)
-			}
+			expect.Equal(t, admitted[fmt.Sprint("j", i)], 12, "j%d: admitted", i)
 		}
 		if by[ByOwner] == 0 || by[ByForward] == 0 || repeated == 0 || shortened == 0 {
 			t.Errorf("decided by %v, %d repeated, %d shortened", by, repeated, shortened)

@@ -393,9 +393,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 		}
 		changed := both(counters.CountMode, 5, "count")
 		changed.Subjects[0].Limits = []rules.InlineLimit{{Limit: 12, Per: "1h", Algorithm: "fixed-window"}}
-		if err := w.nodes[1].Check(changed, &a); !errors.Is(err, ErrRequestIDReused) {
-			t.Errorf("another amount: have %v", err)
-		}
+		expect.ErrorIs(t, w.nodes[1].Check(changed, &a), ErrRequestIDReused, "another amount")
 		if out, err := w.nodes[1].Settle(id, nil); err != nil || out.Repeated {
 			t.Errorf("have %+v, %v", out, err)
 		}

@@ -155,9 +155,7 @@ func TestReservationsEnd(t *testing.T) {
 		if s := n.settleTokens(settled, 3); !s.Repeated || s.Costs[0].Cost != 20 {
 			t.Errorf("settled in time, asked again later: have %+v", s)
 		}
-		if have := n.used("r", key); have != 70 {
-			t.Errorf("have %d used, want 70", have)
-		}
+		expect.Equal(t, n.used("r", key), 70, "used")
 		time.Sleep(2 * time.Minute)
 		unknown("long after", settled)
 		unknown("nothing", "")
@@ -196,9 +194,7 @@ func TestReservationOfSeveralOwners(t *testing.T) {
 					t.Errorf("have %d and %d used, want %d and %d", haveA, haveB, usedA, usedB)
 				}
 			}
-			if have := n.used("s", a); have != 0 {
-				t.Errorf("a shadow limit that refused has %d used", have)
-			}
+			expect.Equal(t, n.used("s", a), 0, "a shadow limit that refused has used")
 		}
 	})
 }
@@ -217,23 +213,17 @@ func TestReservationAndLineage(t *testing.T) {
 		if s := n.settleTokens(settled, 1); !s.Repeated {
 			t.Error("the hand-over lost the settlement")
 		}
-		if have := n.used("r", key); have != 100 {
-			t.Errorf("handed over: have %d used, want 100", have)
-		}
+		expect.Equal(t, n.used("r", key), 100, "handed over: used")
 		less, more := n.reserve(tokens("r", key, 100), time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
 		w.beginLineage(p)
 		n.settleTokens(less, 10)
 		n.settleTokens(more, 150)
-		if have := n.used("r", key); have != 350 {
-			t.Errorf("after its owner's death: have %d used, want 350", have)
-		}
+		expect.Equal(t, n.used("r", key), 350, "after its owner's death: used")
 		var dropped int64
 		for _, n := range w.nodes {
 			dropped += n.figure("refunds_dropped_total")
 		}
-		if dropped != 1 {
-			t.Errorf("have %d refunds dropped, want 1", dropped)
-		}
+		expect.Equal(t, dropped, 1, "refunds dropped")
 	})
 }
 
@@ -313,9 +303,7 @@ func TestSettlingFindsItsWay(t *testing.T) {
 		}
 		owner.authority.Store(true)
 		n.settleTokens(id, 1)
-		if have := n.used("r", key); have != 1 {
-			t.Errorf("have %d used, want 1", have)
-		}
+		expect.Equal(t, n.used("r", key), 1, "used")
 	})
 }
 
@@ -370,9 +358,7 @@ func TestReservationsAreNotLeased(t *testing.T) {
 			n.settleTokens(n.reserve(tokens("r", key, 10), time.Minute), 0)
 		}
 		time.Sleep(6 * time.Second) // until all unspent leases have been returned
-		if have := n.used("r", key); have != 1000 {
-			t.Errorf("have %d used, want 1000", have)
-		}
+		expect.Equal(t, n.used("r", key), 1000, "used")
 	})
 }
 
@@ -411,9 +397,7 @@ rules:
 		id := w.nodes[0].reserve(Query{Attributes: attrs("user", user), Costs: []UnitCost{{"tokens", 100}}}, time.Minute)
 		w.nodes[1].settleTokens(id, 30)
 		synctest.Wait()
-		if got := w.nodes[2].used("a", "user="+user); got != 30 {
-			t.Errorf("got %d used, want 30", got)
-		}
+		expect.Equal(t, w.nodes[2].used("a", "user="+user), 30, "used")
 	})
 }
 
@@ -464,9 +448,7 @@ func TestAuthorityLapsesDuringAReset(t *testing.T) {
 		u, err := owner.Locate(&Query{Rule: "r", Key: []string{key}})
 		expect.NoError(t, err)
 		owner.authority.Store(false)
-		if err := newChange(verbReset, u, nil).applyHere(t.Context(), owner.Limiter); !errors.Is(err, ErrNoOwner) {
-			t.Errorf("without authority: have %v", err)
-		}
+		expect.ErrorIs(t, newChange(verbReset, u, nil).applyHere(t.Context(), owner.Limiter), ErrNoOwner, "without authority")
 		owner.authority.Store(true)
 		synctest.Wait()
 		q := byKey("r", key)
@@ -478,9 +460,7 @@ func TestAuthorityLapsesDuringAReset(t *testing.T) {
 			t.Errorf("by an old lease: %+v", a.Limits)
 		}
 		time.Sleep(10 * time.Second) // until leases would have been returned
-		if used := owner.used("r", key); used != 1000 {
-			t.Errorf("have %d used, want 1000", used)
-		}
+		expect.Equal(t, owner.used("r", key), 1000, "used")
 	})
 }
 
@@ -569,9 +549,7 @@ func TestReservationByLocalRulesIsBilledOnce(t *testing.T) {
 				by.settleTokens(id, 4)
 			}
 		}
-		if have := bill.cost["l[x] tokens"]; have != 8 {
-			t.Errorf("have %d billed, want 8", have)
-		}
+		expect.Equal(t, bill.cost["l[x] tokens"], 8, "billed")
 	})
 }
 
@@ -601,9 +579,7 @@ func TestResetAndHandOver(t *testing.T) {
 				t.Fatalf("after the reset: %+v", a.Limits)
 			}
 			time.Sleep(2 * maxGrantAge)
-			if used := owner.used("r", key); used != 1000 {
-				t.Errorf("moved %s: have %d used, want 1000", moved, used)
-			}
+			expect.Equal(t, owner.used("r", key), 1000, "moved %s: used", moved)
 		})
 	}
 }
@@ -619,9 +595,7 @@ func TestReservationByALocalRuleFirst(t *testing.T) {
 		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: "x"}, {Name: "b", Value: "y"}}, Costs: []UnitCost{{"tokens", 100}}}
 		n.settleTokens(n.reserve(q, time.Minute), 30)
 		synctest.Wait()
-		if used := n.used("b", "y"); used != 30 {
-			t.Errorf("have %d used, want 30", used)
-		}
+		expect.Equal(t, n.used("b", "y"), 30, "used")
 	})
 }
 
@@ -678,9 +652,7 @@ func TestSettlementDoesNotWaitForTheSlow(t *testing.T) {
 		setSlow(0)
 		time.Sleep(chargeTimeout)
 		for i, name := range names {
-			if used := slow.used(name, q.Attributes[i].Value); used != 20 {
-				t.Errorf("%s: have %d used, want 20", name, used)
-			}
+			expect.Equal(t, slow.used(name, q.Attributes[i].Value), 20, "%s: used", name)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -125,9 +126,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 				if err := request(n); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
-				if took := time.Since(began); took != frozen {
-					t.Errorf("%s: took %v, want %v", name, took, frozen)
-				}
+				expect.Equal(t, time.Since(began), frozen, "%s: took", name)
 				// One lookup before Wait, two inside it, one after it; plus the asker's and the one for the question.
 				if routes := owner.routes.Load() + other.routes.Load(); routes > 6 {
 					t.Errorf("%s: have %d calls of Route", name, routes)

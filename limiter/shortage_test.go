@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -222,9 +223,7 @@ func TestReasonsOfShares(t *testing.T) {
 		for _, other := range w.nodes[1:] {
 			w.setCut(n, other, true)
 		}
-		if have := n.spend(byKey("r", key)); have != 667 {
-			t.Errorf("have %d admitted by a node that is cut off, want 667", have)
-		}
+		expect.Equal(t, n.spend(byKey("r", key)), 667, "admitted by a node that is cut off")
 		a := n.check(byKey("r", key))
 		want := `This node's share of limit "r" of rule "r" (667 of 2000 requests per 1h) is used up, and the node is cut off from the limit's owner; retry in 1 s.`
 		if have := string(a.AppendReason(nil)); have != want {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -152,15 +153,11 @@ func TestSlotsOfTwoOwners(t *testing.T) {
 		w.detail = nil
 		w.mu.Unlock()
 		time.Sleep(time.Second)
-		if n := used(); n != 2 {
-			t.Errorf("%d are used of the outer one although nobody could give it back, want 2", n)
-		}
+		expect.Equal(t, used(), 2, "used of the outer one although nobody could give it back")
 		w.setCut(asker, outer, false)
 		w.setCut(inner, outer, false)
 		time.Sleep(500 * time.Millisecond)
-		if n := used(); n != 1 {
-			t.Errorf("%d are used of the outer one, want 1", n)
-		}
+		expect.Equal(t, used(), 1, "used of the outer one")
 		if held, err := asker.ReleaseSlot(first.ID); err != nil || !held || used() != 0 || inner.usage("inner", user).Limits[0].Used != 0 {
 			t.Errorf("after the release: %v, %v, %d used", held, err, used())
 		}
@@ -190,9 +187,7 @@ func TestStandbysGrantNoSlots(t *testing.T) {
 		w.setCut(owner, standby, false)
 		w.setCut(owner, other, false)
 		time.Sleep(300 * time.Millisecond) // the release is made up for
-		if used := owner.used("render", key); used != 0 {
-			t.Errorf("%d are used, want 0", used)
-		}
+		expect.Equal(t, owner.used("render", key), 0, "used")
 	})
 }
 
@@ -352,9 +347,7 @@ func TestSlotsAreFreedByOperators(t *testing.T) {
 				over++
 			}
 		}
-		if over != 1 {
-			t.Errorf("%d holders have lost their slot, want 1", over)
-		}
+		expect.Equal(t, over, 1, "holders have lost their slot")
 		for _, bad := range []string{q.HolderID, "x", "123"} {
 			q.HolderID = bad
 			if _, err := other.Reset(q); !errors.Is(err, ErrUnknownSlot) {

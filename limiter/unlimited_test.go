@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -56,9 +57,7 @@ func TestUnlimited(t *testing.T) {
 			}
 		}
 	}
-	if n := l.table.Stats().Counters; n != 0 {
-		t.Errorf("got %d counters, want none", n)
-	}
+	expect.Equal(t, l.table.Stats().Counters, 0, "counters")
 	if want := (billed{"free/requests": 15, "plan/requests": 10, "plan/tokens": 70}); bill["free/requests"] != 5 || bill["plan/requests"] != want["plan/requests"] ||
 		bill["plan/tokens"] != want["plan/tokens"] || len(bill) != 3 {
 		t.Errorf("got the bill %v", bill)
@@ -90,9 +89,7 @@ func TestLimitOfZero(t *testing.T) {
 			expectRefusal(t, q.Rule, check(t, l, epoch, q), CostAboveLimit, algorithms.Never, "not allowed by this rule")
 		}
 	}
-	if n := l.table.Stats().Counters; n != 0 {
-		t.Errorf("got %d counters, want none", n)
-	}
+	expect.Equal(t, l.table.Stats().Counters, 0, "counters")
 	tokens := Query{Rule: "none", Key: []string{"x"}, ByKey: true, Costs: []UnitCost{{"requests", 0}, {"tokens", 1}}}
 	if a := check(t, l, epoch, tokens); !a.Allowed || len(a.Limits) != 2 {
 		t.Errorf("tokens alone: got %+v", a.Limits)
@@ -170,9 +167,7 @@ func TestNothingCountsForALimitOfZero(t *testing.T) {
 		t.Error(err)
 	}
 
-	if n := l.table.Stats().Counters; n != 0 {
-		t.Errorf("got %d counters, want none", n)
-	}
+	expect.Equal(t, l.table.Stats().Counters, 0, "counters")
 	if a := check(t, l, epoch, costing(byKey("none", "x"), 0)); !a.Allowed {
 		t.Errorf("a cost of 0: got %+v", a.Limits)
 	}
@@ -210,9 +205,7 @@ func TestCountOfZeroInACluster(t *testing.T) {
 			}
 		}
 		for _, n := range w.nodes {
-			if got := n.table.Stats().Counters; got != 0 {
-				t.Errorf("got %d counters, want none", got)
-			}
+			expect.Equal(t, n.table.Stats().Counters, 0, "counters")
 		}
 	})
 }

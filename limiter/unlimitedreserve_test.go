@@ -104,9 +104,7 @@ func TestUnlimitedReservationsFollowTheirRule(t *testing.T) {
 	if want := []UnitCost{{"tokens", 20}}; err != nil || !reflect.DeepEqual(out.Costs, want) || out.Remaining != -1 {
 		t.Errorf("got %+v, %v; want %v", out, err, want)
 	}
-	if n := l.table.Stats().Counters; n != 0 {
-		t.Errorf("got %d counters, want none", n)
-	}
+	expect.Equal(t, l.table.Stats().Counters, 0, "counters")
 }
 
 // TestAdjustmentsWithoutLimitAreBilled: an adjustment with a bill corrects that in units without limit, once, and makes no counter.
@@ -143,9 +141,7 @@ func TestAdjustmentsWithoutLimitAreBilled(t *testing.T) {
 			}
 		}
 		for _, n := range w.nodes {
-			if got := n.table.Stats().Counters; got != 0 {
-				t.Errorf("got %d counters, want none", got)
-			}
+			expect.Equal(t, n.table.Stats().Counters, 0, "counters")
 		}
 	})
 }

@@ -54,7 +54,5 @@ func TestWithoutShare(t *testing.T) {
 func TestCounters(t *testing.T) {
 	c := NewFallbackTable(0)
 	defer c.Close()
-	if have := c.Stats().Max; have != minFallbackCounters {
-		t.Errorf("have a bound of %d", have)
-	}
+	expect.Equal(t, c.Stats().Max, minFallbackCounters, "a bound")
 }

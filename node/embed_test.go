@@ -514,16 +514,12 @@ func TestNotReady(t *testing.T) {
 			t.Errorf("at most 7: got %d granted, want %d", d.Granted, want)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		if err := n.WaitReady(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("have %v", err)
-		}
+		expect.ErrorIs(t, n.WaitReady(ctx), context.DeadlineExceeded, "n.WaitReady(ctx)")
 		cancel()
 		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := n.WaitReady(t.Context()); !errors.Is(err, client.ErrClosed) {
-			t.Errorf("have %v", err)
-		}
+		expect.ErrorIs(t, n.WaitReady(t.Context()), client.ErrClosed, "n.WaitReady(t.Context())")
 	}
 }
 

@@ -129,16 +129,12 @@ func TestEmbeddedMiddlewareHoldsSlots(t *testing.T) {
 		go func() { first <- get() }()
 		synctest.Wait()
 		time.Sleep(10 * time.Second)
-		if got := get(); got != 429 {
-			t.Errorf("got %d while one is served, want 429", got)
-		}
+		expect.Equal(t, get(), 429, "while one is served")
 		close(goOn)
 		if got := <-first; got != 200 {
 			t.Errorf("got %d", got)
 		}
 		synctest.Wait()
-		if got := get(); got != 200 {
-			t.Errorf("got %d after it, want 200", got)
-		}
+		expect.Equal(t, get(), 200, "after it")
 	})
 }

@@ -175,9 +175,7 @@ func TestG4_OneAfterAnotherInOneProcess(t *testing.T) {
 			used := p.used("year", key)
 			expect.Equal(t, used, admitted[key], "%s, used", key)
 			n, _, _ := p.nodes[0].ask("year", key, 5)
-			if n != 0 {
-				t.Errorf("%s: got %d more admitted, want none", key, n)
-			}
+			expect.Equal(t, n, 0, "%s: more admitted", key)
 		}
 		p.checkOwnership()
 		p.stopNodes()
@@ -251,9 +249,7 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 		p.awaitWhole()
 		time.Sleep(4 * time.Second)
 		for _, key := range keys {
-			if used := p.used("year", key); used != 30 {
-				t.Errorf("%s: have %d used, want 30", key, used)
-			}
+			expect.Equal(t, p.used("year", key), 30, "%s: used", key)
 		}
 		p.checkOwnership()
 		p.stopNodes()

@@ -19,9 +19,7 @@ func TestG1_ExactInOneProcess(t *testing.T) {
 		by := c.stopLoad()
 		t.Logf("by %v", by)
 		for i := range c.admitted {
-			if have := c.admitted[i].Load(); have != 100 {
-				t.Errorf("key %d: have %d admitted, want 100", i, have)
-			}
+			expect.Equal(t, c.admitted[i].Load(), 100, "key %d: admitted", i)
 		}
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)

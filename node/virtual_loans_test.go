@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // loanWindow is the window of the rules below, and long enough to use up their limits and return all leases.
@@ -78,8 +80,6 @@ func TestG8_LoansInOneProcess(t *testing.T) {
 		for _, v := range us.nodes {
 			lost += figureOf(v, "loan_units_lost_total")
 		}
-		if lost != 0 {
-			t.Errorf("%d units of loans were lost", lost)
-		}
+		expect.Equal(t, lost, 0, "units of loans were lost")
 	})
 }

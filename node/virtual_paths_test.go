@@ -213,9 +213,7 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 		if leader.state().Generation(x.id) != 0 {
 			t.Error("x was evicted instead of leaving as planned")
 		}
-		if used := p.used("year", key); used != 50 {
-			t.Errorf("have %d used, want 50", used)
-		}
+		expect.Equal(t, p.used("year", key), 50, "used")
 		before := p.epoch()
 		time.Sleep(time.Minute)
 		if after := p.epoch(); after > before+1 { // a new ring without the gap
@@ -227,9 +225,7 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 		p.net.HealAll()
 		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
 		p.awaitWhole()
-		if used := p.used("year", key); used != 50 {
-			t.Errorf("have %d used, want 50", used)
-		}
+		expect.Equal(t, p.used("year", key), 50, "used")
 		p.checkOwnership()
 		p.stopNodes()
 	})
@@ -254,9 +250,7 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 			t.Fatalf("have %v, want a refusal because the node is alive", err)
 		}
 		expect.NoError(t, others[1].admin().Remove(ctx, x.name(), true, "ann"))
-		if used := p.used("year", key); used != 50 {
-			t.Errorf("have %d used, want 50", used)
-		}
+		expect.Equal(t, p.used("year", key), 50, "used")
 		time.Sleep(30 * time.Second)
 		for _, m := range leader.admin().View().Members {
 			if m.Name == x.name() && (m.InRing || m.Voter) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -133,9 +134,7 @@ func requestsOnce(t *testing.T, seed uint64) {
 			used, err = a.used(key)
 			return err == nil
 		})
-		if used != n {
-			t.Errorf("seed %d: subject %s: %d used, want %d", seed, key, used, n)
-		}
+		expect.Equal(t, used, n, "seed %d: subject %s: used", seed, key)
 	}
 	p.checkOwnership()
 	p.stopNodes()

@@ -33,9 +33,7 @@ func (v *testNode) month() (rows map[string]int64, missing []string) {
 		if !ok {
 			return rows, s.Missing()
 		}
-		if row.Rule != "year" {
-			t.Errorf("have a row of %s", row.Rule)
-		}
+		expect.Equal(t, row.Rule, "year", "a row")
 		rows[row.Key[0]] += row.Cost
 	}
 }

@@ -184,9 +184,7 @@ func TestQueueIsKept(t *testing.T) {
 			t.Fatalf("set by %s: have %+v", set, have)
 		}
 		for i, want := range []time.Duration{-time.Second, 0, time.Second, time.Minute} {
-			if ahead := time.Duration(have.Log[i].At - then.Steady); ahead != want {
-				t.Errorf("set by %s: entry %d is %s ahead, want %s", set, i, ahead, want)
-			}
+			expect.Equal(t, time.Duration(have.Log[i].At-then.Steady), want, "set by %s: entry %d ahead", set, i)
 		}
 		if left := have.FreshAt - then.Steady/1e9; left < 118 || left > 123 {
 			t.Errorf("set by %s: fresh in %d s, want 120", set, left)
@@ -255,12 +253,8 @@ func TestLoopAndClose(t *testing.T) {
 	config.Interval = 10 * time.Millisecond
 	c, err := OpenCounterFile(config)
 	expect.NoError(t, err)
-	if err := c.Start(); !errors.Is(err, ErrNotLoaded) {
-		t.Errorf("Start before Load: %v", err)
-	}
-	if err := c.Checkpoint(t.Context()); !errors.Is(err, ErrNotLoaded) {
-		t.Errorf("Checkpoint before Load: %v", err)
-	}
+	expect.ErrorIs(t, c.Start(), ErrNotLoaded, "Start before Load")
+	expect.ErrorIs(t, c.Checkpoint(t.Context()), ErrNotLoaded, "Checkpoint before Load")
 	if _, err := c.Load(clk.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -289,9 +283,7 @@ func TestLoopAndClose(t *testing.T) {
 	again := newTable()
 	c, stats := openLoaded(t, testConfig(dir, again, clk.Now))
 	defer mustClose(t, c)
-	if stats.Restored != 100 {
-		t.Errorf("a clean stop kept %d of 100", stats.Restored)
-	}
+	expect.Equal(t, stats.Restored, 100, "a clean stop kept of 100")
 }
 
 // blockingSource is a Source that blocks, as if the disk hung.
@@ -482,9 +474,7 @@ func TestWithTable(t *testing.T) {
 	if next.Take(now, ops(4)) == counters.Admitted {
 		t.Error("more was admitted than the limit")
 	}
-	if s := fmt.Sprint(next.Stats().Counters); s != "7" {
-		t.Errorf("%s counters, want 7", s)
-	}
+	expect.Equal(t, fmt.Sprint(next.Stats().Counters), "7", "counters")
 }
 
 // Counters that were dropped with their partition don't come back from the file: meanwhile, others may have reset them.

@@ -63,9 +63,7 @@ func TestDiskFull(t *testing.T) {
 			t.Fatalf("status is %+v", s)
 		}
 	}
-	if n := log.count("checkpoint failed"); n != 1 {
-		t.Errorf("%d lines about the failure, want 1", n)
-	}
+	expect.Equal(t, log.count("checkpoint failed"), 1, "lines about the failure")
 	if err := c.Close(t.Context()); !errors.Is(err, berrors.ErrMaxSizeReached) {
 		t.Errorf("Close: have %v, want a full disk", err)
 	}
@@ -140,9 +138,7 @@ func TestTinyFileSystem(t *testing.T) {
 	if s := c.Status(); s.Failures != 0 || s.Err != nil || s.SetAside != 0 || s.Counters != 10_000 {
 		t.Errorf("status is %+v", s)
 	}
-	if n := log.count("written again"); n != 2 {
-		t.Errorf("%d lines about the recovery, want 2", n)
-	}
+	expect.Equal(t, log.count("written again"), 2, "lines about the recovery")
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.corrupt-*")); len(left) > 0 {
 		t.Errorf("files set aside: %v", left)
 	}
@@ -308,9 +304,7 @@ func TestGuard(t *testing.T) {
 		"nil pointer": func() error { none.Fullness = 1; return nil },
 	}
 	for name, f := range tests {
-		if err := guard(f); !errors.Is(err, errBroken) {
-			t.Errorf("%s: have %v", name, err)
-		}
+		expect.ErrorIs(t, guard(f), errBroken, "%s", name)
 	}
 	plain := errors.New("plain")
 	if err := guard(func() error { return plain }); err != plain {

@@ -48,9 +48,7 @@ func TestProbe(t *testing.T) {
 			t.Errorf("have %v from a disk that responds again", err)
 		}
 		p.write = func() error { return syscall.EIO }
-		if err := p.check(); !errors.Is(err, syscall.EIO) {
-			t.Errorf("have %v", err)
-		}
+		expect.ErrorIs(t, p.check(), syscall.EIO, "p.check()")
 		if _, failing, err := p.health.report(time.Second); failing.IsZero() || !errors.Is(err, syscall.EIO) {
 			t.Errorf("have %v, %v", failing, err)
 		}
@@ -64,8 +62,6 @@ func TestProbe(t *testing.T) {
 		ended := make(chan struct{})
 		workers.closeAfter(func() { close(ended) })
 		<-ended
-		if err := errors.Join(p.close(), p.check()); !errors.Is(err, ErrClosed) {
-			t.Errorf("have %v after Close", err)
-		}
+		expect.ErrorIs(t, errors.Join(p.close(), p.check()), ErrClosed, "after Close")
 	})
 }

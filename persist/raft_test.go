@@ -123,9 +123,7 @@ func TestRaftReopens(t *testing.T) {
 	if _, err := r.Stable().GetUint64([]byte("no")); err == nil || err.Error() != "not found" {
 		t.Errorf("have %v: Raft compares the text", err)
 	}
-	if err := r.Logs().GetLog(3, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
-		t.Errorf("have %v", err)
-	}
+	expect.ErrorIs(t, r.Logs().GetLog(3, new(raft.Log)), raft.ErrLogNotFound, "r.Logs().GetLog(3, new(raft.Log))")
 	mustSave(t, r, 7)
 	want := logEntries(1, 300, 7)
 	want[100].Extensions = []byte("somebody else's")
@@ -195,9 +193,7 @@ func TestRaftClosed(t *testing.T) {
 		"save":   r.Stable().SetUint64(termKey, 1),
 	}
 	for name, have := range tests {
-		if !errors.Is(have, ErrClosed) {
-			t.Errorf("%s: have %v", name, have)
-		}
+		expect.ErrorIs(t, have, ErrClosed, "%s", name)
 	}
 }
 
@@ -250,9 +246,7 @@ func TestRaftLogFull(t *testing.T) {
 	if s := r.Status(); s.FullSince.IsZero() || s.Err == nil || !s.HungSince.IsZero() {
 		t.Errorf("status is %+v", s)
 	}
-	if n := log.count("log can't be written"); n != 1 {
-		t.Errorf("%d lines, want 1", n)
-	}
+	expect.Equal(t, log.count("log can't be written"), 1, "lines")
 	small := logEntry(uint64(len(want)+1), 1)
 	mustStore(t, r, []*raft.Log{small})
 	want = append(want, small)

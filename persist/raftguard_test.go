@@ -122,9 +122,7 @@ func TestRaftWriteHangs(t *testing.T) {
 					if err := tt.write(cache); err == nil {
 						t.Fatal("a hung write succeeded")
 					}
-					if took := time.Since(begin); took != wait {
-						t.Errorf("write %d failed after %v, want %v", i, took, wait)
-					}
+					expect.Equal(t, time.Since(begin), wait, "write %d failed after", i)
 				}
 				if err := g.GetLog(4, new(raft.Log)); err != nil && name != "cut all" {
 					t.Errorf("reading an entry that is not in doubt: %v", err)
@@ -290,9 +288,7 @@ func TestRaftReadHangs(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if took := time.Since(begin); took != readFactor*g.timeout {
-			t.Errorf("took %v", took)
-		}
+		expect.Equal(t, time.Since(begin), readFactor*g.timeout, "took")
 		// The latest entries are read without the disk, and writes are not delayed.
 		if err := cache.GetLog(2*CachedEntries, new(raft.Log)); err != nil {
 			t.Error(err)
@@ -316,9 +312,7 @@ func TestRaftLogBreaks(t *testing.T) {
 			t.Errorf("have %v", err)
 		}
 	}
-	if err := g.GetLog(2, new(raft.Log)); !errors.Is(err, errBroken) {
-		t.Errorf("have %v", err)
-	}
+	expect.ErrorIs(t, g.GetLog(2, new(raft.Log)), errBroken, "g.GetLog(2, new(raft.Log))")
 }
 
 // recordingFSM is a state machine that records what was applied.
@@ -380,9 +374,7 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 		waitForLeader(t, node)
 		apply(t, node, 100, 200)
 		want = fsm.all()
-		if len(want) != 200 {
-			t.Errorf("%d applied", len(want))
-		}
+		expect.Equal(t, len(want), 200, "applied")
 		stopNode(t, node)
 		closeRaft(t, store)
 	})
@@ -420,9 +412,7 @@ func TestRaftCloseWhileHung(t *testing.T) {
 		synctest.Wait()
 		begin := time.Now()
 		for range 2 {
-			if err := store.Close(); !errors.Is(err, errHung) {
-				t.Errorf("have %v", err)
-			}
+			expect.ErrorIs(t, store.Close(), errHung, "store.Close()")
 		}
 		if took := time.Since(begin); took > store.config.Timeout {
 			t.Errorf("took %v", took)

@@ -136,9 +136,7 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 		if s := r.Status(); !s.FullSince.IsZero() || s.Err != nil {
 			t.Errorf("status is %+v", s)
 		}
-		if n := log.count("can't be saved"); n != 1 {
-			t.Errorf("%d lines, want 1", n)
-		}
+		expect.Equal(t, log.count("can't be saved"), 1, "lines")
 		closeRaft(t, r)
 	})
 }
@@ -231,9 +229,7 @@ func TestRaftStableBreaks(t *testing.T) {
 	r := openRaft(t, t.TempDir())
 	defer closeRaft(t, r)
 	r.stable.inner = nil // every call panics
-	if err := r.Stable().SetUint64(termKey, 5); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("have %v", err)
-	}
+	expect.ErrorIs(t, r.Stable().SetUint64(termKey, 5), ErrCorrupt, "r.Stable().SetUint64(termKey, 5)")
 	if _, err := r.Stable().GetUint64(termKey); !errors.Is(err, errBroken) {
 		t.Errorf("have %v", err)
 	}

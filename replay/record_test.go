@@ -170,9 +170,7 @@ func TestJSONLine(t *testing.T) {
 			t.Errorf("%s: %v", test.have, err)
 			continue
 		}
-		if r.time != test.time {
-			t.Errorf("%s: have time %d, want %d", test.have, r.time, test.time)
-		}
+		expect.Equal(t, r.time, test.time, "%s: time", test.have)
 		if have := r.attributeMap(); !maps.Equal(have, test.attrs) && len(have)+len(test.attrs) > 0 {
 			t.Errorf("%s: have %q, want %q", test.have, have, test.attrs)
 		}

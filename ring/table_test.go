@@ -54,9 +54,7 @@ func checkInvariants(t *testing.T, table *Table, members int) {
 			t.Fatalf("%s has rank %d, want %d", id, table.Rank(id), i)
 		}
 	}
-	if sum != Partitions {
-		t.Errorf("%d partitions are owned", sum)
-	}
+	expect.Equal(t, sum, Partitions, "partitions are owned")
 	for p := range Partitions {
 		owner, standby := table.Owner(p), table.Standby(p)
 		if table.Rank(owner) < 0 {
@@ -127,9 +125,7 @@ func TestAssignmentIsPinned(t *testing.T) {
 			owner, standby := table.Owner(p), table.Standby(p)
 			all = append(append(all, owner[:]...), standby[:]...)
 		}
-		if have := xxh3.Hash(all); have != want {
-			t.Errorf("%d members: have %#x, want %#x", n, have, want)
-		}
+		expect.Equal(t, xxh3.Hash(all), want, "%d members", n)
 	}
 	mod, err := os.ReadFile("../go.mod")
 	expect.NoError(t, err)

@@ -105,9 +105,7 @@ rules:
 			t.Errorf("%.60q: as a key it is a different subject (error %v)", tt.text, err)
 		}
 		shown := s.Rule("by-ip").NormalKey([]string{tt.address})[0]
-		if have := s.Rule("by-ip").NormalKey([]string{tt.text})[0]; have != shown {
-			t.Errorf("%.60q: shown as %q, want %q", tt.text, have, shown)
-		}
+		expect.Equal(t, s.Rule("by-ip").NormalKey([]string{tt.text})[0], shown, "%.60q: shown as", tt.text)
 		if have := s.Rule("pair").SubjectOf([]Attribute{{"user", tt.text}, {"peer_ip", tt.text}}); have[0] != tt.text || have[1] != shown {
 			t.Errorf("%.60q: have %q, but the user is not an address", tt.text, have)
 		}
@@ -123,9 +121,7 @@ rules:
 		s.Match([]Attribute{{tt.attribute, tt.value}}, nil, &m)
 		expect.Equal(t, m.List, tt.want, "%s %q", tt.attribute, tt.value)
 	}
-	if o := plain("198.51.100.7").Hits[0].Limits[0].Amount; o != 77 {
-		t.Errorf("an override for 198.51.100.7:443: have a limit of %d, want 77", o)
-	}
+	expect.Equal(t, plain("198.51.100.7").Hits[0].Limits[0].Amount, 77, "an override for 198.51.100.7:443: a limit")
 }
 
 // Two notations of an address in a document are a duplicate subject.

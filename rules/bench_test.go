@@ -175,9 +175,7 @@ func TestEnvoyMatch_doesNotAllocate(t *testing.T) {
 // TestEnvoyNames: the number of names in metrics is bounded, whatever the requests.
 func TestEnvoyNames(t *testing.T) {
 	set := mustCompile(t, manyDescriptors())
-	if n := len(set.Names()); n != 1+1000+maxEnvoyDetailed {
-		t.Errorf("have %d names", n)
-	}
+	expect.Equal(t, len(set.Names()), 1+1000+maxEnvoyDetailed, "names")
 }
 
 func BenchmarkEnvoyMatch(b *testing.B) {

@@ -98,13 +98,9 @@ func TestAlternatives(t *testing.T) {
 	} {
 		for range 2 { // the second time from what the first left in m
 			expect.NoError(t, s.MatchKey(s.Rule("caller"), []string{tt.key}, &m))
-			if got := m.Hits[0].Subject; got != tt.want {
-				t.Errorf("key %q: got subject %v, want %v", tt.key, got, tt.want)
-			}
+			expect.Equal(t, m.Hits[0].Subject, tt.want, "key %q: got subject", tt.key)
 		}
-		if got := s.Rule("caller").NormalKey([]string{tt.key})[0]; got != tt.show {
-			t.Errorf("key %q: shown as %s, want %s", tt.key, got, tt.show)
-		}
+		expect.Equal(t, s.Rule("caller").NormalKey([]string{tt.key})[0], tt.show, "key %q: shown as", tt.key)
 	}
 	expect.Equal(t, s.Rule("caller").NormalKey([]string{"Zoe"})[0], "user=zoe", "a value without a name")
 	err := s.MatchKey(s.Rule("rich"), []string{"ann"}, &m)

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -98,9 +97,7 @@ func TestEnvoyNodes(t *testing.T) {
 	if len(set.Rules) != 1 {
 		t.Error("descriptors count as rules")
 	}
-	if n := set.Document.FeatureLevel(); n != 2 {
-		t.Errorf("the section has level %d", n)
-	}
+	expect.Equal(t, set.Document.FeatureLevel(), 2, "the section has level")
 }
 
 // TestEnvoyByPath: a node's rule is found by its path, and its subjects by the values of their entries.
@@ -124,9 +121,7 @@ func TestEnvoyByPath(t *testing.T) {
 		}
 	}
 	for path, key := range map[string][]string{"edge.k_v": {"w"}, "edge.k_v*": {"v"}, "edge.path_/a*/b*c.user": {"u"}} {
-		if err := set.MatchKey(set.Rule(path), key, &m); !errors.Is(err, ErrKey) {
-			t.Errorf("%s of %q: have %v", path, key, err)
-		}
+		expect.ErrorIs(t, set.MatchKey(set.Rule(path), key, &m), ErrKey, "%s of %q", path, key)
 	}
 	if set.Match([]Attribute{{"k", "v"}}, set.Rule("edge.k_v"), &m); len(m.Hits) != 0 {
 		t.Error("a node applies to attributes")
@@ -189,9 +184,7 @@ envoy:
 	if n := other.Keyed([]byte("another")).EnvoyDomain("d").Match(envoyEntries("k=v")); n.Subject(envoyEntries("k=v")) == a.Subject(envoyEntries("k=v")) {
 		t.Error("subjects don't depend on the secret")
 	}
-	if key := a.Key(envoyEntries("k=v l=w")); !slices.Equal(key, []string{"v", "w"}) {
-		t.Errorf("have key %q", key)
-	}
+	expect.EqualSlices(t, a.Key(envoyEntries("k=v l=w")), []string{"v", "w"}, "key")
 }
 
 func TestEnvoyMistakes(t *testing.T) {

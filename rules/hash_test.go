@@ -100,9 +100,7 @@ func TestKeyed(t *testing.T) {
 		t.Errorf("have %x, %x and %x", fixed, keyed, other)
 	}
 	later := mustCompile(t, "rules:\n  - {name: new, key: [ip], limits: [{limit: 1, per: 1m}]}\n"+src[len("rules:\n"):])
-	if have := subject(later.Keyed(secret).WithShares(nil), "user=x"); have != keyed {
-		t.Errorf("in another version: have %x, want %x", have, keyed)
-	}
+	expect.Equal(t, subject(later.Keyed(secret).WithShares(nil), "user=x"), keyed, "in another version")
 	k := one.Keyed(secret)
 	if subject(k, "user=ab", "tenant=c") == subject(k, "user=a", "tenant=bc") || subject(k, "user=abcdefgh", "tenant=i") == subject(k, "user=abcdefg", "tenant=hi") {
 		t.Error("adjacent values are not separated")

@@ -119,9 +119,7 @@ func TestVersionsReplay(t *testing.T) {
 			checkVersions(t, readBack(t, h), n)
 		}
 	}
-	if n := len(h.records); n != KeptVersions {
-		t.Errorf("%d versions are kept", n)
-	}
+	expect.Equal(t, len(h.records), KeptVersions, "versions are kept")
 }
 
 func checkVersions(t *testing.T, h *History, last int) {
@@ -321,9 +319,7 @@ func TestRefusedWrites(t *testing.T) {
 	if _, v := next.Current(); v.Number != 2 || len(v.By) != maxBy {
 		t.Errorf("have %+v", v)
 	}
-	if have := readBack(t, next).Versions(); !reflect.DeepEqual(have, next.Versions()) {
-		t.Errorf("have %+v", have)
-	}
+	expect.DeepEqual(t, readBack(t, next).Versions(), next.Versions(), "readBack(t, next).Versions()")
 }
 
 // The first version may be a piece.

@@ -219,13 +219,9 @@ rules:
 		return m.Hits[0].Subject
 	}
 	for _, tt := range tests {
-		if have := subject(tt.rule, tt.a) == subject(tt.rule, tt.b); have != tt.same {
-			t.Errorf("%s: %q and %q: have same %v, want %v", tt.rule, tt.a, tt.b, have, tt.same)
-		}
+		expect.Equal(t, subject(tt.rule, tt.a) == subject(tt.rule, tt.b), tt.same, "%s: %q and %q: same", tt.rule, tt.a, tt.b)
 		normal := s.Rule(tt.rule).NormalKey(tt.a)
-		if have := strings.Join(normal, " "); have != tt.text {
-			t.Errorf("%s: %q is counted as %q, want %q", tt.rule, tt.a, have, tt.text)
-		}
+		expect.Equal(t, strings.Join(normal, " "), tt.text, "%s: %q is counted as", tt.rule, tt.a)
 		if subject(tt.rule, normal) != subject(tt.rule, tt.a) {
 			t.Errorf("%s: %q and its normal form are different subjects", tt.rule, tt.a)
 		}
@@ -233,9 +229,7 @@ rules:
 		for i, name := range s.Rule(tt.rule).Key {
 			given = append(given, Attribute{name, tt.a[i]}, Attribute{name, "later"})
 		}
-		if have := s.Rule(tt.rule).SubjectOf(given); !slices.Equal(have, normal) {
-			t.Errorf("%s: SubjectOf has %q, want %q", tt.rule, have, normal)
-		}
+		expect.EqualSlices(t, s.Rule(tt.rule).SubjectOf(given), normal, "%s: SubjectOf", tt.rule)
 	}
 	if subject("ip", []string{"1.2.3.4"}) == subject("text", []string{"1.2.3.4"}) {
 		t.Error("two rules share a subject")
@@ -385,9 +379,7 @@ func TestSet_concurrentUse(t *testing.T) {
 					wg.Go(func() {
 						var m Match
 						s.Match(attrs("ip=2001:db8::1", "tenant=globex", "endpoint=/chat/completions"), nil, &m)
-						if have := hits(&m); have != "ip-flood 100, tenant 1000, chat 600, everything 50000" {
-							t.Errorf("have %s", have)
-						}
+						expect.Equal(t, hits(&m), "ip-flood 100, tenant 1000, chat 600, everything 50000", "hits(&m)")
 					})
 				}
 				s.Match(attrs("tenant=acme"), nil, &m)

@@ -257,14 +257,10 @@ func TestEntriesEndByTheClock(t *testing.T) {
 	for now, want := range map[int64]string{1: "2 tenant:2 pair:3 wide:1", 9999: "2 tenant:2 pair:3 wide:1", 10000: "0 tenant:1 pair:3 wide:1"} {
 		m := &Match{Now: now}
 		set.Match([]Attribute{{"ip", "192.0.2.7"}, {"tenant", "acme"}}, nil, m)
-		if outcome(m) != want {
-			t.Errorf("at %d: %s; want %s", now, outcome(m), want)
-		}
+		expect.Equal(t, outcome(m), want, "at %d", now)
 	}
 	past := base.WithPastEntries(s)
-	if got := past.overlay.listItems; got != 1 {
-		t.Errorf("%d past entries; want 1", got)
-	}
+	expect.Equal(t, past.overlay.listItems, 1, "past entries")
 }
 
 func TestBlocksByHand(t *testing.T) {
@@ -273,9 +269,7 @@ func TestBlocksByHand(t *testing.T) {
 	s = put(t, s, EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "gone", Key: []string{"x"}}}, nil)
 	s = put(t, s, EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "tenant", Key: []string{"box"}}}, nil)
 	set := base.WithEntries(s, nil)
-	if set.Asleep() != 1 {
-		t.Errorf("%d asleep; want 1", set.Asleep())
-	}
+	expect.Equal(t, set.Asleep(), 1, "asleep")
 	m := &Match{Now: 4999}
 	for _, tt := range []struct {
 		tenant, ip string
@@ -338,9 +332,7 @@ rules:
 	if with.Asleep() != len(stored) {
 		t.Errorf("got %d asleep, want all %d", with.Asleep(), len(stored))
 	}
-	if again := with.WithEntries(entries.New(), with); again.Asleep() != 0 {
-		t.Errorf("got %d asleep without entries, want none", again.Asleep())
-	}
+	expect.Equal(t, with.WithEntries(entries.New(), with).Asleep(), 0, "asleep without entries")
 }
 
 func TestEntriesLeaveGlobalLimitsAlone(t *testing.T) {
@@ -406,9 +398,7 @@ func TestNamesOneValue(t *testing.T) {
 	} {
 		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
 		expect.NoError(t, err)
-		if got := NamesOneValue(f.Entry); got != want {
-			t.Errorf("%s: %v; want %v", body, got, want)
-		}
+		expect.Equal(t, NamesOneValue(f.Entry), want, "%s", body)
 	}
 }
 

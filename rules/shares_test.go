@@ -42,9 +42,7 @@ func TestSplit(t *testing.T) {
 		{100, "a b", []Region{{"a", 0.29}, {"b", 0.71}}, []int64{29, 71}}, // no float64 equals 0.29
 		{algorithms.MaxAmount, "a b", []Region{{"a", 0.5}, {"b", 0.5}}, []int64{1 << 52, 1<<52 - 1}},
 	} {
-		if have := Split(tt.amount, strings.Fields(tt.names), tt.parts); !slices.Equal(have, tt.want) {
-			t.Errorf("%d among %s by %v: have %v, want %v", tt.amount, tt.names, tt.parts, have, tt.want)
-		}
+		expect.EqualSlices(t, Split(tt.amount, strings.Fields(tt.names), tt.parts), tt.want, "%d among %s by %v", tt.amount, tt.names, tt.parts)
 	}
 }
 
@@ -155,9 +153,7 @@ func TestShareOfOneView(t *testing.T) {
 			t.Errorf("%s of %s: without shares have %+v", tt.region, tt.tenant, plain[0])
 		}
 		rule := s.Rule("w")
-		if have := shared.SharesOf(rule, limits[0])[tt.region]; have != tt.amount {
-			t.Errorf("%s of %s: usage has %d, want %d", tt.region, tt.tenant, have, tt.amount)
-		}
+		expect.Equal(t, shared.SharesOf(rule, limits[0])[tt.region], tt.amount, "%s of %s: usage", tt.region, tt.tenant)
 	}
 	shared := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: names}}})
 	limits := shareOf(t, shared, wall, tenant("x"))
@@ -243,9 +239,7 @@ func TestShareOfViews(t *testing.T) {
 			last := tt.views[len(tt.views)-1].Set
 			s := last.WithShares(&Shares{Region: region, Views: tt.views})
 			wall := begin.Add(time.Duration(tt.after) * time.Second)
-			if have := shareOf(t, s, wall)[0].Amount; have != tt.want[i] {
-				t.Errorf("%s: %s has %d, want %d", tt.name, region, have, tt.want[i])
-			}
+			expect.Equal(t, shareOf(t, s, wall)[0].Amount, tt.want[i], "%s: %s", tt.name, region)
 			// Two windows after the last record, only the last view counts.
 			if tt.views[len(tt.views)-1].At > 0 {
 				alone := last.WithShares(&Shares{Region: region, Views: tt.views[len(tt.views)-1:]})
@@ -292,9 +286,7 @@ func TestShareHoldsInItsWindow(t *testing.T) {
 	} {
 		now := algorithms.At(begin.Add(tt.after))
 		_, allowed := tt.limit.Take(algorithms.State{}, now, 1)
-		if allowed != tt.want {
-			t.Errorf("the share of %d admits %t after %v, want %t", tt.limit.Amount, allowed, tt.after, tt.want)
-		}
+		expect.Equal(t, allowed, tt.want, "the share of %d admits after %v", tt.limit.Amount, tt.after)
 		if d := tt.limit.Peek(algorithms.State{}, now, 1); !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > time.Second) {
 			t.Errorf("refused for %v, but the next check finds another share", d.RetryAfter)
 		}
@@ -314,9 +306,7 @@ func TestSharesAreNotMonotone(t *testing.T) {
 		after := View{Set: set(2, 9), Names: names, At: at}
 		for region, want := range map[string]int64{"a": 1, "b": 0, "c": 7} { // of 10 they get 2, 0 and 8; of 9 they get 1, 1 and 7
 			s := after.Set.WithShares(&Shares{Region: region, Views: []View{before, after}})
-			if have := shareOf(t, s, wall)[0].Amount; have != want {
-				t.Errorf("recorded at %d: %s has %d, want %d", at, region, have, want)
-			}
+			expect.Equal(t, shareOf(t, s, wall)[0].Amount, want, "recorded at %d: %s", at, region)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -189,9 +188,7 @@ func TestFileOfAnotherVersion(t *testing.T) {
 	m.kill(t)
 	m = open(t, c)
 	m.count(november, "r", []string{"k"}, "requests", 1)
-	if err := m.Sync(); !errors.Is(err, errOlder) {
-		t.Errorf("have %v", err)
-	}
+	expect.ErrorIs(t, m.Sync(), errOlder, "m.Sync()")
 	if rows := m.rows(t, "2026-11"); len(rows) != 1 {
 		t.Errorf("have %v", rows)
 	}

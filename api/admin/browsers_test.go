@@ -89,9 +89,7 @@ func TestHostsElsewhere(t *testing.T) {
 		expect.NoError(t, err)
 		p := admin.NewPages(addr, tt.hosts)
 		r, _ := http.NewRequest("GET", "http://evil.example/", nil)
-		if have := p.Refuse(r) != nil; have != tt.named {
-			t.Errorf("%s with %v: refused %v", tt.addr, tt.hosts, have)
-		}
+		expect.Equal(t, p.Refuse(r) != nil, tt.named, "%s with %v: refused", tt.addr, tt.hosts)
 		r.Host = "node1:8081"
 		if have := p.Refuse(r) != nil; have != (tt.named && len(tt.hosts) == 0) {
 			t.Errorf("%s with %v: refused its own name: %v", tt.addr, tt.hosts, have)
@@ -159,7 +157,5 @@ func TestBrowsersWriteAsThePage(t *testing.T) {
 		}
 	}
 	resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules", Header: header{"Sec-Fetch-Site": "same-origin"}})
-	if resp.StatusCode != 200 {
-		t.Errorf("a read: have %d", resp.StatusCode)
-	}
+	expect.Equal(t, resp.StatusCode, 200, "a read")
 }

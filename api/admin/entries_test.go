@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -185,9 +186,7 @@ func TestBlocks(t *testing.T) {
 	check := func(want int) {
 		t.Helper()
 		status, f := n.Check(`{"rule":"login","key":"203.0.113.7"}`)
-		if status != want {
-			t.Errorf("%d %v; want %d", status, f, want)
-		}
+		expect.Equal(t, status, want, "%v", f)
 	}
 	for _, c := range []call{
 		{"DELETE", "/v1/blocks", `{"rule":"login","key":"203.0.113.7"}`, 404, "does not block this"},
@@ -295,9 +294,7 @@ func TestEntriesAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	_, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/lists/deny"})
-	if got := strings.Count(body, `{"tenant":"t`); got != 12 {
-		t.Errorf("%d of 12: %s", got, body)
-	}
+	expect.Equal(t, strings.Count(body, `{"tenant":"t`), 12, "of 12: %s", body)
 }
 
 // TestFullEntries: a write that finds no place says so.

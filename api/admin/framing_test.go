@@ -109,9 +109,7 @@ func TestPagesOfOtherSites(t *testing.T) {
 	} {
 		for name, value := range map[string]string{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"} {
 			resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path, Header: map[string]string{name: value}})
-			if resp.StatusCode != want {
-				t.Errorf("%s with %s: got %d %.100s, want %d", path, name, resp.StatusCode, body, want)
-			}
+			expect.Equal(t, resp.StatusCode, want, "%s with %s: %.100s", path, name, body)
 		}
 	}
 }

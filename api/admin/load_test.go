@@ -80,9 +80,7 @@ func TestLoad(t *testing.T) {
 		return fmt.Sprint(f["limit"]) == "50"
 	})
 	resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"busy"}`})
-	if have := resp.Header.Get("X-RateLimit-Limit"); have != "50" {
-		t.Errorf("have %s in the header, want 50", have)
-	}
+	expect.Equal(t, resp.Header.Get("X-RateLimit-Limit"), "50", "in the header")
 	if text := get("/v1/usage?rule=busy"); !strings.Contains(text, `"limit":50,`) || !strings.Contains(text, `"adaptive":{"source":"api","load":0.83,"factor":0.5}`) {
 		t.Errorf("have usage %s", text)
 	}

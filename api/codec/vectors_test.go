@@ -102,7 +102,5 @@ func (c *headerCheck) run(t *testing.T, i int, l *limiter.Limiter, now algorithm
 	if r.Status != c.Status || !reflect.DeepEqual(got, want) {
 		t.Errorf("check %d: got %d %s, want %d %s", i, r.Status, r.Body, c.Status, c.Answer)
 	}
-	if !reflect.DeepEqual(headers, c.Headers) {
-		t.Errorf("check %d: got the headers %v, want %v", i, headers, c.Headers)
-	}
+	expect.DeepEqual(t, headers, c.Headers, "check %d: got the headers", i)
 }

@@ -96,9 +96,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 	for i, want := range []bool{true, false} {
 		expect.Equal(t, n.call("/v1/release", slotBody(second), 200)["released"], any(want), "release %d", i)
 	}
-	if code := n.call("/v1/renew", slotBody(second), 404)["code"]; code != "unknown-slot" {
-		t.Errorf("a renewal of what was released: %v", code)
-	}
+	expect.Equal(t, n.call("/v1/renew", slotBody(second), 404)["code"], "unknown-slot", "a renewal of what was released")
 	n.acquire(body)
 	if text := fmt.Sprint(n.call("/v1/usage", body, 200)); !strings.Contains(text, "holders:2") || !strings.Contains(text, "who:127.0.0.1") {
 		t.Errorf("usage: %s", text)
@@ -126,9 +124,7 @@ func TestASlotIsFreed(t *testing.T) {
 		n.call("/v1/renew", slotBody(held), 404)
 		n.call("/v1/renew", slotBody(other), 200)
 		for _, slot := range []string{first, "zz", "0" + first, held} {
-			if code := n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q}`, subject, slot), 404)["code"]; code != "unknown-slot" {
-				t.Errorf("%s: have %v", slot, code)
-			}
+			expect.Equal(t, n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q}`, subject, slot), 404)["code"], "unknown-slot", "%s", slot)
 		}
 		n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q,"limit_name":"x"}`, subject, first), 400)
 		n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":""}`, subject), 400)
@@ -215,9 +211,7 @@ func TestRepeatedAcquire(t *testing.T) {
 	expect.Equal(t, n.acquire(body), slot, "the repeat")
 	n.call("/v1/acquire", `{"rule":"model","key":"u","n":2,"request_id":"one"}`, 409)
 	limits := n.call("/v1/usage", `{"rule":"model","key":"u"}`, 200)["limits"].([]any)
-	if tokens := number(limits[1].(map[string]any)["used"]); tokens != 30 {
-		t.Errorf("%v tokens are used, want 30", tokens)
-	}
+	expect.Equal(t, number(limits[1].(map[string]any)["used"]), 30, "tokens are used")
 
 	n.call("/v1/release", slotBody(slot), 200)
 	if anew := n.acquire(body); anew == slot {
@@ -225,9 +219,7 @@ func TestRepeatedAcquire(t *testing.T) {
 	}
 	n.call("/v1/release", slotBody(slot), 200) // late: it must not touch the new one
 	limits = n.call("/v1/usage", `{"rule":"model","key":"u"}`, 200)["limits"].([]any)
-	if used := number(limits[0].(map[string]any)["used"]); used != 1 {
-		t.Errorf("%v slots are used, want 1", used)
-	}
+	expect.Equal(t, number(limits[0].(map[string]any)["used"]), 1, "slots are used")
 }
 
 // A shadow limit counts up to twice of it, and refuses nobody. A want of slots begins no block.
@@ -239,9 +231,7 @@ func TestSlotsInShadowAndBlocks(t *testing.T) {
 		n.call("/v1/renew", slotBody(id), 200)
 	}
 	limits := n.call("/v1/usage", `{"rule":"shadow","key":"x"}`, 200)["limits"].([]any)
-	if used := number(limits[0].(map[string]any)["used"]); used != 2 {
-		t.Errorf("%v shadow slots are used, want 2", used)
-	}
+	expect.Equal(t, number(limits[0].(map[string]any)["used"]), 2, "shadow slots are used")
 
 	id := n.acquire(`{"rule":"blocks","key":"x"}`)
 	n.call("/v1/acquire", `{"rule":"blocks","key":"x"}`, 429)
@@ -284,9 +274,7 @@ func TestSlotsWithoutOwner(t *testing.T) {
 	for path, body := range map[string]string{
 		"/v1/acquire": `{"rule":"render","key":"x"}`, "/v1/renew": slotBody("x"), "/v1/release": slotBody("x"),
 	} {
-		if code := n.call(path, body, 503)["code"]; code != "try-again" {
-			t.Errorf("%s: have %v", path, code)
-		}
+		expect.Equal(t, n.call(path, body, 503)["code"], "try-again", "%s", path)
 	}
 }
 

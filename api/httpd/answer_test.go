@@ -281,9 +281,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 				x.request.body = append(x.request.body, body...)
 				serve(p, x)
 			})
-			if n != 0 {
-				t.Errorf("%s, refused %v: %v allocations", body, refused, n)
-			}
+			expect.Equal(t, n, 0, "%s, refused %v: allocations", body, refused)
 		}
 	}
 }

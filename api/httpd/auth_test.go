@@ -246,9 +246,7 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 			if err != nil || resp.StatusCode != 200 || i+1 == tt.answers && resp.Close != tt.closes {
 				t.Fatalf("%s, answer %d: have %v %v", tt.name, i, resp, err)
 			}
-			if have, want := resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(8-i); have != want {
-				t.Errorf("%s, answer %d: %s remain, want %s", tt.name, i, have, want)
-			}
+			expect.Equal(t, resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(8-i), "%s, answer %d: remain", tt.name, i)
 			resp.Body.Close()
 		}
 		c.Close()
@@ -364,9 +362,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 				x.method, x.path, x.query, x.header, x.peer = "GET", "/v1/auth/web", "deny_status=403", header, peer
 				serve(p, x)
 			})
-			if have != 0 {
-				t.Errorf("%q, refused %v: %v allocations", forwarded, refused, have)
-			}
+			expect.Equal(t, have, 0, "%q, refused %v: allocations", forwarded, refused)
 			if a := x.check.Attributes; len(a) != 3 || a[0].Name != "ip" || a[1] != (rules.Attribute{Name: "endpoint", Value: "/chat"}) {
 				t.Errorf("attributes: have %v", a)
 			}

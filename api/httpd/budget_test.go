@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // inDetail is a check whose answer has about 2,000 bytes.
@@ -42,9 +43,7 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.server.handlers.Budget.ClosedSlow(); have != 1 {
-		t.Errorf("%d connections were closed, want 1", have)
-	}
+	expect.Equal(t, n.server.handlers.Budget.ClosedSlow(), 1, "connections were closed")
 	if _, err := io.Copy(io.Discard, unread); err == nil {
 		if status, _, _ := answer(t, bufio.NewReader(unread)); status != 0 {
 			t.Error("the connection that does not read stays open")

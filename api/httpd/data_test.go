@@ -76,9 +76,7 @@ func TestCheckErrors(t *testing.T) {
 			if detail, _ := f["detail"].(string); !strings.Contains(detail, tt.detail) {
 				t.Errorf("detail: have %q, want %q in it", detail, tt.detail)
 			}
-			if have := resp.Header.Get("Content-Type"); have != codec.TypeProblem {
-				t.Errorf("content type: have %s", have)
-			}
+			expect.Equal(t, resp.Header.Get("Content-Type"), codec.TypeProblem, "content type")
 			if f["type"] != "about:blank" || f["title"] == "" || fmt.Sprint(f["status"]) != fmt.Sprint(tt.status) {
 				t.Errorf("have %s", body)
 			}
@@ -122,9 +120,7 @@ func TestCheckDecides(t *testing.T) {
 			expect.Equal(t, fmt.Sprint(f[name]), value, "%s: %s", tt.body, name)
 		}
 	}
-	if have, want := n.server.handlers.Panics.Load(), int64(0); have != want {
-		t.Errorf("panics: have %d", have)
-	}
+	expect.Equal(t, n.server.handlers.Panics.Load(), int64(0), "panics")
 }
 
 // If the second of two rules refuses a check, the first is left unchanged.
@@ -162,9 +158,7 @@ func TestBatch(t *testing.T) {
 		t.Fatalf("have %d %v: %s", resp.StatusCode, resp.Header, body)
 	}
 	var have []string
-	if have := resp.Header.Get("Rlnode-Headers"); have != "ietf x-ratelimit" {
-		t.Errorf("the style of headers: have %q", have)
-	}
+	expect.Equal(t, resp.Header.Get("Rlnode-Headers"), "ietf x-ratelimit", "the style of headers")
 	for _, r := range apitest.Fields(t, body)["results"].([]any) {
 		f := r.(map[string]any)
 		if e, ok := f["error"].(map[string]any); ok {
@@ -359,9 +353,7 @@ func TestPanicIsCaught(t *testing.T) {
 	if resp.StatusCode != 500 || strings.Contains(body, "purpose") || strings.Contains(body, "goroutine") {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
-	if have := n.server.handlers.Panics.Load(); have != 1 {
-		t.Errorf("have %d panics counted, want 1", have)
-	}
+	expect.Equal(t, n.server.handlers.Panics.Load(), 1, "panics counted")
 	b.err = errors.New("something secret")
 	resp, body = n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"all"}`})
 	if resp.StatusCode != 500 || strings.Contains(body, "secret") {

@@ -171,9 +171,7 @@ func TestFastPath(t *testing.T) {
 			if with != without {
 				t.Errorf("%s: have\n%s\nwant\n%s", tt.name, with, without)
 			}
-			if fast != tt.quick {
-				t.Errorf("%s: %d answers on the fast path, want %d", tt.name, fast, tt.quick)
-			}
+			expect.Equal(t, fast, tt.quick, "%s: answers on the fast path", tt.name)
 		}
 	}
 }
@@ -224,9 +222,7 @@ func TestFastPathOfOtherHeads(t *testing.T) {
 	if with != without || fast != len(reads)-3 {
 		t.Errorf("%d answers on the fast path, want %d; have\n%s\nwant\n%s", fast, len(reads)-3, with, without)
 	}
-	if have := strings.Count(with, "401 Unauthorized"); have != 4 {
-		t.Errorf("%d refusals, want 4", have)
-	}
+	expect.Equal(t, strings.Count(with, "401 Unauthorized"), 4, "refusals")
 }
 
 func TestFastPathHangsUpAfterAPanic(t *testing.T) {
@@ -417,9 +413,7 @@ func TestClosedConnectionsAreNotDecided(t *testing.T) {
 				c := s.wrap(track(t, s.conns, &canned{reads: []string{check}}))
 				tt.closes(s, c)
 				s.serve(c)
-				if d.checks != tt.want {
-					t.Errorf("%d checks decided, want %d", d.checks, tt.want)
-				}
+				expect.Equal(t, d.checks, tt.want, "checks decided")
 			})
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // documented lists the statuses that may answer a hostile request; 0 is a closed connection.
@@ -219,9 +220,7 @@ func TestHostile(t *testing.T) {
 	if status, f := n.Check(good); status != 200 {
 		t.Errorf("afterwards: have %d %v", status, f)
 	}
-	if have := n.server.handlers.Panics.Load(); have != 0 {
-		t.Errorf("%d panics", have)
-	}
+	expect.Equal(t, n.server.handlers.Panics.Load(), 0, "panics")
 	n.Client.CloseIdleConnections()
 	apitest.Until(t, "all connections are closed", func() bool { return n.open() == 0 })
 	apitest.Until(t, "the bodies are given back", func() bool { return n.server.handlers.Budget.Used() == 0 })

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const refusalRules = `
@@ -140,9 +141,7 @@ func checkOwnHeaders(t *testing.T, kind string, h http.Header) {
 	if kind == "plain" {
 		want = "plain"
 	}
-	if got := h.Get("X-Why"); got != want {
-		t.Errorf("%s: got X-Why %q, want %q", kind, got, want)
-	}
+	expect.Equal(t, h.Get("X-Why"), want, "%s: got X-Why", kind)
 	if kind == "plain" && h.Get("Cache-Control") != "private" || len(h.Values("Cache-Control")) > 1 {
 		t.Errorf("%s: got Cache-Control %q", kind, h.Values("Cache-Control"))
 	}

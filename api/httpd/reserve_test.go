@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func (n *node) post(path, body string) (int, string) {
@@ -132,9 +133,7 @@ func TestTooManyReservations(t *testing.T) {
 		"settling one of the subject": {"settle", `{"reservation":"` + ids[0] + `","costs":{}}`},
 	} {
 		status, text := n.post("/v1/"+call[0], call[1])
-		if status != 200 {
-			t.Errorf("%s: have %d %s", what, status, text)
-		}
+		expect.Equal(t, status, 200, "%s: %s", what, text)
 	}
 }
 

@@ -220,12 +220,8 @@ func TestClose(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	if err := n.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("with a request under way: have %v, want %v", err, context.DeadlineExceeded)
-	}
-	if err := n.Close(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the second time: have %v", err)
-	}
+	expect.ErrorIs(t, n.Close(ctx), context.DeadlineExceeded, "with a request under way")
+	expect.ErrorIs(t, n.Close(context.Background()), context.DeadlineExceeded, "the second time")
 	n.Closed = nil // for the cleanup
 	for _, c := range []net.Conn{idle, silent, half} {
 		if b, err := io.ReadAll(c); err != nil && !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset") {

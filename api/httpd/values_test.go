@@ -146,9 +146,7 @@ func TestValues(t *testing.T) {
 		if want != "owner" {
 			continue
 		}
-		if have := used(t, n, subject) - before; have != len(valuePaths) {
-			t.Errorf("%.80s counted %d times as %.80q, want %d", check, have, v.Text, len(valuePaths))
-		}
+		expect.Equal(t, used(t, n, subject)-before, len(valuePaths), "%.80s counted times as %.80q", check, v.Text)
 	}
 }
 

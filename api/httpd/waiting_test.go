@@ -75,9 +75,7 @@ func TestWaitKeepsTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	heldAnswer(t, r)
-	if have := n.server.waiting.count(); have != 0 {
-		t.Errorf("have %d waiting, want none", have)
-	}
+	expect.Equal(t, n.server.waiting.count(), 0, "waiting")
 }
 
 func TestWaitOverTLS(t *testing.T) {

@@ -72,9 +72,7 @@ func TestWholeRequestsAllocateNothing(t *testing.T) {
 			for range 10 {
 				run()
 			}
-			if n := testing.AllocsPerRun(500, run); n != 0 {
-				t.Errorf("%s, refused %v: have %v allocations, want 0", name, refused, n)
-			}
+			expect.Equal(t, testing.AllocsPerRun(500, run), 0, "%s, refused %v: allocations", name, refused)
 		}
 	}
 }

@@ -109,9 +109,7 @@ func TestPipeline_IsBounded(t *testing.T) {
 			t.Errorf("a run of %d", run)
 		}
 	}
-	if total != calls+1 {
-		t.Errorf("%d checks were decided, want %d", total, calls+1)
-	}
+	expect.Equal(t, total, calls+1, "checks were decided")
 }
 
 // A run shorter than it could be, because the memory is used up, is only shorter.
@@ -131,9 +129,7 @@ func TestPipeline_WithoutRoom(t *testing.T) {
 	}
 	n.Budget.Give(everything)
 	expect.Equal(t, runs.taken(), fmt.Sprintf("[%d %d 4]", freeChecks, freeChecks), "runs")
-	if n.Budget.Used() != 0 {
-		t.Errorf("%d bytes stay charged", n.Budget.Used())
-	}
+	expect.Equal(t, n.Budget.Used(), 0, "bytes stay charged")
 }
 
 // HELLO and AUTH act before what follows them in the same read.

@@ -215,13 +215,9 @@ func TestEmptyLines(t *testing.T) {
 	t.Parallel()
 	c := dial(t, startNode(t, nil))
 	c.send(words("PING") + "\r\n" + words("PING") + "\r\n\r\n" + words("PING") + "\r")
-	if got := c.reply() + c.reply() + c.reply(); got != "+PONG+PONG+PONG" {
-		t.Errorf("have %s", got)
-	}
+	expect.Equal(t, c.reply()+c.reply()+c.reply(), "+PONG+PONG+PONG", "c.reply() + c.reply() + c.reply()")
 	c.send("\n" + words("PING"))
-	if got := c.reply(); got != "+PONG" {
-		t.Errorf("a line that arrives in parts: have %s", got)
-	}
+	expect.Equal(t, c.reply(), "+PONG", "a line that arrives in parts")
 	c.send("\rPING\r\n")
 	if got := c.reply(); !strings.HasPrefix(got, "-ERR Protocol error") || !c.ended() {
 		t.Errorf("have %s", got)

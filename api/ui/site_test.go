@@ -81,9 +81,7 @@ func TestHeaders(t *testing.T) {
 	have := resp.Header.Get("Content-Security-Policy")
 	want := "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; " +
 		"base-uri 'none'; form-action 'none'"
-	if have != want {
-		t.Errorf("have the policy %q, want %q", have, want)
-	}
+	expect.Equal(t, have, want, "the policy")
 }
 
 // Nothing is loaded from other sites or inline, every referenced file exists, and no text can become markup.
@@ -94,9 +92,7 @@ func TestSourcesKeepThePolicy(t *testing.T) {
 	s := Open()
 	for name, f := range s.files {
 		text := standing.ReplaceAllString(string(f.body), "")
-		if have := forbidden.FindString(text); have != "" {
-			t.Errorf("%s has %s", name, have)
-		}
+		expect.Equal(t, forbidden.FindString(text), "", "%s", name)
 		if strings.Contains(text, "sessionStorage") && name != "token.js" {
 			t.Errorf("%s uses sessionStorage, which is for the token only", name)
 		}

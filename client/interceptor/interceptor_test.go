@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -132,9 +131,7 @@ func TestCalls(t *testing.T) {
 				endpoint = "/grpc.health.v1.Health/Watch"
 			}
 			want := client.Request{Attributes: map[string]string{"ip": "192.0.2.7", "endpoint": endpoint}, Headers: true}
-			if !reflect.DeepEqual(c.asked, []client.Request{want}) {
-				t.Errorf("asked %+v", c.asked)
-			}
+			expect.DeepEqual(t, c.asked, []client.Request{want}, "asked")
 		}
 	}
 }
@@ -150,9 +147,7 @@ func TestOptions(t *testing.T) {
 		t.Errorf("have %v, %v", header, err)
 	}
 	want := client.Request{Rule: "r", Key: []string{"/grpc.health.v1.Health/Check"}, Costs: map[string]int64{"tokens": 7}}
-	if !reflect.DeepEqual(c.asked, []client.Request{want}) {
-		t.Errorf("asked %+v", c.asked)
-	}
+	expect.DeepEqual(t, c.asked, []client.Request{want}, "asked")
 	o.Skip = func(context.Context, string) bool { return true }
 	if _, _, err := call(t, c, o, false); err != nil || len(c.asked) != 1 {
 		t.Errorf("have %v, asked %d times", err, len(c.asked))
@@ -162,9 +157,7 @@ func TestOptions(t *testing.T) {
 		t.Error(err)
 	}
 	inline.Headers = true
-	if !reflect.DeepEqual(c.asked[1], inline) {
-		t.Errorf("asked %+v", c.asked[1])
-	}
+	expect.DeepEqual(t, c.asked[1], inline, "asked")
 	if _, _, err := call(t, c, Options{}, false); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("have %v", err)
 	}

@@ -1,6 +1,10 @@
 package agreement
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
+)
 
 // TestTheHashTellsWaysApart: equal entries result in equal hashes, also through a snapshot. After a different entry or
 // outcome, all hashes differ.
@@ -28,7 +32,5 @@ func TestTheHashTellsWaysApart(t *testing.T) {
 	if moved.ComparedHash.Index != 3*HashEvery || moved.ComparedHash.Hash != a.Hash {
 		t.Errorf("have %+v", moved.ComparedHash)
 	}
-	if next := do(t, moved, Empty{}); next.ComparedHash != moved.ComparedHash {
-		t.Errorf("have %+v", next.ComparedHash)
-	}
+	expect.Equal(t, do(t, moved, Empty{}).ComparedHash, moved.ComparedHash, "do(t, moved, Empty{}).ComparedHash")
 }

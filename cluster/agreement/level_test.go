@@ -39,9 +39,7 @@ func TestLevels(t *testing.T) {
 	}
 	// An entry of a later level may not be written before the level is raised.
 	raw := append(next.appendOrigin([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
-	if err := next.Proposes(s, raw); !errors.Is(err, ErrRejected) {
-		t.Errorf("have %v", err)
-	}
+	expect.ErrorIs(t, next.Proposes(s, raw), ErrRejected, "next.Proposes(s, raw)")
 	if after, r := next.Apply(s, s.Index+1, raw, nil); !errors.Is(r.Err, ErrRejected) || after.Index != s.Index+1 {
 		t.Errorf("have %v", r.Err)
 	}
@@ -65,9 +63,7 @@ func TestLevels(t *testing.T) {
 	if back, err := next.Parse(b); err != nil || back.Level != s.Level || back.Processes[node(2)].Zones != "2031a" {
 		t.Errorf("have %v", err)
 	}
-	if alone := do(t, New(), FoundCluster{Cluster: found.Cluster, Secret: found.Secret, Level: 1}); alone.Level != 1 {
-		t.Errorf("have level %d", alone.Level)
-	}
+	expect.Equal(t, do(t, New(), FoundCluster{Cluster: found.Cluster, Secret: found.Secret, Level: 1}).Level, 1, "level")
 }
 
 // TestRulesNeedALevel: a document with features of a later release is refused until the agreed level includes them.

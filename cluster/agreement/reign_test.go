@@ -34,9 +34,7 @@ func TestReign(t *testing.T) {
 		}
 	}
 	back := reread(t, do(t, s, Reign{8}, RegisterProcess{Node: node(2), Boot: 1, Reign: 8}))
-	if back.Reign != 8 {
-		t.Errorf("have reign %d after a snapshot, want 8", back.Reign)
-	}
+	expect.Equal(t, back.Reign, 8, "reign after a snapshot")
 }
 
 func TestFormerProcessesNeverComeBack(t *testing.T) {
@@ -60,7 +58,5 @@ func TestFormerProcessesNeverComeBack(t *testing.T) {
 		t.Error("a process is called a former one that isn't among the last")
 	}
 	// Repeating it changes nothing, not even the index that must be applied.
-	if again := do(t, s, RegisterProcess{Node: node(1), Boot: all}); again.Processes[node(1)].Index != have.Index {
-		t.Errorf("have index %d, want %d", again.Processes[node(1)].Index, have.Index)
-	}
+	expect.Equal(t, do(t, s, RegisterProcess{Node: node(1), Boot: all}).Processes[node(1)].Index, have.Index, "index")
 }

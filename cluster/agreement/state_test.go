@@ -179,9 +179,7 @@ func TestEndedPromotesInPlace(t *testing.T) {
 	}
 	// The rest of the ring is as before.
 	s = do(t, s, Ended{Node: node(4), Generation: 0})
-	if s.Settled != s.From.Equal(s.To) {
-		t.Errorf("settled is %t", s.Settled)
-	}
+	expect.Equal(t, s.Settled, s.From.Equal(s.To), "settled")
 }
 
 func TestEndedEndsTheMove(t *testing.T) {
@@ -224,9 +222,7 @@ func TestForget(t *testing.T) {
 		t.Errorf("have %v", s.Members)
 	}
 	// The node may come back, but with another generation.
-	if s.Generation(node(3)) != 1 {
-		t.Errorf("generation %d", s.Generation(node(3)))
-	}
+	expect.Equal(t, s.Generation(node(3)), 1, "generation")
 	s = do(t, s, ringOf(2, 1, 2, 3))
 	if s.Generation(node(3)) != 1 || len(s.Strangers) != 0 {
 		t.Errorf("generation %d, strangers %v", s.Generation(node(3)), s.Strangers)
@@ -391,9 +387,7 @@ func rejects(t *testing.T, s *State, raw []byte, why string) {
 	if !errors.Is(r.Err, ErrRejected) || !strings.Contains(r.Err.Error(), why) || r.Version != 0 {
 		t.Errorf("have %v, want %q", r.Err, why)
 	}
-	if next.Index != s.Index+5 {
-		t.Errorf("index %d, want %d", next.Index, s.Index+5)
-	}
+	expect.Equal(t, next.Index, s.Index+5, "index")
 	back := *next
 	back.Index, back.Hash, back.ComparedHash = s.Index, s.Hash, s.ComparedHash
 	if !bytes.Equal(snapshotOf(t, &back), snapshotOf(t, s)) {

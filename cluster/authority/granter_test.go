@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // sequence is a log shared by several leaders, of which only one may write at a time.
@@ -369,9 +370,7 @@ func TestFollowed(t *testing.T) {
 			cancel()
 		}
 		g.Answer(t.Context(), r)
-		if have := len(g.reign.awaitingMajority); have != 0 {
-			t.Errorf("%d requests are left whose callers have stopped waiting", have)
-		}
+		expect.Equal(t, len(g.reign.awaitingMajority), 0, "requests are left whose callers have stopped waiting")
 		told := make(chan bool, 1)
 		go func() { told <- g.AwaitMajority(t.Context(), index) }()
 		synctest.Wait()

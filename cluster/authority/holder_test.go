@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // asker answers a Holder's requests as the test sets, after a delay.
@@ -263,8 +265,6 @@ func TestGiveUp(t *testing.T) {
 		a.set(func() { a.err = errors.New("no leader") })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := h.GiveUp(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("have %v", err)
-		}
+		expect.ErrorIs(t, h.GiveUp(ctx), context.DeadlineExceeded, "h.GiveUp(ctx)")
 	})
 }

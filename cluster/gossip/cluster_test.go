@@ -268,9 +268,7 @@ func TestClonedIDIsRefused(t *testing.T) {
 			t.Errorf("the clone does not log its twin: %q", clone.log.lines)
 		}
 		for i, nd := range map[int]*node{1: w.nodes[1], 33: clone} {
-			if n := nd.log.count(slog.LevelError, "ID"); n != 1 {
-				t.Errorf("node %d: have %d errors in the log, want 1", i, n)
-			}
+			expect.Equal(t, nd.log.count(slog.LevelError, "ID"), 1, "node %d: errors in the log", i)
 			if n := nd.log.count(slog.LevelWarn, ""); n > 3 {
 				t.Errorf("node %d: have %d lines in the log: %q", i, n, nd.log.lines)
 			}

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -260,16 +261,12 @@ func TestNewcomersAreBounded(t *testing.T) {
 		}
 		return in
 	}
-	if n := many(1000, 0); n != 100 {
-		t.Errorf("at once: have %d, want 100", n)
-	}
+	expect.Equal(t, many(1000, 0), 100, "at once")
 	if n := many(1000, newcomerPeriod/1000); n < 99 || n > 101 {
 		t.Errorf("in the same time again: have %d, want 100", n)
 	}
 	now = now.Add(newcomerPeriod)
-	if n := many(1000, 0); n != 100 {
-		t.Errorf("after a pause: have %d, want 100", n)
-	}
+	expect.Equal(t, many(1000, 0), 100, "after a pause")
 }
 
 // A member is reachable at its last address, until it is forgotten.
@@ -282,9 +279,7 @@ func TestMembersAddresses(t *testing.T) {
 	check := func(what string, want ...int) {
 		t.Helper()
 		for i := range 6 {
-			if have := g.isReachable(at(i)); have != slices.Contains(want, i) {
-				t.Errorf("%s: %d is reachable: %v", what, i, have)
-			}
+			expect.Equal(t, g.isReachable(at(i)), slices.Contains(want, i), "%s: %d is reachable", what, i)
 		}
 	}
 	put(1, 1, Alive)

@@ -429,9 +429,7 @@ func TestPingsReachNoStrangers(t *testing.T) {
 	if n, from, err := other.ReadFrom(make([]byte, 2000)); err == nil {
 		t.Errorf("have %d bytes from %v, want none", n, from)
 	}
-	if n := x.Refused(); n != 2 {
-		t.Errorf("have %d messages refused, want 2", n)
-	}
+	expect.Equal(t, x.Refused(), 2, "messages refused")
 }
 
 // All streams together take a bounded amount of memory, and leave room for short messages.
@@ -484,9 +482,7 @@ func TestListsWaitForTheirTurn(t *testing.T) {
 	}
 	until(t, 20*time.Second, "as many as may are answered", func() bool { return asked.Load() == maxSyncs })
 	x.awaitAnswer()
-	if n := asked.Load(); n != maxSyncs {
-		t.Errorf("have %d at once, want %d", n, maxSyncs)
-	}
+	expect.Equal(t, asked.Load(), maxSyncs, "at once")
 	close(release)
 	for range maxSyncs + 4 {
 		if answer := <-done; len(answer) == 0 {

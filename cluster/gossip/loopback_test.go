@@ -100,9 +100,7 @@ func TestNamesAreResolvedAgain(t *testing.T) {
 		})
 		took := w.agree(3*time.Minute, "2 alive, 3 alive")
 		t.Logf("took %v and %d tries", took, tries.Load())
-		if n := w.nodes[3].log.count(slog.LevelInfo, "can't be joined"); n != 1 {
-			t.Errorf("have %d lines about a node that can't be joined, want 1", n)
-		}
+		expect.Equal(t, w.nodes[3].log.count(slog.LevelInfo, "can't be joined"), 1, "lines about a node that can't be joined")
 	})
 }
 

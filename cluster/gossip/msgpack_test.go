@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestDecoderNumbers(t *testing.T) {
@@ -174,9 +176,7 @@ func TestDecoderOfStreams(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, full) {
-		t.Errorf("no room: have %v", err)
-	}
+	expect.ErrorIs(t, err, full, "no room")
 }
 
 type zeros struct{}

@@ -39,9 +39,7 @@ func TestTableIsBounded(t *testing.T) {
 			t.Errorf("have %+v, want %+v", have[i], want[i])
 		}
 	}
-	if tab.alive != 2 {
-		t.Errorf("have %d alive, want 2", tab.alive)
-	}
+	expect.Equal(t, tab.alive, 2, "alive")
 	if tab.forget(id(4)) || tab.forget(id(9)) || !tab.forget(id(3)) {
 		t.Error("forget dropped a live member, or kept a failed one")
 	}
@@ -86,9 +84,7 @@ func TestDepartures(t *testing.T) {
 			t.Error("a repeated departure is reported as new")
 		}
 	}
-	if tab.alive != 0 {
-		t.Errorf("have %d alive", tab.alive)
-	}
+	expect.Equal(t, tab.alive, 0, "alive")
 	all := tab.departures()
 	if len(all) != maxDepartures || all[0] != (departure{id(n), 7}) {
 		t.Errorf("have %d, first %v", len(all), all[0])

@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -140,12 +139,8 @@ func TestValidate(t *testing.T) {
 	}
 	bad := ok
 	bad.Self.Name = strings.Repeat("n", 1000)
-	if err := bad.Validate(); !errors.Is(err, ErrMetadata) {
-		t.Errorf("have %v, want %v", err, ErrMetadata)
-	}
+	expect.ErrorIs(t, bad.Validate(), ErrMetadata, "bad.Validate()")
 	bad = ok
 	bad.Keyring = &memberlist.Keyring{}
-	if err := bad.Validate(); !errors.Is(err, ErrConfig) {
-		t.Errorf("have %v, want %v", err, ErrConfig)
-	}
+	expect.ErrorIs(t, bad.Validate(), ErrConfig, "bad.Validate()")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // decideAlone decides one check at n alone.
@@ -142,9 +143,7 @@ func TestForgiven(t *testing.T) {
 		if used, _ := a.table.Load().Usage(now(), keyOf(i), &bucket); used != 10 {
 			t.Errorf("have %d used, want 10", used)
 		}
-		if n := c.keeper.Load().Stats().Debts; n != 0 {
-			t.Errorf("have %d debts left", n)
-		}
+		expect.Equal(t, c.keeper.Load().Stats().Debts, 0, "debts left")
 	})
 }
 
@@ -168,9 +167,7 @@ func TestDebtsAreBounded(t *testing.T) {
 			t.Errorf("have %d debts, %d dropped", st.Debts, st.Dropped)
 		}
 		time.Sleep(21 * time.Second)
-		if st := c.keeper.Load().Stats(); st.Debts != 0 {
-			t.Errorf("have %d debts", st.Debts)
-		}
+		expect.Equal(t, c.keeper.Load().Stats().Debts, 0, "debts")
 	})
 }
 
@@ -207,9 +204,7 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		{true, true, maxFallbackDebts / 2}, {false, true, maxFallbackDebts / 2}, {true, true, 0},
 		{true, false, maxDebts/2 - maxFallbackDebts/2}, {false, false, maxDebts/2 - maxFallbackDebts/2}, {true, false, 0},
 	} {
-		if have := owe(ds.total, tt.inline, tt.alone); have != tt.want {
-			t.Errorf("%+v: have %d", tt, have)
-		}
+		expect.Equal(t, owe(ds.total, tt.inline, tt.alone), tt.want, "%+v", tt)
 	}
 	if ds.total != maxDebts || ds.inlineTotal != maxDebts/2 {
 		t.Errorf("have %d debts, %d of them inline", ds.total, ds.inlineTotal)

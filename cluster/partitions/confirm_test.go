@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -196,9 +197,7 @@ func TestNotConfirmed(t *testing.T) {
 		f.eventually("the standby is missed", func() bool { return !n.keeper.Load().CanConfirm(p) })
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if err := n.keeper.Load().Confirm(ctx, p); !errors.Is(err, ErrUnconfirmed) {
-			t.Errorf("have %v, want ErrUnconfirmed", err)
-		}
+		expect.ErrorIs(t, n.keeper.Load().Confirm(ctx, p), ErrUnconfirmed, "n.keeper.Load().Confirm(ctx, p)")
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)

@@ -41,9 +41,7 @@ func (f *fleet) checkDebitedOnce(t *testing.T, debtor *node, keys []int) {
 	f.eventually("all debts are acknowledged", func() bool { return debtor.keeper.Load().Stats().Debts == 0 })
 	time.Sleep(300 * time.Millisecond)
 	for _, i := range keys {
-		if used := f.used(keyOf(i)); used != 1 {
-			t.Errorf("key %d: have %d used, want 1", i, used)
-		}
+		expect.Equal(t, f.used(keyOf(i)), 1, "key %d: used", i)
 	}
 }
 
@@ -106,9 +104,7 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 		f.net.Rejoin(c.ip)
 		f.settle()
 		f.checkDebitedOnce(t, c, keys[1:])
-		if used := f.used(keyOf(keys[0])); used != 2 {
-			t.Errorf("have %d used, want 2", used)
-		}
+		expect.Equal(t, f.used(keyOf(keys[0])), 2, "used")
 	})
 }
 
@@ -365,17 +361,13 @@ func TestCopiesWithHoles(t *testing.T) {
 		if part(at.round+9, sectionCopy|sectionBegins, 0); part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+1 {
 			t.Errorf("have %+v after a copy with a gap", now())
 		}
-		if used() != 5 {
-			t.Errorf("have %d used after a copy with a gap, want 5", used())
-		}
+		expect.Equal(t, used(), 5, "used after a copy with a gap")
 		part(at.round+9, sectionCopy|sectionBegins, 0)
 		part(at.round+9, sectionCopy, 0)
 		if !part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+9 {
 			t.Errorf("have %+v after a copy", now())
 		}
-		if used() != 0 {
-			t.Errorf("have %d used after a copy without the counter, want 0", used())
-		}
+		expect.Equal(t, used(), 0, "used after a copy without the counter")
 	})
 }
 
@@ -409,9 +401,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		d.kill()
 		f.agree(agreement.Ended{Node: d.id, Generation: f.state.Generation(d.id)})
 		f.eventually("the partition has an owner", func() bool { return f.used(keyOf(i)) >= 0 })
-		if used := f.used(keyOf(i)); used != 0 {
-			t.Errorf("have %d used, want 0", used)
-		}
+		expect.Equal(t, f.used(keyOf(i)), 0, "used")
 	})
 }
 
@@ -445,9 +435,7 @@ func TestBatchesForgetWhatIsOver(t *testing.T) {
 		k.mu.Unlock()
 		f.net.Rejoin(c.ip)
 		f.eventually("the debt is acknowledged", func() bool { return k.Stats().Debts == 0 })
-		if used := f.used(keyOf(i)); used != 3 {
-			t.Errorf("have %d used, want 3", used)
-		}
+		expect.Equal(t, f.used(keyOf(i)), 3, "used")
 		if used, _ := a.table.Load().Usage(now(), other, &short); used != 0 {
 			t.Errorf("have %d used of expired entries", used)
 		}
@@ -513,8 +501,6 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 		}
 		f.net.Rejoin(a.ip)
 		f.eventually("all debts are acknowledged", func() bool { return k.Stats().Debts == 0 })
-		if used := f.used(keyOf(i)); used != 3 {
-			t.Errorf("have %d used, want 3", used)
-		}
+		expect.Equal(t, f.used(keyOf(i)), 3, "used")
 	})
 }

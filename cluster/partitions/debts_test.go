@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -117,9 +118,7 @@ func TestG5_DebtsThatASilentStandbyLacks(t *testing.T) {
 		f.net.Rejoin(c.ip)
 		f.eventually("the debt is debited", func() bool { return f.used(keyOf(i)) == 1 })
 		time.Sleep(2 * standbyWait)
-		if n := c.keeper.Load().Stats().Debts; n != 1 {
-			t.Errorf("have %d debts left, want 1", n)
-		}
+		expect.Equal(t, c.keeper.Load().Stats().Debts, 1, "debts left")
 		a.kill()
 		b.muted.Store(false)
 		f.end(a)

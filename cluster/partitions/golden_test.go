@@ -5,6 +5,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/internal/wire"
 )
@@ -31,9 +32,7 @@ func TestGolden(t *testing.T) {
 			func(d *wire.Decoder) {
 				found := 0
 				decodeSection(d, at, func(section) bool { return true }, func(counters.Record) { found++ })
-				if found != len(records) {
-					t.Errorf("%d records are read", found)
-				}
+				expect.Equal(t, found, len(records), "records are read")
 			}},
 		{"finding", appendFinding(nil, 17, finding{whole: true, version: lineage}), func(d *wire.Decoder) {
 			if found, err := parseFindings(d.Rest()); err != nil || len(found) != 1 {

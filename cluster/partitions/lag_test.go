@@ -2,12 +2,12 @@ package partitions
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -25,9 +25,7 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 			for _, w := range want {
 				ids = append(ids, w.id)
 			}
-			if have := n.keeper.Load().Lagging(); !slices.Equal(have, ids) {
-				t.Errorf("%s: have %v, want %v", n.ip, have, ids)
-			}
+			expect.EqualSlices(t, n.keeper.Load().Lagging(), ids, "%s", n.ip)
 		}
 		time.Sleep(10 * time.Second)
 		lagging(a)

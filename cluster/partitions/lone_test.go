@@ -63,9 +63,7 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 		f.leave(b)
 		f.settle()
 		takeAll()
-		if have := a.collectable(t); have != 0 {
-			t.Errorf("%d changes were not collected", have)
-		}
+		expect.Equal(t, a.collectable(t), 0, "changes were not collected")
 		for i := range keys {
 			expect.Equal(t, f.used(keyOf(i)), taken, "key %d, alone again, used", i)
 		}

@@ -98,12 +98,8 @@ func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 		}
 		f.leave(a)
 		f.settle()
-		if used := f.used(key); used != 0 {
-			t.Errorf("the next owner has %d used, want 0", used)
-		}
-		if used := f.used(other); used != 5 {
-			t.Errorf("the next owner has %d used of the other counter, want 5", used)
-		}
+		expect.Equal(t, f.used(key), 0, "the next owner has used")
+		expect.Equal(t, f.used(other), 5, "the next owner has used of the other counter")
 	})
 }
 
@@ -220,9 +216,7 @@ func TestDebtsAreToldOnce(t *testing.T) {
 		f.net.Rejoin(a.ip)
 		time.Sleep(5 * time.Second)
 		for _, i := range keys[1:] {
-			if used := f.used(keyOf(i)); used != 1 {
-				t.Errorf("key %d: have %d used, want 1", i, used)
-			}
+			expect.Equal(t, f.used(keyOf(i)), 1, "key %d: used", i)
 		}
 	})
 }

@@ -120,9 +120,7 @@ func TestUnknownNodesAreUnreachable(t *testing.T) {
 		if _, err := a.Call(t.Context(), stranger, methodEcho, nil); !errors.Is(err, ErrUnreachable) {
 			t.Errorf("have %v", err)
 		}
-		if err := a.Send(stranger, methodCount, nil); !errors.Is(err, ErrUnreachable) {
-			t.Errorf("have %v", err)
-		}
+		expect.ErrorIs(t, a.Send(stranger, methodCount, nil), ErrUnreachable, "a.Send(stranger, methodCount, nil)")
 		if _, ok := a.Remote(stranger); ok || a.Reachable(stranger) {
 			t.Error("a stranger is reachable")
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/wake"
 )
@@ -80,9 +81,7 @@ func choosyPair(t *testing.T, take func(int) int) (*conn, *choosyConn) {
 	ctx, end := context.WithCancel(t.Context())
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		if err := c.write(ctx); !errors.Is(err, ErrClosed) {
-			t.Errorf("the writer ended with %v", err)
-		}
+		expect.ErrorIs(t, c.write(ctx), ErrClosed, "the writer ended")
 	})
 	t.Cleanup(func() { end(); writer.Wait() })
 	return c, below
@@ -267,9 +266,7 @@ func TestFullQueue(t *testing.T) {
 			q.giveBack(0)
 		}
 	}
-	if n != queueBytes/(len(body)+messageHead) {
-		t.Errorf("the queue is full after %d messages", n)
-	}
+	expect.Equal(t, n, queueBytes/(len(body)+messageHead), "the queue is full after messages")
 	total := 0
 	for b := q.take(); len(b) > 0; b = q.take() {
 		total += len(b)

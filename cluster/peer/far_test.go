@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -43,9 +44,7 @@ func TestFarCallsReachFarHandlersOnly(t *testing.T) {
 		w.connected(a, c)
 		w.echo(a, b, "over there")
 		w.echo(b, a, "and back")
-		if have := far.Load(); have != 2 {
-			t.Errorf("Far handlers had %d calls, want 2", have)
-		}
+		expect.Equal(t, far.Load(), 2, "Far handlers had calls")
 		w.echo(a, c, "near")
 		if have := far.Load(); have != 2 {
 			t.Errorf("Far handlers had %d calls, want 2: a near one reached them", have)
@@ -211,9 +210,7 @@ func TestNearComesBeforeFar(t *testing.T) {
 		a.knowsFar(b)
 		a.knowsFar()
 		w.echo(a, b, "near")
-		if have := far.Load(); have != 0 {
-			t.Errorf("%d far calls", have)
-		}
+		expect.Equal(t, far.Load(), 0, "far calls")
 	})
 }
 
@@ -256,9 +253,7 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if refused != 5 {
-			t.Errorf("%d were refused, want 5", refused)
-		}
+		expect.Equal(t, refused, 5, "refused")
 		a.knows(b)
 		w.connected(a, b)
 		time.Sleep(2 * handshakeTime) // by then, the silent connections are closed

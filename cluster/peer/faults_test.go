@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -191,9 +192,7 @@ func TestAddressChange(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(10 * time.Second)
 		for _, ip := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
-			if have := w.net.Streams(ip); have != 0 {
-				t.Errorf("%d connections of %s are left", have, ip)
-			}
+			expect.Equal(t, w.net.Streams(ip), 0, "connections of %s are left", ip)
 		}
 	})
 }
@@ -234,9 +233,7 @@ func TestRemoteThatNeverReads(t *testing.T) {
 				t.Errorf("have %v, want %v", err, ErrBusy)
 			}
 		})
-		if ended != 1 {
-			t.Errorf("ended %d times", ended)
-		}
+		expect.Equal(t, ended, 1, "ended times")
 		w.net.Thaw(b.ip)
 		w.until("all arrive", func() bool { return b.counted() == sent-1 })
 		w.echo(a, b, "again")

@@ -334,17 +334,11 @@ func TestRelayIsForMembers(t *testing.T) {
 			}
 			return answer[0]
 		}
-		if have := ask(ring.NodeID{77}); have != tunnelNotNow {
-			t.Errorf("to an unknown node: have %d", have)
-		}
-		if have := ask(b.id); have != tunnelOpen {
-			t.Errorf("to a node: have %d", have)
-		}
+		expect.Equal(t, ask(ring.NodeID{77}), tunnelNotNow, "to an unknown node")
+		expect.Equal(t, ask(b.id), tunnelOpen, "to a node")
 		w.net.Isolate(b.ip)
 		time.Sleep(200 * time.Millisecond)
-		if have := ask(b.id); have != tunnelNotNow {
-			t.Errorf("to a silent node: have %d", have)
-		}
+		expect.Equal(t, ask(b.id), tunnelNotNow, "to a silent node")
 	})
 }
 
@@ -448,9 +442,7 @@ func TestCloseAnswersFirst(t *testing.T) {
 		b.close(t)
 		w.until("all calls have ended", func() bool { return answered.Load()+failed.Load() == 50 })
 		stop.end()
-		if answered.Load() != 40 {
-			t.Errorf("%d of 40 answers have arrived", answered.Load())
-		}
+		expect.Equal(t, answered.Load(), 40, "of 40 answers have arrived")
 	})
 }
 

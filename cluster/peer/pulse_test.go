@@ -44,9 +44,7 @@ func TestNodesAtRestPulseTogether(t *testing.T) {
 					t.Errorf("started %d ms later: %d heartbeats of one end in a second", late, len(own))
 				}
 			}
-			if len(beats) != 12 {
-				t.Errorf("%d ends of connections send heartbeats, want 12", len(beats))
-			}
+			expect.Equal(t, len(beats), 12, "ends of connections send heartbeats")
 		})
 	}
 }

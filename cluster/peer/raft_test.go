@@ -97,9 +97,7 @@ func TestRaftNobodyAccepts(t *testing.T) {
 				closed++
 			}
 		}
-		if closed != 10 {
-			t.Errorf("%d connections were closed, want 10", closed)
-		}
+		expect.Equal(t, closed, 10, "connections were closed")
 		w.net.Cut(a.ip, b.ip)
 		began := time.Now()
 		if _, err := a.Raft().Dial(b.address, 300*time.Millisecond); err == nil || time.Since(began) != 300*time.Millisecond {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -109,9 +110,7 @@ func TestSlowPreambles(t *testing.T) {
 			t.Errorf("connected after %v", have)
 		}
 		time.Sleep(2 * handshakeTime)
-		if have := w.net.Streams(b.ip); have != 1 {
-			t.Errorf("%d connections are open, want 1", have)
-		}
+		expect.Equal(t, w.net.Streams(b.ip), 1, "connections are open")
 		if have := b.log.count("remote=10.9.9.9"); have != 1 {
 			t.Errorf("logged %d times:\n%s", have, b.log)
 		}

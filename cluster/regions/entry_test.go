@@ -226,9 +226,7 @@ func TestLeaveAndClose(t *testing.T) {
 		if _, err := w.node(1, 1).call(2, "x", time.Second); !errors.Is(err, ErrClosed) {
 			t.Errorf("have %v, want %v", err, ErrClosed)
 		}
-		if err := w.node(1, 1).pool.Load().Leave(ctx); !errors.Is(err, ErrClosed) {
-			t.Errorf("have %v, want %v", err, ErrClosed)
-		}
+		expect.ErrorIs(t, w.node(1, 1).pool.Load().Leave(ctx), ErrClosed, "w.node(1, 1).pool.Load().Leave(ctx)")
 		if have := time.Since(began); have > time.Second {
 			t.Errorf("closing took %v", have)
 		}

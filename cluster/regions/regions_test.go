@@ -203,9 +203,7 @@ func TestAllCutAndHealed(t *testing.T) {
 								t.Errorf("%v still reaches %s", n, r.Name)
 							}
 						}
-						if have := len(n.pool.Load().Regions()); have != 2 {
-							t.Errorf("%v knows %d other regions, want 2", n, have)
-						}
+						expect.Equal(t, len(n.pool.Load().Regions()), 2, "%v knows other regions", n)
 						if _, err := n.call((n.region+1)%3, "cut", time.Second); !isAway(err) {
 							t.Errorf("%v: have %v", n, err)
 						}

@@ -7,9 +7,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
-	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestSubjectsOfEitherPlane: commands about a subject ask the right plane with the right token, and print its answer.
@@ -54,9 +55,7 @@ func TestSubjectsOfEitherPlane(t *testing.T) {
 			t.Errorf("%s: have %d, %s", test.args, code, stderr)
 			continue
 		}
-		if have := asked[len(asked)-1]; have != test.asked {
-			t.Errorf("%s: have asked %s, want %s", test.args, have, test.asked)
-		}
+		expect.Equal(t, asked[len(asked)-1], test.asked, "%s: asked", test.args)
 		for _, want := range test.want {
 			if !strings.Contains(stdout, want) {
 				t.Errorf("%s: have\n%swant it to have %q", test.args, stdout, want)
@@ -144,9 +143,7 @@ func TestCompletion(t *testing.T) {
 			word, _, _ := strings.Cut(line, "\t")
 			have = append(have, word)
 		}
-		if !reflect.DeepEqual(have, test.want) {
-			t.Errorf("%q: have %q, want %q", test.words, have, test.want)
-		}
+		expect.DeepEqual(t, have, test.want, "%q", test.words)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		code, script, _ := tool(t, "", "completion", shell)
@@ -175,12 +172,8 @@ func TestCompletion(t *testing.T) {
 
 // TestColours: only a terminal gets colours, unless NO_COLOR or TERM forbids them.
 func TestColours(t *testing.T) {
-	if text := palette(true).verdict(true); text != "\x1b[32mallowed\x1b[0m" {
-		t.Errorf("have %q", text)
-	}
-	if text := palette(false).verdict(false); text != "refused" {
-		t.Errorf("have %q", text)
-	}
+	expect.Equal(t, palette(true).verdict(true), "\x1b[32mallowed\x1b[0m", "palette(true).verdict(true)")
+	expect.Equal(t, palette(false).verdict(false), "refused", "palette(false).verdict(false)")
 	script, err := exec.LookPath("script")
 	if err != nil {
 		t.Skip("script, which makes a terminal, is not installed")

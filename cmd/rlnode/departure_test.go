@@ -153,9 +153,7 @@ func TestLeaveAndRemoveRefused(t *testing.T) {
 			t.Errorf("%s: have %d %s%s, want %q", args, code, stdout, stderr, want)
 		}
 	}
-	if status := s.check(`{"rule": "per-ip", "key": "198.51.100.7"}`); status != 200 {
-		t.Errorf("afterwards: have %d", status)
-	}
+	expect.Equal(t, s.check(`{"rule": "per-ip", "key": "198.51.100.7"}`), 200, "afterwards")
 }
 
 // The last node of a cluster keeps the rules, whatever was forced. The others have left, and are still listed for a while.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -75,9 +76,7 @@ func TestG4_RestartedWhileCutOff_long(t *testing.T) {
 	}
 	f.awaitWhole()
 	for _, key := range keys {
-		if have := admitted[key]; have != 30 {
-			t.Errorf("%s: have %d admitted, want 30", key, have)
-		}
+		expect.Equal(t, admitted[key], 30, "%s: admitted", key)
 		process.Eventually(t, "what was admitted is counted", func() bool { return f.nodes[0].used("year", key) >= int64(admitted[key]) })
 		t.Logf("%s: %d admitted, %d counted", key, admitted[key], f.nodes[0].used("year", key))
 	}

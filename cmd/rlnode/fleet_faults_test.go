@@ -36,9 +36,7 @@ func TestG1_ExactlyTheLimitFromAllNodes(t *testing.T) {
 	process.Eventually(t, "more than the limits is requested", func() bool { return l.refused.Load() > 300 })
 	l.end()
 	for i := range l.keys {
-		if have := l.admitted[i].Load(); have != 300 {
-			t.Errorf("%s: have %d admitted, want 300", l.keys[i], have)
-		}
+		expect.Equal(t, l.admitted[i].Load(), 300, "%s: admitted", l.keys[i])
 	}
 	if l.failed.Load() > 0 {
 		t.Errorf("%d checks failed", l.failed.Load())
@@ -54,9 +52,7 @@ func TestG6_RollingRestartForgetsNothing(t *testing.T) {
 	l := f.startTraffic("year", keys, 3, 10*time.Millisecond)
 	for _, m := range f.nodes {
 		m.signal(syscall.SIGTERM)
-		if code := m.awaitExit(); code != 0 {
-			t.Errorf("%s: exit code %d", m.name, code)
-		}
+		expect.Equal(t, m.awaitExit(), 0, "%s: exit code", m.name)
 		m.startProcess()
 		f.awaitWhole()
 	}

@@ -86,9 +86,7 @@ func TestHistorySurvivesARollingRestart(t *testing.T) {
 			t.Errorf("%s: got no latency", r.Rule)
 		}
 	}
-	if got := byRule["login"]; got != [4]int64{checks, checks - 20, 0} {
-		t.Errorf("login: got %v", got)
-	}
+	expect.Equal(t, byRule["login"], [4]int64{checks, checks - 20, 0}, "login")
 	// A check that a remembered refusal answers does not look at other rules.
 	if got := byRule["trial"]; got[0] < 20 || got[0] > checks || got[1] != 0 || got[2] < 15 {
 		t.Errorf("trial: got %v", got)

@@ -149,9 +149,7 @@ func (r *rollingCluster) roll(m *fleetNode, build string) {
 	r.t.Helper()
 	m.troubles.Add(1)
 	m.signal(syscall.SIGTERM)
-	if code := m.awaitExit(); code != 0 {
-		r.t.Errorf("%s: exit code %d", m.name, code)
-	}
+	expect.Equal(r.t, m.awaitExit(), 0, "%s: exit code", m.name)
 	r.setBuild(m, build)
 	m.startProcess()
 	r.awaitWhole()
@@ -234,9 +232,7 @@ func (r *rollingCluster) checkOneState() {
 	r.t.Helper()
 	for _, m := range r.nodes {
 		for _, figure := range []string{"rlnode_states_differ", "rlnode_stuck"} {
-			if n := m.figure(figure); n != "0" {
-				r.t.Errorf("%s: %s is %s", m.name, figure, n)
-			}
+			expect.Equal(r.t, m.figure(figure), "0", "%s: %s", m.name, figure)
 		}
 	}
 }
@@ -395,7 +391,5 @@ func (r *rollingCluster) checkKeptOut(m *fleetNode, why string) {
 			said++
 		}
 	}
-	if said != 1 {
-		r.t.Errorf("%s logs that %d times", m.name, said)
-	}
+	expect.Equal(r.t, said, 1, "%s logs that times", m.name)
 }

@@ -30,9 +30,7 @@ func logLines(t *testing.T, s *runningNode, name string) (log []string, beside s
 		if !strings.Contains(line, " self="+name) {
 			t.Errorf("the line does not name the node: %s", line)
 		}
-		if found := alarmingText.FindString(line); found != "" {
-			t.Errorf("%q alarms a newcomer: %s", found, line)
-		}
+		expect.Equal(t, alarmingText.FindString(line), "", "alarms a newcomer: %s", line)
 	}
 	return log, beside
 }
@@ -114,9 +112,7 @@ func TestNodesWaitForOthers(t *testing.T) {
 		m.signal(syscall.SIGINT)
 	}
 	for _, m := range f.nodes {
-		if code := m.awaitExit(); code != 0 {
-			t.Errorf("%s: exit code %d", m.name, code)
-		}
+		expect.Equal(t, m.awaitExit(), 0, "%s: exit code", m.name)
 		logLines(t, m.runningNode, m.name)
 	}
 }
@@ -247,11 +243,7 @@ rules:
 		_, text, _ := s.call("GET", s.admin+"/metrics", "", "")
 		return regexp.MustCompile(`(?m)^rlnode_unmatched_total .*$`).FindString(text)
 	}
-	if have := metric(); have != "rlnode_unmatched_total 0" {
-		t.Errorf("have %q", have)
-	}
+	expect.Equal(t, metric(), "rlnode_unmatched_total 0", "metric()")
 	s.check(`{"attributes": {"other": "1"}}`)
-	if have := metric(); have != "rlnode_unmatched_total 1" {
-		t.Errorf("have %q", have)
-	}
+	expect.Equal(t, metric(), "rlnode_unmatched_total 1", "metric()")
 }

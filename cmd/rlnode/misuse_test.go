@@ -312,9 +312,7 @@ func TestMisuse_Entries(t *testing.T) {
 	n.unchanged(1)
 	denied := func(when string) {
 		t.Helper()
-		if status := n.check(`{"attributes": {"ip": "203.0.113.7"}}`); status != 403 {
-			t.Errorf("%s: got %d for a denied address, want 403", when, status)
-		}
+		expect.Equal(t, n.check(`{"attributes": {"ip": "203.0.113.7"}}`), 403, "%s: for a denied address", when)
 	}
 	denied("before")
 

@@ -93,7 +93,5 @@ func TestCgroupLimit(t *testing.T) {
 	} {
 		expect.Equal(t, cgroupLimit(put("list", list), root), want, "%q", list)
 	}
-	if got := cgroupLimit(filepath.Join(root, "no list"), root); got != math.MaxInt64 {
-		t.Errorf("without a list: got %d", got)
-	}
+	expect.Equal(t, cgroupLimit(filepath.Join(root, "no list"), root), math.MaxInt64, "without a list")
 }

@@ -121,9 +121,7 @@ func TestListensOnLoopback(t *testing.T) {
 				}
 				opened++
 			}
-			if opened != len(strings.Fields(test.open)) {
-				t.Errorf("%s: %d ports are open", test.name, opened)
-			}
+			expect.Equal(t, opened, len(strings.Fields(test.open)), "%s: ports are open", test.name)
 			if !strings.Contains(s.log.String(), "nodes on other machines can't join this one") {
 				t.Error("the log does not say that other nodes can't join")
 			}

@@ -410,9 +410,7 @@ func (pr *proxiedApp) testUnchanged() {
 func (pr *proxiedApp) testStop() {
 	pr.node.stop()
 	resp := pr.expect("rlnode is stopped", 91, "GET", "/a", 200)
-	if have := resp.Header.Get("RateLimit"); have != "" {
-		pr.t.Errorf("rlnode is stopped: RateLimit %q", have)
-	}
+	expect.Equal(pr.t, resp.Header.Get("RateLimit"), "", "rlnode is stopped: RateLimit")
 	pr.expect("rlnode is stopped", 95, "POST", "/a", 200)
 	expect.Equal(pr.t, len(pr.reached()), 2, "the application, requests")
 	pr.expect("rlnode is stopped", 95, "POST", "/login", pr.statusWhileDown...)

@@ -95,9 +95,7 @@ func TestDepartedNodesAreTurnedAway(t *testing.T) {
 	n3.awaitExit()
 	n3.startProcess() // with --rejoin, which has done its work
 	f.awaitWhole()
-	if again := n3.identityOf(); again != id {
-		t.Errorf("--rejoin at another start: got ID %s, want %s", again, id)
-	}
+	expect.Equal(t, n3.identityOf(), id, "--rejoin at another start: got ID")
 
 	if code, out := n2.command("leave"); code != 0 {
 		t.Fatalf("leave: got %d %s", code, out)
@@ -131,9 +129,7 @@ func TestANodeThatLeftAtItsStopJoinsAgain(t *testing.T) {
 	n3.awaitExit()
 	n3.startProcess()
 	f.awaitWhole()
-	if again := n3.identityOf(); again != id {
-		t.Errorf("got ID %s, want %s", again, id)
-	}
+	expect.Equal(t, n3.identityOf(), id, "got ID")
 }
 
 // A node that has neither joined nor founded a cluster has none that it could leave.

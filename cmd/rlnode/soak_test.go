@@ -334,9 +334,7 @@ func (s *soak) roll() {
 	nodes := s.fleet.nodes
 	for i, m := range nodes {
 		m.signal(syscall.SIGTERM)
-		if code := m.awaitExit(); code != 0 {
-			s.fleet.t.Errorf("%s: exit code %d", m.name, code)
-		}
+		expect.Equal(s.fleet.t, m.awaitExit(), 0, "%s: exit code", m.name)
 		s.write(nodes[(i+1)%len(nodes)])
 		m.startProcess()
 		s.fleet.awaitWhole()
@@ -378,9 +376,7 @@ func (s *soak) exhausted() {
 			}
 		}
 		s.counts(c, one.rule, one.key, 1)
-		if have := s.counted[one]; have != s.limit {
-			t.Errorf("%v: %d admitted, want %d", one, have, s.limit)
-		}
+		expect.Equal(t, s.counted[one], s.limit, "%v: admitted", one)
 	}
 }
 
@@ -439,9 +435,7 @@ func (s *soak) billed() {
 			if one.rule != "leased" && one.rule != "model" {
 				continue
 			}
-			if have := rows[fmt.Sprint(one.rule, " ", one.key, " ", one.unit)]; have != want {
-				t.Errorf("at %s %v: %d billed, want %d", m.name, one, have, want)
-			}
+			expect.Equal(t, rows[fmt.Sprint(one.rule, " ", one.key, " ", one.unit)], want, "at %s %v: billed", m.name, one)
 		}
 	}
 }

@@ -185,16 +185,12 @@ func TestResets(t *testing.T) {
 	reset(1)
 	reset(2)
 	reset(1)
-	if s.Resets(0) != 3 {
-		t.Errorf("partition 0 counts %d resets, want 3", s.Resets(0))
-	}
+	expect.Equal(t, s.Resets(0), 3, "partition 0 counts resets")
 	for _, tt := range []struct {
 		subject, resets uint64
 		want            bool
 	}{{1, 0, true}, {1, 2, true}, {1, 3, false}, {2, 1, true}, {2, 2, false}, {3, 0, false}} {
-		if got := since(tt.subject, tt.resets); got != tt.want {
-			t.Errorf("subject %d was reset since %d: %t, want %t", tt.subject, tt.resets, got, tt.want)
-		}
+		expect.Equal(t, since(tt.subject, tt.resets), tt.want, "subject %d was reset since %d", tt.subject, tt.resets)
 	}
 
 	for i := range uint64(maxResets/Bytes + 10) {
@@ -233,9 +229,7 @@ func TestCopies(t *testing.T) {
 	open := reservation(1, 1, 1)
 	add(t, owner, open)
 	add(t, owner, reservation(1, 1, 2))
-	if n := send(); n != 2 {
-		t.Errorf("%d notes were sent, want 2", n)
-	}
+	expect.Equal(t, send(), 2, "notes were sent")
 	settled := open
 	settled.Rank, settled.Body = 1, "the answer"
 	h := owner.Lock(0, begin)
@@ -336,9 +330,7 @@ func TestBudgetsAddUp(t *testing.T) {
 				i, b.used, b.inline, b.open, len(b.groups), len(b.holders))
 		}
 	}
-	if s.rates.Load() != 0 {
-		t.Errorf("%d rates are left", s.rates.Load())
-	}
+	expect.Equal(t, s.rates.Load(), 0, "rates are left")
 }
 
 // heap returns the bytes in use on the heap.

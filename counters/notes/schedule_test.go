@@ -31,9 +31,7 @@ func TestSchedule(t *testing.T) {
 	if at, some := s.NextDue(); !some || at != begin+1e9 {
 		t.Errorf("the first is due at %d, %t", at, some)
 	}
-	if list := s.TakeDue(begin, 10); len(list) != 0 {
-		t.Errorf("%d are due at once", len(list))
-	}
+	expect.Equal(t, len(s.TakeDue(begin, 10)), 0, "due at once")
 	var got []uint64
 	for range 3 {
 		for _, n := range s.TakeDue(begin+5e9, 2) {
@@ -55,9 +53,7 @@ func TestSchedule(t *testing.T) {
 			other.Replace(&n, begin)
 		}
 	}
-	if list := other.TakeDue(begin+60e9, 100); len(list) != 18 {
-		t.Errorf("%d are due in a copy, want 18", len(list))
-	}
+	expect.Equal(t, len(other.TakeDue(begin+60e9, 100)), 18, "due in a copy")
 }
 
 // Late places and rates give way to new ones, but not those of a rule that has hardly any.
@@ -84,9 +80,7 @@ func TestLateOnesGiveWay(t *testing.T) {
 	}
 	at := begin + 100e9
 	s.Sweep(at, 1, func(int) bool { return true })
-	if got := s.Stats().Open; got != 0 {
-		t.Errorf("%d are open after their end", got)
-	}
+	expect.Equal(t, s.Stats().Open, 0, "open after their end")
 	before := count()
 	s.BoundReservations(1000 * Bytes)
 	s.Sweep(at, 1, func(int) bool { return true })

@@ -1,7 +1,12 @@
-// Package expect has the two checks that nearly every test makes.
+// Package expect has the checks that nearly every test makes.
 package expect
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+)
 
 // T is a test, such as a *testing.T or a *rapid.T.
 type T interface {
@@ -20,15 +25,43 @@ func NoError(t T, err error) {
 
 // Equal fails the test, which goes on, if got differs from want. The format and its arguments name what was compared.
 func Equal[V comparable](t T, got, want V, format string, args ...any) {
-	if got == want {
-		return
+	if got != want {
+		t.Helper()
+		differ(t, got, want, format, args...)
 	}
+}
 
-	t.Helper()
-	what := fmt.Sprintf(format, args...)
-	if _, text := any(got).(string); text {
-		t.Errorf("%s: got %q, want %q", what, any(got), any(want))
-		return
+// EqualSlices is Equal for slices. An empty one equals nil.
+func EqualSlices[V comparable](t T, got, want []V, format string, args ...any) {
+	if !slices.Equal(got, want) {
+		t.Helper()
+		differ(t, got, want, format, args...)
 	}
-	t.Errorf("%s: got %v, want %v", what, got, want)
+}
+
+// DeepEqual is Equal by reflect.DeepEqual.
+func DeepEqual(t T, got, want any, format string, args ...any) {
+	if !reflect.DeepEqual(got, want) {
+		t.Helper()
+		differ(t, got, want, format, args...)
+	}
+}
+
+// ErrorIs is Equal by errors.Is.
+func ErrorIs(t T, got, want error, format string, args ...any) {
+	if !errors.Is(got, want) {
+		t.Helper()
+		differ(t, got, want, format, args...)
+	}
+}
+
+// differ fails the test. Texts are quoted, so that spaces and control characters can be seen.
+func differ(t T, got, want any, format string, args ...any) {
+	t.Helper()
+	verb := "%+v"
+	switch got.(type) {
+	case string, []string:
+		verb = "%q"
+	}
+	t.Errorf("%s: got "+verb+", want "+verb, fmt.Sprintf(format, args...), got, want)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/latency"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -125,9 +126,7 @@ func (n *node) expect(t *testing.T, what string, q Query, want ...string) {
 	if q.ByHour {
 		length = time.Hour
 	}
-	if got := times(n.here(q), length); !slices.Equal(got, want) {
-		t.Errorf("%s: got %q, want %q", what, got, want)
-	}
+	expect.EqualSlices(t, times(n.here(q), length), want, "%s", what)
 }
 
 // What was decided is kept by minute and by hour, over stops and kills; minutes that nobody counted are gaps.
@@ -297,9 +296,7 @@ func TestHistoryOnAFullDisk(t *testing.T) {
 	n.full = true
 	n.check("r", 5, 0, 0)
 	n.pass(time.Minute)
-	if len(n.files) != 0 {
-		t.Errorf("a full disk: wrote %d files", len(n.files))
-	}
+	expect.Equal(t, len(n.files), 0, "a full disk: wrote files")
 	n.expect(t, "in memory", Query{}, "09:58 5")
 	n.full = false
 	n.pass(time.Minute)

@@ -44,9 +44,7 @@ func TestFiles(t *testing.T) {
 	}
 	look("one", 0, 0)
 	write("three", time.Minute) // no longer being written
-	if have := f.Current(now); have != "one" {
-		t.Errorf("looked at too early: have %q", have)
-	}
+	expect.Equal(t, f.Current(now), "one", "looked at too early")
 	look("three", 1, 0)
 	write("being written", -time.Hour)
 	look("three", 1, 0)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestEvery(t *testing.T) {
@@ -22,8 +24,6 @@ func TestEvery(t *testing.T) {
 			n++
 			break
 		}
-		if n != 4 {
-			t.Errorf("have %d ticks, want 4", n)
-		}
+		expect.Equal(t, n, 4, "ticks")
 	})
 }

@@ -1,11 +1,12 @@
 package wire
 
 import (
-	"errors"
 	"math"
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // sample has a field of each type.
@@ -52,9 +53,7 @@ func TestCoder(t *testing.T) {
 		t.Errorf("have %+v, %v, want %+v", have, err, want)
 	}
 	for n := range len(b) - len(want.rest) {
-		if err := Decode(b[:n], &have, "sample"); !errors.Is(err, ErrMalformed) {
-			t.Errorf("%d of %d bytes: have %v", n, len(b), err)
-		}
+		expect.ErrorIs(t, Decode(b[:n], &have, "sample"), ErrMalformed, "%d of %d bytes", n, len(b))
 	}
 	for name, spoil := range map[string]func(s *sample){
 		"number":      func(s *sample) { s.number++ },
@@ -66,8 +65,6 @@ func TestCoder(t *testing.T) {
 	} {
 		s := sampleValue()
 		spoil(&s)
-		if err := Decode(Encode(nil, &s), &have, "sample"); !errors.Is(err, ErrMalformed) {
-			t.Errorf("%s: have %v", name, err)
-		}
+		expect.ErrorIs(t, Decode(Encode(nil, &s), &have, "sample"), ErrMalformed, "%s", name)
 	}
 }

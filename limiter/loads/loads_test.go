@@ -64,9 +64,7 @@ func TestSteps(t *testing.T) {
 				tell(t, l, "api", load, 2*time.Second)
 			}
 			steps := l.Steps(s)
-			if have := steps[1]; have != tt.want[i] {
-				t.Errorf("%s, second %d, load %g: have step %d, want %d", tt.name, i, load, have, tt.want[i])
-			}
+			expect.Equal(t, steps[1], tt.want[i], "%s, second %d, load %g: step", tt.name, i, load)
 			if steps[0] != -1 || steps[3] != -1 {
 				t.Errorf("%s: have %v: steps of rules that follow unknown sources", tt.name, steps)
 			}
@@ -89,9 +87,7 @@ func TestStepsOfTheProcessors(t *testing.T) {
 	if have := l.Sources(); len(have) != 1 || have[0].Name != NodeCPU {
 		t.Errorf("have %v", have)
 	}
-	if b := l.FullState(); len(b) != 1 {
-		t.Errorf("have %d bytes about a source that must not spread", len(b))
-	}
+	expect.Equal(t, len(l.FullState()), 1, "bytes about a source that must not spread")
 	if steps := l.Steps(set(t, "\n  - {name: r, key: [], limits: [{limit: 1, per: 1m}]}\n")); steps != nil {
 		t.Errorf("have %v of rules that are not adaptive", steps)
 	}
@@ -214,22 +210,16 @@ func TestManySources(t *testing.T) {
 		t.Errorf("have %v, want ErrFull", err)
 	}
 	tell(t, l, "api", 0.9, time.Hour) // rules follow it
-	if have := l.Steps(set(t, adaptiveRules))[1]; have != 1 {
-		t.Errorf("have step %d, want 1", have)
-	}
+	expect.Equal(t, l.Steps(set(t, adaptiveRules))[1], 1, "step")
 	if n := len(l.Packets(2, 1000)); n == 0 || n > 1000/30 {
 		t.Errorf("have %d packets in 1000 bytes", n)
 	}
 	c.now += 2 * time.Minute
 	tell(t, l, "more", 1, time.Minute)
-	if have := l.Sources(); len(have) != 2 {
-		t.Errorf("have %d sources, want 2", len(have))
-	}
+	expect.Equal(t, len(l.Sources()), 2, "sources")
 	c.now += 2 * time.Hour
 	l.Steps(set(t, adaptiveRules))
-	if have := len(l.known); have != 0 {
-		t.Errorf("have %d reports kept, want none", have)
-	}
+	expect.Equal(t, len(l.known), 0, "reports kept")
 }
 
 // No message makes the state exceed its bounds.

@@ -268,9 +268,7 @@ func TestBoundsOfPlaces(t *testing.T) {
 	mustBeFull(t, s, deny("more", 99, "b"))
 	s = fill(t, s, maxEnding, MaxEntries-maxEnding, 0, "")
 	mustBeFull(t, s, deny("more", 0, ""))
-	if n := len(s.Log(0, MaxEntries)); n != MaxChanges {
-		t.Errorf("the log has %d changes; want %d", n, MaxChanges)
-	}
+	expect.Equal(t, len(s.Log(0, MaxEntries)), MaxChanges, "the log has changes")
 	for want := maxEnding; want > 0; {
 		next, n := s.End(100)
 		if n == 0 {

@@ -142,9 +142,7 @@ func (n *node) stop() {
 	}
 	n.become(down)
 	n.client.CloseIdleConnections()
-	if code := n.cmd.ProcessState.ExitCode(); code != 0 {
-		n.t.Errorf("%s: exit code %d after SIGTERM", n.name, code)
-	}
+	expect.Equal(n.t, n.cmd.ProcessState.ExitCode(), 0, "%s: exit code after SIGTERM", n.name)
 }
 
 // call makes a request to the node; header may be nil.

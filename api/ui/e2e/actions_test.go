@@ -138,15 +138,11 @@ func changesSubject(t *testing.T, s *site) {
 	s.until("it is blocked", `/Blocked for another/.test(document.getElementById('subject-result')?.innerText)`)
 	s.until("the entry is listed", `/block 203.0.113.1 of rule login[^]*attack <i>/.test(document.getElementById('subject-entries').innerText)`)
 	s.inspectOnce("subject-blocked")
-	if status := s.cluster.check(1, `{"rule":"login","key":"203.0.113.1"}`); status != 429 {
-		t.Errorf("a blocked subject: have %d", status)
-	}
+	expect.Equal(t, s.cluster.check(1, `{"rule":"login","key":"203.0.113.1"}`), 429, "a blocked subject")
 	s.push("#unblock")
 	s.agrees(t, "This ends now.*block 203.0.113.1", "", "Ended: block 203.0.113.1")
 	s.until("it is not blocked", `document.getElementById('unblock').disabled`)
-	if status := s.cluster.check(1, `{"rule":"login","key":"203.0.113.1"}`); status != 200 {
-		t.Errorf("a subject whose block was lifted: have %d", status)
-	}
+	expect.Equal(t, s.cluster.check(1, `{"rule":"login","key":"203.0.113.1"}`), 200, "a subject whose block was lifted")
 
 	s.pick("#act-what", "deny ip=203.0.113.1")
 	s.pick("#act-for", "a day")
@@ -304,9 +300,7 @@ func showsHostileTexts(t *testing.T, s *site) {
 		if have := s.eval(`document.querySelectorAll('main img, main script, main i:not([class]), dialog img').length`); have != 0.0 {
 			t.Errorf("%s: %v elements were made of texts", page, have)
 		}
-		if have := s.eval(`document.documentElement.scrollWidth`); have != 1440.0 {
-			t.Errorf("%s: the page is %v wide", page, have)
-		}
+		expect.Equal(t, s.eval(`document.documentElement.scrollWidth`), 1440.0, "%s: the page wide", page)
 	}
 	s.visit("#/lists")
 	s.push(`#entries button[aria-label*="onerror"]`)

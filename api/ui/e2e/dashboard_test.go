@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // hostile is a key that would run if it ever became markup.
@@ -223,13 +225,9 @@ func showsHostileKeys(t *testing.T, s *site) {
 	s.visit("#/overview")
 	refuse("a long one is cut, and what turns it around is not kept", long, `[...document.querySelectorAll('#top a')].some(a => /^\uFFFDlong.{74}…$/.test(a.textContent))`)
 	s.look(390, 844, "light")
-	if have := s.eval(`document.documentElement.scrollWidth`); have != 390.0 {
-		t.Errorf("they make the page %v pixels wide", have)
-	}
+	expect.Equal(t, s.eval(`document.documentElement.scrollWidth`), 390.0, "they make the page pixels wide")
 	s.look(1440, 900, "light")
-	if have := s.eval(`document.querySelectorAll('main img, main script').length`); have != 0.0 {
-		t.Errorf("%v elements were made of it", have)
-	}
+	expect.Equal(t, s.eval(`document.querySelectorAll('main img, main script').length`), 0.0, "elements were made of it")
 	s.calm(t)
 }
 
@@ -261,9 +259,7 @@ func looksUpUsage(t *testing.T, s *site) {
 		t.Errorf("have %q", have)
 	}
 	s.choose("#subject-rule", "chat")
-	if have := s.eval(`[...document.querySelectorAll('#subject-keys label')].map(l => l.innerText.trim()).join()`); have != "tenant,endpoint" {
-		t.Errorf("have the fields %v", have)
-	}
+	expect.Equal(t, s.eval(`[...document.querySelectorAll('#subject-keys label')].map(l => l.innerText.trim()).join()`), "tenant,endpoint", "the fields")
 	s.fill("#subject-keys input[name=tenant]", "acme")
 	s.fill("#subject-keys input[name=endpoint]", "/chat/completions")
 	s.click("#subject button")
@@ -381,8 +377,6 @@ func boundsRows(t *testing.T, s *site) {
 	s.until("a few of them are listed", `document.querySelectorAll('#rules-list tr').length === 25 && /1,000 in force/.test(document.getElementById('rules-note').innerText)`)
 	s.fill("#rules-filter", "<b>777<")
 	s.until("the others can be found", `document.querySelectorAll('#rules-list tr').length === 1 && document.querySelector('#rules-list a').textContent === 'rule <b>777</b>'`)
-	if have := s.eval(`document.querySelectorAll('main tbody b').length`); have != 0.0 {
-		t.Errorf("%v elements were made of names", have)
-	}
+	expect.Equal(t, s.eval(`document.querySelectorAll('main tbody b').length`), 0.0, "elements were made of names")
 	s.calm(t, "ERR_CONNECTION_REFUSED", "503", "/v1/usage") // of a deleted rule
 }

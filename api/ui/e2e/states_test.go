@@ -273,9 +273,7 @@ func TestStates(t *testing.T) {
 	b.inspect("hanging")
 	release()
 	b.until("it is live again", live)
-	if have := b.eval(`window.green`); have != 0.0 {
-		t.Errorf("it was green %v times while nothing was heard", have)
-	}
+	expect.Equal(t, b.eval(`window.green`), 0.0, "it was green times while nothing was heard")
 
 	// A page that is loaded anew shows what the nodes know of before, as a real one answers.
 	answer, err := os.ReadFile("../../admin/testdata/history.json")
@@ -283,7 +281,5 @@ func TestStates(t *testing.T) {
 	play.answer("/v1/history", json.RawMessage(answer))
 	b.reload()
 	note("hour-note", "^Without n3, which does not answer.$")
-	if have := b.eval(`document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d')`); have != "M56 36.7L57 38.9" {
-		t.Errorf("the line is %v", have)
-	}
+	expect.Equal(t, b.eval(`document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d')`), "M56 36.7L57 38.9", "the line")
 }
