@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
@@ -36,7 +37,7 @@ type testCluster struct {
 	far   OtherRegions         // nil if there are no other regions
 	ahead func() time.Duration // how far a node's wall clock is ahead of the system's; nil: not at all
 	bound int64                // of the counters of each node; 0: 100,000
-	room  int64                // of each node for reservations, in bytes; 0: the default
+	room  int64                // of each node for reservations, and for slots, in bytes; 0: the defaults
 
 	mu     sync.Mutex // guards the fields up to pause
 	place  [ring.Partitions]testPlace
@@ -123,6 +124,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 	bound := cmp.Or(w.bound, 100_000)
 	table, clock, fallback := counters.New(bound), NewClockWithOffset(ahead), localcache.NewFallbackTable(bound)
 	table.Notes().BoundReservations(cmp.Or(w.room, counters.DefaultReservations))
+	table.Notes().BoundSlots(cmp.Or(w.room, notes.DefaultSlots))
 	table.ShutAll()
 	w.t.Cleanup(func() {
 		clock.Close()
