@@ -123,12 +123,12 @@ type piece interface {
 // before it. If p is nil, the piece is removed. replacePiece also updates the document's size.
 func replacePiece[P piece](e *edit, list []P, name string, i int, found bool, p P) []P {
 	list = slices.Clone(list)
-	var before, after *yaml.Node
+	var before, after func() *yaml.Node
 	if found {
-		before = list[i].node()
+		before = list[i].node
 	}
 	if p != nil {
-		after = p.node()
+		after = p.node
 	}
 
 	e.resize(name, before, after)
@@ -204,7 +204,7 @@ func (e *edit) changeList(body *yaml.Node) bool {
 		e.setPath("lists." + e.change.Name)
 		*list = e.entries(body)
 	}
-	e.resize(e.change.Name, entriesNode(before), entriesNode(*list))
+	e.resize(e.change.Name, func() *yaml.Node { return entriesNode(before) }, func() *yaml.Node { return entriesNode(*list) })
 	return !e.change.Delete || len(before) > 0
 }
 
@@ -222,9 +222,18 @@ func (e *edit) clearOutsidePositions() {
 	}
 }
 
-// resize updates the document's size for a changed piece.
-func (e *edit) resize(name string, before, after *yaml.Node) {
-	e.doc.size += pieceSize(name, after) - pieceSize(name, before)
+// resize updates the document's size: the second piece takes the place of the first. Nil stands for none. A piece with mistakes can't
+// be encoded, and nobody asks for its size.
+func (e *edit) resize(name string, before, after func() *yaml.Node) {
+	if e.decoder.err() != nil {
+		return
+	}
+	if before != nil {
+		e.doc.size -= pieceSize(name, before())
+	}
+	if after != nil {
+		e.doc.size += pieceSize(name, after())
+	}
 }
 
 // checkSize rejects a change that makes the document too large. A change that makes it smaller always passes.

@@ -268,7 +268,8 @@ func (f *EntryForm) readStoredSubject(d *decoder, n *yaml.Node) {
 	spec := d.subject(f.Attribute, yaml.Text(f.Value), &rest)
 	f.Value, f.Tier = spec.Value, spec.Tier
 
-	if len(spec.Overrides) > 0 {
+	// What has mistakes can't be encoded.
+	if d.err() == nil && len(spec.Overrides) > 0 {
 		f.Limits = spec.node().Get("limits").AppendJSON(nil)
 	}
 }
