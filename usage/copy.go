@@ -55,16 +55,16 @@ type copier struct {
 	// estimated and lost are the numbers of nodes that reviewBills has found.
 	estimated, lost atomic.Int64
 
-	mu      lock                      // guards the fields below; held during calls
-	ended   bool                      // the last statement is sent: nothing is counted any more
-	holder  Member                    // zero: none
-	since   time.Time                 // when the holder last answered, or was chosen
-	givenUp map[ring.NodeID]time.Time // holders that did not answer, and until when they were tried; only the last half minute
-	sent    map[ledgerID]uint64       // the rounds up to which the holder has the ledgers in memory
-	closed  []source                  // the closed ledgers of this data directory, as they were last read
-	number  uint64                    // of the last statement
-	last    map[ledgerID]uint64       // the ledgers of the last statement, and their rounds
-	given   map[ledgerID]uint64       // those that the last HandOver gave away; nil: there was none
+	mu         lock                      // guards the fields below; held during calls
+	ended      bool                      // the last statement is sent: nothing is counted any more
+	holder     Member                    // zero: none
+	since      time.Time                 // when the holder last answered, or was chosen
+	givenUp    map[ring.NodeID]time.Time // holders that did not answer, and until when they were tried; only the last half minute
+	sent       map[ledgerID]uint64       // the rounds up to which the holder has the ledgers in memory
+	closed     []source                  // the closed ledgers of this data directory, as they were last read
+	number     uint64                    // of the last statement
+	last       map[ledgerID]uint64       // the ledgers of the last statement, and their rounds
+	handedOver map[ledgerID]uint64       // those that the last HandOver gave away; nil: there was none
 }
 
 // version names a ledger and the round up to which a node has everything.
@@ -80,7 +80,7 @@ type statement struct {
 	Name    string      `json:"name"`
 	Boot    uint64      `json:"boot"`    // of its process
 	Started int64       `json:"started"` // when the process began, by its own clock, in Unix nanoseconds
-	Number  uint64      `json:"number"`  // rises with each statement of the process
+	Number  uint64      `json:"number"`  // rises with each statement of the process; unlike ledgerID.Number it is not random
 	// AsOf is a time by the holder's clock, in Unix nanoseconds: all that the node counted before is in the rounds.
 	AsOf    int64     `json:"as_of"`
 	Final   bool      `json:"final"` // the process counts nothing more
@@ -227,7 +227,7 @@ func (t *Totals) chooseHolder() (Member, error) {
 	if len(list) == 0 {
 		return Member{}, errNoHolder
 	}
-	i := slices.IndexFunc(list, func(m Member) bool { return m.ID == c.holder.ID })
+	i := slices.IndexFunc(list, func(node Member) bool { return node.ID == c.holder.ID })
 	if i >= 0 && list[i].Alive && time.Since(c.since) < holderPatience {
 		return list[i], nil
 	}
@@ -238,7 +238,7 @@ func (t *Totals) chooseHolder() (Member, error) {
 	if i >= 0 {
 		c.givenUp[c.holder.ID] = now
 	}
-	alive := slices.DeleteFunc(list, func(m Member) bool { return !m.Alive })
+	alive := slices.DeleteFunc(list, func(node Member) bool { return !node.Alive })
 	if len(alive) == 0 {
 		return Member{}, errAllDown
 	}
@@ -249,11 +249,11 @@ func (t *Totals) chooseHolder() (Member, error) {
 }
 
 // use makes a node the holder, which then gets everything.
-func (c *copier) use(m Member) {
-	if c.holder.ID != m.ID {
+func (c *copier) use(node Member) {
+	if c.holder.ID != node.ID {
 		clear(c.sent)
 	}
-	c.holder = m
+	c.holder = node
 }
 
 // candidates returns the other members in the order in which this node prefers them as holders: those in other zones first, and then
@@ -261,12 +261,12 @@ func (c *copier) use(m Member) {
 func (t *Totals) candidates() []Member {
 	self, zone := t.meter.config.Self, ""
 	list := slices.Clone(t.members())
-	if i := slices.IndexFunc(list, func(m Member) bool { return m.ID == self }); i >= 0 {
+	if i := slices.IndexFunc(list, func(node Member) bool { return node.ID == self }); i >= 0 {
 		zone = list[i].Zone
 		list = slices.Delete(list, i, i+1)
 	}
 
-	rank := func(m Member) uint64 { return xxh3.Hash(append(self[:], m.ID[:]...)) }
+	rank := func(node Member) uint64 { return xxh3.Hash(append(self[:], node.ID[:]...)) }
 	slices.SortFunc(list, func(a, b Member) int {
 		switch {
 		case a.Zone == zone && b.Zone != zone:
@@ -324,7 +324,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 	if err != nil {
 		return nil, err
 	}
-	return c.take(sent, own, reply.Missing), nil
+	return c.noteSent(sent, own, reply.Missing), nil
 }
 
 // ownSources returns the ledgers that were counted in this data directory: those in memory as they were sent, and the closed ones. If
@@ -351,8 +351,8 @@ func (t *Totals) ownSources(sent []step) (own []source) {
 	return own
 }
 
-// take notes what the holder has now, and returns the closed ledgers that it lacks.
-func (c *copier) take(sent []step, own []source, missing []version) (closed []source) {
+// noteSent notes what the holder has now, and returns the closed ledgers that it lacks.
+func (c *copier) noteSent(sent []step, own []source, missing []version) (closed []source) {
 	clear(c.sent)
 	for _, one := range sent {
 		c.sent[one.Ledger] = one.To
@@ -378,9 +378,9 @@ func (c *copier) take(sent []step, own []source, missing []version) (closed []so
 }
 
 // askCopy sends a MethodCopy message.
-func (t *Totals) askCopy(ctx context.Context, to Member, h *copyHeader, blocks []block) (reply copyReply, err error) {
-	head, _ := json.Marshal(h) // names and numbers
-	body, err := t.ask(ctx, to, MethodCopy, appendBlocks(wire.AppendText(nil, head), blocks))
+func (t *Totals) askCopy(ctx context.Context, to Member, header *copyHeader, blocks []block) (reply copyReply, err error) {
+	text, _ := json.Marshal(header) // names and numbers
+	body, err := t.ask(ctx, to, MethodCopy, appendBlocks(wire.AppendText(nil, text), blocks))
 	if err == nil {
 		err = json.Unmarshal(body, &reply)
 	}

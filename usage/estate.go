@@ -27,17 +27,17 @@ func (t *Totals) secureEstates() {
 		return
 	}
 	t.closeEstates(list)
-	alive := slices.DeleteFunc(t.candidates(), func(m Member) bool { return !m.Alive })
+	alive := slices.DeleteFunc(t.candidates(), func(node Member) bool { return !node.Alive })
 	if len(alive) == 0 || t.copier.sending.Load() {
 		return
 	}
 
 	ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
 	defer cancel()
-	for _, m := range alive {
-		h := t.inventoryOf(ctx, m, allMonths)
+	for _, node := range alive {
+		inv := t.inventoryOf(ctx, node, allMonths)
 		list = slices.DeleteFunc(list, func(s source) bool {
-			return slices.ContainsFunc(h.Sources, func(theirs source) bool { return theirs.Ledger == s.Ledger && theirs.Round >= s.Round })
+			return slices.ContainsFunc(inv.Sources, func(theirs source) bool { return theirs.Ledger == s.Ledger && theirs.Round >= s.Round })
 		})
 		if len(list) == 0 {
 			return
@@ -58,15 +58,15 @@ func (t *Totals) closeEstates(list []source) {
 	m := t.meter
 	records := t.holder.list()
 	for _, s := range list {
-		ended := slices.ContainsFunc(records, func(r processRecord) bool { return r.Source == s.Ledger.Source && r.Settled })
+		ended := slices.ContainsFunc(records, func(r processRecord) bool { return r.Source == s.Ledger.Source && r.Stands })
 		if !s.Copy || !ended {
 			continue
 		}
 
 		var l *ledger
 		err := m.file.View(func(tx persist.Tx) (err error) {
-			if id, h, ok := findWhole(tx, s.Ledger); ok && id.round == 0 {
-				l, err = loadLedger(tx, s.Ledger, h)
+			if id, head, ok := findWhole(tx, s.Ledger); ok && id.round == 0 {
+				l, err = loadLedger(tx, s.Ledger, head)
 			}
 			return err
 		})
@@ -86,7 +86,7 @@ const staleAfter = 10 * time.Minute
 func (t *Totals) dropStale() {
 	members := t.members()
 	for _, r := range t.holder.list() {
-		at := slices.IndexFunc(members, func(m Member) bool { return m.ID == r.Source && m.Alive })
+		at := slices.IndexFunc(members, func(node Member) bool { return node.ID == r.Source && node.Alive })
 		if at < 0 || time.Since(r.heard) < staleAfter {
 			continue
 		}
@@ -99,8 +99,8 @@ func (t *Totals) dropStale() {
 		}
 
 		ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
-		for _, m := range members {
-			if m.Alive && m.ID != r.Source && m.ID != t.meter.config.Self && t.hasAll(ctx, m, &r, list) {
+		for _, node := range members {
+			if node.Alive && node.ID != r.Source && node.ID != t.meter.config.Self && t.hasAll(ctx, node, &r, list) {
 				t.dropCopies(&r, list)
 				break
 			}
@@ -111,13 +111,13 @@ func (t *Totals) dropStale() {
 }
 
 // hasAll reports whether another node holds the copies that are here, or newer ones, and a later statement of the process.
-func (t *Totals) hasAll(ctx context.Context, m Member, r *processRecord, list []source) bool {
-	h := t.inventoryOf(ctx, m, allMonths)
-	later := slices.ContainsFunc(h.Records, func(theirs processRecord) bool {
+func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list []source) bool {
+	inv := t.inventoryOf(ctx, node, allMonths)
+	later := slices.ContainsFunc(inv.Records, func(theirs processRecord) bool {
 		return theirs.Source == r.Source && (theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r))
 	})
 	return later && !slices.ContainsFunc(list, func(s source) bool {
-		return !slices.ContainsFunc(h.Sources, func(theirs source) bool { return theirs.Ledger == s.Ledger && theirs.Round >= s.Round })
+		return !slices.ContainsFunc(inv.Sources, func(theirs source) bool { return theirs.Ledger == s.Ledger && theirs.Round >= s.Round })
 	})
 }
 
@@ -172,7 +172,7 @@ func (t *Totals) reviewBills() {
 
 	t.review.at = time.Now()
 	members := t.members()
-	alive := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return !m.Alive })
+	alive := slices.DeleteFunc(slices.Clone(members), func(node Member) bool { return !node.Alive })
 	first := slices.MinFunc(append(alive, Member{ID: t.meter.config.Self}), func(a, b Member) int { return a.ID.Compare(b.ID) })
 	found, log := map[string]string{}, t.meter.config.Logger
 	estimated, lost := map[string]bool{}, map[string]bool{}

@@ -44,66 +44,66 @@ type bill struct {
 }
 
 // inventoryHere lists what this node holds for a month, and sorts in all rows counted so far.
-func (t *Totals) inventoryHere(month Month) (h inventory) {
+func (t *Totals) inventoryHere(month Month) (inv inventory) {
 	m := t.meter
-	h.Damaged = m.file.SetAside()
+	inv.Damaged = m.file.SetAside()
 	list, err := m.sources(allMonths)
 	if err != nil {
 		m.config.Logger.Error("can't read usage", "error", err)
-		h.Damaged = true
+		inv.Damaged = true
 	}
 
-	h.Homes = []ring.NodeID{m.config.Self}
+	inv.Homes = []ring.NodeID{m.config.Self}
 	for _, s := range list {
-		if !s.Copy && !slices.Contains(h.Homes, s.Ledger.Source) {
-			h.Homes = append(h.Homes, s.Ledger.Source)
+		if !s.Copy && !slices.Contains(inv.Homes, s.Ledger.Source) {
+			inv.Homes = append(inv.Homes, s.Ledger.Source)
 		}
 		if month == allMonths || s.Ledger.Month == month {
-			h.Sources = append(h.Sources, s)
+			inv.Sources = append(inv.Sources, s)
 		}
 	}
 
 	t.holder.mu.Lock()
 	_ = t.loadRecords() // if the file can't be read, it is damaged anyway
 	t.holder.mu.Unlock()
-	h.Records = t.holder.list()
+	inv.Records = t.holder.list()
 	n := &t.notes
 	n.mu.Lock()
 	n.load(m)
 	n.mu.Unlock()
-	h.Notes = *t.currentNotes()
-	h.Notes.Records = nil
+	inv.Notes = *t.currentNotes()
+	inv.Notes.Records = nil
 
-	return h
+	return inv
 }
 
 // inventoryOf asks a node what it holds for a month.
-func (t *Totals) inventoryOf(ctx context.Context, m Member, month Month) (h inventory) {
+func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv inventory) {
 	var err error
-	if m.ID == t.meter.config.Self {
-		h = t.inventoryHere(month)
+	if node.ID == t.meter.config.Self {
+		inv = t.inventoryHere(month)
 	} else {
 		body, _ := json.Marshal(month) // a number
-		if body, err = t.ask(ctx, m, MethodSources, body); err == nil {
-			err = json.Unmarshal(body, &h)
+		if body, err = t.ask(ctx, node, MethodSources, body); err == nil {
+			err = json.Unmarshal(body, &inv)
 		}
 	}
 
-	h.from, h.unreachable = m, err != nil
+	inv.from, inv.unreachable = node, err != nil
 
-	for i := range h.Sources {
-		h.Sources[i].heldBy = m
+	for i := range inv.Sources {
+		inv.Sources[i].heldBy = node
 	}
 
-	return h
+	return inv
 }
 
 // billHere is what this node itself counted in a month.
 func (t *Totals) billHere(month Month) *bill {
-	h := t.inventoryOf(t.ctx, Member{ID: t.meter.config.Self, Name: t.meter.config.Name}, month)
-	h.Sources = slices.DeleteFunc(h.Sources, func(s source) bool { return s.Ledger.Source != t.meter.config.Self || s.Copy })
+	inv := t.inventoryOf(t.ctx, Member{ID: t.meter.config.Self, Name: t.meter.config.Name}, month)
+	inv.Sources = slices.DeleteFunc(inv.Sources, func(s source) bool { return s.Ledger.Source != t.meter.config.Self || s.Copy })
 	b := &bill{}
-	b.take(&h, month)
+	b.addAnswer(&inv, month)
 	b.sort()
 	return b
 }
@@ -112,8 +112,8 @@ func (t *Totals) billHere(month Month) *bill {
 func (t *Totals) gather(ctx context.Context, month Month, members []Member) *bill {
 	answers := make([]inventory, len(members))
 	var group sync.WaitGroup
-	for i, m := range members {
-		group.Go(func() { answers[i] = t.inventoryOf(ctx, m, month) })
+	for i, node := range members {
+		group.Go(func() { answers[i] = t.inventoryOf(ctx, node, month) })
 	}
 	group.Wait()
 	return newBill(month, answers, t.meter.config.Now())
@@ -123,7 +123,7 @@ func (t *Totals) gather(ctx context.Context, month Month, members []Member) *bil
 func newBill(month Month, answers []inventory, now int64) *bill {
 	b := &bill{}
 	for i := range answers {
-		b.take(&answers[i], month)
+		b.addAnswer(&answers[i], month)
 	}
 	w := witnesses{bill: b, month: month, answers: answers, now: now}
 	w.judgeProcesses()
@@ -132,20 +132,20 @@ func newBill(month Month, answers []inventory, now int64) *bill {
 	return b
 }
 
-// take takes what a node has answered into the bill.
-func (b *bill) take(h *inventory, month Month) {
-	if h.unreachable || h.Damaged {
-		b.missing = append(b.missing, h.from.Name)
+// addAnswer adds what a node has answered to the bill.
+func (b *bill) addAnswer(inv *inventory, month Month) {
+	if inv.unreachable || inv.Damaged {
+		b.missing = append(b.missing, inv.from.Name)
 	}
-	for _, s := range h.Sources {
+	for _, s := range inv.Sources {
 		b.add(s)
 	}
-	if e := h.Notes.Exports[month]; e.At > b.exported.At || e.At == b.exported.At && e.RevisedAt > b.exported.RevisedAt {
+	if e := inv.Notes.Exports[month]; e.At > b.exported.At || e.At == b.exported.At && e.RevisedAt > b.exported.RevisedAt {
 		b.exported = e
 	}
 }
 
-// add takes a ledger into the bill, unless there is a better copy: one of a higher round, or else the one where it was counted.
+// add adds a ledger to the bill, unless there is a better copy: one of a higher round, or else the one where it was counted.
 func (b *bill) add(s source) {
 	i := slices.IndexFunc(b.sources, func(have source) bool { return have.Ledger == s.Ledger })
 	if i < 0 {
@@ -205,19 +205,19 @@ type witnesses struct {
 
 // isHome reports whether the data directory of a node has answered, under whatever identity.
 func (w *witnesses) isHome(id ring.NodeID) bool {
-	return slices.ContainsFunc(w.answers, func(h inventory) bool { return !h.unreachable && slices.Contains(h.Homes, id) })
+	return slices.ContainsFunc(w.answers, func(inv inventory) bool { return !inv.unreachable && slices.Contains(inv.Homes, id) })
 }
 
 // isUnreachable reports whether a node is a member that has not answered. It is missing already.
 func (w *witnesses) isUnreachable(id ring.NodeID) bool {
-	return slices.ContainsFunc(w.answers, func(h inventory) bool { return h.unreachable && h.from.ID == id })
+	return slices.ContainsFunc(w.answers, func(inv inventory) bool { return inv.unreachable && inv.from.ID == id })
 }
 
 // isCounted reports whether the file to which a process wrote a ledger has answered. It lacks at most the last second, and counts
 // in place of any copy.
 func (w *witnesses) isCounted(id ledgerID) bool {
-	return slices.ContainsFunc(w.answers, func(h inventory) bool {
-		return slices.ContainsFunc(h.Sources, func(s source) bool { return s.Ledger == id && !s.Copy })
+	return slices.ContainsFunc(w.answers, func(inv inventory) bool {
+		return slices.ContainsFunc(inv.Sources, func(s source) bool { return s.Ledger == id && !s.Copy })
 	})
 }
 
@@ -243,8 +243,8 @@ func (w *witnesses) isWhole(r *processRecord) bool {
 // judgeProcesses finds the processes whose ledgers come from copies, and what may be missing of each.
 func (w *witnesses) judgeProcesses() {
 	var all []processRecord
-	for _, h := range w.answers {
-		all = append(all, h.Records...)
+	for _, inv := range w.answers {
+		all = append(all, inv.Records...)
 	}
 
 	for len(all) > 0 {
@@ -261,8 +261,8 @@ func (w *witnesses) judgeProcesses() {
 
 // isSuperseded reports whether a later process of the node had the ledgers of this one.
 func (w *witnesses) isSuperseded(r *processRecord) bool {
-	return slices.ContainsFunc(w.answers, func(h inventory) bool {
-		return slices.ContainsFunc(h.Records, func(other processRecord) bool { return other.supersedes(r) })
+	return slices.ContainsFunc(w.answers, func(inv inventory) bool {
+		return slices.ContainsFunc(inv.Records, func(other processRecord) bool { return other.supersedes(r) })
 	})
 }
 

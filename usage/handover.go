@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// pageHeader is the header of a MethodTake message. A page of a closed ledger follows it.
+// pageHeader is the header of a MethodHandOver message. A page of a closed ledger follows it.
 type pageHeader struct {
 	source
 	Page int  `json:"page"`
@@ -58,11 +58,11 @@ func (t *Totals) isHandedOver() bool {
 		}
 	}
 	for _, s := range t.ownSources(open) {
-		if round, given := c.given[s.Ledger]; !given || round < s.Round {
+		if round, ok := c.handedOver[s.Ledger]; !ok || round < s.Round {
 			return false
 		}
 	}
-	return c.given != nil
+	return c.handedOver != nil
 }
 
 // closeAll closes all ledgers. One that can't be written stays in memory and is handed over from there.
@@ -103,19 +103,19 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 		return err
 	}
 
-	t.copier.given = maps.Clone(t.copier.last)
+	t.copier.handedOver = maps.Clone(t.copier.last)
 	t.copier.ended = t.copier.ended || final
 	return nil
 }
 
 // exchangeNotesWithAll tells all nodes what this one knows, as far as they can be reached.
 func (t *Totals) exchangeNotesWithAll(ctx context.Context) {
-	for _, m := range t.candidates() {
-		if !m.Alive {
+	for _, node := range t.candidates() {
+		if !node.Alive {
 			continue
 		}
-		if err := t.exchangeNotes(ctx, m); err != nil {
-			t.meter.config.Logger.Debug("can't exchange notes about usage", "node", m.Name, "error", err)
+		if err := t.exchangeNotes(ctx, node); err != nil {
+			t.meter.config.Logger.Debug("can't exchange notes about usage", "node", node.Name, "error", err)
 		}
 	}
 }
@@ -131,56 +131,56 @@ func (t *Totals) sendLedgers(ctx context.Context, to Member, list []source) erro
 }
 
 // sendLedger sends a closed ledger page by page. It stops if the other node already has the ledger.
-func (t *Totals) sendLedger(ctx context.Context, to Member, p *pageHeader) error {
+func (t *Totals) sendLedger(ctx context.Context, to Member, header *pageHeader) error {
 	for page := (&pager{limit: pageBytes}); ; page = page.next() {
-		if err := t.meter.page(p.Ledger, page); err != nil {
+		if err := t.meter.page(header.Ledger, page); err != nil {
 			return err
 		}
-		p.Last = !page.more
-		had, err := t.sendPage(ctx, to, p, page.page)
-		if err != nil || had || p.Last {
+		header.Last = !page.more
+		had, err := t.sendPage(ctx, to, header, page.page)
+		if err != nil || had || header.Last {
 			return err
 		}
-		p.Page++
+		header.Page++
 	}
 }
 
-func (t *Totals) sendPage(ctx context.Context, to Member, p *pageHeader, page []byte) (had bool, err error) {
-	head, _ := json.Marshal(p) // names and numbers
-	reply, err := t.ask(ctx, to, MethodTake, append(wire.AppendText(nil, head), page...))
+func (t *Totals) sendPage(ctx context.Context, to Member, header *pageHeader, page []byte) (had bool, err error) {
+	text, _ := json.Marshal(header) // names and numbers
+	reply, err := t.ask(ctx, to, MethodHandOver, append(wire.AppendText(nil, text), page...))
 	return bytes.Equal(reply, alreadyHeld), err
 }
 
 // alreadyHeld is the reply to a page of a ledger that this node already has.
 var alreadyHeld = []byte{1}
 
-// takePage stores a page of a closed ledger that another node sends.
-func (t *Totals) takePage(body []byte) ([]byte, error) {
+// storePage stores a page of a closed ledger that another node sends.
+func (t *Totals) storePage(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
-	var p pageHeader
-	if err := json.Unmarshal(d.View(len(body)), &p); err != nil {
+	var header pageHeader
+	if err := json.Unmarshal(d.View(len(body)), &header); err != nil {
 		return nil, errRow
 	}
 
 	page, m := d.Rest(), t.meter
-	if err := m.checkCopy(p.Ledger); err != nil {
+	if err := m.checkCopy(header.Ledger); err != nil {
 		return nil, err
 	}
-	if p.Page < 0 || p.Page > m.maxNameBytes()/pageBytes*2 || p.Round == 0 {
+	if header.Page < 0 || header.Page > m.maxNameBytes()/pageBytes*2 || header.Round == 0 {
 		return nil, errors.New("invalid ledger")
 	}
 	if err := eachRow(page, func(*Row) bool { return true }); err != nil {
 		return nil, err
 	}
 
-	p.Copy = true
+	header.Copy = true
 	reply := []byte{}
 	if err := m.file.Update(func(tx persist.Tx) error {
-		if _, h, whole := findWhole(tx, p.Ledger); whole && h.Round >= p.Round {
+		if _, head, whole := findWhole(tx, header.Ledger); whole && head.Round >= header.Round {
 			reply = alreadyHeld
 			return nil
 		}
-		return p.put(tx, page)
+		return header.put(tx, page)
 	}); err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (p *pageHeader) put(tx persist.Tx, page []byte) error {
 		return err
 	}
 
-	h := head{Node: p.Node, Damaged: p.Damaged, Copy: p.Copy, Round: p.Round, Pages: p.Page + 1}
+	made := head{Node: p.Node, Damaged: p.Damaged, Copy: p.Copy, Round: p.Round, Pages: p.Page + 1}
 	list, err := listBuckets(tx)
 	if err != nil {
 		return err
@@ -227,11 +227,11 @@ func (p *pageHeader) put(tx persist.Tx, page []byte) error {
 		}
 		replaced = append(replaced, other)
 		if before, whole := readHead(tx, other); whole && !before.Copy {
-			h.Copy = false // it has at least what the process itself wrote
+			made.Copy = false // it has at least what the process itself wrote
 		}
 	}
 	if err := dropBuckets(tx, replaced); err != nil {
 		return err
 	}
-	return putHead(tx, id, h)
+	return putHead(tx, id, made)
 }

@@ -31,8 +31,8 @@ type processRecord struct {
 	// Ended is a time by which the process had ended, by the holder's clock, and since which no other process of the node has counted
 	// anything, as far as the holder can tell; 0 if there is none yet. With a final statement it is AsOf while that holds.
 	Ended int64 `json:"ended,omitempty"`
-	// Settled means that Ended stands: the node is no member any more, or a later process speaks for it.
-	Settled bool `json:"settled,omitempty"`
+	// Stands means that Ended is no longer revised: the node is no member any more, or a later process speaks for it.
+	Stands bool `json:"settled,omitempty"`
 	// Replaced means that a later process speaks for it.
 	Replaced bool `json:"replaced,omitempty"`
 
@@ -63,14 +63,14 @@ func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
 	next := *r
 	silent := time.Since(r.heard)
 	switch {
-	case r.Replaced || r.Settled && !isMember:
+	case r.Replaced || r.Stands && !isMember:
 		return r
-	case r.Settled: // it has come back, but has not spoken here
-		next.Settled, next.watched = false, false
+	case r.Stands: // it has come back, but has not spoken here
+		next.Stands, next.watched = false, false
 	case !isMember && silent < silentAfter:
 		return r // it may have been removed while it was alive; then it goes on sending
 	case !isMember:
-		if next.Settled = true; !r.watched {
+		if next.Stands = true; !r.watched {
 			next.Ended = now
 		}
 	case dead && !r.watched:
@@ -129,21 +129,21 @@ func putRecords(tx persist.Tx, records []*processRecord) error {
 	return tx.Put(notesBucket, recordsKey, b)
 }
 
-// takeCopy stores changes of another node's open ledger, or its statement.
-func (t *Totals) takeCopy(body []byte) ([]byte, error) {
+// storeCopy stores changes of another node's open ledger, or its statement.
+func (t *Totals) storeCopy(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
-	var h copyHeader
-	if err := json.Unmarshal(d.View(len(body)), &h); err != nil {
+	var header copyHeader
+	if err := json.Unmarshal(d.View(len(body)), &header); err != nil {
 		return nil, errRow
 	}
 
 	reply := copyReply{Now: t.meter.config.Now()}
 	var err error
 	switch {
-	case h.Statement != nil:
-		reply.Missing, err = t.takeStatement(&h)
-	case !h.Ledger.Source.IsZero():
-		err = t.takeBlocks(h.Ledger, d)
+	case header.Statement != nil:
+		reply.Missing, err = t.storeStatement(&header)
+	case !header.Ledger.Source.IsZero():
+		err = t.storeBlocks(header.Ledger, d)
 	}
 
 	if err != nil {
@@ -153,8 +153,8 @@ func (t *Totals) takeCopy(body []byte) ([]byte, error) {
 	return json.Marshal(reply)
 }
 
-// takeBlocks stores blocks of an open ledger. Only the statement that follows makes them count.
-func (t *Totals) takeBlocks(ledger ledgerID, d *wire.Decoder) error {
+// storeBlocks stores blocks of an open ledger. Only the statement that follows makes them count.
+func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 	m := t.meter
 	if err := m.checkCopy(ledger); err != nil {
 		return err
@@ -175,28 +175,28 @@ func (t *Totals) takeBlocks(ledger ledgerID, d *wire.Decoder) error {
 
 	id := bucketID{ledgerID: ledger}
 	return m.file.Update(func(tx persist.Tx) error {
-		h, _ := readHead(tx, id)
-		h.Copy = true
+		head, _ := readHead(tx, id)
+		head.Copy = true
 		for _, b := range blocks {
 			if b.names == nil {
 				continue
 			}
 			before, _ := tx.Get(id.name(), blockKey(namesPart, b.shard, b.number)) // nil if damaged
-			h.Bytes += len(b.names) - len(before)
+			head.Bytes += len(b.names) - len(before)
 		}
-		if h.Bytes > m.maxNameBytes() {
+		if head.Bytes > m.maxNameBytes() {
 			return errors.New("the copy has more subjects than this node keeps in a month")
 		}
 		if err := putBlocks(tx, id, blocks); err != nil {
 			return err
 		}
-		return putHead(tx, id, h)
+		return putHead(tx, id, head)
 	})
 }
 
-// takeStatement notes what another node says that it has, and returns what is missing here. It writes only if something else than
+// storeStatement notes what another node says that it has, and returns what is missing here. It writes only if something else than
 // the time has changed: an idle node causes no writes.
-func (t *Totals) takeStatement(header *copyHeader) (missing []version, err error) {
+func (t *Totals) storeStatement(header *copyHeader) (missing []version, err error) {
 	h := &t.holder
 	m := t.meter
 	s := header.Statement
@@ -242,16 +242,16 @@ func putSteps(tx persist.Tx, steps []step) error {
 // put notes that this node has everything of an open ledger up to a round, if it had everything before. Older copies go.
 func (one *step) put(tx persist.Tx) error {
 	id := bucketID{ledgerID: one.Ledger}
-	h, ok := readHead(tx, id)
-	if !ok || one.From != 0 && h.Round != one.From {
+	head, ok := readHead(tx, id)
+	if !ok || one.From != 0 && head.Round != one.From {
 		return nil // this node has lost it: it is missing
 	}
 
-	h.Node = one.Node
-	h.Damaged = one.Damaged
-	h.Round = one.To
+	head.Node = one.Node
+	head.Damaged = one.Damaged
+	head.Round = one.To
 
-	if err := putHead(tx, id, h); err != nil {
+	if err := putHead(tx, id, head); err != nil {
 		return err
 	}
 
@@ -287,7 +287,7 @@ func (h *holder) with(s *statement, whole, isMember bool, now int64) (records []
 	next := &processRecord{statement: *s, whole: whole, heard: time.Now()}
 	if s.Final {
 		next.Ended, next.watched = s.AsOf, true
-		next.Settled = !isMember // it has left: no later process counts for the cluster, unless it joins again
+		next.Stands = !isMember // it has left: no later process counts for the cluster, unless it joins again
 	}
 
 	known := false
@@ -311,11 +311,11 @@ func (h *holder) with(s *statement, whole, isMember bool, now int64) (records []
 
 			if r.whole && !whole {
 				alive := *r
-				alive.Ended, alive.Settled, alive.watched, alive.heard = 0, false, false, time.Now()
+				alive.Ended, alive.Stands, alive.watched, alive.heard = 0, false, false, time.Now()
 				next = &alive
 			}
 
-			changed = changed || r.Settled || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
+			changed = changed || r.Stands || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
 			r = next
 		}
 
@@ -324,7 +324,7 @@ func (h *holder) with(s *statement, whole, isMember bool, now int64) (records []
 
 	if !known {
 		records = append(records, next)
-		changed = changed || len(s.Ledgers) > 0 || next.Settled
+		changed = changed || len(s.Ledgers) > 0 || next.Stands
 	}
 
 	return records[max(0, len(records)-maxRecords):], changed
@@ -333,10 +333,10 @@ func (h *holder) with(s *statement, whole, isMember bool, now int64) (records []
 // replaced returns the record once a later process of the node speaks for itself.
 func (r *processRecord) replaced(now int64) *processRecord {
 	next := *r
-	if !r.watched && !r.Settled {
+	if !r.watched && !r.Stands {
 		next.Ended = now
 	}
-	next.Settled, next.Replaced = true, true
+	next.Stands, next.Replaced = true, true
 	return &next
 }
 
@@ -355,7 +355,7 @@ func (t *Totals) watch() {
 	for i, r := range h.records {
 		next := r.observe(now, isMember(members, r.Source), t.peers.Ended(r.Source))
 		h.records[i] = next
-		changed = changed || next.Settled != r.Settled || len(r.Ledgers) > 0 && next.Ended != r.Ended
+		changed = changed || next.Stands != r.Stands || len(r.Ledgers) > 0 && next.Ended != r.Ended
 	}
 	if !changed {
 		return
@@ -371,7 +371,7 @@ func (h *holder) list() (list []processRecord) {
 	defer h.mu.Unlock()
 	for _, r := range h.records {
 		one := *r
-		if !r.Settled && !r.watched {
+		if !r.Stands && !r.watched {
 			one.Ended = 0 // it may have lived since then
 		}
 		list = append(list, one)

@@ -186,14 +186,14 @@ func (t *Totals) noteMembers() {
 	n.save(m)
 }
 
-// currentNotes returns the notes to send, with the settled records.
+// currentNotes returns the notes to send, with the records whose ends stand.
 func (t *Totals) currentNotes() *notes {
 	n := &t.notes
 	n.mu.Lock()
 	list := &notes{Nodes: maps.Clone(n.nodes), Exports: maps.Clone(n.exports)}
 	n.mu.Unlock()
 	for _, r := range t.holder.list() {
-		if r.Settled {
+		if r.Stands {
 			list.Records = append(list.Records, &r)
 		}
 	}
@@ -212,8 +212,8 @@ func (t *Totals) mergeNotes(other *notes) {
 	t.mergeRecords(other.Records)
 }
 
-// takeNotes adds another node's notes, and answers with this node's.
-func (t *Totals) takeNotes(body []byte) ([]byte, error) {
+// answerNotes adds another node's notes, and answers with this node's.
+func (t *Totals) answerNotes(body []byte) ([]byte, error) {
 	var theirs notes
 	if err := json.Unmarshal(body, &theirs); err != nil {
 		return nil, errRow

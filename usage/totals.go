@@ -17,11 +17,11 @@ import (
 
 // The messages between nodes. Each has a reply.
 const (
-	MethodSources peer.Method = 128 + iota // lists what a node holds for a month
-	MethodRows                             // reads a page of a ledger's rows
-	MethodTake                             // hands over a page of a closed ledger
-	MethodCopy                             // streams changes of open ledgers, and states what the sender has
-	MethodNotes                            // exchanges notes
+	MethodSources  peer.Method = 128 + iota // lists what a node holds for a month
+	MethodRows                              // reads a page of a ledger's rows
+	MethodHandOver                          // hands over a page of a closed ledger
+	MethodCopy                              // streams changes of open ledgers, and states what the sender has
+	MethodNotes                             // exchanges notes
 )
 
 // CodeFailed is the code of a failed call. Callers treat it like any other failure.
@@ -144,15 +144,15 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 	err = m.file.View(func(tx persist.Tx) error {
 		found, err := listBuckets(tx)
 		for _, id := range found {
-			h, whole := readHead(tx, id)
-			if !whole || h.Round == 0 || month != allMonths && id.Month != month {
+			head, whole := readHead(tx, id)
+			if !whole || head.Round == 0 || month != allMonths && id.Month != month {
 				continue
 			}
 
-			one := source{Ledger: id.ledgerID, Node: h.Node, Damaged: h.Damaged, Round: h.Round, Copy: h.Copy}
+			one := source{Ledger: id.ledgerID, Node: head.Node, Damaged: head.Damaged, Round: head.Round, Copy: head.Copy}
 			i := slices.IndexFunc(list, func(s source) bool { return s.Ledger == id.ledgerID })
 			switch {
-			case i < 0 && (id.round > 0 || h.Copy):
+			case i < 0 && (id.round > 0 || head.Copy):
 				list = append(list, one)
 			case i >= inMemory && list[i].Round < one.Round:
 				list[i] = one
@@ -218,21 +218,21 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 
 // readPage puts rows of a ledger in the file into p.
 func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
-	bucket, h, ok := findWhole(tx, id)
+	bucket, head, ok := findWhole(tx, id)
 	switch {
 	case !ok:
 		return errNoLedger
 	case bucket.round > 0:
-		return readClosedPage(tx, bucket, h.Pages, p)
+		return readClosedPage(tx, bucket, head.Pages, p)
 	}
 
 	c := m.loadedCopy.Load()
-	if c == nil || c.id != id || p.after == nil && c.round != h.Round {
-		l, err := loadLedger(tx, id, h)
+	if c == nil || c.id != id || p.after == nil && c.round != head.Round {
+		l, err := loadLedger(tx, id, head)
 		if err != nil {
 			return err
 		}
-		c = &loadedCopy{ledger: l, round: h.Round, at: time.Now()}
+		c = &loadedCopy{ledger: l, round: head.Round, at: time.Now()}
 		m.loadedCopy.Store(c)
 	}
 
@@ -242,7 +242,7 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 
 // Handle registers handlers with p for the messages of other nodes.
 func (t *Totals) Handle(p *peer.Peers) {
-	for _, m := range []peer.Method{MethodSources, MethodRows, MethodTake, MethodCopy, MethodNotes} {
+	for _, m := range []peer.Method{MethodSources, MethodRows, MethodHandOver, MethodCopy, MethodNotes} {
 		p.Handle(m, peer.Near, t.serve)
 	}
 }
@@ -287,12 +287,12 @@ func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 			return nil, errRow
 		}
 		return t.page(&q)
-	case MethodTake:
-		return t.takePage(body)
+	case MethodHandOver:
+		return t.storePage(body)
 	case MethodCopy:
-		return t.takeCopy(body)
+		return t.storeCopy(body)
 	case MethodNotes:
-		return t.takeNotes(body)
+		return t.answerNotes(body)
 	}
 
 	return nil, errors.New("unknown method")

@@ -249,10 +249,10 @@ func TestHandOverFails(t *testing.T) {
 	}
 	pages := 0
 	w.fail = func(m peer.Method, _ int64) bool {
-		if m == MethodTake {
+		if m == MethodHandOver {
 			pages++
 		}
-		return m == MethodTake && pages == 2
+		return m == MethodHandOver && pages == 2
 	}
 	if err := w.node(1).HandOver(t.Context(), false); !errors.Is(err, peer.ErrUnreachable) {
 		t.Errorf("have %v, want an error", err)
@@ -298,7 +298,7 @@ func TestInvalidHandOverMessages(t *testing.T) {
 	w := newTestCluster(t, 2)
 	n := w.node(1)
 	for _, body := range []string{"", "{}", "\x02{}", "\xff\xff\xff\xff\x0f{}", `\x10{"source":"zz"}`} {
-		if _, err := n.answer(MethodTake, []byte(body)); err == nil {
+		if _, err := n.answer(MethodHandOver, []byte(body)); err == nil {
 			t.Errorf("%q: want an error", body)
 		}
 	}

@@ -144,12 +144,12 @@ func (m *Meter) load() error {
 	err := m.file.View(func(tx persist.Tx) error {
 		list, err := listBuckets(tx)
 		for _, id := range list {
-			h, whole := m.readHeadOrGuess(tx, id)
+			head, whole := m.readHeadOrGuess(tx, id)
 			switch {
 			case !whole:
 				partial = append(partial, id)
-			case id.round == 0 && !h.Copy:
-				l, err := loadLedger(tx, id.ledgerID, h)
+			case id.round == 0 && !head.Copy:
+				l, err := loadLedger(tx, id.ledgerID, head)
 				if err != nil {
 					return err
 				}
@@ -238,14 +238,14 @@ func (m *Meter) closeLedger(l *ledger) error {
 // writePages writes a ledger in which nothing more is counted as a closed one, which replaces the open one in the file.
 func (m *Meter) writePages(l *ledger, isCopy bool) error {
 	l.refreshOrder()
-	h := pageHeader{source: source{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: l.endRound(), Copy: isCopy}}
-	for p := (&pager{limit: pageBytes}); !h.Last; p = p.next() {
+	header := pageHeader{source: source{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: l.endRound(), Copy: isCopy}}
+	for p := (&pager{limit: pageBytes}); !header.Last; p = p.next() {
 		l.page(p)
-		h.Last = !p.more
-		if err := m.file.Update(func(tx persist.Tx) error { return h.put(tx, p.page) }); err != nil {
+		header.Last = !p.more
+		if err := m.file.Update(func(tx persist.Tx) error { return header.put(tx, p.page) }); err != nil {
 			return err
 		}
-		h.Page++
+		header.Page++
 	}
 	return nil
 }
