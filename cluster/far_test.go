@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -307,9 +306,7 @@ func (w *world) recorded(bound time.Duration, version int64) {
 
 // regionBubble runs a test with several regions, and checks that no promise is broken.
 func regionBubble(t *testing.T, count int, names []string, test func(t *testing.T, w *world, f *farNet)) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		defer w.end()
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		f := w.regions(count, names...)
 		stop := make(chan struct{})
 		var watching sync.WaitGroup

@@ -2,16 +2,13 @@ package cluster
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestThreeNodesFoundAClusterAndAgreeOnAWrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		defer w.end()
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
 		for _, n := range nodes {
 			n.run()

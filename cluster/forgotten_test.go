@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -59,9 +60,7 @@ func TestANodeThatWasForgottenJoinsAgain(t *testing.T) {
 		away.run()
 		w.inRing(nodes...)
 		w.ready(nodes...)
-		if got := away.c.Load().State().History.Versions()[0].Number; got != version {
-			t.Errorf("rules of the node that is back: got version %d, want %d", got, version)
-		}
+		expect.Equal(t, away.c.Load().State().History.Versions()[0].Number, version, "rules of the node that is back")
 		w.until(time.Minute, "vote of the node that is back", func() bool { return len(w.leader().c.Load().voterIDs()) == 3 })
 
 		before, after := log.String()[:begins], log.String()[begins:]

@@ -147,9 +147,7 @@ func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 		died := int64(0)
 		for at := int64(1); at <= 24 && at <= died+3; at++ { // how many writes there are differs a little from run to run
 			t.Run(fmt.Sprintf("n%d dies at write %d", who+1, at), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t)
-					defer w.end()
+				onVirtualTime(t, func(t *testing.T, w *world) {
 					nodes := w.several(3, 3)
 					victim := nodes[who]
 					victim.dieAt = at
@@ -180,9 +178,7 @@ func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 func TestALoneNodeDiesAtEachWrite(t *testing.T) {
 	for at, died := int64(1), true; died; at++ {
 		t.Run(fmt.Sprintf("write %d", at), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				defer w.end()
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				n := w.add(1)
 				n.dieAt = at
 				n.run()
@@ -203,9 +199,7 @@ func TestALoneNodeDiesAtEachWrite(t *testing.T) {
 }
 
 func TestALoneNodeNeedsNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		defer w.end()
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		n := w.add(1).run()
 		begun := time.Now()
 		w.ready(n)
@@ -221,9 +215,7 @@ func TestALoneNodeNeedsNobody(t *testing.T) {
 
 // TestAnExistingStateIsNeverFoundedOver: a whole cluster comes back unchanged.
 func TestAnExistingStateIsNeverFoundedOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		defer w.end()
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
 		for _, n := range nodes {
 			n.run()

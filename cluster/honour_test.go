@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -15,9 +16,7 @@ func at(t *testing.T, world byte, primaryEpoch int64, versions int) *agreement.S
 	s.Regions = &agreement.Regions{World: agreement.WorldID{world}, PrimaryEpoch: primaryEpoch}
 	for i := range versions {
 		h, err := s.History.Write(rules.Write{Change: worldWide(i + 1), When: time.Unix(0, 0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		s.History = h
 	}
 	return s

@@ -132,9 +132,7 @@ func remembers(t *testing.T, snapshotBytes int64) {
 
 // A node whose log has lost entries that it had applied says so when it starts; one whose log has them all says nothing.
 func TestAnOlderLogIsNoticed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		defer w.end()
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		n, note := w.several(1, 1)[0], &slate{}
 		var logged bytes.Buffer
 		n.adjust = func(c *Config) {
@@ -172,9 +170,7 @@ func TestAnOlderLogIsNoticed(t *testing.T) {
 
 // A node does not rely on its memory if it starts for the first time, or can reach a majority.
 func TestANodeThatIsNotAloneWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		defer w.end()
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
 		notes(t, nodes, 1<<20)
 		for _, n := range nodes {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
@@ -17,9 +16,7 @@ import (
 
 // bubble runs a test with a world of its own.
 func bubble(t *testing.T, test func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		defer w.end()
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		test(t, w)
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -297,9 +298,7 @@ func TestARegionWithRulesOfItsOwnFollows(t *testing.T) {
 			t.Error("it is in its own world still")
 		}
 		w.recorded(15*time.Second, 2)
-		if v := us.mustWrite(9); v != 3 {
-			t.Errorf("have version %d, want 3", v)
-		}
+		expect.Equal(t, us.mustWrite(9), 3, "version")
 		w.agree(5*time.Second, 3)
 	})
 }
@@ -361,9 +360,7 @@ func TestRemoveARegion(t *testing.T) {
 		t.Logf("removed after %v", time.Since(begun))
 		w.agree(5*time.Second, v+1)
 		w.recorded(10*time.Second, v+1)
-		if have := ap.State().Regions.Names; !slices.Equal(have, []string{"ap", "eu"}) {
-			t.Errorf("have %v", have)
-		}
+		expect.EqualSlices(t, ap.State().Regions.Names, []string{"ap", "eu"}, "ap.State().Regions.Names")
 		for _, n := range w.of("us") {
 			n.run()
 		}
@@ -453,12 +450,8 @@ func TestThePrimaryLosesItsMemory(t *testing.T) {
 		eu.run()
 		w.ready(eu)
 		w.agree(10*time.Second, 2)
-		if have := eu.c.Load().State().Regions.PrimaryEpoch; have != 2 {
-			t.Errorf("have primary epoch %d, want 2", have)
-		}
-		if v := w.of("us")[0].mustWrite(9); v != 3 {
-			t.Errorf("have version %d, want 3", v)
-		}
+		expect.Equal(t, eu.c.Load().State().Regions.PrimaryEpoch, 2, "primary epoch")
+		expect.Equal(t, w.of("us")[0].mustWrite(9), 3, "version")
 		w.agree(5*time.Second, 3)
 		w.recorded(10*time.Second, 3)
 	})
@@ -497,12 +490,8 @@ func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 			t.Errorf("have version %d, %v, want 2, of one region", v, err)
 		}
 		eu.mustWrite(7)
-		if have := eu.c.Load().State().Regions.Names; !slices.Equal(have, []string{"ap", "eu", "us"}) {
-			t.Errorf("have %v", have)
-		}
+		expect.EqualSlices(t, eu.c.Load().State().Regions.Names, []string{"ap", "eu", "us"}, "eu.c.Load().State().Regions.Names")
 		version := rulesVersion(eu.c.Load().State())
-		if have := eu.mustWrite(8); have != version+1 {
-			t.Errorf("another write made version %d of %d", have, version)
-		}
+		expect.Equal(t, eu.mustWrite(8), version+1, "the version that another write made")
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -20,6 +21,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -82,6 +84,16 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+// onVirtualTime runs a test with a new world, and ends that.
+func onVirtualTime(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		test(t, w)
+	})
+}
+
 // add creates a node that is not running yet. IDs follow the node numbers, so the first node added has the lowest.
 func (w *world) add(expect int, join ...*node) *node {
 	n := &node{w: w, expect: expect, disk: newDisk()}
@@ -130,13 +142,9 @@ func (n *node) run() *node {
 		Dial:   host.Dial,
 		Logger: log,
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	transport, err := host.GossipTransport(gossipPort)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	n.store = &store{disk: n.disk, dieAt: n.dieAt, onDeath: func() { w.net.Crash(n.ip) }}
 	config := DefaultConfig()
 	config.Self, config.BootstrapExpect, config.Store, config.Peers, config.Logger = self, n.expect, n.store, peers, log
@@ -162,9 +170,7 @@ func (n *node) run() *node {
 	} else {
 		err = c.Start()
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	n.peers, n.running = peers, true
 	n.c.Store(c)
 	return n

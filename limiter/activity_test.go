@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -77,9 +78,7 @@ rules:
 	var a Answer
 	ask := func(q Query) {
 		t.Helper()
-		if err := l.CheckAt(epoch, &q, &a); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, l.CheckAt(epoch, &q, &a))
 	}
 	for range 3 {
 		ask(byAttribute("k", "x"))
@@ -98,9 +97,7 @@ rules:
 	want[DecisionRefused][ByList], want[DecisionAllowed][ByNone] = 1, 1
 	tight[DecisionAllowed][ByOwner], tight[DecisionRefused][ByOwner] = 1, 2
 	wide[DecisionAllowed][ByOwner] = 3
-	if have[0].Checks != want {
-		t.Errorf("checks: have %v, want %v", have[0].Checks, want)
-	}
+	expect.Equal(t, have[0].Checks, want, "checks")
 	if asked := []RuleCounts{{"tight", tight}, {"wide", wide}}; !reflect.DeepEqual(have[0].Rules, asked) {
 		t.Errorf("rules: have %v, want %v", have[0].Rules, asked)
 	}
@@ -128,17 +125,13 @@ func TestOwnerAllowedChecksAreInAllMetrics(t *testing.T) {
 	if Counts(stats.Checks) != want {
 		t.Errorf("have %v, want %v", stats.Checks, want)
 	}
-	if stats.Headroom != [11]int64{3, 1, 1, 1, 1, 1, 1, 1, 1, 1} {
-		t.Errorf("have headroom %v", stats.Headroom)
-	}
+	expect.Equal(t, stats.Headroom, [11]int64{3, 1, 1, 1, 1, 1, 1, 1, 1, 1}, "headroom")
 	for _, doc := range []string{
 		"rules:\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}",
 		"rules:\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}",
 		"rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}",
 	} {
-		if have := l.activityHere(); have.Checks != want {
-			t.Errorf("have %v, want %v", have.Checks, want)
-		}
+		expect.Equal(t, l.activityHere().Checks, want, "l.activityHere().Checks")
 		l.SetRules(compile(t, 2, "version: 1\n"+doc))
 	}
 	if have := l.activityHere(); have.Checks != want || have.Rules != nil {
@@ -153,17 +146,13 @@ func TestHeadroom(t *testing.T) {
 	}
 	for capacity := int64(1); capacity < 60; capacity++ {
 		for remaining := range capacity {
-			if have, want := headroom(remaining, capacity), int64(math.Ceil(float64(10*remaining)/float64(capacity))); have != want {
-				t.Errorf("%d of %d: have %d, want %d", remaining, capacity, have, want)
-			}
+			expect.Equal(t, headroom(remaining, capacity), int64(math.Ceil(float64(10*remaining)/float64(capacity))), "%d of %d", remaining, capacity)
 		}
 	}
 	for _, tt := range []struct{ remaining, capacity, want int64 }{
 		{1<<53 - 2, 1<<53 - 1, 10}, {7, 7, 10}, {9, 7, 10}, {1 << 62, 7, 10}, {0, 0, 0}, {5, 0, 0},
 	} {
-		if have := headroom(tt.remaining, tt.capacity); have != tt.want {
-			t.Errorf("%d of %d: have %d, want %d", tt.remaining, tt.capacity, have, tt.want)
-		}
+		expect.Equal(t, headroom(tt.remaining, tt.capacity), tt.want, "%d of %d", tt.remaining, tt.capacity)
 	}
 }
 

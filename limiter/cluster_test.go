@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -71,9 +72,7 @@ func testExactTogether(t *testing.T, kind string, moving bool) {
 	wg.Wait()
 	close(over)
 	mover.Wait()
-	if n := admitted.Load(); n != limit {
-		t.Errorf("have %d admitted, want %d", n, limit)
-	}
+	expect.Equal(t, admitted.Load(), limit, "admitted")
 	if moving && moves < 20 {
 		t.Errorf("have %d moves, want some", moves)
 	}
@@ -120,9 +119,7 @@ func testNothingLeaks(t *testing.T, kind string) {
 		t.Errorf("have %d admitted, want at most 40", n)
 	}
 	for rule, key := range map[string]string{"a": a, "b": b, "c": c} {
-		if used := w.nodes[0].used(rule, key); used != admitted.Load() {
-			t.Errorf("%s: have %d used, want %d", rule, used, admitted.Load())
-		}
+		expect.Equal(t, w.nodes[0].used(rule, key), admitted.Load(), "%s, used", rule)
 	}
 }
 
@@ -160,9 +157,7 @@ func testSameAnswers(t *testing.T, kind string, inline bool) {
 			q = Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{key}, Limits: limits, Exact: true}, Mode: mode, Costs: costs}}}
 		}
 		have, want := w.nodes[i%3].check(q), &Answer{}
-		if err := one.Check(&q, want); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, one.Check(&q, want))
 		if have.Allowed != want.Allowed || have.Counted != want.Counted || have.TightestIndex != want.TightestIndex || len(have.Limits) != len(want.Limits) {
 			t.Fatalf("check %d: have %+v, want %+v", i, have.Limits, want.Limits)
 		}
@@ -211,9 +206,7 @@ func TestDecidedByWeakest(t *testing.T) {
 		if a := w.nodes[2].check(byKey("b", there)); a.Allowed || a.DecidedBy != ByStandby {
 			t.Errorf("asked at the standby: have %v by %s", a.Allowed, a.DecidedBy)
 		}
-		if n := w.nodes[2].figure("standby_decisions_total"); n != 4 {
-			t.Errorf("have %d decisions as standby, want 4", n)
-		}
+		expect.Equal(t, w.nodes[2].figure("standby_decisions_total"), 4, "decisions as standby")
 		// The standby is gone too.
 		w.setCut(w.nodes[0], w.nodes[2], true)
 		if a := w.nodes[0].check(q); a.DecidedBy != ByFallback || !a.Allowed {
@@ -253,9 +246,7 @@ func TestFallback(t *testing.T) {
 						t.Fatalf("%s: retry after %v", rule, a.Limits[0].RetryAfter)
 					}
 				}
-				if n != want[i] {
-					t.Errorf("%s at node %d: have %d admitted, want %d", rule, i, n, want[i])
-				}
+				expect.Equal(t, n, want[i], "%s at node %d, admitted", rule, i)
 			}
 		}
 		// A fallback that refuses gives back what it took from the fallback counters.
@@ -267,9 +258,7 @@ rules:
 		if a := w.nodes[1].check(Query{Attributes: attrs("own", own, "other", other)}); a.Allowed || a.DecidedBy != ByFallback {
 			t.Errorf("have %v by %s", a.Allowed, a.DecidedBy)
 		}
-		if used := w.nodes[1].used("full", own); used != 0 {
-			t.Errorf("have %d used", used)
-		}
+		expect.Equal(t, w.nodes[1].used("full", own), 0, "used")
 	})
 }
 
@@ -298,19 +287,13 @@ func TestWithoutAuthority(t *testing.T) {
 		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[0], w.nodes[1])
 		w.nodes[0].authority.Store(false)
-		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByFallback {
-			t.Errorf("at the owner: have %s", a.DecidedBy)
-		}
-		if a := w.nodes[1].check(byKey("r", key)); a.DecidedBy != ByFallback {
-			t.Errorf("at the standby: have %s", a.DecidedBy)
-		}
+		expect.Equal(t, w.nodes[0].check(byKey("r", key)).DecidedBy, ByFallback, "at the owner")
+		expect.Equal(t, w.nodes[1].check(byKey("r", key)).DecidedBy, ByFallback, "at the standby")
 		if _, err := w.nodes[1].Usage(&Query{Rule: "r", Key: []string{key}}); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
 		w.nodes[0].authority.Store(true)
-		if used := w.nodes[1].used("r", key); used != 0 {
-			t.Errorf("have %d used", used)
-		}
+		expect.Equal(t, w.nodes[1].used("r", key), 0, "used")
 		calls := 0
 		w.nodes[0].membership.Authority = func() bool { calls++; return calls%2 == 1 } // lost during each decision
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy == ByOwner || a.DecidedBy == ByForward {
@@ -410,9 +393,7 @@ func TestCoalescing(t *testing.T) {
 			t.Errorf("have %d admitted, %d messages, %d answered, %d coalesced", admitted.Load(), messages.Load(), forwards, joined)
 		}
 		for i := range w.nodes[0].membership.flights.shard {
-			if n := len(w.nodes[0].membership.flights.shard[i].byKey); n != 0 {
-				t.Errorf("%d flights are left", n)
-			}
+			expect.Equal(t, len(w.nodes[0].membership.flights.shard[i].byKey), 0, "flights are left")
 		}
 	})
 }
@@ -450,9 +431,7 @@ func TestWrongOwner(t *testing.T) {
 		w.nodes[1].table.Shut(p)
 		began := time.Now()
 		for i, n := range w.nodes {
-			if a := n.check(byKey("r", key)); a.DecidedBy != ByFallback {
-				t.Errorf("node %d, frozen: have %s", i, a.DecidedBy)
-			}
+			expect.Equal(t, n.check(byKey("r", key)).DecidedBy, ByFallback, "node %d, frozen", i)
 		}
 		if took := time.Since(began); took > 3*checkTimeout {
 			t.Errorf("took %v", took)
@@ -475,9 +454,7 @@ func TestUsageOfOthers(t *testing.T) {
 			if _, err := asked.Reset(&Query{Rule: "r", Key: []string{key}}); err != nil {
 				t.Error(err)
 			}
-			if used := w.nodes[i].used("r", key); used != 0 {
-				t.Errorf("have %d used", used)
-			}
+			expect.Equal(t, w.nodes[i].used("r", key), 0, "used")
 		}
 		w.setCut(w.nodes[0], w.nodes[1], true)
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
@@ -575,9 +552,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 		}
 		process.Eventually(t, "the cost is given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
 		w.calls.Wait()
-		if used := w.nodes[1].used("r", key); used != 0 {
-			t.Errorf("have %d used", used)
-		}
+		expect.Equal(t, w.nodes[1].used("r", key), 0, "used")
 	})
 }
 
@@ -603,9 +578,7 @@ func TestRefundsAreChecked(t *testing.T) {
 		} {
 			tt.gift.subject, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Subject, a.Now.Steady, []int64{takenWhen(&op, a.Now)}, []counters.Op{op}
 			n.ServeNear(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
-			if used := n.used("r", key); used != tt.want {
-				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
-			}
+			expect.Equal(t, n.used("r", key), tt.want, "%s, used", tt.name)
 		}
 	})
 }

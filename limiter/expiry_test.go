@@ -49,10 +49,7 @@ func TestEndsAreCarriedOut(t *testing.T) {
 				nextWindow(24 * time.Hour)
 				for _, size := range []int{1, 3} {
 					w := newTestCluster(t, size, threeRules)
-					bill := newFakeMeter()
-					for _, n := range w.nodes {
-						n.UseMeter(bill)
-					}
+					bill := w.useMeter()
 					a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[size-1], nil)
 					for i, n := range w.nodes {
 						l := fmt.Sprint("l", i)
@@ -137,10 +134,7 @@ func TestLateSettlings(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nextWindow(24 * time.Hour)
 				w := newTestCluster(t, 3, threeRules)
-				bill := newFakeMeter()
-				for _, n := range w.nodes {
-					n.UseMeter(bill)
-				}
+				bill := w.useMeter()
 				n, a := w.nodes[0], w.keyOf("a", w.nodes[1], nil)
 				id := n.reserveTokens("a", a, 100, tt.end)
 				time.Sleep(time.Second + tt.late)
@@ -252,10 +246,7 @@ func TestEndsAfterTheHomeDied(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			nextWindow(24 * time.Hour)
 			w := newTestCluster(t, 3, threeRules)
-			bill := newFakeMeter()
-			for _, n := range w.nodes {
-				n.UseMeter(bill)
-			}
+			bill := w.useMeter()
 			n, owner, next := w.nodes[0], w.nodes[1], w.nodes[2]
 			key := w.keyOf("a", owner, nil)
 			p := w.partition("a", key)

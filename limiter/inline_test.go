@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -25,9 +26,7 @@ func TestInlineSubjectsInTheFilter(t *testing.T) {
 		at, bit := filterPlace(rules.Hash{Lo: counters.InlineCounter(rand.Uint64())})
 		spots[spot{at, bit}] = true
 	}
-	if len(spots) != topFilter*64 {
-		t.Errorf("have %d places, want %d", len(spots), topFilter*64)
-	}
+	expect.Equal(t, len(spots), topFilter*64, "places")
 }
 
 // caller checks one inline subject, always with the same limits.

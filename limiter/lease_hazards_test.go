@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -241,9 +242,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
 		owner := w.nodes[1]
 		u, err := owner.Locate(&Query{Rule: "r", Key: []string{w.keyOf("r", owner, nil)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		p := ring.PartitionOf(u.Hash.Hi)
 		w.change(func() { w.place[p].frozen = true })
 		list := make([]refund, maxRefunds)

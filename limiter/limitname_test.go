@@ -113,10 +113,7 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(24 * time.Hour)
 		w := newTestCluster(t, 3, namedRules)
-		bill := newFakeMeter()
-		for _, n := range w.nodes {
-			n.UseMeter(bill)
-		}
+		bill := w.useMeter()
 		for i, n := range w.nodes {
 			key := w.keyOf("r", w.nodes[(i+1)%3], nil)
 			n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Costs: []UnitCost{{rules.Requests, 4}, {"tokens", 7}}})

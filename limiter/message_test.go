@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
@@ -73,9 +74,7 @@ func someReply() *reply {
 
 func TestMessagesComeBack(t *testing.T) {
 	q, have := someQuestion(), &question{}
-	if err := have.read(q.appendBody(q.appendHead(nil))); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, have.read(q.appendBody(q.appendHead(nil))))
 	if again := have.appendBody(have.appendHead(nil)); !bytes.Equal(again, q.appendBody(q.appendHead(nil))) {
 		t.Errorf("have %x", again)
 	}
@@ -92,9 +91,7 @@ func TestMessagesComeBack(t *testing.T) {
 	if c, err := read[change](wire.Encode(nil, someChange())); err != nil || !reflect.DeepEqual(&c, someChange()) {
 		t.Errorf("have %+v, %v", c, err)
 	}
-	if !reflect.DeepEqual(have.requests, q.requests) {
-		t.Errorf("have %+v", have.requests)
-	}
+	expect.DeepEqual(t, have.requests, q.requests, "have.requests")
 	var given refundList
 	err := wire.Decode(wire.Encode(nil, someRefunds()), &given, "gifts")
 	if err != nil || !bytes.Equal(wire.Encode(nil, &given), wire.Encode(nil, someRefunds())) || given.list[0].ops[0].Key.Subject != 1 {

@@ -27,6 +27,15 @@ func newFakeMeter() *fakeMeter {
 	return &fakeMeter{names: map[rules.Hash]string{}, cost: map[string]int64{}, times: map[string]int64{}}
 }
 
+// useMeter lets all nodes bill to one meter.
+func (w *testCluster) useMeter() *fakeMeter {
+	bill := newFakeMeter()
+	for _, n := range w.nodes {
+		n.UseMeter(bill)
+	}
+	return bill
+}
+
 func (b *fakeMeter) Add(wall int64, s rules.Hash, unit string, cost, checks int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -257,10 +257,7 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
   - {name: a, key: [a], usage: monthly, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
   - {name: b, key: [b], usage: monthly, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
 			home, standby, other := w.nodes[0], w.nodes[1], w.nodes[2]
-			bill := newFakeMeter()
-			for _, n := range w.nodes {
-				n.UseMeter(bill)
-			}
+			bill := w.useMeter()
 			a, b := w.keyOf("a", home, nil), w.keyOf("b", other, nil)
 			p := w.partition("a", a)
 			q := Query{Attributes: attrs("a", a, "b", b), Costs: []UnitCost{{"tokens", 100}}}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -170,9 +171,7 @@ func TestRefundsWaitDuringAReset(t *testing.T) {
 			t.Fatal("refused after the reset")
 		}
 		time.Sleep(refundTimeout)
-		if used := n.used("r", q.Key[0]); used != 100 {
-			t.Errorf("have %d used, want 100", used)
-		}
+		expect.Equal(t, n.used("r", q.Key[0]), 100, "used")
 	})
 }
 
@@ -200,9 +199,7 @@ func TestABucketTakesBackWhatIsLeft(t *testing.T) {
 				time.Sleep(time.Second)
 				tt.between(n)
 				n.sendRefunds([]refund{{debit: taken}})
-				if used := n.used("r", q.Key[0]); used != tt.want {
-					t.Errorf("have %d used, want %d", used, tt.want)
-				}
+				expect.Equal(t, n.used("r", q.Key[0]), tt.want, "used")
 			})
 		})
 	}
@@ -223,9 +220,7 @@ func TestRefundsWaitNotForever(t *testing.T) {
 		w.change(func() { w.place[p].frozen = true })
 		n.sendRefunds(list)
 		synctest.Wait()
-		if have := n.reservations.dropped.Load(); have != 1 {
-			t.Errorf("have %d dropped at once, want 1", have)
-		}
+		expect.Equal(t, n.reservations.dropped.Load(), 1, "dropped at once")
 		time.Sleep(refundTimeout - 20*time.Millisecond)
 		if have := n.reservations.dropped.Load(); have != 1 {
 			t.Errorf("have %d dropped before their time, want none", have-1)
@@ -277,9 +272,7 @@ func TestRefundsThatAreLost(t *testing.T) {
 		if have := n.figure("lease_lost_total"); have != 1 {
 			t.Errorf("have %d lost, want the one that the ledger does not know", have)
 		}
-		if err := n.Close(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.Close())
 		if have := n.figure("lease_lost_total"); have != 2 {
 			t.Errorf("have %d lost, want the one that waited, too", have)
 		}

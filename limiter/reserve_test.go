@@ -539,10 +539,7 @@ func TestReservationByLocalRulesIsBilledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
 		w := newTestCluster(t, 2, "rules:\n  - {name: l, key: [a], consistency: local, usage: monthly, limits: [{limit: 100, per: 1h, unit: tokens}]}")
-		bill := newFakeMeter()
-		for _, n := range w.nodes {
-			n.UseMeter(bill)
-		}
+		bill := w.useMeter()
 		for i, n := range w.nodes {
 			id := n.reserve(tokens("l", "x", 10), time.Minute)
 			for _, by := range []*testNode{n, w.nodes[1-i], n} {

@@ -51,10 +51,7 @@ func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 				nextWindow(24 * time.Hour)
 				for _, size := range []int{1, 3} {
 					w := newTestCluster(t, size, unlimitedBills)
-					bill := newFakeMeter()
-					for _, n := range w.nodes {
-						n.UseMeter(bill)
-					}
+					bill := w.useMeter()
 					for _, rule := range []string{"mixed", "all"} {
 						for i, n := range w.nodes {
 							key := w.keyOf("mixed", w.nodes[(i+1)%size], nil)
@@ -113,10 +110,7 @@ func TestAdjustmentsWithoutLimitAreBilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(24 * time.Hour)
 		w := newTestCluster(t, 3, unlimitedBills)
-		bill := newFakeMeter()
-		for _, n := range w.nodes {
-			n.UseMeter(bill)
-		}
+		bill := w.useMeter()
 		for _, rule := range []string{"mixed", "all"} {
 			key := w.keyOf(rule, w.nodes[1], nil)
 			billed := fmt.Sprintf("%s[%s] tokens", rule, key)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -27,18 +28,14 @@ const leasedRules = `rules:
 func (n *testNode) usage(rule, key string) *Usage {
 	n.w.t.Helper()
 	u, err := n.Usage(&Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		n.w.t.Fatal(err)
-	}
+	expect.NoError(n.w.t, err)
 	return u
 }
 
 // heldOf returns what the holders have not spent of their leases in the first limit of a rule.
 func (w *testCluster) heldOf(rule, key string, holders ...*testNode) int64 {
 	u, err := w.nodes[0].Locate(&Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	owner, total := w.node(w.place[w.partition(rule, key)].owner), int64(0)
 	for _, n := range holders {
 		for _, g := range n.membership.leases.held.Unspent(u.Hash.Hi, owner.id, owner.boot).Held {
@@ -182,9 +179,7 @@ func TestUsageWhenAHolderIsSilent(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := asked.Load(); n != 2 {
-			t.Errorf("30 callers at once made %d questions to holders, want 2", n)
-		}
+		expect.Equal(t, asked.Load(), 2, "30 callers at once made questions to holders")
 
 		w.setCut(w.nodes[0], w.nodes[1], true)
 		time.Sleep(unspentAge)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -117,9 +118,7 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 			}
 		}
 	}
-	if renewed != 3 {
-		t.Errorf("%d of 3 grants asked for a renewal", renewed)
-	}
+	expect.Equal(t, renewed, 3, "of 3 grants asked for a renewal")
 }
 
 // Any valid cost, from as many checks as one question may carry, leaves the demand finite.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -63,9 +64,7 @@ func TestSpend(t *testing.T) {
 	if o, _ := s.Spend(2, someone, opsOf(5)); o != Spent {
 		t.Errorf("four came back: have %d", o)
 	}
-	if n := s.GrantCount(); n != 1 {
-		t.Errorf("have %d grants", n)
-	}
+	expect.Equal(t, s.GrantCount(), 1, "grants")
 }
 
 // A second grant does not extend the first one. A third is given back in full.
@@ -80,9 +79,7 @@ func TestTwoGrants(t *testing.T) {
 	if o, r := s.Spend(2*time.Second, someone, opsOf(3)); o != Spent || r.Until != policy.TTL {
 		t.Errorf("have %d, %+v", o, r)
 	}
-	if now := s.Next(); now != policy.TTL {
-		t.Errorf("the first one ends at %v", now)
-	}
+	expect.Equal(t, s.Next(), policy.TTL, "the first one ends")
 	back := s.TakeEnded(policy.TTL, nil)
 	if len(back) != 0 || s.Next() != policy.TTL+returnPause {
 		t.Errorf("a check may still be under way: have %+v, the next at %v", back, s.Next())
@@ -151,9 +148,7 @@ func TestWhatEndsALease(t *testing.T) {
 	} {
 		s := NewLeases(0)
 		s.deliverGrant(0, 1, 10)
-		if o := spend(s); o != Unknown {
-			t.Errorf("%s: have %d", name, o)
-		}
+		expect.Equal(t, spend(s), Unknown, "%s", name)
 		if back := s.TakeEnded(policy.TTL+returnPause, s.TakeEnded(policy.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
 			t.Errorf("%s: have %+v back, %d left", name, back, s.GrantCount())
 		}
@@ -218,18 +213,14 @@ func TestSubjectsAreForgotten(t *testing.T) {
 			n++
 		}
 	}
-	if n != minSubjects {
-		t.Errorf("have %d subjects, want %d", n, minSubjects)
-	}
+	expect.Equal(t, n, minSubjects, "subjects")
 	s.TakeEnded(time.Hour, nil)
 	for i := range s.shards {
 		if len(s.shards[i].leases)+len(s.shards[i].queue) > 0 {
 			t.Fatalf("shard %d still knows %d", i, len(s.shards[i].leases))
 		}
 	}
-	if s.Next() != never {
-		t.Errorf("something is due at %v", s.Next())
-	}
+	expect.Equal(t, s.Next(), never, "something is due")
 }
 
 // The first check asks for a few units, a flood asks for more each time, and a trickle asks for nothing.
@@ -263,9 +254,7 @@ func TestDemand(t *testing.T) {
 		d.record(1)
 		last = d.estimate(now, policy.TTL, 1)
 	}
-	if last != 0 {
-		t.Errorf("have %d for one in %v", last, 2*policy.TTL)
-	}
+	expect.Equal(t, last, 0, "for one in %v", 2*policy.TTL)
 }
 
 func TestPolicy(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -64,29 +65,17 @@ func TestReturn(t *testing.T) {
 		}
 		return id
 	}
-	if have := b.giveBack(1, 1, grant(), 500, &fixed); have != 100 {
-		t.Errorf("more than granted: %d", have)
-	}
+	expect.Equal(t, b.giveBack(1, 1, grant(), 500, &fixed), 100, "more than granted")
 	id := grant()
-	if have := b.giveBack(1, 2, id, 5, &fixed); have != 0 {
-		t.Errorf("from another lineage: %d", have)
-	}
-	if have := b.giveBack(1, 1, id, 5, &fixed) + b.giveBack(1, 1, id, 5, &fixed); have != 5 {
-		t.Errorf("twice: %d", have)
-	}
-	if have := b.giveBack(time.Second+returnGrace, 1, grant(), 5, &fixed); have != 0 {
-		t.Errorf("too late: %d", have)
-	}
+	expect.Equal(t, b.giveBack(1, 2, id, 5, &fixed), 0, "from another lineage")
+	expect.Equal(t, b.giveBack(1, 1, id, 5, &fixed)+b.giveBack(1, 1, id, 5, &fixed), 5, "twice")
+	expect.Equal(t, b.giveBack(time.Second+returnGrace, 1, grant(), 5, &fixed), 0, "too late")
 	id = grant()
 	shut := func(int, int64) bool { return false }
 	b.Return(1, 1, id, []counters.Op{{Key: counters.Key{Subject: 7}, Limit: &fixed, Cost: 5}}, shut)
-	if have := b.giveBack(1, 1, id, 5, &fixed); have != 5 {
-		t.Errorf("of counters that were shut the first time: %d", have)
-	}
+	expect.Equal(t, b.giveBack(1, 1, id, 5, &fixed), 5, "of counters that were shut the first time")
 	b.Sweep(time.Hour)
-	if b.Outstanding() != 0 {
-		t.Errorf("%d grants are outstanding", b.Outstanding())
-	}
+	expect.Equal(t, b.Outstanding(), 0, "grants are outstanding")
 	for i := range b.shards {
 		if len(b.shards[i].subjects) > 0 {
 			t.Error("a subject is left")
@@ -116,9 +105,7 @@ func TestHolderReport(t *testing.T) {
 		t.Error("a report about grants of another process was applied")
 	}
 	// A grant that was already on its way back is accepted.
-	if have := b.giveBack(1, 1, first, 2, &fixed); have != 2 {
-		t.Errorf("have %d", have)
-	}
+	expect.Equal(t, b.giveBack(1, 1, first, 2, &fixed), 2, "b.giveBack(1, 1, first, 2, &fixed)")
 }
 
 func TestNothingIsGrantedThatIsNotDebited(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -406,9 +407,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 				}
 				if n := w.book.Outstanding(); n != 0 {
 					w.book.Sweep(w.at + time.Second)
-					if n := w.book.Outstanding(); n != 0 {
-						t.Errorf("%s, seed %d: %d grants are outstanding", kind, seed, n)
-					}
+					expect.Equal(t, w.book.Outstanding(), 0, "%s, seed %d: grants are outstanding", kind, seed)
 				}
 				w.table.Close()
 			}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // If many checks are refused, a node does not ask for each unit that comes back. If only a few are, it follows the owner's
@@ -36,9 +37,7 @@ func TestPressure(t *testing.T) {
 		for range tt.times {
 			p.record(time.Minute, policy.TTL)
 		}
-		if have := p.backOff(time.Minute+tt.after, policy, &tt.limit, tt.cost); have != tt.want {
-			t.Errorf("%s: have %v, want %v", tt.name, have, tt.want)
-		}
+		expect.Equal(t, p.backOff(time.Minute+tt.after, policy, &tt.limit, tt.cost), tt.want, "%s", tt.name)
 	}
 }
 

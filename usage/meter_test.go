@@ -18,6 +18,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -40,9 +41,7 @@ func open(t testing.TB, c Config) *Meter {
 	t.Helper()
 	c.Boot = rand.Uint64() | 1
 	m, err := Open(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { m.Close() })
 	return m
 }
@@ -78,13 +77,9 @@ func (m *Meter) rows(t testing.TB, month string) map[string][2]int64 {
 	t.Helper()
 	c := NewTotals(m, nil, nil)
 	id, err := ParseMonth(month)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s, err := c.Read(t.Context(), Query{Month: id, Here: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	out := map[string][2]int64{}
 	for {
 		r, ok := s.Next()
@@ -157,9 +152,7 @@ func TestMeterCounts(t *testing.T) {
 		expectRows(t, m.rows(t, "2026-10"), map[string][2]int64{"tenant[acme]requestsfalse": {3, 1}})
 		expectRows(t, m.rows(t, "2026-12"), map[string][2]int64{"tenant[acme]requestsfalse": {5, 1}})
 		expectRows(t, m.rows(t, "2026-11"), want)
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, m.Close())
 		m = open(t, c)
 		m.count(november, "tenant", []string{"acme"}, "requests", 1)
 		r := want["tenant[acme]requestsfalse"]
@@ -339,9 +332,7 @@ func TestMonthsTurn(t *testing.T) {
 			time.Sleep(closeAfter + 10*time.Second)
 			at = at.AddDate(0, 1, 0)
 		}
-		if list := m.inMemory(); len(list) != 1 {
-			t.Errorf("have %d months in memory, want 1", len(list))
-		}
+		expect.Equal(t, len(m.inMemory()), 1, "months in memory")
 		for round := range 3 {
 			m.count(november.AddDate(0, 3, 0), "r", []string{"1"}, "requests", 10) // a late one
 			time.Sleep(time.Second * 2)
@@ -424,18 +415,14 @@ func TestFailedWrite(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
 	path := filepath.Join(c.Dir, fileName)
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(path, 0o700))
 	for i := range 200 {
 		m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
 	}
 	if m.Sync() == nil {
 		t.Error("want an error")
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(path))
 	if err := m.Sync(); err != nil {
 		t.Error(err)
 	}
@@ -535,9 +522,7 @@ func BenchmarkWrite(b *testing.B) {
 			hashes[i] = hashOf("tenant", key...)
 			m.count(november, "tenant", key, "requests", 1)
 		}
-		if err := m.Sync(); err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, m.Sync())
 		for _, changed := range []int{1000, rows / 2} {
 			b.Run(fmt.Sprintf("rows=%d/changed=%d", rows, changed), func(b *testing.B) {
 				for b.Loop() {
@@ -546,9 +531,7 @@ func BenchmarkWrite(b *testing.B) {
 						m.Add(november.UnixNano(), hashes[i*(rows/changed)], "requests", 1, 1)
 					}
 					b.StartTimer()
-					if err := m.Sync(); err != nil {
-						b.Fatal(err)
-					}
+					expect.NoError(b, m.Sync())
 				}
 			})
 		}

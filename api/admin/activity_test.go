@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -50,9 +51,7 @@ func TestActivity(t *testing.T) {
 		{"login", admin.CheckCounts{"allowed": {"owner": 5}, "refused": {"owner": 2}}},
 		{"new-idea", admin.CheckCounts{"allowed": {"owner": 1}, "shadow-refused": {"owner": 1}}},
 	}
-	if !reflect.DeepEqual(have.Rules, rules) {
-		t.Errorf("have %v, want %v", have.Rules, rules)
-	}
+	expect.DeepEqual(t, have.Rules, rules, "have.Rules")
 }
 
 // The counts of several nodes are added up per rule; members that don't answer are named.

@@ -27,6 +27,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/rls"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
@@ -105,16 +106,12 @@ func services(ctx context.Context, conn *grpc.ClientConn) (string, error) {
 func TestTLS(t *testing.T) {
 	cert, key := testca.WritePair(t, t.TempDir(), "n1")
 	pem, err := os.ReadFile(cert)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.CertFile, c.KeyFile = cert, key })
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
 	conn, err := grpc.NewClient(n.server.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer conn.Close()
 	if have, err := ask(t, conn, "", oneDescriptor("k", "a", "")); err != nil || have != ok(two, "1") {
 		t.Errorf("have %s, %v", have, err)
@@ -132,9 +129,7 @@ func TestCertificateIsFollowed(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.CertFile, c.KeyFile = cert, key })
 	open := func() *grpc.ClientConn {
 		conn, err := grpc.NewClient(n.server.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return conn
 	}
 	// The serial number of a connection's certificate, and its own address.
@@ -168,9 +163,7 @@ func TestCallsAreTraced(t *testing.T) {
 	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	call := func(token, request, flag string) {
 		in := message(t, "RateLimitRequest")
-		if err := protojson.Unmarshal([]byte(request), in); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, protojson.Unmarshal([]byte(request), in))
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token, "traceparent", "00-"+traceID+"-"+spanID+"-"+flag)
 		_ = n.conn.Invoke(ctx, path, in, message(t, "RateLimitResponse")) // the span says how it ended
 	}
@@ -279,9 +272,7 @@ func TestUnknownServices(t *testing.T) {
 				want = codes.OK
 			}
 			in := message(t, "RateLimitRequest")
-			if err := protojson.Unmarshal([]byte(oneDescriptor("k", "a", "")), in); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, protojson.Unmarshal([]byte(oneDescriptor("k", "a", "")), in))
 			err := n.conn.Invoke(ctx, method, in, message(t, "RateLimitResponse"))
 			if status.Code(err) != want {
 				t.Errorf("%s with %q: got %v, want %v", method, token, err, want)
@@ -340,9 +331,7 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{
 		healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING, healthpb.HealthCheckResponse_SERVING,
 	} {
@@ -408,22 +397,16 @@ func TestLeaves(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{Service: rls.Service})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	next := func() healthpb.HealthCheckResponse_ServingStatus {
 		h, err := watch.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return h.GetStatus()
 	}
 	for next() != healthpb.HealthCheckResponse_SERVING { // the health follows a moment later
 	}
 	n.Drain()
-	if have := next(); have != healthpb.HealthCheckResponse_NOT_SERVING {
-		t.Errorf("have %v", have)
-	}
+	expect.Equal(t, next(), healthpb.HealthCheckResponse_NOT_SERVING, "next()")
 	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "") { // it still decides
 		t.Errorf("have %s", have)
 	}

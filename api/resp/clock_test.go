@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -40,9 +41,7 @@ func (n *clockNode) askAll(steps ...timedStep) {
 	n.t.Helper()
 	for _, one := range steps {
 		n.at(one.after)
-		if got := n.ask(one.command); got != one.want {
-			n.t.Errorf("%v: %s: got %s, want %s", one.after, one.command, got, one.want)
-		}
+		expect.Equal(n.t, n.ask(one.command), one.want, "%v: %s", one.after, one.command)
 	}
 }
 
@@ -134,9 +133,7 @@ func TestTooManyLimits(t *testing.T) {
 	if err == nil {
 		_, err = (&apitest.MemoryRules{Limiter: l}).Use(doc)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	c := dial(t, startNode(t, func(c *apitest.Config) { c.Decider = l }))
 	c.askAll(
 		step{"INCREX first UBOUND 1 EX 86400 ENX", "[1 1]"},
@@ -146,8 +143,6 @@ func TestTooManyLimits(t *testing.T) {
 		c.askAll(step{command, "-ERR too many limits"})
 	}
 	c.send(words("INCREX first UBOUND 1 EX 86400 ENX") + words("INCREX second UBOUND 1 EX 60 ENX") + words("PING"))
-	if got, want := c.reply()+c.reply()+c.reply(), "[1 0]-ERR too many limits+PONG"; got != want {
-		t.Errorf("in a pipeline: got %s, want %s", got, want)
-	}
+	expect.Equal(t, c.reply()+c.reply()+c.reply(), "[1 0]-ERR too many limits+PONG", "in a pipeline")
 	c.askAll(step{"EXISTS second", "0"}, step{"EXISTS first", "1"})
 }

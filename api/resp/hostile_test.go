@@ -51,9 +51,7 @@ func TestHostile_Closes(t *testing.T) {
 		c.send(test.send)
 		expect.Equal(t, c.rest(), test.want, "%.40q", test.send)
 	}
-	if got := runs.taken(); got != "[]" {
-		t.Errorf("checks were decided: %s", got)
-	}
+	expect.Equal(t, runs.taken(), "[]", "checks were decided")
 }
 
 // A caller that gives its token up, as pools of connections do, has as long to show one again as after it connected. Others have not.
@@ -121,9 +119,7 @@ func TestHostile_HalfSent(t *testing.T) {
 	apitest.Until(t, "what has arrived is charged", func() bool { return n.Budget.Used() > 20*half })
 	dial(t, n).askAll(step{"CL.THROTTLE k 1 1 3600", "[0 2 1 -1 3600]"})
 	for _, c := range held {
-		if got := c.rest(); got != "" {
-			t.Errorf("a command that has not arrived is answered by %q", got)
-		}
+		expect.Equal(t, c.rest(), "", "a command that has not arrived is answered by")
 	}
 	apitest.Until(t, "nothing is charged", func() bool { return n.Budget.Used() == 0 })
 }
@@ -139,9 +135,7 @@ func TestHostile_HalfSentByMany(t *testing.T) {
 	c := dial(t, n)
 	c.askAll(step{"AUTH " + apitest.SlotsToken, "+OK"})
 	c.send(array("ECHO", strings.Repeat("x", 50_000)))
-	if got := c.reply(); got != `"`+strings.Repeat("x", 50_000)+`"` {
-		t.Errorf("got %.60s", got)
-	}
+	expect.Equal(t, c.reply(), `"`+strings.Repeat("x", 50_000)+`"`, "c.reply()")
 	if used := n.Budget.Used(); used > 20<<20 {
 		t.Errorf("%d bytes are charged", used)
 	}
@@ -294,9 +288,7 @@ func TestPanic(t *testing.T) {
 	if got, want := c.rest(), "-ERR internal something went wrong; the node's log says what\r\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if n.Panics.Load() != 1 {
-		t.Errorf("%d panics are counted", n.Panics.Load())
-	}
+	expect.Equal(t, n.Panics.Load(), 1, "panics are counted")
 }
 
 // With a certificate, the door speaks TLS, and nothing else.
@@ -312,9 +304,7 @@ func TestTLS(t *testing.T) {
 	c.askAll(step{"PING", "+PONG"}, step{"CL.THROTTLE k 1 1 3600", "[0 2 1 -1 3600]"})
 	text := strings.Repeat("x", 50_000)
 	c.send(array("ECHO", text) + words("PING") + strings.Repeat(words("CL.THROTTLE k2 999 1 3600"), 500))
-	if got := c.reply() + c.reply(); got != `"`+text+`"+PONG` {
-		t.Errorf("a long command: got %.50s", got)
-	}
+	expect.Equal(t, c.reply()+c.reply(), `"`+text+`"+PONG`, "a long command")
 	for range 500 {
 		if got := c.reply(); !strings.HasPrefix(got, "[0 1000 ") {
 			t.Fatalf("got %s", got)

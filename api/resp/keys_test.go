@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // What Redis 8.10 replies to INCREX within one moment, as far as it is served; see docs/redis.md for what differs.
@@ -87,9 +88,7 @@ func TestIncrex_Errors(t *testing.T) {
 	)
 	long := strings.Repeat("x", 2000)
 	c.send(array("INCREX", "k", long))
-	if have := c.reply(); have != syntax {
-		t.Errorf("a long word: have %s", have)
-	}
+	expect.Equal(t, c.reply(), syntax, "a long word")
 }
 
 // Keys of the three commands are read and dropped by their name, without their limits.
@@ -120,9 +119,7 @@ func TestKeys(t *testing.T) {
 	// The key is found by the same text, whatever bytes it has.
 	for _, key := range []string{"50%", "\xff\x00", strings.Repeat("long", 600)} {
 		c.send(array("INCREX", key, "UBOUND", "9", "EX", "60", "ENX") + array("EXISTS", key) + array("DEL", key) + array("EXISTS", key))
-		if have := c.reply() + c.reply() + c.reply() + c.reply(); have != "[1 1]110" {
-			t.Errorf("%.20q: have %s", key, have)
-		}
+		expect.Equal(t, c.reply()+c.reply()+c.reply()+c.reply(), "[1 1]110", "%.20q", key)
 	}
 }
 

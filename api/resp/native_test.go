@@ -92,9 +92,7 @@ func TestNative_Errors(t *testing.T) {
 		{"RL.ACQUIRE", "a", "u", "REQUESTID", ""}, {"RL.ACQUIRE", "a", "u", "WHO", ""}, {"RL.CHECK", "a", "u", "UNIT", ""},
 	} {
 		c.send(array(bad...))
-		if got, want := c.reply(), "-ERR bad-value "+bad[3]+" must not be empty"; got != want {
-			t.Errorf("%q: got %s, want %s", bad, got, want)
-		}
+		expect.Equal(t, c.reply(), "-ERR bad-value "+bad[3]+" must not be empty", "%q", bad)
 	}
 	c.send(array("RL.CHECK", strings.Repeat("x", 129), "u"))
 	expect.Equal(t, c.reply(), "-ERR bad-value rule must not have more than 128 bytes", "c.reply()")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestMain lets more tests go on at once than there are processors: most of the time they wait.
@@ -69,9 +70,7 @@ func newClient(t testing.TB, conn net.Conn) *client {
 func dialTLS(t testing.TB, n *node, config *tls.Config) *client {
 	t.Helper()
 	conn, err := tls.Dial("tcp", n.server.Addr().String(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return newClient(t, conn)
 }

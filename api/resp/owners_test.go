@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -79,9 +80,7 @@ func TestKeysAskOwnersAtTheSameTime(t *testing.T) {
 		for i := range 100 {
 			command += fmt.Sprint(" key", i)
 		}
-		if got := c.ask(command); got != "10" {
-			t.Errorf("%.6s: got %s, want 10", command, got)
-		}
+		expect.Equal(t, c.ask(command), "10", "%.6s", command)
 		if owners.most != asksAtOnce || owners.calls.Load() != 300 {
 			t.Errorf("%.6s: %d calls, at most %d at the same time; want 300 and %d", command, owners.calls.Load(), owners.most, asksAtOnce)
 		}
@@ -115,9 +114,7 @@ func TestKeysFailInOrder(t *testing.T) {
 	if n := owners.calls.Load(); n > 2*asksAtOnce {
 		t.Errorf("%d calls, although the first ones failed", n)
 	}
-	if got := c.ask("PING"); got != "+PONG" {
-		t.Errorf("afterwards: got %s", got)
-	}
+	expect.Equal(t, c.ask("PING"), "+PONG", "afterwards")
 }
 
 // A panic while owners are asked is one of the connection, not of the node.

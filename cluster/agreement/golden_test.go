@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -80,9 +81,7 @@ func TestGolden(t *testing.T) {
 	}
 	for i, e := range goldenEntries() {
 		b, _, err := goldenBuild.Propose(s, e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		lines = append(lines, golden.Line{Name: name(i, e), Bytes: b})
 		s, _ = goldenBuild.Apply(s, s.Index+1, b, nil)
 	}
@@ -96,17 +95,11 @@ func TestGolden(t *testing.T) {
 		again = next
 	}
 	follow, err := s.AppendAdopt(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	adopt, _, err := goldenBuild.Propose(New(), followed(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	snapshot, err := goldenBuild.AppendSnapshot(nil, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	states := golden.Check(t, "testdata/states.txt", golden.Line{Name: "snapshot", Bytes: snapshot},
 		golden.Line{Name: "follow", Bytes: follow}, golden.Line{Name: "adopt", Bytes: adopt}, golden.Line{Name: "hash", Bytes: again.Hash[:]})
 	back, err := goldenBuild.Parse(states[0])

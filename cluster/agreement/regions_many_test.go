@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -15,9 +16,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	apply := func(e Entry) error {
 		t.Helper()
 		b, err := ThisBuild.Encode(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		next, r := s.Apply(s.Index+1, b)
 		s = next
 		return r.Err
@@ -29,9 +28,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	for _, e := range []Entry{
 		FoundCluster{Cluster: ClusterID{1}, Secret: make([]byte, 32)}, Primary{Region: "eu", World: WorldID{1}}, Region{Name: "us"},
 	} {
-		if err := apply(e); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, apply(e))
 	}
 	limit, wrote := 0, 0
 	for range 100 {
@@ -85,9 +82,7 @@ func TestALaterPrimaryEpochIsTaken(t *testing.T) {
 		{Primary{Region: "us", World: WorldID{2}, PrimaryEpoch: 1 << 62}, 6, true},
 	} {
 		b, err := ThisBuild.Encode(tt.have)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		next, r := s.Apply(s.Index+1, b)
 		if s = next; s.Regions.PrimaryEpoch != tt.want || s.Regions.World != (WorldID{1}) || (r.Err != nil) != tt.bad {
 			t.Errorf("%d: have primary epoch %d of %v, %v, want %d", i, s.Regions.PrimaryEpoch, s.Regions.World, r.Err, tt.want)

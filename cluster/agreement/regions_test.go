@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -213,14 +214,10 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 		t.Error(r.Err)
 	}
 	s = do(t, s, Mark{MaxHeld, at + 1000*1000}, global(1000, ""))
-	if have, want := held(s), "63r 64r 65"; have != want {
-		t.Errorf("have %s, want %s", have, want)
-	}
+	expect.Equal(t, held(s), "63r 64r 65", "held(s)")
 	later := global(1001, "")
 	later.When = time.UnixMilli(at + 2000*1000)
-	if have, want := held(do(t, s, Mark{Version: 65}, later)), "64r 65c 66"; have != want {
-		t.Errorf("have %s, want %s", have, want)
-	}
+	expect.Equal(t, held(do(t, s, Mark{Version: 65}, later)), "64r 65c 66", "held(do(t, s, Mark{Version: 65}, later))")
 	if testing.Short() {
 		return
 	}
@@ -244,13 +241,9 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 func followed(t testing.TB, s *State) Adopt {
 	t.Helper()
 	b, err := s.AppendAdopt(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	e, err := ParseAdopt(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return e
 }
 
@@ -258,13 +251,9 @@ func followed(t testing.TB, s *State) Adopt {
 func ahead(t testing.TB, from *State, to *State) (*State, Result) {
 	t.Helper()
 	b, err := from.AppendAdopt([]byte("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	e, err := ParseAdopt(b[1:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return to.Apply(to.Index+1, encoded(t, e))
 }
 
@@ -290,9 +279,7 @@ func TestFollow(t *testing.T) {
 		for _, region := range []string{"ap", "eu", "us", "za"} {
 			for _, after := range []int64{0, 61_000, 3600_000} {
 				wall := time.UnixMilli(1_800_000_000_000 + after)
-				if have, want := limitIn(t, next, region, wall), limitIn(t, s, region, wall); have != want {
-					t.Errorf("%s has %d, want %d", region, have, want)
-				}
+				expect.Equal(t, limitIn(t, next, region, wall), limitIn(t, s, region, wall), "%s", region)
 			}
 		}
 		if again, r := ahead(t, s, next); !errors.Is(r.Err, ErrRejected) || again.Regions != next.Regions {
@@ -349,9 +336,7 @@ func TestContradictoryFollow(t *testing.T) {
 		"text before":            func(e *Adopt) { e.Held[0].Text = "\xff" },
 	} {
 		e, err := moved(t).adoption()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		e.Names, e.Held = slices.Clone(e.Names), slices.Clone(e.Held)
 		harm(&e)
 		if n := len(e.Held); n > 0 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -534,9 +535,7 @@ func TestSharesSettle(t *testing.T) {
 			}
 			set := primary.SetFor("eu")
 			want := set.SharesOf(set.Rules[0], share)[r.name]
-			if have := share.Capacity(); have != want {
-				t.Errorf("seed %d: %s has %d of %d, want %d", seed, r.name, have, share.WholeCapacity, want)
-			}
+			expect.Equal(t, share.Capacity(), want, "seed %d: share of %s in %d", seed, r.name, share.WholeCapacity)
 		}
 	}
 }

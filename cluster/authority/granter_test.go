@@ -177,13 +177,20 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 	})
 }
 
+// leadingGranter returns a sequence and a granter that has led it for a second.
+func leadingGranter(t *testing.T) (*sequence, *Granter) {
+	t.Helper()
+	s := newSequence()
+	g := s.granter(t, 1)
+	g.StartLeading()
+	time.Sleep(time.Second)
+	return s, g
+}
+
 // TestALateOutcomeOfAnEarlierReign: the leader learns of its confirmation only after it has been deposed.
 func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSequence()
-		g := s.granter(t, 1)
-		g.StartLeading()
-		time.Sleep(time.Second)
+		s, g := leadingGranter(t)
 		s.mu.Lock()
 		s.held = make(chan struct{})
 		held := s.held
@@ -234,10 +241,7 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 // TestOneConfirmationForAllThatWait: the number of confirmations does not depend on the number of requests.
 func TestOneConfirmationForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSequence()
-		g := s.granter(t, 1)
-		g.StartLeading()
-		time.Sleep(time.Second)
+		s, g := leadingGranter(t)
 		before, began := s.confirmations(), time.Now()
 		if _, err := g.Committed(t.Context()); err != nil || time.Since(began) > s.took {
 			t.Errorf("the first took %v: %v", time.Since(began), err)
@@ -263,10 +267,7 @@ func TestOneConfirmationForAllThatWait(t *testing.T) {
 // TestAConfirmationThatBeganBeforeDoesNotCount: a request that arrives during a confirmation waits for the next one.
 func TestAConfirmationThatBeganBeforeDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSequence()
-		g := s.granter(t, 1)
-		g.StartLeading()
-		time.Sleep(time.Second)
+		s, g := leadingGranter(t)
 		s.mu.Lock()
 		s.took = 400 * time.Millisecond
 		s.mu.Unlock()
@@ -285,10 +286,7 @@ func TestAConfirmationThatBeganBeforeDoesNotCount(t *testing.T) {
 
 func TestAFailedProposalBeginsANewReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSequence()
-		g := s.granter(t, 1)
-		g.StartLeading()
-		time.Sleep(time.Second)
+		s, g := leadingGranter(t)
 		s.mu.Lock()
 		s.took = time.Hour
 		s.mu.Unlock()
@@ -311,10 +309,7 @@ func TestAFailedProposalBeginsANewReign(t *testing.T) {
 // TestTwoOutcomesAndOneFails: a proposal's outcome arrives after a failed confirmation has ended the reign.
 func TestTwoOutcomesAndOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSequence()
-		g := s.granter(t, 1)
-		g.StartLeading()
-		time.Sleep(time.Second)
+		s, g := leadingGranter(t)
 		isBoot := func(e agreement.Entry) bool { _, ok := e.(agreement.RegisterProcess); return ok }
 		s.set(func() { s.boot = make(chan struct{}) })
 		if have := g.Answer(t.Context(), s.request(3)); have.Reason != reasonRegister {

@@ -40,11 +40,7 @@ func TestCrashIsSeenAsFailed(t *testing.T) {
 	for _, n := range []int{2, 3, 5, 7} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				for i := 1; i <= n; i++ {
-					w.start(i)
-				}
-				w.agree(15*time.Second, summaryOf(n, nil))
+				w := newAgreedWorld(t, n)
 				<-w.nodes[1].Changed()
 				w.crash(n)
 				took := w.agree(6*time.Second, summaryOf(n, map[int]State{n: Failed}))
@@ -72,11 +68,7 @@ func TestLeftIsNotFailed(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				for i := 1; i <= n; i++ {
-					w.start(i)
-				}
-				w.agree(15*time.Second, summaryOf(n, nil))
+				w := newAgreedWorld(t, n)
 				began := time.Now()
 				expect.NoError(t, w.nodes[n].Leave(t.Context()))
 				t.Logf("Leave took %v", time.Since(began))
@@ -126,11 +118,7 @@ func TestLeaveEndsWithItsContext(t *testing.T) {
 func TestLongCutHeals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5
-		w := newWorld(t)
-		for i := 1; i <= n; i++ {
-			w.start(i)
-		}
-		w.agree(15*time.Second, summaryOf(n, nil))
+		w := newAgreedWorld(t, n)
 		cut := func(f func(a, b string)) {
 			for a := 1; a <= 3; a++ {
 				for b := 4; b <= n; b++ {
@@ -153,11 +141,7 @@ func TestLongCutHeals(t *testing.T) {
 // A node whose seeds are all gone finds the other nodes by its remembered addresses.
 func TestRememberedMembersAreJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		for i := 1; i <= 3; i++ {
-			w.start(i)
-		}
-		w.agree(15*time.Second, summaryOf(3, nil))
+		w := newAgreedWorld(t, 3)
 		remembered := w.nodes[2].Addresses()
 		expect.Equal(t, fmt.Sprint(remembered), "[10.0.0.1:7946 10.0.0.3:7946]", "addresses")
 		w.crash(2)
@@ -210,11 +194,7 @@ func TestRestartIsTheSameMember(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		t.Run(fmt.Sprintf("moved %v", moved), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				for i := 1; i <= 3; i++ {
-					w.start(i)
-				}
-				w.agree(15*time.Second, summaryOf(3, nil))
+				w := newAgreedWorld(t, 3)
 				w.crash(3)
 				at := ip(3)
 				if moved {
@@ -249,11 +229,7 @@ func TestRestartIsTheSameMember(t *testing.T) {
 
 func TestClonedIDIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		for i := 1; i <= 3; i++ {
-			w.start(i)
-		}
-		w.agree(15*time.Second, summaryOf(3, nil))
+		w := newAgreedWorld(t, 3)
 		clone := w.startAt(3, ip(33), func(c *Config) { c.Self.Boot = 1003 })
 		defer clone.Close()
 		staysTrue(t, 5*time.Minute, "the older one stays", func() bool {
@@ -284,11 +260,7 @@ func TestClonedIDIsRefused(t *testing.T) {
 
 func TestACloneTakesOverFromTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		for i := 1; i <= 3; i++ {
-			w.start(i)
-		}
-		w.agree(15*time.Second, summaryOf(3, nil))
+		w := newAgreedWorld(t, 3)
 		clone := w.startAt(3, ip(33), func(c *Config) { c.Self.Boot = 1003 })
 		time.Sleep(time.Minute)
 		w.crash(3)

@@ -73,11 +73,7 @@ func TestStrangersAreKeptOut(t *testing.T) {
 // Nodes form one pool while none has a cluster, and then found two clusters.
 func TestOneThatJoinsAnotherClusterIsHidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		for i := 1; i <= 4; i++ {
-			w.start(i)
-		}
-		w.agree(15*time.Second, summaryOf(4, nil))
+		w := newAgreedWorld(t, 4)
 		for i := 1; i <= 4; i++ {
 			cluster := [16]byte{byte(i % 2), 1}
 			expect.NoError(t, w.nodes[i].Update(func(m *Member) { m.Cluster = cluster }))

@@ -98,11 +98,7 @@ func TestDepartures(t *testing.T) {
 // A node that has seen a member only as gone learns later that it had left.
 func TestLeavingIsHeardOfLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		for i := 1; i <= 4; i++ {
-			w.start(i)
-		}
-		w.agree(15*time.Second, summaryOf(4, nil))
+		w := newAgreedWorld(t, 4)
 		for i := 2; i <= 4; i++ {
 			w.net.Cut(ip(1), ip(i))
 		}

@@ -73,6 +73,17 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// newAgreedWorld returns a world of n nodes that see each other.
+func newAgreedWorld(t *testing.T, n int) *world {
+	t.Helper()
+	w := newWorld(t)
+	for i := 1; i <= n; i++ {
+		w.start(i)
+	}
+	w.agree(15*time.Second, summaryOf(n, nil))
+	return w
+}
+
 func (w *world) close() {
 	for _, n := range w.nodes {
 		n.Close()

@@ -30,9 +30,7 @@ func (f *fleet) confirmTaken(key int) (by *node, err error) {
 
 // A confirmation pushes the change at once, and the standby has it.
 func TestConfirmIsQuick(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second) // let all copies become whole
 		var wg sync.WaitGroup
 		for i := range 300 {
@@ -69,9 +67,7 @@ func (f *fleet) closeAll() {
 // G8: no kill of a node, during any move, loses a confirmed change.
 func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 	for _, victim := range []int{0, 2} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newThreeNodes(t)
-			defer f.closeAll()
+		onThreeNodes(t, func(t *testing.T, f *fleet) {
 			d := f.add()
 			f.bring(d)
 			const keys = 100
@@ -178,9 +174,7 @@ func TestConfirmAlone(t *testing.T) {
 
 // Nothing is confirmed if the standby can't be reached, if the token is elsewhere, or without a disk.
 func TestNotConfirmed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
 		n := f.nodes[0]
 		p := 0

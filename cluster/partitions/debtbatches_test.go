@@ -156,9 +156,7 @@ func TestADebitOfTheLastWindow(t *testing.T) {
 func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newThreeNodes(t)
-				defer f.closeAll()
+			onThreeNodes(t, func(t *testing.T, f *fleet) {
 				a, teller := f.nodes[0], f.nodes[1]
 				keys := f.keysOf(a, teller, 20)
 				f.net.Isolate(a.ip)
@@ -196,9 +194,7 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 // A node owes costs that it admitted as a standby and alone, in one partition and in one batch on disk. It is killed as soon as the
 // owner has debited some of them. Its next process reports the others.
 func TestD8_DebtsOnDiskThatWereNotToldYet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
 		i := f.keysOf(a, b, 1)[0]
 		j := i + 1
@@ -227,9 +223,7 @@ func TestD8_DebtsOnDiskThatWereNotToldYet(t *testing.T) {
 // or not the standby had reported it before.
 func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	for _, told := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newThreeNodes(t)
-			defer f.closeAll()
+		onThreeNodes(t, func(t *testing.T, f *fleet) {
 			a, b := f.nodes[0], f.nodes[1]
 			keys := f.keysOf(a, b, 20)
 			f.net.Isolate(a.ip)
@@ -260,9 +254,7 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 // A restarted owner may have a newer checkpoint than its standby's copy. The standby's debts are added to the
 // checkpoint's counters, once.
 func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
 		f.net.Isolate(a.ip)
@@ -321,9 +313,7 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 // A complete copy that arrives with a gap is sent again, and resets no counters before it is whole. Changes after a gap don't make
 // a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
 		i := f.keysOf(a, b, 1)[0]
 		p := ringPartition(i)
@@ -374,9 +364,7 @@ func TestCopiesWithHoles(t *testing.T) {
 // Of two copies of one lineage, the newer one wins, even if the older one has more used. Copies of different lineages are
 // merged.
 func TestD2_TheNewestCopyReplaces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
 		d := f.add()
 		f.bring(d)
@@ -407,9 +395,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 
 // Entries that have drained are no longer reported, and the rest of a batch keeps its number.
 func TestBatchesForgetWhatIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, c := f.nodes[0], f.nodes[2]
 		i := f.keysOf(a, f.nodes[1], 1)[0]
 		p := ringPartition(i)
@@ -444,9 +430,7 @@ func TestBatchesForgetWhatIsOver(t *testing.T) {
 
 // A standby that has reported its debts, but got no acknowledgement, is promoted. Its copy includes the debts once.
 func TestD8_TheTellerTakesOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
 		f.net.Isolate(a.ip)
@@ -479,9 +463,7 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 // A copy that is sent and does not arrive, even twice, drops no debts: an owner that continues without it
 // debits all of them.
 func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
 		i := f.keysOf(a, b, 1)[0]
 		p, k := ringPartition(i), b.keeper.Load()

@@ -81,9 +81,7 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 // Debts that an owner has acknowledged must outlive it, because the debtor then drops them.
 func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} { // relative to the owner's interval
-		synctest.Test(t, func(t *testing.T) {
-			f := newThreeNodes(t)
-			defer f.closeAll()
+		onThreeNodes(t, func(t *testing.T, f *fleet) {
 			a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 			keys := f.keysOf(a, b, 50)
 			time.Sleep(time.Second + delay)
@@ -106,9 +104,7 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 
 // A standby can be reached, but answers nothing. The owner acknowledges no debts that it lacks, so they outlive the owner.
 func TestG5_DebtsThatASilentStandbyLacks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		i := f.keysOf(a, b, 1)[0]
 		f.net.Isolate(c.ip)
@@ -129,9 +125,7 @@ func TestG5_DebtsThatASilentStandbyLacks(t *testing.T) {
 
 // An owner whose standby can't be reached still acknowledges debts. An owner that stops does not wait for its standby.
 func TestDebtsWithoutAStandby(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		keys := f.keysOf(a, b, 50)
 		f.net.Cut(a.ip, c.ip)
@@ -152,9 +146,7 @@ func TestDebtsWithoutAStandby(t *testing.T) {
 // An owner that is ended while it waits for its standby has forgotten the debts, and refuses them: the debtor reports them
 // to the next owner.
 func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		keys := f.keysOf(a, b, 50)
 		f.net.Cut(a.ip, c.ip)
@@ -180,9 +172,7 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 // debts are debited once: by the next owner when it is back, or by this node if the next owner is ended.
 func TestWhoHandedOverActs(t *testing.T) {
 	for _, ends := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newThreeNodes(t)
-			defer f.closeAll()
+		onThreeNodes(t, func(t *testing.T, f *fleet) {
 			a, d := f.nodes[0], f.add()
 			f.bring(d)
 			f.ring(f.nodes...)

@@ -19,6 +19,16 @@ func newThreeNodes(t *testing.T) *fleet {
 	return f
 }
 
+// onThreeNodes runs a test with newThreeNodes on virtual time.
+func onThreeNodes(t *testing.T, test func(t *testing.T, f *fleet)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		test(t, f)
+	})
+}
+
 // Planned joins and leaves forget nothing. No two nodes decide the same partition, and every check is decided.
 func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

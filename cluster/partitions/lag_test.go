@@ -15,9 +15,7 @@ import (
 // A node that can be reached but accepts no copies lags after five seconds, as seen by each owner that it follows, even one
 // without changes. A node that has not yet applied the agreed state does not lag.
 func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		lagging := func(n *node, want ...*node) {
 			t.Helper()

@@ -73,9 +73,7 @@ func TestG5_ACopyTargetThatWasAwayGetsACompleteCopy(t *testing.T) {
 // A standby that answers nothing for some seconds misses the reset of a counter. The complete copy that it gets afterwards lacks the
 // counter, so the standby resets it as well, and keeps the others.
 func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newThreeNodes(t)
-		defer f.closeAll()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
 		key := keyOf(f.keysOf(a, b, 1)[0])
 		other := key

@@ -148,10 +148,7 @@ func TestVersions(t *testing.T) {
 		t.Run(fmt.Sprint(test.ours, test.theirs), func(t *testing.T) {
 			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.node(1, withVersions(test.ours.lowest, test.ours.highest)), w.node(2, withVersions(test.theirs.lowest, test.theirs.highest))
-				a.knows(b)
-				b.knows(a)
-				w.connected(a, b)
-				w.connected(b, a)
+				w.connect(a, b)
 				w.echo(a, b, "hello")
 				w.echo(b, a, "hello")
 				if have, back := a.protocol(b), b.protocol(a); have != test.want || back != test.want {

@@ -54,10 +54,7 @@ func TestSecretIsChanged(t *testing.T) {
 			write(name, old)
 		}
 		a, b := w.node(1, withSecret(t, files[0])), w.node(2, withSecret(t, files[1]))
-		a.knows(b)
-		b.knows(a)
-		w.connected(a, b)
-		w.connected(b, a)
+		w.connect(a, b)
 		// One of Raft's connections. It keeps the secret that it was dialled with until it is closed.
 		toRaft, err := a.Raft().Dial(b.address, time.Second)
 		expect.NoError(t, err)
@@ -123,10 +120,7 @@ func TestSecretThatIsLost(t *testing.T) {
 		writeSecrets(t, ours, old, next)
 		writeSecrets(t, theirs, old)
 		a, b := w.node(1, withSecret(t, ours)), w.node(2, withSecret(t, theirs))
-		a.knows(b)
-		b.knows(a)
-		w.connected(a, b)
-		w.connected(b, a)
+		w.connect(a, b)
 		writeSecrets(t, ours, next)
 		time.Sleep(5 * time.Second)
 		w.echo(a, b, "still")

@@ -25,10 +25,7 @@ func TestTLS(t *testing.T) {
 	onBothNetworks(t, func(t *testing.T, w *world) {
 		ca := testca.New(t, "ours")
 		a, b := w.node(1, withTLS(loadTLS(t, ca))), w.node(2, withTLS(loadTLS(t, ca)))
-		a.knows(b)
-		b.knows(a)
-		w.connected(a, b)
-		w.connected(b, a)
+		w.connect(a, b)
 		w.echo(a, b, "hello")
 		if have, err := a.Call(t.Context(), b.id, methodEcho, make([]byte, 3<<20)); err != nil || len(have) != 3<<20 {
 			t.Errorf("have %d bytes, %v", len(have), err)

@@ -222,11 +222,17 @@ func (w *world) until(what string, ok func() bool) {
 func (w *world) pair(options ...option) (a, b *node) {
 	w.t.Helper()
 	a, b = w.node(1, options...), w.node(2, options...)
+	w.connect(a, b)
+	return a, b
+}
+
+// connect makes two nodes know each other, and waits until each reaches the other.
+func (w *world) connect(a, b *node) {
+	w.t.Helper()
 	a.knows(b)
 	b.knows(a)
 	w.connected(a, b)
 	w.connected(b, a)
-	return a, b
 }
 
 func (w *world) connected(a, b *node) {

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -165,9 +166,7 @@ func TestTheLogTellsWhatHappened(t *testing.T) {
 	f := newFleet(t, 3)
 	c := chronicleTest{fleet: f, read: map[*fleetNode]int{}, before: map[*fleetNode][]string{}}
 	state, err := f.nodes[0].cluster()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, m := range f.nodes {
 		switch {
 		case m.name == state.Leader:

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // What is held agrees with the slots, whatever is acquired, renewed, released, copied and merged.
@@ -118,9 +120,7 @@ func TestListOfManySlots(t *testing.T) {
 	// Nothing but earlier ends of renewed slots is near.
 	renew(100, 6000)
 	list(0, 6000, 6001)
-	if got := kept(); got != count {
-		t.Errorf("after a list beyond many renewals, %d ends are kept, want %d", got, count)
-	}
+	expect.Equal(t, kept(), count, "after a list beyond many renewals, ends are kept")
 }
 
 // Time passes until enough slots have ended, not only the first.

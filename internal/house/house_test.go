@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 const (
@@ -129,9 +131,7 @@ func TestImportsPointDownward(t *testing.T) {
 
 func TestFoldersAreFew(t *testing.T) {
 	entries, err := os.ReadDir(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	folders := 0
 	for _, e := range entries {
 		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && e.Name() != "bin" && e.Name() != "rlnode-data" {
@@ -210,9 +210,7 @@ func eachFile(t *testing.T, visit func(path string, text []byte, file *ast.File)
 		visit(filepath.ToSlash(rel), text, file)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if seen == 0 {
 		t.Fatal("no source found")
 	}
@@ -258,9 +256,7 @@ func TestExamplesUseWhatIsPublic(t *testing.T) {
 	}
 	for _, path := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, spec := range file.Imports {
 			name, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
 			if ours && !slices.Contains([]string{"client", "node"}, name) && !strings.HasSuffix(path, "_test.go") {
