@@ -87,9 +87,17 @@ type statement struct {
 	Ledgers []version `json:"ledgers"`
 }
 
-// has reports whether the node has a ledger, up to whatever round.
-func (s *statement) has(v version) bool {
-	return slices.ContainsFunc(s.Ledgers, func(have version) bool { return have.Month == v.Month && have.Number == v.Number })
+// has reports whether the node has a ledger, up to whatever round, by itself or in one of the merged ledgers in known.
+func (s *statement) has(v version, known []source) bool {
+	return slices.ContainsFunc(s.Ledgers, func(have version) bool {
+		if have.Month == v.Month && have.Number == v.Number {
+			return true
+		}
+		mergedID := ledgerID{have.Month, s.Source, have.Number}
+		return slices.ContainsFunc(known, func(one source) bool {
+			return one.Ledger == mergedID && one.replaces(ledgerID{v.Month, s.Source, v.Number})
+		})
+	})
 }
 
 // copyHeader is the header of a MethodCopy message. Blocks of the ledger follow it, if it names one. Without a statement and a
@@ -131,7 +139,15 @@ func (t *Totals) run() {
 		t.watch()
 		t.saveNotes()
 
+		// A node that crashes again and again may not live for long.
+		if i < mergeEarly || i%notesEvery == 0 {
+			t.mergeInBackground()
+		}
+
 		if i%notesEvery == 0 {
+			if err := t.meter.dropReplaced(mergeGrace); err != nil {
+				t.meter.config.Logger.Debug("can't drop ledgers of usage that were merged", "error", err)
+			}
 			t.shareNotes(i / notesEvery)
 			t.secureEstates()
 			t.dropStale()

@@ -17,5 +17,5 @@
 //   - row.go, month.go, ledger.go, listing.go: a ledger in memory; file.go: in the file; meter.go, upkeep.go: counting;
 //   - totals.go: messages between nodes; copy.go: the side that sends a copy; holder.go: the side that holds it; handover.go:
 //     closed ledgers, and leaving; estate.go: copies of nodes that are gone;
-//   - notes.go: which nodes there were, and which months were exported; gather.go: a bill, and what it lacks; stream.go: its rows.
+//   - notes.go: which nodes there were, and which months were exported; merge.go: many ledgers become one; gather.go: a bill, and what it lacks; stream.go: its rows.
 package usage

@@ -37,7 +37,7 @@ func (t *Totals) secureEstates() {
 	for _, node := range alive {
 		inv := t.inventoryOf(ctx, node, allMonths)
 		list = slices.DeleteFunc(list, func(s source) bool {
-			return slices.ContainsFunc(inv.Sources, func(theirs source) bool { return theirs.Ledger == s.Ledger && theirs.Round >= s.Round })
+			return covers(inv.Sources, s.Ledger, s.Round)
 		})
 		if len(list) == 0 {
 			return
@@ -114,11 +114,9 @@ func (t *Totals) dropStale() {
 func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list []source) bool {
 	inv := t.inventoryOf(ctx, node, allMonths)
 	later := slices.ContainsFunc(inv.Records, func(theirs processRecord) bool {
-		return theirs.Source == r.Source && (theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r))
+		return theirs.Source == r.Source && (theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r, inv.Sources))
 	})
-	return later && !slices.ContainsFunc(list, func(s source) bool {
-		return !slices.ContainsFunc(inv.Sources, func(theirs source) bool { return theirs.Ledger == s.Ledger && theirs.Round >= s.Round })
-	})
+	return later && !slices.ContainsFunc(list, func(s source) bool { return !covers(inv.Sources, s.Ledger, s.Round) })
 }
 
 // dropCopies drops copies and the record of the process that sent them.

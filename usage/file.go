@@ -55,6 +55,11 @@ type head struct {
 	Round   uint64 `json:"round"`             // the round up to which it has everything; 0 until it has all of any
 	Bytes   int    `json:"bytes,omitempty"`   // size of the names of an open copy
 	Pages   int    `json:"pages,omitempty"`   // number of pages of a closed ledger
+
+	// Of a merged ledger: what it replaces, their digest, and when that was known here, in Unix nanoseconds.
+	Merged   numbers `json:"merged,omitempty"`
+	Digest   uint64  `json:"digest,omitempty"`
+	MergedAt int64   `json:"merged_at,omitempty"`
 }
 
 var headKey = []byte("head")

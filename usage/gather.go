@@ -3,13 +3,10 @@ package usage
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/zeebo/xxh3"
 
 	"github.com/rlnode/rlnode/ring"
 )
@@ -58,7 +55,8 @@ func (t *Totals) inventoryHere(month Month) (inv inventory) {
 		if !s.Copy && !slices.Contains(inv.Homes, s.Ledger.Source) {
 			inv.Homes = append(inv.Homes, s.Ledger.Source)
 		}
-		if month == allMonths || s.Ledger.Month == month {
+		// Merged ones of other months show which statements a later one supersedes.
+		if month == allMonths || s.Ledger.Month == month || len(s.Merged) > 0 {
 			inv.Sources = append(inv.Sources, s)
 		}
 	}
@@ -108,15 +106,20 @@ func (t *Totals) billHere(month Month) *bill {
 	return b
 }
 
-// gather asks the members what they hold for a month.
+// gather makes a bill of what the members hold for a month.
 func (t *Totals) gather(ctx context.Context, month Month, members []Member) *bill {
+	return newBill(month, t.inventories(ctx, month, members), t.meter.config.Now())
+}
+
+// inventories asks the members what they hold for a month.
+func (t *Totals) inventories(ctx context.Context, month Month, members []Member) []inventory {
 	answers := make([]inventory, len(members))
 	var group sync.WaitGroup
 	for i, node := range members {
 		group.Go(func() { answers[i] = t.inventoryOf(ctx, node, month) })
 	}
 	group.Wait()
-	return newBill(month, answers, t.meter.config.Now())
+	return answers
 }
 
 // newBill makes a bill from what the members have answered.
@@ -125,7 +128,15 @@ func newBill(month Month, answers []inventory, now int64) *bill {
 	for i := range answers {
 		b.addAnswer(&answers[i], month)
 	}
+	b.dropReplaced()
 	w := witnesses{bill: b, month: month, answers: answers, now: now}
+	for _, h := range answers {
+		for _, s := range h.Sources {
+			if len(s.Merged) > 0 {
+				w.merged = append(w.merged, s)
+			}
+		}
+	}
 	w.judgeProcesses()
 	w.judgeSeen()
 	b.sort()
@@ -138,7 +149,9 @@ func (b *bill) addAnswer(inv *inventory, month Month) {
 		b.missing = append(b.missing, inv.from.Name)
 	}
 	for _, s := range inv.Sources {
-		b.add(s)
+		if s.Ledger.Month == month {
+			b.add(s)
+		}
 	}
 	if e := inv.Notes.Exports[month]; e.At > b.exported.At || e.At == b.exported.At && e.RevisedAt > b.exported.RevisedAt {
 		b.exported = e
@@ -185,14 +198,9 @@ func (b *bill) sort() {
 		return cmp.Or(x.Ledger.Source.Compare(y.Ledger.Source), cmp.Compare(x.Ledger.Number, y.Ledger.Number))
 	})
 
-	var ids []byte
 	for _, s := range b.sources {
-		ids = append(ids, s.Ledger.Source[:]...)
-		ids = binary.BigEndian.AppendUint64(ids, s.Ledger.Number)
-		ids = binary.BigEndian.AppendUint64(ids, s.Round)
+		b.digest += s.digest()
 	}
-
-	b.digest = xxh3.Hash(ids)
 }
 
 // witnesses find out what is missing from a bill, from what the members remember of each other and of nodes that are gone.
@@ -200,6 +208,7 @@ type witnesses struct {
 	*bill
 	month   Month
 	answers []inventory
+	merged  []source // the merged ledgers of all months
 	now     int64
 }
 
@@ -217,7 +226,7 @@ func (w *witnesses) isUnreachable(id ring.NodeID) bool {
 // in place of any copy.
 func (w *witnesses) isCounted(id ledgerID) bool {
 	return slices.ContainsFunc(w.answers, func(inv inventory) bool {
-		return slices.ContainsFunc(inv.Sources, func(s source) bool { return s.Ledger == id && !s.Copy })
+		return slices.ContainsFunc(inv.Sources, func(s source) bool { return !s.Copy && (s.Ledger == id || s.replaces(id)) })
 	})
 }
 
@@ -234,9 +243,7 @@ func (w *witnesses) copied(r *processRecord) (list []version) {
 // isWhole reports whether the bill has everything in a statement.
 func (w *witnesses) isWhole(r *processRecord) bool {
 	return !slices.ContainsFunc(w.copied(r), func(v version) bool {
-		return !slices.ContainsFunc(w.sources, func(s source) bool {
-			return s.Ledger == ledgerID{v.Month, r.Source, v.Number} && s.Round >= v.Round
-		})
+		return !covers(w.sources, ledgerID{v.Month, r.Source, v.Number}, v.Round)
 	})
 }
 
@@ -262,7 +269,7 @@ func (w *witnesses) judgeProcesses() {
 // isSuperseded reports whether a later process of the node had the ledgers of this one.
 func (w *witnesses) isSuperseded(r *processRecord) bool {
 	return slices.ContainsFunc(w.answers, func(inv inventory) bool {
-		return slices.ContainsFunc(inv.Records, func(other processRecord) bool { return other.supersedes(r) })
+		return slices.ContainsFunc(inv.Records, func(other processRecord) bool { return other.supersedes(r, w.merged) })
 	})
 }
 

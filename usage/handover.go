@@ -16,8 +16,9 @@ import (
 // pageHeader is the header of a MethodHandOver message. A page of a closed ledger follows it.
 type pageHeader struct {
 	source
-	Page int  `json:"page"`
-	Last bool `json:"last"`
+	Page int   `json:"page"`
+	Last bool  `json:"last"`
+	at   int64 // when it is written, in Unix nanoseconds
 }
 
 // HandOver closes all ledgers of this node and sends them to another member, together with what it holds for nodes that are gone.
@@ -146,7 +147,11 @@ func (t *Totals) sendLedger(ctx context.Context, to Member, header *pageHeader) 
 }
 
 func (t *Totals) sendPage(ctx context.Context, to Member, header *pageHeader, page []byte) (had bool, err error) {
-	text, _ := json.Marshal(header) // names and numbers
+	sent := *header
+	if !sent.Last {
+		sent.Merged = nil // once is enough
+	}
+	text, _ := json.Marshal(sent) // names and numbers
 	reply, err := t.ask(ctx, to, MethodHandOver, append(wire.AppendText(nil, text), page...))
 	return bytes.Equal(reply, alreadyHeld), err
 }
@@ -166,14 +171,23 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 	if err := m.checkCopy(header.Ledger); err != nil {
 		return nil, err
 	}
-	if header.Page < 0 || header.Page > m.maxNameBytes()/pageBytes*2 || header.Round == 0 {
+	if header.Page < 0 || header.Page > m.maxNameBytes()/pageBytes*2 || header.Round == 0 || !header.Merged.isValid() {
 		return nil, errors.New("invalid ledger")
 	}
 	if err := eachRow(page, func(*Row) bool { return true }); err != nil {
 		return nil, err
 	}
 
+	held, err := m.sources(header.Ledger.Month)
+	if err != nil {
+		return nil, err
+	}
+	if covers(held, header.Ledger, header.Round) {
+		return alreadyHeld, nil
+	}
+
 	header.Copy = true
+	header.at = m.config.Now()
 	reply := []byte{}
 	if err := m.file.Update(func(tx persist.Tx) error {
 		if _, head, whole := findWhole(tx, header.Ledger); whole && head.Round >= header.Round {
@@ -215,7 +229,10 @@ func (p *pageHeader) put(tx persist.Tx, page []byte) error {
 		return err
 	}
 
-	made := head{Node: p.Node, Damaged: p.Damaged, Copy: p.Copy, Round: p.Round, Pages: p.Page + 1}
+	made := head{Node: p.Node, Damaged: p.Damaged, Copy: p.Copy, Round: p.Round, Pages: p.Page + 1, Merged: p.Merged, Digest: p.Digest}
+	if len(made.Merged) > 0 {
+		made.MergedAt = p.at
+	}
 	list, err := listBuckets(tx)
 	if err != nil {
 		return err

@@ -217,10 +217,12 @@ func (t *Totals) storeStatement(header *copyHeader) (missing []version, err erro
 			return nil, err
 		}
 	}
-	if missing, err = s.missing(m); err != nil {
+	held, err := m.sources(allMonths)
+	if err != nil {
 		return nil, err
 	}
-	records, changed := h.with(s, len(missing) == 0, isMember(t.members(), s.Source), m.config.Now())
+	missing = s.missing(held)
+	records, changed := h.with(s, held, len(missing) == 0, isMember(t.members(), s.Source), m.config.Now())
 	if changed {
 		if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, records) }); err != nil {
 			return nil, err
@@ -265,25 +267,20 @@ func (one *step) put(tx persist.Tx) error {
 	return err
 }
 
-// missing returns the ledgers of a statement that this node does not have.
-func (s *statement) missing(m *Meter) (list []version, err error) {
-	have := map[ledgerID]uint64{}
-	sources, err := m.sources(allMonths)
-	for _, one := range sources {
-		have[one.Ledger] = one.Round
-	}
+// missing returns the ledgers of a statement that are not among those that are held.
+func (s *statement) missing(held []source) (list []version) {
 	for _, v := range s.Ledgers {
-		if have[ledgerID{v.Month, s.Source, v.Number}] < v.Round {
+		if !covers(held, ledgerID{v.Month, s.Source, v.Number}, v.Round) {
 			list = append(list, v)
 		}
 	}
-	return list, err
+	return list
 }
 
 // with returns the records with a statement in place of the process's last one, and whether more than the time has changed. A
 // statement that not all is here for, whole, does not replace one for which it was. Records of earlier processes of the node go once
 // it has their ledgers itself. The caller holds mu.
-func (h *holder) with(s *statement, whole, isMember bool, now int64) (records []*processRecord, changed bool) {
+func (h *holder) with(s *statement, held []source, whole, isMember bool, now int64) (records []*processRecord, changed bool) {
 	next := &processRecord{statement: *s, whole: whole, heard: time.Now()}
 	if s.Final {
 		next.Ended, next.watched = s.AsOf, true
@@ -295,7 +292,7 @@ func (h *holder) with(s *statement, whole, isMember bool, now int64) (records []
 		switch {
 		case r.Source != s.Source:
 		case r.Boot != s.Boot:
-			if s.supersedes(r) {
+			if s.supersedes(r, held) {
 				changed = changed || len(r.Ledgers) > 0
 				continue
 			}
@@ -389,6 +386,10 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 		return
 	}
 
+	held, err := t.meter.sources(allMonths)
+	if err != nil {
+		return
+	}
 	changed := false
 	oldest := (MonthOf(t.meter.config.Now()) - Month(t.meter.config.Months)).Begin()
 	for _, r := range theirs {
@@ -398,14 +399,14 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 		}
 		known := slices.ContainsFunc(h.records, func(ours *processRecord) bool {
 			same := ours.Source == r.Source && ours.Boot == r.Boot
-			return same && (ours.Number >= r.Number || ours.Final) || !same && ours.supersedes(r)
+			return same && (ours.Number >= r.Number || ours.Final) || !same && ours.supersedes(r, held)
 		})
 		if known {
 			continue
 		}
 		r.whole, r.heard = true, time.Now()
 		h.records = slices.DeleteFunc(slices.Clone(h.records), func(ours *processRecord) bool {
-			return ours.Source == r.Source && (ours.Boot == r.Boot || r.supersedes(ours))
+			return ours.Source == r.Source && (ours.Boot == r.Boot || r.supersedes(ours, held))
 		})
 		h.records = append(h.records, r)
 		changed = true
@@ -415,8 +416,9 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 	}
 }
 
-// supersedes reports whether a statement is of a later process of the same node that had all ledgers of an earlier one.
-func (s *statement) supersedes(earlier *processRecord) bool {
+// supersedes reports whether a statement is of a later process of the same node that had all ledgers of an earlier one. known has the
+// merged ledgers that are known here.
+func (s *statement) supersedes(earlier *processRecord, known []source) bool {
 	return s.Source == earlier.Source && s.Started > earlier.Started &&
-		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !s.has(v) })
+		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !s.has(v, known) })
 }

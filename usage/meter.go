@@ -60,6 +60,7 @@ type Meter struct {
 	wake    chan struct{} // holds an element when writeLoop should write again
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
+	mergeAt int // as the constant
 
 	writing     sync.Mutex // guards the four fields below and the writer's fields of ledgers; held during disk I/O
 	loaded      bool       // ledgers includes what the file held at the start
@@ -106,6 +107,7 @@ func Open(config Config) (*Meter, error) {
 	}
 
 	m := &Meter{config: config, started: config.Now(), live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
+	m.mergeAt = mergeAt
 	var err error
 	if m.file, err = persist.OpenBuckets(config.Dir, fileName, config.Logger); err == nil {
 		m.writing.Lock()

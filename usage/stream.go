@@ -38,33 +38,37 @@ type ledgerReader struct {
 // no rows.
 func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 	s := &Stream{ctx: ctx, totals: t, query: q}
-	self := Member{ID: t.meter.config.Self, Name: t.meter.config.Name}
-	members := []Member{self}
-	if !q.Here {
-		for _, m := range t.members() {
-			if m.ID != self.ID {
-				members = append(members, m)
-			}
-		}
-	}
-
 	if q.Here {
 		s.bill = t.billHere(q.Month)
 	} else {
-		s.bill = t.gather(ctx, q.Month, members)
+		s.bill = t.gather(ctx, q.Month, t.everyone())
 		s.revised = t.revisedAt(q.Month, s.bill.exported, s.bill.digest, len(s.bill.missing) == 0)
 	}
 
 	s.missing = s.bill.missing
+	s.open()
+	return s, ctx.Err()
+}
 
+// open reads the first page of each ledger.
+func (s *Stream) open() {
 	for _, one := range s.bill.sources {
 		reader := &ledgerReader{source: one, more: true}
 		if s.readNextPage(reader); len(reader.page) > 0 {
 			s.readers = append(s.readers, reader)
 		}
 	}
+}
 
-	return s, ctx.Err()
+// everyone returns this node and all other members.
+func (t *Totals) everyone() []Member {
+	all := []Member{{ID: t.meter.config.Self, Name: t.meter.config.Name}}
+	for _, m := range t.members() {
+		if m.ID != t.meter.config.Self {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // Missing returns the names of the nodes whose counts are missing, in whole or in part, from the rows read so far.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -65,6 +66,7 @@ type Totals struct {
 	notes  notebook
 	review review
 
+	merging   atomic.Bool   // a goroutine merges ledgers
 	callSlots chan struct{} // holds an element for each call being answered
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -127,10 +129,13 @@ type source struct {
 	Damaged bool     `json:"damaged"`
 	Round   uint64   `json:"round"` // the round up to which it has everything
 	Copy    bool     `json:"copy"`  // another node sent it; otherwise the process that counted it wrote it here
-	heldBy  Member   // the node that holds it
+	// Merged and Digest are those of a merged ledger: which others it replaces, and what identifies their counts.
+	Merged numbers `json:"merged,omitempty"`
+	Digest uint64  `json:"digest,omitempty"`
+	heldBy Member  // the node that holds it
 }
 
-// sources returns the ledgers of a month, or of allMonths, both in memory and in the file.
+// sources returns the ledgers of a month, or of allMonths, both in memory and in the file, without those that merged ones replace.
 func (m *Meter) sources(month Month) (list []source, err error) {
 	for _, l := range m.inMemory() {
 		if month == allMonths || l.id.Month == month {
@@ -149,7 +154,10 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 				continue
 			}
 
-			one := source{Ledger: id.ledgerID, Node: head.Node, Damaged: head.Damaged, Round: head.Round, Copy: head.Copy}
+			one := source{
+				Ledger: id.ledgerID, Node: head.Node, Damaged: head.Damaged, Round: head.Round, Copy: head.Copy,
+				Merged: head.Merged, Digest: head.Digest,
+			}
 			i := slices.IndexFunc(list, func(s source) bool { return s.Ledger == id.ledgerID })
 			switch {
 			case i < 0 && (id.round > 0 || head.Copy):
@@ -161,7 +169,7 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 
 		return err
 	})
-	return list, err
+	return withoutReplaced(list), err
 }
 
 // pageQuery asks for a page of a ledger.

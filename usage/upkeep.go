@@ -161,6 +161,9 @@ func (m *Meter) load() error {
 	if err == nil && len(partial) > 0 {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, partial) })
 	}
+	if err == nil {
+		err = m.dropReplaced(0)
+	}
 	if err != nil {
 		return fmt.Errorf("read usage: %w", err)
 	}
@@ -242,7 +245,7 @@ func (m *Meter) writePages(l *ledger, isCopy bool) error {
 	for p := (&pager{limit: pageBytes}); !header.Last; p = p.next() {
 		l.page(p)
 		header.Last = !p.more
-		if err := m.file.Update(func(tx persist.Tx) error { return header.put(tx, p.page) }); err != nil {
+		if err := m.putPage(&header, p.page); err != nil {
 			return err
 		}
 		header.Page++

@@ -135,6 +135,8 @@ function vitalsText(v) {
     v.disk_bytes ? `disk ${bytes(v.disk_bytes)}${v.disk_free_bytes ? `, ${bytes(v.disk_free_bytes)} free` : ''}` : ''].filter(Boolean).join(' · ');
 }
 
+const signed = (n) => `${n < 0 ? '−' : n > 0 ? '+' : ''}${Math.abs(n)}`;
+
 const bytes = (n) => (n >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(1)} GiB` : n >= 2 ** 20 ? `${(n / 2 ** 20).toFixed(1)} MiB` : `${(n / 1024).toFixed(0)} KiB`);
 
 function showFigures(found) {
@@ -146,7 +148,7 @@ function showFigures(found) {
     line('Counters on disk', one('rlnode_checkpoint_file_bytes'), bytes),
     line('Log of the cluster on disk', one('rlnode_raft_log_bytes'), bytes),
     line('Written to disk', one('rlnode_checkpoint_age_seconds'), (s) => `${span(s * 1000)} ago`),
-    line('Clock', clock, (s) => `${s < 0 ? '−' : '+'}${(1000 * Math.abs(s)).toFixed(0)} ms off`),
+    line('Clock', clock, (s) => `${signed(Math.round(1000 * s))} ms off`),
     ...found.rlnode_certificate_expiry_seconds.map((c) => line(`Certificate: ${shown(c.labels.use ?? '')}`, c.value, (s) => (s > 0 ? `ends in ${span(s * 1000)}` : 'has ended'))),
     ...found.rlnode_connections.map((c) => line(`Connections, ${shown(c.labels.plane ?? c.labels.door ?? '')}`, c.value, number, number(found.rlnode_connections_max.find((m) => JSON.stringify(m.labels) === JSON.stringify(c.labels))?.value ?? 0))),
   ].filter(Boolean);

@@ -58,6 +58,7 @@ export const rule = {
     const known = spec ? describe(spec) : store.doc ? 'There is no such rule in force.' : 'Not known yet.';
     setText(byId('rule-note'), known);
     keyed(byId('rule-tags'), spec ? badges(spec, store.factors) : [], (b) => b[0], ([text, meaning]) => make('span', { class: 'tag', title: shown(meaning) }, shown(text)), () => {});
+    byId('rule-shadow-switch').hidden = !spec; // whether it would turn that on or off is not known yet
     setText(byId('rule-shadow-switch'), spec?.shadow ? 'Let it refuse: no shadow rule' : 'Make it a shadow rule');
     showNow(spec, live);
     showShadow(spec);
