@@ -45,10 +45,19 @@ func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, er
 		err = sleep(ctx, o.Delay)
 		if err != nil && o.place != nil {
 			o.place.GoesOn = goesOn
-			limiter.PassOn([]*limiter.QueuePlace{o.place})
+			n.leavePlace(o.place)
 		}
 	}
 	return o.Decision, err
+}
+
+// leavePlace gives a place in a queue to those that wait behind it: first to callers of this node's data plane, then to those of others.
+func (n *Node) leavePlace(p *limiter.QueuePlace) {
+	places := []*limiter.QueuePlace{p}
+	if n.data != nil {
+		places = n.data.TakePlaces(places)
+	}
+	limiter.PassOn(places)
 }
 
 // Peek returns the decision that Check would make, and takes nothing.

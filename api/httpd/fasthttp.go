@@ -99,8 +99,7 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 	return s
 }
 
-// TakePlaces lets callers whose answers are held back have places in queues that callers at other nodes have left; see
-// limiter.Limiter.UsePlaces.
+// TakePlaces lets callers whose answers are held back have places in queues that others have left; see limiter.Limiter.UsePlaces.
 func (s *Server) TakePlaces(list []*limiter.QueuePlace) (rest []*limiter.QueuePlace) {
 	return s.waiting.takePlaces(list)
 }

@@ -33,9 +33,11 @@ func (h *handlers) notePlace(x *exchange) {
 	if p := x.answer.QueuePlace(); p != nil {
 		x.place = placeInQueue(p, x.place.goesOn)
 	}
-	if id := x.check.Reservation; x.check.Reserving && id != "" {
-		x.place.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id any more
+	id := x.check.Reservation
+	if !x.check.Reserving || id == "" || x.check.RequestID != "" {
+		return // a caller with a request_id may ask again, and would go on with what was given back
 	}
+	x.place.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id any more
 }
 
 func placeInQueue(p *limiter.QueuePlace, goesOn time.Time) place {
@@ -86,7 +88,7 @@ func (ws *heldAnswers) moveUp() {
 	limiter.PassOn(queued)
 }
 
-// takePlaces lets those that wait have places that callers at other nodes have left, and returns the rest.
+// takePlaces lets those that wait have places that callers at other nodes, or of this program itself, have left. It returns the rest.
 func (ws *heldAnswers) takePlaces(list []*limiter.QueuePlace) (rest []*limiter.QueuePlace) {
 	var offered []place
 	for _, p := range list {

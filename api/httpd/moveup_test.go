@@ -139,3 +139,41 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 		ws.releaseAll()
 	})
 }
+
+// A reservation with a request_id stays reserved when its caller hangs up: the caller may ask again, and gets the same answer.
+func TestAReservationThatMayBeAskedForAgainStays(t *testing.T) {
+	if !canSeeHangUps {
+		t.Skip("on this system a node sees a hang-up only when it sends the answer")
+	}
+	t.Parallel()
+	n := startWaiting(t, nil)
+	n.Check(waitOn("slow"))
+	hangUp := func(body string) {
+		t.Helper()
+		c := n.dial(t)
+		if _, err := io.WriteString(c, post("/v1/reserve", body)); err != nil {
+			t.Fatal(err)
+		}
+		apitest.Until(t, "the answer is held", func() bool { return n.server.waiting.count() == 1 })
+		_ = c.Close()
+		apitest.Until(t, "it is no longer held", func() bool { return n.server.waiting.count() == 0 })
+	}
+	again := strings.Replace(waitOn("slow"), `"wait":true`, `"request_id":"r"`, 1)
+	hangUp(strings.Replace(again, `"request_id"`, `"wait":true,"request_id"`, 1))
+	hangUp(waitOn("slow")) // its place is given back later than the first one would be
+
+	peek := strings.Replace(waitOn("slow"), `"wait"`, `"peek":true,"wait"`, 1)
+	apitest.Until(t, "the second place is given back", func() bool {
+		_, f := n.Check(peek)
+		return fieldInt(t, f, "delay_ms") <= 1_200_000
+	})
+	if _, f := n.Check(peek); fieldInt(t, f, "delay_ms") < 1_100_000 {
+		t.Errorf("the first place was given back, too: have %v", f)
+	}
+	_, reserved := n.post("/v1/reserve", again)
+	id, _ := apitest.Fields(t, reserved)["reservation"].(string)
+	status, settled := n.post("/v1/settle", `{"reservation":"`+id+`","costs":{"requests":1}}`)
+	if status != 200 || !strings.Contains(settled, `"repeated":false`) {
+		t.Errorf("asked again, have %s, and settled it: %d %s", reserved, status, settled)
+	}
+}
