@@ -31,11 +31,11 @@ type Limiter struct {
 	activityRound cachedRound[NodeActivity]
 	vitals        func() Vitals // nil: not known
 	steps         steps
-	unknownRules  atomic.Int64                                      // checks and other calls that named a rule that does not exist
-	undeclared    atomic.Int64                                      // attributes of checks that the document does not declare
-	meter         Meter                                             // counts admitted cost for billing; may be nil
-	refusals      *refusalLog                                       // nil if nobody follows them
-	takePlaces    atomic.Pointer[func([]*QueuePlace) []*QueuePlace] // see UsePlaces
+	unknownRules  atomic.Int64 // checks and other calls that named a rule that does not exist
+	undeclared    atomic.Int64 // attributes of checks that the document does not declare
+	meter         Meter        // counts admitted cost for billing; may be nil
+	refusals      *refusalLog  // nil if nobody follows them
+	waitingRoom   waitingRoom
 
 	reservations reservations
 	requests     requests

@@ -11,9 +11,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// This file is about places in queues that their callers have left. Those that wait behind them at the same node have moved up.
-// What is then left, the node's last places, goes from node to node: each lets its own callers move up, and sends on the places that
-// they need no longer. The last node gives back what nobody needs. A lost message loses places, and makes none.
+// This file is about places in queues that their callers have left. Those that wait behind them at the same node have moved up; see
+// waitingroom.go. What is then left, the node's last places, goes from node to node: each lets its own callers move up, and sends on
+// the places that they need no longer. The last node gives back what nobody needs. A lost message loses places, and makes none.
 
 const (
 	// maxPassed bounds the places in one message.
@@ -54,15 +54,9 @@ func (p *QueuePlace) code(c *wire.Coder) {
 	c.Require(len(p.taken) > 0)
 }
 
-// UsePlaces makes take the one that fills places which callers at other nodes have left. It returns those that nobody needs here; each
-// has the time at which its caller would have gone on. It must not block.
-func (l *Limiter) UsePlaces(take func([]*QueuePlace) (rest []*QueuePlace)) { l.takePlaces.Store(&take) }
-
-// PassOn gives places, for which nobody waits at this node, to those that wait behind them at others, and gives back the rest. All are of
-// one limiter.
-func PassOn(places []*QueuePlace) {
+// startPassing gives places, for which nobody waits at this node, to those that wait behind them at others, and gives back the rest.
+func (l *Limiter) startPassing(places []*QueuePlace) {
 	for some := range slices.Chunk(places, maxPassed) {
-		l := some[0].limiter
 		p := passedPlaces{places: some}
 		if l.membership != nil {
 			p.next = l.membership.otherMembers()
@@ -80,7 +74,7 @@ func (l *Limiter) passOn(p *passedPlaces) {
 	i := slices.IndexFunc(p.next, func(id ring.NodeID) bool { return m.Peers.Reachable(id) })
 	if i < 0 {
 		for _, place := range p.places {
-			place.GiveBack()
+			place.giveBack()
 		}
 		return
 	}
@@ -100,8 +94,10 @@ func (l *Limiter) servePassed(p *passedPlaces) {
 		place.limiter = l
 		place.kind = place.kindOfTaken()
 	}
-	if take := l.takePlaces.Load(); take != nil {
-		p.places = (*take)(p.places)
-	}
+
+	r := &l.waitingRoom
+	r.mu.Lock()
+	p.places = r.fill(p.places)
+	r.mu.Unlock()
 	l.passOn(p)
 }

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,31 +9,22 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// waitingRoom is where callers at one node wait. It does what a door does with places that others have left.
-type waitingRoom struct {
-	mu     sync.Mutex
-	places []*QueuePlace
-}
+// callers are those that wait at one node, each with its place, in the order of their coming.
+type callers []*Waiter
 
-// take lets the callers have the earliest places.
-func (r *waitingRoom) take(list []*QueuePlace) (rest []*QueuePlace) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	waiting := len(r.places)
-	r.places = append(r.places, list...)
-	slices.SortFunc(r.places, func(a, b *QueuePlace) int { return a.GoesOn.Compare(b.GoesOn) })
-	rest = slices.Clone(r.places[waiting:])
-	r.places = r.places[:waiting]
-	return rest
-}
+// wait makes a caller wait in p.
+func (c *callers) wait(p *QueuePlace) { *c = append(*c, p.Wait(func(time.Time) {})) }
 
-// leave makes the i-th caller hang up.
-func (r *waitingRoom) leave(i int) {
+// leave makes the i-th caller give up. Its place is passed on at once, rather than with others a moment later.
+func (c *callers) leave(i int) {
+	left := (*c)[i]
+	*c = slices.Delete(*c, i, i+1)
+	r := &left.limiter.waitingRoom
 	r.mu.Lock()
-	left := r.places[i]
-	r.places = slices.Delete(r.places, i, i+1)
+	r.remove(left)
+	r.left = append(r.left, left.place)
 	r.mu.Unlock()
-	PassOn(r.take([]*QueuePlace{left}))
+	left.limiter.moveUp()
 }
 
 // TestThoseBehindAtOtherNodesMoveUp: a place that a caller leaves goes to those that wait behind it, wherever they wait, and what is left
@@ -46,10 +36,7 @@ func TestThoseBehindAtOtherNodesMoveUp(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTestCluster(t, 3, rule)
 			key := w.keyOf("slow", w.nodes[0], nil)
-			rooms := make([]waitingRoom, len(w.nodes))
-			for i, n := range w.nodes {
-				n.UsePlaces(rooms[i].take)
-			}
+			waiting := make([]callers, len(w.nodes))
 			time.Sleep(time.Minute)
 			began := time.Now()
 			q := byKey("slow", key)
@@ -59,12 +46,12 @@ func TestThoseBehindAtOtherNodesMoveUp(t *testing.T) {
 				a := w.nodes[i%3].check(q)
 				p := a.QueuePlace()
 				p.GoesOn = time.Now().Add(a.Delay())
-				rooms[i%3].places = append(rooms[i%3].places, p)
+				waiting[i%3].wait(p)
 			}
 			minutes := func() (all []int) {
-				for i := range rooms {
-					for _, p := range rooms[i].places {
-						all = append(all, int((p.GoesOn.Sub(began)+time.Second)/time.Minute))
+				for i := range waiting {
+					for _, caller := range waiting[i] {
+						all = append(all, int((caller.place.GoesOn.Sub(began)+time.Second)/time.Minute))
 					}
 				}
 				slices.Sort(all)
@@ -72,8 +59,8 @@ func TestThoseBehindAtOtherNodesMoveUp(t *testing.T) {
 			}
 
 			w.setCut(w.nodes[0], w.nodes[1], down)
-			rooms[0].leave(0) // waits for the first minute, before callers at all nodes
-			rooms[2].leave(1)
+			waiting[0].leave(0) // waits for the first minute, before callers at all nodes
+			waiting[2].leave(1)
 			w.setCut(w.nodes[0], w.nodes[1], false)
 			synctest.Wait()
 			w.calls.Wait()

@@ -11,21 +11,18 @@ import (
 )
 
 // QueuePlace is what a delayed check has taken in advance. If nobody waits for the check any more, another check that takes the same
-// may have its place, or GiveBack gives it back.
+// may have its place, or it is given back.
 type QueuePlace struct {
-	GoesOn time.Time // when its caller would have gone on; set before PassOn
+	GoesOn time.Time // when its caller goes on; set before Wait
 
 	limiter *Limiter
 	taken   []refund
-	kind    string
+	kind    string    // the same for places of the same size in the same queues
 	until   time.Time // the owner knows no longer what may come back
 }
 
-// Kind is the same for places of the same size in the same queues.
-func (p *QueuePlace) Kind() string { return p.kind }
-
-// GiveBack gives the place back, as far as it is known what may come back. Call it at most once.
-func (p *QueuePlace) GiveBack() {
+// giveBack gives the place back, as far as it is known what may come back. It is called at most once.
+func (p *QueuePlace) giveBack() {
 	if time.Now().Before(p.until) {
 		p.limiter.sendRefunds(p.taken)
 	}

@@ -382,7 +382,6 @@ func (n *Node) listen() (err error) {
 		if n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer}); err != nil {
 			return err
 		}
-		n.limiter.UsePlaces(n.data.TakePlaces)
 		sources = append(sources, n.data.Metrics)
 		n.doorLatencies = append(n.doorLatencies, doorLatency{"data", n.data.Latency})
 	}

@@ -41,23 +41,30 @@ type inquiry struct {
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
 	o, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && o.Allowed {
-		goesOn := time.Now().Add(o.Delay)
-		err = sleep(ctx, o.Delay)
-		if err != nil && o.place != nil {
-			o.place.GoesOn = goesOn
-			n.leavePlace(o.place)
-		}
+		err = o.awaitTurn(ctx)
 	}
 	return o.Decision, err
 }
 
-// leavePlace gives a place in a queue to those that wait behind it: first to callers of this node's data plane, then to those of others.
-func (n *Node) leavePlace(p *limiter.QueuePlace) {
-	places := []*limiter.QueuePlace{p}
-	if n.data != nil {
-		places = n.data.TakePlaces(places)
+// awaitTurn waits until o's caller may go on. If the context ends first, those behind it move up, and it returns an error.
+func (o *outcome) awaitTurn(ctx context.Context) error {
+	if o.place == nil {
+		return sleep(ctx, o.Delay)
 	}
-	limiter.PassOn(places)
+
+	timer := time.NewTimer(o.Delay)
+	defer timer.Stop()
+	o.place.GoesOn = time.Now().Add(o.Delay)
+	waiter := o.place.Wait(func(goesOn time.Time) { timer.Reset(time.Until(goesOn)) })
+
+	select {
+	case <-timer.C:
+		waiter.GoOn()
+		return nil
+	case <-ctx.Done():
+		waiter.Leave()
+		return context.Cause(ctx)
+	}
 }
 
 // Peek returns the decision that Check would make, and takes nothing.

@@ -16,7 +16,6 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/api/framing"
-	"github.com/rlnode/rlnode/limiter"
 )
 
 // Bounds of the data plane's server.
@@ -97,11 +96,6 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 	s.ln = s.conns.Listen(ln)
 	go func() { s.done <- s.accept() }()
 	return s
-}
-
-// TakePlaces lets callers whose answers are held back have places in queues that others have left; see limiter.Limiter.UsePlaces.
-func (s *Server) TakePlaces(list []*limiter.QueuePlace) (rest []*limiter.QueuePlace) {
-	return s.waiting.takePlaces(list)
 }
 
 // Addr returns the address on which the data plane listens.

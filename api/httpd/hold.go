@@ -82,9 +82,7 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	s.handlers.Budget.Give(w.charged)
 	s.waiting.freeSlot()
 
-	if w.hungUp && (err != nil || awaitReset(w)) {
-		s.waiting.leave(w)
-	}
+	w.endWait(w.hungUp && (err != nil || awaitReset(w)))
 
 	if err == nil && !closes && c.end() {
 		_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error

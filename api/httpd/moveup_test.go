@@ -3,11 +3,9 @@ package httpd
 import (
 	"bufio"
 	"io"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +18,7 @@ func (n *node) minutesHeld() (list []int) {
 	n.server.waiting.mu.Lock()
 	defer n.server.waiting.mu.Unlock()
 	for w := range n.server.waiting.held {
-		list = append(list, int(time.Until(w.place.goesOn)/time.Minute)+1)
+		list = append(list, int((time.Until(w.due)+w.delayAfterDue)/time.Minute)+1)
 	}
 	slices.Sort(list)
 	return list
@@ -70,73 +68,29 @@ func TestThoseBehindACallerThatHangsUpMoveUp(t *testing.T) {
 	expect("nobody waits", 20)
 }
 
-// Nobody goes on later because another one leaves, and the places of those that wait are the earliest.
-func TestMoveUpKeepsPlaces(t *testing.T) {
+// One that moves up is held no longer than it was to be.
+func TestMoveUpKeepsTheHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ws := newHeldAnswers(1000, nil, func(*waiter, time.Duration) {})
-		defer ws.close()
-		random, now, given := rand.New(rand.NewPCG(1, 2)), time.Now(), map[time.Time]int{}
-		var mu sync.Mutex // guards given
-		var all []*waiter
-		for i := range 200 {
-			at := now.Add(time.Duration(i/3+1) * time.Hour)
-			kind := []string{"a", "b", ""}[i%3]
-			w := &waiter{fd: -1, due: at, place: place{goesOn: at, kind: kind, giveBack: func() { mu.Lock(); defer mu.Unlock(); given[at]++ }}}
-			if random.IntN(2) == 0 { // held for less than its delay
-				w.due, w.delayAfterDue = at.Add(-time.Minute), time.Minute
-			}
+		type sent struct{ after, left time.Duration }
+		began := time.Now()
+		answers := make(chan sent, 3)
+		var ws *heldAnswers
+		ws = newHeldAnswers(3, nil, func(_ *waiter, left time.Duration) {
+			ws.freeSlot()
+			answers <- sent{time.Since(began), left}
+		})
+		for _, want := range []sent{{time.Hour, 2 * time.Hour}, {time.Minute, 0}, {0, 0}} {
+			ws.takeSlot()
+			w := &waiter{fd: -1, due: began.Add(time.Hour), delayAfterDue: 4 * time.Hour}
 			ws.hold(w)
-			all = append(all, w)
-		}
-
-		gone := 0
-		for len(all) > 20 {
-			before := map[*waiter]time.Time{}
-			for _, w := range all {
-				before[w] = w.place.goesOn
+			ws.moveUp(w, began.Add(want.after+want.left))
+			if got := <-answers; got != want {
+				t.Errorf("moved up to %v: got an answer after %v with %v left, want %v with %v", want.after+want.left, got.after, got.left, want.after, want.left)
 			}
-			for range 1 + random.IntN(10) {
-				i := random.IntN(len(all))
-				ws.release(all[i], true)
-				ws.leave(all[i])
-				all = slices.Delete(all, i, i+1)
-				gone++
-			}
-			time.Sleep(gatherPause)
-			synctest.Wait()
-			ws.mu.Lock()
-			for _, w := range all {
-				if at := w.place.goesOn; at.After(before[w]) || w.place.kind == "" && !at.Equal(before[w]) || !w.due.Add(w.delayAfterDue).Equal(at) {
-					t.Fatalf("%q: have %v, due %v and %v more; before, %v", w.place.kind, at, w.due, w.delayAfterDue, before[w])
-				}
-			}
-			ws.mu.Unlock()
-		}
-
-		mu.Lock()
-		defer mu.Unlock()
-		sum := 0
-		for _, n := range given {
-			sum += n
-		}
-		if sum != gone {
-			t.Errorf("have %d places given back of %d", sum, gone)
-		}
-		for _, kind := range []string{"a", "b"} {
-			var list []time.Time
-			for _, w := range all {
-				if w.place.kind == kind {
-					list = append(list, w.place.goesOn)
-				}
-			}
-			slices.SortFunc(list, time.Time.Compare)
-			for i, at := range list {
-				if want := now.Add(time.Duration(i+1) * time.Hour); !at.Equal(want) {
-					t.Errorf("%s: place %d is at %v, want %v", kind, i, at.Sub(now), want.Sub(now))
-				}
-			}
+			began = time.Now()
 		}
 		ws.releaseAll()
+		ws.close()
 	})
 }
 

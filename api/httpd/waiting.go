@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/limiter"
 )
 
 const (
@@ -28,7 +29,6 @@ type heldAnswers struct {
 	mu    sync.Mutex // guards the rest
 	held  map[*waiter]struct{}
 	taken int           // slots of answers not sent yet. Invariant: len(held) <= taken <= most
-	left  []place       // of callers that are gone, for others
 	ended bool          // releaseAll was called: nothing is held any more
 	empty chan struct{} // closed once ended is true and taken is 0
 
@@ -44,7 +44,8 @@ type waiter struct {
 	due           time.Time     // when to send it
 	delayAfterDue time.Duration // what will be left of its delay at due
 	place         place
-	hungUp        bool // the caller has closed the connection, or its sending side
+	inQueue       *limiter.Waiter // where it waits in a queue; nil: others can't have its place
+	hungUp        bool            // the caller has closed the connection, or its sending side
 	timer         *time.Timer
 	reply         heldReply
 	closes        bool  // the connection is closed after it
@@ -101,6 +102,10 @@ func (ws *heldAnswers) closeIfEmpty() {
 
 // hold keeps w, for which takeSlot has taken a slot, until it is due.
 func (ws *heldAnswers) hold(w *waiter) {
+	if p := w.place.inQueue; p != nil {
+		w.inQueue = p.Wait(func(goesOn time.Time) { ws.moveUp(w, goesOn) })
+	}
+
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.held[w] = struct{}{}
@@ -113,10 +118,7 @@ func (ws *heldAnswers) hold(w *waiter) {
 
 // releaseDue sends w's answer, which is due.
 func (ws *heldAnswers) releaseDue(w *waiter) {
-	ws.mu.Lock()
-	hasPlace := w.place.giveBack != nil
-	ws.mu.Unlock()
-	ws.release(w, hasPlace && w.fd >= 0 && len(hungUp([]*waiter{w})) > 0)
+	ws.release(w, w.mayBeLeft() && w.fd >= 0 && len(hungUp([]*waiter{w})) > 0)
 }
 
 // release sends w's answer now, unless that has already begun. hungUp means that the caller has hung up.

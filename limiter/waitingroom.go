@@ -1,0 +1,123 @@
+package limiter
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A caller that gives up while it waits for its turn leaves its place in the queue to those that wait behind it. Each of them takes
+// the place of the one ahead, so nobody goes on later than announced. This node's last place goes to those that wait at other nodes,
+// or back to the counters; see passplace.go.
+
+// gatherPause is how long the first place that is left waits for others: after a fault, many callers give up at once.
+const gatherPause = 2 * time.Millisecond
+
+// Waiter is a caller of this node that waits for its turn, until GoOn or Leave.
+type Waiter struct {
+	limiter *Limiter
+	place   *QueuePlace // guarded by waitingRoom.mu
+	move    func(goesOn time.Time)
+}
+
+// waitingRoom is where the callers of this node wait.
+type waitingRoom struct {
+	mu      sync.Mutex                      // guards the rest
+	waiting map[string]map[*Waiter]struct{} // by kind of place; no entry is empty
+	left    []*QueuePlace                   // of callers that gave up, for others
+}
+
+// Wait records that a caller waits in p until p.GoesOn. When it moves up, move is called with the time at which it goes on instead.
+// move must not block, nor call a method of a Waiter.
+func (p *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
+	w := &Waiter{limiter: p.limiter, place: p, move: move}
+	r := &w.limiter.waitingRoom
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.waiting == nil {
+		r.waiting = make(map[string]map[*Waiter]struct{})
+	}
+	if r.waiting[p.kind] == nil {
+		r.waiting[p.kind] = make(map[*Waiter]struct{})
+	}
+	r.waiting[p.kind][w] = struct{}{}
+	return w
+}
+
+// GoOn ends the wait of a caller that goes on in its place, now or later.
+func (w *Waiter) GoOn() {
+	r := &w.limiter.waitingRoom
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.remove(w)
+}
+
+// Leave ends the wait of a caller that gave up. Others can have its place.
+func (w *Waiter) Leave() {
+	l := w.limiter
+	r := &l.waitingRoom
+	r.mu.Lock()
+	r.remove(w)
+	r.left = append(r.left, w.place)
+	isFirst := len(r.left) == 1
+	r.mu.Unlock()
+
+	if !isFirst {
+		return
+	}
+	soon := func() {
+		time.Sleep(gatherPause)
+		l.moveUp()
+	}
+	if m := l.membership; m == nil || !m.spawn(soon) {
+		time.AfterFunc(gatherPause, l.moveUp)
+	}
+}
+
+// moveUp lets those that wait have the places that were left, and passes on the last ones.
+func (l *Limiter) moveUp() {
+	r := &l.waitingRoom
+	r.mu.Lock()
+	rest := r.fill(r.left)
+	r.left = nil
+	r.mu.Unlock()
+	l.startPassing(rest)
+}
+
+// remove removes w, which must wait here. The caller holds mu.
+func (r *waitingRoom) remove(w *Waiter) {
+	list := r.waiting[w.place.kind]
+	delete(list, w)
+	if len(list) == 0 {
+		delete(r.waiting, w.place.kind)
+	}
+}
+
+// fill lets those that wait have the free places, and returns the last places, which nobody needs. The caller holds mu.
+func (r *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
+	byKind := make(map[string][]*QueuePlace)
+	for _, p := range free {
+		byKind[p.kind] = append(byKind[p.kind], p)
+	}
+
+	for kind, places := range byKind {
+		waiting := slices.Collect(maps.Keys(r.waiting[kind]))
+		for _, w := range waiting {
+			places = append(places, w.place)
+		}
+		slices.SortFunc(waiting, func(v, w *Waiter) int { return v.place.GoesOn.Compare(w.place.GoesOn) })
+		slices.SortFunc(places, func(p, q *QueuePlace) int { return p.GoesOn.Compare(q.GoesOn) })
+
+		for i, w := range waiting {
+			before := w.place.GoesOn
+			w.place = places[i] // no later than its own
+			if w.place.GoesOn.Before(before) {
+				w.move(w.place.GoesOn)
+			}
+		}
+		rest = append(rest, places[len(waiting):]...)
+	}
+	return rest
+}
