@@ -121,7 +121,7 @@ type Request struct {
 	Costs map[string]int64
 
 	// Wait makes an allowed check return only after Decision.Delay, and Acquire only with a slot. The client itself waits, until the
-	// context ends; this may take longer than Options.Timeout.
+	// context ends; this may take longer than Options.Timeout. What a check has taken stays taken if the context ends first.
 	Wait bool
 	// Detail fills in Decision.Limits.
 	Detail bool

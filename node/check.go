@@ -38,6 +38,8 @@ type inquiry struct {
 // an error. The error is client.ErrUnavailable before the node is ready, or client.ErrClosed after Close
 // (Config.OnError decides in both cases); or client.ErrRequest, a *client.Error that a node would answer, or the
 // context's cause.
+//
+// If the context ends while a check with q.Wait waits for its turn, those that wait behind it move up.
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
 	o, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && o.Allowed {
