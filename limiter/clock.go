@@ -18,8 +18,8 @@ const clockInterval = time.Second
 // their normal pace.
 type Clock struct {
 	start  time.Time
-	anchor int64 // Unix nanoseconds at start
-	offset int64 // offset from the system's wall clock
+	anchor int64        // Unix nanoseconds at start
+	offset atomic.Int64 // from the system's wall clock; only tests set it
 	course atomic.Pointer[algorithms.Course]
 	set    atomic.Int64 // what both clocks say, if it is not 0; see Set
 
@@ -34,8 +34,9 @@ func NewClock() *Clock { return NewClockWithOffset(0) }
 // NewClockWithOffset is NewClock for a node whose wall clock is ahead of the system's by the given duration, or behind it if by is
 // negative. Tests use it to give the nodes in one process different clocks.
 func NewClockWithOffset(by time.Duration) *Clock {
-	c := &Clock{start: time.Now(), offset: int64(by), stop: make(chan struct{})}
-	c.anchor = systemWall(c.start) + c.offset
+	c := &Clock{start: time.Now(), stop: make(chan struct{})}
+	c.offset.Store(int64(by))
+	c.anchor = c.systemAt(c.start)
 	c.course.Store(&algorithms.Course{Steady: c.anchor, Wall: c.anchor})
 	c.done.Go(c.run)
 	return c
@@ -51,7 +52,12 @@ func (c *Clock) Now() algorithms.Instant {
 }
 
 // System returns what the system's wall clock says, in Unix nanoseconds. Unlike the wall clock of Now, it goes back when it is set back.
-func (c *Clock) System() int64 { return systemWall(time.Now()) + c.offset }
+func (c *Clock) System() int64 { return c.systemAt(time.Now()) }
+
+func (c *Clock) systemAt(t time.Time) int64 { return systemWall(t) + c.offset.Load() }
+
+// Shift has the system's wall clock set forward by the given duration, or back if by is negative, as this clock sees it. Tests use it.
+func (c *Clock) Shift(by time.Duration) { c.offset.Add(int64(by)) }
 
 // Set stops both clocks at a time, in Unix nanoseconds, which must not be before what Now has returned. Tests use it to decide what
 // time it is.
@@ -67,7 +73,7 @@ func (c *Clock) Close() error {
 func (c *Clock) run() {
 	for range tick.Every(c.stop, clockInterval) {
 		now := time.Now() // one reading of both clocks
-		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now)+c.offset)
+		c.follow(c.anchor+int64(now.Sub(c.start)), c.systemAt(now))
 	}
 }
 

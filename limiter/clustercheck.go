@@ -534,6 +534,6 @@ func (c *clusterCheck) acceptSlots(s *subject, a *ask, at int) {
 	}
 
 	if a.unconfirmed {
-		c.failFor(ErrTryAgain)
+		c.failFor(errUnconfirmed)
 	}
 }

@@ -33,6 +33,7 @@ type slotPart struct {
 	counters.SlotPart
 	held   time.Duration // how long it is held by its holder's wish
 	shadow bool          // the limit is of a shadow rule, so nothing depends on it
+	source uint64        // rules.Limit.Source: only in the ID
 }
 
 // slotFormat is the first byte of an ID.
@@ -46,7 +47,10 @@ func (s *slot) Code(c *wire.Coder) {
 		wire.Fixed(c, &s.made)
 		c.Raw(s.granter[:])
 	}
-	wire.List(c, &s.parts, MaxReserved, minSlotPart, func(p *slotPart) { p.code(c) })
+	wire.List(c, &s.parts, MaxReserved, minSlotPart+8, func(p *slotPart) {
+		p.code(c)
+		wire.Fixed(c, &p.source)
+	})
 }
 
 // minSlotPart is the minimum size of an encoded slotPart.

@@ -124,7 +124,10 @@ func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 		return result, ErrUnknownSlot
 	case err != nil:
 		return result, err
-	case !l.outlive([]slotPlace{at}):
+	case l.outlive([]slotPlace{at}):
+	case !l.table.IsOpen(at.partition): // it moves, and its next owner carries out r once more
+		return result, counters.ErrShut
+	default:
 		return result, ErrTryAgain
 	}
 	if r.verb == slotRenew {

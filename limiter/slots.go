@@ -54,6 +54,9 @@ var (
 	ErrTryAgain = errors.New("no node may decide about slots of this subject for the moment; try again")
 	// ErrTooManySlots means that the subject's owner has no room for another slot, or no more for one of this rule or subject.
 	ErrTooManySlots = errors.New("too many slots of this rule or subject are held at its owner")
+
+	// errUnconfirmed means that the slots were stored, but might not outlive their owner. They are taken back.
+	errUnconfirmed = fmt.Errorf("%w", ErrTryAgain)
 )
 
 // Slot is what Acquire returns.
@@ -135,6 +138,8 @@ type holding struct {
 	ttl    time.Duration // 0: as long as the limits say
 	who    string
 	groups map[uint64]uint32 // by Key.Subject
+	// sources are those of the limits of slots, where the check was matched.
+	sources map[counters.Key]uint64
 	// taken are the slots that owners may have stored: they are freed unless the check is admitted.
 	taken []slotPart
 	alone bool // some were granted here, by on_partition: allow
@@ -144,13 +149,18 @@ type holding struct {
 
 // newHolding returns what a prepared q would hold.
 func (a *Answer) newHolding(q *Query) *holding {
-	h := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who, groups: map[uint64]uint32{}}
+	h := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who, groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
 	if q.RequestID != "" {
 		h.id = ticketOf(q.RequestID, 0, 0).id
 	}
 	for i := range a.scratch.match.Hits {
 		hit := &a.scratch.match.Hits[i]
 		h.groups[hit.Subject.Hi] = groupOf(q, i, hit)
+		for _, limit := range hit.Limits {
+			if limit.Kind == algorithms.Concurrency {
+				h.sources[counterKey(hit, limit)] = limit.Source
+			}
+		}
 	}
 	return h
 }
@@ -167,7 +177,7 @@ func (h *holding) holder() *counters.Holder {
 func (h *holding) partOf(op *counters.Op) slotPart {
 	return slotPart{
 		SlotPart: counters.SlotPart{Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: h.groups[op.Key.Subject]},
-		held:     min(cmp.Or(h.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow,
+		held:     min(cmp.Or(h.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: h.sources[op.Key],
 	}
 }
 
@@ -225,8 +235,34 @@ func (h *holding) slot(l *Limiter, a *Answer) *slot {
 }
 
 // hold runs decide, which decides q, and then makes sure that the slots it has acquired would outlive their owners. If q is not
-// admitted after all, it frees them.
+// admitted after all, it frees them. A partition that moves meanwhile is no reason to fail: hold takes everything back and decides q anew,
+// at the next owner, as long as a check would wait for that.
 func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) error {
+	began := time.Now()
+	if a.scratch.deadline.IsZero() {
+		a.scratch.deadline = began.Add(checkTimeout - replySlack)
+		defer func() { a.scratch.deadline = time.Time{} }()
+	}
+
+	for pause := firstHoldPause; ; pause *= 4 {
+		err := l.holdOnce(q, a, h, decide)
+		if !errors.Is(err, errUnconfirmed) || h.recalled || time.Since(began)+pause > frozenTimeout {
+			return err
+		}
+
+		time.Sleep(pause)
+		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
+			return err
+		}
+		*h = *a.newHolding(q) // another nonce: what frees the slots of this attempt does not concern the next one
+	}
+}
+
+// firstHoldPause is the pause before hold decides anew. The later ones are longer.
+const firstHoldPause = time.Millisecond
+
+// holdOnce makes one attempt of hold.
+func (l *Limiter) holdOnce(q *Query, a *Answer, h *holding, decide func() error) error {
 	a.scratch.holding = h
 	defer func() { a.scratch.holding = nil }()
 	err := decide()
@@ -234,7 +270,7 @@ func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) err
 	case err != nil:
 	case a.Allowed && !l.outlivesHere(a):
 		a.scratch.cluster.rollBack()
-		err = ErrTryAgain
+		err = errUnconfirmed
 	case !a.Allowed && a.lacksSlotRoom():
 		err = ErrTooManySlots
 	}
@@ -397,12 +433,19 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 // maxAloneSlot is how long after it was granted by a cut-off node a slot is held above the limit: by then, it was told.
 const maxAloneSlot = MaxSlotTTL
 
-// longestTTL returns how long a slot may be held by the rules in force.
+// longestTTL returns how long a slot may be held by the rules in force: as its limit says or, if what had that limit has it no longer, as
+// any limit of its rule says.
 func (l *Limiter) longestTTL(part *slotPart) time.Duration {
-	if active := l.inForce.Load(); active != nil && !part.Key.IsInline() {
-		if ttl, found := active.slotTTL(part.Group); found {
-			return ttl
-		}
+	active := l.inForce.Load()
+	if active == nil || part.Key.IsInline() {
+		return part.TTL
+	}
+
+	if ttl, found := active.set.SlotTTL(part.source); found {
+		return ttl
+	}
+	if ttl, found := active.slotTTL(part.Group); found {
+		return ttl
 	}
 	return part.TTL
 }

@@ -181,7 +181,7 @@ func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
 }
 
 func (n *Node) openTables() error {
-	n.clock = limiter.NewClock()
+	n.clock = limiter.NewClockWithOffset(n.env.clockOffset)
 	n.closeOnRelease(n.clock)
 	n.table, n.fallback = counters.New(n.config.MaxCounters), localcache.NewFallbackTable(n.config.MaxCounters)
 	for _, t := range []*counters.Table{n.table, n.fallback} {

@@ -34,6 +34,8 @@ type environment struct {
 	recorder limiter.Recorder // records which node decides what; nil outside tests
 	// build says which feature level this program can read. Tests of mixed releases replace it.
 	build cluster.Build
+	// clockOffset is how far the node's wall clock is ahead of the system's.
+	clockOffset time.Duration
 	// cpu returns the processors' utilization, 0…1, and whether it is known; nil if not measured.
 	cpu func(now time.Duration) (load float64, ok bool)
 }

@@ -58,6 +58,7 @@ type testCluster struct {
 	silence      time.Duration             // after which a node counts as unreachable; 0 for the default
 	months       int                       // --usage-months
 	stopped      atomic.Bool               // the clocks that time authority stand still
+	outside      int                       // how many nodes have not joined yet, or have left for good
 	// wrapRecorder wraps the recorder of a starting node; nil for no wrapper.
 	wrapRecorder func(*testNode, limiter.Recorder) limiter.Recorder
 	// inline is the subject, with its limits, that each check brings; nil if checks use rules.
@@ -128,6 +129,8 @@ type testNode struct {
 	build    cluster.Build
 	alive    atomic.Bool
 	ready    atomic.Bool
+
+	clockOffset time.Duration // of its wall clock from virtual time
 
 	crashed atomic.Bool
 }
@@ -262,7 +265,7 @@ func (v *testNode) startProcess() {
 		wan:      func() (memberlist.Transport, error) { return host.GossipTransport(7948) },
 		boottime: p.boottime,
 		recorder: ownershipRecorder{log: &p.ownership, name: config.Name, start: p.start},
-		build:    v.build, silence: p.silence,
+		build:    v.build, silence: p.silence, clockOffset: v.clockOffset,
 	}
 	if p.wrapRecorder != nil {
 		config.env.recorder = p.wrapRecorder(v, config.env.recorder)
@@ -353,14 +356,20 @@ func (p *testCluster) stopNodes() {
 func (p *testCluster) awaitWhole() {
 	p.t.Helper()
 	p.poll(5*time.Millisecond, 11*time.Minute, "the cluster is whole", func() bool {
+		revision := uint64(0)
 		for _, v := range p.nodes {
 			if !v.alive.Load() {
 				continue
 			}
+
 			c := v.node.cluster
 			s := c.State()
-			if !v.ready.Load() || !c.Authority() || !s.Settled || len(s.To.Members()) != len(p.nodes) ||
-				v.node.keeper.AdoptedRevision() != s.Revision || s.Revision != p.nodes[0].node.cluster.State().Revision {
+			if revision == 0 {
+				revision = s.Revision
+			}
+
+			if !v.ready.Load() || !c.Authority() || !s.Settled || len(s.To.Members()) != len(p.nodes)-p.outside ||
+				v.node.keeper.AdoptedRevision() != s.Revision || s.Revision != revision {
 				return false
 			}
 		}

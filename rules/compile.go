@@ -29,6 +29,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		Units:       []string{Requests},
 		byName:      make(map[string]*Rule, len(doc.Rules)),
 		units:       map[string]int{Requests: 0},
+		slotTTLs:    map[uint64]time.Duration{},
 		attributes:  newAttributes(doc.Attributes),
 		inline:      &inlineSets{},
 		compiled:    new(byte),
@@ -39,6 +40,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 
 	c := &compiler{set: s, doc: doc, tables: map[tableKey]*subjectTable{}, listed: map[*SubjectSpec]*subject{}}
 	c.compileRules()
+	c.noteSlotTTLs()
 	s.nameInline(doc.Inline)
 	c.compileEnvoy()
 	s.seed(hashKey{})
@@ -139,12 +141,12 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	}
 
 	if !r.Tiered {
-		r.ownLimits = c.compileLimits(spec, r, spec.Limits)
+		r.ownLimits = c.compileLimits(spec, r, "", spec.Limits)
 		return r
 	}
 
 	for _, t := range c.doc.Tiers {
-		r.byTier = append(r.byTier, c.compileLimits(spec, r, t.Limits))
+		r.byTier = append(r.byTier, c.compileLimits(spec, r, tierSource(t.Name), t.Limits))
 	}
 
 	return r
@@ -200,8 +202,8 @@ func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	return Refuse, longest
 }
 
-// compileLimits compiles limits of a rule. Their names show the attributes that r chooses among alternatives.
-func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, specs []*LimitSpec) []*Limit {
+// compileLimits compiles limits of a rule. Their names show the attributes that r chooses among alternatives. source says what has them.
+func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, source string, specs []*LimitSpec) []*Limit {
 	chosen := ""
 	for i, name := range r.Key {
 		if len(rule.Key) > 0 && len(rule.Key[i]) > 1 {
@@ -220,6 +222,9 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, specs []*LimitSpec) []
 			continue
 		}
 		c.compileLimit(out[i], rule, spec)
+		if spec.isSlots() {
+			out[i].Source = slotSource(rule.Name, source, spec)
+		}
 		if spec.Name == "" {
 			out[i].Name = c.doc.limitName(rule.Name+chosen, specs, i)
 		}

@@ -23,6 +23,8 @@ type overlay struct {
 	subjects  entries.Tree[subjectKey, []*subjectItem]
 	bySubject []bool // by Rule.number: entries may give the rule's subjects other limits
 
+	slotTTLs entries.Tree[sourceKey, time.Duration] // by Limit.Source, of limits of slots
+
 	blocks        entries.Tree[Hash, *span]
 	blocksOfRules []int32 // by Rule.Index: how many subjects it blocks
 

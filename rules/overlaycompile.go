@@ -207,11 +207,19 @@ func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 		return awake // no rule has the attribute in its key
 	}
 
+	if add {
+		c.noteSlotTTLs(item.subject)
+	}
+
 	v := &value{number: n, text: canonicalValue(c.doc.declared, e.Attribute, e.Value), holdsAddress: holdsAddresses(e.Attribute)}
 	for _, g := range groupings {
 		key := keyOfSubject(n, v, v.holdsAddress, g)
 		items, _ := o.subjects.Get(key)
 		i, found := slices.BinarySearchFunc(items, e.Value, func(item *subjectItem, value string) int { return strings.Compare(item.entry.Value, value) })
+		if !add && found {
+			c.forgetSlotTTLs(items[i].subject)
+		}
+
 		switch {
 		case add && !found:
 			o.subjects = o.subjects.With(key, slices.Insert(slices.Clone(items), i, item))
@@ -275,7 +283,7 @@ func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool
 		}
 		for _, r := range c.set.byName[o.Rule].all() {
 			if slices.Contains(r.Key, e.Attribute) {
-				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, o.Limits)})
+				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, entrySource(e), o.Limits)})
 			}
 		}
 	}

@@ -49,8 +49,9 @@ type Set struct {
 	plain            bool // the names of a check's attributes alone say which rules may apply
 	profiles         map[string]*Profile
 	globals          globals
-	seeds            []hashState // by Rule.number: the initial state for hashing the rule's subjects
-	inlineSeed       hashState   // the initial state for hashing subjects with inline limits
+	slotTTLs         map[uint64]time.Duration // of the document's limits of slots, by Limit.Source
+	seeds            []hashState              // by Rule.number: the initial state for hashing the rule's subjects
+	inlineSeed       hashState                // the initial state for hashing subjects with inline limits
 	inline           *inlineSets
 	inlineNamespaces *Namespaces           // of the document; nil without its section
 	inlineNames      map[string]inlineName // by namespace; "" for all that the document does not name
@@ -184,6 +185,9 @@ type Limit struct {
 	// BorrowTarget is the amount that a region tries to keep available by borrowing, for a fixed window divided among regions:
 	// its share or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
 	BorrowTarget int64
+	// Source identifies, for a limit of slots, what has it: the rule, a tier, a listed subject or an entry. Set.SlotTTL finds what its ttl is
+	// now. It is 0 for limits that came with a call.
+	Source uint64
 	// Unlimited means that there is no limit in Unit, which is empty for all units. Only Name and Unit are set.
 	Unlimited bool
 	// CallIndex is the index of an inline limit in its call. Inline limits are sorted by ID.

@@ -1,11 +1,15 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/yaml"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // A limit of `algorithm: concurrency` says how many slots may be held at once. It has a ttl in place of a window: LimitSpec.Per has it.
@@ -88,34 +92,97 @@ func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 }
 
-// SlotTTLs returns the longest ttl of the limits of slots that a rule has, for any subject, by the rule's name. It leaves out rules
-// without such limits.
-func (s *Set) SlotTTLs() map[string]time.Duration {
-	longest := map[string]time.Duration{}
-	add := func(rule string, limits []*LimitSpec) {
+// eachSlotLimit calls yield for each limit of slots in the document, with the name of its rule and what has it.
+func (d *Document) eachSlotLimit(yield func(rule, source string, l *LimitSpec)) {
+	add := func(rule, source string, limits []*LimitSpec) {
 		for _, l := range limits {
 			if l.isSlots() {
-				longest[rule] = max(longest[rule], l.window)
+				yield(rule, source, l)
 			}
 		}
 	}
 
-	for _, r := range s.Document.Rules {
-		add(r.Name, r.Limits)
-		for _, t := range s.Document.Tiers {
+	for _, r := range d.Rules {
+		add(r.Name, "", r.Limits)
+		for _, t := range d.Tiers {
 			if r.Tiered {
-				add(r.Name, t.Limits)
+				add(r.Name, tierSource(t.Name), t.Limits)
 			}
 		}
 	}
-	for _, g := range s.Document.Subjects {
+
+	for _, g := range d.Subjects {
 		for _, one := range g.Subjects {
 			for _, o := range one.Overrides {
-				add(o.Rule, o.Limits)
+				add(o.Rule, listedSource(g.Attribute, one.Value), o.Limits)
 			}
 		}
 	}
+}
+
+// SlotTTLs returns the longest ttl of the limits of slots that the document gives a rule, for any subject, by the rule's name. It leaves
+// out rules without such limits.
+func (s *Set) SlotTTLs() map[string]time.Duration {
+	longest := map[string]time.Duration{}
+	s.Document.eachSlotLimit(func(rule, _ string, l *LimitSpec) { longest[rule] = max(longest[rule], l.window) })
 	return longest
+}
+
+// SlotTTL returns the ttl of the limit of slots that has a Source. found is false if nothing has it any more.
+func (s *Set) SlotTTL(source uint64) (ttl time.Duration, found bool) {
+	if ttl, found = s.slotTTLs[source]; found || s.overlay == nil {
+		return ttl, found
+	}
+	return s.overlay.slotTTLs.Get(sourceKey(source))
+}
+
+// noteSlotTTLs notes the ttls of all limits of slots of the document.
+func (c *compiler) noteSlotTTLs() {
+	c.doc.eachSlotLimit(func(rule, source string, l *LimitSpec) {
+		c.set.slotTTLs[slotSource(rule, source, l)] = l.window
+	})
+}
+
+// tierSource and the next two say what has a limit. For the rule itself, that is "".
+func tierSource(tier string) string               { return "tier " + tier }
+func listedSource(attribute, value string) string { return "listed " + attribute + "=" + value }
+func entrySource(e *entries.Entry) string         { return "entry " + e.Attribute + "=" + e.Value }
+
+// slotSource returns the Source of a limit of a rule. There is one for each unit.
+func slotSource(rule, source string, l *LimitSpec) uint64 {
+	return xxh3.Hash(appendString(appendString(appendString(nil, rule), source), cmp.Or(l.Unit, Requests)))
+}
+
+// sourceKey is a Limit.Source.
+type sourceKey uint64
+
+// Hash implements entries.Key.
+func (k sourceKey) Hash() uint64 { return uint64(k) }
+
+// noteSlotTTLs notes the ttls of the limits of slots that an entry gives its subject.
+func (c *overlayCompiler) noteSlotTTLs(s *subject) {
+	for _, l := range s.slotLimits() {
+		c.overlay.slotTTLs = c.overlay.slotTTLs.With(sourceKey(l.Source), l.Limit.Window)
+	}
+}
+
+// forgetSlotTTLs undoes noteSlotTTLs.
+func (c *overlayCompiler) forgetSlotTTLs(s *subject) {
+	for _, l := range s.slotLimits() {
+		c.overlay.slotTTLs = c.overlay.slotTTLs.Without(sourceKey(l.Source))
+	}
+}
+
+// slotLimits lists the limits of slots of a subject's overrides.
+func (s *subject) slotLimits() (list []*Limit) {
+	for _, o := range s.overrides {
+		for _, l := range o.limits {
+			if l.Kind == algorithms.Concurrency && !l.Unlimited {
+				list = append(list, l)
+			}
+		}
+	}
+	return list
 }
 
 // HasSlots reports whether one of limits is of slots.

@@ -98,7 +98,7 @@ func (c *compiler) compileSubject(attribute string, spec *SubjectSpec, tiers map
 	for _, o := range spec.Overrides {
 		for _, r := range c.set.byName[o.Rule].all() {
 			if slices.Contains(r.Key, attribute) {
-				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, o.Limits)})
+				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, listedSource(attribute, spec.Value), o.Limits)})
 			}
 		}
 	}

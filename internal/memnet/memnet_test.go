@@ -301,6 +301,24 @@ func TestCrash(t *testing.T) {
 	})
 }
 
+func TestBreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New()
+		n.Delay(time.Second)
+		near, far := connect(t, n)
+		write(t, near, "lost")
+		n.Break(ipB, ipA)
+		for _, c := range []net.Conn{near, far} {
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("have %v", err)
+			}
+		}
+		near, far = connect(t, n)
+		write(t, near, "well")
+		read(t, far, "well")
+	})
+}
+
 func TestDials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()

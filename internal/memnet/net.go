@@ -136,6 +136,18 @@ func (n *Net) Freeze(ip string) { n.change(func() { n.frozen[ip] = struct{}{} })
 // Thaw undoes Freeze.
 func (n *Net) Thaw(ip string) { n.change(func() { delete(n.frozen, ip) }) }
 
+// Break resets the streams between two hosts, as a firewall does. What was on its way is lost.
+func (n *Net) Break(a, b string) {
+	n.change(func() {
+		for p := range n.pipes {
+			from, to := p.host.from.ip, p.host.to.ip
+			if from == a && to == b || from == b && to == a {
+				p.reset(true, true)
+			}
+		}
+	})
+}
+
 // Crash ends a host: its connections are reset, its listeners and sockets are closed, and its Host becomes useless.
 // Net.Host makes a new one.
 func (n *Net) Crash(ip string) {
