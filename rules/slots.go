@@ -83,11 +83,11 @@ func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 		at := fmt.Sprintf("%s[%d].algorithm", path, i)
 		switch {
 		case r.Scope == "global":
-			c.add(l.pos, at, "the rule %q has scope: global, and regions can't divide slots", r.Name)
+			c.add(l.pos, at, "the rule %q has scope: global, and regions can't divide slots: leave scope out, and each region has the limit for itself", r.Name)
 		case consistency == "local":
-			c.add(l.pos, at, "the rule %q has consistency: local, and slots are held in the whole cluster", r.Name)
+			c.add(l.pos, at, "the rule %q has consistency: local, and slots are held in the whole cluster: write consistency: exact", r.Name)
 		case onLimit == "delay":
-			c.add(l.pos, at, "the rule %q has on_limit: delay, and nobody knows when a slot will be free", r.Name)
+			c.add(l.pos, at, "the rule %q has on_limit: delay, and nobody knows when a slot will be free: write on_limit: refuse, and have callers ask again", r.Name)
 		}
 	}
 }
