@@ -196,7 +196,9 @@ func (p *slotTrial) note(format string, args ...any) {
 	p.history = append(p.history, fmt.Sprintf(format, args...))
 }
 
-func (p *slotTrial) pause(most time.Duration) { time.Sleep(time.Duration(p.chance.Int64N(int64(most)))) }
+func (p *slotTrial) pause(most time.Duration) {
+	time.Sleep(time.Duration(p.chance.Int64N(int64(most))))
+}
 
 // killTogether kills nodes, and starts them again after a while.
 func (p *slotTrial) killTogether(list ...*testNode) {
