@@ -127,7 +127,7 @@ func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte
 
 	reply := entriesReply{Result: result}
 	if result.Err == nil {
-		reply.Entry = entryIn(sr.State().Entries.Change(result.Version))
+		reply.Entry = entryIn(sr.State().Entries.RecordAt(result.Version))
 	}
 
 	return json.Marshal(reply)
@@ -158,7 +158,7 @@ func entryIn(r *entries.Record) *entries.Entry {
 }
 
 // LastEntry returns the entry that the last change wrote or removed.
-func LastEntry(s *entries.State) *entries.Entry { return entryIn(s.Change(s.Version())) }
+func LastEntry(s *entries.State) *entries.Entry { return entryIn(s.RecordAt(s.Version())) }
 
 // endEntries is the primary leader's loop that removes entries whose end has come.
 func (sr *sharedRules) endEntries() {

@@ -35,7 +35,7 @@ type spec struct {
 const anyToken = api.ScopeCheck | api.ScopeAdjust | api.ScopeRead | api.ScopeEntries
 
 // isSetup reports whether a command only sets up or probes the connection.
-func (one *spec) isSetup() bool { return one.need == api.Anyone || one.need&anyToken == anyToken }
+func (s *spec) isSetup() bool { return s.need == api.Anyone || s.need&anyToken == anyToken }
 
 // specs are all commands, by name. Several files add theirs.
 var specs = map[string]*spec{}
@@ -94,51 +94,51 @@ func is(word []byte, text string) bool {
 func (c *session) execute(args [][]byte) error {
 	c.stripe.Count()
 	w := c.worker
-	one := findSpec(args[0])
-	if f := c.admit(one, args); f != "" {
+	spec := findSpec(args[0])
+	if f := c.admit(spec, args); f != "" {
 		c.decide()
 		w.out.fail(f)
 		return c.tire()
 	}
 
-	if one.asks != nil && (one.alone == nil || !one.alone(args[1:])) {
+	if spec.asks != nil && (spec.alone == nil || !spec.alone(args[1:])) {
 		if w.pending == maxRun || !w.hasRoom(&c.server.Budget) {
 			c.decide()
 		}
 		ask := w.next()
-		ask.spec = one
-		ask.failure = one.asks(c, args[1:], ask)
+		ask.spec = spec
+		ask.failure = spec.asks(c, args[1:], ask)
 		return nil
 	}
 
 	c.decide()
 	start := len(w.out.b)
-	err := one.run(c, args[1:])
-	c.trace(one, nil, nil, bytes.HasPrefix(w.out.b[start:], []byte{'-'}))
+	err := spec.run(c, args[1:])
+	c.trace(spec, nil, nil, bytes.HasPrefix(w.out.b[start:], []byte{'-'}))
 	return err
 }
 
 // admit returns why a command is not executed: it is unknown, has too few or too many words, or needs another token.
-func (c *session) admit(one *spec, args [][]byte) failure {
-	if c.isStranger() && (one == nil || one.need != api.Anyone) {
+func (c *session) admit(spec *spec, args [][]byte) failure {
+	if c.isStranger() && (spec == nil || spec.need != api.Anyone) {
 		return noAuth
 	}
-	if one == nil {
+	if spec == nil {
 		return failure(fmt.Sprintf("ERR unknown command '%s', rlnode limits rates: see docs/redis.md", printable(args[0])))
 	}
 
-	if one.arity > 0 && len(args) != one.arity || one.arity < 0 && len(args) < -one.arity {
-		if one.usage != "" {
-			return one.usage
+	if spec.arity > 0 && len(args) != spec.arity || spec.arity < 0 && len(args) < -spec.arity {
+		if spec.usage != "" {
+			return spec.usage
 		}
-		return wrongArity(one.name)
+		return wrongArity(spec.name)
 	}
 
-	if f := c.permit(one.need); f != "" {
+	if f := c.permit(spec.need); f != "" {
 		return f
 	}
 
-	if !one.isSetup() {
+	if !spec.isSetup() {
 		if e := c.server.ChecksError(); e != nil {
 			return failureOf(e)
 		}

@@ -308,12 +308,12 @@ func (c *session) command(args [][]byte) error {
 		w.array(len(args) - 1)
 
 		for _, name := range args[1:] {
-			one := findSpec(name)
-			if one == nil {
+			spec := findSpec(name)
+			if spec == nil {
 				w.null()
 				continue
 			}
-			one.describe(w)
+			spec.describe(w)
 		}
 	case is(args[0], "docs"):
 		c.commandDocs(args[1:])
@@ -344,8 +344,8 @@ func (s *spec) describe(w *writer) {
 func (c *session) commandDocs(words [][]byte) {
 	var list []*spec
 	for _, name := range words {
-		if one := findSpec(name); one != nil {
-			list = append(list, one)
+		if spec := findSpec(name); spec != nil {
+			list = append(list, spec)
 		}
 	}
 
@@ -358,11 +358,11 @@ func (c *session) commandDocs(words [][]byte) {
 	w := &c.worker.out
 	w.mapOf(len(list))
 
-	for _, one := range list {
-		w.text(one.name)
+	for _, spec := range list {
+		w.text(spec.name)
 		w.mapOf(2)
 		w.text("summary")
-		w.text(one.summary)
+		w.text(spec.summary)
 		w.text("group")
 		w.text("rlnode")
 	}

@@ -69,7 +69,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 // Addr returns the address on which the door listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
-// Latency returns how many checks there were, by how long they took.
+// Latency returns the number of checks by duration.
 func (s *Server) Latency() latency.Counts { return s.latency.Counts() }
 
 // Metrics reports the door's metrics.
@@ -89,22 +89,22 @@ func (s *Server) accept() error {
 			return err
 		}
 
-		one := s.newSession(api.Unwrap[*api.Connection](conn))
+		session := s.newSession(api.Unwrap[*api.Connection](conn))
 		s.mu.Lock()
-		s.live[one] = struct{}{}
+		s.live[session] = struct{}{}
 		s.mu.Unlock()
 		go func() {
-			defer s.forget(one)
-			one.serve()
+			defer s.end(session)
+			session.serve()
 		}()
 	}
 }
 
-// forget closes a session's connection.
-func (s *Server) forget(one *session) {
-	_ = one.stream.Close() // an error changes nothing
+// end closes a session's connection and forgets it.
+func (s *Server) end(session *session) {
+	_ = session.stream.Close() // an error changes nothing
 	s.mu.Lock()
-	delete(s.live, one)
+	delete(s.live, session)
 	s.mu.Unlock()
 }
 
@@ -115,8 +115,8 @@ func (s *Server) Close(ctx context.Context) error {
 	_ = s.ln.Close()
 	s.conns.CloseSilent()
 	s.mu.Lock()
-	for one := range s.live {
-		one.interrupt()
+	for session := range s.live {
+		session.interrupt()
 	}
 	s.mu.Unlock()
 

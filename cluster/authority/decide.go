@@ -134,6 +134,7 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	silent := rs.silence(in.now, asked) >= silencePatience
 
 	end := func(reason agreement.Reason) { r.ending, r.endingSince, r.endingReason = true, in.now, reason }
+	// A node that is behind asks all the time: its asking is no sign that it is well.
 	isBack := asked > r.endingSince && !failed && !cut && r.endingReason != agreement.Behind
 
 	switch {
@@ -148,16 +149,16 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 		end(agreement.Silent)
 	case cut && in.now-r.unreachableSince >= unreachablePatience:
 		end(agreement.Unreachable)
-	case rs.endsFailing(in, id, r):
+	case rs.tryEndFailing(in, id, r):
 		end(agreement.Behind)
 	}
 }
 
-// endsFailing reports whether to end a node because it asks without success, because it doesn't ask although it is reachable,
-// or because it blocks a ring change by not applying it. It records the time of that decision. It ends at most one node per
-// failingPause, and only while at least half of the ring has authority without it. If the node is this leader, endsFailing
-// transfers the lead instead.
-func (rs *reignState) endsFailing(in *decisionInput, id ring.NodeID, r *record) bool {
+// tryEndFailing reports whether to end id now: because it asks without success, because it doesn't ask although it is
+// reachable, or because it blocks a ring change by not applying it. It ends at most one node per failingPause, and only while
+// at least half of the ring has authority without it. It has effects: it notes the time, and makes this node give up the lead
+// if id is this node.
+func (rs *reignState) tryEndFailing(in *decisionInput, id ring.NodeID, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience && r.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must save its term first.
 	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && rs.leadIsConfirmed(in.now)
@@ -220,7 +221,7 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 			e := r.nextBuild
 			e.Node = id
 			e.Boot = r.nextBoot
-			e.Reign = rs.reign
+			e.Reign = rs.number
 			return e
 		}
 	}
@@ -251,7 +252,7 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 }
 
 func (rs *reignState) endedEntry(in *decisionInput, id ring.NodeID, reason agreement.Reason) agreement.Ended {
-	return agreement.Ended{Node: id, Generation: in.state.Generation(id), Reign: rs.reign, Reason: reason, When: in.wallClock.UnixMilli()}
+	return agreement.Ended{Node: id, Generation: in.state.Generation(id), Reign: rs.number, Reason: reason, When: in.wallClock.UnixMilli()}
 }
 
 // settleEntry returns the entry to end a move, once every member has settled it. Reports from before the last Ended or

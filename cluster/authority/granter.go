@@ -90,7 +90,7 @@ type reign struct {
 	number uint64
 	ctx    context.Context
 	cancel context.CancelFunc
-	state  *reignState // nil until the mark has been applied
+	state  *reignState // what this leader has seen and granted; nil until the mark has been applied
 
 	waiting          []*pendingRequest // requests that wait for the next confirmation
 	inConfirmation   []*pendingRequest // requests that wait for the pending confirmation
@@ -420,7 +420,7 @@ func (g *Granter) handleOutcome(o outcome) {
 		for _, q := range early {
 			g.accept(q)
 		}
-	case nil:
+	case nil: // a confirmation: it has no entry
 		g.answerConfirmed(state)
 	default:
 		r.state.outcomeKnown(o.entry)

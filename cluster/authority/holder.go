@@ -176,8 +176,8 @@ func (h *Holder) run() {
 		}
 
 		h.dropOutdated()
-		if now := h.Valid(); now != valid {
-			valid = now
+		if isValid := h.Valid(); isValid != valid {
+			valid = isValid
 			h.config.OnChange()
 		}
 
@@ -202,8 +202,8 @@ func (h *Holder) run() {
 }
 
 // withoutDone removes the attempts that have ended.
-func (at attempts) withoutDone() attempts {
-	return slices.DeleteFunc(at, func(a *attempt) bool {
+func (list attempts) withoutDone() attempts {
+	return slices.DeleteFunc(list, func(a *attempt) bool {
 		done := a.done.Load()
 		if done {
 			a.cancel()

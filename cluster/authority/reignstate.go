@@ -70,7 +70,7 @@ type reignState struct {
 	self   ring.NodeID
 	boot   uint64 // of self
 	expect int
-	reign  uint64
+	number uint64 // of the reign
 
 	reignBegan  time.Duration // when the reign's mark was applied; anything earlier is unknown
 	silenceFrom time.Duration // silence before this time does not count. Invariant: silenceFrom >= reignBegan
@@ -83,7 +83,7 @@ type reignState struct {
 	pendingFloors []pendingFloor
 	// leadConfirmedAt is when this node's lead was last confirmed.
 	leadConfirmedAt time.Duration
-	// lastFailingEnd is when endsFailing last marked a node to be ended, or the lead was transferred instead.
+	// lastFailingEnd is when tryEndFailing last marked a node to be ended, or the lead was transferred instead.
 	lastFailingEnd time.Duration
 	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
 	behind []ring.NodeID
@@ -147,9 +147,9 @@ type record struct {
 	lastAlarm    time.Duration
 }
 
-func newReignState(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *reignState {
+func newReignState(self ring.NodeID, boot uint64, expect int, number uint64, now time.Duration) *reignState {
 	return &reignState{
-		self: self, boot: boot, expect: expect, reign: reign,
+		self: self, boot: boot, expect: expect, number: number,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now, leadConfirmedAt: now, lastFailingEnd: never,
 		records: make(map[ring.NodeID]*record),
 	}

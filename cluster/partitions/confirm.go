@@ -137,7 +137,7 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	}
 
 	select {
-	case err := <-c.done: // it may have waited for its turn
+	case err := <-c.done: // the result came together with the end of ctx
 		return err
 	default:
 		return ctx.Err()

@@ -199,6 +199,8 @@ func (k *Keeper) endPush(s section) bool {
 	defer k.mu.Unlock()
 
 	pt := &k.parts[s.p]
+	// In between, this node may have become the owner, or have forgotten its copies. The agreed state says so to the sender, too:
+	// no use in sending the copy again.
 	if pt.lineage != s.lineage || pt.source.IsZero() {
 		return true
 	}

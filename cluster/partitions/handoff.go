@@ -174,6 +174,7 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 			}
 			k.setPhase(p, owning)
 		case pt.phase != doubtful || err != nil || to != node || state.Boot(node) != t.boot:
+			// The question is out of date, or had no answer: ask again.
 		case taken[p]:
 			k.recordHandOver(p, node)
 		default:
@@ -223,7 +224,7 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 		switch {
 		case acceptable:
 			k.takeToken(p, from)
-		case pt.phase == owning:
+		case pt.phase == owning: // taken before: the first answer was lost
 		case from != c.From.Node || to != k.config.Self:
 			d.Failf("partition %d does not move from the sender to this node", p)
 		default:

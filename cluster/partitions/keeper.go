@@ -321,7 +321,8 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 		case from != self:
 			k.release(p)
 		case to != pt.receiver || pt.receiverReplaced(state):
-			// The other node can no longer decide. It may have pushed changes to its standby that never arrived here.
+			// The other node can no longer decide. If it took the token, it may have pushed changes to its standby that never arrived
+			// here. If it did not, the counters here are still all that there were at the freeze.
 			pt.complete = pt.complete || pt.phase == flipping
 			k.resume(state, p, false)
 		}
@@ -357,6 +358,7 @@ func (k *Keeper) takeOver(state *adoptedState, p int) {
 // searches for newer ones.
 func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
 	var buf [3]ring.NodeID
+	// Nobody can have newer counters if there is no other holder, and no node was ever ended.
 	if newest || len(state.copyHolders(k.config.Self, p, buf[:0])) == 0 && len(state.Generations) == 0 {
 		k.beginLineage(p)
 		return

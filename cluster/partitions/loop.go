@@ -39,7 +39,7 @@ func (k *Keeper) run() {
 		missing := k.pushCopies()
 		k.handOver()
 		doubt := k.askDoubtful()
-		recovers := k.recover()
+		recovers := k.continueSearches()
 		k.unfinished = missing || doubt || recovers || !k.adopted.Load().Settled
 	}
 }

@@ -43,10 +43,10 @@ func (state *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeI
 	return appendOthers(self, buf, state.From.Standby(p), to, state.To.Standby(p), from)
 }
 
-// recover searches for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
+// continueSearches searches for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
 // fetches the newest. Once every holder has answered or timed out, it continues from what it has. It reports whether any
 // search goes on. It runs in the loop.
-func (k *Keeper) recover() (searching bool) {
+func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
 	requests := map[pendingCall][]int{}
 	fromCheckpoint, fromLocalCopy := 0, 0

@@ -74,7 +74,7 @@ func Parse(b []byte) (*State, error) {
 			return nil, err
 		}
 		if e = e.withID(); s.Get(e.id) != nil {
-			return nil, fmt.Errorf("%w: %s stands twice", ErrInvalid, shorten(e.id))
+			return nil, fmt.Errorf("%w: %s appears twice", ErrInvalid, shorten(e.id))
 		}
 
 		s.put(e)
@@ -93,7 +93,7 @@ func Parse(b []byte) (*State, error) {
 	}
 
 	if s.version, s.digest = h.Version, h.Digest; h.Changes > 0 {
-		if last := s.Change(h.Version); last == nil || last.digest != h.Digest {
+		if last := s.RecordAt(h.Version); last == nil || last.digest != h.Digest {
 			return nil, fmt.Errorf("%w: the log does not end with version %d", ErrInvalid, h.Version)
 		}
 	}

@@ -21,13 +21,12 @@ const (
 	MaxLogBytes = 32 << 20
 
 	// Entries with an end may take half of the places, and those of one token a quarter.
-	maxEnding         = MaxEntries / 2
-	maxEndingOfToken  = MaxEntries / 4
-	maxName           = 128 // bytes of an attribute, a rule or a tier
-	maxAuthor         = 128 // bytes
-	entryBytes        = 64  // what an entry takes besides its texts
-	maxParts          = 32  // attributes of an entry, and values of a key
-	maxConditionBytes = MaxEntrySize
+	maxEnding        = MaxEntries / 2
+	maxEndingOfToken = MaxEntries / 4
+	maxName          = 128 // bytes of an attribute, a rule or a tier
+	maxAuthor        = 128 // bytes
+	entryBytes       = 64  // what an entry takes besides its texts
+	maxParts         = 32  // attributes of an entry, and values of a key
 )
 
 // Kind says what an entry does.

@@ -83,8 +83,8 @@ func (s *State) Log(upTo int64, n int) []*Record {
 	return list
 }
 
-// Change returns the record of a version, or nil if it is not kept.
-func (s *State) Change(version int64) *Record {
+// RecordAt returns the record of a version, or nil if it is not kept.
+func (s *State) RecordAt(version int64) *Record {
 	list := s.Log(version, 1)
 	if len(list) == 0 || list[0].Version != version {
 		return nil

@@ -143,7 +143,7 @@ func (s *State) With(c Change) (*State, error) {
 		next.remove(before)
 	}
 
-	if err := next.makeRoom(e); err != nil {
+	if err := next.checkRoom(e); err != nil {
 		return nil, err
 	}
 
@@ -152,8 +152,8 @@ func (s *State) With(c Change) (*State, error) {
 	return &next, nil
 }
 
-// makeRoom returns an error if there is no room for another entry.
-func (s *State) makeRoom(e *Entry) error {
+// checkRoom returns an error if there is no room for another entry.
+func (s *State) checkRoom(e *Entry) error {
 	switch mine, _ := s.byToken.Get(Text(e.Token)); {
 	case s.Len() >= MaxEntries:
 		return fmt.Errorf("%w: at most %d", ErrFull, MaxEntries)
@@ -217,27 +217,27 @@ func (s *State) record(r Record) {
 // maxEnded bounds the entries that one End removes.
 const maxEnded = 4096
 
-// HasEnded reports whether an entry ends at or before a time, in Unix ms.
-func (s *State) HasEnded(before int64) bool {
-	if s.nextEnd == 0 || s.nextEnd > before {
+// HasEnded reports whether an entry has ended by now, in Unix ms.
+func (s *State) HasEnded(now int64) bool {
+	if s.nextEnd == 0 || s.nextEnd > now {
 		return false
 	}
 	for e := range s.All {
-		if e.IsOver(before) {
+		if e.IsOver(now) {
 			return true
 		}
 	}
 	return false
 }
 
-// End returns s without entries that end at or before a time, in Unix ms: without the first 4,096 of them. It returns how
-// many there were, and s itself if there are none.
-func (s *State) End(before int64) (*State, int) {
+// End returns s without entries that have ended by now, in Unix ms: without the first 4,096 of them. It returns how many there
+// were, and s itself if there are none.
+func (s *State) End(now int64) (*State, int) {
 	var over []*Entry
 	next := *s
 	next.nextEnd = 0
 	for e := range s.All {
-		if e.IsOver(before) {
+		if e.IsOver(now) {
 			over = append(over, e)
 		} else if e.Until != 0 && (next.nextEnd == 0 || e.Until < next.nextEnd) {
 			next.nextEnd = e.Until
@@ -256,7 +256,7 @@ func (s *State) End(before int64) (*State, int) {
 
 	for _, e := range over {
 		next.remove(e)
-		next.record(Record{When: before, Before: e, Ended: true})
+		next.record(Record{When: now, Before: e, Ended: true})
 	}
 
 	return &next, len(over)

@@ -13,7 +13,8 @@ const fanOut = 256
 // The places of keys are unpredictable, so that nobody can choose keys that share a bucket.
 var (
 	seed         = maphash.MakeSeed()
-	secret, odd  = rand.Uint64(), rand.Uint64() | 1
+	secret       = rand.Uint64()
+	otherSecret  = rand.Uint64()
 	hashRotation = 29
 )
 
@@ -35,9 +36,9 @@ func HashText(s string) uint64 { return maphash.String(seed, s) }
 
 // HashWords is [HashText] for two numbers.
 func HashWords(a, b uint64) uint64 {
-	high, low := bits.Mul64(a^secret, bits.RotateLeft64(b, hashRotation)^odd)
+	high, low := bits.Mul64(a^secret, bits.RotateLeft64(b, hashRotation)^otherSecret)
 	h := high ^ low
-	high, low = bits.Mul64(h^odd, b^secret)
+	high, low = bits.Mul64(h^otherSecret, b^secret)
 	return high ^ low
 }
 
