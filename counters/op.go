@@ -60,8 +60,10 @@ type Op struct {
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
 
-	state    algorithms.State // after the check, while it is being decided; not of a log
-	returned int64            // of a bucket: how much was put back into it before, see Table.recordTake; of slots: see SlotLeft
+	state algorithms.State // after the check, while it is being decided; not of a log
+	// returned has two uses that exclude each other. A bucket: what was put back before (see Table.recordTake). Slots: how long
+	// they are still held (see SlotLeft).
+	returned int64
 	location location
 }
 

@@ -53,17 +53,17 @@ func (op *Op) SlotLeft() time.Duration { return time.Duration(op.returned) }
 // SetSlotLeft sets what SlotLeft returns.
 func (op *Op) SetSlotLeft(left time.Duration) { op.returned = int64(left) }
 
-// slotState returns what is held of l, a limit of slots. Its Part is the time until cost more fit if no slot is renewed. A limit of
-// which slots may have been lost is full.
+// slotState returns what is held of l, a limit of slots. Count: units; Part: the time until cost fits; At: the time until all
+// have ended, both if nothing is renewed. After a loss, the limit is full.
 func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.State {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
-	held, enough, all := h.HeldSlots(slotsOf(k), now.Steady, l.Amount-cost)
+	held, untilFits, untilAll := h.HeldSlots(slotsOf(k), now.Steady, l.Amount-cost)
 	lostAt, lost := h.LostAt(k.Subject)
 	if wait := lostAt + int64(l.Window) - now.Steady; lost && wait > 0 {
-		return algorithms.State{Count: max(held, l.Amount), Part: wait, At: max(all, wait)}
+		return algorithms.State{Count: max(held, l.Amount), Part: wait, At: max(untilAll, wait)}
 	}
-	return algorithms.State{Count: held, Part: enough, At: all}
+	return algorithms.State{Count: held, Part: untilFits, At: untilAll}
 }
 
 // decideSlot is decideOp for slots. op.state is what was held before.
@@ -75,8 +75,9 @@ func (t *Table) decideSlot(op *Op) {
 	op.Limit.DescribeInto(&op.Decision, after, op.At, op.Cost, allowed)
 }
 
-// holdSlots allows op, already decided, if holder has its slots already, and refuses it if there is no room for them.
-func (t *Table) holdSlots(op *Op, holder *Holder) {
+// adjustForHolder changes op, which was decided: it allows slots that holder has already, and refuses new ones for which there is
+// no room.
+func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	if op.Mode != CheckMode || op.Cost == 0 || holder == nil {
 		return
 	}
@@ -124,6 +125,7 @@ func (t *Table) commitSlot(op *Op, holder *Holder) {
 		return
 	}
 
+	// New, or the same ID from another attempt: from now on the slot is this one's, and lasts anew.
 	n := holder.note(op)
 	h.Put(&n)
 	op.SetSlotLeft(holder.ttlOf(op.Limit))
@@ -149,9 +151,9 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 	return info, held, nil
 }
 
-// RenewSlot makes a slot end after ttl. If it is missing, it comes back if back says so, or if slots of its partition may have been lost
-// so recently that it can't have ended. It fails with ErrShut, or with ErrOver if the slot is over.
-func (t *Table) RenewSlot(now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, back bool) error {
+// RenewSlot makes a slot end after ttl. A missing slot is put back if mayRestore is set, or if slots of its partition may have
+// been lost so recently that it can't have ended. It fails with ErrShut, or with ErrOver if the slot is over.
+func (t *Table) RenewSlot(now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, mayRestore bool) error {
 	k := part.Key
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
@@ -168,7 +170,7 @@ func (t *Table) RenewSlot(now algorithms.Instant, part *SlotPart, id, nonce uint
 		h.RenewSlot(&n, end)
 	case held:
 		return ErrOver
-	case back || mayBeLost:
+	case mayRestore || mayBeLost:
 		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Acquired: now.Steady, End: end}
 		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
 		h.Put(&n)

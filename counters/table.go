@@ -177,9 +177,8 @@ func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 // takeOne does what take does for the usual check: a single op that its counter, which is in the table, admits. Otherwise it
 // returns false, and changes nothing but the op's Decision. The caller must hold s, the shard of op.
 //
-// It is the path of most checks, and calls little in the case of a plain token bucket in the first group of its search. While it
-// waits for the counter, the processor looks ahead by a few hundred instructions only; the fewer are left until the
-// caller's next check, the sooner that one begins to load.
+// Most checks end here. A plain token bucket in the first group of its search needs hardly any calls: while the processor waits
+// for the counter, it looks only a few hundred instructions ahead, and the caller's next check should be among them.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l, d := op.Limit, &op.Decision
 	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
@@ -274,20 +273,22 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 		op := &ops[i]
 		s := t.shardOf(op.Key)
 		if t.decideOp(s, now, op); op.isSlot() {
-			t.holdSlots(op, holder)
+			t.adjustForHolder(op, holder)
 			continue
 		}
 
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuseForRoom(op, now.Steady)
 		}
-		if !op.Decision.Allowed && op.location.found() && (op.Mode != CountMode || op.Block) { // commit stores counts
+		// A count that is refused is stored by commit.
+		if !op.Decision.Allowed && op.location.found() && (op.Mode != CountMode || op.Block) {
 			s.protectRefused(op)
 		}
 
 		blocks = blocks || op.Block
 	}
 
+	// Blocks begin with a refusal, so before resolve turns the check down.
 	if blocks {
 		t.beginBlocks(ops, true)
 	}
@@ -558,6 +559,8 @@ func (s *shard) protectRefused(op *Op) {
 	if refusing {
 		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
 	}
+	// The bucket drains at the rate of op's limit from now on: keep that, or it would go on draining at the old one until it
+	// admits a check.
 	otherRate := op.Mode == CheckMode && op.Limit.AtOtherRate(g.records[slot].state, op.state)
 	if otherRate {
 		g.records[slot].state = op.state

@@ -60,7 +60,7 @@ func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 
 	need := rate * float64(ttl)
 	if need < float64(max(1, cost)) {
-		d.lastAsked = 1
+		d.lastAsked = 1 // traffic is slow: let the next request grow from the bottom
 		return 0
 	}
 

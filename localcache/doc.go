@@ -9,9 +9,9 @@
 // records it ([LeaseLedger.Grant]), so a grant is never more than a Take made early.
 //
 // Sizes ([Size]): below the threshold, a grant is at most 1/(N + 1) of the headroom under it, for N nodes. A single busy node
-// gets nearly all of it in a few grants, and N equally busy nodes get a fair part each. Above the threshold, all grants of a subject together stay under
-// `lease.idle` of its limit, divided equally among all nodes. If a part is less than one unit, or hardly anything remains,
-// the owner grants nothing and each check asks it.
+// gets nearly all of it in a few grants, and N equally busy nodes get a fair part each. Above the threshold, all grants of a
+// subject together stay under `lease.idle` of its limit, in equal parts for all nodes. If a part is less than one unit, or
+// hardly anything remains, the owner grants nothing and each check asks it.
 //
 // Callers of an inline subject may ask about it with different limits or amounts. Both sides identify its leases by the set
 // of limits, and allow up to four sets per subject; a configured subject has one. Inline subjects take up at most half of

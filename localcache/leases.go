@@ -312,7 +312,7 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 		le.renewingUntil = 0
 	}
 
-	// le.source
+	// There is no lease for this answer: what it granted goes back unused.
 	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
 		if g.ID != 0 {
 			ls.returnUnused(sh, sent, now, from, ops, &g)
@@ -474,6 +474,7 @@ func (q *leaseQueue) Pop() any {
 func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 	due := le.lastUsed + le.keepFor
 	for i := range le.grants {
+		// While there are grants, the earliest end counts, not keepFor.
 		if until := le.grants[i].until; i == 0 || until < due {
 			due = until
 		}

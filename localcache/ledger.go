@@ -59,7 +59,7 @@ type ledgerPart struct {
 	counter    uint64 // Key.Counter
 	unreturned int64  // units granted and not yet given back: an upper bound on what may come back
 	spendable  int64  // the holder may still spend at most this many units
-	returnable int64  // roughly how many units may still come back, by the holder's last report
+	returnable int64  // units that may still come back, by the holder's last report: too high once it has spent or returned more
 }
 
 // NewLeaseLedger returns a ledger for at most bound subjects, of which at most half may be inline. A bound below 1,024 counts

@@ -58,8 +58,9 @@ func (o *EndedGrant) report() HeldGrant {
 	return h
 }
 
-// AddUnspent adds to the decisions of ops, which from made at the given time of its steady clock, what this node held of the
-// subject at that time and has not spent: others can't have it, but this node can. A refused cost still does not fit.
+// AddUnspent adds to the decisions of ops what this node still holds of their subject. from made the decisions, at that time of
+// its steady clock; only earlier grants count. Others can't have that quota, but this node can. A refused cost still does not
+// fit.
 func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -81,6 +82,7 @@ func (le *lease) addUnspent(ops []counters.Op, counts func(g *grant) bool) {
 			d, left := &ops[j].Decision, g.parts[j].left
 			most := max(0, ops[j].Limit.Capacity()+d.Loaned)
 			if !d.Allowed {
+				// A refusal stays one: what remains is less than the cost.
 				most = max(d.Remaining, min(most, ops[j].Cost-1))
 			}
 			d.AddRemaining(ops[j].Limit, max(0, min(left, most-d.Remaining)))

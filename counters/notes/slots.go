@@ -81,9 +81,10 @@ const maxSlotUnits = 1 << 32
 type limitSlots struct {
 	held  int64 // units
 	count int   // notes
-	// ends has the end of each slot, and earlier ends of those that were renewed or released since: a heap. No slot ends after latest,
-	// and after checked more changes it is computed anew.
-	ends    endList
+	// ends has the end of each slot, and earlier ends of those that were renewed or released since: a heap.
+	ends endList
+	// No slot ends after latest. It is computed anew once more than a quarter of the slots have changed, and always for at most
+	// exactEnds slots. changes counts since then.
 	latest  int64
 	changes int
 }
