@@ -24,7 +24,7 @@ type ask struct {
 	// policies are of the leases, by subject; nil if the check wants no lease.
 	policies []localcache.Policy
 	renewal  bool        // the question only renews a lease: no check waits for it
-	rule     *rules.Rule // of the only subject
+	rule     *rules.Rule // of the subject added last; used only if it is the only one
 	limits   []*rules.Limit
 	deadline time.Time // the check must be decided by then
 	state    atomic.Int32
@@ -96,6 +96,8 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 		return
 	}
 
+	// The owner decides identical checks until one is refused; the rest are refused like it. If the last result is an admission, a
+	// gate shut, and the rest were never decided.
 	if last := len(r.admitted) - 1; i > last {
 		if r.admitted[last] {
 			a.status = neverDecided
@@ -207,11 +209,12 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 
 	l.membership.leases.acceptReply(asks, sent, &x.reply, err)
 	failed := err != nil || x.reply.status != decided
+	failsAgain := failed && !errors.Is(err, peer.ErrTimeout) // the next message would fail the same way
 
 	var next []*ask
 	for f != nil {
 		// After a timeout, ask the slow node again on behalf of the checks that still have time.
-		next = f.nextAsks(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
+		next = f.nextAsks(failsAgain, max(1, maxResults/len(ops)))
 		if failed || len(next) == 0 {
 			break
 		}
@@ -220,8 +223,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		}
 	}
 
-	if failed && !errors.Is(err, peer.ErrTimeout) {
-		// The next message would fail the same way.
+	if failsAgain {
 		asks, next = append(asks, next...), nil
 	}
 

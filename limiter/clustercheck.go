@@ -274,7 +274,7 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	c.decided++
 	c.weakest = min(c.weakest, by)
 
-	if by <= ByStandby {
+	if by <= ByStandby { // decided without the owner
 		limits := c.answer.Limits[s.firstOp : s.firstOp+s.numOps]
 		for i := range limits {
 			limits[i].alone = by == ByStandby || limits[i].Rule.OnPartition == rules.Share
@@ -321,7 +321,7 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	c.refused = c.refused || verdict == counters.Refused
 
-	// As in start, which decides no reservation.
+	// recordDecidedHere does the same for a check that start decides.
 	c.answer.scratch.decidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
 
@@ -369,12 +369,12 @@ func (c *clusterCheck) askOthers() bool {
 	}
 
 	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
+	c.askSeparately = c.askSeparately || last != nil
 	for _, a := range c.asks {
-		c.askSeparately = true
 		a.dispatch(c.limiter, together && a.q.placing == nil && a.q.holding == nil)
 	}
 
-	return c.askSeparately && last != nil
+	return last != nil
 }
 
 // newAsk returns a question to the node that s is routed to, without ops.
@@ -471,7 +471,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	s.state = stateOpen
 
 	switch {
-	case !arrived:
+	case !arrived: // it stays marked as tried: ask the next candidate
 	case a.err != nil:
 		if errors.Is(a.err, peer.ErrUnreachable) && !s.retried && c.limiter.membership.Peers.Reachable(a.to) {
 			s.retried = true // another connection exists; if the owner had counted the question, its cost is lost
@@ -506,7 +506,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		s.problem = partitions.WithoutAuthority
 	case a.status == unreachable:
 		c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
-	case a.status == neverDecided:
+	case a.status == neverDecided: // a gate shut before its turn: the same node may be asked again
 		s.unmarkTried(a.to)
 	case a.status == notOwner:
 		s.unmarkTried(a.to)

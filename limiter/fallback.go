@@ -50,14 +50,14 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			ops[j].Decision, ops[j].Full = op.Decision, false
 			refused = refused || !counted && op.Refuses()
 			if !counted {
-				op.Cost, op.Shadow = 0, true // so that it neither takes nor refuses
+				op.Cost, op.Shadow = 0, true // see isUncounted
 			}
 			c.aloneOps = append(c.aloneOps, op)
 		}
 	}
 
 	taken := c.aloneOps[start:]
-	admitted, undone := !refused, false
+	admitted, refusedByCopy := !refused, false
 	if c.peek || refused {
 		admitted = m.Fallback.Peek(c.now, taken) == counters.Admitted && admitted
 	} else {
@@ -70,14 +70,16 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 
 	if admitted && by == ByFallback {
 		admitted = c.recordDebts(list)
-		undone = !admitted
+		refusedByCopy = !admitted
 	}
 
 	for _, i := range list {
 		s := &c.subjects[i]
 		c.markDecided(s, by, admitted, undoAlone)
 		s.decidedAt = c.now
-		s.withdrawn = !admitted && !refused && !undone // if recordDebts refused, the decisions report the cost as taken
+
+		// The fallback counters refused, and their decisions leave the cost out. In all other cases they include it.
+		s.withdrawn = !admitted && !refused && !refusedByCopy
 	}
 
 	c.refused = c.refused || !admitted
@@ -137,7 +139,8 @@ func (c *clusterCheck) copyDecisions(s *subject) {
 	}
 }
 
-// isUncounted reports whether applyShare decided op. aloneOp is its counterpart in clusterCheck.aloneOps.
+// isUncounted reports whether applyShare decided op. aloneOp is its counterpart in clusterCheck.aloneOps: decideAlone marks it by
+// Shadow and a cost of 0, so that the fallback counters neither take nor refuse it.
 func isUncounted(op, aloneOp *counters.Op) bool {
 	return aloneOp.Shadow && !op.Shadow || aloneOp.Cost == 0 && op.Cost != 0
 }

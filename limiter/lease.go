@@ -70,11 +70,12 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 		return
 	}
 
-	// If the answer is lost, so is the quota.
+	// The owner debits before it answers. So if the answer is lost, the quota is, too; it is never spent twice.
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout), done: make(chan struct{}, 1), renewal: true}
 	a.policies = []localcache.Policy{policy}
 	a.q.flags = flagIgnoreNewer
 
+	// Inline limits come with the call, so any version of the rules will do.
 	if !ops[0].Key.IsInline() {
 		a.q.version = ls.limiter.version()
 	}
@@ -120,13 +121,14 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		return
 	}
 
-	last, first := len(r.admitted)-1, 0
-	results := r.results[last*len(a.q.ops):]
+	lastCheck := len(r.admitted) - 1 // grants follow the last check, so its results say what is left
+	results := r.results[lastCheck*len(a.q.ops):]
+	firstOp := 0
 	for subject, policy := range a.policies {
-		asked := a.q.ops[first : first+countSubjectOps(a.q.ops[first:])]
+		asked := a.q.ops[firstOp : firstOp+countSubjectOps(a.q.ops[firstOp:])]
 		ops, refused := make([]counters.Op, len(asked)), false
 		for i := range asked {
-			res := &results[first+i]
+			res := &results[firstOp+i]
 			ops[i] = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
 			ops[i].Decision, ops[i].Full = res.Decision, res.full
 			if asked[i].Mode == counters.PeekMode && res.Allowed { // a peek reports Remaining as if it took the cost
@@ -135,7 +137,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			refused = refused || !res.Allowed
 		}
 
-		first += len(asked)
+		firstOp += len(asked)
 		if policy.None() {
 			continue
 		}
@@ -151,7 +153,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: r.lives[subject].Lineage}
 
 		// A refusal by a shadow rule does not prevent a grant.
-		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
+		if g.ID != 0 || a.renewal || r.admitted[lastCheck] && !refused {
 			ls.held.AcceptAnswer(sent, at, from, ops, g, a.renewal)
 		}
 		if refused {

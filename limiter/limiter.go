@@ -97,7 +97,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 
 	kept := make(map[string]*ruleStats)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
-	if l.entries.Version() > 0 { // a replay's set brings its own entries
+	if l.entries.Version() > 0 { // otherwise the set keeps its own, as in a replay
 		var like *rules.Set
 		if old := l.inForce.Load(); old != nil {
 			like = old.set
@@ -380,9 +380,9 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 		return nil
 	}
 
-	isEnforced := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
-	if isEnforced {
-		a.scratch.active.enforce(&a.scratch.match, now.Wall)
+	hasOtherLimits := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
+	if hasOtherLimits {
+		a.scratch.active.adjustLimits(&a.scratch.match, now.Wall)
 	}
 
 	hits := a.scratch.match.Hits
@@ -424,7 +424,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 		}
 	}
 
-	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.mayHold && !a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
+	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.mayHold && !a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
 	a.scratch.soleCounts = nil
 
 	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 && !hits[0].Rule.Shadow && !active.hasMonthly {
@@ -500,7 +500,9 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 	a.DecidedBy = ByOwner
 	a.scratch.decidedHere = true
 
-	// The table may have seen a later reading of the clock than the one that the check began with, and decided as of that.
+	// The table may have seen a later reading of the clock than the one that the check began with, and decided as of that. One Take
+	// moves all ops to the same steady time, so the first one tells it. Its At.Wall may be another node's clock; so this node's wall
+	// time moves by as much as the steady time did.
 	if late := a.scratch.ops[0].At.Steady - a.Now.Steady; late > 0 {
 		a.Now.Steady += late
 		a.Now.Wall += late
@@ -508,7 +510,8 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 }
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks authority before and after. Without authority
-// the verdict is Shut, and any debit is kept: ownership can no longer be proved. h holds the slots that ops acquire, if any.
+// the verdict is Shut, and what was debited stays debited: this node may no longer own the counters. h holds the slots that ops
+// acquire, if any.
 func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bool, h *holding) (verdict counters.Verdict, authorized bool) {
 	m := l.membership
 	if m != nil && !m.Authority() {
@@ -517,14 +520,7 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 
 	began := m.recorderClock()
 
-	switch {
-	case peek:
-		verdict = l.table.Peek(now, ops)
-	case h != nil:
-		verdict = l.table.TakeAndHold(now, ops, h.holder())
-	default:
-		verdict = l.table.Take(now, ops)
-	}
+	verdict = l.takeFromTable(now, ops, peek, h)
 
 	switch {
 	case m == nil:
@@ -537,6 +533,17 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 	return verdict, true
 }
 
+// takeFromTable decides ops from this node's counters, whether or not it has authority. h holds the slots that ops acquire, if any.
+func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, h *holding) counters.Verdict {
+	switch {
+	case peek:
+		return l.table.Peek(now, ops)
+	case h != nil:
+		return l.table.TakeAndHold(now, ops, h.holder())
+	}
+	return l.table.Take(now, ops)
+}
+
 // finish completes a check that start left undecided. It waits for replies, and asks again, until the check is decided. It does not
 // count it.
 func (l *Limiter) finish(q *Query, a *Answer) error {
@@ -544,14 +551,15 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	for {
 		c.collectReplies()
 
-		if c.newerRules > 0 && !c.ignoreNewer { // decide the check again, by the newer rules
+		// An owner has newer rules. Take back what was taken, and decide the check again by those.
+		if c.newerRules > 0 && !c.ignoreNewer {
 			c.rollBack()
 			l.catchUp(l.membership.ctx, 0, c.newerRules)
 			c.now, c.ignoreNewer = l.clock.Now(), true
 			if done, err := l.prepare(c.now, q, a); err != nil {
 				return err
 			} else if done {
-				break
+				break // by the newer rules, no counter is needed
 			}
 
 			c.active = a.scratch.active

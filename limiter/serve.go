@@ -163,6 +163,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	x.reply.reset()
 	x.reply.version = l.version()
 	x.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Subject)).Revision
+	// Slots wait for a standby's acknowledgement, and the reader of a connection must not block.
 	mustWait := q.holding != nil || x.reply.version < q.version || x.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
 	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
 		x.sendReply(to)
@@ -193,6 +194,7 @@ func (l *Limiter) version() int64 {
 // don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	q := &x.question
+	// The asker decides by other rules, so buckets may drain at other rates.
 	if q.version != 0 && q.version != x.reply.version {
 		l.noteOtherRates()
 	}
@@ -281,8 +283,10 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, r partitions.Route, 
 		}
 	}
 
+	// An owner passes a question on only if it has no authority, or has handed the partition over. Don't send it back: try the other
+	// side.
 	next := r.Owner
-	if next == x.from { // an owner asks other nodes only if it has no authority or has handed the partition over
+	if next == x.from {
 		next = r.Other
 	}
 
@@ -332,7 +336,7 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 }
 
 // decideAsOwner decides x's question as the owner. It returns false if this node does not own all of its subjects, or has no
-// authority. It then keeps anything already taken: ownership can no longer be proved.
+// authority. What was debited then stays debited: this node may no longer own the counters.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m := l.membership
 	q := &x.question
@@ -361,23 +365,17 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 
 	r.status = decided
-	take := l.table.Take
-	if q.holding != nil {
-		holder := q.holding.holder()
-		take = func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
-			return l.table.TakeAndHold(now, ops, holder)
-		}
+	take := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+		return l.takeFromTable(now, ops, q.flags&flagPeek != 0, q.holding)
 	}
-	if q.flags&flagPeek != 0 {
-		take = l.table.Peek
-	}
-	done := x.decideEach(now, take)
-	if q.placing != nil && !(done && r.admitted[0]) {
+	decidedAny := x.decideEach(now, take)
+	if q.placing != nil && !(decidedAny && r.admitted[0]) {
 		q.placing.unmakeIn(l.table, now, q.ops)
 	}
-	if !done {
+	if !decidedAny {
 		return false
 	}
+
 	l.membership.leases.grantRequests(x, now)
 	r.unconfirmed = q.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
 	if !m.Authority() {
@@ -465,6 +463,10 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 // takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. What it admits becomes a debt, so it
 // decides a peek with a cost of 0.
 func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek bool, problem partitions.OwnerProblem) counters.Verdict {
+	if hasSlots(ops) {
+		return counters.Shut // only an owner grants slots
+	}
+
 	m := l.membership
 	nodes, rank := m.rankInRing()
 
@@ -475,10 +477,6 @@ func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek 
 		} else {
 			shares[i], _ = localcache.ScaleLimit(ops[i].Limit, nodes, rank)
 		}
-	}
-
-	if hasSlots(ops) {
-		return counters.Shut // only an owner grants slots
 	}
 
 	asked := ops
@@ -510,6 +508,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek 
 			continue
 		}
 
+		// The copy decided a peek with a cost of 0. Now judge the real cost.
 		if op.Decision.Remaining < op.Cost {
 			op.Decision.Allowed, op.Decision.RetryAfter = false, localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
 			if !op.Shadow {

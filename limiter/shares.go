@@ -29,9 +29,9 @@ func (a *activeRules) recordShares() {
 	a.hasGlobal = slices.ContainsFunc(a.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
 }
 
-// enforce replaces the limits of m's hits with those in force here at wall (Unix nanoseconds): this region's shares, lowered by
-// the steps of adaptive rules.
-func (a *activeRules) enforce(m *rules.Match, wall int64) {
+// adjustLimits replaces the limits of m's hits with those in force here at wall (Unix nanoseconds): this region's shares,
+// lowered by the steps of adaptive rules.
+func (a *activeRules) adjustLimits(m *rules.Match, wall int64) {
 	if a.hasGlobal {
 		a.set.Share(m, wall)
 	}
@@ -81,7 +81,7 @@ func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found [
 		return nil
 	}
 
-	active.enforce(&m, now.Wall)
+	active.adjustLimits(&m, now.Wall)
 
 	for i := range m.Hits {
 		h := &m.Hits[i]
