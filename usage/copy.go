@@ -307,12 +307,12 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 
 	var sent []step
 	for _, l := range m.inMemory() {
-		one := step{Ledger: l.id, Node: l.node, Damaged: l.damaged, From: c.sent[l.id], To: l.endRound()}
-		if one.To == 0 {
+		next := step{Ledger: l.id, Node: l.node, Damaged: l.damaged, From: c.sent[l.id], To: l.endRound()}
+		if next.To == 0 {
 			continue
 		}
-		if one.To > one.From {
-			err := l.eachChanged(one.From, sendBytes, func(group []block, last bool) error {
+		if next.To > next.From {
+			err := l.eachChanged(next.From, sendBytes, func(group []block, last bool) error {
 				if len(group) == 0 {
 					return nil
 				}
@@ -323,7 +323,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 				return nil, err
 			}
 		}
-		sent = append(sent, one)
+		sent = append(sent, next)
 	}
 
 	own := t.ownSources(sent)

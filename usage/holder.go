@@ -209,8 +209,8 @@ func (t *Totals) storeStatement(header *copyHeader) (missing []version, err erro
 		return nil, err
 	}
 
-	steps := slices.DeleteFunc(slices.Clone(header.Sent), func(one step) bool {
-		return m.checkCopy(one.Ledger) != nil || one.From == one.To
+	steps := slices.DeleteFunc(slices.Clone(header.Sent), func(changed step) bool {
+		return m.checkCopy(changed.Ledger) != nil || changed.From == changed.To
 	})
 	if len(steps) > 0 {
 		if err := m.file.Update(func(tx persist.Tx) error { return putSteps(tx, steps) }); err != nil {
@@ -242,16 +242,16 @@ func putSteps(tx persist.Tx, steps []step) error {
 }
 
 // put notes that this node has everything of an open ledger up to a round, if it had everything before. Older copies go.
-func (one *step) put(tx persist.Tx) error {
-	id := bucketID{ledgerID: one.Ledger}
+func (s *step) put(tx persist.Tx) error {
+	id := bucketID{ledgerID: s.Ledger}
 	head, ok := readHead(tx, id)
-	if !ok || one.From != 0 && head.Round != one.From {
+	if !ok || s.From != 0 && head.Round != s.From {
 		return nil // this node has lost it: it is missing
 	}
 
-	head.Node = one.Node
-	head.Damaged = one.Damaged
-	head.Round = one.To
+	head.Node = s.Node
+	head.Damaged = s.Damaged
+	head.Round = s.To
 
 	if err := putHead(tx, id, head); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (one *step) put(tx persist.Tx) error {
 
 	list, err := listBuckets(tx)
 	for _, other := range list {
-		if other.ledgerID == one.Ledger && other.round > 0 && other.round <= one.To && err == nil {
+		if other.ledgerID == s.Ledger && other.round > 0 && other.round <= s.To && err == nil {
 			err = tx.Drop(other.name())
 		}
 	}

@@ -131,9 +131,9 @@ func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 // messageSent records that t's message is being sent, and returns its number.
 func (t *copyTarget) messageSent() uint64 {
 	for i := range t.sections {
-		one := &t.sections[i]
-		if one.progress = t.progress[one.p]; one.progress != nil {
-			one.progress.inFlight++
+		section := &t.sections[i]
+		if section.progress = t.progress[section.p]; section.progress != nil {
+			section.progress.inFlight++
 		}
 	}
 
@@ -158,19 +158,19 @@ func (ts *copyTargets) messageAnswered(t *copyTarget, number uint64, size int, s
 		}
 	}
 
-	for _, one := range sections {
-		if one.progress == nil {
+	for _, section := range sections {
+		if section.progress == nil {
 			continue
 		}
 
-		one.progress.inFlight--
+		section.progress.inFlight--
 
 		switch {
-		case t.progress[one.p] != one.progress:
-		case err != nil || refused[one.p]:
-			ts.forgetCopy(t, one.p)
-		case one.ends:
-			one.progress.complete = true
+		case t.progress[section.p] != section.progress:
+		case err != nil || refused[section.p]:
+			ts.forgetCopy(t, section.p)
+		case section.ends:
+			section.progress.complete = true
 		}
 	}
 }
@@ -382,7 +382,7 @@ func (k *Keeper) flushAll() {
 // flush sends t's message.
 func (k *Keeper) flush(t *copyTarget) {
 	size, sections := len(t.message), t.sections
-	routine := k.adopted.Load().Settled && !slices.ContainsFunc(sections, func(one sentSection) bool { return one.copy })
+	routine := k.adopted.Load().Settled && !slices.ContainsFunc(sections, func(section sentSection) bool { return section.copy })
 	k.mu.Lock()
 	number := t.messageSent()
 	k.stats.PushedBytes += int64(size)
