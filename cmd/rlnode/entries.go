@@ -131,6 +131,10 @@ func entryFields(pairs []string) (map[string]any, error) {
 	}
 	fields := map[string]any{}
 	for name, value := range entry {
+		switch name {
+		case "for", "until", "note":
+			return nil, usageError("entry: %s is no attribute: write --%[1]s", name)
+		}
 		fields[name] = value
 	}
 	return fields, nil
@@ -362,7 +366,15 @@ func (c *entriesListCmd) Run(env *environment) error {
 		rows[i] = readItem(item)
 	}
 
-	return printEntries(env.stdout, rows, "there are no entries beside the document")
+	none := "there are no entries beside the document"
+	switch {
+	case c.Asleep:
+		none = "no entry sleeps"
+	case c.Kind != "":
+		none = "there are no entries of this kind beside the document"
+	}
+
+	return printEntries(env.stdout, rows, none)
 }
 
 // fetchEntries returns all pages of entries as one.

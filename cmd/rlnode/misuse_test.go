@@ -94,12 +94,10 @@ func (n *teamNode) put(method, path, body string) string {
 	return text
 }
 
-// TestMisuse_RulesThatVanish: a mistake by which rules vanish changes nothing, and its message says what to do.
-func TestMisuse_RulesThatVanish(t *testing.T) {
+// TestMisuse_EmptyDocument: an empty document, or nothing at all, from a pipe changes nothing, and the message says what to do.
+func TestMisuse_EmptyDocument(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
-
-	// An empty document, or nothing at all, from a pipe.
 	n.run("apply -f -", "version: 1\n", 3, "login", "search", "tenant", "may be in use", "a node has counted for", "--remove login", "--force")
 	n.run("apply -f -", "", 1, "the body is empty")
 	n.run("apply -f -", "# nothing\n", 1, "empty")
@@ -107,8 +105,16 @@ func TestMisuse_RulesThatVanish(t *testing.T) {
 	n.run("apply -f /nowhere.yaml", "", 1, "/nowhere.yaml")
 	n.run("apply -f "+t.TempDir(), "", 1, "no .yaml, .yml or .json file", "unchanged")
 	n.unchanged(1)
+	n.run("apply -f - --dry-run", "version: 1\n", 4, "- rule login")
+	n.run("apply -f -", teamRules, 0, "no change")
+	n.unchanged(1)
+	n.stop()
+}
 
-	// A rule is renamed while it is asked.
+// TestMisuse_RenamedRule: a rule is renamed while it is asked. Permission for just its name is needed, and is enough for it alone.
+func TestMisuse_RenamedRule(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
 	n.check(`{"rule": "login", "key": "198.51.100.7"}`)
 	renamed := file(t, "renamed.yaml", strings.Replace(teamRules, "name: login", "name: sign-in", 1))
 	n.run("apply -f "+renamed, "", 3, "- rule login", "+ rule sign-in", "1 checks used it", "it was named login", "--remove login")
@@ -116,17 +122,21 @@ func TestMisuse_RulesThatVanish(t *testing.T) {
 	n.unchanged(1)
 	n.run("diff "+renamed, "", 4, "1 rule removed; login was in use: 1 check in the last hour")
 
-	// Permission for just that name is enough for it alone.
 	less := strings.Replace(strings.Replace(teamRules, "name: login", "name: sign-in", 1), "name: search", "name: find", 1)
 	n.run("apply -f - --remove login", less, 3, "search would vanish", "--remove search")
 	n.run("apply -f - --remove login --remove search -m renamed", less, 0, "version 2 is in force")
 	n.run("versions", "", 0, "renamed", "127.0.0.1, apply")
 	n.run("apply -f - --remove sign-in,find", teamRules, 0, "version 3 is in force")
+	n.stop()
+}
 
-	// What is the same is no version, and a dry run changes nothing.
-	n.run("apply -f -", teamRules, 0, "no change")
-	n.run("apply -f - --dry-run", "version: 1\n", 4, "- rule login")
-	n.run("apply -f - --dry-run", teamRules, 0, "no change")
+// TestMisuse_RollbackThatRemoves: a rollback has the same guard as apply, and what it goes back to is a new version.
+func TestMisuse_RollbackThatRemoves(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	less := strings.Replace(strings.Replace(teamRules, "name: login", "name: sign-in", 1), "name: search", "name: find", 1)
+	n.run("apply -f - --remove login,search", less, 0, "version 2 is in force")
+	n.run("apply -f - --remove sign-in,find", teamRules, 0, "version 3 is in force")
 	n.run("rollback 2 --dry-run", "", 4, "+ rule sign-in")
 	n.unchanged(3)
 	n.run("rollback 99", "", 1, "404")
@@ -212,7 +222,7 @@ func TestMisuse_WritesBetween(t *testing.T) {
 	n.stop()
 }
 
-// TestMisuse_Files: several files are one document, as Kubernetes mounts them, and a name stands once.
+// TestMisuse_Files: a directory mounted from a ConfigMap, with its links and hidden folders, is one document.
 func TestMisuse_Files(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -236,14 +246,31 @@ func TestMisuse_Files(t *testing.T) {
 	n.run("diff "+dir, "", 4, "only comments and layout differ")
 	n.run("apply -f "+dir, "", 0, "version 2 is in force")
 	n.run("apply -f "+dir, "", 0, "no change")
+	n.unchanged(2)
+	n.stop()
+}
 
+// TestMisuse_NameInTwoFiles: a name stands once in the files that are one document. The message names both places.
+func TestMisuse_NameInTwoFiles(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	head, tail, _ := strings.Cut(teamRules, "tiers:\n")
+	write("rules.yaml", head)
+	write("tiers.yml", "tiers:\n"+tail)
 	write("zz.json", `{"rules": [{"name": "login", "key": ["user"], "limits": [{"limit": 1, "per": "1m"}]}]}`)
 	n.run("apply -f "+dir, "", 1, `rule "login" is in `+dir+"/rules.yaml:5 and in "+dir+"/zz.json:1", "unchanged")
 	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": -1, "per": "1m"}]}]}`)
 	n.run("apply -f "+dir, "", 1, dir+"/zz.json:1:")
-	n.unchanged(2)
+	n.unchanged(1)
 	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": 1, "per": "1m"}]}]}`)
-	n.run("apply -f "+dir+"/rules.yaml "+dir+"/tiers.yml -f "+dir+"/zz.json", "", 0, "+ rule more", "version 3 is in force")
+	n.run("apply -f "+dir+"/rules.yaml "+dir+"/tiers.yml -f "+dir+"/zz.json", "", 0, "+ rule more", "version 2 is in force")
 	n.stop()
 }
 
@@ -299,49 +326,6 @@ func TestApply_AsksOnATerminal(t *testing.T) {
 			t.Errorf("%q: got %q", test.answer, out.String())
 		}
 	}
-}
-
-// TestMisuse_Entries: a deploy while an incident's entries are in force touches none of them, and a tier that entries name may
-// go and come back.
-func TestMisuse_Entries(t *testing.T) {
-	t.Parallel()
-	n := startTeam(t)
-	n.run("deny add ip=203.0.113.7 --for 24h --note incident", "", 0)
-	n.run("deny add ip=203.0.113.7 --for 24h --note again", "", 0) // as a loop of fail2ban does
-	n.run("subject set tenant=globex --tier gold", "", 0)
-	n.unchanged(1)
-	denied := func(when string) {
-		t.Helper()
-		expect.Equal(t, n.check(`{"attributes": {"ip": "203.0.113.7"}}`), 403, "%s: for a denied address", when)
-	}
-	denied("before")
-
-	// The deploy has no such tier: its subject sleeps, which is said, and nothing is lost.
-	less := strings.Replace(strings.Replace(teamRules, "{tier: gold}", "{tier: free}", 1), "  gold: {limits: [{limit: 99, per: 1h}]}\n", "", 1)
-	n.run("diff -", less, 4, `1 subject sleeps`, `tenant="globex"`)
-	n.run("apply -f -", less, 0, "- tier gold", "version 2 is in force")
-	denied("after a deploy")
-	n.run("apply -f - --force", "version: 1\n", 0, "version 3 is in force")
-	denied("after an empty document")
-	n.run("rollback 1", "", 0, "version 4 is in force")
-	denied("after a rollback")
-	n.run("try --attr tenant=globex", "", 0, "of 99 requests")
-	n.run("entries", "", 0, "203.0.113.7", "globex")
-	n.stop()
-}
-
-// TestMisuse_EntriesToken: a token that only has the scope entries bans an address, and changes no rules.
-func TestMisuse_EntriesToken(t *testing.T) {
-	t.Parallel()
-	fail2ban, line := newToken(t, "fail2ban", "--scope", "entries")
-	n := startTeam(t, "--tokens-file", file(t, "tokens.yaml", "tokens:\n"+line))
-	for range 2 {
-		n.run("deny add ip=203.0.113.7 --for 1h --token "+fail2ban, "", 0)
-	}
-	n.run("apply -f - --force --token "+fail2ban, "version: 1\n", 1, "403", "scope")
-	n.run("rollback 1 --force --token "+fail2ban, "", 1, "403", "scope")
-	n.run("diff - --token "+fail2ban, teamRules, 1, "403", "scope")
-	n.stop()
 }
 
 // TestMisuse_RefusalWithAQuote: what a rule answers may have quotes and backslashes, and so may the name of a rule that goes into it. What
@@ -434,18 +418,5 @@ func TestMisuse_Names(t *testing.T) {
 	validate(t, strings.Replace(teamRules, "key: [user]", "match: {beta: true}\n    key: [user]", 1), 0, "true is neither text nor an integer")
 	n.run("deny add ip=203.0.113 --for 1h", "", 1, "203.0.113")
 	n.unchanged(1)
-	n.stop()
-}
-
-// TestMisuse_WhatTheDocumentHas: an entry that only the document has can't be removed beside it. The message names its line.
-func TestMisuse_WhatTheDocumentHas(t *testing.T) {
-	t.Parallel()
-	n := startTeam(t)
-	n.run("apply -f -", teamRules+"lists:\n  deny:\n    - {ip: 203.0.113.9}\n", 0, "version 2 is in force")
-	n.run("deny remove ip=203.0.113.9", "", 1, "in-document", "line 19")
-	n.run("subject unset tenant=acme", "", 1, "in-document", "line 16")
-	n.run("deny remove ip=203.0.113.10", "", 1, "404")
-	n.run("deny list", "", 0, "203.0.113.9", "document")
-	n.unchanged(2)
 	n.stop()
 }
