@@ -302,6 +302,22 @@ func (o *overlay) attributeOf(n int) *overlayAttribute {
 	return &o.attributes[n]
 }
 
+// edit prepares o, which must not be shared yet, for many changes in a row. done must follow.
+func (o *overlay) edit() {
+	o.lists = o.lists.Edit()
+	o.subjects = o.subjects.Edit()
+	o.blocks = o.blocks.Edit()
+	o.asleep = o.asleep.Edit()
+}
+
+// done ends what edit began.
+func (o *overlay) done() {
+	o.lists = o.lists.Done()
+	o.subjects = o.subjects.Done()
+	o.blocks = o.blocks.Done()
+	o.asleep = o.asleep.Done()
+}
+
 // recount adds by to the number of items under a key, so that lookups know which lengths occur.
 func (o *overlay) recount(key listKey, by int32) {
 	a := o.attributeOf(int(key.attribute))

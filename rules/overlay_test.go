@@ -482,6 +482,21 @@ func BenchmarkMatchBeside100000Entries(b *testing.B) {
 			}
 		})
 	}
+	b.Run("from a snapshot", func(b *testing.B) {
+		text, err := s.AppendBinary(nil)
+		expect.NoError(b, err)
+		b.ReportAllocs()
+		for b.Loop() {
+			_, err := entries.Parse(text)
+			expect.NoError(b, err)
+		}
+	})
+	b.Run("compile all", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			base.WithEntries(s, nil)
+		}
+	})
 	one := &entries.Entry{Kind: entries.Deny, Match: []entries.Condition{{Attribute: "ip", Values: []string{"192.0.2.1"}}}}
 	s, _ = s.With(entries.Change{Entry: s.Sorted()[0], Remove: true})
 	beside = beside.WithEntries(s, beside)

@@ -46,7 +46,9 @@ func (s *Set) withEntries(e *entries.State, like *Set, past bool) *Set {
 	before := o.entries
 	o.entries, o.attributes, o.blocksOfRules = e, slices.Clone(o.attributes), slices.Clone(o.blocksOfRules)
 	c := &overlayCompiler{compiler: compiler{set: &next, doc: s.Document, extends: true}, overlay: o}
+	o.edit()
 	e.Diff(before, c.replace)
+	o.done()
 
 	if c.touched || o.bySubject == nil {
 		o.bySubject = c.rulesBySubject()

@@ -65,6 +65,7 @@ func Parse(b []byte) (*State, error) {
 	}
 
 	s := &State{}
+	s.edit()
 	for range h.Entries {
 		e := &Entry{}
 		if err := readJSON(d, e); err != nil {
@@ -79,6 +80,7 @@ func Parse(b []byte) (*State, error) {
 
 		s.put(e)
 	}
+	s.done()
 
 	for i := range h.Changes {
 		var r Record

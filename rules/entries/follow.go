@@ -52,6 +52,7 @@ func (s *State) Page(after string, most int) *Page {
 func (s *State) FollowPage(p *Page) (*State, error) {
 	next := *s
 	next.log = changeLog{}
+	next.edit()
 
 	for e := range s.All {
 		if e.id > p.After && (p.IsLast() || e.id <= p.UpTo) {
@@ -74,6 +75,7 @@ func (s *State) FollowPage(p *Page) (*State, error) {
 
 		next.put(e)
 	}
+	next.done()
 
 	// Until the last page, the version stays: what is unfinished is followed again from the start.
 	if p.IsLast() {
@@ -86,6 +88,7 @@ func (s *State) FollowPage(p *Page) (*State, error) {
 // Follow returns s after records of another region's state. Bounds are not checked again.
 func (s *State) Follow(list []*Record) (*State, error) {
 	next := *s
+	next.edit()
 	for _, r := range list {
 		if r == nil || r.Version != next.version+1 || r.Before == nil && r.After == nil {
 			return nil, fmt.Errorf("%w: after version %d", ErrDiverged, next.version)
@@ -94,6 +97,7 @@ func (s *State) Follow(list []*Record) (*State, error) {
 			return nil, err
 		}
 	}
+	next.done()
 	return &next, nil
 }
 

@@ -167,6 +167,18 @@ func (s *State) checkRoom(e *Entry) error {
 	return nil
 }
 
+// edit prepares s, which must not be shared yet, for many changes in a row. done must follow.
+func (s *State) edit() {
+	s.byID = s.byID.Edit()
+	s.byToken = s.byToken.Edit()
+}
+
+// done ends what edit began.
+func (s *State) done() {
+	s.byID = s.byID.Done()
+	s.byToken = s.byToken.Done()
+}
+
 // put adds e, which s must not have. s must not be shared yet.
 func (s *State) put(e *Entry) {
 	s.byID = s.byID.With(Text(e.id), e)
@@ -254,10 +266,12 @@ func (s *State) End(now int64) (*State, int) {
 		over = over[:maxEnded]
 	}
 
+	next.edit()
 	for _, e := range over {
 		next.remove(e)
 		next.record(Record{When: now, Before: e, Ended: true})
 	}
+	next.done()
 
 	return &next, len(over)
 }

@@ -43,10 +43,18 @@ func HashWords(a, b uint64) uint64 {
 }
 
 // Tree is an immutable map. The zero value is empty. With and Without return changed copies that share nearly everything:
-// they copy about 4 KiB. Lookups allocate nothing. The order of its keys differs from process to process.
+// they copy about 8 KiB, or less between Edit and Done. Lookups allocate nothing. The order of its keys differs from process to
+// process.
 type Tree[K Key, V any] struct {
 	root *[fanOut]*[fanOut][]pair[K, V]
 	n    int
+	edit *edit // nil: all nodes may be shared
+}
+
+// edit says which nodes of a tree are not shared, so that many changes copy each of them once.
+type edit struct {
+	root     bool
+	branches [fanOut]bool
 }
 
 type pair[K Key, V any] struct {
@@ -84,6 +92,18 @@ func (t Tree[K, V]) Get(key K) (value V, ok bool) {
 	return value, false
 }
 
+// Edit returns t for many changes in a row. Until Done, only the result of the last change may be used.
+func (t Tree[K, V]) Edit() Tree[K, V] {
+	t.edit = &edit{}
+	return t
+}
+
+// Done returns t after the changes, immutable again.
+func (t Tree[K, V]) Done() Tree[K, V] {
+	t.edit = nil
+	return t
+}
+
 // With returns a copy of t in which key has a value.
 func (t Tree[K, V]) With(key K, value V) Tree[K, V] {
 	bucket := t.open(key)
@@ -116,16 +136,29 @@ func indexOf[K Key, V any](list []pair[K, V], key K) int {
 
 // open gives t its own copy of the path to a key's bucket, and returns the bucket in it. The bucket itself is still shared.
 func (t *Tree[K, V]) open(key K) *[]pair[K, V] {
-	root, branch := new([fanOut]*[fanOut][]pair[K, V]), new([fanOut][]pair[K, V])
-	if t.root != nil {
-		*root = *t.root
-	}
 	first, second := place(key)
-	if root[first] != nil {
-		*branch = *root[first]
+	if t.edit == nil || !t.edit.root {
+		root := new([fanOut]*[fanOut][]pair[K, V])
+		if t.root != nil {
+			*root = *t.root
+		}
+		t.root = root
 	}
-	root[first], t.root = branch, root
-	return &branch[second]
+
+	if t.edit == nil || !t.edit.branches[first] {
+		branch := new([fanOut][]pair[K, V])
+		if t.root[first] != nil {
+			*branch = *t.root[first]
+		}
+		t.root[first] = branch
+	}
+
+	if t.edit != nil {
+		t.edit.root = true
+		t.edit.branches[first] = true
+	}
+
+	return &t.root[first][second]
 }
 
 // All calls yield for each key and its value, in any order.
