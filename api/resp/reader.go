@@ -163,6 +163,13 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 	if line[0] != sign {
 		return 0, false, protocolError(fmt.Sprintf("Protocol error: expected '%c', got '%s'", sign, printable(line[:1])))
 	}
+	if n := shortLength(line); n >= 0 { // nearly all are
+		c.at += len("$0\r\n")
+		if n > 9 {
+			c.at++
+		}
+		return n, true, nil
+	}
 	end := bytes.IndexByte(line[:min(len(line), maxHeader)], '\r')
 	switch {
 	case end < 0 && len(line) >= maxHeader:
@@ -179,6 +186,18 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 	}
 	c.at += end + 2
 	return int(n), true, nil
+}
+
+// shortLength returns the length that a whole line announces in one or two digits; −1 if it is no such line.
+func shortLength(line []byte) int {
+	digit := func(c byte) bool { return '0' <= c && c <= '9' }
+	switch {
+	case len(line) >= 4 && line[2] == '\r' && line[3] == '\n' && digit(line[1]):
+		return int(line[1] - '0')
+	case len(line) >= 5 && line[3] == '\r' && line[4] == '\n' && digit(line[1]) && line[1] != '0' && digit(line[2]):
+		return 10*int(line[1]-'0') + int(line[2]-'0')
+	}
+	return -1
 }
 
 func invalidLength(sign byte) error {
