@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,6 +39,8 @@ type keyAsk struct {
 }
 
 const (
+	// namesAtOnce bounds the names that a command asks about before the next ones, and so the memory of its asks.
+	namesAtOnce = 64
 	// asksAtOnce bounds the owners that a command asks at the same time.
 	asksAtOnce = 16
 	// askMemory is roughly what it takes to ask one more at the same time, in bytes.
@@ -193,29 +196,36 @@ func (c *session) typeOf(args [][]byte) error {
 }
 
 // exists executes EXISTS. It counts a key as often as it is named.
-func (c *session) exists(args [][]byte) error { return c.replyCount(args, c.server.Decider.Kept) }
+func (c *session) exists(args [][]byte) error {
+	return c.replyCount(args, func(names [][]byte) ([]limiter.Kept, failure) {
+		return c.askAboutKeys(names, c.server.Decider.Kept)
+	})
+}
 
 // del executes DEL. It counts a key once, because it is gone the second time.
 func (c *session) del(args [][]byte) error {
-	seen := make(map[string]bool, len(args))
-	names := slices.DeleteFunc(slices.Clone(args), func(name []byte) bool {
-		again := seen[string(name)]
-		seen[string(name)] = true
-		return again
+	return c.replyCount(args, func(names [][]byte) ([]limiter.Kept, failure) {
+		var once [][]byte
+		for _, name := range names {
+			if !slices.ContainsFunc(once, func(other []byte) bool { return bytes.Equal(name, other) }) {
+				once = append(once, name)
+			}
+		}
+		return c.askAboutKeys(once, c.server.Decider.DropKept)
 	})
-	return c.replyCount(names, c.server.Decider.DropKept)
 }
 
-// replyCount makes a call for each name, and writes how many of them were in use.
-func (c *session) replyCount(names [][]byte, call keyCall) error {
-	list, f := c.askAboutKeys(names, call)
-	if f != "" {
-		return c.reply(f)
-	}
-
+// replyCount asks about some names after others, and writes how many of them were in use.
+func (c *session) replyCount(names [][]byte, ask func(names [][]byte) ([]limiter.Kept, failure)) error {
 	n := int64(0)
-	for _, one := range list {
-		n += min(one.Used, 1)
+	for some := range slices.Chunk(names, namesAtOnce) {
+		list, f := ask(some)
+		if f != "" {
+			return c.reply(f)
+		}
+		for _, one := range list {
+			n += min(one.Used, 1)
+		}
 	}
 
 	c.worker.out.integer(n)
