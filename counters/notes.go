@@ -15,6 +15,21 @@ func recordOf(n *notes.Note) Record {
 	return Record{Key: Key{Subject: n.Subject, Counter: n.ID}, Kind: noteKind, FreshAt: n.Until, Note: n}
 }
 
+// RecordID identifies a record among those of its table: a note may have the key of a counter.
+type RecordID struct {
+	Key    Key
+	IsNote bool
+	Kind   notes.Kind // of the note
+}
+
+// ID returns what identifies r.
+func (r *Record) ID() RecordID {
+	if r.Note == nil {
+		return RecordID{Key: r.Key}
+	}
+	return RecordID{r.Key, true, r.Note.Kind}
+}
+
 // recordsOf appends list to records.
 func recordsOf(list []notes.Note, records []Record) []Record {
 	for i := range list {

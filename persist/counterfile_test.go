@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
@@ -503,6 +504,42 @@ func TestDroppedCountersDisappear(t *testing.T) {
 	defer mustClose(t, c)
 	if want := src.Stats().Counters; next.Stats().Counters != want || want == 0 || want == 100 {
 		t.Errorf("have %d counters, want %d", next.Stats().Counters, want)
+	}
+}
+
+// A counter that was reset hides what older frames say of it, and not the notes that have its key.
+func TestNotesOfAResetCounterComeBack(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := counters.New(1000)
+	defer src.Close()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	now := clk.Now()
+	key := counters.Key{Subject: 1 << 60, Counter: 7}
+	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour}
+	src.Take(now, []counters.Op{{Key: key, Limit: &limit, Cost: 5}})
+	rate := notes.Note{Key: notes.Key{Subject: key.Subject, ID: key.Counter, Kind: notes.Rate}, Rank: 20, Until: now.Steady/1e9 + 3600}
+	src.Put(now, counters.Record{Note: &rate})
+	mustCheckpoint(t, c)
+
+	src.Put(now, counters.Record{Key: key, Kind: limit.Kind, FreshAt: now.Steady/1e9 + 3600})
+	mustCheckpoint(t, c)
+	mustClose(t, c)
+
+	next := counters.New(1000)
+	defer next.Close()
+	c, _ = openLoaded(t, testConfig(dir, next, clk.Now))
+	defer mustClose(t, c)
+	found := 0
+	expect.NoError(t, next.Copy(key.Partition(), func(records []counters.Record) error {
+		for i := range records {
+			if records[i].Note != nil && records[i].Note.Kind == notes.Rate {
+				found++
+			}
+		}
+		return nil
+	}))
+	if used, _ := next.Usage(now, key, &limit); found != 1 || used != 0 {
+		t.Errorf("have %d notes and %d used, want 1 and 0", found, used)
 	}
 }
 

@@ -77,7 +77,7 @@ func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) erro
 
 	var group sync.WaitGroup
 	for i := range readers {
-		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i), parts: uint64(len(readers)), reset: map[counters.Key]struct{}{}, walls: map[int]int64{}}
+		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i), parts: uint64(len(readers)), reset: map[counters.RecordID]struct{}{}, walls: map[int]int64{}}
 		group.Go(func() { errs[i] = cf.file.view(readers[i].read) })
 	}
 
@@ -107,8 +107,8 @@ type frameReader struct {
 	*CounterFile
 	now         algorithms.Instant
 	part, parts uint64
-	// reset holds the counters that are not in the table because they were reset. They are few.
-	reset map[counters.Key]struct{}
+	// reset holds the counters and slots that are not in the table because they were reset or released. They are few.
+	reset map[counters.RecordID]struct{}
 	// walls holds the partitions that must follow a clock that was ahead of this one, and its reading.
 	walls map[int]int64
 	batch []counters.Record // records to put back, newest first
@@ -158,16 +158,16 @@ func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 	}
 	if r.FreshAt <= f.now.Steady/1e9 {
 		if f.Expired++; r.IsFreedSlot() { // it may have been longer in an older frame
-			f.reset[r.Key] = struct{}{}
+			f.reset[r.ID()] = struct{}{}
 		}
 		return
 	}
-	if _, gone := f.reset[r.Key]; gone {
+	if _, gone := f.reset[r.ID()]; gone {
 		f.Older++
 		return
 	}
 	if r.Note == nil && r.State.Fresh() && len(r.Log) == 0 {
-		f.reset[r.Key] = struct{}{}
+		f.reset[r.ID()] = struct{}{}
 		return
 	}
 	if wall > f.now.Wall {

@@ -163,17 +163,22 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 	if pt.phase != away && pt.phase != handedOver || pt.source != from || pt.lineage != s.lineage {
 		return
 	}
-	delete(pt.stale, rec.Key)
+	if rec.Note == nil {
+		delete(pt.stale, rec.Key)
+	}
 	k.debts.noteOverwritten(rec.Key)
 	k.config.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
-// kindsOf returns the counters of p that are here, and their kinds.
+// kindsOf returns the counters of p that are here, and their kinds. It leaves out notes, which expire by themselves, and of which some
+// have the keys of counters.
 func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
 	kinds := map[counters.Key]algorithms.Kind{}
 	_ = k.config.Table.Copy(p, func(records []counters.Record) error {
 		for i := range records {
-			kinds[records[i].Key] = records[i].Kind
+			if records[i].Note == nil {
+				kinds[records[i].Key] = records[i].Kind
+			}
 		}
 		return nil
 	})

@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
@@ -319,6 +321,8 @@ func TestCopiesWithHoles(t *testing.T) {
 		p := ringPartition(i)
 		k := b.keeper.Load()
 		b.table.Load().TakeUngated(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 5}})
+		rate := notes.Note{Key: notes.Key{Subject: keyOf(i).Subject, ID: keyOf(i).Counter, Kind: notes.Rate}, Rank: 1, Until: math.MaxUint32}
+		b.table.Load().Put(now(), counters.Record{Note: &rate})
 		used := func() int64 {
 			n, _ := b.table.Load().Usage(k.config.Now(), keyOf(i), &limit)
 			return n
@@ -358,6 +362,14 @@ func TestCopiesWithHoles(t *testing.T) {
 			t.Errorf("have %+v after a copy", now())
 		}
 		expect.Equal(t, used(), 0, "used after a copy without the counter")
+		_ = b.table.Load().Copy(p, func(records []counters.Record) error {
+			for i := range records {
+				if r := &records[i]; r.Note == nil && r.Kind != limit.Kind {
+					t.Errorf("the counter has kind %v after a copy without it, want %v", r.Kind, limit.Kind)
+				}
+			}
+			return nil
+		})
 	})
 }
 

@@ -157,3 +157,38 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		f.eventually("the debts are reported", func() bool { return f.used(keyOf(i)) == hits })
 	})
 }
+
+// A node that said that its copy is complete, and restarted before it sent it, has sent less: what it sends counts as whole only if it is
+// what it spoke of.
+func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
+	for name, restarted := range map[string]bool{"the same process": false, "another process": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newThreeNodes(t)
+				defer f.closeAll()
+				a, b := f.nodes[0], f.nodes[1]
+				p := ringPartition(f.keysOf(a, b, 1)[0])
+				k := a.keeper.Load()
+
+				said := version{lineage: 7, tenure: 1, round: 3}
+				sent := said
+				if restarted {
+					sent = version{} // of the last checkpoint, of unknown age
+				}
+
+				k.mu.Lock()
+				s := &search{since: time.Now(), found: map[ring.NodeID]finding{b.id: {whole: true, version: said}}}
+				k.parts[p].search = s
+				k.parts[p].complete = false
+				k.adoptCopy(b.id, &incomingCopy{section: section{p: p, version: sent}})
+				whole := s.hasWhole()
+				k.parts[p].search = nil
+				k.mu.Unlock()
+
+				if whole == restarted {
+					t.Errorf("have %v, want %v", whole, !restarted)
+				}
+			})
+		})
+	}
+}

@@ -186,6 +186,11 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 	now, table := k.config.Now(), k.config.Table
 	pt := &k.parts[g.p]
+
+	f := pt.search.found[from]
+	f.arrived = f.whole && (g.version == f.version || g.after(f.version))
+	pt.search.found[from] = f
+
 	switch {
 	case pt.complete && g.after(pt.version):
 		table.Drop(g.p)

@@ -32,6 +32,7 @@ type finding struct {
 	boot  uint64 // of its process
 	whole bool   // its copy is complete, and can be compared
 	version
+	arrived  bool // its complete copy is here: what it said about its copy may be of an earlier process
 	done     bool // its copy is here, or it has none, or it did not answer
 	timedOut bool // this node gave up waiting for it
 }
@@ -157,7 +158,7 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	haveWhole := pt.complete
 	for i, node := range nodes {
 		f := s.found[node]
-		haveWhole = haveWhole || f.whole && f.done && !f.timedOut
+		haveWhole = haveWhole || f.arrived
 
 		if f.done || !f.whole || pt.complete && f.lineage == pt.lineage && !f.after(pt.version) {
 			continue
@@ -206,7 +207,7 @@ func (state *adoptedState) mayHaveLost(self ring.NodeID, p int) bool {
 // hasWhole reports whether a node has sent its complete copy.
 func (s *search) hasWhole() bool {
 	for _, f := range s.found {
-		if f.whole && f.done && !f.timedOut {
+		if f.arrived {
 			return true
 		}
 	}
