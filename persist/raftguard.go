@@ -145,7 +145,8 @@ func (g *guardedLogs) deleteFrom(index uint64) error {
 
 // DeleteRange deletes entries at the start or the end of the log, or fails if the disk hangs.
 func (g *guardedLogs) DeleteRange(low, high uint64) error {
-	var removed []*raft.Log
+	var removed []*raft.Log // the end of the log, if that is what goes: undo stores it again
+
 	return g.write(&logWrite{
 		firstInDoubt: func() uint64 { return low },
 		onSuccess: func() {
@@ -154,13 +155,15 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 			}
 		},
 		onUndone: func() {},
-		do: func() error {
-			var err error
-			if removed, err = g.readTail(low, high); err != nil {
+
+		do: func() (err error) {
+			removed, err = g.readTail(low, high)
+			if err != nil {
 				return err
 			}
 			return g.inner.DeleteRange(low, high)
 		},
+
 		undo: func() error {
 			// A deletion is one transaction, so either all entries are still there or none.
 			last, err := g.inner.LastIndex()

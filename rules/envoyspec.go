@@ -119,20 +119,23 @@ var (
 
 // newEnvoyDescriptorFields returns the keys of a descriptor. They refer to themselves, because descriptors nest.
 func newEnvoyDescriptorFields() *fields[EnvoyDescriptorSpec] {
-	f := &fields[EnvoyDescriptorSpec]{}
+	f := &fields[EnvoyDescriptorSpec]{} // known before it is filled, because descriptors hold descriptors
+
+	limitNode := unlessZero(func(l *EnvoyLimitSpec) *yaml.Node { return envoyLimitFields.node(l).OnOneLine() })
+	metadataNode := func(n *yaml.Node) *yaml.Node { return n }
+
 	*f = *fieldsOf(
 		of("key", codec[string]{(*decoder).envoyText, text}, func(s *EnvoyDescriptorSpec) *string { return &s.Key }),
 		of("value", codec[string]{(*decoder).envoyValue, text}, func(s *EnvoyDescriptorSpec) *string { return &s.Value }),
-		of("rate_limit", codec[*EnvoyLimitSpec]{(*decoder).envoyLimit, unlessZero(func(l *EnvoyLimitSpec) *yaml.Node {
-			return envoyLimitFields.node(l).OnOneLine()
-		})}, func(s *EnvoyDescriptorSpec) **EnvoyLimitSpec { return &s.Limit }),
+		of("rate_limit", codec[*EnvoyLimitSpec]{(*decoder).envoyLimit, limitNode}, func(s *EnvoyDescriptorSpec) **EnvoyLimitSpec { return &s.Limit }),
+
 		of("shadow_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Shadow }),
 		of("quota_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Quota }),
 		of("detailed_metric", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Detailed }),
 		falseOnlyField[EnvoyDescriptorSpec]("value_to_metric", noValueToMetric),
 		falseOnlyField[EnvoyDescriptorSpec]("share_threshold", noShareThreshold),
-		of("metadata", codec[*yaml.Node]{(*decoder).envoyMetadata, func(n *yaml.Node) *yaml.Node { return n }},
-			func(s *EnvoyDescriptorSpec) **yaml.Node { return &s.Metadata }),
+		of("metadata", codec[*yaml.Node]{(*decoder).envoyMetadata, metadataNode}, func(s *EnvoyDescriptorSpec) **yaml.Node { return &s.Metadata }),
+
 		field[EnvoyDescriptorSpec]{"descriptors", func(d *decoder, n *yaml.Node, s *EnvoyDescriptorSpec) {
 			s.Descriptors = d.envoyDescriptors(n, f)
 		}, func(s *EnvoyDescriptorSpec) *yaml.Node { return nilIfEmpty(listNode(s.Descriptors, f.node)) }},

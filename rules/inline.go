@@ -418,6 +418,7 @@ func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Do
 	fail := func(field, format string, args ...any) {
 		d.add(yaml.Pos{}, fmt.Sprintf("limits[%d].%s", i, field), format, args...)
 	}
+
 	switch {
 	case q.Per != "" && q.PerMS != 0:
 		fail("per_ms", "per and per_ms exclude each other")
@@ -425,19 +426,32 @@ func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Do
 		fail("ttl_ms", "ttl and ttl_ms exclude each other")
 	case q.From != "" && q.From != fromFirst && q.From != fromClock:
 		fail("from", "%q is not one of %s, %s", shorten(q.From), fromFirst, fromClock)
-	case len(d.errs) > 0:
-	case q.From == fromFirst && (doc.kind(specs[i]) != algorithms.FixedWindow || specs[i].calendar()):
+	}
+
+	// What follows reads the limit as it was parsed, which says nothing after a mistake.
+	if len(d.errs) > 0 {
+		return
+	}
+	if q.From == fromFirst && (doc.kind(specs[i]) != algorithms.FixedWindow || specs[i].calendar()) {
 		fail("from", "%s is for fixed-window with a duration", fromFirst)
-	case doc.Inline == nil:
-	case doc.Inline.MaxLimit > 0 && q.Limit > doc.Inline.MaxLimit:
-		fail("limit", "the rules allow no more than %d", doc.Inline.MaxLimit)
-	case doc.Inline.MaxLimit > 0 && q.Burst > doc.Inline.MaxLimit:
-		fail("burst", "the rules allow no more than %d", doc.Inline.MaxLimit)
-	case doc.Inline.MaxPer.Duration > 0 && specs[i].window > doc.Inline.MaxPer.Duration:
+		return
+	}
+
+	// What the document allows to callers.
+	if doc.Inline == nil {
+		return
+	}
+	most, longest := doc.Inline.MaxLimit, doc.Inline.MaxPer
+	switch {
+	case most > 0 && q.Limit > most:
+		fail("limit", "the rules allow no more than %d", most)
+	case most > 0 && q.Burst > most:
+		fail("burst", "the rules allow no more than %d", most)
+	case longest.Duration > 0 && specs[i].window > longest.Duration:
 		field := "per"
 		if specs[i].isSlots() {
 			field = "ttl"
 		}
-		fail(field, "the rules allow no more than %s", doc.Inline.MaxPer.Text)
+		fail(field, "the rules allow no more than %s", longest.Text)
 	}
 }

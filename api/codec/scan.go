@@ -357,33 +357,35 @@ func (dec *Decoder) readLiteral(word string) {
 func (dec *Decoder) skip() {
 	switch c := dec.skipSpace(); c {
 	case '{':
-		dec.enter()
+		dec.enter() // bounds the recursion
 		for n := 0; dec.hasMore(n, '}'); n++ {
-			if dec.readName(); dec.syntaxErr == nil {
+			dec.readName()
+			if dec.syntaxErr == nil {
 				dec.skip()
 			}
 		}
+
 	case '[':
 		dec.enter()
 		for n := 0; dec.hasMore(n, ']'); n++ {
 			dec.skip()
 		}
+
 	case '"':
 		// Skipped strings must not pile up in scratch.
 		kept := len(dec.scratch)
 		dec.readString()
 		dec.scratch = dec.scratch[:kept]
+
 	case 't':
 		dec.readLiteral("true")
 	case 'f':
 		dec.readLiteral("false")
 	case 'n':
 		dec.readLiteral("null")
+	case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
+		dec.readNumber()
 	default:
-		if c == '-' || '0' <= c && c <= '9' {
-			dec.readNumber()
-			return
-		}
 		dec.failSyntax("a value is missing")
 	}
 }

@@ -22,6 +22,7 @@ func nativeSpecs() []spec {
 			name: "rl.check", arity: -2, need: api.ScopeCheck, asks: (*session).check,
 			summary: "Checks a key of a rule: RL.CHECK rule key… [COST n] [UNIT u] [PEEK|COUNT].",
 		},
+
 		{
 			name: "rl.reserve", arity: -2, need: api.ScopeCheck, run: (*session).reserveCost,
 			summary: "Reserves an estimate: RL.RESERVE rule key… [COST n] [UNIT u] [TTL ms] [REQUESTID id].",
@@ -30,6 +31,7 @@ func nativeSpecs() []spec {
 			name: "rl.settle", arity: -4, need: api.ScopeCheck, run: (*session).settle,
 			summary: "Settles a reservation by what was used: RL.SETTLE reservation COST n [UNIT u].",
 		},
+
 		{
 			name: "rl.usage", arity: -2, need: api.ScopeCheck, run: (*session).usage,
 			summary: "Says what a key of a rule has used: RL.USAGE rule key….",

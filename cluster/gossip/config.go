@@ -128,8 +128,8 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 func (c *Config) fillTimes() {
-	for _, d := range []struct {
-		have     *time.Duration
+	defaults := []struct {
+		field    *time.Duration
 		lan, wan time.Duration
 	}{
 		{&c.ProbeInterval, 500 * time.Millisecond, 2 * time.Second},
@@ -139,13 +139,15 @@ func (c *Config) fillTimes() {
 		{&c.StreamTimeout, 5 * time.Second, 10 * time.Second},
 		{&c.ReclaimAfter, 5 * time.Second, 5 * time.Second},
 		{&c.RejoinInterval, 10 * time.Second, 5 * time.Second},
-	} {
-		switch {
-		case *d.have > 0:
-		case c.WAN:
-			*d.have = d.wan
-		default:
-			*d.have = d.lan
+	}
+
+	for _, d := range defaults {
+		usual := d.lan
+		if c.WAN {
+			usual = d.wan
+		}
+		if *d.field <= 0 {
+			*d.field = usual
 		}
 	}
 }
