@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"sync"
 	"time"
 )
@@ -95,7 +94,7 @@ func (c *benchCmd) Run(env *environment) error {
 func (c *benchCmd) tryCheck(env *environment, n *remote) error {
 	body := appendCheck(nil, quoteRule(c.Rule), 0)
 	body = append(body[:len(body)-1], `,"peek":true}`...)
-	r, err := n.exchange(env.ctx, request{method: http.MethodPost, path: "/v1/check", contentType: "application/json", body: body})
+	r, err := n.exchange(env.ctx, post("/v1/check", body))
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -84,13 +83,12 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 		fields["mode"] = c.Mode
 	}
 
-	body, _ := json.Marshal(fields) // strings and numbers
 	n, err := c.data()
 	if err != nil {
 		return false, err
 	}
 
-	r, err := n.exchange(env.ctx, request{method: http.MethodPost, path: "/v1/check", contentType: "application/json", body: body})
+	r, err := n.exchange(env.ctx, postFields("/v1/check", fields))
 	if err != nil {
 		return false, err
 	}

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/replay"
@@ -44,9 +42,8 @@ func (c *feedbackCmd) Run(env *environment) error {
 		return err
 	}
 	fields["verdict"] = c.Verdict
-	body, _ := json.Marshal(fields) // strings
-	r := request{method: http.MethodPost, path: "/v1/feedback", contentType: "application/json", body: body}
-	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, a *feedbackAnswer) error {
+
+	return sendAndPrint(env, c.node, c.JSON, postFields("/v1/feedback", fields), func(w io.Writer, a *feedbackAnswer) error {
 		_, err := fmt.Fprintf(w, "counted: %s should not have refused %s; %d since this node's process began\n", printable(a.Rule), replay.Key(a.Key), a.FalsePositives)
 		return err
 	})

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"time"
 
@@ -48,8 +47,7 @@ func (c *loadCmd) Run(env *environment) error {
 	type taken struct {
 		Rules []string `json:"rules"`
 	}
-	r := request{method: http.MethodPost, path: "/v1/load", contentType: "application/json", body: body}
-	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, t *taken) error {
+	return sendAndPrint(env, c.node, c.JSON, post("/v1/load", body), func(w io.Writer, t *taken) error {
 		follow := "no rule follows it"
 		if len(t.Rules) > 0 {
 			follow = "followed by " + printable(strings.Join(t.Rules, ", "))

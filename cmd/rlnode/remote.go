@@ -59,6 +59,18 @@ func (a *adminPlane) node() (*remote, error) {
 	return a.newRemote("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
 }
 
+// post returns a request with a body in JSON.
+func post(path string, body []byte) request {
+	return request{method: http.MethodPost, path: path, contentType: "application/json", body: body}
+}
+
+// postFields returns a request with a body of fields. They are strings, whole numbers and lists of these, which can always be
+// encoded.
+func postFields(path string, fields map[string]any) request {
+	body, _ := json.Marshal(fields)
+	return post(path, body)
+}
+
 // sendAndPrint sends r to the node that connect returns and prints the answer, either raw or formatted by text.
 func sendAndPrint[T any](env *environment, connect func() (*remote, error), asJSON bool, r request, text func(io.Writer, *T) error) error {
 	n, err := connect()

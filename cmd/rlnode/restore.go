@@ -129,8 +129,7 @@ func writeItems(env *environment, n *remote, field string, list []*admin.EntryIt
 			return fmt.Errorf("restore entries: %w", err)
 		}
 
-		r := request{method: http.MethodPost, path: "/v1/entries", contentType: "application/json", body: body}
-		if _, err := n.send(env.ctx, r); err != nil {
+		if _, err := n.send(env.ctx, post("/v1/entries", body)); err != nil {
 			return err
 		}
 

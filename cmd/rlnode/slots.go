@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 
 	"github.com/rlnode/rlnode/replay"
 )
@@ -24,8 +22,7 @@ func (slotsCmd) Help() string { return slotsListCmd{}.Help() }
 // slotsListCmd lists who holds the slots of a subject.
 type slotsListCmd struct {
 	subjectFlags
-	JSON bool `help:"Print the node's answer unchanged."`
-	eitherPlane
+	usageFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -41,25 +38,13 @@ Examples:
 }
 
 // Run prints the holders.
-func (c *slotsListCmd) Run(env *environment) error {
-	fields, err := c.fields()
-	if err != nil {
-		return err
-	}
-	if c.isInline() || c.onlyData() {
-		body, _ := json.Marshal(fields) // strings and numbers
-		r := request{method: http.MethodPost, path: "/v1/usage", contentType: "application/json", body: body}
-		return sendAndPrint(env, c.data, c.JSON, r, printSlots)
-	}
-	return sendAndPrint(env, c.admin, c.JSON, request{path: "/v1/usage", query: subjectQuery(c.Rule, c.Key)}, printSlots)
-}
+func (c *slotsListCmd) Run(env *environment) error { return c.show(env, &c.subjectFlags, printSlots) }
 
 // slotsFreeCmd releases a slot.
 type slotsFreeCmd struct {
 	Slot string `arg:"" help:"The slot, as rlnode slots lists it."`
 	subjectFlags
-	JSON bool `help:"Print the node's answer unchanged."`
-	eitherPlane
+	usageFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -79,9 +64,7 @@ func (c *slotsFreeCmd) Run(env *environment) error {
 		return err
 	}
 	fields["slot"] = c.Slot
-	body, _ := json.Marshal(fields) // strings and numbers
-	r := request{method: http.MethodPost, path: "/v1/reset", contentType: "application/json", body: body}
-	return sendAndPrint(env, c.data, c.JSON, r, printSlots)
+	return sendAndPrint(env, c.data, c.JSON, postFields("/v1/reset", fields), printSlots)
 }
 
 // heldSlot is a slot in a node's answer.

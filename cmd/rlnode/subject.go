@@ -2,11 +2,9 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -74,8 +72,7 @@ func (subjectCmd) Help() string { return subjectShowCmd{}.Help() }
 // subjectShowCmd shows one subject.
 type subjectShowCmd struct {
 	subjectFlags
-	JSON bool `help:"Print the node's answer unchanged."`
-	eitherPlane
+	usageFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -95,16 +92,26 @@ Examples:
 
 // Run prints what the subject has used.
 func (c *subjectShowCmd) Run(env *environment) error {
-	fields, err := c.fields()
+	return c.show(env, &c.subjectFlags, printSubject)
+}
+
+// usageFlags has the flags of commands that print what a subject has used, after a change or without one.
+type usageFlags struct {
+	JSON bool `help:"Print the node's answer unchanged."`
+	eitherPlane
+}
+
+// show asks what a subject has used. Only the admin plane knows the owner and the shares of a rule's subject, and only the data
+// plane knows limits that come with the call.
+func (f *usageFlags) show(env *environment, of *subjectFlags, text func(io.Writer, *subjectAnswer) error) error {
+	fields, err := of.fields()
 	if err != nil {
 		return err
 	}
-	if c.isInline() || c.onlyData() {
-		body, _ := json.Marshal(fields) // strings and numbers
-		r := request{method: http.MethodPost, path: "/v1/usage", contentType: "application/json", body: body}
-		return sendAndPrint(env, c.data, c.JSON, r, printSubject)
+	if of.isInline() || f.onlyData() {
+		return sendAndPrint(env, f.data, f.JSON, postFields("/v1/usage", fields), text)
 	}
-	return sendAndPrint(env, c.admin, c.JSON, request{path: "/v1/usage", query: subjectQuery(c.Rule, c.Key)}, printSubject)
+	return sendAndPrint(env, f.admin, f.JSON, request{path: "/v1/usage", query: subjectQuery(of.Rule, of.Key)}, text)
 }
 
 // subjectAnswer is a node's answer about a subject.
@@ -245,8 +252,7 @@ type changeFlags struct {
 	subjectFlags
 	LimitName string `name:"limit-name" placeholder:"NAME" help:"Only this one of the subject's limits, as subject shows its name; the block stays."`
 	RequestID string `name:"request-id" placeholder:"ID" help:"ID of this change, at most 64 bytes. Repeating it within a minute changes nothing and gets the same answer."`
-	JSON      bool   `help:"Print the node's answer unchanged."`
-	eitherPlane
+	usageFlags
 }
 
 // postChange makes a call and prints the usage after it.
@@ -257,9 +263,7 @@ func (c *changeFlags) postChange(env *environment, path string, fields map[strin
 	if c.LimitName != "" {
 		fields["limit_name"] = c.LimitName
 	}
-	body, _ := json.Marshal(fields) // strings and numbers
-	r := request{method: http.MethodPost, path: path, contentType: "application/json", body: body}
-	return sendAndPrint(env, c.data, c.JSON, r, printSubject)
+	return sendAndPrint(env, c.data, c.JSON, postFields(path, fields), printSubject)
 }
 
 // resetCmd makes a subject's counters fresh.

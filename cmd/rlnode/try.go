@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 
 	"github.com/rlnode/rlnode/client"
@@ -50,13 +49,12 @@ func (c *tryCmd) ask(env *environment) (allowed bool, err error) {
 		return false, err
 	}
 
-	body, _ := json.Marshal(fields) // strings and numbers
 	n, err := c.node()
 	if err != nil {
 		return false, err
 	}
 
-	r, err := n.send(env.ctx, request{method: http.MethodPost, path: "/v1/try", contentType: "application/json", body: body})
+	r, err := n.send(env.ctx, postFields("/v1/try", fields))
 	if err != nil {
 		return false, err
 	}
