@@ -57,13 +57,18 @@ type Connections struct {
 	config ConnectionsConfig
 	*places
 	// Guarded by places.mu.
-	open       map[*Connection]struct{}
-	overflowed int64 // connections that found no slot
-	displaced  int64 // strangers closed to make room for others
-	closed     bool
+	open        map[*Connection]struct{}
+	overflowed  int64 // connections that found no slot
+	displaced   int64 // strangers closed to make room for others
+	interrupted bool  // by Stop
+	closed      bool
 
 	closing   chan struct{}  // closed when closed becomes true
 	stillOpen sync.WaitGroup // counts open
+
+	// Of Serve:
+	ln       net.Listener
+	accepted chan error // accept's result
 }
 
 // places are the slots of one listener, or of several that share them.
@@ -351,6 +356,7 @@ type Connection struct {
 	owner      *Connections
 	address    netip.Prefix // see addressOf
 	hasSlot    bool         // holds a slot; guarded by the owner's mutex
+	served     Served       // guarded by the owner's mutex; nil until its door has begun with it
 	ProbesOnly bool         // holds a spare slot, so that only one probe is answered
 	trusted    atomic.Bool  // has shown a valid token; changed under the owner's mutex
 	input      atomic.Int32 // whether it has received something

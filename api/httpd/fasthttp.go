@@ -32,17 +32,12 @@ type Server struct {
 	handlers *handlers
 	server   *fasthttp.Server
 	addr     net.Addr
-	ln       net.Listener
 	conns    *api.Connections
 	transport
 	waiting *heldAnswers
 	date    dateHeader
-	turns   sync.Pool  // of *turn
-	done    chan error // accept's result
+	turns   sync.Pool // of *turn
 	once    sync.Once
-
-	mu   sync.Mutex // guards live
-	live map[*connection]struct{}
 }
 
 // Open binds the data plane's address and starts serving.
@@ -61,7 +56,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
-		handlers: handlers, addr: ln.Addr(), done: make(chan error, 1), live: make(map[*connection]struct{}),
+		handlers: handlers, addr: ln.Addr(),
 		conns:     handlers.DataConnections(),
 		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, tls: handlers.TLS},
 	}
@@ -93,8 +88,7 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 	if handlers.tracer == nil {
 		s.fast = s.serveFast
 	}
-	s.ln = s.conns.Listen(ln)
-	go func() { s.done <- s.accept() }()
+	s.conns.Serve(ln, s.begin)
 	return s
 }
 
@@ -105,14 +99,13 @@ func (s *Server) Addr() net.Addr { return s.addr }
 func (s *Server) Close(ctx context.Context) error {
 	s.waiting.releaseAll()
 	s.waiting.awaitEmpty(ctx)
-	err := s.closeConnections(ctx)
-	if err != nil {
-		err = fmt.Errorf("close data plane: %w", err)
-	}
-	serveErr := <-s.done
-	s.done <- nil // for the next call of Close
+	err := s.conns.Stop(ctx)
 	s.once.Do(s.waiting.close)
-	return errors.Join(err, serveErr)
+
+	if err != nil {
+		return fmt.Errorf("close data plane: %w", err)
+	}
+	return nil
 }
 
 // headerReceived grants batches more time, and corrects how the library handles Connection and Expect.

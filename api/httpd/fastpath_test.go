@@ -270,7 +270,7 @@ func TestCloseWaitsForTheFastPath(t *testing.T) {
 		served.Store(c)
 		return s.serveFast(c, b)
 	}
-	c, err := net.Dial("tcp", s.ln.Addr().String())
+	c, err := net.Dial("tcp", s.Addr().String())
 	expect.NoError(t, err)
 	defer c.Close()
 	r := bufio.NewReader(c)

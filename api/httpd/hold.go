@@ -97,7 +97,7 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 		s.handlers.Logger.Debug("data plane: connection after a wait", "error", err)
 	}
 
-	s.finish(c)
+	_ = c.closeNow()
 }
 
 // goOn serves c after an answer that was held back. unread is what came with its request, and has passed the framing.
@@ -107,7 +107,7 @@ func (s *Server) goOn(c *connection, unread []byte) {
 		return
 	}
 	if !c.begin() {
-		s.finish(c)
+		_ = c.closeNow()
 		return
 	}
 
@@ -118,6 +118,6 @@ func (s *Server) goOn(c *connection, unread []byte) {
 	case awaitsRequest:
 		s.serve(c)
 	case isOver:
-		s.finish(c)
+		_ = c.closeNow()
 	}
 }

@@ -1,7 +1,6 @@
 package httpd
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -25,30 +24,18 @@ const (
 	turnMemory = 32 << 10
 )
 
-// accept serves the connections that arrive, until the listener is closed.
-func (s *Server) accept() error {
-	for {
-		conn, err := s.ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-
-		c := s.wrap(api.Unwrap[*api.Connection](conn))
-		s.mu.Lock()
-		s.live[c] = struct{}{}
-		s.mu.Unlock()
-		go s.greet(c)
-	}
+// begin serves a new connection.
+func (s *Server) begin(conn *api.Connection) api.Served {
+	c := s.wrap(conn)
+	go s.greet(c)
+	return c
 }
 
-// greet serves a new connection.
+// greet makes a connection secure, and serves it.
 func (s *Server) greet(c *connection) {
 	if err := c.handshake(s.server.ReadTimeout); err != nil {
 		s.handlers.Logger.Debug("data plane: a connection is not secure", "error", err)
-		s.finish(c)
+		_ = c.closeNow()
 		return
 	}
 	_ = c.SetReadDeadline(time.Now().Add(s.server.ReadTimeout)) // receive returns the error
@@ -61,13 +48,13 @@ func (s *Server) serve(c *connection) {
 		input, err := c.receive()
 		if err != nil || !c.begin() {
 			s.buffers.Put(input)
-			s.finish(c)
+			_ = c.closeNow()
 			return
 		}
 
 		if next := s.serveInput(c, input); next != awaitsRequest {
 			if next == isOver {
-				s.finish(c)
+				_ = c.closeNow()
 			}
 			return
 		}
@@ -102,14 +89,6 @@ func (s *Server) serveInput(c *connection, input []byte) next {
 	t.spent = time.Since(began)
 
 	return t.run()
-}
-
-// finish closes c.
-func (s *Server) finish(c *connection) {
-	_ = c.closeNow() // an error changes nothing
-	s.mu.Lock()
-	delete(s.live, c)
-	s.mu.Unlock()
 }
 
 // receiveHead receives the rest of the head that begins with input. It returns what has arrived that passes the framing, and
@@ -307,33 +286,6 @@ func noteConnState(conn net.Conn, state fasthttp.ConnState) {
 		t.endStall()
 		t.Await(time.Now())
 	}
-}
-
-// closeConnections stops accepting connections, closes those that are idle, waits for the requests in progress until ctx ends, and closes
-// what is left.
-func (s *Server) closeConnections(ctx context.Context) error {
-	_ = s.ln.Close()
-	s.conns.CloseSilent()
-	s.mu.Lock()
-	for c := range s.live {
-		_ = c.Close() // at once, or after the answer
-	}
-	s.mu.Unlock()
-
-	ended := make(chan struct{})
-	go func() {
-		s.conns.Wait()
-		close(ended)
-	}()
-	var err error
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	s.conns.CloseAll()
-	<-ended
-	return err
 }
 
 // turnOf returns the turn that ctx is part of; nil in tests that need none.

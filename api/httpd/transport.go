@@ -124,7 +124,10 @@ func (c *connection) Close() error {
 	}
 }
 
-// closeNow closes the connection, whatever is in progress.
+// Interrupt implements api.Served.
+func (c *connection) Interrupt() { _ = c.Close() }
+
+// closeNow closes the connection, whatever is in progress. An error changes nothing for a server.
 func (c *connection) closeNow() error {
 	c.state.Store(stateClosed)
 	return c.stream.Close()

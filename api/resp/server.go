@@ -3,7 +3,6 @@ package resp
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -35,7 +34,6 @@ type Config struct {
 type Server struct {
 	*api.Doors
 	tracer  *tracing.Tracer // nil: no tracing
-	ln      net.Listener
 	addr    net.Addr
 	conns   *api.Connections
 	latency api.Latency
@@ -45,10 +43,6 @@ type Server struct {
 	sessions  atomic.Int64 // how many there have been
 	authNoted atomic.Int64 // when a needless AUTH was logged last, in Unix nanoseconds
 	closing   atomic.Bool  // connections close after the reply in progress
-	done      chan error   // accept's result
-
-	mu   sync.Mutex // guards live
-	live map[*session]struct{}
 }
 
 // Open binds the door's address and starts serving.
@@ -57,12 +51,9 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open Redis protocol: %w", err)
 	}
-	s := &Server{
-		Doors: doors, tracer: config.Tracer, addr: ln.Addr(), conns: doors.DataConnections(),
-		live: make(map[*session]struct{}), done: make(chan error, 1),
-	}
-	s.ln = s.conns.Listen(ln)
-	go func() { s.done <- s.accept() }()
+
+	s := &Server{Doors: doors, tracer: config.Tracer, addr: ln.Addr(), conns: doors.DataConnections()}
+	s.conns.Serve(ln, s.begin)
 	return s, nil
 }
 
@@ -78,64 +69,25 @@ func (s *Server) Metrics(sink metrics.Sink) {
 	s.conns.Metrics(sink, "redis")
 }
 
-// accept serves the connections that arrive, until the listener is closed.
-func (s *Server) accept() error {
-	for {
-		conn, err := s.ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-
-		session := s.newSession(api.Unwrap[*api.Connection](conn))
-		s.mu.Lock()
-		s.live[session] = struct{}{}
-		s.mu.Unlock()
-		go func() {
-			defer s.end(session)
-			session.serve()
-		}()
-	}
+// begin serves a new connection.
+func (s *Server) begin(conn *api.Connection) api.Served {
+	session := s.newSession(conn)
+	go func() {
+		defer func() { _ = session.stream.Close() }() // an error changes nothing
+		session.serve()
+	}()
+	return session
 }
 
-// end closes a session's connection and forgets it.
-func (s *Server) end(session *session) {
-	_ = session.stream.Close() // an error changes nothing
-	s.mu.Lock()
-	delete(s.live, session)
-	s.mu.Unlock()
-}
-
-// Close stops accepting connections, closes those that are idle, waits for the commands in progress until ctx ends, and closes what is
-// left.
+// Close stops accepting connections, closes those that are idle, waits for the commands in progress until ctx ends, and
+// closes what is left.
 func (s *Server) Close(ctx context.Context) error {
 	s.closing.Store(true)
-	_ = s.ln.Close()
-	s.conns.CloseSilent()
-	s.mu.Lock()
-	for session := range s.live {
-		session.interrupt()
+	err := s.conns.Stop(ctx)
+	if err != nil {
+		return fmt.Errorf("close Redis protocol: %w", err)
 	}
-	s.mu.Unlock()
-
-	ended := make(chan struct{})
-	go func() {
-		s.conns.Wait()
-		close(ended)
-	}()
-	var err error
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		err = fmt.Errorf("close Redis protocol: %w", ctx.Err())
-	}
-	s.conns.CloseAll()
-	<-ended
-	serveErr := <-s.done
-	s.done <- nil // for the next call of Close
-	return errors.Join(err, serveErr)
+	return nil
 }
 
 // readWithin returns how long a command may take to arrive.

@@ -155,7 +155,7 @@ func (c *session) handshake() error {
 	}
 
 	if c.server.closing.Load() {
-		c.interrupt() // as in setReadDeadline
+		c.Interrupt() // as in setReadDeadline
 	}
 
 	if err := secured.HandshakeContext(context.Background()); err != nil {
@@ -219,13 +219,13 @@ func (c *session) setReadDeadline(now time.Time) error {
 		return err
 	}
 	if c.server.closing.Load() {
-		c.interrupt() // its own call may have come before
+		c.Interrupt() // its own call may have come before
 	}
 	return nil
 }
 
-// interrupt ends the wait for input.
-func (c *session) interrupt() { _ = c.Connection.Conn.SetReadDeadline(time.Unix(1, 0)) }
+// Interrupt implements api.Served: it ends the wait for input.
+func (c *session) Interrupt() { _ = c.Connection.Conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // isStranger reports whether the caller must show a valid token, and has not.
 func (c *session) isStranger() bool { return c.authorization == "" && c.server.RequiresToken() }
