@@ -42,23 +42,29 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 	if isHome {
 		list = append(list, place.note(now))
 	}
+
 	for i := range ops {
 		op := &ops[i]
 		if !op.hasRate() {
 			continue
 		}
+
 		rate := place.note(now)
 		rate.Key = rateKey(op.Key)
 		rate.Rank = uint64(op.Limit.Amount)
 		rate.Minor = 0
+
+		// Others depend on the rate, too: it keeps what it has recorded, for as long as any of them may need it.
 		if had, found := h.Get(rate.Key); found {
 			rate.Rank = max(rate.Rank, had.Rank)
 			rate.Minor = had.Minor
 			rate.Until = max(rate.Until, had.Until)
 			rate.At = sharedRate
 		}
+
 		list = append(list, rate)
 	}
+
 	if len(list) == 0 {
 		return nil
 	}
@@ -194,8 +200,10 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	if t.gates.isShut(home.Partition()) {
 		return false, false, ErrShut
 	}
+
 	s.SameLineage = s.Life.Lineage != 0 && t.Lineage(home.Partition()) == s.Life.Lineage
 	place, err := t.findPlace(now, s)
+
 	switch {
 	case err != nil:
 		return false, false, err
@@ -210,12 +218,15 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 
 	s.HadExpired = place.Rank == notes.Expired
 	s.Late = s.Late || s.HadExpired || !s.Expires && place.IsDue(now.Steady)
+
 	t.makeRoomForChanges(sh, now, s)
 	for i := range s.Changes {
+		// A change that finds no room must not hold up the others: the place is settled once.
 		if err := t.settleCost(sh, now, &s.Changes[i], s); err != nil {
 			s.Dropped++
 		}
 	}
+
 	s.Tightest = t.tightestRemaining(sh, now, s.Changes)
 
 	place.Rank = notes.Expired
@@ -224,11 +235,14 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 		place.Rank = notes.Settled
 		place.Until = s.Place.SettledUntil
 	}
+
 	place.At = now.Steady
 	place.Minor = 0
 	if s.Late {
 		place.Minor = 1
 	}
+
+	// A repetition of the call gets this answer, also from a node that takes the partition over.
 	place.Body = string(s.Answer(s))
 	h := t.notes.Lock(home.Partition(), now.Steady)
 	h.Put(&place)

@@ -29,17 +29,20 @@ func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
 // foldBlocks removes the blocks from the check. Where a block is on, all limits of its rule refuse until it ends.
 func (a *Answer) foldBlocks() {
 	s := &a.scratch
-	ops, limits := s.ops[:0], a.Limits[:0]
+	ops, limits := s.ops[:0], a.Limits[:0] // written over what was read before
+
 	first := 0
 	for i := range s.match.Hits {
 		h := &s.match.Hits[i]
 		n := len(h.Limits)
 		own, blocks := s.ops[first:first+n], s.ops[first+n:first+countHitOps(h)]
+
 		blocked := false
 		for j := range blocks {
 			if blocks[j].Decision.Allowed {
 				continue
 			}
+
 			blocked = true
 			a.resolveNever(first, first+n)
 			for k := range own {

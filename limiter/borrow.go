@@ -142,8 +142,11 @@ type loan struct {
 // borrowFor requests a loan for one limit, if it is short and a region may have something to lend. w, which may be nil, waits for
 // the loan that is then under way.
 func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
-	m, d := ls.limiter.membership, &l.to
-	l.life, l.sent = ls.limiter.table.Life(d.partition), now.Steady
+	m := ls.limiter.membership
+	d := &l.to
+	l.life = ls.limiter.table.Life(d.partition)
+	l.sent = now.Steady
+
 	balance := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
 	if !l.need.isShort(d.rule, d.limit, balance.Remaining) {
 		if w != nil {
@@ -152,6 +155,7 @@ func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 		return
 	}
 
+	// A bucket must have room for the loan, and for what nodes may still give back.
 	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter))
 	if d.limit.Kind == algorithms.FixedWindow {
 		want = max(targetAmount(d.limit), l.need.cost, l.need.ahead) - balance.Remaining
@@ -159,7 +163,9 @@ func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 	if want < 1 {
 		return
 	}
-	if l.region, l.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.OtherRegions, w); l.borrower == nil {
+
+	l.region, l.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.OtherRegions, w)
+	if l.borrower == nil {
 		return
 	}
 
@@ -284,6 +290,7 @@ func (ls *loans) handleReply(l *loan, body []byte, err error) {
 	if !l.answered.CompareAndSwap(false, true) {
 		return
 	}
+
 	m, now := ls.limiter.membership, ls.limiter.clock.Now()
 	var r LoanReply
 	if err == nil {
@@ -296,6 +303,7 @@ func (ls *loans) handleReply(l *loan, body []byte, err error) {
 	} else if r.status == loanMade {
 		brought = ls.creditLoan(l, &r, now)
 	}
+
 	waiters := ls.recordAnswer(l, &r, err != nil, brought > 0, now.Steady)
 
 	next := l.again(ls, now)
@@ -305,9 +313,11 @@ func (ls *loans) handleReply(l *loan, body []byte, err error) {
 			ls.borrowFor(next, now, nil)
 		}
 		waiters.note(ls, borrowReply{brought: true})
+
 	case next != nil && (err != nil || r.status != loanMade):
 		ls.borrowFromNext(next, now, waiters)
 	}
+
 	for _, w := range waiters {
 		ls.finish(w)
 	}

@@ -213,6 +213,7 @@ func (l *Limiter) give(r *refund) {
 	all := *r
 	r.ops, r.when = nil, nil
 	now := l.clock.Now()
+
 	if all.place != 0 {
 		l.table.DropPlace(now, placeKey(all.subject, all.place))
 		r.place = 0
@@ -223,6 +224,7 @@ func (l *Limiter) give(r *refund) {
 		from := l.takenAt(&all.debit, i, l.oldest(&all, now))
 		from.Reserved = all.made != 0
 		from.Late = all.late
+
 		err := l.table.GiveBack(now, op.Key, op.Limit, from, cost, all.life)
 		switch {
 		case errors.Is(err, counters.ErrShut):
@@ -236,9 +238,11 @@ func (l *Limiter) give(r *refund) {
 		case all.grant != 0:
 			l.membership.counts.returned.Add(1)
 		}
+
 		return true
 	}
 
+	// The ledger knows what this process granted, and lets no part of a grant come back twice.
 	if all.grant != 0 && all.boot == l.boot {
 		m := l.membership
 		if !m.leases.granted.Return(m.Boottime(), all.life.Lineage, all.grant, all.ops, giveOne) {
@@ -246,6 +250,7 @@ func (l *Limiter) give(r *refund) {
 		}
 		return
 	}
+
 	for i := range all.ops {
 		if all.ops[i].Cost > 0 {
 			giveOne(i, all.ops[i].Cost)

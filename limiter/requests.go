@@ -224,13 +224,17 @@ func (c *change) memo(now algorithms.Instant) *counters.Memo {
 func (c *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo
+
 	if c.ticket != nil {
 		memo = c.memo(now)
+
+		// The batches below are several steps: a repetition that came between them must wait for the last.
 		done, ok := l.requests.lock(ctx, memo.Key)
 		if !ok {
 			return ErrNoOwner
 		}
 		defer done()
+
 		found, err := l.table.Recall(now, memo)
 		if err != nil {
 			return requestError(err)
@@ -243,18 +247,24 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 
 	for more := true; more; {
 		ops := l.table.InlineOps(c.inlineSubject, maxListed)
+
+		// Asked after the list was made: of a partition that is not open, it may lack counters.
 		if !l.table.IsOpen(ring.PartitionOf(c.inlineSubject)) {
 			return counters.ErrShut
 		}
+
 		for some := range slices.Chunk(ops, maxSubjectOps) {
 			if err := l.table.Amend(now, &counters.Amendment{Ops: some, Reset: true}); err != nil {
 				return err
 			}
 		}
-		if more = len(ops) == maxListed; more && ctx.Err() != nil {
+
+		more = len(ops) == maxListed
+		if more && ctx.Err() != nil {
 			return ErrNoOwner
 		}
 	}
+
 	if memo == nil {
 		return nil
 	}

@@ -313,12 +313,15 @@ func (s *Subject) code(c *wire.Coder) {
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving, a.scratch.placing = false, nil }()
+
 	began := a.Now.Steady
 	var held *holding
 	resolve := func() error {
+		// Each try has a place of its own: what an earlier one left behind is given back with its cost.
 		if ttl > 0 {
 			a.scratch.placing = a.newPlacing(q, ttl, rand.Uint64()|1)
 		}
+
 		if rs.limiter.membership == nil {
 			return rs.decideStandalone(q, a)
 		}
@@ -337,24 +340,29 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	if err != nil {
 		return "", err
 	}
+
 	rs.limiter.count(q, a)
 	if !a.Allowed && !a.Counted {
 		return "", nil
 	}
+
 	key, _ := rs.signingKey("reservation")
 	r := rs.reservationOf(q, a, ttl)
 	if held != nil {
 		r.slot = held.slot(rs.limiter, a)
 	}
+
 	id = r.id(key)
 	if ttl == 0 {
 		return id, nil
 	}
+
 	if len(r.units) > 0 && (q.OnExpiry != nil || r.needsPlaceToBeLate()) {
 		if err := rs.arrangeExpiry(id); err != nil {
 			return "", err
 		}
 	}
+
 	rs.reserved.Add(1)
 	return id, nil
 }

@@ -159,6 +159,7 @@ func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func() error) error {
 	now := time.Now()
 	deadline := now.Add(loanWait)
+
 	if before := a.scratch.deadline; before.IsZero() {
 		passed := time.Duration(l.clock.Now().Steady - began)
 		a.scratch.deadline = now.Add(checkTimeout - replySlack - passed)
@@ -173,6 +174,8 @@ func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func
 			a.adviseAgain(l)
 			break
 		}
+
+		// The rules may have changed while it waited, and the time has.
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}

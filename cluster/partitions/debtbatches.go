@@ -166,7 +166,8 @@ func (ds *debts) pruneBatches(now algorithms.Instant) {
 	for p, batches := range ds.batches {
 		var left []*debtBatch
 		for _, batch := range batches {
-			next := *batch
+			next := *batch // in the place of batch if any entry goes
+
 			next.entries = slices.DeleteFunc(slices.Clone(batch.entries), func(e batchedDebt) bool {
 				over := e.isExpired(now)
 				if over {
@@ -174,6 +175,7 @@ func (ds *debts) pruneBatches(now algorithms.Instant) {
 				}
 				return over
 			})
+
 			switch len(next.entries) {
 			case len(batch.entries):
 				left = append(left, batch)
