@@ -40,8 +40,8 @@ func (l *Limit) drain(s State, t int64) State {
 }
 
 // A token bucket in use, of which less than one unit has drained since its last change, is the usual case. IsPlain,
-// DrainQuickly, Owed, ResetQuickly and MoreQuickly are the parts of a Take and Describe for it. They are so small that the compiler puts them
-// into their caller.
+// DrainQuickly, Owed, ResetQuickly and MoreQuickly are the parts of a Take and Describe for it. They are so small that
+// the compiler puts them into their caller.
 
 // IsPlain reports whether l is a token bucket that refills and has no queue.
 func (l *Limit) IsPlain() bool { return l.Kind == TokenBucket && l.MaxDelay == 0 && l.Amount > 0 }
@@ -85,17 +85,18 @@ func (s State) drainPart(drained, window, t int64) State {
 
 // giveBucket puts cost back into a bucket, or as much of it as is certainly still in it, to the part of a unit.
 //
-// Let C be what the bucket owed right after the Take, D what has drained since, and R what else was put back since. Without a part
-// of the cost, the bucket would owe that much less now, unless it had been empty in between. Then it would owe E, what an empty bucket
-// would owe that got all that was taken since. It now owes at least C + A − D − R, where A is what was taken since, and E is at most
-// A. So after a part of at most C − D − R was put back, it owes no less than E.
+// Let C be what the bucket owed right after the Take, D what has drained since, and R what else was put back since.
+// Without a part of the cost, the bucket would owe that much less now, unless it had been empty in between. Then it
+// would owe E, what an empty bucket would owe that got all that was taken since. It now owes at least C + A − D − R,
+// where A is what was taken since, and E is at most A. So after a part of at most C − D − R was put back, it owes no
+// less than E.
 func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) State {
 	if from.Amount == 0 || from.Reset <= 0 {
 		return s // without a rate, from.Reset does not say how much was owed
 	}
 
-	// What the bucket owed after the Take, in 1/Window units. Reset was rounded up to a whole nanosecond, so only one part of what
-	// drains in the last one was owed for sure.
+	// What the bucket owed after the Take, in 1/Window units. Reset was rounded up to a whole nanosecond, so only one
+	// part of what drains in the last one was owed for sure.
 	owedHi, owedLo := mulAdd(int64(from.Reset)-1, from.Amount, 1)
 	age := max(0, now.Steady-from.Steady)
 	drainedHi, drainedLo := mul(age, max(from.Amount, from.Fastest))
@@ -163,7 +164,8 @@ func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	return time.Duration(addSat(ceilDiv128(hi, lo, uint64(l.Amount)), ahead))
 }
 
-// Returned returns how many units less a bucket owes after a change at now than before it, rounded up; not above 0 if it owes more.
+// Returned returns how many units less a bucket owes after a change at now than before it, rounded up; not above 0 if
+// it owes more.
 func (l *Limit) Returned(before, after State, now Instant) int64 {
 	if l.Kind == CellBucket {
 		return l.returnedToCell(before, after, now)

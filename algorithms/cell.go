@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// A CellBucket is a token bucket for keys whose limit comes with each call and may differ from call to call. It counts as redis-cell
-// does: by the generic cell rate algorithm, in whole nanoseconds. As long as it is in use, its state keeps the window of the call that
-// began it, and how long the last call that asked for some wanted a unit to take. So the state also says, without any limit, when the
-// bucket will be full again.
+// A CellBucket is a token bucket for keys whose limit comes with each call and may differ from call to call. It counts
+// as redis-cell does: by the generic cell rate algorithm, in whole nanoseconds. As long as it is in use, its state
+// keeps the window of the call that began it, and how long the last call that asked for some wanted a unit to take. So
+// the state also says, without any limit, when the bucket will be full again.
 //
-// A call with another window is judged by its own amounts in the one that is kept. What is owed then keeps its number of units, and
-// drains at the rate of that call from now on, whether or not it was allowed: a caller that is refused must see its own rate.
+// A call with another window is judged by its own amounts in the one that is kept. What is owed then keeps its number
+// of units, and drains at the rate of that call from now on, whether or not it was allowed: a caller that is refused
+// must see its own rate.
 //
-// Most states count time in nanoseconds. What takes more than 36 years to drain does not fit: then a tick has 2 nanoseconds, or 4, and so
-// on. Part has the unit and, above it, the number of times that a tick was doubled.
+// Most states count time in nanoseconds. What takes more than 36 years to drain does not fit: then a tick has 2
+// nanoseconds, or 4, and so on. Part has the unit and, above it, the number of times that a tick was doubled.
 
 const (
 	tickShift    = 56        // where the number of doublings is in Part; a unit takes less than that
@@ -109,8 +110,8 @@ func (l *Limit) windowOf(s State) int64 {
 	return int64(l.Window)
 }
 
-// unitIn returns how many nanoseconds l wants a unit to take in a window, rounded down. With an Amount of 0 that is as long as before, or a
-// window.
+// unitIn returns how many nanoseconds l wants a unit to take in a window, rounded down. With an Amount of 0 that is as
+// long as before, or a window.
 func (l *Limit) unitIn(window, before int64) int64 {
 	switch {
 	case l.Amount > 0:
@@ -144,7 +145,8 @@ func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
 	return c.state(now), allowed
 }
 
-// AtOtherRate reports whether a refused Take, which made next of s, changed the rate at which s drains, so that next must be kept.
+// AtOtherRate reports whether a refused Take, which made next of s, changed the rate at which s drains, so that next
+// must be kept.
 func (l *Limit) AtOtherRate(s, next State) bool {
 	return l.Kind == CellBucket && next.Part > 0 && next.Part&unitMask != s.Part&unitMask
 }

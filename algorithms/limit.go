@@ -98,8 +98,9 @@ type Limit struct {
 	// MaxDelay, 0…LongestDelay, is the longest delay with which the limit allows a check instead of refusing it. Zero means
 	// no queue. It must be 0 for a FirstWindow or CellBucket.
 	MaxDelay time.Duration
-	// Until is the wall time, in Unix nanoseconds, from which Amount may be too much: a region's share of a fixed-window changes
-	// with its windows. From then on, the limit admits nothing: the caller must look it up again. 0 means that it always holds.
+	// Until is the wall time, in Unix nanoseconds, from which Amount may be too much: a region's share of a
+	// fixed-window changes with its windows. From then on, the limit admits nothing: the caller must look it up again.
+	// 0 means that it always holds.
 	Until int64
 }
 
@@ -140,17 +141,17 @@ type TakeRecord struct {
 	// Of a bucket:
 	Amount int64         // of the limit at the time; 0 if unknown
 	Reset  time.Duration // in which time all that it then owed would drain at Amount, rounded up
-	// What a Take does not know, and a Give needs: the highest amount at which it has drained since, if above Amount, and how much
-	// else was put back into it since.
+	// What a Take does not know, and a Give needs: the highest amount at which it has drained since, if above Amount,
+	// and how much else was put back into it since.
 	Fastest, Returned int64
-	// Reserved means that the cost is part of a reservation. As long as it may come back, the rates of its bucket are recorded. Late
-	// means that the reservation was over when it was settled: those rates may have been forgotten.
+	// Reserved means that the cost is part of a reservation. As long as it may come back, the rates of its bucket are
+	// recorded. Late means that the reservation was over when it was settled: those rates may have been forgotten.
 	Reserved, Late bool
 }
 
-// AddReturned makes the record of a bucket's Take allow for the n units that had been put back into it before. A Give then sets
-// Returned to how much was put back altogether. Of a CellBucket the record does not say which window it is in; that much less comes
-// back to it.
+// AddReturned makes the record of a bucket's Take allow for the n units that had been put back into it before. A Give
+// then sets Returned to how much was put back altogether. Of a CellBucket the record does not say which window it is
+// in; that much less comes back to it.
 func (r *TakeRecord) AddReturned(l *Limit, n int64) {
 	if n > 0 && l.Amount > 0 && l.Kind != CellBucket {
 		hi, lo := mul(n, int64(l.Window))
@@ -171,12 +172,12 @@ type Decision struct {
 	Used       int64         // units used, rounded up, with the cost if it was taken; exceeds the capacity in debt
 	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; Never if never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
-	// MoreAfter is how long until Remaining would be greater if the counter is left alone, whatever the check's cost. It is 0 if
-	// Remaining can't grow, or if it is not known when it will.
+	// MoreAfter is how long until Remaining would be greater if the counter is left alone, whatever the check's cost.
+	// It is 0 if Remaining can't grow, or if it is not known when it will.
 	MoreAfter time.Duration
 	Delay     time.Duration // until the admitted check may proceed; only for a leaky bucket or with MaxDelay
-	// Loaned is what a region has borrowed of other regions' shares, less what it has lent: so much more than the capacity there is to
-	// use. The algorithms don't know of loans.
+	// Loaned is what a region has borrowed of other regions' shares, less what it has lent: so much more than the
+	// capacity there is to use. The algorithms don't know of loans.
 	Loaned int64
 }
 
@@ -233,9 +234,9 @@ func (l *Limit) Advance(s State, now Instant) State {
 	return s // a Log has no State, and slots end by themselves
 }
 
-// Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The returned state is up to date in
-// either case; that of a CellBucket then drains at another rate, see [Limit.AtOtherRate]. A cost of 0 is always allowed, even in debt. With MaxDelay, the cost may be taken in the future: at now plus
-// the check's Delay.
+// Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The returned state is up to date
+// in either case; that of a CellBucket then drains at another rate, see [Limit.AtOtherRate]. A cost of 0 is always
+// allowed, even in debt. With MaxDelay, the cost may be taken in the future: at now plus the check's Delay.
 func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	s = l.Advance(s, now)
 	if cost == 0 {
@@ -313,8 +314,9 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 	return s
 }
 
-// ForceLate is Force for a cost that belongs to one taken at from. It drops it if all that was taken then is gone: the window is over,
-// or the bucket has drained all that it can hold. Then a bucket does not change: its rate may be another one by now.
+// ForceLate is Force for a cost that belongs to one taken at from. It drops it if all that was taken then is gone: the
+// window is over, or the bucket has drained all that it can hold. Then a bucket does not change: its rate may be
+// another one by now.
 func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
 	if l.Kind.Bucket() {
 		drainedHi, drainedLo := mul(max(0, now.Steady-from.Steady), l.Amount)

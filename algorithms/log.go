@@ -131,8 +131,9 @@ func (log *Log) Force(l *Limit, from TakeRecord, now Instant, cost int64) {
 	}
 }
 
-// Give puts back cost taken at from, if it is certainly still in the window. If the log has no hit of that time, as when another
-// process took the cost, it removes the oldest hits. They leave the window before that one, so the log never forgets early.
+// Give puts back cost taken at from, if it is certainly still in the window. If the log has no hit of that time, as
+// when another process took the cost, it removes the oldest hits. They leave the window before that one, so the log
+// never forgets early.
 func (log *Log) Give(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
 	if from.Steady <= log.advancedTo-int64(l.Window) {

@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	// defaultBudget bounds the bytes of requests and answers that all doors hold at once, unless Budget.Capacity says otherwise.
+	// defaultBudget bounds the bytes of requests and answers that all doors hold at once, unless Budget.Capacity says
+	// otherwise.
 	defaultBudget = 20 << 20
-	// UnchargedBytes is the size up to which a request and its answer are not charged to the budget. Nearly all of them fit, and
-	// the bound on connections limits their total.
+	// UnchargedBytes is the size up to which a request and its answer are not charged to the budget. Nearly all of them
+	// fit, and the bound on connections limits their total.
 	UnchargedBytes = 16 << 10
 	// slowAfter is how long a large answer, or a piece of a large body, may take before its connection may be closed to make
 	// room.

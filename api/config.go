@@ -31,7 +31,8 @@ type Decider interface {
 	Usage(q *limiter.Query) (*limiter.Usage, error)
 	Adjust(q *limiter.Query) (*limiter.Usage, error)
 	Reset(q *limiter.Query) (*limiter.Usage, error)
-	// Kept says what the only counter of a key holds, in a namespace where each key has one. DropKept clears it, and returns what it held.
+	// Kept says what the only counter of a key holds, in a namespace where each key has one. DropKept clears it, and
+	// returns what it held.
 	Kept(namespace, key string) (limiter.Kept, error)
 	DropKept(namespace, key string) (limiter.Kept, error)
 	// Rules returns the rules in force; nil until there are any.
@@ -62,8 +63,8 @@ type Config struct {
 	Health func() ClusterHealth
 	// CheckReady returns why the node is not ready, once Ready has been called; nil if it is ready.
 	CheckReady func() error
-	// CheckMember returns why the node is no working member of the cluster, such as because it has left; nil if it is one. It is
-	// called for each check of callers that can ask another node. Nil: it always is one.
+	// CheckMember returns why the node is no working member of the cluster, such as because it has left; nil if it is
+	// one. It is called for each check of callers that can ask another node. Nil: it always is one.
 	CheckMember func() error
 
 	Logger *slog.Logger // nil: slog.Default

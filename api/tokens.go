@@ -152,8 +152,8 @@ func bearer(header string) (text string, ok bool) {
 	return text, text != ""
 }
 
-// tokensFromSettings returns the tokens of the settings: api has the scopes check and adjust, admin has the scope admin. If both
-// are the same, it is the admin token. Empty ones are left out.
+// tokensFromSettings returns the tokens of the settings: api has the scopes check and adjust, admin has the scope
+// admin. If both are the same, it is the admin token. Empty ones are left out.
 func tokensFromSettings(api, admin string) *tokenSet {
 	s := &tokenSet{byHash: map[uint64]*Token{}}
 	if admin != "" {

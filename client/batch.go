@@ -190,8 +190,8 @@ func (c *call) setAnswer(r *reply) {
 	}
 }
 
-// decision parses the answer to a check or a reservation into a. countMode is set for a check in CountMode: its answer may be no
-// with the status of an allowed check, and the cost is then taken.
+// decision parses the answer to a check or a reservation into a. countMode is set for a check in CountMode: its answer
+// may be no with the status of an allowed check, and the cost is then taken.
 func (r *reply) decision(a *answer, countMode bool) (Decision, error) {
 	switch r.status {
 	case http.StatusOK, http.StatusTooManyRequests:

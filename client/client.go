@@ -366,9 +366,10 @@ func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []s
 	return c.changeUsage(ctx, "/v1/adjust", &Request{Rule: rule, Key: key, RequestID: id}, fmt.Appendf(nil, `"cost":%d,`, n))
 }
 
-// AdjustCosts is like Adjust, for costs per unit and for subjects with inline limits. q names the subject by Rule and Key, or
-// by Namespace, Key and Limits, and may have a LimitName, Bill and a RequestID; its other fields are ignored. costs names at most 16 units, in each
-// of which the subject must have a limit. Each cost must be within −(2⁵³−1)…2⁵³−1 and not 0.
+// AdjustCosts is like Adjust, for costs per unit and for subjects with inline limits. q names the subject by Rule and
+// Key, or by Namespace, Key and Limits, and may have a LimitName, Bill and a RequestID; its other fields are ignored.
+// costs names at most 16 units, in each of which the subject must have a limit. Each cost must be within −(2⁵³−1)…2⁵³−1
+// and not 0.
 func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]int64) (Usage, error) {
 	if len(costs) == 0 {
 		return Usage{}, fmt.Errorf("%w: costs is empty", ErrRequest)
@@ -410,9 +411,9 @@ func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
 	return r.usage(&q, err)
 }
 
-// Reset clears the counters of a subject, and returns its usage afterwards. q names the subject as for Usage, and may have a
-// LimitName and a RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes effect at most once. The errors
-// are those of Usage.
+// Reset clears the counters of a subject, and returns its usage afterwards. q names the subject as for Usage, and may
+// have a LimitName and a RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes
+// effect at most once. The errors are those of Usage.
 func (c *Client) Reset(ctx context.Context, q Request) (Usage, error) {
 	fields, err := q.appendLimitName(nil)
 	if err != nil {

@@ -96,8 +96,8 @@ const (
 	CodeDenied         = "denied"           // see Decision.Denied
 )
 
-// Rate is what a limit allows over time: Limit units in each Per, as the rules say it. What it allows at once is another number, if
-// it is a bucket.
+// Rate is what a limit allows over time: Limit units in each Per, as the rules say it. What it allows at once is
+// another number, if it is a bucket.
 type Rate struct {
 	Limit int64
 	Per   time.Duration
@@ -152,8 +152,8 @@ type Usage struct {
 	Unknown int
 	// BlockedUntil is when the rule's block of the subject ends; zero if it has none. Until then nothing remains.
 	BlockedUntil time.Time
-	// Applied is, after an adjustment, by how much usage rose in each unit: a reward takes off no more than there was. Of several
-	// limits in a unit, it is the most. Otherwise it is nil.
+	// Applied is, after an adjustment, by how much usage rose in each unit: a reward takes off no more than there was.
+	// Of several limits in a unit, it is the most. Otherwise it is nil.
 	Applied map[string]int64
 }
 

@@ -42,9 +42,10 @@ func headersOf(h http.Header) rateHeaders {
 }
 
 // SetHeaders sets the headers that tell a caller what is left: RateLimit-Policy, RateLimit, X-RateLimit-Limit,
-// X-RateLimit-Remaining and X-RateLimit-Reset. It sets those that the rules file turns on, as the node sent them, or made
-// from the decision if it was in a batch, where answers have no headers. It also sets Retry-After (whole seconds, at least
-// 1) if d refuses but a later check may be allowed. It sets no time at all if the check can never be allowed. All but Retry-After need Request.Headers.
+// X-RateLimit-Remaining and X-RateLimit-Reset. It sets those that the rules file turns on, as the node sent them, or
+// made from the decision if it was in a batch, where answers have no headers. It also sets Retry-After (whole seconds,
+// at least 1) if d refuses but a later check may be allowed. It sets no time at all if the check can never be allowed.
+// All but Retry-After need Request.Headers.
 func (d *Decision) SetHeaders(h http.Header) {
 	for _, one := range [...]struct{ name, value string }{
 		{headerPolicy, d.headers.policy},
@@ -93,8 +94,8 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	}
 }
 
-// quota returns the pair of RateLimit-Policy: q units per w seconds. It is Limit in Window, or, where that is under a second, what
-// comes back in a second.
+// quota returns the pair of RateLimit-Policy: q units per w seconds. It is Limit in Window, or, where that is under a
+// second, what comes back in a second.
 func (l *LimitDecision) quota() (q, w int64) {
 	if l.Window >= time.Second || l.Rate.Per <= 0 {
 		return l.Limit, max(1, ceil(l.Window, time.Second))

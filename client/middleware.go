@@ -23,8 +23,8 @@ const (
 type MiddlewareOptions struct {
 	// Rule limits the check to this rule.
 	Rule string
-	// Key returns the subject: a value for each key attribute of Rule, so none, but not nil, if it has no key attributes. Only Rule
-	// then applies, and Attributes is not called. Nil: the subject follows from the attributes.
+	// Key returns the subject: a value for each key attribute of Rule, so none, but not nil, if it has no key
+	// attributes. Only Rule then applies, and Attributes is not called. Nil: the subject follows from the attributes.
 	Key func(*http.Request) []string
 	// MissingKey says what happens to a request for which Key returns nil, or an empty value, as for callers without an API
 	// key: MissingRefuse (the default) answers 400 with the code missing-key, MissingError calls OnError and answers 500,
@@ -41,8 +41,9 @@ type MiddlewareOptions struct {
 	Request func(*http.Request) Request
 	// Skip reports whether to let a request pass without a check. Nil: never.
 	Skip func(*http.Request) bool
-	// Slots acquires slots in place of a check, and holds them for the length of the response: they are released when next returns
-	// or panics, and when the caller hangs up. The request's context ends, too, if they are lost. The Checker must be an Acquirer.
+	// Slots acquires slots in place of a check, and holds them for the length of the response: they are released when
+	// next returns or panics, and when the caller hangs up. The request's context ends, too, if they are lost. The
+	// Checker must be an Acquirer.
 	Slots bool
 	// SlotTTL is how long slots are held without being renewed. 0: as long as the rules say.
 	SlotTTL time.Duration
@@ -76,9 +77,10 @@ type Acquirer interface {
 	Acquire(ctx context.Context, q Request, ttl time.Duration) (*Slot, error)
 }
 
-// Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on in every answer. A
-// refused request gets 429 and a denied one 403, unless the rule's refusal or OnRefuse answers differently. A delayed request is held for its
-// delay, and dropped if its context ends first. FromContext returns the Decision of a request that passed.
+// Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on in every
+// answer. A refused request gets 429 and a denied one 403, unless the rule's refusal or OnRefuse answers differently. A
+// delayed request is held for its delay, and dropped if its context ends first. FromContext returns the Decision of a
+// request that passed.
 //
 // It panics if Key is set without Rule, or Slots without an Acquirer.
 func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Handler {
@@ -229,8 +231,8 @@ func (g *guard) request(r *http.Request) (q Request, err error) {
 	return q, err
 }
 
-// waitDelay waits for d's delay, or turns d into a refusal if the delay is too long. It reports whether it waited, for the whole
-// delay or until the context ended.
+// waitDelay waits for d's delay, or turns d into a refusal if the delay is too long. It reports whether it waited, for
+// the whole delay or until the context ended.
 func (g *guard) waitDelay(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {

@@ -175,8 +175,8 @@ type reply struct {
 // errNotReady says why a node that is probed is still skipped.
 var errNotReady = errors.New("it is not ready")
 
-// ask posts body to one node after another until one answers. If a node rejects this client, ask tries one other, which may have
-// a newer list of tokens. The error is the context's, or wraps the last failure.
+// ask posts body to one node after another until one answers. If a node rejects this client, ask tries one other, which
+// may have a newer list of tokens. The error is the context's, or wraps the last failure.
 func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int64, retry retryPolicy) (*reply, error) {
 	tried := make([]bool, len(c.nodes))
 	var last error

@@ -19,9 +19,9 @@ const (
 	Open OnError = iota
 	// Closed refuses every call.
 	Closed
-	// Local limits within this process: a check with inline limits by those, any other by Options.Local, which is required. Each
-	// process counts for itself, and admits up to the whole limit. Windows begin with a subject's first cost, whatever the
-	// algorithm. At most 100,000 are kept; further subjects are refused until some have ended.
+	// Local limits within this process: a check with inline limits by those, any other by Options.Local, which is
+	// required. Each process counts for itself, and admits up to the whole limit. Windows begin with a subject's first
+	// cost, whatever the algorithm. At most 100,000 are kept; further subjects are refused until some have ended.
 	Local
 )
 

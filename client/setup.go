@@ -56,7 +56,8 @@ func (s *setup) mayLog(line string) bool {
 	return true
 }
 
-// ExpectRules adds to Options.Rules, and asks a node about the new ones in the background. Middleware and the interceptors call it.
+// ExpectRules adds to Options.Rules, and asks a node about the new ones in the background. Middleware and the
+// interceptors call it.
 func (c *Client) ExpectRules(names ...string) {
 	if added := c.setup.add(names); len(added) > 0 {
 		c.spawn(func() { c.checkSetup(added) })

@@ -227,9 +227,9 @@ func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 	return nil
 }
 
-// recordVersions takes the next steps towards recording the version in force. A candidate is recorded once all regions honour it.
-// Then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their windows
-// end.
+// recordVersions takes the next steps towards recording the version in force. A candidate is recorded once all regions
+// honour it. Then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped
+// as their windows end.
 func (sr *sharedRules) recordVersions(ctx context.Context) error {
 	for range maxMarksPerRound {
 		r := sr.State().Regions

@@ -129,8 +129,8 @@ func (c *Cluster) LeaveCluster(ctx context.Context, by string) error {
 // Remove removes a node that is gone for good from the cluster, by name or ID. It refuses if the node is alive, unless force
 // is set: a live node should leave by itself. It returns when the node is out, which may take until its authority expires.
 //
-// A process removed by force never gets authority again and hands nothing over: its standbys take over. by names who removes the node.
-// Its ID can't come back.
+// A process removed by force never gets authority again and hands nothing over: its standbys take over. by names who
+// removes the node. Its ID can't come back.
 func (c *Cluster) Remove(ctx context.Context, name string, force bool, by string) error {
 	return c.requestRemoval(ctx, removalRequest{Name: name, Force: force, By: by, ForGood: true})
 }
@@ -146,7 +146,8 @@ type removalRequest struct {
 	ForGood bool `json:"for_good"`
 }
 
-// requestRemoval asks the leader to remove a node, and retries as needed. If ctx has no deadline, it takes at most serveTimeout.
+// requestRemoval asks the leader to remove a node, and retries as needed. If ctx has no deadline, it takes at most
+// serveTimeout.
 func (c *Cluster) requestRemoval(ctx context.Context, r removalRequest) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

@@ -23,8 +23,8 @@ type machine struct {
 	state      atomic.Pointer[agreement.State]
 	entryBytes atomic.Int64 // size of the entries applied since the last snapshot
 	onChange   func()       // called after each change of state; must not block
-	// rulesIndex is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set before
-	// the state with the change.
+	// rulesIndex is the index of the last entry that changed the rules or the agreed regions, or a later index. It is
+	// set before the state with the change.
 	rulesIndex atomic.Uint64
 	// reignMark is the last entry that began a reign, of those that this process has applied one by one; nil if none.
 	reignMark atomic.Pointer[reignMark]

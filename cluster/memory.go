@@ -85,9 +85,9 @@ func (c *Cluster) recallState() {
 	}
 }
 
-// warnOfOlderLog logs that Raft's log ends before an entry that this node has applied, if it does. restored is the newest state that
-// the store has, up to that entry. The store has then forgotten entries that the node acknowledged, so its vote may help to elect a
-// leader without a write that was acknowledged to a caller.
+// warnOfOlderLog logs that Raft's log ends before an entry that this node has applied, if it does. restored is the
+// newest state that the store has, up to that entry. The store has then forgotten entries that the node acknowledged,
+// so its vote may help to elect a leader without a write that was acknowledged to a caller.
 func (c *Cluster) warnOfOlderLog(restored *agreement.State) {
 	last, err := c.config.Store.Logs().LastIndex()
 	last = max(last, restored.Index)

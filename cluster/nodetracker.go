@@ -72,8 +72,8 @@ func (c *Cluster) makeAuthority() {
 	})
 }
 
-// requestStatus returns this node's next request for authority. It reports the state passed on to the rest of the node, which may
-// lag slightly behind what Raft has applied.
+// requestStatus returns this node's next request for authority. It reports the state passed on to the rest of the node,
+// which may lag slightly behind what Raft has applied.
 func (nt *nodeTracker) requestStatus() authority.Request {
 	nt.feed.mu.Lock()
 	s := nt.feed.published
@@ -108,8 +108,8 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	return r
 }
 
-// askLeader sends a request for authority to the leader. If the leader answers that this node's state has diverged, it stops the
-// state machine.
+// askLeader sends a request for authority to the leader. If the leader answers that this node's state has diverged, it
+// stops the state machine.
 func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
 	err = nt.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {

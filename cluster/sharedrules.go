@@ -81,8 +81,8 @@ func (sr *sharedRules) requirePrimaryLeader() error {
 	return nil
 }
 
-// claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has applied an
-// entry of its own.
+// claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has
+// applied an entry of its own.
 func (sr *sharedRules) claimPrimary(ctx context.Context) error {
 	if sr.isSecondary() || sr.State().Regions.Primary == sr.config.Self.Region {
 		return nil

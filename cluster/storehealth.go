@@ -11,9 +11,9 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// electionDelayFactor multiplies the election timeout of a node whose store fails. Such a node could still be elected, because it
-// may be able to save its term, and its log is as long as the others'. It would then lead again and again without being
-// able to store an entry.
+// electionDelayFactor multiplies the election timeout of a node whose store fails. Such a node could still be elected,
+// because it may be able to save its term, and its log is as long as the others'. It would then lead again and again
+// without being able to store an entry.
 const electionDelayFactor = 20
 
 // watchedLogs is a log store that tracks whether writes fail. It also probes the store, because a leader that writes nothing

@@ -229,8 +229,8 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	return nil
 }
 
-// initCluster is the loop that proposes a new cluster's first entries: its ID and its first rules. It runs on every node, because
-// a founder may die between these entries, and the next leader then completes them.
+// initCluster is the loop that proposes a new cluster's first entries: its ID and its first rules. It runs on every
+// node, because a founder may die between these entries, and the next leader then completes them.
 func (c *Cluster) initCluster() {
 	c.loop(c.config.Timings.Founding, c.leadChanged, func() (last bool) {
 		if !c.leads() {

@@ -6,9 +6,10 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// The blocks of a rule are ops of one subject, in a row, one for each length. Each is a token bucket of one, which the beginning
-// of the block takes. A block is in force while its bucket refuses. A bucket with a MaxDelay, one of several, allows again that
-// long before it is full; until it is full, the block is remembered, and the next one to begin is the one after it.
+// The blocks of a rule are ops of one subject, in a row, one for each length. Each is a token bucket of one, which the
+// beginning of the block takes. A block is in force while its bucket refuses. A bucket with a MaxDelay, one of several,
+// allows again that long before it is full; until it is full, the block is remembered, and the next one to begin is the
+// one after it.
 
 // decideBlock decides a block. allowed says that its limit allows a cost of 1, which means that no block is in force;
 // op.state is then as if it had taken that.
@@ -64,8 +65,8 @@ func nextBlock(blocks []Op) *Op {
 	return &blocks[next]
 }
 
-// isSubjectRefused reports whether a limit of subject refuses. A refusal for lack of room does not count, and neither does one for
-// want of slots: waiting makes room for those, not doing less.
+// isSubjectRefused reports whether a limit of subject refuses. A refusal for lack of room does not count, and neither
+// does one for want of slots: waiting makes room for those, not doing less.
 func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
 		if op := &ops[i]; op.Key.Subject == subject && !op.Block && !op.isSlot() && !op.Decision.Allowed && !op.Full {

@@ -10,8 +10,9 @@ type edit struct {
 	log   func(*algorithms.Log, algorithms.Instant)
 }
 
-// penalty debits cost, whether or not the limit allows it. With oldRate, a bucket's rate may be another one by now than l's: what may
-// have drained since its last change counts as owed, because by a rate that was lowered since, too much would drain.
+// penalty debits cost, whether or not the limit allows it. With oldRate, a bucket's rate may be another one by now than
+// l's: what may have drained since its last change counts as owed, because by a rate that was lowered since, too much
+// would drain.
 func penalty(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
@@ -56,9 +57,9 @@ func reward(l *algorithms.Limit, n int64) edit {
 	}
 }
 
-// ForceCapped debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.ForceCapped]. A log
-// takes all of the cost. If the subject was reset since, nothing is debited. It does not check the gate, because a standby uses it
-// to change its copy. If it fails with ErrFull, nothing changes.
+// ForceCapped debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.ForceCapped]. A
+// log takes all of the cost. If the subject was reset since, nothing is debited. It does not check the gate, because a
+// standby uses it to change its copy. If it fails with ErrFull, nothing changes.
 func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 // records.
 const changedBatch = 16 << 10
 
-// Changed yields every counter and note that changed since the last call, in batches of some ten thousand; it reuses the slice. A
-// record with Fullness 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its error, and that batch and
-// all later ones still count as changed. Calls must not overlap.
+// Changed yields every counter and note that changed since the last call, in batches of some ten thousand; it reuses
+// the slice. A record with Fullness 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its
+// error, and that batch and all later ones still count as changed. Calls must not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
 	var batch []Record
 	for i := range t.shards {
@@ -107,9 +107,9 @@ func (t *Table) markChanged(batch []Record, by readers) {
 	}
 }
 
-// MarkChanged marks counters and notes as changed, so that Changed yields them again. It marks whole shards, and then the notes of
-// whole partitions, starting at the given one, until it has marked at least n. It returns the shard to continue with, zero after the last, and how many counters
-// it marked.
+// MarkChanged marks counters and notes as changed, so that Changed yields them again. It marks whole shards, and then
+// the notes of whole partitions, starting at the given one, until it has marked at least n. It returns the shard to
+// continue with, zero after the last, and how many counters it marked.
 func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
 		s := &t.shards[shard]

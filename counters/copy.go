@@ -11,9 +11,9 @@ import (
 // copyBatch bounds the number of records that Copy yields at once.
 const copyBatch = 4096
 
-// Copy yields every counter and note of p, in batches of at most 4096; it reuses the slice. It holds no lock while it yields, so a
-// batch may lack later changes. Replicate yields those, and must do so only after the batch was sent. The records include
-// resets not yet reported to every reader. If yield fails, Copy returns its error.
+// Copy yields every counter and note of p, in batches of at most 4096; it reuses the slice. It holds no lock while it
+// yields, so a batch may lack later changes. Replicate yields those, and must do so only after the batch was sent. The
+// records include resets not yet reported to every reader. If yield fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
 	t.replicated.Store(true)
 	var batch []Record

@@ -20,8 +20,9 @@ type victim struct {
 	chosen bool
 }
 
-// lastResort is the rank of what goes only if there is nothing else. Without it, a flood of resets would lock out new subjects. If
-// such a reset goes, a copy may keep what was used before it: quota may be lost that way, but none is made.
+// lastResort is the rank of what goes only if there is nothing else. Without it, a flood of resets would lock out new
+// subjects. If such a reset goes, a copy may keep what was used before it: quota may be lost that way, but none is
+// made.
 const lastResort = math.MaxUint64
 
 // isGood reports whether v need not be searched for any longer.
@@ -117,7 +118,8 @@ func (s *shard) isSearchable(sub *subtable, c class, steady int64) bool {
 	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
 }
 
-// maxSearches bounds how many subtables of other shards one check searches without success. The next search continues from there.
+// maxSearches bounds how many subtables of other shards one check searches without success. The next search continues
+// from there.
 const maxSearches = 2
 
 // findRoomElsewhere takes room for s from another shard: either spare room, or the room of a counter that it evicts there. It

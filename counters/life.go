@@ -7,9 +7,9 @@ import (
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
-// ErrGone means that the counter that a cost was taken from is gone: another lineage or, since a reset, another life of its subject
-// has begun. Or it can't be told how much of the cost a bucket still owes, or there is no room to remember that it came back. Nothing
-// was changed.
+// ErrGone means that the counter that a cost was taken from is gone: another lineage or, since a reset, another life of
+// its subject has begun. Or it can't be told how much of the cost a bucket still owes, or there is no room to remember
+// that it came back. Nothing was changed.
 var ErrGone = errors.New("the counter that the cost was taken from is gone")
 
 // Life identifies the counters that a cost was taken from, for what may come back to them.
@@ -38,9 +38,9 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 	return !h.IsResetSince(k.Subject, k.Counter, life.Resets)
 }
 
-// GiveBack puts back cost that was taken at from, in the given life: a grant, the cost of a check that another limit refused, of a
-// reservation, or a loan. Everything that comes back passes here, and only what is certain: see [algorithms.Limit.Give]. If it fails
-// with ErrShut or ErrGone, nothing changes.
+// GiveBack puts back cost that was taken at from, in the given life: a grant, the cost of a check that another limit
+// refused, of a reservation, or a loan. Everything that comes back passes here, and only what is certain: see
+// [algorithms.Limit.Give]. If it fails with ErrShut or ErrGone, nothing changes.
 func (t *Table) GiveBack(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
@@ -87,8 +87,9 @@ func (t *Table) giveBackHeld(
 	return t.changeHeld(s, now, k, l, give)
 }
 
-// giveUndrained is a Give for a bucket whose rate may be another one by now than l's. It leaves the bucket as of its last change, so
-// that the next check drains it by the rate then in force. What is taken off before it drains is missing afterwards just the same.
+// giveUndrained is a Give for a bucket whose rate may be another one by now than l's. It leaves the bucket as of its
+// last change, so that the next check drains it by the rate then in force. What is taken off before it drains is
+// missing afterwards just the same.
 func giveUndrained(l *algorithms.Limit, from *algorithms.TakeRecord, cost int64) func(algorithms.State, algorithms.Instant) algorithms.State {
 	return func(s algorithms.State, now algorithms.Instant) algorithms.State {
 		changedAt := s.At
@@ -99,10 +100,10 @@ func giveUndrained(l *algorithms.Limit, from *algorithms.TakeRecord, cost int64)
 	}
 }
 
-// A bucket remembers neither at which rates it drained nor what was put back into it. But what may still come back depends on both:
-// a limit's rate may change, by new rules, tiers or steps, or from one caller to the next; and after one cost has come back, less of
-// another is left in the bucket than its TakeRecord says. So a note of kind notes.Rate keeps what happened since, for as long as
-// anything may come back.
+// A bucket remembers neither at which rates it drained nor what was put back into it. But what may still come back
+// depends on both: a limit's rate may change, by new rules, tiers or steps, or from one caller to the next; and after
+// one cost has come back, less of another is left in the bucket than its TakeRecord says. So a note of kind notes.Rate
+// keeps what happened since, for as long as anything may come back.
 
 func rateKey(k Key) notes.Key { return notes.Key{Subject: k.Subject, ID: k.Counter, Kind: notes.Rate} }
 
@@ -124,16 +125,17 @@ func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bo
 	return h.HasForgottenRates(k.Subject, since)
 }
 
-// hasRoomForRate reports whether there is room to record what comes back into k, a bucket. Rates that no reservation keeps share
-// their budget like those of one rule. So no flood of checks that are taken back uses up more memory, or the room of reservations.
+// hasRoomForRate reports whether there is room to record what comes back into k, a bucket. Rates that no reservation
+// keeps share their budget like those of one rule. So no flood of checks that are taken back uses up more memory, or
+// the room of reservations.
 func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
 	return h.HasRoom(&notes.Note{Key: rateKey(k), Inline: k.IsInline()})
 }
 
-// recordTake records that k, a bucket, has drained at the rate of l, and returns how much was put back into it so far. The caller
-// must hold the shard.
+// recordTake records that k, a bucket, has drained at the rate of l, and returns how much was put back into it so far.
+// The caller must hold the shard.
 func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()

@@ -69,8 +69,9 @@ func (s *shard) companions(now algorithms.Instant, k Key, l *algorithms.Limit) (
 	return used(k.LentKey()), used(k.BorrowedKey())
 }
 
-// leaveOutLoans changes op's Decision, which describes the given state of its counter, so that Used is what the counter's own region
-// uses: what it lent is no use of its own, and what it borrowed hides none. The caller must hold the shard.
+// leaveOutLoans changes op's Decision, which describes the given state of its counter, so that Used is what the
+// counter's own region uses: what it lent is no use of its own, and what it borrowed hides none. The caller must hold
+// the shard.
 func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.State) {
 	l, d := op.Limit, &op.Decision
 	loans := LoanBalance{Used: d.Used}
@@ -81,11 +82,11 @@ func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.S
 	d.Used, d.Loaned = loans.OwnUse(), loans.Borrowed-loans.Lent
 }
 
-// Lend takes up to want units from the counter for another region, provided that the counter is in the given window (0 for
-// buckets). It lends at most half of what is unused, rounded up, or an eighth of the share if that is more: otherwise the end of
-// a share would take many small loans. It lends only while the counter's own region has used less than half of its share plus what
-// it borrowed. It returns the amount lent and the counter's loans afterwards. If it fails with
-// ErrShut, ErrOtherWindow or ErrFull, nothing changes.
+// Lend takes up to want units from the counter for another region, provided that the counter is in the given window (0
+// for buckets). It lends at most half of what is unused, rounded up, or an eighth of the share if that is more:
+// otherwise the end of a share would take many small loans. It lends only while the counter's own region has used less
+// than half of its share plus what it borrowed. It returns the amount lent and the counter's loans afterwards. If it
+// fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
 func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64) (int64, LoanBalance, error) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
@@ -119,8 +120,8 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 	return n, t.loansHeld(s, now, k, l), nil
 }
 
-// Unlend puts back a loan that was made in the given life and never reported to its borrower. If the counter has moved to another
-// window or begun another life, or this node no longer decides it, nothing happens and the loan is lost.
+// Unlend puts back a loan that was made in the given life and never reported to its borrower. If the counter has moved
+// to another window or begun another life, or this node no longer decides it, nothing happens and the loan is lost.
 func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, window, n int64, life Life) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
@@ -147,10 +148,10 @@ func (t *Table) loansInWindow(s *shard, now algorithms.Instant, k Key, l *algori
 	return loans, nil
 }
 
-// Borrow credits the counter with up to n units borrowed for a window. It gives back no more than the counter has used minus
-// outstanding, the amount that may still be given back in another way. The excess widens a fixed window; for a bucket it is
-// lost. Borrow returns how much it credited: nothing if the counters are not those of life, in which the loan was asked for. If it
-// fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
+// Borrow credits the counter with up to n units borrowed for a window. It gives back no more than the counter has used
+// minus outstanding, the amount that may still be given back in another way. The excess widens a fixed window; for a
+// bucket it is lost. Borrow returns how much it credited: nothing if the counters are not those of life, in which the
+// loan was asked for. If it fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
 func (t *Table) Borrow(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, life Life,
 ) (int64, error) {

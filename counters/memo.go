@@ -27,8 +27,8 @@ func (m *Memo) note(now algorithms.Instant) *notes.Note {
 	}
 }
 
-// Recall reads m's answer and reports whether there is one. It fails with ErrShut, or with ErrRequestIDReused if the memo belongs
-// to a request with other content.
+// Recall reads m's answer and reports whether there is one. It fails with ErrShut, or with ErrRequestIDReused if the
+// memo belongs to a request with other content.
 func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) {
 	p := m.Key.Partition()
 	h := t.notes.Lock(p, now.Steady)
@@ -93,8 +93,8 @@ func (t *Table) makeRoomFor(s *shard, k Key, now algorithms.Instant, n int, ops 
 // Amendment is an administrative change to counters of one subject.
 type Amendment struct {
 	Ops []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
-	// Reset makes the counters fresh, and begins a new life of the subject. With Partial, it begins one only of the counters of Ops,
-	// which are not all that the subject has, and leaves blocks as they are.
+	// Reset makes the counters fresh, and begins a new life of the subject. With Partial, it begins one only of the
+	// counters of Ops, which are not all that the subject has, and leaves blocks as they are.
 	Reset, Partial bool
 	OldRates       bool // the rates of the limits of Ops may be older than those in force: no bucket drains by them
 	// From, by op, and Life say what costs of a late settling belong to: they are dropped if that is over.
@@ -108,7 +108,8 @@ type Amendment struct {
 	Applied  []int64 // set by Amend, by op: by how much usage rose. A reward takes off no more than there was.
 }
 
-// Amend changes counters of one subject. If it fails with ErrShut, ErrFull, ErrRequestIDReused or notes.ErrWrites, nothing changes.
+// Amend changes counters of one subject. If it fails with ErrShut, ErrFull, ErrRequestIDReused or notes.ErrWrites,
+// nothing changes.
 func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	if err := t.makeRoomForNotes(now, a); err != nil {
 		return err
@@ -163,8 +164,8 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	return nil
 }
 
-// rewardHeld returns how much op's cost below zero takes off: no more than its own region uses, because what the region lent is in
-// the counter, too, and would count twice. The caller must hold the shard.
+// rewardHeld returns how much op's cost below zero takes off: no more than its own region uses, because what the region
+// lent is in the counter, too, and would count twice. The caller must hold the shard.
 func (t *Table) rewardHeld(s *shard, now algorithms.Instant, op *Op) int64 {
 	if !op.Lends {
 		return -op.Cost

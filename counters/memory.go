@@ -114,8 +114,8 @@ func (s *slab) makeUsable(n int) bool {
 	return true
 }
 
-// release frees groups of a subtable of holder, which nothing uses any more. The caller must hold that shard. Other subtables of
-// the shard may move.
+// release frees groups of a subtable of holder, which nothing uses any more. The caller must hold that shard. Other
+// subtables of the shard may move.
 func (m *memory) release(holder *shard, groups []group) {
 	s := m.slabFor(len(groups))
 	if s == nil {

@@ -10,8 +10,8 @@ import (
 // madviseCollapse is MADV_COLLAPSE of Linux 6.1 and later.
 const madviseCollapse = 25
 
-// reserve maps addresses for n bytes, which begin at a large page. The system counts no memory for them, even if it never promises
-// more than it has. The area is nil if the system refuses.
+// reserve maps addresses for n bytes, which begin at a large page. The system counts no memory for them, even if it
+// never promises more than it has. The area is nil if the system refuses.
 func reserve(n int) (mapped, area []byte) {
 	b, err := syscall.Mmap(-1, 0, n+largePage, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	if err != nil {
@@ -21,8 +21,8 @@ func reserve(n int) (mapped, area []byte) {
 	return b, b[skip : skip+n]
 }
 
-// makeUsable makes pages of an area accessible, and returns false if the system refuses. They are zero, and take no memory before
-// they are used.
+// makeUsable makes pages of an area accessible, and returns false if the system refuses. They are zero, and take no
+// memory before they are used.
 func makeUsable(pages []byte) bool {
 	return syscall.Mprotect(pages, syscall.PROT_READ|syscall.PROT_WRITE) == nil
 }

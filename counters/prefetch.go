@@ -10,8 +10,8 @@ import (
 // cache lines, and the number of groups. It may be out of date: only prefetches use it, and a prefetch can't fault. Zero means
 // that there are no groups.
 //
-// The hints of all shards lie together, so that most of them stay in the processor's caches. A prefetch that had to wait for the
-// shard's own cache line would come late.
+// The hints of all shards lie together, so that most of them stay in the processor's caches. A prefetch that had to
+// wait for the shard's own cache line would come late.
 type groupsHint struct{ word atomic.Uint64 }
 
 const (

@@ -41,8 +41,8 @@ type record struct {
 	state algorithms.State
 }
 
-// set puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow it: a copy
-// on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
+// set puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow
+// it: a copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
 func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, freshAt uint32) {
 	g.records[slot].state = state
 	g.kindFullnesses[slot] = packKindFullness(kind, fullness)
@@ -141,8 +141,8 @@ func (sub *subtable) firstGroup(k Key) int {
 	return int(hi)
 }
 
-// firstGroup returns the group of sub, the subtable of k, at which the search for k begins. A shard that is not split has no prefix,
-// and reading that there is none would touch one more cache line.
+// firstGroup returns the group of sub, the subtable of k, at which the search for k begins. A shard that is not split
+// has no prefix, and reading that there is none would touch one more cache line.
 func (s *shard) firstGroup(sub *subtable, k Key) int {
 	if s.subtables != nil {
 		return sub.firstGroup(k)

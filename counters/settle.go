@@ -13,8 +13,8 @@ type Place struct {
 	Key    notes.Key
 	Group  uint32 // identifies the rule
 	Inline bool
-	// Open is how long the reservation may still be settled in time. It is then kept for late settlings, while its room is not needed,
-	// until Until: Unix seconds on the steady clock. Once it is settled, it is kept until SettledUntil.
+	// Open is how long the reservation may still be settled in time. It is then kept for late settlings, while its room
+	// is not needed, until Until: Unix seconds on the steady clock. Once it is settled, it is kept until SettledUntil.
 	Open                time.Duration
 	Until, SettledUntil int64
 }
@@ -27,9 +27,9 @@ func (p *Place) note(now algorithms.Instant) notes.Note {
 	}
 }
 
-// MakePlace begins to record the rates of the buckets of ops, which a reservation is about to take and which are all of the place's
-// subject. If that is the reservation's home, it also makes the place. If it fails with ErrShut or notes.ErrReservations, nothing
-// changes.
+// MakePlace begins to record the rates of the buckets of ops, which a reservation is about to take and which are all of
+// the place's subject. If that is the reservation's home, it also makes the place. If it fails with ErrShut or
+// notes.ErrReservations, nothing changes.
 func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
 	p := place.Key.Partition()
 	h := t.notes.Lock(p, now.Steady)
@@ -71,8 +71,8 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 	return h.Make(list...)
 }
 
-// sharedRate is the At of a rate that several reservations, or other things that may come back, depend on. Before, it is when the
-// first one was made.
+// sharedRate is the At of a rate that several reservations, or other things that may come back, depend on. Before, it
+// is when the first one was made.
 const sharedRate = 0
 
 // hasRate reports whether a reservation that takes op keeps a rate.
@@ -119,8 +119,9 @@ func (t *Table) DropPlace(now algorithms.Instant, k notes.Key) {
 	}
 }
 
-// SetExpiry records how the end of a reservation is carried out, if it is not settled by then. With makes, it makes the place if there is
-// none. It fails with ErrShut, with ErrGone if its place is gone or settled, or with notes.ErrReservations.
+// SetExpiry records how the end of a reservation is carried out, if it is not settled by then. With makes, it makes the
+// place if there is none. It fails with ErrShut, with ErrGone if its place is gone or settled, or with
+// notes.ErrReservations.
 func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, makes bool) error {
 	p := place.Key.Partition()
 	h := t.notes.Lock(p, now.Steady)
@@ -143,15 +144,16 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 // Settlement changes several counters of one subject at most once: its place then says that it was made.
 type Settlement struct {
 	Place Place
-	// HasPlace says that the place was made with the reservation, on this node or elsewhere. If it is missing in the same lineage,
-	// the reservation is over; in another one, it was lost with its node, and is made again. Without a place there must be room
-	// for one.
+	// HasPlace says that the place was made with the reservation, on this node or elsewhere. If it is missing in the
+	// same lineage, the reservation is over; in another one, it was lost with its node, and is made again. Without a
+	// place there must be room for one.
 	HasPlace bool
-	// Late says that the deadline has passed: then the place must still be there. Settle sets it if it was settled late. TooLate says that the time for late settlings has
-	// passed, too: Settle then only looks for an earlier change.
+	// Late says that the deadline has passed: then the place must still be there. Settle sets it if it was settled
+	// late. TooLate says that the time for late settlings has passed, too: Settle then only looks for an earlier
+	// change.
 	Late, TooLate bool
-	// Expires says that this is the end of the reservation, which nobody has settled. It may still be settled late. Before its end,
-	// nothing happens.
+	// Expires says that this is the end of the reservation, which nobody has settled. It may still be settled late.
+	// Before its end, nothing happens.
 	Expires bool
 	Changes []SettledCost
 	Life    Life // of the counters that the costs to put back were taken from
@@ -191,8 +193,9 @@ func (c *SettledCost) change(expired bool) int64 {
 	return c.Used - c.Reserved
 }
 
-// Settle makes the changes of s. If they were made before, it reads what was kept then and returns repeated. It returns done unless
-// it is too late for changes that were never made, or too early for the end. If it fails with ErrShut or notes.ErrReservations, nothing changes.
+// Settle makes the changes of s. If they were made before, it reads what was kept then and returns repeated. It returns
+// done unless it is too late for changes that were never made, or too early for the end. If it fails with ErrShut or
+// notes.ErrReservations, nothing changes.
 func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bool, err error) {
 	home := Key{Subject: s.Place.Key.Subject}
 	sh, now := t.lock(now, home)
@@ -250,8 +253,8 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	return false, true, nil
 }
 
-// findPlace returns the place of s. If the reservation was made without one, findPlace makes it. If there is none although it was
-// made, the reservation is over, and it is too late.
+// findPlace returns the place of s. If the reservation was made without one, findPlace makes it. If there is none
+// although it was made, the reservation is over, and it is too late.
 func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.Note, err error) {
 	h := t.notes.Lock(s.Place.Key.Partition(), now.Steady)
 	defer h.Unlock()
@@ -273,8 +276,8 @@ func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.No
 	return place, err
 }
 
-// makeRoomForChanges makes room for the counters that changes add, without evicting any of the others. If there is none, the costs
-// are dropped: the counters were evicted, with all that had been taken.
+// makeRoomForChanges makes room for the counters that changes add, without evicting any of the others. If there is
+// none, the costs are dropped: the counters were evicted, with all that had been taken.
 func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, s *Settlement) {
 	changes := s.Changes
 	room, spared := 0, make([]Op, len(changes))
@@ -306,8 +309,8 @@ func (t *Table) settleCost(sh *shard, now algorithms.Instant, c *SettledCost, s 
 	return t.chargeLateHeld(sh, now, c.Key, c.Limit, from, change, s.Life)
 }
 
-// chargeLateHeld debits cost that belongs to one taken at from, if that life of the counter and that window are not over. The caller
-// must hold the shard.
+// chargeLateHeld debits cost that belongs to one taken at from, if that life of the counter and that window are not
+// over. The caller must hold the shard.
 func (t *Table) chargeLateHeld(
 	sh *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {

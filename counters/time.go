@@ -4,16 +4,16 @@ import "github.com/rlnode/rlnode/algorithms"
 
 // No counter's time goes back. Two things could turn it back.
 //
-// A caller reads the clock before it has the lock. While it waits, another caller with a later reading may have taken from the
-// counter in the next window. So each shard remembers the latest readings of this process's clocks that it has seen, and decides
-// by nothing earlier: see advance.
+// A caller reads the clock before it has the lock. While it waits, another caller with a later reading may have taken
+// from the counter in the next window. So each shard remembers the latest readings of this process's clocks that it has
+// seen, and decides by nothing earlier: see advance.
 //
-// Other nodes' wall clocks, and this node's before a restart, may have been ahead of this node's clock now. Their counters would
-// be in windows that have yet to begin here. So a partition whose counters come from elsewhere counts its windows by the clock that
-// they came from, until this node's own has caught up: see Follow.
+// Other nodes' wall clocks, and this node's before a restart, may have been ahead of this node's clock now. Their
+// counters would be in windows that have yet to begin here. So a partition whose counters come from elsewhere counts
+// its windows by the clock that they came from, until this node's own has caught up: see Follow.
 
-// advance returns the later of now and the latest readings that the shard has seen, each clock by itself, and remembers them. The
-// caller must hold s, and now must be a reading of this process's clock.
+// advance returns the later of now and the latest readings that the shard has seen, each clock by itself, and remembers
+// them. The caller must hold s, and now must be a reading of this process's clock.
 func (s *shard) advance(now algorithms.Instant) algorithms.Instant {
 	now.Steady = max(now.Steady, s.latest.Steady)
 	now.Wall = max(now.Wall, s.latest.Wall)
@@ -36,8 +36,8 @@ func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
 	return s.timeInLead(p, now)
 }
 
-// timeInLead is timeIn for a shard with a partition that follows another clock. It forgets such a clock once this node's own has
-// caught up.
+// timeInLead is timeIn for a shard with a partition that follows another clock. It forgets such a clock once this
+// node's own has caught up.
 func (s *shard) timeInLead(p int, now algorithms.Instant) algorithms.Instant {
 	lead, follows := s.leads[p]
 	if !follows {
@@ -65,10 +65,10 @@ func (s *shard) dropLead(p int) {
 	}
 }
 
-// Follow makes p count its windows, from now on, by a wall clock that reads at least wall, in Unix nanoseconds. That is the
-// reading, at the time when they were sent or written, of the clock by which counters that are about to be put into p were
-// counted. If it is ahead of this node's clock, p's clock runs slightly slower until the two agree. So none of those counters is in
-// a window that has yet to begin, and windows keep turning.
+// Follow makes p count its windows, from now on, by a wall clock that reads at least wall, in Unix nanoseconds. That is
+// the reading, at the time when they were sent or written, of the clock by which counters that are about to be put into
+// p were counted. If it is ahead of this node's clock, p's clock runs slightly slower until the two agree. So none of
+// those counters is in a window that has yet to begin, and windows keep turning.
 func (t *Table) Follow(now algorithms.Instant, p int, wall int64) {
 	shards := t.shardsOf(p)
 	for i := range shards {

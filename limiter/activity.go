@@ -63,8 +63,8 @@ func (v *Vitals) code(c *wire.Coder) {
 	}
 }
 
-// UseVitals makes the limiter report v in its activity, except for the counters, which it counts itself. Call it before the first
-// check.
+// UseVitals makes the limiter report v in its activity, except for the counters, which it counts itself. Call it before
+// the first check.
 func (l *Limiter) UseVitals(v func() Vitals) { l.vitals = v }
 
 // cachedRound caches the answers of the last round of questions, so that concurrent callers share one round.

@@ -43,8 +43,9 @@ type Query struct {
 	// Subjects come with their own limits, or with the node of a descriptor tree that they matched. If there are any, Rule,
 	// Key, Attributes, Costs and Mode are ignored.
 	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
-	// Slots is how many slots an acquire or a reservation holds of each limit of slots; 0: as many as its cost in the limit's unit says, or 1.
-	// SlotTTL, for an acquire, is after what time they end unless they are renewed; 0: as the limits say. Who says who holds them, in at most MaxWho bytes.
+	// Slots is how many slots an acquire or a reservation holds of each limit of slots; 0: as many as its cost in the
+	// limit's unit says, or 1. SlotTTL, for an acquire, is after what time they end unless they are renewed; 0: as the
+	// limits say. Who says who holds them, in at most MaxWho bytes.
 	Slots   int64
 	SlotTTL time.Duration
 	Who     string
@@ -53,8 +54,8 @@ type Query struct {
 	RequestID string
 	// AtMost makes a check of one limit take as much of its cost as there is, which Answer.Granted says.
 	AtMost bool
-	// LimitName restricts an adjustment or a reset to the limit with that name; empty: it concerns all. Bill also corrects the bill by an
-	// adjustment.
+	// LimitName restricts an adjustment or a reset to the limit with that name; empty: it concerns all. Bill also
+	// corrects the bill by an adjustment.
 	LimitName string
 	// HolderID restricts a reset to one slot: the short ID that [Holder] has; see ShortSlotID. Empty: it concerns all.
 	HolderID string
@@ -63,8 +64,8 @@ type Query struct {
 	OnExpiry *OnExpiry
 	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.
 	AwaitsLoan bool
-	// Waits means that the caller of a check waits for its turn if it is delayed. The Answer then has a QueuePlace, if the cost can
-	// be given back when the caller stops waiting.
+	// Waits means that the caller of a check waits for its turn if it is delayed. The Answer then has a QueuePlace, if
+	// the cost can be given back when the caller stops waiting.
 	Waits bool
 	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
 	// now, the check fails with ErrRulesChanged.
@@ -215,8 +216,8 @@ var (
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )
 
-// IndexInOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in the order
-// of the call.
+// IndexInOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in
+// the order of the call.
 func (a *Answer) IndexInOrder(n int) int {
 	if !a.Limits[n].Rule.Inline {
 		return n

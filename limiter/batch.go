@@ -9,9 +9,9 @@ import (
 // maxInFlight bounds the checks of one batch that wait for other nodes at once.
 const maxInFlight = 256
 
-// CheckAll decides queries in order, each as Check would. It reads the clock whenever it reads its authority, and after each wait.
-// answers and errs have one element per query. CheckAll sends questions to other nodes without waiting for earlier replies, but keeps checks of
-// the same subject in order.
+// CheckAll decides queries in order, each as Check would. It reads the clock whenever it reads its authority, and after
+// each wait. answers and errs have one element per query. CheckAll sends questions to other nodes without waiting for
+// earlier replies, but keeps checks of the same subject in order.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs}
 	b.readAuthority()
@@ -122,8 +122,8 @@ func (b *batch) check(i int) {
 	}
 }
 
-// confirmHere completes the checks decided here, if this node still has authority. Otherwise it decides them again and keeps what
-// they took: ownership can no longer be proved.
+// confirmHere completes the checks decided here, if this node still has authority. Otherwise it decides them again and
+// keeps what they took: ownership can no longer be proved.
 func (b *batch) confirmHere() {
 	n := b.numUnconfirmed
 	if n == 0 {

@@ -62,8 +62,8 @@ func (a *Answer) foldBlocks() {
 	s.hasBlocks = false
 }
 
-// whileBlocked returns what a limit decides, in place of d, while its subject is blocked for a time that is left: it refuses, and
-// nothing remains, for at least that long. What is used stays.
+// whileBlocked returns what a limit decides, in place of d, while its subject is blocked for a time that is left: it
+// refuses, and nothing remains, for at least that long. What is used stays.
 func whileBlocked(d algorithms.Decision, left time.Duration) algorithms.Decision {
 	out := algorithms.Decision{Used: d.Used, RetryAfter: left, ResetAfter: max(d.ResetAfter, left), MoreAfter: left}
 	if d.Remaining == 0 {

@@ -13,10 +13,11 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// This file is the borrower's side of loans between regions, at the subject's owner. A node that sees that little of a share is left
-// tells the owner; see shortage.go. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region
-// that it believes has the most unused quota. The lender debits a loan before it sends it. The borrower credits it to the counter at
-// most once, and only in the window and the lineage that it requested the loan for. A loan lost in transit is lost quota.
+// This file is the borrower's side of loans between regions, at the subject's owner. A node that sees that little of a
+// share is left tells the owner; see shortage.go. The owner borrows in the background, ahead of need: one loan per
+// counter at a time, from the region that it believes has the most unused quota. The lender debits a loan before it
+// sends it. The borrower credits it to the counter at most once, and only in the window and the lineage that it
+// requested the loan for. A loan lost in transit is lost quota.
 
 const (
 	// loanTimeout bounds how long the borrower waits for a loan.
@@ -26,8 +27,8 @@ const (
 	maxLoans     = 1024
 	// borrowerLife is how long this node remembers a counter's lenders after it last looked for a loan.
 	borrowerLife = time.Minute
-	// laterPause is how long to wait before asking again a region that had nothing to lend; unknownPause is the same for a region
-	// that does not know the limit.
+	// laterPause is how long to wait before asking again a region that had nothing to lend; unknownPause is the same
+	// for a region that does not know the limit.
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
 	// noLenderPause is how long to wait before looking for a lender again if no region had anything to lend.
 	noLenderPause = 250 * time.Millisecond
@@ -74,8 +75,8 @@ func (ls *loans) init(l *Limiter) {
 	ls.askers.subjects = make(map[uint64]*shortage)
 }
 
-// borrow requests loans for the limits of an owned subject that are short. It does not wait for them: it calls done once they are
-// answered, or at once if nothing is under way.
+// borrow requests loans for the limits of an owned subject that are short. It does not wait for them: it calls done
+// once they are answered, or at once if nothing is under way.
 func (ls *loans) borrow(r *borrowRequest, done func(borrowReply)) {
 	m := ls.limiter.membership
 	w := &borrowWaiter{pending: 1, done: done}
@@ -139,8 +140,8 @@ type loan struct {
 	answered atomic.Bool
 }
 
-// borrowFor requests a loan for one limit, if it is short and a region may have something to lend. w, which may be nil, waits for
-// the loan that is then under way.
+// borrowFor requests a loan for one limit, if it is short and a region may have something to lend. w, which may be nil,
+// waits for the loan that is then under way.
 func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 	m := ls.limiter.membership
 	d := &l.to
@@ -242,8 +243,8 @@ func (b *borrower) tellVain(w *borrowWaiter, steady int64) {
 	}
 }
 
-// borrowerOf returns the borrower for a counter in a window, creating it if needed, and forgets the lenders of any other window.
-// The caller holds mu.
+// borrowerOf returns the borrower for a counter in a window, creating it if needed, and forgets the lenders of any
+// other window. The caller holds mu.
 func (ls *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 	b := ls.borrowers[k]
 	if b == nil {
@@ -342,7 +343,8 @@ func (ls *loans) borrowFromNext(l *loan, now algorithms.Instant, waiters borrowW
 	}
 }
 
-// recordAnswer records for the next choice what a region answered, or that it did not. It returns those that wait for the answer.
+// recordAnswer records for the next choice what a region answered, or that it did not. It returns those that wait for
+// the answer.
 func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -21,7 +21,8 @@ const (
 	checkTimeout = 900 * time.Millisecond
 	// replySlack is the part of checkTimeout that is left when a check stops waiting for replies.
 	replySlack = 20 * time.Millisecond
-	// frozenTimeout bounds how long a check waits for partitions that are being handed over. This time counts towards checkTimeout.
+	// frozenTimeout bounds how long a check waits for partitions that are being handed over. This time counts towards
+	// checkTimeout.
 	frozenTimeout = 500 * time.Millisecond
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
@@ -86,8 +87,8 @@ type Peers interface {
 	// Send sends a message that has no reply.
 	Send(to ring.NodeID, m peer.Method, body []byte) error
 	Reachable(to ring.NodeID) bool
-	// PathUnsure reports whether a node can't be reached only because this process did not run for a while, and has yet to find out
-	// whether there is a path.
+	// PathUnsure reports whether a node can't be reached only because this process did not run for a while, and has yet
+	// to find out whether there is a path.
 	PathUnsure(to ring.NodeID) bool
 }
 

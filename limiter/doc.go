@@ -14,9 +14,9 @@
 // For every subject it records how the decision was made, and how to undo it. If one subject is refused, it gives back what
 // the others took: once, in a message without a reply, with the lineage that the cost was taken in (refund.go).
 //
-// Before a check asks another node, it tries to spend the subject's lease, or to repeat a recent refusal by the owner (package
-// localcache). Questions carry requests for grants; answers carry the grants that the owner has debited. When a grant ends, what is
-// left of it goes back in the same way as a check's cost.
+// Before a check asks another node, it tries to spend the subject's lease, or to repeat a recent refusal by the owner
+// (package localcache). Questions carry requests for grants; answers carry the grants that the owner has debited. When
+// a grant ends, what is left of it goes back in the same way as a check's cost.
 //
 // If a node can't be reached, the check asks the subject's next candidate (route.go): the node that an earlier one named, the
 // other side of a hand-off, then the standby, which forwards the question or acts for the owner, and in the end this node

@@ -93,7 +93,8 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 	}
 }
 
-// untilBlockEnds returns what a limit decides, in place of d, while its subject is blocked by hand until a wall time, in Unix ms.
+// untilBlockEnds returns what a limit decides, in place of d, while its subject is blocked by hand until a wall time,
+// in Unix ms.
 func untilBlockEnds(m *rules.Match, d algorithms.Decision, until int64) algorithms.Decision {
 	out := whileBlocked(d, blockLeft(m, until))
 	if until == rules.Forever {

@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A reservation may say what becomes of it if nobody settles it in time. Its home then keeps its id with its place and, at its end,
-// settles it as the id says. Until its place goes, it can still be settled.
+// A reservation may say what becomes of it if nobody settles it in time. Its home then keeps its id with its place and,
+// at its end, settles it as the id says. Until its place goes, it can still be settled.
 
 // ErrOnExpiry means that a reservation asks for something at its end that a rule forbids, or for more than it reserves.
 var ErrOnExpiry = errors.New("on_expiry")
@@ -45,8 +45,8 @@ func codeOnExpiry(c *wire.Coder, e **OnExpiry) {
 	codeCosts(c, &(*e).Costs)
 }
 
-// validateOnExpiry returns an error if q, for which a is prepared, asks for something at its end that a rule forbids, or that is more
-// than what it reserves.
+// validateOnExpiry returns an error if q, for which a is prepared, asks for something at its end that a rule forbids,
+// or that is more than what it reserves.
 func (a *Answer) validateOnExpiry(q *Query) error {
 	if q.OnExpiry == nil {
 		return nil
@@ -101,9 +101,9 @@ func subjectCosts(subjects []Subject) (list [][]UnitCost) {
 	return list
 }
 
-// arrangeExpiry has the home of a reservation that was just made keep it, and carry out its end. If that finds no room, the reservation is settled
-// with nothing used, and the error is ErrTooManyReservations. If the home can't be reached, the reservation stays charged unless
-// somebody settles it.
+// arrangeExpiry has the home of a reservation that was just made keep it, and carry out its end. If that finds no room,
+// the reservation is settled with nothing used, and the error is ErrTooManyReservations. If the home can't be reached,
+// the reservation stays charged unless somebody settles it.
 func (rs *reservations) arrangeExpiry(id string) error {
 	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: settleAtEnd})
 	if errors.Is(err, ErrTooManyReservations) {
@@ -116,8 +116,8 @@ func (rs *reservations) arrangeExpiry(id string) error {
 	return nil
 }
 
-// keepExpiry keeps the id of s with its place at subj, in a table of this node. The error is counters.ErrShut, ErrNoOwner if the place
-// is gone, or ErrTooManyReservations.
+// keepExpiry keeps the id of s with its place at subj, in a table of this node. The error is counters.ErrShut,
+// ErrNoOwner if the place is gone, or ErrTooManyReservations.
 func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, s *settleRequest) error {
 	now := rs.limiter.clock.Now()
 	place := s.placeOf(subj.subject, now)
@@ -153,7 +153,8 @@ const (
 	expiryRetryPause = time.Second
 )
 
-// carryOutEnds carries out the ends of the reservations in table, until the limiter is closed. As long as there are none, it sleeps.
+// carryOutEnds carries out the ends of the reservations in table, until the limiter is closed. As long as there are
+// none, it sleeps.
 func (l *Limiter) carryOutEnds(table *counters.Table) {
 	m := l.membership
 	all := table.Notes()
@@ -197,8 +198,8 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 	}
 }
 
-// carryOutEnd carries out the end of the reservation whose place n is, in table. It returns false if it must be tried again: if this
-// node does not own the home, or can't reach it, as for a reservation of local rules.
+// carryOutEnd carries out the end of the reservation whose place n is, in table. It returns false if it must be tried
+// again: if this node does not own the home, or can't reach it, as for a reservation of local rules.
 func (rs *reservations) carryOutEnd(table *counters.Table, n *notes.Note) bool {
 	l := rs.limiter
 	isOwn := table == l.table

@@ -12,8 +12,8 @@ type Kept struct {
 	Ends time.Duration // until nothing is used any more, if nobody asks for more
 }
 
-// Kept asks the owner of a key in a namespace where each key has one counter. No limits are needed: the counter keeps what it takes. The
-// error wraps ErrNamespace or ErrNoOwner.
+// Kept asks the owner of a key in a namespace where each key has one counter. No limits are needed: the counter keeps
+// what it takes. The error wraps ErrNamespace or ErrNoOwner.
 func (l *Limiter) Kept(namespace, key string) (Kept, error) {
 	u, err := l.locateKept(namespace, key)
 	if err != nil {

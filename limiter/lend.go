@@ -78,8 +78,8 @@ func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 
 func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
-// lendInBackground answers a request about a subject that this node owns, in a goroutine of its own. If too many requests are in
-// flight, it debits nothing.
+// lendInBackground answers a request about a subject that this node owns, in a goroutine of its own. If too many
+// requests are in flight, it debits nothing.
 func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
 	m := ls.limiter.membership
 	if ls.lending.Add(1) > maxLending || !m.spawn(func() {

@@ -15,11 +15,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A reservation takes a place among the notes of its home when it is made, under the lock under which nobody else can settle it. So
-// a settling never lacks room, and a place that is gone is one that is over.
+// A reservation takes a place among the notes of its home when it is made, under the lock under which nobody else can
+// settle it. So a settling never lacks room, and a place that is gone is one that is over.
 
-// ErrTooManyReservations means that the subject's owner keeps too many reservations, of all, or of this rule or subject. Nothing was
-// taken.
+// ErrTooManyReservations means that the subject's owner keeps too many reservations, of all, or of this rule or
+// subject. Nothing was taken.
 var ErrTooManyReservations = errors.New("too many reservations of this rule or subject are open at its owner; settle some, or let them expire")
 
 // placing is the place of a reservation whose check is being decided.
@@ -58,8 +58,8 @@ func (p *placing) with(subject uint64, now algorithms.Instant) *counters.Place {
 	}
 }
 
-// makeIn makes p's place in table, if ops, which are decided there, include its home. For all of ops it begins to record the rates
-// of buckets. It fails with ErrTooManyReservations or counters.ErrShut.
+// makeIn makes p's place in table, if ops, which are decided there, include its home. For all of ops it begins to
+// record the rates of buckets. It fails with ErrTooManyReservations or counters.ErrShut.
 func (p *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
@@ -90,8 +90,8 @@ func (p *placing) unmakeIn(table *counters.Table, now algorithms.Instant, ops []
 	}
 }
 
-// newPlacing returns the place for a reservation of a prepared check, or nil if it needs no counters. The home is the first subject
-// that has an owner.
+// newPlacing returns the place for a reservation of a prepared check, or nil if it needs no counters. The home is the
+// first subject that has an owner.
 func (a *Answer) newPlacing(q *Query, ttl time.Duration, id uint64) *placing {
 	hits := a.scratch.match.Hits
 	if len(hits) == 0 || len(a.scratch.ops) == 0 {
@@ -104,8 +104,8 @@ func (a *Answer) newPlacing(q *Query, ttl time.Duration, id uint64) *placing {
 	return &placing{id: id, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
 }
 
-// groupOf returns the group of a hit: its rule or, if its limits came with the call, its namespace. Reservations are shared fairly
-// among groups.
+// groupOf returns the group of a hit: its rule or, if its limits came with the call, its namespace. Reservations are
+// shared fairly among groups.
 func groupOf(q *Query, i int, h *rules.Hit) uint32 {
 	name := h.Rule.Name
 	if h.Rule.Inline && i < len(q.Subjects) {
@@ -121,8 +121,8 @@ func groupOfRule(name string, inline bool) uint32 {
 	return hash.Sum32()
 }
 
-// makePlaces makes what a reservation needs in this node's counters before ops, in order of their subjects, are taken. It returns
-// false if there is no room; the check then fails.
+// makePlaces makes what a reservation needs in this node's counters before ops, in order of their subjects, are taken.
+// It returns false if there is no room; the check then fails.
 func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 	p := c.answer.scratch.placing
 	if p == nil {
@@ -136,7 +136,8 @@ func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 	return true // a gate that has shut in the meantime makes the Take fail, too
 }
 
-// makePlaceAlone is makePlaces for a subject of a `consistency: local` rule, whose counters and place are in the fallback table.
+// makePlaceAlone is makePlaces for a subject of a `consistency: local` rule, whose counters and place are in the
+// fallback table.
 func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	p := c.answer.scratch.placing
 	if p == nil {

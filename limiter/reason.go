@@ -111,8 +111,8 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 	return b
 }
 
-// partOf returns the part of a limit that the check was decided by, and whose it is: a node's or a region's. whose is empty if it
-// was the whole limit.
+// partOf returns the part of a limit that the check was decided by, and whose it is: a node's or a region's. whose is
+// empty if it was the whole limit.
 func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	decidesAlone := la.alone || la.Rule.Consistency == rules.Local
 	if c := a.scratch.cluster; decidesAlone && c != nil && c.limiter.membership != nil {

@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A counter refuses a cost above its capacity for ever. But the capacity may be lower than the rules say: a step of an adaptive
-// rule lowers it, regions divide it, and a node that is cut off has a share. It then changes again, so the check may be allowed later.
+// A counter refuses a cost above its capacity for ever. But the capacity may be lower than the rules say: a step of an
+// adaptive rule lowers it, regions divide it, and a node that is cut off has a share. It then changes again, so the
+// check may be allowed later.
 
 const (
 	// longestReduced is the RetryAfter of a check whose cost exceeds a reduced capacity, if nobody knows when that changes.

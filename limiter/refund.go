@@ -91,9 +91,9 @@ func (r *refund) codeWhole(c *wire.Coder) {
 	c.Require(len(r.ops) > 0)
 }
 
-// sendRefunds gives the refunds in list back, on this node or at their owners. Those that must wait for that are tried again for
-// refundTimeout; the ledger may refuse the rest of a grant earlier. It sends each only once, because a repeated refund would
-// create quota. A lost refund only loses quota.
+// sendRefunds gives the refunds in list back, on this node or at their owners. Those that must wait for that are tried
+// again for refundTimeout; the ledger may refuse the rest of a grant earlier. It sends each only once, because a
+// repeated refund would create quota. A lost refund only loses quota.
 func (l *Limiter) sendRefunds(list []refund) { l.keepRefunds(l.tryRefunds(list)) }
 
 // tryRefunds gives the refunds in list back or sends them to their owners. It returns those that must wait.
@@ -140,8 +140,8 @@ const (
 	maxWaitingRefunds = 16384
 	// returnTimeout is how long after its end the rest of a grant may be on its way at the holder.
 	returnTimeout = time.Second
-	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time until its holder returns it, and one wait on each
-	// node that it reaches.
+	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time until its holder returns it, and one
+	// wait on each node that it reaches.
 	maxGrantAge = localcache.MaxTTL + returnTimeout + (maxHops+2)*refundTimeout
 	// maxDebitAge bounds likewise the age of the cost of a check that was refused.
 	maxDebitAge = checkTimeout + frozenTimeout + (maxHops+2)*refundTimeout
@@ -269,8 +269,8 @@ func (l *Limiter) oldest(r *refund, now algorithms.Instant) time.Duration {
 	return maxDebitAge
 }
 
-// takenAt describes when the cost of d's i-th op was taken. oldest is how long ago that was at most, if another process took it: its
-// steady clock can't be read here.
+// takenAt describes when the cost of d's i-th op was taken. oldest is how long ago that was at most, if another process
+// took it: its steady clock can't be read here.
 func (l *Limiter) takenAt(d *debit, i int, oldest time.Duration) algorithms.TakeRecord {
 	op := &d.ops[i]
 	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.when[i]}
@@ -289,9 +289,9 @@ func (l *Limiter) takenAt(d *debit, i int, oldest time.Duration) algorithms.Take
 	return taken
 }
 
-// fastestSince returns the highest rate at which op's bucket has drained since a steady time; 0 if it may have changed. (While a
-// bucket has reservations, its notes have it.) Callers that bring different limits for one subject may drain it faster than op. But
-// what comes back this way is no older than a lease, which the bound of a bucket allows for.
+// fastestSince returns the highest rate at which op's bucket has drained since a steady time; 0 if it may have changed.
+// (While a bucket has reservations, its notes have it.) Callers that bring different limits for one subject may drain
+// it faster than op. But what comes back this way is no older than a lease, which the bound of a bucket allows for.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+frozenTimeout)

@@ -38,8 +38,9 @@ type refusalLog struct {
 	unread chan *Refusal
 }
 
-// FollowRefusals returns a channel of refused checks: the first one in each period of the given length, by each rule, by the deny list and
-// by the default; with 0, every one. It leaves out peeks, and what shadow rules would have refused. Call it before the first check.
+// FollowRefusals returns a channel of refused checks: the first one in each period of the given length, by each rule,
+// by the deny list and by the default; with 0, every one. It leaves out peeks, and what shadow rules would have
+// refused. Call it before the first check.
 func (l *Limiter) FollowRefusals(every time.Duration) <-chan *Refusal {
 	l.refusals = &refusalLog{every: every, unread: make(chan *Refusal, maxUnreadRefusals)}
 	return l.refusals.unread

@@ -30,7 +30,8 @@ const (
 	MaxRequestID = 64
 	// answerLife is how long the owner keeps an answer.
 	answerLife = time.Minute
-	// retryGrace is how much longer the owner keeps the answer to a request that a node retries by itself, after the last retry.
+	// retryGrace is how much longer the owner keeps the answer to a request that a node retries by itself, after the
+	// last retry.
 	retryGrace = 2 * time.Second
 )
 

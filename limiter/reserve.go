@@ -34,11 +34,12 @@ type reservations struct {
 	dropped           atomic.Int64 // refunds, one per limit, lost because the counters they came from are gone
 }
 
-// Reserve decides q as Check does, with costs that are an estimate. If q is allowed, any node can [Limiter.Settle] the returned
-// id with the real costs, within ttl (at most MaxReservationTime). What happens after that, q.OnExpiry says. Reserve asks the
-// owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless this node can't reach the
-// owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey, ErrOnExpiry, ErrTooManyLimits,
-// ErrTooManyReservations, ErrRequestIDReused, or ErrNoOwner: the owner decided but could not keep the answer, so nothing is reserved.
+// Reserve decides q as Check does, with costs that are an estimate. If q is allowed, any node can [Limiter.Settle] the
+// returned id with the real costs, within ttl (at most MaxReservationTime). What happens after that, q.OnExpiry says.
+// Reserve asks the owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless
+// this node can't reach the owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey,
+// ErrOnExpiry, ErrTooManyLimits, ErrTooManyReservations, ErrRequestIDReused, or ErrNoOwner: the owner decided but could
+// not keep the answer, so nothing is reserved.
 //
 // If limits of slots are among q's, [Limiter.SlotOf] returns the slot that it holds, until it is settled.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
@@ -163,8 +164,8 @@ func (rs *reservations) addUnlimited(r *reservation, q *Query, a *Answer, nameBy
 	}
 }
 
-// needsPlaceToBeLate reports whether only r's bill can be settled, and nobody has made a place for that. Without one, r could not be
-// settled late.
+// needsPlaceToBeLate reports whether only r's bill can be settled, and nobody has made a place for that. Without one, r
+// could not be settled late.
 func (r *reservation) needsPlaceToBeLate() bool {
 	return !slices.ContainsFunc(r.subjects, func(s reservedSubject) bool { return len(s.ops) > 0 })
 }
@@ -177,8 +178,8 @@ func (r *reservation) addUncounted(s *reservedSubject, rule *rules.Rule, unit st
 	}
 }
 
-// nameForBill adds to s, the subject of h, what its bill needs, because the node that settles may not know the subject. It returns how
-// many bytes that are. taken is how many bytes the names of other subjects have.
+// nameForBill adds to s, the subject of h, what its bill needs, because the node that settles may not know the subject.
+// It returns how many bytes that are. taken is how many bytes the names of other subjects have.
 func (rs *reservations) nameForBill(s *reservedSubject, h *rules.Hit, q *Query, taken int) int {
 	if rs.limiter.meter == nil || !h.Rule.CountsMonthly {
 		return 0
@@ -204,8 +205,8 @@ func (r *reservation) unitIndex(unit string) int {
 	return i
 }
 
-// homeIndex returns which of r's subjects is the home: the one whose owner made the place. If none did, it is the first one with a
-// lineage, because only such a home can give cost back, here and elsewhere.
+// homeIndex returns which of r's subjects is the home: the one whose owner made the place. If none did, it is the first
+// one with a lineage, because only such a home can give cost back, here and elsewhere.
 func (r *reservation) homeIndex(place *placing) int {
 	i := slices.IndexFunc(r.subjects, func(s reservedSubject) bool {
 		if r.hasPlace {
@@ -216,7 +217,8 @@ func (r *reservation) homeIndex(place *placing) int {
 	return max(i, 0)
 }
 
-// debitOf returns what ops, those of the i-th hit of a's check, took. A shadow limit that refused took nothing and owes nothing.
+// debitOf returns what ops, those of the i-th hit of a's check, took. A shadow limit that refused took nothing and owes
+// nothing.
 func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 	h := &a.scratch.match.Hits[i]
 	d := debit{subject: h.Subject.Hi}

@@ -86,11 +86,12 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 	})
 }
 
-// Settle replaces a reservation's estimate with the real costs. It debits any excess and gives back what was not used. A unit
-// that costs does not name stays as reserved; empty costs mean that nothing was used. Only the first settlement of a
-// reservation counts, on whichever node; a repeated one gets the same answer. One that comes within ten minutes of the reservation's
-// end still counts, unless its room was needed: what it says replaces what [Query.OnExpiry] has left, as far as the windows of that
-// time are not over, and on the bill. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
+// Settle replaces a reservation's estimate with the real costs. It debits any excess and gives back what was not used.
+// A unit that costs does not name stays as reserved; empty costs mean that nothing was used. Only the first settlement
+// of a reservation counts, on whichever node; a repeated one gets the same answer. One that comes within ten minutes of
+// the reservation's end still counts, unless its room was needed: what it says replaces what [Query.OnExpiry] has left,
+// as far as the windows of that time are not over, and on the bill. The error wraps ErrUnknownReservation, ErrNoOwner
+// or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {
@@ -140,8 +141,8 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	return out, err
 }
 
-// settleLocal settles those of s's subjects that `consistency: local` rules debited, as the home has settled s. Only the process
-// that made the reservation can do so; their places in the fallback counters prevent a second time.
+// settleLocal settles those of s's subjects that `consistency: local` rules debited, as the home has settled s. Only
+// the process that made the reservation can do so; their places in the fallback counters prevent a second time.
 func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 	actual := *s
 	if actual.costs = out.Costs; len(out.Costs) == 0 {
@@ -181,8 +182,9 @@ func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
 	}
 }
 
-// settleHere settles s in this node's counters, as the owner of its home, and then at the owners of its other subjects. The
-// error is counters.ErrShut if this node is not the owner, or ErrTooManyReservations if the reservation was made without a place.
+// settleHere settles s in this node's counters, as the owner of its home, and then at the owners of its other subjects.
+// The error is counters.ErrShut if this node is not the owner, or ErrTooManyReservations if the reservation was made
+// without a place.
 func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
 	c := s.changes(rs.limiter, s.home(), now)
@@ -220,8 +222,9 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	return s.settlement(c, repeated), nil
 }
 
-// settleRest corrects the bill of a reservation that was settled at its home, and settles it at the owners of its other subjects. If
-// the home forgot the settlement, it would be repeated with all that, so the home's standby must have it first.
+// settleRest corrects the bill of a reservation that was settled at its home, and settles it at the owners of its other
+// subjects. If the home forgot the settlement, it would be repeated with all that, so the home's standby must have it
+// first.
 func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 	if len(s.subjects) > 1 || s.isBilled(rs.limiter) {
 		rs.confirmHome(s)
@@ -254,8 +257,9 @@ func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 	}
 }
 
-// confirmHome waits until the node that would take over the home has its counters and notes as they are now. If none can be reached,
-// or it does not answer in time, the rest is settled all the same: better twice, should this node die as well, than not at all.
+// confirmHome waits until the node that would take over the home has its counters and notes as they are now. If none
+// can be reached, or it does not answer in time, the rest is settled all the same: better twice, should this node die
+// as well, than not at all.
 func (rs *reservations) confirmHome(s *settleRequest) {
 	m := rs.limiter.membership
 	if m == nil || m.Backup == nil {
@@ -333,8 +337,8 @@ func (r *reservation) atExpiry(reserved reservedCost) int64 {
 	return min(reserved.cost, costOfUnit(r.onExpiry.Costs, r.units[reserved.unit], reserved.cost))
 }
 
-// costOfUnit returns the cost in a unit of what was reserved: as costs say, or all of it if they don't name the unit, or nothing if they
-// are empty.
+// costOfUnit returns the cost in a unit of what was reserved: as costs say, or all of it if they don't name the unit,
+// or nothing if they are empty.
 func costOfUnit(costs []UnitCost, unit string, reserved int64) int64 {
 	if len(costs) == 0 {
 		return 0
@@ -397,8 +401,8 @@ func (r *reservation) placeOf(subject uint64, now algorithms.Instant) *counters.
 	return p.with(subject, now)
 }
 
-// reservationAge returns how long ago a reservation was made, at most, by the wall clock of its subject's counters: an earlier owner's
-// may have been ahead of this node's.
+// reservationAge returns how long ago a reservation was made, at most, by the wall clock of its subject's counters: an
+// earlier owner's may have been ahead of this node's.
 func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Instant) time.Duration {
 	wall := l.table.WallIn(now, ring.PartitionOf(subject))
 	age := max(0, wall-made)
@@ -408,8 +412,8 @@ func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Inst
 	return time.Duration(age) + maxClockSkew
 }
 
-// keptAnswer returns what the home keeps of a settlement: what is left of the tightest limit, plus 1, and by unit the settled cost,
-// plus 1, or 0 if it was not named.
+// keptAnswer returns what the home keeps of a settlement: what is left of the tightest limit, plus 1, and by unit the
+// settled cost, plus 1, or 0 if it was not named.
 func (s *settleRequest) keptAnswer(c *counters.Settlement) []byte {
 	b := binary.AppendUvarint(nil, uint64(c.Tightest+1))
 	for unit := range s.units {
@@ -425,8 +429,8 @@ func (s *settleRequest) keptAnswer(c *counters.Settlement) []byte {
 	return b
 }
 
-// settlement returns the Settlement that c records. If the home has forgotten the answer of an earlier one, it has neither costs nor
-// what remained.
+// settlement returns the Settlement that c records. If the home has forgotten the answer of an earlier one, it has
+// neither costs nor what remained.
 func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settlement {
 	kept := c.Kept
 	if !repeated {
@@ -472,8 +476,8 @@ func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (deb
 	return debt, back
 }
 
-// debtTicket returns the ticket of what subj owes. It is the same whenever s is settled, so that the owner debits it once, should the
-// home have forgotten that it was settled.
+// debtTicket returns the ticket of what subj owes. It is the same whenever s is settled, so that the owner debits it
+// once, should the home have forgotten that it was settled.
 func (s *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h := sha256.New()
 	h.Write(s.nonce[:])

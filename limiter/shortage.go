@@ -154,8 +154,8 @@ func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 	return needs
 }
 
-// resolveWithLoan decides a refused check again, with resolve, as long as loans come within loanWait that it lacks. began is when the
-// check began: it takes no longer than any other.
+// resolveWithLoan decides a refused check again, with resolve, as long as loans come within loanWait that it lacks.
+// began is when the check began: it takes no longer than any other.
 func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func() error) error {
 	now := time.Now()
 	deadline := now.Add(loanWait)
@@ -301,8 +301,8 @@ func (la *loanAskers) shortageOf(subject uint64) *shortage {
 // isBusy reports whether something waits for s.
 func (s *shortage) isBusy() bool { return s.question != nil || s.waiters > 0 }
 
-// ask tells the owner of h's subject what it needs, unless a question about it is under way. It returns the question; nil if there
-// is nobody to ask.
+// ask tells the owner of h's subject what it needs, unless a question about it is under way. It returns the question;
+// nil if there is nobody to ask.
 func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	m, la := ls.limiter.membership, &ls.askers
 	subject := h.Subject.Hi // h is valid only until its check ends
@@ -335,8 +335,8 @@ func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	return one
 }
 
-// begin returns the question about a subject that is under way, or begins one: the caller must then ask it. The question is nil if
-// there is no room.
+// begin returns the question about a subject that is under way, or begins one: the caller must then ask it. The
+// question is nil if there is no room.
 func (la *loanAskers) begin(subject uint64, urgent bool) (s *shortage, one *loanQuestion, isNew bool) {
 	la.mu.Lock()
 	defer la.mu.Unlock()

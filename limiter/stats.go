@@ -382,8 +382,8 @@ type Meter interface {
 // UseMeter makes the limiter report admitted costs to m. Call it before the first check.
 func (l *Limiter) UseMeter(m Meter) { l.meter = m }
 
-// billCheck reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule and unit,
-// even if the rule has several limits in the unit.
+// billCheck reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule
+// and unit, even if the rule has several limits in the unit.
 func (l *Limiter) billCheck(q *Query, a *Answer) {
 	limits := a.Limits
 	for i := range a.scratch.match.Hits {

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Rules without a limit, and limits of 0, need no counter. So every node decides them by itself, whatever happens to owners, regions
-// and memory.
+// Rules without a limit, and limits of 0, need no counter. So every node decides them by itself, whatever happens to
+// owners, regions and memory.
 
 // Unlimited returns the hits of rules that have no limit, or none in some unit. It is valid until the Answer's next check.
 func (a *Answer) Unlimited() []rules.Hit {
@@ -19,7 +19,8 @@ func (a *Answer) Unlimited() []rules.Hit {
 	return a.scratch.match.Unlimited
 }
 
-// UnlimitedRule returns the rule that an answer describes which no limit does: the first one that applied without limit, or nil.
+// UnlimitedRule returns the rule that an answer describes which no limit does: the first one that applied without
+// limit, or nil.
 func (a *Answer) UnlimitedRule() *rules.Rule {
 	for _, h := range a.Unlimited() {
 		if !h.Rule.Shadow {
@@ -29,8 +30,8 @@ func (a *Answer) UnlimitedRule() *rules.Rule {
 	return nil
 }
 
-// refuseByZero refuses the check if it has a cost for a limit of 0, and reports whether it did. No other counter is looked at, and no
-// block begins.
+// refuseByZero refuses the check if it has a cost for a limit of 0, and reports whether it did. No other counter is
+// looked at, and no block begins.
 func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 	m := &a.scratch.match
 	costs, mode := q.Costs, q.Mode
@@ -65,8 +66,8 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 	return false
 }
 
-// concludeZero refuses the cost for a limit of 0 that the counters have not been asked about, because a count would make a counter, and
-// a refusal would begin a block.
+// concludeZero refuses the cost for a limit of 0 that the counters have not been asked about, because a count would
+// make a counter, and a refusal would begin a block.
 func (la *LimitAnswer) concludeZero(op *counters.Op) {
 	if la.Cost > op.Cost && la.Limit.RefusesAll() {
 		op.Decision.Allowed, op.Decision.RetryAfter = false, algorithms.Never
@@ -103,7 +104,8 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 	}
 }
 
-// uncountedCosts returns what a hit without limit costs that no counter of the same rule counts, in the units that it covers or bills.
+// uncountedCosts returns what a hit without limit costs that no counter of the same rule counts, in the units that it
+// covers or bills.
 func (a *Answer) uncountedCosts(q *Query, h *rules.Hit) (list []UnitCost) {
 	var counted []*rules.Limit
 	for i := range a.scratch.match.Hits {

@@ -18,7 +18,8 @@ import (
 const (
 	// unspentTimeout bounds how long an owner waits for the holders' reports. What a silent holder has counts as used.
 	unspentTimeout = 250 * time.Millisecond
-	// unspentAge bounds the age of reports that are used again, so that holders are asked about one subject at most every 100 ms.
+	// unspentAge bounds the age of reports that are used again, so that holders are asked about one subject at most
+	// every 100 ms.
 	unspentAge = 100 * time.Millisecond
 	// maxUnspentRounds bounds the subjects whose last round an owner remembers.
 	maxUnspentRounds = 4096

@@ -41,9 +41,9 @@ type Usage struct {
 	uncounted []UnitCost     // what an adjustment only bills: in units without limit
 }
 
-// LimitUsage reports what a subject has used of one limit: what a peek with a cost of 0 says of it, but that Used is without what is
-// leased; it is above Share in debt. Remaining is Share − Used − Leased, but never negative, and 0 while the subject is blocked or a
-// queue is ahead.
+// LimitUsage reports what a subject has used of one limit: what a peek with a cost of 0 says of it, but that Used is
+// without what is leased; it is above Share in debt. Remaining is Share − Used − Leased, but never negative, and 0
+// while the subject is blocked or a queue is ahead.
 type LimitUsage struct {
 	Limit *rules.Limit
 	algorithms.Decision
@@ -55,8 +55,8 @@ type LimitUsage struct {
 	Estimated  bool  // a node did not say how much it has not spent: that counts as used
 	isAdjusted bool  // it is in the unit of a cost
 
-	// Of a limit of slots: those that are held, at most MaxHolders, those that end first in front, and how many there are. Only Usage
-	// and GET /v1/usage list them.
+	// Of a limit of slots: those that are held, at most MaxHolders, those that end first in front, and how many there
+	// are. Only Usage and GET /v1/usage list them.
 	Holders    []Holder
 	NumHolders int
 }
@@ -148,10 +148,11 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 // coversAllCounters reports whether u stands for all counters of an inline subject that came without limits.
 func (u *Usage) coversAllCounters() bool { return u.Namespace != "" && len(u.Limits) == 0 }
 
-// Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For a local rule, it reports what
-// this node has counted. For limits that regions divide, it reports the usage of this region's share, and asks the other regions
-// for theirs, for up to half a second. For an inline subject without limits, it reports the counters whose limits this node keeps,
-// and counts the others in Unknown, because a counter does not contain its limit. The error wraps ErrNoOwner or one of Locate's.
+// Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For a local rule, it
+// reports what this node has counted. For limits that regions divide, it reports the usage of this region's share, and
+// asks the other regions for theirs, for up to half a second. For an inline subject without limits, it reports the
+// counters whose limits this node keeps, and counts the others in Unknown, because a counter does not contain its
+// limit. The error wraps ErrNoOwner or one of Locate's.
 func (l *Limiter) Usage(q *Query) (*Usage, error) {
 	u, err := l.usageHere(q)
 	if err == nil {
@@ -262,11 +263,12 @@ func (u *Usage) selectLimit(q *Query) error {
 	return nil
 }
 
-// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the subject has used of the limits in its unit, or of the one that
-// q names: a penalty, which may become a debt, or a reward. It leaves a block as it is. With q.Bill, the bill of the rule changes by what
-// was applied; of several limits in a unit, by the most; in a unit without limit, by the cost. It returns the usage afterwards, and what was applied. If q.RequestID is
-// repeated within a minute, Adjust changes nothing and returns the first result. The error wraps ErrNoLimitInUnit, ErrUnknownLimit,
-// ErrNotBilled, ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the subject has used of the limits in its unit,
+// or of the one that q names: a penalty, which may become a debt, or a reward. It leaves a block as it is. With q.Bill,
+// the bill of the rule changes by what was applied; of several limits in a unit, by the most; in a unit without limit,
+// by the cost. It returns the usage afterwards, and what was applied. If q.RequestID is repeated within a minute,
+// Adjust changes nothing and returns the first result. The error wraps ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled,
+// ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -311,8 +313,8 @@ func (u *Usage) onlyBills(unit string) bool {
 	return u.limitName == "" && u.Rule.Bills(unit) && slices.ContainsFunc(u.Unlimited, covers)
 }
 
-// nothingOf returns an op that changes nothing, for a change of a subject without limits: it leads to the owner, which remembers the
-// request.
+// nothingOf returns an op that changes nothing, for a change of a subject without limits: it leads to the owner, which
+// remembers the request.
 func nothingOf(u *Usage) counters.Op {
 	limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Window: algorithms.MinWindow}}
 	return counters.Op{Key: counterKey(&rules.Hit{Rule: u.Rule, Subject: u.Hash}, limit), Limit: &limit.Limit}
@@ -334,9 +336,10 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	return u, l.applyChange(c, u)
 }
 
-// Reset makes a subject's counters fresh and lifts its block. If q names a limit, it makes only that counter fresh, and lifts no
-// block. If an inline subject comes with limits, Reset makes only their counters fresh. It returns the usage afterwards. q.RequestID is
-// as for Adjust. The error wraps ErrUnknownLimit, ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+// Reset makes a subject's counters fresh and lifts its block. If q names a limit, it makes only that counter fresh, and
+// lifts no block. If an inline subject comes with limits, Reset makes only their counters fresh. It returns the usage
+// afterwards. q.RequestID is as for Adjust. The error wraps ErrUnknownLimit, ErrFull, ErrNoOwner, ErrRequestIDReused,
+// ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {

@@ -14,8 +14,8 @@ func (ls *Leases) endAll(sh *leaseShard, le *lease, now time.Duration) {
 	}
 }
 
-// returnPause is how long TakeEnded waits, after a grant ends, before it hands out what is left. Checks that spent from the grant
-// may still be in progress, and put their cost back if another limit refuses them.
+// returnPause is how long TakeEnded waits, after a grant ends, before it hands out what is left. Checks that spent from
+// the grant may still be in progress, and put their cost back if another limit refuses them.
 const returnPause = 10 * time.Millisecond
 
 // endFirst ends the first grant of le and keeps what is left of it for TakeEnded.

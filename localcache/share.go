@@ -43,8 +43,8 @@ func NoShare(l *algorithms.Limit, now algorithms.Instant, cost int64) algorithms
 	return algorithms.Decision{RetryAfter: retryWithoutCounter(l, now)}
 }
 
-// retryWithoutCounter returns how long to wait when no counter gives a better answer: for fixed windows, until the window ends; for
-// buckets, until one unit has come back; otherwise one window.
+// retryWithoutCounter returns how long to wait when no counter gives a better answer: for fixed windows, until the
+// window ends; for buckets, until one unit has come back; otherwise one window.
 func retryWithoutCounter(l *algorithms.Limit, now algorithms.Instant) time.Duration {
 	switch {
 	case l.Amount < 1:

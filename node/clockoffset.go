@@ -17,9 +17,9 @@ const (
 	clockInterval = time.Second
 )
 
-// medianClock returns the median of the clocks of this region's nodes and of the other regions, as the time by which it is ahead of
-// this node's own clock. Of two in the middle it takes the one that is farther away: where half of the clocks say one thing and half
-// another, nobody knows who is right, and both sides should warn.
+// medianClock returns the median of the clocks of this region's nodes and of the other regions, as the time by which it
+// is ahead of this node's own clock. Of two in the middle it takes the one that is farther away: where half of the
+// clocks say one thing and half another, nobody knows who is right, and both sides should warn.
 func medianClock(others []peer.Clock) time.Duration {
 	ahead := []time.Duration{0} // this node's own
 	regions := map[string][]time.Duration{}

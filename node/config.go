@@ -24,8 +24,8 @@ import (
 // RefusalLog says which refused checks a node logs.
 type RefusalLog string
 
-// What a node logs of refused checks: nothing, one for each rule and minute, or every one. Of those that come faster than the log can be
-// written, each line counts how many were left out.
+// What a node logs of refused checks: nothing, one for each rule and minute, or every one. Of those that come faster
+// than the log can be written, each line counts how many were left out.
 const (
 	RefusalsOff     RefusalLog = ""
 	RefusalsSampled RefusalLog = "sampled"
@@ -84,8 +84,8 @@ type Config struct {
 	// AdminAddr is where the admin plane listens, for rules, members, metrics and the dashboard; host:port as in
 	// DataAddr. Empty: no admin plane, and the rules can be changed only at other nodes.
 	AdminAddr string
-	// CertFile and KeyFile are the certificate and key, PEM, for HTTPS on both planes, and for TLS at GRPCAddr and RedisAddr. They are read
-	// again when they change. Empty: plain text.
+	// CertFile and KeyFile are the certificate and key, PEM, for HTTPS on both planes, and for TLS at GRPCAddr and
+	// RedisAddr. They are read again when they change. Empty: plain text.
 	CertFile, KeyFile string
 	// APIToken has the scopes check and adjust; AdminToken has all scopes. TokensFile has more tokens and is read again
 	// when it changes. If any token is set, all of these require one, except for probes and metrics. A token is at most
@@ -114,9 +114,9 @@ type Config struct {
 	// all nodes that start. The nodes wait until this many have found each other. 0: with Join, the node joins an existing
 	// cluster and founds none; without Join, 1.
 	BootstrapExpect int
-	// Rejoin gives a node that left by command, or that a person removed, a new identity: what belonged to the old one is set
-	// aside, and bills and the addresses of other nodes stay. Once it has done so, it has no effect until the cluster refuses the
-	// new identity, too.
+	// Rejoin gives a node that left by command, or that a person removed, a new identity: what belonged to the old one
+	// is set aside, and bills and the addresses of other nodes stay. Once it has done so, it has no effect until the
+	// cluster refuses the new identity, too.
 	Rejoin bool
 	// LeaveOnClose makes Close leave the cluster for good rather than until the next start. Set it for a node without a
 	// DataDir, so that the cluster doesn't wait for its return.

@@ -327,8 +327,9 @@ func (n *Node) leave(ctx context.Context, forGood bool) error {
 	return n.leaveCluster(ctx, "")
 }
 
-// leaveCluster leaves for good; by names who gave the command, if somebody did. It does so once another node has the usage counted here. If that handover fails, this node stays a
-// member, though an absent one, so that no node reports incomplete usage as complete.
+// leaveCluster leaves for good; by names who gave the command, if somebody did. It does so once another node has the
+// usage counted here. If that handover fails, this node stays a member, though an absent one, so that no node reports
+// incomplete usage as complete.
 func (n *Node) leaveCluster(ctx context.Context, by string) error {
 	if err := n.handOverUsage(ctx); err != nil {
 		return err

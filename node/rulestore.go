@@ -27,7 +27,8 @@ func (a adminView) Version(number int64) (*rules.Document, error) {
 }
 
 // Leave hands this node's partitions over and takes it out of the cluster for good. Until it is stopped, the node then
-// asks other nodes about each check. by names who gave the command. The last node leaves only if forced. It then stays as it is, but /readyz says that it has left.
+// asks other nodes about each check. by names who gave the command. The last node leaves only if forced. It then stays
+// as it is, but /readyz says that it has left.
 func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool, err error) {
 	n := a.n
 	last = n.isLastMember()

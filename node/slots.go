@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Acquire takes a slot, which renews itself until Close; see client.Client. Config.OnError decides while the node decides nothing.
-// Closing the node releases all slots.
+// Acquire takes a slot, which renews itself until Close; see client.Client. Config.OnError decides while the node
+// decides nothing. Closing the node releases all slots.
 func (n *Node) Acquire(ctx context.Context, q client.Request, ttl time.Duration) (*client.Slot, error) {
 	return client.WaitForSlot(ctx, q.Wait, func() (*client.Slot, error) { return n.acquire(ctx, &q, ttl) })
 }

@@ -28,8 +28,8 @@ func (n *Node) openMeter() (err error) {
 	return nil
 }
 
-// countingMembers returns the nodes that may have counted usage no other node has. Gossip lists nodes that were removed a little
-// longer; they are no members.
+// countingMembers returns the nodes that may have counted usage no other node has. Gossip lists nodes that were removed
+// a little longer; they are no members.
 func (n *Node) countingMembers() (list []usage.Member) {
 	for _, one := range n.cluster.View().Members {
 		if one.State == gossip.Alive || one.Known && one.State != gossip.Left {

@@ -8,11 +8,11 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A file's frames are a base, which holds every counter, and a log of later changes. When the log outgrows the base, or counters
-// were dropped with their partition, a new base is written: each checkpoint marks another part of the table as changed. Once the
-// whole table is marked and written, every counter is in the new base's first frame or a later one, and all older frames are
-// deleted. So a crash leaves either the old base or the new one complete, with everything written later. Expired and dropped
-// counters disappear along with the frames that hold them.
+// A file's frames are a base, which holds every counter, and a log of later changes. When the log outgrows the base, or
+// counters were dropped with their partition, a new base is written: each checkpoint marks another part of the table as
+// changed. Once the whole table is marked and written, every counter is in the new base's first frame or a later one,
+// and all older frames are deleted. So a crash leaves either the old base or the new one complete, with everything
+// written later. Expired and dropped counters disappear along with the frames that hold them.
 
 const (
 	// minLogSize is the log size, in bytes, from which a new base is worth writing.

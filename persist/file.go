@@ -70,8 +70,8 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 	return nil, err
 }
 
-// verifyFile checks the pages of the file at path, if it exists. It holds the lock while it does so, because another process may be
-// writing. An empty file counts as damaged: new files appear by renaming, or in one write by bbolt.
+// verifyFile checks the pages of the file at path, if it exists. It holds the lock while it does so, because another
+// process may be writing. An empty file counts as damaged: new files appear by renaming, or in one write by bbolt.
 func verifyFile(path string, need metaRequirement) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -56,11 +56,12 @@ func frameSum(number, frame []byte) uint32 {
 	return wire.Sum(0, number, frame[4:])
 }
 
-// readFrame calls each for every record of a frame, with times converted to this process's steady clock. size is the record's
-// length in bytes; wall is the latest reading, at the time of writing, of a clock by which the frame's windows were counted. It
-// takes the frame's time of writing to be at most now: if the clock was ahead then, or is behind now, the frame's counters expire
-// that much earlier. Only slots last for as long from now on as when they were written: a clock that was set in between ends none of
-// them too early. It returns false if the frame is damaged. r is reused between calls.
+// readFrame calls each for every record of a frame, with times converted to this process's steady clock. size is the
+// record's length in bytes; wall is the latest reading, at the time of writing, of a clock by which the frame's windows
+// were counted. It takes the frame's time of writing to be at most now: if the clock was ahead then, or is behind now,
+// the frame's counters expire that much earlier. Only slots last for as long from now on as when they were written: a
+// clock that was set in between ends none of them too early. It returns false if the frame is damaged. r is reused
+// between calls.
 func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counters.Record, wall int64, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false

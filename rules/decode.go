@@ -197,8 +197,8 @@ func (d *decoder) value(n *yaml.Node) (string, bool) {
 	return s, ok
 }
 
-// typed returns an error if a value was written as something that no check could send. In a document that is only a warning, which
-// the document may be older than.
+// typed returns an error if a value was written as something that no check could send. In a document that is only a
+// warning, which the document may be older than.
 func (d *decoder) typed() error {
 	if len(d.loose.errs) == 0 {
 		return nil

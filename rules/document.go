@@ -16,8 +16,8 @@ const (
 	MaxValueBytes = 1024 // of an attribute's value
 )
 
-// MaxShownBytes bounds a value of a key as rules count and show it, in bytes: folding may make a value longer, and the name of an
-// alternative may stand before it.
+// MaxShownBytes bounds a value of a key as rules count and show it, in bytes: folding may make a value longer, and the
+// name of an alternative may stand before it.
 const MaxShownBytes = maxNameBytes + len("=") + 5*MaxValueBytes
 
 // Bounds of the parts of a document.

@@ -25,8 +25,8 @@ var keptKinds = map[string]algorithms.Kind{
 // keptID returns the Limit.ID of the only counter of a key.
 func keptID(kind algorithms.Kind) uint64 { return counterIdentity{kind: kind}.hash() }
 
-// KeptLimit returns a limit of 0 for the only counter of a key in namespace, or nil if keys have several there. It reads the counter
-// by what the counter keeps.
+// KeptLimit returns a limit of 0 for the only counter of a key in namespace, or nil if keys have several there. It
+// reads the counter by what the counter keeps.
 func KeptLimit(namespace string) *Limit {
 	kind := keptKinds[namespace]
 	if kind == 0 {
@@ -36,7 +36,8 @@ func KeptLimit(namespace string) *Limit {
 	return &Limit{Limit: limit, Name: namespace, Unit: Requests, ID: keptID(kind)}
 }
 
-// checkKept reports what q, whose limits are legal elsewhere, can't ask for in a namespace where a key has one counter of that kind.
+// checkKept reports what q, whose limits are legal elsewhere, can't ask for in a namespace where a key has one counter
+// of that kind.
 func (d *decoder) checkKept(q *InlineSubject, specs []*LimitSpec, doc *Document, kept algorithms.Kind) {
 	fail := func(field, format string, args ...any) {
 		d.add(yaml.Pos{}, "limits"+field, "in the namespace %q, "+format, append([]any{q.Namespace}, args...)...)

@@ -15,8 +15,8 @@ import (
 // a different descriptor of Envoy's than the one named.
 var ErrKey = errors.New("key does not fit the rule")
 
-// ErrMissing means that a value of the key is empty. An empty value is no value: of attributes it is ignored, and a key needs all
-// of its values.
+// ErrMissing means that a value of the key is empty. An empty value is no value: of attributes it is ignored, and a key
+// needs all of its values.
 var ErrMissing = errors.New("a value is missing")
 
 // Match is the result of matching a check. Reusing one for check after check avoids allocating; it refers to a check's
@@ -24,13 +24,13 @@ var ErrMissing = errors.New("a value is missing")
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
-	// Unlimited has the hits of rules that have no limit, or none in some unit, in document order: their Limits are those that say so.
-	// A rule with other limits is in Hits, too.
+	// Unlimited has the hits of rules that have no limit, or none in some unit, in document order: their Limits are
+	// those that say so. A rule with other limits is in Hits, too.
 	Unlimited []Hit
 	// Undeclared is how many attributes the document does not declare, if it declares any. They are ignored.
 	Undeclared int
-	// Intact is for the caller to set: the hits are as the last Match or MatchKey left them. Again then says whether the hits of the
-	// next one differ from these at most in their subjects.
+	// Intact is for the caller to set: the hits are as the last Match or MatchKey left them. Again then says whether
+	// the hits of the next one differ from these at most in their subjects.
 	Intact, Again bool
 	// Now and Clock are for the caller to set, too: the wall time of the check in Unix ms, or where to read it. It is needed
 	// only where an entry has an end. Without both, it is that of the machine.
@@ -176,8 +176,8 @@ func (s *Set) matchAgain(m *Match) {
 }
 
 // MatchKey finds what applies to one subject of r, given by the values of its key attributes in order. It ignores match
-// conditions, absent and, of a cost table, uses the default; the lists see only the key. The error wraps ErrKey and says how many
-// values the rule needs, or ErrMissing.
+// conditions, absent and, of a cost table, uses the default; the lists see only the key. The error wraps ErrKey and
+// says how many values the rule needs, or ErrMissing.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -279,8 +279,8 @@ func (s *Set) isAbsent(m *Match, n int, text string) bool {
 	return text == "" || s.attributes.folds && s.foldValue(m, n, text) == ""
 }
 
-// MissingAttribute returns the attribute of r's key for which key has no value; empty if it has all of them. key has a value for each
-// attribute of the key.
+// MissingAttribute returns the attribute of r's key for which key has no value; empty if it has all of them. key has a
+// value for each attribute of the key.
 func (s *Set) MissingAttribute(r *Rule, key []string) string {
 	r, key = r.choose(key, nil)
 	if i := s.missingValue(&Match{}, r, key); i >= 0 {

@@ -151,8 +151,8 @@ func (d *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 	}
 }
 
-// readObject reads the text of a JSON object. Nil means that it is none; it is still meant as one if it would be with a number in
-// place of each placeholder.
+// readObject reads the text of a JSON object. Nil means that it is none; it is still meant as one if it would be with a
+// number in place of each placeholder.
 func readObject(body string) (object *yaml.Node, meant bool) {
 	if json.Valid([]byte(body)) {
 		n, err := yaml.Parse(body)

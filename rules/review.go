@@ -84,8 +84,8 @@ func (d *Document) reviewCost(found *collector, path string, r *RuleSpec) {
 		shorten(unit), hintUnit(units))
 }
 
-// reviewNames objects to limits of one list that have no names of their own, and the same unit and window: these make the name of a limit,
-// by which callers adjust and reset it.
+// reviewNames objects to limits of one list that have no names of their own, and the same unit and window: these make
+// the name of a limit, by which callers adjust and reset it.
 func reviewNames(found *collector, path string, limits []*LimitSpec) {
 	for i, l := range limits {
 		if l.Name != "" || l.Unlimited {

@@ -40,8 +40,8 @@ func refillTime(n, amount int64, per time.Duration) time.Duration {
 	return time.Duration(min(t, uint64(algorithms.Forever)))
 }
 
-// Quota returns the pair of RateLimit-Policy: q units per w seconds. It is Capacity in Window, or, where that is under a second,
-// what comes back in a second: the header has no fractions.
+// Quota returns the pair of RateLimit-Policy: q units per w seconds. It is Capacity in Window, or, where that is under
+// a second, what comes back in a second: the header has no fractions.
 func (s *Shown) Quota() (q, w int64) {
 	if s.Window >= time.Second || s.Slots {
 		return s.Capacity, int64((s.Window + time.Second - 1) / time.Second)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A limit that says that there is none has no counter: no node, region or partition matters to it. In a list of limits, those come
-// last. Match reports them apart from the others.
+// A limit that says that there is none has no counter: no node, region or partition matters to it. In a list of limits,
+// those come last. Match reports them apart from the others.
 
 // order returns 0 for a limit, and 1 for one that says that there is none.
 func order(l *Limit) int {

@@ -9,8 +9,9 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Warnings lists the objections of a review to d, the settings that have no effect, values that are written as something else,
-// what looks misspelled, and the global limits of which some region gets nothing. Errors have positions only if d is unchanged since it was parsed.
+// Warnings lists the objections of a review to d, the settings that have no effect, values that are written as
+// something else, what looks misspelled, and the global limits of which some region gets nothing. Errors have positions
+// only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	w := collector{errs: d.Objections()}
 	for i, r := range d.Rules {

@@ -256,8 +256,8 @@ func (l *ledger) close() {
 	}
 }
 
-// endRound ends the current round if a row has changed in it. It returns the last round that has ended, or 0 if nothing was ever
-// counted. Every count made before the call is in that round or an earlier one.
+// endRound ends the current round if a row has changed in it. It returns the last round that has ended, or 0 if nothing
+// was ever counted. Every count made before the call is in that round or an earlier one.
 func (l *ledger) endRound() uint64 {
 	current := l.round.Load()
 	for i := range l.shards {

@@ -78,9 +78,9 @@ type RuleStore interface {
 
 // EntryStore keeps the entries beside the rules.
 type EntryStore interface {
-	// WriteEntries makes changes of entries, all or none. When it returns, they are durable and in force. It returns the version of
-	// the entries, and the last entry that was written or removed. The error wraps one of package entries, or is as for
-	// RuleStore.Write.
+	// WriteEntries makes changes of entries, all or none. When it returns, they are durable and in force. It returns
+	// the version of the entries, and the last entry that was written or removed. The error wraps one of package
+	// entries, or is as for RuleStore.Write.
 	WriteEntries(ctx context.Context, changes []cluster.EntryChange) (version int64, last *entries.Entry, err error)
 }
 

@@ -51,8 +51,8 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 	case c.frame.BodyRefused():
 		return 0, err // to the handler, which answers
 	case len(b) == 1:
-		// While a handler runs, net/http reads one byte, to learn whether the caller hangs up. It does not, and its next request is
-		// refused once net/http asks for it.
+		// While a handler runs, net/http reads one byte, to learn whether the caller hangs up. It does not, and its
+		// next request is refused once net/http asks for it.
 		b[0] = 0
 		return 1, nil
 	}
@@ -66,7 +66,8 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 	return 0, &net.OpError{Op: "read", Net: "tcp", Err: refused} // after which net/http goes on to nothing else
 }
 
-// Write sends what net/http answers. It takes the start of a refused head for a whole one, and answers that, too: this is dropped.
+// Write sends what net/http answers. It takes the start of a refused head for a whole one, and answers that, too: this
+// is dropped.
 func (c *checkedConn) Write(b []byte) (int, error) {
 	if c.answered {
 		return len(b), nil

@@ -466,7 +466,8 @@ type entriesRestored struct {
 // maxRestore bounds the body of POST /v1/entries, in bytes.
 const maxRestore = 4 << 20
 
-// restoreEntries writes entries of a backup, which keep their times and authors, and removes others. What has ended is left out.
+// restoreEntries writes entries of a backup, which keep their times and authors, and removes others. What has ended is
+// left out.
 func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	body, err := readAll(r, maxRestore)
 	if err != nil {

@@ -21,8 +21,8 @@ type pageGuard struct {
 	hosts      map[string]bool // in lower case
 }
 
-// newPageGuard returns the protection for a plane that listens on addr. On loopback it always checks host names, because there is
-// usually no token. Elsewhere it checks them only if some are listed.
+// newPageGuard returns the protection for a plane that listens on addr. On loopback it always checks host names,
+// because there is usually no token. Elsewhere it checks them only if some are listed.
 func newPageGuard(addr net.Addr, hosts []string) *pageGuard {
 	p := &pageGuard{origin: http.NewCrossOriginProtection(), hosts: map[string]bool{"localhost": true}}
 	tcp, ok := addr.(*net.TCPAddr)
@@ -62,8 +62,8 @@ func (p *pageGuard) check(r *http.Request) *api.Error {
 	return nil
 }
 
-// pageHeader is a header that only the dashboard sends. No form and no link can add a header, and another page's script may do so
-// only if the node permits it, which it never does.
+// pageHeader is a header that only the dashboard sends. No form and no link can add a header, and another page's script
+// may do so only if the node permits it, which it never does.
 const pageHeader = "Rlnode-Dashboard"
 
 // isFromBrowser reports whether a browser sent r. Browsers add at least one of these headers to what is not a plain read, and
@@ -72,8 +72,8 @@ func isFromBrowser(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != ""
 }
 
-// checkPageWrite returns the error for a write that a browser sends, unless it is one that only the dashboard's page can send: with
-// its header, and with a content type that no form has.
+// checkPageWrite returns the error for a write that a browser sends, unless it is one that only the dashboard's page
+// can send: with its header, and with a content type that no form has.
 func checkPageWrite(r *http.Request) *api.Error {
 	if r.Header.Get(pageHeader) == "" {
 		return api.Errorf(api.CrossOrigin, "a browser may write only from the dashboard's page, which sends the header %s", pageHeader)

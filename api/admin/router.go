@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 )
 
-// router finds the handler for a path as it was sent. Other than the library of net/http, it neither cleans nor decodes a path first: what
-// a proxy in front allows or denies by its path is what is answered.
+// router finds the handler for a path as it was sent. Other than the library of net/http, it neither cleans nor decodes
+// a path first: what a proxy in front allows or denies by its path is what is answered.
 type router struct{ routes []pathRoute }
 
 // pathRoute is a pattern, and the handler for the paths that match it. In a pattern, {name} stands for any segment, and a

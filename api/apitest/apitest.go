@@ -33,8 +33,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Main runs a package's tests and returns the exit code. It fails if no test has provoked one of the codes, or if goroutines are
-// left over.
+// Main runs a package's tests and returns the exit code. It fails if no test has provoked one of the codes, or if
+// goroutines are left over.
 func Main(m *testing.M, codes ...api.Code) (code int) {
 	code = m.Run()
 	if args := strings.Join(os.Args, " "); code == 0 && len(os.Args) > 1 && !strings.Contains(args, "-test.run") && !strings.Contains(args, "-test.fuzz") {

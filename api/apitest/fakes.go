@@ -141,7 +141,8 @@ func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, 
 // Members is a fake admin.Membership.
 type Members struct{ left atomic.Int64 }
 
-// Leave succeeds with force, and the first time. The second time the node is the only member, and after that there is no leader.
+// Leave succeeds with force, and the first time. The second time the node is the only member, and after that there is
+// no leader.
 func (m *Members) Leave(ctx context.Context, force bool, _ string) (last bool, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		return false, errors.New("the context has no deadline")

@@ -57,7 +57,8 @@ func AppendApplied(b []byte, u *limiter.Usage) []byte {
 	return AppendCosts(append(b, `,"applied":`...), u.Applied())
 }
 
-// AppendUsage appends the usage of each limit of u, and until when u's subject is blocked, in Unix milliseconds; 0 if it is not.
+// AppendUsage appends the usage of each limit of u, and until when u's subject is blocked, in Unix milliseconds; 0 if
+// it is not.
 func AppendUsage(b []byte, u *limiter.Usage) []byte {
 	b = append(b, `,"limits":[`...)
 	for i := range u.Limits {

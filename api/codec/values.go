@@ -30,8 +30,8 @@ func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string 
 	return v
 }
 
-// readValue reads a value of a key or of an attribute: text, or a whole number in plain digits, which counts as the text of these.
-// present is false for null.
+// readValue reads a value of a key or of an attribute: text, or a whole number in plain digits, which counts as the
+// text of these. present is false for null.
 func (dec *Decoder) readValue(outer, field string) (text string, present bool) {
 	switch c := dec.skipSpace(); {
 	case c == '"':

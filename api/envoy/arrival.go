@@ -41,8 +41,8 @@ func (s *Server) newArrival() *arrival {
 	return a
 }
 
-// await calls read to receive a message into m. If the message takes too long, or the budget has no room for what has arrived of
-// it, await aborts the wait by calling abort, or by closing the connection if abort is nil.
+// await calls read to receive a message into m. If the message takes too long, or the budget has no room for what has
+// arrived of it, await aborts the wait by calling abort, or by closing the connection if abort is nil.
 func (a *arrival) await(ctx context.Context, abort func(), read func(any) error, m any) error {
 	s := a.server
 	defer s.incomplete.Add(-1)
@@ -91,9 +91,9 @@ func (a *arrival) end() {
 // callMemory is roughly what an incomplete call takes without its message: a stream, a goroutine and its stack.
 const callMemory = 8 << 10
 
-// check charges what the call takes, and what has arrived on the connection since the wait began, though some of it may belong to other messages. What
-// had arrived earlier, at most streamWindow for each message, is not charged; maxIncomplete bounds it. check aborts the wait if
-// it takes too long or the budget has no room.
+// check charges what the call takes, and what has arrived on the connection since the wait began, though some of it may
+// belong to other messages. What had arrived earlier, at most streamWindow for each message, is not charged;
+// maxIncomplete bounds it. check aborts the wait if it takes too long or the budget has no room.
 func (a *arrival) check() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -182,8 +182,8 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// followReadiness keeps the health up to date with the node's readiness while streams are open. A single health check updates it
-// itself. It also closes the connections of strangers that have been idle for too long.
+// followReadiness keeps the health up to date with the node's readiness while streams are open. A single health check
+// updates it itself. It also closes the connections of strangers that have been idle for too long.
 func (s *Server) followReadiness() {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()

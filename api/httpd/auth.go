@@ -111,7 +111,8 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 	}
 }
 
-// truncateValue turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. An error would not help a proxy.
+// truncateValue turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. An error would not
+// help a proxy.
 func truncateValue(value string) string {
 	value = value[:min(len(value), codec.MaxValue)]
 	if utf8.ValidString(value) {

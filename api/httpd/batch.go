@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxBatchAnswer bounds a batch's answer, in bytes. Once the answer exceeds it, the remaining checks are not decided. A batch
-	// without detail stays well below it.
+	// maxBatchAnswer bounds a batch's answer, in bytes. Once the answer exceeds it, the remaining checks are not
+	// decided. A batch without detail stays well below it.
 	maxBatchAnswer = 8 << 20
 	// typicalResultSize is the typical size of one result, in bytes, for which the answer's buffer is allocated.
 	typicalResultSize = 240

@@ -28,8 +28,9 @@ func (d *deadline) request(t, began time.Time) {
 	d.requested.Store(cmp.Or(int64(t.Sub(began)), 1))
 }
 
-// pendingMove reports whether the caller must move the underlying deadline, and to when: slack after the requested time. It must
-// if the underlying deadline is earlier than requested, or later by more than slack, or if only one of the two is none.
+// pendingMove reports whether the caller must move the underlying deadline, and to when: slack after the requested
+// time. It must if the underlying deadline is earlier than requested, or later by more than slack, or if only one of
+// the two is none.
 func (d *deadline) pendingMove(began time.Time, slack time.Duration) (t time.Time, moves bool) {
 	want, have := d.requested.Load(), d.applied.Load()
 	if late := have - want; (have == 0) == (want == 0) && late >= 0 && late <= int64(slack) {

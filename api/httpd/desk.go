@@ -14,8 +14,8 @@ import (
 // maxDeskBody bounds a body, in bytes: one call of an operator, with its limits.
 const maxDeskBody = 64 << 10
 
-// Desk answers checks, usage, adjustments and resets on the admin plane, by the handlers of the data plane, so that an operator needs
-// only one address. It is no door for gateways: its calls are few, and none waits for its turn.
+// Desk answers checks, usage, adjustments and resets on the admin plane, by the handlers of the data plane, so that an
+// operator needs only one address. It is no door for gateways: its calls are few, and none waits for its turn.
 type Desk struct{ handlers *handlers }
 
 // NewDesk returns a Desk of the node that doors belong to.

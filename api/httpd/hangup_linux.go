@@ -38,8 +38,8 @@ func hungUp(list []*waiter) (gone []*waiter) {
 	return gone
 }
 
-// awaitReset reports whether w's caller is gone altogether, rather than has only closed its sending side: then the answer that it
-// has just been sent brings a reset.
+// awaitReset reports whether w's caller is gone altogether, rather than has only closed its sending side: then the
+// answer that it has just been sent brings a reset.
 func awaitReset(w *waiter) bool {
 	if w.fd < 0 {
 		return false

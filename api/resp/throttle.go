@@ -175,8 +175,8 @@ func seconds(d time.Duration) int64 {
 	return whole
 }
 
-// roundAsCell makes what remains what redis-cell says. It compares whole microseconds, so of units that are no whole number of them it may
-// say one too many.
+// roundAsCell makes what remains what redis-cell says. It compares whole microseconds, so of units that are no whole
+// number of them it may say one too many.
 func (v *verdict) roundAsCell(q *check) {
 	limit := q.answer.TightestLimit()
 	if limit == nil || q.limit[0].Limit < 1 {

@@ -67,8 +67,8 @@ func (c *Call) Reset() {
 	c.reply.Reset()
 }
 
-// namespace is the prefix that turns a domain's name into a namespace. Overrides are counted in that namespace, and a token that
-// is confined to namespaces needs it to ask about the domain.
+// namespace is the prefix that turns a domain's name into a namespace. Overrides are counted in that namespace, and a
+// token that is confined to namespaces needs it to ask about the domain.
 const namespace = "envoy/"
 
 // Decide decides a call that Read has read. token is the caller's; nil if none is required.
@@ -330,7 +330,8 @@ func (c *Call) concat(a, b string) string {
 	return codec.UnsafeString(c.text[at:])
 }
 
-// entryText returns an entry as one string. It escapes equals signs in the key, so that different entries have different strings.
+// entryText returns an entry as one string. It escapes equals signs in the key, so that different entries have
+// different strings.
 func (c *Call) entryText(e rules.EnvoyEntry) string {
 	at := len(c.text)
 	for i := range len(e.Key) {

@@ -70,8 +70,8 @@ type message struct {
 	malformed bool
 }
 
-// nextField returns the number and the value of the next field: n for a varint, b for bytes. For other kinds, which it skips, the
-// number is 0. At the end, or if the message is malformed, ok is false.
+// nextField returns the number and the value of the next field: n for a varint, b for bytes. For other kinds, which it
+// skips, the number is 0. At the end, or if the message is malformed, ok is false.
 func (m *message) nextField() (field protowire.Number, n uint64, b []byte, ok bool) {
 	if len(m.rest) == 0 || m.malformed {
 		return 0, 0, nil, false

@@ -65,8 +65,8 @@ func Open() *Site {
 	return s
 }
 
-// Serve answers a GET or HEAD for the file with a path relative to the site's, "" for the page itself. It reports false if there
-// is no such file. Browsers may cache files, but must revalidate them every time.
+// Serve answers a GET or HEAD for the file with a path relative to the site's, "" for the page itself. It reports false
+// if there is no such file. Browsers may cache files, but must revalidate them every time.
 func (s *Site) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
 	f := s.files[name]
 	if f == nil {

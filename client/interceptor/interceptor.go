@@ -5,9 +5,10 @@
 //		grpc.StreamInterceptor(interceptor.Stream(limiter, interceptor.Options{})),
 //	)
 //
-// A stream is checked once, when it begins, and with Options.EachMessage also for each further message that it receives. A refused call ends with ResourceExhausted, with the detail RetryInfo if a later
-// call may pass. A call that the rules deny ends with PermissionDenied, and one that no node decided with Unavailable. The rate
-// headers that the rules turn on are in the answer's metadata.
+// A stream is checked once, when it begins, and with Options.EachMessage also for each further message that it
+// receives. A refused call ends with ResourceExhausted, with the detail RetryInfo if a later call may pass. A call that
+// the rules deny ends with PermissionDenied, and one that no node decided with Unavailable. The rate headers that the
+// rules turn on are in the answer's metadata.
 package interceptor
 
 import (
@@ -35,12 +36,12 @@ import (
 type Options struct {
 	// Rule limits the check to this rule.
 	Rule string
-	// Key returns the subject: a value for each key attribute of Rule. Only Rule then applies. Nil: the subject follows from the
-	// attributes.
+	// Key returns the subject: a value for each key attribute of Rule. Only Rule then applies. Nil: the subject follows
+	// from the attributes.
 	Key func(ctx context.Context, method string) []string
-	// MissingKey says what happens to a call for which Key returns nil, or an empty value. client.MissingRefuse (the default)
-	// ends it with InvalidArgument, client.MissingError calls OnError and ends it with Internal, and client.MissingAllow lets it
-	// pass without a check. Any other text is used in place of what is missing.
+	// MissingKey says what happens to a call for which Key returns nil, or an empty value. client.MissingRefuse (the
+	// default) ends it with InvalidArgument, client.MissingError calls OnError and ends it with Internal, and
+	// client.MissingAllow lets it pass without a check. Any other text is used in place of what is missing.
 	MissingKey string
 	// Attributes returns the attributes that rules match. Nil: ip (see TrustedHops) and endpoint, which is the method, such as
 	// /shop.Orders/Place.
@@ -55,14 +56,15 @@ type Options struct {
 	Request func(ctx context.Context, method string) client.Request
 	// Skip reports whether to let a call pass without a check. Nil: never.
 	Skip func(ctx context.Context, method string) bool
-	// Slots acquires slots in place of a check, and holds them until the handler returns, or the caller hangs up. The handler's context
-	// ends, too, if they are lost. The Checker must be a client.Acquirer. Not with EachMessage.
+	// Slots acquires slots in place of a check, and holds them until the handler returns, or the caller hangs up. The
+	// handler's context ends, too, if they are lost. The Checker must be a client.Acquirer. Not with EachMessage.
 	Slots bool
 	// SlotTTL is how long slots are held without being renewed. 0: as long as the rules say.
 	SlotTTL time.Duration
 
-	// EachMessage checks each message that a stream receives, like a call of its own: the first one is part of the check of the stream's
-	// beginning. If one is refused, the handler's RecvMsg returns the status that ends the stream.
+	// EachMessage checks each message that a stream receives, like a call of its own: the first one is part of the
+	// check of the stream's beginning. If one is refused, the handler's RecvMsg returns the status that ends the
+	// stream.
 	EachMessage bool
 
 	// OnError is called if no node decided, whether the call passes or not. Nil: no callback.
@@ -85,8 +87,8 @@ type guard struct {
 	held    atomic.Int64 // calls held for their delay
 }
 
-// newGuard returns a guard with the defaults filled in. It panics if Key is set without Rule, or Slots without an Acquirer or with
-// EachMessage.
+// newGuard returns a guard with the defaults filled in. It panics if Key is set without Rule, or Slots without an
+// Acquirer or with EachMessage.
 func newGuard(c client.Checker, o Options) *guard {
 	if o.Key != nil && o.Rule == "" {
 		panic("interceptor: Options.Key needs Rule")
@@ -167,8 +169,8 @@ func (s *stream) RecvMsg(m any) error {
 // Context returns the context with the decision.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// admit checks a call. It returns the context for its handler, and what to do after it; or the status that refuses it. It passes the
-// headers to set.
+// admit checks a call. It returns the context for its handler, and what to do after it; or the status that refuses it.
+// It passes the headers to set.
 func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) error) (context.Context, func(), error) {
 	o := &g.options
 	nothing := func() {}

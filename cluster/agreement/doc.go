@@ -1,11 +1,11 @@
 // Package agreement defines the state that the nodes of a cluster agree on. Each node builds it by applying Raft's entries.
 //
-// A [State] contains the cluster's ID, its nodes, the owner of each partition, each node's generation (how many times it
-// was ended), the process of each node that may have authority, and the rules in force. [State.Apply] builds the next State
-// from an entry: [FoundCluster], [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [RegisterProcess], [Forget],
-// [Rules], [Primary], [Region], [Mark], [Adopt], [Entries], [EndEntries], [AdoptEntries], [Depart], [Raise] or [Skipped], encoded by [Build.Encode]. The result depends only
-// on the State and the entry, not on a clock, the environment or map order. So nodes that apply the same entries have the
-// same State.
+// A [State] contains the cluster's ID, its nodes, the owner of each partition, each node's generation (how many times
+// it was ended), the process of each node that may have authority, and the rules in force. [State.Apply] builds the
+// next State from an entry: [FoundCluster], [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [RegisterProcess],
+// [Forget], [Rules], [Primary], [Region], [Mark], [Adopt], [Entries], [EndEntries], [AdoptEntries], [Depart], [Raise]
+// or [Skipped], encoded by [Build.Encode]. The result depends only on the State and the entry, not on a clock, the
+// environment or map order. So nodes that apply the same entries have the same State.
 //
 // The nodes of a cluster may run different releases. Each entry and each snapshot states the feature level needed to read it
 // and the release that wrote it. A release uses a new feature only once the agreed level includes it. [Raise] raises the

@@ -224,8 +224,8 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	return to.Elem().Interface().(Entry), nil
 }
 
-// decodeStrict decodes JSON, and rejects unknown fields and trailing data. Another build might use a field that this one ignored,
-// and the states would diverge.
+// decodeStrict decodes JSON, and rejects unknown fields and trailing data. Another build might use a field that this
+// one ignored, and the states would diverge.
 func decodeStrict(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

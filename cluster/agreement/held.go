@@ -139,7 +139,8 @@ func (r *Regions) withMark(e Mark) (*Regions, error) {
 	return changed, nil
 }
 
-// recordCandidate marks Held[candidate] as recorded at a time, and drops versions that no longer count. r must not be shared yet.
+// recordCandidate marks Held[candidate] as recorded at a time, and drops versions that no longer count. r must not be
+// shared yet.
 func (r *Regions) recordCandidate(candidate int, at int64) {
 	now := at
 	if candidate > 0 {

@@ -217,7 +217,8 @@ func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 	return nil
 }
 
-// inspectPing inspects a message that makes this node send messages itself: it may ask for them only to its sender or to members.
+// inspectPing inspects a message that makes this node send messages itself: it may ask for them only to its sender or
+// to members.
 func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 	var source, sourcePort, target, targetPort value
 	fields := pingFields(&source, &sourcePort)

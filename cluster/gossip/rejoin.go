@@ -172,8 +172,8 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	}
 }
 
-// noteRejections logs, once, which nodes close this node's connections without an answer. Most probably their secret is another one, so
-// this node waits for them in vain.
+// noteRejections logs, once, which nodes close this node's connections without an answer. Most probably their secret is
+// another one, so this node waits for them in vain.
 func (g *Gossip) noteRejections(targets []netip.AddrPort, errs []error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -346,8 +346,8 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.appendRecords(t, &s, nil)
 }
 
-// appendRecords appends records of s.p to t's message, in as many sections as needed, and sends the message whenever it is full.
-// Afterwards s describes the next section.
+// appendRecords appends records of s.p to t's message, in as many sections as needed, and sends the message whenever it
+// is full. Afterwards s describes the next section.
 func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
 	now := k.config.Now()
 	s.wall = k.config.Table.WallIn(now, s.p)

@@ -259,8 +259,8 @@ func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 	last, lacksRoom, found := ds.recordedNumber(batch.partition, node, now)
 	switch {
 	case found && lacksRoom && batch.notAfter(last):
-		// The answer may have been lost. The debts that had no room have no counters. If another one has none any more, a second
-		// debit costs quota, but makes none.
+		// The answer may have been lost. The debts that had no room have no counters. If another one has none any more,
+		// a second debit costs quota, but makes none.
 		for i := range batch.entries {
 			if used, _ := ds.table.Usage(now, batch.entries[i].key, &batch.entries[i].limit); used == 0 {
 				noRoom = append(noRoom, i)

@@ -258,8 +258,8 @@ func (ds *debts) forgive(at algorithms.Instant, op *counters.Op) {
 	}
 }
 
-// debitOwnDebts drops the debts of a partition whose token is here: this node owes them to itself now. It first debits the parts
-// that the counters lack.
+// debitOwnDebts drops the debts of a partition whose token is here: this node owes them to itself now. It first debits
+// the parts that the counters lack.
 func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 	ds.debitMissing(p, now, ds.debitedElsewhere(p, now))
 	for key := range ds.byPartition[p] {

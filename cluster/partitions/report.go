@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// fallbackReportDelay is the delay before fallback debts are reported to an owner that is back, plus as much again at random.
-	// By then all nodes have debts to report, and the owner has to bring its standbys up to date.
+	// fallbackReportDelay is the delay before fallback debts are reported to an owner that is back, plus as much again
+	// at random. By then all nodes have debts to report, and the owner has to bring its standbys up to date.
 	fallbackReportDelay = time.Second
 	// pruneInterval is the time between two searches for expired debts.
 	pruneInterval = 10 * time.Second
 	// debtsTimeout bounds how long an owner may take to acknowledge debts.
 	debtsTimeout = 2 * time.Second
-	// standbyWait bounds how long an owner waits until its standbys have the debts reported to it, before it refuses them. It is
-	// shorter than debtsTimeout.
+	// standbyWait bounds how long an owner waits until its standbys have the debts reported to it, before it refuses
+	// them. It is shorter than debtsTimeout.
 	standbyWait = time.Second
 	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The owner refuses further ones, and their
 	// senders try again.
@@ -234,7 +234,8 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	})
 }
 
-// debit debits a batch of node once. It reports false if this node is not the owner. If merging is true, an owner that still searches for its counters debits it, too.
+// debit debits a batch of node once. It reports false if this node is not the owner. If merging is true, an owner that
+// still searches for its counters debits it, too.
 func (k *Keeper) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant, merging bool) (noRoom []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Nodes compare their wall clocks, with the pulse: one asks another for its time and assumes that the answer was made in the middle of
-// the round trip. Of the last eight round trips, the shortest counts. One that took long, or in which this process did not run or its
-// clock was set, proves nothing.
+// Nodes compare their wall clocks, with the pulse: one asks another for its time and assumes that the answer was made
+// in the middle of the round trip. Of the last eight round trips, the shortest counts. One that took long, or in which
+// this process did not run or its clock was set, proves nothing.
 
 // MethodClock asks for the remote's wall clock: eight bytes, Unix nanoseconds. It belongs to this package.
 const MethodClock Method = 254

@@ -329,8 +329,8 @@ func (c *conn) read() error {
 	}
 }
 
-// serve passes a message to its handler. While Close lets the connections end, it drops calls, which then fail at their callers.
-// One-way messages are still handled, because nobody would learn that they were dropped.
+// serve passes a message to its handler. While Close lets the connections end, it drops calls, which then fail at their
+// callers. One-way messages are still handled, because nobody would learn that they were dropped.
 func (c *conn) serve(m message) error {
 	if m.kind == messageCall && c.peers.finishing.Load() {
 		return nil

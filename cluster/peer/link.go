@@ -62,7 +62,8 @@ func (l *link) label() string {
 	return l.node.String()
 }
 
-// relayPeriod is the time in which at most one detour is logged for each link: on a busy machine they may come and go in seconds.
+// relayPeriod is the time in which at most one detour is logged for each link: on a busy machine they may come and go
+// in seconds.
 const relayPeriod = time.Minute
 
 // relayLog decides which detours of one link are logged.
@@ -275,8 +276,8 @@ func expectNode(node ring.NodeID, remote Identity) error {
 	return nil
 }
 
-// provesEnd reports whether a failed dial shows that the node's process has ended: its machine answers that nobody listens at the
-// address, or another node does. A process listens there as long as it lives.
+// provesEnd reports whether a failed dial shows that the node's process has ended: its machine answers that nobody
+// listens at the address, or another node does. A process listens there as long as it lives.
 func provesEnd(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errOtherNode)
 }

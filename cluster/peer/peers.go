@@ -246,8 +246,9 @@ func (p *Peers) Self() Identity { return p.config.Self() }
 // Reachable reports whether a node has a path that is not silent.
 func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }
 
-// Ended reports whether the process of a node in SetNodes has ended, as far as the last attempt to connect has shown: its machine
-// refused the connection, or another node was at its address. A node that is only silent or cut off has not ended.
+// Ended reports whether the process of a node in SetNodes has ended, as far as the last attempt to connect has shown:
+// its machine refused the connection, or another node was at its address. A node that is only silent or cut off has not
+// ended.
 func (p *Peers) Ended(node ring.NodeID) bool {
 	l := (*p.links.Load())[node]
 	return l != nil && l.kind == kindPeer && l.ended.Load() && p.pathTo(node) == nil

@@ -25,8 +25,9 @@ const (
 // the feature level instead.
 type versions struct{ lowest, highest uint8 }
 
-// supportedVersions is the range of this build. Version 3 changed the messages about leases, copies and authority. A release that
-// adds a version must keep supporting the previous one: otherwise no cluster could be upgraded to it node by node.
+// supportedVersions is the range of this build. Version 3 changed the messages about leases, copies and authority. A
+// release that adds a version must keep supporting the previous one: otherwise no cluster could be upgraded to it node
+// by node.
 var supportedVersions = versions{lowest: 3, highest: 3}
 
 func (v versions) String() string {
@@ -150,8 +151,8 @@ func readPreamble(r io.Reader) (preamble, error) {
 	return p, err
 }
 
-// exchangePreambles is the dialling side's part of the handshake. It sends this node's identity, and returns the remote's and the
-// version that both use.
+// exchangePreambles is the dialling side's part of the handshake. It sends this node's identity, and returns the
+// remote's and the version that both use.
 func exchangePreambles(c io.ReadWriter, k connKind, self Identity, ours versions) (Identity, uint8, error) {
 	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if this fails, the remote may have sent its reason
 

@@ -53,8 +53,8 @@ func (q *queue) put(m message) error {
 	return nil
 }
 
-// take returns the bytes that are to be written next. The caller must write them and then call giveBack. It returns none if there
-// are none, or another goroutine is writing.
+// take returns the bytes that are to be written next. The caller must write them and then call giveBack. It returns
+// none if there are none, or another goroutine is writing.
 func (q *queue) take() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -67,7 +67,8 @@ func (r reports) regions() []Region {
 
 func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
-// withAnswer returns r with another answer added. An answer from a node that is not an entry node only removes its previous one.
+// withAnswer returns r with another answer added. An answer from a node that is not an entry node only removes its
+// previous one.
 func (r reports) withAnswer(a answer) reports {
 	var all reports
 	if a.IsEntryNode {

@@ -254,8 +254,8 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
 }
 
-// checkFounders refuses a number of founders that survives no more failures than one node less. A node with data founds nothing, so it
-// only warns.
+// checkFounders refuses a number of founders that survives no more failures than one node less. A node with data founds
+// nothing, so it only warns.
 func (c *serveCmd) checkFounders(log *slog.Logger) error {
 	if c.BootstrapExpect == 0 || c.BootstrapExpect%2 == 1 {
 		return nil

@@ -16,8 +16,8 @@ var (
 
 // Budgets, in bytes.
 const (
-	// DefaultReservations is room for 1,000 reservations a second that each stay open for 10 minutes, all of one subject, and for
-	// half as many of others.
+	// DefaultReservations is room for 1,000 reservations a second that each stay open for 10 minutes, all of one
+	// subject, and for half as many of others.
 	DefaultReservations = 224 << 20
 	maxAnswers          = 48 << 20
 	maxTickets          = 16 << 20
@@ -70,8 +70,8 @@ type budget struct {
 	used   int64
 	inline int64 // of used: notes of subjects that came with their limits
 	open   int64 // reservations that are not settled
-	// made holds the notes that this node made and may drop to make room, oldest first, and madeInline those that are inline. Some
-	// may be gone already.
+	// made holds the notes that this node made and may drop to make room, oldest first, and madeInline those that are
+	// inline. Some may be gone already.
 	made, madeInline []Key
 
 	groups  map[uint32]int64 // of reservations, rates and slots: bytes by rule
@@ -115,8 +115,9 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 	}
 }
 
-// How reservations share their budget, and the rates of their buckets theirs. One alone gets two thirds. The more take part, the less
-// each may take. The last one still finds something, because a share never exceeds a multiple of what it leaves free.
+// How reservations share their budget, and the rates of their buckets theirs. One alone gets two thirds. The more take
+// part, the less each may take. The last one still finds something, because a share never exceeds a multiple of what it
+// leaves free.
 const (
 	greed    = 4    // a share is at most that many times what is free
 	spare    = 10   // one part in that many is no share's: it is for those who have little

@@ -162,9 +162,10 @@ func (h Held) forget(k Key) {
 	delete(h.part.notes, k)
 }
 
-// Sweep drops what has expired from the next fraction (0…1) of the partitions, and the answers of settlements that are older than
-// AnswerLife. Reservations that are over and were not settled become Expired. Those and their rates give way while reservations, or
-// rates, take more than half of their room. Slots of the partitions that are owned count as expired.
+// Sweep drops what has expired from the next fraction (0…1) of the partitions, and the answers of settlements that are
+// older than AnswerLife. Reservations that are over and were not settled become Expired. Those and their rates give way
+// while reservations, or rates, take more than half of their room. Slots of the partitions that are owned count as
+// expired.
 func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 	for range int(fraction * ring.Partitions) {
 		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
@@ -197,8 +198,8 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 	h.part.shrink()
 }
 
-// sweepReservation drops of a reservation what is no longer needed, or not enough. It changes nothing that copies don't change by
-// themselves.
+// sweepReservation drops of a reservation what is no longer needed, or not enough. It changes nothing that copies don't
+// change by themselves.
 func (h Held) sweepReservation(n Note, steady int64) {
 	isOver := n.Rank == Expired || n.IsDue(steady) && n.Body == ""
 	switch {
@@ -213,8 +214,8 @@ func (h Held) sweepReservation(n Note, steady int64) {
 	}
 }
 
-// sweepRate shortens the life of a rate, if only late settlings need it and its room is. What was taken before can then no longer come
-// back late.
+// sweepRate shortens the life of a rate, if only late settlings need it and its room is. What was taken before can then
+// no longer come back late.
 func (h Held) sweepRate(n Note, steady int64) {
 	shorter := h.second + RateMemory
 	isLate := n.Rank > 0 && n.Until-LateSettling <= h.second && n.Until > shorter
@@ -226,8 +227,8 @@ func (h Held) sweepRate(n Note, steady int64) {
 	h.forgetRates(n.Subject, steady)
 }
 
-// isCrowdedFor reports whether what is there for late settlings has to give way: more than half of the room is taken, and the rule of
-// n has more than a little of it.
+// isCrowdedFor reports whether what is there for late settlings has to give way: more than half of the room is taken,
+// and the rule of n has more than a little of it.
 func (h Held) isCrowdedFor(n *Note) bool {
 	h.store.mu.Lock()
 	defer h.store.mu.Unlock()

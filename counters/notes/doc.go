@@ -1,6 +1,6 @@
-// Package notes implements what a partition remembers beside its counters: which reservations were made and settled, the answers
-// to requests with an id, when subjects were reset, and which debts of other nodes its counters include. Each is a [Note], kept
-// until it expires.
+// Package notes implements what a partition remembers beside its counters: which reservations were made and settled,
+// the answers to requests with an id, when subjects were reset, and which debts of other nodes its counters include.
+// Each is a [Note], kept until it expires.
 //
 // Notes go wherever the counters of their partition go: to standbys, to the next owner, and to disk. They share no bound with
 // counters, so no number of notes takes room from a check.

@@ -13,9 +13,9 @@ type Kind uint8
 
 // The kinds. Rank and Minor say what orders two notes of one key.
 const (
-	// Reservation: a reservation was made, at this home. Rank is Open, Expired or Settled. While it is open, Minor is how long after
-	// At it ends, in nanoseconds, and Body has what to do then, if that is more than to charge it. Then Body is the answer,
-	// for AnswerLife, and Minor 1 if it was settled late.
+	// Reservation: a reservation was made, at this home. Rank is Open, Expired or Settled. While it is open, Minor is
+	// how long after At it ends, in nanoseconds, and Body has what to do then, if that is more than to charge it. Then
+	// Body is the answer, for AnswerLife, and Minor 1 if it was settled late.
 	Reservation Kind = iota
 	// Rate: what a bucket does not remember by itself. Rank is the highest rate, in units per window, at which it has drained
 	// since the oldest of its reservations was made; 0 if it has none. Minor is how many units were put back into it since the
@@ -27,15 +27,16 @@ const (
 	Write
 	// Retry: the same for a request that a node repeats by itself.
 	Retry
-	// Reset: a subject, or its counter ID, was reset at At. That was the Rank-th reset in its partition. ID is 0 for all counters.
+	// Reset: a subject, or its counter ID, was reset at At. That was the Rank-th reset in its partition. ID is 0 for
+	// all counters.
 	Reset
-	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. At At, it last forgot rates of which
-	// late settlings still depended. Key is PartitionKey.
+	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. At At, it last
+	// forgot rates of which late settlings still depended. Key is PartitionKey.
 	Resets
 	// Debtor: the counters of a partition include all batches of debts of a node up to Rank, Minor.
 	Debtor
-	// Slot: a slot of a limit is held. Rank identifies the limit, as Key.Counter of a counter does. Minor is how long after At it ends, in
-	// nanoseconds. Body has its units and, at its end, who holds it. See slots.go.
+	// Slot: a slot of a limit is held. Rank identifies the limit, as Key.Counter of a counter does. Minor is how long
+	// after At it ends, in nanoseconds. Body has its units and, at its end, who holds it. See slots.go.
 	Slot
 	// Lost: slots of a partition may have been lost at At, with all copies. Key is PartitionKey.
 	Lost

@@ -1,13 +1,14 @@
 package notes
 
-// A reset begins a new life of a subject's counters, or of one of them: what was taken in an earlier life does not come back. So a partition numbers
-// its resets. What may come back carries the number as of its taking, and is dropped if its subject was reset since.
+// A reset begins a new life of a subject's counters, or of one of them: what was taken in an earlier life does not come
+// back. So a partition numbers its resets. What may come back carries the number as of its taking, and is dropped if
+// its subject was reset since.
 
 // ResetKey returns the key of the note of a reset: of one counter of a subject or, if counter is 0, of all of them.
 func ResetKey(subject, counter uint64) Key { return Key{Subject: subject, ID: counter, Kind: Reset} }
 
-// Reset records a reset at steady, under a ResetKey. It is known until the given time, in Unix seconds on the steady clock, by when
-// nothing that was taken before may come back any more.
+// Reset records a reset at steady, under a ResetKey. It is known until the given time, in Unix seconds on the steady
+// clock, by when nothing that was taken before may come back any more.
 func (h Held) Reset(k Key, inline bool, steady, until int64) {
 	numbers, _ := h.Get(h.resetsKey(k.Subject))
 	numbers.Key = h.resetsKey(k.Subject)
@@ -63,8 +64,8 @@ func (h Held) forgetRates(subject uint64, steady int64) {
 	h.Put(&numbers)
 }
 
-// HasForgottenRates reports whether the partition of subject has forgotten, at or after a steady time, rates that late settlings may
-// need.
+// HasForgottenRates reports whether the partition of subject has forgotten, at or after a steady time, rates that late
+// settlings may need.
 func (h Held) HasForgottenRates(subject uint64, since int64) bool {
 	numbers, some := h.Get(h.resetsKey(subject))
 	return some && numbers.At >= since

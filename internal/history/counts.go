@@ -101,8 +101,8 @@ type Reading struct {
 	Others Row // by rules that have no counts of their own
 }
 
-// since returns what was counted between earlier and r. A count that went down becomes 0: its rule was removed and written anew.
-// Rules and doors without any checks are left out. The rules with most checks come first.
+// since returns what was counted between earlier and r. A count that went down becomes 0: its rule was removed and
+// written anew. Rules and doors without any checks are left out. The rules with most checks come first.
 func (r *Reading) since(earlier *Reading) *Reading {
 	delta := &Reading{Total: difference(r.Total, earlier.Total)}
 	doorsBefore := map[string]latency.Counts{}

@@ -19,7 +19,8 @@ const (
 	eventAge  = 24 * time.Hour
 	// maxText bounds a line's text and each of its values, in bytes, and maxFields the values.
 	maxText, maxFields = 256, 8
-	// repeatedAmong is how many of the latest events a line is compared with, so that one that repeats does not push out the rest.
+	// repeatedAmong is how many of the latest events a line is compared with, so that one that repeats does not push
+	// out the rest.
 	repeatedAmong = 8
 )
 

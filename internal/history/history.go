@@ -136,7 +136,8 @@ func (h *History) Follow(stop <-chan struct{}) {
 	h.save()
 }
 
-// Tick stores what was decided in the minute that has ended, if one has, and reports whether it stored anything. Call it each second.
+// Tick stores what was decided in the minute that has ended, if one has, and reports whether it stored anything. Call
+// it each second.
 func (h *History) Tick() bool {
 	now := h.config.Now() / int64(time.Minute)
 	h.mu.Lock()
@@ -195,7 +196,8 @@ type unsavedFile struct {
 	content []byte
 }
 
-// save writes what has changed to disk, unless the disk is nearly full. What can't be written is tried again with the next minute.
+// save writes what has changed to disk, unless the disk is nearly full. What can't be written is tried again with the
+// next minute.
 func (h *History) save() {
 	if h.config.File == nil {
 		return

@@ -223,8 +223,8 @@ func (r *round[Q, R]) latest(q Q, ask func() []*R) []*R {
 	return r.nodes
 }
 
-// Report returns the history of each node: of this one, and of every other one that answers within half a second. The caller must
-// not modify it.
+// Report returns the history of each node: of this one, and of every other one that answers within half a second. The
+// caller must not modify it.
 func (h *History) Report(q Query) []*NodeReport {
 	return h.reports.latest(q, func() []*NodeReport {
 		return append([]*NodeReport{h.here(q)}, ask(h, MethodHistory, wire.Encode(nil, &q), func(r *NodeReport, from ring.NodeID) { r.Node = from })...)
@@ -245,8 +245,8 @@ func (h *History) eventsHere() *NodeEvents {
 	return &NodeEvents{h.config.Self, h.config.Events.since(from)}
 }
 
-// Events returns what each node logged in the last day: this one, and every other one that answers within half a second. The caller
-// must not modify it.
+// Events returns what each node logged in the last day: this one, and every other one that answers within half a
+// second. The caller must not modify it.
 func (h *History) Events() []*NodeEvents {
 	return h.lines.latest(struct{}{}, func() []*NodeEvents {
 		return append([]*NodeEvents{h.eventsHere()}, ask(h, MethodEvents, nil, func(n *NodeEvents, from ring.NodeID) { n.Node = from })...)

@@ -1,7 +1,7 @@
 // Package rawconn makes the system calls of TCP connections without the knowledge of Go's scheduler.
 //
-// Otherwise the first call after a pause wakes a thread that looks for blocked calls every 20 µs until the process is idle again.
-// That makes up a third of an idle node's load, and delays each answer of a node with little to do.
+// Otherwise the first call after a pause wakes a thread that looks for blocked calls every 20 µs until the process is
+// idle again. That makes up a third of an idle node's load, and delays each answer of a node with little to do.
 package rawconn
 
 // TryWriter is a connection that can write without waiting. What [Wrap] returns is one, if it has raw calls.

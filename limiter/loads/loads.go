@@ -31,8 +31,8 @@ const (
 	MaxTTL     = time.Hour
 	DefaultTTL = 10 * time.Second
 
-	// numberRetention is how long a report's number is kept after the report expires, so that a late copy does not pass as a new
-	// report.
+	// numberRetention is how long a report's number is kept after the report expires, so that a late copy does not pass
+	// as a new report.
 	numberRetention = 5 * time.Minute
 )
 
