@@ -474,6 +474,7 @@ func TestWholeLimits(t *testing.T) {
   - {name: r, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}
   - {name: b, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: token-bucket}]}`
 	e := newTestRegions(t, text, "ap", "eu")
+	e.change(func() { e.cut[[2]string{"ap", "eu"}] = true }) // or loans would arrive meanwhile
 	for _, rule := range []string{"r", "b"} {
 		for i := range 4 {
 			for _, n := range e.all["ap"].nodes {

@@ -206,8 +206,9 @@ func (m *fleetNode) billedAt(times int) {
 	}
 	last := time.Now()
 	process.Eventually(m.fleet.t, "another node has a copy of the bills of "+m.name, func() bool {
+		asked := time.Now() // the answer may take longer than the age it has
 		age, err := strconv.ParseFloat(m.figure("rlnode_usage_copy_age_seconds"), 64)
-		return err == nil && time.Duration(age*float64(time.Second)) < time.Since(last)-100*time.Millisecond
+		return err == nil && time.Duration(age*float64(time.Second)) < asked.Sub(last)-100*time.Millisecond
 	})
 }
 

@@ -139,13 +139,12 @@ func TestManyWaiters(t *testing.T) {
 	before, empty := resident(t, s), liveBytes(t, s)
 	all, done, filled := startWaitingChecks(t, s, n, fill)
 
-	// A count says how many wait at once only if it was read before the queue can have answered any: a busy machine may take
-	// longer than that to send them, or to read the count.
-	most, goroutines, waiting, atOnce := 0.0, 0.0, int64(0), false
+	// That so many can wait at once is for TestStopAnswersWaiters, whose queue answers nobody: here, a busy machine may answer
+	// the first before it has read the last.
+	most, goroutines, waiting := 0.0, 0.0, int64(0)
 	process.Eventually(t, "all have started to wait", func() bool {
 		have := figure(t, s, "rlnode_waiting")
 		goroutines = figure(t, s, "go_goroutines")
-		atOnce = atOnce || time.Now().Before(filled)
 		if have > most {
 			most, waiting = have, resident(t, s)
 		}
@@ -153,9 +152,6 @@ func TestManyWaiters(t *testing.T) {
 	})
 	still, heap := figure(t, s, "rlnode_waiting"), liveBytes(t, s)-empty
 	done.Wait()
-	if atOnce && most < 0.9*float64(n) { // on a busy machine the first are answered before the last are sent
-		t.Errorf("have %g waiting at once, want %d", most, n)
-	}
 	var late []time.Duration
 	for i, w := range all {
 		// On a busy machine the queue may be empty before a check comes.
