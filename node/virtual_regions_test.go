@@ -239,8 +239,12 @@ func TestG8_OneQuotaInOneProcess(t *testing.T) {
 			for i := range 3 {
 				sleepPastTurn(per, 0)
 				for name, x := range sales {
-					if sum, by := x.window(per); sum != limit {
-						t.Errorf("seed %d, %s, window %d: have %d %v admitted, want %d", seed, name, i, sum, by, limit)
+					least := int64(limit)
+					if name == "all" {
+						least -= limit / 10 // with all three asking, a loan may come too late for the window's end
+					}
+					if sum, by := x.window(per); sum > limit || sum < least {
+						t.Errorf("seed %d, %s, window %d: got %d %v admitted, want %d to %d", seed, name, i, sum, by, least, limit)
 					}
 				}
 			}
