@@ -208,7 +208,7 @@ func TestBoardHasData(t *testing.T) {
 	var urls []string
 	for i, name := range []string{"n1", "n2", "n3", "u1"} {
 		args := []string{"serve", "--name", name, "--bind", fmt.Sprintf("127.0.77.%d", i+1), "--data-dir", filepath.Join(dir, name), "--primary-region", "eu",
-			"--rules", filepath.Join(dir, "rules.yaml"), "--log-level", "warn"}
+			"--rules", filepath.Join(dir, "rules.yaml"), "--log-level", "warn", "--redis-port", "6379"}
 		if name == "u1" {
 			args = append(args, "--region", "us", "--wan-join", "127.0.77.1,127.0.77.2,127.0.77.3")
 		} else {
@@ -378,6 +378,10 @@ func load(t *testing.T, urls []string) {
 			node := urls[i%len(urls)]
 			attributes := fmt.Sprintf(`{"ip": "198.51.100.%d", "api_key": "k%d", "endpoint": "/world"}`, i%7, i%11)
 			post(node+":8080/v1/check", `{"attributes": `+attributes+`}`)
+			if i%10 == 7 {
+				askRedisDoor(strings.TrimPrefix(node, "http://") + ":6379")
+				askEnvoyDoor(node + ":8082")
+			}
 			if i%10 == 5 {
 				answer := post(node+":8080/v1/acquire", `{"rule": "jobs", "key": "k1"}`)
 				var acquired struct{ Slot string }
@@ -416,6 +420,36 @@ func post(url, body string) string {
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
 	return string(text)
+}
+
+// askRedisDoor sends one command to a node's door of Redis.
+func askRedisDoor(address string) {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = c.Write([]byte("CL.THROTTLE k1 100 100 60\r\n"))
+	_, _ = c.Read(make([]byte, 100))
+}
+
+var http2Client = func() *http.Client {
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	return &http.Client{Timeout: 10 * time.Second, Transport: transport}
+}()
+
+// askEnvoyDoor sends a request of Envoy's, which no rule matches, to a node's door for Envoy.
+func askEnvoyDoor(url string) {
+	const request = "\n\x01d\x12\x08\n\x06\n\x01k\x12\x01v" // domain d, one descriptor with k: v
+	body := strings.NewReader("\x00\x00\x00\x00" + string(rune(len(request))) + request)
+	resp, err := http2Client.Post(url+"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "application/grpc", body)
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
 }
 
 func freeAddress(t *testing.T) string {
