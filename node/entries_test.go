@@ -93,7 +93,12 @@ func TestEntriesOverThreeNodes(t *testing.T) {
 	})
 	const deny, byIP, byTenant = "/v1/lists/deny/entries", `{"attributes": {"ip": "203.0.113.7"}}`, `{"attributes": {"tenant": "acme"}, "cost": 0}`
 
-	c.everywhere("before", byIP, 200, `"rules_version":1`)
+	c.everywhere("before", `{"attributes": {"ip": "203.0.113.7"}, "cost": 0}`, 200, `"rules_version":1`)
+	for i, n := range c.nodes {
+		if status, text := ask(t, "POST", "http://"+n.DataAddr().String()+"/v1/check", byIP); status != 200 {
+			t.Fatalf("node %d: got %d %s, want 200", i, status, text)
+		}
+	}
 	c.write("POST", deny, `{"ip": "203.0.113.7", "for": "24h", "note": "incident"}`, 200, `"entries_version":1}`)
 	c.everywhere("denied", byIP, 403, `"code":"denied"`, `"rules_version":1`)
 	c.write("POST", deny, `{"ip": "203.0.113.7", "note": "again"}`, 200, `"note":"again"`) // it replaces the end and the note

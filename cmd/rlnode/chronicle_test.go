@@ -57,6 +57,23 @@ func (c *chronicleTest) expect(section string) {
 	}
 }
 
+// findLeader finds out which node leads. The others are those that go and stay in what follows.
+func (c *chronicleTest) findLeader() {
+	state, err := c.nodes[0].cluster()
+	expect.NoError(c.t, err)
+	c.gone = nil
+	for _, m := range c.nodes {
+		switch {
+		case m.name == state.Leader:
+			c.leader = m
+		case c.gone == nil:
+			c.gone = m
+		default:
+			c.other = m
+		}
+	}
+}
+
 // restart restarts a node in order. What its last process said is not read yet.
 func (c *chronicleTest) restart(m *fleetNode) {
 	m.signal(syscall.SIGTERM)
@@ -165,18 +182,7 @@ func TestTheLogTellsWhatHappened(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
 	c := chronicleTest{fleet: f, read: map[*fleetNode]int{}, before: map[*fleetNode][]string{}}
-	state, err := f.nodes[0].cluster()
-	expect.NoError(t, err)
-	for _, m := range f.nodes {
-		switch {
-		case m.name == state.Leader:
-			c.leader = m
-		case c.gone == nil:
-			c.gone = m
-		default:
-			c.other = m
-		}
-	}
+	c.findLeader()
 	c.expect("start")
 
 	c.join()
@@ -203,6 +209,7 @@ func TestTheLogTellsWhatHappened(t *testing.T) {
 	f.awaitWhole()
 	c.expect("majority")
 
+	c.findLeader() // it may be another one by now
 	for _, m := range []*fleetNode{c.gone, c.other, c.leader} {
 		c.restart(m)
 	}

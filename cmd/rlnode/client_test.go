@@ -165,7 +165,7 @@ func TestClientCommands(t *testing.T) {
 		{"block --rule login --key 198.51.100.99 --for 1h", "", 0, []string{"written: rule=login key=198.51.100.99, until 2"}},
 		{"entries", "", 0, []string{"allow", "tenant=ops", "block", "rule=login"}},
 		{"entries --kind block --json", "", 0, []string{`"kind":"block"`}},
-		{"entries --asleep", "", 0, []string{"there are no entries"}},
+		{"entries --asleep", "", 0, []string{"no entry sleeps"}},
 		{"entries log -n 2", "", 0, []string{"added block rule=login key=198.51.100.99 until 2", "added allow tenant=ops"}},
 		{"unblock --rule login --key 198.51.100.99", "", 0, []string{"removed: rule=login key=198.51.100.99"}},
 		{"unblock --rule login --key 198.51.100.99", "", 1, []string{"not-found"}},
