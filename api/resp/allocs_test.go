@@ -7,7 +7,8 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// What a command allocates: a check that this node decides, nothing. docs/redis.md states it.
+// What a command allocates: a check that this node decides, nothing. docs/redis.md states it. Where it is more, the bounds leave room for
+// the race detector.
 func TestAllocs(t *testing.T) {
 	n := startNode(t, nil)
 	for _, test := range []struct {
@@ -21,10 +22,10 @@ func TestAllocs(t *testing.T) {
 		{"INCREX in lower case", words("increx user:1 byint 2 ubound 999999 px 3600000 enx"), 0},
 		{"INCREX with SATURATE", words("INCREX user:1 UBOUND 999999 SATURATE EX 3600 ENX"), 7},
 		{"INCREX that is refused", words("INCREX user:1 BYINT 999999 UBOUND 9 EX 3600 ENX"), 0},
-		{"INCREX that lowers", words("INCREX user:1 BYINT -1 UBOUND 999999 EX 3600 ENX"), 50},
-		{"TTL", words("TTL user:1"), 60},
-		{"EXISTS of two", words("EXISTS user:1 user:2"), 115},
-		{"DEL of none", words("DEL user:2"), 60},
+		{"INCREX that lowers", words("INCREX user:1 BYINT -1 UBOUND 999999 EX 3600 ENX"), 65},
+		{"TTL", words("TTL user:1"), 80},
+		{"EXISTS of two", words("EXISTS user:1 user:2"), 150},
+		{"DEL of none", words("DEL user:2"), 80},
 		{"RL.CHECK", words("RL.CHECK all"), 0},
 		{"RL.CHECK of a key", words("RL.CHECK a u PEEK"), 0},
 		{"a pipeline of 16", strings.Repeat(words("CL.THROTTLE user:1 999999 1000000 3600"), 16), 1},
