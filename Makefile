@@ -19,6 +19,7 @@ race: race-real race-virtual race-pure race-program race-processes ## all tests 
 race-real: # those that wait for sockets, disks and timers; not those that -short leaves out, that measure memory, or on virtual time
 	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation|examples/embedded|examples/plans)$$') \
 		-skip '^(TestHostileMessages|TestRealNodeMemory|TestStarvedCallsDoNotPass)$$'
+	$(GO) test -race -short -run '$(REAL_TIME)' ./limiter
 
 race-processes: # those that start programs of their own, which have the detector too
 	$(GO) test -race -short ./cmd/rlnode
@@ -27,6 +28,9 @@ race-pure: # those that only compute, most of them in one goroutine
 	$(GO) test -race -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
 	$(GO) test -race -short -timeout 30m -cpu 1 ./test/simulation
 
+# Loads in real time, which must get a processor. They are in a package whose other tests are on virtual time.
+REAL_TIME = ^TestG1_.*RealTime
+
 # The detector is slow where much is computed. It learns nothing from minutes of virtual time with nothing but heartbeats, from
 # millions of subjects in one goroutine, or from more of what other tests do.
 NO_RACE = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|TestAStoreThatIsWellAgainCatchesUpSoon|\
@@ -34,7 +38,7 @@ NO_RACE = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|Te
 	TestG5_AcknowledgedDebtsOutliveTheirOwner|TestConfirmedLeadersLed|TestNeverTwoOwners
 race-virtual: # those on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
-		-skip '^($(subst | ,|,$(NO_RACE)))$$'
+		-skip '^($(subst | ,|,$(NO_RACE)))$$|$(REAL_TIME)'
 
 race-program: # whole nodes on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -skip '^(TestG4_NothingOwedIsLostInOneProcess|TestG8_LoansInOneProcess)$$' ./node
