@@ -112,6 +112,7 @@ func (t *Table) Close() {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
+
 		s.forEachHeld(func(sub *subtable) {
 			for k := range sub.logs {
 				t.dropLog(s, k)
@@ -119,12 +120,15 @@ func (t *Table) Close() {
 			s.room += sub.live
 			sub.releaseAll()
 		})
+
 		s.subtables = nil
 		s.unsaved = 0
 		s.unsent = 0
 		s.leads = nil
+
 		t.budget.Add(int64(s.room))
-		s.room, s.inline = 0, 0
+		s.room = 0
+		s.inline = 0
 		s.mu.Unlock()
 	}
 }

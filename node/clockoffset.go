@@ -65,9 +65,11 @@ func (n *Node) clockOffsets() map[ring.NodeID]time.Duration {
 // followClock logs when this node's clock begins to differ from the others', and when that ends.
 func (n *Node) followClock() {
 	isWrong := false
+
 	for range tick.Every(n.ctx.Done(), clockInterval) {
 		others := n.peers.Clocks()
 		offset := -medianClock(others)
+
 		switch {
 		case !isWrong && offset.Abs() >= wrongClock:
 			isWrong = true

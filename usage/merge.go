@@ -129,6 +129,7 @@ func withoutReplaced(list []source) []source {
 func (b *bill) dropReplaced() {
 	b.sources = withoutReplaced(b.sources)
 	bySize := slices.SortedFunc(slices.Values(b.sources), func(x, y source) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
+
 	var kept []source
 	for _, s := range bySize {
 		twice := slices.ContainsFunc(kept, func(k source) bool {
@@ -140,6 +141,7 @@ func (b *bill) dropReplaced() {
 		}
 		kept = append(kept, s)
 	}
+
 	b.sources = kept
 }
 
@@ -148,6 +150,7 @@ func (t *Totals) mergeInBackground() {
 	if t.merging.Swap(true) {
 		return
 	}
+
 	if !t.spawn(func() {
 		defer t.merging.Store(false)
 		for month, list := range t.meter.toMerge() {
@@ -240,6 +243,7 @@ func (t *Totals) writeMerged(h *pageHeader, s *Stream) error {
 		if err := t.meter.putPage(h, p.page); err != nil {
 			return err
 		}
+
 		h.Page++
 		p = p.next()
 		p.add(&row)
@@ -280,15 +284,18 @@ func (m *Meter) dropReplaced(grace time.Duration) error {
 				merged = append(merged, source{Ledger: id.ledgerID, Merged: h.Merged})
 			}
 		}
+
 		for _, id := range list {
 			if slices.ContainsFunc(merged, func(s source) bool { return s.replaces(id.ledgerID) }) {
 				replaced = append(replaced, id)
 			}
 		}
+
 		return err
 	})
 	if err == nil && len(replaced) > 0 {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, replaced) })
 	}
+
 	return err
 }

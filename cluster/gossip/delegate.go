@@ -273,10 +273,12 @@ func (g *Gossip) logChange(before, m *Member) {
 	case before != nil && m.State == Alive && before.gossipAddress() != m.gossipAddress():
 		delete(g.twins, m.ID.String())
 		g.logMember(m, "has a new address", "before", before.gossipAddress())
+
 	case before != nil && before.State == m.State:
 		if m.State == Alive && before.Boot != m.Boot {
 			g.logMember(m, "has restarted")
 		}
+
 	case m.State == Failed:
 		g.logMember(m, "has failed")
 	case m.State == Left:

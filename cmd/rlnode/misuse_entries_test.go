@@ -245,7 +245,7 @@ func TestMisuse_DivisionOfAGlobalRule(t *testing.T) {
 	n.stop()
 }
 
-// TestMisuse_TwoWritersAtOnce: of two people who edit the same version, the second is told, and what the first wrote stays.
+// TestMisuse_TwoWritersAtOnce: of two people who edit the same version, the second gets an error, and what the first wrote stays.
 func TestMisuse_TwoWritersAtOnce(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -335,7 +335,7 @@ func TestMisuse_WrongPlane(t *testing.T) {
 	n.stop()
 }
 
-// TestMisuse_CountsBeginAnew: whoever changes a window or a key is told that counts begin anew, before and after.
+// TestMisuse_CountsBeginAnew: a change of a window or a key says that counts begin anew, before and after.
 func TestMisuse_CountsBeginAnew(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
