@@ -126,7 +126,7 @@ func TestKeysPanic(t *testing.T) {
 	}
 }
 
-// The span of a command says how it was decided, and never names the subject.
+// The span of a command has how it was decided, and no name of a subject.
 func TestCommandsAreTraced(t *testing.T) {
 	t.Parallel()
 	collector := apitest.StartCollector(t, 1)

@@ -191,7 +191,7 @@ func TestMisuse_TooMuchForTheScope(t *testing.T) {
 	n.stop()
 }
 
-// TestMisuse_EndOfAnEntry: an end that is none is refused before anything is written. The message says how to write one.
+// TestMisuse_EndOfAnEntry: an end that can't be read, or has passed, is refused before anything is written. The message shows a valid one.
 func TestMisuse_EndOfAnEntry(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -290,7 +290,7 @@ func TestMisuse_TwoWritersAtOnce(t *testing.T) {
 	n.stop()
 }
 
-// TestMisuse_RestoreDuringAnIncident: a backup from before an incident brings the document back, and lifts no ban unless it is told to.
+// TestMisuse_RestoreDuringAnIncident: a backup from before an incident brings the document back. It lifts bans only with a flag.
 func TestMisuse_RestoreDuringAnIncident(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)

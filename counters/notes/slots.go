@@ -202,8 +202,8 @@ func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64
 const (
 	// maxEndsRead bounds the ends that are read for one answer.
 	maxEndsRead = 64
-	// maxEndsListed bounds the ends that are read for a list. If it finds too few slots among them, the list is compacted first: so
-	// whoever lists the slots of a limit that has very many delays others only as often as so many of them were renewed.
+	// maxEndsListed bounds the ends that are read for a list. If there are too few slots among them, the ends are compacted first,
+	// which takes long if there are very many. It is not needed again before as many slots were renewed.
 	maxEndsListed = 4096
 )
 

@@ -80,7 +80,7 @@ func firstOf(slots map[uint64]SlotInfo, most int) []SlotInfo {
 	return list[:min(len(list), most)]
 }
 
-// Whoever lists slots of which there are very many does not make others wait until all are sorted, however often.
+// A list of a limit that has very many slots makes nobody wait until all are sorted, however often it is asked for.
 func TestListOfManySlots(t *testing.T) {
 	t.Parallel()
 	const count = 20_000

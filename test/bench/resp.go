@@ -232,6 +232,7 @@ func (b *bench) reportRedis(servers map[string]*respServer) {
 			b.report.missing("S14", row.what, row.goal, row.missing)
 			continue
 		}
+
 		b.report.add("S14", row.what, row.goal, over(own.rates, other.rates), "")
 	}
 }

@@ -269,6 +269,7 @@ func (p *process) forgetAll() {
 // updatePartition adapts a partition's phase to the agreed state.
 func (p *process) updatePartition(a *agreed, q int) {
 	from, to := a.from.Owner(q), a.to.Owner(q)
+
 	switch p.phases[q] {
 	case held, freezing, recovering:
 		if from != p.id && (to != p.id || p.phases[q] != held) {
@@ -276,12 +277,14 @@ func (p *process) updatePartition(a *agreed, q int) {
 		} else if from != to && p.phases[q] == held {
 			p.moveSoon(q)
 		}
+
 	case handedOver:
 		if from != p.id {
 			p.setPhase(q, away)
 		} else if !p.w.holders[q].isValid(a) {
 			p.beginAsOwner(q, false)
 		}
+
 	case away:
 		if from == p.id && !p.w.holders[q].isValid(a) {
 			p.takeOver(q)
