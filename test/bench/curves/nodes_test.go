@@ -168,7 +168,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 		own.ShutAll()
 		for p := range ring.Partitions {
 			if table.Owner(p) == id {
-				own.Open(p)
+				own.Open(p, 1)
 			}
 		}
 		m.Limiter, err = limiter.NewInCluster(own, clock, limiter.ClusterConfig{
