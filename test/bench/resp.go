@@ -17,22 +17,21 @@ import (
 // respDepth is how many commands a pipeline has.
 const respDepth = 16
 
-// respCommand is a command about one of many keys, and how many lines its reply has.
-type respCommand struct {
-	words []string // %s stands for the key
-	lines int
-}
+// respCommand is a command about one of many keys: its words, where %s stands for the key.
+type respCommand []string
 
 var (
-	throttleCommand = respCommand{[]string{"CL.THROTTLE", "%s", "1000000000", "10000", "3600"}, 6}
-	increxCommand   = respCommand{[]string{"INCREX", "%s", "UBOUND", "1000000000", "EX", "3600", "ENX"}, 3}
+	throttleCommand = respCommand{"CL.THROTTLE", "%s", "1000000000", "10000", "3600"}
+	increxCommand   = respCommand{"INCREX", "%s", "UBOUND", "1000000000", "EX", "3600", "ENX"}
+	incrCommand     = respCommand{"INCR", "%s"}
+	checkCommand    = respCommand{"RL.CHECK", "plenty", "%s"} // of a hybrid limit
 )
 
 // encode returns the command about each key, as it is sent.
 func (c respCommand) encode(keys []string) (list [][]byte) {
 	for _, key := range keys {
-		b := fmt.Appendf(nil, "*%d\r\n", len(c.words))
-		for _, word := range c.words {
+		b := fmt.Appendf(nil, "*%d\r\n", len(c))
+		for _, word := range c {
 			word = strings.ReplaceAll(word, "%s", key)
 			b = fmt.Appendf(b, "$%d\r\n%s\r\n", len(word), word)
 		}
@@ -45,7 +44,6 @@ func (c respCommand) encode(keys []string) (list [][]byte) {
 type respServer struct {
 	name      string
 	addresses []string // the connections are spread over them
-	command   respCommand
 	requests  [][]byte
 	depth     int
 	rates     series
@@ -84,7 +82,7 @@ func (s *respServer) loadOne(ctx context.Context, seed int, from, to time.Time) 
 	rng := rand.New(rand.NewPCG(uint64(seed), 14))
 	var out []byte
 
-	in := make([]byte, 16<<10)
+	replies := respReader{conn: conn, buf: make([]byte, 16<<10)}
 	for sent := time.Now(); sent.Before(to); {
 		out = out[:0]
 		for range s.depth {
@@ -95,15 +93,10 @@ func (s *respServer) loadOne(ctx context.Context, seed int, from, to time.Time) 
 			return 0, fmt.Errorf("ask %s: %w", s.name, err)
 		}
 
-		for lines := 0; lines < s.depth*s.command.lines; {
-			n, err := conn.Read(in)
-			if err != nil {
+		for range s.depth {
+			if err := replies.next(); err != nil {
 				return 0, fmt.Errorf("ask %s: %w", s.name, err)
 			}
-			if at := bytes.IndexByte(in[:n], '-'); at >= 0 && bytes.HasPrefix(in[at:n], []byte("-ERR")) {
-				return 0, fmt.Errorf("%s answers %q", s.name, in[:n])
-			}
-			lines += bytes.Count(in[:n], []byte("\n"))
 		}
 
 		now := time.Now()
@@ -115,6 +108,61 @@ func (s *respServer) loadOne(ctx context.Context, seed int, from, to time.Time) 
 	}
 
 	return count, nil
+}
+
+// respReader reads replies of RESP2, as far as a load needs them.
+type respReader struct {
+	conn       net.Conn
+	buf        []byte
+	start, end int // range of buf that is not read yet
+}
+
+// next reads a reply with all its elements. It returns an error if one is.
+func (r *respReader) next() error {
+	for values := 1; values > 0; values-- {
+		line, err := r.upTo('\n')
+		if err != nil {
+			return err
+		}
+
+		n, _ := strconv.Atoi(string(line[1 : len(line)-2]))
+		switch line[0] {
+		case '-':
+			return fmt.Errorf("the reply is %q", line)
+		case '*':
+			values += max(n, 0)
+		case '$':
+			_, err = r.upTo('\n') // no text here has a line end
+		}
+		if err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// upTo returns what comes up to the first end, which is valid until the next call.
+func (r *respReader) upTo(end byte) ([]byte, error) {
+	for {
+		have := r.buf[r.start:r.end]
+		if at := bytes.IndexByte(have, end); at >= 0 {
+			r.start += at + 1
+			return have[:at+1], nil
+		}
+
+		if len(have) == len(r.buf) {
+			return nil, errors.New("a line of the reply is too long")
+		}
+
+		r.end = copy(r.buf, have)
+		r.start = 0
+		n, err := r.conn.Read(r.buf[r.end:])
+		if err != nil {
+			return nil, err
+		}
+		r.end += n
+	}
 }
 
 // startRespServer starts a server that a flag names. Without one, it returns an empty address.
@@ -182,7 +230,7 @@ func (b *bench) asRedis(ctx context.Context) error {
 		return err
 	}
 
-	keys, own := keysUpTo(singleKeys), net.JoinHostPort(b.host(20), strconv.Itoa(port))
+	own := net.JoinHostPort(b.host(20), strconv.Itoa(port))
 	servers := map[string]*respServer{}
 	var turns []contender
 	var order []*respServer
@@ -190,7 +238,13 @@ func (b *bench) asRedis(ctx context.Context) error {
 		if addresses[0] == "" {
 			return
 		}
-		s := &respServer{name: name, addresses: addresses, command: command, requests: command.encode(keys), depth: depth}
+
+		keys := keysUpTo(singleKeys)
+		if id == "threeCheck" {
+			keys = keysUpTo(clusterKeys)
+		}
+
+		s := &respServer{name: name, addresses: addresses, requests: command.encode(keys), depth: depth}
 		servers[id+strconv.Itoa(depth)] = s
 		order = append(order, s)
 		turns = append(turns, contender{name, func(ctx context.Context) error { return s.round(ctx, b) }})
@@ -202,6 +256,9 @@ func (b *bench) asRedis(ctx context.Context) error {
 		add("cell", "redis-cell, CL.THROTTLE"+by, throttleCommand, depth, cell)
 		add("ownIncrex", "rlnode, INCREX"+by, increxCommand, depth, own)
 		add("increx", "Redis, INCREX"+by, increxCommand, depth, increx)
+		add("incr", "Redis, INCR"+by, incrCommand, depth, cell)
+		add("ownCheck", "rlnode, RL.CHECK, hybrid"+by, checkCommand, depth, own)
+		add("threeCheck", "three nodes, RL.CHECK, hybrid"+by, checkCommand, depth, three...)
 	}
 	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
 		return err
@@ -224,6 +281,9 @@ func (b *bench) reportRedis(servers map[string]*respServer) {
 		{"CL.THROTTLE, 16 at a time ÷ redis-cell", "own16", "cell16", atLeast(1, "≥ 1"), "-redis-cell names no server"},
 		{"INCREX, one at a time ÷ Redis", "ownIncrex1", "increx1", atLeast(0.9, "≥ 0.9"), "-redis-increx names no server"},
 		{"INCREX, 16 at a time ÷ Redis", "ownIncrex16", "increx16", noGoal(), "-redis-increx names no server"},
+		{"INCREX, one at a time ÷ INCR of Redis", "ownIncrex1", "incr1", noGoal(), "-redis-cell names no server"},
+		{"RL.CHECK of a hybrid limit, one at a time, three nodes ÷ one", "threeCheck1", "ownCheck1", atLeast(0.9, "≥ 0.9"), ""},
+		{"RL.CHECK of a hybrid limit, 16 at a time, three nodes ÷ one", "threeCheck16", "ownCheck16", noGoal(), ""},
 		{"CL.THROTTLE, one at a time, three nodes ÷ one", "three1", "own1", noGoal(), ""},
 		{"CL.THROTTLE, 16 at a time, three nodes ÷ one", "three16", "own16", noGoal(), ""},
 	} {
