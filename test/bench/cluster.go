@@ -23,7 +23,7 @@ type fleet struct {
 	three []*node
 }
 
-// inCluster measures S4, S5 and S7.
+// inCluster measures S4, S5, S7 and S15.
 func (b *bench) inCluster(ctx context.Context) error {
 	one, err := b.startOne(ctx, b.program, "alone", b.host(1))
 	if err != nil {
@@ -47,6 +47,12 @@ func (b *bench) inCluster(ctx context.Context) error {
 	f := &fleet{bench: b, one: one, three: three}
 	if b.wants("S4") || b.wants("S7") {
 		if err := f.underLoad(ctx); err != nil {
+			return err
+		}
+	}
+
+	if b.wants("S15") {
+		if err := f.slots(ctx); err != nil {
 			return err
 		}
 	}

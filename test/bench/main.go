@@ -68,7 +68,7 @@ func experiments() []experiment {
 	return []experiment{
 		{[]string{"S1", "S12"}, (*bench).inProcess},
 		{[]string{"S2", "S3"}, (*bench).overHTTP},
-		{[]string{"S4", "S5", "S7"}, (*bench).inCluster},
+		{[]string{"S4", "S5", "S7", "S15"}, (*bench).inCluster},
 		{[]string{"S6"}, (*bench).memory},
 		{[]string{"S8"}, (*bench).underCheckpoints},
 		{[]string{"S9"}, (*bench).fromDisk},

@@ -30,6 +30,9 @@ rules:
   - name: small-bucket
     key: [device]
     limits: [{limit: 30, per: 24h, algorithm: token-bucket}]
+  - name: slots
+    key: [worker]
+    limits: [{limit: 1000000, ttl: 60s, algorithm: concurrency}]
 `
 
 // smallLimit is the limit of the two rules that have to refuse: enough for leases, and soon used up.
