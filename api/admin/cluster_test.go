@@ -52,6 +52,38 @@ func TestMembership(t *testing.T) {
 	}
 }
 
+// bring makes a document version 2 of the rules in force, as if it had been written at another node.
+func bring(l *limiter.Limiter, text string) error {
+	doc, err := l.Rules().Document.Apply(rules.Change{Part: rules.WholeDocument, Body: []byte(text)})
+	if err != nil {
+		return err
+	}
+	set, err := rules.Compile(doc, 2)
+	if err == nil {
+		l.SetRules(set)
+	}
+	return err
+}
+
+// An entry may name what was just written at another node. Its dry run, too, and a message that names a line of the document.
+func TestEntriesCatchUp(t *testing.T) {
+	t.Parallel()
+	const later = yamlRules + "tiers: {vip: {limits: [{limit: 9, per: 1m}]}}\nlists: {deny: [{ip: 203.0.113.9}]}\n"
+	for _, c := range []call{
+		{"PUT", "/v1/subjects/user/ann", `{"tier":"vip"}`, 200, `"entries_version":1}`},
+		{"PUT", "/v1/subjects/user/ann?dry_run=true", `{"tier":"vip"}`, 200, `"tier":"vip"`},
+		{"PUT", "/v1/subjects/user/ann", `{"tier":"gone"}`, 422, "gone"},
+		{"POST", "/v1/blocks", `{"rule":"only","key":"k","for":"1h"}`, 200, `"entries_version":1}`},
+		{"POST", "/v1/blocks", `{"rule":"gone","key":"k","for":"1h"}`, 404, "gone"},
+		{"DELETE", "/v1/lists/deny/entries", `{"ip":"203.0.113.9"}`, 409, `"line":7`},
+	} {
+		c.check(t, startNode(t, func(config *apitest.Config) {
+			l := config.Decider.(*limiter.Limiter)
+			config.CatchUp = func(context.Context) error { return bring(l, later) }
+		}), "")
+	}
+}
+
 // A read of the rules includes writes made at other nodes, or says that it may not.
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
@@ -61,16 +93,7 @@ func TestCatchUp(t *testing.T) {
 		c.CatchUp = func(ctx context.Context) error {
 			switch mode.Load() {
 			case 0:
-				doc, err := l.Rules().Document.Apply(rules.Change{Part: rules.WholeDocument, Body: []byte(yamlRules)})
-				if err != nil {
-					return err
-				}
-				set, err := rules.Compile(doc, 2)
-				if err != nil {
-					return err
-				}
-				l.SetRules(set)
-				return nil
+				return bring(l, yamlRules)
 			case 1:
 				return cluster.ErrLeaderUnavailable
 			}

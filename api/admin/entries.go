@@ -34,17 +34,35 @@ func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list rules
 		return err
 	}
 
-	set := s.doors.Decider.Rules()
-	if set == nil {
-		return api.Errorf(api.NotReady, "there are no rules in force yet")
-	}
-
-	f, err := set.Document.ReadListed(entries.ParseKind(list.Name), body)
+	f, err := s.readEntry(w, r, func(set *rules.Set) (rules.EntryForm, error) {
+		return set.Document.ReadListed(entries.ParseKind(list.Name), body)
+	})
 	if err != nil {
 		return err
 	}
 
 	return s.changeEntry(w, r, f)
+}
+
+// readEntry returns the entry that read finds in a request under the rules in force. If it finds none, it tries again once this node
+// has caught up: the tier or the rule may just have been written at another node.
+func (s *Server) readEntry(w http.ResponseWriter, r *http.Request, read func(*rules.Set) (rules.EntryForm, error)) (f rules.EntryForm, err error) {
+	before := s.doors.Decider.Rules()
+	if before != nil {
+		if f, err = read(before); err == nil {
+			return f, nil
+		}
+	}
+
+	s.catchUp(w, r)
+	switch set := s.doors.Decider.Rules(); set {
+	case nil:
+		return f, api.Errorf(api.NotReady, "there are no rules in force yet")
+	case before:
+		return f, err
+	default:
+		return read(set)
+	}
 }
 
 // getSubject answers with what the document and the entries say about a subject.
@@ -56,22 +74,21 @@ func (s *Server) getSubject(w http.ResponseWriter, r *http.Request) error {
 
 // changeSubject writes what an entry says about a subject, or removes it if the method is DELETE.
 func (s *Server) changeSubject(w http.ResponseWriter, r *http.Request) error {
-	set := s.doors.Decider.Rules()
-	if set == nil {
-		return api.Errorf(api.NotReady, "there are no rules in force yet")
+	var body []byte
+	if r.Method == http.MethodPut {
+		var err error
+		if body, err = readAll(r, codec.MaxBody); err != nil {
+			return err
+		}
 	}
 
-	attribute, value := r.PathValue("attribute"), r.PathValue("value")
-	if r.Method == http.MethodDelete {
-		return s.changeEntry(w, r, set.Document.SubjectForm(attribute, value))
-	}
-
-	body, err := readAll(r, codec.MaxBody)
-	if err != nil {
-		return err
-	}
-
-	f, err := set.ReadSubject(attribute, value, body)
+	f, err := s.readEntry(w, r, func(set *rules.Set) (rules.EntryForm, error) {
+		attribute, value := r.PathValue("attribute"), r.PathValue("value")
+		if r.Method == http.MethodDelete {
+			return set.Document.SubjectForm(attribute, value), nil
+		}
+		return set.ReadSubject(attribute, value, body)
+	})
 	if err != nil {
 		return err
 	}
@@ -86,13 +103,14 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.Ent
 		return err
 	}
 
-	dry, err := isDryRun(r)
+	dry, err := s.isDryRun(w, r)
 	if err != nil {
 		return err
 	}
 
 	answer, err := s.makeChange(r, &change, dry)
 	if errors.Is(err, entries.ErrNotFound) {
+		s.catchUp(w, r)
 		if e := s.inDocument(f.Entry); e != nil {
 			return e
 		}
@@ -118,9 +136,12 @@ func (s *Server) makeChange(r *http.Request, c *cluster.EntryChange, dry bool) (
 	return &EntryWritten{Entry: rules.EntryJSON(entry, ""), EntriesVersion: version}, nil
 }
 
-// isDryRun reports whether a request only asks what a change would do.
-func isDryRun(r *http.Request) (bool, error) {
+// isDryRun reports whether a request only asks what a change would do. This node answers that by itself, so it catches up first.
+func (s *Server) isDryRun(w http.ResponseWriter, r *http.Request) (bool, error) {
 	dry, err := choiceParam(r.URL.Query(), "dry_run", "false", "true")
+	if dry == "true" {
+		s.catchUp(w, r)
+	}
 	return dry == "true", err
 }
 
@@ -239,6 +260,11 @@ func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	known, err := s.normalizeBlock(f.Entry)
+	if err != nil { // perhaps under older rules than another node has; see readEntry
+		s.catchUp(w, r)
+		known, err = s.normalizeBlock(f.Entry)
+	}
+
 	switch {
 	case r.Method == http.MethodDelete && !known:
 		return s.changeEntry(w, r, f) // perhaps there is one that sleeps
@@ -283,7 +309,7 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 		return err
 	}
 
-	dry, err := isDryRun(r)
+	dry, err := s.isDryRun(w, r)
 	if err != nil {
 		return err
 	}

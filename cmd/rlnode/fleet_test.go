@@ -24,6 +24,7 @@ type fleet struct {
 	dir   string
 	net   string // the first three bytes of the addresses
 	nodes []*fleetNode
+	token string // that reads the cluster's state; empty if none is needed
 }
 
 // fleetNode is a node of a fleet, across its restarts.
@@ -48,6 +49,13 @@ func newFleet(t *testing.T, n int, args ...string) *fleet {
 		t.Skip("several processes under the race detector are slow; whole nodes run in one process too")
 	}
 	f := newEmptyFleet(t)
+	f.start(n, args...)
+	return f
+}
+
+// start starts n nodes at once and waits until they are one cluster.
+func (f *fleet) start(n int, args ...string) {
+	f.t.Helper()
 	for i := range n {
 		f.nodes = append(f.nodes, f.newNode(i+1, n, args...))
 	}
@@ -55,7 +63,6 @@ func newFleet(t *testing.T, n int, args ...string) *fleet {
 		m.startProcess()
 	}
 	f.awaitWhole()
-	return f
 }
 
 var (
@@ -136,7 +143,7 @@ type clusterMember struct {
 }
 
 func (m *fleetNode) cluster() (c clusterState, err error) {
-	_, text, err := m.call("GET", m.admin+"/v1/cluster", "", "")
+	_, text, err := m.call("GET", m.admin+"/v1/cluster", m.fleet.token, "")
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &c)
 	}

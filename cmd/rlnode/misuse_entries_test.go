@@ -38,21 +38,19 @@ func TestMisuse_Entries(t *testing.T) {
 	denied("after a rollback")
 	n.run("try --attr tenant=globex", "", 0, "of 99 requests")
 	n.run("entries", "", 0, "203.0.113.7", "globex")
-	n.stop()
 }
 
 // TestMisuse_EntriesToken: a token that only has the scope entries bans an address, and changes no rules.
 func TestMisuse_EntriesToken(t *testing.T) {
 	t.Parallel()
 	fail2ban, line := newToken(t, "fail2ban", "--scope", "entries")
-	n := startTeam(t, "--tokens-file", file(t, "tokens.yaml", "tokens:\n"+line))
+	n := startTeam(t, line)
 	for range 2 {
 		n.run("deny add ip=203.0.113.7 --for 1h --token "+fail2ban, "", 0)
 	}
 	n.run("apply -f - --force --token "+fail2ban, "version: 1\n", 1, "403", "scope")
 	n.run("rollback 1 --force --token "+fail2ban, "", 1, "403", "scope")
 	n.run("diff - --token "+fail2ban, teamRules, 1, "403", "scope")
-	n.stop()
 }
 
 // TestMisuse_WhatTheDocumentHas: an entry that only the document has can't be removed beside it. The message names its line.
@@ -65,7 +63,6 @@ func TestMisuse_WhatTheDocumentHas(t *testing.T) {
 	n.run("deny remove ip=203.0.113.10", "", 1, "404")
 	n.run("deny list", "", 0, "203.0.113.9", "document")
 	n.unchanged(2)
-	n.stop()
 }
 
 // TestMisuse_DeletedTier: a rollback to a version without a tier puts the entries that name it to sleep, says so, and loses none.
@@ -87,7 +84,6 @@ func TestMisuse_DeletedTier(t *testing.T) {
 	n.run("rollback 2", "", 0, "+ tier vip", "version 4 is in force")
 	n.run("try --attr tenant=globex", "", 0, "of 999 requests")
 	n.run("entries --asleep", "", 0, "no entry sleeps")
-	n.stop()
 }
 
 // TestMisuse_BlockOfARenamedRule: a block by hand sleeps while its rule has another name, and can be lifted all the same.
@@ -116,7 +112,6 @@ func TestMisuse_BlockOfARenamedRule(t *testing.T) {
 		t.Errorf("a block that was lifted while it slept: got %d, want 200", status)
 	}
 	n.run("block --rule logn --key 203.0.113.9 --for 1h", "", 1, `unknown rule "logn"`)
-	n.stop()
 }
 
 // TestMisuse_Fail2banLoop: a loop that bans the same addresses again and again makes one entry of each, and takes no version's place.
@@ -124,9 +119,10 @@ func TestMisuse_Fail2banLoop(t *testing.T) {
 	t.Parallel()
 	fail2ban, line := newToken(t, "fail2ban", "--scope", "entries")
 	admin, adminLine := newToken(t, "ann", "--scope", "admin")
-	n := startTeam(t, "--tokens-file", file(t, "tokens.yaml", "tokens:\n"+line+adminLine))
+	n := startTeam(t, line, adminLine)
 	for i := range 120 {
 		body := fmt.Sprintf(`{"ip": "203.0.113.%d", "for": "1h", "note": "attempt %d"}`, i%3, i)
+		n.turn()
 		status, text, err := n.call("POST", n.admin+"/v1/lists/deny/entries", fail2ban, body)
 		if err != nil || status != 200 || !strings.Contains(text, fmt.Sprintf(`"entries_version":%d`, i+1)) {
 			t.Fatalf("ban %d: %d, %v, %s", i, status, err, text)
@@ -164,14 +160,13 @@ func TestMisuse_Fail2banLoop(t *testing.T) {
 	n.run("deny add ip=203.0.113.200 --for 1h --token "+fail2ban, "", 1, "403", "only change what was written under it")
 	n.run("deny remove ip=203.0.113.200 --token "+fail2ban, "", 1, "403", "only change what was written under it")
 	n.run("entries --token "+admin, "", 0, "203.0.113.200", "court")
-	n.stop()
 }
 
 // TestMisuse_TooMuchForTheScope: a token for bans can't refuse whole networks, or for ever, or let anybody in.
 func TestMisuse_TooMuchForTheScope(t *testing.T) {
 	t.Parallel()
 	fail2ban, line := newToken(t, "fail2ban", "--scope", "entries")
-	n := startTeam(t, "--tokens-file", file(t, "tokens.yaml", "tokens:\n"+line))
+	n := startTeam(t, line)
 	for args, want := range map[string]string{
 		"deny add ip=0.0.0.0/0 --for 1h":                "one value",
 		"deny add ip=203.0.113.0/24 --for 1h":           "one value",
@@ -188,7 +183,6 @@ func TestMisuse_TooMuchForTheScope(t *testing.T) {
 	if status := n.check(`{"attributes": {"ip": "203.0.113.7"}}`); status != 401 {
 		t.Errorf("a check without a token: got %d, want 401", status)
 	}
-	n.stop()
 }
 
 // TestMisuse_EndOfAnEntry: an end that can't be read, or has passed, is refused before anything is written. The message shows a valid one.
@@ -209,7 +203,6 @@ func TestMisuse_EndOfAnEntry(t *testing.T) {
 	n.run("deny add ip=203.0.113.7 for=1h", "", 2, "write --for")
 	n.run("deny add 203.0.113.7 --for 1h", "", 2, "want name=value")
 	n.run("entries", "", 0, "there are no entries")
-	n.stop()
 }
 
 // TestMisuse_AllowOfADeniedAddress: an allow entry does not let in what another one denies. The command that asks why says which list.
@@ -225,7 +218,6 @@ func TestMisuse_AllowOfADeniedAddress(t *testing.T) {
 	n.run("deny remove ip=198.51.100.7", "", 0)
 	n.run("try --attr ip=198.51.100.7", "", 0, "allowed by a list")
 	n.run("unblock --rule login --key 203.0.113.7", "", 1, "404", "does not block this")
-	n.stop()
 }
 
 // TestMisuse_DivisionOfAGlobalRule: how regions divide a limit stands in the document. An entry that would change it is refused.
@@ -242,21 +234,20 @@ func TestMisuse_DivisionOfAGlobalRule(t *testing.T) {
 	n.run("entries", "", 0, "there are no entries")
 	n.run("subject set tenant=acme --tier free", "", 0) // another rule's limits may change
 	n.unchanged(2)
-	n.stop()
 }
 
 // TestMisuse_TwoWritersAtOnce: of two people who edit the same version, the second gets an error, and what the first wrote stays.
 func TestMisuse_TwoWritersAtOnce(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
-	write := func(limit int) (status int, text string) {
-		r, err := http.NewRequest(http.MethodPut, n.admin+"/v1/rules", strings.NewReader(strings.Replace(teamRules, "limit: 100", fmt.Sprint("limit: ", limit), 1)))
+	write := func(m *fleetNode, limit int) (status int, text string) {
+		r, err := http.NewRequest(http.MethodPut, m.admin+"/v1/rules", strings.NewReader(strings.Replace(teamRules, "limit: 100", fmt.Sprint("limit: ", limit), 1)))
 		if err != nil {
 			t.Error(err)
 			return 0, ""
 		}
 		r.Header.Set("If-Match", `"1"`)
-		resp, err := n.client.Do(r)
+		resp, err := m.client.Do(r)
 		if err != nil {
 			t.Error(err)
 			return 0, ""
@@ -270,7 +261,7 @@ func TestMisuse_TwoWritersAtOnce(t *testing.T) {
 	var details [8]string
 	var group sync.WaitGroup
 	for i := range statuses {
-		group.Go(func() { statuses[i], details[i] = write(200 + i) })
+		group.Go(func() { statuses[i], details[i] = write(n.fleet.nodes[i%len(n.fleet.nodes)], 200+i) })
 	}
 	group.Wait()
 
@@ -287,7 +278,6 @@ func TestMisuse_TwoWritersAtOnce(t *testing.T) {
 		t.Errorf("writer %d won, but in force is\n%s", won, text)
 	}
 	n.unchanged(2)
-	n.stop()
 }
 
 // TestMisuse_RestoreDuringAnIncident: a backup from before an incident brings the document back. It lifts bans only with a flag.
@@ -316,7 +306,6 @@ func TestMisuse_RestoreDuringAnIncident(t *testing.T) {
 		t.Errorf("entries were replaced, but are\n%s", text)
 	}
 	n.run("entries log", "", 0, "removed deny ip=203.0.113.2") // it can be written again
-	n.stop()
 }
 
 // TestMisuse_WrongPlane: an address where nothing listens, or where the other plane does, changes nothing, and the message says which
@@ -324,15 +313,11 @@ func TestMisuse_RestoreDuringAnIncident(t *testing.T) {
 func TestMisuse_WrongPlane(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
-	admin := n.admin
 	for _, address := range []string{n.data, "127.0.0.1:1"} {
-		n.admin = address
-		n.run("apply -f - --force", "version: 1\n", 1, "the admin plane (--admin) on 8081")
-		n.run("rollback 1", "", 1, "the admin plane (--admin) on 8081")
+		n.runAt(address, "apply -f - --force", "version: 1\n", 1, "the admin plane (--admin) on 8081")
+		n.runAt(address, "rollback 1", "", 1, "the admin plane (--admin) on 8081")
 	}
-	n.admin = admin
 	n.unchanged(1)
-	n.stop()
 }
 
 // TestMisuse_CountsBeginAnew: a change of a window or a key says that counts begin anew, before and after.
@@ -363,5 +348,4 @@ func TestMisuse_CountsBeginAnew(t *testing.T) {
 	if used := n.used("login", "203.0.113.7"); used != 1 {
 		t.Errorf("under another amount, %d are used, want 1", used)
 	}
-	n.stop()
 }

@@ -9,11 +9,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -35,34 +37,102 @@ subjects:
   tenant: {acme: {tier: gold}}
 `
 
-// teamNode is a node with a team's rules, whose commands a test types.
-type teamNode struct {
-	*runningNode
-	t *testing.T
+// team is a cluster with a team's rules, whose commands a test types: each at another node than the one before.
+type team struct {
+	*fleetNode // that was asked last
+	t          *testing.T
 }
 
-func startTeam(t *testing.T, args ...string) *teamNode {
-	return &teamNode{start(t, t.TempDir(), append([]string{"--name", "n1", "--rules", file(t, "rules.yaml", teamRules)}, args...)...), t}
+// teams bounds how many clusters run at once.
+var teams = make(chan struct{}, 4)
+
+// startTeam starts three nodes. If there are lines of a file of tokens, the nodes need tokens.
+func startTeam(t *testing.T, tokens ...string) *team {
+	t.Helper()
+	teams <- struct{}{}
+	t.Cleanup(func() { <-teams })
+	n, size := newEmptyFleet(t), 3
+	args := []string{"--rules", file(t, "rules.yaml", teamRules)}
+	if len(tokens) > 0 {
+		token, line := newToken(t, "test", "--scope", "read")
+		n.token = token
+		args = append(args, "--tokens-file", file(t, "tokens.yaml", "tokens:\n"+strings.Join(tokens, "")+line))
+	}
+	if testing.Short() && raceDetector { // see start
+		size = 1
+	}
+
+	n.start(size, args...)
+	return &team{n.nodes[0], t}
 }
 
-// run runs a command against the node, and checks its exit code and that its output has all of want.
-func (n *teamNode) run(args, stdin string, code int, want ...string) string {
+// turn turns to the next node.
+func (n *team) turn() {
+	nodes := n.fleet.nodes
+	n.fleetNode = nodes[(slices.Index(nodes, n.fleetNode)+1)%len(nodes)]
+}
+
+// turnAndCatchUp turns to the next node, and waits until what was written at others is in force there: a check does not.
+func (n *team) turnAndCatchUp() {
 	n.t.Helper()
-	got, stdout, stderr := tool(n.t, stdin, append(strings.Fields(args), "--admin", n.admin)...)
+	n.turn()
+	process.Eventually(n.t, n.name+" has caught up", func() bool {
+		r, err := http.NewRequest(http.MethodGet, n.admin+"/v1/rules/versions", nil)
+		expect.NoError(n.t, err)
+		r.Header.Set("Authorization", "Bearer "+n.fleet.token)
+		resp, err := n.client.Do(r)
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.Header.Get("Rlnode-Stale") == ""
+	})
+}
+
+// check makes a check and returns the status.
+func (n *team) check(body string) int {
+	n.t.Helper()
+	n.turnAndCatchUp()
+	return n.fleetNode.check(body)
+}
+
+// used returns how much a subject has used of the first limit of a rule.
+func (n *team) used(rule, key string) int64 {
+	n.t.Helper()
+	n.turnAndCatchUp()
+	return n.fleetNode.used(rule, key)
+}
+
+// run runs a command against the next node, and checks its exit code and that its output has all of want.
+func (n *team) run(args, stdin string, code int, want ...string) string {
+	n.t.Helper()
+	if strings.HasPrefix(args, "try ") {
+		n.turnAndCatchUp()
+	} else {
+		n.turn()
+	}
+	return n.runAt(n.admin, args, stdin, code, want...)
+}
+
+// runAt is run at an address.
+func (n *team) runAt(admin, args, stdin string, code int, want ...string) string {
+	n.t.Helper()
+	got, stdout, stderr := tool(n.t, stdin, append(strings.Fields(args), "--admin", admin)...)
 	if got != code {
-		n.t.Errorf("%s: got exit code %d, want %d: %s%s", args, got, code, stdout, stderr)
+		n.t.Errorf("%s at %s: got exit code %d, want %d: %s%s", args, n.name, got, code, stdout, stderr)
 	}
 	for _, w := range want {
 		if !strings.Contains(stdout+stderr, w) {
-			n.t.Errorf("%s: got %q, want it to have %q", args, stdout+stderr, w)
+			n.t.Errorf("%s at %s: got %q, want it to have %q", args, n.name, stdout+stderr, w)
 		}
 	}
 	return stdout
 }
 
 // version returns the version in force, its text and what the list says about it.
-func (n *teamNode) version() (v rules.Version, text string) {
+func (n *team) version() (v rules.Version, text string) {
 	n.t.Helper()
+	n.turn()
 	_, text, err := n.call("GET", n.admin+"/v1/rules", "", "")
 	expect.NoError(n.t, err)
 	_, list, err := n.call("GET", n.admin+"/v1/rules/versions", "", "")
@@ -77,16 +147,17 @@ func (n *teamNode) version() (v rules.Version, text string) {
 }
 
 // unchanged checks that version want is in force.
-func (n *teamNode) unchanged(want int64) {
+func (n *team) unchanged(want int64) {
 	n.t.Helper()
 	if v, _ := n.version(); v.Number != want {
 		n.t.Errorf("got version %d in force, want %d: %+v", v.Number, want, v)
 	}
 }
 
-// put writes a piece.
-func (n *teamNode) put(method, path, body string) string {
+// put writes a piece at the next node.
+func (n *team) put(method, path, body string) string {
 	n.t.Helper()
+	n.turn()
 	status, text, err := n.call(method, n.admin+path, "", body)
 	if err != nil || status != 200 {
 		n.t.Fatalf("%s %s: %d, %v, %s", method, path, status, err, text)
@@ -108,7 +179,6 @@ func TestMisuse_EmptyDocument(t *testing.T) {
 	n.run("apply -f - --dry-run", "version: 1\n", 4, "- rule login")
 	n.run("apply -f -", teamRules, 0, "no change")
 	n.unchanged(1)
-	n.stop()
 }
 
 // TestMisuse_RenamedRule: a rule is renamed while it is asked. Permission for just its name is needed, and is enough for it alone.
@@ -127,7 +197,6 @@ func TestMisuse_RenamedRule(t *testing.T) {
 	n.run("apply -f - --remove login --remove search -m renamed", less, 0, "version 2 is in force")
 	n.run("versions", "", 0, "renamed", "127.0.0.1, apply")
 	n.run("apply -f - --remove sign-in,find", teamRules, 0, "version 3 is in force")
-	n.stop()
 }
 
 // TestMisuse_RollbackThatRemoves: a rollback has the same guard as apply, and what it goes back to is a new version.
@@ -151,7 +220,6 @@ func TestMisuse_RollbackThatRemoves(t *testing.T) {
 	n.run("diff 1 3", "", 0, "no change")
 	n.run("diff 1 two", "", 2, "want two versions")
 	n.run("diff 1", "", 2, "want a file, or two versions")
-	n.stop()
 }
 
 // TestMisuse_WritesBetween: a deploy from Git does not silently undo what was written by pieces or the dashboard.
@@ -219,7 +287,6 @@ func TestMisuse_WritesBetween(t *testing.T) {
 	if status, text, _ := n.call("POST", n.admin+"/v1/rules/diff?to=1", "", teamRules); status != 400 {
 		t.Errorf("diff of a document and a version: got %d %s, want 400", status, text)
 	}
-	n.stop()
 }
 
 // TestMisuse_Files: a directory mounted from a ConfigMap, with its links and hidden folders, is one document.
@@ -247,7 +314,6 @@ func TestMisuse_Files(t *testing.T) {
 	n.run("apply -f "+dir, "", 0, "version 2 is in force")
 	n.run("apply -f "+dir, "", 0, "no change")
 	n.unchanged(2)
-	n.stop()
 }
 
 // TestMisuse_NameInTwoFiles: a name stands once in the files that are one document. The message names both places.
@@ -271,7 +337,6 @@ func TestMisuse_NameInTwoFiles(t *testing.T) {
 	n.unchanged(1)
 	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": 1, "per": "1m"}]}]}`)
 	n.run("apply -f "+dir+"/rules.yaml "+dir+"/tiers.yml -f "+dir+"/zz.json", "", 0, "+ rule more", "version 2 is in force")
-	n.stop()
 }
 
 // TestMisuse_Tokens: a token that may only read sees what would change, and writes nothing.
@@ -279,7 +344,7 @@ func TestMisuse_Tokens(t *testing.T) {
 	t.Parallel()
 	reader, readerLine := newToken(t, "reader", "--scope", "read")
 	ann, annLine := newToken(t, "ann", "--scope", "admin")
-	n := startTeam(t, "--tokens-file", file(t, "tokens.yaml", "tokens:\n"+readerLine+annLine))
+	n := startTeam(t, readerLine, annLine)
 	n.run("diff - --token "+reader, "version: 1\n", 4, "- rule login")
 	n.run("apply -f - --token "+reader, "version: 1\n", 3, "--remove login")
 	n.run("apply -f - --force --token "+reader, "version: 1\n", 1, "403", "forbidden", "scope")
@@ -288,7 +353,6 @@ func TestMisuse_Tokens(t *testing.T) {
 	n.run("apply -f - --force", "version: 1\n", 1, "401")
 	n.run("apply -f - --token "+ann, strings.Replace(teamRules, "limit: 100", "limit: 200", 1), 0, "version 2 is in force")
 	n.run("versions --token "+reader, "", 0, "ann (127.0.0.1), apply")
-	n.stop()
 }
 
 // TestApply_AsksOnATerminal: a person is asked once, and anything but yes changes nothing.
@@ -372,7 +436,6 @@ profiles: {web: {ip: 'header:X-Forwarded-For'}}
 	if err != nil || status != 429 || refused.Refusal.Title != `You said "please" too often` {
 		t.Errorf("got %d %s, %v", status, text, err)
 	}
-	n.stop()
 }
 
 // TestMisuse_Objections: what a whole document may not have is only a warning in a piece, and in what one goes back to.
@@ -394,7 +457,6 @@ func TestMisuse_Objections(t *testing.T) {
 	if _, text := n.version(); !strings.Contains(text, "credits") {
 		t.Errorf("got\n%s\nwant version 2", text)
 	}
-	n.stop()
 }
 
 // validate runs the command on a document, and checks its exit code and that its output has want.
@@ -418,5 +480,4 @@ func TestMisuse_Names(t *testing.T) {
 	validate(t, strings.Replace(teamRules, "key: [user]", "match: {beta: true}\n    key: [user]", 1), 0, "true is neither text nor an integer")
 	n.run("deny add ip=203.0.113 --for 1h", "", 1, "203.0.113")
 	n.unchanged(1)
-	n.stop()
 }
