@@ -73,6 +73,33 @@ func TestEveryCheckAllocatesNothing(t *testing.T) {
 	}
 }
 
+// The lists of subjects hold few of very many, so that nearly each check that is sampled replaces one.
+func TestChecksOfManySubjectsAllocateNothing(t *testing.T) {
+	const subjects = 20_000
+	l := open(t, hotRules)
+	q := Query{Attributes: attrs("user", "")}
+	names := make([]string, subjects)
+	for i := range names {
+		names[i] = fmt.Sprint("user ", i)
+	}
+
+	var a Answer
+	checkAll := func() {
+		for _, name := range names {
+			q.Attributes[0].Value = name
+			if err := l.Check(&q, &a); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for range 5 { // until the shadow rule refuses, so that its list is full, too
+		checkAll()
+	}
+	if n := testing.AllocsPerRun(2, checkAll); n > subjects/1000 {
+		t.Errorf("%v allocations for checks of %d subjects, want none but the table's", n, subjects)
+	}
+}
+
 // hotBatch returns n checks, some of which are refused, and answers with room for them.
 func hotBatch(n int) (queries []*Query, answers []*Answer, errs []error) {
 	all := hotQueries()

@@ -16,8 +16,8 @@ const (
 	nearHeadroom = 2
 
 	// Of each answer's checks in a second, the first exactSamples are sampled, and then one in sampleEvery.
-	exactSamples = 32
-	sampleEvery  = 64
+	exactSamples = 8
+	sampleEvery  = 128
 )
 
 // near keeps subjects that are near to their limits. It replaces the one that is farthest, so it holds the nearest ones
@@ -33,7 +33,7 @@ type nearStripe struct {
 type nearEntry struct {
 	hash        rules.Hash
 	rule        string
-	key         []string
+	key         keptKey
 	used, limit int64 // of the tightest limit, after the last check
 	freshAt     int64 // Unix nanoseconds: when nothing is used any longer, unless there are more checks
 }
@@ -56,26 +56,36 @@ func (n *near) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	defer s.mu.Unlock()
 
 	i, known := s.index[e.hash]
-	switch {
-	case known:
-		e.key = s.entries[i].key
-	case len(s.entries) < nearCapacity:
-		i = len(s.entries)
-		s.entries = append(s.entries, nearEntry{})
-	default:
-		i = s.farthest(now)
-		if s.entries[i].freshAt > now && !isNearer(e.used, e.limit, s.entries[i].used, s.entries[i].limit) {
+	if !known {
+		i = s.placeFor(&e, now)
+		if i < 0 {
 			return
 		}
-		delete(s.index, s.entries[i].hash)
 	}
 
+	e.key = s.entries[i].key
 	if !known {
-		e.key = subjectKey(h, q)
+		e.key.set(h, q)
 		s.index[e.hash] = i
 	}
 
 	s.entries[i] = e
+}
+
+// placeFor returns a place for e among the entries, or -1 if all others are nearer to their limits.
+func (s *nearStripe) placeFor(e *nearEntry, now int64) int {
+	if len(s.entries) < nearCapacity {
+		s.entries = append(s.entries, nearEntry{})
+		return len(s.entries) - 1
+	}
+
+	i := s.farthest(now)
+	if s.entries[i].freshAt > now && !isNearer(e.used, e.limit, s.entries[i].used, s.entries[i].limit) {
+		return -1
+	}
+
+	delete(s.index, s.entries[i].hash)
+	return i
 }
 
 // farthest returns an entry that is over or, if there is none, the one that is farthest from its limit.
@@ -97,9 +107,10 @@ func (n *near) list(now int64) (all []TopSubject) {
 	for i := range n.stripe {
 		s := &n.stripe[i]
 		s.mu.Lock()
-		for _, e := range s.entries {
+		for j := range s.entries {
+			e := &s.entries[j]
 			if e.freshAt > now {
-				all = append(all, TopSubject{Rule: e.rule, Key: e.key, Used: e.used, Limit: e.limit})
+				all = append(all, TopSubject{Rule: e.rule, Key: e.key.values(), Used: e.used, Limit: e.limit})
 			}
 		}
 		s.mu.Unlock()

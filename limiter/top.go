@@ -78,7 +78,7 @@ type topStripe struct {
 type topEntry struct {
 	hash         rules.Hash
 	rule         string
-	key          []string
+	key          keptKey
 	checks       int64
 	stepsAtEntry int   // the stripe's steps when the subject entered
 	countAtEntry int64 // its count at that moment: the count of the replaced subject
@@ -148,7 +148,7 @@ func (s *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q
 
 // insert adds h's subject. If the stripe is full, the subject replaces the one refused least and inherits its count.
 func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
-	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectKey(h, q)}
+	e := topEntry{hash: h.Subject, rule: h.Rule.Name}
 	if i = len(s.entries); i < topCapacity {
 		s.entries = append(s.entries, e)
 	} else {
@@ -161,6 +161,7 @@ func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 
 		delete(s.index, s.entries[i].hash)
 		e.checks = s.counts[i]
+		e.key = s.entries[i].key
 		s.entries[i] = e
 
 		if s.replaced++; s.replaced > topCapacity {
@@ -168,7 +169,9 @@ func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 		}
 	}
 
-	s.entries[i].stepsAtEntry, s.entries[i].countAtEntry = s.steps, s.counts[i]
+	s.entries[i].key.set(h, q)
+	s.entries[i].stepsAtEntry = s.steps
+	s.entries[i].countAtEntry = s.counts[i]
 	s.index[e.hash] = i
 	return i
 }
@@ -206,37 +209,79 @@ func (s *topStripe) recent(i int) int64 {
 	return s.counts[i] - s.countsAtStep[s.steps%topSteps][i]
 }
 
-// subjectKey returns the key of h's subject, from q. It copies the strings, which belong to q's caller.
-func subjectKey(h *rules.Hit, q *Query) []string {
-	var key []string
-	switch {
-	case len(q.Subjects) > 0:
-		for i := range q.Subjects {
-			s := &q.Subjects[i]
-			if s.Node != nil && s.Node.Subject(s.Entries) == h.Subject {
-				return shortenValues(s.Node.Key(s.Entries))
-			}
+// keptKey is a subject's key in memory that the next subject in its place takes over: a sample of very many subjects would
+// otherwise allocate for each.
+type keptKey struct {
+	text  []byte // the values, one after another
+	ends  []int  // of the values
+	known bool   // false if the call did not say the key
+}
 
-			if h.Rule.Inline && s.Node == nil {
-				key = h.Rule.InlineKey(&s.InlineSubject, h.Subject.Hi)
-			}
+// set makes k the key of h's subject.
+func (k *keptKey) set(h *rules.Hit, q *Query) {
+	var few [4]string
+	key := appendSubjectKey(few[:0], h, q)
+	k.known = key != nil
+	k.text = k.text[:0]
+	k.ends = k.ends[:0]
+	for _, value := range key {
+		k.text = append(k.text, value...)
+		k.ends = append(k.ends, len(k.text))
+	}
+}
 
-			if key != nil {
-				break
-			}
-		}
-	case q.ByKey:
-		key = h.Rule.NormalKey(q.Key)
-	default:
-		key = h.Rule.SubjectOf(q.Attributes)
+// values returns a copy of the key.
+func (k *keptKey) values() []string {
+	if !k.known {
+		return nil
 	}
 
-	key = slices.Clone(key)
-	for i := range key {
-		key[i] = strings.Clone(key[i])
+	key := make([]string, len(k.ends))
+	from := 0
+	for i, to := range k.ends {
+		key[i] = string(k.text[from:to])
+		from = to
 	}
 
 	return key
+}
+
+// subjectKey returns a copy of the key of h's subject, or nil if q does not say it.
+func subjectKey(h *rules.Hit, q *Query) []string {
+	key := appendSubjectKey([]string{}, h, q)
+	for i := range key {
+		key[i] = strings.Clone(key[i])
+	}
+	return key
+}
+
+// appendSubjectKey appends the key of h's subject, or returns nil if q does not say it. The strings belong to q's caller.
+func appendSubjectKey(out []string, h *rules.Hit, q *Query) []string {
+	switch {
+	case len(q.Subjects) > 0:
+		return subjectKeyOf(h, q.Subjects)
+	case q.ByKey:
+		return h.Rule.AppendNormalKey(out, q.Key)
+	}
+	return h.Rule.AppendSubjectOf(out, q.Attributes)
+}
+
+// subjectKeyOf returns the key of the one of the subjects that h is about, or nil.
+func subjectKeyOf(h *rules.Hit, subjects []Subject) []string {
+	for i := range subjects {
+		s := &subjects[i]
+		if s.Node != nil && s.Node.Subject(s.Entries) == h.Subject {
+			return shortenValues(s.Node.Key(s.Entries))
+		}
+		if !h.Rule.Inline || s.Node != nil {
+			continue
+		}
+		if key := h.Rule.InlineKey(&s.InlineSubject, h.Subject.Hi); key != nil {
+			return key
+		}
+	}
+
+	return nil
 }
 
 // maxShown bounds a descriptor's values when shown, in bytes.
@@ -302,8 +347,9 @@ func (t *top) list() (all []TopSubject) {
 	for i := range t.stripe {
 		s := &t.stripe[i]
 		s.mu.Lock()
-		for i, e := range s.entries {
-			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Count: s.counts[i], Checks: e.checks, Recent: s.recent(i)})
+		for i := range s.entries {
+			e := &s.entries[i]
+			all = append(all, TopSubject{Rule: e.rule, Key: e.key.values(), Count: s.counts[i], Checks: e.checks, Recent: s.recent(i)})
 		}
 		s.mu.Unlock()
 	}

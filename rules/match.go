@@ -477,27 +477,46 @@ func (r *Rule) costOf(m *Match) int64 {
 }
 
 // SubjectOf returns the values of r's key attributes in attrs as r counts them: folded, with addresses grouped, and as
-// user=ann where the key has alternatives. The value of an absent attribute is empty. r is the rule of a [Hit].
+// user=ann where the key has alternatives. The value of an absent attribute is empty. The values
+// share no memory with attrs. r is the rule of a [Hit].
 func (r *Rule) SubjectOf(attrs []Attribute) []string {
-	out := make([]string, len(r.Key))
+	return cloneAll(r.AppendSubjectOf([]string{}, attrs))
+}
+
+// AppendSubjectOf appends what SubjectOf returns, but the values may share memory with attrs.
+func (r *Rule) AppendSubjectOf(out []string, attrs []Attribute) []string {
 	for i, name := range r.Key {
+		value := ""
 		for j := range attrs {
 			if attrs[j].Name == name {
-				out[i] = r.shownValue(i, attrs[j].Value)
+				value = r.shownValue(i, attrs[j].Value)
 				break
 			}
 		}
+
+		out = append(out, value)
 	}
+
 	return out
 }
 
 // NormalKey returns key as r counts it, like SubjectOf. It returns no more values than r has key
 // attributes.
-func (r *Rule) NormalKey(key []string) []string {
+func (r *Rule) NormalKey(key []string) []string { return cloneAll(r.AppendNormalKey([]string{}, key)) }
+
+// AppendNormalKey appends what NormalKey returns, but the values may share memory with key.
+func (r *Rule) AppendNormalKey(out, key []string) []string {
 	r, key = r.choose(key, nil)
-	out := make([]string, min(len(key), len(r.Key)))
-	for i := range out {
-		out[i] = r.shownValue(i, key[i])
+	for i := range min(len(key), len(r.Key)) {
+		out = append(out, r.shownValue(i, key[i]))
 	}
 	return out
+}
+
+// cloneAll replaces the values by copies.
+func cloneAll(values []string) []string {
+	for i := range values {
+		values[i] = strings.Clone(values[i])
+	}
+	return values
 }

@@ -121,11 +121,11 @@ func (p KeyPart) split(text string) (name, value string) {
 	return p[0], text
 }
 
-// shownValue returns the i-th key value as r counts it, with the attribute's name if the key has alternatives there. It shares
-// no memory with value.
+// shownValue returns the i-th key value as r counts it, with the attribute's name if the key has alternatives there. It may
+// share memory with value.
 func (r *Rule) shownValue(i int, value string) string {
 	if r.Envoy {
-		return strings.Clone(value)
+		return value
 	}
 	value = r.key[i].normalise(value, r.grouping)
 	if r.isChosen(i) {
@@ -137,7 +137,7 @@ func (r *Rule) shownValue(i int, value string) string {
 // isChosen reports whether the i-th attribute of r's key is one of several alternatives.
 func (r *Rule) isChosen(i int) bool { return r.alternatives != nil && len(r.alternatives.parts[i]) > 1 }
 
-// normalise returns a key's value as rules count it. The result shares no memory with text.
+// normalise returns a key's value as rules count it. The result may share memory with text.
 func (k *keyAttribute) normalise(text string, by grouping) string {
 	if k.folding != nil {
 		text, _ = k.folding.fold(nil, text)
@@ -147,7 +147,7 @@ func (k *keyAttribute) normalise(text string, by grouping) string {
 			return by.of(a).String()
 		}
 	}
-	return strings.Clone(text)
+	return text
 }
 
 // like returns the variant of r that keys as other does, a rule of the same name in another version, or nil.
