@@ -395,7 +395,7 @@ func (n *Node) listen() (err error) {
 	}
 
 	if c.RedisAddr != "" {
-		if n.redis, err = resp.Open(n.doors, resp.Config{Addr: c.RedisAddr, Tracer: n.tracer}); err != nil {
+		if n.redis, err = resp.Open(n.doors, resp.Config{Addr: c.RedisAddr, Listen: n.env.redis, Tracer: n.tracer}); err != nil {
 			return err
 		}
 		sources = append(sources, n.redis.Metrics)

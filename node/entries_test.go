@@ -144,34 +144,17 @@ func TestEntriesOverThreeNodes(t *testing.T) {
 func TestRedisKeysOverThreeNodes(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t, 3, exactRules(3), func(_ int, c *Config) { c.RedisAddr = "127.0.0.1:0" })
-	number := func(n *Node, command string) string {
-		c := dialRedis(t, n)
-		c.send(command)
-		line, err := c.r.ReadString('\n')
-		expect.NoError(t, err)
-		return strings.TrimSpace(line)
-	}
 	names := ""
 	for i := range 60 { // so that each node owns some
 		name := fmt.Sprint(" key", i)
-		c := dialRedis(t, nodes[i%3])
-		c.send("CL.THROTTLE" + name + " 4 5 18000")
-		if got := c.numbers(); got != "0 5 4 -1 3600" {
-			t.Errorf("%s: got %s", name, got)
-		}
+		expect.Equal(t, dialRedis(t, nodes[i%3]).ask("CL.THROTTLE"+name+" 4 5 18000"), "[0 5 4 -1 3600]", "%s", name)
 		names += name
 	}
-	for i, want := range []string{":60", ":60", ":60"} {
-		if got := number(nodes[i], "EXISTS"+names+" none"); got != want {
-			t.Errorf("node %d: EXISTS: got %s, want %s", i, got, want)
-		}
-	}
-	if got := number(nodes[1], "DEL none"+names+names); got != ":60" {
-		t.Errorf("DEL: got %s, want :60", got)
-	}
 	for i, n := range nodes {
-		if got := number(n, "EXISTS"+names); got != ":0" {
-			t.Errorf("node %d: EXISTS after DEL: got %s, want :0", i, got)
-		}
+		expect.Equal(t, dialRedis(t, n).ask("EXISTS"+names+" none"), "60", "node %d: EXISTS", i)
+	}
+	expect.Equal(t, dialRedis(t, nodes[1]).ask("DEL none"+names+names), "60", "DEL")
+	for i, n := range nodes {
+		expect.Equal(t, dialRedis(t, n).ask("EXISTS"+names), "0", "node %d: EXISTS after DEL", i)
 	}
 }

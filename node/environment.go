@@ -21,7 +21,8 @@ const dialTimeout = 2 * time.Second
 // Tests replace it with one in memory and on virtual time.
 type environment struct {
 	storage func(*settings) (storage, error)
-	listen  func() (net.Listener, error) // the peer port
+	listen  func() (net.Listener, error)               // the peer port
+	redis   func(address string) (net.Listener, error) // nil for the network
 	dial    func(ctx context.Context, address string) (net.Conn, error)
 	gossip  memberlist.Transport // nil for the network
 	// wan makes a new transport for gossip between regions each time the node becomes an entry node. It is nil for the

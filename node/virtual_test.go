@@ -57,6 +57,7 @@ type testCluster struct {
 	build        func(i int) cluster.Build // what a node can read; nil for what this source can
 	silence      time.Duration             // after which a node counts as unreachable; 0 for the default
 	months       int                       // --usage-months
+	redis        bool                      // its nodes speak the Redis protocol
 	stopped      atomic.Bool               // the clocks that time authority stand still
 	outside      int                       // how many nodes have not joined yet, or have left for good
 	// wrapRecorder wraps the recorder of a starting node; nil for no wrapper.
@@ -230,6 +231,9 @@ func (p *testCluster) settings(i, n int) *Config {
 		UsageMonths: p.months, UsageSubjects: 1000,
 	}
 	c.DataDir = filepath.Join(p.dir, c.Name)
+	if p.redis {
+		c.RedisAddr = p.address(i) + ":6379"
+	}
 	if p.secret != nil {
 		c.ClusterSecretFile = c.DataDir + ".secret"
 		writeSecrets(p.t, c.ClusterSecretFile, p.secret...)
@@ -262,6 +266,7 @@ func (v *testNode) startProcess() {
 			return storage{id: v.id, boot: v.boot, dir: c.DataDir, store: v.disk}, os.MkdirAll(c.DataDir, 0o700)
 		},
 		listen: func() (net.Listener, error) { return host.Listen(7947) }, dial: host.Dial, gossip: gossip,
+		redis:    func(string) (net.Listener, error) { return host.Listen(6379) },
 		wan:      func() (memberlist.Transport, error) { return host.GossipTransport(7948) },
 		boottime: p.boottime,
 		recorder: ownershipRecorder{log: &p.ownership, name: config.Name, start: p.start},

@@ -9,39 +9,6 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// What Redis 8.10 replies to INCREX within one moment, as far as it is served; see docs/redis.md for what differs.
-func TestIncrex_Vectors(t *testing.T) {
-	t.Parallel()
-	c := dial(t, startNode(t, nil))
-	c.askAll(
-		step{"INCREX k BYINT 1 UBOUND 100 EX 3600 ENX", "[1 1]"},
-		step{"increx k byint 0 ubound 100 ex 3600 enx", "[1 0]"},
-		step{"INCREX none BYINT 0 UBOUND 100 EX 3600 ENX", "[0 0]"},
-		step{"INCREX k ENX EX 10 UBOUND 100", "[2 1]"},
-		step{"TTL k", "3600"}, // ENX
-		step{"INCREX k BYINT 200 UBOUND 100 PX 3600000 ENX", "[2 0]"},
-		step{"INCREX k BYINT 200 UBOUND 100 SATURATE EX 3600 ENX", "[100 98]"},
-		step{"INCREX k UBOUND 100 SATURATE EX 3600 ENX", "[100 0]"},
-		step{"INCREX k UBOUND 50 EX 3600 ENX", "[100 0]"},
-		step{"INCREX k BYINT -1 UBOUND 100 EX 3600 ENX", "[99 -1]"},
-		step{"INCREX k BYINT -1 UBOUND 50 EX 3600 ENX", "[99 0]"},
-		step{"INCREX k BYINT -49 UBOUND 50 EX 3600 ENX", "[50 -49]"},
-		step{"INCREX k BYINT -9 UBOUND 50 SATURATE EX 3600 ENX", "[41 -9]"},
-		step{"INCREX m BYINT 10 UBOUND 5 EX 60 ENX", "[0 0]"},
-		step{"EXISTS m", "0"},
-		step{"INCREX m BYINT 10 UBOUND 0 EX 60 ENX", "[0 0]"},
-		step{"INCREX m BYINT 10 UBOUND -5 EX 60 ENX", "[0 0]"},
-		step{"INCREX m BYINT 10 UBOUND 5 SATURATE EX 60 ENX", "[5 5]"},
-		// A limiter counts nothing below 0.
-		step{"INCREX m BYINT -6 UBOUND 5 EX 60 ENX", "[5 0]"},
-		step{"INCREX m BYINT -6 UBOUND 5 SATURATE EX 60 ENX", "[0 -5]"},
-		step{"INCREX m BYINT -6 UBOUND 5 SATURATE EX 60 ENX", "[0 0]"},
-		step{"EXISTS m", "0"},
-		step{"INCREX m BYINT 3 UBOUND 5 EX 60 ENX", "[3 3]"},
-		step{"INCREX m BYINT -3 UBOUND 0 EX 60 ENX", "[0 -3]"},
-	)
-}
-
 func TestIncrex_Errors(t *testing.T) {
 	t.Parallel()
 	c := dial(t, startNode(t, nil))
@@ -91,53 +58,14 @@ func TestIncrex_Errors(t *testing.T) {
 	expect.Equal(t, c.reply(), syntax, "a long word")
 }
 
-// Keys of the three commands are read and dropped by their name, without their limits.
-func TestKeys(t *testing.T) {
+// A key is found by the same text, whatever bytes it has.
+func TestKeys_OfAnyBytes(t *testing.T) {
 	t.Parallel()
 	c := dial(t, startNode(t, nil))
-	c.askAll(
-		step{"TTL k", "-2"}, step{"PTTL k", "-2"}, step{"EXISTS k", "0"}, step{"TYPE k", "+none"}, step{"DEL k", "0"},
-		step{"CL.THROTTLE k 4 5 18000", "[0 5 4 -1 3600]"},
-		step{"TTL k", "3600"}, step{"EXISTS k k other", "2"}, step{"TYPE k", "+string"},
-		step{"INCREX k UBOUND 9 EX 7200 ENX", "[1 1]"},
-		step{"TTL k", "7200"}, // the last to end
-		step{"THROTTLE k 5 1 7200", "[1 5 4 7200 0]"},
-		step{"THROTTLE k 5 1 7200", "[1 5 3 14400 0]"},
-		step{"TTL k", "14400"}, step{"EXISTS k", "1"},
-		step{"THROTTLE other 5 1 7200", "[1 5 4 7200 0]"},
-		step{"DEL k none k", "1"}, // a name in all three
-		step{"EXISTS k other", "1"}, step{"TTL k", "-2"},
-		step{"CL.THROTTLE k 4 5 18000", "[0 5 4 -1 3600]"},
-		step{"UNLINK k other", "2"},
-		step{"TTL", "-ERR wrong number of arguments for 'ttl' command"},
-		step{"TTL a b", "-ERR wrong number of arguments for 'ttl' command"},
-		step{"DEL", "-ERR wrong number of arguments for 'del' command"},
-	)
-	if have := c.ask("INCREX ms UBOUND 9 PX 100000 ENX") + c.ask("PTTL ms"); !strings.HasPrefix(have, "[1 1]9") && have != "[1 1]100000" {
-		t.Errorf("PTTL: have %s", have)
-	}
-	// The key is found by the same text, whatever bytes it has.
 	for _, key := range []string{"50%", "\xff\x00", strings.Repeat("long", 600)} {
 		c.send(array("INCREX", key, "UBOUND", "9", "EX", "60", "ENX") + array("EXISTS", key) + array("DEL", key) + array("EXISTS", key))
 		expect.Equal(t, c.reply()+c.reply()+c.reply()+c.reply(), "[1 1]110", "%.20q", key)
 	}
-}
-
-// A key has one counter: a call with another period is judged by its own amounts in the first one's, and TTL is true all the time.
-func TestKeysKeepTheirPeriod(t *testing.T) {
-	t.Parallel()
-	c := dial(t, startNode(t, nil))
-	c.askAll(
-		step{"CL.THROTTLE k 4 5 18000", "[0 5 4 -1 3600]"},
-		step{"CL.THROTTLE k 4 5 36000", "[0 5 3 -1 7200]"},
-		step{"CL.THROTTLE k 4 10 5", "[0 5 2 -1 5400]"},
-		step{"TTL k", "5400"},
-		step{"CL.THROTTLE k 2 5 18000", "[1 3 0 3600 10800]"},
-		step{"TTL k", "10800"},
-		step{"INCREX k UBOUND 9 EX 7200 ENX", "[1 1]"},
-		step{"INCREX k UBOUND 9 EX 36000 ENX", "[2 1]"},
-		step{"INCREX k UBOUND 2 EX 1 ENX", "[2 0]"},
-	)
 }
 
 // Commands in a pipeline are executed in order, checks or not.

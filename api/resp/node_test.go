@@ -4,11 +4,9 @@ import (
 	"bufio"
 	"crypto/tls"
 	"flag"
-	"fmt"
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,15 +73,7 @@ func dialTLS(t testing.TB, n *node, config *tls.Config) *client {
 	return newClient(t, conn)
 }
 
-// array returns a command as clients send it.
-func array(words ...string) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "*%d\r\n", len(words))
-	for _, word := range words {
-		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(word), word)
-	}
-	return b.String()
-}
+var array, readReply = apitest.RedisArray, apitest.ReadRedisReply
 
 // words splits a command at its blanks.
 func words(command string) string { return array(strings.Fields(command)...) }
@@ -103,7 +93,7 @@ func (c *client) ask(command string) string {
 	return c.reply()
 }
 
-// reply reads a reply and returns it as text: numbers as they are, +OK, -ERR …, "text", [a b], {name value}.
+// reply reads a reply and returns it as text; see [apitest.ReadRedisReply].
 func (c *client) reply() string {
 	c.t.Helper()
 	text, err := readReply(c.r)
@@ -117,61 +107,4 @@ func (c *client) reply() string {
 func (c *client) ended() bool {
 	_, err := c.r.ReadByte()
 	return err != nil && !os.IsTimeout(err)
-}
-
-// readReply reads one reply of either protocol.
-func readReply(r *bufio.Reader) (string, error) {
-	line, err := r.ReadString('\n')
-	if err != nil {
-		return "", err
-	}
-	line, ok := strings.CutSuffix(line, "\r\n")
-	if !ok || line == "" {
-		return "", fmt.Errorf("%q is no line of a reply", line)
-	}
-	body := line[1:]
-	switch line[0] {
-	case '+', '-':
-		return line, nil
-	case ':':
-		return body, nil
-	case '_':
-		return "nil", nil
-	case '#':
-		return map[string]string{"t": "true", "f": "false"}[body], nil
-	}
-
-	n, err := strconv.Atoi(body)
-	if err != nil {
-		return "", fmt.Errorf("%q has no length", line)
-	}
-	switch line[0] {
-	case '$':
-		if n < 0 {
-			return "nil", nil
-		}
-		b := make([]byte, n+2)
-		if _, err := io.ReadFull(r, b); err != nil || string(b[n:]) != "\r\n" {
-			return "", fmt.Errorf("a text of %d bytes: %w", n, err)
-		}
-		return strconv.Quote(string(b[:n])), nil
-	case '*':
-		return readList(r, n, "[", "]")
-	case '~':
-		return readList(r, n, "<", ">")
-	case '%':
-		return readList(r, 2*n, "{", "}")
-	}
-	return "", fmt.Errorf("%q is no reply", line)
-}
-
-func readList(r *bufio.Reader, n int, open, end string) (string, error) {
-	list := make([]string, n)
-	for i := range list {
-		var err error
-		if list[i], err = readReply(r); err != nil {
-			return "", err
-		}
-	}
-	return open + strings.Join(list, " ") + end, nil
 }

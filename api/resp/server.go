@@ -26,8 +26,9 @@ const (
 
 // Config configures the door, beyond the configuration that all doors share.
 type Config struct {
-	Addr   string          // host:port; port 0 picks a free one
-	Tracer *tracing.Tracer // records commands; nil: no tracing
+	Addr   string                                     // host:port; port 0 picks a free one
+	Listen func(address string) (net.Listener, error) // nil: api.Listen; tests have networks of their own
+	Tracer *tracing.Tracer                            // records commands; nil: no tracing
 }
 
 // Server serves the commands of Redis that limit rates.
@@ -47,7 +48,11 @@ type Server struct {
 
 // Open binds the door's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
-	ln, err := api.Listen(config.Addr)
+	listen := config.Listen
+	if listen == nil {
+		listen = api.Listen
+	}
+	ln, err := listen(config.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("open Redis protocol: %w", err)
 	}

@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/history", "limiter/loads", "internal/tracing"}, // for tests
 	"node": {
 		"algorithms", "counters", "rules", "rules/entries", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
-		"localcache", "limiter", "internal/history", "limiter/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "client", "internal/secret", "cluster/regions",
+		"localcache", "limiter", "internal/history", "limiter/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "api/apitest", "client", "internal/secret", "cluster/regions",
 	},
 	// Flags and commands. Only package node assembles a node; of its parts, commands use only the types that they print, and
 	// what works on the files of a node that is stopped.
