@@ -500,8 +500,7 @@ func (c *Client) askUntilOwned(ctx context.Context, path string, body []byte, re
 			err = fmt.Errorf("%w: %w", err, last)
 		}
 
-		passes := answered && (e.Code == codeNoOwner || e.Code == codeTryAgain)
-		if retry == retryIfUnprocessed || !passes || !sleep(ctx, ownerPause) {
+		if retry == retryIfUnprocessed || !passesSoon(err) || !sleep(ctx, ownerPause) {
 			return r, err
 		}
 

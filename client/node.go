@@ -251,11 +251,21 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			c.markFailed(n, failing, err)
 		}
 
-		last = err
+		// That it passes soon says more than what is wrong with another node.
+		if last == nil || !passesSoon(last) {
+			last = err
+		}
+
 		if retry == retryIfUnprocessed && !isUnprocessed(err) || ctx.Err() != nil {
 			return nil, err
 		}
 	}
+}
+
+// passesSoon reports whether err is the answer of a node that could not reach the owner, or must not decide until another has taken over.
+func passesSoon(err error) bool {
+	e, answered := errors.AsType[*Error](err)
+	return answered && (e.Code == codeNoOwner || e.Code == codeTryAgain)
 }
 
 // isUnprocessed reports whether err proves that the call did not take effect.

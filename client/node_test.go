@@ -118,10 +118,11 @@ func TestTooManyReservations(t *testing.T) {
 	}
 }
 
-// TestSettleWaitsForTheOwner: Settle is retried, and no node is skipped for it.
+// TestSettleWaitsForTheOwner: Settle is retried, also while another node is down. The nodes that answer are not skipped for it.
 func TestSettleWaitsForTheOwner(t *testing.T) {
-	a, b := newFake(t), newFake(t)
-	c := connect(t, Options{Timeout: process.Timeout}, a, b)
+	a, b, down := newFake(t), newFake(t), newFake(t)
+	down.set(func() { down.ready, down.answer = 503, cutConnection })
+	c := connect(t, Options{Timeout: process.Timeout}, down, a, b)
 	away := says(503, `{"status":503,"code":"no-owner"}`)
 	a.set(func() { a.answer = away })
 	b.set(func() { b.answer = away })
@@ -129,9 +130,9 @@ func TestSettleWaitsForTheOwner(t *testing.T) {
 	var one sync.WaitGroup
 	one.Go(func() { _, err = c.Settle(background, "id", nil) })
 	process.Eventually(t, "both have been asked twice", func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
-	for i, n := range c.nodes {
+	for i, n := range c.nodes[1:] {
 		if n.currentCondition() != healthy {
-			t.Errorf("node %d is skipped", i)
+			t.Errorf("node %d is skipped", i+1)
 		}
 	}
 	b.set(func() {

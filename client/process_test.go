@@ -7,12 +7,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -488,6 +490,150 @@ func TestRealNodesStop(t *testing.T) {
 	process.Eventually(t, "the last node is asked", func() bool { return by[2].Load() > 50 })
 	close(stop)
 	all.Wait()
+}
+
+// slotTTL is that of slotRules.
+const slotTTL = 20 * time.Second
+
+const slotRules = `version: 1
+rules:
+  - {name: render, key: [tenant], limits: [{limit: 2, ttl: 20s, algorithm: concurrency}]}
+`
+
+// TestRealNodesKeepSlots: of three nodes, the one that a client uses is killed while the client holds slots, and takes and releases
+// others. It renews and releases them at another node. There is never one too many, and none is left.
+func TestRealNodesKeepSlots(t *testing.T) {
+	t.Parallel()
+	subnet := fmt.Sprintf("127.%d.%d", 1+rand.N(250), rand.N(250))
+	var nodes [3]*process.Node
+	var starting sync.WaitGroup
+	for i := range nodes {
+		starting.Go(func() {
+			nodes[i] = start(t, slotRules, "--name", fmt.Sprint("n", i), "--bind", fmt.Sprint(subnet, ".", i+1),
+				"--bootstrap-expect", "3", "--join", fmt.Sprintf("%[1]s.1,%[1]s.2,%[1]s.3", subnet))
+		})
+	}
+	starting.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+
+	connectTo := func(first, second int) *client.Client {
+		o := client.Options{Nodes: []string{nodes[first].Data, nodes[second].Data}, OnError: client.Closed, Timeout: process.Timeout}
+		return connect(t, o)
+	}
+	c, other := connectTo(0, 1), connectTo(2, 1)
+
+	ctx := t.Context()
+	ask := func(tenant string) client.Request { return client.Request{Rule: "render", Key: []string{tenant}} }
+	take := func(c *client.Client, tenant string) *client.Slot {
+		t.Helper()
+		s, err := c.Acquire(ctx, ask(tenant), 0)
+		expect.NoError(t, err)
+		return s
+	}
+	wantFull := func(tenant string) {
+		t.Helper()
+		_, err := other.Acquire(ctx, ask(tenant), 0)
+		refused, ok := errors.AsType[*client.Refused](err)
+		if !ok || refused.Unwrap() != nil || refused.RetryAfter <= 0 || refused.RetryAfter > slotTTL {
+			t.Errorf("%s: got %v, want a refusal", tenant, err)
+		}
+	}
+	usage := func(tenant string) client.LimitUsage {
+		t.Helper()
+		u, err := other.Usage(ctx, ask(tenant))
+		expect.NoError(t, err)
+		return u.Limits[0]
+	}
+
+	// Two clients share a limit. A second release frees nothing, and what has been freed can't be renewed.
+	first := take(c, "shared")
+	evicted := take(c, "shared")
+	wantFull("shared")
+	expect.NoError(t, first.Close())
+	take(other, "shared")
+	expect.NoError(t, c.ReleaseSlot(ctx, first.ID))
+	wantFull("shared")
+	var e *client.Error
+	if _, err := c.RenewSlot(ctx, first.ID); !errors.As(err, &e) || e.Code != "unknown-slot" {
+		t.Errorf("got %v of a slot that was released", err)
+	}
+	_, err := other.Reset(ctx, ask("shared"))
+	expect.NoError(t, err)
+
+	const tenants = 6 // with owners on all nodes
+	held := map[string][]*client.Slot{}
+	for i := range tenants {
+		tenant := fmt.Sprint("held-", i)
+		held[tenant] = []*client.Slot{take(c, tenant), take(c, tenant)}
+		wantFull(tenant)
+	}
+
+	var turns atomic.Int64
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	for i := range tenants {
+		busy.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				s, err := c.Acquire(ctx, ask(fmt.Sprint("busy-", i)), 0)
+				if err == nil {
+					err = s.Close()
+				}
+				if err != nil {
+					t.Errorf("busy-%d: %v", i, err)
+					return
+				}
+				turns.Add(1)
+			}
+		})
+	}
+	goesOn := func() bool { return turns.Load() > 100 || t.Failed() }
+	process.Eventually(t, "the client is busy", goesOn)
+	nodes[0].Stop(syscall.SIGKILL)
+	killed := time.Now()
+	turns.Store(0)
+
+	// What is released while other nodes take over can be had by others, once.
+	for tenant, slots := range held {
+		expect.NoError(t, slots[0].Close())
+		q := ask(tenant)
+		q.Wait = true
+		soon, cancel := context.WithTimeout(ctx, process.Timeout)
+		_, err := other.Acquire(soon, q, 0)
+		cancel()
+		expect.NoError(t, err)
+		wantFull(tenant)
+	}
+	process.Eventually(t, "the client is busy at another node", goesOn)
+
+	for tenant, slots := range held {
+		process.Eventually(t, tenant+": its slots are renewed at another node", func() bool {
+			// A copy of a slot may end a little later than the slot did where it was granted.
+			renewed := slotTTL - time.Since(killed) + time.Second/2
+			return !slices.ContainsFunc(usage(tenant).Held, func(h client.Holder) bool { return h.Expires < renewed })
+		})
+		wantFull(tenant)
+		expect.NoError(t, context.Cause(slots[1].Context()))
+	}
+	<-evicted.Context().Done()
+	if err := context.Cause(evicted.Context()); !errors.Is(err, client.ErrSlotLost) {
+		t.Errorf("got %v of a slot that a reset has freed", err)
+	}
+
+	close(stop)
+	busy.Wait()
+	c.Close()
+	for i := range tenants {
+		expect.Equal(t, usage(fmt.Sprint("held-", i)).Used, 1, "held-%d: the other client's slots", i)
+		process.Within(t, slotTTL+process.Timeout, "no slot is left", func() bool { return usage(fmt.Sprint("busy-", i)).Used == 0 })
+	}
+	other.Close()
 }
 
 // BenchmarkRealNode measures a check at a node on this machine: by one caller, and by 64 concurrent callers, with and without

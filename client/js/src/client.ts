@@ -2,7 +2,7 @@ import { camel, decide, decisionOf, rateHeaders, type Decision, type Reservation
 import { RequestError, RlnodeError } from "./errors.js";
 import { Journal, type Log } from "./journal.js";
 import { Local } from "./local.js";
-import { Nodes, parse, problem, rejects, type Reply } from "./nodes.js";
+import { Nodes, parse, passes, problem, rejects, type Reply } from "./nodes.js";
 import { acquireBody, checkBody, settleBody, slotBody, targetBody, type AcquireRequest, type AdjustRequest, type Built, type CheckRequest, type Costs, type Limit, type Mode, type ReserveRequest, type ResetRequest, type Target } from "./request.js"; // prettier-ignore
 import { RefusedError, Slot, now, type Keeper } from "./slot.js";
 
@@ -453,7 +453,7 @@ export class RlnodeClient {
         const r = await this.#nodes.ask(c.path, c.body, deadline, c.repeat);
         return c.end({ ...r, json: parse(r.text) });
       } catch (e) {
-        if (c.ended || c.path === "/v1/check" || !/^(no-owner|try-again)$/.test((e as RlnodeError).code) || !c.repeat) throw e;
+        if (c.ended || c.path === "/v1/check" || !passes(e) || !c.repeat) throw e;
         if (deadline - Date.now() <= ownerPause) throw e;
       }
       await sleep(ownerPause);

@@ -67,6 +67,9 @@ function untouched(e: RlnodeError): boolean {
   return e.httpStatus === 503 || /refused|ENOTFOUND|EAI_AGAIN|UNREACH|CONNECT_TIMEOUT/i.test([why?.code, why?.message, why?.cause?.code, why?.cause?.message].join());
 }
 
+/** passes: the owner can't be reached, or has not been replaced yet. */
+export const passes = (e: unknown): boolean => /^(no-owner|try-again)$/.test((e as RlnodeError).code);
+
 /** Nodes asks one node after another until one answers. It probes those that it passes over when there are calls. */
 export class Nodes {
   readonly #nodes: Node[];
@@ -118,14 +121,16 @@ export class Nodes {
         if (rejection || !more) return this.#rejected(rejection ?? r);
         rejection = r;
       } catch (e) {
-        last = e as RlnodeError;
+        const why = e as RlnodeError;
         // An overloaded node, or one that can't reach another one, is well. A silent one is not to blame if it had little time.
-        if (/^(overloaded|no-owner|try-again|too-many-(reservations|slots))$/.test(last.code)) this.#well(n);
-        else if (last.code !== "timeout") this.#mark(n, failing, last);
-        else if (Date.now() - began > this.timeoutMs * 0.45) this.#mark(n, silent, last);
+        if (passes(why) || /^(overloaded|too-many-(reservations|slots))$/.test(why.code)) this.#well(n);
+        else if (why.code !== "timeout") this.#mark(n, failing, why);
+        else if (Date.now() - began > this.timeoutMs * 0.45) this.#mark(n, silent, why);
         if (rejection) return this.#rejected(rejection);
         // Any other node would ask the same owner for room.
-        if (/^too-many-/.test(last.code) || (!repeat && !untouched(last))) throw last;
+        if (/^too-many-/.test(why.code) || (!repeat && !untouched(why))) throw why;
+        // That it passes says more than what is wrong with another node.
+        if (!passes(last)) last = why;
       } finally {
         n.probing = false;
       }

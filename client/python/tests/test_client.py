@@ -410,7 +410,8 @@ def test_a_node_without_ids_is_asked_once(connect: Connect, fake: MakeFake) -> N
 
 def test_settle_waits_for_the_owner(connect: Connect, fake: MakeFake) -> None:
     answers = [problem(503, "no-owner"), problem(503, "no-owner"), as_answer(200, {"settled": True, "costs": {"tokens": 7}, "remaining": 3})]
-    settled = connect(fake(lambda path, body: answers.pop(0)).url, timeout=10).settle("abc", {"tokens": 7})
+    down = f"http://127.0.0.1:{free_port()}"  # asked last as soon as that is known
+    settled = connect([down, fake(lambda path, body: answers.pop(0)).url], timeout=10).settle("abc", {"tokens": 7})
     assert (settled.settled, settled.costs, settled.remaining) == (True, {"tokens": 7}, 3)
 
 

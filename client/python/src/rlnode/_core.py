@@ -53,6 +53,11 @@ WELL, FAILING, SILENT = range(3)  # FAILING: it fails at once, so it is asked if
 WAITING, SENT, ABANDONED = range(3)
 
 
+def passes(error: RlnodeError) -> bool:
+    """Reports whether a node says that the owner can't be reached, or has not been replaced yet."""
+    return isinstance(error, NodeError) and error.code in ("no-owner", "try-again")
+
+
 class Stream(Protocol):
     """A connection to a node."""
 
@@ -387,7 +392,7 @@ class Core:
                     return await self._ask_in_turn(path, body, repeat, deadline, budget)
                 except NodeError as e:
                     late = time.monotonic() + OWNER_PAUSE >= deadline
-                    if not repeat or e.code not in ("no-owner", "try-again") or late or not await self.runtime.pause(OWNER_PAUSE):
+                    if not repeat or not passes(e) or late or not await self.runtime.pause(OWNER_PAUSE):
                         raise
         finally:
             with self.lock:
@@ -542,22 +547,24 @@ class Core:
                     self._failed(node, FAILING, problem)
                 if problem.code in ("too-many-reservations", "too-many-slots"):
                     raise problem  # any other node would ask the same owner for room
-                last = problem
+                error: RlnodeError = problem
             except DeadlineError as e:
                 # Don't blame the node if the call had waited so long that little time was left, or has little by itself.
                 if time.monotonic() - began >= self.options.timeout / 2:
                     self._failed(node, SILENT, e)
-                last = e
+                error = e
             except UnavailableError as e:
                 self._failed(node, FAILING, e)
-                last = e
+                error = e
             if self.closed:
                 raise ClosedError("the client is closed")
             if rejection is not None:
                 return self._rejected(rejection)
-            untouched = last.status == 503 if isinstance(last, NodeError) else isinstance(last, ConnectError)
+            untouched = error.status == 503 if isinstance(error, NodeError) else isinstance(error, ConnectError)
             if (not repeat and not untouched) or time.monotonic() >= deadline:
-                raise last
+                raise error
+            if last is None or not passes(last):  # which says more than what is wrong with another node
+                last = error
 
     async def _post(self, node: Node, path: str, body: bytes | None, bound: int, repeat: bool, deadline: float) -> Reply:
         """Makes one request. Without a body it is a GET."""
