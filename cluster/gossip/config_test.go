@@ -66,6 +66,8 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 	j := &journal{}
 	l := newAdapter(slog.New(j))
 	for range 3 {
+		l.Printf("[ERR] memberlist: Failed fallback TCP ping: read tcp 10.0.0.2:%d->10.0.0.1:2: i/o timeout", time.Now().Nanosecond())
+		l.Printf("[ERR] memberlist: Push/Pull with a failed: read tcp 10.0.0.2:%d->10.0.0.1:2: i/o timeout", time.Now().Nanosecond())
 		l.Printf("[ERR] memberlist: Failed to send ack: %s from=10.0.0.1:%d", "x", time.Now().Nanosecond())
 		l.Printf("[WARN] memberlist: Refuting a suspect message (from: a)")
 		l.Printf("[INFO] memberlist: Suspect a has failed, no acks received")
@@ -79,8 +81,9 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 		text  string
 		want  int
 	}{
-		{slog.LevelError, "", 0}, {slog.LevelWarn, "Failed to send", 1}, {slog.LevelWarn, "Refuting", 0},
-		{slog.LevelInfo, "", 1}, {slog.LevelDebug, "", 21}, {slog.LevelDebug, "] ", 0},
+		{slog.LevelError, "", 0}, {slog.LevelWarn, "Failed to send", 1}, {slog.LevelWarn, "Failed fallback", 0}, {slog.LevelWarn, "Push/Pull", 1},
+		{slog.LevelWarn, "Refuting", 0},
+		{slog.LevelInfo, "", 2}, {slog.LevelDebug, "", 27}, {slog.LevelDebug, "] ", 0},
 	} {
 		expect.Equal(t, j.count(test.level, test.text), test.want, "%v %q, lines", test.level, test.text)
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -75,7 +76,7 @@ func newAdapter(l *slog.Logger) *log.Logger {
 // restart causes.
 var quietPrefixes = [...]string{
 	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting a",
-	"Updating address for ", "failed to receive and remove the stream label header: refused: ",
+	"Updating address for ", "Failed fallback TCP ping: ", "failed to receive and remove the stream label header: refused: ",
 	"discarding stream with unacceptable label ", // nothing was sent on it
 }
 
@@ -111,10 +112,14 @@ func (a *adapter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// isNew reports whether text was not written recently. Lines that differ only in the remote port count as the same.
+// connectionEnds are the ends of a connection, in an error.
+var connectionEnds = regexp.MustCompile(`\S+->(\S+):\d+`)
+
+// isNew reports whether text was not written recently. Lines that differ only in ports that change with each connection count as
+// the same.
 func (a *adapter) isNew(text string) bool {
-	key := text
-	if head, from, ok := strings.Cut(text, " from="); ok {
+	key := connectionEnds.ReplaceAllString(text, "$1")
+	if head, from, ok := strings.Cut(key, " from="); ok {
 		if i := strings.LastIndexByte(from, ':'); i >= 0 {
 			from = from[:i]
 		}

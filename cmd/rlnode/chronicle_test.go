@@ -86,7 +86,7 @@ func (c *chronicleTest) restart(m *fleetNode) {
 
 // join starts another node.
 func (c *chronicleTest) join() {
-	c.newcomer = c.newNode(len(c.nodes)+1, 0, "--join", c.leader.ip)
+	c.newcomer = c.newNode(len(c.nodes)+1, 0, "--join", c.leader.at)
 	c.nodes = append(c.nodes, c.newcomer)
 	c.newcomer.startProcess()
 	c.awaitWhole()
@@ -129,6 +129,9 @@ func lacking(lines, texts []string) []string {
 	return texts
 }
 
+// namesOf names two nodes as the log does.
+func namesOf(a, b *fleetNode) string { return min(a.name, b.name) + " and " + max(a.name, b.name) }
+
 func (c *chronicleTest) nameOfNewcomer() string {
 	if c.newcomer == nil {
 		return ""
@@ -166,11 +169,8 @@ func (c *chronicleTest) section(name string) map[*fleetNode][]string {
 	for line := range strings.Lines(text) {
 		who, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		m := map[string]*fleetNode{"leader": c.leader, "gone": c.gone, "other": c.other, "new": c.newcomer}[who]
-		others := []string{c.gone.name, c.other.name}
-		if others[0] > others[1] {
-			others[0], others[1] = others[1], others[0]
-		}
-		what = strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHERS", strings.Join(others, " and "), "NEW", c.nameOfNewcomer()).Replace(what)
+		what = strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHER", c.other.name, "NEW", c.nameOfNewcomer(),
+			"FOLLOWERS", namesOf(c.gone, c.other), "REST", namesOf(c.leader, c.other)).Replace(what)
 		want[m] = append(want[m], what)
 	}
 	return want
@@ -214,4 +214,19 @@ func TestTheLogTellsWhatHappened(t *testing.T) {
 		c.restart(m)
 	}
 	c.expect("rolling restart")
+}
+
+// So it does of a node that is cut off while all live, and of the end of the cut.
+func TestTheLogTellsOfACut(t *testing.T) {
+	t.Parallel()
+	f := newLinkedFleet(t, 3)
+	c := chronicleTest{fleet: f, read: map[*fleetNode]int{}, before: map[*fleetNode][]string{}}
+	c.findLeader()
+	c.expect("start")
+
+	f.links.Cut(c.gone.ip)
+	c.expect("cut")
+	f.links.Mend(c.gone.ip)
+	f.awaitWhole()
+	c.expect("end of the cut")
 }

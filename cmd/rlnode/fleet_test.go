@@ -22,7 +22,8 @@ import (
 type fleet struct {
 	t     *testing.T
 	dir   string
-	net   string // the first three bytes of the addresses
+	net   string         // the first three bytes of the addresses
+	links *process.Links // between nodes that can be cut off; nil for none
 	nodes []*fleetNode
 	token string // that reads the cluster's state; empty if none is needed
 }
@@ -33,6 +34,7 @@ type fleetNode struct {
 	fleet *fleet
 	name  string
 	ip    string
+	at    string // where the others reach it
 	args  []string
 	env   []string
 	build string      // path of its program; empty for the one that all tests share
@@ -45,17 +47,26 @@ type fleetNode struct {
 // newFleet starts n nodes at once and waits until they are one cluster.
 func newFleet(t *testing.T, n int, args ...string) *fleet {
 	t.Helper()
-	if testing.Short() && raceDetector {
-		t.Skip("several processes under the race detector are slow; whole nodes run in one process too")
-	}
 	f := newEmptyFleet(t)
 	f.start(n, args...)
+	return f
+}
+
+// newLinkedFleet is newFleet for nodes that can be cut off.
+func newLinkedFleet(t *testing.T, n int) *fleet {
+	t.Helper()
+	f := newEmptyFleet(t)
+	f.links = process.NewLinks(t)
+	f.start(n)
 	return f
 }
 
 // start starts n nodes at once and waits until they are one cluster.
 func (f *fleet) start(n int, args ...string) {
 	f.t.Helper()
+	if testing.Short() && raceDetector {
+		f.t.Skip("several processes under the race detector are slow; whole nodes run in one process too")
+	}
 	for i := range n {
 		f.nodes = append(f.nodes, f.newNode(i+1, n, args...))
 	}
@@ -79,16 +90,20 @@ func newEmptyFleet(t *testing.T) *fleet {
 
 // newNode returns a node without starting it.
 func (f *fleet) newNode(i, expect int, args ...string) *fleetNode {
-	m := &fleetNode{fleet: f, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("%s.%d", f.net, i)}
+	m := &fleetNode{fleet: f, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("%s.%d", f.net, i), at: f.address(i)}
 	var seeds []string
 	for j := 1; j <= max(expect, 1); j++ {
 		if j != i {
-			seeds = append(seeds, fmt.Sprintf("%s.%d", f.net, j))
+			seeds = append(seeds, f.address(j))
 		}
 	}
 	m.args = append([]string{
 		"serve", "--name", m.name, "--data-dir", filepath.Join(f.dir, m.name), "--bind", m.ip,
 	}, args...)
+	if f.links != nil {
+		f.links.Add(m.ip, m.at)
+		m.args = append(m.args, "--advertise", m.at)
+	}
 	if len(seeds) > 0 {
 		m.args = append(m.args, "--join", strings.Join(seeds, ","))
 	}
@@ -96,6 +111,14 @@ func (f *fleet) newNode(i, expect int, args ...string) *fleetNode {
 		m.args = append(m.args, "--bootstrap-expect", fmt.Sprint(expect))
 	}
 	return m
+}
+
+// address returns where the others reach node i.
+func (f *fleet) address(i int) string {
+	if f.links != nil {
+		i += 100 // its link's address
+	}
+	return fmt.Sprintf("%s.%d", f.net, i)
 }
 
 // startProcess starts the node's process without waiting for it.
