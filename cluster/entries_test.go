@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -71,7 +72,7 @@ func entriesOf(nodes ...*node) (version int64, digest entries.Digest, ok bool) {
 	return first.Version(), first.Digest(), true
 }
 
-// TestEntriesSurviveRestartsAndSnapshots: a node that missed entries gets them by a snapshot, and all have them after all were killed.
+// TestEntriesSurviveRestartsAndSnapshots: a node that missed entries and versions of the rules gets them by a snapshot, and all have them after all were killed.
 func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -95,6 +96,10 @@ func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 		late.crash()
 		for i := range 60 {
 			write(others[i%2], denial(fmt.Sprint("user", i), 0, false))
+			if i%20 == 0 {
+				_, err := others[i%2].c.Load().Write(t.Context(), document(i+1), WriteOptions{By: "ann", Message: fmt.Sprint("change ", i), Via: rules.ViaApply})
+				expect.NoError(t, err)
+			}
 		}
 		write(others[0], denial("user7", 0, true))
 		taken := func() bool {
@@ -109,6 +114,8 @@ func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 		}
 		w.until(20*time.Second, "all have the entries", same(61))
 		expect.Equal(t, late.c.Load().State().Entries.Len(), 59, "the late node has entries")
+		expect.Equal(t, late.c.Load().State().History.Versions()[0].Message, "change 40", "the last version's message at the late node")
+		w.sameState(nodes...)
 		_, before, _ := entriesOf(nodes...)
 
 		for _, n := range nodes {
@@ -122,6 +129,7 @@ func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 		if _, after, _ := entriesOf(nodes...); after != before {
 			t.Errorf("after all were killed, the digest is %x, want %x", after, before)
 		}
+		w.sameState(nodes...)
 		write(nodes[2], denial("one more", 0, false))
 		w.until(20*time.Second, "the version goes on", same(62))
 	})

@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -119,6 +120,7 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 		for i, to := range []cluster.Build{young, young, old, young, young} {
 			roll(p.nodes[[]int{0, 1, 0, 0, 2}[i]], to)
 			p.awaitWhole()
+			expect.NoError(t, p.nodes[i%3].deny(fmt.Sprint("203.0.113.", i), 0))
 		}
 		level := p.nodes[2].admin().Levels()
 		if level.Agreed != old.Level || level.Highest != young.Level || level.Members[0].Release != "young" {
@@ -145,6 +147,9 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 		roll(p.nodes[1], young)
 		p.awaitWhole()
 		p.oneState()
+		for i := range 5 {
+			p.denied(time.Second, fmt.Sprint("203.0.113.", i), true)
+		}
 		p.checkOwnership()
 		p.stopNodes()
 	})

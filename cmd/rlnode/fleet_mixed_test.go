@@ -172,16 +172,20 @@ func (mx *mixedLoad) write() {
 	}
 }
 
-// deny writes an entry beside the rules at m.
+// deny writes entries beside the rules at m: one that stays, and one that goes with the next version.
 func (mx *mixedLoad) deny(m *fleetNode, version int) {
 	user := fmt.Sprint("user-", version)
 	status, _, err := m.call("POST", "http://"+m.ip+":8081/v1/lists/deny/entries", "", fmt.Sprintf(`{"user": %q, "note": "mixed load"}`, user))
 	if err == nil && status == 200 {
 		mx.denied = append(mx.denied, user)
 	}
+
+	blocks := "http://" + m.ip + ":8081/v1/blocks" // these may fail like the first one
+	_, _, _ = m.call("POST", blocks, "", fmt.Sprintf(`{"rule": "tight", "key": %q, "for": "24h"}`, user))
+	_, _, _ = m.call("DELETE", fmt.Sprintf("%s?rule=tight&key=user-%d", blocks, version-1), "", "")
 }
 
-// checkDenied checks that all nodes have the entries that were written.
+// checkDenied checks that all nodes have the entries that were written, and tell the same of rules and entries.
 func (mx *mixedLoad) checkDenied() {
 	for _, m := range mx.fleet.nodes {
 		process.Eventually(mx.fleet.t, m.name+" has all entries", func() bool {
@@ -190,6 +194,7 @@ func (mx *mixedLoad) checkDenied() {
 			return err == nil && status == 200 && !slices.ContainsFunc(mx.denied, lacks)
 		})
 	}
+	mx.fleet.awaitTold()
 }
 
 // awaitVersion waits until a node uses the version, unless the node is being restarted.

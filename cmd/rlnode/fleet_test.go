@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -203,6 +204,29 @@ func (f *fleet) awaitWhole() {
 		}
 		return true
 	})
+}
+
+// awaitTold waits until all nodes tell the same of the rules and entries, and of how these became so, and returns it.
+func (f *fleet) awaitTold() string {
+	f.t.Helper()
+	var first string
+	process.Eventually(f.t, "all nodes tell the same of rules and entries", func() bool {
+		first = f.nodes[0].told()
+		return first != "" && !slices.ContainsFunc(f.nodes, func(m *fleetNode) bool { return m.told() != first })
+	})
+	return first
+}
+
+// told returns what the node tells of the rules and entries; empty if it does not answer.
+func (m *fleetNode) told() (all string) {
+	for _, path := range []string{"/v1/rules", "/v1/rules/versions", "/v1/entries?n=1000", "/v1/entries/log?n=1000"} {
+		status, text, err := m.call("GET", m.admin+path, m.fleet.token, "")
+		if err != nil || status != 200 {
+			return ""
+		}
+		all += text
+	}
+	return all
 }
 
 func (f *fleet) byName(name string) *fleetNode {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
 )
@@ -18,6 +19,9 @@ func TestMisuse_Entries(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
 	n.run("deny add ip=203.0.113.7 --for 24h --note incident", "", 0)
+	if log := n.log.String(); !strings.Contains(log, `level=INFO msg="an entry was changed" self=`+n.name+` change=written kind=deny`) {
+		t.Errorf("%s logs no entry", n.name)
+	}
 	n.run("deny add ip=203.0.113.7 --for 24h --note again", "", 0) // as a loop of fail2ban does
 	n.run("subject set tenant=globex --tier gold", "", 0)
 	n.unchanged(1)
@@ -76,6 +80,7 @@ func TestMisuse_DeletedTier(t *testing.T) {
 
 	n.run("rollback 1", "", 0, "1 subject sleeps", `tenant="globex"`, "version 3 is in force")
 	n.run("entries --asleep", "", 0, "tenant=globex tier=vip", "deal")
+	expect.Equal(t, n.figure("rlnode_entries_asleep"), "1", "entries that sleep, as metrics of %s", n.name)
 	if status := n.check(`{"attributes": {"tenant": "globex"}}`); status != 200 {
 		t.Errorf("a subject whose entry sleeps: got %d, want 200", status)
 	}
@@ -280,6 +285,30 @@ func TestMisuse_TwoWritersAtOnce(t *testing.T) {
 	n.unchanged(2)
 }
 
+// answer is somebody at a terminal who does something before they answer.
+type answer func() string
+
+func (a answer) Read(b []byte) (int, error) { return copy(b, a()), nil }
+
+// TestMisuse_AnsweredTooLate: while somebody thinks about the question, another one writes at another node. That stays, and the message
+// says what to do.
+func TestMisuse_AnsweredTooLate(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	c := &applyCmd{File: []string{file(t, "empty.yaml", "version: 1\n")}}
+	c.Admin, c.Timeout = n.admin, 10*time.Second
+	var out, failure strings.Builder
+	env := &environment{ctx: t.Context(), stdout: &out, stderr: &out, terminal: true, stdin: answer(func() string {
+		n.put("PUT", "/v1/rules/new", `{"key": ["ip"], "limits": [{"limit": 2, "per": "1h"}]}`)
+		return "y\n"
+	})}
+	code := printError(&failure, c.Run(env))
+	if code != 1 || !strings.Contains(failure.String(), "412") || !strings.Contains(failure.String(), "run the command again") {
+		t.Errorf("got exit code %d, %s%s", code, out.String(), failure.String())
+	}
+	n.unchanged(2)
+}
+
 // TestMisuse_RestoreDuringAnIncident: a backup from before an incident brings the document back. It lifts bans only with a flag.
 func TestMisuse_RestoreDuringAnIncident(t *testing.T) {
 	t.Parallel()
@@ -299,7 +328,8 @@ func TestMisuse_RestoreDuringAnIncident(t *testing.T) {
 		t.Errorf("the document alone was restored, but entries are\n%s", text)
 	}
 
-	n.run("restore "+backup, "", 0)
+	n.run("restore --entries merge "+backup, "", 0)
+	n.run("versions", "", 0, "restore")
 	n.run("entries", "", 0, "203.0.113.2", "incident", "203.0.113.1", "old")
 	n.run("restore --entries replace "+backup, "", 0)
 	if text := n.run("entries", "", 0, "203.0.113.1", "old"); strings.Contains(text, "203.0.113.2") {

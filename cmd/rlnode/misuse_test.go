@@ -66,10 +66,12 @@ func startTeam(t *testing.T, tokens ...string) *team {
 	return &team{n.nodes[0], t}
 }
 
-// turn turns to the next node.
+// turn turns to the next node that is not killed.
 func (n *team) turn() {
 	nodes := n.fleet.nodes
-	n.fleetNode = nodes[(slices.Index(nodes, n.fleetNode)+1)%len(nodes)]
+	for again := true; again; again = n.killed.Load() {
+		n.fleetNode = nodes[(slices.Index(nodes, n.fleetNode)+1)%len(nodes)]
+	}
 }
 
 // turnAndCatchUp turns to the next node, and waits until what was written at others is in force there: a check does not.
@@ -127,6 +129,16 @@ func (n *team) runAt(admin, args, stdin string, code int, want ...string) string
 		}
 	}
 	return stdout
+}
+
+// until types a command, at one node after another, until it succeeds.
+func (n *team) until(args, stdin string) {
+	n.t.Helper()
+	process.Within(n.t, time.Minute, args+" succeeds", func() bool {
+		n.turn()
+		code, _, _ := tool(n.t, stdin, append(strings.Fields(args), "--admin", n.admin)...)
+		return code == 0
+	})
 }
 
 // version returns the version in force, its text and what the list says about it.
