@@ -23,7 +23,7 @@ type Limiter struct {
 	inForce       atomic.Pointer[activeRules]
 	tops          [topKinds]*top
 	near          *near
-	seconds       atomic.Uint32 // counts the calls of PassSecond, one each second
+	exactLeft     atomic.Int32  // checks of this second that are still sampled without exception
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
 	membership    *membership   // nil for a standalone node
 	boot          uint64        // ClusterConfig.Boot; 0 for a standalone node
@@ -72,7 +72,7 @@ type activeRules struct {
 // SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, near: newNear(), entries: entries.New(), startedAt: time.Now()}
-	l.seconds.Store(1) // an Answer's first check begins a second, too
+	l.exactLeft.Store(exactSamples)
 
 	for by := range l.tops {
 		l.tops[by] = newTop()

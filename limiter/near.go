@@ -15,8 +15,8 @@ const (
 	// nearHeadroom is the headroom, in tenths, from which on each check is noted. Others are noted as they are sampled.
 	nearHeadroom = 2
 
-	// Of each answer's checks in a second, the first exactSamples are sampled, and then one in sampleEvery.
-	exactSamples = 8
+	// Of the checks in a second, the first exactSamples are sampled, and then one in sampleEvery of each answer.
+	exactSamples = 256
 	sampleEvery  = 128
 )
 
@@ -146,11 +146,7 @@ func rankByNear(all []TopSubject, n int) []TopSubject {
 // sampleWeight returns for how many checks the current one stands in the list of subjects used most: 0 if it is not sampled.
 // Few checks are all sampled, and of very many one in sampleEvery, since each takes a lock.
 func (l *Limiter) sampleWeight(s *scratch) int64 {
-	if second := l.seconds.Load(); s.sampledSecond != second {
-		s.sampledSecond, s.exactLeft = second, exactSamples
-	}
-	if s.exactLeft > 0 {
-		s.exactLeft--
+	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
 		return 1
 	}
 	if s.unsampled++; s.unsampled < sampleEvery {

@@ -344,29 +344,28 @@ func (la *LimitAnswer) headroom() int64 {
 type scratch struct {
 	match        rules.Match
 	ops          []counters.Op
-	stripe       uint32       // 1…stripes; 0 before the first check
-	active       *activeRules // the rules that decide the check
-	matchDecides bool         // matching alone has decided the check
-	decidedHere  bool         // this node decided all ops as the owner, in one Take or Peek
-	isListed     bool         // match has listed the ops
-	isRepeatable bool         // the ops suit another check with the same hits, but for their subjects
-	soleCounts   *ruleCounts  // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
-	isCounted    bool         // the check counts in the metrics of its rules, and its latency does not yet
-	isTop        bool         // with soleCounts: the list of refusals may hold the subject
-	// For sampleWeight.
-	sampledSecond, exactLeft, unsampled uint32
-	hasLocal                            bool          // some rule has `consistency: local`
-	hasBlocks                           bool          // ops include blocks, each after the limits of its hit
-	byHand                              bool          // a count, of a subject that is blocked by hand
-	reserving                           bool          // use no leases: a reservation must know what it takes
-	atMost                              bool          // the check takes at most its cost: what this node holds leased is not left
-	placing                             *placing      // of a reservation; nil for all other checks, and if it needs none
-	mayHold                             bool          // the check may acquire slots
-	holding                             *holding      // of a check that acquires slots; nil for all others
-	failure                             error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	life                                counters.Life // of the counters that a standalone node decides a reservation by
-	deadline                            time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster                             *clusterCheck // nil before the first check that needs it
+	stripe       uint32        // 1…stripes; 0 before the first check
+	active       *activeRules  // the rules that decide the check
+	matchDecides bool          // matching alone has decided the check
+	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
+	isListed     bool          // match has listed the ops
+	isRepeatable bool          // the ops suit another check with the same hits, but for their subjects
+	soleCounts   *ruleCounts   // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
+	isCounted    bool          // the check counts in the metrics of its rules, and its latency does not yet
+	isTop        bool          // with soleCounts: the list of refusals may hold the subject
+	unsampled    uint32        // checks since one was sampled
+	hasLocal     bool          // some rule has `consistency: local`
+	hasBlocks    bool          // ops include blocks, each after the limits of its hit
+	byHand       bool          // a count, of a subject that is blocked by hand
+	reserving    bool          // use no leases: a reservation must know what it takes
+	atMost       bool          // the check takes at most its cost: what this node holds leased is not left
+	placing      *placing      // of a reservation; nil for all other checks, and if it needs none
+	mayHold      bool          // the check may acquire slots
+	holding      *holding      // of a check that acquires slots; nil for all others
+	failure      error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
+	life         counters.Life // of the counters that a standalone node decides a reservation by
+	deadline     time.Time     // the check must be decided by then; zero for the usual deadline
+	cluster      *clusterCheck // nil before the first check that needs it
 }
 
 // Meter counts admitted cost for billing. *usage.Meter implements it.

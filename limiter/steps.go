@@ -24,7 +24,7 @@ func (l *Limiter) step() int64 { return l.clock.Now().Wall / int64(recentStep) }
 
 // PassSecond ends a step of what was refused and used recently, if one is over. Call it every second.
 func (l *Limiter) PassSecond() {
-	l.seconds.Add(1)
+	l.exactLeft.Store(exactSamples)
 	active, now := l.inForce.Load(), l.step()
 	if active == nil || !l.steps.end(now) {
 		return
