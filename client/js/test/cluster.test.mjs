@@ -63,6 +63,90 @@ test("a node that is killed under load fails no call", async (t) => {
   t.diagnostic(`${calls} calls, by node ${JSON.stringify([...by])}`);
 });
 
+test("slots outlive the node that their holder uses", async (t) => {
+  const ttl = 20_000;
+  const rules = `version: 1
+rules:
+  - {name: render, key: [tenant], limits: [{limit: 2, ttl: ${ttl}ms, algorithm: concurrency}]}
+`;
+  const nodes = await cluster(3, rules);
+  const connectTo = (...which) => closing(t, new RlnodeClient({ nodes: which.map((i) => nodes[i].url), timeoutMs: 20_000, onError: "closed" }));
+  const c = connectTo(0, 1);
+  const other = connectTo(2, 1);
+  t.after(() => Promise.all(nodes.map((n) => n.stop())));
+
+  const ask = (tenant) => ({ rule: "render", key: tenant });
+  const take = async (client, tenant, wait = false) => {
+    const slot = await client.acquire({ ...ask(tenant), wait });
+    assert.ok(slot.slot, `${tenant}: ${slot.error ?? slot.reason}`);
+    return slot;
+  };
+  const isFull = async (tenant) => {
+    const { allowed, error, retryAfterMs } = await other.acquire(ask(tenant));
+    assert.deepEqual([allowed, error], [false, undefined], tenant);
+    assert.ok(retryAfterMs > 0 && retryAfterMs <= ttl, retryAfterMs);
+  };
+  const usage = async (tenant) => (await other.usage(ask(tenant))).limits[0];
+
+  // Two clients share a limit. A second release frees nothing.
+  const first = await take(c, "shared");
+  const evicted = await take(c, "shared");
+  await isFull("shared");
+  assert.equal(await first.release(), true);
+  await take(other, "shared");
+  assert.equal(await first.release(), true);
+  await isFull("shared");
+  await other.reset(ask("shared"));
+
+  const tenants = [0, 1, 2, 3, 4, 5]; // with owners on all nodes
+  const held = await Promise.all(tenants.map(async (i) => [await take(c, "held-" + i), await take(c, "held-" + i)]));
+  for (const i of tenants) await isFull("held-" + i);
+  let turns = 0;
+  let stop = false;
+  const busy = Promise.all(
+    tenants.map(async (i) => {
+      // What is released just before its owner dies may be held until its end.
+      for (; !stop; turns++) assert.equal(await (await take(c, "busy-" + i, true)).release(), true);
+    }),
+  );
+  busy.catch(() => (turns = Infinity)); // it is awaited below
+  await eventually("the client is busy", () => turns > 100);
+  await nodes[0].stop("SIGKILL");
+  const killed = performance.now();
+  turns = 0;
+
+  // What is released while other nodes take over can be had by others, once.
+  await Promise.all(
+    tenants.map(async (i) => {
+      assert.equal(await held[i][0].release(), true);
+      await eventually("it can be had", async () => (await other.acquire(ask("held-" + i))).slot);
+      await isFull("held-" + i);
+    }),
+  );
+  await eventually("the client is busy at another node", () => turns > 100);
+
+  for (const i of tenants) {
+    await eventually("slots are renewed at another node", async () => {
+      // A copy of a slot may end a little later than the slot did where it was granted.
+      const renewed = ttl - (performance.now() - killed) + 500;
+      return (await usage("held-" + i)).slots.every((one) => one.expiresMs >= renewed);
+    });
+    await isFull("held-" + i);
+    assert.equal(held[i][1].signal.aborted, false);
+  }
+  await eventually("the slot that a reset freed is lost", () => evicted.signal.aborted);
+  assert.equal(evicted.signal.reason.code, "slot-lost");
+
+  stop = true;
+  await busy;
+  await c.close();
+  for (const i of tenants) {
+    assert.equal((await usage("held-" + i)).used, 1); // the other client's
+    await eventually("no slot is left", async () => (await usage("busy-" + i)).used === 0, ttl + 20_000);
+  }
+  await other.close();
+});
+
 test("10,000 concurrent checks", async (t) => {
   const node = closing(t, await start());
   const c = closing(t, new RlnodeClient({ nodes: node.url, timeoutMs: 20_000 }));

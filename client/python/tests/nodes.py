@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,11 +99,11 @@ class Node:
 def cluster(folder: Path, rules: str, count: int) -> list[Node]:
     """Starts nodes of one cluster, each on a loopback address of its own, where the ports between nodes are free."""
     net = f"127.{random.randrange(1, 250)}.{random.randrange(1, 250)}"
-    nodes: list[Node] = []
-    for i in range(1, count + 1):
-        join = ["--join", f"{net}.1"] if nodes else []
-        nodes.append(Node(folder / str(i), rules, "--name", f"n{i}", "--bind", f"{net}.{i}", *join))
-    return nodes
+    numbers = range(1, count + 1)
+    together = ["--bootstrap-expect", str(count), "--join", ",".join(f"{net}.{i}" for i in numbers)]
+    program()
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda i: Node(folder / str(i), rules, "--name", f"n{i}", "--bind", f"{net}.{i}", *together), numbers))
 
 
 def free_port() -> int:
@@ -189,6 +190,12 @@ def decide(path: str, body: Any) -> Answer:
     if path == "/v1/check/batch":
         return as_answer(200, {"results": [allowed() for _ in body["checks"]]})
     return as_answer(200, allowed(reservation="abc") if path == "/v1/reserve" else allowed())
+
+
+def release(client: Any, slot: Any) -> bool:
+    """Releases a slot of either kind of client."""
+    found = slot.release()
+    return bool(client.run(found) if asyncio.iscoroutine(found) else found)
 
 
 class Driven:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Any
 import pytest
 
 from conftest import RULES
-from nodes import PATIENCE, Driven, Node, cluster, free_port
-from rlnode import NEVER, Client, NodeError, RequestError
+from nodes import PATIENCE, Driven, Node, cluster, eventually, free_port, release
+from rlnode import NEVER, Client, LimitUsage, NodeError, RequestError
 
 Connect = Callable[..., Any]
 
@@ -116,6 +117,96 @@ def test_a_node_dies_under_load(number: int, connect: Connect, tmp_path: Path) -
             thread.join(PATIENCE)
         assert not failed
     finally:
+        for node in nodes:
+            node.stop()
+
+
+TTL = 20.0
+
+SLOTS = f"""version: 1
+rules:
+  - {{name: render, key: [tenant], limits: [{{limit: 2, ttl: {TTL:.0f}s, algorithm: concurrency}}]}}
+"""
+
+
+def test_slots_outlive_the_node_that_their_holder_uses(connect: Connect, tmp_path: Path) -> None:
+    nodes = cluster(tmp_path, SLOTS, 3)
+    stop = threading.Event()
+    try:
+        client = connect([nodes[0].url, nodes[1].url], timeout=PATIENCE, on_error="closed")
+        other = Client([nodes[2].url, nodes[1].url], timeout=PATIENCE, on_error="closed")
+
+        def take(by: Any, tenant: str) -> Any:
+            slot = by.acquire("render", tenant)
+            assert slot.id, (tenant, slot.decision)
+            return slot
+
+        def assert_full(tenant: str) -> None:
+            slot = other.acquire("render", tenant)
+            assert (slot.allowed, slot.decision.error) == (False, None), tenant
+            assert 0 < slot.decision.retry_after <= TTL
+
+        def usage(tenant: str) -> LimitUsage:
+            return other.usage("render", tenant).limits[0]
+
+        # Two clients share a limit. A second release frees nothing.
+        first, evicted = take(client, "shared"), take(client, "shared")
+        assert_full("shared")
+        assert release(client, first)
+        take(other, "shared")
+        assert release(client, first)
+        assert_full("shared")
+        other.reset("render", "shared")
+
+        held = {f"held-{i}": (take(client, f"held-{i}"), take(client, f"held-{i}")) for i in range(6)}  # with owners on all nodes
+        for tenant in held:
+            assert_full(tenant)
+        turns = [0] * 6
+        failed: list[Any] = []
+
+        def work(i: int) -> None:
+            while not stop.is_set() and not failed:
+                # What is released just before its owner dies may be held until its end.
+                slot = client.acquire("render", f"busy-{i}", wait=True)
+                if not slot.id or not release(client, slot):
+                    failed.append(slot.decision)
+                turns[i] += 1
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(turns))]
+        for thread in threads:
+            thread.start()
+        eventually("the client is busy", lambda: failed or sum(turns) > 100)
+        nodes[0].stop()
+        killed, before = time.monotonic(), sum(turns)
+
+        # What is released while other nodes take over can be had by others, once.
+        for tenant, (one, _) in held.items():
+            assert release(client, one)
+            eventually("it can be had", lambda tenant=tenant: other.acquire("render", tenant))  # type: ignore[misc]
+            assert_full(tenant)
+        eventually("the client is busy at another node", lambda: failed or sum(turns) > before + 100)
+
+        def renewed(tenant: str) -> bool:
+            # A copy of a slot may end a little later than the slot did where it was granted.
+            least = TTL - (time.monotonic() - killed) + 0.5
+            return all(one.expires >= least for one in usage(tenant).slots)
+
+        for tenant, (_, kept) in held.items():
+            eventually("slots are renewed at another node", lambda tenant=tenant: renewed(tenant))  # type: ignore[misc]
+            assert_full(tenant)
+            assert not kept.lost
+        eventually("the slot that a reset freed is lost", lambda: evicted.lost)
+
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        client.close()
+        assert [usage(tenant).used for tenant in held] == [1] * len(held)  # the other client's
+        eventually("no slot is left", lambda: not any(usage(f"busy-{i}").used for i in range(len(turns))), TTL + PATIENCE)
+        other.close()
+    finally:
+        stop.set()
         for node in nodes:
             node.stop()
 

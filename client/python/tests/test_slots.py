@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 from fastapi.responses import StreamingResponse
 
-from nodes import PATIENCE, Answer, Fake, as_answer, eventually
+from nodes import PATIENCE, Answer, Fake, as_answer, eventually, release
 from rlnode import AsyncClient, Client, ClosedError, NodeError, RefusedError, SlotLostError
 from rlnode.asgi import RateLimitMiddleware as ASGI
 from rlnode.fastapi import limit
@@ -80,12 +80,6 @@ class Slots:
 @pytest.fixture
 def slots(fake: Callable[..., Fake]) -> Slots:
     return Slots(fake)
-
-
-def release(client: Any, slot: Any) -> bool:
-    """Releases a slot of either kind of client."""
-    found = slot.release()
-    return bool(client.run(found) if asyncio.iscoroutine(found) else found)
 
 
 async def until(ok: Callable[[], bool]) -> None:
