@@ -185,7 +185,7 @@ test("a reservation's slot is renewed until it is settled", async (t) => {
   assert.deepEqual([s.count("renew"), s.count("release")], [renewals, 0]);
 });
 
-/** Handlers: what an app does with a path. `wait` resolves when the caller has hung up, or never. */
+/** What an app does with a path. At /times-out, Node cuts a connection on which nothing is sent. */
 const apps = {
   express(options, began) {
     const app = express();
@@ -194,6 +194,7 @@ const apps = {
     app.get("/fails", () => { throw new Error("it fails"); }); // prettier-ignore
     app.get("/waits", () => began());
     app.get("/streams", (_, response) => (response.write("some"), began()));
+    app.get("/times-out", (_, response) => (response.setTimeout(100), began()));
     app.use((e, _request, response, _next) => response.status(500).send(e.message)); // eslint-disable-line no-unused-vars
     return createServer(app);
   },
@@ -204,6 +205,7 @@ const apps = {
     app.get("/fails", () => { throw new Error("it fails"); }); // prettier-ignore
     app.get("/waits", () => (began(), new Promise(() => {})));
     app.get("/streams", (_, reply) => (reply.hijack(), reply.raw.write("some"), began()));
+    app.get("/times-out", (_, reply) => (reply.raw.setTimeout(100), began(), new Promise(() => {})));
     await app.ready();
     return app.server;
   },
@@ -223,6 +225,7 @@ function overHono(use, began) {
   app.get("/fails", () => { throw new Error("it fails"); }); // prettier-ignore
   app.get("/waits", () => (began(), new Promise(() => {})));
   app.get("/streams", () => new Response(new ReadableStream({ start: (out) => (out.enqueue(new TextEncoder().encode("some")), began()) })));
+  app.get("/times-out", (c) => (c.env.outgoing.setTimeout(100), began(), new Promise(() => {})));
   app.onError((e, c) => c.text(e.message, 500));
   return serveHono({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" });
 }
@@ -250,6 +253,10 @@ for (const [name, app] of Object.entries(apps))
       socket.destroy();
       await released(s.count("acquire"));
     }
+    begun = 0;
+    await assert.rejects(fetch(`http://127.0.0.1:${port}/times-out`));
+    assert.equal(begun, 1);
+    await released(s.count("acquire"));
     s.on.acquire = () => [429, full];
     const r = await fetch(`http://127.0.0.1:${port}/`);
     assert.deepEqual([r.status, r.headers.get("retry-after"), (await r.json()).detail], [429, "2", "All are held."]);

@@ -278,7 +278,7 @@ def test_threads_end(slots: Slots) -> None:
     client.close()
 
 
-# The middlewares. Each application begins something at /waits and /streams, and counts that.
+# The middlewares. Each application begins something at /waits, /streams and /times-out, and counts that.
 
 
 class App:
@@ -307,6 +307,11 @@ def asgi_app(seen: App, **options: Any) -> Any:
         await asyncio.sleep(5)
         return "late"
 
+    @app.get("/times-out", **more)
+    async def times_out() -> None:
+        seen.begun += 1
+        await asyncio.sleep(60)
+
     @app.get("/streams", **more)
     async def streams() -> StreamingResponse:
         async def events() -> Any:
@@ -322,7 +327,19 @@ def asgi_app(seen: App, **options: Any) -> Any:
 
     if not given:
         app.add_middleware(ASGI, **options)
-    return app
+
+    async def outer(scope: Any, receive: Any, send: Any) -> None:
+        begun = seen.begun
+        serving = asyncio.ensure_future(app(scope, receive, send))
+        if scope.get("path") == "/times-out":
+            await until(lambda: seen.begun > begun)
+            serving.cancel()
+            await send({"type": "http.response.start", "status": 504, "headers": []})
+            await send({"type": "http.response.body", "body": b"late"})
+            return
+        await serving
+
+    return outer
 
 
 def serve_asgi(app: Any, seen: App) -> None:
@@ -345,7 +362,9 @@ def serve_wsgi(seen: App, **options: Any) -> None:
         if path == "/fails":
             raise ZeroDivisionError
         start("200 OK", [])
-        if path == "/streams":
+        if path == "/times-out":
+            environ["test.connection"].settimeout(0.1)
+        if path in ("/streams", "/times-out"):
             return events()
         return [environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"ok"]
 
@@ -360,6 +379,9 @@ def serve_wsgi(seen: App, **options: Any) -> None:
     class Handler(WSGIRequestHandler):
         def log_message(self, *_: Any) -> None:
             pass
+
+        def get_environ(self) -> dict[str, Any]:
+            return {**super().get_environ(), "test.connection": self.connection}
 
         def get_stderr(self) -> Any:
             import io
@@ -419,6 +441,11 @@ def test_middleware(kind: str, slots: Slots) -> None:
             assert slots.count("release") == slots.count("acquire") - 1
             conn.close()
             eventually(f"released after a disconnect: {path}", lambda: slots.count("release") == slots.count("acquire"))
+        begun = seen.begun
+        late = ask(seen.port, "/times-out")  # the server of WSGI gives up, because nobody reads what it sends
+        eventually("it is under way", lambda: seen.begun > begun)
+        eventually("released after a time-out", lambda: slots.count("release") == slots.count("acquire"))
+        assert b" 200 " in answer_of(late) if kind == "wsgi" else b" 504 " in answer_of(late)
         slots.on["acquire"] = lambda: as_answer(429, FULL)
         refused = answer_of(ask(seen.port, "/"))
         assert b" 429 " in refused
