@@ -250,6 +250,7 @@ func askDiff(env *environment, n *remote, name string, r request) (*admin.Differ
 	if err != nil {
 		return nil, nil, explainRules(env, name, err)
 	}
+	reply.warnStale(env)
 	d := &admin.Difference{}
 	return d, reply, reply.decode(d)
 }

@@ -71,6 +71,7 @@ func (c *backupCmd) Run(env *environment) error {
 		return err
 	}
 
+	doc.warnStale(env)
 	tag := doc.header.Get("ETag")
 	version, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`), 10, 64)
 	if err != nil {

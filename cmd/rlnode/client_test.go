@@ -350,6 +350,30 @@ func TestTopWatch(t *testing.T) {
 	}
 }
 
+// TestStaleAnswersAreSaid: a node that does not reach the leader answers what it knows. Each command says so, and goes on.
+func TestStaleAnswersAreSaid(t *testing.T) {
+	t.Parallel()
+	for _, stale := range []string{"", "true"} {
+		node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if stale != "" {
+				w.Header().Set("Rlnode-Stale", stale)
+			}
+			w.Header().Set("ETag", `"7"`)
+			fmt.Fprint(w, map[string]string{
+				"/v1/rules": "version: 1\n", "/v1/lists/deny": "[]", "/v1/entries": `{"entries":[]}`, "/v1/rules/versions": `{"versions":[]}`,
+				"/v1/rules/diff": `{"from":7,"summary":[],"changes":[]}`, "/v1/entries/log": `{"changes":[]}`,
+			}[r.URL.Path])
+		}))
+		for _, command := range []string{"rules", "rules --json", "versions", "backup", "entries", "deny list", "entries log", "diff -", "apply -f -"} {
+			code, stdout, stderr := tool(t, "version: 1\n", append(strings.Fields(command), "--admin", node.URL)...)
+			if code != 0 || strings.Contains(stderr, "may lack the latest changes") != (stale != "") {
+				t.Errorf("%s, stale %q: got exit code %d, %s%s", command, stale, code, stdout, stderr)
+			}
+		}
+		node.Close()
+	}
+}
+
 // TestOddNodes: if something other than a healthy node answers, the tools say in one line what is wrong.
 func TestOddNodes(t *testing.T) {
 	t.Parallel()

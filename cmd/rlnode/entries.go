@@ -397,6 +397,7 @@ func fetchEntries(env *environment, n *remote, query url.Values) (*admin.EntryPa
 		all.EntriesVersion = page.EntriesVersion
 
 		if page.Next == "" {
+			answer.warnStale(env)
 			return all, nil
 		}
 

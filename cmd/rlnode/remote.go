@@ -86,6 +86,7 @@ func sendAndPrint[T any](env *environment, connect func() (*remote, error), asJS
 
 // printReply prints an answer, either raw or formatted by text.
 func printReply[T any](env *environment, asJSON bool, r *reply, text func(io.Writer, *T) error) error {
+	r.warnStale(env)
 	if asJSON {
 		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
 		return err
@@ -207,6 +208,13 @@ type reply struct {
 	status int
 	header http.Header
 	body   []byte
+}
+
+// warnStale warns of an answer of a node that does not reach the leader.
+func (r *reply) warnStale(env *environment) {
+	if r.header.Get("Rlnode-Stale") != "" {
+		fmt.Fprintln(env.stderr, "the node does not reach the cluster's leader: its answer may lack the latest changes")
+	}
 }
 
 // send makes a call. A status of 400 or above becomes an error with the node's explanation.

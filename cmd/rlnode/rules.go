@@ -196,6 +196,8 @@ func (c *rulesCmd) Run(env *environment) error {
 		return err
 	}
 
+	reply.warnStale(env)
+
 	_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimRight(reply.body, "\n"))
 	return err
 }
