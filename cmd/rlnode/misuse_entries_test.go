@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // TestMisuse_Entries: a deploy while an incident's entries are in force touches none of them, and a tier that entries name may
@@ -19,9 +20,9 @@ func TestMisuse_Entries(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
 	n.run("deny add ip=203.0.113.7 --for 24h --note incident", "", 0)
-	if log := n.log.String(); !strings.Contains(log, `level=INFO msg="an entry was changed" self=`+n.name+` change=written kind=deny`) {
-		t.Errorf("%s logs no entry", n.name)
-	}
+	process.Eventually(t, n.name+" logs the entry", func() bool {
+		return strings.Contains(n.log.String(), `level=INFO msg="an entry was changed" self=`+n.name+` change=written kind=deny`)
+	})
 	n.run("deny add ip=203.0.113.7 --for 24h --note again", "", 0) // as a loop of fail2ban does
 	n.run("subject set tenant=globex --tier gold", "", 0)
 	n.unchanged(1)
