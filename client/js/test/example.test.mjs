@@ -62,11 +62,13 @@ test("the README's lines", async (t) => {
 rules:
   - {name: login, key: [ip], limits: [{limit: 5, per: 1m}]}
   - {name: model, key: [user], limits: [{limit: 90000, per: 1m, unit: tokens}]}
+  - {name: render, match: {holds: slots}, key: [user], limits: [{limit: 1, ttl: 30s, algorithm: concurrency}]}
 `;
   const node = closing(t, await start({ rules }));
   const cwd = join(root, "client/js");
-  const [first, calls] = [...readFileSync(join(cwd, "README.md"), "utf8").matchAll(/```js\n(.*?)```/gs)].map((found) => found[1]);
-  const text = first.replace("http://127.0.0.1:8080", node.url).replace("limiter.close();", (end) => calls + end);
+  const [first, calls, slots] = [...readFileSync(join(cwd, "README.md"), "utf8").matchAll(/```js\n(.*?)```/gs)].map((found) => found[1]);
+  const render = `const render = async ({ aborted }) => console.log("aborted", aborted);`;
+  const text = first.replace("http://127.0.0.1:8080", node.url).replace("limiter.close();", (end) => calls + render + slots + end);
   const out = execFileSync(process.execPath, ["--input-type=module", "-e", text], { cwd, encoding: "utf8", timeout: 60_000 });
-  assert.deepEqual([out.match(/go on/g)?.length, out.match(/retry in/g)?.length], [5, 2], out);
+  assert.deepEqual([out.match(/go on/g)?.length, out.match(/retry in/g)?.length, out.match(/aborted false/g)?.length], [5, 2, 2], out);
 });

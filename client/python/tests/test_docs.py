@@ -20,6 +20,7 @@ def typed(text: str, node: Node) -> str:
     """Runs text in a process of its own."""
     text = text.replace("127.0.0.1:8080", node.url.removeprefix("http://"))
     env = {**os.environ, "PYTHONPATH": str(HERE / "src"), "RLNODE_NODES": node.url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    env["DJANGO_SETTINGS_MODULE"] = "rlnode"  # without settings of its own
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=env, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -9,7 +9,7 @@ import django
 import pytest
 from django.conf import settings
 
-from nodes import Fake, Node, allowed, as_answer, free_port
+from nodes import PATIENCE, Fake, Node, allowed, as_answer, free_port
 
 if not settings.configured:
     settings.configure(
@@ -26,6 +26,7 @@ if not settings.configured:
 
 from django.test import Client as Browser
 from django.urls import path
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
@@ -71,7 +72,20 @@ class RuleView(View):
     throttle_classes = (ByRule,)
 
 
-urlpatterns = [path("", View.as_view()), path("own", OwnView.as_view()), path("rule", RuleView.as_view())]
+class SlotView(View):
+    """Asks from within whether there is a second slot."""
+
+    throttle_classes = (drf.RlnodeThrottle,)
+
+    def get(self, request: Any) -> Any:
+        with drf.slot("render", request.META["HTTP_X_KEY"]) as held:
+            inner = Browser().get("/slot", HTTP_X_KEY=request.META["HTTP_X_KEY"])
+            if "fails" in request.GET:
+                raise PermissionDenied
+            return Response({"held": bool(held.id), "inner": inner.status_code, "retry": inner.headers.get("Retry-After")})
+
+
+urlpatterns = [path("", View.as_view()), path("own", OwnView.as_view()), path("rule", RuleView.as_view()), path("slot", SlotView.as_view())]
 
 
 @pytest.fixture
@@ -113,6 +127,26 @@ def test_own_limits(use: Callable[..., Browser], node: Node) -> None:
     assert [browser.get("/own", HTTP_X_KEY="a").status_code for _ in range(3)] == [200, 200, 429]
     assert [browser.get("/own").status_code for _ in range(3)] == [200, 200, 429]
     assert browser.get("/own", HTTP_X_KEY="b").status_code == 200
+
+
+SLOTS = """version: 1
+rules:
+  - {name: address, key: [ip], limits: [{limit: 100, per: 1h}]}
+  - {name: render, match: {holds: slots}, key: [user], limits: [{limit: 1, ttl: 30s, algorithm: concurrency}]}
+"""
+
+
+def test_slots(use: Callable[..., Browser], start: Callable[..., Node]) -> None:
+    """A view holds one until it has answered, beside a throttle."""
+    browser = use(start(SLOTS).url, on_error="closed", timeout=PATIENCE)
+    assert browser.get("/slot?fails", HTTP_X_KEY="a").status_code == 403
+    for _ in range(2):
+        answer = browser.get("/slot", HTTP_X_KEY="a").json()
+        assert (answer["held"], answer["inner"]) == (True, 429)
+        assert 0 < int(answer["retry"]) <= 30
+
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert use(nobody, on_error="closed").get("/slot", HTTP_X_KEY="a").status_code == 503
 
 
 def test_never(use: Callable[..., Browser], fake: Callable[..., Fake]) -> None:

@@ -2,22 +2,24 @@
 
 In settings: ``RLNODE = {"nodes": ["http://127.0.0.1:8080"]}``, which are the arguments of Client;
 ``REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["rlnode.drf.RlnodeThrottle"]}``; and, for the rate headers,
-``"rlnode.drf.RateLimitHeaders"`` in ``MIDDLEWARE``.
+``"rlnode.drf.RateLimitHeaders"`` in ``MIDDLEWARE``. A view holds a slot by ``with slot("render", request.user.pk):``.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
-from rest_framework.exceptions import APIException, PermissionDenied
+from rest_framework.exceptions import APIException, PermissionDenied, Throttled
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
 from ._answers import NEVER, Decision
 from ._requests import Key, Limit, Question, Value, question
+from ._slots import Slot
 from ._sync import Client, run
 from ._web import Guard, Seen, address_of, complete
 from .errors import MissingKeyError, RlnodeError
@@ -46,6 +48,30 @@ class MissingKey(APIException):  # type: ignore[misc]
 
     status_code = 400
     default_code = "missing-key"
+
+
+def _raise_unless_throttled(decision: Decision) -> None:
+    """Raises the error of a refusal that is no matter of waiting."""
+    if isinstance(decision.error, MissingKeyError):
+        raise MissingKey(decision.reason)
+    if decision.denied:
+        raise PermissionDenied(decision.reason)
+    if not decision.allowed and decision.decided_by == "error" and not decision.limit:
+        raise Unavailable(decision.reason)
+
+
+@contextmanager
+def slot(rule: str | None = None, key: Key | None = None, **more: Any) -> Iterator[Slot]:
+    """Holds a slot while a view works. See Client.acquire for the arguments.
+
+    If all are held, the answer is 429, with Retry-After.
+    """
+    taken = client_of_settings().acquire(rule, key, **more)
+    _raise_unless_throttled(taken.decision)
+    if not taken:
+        raise Throttled(None if taken.decision.never else taken.decision.retry_after)
+    with taken:
+        yield taken
 
 
 class RlnodeThrottle(BaseThrottle):  # type: ignore[misc]
@@ -120,12 +146,7 @@ class RlnodeThrottle(BaseThrottle):  # type: ignore[misc]
             raise  # as missing_key says
         except RlnodeError as e:
             self.decision = self._guard.failed(e)
-        if isinstance(self.decision.error, MissingKeyError):
-            raise MissingKey(self.decision.reason)
-        if self.decision.denied:
-            raise PermissionDenied(self.decision.reason)
-        if not self.decision.allowed and self.decision.decided_by == "error" and not self.decision.limit:
-            raise Unavailable(self.decision.reason)
+        _raise_unless_throttled(self.decision)
         return self.decision.allowed
 
     def wait(self) -> float | None:
