@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from nodes import Answer, Fake, Node, allowed, as_answer, free_port
+from nodes import PATIENCE, Answer, Fake, Node, allowed, as_answer, free_port
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched
 
@@ -38,6 +39,7 @@ class Model(CustomLLM):  # type: ignore[misc]
     at_once = 0
     elsewhere = 0  # in another process
     most = 0
+    tell: Callable[[], None] = staticmethod(lambda: None)  # that at_once has changed
 
     async def acompletion(self, *_: Any, **more: Any) -> Any:
         return await self.answer(more)
@@ -60,6 +62,7 @@ class Model(CustomLLM):  # type: ignore[misc]
         Model.asked += 1
         Model.at_once += 1
         Model.most = max(Model.most, Model.at_once + Model.elsewhere)
+        Model.tell()
         try:
             return await self.answer_alone(more)
         finally:
@@ -105,13 +108,14 @@ def run(callback: Callable[[], RlnodeCallback], main: Callable[[RlnodeCallback],
     asyncio.run(all_of_it())
 
 
-async def until(ok: Callable[[], Awaitable[bool]]) -> None:
+async def until(ok: Callable[[], Awaitable[bool]], patience: float = PATIENCE) -> None:
     """Polls: LiteLLM logs behind the answer."""
-    for _ in range(2000):
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
         if await ok():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("not within 20 s")
+    raise AssertionError(f"not within {patience} s")
 
 
 def asked(times: int) -> Callable[[], Awaitable[bool]]:
@@ -508,7 +512,7 @@ PARALLEL: Any = [
 
 def parallel(url: str, namespace: str) -> RlnodeCallback:
     client = AsyncClient(url, on_error="closed", timeout=30)
-    return RlnodeCallback(client=client, limits=PARALLEL, namespace=namespace, ttl=5, on_expiry="refund")
+    return RlnodeCallback(client=client, limits=PARALLEL, namespace=namespace, ttl=PATIENCE, on_expiry="refund")
 
 
 async def until_allowed(model: str) -> Any:
@@ -521,17 +525,18 @@ async def until_allowed(model: str) -> Any:
 
 
 def work(url: str, namespace: str) -> None:
-    """Is the process that is killed: its calls never end. It says how many there are."""
+    """Is the process that is killed: its calls never end. They begin when it is told to, and it says how many there are."""
     litellm.custom_provider_map = [{"provider": "fake", "custom_handler": Model()}]
     litellm.utils.custom_llm_setup()
 
+    Model.tell = lambda: print(Model.at_once, flush=True)
+
     async def main() -> None:
         litellm.callbacks = [parallel(url, namespace)]
-        tasks = [asyncio.create_task(until_allowed("fake/slow")) for _ in range(20)]
-        while True:
-            print(Model.at_once, flush=True)
-            await asyncio.wait(tasks, timeout=0.05)
+        await asyncio.gather(*(until_allowed("fake/slow") for _ in range(20)))
 
+    print(0, flush=True)
+    sys.stdin.readline()
     asyncio.run(main())
 
 
@@ -540,24 +545,36 @@ def test_parallel_calls_hold_slots(node: Node) -> None:
     namespace = uuid.uuid4().hex
     code = f"import test_litellm; test_litellm.work({node.url!r}, {namespace!r})"
     path = os.pathsep.join(sys.path)
-    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert other.stdin is not None
+    assert other.stdout is not None
 
-    def read() -> None:
-        assert other.stdout is not None
-        for line in other.stdout:
+    def read(lines: Any) -> None:
+        for line in lines:
             Model.elsewhere = int(line)
+            Model.most = max(Model.most, Model.at_once + Model.elsewhere)
         Model.elsewhere = 0
 
-    async def some_elsewhere() -> bool:
-        return Model.elsewhere >= 5
-
-    reader = threading.Thread(target=read)
+    assert other.stdout.readline() == "0\n"  # it is ready
+    reader = threading.Thread(target=read, args=(other.stdout,))
     reader.start()
 
+    async def half_each() -> bool:
+        return Model.at_once == 10 == Model.elsewhere
+
+    async def half_here() -> bool:
+        return Model.at_once == 10
+
     async def main(callback: RlnodeCallback) -> None:
-        await until(some_elsewhere)
+        # Half of those that are cancelled, and of those that are killed, run; the others wait.
+        cancelled = [asyncio.create_task(until_allowed("fake/slow")) for _ in range(10)]
+        await until(half_here)
+        print("begin", file=other.stdin, flush=True)
+        await until(half_each)
+        cancelled += [asyncio.create_task(until_allowed("fake/slow")) for _ in range(10)]
         calls = [asyncio.create_task(until_allowed("fake/short")) for _ in range(160)]
-        cancelled = [asyncio.create_task(until_allowed("fake/slow")) for _ in range(20)]
         await asyncio.sleep(0.3)
         for task in cancelled:
             task.cancel()
@@ -572,7 +589,7 @@ def test_parallel_calls_hold_slots(node: Node) -> None:
             usage = await callback.client.usage(key="p", namespace=namespace, limits=PARALLEL)
             return not callback._open and [one.used for one in usage.limits] == [0, 160 * 50]
 
-        await until(settled)  # the dead process's slots have ended, and its reservations
+        await until(settled, 2 * PATIENCE)  # the dead process's slots have ended, and its reservations
         Model.most = 0
         calls = [asyncio.create_task(until_allowed("fake/slow")) for _ in range(30)]
 

@@ -246,6 +246,8 @@ def test_close_releases(slots: Slots, connect: Callable[..., Any]) -> None:
     client = connect(slots.url, timeout=20)
     held = [client.acquire("r", "k") for _ in range(3)]
     assert release(client, held[0])
+    together = threading.Barrier(2)
+    slots.on["release"] = lambda: as_answer(200, {"released": together.wait(PATIENCE) >= 0})
     client.close()
     assert slots.count("release") == 3
     if isinstance(client, Client):

@@ -192,7 +192,7 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         limits: Limits in place of the server's rules, such as ``[{"limit": 90000, "per": "1m", "unit": "tokens"}]``.
         namespace: Of the subjects of limits.
         unit: What tokens are called in limits.
-        ttl: Seconds within which a call has to end for its use to be settled.
+        ttl: Seconds within which a call has to end for its use to be settled. Its slot is held no longer, either.
         estimate: Returns the tokens that a call may use. If left out: those of the prompt, by LiteLLM's own counter, and
             max_tokens, or default_max_tokens where a call does not say.
         used: Returns the tokens that count of what a call has used: of LiteLLM's usage, which has those of the prompt that the
