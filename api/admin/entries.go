@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/api"
@@ -530,11 +531,33 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if len(changes) > 0 {
-		if version, _, err = s.config.Entries.WriteEntries(r.Context(), changes); err != nil {
+		if version, err = s.writeRestored(w, r, changes); err != nil {
 			return writeError(err)
 		}
 		s.doors.Logger.Info("entries were restored", "changes", len(changes), "entries_version", version, "by", writer(r))
 	}
 
 	return s.reply(w, EntryWritten{Entry: json.RawMessage("null"), EntriesVersion: version})
+}
+
+// writeRestored makes the changes of a backup. An entry that is to be removed may be gone meanwhile, because its end has come: that
+// must not stop the others.
+func (s *Server) writeRestored(w http.ResponseWriter, r *http.Request, changes []cluster.EntryChange) (version int64, err error) {
+	for {
+		version, _, err = s.config.Entries.WriteEntries(r.Context(), changes)
+		if !errors.Is(err, entries.ErrNotFound) || s.doors.Decider.Rules() == nil {
+			return version, err
+		}
+
+		s.catchUp(w, r)
+		state := s.doors.Decider.Rules().Entries()
+		rest := slices.DeleteFunc(slices.Clone(changes), func(c cluster.EntryChange) bool { return c.Remove && state.Get(c.Entry.ID()) == nil })
+		switch len(rest) {
+		case 0:
+			return state.Version(), nil
+		case len(changes):
+			return version, err
+		}
+		changes = rest
+	}
 }

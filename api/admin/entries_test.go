@@ -273,6 +273,8 @@ func TestEntriesAreRestored(t *testing.T) {
 		{"GET", "/v1/entries", "", 200, `{"entries":[` + item + `,` + sleeping + `,"asleep":true}],`},
 		{"GET", "/v1/entries/log?n=1", "", 200, `"by":"127.0.0.1"`},
 		{"POST", "/v1/entries", `{"remove":[` + sleeping + `}],"entries":[{"kind":"deny","entry":{"user":"old","until":"2020-01-01T00:00:00Z"}}]}`, 200, `"entries_version":3`},
+		{"POST", "/v1/entries", `{"remove":[` + sleeping + `}],"entries":[` + item + `]}`, 200, `"entries_version":4`}, // it is gone already
+		{"POST", "/v1/entries", `{"remove":[` + sleeping + `}]}`, 200, `"entries_version":4`},
 		{"POST", "/v1/entries", `{"entries":[{"kind":"deny","entry":{"ip":7}}, {"kind":"deny","entry":{}}]}`, 400, "item 1: "},
 		{"POST", "/v1/entries", `{"entries":[{"kind":"other"}]}`, 400, "kind"},
 		{"POST", "/v1/entries", `[`, 400, "bad-json"},
