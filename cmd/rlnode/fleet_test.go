@@ -65,7 +65,7 @@ func newLinkedFleet(t *testing.T, n int) *fleet {
 // start starts n nodes at once and waits until they are one cluster.
 func (f *fleet) start(n int, args ...string) {
 	f.t.Helper()
-	if testing.Short() && raceDetector {
+	if n > 1 && testing.Short() && raceDetector {
 		f.t.Skip("several processes under the race detector are slow; whole nodes run in one process too")
 	}
 	for i := range n {

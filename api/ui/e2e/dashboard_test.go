@@ -70,6 +70,7 @@ func TestDashboardWhileNodesFail(t *testing.T) {
 	needBrowser(t)
 	t.Parallel()
 	s := newSite(t)
+	s.cluster.link()
 	for i := range s.cluster.nodes {
 		s.cluster.start(i)
 	}
@@ -83,7 +84,7 @@ func TestDashboardWhileNodesFail(t *testing.T) {
 	s.press("Enter")
 	s.until("the page is live, with rates", live+` && `+checksRate+` > 50`)
 	s.calm(t, "status of 401")
-	s.play(t, part{"member", showsMemberDown}, part{"alone", showsAlone})
+	s.play(t, part{"member", showsMemberDown}, part{"cut-off", showsCutOff}, part{"alone", showsAlone})
 }
 
 // needBrowser fails a test where there is no Chromium.
@@ -363,6 +364,30 @@ func showsMemberDown(t *testing.T, s *site) {
 	s.visit("#/overview")
 	s.until("it is back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
 	s.calm(t, "/v1/usage") // of a subject that n3 owned
+}
+
+// showsCutOff looks at a node that is cut off while all live, and at the others.
+func showsCutOff(t *testing.T, s *site) {
+	s.cluster.links.Cut(s.cluster.ip(0))
+	s.until("it says from whom", `/^n1 is alone: n2 and n3 do not answer.*if only the network is, they go on without n1/.test(document.getElementById('notices').innerText)`)
+	s.until("it says whose counts these are", `document.getElementById('checks-note').innerText === '1 of 3 nodes, without n2 and n3'`)
+	s.inspectPages("cut-off")
+	s.visit("#/rules/login")
+	s.push("#rule-shadow-switch")
+	s.push("#confirm-yes")
+	s.until("rules can't be written, and it says why", `document.getElementById('confirm').open && /no leader|majority/.test(document.getElementById('confirm-error').innerText)`)
+	s.inspectOnce("dialog-cut-off")
+	s.press("Escape")
+
+	s.open(s.cluster.admin(1) + "/ui")
+	s.until("the page asks for a token", formIsThere)
+	s.signIn(adminToken)
+	s.until("the others say who is missing", `/^n1 does not answer.*The others decide for it/.test(document.getElementById('notices').innerText)`)
+	s.cluster.links.Mend(s.cluster.ip(0))
+	s.until("all are back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
+	s.open(s.cluster.admin(0) + "/ui")
+	s.until("the node that was cut off says so, too", `document.getElementById('notices').innerText === ''`)
+	s.calm(t, "status of 401", "status of 503", "status of 504", "/v1/usage")
 }
 
 func boundsRows(t *testing.T, s *site) {

@@ -81,7 +81,8 @@ subjects:
 type cluster struct {
 	t     *testing.T
 	dir   string
-	net   string // the first three bytes of the addresses
+	net   string         // the first three bytes of the addresses
+	links *process.Links // between nodes that can be cut off; nil for none
 	nodes [3]*exec.Cmd
 	gone  sync.WaitGroup // counts running nodes
 }
@@ -116,11 +117,27 @@ func (c *cluster) ip(i int) string    { return fmt.Sprintf("%s.%d", c.net, i+1) 
 func (c *cluster) log(i int) string   { return filepath.Join(c.dir, fmt.Sprintf("n%d.log", i+1)) }
 func (c *cluster) admin(i int) string { return "http://" + c.ip(i) + ":8081" }
 
+// link makes it possible to cut nodes off. None runs yet.
+func (c *cluster) link() {
+	c.links = process.NewLinks(c.t)
+	for i := range c.nodes {
+		c.links.Add(c.ip(i), c.ip(i+100))
+	}
+}
+
+// address returns where the others reach node i.
+func (c *cluster) address(i int) string {
+	if c.links != nil {
+		i += 100 // its link's address
+	}
+	return c.ip(i)
+}
+
 func (c *cluster) start(i int) {
 	c.t.Helper()
 	cmd := exec.Command(filepath.Join(c.dir, "rlnode"), "serve", "--name", fmt.Sprintf("n%d", i+1), "--zone", fmt.Sprintf("zone-%c", 'a'+i),
 		"--bind", c.ip(i), "--data-dir", filepath.Join(c.dir, fmt.Sprintf("n%d", i+1)), "--bootstrap-expect", "3",
-		"--join", strings.Join([]string{c.ip((i + 1) % 3), c.ip((i + 2) % 3)}, ","), "--rules", filepath.Join(c.dir, "rules.yaml"),
+		"--advertise", c.address(i), "--join", strings.Join([]string{c.address((i + 1) % 3), c.address((i + 2) % 3)}, ","), "--rules", filepath.Join(c.dir, "rules.yaml"),
 		"--admin-token", adminToken, "--tokens-file", filepath.Join(c.dir, "tokens.yaml"), "--max-counters", "100000")
 	log, err := os.OpenFile(c.log(i), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	expect.NoError(c.t, err)

@@ -190,7 +190,7 @@ func TestStates(t *testing.T) {
 	note("hour-note", "^Without n3, n4 and n5, which do not answer; of n2 only the last 12 minutes.$")
 	b.until("the page is live although the cluster is not well", live)
 	s := &site{browser: b}
-	s.inspectPages("cut-off")
+	b.inspect("cut-off-with-another")
 	s.visit("#/nodes")
 	note("members-note", "3 of 5 alive as far as can be seen from here")
 	s.visit("#/overview")
