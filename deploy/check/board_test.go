@@ -108,6 +108,7 @@ func TestBoard(t *testing.T) {
 	if want := []string{"datasource", "job", "instance", "rule"}; !slices.Equal(variables, want) {
 		t.Errorf("variables: have %v, want %v", variables, want)
 	}
+	shown := ""
 	ids, taken := map[int]bool{}, map[[2]int]string{}
 	for _, p := range b.Panels {
 		if ids[p.ID] {
@@ -129,9 +130,22 @@ func TestBoard(t *testing.T) {
 			if !strings.Contains(target.Expr, `job=~"$job"`) {
 				t.Errorf("%s: %s does not select the chosen jobs", p.Title, target.Expr)
 			}
+			shown += target.Expr + "\n"
+		}
+	}
+
+	// A person whom an alert wakes sees on the board since when.
+	for _, a := range readAlerts(t) {
+		for _, name := range metricName.FindAllString(a.Expr, -1) {
+			if strings.HasPrefix(name, "rlnode_") && !regexp.MustCompile(name+`\b`).MatchString(shown) {
+				t.Errorf("%s: the board does not show %s", a.Alert, name)
+			}
 		}
 	}
 }
+
+// metricName matches the names of metrics in a query.
+var metricName = regexp.MustCompile(`\b(rlnode|process|go)_[a-z0-9_]+`)
 
 // promtool accepts the alerts and their tests pass. Each alert has a test.
 func TestAlerts(t *testing.T) {
@@ -266,7 +280,7 @@ func checkNames(t *testing.T, urls, queries []string, b board) {
 	}
 	var names []string
 	for _, text := range texts {
-		names = append(names, regexp.MustCompile(`\b(rlnode|process|go)_[a-z0-9_]+`).FindAllString(text, -1)...)
+		names = append(names, metricName.FindAllString(text, -1)...)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
