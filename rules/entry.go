@@ -92,8 +92,7 @@ func (s *Set) ReadSubject(attribute, value string, body []byte) (EntryForm, erro
 // checkDivision reports what would change how regions divide a limit.
 func (s *Set) checkDivision(errs *collector, path, attribute string, spec *SubjectSpec) {
 	for _, r := range s.Rules {
-		inKey := slices.ContainsFunc(r.all(), func(r *Rule) bool { return slices.Contains(r.Key, attribute) })
-		if r.Scope != GlobalScope || !inKey {
+		if r.Scope != GlobalScope || !r.hasInKey(attribute) {
 			continue
 		}
 		override := slices.ContainsFunc(spec.Overrides, func(o Override) bool { return o.Rule == r.Name })
@@ -101,6 +100,16 @@ func (s *Set) checkDivision(errs *collector, path, attribute string, spec *Subje
 			errs.add(yaml.Pos{}, path, "regions divide the limits of rule %q (scope: global), and an entry can't change that: write it in the document", r.Name)
 		}
 	}
+}
+
+// UsesTiersOf reports whether the tiers of an attribute's subjects matter to some rule.
+func (s *Set) UsesTiersOf(attribute string) bool {
+	return slices.ContainsFunc(s.Rules, func(r *Rule) bool { return (r.Tiered || r.onTiers != nil) && r.hasInKey(attribute) })
+}
+
+// hasInKey reports whether r's key, or that of an alternative, has an attribute.
+func (r *Rule) hasInKey(attribute string) bool {
+	return slices.ContainsFunc(r.all(), func(r *Rule) bool { return slices.Contains(r.Key, attribute) })
 }
 
 // SubjectForm returns a form that only names a subject.

@@ -70,7 +70,7 @@ func TestEntriesCatchUp(t *testing.T) {
 	t.Parallel()
 	const later = yamlRules + "tiers: {vip: {limits: [{limit: 9, per: 1m}]}}\nlists: {deny: [{ip: 203.0.113.9}]}\n"
 	for _, c := range []call{
-		{"PUT", "/v1/subjects/user/ann", `{"tier":"vip"}`, 200, `"entries_version":1}`},
+		{"PUT", "/v1/subjects/user/ann", `{"tier":"vip"}`, 200, `"entries_version":1`},
 		{"PUT", "/v1/subjects/user/ann?dry_run=true", `{"tier":"vip"}`, 200, `"tier":"vip"`},
 		{"PUT", "/v1/subjects/user/ann", `{"tier":"gone"}`, 422, "gone"},
 		{"POST", "/v1/blocks", `{"rule":"only","key":"k","for":"1h"}`, 200, `"entries_version":1}`},

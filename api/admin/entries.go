@@ -26,6 +26,7 @@ type EntryWritten struct {
 	EntriesVersion int64           `json:"entries_version"`
 	DryRun         bool            `json:"dry_run,omitempty"` // nothing was written
 	Before         *EntryItem      `json:"before,omitempty"`  // of a dry run: what is there now
+	Notes          []string        `json:"notes,omitempty"`   // what a person may have meant otherwise
 }
 
 // changeListed adds an entry to a list, or removes it if the method is DELETE.
@@ -121,7 +122,18 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.Ent
 		return writeError(err)
 	}
 
+	if !change.Remove {
+		answer.Notes = s.notesOn(f.Entry)
+	}
 	return s.reply(w, answer)
+}
+
+// notesOn says of an entry that it changes nothing, most probably because a name is misspelled.
+func (s *Server) notesOn(e *entries.Entry) []string {
+	if e.Kind != entries.Subject || e.Tier == "" || s.doors.Decider.Rules().UsesTiersOf(e.Attribute) {
+		return nil
+	}
+	return []string{fmt.Sprintf("the tier changes nothing: no rule with tiers has %q in its key", e.Attribute)}
 }
 
 // makeChange makes a change of an entry, unless the run is dry, and returns the answer.

@@ -110,6 +110,8 @@ func TestEntriesBesideTheDocument(t *testing.T) {
 		{"DELETE", tenant + "listed", "", 409, `"line":11`},
 		{"DELETE", tenant + "nobody", "", 404, "not-found"},
 		{"PUT", tenant + "acme", `{"tier":"none"}`, 422, "is not defined"},
+		{"PUT", "/v1/subjects/tenannt/acme?dry_run=true", `{"tier":"pro"}`, 200, `"notes":["the tier changes nothing: no rule with tiers has \"tenannt\" in its key"]`},
+		{"PUT", tenant + "acme?dry_run=true", `{"tier":"pro"}`, 200, `"before":{"kind":"subject","entry":{"attribute":"tenant","value":"acme","tier":"pro","note":"deal","by":"127.0.0.1","when":"`},
 		{"PUT", tenant + "acme", `{"limits":{"login":[{"limit":7,"per":"1h"}]}}`, 422, "the rule's key does not include"},
 		{"PUT", "/v1/subjects/world/x", `{"limits":{"world":[{"limit":7,"per":"1h","algorithm":"fixed-window"}]}}`, 422, "write it in the document"},
 

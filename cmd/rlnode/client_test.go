@@ -7,14 +7,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
+	"github.com/rlnode/rlnode/rules"
 )
 
 const clientRules = `version: 1
@@ -190,6 +193,7 @@ func TestClientCommands(t *testing.T) {
 		{"subject set ip=198.51.100.98 --tier none", "", 1, []string{"is not defined"}},
 		{"entries --kind subject", "", 0, []string{"ip=198.51.100.98 tier=paid"}},
 		{"subject unset ip=198.51.100.98", "", 0, []string{"ip=198.51.100.98"}},
+		{"subject set ipp=198.51.100.98 --tier paid", "", 0, []string{"ipp=198.51.100.98", `the tier changes nothing: no rule with tiers has "ipp" in its key`}},
 		{"tiers", "", 0, []string{"TIER  LIMITS", "free  9/1h  2/day,unit=tokens,tz=Asia/Tokyo", "paid  99/1h,algorithm=token-bucket,burst=3"}},
 		{"tiers --json", "", 0, []string{`"tiers"`, `"paid"`}},
 		{"--version", "", 0, []string{"rlnode ", "go1."}},
@@ -246,6 +250,15 @@ func atPlanes(s *runningNode, args []string) []string {
 }
 
 // TestBackupRoundTrip: restoring a backup yields the same document, byte for byte.
+// A version that deleted something has no text, which is not the same as an empty one.
+func TestVersionWithoutText(t *testing.T) {
+	var out strings.Builder
+	expect.NoError(t, printVersions(&out, &admin.Versions{Versions: []rules.Version{{Number: 2, What: "rule login"}, {Number: 1, What: "document", Size: 40}}}))
+	if !regexp.MustCompile(`(?s)2 +0001\S+ +- .*1 +0001\S+ +40 `).MatchString(out.String()) {
+		t.Errorf("got %s", &out)
+	}
+}
+
 func TestBackupRoundTrip(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", "# a remark <&> é\n"+clientRules))

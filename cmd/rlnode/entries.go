@@ -149,6 +149,10 @@ func (a *answerFlags) writeEntry(env *environment, method, path string, fields m
 	}
 
 	return sendAndPrint(env, a.node, a.JSON, r, func(w io.Writer, answer *admin.EntryWritten) error {
+		for _, note := range answer.Notes {
+			fmt.Fprintln(env.stderr, oneLine(note))
+		}
+
 		what := "written"
 		if method == http.MethodDelete {
 			what = "removed"

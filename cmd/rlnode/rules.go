@@ -227,6 +227,10 @@ func printVersions(w io.Writer, list *admin.Versions) error {
 		if v.Message != "" {
 			message = printable(v.Message)
 		}
-		return fmt.Sprintf("%d\t%s\t%d\t%s\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339), v.Size, printable(v.Writer()), printable(v.What), message)
+		size := "-" // a deletion has no text
+		if v.Size > 0 {
+			size = strconv.Itoa(v.Size)
+		}
+		return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339), size, printable(v.Writer()), printable(v.What), message)
 	})
 }
