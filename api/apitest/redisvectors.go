@@ -11,8 +11,8 @@ rules:
   - {name: render, key: [user], limits: [{limit: 2, ttl: 10s, algorithm: concurrency}]}
 `
 
-// RedisVectors are what redis-cell 0.5.0, throttlecrab and Redis 8.10 reply, as far as it is served, and what the commands of rlnode's own do; see
-// docs/redis.md for what differs on purpose. Replies depend on no time but that of the steps.
+// RedisVectors are what redis-cell 0.5.0, throttlecrab and Redis 8.10 reply, as far as it is served, and what the commands of
+// rlnode's own do. docs/redis.md lists what differs on purpose.
 var RedisVectors = []RedisVector{
 	{
 		Name: "CL.THROTTLE",
@@ -136,6 +136,7 @@ var RedisVectors = []RedisVector{
 			{0, "INCREX k BYINT 200 UBOUND 100 SATURATE EX 3600 ENX", "[100 98]"},
 			{0, "INCREX k UBOUND 100 SATURATE EX 3600 ENX", "[100 0]"},
 			{0, "INCREX k UBOUND 50 EX 3600 ENX", "[100 0]"},
+			{0, "INCREX k UBOUND 50 SATURATE EX 3600 ENX", "[100 0]"}, // a call takes nothing from what others have counted
 			{0, "INCREX k BYINT -1 UBOUND 100 EX 3600 ENX", "[99 -1]"},
 			{0, "INCREX k BYINT -1 UBOUND 50 EX 3600 ENX", "[99 0]"},
 			{0, "INCREX k BYINT -49 UBOUND 50 EX 3600 ENX", "[50 -49]"},
@@ -197,7 +198,7 @@ var RedisVectors = []RedisVector{
 			{0, "DEL", "-ERR wrong number of arguments for 'del' command"},
 		},
 	},
-	// A key has one counter: a call with another period is judged by its own amounts in the first one's, and TTL is true all the time.
+	// A key has one counter. A call with another period is judged by its own amounts in the first one's, and TTL stays true.
 	{
 		Name: "keys keep their period",
 		Steps: []RedisStep{

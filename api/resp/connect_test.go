@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -66,6 +67,21 @@ func TestConnect(t *testing.T) {
 	if !c.ended() {
 		t.Error("the connection goes on after QUIT")
 	}
+}
+
+// A token that nobody needs is taken, and the log says so, but not once for each connection.
+func TestNeedlessToken(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder // read after the replies, which come after its lines
+	n := startNode(t, func(c *apitest.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	for _, command := range []string{"AUTH secret", "AUTH anybody secret", "HELLO 3 AUTH default secret"} {
+		c := dial(t, n)
+		if got := c.ask(command); strings.HasPrefix(got, "-") {
+			t.Errorf("%s: got %s", command, got)
+		}
+	}
+	expect.Equal(t, strings.Count(log.String(), "a caller sends a password, but this node has no tokens"), 1, "lines in the log")
+	expect.Equal(t, strings.Contains(log.String(), "secret"), false, "the log reveals the token")
 }
 
 func TestInfoAndCommand(t *testing.T) {

@@ -2,6 +2,7 @@ package resp
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,6 +149,35 @@ func TestTokens(t *testing.T) {
 	// A token that is gone from the file is valid no more, also on connections that have shown it.
 	apitest.WriteFile(t, file, "tokens:\n"+apitest.TokenEntry("asks", "t-check", "check"))
 	apitest.Until(t, "the token is gone", func() bool { return c.ask("PING") == noAuth })
+}
+
+// Each command needs its scope, and no other will do.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	scopes := []string{"check", "adjust", "read", "entries"}
+	var entries []string
+	for _, scope := range scopes {
+		entries = append(entries, apitest.TokenEntry(scope, "t-"+scope, scope))
+	}
+	file := apitest.TokensFile(t, entries...)
+	n := startNode(t, func(c *apitest.Config) { c.TokensFile = file })
+
+	anyScope := strings.Fields("hello auth quit reset ping echo select client command config info cluster readonly readwrite")
+	adjust := []string{"del", "unlink", "rl.reset"}
+	for _, name := range names() {
+		need := "check"
+		if slices.Contains(adjust, name) {
+			need = "adjust"
+		}
+
+		command := name + strings.Repeat(" x", max(specs[name].arity, -specs[name].arity)-1)
+		for _, scope := range scopes {
+			c := dial(t, n)
+			c.askAll(step{"AUTH t-" + scope, "+OK"})
+			forbidden := strings.HasPrefix(c.ask(command), "-ERR forbidden this needs a token with the scope "+need)
+			expect.Equal(t, forbidden, scope != need && !slices.Contains(anyScope, name), "%s is forbidden with the scope %s", name, scope)
+		}
+	}
 }
 
 // The door counts its commands and times its checks under its own name.
