@@ -72,7 +72,7 @@ HOSTILE ?= 1000000
 hostile: ## real nodes under messages that are wrong; minutes
 	$(GO) test -count 1 -timeout 60m -v -run '^TestHostile$$' ./api/httpd -args -hostile $(HOSTILE)
 	$(GO) test -count 1 -timeout 60m -v -run HostileRequests ./api/envoy -args -hostile $(HOSTILE)
-	$(GO) test -count 1 -timeout 60m -v -run '^TestHostile$$' ./api/resp -args -hostile $(HOSTILE)
+	$(GO) test -count 1 -timeout 60m -v -run '^TestHostile$$|ManyConnections' ./api/resp -args -hostile $(HOSTILE)
 	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./cluster/gossip -args -hostile $(HOSTILE)
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./cluster/peer
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode

@@ -177,7 +177,11 @@ func TestHostile_SlowReader(t *testing.T) {
 func TestHostile_ManyConnections(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	count := min(2000, api.MaxFiles()/8)
+	count := 2000
+	if *hostileCommands > 0 {
+		count = 10_000
+	}
+	count = min(count, api.MaxFiles()/4)
 	before := runtime.NumGoroutine()
 	var all []*client
 	for i := range count {

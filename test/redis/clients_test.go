@@ -164,6 +164,13 @@ func tryRedisCLI(t *testing.T, plain, secure, ca string) {
 		}
 		return strings.TrimSpace(string(out))
 	}
+	// Typed, it asks for descriptions of the commands first. With -c it would follow a redirection, but there is none.
+	if have := cli("help cl.throttle\nPING\n", plain); !strings.Contains(have, "Takes from a token bucket") || !strings.HasSuffix(have, "PONG") {
+		t.Errorf("help: have %q", have)
+	}
+	if have := cli("", plain, "-c", "CL.THROTTLE", "cli-c", "1", "1", "3600"); have != "0\n2\n1\n-1\n3600" {
+		t.Errorf("-c: have %q", have)
+	}
 	for _, version := range []string{"-2", "-3"} {
 		if have := cli("", plain, version, "CL.THROTTLE", "cli"+version, "15", "30", "60"); have != "0\n16\n15\n-1\n2" {
 			t.Errorf("%s: have %q", version, have)
