@@ -15,6 +15,7 @@ var ErrRequestIDReused = errors.New("a request with this id asked for something 
 type Memo struct {
 	Key         notes.Key // Kind says what the request was: notes.Answer, notes.Write or notes.Retry; ID is derived from its id
 	Inline      bool      // the subject came with its limits
+	Group       uint32    // identifies the rule of an answer to a check
 	ContentHash uint64    // of the request
 	Until       int64     // when it expires: Unix seconds on the steady clock
 	Answer      []byte
@@ -23,7 +24,7 @@ type Memo struct {
 // note returns m as a note made at now.
 func (m *Memo) note(now algorithms.Instant) *notes.Note {
 	return &notes.Note{
-		Key: m.Key, Rank: m.ContentHash, At: now.Steady, Until: m.Until, Inline: m.Inline, Body: string(m.Answer),
+		Key: m.Key, Rank: m.ContentHash, At: now.Steady, Until: m.Until, Inline: m.Inline, Group: m.Group, Body: string(m.Answer),
 	}
 }
 

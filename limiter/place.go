@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -98,14 +97,13 @@ func (a *Answer) newPlacing(q *Query, ttl time.Duration, id uint64) *placing {
 		return nil
 	}
 
-	i := slices.IndexFunc(hits, func(h rules.Hit) bool { return h.Rule.Consistency != rules.Local })
-	i = max(i, 0)
+	i := max(a.homeHit(), 0)
 	h := &hits[i]
 	return &placing{id: id, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
 }
 
-// groupOf returns the group of a hit: its rule or, if its limits came with the call, its namespace. Reservations are
-// shared fairly among groups.
+// groupOf returns the group of a hit: its rule or, if its limits came with the call, its namespace. Room for
+// reservations and answers is shared fairly among groups.
 func groupOf(q *Query, i int, h *rules.Hit) uint32 {
 	name := h.Rule.Name
 	if h.Rule.Inline && i < len(q.Subjects) {

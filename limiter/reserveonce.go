@@ -47,21 +47,30 @@ func (rs *reservations) decideAtHome(ctx context.Context, r *reserveRequest, a *
 	return id, err
 }
 
-// homeSubject returns the first subject of a check that has an owner. Subjects of `consistency: local` rules have none: each
-// node counts by itself.
+// homeHit returns the index of a check's first hit that has an owner, or -1. Subjects of `consistency: local` rules have none:
+// each node counts by itself.
+func (a *Answer) homeHit() int {
+	return slices.IndexFunc(a.scratch.match.Hits, func(h rules.Hit) bool { return h.Rule.Consistency != rules.Local })
+}
+
+// homeSubject returns the first subject of a check that has an owner.
 func (a *Answer) homeSubject() (home counters.Key, ok bool) {
-	for i := range a.scratch.match.Hits {
-		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
-			return counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo}, true
-		}
+	i := a.homeHit()
+	if i < 0 {
+		return home, false
 	}
-	return home, false
+	h := &a.scratch.match.Hits[i]
+	return counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo}, true
 }
 
 // decideHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
 // counters.ErrShut if the counters have moved away.
 func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(home, notes.Answer, a.Now)
+	if i := a.homeHit(); i >= 0 {
+		memo.Group = groupOf(r.query, i, &a.scratch.match.Hits[i])
+	}
+
 	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner

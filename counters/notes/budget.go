@@ -70,21 +70,72 @@ type budget struct {
 	used   int64
 	inline int64 // of used: notes of subjects that came with their limits
 	open   int64 // reservations that are not settled
-	// made holds the notes that this node made and may drop to make room, oldest first, and madeInline those that are
-	// inline. Some may be gone already.
-	made, madeInline []Key
+	// made holds the notes that this node made and may drop to make room, and madeInline those that are inline.
+	made, madeInline madeNotes
 
 	groups  map[uint32]int64 // of reservations, rates and slots: bytes by rule
 	holders map[uint64]int64 // likewise, by subject
 	refused atomic.Int64
 }
 
-// madeList returns the list of the notes made here that are inline, or that are not.
-func (b *budget) madeList(inline bool) *[]Key {
+// madeOf returns the notes made here that are inline, or that are not.
+func (b *budget) madeOf(inline bool) *madeNotes {
 	if inline {
 		return &b.madeInline
 	}
 	return &b.made
+}
+
+// madeNotes are notes by group, oldest first. Some may be gone already.
+type madeNotes struct {
+	byGroup map[uint32][]Key
+	count   int
+}
+
+// add adds the newest note of a group.
+func (m *madeNotes) add(group uint32, k Key) {
+	if m.byGroup == nil {
+		m.byGroup = make(map[uint32][]Key)
+	}
+	m.byGroup[group] = append(m.byGroup[group], k)
+	m.count++
+}
+
+// takeFirst removes the oldest note of a group and returns it, or nil if there is none.
+func (m *madeNotes) takeFirst(group uint32) *Key {
+	list := m.byGroup[group]
+	if len(list) == 0 {
+		return nil
+	}
+
+	k := list[0]
+	m.byGroup[group] = list[1:]
+	m.count--
+	if len(list) == 1 {
+		delete(m.byGroup, group)
+	}
+
+	return &k
+}
+
+// give removes the note that gives way to one of a group and returns it, or nil if there is none. It is one of the same group,
+// if that has its even share, or else of another one that has: so no group takes from those that have little.
+func (m *madeNotes) give(group uint32) *Key {
+	if m.hasShare(group) {
+		return m.takeFirst(group)
+	}
+	for other := range m.byGroup {
+		if m.hasShare(other) {
+			return m.takeFirst(other)
+		}
+	}
+
+	return nil
+}
+
+// hasShare reports whether a group has at least as many notes as groups have on average.
+func (m *madeNotes) hasShare(group uint32) bool {
+	return len(m.byGroup[group])*len(m.byGroup) >= m.count
 }
 
 // add counts n, or takes it off again if sign is −1.

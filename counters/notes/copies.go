@@ -248,39 +248,55 @@ func (p *partition) shrink() {
 	}
 }
 
-// forgetMade forgets, of the notes that this node made, the oldest ones as long as they are gone.
+// forgetMade forgets, of the notes that this node made, the oldest ones of each group as long as they are gone.
 func (s *Store) forgetMade(steady int64) {
-	for _, list := range s.madeLists() {
-		for {
-			s.mu.Lock()
-			if len(*list) == 0 {
-				s.mu.Unlock()
-				break
+	for i := range s.budgets {
+		for _, inline := range []bool{false, true} {
+			m := s.budgets[i].madeOf(inline)
+			for _, group := range s.groupsOf(m) {
+				for s.forgetFirst(m, group, steady) {
+				}
 			}
-			oldest := (*list)[0]
-			s.mu.Unlock()
-
-			h := s.Lock(oldest.Partition(), steady)
-			_, there := h.Get(oldest)
-			h.Unlock()
-			if there {
-				break
-			}
-
-			s.mu.Lock()
-			if len(*list) > 0 && (*list)[0] == oldest {
-				*list = (*list)[1:]
-			}
-			s.mu.Unlock()
 		}
 	}
 }
 
-func (s *Store) madeLists() (lists []*[]Key) {
-	for i := range s.budgets {
-		lists = append(lists, &s.budgets[i].made, &s.budgets[i].madeInline)
+func (s *Store) groupsOf(m *madeNotes) []uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(m.byGroup))
+}
+
+// forgetFirst forgets the oldest note of a group if it is gone, and reports whether it was.
+func (s *Store) forgetFirst(m *madeNotes, group uint32, steady int64) bool {
+	oldest, found := s.firstOf(m, group)
+	if !found {
+		return false
 	}
-	return lists
+
+	h := s.Lock(oldest.Partition(), steady)
+	_, there := h.Get(oldest)
+	h.Unlock()
+	if there {
+		return false
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if list := m.byGroup[group]; len(list) > 0 && list[0] == oldest {
+		m.takeFirst(group)
+	}
+
+	return true
+}
+
+func (s *Store) firstOf(m *madeNotes, group uint32) (k Key, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if list := m.byGroup[group]; len(list) > 0 {
+		return list[0], true
+	}
+	return k, false
 }
 
 // Stats describes a store.

@@ -94,6 +94,61 @@ func TestInlineReservationsGetHalf(t *testing.T) {
 	}
 }
 
+// At its bound, the oldest answer of a rule that has its even share goes. So no rule's answers push those of a rule with few out.
+func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
+	s := New(1 << 20)
+	const body = 1000
+	const most = maxAnswers / (Bytes + body)
+	keep := func(group uint32, id uint64, inline bool) {
+		n := &Note{
+			Key: Key{Subject: spread(id), ID: id, Kind: Answer}, Group: group, Inline: inline,
+			At: begin, Until: begin/1e9 + 60, Body: string(make([]byte, body)),
+		}
+		expect.NoError(t, s.MakeRoom(n, begin))
+		h := s.Lock(n.Partition(), begin)
+		defer h.Unlock()
+		h.Put(n)
+		s.Made(n)
+	}
+	kept := func(from, to uint64) (n int) {
+		for id := from; id < to; id++ {
+			k := Key{Subject: spread(id), ID: id, Kind: Answer}
+			h := s.Lock(k.Partition(), begin)
+			if _, found := h.Get(k); found {
+				n++
+			}
+			h.Unlock()
+		}
+		return n
+	}
+
+	const few, flood = 1000, 1 << 20
+	for id := range uint64(few) {
+		keep(uint32(id%10), id, id%2 == 0)
+	}
+	for id := range uint64(2 * most) {
+		keep(77, flood+id, false)
+		keep(78, 2*flood+id, true)
+	}
+	expect.Equal(t, kept(0, few), few, "answers of ten rules, after floods of two others, kept")
+	for id := range uint64(few) {
+		keep(uint32(id%10), few+id, id%2 == 0)
+	}
+	expect.Equal(t, kept(0, 2*few), 2*few, "with as many that came after the floods, kept")
+
+	last := uint64(flood + 2*most)
+	if got := kept(last-most/4, last); got < most/4 {
+		t.Errorf("of the newest answers of the flood, %d of %d are kept", got, most/4)
+	}
+
+	s.forgetMade(begin + 61e9)
+	for _, inline := range []bool{false, true} {
+		if m := s.budgets[answers].madeOf(inline); m.count != 0 || len(m.byGroup) != 0 {
+			t.Errorf("after a minute, %d notes of %d groups are listed", m.count, len(m.byGroup))
+		}
+	}
+}
+
 // The budgets never take from each other. At its bound the oldest answer goes, and the oldest retry; a write finds no room. So no
 // number of writes keeps nodes from repeating their requests among themselves.
 func TestBudgets(t *testing.T) {

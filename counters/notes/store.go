@@ -335,20 +335,10 @@ func (b *budget) oldest(n *Note) (k *Key, full bool) {
 	if n.Kind == Write {
 		return nil, true // the answer to a write stays
 	}
-	if k = takeFirst(b.madeList(isBeyondHalf)); k == nil && !isBeyondHalf {
-		k = takeFirst(b.madeList(true))
+	if k = b.madeOf(isBeyondHalf).give(n.Group); k == nil && !isBeyondHalf {
+		k = b.madeOf(true).give(n.Group)
 	}
 	return k, true
-}
-
-// takeFirst takes the first key of a list, or nil.
-func takeFirst(list *[]Key) *Key {
-	if len(*list) == 0 {
-		return nil
-	}
-	k := (*list)[0]
-	*list = (*list)[1:]
-	return &k
 }
 
 // drop removes a note that this node made, to make room.
@@ -371,6 +361,5 @@ func (s *Store) Made(n *Note) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := s.budgets[n.Kind.purpose()].madeList(n.Inline)
-	*list = append(*list, n.Key)
+	s.budgets[n.Kind.purpose()].madeOf(n.Inline).add(n.Group, n.Key)
 }
