@@ -36,6 +36,12 @@
 // false, d.Counted is true, and d.Used may exceed d.Limit. [Client.Usage] reads what a subject has used, [Client.Reset]
 // clears it, and [Client.AdjustCosts] adds to it.
 //
+// # Slots
+//
+// A limit with the algorithm concurrency says how many may be held at once. [Client.Acquire] takes a [Slot], which renews itself
+// until its Close. What it protects runs in its Context, which ends if the slot is lost. With MiddlewareOptions.Slots, [Middleware]
+// holds slots for the length of the response.
+//
 // # When no node answers
 //
 // You can always act on a Decision: look at Allowed, and use the error only for logging. If no node answers within

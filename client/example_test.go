@@ -19,6 +19,11 @@ func exampleNode() *httptest.Server {
 		switch {
 		case r.URL.Path == "/v1/settle":
 			io.WriteString(w, `{"reservation":"id-1","settled":true,"costs":{"tokens":812},"remaining":188}`)
+		case r.URL.Path == "/v1/release":
+			io.WriteString(w, `{"released":true}`)
+		case r.URL.Path == "/v1/acquire":
+			io.WriteString(w, `{"allowed":true,"rule":"render","limit":20,"used":8,"remaining":12,"unit":"requests","ttl_ms":30000,"reset_after_ms":30000,
+				"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n1","rules_version":1,"slot":"id-2","expires_ms":29969}`)
 		case r.URL.Path == "/v1/reserve":
 			io.WriteString(w, `{"allowed":true,"rule":"llm","limit":2000,"remaining":0,"unit":"tokens","window_ms":60000,"reset_after_ms":60000,
 				"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n1","rules_version":1,"reservation":"id-1"}`)
@@ -96,6 +101,31 @@ func ExampleClient_Reserve() {
 	}
 	fmt.Println("used", s.Costs["tokens"], "and", s.Remaining, "are left")
 	// Output: used 812 and 188 are left
+}
+
+func ExampleClient_Acquire() {
+	node := exampleNode()
+	defer node.Close()
+	limiter, err := client.New(client.Options{Nodes: []string{node.URL}, OnError: client.Closed})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer limiter.Close()
+	render := func(ctx context.Context) { fmt.Println("rendered:", ctx.Err() == nil) }
+
+	slot, err := limiter.Acquire(context.Background(), client.Request{Rule: "render", Key: []string{"acme"}}, 0)
+	if err != nil {
+		fmt.Println(err) // a *client.Refused: all are held, or no node decided
+		return
+	}
+	defer slot.Close()
+
+	fmt.Println(slot.Remaining, "more may render")
+	render(slot.Context())
+	// Output:
+	// 12 more may render
+	// rendered: true
 }
 
 func ExampleMiddleware() {
