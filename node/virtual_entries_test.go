@@ -58,7 +58,15 @@ func TestEntriesInOneProcess(t *testing.T) {
 		eu, us := all[0], all[1]
 		defer eu.stopNodes()
 		defer us.stopNodes()
-		eu.poll(20*time.Millisecond, time.Minute, "the other region has the rules", func() bool { return us.nodes[0].version() == eu.nodes[0].version() })
+		eu.poll(20*time.Millisecond, time.Minute, "the regions have met", func() bool { // before, each has rules of its own
+			for _, v := range append(eu.nodes[:3:3], us.nodes...) {
+				c := v.node.cluster
+				if len(c.Last().Regions.Names) != 2 || c.Following().Recorded != eu.nodes[0].version() || v.version() != eu.nodes[0].version() {
+					return false
+				}
+			}
+			return true
+		})
 
 		expect.NoError(t, us.nodes[1].deny("203.0.113.1", 0))
 		expect.NoError(t, eu.nodes[2].deny("203.0.113.2", time.Minute))
