@@ -313,6 +313,33 @@ func canonicalCondition(declared map[string]*AttributeSpec, attribute, value str
 	return canonicalValue(declared, attribute, value)
 }
 
+// CheckValues returns an error of type [Errors] that names the first attribute whose value no check could have: none, or for
+// addresses what is neither an address nor a range. A document only warns of those, and an older entry with one can still be ended.
+func (f *EntryForm) CheckValues() error {
+	e := f.Entry
+	errs := &collector{}
+	check := func(path, attribute, value, what string) {
+		_, isRange := ipaddr.ParsePrefix(value)
+		switch {
+		case value == "":
+			errs.add(yaml.Pos{}, path, "the value is empty, which never matches: an attribute whose value is empty is absent")
+		case holdsAddresses(attribute) && !IsAddress(value) && !isRange && !strings.Contains(value, "*"):
+			errs.add(yaml.Pos{}, path, "%q is %s", shorten(value), what)
+		}
+	}
+
+	for _, c := range e.Match {
+		for _, v := range c.Values {
+			check(keyPath("lists."+e.Kind.String(), c.Attribute), c.Attribute, v, "neither an address nor a CIDR")
+		}
+	}
+	if e.Kind == entries.Subject {
+		check(keyPath("subjects", e.Attribute), e.Attribute, e.Value, "not an address")
+	}
+
+	return errs.err()
+}
+
 // NamesOneValue reports whether e refuses one value exactly: an address, a /64 of IPv6, or a text without *; or one subject of
 // a rule.
 func NamesOneValue(e *entries.Entry) bool {

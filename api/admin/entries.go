@@ -185,6 +185,11 @@ func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err
 	c.Entry, c.Remove, c.By, c.For = f.Entry, r.Method == http.MethodDelete, writer(r), f.For.Milliseconds()
 	t := tokenFrom(r)
 	now := time.Now()
+	if !c.Remove {
+		if err := f.CheckValues(); err != nil {
+			return c, err
+		}
+	}
 	if !c.Remove && f.Until != 0 && f.Until <= now.UnixMilli() {
 		return c, api.Errorf(api.BadValue, "until is in the past")
 	}

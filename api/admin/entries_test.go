@@ -86,6 +86,12 @@ func TestEntriesBesideTheDocument(t *testing.T) {
 		{"POST", deny, `[{"ip":"1.1.1.1"}]`, 422, `"path":"lists.deny"`},
 		{"POST", deny, `{"ip":"192.0.2.9/24"}`, 422, `"path":"lists.deny.ip","message":"192.0.2.9/24 has bits set behind its prefix`},
 		{"POST", deny, `{"ip":[]}`, 422, "an empty list matches nothing"},
+		{"POST", deny, `{"ip":""}`, 422, `"path":"lists.deny.ip","message":"the value is empty`},
+		{"POST", deny + "?dry_run=true", `{"user":["a",""]}`, 422, `"path":"lists.deny.user","message":"the value is empty`},
+		{"POST", deny, `{"client_ip":"user=u1"}`, 422, `"path":"lists.deny.client_ip","message":"\"user=u1\" is neither an address nor a CIDR`},
+		{"POST", "/v1/lists/allow/entries", `{"tenant":""}`, 422, `"path":"lists.allow.tenant","message":"the value is empty`},
+		{"DELETE", deny, `{"ip":""}`, 404, "not-found"}, // one of an older release can be ended
+		{"PUT", "/v1/subjects/ip/someone", `{"tier":"pro"}`, 422, `"path":"subjects.ip","message":"\"someone\" is not an address`},
 		{"POST", deny, `{"ip":true}`, 400, "lists.deny.ip: true is neither text nor an integer"},
 		{"POST", deny, `{"user":["a",1.5]}`, 400, "lists.deny.user[1]: 1.5 is neither text"},
 		{"DELETE", deny, `{"user":1e3}`, 400, `"code":"bad-value"`},
