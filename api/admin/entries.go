@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/api"
@@ -361,6 +362,9 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	}
 	if _, err := s.config.Subjects.Unblock(q); err != nil {
 		return fmt.Errorf("lift block: %w", err)
+	}
+	if none { // a block by hand has been logged as an entry
+		s.doors.Logger.Info("a block that a refusal began was lifted", "rule", f.Rule, "key", strings.Join(f.Key, " · "), "by", writer(r))
 	}
 
 	return s.reply(w, answer)

@@ -36,6 +36,15 @@ type Event struct {
 // Field is a value of an event.
 type Field struct{ Name, Value string }
 
+// outcomes are the ends of lines about how members are. Someone asks for these the day after: they are not joined with earlier ones,
+// whose times would be lost, and other lines do not push them out.
+var outcomes = [...]string{" has failed", " is back", " has joined", " has left", " has restarted", " leads"}
+
+// lasts reports whether e says how a member is.
+func (e *Event) lasts() bool {
+	return slices.ContainsFunc(outcomes[:], func(end string) bool { return strings.HasSuffix(e.Text, end) })
+}
+
 // isLike reports whether e says the same as other.
 func (e *Event) isLike(other *Event) bool {
 	return e.Text == other.Text && e.Level == other.Level && slices.Equal(e.Fields, other.Fields)
@@ -76,15 +85,34 @@ func (e *Events) add(one Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.changed = true
-	for i := len(e.list) - 1; i >= max(0, len(e.list)-repeatedAmong); i-- {
+	for i := len(e.list) - 1; i >= max(0, len(e.list)-repeatedAmong) && !one.lasts(); i-- {
 		if have := e.list[i]; have.isLike(&one) {
 			one.Count += have.Count
 			e.list = slices.Delete(e.list, i, i+1)
 			break
 		}
 	}
-	e.list = append(e.list, one)
-	e.list = e.list[max(0, len(e.list)-maxEvents):]
+	e.list = append(e.list, one).bounded(maxEvents)
+}
+
+// bounded returns the list with the latest events, n at most. Those that last go only when they are more than half of them.
+func (l eventList) bounded(n int) eventList {
+	lasting := 0
+	for i := range l {
+		if l[i].lasts() {
+			lasting++
+		}
+	}
+
+	for len(l) > n {
+		isTooMany := lasting > n/2
+		i := slices.IndexFunc(l, func(one Event) bool { return one.lasts() == isTooMany })
+		if isTooMany {
+			lasting--
+		}
+		l = slices.Delete(l, i, i+1)
+	}
+	return l
 }
 
 // since returns the events from a time on, in Unix milliseconds.
@@ -103,8 +131,7 @@ func (e *Events) restore(b []byte) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.list = append(list, e.list...)
-	e.list = e.list[max(0, len(e.list)-maxEvents):]
+	e.list = append(list, e.list...).bounded(maxEvents)
 }
 
 // unsaved returns what to write to the file; nil if it has everything.
@@ -123,7 +150,7 @@ func (e *Events) unsaved() []byte {
 		if len(b) <= maxPacked {
 			return b
 		}
-		e.list = e.list[len(e.list)/2:]
+		e.list = e.list.bounded(len(e.list) / 2)
 	}
 }
 

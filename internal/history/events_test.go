@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -38,11 +39,15 @@ func TestEventsAreWhatTheLogSays(t *testing.T) {
 	log.With("epoch", 7).WithGroup("g").Warn("partitions move", "error", errors.New("slow"))
 	log.Info("refused", "rule", "login", "subject", "198.51.100.7")
 	for range 3 {
+		log.Info("the disk is slow")
+	}
+	for range 2 { // when it failed is known of each time
 		log.Info("n3 has failed")
 		log.Info("n3 is back")
 	}
 	got := strings.Join(texts(e.since(0)), "\n")
-	want := "INFO rules are in force version=3 by=ann × 1\nWARN partitions move epoch=7 g.error=slow × 1\nINFO n3 has failed × 3\nINFO n3 is back × 3"
+	want := "INFO rules are in force version=3 by=ann × 1\nWARN partitions move epoch=7 g.error=slow × 1\nINFO the disk is slow × 3\n" +
+		"INFO n3 has failed × 1\nINFO n3 is back × 1\nINFO n3 has failed × 1\nINFO n3 is back × 1"
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -58,6 +63,7 @@ func TestEventsAreWhatTheLogSays(t *testing.T) {
 func TestEventsAreBounded(t *testing.T) {
 	var e Events
 	log := slog.New(e.Handler(slog.NewTextHandler(io.Discard, nil)))
+	log.Info("n3 has failed")
 	for i := range 3 * maxEvents {
 		args := []any{"i", i}
 		for j := range 20 {
@@ -66,17 +72,24 @@ func TestEventsAreBounded(t *testing.T) {
 		log.Error(strings.Repeat("x", 5000), args...)
 	}
 	list := e.since(0)
-	if len(list) != maxEvents || len(list[0].Text) > maxText || len(list[0].Fields) != maxFields || len(list[0].Fields[1].Value) > maxText {
-		t.Errorf("got %d events, the first %+v", len(list), list[0])
+	if first := list[1]; len(list) != maxEvents || len(first.Text) > maxText || len(first.Fields) != maxFields || len(first.Fields[1].Value) > maxText {
+		t.Errorf("got %d events, the first %+v", len(list), first)
 	}
+	expect.Equal(t, list[0].Text, "n3 has failed", "what is kept of the members")
 	b := e.unsaved()
 	if len(b) == 0 || len(b) > maxPacked || e.unsaved() != nil {
 		t.Errorf("got %d bytes", len(b))
 	}
 	var again Events
 	again.restore(b)
-	if len(again.since(0)) == 0 {
-		t.Error("nothing was restored")
+	if list := again.since(0); len(list) < 2 || list[0].Text != "n3 has failed" {
+		t.Errorf("%d events were restored, the first %+v", len(list), list[:min(1, len(list))])
+	}
+	for range 2 * maxEvents { // members that come and go all day don't push out the rest
+		log.Info("n3 is back")
+	}
+	if list := e.since(0); len(list) != maxEvents || list[maxEvents/2-1].Level != slog.LevelError {
+		t.Errorf("got %d events, that in the middle %v", len(list), list[maxEvents/2-1].Text)
 	}
 	again.restore(b[:len(b)/2]) // damaged: no change
 }
