@@ -91,6 +91,17 @@ func changesRule(t *testing.T, s *site) {
 	s.agrees(t, "rule login.*shadow", "", "Version 6 is in force: Let the rule login refuse")
 	s.cluster.tells("/v1/rules/login", `"limit":3`)
 
+	s.push("#rule-edit button[type=submit]")
+	s.refuses(t, "It changes nothing") // which nobody can apply
+
+	s.write("#rule-text", fmt.Sprintf(login, "2"))
+	s.visit("#/nodes")
+	s.until("an edit that is left is not forgotten", `/Your edit of the rule login is not applied/.test(document.getElementById('notices').innerText)`)
+	s.visit("#/rules/login")
+	s.until("it is still there", `/limit: 2/.test(document.getElementById('rule-text').value)`)
+	s.push("#rule-undo")
+	s.until("it is discarded", `/limit: 3/.test(document.getElementById('rule-text').value) && document.getElementById('notices').innerText === ''`)
+
 	for range 9 {
 		s.cluster.check(0, `{"rule":"login","key":"203.0.113.1"}`)
 	}
@@ -149,8 +160,12 @@ func changesSubject(t *testing.T, s *site) {
 	s.push("#act button")
 	s.agrees(t, "deny ip=203.0.113.1, until ", "", "In force: deny ip=203.0.113.1")
 	eventually(t, "it is denied", func() bool { return s.cluster.check(2, `{"attributes":{"ip":"203.0.113.1"}}`) == 403 })
+	s.until("that is said first", `/^Denied until .*: every check of it is refused/.test(document.getElementById('subject-denied').innerText)`)
 	s.push(`#subject-entries button[aria-label^="End deny"]`)
 	s.agrees(t, "This ends now", "", "Ended: deny ip=203.0.113.1")
+
+	s.until("it is denied no more", `document.getElementById('subject-denied').hidden`)
+	liftsBlock(t, s)
 
 	s.visit("#/subjects/tenant/globex")
 	s.until("its tier is there", `/Tier free, the default/.test(document.getElementById('subject-tier').innerText)`)
@@ -163,6 +178,32 @@ func changesSubject(t *testing.T, s *site) {
 	s.agrees(t, "This ends now", "", "Ended: subject tenant=globex")
 	s.until("it has the tier of before", `/Tier free, the default/.test(document.getElementById('subject-tier').innerText)`)
 	s.calm(t, "status of 429")
+}
+
+// liftsBlock lifts a block that a refusal began, and has another one begin.
+func liftsBlock(t *testing.T, s *site) {
+	s.cluster.ask("PUT", "/v1/rules/gate", `{"key":["ip"],"match":{"door":"gate"},"limits":[{"limit":1,"per":"1h"}],"block":"10m"}`)
+	refuse := func() {
+		t.Helper()
+		eventually(t, "it is refused", func() bool { return s.cluster.check(0, `{"rule":"gate","key":"203.0.113.5"}`) == 429 })
+	}
+	refuse()
+	s.visit("#/document")
+	s.until("there is the rule", `/gate/.test(document.getElementById('try-rule').innerText)`)
+	s.write("#try-attributes", "ip=203.0.113.5\ndoor=gate")
+	s.push("#try button[type=submit]")
+	s.until("a check says how long it is blocked", `/^Refused[^]*blocked\s+by gate for another \d+ m/.test(document.getElementById('try-result').innerText)`)
+
+	s.visit("#/subjects/gate/203.0.113.5")
+	s.until("it can be lifted", `!document.getElementById('unblock').disabled`)
+	s.push("#unblock")
+	s.agrees(t, "^Lift the block of 203.0.113.5 of gate.*next refusal begins another", "", "^The block of 203.0.113.5 of gate was lifted")
+	s.until("it is not blocked", `!/Blocked for/.test(document.getElementById('subject-result').innerText)`)
+	refuse()
+	s.until("the page takes back what it said", `/was lifted, and a refusal has begun another one since/.test(document.getElementById('done').innerText)`)
+	s.visit("#/overview")
+	s.until("who lifted it is told", `/a block that a refusal began was lifted[^]*203\.0\.113\.5 of gate · by admin-token/.test(document.getElementById('events').innerText)`)
+	s.cluster.ask("DELETE", "/v1/rules/gate", "")
 }
 
 // showsSlots looks at who holds the slots of a limit on requests in flight.
@@ -212,7 +253,7 @@ func changesDocument(t *testing.T, s *site) {
 	s.until("the version is listed", fmt.Sprintf(`/%.0f[^]*half/.test(document.querySelector('#versions tr').innerText)`, version+1))
 	s.push(`#versions button[aria-label="What version ` + fmt.Sprint(int(version)+1) + ` changed"]`)
 	s.until("its difference is shown", `/per-address changed[^]*300 → 150/.test(document.getElementById('version-diff').innerText)`)
-	s.push(fmt.Sprintf(`#versions button[aria-label="Roll back to version %.0f"]`, version))
+	s.push(fmt.Sprintf(`#versions button[aria-label="Roll back to %.0f"]`, version))
 	s.agrees(t, "per-address.*150 → 300", "", fmt.Sprintf("Version %.0f is in force, with the rules of version %.0f", version+2, version))
 	s.cluster.tells("/v1/rules/per-address", `"limit":300`)
 	s.until("the text is the one of before", `document.getElementById('text').value.includes('limit: 300')`)
@@ -227,9 +268,11 @@ func changesDocument(t *testing.T, s *site) {
 func changesLists(t *testing.T, s *site) {
 	s.visit("#/lists")
 	s.until("the document's entries are there", `/document[^]*192\.0\.2\.0\/24/.test(document.getElementById('entries').innerText)`)
-	s.write("#add-value", "198.51.100.300/24")
-	s.push("#add button")
-	s.refuses(t, "does not take this")
+	for value, want := range map[string]string{"": "the value is empty", "user=u1": "neither an address nor a CIDR", "198.51.100.300/24": "neither an address nor a CIDR"} {
+		s.fill("#add-value", value)
+		s.push("#add button")
+		s.refuses(t, "does not take this.*lists.deny.ip: .*"+want)
+	}
 	s.write("#add-value", "203.0.113.77")
 	s.write("#add-note", "a scanner")
 	s.push("#add button")

@@ -182,7 +182,7 @@ func showsAlone(t *testing.T, s *site) {
 func showsNothing(t *testing.T, s *site) {
 	s.until("nothing happens", `document.getElementById('checks-rate').innerText === '0' && document.getElementById('refused-rate').innerText === '0'`)
 	s.until("nobody was refused by any node", `document.getElementById('top-note').innerText === 'Nobody has been refused since the nodes began: the whole cluster, 3 nodes.'`)
-	s.until("all is well", `/^All is well: all 3 nodes answer and n\d leads/.test(document.getElementById('health').innerText.trim())`)
+	s.until("all is well", `/^All nodes are well: all 3 answer and n\d leads/.test(document.getElementById('health').innerText.trim())`)
 	s.inspectPages("empty")
 	s.calm(t)
 }
@@ -290,7 +290,7 @@ func triesChecks(t *testing.T, s *site) {
 	s.fill("#try-cost", "")
 	s.fill("#try-attributes", "ip=192.0.2.7")
 	s.click("#try button")
-	result("denied", "^Refused.*would get 403.*The deny list refuses this.*never")
+	result("denied", "^Refused.*would get 403.*The deny list refuses this.*denied.*by a list of the document")
 	s.fill("#try-attributes", "nonsense")
 	s.click("#try button")
 	result("no attributes", "nonsense. is not name=value")
@@ -363,6 +363,11 @@ func showsMemberDown(t *testing.T, s *site) {
 	s.cluster.awaitReady(2)
 	s.visit("#/overview")
 	s.until("it is back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
+	outage := `n3 failed at [\d:]+( yesterday)?, back at [\d:]+( yesterday)? \(.*s\)`
+	s.until("the outage is an event of the day", fmt.Sprintf(`/%s/.test(document.getElementById('events').innerText)`, outage))
+	s.visit("#/nodes")
+	s.until("and stands at the node", fmt.Sprintf(`/Last unwell: %s.*\d outages? in the last day/.test(document.getElementById('members').innerText)`, outage))
+	s.visit("#/overview")
 	s.calm(t, "/v1/usage") // of a subject that n3 owned
 }
 

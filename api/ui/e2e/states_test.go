@@ -69,14 +69,13 @@ func (s *stage) show(cluster object, nodes int, silent ...string) {
 		}},
 		"/v1/rules/versions": object{"versions": []object{{"version": 3, "when": "2026-11-28T02:00:00Z", "by": "ann", "what": "document", "applied": 3}}},
 		"/v1/rules/login":    object{"name": "login", "key": []string{"ip"}},
-		"/v1/events": object{"node": "n1", "nodes": parts, "events": []object{
-			{"at_ms": time.Now().UnixMilli(), "level": "info", "text": "n3 has failed", "fields": object{}, "nodes": []string{"n1"}, "count": 1},
-		}},
-		"/v1/entries":     object{"entries": []object{}, "entries_version": 1},
-		"/v1/entries/log": object{"changes": []object{}},
-		"/v1/lists/deny":  []object{{"ip": "192.0.2.0/24", "origin": "document"}},
-		"/v1/lists/allow": []object{},
-		"/v1/level":       object{"level": 2, "highest": 3, "members": []object{{"name": "n1", "id": "n1", "knows": 3, "release": "v1"}}},
+		"/v1/events":         object{"node": "n1", "nodes": parts, "events": someEvents()},
+		"/v1/try":            object{"status": 200, "headers": object{}, "answer": object{"allowed": true, "decided_by": "owner"}},
+		"/v1/entries":        object{"entries": []object{}, "entries_version": 1},
+		"/v1/entries/log":    object{"changes": []object{}},
+		"/v1/lists/deny":     []object{{"ip": "192.0.2.0/24", "origin": "document"}},
+		"/v1/lists/allow":    []object{},
+		"/v1/level":          object{"level": 2, "highest": 3, "members": []object{{"name": "n1", "id": "n1", "knows": 3, "release": "v1"}}},
 		"/v1/usage": object{"rule": "login", "key": "203.0.113.1", "blocked_until_ms": 0, "limits": []object{
 			{"name": "login", "algorithm": "sliding-window", "unit": "requests", "limit": 900, "window_ms": 60000, "used": 320, "remaining": 0, "leased": 0, "share": 300, "reset_after_ms": 9000},
 		}, "regions": object{
@@ -88,6 +87,22 @@ func (s *stage) show(cluster object, nodes int, silent ...string) {
 		"/metrics":     "",
 		"/v1/whoami":   object{"by": "127.0.0.1", "scopes": []string{"admin"}},
 		"/v1/activity": object{"node": "n1", "nodes": parts, "rules": []object{}},
+	}
+}
+
+// someEvents are what nodes log when n3 stands still, which then thinks that n1 is away, and when a link is bad.
+func someEvents() []object {
+	event := func(secondsAgo int64, text string, fields object, count int, nodes ...string) object {
+		return object{"at_ms": time.Now().UnixMilli() - 1000*secondsAgo, "level": "info", "text": text, "fields": fields, "nodes": nodes, "count": count}
+	}
+	return []object{
+		event(1, "a node is reached through a relay", object{"name": "n2"}, 4, "n1"),
+		event(2, "a node is reached directly again", object{"name": "n2"}, 3, "n1"),
+		event(39, "this process did not run: it was stopped", object{"for": "39.977s"}, 1, "n3"),
+		event(40, "n1 is back", object{}, 1, "n3"),
+		event(40, "n3 is back", object{}, 1, "n1", "n2"),
+		event(41, "n1 has failed", object{}, 1, "n3"),
+		event(80, "n3 has failed", object{}, 1, "n1", "n2"),
 	}
 }
 
@@ -219,6 +234,8 @@ func TestStates(t *testing.T) {
 	if have := b.eval(`document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d').match(/M/g).length`); have != 2.0 {
 		t.Errorf("the line has %v parts, want 2: of six steps nothing is known", have)
 	}
+	b.until("the day begins with its one outage, and has what flaps once", `/^\S+\s+n3 failed at [\d:]+( yesterday)?, back at [\d:]+( yesterday)? \(40 s\); its process did not run\n[^]*n2 is reached through a relay\n[^]*7 times since/.test(document.getElementById('events').innerText) &&
+		(document.getElementById('events').innerText.match(/n1 failed|n3 failed|relay|directly/g).length === 2)`)
 	b.inspect("well")
 
 	// What is rare in a cluster on one machine: bills of which something is missing, a level to raise, another region.

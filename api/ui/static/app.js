@@ -128,6 +128,7 @@ function show() {
   }
   const notices = [...list];
   if (refused) notices.push(['bad', 'refused', `The node refuses to tell more: ${refused}.`]);
+  for (const [address, { what }] of store.drafts) if (address !== location.hash) notices.push(['warn', `draft ${address}`, `Your edit of ${what} is not applied. It is kept there until this tab is closed.`]);
   if (untold && !late && !cluster?.starting) notices.push(['warn', 'untold', `Not all can be shown: ${shown(untold, 300)}`]);
   if (late && heard) notices.push(['bad', 'stale', `No answer from ${report.node} since ${new Date(heard).toLocaleTimeString('en-GB')}. What you see is from then; it goes on by itself when the node is back.`]);
   if (late && !heard) notices.push(['bad', 'stale', 'The node does not answer yet.']);
@@ -169,6 +170,7 @@ token.used = () => {
   tick();
 };
 addEventListener('hashchange', () => enter(true));
+addEventListener('beforeunload', (event) => { if (store.drafts.size) event.preventDefault(); });
 setInterval(() => document.hidden || show(), pace); // an answer that does not come is noticed, too
 enter(false);
 tick();

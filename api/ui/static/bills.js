@@ -64,7 +64,7 @@ function draw() {
   rows(byId('bills-rows'), list.slice(0, most), (r) => JSON.stringify([r.rule, r.key, r.unit, r.other]), (r) => [
     r.other ? ['all others', make('small', {}, shown(r.rule))] : ruleNamed(r.rule) ? subjectLink(r.rule, r.key) : [shown([r.key].flat().join(' · ')), make('small', {}, shown(r.rule))],
     shown(r.unit), number(r.cost), ofMonth(r), number(r.checks),
-  ], { numbers: [2, 3, 4], empty: 'Nothing was billed. A rule is billed if it has usage: monthly.' });
+  ], { numbers: [2, 3, 4], empty: 'Nothing was billed. Add the line “usage: monthly” to a rule to bill it.' });
 }
 
 // ofMonth says how much of a month's limit a row is, if its rule has one.

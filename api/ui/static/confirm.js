@@ -1,5 +1,5 @@
 // Changes. None is made before the node has said what it would do, and a person has agreed to that.
-import { byId, make, setText, shown } from './dom.js';
+import { byId, make, setClass, setText, shown } from './dom.js';
 import { mistakes } from './parts.js';
 import { get } from './node.js';
 import { store } from './store.js';
@@ -14,10 +14,10 @@ let current = null; // the change that is asked about
 // change asks about a change and makes it.
 //   title, button   what it is, and what the button says
 //   scope           what a token needs
-//   rehearse        asks the node what it would do: elements or texts that say so
+//   rehearse        asks the node what it would do: elements or texts that say so; with nothing set, there is nothing to agree to
 //   reason          a message goes with it, which may be empty
 //   make            makes it, with the message, and returns what has happened: a text without who did it
-//   done            is called afterwards
+//   done            is called afterwards, before what has happened is said
 export async function change(c) {
   current = c;
   setText(byId('confirm-title'), c.title);
@@ -42,8 +42,9 @@ async function look(c) {
       byId('confirm-token').hidden = !token.text;
       return show(c, make('p', { class: 'bad-text' }, missing));
     }
-    show(c, ...(await c.rehearse()));
-    if (current !== c) return undefined;
+    const told = await c.rehearse();
+    show(c, ...told);
+    if (current !== c || told.nothing) return undefined;
     setText(byId('confirm-by'), `It is recorded as done by ${shown(store.me.by)}.`);
     yes.hidden = false;
     (c.reason ? byId('confirm-message') : yes).focus();
@@ -71,10 +72,11 @@ yes.addEventListener('click', async () => {
   try {
     const text = await c.make(byId('confirm-message').value.trim());
     dialog.close();
+    await c.done?.();
     const by = store.me?.by ? `, by ${shown(store.me.by)}` : '';
     setText(byId('done'), `${text}${by}.`);
+    setClass(byId('done'), 'notice good');
     byId('done').hidden = false;
-    c.done?.();
   } catch (e) {
     if (e.status === 412) await look(c);
     setText(error, e.status === 412 ? 'The rules have changed meanwhile. This is what it would do now.' : [e.message, ...(e.mistakes ?? []).map((m) => m.message)].join(' '));

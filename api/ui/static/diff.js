@@ -4,9 +4,9 @@ import { make, shown } from './dom.js';
 const signs = { added: '+', removed: '−', changed: '~', moved: '~' };
 const most = 60; // pieces that are listed
 
-// differences are elements that show an answer of /v1/rules/diff.
+// differences are elements that show an answer of /v1/rules/diff; nothing is set if there are none.
 export function differences(d) {
-  if (!d.changed) return [make('p', {}, 'It changes nothing.')];
+  if (!d.changed) return Object.assign([make('p', {}, 'It changes nothing.')], { nothing: true });
   const pieces = d.changes.slice(0, most).map((c) => make('li', {},
     make('span', { class: `change ${c.change}` }, `${signs[c.change] ?? '~'} ${shown([c.kind, c.name].filter(Boolean).join(' '))} ${c.change}`),
     ...(c.details ?? []).map((text) => make('small', {}, shown(text, 400))),

@@ -3,7 +3,7 @@ import { byId, make, number, setText, shown } from './dom.js';
 import { change } from './confirm.js';
 import { differences } from './diff.js';
 import { get, getText, send } from './node.js';
-import { button, mistakes, onSubmit, rows, time } from './parts.js';
+import { button, discardDraft, keepDraft, mistakes, onSubmit, rows, time } from './parts.js';
 import { Try } from './try.js';
 import { store } from './store.js';
 
@@ -20,7 +20,8 @@ export const documents = {
     byId('text').addEventListener('input', drawLines);
     byId('text').addEventListener('scroll', () => { byId('lines').scrollTop = byId('text').scrollTop; });
     byId('validate').addEventListener('click', validate);
-    byId('undo').addEventListener('click', () => fill(true));
+    keepDraft(byId('text'), 'the document', () => inForce?.text);
+    byId('undo').addEventListener('click', refill);
   },
 
   heardRules() {
@@ -41,7 +42,7 @@ async function fill(anew) {
     if (byId('text') !== field) return undefined;
     if (!anew && inForce && field.value !== before) return newer(); // typed meanwhile
     inForce = next;
-    field.value = next.text;
+    field.value = store.drafts.get(location.hash)?.text ?? next.text;
     field.readOnly = next.text.length > most;
     byId('document-result').replaceChildren();
     drawLines();
@@ -50,6 +51,12 @@ async function fill(anew) {
     if (byId('text') === field) byId('document-result').replaceChildren(make('p', { class: 'bad-text' }, e.message));
     return undefined;
   }
+}
+
+// refill forgets what a person has typed.
+function refill() {
+  discardDraft();
+  return fill(true);
 }
 
 const note = (more) => setText(byId('document-note'), `Version ${inForce.version.replaceAll('"', '')}, ${number(inForce.text.split('\n').length - 1)} lines${more}`);
@@ -103,7 +110,7 @@ function apply() {
       inForce = null;
       return `Version ${written.version} is in force`;
     },
-    done: () => fill(true),
+    done: refill,
   });
 }
 
@@ -122,12 +129,12 @@ async function askVersions() {
     const cell = byId('versions').rows[i].cells[2];
     if (cell.firstElementChild) return;
     if (i + 1 < versions.length) cell.append(button('Diff', () => showDiff(versions[i + 1].version, v.version), { class: 'plain small', 'aria-label': `What version ${v.version} changed` }), ' ');
-    if (i > 0) cell.append(button('Roll back', () => rollBack(v.version), { class: 'plain small', 'aria-label': `Roll back to version ${v.version}` }));
+    if (i > 0) cell.append(button(`Roll back to ${v.version}`, () => rollBack(v.version), { class: 'plain small', 'aria-label': `Roll back to ${v.version}` }));
   });
 }
 
 const versionCells = (v) => [
-  [String(v.version), make('small', {}, time(Date.parse(v.when)))],
+  [String(v.version), v.version === store.doc?.rules_version ? make('span', { class: 'tag' }, 'in force') : '', make('small', {}, time(Date.parse(v.when)))],
   [shown(v.what), make('small', {}, [[v.by, v.via].filter(Boolean).map((t) => shown(t)).join(', '), v.message ? shown(v.message, 300) : ''].filter(Boolean).join(' · '))],
   null,
 ];
@@ -153,10 +160,10 @@ function rollBack(to) {
       return differences(d);
     },
     make: async (message) => {
-      const written = await send('PUT', `v1/rules?${new URLSearchParams({ version: to, message })}`, undefined, version);
+      const written = await send('PUT', `v1/rules?${new URLSearchParams({ version: to, message: message || `rolled back to version ${to}` })}`, undefined, version);
       inForce = null;
       return `Version ${written.version} is in force, with the rules of version ${to}`;
     },
-    done: () => fill(true),
+    done: refill,
   });
 }

@@ -39,13 +39,15 @@ const scopeOf = ({ kind }) => (kind === 'deny' || kind === 'block' ? ['entries',
 export function changeEntry(item, method, done) {
   const ends = method === 'DELETE';
   const [path, body] = placeOf(item, method);
+  const text = item.text.replace(/^block /, '');
   const word = item.kind === 'block' ? (ends ? 'Lift' : 'Block') : item.kind === 'subject' ? (ends ? 'End' : 'Write') : ends ? 'End' : item.kind === 'deny' ? 'Deny' : 'Allow';
   change({
-    title: `${word} ${shown(item.text)}`, button: word, scope: scopeOf(item),
+    title: item.kind === 'block' && ends ? `Lift the block of ${shown(text)}` : `${word} ${shown(item.text)}`, button: word, scope: scopeOf(item),
     rehearse: async () => explain(item, ends, await send(method, `${path}?dry_run=true`, body)),
     make: async () => {
       const told = await send(method, path, body);
-      const what = told.entry ? `${item.kind} ${entryText({ kind: item.kind, entry: told.entry })}` : `the block of ${shown(item.text)} that a refusal began`;
+      if (!told.entry) return `The block of ${shown(text)} was lifted`;
+      const what = `${item.kind} ${entryText({ kind: item.kind, entry: told.entry })}`;
       return ends ? `Ended: ${what}` : `In force: ${what}, ${untilText(told.entry)}`;
     },
     done,
@@ -54,7 +56,7 @@ export function changeEntry(item, method, done) {
 
 // explain says what a dry run has told.
 function explain({ kind }, ends, told) {
-  if (!told.entry) return ['The block that a refusal began ends now. What is used stays used.'];
+  if (!told.entry) return ['The block that a refusal began ends now. What is used stays used.', make('p', { class: 'muted' }, 'If it asks as before, its next refusal begins another one. To keep it free, allow it for a time, or raise its limit.')];
   const line = `${kind} ${entryText({ kind, entry: told.entry })}, ${untilText(told.entry)}`;
   const note = told.entry.note ? make('p', { class: 'muted' }, `Note: ${shown(told.entry.note, 300)}`) : '';
   if (ends) return ['This ends now:', make('p', {}, make('b', {}, line)), note, make('p', { class: 'muted' }, `It was written by ${shown(told.entry.by ?? 'nobody known')}.`)];
@@ -80,6 +82,16 @@ export async function entriesAbout(spec, { rule, key }) {
     if (kind === 'subject') return has(entry.attribute, entry.value);
     return Object.entries(bare(entry)).some(([name, value]) => [value].flat().some((one) => has(name, one)));
   }).map((item) => ({ ...item, id: `${item.kind} ${JSON.stringify(bare(item.entry))}`, text: `${item.kind} ${entryText(item)}` }));
+}
+
+// matches reports whether an entry of a list holds for a check with these attributes, as far as its values are no ranges or patterns.
+const matches = (entry, attributes) => Object.entries(bare(entry)).every(([name, value]) => [value].flat().some((one) => String(one) === attributes[name]));
+
+// denialText says until when checks with these attributes are denied, by which entry.
+export async function denialText(attributes) {
+  const found = (await pageOf('deny')).list.find(({ entry, asleep }) => !asleep && matches(entry, attributes));
+  if (!found) return 'by a list of the document, or by an entry for a range or a pattern';
+  return `${untilText(found.entry)}${found.entry.note ? ` (${shown(found.entry.note, 300)})` : ''}`;
 }
 
 // tierOf says which tier the subject of a tiered rule has, and where that is written. list has the entries about it.

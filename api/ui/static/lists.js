@@ -2,13 +2,14 @@
 import { byId, make, number, setText, shown } from './dom.js';
 import { Choice } from './choice.js';
 import { changeEntry, listed, pageOf, untilCell } from './entries.js';
-import { changeText, entryText } from './events.js';
+import { changeText, entryText, liftsOf } from './events.js';
 import { get, getLarge, target } from './node.js';
 import { button, onSubmit, rows, time } from './parts.js';
 import { store } from './store.js';
 
 const slowPace = 5; // turns from question to question
 const most = 200; // rows
+const logged = 15; // changes
 
 let all = []; // what is listed
 let more = false; // there is more than was asked for
@@ -54,7 +55,7 @@ function draw() {
   const filter = byId('lists-filter').value.trim().toLowerCase();
   const list = all.filter((e) => !filter || `${e.kind} ${e.text} ${e.entry.note ?? ''} ${e.entry.by ?? ''} ${e.origin}`.toLowerCase().includes(filter));
   const beside = all.filter((e) => e.origin !== 'document').length;
-  setText(byId('lists-note'), `${number(beside)} beside the document, ${number(all.length - beside)} in it${list.length > most ? `; ${most} are shown, the filter finds the others` : ''}${more ? '; there are more about subjects than are listed' : ''}.`);
+  setText(byId('lists-note'), `${number(beside)} added here, ${number(all.length - beside)} from the rules document${list.length > most ? `; ${most} are shown, the filter finds the others` : ''}${more ? '; there are more about subjects than are listed' : ''}.`);
   const some = list.slice(0, most);
   const keyOf = (e) => JSON.stringify([e.kind, e.text, e.origin]);
   rows(body, some, keyOf, cells, { empty: all.length ? 'None with that.' : 'There is none.' });
@@ -75,9 +76,10 @@ function act(cell, e) {
 }
 
 async function askLog() {
-  const log = await get('v1/entries/log?n=15');
+  const [log, lifts] = await Promise.all([get(`v1/entries/log?n=${logged}`), liftsOf()]);
   if (!byId('log')) return;
-  rows(byId('log'), log.changes, (c) => c.version, (c) => [time(Date.parse(c.when)), changeText(c)], { empty: 'Nothing was changed yet.' });
+  const lines = [...log.changes.map((c) => ({ key: c.version, at: Date.parse(c.when), what: changeText(c) })), ...lifts].sort((a, b) => b.at - a.at);
+  rows(byId('log'), lines.slice(0, logged), (c) => c.key, (c) => [time(c.at), c.what], { empty: 'Nothing was changed yet.' });
 }
 
 function again() {

@@ -1,31 +1,36 @@
 // The nodes: how they are, and what can be done about them.
 import { byId, keyed, make, number, percent, rate, setClass, setText, shown, span } from './dom.js';
 import { change } from './confirm.js';
+import { membersOf, outageText } from './events.js';
 import { get, send } from './node.js';
 import { metrics } from './metrics.js';
-import { button, moment, rows } from './parts.js';
+import { button, clock, moment, rows } from './parts.js';
 import { store } from './store.js';
 import { clockText } from './trouble.js';
 
 const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
 const slowPace = 5; // turns from question to question
+const pastPace = 15; // and to one about the last day
 const figures = [
   'rlnode_checkpoint_file_bytes', 'rlnode_raft_log_bytes', 'rlnode_checkpoint_age_seconds', 'rlnode_clock_offset_seconds',
   'rlnode_certificate_expiry_seconds', 'rlnode_connections', 'rlnode_connections_max',
 ];
 
 let level = null; // the last of /v1/level
+let past = null; // outages of the last day, and who leads since when
 let turns = 0;
 
 export const nodes = {
   open() {
-    [level, turns] = [null, 0];
+    [level, past, turns] = [null, null, 0];
     byId('level-raise').addEventListener('click', raise);
     byId('join-copy').addEventListener('click', copy);
   },
 
   questions() {
-    return turns++ % slowPace === 0 ? [get('v1/level').then(showLevel), metrics(...figures).then(showFigures)] : [];
+    const list = turns % slowPace ? [] : [get('v1/level').then(showLevel), metrics(...figures).then(showFigures)];
+    if (turns++ % pastPace === 0) list.push(membersOf().then((told) => { past = told; }));
+    return list;
   },
 
   show() {
@@ -44,14 +49,15 @@ export const nodes = {
       const state = node.querySelector('.word');
       setText(state, away ? 'not reachable from here' : m.behind ? 'behind' : m.via ? `by way of ${shown(m.via)}` : m.state);
       setClass(state, m.state === 'alive' && !away && !m.behind && !m.via ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
-      const [where, what, takes] = node.querySelectorAll('small');
+      const [where, what, takes, unwell] = node.querySelectorAll('small');
       setText(where, [m.address, zones || m.region !== 'default' ? m.region : '', m.zone].filter(Boolean).map((t) => shown(t)).join(' · '));
       setText(role, m.leader ? 'leader' : m.voter ? 'voter' : '–');
       setText(partitions, m.in_ring || m.partitions ? `${number(m.partitions)} (${percent(m.partitions, all)})` : '–');
       setText(checks, there?.answered ? rate(meter.nodes.get(m.id)) : '–');
       const known = level?.members?.find((l) => l.id === m.id);
-      setText(what, [known ? `release ${shown(known.release)}, level ${known.knows}` : '', there?.answered ? `up ${span(there.uptime_ms)}` : m.state !== 'alive' && store.since.get(m.name) ? `${m.state} since ${moment(store.since.get(m.name))}` : ''].filter(Boolean).join(' · '));
+      setText(what, [m.leader && past?.leads?.name === m.name ? `leads since ${clock(past.leads.at)}` : '', known ? `release ${shown(known.release)}, level ${known.knows}` : '', there?.answered ? `up ${span(there.uptime_ms)}` : m.state !== 'alive' && store.since.get(m.name) ? `${m.state} since ${moment(store.since.get(m.name))}` : ''].filter(Boolean).join(' · '));
       setText(takes, [there?.vitals ? vitalsText(there.vitals) : '', m.clock_offset_ms === undefined ? '' : `clock ${clockText(m)}`].filter(Boolean).join(' · '));
+      setText(unwell, unwellText(past?.outages.filter((o) => o.name === m.name) ?? []));
       row.querySelector('button').hidden = m.state === 'alive' || m.name === report.node;
     });
     const seeds = members.filter((m) => m.state === 'alive').slice(0, 3).map((m) => m.address);
@@ -71,9 +77,15 @@ function noteOf(cluster) {
 
 const create = (m) =>
   make('tr', {},
-    make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small'), make('small'), make('small')),
+    make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small'), make('small'), make('small'), make('small', { class: 'warn-text' })),
     make('td', { class: 'word-only' }), make('td', { class: 'num' }), make('td', { class: 'num' }),
     make('td', {}, button('Remove', () => remove(m.id), { class: 'plain small', 'aria-label': `Remove ${shown(m.name)}` })));
+
+// unwellText says when a node was last away, and how often in the last day.
+function unwellText(outages) {
+  if (!outages.length) return '';
+  return `Last unwell: ${outageText(outages[0])}. ${outages.length} ${outages.length === 1 ? 'outage' : 'outages'} in the last day.`;
+}
 
 function remove(id) {
   const m = store.cluster.members.find((one) => one.id === id);

@@ -1,6 +1,7 @@
 // Parts that several pages have.
 import { keyed, keyText, make, setClass, setText, shown } from './dom.js';
 import { subjectAddress } from './address.js';
+import { store } from './store.js';
 
 // button returns a button that calls act.
 export function button(text, act, attributes) {
@@ -16,6 +17,19 @@ export function onSubmit(form, act) {
     act(form);
   });
 }
+
+// keepDraft keeps what a person types into a field until it is applied or discarded, also while other pages are looked at. textOf
+// returns the text that it began with.
+export function keepDraft(field, what, textOf) {
+  const address = location.hash;
+  field.addEventListener('input', () => {
+    if (field.value === textOf()) store.drafts.delete(address);
+    else store.drafts.set(address, { what, text: field.value });
+  });
+}
+
+// discardDraft forgets what was typed at this page.
+export const discardDraft = () => store.drafts.delete(location.hash);
 
 // rows keeps a table's rows. cells makes the texts or elements of an item's row; numbers are the places of those with numbers.
 // A table without rows says why.
@@ -55,6 +69,13 @@ export function say(e, text, kind = 'muted') {
   setClass(e, kind);
 }
 
+// clock writes a time of the last day, to the second.
+export function clock(ms) {
+  const then = new Date(ms);
+  const text = then.toLocaleTimeString('en-GB');
+  return then.toDateString() === new Date().toDateString() ? text : `${text} yesterday`;
+}
+
 // moment writes a time for people: the hour of today, else the day, too.
 export function moment(ms) {
   const then = new Date(ms);
@@ -64,7 +85,7 @@ export function moment(ms) {
 }
 
 // time is moment as an element that says it exactly.
-export const time = (ms) => make('time', { datetime: new Date(ms).toISOString(), title: new Date(ms).toISOString() }, moment(ms));
+export const time = (ms, write = moment) => make('time', { datetime: new Date(ms).toISOString(), title: new Date(ms).toISOString() }, write(ms));
 
 // mistakes lists what is wrong with a document.
 export function mistakes(failure) {

@@ -18,13 +18,14 @@ const sum = (byWay) => Object.values(byWay ?? {}).reduce((a, b) => a + b, 0);
 
 // difference is a rate in each way, of all decisions, and of those refused.
 function difference(now, before, seconds) {
-  const out = { checks: 0, refused: 0, shadow: 0, ways: {} };
+  const out = { checks: 0, refused: 0, shadow: 0, denied: 0, ways: {} }; // denied: refused by lists
   for (const decision of new Set([...Object.keys(now), ...Object.keys(before)])) {
     for (const way of ways) {
       const n = Math.max(0, (now[decision]?.[way] ?? 0) - (before[decision]?.[way] ?? 0)) / seconds;
       out.checks += n;
       out.ways[way] = (out.ways[way] ?? 0) + n;
       if (decision === 'refused') out.refused += n;
+      if (decision === 'refused' && way === 'list') out.denied += n;
       if (decision === 'shadow-refused') out.shadow += n;
     }
   }

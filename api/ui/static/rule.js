@@ -1,11 +1,11 @@
 // One rule: what it says, what it does, and how to change it.
-import { byId, keyed, make, number, percent, rate, setClass, setText, shown } from './dom.js';
+import { byId, keyed, keyText, make, number, percent, rate, setClass, setText, shown } from './dom.js';
 import { plot, stack } from './chart.js';
 import { change } from './confirm.js';
 import { differences } from './diff.js';
 import * as history from './history.js';
 import { get, getText, send, subject, target } from './node.js';
-import { button, mistakes, onSubmit, rows, subjectLink } from './parts.js';
+import { button, discardDraft, keepDraft, mistakes, onSubmit, rows, subjectLink } from './parts.js';
 import { twoMinutes, wayItem, whose } from './now.js';
 import { kept, ways } from './rates.js';
 import { badges, describe } from './rules.js';
@@ -35,7 +35,8 @@ export const rule = {
       chosen = true;
       askTop();
     });
-    byId('rule-undo').addEventListener('click', () => fill(true));
+    keepDraft(byId('rule-text'), `the rule ${shown(name)}`, () => inForce?.text);
+    byId('rule-undo').addEventListener('click', refill);
     byId('rule-shadow-switch').addEventListener('click', switchShadow);
     onSubmit(byId('rule-edit'), edit);
     fill(true);
@@ -49,7 +50,7 @@ export const rule = {
 
   heardRules() {
     fill(false);
-    if (!chosen) byId('rule-by').value = ruleNamed(name)?.shadow ? 'shadow' : 'recent'; // what people look at it for
+    if (!chosen) byId('rule-by').value = usual();
   },
 
   show() {
@@ -119,10 +120,20 @@ const kinds = {
   delayed: ['Delayed', 'delayed', 'of checks', 'checks'],
 };
 
+// usual is the list that people look at a rule for.
+const usual = () => (ruleNamed(name)?.shadow ? 'shadow' : 'recent');
+
 async function askTop() {
-  const by = byId('rule-by').value;
-  const top = await get(`v1/top?${new URLSearchParams({ by, rule: name, n: topShown })}`);
-  if (!byId('rule-top') || byId('rule-by').value !== by) return;
+  const mine = name;
+  const listOf = (by) => get(`v1/top?${new URLSearchParams({ by, rule: mine, n: topShown })}`);
+  let by = chosen ? byId('rule-by').value : usual();
+  let top = await listOf(by);
+  if (!chosen && !top.subjects.length) { // a rule that refuses nobody has subjects, too
+    by = 'near';
+    top = await listOf(by);
+  }
+  if (!byId('rule-top') || mine !== name || (chosen && byId('rule-by').value !== by)) return;
+  byId('rule-by').value = by;
   const [head, count, of, all] = kinds[by];
   setText(byId('rule-by-count'), head);
   setText(byId('rule-by-of'), of);
@@ -142,7 +153,7 @@ async function askNearest() {
   const left = s ? Math.max(0, s.limit - s.used) : 0;
   setText(byId('rule-headroom'), s ? percent(left, s.limit) : '–');
   setClass(byId('rule-headroom'), s && !left ? 'big refusing' : 'big');
-  setText(byId('rule-headroom-note'), s ? `is left for the subject that is nearest to a limit: it has used ${number(s.used)} of ${number(s.limit)}` : 'nobody has used anything of it');
+  setText(byId('rule-headroom-note'), s ? `is left for ${keyText(s.key)}, which is nearest to a limit: it has used ${number(s.used)} of ${number(s.limit)}` : 'nobody has used anything of it');
 }
 
 // fill puts the rule that is in force into the form. What a person has typed stays, unless they want it gone.
@@ -157,34 +168,41 @@ async function fill(anew) {
     const next = await getText(path());
     if (byId('rule-text') !== field || (inForce && !anew && field.value !== before)) return; // typed meanwhile
     inForce = next;
-    field.value = next.text;
+    field.value = store.drafts.get(location.hash)?.text ?? next.text;
     field.rows = Math.min(30, next.text.split('\n').length + 1);
   } catch (e) {
     if (byId('rule-text') === field && e.status === 404) field.value = '';
   }
 }
 
+// refill forgets what a person has typed.
+function refill() {
+  discardDraft();
+  return fill(true);
+}
+
 const rehearsal = async (body) => {
   const d = await send('POST', `v1/rules/diff?rule=${encodeURIComponent(name)}`, body);
-  return { version: `"${d.from}"`, content: differences(d) };
+  return { version: `"${d.from}"`, content: differences(d), details: (d.changes ?? []).flatMap((c) => c.details ?? []).slice(0, 3) };
 };
 
 // write asks whether the rule shall be another one, and makes it so.
 function write(title, body) {
   let version = '';
+  let details = [];
   change({
     title, button: 'Apply', scope: 'admin', reason: true,
     rehearse: async () => {
       const r = await rehearsal(body);
-      version = r.version;
+      [version, details] = [r.version, r.details.map((text) => shown(text, 200))];
       return r.content;
     },
     make: async (message) => {
       const written = await send('PUT', `${path()}?${new URLSearchParams({ via: 'dashboard', message })}`, body, version);
       inForce = null;
-      return `Version ${written.version} is in force: ${[title, ...(written.notes ?? [])].join('; ')}`;
+      return `Version ${written.version} is in force: ${[title, ...details, ...(written.notes ?? [])].join('; ')}`;
     },
-    done: () => fill(true),
+    done: refill,
   });
 }
 

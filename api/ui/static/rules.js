@@ -101,7 +101,7 @@ function update(row, { rule, live, factors }) {
   setText(small, rule ? describe(rule) : '');
   setText(checks, rate(live ? live.rate?.checks : 0));
   const n = live?.rate ? live.rate.refused + live.rate.shadow : 0;
-  setText(refused, rate(live ? (live.rate ? n : null) : 0));
+  setText(refused, `${rule?.shadow && n > 0 ? 'would be ' : ''}${rate(live ? (live.rate ? n : null) : 0)}`);
   setClass(refused, n > 0 ? (rule?.shadow ? 'num warn-text' : 'num bad-text') : 'num');
   stack(ways.firstElementChild, live?.rate?.ways);
   const parts = Object.entries(live?.rate?.ways ?? {}).filter(([, v]) => v > 0).map(([way, v]) => `${way} ${rate(v)}/s`);

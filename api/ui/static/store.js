@@ -9,6 +9,7 @@ export const store = {
   factors: new Map(), // what adaptive rules multiply by, by name
   since: new Map(), // since when members have failed, by name
   troubles: [], // what is wrong, the worst first
+  drafts: new Map(), // edits that are not applied, by address: {what, text}
   me: null, // who changes are recorded as, and the scopes: /v1/whoami
 };
 

@@ -3,9 +3,9 @@ import { byId, make, number, percent, setText, shown, span } from './dom.js';
 import { subjectAddress } from './address.js';
 import { Choice } from './choice.js';
 import { change } from './confirm.js';
-import { changeEntry, entriesAbout, listed, tierOf, untilCell } from './entries.js';
+import { changeEntry, denialText, entriesAbout, listed, tierOf, untilCell } from './entries.js';
 import { get, post, send, subject, target } from './node.js';
-import { button, onSubmit, rows, subjectLink } from './parts.js';
+import { button, onSubmit, rows, say, subjectLink } from './parts.js';
 import { report } from './rule.js';
 import { ruleNamed, store } from './store.js';
 import { showUsage, slotText } from './usage.js';
@@ -13,12 +13,14 @@ import { showUsage, slotText } from './usage.js';
 const topShown = 15;
 const mostOthers = 6; // rules that are asked about the same values
 const slowPace = 5; // turns from question to question about what is written
+const aMoment = 500; // milliseconds by which answers about one block may differ
 
 let asked = null; // the rule and key that are shown; null: none
 let choice = null;
 let turns = 0;
 let shape = ''; // what the forms were made for
 let usage = null; // the last that was told
+let lifted = null; // the last block that was lifted here: of what, and until when it would have been
 
 export const subjects = {
   open([rule, ...key]) {
@@ -50,6 +52,7 @@ export const subjects = {
     if (turn % 2 === 0) return [];
     const slow = turns++ % slowPace === 0;
     if (!asked) return [lookAround()];
+    if (slow) lookDenied(asked).catch(() => {}); // nobody waits for it; why the node does not answer, the others say
     return slow ? [lookUp(asked), lookAbout(asked), lookElsewhere(asked)] : [lookUp(asked)];
   },
 };
@@ -60,10 +63,10 @@ function arrange() {
 }
 
 async function lookAround() {
-  const [near, refused] = await Promise.all([get(`v1/top?by=near&n=${topShown}`), get(`v1/top?by=recent&n=${topShown}`)]);
+  const [near, refused] = await Promise.all([get('v1/top?by=near&n=100'), get(`v1/top?by=recent&n=${topShown}`)]);
   if (!byId('near')) return;
   const keyOf = (s) => JSON.stringify([s.rule, s.key]);
-  rows(byId('near'), near.subjects, keyOf, (s) => [subjectLink(s.rule, s.key), number(s.used), number(s.limit)], { numbers: [1, 2], empty: 'Nobody has used anything yet.' });
+  rows(byId('near'), near.subjects.filter((s) => !ruleNamed(s.rule)?.shadow).slice(0, topShown), keyOf, (s) => [subjectLink(s.rule, s.key), number(s.used), number(s.limit)], { numbers: [1, 2], empty: 'Nobody has used anything yet.' });
   rows(byId('refused'), refused.subjects, keyOf, (s) => [subjectLink(s.rule, s.key), number(s.recent), number(s.refused)], { numbers: [1, 2], empty: 'Nobody has been refused.' });
 }
 
@@ -74,12 +77,34 @@ async function lookUp(mine) {
     usage = next;
     showUsage(byId('subject-result'), usage, (l) => (l.unlimited ? null : button('Reset', () => reset(l.name), { class: 'plain small', 'aria-label': `Reset ${shown(l.name)}` })), (slot) => button('Free', () => freeSlot(slot), { class: 'plain small', 'aria-label': `Free ${shown(slot)}` }));
     byId('unblock').disabled = !usage.blocked_until_ms;
+    sayBlockedAgain();
     makeForms(mine);
   } catch (e) {
     if (mine !== asked || !byId('subject-result')) return;
     byId('subject-result').shape = '';
     byId('subject-result').replaceChildren(make('p', { class: 'bad-text' }, e.message));
   }
+}
+
+// sayBlockedAgain corrects what the page says of a block that was lifted, once there is another one.
+function sayBlockedAgain() {
+  if (lifted?.of !== asked || usage.blocked_until_ms < lifted.until + aMoment) return;
+  if (!byId('done').hidden) say(byId('done'), `The block of ${named()} was lifted, and a refusal has begun another one since.`, 'notice');
+  lifted = null;
+}
+
+// attributesOf are the attributes that the subject of a rule gives a check.
+const attributesOf = (spec, key) => Object.fromEntries((spec?.key ?? []).map((part, i) => [[part].flat(), key[i]]).filter(([list, value]) => list.length === 1 && value).map(([[one], value]) => [one, value]));
+
+// lookDenied asks whether checks of the subject are denied, and says so first.
+async function lookDenied(mine) {
+  const attributes = attributesOf(ruleNamed(mine.rule), mine.key);
+  if (!Object.keys(attributes).length) return;
+  const { answer } = await post('v1/try', { attributes, peek: true });
+  const denied = answer.code === 'denied' && answer.decided_by === 'list' ? await denialText(attributes) : '';
+  if (mine !== asked || !byId('subject-denied')) return;
+  setText(byId('subject-denied'), denied && `Denied ${denied}: every check of it is refused, whatever it has used.`);
+  byId('subject-denied').hidden = !denied;
 }
 
 // lookAbout asks what is written about the subject, and how often it was refused.
@@ -198,7 +223,13 @@ function adjust(sign) {
 }
 
 function unblock() {
-  changeEntry({ kind: 'block', entry: { rule: asked.rule, key: target(asked.rule, asked.key).key ?? [] }, text: `the block of ${named()}` }, 'DELETE', again);
+  const mine = asked;
+  const until = usage.blocked_until_ms;
+  changeEntry({ kind: 'block', entry: { rule: mine.rule, key: target(mine.rule, mine.key).key ?? [] }, text: named() }, 'DELETE', async () => {
+    again();
+    await lookUp(mine);
+    lifted = { of: mine, until };
+  });
 }
 
 function act() {

@@ -1,7 +1,11 @@
 // Trying a check: what would it be answered now?
 import { byId, make, number, shown, span } from './dom.js';
 import { Choice } from './choice.js';
-import { post } from './node.js';
+import { denialText } from './entries.js';
+import { get, post, subject } from './node.js';
+import { ruleNamed } from './store.js';
+
+const mostRules = 8; // that are asked whether they block
 
 export class Try {
   constructor() {
@@ -52,18 +56,33 @@ export class Try {
     try {
       const check = this.check();
       const told = await post('v1/try', check);
-      if (asked === this.asked && this.result.isConnected) this.tell(told, check);
+      const more = await this.more(told, check);
+      if (asked === this.asked && this.result.isConnected) this.tell(told, check, more);
     } catch (e) {
       if (asked === this.asked) this.result.replaceChildren(make('p', { class: 'bad-text' }, e.message));
     }
   }
 
-  tell({ status, headers, answer, rules }, check) {
+  // more asks what the answer leaves out: until when a list denies the check, and which rules block its subjects for how long.
+  async more({ answer, rules }, check) {
+    const given = Object.fromEntries(Object.entries(check.attributes ?? {}).map(([name, value]) => [name, String(value)]));
+    if (answer.code === 'denied' && answer.decided_by === 'list') return { denied: await denialText(given), blocks: [] };
+    if (answer.allowed || !check.attributes) return { denied: '', blocks: [] };
+    const keyed = (rules ?? []).filter((r) => r.applies && ruleNamed(r.rule)?.key?.length).slice(0, mostRules).map(({ rule }) => ({ rule, key: keyOf(ruleNamed(rule), given) }));
+    const told = await Promise.all(keyed.map(({ rule, key }) => get(`v1/usage?${subject(rule, key)}`).catch(() => null)));
+    return { denied: '', blocks: told.filter((u) => u?.blocked_until_ms > Date.now()).map((u) => ({ rule: u.rule, left: u.blocked_until_ms - Date.now() })) };
+  }
+
+  tell({ status, headers, answer, rules }, check, { denied, blocks }) {
+    const retry = Math.max(answer.retry_after_ms ?? 0, ...blocks.filter((b) => !ruleNamed(b.rule)?.shadow).map((b) => b.left));
     const facts = make('dl');
     const fact = (name, value) => facts.append(make('dt', {}, name), make('dd', {}, value));
     if (answer.used > answer.limit) fact('used', `${number(answer.used)} ${answer.unit}`);
     if (answer.limit !== undefined) fact('left', `${number(answer.remaining)} of ${number(answer.limit)} ${answer.unit}, limit of rule ${answer.rule}`);
-    if (answer.retry_after_ms) fact('retry', answer.retry_after_ms < 0 ? 'never' : `in ${span(answer.retry_after_ms)}`);
+    if (denied) fact('denied', denied);
+    else if (answer.retry_after_ms < 0) fact('retry', 'never');
+    else if (retry) fact('retry', `in ${span(retry)}`);
+    for (const b of blocks) fact('blocked', `by ${shown(b.rule)} for another ${span(b.left)}`);
     if (answer.delay_ms) fact('delay', span(answer.delay_ms));
     fact('decided by', `${answer.decided_by}, at ${answer.node}, rules version ${answer.rules_version}`);
     this.result.replaceChildren(
@@ -73,6 +92,13 @@ export class Try {
       facts, limits(answer.limits ?? []), reasons(rules ?? []), raw(status, headers));
   }
 }
+
+// keyOf is the key that a rule makes of attributes: of alternatives, the first that is there, with its name.
+const keyOf = (rule, given) => rule.key.map((part) => {
+  const names = [part].flat();
+  const name = names.find((one) => given[one]) ?? names[0];
+  return names.length > 1 ? `${name}=${given[name]}` : given[name] ?? '';
+});
 
 // attributes reads lines of name=value.
 function attributes(text) {

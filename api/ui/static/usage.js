@@ -15,7 +15,7 @@ export function showUsage(parent, usage, act, free) {
   setText(who.children[1], ` of ${shown(usage.rule)}${usage.owner ? `, owned by ${shown(usage.owner)}` : ''}`);
   setText(blocked, blockedText(usage.blocked_until_ms));
   blocked.hidden = !usage.blocked_until_ms;
-  limits.forEach((l, i) => fill(bars[i], l, free));
+  limits.forEach((l, i) => fill(bars[i], l, free, usage.blocked_until_ms > 0));
   const list = bars[limits.length];
   list.hidden = !shares.length;
   keyed(list, shares, (line) => line.key, () => make('li', {}, make('span', { class: 'name' }), ' ', make('small')), (item, line) => {
@@ -49,13 +49,13 @@ function showSlots(list, slots, holders, free) {
 function blockedText(ms) {
   if (!ms) return '';
   const left = ms > 1e12 ? ms - Date.now() : ms;
-  return left > 0 ? `Blocked for another ${span(left)}.` : 'Blocked until just now.';
+  return left > 0 ? `Blocked for another ${span(left)}: every check of it is refused until then.` : 'Blocked until just now.';
 }
 
 const bar = (action) =>
   make('div', { class: 'limit' }, make('p', {}, make('span'), make('span')), make('div', { class: 'gauge', role: 'meter', 'aria-valuemin': '0' }, make('span')), make('p', {}, make('span', { class: 'muted' }), action), make('ul', { class: 'list slots' }));
 
-function fill(e, l, free) {
+function fill(e, l, free, isBlocked) {
   const [line, gauge, below, slots] = e.children;
   showSlots(slots, l.slots ?? [], l.holders ?? 0, free);
   const note = below.firstElementChild;
@@ -76,5 +76,5 @@ function fill(e, l, free) {
   gauge.setAttribute('aria-valuenow', Math.min(l.used, all));
   gauge.firstElementChild.style.width = `${Math.min(100, 100 * part).toFixed(1)}%`;
   const window = l.window_ms ? ` in ${span(l.window_ms)}` : '';
-  setText(note, `${l.algorithm}${window} · ${number(l.remaining)} left${l.leased > 0 ? ` · ${number(l.leased)} leased` : ''}${l.estimated ? ' · an estimate' : ''}${l.used > 0 ? ` · fresh again in ${span(l.reset_after_ms)}` : ''}`);
+  setText(note, `${l.algorithm}${window} · ${isBlocked ? 'blocked' : `${number(l.remaining)} left`}${l.leased > 0 ? ` · ${number(l.leased)} leased` : ''}${l.estimated ? ' · an estimate' : ''}${l.used > 0 ? ` · fresh again in ${span(l.reset_after_ms)}` : ''}`);
 }
