@@ -118,19 +118,25 @@ func (m *madeNotes) takeFirst(group uint32) *Key {
 	return &k
 }
 
+// groupsSeen bounds the groups among which one is chosen to give way: a stranger can make very many, one for each namespace.
+const groupsSeen = 64
+
 // give removes the note that gives way to one of a group and returns it, or nil if there is none. It is one of the same group,
-// if that has its even share, or else of another one that has: so no group takes from those that have little.
+// if that has its even share, or else of another one that has: so no group takes from those that have little. If there are more
+// than groupsSeen, the largest of as many that chance brings gives way.
 func (m *madeNotes) give(group uint32) *Key {
-	if m.hasShare(group) {
-		return m.takeFirst(group)
-	}
-	for other := range m.byGroup {
-		if m.hasShare(other) {
-			return m.takeFirst(other)
+	seen := 0
+	for other, list := range m.byGroup {
+		if m.hasShare(group) || seen == groupsSeen {
+			break
 		}
+		if len(list) > len(m.byGroup[group]) {
+			group = other
+		}
+		seen++
 	}
 
-	return nil
+	return m.takeFirst(group)
 }
 
 // hasShare reports whether a group has at least as many notes as groups have on average.

@@ -149,6 +149,25 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 	}
 }
 
+// A note of a new group gives way fast, however many groups have less than their share.
+func BenchmarkGiveAmongManyGroups(b *testing.B) {
+	const groups = 60_000
+	var m madeNotes
+	for group := range uint32(groups) {
+		m.add(group, Key{ID: uint64(group)})
+	}
+	for i := range uint64(groups / 6) {
+		m.add(groups, Key{ID: i})
+	}
+
+	next := uint32(groups)
+	for b.Loop() {
+		next++
+		m.give(next)
+		m.add(next, Key{})
+	}
+}
+
 // The budgets never take from each other. At its bound the oldest answer goes, and the oldest retry; a write finds no room. So no
 // number of writes keeps nodes from repeating their requests among themselves.
 func TestBudgets(t *testing.T) {

@@ -36,11 +36,11 @@ type Event struct {
 // Field is a value of an event.
 type Field struct{ Name, Value string }
 
-// outcomes are the ends of lines about how members are. Someone asks for these the day after: they are not joined with earlier ones,
+// outcomes are the ends of lines about members. An operator looks for these the day after: they are not joined with earlier ones,
 // whose times would be lost, and other lines do not push them out.
 var outcomes = [...]string{" has failed", " is back", " has joined", " has left", " has restarted", " leads"}
 
-// lasts reports whether e says how a member is.
+// lasts reports whether e is about a member, and is kept when others go.
 func (e *Event) lasts() bool {
 	return slices.ContainsFunc(outcomes[:], func(end string) bool { return strings.HasSuffix(e.Text, end) })
 }

@@ -17,7 +17,7 @@ var linkPorts = []struct {
 // Links stand between nodes, so that a test can cut one of them off without being root. Each node is bound to one loopback
 // address and advertises another one, that of its link, which passes on what other nodes send there.
 //
-// A cut behaves as one in a network: nobody is told, packets are lost, and connections stall until it ends.
+// A cut behaves as one in a network: neither side learns of it, packets are lost, and connections stall until it ends.
 type Links struct {
 	t     testing.TB
 	group sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 const (
 	slotKeys   = 1000
 	slotsEach  = 1000 // pairs a second, beside checks
-	slotCaller = 30   // connections that make them, each ten in a tenth of a second or so
+	slotCaller = 30   // connections that make them
 )
 
 // slotLane is a connection that acquires a slot, releases it, and so on.
