@@ -255,3 +255,56 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.CallIndex < b.Limit.CallIndex && la.Rule == b.Rule && !b.Tighter(la)
 }
+
+// conclude copies the counters' decisions into the answer and finds the tightest limit. If an admitted check counted a cost
+// that a limit refused, the answer is not allowed.
+func (a *Answer) conclude(l *Limiter) {
+	if a.scratch.hasBlocks {
+		a.foldBlocks()
+	}
+	if a.scratch.byHand {
+		a.foldHandBlocks()
+	}
+
+	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
+	if a.scratch.soleCounts != nil && a.Allowed {
+		limits[0].set(&ops[0])
+		a.TightestIndex = 0
+		return
+	}
+
+	a.resolveNever(0, len(limits))
+
+	for i := range limits {
+		la, op := &limits[i], &ops[i]
+		la.concludeZero(op)
+		if la.set(op); !la.Allowed {
+			a.concludeRefusal(l, la, op)
+		}
+		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
+			a.TightestIndex = i
+		}
+	}
+}
+
+// set copies op's outcome, field by field: copying the whole struct right after it was written would stall the processor.
+func (la *LimitAnswer) set(op *counters.Op) {
+	d := &op.Decision
+	la.Allowed = d.Allowed
+	la.Remaining = d.Remaining
+	la.Used = d.Used
+	la.Full = op.Full
+	la.RetryAfter = d.RetryAfter
+	la.ResetAfter = d.ResetAfter
+	la.MoreAfter = d.MoreAfter
+	la.Delay = d.Delay
+	la.Reduced, la.Loaned = d.Reduced, d.Loaned
+}
+
+// concludeRefusal is what conclude does besides for a limit that refuses.
+func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
+	l.adviseReturn(a, la, op)
+	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
+		a.Allowed, a.Counted = false, true
+	}
+}

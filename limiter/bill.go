@@ -27,25 +27,15 @@ func billOf(u *Usage) *bill {
 	return b
 }
 
-// codeBill codes the bill of c, which may have none.
-func (c *change) codeBill(w *wire.Coder) {
-	isGiven := c.bill != nil
-	if w.Bool(&isGiven); !isGiven {
-		return
-	}
-
-	if w.Reads() {
-		c.bill = &bill{}
-	}
-
-	wire.Fixed(w, &c.bill.hashLo)
-	w.Text(&c.bill.rule, maxUnitBytes)
-	w.Texts(&c.bill.key, maxKeyValues, rules.MaxShownBytes)
-	w.Texts(&c.bill.units, maxSubjectOps, maxUnitBytes)
-	wire.List(w, &c.bill.uncounted, MaxCosts, 2, func(u *UnitCost) {
-		w.Text(&u.Unit, maxUnitBytes)
-		wire.Varint(w, &u.Cost)
-		w.Require(u.Cost >= -algorithms.MaxAmount && u.Cost <= algorithms.MaxAmount)
+func (b *bill) code(c *wire.Coder) {
+	wire.Fixed(c, &b.hashLo)
+	c.Text(&b.rule, maxUnitBytes)
+	c.Texts(&b.key, maxKeyValues, rules.MaxShownBytes)
+	c.Texts(&b.units, maxSubjectOps, maxUnitBytes)
+	wire.List(c, &b.uncounted, MaxCosts, 2, func(u *UnitCost) {
+		c.Text(&u.Unit, maxUnitBytes)
+		wire.Varint(c, &u.Cost)
+		c.Require(u.Cost >= -algorithms.MaxAmount && u.Cost <= algorithms.MaxAmount)
 	})
 }
 

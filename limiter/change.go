@@ -85,14 +85,7 @@ func (c *change) anyCounter() uint64 {
 func (c *change) Code(w *wire.Coder) {
 	wire.Number(w, &c.verb, int64(verbs-1))
 	wire.Number(w, &c.hops, maxHops)
-	hasTicket := c.ticket != nil
-	if w.Bool(&hasTicket); hasTicket {
-		if w.Reads() {
-			c.ticket = &ticket{}
-		}
-		c.ticket.Code(w)
-	}
-
+	wire.Optional(w, &c.ticket, func(t *ticket) { t.Code(w) })
 	w.Require(c.hops > 0 && (c.ticket == nil || c.verb != verbUsage && c.verb != verbList))
 	if c.coversAllCounters() {
 		wire.Fixed(w, &c.inlineSubject)
@@ -103,7 +96,7 @@ func (c *change) Code(w *wire.Coder) {
 	}
 
 	if c.verb == verbAdjust {
-		c.codeBill(w)
+		wire.Optional(w, &c.bill, func(b *bill) { b.code(w) })
 	}
 
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive || c.verb == verbCharge)
@@ -114,14 +107,10 @@ func (c *change) Code(w *wire.Coder) {
 // codeCharge codes what only a charge has, and its ops if it has taken.
 func (c *change) codeCharge(w *wire.Coder) (isLate bool) {
 	wire.Fixed(w, &c.made)
-	isLate = c.taken != nil
-	if w.Bool(&isLate); !isLate {
+	wire.Optional(w, &c.taken, func(d *debit) { d.code(w) })
+	if c.taken == nil {
 		return false
 	}
-	if w.Reads() {
-		c.taken = &debit{}
-	}
-	c.taken.code(w)
 	c.ops = c.taken.ops
 	w.Require(len(c.ops) > 0)
 	return true

@@ -35,14 +35,7 @@ func (e *OnExpiry) costs() []UnitCost {
 
 // codeOnExpiry writes or reads e, which may point to nil.
 func codeOnExpiry(c *wire.Coder, e **OnExpiry) {
-	isGiven := *e != nil
-	if c.Bool(&isGiven); !isGiven {
-		return
-	}
-	if c.Reads() {
-		*e = &OnExpiry{}
-	}
-	codeCosts(c, &(*e).Costs)
+	wire.Optional(c, e, func(e *OnExpiry) { codeCosts(c, &e.Costs) })
 }
 
 // validateOnExpiry returns an error if q, for which a is prepared, asks for something at its end that a rule forbids,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -33,13 +34,11 @@ type placing struct {
 
 // code writes or reads what an owner must know of p.
 func (p *placing) code(c *wire.Coder) {
-	group := uint64(p.group)
 	wire.Fixed(c, &p.id)
 	wire.Fixed(c, &p.home)
-	wire.Number(c, &group, math.MaxUint32)
+	wire.Number(c, &p.group, math.MaxUint32)
 	c.Bool(&p.inline)
 	c.Millis(&p.ttl, MaxReservationTime)
-	p.group = uint32(group)
 	c.Require(p.id != 0)
 }
 
@@ -91,7 +90,7 @@ func (p *placing) unmakeIn(table *counters.Table, now algorithms.Instant, ops []
 
 // newPlacing returns the place for a reservation of a prepared check, or nil if it needs no counters. The home is the
 // first subject that has an owner.
-func (a *Answer) newPlacing(q *Query, ttl time.Duration, id uint64) *placing {
+func (a *Answer) newPlacing(q *Query, ttl time.Duration) *placing {
 	hits := a.scratch.match.Hits
 	if len(hits) == 0 || len(a.scratch.ops) == 0 {
 		return nil
@@ -99,7 +98,7 @@ func (a *Answer) newPlacing(q *Query, ttl time.Duration, id uint64) *placing {
 
 	i := max(a.homeHit(), 0)
 	h := &hits[i]
-	return &placing{id: id, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
+	return &placing{id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
 }
 
 // groupOf returns the group of a hit: its rule or, if its limits came with the call, its namespace. Room for

@@ -97,47 +97,17 @@ func (q *question) codeBody(c *wire.Coder) {
 	wire.Number(c, &q.revision, maxVersion)
 	wire.Number(c, &q.version, maxVersion)
 	q.limits = codeOps(c, &q.ops, q.limits, false)
-	q.codePlacing(c)
-	q.codeHolding(c)
+	wire.Optional(c, &q.placing, func(p *placing) { p.code(c) })
+	wire.Optional(c, &q.holding, func(h *holding) { q.codeHolding(c, h) })
 	c.Require(len(q.ops) > 0)
 }
 
-// codePlacing writes or reads what the owner must know of a reservation.
-func (q *question) codePlacing(c *wire.Coder) {
-	reserves := q.placing != nil
-	c.Bool(&reserves)
-	if !c.Reads() && reserves {
-		q.placing.code(c)
-		return
-	}
-
-	if c.Reads() {
-		q.placing = nil
-		if reserves {
-			q.placing = &placing{}
-			q.placing.code(c)
-		}
-	}
-}
-
 // codeHolding writes or reads what the owner must know of the slots that q acquires.
-func (q *question) codeHolding(c *wire.Coder) {
-	acquires := q.holding != nil
-	c.Bool(&acquires)
-
+func (q *question) codeHolding(c *wire.Coder, h *holding) {
 	if c.Reads() {
-		q.holding = nil
+		h.groups = map[uint64]uint32{}
 	}
 
-	if !acquires {
-		return
-	}
-
-	if c.Reads() {
-		q.holding = &holding{groups: map[uint64]uint32{}}
-	}
-
-	h := q.holding
 	wire.Fixed(c, &h.id)
 	wire.Fixed(c, &h.nonce)
 	c.Millis(&h.ttl, MaxSlotTTL)
@@ -145,9 +115,9 @@ func (q *question) codeHolding(c *wire.Coder) {
 
 	for first := 0; first < len(q.ops); first += countSubjectOps(q.ops[first:]) {
 		subject := q.ops[first].Key.Subject
-		group := uint64(h.groups[subject])
+		group := h.groups[subject]
 		wire.Number(c, &group, math.MaxUint32)
-		h.groups[subject] = uint32(group)
+		h.groups[subject] = group
 	}
 }
 

@@ -387,7 +387,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 			"another cost": both(counters.CountMode, 4, "count"),
 			"another mode": both(counters.CheckMode, 5, "count"),
 		} {
-			if _, err := w.nodes[1].decideOnce(q, 0, &a); !errors.Is(err, ErrRequestIDReused) {
+			if _, err := w.nodes[1].Limiter.reserve(q, 0, &a); !errors.Is(err, ErrRequestIDReused) {
 				t.Errorf("%s: have %v", name, err)
 			}
 		}

@@ -2,11 +2,7 @@ package limiter
 
 import (
 	"cmp"
-	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,6 +15,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -45,12 +42,11 @@ type reservations struct {
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	a.scratch.mayHold = true
 	defer func() { a.scratch.mayHold = false }()
-	return l.decideOnce(q, ttl, a)
+	return l.reserve(q, ttl, a)
 }
 
-// decideOnce implements Reserve and, with a zero ttl, Check for a q that counts and has a RequestID. A check's id only serves
-// to take the check back.
-func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+// reserve implements Reserve. With a zero ttl, it makes a check that can be taken back by its id.
+func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return "", err
@@ -65,44 +61,87 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 		}
 	}
 
-	if _, owned := a.homeSubject(); q.RequestID == "" || done || !owned { // without an owner, nobody keeps the answer
+	_, owned := a.homeSubject()
+	if q.RequestID == "" || done || !owned { // without an owner, nobody keeps the answer
 		return l.reservations.decide(q, ttl, a, done)
 	}
-
-	r := &reserveRequest{query: q, ttl: ttl}
-	r.ticket = ticketOf(q.RequestID, r.hashContent(), 0)
-	until := time.Now().Add(checkTimeout - replySlack)
-	defer func() { a.scratch.deadline = time.Time{} }()
-
-	for again := false; ; again = true {
-		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTimeout, time.Until(until)), catchUpTimeout))
-		a.scratch.deadline = until
-		id, err = l.reservations.decideAtHome(ctx, r, a)
-		if cancel(); again || !errors.Is(err, ErrNoOwner) {
-			return id, err
-		}
-		if done, err = l.prepare(l.clock.Now(), q, a); err != nil { // the attempt may have written its answer into a
-			return "", err
-		}
-		if id, err = l.reservations.decide(q, ttl, a, done); err != nil || done || a.DecidedBy < ByForward {
-			return id, err
-		}
-
-		// Owners decided it after all: they became reachable a moment ago. None of them kept the answer, so decide it again.
-		if err = l.reservations.annul(id, q, a); err != nil {
-			return "", err
-		}
-	}
+	return l.reservations.decideOnce(q, ttl, a)
 }
 
-// annul takes back a reservation that the caller will never learn of, and prepares a for another attempt. What it can't give
-// back stays charged.
-func (rs *reservations) annul(id string, q *Query, a *Answer) error {
-	if id != "" {
-		_, _ = rs.limiter.Settle(id, nil)
+// decide decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
+// it.
+func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
+	a.scratch.reserving = true
+	defer func() { a.scratch.reserving, a.scratch.placing = false, nil }()
+
+	resolve := func() error {
+		// Each try has a place of its own: what an earlier one left behind is given back with its cost.
+		if ttl > 0 {
+			a.scratch.placing = a.newPlacing(q, ttl)
+		}
+
+		if rs.limiter.membership == nil {
+			return rs.decideStandalone(q, a)
+		}
+		return rs.limiter.resolve(q, a)
 	}
-	_, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
-	return err
+
+	var held *holding
+	if !done {
+		if hasSlots(a.scratch.ops) {
+			held = a.newHolding(q)
+		}
+		err = rs.limiter.resolveHolding(q, a, held, resolve)
+	}
+	if err != nil {
+		return "", err
+	}
+
+	rs.limiter.count(q, a)
+	if !a.Allowed && !a.Counted {
+		return "", nil
+	}
+
+	key, _ := rs.signingKey("reservation")
+	r := rs.reservationOf(q, a, ttl)
+	if held != nil {
+		r.slot = held.slot(rs.limiter, a)
+	}
+
+	id = r.id(key)
+	if ttl == 0 {
+		return id, nil
+	}
+
+	if len(r.units) > 0 && (q.OnExpiry != nil || r.needsPlaceToBeLate()) {
+		if err := rs.arrangeExpiry(id); err != nil {
+			return "", err
+		}
+	}
+
+	rs.reserved.Add(1)
+	return id, nil
+}
+
+// decideStandalone is decide for a limiter without a cluster, which decides every check in one Take.
+func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
+	l, place := rs.limiter, a.scratch.placing
+	now := a.Now // start may move a.Now
+	a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject))
+	if place != nil {
+		if err := place.makeIn(l.table, now, a.scratch.ops); err != nil {
+			return err
+		}
+	}
+
+	l.start(q, a)
+	if place != nil {
+		place.made = a.Allowed || a.Counted
+		if !place.made {
+			place.unmakeIn(l.table, now, a.scratch.ops)
+		}
+	}
+	return nil
 }
 
 // reservationOf returns the reservation for what a's check took.
@@ -286,7 +325,6 @@ const (
 
 	reservationFormat = 6  // the first byte of an id
 	nonceBytes        = 12 // random bytes that make each id unique
-	signatureBytes    = 16
 	maxUnitBytes      = 1024
 	// maxNameBytes bounds the total size of the subjects' names in an id, in bytes. The id leaves out any further names; their
 	// bills are not corrected when the reservation is settled.
@@ -344,11 +382,10 @@ func (r *reservation) home() *reservedSubject { return &r.subjects[0] }
 
 // Code implements wire.Message.
 func (r *reservation) Code(c *wire.Coder) {
-	life, group := r.until-r.made, uint64(r.group)
+	life := r.until - r.made
 	c.Raw(r.nonce[:])
 	c.Flags(&r.hasPlace, &r.inline)
-	wire.Number(c, &group, math.MaxUint32)
-	r.group = uint32(group)
+	wire.Number(c, &r.group, math.MaxUint32)
 	wire.Fixed(c, &r.made)
 	wire.Number(c, &life, int64(MaxReservationTime))
 	r.until = r.made + life
@@ -371,69 +408,21 @@ func (r *reservation) Code(c *wire.Coder) {
 
 		c.Require(len(s.units) == len(s.ops))
 	})
-	r.codeSlot(c)
+	wire.Optional(c, &r.slot, func(s *slot) { s.Code(c) })
 	c.Require(len(r.subjects) > 0)
 }
 
-// codeSlot writes or reads the slot of r.
-func (r *reservation) codeSlot(c *wire.Coder) {
-	hasSlot := r.slot != nil
-	if c.Bool(&hasSlot); !hasSlot {
-		return
-	}
-	if c.Reads() {
-		r.slot = &slot{}
-	}
-	r.slot.Code(c)
-}
-
 // id packs and signs r.
-func (r *reservation) id(key []byte) string {
-	b := wire.Encode([]byte{reservationFormat}, r)
-	return base64.RawURLEncoding.EncodeToString(append(b, signature(key, b)...))
-}
-
-func signature(key, b []byte) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write(b)
-	return h.Sum(nil)[:signatureBytes]
-}
+func (r *reservation) id(key []byte) string { return seal(r, reservationFormat, key) }
 
 // parseReservation reads an id that was signed with key. The error is ErrUnknownReservation.
 func parseReservation(id string, key []byte) (*reservation, error) {
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
-	if err != nil || len(raw) <= signatureBytes {
-		return nil, ErrUnknownReservation
-	}
-
-	b := raw[:len(raw)-signatureBytes]
-	if !hmac.Equal(raw[len(b):], signature(key, b)) {
-		return nil, ErrUnknownReservation
-	}
-
 	r := &reservation{}
-	if b[0] != reservationFormat || wire.Decode(b[1:], r, "reservation") != nil {
+	if !unseal(id, r, reservationFormat, key) {
 		return nil, ErrUnknownReservation
 	}
-
 	return r, nil
 }
 
 // placeID returns the ID of r's place.
 func (r *reservation) placeID() uint64 { return binary.LittleEndian.Uint64(r.nonce[:]) }
-
-// signingKey returns the key that signs ids. known is false while this node does not know the cluster's secret: then the key is
-// this process's own, and no other node can verify the signature.
-// purpose is what ids of that kind are for.
-func (rs *reservations) signingKey(purpose string) (key []byte, known bool) {
-	if rs.limiter.membership == nil || rs.limiter.membership.Secret == nil {
-		return rs.processKey[:], true
-	}
-	secret := rs.limiter.membership.Secret()
-	if len(secret) == 0 {
-		return rs.processKey[:], false
-	}
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(purpose))
-	return h.Sum(nil), true
-}

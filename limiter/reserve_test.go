@@ -603,7 +603,7 @@ func TestReservationByLocalRulesWithARequestID(t *testing.T) {
 		for i, mode := range []counters.Mode{counters.CheckMode, counters.CountMode} {
 			q, a := byKey("r", "x"), &Answer{}
 			q.RequestID, q.Mode = "one", mode
-			id, err := l.decideOnce(&q, time.Duration(1-i)*time.Minute, a)
+			id, err := l.reserve(&q, time.Duration(1-i)*time.Minute, a)
 			if err != nil || id == "" || a.DecidedBy != ByOwner || a.Limits[0].Used != int64(i+1) {
 				t.Errorf("mode %d: have %q, %v, %+v", mode, id, err, a.Limits)
 			}

@@ -181,14 +181,6 @@ func (x *exchange) sendReply(to Responder) {
 	to.Reply(x.out)
 }
 
-// version returns the version of the rules in force, or zero if there are none.
-func (l *Limiter) version() int64 {
-	if active := l.inForce.Load(); active != nil {
-		return active.set.Version
-	}
-	return 0
-}
-
 // refuseOldRules turns away an asker whose rules are older than this node's: once if the asker has authority; every time if it
 // has none, or if other regions' shares may have grown since. Version zero stands for limits that came with the call, which
 // don't depend on the rules.

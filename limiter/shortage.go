@@ -154,9 +154,14 @@ func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 	return needs
 }
 
-// resolveWithLoan decides a refused check again, with resolve, as long as loans come within loanWait that it lacks.
-// began is when the check began: it takes no longer than any other.
+// resolveWithLoan decides q with resolve. If q awaits loans, it decides a refused check again as long as loans come within
+// loanWait that it lacks. began is when the check began: it takes no longer than any other.
 func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func() error) error {
+	err := resolve()
+	if err != nil || a.Allowed || !q.AwaitsLoan {
+		return err
+	}
+
 	now := time.Now()
 	deadline := now.Add(loanWait)
 

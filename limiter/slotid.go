@@ -1,8 +1,6 @@
 package limiter
 
 import (
-	"crypto/hmac"
-	"encoding/base64"
 	"fmt"
 	"math"
 	"time"
@@ -57,15 +55,13 @@ func (s *slot) Code(c *wire.Coder) {
 const minSlotPart = 8 + 8 + 1 + 1 + 1 + 1 + 1
 
 func (p *slotPart) code(c *wire.Coder) {
-	group := uint64(p.Group)
 	wire.Fixed(c, &p.Key.Subject)
 	wire.Fixed(c, &p.Key.Counter)
 	wire.Number(c, &p.Units, algorithms.MaxAmount)
 	c.Millis(&p.TTL, MaxSlotTTL)
 	c.Millis(&p.held, MaxSlotTTL)
-	wire.Number(c, &group, math.MaxUint32)
+	wire.Number(c, &p.Group, math.MaxUint32)
 	c.Bool(&p.shadow)
-	p.Group = uint32(group)
 	c.Require(p.Units > 0 && p.TTL >= algorithms.MinWindow && p.held > 0)
 }
 
@@ -75,8 +71,7 @@ func (s *slot) expires() time.Duration { return s.left - s.left/slotDrift - time
 // pack returns the ID of s.
 func (s *slot) pack(l *Limiter) string {
 	key, _ := l.reservations.signingKey("slot")
-	b := wire.Encode([]byte{slotFormat}, s)
-	return base64.RawURLEncoding.EncodeToString(append(b, signature(key, b)...))
+	return seal(s, slotFormat, key)
 }
 
 // parseSlot reads an ID. The error is ErrUnknownSlot, or ErrTryAgain as long as this node can't tell.
@@ -87,16 +82,9 @@ func (l *Limiter) parseSlot(id string) (*slot, error) {
 	}
 
 	s := &slot{}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
-	if err != nil || len(raw) <= signatureBytes {
+	if !unseal(id, s, slotFormat, key) {
 		return nil, ErrUnknownSlot
 	}
-
-	b := raw[:len(raw)-signatureBytes]
-	if !hmac.Equal(raw[len(b):], signature(key, b)) || b[0] != slotFormat || wire.Decode(b[1:], s, "slot") != nil {
-		return nil, ErrUnknownSlot
-	}
-
 	return s, nil
 }
 

@@ -60,15 +60,17 @@ func (r *slotResult) Code(c *wire.Coder) {
 	wire.Fixed(c, &r.nonce)
 }
 
-// askSlots has the owners of s's parts carry out verb, all at the same time. It returns an error for each part.
-func (l *Limiter) askSlots(ctx context.Context, verb slotVerb, s *slot, back bool) []error {
-	errs := make([]error, len(s.parts))
+// askSlots has the owners of parts, slots of one ID, carry out r with each, all at the same time. It returns a result and an
+// error for each part.
+func (l *Limiter) askSlots(ctx context.Context, r slotRequest, parts []slotPart) ([]*slotResult, []error) {
+	results := make([]*slotResult, len(parts))
+	errs := make([]error, len(parts))
 	var all sync.WaitGroup
-	for i := range s.parts {
-		ask := func() {
-			_, errs[i] = l.askSlot(ctx, &slotRequest{verb: verb, id: s.id, nonce: s.nonce, back: back, list: s.parts[i : i+1]})
-		}
-		if len(s.parts) == 1 {
+	for i := range parts {
+		one := r
+		one.list = parts[i : i+1]
+		ask := func() { results[i], errs[i] = l.askSlot(ctx, &one) }
+		if len(parts) == 1 {
 			ask()
 		} else {
 			all.Go(ask)
@@ -76,7 +78,7 @@ func (l *Limiter) askSlots(ctx context.Context, verb slotVerb, s *slot, back boo
 	}
 
 	all.Wait()
-	return errs
+	return results, errs
 }
 
 // askSlot has the owner of r's slot, which may be this node, carry out r. The error is ErrUnknownSlot, ErrTryAgain or ErrNoOwner.
@@ -148,26 +150,10 @@ func (l *Limiter) countRenewal(group uint32) {
 // freeParts releases slots at their owners, all at the same time, and reports whether one was held, and whether all are free. What could not be
 // freed in time is freed in the background, until it has ended.
 func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotPart) (held, done bool) {
-	results := make([]bool, len(parts))
-	errs := make([]error, len(parts))
-
-	var all sync.WaitGroup
-	for i := range parts {
-		free := func() {
-			result, err := l.askSlot(ctx, &slotRequest{verb: slotFree, id: id, nonce: nonce, list: parts[i : i+1]})
-			results[i], errs[i] = result.units > 0, err
-		}
-		if len(parts) == 1 {
-			free()
-		} else {
-			all.Go(free)
-		}
-	}
-
-	all.Wait()
+	results, errs := l.askSlots(ctx, slotRequest{verb: slotFree, id: id, nonce: nonce}, parts)
 	done = true
 	for i, err := range errs {
-		held = held || results[i]
+		held = held || results[i].units > 0
 		if err != nil {
 			done = false
 			l.keepSlot(slotTask{slotRequest: slotRequest{verb: slotFree, id: id, nonce: nonce, list: []slotPart{parts[i]}}})

@@ -72,7 +72,6 @@ type Slot struct {
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	a.scratch.mayHold = true
 	defer func() { a.scratch.mayHold = false }()
-	began := l.clock.Now().Steady
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return Slot{}, err
@@ -88,13 +87,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if !done {
-		err = l.hold(q, a, h, func() error {
-			err := l.resolve(q, a)
-			if err == nil && !a.Allowed && q.AwaitsLoan {
-				err = l.resolveWithLoan(began, q, a, func() error { return l.resolve(q, a) })
-			}
-			return err
-		})
+		err = l.resolveHolding(q, a, h, func() error { return l.resolve(q, a) })
 	}
 	if err != nil {
 		return Slot{}, err
@@ -232,6 +225,17 @@ func (h *holding) slot(l *Limiter, a *Answer) *slot {
 	}
 
 	return s
+}
+
+// resolveHolding decides q, for which a is prepared, with resolve and with the loans that q awaits. h is what q holds, nil if it
+// holds nothing.
+func (l *Limiter) resolveHolding(q *Query, a *Answer, h *holding, resolve func() error) error {
+	began := a.Now.Steady
+	decide := func() error { return l.resolveWithLoan(began, q, a, resolve) }
+	if h == nil {
+		return decide()
+	}
+	return l.hold(q, a, h, decide)
 }
 
 // hold runs decide, which decides q, and then makes sure that the slots it has acquired would outlive their owners. If q is not
@@ -413,8 +417,9 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 
 	back := s.alone && l.clock.Now().Wall < s.made+int64(maxAloneSlot)
 
+	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: s.id, nonce: s.nonce, back: back}, s.parts)
 	var gone, later bool
-	for i, err := range l.askSlots(ctx, slotRenew, s, back) {
+	for i, err := range errs {
 		gone = gone || errors.Is(err, ErrUnknownSlot) && !s.parts[i].shadow
 		later = later || err != nil && !errors.Is(err, ErrUnknownSlot)
 	}
@@ -507,15 +512,6 @@ func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 		return nil
 	}
 	return fmt.Errorf("rule %q: %w", h.Rule.Name, ErrAcquire)
-}
-
-// holdIfSlots is hold for a reservation, which need not be of slots. It sets h to what is held, if they are.
-func (l *Limiter) holdIfSlots(q *Query, a *Answer, decide func() error, h **holding) error {
-	if !hasSlots(a.scratch.ops) {
-		return decide()
-	}
-	*h = a.newHolding(q)
-	return l.hold(q, a, *h, decide)
 }
 
 // SlotOf returns the slot that was acquired with a reservation just made. It is held as long as its limit says, and settling the reservation

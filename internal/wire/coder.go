@@ -108,7 +108,7 @@ func (c *Coder) Float(v *float64) {
 }
 
 // Number codes a number from 0 to most as a varint.
-func Number[T ~int | ~int64 | ~uint8 | ~uint64](c *Coder, v *T, most int64) {
+func Number[T ~int | ~int64 | ~uint8 | ~uint32 | ~uint64](c *Coder, v *T, most int64) {
 	switch n := uint64(*v); {
 	case c.reads:
 		*v = T(c.In.upTo(uint64(most)))
@@ -150,6 +150,21 @@ func (c *Coder) Texts(v *[]string, most, maxBytes int) {
 		*v = c.In.Texts(most, maxBytes)
 	} else {
 		c.Out = AppendTexts(c.Out, *v)
+	}
+}
+
+// Optional codes whether *v is nil and, if it is not, what it points to.
+func Optional[T any](c *Coder, v **T, code func(*T)) {
+	has := *v != nil
+	c.Bool(&has)
+	if c.reads {
+		*v = nil
+		if has {
+			*v = new(T)
+		}
+	}
+	if has {
+		code(*v)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -28,6 +27,55 @@ type reserveRequest struct {
 	ticket  *ticket
 	version int64 // of the asker's rules
 	hops    int
+}
+
+// checkOnce is Check for a q that counts and has a RequestID.
+func (l *Limiter) checkOnce(q *Query, a *Answer) error {
+	_, err := l.reserve(q, 0, a)
+	return err
+}
+
+// decideOnce is decide for a q with a RequestID: a repetition of q gets the same answer. a must be prepared for q.
+func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+	r := &reserveRequest{query: q, ttl: ttl}
+	r.ticket = ticketOf(q.RequestID, r.hashContent(), 0)
+	until := time.Now().Add(checkTimeout - replySlack)
+	defer func() { a.scratch.deadline = time.Time{} }()
+
+	for again := false; ; again = true {
+		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTimeout, time.Until(until)), catchUpTimeout))
+		a.scratch.deadline = until
+		id, err = rs.decideAtHome(ctx, r, a)
+		cancel()
+		if again || !errors.Is(err, ErrNoOwner) {
+			return id, err
+		}
+
+		// The attempt may have written its answer into a.
+		done, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
+		if err != nil {
+			return "", err
+		}
+		id, err = rs.decide(q, ttl, a, done)
+		if err != nil || done || a.DecidedBy < ByForward {
+			return id, err
+		}
+
+		// Owners decided it after all: they became reachable a moment ago. None of them kept the answer, so decide it again.
+		if err := rs.annul(id, q, a); err != nil {
+			return "", err
+		}
+	}
+}
+
+// annul takes back a reservation that the caller will never learn of, and prepares a for another attempt. What it can't give
+// back stays charged.
+func (rs *reservations) annul(id string, q *Query, a *Answer) error {
+	if id != "" {
+		_, _ = rs.limiter.Settle(id, nil)
+	}
+	_, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
+	return err
 }
 
 // decideAtHome has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
@@ -315,84 +363,4 @@ func (s *Subject) code(c *wire.Coder) {
 			c.Text(text, maxText)
 		}
 	})
-}
-
-// decide decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
-// it.
-func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
-	a.scratch.reserving = true
-	defer func() { a.scratch.reserving, a.scratch.placing = false, nil }()
-
-	began := a.Now.Steady
-	var held *holding
-	resolve := func() error {
-		// Each try has a place of its own: what an earlier one left behind is given back with its cost.
-		if ttl > 0 {
-			a.scratch.placing = a.newPlacing(q, ttl, rand.Uint64()|1)
-		}
-
-		if rs.limiter.membership == nil {
-			return rs.decideStandalone(q, a)
-		}
-		return rs.limiter.resolve(q, a)
-	}
-
-	if !done {
-		err = rs.limiter.holdIfSlots(q, a, func() error {
-			err := resolve()
-			if err == nil && !a.Allowed && q.AwaitsLoan {
-				err = rs.limiter.resolveWithLoan(began, q, a, resolve)
-			}
-			return err
-		}, &held)
-	}
-	if err != nil {
-		return "", err
-	}
-
-	rs.limiter.count(q, a)
-	if !a.Allowed && !a.Counted {
-		return "", nil
-	}
-
-	key, _ := rs.signingKey("reservation")
-	r := rs.reservationOf(q, a, ttl)
-	if held != nil {
-		r.slot = held.slot(rs.limiter, a)
-	}
-
-	id = r.id(key)
-	if ttl == 0 {
-		return id, nil
-	}
-
-	if len(r.units) > 0 && (q.OnExpiry != nil || r.needsPlaceToBeLate()) {
-		if err := rs.arrangeExpiry(id); err != nil {
-			return "", err
-		}
-	}
-
-	rs.reserved.Add(1)
-	return id, nil
-}
-
-// decideStandalone is decide for a limiter without a cluster, which decides every check in one Take.
-func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
-	l, place := rs.limiter, a.scratch.placing
-	now := a.Now // start may move a.Now
-	a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject))
-	if place != nil {
-		if err := place.makeIn(l.table, now, a.scratch.ops); err != nil {
-			return err
-		}
-	}
-
-	l.start(q, a)
-	if place != nil {
-		place.made = a.Allowed || a.Counted
-		if !place.made {
-			place.unmakeIn(l.table, now, a.scratch.ops)
-		}
-	}
-	return nil
 }

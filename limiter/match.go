@@ -1,0 +1,189 @@
+package limiter
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
+// and done is true.
+func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done bool, err error) {
+	if err := l.match(now.Wall, q, a); err != nil {
+		return false, err
+	}
+	return a.scratch.matchDecides, l.list(now, q, a)
+}
+
+// match matches q against the rules in force. If no counters are needed, it decides the check itself. Otherwise it prefetches
+// the counters. wall is the time of the check in Unix nanoseconds; 0: now.
+func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
+	active := l.inForce.Load()
+	repeatable := a.countRepeatable(active, q)
+	a.begin(active)
+	m := &a.scratch.match
+	m.Intact = repeatable > 0
+	m.Now = wall / int64(time.Millisecond)
+	m.Clock = l.wallClock
+
+	// Subjects bring their limits, or a tree of descriptors has found them.
+	if len(q.Subjects) > 0 {
+		if q.Matched != nil && !q.Matched.SameRules(active.set) {
+			return ErrRulesChanged
+		}
+		if err := a.matchSubjects(q); err != nil {
+			return err
+		}
+		if !l.refuseByZero(q, a) {
+			l.prefetch(m)
+		}
+		return nil
+	}
+
+	var rule *rules.Rule
+	if q.Rule != "" || q.ByKey {
+		var err error
+		if rule, err = l.findRule(active, q.Rule); err != nil {
+			return err
+		}
+	}
+	if !q.ByKey {
+		active.set.Match(q.Attributes, rule, m)
+		if m.Undeclared > 0 {
+			l.undeclared.Add(int64(m.Undeclared))
+		}
+	} else if err := active.set.MatchKey(rule, q.Key, m); err != nil {
+		return err
+	}
+
+	// Most checks of a caller find what its last one found. Others may need no counter at all.
+	switch {
+	case m.Again:
+		a.listAgain(repeatable)
+		if l.table.PrefetchPays() {
+			for i := range a.scratch.ops {
+				l.table.Prefetch(a.scratch.ops[i].Key)
+			}
+		}
+		l.prepareCount(a)
+		return nil
+	case m.List != rules.Unlisted:
+		a.decideByMatching(m.List == rules.Allowed, ByList)
+		return nil
+	case len(m.Hits)+len(m.Unlimited) == 0:
+		a.decideByMatching(!active.set.DefaultDeny, ByNone)
+		return nil
+	case len(m.Hits) == 0:
+		a.decideByMatching(true, ByOwner)
+		return nil
+	case active.set.HasZero() && l.refuseByZero(q, a):
+		return nil
+	}
+
+	if active.set.HasBlocks() && l.refuseBlocked(q, a) {
+		return nil
+	}
+	l.prefetch(m)
+	return nil
+}
+
+// matchSubjects finds the limits of q's subjects.
+func (a *Answer) matchSubjects(q *Query) error {
+	for i := range q.Subjects {
+		s, m := &q.Subjects[i], &a.scratch.match
+		var err error
+		if s.Node != nil {
+			err = a.Set.MatchEnvoy(s.Node, s.Entries, s.Shadow, i == 0, m)
+		} else {
+			err = a.Set.MatchInline(&s.InlineSubject, i == 0, m)
+		}
+
+		if err != nil {
+			if len(q.Subjects) > 1 {
+				err = &SubjectError{Subject: i, Err: err}
+			}
+			return err
+		}
+	}
+
+	for i := range a.scratch.match.Hits {
+		if h := &a.scratch.match.Hits[i]; h.Rule.Inline {
+			h.Subject.Lo = counters.InlineCounter(h.Subject.Lo)
+		}
+	}
+
+	return nil
+}
+
+// decideByMatching records that no counter is needed to decide the check.
+func (a *Answer) decideByMatching(allowed bool, by DecidedBy) {
+	a.Allowed, a.DecidedBy = allowed, by
+	a.scratch.matchDecides, a.scratch.soleCounts = true, nil
+}
+
+// prefetch begins to load the counters of m, if that saves time.
+func (l *Limiter) prefetch(m *rules.Match) {
+	if !l.table.PrefetchPays() {
+		return
+	}
+	for i := range m.Hits {
+		h := &m.Hits[i]
+		for _, limit := range h.Limits {
+			l.table.Prefetch(counterKey(h, limit))
+		}
+	}
+}
+
+// begin clears a for a new check.
+func (a *Answer) begin(active *activeRules) {
+	a.Set, a.RulesVersion = active.set, active.set.Version
+	a.scratch.active = active
+	a.scratch.hasBlocks = false
+	a.scratch.decidedHere = false
+	a.scratch.matchDecides = false
+	a.scratch.isListed = false
+	a.scratch.byHand, a.scratch.failure = false, nil
+	a.Limits = a.Limits[:0]
+	a.TightestIndex = -1
+	a.Counted = false
+	a.IsAtMost, a.Granted = false, 0
+	a.queuePlace = nil
+	a.scratch.ops = a.scratch.ops[:0]
+}
+
+// countRepeatable returns how many ops a's last check had, if they also suit q, but for their subjects, provided that q has the
+// same hits: the usual case for a caller's next check. Otherwise it returns 0. A check that other nodes took part in may have lost
+// some of its ops.
+func (a *Answer) countRepeatable(active *activeRules, q *Query) int {
+	if s := &a.scratch; s.active == active && s.decidedHere && s.isRepeatable && isUsual(q) {
+		return len(s.ops)
+	}
+	return 0
+}
+
+// isUsual reports whether q is a check of attributes or a key that gives no costs.
+func isUsual(q *Query) bool {
+	return q.Mode == counters.CheckMode && len(q.Costs) == 0 && len(q.Subjects) == 0
+}
+
+// listAgain is list for hits that differ from those of the last check, which had n ops, in their subjects only.
+func (a *Answer) listAgain(n int) {
+	s := &a.scratch
+	s.ops = s.ops[:n]
+	a.Limits = a.Limits[:n]
+	s.isListed = true
+
+	i := 0
+	for j := range s.match.Hits {
+		h := &s.match.Hits[j]
+		for _, limit := range h.Limits {
+			op := &s.ops[i]
+			op.Key = counterKey(h, limit)
+			op.Decision = algorithms.Decision{}
+			op.Full = false
+			i++
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package limiter
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+
+	"github.com/rlnode/rlnode/internal/wire"
+)
+
+// What a caller holds, a reservation or a slot, travels in its ID. No node stores it: a signature proves that this cluster made
+// it.
+
+const signatureBytes = 16
+
+// seal packs m into an ID, which begins with format, and signs it.
+func seal(m wire.Message, format byte, key []byte) string {
+	b := wire.Encode([]byte{format}, m)
+	return base64.RawURLEncoding.EncodeToString(append(b, signature(key, b)...))
+}
+
+// unseal reads an ID into m, and reports whether it was sealed with the same format and key.
+func unseal(id string, m wire.Message, format byte, key []byte) bool {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
+	if err != nil || len(raw) <= signatureBytes {
+		return false
+	}
+	b := raw[:len(raw)-signatureBytes]
+	return hmac.Equal(raw[len(b):], signature(key, b)) && b[0] == format && wire.Decode(b[1:], m, "id") == nil
+}
+
+func signature(key, b []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write(b)
+	return h.Sum(nil)[:signatureBytes]
+}
+
+// signingKey returns the key that signs ids. known is false while this node does not know the cluster's secret: then the key is
+// this process's own, and no other node can verify the signature. purpose is what ids of that kind are for.
+func (rs *reservations) signingKey(purpose string) (key []byte, known bool) {
+	if rs.limiter.membership == nil || rs.limiter.membership.Secret == nil {
+		return rs.processKey[:], true
+	}
+	secret := rs.limiter.membership.Secret()
+	if len(secret) == 0 {
+		return rs.processKey[:], false
+	}
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(purpose))
+	return h.Sum(nil), true
+}
