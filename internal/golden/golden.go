@@ -1,4 +1,4 @@
-// Package golden compares current wire and disk formats with recorded ones.
+// Package golden compares current wire and disk formats, and what commands print, with recorded ones.
 package golden
 
 import (
@@ -58,4 +58,33 @@ func Check(t *testing.T, path string, lines ...Line) [][]byte {
 	}
 
 	return out
+}
+
+// Transcript compares what commands print with what a file says. A command is a line of the file that begins with "$ "; what type
+// returns for it follows. With -args -update it rewrites the file first.
+func Transcript(t *testing.T, path string, typed func(command string) string) {
+	t.Helper()
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var updated strings.Builder
+	for i, part := range strings.Split("\n"+string(file), "\n$ ") {
+		if i == 0 {
+			continue // what is before the first command is empty
+		}
+		command, want, _ := strings.Cut(strings.TrimSuffix(part, "\n")+"\n", "\n")
+		got := typed(command)
+		fmt.Fprintf(&updated, "$ %s\n%s", command, got)
+		if got != want && !*update {
+			t.Errorf("%s: got\n%swant\n%s", command, got, want)
+		}
+	}
+
+	if *update {
+		if err := os.WriteFile(path, []byte(updated.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
