@@ -34,27 +34,6 @@ type applyCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (applyCmd) Help() string {
-	return `The files replace the rules in force as a whole, at once, and survive restarts. Several files are one document: their lists
-are joined, and a name may stand in only one of them. Entries and blocks set by hand are not touched.
-
-It prints what changes. It asks before rules vanish that were in use in the last hour, and before it replaces what single
-writes or the dashboard changed since the last apply, unless the files have that, too. If it can't ask, it changes
-nothing: name the rules with --remove, or use --force.
-
-Examples:
-
-  rlnode apply -f rules.yaml -m "searches cost 2"
-  rlnode apply -f rules/ --dry-run
-  rlnode apply -f rules.yaml --remove old-login
-  rlnode apply -f rules.yaml --if-match 17              only if version 17 is still in force
-  rlnode rollback 16                                    back to an earlier version
-
-Exit codes: 0 done, or there is no change; 1 an error; 2 the command line is invalid; 3 it needs permission, and nothing was
-changed; 4 with --dry-run: there is a change.`
-}
-
 // Run writes the files.
 func (c *applyCmd) Run(env *environment) error {
 	switch {
@@ -88,21 +67,6 @@ type rollbackCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (rollbackCmd) Help() string {
-	return `The earlier version becomes a new one; what it replaces stays in the list of versions. It prints what changes, and asks like
-rlnode apply. Entries and blocks set by hand are not touched.
-
-Examples:
-
-  rlnode versions
-  rlnode rollback 16 -m "searches were refused"
-  rlnode rollback 16 --dry-run
-
-Exit codes: 0 done, or there is no change; 1 an error; 2 the command line is invalid; 3 it needs permission, and nothing was
-changed; 4 with --dry-run: there is a change.`
-}
-
 // Run puts the version in force.
 func (c *rollbackCmd) Run(env *environment) error {
 	if c.Version < 1 {
@@ -128,20 +92,6 @@ func (c *rollbackCmd) Run(env *environment) error {
 type diffCmd struct {
 	What []string `arg:"" placeholder:"FILE|N" help:"A rules file or a directory, to compare with the rules in force; or two versions."`
 	answerFlags
-}
-
-// Help implements kong.HelpProvider.
-func (diffCmd) Help() string {
-	return `Shows what a file would change of the rules in force, or what changed from one version to another: which counts begin anew,
-and which removed rules were in use in the last hour. It writes nothing, and needs the scope read.
-
-Examples:
-
-  rlnode diff rules.yaml
-  rlnode diff rules/
-  rlnode diff 12 14
-
-Exit codes: 0 there is no change, 1 an error, 2 the command line is invalid, 4 there is a change.`
 }
 
 // Run prints the differences.

@@ -48,17 +48,6 @@ type backupCmd struct {
 	adminPlane
 }
 
-// Help implements kong.HelpProvider.
-func (backupCmd) Help() string {
-	return `A backup is a JSON file with the rules in force, their version, the time, the list of versions, and the entries beside
-the rules. It has no counters.
-
-Examples:
-
-  rlnode backup -o rlnode-backup.json
-  rlnode restore rlnode-backup.json`
-}
-
 // Run takes the backup.
 func (c *backupCmd) Run(env *environment) error {
 	n, err := c.node()

@@ -22,18 +22,6 @@ type benchCmd struct {
 	dataPlane
 }
 
-// Help implements kong.HelpProvider.
-func (benchCmd) Help() string {
-	return `All checks go to the node at --addr, over connections that stay open. Subjects are drawn evenly. If client and node run
-on one machine, they share its processors, which lowers the figures.
-
-Examples:
-
-  rlnode bench
-  rlnode bench --addr http://10.0.0.5:8080 --connections 64 --duration 30s --rule per-ip
-  rlnode bench --rate 5000 --batch 100`
-}
-
 func (c *benchCmd) validate() error {
 	switch {
 	case c.Connections < 1 || c.Connections > 4096:

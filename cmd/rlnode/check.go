@@ -32,24 +32,6 @@ type checkCmd struct {
 	eitherPlane
 }
 
-// Help implements kong.HelpProvider.
-func (checkCmd) Help() string {
-	return `Examples:
-
-  rlnode check --rule login --key 198.51.100.7
-  rlnode check --rule chat --key acme --key /chat/completions
-  rlnode check --attr ip=198.51.100.7 --attr tenant=acme --cost 1 --cost tokens=900
-
-A limit can come with the call instead of a rule. Its subject is --key, in --namespace:
-
-  rlnode check --limit 5/1m --key user-42
-  rlnode check --limit 5/1m,algorithm=token-bucket,burst=10 --limit 100/day --namespace checkout --key user-42
-  rlnode check --limit 90000/1h,unit=tokens --key acme --cost tokens=900 --mode count
-
-Exit codes: 0 allowed, 1 refused, or counted beyond the limit, 2 no decision (the command line is invalid, or the node
-can't be reached or answers with an error).`
-}
-
 // Run makes the check and prints the decision.
 func (c *checkCmd) Run(env *environment) error {
 	return exitOf(c.ask(env))

@@ -1,5 +1,12 @@
 package main
 
+import (
+	_ "embed"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
 const description = `A rate limiter: ask it whether something may happen now, and it answers.
 
   rlnode serve                                          run a node with the built-in starter rules
@@ -66,3 +73,31 @@ type helpCmd struct {
 
 // Run does nothing; it is never called.
 func (helpCmd) Run(*environment) error { return nil }
+
+// helpTexts is what --help prints about each command. A section begins with "== " and the commands that it is about, and LIST in
+// it stands for the first word of the command.
+//
+//go:embed help.txt
+var helpTexts string
+
+// splitHelp returns the help texts by command.
+func splitHelp() map[string]string {
+	texts := map[string]string{}
+	for section := range strings.SplitSeq("\n"+helpTexts, "\n== ") {
+		commands, text, _ := strings.Cut(strings.TrimSpace(section), "\n\n")
+		for command := range strings.SplitSeq(commands, ", ") {
+			first, _, _ := strings.Cut(command, " ")
+			texts[command] = strings.ReplaceAll(text, "LIST", first)
+		}
+	}
+	return texts
+}
+
+// addHelp gives the commands below a node their help texts. prefix is what is typed before their names.
+func addHelp(node *kong.Node, prefix string, texts map[string]string) {
+	for _, command := range node.Children {
+		typed := prefix + command.Name
+		command.Detail = texts[typed]
+		addHelp(command, typed+" ", texts)
+	}
+}

@@ -19,20 +19,6 @@ import (
 // membersCmd lists nodes.
 type membersCmd struct{ answerFlags }
 
-// Help implements kong.HelpProvider.
-func (membersCmd) Help() string {
-	return `Shows the cluster as one node sees it, and how that node has decided lately. REACHED says whether its calls reach a
-node; "via n3" means through n3, because the direct path is broken. STATE is "alive, behind" while the leader gives a node
-no authority because it has not applied what the other nodes have. ROLE is leader, voter, or follower for a node without a
-vote. RING says whether the node owns counters or is about to. CLOCK says how far a node's clock is ahead of the median of
-all; with two nodes, nobody knows which of them is right. If there are several regions, they are listed, too:
-COMMITTED says whether limits with scope: global are shared with a region.
-
-Example:
-
-  rlnode members --admin http://10.0.0.5:8081`
-}
-
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
 	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
@@ -126,14 +112,6 @@ type ownerCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (ownerCmd) Help() string {
-	return `Examples:
-
-  rlnode owner --rule login --key 198.51.100.7
-  rlnode owner --rule chat --key acme --key /chat/completions`
-}
-
 // Run prints the owner.
 func (c *ownerCmd) Run(env *environment) error {
 	r := request{path: "/v1/owner", query: subjectQuery(c.Rule, c.Key)}
@@ -154,19 +132,6 @@ type topCmd struct {
 	Watch    bool          `short:"w" help:"Print repeatedly until interrupted."`
 	Interval time.Duration `default:"2s" help:"How often --watch prints (at least 100ms, default ${default})."`
 	answerFlags
-}
-
-// Help implements kong.HelpProvider.
-func (topCmd) Help() string {
-	return `Lists the subjects with most refusals, or other things, since the nodes' processes began.
-
-Examples:
-
-  rlnode top
-  rlnode top --by shadow --rule new-idea                whom a shadow rule would refuse
-  rlnode top --near                                     who is about to be refused
-  rlnode top --by used --recent
-  rlnode top -n 5 --watch --interval 5s`
 }
 
 // Run prints the list, once or repeatedly.

@@ -116,6 +116,27 @@ func TestHints(t *testing.T) {
 	}
 }
 
+// TestHelpTexts: each command but those without anything to say has a help text, and each text belongs to a command.
+func TestHelpTexts(t *testing.T) {
+	t.Parallel()
+	texts := splitHelp()
+	delete(texts, "") // what is before the first section
+	for command, text := range texts {
+		_, stdout, _ := tool(t, "", append(strings.Fields(command), "--help")...)
+		printed, want := strings.Join(strings.Fields(stdout), " "), strings.Join(strings.Fields(text), " ")
+		if !strings.HasPrefix(printed, "Usage: rlnode "+command) || !strings.Contains(printed, want) {
+			t.Errorf("rlnode %s --help: got %q, want it to have %q", command, printed, want)
+		}
+	}
+
+	_, commands, _ := tool(t, "", completeWord, "")
+	for line := range strings.Lines(commands) {
+		command, _, _ := strings.Cut(line, "\t")
+		plain := command == "import" || command == "version" || command == "help"
+		expect.Equal(t, texts[command] == "", plain, "%s: without a help text", command)
+	}
+}
+
 // TestCompletion: the hidden command suggests the right words to a shell, given those before the cursor.
 func TestCompletion(t *testing.T) {
 	t.Parallel()

@@ -14,17 +14,6 @@ type completionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
-// Help implements kong.HelpProvider.
-func (completionCmd) Help() string {
-	return `The script completes the commands, flags and values of the release of rlnode on PATH.
-
-Examples:
-
-  source <(rlnode completion bash)                                     in ~/.bashrc
-  source <(rlnode completion zsh)                                      in ~/.zshrc, after compinit
-  rlnode completion fish > ~/.config/fish/completions/rlnode.fish`
-}
-
 // Run prints the script.
 func (c *completionCmd) Run(env *environment) error {
 	_, err := io.WriteString(env.stdout, completions[c.Shell])

@@ -38,20 +38,6 @@ type (
 	allowCmd = listCmd[allowList]
 )
 
-// Help implements kong.HelpProvider.
-func (listCmd[L]) Help() string {
-	var l L
-	return strings.ReplaceAll(`An entry stands beside the rules document: apply never touches it, and it makes no new version of the rules. Adding one
-that exists replaces its end, its note and its author. What only the document has is removed there.
-
-Examples:
-
-  rlnode LIST add ip=203.0.113.7 --for 24h --note "credential stuffing"
-  rlnode LIST add ip=203.0.113.0/24 endpoint=/login
-  rlnode LIST remove ip=203.0.113.7
-  rlnode LIST list`, "LIST", l.name())
-}
-
 // holdFlags say how long an entry holds, and why it is there.
 type holdFlags struct {
 	For   string `placeholder:"DURATION" help:"How long it holds, such as 30m, 24h or 7d (default: until it is removed)."`
@@ -80,15 +66,6 @@ type (
 	}
 	listListCmd[L listName] struct{ answerFlags }
 )
-
-// Help implements kong.HelpProvider.
-func (listAddCmd[L]) Help() string { return listCmd[L]{}.Help() }
-
-// Help implements kong.HelpProvider.
-func (listRemoveCmd[L]) Help() string { return listCmd[L]{}.Help() }
-
-// Help implements kong.HelpProvider.
-func (listListCmd[L]) Help() string { return listCmd[L]{}.Help() }
 
 // Run adds the entry.
 func (c *listAddCmd[L]) Run(env *environment) error {
@@ -183,19 +160,6 @@ type subjectSetCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (subjectSetCmd) Help() string {
-	return `Gives a subject another tier, or limits of its own, beside the rules document. It replaces an entry about the same
-subject. What was used stays counted wherever unit, algorithm and window agree.
-
-Examples:
-
-  rlnode subject set tenant=acme --tier pro
-  rlnode subject set tenant=acme --tier pro --for 30d --note "trial"
-  rlnode subject set tenant=acme --limits '{chat: [{limit: 600, per: 1m}]}'
-  rlnode subject unset tenant=acme`
-}
-
 // Run writes the entry.
 func (c *subjectSetCmd) Run(env *environment) error {
 	path, err := subjectPath(c.Subject)
@@ -228,9 +192,6 @@ type subjectUnsetCmd struct {
 	Subject string `arg:"" placeholder:"NAME=VALUE" help:"A key attribute and its value."`
 	answerFlags
 }
-
-// Help implements kong.HelpProvider.
-func (subjectUnsetCmd) Help() string { return subjectSetCmd{}.Help() }
 
 // Run removes the entry.
 func (c *subjectUnsetCmd) Run(env *environment) error {
@@ -275,17 +236,6 @@ type blockCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (blockCmd) Help() string {
-	return `Makes a rule refuse a subject for a time. Nothing is taken meanwhile. reset lifts only a block that a refusal began;
-unblock lifts both.
-
-Examples:
-
-  rlnode block --rule login --key 192.0.2.7 --for 1h
-  rlnode unblock --rule login --key 192.0.2.7`
-}
-
 // Run blocks the subject.
 func (c *blockCmd) Run(env *environment) error {
 	fields := c.fields()
@@ -299,15 +249,6 @@ type unblockCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (unblockCmd) Help() string {
-	return `Lifts a block by hand, and the one that a refusal began. What was used stays.
-
-Example:
-
-  rlnode unblock --rule login --key 192.0.2.7`
-}
-
 // Run lifts the blocks.
 func (c *unblockCmd) Run(env *environment) error {
 	return c.writeEntry(env, http.MethodDelete, "/v1/blocks", c.fields())
@@ -319,28 +260,12 @@ type entriesCmd struct {
 	Log  entriesLogCmd  `cmd:"" help:"List the last changes of entries."`
 }
 
-// Help implements kong.HelpProvider.
-func (entriesCmd) Help() string {
-	return `Lists what stands beside the rules document: deny and allow entries, tiers and limits of single subjects, and blocks by
-hand. An entry sleeps while the document lacks the tier or the rule that it names.
-
-Examples:
-
-  rlnode entries
-  rlnode entries --kind deny
-  rlnode entries --asleep
-  rlnode entries log`
-}
-
 // entriesListCmd lists entries.
 type entriesListCmd struct {
 	Kind   string `enum:",deny,allow,subject,block" default:"" placeholder:"KIND" help:"Only deny, allow, subject or block."`
 	Asleep bool   `help:"Only those that name a tier or a rule that the document lacks."`
 	answerFlags
 }
-
-// Help implements kong.HelpProvider.
-func (entriesListCmd) Help() string { return entriesCmd{}.Help() }
 
 // Run prints the entries, page by page.
 func (c *entriesListCmd) Run(env *environment) error {
@@ -413,15 +338,6 @@ func fetchEntries(env *environment, n *remote, query url.Values) (*admin.EntryPa
 type entriesLogCmd struct {
 	N int `short:"n" default:"100" placeholder:"N" help:"How many, at most 1,000 (default ${default})."`
 	answerFlags
-}
-
-// Help implements kong.HelpProvider.
-func (entriesLogCmd) Help() string {
-	return `Lists the last changes of entries, newest first: who, when, and what was before and after. The last 10,000 are kept.
-
-Example:
-
-  rlnode entries log -n 20`
 }
 
 // Run prints the changes.

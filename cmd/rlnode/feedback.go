@@ -16,18 +16,6 @@ type feedbackCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (feedbackCmd) Help() string {
-	return `Reports that a rule refused a subject that it should not have refused. The node counts it by rule, in
-rlnode_false_positives_total, and logs the subject. It changes no counter: that is what rlnode reset and adjust are for. The
-token needs the scope adjust.
-
-Examples:
-
-  rlnode feedback --rule login --key 198.51.100.7
-  rlnode feedback --rule chat --key acme --key /chat/completions`
-}
-
 // feedbackAnswer is a node's answer to feedback.
 type feedbackAnswer struct {
 	Rule           string           `json:"rule"`

@@ -12,19 +12,6 @@ type healthCmd struct {
 	eitherPlane
 }
 
-// Help implements kong.HelpProvider.
-func (healthCmd) Help() string {
-	return `For health checks of containers, which have no curl. It prints one line.
-
-Examples:
-
-  rlnode health
-  rlnode health --addr https://127.0.0.1:8080 --insecure
-  rlnode health --admin http://127.0.0.1:8081
-
-Exit codes: 0 the node is ready, 1 it is not ready or can't be reached, 2 the command line is invalid.`
-}
-
 // Run asks the node and prints its state.
 func (c *healthCmd) Run(env *environment) error {
 	n, err := c.probed()

@@ -20,19 +20,6 @@ type importEnvoyCmd struct {
 	MergeDomains bool     `help:"Merge the descriptors of files with the same domain, in the order of the files."`
 }
 
-// Help implements kong.HelpProvider.
-func (importEnvoyCmd) Help() string {
-	return `The files become the envoy: section of a rules file. Differences in behaviour are printed on standard error, as
-file:line:column: message. So are mistakes, and then nothing is written.
-
-Examples:
-
-  rlnode import envoy config/*.yaml -o rules.yaml
-  rlnode import envoy config.yaml | rlnode apply -f -
-
-Exit codes: 0 done, 1 a file has mistakes, 2 the command line is invalid.`
-}
-
 // envoyDifferences lists the differences that hold for all files. Every import prints it.
 const envoyDifferences = `Differences from the reference server that hold for every file:
 - rlnode doesn't count refused hits, so only admitted hits use up a window. The reference server counts refused hits, too.

@@ -17,19 +17,6 @@ type levelCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider. It explains the purpose of a level.
-func (levelCmd) Help() string {
-	return `Nodes use features that an older release can't read only from an agreed feature level on, when all members know them. The
-level rises automatically an hour after all members run a release that knows a higher one; absent nodes are members, too.
-Until then, each node can be downgraded; after that, older releases can't join. The level never falls. Of several regions,
-the primary's rises last.
-
-Examples:
-
-  rlnode level
-  rlnode level --raise`
-}
-
 // Run prints the level, or raises it.
 func (c *levelCmd) Run(env *environment) error {
 	switch {

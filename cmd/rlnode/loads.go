@@ -18,18 +18,6 @@ type loadCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (loadCmd) Help() string {
-	return `Adaptive rules lower their limits while what they protect is loaded. This reports a load; repeat it before it expires.
-Without arguments it lists the loads that the node knows, and how far limits are lowered. The token needs the scope adjust.
-
-Examples:
-
-  rlnode load database 0.93
-  rlnode load database 0.93 --ttl 30s
-  rlnode load`
-}
-
 // Run reports the load, or prints the list.
 func (c *loadCmd) Run(env *environment) error {
 	if c.Source == "" {

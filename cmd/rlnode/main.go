@@ -93,6 +93,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		return printError(stderr, fmt.Errorf("build the command line: %w", err))
 	}
+
+	addHelp(parser.Model.Node, "", splitHelp())
 	if args[0] == completeWord {
 		return printError(stderr, complete(stdout, parser.Model.Node, args[1:]))
 	}

@@ -25,39 +25,6 @@ type recoverCmd struct {
 	Address string `placeholder:"HOST:PORT" help:"The address for calls from other nodes: the node's --advertise and --peer-port (default: unchanged)."`
 }
 
-// Help implements kong.HelpProvider. It explains what recovering loses.
-func (recoverCmd) Help() string {
-	return `For a cluster that has lost the majority of its voters for good, and so can't agree on anything: one surviving node
-becomes the only voter, and the other survivors join it. If the lost nodes can come back with their disks, start them
-instead: then nothing is lost, and the cluster continues without this command.
-
-What is lost: changes of the rules that the last majority had agreed on and this node had not received, and counters of
-which no survivor has a copy. So choose the survivor with the longest log: the survivors still answer, and
-rlnode_raft_last_index at /metrics on their admin planes shows it. Changes that this node had received but the lost
-majority had not agreed on become agreed.
-
-  1. Stop all survivors.
-  2. Run rlnode recover on ONE of them. Never on two: that would make two clusters that mistake each other for one.
-  3. Start that node as before. It is ready within seconds, and accepts changes of the rules.
-  4. Start the other survivors, one after another. They find it by gossip and are members again. One that does not
-     become ready, or logs that it has entries the cluster never agreed on, must start with a new data directory. Keep
-     the old one: it has what that node counted for bills.
-  5. Start replacements for the lost nodes with new data directories, never with an old disk.
-  6. Run rlnode remove for the IDs of the lost nodes, which members shows as failed.
-
-An entry that no node can apply stops every node at the same place; each logs its index and hash, and which release could
-read it. If no release can, stop all nodes, run rlnode recover --skip INDEX --hash H on each, and start them again. That
-changes nothing else. If any node has applied the entry, don't skip it: run that node's release on the others.
-
-Stop the node first. The command changes its data directory at once, without asking: copy it before.
-
-Examples:
-
-  rlnode recover --data-dir /var/lib/rlnode
-  rlnode recover --data-dir /var/lib/rlnode --address 10.0.0.9:7947
-  rlnode recover --data-dir /var/lib/rlnode --skip 8120 --hash 5feceb66ffc8…`
-}
-
 // Run changes the data directory.
 func (c *recoverCmd) Run(env *environment) (err error) {
 	if err := checkPeerAddress(c.Address); err != nil {

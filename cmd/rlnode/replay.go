@@ -32,26 +32,6 @@ type replayCmd struct {
 	adminPlane
 }
 
-// Help implements kong.HelpProvider.
-func (replayCmd) Help() string {
-	return `Runs the limiter on virtual time: each record is a check at its own time. No node is needed.
-
-Attributes of a log line: ip user method endpoint (the path without the query) status user_agent referer.
-A JSON line: {"time": "2026-03-01T12:00:00Z", "attributes": {"ip": "198.51.100.7"}, "cost": 1, "costs": {"tokens": 900}};
-time is RFC 3339, or Unix time in seconds or milliseconds; cost and costs may be left out.
-Lines that can't be read count as skipped; the first of them are listed.
-
-Examples:
-
-  rlnode replay --rules rules.yaml access.log
-  rlnode replay access.log.1.gz access.log --rules rules.yaml --json
-  rlnode replay --rules new.yaml --against old.yaml access.log
-  rlnode replay --rules new.yaml --against 12 access.log       version 12 of the node at --admin
-  zcat old.gz | rlnode replay --rules rules.yaml - --decisions decisions.jsonl
-
-In the JSON, a rule's "refused" counts the checks it refused, or would have refused if it is a shadow rule.`
-}
-
 // validate reports mistakes on the command line.
 func (c *replayCmd) validate() error {
 	if c.JSON && c.Decisions == "-" {

@@ -20,19 +20,6 @@ type restoreCmd struct {
 	answerFlags
 }
 
-// Help implements kong.HelpProvider.
-func (restoreCmd) Help() string {
-	return `The rules of the backup become a new version; the rules it replaces stay in the list of versions. Entries keep their
-authors, times and ends; those that have ended are left out. Without flags, the document is restored and the entries
-are merged.
-
-Examples:
-
-  rlnode restore rlnode-backup.json
-  rlnode restore rlnode-backup.json --document
-  rlnode restore rlnode-backup.json --entries replace`
-}
-
 // Run checks the backup and puts what it has in force.
 func (c *restoreCmd) Run(env *environment) error {
 	n, err := c.node()

@@ -59,18 +59,6 @@ type validateCmd struct {
 	File string `arg:"" help:"The rules file; - is standard input."`
 }
 
-// Help implements kong.HelpProvider.
-func (validateCmd) Help() string {
-	return `Prints every mistake, as file:line:column: message. Warnings about parts that have no effect go to standard error.
-
-Examples:
-
-  rlnode validate rules.yaml
-  rlnode rules | rlnode validate -
-
-Exit codes: 0 the file is valid, 1 it is not, 2 the command line is invalid.`
-}
-
 // Run checks the file.
 func (c *validateCmd) Run(env *environment) error {
 	doc, err := loadRules(env, c.File, rules.Review, env.stdout)
@@ -157,15 +145,6 @@ type rulesCmd struct {
 	adminPlane
 }
 
-// Help implements kong.HelpProvider.
-func (rulesCmd) Help() string {
-	return `Examples:
-
-  rlnode rules > rules.yaml
-  rlnode rules --versions
-  rlnode rollback 16                                    back to an earlier version`
-}
-
 // Run prints the document or the list.
 func (c *rulesCmd) Run(env *environment) error {
 	if c.Versions && c.Version != 0 {
@@ -204,17 +183,6 @@ func (c *rulesCmd) Run(env *environment) error {
 
 // versionsCmd lists the versions of the rules.
 type versionsCmd struct{ answerFlags }
-
-// Help implements kong.HelpProvider.
-func (versionsCmd) Help() string {
-	return `Lists the kept versions of the rules, newest first: 50 as long as they fit 32 MiB compressed, and at least 10.
-
-Examples:
-
-  rlnode versions
-  rlnode diff 12 14
-  rlnode rollback 12`
-}
 
 // Run prints the list.
 func (c *versionsCmd) Run(env *environment) error {

@@ -88,25 +88,6 @@ type serveCmd struct {
 	gossipKey []byte // read by complete
 }
 
-// Help implements kong.HelpProvider.
-func (serveCmd) Help() string {
-	return `The node logs a line msg=ready, with its addresses, when it decides checks. On SIGTERM or SIGINT it stops
-gracefully: /readyz answers 503 at once, the node decides checks on open connections a little longer, hands its counters
-to other nodes, saves them and closes its listeners. A second signal stops it at once.
-
-Every flag has an environment variable, such as RLNODE_HTTP_PORT for --http-port, and a key in the --config file, such as
-"http-port: 8080".
-
-Examples:
-
-  rlnode serve
-  rlnode serve --rules rules.yaml --data-dir /var/lib/rlnode --bind 0.0.0.0
-  rlnode serve --bind 127.0.0.11 --name n1 --data-dir d1 --bootstrap-expect 3 --join 127.0.0.12,127.0.0.13
-  rlnode serve --bind 10.0.0.5 --join 10.0.0.6,10.0.0.7 --cluster-secret-file cluster.secret
-  rlnode serve --bind 10.1.0.5 --region us --primary-region eu --wan-join 10.0.0.5,10.0.0.6 --cluster-secret-file cluster.secret
-  RLNODE_ADMIN_TOKEN_FILE=/run/secrets/admin rlnode serve --config /etc/rlnode.yaml`
-}
-
 const (
 	maxToken        = 4096 // bytes of a token
 	defaultGRPCPort = 8082

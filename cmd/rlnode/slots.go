@@ -16,25 +16,10 @@ type slotsCmd struct {
 	Free slotsFreeCmd `cmd:"" help:"Release a slot, whoever holds it."`
 }
 
-// Help implements kong.HelpProvider.
-func (slotsCmd) Help() string { return slotsListCmd{}.Help() }
-
 // slotsListCmd lists who holds the slots of a subject.
 type slotsListCmd struct {
 	subjectFlags
 	usageFlags
-}
-
-// Help implements kong.HelpProvider.
-func (slotsListCmd) Help() string {
-	return `Lists who holds the slots of a subject, those that end first in front; at most 100 of a limit. A slot that ends without a
-release is one of a process that died, or that forgot it. To free all slots of a subject, use rlnode reset.
-
-Examples:
-
-  rlnode slots --rule render --key acme
-  rlnode slots --limit 7/10s,algorithm=concurrency --namespace jobs --key acme
-  rlnode slots free 1e75fc203686dd04 --rule render --key acme`
 }
 
 // Run prints the holders.
@@ -45,16 +30,6 @@ type slotsFreeCmd struct {
 	Slot string `arg:"" help:"The slot, as rlnode slots lists it."`
 	subjectFlags
 	usageFlags
-}
-
-// Help implements kong.HelpProvider.
-func (slotsFreeCmd) Help() string {
-	return `Releases a slot, whoever holds it, and prints those that are still held. Its holder learns that at its next renewal, and may go on
-until then. The token needs the scope adjust.
-
-Examples:
-
-  rlnode slots free 1e75fc203686dd04 --rule render --key acme`
 }
 
 // Run releases the slot.

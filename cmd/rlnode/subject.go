@@ -66,28 +66,10 @@ type subjectCmd struct {
 	Unset subjectUnsetCmd `cmd:"" help:"Remove the entry about a subject."`
 }
 
-// Help implements kong.HelpProvider.
-func (subjectCmd) Help() string { return subjectShowCmd{}.Help() }
-
 // subjectShowCmd shows one subject.
 type subjectShowCmd struct {
 	subjectFlags
 	usageFlags
-}
-
-// Help implements kong.HelpProvider.
-func (subjectShowCmd) Help() string {
-	return `Shows what a subject has used of each limit, what nodes hold leased, and what is left of the share. For a rule's subject it asks the admin plane, and also
-shows the owner, until when the subject is blocked, and what each region has of a limit that regions share. With --limit
-or --namespace it asks the data plane; without --limit it lists all counters whose limits the node has seen. Calls that
-give no namespace are in --namespace inline.
-
-Examples:
-
-  rlnode subject --rule login --key 198.51.100.7
-  rlnode subject --rule chat --key acme --key /chat/completions
-  rlnode subject --namespace checkout --key user-42
-  rlnode subject --limit 5/1m --key user-42`
 }
 
 // Run prints what the subject has used.
@@ -269,18 +251,6 @@ func (c *changeFlags) postChange(env *environment, path string, fields map[strin
 // resetCmd makes a subject's counters fresh.
 type resetCmd struct{ changeFlags }
 
-// Help implements kong.HelpProvider.
-func (resetCmd) Help() string {
-	return `Forgets what a subject has used, and prints its usage after that. The token needs the scope adjust. With --namespace
-but without --limit, it resets all counters of the subject there. Calls that give no namespace are in --namespace inline.
-
-Examples:
-
-  rlnode reset --rule login --key 198.51.100.7
-  rlnode reset --namespace checkout --key user-42
-  rlnode reset --limit 5/1m --key user-42`
-}
-
 // Run resets the subject.
 func (c *resetCmd) Run(env *environment) error {
 	fields, err := c.fields()
@@ -295,19 +265,6 @@ type adjustCmd struct {
 	Cost []string `required:"" sep:"none" placeholder:"N|UNIT=N" help:"How much to add, or to give back if negative; repeat for more units."`
 	Bill bool     `help:"Correct the bill, too, of a rule with usage: monthly."`
 	changeFlags
-}
-
-// Help implements kong.HelpProvider.
-func (adjustCmd) Help() string {
-	return `Adds to what a subject has used, without a decision: a penalty, which may exceed the limit, or a reward. It prints the
-usage after that. The token needs the scope adjust.
-
-Examples:
-
-  rlnode adjust --rule login --key 198.51.100.7 --cost 4
-  rlnode adjust --rule login --key 198.51.100.7 --cost=-4          a reward
-  rlnode adjust --rule chat --key acme --key /chat --cost tokens=900
-  rlnode adjust --limit 90000/1h,unit=tokens --key acme --cost tokens=900 --request-id order-17`
 }
 
 // Run adjusts the subject's usage.

@@ -11,15 +11,6 @@ import (
 // tiersCmd lists tiers.
 type tiersCmd struct{ answerFlags }
 
-// Help implements kong.HelpProvider.
-func (tiersCmd) Help() string {
-	return `Lists the tiers in the rules in force, with their limits.
-
-Example:
-
-  rlnode tiers`
-}
-
 // tiersAnswer is a page of tiers.
 type tiersAnswer struct {
 	Tiers []struct {

@@ -124,31 +124,6 @@ type tokenCmd struct {
 	Namespace []string `sep:"," placeholder:"NAME" help:"For the scopes check and adjust: allow limits that come with the call only in this namespace, or a pattern with *; repeat the flag or separate with commas."`
 }
 
-// Help implements kong.HelpProvider.
-func (tokenCmd) Help() string {
-	return `Prints two lines: the token, which is stored nowhere else, and its line for the tokens file, which has only the token's
-hash. A running node reads the file again within a second or two; no node needs a restart.
-
-  check   ask for decisions: check, batch, auth, reserve, settle; read usage
-  adjust  change usage: adjust and reset; report loads and feedback
-  read    read the admin plane: rules, usage, members; what the dashboard shows
-  admin   everything, including writing rules and taking profiles
-
-Examples:
-
-  rlnode token gateway --scope check
-  rlnode token billing --scope read,adjust
-  rlnode token checkout --scope check --namespace 'checkout/*'
-
-A tokens file. To replace a token, add a second line, hand out the new token, then remove the first line.
-
-  tokens:
-  - {name: gateway, scopes: [check], sha256: 9f86…}
-  - {name: grafana, scopes: [read], sha256: 60303…}
-
-For an existing token, printf %s "$TOKEN" | sha256sum prints the hash.`
-}
-
 // Run prints the token and its line for the tokens file.
 func (c *tokenCmd) Run(env *environment) error {
 	scopes, err := api.ParseScopes(c.Scope)

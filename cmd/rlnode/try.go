@@ -17,20 +17,6 @@ type tryCmd struct {
 	adminPlane
 }
 
-// Help implements kong.HelpProvider.
-func (tryCmd) Help() string {
-	return `Takes nothing. Of each rule that does not apply, it names the conditions that fail, with both values; for that the token needs
-the scope read.
-
-Examples:
-
-  rlnode try --attr ip=198.51.100.7 --attr method=post
-  rlnode try --rule login --attr ip=198.51.100.7
-  rlnode try --rule login --key 198.51.100.7
-
-Exit codes: 0 it would be allowed, 1 refused, 2 no decision.`
-}
-
 // tried is a node's answer to a try.
 type tried struct {
 	Status int                 `json:"status"`

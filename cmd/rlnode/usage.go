@@ -28,19 +28,6 @@ type usageCmd struct {
 	adminPlane
 }
 
-// Help implements kong.HelpProvider.
-func (usageCmd) Help() string {
-	return `Prints what rules with "usage: monthly" admitted, by rule, subject and unit, summed over all nodes. If a node can't be
-asked, its part is missing; the exit code is then 1, and standard error names the node. For a node that is gone, its copy
-counts; standard error says how much of its counts the copy may lack, and the exit code stays 0. It also says if the month has
-changed since it was last exported as CSV.
-
-Examples:
-
-  rlnode usage --month 2026-11
-  rlnode usage --month 2026-11 --rule tenant --csv > bill.csv`
-}
-
 // Run prints the rows as they arrive: there may be millions.
 func (c *usageCmd) Run(env *environment) error {
 	if c.Month != "" {
