@@ -31,7 +31,7 @@ type Change struct {
 	Body   []byte // the piece as YAML or JSON
 }
 
-// Apply returns a copy of d with one piece changed; the copy shares the unchanged pieces. A rule's body may leave out
+// Apply returns a copy of d with one piece changed, and without a text. A rule's body may leave out
 // the name; if it has one, it must be c.Name. A new rule or tier goes to the end; an existing one keeps its place.
 //
 // The error is of type [Errors], with positions in the body, or wraps [ErrNotFound].
@@ -46,11 +46,6 @@ func (d *Document) Apply(c Change) (*Document, error) {
 		return nil, Errors{{Message: "the name of a piece must be valid UTF-8"}}
 	}
 
-	next := *d
-	next.source, next.asJSON = "", false
-	next.positions = nil
-	e := &edit{before: d, doc: &next, change: c}
-	e.declared = d.declared
 	var body *yaml.Node
 	if !c.Delete {
 		var err error
@@ -59,44 +54,119 @@ func (d *Document) Apply(c Change) (*Document, error) {
 		}
 	}
 
-	if err := e.applyChange(body); err != nil {
+	e := &edit{change: c}
+	root := d.node()
+	if err := e.applyChange(root, body); err != nil {
 		return nil, err
 	}
 
-	e.checkSize()
+	next := &Document{positions: positions{}}
+	documentFields.read(&e.decoder, root, next, next.positions)
+	e.checkRuleName(next)
+	validate(next, &e.collector)
 	if err := e.decoder.err(); err != nil {
 		return nil, err
 	}
 
-	next.days = next.days || e.days
-	next.loose = e.loose.errs
-	return &next, nil
+	next.days, next.loose = e.days, e.loose.errs
+	return next, nil
 }
 
 // edit is one Apply in progress.
 type edit struct {
 	decoder
-	before, doc *Document
-	change      Change
-	bodyPath    string // path of the piece; mistakes outside it have no position
+	change Change
+	index  int // of the rule, if one is written
 }
 
-func (e *edit) applyChange(body *yaml.Node) error {
-	var found bool
-	switch e.change.Part {
+// applyChange replaces, adds or removes the piece in root, the tree of a document. A nil body removes it. Other nodes than
+// the body's have no positions, which would mean nothing to the writer.
+func (e *edit) applyChange(root, body *yaml.Node) error {
+	found := false
+	switch c := e.change; c.Part {
 	case RulePart:
-		found = e.changeRule(body)
+		rules := section(root, "rules", yaml.List)
+		e.index = slices.IndexFunc(rules.Items, func(r *yaml.Node) bool { return r.Get("name").Text == c.Name })
+		if found = e.index >= 0; !found {
+			e.index = len(rules.Items)
+		}
+		if body != nil {
+			e.nameRule(body)
+		}
+		replaceItems(rules, e.index, 1, found, body)
+
+		if len(rules.Items) > maxRules {
+			return Errors{{Path: "rules", Message: fmt.Sprintf("more than %d rules", maxRules)}}
+		}
 	case TierPart:
-		found = e.changeTier(body)
+		found = replacePair(section(root, "tiers", yaml.Map), c.Name, body)
 	case ListPart:
-		found = e.changeList(body)
+		if c.Name == "deny" || c.Name == "allow" {
+			found = replacePair(section(root, "lists", yaml.Map), c.Name, body) || !c.Delete
+		}
 	}
 
-	if !found {
+	// Only rules and tiers may be new.
+	if !found && (body == nil || e.change.Part > TierPart) {
 		return fmt.Errorf("look for %s: %w", e.change, ErrNotFound)
 	}
-
 	return nil
+}
+
+// section returns the value of a key of the tree's root, which it adds if it is missing.
+func section(root *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
+	n := root.Get(key)
+	if n == nil {
+		n = &yaml.Node{Kind: kind}
+		root.Set(key, n)
+	}
+	return n
+}
+
+// replacePair replaces, adds or removes the pair of a key, and reports whether n had it. A nil value removes it.
+func replacePair(n *yaml.Node, key string, value *yaml.Node) (found bool) {
+	at := len(n.Items)
+	for i := 0; i < len(n.Items) && !found; i += 2 {
+		if n.Items[i].Text == key {
+			at, found = i, true
+		}
+	}
+	replaceItems(n, at, 2, found, yaml.Text(key), value)
+	return found
+}
+
+// replaceItems replaces step items from at on, or adds items there if none were found. If the last is nil, it removes them.
+func replaceItems(n *yaml.Node, at, step int, found bool, items ...*yaml.Node) {
+	end := at
+	if found {
+		end += step
+	}
+	if items[len(items)-1] == nil {
+		items = nil
+	}
+	n.Items = slices.Replace(n.Items, at, end, items...)
+}
+
+// nameRule gives the body of a rule the name that it was written under, if it has none.
+func (e *edit) nameRule(body *yaml.Node) {
+	e.path = fmt.Appendf(nil, "rules[%d]", e.index)
+	name := e.checkName(yaml.Text(e.change.Name), e.change.Name)
+	if name != "" && body.Kind == yaml.Map && body.Get("name") == nil {
+		body.Set("name", yaml.Text(name))
+	}
+	e.path = nil
+}
+
+// checkRuleName reports a rule that is written under another name than its own.
+func (e *edit) checkRuleName(doc *Document) {
+	if e.change.Part != RulePart || e.change.Delete {
+		return
+	}
+	r, name := doc.Rules[e.index], e.change.Name
+	if name != "" && r.Name != "" && r.Name != name {
+		e.add(r.position("name"), fmt.Sprintf("rules[%d].name", e.index), "the name %q differs from that of the rule being written, %q", r.Name, name)
+		r.Name = name
+	}
 }
 
 // String names the piece.
@@ -105,145 +175,6 @@ func (c Change) String() string {
 		return partNames[c.Part]
 	}
 	return fmt.Sprintf("%s %q", partNames[c.Part], c.Name)
-}
-
-// setPath sets the path of the piece. Its key is in the change and not in the body.
-func (e *edit) setPath(path string) { e.path = append(e.path[:0], path...); e.bodyPath = path }
-
-// keyNode returns the piece's name as a node without a position.
-func (e *edit) keyNode() *yaml.Node { return yaml.Text(e.change.Name) }
-
-// piece is a kind of piece of which a document has many.
-type piece interface {
-	*RuleSpec | *TierSpec
-	node() *yaml.Node
-}
-
-// replacePiece returns a copy of list with p at index i: if found, p replaces the i-th piece, and otherwise p is inserted
-// before it. If p is nil, the piece is removed. replacePiece also updates the document's size.
-func replacePiece[P piece](e *edit, list []P, name string, i int, found bool, p P) []P {
-	list = slices.Clone(list)
-	var before, after func() *yaml.Node
-	if found {
-		before = list[i].node
-	}
-	if p != nil {
-		after = p.node
-	}
-
-	e.resize(name, before, after)
-
-	switch {
-	case p == nil:
-		return slices.Delete(list, i, i+1)
-	case !found:
-		return slices.Insert(list, i, p)
-	}
-
-	list[i] = p
-	return list
-}
-
-// insertionPoint returns the index of a piece in a list of n pieces, or the index to insert it at if i is negative
-// because the list does not have it.
-func insertionPoint(i, n int) (at int, found bool) {
-	if i < 0 {
-		return n, false
-	}
-	return i, true
-}
-
-func (e *edit) changeRule(body *yaml.Node) bool {
-	i, found := insertionPoint(e.before.rule(e.change.Name), len(e.before.Rules))
-	var r *RuleSpec
-	switch {
-	case e.change.Delete && !found:
-		return false
-	case !e.change.Delete:
-		e.setPath(fmt.Sprintf("rules[%d]", i))
-		name := e.checkName(e.keyNode(), e.change.Name)
-		r = e.rule(body, name)
-		if name != "" && r.Name != "" && r.Name != name {
-			e.add(r.position("name"), e.bodyPath+".name", "the name %q differs from that of the rule being written, %q", r.Name, name)
-			r.Name = name
-		}
-
-		if i >= maxRules {
-			e.add(yaml.Pos{}, "rules", "more than %d rules", maxRules)
-		}
-	}
-
-	e.doc.Rules = replacePiece(e, e.before.Rules, e.change.Name, i, found, r)
-	e.validateAll()
-	return true
-}
-
-func (e *edit) changeTier(body *yaml.Node) bool {
-	i, found := insertionPoint(e.before.tier(e.change.Name), len(e.before.Tiers))
-	var t *TierSpec
-	switch {
-	case e.change.Delete && !found:
-		return false
-	case !e.change.Delete:
-		e.setPath(keyPath("tiers", e.change.Name))
-		t = e.tier(e.keyNode(), body)
-	}
-	e.doc.Tiers = replacePiece(e, e.before.Tiers, e.change.Name, i, found, t)
-	e.validateAll()
-	return true
-}
-
-func (e *edit) changeList(body *yaml.Node) bool {
-	list := map[string]*[]*Entry{"deny": &e.doc.Deny, "allow": &e.doc.Allow}[e.change.Name]
-	if list == nil {
-		return false
-	}
-	before := *list
-	*list = nil
-	if !e.change.Delete {
-		e.setPath("lists." + e.change.Name)
-		*list = e.entries(body)
-	}
-	e.resize(e.change.Name, func() *yaml.Node { return entriesNode(before) }, func() *yaml.Node { return entriesNode(*list) })
-	return !e.change.Delete || len(before) > 0
-}
-
-// validateAll validates the changed document. It drops positions outside the body, which mean nothing to the writer.
-func (e *edit) validateAll() {
-	validate(e.doc, &e.collector)
-	e.clearOutsidePositions()
-}
-
-func (e *edit) clearOutsidePositions() {
-	for i := range e.errs {
-		if p := e.errs[i].Path; e.bodyPath == "" || p != e.bodyPath && !strings.HasPrefix(p, e.bodyPath+".") && !strings.HasPrefix(p, e.bodyPath+"[") {
-			e.errs[i].Line, e.errs[i].Column = 0, 0
-		}
-	}
-}
-
-// resize updates the document's size: the second piece takes the place of the first. Nil stands for none. A piece with mistakes can't
-// be encoded, and nobody asks for its size.
-func (e *edit) resize(name string, before, after func() *yaml.Node) {
-	if e.decoder.err() != nil {
-		return
-	}
-	if before != nil {
-		e.doc.size -= pieceSize(name, before())
-	}
-	if after != nil {
-		e.doc.size += pieceSize(name, after())
-	}
-}
-
-// checkSize rejects a change that makes the document too large. A change that makes it smaller always passes.
-func (e *edit) checkSize() {
-	if len(e.doc.Subjects) > maxGroups {
-		e.add(yaml.Pos{}, "subjects", "more than %d attributes with subjects", maxGroups)
-	}
-	if e.doc.size > MaxDocument && e.doc.size > e.before.size {
-		e.add(yaml.Pos{}, "", "the document would be larger than 8 MiB")
-	}
 }
 
 // Piece returns a piece of the document as JSON and as YAML. It uses only c's Part and Name. The error wraps

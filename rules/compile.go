@@ -70,6 +70,7 @@ type compiler struct {
 	set         *Set
 	doc         *Document
 	tables      map[tableKey]*subjectTable
+	tiers       map[string]int32          // their numbers; nil until the first is needed
 	listed      map[*SubjectSpec]*subject // filled only if there are global rules
 	globalLists int32                     // number of limit lists of global rules
 	extends     bool                      // the set's tables of attributes and units are shared with other sets

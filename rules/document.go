@@ -53,7 +53,6 @@ type Document struct {
 	source    string                    // the text it was parsed from; empty after a change
 	asJSON    bool                      // source is JSON
 	days      bool                      // some duration was written in days
-	size      int                       // upper bound of the length of the document's renderings, in bytes
 	positions positions
 	loose     []Error // values that are written as neither text nor plain integers
 }
@@ -226,32 +225,24 @@ type ProfileSpec struct {
 // ProfileSource is an attribute and the source of its value, such as header:X-Api-Key.
 type ProfileSource struct{ Attribute, Source string }
 
-// Size counts the pieces of a document.
-type Size struct {
-	Rules, Tiers, Subjects, Denied, Allowed int
-	Bytes                                   int // estimated length of the written document
-}
-
-// Size counts the pieces of d.
-func (d *Document) Size() Size {
-	n := Size{Rules: len(d.Rules), Tiers: len(d.Tiers), Denied: len(d.Deny), Allowed: len(d.Allow), Bytes: d.size}
-	for _, g := range d.Subjects {
-		n.Subjects += len(g.Subjects)
-	}
-	return n
-}
-
 // FeatureLevel returns the feature level that every node of a cluster must support to read d; see package agreement.
 func (d *Document) FeatureLevel() int {
 	if d.days || d.Inline != nil || len(d.Envoy) > 0 || d.Attributes != nil || slices.ContainsFunc(d.Rules, (*RuleSpec).needsLevel2) {
 		return 2
 	}
-	for l := range d.allLimits {
-		if l.needsLevel2() {
-			return 2
+
+	level := 1
+	note := func(_, _ string, limits []*LimitSpec) {
+		if slices.ContainsFunc(limits, (*LimitSpec).needsLevel2) {
+			level = 2
 		}
 	}
-	return 1
+	d.eachLimits("", note)
+	for _, t := range d.Tiers { // which no rule may use
+		note("", "", t.Limits)
+	}
+
+	return level
 }
 
 // needsLevel2 reports whether r has a key that builds of level 1 can't read.
@@ -264,36 +255,34 @@ func (l *LimitSpec) needsLevel2() bool {
 	return l.Unlimited || l.Limit == 0 || l.From != "" || l.isSlots()
 }
 
-// allLimits yields the limits of all rules, tiers and overrides.
-func (d *Document) allLimits(yield func(*LimitSpec) bool) {
-	lists := make([][]*LimitSpec, 0, len(d.Rules)+len(d.Tiers))
+// eachLimits yields each list of limits that the document gives a rule, for any subject, with what has it: the rule itself,
+// which is "", a tier or a listed subject. If only is not empty, it yields those of one rule.
+func (d *Document) eachLimits(only string, yield func(rule, source string, limits []*LimitSpec)) {
 	for _, r := range d.Rules {
-		lists = append(lists, r.Limits)
-	}
-
-	for _, t := range d.Tiers {
-		lists = append(lists, t.Limits)
+		if only != "" && r.Name != only {
+			continue
+		}
+		yield(r.Name, "", r.Limits)
+		for _, t := range d.Tiers {
+			if r.Tiered {
+				yield(r.Name, tierSource(t.Name), t.Limits)
+			}
+		}
 	}
 
 	for _, g := range d.Subjects {
 		for _, s := range g.Subjects {
 			for _, o := range s.Overrides {
-				lists = append(lists, o.Limits)
-			}
-		}
-	}
-
-	for _, list := range lists {
-		for _, l := range list {
-			if !yield(l) {
-				return
+				if only == "" || o.Rule == only {
+					yield(o.Rule, listedSource(g.Attribute, s.Value), o.Limits)
+				}
 			}
 		}
 	}
 }
 
-// Weight returns an upper bound of the bytes that the document's text takes, comments included.
-func (d *Document) Weight() int { return max(d.size, len(d.source)) }
+// Weight returns the length of the text that d was parsed from, in bytes.
+func (d *Document) Weight() int { return len(d.source) }
 
 func (d *Document) rule(name string) int {
 	return slices.IndexFunc(d.Rules, func(r *RuleSpec) bool { return r.Name == name })

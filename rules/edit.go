@@ -23,12 +23,12 @@ func (d *Document) withChange(c Change) (*Document, error) {
 		}
 	}
 
-	text, err := next.Text()
-	if err != nil {
-		return nil, err
+	text := next.fittingText()
+	if len(text) > MaxDocument {
+		return nil, Errors{{Message: "the document would be larger than 8 MiB"}}
 	}
 
-	return Parse([]byte(text))
+	return Parse(text)
 }
 
 // editText returns d's text with the change, or "" if it finds no place for it. next is the changed document.

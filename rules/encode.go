@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"strconv"
@@ -50,55 +49,6 @@ func (d *Document) Text() (string, error) {
 		return "", Errors{{Message: fmt.Sprintf("the document takes %d bytes as text; at most %d are allowed", len(text), MaxDocument)}}
 	}
 	return string(text), nil
-}
-
-// measure sums the pieces' sizes. The sum is an upper bound of the length of every rendering.
-func (d *Document) measure() int {
-	const keys = 256 // the document's own, without defaults
-	size := keys + pieceSize("", defaultsFields.node(&d.Defaults)) + pieceSize("deny", entriesNode(d.Deny)) + pieceSize("allow", entriesNode(d.Allow))
-	if d.Attributes != nil {
-		size += pieceSize("attributes", declarationNode(d.Attributes))
-	}
-	if d.Inline != nil {
-		size += pieceSize("inline", inlineFields.node(d.Inline))
-	}
-
-	for _, s := range d.Envoy {
-		size += pieceSize(s.Domain, envoyFields.node(s))
-	}
-
-	for _, r := range d.Rules {
-		size += pieceSize(r.Name, r.node())
-	}
-
-	for _, t := range d.Tiers {
-		size += pieceSize(t.Name, t.node())
-	}
-
-	for _, g := range d.Subjects {
-		size += pieceSize(g.Attribute, yaml.NewMap())
-		for _, s := range g.Subjects {
-			size += pieceSize(s.Value, s.node())
-		}
-	}
-
-	for _, p := range d.Profiles {
-		size += pieceSize(p.Name, p.node())
-	}
-
-	return size
-}
-
-// pieceSize returns an upper bound of the bytes that a piece adds to a document's text.
-func pieceSize(name string, n *yaml.Node) int {
-	if n == nil {
-		return 0
-	}
-	const around, indent = 8, 6 // colon, commas and quotes; indentation beyond that of the piece alone
-	text := n.AppendYAML(make([]byte, 0, 256))
-	length := len(text) + indent*bytes.Count(text, []byte("\n"))
-	length = max(length, len(n.AppendJSON(text[:0])))
-	return around + len(yaml.Text(name).AppendJSON(text[:0])) + length
 }
 
 func (d *Document) node() *yaml.Node { return documentFields.node(d) }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,65 +29,47 @@ var metaFields = [...]string{"for", "until", "note", "by", "when", "origin"}
 // ReadListed reads an entry of a list, Deny or Allow: attributes as in the document, and for, until and note. The error is of
 // type [Errors], with positions in body, or wraps entries.ErrInvalid.
 func (d *Document) ReadListed(kind entries.Kind, body []byte) (EntryForm, error) {
-	n, err := parseText(body)
-	if err != nil {
-		return EntryForm{}, err
-	}
-
 	f := EntryForm{Entry: &entries.Entry{Kind: kind}}
-	if n, err = f.readMeta(n); err != nil {
-		return EntryForm{}, err
+	n, err := f.readMeta(body)
+	if err != nil {
+		return f, err
 	}
-
-	e := &edit{}
-	e.declared = d.declared
-	e.setPath("lists." + kind.String())
-	f.Match = canonicalMatch(d.declared, e.conditions(n))
-
-	if err := e.decoder.err(); err != nil {
-		return EntryForm{}, err
-	}
-	if err := e.typed(); err != nil {
-		return EntryForm{}, err
-	}
-
-	return f, f.Entry.Check()
+	r := &decoder{declared: d.declared, path: []byte("lists." + kind.String())}
+	f.Match = canonicalMatch(d.declared, r.conditions(n))
+	return f, cmp.Or(r.err(), r.typed(), f.Entry.Check())
 }
 
 // ReadSubject reads what an entry says about a subject of s: a tier, limits for some rules, for, until and note. The error is
 // of type [Errors], with positions in body, or wraps entries.ErrInvalid. It is an error to name a tier or a rule that s
 // does not have, and to change the limits of a global rule.
 func (s *Set) ReadSubject(attribute, value string, body []byte) (EntryForm, error) {
-	n, err := parseText(body)
-	if err != nil {
-		return EntryForm{}, err
-	}
-
 	f := EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: attribute}}
-	if n, err = f.readMeta(n); err != nil {
-		return EntryForm{}, err
+	n, err := f.readMeta(body)
+	if err != nil {
+		return f, err
 	}
 
-	e := &edit{}
-	e.declared = s.Document.declared
-	e.setPath(keyPath("subjects", attribute))
-	e.checkName(yaml.Text(attribute), attribute)
-	e.setPath(keyPath(e.bodyPath, value))
-	spec := e.subject(attribute, yaml.Text(value), n)
-	newChecker(s.Document, &e.collector).checkSubject(keyPath("subjects", attribute), attribute, spec)
-	s.checkDivision(&e.collector, e.bodyPath, attribute, spec)
-	e.clearOutsidePositions()
-
-	if err := e.decoder.err(); err != nil {
-		return EntryForm{}, err
+	path := keyPath("subjects", attribute)
+	r := &decoder{declared: s.Document.declared, path: []byte(path)}
+	r.checkName(yaml.Text(attribute), attribute)
+	r.path = appendKey(r.path, value)
+	spec := r.subject(attribute, yaml.Text(value), n)
+	newChecker(s.Document, &r.collector).checkSubject(path, attribute, spec)
+	s.checkDivision(&r.collector, string(r.path), attribute, spec)
+	if err := r.err(); err != nil {
+		return f, err
 	}
 
+	f.take(spec)
+	return f, f.Entry.Check()
+}
+
+// take makes f say about its subject what spec says.
+func (f *EntryForm) take(spec *SubjectSpec) {
 	f.Value, f.Tier = spec.Value, spec.Tier
 	if len(spec.Overrides) > 0 {
 		f.Limits = spec.node().Get("limits").AppendJSON(nil)
 	}
-
-	return f, f.Entry.Check()
 }
 
 // checkDivision reports what would change how regions divide a limit.
@@ -120,24 +103,14 @@ func (d *Document) SubjectForm(attribute, value string) EntryForm {
 // ReadBlock reads a block: rule, key (a text, or a list of them), for, until and note. The error is as for [ReadListed]. Rule
 // and Key are as written.
 func ReadBlock(body []byte) (EntryForm, error) {
-	n, err := parseText(body)
-	if err != nil {
-		return EntryForm{}, err
-	}
-
 	f := EntryForm{Entry: &entries.Entry{Kind: entries.Block}}
-	if n, err = f.readMeta(n); err != nil {
-		return EntryForm{}, err
+	n, err := f.readMeta(body)
+	if err != nil {
+		return f, err
 	}
-
 	d := &decoder{}
 	f.readKey(d, n)
-
-	if err := d.err(); err != nil {
-		return EntryForm{}, err
-	}
-
-	return f, d.typed()
+	return f, cmp.Or(d.err(), d.typed())
 }
 
 // readKey reads the rule and the key of a block.
@@ -161,10 +134,11 @@ func (f *EntryForm) readKey(d *decoder, n *yaml.Node) {
 	}
 }
 
-// readMeta reads for, until and note, and returns the map without them.
-func (f *EntryForm) readMeta(n *yaml.Node) (*yaml.Node, error) {
-	if n.Kind != yaml.Map {
-		return n, nil // the caller reports it
+// readMeta reads for, until and note of a body, and returns it without them.
+func (f *EntryForm) readMeta(body []byte) (*yaml.Node, error) {
+	n, err := parseText(body)
+	if err != nil || n.Kind != yaml.Map {
+		return n, err // the caller reports what is no map
 	}
 
 	rest := *n
@@ -232,13 +206,9 @@ func readTime(name, text string) (int64, error) {
 // ReadStored reads an entry as [EntryJSON] renders it. It may name tiers and rules that no document has. The error is as for
 // [ReadListed].
 func ReadStored(kind entries.Kind, body []byte) (*entries.Entry, error) {
-	n, err := parseText(body)
-	if err != nil {
-		return nil, err
-	}
-
 	f := EntryForm{Entry: &entries.Entry{Kind: kind}, stored: true}
-	if n, err = f.readMeta(n); err != nil {
+	n, err := f.readMeta(body)
+	if err != nil {
 		return nil, err
 	}
 
@@ -251,12 +221,7 @@ func ReadStored(kind entries.Kind, body []byte) (*entries.Entry, error) {
 	default:
 		f.Match = canonicalMatch(nil, d.conditions(n))
 	}
-
-	if err := d.err(); err != nil {
-		return nil, err
-	}
-
-	return f.Entry, f.Entry.Check()
+	return f.Entry, cmp.Or(d.err(), f.Entry.Check())
 }
 
 // readStoredSubject reads an entry of a subject with its attribute and value.
@@ -275,11 +240,8 @@ func (f *EntryForm) readStoredSubject(d *decoder, n *yaml.Node) {
 	}
 
 	spec := d.subject(f.Attribute, yaml.Text(f.Value), &rest)
-	f.Value, f.Tier = spec.Value, spec.Tier
-
-	// What has mistakes can't be encoded.
-	if d.err() == nil && len(spec.Overrides) > 0 {
-		f.Limits = spec.node().Get("limits").AppendJSON(nil)
+	if d.err() == nil { // what has mistakes can't be encoded
+		f.take(spec)
 	}
 }
 

@@ -61,7 +61,6 @@ type envoyDescriptor struct {
 }
 
 type envoyWildcard struct {
-	text       string
 	pattern    glob
 	descriptor *envoyDescriptor
 }
@@ -201,7 +200,7 @@ func (c *compiler) compileEnvoy() {
 	for _, s := range specs {
 		d := &EnvoyDomain{name: s.Domain}
 		counted := number(EnvoyName + "/" + s.Domain)
-		top := &EnvoyNode{Domain: s.Domain, Path: s.Domain, seed: hashKey{}.envoySeed(s.Domain)}
+		top := &EnvoyNode{Domain: s.Domain, Path: s.Domain, seed: c.set.key.envoySeed(s.Domain)}
 		d.root = c.compileEnvoyBranch(top, s.Descriptors, func(n *EnvoyNode) int {
 			if n.Detailed {
 				return number(n.Path)
@@ -233,7 +232,7 @@ func (c *compiler) compileEnvoyBranch(above *EnvoyNode, list []*EnvoyDescriptorS
 
 		b.byText[text] = d
 		if strings.Contains(text, "*") {
-			b.wildcards = append(b.wildcards, envoyWildcard{text, newGlob(text), d})
+			b.wildcards = append(b.wildcards, envoyWildcard{newGlob(text), d})
 		}
 	}
 
@@ -280,51 +279,5 @@ func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number fun
 
 	if c.set.envoy.paths[n.Path] == nil {
 		c.set.envoy.paths[n.Path] = n
-	}
-}
-
-// withKey returns copies of the trees that hash subjects with key.
-func (t *envoyTrees) withKey(key hashKey) *envoyTrees {
-	if t == nil {
-		return nil
-	}
-
-	out := &envoyTrees{make(map[string]*EnvoyDomain, len(t.domains)), make(map[string]*EnvoyNode, len(t.paths))}
-	var branch func(b *envoyBranch, seed hashState) envoyBranch
-	branch = func(b *envoyBranch, seed hashState) (copied envoyBranch) {
-		if b.byText == nil {
-			return copied
-		}
-
-		copied.byText = make(map[string]*envoyDescriptor, len(b.byText))
-		for text, d := range b.byText {
-			next := &envoyDescriptor{below: branch(&d.below, seed)}
-			if n := d.node; n != nil {
-				next.node = n.withSeed(seed)
-				if t.paths[n.Path] == n {
-					out.paths[n.Path] = next.node
-				}
-			}
-			copied.byText[text] = next
-		}
-
-		for _, w := range b.wildcards {
-			copied.wildcards = append(copied.wildcards, envoyWildcard{w.text, w.pattern, copied.byText[w.text]})
-		}
-
-		return copied
-	}
-	for name, d := range t.domains {
-		out.domains[name] = &EnvoyDomain{name, branch(&d.root, key.envoySeed(name))}
-	}
-
-	return out
-}
-
-// withSeed returns a copy of n that starts hashing subjects from seed.
-func (n *EnvoyNode) withSeed(seed hashState) *EnvoyNode {
-	return &EnvoyNode{
-		Domain: n.Domain, Path: n.Path, Rule: n.Rule, Unlimited: n.Unlimited, Shadow: n.Shadow, Quota: n.Quota, Detailed: n.Detailed,
-		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed, shadowRule: n.shadowRule,
 	}
 }

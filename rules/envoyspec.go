@@ -282,13 +282,20 @@ func (d *decoder) plainValue(n *yaml.Node) {
 	case yaml.List:
 		d.eachItem(n, d.plainValue)
 	case yaml.Null:
-		n.Text = "null"
+		setText(n, "null")
 	case yaml.Bool:
-		n.Text = strings.ToLower(n.Text)
+		setText(n, strings.ToLower(n.Text))
 	case yaml.Int, yaml.Float:
 		if !json.Valid([]byte(n.Text)) {
 			d.fail(n, "JSON can't represent %s", shorten(n.Text))
 		}
+	}
+}
+
+// setText sets the text of n. What has it already is not written: changed documents share these nodes with the ones before.
+func setText(n *yaml.Node, text string) {
+	if n.Text != text {
+		n.Text = text
 	}
 }
 

@@ -101,27 +101,19 @@ func (s *Set) whyNot(spec *RuleSpec, r *Rule, m *Match) (why []string) {
 
 // tierIn returns the tier of the subject that m has for r, or "" if there is none.
 func (s *Set) tierIn(r *Rule, m *Match) string {
-	tiers := s.Document.Tiers
 	for _, variant := range r.all() {
 		if slices.ContainsFunc(variant.key, func(k keyAttribute) bool { return m.slots[k.number] == 0 }) {
 			continue
 		}
 
-		for i := range variant.key {
-			k := &variant.key[i]
-			if k.subjects == nil {
-				continue
-			}
-			if found := k.subjects.find(m.value(k.number), k, variant.grouping); found != nil && found.tier >= 0 {
-				return tiers[found.tier].Name
-			}
+		var beside *overlay
+		if s.mayHaveEntry(variant) {
+			beside = s.overlay
 		}
-
-		if variant.fallbackTier >= 0 {
-			return tiers[variant.fallbackTier].Name
+		if tier, _ := variant.tierOf(m, variant, beside); tier >= 0 {
+			return s.Document.Tiers[tier].Name
 		}
-
-		return ""
+		break
 	}
 
 	return ""

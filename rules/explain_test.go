@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // TestSet_Explain: of each rule that does not apply, every condition that fails is named, with both values.
@@ -69,4 +70,20 @@ subjects: {tenant: {acme: {tier: paid}}}
 	if text := long[0].Why[0]; len(text) > 200 || !strings.Contains(text, "…") {
 		t.Errorf("a long value: got %q", text)
 	}
+}
+
+// TestSet_Explain_entries: the tier that an entry gives a subject is the one that is compared.
+func TestSet_Explain_entries(t *testing.T) {
+	set, err := Compile(mustParse(t, `
+rules: [{name: only-free, tiers: [free], key: [tenant], limits: [{limit: 1, per: 1m}]}]
+tiers: {free: {limits: [{limit: 1, per: 1m}]}, paid: {limits: [{limit: 2, per: 1m}]}}
+default_tier: free
+`), 1)
+	expect.NoError(t, err)
+	form, err := set.ReadSubject("tenant", "acme", []byte("tier: paid"))
+	expect.NoError(t, err)
+	state, err := entries.New().With(entries.Change{Entry: form.Entry})
+	expect.NoError(t, err)
+	got := set.WithEntries(state, nil).Explain([]Attribute{{"tenant", "acme"}}, nil)
+	expect.Equal(t, fmt.Sprint(got), `[{only-free false [tiers: "paid" is not "free"]}]`, "explained")
 }

@@ -31,7 +31,7 @@ func (s *Set) Keyed(secret []byte) *Set {
 	out.seed(key)
 	out.overlay = nil // blocks are found by hash
 	out.noteLists()
-	out.envoy = s.envoy.withKey(key)
+	(&compiler{set: &out, doc: s.Document}).compileEnvoy() // its nodes hash subjects
 	return &out
 }
 

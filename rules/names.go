@@ -25,16 +25,10 @@ type nameUse struct {
 
 // eachName yields every place where d names an attribute.
 func (d *Document) eachName(yield func(name string, at nameUse)) {
+	d.eachCondition(func(c *Condition, at nameUse, _ string) { yield(c.Attribute, at) })
+
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		conditions := func(key string, list []Condition) {
-			for _, c := range list {
-				yield(c.Attribute, nameUse{keyPath(path+"."+key, c.Attribute), r.position(key)})
-			}
-		}
-		conditions("match", r.Match)
-		conditions("not", r.Not)
-
 		for j, name := range r.Absent {
 			yield(name, nameUse{fmt.Sprintf("%s.absent[%d]", path, j), r.position("absent")})
 		}
@@ -47,15 +41,6 @@ func (d *Document) eachName(yield func(name string, at nameUse)) {
 
 		if r.Cost != nil {
 			yield(r.Cost.By, nameUse{path + ".cost.by", r.position("cost")})
-		}
-	}
-
-	for i, list := range [...][]*Entry{d.Deny, d.Allow} {
-		for j, e := range list {
-			path := fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j)
-			for _, c := range e.Match {
-				yield(c.Attribute, nameUse{path: keyPath(path, c.Attribute), pos: d.positions["lists"]})
-			}
 		}
 	}
 
@@ -121,31 +106,43 @@ func nearName(name string, known []string) string {
 	return best
 }
 
-// warnNegations looks for values that were meant to exclude something.
-func (d *Document) warnNegations(w *collector) {
+// eachCondition yields every condition of d and its place: that of match or not of a rule, which is key, or of an entry of a
+// list.
+func (d *Document) eachCondition(yield func(c *Condition, at nameUse, key string)) {
+	each := func(list []Condition, path string, pos yaml.Pos, key string) {
+		for i := range list {
+			yield(&list[i], nameUse{keyPath(path, list[i].Attribute), pos}, key)
+		}
+	}
+
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		for _, c := range r.Match {
-			c.warnNegation(w, r.position("match"), path+".match", ", or write it under not")
-		}
-		for _, c := range r.Not {
-			c.warnNegation(w, r.position("not"), path+".not", "")
-		}
+		each(r.Match, path+".match", r.position("match"), "match")
+		each(r.Not, path+".not", r.position("not"), "not")
 	}
 
 	for i, list := range [...][]*Entry{d.Deny, d.Allow} {
 		for j, e := range list {
-			for _, c := range e.Match {
-				c.warnNegation(w, d.positions["lists"], fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j), "")
-			}
+			each(e.Match, fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j), d.positions["lists"], "")
 		}
 	}
 }
 
-func (c *Condition) warnNegation(w *collector, at yaml.Pos, path, instead string) {
-	for _, v := range c.Values {
-		if strings.HasPrefix(v, "!") {
-			w.add(at, keyPath(path, c.Attribute), "%q is compared as it stands, with its !; leave out the !%s", shorten(v), instead)
+// warnValues looks for values of conditions that are empty, or were meant to exclude something.
+func (d *Document) warnValues(w *collector) {
+	d.eachCondition(func(c *Condition, at nameUse, key string) {
+		instead := ""
+		if key == "match" {
+			instead = ", or write it under not"
 		}
-	}
+
+		for _, v := range c.Values {
+			if key != "not" {
+				warnEmpty(w, at.pos, at.path, v)
+			}
+			if strings.HasPrefix(v, "!") {
+				w.add(at.pos, at.path, "%q is compared as it stands, with its !; leave out the !%s", shorten(v), instead)
+			}
+		}
+	})
 }

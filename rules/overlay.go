@@ -164,13 +164,9 @@ func (a *overlayAttribute) find(o *overlay, m *Match, v *value) (best Listing) {
 	}
 
 	if len(a.nets4)+len(a.nets6) > 0 && v.isAddress() {
-		lengths := a.nets6
-		if v.address.Is4() {
-			lengths = a.nets4
-		}
-		for _, bits := range lengths {
-			net, _ := v.address.Prefix(int(bits.length)) // it has that many bits
-			best = max(best, o.judge(m, netKey(v.number, net.Addr(), net.Bits())))
+		best = max(best, a.findNets(o, m, v, v.address))
+		if v.written.IsValid() {
+			best = max(best, a.findNets(o, m, v, v.written))
 		}
 	}
 
@@ -191,6 +187,19 @@ func (a *overlayAttribute) find(o *overlay, m *Match, v *value) (best Listing) {
 		}
 	}
 
+	return best
+}
+
+// findNets returns the verdict of the entries that are filed under networks that hold address, which v stands for.
+func (a *overlayAttribute) findNets(o *overlay, m *Match, v *value, address netip.Addr) (best Listing) {
+	lengths := a.nets6
+	if address.Is4() {
+		lengths = a.nets4
+	}
+	for _, bits := range lengths {
+		net, _ := address.Prefix(int(bits.length)) // it has that many bits
+		best = max(best, o.judge(m, netKey(v.number, net.Addr(), net.Bits())))
+	}
 	return best
 }
 

@@ -26,13 +26,13 @@ rules:
 // The values that random entries and checks choose from.
 var (
 	overlayConditions = map[string][]string{
-		"ip":       {"192.0.2.7", "192.0.2.8", "192.0.2.0/24", "2001:db8::1", "2001:db8::/32", "2001:db8::/64", "0.0.0.0/0", "x*"},
+		"ip":       {"192.0.2.7", "192.0.2.8", "192.0.2.0/24", "2001:db8::1", "2001:db8::/32", "2001:db8::/64", "64:ff9b::/96", "0.0.0.0/0", "x*"},
 		"tenant":   {"acme", "globex", "a*", "*x", "*"},
 		"endpoint": {"/s", "/search", "/s*", "*h", "/login"},
 		"only":     {"here", "*"},
 	}
 	overlayChecks = map[string][]string{
-		"ip":       {"192.0.2.7", "::ffff:192.0.2.8", "192.0.2.200", "2001:db8::1", "2001:db8::2", "2001:db8:1::1", "203.0.113.1", "xyz"},
+		"ip":       {"192.0.2.7", "::ffff:192.0.2.8", "192.0.2.200", "2001:db8::1", "2001:db8::2", "2001:db8:1::1", "64:ff9b::cb00:7101", "203.0.113.1", "xyz"},
 		"tenant":   {"acme", "globex", "box", "apex"},
 		"endpoint": {"/s", "/search", "/login", "/x"},
 		"only":     {"here", "there"},

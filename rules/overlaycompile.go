@@ -15,8 +15,7 @@ type overlayCompiler struct {
 	compiler
 	overlay *overlay // not shared yet
 	checker *checker // nil until it is needed
-	tiers   map[string]int32
-	touched bool // the number of entries about some attribute's subjects is now, or is no longer, zero
+	touched bool     // the number of entries about some attribute's subjects is now, or is no longer, zero
 }
 
 // WithEntries returns a copy of s that matches checks with entries. It shares everything else with s. If like is a set of the same
@@ -259,39 +258,18 @@ func (c *overlayCompiler) groupingsOf(attribute int) (list []grouping) {
 // compileEntry compiles an entry about a subject. What the document lacks is left out.
 func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool) {
 	if c.checker == nil {
-		c.tiers = make(map[string]int32, len(c.doc.Tiers))
-		for i, t := range c.doc.Tiers {
-			c.tiers[t.Name] = int32(i)
-		}
 		c.checker = newChecker(c.doc, &collector{})
 	}
 
-	s, awake = &subject{tier: -1}, true
-	if tier, ok := c.tiers[e.Tier]; ok {
-		s.tier = tier
-	} else if e.Tier != "" {
-		awake = false
-	}
-
 	spec, err := readSubject(e)
-	if err != nil {
-		return s, false // an earlier release wrote it
+	if err != nil { // an earlier release wrote it
+		spec = &SubjectSpec{Tier: e.Tier}
 	}
 
-	for _, o := range spec.Overrides {
-		if !c.fits(e.Attribute, spec, o) {
-			awake = false
-			continue
-		}
-		for _, r := range c.set.byName[o.Rule].all() {
-			if slices.Contains(r.Key, e.Attribute) {
-				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, entrySource(e), o.Limits)})
-			}
-		}
-	}
-
-	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
-	return s, awake
+	fitting := slices.DeleteFunc(slices.Clone(spec.Overrides), func(o Override) bool { return !c.fits(e.Attribute, spec, o) })
+	awake = err == nil && len(fitting) == len(spec.Overrides)
+	s = c.compileSubject(e.Attribute, entrySource(e), &SubjectSpec{Tier: e.Tier, Overrides: fitting})
+	return s, awake && (e.Tier == "" || s.tier >= 0)
 }
 
 // fits reports whether an override fits the document.

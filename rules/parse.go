@@ -36,8 +36,7 @@ func Parse(src []byte) (*Document, error) {
 		return nil, err
 	}
 
-	doc.size, doc.days = doc.measure(), d.days
-	doc.loose = d.loose.errs
+	doc.days, doc.loose = d.days, d.loose.errs
 	return doc, nil
 }
 

@@ -170,20 +170,14 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 	}
 
 	if l.Algorithm != "" && l.calendar() && l.Algorithm != algorithms.FixedWindow.String() {
-		mark := d.push("algorithm")
-		d.fail(n.Get("algorithm"), "calendar windows are for fixed-window only, per is %s", l.Per)
-		d.path = d.path[:mark]
+		d.failAt(n, "algorithm", "calendar windows are for fixed-window only, per is %s", l.Per)
 	}
 
 	if burst := n.Get("burst"); burst != nil && l.Limit == 0 && n.Get("limit") != nil {
-		mark := d.push("burst")
-		d.fail(burst, "a limit of 0 allows nothing at once")
-		d.path = d.path[:mark]
+		d.failAt(n, "burst", "a limit of 0 allows nothing at once")
 	} else if burst != nil && l.Algorithm != "" {
 		if kind, _ := algorithms.ParseKind(l.Algorithm); !kind.Bucket() {
-			mark := d.push("burst")
-			d.fail(burst, "burst is for token-bucket and leaky-bucket, not for %s", l.Algorithm)
-			d.path = d.path[:mark]
+			d.failAt(n, "burst", "burst is for token-bucket and leaky-bucket, not for %s", l.Algorithm)
 		}
 	}
 

@@ -112,25 +112,7 @@ func hintUnit(units []string) string {
 // someLimit reports whether holds is true for some limit that applies to some subject of r: the rule's own, a tier's or an
 // override's.
 func (d *Document) someLimit(r *RuleSpec, holds func(*LimitSpec) bool) bool {
-	if slices.ContainsFunc(r.Limits, holds) {
-		return true
-	}
-
-	for _, t := range d.Tiers {
-		if r.Tiered && slices.ContainsFunc(t.Limits, holds) {
-			return true
-		}
-	}
-
-	for _, g := range d.Subjects {
-		for _, s := range g.Subjects {
-			for _, o := range s.Overrides {
-				if o.Rule == r.Name && slices.ContainsFunc(o.Limits, holds) {
-					return true
-				}
-			}
-		}
-	}
-
-	return false
+	found := false
+	d.eachLimits(r.Name, func(_, _ string, limits []*LimitSpec) { found = found || slices.ContainsFunc(limits, holds) })
+	return found
 }

@@ -94,30 +94,13 @@ func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 
 // eachSlotLimit calls yield for each limit of slots in the document, with the name of its rule and what has it.
 func (d *Document) eachSlotLimit(yield func(rule, source string, l *LimitSpec)) {
-	add := func(rule, source string, limits []*LimitSpec) {
+	d.eachLimits("", func(rule, source string, limits []*LimitSpec) {
 		for _, l := range limits {
 			if l.isSlots() {
 				yield(rule, source, l)
 			}
 		}
-	}
-
-	for _, r := range d.Rules {
-		add(r.Name, "", r.Limits)
-		for _, t := range d.Tiers {
-			if r.Tiered {
-				add(r.Name, tierSource(t.Name), t.Limits)
-			}
-		}
-	}
-
-	for _, g := range d.Subjects {
-		for _, one := range g.Subjects {
-			for _, o := range one.Overrides {
-				add(o.Rule, listedSource(g.Attribute, one.Value), o.Limits)
-			}
-		}
-	}
+	})
 }
 
 // SlotTTLs returns the longest ttl of the limits of slots that the document gives a rule, for any subject, by the rule's name. It leaves

@@ -48,11 +48,6 @@ func (c *compiler) subjectTable(attribute string, g grouping) *subjectTable {
 
 // fillSubjectTables fills the tables that rules use.
 func (c *compiler) fillSubjectTables() {
-	tiers := map[string]int32{}
-	for i, t := range c.doc.Tiers {
-		tiers[t.Name] = int32(i)
-	}
-
 	for _, g := range c.doc.Subjects {
 		var tables []*subjectTable
 		var groupings []grouping
@@ -68,7 +63,7 @@ func (c *compiler) fillSubjectTables() {
 		}
 
 		for _, spec := range g.Subjects {
-			s := c.compileSubject(g.Attribute, spec, tiers)
+			s := c.compileSubject(g.Attribute, listedSource(g.Attribute, spec.Value), spec)
 			if c.globalLists > 0 {
 				c.listed[spec] = s
 			}
@@ -89,22 +84,33 @@ func (c *compiler) fillSubjectTables() {
 	}
 }
 
-func (c *compiler) compileSubject(attribute string, spec *SubjectSpec, tiers map[string]int32) *subject {
-	s := &subject{tier: -1}
-	if spec.Tier != "" {
-		s.tier = tiers[spec.Tier]
-	}
-
+// compileSubject compiles what the document or an entry, which source names, says about a subject.
+func (c *compiler) compileSubject(attribute, source string, spec *SubjectSpec) *subject {
+	s := &subject{tier: c.tierNumber(spec.Tier)}
 	for _, o := range spec.Overrides {
 		for _, r := range c.set.byName[o.Rule].all() {
 			if slices.Contains(r.Key, attribute) {
-				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, listedSource(attribute, spec.Value), o.Limits)})
+				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, source, o.Limits)})
 			}
 		}
 	}
 
 	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
 	return s
+}
+
+// tierNumber returns the number of a tier, or -1.
+func (c *compiler) tierNumber(name string) int32 {
+	if c.tiers == nil {
+		c.tiers = make(map[string]int32, len(c.doc.Tiers))
+		for i, t := range c.doc.Tiers {
+			c.tiers[t.Name] = int32(i)
+		}
+	}
+	if n, ok := c.tiers[name]; ok {
+		return n
+	}
+	return -1
 }
 
 func (t *subjectTable) find(v *value, k *keyAttribute, g grouping) *subject {
@@ -130,36 +136,7 @@ func (r *Rule) limits(m *Match, beside *overlay) []*Limit { return r.limitsOf(m,
 // limitsOf is limits for a subject that was matched by hit, the rule of the same name in another version. What entries beside
 // the document say counts first; beside may be nil.
 func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
-	tier := int32(-1)
-	var own []*Limit // of the first override
-	for i := range r.key {
-		k := &r.key[i]
-		var both [2]*subject // beside the document, and in it
-		if beside != nil {
-			both[0] = beside.subject(m, r, k)
-		}
-		if k.subjects != nil {
-			both[1] = k.subjects.find(m.value(hit.key[i].number), k, r.grouping)
-		}
-		for _, s := range both {
-			if s == nil {
-				continue
-			}
-			if own == nil {
-				own = s.override(int32(r.number))
-			}
-			if tier < 0 {
-				tier = s.tier
-			}
-		}
-		if own != nil && r.onTiers == nil {
-			return own
-		}
-	}
-	if tier < 0 {
-		tier = r.fallbackTier
-	}
-
+	tier, own := r.tierOf(m, hit, beside)
 	switch {
 	case r.onTiers != nil && (tier < 0 || !r.onTiers[tier]):
 		return nil
@@ -171,4 +148,40 @@ func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
 		return r.byTier[tier]
 	}
 	return nil
+}
+
+// tierOf returns the number of the tier that m's subject has, -1 for none, and the limits of its first override, if it has one.
+func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, own []*Limit) {
+	tier = -1
+	for i := range r.key {
+		k := &r.key[i]
+		var both [2]*subject // beside the document, and in it
+		if beside != nil {
+			both[0] = beside.subject(m, r, k)
+		}
+		if k.subjects != nil {
+			both[1] = k.subjects.find(m.value(hit.key[i].number), k, r.grouping)
+		}
+
+		for _, s := range both {
+			if s == nil {
+				continue
+			}
+			if own == nil {
+				own = s.override(int32(r.number))
+			}
+			if tier < 0 {
+				tier = s.tier
+			}
+		}
+
+		if own != nil && r.onTiers == nil {
+			return tier, own // no tier matters any more
+		}
+	}
+
+	if tier < 0 {
+		tier = r.fallbackTier
+	}
+	return tier, own
 }

@@ -28,37 +28,23 @@ func countLimited(limits []*Limit) int {
 // unitsOfRules returns the units that each rule with `usage: monthly` names: in its limits, those of tiers, and overrides.
 func (d *Document) unitsOfRules() map[string][]string {
 	units := map[string][]string{}
-	add := func(rule string, limits []*LimitSpec) {
-		for _, l := range limits {
-			if unit := cmp.Or(l.Unit, Requests); !slices.Contains(units[rule], unit) {
-				units[rule] = append(units[rule], unit)
-			}
-		}
-	}
 	for _, r := range d.Rules {
-		if r.Usage != usageMonthly {
-			continue
-		}
-		units[r.Name] = nil
-		add(r.Name, r.Limits)
-		for _, t := range d.Tiers {
-			if r.Tiered {
-				add(r.Name, t.Limits)
-			}
+		if r.Usage == usageMonthly {
+			units[r.Name] = nil
 		}
 	}
+
 	if len(units) == 0 {
 		return units
 	}
 
-	for _, g := range d.Subjects {
-		for _, s := range g.Subjects {
-			for _, o := range s.Overrides {
-				if _, billed := units[o.Rule]; billed {
-					add(o.Rule, o.Limits)
-				}
+	d.eachLimits("", func(rule, _ string, limits []*LimitSpec) {
+		for _, l := range limits {
+			unit := cmp.Or(l.Unit, Requests)
+			if known, billed := units[rule]; billed && !slices.Contains(known, unit) {
+				units[rule] = append(known, unit)
 			}
 		}
-	}
+	})
 	return units
 }

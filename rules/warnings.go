@@ -37,8 +37,6 @@ func (d *Document) Warnings() []Error {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
 
-		warnEmptyConditions(&w, r.position("match"), path+".match", r.Match)
-
 		if r.Cost != nil {
 			for _, v := range r.Cost.Values {
 				warnEmpty(&w, r.position("cost"), path+".cost.values", v.Value)
@@ -47,34 +45,15 @@ func (d *Document) Warnings() []Error {
 	}
 
 	w.errs = append(w.errs, d.loose...)
-	d.warnEmptyValues(&w)
-	d.warnNames(&w)
-	d.warnNegations(&w)
-
-	return d.placed(&w)
-}
-
-// warnEmptyValues looks for empty values in lists and subjects.
-func (d *Document) warnEmptyValues(w *collector) {
-	for i, e := range d.Deny {
-		warnEmptyConditions(w, d.positions["lists"], fmt.Sprintf("lists.deny[%d]", i), e.Match)
-	}
-	for i, e := range d.Allow {
-		warnEmptyConditions(w, d.positions["lists"], fmt.Sprintf("lists.allow[%d]", i), e.Match)
-	}
+	d.warnValues(&w)
 	for _, g := range d.Subjects {
 		for _, s := range g.Subjects {
-			warnEmpty(w, s.pos, keyPath("subjects", g.Attribute), s.Value)
+			warnEmpty(&w, s.pos, keyPath("subjects", g.Attribute), s.Value)
 		}
 	}
-}
+	d.warnNames(&w)
 
-func warnEmptyConditions(w *collector, at yaml.Pos, path string, match []Condition) {
-	for _, c := range match {
-		for _, v := range c.Values {
-			warnEmpty(w, at, keyPath(path, c.Attribute), v)
-		}
-	}
+	return d.placed(&w)
 }
 
 // warnEmpty warns about a value that no check has: an attribute with an empty value is absent.
