@@ -4,7 +4,7 @@
 // is in Common Log Format, Combined Log Format or JSON; Run detects the format of each line. A log may be compressed with
 // gzip. Run skips lines that it can't read; the report counts them and shows the first ones.
 //
-// Memory is bounded. Run sorts records in [Config.Memory] bytes. If they don't fit, it sorts them in parts, in a temporary
-// file that it removes when it returns. [Config.MaxCounters] bounds the counters and the tallies of subjects; the report
-// says if that was too few.
+// Memory is bounded, but for 16 bytes a record. Run holds records in [Config.Memory] bytes. If they don't fit, it puts them
+// in a temporary file that it removes when it returns. [Config.MaxCounters] bounds the counters and the tallies of subjects;
+// the report says if that was too few.
 package replay

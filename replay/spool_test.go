@@ -17,19 +17,19 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestSpoolSorts puts records through a spool, in memory and in many runs, and compares the order with a stable sort's.
+// TestSpoolSorts puts records through a spool, in memory and in a file, and compares the order with a stable sort's.
 func TestSpoolSorts(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		bound   int
 		records int
 		times   int64
-		runs    bool
+		stored  bool
 	}{
 		{"none", 1 << 30, 0, 1, false},
 		{"in memory", 1 << 30, 5000, 700, false},
 		{"all at one time", 2 << 20, 60_000, 1, true},
-		{"many runs", 2 << 20, 100_000, 5000, true},
+		{"in a file", 2 << 20, 100_000, 5000, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -44,6 +44,9 @@ func TestSpoolSorts(t *testing.T) {
 			for i := range test.records {
 				r := record{line: int64(i), time: random.Int64N(test.times)}
 				r.attributes = []rules.Attribute{{Name: "ip", Value: strings.Repeat("x", random.IntN(200))}}
+				if i%1000 == 0 { // longer than a window
+					r.attributes[0].Value = strings.Repeat("x", 2*windowSize)
+				}
 				var err error
 				if scratch, err = s.add(&r, scratch); err != nil {
 					t.Fatal(err)
@@ -51,7 +54,7 @@ func TestSpoolSorts(t *testing.T) {
 				want = append(want, pair{r.time, r.line})
 			}
 			slices.SortStableFunc(want, func(a, b pair) int { return int(a.time - b.time) })
-			expect.Equal(t, len(s.runs) > 0, test.runs, "in runs")
+			expect.Equal(t, s.stored > 0, test.stored, "in the file")
 			var have []pair
 			var r record
 			err := s.each(func(time int64, packed []byte) error {
@@ -74,7 +77,7 @@ func TestSpoolSorts(t *testing.T) {
 	}
 }
 
-// TestSpoolStopsEarly: the reader's error is returned, from memory and from runs.
+// TestSpoolStopsEarly: the reader's error is returned, from memory and from the file.
 func TestSpoolStopsEarly(t *testing.T) {
 	stop := errors.New("stop")
 	for _, bound := range []int{2 << 20, 1 << 30} {
@@ -104,10 +107,11 @@ func TestSpoolStopsEarly(t *testing.T) {
 
 func TestSpoolWithoutDirectory(t *testing.T) {
 	s := newSpool(0, "/nowhere/at/all")
-	if _, err := s.add(&record{}, nil); err != nil {
+	large := record{attributes: []rules.Attribute{{Name: "ip", Value: strings.Repeat("x", chunkSize-100)}}}
+	if _, err := s.add(&large, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.add(&record{}, nil); err == nil {
+	if _, err := s.add(&large, nil); err == nil {
 		t.Error("have no error, want one: the directory does not exist")
 	}
 	if err := s.close(); err != nil {
