@@ -13,9 +13,8 @@
 // subject together stay under `lease.idle` of its limit, in equal parts for all nodes. If a part is less than one unit, or
 // hardly anything remains, the owner grants nothing and each check asks it.
 //
-// Callers of an inline subject may ask about it with different limits or amounts. Both sides identify its leases by the set
-// of limits, and allow up to four sets per subject; a configured subject has one. Inline subjects take up at most half of
-// either side.
+// Callers of an inline subject may ask about it with different limits or amounts. At each node, one set of them has the
+// subject's lease, and callers with others ask the owner. Inline subjects take up at most half of either side.
 //
 // A token bucket refills while its tokens are leased out. The owner accepts a return only as long as the bucket's level plus
 // all outstanding grants stays within the burst ([LeaseLedger.Return]); otherwise tokens would accumulate outside the bucket.

@@ -12,7 +12,6 @@ import (
 // lease is what this node may spend of one subject without asking its owner, and the owner's last refusal.
 type lease struct {
 	subject       uint64
-	nextSet       *lease // another lease of the same inline subject, with other limits
 	source        Source
 	limits        []leasedLimit // at least one
 	grants        []grant       // at most MaxGrants; the first one is being spent

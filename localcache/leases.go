@@ -16,8 +16,8 @@ import (
 // Leases holds this node's leases and the recent refusals by owners, by subject. All methods may be called concurrently.
 // Times are readings of a clock that keeps running while the machine is suspended.
 //
-// Callers of an inline subject may use different limits. Each set of limits, in its order and with its amounts, has a lease
-// of its own, up to maxSets per subject. A configured subject has one lease; a check with other limits ends it.
+// A subject has one lease. Callers of an inline subject may use different limits: the lease has those of the caller that took
+// it, with their amounts, and others ask the owner. For a configured subject, a check with other limits ends the lease.
 //
 // The owner has debited in advance everything that is spent here. When a grant ends, TakeEnded hands out what is left of
 // it, once, to be given back.
@@ -34,8 +34,6 @@ const (
 	leaseShards = 64
 	// minSubjects is the smallest bound on the subjects of Leases and of a LeaseLedger.
 	minSubjects = 1024
-	// maxSets bounds the sets of limits that can have leases for one inline subject.
-	maxSets = 4
 	// keepTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeepFor is the minimum.
 	keepTTLs   = 4
 	minKeepFor = time.Second
@@ -44,7 +42,7 @@ const (
 
 type leaseShard struct {
 	mu     sync.Mutex        // guards everything below
-	leases map[uint64]*lease // by subject; an inline subject's other leases follow by lease.nextSet
+	leases map[uint64]*lease // by subject
 	queue  leaseQueue        // all leases
 	inline int               // leases of inline subjects
 	ended  []EndedGrant
@@ -117,36 +115,32 @@ func NewLeases(bound int64) *Leases {
 	return s
 }
 
-// lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. The subjects of a
-// partition are spread over all shards.
+// lockSubject locks a subject's shard and returns its lease, or nil if there is none. The subjects of a partition are spread
+// over all shards.
 func (ls *Leases) lockSubject(subject uint64) (*leaseShard, *lease) {
 	sh := &ls.shards[subject%leaseShards]
 	sh.mu.Lock()
 	return sh, sh.leases[subject]
 }
 
-// lockLease locks the shard of ops' subject and returns the subject's lease, or nil if there is none. For an inline subject,
-// that is the lease with the limits of ops; for a configured subject it is the only one, which may have other limits.
+// lockLease locks the shard of ops' subject and returns the subject's lease, or nil if there is none for ops: the lease of a
+// configured subject may have other limits, but that of an inline one is then another caller's.
 func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
 	sh, le := ls.lockSubject(ops[0].Key.Subject)
-	for le != nil && ops[0].Key.IsInline() && !le.matches(ops) {
-		le = le.nextSet
+	if le != nil && ops[0].Key.IsInline() && !le.matches(ops) {
+		return sh, nil
 	}
 	return sh, le
 }
 
 // addLease adds a lease with the limits of ops. It returns nil if there is no room.
 func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
-	key, sets := ops[0].Key, 0
-	for le := sh.leases[key.Subject]; le != nil; le = le.nextSet {
-		sets++
-	}
-
-	if len(sh.queue) >= bound || sets >= maxSets || key.IsInline() && sh.inline >= bound/2 {
+	key := ops[0].Key
+	if sh.leases[key.Subject] != nil || len(sh.queue) >= bound || key.IsInline() && sh.inline >= bound/2 {
 		return nil
 	}
 
-	le := &lease{subject: key.Subject, nextSet: sh.leases[key.Subject], index: -1}
+	le := &lease{subject: key.Subject, index: -1}
 	le.reset(ops)
 
 	sh.leases[key.Subject] = le
@@ -162,19 +156,7 @@ func (sh *leaseShard) removeLease(le *lease) {
 	if le.isInline() {
 		sh.inline--
 	}
-
-	before := sh.leases[le.subject]
-	switch {
-	case before != le:
-		for before.nextSet != le {
-			before = before.nextSet
-		}
-		before.nextSet = le.nextSet
-	case le.nextSet != nil:
-		sh.leases[le.subject] = le.nextSet
-	default:
-		delete(sh.leases, le.subject)
-	}
+	delete(sh.leases, le.subject)
 }
 
 // Spend takes ops, all of one subject, from its lease, all or nothing. Ops in PeekMode take nothing; Spend reports whether
@@ -242,7 +224,7 @@ func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 }
 
 // Request returns the request to send with a question about ops, all of one subject, on behalf of that many checks. It
-// returns false if no lease is wanted: there is no room for the subject or this set of its limits, traffic is too slow, or
+// returns false if no lease is wanted: there is no room for the subject, another caller's limits have its lease, traffic is too slow, or
 // ops are looks that no lease can answer.
 func (ls *Leases) Request(now time.Duration, owner ring.NodeID, policy Policy, ops []counters.Op, checks int) (LeaseRequest, bool) {
 	if ls.disabled.Load() || policy.None() {
@@ -433,10 +415,11 @@ func (ls *Leases) AbandonRenewal(now time.Duration, ops []counters.Op) {
 func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
-	for ; le != nil; le = le.nextSet {
-		if le.refused = (refusal{}); !refusalsOnly {
-			ls.endAll(sh, le, now)
-		}
+	if le == nil {
+		return
+	}
+	if le.refused = (refusal{}); !refusalsOnly {
+		ls.endAll(sh, le, now)
 	}
 }
 

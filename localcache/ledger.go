@@ -1,7 +1,6 @@
 package localcache
 
 import (
-	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,8 +22,7 @@ const (
 // LeaseLedger records the grants that an owner has made and not got back. All methods may be called concurrently. Times are
 // readings of a clock that keeps running while the machine is suspended.
 type LeaseLedger struct {
-	perShard    int          // bounds the subjects of a shard, of which at most half may be inline
-	seed        maphash.Seed // of the hashes that identify sets of limits
+	perShard    int // bounds the subjects of a shard, of which at most half may be inline
 	ids         atomic.Uint64
 	outstanding atomic.Int64
 	shards      [ledgerShards]ledgerShard
@@ -48,7 +46,6 @@ type ledgerSubject struct {
 type ledgerGrant struct {
 	id      uint64
 	holder  ring.NodeID
-	set     uint64 // identifies the set of limits of an inline subject; see limitSetOf
 	lineage uint64
 	until   time.Duration // includes returnGrace: the holder has stopped spending, and nothing comes back afterwards
 	parts   []ledgerPart
@@ -65,7 +62,7 @@ type ledgerPart struct {
 // NewLeaseLedger returns a ledger for at most bound subjects, of which at most half may be inline. A bound below 1,024 counts
 // as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
-	ll := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
+	ll := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards)}
 	for i := range ll.shards {
 		ll.shards[i].subjects, ll.shards[i].nextSweep = make(map[uint64]*ledgerSubject), never
 	}
@@ -93,50 +90,15 @@ type GrantRequest struct {
 	Ops []counters.Op
 }
 
-// limitSetOf identifies the set of limits of ops, amounts included. Holders have a lease for each set of an inline subject,
-// and report on each separately. A configured subject has one lease, whatever its limits, so its set is zero.
-func (ll *LeaseLedger) limitSetOf(ops []counters.Op) uint64 {
-	if !ops[0].Key.IsInline() {
-		return 0
-	}
-	var room [256]byte
-	buf := room[:0]
-	for i := range ops {
-		buf = ops[i].Limit.Append(counters.AppendKey(buf, ops[i].Key), 0)
-	}
-	return maphash.Bytes(ll.seed, buf)
-}
-
-// hasRoomForSet reports whether the subject may have grants of that set: either it has some already, or it has grants of
-// fewer than maxSets sets.
-func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
-	var others [maxSets]uint64
-	n := 0
-
-	for i := range s.grants {
-		other := s.grants[i].set
-		if other == set {
-			return true
-		}
-		if n < maxSets && !slices.Contains(others[:n], other) {
-			others[n] = other
-			n++
-		}
-	}
-
-	return n < maxSets
-}
-
 // Grant grants as much of r as is allowed. It calls take with the sizes as costs; take must debit all of them or nothing. The
 // returned ID is zero if nothing is granted.
 func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
-	key, set := r.Ops[0].Key, ll.limitSetOf(r.Ops)
-
+	key := r.Ops[0].Key
 	sh, s := ll.lock(key.Subject)
 	defer sh.mu.Unlock()
 
 	if s != nil {
-		ll.acceptReport(s, now, set, r)
+		ll.acceptReport(s, now, r)
 	} else {
 		ll.sweep(sh, now)
 	}
@@ -144,7 +106,7 @@ func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops [
 	switch {
 	case s == nil && (len(sh.subjects) >= ll.perShard || key.IsInline() && sh.inline >= ll.perShard/2):
 		return 0, nil
-	case s != nil && (len(s.grants) >= maxGrantsPerSubject || !s.hasRoomForSet(set)):
+	case s != nil && len(s.grants) >= maxGrantsPerSubject:
 		return 0, nil
 	}
 
@@ -161,7 +123,7 @@ func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops [
 		}
 	}
 
-	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: now + r.Lease.Policy.TTL + returnGrace}
+	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: now + r.Lease.Policy.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
 		g.parts, amounts = append(g.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
@@ -174,16 +136,16 @@ func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops [
 	return g.id, amounts
 }
 
-// acceptReport applies the holder's report about its grants of a set of limits. A grant that reached the holder but is
-// missing from the report is no longer being spent, although some of it may be on its way back.
-func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uint64, r *GrantRequest) {
+// acceptReport applies the holder's report about its grants. A grant that reached the holder but is missing from the report is
+// no longer being spent, although some of it may be on its way back.
+func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, r *GrantRequest) {
 	before := len(s.grants)
 	s.grants = slices.DeleteFunc(s.grants, func(g ledgerGrant) bool { return now >= g.until || g.lineage != r.Lineage })
 	ll.outstanding.Add(int64(len(s.grants) - before))
 
 	for i := range s.grants {
 		g := &s.grants[i]
-		if !r.SameBoot || g.holder != r.Holder || g.set != set || g.id > r.Lease.LastGrant {
+		if !r.SameBoot || g.holder != r.Holder || g.id > r.Lease.LastGrant {
 			continue
 		}
 

@@ -25,15 +25,10 @@ func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, boot uint64) Unspen
 	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
 
-	u, expects := Unspent{}, false
-	for ; le != nil; le = le.nextSet {
-		// A lease that has asked a new owner does not know its process before the first answer.
-		if le.source.Owner != owner || le.source.Boot != boot && le.source.Boot != 0 {
-			continue
-		}
-		expects = true
-		u.LastGrant = max(u.LastGrant, le.lastGrant)
-		u.Held = append(u.Held, le.reportHeld()...)
+	u := Unspent{LastGrant: math.MaxInt64} // without a lease, what is on its way here is given back unspent
+	// A lease that has asked a new owner does not know its process before the first answer.
+	if le != nil && le.source.Owner == owner && (le.source.Boot == boot || le.source.Boot == 0) {
+		u.LastGrant, u.Held = le.lastGrant, le.reportHeld()
 	}
 	for i := range sh.ended {
 		o := &sh.ended[i]
@@ -42,9 +37,6 @@ func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, boot uint64) Unspen
 		}
 	}
 
-	if !expects {
-		u.LastGrant = math.MaxInt64 // what is on its way here is given back unspent
-	}
 	u.Held = u.Held[:min(len(u.Held), MaxUnspent)]
 	return u
 }
