@@ -1,16 +1,15 @@
 package rules
 
 import (
-	"bytes"
 	"cmp"
-	"compress/flate"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 const (
@@ -196,11 +195,7 @@ func (h *History) withVersion(v Version, doc *Document) (*History, error) {
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	packed, err := pack(doc.source)
-	if err != nil {
-		return nil, asErrors(err)
-	}
-	records := append(slices.Clip(h.records), &record{v, packed})
+	records := append(slices.Clip(h.records), &record{v, slices.Clone(wire.Deflate(nil, []byte(doc.source)))})
 	return &History{records: trimRecords(records), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
@@ -217,23 +212,9 @@ func trimRecords(records []*record) []*record {
 	return slices.Clone(records[first:])
 }
 
-// pack compresses a document's text.
-func pack(text string) ([]byte, error) {
-	var out bytes.Buffer
-	w, err := flate.NewWriter(&out, flate.BestSpeed)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := io.WriteString(w, text); err != nil {
-		return nil, err
-	}
-	err = w.Close()
-	return bytes.Clone(out.Bytes()), err
-}
-
 // document reads the document of a version.
 func (r *record) document() (*Document, error) {
-	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(r.packed)), MaxDocument+1))
+	text, err := wire.Inflate(r.packed, MaxDocument)
 	if err != nil {
 		return nil, fmt.Errorf("unpack version %d of the rules: %w", r.Number, err)
 	}

@@ -1,12 +1,9 @@
 package agreement
 
 import (
-	"bytes"
-	"compress/flate"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -17,8 +14,7 @@ const (
 	// MaxAdopt bounds the encoded state that other regions adopt, in bytes: it must fit in one message.
 	MaxAdopt = 15 << 20
 
-	maxTexts    = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes, when uncompressed
-	deflateFrom = 64 << 10                           // documents of at least this many bytes are compressed
+	maxTexts = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes, when uncompressed
 )
 
 // Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote them there. It is accepted if it comes from
@@ -77,47 +73,30 @@ func ParseAdopt(b []byte) (Adopt, error) {
 	return e.(Adopt), nil
 }
 
-// First byte of the documents in an Adopt: their encoding.
-const (
-	plainTexts = iota
-	deflatedTexts
-)
-
-// packDocuments encodes the documents of versions, compressed if they are large.
+// packDocuments encodes the documents of versions, compressed.
 func packDocuments(held []Held) ([]byte, error) {
 	var texts []string
 	for _, h := range held {
 		texts = append(texts, h.Text)
 	}
 
-	raw := appendTexts([]byte{plainTexts}, texts)
-	if len(raw) < deflateFrom {
-		return raw, nil
+	out := wire.Deflate(nil, appendTexts(nil, texts))
+	if len(out) > MaxAdopt {
+		return nil, fmt.Errorf("the versions of the rules that regions still need have %d bytes, more than %d", len(out), MaxAdopt)
 	}
-
-	out, err := deflate([]byte{deflatedTexts}, raw[1:])
-	if err == nil && len(out) > MaxAdopt {
-		err = fmt.Errorf("the versions of the rules that regions still need have %d bytes, more than %d", len(out), MaxAdopt)
-	}
-
-	return out, err
+	return out, nil
 }
 
-// unpackDocuments is the inverse of packDocuments.
+// unpackDocuments is the inverse of packDocuments. It reads at most as many bytes as valid documents can have.
 func unpackDocuments(b []byte, held []Held) error {
+	const around = 64 * MaxHeld
 	if len(held) > MaxHeld {
 		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
 	}
-	if len(b) == 0 || b[0] > deflatedTexts {
-		return errors.New("the documents have an unknown format")
-	}
 
-	raw := b[1:]
-	if b[0] == deflatedTexts {
-		var err error
-		if raw, err = inflate(raw); err != nil {
-			return err
-		}
+	raw, err := wire.Inflate(b, maxTexts+around)
+	if err != nil {
+		return err
 	}
 
 	texts, err := parseTexts(raw, len(held))
@@ -126,26 +105,6 @@ func unpackDocuments(b []byte, held []Held) error {
 	}
 
 	return err
-}
-
-// deflate appends raw to b, compressed.
-func deflate(b, raw []byte) ([]byte, error) {
-	out := bytes.NewBuffer(b)
-	w, err := flate.NewWriter(out, flate.BestSpeed)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(raw); err != nil {
-		return nil, err
-	}
-	err = w.Close()
-	return out.Bytes(), err
-}
-
-// inflate is the inverse of deflate. It reads at most as many bytes as valid documents can have.
-func inflate(b []byte) ([]byte, error) {
-	const around = 64 * MaxHeld
-	return io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(b)), maxTexts+around))
 }
 
 // appendTexts encodes texts that resemble one another. For each, it writes how many leading and trailing bytes it shares

@@ -125,8 +125,8 @@ func (e *Events) since(from int64) eventList {
 // restore puts events of an earlier process before those of this one.
 func (e *Events) restore(b []byte) {
 	var list eventList
-	content := inflate(b)
-	if content == nil || wire.Decode(content, &list, "events") != nil {
+	content, err := wire.Inflate(b, maxUnpacked)
+	if err != nil || wire.Decode(content, &list, "events") != nil {
 		return
 	}
 	e.mu.Lock()
@@ -146,7 +146,7 @@ func (e *Events) unsaved() []byte {
 	e.changed = false
 
 	for {
-		b := deflate(wire.Encode(nil, &e.list))
+		b := wire.Deflate(nil, wire.Encode(nil, &e.list))
 		if len(b) <= maxPacked {
 			return b
 		}

@@ -1,10 +1,7 @@
 package history
 
 import (
-	"bytes"
 	"cmp"
-	"compress/flate"
-	"io"
 	"slices"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -161,7 +158,7 @@ func (g *segment) forgetHalf() {
 // pack returns g compressed, in at most maxPacked bytes. Where that is too little, rules lose their own counts.
 func (g *segment) pack() []byte {
 	for {
-		b := deflate(wire.Encode(nil, g))
+		b := wire.Deflate(nil, wire.Encode(nil, g))
 		if len(b) <= maxPacked || len(g.names) == 0 {
 			return b
 		}
@@ -169,28 +166,11 @@ func (g *segment) pack() []byte {
 	}
 }
 
-func deflate(content []byte) []byte {
-	var b bytes.Buffer
-	w, _ := flate.NewWriter(&b, flate.BestSpeed) // the level is valid
-	_, _ = w.Write(content)                      // a bytes.Buffer takes everything
-	_ = w.Close()
-	return b.Bytes()
-}
-
-// inflate is the inverse of deflate. It returns nil if b is damaged.
-func inflate(b []byte) []byte {
-	content, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(b)), maxUnpacked))
-	if err != nil {
-		return nil
-	}
-	return content
-}
-
 // unpack is the inverse of pack. It returns nil if b is damaged.
 func unpack(b []byte) *segment {
-	content := inflate(b)
+	content, err := wire.Inflate(b, maxUnpacked)
 	g := &segment{}
-	if content == nil || wire.Decode(content, g, "segment of the history") != nil {
+	if err != nil || wire.Decode(content, g, "segment of the history") != nil {
 		return nil
 	}
 	return g

@@ -1,0 +1,33 @@
+package wire
+
+import (
+	"bytes"
+	"compress/flate"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Deflate appends content to b, compressed.
+func Deflate(b, content []byte) []byte {
+	out := bytes.NewBuffer(b)
+	w, _ := flate.NewWriter(out, flate.BestSpeed) // the level is valid
+	_, _ = w.Write(content)                       // a bytes.Buffer takes everything
+	_ = w.Close()
+	return out.Bytes()
+}
+
+// Inflate is the inverse of Deflate, for content of at most most bytes.
+func Inflate(b []byte, most int) ([]byte, error) {
+	in := bytes.NewReader(b)
+	content, err := io.ReadAll(io.LimitReader(flate.NewReader(in), int64(most)+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("decompress: %w", err)
+	case len(content) > most:
+		return nil, fmt.Errorf("decompress: more than %d bytes", most)
+	case in.Len() > 0:
+		return nil, errors.New("decompress: data after the end")
+	}
+	return content, nil
+}
