@@ -13,11 +13,11 @@ test:
 # Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
 VIRTUAL = authority|cluster|cmd/rlnode|limiter|node|partitions|regions
-PURE = agreement|algorithms|apitest|codec|counters|hashilog|house|loads|localcache|replay|ring|rules|ui|wire|yaml
+PURE = agreement|algorithms|apitest|codec|counters|hashilog|house|loads|localcache|replay|ring|rules|simulation|ui|wire|yaml
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
 race-real: # those that wait for sockets, disks and timers; not those that -short leaves out, that measure memory, or on virtual time
-	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation|examples/embedded|examples/plans)$$') \
+	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|examples/embedded|examples/plans)$$') \
 		-skip '^(TestHostileMessages|TestRealNodeMemory|TestStarvedCallsDoNotPass)$$'
 	$(GO) test -race -short -run '$(REAL_TIME)' ./limiter
 
@@ -26,7 +26,6 @@ race-processes: # those that start programs of their own, which have the detecto
 
 race-pure: # those that only compute, most of them in one goroutine
 	$(GO) test -race -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
-	$(GO) test -race -short -timeout 30m -cpu 1 ./test/simulation
 
 # Loads in real time, which must get a processor. They are in a package whose other tests are on virtual time.
 REAL_TIME = ^TestG1_.*RealTime
@@ -118,15 +117,14 @@ soak: ## mixed load on three real nodes that are restarted each ten minutes: not
 # SIMULATION chooses how much: whole nodes, up to 200, minutes of virtual time, and seeds; what that costs is in
 # docs/guarantees.md. A failure prints the seed that repeats it, with -sim-seed.
 SIMULATION ?= -sim-nodes 20 -sim-minutes 10 -sim-seeds 3
-# REGIONS chooses how much of a model of several regions: so many nodes in each, and the checks of all together.
-REGIONS ?= -regions 10 -nodes 20 -minutes 10 -seeds 100 -rate 80 -calm 30s
+# REGIONS chooses how much of several regions: so many of them, with so many nodes each.
+REGIONS ?= -regions 5 -region-nodes 5 -region-minutes 5 -region-seeds 20
 # AUTHORITY chooses how many seeds of the model of authority alone; one takes a tenth of a second.
 AUTHORITY ?= -seeds 200
 simulation: ## many nodes on virtual time, broken at random; some minutes
-	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run 'SimulationInOneProcess|SabotageIsFoundInOneProcess' ./node -args -sim-sabotage $(SIMULATION)
-	$(GO) test -count 1 -timeout 60m -v -run G8_Simulation ./test/simulation -args $(REGIONS)
+	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run '(Simulation|IsFound)InOneProcess' ./node -args -sim-sabotage $(SIMULATION) $(REGIONS)
 	$(GO) test -count 1 -timeout 60m -v -run NeverTwoOwners ./cluster/authority -args $(AUTHORITY)
-	$(GO) test -count 1 -tags nodebit -run Debit ./test/simulation ./limiter ./node
+	$(GO) test -count 1 -tags nodebit -run Debit ./limiter ./node
 
 # BENCH selects: -only S1,S4 -time 500ms -rounds 3 -json FILE; bin/bench -help has all flags. A module of its own, so that
 # what it compares with is no dependency of the product: see docs/performance.md.

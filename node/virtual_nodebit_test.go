@@ -14,3 +14,8 @@ const simDebited = false
 func TestGrantsWithoutDebitAreFoundInOneProcess(t *testing.T) {
 	checkSabotageFound(t, "G2", 40*time.Second, nil)
 }
+
+// Neither are loans to other regions debited.
+func TestLoansWithoutDebitAreFoundInOneProcess(t *testing.T) {
+	checkRegionsSabotageFound(t, nil)
+}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/limiter"
@@ -380,6 +381,55 @@ func TestG8_KillsInOneProcess(t *testing.T) {
 			s.end()
 		})
 	}
+}
+
+// The test above would notice if a lender's standby had not heard of its loans.
+func TestSabotageOfLoansIsFoundInOneProcess(t *testing.T) {
+	t.Parallel()
+	const limit, per, lender = 300, 5 * time.Second, 1
+	synctest.Test(t, func(t *testing.T) {
+		s := newRegionSystem(t, 3, globalRules(limit))
+		x := s.countAdmitted("world", "one", per, [3]int{100, 0, 0}, 1)
+		sleepPastTurn(per, 2*time.Second) // until the region's own share is spent
+		victim := s.ownerOf(lender, "world", "one")
+		u, err := victim.node.limiter.Locate(&limiter.Query{Rule: "world", Key: []string{"one"}})
+		expect.NoError(t, err)
+		victim.endProcess(false)
+		for _, v := range s.regions[lender].nodes {
+			if v != victim {
+				v.hideLoans(counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ u.Limits[0].Limit.ID})
+			}
+		}
+		sleepPastTurn(per, time.Millisecond)
+		if sum, by := x.window(per); sum <= limit {
+			t.Errorf("got %d %v admitted, want more than %d", sum, by, limit)
+		}
+		x.end()
+		s.end()
+	})
+}
+
+// hideLoans makes a standby forget what its owner has lent.
+func (v *testNode) hideLoans(key counters.Key) {
+	var counter, lent counters.Record
+	_ = v.node.table.Copy(key.Partition(), func(records []counters.Record) error {
+		for _, r := range records {
+			switch r.Key {
+			case key:
+				counter = r
+			case key.LentKey():
+				lent = r
+			}
+		}
+		return nil
+	})
+	if lent.State.Count == 0 {
+		return // it is not the standby
+	}
+	counter.State.Count -= lent.State.Count
+	lent.State.Count = 0
+	v.node.table.Put(v.node.clock.Now(), counter)
+	v.node.table.Put(v.node.clock.Now(), lent)
 }
 
 // ownerOf returns the node that owns a subject in a region.

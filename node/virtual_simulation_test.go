@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
@@ -183,6 +184,11 @@ type simTrial struct {
 	nodes    int        // initial number
 	rnd      *rand.Rand // chooses faults and times; used by one goroutine
 	ledger   *simulation.Ledger
+	world    *simWorld // of several regions; nil for one
+	region   int
+	closed   atomic.Bool   // the region takes no checks
+	orders   chan func()   // what the region's goroutine does next, between faults
+	over     chan struct{} // closed when it takes no more orders
 	hot      int
 	sabotage func(*simTrial)
 	isolates atomic.Bool // the lasting fault always cuts a node off
@@ -230,8 +236,9 @@ type lastDecider struct {
 
 // sample is what the owner of a subject had counted at some time.
 type sample struct {
-	at time.Duration
-	r  counters.Record
+	at   time.Duration
+	r    counters.Record
+	lent counters.Record // what it had lent to other regions
 }
 
 // outage is a period in which a node was dead or out of reach, or took no copies.
@@ -242,19 +249,36 @@ type outage struct {
 
 const simForever = time.Duration(1<<63 - 1)
 
-func (tr *simTrial) now() time.Duration { return time.Since(tr.ledger.Start) }
+func (tr *simTrial) now() time.Duration { return time.Since(tr.p.start) }
 
 // text returns the rules. marker is a limit that no check uses and that changes.
 func (tr *simTrial) text(marker int) []byte {
 	return fmt.Appendf(nil, "%s  - {name: marker, key: [marker], limits: [{limit: %d, per: 1h}]}\n", simulation.Rules(tr.nodes), marker)
 }
 
-func (tr *simTrial) run(seed uint64, length time.Duration) {
+// begin prepares a trial of a cluster whose nodes are not started yet.
+func (tr *simTrial) begin(p *testCluster) {
 	tr.happened, tr.down, tr.bad = map[string]int{}, map[*testNode]bool{}, map[*testNode]bool{}
 	tr.gone, tr.lives, tr.samples, tr.hotSubjectsOf = map[*testNode]bool{}, map[*testNode]*processLife{}, map[int][]sample{}, map[int][]int{}
-	tr.ledger = &simulation.Ledger{Config: simulation.Config{Seed: seed}, Start: time.Now()}
-	tr.p = newTestNetwork(tr.t).newCluster("default", "default", 0)
-	if tr.p.wrapRecorder = tr.wrapRecorder; tr.nodes >= simManyNodes {
+	tr.ledger = &simulation.Ledger{Start: p.start.Add(p.clockOffset)}
+	tr.p = p
+	p.wrapRecorder = tr.wrapRecorder
+}
+
+// setHot notes which subjects are checked often.
+func (tr *simTrial) setHot(hot int) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.hot = hot
+	for i := range hot {
+		q := tr.ledger.Subjects[i].Partition
+		tr.hotSubjectsOf[q] = append(tr.hotSubjectsOf[q], i)
+	}
+}
+
+func (tr *simTrial) run(seed uint64, length time.Duration) {
+	tr.begin(newTestNetwork(tr.t).newCluster("default", "default", 0))
+	if tr.nodes >= simManyNodes {
 		tr.p.silence = simSilence
 	}
 	tr.p.startNodes(min(tr.nodes, simFounders), string(tr.text(1)))
@@ -265,17 +289,15 @@ func (tr *simTrial) run(seed uint64, length time.Duration) {
 		tr.startNewNode()
 	}
 	tr.awaitEmpty(simWhole, "the cluster is whole", tr.missingNode)
-	var err error
-	if tr.hot, err = tr.ledger.List(2000, tr.p.nodes[0].node.limiter); err != nil {
+	hot, err := tr.ledger.List(2000, tr.p.nodes[0].node.limiter)
+	if err != nil {
 		tr.t.Fatal(err)
 	}
-	for i := range tr.hot {
-		q := tr.ledger.Subjects[i].Partition
-		tr.hotSubjectsOf[q] = append(tr.hotSubjectsOf[q], i)
-	}
+	tr.setHot(hot)
 	began := tr.now()
 	load := simulation.Load{
-		Ledger: tr.ledger, Rate: *simRate, Random: rand.New(rand.NewPCG(seed, 28)), Nodes: tr.nodesEver, Ask: tr.ask,
+		Ledger: tr.ledger, Rate: *simRate, Random: rand.New(rand.NewPCG(seed, 28)), Nodes: tr.nodesEver,
+		Ask: func(node, subject int, cost int64) { tr.ask(node, cost, subject) },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -431,52 +453,76 @@ func (tr *simTrial) endIllness(v *testNode) {
 
 // Traffic and records.
 
-func (tr *simTrial) ask(node, subject int, cost int64) {
+// ask checks one subject, or several of different rules, at a node.
+func (tr *simTrial) ask(node int, cost int64, subjects ...int) {
 	tr.mu.Lock()
 	v := tr.members[node]
 	l := tr.lives[v]
 	tr.mu.Unlock()
-	if !v.ready.Load() || l.over {
+	if !v.ready.Load() || l.over || tr.closed.Load() {
 		return
 	}
-	sub := &tr.ledger.Subjects[subject]
-	share, members := simShare(v, sub)
-	c := simulation.Check{Began: tr.now(), Node: l.number, Subject: subject, Cost: cost}
-	q := sub.Query(cost)
+	before := make([]ownShare, len(subjects))
+	for k, i := range subjects {
+		before[k] = tr.shareOf(v, i)
+	}
+	q := tr.ledger.Query(cost, subjects...)
 	var a limiter.Answer
+	began := tr.now()
 	err := v.node.limiter.Check(&q, &a)
-	c.Ended, c.Admitted, c.By = tr.now(), a.Allowed, a.DecidedBy
+	ended := tr.now()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	switch {
 	case v.crashed.Load() || tr.lives[v] != l || l.over && !v.ready.Load():
 		return // its answer never reached a client
 	case err != nil:
-		tr.ledger.Fail("a check of %s %s at node %d failed: %v", sub.Rule, sub.Key, l.number, err)
+		tr.ledger.Fail("a check of %v at node %d failed: %v", q.Attributes, l.number, err)
 		return
 	}
-	now, _ := simShare(v, sub)
-	c.Share = max(share, now)
-	if c.Admitted && c.By == limiter.ByStandby {
-		if window := sub.Limit.Window; (tr.ledger.Start.UnixNano()+int64(c.Began))/int64(window) != (tr.ledger.Start.UnixNano()+int64(c.Ended))/int64(window) {
-			return // either window may have counted the check
+	for k, i := range subjects {
+		after := tr.shareOf(v, i)
+		c := simulation.Check{
+			Began: began, Ended: ended, Node: l.number, Subject: i, Cost: cost, Share: max(before[k].alone, after.alone),
+			Admitted: a.Allowed, Joint: len(subjects) > 1, By: a.DecidedBy,
 		}
-		// The acting node's ring may have had one member fewer.
-		tr.ledger.StandbyActs = append(tr.ledger.StandbyActs, simulation.StandbyAct{
-			At: c.Ended, Node: tr.partitions[sub.Partition].acting, Subject: subject, Cost: cost, Share: localcache.Share(sub.Limit.Amount, max(members-1, 1), 0),
-		})
+		if !c.Admitted || c.By != limiter.ByStandby || tr.noteAct(&c, max(before[k].acting, after.acting)) {
+			tr.ledger.Note(c)
+		}
 	}
-	tr.ledger.Note(c)
 }
 
-// simShare returns what a node may spend of a limit by itself, and by how many members the limit is divided.
-func simShare(v *testNode, sub *simulation.Subject) (share int64, members int) {
+// noteAct records what a standby admitted. It returns false if either of two windows may have counted the check. The caller
+// holds mu.
+func (tr *simTrial) noteAct(c *simulation.Check, share int64) bool {
+	sub := &tr.ledger.Subjects[c.Subject]
+	start, window := tr.ledger.Start.UnixNano(), int64(sub.Limit.Window)
+	if (start+int64(c.Began))/window != (start+int64(c.Ended))/window {
+		return false
+	}
+	tr.ledger.StandbyActs = append(tr.ledger.StandbyActs, simulation.StandbyAct{
+		At: c.Ended, Node: tr.partitions[sub.Partition].acting, Subject: c.Subject, Cost: c.Cost, Share: share,
+	})
+	return true
+}
+
+// ownShare is the most that a node may spend of a limit by itself.
+type ownShare struct {
+	alone  int64
+	acting int64 // as a standby, whose ring may have one member fewer
+}
+
+func (tr *simTrial) shareOf(v *testNode, subject int) ownShare {
 	t := v.node.ring()
 	if t == nil {
-		return 0, 0
+		return ownShare{}
 	}
-	members = len(t.Members())
-	return localcache.Share(sub.Limit.Amount, members, t.Rank(v.id)), members
+	sub := &tr.ledger.Subjects[subject]
+	amount, members := sub.Limit.Amount, len(t.Members())
+	if sub.Global {
+		amount = tr.world.maxShare(tr.region, sub)
+	}
+	return ownShare{localcache.Share(amount, members, t.Rank(v.id)), localcache.Share(amount, max(members-1, 1), 0)}
 }
 
 // Decided implements limiter.Recorder. It also notes which process decides each partition.
@@ -530,11 +576,15 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 		loss := simulation.OwnerLoss{At: now, Subject: i, Anew: anew}
 		if have := tr.samples[i]; len(have) > 0 {
 			n, _ := slices.BinarySearchFunc(have, since-simTail, func(x sample, at time.Duration) int { return int(x.at - at) })
-			last, known := have[len(have)-1].r, counters.Record{}
+			last, known := have[len(have)-1], sample{}
 			if n = min(n, len(have)-1); n > 0 {
-				known = have[n-1].r
+				known = have[n-1]
 			}
-			loss.Amount = simulation.MissingInCopy(&last, known)
+			loss.Amount = simulation.MissingInCopy(&last.r, known.r)
+			if last.lent.Kind == algorithms.FixedWindow && last.lent.State.Count > 0 {
+				// The borrower was told only after the standby, so this excuses nothing.
+				loss.Amount = max(0, loss.Amount-simulation.MissingInCopy(&last.lent, known.lent))
+			}
 		}
 		tr.ledger.Losses = append(tr.ledger.Losses, loss)
 	}
@@ -575,16 +625,21 @@ func (tr *simTrial) takeSamples() {
 			continue
 		}
 		tr.lacksBackup(l.v, q)
+		taken := map[counters.Key]counters.Record{}
 		_ = l.v.node.table.Copy(q, func(records []counters.Record) error {
-			for _, i := range hot {
-				for _, r := range records {
-					if r.Key == tr.ledger.Subjects[i].Counter {
-						tr.samples[i] = append(tr.samples[i], sample{now, r})
-					}
-				}
+			for _, r := range records {
+				taken[r.Key] = r
 			}
 			return nil
 		})
+		for _, i := range hot {
+			key := tr.ledger.Subjects[i].Counter
+			if r, known := taken[key]; known {
+				x := sample{now, r, taken[key.LentKey()]}
+				tr.samples[i] = append(tr.samples[i], x)
+				tr.world.noteLent(tr, i, &x.lent)
+			}
+		}
 	}
 	for i, list := range tr.samples {
 		if n := len(list); n > 2000 {
@@ -681,6 +736,10 @@ func (tr *simTrial) outdatedNode(version int64) string {
 
 // write writes rules at a healthy node.
 func (tr *simTrial) write() {
+	if tr.world != nil {
+		tr.world.changeRules()
+		return
+	}
 	tr.version++
 	version := int64(0)
 	list := tr.healthyNodes()
@@ -869,7 +928,8 @@ func (tr *simTrial) startFault() (name string, undo func()) {
 		}
 		return []string{"link", "link in", "link out"}[way], tr.markAffected(nil, nil, x, y)
 	case dice < 7 || tr.isolates.Load():
-		net.Isolate(x.ip)
+		tr.apply = func(ip string) { net.Cut(x.ip, ip) }
+		others(tr.apply)
 		return "isolated", tr.markAffected([]*testNode{x}, []*testNode{x})
 	case dice < 8:
 		side := tr.minority(list)
@@ -932,7 +992,7 @@ func (tr *simTrial) markAffected(cut, lost []*testNode, touched ...*testNode) (u
 		tr.outages = append(tr.outages, outage{v.id, from, simForever})
 	}
 	return func() {
-		tr.p.net.HealAll()
+		tr.heal()
 		tr.apply = nil
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
@@ -942,6 +1002,15 @@ func (tr *simTrial) markAffected(cut, lost []*testNode, touched ...*testNode) (u
 		}
 		for _, v := range cut {
 			tr.ledger.Cuts = append(tr.ledger.Cuts, simulation.Cut{Node: tr.lives[v].number, From: from, Until: tr.now()})
+		}
+	}
+}
+
+// heal ends all cuts between nodes of this region.
+func (tr *simTrial) heal() {
+	for i, v := range tr.p.nodes {
+		for _, other := range tr.p.nodes[:i] {
+			tr.p.net.Heal(v.ip, other.ip)
 		}
 	}
 }

@@ -56,6 +56,7 @@ type testCluster struct {
 	secret       []secret.Secret           // the cluster's; nil for none
 	build        func(i int) cluster.Build // what a node can read; nil for what this source can
 	silence      time.Duration             // after which a node counts as unreachable; 0 for the default
+	clockOffset  time.Duration             // of its nodes' wall clocks from virtual time
 	months       int                       // --usage-months
 	redis        bool                      // its nodes speak the Redis protocol
 	stopped      atomic.Bool               // the clocks that time authority stand still
@@ -146,10 +147,21 @@ func newTestCluster(t *testing.T, n int, text string) *testCluster {
 // newRegions starts a cluster of n nodes for each region; all know each other's addresses. The first region is the
 // primary. It returns when each cluster is whole; they may not have met yet.
 func newRegions(t *testing.T, n int, text string, regions ...string) []*testCluster {
-	space := newTestNetwork(t)
+	all := newTestNetwork(t).newClusters(n, regions...)
+	for _, p := range all {
+		p.startNodes(n, text)
+	}
+	for _, p := range all {
+		p.awaitWhole()
+	}
+	return all
+}
+
+// newClusters returns a cluster for each region, which will start with n nodes. The first region is the primary.
+func (s *testNetwork) newClusters(n int, regions ...string) []*testCluster {
 	all := make([]*testCluster, len(regions))
 	for i, name := range regions {
-		all[i] = space.newCluster(name, regions[0], i+1)
+		all[i] = s.newCluster(name, regions[0], i+1)
 		for j := range regions {
 			for k := range n {
 				if i != j {
@@ -157,12 +169,6 @@ func newRegions(t *testing.T, n int, text string, regions ...string) []*testClus
 				}
 			}
 		}
-	}
-	for _, p := range all {
-		p.startNodes(n, text)
-	}
-	for _, p := range all {
-		p.awaitWhole()
 	}
 	return all
 }
@@ -206,7 +212,9 @@ func (p *testCluster) startNodes(n int, text string) {
 // addNode adds a node without starting it.
 func (p *testCluster) addNode(settings *Config) *testNode {
 	i := len(p.nodes)
-	v := &testNode{cluster: p, ip: p.address(i), memory: newTestDisk(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}}
+	v := &testNode{
+		cluster: p, ip: p.address(i), memory: newTestDisk(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}, clockOffset: p.clockOffset,
+	}
 	p.nodes = append(p.nodes, v)
 	return v
 }

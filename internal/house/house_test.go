@@ -75,7 +75,7 @@ var mayImport = map[string][]string{
 	"test/bench":        {"algorithms", "counters", "rules", "limiter", "client", "node", "persist"}, // a module of its own
 	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter"},
 	"test/redis":        {}, // a module of its own
-	"test/simulation":   {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/agreement", "cluster/partitions", "localcache", "limiter"},
+	"test/simulation":   {"algorithms", "counters", "rules", "ring", "cluster/agreement", "limiter"},
 
 	"client":             {"internal/ipaddr"}, // for users of rlnode; beside this, the standard library only
 	"client/interceptor": {"client"},

@@ -1,35 +1,12 @@
-// Package simulation judges what many nodes admitted on virtual time, and runs a model of several regions, for which whole
-// nodes would take too long.
+// Package simulation judges what many nodes admitted on virtual time, and has the load and the rules of such runs.
 //
 // A [Ledger] records everything that happened. The checkers use nothing else, so tests can check them with artificial
 // ledgers. They never guess: where the time of a decision is unknown, or the cost that a lost owner took with it, they
 // allow whatever may be right. [Ledger.WriteStory] prints what happened to one subject.
 //
-// # One region
-//
-// Simulations of one region are tests of package node. They run whole nodes, without HTTP and disks, on a network in
-// memory. A [Load] checks subjects of [Rules] and the tests fill a Ledger. See there for the faults, and for what must go on
-// during them.
-//
-// # Several regions
-//
-// [Run] must be called in a bubble of testing/synctest:
-//
-//	synctest.Test(t, func(t *testing.T) { ledger, err = simulation.Run(config) })
-//	broken := ledger.Judge()
-//
-// The limiter with its leases and loans, the counters, the ring, the rules with their shares, and the agreed state about
-// regions ([agreement.State], whose entries a region's leader commits) are real: each node is a [limiter.Limiter]. The
-// network and the control plane below them are a model, drawn from one seed. Inside a region, the network delays messages
-// and is cut between nodes or sets of nodes, in one direction or both. The control plane has a leader where most voters
-// are, authority for two seconds, ends, standbys that take over from the copies pushed to them, hand-overs, and nodes that
-// crash, restart and leave. Each region has its own clock, wrong by up to three seconds. Between regions, messages take 40 ms
-// each way; they are lost and delayed, and links are cut in all ways. The rules, the set of regions and the primary change.
-// Leaders do what real ones do between regions: they ask the primary for news, report what is honoured, and record what all
-// regions honour.
-//
-// The model remains because it simulates 200 nodes of ten regions in seconds, and whole nodes would take an hour: G8 depends
-// on orders of events that only a few hundred seeds reach.
+// The runs themselves are tests of package node. They run whole nodes, without HTTP and disks, on a network in memory, and
+// fill a Ledger: of one region, whose subjects of [Rules] a [Load] checks, or of several, whose subjects of an [Edition]
+// a [RegionsLoad] checks. See there for the faults, and for what must go on during them.
 //
 // # What is judged
 //
@@ -47,14 +24,4 @@
 //     demand lasts, a region without faults admits 98 % of its own share, by the least of all versions that it holds, less
 //     what it has lent.
 //   - G10: every check is decided, within a second.
-//
-// # Limits of the model
-//
-// All nodes of a region share one clock. Only faults lose messages, and a link keeps their order. A hand-over happens at once
-// after its freeze; package partitions tests hand-overs that end in doubt. There are no checkpoints: an owner that finds no
-// copy begins anew, and an owner without a follower to confirm lends nothing. A region is removed only when it no longer
-// takes checks. The ledger is in memory, some 70 bytes a check, so a Config is bounded.
-//
-// The model draws its decisions from the seed, but goroutines that are ready at the same moment run in any order. A seed
-// reproduces the faults and nearly the same run, not every check.
 package simulation

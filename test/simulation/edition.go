@@ -5,12 +5,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-
-	"github.com/rlnode/rlnode/rules"
 )
 
-// edition is the rules document of all regions. It changes during the run.
-type edition struct {
+// Edition is the rules document of all regions. It changes during the run.
+type Edition struct {
 	regions int
 	rules   []ruleText
 }
@@ -26,10 +24,10 @@ type ruleText struct {
 // part is a region's part of a limit, in thousandths.
 type part struct{ region, thousandths int }
 
-// firstEdition returns the first rules for a number of regions and of nodes in each.
-func firstEdition(nodes, regions int) *edition {
+// FirstEdition returns the first rules for a number of regions and of nodes in each.
+func FirstEdition(nodes, regions int) *Edition {
 	large, mid := nodes*perShare*regions, 90*regions
-	e := &edition{regions: regions}
+	e := &Edition{regions: regions}
 	add := func(name, per, algorithm string, amount int) *ruleText {
 		e.rules = append(e.rules, ruleText{name: name, per: per, algorithm: algorithm, base: amount, amount: amount, global: true})
 		return &e.rules[len(e.rules)-1]
@@ -59,8 +57,8 @@ func firstEdition(nodes, regions int) *edition {
 	return e
 }
 
-// text renders the document.
-func (e *edition) text() string {
+// Text renders the document.
+func (e *Edition) Text() string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
 
@@ -78,7 +76,7 @@ func (e *edition) text() string {
 		if len(r.parts) > 0 {
 			b.WriteString("    regions:\n")
 			for _, p := range r.parts {
-				fmt.Fprintf(&b, "      %s: %d.%03d\n", regionName(p.region), p.thousandths/1000, p.thousandths%1000)
+				fmt.Fprintf(&b, "      %s: %d.%03d\n", RegionName(p.region), p.thousandths/1000, p.thousandths%1000)
 			}
 		}
 
@@ -88,20 +86,8 @@ func (e *edition) text() string {
 	return b.String()
 }
 
-func (e *edition) compile() (*rules.Set, error) {
-	doc, err := rules.Parse([]byte(e.text()))
-	if err != nil {
-		return nil, fmt.Errorf("parse the rules: %w", err)
-	}
-	set, err := rules.Compile(doc, 1)
-	if err != nil {
-		return nil, fmt.Errorf("compile the rules: %w", err)
-	}
-	return set, nil
-}
-
-// change changes the amounts or parts of some global limits. It prefers limits under load, where a mistake shows best.
-func (e *edition) change(random *rand.Rand, busy func(rule string) bool) {
+// Change changes the amounts or parts of some global limits. It prefers limits under load, where a mistake shows best.
+func (e *Edition) Change(random *rand.Rand, busy func(rule string) bool) {
 	for i := range e.rules {
 		r := &e.rules[i]
 		if odds := random.IntN(8); !r.global || odds > 0 && !busy(r.name) || odds > 5 {
@@ -120,7 +106,7 @@ func (e *edition) change(random *rand.Rand, busy func(rule string) bool) {
 }
 
 // divide draws parts for some of the regions.
-func (e *edition) divide(random *rand.Rand) (parts []part) {
+func (e *Edition) divide(random *rand.Rand) (parts []part) {
 	rest := 1000
 	for _, region := range random.Perm(e.regions)[:1+random.IntN(e.regions)] {
 		t := 1 + random.IntN(max(1, rest/2))

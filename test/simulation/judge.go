@@ -35,10 +35,6 @@ func (l *Ledger) Judge() (broken []Violation) {
 		broken = append(broken, Violation{"G10", f})
 	}
 
-	for _, text := range l.TooSoon {
-		broken = append(broken, Violation{"G8", text})
-	}
-
 	index := l.index()
 	broken = append(broken, l.judgeTime()...)
 	broken = append(broken, l.judgeAuthority()...)

@@ -20,7 +20,7 @@ func (l *Ledger) judgeRegions() (broken []Violation) {
 	stories := make([][]subjectHistory, len(l.Regions))
 	for r, of := range l.Regions {
 		for _, v := range of.Judge() {
-			broken = append(broken, Violation{v.Guarantee, fmt.Sprintf("region %s: %s", regionName(r), v.Text)})
+			broken = append(broken, Violation{v.Guarantee, fmt.Sprintf("region %s: %s", RegionName(r), v.Text)})
 		}
 		stories[r] = of.index()
 	}
@@ -56,23 +56,10 @@ func (l *Ledger) judgeRegions() (broken []Violation) {
 
 // add adds the counts of o to c.
 func (c *Counts) add(o *Counts) {
-	for name, n := range o.Faults {
-		if c.Faults == nil {
-			c.Faults = map[string]int{}
-		}
-		c.Faults[name] += n
-	}
-
 	for i := range c.By {
 		c.By[i] += o.By[i]
 	}
 
-	c.Ended = c.Ended + o.Ended
-	c.Begun = c.Begun + o.Begun
-	c.Anew = c.Anew + o.Anew
-	c.Rings = c.Rings + o.Rings
-	c.Moved = c.Moved + o.Moved
-	c.Debts = c.Debts + o.Debts
 	j, k := &c.Judged, &o.Judged
 	j.Windows = j.Windows + k.Windows
 	j.Full = j.Full + k.Full
@@ -200,7 +187,7 @@ func (l *Ledger) describeShares(s *Subject, w int64, histories []*subjectHistory
 		}
 
 		if sum > 0 || lent > 0 {
-			text += fmt.Sprintf(" %s admitted %d and lent %d;", regionName(r), sum, lent)
+			text += fmt.Sprintf(" %s admitted %d and lent %d;", RegionName(r), sum, lent)
 		}
 	}
 
@@ -223,7 +210,7 @@ func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken 
 		}
 
 		seen = w
-		own := region.leastShare(l.Versions, s, regionName(r), w)
+		own := region.leastShare(l.Versions, s, RegionName(r), w)
 		for i := range l.Loans {
 			if x := &l.Loans[i]; x.From == r && x.Subject == subject && x.Window == w {
 				own -= x.Amount
@@ -235,7 +222,7 @@ func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken 
 		}
 
 		if v := region.judgeWindow(subject, w, own, history); v != nil {
-			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, with a share of %d: %s", regionName(r), own, v.Text)})
+			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, with a share of %d: %s", RegionName(r), own, v.Text)})
 		}
 	}
 
@@ -243,7 +230,7 @@ func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken 
 }
 
 // catchUpTime is how long nodes of a region may still use a version that the region no longer holds.
-const catchUpTime = slowApply + aftermath
+const catchUpTime = 2*time.Second + aftermath
 
 // leastShare returns the least that a region's share of a limit may have been in a window, by any version that it held.
 func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64) int64 {

@@ -28,7 +28,7 @@ func madeRegions(kind algorithms.Kind) *Ledger {
 func halves(amount int64) Divided { return parted(amount/2, amount-amount/2) }
 
 func parted(first, second int64) Divided {
-	shares := map[string]int64{regionName(0): first, regionName(1): second}
+	shares := map[string]int64{RegionName(0): first, RegionName(1): second}
 	return Divided{Whole: first + second, Burst: first + second, Shares: shares, Bursts: shares}
 }
 

@@ -12,7 +12,6 @@ import (
 
 // Ledger is the record of a run. The checkers use nothing else.
 type Ledger struct {
-	Config      Config
 	Start       time.Time // all other times count from here
 	End         time.Duration
 	Subjects    []Subject
@@ -24,14 +23,13 @@ type Ledger struct {
 	Troubles    []Trouble
 	Failures    []string // mistakes that need no checker
 	Counts      Counts
-	Events      int64
 	Regions     []*Ledger // one per region, if there are several; the fields below are then those of all regions
 	Versions    []Version // of the rules
 	Loans       []Loan
-	Holds       []Hold   // of one region
-	TooSoon     []string // loans reported before they were confirmed
+	Holds       []Hold // of one region
 
-	mu sync.Mutex // guards Checks and Failures
+	mu     sync.Mutex // guards Checks and Failures
+	states sharedStates
 }
 
 // Subject is one limit of one subject.
@@ -87,6 +85,15 @@ type Owner struct {
 	Node      int
 }
 
+const (
+	// forever is a time that never comes.
+	forever = time.Duration(1<<63 - 1)
+	// authorityTime is how long a node has authority after its last contact with the leader.
+	authorityTime = 2 * time.Second
+	// aftermath is the time after a fault for which its effects may last.
+	aftermath = 5 * time.Second
+)
+
 // Trouble is a time in which a fault affected nodes.
 type Trouble struct {
 	From, Until time.Duration
@@ -95,18 +102,10 @@ type Trouble struct {
 
 // Counts counts what happened in a run.
 type Counts struct {
-	Faults map[string]int
 	By     [8]int64 // checks by limiter.DecidedBy, admitted or not
-	Ended  int      // nodes that the leader ended
-	Begun  int      // partitions whose owner changed without a hand-over
-	Anew   int      // of those: the ones whose new owner had no copy
-	Rings  int
-	Moved  int // partitions handed over
-	Debts  int // debts paid
 	Judged Judged
 	// For several regions.
 	Recorded int   // versions that all regions honoured
-	Loans    int   // number of loans
 	Lent     int64 // units lent
 }
 
@@ -137,26 +136,4 @@ func (l *Ledger) Fail(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.Failures = append(l.Failures, fmt.Sprintf(format, args...))
-}
-
-// addTooSoon records a loan that was reported before it was confirmed. The caller holds the world's mutex.
-func (l *Ledger) addTooSoon(format string, args ...any) {
-	l.TooSoon = append(l.TooSoon, fmt.Sprintf(format, args...))
-}
-
-// beginTrouble begins a trouble and returns its index for endTrouble.
-func (l *Ledger) beginTrouble(from time.Duration, nodes map[int]bool) int {
-	l.Troubles = append(l.Troubles, Trouble{From: from, Until: forever, Nodes: nodes})
-	return len(l.Troubles) - 1
-}
-
-func (l *Ledger) endTrouble(i int, at time.Duration) { l.Troubles[i].Until = at }
-
-// addCut records that a node did not reach the leader. A node that reaches all others is no cut: checks still pass
-// between them.
-func (l *Ledger) addCut(n *node, from, until time.Duration) {
-	if n.wasStuck {
-		return
-	}
-	l.Cuts = append(l.Cuts, Cut{Node: n.index, From: from, Until: until})
 }

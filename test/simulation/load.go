@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -81,12 +82,40 @@ func (l *Ledger) List(total int, by *limiter.Limiter) (hot int, err error) {
 	return hot, nil
 }
 
-// Query returns a check of the subject.
-func (s *Subject) Query(cost int64) limiter.Query {
-	return limiter.Query{
-		Costs:      []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}},
-		Attributes: []rules.Attribute{{Name: attributeOf(s.Rule), Value: s.Key}},
+// locate fills in the fields that follow from the rule and the key.
+func (s *Subject) locate(l *limiter.Limiter) error {
+	u, err := l.Locate(&limiter.Query{Rule: s.Rule, Key: []string{s.Key}})
+	if err != nil {
+		return fmt.Errorf("locate a subject: %w", err)
 	}
+
+	limit := u.Limits[0].Limit
+	s.Limit = limit.Limit
+	s.Partition = ring.PartitionOf(u.Hash.Hi)
+	s.Counter.Subject, s.Counter.Counter = u.Hash.Hi, u.Hash.Lo^limit.ID
+	s.Exact = u.Rule.Consistency == rules.Exact || s.Rule == "log-10s" || s.Rule == "leaky-10s"
+	s.Global = u.Rule.Scope == rules.GlobalScope
+
+	if !s.Exact {
+		s.TTL = leaseTTL(s.Limit.Window)
+	}
+
+	return nil
+}
+
+// leaseTTL returns the life of a limit's leases.
+func leaseTTL(window time.Duration) time.Duration {
+	return min(max(window/20, 50*time.Millisecond), 5*time.Second)
+}
+
+// Query returns a check of subjects of different rules.
+func (l *Ledger) Query(cost int64, subjects ...int) limiter.Query {
+	q := limiter.Query{Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}}}
+	for _, i := range subjects {
+		s := &l.Subjects[i]
+		q.Attributes = append(q.Attributes, rules.Attribute{Name: attributeOf(s.Rule), Value: s.Key})
+	}
+	return q
 }
 
 // Run sends checks until a time since the ledger's Start, and returns when all are answered.

@@ -85,12 +85,12 @@ func (l *Ledger) writeStories(w io.Writer, rule, key string) error {
 
 	for i := range l.Loans {
 		if x := &l.Loans[i]; l.Subjects[x.Subject].Rule == rule && l.Subjects[x.Subject].Key == key {
-			fmt.Fprintf(&b, "%-14v region %s lends %d in window %d\n", x.At, regionName(x.From), x.Amount, x.Window)
+			fmt.Fprintf(&b, "%-14v region %s lends %d in window %d\n", x.At, RegionName(x.From), x.Amount, x.Window)
 		}
 	}
 
 	for r, region := range l.Regions {
-		fmt.Fprintf(&b, "region %s, clock %v ahead\n", regionName(r), region.Start.Sub(l.Start))
+		fmt.Fprintf(&b, "region %s, clock %v ahead\n", RegionName(r), region.Start.Sub(l.Start))
 		if err := region.WriteStory(&b, rule, key); err != nil {
 			return err
 		}

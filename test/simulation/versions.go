@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -49,6 +50,80 @@ type Loan struct {
 	Subject int
 	Window  int64 // the window's number; 0 for buckets
 	Amount  int64
+}
+
+// sharedStates is what a ledger has noted of the regions' agreed states.
+type sharedStates struct {
+	places       map[versionName]int // indexes in Ledger.Versions
+	primaryEpoch int64               // the highest so far
+}
+
+// versionName identifies a version. Different primaries may write the same number.
+type versionName struct{ primaryEpoch, number int64 }
+
+// afterAll is added to the latest reported clock to get the time at which a record takes effect: no check takes longer.
+const afterAll = time.Second
+
+// RegionName returns the name of a simulated region.
+func RegionName(region int) string { return fmt.Sprintf("r%02d", region) }
+
+// NoteState records what a region has committed at a time: the versions that it holds and, for the primary, which versions
+// exist and which are recorded. Call it for each new state of each region, in order of time.
+func (l *Ledger) NoteState(region int, rg *agreement.Regions, at time.Duration) {
+	st, clock := &l.states, l.Regions[region].Start.Add(at).UnixMilli()
+	if st.places == nil {
+		st.places = map[versionName]int{}
+	}
+
+	fresh := rg.PrimaryEpoch > st.primaryEpoch
+	st.primaryEpoch = max(st.primaryEpoch, rg.PrimaryEpoch)
+	hold := Hold{At: at}
+
+	for _, h := range rg.Held {
+		if len(h.Names) == 0 {
+			continue // the region has not met the others yet
+		}
+
+		name := versionName{rg.PrimaryEpoch, h.Version}
+		place, known := st.places[name]
+		if !known && fresh {
+			if place, known = st.places[versionName{rg.PrimaryEpoch - 1, h.Version}]; known {
+				st.places[name] = place // the new primary continues with the old one's version
+			}
+		}
+
+		if !known {
+			place = len(l.Versions)
+			st.places[name] = place
+			l.Versions = append(l.Versions, newVersion(&h, at))
+		}
+
+		v := &l.Versions[place]
+		v.candidate = v.candidate || h.Candidate || len(rg.Held) == 1
+		if rg.Primary == RegionName(region) && v.Recorded == forever && v.candidate && h.At != 0 {
+			// A version that divides like an earlier one takes over its record.
+			v.Recorded, v.From = at, max(h.At, clock+afterAll.Milliseconds())
+			l.Counts.Recorded++
+		}
+
+		hold.Versions = append(hold.Versions, place)
+	}
+
+	l.Regions[region].Holds = append(l.Regions[region].Holds, hold)
+}
+
+// MaxShare returns the largest share of a subject's limit that a region has had since a time, by any version that it held.
+func (l *Ledger) MaxShare(region int, s *Subject, since time.Duration) (share int64) {
+	holds := l.Regions[region].Holds
+	for i, h := range holds {
+		if i+1 < len(holds) && holds[i+1].At < since {
+			continue
+		}
+		for _, place := range h.Versions {
+			share = max(share, l.Versions[place].Limits[s.Rule].Shares[RegionName(region)])
+		}
+	}
+	return share
 }
 
 // newVersion describes a version that was just written. It divides limits by its own code, so that the rules' code is
@@ -133,34 +208,3 @@ func divideAmount(amount int64, names []string, parts []rules.Region) map[string
 
 	return out
 }
-
-// noteMaxShares records the largest shares of p's region, by any version that p holds or held before.
-func (p *process) noteMaxShares(s *agreement.State) {
-	g := p.w.globe
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	next := map[string]int64{}
-	for _, h := range s.Regions.Held {
-		place, known := g.versionPlaces[versionName{s.Regions.PrimaryEpoch, h.Version}]
-		if !known {
-			continue
-		}
-		for rule, d := range g.ledger.Versions[place].Limits {
-			next[rule] = max(next[rule], d.Shares[p.w.name])
-		}
-	}
-
-	p.maxShares = [2]map[string]int64{p.maxShares[1], next}
-}
-
-// maxShare returns the largest share of a limit that p's region may have.
-func (p *process) maxShare(s *Subject) int64 {
-	if !s.Global {
-		return s.Limit.Amount
-	}
-	return max(p.maxShares[0][s.Rule], p.maxShares[1][s.Rule])
-}
-
-// hasAnyRules reports whether p has rules to decide by.
-func (p *process) hasAnyRules() bool { return p.rules == nil || p.rules.History.Set() != nil }
