@@ -74,11 +74,6 @@ func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, 
 	})
 }
 
-// Penalize debits cost now, whether or not the limit allows it. If it fails with ErrShut or ErrFull, nothing changes.
-func (t *Table) Penalize(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) error {
-	return t.change(now, k, l, penalty(l, cost, false))
-}
-
 // reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate
 // too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table and there
 // is no room to record the reset. The caller must hold the shard.
@@ -259,12 +254,9 @@ func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
 		}
 	}
 	t.shardOf(Key{Subject: subject}).forEach(func(sub *subtable) {
-		for i := range sub.groups {
-			g := &sub.groups[i]
-			for slot := range g.records {
-				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Subject == subject && e.key.IsInline() && !e.state.Fresh() {
-					add(e.key, g.kindFullnesses[slot].kind())
-				}
+		for loc := range sub.used() {
+			if k := loc.key(); k.Subject == subject && k.IsInline() && !loc.state().Fresh() {
+				add(k, loc.group().kindFullnesses[loc.slot()].kind())
 			}
 		}
 

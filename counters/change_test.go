@@ -35,3 +35,8 @@ func (t *Table) reward(now algorithms.Instant, k Key, l *algorithms.Limit, n int
 func (t *Table) makeFresh(now algorithms.Instant, k Key, l *algorithms.Limit) error {
 	return t.Amend(now, &Amendment{Ops: []Op{{Key: k, Limit: l}}, Reset: true})
 }
+
+// penalize debits cost now, whether or not the limit allows it.
+func (t *Table) penalize(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) error {
+	return t.Amend(now, &Amendment{Ops: []Op{{Key: k, Limit: l, Cost: cost}}})
+}

@@ -114,12 +114,8 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
 		s := &t.shards[shard]
 		s.forEach(func(sub *subtable) {
-			for i := range sub.groups {
-				for slot, tag := range sub.groups[i].tags {
-					if tag >= tagUsed {
-						s.markDirty(sub.locationAt(i*groupSlots+slot), checkpoints)
-					}
-				}
+			for loc := range sub.used() {
+				s.markDirty(loc, checkpoints)
 			}
 
 			for k, e := range sub.logs {

@@ -39,12 +39,9 @@ func yieldInBatches(list []Record, yield func([]Record) error) error {
 // appendCopy appends the shard's counters of p.
 func (s *shard) appendCopy(p int, batch []Record) []Record {
 	s.forEach(func(sub *subtable) {
-		for i := range sub.groups {
-			g := &sub.groups[i]
-			for slot, tag := range g.tags {
-				if tag >= tagUsed && g.records[slot].key.Partition() == p {
-					batch = append(batch, g.record(slot))
-				}
+		for loc := range sub.used() {
+			if loc.key().Partition() == p {
+				batch = append(batch, loc.group().record(loc.slot()))
 			}
 		}
 
@@ -177,13 +174,10 @@ func (t *Table) Drops() int64 { return t.drops.Load() }
 // dropFrom removes p's counters from s and reports whether there were any.
 func (t *Table) dropFrom(s *shard, p int) (found bool) {
 	s.forEach(func(sub *subtable) {
-		for i := range sub.groups {
-			g := &sub.groups[i]
-			for slot, tag := range g.tags {
-				if tag >= tagUsed && g.records[slot].key.Partition() == p {
-					s.remove(sub.locationAt(i*groupSlots + slot))
-					found = true
-				}
+		for loc := range sub.used() {
+			if loc.key().Partition() == p {
+				s.remove(loc)
+				found = true
 			}
 		}
 

@@ -140,7 +140,7 @@ func (r *firstRun) owe() {
 	if rapid.Bool().Draw(r.t, "late") {
 		err = table.ForceCapped(now, firstKey, &r.limit, algorithms.TakeRecord{Steady: now.Steady - age}, cost)
 	} else {
-		age, err = 0, table.Penalize(now, firstKey, &r.limit, cost)
+		age, err = 0, table.penalize(now, firstKey, &r.limit, cost)
 	}
 	expect.NoError(r.t, err)
 	if age < int64(r.limit.Window) {

@@ -29,13 +29,6 @@ const (
 // String returns the verdict in lower case.
 func (v Verdict) String() string { return [...]string{"refused", "admitted", "shut"}[v] }
 
-func verdictOf(admitted bool) Verdict {
-	if admitted {
-		return Admitted
-	}
-	return Refused
-}
-
 // Partition returns the partition of k.
 func (k Key) Partition() int { return ring.PartitionOf(k.Subject) }
 

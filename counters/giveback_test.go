@@ -361,7 +361,7 @@ func (h *giveBackHistory) check(why purpose) {
 		h.makePlaces(place, ops)
 	}
 	if h.owner.table.Take(h.now(), ops) != Admitted {
-		h.owner.table.DropPlace(h.now(), place.Key)
+		h.owner.table.UnmakePlace(h.now(), place.Key, true, nil)
 		for i := range ops {
 			if ops[i].Limit.Kind == algorithms.CellBucket && !ops[i].Decision.Allowed {
 				all[i].ask(h.at())
@@ -551,7 +551,7 @@ func (h *giveBackHistory) comeBack() {
 
 	h.pending = slices.Delete(h.pending, i, i+1)
 	if p.purpose == undone {
-		h.owner.table.DropPlace(h.now(), p.place.Key)
+		h.owner.table.UnmakePlace(h.now(), p.place.Key, true, nil)
 		h.pending = append(h.pending, p.others...)
 	}
 	for i := range p.taken {
@@ -790,7 +790,7 @@ func (h *giveBackHistory) adjust() {
 		err = h.owner.table.Amend(h.now(), &Amendment{Ops: []Op{op}})
 		c.forgive(h.at(), -op.Cost)
 	case op.Cost > 0:
-		err = h.owner.table.Penalize(h.now(), c.key, c.limit, op.Cost)
+		err = h.owner.table.penalize(h.now(), c.key, c.limit, op.Cost)
 		c.charge(h.at(), c.limit, op.Cost)
 	}
 	if err != nil {

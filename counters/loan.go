@@ -51,10 +51,17 @@ func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) LoanBa
 // loansHeld is Loans for a caller that holds the shard.
 func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) (out LoanBalance) {
 	d := t.usageHeld(s, now, k, l)
+	return s.balance(now, k, l, s.find(k).state(), &d)
+}
+
+// balance describes the loans of the counter of k, whose state and use are given. The caller must hold the shard.
+func (s *shard) balance(
+	now algorithms.Instant, k Key, l *algorithms.Limit, state algorithms.State, d *algorithms.Decision,
+) (out LoanBalance) {
 	out.Used, out.Remaining = d.Used, d.Remaining
 	out.Lent, out.Borrowed = s.companions(now, k, l)
 	out.wholeUnits = out.Used
-	if state := l.Advance(s.find(k).state(), now); l.Kind.Bucket() {
+	if state = l.Advance(state, now); l.Kind.Bucket() {
 		out.wholeUnits = state.Count
 	} else {
 		out.Window, out.widening = state.Window(), state.Part
@@ -73,13 +80,8 @@ func (s *shard) companions(now algorithms.Instant, k Key, l *algorithms.Limit) (
 // counter's own region uses: what it lent is no use of its own, and what it borrowed hides none. The caller must hold
 // the shard.
 func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.State) {
-	l, d := op.Limit, &op.Decision
-	loans := LoanBalance{Used: d.Used}
-	loans.Lent, loans.Borrowed = s.companions(now, op.Key, l)
-	if l.Kind == algorithms.FixedWindow {
-		loans.Used -= l.Advance(state, now).Part
-	}
-	d.Used, d.Loaned = loans.OwnUse(), loans.Borrowed-loans.Lent
+	loans := s.balance(now, op.Key, op.Limit, state, &op.Decision)
+	op.Decision.Used, op.Decision.Loaned = loans.OwnUse(), loans.Borrowed-loans.Lent
 }
 
 // Lend takes up to want units from the counter for another region, provided that the counter is in the given window (0
@@ -100,7 +102,7 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 	if own := loans.OwnUse(); n <= 0 || own >= l.Capacity()+loans.widening-own {
 		return 0, loans, nil
 	}
-	if !t.makeRoomForLoan(s, now, k) {
+	if !t.makeRoomForLoan(s, now, k, k.LentKey()) {
 		return 0, loans, ErrFull
 	}
 
@@ -171,7 +173,7 @@ func (t *Table) Borrow(
 	if back+excess <= 0 || !t.isAlive(now, k, life) {
 		return 0, nil
 	}
-	if !t.makeRoomForLoan(s, now, k) {
+	if !t.makeRoomForLoan(s, now, k, k.BorrowedKey()) {
 		return 0, ErrFull
 	}
 	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
@@ -199,10 +201,11 @@ func (lb *LoanBalance) Room(outstanding int64) int64 {
 	return max(0, lb.wholeUnits-max(0, outstanding))
 }
 
-// makeRoomForLoan makes room for two counters without evicting those of the loan. The caller must hold the shard.
-func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k Key) bool {
-	spared := [...]Op{{Key: k}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
-	return t.makeRoomFor(s, k, now, 2, spared[:])
+// makeRoomForLoan makes room for a counter and a companion, without evicting any of those of the loan. The caller must hold
+// the shard.
+func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k, companion Key) bool {
+	all := [...]Op{{Key: k}, {Key: companion}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
+	return t.makeRoomFor(s, now, all[:2], all[:])
 }
 
 // noteLoan debits a companion and protects it from eviction. The caller must hold the shard and have made room.

@@ -81,12 +81,19 @@ func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 	return nil
 }
 
-// makeRoomFor makes room for n more counters in s, without evicting those of ops. The caller must hold s.
-func (t *Table) makeRoomFor(s *shard, k Key, now algorithms.Instant, n int, ops []Op) bool {
-	for i := range n {
-		if !t.makeRoom(s, k, now.Steady, i, ops) {
+// makeRoomFor makes room in s for the counters of added that are missing, without evicting those of spared. The caller must
+// hold s.
+func (t *Table) makeRoomFor(s *shard, now algorithms.Instant, added, spared []Op) bool {
+	missing := 0
+	for i := range added {
+		k := added[i].Key
+		if s.log(k) != nil || s.find(k).found() {
+			continue
+		}
+		if !t.makeRoom(s, k, now.Steady, missing, spared) {
 			return false
 		}
+		missing++
 	}
 	return true
 }
@@ -133,13 +140,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		}
 	}
 
-	room := 0
-	for i := range a.Ops {
-		if k := a.Ops[i].Key; s.log(k) == nil && !s.find(k).found() {
-			room++
-		}
-	}
-	if !t.makeRoomFor(s, k, now, room, a.Ops) {
+	if !t.makeRoomFor(s, now, a.Ops, a.Ops) {
 		return ErrFull
 	}
 	a.Applied = make([]int64, len(a.Ops))

@@ -110,7 +110,7 @@ func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 	table, now := newTable(t, 2), algorithms.At(time.Unix(1_800_000_000, 0))
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}
 	for lo := range uint64(2) {
-		if err := table.Penalize(now, Key{Subject: 1, Counter: lo}, limit, 5); err != nil { // they refuse, so they are never evicted
+		if err := table.penalize(now, Key{Subject: 1, Counter: lo}, limit, 5); err != nil { // they refuse, so they are never evicted
 			t.Fatal(err)
 		}
 	}

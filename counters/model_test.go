@@ -255,7 +255,7 @@ func (r *run) changeOne() {
 	k := r.key()
 	have, want := error(nil), error(nil)
 	if n := rapid.Int64Range(-3, 20).Draw(r.t, "penalty, or a reset"); n > 0 {
-		have, want = r.table.Penalize(r.m.now, k, r.m.limit(k), n), r.m.penalize(k, n)
+		have, want = r.table.penalize(r.m.now, k, r.m.limit(k), n), r.m.penalize(k, n)
 	} else {
 		have, want = r.table.makeFresh(r.m.now, k, r.m.limit(k)), r.m.reset(k)
 	}

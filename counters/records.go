@@ -2,6 +2,7 @@ package counters
 
 import (
 	"encoding/binary"
+	"iter"
 	"math/bits"
 	"unsafe"
 
@@ -313,6 +314,22 @@ func (sub *subtable) shrink() {
 		sub.rehash(sub.live*3/2/groupSlots + 1)
 	}
 }
+
+// used yields the location of each slot in use. The caller may free the slot.
+func (sub *subtable) used() iter.Seq[location] {
+	return func(yield func(location) bool) {
+		for i := range sub.groups {
+			for slot, tag := range sub.groups[i].tags {
+				if tag >= tagUsed && !yield(sub.locationAt(i*groupSlots+slot)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// key returns the key of a slot.
+func (l location) key() Key { return l.group().records[l.slot()].key }
 
 // count returns the number of counters, including logs.
 func (sub *subtable) count() int { return sub.live + len(sub.logs) }

@@ -130,7 +130,7 @@ func TestShutPreventsChanges(t *testing.T) {
 	table.Shut(5)
 	from := algorithms.TakeRecord{Steady: epoch.Steady}
 	for what, err := range map[string]error{
-		"force": table.force(epoch, k, l, from, 1), "penalize": table.Penalize(epoch, k, l, 1),
+		"force": table.force(epoch, k, l, from, 1), "penalize": table.penalize(epoch, k, l, 1),
 		"give": table.give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
 	} {
 		expect.ErrorIs(t, err, ErrShut, "%s", what)

@@ -78,17 +78,19 @@ const sharedRate = 0
 // hasRate reports whether a reservation that takes op keeps a rate.
 func (op *Op) hasRate() bool { return op.Limit.Kind.Bucket() && !op.Block }
 
-// UnmakePlace undoes what MakePlace did at now, for a reservation whose check then took nothing.
-func (t *Table) UnmakePlace(now algorithms.Instant, place *Place, isHome bool, ops []Op) {
-	p := place.Key.Partition()
+// UnmakePlace undoes what MakePlace did at now, for a reservation that came to nothing: its place, if k is that of its
+// home, and the rates of the buckets of ops, from which its check took nothing.
+func (t *Table) UnmakePlace(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) {
+	p := k.Partition()
 	h := t.notes.Lock(p, now.Steady)
 	defer h.Unlock()
 	if t.gates.isShut(p) {
 		return
 	}
 
-	if isHome {
-		dropOpen(h, place.Key)
+	place, found := h.Get(k)
+	if isHome && found && place.Rank == notes.Open { // otherwise it is settled
+		h.Remove(k)
 	}
 	for i := range ops {
 		if !ops[i].hasRate() {
@@ -98,24 +100,6 @@ func (t *Table) UnmakePlace(now algorithms.Instant, place *Place, isHome bool, o
 		if found && rate.At == now.Steady {
 			h.Remove(rate.Key)
 		}
-	}
-}
-
-// dropOpen drops the place of a reservation, unless that is settled.
-func dropOpen(h notes.Held, k notes.Key) {
-	n, found := h.Get(k)
-	if found && n.Rank == notes.Open {
-		h.Remove(k)
-	}
-}
-
-// DropPlace drops a place that was made for a reservation whose check took something, but came to nothing.
-func (t *Table) DropPlace(now algorithms.Instant, k notes.Key) {
-	p := k.Partition()
-	h := t.notes.Lock(p, now.Steady)
-	defer h.Unlock()
-	if !t.gates.isShut(p) {
-		dropOpen(h, k)
 	}
 }
 
@@ -279,18 +263,16 @@ func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.No
 // makeRoomForChanges makes room for the counters that changes add, without evicting any of the others. If there is
 // none, the costs are dropped: the counters were evicted, with all that had been taken.
 func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, s *Settlement) {
-	changes := s.Changes
-	room, spared := 0, make([]Op, len(changes))
-	for i := range changes {
-		c := &changes[i]
+	var added []Op
+	spared := make([]Op, len(s.Changes))
+	for i := range s.Changes {
+		c := &s.Changes[i]
 		spared[i].Key = c.Key
-		if c.change(s.HadExpired) > 0 && sh.log(c.Key) == nil && !sh.find(c.Key).found() {
-			room++
+		if c.change(s.HadExpired) > 0 {
+			added = append(added, spared[i])
 		}
 	}
-	if room > 0 {
-		t.makeRoomFor(sh, changes[0].Key, now, room, spared)
-	}
+	t.makeRoomFor(sh, now, added, spared)
 }
 
 // settleCost makes one change of a settlement. It fails with ErrGone or ErrFull.

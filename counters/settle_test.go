@@ -98,7 +98,7 @@ func TestPlaces(t *testing.T) {
 		t.Error("a reservation could not be settled within its time")
 	}
 	s := reserve(2)
-	table.DropPlace(now, s.Place.Key)
+	table.UnmakePlace(now, s.Place.Key, true, nil)
 	if settle(0, s) {
 		t.Error("a reservation that came to nothing was settled")
 	}
@@ -148,7 +148,7 @@ func TestNotesOutliveFloods(t *testing.T) {
 func TestSettlingInAFullTable(t *testing.T) {
 	table := newTable(t, 2)
 	k, refusing := Key{Subject: 7, Counter: 1}, Key{Subject: 7, Counter: 2}
-	expect.NoError(t, table.Penalize(epoch, refusing, tokenLimit, 1000))
+	expect.NoError(t, table.penalize(epoch, refusing, tokenLimit, 1000))
 	take(table, epoch, k, tokenLimit, 5)
 	s := settled(table, epoch, algorithms.TakeRecord{}, 7, 3)
 	s.Changes[0].Used = 101
@@ -243,7 +243,7 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 	rates := func() bool { return table.Notes().HasRates(Key{Subject: subject}.Partition()) }
 
 	make(now, 1)
-	table.UnmakePlace(now, place(1), true, ops)
+	table.UnmakePlace(now, place(1).Key, true, ops)
 	if st := table.Notes().Stats(); st.Open != 0 || st.Reservations != 0 || rates() {
 		t.Errorf("after a refusal: %+v, rates %t", st, rates())
 	}
@@ -253,15 +253,15 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 		make(now, 2)
 		make(later, 3)
 		if first {
-			table.UnmakePlace(now, place(2), true, ops)
+			table.UnmakePlace(now, place(2).Key, true, ops)
 		} else {
-			table.UnmakePlace(later, place(3), true, ops)
+			table.UnmakePlace(later, place(3).Key, true, ops)
 		}
 		if got := table.Notes().Stats().Open; got != 1 || !rates() {
 			t.Errorf("of two, the first of which was refused (%t): %d are open, rates %t", first, got, rates())
 		}
-		table.DropPlace(later, place(2).Key)
-		table.DropPlace(later, place(3).Key)
+		table.UnmakePlace(later, place(2).Key, true, nil)
+		table.UnmakePlace(later, place(3).Key, true, nil)
 	}
 }
 

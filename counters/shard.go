@@ -158,12 +158,8 @@ func (s *shard) splitSubtable(sub *subtable) {
 	}
 
 	var counts [2]int
-	for i := range sub.groups {
-		for slot, tag := range sub.groups[i].tags {
-			if tag >= tagUsed {
-				counts[sub.groups[i].records[slot].key.Counter>>(63-sub.prefixBits)&1]++
-			}
-		}
+	for loc := range sub.used() {
+		counts[loc.key().Counter>>(63-sub.prefixBits)&1]++
 	}
 
 	for i, h := range []*subtable{lower, upper} {
@@ -171,13 +167,8 @@ func (s *shard) splitSubtable(sub *subtable) {
 		h.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	}
 
-	for i := range sub.groups {
-		g := &sub.groups[i]
-		for slot, tag := range g.tags {
-			if tag >= tagUsed {
-				half(g.records[slot].key).copySlot(g, slot)
-			}
-		}
+	for loc := range sub.used() {
+		half(loc.key()).copySlot(loc.group(), loc.slot())
 	}
 
 	for k, e := range sub.logs {
@@ -230,12 +221,8 @@ func (s *shard) joinSubtables() {
 	one.allocate(live*8/49 + 1)
 	one.unsentList.incomplete = lost
 	s.forEachHeld(func(sub *subtable) {
-		for i := range sub.groups {
-			for slot, tag := range sub.groups[i].tags {
-				if tag >= tagUsed {
-					one.copySlot(&sub.groups[i], slot)
-				}
-			}
+		for loc := range sub.used() {
+			one.copySlot(loc.group(), loc.slot())
 		}
 
 		for k, e := range sub.logs {

@@ -40,11 +40,7 @@ func slotsOf(k Key) notes.Slots { return notes.Slots{Subject: k.Subject, Counter
 
 // TakeAndHold is Take for a check that may acquire slots.
 func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, holder *Holder) Verdict {
-	var buf [16]int
-	held, now := t.lockShards(now, ops, buf[:0])
-	v := t.take(now, ops, holder, true)
-	t.unlockShards(held)
-	return v
+	return t.lockAndTake(now, ops, holder, true)
 }
 
 // SlotLeft returns how much longer the slots are held that op acquired, or had already; 0 if that is not known.

@@ -161,19 +161,19 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 		return v
 	}
 
-	var buf [16]int
-	held, now := t.lockShards(now, ops, buf[:0])
-	v := t.take(now, ops, nil, true)
-	t.unlockShards(held)
-
-	return v
+	return t.lockAndTake(now, ops, nil, true)
 }
 
 // TakeUngated is Take without the gate check, for a standby that decides from its copy.
 func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
+	return t.lockAndTake(now, ops, nil, false)
+}
+
+// lockAndTake is take for a caller that holds no shard.
+func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
 	var buf [16]int
 	held, now := t.lockShards(now, ops, buf[:0])
-	v := t.take(now, ops, nil, false)
+	v := t.take(now, ops, holder, gated)
 	t.unlockShards(held)
 	return v
 }
@@ -314,32 +314,31 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 
 // Peek decides as Take would, with Remaining as if the cost were taken, but takes nothing.
 func (t *Table) Peek(now algorithms.Instant, ops []Op) Verdict {
-	var buf [16]int
-	held, now := t.lockShards(now, ops, buf[:0])
-	v := Shut
-	if !t.gates.anyShut(ops) {
-		v = t.peek(now, ops)
-	}
-	t.unlockShards(held)
-	return v
+	return t.peek(now, ops, true)
 }
 
 // PeekUngated is Peek without the gate check, for a node that can't reach an owner and falls back to its own counters.
 func (t *Table) PeekUngated(now algorithms.Instant, ops []Op) Verdict {
-	var buf [16]int
-	held, now := t.lockShards(now, ops, buf[:0])
-	v := t.peek(now, ops)
-	t.unlockShards(held)
-	return v
+	return t.peek(now, ops, false)
 }
 
-// peek decides ops without taking anything. The caller must hold their shards.
-func (t *Table) peek(now algorithms.Instant, ops []Op) Verdict {
+// peek decides ops without taking anything. If gated, it decides nothing while a gate is shut.
+func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
+	var buf [16]int
+	held, now := t.lockShards(now, ops, buf[:0])
+	defer t.unlockShards(held)
+
+	if gated && t.gates.anyShut(ops) {
+		return Shut
+	}
 	for i := range ops {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
 	}
 	t.beginBlocks(ops, false)
-	return verdictOf(t.resolve(ops))
+	if !t.resolve(ops) {
+		return Refused
+	}
+	return Admitted
 }
 
 // soleShard returns the shard that all of ops share, as in a check of one subject. It returns nil if ops is empty or spans

@@ -151,7 +151,7 @@ func TestAgainstMap(t *testing.T) {
 			table.makeFresh(now, k, l)
 			delete(want, k)
 		case op == 1:
-			table.Penalize(now, k, l, 5)
+			table.penalize(now, k, l, 5)
 			want[k] = l.Force(want[k], algorithms.TakeRecord{Steady: now.Steady}, now, 5)
 		case op == 2:
 			table.reward(now, k, l, 3)
@@ -267,7 +267,7 @@ func TestFullOfRefused(t *testing.T) {
 	if retry < 59*time.Second || retry > 62*time.Second {
 		t.Errorf("have a retry after %s", retry)
 	}
-	expect.ErrorIs(t, table.Penalize(after(time.Second), key(1000), l, 1), ErrFull, "a penalty")
+	expect.ErrorIs(t, table.penalize(after(time.Second), key(1000), l, 1), ErrFull, "a penalty")
 	if st := table.Stats(); st.Counters != 100 || st.Refused != 1 || st.Evicted != 0 {
 		t.Errorf("have %+v", st)
 	}
@@ -345,7 +345,7 @@ func TestPenaltyKeepsTheCounter(t *testing.T) {
 		table, l := newTable(t, 100), perMinute(kind, 10)
 		take(table, epoch, key(1), l, 10)
 		take(table, epoch, key(1), l, 1)
-		table.Penalize(epoch, key(1), l, 100)
+		table.penalize(epoch, key(1), l, 100)
 		for i := range uint64(99) {
 			take(table, epoch, key(10+i), l, 10)
 			take(table, epoch, key(10+i), l, 1)

@@ -178,7 +178,7 @@ func FuzzRecord(f *testing.F) {
 			{Kind: r.Kind, Amount: algorithms.MaxAmount, Burst: algorithms.MaxAmount, Window: algorithms.MaxWindow},
 		} {
 			take(table, now, r.Key, l, 1)
-			_ = table.Penalize(now, r.Key, l, algorithms.MaxAmount)
+			_ = table.penalize(now, r.Key, l, algorithms.MaxAmount)
 			if used, d := table.Usage(now, r.Key, l); used < 0 || d.Remaining < 0 {
 				t.Fatalf("have %d used, %+v", used, d)
 			}

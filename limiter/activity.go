@@ -69,25 +69,27 @@ func (l *Limiter) UseVitals(v func() Vitals) { l.vitals = v }
 
 // cachedRound caches the answers of the last round of questions, so that concurrent callers share one round.
 type cachedRound[T any] struct {
-	mu   sync.Mutex // held during a round; guards at and last
-	at   time.Time
-	last []T
+	mu      sync.Mutex // held during a round; guards the rest
+	ended   time.Duration
+	answers *T // nil before the first round
 }
 
-// latest returns the last round's answers if they are recent enough, and otherwise runs a new round.
-func (r *cachedRound[T]) latest(round func() []T) []T {
+// latest returns the last round's answers if they are no older than age, and otherwise runs a new round. now reads a clock.
+func (r *cachedRound[T]) latest(now func() time.Duration, age time.Duration, round func() *T) *T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last == nil || time.Since(r.at) > activityAge {
-		r.last, r.at = round(), time.Now()
+	if r.answers == nil || now()-r.ended >= age {
+		r.answers = round()
+		r.ended = now()
 	}
-	return r.last
+	return r.answers
 }
 
 // Activity returns what each node has decided: this node first, then every other node that answers within half a second. The
 // caller must not modify the result: it is shared with other callers for up to 200 ms.
 func (l *Limiter) Activity() []NodeActivity {
-	return l.activityRound.latest(func() []NodeActivity {
+	uptime := func() time.Duration { return time.Since(l.startedAt) }
+	return *l.activityRound.latest(uptime, activityAge, func() *[]NodeActivity {
 		all := []NodeActivity{l.activityHere()}
 		if l.membership != nil {
 			gatherFrom(l.membership, MethodActivity, nil, func(from ring.NodeID, a *NodeActivity) {
@@ -95,7 +97,7 @@ func (l *Limiter) Activity() []NodeActivity {
 				all = append(all, *a)
 			})
 		}
-		return all
+		return &all
 	})
 }
 

@@ -177,7 +177,7 @@ func TestActivityOfAll(t *testing.T) {
 				t.Errorf("node %d: have %+v", i, have)
 			}
 		}
-		w.nodes[0].activityRound.at = time.Time{}
+		w.nodes[0].activityRound.answers = nil
 		w.setCut(w.nodes[0], w.nodes[1], true)
 		if have := w.nodes[0].Activity(); len(have) != 2 || total(have) != 20 {
 			t.Errorf("without one node: have %+v", have)

@@ -249,6 +249,17 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 	return aHi < bHi || aHi == bHi && aLo < bLo
 }
 
+// tightestOf returns the tightest of limits.
+func tightestOf(limits []LimitAnswer) *LimitAnswer {
+	tightest := &limits[0]
+	for i := range limits {
+		if limits[i].Tighter(tightest) {
+			tightest = &limits[i]
+		}
+	}
+	return tightest
+}
+
 // comesBefore reports whether la describes a check better than b, an earlier limit: because la is tighter or, between equally
 // tight inline limits of one subject, because la comes first in the call. Inline limits are sorted, so b's CallIndex may be
 // higher.

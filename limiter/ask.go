@@ -31,21 +31,13 @@ type ask struct {
 	done     chan struct{} // capacity 1; signals that the answer is there
 
 	// The answer, written before done is signalled.
-	fromLease   bool // answered from a lease; receipt says which
-	receipt     localcache.Receipt
-	err         error // the question was not delivered or not answered
-	status      status
-	revision    int64
-	version     int64
-	hint        ring.NodeID
-	standby     bool
-	unconfirmed bool
-	admitted    bool
-	decider     ring.NodeID
-	boot        uint64
-	steady      int64
-	lives       []counters.Life // by subject
-	when        []int64         // by op; see debit.when
+	fromLease bool // answered from a lease; receipt says which
+	receipt   localcache.Receipt
+	err       error // the question was not delivered or not answered
+	replyHead
+	admitted bool
+	lives    []counters.Life // by subject
+	when     []int64         // by op; see debit.when
 }
 
 // The states of an ask.
@@ -87,11 +79,7 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 		return
 	}
 
-	a.status = r.status
-	a.revision = r.revision
-	a.version = r.version
-	a.hint = r.hint
-
+	a.replyHead = r.replyHead
 	if r.status != decided {
 		return
 	}
@@ -106,11 +94,6 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 		i = last
 	}
 
-	a.standby = r.standby
-	a.decider = r.decider
-	a.boot = r.boot
-	a.steady = r.steady
-	a.unconfirmed = r.unconfirmed
 	a.admitted = r.admitted[i]
 	a.lives = append(a.lives[:0], r.lives...)
 	a.when = a.when[:0]

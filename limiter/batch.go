@@ -102,11 +102,7 @@ func (b *batch) check(i int) {
 
 	verdict := counters.Shut
 	if b.authorized && l.mayDecideHere(a) {
-		if q.Peeks() {
-			verdict = l.table.Peek(b.now, a.scratch.ops)
-		} else {
-			verdict = l.table.Take(b.now, a.scratch.ops)
-		}
+		verdict = l.takeFromTable(b.now, a.scratch.ops, q.Peeks(), nil)
 	}
 
 	if verdict == counters.Shut {

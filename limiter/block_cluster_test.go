@@ -258,7 +258,7 @@ func TestBlockByACopy(t *testing.T) {
 		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
 		expect.NoError(t, err)
 		c := newChange(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
-		expect.NoError(t, n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2))
+		expect.NoError(t, n.copies.Amend(n.clock.Now(), &counters.Amendment{Ops: []counters.Op{{Key: c.ops[0].Key, Limit: c.ops[0].Limit, Cost: 2}}}))
 		for i, want := range []bool{true, true, false} {
 			if a := n.check(byKey("r", key)); a.Allowed != want || a.DecidedBy != ByFallback || a.Limits[0].Blocked == want {
 				t.Errorf("check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)

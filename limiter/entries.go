@@ -79,8 +79,7 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 	a.scratch.matchDecides = true
 
 	for i, limit := range h.Limits {
-		op := a.addOp(h.Rule, limit, 0, costOf(q.Costs, h, limit))
-		op.Key, op.Limit = counterKey(h, limit), &limit.Limit
+		op := a.addOp(h, limit, 0, costOf(q.Costs, h, limit))
 		op.Shadow, op.Mode = false, q.Mode
 		op.Decision = untilBlockEnds(&a.scratch.match, op.Decision, until)
 		la := &a.Limits[i]

@@ -234,7 +234,7 @@ func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 // rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
 	if p := c.answer.scratch.placing; p != nil {
-		c.limiter.membership.Fallback.DropPlace(c.now, placeKey(s.subject, p.id))
+		c.limiter.membership.Fallback.UnmakePlace(c.now, placeKey(s.subject, p.id), true, nil)
 	}
 	ops := c.ops(s)
 	for j := range ops {

@@ -40,7 +40,7 @@ func TestGolden(t *testing.T) {
 	messages := []goldenMessage{
 		{"question", someQuestion().appendBody(someQuestion().appendHead(nil)), func(b []byte) error { return new(question).read(b) }},
 		{"reply", someReply().append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
-		{"not-mine", (&reply{status: notOwner, revision: 5, version: 1}).append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
+		{"not-mine", (&reply{replyHead: replyHead{status: notOwner, revision: 5, version: 1}}).append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
 		{"gifts", wire.Encode(nil, someRefunds()), func(b []byte) error { return wire.Decode(b, new(refundList), "gifts") }},
 		{"reservation", []byte(reservation.id(key)), func(b []byte) error { _, err := parseReservation(string(b), key); return err }},
 		message("named", &subjectRef{version: 7, Rule: "r", Key: []string{"a", "b"}}),

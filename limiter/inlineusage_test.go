@@ -140,7 +140,8 @@ func TestResetOfManyInlineCounters(t *testing.T) {
 	limit.Limit.Kind, limit.Amount, limit.Limit.Window = 1, 9, time.Hour
 	put := func(subject, counter uint64) {
 		t.Helper()
-		expect.NoError(t, l.table.Penalize(now, counters.Key{Subject: subject, Counter: counters.InlineCounter(counter << 48)}, &limit.Limit, 1))
+		k := counters.Key{Subject: subject, Counter: counters.InlineCounter(counter << 48)}
+		expect.NoError(t, l.table.Amend(now, &counters.Amendment{Ops: []counters.Op{{Key: k, Limit: &limit.Limit, Cost: 1}}}))
 	}
 	for i := range uint64(3 * maxListed / 2) {
 		put(u.Hash.Hi, i)

@@ -219,7 +219,7 @@ var latePaths = map[string]func(h *lateHistory, at algorithms.Instant){
 	},
 
 	"Penalize": func(h *lateHistory, at algorithms.Instant) {
-		_ = h.table.Penalize(at, h.key, h.limit, 1)
+		_ = h.table.Amend(at, &counters.Amendment{Ops: []counters.Op{{Key: h.key, Limit: h.limit, Cost: 1}}})
 	},
 }
 

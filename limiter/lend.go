@@ -48,8 +48,7 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 	m := ls.limiter.membership
 	var r LoanRequest
-	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
-		to.Fail(CodeMessage, err.Error())
+	if !decodeOrFail(body, &r, "request for a loan", to) {
 		return
 	}
 

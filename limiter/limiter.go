@@ -25,7 +25,7 @@ type Limiter struct {
 	membership    *membership   // nil for a standalone node
 	boot          uint64        // ClusterConfig.Boot; 0 for a standalone node
 	startedAt     time.Time
-	activityRound cachedRound[NodeActivity]
+	activityRound cachedRound[[]NodeActivity]
 	vitals        func() Vitals // nil: not known
 	steps         steps
 	unknownRules  atomic.Int64 // checks and other calls that named a rule that does not exist

@@ -23,17 +23,11 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 	}
 
 	hits := a.scratch.match.Hits
-	costs, mode := q.Costs, q.Mode
 	a.scratch.hasLocal = false
 
 	for i := range hits {
 		h := &hits[i]
-		subject := 0
-		if len(q.Subjects) > 0 {
-			costs = q.Subjects[i].Costs
-			mode = q.Subjects[i].Mode
-			subject = i
-		}
+		subject, costs, mode := q.part(i)
 
 		if err := a.slotsNeedAcquire(h, mode); err != nil {
 			return err
@@ -47,8 +41,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 				cost = cmp.Or(q.Slots, cost, 1)
 			}
 
-			op := a.addOp(h.Rule, limit, subject, cost)
-			op.Key, op.Limit = counterKey(h, limit), &limit.Limit
+			op := a.addOp(h, limit, subject, cost)
 			op.Shadow, op.Mode, op.Lends = h.Rule.Shadow, mode, isLoanable(h.Rule, limit)
 
 			if limit.RefusesAll() && (mode == counters.CountMode || h.Rule.Shadow) {
@@ -82,7 +75,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 
 // addOp appends a limit to the check and returns its op for the caller to fill in. It writes both in place, because copying
 // these large structs would cost more than filling them in. subject is an index in Query.Subjects.
-func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int, cost int64) *counters.Op {
+func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64) *counters.Op {
 	s := &a.scratch
 	if len(s.ops) == cap(s.ops) {
 		s.ops = slices.Grow(s.ops, 1)
@@ -90,6 +83,8 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int, cost i
 
 	s.ops = s.ops[:len(s.ops)+1]
 	op := &s.ops[len(s.ops)-1]
+	op.Key = counterKey(h, limit)
+	op.Limit = &limit.Limit
 	op.Cost = cost
 	op.Block = false
 	op.Lends = false
@@ -104,7 +99,7 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int, cost i
 	la := &a.Limits[len(a.Limits)-1]
 
 	// conclude writes the rest
-	la.Rule = rule
+	la.Rule = h.Rule
 	la.Limit = limit
 	la.Subject = int32(subject)
 	la.Cost = cost
@@ -113,6 +108,14 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int, cost i
 	la.lack, la.isCutOff = lackNothing, false
 
 	return op
+}
+
+// part returns what q asks of its i-th hit: of a subject, by its index in Subjects, or of a rule.
+func (q *Query) part(i int) (subject int, costs []UnitCost, mode counters.Mode) {
+	if len(q.Subjects) == 0 {
+		return 0, q.Costs, q.Mode
+	}
+	return i, q.Subjects[i].Costs, q.Subjects[i].Mode
 }
 
 // costOf returns the cost in the limit's unit.

@@ -62,8 +62,9 @@ func someRefunds() *refundList {
 
 func someReply() *reply {
 	return &reply{
-		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, boot: 1 << 63, steady: -5, lives: []counters.Life{{Lineage: 1}, {}, {Lineage: 1<<64 - 1, Resets: 5}},
-		admitted: []bool{true, false},
+		replyHead: replyHead{status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, boot: 1 << 63, steady: -5},
+		lives:     []counters.Life{{Lineage: 1}, {}, {Lineage: 1<<64 - 1, Resets: 5}},
+		admitted:  []bool{true, false},
 		results: append(make([]result, 4),
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9, ResetAfter: time.Hour, Delay: 3}, when: -7},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
@@ -101,7 +102,7 @@ func TestMessagesComeBack(t *testing.T) {
 	if err := got.read(r.append(nil), 4, 3, 5); err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	no := &reply{status: notOwner, revision: 5, hint: ring.NodeID{1}}
+	no := &reply{replyHead: replyHead{status: notOwner, revision: 5, hint: ring.NodeID{1}}}
 	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notOwner || got.hint != no.hint || len(got.results) != 0 {
 		t.Errorf("have %+v, %v", got, err)
 	}
@@ -222,7 +223,7 @@ func FuzzQuestion(f *testing.F) {
 
 func FuzzReply(f *testing.F) {
 	f.Add(someReply().append(nil))
-	f.Add((&reply{status: askerBehind, version: 3}).append(nil))
+	f.Add((&reply{replyHead: replyHead{status: askerBehind, version: 3}}).append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := &reply{}
 		if r.read(b, 4, 3, 5) == nil && r.status == decided && len(r.results) != 4*len(r.admitted) {

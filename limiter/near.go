@@ -162,13 +162,10 @@ func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weig
 		return // Envoy's unlimited descriptors have none
 	}
 
-	tightest := &limits[0]
+	tightest := tightestOf(limits)
 	delayed := false
 	for i := range limits {
 		delayed = delayed || allowed && limits[i].Delay > 0 && !h.Rule.Shadow
-		if limits[i].Tighter(tightest) {
-			tightest = &limits[i]
-		}
 	}
 
 	if allowed && weight > 0 {

@@ -83,7 +83,7 @@ func (p *placing) unmakeIn(table *counters.Table, now algorithms.Instant, ops []
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
 		own := ops[first : first+n]
-		table.UnmakePlace(now, p.with(own[0].Key.Subject, now), own[0].Key.Subject == p.home, own)
+		table.UnmakePlace(now, placeKey(own[0].Key.Subject, p.id), own[0].Key.Subject == p.home, own)
 		first += n
 	}
 }

@@ -157,7 +157,7 @@ func TestAPlaceThatIsGoneIsOver(t *testing.T) {
 		if err != nil || !r.hasPlace {
 			t.Fatalf("have %+v, %v, want a place", r, err)
 		}
-		owner.table.DropPlace(owner.clock.Now(), placeKey(r.home().subject, r.placeID()))
+		owner.table.UnmakePlace(owner.clock.Now(), placeKey(r.home().subject, r.placeID()), true, nil)
 		if s, err := n.Settle(id, nil); !errors.Is(err, ErrUnknownReservation) {
 			t.Errorf("in the same lineage: have %+v, %v", s, err)
 		}

@@ -215,7 +215,7 @@ func (l *Limiter) give(r *refund) {
 	now := l.clock.Now()
 
 	if all.place != 0 {
-		l.table.DropPlace(now, placeKey(all.subject, all.place))
+		l.table.UnmakePlace(now, placeKey(all.subject, all.place), true, nil)
 		r.place = 0
 	}
 

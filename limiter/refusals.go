@@ -81,13 +81,7 @@ func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []L
 	if !l.refusals.admits(f) {
 		return
 	}
-	var t *LimitAnswer
-	for i := range limits {
-		if la := &limits[i]; !la.Allowed && (t == nil || la.Tighter(t)) {
-			t = la
-		}
-	}
-
+	t := tightestOf(limits)
 	var text []byte
 	for _, value := range subjectKey(h, q) {
 		text = appendEscaped(text, "", value)

@@ -95,8 +95,7 @@ func selectShares(u *Usage, list []ShareUsage) (out []ShareUsage) {
 // serveShare reports to another region what this region has used of a subject's limits.
 func (l *Limiter) serveShare(body []byte, to Responder) {
 	var ref subjectRef
-	if err := wire.Decode(body, &ref, "subject"); err != nil {
-		to.Fail(CodeMessage, err.Error())
+	if !decodeOrFail(body, &ref, "subject", to) {
 		return
 	}
 	if active := l.inForce.Load(); active == nil || active.set.Rule(ref.Rule) == nil || active.set.Rule(ref.Rule).Scope != rules.GlobalScope {

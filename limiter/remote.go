@@ -89,8 +89,7 @@ func (m *membership) forward(ctx context.Context, to ring.NodeID, method peer.Me
 
 // serveForwarded decodes another node's message into ask, runs do in a goroutine of its own, and replies with its result.
 func serveForwarded[R wire.Message](m *membership, to Responder, body []byte, ask wire.Message, do func() (R, error)) {
-	if err := wire.Decode(body, ask, "request to an owner"); err != nil {
-		to.Fail(CodeMessage, err.Error())
+	if !decodeOrFail(body, ask, "request to an owner", to) {
 		return
 	}
 	m.serveInBackground(to, func() {

@@ -58,8 +58,8 @@ func (s status) err() error {
 	return ErrNoOwner
 }
 
-// reply answers a question.
-type reply struct {
+// replyHead says how a question was answered.
+type replyHead struct {
 	status   status
 	revision int64
 	version  int64       // of the replying node's rules
@@ -69,9 +69,14 @@ type reply struct {
 	standby     bool // a standby decided
 	unconfirmed bool // the check was admitted, but its slots may not outlive the owner: the asker takes it back
 	decider     ring.NodeID
-	boot        uint64          // of the decider's process: only it can interpret steady
-	steady      int64           // time of the decision, on the decider's steady clock
-	lives       []counters.Life // by subject: of the counters; zero if the debit can't be given back
+	boot        uint64 // of the decider's process: only it can interpret steady
+	steady      int64  // time of the decision, on the decider's steady clock
+}
+
+// reply answers a question. All but its head is set only with decided.
+type reply struct {
+	replyHead
+	lives []counters.Life // by subject: of the counters; zero if the debit can't be given back
 	// admitted has an element per check, up to the first refusal: the remaining checks are refused too. If the last element is
 	// true but there are fewer elements than checks, the remaining checks must ask again.
 	admitted []bool
@@ -87,7 +92,24 @@ type result struct {
 }
 
 func (r *reply) reset() {
-	*r = reply{lives: r.lives[:0], admitted: r.admitted[:0], results: r.results[:0], grants: r.grants[:0]}
+	r.replyHead = replyHead{}
+	r.clearDecisions()
+}
+
+// clearDecisions removes what was decided.
+func (r *reply) clearDecisions() {
+	r.lives = r.lives[:0]
+	r.admitted = r.admitted[:0]
+	r.results = r.results[:0]
+	r.grants = r.grants[:0]
+}
+
+// setDecider records that l has decided the question, at now.
+func (r *reply) setDecider(l *Limiter, now algorithms.Instant, standby bool) {
+	r.standby = standby
+	r.decider = l.membership.Self
+	r.boot = l.boot
+	r.steady = now.Steady
 }
 
 func (r *reply) append(b []byte) []byte {

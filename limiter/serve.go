@@ -120,31 +120,34 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		}
 	case MethodUnspent:
 		var q unspentQuestion
-		if err := wire.Decode(body, &q, "question about grants"); err != nil {
-			to.Fail(CodeMessage, err.Error())
-			return
+		if decodeOrFail(body, &q, "question about grants", to) {
+			to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.boot)}))
 		}
-		to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.boot)}))
 	case MethodPass:
 		var p passedPlaces
-		if err := wire.Decode(body, &p, "places in queues"); err != nil {
-			to.Fail(CodeMessage, err.Error())
-			return
+		if decodeOrFail(body, &p, "places in queues", to) {
+			to.Reply(nil)
+			l.servePassed(&p)
 		}
-		to.Reply(nil)
-		l.servePassed(&p)
 	case MethodBorrow:
 		var r borrowRequest
-		if err := wire.Decode(body, &r, "need of a loan"); err != nil {
-			to.Fail(CodeMessage, err.Error())
-			return
+		if decodeOrFail(body, &r, "need of a loan", to) {
+			m.loans.borrow(&r, func(answer borrowReply) { to.Reply(wire.Encode(nil, &answer)) })
 		}
-		l.membership.loans.borrow(&r, func(answer borrowReply) { to.Reply(wire.Encode(nil, &answer)) })
 	case MethodLend:
-		l.membership.loans.serveRequest(body, true, to)
+		m.loans.serveRequest(body, true, to)
 	default:
 		to.Fail(CodeMessage, "unknown method")
 	}
+}
+
+// decodeOrFail reads a message, or answers that it is invalid and returns false.
+func decodeOrFail(body []byte, m wire.Message, what string, to Responder) bool {
+	err := wire.Decode(body, m, what)
+	if err != nil {
+		to.Fail(CodeMessage, err.Error())
+	}
+	return err == nil
 }
 
 // serveQuestion answers a question at once if it can, and otherwise in a goroutine of its own.
@@ -338,10 +341,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 	now := l.clock.Now()
 	began := m.recorderClock()
-	r.lives = r.lives[:0]
-	r.admitted = r.admitted[:0]
-	r.results = r.results[:0]
-	r.grants = r.grants[:0]
+	r.clearDecisions()
 	// Read the lives before the Take. If one ends in between, what is taken can't be given back in the next.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Subject != q.ops[i-1].Key.Subject {
@@ -375,10 +375,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 	m.recordDecision(ByOwner, q.ops, began, len(r.admitted))
 	m.counts.served.Add(int64(len(r.admitted)))
-	r.standby = false
-	r.decider = m.Self
-	r.boot = l.boot
-	r.steady = now.Steady
+	r.setDecider(l, now, false)
 	return true
 }
 
@@ -424,14 +421,10 @@ func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Ins
 // decideAsStandby decides x's question within this node's share, in place of an owner that can't; see
 // Ownership.DecideAsStandby.
 func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) bool {
-	m := l.membership
 	q := &x.question
 	r := &x.reply
 	now := l.clock.Now()
-	r.admitted = r.admitted[:0]
-	r.results = r.results[:0]
-	r.lives = r.lives[:0]
-	r.grants = r.grants[:0]
+	r.clearDecisions()
 	act := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, problem)
 	}
@@ -444,11 +437,7 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 	}
 
 	r.status = decided
-	r.standby = true
-	r.decider = m.Self
-	r.boot = l.boot
-	r.steady = now.Steady
-
+	r.setDecider(l, now, true)
 	return true
 }
 

@@ -252,13 +252,9 @@ func (l *Limiter) prepareCount(a *Answer) {
 // countOwnerAllowed counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a
 // shadow rule would have refused the check.
 func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
-	headroom := int64(10)
-	for i := range a.Limits {
-		la := &a.Limits[i]
-		if !la.Allowed {
-			return false
-		}
-		headroom = min(headroom, la.headroom())
+	refused, headroom := ruleVerdict(a.Limits)
+	if refused {
+		return false
 	}
 
 	h := &a.scratch.match.Hits[0]
@@ -389,11 +385,18 @@ func (l *Limiter) billCheck(q *Query, a *Answer) {
 		h := &a.scratch.match.Hits[i]
 		for j, limit := range h.Limits {
 			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
-			if h.Rule.CountsMonthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, limits[j].Cost, 1) {
-				l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), limit.Unit, limits[j].Cost, 1)
+			if h.Rule.CountsMonthly && !before {
+				l.bill(q, a, h, UnitCost{limit.Unit, limits[j].Cost})
 			}
 		}
 		limits = limits[len(h.Limits):]
+	}
+}
+
+// bill reports to the meter what one check of h's subject cost.
+func (l *Limiter) bill(q *Query, a *Answer, h *rules.Hit, c UnitCost) {
+	if !l.meter.Add(a.Now.Wall, h.Subject, c.Unit, c.Cost, 1) {
+		l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), c.Unit, c.Cost, 1)
 	}
 }
 

@@ -34,15 +34,9 @@ func (a *Answer) UnlimitedRule() *rules.Rule {
 // looked at, and no block begins.
 func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 	m := &a.scratch.match
-	costs, mode := q.Costs, q.Mode
 	for i := range m.Hits {
 		h := &m.Hits[i]
-		subject := 0
-		if len(q.Subjects) > 0 {
-			costs = q.Subjects[i].Costs
-			mode = q.Subjects[i].Mode
-			subject = i
-		}
+		subject, costs, mode := q.part(i)
 		if h.Rule.Shadow || h.Rule.Envoy || mode == counters.CountMode {
 			continue // a descriptor has a status of its own
 		}
@@ -52,8 +46,7 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 		}
 
 		limit := h.Limits[j]
-		op := a.addOp(h.Rule, limit, subject, costOf(costs, h, limit))
-		op.Key, op.Limit = counterKey(h, limit), &limit.Limit
+		op := a.addOp(h, limit, subject, costOf(costs, h, limit))
 		op.Shadow, op.Mode = false, mode
 		op.Decision = algorithms.Decision{RetryAfter: algorithms.Never}
 		a.decideByMatching(false, ByOwner)
@@ -93,11 +86,8 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 
 		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {
 			for _, c := range a.uncountedCosts(q, h) {
-				if !h.Rule.Bills(c.Unit) {
-					continue
-				}
-				if !l.meter.Add(a.Now.Wall, h.Subject, c.Unit, c.Cost, 1) {
-					l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), c.Unit, c.Cost, 1)
+				if h.Rule.Bills(c.Unit) {
+					l.bill(q, a, h, c)
 				}
 			}
 		}

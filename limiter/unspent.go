@@ -34,41 +34,31 @@ type leasedPart struct {
 // unspentRounds holds the latest reports about each subject.
 type unspentRounds struct {
 	mu     sync.Mutex
-	latest map[uint64]*unspentRound // by Key.Subject; at most maxUnspentRounds; guarded by mu
+	latest map[uint64]*cachedRound[unspentRound] // by Key.Subject; at most maxUnspentRounds; guarded by mu
 }
 
-// unspentRound is one round of questions to a subject's holders. After done is closed, the rest does not change.
+// unspentRound is what a subject's holders have reported.
 type unspentRound struct {
-	done    chan struct{}
-	ended   time.Duration
 	reports map[ring.NodeID]localcache.Unspent // of the holders that answered
 	left    map[uint64][]int64                 // by grant, as reported: what is left of each part
 	asked   map[ring.NodeID]bool
 }
 
-// isRecent reports whether the round may be used at a time: it is still under way, or has just ended.
-func (r *unspentRound) isRecent(at time.Duration) bool {
-	select {
-	case <-r.done:
-		return at-r.ended < unspentAge
-	default:
-		return true
-	}
-}
-
-// join returns the subject's current round. If there is none, it begins one, and first is true: the caller must run it.
-func (rs *unspentRounds) join(at time.Duration, subject uint64) (r *unspentRound, first bool) {
+// of returns the rounds of questions about a subject.
+func (rs *unspentRounds) of(subject uint64) *cachedRound[unspentRound] {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if r = rs.latest[subject]; r != nil && r.isRecent(at) {
-		return r, false
+	r := rs.latest[subject]
+	if r != nil {
+		return r
 	}
+
 	if rs.latest == nil || len(rs.latest) >= maxUnspentRounds { // forgetting them only costs a few more messages
-		rs.latest = make(map[uint64]*unspentRound)
+		rs.latest = make(map[uint64]*cachedRound[unspentRound])
 	}
-	r = &unspentRound{done: make(chan struct{})}
+	r = &cachedRound[unspentRound]{}
 	rs.latest[subject] = r
-	return r, true
+	return r
 }
 
 // askHolders returns the holders' reports about a subject that this node owns, at most 100 ms old; nil if nothing is leased.
@@ -86,20 +76,19 @@ func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
 		return nil
 	}
 
-	r, first := ls.unspent.join(m.Boottime(), subject)
-	if first {
-		r.run(ls, subject, holders)
-	}
-	<-r.done // a round has a timeout
-	return r
+	return ls.unspent.of(subject).latest(m.Boottime, unspentAge, func() *unspentRound {
+		return ls.collectUnspent(subject, holders)
+	})
 }
 
-// run asks the holders and collects their reports.
-func (r *unspentRound) run(ls *leases, subject uint64, holders []ring.NodeID) {
+// collectUnspent asks the holders and collects their reports.
+func (ls *leases) collectUnspent(subject uint64, holders []ring.NodeID) *unspentRound {
 	m := ls.limiter.membership
-	r.reports = make(map[ring.NodeID]localcache.Unspent, len(holders))
-	r.left = make(map[uint64][]int64)
-	r.asked = make(map[ring.NodeID]bool, len(holders))
+	r := &unspentRound{
+		reports: make(map[ring.NodeID]localcache.Unspent, len(holders)),
+		left:    make(map[uint64][]int64),
+		asked:   make(map[ring.NodeID]bool, len(holders)),
+	}
 	for _, id := range holders {
 		r.asked[id] = true
 	}
@@ -118,8 +107,7 @@ func (r *unspentRound) run(ls *leases, subject uint64, holders []ring.NodeID) {
 		}
 	})
 
-	r.ended = m.Boottime()
-	close(r.done)
+	return r
 }
 
 // leasedOf returns what is leased of one counter by the grants that are out.

@@ -62,18 +62,11 @@ func (u *usedSteps) recent(now, all int64) int64 {
 // uses returns how often the rule was used so far.
 func (s *ruleStats) uses() int64 {
 	n := s.unmatched.Load()
-	for i := range s.stripe {
-		c := &s.stripe[i]
-		for d := range c.checks {
-			for by := range c.checks[d] {
-				n += c.checks[d][by].Load()
-			}
-		}
-		for h := range c.ownerAllowed {
-			n += c.ownerAllowed[h].Load()
+	for _, by := range s.read("").Checks {
+		for _, checks := range by {
+			n += checks
 		}
 	}
-
 	return n
 }
 
