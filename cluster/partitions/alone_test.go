@@ -214,8 +214,8 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		t.Errorf("restored %d debts, %d of them inline, %v", n, again.inlineTotal, err)
 	}
 	for p := range ds.byPartition {
-		for key := range ds.byPartition[p] {
-			ds.remove(key)
+		for _, d := range ds.inOrder(p) {
+			ds.remove(d)
 		}
 	}
 	if ds.total != 0 || ds.inlineTotal != 0 {
@@ -273,8 +273,8 @@ func FuzzDebts(f *testing.F) {
 		if _, err := k.RestoreDebts(b); err != nil {
 			return
 		}
-		for _, list := range k.debts.byPartition {
-			for _, d := range list {
+		for p := range k.debts.byPartition {
+			for _, d := range k.debts.inOrder(p) {
 				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.isExpired(k.config.Now()) {
 					t.Errorf("have %+v", d)
 				}

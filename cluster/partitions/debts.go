@@ -1,9 +1,11 @@
 package partitions
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -57,73 +59,79 @@ func (o *owedCost) sameWindow(taken algorithms.TakeRecord) bool {
 	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
 }
 
-// append encodes o, owed for the counter of key.
-func (o *owedCost) append(b []byte, key counters.Key, now algorithms.Instant) []byte {
-	b = o.limit.Append(counters.AppendKey(b, key), 0)
+// append encodes o.
+func (o *owedCost) append(b []byte, now algorithms.Instant) []byte {
+	b = o.limit.Append(b, 0)
 	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-o.taken.Steady)))
 	b = binary.AppendVarint(b, o.taken.Window)
 	return binary.AppendUvarint(b, uint64(o.cost))
 }
 
 // decodeOwedCost decodes what owedCost.append encoded elapsed nanoseconds ago.
-func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (key counters.Key, o owedCost) {
-	key = counters.DecodeKey(d)
+func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (o owedCost) {
 	o.limit.Decode(d, 0)
 	age, window := int64(min(d.Uvarint(), 1<<61)), d.Varint()
 	o.cost = int64(min(d.Uvarint(), maxOwedCost))
 	o.taken = algorithms.TakeRecord{Steady: now.Steady - (age + elapsed), Window: window}
-	return key, o
+	return o
 }
 
-// debt is the cost that this node admitted from one counter without its owner, as a standby or in fallback.
+// debt is the cost that this node admitted from one counter without its owner, as a standby or in fallback. Once it has been
+// reported, it never changes, and what is admitted from then on is another debt.
 type debt struct {
+	key    counters.Key
+	number debtNumber
 	owedCost
 	// uncounted is the part of cost that the counter here lacks: there was no counter, or the owner has overwritten it
 	// since, or the copy was dropped. Invariant: 0 <= uncounted <= cost.
 	uncounted int64
 	fallback  bool // all of it was admitted in fallback, so it is reported a while after the owner is back
-	// batchedCost is the part of cost that is in batches. Invariant: 0 <= batchedCost <= cost.
-	batchedCost int64
 	// restored is set if an earlier process recorded the debt. A merge of the counters here with a copy may lose the part
 	// they have, so the next owner debits all of it.
 	restored bool
+	// included is set if this node noted the number itself, and debited the debt from its copy. The note then says nothing
+	// about counters that have been overwritten since.
+	included bool
 }
 
-// toDebit returns the part of the debt that must still be debited from the counters here. elsewhere is the part that
-// another owner has already debited.
-func (d *debt) toDebit(elsewhere int64) int64 {
-	if d.restored {
-		return max(0, d.cost-elsewhere)
+// append encodes what other nodes and the next process need to know of d. bootIndex stands in if d has not been reported yet.
+func (d *debt) append(b []byte, bootIndex uint64, now algorithms.Instant) []byte {
+	b = counters.AppendKey(b, d.key)
+	b = binary.AppendUvarint(b, cmp.Or(d.number.bootIndex, bootIndex))
+	b = binary.AppendUvarint(b, d.number.n)
+	return d.owedCost.append(b, now)
+}
+
+// decodeDebt decodes what debt.append encoded elapsed nanoseconds ago.
+func decodeDebt(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
+	one := &debt{key: counters.DecodeKey(d), number: debtNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
+	one.owedCost = decodeOwedCost(d, now, elapsed)
+	if one.cost < 1 || one.number.bootIndex > maxOwedCost || one.number.n > maxOwedCost {
+		d.Failf("a debt is out of bounds")
 	}
-	return d.uncounted
+	return one
 }
 
-// reduce takes cost off the debt, down to its part in batches.
-func (d *debt) reduce(cost int64) {
-	d.cost = max(d.batchedCost, d.cost-cost)
-	d.uncounted = min(d.uncounted, d.cost)
-}
-
-// debts holds the debts to report to owners, by partition and counter. It has no lock of its own. Invariant: total is
-// the number of debts, at most maxDebts; inlineTotal of them are for inline counters.
+// debts holds the debts to report to owners, by partition and counter. A counter has at most one debt that has not been
+// reported yet, as the last of its list. It has no lock of its own. Invariant: total is the number of counters with debts, at
+// most maxDebts; inlineTotal of them are inline counters.
 type debts struct {
 	self      ring.NodeID
 	table     *counters.Table
 	log       *slog.Logger
-	bootIndex uint64 // the entry that registered this process
+	bootIndex uint64 // the entry that registered this process; zero if none has yet
 
-	byPartition     map[int]map[counters.Key]*debt
-	batches         map[int][]*debtBatch // by partition with debts, in ascending order of their numbers
-	lastBatchNumber uint64               // the last number assigned to a batch
-	total           int
-	inlineTotal     int
-	changes         uint64 // rises with every change; debts are written to disk only if it has
+	byPartition map[int]map[counters.Key][]*debt
+	lastNumber  uint64 // the last number assigned to a debt
+	total       int
+	inlineTotal int
+	changes     uint64 // rises with every change; debts are written to disk only if it has
 }
 
 func newDebts(config *Config) debts {
 	return debts{
 		self: config.Self, table: config.Table, log: config.Logger,
-		byPartition: map[int]map[counters.Key]*debt{}, batches: map[int][]*debtBatch{},
+		byPartition: map[int]map[counters.Key][]*debt{},
 	}
 }
 
@@ -138,33 +146,42 @@ func (ds *debts) hasRoom(ops []counters.Op) bool {
 	return ds.total+len(ops) <= maxDebts && (inline == 0 || ds.inlineTotal+inline <= maxDebts/inlineDebts)
 }
 
-// debtOf returns the debt of a counter, or nil if there is none.
-func (ds *debts) debtOf(key counters.Key) *debt { return ds.byPartition[key.Partition()][key] }
+// of returns the debts of a counter.
+func (ds *debts) of(key counters.Key) []*debt { return ds.byPartition[key.Partition()][key] }
 
-// onlyFallback reports whether all debts of p were admitted in fallback.
-func (ds *debts) onlyFallback(p int) bool {
-	for _, d := range ds.byPartition[p] {
-		if !d.fallback {
-			return false
-		}
+// unreported returns the debt of a counter that has not been reported yet, or nil if there is none.
+func (ds *debts) unreported(key counters.Key) *debt {
+	list := ds.of(key)
+	if len(list) == 0 || list[len(list)-1].number.isReported() {
+		return nil
 	}
-	return true
+	return list[len(list)-1]
 }
 
-// findOrAdd returns the debt of a counter. If there is none, it adds an empty one.
-func (ds *debts) findOrAdd(key counters.Key) *debt {
-	p := key.Partition()
+// inOrder returns the debts of p in the order of their numbers. They must be reported in this order.
+func (ds *debts) inOrder(p int) (all []*debt) {
+	for _, list := range ds.byPartition[p] {
+		all = append(all, list...)
+	}
+	slices.SortFunc(all, func(a, b *debt) int { return a.number.compare(b.number) })
+	return all
+}
+
+// add adds a debt as the last one of its counter.
+func (ds *debts) add(d *debt) *debt {
+	p := d.key.Partition()
 	if ds.byPartition[p] == nil {
-		ds.byPartition[p] = map[counters.Key]*debt{}
+		ds.byPartition[p] = map[counters.Key][]*debt{}
 	}
-	if ds.byPartition[p][key] == nil {
-		ds.byPartition[p][key] = &debt{}
-		ds.addToTotals(key, 1)
+	if len(ds.byPartition[p][d.key]) == 0 {
+		ds.addToTotals(d.key, 1)
 	}
-	return ds.byPartition[p][key]
+	ds.byPartition[p][d.key] = append(ds.byPartition[p][d.key], d)
+	ds.changes++
+	return d
 }
 
-// addToTotals adds n to the number of debts, and for an inline counter to the number of inline ones.
+// addToTotals adds n to the number of counters with debts, and for an inline counter to the number of inline ones.
 func (ds *debts) addToTotals(key counters.Key, n int) {
 	ds.total += n
 	if key.IsInline() {
@@ -172,28 +189,37 @@ func (ds *debts) addToTotals(key counters.Key, n int) {
 	}
 }
 
-// isFull reports whether key's counter can't have a new debt, given a bound on all debts.
+// isFull reports whether key's counter can't have its first debt, given a bound on all counters with debts.
 func (ds *debts) isFull(key counters.Key, bound int) bool {
 	return ds.total >= bound || key.IsInline() && ds.inlineTotal >= bound/inlineDebts
 }
 
-func (ds *debts) remove(key counters.Key) {
-	p := key.Partition()
-	if ds.debtOf(key) == nil {
-		return
+// remove removes a debt. It returns false if that was removed before: it has expired, or this node has become the owner.
+func (ds *debts) remove(d *debt) bool {
+	p := d.key.Partition()
+	list := ds.of(d.key)
+	i := slices.Index(list, d)
+	if i < 0 {
+		return false
 	}
+
 	ds.changes++
-	delete(ds.byPartition[p], key)
+	if len(list) > 1 {
+		ds.byPartition[p][d.key] = slices.Delete(list, i, i+1)
+		return true
+	}
+
+	ds.addToTotals(d.key, -1)
+	delete(ds.byPartition[p], d.key)
 	if len(ds.byPartition[p]) == 0 {
 		delete(ds.byPartition, p)
-		delete(ds.batches, p)
 	}
-	ds.addToTotals(key, -1)
+	return true
 }
 
 // noteOverwritten records that the counter here was overwritten.
 func (ds *debts) noteOverwritten(key counters.Key) {
-	if d := ds.debtOf(key); d != nil {
+	for _, d := range ds.of(key) {
 		d.uncounted = d.cost
 		ds.changes++
 	}
@@ -201,11 +227,11 @@ func (ds *debts) noteOverwritten(key counters.Key) {
 
 // noteDropped records that the copy of p was dropped.
 func (ds *debts) noteDropped(p int) {
-	for _, d := range ds.byPartition[p] {
-		d.uncounted = d.cost
-	}
-	for _, batch := range ds.batches[p] {
-		batch.included = false
+	for _, list := range ds.byPartition[p] {
+		for _, d := range list {
+			d.uncounted = d.cost
+			d.included = false
+		}
 	}
 	ds.changes++
 }
@@ -213,19 +239,19 @@ func (ds *debts) noteDropped(p int) {
 // addDebt records the cost of an admitted op as a debt; the counter here has all of it except uncounted. It returns false
 // if there is no room, which happens only in fallback (alone).
 func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted int64, alone bool) bool {
-	known := ds.debtOf(op.Key) != nil
-	if !known && alone && ds.isFull(op.Key, maxFallbackDebts) {
-		return false
+	d := ds.unreported(op.Key)
+	if d == nil {
+		if alone && len(ds.of(op.Key)) == 0 && ds.isFull(op.Key, maxFallbackDebts) {
+			return false
+		}
+		d = ds.add(&debt{key: op.Key, number: ds.nextNumber(), fallback: alone})
 	}
 
-	d := ds.findOrAdd(op.Key)
-	d.fallback = alone && (d.fallback || !known)
-
-	if d.limit = *op.Limit; !d.sameWindow(taken) {
-		// they belong to an earlier window
-		d.cost = 0
+	d.fallback = d.fallback && alone
+	d.limit = *op.Limit
+	if !d.sameWindow(taken) {
+		d.cost = 0 // it belongs to an earlier window
 		d.uncounted = 0
-		d.batchedCost = 0
 	}
 
 	d.taken = taken
@@ -238,80 +264,60 @@ func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted
 
 // uncountedCost returns how much this node admitted in op's current window that the counter here lacks. It is 0 for buckets and
 // sliding windows, which drain while the recorded debt does not.
-func (ds *debts) uncountedCost(now algorithms.Instant, op *counters.Op) int64 {
-	d := ds.debtOf(op.Key)
-	if d == nil || op.Limit.Kind != algorithms.FixedWindow || !d.sameWindow(takeRecordNow(op.Limit, now)) {
+func (ds *debts) uncountedCost(now algorithms.Instant, op *counters.Op) (cost int64) {
+	if op.Limit.Kind != algorithms.FixedWindow {
 		return 0
 	}
-	return d.uncounted
+	for _, d := range ds.of(op.Key) {
+		if d.sameWindow(takeRecordNow(op.Limit, now)) {
+			cost += d.uncounted
+		}
+	}
+	return cost
 }
 
-// forgive takes op's cost, admitted at the given time, off its debt.
+// forgive takes op's cost, admitted at the given time, off its debt, unless that has been reported meanwhile.
 func (ds *debts) forgive(at algorithms.Instant, op *counters.Op) {
-	d := ds.debtOf(op.Key)
+	d := ds.unreported(op.Key)
 	if d == nil || !d.sameWindow(takeRecordNow(op.Limit, at)) {
 		return
 	}
+
 	ds.changes++
-	if d.reduce(op.Cost); d.cost == 0 {
-		ds.remove(op.Key)
-	}
-}
-
-// debitOwnDebts drops the debts of a partition whose token is here: this node owes them to itself now. It first debits
-// the parts that the counters lack.
-func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
-	ds.debitMissing(p, now, ds.debitedElsewhere(p, now))
-	for key := range ds.byPartition[p] {
-		ds.remove(key)
-	}
-}
-
-// debitMissing debits the debts of p that the counters here lack. elsewhere holds the parts that another node has already
-// debited from them.
-func (ds *debts) debitMissing(p int, now algorithms.Instant, elsewhere map[counters.Key]int64) {
-	for key, d := range ds.byPartition[p] {
-		if cost := d.toDebit(elsewhere[key]); cost > 0 {
-			if err := ds.table.ForceCapped(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
-				ds.log.Warn("a debt could not be debited and is lost", "partition", p, "cost", cost, "error", err)
-			}
-		}
+	d.cost = max(0, d.cost-op.Cost)
+	d.uncounted = min(d.uncounted, d.cost)
+	if d.cost == 0 {
+		ds.remove(d)
 	}
 }
 
 // prune drops expired debts.
 func (ds *debts) prune(now algorithms.Instant) {
-	ds.pruneBatches(now)
-	for _, list := range ds.byPartition {
-		for key, d := range list {
+	for p := range ds.byPartition {
+		for _, d := range ds.inOrder(p) {
 			if d.isExpired(now) {
-				ds.remove(key)
+				ds.remove(d)
 			}
 		}
 	}
 }
 
-// debtsFormat is the first byte of debts on disk. After it come the wall clock in nanoseconds, as a varint, and the number
-// of debts, as a uvarint. Then each debt: fallback as a byte, uncounted as a uvarint, and the rest as in a message. Then
-// the batches, as in a message.
-const debtsFormat = 3 // earlier releases used 1 and 2, with other encodings of limits
+// debtsFormat is the first byte of debts on disk. After it come the wall clock in nanoseconds, as a varint, and the debts.
+// Each has fallback as a byte, uncounted as a uvarint, and the rest as in a message. One that has not been reported has the
+// number that it would be reported under: if this process reports it and is killed before the next write, the next process
+// reports it again under that number, so the owner debits it only once.
+const debtsFormat = 4 // earlier builds used 1 to 3
 
 func (ds *debts) append(b []byte, now algorithms.Instant) []byte {
 	b = binary.AppendVarint(append(b, debtsFormat), now.Wall)
-	b = binary.AppendUvarint(b, uint64(ds.total))
-	for _, list := range ds.byPartition {
-		for key, d := range list {
-			b = binary.AppendUvarint(wire.AppendBool(b, d.fallback), uint64(d.uncounted))
-			b = d.append(b, key, now)
+	for _, lists := range ds.byPartition {
+		for _, list := range lists {
+			for _, d := range list {
+				b = binary.AppendUvarint(wire.AppendBool(b, d.fallback), uint64(d.uncounted))
+				b = d.append(b, ds.bootIndex, now)
+			}
 		}
 	}
-
-	for _, batches := range ds.batches {
-		for _, batch := range batches {
-			b = batch.append(b, now)
-		}
-	}
-
 	return b
 }
 
@@ -325,27 +331,27 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 	elapsed := min(max(0, now.Wall-max(0, d.Varint())), 1<<61)
 
 	restored := map[counters.Key]bool{}
-	for range decodeCount(d) {
-		one := debt{fallback: d.Bool(), uncounted: int64(d.Uvarint()), restored: true}
-		var key counters.Key
-		if key, one.owedCost = decodeOwedCost(d, now, elapsed); one.cost < 1 || one.uncounted < 0 || one.uncounted > one.cost {
+	for d.More() {
+		fallback, uncounted := d.Bool(), int64(d.Uvarint())
+		one := decodeDebt(d, now, elapsed)
+		if uncounted < 0 || uncounted > one.cost {
 			d.Failf("a debt is out of bounds")
 		}
-
 		if d.Failed() {
 			break
 		}
 
-		if !ds.isFull(key, maxDebts) && ds.debtOf(key) == nil && !one.isExpired(now) {
-			*ds.findOrAdd(key) = one
-			restored[key] = true
+		one.fallback = fallback
+		one.uncounted = uncounted
+		one.restored = true
+		if !one.number.isReported() {
+			one.number = ds.nextNumber() // that process was never registered
 		}
-	}
 
-	for d.More() {
-		if batch := decodeBatch(d, now, elapsed); batch != nil {
-			batch.reported = true // perhaps by the earlier process
-			ds.restoreBatch(batch, restored)
+		known := len(ds.of(one.key)) > 0
+		if known == restored[one.key] && (known || !ds.isFull(one.key, maxDebts)) && !one.isExpired(now) {
+			ds.add(one)
+			restored[one.key] = true
 		}
 	}
 

@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,15 +21,15 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
 		k.debts.addDebt(op, algorithms.TakeRecord{Window: 7}, 0, false)
-		k.debts.batchDebts(key.Partition())
-		report := &debtReport{batches: slices.Clone(k.debts.batches[key.Partition()]), entries: 1} // as reportDebts sends it
+		first := k.debts.unreported(key)
+		k.debts.fix(first)
 		op.Cost = 3
 		k.debts.addDebt(op, algorithms.TakeRecord{Window: 8}, 0, false)
 		k.mu.Unlock()
-		k.debtsAnswered(ring.NodeID{1}, report, nil, nil, nil)
+		k.debtsAnswered(ring.NodeID{1}, []*debt{first}, []byte{debtTaken}, nil)
 		k.mu.Lock()
-		if d := k.debts.debtOf(key); d == nil || d.cost != 3 {
-			t.Errorf("have %+v, want a debt of 3", d)
+		if list := k.debts.of(key); len(list) != 1 || list[0].cost != 3 {
+			t.Errorf("got %+v, want one debt of 3", list)
 		}
 		k.mu.Unlock()
 	})
@@ -220,7 +219,7 @@ func TestDebtsOfFirstWindowsEnd(t *testing.T) {
 	here := algorithms.Instant{Steady: 9e18, Wall: 5e18}
 	there := algorithms.Instant{Steady: 3e9, Wall: 1e9}
 	o := owedCost{limit: l, taken: algorithms.TakeRecord{Steady: here.Steady - 20e9}, cost: 3}
-	_, moved := decodeOwedCost(wire.NewDecoder(o.append(nil, keyOf(1), here)), there, 0)
+	moved := decodeOwedCost(wire.NewDecoder(o.append(nil, here)), there, 0)
 	for _, tt := range []struct {
 		debt *owedCost
 		at   algorithms.Instant

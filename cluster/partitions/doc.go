@@ -12,7 +12,7 @@
 // has. A node that takes over a partition after the other owner was lost asks every node that may have a copy, and fetches
 // the newest. Copies of different lineages can't be compared, so they are merged.
 //
-// Costs that a node admits without the owner are a debt to the owner. The node reports its debts in numbered batches. The
+// Costs that a node admits without the owner are a debt to the owner. The node numbers its debts and reports them in order. The
 // owner stores each node's last number next to the counters and sends it wherever they go, so no debt is debited twice.
 //
 // Whether a node that has a token may use it is a separate question: that needs authority (package authority), which is

@@ -20,9 +20,8 @@ func TestGolden(t *testing.T) {
 	}
 	lineage := version{lineage: 1 << 63, tenure: 2, round: 900}
 	whole, _ := (&section{p: records[0].Key.Partition(), version: lineage, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, at)
-	debts := debtBatch{batchNumber: batchNumber{7, 3}, partition: keyOf(1).Partition(), entries: []batchedDebt{
-		{key: keyOf(1), owedCost: owedCost{limit: limit, cost: 2}}, {key: keyOf(1), owedCost: owedCost{limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300}},
-	}}
+	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}
+	owed := debt{key: keyOf(1), number: debtNumber{7, 3}, owedCost: owedCost{limit: bucket, cost: 300}}
 	parts := []struct {
 		name  string
 		bytes []byte
@@ -39,7 +38,7 @@ func TestGolden(t *testing.T) {
 				t.Errorf("have %v, %v", found, err)
 			}
 		}},
-		{"debts", debts.append(nil, at), func(d *wire.Decoder) { decodeBatch(d, at, 0) }},
+		{"debt", owed.append(nil, 9, at), func(d *wire.Decoder) { decodeDebt(d, at, 0) }},
 		{"partitions", appendPartitions(nil, []int{0, 200, 4095}), func(d *wire.Decoder) { decodePartitions(d) }},
 	}
 	var lines []golden.Line

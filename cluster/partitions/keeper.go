@@ -92,8 +92,8 @@ type Keeper struct {
 	// learned holds the revision in which another node replied that the new owner has the token.
 	learned [ring.Partitions]atomic.Uint64
 
-	// debiting is held while a batch is debited and while changes are collected, so a copy has either a batch's number and
-	// everything debited under it, or neither. Lock it before mu.
+	// debiting is held while a debt is debited and while changes are collected, so a copy has either a debt and its number,
+	// or neither. Lock it before mu.
 	debiting sync.Mutex
 
 	mu               sync.Mutex // guards the fields below
@@ -247,7 +247,10 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	}
 
 	k.adopted.Store(state)
-	k.debts.bootIndex = state.Processes[k.config.Self].Index
+	k.debts.bootIndex = 0 // otherwise numbers could repeat those of the previous process
+	if state.member {
+		k.debts.bootIndex = state.Processes[k.config.Self].Index
+	}
 	k.hadOthers = k.hadOthers || state.hasOtherMembers(k.config.Self)
 	k.targets.update(state, before, k.config.Self)
 

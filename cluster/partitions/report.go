@@ -3,6 +3,7 @@ package partitions
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -29,22 +30,13 @@ const (
 	debtsPerMessage = 4096
 )
 
-// debtReport is a message that reports debts.
-type debtReport struct {
-	body    []byte
-	batches []*debtBatch
-	entries int
-}
-
-// add adds a batch if there is room for it, and reports whether there was.
-func (r *debtReport) add(batch *debtBatch, now algorithms.Instant) bool {
-	if r.entries > 0 && r.entries+len(batch.entries) > debtsPerMessage {
-		return false
+// encodeDebts returns the message that reports debts. The caller holds mu.
+func (k *Keeper) encodeDebts(list []*debt, now algorithms.Instant) []byte {
+	b := k.appendHeader(nil, 0)
+	for _, d := range list {
+		b = d.append(b, 0, now)
 	}
-	batch.reported = true
-	r.body = batch.append(r.body, now)
-	r.batches, r.entries = append(r.batches, batch), r.entries+len(batch.entries)
-	return true
+	return b
 }
 
 // reportDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. It
@@ -52,7 +44,7 @@ func (r *debtReport) add(batch *debtBatch, now algorithms.Instant) bool {
 func (k *Keeper) reportDebts() {
 	state := k.adopted.Load()
 	now := k.config.Now()
-	reports := map[ring.NodeID]*debtReport{}
+	reports := map[ring.NodeID][]*debt{}
 	k.mu.Lock()
 	k.pruneDebts(now)
 
@@ -75,35 +67,34 @@ func (k *Keeper) reportDebts() {
 			continue
 		}
 
-		// Debts as a standby take fallback debts with them. A batch on disk may have both, and once the owner has noted a later
-		// number, it would take that batch for debited when the next process reports it.
-		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 && !(tooEarly && k.debts.onlyFallback(p)) {
-			k.debts.batchDebts(p)
+		// Debts as a standby take fallback debts with them: once the owner has noted a later number, it would take those for
+		// debited.
+		list := k.debts.inOrder(p)
+		if tooEarly && !slices.ContainsFunc(list, func(d *debt) bool { return !d.fallback }) {
+			continue
 		}
 
-		for _, batch := range k.debts.batches[p] {
-			if reports[owner] == nil {
-				reports[owner] = &debtReport{body: k.appendHeader(nil, 0)}
+		// New debts wait until those reported before are acknowledged, so that a counter has at most one of each.
+		again := list[0].number.isReported()
+		for _, d := range list {
+			if d.number.isReported() != again || len(reports[owner]) >= debtsPerMessage {
+				break
 			}
-			if !reports[owner].add(batch, now) {
-				break // a partition's batches are reported in order
-			}
+			k.debts.fix(d)
+			reports[owner] = append(reports[owner], d)
 		}
 	}
 
-	for owner := range reports {
+	messages := map[ring.NodeID][]byte{}
+	for owner, list := range reports {
 		k.pending[pendingCall{owner, MethodDebts}] = true
+		messages[owner] = k.encodeDebts(list, now)
 	}
 	k.mu.Unlock()
 
-	for owner, report := range reports {
-		k.config.Calls.Go(owner, MethodDebts, report.body, debtsTimeout, func(reply []byte, err error) {
-			d := wire.NewDecoder(reply)
-			refused, noRoom := decodeIndexes(d, len(report.batches)), decodeIndexes(d, report.entries)
-			if err == nil {
-				err = d.Done("answer to debts")
-			}
-			k.debtsAnswered(owner, report, refused, noRoom, err)
+	for owner, list := range reports {
+		k.config.Calls.Go(owner, MethodDebts, messages[owner], debtsTimeout, func(reply []byte, err error) {
+			k.debtsAnswered(owner, list, reply, err)
 		})
 	}
 }
@@ -136,36 +127,41 @@ func (k *Keeper) pruneDebts(now algorithms.Instant) {
 	k.debts.prune(now)
 }
 
-// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the batches that it refused, noRoom
-// those of single debts that it has no room for.
-func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, noRoom map[int]bool, err error) {
+// An owner answers each debt with one of these bytes.
+const (
+	debtTaken   byte = iota
+	debtRefused      // it is reported again, under the same number
+	debtNoRoom       // the owner has no room for it
+)
+
+// debtsAnswered handles an owner's answers to reported debts.
+func (k *Keeper) debtsAnswered(owner ring.NodeID, list []*debt, answers []byte, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
 	delete(k.pending, pendingCall{owner, MethodDebts})
 
-	if err != nil || len(refused)+len(noRoom) > 0 {
+	if err != nil || len(answers) != len(list) {
 		k.backOff(owner)
-	}
-
-	if err != nil {
 		return
 	}
 
-	firstEntry := 0
-	for i, batch := range report.batches {
-		if !refused[i] {
-			k.debts.acknowledge(batch, func(j int) bool { return !noRoom[firstEntry+j] })
+	for i, d := range list {
+		switch answers[i] {
+		case debtTaken:
+			k.debts.remove(d)
+			continue
+		case debtNoRoom:
+			k.debts.renumber(d)
 		}
-		firstEntry += len(batch.entries)
+		k.backOff(owner)
 	}
 }
 
-// acceptDebts debits the costs that another node admitted while it could not reach this one. It answers with the indexes of
-// those it can't debit, because it does not own their counters or has no room. Without authority it accepts none: if it has
-// been ended, they would be forgotten. The debtor drops the entries once they are acknowledged, so the standbys must have
-// them first, except those that can't be reached. Otherwise it refuses the batches, and the debtor reports them again under the
-// same numbers. A node that this one is pulling copies from reports the debts in them, and gets no acknowledgement: a copy
+// acceptDebts debits the costs that another node admitted while it could not reach this one, except those that it does not
+// own the counters of or has no room for. Without authority it accepts none: if it has been ended, they would be forgotten.
+// The debtor drops the debts that are taken, so the standbys must have them first, except those that can't be reached.
+// Otherwise it refuses them. A node that this one is pulling copies from reports the debts in them, and gets no acknowledgement: a copy
 // from another node may yet replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
@@ -180,26 +176,29 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 
 	generation := k.adopted.Load().Generation(k.config.Self)
 	now := k.config.Now()
-	var partitions, noRoom []int                       // the partition of each batch, and the indexes of debts
+	var list []*debt
+	var answers []byte
 	debited, refused := map[int]bool{}, map[int]bool{} // partitions
 
-	entries := 0
 	for d.More() {
-		batch := decodeBatch(d, now, 0)
+		one := decodeDebt(d, now, 0)
+		if !one.number.isReported() {
+			d.Failf("a debt without a number")
+		}
 		if d.Failed() {
 			break
 		}
 
-		p := batch.partition
-		if partitions = append(partitions, p); !refused[p] { // noting a later batch would make a refused one count as debited
-			batchNoRoom, ok := k.debit(c.From.Node, batch, now, merging)
-			debited[p], refused[p] = ok, !ok
-			for _, j := range batchNoRoom {
-				noRoom = append(noRoom, entries+j)
+		p, answer := one.key.Partition(), debtRefused
+		if !refused[p] { // noting a later debt would make a refused one count as debited
+			answer = k.debit(c.From.Node, one, now, merging)
+			if answer == debtRefused {
+				refused[p] = true
+			} else {
+				debited[p] = true
 			}
 		}
-
-		entries += len(batch.entries)
+		list, answers = append(list, one), append(answers, answer)
 	}
 
 	if d.Failed() {
@@ -223,28 +222,31 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 			return
 		}
 
-		var refusedBatches []int
-		for i, p := range partitions {
-			if refused[p] {
-				refusedBatches = append(refusedBatches, i)
+		for i, d := range list {
+			if refused[d.key.Partition()] {
+				answers[i] = debtRefused
 			}
 		}
-
-		c.Reply(appendPartitions(appendPartitions(nil, refusedBatches), noRoom))
+		c.Reply(answers)
 	})
 }
 
-// debit debits a batch of node once. It reports false if this node is not the owner. If merging is true, an owner that
-// still searches for its counters debits it, too.
-func (k *Keeper) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant, merging bool) (noRoom []int, ok bool) {
+// debit debits a debt of node once, and returns the answer to it. If merging is true, this node takes it also while it still
+// searches for its counters.
+func (k *Keeper) debit(node ring.NodeID, d *debt, now algorithms.Instant, merging bool) (answer byte) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if ph := k.parts[batch.partition].phase; ph != owning && !(merging && ph == recovering) {
-		return nil, false
+
+	ph := k.parts[d.key.Partition()].phase
+	switch {
+	case ph != owning && !(merging && ph == recovering):
+		return debtRefused
+	case !k.debts.debit(node, d, now):
+		return debtNoRoom
 	}
-	return k.debts.debit(node, batch, now), true
+	return debtTaken
 }
 
 // reportDebtsFirst reports to node the debts that are in the copies it is about to get. The node debits them from its own
@@ -252,23 +254,25 @@ func (k *Keeper) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 // here until node's standbys have them, too: see reportDebts.
 func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	now := k.config.Now()
-	var reports []*debtReport
+	var included []*debt
 	k.mu.Lock()
-
 	for _, p := range list {
-		for _, batch := range k.debts.batches[p] {
-			if n := len(reports); n == 0 || !reports[n-1].add(batch, now) {
-				next := &debtReport{body: k.appendHeader(nil, 0)}
-				next.add(batch, now)
-				reports = append(reports, next)
+		for _, d := range k.debts.inOrder(p) {
+			if d.number.isReported() {
+				included = append(included, d)
 			}
 		}
 	}
+
+	var messages [][]byte
+	for some := range slices.Chunk(included, debtsPerMessage) {
+		messages = append(messages, k.encodeDebts(some, now))
+	}
 	k.mu.Unlock()
 
-	for _, report := range reports {
+	for _, message := range messages {
 		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
-		_, _ = k.config.Calls.Call(ctx, node, MethodDebts, report.body)
+		_, _ = k.config.Calls.Call(ctx, node, MethodDebts, message)
 		cancel()
 	}
 }
@@ -284,9 +288,6 @@ func (k *Keeper) DebtsChanged() uint64 {
 func (k *Keeper) AppendDebts(b []byte) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.adopted.Load().member { // otherwise numbers could repeat those of the previous process
-		k.debts.batchForDisk()
-	}
 	return k.debts.append(b, k.config.Now())
 }
 

@@ -2,7 +2,6 @@ package partitions
 
 import (
 	"encoding/binary"
-	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -18,7 +17,7 @@ const (
 	MethodCopyInfo                         // asks how new the receiver's copies of partitions are; the reply has findings
 	MethodPull                             // asks for copies of partitions; the reply follows after all of them
 	MethodCopies                           // the copies that a MethodPull asked for
-	MethodDebts                            // debts; the reply lists those that the receiver declined
+	MethodDebts                            // debts; the reply has a byte for each
 )
 
 // Failure codes of a message.
@@ -58,9 +57,6 @@ func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
 }
 
 func decodePartition(d *wire.Decoder) int { return int(d.UpTo(ring.Partitions - 1)) }
-
-// decodeCount reads the number of the items that follow, each of at least one byte.
-func decodeCount(d *wire.Decoder) int { return d.Count(math.MaxInt, 1) }
 
 // answerCall replies to a call, or fails it if d could not decode its message to the end.
 func answerCall(c *peer.Call, d *wire.Decoder, reply []byte) {
@@ -156,18 +152,12 @@ func decodePartitions(d *wire.Decoder) []int {
 	return list
 }
 
-// decodeIndexes reads a list of indexes below n.
-func decodeIndexes(d *wire.Decoder, n int) map[int]bool {
-	list := map[int]bool{}
-	for range d.Count(n, 1) {
-		list[int(d.UpTo(int64(n)-1))] = true
-	}
-	return list
-}
-
 // parsePartitions reads an answer that lists partitions.
 func parsePartitions(b []byte) (map[int]bool, error) {
 	d := wire.NewDecoder(b)
-	list := decodeIndexes(d, ring.Partitions)
+	list := map[int]bool{}
+	for _, p := range decodePartitions(d) {
+		list[p] = true
+	}
 	return list, d.Done("list of partitions")
 }

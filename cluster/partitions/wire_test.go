@@ -15,20 +15,15 @@ import (
 func TestDebtsKeepTheirLimits(t *testing.T) {
 	day, err := algorithms.CalendarOf(algorithms.Day, "Europe/Berlin")
 	expect.NoError(t, err)
-	sent := &debtBatch{batchNumber: batchNumber{7, 3}, partition: keyOf(1).Partition()}
 	for _, l := range []algorithms.Limit{
 		limit,
 		{Kind: algorithms.FixedWindow, Amount: 7, Window: 24 * time.Hour, Calendar: day, MaxDelay: time.Hour},
 		{Kind: algorithms.LeakyBucket, Amount: 5, Burst: 9, Window: time.Minute, MaxDelay: time.Minute},
 	} {
-		sent.entries = append(sent.entries, batchedDebt{key: keyOf(1), owedCost: owedCost{limit: l, cost: 2}})
-	}
-	have := decodeBatch(wire.NewDecoder(sent.append(nil, now())), now(), 0)
-	if have == nil || len(have.entries) != len(sent.entries) {
-		t.Fatalf("have %+v", have)
-	}
-	for i := range have.entries {
-		expect.Equal(t, have.entries[i].limit, sent.entries[i].limit, "have.entries[i].limit")
+		sent := &debt{key: keyOf(1), owedCost: owedCost{limit: l, cost: 2}}
+		got := decodeDebt(wire.NewDecoder(sent.append(nil, 7, now())), now(), 0)
+		expect.Equal(t, got.limit, l, "the limit")
+		expect.Equal(t, got.number.bootIndex, 7, "the process of a debt that was not reported before")
 	}
 }
 
@@ -38,7 +33,7 @@ func FuzzMessages(f *testing.F) {
 	b, _ := (&section{p: 17, version: version{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
 	f.Add(b)
 	f.Add(appendFinding(nil, 17, finding{whole: true, version: version{5, 1, 9}}))
-	f.Add((&debtBatch{batchNumber: batchNumber{7, 3}, partition: keyOf(1).Partition(), entries: []batchedDebt{{key: keyOf(1), owedCost: owedCost{limit: limit, cost: 2}}}}).append(nil, now()))
+	f.Add((&debt{key: keyOf(1), number: debtNumber{7, 3}, owedCost: owedCost{limit: limit, cost: 2}}).append(nil, 0, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := wire.NewDecoder(b)
@@ -57,18 +52,8 @@ func FuzzMessages(f *testing.F) {
 			t.Errorf("%d findings", len(found))
 		}
 		d = wire.NewDecoder(b)
-		if batch := decodeBatch(d, now(), 0); !d.Failed() {
-			for _, e := range batch.entries {
-				if e.key.Partition() != batch.partition || e.cost < 1 || len(batch.entries) > debtsPerMessage || batch.bootIndex > maxOwedCost {
-					t.Errorf("a batch out of bounds: %+v", batch)
-				}
-			}
-		}
-		d = wire.NewDecoder(b)
-		for i := range decodeIndexes(d, 10) {
-			if i < 0 || i > 9 {
-				t.Errorf("index %d of 10", i)
-			}
+		if one := decodeDebt(d, now(), 0); !d.Failed() && (one.cost < 1 || one.number.bootIndex > maxOwedCost || one.number.n > maxOwedCost) {
+			t.Errorf("a debt out of bounds: %+v", one)
 		}
 	})
 }

@@ -33,7 +33,7 @@ const (
 	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. At At, it last
 	// forgot rates of which late settlings still depended. Key is PartitionKey.
 	Resets
-	// Debtor: the counters of a partition include all batches of debts of a node up to Rank, Minor.
+	// Debtor: the counters of a partition include all debts of a node up to the number Rank, Minor.
 	Debtor
 	// Slot: a slot of a limit is held. Rank identifies the limit, as Key.Counter of a counter does. Minor is how long
 	// after At it ends, in nanoseconds. Body has its units and, at its end, who holds it. See slots.go.

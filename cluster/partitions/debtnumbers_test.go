@@ -101,7 +101,7 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 		if n, err := c.keeper.Load().RestoreDebts(written); n != len(keys) || err != nil {
 			t.Fatalf("have %d restored, %v", n, err)
 		}
-		decideAlone(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the batch
+		decideAlone(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not on disk
 		f.bring(c)
 		f.net.Rejoin(c.ip)
 		f.settle()
@@ -110,46 +110,141 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	})
 }
 
-// A debt was reported without an answer, and its window ended. The next process reports all of the new window's debt.
-func TestARestoredBatchOfTheLastWindow(t *testing.T) {
+// newOwing returns the debts of a registered process, over a table of its own.
+func newOwing(t *testing.T, room int64) *debts {
+	config := DefaultConfig()
+	config.Table = counters.New(room)
+	t.Cleanup(func() { config.Table.Close() })
+	ds := newDebts(&config)
+	ds.bootIndex = 1
+	return &ds
+}
+
+// owe records a debt that the counter here lacks.
+func (ds *debts) owe(key counters.Key, l *algorithms.Limit, taken algorithms.TakeRecord, cost int64) {
+	ds.addDebt(&counters.Op{Key: key, Limit: l, Cost: cost}, taken, cost, true)
+}
+
+// A debt was reported without an answer, and its window ended. The next process reports all of the new window's debt. If the
+// debtor is the owner by then, it debits all of that, although another owner had debited the earlier one.
+func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 	at, key := now(), keyOf(1)
 	taken := takeRecordNow(&limit, at)
 	last := taken
 	last.Window--
-	before, next := newDebts(&Config{}), newDebts(&Config{})
-	before.addDebt(&counters.Op{Key: key, Limit: &limit, Cost: 5}, last, 0, true)
-	before.batchAll(key.Partition())
-	before.batches[key.Partition()][0].reported = true
-	before.addDebt(&counters.Op{Key: key, Limit: &limit, Cost: 10}, taken, 0, true)
-	before.batchAll(key.Partition())
-	if n, err := next.restore(before.append(nil, at), at); n != 1 || err != nil {
-		t.Fatalf("have %d restored, %v", n, err)
+
+	ds, next := newOwing(t, 100), newOwing(t, 100)
+	ds.owe(key, &limit, last, 5)
+	first := ds.unreported(key)
+	ds.fix(first)
+	ds.debit(ds.self, first, at)
+	ds.owe(key, &limit, taken, 10)
+
+	n, err := next.restore(ds.append(nil, at), at)
+	if list := next.inOrder(key.Partition()); n != 1 || err != nil || len(list) != 1 || list[0].cost != 10 {
+		t.Errorf("got %d restored, %v: %+v, want one with a cost of 10", n, err, list)
 	}
-	if list := next.batches[key.Partition()]; len(list) != 1 || len(list[0].entries) != 1 || list[0].entries[0].cost != 10 {
-		t.Errorf("have %+v, want one batch with a cost of 10", list)
+
+	ds.debitOwnDebts(key.Partition(), at)
+	if used, _ := ds.table.Usage(at, key, &limit); used != 10 {
+		t.Errorf("got %d used, want 10", used)
 	}
 }
 
-// Another owner debited a debt of the last window. The debtor takes over, and debits all of the new window's debt.
-func TestADebitOfTheLastWindow(t *testing.T) {
-	config := DefaultConfig()
-	config.Table = newTable()
-	defer config.Table.Close()
-	ds := newDebts(&config)
+// A node takes a partition over that it owes debts to, some of them from a time before it restarted. Its counters have each
+// debt once, whatever happened to the copy that it debited them from.
+func TestOwnDebtsAfterACopyWasSent(t *testing.T) {
 	at, key := now(), keyOf(1)
-	taken := takeRecordNow(&limit, at)
-	last := taken
-	last.Window--
-	ds.addDebt(&counters.Op{Key: key, Limit: &limit, Cost: 5}, last, 5, true)
-	ds.batchAll(key.Partition())
-	batch := ds.batches[key.Partition()][0]
-	batch.reported = true
-	ds.debit(ds.self, batch, at)
-	ds.addDebt(&counters.Op{Key: key, Limit: &limit, Cost: 10}, taken, 10, true)
-	ds.batchAll(key.Partition())
-	ds.debitOwnDebts(key.Partition(), at)
-	if used, _ := config.Table.Usage(at, key, &limit); used != 10 {
-		t.Errorf("have %d used, want 10", used)
+	for _, tt := range []struct {
+		name  string
+		since func(ds *debts) // what happened since the copy was sent
+	}{
+		{"nothing", func(*debts) {}},
+		{"an owner without the copy has overwritten the counter", func(ds *debts) {
+			life := ds.table.Life(key.Partition())
+			expect.NoError(t, ds.table.GiveBack(at, key, &limit, takeRecordNow(&limit, at), 3, life))
+			ds.noteOverwritten(key)
+		}},
+		{"the copy of an owner that had it has replaced the copy", func(ds *debts) { ds.noteDropped(key.Partition()) }},
+	} {
+		for _, restored := range []bool{false, true} {
+			ds := newOwing(t, 100)
+			ds.owe(key, &limit, takeRecordNow(&limit, at), 3)
+			ds.unreported(key).restored = restored
+
+			ds.includeDebts(key.Partition(), at)
+			tt.since(ds)
+			ds.debitOwnDebts(key.Partition(), at)
+			if used, _ := ds.table.Usage(at, key, &limit); used != 3 || ds.total != 0 {
+				t.Errorf("%s, restored: %v: got %d used, %d debts left, want 3 and none", tt.name, restored, used, ds.total)
+			}
+		}
+	}
+}
+
+// While an owner takes no debts, a counter has one debt that is reported again and again, and one for what is new.
+func TestNewDebtsWaitForThoseBefore(t *testing.T) {
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		i := f.keysOf(a, b, 1)[0]
+		b.muted.Store(true) // the owner waits for its standby, in vain
+		for range 4 {
+			decideAlone(t, c, i, counters.Admitted)
+			time.Sleep(2 * standbyWait)
+		}
+
+		k := c.keeper.Load()
+		k.mu.Lock()
+		expect.Equal(t, len(k.debts.of(keyOf(i))), 2, "debts of the counter")
+		k.mu.Unlock()
+
+		b.muted.Store(false)
+		f.eventually("all debts are acknowledged", func() bool { return k.Stats().Debts == 0 })
+		expect.Equal(t, f.used(keyOf(i)), 4, "used")
+	})
+}
+
+// Of a partition with more debts than a message holds, an owner notes the first ones, and the debtor is killed. Its next process
+// owes the others, and what was admitted after the report, if that was written to disk.
+func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
+	at, p := now(), keyOf(1).Partition()
+	ofKey := func(i int) counters.Key {
+		key := keyOf(1)
+		key.Counter += uint64(i)
+		return key
+	}
+
+	for _, isWritten := range []bool{false, true} { // after the report
+		owner, ds, next := newOwing(t, 3*debtsPerMessage), newOwing(t, 100), newOwing(t, 100)
+		for i := range debtsPerMessage + 10 {
+			ds.owe(ofKey(i), &limit, takeRecordNow(&limit, at), 1)
+		}
+
+		written := ds.append(nil, at)
+		for _, d := range ds.inOrder(p)[:debtsPerMessage] { // as reportDebts does
+			ds.fix(d)
+			owner.debit(idOf(1), d, at)
+		}
+		ds.owe(ofKey(0), &limit, takeRecordNow(&limit, at), 1)
+		if isWritten {
+			written = ds.append(nil, at)
+		}
+
+		_, err := next.restore(written, at)
+		expect.NoError(t, err)
+		for _, d := range next.inOrder(p) {
+			owner.debit(idOf(1), d, at)
+		}
+
+		for i := range debtsPerMessage + 10 {
+			want := int64(1)
+			if isWritten && i == 0 {
+				want = 2
+			}
+			if used, _ := owner.table.Usage(at, ofKey(i), &limit); used != want {
+				t.Fatalf("written after the report: %v: got %d used of counter %d, want %d", isWritten, used, i, want)
+			}
+		}
 	}
 }
 
@@ -193,7 +288,7 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	}
 }
 
-// A node owes costs that it admitted as a standby and alone, in one partition and in one batch on disk. It is killed as soon as the
+// A node owes costs that it admitted as a standby and alone, in one partition. It is killed as soon as the
 // owner has debited some of them. Its next process reports the others.
 func TestD8_DebtsOnDiskThatWereNotToldYet(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
@@ -209,7 +304,11 @@ func TestD8_DebtsOnDiskThatWereNotToldYet(t *testing.T) {
 		decideAlone(t, b, j, counters.Admitted)
 		written := b.keeper.Load().AppendDebts(nil)
 		f.net.Rejoin(a.ip)
+		back := time.Now()
 		f.eventually("a debt is acknowledged", func() bool { return b.keeper.Load().Stats().Debts < 2 })
+		if took := time.Since(back); took >= fallbackReportDelay {
+			t.Errorf("acknowledged after %v: a standby reports at once", took)
+		}
 		b.kill()
 		b.restart()
 		if n, err := b.keeper.Load().RestoreDebts(written); n != 2 || err != nil {
@@ -282,32 +381,56 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	})
 }
 
-// An owner has no room for a debt, and its answer is lost. When the batch is reported again, the answer is the same, even if a later
-// batch came in between. If there was room for all, none is debited again, even if its cost was given back meanwhile.
+// An owner has no room for a debt, and its answer is lost. When the debts are reported again, the answer is the same, even if a
+// later one came in between. If there was room for all, none is debited again, even if its cost was given back meanwhile.
 func TestNoRoomForADebtTwice(t *testing.T) {
+	day := algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: 24 * time.Hour}
 	for room, want := range map[int64]int{1: 1, 2: 0} {
-		config := DefaultConfig()
-		config.Table = counters.New(room)
-		defer config.Table.Close()
-		owner := newDebts(&config)
-		batch := &debtBatch{batchNumber: batchNumber{1, 1}, partition: keyOf(1).Partition()}
+		owner, debtor := newOwing(t, room), newOwing(t, 100)
 		for i := range uint64(2) {
-			key, l := keyOf(1), algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: 24 * time.Hour}
+			key := keyOf(1)
 			key.Counter += i
-			batch.entries = append(batch.entries, batchedDebt{key, owedCost{limit: l, taken: takeRecordNow(&l, now()), cost: 1}})
+			debtor.owe(key, &day, takeRecordNow(&day, now()), 1)
+			debtor.fix(debtor.unreported(key))
 		}
+		list := debtor.inOrder(keyOf(1).Partition())
 		for range 2 {
-			if noRoom := owner.debit(idOf(1), batch, now()); len(noRoom) != want {
-				t.Errorf("room for %d: have no room for %v, want %d", room, noRoom, want)
+			noRoom := 0
+			for _, d := range list {
+				if !owner.debit(idOf(1), d, now()) {
+					noRoom++
+				}
 			}
-			later := &debtBatch{batchNumber: batchNumber{1, 2}, partition: batch.partition, entries: batch.entries[:1]}
-			if noRoom := owner.debit(idOf(1), later, now()); want > 0 && len(noRoom) > 0 {
-				t.Errorf("later: have no room for %v", noRoom)
+			expect.Equal(t, noRoom, want, "debts without room, of two with room for %d", room)
+			later := *list[0]
+			later.number.n = 9
+			if !owner.debit(idOf(1), &later, now()) && want > 0 {
+				t.Error("no room for a later debt of a counter that is there")
 			}
-			if first := &batch.entries[0]; want == 0 {
-				life := config.Table.Life(first.key.Partition())
-				expect.NoError(t, config.Table.GiveBack(now(), first.key, &first.limit, first.taken, 1, life))
+			if want == 0 {
+				life := owner.table.Life(later.key.Partition())
+				expect.NoError(t, owner.table.GiveBack(now(), later.key, &later.limit, later.taken, 1, life))
 			}
+		}
+	}
+}
+
+// A debt for which the owner has no room is reported under another number, together with what was admitted meanwhile.
+func TestADebtWithoutRoomIsReportedAgain(t *testing.T) {
+	key, at := keyOf(1), now()
+	taken := takeRecordNow(&limit, at)
+	for _, later := range []int64{0, 2} {
+		ds := newOwing(t, 100)
+		ds.owe(key, &limit, taken, 3)
+		first := ds.unreported(key)
+		ds.fix(first)
+		if later > 0 {
+			ds.owe(key, &limit, taken, later)
+		}
+		ds.renumber(first)
+		list := ds.of(key)
+		if len(list) != 1 || ds.total != 1 || list[0].cost != 3+later || list[0].uncounted != 3+later || list[0].number != (debtNumber{n: 2}) {
+			t.Errorf("got %+v, want one debt of %d with the second number", list, 3+later)
 		}
 	}
 }
@@ -405,8 +528,8 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 	})
 }
 
-// Entries that have drained are no longer reported, and the rest of a batch keeps its number.
-func TestBatchesForgetWhatIsOver(t *testing.T) {
+// Debts that have drained are no longer reported, and the others keep their numbers.
+func TestReportsForgetWhatIsOver(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, c := f.nodes[0], f.nodes[2]
 		i := f.keysOf(a, f.nodes[1], 1)[0]
@@ -419,23 +542,23 @@ func TestBatchesForgetWhatIsOver(t *testing.T) {
 		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
 			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takeRecordNow(l, now()), 3, false)
 		}
-		k.debts.batchDebts(p)
-		before := k.debts.batches[p][0]
-		before.reported = true
+		for _, d := range k.debts.inOrder(p) {
+			k.debts.fix(d)
+		}
+		before := k.debts.of(keyOf(i))[0].number
 		k.mu.Unlock()
 		f.net.Isolate(c.ip)
 		time.Sleep(15 * time.Second)
 		k.mu.Lock()
-		if list := k.debts.batches[p]; len(before.entries) != 2 || len(list) != 1 || list[0].batchNumber != before.batchNumber || len(list[0].entries) != 1 ||
-			list[0].entries[0].key != keyOf(i) || k.debts.total != 1 {
-			t.Errorf("have %+v", list)
+		if list := k.debts.inOrder(p); len(list) != 1 || list[0].number != before || list[0].key != keyOf(i) || k.debts.total != 1 {
+			t.Errorf("got %+v, want the one with the number %+v", list, before)
 		}
 		k.mu.Unlock()
 		f.net.Rejoin(c.ip)
 		f.eventually("the debt is acknowledged", func() bool { return k.Stats().Debts == 0 })
 		expect.Equal(t, f.used(keyOf(i)), 3, "used")
 		if used, _ := a.table.Load().Usage(now(), other, &short); used != 0 {
-			t.Errorf("have %d used of expired entries", used)
+			t.Errorf("have %d used of an expired debt", used)
 		}
 	})
 }
@@ -459,7 +582,7 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 			b.keeper.Load().mu.Lock()
 			defer b.keeper.Load().mu.Unlock()
 			for _, i := range keys {
-				if d := b.keeper.Load().debts.debtOf(keyOf(i)); d == nil || d.uncounted != 1 {
+				if list := b.keeper.Load().debts.of(keyOf(i)); len(list) != 1 || list[0].uncounted != 1 {
 					return false
 				}
 			}
@@ -485,8 +608,13 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 			actAsStandby(t, b, i)
 			k.mu.Lock()
 			k.debts.includeDebts(p, now())
-			if d := k.debts.debtOf(keyOf(i)); d == nil || d.cost != n+1 || d.uncounted != 0 {
-				t.Errorf("have %+v after %d copies", d, n+1)
+			owed, uncounted := int64(0), int64(0)
+			for _, d := range k.debts.of(keyOf(i)) {
+				owed += d.cost
+				uncounted += d.uncounted
+			}
+			if owed != n+1 || uncounted != 0 {
+				t.Errorf("got %d owed, %d uncounted after %d copies, want all counted", owed, uncounted, n+1)
 			}
 			k.mu.Unlock()
 			if used, _ := b.table.Load().Usage(now(), keyOf(i), &limit); used != n+1 {

@@ -1,0 +1,194 @@
+package partitions
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// The debtor numbers each debt, and reports the debts of a partition in the order of their numbers. The owner debits each
+// once, and notes each debtor's last number next to the counters of the partition. The note goes to standbys, to the next
+// owner and to disk with the counters. So if a debt is reported again, to a later owner that continues from these counters,
+// it is not debited twice.
+
+// debtNumber is the number of a debt. A node's numbers in a partition rise, from one of its processes to the next, too.
+type debtNumber struct {
+	bootIndex uint64 // the entry that registered the process which first reported the debt; zero before
+	n         uint64
+}
+
+// isReported reports whether a debt may have been debited under its number, so it must not change.
+func (n debtNumber) isReported() bool { return n.bootIndex != 0 }
+
+// compare orders numbers. The debts that have not been reported come last: a bootIndex of zero wraps to the highest.
+func (n debtNumber) compare(other debtNumber) int {
+	return cmp.Or(cmp.Compare(n.bootIndex-1, other.bootIndex-1), cmp.Compare(n.n, other.n))
+}
+
+// nextNumber returns the number of a new debt.
+func (ds *debts) nextNumber() debtNumber {
+	ds.lastNumber++
+	return debtNumber{n: ds.lastNumber}
+}
+
+// fix gives d, which is about to be reported, its number for good.
+func (ds *debts) fix(d *debt) {
+	if !d.number.isReported() {
+		d.number.bootIndex = ds.bootIndex
+		ds.changes++
+	}
+}
+
+// renumber gives d, for which the owner has no room, another number, as a later debt may have been noted by now.
+func (ds *debts) renumber(d *debt) {
+	if !ds.remove(d) {
+		return
+	}
+
+	later := ds.unreported(d.key)
+	if later == nil || !later.sameWindow(d.taken) {
+		d.number = ds.nextNumber()
+		ds.add(d)
+		return
+	}
+
+	later.cost = min(later.cost+d.cost, maxOwedCost)
+	later.uncounted = min(later.uncounted+d.uncounted, later.cost)
+}
+
+// missing returns the part of d that must still be debited from the counters here, whose note of this node's debts is noted.
+func (d *debt) missing(noted debtorNote) int64 {
+	switch {
+	case !d.included && noted.covers(d):
+		return 0 // another node has debited it from these counters
+	case d.restored:
+		return d.cost
+	}
+	return d.uncounted
+}
+
+// debitOwnDebts drops the debts of a partition whose token is here: this node owes them to itself now. It first debits
+// the parts that the counters lack.
+func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
+	list := ds.inOrder(p)
+	if len(list) == 0 {
+		return
+	}
+
+	noted := ds.noteOf(p, ds.self, now)
+	for _, d := range list {
+		ds.debitMissing(d, noted, now)
+		ds.remove(d)
+	}
+}
+
+// debitMissing debits the part of d that the counters here lack.
+func (ds *debts) debitMissing(d *debt, noted debtorNote, now algorithms.Instant) {
+	cost := d.missing(noted)
+	if cost == 0 {
+		return
+	}
+	err := ds.table.ForceCapped(now, d.key, &d.limit, d.taken, d.capped(cost))
+	if err != nil {
+		ds.log.Warn("a debt could not be debited and is lost", "partition", d.key.Partition(), "cost", cost, "error", err)
+	}
+}
+
+// maxDebtsOfOne bounds the debts of one counter.
+const maxDebtsOfOne = 16
+
+// includeDebts debits all debts of p from the copy here, which is complete and about to be sent to the owner, and notes
+// their last number in it. When the debts are reported, an owner that continued from the copy debits none of them; any other
+// owner debits them all.
+func (ds *debts) includeDebts(p int, now algorithms.Instant) {
+	noted := ds.noteOf(p, ds.self, now)
+	for _, d := range ds.inOrder(p) {
+		if len(ds.of(d.key)) >= maxDebtsOfOne && !d.number.isReported() {
+			break // those without a final number are last
+		}
+
+		ds.fix(d)
+		if !noted.covers(d) {
+			ds.record(ds.self, d, noted.lacksRoom, now)
+		}
+		ds.debitMissing(d, noted, now)
+		d.uncounted = 0
+		d.restored = false
+		d.included = true
+	}
+	ds.changes++
+}
+
+// debit debits a debt of node, unless it was debited before. It returns false if there is no room for it.
+func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
+	noted := ds.noteOf(d.key.Partition(), node, now)
+	if noted.covers(d) {
+		if !noted.lacksRoom {
+			return true
+		}
+		// The answer may have been lost. A debt that had no room has no counter. If another one has none any more, a second
+		// debit costs quota, but makes none.
+		used, _ := ds.table.Usage(now, d.key, &d.limit)
+		return used > 0
+	}
+
+	ds.record(node, d, noted.lacksRoom, now) // an earlier debt may be reported again, too
+	err := ds.table.ForceCapped(now, d.key, &d.limit, d.taken, d.capped(d.cost))
+	if err != nil && !noted.lacksRoom {
+		ds.record(node, d, true, now)
+	}
+	return err == nil
+}
+
+// debtorKey returns the key of the note that holds node's last number in p.
+func debtorKey(p int, node ring.NodeID) notes.Key {
+	return notes.PartitionKey(notes.Debtor, p, xxh3.Hash(node[:]))
+}
+
+// lackedRoom is the body of such a note if some of the debts had no room.
+const lackedRoom = "no room"
+
+// debtorNote is what the counters of a partition include of a node's debts.
+type debtorNote struct {
+	found     bool
+	last      debtNumber
+	lacksRoom bool // some of the debts had no room
+}
+
+// covers reports whether d was debited from the counters, or found no room.
+func (n debtorNote) covers(d *debt) bool { return n.found && d.number.compare(n.last) <= 0 }
+
+// noteOf returns the note of node's debts in p.
+func (ds *debts) noteOf(p int, node ring.NodeID, now algorithms.Instant) debtorNote {
+	h := ds.table.Notes().Lock(p, now.Steady)
+	defer h.Unlock()
+	n, found := h.Get(debtorKey(p, node))
+	return debtorNote{found: found, last: debtNumber{bootIndex: n.Rank, n: n.Minor}, lacksRoom: n.Body == lackedRoom}
+}
+
+// noteSlack is how long after its expiry a debt may still be reported.
+const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
+
+// record notes that the counters of d's partition include node's debts up to d, and whether some of them had no room. The
+// note lasts until none of them is reported any more.
+func (ds *debts) record(node ring.NodeID, d *debt, lacksRoom bool, now algorithms.Instant) {
+	p := d.key.Partition()
+	h := ds.table.Notes().Lock(p, now.Steady)
+	defer h.Unlock()
+
+	n := notes.Note{Key: debtorKey(p, node), Rank: d.number.bootIndex, Minor: d.number.n, At: now.Steady}
+	if lacksRoom {
+		n.Body = lackedRoom
+	}
+
+	n.Until = (now.Steady + int64(d.timeLeft(now)+noteSlack)) / 1e9
+	if before, found := h.Get(n.Key); found {
+		n.Until = max(n.Until, before.Until)
+	}
+	h.Put(&n)
+}
