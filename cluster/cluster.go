@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/tasks"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -53,7 +54,7 @@ func New(config Config) (*Cluster, error) {
 	config.Primary = cmp.Or(config.Primary, config.Self.Region)
 	config.Build.Level = cmp.Or(config.Build.Level, agreement.Newest)
 	core := &core{
-		config: config, opened: time.Now(), callSlots: make(chan struct{}, maxTasks),
+		config: config, opened: time.Now(), calls: tasks.Group{Most: maxTasks},
 		stateApplied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
 		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
@@ -218,17 +219,6 @@ func memberAddress(m gossip.Member) string {
 	return net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
 }
 
-// spawn runs a task that Close waits for, and reports whether it started.
-func (c *core) spawn(task func()) bool {
-	c.spawnMu.Lock()
-	defer c.spawnMu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.spawned.Go(task)
-	return true
-}
-
 // Close stops everything that Start has started. The node does not leave the cluster: the other nodes see it fail. Close
 // takes at most some seconds. If something hangs, the error names it.
 //
@@ -242,41 +232,30 @@ func (c *Cluster) Close() error {
 }
 
 func (c *Cluster) close() error {
-	c.spawnMu.Lock()
-	c.closed = true
-	c.spawnMu.Unlock()
 	c.cancel()
+	answered, done := c.calls.Close(), c.errands.Close()
 	errs := []error{c.holder.Close(), c.granter.Close()}
-	late := whenDone(&c.spawned)
-	waitAtMost(late, drainTimeout)
+	waitAtMost(drainTimeout, answered, done)
 	errs = append(errs, c.stopRaft(closeTimeout))
 	if g := c.gossip.Load(); g != nil {
 		errs = append(errs, g.Close())
 	}
-	if !waitAtMost(late, closeTimeout) || !waitAtMost(whenDone(&c.loops), closeTimeout) {
+	if !waitAtMost(closeTimeout, answered, done, c.loops.Close()) {
 		errs = append(errs, errors.New("close the cluster: a task still waits for the store"))
 	}
 
 	return errors.Join(errs...)
 }
 
-// whenDone returns a channel that is closed when all of a group's tasks have ended. The caller must add no task afterwards.
-func whenDone(g *sync.WaitGroup) <-chan struct{} {
-	done := make(chan struct{})
-	var waiting sync.WaitGroup // never waited for: it ends with the tasks
-	waiting.Go(func() {
-		g.Wait()
-		close(done)
-	})
-	return done
-}
-
-// waitAtMost waits until done is closed, for at most bound. It reports whether done was closed in time.
-func waitAtMost(done <-chan struct{}, bound time.Duration) bool {
-	select {
-	case <-done:
-		return true
-	case <-time.After(bound):
-		return false
+// waitAtMost waits until all channels are closed, for at most bound. It reports whether they were closed in time.
+func waitAtMost(bound time.Duration, all ...<-chan struct{}) bool {
+	over := time.After(bound)
+	for _, done := range all {
+		select {
+		case <-done:
+		case <-over:
+			return false
+		}
 	}
+	return true
 }

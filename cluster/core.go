@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/tasks"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -46,15 +46,12 @@ type core struct {
 	// Wake-up signals, each of capacity 1.
 	stateApplied, leadChanged, reconcileNeeded, gossipChanged chan struct{}
 
-	ctx       context.Context
-	cancel    context.CancelFunc
-	loops     sync.WaitGroup // the loops
-	callSlots chan struct{}  // holds an element for each call being answered
-	spawned   sync.WaitGroup // tasks started by spawn, which Close waits for, for a bounded time
-
-	// spawnMu guards closed, so that no task starts once Close has begun to wait.
-	spawnMu sync.Mutex
-	closed  bool
+	ctx    context.Context
+	cancel context.CancelFunc
+	// Close waits for these for a bounded time.
+	loops   tasks.Group
+	calls   tasks.Group // of other nodes, being answered
+	errands tasks.Group // what nobody may be waiting for any more
 }
 
 // loop runs step once per interval and whenever wake has a value, until step returns true or this node closes.

@@ -63,7 +63,7 @@ func (c *Cluster) makeAuthority() {
 		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.config.BootstrapExpect,
 		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
 		Nodes: c.tracker.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
-		TransferLead: func() { c.spawn(func() { c.tracker.transferLead(c.ctx) }) },
+		TransferLead: func() { c.errands.Go(func() { c.tracker.transferLead(c.ctx) }) },
 		Now:          func() time.Duration { return time.Since(began) }, Logger: c.config.Logger,
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{

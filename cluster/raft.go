@@ -72,7 +72,7 @@ func (c *core) stopRaft(bound time.Duration) error {
 		close(ended)
 	})
 
-	if !waitAtMost(ended, bound) {
+	if !waitAtMost(bound, ended) {
 		return errors.Join(err, errors.New("stop Raft: it still waits for its store"))
 	}
 
@@ -253,7 +253,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 // support contexts.
 func runTask[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
 	done := make(chan T, 1)
-	if !c.spawn(func() { done <- task() }) {
+	if !c.errands.Go(func() { done <- task() }) {
 		return result, ErrClosed
 	}
 	select {

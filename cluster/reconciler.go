@@ -185,7 +185,7 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 		}
 
 		last[m.ID] = time.Now()
-		rc.spawn(func() {
+		rc.errands.Go(func() {
 			ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 			defer cancel()
 			b, _ := json.Marshal(invitation{Cluster: [16]byte(rc.State().Cluster), Departed: d.String()}) // texts and numbers

@@ -125,17 +125,8 @@ func (c *core) serveWith(call *peer.Call, h handler) {
 		return
 	}
 
-	select {
-	case c.callSlots <- struct{}{}:
-	default:
-		call.Fail(codeBusy, "too many calls are being answered")
-		return
-	}
-
 	call.CopyBody()
-
-	if !c.spawn(func() {
-		defer func() { <-c.callSlots }()
+	if c.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, serveTimeout)
 		defer cancel()
 		reply, err := h(ctx, request{from: call.From, body: call.Body})
@@ -145,8 +136,13 @@ func (c *core) serveWith(call *peer.Call, h handler) {
 		}
 		call.Reply(reply)
 	}) {
-		<-c.callSlots
+		return
+	}
+
+	if c.ctx.Err() != nil {
 		call.Fail(codeNoLeader, ErrClosed.Error())
+	} else {
+		call.Fail(codeBusy, "too many calls are being answered")
 	}
 }
 

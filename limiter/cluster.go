@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/tasks"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -170,13 +171,10 @@ type membership struct {
 	refunds      waitingRefunds
 	slotTasks    slotTasks
 
-	backgroundSlots chan struct{} // holds an element for each goroutine of spawn
-	ctx             context.Context
-	stop            context.CancelFunc
-	mu              sync.Mutex // guards closed; once that is set, spawn starts nothing more
-	closed          bool
-	background      sync.WaitGroup // the goroutines of spawn
-	maintenance     sync.WaitGroup // the goroutines of leases.maintain, retryRefunds, carryOutSlotTasks and carryOutEnds
+	ctx         context.Context
+	stop        context.CancelFunc
+	background  tasks.Group    // work that may wait, or that no caller waits for
+	maintenance sync.WaitGroup // the goroutines of leases.maintain, retryRefunds, carryOutSlotTasks and carryOutEnds
 }
 
 // NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
@@ -186,7 +184,7 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 		return nil, err
 	}
 
-	m := &membership{ClusterConfig: c, backgroundSlots: make(chan struct{}, maxBackground)}
+	m := &membership{ClusterConfig: c, background: tasks.Group{Most: maxBackground}}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
@@ -218,15 +216,9 @@ func (l *Limiter) Close() error {
 		return nil
 	}
 
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
-
 	// The owner may already have counted a question that this node forwarded. Wait for the answer: without it the asker would
 	// ask again, and the owner would count the question twice. No question takes longer than checkTimeout.
-	finished := make(chan struct{})
-	go func() { m.background.Wait(); close(finished) }()
-
+	finished := m.background.Close()
 	select {
 	case <-finished:
 	case <-time.After(checkTimeout):

@@ -81,7 +81,7 @@ func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 // requests are in flight, it debits nothing.
 func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
 	m := ls.limiter.membership
-	if ls.lending.Add(1) > maxLending || !m.spawn(func() {
+	if ls.lending.Add(1) > maxLending || !m.background.Go(func() {
 		defer ls.lending.Add(-1)
 		answerLoan(to, ls.lend(r))
 	}) {

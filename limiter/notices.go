@@ -49,7 +49,7 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 		return
 	}
 
-	if wait > 0 && m.spawn(func() {
+	if wait > 0 && m.background.Go(func() {
 		select {
 		case <-time.After(wait):
 		case <-m.ctx.Done():

@@ -148,32 +148,10 @@ func gather[ID any](timeout time.Duration, all []ID, ask func(id ID, done func(r
 	}
 }
 
-// spawn runs work in a goroutine of its own. It returns false if too many are running or the limiter is closed.
-func (m *membership) spawn(work func()) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	if m.closed {
-		return false
-	}
-
-	select {
-	case m.backgroundSlots <- struct{}{}:
-	default:
-		return false
-	}
-
-	m.background.Go(func() {
-		defer func() { <-m.backgroundSlots }()
-		work()
-	})
-	return true
-}
-
 // serveInBackground runs work, which may wait and then answers to, in a goroutine of its own. If too many are running, it
 // answers that this node is busy and returns false.
 func (m *membership) serveInBackground(to Responder, work func()) bool {
-	if m.spawn(work) {
+	if m.background.Go(work) {
 		return true
 	}
 	m.counts.turnedAway.Add(1)

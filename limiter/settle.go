@@ -490,7 +490,7 @@ func (s *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 func (rs *reservations) charge(debts []*change) {
 	m, done := rs.limiter.membership, make(chan struct{}, len(debts))
 	for _, debt := range debts {
-		if m != nil && m.spawn(func() {
+		if m != nil && m.background.Go(func() {
 			m.keepCharging(rs.limiter, debt)
 			done <- struct{}{}
 		}) {

@@ -71,7 +71,7 @@ func (w *Waiter) Leave() {
 		time.Sleep(gatherPause)
 		l.moveUp()
 	}
-	if m := l.membership; m == nil || !m.spawn(soon) {
+	if m := l.membership; m == nil || !m.background.Go(soon) {
 		time.AfterFunc(gatherPause, l.moveUp)
 	}
 }

@@ -68,7 +68,7 @@ func (p *probe) check() error {
 	}
 
 	result := make(chan error, 1)
-	if !p.workers.start(func() {
+	if !p.workers.Go(func() {
 		p.health.begin()
 		err := p.write()
 

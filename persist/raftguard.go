@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/internal/tasks"
 )
 
 const (
@@ -222,7 +224,7 @@ func (g *guardedLogs) write(w *logWrite) error {
 	}
 
 	result := make(chan error, 1)
-	started := g.workers.start(func() {
+	started := g.workers.Go(func() {
 		defer func() { <-g.writing }()
 		g.runWrite(w, result)
 	})
@@ -402,7 +404,7 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	}
 
 	result := make(chan answer, 1)
-	started := g.workers.start(func() {
+	started := g.workers.Go(func() {
 		defer func() { <-g.reads }()
 		var a answer
 		a.err = guard(func() (err error) {
@@ -427,35 +429,19 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 
 // workers tracks the goroutines of a store that may be stuck waiting for the disk.
 type workers struct {
-	closing chan struct{} // closed when the store begins to close
-
-	mu        sync.Mutex // guards closed, so that nothing starts after it is set
-	closed    bool
-	running   sync.WaitGroup
+	tasks.Group
+	closing   chan struct{} // closed when the store begins to close
 	finishing sync.WaitGroup
 }
 
 func newWorkers() *workers { return &workers{closing: make(chan struct{})} }
 
-// start runs f in a goroutine, or returns false if the store is closing.
-func (w *workers) start(f func()) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		return false
-	}
-	w.running.Go(f)
-	return true
-}
-
 // closeAfter tells the goroutines to stop, and runs f after the last of them has ended. It does not wait.
 func (w *workers) closeAfter(f func()) {
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
+	ended := w.Close()
 	close(w.closing)
 	w.finishing.Go(func() {
-		w.running.Wait()
+		<-ended
 		f()
 	})
 }

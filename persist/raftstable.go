@@ -211,7 +211,7 @@ func (b *ballast) refillLater() {
 	if b.refilling {
 		return
 	}
-	b.refilling = b.workers.start(func() {
+	b.refilling = b.workers.Go(func() {
 		for b.workers.sleep(b.pause) {
 			if b.refill() {
 				return

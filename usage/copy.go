@@ -420,7 +420,7 @@ func (t *Totals) sendInBackground(to Member, list []source) {
 	if t.copier.sending.Swap(true) {
 		return
 	}
-	if !t.spawn(func() {
+	if !t.errands.Go(func() {
 		defer t.copier.sending.Store(false)
 		if err := t.sendLedgers(t.ctx, to, list); err != nil {
 			t.meter.config.Logger.Debug("can't copy a ledger of usage", "node", to.Name, "error", err)

@@ -195,10 +195,8 @@ func (n *billedNode) kill() {
 	t := n.totals
 	t.cancel()
 	t.loop.Wait()
-	t.mu.Lock()
-	t.closed = true
-	t.mu.Unlock()
-	t.calls.Wait()
+	<-t.calls.Close()
+	<-t.errands.Close()
 	n.w.change(func() { n.totals = nil })
 	t.meter.kill(n.w.t)
 	n.ends = append(n.ends, end{time.Now(), true, n.isOutside()})

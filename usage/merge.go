@@ -151,7 +151,7 @@ func (t *Totals) mergeInBackground() {
 		return
 	}
 
-	if !t.spawn(func() {
+	if !t.errands.Go(func() {
 		defer t.merging.Store(false)
 		for month, list := range t.meter.toMerge() {
 			if err := t.merge(month, list); err != nil {

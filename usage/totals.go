@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/internal/tasks"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
@@ -66,20 +67,20 @@ type Totals struct {
 	notes  notebook
 	review review
 
-	merging   atomic.Bool   // a goroutine merges ledgers
-	callSlots chan struct{} // holds an element for each call being answered
-	ctx       context.Context
-	cancel    context.CancelFunc
-	loop      sync.WaitGroup // the goroutine that Start starts
-	calls     sync.WaitGroup
-	mu        sync.Mutex // guards closed; once it is set, calls takes no more goroutines
-	closed    bool
+	merging atomic.Bool // a goroutine merges ledgers
+	ctx     context.Context
+	cancel  context.CancelFunc
+	loop    sync.WaitGroup // the goroutine that Start starts
+	calls   tasks.Group    // of other nodes, being answered
+	errands tasks.Group    // what run starts
+	last    sync.Once
 }
 
 // NewTotals makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are
 // down.
 func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
-	t := &Totals{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
+	t := &Totals{meter: m, peers: peers, members: members}
+	t.calls.Most = maxServing
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.copier.mu = make(lock, 1)
 	t.copier.sent = map[ledgerID]uint64{}
@@ -98,28 +99,13 @@ func (t *Totals) Start() {
 // Close ends the goroutine, sends the last changes to the node that holds the copy, refuses further calls and waits for those being
 // answered. Nothing may be counted any more.
 func (t *Totals) Close() error {
-	t.mu.Lock()
-	closed := t.closed
-	t.closed = true
-	t.mu.Unlock()
+	answered, done := t.calls.Close(), t.errands.Close()
 	t.cancel()
 	t.loop.Wait()
-	if !closed {
-		t.sendLast()
-	}
-	t.calls.Wait()
+	t.last.Do(t.sendLast)
+	<-answered
+	<-done
 	return nil
-}
-
-// spawn runs f in a goroutine that Close waits for. It returns false if Close has begun.
-func (t *Totals) spawn(f func()) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return false
-	}
-	t.calls.Go(f)
-	return true
 }
 
 // source is a ledger that a node holds.
@@ -258,16 +244,7 @@ func (t *Totals) Handle(p *peer.Peers) {
 // serve answers a message from another node. It does not block.
 func (t *Totals) serve(call *peer.Call) {
 	call.CopyBody()
-
-	select {
-	case t.callSlots <- struct{}{}:
-	default:
-		call.Fail(CodeFailed, "too many calls about usage at once")
-		return
-	}
-
-	if !t.spawn(func() {
-		defer func() { <-t.callSlots }()
+	if !t.calls.Go(func() {
 		body, err := t.answer(call.Method, call.Body)
 		if err != nil {
 			call.Fail(CodeFailed, err.Error())
@@ -275,8 +252,7 @@ func (t *Totals) serve(call *peer.Call) {
 		}
 		call.Reply(body)
 	}) {
-		<-t.callSlots
-		call.Fail(CodeFailed, "the node is stopping")
+		call.Fail(CodeFailed, "too many calls about usage at once, or the node is stopping")
 	}
 }
 

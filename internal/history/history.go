@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/tasks"
 	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -63,17 +64,14 @@ type History struct {
 	saving  sync.Mutex // held while files are written; guards failing
 	failing bool       // the last attempt to write them failed
 
-	serving   sync.Mutex // guards closed; once it is set, calls takes no more goroutines
-	closed    bool
-	calls     sync.WaitGroup
-	callSlots chan struct{} // holds an element for each call being answered
+	calls tasks.Group // of other nodes, being answered
 }
 
 // Open reads the files. Damaged ones count as missing.
 func Open(config Config) *History {
 	h := &History{
 		config: config, minutes: newTrack("minutes", minutesInHour, minuteSegments), hours: newTrack("hours", hoursInDay, hourSegments),
-		before: &Reading{}, atHour: &Reading{}, isFirst: true, callSlots: make(chan struct{}, maxServing),
+		before: &Reading{}, atHour: &Reading{}, isFirst: true, calls: tasks.Group{Most: maxServing},
 	}
 	h.minute = config.Now() / int64(time.Minute)
 

@@ -167,39 +167,14 @@ func (h *History) Handle(p *peer.Peers) {
 
 // serve answers a call in a goroutine of its own.
 func (h *History) serve(c *peer.Call, answer func() wire.Message) {
-	if !h.spawn(func() { c.Reply(wire.Encode(nil, answer())) }) {
+	if !h.calls.Go(func() { c.Reply(wire.Encode(nil, answer())) }) {
 		c.Fail(CodeMessage, "too many ask for the history, or this node stops")
 	}
 }
 
-// spawn runs work in a goroutine of its own. It returns false if too many are running or h is closed.
-func (h *History) spawn(work func()) bool {
-	h.serving.Lock()
-	defer h.serving.Unlock()
-
-	if h.closed {
-		return false
-	}
-
-	select {
-	case h.callSlots <- struct{}{}:
-	default:
-		return false
-	}
-
-	h.calls.Go(func() {
-		defer func() { <-h.callSlots }()
-		work()
-	})
-	return true
-}
-
 // Close refuses further questions and waits for those being answered.
 func (h *History) Close() error {
-	h.serving.Lock()
-	h.closed = true
-	h.serving.Unlock()
-	h.calls.Wait()
+	<-h.calls.Close()
 	return nil
 }
 

@@ -95,6 +95,7 @@ var mayImport = map[string][]string{
 	"internal/secret":   {},
 	"internal/testca":   {},
 	"internal/reload":   {},
+	"internal/tasks":    {},
 	"internal/tick":     {},
 	"internal/wake":     {},
 	"internal/wire":     {},
@@ -103,7 +104,7 @@ var mayImport = map[string][]string{
 
 // everywhere lists packages that know nothing of the product. All packages may import them except client, which other
 // projects import.
-var everywhere = []string{"internal/latency", "internal/metrics", "internal/rawconn", "internal/reload", "internal/tick", "internal/wake", "internal/wire"}
+var everywhere = []string{"internal/latency", "internal/metrics", "internal/rawconn", "internal/reload", "internal/tasks", "internal/tick", "internal/wake", "internal/wire"}
 
 // standardOnly lists the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters/notes", "counters", "limiter", "client"}
