@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"iter"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -64,8 +65,8 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		admitted = m.Fallback.Take(c.now, taken) == counters.Admitted
 	}
 
-	for _, i := range list {
-		c.copyDecisions(&c.subjects[i])
+	for op, aloneOp := range c.countedAlone(list) {
+		op.CopyOutcome(aloneOp)
 	}
 
 	if admitted && by == ByFallback {
@@ -127,15 +128,20 @@ func partitionMode(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 	return mode
 }
 
-// copyDecisions copies the fallback counters' decisions into s's ops.
-func (c *clusterCheck) copyDecisions(s *subject) {
-	ops := c.ops(s)
-	for j := range ops {
-		op, aloneOp := &ops[j], &c.aloneOps[s.firstAloneOp+j]
-		if isUncounted(op, aloneOp) {
-			continue // applyShare decided it
+// countedAlone yields the ops of the listed subjects with their counterparts in aloneOps, except for those that applyShare has
+// decided.
+func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counters.Op] {
+	return func(yield func(op, aloneOp *counters.Op) bool) {
+		for _, i := range list {
+			s := &c.subjects[i]
+			ops := c.ops(s)
+			for j := range ops {
+				aloneOp := &c.aloneOps[s.firstAloneOp+j]
+				if !isUncounted(&ops[j], aloneOp) && !yield(&ops[j], aloneOp) {
+					return
+				}
+			}
 		}
-		op.CopyOutcome(aloneOp)
 	}
 }
 
@@ -150,34 +156,20 @@ func isUncounted(op, aloneOp *counters.Op) bool {
 func (c *clusterCheck) recordDebts(list []int) bool {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
-	for _, i := range list {
-		s := &c.subjects[i]
-		ops := c.ops(s)
-		for j := range ops {
-			op, aloneOp := ops[j], &c.aloneOps[s.firstAloneOp+j]
-			if isUncounted(&op, aloneOp) {
-				continue
-			}
-			if c.peek || !aloneOp.Decision.Allowed && !aloneOp.Took() {
-				op.Cost = 0
-			}
-			c.gatheredOps = append(c.gatheredOps, op)
+	for op, aloneOp := range c.countedAlone(list) {
+		asked := *op
+		if c.peek || !aloneOp.Decision.Allowed && !aloneOp.Took() {
+			asked.Cost = 0
 		}
+		c.gatheredOps = append(c.gatheredOps, asked)
 	}
 
 	verdict := m.Ownership.DecideAlone(c.now, c.gatheredOps)
 	admitted, asked := verdict == counters.Admitted, c.gatheredOps
-	for _, i := range list {
-		s := &c.subjects[i]
-		ops := c.ops(s)
-		for j := range ops {
-			op, aloneOp := &ops[j], &c.aloneOps[s.firstAloneOp+j]
-			if !isUncounted(op, aloneOp) {
-				c.narrowToCopy(op, &asked[0], verdict == counters.Admitted)
-				admitted = admitted && !op.Refuses()
-				asked = asked[1:]
-			}
-		}
+	for op := range c.countedAlone(list) {
+		c.narrowToCopy(op, &asked[0], verdict == counters.Admitted)
+		admitted = admitted && !op.Refuses()
+		asked = asked[1:]
 	}
 
 	for _, i := range list {

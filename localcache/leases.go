@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -472,12 +473,8 @@ func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 
 // wakeBy makes sure that TakeEnded is called by at.
 func (ls *Leases) wakeBy(at time.Duration) {
-	if !ls.setAlarm(at) {
-		return
-	}
-	select {
-	case ls.wake <- struct{}{}:
-	default:
+	if ls.setAlarm(at) {
+		wake.Signal(ls.wake)
 	}
 }
 

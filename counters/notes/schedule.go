@@ -3,6 +3,8 @@ package notes
 import (
 	"container/heap"
 	"sync"
+
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 // A reservation may say what becomes of it if nobody settles it in time. Then its Body says so while it is open, and
@@ -43,10 +45,7 @@ func (s *schedule) add(d due) {
 	s.mu.Unlock()
 
 	if isFirst {
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
+		wake.Signal(s.wake)
 	}
 }
 
