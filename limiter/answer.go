@@ -1,8 +1,6 @@
 package limiter
 
 import (
-	"errors"
-	"fmt"
 	"math/bits"
 	"slices"
 	"time"
@@ -30,88 +28,6 @@ var decidedByNames = [...]string{"fallback", "standby", "forward", "lease", "own
 
 // String returns the API's word for d.
 func (d DecidedBy) String() string { return decidedByNames[d] }
-
-// Query is one check. The limiter never modifies a Query or anything it refers to, and keeps no reference to them after the
-// call.
-type Query struct {
-	Rule       string            // apply only this rule; empty applies every rule that matches
-	Key        []string          // with ByKey: values of the rule's key attributes, in their order
-	ByKey      bool              // identify the subject by Key, otherwise by Attributes
-	Attributes []rules.Attribute // at most 32
-	Costs      []UnitCost        // by unit; in a check, requests default to 1 or to the rule's cost table
-	Mode       counters.Mode     // a reservation can neither peek nor count
-	// Subjects come with their own limits, or with the node of a descriptor tree that they matched. If there are any, Rule,
-	// Key, Attributes, Costs and Mode are ignored.
-	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
-	// Slots is how many slots an acquire or a reservation holds of each limit of slots; 0: as many as its cost in the
-	// limit's unit says, or 1. SlotTTL, for an acquire, is after what time they end unless they are renewed; 0: as the
-	// limits say. Who says who holds them, in at most MaxWho bytes.
-	Slots   int64
-	SlotTTL time.Duration
-	Who     string
-	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
-	// none.
-	RequestID string
-	// AtMost makes a check of one limit take as much of its cost as there is, which Answer.Granted says.
-	AtMost bool
-	// LimitName restricts an adjustment or a reset to the limit with that name; empty: it concerns all. Bill also
-	// corrects the bill by an adjustment.
-	LimitName string
-	// HolderID restricts a reset to one slot: the short ID that [Holder] has; see ShortSlotID. Empty: it concerns all.
-	HolderID string
-	Bill     bool
-	// OnExpiry says what becomes of a reservation that is not settled in time; nil: it stays charged.
-	OnExpiry *OnExpiry
-	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.
-	AwaitsLoan bool
-	// Waits means that the caller of a check waits for its turn if it is delayed. The Answer then has a QueuePlace, if
-	// the cost can be given back when the caller stops waiting.
-	Waits bool
-	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
-	// now, the check fails with ErrRulesChanged.
-	Matched *rules.Set
-	// PeeksAreLooks turns peeks into looks. A look takes nothing, but is otherwise treated as a check: a lease or a remembered
-	// refusal may answer it, and it counts in the metrics and as demand for leases.
-	PeeksAreLooks bool
-}
-
-// Peeks reports whether q only peeks. A look takes nothing either, but is treated as a check.
-func (q *Query) Peeks() bool {
-	if q.PeeksAreLooks {
-		return false
-	}
-	for i := range q.Subjects {
-		if q.Subjects[i].Mode != counters.PeekMode {
-			return false
-		}
-	}
-	return len(q.Subjects) > 0 || q.Mode == counters.PeekMode
-}
-
-// hasCounts reports whether q has a subject whose cost is taken even if the limit refuses it.
-func (q *Query) hasCounts() bool {
-	return q.Mode == counters.CountMode || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.CountMode })
-}
-
-// Subject is a subject that comes with its own limits, or with the node of a descriptor tree that it matched.
-type Subject struct {
-	rules.InlineSubject
-	// Node is the node that the descriptor Entries matched. With a Node, only Shadow of InlineSubject is used. It is nil if the
-	// subject comes with its own limits.
-	Node    *rules.EnvoyNode
-	Entries []rules.EnvoyEntry
-	Costs   []UnitCost
-	Mode    counters.Mode
-}
-
-// MaxCosts bounds the units for which a caller may give a cost.
-const MaxCosts = 16
-
-// UnitCost is a cost in one unit.
-type UnitCost struct {
-	Unit string
-	Cost int64 // 0…algorithms.MaxAmount; may be negative in an adjustment
-}
 
 // Answer is the outcome of a check. Callers reuse Answers; the slices are valid until the Answer's next check.
 type Answer struct {
@@ -174,47 +90,6 @@ type LimitAnswer struct {
 // share returns how much of the limit there is to use at once where it was decided: in a region, with what it has borrowed and
 // without what it has lent.
 func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.Loaned) }
-
-// Errors in a Query. Check wraps them with details.
-var (
-	// ErrUnknownRule means that no rule has the requested name.
-	ErrUnknownRule = errors.New("unknown rule")
-	// ErrKey means that the key does not match the rule's key attributes.
-	ErrKey = rules.ErrKey
-	// ErrMissing means that a value of the key is empty.
-	ErrMissing = rules.ErrMissing
-	// ErrInline means that the limits in the call are invalid.
-	ErrInline = rules.ErrInline
-	// ErrRulesChanged means that new rules came into force after Query.Subjects were matched. The caller must match them again.
-	ErrRulesChanged = errors.New("the rules have changed since the subjects were matched")
-	// ErrLevelTooLow means that some nodes of the cluster do not support yet what the check needs.
-	ErrLevelTooLow = errors.New("the feature level is too low")
-	// ErrNamespace means that the rules do not allow limits in the call, or not in this namespace.
-	ErrNamespace = rules.ErrNamespace
-)
-
-// SubjectError means that one of several subjects in a Query is invalid.
-type SubjectError struct {
-	Subject int // index in Query.Subjects
-	Err     error
-}
-
-// Error names the subject.
-func (e *SubjectError) Error() string { return fmt.Sprintf("subjects[%d]: %v", e.Subject, e.Err) }
-
-// Unwrap returns Err.
-func (e *SubjectError) Unwrap() error { return e.Err }
-
-// Errors of Usage, Adjust and Reset.
-var (
-	// ErrNoLimitInUnit means that the costs name a unit in which the subject has no limit.
-	ErrNoLimitInUnit = errors.New("there is no limit in the unit")
-	// ErrFull means that the table of counters has no room for another counter.
-	ErrFull = counters.ErrFull
-	// ErrNoOwner means that this node currently can't reach any node that may read or change the subject's counters. Check
-	// never returns it: a check is always decided.
-	ErrNoOwner = errors.New("the owner of the subject can't be reached")
-)
 
 // IndexInOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in
 // the order of the call.
@@ -318,4 +193,32 @@ func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
 	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
 		a.Allowed, a.Counted = false, true
 	}
+}
+
+// scratch is a check's working memory. The Answer keeps it for the next check.
+type scratch struct {
+	match        rules.Match
+	ops          []counters.Op
+	stripe       uint32        // 1…stripes; 0 before the first check
+	active       *activeRules  // the rules that decide the check
+	matchDecides bool          // matching alone has decided the check
+	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
+	isListed     bool          // match has listed the ops
+	isRepeatable bool          // the ops suit another check with the same hits, but for their subjects
+	soleCounts   *ruleCounts   // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
+	isCounted    bool          // the check counts in the metrics of its rules, and its latency does not yet
+	isTop        bool          // with soleCounts: the list of refusals may hold the subject
+	unsampled    uint32        // checks since one was sampled
+	hasLocal     bool          // some rule has `consistency: local`
+	hasBlocks    bool          // ops include blocks, each after the limits of its hit
+	byHand       bool          // a count, of a subject that is blocked by hand
+	reserving    bool          // use no leases: a reservation must know what it takes
+	atMost       bool          // the check takes at most its cost: what this node holds leased is not left
+	placing      *placing      // of a reservation; nil for all other checks, and if it needs none
+	mayHold      bool          // the check may acquire slots
+	holding      *holding      // of a check that acquires slots; nil for all others
+	failure      error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
+	life         counters.Life // of the counters that a standalone node decides a reservation by
+	deadline     time.Time     // the check must be decided by then; zero for the usual deadline
+	cluster      *clusterCheck // nil before the first check that needs it
 }

@@ -110,14 +110,6 @@ func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64
 	return op
 }
 
-// part returns what q asks of its i-th hit: of a subject, by its index in Subjects, or of a rule.
-func (q *Query) part(i int) (subject int, costs []UnitCost, mode counters.Mode) {
-	if len(q.Subjects) == 0 {
-		return 0, q.Costs, q.Mode
-	}
-	return i, q.Subjects[i].Costs, q.Subjects[i].Mode
-}
-
 // costOf returns the cost in the limit's unit.
 func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 	for i := range costs {

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -311,118 +308,3 @@ func isReservable(op *counters.Op, limit *rules.Limit) bool {
 	}
 	return op.Decision.Allowed && op.Mode != counters.PeekMode || op.Took()
 }
-
-// Bounds of reservations.
-const (
-	// MaxReserved bounds the limits of a reservation.
-	MaxReserved = 256
-	// MaxReservationTime is the longest time within which a reservation can be settled.
-	MaxReservationTime = time.Hour
-	// DefaultReservationTime is the default time within which a reservation can be settled.
-	DefaultReservationTime = time.Minute
-	// settlementMemory is how long the home remembers a settlement after the reservation expires.
-	settlementMemory = time.Minute
-
-	reservationFormat = 6  // the first byte of an id
-	nonceBytes        = 12 // random bytes that make each id unique
-	maxUnitBytes      = 1024
-	// maxNameBytes bounds the total size of the subjects' names in an id, in bytes. The id leaves out any further names; their
-	// bills are not corrected when the reservation is settled.
-	maxNameBytes = 16 << 10
-	maxKeyValues = 32
-)
-
-// Errors of reservations.
-var (
-	// ErrUnknownReservation means that the id is not of a reservation that can still be settled.
-	ErrUnknownReservation = errors.New("unknown reservation")
-	// ErrTooManyLimits means that the check has too many limits for one reservation.
-	ErrTooManyLimits = errors.New("too many limits for a reservation or a request_id")
-)
-
-// reservation says what a check took, from which counters, and when: enough for any node to settle it. No node stores it: it
-// travels in the id, and a signature proves that this cluster made it.
-type reservation struct {
-	nonce    [nonceBytes]byte // begins with the ID of the place
-	hasPlace bool             // the home's owner made a place for it
-	inline   bool             // of the place
-	group    uint32           // likewise
-	made     int64            // Unix nanoseconds, by the wall clock
-	until    int64
-	onExpiry *OnExpiry
-	units    []string
-	subjects []reservedSubject // the first is the home, where the settlement is recorded
-	slot     *slot             // that was acquired with it; nil if none was
-}
-
-// reservedSubject says what was taken from one subject.
-type reservedSubject struct {
-	debit
-	units []int // by op: index into reservation.units
-
-	// uncounted is what it was billed besides, without a counter: in units without limit, or with a limit of 0.
-	uncounted []reservedCost
-
-	// For billing. If rule is empty, the subject is not billed.
-	hashLo uint64 // of the subject's hash
-	rule   string
-	key    []string
-}
-
-// reservedCost is a cost in a unit, as an index into reservation.units.
-type reservedCost struct {
-	unit int
-	cost int64
-}
-
-// cost returns what was reserved of s's i-th op.
-func (s *reservedSubject) cost(i int) reservedCost { return reservedCost{s.units[i], s.ops[i].Cost} }
-
-func (r *reservation) home() *reservedSubject { return &r.subjects[0] }
-
-// Code implements wire.Message.
-func (r *reservation) Code(c *wire.Coder) {
-	life := r.until - r.made
-	c.Raw(r.nonce[:])
-	c.Flags(&r.hasPlace, &r.inline)
-	wire.Number(c, &r.group, math.MaxUint32)
-	wire.Fixed(c, &r.made)
-	wire.Number(c, &life, int64(MaxReservationTime))
-	r.until = r.made + life
-	codeOnExpiry(c, &r.onExpiry)
-	c.Texts(&r.units, MaxReserved, maxUnitBytes)
-	wire.List(c, &r.subjects, MaxReserved, 4*8+3+1+1+1, func(s *reservedSubject) {
-		s.code(c)
-		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
-		wire.List(c, &s.uncounted, MaxReserved, 2, func(u *reservedCost) {
-			wire.Number(c, &u.unit, int64(len(r.units)-1))
-			wire.Number(c, &u.cost, algorithms.MaxAmount)
-		})
-
-		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
-			wire.Fixed(c, &s.hashLo)
-			if c.Texts(&s.key, maxKeyValues, rules.MaxShownBytes); s.key == nil {
-				s.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
-			}
-		}
-
-		c.Require(len(s.units) == len(s.ops))
-	})
-	wire.Optional(c, &r.slot, func(s *slot) { s.Code(c) })
-	c.Require(len(r.subjects) > 0)
-}
-
-// id packs and signs r.
-func (r *reservation) id(key []byte) string { return seal(r, reservationFormat, key) }
-
-// parseReservation reads an id that was signed with key. The error is ErrUnknownReservation.
-func parseReservation(id string, key []byte) (*reservation, error) {
-	r := &reservation{}
-	if !unseal(id, r, reservationFormat, key) {
-		return nil, ErrUnknownReservation
-	}
-	return r, nil
-}
-
-// placeID returns the ID of r's place.
-func (r *reservation) placeID() uint64 { return binary.LittleEndian.Uint64(r.nonce[:]) }

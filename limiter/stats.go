@@ -2,13 +2,11 @@ package limiter
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/latency"
-	"github.com/rlnode/rlnode/rules"
 )
 
 // The decisions that RuleStats counts.
@@ -334,76 +332,4 @@ func (la *LimitAnswer) headroom() int64 {
 		return (tenfold + max(0, capacity-1)) / max(1, capacity)
 	}
 	return 10
-}
-
-// scratch is a check's working memory. The Answer keeps it for the next check.
-type scratch struct {
-	match        rules.Match
-	ops          []counters.Op
-	stripe       uint32        // 1…stripes; 0 before the first check
-	active       *activeRules  // the rules that decide the check
-	matchDecides bool          // matching alone has decided the check
-	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
-	isListed     bool          // match has listed the ops
-	isRepeatable bool          // the ops suit another check with the same hits, but for their subjects
-	soleCounts   *ruleCounts   // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
-	isCounted    bool          // the check counts in the metrics of its rules, and its latency does not yet
-	isTop        bool          // with soleCounts: the list of refusals may hold the subject
-	unsampled    uint32        // checks since one was sampled
-	hasLocal     bool          // some rule has `consistency: local`
-	hasBlocks    bool          // ops include blocks, each after the limits of its hit
-	byHand       bool          // a count, of a subject that is blocked by hand
-	reserving    bool          // use no leases: a reservation must know what it takes
-	atMost       bool          // the check takes at most its cost: what this node holds leased is not left
-	placing      *placing      // of a reservation; nil for all other checks, and if it needs none
-	mayHold      bool          // the check may acquire slots
-	holding      *holding      // of a check that acquires slots; nil for all others
-	failure      error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	life         counters.Life // of the counters that a standalone node decides a reservation by
-	deadline     time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster      *clusterCheck // nil before the first check that needs it
-}
-
-// Meter counts admitted cost for billing. *usage.Meter implements it.
-type Meter interface {
-	// Add adds cost and checks to what was admitted for a subject in a unit, in the month that contains wall (Unix
-	// nanoseconds). It returns false if it does not know the subject. cost may be negative.
-	Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool
-	// AddNamed is Add for a subject that Add does not know. It keeps none of the strings. A nil key means that the key is
-	// unknown.
-	AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64)
-}
-
-// UseMeter makes the limiter report admitted costs to m. Call it before the first check.
-func (l *Limiter) UseMeter(m Meter) { l.meter = m }
-
-// billCheck reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule
-// and unit, even if the rule has several limits in the unit.
-func (l *Limiter) billCheck(q *Query, a *Answer) {
-	limits := a.Limits
-	for i := range a.scratch.match.Hits {
-		h := &a.scratch.match.Hits[i]
-		for j, limit := range h.Limits {
-			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
-			if h.Rule.CountsMonthly && !before {
-				l.bill(q, a, h, UnitCost{limit.Unit, limits[j].Cost})
-			}
-		}
-		limits = limits[len(h.Limits):]
-	}
-}
-
-// bill reports to the meter what one check of h's subject cost.
-func (l *Limiter) bill(q *Query, a *Answer, h *rules.Hit, c UnitCost) {
-	if !l.meter.Add(a.Now.Wall, h.Subject, c.Unit, c.Cost, 1) {
-		l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), c.Unit, c.Cost, 1)
-	}
-}
-
-// billingKey is subjectKey, but never nil, even for a rule without key attributes.
-func billingKey(h *rules.Hit, q *Query) []string {
-	if key := subjectKey(h, q); key != nil {
-		return key
-	}
-	return []string{}
 }

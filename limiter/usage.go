@@ -372,11 +372,3 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	l.askRegions(u)
 	return u, nil
 }
-
-// subjectCosts returns the costs of q's only subject.
-func (q *Query) subjectCosts() []UnitCost {
-	if len(q.Subjects) > 0 {
-		return q.Subjects[0].Costs
-	}
-	return q.Costs
-}

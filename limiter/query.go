@@ -1,0 +1,150 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Query is one check. The limiter never modifies a Query or anything it refers to, and keeps no reference to them after the
+// call.
+type Query struct {
+	Rule       string            // apply only this rule; empty applies every rule that matches
+	Key        []string          // with ByKey: values of the rule's key attributes, in their order
+	ByKey      bool              // identify the subject by Key, otherwise by Attributes
+	Attributes []rules.Attribute // at most 32
+	Costs      []UnitCost        // by unit; in a check, requests default to 1 or to the rule's cost table
+	Mode       counters.Mode     // a reservation can neither peek nor count
+	// Subjects come with their own limits, or with the node of a descriptor tree that they matched. If there are any, Rule,
+	// Key, Attributes, Costs and Mode are ignored.
+	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
+	// Slots is how many slots an acquire or a reservation holds of each limit of slots; 0: as many as its cost in the
+	// limit's unit says, or 1. SlotTTL, for an acquire, is after what time they end unless they are renewed; 0: as the
+	// limits say. Who says who holds them, in at most MaxWho bytes.
+	Slots   int64
+	SlotTTL time.Duration
+	Who     string
+	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
+	// none.
+	RequestID string
+	// AtMost makes a check of one limit take as much of its cost as there is, which Answer.Granted says.
+	AtMost bool
+	// LimitName restricts an adjustment or a reset to the limit with that name; empty: it concerns all. Bill also
+	// corrects the bill by an adjustment.
+	LimitName string
+	// HolderID restricts a reset to one slot: the short ID that [Holder] has; see ShortSlotID. Empty: it concerns all.
+	HolderID string
+	Bill     bool
+	// OnExpiry says what becomes of a reservation that is not settled in time; nil: it stays charged.
+	OnExpiry *OnExpiry
+	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.
+	AwaitsLoan bool
+	// Waits means that the caller of a check waits for its turn if it is delayed. The Answer then has a QueuePlace, if
+	// the cost can be given back when the caller stops waiting.
+	Waits bool
+	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
+	// now, the check fails with ErrRulesChanged.
+	Matched *rules.Set
+	// PeeksAreLooks turns peeks into looks. A look takes nothing, but is otherwise treated as a check: a lease or a remembered
+	// refusal may answer it, and it counts in the metrics and as demand for leases.
+	PeeksAreLooks bool
+}
+
+// Peeks reports whether q only peeks. A look takes nothing either, but is treated as a check.
+func (q *Query) Peeks() bool {
+	if q.PeeksAreLooks {
+		return false
+	}
+	for i := range q.Subjects {
+		if q.Subjects[i].Mode != counters.PeekMode {
+			return false
+		}
+	}
+	return len(q.Subjects) > 0 || q.Mode == counters.PeekMode
+}
+
+// hasCounts reports whether q has a subject whose cost is taken even if the limit refuses it.
+func (q *Query) hasCounts() bool {
+	return q.Mode == counters.CountMode || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.CountMode })
+}
+
+// Subject is a subject that comes with its own limits, or with the node of a descriptor tree that it matched.
+type Subject struct {
+	rules.InlineSubject
+	// Node is the node that the descriptor Entries matched. With a Node, only Shadow of InlineSubject is used. It is nil if the
+	// subject comes with its own limits.
+	Node    *rules.EnvoyNode
+	Entries []rules.EnvoyEntry
+	Costs   []UnitCost
+	Mode    counters.Mode
+}
+
+// MaxCosts bounds the units for which a caller may give a cost.
+const MaxCosts = 16
+
+// UnitCost is a cost in one unit.
+type UnitCost struct {
+	Unit string
+	Cost int64 // 0…algorithms.MaxAmount; may be negative in an adjustment
+}
+
+// Errors in a Query. Check wraps them with details.
+var (
+	// ErrUnknownRule means that no rule has the requested name.
+	ErrUnknownRule = errors.New("unknown rule")
+	// ErrKey means that the key does not match the rule's key attributes.
+	ErrKey = rules.ErrKey
+	// ErrMissing means that a value of the key is empty.
+	ErrMissing = rules.ErrMissing
+	// ErrInline means that the limits in the call are invalid.
+	ErrInline = rules.ErrInline
+	// ErrRulesChanged means that new rules came into force after Query.Subjects were matched. The caller must match them again.
+	ErrRulesChanged = errors.New("the rules have changed since the subjects were matched")
+	// ErrLevelTooLow means that some nodes of the cluster do not support yet what the check needs.
+	ErrLevelTooLow = errors.New("the feature level is too low")
+	// ErrNamespace means that the rules do not allow limits in the call, or not in this namespace.
+	ErrNamespace = rules.ErrNamespace
+)
+
+// SubjectError means that one of several subjects in a Query is invalid.
+type SubjectError struct {
+	Subject int // index in Query.Subjects
+	Err     error
+}
+
+// Error names the subject.
+func (e *SubjectError) Error() string { return fmt.Sprintf("subjects[%d]: %v", e.Subject, e.Err) }
+
+// Unwrap returns Err.
+func (e *SubjectError) Unwrap() error { return e.Err }
+
+// Errors of Usage, Adjust and Reset.
+var (
+	// ErrNoLimitInUnit means that the costs name a unit in which the subject has no limit.
+	ErrNoLimitInUnit = errors.New("there is no limit in the unit")
+	// ErrFull means that the table of counters has no room for another counter.
+	ErrFull = counters.ErrFull
+	// ErrNoOwner means that this node currently can't reach any node that may read or change the subject's counters. Check
+	// never returns it: a check is always decided.
+	ErrNoOwner = errors.New("the owner of the subject can't be reached")
+)
+
+// part returns what q asks of its i-th hit: of a subject, by its index in Subjects, or of a rule.
+func (q *Query) part(i int) (subject int, costs []UnitCost, mode counters.Mode) {
+	if len(q.Subjects) == 0 {
+		return 0, q.Costs, q.Mode
+	}
+	return i, q.Subjects[i].Costs, q.Subjects[i].Mode
+}
+
+// subjectCosts returns the costs of q's only subject.
+func (q *Query) subjectCosts() []UnitCost {
+	if len(q.Subjects) > 0 {
+		return q.Subjects[0].Costs
+	}
+	return q.Costs
+}
