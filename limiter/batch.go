@@ -66,8 +66,8 @@ func (b *batch) readAuthority() {
 
 // match matches the i-th check.
 func (b *batch) match(i int) {
-	if q := b.queries[i]; q.RequestID == "" && !q.AtMost {
-		b.errs[i] = b.limiter.match(0, b.queries[i], b.answers[i])
+	if q := b.queries[i]; !q.inSteps() {
+		b.errs[i] = b.limiter.match(0, q, b.answers[i])
 	}
 }
 
@@ -76,10 +76,10 @@ func (b *batch) check(i int) {
 	l := b.limiter
 	q := b.queries[i]
 	a := b.answers[i]
-	if q.RequestID != "" || q.AtMost { // it may wait for the owner
+	if q.inSteps() { // it may wait for the owner
 		b.confirmHere()
 		b.finishUntil(i)
-		b.errs[i] = l.Check(q, a)
+		b.errs[i] = l.checkInSteps(q, a)
 		b.now = l.clock.Now()
 		return
 	}

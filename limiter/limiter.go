@@ -76,11 +76,8 @@ func (l *Limiter) Clock() *Clock { return l.clock }
 // ErrAtMost, ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must count; it is decided once within a minute, and the error may
 // also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
-	switch {
-	case q.RequestID != "":
-		return l.checkOnce(q, a)
-	case q.AtMost:
-		return l.checkAtMost(q, a)
+	if q.inSteps() {
+		return l.checkInSteps(q, a)
 	}
 	if err := l.match(0, q, a); err != nil {
 		return err

@@ -29,8 +29,15 @@ type reserveRequest struct {
 	hops    int
 }
 
-// checkOnce is Check for a q that counts and has a RequestID.
-func (l *Limiter) checkOnce(q *Query, a *Answer) error {
+// inSteps reports whether q is more than one plain check: it is decided once, however often it is repeated, or it takes as much
+// as there is.
+func (q *Query) inSteps() bool { return q.RequestID != "" || q.AtMost }
+
+// checkInSteps wraps the decision of a q that is more than a plain check.
+func (l *Limiter) checkInSteps(q *Query, a *Answer) error {
+	if q.RequestID == "" {
+		return l.checkAtMost(q, a)
+	}
 	_, err := l.reserve(q, 0, a)
 	return err
 }
