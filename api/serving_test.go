@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // waiter is a connection whose server waits for input.
@@ -23,15 +25,11 @@ func (w waiter) serve() {
 func dialled(t *testing.T, begin func(*Connection) Served) *Connections {
 	t.Helper()
 	ln, err := Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	conns := NewConnections(ConnectionsConfig{Most: 8})
 	conns.Serve(ln, begin)
 	caller, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { caller.Close() })
 	return conns
 }

@@ -85,9 +85,7 @@ func TestRestoreMovesFewTimes(t *testing.T) {
 		table.Put(epoch, Record{Key: key(i), Kind: algorithms.TokenBucket, FreshAt: epoch.Steady/1e9 + 60, State: algorithms.State{Count: 1, At: epoch.Steady}})
 	}
 	var all []Record
-	if err := table.Changed(func(records []Record) error { all = append(all, records...); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, table.Changed(func(records []Record) error { all = append(all, records...); return nil }))
 	for rest := all; len(rest) > 0; {
 		have := min(batch, len(rest))
 		if restored, noRoom := again.Restore(epoch, rest[len(rest)-have:]); restored != have || noRoom != 0 {

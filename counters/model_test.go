@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -287,9 +288,7 @@ func (r *run) copyAndDrop() {
 	p := r.partition()
 	have := map[Key]Record{}
 	r.m.replicated = true
-	if err := r.table.Copy(p, func(b []Record) error { collected(r.t, have, p, b); return nil }); err != nil {
-		r.t.Fatal(err)
-	}
+	expect.NoError(r.t, r.table.Copy(p, func(b []Record) error { collected(r.t, have, p, b); return nil }))
 	same(r.t, "copy", have, r.m.records(func(c *counter) bool { return c.Key.Partition() == p }))
 	if rapid.IntRange(0, 3).Draw(r.t, "drop") == 0 {
 		r.table.Drop(p)
@@ -352,9 +351,7 @@ func (r *run) changed() {
 		r.table.Changed(func([]Record) error { return errFailed })
 		return
 	}
-	if err := r.table.Changed(func(b []Record) error { collected(r.t, have, -1, b); return nil }); err != nil {
-		r.t.Fatal(err)
-	}
+	expect.NoError(r.t, r.table.Changed(func(b []Record) error { collected(r.t, have, -1, b); return nil }))
 	same(r.t, "changed", have, r.m.records(func(c *counter) bool { return c.unsaved }))
 	for _, c := range r.m.all {
 		c.unsaved = false

@@ -17,6 +17,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
@@ -157,9 +158,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 			return true
 		},
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	n.SetRules(compile(w.t, 1, "version: 1\n"+text))
 	return n
 }
@@ -395,9 +394,7 @@ func (w *testCluster) keyOf(rule string, owner, standby *testNode) string {
 
 func (w *testCluster) partition(rule, key string) int {
 	u, err := w.nodes[0].Locate(&Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	return ring.PartitionOf(u.Hash.Hi)
 }
 
@@ -405,9 +402,7 @@ func (w *testCluster) partition(rule, key string) int {
 func (n *testNode) check(q Query) *Answer {
 	n.w.t.Helper()
 	a := &Answer{}
-	if err := n.Check(&q, a); err != nil {
-		n.w.t.Fatal(err)
-	}
+	expect.NoError(n.w.t, n.Check(&q, a))
 	return a
 }
 
@@ -415,9 +410,7 @@ func (n *testNode) check(q Query) *Answer {
 func (n *testNode) used(rule, key string) int64 {
 	n.w.t.Helper()
 	u, err := n.Usage(&Query{Rule: rule, Key: []string{key}})
-	if err != nil {
-		n.w.t.Fatal(err)
-	}
+	expect.NoError(n.w.t, err)
 	return u.Limits[0].Used + u.Limits[0].Leased
 }
 

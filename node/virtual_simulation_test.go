@@ -20,6 +20,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
@@ -290,9 +291,7 @@ func (tr *simTrial) run(seed uint64, length time.Duration) {
 	}
 	tr.awaitEmpty(simWhole, "the cluster is whole", tr.missingNode)
 	hot, err := tr.ledger.List(2000, tr.p.nodes[0].node.limiter)
-	if err != nil {
-		tr.t.Fatal(err)
-	}
+	expect.NoError(tr.t, err)
 	tr.setHot(hot)
 	began := tr.now()
 	load := simulation.Load{

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -159,9 +160,7 @@ func TestSlotsOfANewClusterInOneProcess(t *testing.T) {
 				var a limiter.Answer
 				q := limiter.Query{Rule: "render", Key: []string{fmt.Sprintf("new%d", i)}, ByKey: true}
 				s, err := p.nodes[i%3].node.limiter.Acquire(&q, &a)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				if s.ID != "" {
 					n++
 				}

@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/test/simulation"
 )
@@ -273,9 +274,7 @@ func (w *simWorld) start(watch func()) {
 	}
 
 	hot, err := w.ledger.ListShared(150, w.edition, w.regions[0].p.nodes[0].node.limiter)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 	for _, tr := range w.regions {
 		tr.ledger.Subjects = w.ledger.Subjects
 		tr.setHot(hot)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -68,23 +69,15 @@ rules:
 // delayLeft returns what the caller that waits at n has left, as it is when c says that it sends no more.
 func delayLeft(t *testing.T, n *Node, c net.Conn) time.Duration {
 	t.Helper()
-	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, c.(*net.TCPConn).CloseWrite())
+	expect.NoError(t, c.SetReadDeadline(time.Now().Add(startTimeout)))
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer r.Body.Close()
 	var answer struct {
 		DelayMS int64 `json:"delay_ms"`
 	}
-	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.NewDecoder(r.Body).Decode(&answer))
 	return time.Duration(answer.DelayMS) * time.Millisecond
 }
 

@@ -86,9 +86,7 @@ func checkLog(t testing.TB, logs raft.LogStore, want []*raft.Log) {
 	t.Helper()
 	first, err := logs.FirstIndex()
 	last, err2 := logs.LastIndex()
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(err, err2))
 	wantFirst, wantLast := uint64(0), uint64(0)
 	if len(want) > 0 {
 		wantFirst, wantLast = want[0].Index, want[len(want)-1].Index
@@ -315,9 +313,7 @@ func TestRaftDamagedParts(t *testing.T) {
 			f, err := os.OpenFile(newestOf(t, dir, name), os.O_RDWR, 0)
 			expect.NoError(t, err)
 			_, err = f.WriteAt([]byte(with), int64(at))
-			if err := errors.Join(err, f.Close()); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, errors.Join(err, f.Close()))
 		}
 	}
 	remove := func(name string) func(*testing.T, string) {

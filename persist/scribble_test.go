@@ -169,9 +169,7 @@ func TestForeignFile(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	db, err := bolt.Open(filepath.Join(dir, countersFile), 0o600, nil)
 	expect.NoError(t, err)
-	if err := db.Update(func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("logs")); return err }); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, db.Update(func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("logs")); return err }))
 	expect.NoError(t, db.Close())
 	c, _ := openLoaded(t, testConfig(dir, newTable(), clk.Now))
 	defer mustClose(t, c)

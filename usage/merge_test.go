@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -54,9 +55,7 @@ func (n *billedNode) ledgersOf(other *billedNode) (ledgers int, size int64) {
 // readMonth reads this month's bill at a node.
 func (n *billedNode) readMonth() (cost map[string]int64, s *Stream) {
 	s, err := n.totals.Read(n.w.t.Context(), Query{Month: MonthOf(n.w.now())})
-	if err != nil {
-		n.w.t.Fatal(err)
-	}
+	expect.NoError(n.w.t, err)
 	cost = map[string]int64{}
 	for row, ok := s.Next(); ok; row, ok = s.Next() {
 		cost[row.Key[0]] += row.Cost
@@ -67,9 +66,7 @@ func (n *billedNode) readMonth() (cost map[string]int64, s *Stream) {
 // costHere returns what a node's own ledgers have.
 func (n *billedNode) costHere() (cost int64) {
 	s, err := n.totals.Read(n.w.t.Context(), Query{Month: MonthOf(n.w.now()), Here: true})
-	if err != nil {
-		n.w.t.Fatal(err)
-	}
+	expect.NoError(n.w.t, err)
 	for row, ok := s.Next(); ok; row, ok = s.Next() {
 		cost += row.Cost
 	}
@@ -172,9 +169,7 @@ func TestHalfAMergedLedgerIsNone(t *testing.T) {
 		list, _ := one.totals.meter.sources(allMonths)
 		h := pageHeader{source: source{Ledger: list[0].Ledger, Node: "n1", Round: 1, Merged: binary.BigEndian.AppendUint64(nil, list[0].Ledger.Number)}}
 		h.Ledger.Number++
-		if err := one.totals.meter.putPage(&h, nil); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, one.totals.meter.putPage(&h, nil))
 		want, _ := other.readMonth()
 		one.kill()
 		one.start()

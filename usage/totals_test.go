@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -66,9 +67,7 @@ func (c *testCluster) Ended(id ring.NodeID) bool { return c.ended[id] }
 func (c *testCluster) read(at *testNode, q Query) (rows []Row, missing []string) {
 	c.t.Helper()
 	s, err := at.Read(c.t.Context(), q)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.NoError(c.t, err)
 	for {
 		row, ok := s.Next()
 		if !ok {
@@ -156,9 +155,7 @@ func TestHandOver(t *testing.T) {
 	}
 	leave := func(node int) {
 		t.Helper()
-		if err := w.node(node).HandOver(t.Context(), false); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, w.node(node).HandOver(t.Context(), false))
 	}
 	count(1, 10)
 	count(2, 20)
@@ -209,16 +206,12 @@ func TestDirectoryOfAnotherNode(t *testing.T) {
 		if what == "closed" {
 			m.writing.Lock()
 			for _, l := range m.inMemory() {
-				if err := m.closeLedger(l); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, m.closeLedger(l))
 			}
 			m.writing.Unlock()
 		}
 		if what == "handed over" {
-			if err := w.nodes[c.Self].HandOver(t.Context(), false); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, w.nodes[c.Self].HandOver(t.Context(), false))
 			w.names = w.names[:1]
 		}
 		if rows, missing := w.read(w.node(2), thisMonth); len(rows) != 1 || rows[0].Cost != 7 || len(missing) > 0 {
@@ -232,9 +225,7 @@ func TestHandOverToTheSource(t *testing.T) {
 	w := newTestCluster(t, 2)
 	for i := range 2 {
 		w.node(i+1).meter.count(november, "r", []string{"k"}, "requests", 5)
-		if err := w.node(i+1).HandOver(t.Context(), false); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, w.node(i+1).HandOver(t.Context(), false))
 	}
 	w.names = w.names[:1]
 	if rows, missing := w.read(w.node(1), thisMonth); len(rows) != 1 || rows[0].Cost != 10 || len(missing) > 0 {
@@ -279,9 +270,7 @@ func TestHandOver_TwiceWhileNobodyAnswers(t *testing.T) {
 	w := newTestCluster(t, 2)
 	n := w.node(1)
 	n.meter.count(november, "r", []string{"ann"}, "requests", 1)
-	if err := n.HandOver(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.HandOver(t.Context(), false))
 	w.fail = func(peer.Method, int64) bool { return true }
 	if err := n.HandOver(t.Context(), true); err != nil {
 		t.Errorf("nothing was counted since: got %v, want nil", err)
@@ -364,21 +353,15 @@ func TestRowsWithTheSameNames(t *testing.T) {
 	for _, place := range []string{"memory", "file"} {
 		if place == "file" {
 			m.writing.Lock()
-			if err := m.closeLedger(m.inMemory()[0]); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, m.closeLedger(m.inMemory()[0]))
 			m.writing.Unlock()
 		}
 		for _, limit := range []int{1, 30, 1 << 20} {
 			cost, n := int64(0), 0
 			for p := (&pager{limit: limit}); ; p = p.next() {
-				if err := m.page(id, p); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, m.page(id, p))
 				rows, err := readPage(p.page)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				for i := range rows {
 					cost += rows[i].Cost
 				}
@@ -396,14 +379,10 @@ func TestRowsWithTheSameNames(t *testing.T) {
 // A node that can't write hands over what it has in memory.
 func TestHandOverWithoutADisk(t *testing.T) {
 	w := newTestCluster(t, 2)
-	if err := os.RemoveAll(w.node(1).dir); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(w.node(1).dir))
 	w.node(1).meter.count(november, "r", []string{"k"}, "requests", 5)
 	for range 2 {
-		if err := w.node(1).HandOver(t.Context(), false); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, w.node(1).HandOver(t.Context(), false))
 	}
 	w.names = w.names[1:]
 	if rows, missing := w.read(w.node(2), thisMonth); len(rows) != 1 || rows[0].Cost != 5 || len(missing) > 0 {

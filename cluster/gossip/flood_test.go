@@ -153,9 +153,7 @@ func (f *flood) checkNews(expect int) {
 	f.t.Helper()
 	expect %= 60_000
 	for i, g := range []*Gossip{f.first.Gossip, f.second.Gossip} {
-		if err := g.Update(func(m *Member) { m.BootstrapExpect = expect }); err != nil {
-			f.t.Fatal(err)
-		}
+		expect.NoError(f.t, g.Update(func(m *Member) { m.BootstrapExpect = expect }))
 		until(f.t, 30*time.Second, "the other one hears the news", func() bool {
 			other := []*Gossip{f.second.Gossip, f.first.Gossip}[i]
 			return slices.ContainsFunc(other.Members(), func(m Member) bool {
@@ -311,9 +309,7 @@ func TestNothingOfNodesIsRefused(t *testing.T) {
 				}
 				w.agree(15*time.Second, summaryOf(8, nil))
 				w.crash(7)
-				if err := w.nodes[8].Leave(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, w.nodes[8].Leave(t.Context()))
 				w.agree(time.Minute, summaryOf(8, map[int]State{7: Failed, 8: Left}), 1, 2, 3, 4, 5, 6)
 				w.start(7, words, func(c *Config) { c.Self.Boot = 77 })
 				w.agree(time.Minute, summaryOf(8, map[int]State{8: Left}), 1, 2, 3, 4, 5, 6)

@@ -141,9 +141,7 @@ func TestMisuse_Fail2banLoop(t *testing.T) {
 		}
 		Version int64 `json:"entries_version"`
 	}
-	if err := json.Unmarshal([]byte(n.run("entries --json --token "+admin, "", 0)), &page); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal([]byte(n.run("entries --json --token "+admin, "", 0)), &page))
 	if len(page.Entries) != 3 || page.Version != 120 {
 		t.Errorf("got %d entries with version %d, want 3 with 120", len(page.Entries), page.Version)
 	}

@@ -335,9 +335,7 @@ func TestMisuse_NameInTwoFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	head, tail, _ := strings.Cut(teamRules, "tiers:\n")
 	write("rules.yaml", head)

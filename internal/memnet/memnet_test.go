@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,18 +29,12 @@ const (
 func connect(t *testing.T, n *Net) (near, far net.Conn) {
 	t.Helper()
 	l, err := n.Host(ipB).Listen(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer l.Close()
 	near, err = n.Host(ipA).Dial(t.Context(), l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	far, err = l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
 		near.Close()
 		far.Close()
@@ -249,9 +245,7 @@ func TestFreeze(t *testing.T) {
 		write(t, near, "x")
 		expectSilence(t, far)
 		c, err := n.Host(ipA).Dial(t.Context(), "10.0.0.2:1") // the kernel accepts
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer c.Close()
 		began := time.Now()
 		time.AfterFunc(time.Minute, func() { n.Thaw(ipB) })
@@ -289,9 +283,7 @@ func TestCrash(t *testing.T) {
 			t.Errorf("a crashed host listens: %v", err)
 		}
 		again, err := n.Host(ipB).Listen(1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer again.Close()
 		if c, err := n.Host(ipA).Dial(t.Context(), "10.0.0.2:1"); err != nil {
 			t.Error(err)
@@ -347,15 +339,11 @@ func TestDials(t *testing.T) {
 		}
 		time.AfterFunc(time.Second, n.HealAll)
 		c, err := a.Dial(t.Context(), "10.0.0.2:1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer c.Close()
 		for range waitingToBeAccepted - 1 {
 			c, err := a.Dial(t.Context(), "10.0.0.2:1")
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			defer c.Close()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -380,9 +368,7 @@ func TestIsolateAlsoFromLaterHosts(t *testing.T) {
 		}
 		n.Rejoin(ipB)
 		c, err := later.Dial(t.Context(), "10.0.0.2:1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		c.Close()
 	})
 }
