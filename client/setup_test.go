@@ -1,13 +1,11 @@
 package client
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,22 +20,11 @@ const (
 )
 
 // logs is a log that a test can read while it is written.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
+type logs struct{ process.Output }
 
 // count returns how many lines have all parts.
 func (l *logs) count(parts ...string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
+	for line := range strings.Lines(l.String()) {
 		missing := false
 		for _, part := range parts {
 			missing = missing || !strings.Contains(line, part)
@@ -94,7 +81,7 @@ func TestRejectionsAreLoggedOnceAMinute(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		if n := text.count("level=ERROR", "reject", "unauthorized"); n != 3 {
-			t.Errorf("have %d errors, want 3:\n%s", n, text.text.String())
+			t.Errorf("have %d errors, want 3:\n%s", n, text.String())
 		}
 	})
 }
@@ -147,7 +134,7 @@ func TestSetupIsChecked(t *testing.T) {
 		})
 		time.Sleep(time.Minute)
 		if text.count("level=ERROR") != 1 || text.count("level=ERROR", "rule=misspelt") != 1 {
-			t.Errorf("have\n%s", text.text.String())
+			t.Errorf("have\n%s", text.String())
 		}
 		c.ExpectRules("known") // has been asked about
 		if len(f.requests()) != 0 {
@@ -184,7 +171,7 @@ func TestLostNodesAreLogged(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if n := text.count("level=WARN", "skipping failing node"); n < 3 || n > 4 {
-			t.Errorf("have %d warnings in three minutes:\n%s", n, text.text.String())
+			t.Errorf("have %d warnings in three minutes:\n%s", n, text.String())
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -402,31 +402,13 @@ func TestAnotherPrimary(t *testing.T) {
 	}
 }
 
-// lines collects log lines.
-type lines struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) has(what string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), what)
-}
-
 func TestTwoPrimariesAreWarnedOf(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
-		said := &lines{}
+		said := &process.Output{}
 		w.log = slog.New(slog.NewTextHandler(said, nil))
 		f.takeForPrimary("us", "us")
 		w.startAll()
-		w.until(10*time.Second, "warning", func() bool { return said.has("two regions claim to be the primary") })
+		w.until(10*time.Second, "warning", func() bool { return said.Count("two regions claim to be the primary") > 0 })
 		for _, n := range w.nodes {
 			if s := n.c.Load().State(); s.Regions.Primary != n.region || !slices.Equal(s.Regions.Names, []string{n.region}) {
 				t.Errorf("%s: have %+v", n.name, s.Regions)

@@ -21,7 +21,6 @@ import (
 
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/limiter"
@@ -107,11 +106,15 @@ func (p *testCluster) subjectHash(rule, key string) uint64 {
 		var m rules.Match
 		one := *p.inline
 		one.Key = []string{key}
-		expect.NoError(p.t, l.Rules().MatchInline(&one, true, &m))
+		if err := l.Rules().MatchInline(&one, true, &m); err != nil {
+			p.t.Fatal(err)
+		}
 		return m.Hits[0].Subject.Hi
 	}
 	u, err := l.Locate(&limiter.Query{Rule: rule, Key: []string{key}})
-	expect.NoError(p.t, err)
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	return u.Hash.Hi
 }
 
@@ -256,7 +259,9 @@ func (v *testNode) startProcess() {
 	p := v.cluster
 	host := p.net.Host(v.ip)
 	gossip, err := host.GossipTransport(7946)
-	expect.NoError(p.t, err)
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	if v.boot == 0 { // unlike real ones, these boots are not random
 		v.boot = uint64(v.id[0]) << 32
 	}
@@ -280,20 +285,26 @@ func (v *testNode) startProcess() {
 	}
 	config.BootstrapExpect = min(config.BootstrapExpect, maxExpect)
 	complete, err := config.complete()
-	expect.NoError(p.t, err)
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	complete.BootstrapExpect = v.settings.BootstrapExpect // tests wait for all of their nodes
 	n, err := build(complete)
 	if err == nil {
 		err = n.listen()
 	}
-	expect.NoError(p.t, err)
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	if _, noRoom := n.table.Restore(n.clock.Now(), v.memory.table); noRoom > 0 {
 		p.t.Fatalf("no room for %d counters", noRoom)
 	}
 	v.node = n
 	v.alive.Store(true)
 	v.crashed.Store(false)
-	expect.NoError(p.t, n.start())
+	if err := n.start(); err != nil {
+		p.t.Fatal(err)
+	}
 	n.loops.Go(func() {
 		if n.WaitReady(n.ctx) == nil {
 			v.ready.Store(true)
@@ -493,7 +504,9 @@ func (c *loadGenerator) total() (n int64) {
 func (p *testCluster) used(rule, key string) int64 {
 	p.t.Helper()
 	used, err := p.tryUsed(rule, key)
-	expect.NoError(p.t, err)
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	return used
 }
 

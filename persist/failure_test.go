@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
@@ -19,30 +17,13 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 )
-
-// logLines collects log output.
-type logLines struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logLines) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), what)
-}
 
 // On a full disk, checkpoints fail, which is logged once. Nothing is lost once there is room again.
 func TestDiskFull(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
-	src, log := newTable(), &logLines{}
+	src, log := newTable(), &process.Output{}
 	config := testConfig(dir, src, clk.Now)
 	config.Logger = slog.New(slog.NewTextHandler(log, nil))
 	config.MaxSize = 1 << 20
@@ -63,7 +44,7 @@ func TestDiskFull(t *testing.T) {
 			t.Fatalf("status is %+v", s)
 		}
 	}
-	expect.Equal(t, log.count("checkpoint failed"), 1, "lines about the failure")
+	expect.Equal(t, log.Count("checkpoint failed"), 1, "lines about the failure")
 	if err := c.Close(t.Context()); !errors.Is(err, berrors.ErrMaxSizeReached) {
 		t.Errorf("Close: have %v, want a full disk", err)
 	}
@@ -104,7 +85,7 @@ func TestTinyFileSystem(t *testing.T) {
 			_, err = f.Write(make([]byte, 4096))
 		}
 	}
-	src, log := newTable(), &logLines{}
+	src, log := newTable(), &process.Output{}
 	config := testConfig(dir, src, clk.Now)
 	config.Logger = slog.New(slog.NewTextHandler(log, nil))
 
@@ -138,7 +119,7 @@ func TestTinyFileSystem(t *testing.T) {
 	if s := c.Status(); s.Failures != 0 || s.Err != nil || s.SetAside != 0 || s.Counters != 10_000 {
 		t.Errorf("status is %+v", s)
 	}
-	expect.Equal(t, log.count("written again"), 2, "lines about the recovery")
+	expect.Equal(t, log.Count("written again"), 2, "lines about the recovery")
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.corrupt-*")); len(left) > 0 {
 		t.Errorf("files set aside: %v", left)
 	}
@@ -273,13 +254,13 @@ func TestDamagedFrames(t *testing.T) {
 				}
 				return nil
 			})
-			log := &logLines{}
+			log := &process.Output{}
 			again := newTable()
 			config := testConfig(dir, again, clk.Now)
 			config.Logger = slog.New(slog.NewTextHandler(log, nil))
 			c, stats := openLoaded(t, config)
-			if s := c.Status(); s.Damaged != 2 || s.SetAside != 0 || stats.DamagedFrames != 2 || stats.SetAside || log.count("damaged frames") != 1 {
-				t.Errorf("have %+v, %+v, %s", s, stats, log.text.String())
+			if s := c.Status(); s.Damaged != 2 || s.SetAside != 0 || stats.DamagedFrames != 2 || stats.SetAside || log.Count("damaged frames") != 1 {
+				t.Errorf("have %+v, %+v, %s", s, stats, log.String())
 			}
 			for i, want := range all {
 				have, found := again.all[want.Key]

@@ -20,6 +20,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 func raftConfig(dir string) RaftConfig {
@@ -214,7 +215,7 @@ func TestRaftConfig(t *testing.T) {
 // On a full disk, a write of the log fails, and nothing stored before is lost.
 func TestRaftLogFull(t *testing.T) {
 	dir := t.TempDir()
-	log := &logLines{}
+	log := &process.Output{}
 	config := raftConfig(dir)
 	config.MaxSize, config.Logger = 1<<18, slog.New(slog.NewTextHandler(log, nil))
 	r, err := OpenRaft(config)
@@ -244,7 +245,7 @@ func TestRaftLogFull(t *testing.T) {
 	if s := r.Status(); s.FullSince.IsZero() || s.Err == nil || !s.HungSince.IsZero() {
 		t.Errorf("status is %+v", s)
 	}
-	expect.Equal(t, log.count("log can't be written"), 1, "lines")
+	expect.Equal(t, log.Count("log can't be written"), 1, "lines")
 	small := logEntry(uint64(len(want)+1), 1)
 	mustStore(t, r, []*raft.Log{small})
 	want = append(want, small)

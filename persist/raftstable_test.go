@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // fullStable is a key-value store on a full disk.
@@ -50,7 +51,7 @@ func TestRaftBallast(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ballastFile)
 	synctest.Test(t, func(t *testing.T) {
-		log := &logLines{}
+		log := &process.Output{}
 		config := raftConfig(dir)
 		config.Logger = slog.New(slog.NewTextHandler(log, nil))
 		r, err := OpenRaft(config)
@@ -84,7 +85,7 @@ func TestRaftBallast(t *testing.T) {
 		if n, err := r.Stable().GetUint64(termKey); n != 9 || err != nil {
 			t.Errorf("have %d, %v", n, err)
 		}
-		if a, b := log.count("was deleted"), log.count("is back"); a != 1 || b != 1 {
+		if a, b := log.Count("was deleted"), log.Count("is back"); a != 1 || b != 1 {
 			t.Errorf("%d and %d lines, want one each", a, b)
 		}
 		closeRaft(t, r)
@@ -107,7 +108,7 @@ func TestRaftBallast(t *testing.T) {
 func TestRaftTermWaitsForRoom(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		log := &logLines{}
+		log := &process.Output{}
 		config := raftConfig(dir)
 		config.Logger = slog.New(slog.NewTextHandler(log, nil))
 		r, err := OpenRaft(config)
@@ -136,7 +137,7 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 		if s := r.Status(); !s.FullSince.IsZero() || s.Err != nil {
 			t.Errorf("status is %+v", s)
 		}
-		expect.Equal(t, log.count("can't be saved"), 1, "lines")
+		expect.Equal(t, log.Count("can't be saved"), 1, "lines")
 		closeRaft(t, r)
 	})
 }

@@ -1,41 +1,22 @@
 package usage
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
-
-// testLog collects a log.
-type testLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *testLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *testLog) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), text)
-}
 
 // inWorld runs a test with some nodes of a world, on virtual time.
 func inWorld(t *testing.T, nodes int, change func(i int, c *Config), test func(t *testing.T, w *world, n []*billedNode)) {
@@ -124,7 +105,7 @@ func TestNewHolder(t *testing.T) {
 
 // A node that finds no holder for a minute warns, and says when it has found one.
 func TestNoHolder(t *testing.T) {
-	var log testLog
+	var log process.Output
 	inWorld(t, 3, func(i int, c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		if i > 0 {
@@ -135,8 +116,8 @@ func TestNoHolder(t *testing.T) {
 			n[0].totals.meter.count(november, "r", []string{fmt.Sprint(i, strings.Repeat("x", 3000))}, "requests", 1)
 		}
 		time.Sleep(copyGrace + 15*time.Second)
-		if !log.has("no other node has a copy of what this node counts for bills") || !log.has("more subjects than this node keeps") {
-			t.Errorf("the log lacks the warning: %.4000s", log.text.String())
+		if log.Count("no other node has a copy of what this node counts for bills") == 0 || log.Count("more subjects than this node keeps") == 0 {
+			t.Errorf("the log lacks the warning: %.4000s", log.String())
 		}
 		if age := n[0].totals.copier.age(); age < copyGrace {
 			t.Errorf("the copy is %v old", age)
@@ -147,8 +128,8 @@ func TestNoHolder(t *testing.T) {
 			one.start()
 		}
 		time.Sleep(copyGrace)
-		if !log.has("another node has a copy of what this node counts for bills again") {
-			t.Errorf("the log lacks the end: %.4000s", log.text.String())
+		if log.Count("another node has a copy of what this node counts for bills again") == 0 {
+			t.Errorf("the log lacks the end: %.4000s", log.String())
 		}
 	})
 }

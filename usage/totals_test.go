@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -67,7 +66,9 @@ func (c *testCluster) Ended(id ring.NodeID) bool { return c.ended[id] }
 func (c *testCluster) read(at *testNode, q Query) (rows []Row, missing []string) {
 	c.t.Helper()
 	s, err := at.Read(c.t.Context(), q)
-	expect.NoError(c.t, err)
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	for {
 		row, ok := s.Next()
 		if !ok {
@@ -155,7 +156,9 @@ func TestHandOver(t *testing.T) {
 	}
 	leave := func(node int) {
 		t.Helper()
-		expect.NoError(t, w.node(node).HandOver(t.Context(), false))
+		if err := w.node(node).HandOver(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
 	}
 	count(1, 10)
 	count(2, 20)
@@ -206,12 +209,16 @@ func TestDirectoryOfAnotherNode(t *testing.T) {
 		if what == "closed" {
 			m.writing.Lock()
 			for _, l := range m.inMemory() {
-				expect.NoError(t, m.closeLedger(l))
+				if err := m.closeLedger(l); err != nil {
+					t.Fatal(err)
+				}
 			}
 			m.writing.Unlock()
 		}
 		if what == "handed over" {
-			expect.NoError(t, w.nodes[c.Self].HandOver(t.Context(), false))
+			if err := w.nodes[c.Self].HandOver(t.Context(), false); err != nil {
+				t.Fatal(err)
+			}
 			w.names = w.names[:1]
 		}
 		if rows, missing := w.read(w.node(2), thisMonth); len(rows) != 1 || rows[0].Cost != 7 || len(missing) > 0 {
@@ -225,7 +232,9 @@ func TestHandOverToTheSource(t *testing.T) {
 	w := newTestCluster(t, 2)
 	for i := range 2 {
 		w.node(i+1).meter.count(november, "r", []string{"k"}, "requests", 5)
-		expect.NoError(t, w.node(i+1).HandOver(t.Context(), false))
+		if err := w.node(i+1).HandOver(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
 	}
 	w.names = w.names[:1]
 	if rows, missing := w.read(w.node(1), thisMonth); len(rows) != 1 || rows[0].Cost != 10 || len(missing) > 0 {
@@ -270,7 +279,9 @@ func TestHandOver_TwiceWhileNobodyAnswers(t *testing.T) {
 	w := newTestCluster(t, 2)
 	n := w.node(1)
 	n.meter.count(november, "r", []string{"ann"}, "requests", 1)
-	expect.NoError(t, n.HandOver(t.Context(), false))
+	if err := n.HandOver(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
 	w.fail = func(peer.Method, int64) bool { return true }
 	if err := n.HandOver(t.Context(), true); err != nil {
 		t.Errorf("nothing was counted since: got %v, want nil", err)
@@ -353,15 +364,21 @@ func TestRowsWithTheSameNames(t *testing.T) {
 	for _, place := range []string{"memory", "file"} {
 		if place == "file" {
 			m.writing.Lock()
-			expect.NoError(t, m.closeLedger(m.inMemory()[0]))
+			if err := m.closeLedger(m.inMemory()[0]); err != nil {
+				t.Fatal(err)
+			}
 			m.writing.Unlock()
 		}
 		for _, limit := range []int{1, 30, 1 << 20} {
 			cost, n := int64(0), 0
 			for p := (&pager{limit: limit}); ; p = p.next() {
-				expect.NoError(t, m.page(id, p))
+				if err := m.page(id, p); err != nil {
+					t.Fatal(err)
+				}
 				rows, err := readPage(p.page)
-				expect.NoError(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				for i := range rows {
 					cost += rows[i].Cost
 				}
@@ -379,10 +396,14 @@ func TestRowsWithTheSameNames(t *testing.T) {
 // A node that can't write hands over what it has in memory.
 func TestHandOverWithoutADisk(t *testing.T) {
 	w := newTestCluster(t, 2)
-	expect.NoError(t, os.RemoveAll(w.node(1).dir))
+	if err := os.RemoveAll(w.node(1).dir); err != nil {
+		t.Fatal(err)
+	}
 	w.node(1).meter.count(november, "r", []string{"k"}, "requests", 5)
 	for range 2 {
-		expect.NoError(t, w.node(1).HandOver(t.Context(), false))
+		if err := w.node(1).HandOver(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
 	}
 	w.names = w.names[1:]
 	if rows, missing := w.read(w.node(2), thisMonth); len(rows) != 1 || rows[0].Cost != 5 || len(missing) > 0 {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -36,7 +36,7 @@ func TestScopes(t *testing.T) {
 // Versions, logs and traces have the name of a writer's token, and none reveals the token.
 func TestWritesNameTheirToken(t *testing.T) {
 	t.Parallel()
-	var out syncBuffer
+	var out process.Output
 	var by []string
 	n := startNode(t, func(c *apitest.Config) {
 		c.TokensFile, c.Logger = apitest.TokensFile(t, apitest.TokenEntry("deploy", "rlt_secret", "admin")), slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -57,24 +57,6 @@ func TestWritesNameTheirToken(t *testing.T) {
 			t.Errorf("the log lacks %s: %s", want, log)
 		}
 	}
-}
-
-// syncBuffer collects what several goroutines log.
-type syncBuffer struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // notesWriters records the writers.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/apitest"
-	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // minutesHeld returns when those that wait go on, in minutes from now, rounded up.
@@ -57,7 +56,9 @@ func TestThoseBehindACallerThatHangsUpMoveUp(t *testing.T) {
 
 	_ = callers[1].Close()
 	expect("those behind the second move up", 40, 10, 20, 30)
-	expect.NoError(t, callers[0].(*net.TCPConn).CloseWrite())
+	if err := callers[0].(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
 	if f, _ := heldAnswer(t, bufio.NewReader(callers[0])); fieldInt(t, f, "delay_ms") < 590_000 {
 		t.Errorf("closed for sending: have %v", f)
 	}

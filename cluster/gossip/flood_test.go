@@ -153,7 +153,9 @@ func (f *flood) checkNews(expect int) {
 	f.t.Helper()
 	expect %= 60_000
 	for i, g := range []*Gossip{f.first.Gossip, f.second.Gossip} {
-		expect.NoError(f.t, g.Update(func(m *Member) { m.BootstrapExpect = expect }))
+		if err := g.Update(func(m *Member) { m.BootstrapExpect = expect }); err != nil {
+			f.t.Fatal(err)
+		}
 		until(f.t, 30*time.Second, "the other one hears the news", func() bool {
 			other := []*Gossip{f.second.Gossip, f.first.Gossip}[i]
 			return slices.ContainsFunc(other.Members(), func(m Member) bool {
@@ -309,7 +311,9 @@ func TestNothingOfNodesIsRefused(t *testing.T) {
 				}
 				w.agree(15*time.Second, summaryOf(8, nil))
 				w.crash(7)
-				expect.NoError(t, w.nodes[8].Leave(t.Context()))
+				if err := w.nodes[8].Leave(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 				w.agree(time.Minute, summaryOf(8, map[int]State{7: Failed, 8: Left}), 1, 2, 3, 4, 5, 6)
 				w.start(7, words, func(c *Config) { c.Self.Boot = 77 })
 				w.agree(time.Minute, summaryOf(8, map[int]State{8: Left}), 1, 2, 3, 4, 5, 6)

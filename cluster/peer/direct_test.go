@@ -150,10 +150,14 @@ func TestWhoWrites(t *testing.T) {
 		}
 	}
 	first, err := c.startCall(methodNever, nil, time.Minute, func([]byte, error) {})
-	expect.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	expect("a call that is alone", 1, 0, 1)
 	second, err := c.startCall(methodNever, nil, time.Minute, func([]byte, error) {})
-	expect.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	expect("a call beside another", 1, 1, 2)
 	for _, o := range []*outgoing{first, second} {
 		if c.removePending(o.id, false) == nil || !o.timer.Stop() {
@@ -163,7 +167,9 @@ func TestWhoWrites(t *testing.T) {
 	var kept *Call
 	c.handlers = &handlers{methodEcho: func(call *Call) { call.Reply(nil) }, methodNever: func(call *Call) { kept = call }}
 	for _, method := range []Method{methodEcho, methodEcho, methodNever, methodEcho} {
-		expect.NoError(t, c.serve(message{kind: messageCall, methodOrCode: uint8(method), id: 1}))
+		if err := c.serve(message{kind: messageCall, methodOrCode: uint8(method), id: 1}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if len(c.queue.wake) > 0 {
 		t.Error("the writer was woken for what the reader sends")
@@ -181,15 +187,23 @@ func TestWhoWrites(t *testing.T) {
 		t.Errorf("%d bytes are left", len(b))
 	}
 
-	expect.NoError(t, c.queue.put(message{kind: messageSend}))
+	if err := c.queue.put(message{kind: messageSend}); err != nil {
+		t.Fatal(err)
+	}
 	n, err := below.Write(c.queue.take())
-	expect.NoError(t, err)
-	expect.NoError(t, c.put(message{kind: messageSend}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.put(message{kind: messageSend}); err != nil {
+		t.Fatal(err)
+	}
 	c.flush()
 	expect("a message while another is being written", 3, 3, 8)
 	c.queue.giveBack(n)
 	expect("the message after that", 3, 4, 9)
-	expect.NoError(t, c.put(message{kind: messageReply}))
+	if err := c.put(message{kind: messageReply}); err != nil {
+		t.Fatal(err)
+	}
 	c.sendHeartbeat(int64(2 * time.Hour))
 	expect("a reply that the reader has not sent yet, in place of a heartbeat", 3, 5, 10)
 }

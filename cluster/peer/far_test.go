@@ -107,7 +107,7 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 				if have := strings.Count(strings.ReplaceAll(a.log.String(), `\"`, `"`), test.want); have != 1 {
 					t.Errorf("logged %d times, want %q once:\n%s", have, test.want, a.log)
 				}
-				if b.log.count("refused") == 0 {
+				if b.log.Count("refused") == 0 {
 					t.Errorf("the other end logs nothing:\n%s", b.log)
 				}
 			})
@@ -168,7 +168,7 @@ func TestFarOverALongWay(t *testing.T) {
 					t.Errorf("connected after %v", have)
 				}
 				time.Sleep(time.Minute)
-				if a.log.count("lost") != 0 || !a.Reachable(b.id) || !b.Reachable(a.id) {
+				if a.log.Count("lost") != 0 || !a.Reachable(b.id) || !b.Reachable(a.id) {
 					t.Errorf("idle nodes lose each other:\n%s", a.log)
 				}
 				failed := make(chan error, 1)

@@ -51,7 +51,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 					t.Errorf("have %v after %v, want %v at once", err, time.Since(began), ErrUnreachable)
 				}
 				time.Sleep(time.Second)
-				before := a.log.count("connected to a node")
+				before := a.log.Count("connected to a node")
 				test.heal(w, a, b)
 				began = time.Now()
 				w.connected(a, b)
@@ -59,7 +59,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 				if have := time.Since(began); have > 60*time.Millisecond {
 					t.Errorf("reachable again after %v", have)
 				}
-				if test.name == "frozen" && a.log.count("connected to a node") != before {
+				if test.name == "frozen" && a.log.Count("connected to a node") != before {
 					t.Error("the connection was not kept")
 				}
 				w.echo(a, b, "again")
@@ -110,11 +110,11 @@ func TestLongSilenceClosesTheConnection(t *testing.T) {
 		a, b := w.pair()
 		w.net.Isolate(b.ip)
 		time.Sleep(8 * time.Second)
-		if a.log.count("connection to a node lost") != 1 || b.log.count("connection to a node lost") != 1 {
+		if a.log.Count("connection to a node lost") != 1 || b.log.Count("connection to a node lost") != 1 {
 			t.Errorf("logged:\n%s%s", a.log, b.log)
 		}
 		time.Sleep(time.Minute)
-		if have := a.log.count("no connection to a node"); have > 2 {
+		if have := a.log.Count("no connection to a node"); have > 2 {
 			t.Errorf("logged %d times:\n%s", have, a.log)
 		}
 		w.net.HealAll()
@@ -206,7 +206,7 @@ func TestAnotherNodeAtTheAddress(t *testing.T) {
 		if a.Reachable(wanted) {
 			t.Error("another node is taken for the known one")
 		}
-		if have := a.log.count("is at that address, not"); have != 1 {
+		if have := a.log.Count("is at that address, not"); have != 1 {
 			t.Errorf("logged %d times:\n%s", have, a.log)
 		}
 	})

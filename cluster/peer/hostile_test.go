@@ -61,7 +61,7 @@ func TestHostileBytes(t *testing.T) {
 			h.attack(t, b.address, hostileCount(t)/2)
 			w.echo(a, b, "goes on")
 			w.until("the connections are gone", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
-			if n := b.log.count("\n"); n > 2*maxLogged { // loggedOncePeriod may pass during the test, and some notes are about a
+			if n := b.log.Count("\n"); n > 2*maxLogged { // loggedOncePeriod may pass during the test, and some notes are about a
 				t.Errorf("%d lines were logged", n)
 			}
 			if have := heap(); have > memory+memory/10+1<<20 {

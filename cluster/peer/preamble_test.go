@@ -195,10 +195,10 @@ func TestNoVersionInCommon(t *testing.T) {
 		}
 		time.Sleep(10*time.Minute - 10*time.Second)
 		for _, n := range []*node{old, young} {
-			if have := n.log.count("needs a release"); have < 9 || have > 10 {
+			if have := n.log.Count("needs a release"); have < 9 || have > 10 {
 				t.Errorf("logged %d times in ten minutes:\n%s", have, n.log)
 			}
-			if lines := n.log.count("\n"); lines > 20 {
+			if lines := n.log.Count("\n"); lines > 20 {
 				t.Errorf("%d lines were logged:\n%s", lines, n.log)
 			}
 		}

@@ -22,14 +22,14 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 		if _, _, err := a.CallAt(t.Context(), b.address, methodEcho, nil); !errors.Is(err, ErrRefused) || !errors.Is(err, ErrUnreachable) {
 			t.Errorf("have %v, want %v", err, ErrRefused)
 		}
-		w.until("it is logged", func() bool { return a.log.count("belongs to cluster") > 0 })
+		w.until("it is logged", func() bool { return a.log.Count("belongs to cluster") > 0 })
 		time.Sleep(time.Minute)
 		if a.Reachable(b.id) || b.Reachable(a.id) {
 			t.Error("they are connected")
 		}
 		for _, n := range []*node{a, b} {
 			// Once for the connection that it dials, once for the one that it accepts.
-			if have := n.log.count("belongs to cluster"); have == 0 || have > 2 {
+			if have := n.log.Count("belongs to cluster"); have == 0 || have > 2 {
 				t.Errorf("logged %d times:\n%s", have, n.log)
 			}
 		}
@@ -111,7 +111,7 @@ func TestSlowPreambles(t *testing.T) {
 		}
 		time.Sleep(2 * handshakeTime)
 		expect.Equal(t, w.net.Streams(b.ip), 1, "connections are open")
-		if have := b.log.count("remote=10.9.9.9"); have != 1 {
+		if have := b.log.Count("remote=10.9.9.9"); have != 1 {
 			t.Errorf("logged %d times:\n%s", have, b.log)
 		}
 	})

@@ -58,7 +58,7 @@ func TestTLSRefusals(t *testing.T) {
 					t.Error("they are connected")
 				}
 				for _, n := range []*node{a, b} {
-					if have := n.log.count("level=WARN"); have == 0 || have > 4 {
+					if have := n.log.Count("level=WARN"); have == 0 || have > 4 {
 						t.Errorf("logged %d times:\n%s", have, n.log)
 					}
 				}

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -60,7 +60,7 @@ type node struct {
 	id      ring.NodeID
 	ip      string
 	address string
-	log     *logBuffer
+	log     *process.Output
 	fromFar *atomic.Int64 // messages from other regions; nil: not counted
 
 	mu     sync.Mutex // guards the fields below
@@ -101,7 +101,7 @@ func withTLS(s *TLS) option {
 // node starts node i, which is at 10.0.0.i if the network is in memory.
 func (w *world) node(i int, options ...option) *node {
 	w.t.Helper()
-	n := &node{id: nodeID(i), log: &logBuffer{}, ip: "127.0.0.1"}
+	n := &node{id: nodeID(i), log: &process.Output{}, ip: "127.0.0.1"}
 	n.self = Identity{Node: n.id, Boot: 1, Name: "node-" + strconv.Itoa(i)}
 	config := Config{
 		Self:   func() Identity { n.mu.Lock(); defer n.mu.Unlock(); return n.self },
@@ -248,30 +248,6 @@ func (w *world) echo(from, to *node, text string) {
 	if err != nil || string(have) != text {
 		w.t.Fatalf("have %q, %v, want %q", have, err, text)
 	}
-}
-
-// logBuffer collects log output.
-type logBuffer struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *logBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logBuffer) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return bytes.Count(l.text.Bytes(), []byte(what))
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // dialer returns a function that makes plain connections to nodes, as a stranger would.

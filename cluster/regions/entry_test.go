@@ -54,7 +54,7 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if have := w.node(2, 1).log.count("no connection to a node"); have != 0 {
+		if have := w.node(2, 1).log.Count("no connection to a node"); have != 0 {
 			t.Errorf("another node dials a node that has left, %d times:\n%s", have, w.node(2, 1).log)
 		}
 	})
@@ -69,7 +69,7 @@ func TestThePortIsTaken(t *testing.T) {
 		n := w.start(0, 2)
 		n.setEntry(true)
 		time.Sleep(time.Minute)
-		if have := n.log.count("--wan-port) can't be opened"); have != 1 {
+		if have := n.log.Count("--wan-port) can't be opened"); have != 1 {
 			t.Errorf("logged %d times:\n%s", have, n.log)
 		}
 		if _, err := n.call(1, "passed on", time.Second); err != nil {

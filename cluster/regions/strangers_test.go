@@ -52,11 +52,11 @@ func TestTwoClustersOfOneName(t *testing.T) {
 				t.Fatalf("have %s, %v", by, err)
 			}
 		}
-		if have := caller.log.count(`several clusters are called region "eu"`); have != 1 {
+		if have := caller.log.Count(`several clusters are called region \"eu\"`); have != 1 {
 			t.Errorf("the third region logs it %d times:\n%s", have, caller.log)
 		}
 		for _, n := range []*node{w.node(1, 1), second} {
-			if have := n.log.count("two clusters use the name of one region"); have == 0 || have > 4 {
+			if have := n.log.Count("two clusters use the name of one region"); have == 0 || have > 4 {
 				t.Errorf("%v logs it %d times:\n%s", n, have, n.log)
 			}
 		}
@@ -77,7 +77,7 @@ func TestOneClusterOfTwoNames(t *testing.T) {
 		w.startRegions(1)
 		w.start(3, 1, asRegion("sa", 2)).setEntry(true) // eu's cluster
 		time.Sleep(time.Minute)
-		if have := w.node(1, 1).log.count("uses the name of another region"); have == 0 {
+		if have := w.node(1, 1).log.Count("uses the name of another region"); have == 0 {
 			t.Errorf("nothing is logged:\n%s", w.node(1, 1).log)
 		}
 		if w.node(1, 1).pool.Load().Reachable("sa") {
@@ -103,7 +103,7 @@ func TestAnotherKeyStaysOut(t *testing.T) {
 				t.Errorf("%v knows %v", n, have)
 			}
 		}
-		if stranger.log.count("level=WARN") == 0 || w.node(0, 1).log.count("level=WARN") == 0 {
+		if stranger.log.Count("level=WARN") == 0 || w.node(0, 1).log.Count("level=WARN") == 0 {
 			t.Errorf("nothing is logged:\n%s", stranger.log)
 		}
 	})
@@ -133,7 +133,7 @@ func TestTLSIsRequired(t *testing.T) {
 		if us.pool.Load().Reachable("eu") {
 			t.Error("the region without TLS reaches another one")
 		}
-		if us.log.count("uses TLS here, and this node does not") == 0 {
+		if us.log.Count("uses TLS here, and this node does not") == 0 {
 			t.Errorf("nothing is logged:\n%s", us.log)
 		}
 		if by, err := ap.call(1, "x", time.Second); err != nil || by != "eu-1" {

@@ -1,7 +1,6 @@
 package regions
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/memnet"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -53,7 +53,7 @@ type node struct {
 	i      int
 	ip     string
 	id     ring.NodeID
-	log    *logBuffer
+	log    *process.Output
 	peers  *peer.Peers
 	pool   atomic.Pointer[Pool]
 	entry  bool
@@ -88,7 +88,7 @@ type option func(*Config, *peer.Config)
 func (w *world) start(r, i int, options ...option) *node {
 	w.t.Helper()
 	w.boot++
-	n := &node{world: w, region: r, i: i, ip: fmt.Sprintf("10.%d.0.%d", r, i), id: ring.NodeID{byte(r + 1), 15: byte(i)}, log: &logBuffer{}}
+	n := &node{world: w, region: r, i: i, ip: fmt.Sprintf("10.%d.0.%d", r, i), id: ring.NodeID{byte(r + 1), 15: byte(i)}, log: &process.Output{}}
 	host := w.net.Host(n.ip)
 	logger := slog.New(slog.NewTextHandler(n.log, nil))
 	boot := w.boot << 20
@@ -295,26 +295,4 @@ func (w *world) cutRegions(a, b int) {
 			}
 		}
 	}
-}
-
-// logBuffer collects log output.
-type logBuffer struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *logBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (l *logBuffer) count(what string) int {
-	return strings.Count(strings.ReplaceAll(l.String(), `\"`, `"`), what)
 }

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,12 +27,18 @@ const (
 func connect(t *testing.T, n *Net) (near, far net.Conn) {
 	t.Helper()
 	l, err := n.Host(ipB).Listen(0)
-	expect.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer l.Close()
 	near, err = n.Host(ipA).Dial(t.Context(), l.Addr().String())
-	expect.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	far, err = l.Accept()
-	expect.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		near.Close()
 		far.Close()
@@ -245,7 +249,9 @@ func TestFreeze(t *testing.T) {
 		write(t, near, "x")
 		expectSilence(t, far)
 		c, err := n.Host(ipA).Dial(t.Context(), "10.0.0.2:1") // the kernel accepts
-		expect.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer c.Close()
 		began := time.Now()
 		time.AfterFunc(time.Minute, func() { n.Thaw(ipB) })
@@ -283,7 +289,9 @@ func TestCrash(t *testing.T) {
 			t.Errorf("a crashed host listens: %v", err)
 		}
 		again, err := n.Host(ipB).Listen(1)
-		expect.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer again.Close()
 		if c, err := n.Host(ipA).Dial(t.Context(), "10.0.0.2:1"); err != nil {
 			t.Error(err)
@@ -339,11 +347,15 @@ func TestDials(t *testing.T) {
 		}
 		time.AfterFunc(time.Second, n.HealAll)
 		c, err := a.Dial(t.Context(), "10.0.0.2:1")
-		expect.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer c.Close()
 		for range waitingToBeAccepted - 1 {
 			c, err := a.Dial(t.Context(), "10.0.0.2:1")
-			expect.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer c.Close()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -368,7 +380,9 @@ func TestIsolateAlsoFromLaterHosts(t *testing.T) {
 		}
 		n.Rejoin(ipB)
 		c, err := later.Dial(t.Context(), "10.0.0.2:1")
-		expect.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		c.Close()
 	})
 }

@@ -44,7 +44,7 @@ func Build(path string, flags ...string) error {
 	return nil
 }
 
-// Output collects what a process prints; it may be read concurrently. The zero value is ready for use.
+// Output collects what a process prints, or what is logged; it may be read concurrently. The zero value is ready for use.
 type Output struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -63,6 +63,9 @@ func (o *Output) String() string {
 	defer o.mu.Unlock()
 	return o.b.String()
 }
+
+// Count returns how often a text has been printed so far.
+func (o *Output) Count(text string) int { return strings.Count(o.String(), text) }
 
 var readyLine = regexp.MustCompile(`msg=ready .*data=(\S+) admin=(\S+)`)
 
