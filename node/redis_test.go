@@ -97,9 +97,6 @@ func runOverThreeNodes(t *testing.T, v *apitest.RedisVector) {
 		asked++
 		return clients[asked%len(clients)].ask(command)
 	})
-
-	p.checkOwnership()
-	p.stopNodes()
 }
 
 // newRedisCluster starts three nodes that speak the Redis protocol. Messages take no time, so a reply belongs to the moment at
@@ -161,9 +158,6 @@ func TestRedisKeysAfterRestartsInOneProcess(t *testing.T) {
 		p.restartAll()
 		everywhere("after DEL and restarts", "EXISTS key%d", is("0"))
 		everywhere("after DEL and restarts", "CL.THROTTLE key%d 4 3 10800 0", is("[0 5 5 -1 0]"))
-
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 

@@ -32,6 +32,5 @@ func TestOneNameOfTwoNodesInOneProcess(t *testing.T) {
 		if lines != 3 {
 			t.Errorf("got %d warnings, want one by each node", lines)
 		}
-		p.stopNodes()
 	})
 }

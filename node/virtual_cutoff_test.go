@@ -89,8 +89,6 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 				t.Errorf("%s: %d admitted in the second cut, by %v", key, n, by)
 			}
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -134,8 +132,6 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 		for _, key := range keys {
 			expect.Equal(t, p.used("year", key), admitted[key], "%s, used", key)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -177,8 +173,6 @@ func TestG4_OneAfterAnotherInOneProcess(t *testing.T) {
 			n, _, _ := p.nodes[0].ask("year", key, 5)
 			expect.Equal(t, n, 0, "%s: more admitted", key)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -212,7 +206,6 @@ func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 					t.Logf("then %s: by %v, at most %v", key, by, slowest)
 				}
 				t.Logf("asked %d ms after the cut: decided after %v, by %v", after*300, first, by)
-				p.stopNodes()
 			})
 		}
 	}
@@ -251,8 +244,6 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 		for _, key := range keys {
 			expect.Equal(t, p.used("year", key), 30, "%s: used", key)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -293,7 +284,5 @@ func TestG4_HalvesInOneProcess(t *testing.T) {
 		}
 		p.net.HealAll()
 		p.awaitWhole()
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }

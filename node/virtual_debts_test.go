@@ -76,8 +76,6 @@ func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 			}
 			t.Logf("seed %d: by owner %d, forward %d, standby %d, fallback %d", seed, by[limiter.ByOwner].Load(), by[limiter.ByForward].Load(),
 				by[limiter.ByStandby].Load(), by[limiter.ByFallback].Load())
-			p.checkOwnership()
-			p.stopNodes()
 		})
 	}
 }

@@ -56,8 +56,6 @@ func TestEntriesInOneProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 3, entriesRules, "eu", "us")
 		eu, us := all[0], all[1]
-		defer eu.stopNodes()
-		defer us.stopNodes()
 		eu.poll(20*time.Millisecond, time.Minute, "the regions have met", func() bool { // before, each has rules of its own
 			for _, v := range append(eu.nodes[:3:3], us.nodes...) {
 				c := v.node.cluster

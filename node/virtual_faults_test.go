@@ -24,8 +24,6 @@ func TestG1_ExactInOneProcess(t *testing.T) {
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -65,8 +63,6 @@ func testRestarts(t *testing.T, delay time.Duration, inlineToo []bool) {
 		for i := range c.admitted {
 			expect.Equal(t, p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(), "key %d, used", i)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -105,8 +101,6 @@ func TestG5_KillInOneProcess(t *testing.T) {
 			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || whole > 5*time.Second {
 				t.Errorf("%d failed, %d slow, whole after %v, by %v", c.failed.Load(), c.slow.Load(), whole, by)
 			}
-			p.checkOwnership()
-			p.stopNodes()
 		})
 	}
 }
@@ -132,8 +126,6 @@ func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 			}
 			p.net.HealAll()
 			time.Sleep(2 * time.Second)
-			p.checkOwnership()
-			p.stopNodes()
 		})
 	}
 }
@@ -167,8 +159,6 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 				t.Errorf("%s: by %v", kind, by)
 			}
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -205,8 +195,6 @@ func TestReadyWithItsPartitions(t *testing.T) {
 			c.stopLoad()
 			p.net.HealAll()
 			time.Sleep(2 * time.Second)
-			p.checkOwnership()
-			p.stopNodes()
 		})
 	}
 }

@@ -29,11 +29,6 @@ func TestRegionsMeet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 2, worldRules(900), "eu", "us", "ap")
-		defer func() {
-			for _, p := range all {
-				p.stopNodes()
-			}
-		}()
 		await := func(what string, ok func() bool) {
 			t.Helper()
 			all[0].poll(20*time.Millisecond, time.Minute, what, ok)
@@ -109,8 +104,6 @@ func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 3, worldRules(900), "eu", "us")
 		eu, us := all[0], all[1]
-		defer eu.stopNodes()
-		defer us.stopNodes()
 		follows := func(version int64) func() bool {
 			return func() bool {
 				for _, v := range us.nodes {

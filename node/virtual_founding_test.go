@@ -45,7 +45,6 @@ func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {
 			if test.clusters == 0 && (err == nil || !strings.Contains(err.Error(), "--bootstrap-expect")) {
 				t.Errorf("%+v: have %v as the reason for not being ready", test, err)
 			}
-			p.stopNodes()
 		})
 	}
 }

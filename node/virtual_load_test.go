@@ -106,6 +106,5 @@ func TestLoadReachesAllNodes(t *testing.T) {
 		if by["lease"] == 0 || c.failed.Load() > 0 {
 			t.Errorf("%d failed, by %v", c.failed.Load(), by)
 		}
-		p.stopNodes()
 	})
 }

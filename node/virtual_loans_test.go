@@ -48,11 +48,6 @@ func TestG8_LoansInOneProcess(t *testing.T) {
 		const limit, keys = 900, 3
 		consistencies := []string{"exact", "hybrid"}
 		all := newRegions(t, 2, rulesOfRegions(limit, consistencies...), "eu", "us", "ap")
-		defer func() {
-			for _, p := range all {
-				p.stopNodes()
-			}
-		}()
 		all[0].eventually("the rules are recorded", recorded(all))
 		us := all[1]
 		for i, consistency := range consistencies {

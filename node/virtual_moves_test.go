@@ -200,8 +200,6 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	if used := p.owner(partition, dies).usedAt("year", key); admitted > most || admitted < few-4 || used < admitted {
 		t.Errorf("%d of %d admitted, %d used", admitted, few, used)
 	}
-	p.checkOwnership()
-	p.stopNodes()
 }
 
 // A node has handed partitions over to a newcomer when the link between the two breaks for good. The newcomer decides
@@ -222,8 +220,6 @@ func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 		if used := owner.usedAt("year", key); used != admitted {
 			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -250,8 +246,6 @@ func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 		if used := owner.usedAt("year", key); used != admitted {
 			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -285,8 +279,6 @@ func TestD2_InDoubtInOneProcess(t *testing.T) {
 		if used := owner.usedAt("year", key); used != admitted {
 			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -311,8 +303,6 @@ func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 		if used := p.owner(partition, owner).usedAt("year", key); used != admitted {
 			t.Errorf("have %d used, and %d were admitted", used, admitted)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -352,8 +342,6 @@ func pullThatFails(t *testing.T, after time.Duration) {
 	if used := p.used("year", key); used != admitted {
 		t.Errorf("have %d used, and %d were admitted", used, admitted)
 	}
-	p.checkOwnership()
-	p.stopNodes()
 }
 
 // While a standby reports to its owner what it admitted, their link breaks repeatedly, each time before the answer
@@ -398,8 +386,6 @@ func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 			if used := p.used("year", key); used != admitted {
 				t.Errorf("seed %d: have %d used, and %d were admitted", seed, used, admitted)
 			}
-			p.checkOwnership()
-			p.stopNodes()
 		})
 	}
 }
@@ -440,8 +426,6 @@ func TestG6_NodesLeaveInOneProcess(t *testing.T) {
 					t.Errorf("key %d: have %d used, and %d admitted", i, used, admitted)
 				}
 			}
-			p.checkOwnership()
-			p.stopNodes()
 		})
 	}
 }

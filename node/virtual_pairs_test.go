@@ -66,8 +66,6 @@ func TestWhoWasEndedIsAskedInOneProcess(t *testing.T) {
 		if used := p.owner(partition, owner).usedAt("year", key); used != admitted {
 			t.Errorf("have %d used, and %d were admitted", used, admitted)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -499,6 +497,4 @@ func (s *faultPair) judge() {
 		s.t.Error(text)
 	}
 	s.logEvent("%d forgotten, %d counted twice, by %v", lost, doubled, s.tally.decided)
-	s.p.checkOwnership()
-	s.p.stopNodes()
 }

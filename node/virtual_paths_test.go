@@ -56,8 +56,6 @@ func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 		}
 		y.startProcess()
 		p.awaitWhole()
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -89,7 +87,6 @@ func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 		if admitted != 5 || a.DecidedBy == limiter.ByFallback {
 			t.Errorf("%d admitted, decided by %s", admitted, a.DecidedBy)
 		}
-		p.stopNodes()
 	})
 }
 
@@ -122,8 +119,6 @@ func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 			}
 			p.net.HealAll()
 			time.Sleep(2 * time.Second)
-			p.checkOwnership()
-			p.stopNodes()
 		})
 	}
 }
@@ -187,8 +182,6 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 		if why := x.node.condition(); why != nil {
 			t.Errorf("x reports that it is not ready: %v", why)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -226,8 +219,6 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
 		p.awaitWhole()
 		expect.Equal(t, p.used("year", key), 50, "used")
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -275,7 +266,5 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		if others[1].state().InRing(x.id) {
 			t.Error("the removed node was readmitted when it was started again")
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }

@@ -107,7 +107,5 @@ func TestG5_PoliciesInOneProcess(t *testing.T) {
 				t.Errorf("node %d: refused after the end of the block", i)
 			}
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }

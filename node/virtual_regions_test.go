@@ -106,17 +106,6 @@ func (v *testNode) version() int64 {
 	return version.Number
 }
 
-func (s *regionSystem) end() {
-	for _, p := range s.regions {
-		for _, v := range p.nodes {
-			if v.alive.Load() {
-				v.endProcess(false)
-			}
-		}
-	}
-	time.Sleep(30 * time.Second) // gossip's last probes
-}
-
 // globalRules returns rules with one quota over all regions.
 func globalRules(limit int64) string {
 	return fmt.Sprintf(`
@@ -255,7 +244,6 @@ func TestG8_OneQuotaInOneProcess(t *testing.T) {
 					t.Errorf("seed %d, %s: %d as slow as another region, %d failed, %d without the owner", seed, name, x.slow.Load(), x.failed.Load(), x.alone)
 				}
 			}
-			s.end()
 		})
 	}
 }
@@ -320,7 +308,6 @@ func TestG8_CutsInOneProcess(t *testing.T) {
 					t.Errorf("seed %d: %d as slow as another region, %d failed, %d without the owner", seed, x.slow.Load(), x.failed.Load(), x.alone)
 				}
 			}
-			s.end()
 		})
 	}
 }
@@ -378,34 +365,39 @@ func TestG8_KillsInOneProcess(t *testing.T) {
 				}
 			}
 			x.end()
-			s.end()
 		})
 	}
 }
 
-// The test above would notice if a lender's standby had not heard of its loans.
+// The test above would notice if a lender's standby had not heard of its loans. It depends on when who lends whether that
+// shows in one window.
 func TestSabotageOfLoansIsFoundInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per, lender = 300, 5 * time.Second, 1
 	synctest.Test(t, func(t *testing.T) {
 		s := newRegionSystem(t, 3, globalRules(limit))
 		x := s.countAdmitted("world", "one", per, [3]int{100, 0, 0}, 1)
-		sleepPastTurn(per, 2*time.Second) // until the region's own share is spent
-		victim := s.ownerOf(lender, "world", "one")
-		u, err := victim.node.limiter.Locate(&limiter.Query{Rule: "world", Key: []string{"one"}})
-		expect.NoError(t, err)
-		victim.endProcess(false)
-		for _, v := range s.regions[lender].nodes {
-			if v != victim {
-				v.hideLoans(counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ u.Limits[0].Limit.ID})
+		defer x.end()
+		for range 20 {
+			sleepPastTurn(per, 2*time.Second) // until the region's own share is spent
+			victim := s.ownerOf(lender, "world", "one")
+			u, err := victim.node.limiter.Locate(&limiter.Query{Rule: "world", Key: []string{"one"}})
+			expect.NoError(t, err)
+			victim.endProcess(false)
+			for _, v := range s.regions[lender].nodes {
+				if v != victim {
+					v.hideLoans(counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ u.Limits[0].Limit.ID})
+				}
 			}
+			sleepPastTurn(per, time.Millisecond)
+			if sum, by := x.window(per); sum > limit {
+				t.Logf("got %d %v admitted", sum, by)
+				return
+			}
+			victim.startProcess()
+			s.whole()
 		}
-		sleepPastTurn(per, time.Millisecond)
-		if sum, by := x.window(per); sum <= limit {
-			t.Errorf("got %d %v admitted, want more than %d", sum, by, limit)
-		}
-		x.end()
-		s.end()
+		t.Errorf("never more than %d were admitted", limit)
 	})
 }
 

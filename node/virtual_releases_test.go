@@ -94,8 +94,6 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 				t.Errorf("subject %d: %d admitted of %d; all were decided by %v", i, n, limit, decided)
 			}
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -150,7 +148,5 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 		for i := range 5 {
 			p.denied(time.Second, fmt.Sprint("203.0.113.", i), true)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }

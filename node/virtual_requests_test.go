@@ -59,8 +59,6 @@ func adjustWhileItMoves(t *testing.T, after time.Duration) {
 		}
 	}
 	t.Logf("%d were made, %d failed and were not made", made, failed)
-	p.checkOwnership()
-	p.stopNodes()
 }
 
 // keysMoving returns subjects of a rule in partitions that will move from one node to another but aren't handed over
@@ -136,8 +134,6 @@ func requestsOnce(t *testing.T, seed uint64) {
 		})
 		expect.Equal(t, used, n, "seed %d: subject %s: used", seed, key)
 	}
-	p.checkOwnership()
-	p.stopNodes()
 }
 
 // key returns the key of the i-th request. Half of the subjects bring their limits.

@@ -139,8 +139,6 @@ func TestReservationsInOneProcess(t *testing.T) {
 		if n := s.failed.Load(); n > 0 {
 			t.Errorf("%d reservations were unknown", n)
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -159,8 +157,6 @@ func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
 				t.Errorf("key %d: have %d used, want %d to %d", i, have, sure, sure+perhaps)
 			}
 		}
-		p.checkOwnership()
-		p.stopNodes()
 	})
 }
 
@@ -196,8 +192,6 @@ func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 			if n := s.failed.Load(); n > 0 {
 				t.Errorf("%d reservations were unknown", n)
 			}
-			p.checkOwnership()
-			p.stopNodes()
 		})
 	}
 }

@@ -61,12 +61,6 @@ func (d *sharedDay) recorded() {
 	d.clusters[0].eventually("the rules are recorded", recorded(d.clusters[:d.regions]))
 }
 
-func (d *sharedDay) end() {
-	for _, p := range d.clusters[:d.regions] {
-		p.stopNodes()
-	}
-}
-
 // startFourth starts the fourth region.
 func (d *sharedDay) startFourth() {
 	d.regions = 4
@@ -185,7 +179,6 @@ func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDay(t, 18*time.Hour)
 				run(d)
-				d.end()
 			})
 		})
 	}
@@ -201,7 +194,6 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newDay(t, 90*time.Second)
-				defer d.end()
 				rest := slices.DeleteFunc([]int{0, 1, 2}, func(r int) bool { return r == away })
 				d.recorded()
 				d.cut(away)
@@ -246,7 +238,6 @@ func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDay(t, 75*time.Second)
-		defer d.end()
 		d.recorded()
 		eu, us := d.clusters[0], d.clusters[1]
 		version, err := eu.nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.6, us: 0.1, ap: 0.3},"))

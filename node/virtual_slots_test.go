@@ -184,6 +184,5 @@ func TestSlotsOfANewClusterInOneProcess(t *testing.T) {
 		if n := granted(); n != 30 {
 			t.Errorf("%d of 30 got a slot once the lost ones had ended", n)
 		}
-		p.stopNodes()
 	})
 }

@@ -209,9 +209,12 @@ func (p *testCluster) startNodes(n int, text string) {
 	}
 }
 
-// addNode adds a node without starting it.
+// addNode adds a node without starting it. Once the test has ended, so do its nodes.
 func (p *testCluster) addNode(settings *Config) *testNode {
 	i := len(p.nodes)
+	if i == 0 {
+		p.t.Cleanup(p.end) // before the folder goes, which is older
+	}
 	v := &testNode{
 		cluster: p, ip: p.address(i), memory: newTestDisk(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}, clockOffset: p.clockOffset,
 	}
@@ -354,7 +357,9 @@ func (v *testNode) endProcess(clean bool) {
 	v.ready.Store(false) // the node may have become ready meanwhile
 }
 
-func (p *testCluster) stopNodes() {
+// end stops the nodes, and fails the test if two of them owned a partition at once.
+func (p *testCluster) end() {
+	p.checkOwnership()
 	for _, v := range p.nodes {
 		if v.alive.Load() {
 			v.endProcess(false)

@@ -143,7 +143,6 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 			return 0
 		})
 		free.stopLoad()
-		p.stopNodes()
 	})
 }
 
@@ -186,6 +185,5 @@ func TestUsageOfTheLastNodeToLeave(t *testing.T) {
 			t.Errorf("have %v, and %v are missing", rows, missing)
 		}
 		leave(p.nodes[0])
-		p.stopNodes()
 	})
 }

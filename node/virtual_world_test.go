@@ -216,18 +216,11 @@ func (w *simWorld) run(seed uint64, length time.Duration) {
 	w.ledger.End = w.now()
 	for _, tr := range w.regions {
 		tr.ledger.End = w.now()
-		tr.found = tr.failures
-		for _, text := range tr.p.ownership.violations {
-			tr.found = append(tr.found, simulation.Violation{Guarantee: "G1", Text: text})
-		}
-		for _, v := range tr.runningNodes() {
-			v.endProcess(false)
-		}
+		tr.found = append(tr.secondOwners(), tr.failures...)
 	}
 	for _, x := range w.ledger.Loans {
 		w.ledger.Counts.Lent += x.Amount
 	}
-	time.Sleep(30 * time.Second) // gossip's last probes
 }
 
 // start starts all regions, calls watch, and waits until they share one recorded version of the rules.
