@@ -95,8 +95,8 @@ const tlsMemory = 12 << 10
 // fewestPlaces is how many connections a door serves at least, however little memory there is.
 const fewestPlaces = 64
 
-// Places returns how many connections a door serves at once: most, or fewer if one part in parts of the node's memory is not
-// enough for so many that take so many bytes each while they wait for a request.
+// Places returns how many connections a door serves at once: most, or fewer if they would take more than 1/parts of the node's
+// memory. A connection takes that many bytes (each) while it waits for a request.
 func (d *Doors) Places(most int, parts, each int64) int {
 	if d.TLS != nil {
 		each += tlsMemory

@@ -123,7 +123,7 @@ func (s *slots) chooseVictims(byAddress bool) {
 	}
 	slices.SortFunc(waiting, func(a, b victim) int { return cmp.Compare(b.since, a.since) })
 
-	// To take the one of the address that has the most again and again is to take them by rank.
+	// To take, again and again, a connection of the address that has the most gives the same order as to sort them by rank.
 	if byAddress {
 		ofAddress := make(map[netip.Prefix]int)
 		for i := range waiting {

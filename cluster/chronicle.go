@@ -58,7 +58,7 @@ func (c *Cluster) writeChronicle() {
 
 func (ch *chronicle) noteLead() {
 	leads := ch.leads()
-	if leads && !ch.led && len(ch.voterIDs()) > 1 { // who else, if it is the only one
+	if leads && !ch.led && len(ch.voterIDs()) > 1 { // the only voter always leads
 		ch.config.Logger.Info(ch.config.Self.Name + " leads")
 	}
 	ch.led = leads
@@ -110,7 +110,7 @@ func (ch *chronicle) missingVoters() string {
 	return strings.Join(names[:last], ", ") + " and " + names[last] + " don't answer"
 }
 
-// noteMove logs moves, on the leader: the end of each, and the begin of one that is still seen at the next look.
+// noteMove logs moves, on the leader: the end of each, and the beginning of those that are still going on at the next look.
 func (ch *chronicle) noteMove(s *agreement.State) {
 	before := ch.ring
 	moved := ch.moves

@@ -70,7 +70,7 @@ func (f *founder) clearHalfFounded() error {
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
 	alone := f.config.foundsAlone() && f.identity.Load().Cluster == [16]byte{}
 	if err != nil || term != 1 || last != 0 || !f.promise.Decided && !alone {
-		return nil // an error also means that there is no term; Raft reports any other
+		return nil // GetUint64 also fails if there is no term; Raft itself will report any other error
 	}
 
 	snapshots, err := s.Snapshots().List()

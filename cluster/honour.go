@@ -176,7 +176,7 @@ func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 	}
 
 	sr.config.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
-		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.PrimaryEpoch, "term_there", theirs.PrimaryEpoch)
+		"rules_version", mine.Version, "rules_version_there", theirs.Version, "primary_epoch", mine.PrimaryEpoch, "primary_epoch_there", theirs.PrimaryEpoch)
 	return sr.becomePrimary(ctx, theirs.PrimaryEpoch+1)
 }
 

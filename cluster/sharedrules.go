@@ -105,7 +105,7 @@ func (sr *sharedRules) becomePrimary(ctx context.Context, primaryEpoch int64) er
 		level = slog.LevelDebug
 	}
 
-	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", sr.State().Regions.PrimaryEpoch)
+	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "primary_epoch", sr.State().Regions.PrimaryEpoch)
 	return nil
 }
 

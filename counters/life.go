@@ -7,9 +7,9 @@ import (
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
-// ErrGone means that the counter that a cost was taken from is gone: another lineage or, since a reset, another life of
-// its subject has begun. Or it can't be told how much of the cost a bucket still owes, or there is no room to remember
-// that it came back. Nothing was changed.
+// ErrGone means that the cost can't come back, and that nothing was changed. The counter that it was taken from is gone: its
+// partition has a new lineage, or its subject was reset. Or nobody knows how much of the cost a bucket still owes. Or there is
+// no room to remember that it came back.
 var ErrGone = errors.New("the counter that the cost was taken from is gone")
 
 // Life identifies the counters that a cost was taken from, for what may come back to them.
@@ -87,9 +87,8 @@ func (t *Table) giveBackHeld(
 	return t.changeHeld(s, now, k, l, give)
 }
 
-// giveUndrained is a Give for a bucket whose rate may be another one by now than l's. It leaves the bucket as of its
-// last change, so that the next check drains it by the rate then in force. What is taken off before it drains is
-// missing afterwards just the same.
+// giveUndrained is a Give for a bucket whose rate may no longer be l's. It does not drain the bucket, so that the next check
+// drains it by the rate then in force. Whether units are taken off before or after draining makes no difference.
 func giveUndrained(l *algorithms.Limit, from *algorithms.TakeRecord, cost int64) func(algorithms.State, algorithms.Instant) algorithms.State {
 	return func(s algorithms.State, now algorithms.Instant) algorithms.State {
 		changedAt := s.At

@@ -51,11 +51,11 @@ type Op struct {
 	// and lasts for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While
 	// it lasts, it refuses every check, whatever the cost, but not a count.
 	Block bool
-	// Lends marks the op of a limit of which regions lend each other parts. What its Decision says is used is the own region's use.
+	// Lends marks the op of a limit of which regions lend each other parts. Its Decision reports only this region's use.
 	Lends bool
 
-	// Set by Take and Peek. Full, which is here to fill a gap, means that the limit did not refuse, but the table has no room for
-	// another counter.
+	// Set by Take and Peek. Full means that the limit did not refuse, but that the table has no room for another counter.
+	// (Full stands first to fill a gap in the struct.)
 	Full     bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition

@@ -18,8 +18,8 @@ var ErrOver = errors.New("the slot has ended or was released")
 // Holder holds the slots that a check acquires.
 type Holder struct {
 	ID    uint64        // of its slots; the same ID acquires a slot once
-	Nonce uint64        // of this attempt; a slot that is held already belongs to it from now on
-	TTL   time.Duration // the slots end after that time, or after that of their limit, if it is shorter; 0: after that of their limit
+	Nonce uint64        // identifies this attempt; a slot with this ID that is held already now belongs to it
+	TTL   time.Duration // after what time the slots end; at most that of their limit, and 0 means that of their limit
 	Who   string        // at most notes.MaxWho bytes
 	// Group identifies the rule of a subject. Rules share the room for slots fairly.
 	Group func(subject uint64) uint32
@@ -49,8 +49,8 @@ func (op *Op) SlotLeft() time.Duration { return time.Duration(op.returned) }
 // SetSlotLeft sets what SlotLeft returns.
 func (op *Op) SetSlotLeft(left time.Duration) { op.returned = int64(left) }
 
-// slotState returns what is held of l, a limit of slots. Count: units; Part: the time until cost fits; At: the time until all
-// have ended, both if nothing is renewed. After a loss, the limit is full.
+// slotState returns what is held of l, a limit of slots, as a State: Count is the units that are held; Part is the time until
+// cost fits, and At the time until all slots have ended, both if none is renewed. After a loss of slots, the limit is full.
 func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.State {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
@@ -219,7 +219,8 @@ func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
 	return ops
 }
 
-// DelaySlot makes r, if it is a slot or says that slots may be lost, concern as much of the time after now as it did that long ago.
+// DelaySlot moves the end of r, if it is a slot or the note of lost slots, later by age: it then has as much time left as
+// when it was written, that long ago.
 func (r *Record) DelaySlot(age int64) {
 	if r.Note == nil || r.Note.Until == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
 		return

@@ -500,8 +500,7 @@ func (t *Table) commit(op *Op) {
 	}
 }
 
-// withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the
-// cost.
+// withdraw corrects the decisions of a refused check: an op that would have taken its cost now reports what is left without it.
 func (t *Table) withdraw(ops []Op) {
 	for i := range ops {
 		op := &ops[i]

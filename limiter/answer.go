@@ -87,8 +87,8 @@ type LimitAnswer struct {
 	Cost     int64 // that the check has in the limit's unit
 }
 
-// share returns how much of the limit there is to use at once where it was decided: in a region, with what it has borrowed and
-// without what it has lent.
+// share returns the limit's capacity where it was decided: in a region, its share, plus what it has borrowed, minus what it has
+// lent.
 func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.Loaned) }
 
 // IndexInOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in
@@ -187,7 +187,7 @@ func (la *LimitAnswer) set(op *counters.Op) {
 	la.Reduced, la.Loaned = d.Reduced, d.Loaned
 }
 
-// concludeRefusal is what conclude does besides for a limit that refuses.
+// concludeRefusal completes the answer of a limit that refuses.
 func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
 	l.adviseReturn(a, la, op)
 	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {

@@ -216,8 +216,8 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	}
 }
 
-// awaitPath waits while this node, which did not run for a while, has yet to find out which of s's nodes it can reach: it must not
-// count alone because of that. It reports whether to route s again.
+// awaitPath is for a node that did not run for a while, and does not know yet which of s's nodes it can reach. It waits until
+// it knows, because the node must not count alone for that reason. It reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
 	m := c.limiter.membership
 	unsure := s.countUnsurePaths(m)
@@ -282,7 +282,8 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	}
 }
 
-// takeHere decides the listed subjects from this node's counters, all or nothing.
+// takeHere decides the listed subjects from this node's counters, all or nothing. If a gate is shut, or without authority, it
+// leaves them open, to be routed again.
 func (c *clusterCheck) takeHere(list []int) {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]

@@ -6,14 +6,14 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Kept says what the only counter of a key holds in a namespace of the commands of Redis; see [rules.KeptLimit].
+// Kept is what the single counter of a key holds, in a namespace that Redis commands use; see [rules.KeptLimit].
 type Kept struct {
 	Used int64         // units that are used, rounded up; 0 if there is no counter
 	Ends time.Duration // until nothing is used any more, if nobody asks for more
 }
 
-// Kept asks the owner of a key in a namespace where each key has one counter. No limits are needed: the counter keeps
-// what it takes. The error wraps ErrNamespace or ErrNoOwner.
+// Kept asks the owner of a key in a namespace where each key has one counter. The caller need not know its limit: the counter's
+// state tells what is used. The error wraps ErrNamespace or ErrNoOwner.
 func (l *Limiter) Kept(namespace, key string) (Kept, error) {
 	u, err := l.locateKept(namespace, key)
 	if err != nil {

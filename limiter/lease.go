@@ -224,8 +224,8 @@ const (
 	maxSweepPause = 10 * time.Second
 )
 
-// returnEnded gives back what is left of the ended grants, unless this process did not run for a while: nobody else knows how old
-// they are.
+// returnEnded gives back what is left of the ended grants. It drops those that ended long ago, because this process did not
+// run for a while: the owner could not tell how old they are.
 func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 	var list []refund
 	for i := range ended {

@@ -179,7 +179,7 @@ func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weig
 	}
 }
 
-// topOf returns the list of refusals to which a rule's belong.
+// topOf returns the list in which the refusals of a rule are counted.
 func (l *Limiter) topOf(r *rules.Rule) *top {
 	if r.Shadow {
 		return l.tops[TopShadow]

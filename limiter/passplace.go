@@ -11,9 +11,10 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// This file is about places in queues that their callers have left. Those that wait behind them at the same node have moved up; see
-// waitingroom.go. What is then left, the node's last places, goes from node to node: each lets its own callers move up, and sends on
-// the places that they need no longer. The last node gives back what nobody needs. A lost message loses places, and makes none.
+// This file is about places in queues that their callers have left. First, those that wait behind them at the same node move
+// up; see waitingroom.go. That frees the node's last places, which then go from node to node: each node lets its own callers
+// move up, and sends on the places that this frees. The last node gives back what nobody needs. A lost message loses places,
+// and makes none.
 
 const (
 	// maxPassed bounds the places in one message.

@@ -15,8 +15,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A reservation takes a place among the notes of its home when it is made, under the lock under which nobody else can
-// settle it. So a settling never lacks room, and a place that is gone is one that is over.
+// When a reservation is made, its home makes a place for it among its notes, under the lock that a settlement takes. So a
+// settlement never lacks room, and a missing place means that the reservation is over.
 
 // ErrTooManyReservations means that the subject's owner keeps too many reservations, of all, or of this rule or
 // subject. Nothing was taken.

@@ -22,23 +22,23 @@ type Query struct {
 	// Subjects come with their own limits, or with the node of a descriptor tree that they matched. If there are any, Rule,
 	// Key, Attributes, Costs and Mode are ignored.
 	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
-	// Slots is how many slots an acquire or a reservation holds of each limit of slots; 0: as many as its cost in the
-	// limit's unit says, or 1. SlotTTL, for an acquire, is after what time they end unless they are renewed; 0: as the
-	// limits say. Who says who holds them, in at most MaxWho bytes.
+	// Slots is how many slots an acquire or a reservation takes of each limit of slots; 0 means its cost in the limit's unit, or
+	// 1 without one. SlotTTL is after what time the slots of an acquire end unless they are renewed; 0 means the limits' ttl.
+	// Who names their holder, in at most MaxWho bytes.
 	Slots   int64
 	SlotTTL time.Duration
 	Who     string
 	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
 	// none.
 	RequestID string
-	// AtMost makes a check of one limit take as much of its cost as there is, which Answer.Granted says.
+	// With AtMost, a check of one limit takes as much of its cost as is left. Answer.Granted says how much that was.
 	AtMost bool
-	// LimitName restricts an adjustment or a reset to the limit with that name; empty: it concerns all. Bill also
-	// corrects the bill by an adjustment.
+	// LimitName restricts an adjustment or a reset to the limit with that name; empty means all limits.
 	LimitName string
-	// HolderID restricts a reset to one slot: the short ID that [Holder] has; see ShortSlotID. Empty: it concerns all.
+	// Bill makes an adjustment correct the bill, too.
+	Bill bool
+	// HolderID restricts a reset to one slot, by the short ID that [Holder] has; see ShortSlotID. Empty means all slots.
 	HolderID string
-	Bill     bool
 	// OnExpiry says what becomes of a reservation that is not settled in time; nil: it stays charged.
 	OnExpiry *OnExpiry
 	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.

@@ -18,7 +18,7 @@ type QueuePlace struct {
 	limiter *Limiter
 	taken   []refund
 	kind    string    // the same for places of the same size in the same queues
-	until   time.Time // the owner knows no longer what may come back
+	until   time.Time // from then on, the owner does not know any more what may come back
 }
 
 // giveBack gives the place back, as far as it is known what may come back. It is called at most once.
@@ -62,7 +62,8 @@ func (p *QueuePlace) kindOfTaken() string {
 	return string(kind)
 }
 
-// hasBlockingRule reports whether a rule of the check has a block, whose counters were in between those of the limits.
+// hasBlockingRule reports whether a rule of the check has a block. The counters of blocks lie between those of the limits, so
+// ops and limits do not match.
 func (a *Answer) hasBlockingRule() bool {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; countHitOps(h) > len(h.Limits) {

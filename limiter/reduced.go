@@ -19,7 +19,8 @@ const (
 	shortestStep = time.Second
 )
 
-// resolveNever tells refusals for good by the limits first to end−1 from those by a capacity that is reduced for now.
+// resolveNever corrects the refusals of the limits first to end−1 that say "never" although the capacity is only reduced for
+// now: it says when the capacity may change.
 func (a *Answer) resolveNever(first, end int) {
 	for i := first; i < end; i++ {
 		op := &a.scratch.ops[i]
@@ -43,7 +44,7 @@ func (a *Answer) timeToChange(r *rules.Rule, limit *rules.Limit) time.Duration {
 	return min(limit.Limit.Window, longestReduced)
 }
 
-// stepLeft returns how long the load that r's step follows is known, if no other is reported.
+// stepLeft returns for how much longer the load behind r's step counts, if no newer one is reported.
 func (a *activeRules) stepLeft(r *rules.Rule) time.Duration {
 	if a.loadLeft == nil || r.Adaptive == nil {
 		return shortestStep

@@ -31,7 +31,7 @@ type debit struct {
 	ops    []counters.Op // ops that took their cost
 	// when says, by op, when the cost was taken: for windows that are numbered, the number; for a log, the time of the entry
 	// relative to steady; for a bucket, how long all that it then owed takes to drain. It is unused for windows that begin with
-	// their first hit.
+	// their first hit. In a reply, it is for slots how much longer they are held; see takenWhen.
 	when []int64
 }
 
@@ -63,7 +63,7 @@ type refund struct {
 	made  int64         // wall time at which the reservation was made; zero unless from a reservation
 	late  bool          // the reservation was settled after its end
 	place uint64        // notes.Key.ID of the place of a reservation that came to nothing; zero if there is none
-	until time.Duration // on the lease clock: this node keeps it no longer; zero if it has not had to wait here
+	until time.Duration // when this node drops it, on the lease clock; zero if it has not had to wait here yet
 }
 
 // maxRefunds bounds the refunds in one message.
@@ -258,7 +258,7 @@ func (l *Limiter) give(r *refund) {
 	}
 }
 
-// oldest returns how long ago another process may have taken the cost of r, at most.
+// oldest returns the most time that may have passed since another process took the cost of r.
 func (l *Limiter) oldest(r *refund, now algorithms.Instant) time.Duration {
 	switch {
 	case r.made != 0:

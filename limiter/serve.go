@@ -393,8 +393,8 @@ func (x *exchange) slotsOutlive(l *Limiter) bool {
 	return l.outlive(stored)
 }
 
-// decideEach decides the identical checks one after another until one is refused. If a gate shuts, it stops; the askers of the
-// remaining checks ask again. It returns false if it decided none.
+// decideEach decides the question's identical checks one after another, until one is refused or a gate shuts. In the second
+// case, the askers of the rest ask again. It returns false if it decided none.
 func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Instant, []counters.Op) counters.Verdict) bool {
 	q, r := &x.question, &x.reply
 	for range q.count {

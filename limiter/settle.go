@@ -88,9 +88,9 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 
 // Settle replaces a reservation's estimate with the real costs. It debits any excess and gives back what was not used.
 // A unit that costs does not name stays as reserved; empty costs mean that nothing was used. Only the first settlement
-// of a reservation counts, on whichever node; a repeated one gets the same answer. One that comes within ten minutes of
-// the reservation's end still counts, unless its room was needed: what it says replaces what [Query.OnExpiry] has left,
-// as far as the windows of that time are not over, and on the bill. The error wraps ErrUnknownReservation, ErrNoOwner
+// of a reservation counts, on whichever node; a repeated one gets the same answer. One that comes within ten minutes after
+// the reservation's end still counts, unless the room was needed. It replaces what [Query.OnExpiry] has left charged, in
+// windows that are not over yet and on the bill. The error wraps ErrUnknownReservation, ErrNoOwner
 // or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
@@ -223,8 +223,8 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 }
 
 // settleRest corrects the bill of a reservation that was settled at its home, and settles it at the owners of its other
-// subjects. If the home forgot the settlement, it would be repeated with all that, so the home's standby must have it
-// first.
+// subjects. If the home died and its successor did not know of the settlement, a second one would do all this again. So the
+// home's standby must have it first.
 func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 	if len(s.subjects) > 1 || s.isBilled(rs.limiter) {
 		rs.confirmHome(s)
@@ -312,7 +312,7 @@ func (s *settleRequest) correctBill(l *Limiter) {
 	}
 }
 
-// change returns by how much the real cost exceeds what is charged of a reserved one; negative if it is less.
+// change returns by how much the real cost exceeds what is charged for the reserved one now; negative if it is less.
 func (s *settleRequest) change(reserved reservedCost) int64 {
 	charged := reserved.cost
 	if s.hadExpired {

@@ -154,8 +154,8 @@ func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 	return needs
 }
 
-// resolveWithLoan decides q with resolve. If q awaits loans, it decides a refused check again as long as loans come within
-// loanWait that it lacks. began is when the check began: it takes no longer than any other.
+// resolveWithLoan decides q with resolve. If q awaits loans and is refused, it decides q again whenever a loan has come, for
+// at most loanWait. began is when the check began: all attempts together take no longer than any other check.
 func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func() error) error {
 	err := resolve()
 	if err != nil || a.Allowed || !q.AwaitsLoan {
@@ -378,8 +378,8 @@ func (ls *loans) learn(subject uint64, s *shortage, answer borrowReply) {
 	close(one.done)
 }
 
-// stayOf returns how long callers of a subject should stay away that a share refuses. alone means that nobody can be asked for
-// more: this refusal then counts as an attempt.
+// stayOf returns how long callers should stay away from a subject that a share refuses. alone means that nobody can be asked
+// for more. Then this refusal counts as a failed attempt, and the time doubles.
 func (la *loanAskers) stayOf(subject uint64, steady int64, alone bool) time.Duration {
 	la.mu.Lock()
 	defer la.mu.Unlock()
@@ -409,7 +409,7 @@ func (la *loanAskers) sweep(steady int64) {
 	})
 }
 
-// lack says whose share a limit lacks that refuses.
+// lack says whose share of a limit that refuses is too small.
 type lack uint8
 
 const (
@@ -434,7 +434,7 @@ func (la *LimitAnswer) lackOf() lack {
 	return lackRegion
 }
 
-// adviseReturn sets when to come back if only a share refuses op: more may come at any time.
+// adviseReturn bounds RetryAfter if only a share refuses op: a loan may bring more at any time.
 func (l *Limiter) adviseReturn(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
 	la.lack, la.isCutOff = la.lackOf(), false
@@ -448,7 +448,7 @@ func (l *Limiter) adviseReturn(a *Answer, la *LimitAnswer, op *counters.Op) {
 	}
 }
 
-// adviseAgain sets anew when to come back, by what the owner has said in the meantime.
+// adviseAgain bounds RetryAfter again, by what the owner has said in the meantime.
 func (a *Answer) adviseAgain(l *Limiter) {
 	for i := range a.Limits {
 		if la, op := &a.Limits[i], &a.scratch.ops[i]; la.lack != lackNothing {

@@ -18,8 +18,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A slot is acquired, renewed and released. An acquire is a check that asks the owners, each of which stores its slots and waits until
-// they would outlive it; see docs/design/slots.md.
+// A slot is acquired, renewed and released. An acquire is a check that always asks the owners. Each owner stores its slots, and
+// answers only once they would survive its death; see docs/design/slots.md.
 
 const (
 	// MaxSlotTTL bounds how long a slot is held unless it is renewed, algorithms.MinWindow is the least.
@@ -33,7 +33,7 @@ const (
 	outliveTimeout = 500 * time.Millisecond
 	// rollbackTimeout bounds how long a refused acquire waits until its slots are free again. After that, they are freed in the background.
 	rollbackTimeout = 100 * time.Millisecond
-	// defaultSlotTTL is the ttl of a slot that no limit limits.
+	// defaultSlotTTL is the ttl of a slot to which no limit of slots applied.
 	defaultSlotTTL = time.Minute
 	// slotDrift is the part of a slot's ttl by which its holder must give it up before its owner does: their clocks may run at different
 	// rates.
@@ -65,10 +65,11 @@ type Slot struct {
 	Expires time.Duration // how long it is held, counted from when the caller sent its request
 }
 
-// Acquire decides q as Check does, and holds slots of its limits of slots: q.Slots of each, for q.SlotTTL or as long as the limit
-// says, whichever is shorter. If q is allowed, any node can [Limiter.RenewSlot] and [Limiter.ReleaseSlot] the returned ID. With a RequestID that is held already,
-// it returns the same slot, and takes nothing. The error wraps one of Check's, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or ErrTryAgain; then
-// nothing is held.
+// Acquire decides q as Check does, and takes slots of its limits of slots: q.Slots of each, for q.SlotTTL or the limit's ttl,
+// whichever is shorter. If q is allowed, any node can renew and release them by the returned ID ([Limiter.RenewSlot],
+// [Limiter.ReleaseSlot]). If q's RequestID holds slots already, Acquire returns these, and takes nothing. After an error,
+// nothing is held: it wraps one of Check's errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
+// ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	a.scratch.mayHold = true
 	defer func() { a.scratch.mayHold = false }()
@@ -238,9 +239,9 @@ func (l *Limiter) resolveHolding(q *Query, a *Answer, h *holding, resolve func()
 	return l.hold(q, a, h, decide)
 }
 
-// hold runs decide, which decides q, and then makes sure that the slots it has acquired would outlive their owners. If q is not
-// admitted after all, it frees them. A partition that moves meanwhile is no reason to fail: hold takes everything back and decides q anew,
-// at the next owner, as long as a check would wait for that.
+// hold runs decide, which decides q, and makes sure that the slots acquired by it would outlive their owners. If q is not
+// admitted in the end, it frees them. If a partition moves meanwhile, hold takes everything back and decides q again at the
+// next owner, for as long as a check would wait for a frozen partition.
 func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
@@ -283,7 +284,8 @@ func (l *Limiter) holdOnce(q *Query, a *Answer, h *holding, decide func() error)
 	if err != nil && h.recalled {
 		free = nil
 	}
-	if err == nil && a.Allowed { // newer rules may have left out some that the first attempt acquired
+	// Newer rules may apply fewer limits than those by which the first round took slots: free the rest.
+	if err == nil && a.Allowed {
 		isHeld := func(p slotPart) bool {
 			return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool { return op.Key == p.Key })
 		}
@@ -364,7 +366,8 @@ func hasSlots(ops []counters.Op) bool {
 	return slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
 }
 
-// recallSlot looks whether q's request, which has an id, holds its slots already. If so, it makes q take nothing else.
+// recallSlot finds out whether an earlier attempt with q's request id holds the slots already. If so, it sets the costs of
+// q's other limits to 0.
 func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
 	i := slices.IndexFunc(a.scratch.ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
 	if q.RequestID == "" || i < 0 || a.scratch.matchDecides {
@@ -435,11 +438,12 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	return s.expires(), nil
 }
 
-// maxAloneSlot is how long after it was granted by a cut-off node a slot is held above the limit: by then, it was told.
+// maxAloneSlot is for how long after a cut-off node has granted a slot its renewals may put it back above the limit. By then,
+// the owners have been told of it.
 const maxAloneSlot = MaxSlotTTL
 
-// longestTTL returns how long a slot may be held by the rules in force: as its limit says or, if what had that limit has it no longer, as
-// any limit of its rule says.
+// longestTTL returns the longest ttl that the rules in force allow a slot: that of its limit or, if there is no such limit
+// any more, the longest of its rule.
 func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 	active := l.inForce.Load()
 	if active == nil || part.Key.IsInline() {
@@ -506,7 +510,8 @@ func (a *activeRules) slotRules() map[uint32]*slotRule {
 	return a.slots.byGroup
 }
 
-// slotsNeedAcquire returns an error if a check takes something in mode, and must not hold slots, although the limits of h include some.
+// slotsNeedAcquire returns an error if h has a limit of slots, but the call is neither an acquire, nor a reservation, nor a
+// peek.
 func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 	if a.scratch.mayHold || mode == counters.PeekMode || !rules.HasSlots(h.Limits) {
 		return nil

@@ -56,7 +56,7 @@ type ledgerPart struct {
 	counter    uint64 // Key.Counter
 	unreturned int64  // units granted and not yet given back: an upper bound on what may come back
 	spendable  int64  // the holder may still spend at most this many units
-	returnable int64  // units that may still come back, by the holder's last report: too high once it has spent or returned more
+	returnable int64  // units that may still come back, by the holder's last report; fewer if it has spent or returned some since
 }
 
 // NewLeaseLedger returns a ledger for at most bound subjects, of which at most half may be inline. A bound below 1,024 counts
@@ -149,8 +149,8 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, r *Gran
 			continue
 		}
 
-		// A grant that the holder no longer reports is spent, or ends soon by the answer that
-		// brings it.
+		// A grant that the holder no longer reports is spent, on its way back, or arrives out of order and is then returned
+		// unused.
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == g.id })
 		if held < 0 {
 			g.until = min(g.until, now+returnGrace)

@@ -50,9 +50,9 @@ func (o *EndedGrant) report() HeldGrant {
 	return h
 }
 
-// AddUnspent adds to the decisions of ops what this node still holds of their subject. from made the decisions, at that time of
-// its steady clock; only earlier grants count. Others can't have that quota, but this node can. A refused cost still does not
-// fit.
+// AddUnspent adds what this node still holds of a subject to what remains in the decisions of ops: only this node can spend
+// it. from made the decisions, at steady on its steady clock, and only grants from before that count. A cost that was refused
+// stays refused.
 func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -91,8 +91,8 @@ type GrantOut struct {
 	parts []ledgerPart
 }
 
-// Out returns how much of the counter's part may not have come back, given what the holder says is left of each part; nil: it
-// has not said.
+// Out returns how much of the counter's part is still out. left is what the holder says is left of each part; nil if it has not
+// answered.
 func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 	i := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == counter })
 	switch {

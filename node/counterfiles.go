@@ -104,7 +104,7 @@ func (n *Node) load() error {
 
 // markSlotsLost makes this node grant no slot in place of one that its file may have had.
 func (n *Node) markSlotsLost() {
-	n.log.Warn("slots may be lost with the file of counters; until they have ended, no others are granted")
+	n.log.Warn("slots may be lost with the file of counters; no others are granted until the lost ones have certainly ended")
 	now := n.clock.Now()
 	for p := range ring.Partitions {
 		n.table.MarkSlotsLost(now, p)

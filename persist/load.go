@@ -157,7 +157,7 @@ func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 		return
 	}
 	if r.FreshAt <= f.now.Steady/1e9 {
-		if f.Expired++; r.IsFreedSlot() { // it may have been longer in an older frame
+		if f.Expired++; r.IsFreedSlot() { // an older frame may have it as held, with a later end
 			f.reset[r.ID()] = struct{}{}
 		}
 		return

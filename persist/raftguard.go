@@ -93,8 +93,8 @@ type logWrite struct {
 	// onSuccess runs when the write succeeds in time, onUndone when undo succeeds; the caller holds guardedLogs.mu.
 	onSuccess, onUndone func()
 
-	// abandoned: Raft learned that the write failed, by a timeout. done: the write has returned, with err. Whichever comes
-	// first counts. guardedLogs.mu guards them.
+	// abandoned means that the write timed out, so Raft was told that it failed. done means that it has returned, with err.
+	// Whichever comes first counts. guardedLogs.mu guards them.
 	abandoned, done bool
 	err             error
 }
@@ -273,7 +273,7 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 		}
 	}
 
-	// !reported
+	// It failed, or Raft believes that it did: its entries are in doubt until the undo succeeds.
 	if err != nil || !reported {
 		g.writeErr, g.doubtFrom = g.writeErrorAfter(err), w.firstInDoubt()
 	}

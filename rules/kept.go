@@ -25,8 +25,8 @@ var keptKinds = map[string]algorithms.Kind{
 // keptID returns the Limit.ID of the only counter of a key.
 func keptID(kind algorithms.Kind) uint64 { return counterIdentity{kind: kind}.hash() }
 
-// KeptLimit returns a limit of 0 for the only counter of a key in namespace, or nil if keys have several there. It
-// reads the counter by what the counter keeps.
+// KeptLimit returns a limit of 0 with which the single counter of a key in namespace can be read, or nil if keys have several
+// counters there.
 func KeptLimit(namespace string) *Limit {
 	kind := keptKinds[namespace]
 	if kind == 0 {

@@ -38,7 +38,7 @@ type Match struct {
 	Clock func() int64
 
 	values     []value     // the check's attributes that the set uses
-	plain      *Set        // not nil: under this set, other values of these attributes may match the rules in found, and no others
+	plain      *Set        // not nil: under this set, whatever the values of these attributes are, only the rules in found can match
 	uniform    bool        // with plain: all rules in found are uniform
 	only       *Rule       // with plain: the rule that the call was for, if it was for one
 	byKey      bool        // with plain: the call was of MatchKey
@@ -61,7 +61,7 @@ type value struct {
 	parsed       bool // valid and the addresses are known
 	valid        bool // text is an address
 	address      netip.Addr
-	written      netip.Addr // the IPv6 address that embeds address; invalid if there is none, or it is but a notation of it
+	written      netip.Addr // the IPv6 address in the text, if it embeds address, an IPv4 one; invalid otherwise, and if it is IPv4-mapped
 	canonical    string     // canonical notation of the address, in Match.canonical; set on first use
 }
 
@@ -408,12 +408,13 @@ func (s *Set) checkLists(m *Match) Listing {
 	return Unlisted
 }
 
-// isUniform reports whether r is uniform after entries.
+// isUniform reports whether r is uniform, with the entries beside the document taken into account.
 func (s *Set) isUniform(r *Rule) bool {
 	return r.uniform() && (s.overlay == nil || !s.mayHaveEntry(r) && !s.overlay.mayBlock(r))
 }
 
-// uniform reports whether the names of a check's attributes say whether r applies, with the same limits and cost for all.
+// uniform reports whether the names of a check's attributes alone decide whether r applies, and all subjects have the same
+// limits and cost.
 func (r *Rule) uniform() bool {
 	return len(r.match)+len(r.not) == 0 && r.cost == nil && !r.bySubject && countLimited(r.ownLimits) == len(r.ownLimits)
 }

@@ -273,8 +273,8 @@ func (w *witnesses) isSuperseded(r *processRecord) bool {
 	})
 }
 
-// judgeProcess judges one process by its statements, as different nodes have them. The last one for which everything is there says
-// how much may be missing.
+// judgeProcess judges one process by its statements, which different nodes may have kept. The last statement of which the
+// bill has everything says how much may be missing after it.
 func (w *witnesses) judgeProcess(of []processRecord) {
 	slices.SortFunc(of, func(a, b processRecord) int { return cmp.Compare(b.Number, a.Number) })
 	copied := slices.ContainsFunc(of, func(r processRecord) bool { return len(w.copied(&r)) > 0 })

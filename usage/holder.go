@@ -241,7 +241,8 @@ func putSteps(tx persist.Tx, steps []step) error {
 	return nil
 }
 
-// put notes that this node has everything of an open ledger up to a round, if it had everything before. Older copies go.
+// put records that this node has everything of an open ledger up to the round To, if it had everything up to From. It drops
+// older copies.
 func (s *step) put(tx persist.Tx) error {
 	id := bucketID{ledgerID: s.Ledger}
 	head, ok := readHead(tx, id)

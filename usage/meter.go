@@ -60,7 +60,7 @@ type Meter struct {
 	wake    chan struct{} // holds an element when writeLoop should write again
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
-	mergeAt int // as the constant
+	mergeAt int // the constant mergeAt, unless a test sets it
 
 	writing     sync.Mutex // guards the four fields below and the writer's fields of ledgers; held during disk I/O
 	loaded      bool       // ledgers includes what the file held at the start

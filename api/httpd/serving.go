@@ -147,7 +147,7 @@ func (c *connection) refuseRoom() {
 	}
 }
 
-// turn is a connection as the library sees it, for as long as it has something to do on it.
+// turn lends the library a connection while there is something to do on it. It is the net.Conn that the library sees.
 type turn struct {
 	*connection
 	server  *Server
@@ -155,8 +155,8 @@ type turn struct {
 	readErr error         // what follows it; nil: more can be received
 	spent   time.Duration // how much of the first request's time was spent before
 
-	between bool // the library waits for another request
-	over    bool // it need not wait: nothing of another request has arrived
+	between bool // the last answer is sent, and no other request has begun
+	over    bool // the library was told EOF because nothing of another request has arrived; the connection lives on
 	held    bool // an answer is held back
 
 	holds     bool // stall is charged

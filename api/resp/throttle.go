@@ -38,7 +38,7 @@ type bucket struct {
 // The words behind the key, in their order.
 var bucketWords = [...]string{"max_burst", "count_per_period", "period", "quantity"}
 
-// readBucket reads the words behind the key. notInteger returns the failure for a word that is no number.
+// readBucket reads the words after the key. notInteger returns the failure for a word that is not an integer.
 func readBucket(words [][]byte, notInteger func(name string, word []byte) failure) (b bucket, f failure) {
 	b.quantity = 1
 	for i, word := range words {

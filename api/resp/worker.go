@@ -21,7 +21,7 @@ type worker struct {
 	out  writer
 	args [][]byte // of the command being read
 
-	// checks are those of a run that is not decided yet; the first pending of them are used.
+	// checks are the checks of the current run, which is not decided yet. Only the first pending of them are in use.
 	checks  []*check
 	pending int
 	charged int64     // bytes charged for them

@@ -275,7 +275,7 @@ func (rs *reignState) allHaveAuthority(in *decisionInput) bool {
 	return !slices.ContainsFunc(in.members, func(id ring.NodeID) bool { return !rs.hasAuthority(in.now, in.state, id) })
 }
 
-// leaveEntry returns the entry to take a member out of the ring that wants to leave, unless it is the only one. It also takes
+// leaveEntry returns the entry to take out of the ring a member that wants to leave, unless it is the only one. It also takes
 // out a member that most nodes reach only through other nodes, which would otherwise carry all of its traffic forever.
 func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 	if !in.state.Settled || len(in.members) < 2 || !rs.allHaveAuthority(in) {

@@ -36,7 +36,6 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	switch {
 	case ended:
 	case !ok && wantsCopies:
-
 		// The sender may be the new process of an owner. This node may not apply its registration for a long time, for
 		// example while its disk is full. Still, the copies here are final: the owner's last process lost its authority
 		// before the new one was registered.

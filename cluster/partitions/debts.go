@@ -85,7 +85,7 @@ type debt struct {
 	// uncounted is the part of cost that the counter here lacks: there was no counter, or the owner has overwritten it
 	// since, or the copy was dropped. Invariant: 0 <= uncounted <= cost.
 	uncounted int64
-	fallback  bool // all of it was admitted in fallback, so it is reported a while after the owner is back
+	fallback  bool // all of it was admitted in fallback: it is reported only a while after the owner is back
 	// restored is set if an earlier process recorded the debt. A merge of the counters here with a copy may lose the part
 	// they have, so the next owner debits all of it.
 	restored bool

@@ -99,7 +99,7 @@ type Keeper struct {
 	mu               sync.Mutex // guards the fields below
 	parts            [ring.Partitions]partState
 	inPhase          [recovering + 1]int // how many partitions are in each phase
-	pushing          partitionSet        // partitions in whose phase changes are pushed
+	pushing          partitionSet        // partitions whose changes this node pushes, by their phase
 	targets          copyTargets
 	changed          chan struct{} // closed and replaced when a phase or the adopted state changes
 	incoming         map[ring.NodeID]*incomingCopy

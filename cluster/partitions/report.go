@@ -161,8 +161,8 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, list []*debt, answers []byte, 
 // acceptDebts debits the costs that another node admitted while it could not reach this one, except those that it does not
 // own the counters of or has no room for. Without authority it accepts none: if it has been ended, they would be forgotten.
 // The debtor drops the debts that are taken, so the standbys must have them first, except those that can't be reached.
-// Otherwise it refuses them. A node that this one is pulling copies from reports the debts in them, and gets no acknowledgement: a copy
-// from another node may yet replace the counters here.
+// Otherwise it refuses them. If this node is pulling copies from the debtor, it debits the debts in them, but acknowledges
+// none: a copy from another node may yet replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
 	if !k.config.Authority() && !merging {

@@ -113,8 +113,8 @@ func (c *conn) run(ctx context.Context) error {
 	c.peers.watch(c)
 	c.breakOff(c.read())
 
-	// The writer ends before the queue is dropped, and all callbacks before the caller learns that
-	// the connection is over.
+	// In this order: the writer ends, the queue is dropped, the callbacks end, and the caller learns that the connection is
+	// over.
 	end()
 	<-c.writerDone
 

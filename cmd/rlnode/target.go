@@ -28,7 +28,7 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 	case f.Rule != "":
 		fields["rule"] = f.Rule
 	case !f.isInline() && len(f.Key) > 0:
-		return nil, usageError("--key needs --rule or --limit; to show or reset all counters of a key, --namespace (calls without one are in inline)")
+		return nil, usageError("--key needs --rule or --limit; to show or reset all counters of a key, give --namespace (calls that give none are in namespace inline)")
 	case !f.isInline():
 		return nil, usageError("no subject: give --rule and --key, or --limit and --key")
 	}

@@ -121,9 +121,9 @@ func (m *madeNotes) takeFirst(group uint32) *Key {
 // groupsSeen bounds the groups among which one is chosen to give way: a stranger can make very many, one for each namespace.
 const groupsSeen = 64
 
-// give removes the note that gives way to one of a group and returns it, or nil if there is none. It is one of the same group,
-// if that has its even share, or else of another one that has: so no group takes from those that have little. If there are more
-// than groupsSeen, the largest of as many that chance brings gives way.
+// give removes and returns the note that must go so that a group can have another one; nil if there is none. It takes the
+// oldest note of that group, if the group has its even share already, and otherwise of a group that has more. So no group
+// loses notes to others while it has few. Among more than groupsSeen groups, it picks the largest of groupsSeen random ones.
 func (m *madeNotes) give(group uint32) *Key {
 	seen := 0
 	for other, list := range m.byGroup {
@@ -181,7 +181,7 @@ const (
 	pittance = 1024 // having less than one part in that many is having little
 )
 
-// mayTake returns how much somebody may have of a total of which that much is free.
+// mayTake returns how much one rule, or one subject of a rule, may have of a total, given how much of it is free.
 func mayTake(total, free int64) int64 {
 	return max(greed*(free-total/spare), total/pittance)
 }

@@ -198,8 +198,8 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 	h.part.shrink()
 }
 
-// sweepReservation drops of a reservation what is no longer needed, or not enough. It changes nothing that copies don't
-// change by themselves.
+// sweepReservation drops the parts of a reservation that nobody needs any more, or that others need more. A standby makes the
+// same changes by itself, so nothing is sent.
 func (h Held) sweepReservation(n Note, steady int64) {
 	isOver := n.Rank == Expired || n.IsDue(steady) && n.Body == ""
 	switch {
@@ -227,7 +227,7 @@ func (h Held) sweepRate(n Note, steady int64) {
 	h.forgetRates(n.Subject, steady)
 }
 
-// isCrowdedFor reports whether what is there for late settlings has to give way: more than half of the room is taken,
+// isCrowdedFor reports whether notes that are kept for late settlements must give way: more than half of the room is taken,
 // and the rule of n has more than a little of it.
 func (h Held) isCrowdedFor(n *Note) bool {
 	h.store.mu.Lock()

@@ -101,7 +101,7 @@ func (n *Note) size() int64 {
 	return size
 }
 
-// before reports whether m stays if copies n and m of a note have no order.
+// before reports whether m replaces n if neither of the two copies of a note is known to be newer.
 func (n *Note) before(m *Note) bool {
 	switch n.Kind {
 	case Slot:

@@ -7,8 +7,8 @@ package notes
 // ResetKey returns the key of the note of a reset: of one counter of a subject or, if counter is 0, of all of them.
 func ResetKey(subject, counter uint64) Key { return Key{Subject: subject, ID: counter, Kind: Reset} }
 
-// Reset records a reset at steady, under a ResetKey. It is known until the given time, in Unix seconds on the steady
-// clock, by when nothing that was taken before may come back any more.
+// Reset records a reset at steady, under a ResetKey. It is kept until the given time, in Unix seconds on the steady clock:
+// after that, nothing that was taken before the reset can come back.
 func (h Held) Reset(k Key, inline bool, steady, until int64) {
 	numbers, _ := h.Get(h.resetsKey(k.Subject))
 	numbers.Key = h.resetsKey(k.Subject)

@@ -15,7 +15,7 @@ import (
 type schedule struct {
 	mu   sync.Mutex // locked after a partition
 	list dueList
-	wake chan struct{} // capacity 1: the first one may be another
+	wake chan struct{} // capacity 1: another reservation may now end first
 }
 
 // due is a reservation, and when it ends: steady nanoseconds.

@@ -18,7 +18,7 @@ const (
 	MaxWho = 32
 	// slotBytes is what a slot takes of its budget besides what every note does: its ends in the list, at most.
 	slotBytes = 64
-	// exactEnds bounds the slots of a limit of which the time of the last end is exact at any time.
+	// exactEnds is the number of slots of a limit up to which the time of the last end is always exact.
 	exactEnds = 64
 )
 
@@ -178,9 +178,8 @@ func (h Held) compact(key Slots, s *limitSlots) {
 	s.ends = slices.Clip(slices.Compact(s.ends)) // sorted, it is a heap
 }
 
-// HeldSlots returns how many units of key are held at steady, after what time enough of them have ended that at most rest are left, if none
-// is renewed, and after what time all have: nanoseconds, 0 if nothing is held. For more than 64 slots, the last may be
-// somewhat too long.
+// HeldSlots returns how many units of key are held at steady. If no slot is renewed, at most rest units are left after enough
+// nanoseconds, and none after all; both are 0 if nothing is held. With more than exactEnds slots, all may be somewhat too long.
 func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64) {
 	s := h.endSlots(key, steady)
 	if s == nil {
@@ -207,7 +206,8 @@ const (
 	maxEndsListed = 4096
 )
 
-// nextEnd returns when so many slots have ended that at most rest units are held, or, if those are many, an earlier end.
+// nextEnd returns when enough slots have ended that at most rest units are held or, if it would have to read too many ends, an
+// earlier time.
 func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 	at, held := s.ends[0].at, s.held
 	h.readEnds(key, s, maxEndsRead, func(one SlotInfo) bool {
@@ -218,7 +218,7 @@ func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 	return at
 }
 
-// readEnds reads the slots of key, those that end first in front, until read returns false, or so many ends were read.
+// readEnds calls read with the slots of key in the order of their ends, until read returns false or most ends were read.
 func (h Held) readEnds(key Slots, s *limitSlots, most int, read func(SlotInfo) bool) {
 	next := indexHeap{s.ends, []int{0}}
 	var last slotEnd
@@ -258,7 +258,7 @@ type indexHeap struct {
 func (x indexHeap) Len() int           { return len(x.indexes) }
 func (x indexHeap) Less(i, j int) bool { return x.ends.Less(x.indexes[i], x.indexes[j]) }
 func (x indexHeap) Swap(i, j int)      { x.indexes[i], x.indexes[j] = x.indexes[j], x.indexes[i] }
-func (x *indexHeap) Push(i any)        { x.indexes = append(x.indexes, i.(int)) } //nolint:forcetypeassert // only nextEnd calls it
+func (x *indexHeap) Push(i any)        { x.indexes = append(x.indexes, i.(int)) } //nolint:forcetypeassert // only readEnds calls it
 func (x *indexHeap) Pop() any {
 	last := x.indexes[len(x.indexes)-1]
 	x.indexes = x.indexes[:len(x.indexes)-1]
