@@ -126,6 +126,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	k := a.Ops[0].Key
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
+
 	a.Repeated = false
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
@@ -143,6 +144,8 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	if !t.makeRoomFor(s, now, a.Ops, a.Ops) {
 		return ErrFull
 	}
+
+	// Nothing fails from here on.
 	a.Applied = make([]int64, len(a.Ops))
 	for i := range a.Ops {
 		op := &a.Ops[i]
@@ -154,6 +157,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		if err := t.amend(s, now, i, a); err != nil {
 			return err // can't happen, because room was just made
 		}
+
 		op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
 		if op.Cost < 0 {
 			a.Applied[i] = op.Decision.Used - before
@@ -162,6 +166,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 			s.leaveOutLoans(now, op, s.find(op.Key).state())
 		}
 	}
+
 	t.noteAmendment(now, a)
 	return nil
 }

@@ -413,6 +413,8 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.attempts++
 	s.standbyAsked = s.standbyAsked || s.state == stateAskStandby
 	s.state, s.ask = stateAwaitReply, a
+
+	// policies has an element per subject once one of them may be leased.
 	var policy localcache.Policy
 	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.reserving {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)

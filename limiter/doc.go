@@ -28,6 +28,12 @@
 // version of the rules: the asker's, once it has had a chance to catch up. Each message has one Code method, which both writes
 // and reads it ([wire.Coder]).
 //
+// # Layers
+//
+// Six functions decide a check, each within the one before. They are told apart by what they add: hold (slots.go) stores slots
+// around all of it; decide adds loans between regions; resolve, queues; start and finish make one attempt, at this node and
+// over the cluster; takeAsOwner adds authority; takeFromTable is the table alone.
+//
 // # Parts
 //
 // The limiter's parts are types of their own: leases (lease.go, grant.go), reservations (reserve.go, reserveonce.go,

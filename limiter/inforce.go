@@ -42,7 +42,8 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		set = set.WithEntries(l.entries, like)
 	}
 
-	next := &activeRules{set: set, slots: &slotIndex{}, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })}
+	next := &activeRules{set: set, slots: &slotIndex{}, overall: &ruleStats{}}
+	next.hasMonthly = slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })
 	next.recordShares()
 
 	if old := l.inForce.Load(); old != nil {
@@ -65,6 +66,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		next.steps = make([]atomic.Int32, len(set.Rules))
 	}
 
+	// What is left was counted for rules that are gone. Totals must not fall, so it goes into the overall figures.
 	for _, s := range kept {
 		next.overall.absorb(s)
 	}

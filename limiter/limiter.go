@@ -145,8 +145,9 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	}
 
 	c := s.cluster
-	c.limiter, c.answer, c.active, c.now, c.peek, c.peeksAreLooks, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.PeeksAreLooks, false
-	c.anyVersion = len(q.Subjects) > 0
+	c.limiter, c.answer, c.active, c.now = l, a, s.active, a.Now
+	c.peek, c.peeksAreLooks = q.Peeks(), q.PeeksAreLooks
+	c.ignoreNewer, c.anyVersion = false, len(q.Subjects) > 0
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
 	c.begin(unauthorized)
 

@@ -58,7 +58,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		return err
 	}
 
-	// Most checks of a caller find what its last one found. Others may need no counter at all.
+	// From here on, the hits are known. Most checks of a caller find what its last one found. Others may need no counter at all.
 	switch {
 	case m.Again:
 		a.listAgain(repeatable)

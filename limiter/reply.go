@@ -32,7 +32,15 @@ const (
 )
 
 // statusErrors are the errors that are sent as a status.
-var statusErrors = [...]error{tableFull: ErrFull, requestIDReused: ErrRequestIDReused, tooManyRequestIDs: ErrTooManyRequestIDs, tooManyReservations: ErrTooManyReservations, unknownReservation: ErrUnknownReservation, unknownSlot: ErrUnknownSlot, tryAgain: ErrTryAgain}
+var statusErrors = [...]error{
+	tableFull:           ErrFull,
+	requestIDReused:     ErrRequestIDReused,
+	tooManyRequestIDs:   ErrTooManyRequestIDs,
+	tooManyReservations: ErrTooManyReservations,
+	unknownReservation:  ErrUnknownReservation,
+	unknownSlot:         ErrUnknownSlot,
+	tryAgain:            ErrTryAgain,
+}
 
 // statusOf returns the status for err.
 func statusOf(err error) status {

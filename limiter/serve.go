@@ -339,15 +339,18 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
 	}
+
 	now := l.clock.Now()
 	began := m.recorderClock()
 	r.clearDecisions()
+
 	// Read the lives before the Take. If one ends in between, what is taken can't be given back in the next.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Subject != q.ops[i-1].Key.Subject {
 			r.lives = append(r.lives, l.table.Life(ring.PartitionOf(q.ops[i].Key.Subject)))
 		}
 	}
+
 	if q.placing != nil {
 		err := q.placing.makeIn(l.table, now, q.ops)
 		if errors.Is(err, ErrTooManyReservations) {
@@ -357,6 +360,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 
 	r.status = decided
+
 	take := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 		return l.takeFromTable(now, ops, q.flags&flagPeek != 0, q.holding)
 	}
@@ -364,15 +368,19 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	if q.placing != nil && !(decidedAny && r.admitted[0]) {
 		q.placing.unmakeIn(l.table, now, q.ops)
 	}
+
 	if !decidedAny {
 		return false
 	}
 
-	l.membership.leases.grantRequests(x, now)
+	m.leases.grantRequests(x, now)
 	r.unconfirmed = q.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
+
+	// From here on, nothing may wait: the authority must cover the answer.
 	if !m.Authority() {
 		return false
 	}
+
 	m.recordDecision(ByOwner, q.ops, began, len(r.admitted))
 	m.counts.served.Add(int64(len(r.admitted)))
 	r.setDecider(l, now, false)

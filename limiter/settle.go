@@ -191,6 +191,7 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	if s.home().life.Lineage == localLineage { // its counters are not here; see settleLocal
 		c.Changes = nil
 	}
+
 	repeated, done, err := rs.limiter.table.Settle(now, c)
 	if errors.Is(err, notes.ErrReservations) {
 		return nil, ErrTooManyReservations
@@ -201,7 +202,9 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 
 	s.hadExpired = c.HadExpired
 	s.late = c.Late
-	if done && !repeated { // even if authority has lapsed: a caller who repeats it finds it done
+
+	// Even if authority has lapsed: a caller who repeats the call finds it done.
+	if done && !repeated {
 		if s.verb == settleExpired {
 			rs.expired.Add(1)
 		} else {
@@ -210,6 +213,7 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 		rs.dropped.Add(int64(c.Dropped))
 		rs.settleRest(s, c.SameLineage)
 	}
+
 	switch {
 	case rs.limiter.membership != nil && !rs.limiter.membership.Authority():
 		return nil, ErrNoOwner
@@ -231,6 +235,7 @@ func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 	}
 
 	s.correctBill(rs.limiter)
+
 	var debts []*change
 	for i := range s.subjects[1:] {
 		subj := &s.subjects[1+i]
@@ -240,10 +245,12 @@ func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 		if !refundable {
 			rs.countDropped(s, subj)
 		}
+
 		debt, back := s.splitExcess(subj, refundable)
 		if len(debt.ops) > 0 {
 			debts = append(debts, debt)
 		}
+
 		switch {
 		case len(back.ops) == 0:
 		case subj.life.Lineage == 0:
@@ -252,6 +259,7 @@ func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 			rs.limiter.sendRefunds([]refund{*back}) // only once, because a repeated refund would create quota
 		}
 	}
+
 	if len(debts) > 0 {
 		rs.charge(debts)
 	}

@@ -120,6 +120,7 @@ func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 		return result, err
 	}
 
+	// What is left is slotRenew, and slotTell of a slot that the owner does not have.
 	err = l.table.RenewSlot(now, &part.SlotPart, r.id, r.nonce, part.held, r.back || r.verb == slotTell)
 	switch {
 	case errors.Is(err, counters.ErrOver):
@@ -132,6 +133,7 @@ func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 	default:
 		return result, ErrTryAgain
 	}
+
 	if r.verb == slotRenew {
 		l.countRenewal(part.Group)
 	}

@@ -85,6 +85,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	if err := l.recallSlot(q, a, h); err != nil {
 		return Slot{}, err
 	}
+
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if !done {
@@ -93,10 +94,12 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	if err != nil {
 		return Slot{}, err
 	}
+
 	l.count(q, a)
 	if !a.Allowed {
 		return Slot{}, nil
 	}
+
 	s := h.slot(l, a)
 	if s.alone {
 		l.tellSlot(s)

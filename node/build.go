@@ -248,19 +248,23 @@ func (n *Node) openWAN() (err error) {
 func (n *Node) openCluster() (err error) {
 	c := n.config
 	n.loads = loads.New(loads.Config{Self: n.id, Now: n.env.boottime, Nodes: n.nodeCount})
+
 	config := cluster.DefaultConfig()
 	config.Self = cluster.Node{
 		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.peerPort(),
 	}
 	config.Primary, config.OtherRegions = c.PrimaryRegion, n.wan
 	config.BootstrapExpect = c.BootstrapExpect
+
 	config.Store = n.store
 	config.Peers = n.peers
 	config.Logger = n.log
+
 	config.Gossip = gossip.Config{
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
 		Remembered: n.savedAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
 	}
+
 	config.InitialRules = func() ([]byte, string) { return c.initialRules.YAML(), c.initialRulesAuthor }
 	config.OnState = func(s *agreement.State) { n.keeper.Adopt(s) }
 	config.OnRules = func(s *rules.Set) { n.limiter.SetRules(s) }
@@ -296,10 +300,8 @@ func (n *Node) openPartitions() (err error) {
 	config.Authority = n.cluster.Authority
 	config.Logger = n.log
 
-	if n.dir != "" {
-		if n.checkpoints {
-			config.Save = n.checkpoint
-		}
+	if n.checkpoints { // so there is a data directory
+		config.Save = n.checkpoint
 	}
 
 	if n.keeper, err = partitions.Open(config); err != nil {

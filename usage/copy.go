@@ -336,6 +336,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 			s.Ledgers = append(s.Ledgers, version{one.Ledger.Month, one.Ledger.Number, one.Round})
 		}
 	}
+
 	reply, err := t.askCopy(ctx, to, &copyHeader{Statement: s, Sent: sent}, nil)
 	if err != nil {
 		return nil, err

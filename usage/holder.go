@@ -217,10 +217,12 @@ func (t *Totals) storeStatement(header *copyHeader) (missing []version, err erro
 			return nil, err
 		}
 	}
+
 	held, err := m.sources(allMonths)
 	if err != nil {
 		return nil, err
 	}
+
 	missing = s.missing(held)
 	records, changed := h.with(s, held, len(missing) == 0, isMember(t.members(), s.Source), m.config.Now())
 	if changed {

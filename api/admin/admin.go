@@ -159,7 +159,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	}
 
 	s := &Server{
-		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), diffs: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
+		doors: doors, config: config, addr: ln.Addr(), done: make(chan error, 1),
+		writes: make(chan struct{}, adminWrites), diffs: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports),
 		conns: doors.Track(doors.Places(adminSlots, placeParts, placeMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{

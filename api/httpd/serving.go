@@ -108,6 +108,7 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 	if err := c.SetReadDeadline(now.Add(s.server.ReadTimeout)); err != nil {
 		return head, err
 	}
+
 	var held api.Transfer
 	charged := 0
 	defer func() {
@@ -115,6 +116,7 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 			s.handlers.Budget.Release(&held)
 		}
 	}()
+
 	for err == nil && c.frame.Heads() == heads {
 		// The framing keeps the line that is unfinished.
 		if size := 2 * cap(head); size > 2*freeHead && size > charged {

@@ -259,8 +259,9 @@ func (c *session) handle(b []byte) error {
 	case err != nil && !errors.Is(err, errOver):
 		return err
 	}
-	if err := c.flush(); err != nil {
-		return err
+
+	if sendErr := c.flush(); sendErr != nil {
+		return sendErr
 	}
 	if err != nil {
 		return err

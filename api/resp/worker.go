@@ -166,6 +166,7 @@ func (c *session) decide() {
 			}
 			i++
 		}
+
 		if one.failure == "" && one.isFull() {
 			one.failure = "ERR too many limits"
 		}

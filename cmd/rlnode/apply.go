@@ -173,8 +173,7 @@ func applyChange(env *environment, n *remote, c *change) error {
 
 	printDifference(out, c.name, d)
 
-	switch {
-	case !d.Changed || c.DryRun:
+	if !d.Changed || c.DryRun {
 		printWarnings(env.stderr, c.name, d.Warnings)
 		if c.json {
 			fmt.Fprintf(env.stdout, "%s\n", strings.TrimSpace(string(reply.body)))

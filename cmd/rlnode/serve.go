@@ -24,17 +24,18 @@ func (c *serveCmd) Run(env *environment) error {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 
-	log := c.logger(env.stderr)
 	config := c.config()
-	config.Logger = log
+	config.Logger = c.logger(env.stderr)
 	c.warn(config.Logger, os.Environ())
 	warnSecrets(config.Logger, env.args)
+
 	if err := c.checkFiles(config.Logger); err != nil {
 		return err
 	}
 	if err := c.checkFounders(config.Logger); err != nil {
 		return err
 	}
+
 	files := raiseFileLimit()
 	config.Ready = func(n *node.Node) { c.logHints(config.Logger, env.stderr, n, files) }
 	if c.OTLPEndpoint != "" {
