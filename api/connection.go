@@ -22,7 +22,7 @@ const (
 	// input it discards meanwhile. Closing it while the caller still sends would reset it, and the caller would lose the
 	// answer.
 	lingerTime     = 5 * time.Second
-	strangerLinger = 500 * time.Millisecond // likewise, for a stranger: it holds a place meanwhile
+	strangerLinger = 500 * time.Millisecond // likewise, for a stranger: it holds a seat meanwhile
 	lingerBytes    = 256 << 20
 	// stallTime is how long a caller may read nothing of an answer.
 	stallTime = 5 * time.Second
@@ -46,19 +46,19 @@ const strangerRequests = 16
 
 // ConnectionsConfig configures the connections of a door.
 type ConnectionsConfig struct {
-	Most   int         // how many are served at once; 0: no bound
-	Tokens func() bool // whether callers must send a token; nil: they need not
-	Budget *Budget     // charged for what a connection holds whose caller does not read; nil: nothing is
+	Most       int         // how many are served at once; 0: no bound
+	NeedTokens func() bool // whether callers must send a token; nil: they need not
+	Budget     *Budget     // charged for what a connection holds whose caller does not read; nil: nothing is
 }
 
 // Connections tracks the open connections of a listener, so that all can be closed and waited for,
-// and bounds them; see slots.
+// and bounds them; see seats.
 type Connections struct {
 	config ConnectionsConfig
-	*places
-	// Guarded by places.mu.
+	*seatPool
+	// Guarded by seatPool.mu.
 	open        map[*Connection]struct{}
-	overflowed  int64 // connections that found no slot
+	overflowed  int64 // connections that found no seat
 	displaced   int64 // strangers closed to make room for others
 	interrupted bool  // by Stop
 	closed      bool
@@ -71,33 +71,33 @@ type Connections struct {
 	accepted chan error // accept's result
 }
 
-// places are the slots of one listener, or of several that share them.
-type places struct {
+// seatPool is the seats of one listener, or of several that share them.
+type seatPool struct {
 	began time.Time
-	mu    sync.Mutex // guards slots, and parts of the connections that have them
-	slots slots
+	mu    sync.Mutex // guards seats, and parts of the connections that have them
+	seats seats
 }
 
 // NewConnections returns an empty set of connections.
 func NewConnections(config ConnectionsConfig) *Connections {
-	return newConnections(config, newPlaces(config.Most))
+	return newConnections(config, newSeatPool(config.Most))
 }
 
-func newPlaces(most int) *places { return &places{began: time.Now(), slots: newSlots(most)} }
+func newSeatPool(most int) *seatPool { return &seatPool{began: time.Now(), seats: newSeats(most)} }
 
-func newConnections(config ConnectionsConfig, at *places) *Connections {
-	return &Connections{config: config, places: at, open: make(map[*Connection]struct{}), closing: make(chan struct{})}
+func newConnections(config ConnectionsConfig, at *seatPool) *Connections {
+	return &Connections{config: config, seatPool: at, open: make(map[*Connection]struct{}), closing: make(chan struct{})}
 }
 
 // tlsMemory is what TLS takes of a connection that waits, in bytes.
 const tlsMemory = 12 << 10
 
-// fewestPlaces is how many connections a door serves at least, however little memory there is.
-const fewestPlaces = 64
+// fewestSeats is how many connections a door serves at least, however little memory there is.
+const fewestSeats = 64
 
-// Places returns how many connections a door serves at once: most, or fewer if they would take more than 1/parts of the node's
+// Seats returns how many connections a door serves at once: most, or fewer if they would take more than 1/parts of the node's
 // memory. A connection takes that many bytes (each) while it waits for a request.
-func (d *Doors) Places(most int, parts, each int64) int {
+func (d *Doors) Seats(most int, parts, each int64) int {
 	if d.TLS != nil {
 		each += tlsMemory
 	}
@@ -105,29 +105,29 @@ func (d *Doors) Places(most int, parts, each int64) int {
 	case d.MaxConnections > 0:
 		return d.MaxConnections
 	case d.Memory > 0:
-		return int(min(int64(most), max(fewestPlaces, d.Memory/parts/each)))
+		return int(min(int64(most), max(fewestSeats, d.Memory/parts/each)))
 	}
 	return most
 }
 
 // Track returns an empty set of connections for a door that serves at most that many at once.
 func (d *Doors) Track(most int) *Connections {
-	return NewConnections(ConnectionsConfig{Most: most, Tokens: d.RequiresToken, Budget: &d.Budget})
+	return NewConnections(ConnectionsConfig{Most: most, NeedTokens: d.RequiresToken, Budget: &d.Budget})
 }
 
-// Bounds on the connections that the data plane and the Redis protocol have together. One that waits takes placeMemory, and all of them
-// may take one part in placeParts of the node's memory.
+// Bounds on the connections that the data plane and the Redis protocol have together. One that waits takes seatMemory, and
+// all of them may take one part in seatParts of the node's memory.
 const (
 	MaxDataConnections = 32 << 10
-	placeMemory        = 8 << 10
-	placeParts         = 8
+	seatMemory         = 8 << 10
+	seatParts          = 8
 )
 
-// DataConnections returns an empty set of connections for a door whose callers ask for decisions over connections of their own. All
-// such doors share their places.
+// DataConnections returns an empty set of connections for a door whose callers ask for decisions over connections of their
+// own. All such doors share their seats.
 func (d *Doors) DataConnections() *Connections {
-	d.placesOnce.Do(func() { d.dataPlaces = newPlaces(d.mostDataConnections(MaxFiles())) })
-	return newConnections(ConnectionsConfig{Tokens: d.RequiresToken, Budget: &d.Budget}, d.dataPlaces)
+	d.seatsOnce.Do(func() { d.dataSeats = newSeatPool(d.mostDataConnections(MaxFiles())) })
+	return newConnections(ConnectionsConfig{NeedTokens: d.RequiresToken, Budget: &d.Budget}, d.dataSeats)
 }
 
 // mostDataConnections returns how many connections these doors serve at once in a process that may open this many files.
@@ -135,11 +135,11 @@ func (d *Doors) mostDataConnections(files int) int {
 	if d.MaxConnections == 0 && d.Connections > 0 {
 		return min(d.Connections, files/2)
 	}
-	return d.Places(min(MaxDataConnections, files/2), placeParts, placeMemory)
+	return d.Seats(min(MaxDataConnections, files/2), seatParts, seatMemory)
 }
 
-// tokens reports whether callers must send a token.
-func (c *Connections) tokens() bool { return c.config.Tokens != nil && c.config.Tokens() }
+// needTokens reports whether callers must send a token.
+func (c *Connections) needTokens() bool { return c.config.NeedTokens != nil && c.config.NeedTokens() }
 
 // Listen wraps ln so that c tracks its connections.
 func (c *Connections) Listen(ln net.Listener) net.Listener {
@@ -174,7 +174,7 @@ func (c *Connections) CloseSilent() {
 // CloseIdle closes the connections of strangers that have waited for too long, for a door whose server library has one idle
 // timeout for all.
 func (c *Connections) CloseIdle(now time.Time) {
-	if !c.tokens() {
+	if !c.needTokens() {
 		return
 	}
 
@@ -182,7 +182,7 @@ func (c *Connections) CloseIdle(now time.Time) {
 	var idle []*Connection
 	c.mu.Lock()
 
-	for conn := range c.slots.strangers {
+	for conn := range c.seats.strangers {
 		if since := conn.waitingSince.Load(); since > 0 && since < latest && !conn.keepsIdle.Load() {
 			idle = append(idle, conn)
 		}
@@ -223,7 +223,7 @@ func (c *Connections) add(conn net.Conn) *Connection {
 	return tracked
 }
 
-// admit finds a slot for a new connection. The caller must close the one that it displaces, if any.
+// admit finds a seat for a new connection. The caller must close the one that it displaces, if any.
 // It reports false if no more are served.
 func (c *Connections) admit(tracked *Connection) (displaced *Connection, ok bool) {
 	c.mu.Lock()
@@ -233,9 +233,9 @@ func (c *Connections) admit(tracked *Connection) (displaced *Connection, ok bool
 		return nil, false
 	}
 
-	displaced, found := c.takeSlot(tracked)
+	displaced, found := c.takeSeat(tracked)
 	if !found {
-		displaced = c.slots.takeSpare(tracked)
+		displaced = c.seats.takeSpare(tracked)
 		c.overflowed++
 	}
 
@@ -244,31 +244,31 @@ func (c *Connections) admit(tracked *Connection) (displaced *Connection, ok bool
 	return displaced, true
 }
 
-// takeSlot gives conn a slot, if need be another one's. The caller holds c.mu.
-func (c *Connections) takeSlot(conn *Connection) (displaced *Connection, ok bool) {
-	if c.slots.take(conn) {
+// takeSeat gives conn a seat, if need be another one's. The caller holds c.mu.
+func (c *Connections) takeSeat(conn *Connection) (displaced *Connection, ok bool) {
+	if c.seats.take(conn) {
 		return nil, true
 	}
 	// Without tokens, all are strangers, and how many connections an address has is all that tells
 	// a caller that wants them all from others.
-	displaced = c.slots.displace(!c.tokens())
+	displaced = c.seats.displace(!c.needTokens())
 	if displaced == nil {
 		return nil, false
 	}
 	displaced.owner.displaced++
-	return displaced, c.slots.take(conn)
+	return displaced, c.seats.take(conn)
 }
 
-// Metrics reports how many connections of a door found no slot, and how many lost theirs.
+// Metrics reports how many connections of a door found no seat, and how many lost theirs.
 func (c *Connections) Metrics(s metrics.Sink, door string) {
 	c.mu.Lock()
 	overflowed := c.overflowed
 	displaced := c.displaced
-	most := c.slots.most
+	most := c.seats.most
 
 	taken := 0
 	for conn := range c.open {
-		if conn.hasSlot {
+		if conn.hasSeat {
 			taken++
 		}
 	}
@@ -293,14 +293,14 @@ func (c *Connections) Count() (open, received int) {
 	return len(c.open), received
 }
 
-// Park frees the slot of a connection while nothing serves it.
+// Park frees the seat of a connection while nothing serves it.
 func (c *Connections) Park(conn *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.slots.release(conn)
+	c.seats.release(conn)
 }
 
-// Resume gives a parked connection a slot again. It reports false if there is none.
+// Resume gives a parked connection a seat again. It reports false if there is none.
 func (c *Connections) Resume(conn *Connection) bool {
 	conn.Await(time.Now())
 	c.mu.Lock()
@@ -308,7 +308,7 @@ func (c *Connections) Resume(conn *Connection) bool {
 		c.mu.Unlock()
 		return false
 	}
-	displaced, ok := c.takeSlot(conn)
+	displaced, ok := c.takeSeat(conn)
 	c.mu.Unlock()
 	if displaced != nil {
 		_ = displaced.Conn.Close() // as in CloseAll
@@ -320,7 +320,7 @@ func (c *Connections) remove(conn *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, conn)
-	c.slots.release(conn)
+	c.seats.release(conn)
 	c.stillOpen.Done()
 }
 
@@ -355,9 +355,9 @@ type Connection struct {
 	net.Conn
 	owner      *Connections
 	address    netip.Prefix // see addressOf
-	hasSlot    bool         // holds a slot; guarded by the owner's mutex
+	hasSeat    bool         // holds a seat; guarded by the owner's mutex
 	served     Served       // guarded by the owner's mutex; nil until its door has begun with it
-	ProbesOnly bool         // holds a spare slot, so that only one probe is answered
+	ProbesOnly bool         // holds a spare seat, so that only one probe is answered
 	trusted    atomic.Bool  // has shown a valid token; changed under the owner's mutex
 	input      atomic.Int32 // whether it has received something
 	linger     atomic.Bool  // Close lingers
@@ -372,7 +372,7 @@ type Connection struct {
 	writeDeadline atomic.Int64 // as set by SetWriteDeadline, likewise; 0: none
 }
 
-// displacedMark is the waitingSince of a connection that has lost its slot.
+// displacedMark is the waitingSince of a connection that has lost its seat.
 const displacedMark = -1
 
 func (c *Connections) sinceBegan(t time.Time) int64 { return max(1, int64(t.Sub(c.began))) }
@@ -407,11 +407,11 @@ func (c *Connection) Trust() {
 	}
 	c.owner.mu.Lock()
 	defer c.owner.mu.Unlock()
-	c.owner.slots.trust(c)
+	c.owner.seats.trust(c)
 }
 
 // IsStranger reports whether c should have shown a valid token, and has not.
-func (c *Connection) IsStranger() bool { return !c.trusted.Load() && c.owner.tokens() }
+func (c *Connection) IsStranger() bool { return !c.trusted.Load() && c.owner.needTokens() }
 
 // IdleTimeout returns how long c may wait for the next request, if that is usual for its door.
 func (c *Connection) IdleTimeout(usual time.Duration) time.Duration {

@@ -20,7 +20,7 @@ func (e *ends) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Two doors of the data plane have their places together, and each counts its own connections.
+// Two doors of the data plane have their seats together, and each counts its own connections.
 func TestDataConnections_ShareTheirPlaces(t *testing.T) {
 	t.Parallel()
 	d := &Doors{Config: Config{MaxConnections: 64}}
@@ -39,13 +39,13 @@ func TestDataConnections_ShareTheirPlaces(t *testing.T) {
 		}
 	}
 	if c := accept(other); !c.ProbesOnly {
-		t.Error("one more than there are places has one")
+		t.Error("one more than there are seats has one")
 	} else {
 		_ = c.Close()
 	}
 	_ = first.Close()
 	if c := accept(other); c.ProbesOnly {
-		t.Error("a place that the one door has left is not free for the other")
+		t.Error("a seat that the one door has left is not free for the other")
 	}
 
 	got := map[string]float64{}

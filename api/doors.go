@@ -25,8 +25,8 @@ type Doors struct {
 	tokens *tokens
 	pair   *reload.Files[*tls.Certificate] // nil without TLS
 
-	placesOnce sync.Once // sets dataPlaces
-	dataPlaces *places
+	seatsOnce sync.Once // sets dataSeats
+	dataSeats *seatPool
 }
 
 // Open reads the tokens and the certificate, and reloads them when their files change. Checks get NotReady until Ready.

@@ -176,12 +176,12 @@ func (sr *sharedRules) runRegionsLoop() {
 		ctx, cancel := context.WithTimeout(sr.ctx, regionsRoundTimeout)
 		defer cancel()
 
-		govern := sr.runPrimaryRound
+		round := sr.runPrimaryRound
 		if sr.isSecondary() {
-			govern = sr.followPrimary
+			round = sr.followPrimary
 		}
-		if err := govern(ctx); err != nil {
-			sr.config.Logger.Debug("a round of governing the regions failed", "error", err)
+		if err := round(ctx); err != nil {
+			sr.config.Logger.Debug("a round with the other regions failed", "error", err)
 		}
 
 		return false

@@ -244,12 +244,12 @@ func (t *Table) dropLog(s *shard, k Key) {
 	}
 }
 
-// InlineOps returns an op for each inline counter in use of subject, at most most of them. The op's limit has the
+// InlineOps returns an op for each inline counter in use of subject, at most bound of them. The op's limit has the
 // counter's kind, but placeholders for amount and window, which the counter does not store. InlineOps locks the shard for one
 // subtable at a time.
-func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
+func (t *Table) InlineOps(subject uint64, bound int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {
-		if len(ops) < most {
+		if len(ops) < bound {
 			ops = append(ops, Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})
 		}
 	}
@@ -266,7 +266,7 @@ func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
 			}
 		}
 	})
-	return append(ops, t.inlineSlotOps(subject, most-len(ops))...)
+	return append(ops, t.inlineSlotOps(subject, bound-len(ops))...)
 }
 
 // Usage returns how much of a limit is used, rounded up, and the decision for a check of cost 0. Usage exceeds the capacity

@@ -61,10 +61,10 @@ type Op struct {
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
 
 	state algorithms.State // after the check, while it is being decided; not of a log
-	// returned has two uses that exclude each other. A bucket: what was put back before (see Table.recordTake). Slots: how long
-	// they are still held (see SlotLeft).
-	returned int64
-	location location
+	// returnedOrLeft has two uses that exclude each other. A bucket: what was put back before (see Table.recordTake). Slots:
+	// how long they are still held (see SlotLeft).
+	returnedOrLeft int64
+	location       location
 }
 
 // Mode is what an op does to its counter.
@@ -100,7 +100,7 @@ func (op *Op) TakeRecord() algorithms.TakeRecord {
 		return algorithms.TakeRecord{Steady: op.At.Steady + int64(op.Decision.Delay)}
 	case l.Kind.Bucket():
 		taken := algorithms.TakeRecord{Steady: op.At.Steady, Amount: l.Amount, Reset: op.Decision.ResetAfter}
-		taken.AddReturned(l, op.returned)
+		taken.AddReturned(l, op.returnedOrLeft)
 		return taken
 	}
 	return l.TakeRecord(op.state, op.At)
@@ -110,7 +110,7 @@ func (op *Op) TakeRecord() algorithms.TakeRecord {
 func (op *Op) CopyOutcome(other *Op) {
 	op.At = other.At
 	op.state = other.state
-	op.returned = other.returned
+	op.returnedOrLeft = other.returnedOrLeft
 	op.Decision, op.Full = other.Decision, other.Full
 }
 

@@ -44,10 +44,10 @@ func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, holder *Holder) Ve
 }
 
 // SlotLeft returns how much longer the slots are held that op acquired, or had already; 0 if that is not known.
-func (op *Op) SlotLeft() time.Duration { return time.Duration(op.returned) }
+func (op *Op) SlotLeft() time.Duration { return time.Duration(op.returnedOrLeft) }
 
 // SetSlotLeft sets what SlotLeft returns.
-func (op *Op) SetSlotLeft(left time.Duration) { op.returned = int64(left) }
+func (op *Op) SetSlotLeft(left time.Duration) { op.returnedOrLeft = int64(left) }
 
 // slotState returns what is held of l, a limit of slots, as a State: Count is the units that are held; Part is the time until
 // cost fits, and At the time until all slots have ended, both if none is renewed. After a loss of slots, the limit is full.
@@ -65,7 +65,7 @@ func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, co
 // decideSlot is decideOp for slots. op.state is what was held before.
 func (t *Table) decideSlot(op *Op) {
 	op.location = location{index: -1}
-	op.returned = 0
+	op.returnedOrLeft = 0
 	op.state = t.slotState(op.At, op.Key, op.Limit, op.Cost)
 	after, allowed := op.Limit.Take(op.state, op.At, op.Cost)
 	op.Limit.DescribeInto(&op.Decision, after, op.At, op.Cost, allowed)
@@ -197,11 +197,11 @@ func (t *Table) freeAllSlots(now algorithms.Instant, k Key) {
 	h.FreeSlots(slotsOf(k))
 }
 
-// Slots returns the slots of a limit that are held, at most most, those that end first in front, and how many there are.
-func (t *Table) Slots(now algorithms.Instant, k Key, most int) (list []notes.SlotInfo, all int) {
+// Slots returns the slots of a limit that are held, at most bound, those that end first in front, and how many there are.
+func (t *Table) Slots(now algorithms.Instant, k Key, bound int) (list []notes.SlotInfo, all int) {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
-	return h.ListSlots(slotsOf(k), now.Steady, most)
+	return h.ListSlots(slotsOf(k), now.Steady, bound)
 }
 
 // inlineSlotOps is InlineOps for limits of slots.

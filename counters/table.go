@@ -225,9 +225,9 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 		s.markDirty(sub.locationAt(i*groupSlots+slot), allReaders)
 	}
 
-	op.returned = 0
+	op.returnedOrLeft = 0
 	if l.Kind.Bucket() && t.notes.HasRates(op.Key.Partition()) {
-		op.returned = t.recordTake(now, op.Key, l)
+		op.returnedOrLeft = t.recordTake(now, op.Key, l)
 	}
 
 	return true
@@ -494,9 +494,9 @@ func (t *Table) commit(op *Op) {
 	}
 
 	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
-	op.returned = 0
+	op.returnedOrLeft = 0
 	if op.Limit.Kind.Bucket() && t.notes.HasRates(op.Key.Partition()) {
-		op.returned = t.recordTake(op.At, op.Key, op.Limit)
+		op.returnedOrLeft = t.recordTake(op.At, op.Key, op.Limit)
 	}
 }
 

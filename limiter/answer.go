@@ -153,13 +153,13 @@ func (a *Answer) conclude(l *Limiter) {
 	}
 
 	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
-	if a.scratch.soleCounts != nil && a.Allowed {
+	if a.scratch.soleStats != nil && a.Allowed {
 		limits[0].set(&ops[0])
 		a.TightestIndex = 0
 		return
 	}
 
-	a.resolveNever(0, len(limits))
+	a.markReduced(0, len(limits))
 
 	for i := range limits {
 		la, op := &limits[i], &ops[i]
@@ -189,7 +189,7 @@ func (la *LimitAnswer) set(op *counters.Op) {
 
 // concludeRefusal completes the answer of a limit that refuses.
 func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
-	l.adviseReturn(a, la, op)
+	l.boundRetryAfter(a, la, op)
 	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
 		a.Allowed, a.Counted = false, true
 	}
@@ -205,9 +205,9 @@ type scratch struct {
 	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
 	isListed     bool          // match has listed the ops
 	isRepeatable bool          // the ops suit another check with the same hits, but for their subjects
-	soleCounts   *ruleCounts   // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
+	soleStats    *ruleCounts   // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
 	isCounted    bool          // the check counts in the metrics of its rules, and its latency does not yet
-	isTop        bool          // with soleCounts: the list of refusals may hold the subject
+	isTop        bool          // with soleStats: the list of refusals may hold the subject
 	unsampled    uint32        // checks since one was sampled
 	hasLocal     bool          // some rule has `consistency: local`
 	hasBlocks    bool          // ops include blocks, each after the limits of its hit

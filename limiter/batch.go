@@ -88,7 +88,7 @@ func (b *batch) check(i int) {
 		b.match(i)
 	}
 	if b.errs[i] == nil {
-		b.errs[i] = l.list(b.now, q, a)
+		b.errs[i] = l.listOps(b.now, q, a)
 	}
 
 	if b.errs[i] != nil || a.scratch.matchDecides {

@@ -44,7 +44,7 @@ func (a *Answer) foldBlocks() {
 			}
 
 			blocked = true
-			a.resolveNever(first, first+n)
+			a.markReduced(first, first+n)
 			for k := range own {
 				own[k].Decision = whileBlocked(own[k].Decision, blocks[j].BlockLeft())
 			}

@@ -299,7 +299,7 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.holding)
 	if verdict != counters.Refused {
-		c.answer.scratch.holding.note(c.gatheredOps)
+		c.answer.scratch.holding.markStored(c.gatheredOps)
 	}
 
 	c.notePlace(list, c.gatheredOps, verdict == counters.Admitted)
@@ -428,7 +428,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 
 	a.rule, a.limits = h.Rule, h.Limits
 	a.q.ops = append(a.q.ops, c.ops(s)...)
-	c.answer.scratch.holding.note(c.ops(s))
+	c.answer.scratch.holding.markStored(c.ops(s))
 }
 
 // actAsStandby decides the subjects that this node decides in place of their owners: as the standby, or as the node that handed

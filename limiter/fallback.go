@@ -42,7 +42,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 				c.failFor(ErrTryAgain)
 				return
 			}
-			c.answer.scratch.holding.noteAlone()
+			c.answer.scratch.holding.markAlone()
 		}
 
 		for j := range ops {

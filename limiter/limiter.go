@@ -19,7 +19,7 @@ type Limiter struct {
 	clock         *Clock
 	inForce       atomic.Pointer[activeRules]
 	tops          [topKinds]*top
-	near          *near
+	nearLimits    *nearLimits
 	exactLeft     atomic.Int32  // checks of this second that are still sampled without exception
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
 	membership    *membership   // nil for a standalone node
@@ -51,7 +51,7 @@ type Limiter struct {
 // New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
 // SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, near: newNear(), entries: entries.New(), startedAt: time.Now()}
+	l := &Limiter{table: table, clock: clock, nearLimits: newNearLimits(), entries: entries.New(), startedAt: time.Now()}
 	l.exactLeft.Store(exactSamples)
 
 	for by := range l.tops {
@@ -95,7 +95,7 @@ func (l *Limiter) CheckAt(now algorithms.Instant, q *Query, a *Answer) error {
 
 // decide decides a matched check.
 func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
-	if err := l.list(now, q, a); err != nil {
+	if err := l.listOps(now, q, a); err != nil {
 		return err
 	}
 

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// list lists the counters that a matched check debits as of now, unless match has listed them or decided the check.
-func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
+// listOps lists the counters that a matched check debits as of now, unless match has listed them or decided the check.
+func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	a.Now = now
 	if a.scratch.matchDecides || a.scratch.isListed {
 		return nil
@@ -55,10 +55,10 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 	}
 
 	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.mayHold && !a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
-	a.scratch.soleCounts = nil
+	a.scratch.soleStats = nil
 
 	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 && !hits[0].Rule.Shadow && !active.hasMonthly {
-		a.scratch.soleCounts = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
+		a.scratch.soleStats = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
 		l.prepareCount(a)
 	}
 

@@ -14,17 +14,17 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 	if err := l.match(now.Wall, q, a); err != nil {
 		return false, err
 	}
-	return a.scratch.matchDecides, l.list(now, q, a)
+	return a.scratch.matchDecides, l.listOps(now, q, a)
 }
 
 // match matches q against the rules in force. If no counters are needed, it decides the check itself. Otherwise it prefetches
 // the counters. wall is the time of the check in Unix nanoseconds; 0: now.
 func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	active := l.inForce.Load()
-	repeatable := a.countRepeatable(active, q)
+	sameOps := a.countSameOps(active, q)
 	a.begin(active)
 	m := &a.scratch.match
-	m.Intact = repeatable > 0
+	m.HitsKept = sameOps > 0
 	m.Now = wall / int64(time.Millisecond)
 	m.Clock = l.wallClock
 
@@ -60,8 +60,8 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 
 	// From here on, the hits are known. Most checks of a caller find what its last one found. Others may need no counter at all.
 	switch {
-	case m.Again:
-		a.listAgain(repeatable)
+	case m.SameRules:
+		a.listOpsAgain(sameOps)
 		if l.table.PrefetchPays() {
 			for i := range a.scratch.ops {
 				l.table.Prefetch(a.scratch.ops[i].Key)
@@ -120,7 +120,7 @@ func (a *Answer) matchSubjects(q *Query) error {
 // decideByMatching records that no counter is needed to decide the check.
 func (a *Answer) decideByMatching(allowed bool, by DecidedBy) {
 	a.Allowed, a.DecidedBy = allowed, by
-	a.scratch.matchDecides, a.scratch.soleCounts = true, nil
+	a.scratch.matchDecides, a.scratch.soleStats = true, nil
 }
 
 // prefetch begins to load the counters of m, if that saves time.
@@ -153,10 +153,10 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// countRepeatable returns how many ops a's last check had, if they also suit q, but for their subjects, provided that q has the
-// same hits: the usual case for a caller's next check. Otherwise it returns 0. A check that other nodes took part in may have lost
-// some of its ops.
-func (a *Answer) countRepeatable(active *activeRules, q *Query) int {
+// countSameOps returns how many ops a's last check had, if they also suit q, but for their subjects, provided that q has the
+// same hits: the usual case for a caller's next check. Otherwise it returns 0. A check that other nodes took part in may have
+// lost some of its ops.
+func (a *Answer) countSameOps(active *activeRules, q *Query) int {
 	if s := &a.scratch; s.active == active && s.decidedHere && s.isRepeatable && isUsual(q) {
 		return len(s.ops)
 	}
@@ -168,8 +168,8 @@ func isUsual(q *Query) bool {
 	return q.Mode == counters.CheckMode && len(q.Costs) == 0 && len(q.Subjects) == 0
 }
 
-// listAgain is list for hits that differ from those of the last check, which had n ops, in their subjects only.
-func (a *Answer) listAgain(n int) {
+// listOpsAgain is listOps for hits that differ from those of the last check, which had n ops, in their subjects only.
+func (a *Answer) listOpsAgain(n int) {
 	s := &a.scratch
 	s.ops = s.ops[:n]
 	a.Limits = a.Limits[:n]

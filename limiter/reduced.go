@@ -19,9 +19,9 @@ const (
 	shortestStep = time.Second
 )
 
-// resolveNever corrects the refusals of the limits first to end−1 that say "never" although the capacity is only reduced for
+// markReduced corrects the refusals of the limits first to end−1 that say "never" although the capacity is only reduced for
 // now: it says when the capacity may change.
-func (a *Answer) resolveNever(first, end int) {
+func (a *Answer) markReduced(first, end int) {
 	for i := first; i < end; i++ {
 		op := &a.scratch.ops[i]
 		d, limit := &op.Decision, a.Limits[i].Limit

@@ -221,7 +221,7 @@ func (l *Limiter) give(r *refund) {
 
 	giveOne := func(i int, cost int64) bool {
 		op := &all.ops[i]
-		from := l.takenAt(&all.debit, i, l.oldest(&all, now))
+		from := l.takenAt(&all.debit, i, l.maxAge(&all, now))
 		from.Reserved = all.made != 0
 		from.Late = all.late
 
@@ -258,8 +258,8 @@ func (l *Limiter) give(r *refund) {
 	}
 }
 
-// oldest returns the most time that may have passed since another process took the cost of r.
-func (l *Limiter) oldest(r *refund, now algorithms.Instant) time.Duration {
+// maxAge returns the most time that may have passed since another process took the cost of r.
+func (l *Limiter) maxAge(r *refund, now algorithms.Instant) time.Duration {
 	switch {
 	case r.made != 0:
 		return l.reservationAge(r.made, r.subject, now)
@@ -269,13 +269,13 @@ func (l *Limiter) oldest(r *refund, now algorithms.Instant) time.Duration {
 	return maxDebitAge
 }
 
-// takenAt describes when the cost of d's i-th op was taken. oldest is how long ago that was at most, if another process
+// takenAt describes when the cost of d's i-th op was taken. maxAge is how long ago that was at most, if another process
 // took it: its steady clock can't be read here.
-func (l *Limiter) takenAt(d *debit, i int, oldest time.Duration) algorithms.TakeRecord {
+func (l *Limiter) takenAt(d *debit, i int, maxAge time.Duration) algorithms.TakeRecord {
 	op := &d.ops[i]
 	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.when[i]}
 	if d.boot != l.boot {
-		taken.Steady = l.clock.Now().Steady - int64(oldest)
+		taken.Steady = l.clock.Now().Steady - int64(maxAge)
 	}
 
 	switch {

@@ -252,7 +252,7 @@ func TestFailedRequestsKeepNoAnswers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if st := table.Notes().Stats(); st.Tickets+st.Reservations != 0 {
+	if st := table.Notes().Stats(); st.WritesAndRetries+st.Reservations != 0 {
 		t.Errorf("have %+v, want nothing kept but the refusal", st)
 	}
 }

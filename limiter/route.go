@@ -52,7 +52,7 @@ func (c *candidates) locate(l *Limiter) partitions.Place {
 // next returns the node to ask next, and as what, if the subject is not decided here. The standby comes last.
 func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{c.hint, c.route.Owner, c.route.Other} {
-		if id != m.Self && c.isUsable(m, id) {
+		if id != m.Self && c.tryReach(m, id) {
 			return stateAskOwner, id
 		}
 	}
@@ -68,15 +68,16 @@ func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
 		if !c.triedAsStandby && !c.hasTried(id) {
 			return stateActAsStandby, id
 		}
-	case c.isUsable(m, id):
+	case c.tryReach(m, id):
 		return stateAskStandby, id
 	}
 
 	return stateAlone, ring.NodeID{}
 }
 
-// isUsable reports whether id can be reached and has not been tried yet.
-func (c *candidates) isUsable(m *membership, id ring.NodeID) bool {
+// tryReach reports whether id can be reached and has not been tried yet. It marks a node that can't be reached as tried, as
+// if a call had failed.
+func (c *candidates) tryReach(m *membership, id ring.NodeID) bool {
 	if id.IsZero() || c.hasTried(id) {
 		return false
 	}

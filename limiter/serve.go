@@ -389,12 +389,12 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 
 // slotsOutlive waits until the slots that x's question has acquired here would outlive this node, and reports whether they would.
 func (x *exchange) slotsOutlive(l *Limiter) bool {
-	var stored []slotPlace
+	var stored []storedAt
 	subject := 0
 	for first := 0; first < len(x.question.ops); subject++ {
 		n := countSubjectOps(x.question.ops[first:])
 		if own := x.question.ops[first : first+n]; hasSlots(own) {
-			stored = append(stored, slotPlace{own[0].Key.Partition(), x.reply.lives[subject].Lineage})
+			stored = append(stored, storedAt{own[0].Key.Partition(), x.reply.lives[subject].Lineage})
 		}
 		first += n
 	}

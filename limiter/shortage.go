@@ -88,8 +88,9 @@ type pace struct {
 	noticed           atomic.Int64 // when the owner was last told
 }
 
-// isDue reports whether the time in last is at least ownerNoticePause ago, and sets it to steady if so.
-func isDue(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
+// claimTurn reports whether the time in last is at least ownerNoticePause ago. If so, it sets it to steady: of several
+// callers, one has the turn.
+func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
 	before := last.Load()
 	passed = time.Duration(steady - before)
 	return passed, (passed >= ownerNoticePause || passed < 0) && last.CompareAndSwap(before, steady)
@@ -98,7 +99,7 @@ func isDue(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
 // ahead returns how much of the limit may be needed within aheadSpan, judging by how fast it was used since the last look; 0 if
 // that was a moment ago.
 func (p *pace) ahead(steady, remaining int64) int64 {
-	passed, due := isDue(&p.looked, steady)
+	passed, due := claimTurn(&p.looked, steady)
 	if !due {
 		return 0
 	}
@@ -146,7 +147,7 @@ func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 			continue
 		}
 
-		if _, due := isDue(&p.noticed, a.Now.Steady); due {
+		if _, due := claimTurn(&p.noticed, a.Now.Steady); due {
 			needs = append(needs, need)
 		}
 	}
@@ -176,7 +177,7 @@ func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func
 			break
 		}
 		if !l.awaitLoan(q, a, deadline) {
-			a.adviseAgain(l)
+			a.boundRetryAfterAgain(l)
 			break
 		}
 
@@ -378,9 +379,9 @@ func (ls *loans) learn(subject uint64, s *shortage, answer borrowReply) {
 	close(one.done)
 }
 
-// stayOf returns how long callers should stay away from a subject that a share refuses. alone means that nobody can be asked
-// for more. Then this refusal counts as a failed attempt, and the time doubles.
-func (la *loanAskers) stayOf(subject uint64, steady int64, alone bool) time.Duration {
+// noteRefusal returns how long callers should stay away from a subject that a share refuses. alone means that nobody can be
+// asked for more. Then this refusal counts as a failed attempt, and the time doubles.
+func (la *loanAskers) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
 	la.mu.Lock()
 	defer la.mu.Unlock()
 
@@ -434,26 +435,26 @@ func (la *LimitAnswer) lackOf() lack {
 	return lackRegion
 }
 
-// adviseReturn bounds RetryAfter if only a share refuses op: a loan may bring more at any time.
-func (l *Limiter) adviseReturn(a *Answer, la *LimitAnswer, op *counters.Op) {
+// boundRetryAfter bounds RetryAfter if only a share refuses op: a loan may bring more at any time.
+func (l *Limiter) boundRetryAfter(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
 	la.lack, la.isCutOff = la.lackOf(), false
 	if m == nil || la.lack == lackNothing {
 		return
 	}
 	la.isCutOff = la.lack != lackNode && !m.reachesOtherRegion(a.Set)
-	stay := m.loans.askers.stayOf(op.Key.Subject, a.Now.Steady, la.lack == lackNode || la.lack == lackBurst || m.OtherRegions == nil)
+	stay := m.loans.askers.noteRefusal(op.Key.Subject, a.Now.Steady, la.lack == lackNode || la.lack == lackBurst || m.OtherRegions == nil)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > stay {
 		la.RetryAfter = stay
 	}
 }
 
-// adviseAgain bounds RetryAfter again, by what the owner has said in the meantime.
-func (a *Answer) adviseAgain(l *Limiter) {
+// boundRetryAfterAgain bounds RetryAfter again, by what the owner has said in the meantime.
+func (a *Answer) boundRetryAfterAgain(l *Limiter) {
 	for i := range a.Limits {
 		if la, op := &a.Limits[i], &a.scratch.ops[i]; la.lack != lackNothing {
 			la.RetryAfter = op.Decision.RetryAfter
-			l.adviseReturn(a, la, op)
+			l.boundRetryAfter(a, la, op)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (l *Limiter) askSlot(ctx context.Context, r *slotRequest) (result *slotResu
 func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 	part := &r.list[0]
 	now := l.clock.Now()
-	at := slotPlace{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
+	at := storedAt{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
 	info, held, err := l.table.FindSlot(now, part.Key, r.id)
 	switch {
 	case err != nil:
@@ -127,7 +127,7 @@ func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 		return result, ErrUnknownSlot
 	case err != nil:
 		return result, err
-	case l.outlive([]slotPlace{at}):
+	case l.outlive([]storedAt{at}):
 	case !l.table.IsOpen(at.partition): // it moves, and its next owner carries out r once more
 		return result, counters.ErrShut
 	default:

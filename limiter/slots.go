@@ -178,8 +178,8 @@ func (h *holding) partOf(op *counters.Op) slotPart {
 	}
 }
 
-// note records that an owner may have stored the slots of ops.
-func (h *holding) note(ops []counters.Op) {
+// markStored records that an owner may have stored the slots of ops.
+func (h *holding) markStored(ops []counters.Op) {
 	if h == nil {
 		return
 	}
@@ -199,8 +199,8 @@ func (h *holding) forget(subject uint64) {
 	}
 }
 
-// noteAlone records that this node, which is cut off, decides about slots.
-func (h *holding) noteAlone() {
+// markAlone records that this node, which is cut off, decides about slots.
+func (h *holding) markAlone() {
 	if h != nil {
 		h.alone = true
 	}
@@ -314,26 +314,26 @@ func (l *Limiter) outlivesHere(a *Answer) bool {
 	if l.membership == nil {
 		return true
 	}
-	var stored []slotPlace
+	var stored []storedAt
 	c := a.scratch.cluster
 	for i := range c.subjects {
 		s := &c.subjects[i]
 		if s.undo == undoHere && hasSlots(c.ops(s)) {
-			stored = append(stored, slotPlace{ring.PartitionOf(s.subject), s.life.Lineage})
+			stored = append(stored, storedAt{ring.PartitionOf(s.subject), s.life.Lineage})
 		}
 	}
 	return l.outlive(stored)
 }
 
-// slotPlace is a partition in which slots were stored, and the lineage that it had before.
-type slotPlace struct {
+// storedAt is a partition in which slots were stored, and the lineage that it had before.
+type storedAt struct {
 	partition int
 	lineage   uint64
 }
 
 // outlive waits until what was stored in the partitions of list would outlive this node, and reports whether it would: whether this
 // node still owned them afterwards.
-func (l *Limiter) outlive(list []slotPlace) bool {
+func (l *Limiter) outlive(list []storedAt) bool {
 	m := l.membership
 	if m == nil || len(list) == 0 {
 		return true

@@ -157,8 +157,8 @@ func (a *Answer) CountLatency(took time.Duration) {
 
 	s.isCounted = false
 	bucket := latency.Bucket(took)
-	if s.soleCounts != nil {
-		s.soleCounts.latency[bucket].Add(1)
+	if s.soleStats != nil {
+		s.soleStats.latency[bucket].Add(1)
 		return
 	}
 
@@ -179,9 +179,9 @@ func (l *Limiter) count(q *Query, a *Answer) {
 
 // countLimited is count without the rules that applied without limit.
 func (l *Limiter) countLimited(q *Query, a *Answer) {
-	if s := &a.scratch; s.soleCounts != nil && a.Allowed && a.DecidedBy == ByOwner {
+	if s := &a.scratch; s.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
 		headroom := a.Limits[0].headroom()
-		s.soleCounts.ownerAllowed[headroom].Add(1)
+		s.soleStats.ownerAllowed[headroom].Add(1)
 		h := &s.match.Hits[0]
 		if s.isTop {
 			l.topOf(h.Rule).count(h, false, 0, q)
@@ -241,7 +241,7 @@ func (l *Limiter) stripeOf(a *Answer) uint32 {
 // way from memory.
 func (l *Limiter) prepareCount(a *Answer) {
 	s := &a.scratch
-	if s.soleCounts != nil {
+	if s.soleStats != nil {
 		h := &s.match.Hits[0]
 		s.isTop = l.topOf(h.Rule).mayHold(h.Subject)
 	}

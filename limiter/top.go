@@ -233,7 +233,7 @@ func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
 func (l *Limiter) topHere(by TopBy) []TopSubject {
 	switch {
 	case by == TopNear:
-		return l.near.list(l.clock.Now().Wall)
+		return l.nearLimits.list(l.clock.Now().Wall)
 	case by < topKinds:
 		return l.tops[by].list()
 	}

@@ -157,7 +157,7 @@ func openStore(c *settings) (s storage, err error) {
 
 // rejoin gives the node a new identity, unless --rejoin has done so already.
 func rejoin(c *settings) error {
-	aside, err := persist.Rejoin(c.DataDir)
+	aside, err := persist.RenewIdentity(c.DataDir)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.FieldName("Rejoin"), err)
 	}

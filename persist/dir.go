@@ -34,7 +34,7 @@ type identity struct {
 	Version int       `json:"version"`
 	ID      string    `json:"id"`
 	Created time.Time `json:"created"`
-	// Rejoined means that Rejoin made it, in place of another one.
+	// Rejoined means that RenewIdentity made it, in place of another one.
 	Rejoined bool `json:"rejoined,omitempty"`
 }
 

@@ -354,14 +354,14 @@ func checkSnapshot(dir, name string, at snapshotPosition) error {
 	return nil
 }
 
-// readBoundedFile reads a file of at most most bytes.
-func readBoundedFile(path string, most int64) ([]byte, error) {
+// readBoundedFile reads a file of at most bound bytes.
+func readBoundedFile(path string, bound int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errChecksum, path, most)
+	if !info.Mode().IsRegular() || info.Size() > bound {
+		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errChecksum, path, bound)
 	}
 	return os.ReadFile(path)
 }

@@ -310,7 +310,7 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 			var fresh Match
 			set.Match(list, nil, &fresh)
 			before := slices.Clone(m.Hits)
-			m.Intact = rapid.Bool().Draw(t, "intact")
+			m.HitsKept = rapid.Bool().Draw(t, "intact")
 			set.Match(list, nil, &m)
 			var have []string
 			for i, h := range m.Hits {
@@ -344,7 +344,7 @@ func TestDocument_roundTripsRandom(t *testing.T) {
 
 // checkAgain fails t if m claims to have found before again, but has not.
 func checkAgain(t *rapid.T, before []Hit, m *Match) {
-	if !m.Again {
+	if !m.SameRules {
 		return
 	}
 	have := slices.Clone(m.Hits)
@@ -411,7 +411,7 @@ rules:
 			}
 			var fresh Match
 			before := slices.Clone(m.Hits)
-			if m.Intact = rapid.Bool().Draw(t, "intact"); !m.Intact {
+			if m.HitsKept = rapid.Bool().Draw(t, "intact"); !m.HitsKept {
 				clear(m.Hits)
 				m.Hits = m.Hits[:rapid.IntRange(0, len(m.Hits)).Draw(t, "hits left")]
 			}
@@ -425,7 +425,7 @@ rules:
 			if len(m.Hits) != len(fresh.Hits) || len(m.Hits) > 0 && !reflect.DeepEqual(m.Hits, fresh.Hits) {
 				t.Fatalf("%v: a reused Match has %+v, a fresh one %+v", list, m.Hits, fresh.Hits)
 			}
-			if checkAgain(t, before, &m); m.Again {
+			if checkAgain(t, before, &m); m.SameRules {
 				again++
 			}
 		}

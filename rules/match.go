@@ -29,9 +29,9 @@ type Match struct {
 	Unlimited []Hit
 	// Undeclared is how many attributes the document does not declare, if it declares any. They are ignored.
 	Undeclared int
-	// Intact is for the caller to set: the hits are as the last Match or MatchKey left them. Again then says whether
+	// HitsKept is for the caller to set: the hits are as the last Match or MatchKey left them. SameRules then says whether
 	// the hits of the next one differ from these at most in their subjects.
-	Intact, Again bool
+	HitsKept, SameRules bool
 	// Now and Clock are for the caller to set, too: the wall time of the check in Unix ms, or where to read it. It is needed
 	// only where an entry has an end. Without both, it is that of the machine.
 	Now   int64
@@ -154,13 +154,13 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 
 // matchAgain finds what applies to new values of the attributes that m has.
 func (s *Set) matchAgain(m *Match) {
-	m.canonical, m.Again = m.canonical[:0], m.Intact && m.uniform
+	m.canonical, m.SameRules = m.canonical[:0], m.HitsKept && m.uniform
 	if s.hasLists {
 		m.List = s.checkLists(m)
-		m.Again = m.Again && m.List == Unlisted
+		m.SameRules = m.SameRules && m.List == Unlisted
 	}
 
-	if m.Again {
+	if m.SameRules {
 		for i := range m.Hits {
 			h := &m.Hits[i]
 			h.Subject = h.Rule.hash(m, &s.seeds[h.Rule.number])
@@ -239,7 +239,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	m.values = m.values[:0]
 	m.canonical = m.canonical[:0]
 	m.plain = nil
-	m.Again = false
+	m.SameRules = false
 	m.Hits, m.Unlimited = m.Hits[:0], m.Unlimited[:0]
 	m.folded, m.Undeclared = m.folded[:0], 0
 

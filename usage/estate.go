@@ -56,9 +56,9 @@ func (t *Totals) sendEstates(ctx context.Context, to Member) error {
 // all, it sends the ledger anew.
 func (t *Totals) closeEstates(list []source) {
 	m := t.meter
-	records := t.holder.list()
+	records := t.heldCopies.list()
 	for _, s := range list {
-		ended := slices.ContainsFunc(records, func(r processRecord) bool { return r.Source == s.Ledger.Source && r.Stands })
+		ended := slices.ContainsFunc(records, func(r processRecord) bool { return r.Source == s.Ledger.Source && r.Settled })
 		if !s.Copy || !ended {
 			continue
 		}
@@ -85,7 +85,7 @@ const staleAfter = 10 * time.Minute
 // dropStale drops copies of a member that has chosen another holder, once that one has all of them.
 func (t *Totals) dropStale() {
 	members := t.members()
-	for _, r := range t.holder.list() {
+	for _, r := range t.heldCopies.list() {
 		at := slices.IndexFunc(members, func(node Member) bool { return node.ID == r.Source && node.Alive })
 		if at < 0 || time.Since(r.heard) < staleAfter {
 			continue
@@ -121,7 +121,7 @@ func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list
 
 // dropCopies drops copies and the record of the process that sent them.
 func (t *Totals) dropCopies(r *processRecord, list []source) {
-	h := &t.holder
+	h := &t.heldCopies
 	h.mu.Lock()
 	defer h.mu.Unlock()
 

@@ -61,10 +61,10 @@ func (t *Totals) inventoryHere(month Month) (inv inventory) {
 		}
 	}
 
-	t.holder.mu.Lock()
+	t.heldCopies.mu.Lock()
 	_ = t.loadRecords() // if the file can't be read, it is damaged anyway
-	t.holder.mu.Unlock()
-	inv.Records = t.holder.list()
+	t.heldCopies.mu.Unlock()
+	inv.Records = t.heldCopies.list()
 	n := &t.notes
 	n.mu.Lock()
 	n.load(m)
@@ -102,7 +102,7 @@ func (t *Totals) billHere(month Month) *bill {
 	inv.Sources = slices.DeleteFunc(inv.Sources, func(s source) bool { return s.Ledger.Source != t.meter.config.Self || s.Copy })
 	b := &bill{}
 	b.addAnswer(&inv, month)
-	b.sort()
+	b.complete()
 	return b
 }
 
@@ -139,7 +139,7 @@ func newBill(month Month, answers []inventory, now int64) *bill {
 	}
 	w.judgeProcesses()
 	w.judgeSeen()
-	b.sort()
+	b.complete()
 	return b
 }
 
@@ -180,8 +180,8 @@ func boolInt(yes bool) int {
 	return 0
 }
 
-// sort completes the bill.
-func (b *bill) sort() {
+// complete puts the lists of the bill in order, counts damaged copies among the missing ones, and computes the digest.
+func (b *bill) complete() {
 	for _, s := range b.sources {
 		if s.Damaged {
 			b.missing = append(b.missing, s.Node)

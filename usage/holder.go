@@ -31,8 +31,8 @@ type processRecord struct {
 	// Ended is a time by which the process had ended, by the holder's clock, and since which no other process of the node has counted
 	// anything, as far as the holder can tell; 0 if there is none yet. With a final statement it is AsOf while that holds.
 	Ended int64 `json:"ended,omitempty"`
-	// Stands means that Ended is no longer revised: the node is no member any more, or a later process speaks for it.
-	Stands bool `json:"settled,omitempty"`
+	// Settled means that Ended is no longer revised: the node is no member any more, or a later process speaks for it.
+	Settled bool `json:"settled,omitempty"`
 	// Replaced means that a later process speaks for it.
 	Replaced bool `json:"replaced,omitempty"`
 
@@ -63,14 +63,14 @@ func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
 	next := *r
 	silent := time.Since(r.heard)
 	switch {
-	case r.Replaced || r.Stands && !isMember:
+	case r.Replaced || r.Settled && !isMember:
 		return r
-	case r.Stands: // it has come back, but has not spoken here
-		next.Stands, next.watched = false, false
+	case r.Settled: // it has come back, but has not spoken here
+		next.Settled, next.watched = false, false
 	case !isMember && silent < silentAfter:
 		return r // it may have been removed while it was alive; then it goes on sending
 	case !isMember:
-		if next.Stands = true; !r.watched {
+		if next.Settled = true; !r.watched {
 			next.Ended = now
 		}
 	case dead && !r.watched:
@@ -84,8 +84,8 @@ func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
 	return &next
 }
 
-// holder keeps what this node knows about copies that it holds.
-type holder struct {
+// heldCopies keeps what this node knows about copies that it holds.
+type heldCopies struct {
 	mu      sync.Mutex // guards the fields below; acquired before the file
 	loaded  bool       // records has what the file had
 	records []*processRecord
@@ -94,9 +94,9 @@ type holder struct {
 // recordsKey is the key of the records, as JSON, in notesBucket.
 var recordsKey = []byte("records")
 
-// loadRecords reads the records of earlier processes, once. The caller holds holder.mu.
+// loadRecords reads the records of earlier processes, once. The caller holds heldCopies.mu.
 func (t *Totals) loadRecords() error {
-	h := &t.holder
+	h := &t.heldCopies
 	if h.loaded {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 // storeStatement notes what another node says that it has, and returns what is missing here. It writes only if something else than
 // the time has changed: an idle node causes no writes.
 func (t *Totals) storeStatement(header *copyHeader) (missing []version, err error) {
-	h := &t.holder
+	h := &t.heldCopies
 	m := t.meter
 	s := header.Statement
 	if s.Source == m.config.Self || s.Source.IsZero() || len(s.Ledgers) > maxVersions {
@@ -283,11 +283,11 @@ func (s *statement) missing(held []source) (list []version) {
 // with returns the records with a statement in place of the process's last one, and whether more than the time has changed. A
 // statement that not all is here for, whole, does not replace one for which it was. Records of earlier processes of the node go once
 // it has their ledgers itself. The caller holds mu.
-func (h *holder) with(s *statement, held []source, whole, isMember bool, now int64) (records []*processRecord, changed bool) {
+func (h *heldCopies) with(s *statement, held []source, whole, isMember bool, now int64) (records []*processRecord, changed bool) {
 	next := &processRecord{statement: *s, whole: whole, heard: time.Now()}
 	if s.Final {
 		next.Ended, next.watched = s.AsOf, true
-		next.Stands = !isMember // it has left: no later process counts for the cluster, unless it joins again
+		next.Settled = !isMember // it has left: no later process counts for the cluster, unless it joins again
 	}
 
 	known := false
@@ -311,11 +311,11 @@ func (h *holder) with(s *statement, held []source, whole, isMember bool, now int
 
 			if r.whole && !whole {
 				alive := *r
-				alive.Ended, alive.Stands, alive.watched, alive.heard = 0, false, false, time.Now()
+				alive.Ended, alive.Settled, alive.watched, alive.heard = 0, false, false, time.Now()
 				next = &alive
 			}
 
-			changed = changed || r.Stands || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
+			changed = changed || r.Settled || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
 			r = next
 		}
 
@@ -324,7 +324,7 @@ func (h *holder) with(s *statement, held []source, whole, isMember bool, now int
 
 	if !known {
 		records = append(records, next)
-		changed = changed || len(s.Ledgers) > 0 || next.Stands
+		changed = changed || len(s.Ledgers) > 0 || next.Settled
 	}
 
 	return records[max(0, len(records)-maxRecords):], changed
@@ -333,16 +333,16 @@ func (h *holder) with(s *statement, held []source, whole, isMember bool, now int
 // replaced returns the record once a later process of the node speaks for itself.
 func (r *processRecord) replaced(now int64) *processRecord {
 	next := *r
-	if !r.watched && !r.Stands {
+	if !r.watched && !r.Settled {
 		next.Ended = now
 	}
-	next.Stands, next.Replaced = true, true
+	next.Settled, next.Replaced = true, true
 	return &next
 }
 
 // watch notes which processes have ended whose copies are here.
 func (t *Totals) watch() {
-	h, m := &t.holder, t.meter
+	h, m := &t.heldCopies, t.meter
 	members := t.members()
 	now := m.config.Now()
 	h.mu.Lock()
@@ -355,7 +355,7 @@ func (t *Totals) watch() {
 	for i, r := range h.records {
 		next := r.observe(now, isMember(members, r.Source), t.peers.Ended(r.Source))
 		h.records[i] = next
-		changed = changed || next.Stands != r.Stands || len(r.Ledgers) > 0 && next.Ended != r.Ended
+		changed = changed || next.Settled != r.Settled || len(r.Ledgers) > 0 && next.Ended != r.Ended
 	}
 	if !changed {
 		return
@@ -366,12 +366,12 @@ func (t *Totals) watch() {
 }
 
 // list returns the records, for an inventory.
-func (h *holder) list() (list []processRecord) {
+func (h *heldCopies) list() (list []processRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.records {
 		one := *r
-		if !r.Stands && !r.watched {
+		if !r.Settled && !r.watched {
 			one.Ended = 0 // it may have lived since then
 		}
 		list = append(list, one)
@@ -382,7 +382,7 @@ func (h *holder) list() (list []processRecord) {
 // mergeRecords adds what other nodes know about processes that have ended. A process that has been heard of here since then has
 // not.
 func (t *Totals) mergeRecords(theirs []*processRecord) {
-	h := &t.holder
+	h := &t.heldCopies
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(theirs) == 0 || t.loadRecords() != nil {

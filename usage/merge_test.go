@@ -106,7 +106,7 @@ func TestCrashesMakeFewLedgers(t *testing.T) {
 			if ledgers > mergeAt+2 || size > 1<<20 {
 				t.Errorf("%s: got %d ledgers and %d bytes after %d crashes", at.config.Name, ledgers, size, crashes)
 			}
-			if records := len(at.totals.holder.list()); records > 2 {
+			if records := len(at.totals.heldCopies.list()); records > 2 {
 				t.Errorf("%s: got %d records of processes", at.config.Name, records)
 			}
 		}
@@ -202,7 +202,7 @@ func TestMergedLedgersThatMeet(t *testing.T) {
 		{Ledger: id(5), Node: "n1", Round: 2},
 	}}
 	b.dropReplaced()
-	b.sort()
+	b.complete()
 	if len(b.sources) != 2 || b.sources[0].Ledger != id(5) || b.sources[1].Ledger != id(11) || fmt.Sprint(b.missing) != "[n1]" {
 		t.Errorf("got %v, missing %v; want ledgers 5 and 11, n1 missing", b.sources, b.missing)
 	}

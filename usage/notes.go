@@ -192,8 +192,8 @@ func (t *Totals) currentNotes() *notes {
 	n.mu.Lock()
 	list := &notes{Nodes: maps.Clone(n.nodes), Exports: maps.Clone(n.exports)}
 	n.mu.Unlock()
-	for _, r := range t.holder.list() {
-		if r.Stands {
+	for _, r := range t.heldCopies.list() {
+		if r.Settled {
 			list.Records = append(list.Records, &r)
 		}
 	}

@@ -62,10 +62,10 @@ type Totals struct {
 	peers   Peers
 	members func() []Member // all members that have not left, even if they are down
 
-	copier copier
-	holder holder
-	notes  notebook
-	review review
+	copier     copier
+	heldCopies heldCopies
+	notes      notebook
+	review     review
 
 	merging atomic.Bool // a goroutine merges ledgers
 	ctx     context.Context
@@ -292,7 +292,7 @@ func (t *Totals) ask(ctx context.Context, to Member, m peer.Method, body []byte)
 // Metrics reports metrics of copies and bills.
 func (t *Totals) Metrics(s metrics.Sink) {
 	sources := map[ring.NodeID]bool{}
-	for _, r := range t.holder.list() {
+	for _, r := range t.heldCopies.list() {
 		if len(r.Ledgers) > 0 {
 			sources[r.Source] = true
 		}

@@ -27,17 +27,17 @@ import (
 
 // Bounds of the admin plane's server.
 const (
-	adminHeaderTimeout = 10 * time.Second
-	adminReadTimeout   = 60 * time.Second
-	adminWriteTimeout  = 60 * time.Second
-	adminIdleTimeout   = 3 * time.Minute
-	adminHeaderBytes   = 16 << 10
-	adminSlots         = 512 // connections served at once
-	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
-	placeMemory = 24 << 10
-	placeParts  = 64
-	// adminWrites bounds the writes in progress at once; more wait. To parse a large document takes many times its size.
-	adminWrites = 1
+	headerTimeout  = 10 * time.Second
+	readTimeout    = 60 * time.Second
+	writeTimeout   = 60 * time.Second
+	idleTimeout    = 3 * time.Minute
+	maxHeaderBytes = 16 << 10
+	maxConnections = 512 // connections served at once
+	// A connection that waits takes seatMemory. All of them may take one part in seatParts of the node's memory.
+	seatMemory = 24 << 10
+	seatParts  = 64
+	// maxWrites bounds the writes in progress at once; more wait. To parse a large document takes many times its size.
+	maxWrites = 1
 	// maxProfile bounds how long a pprof profile may run.
 	maxProfile = 5 * time.Minute
 )
@@ -160,18 +160,18 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), done: make(chan error, 1),
-		writes: make(chan struct{}, adminWrites), diffs: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports),
-		conns: doors.Track(doors.Places(adminSlots, placeParts, placeMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
+		writes: make(chan struct{}, maxWrites), diffs: make(chan struct{}, maxWrites), exports: make(chan struct{}, maxExports),
+		conns: doors.Track(doors.Seats(maxConnections, seatParts, seatMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{
 		Handler:           s.onConnection(s.handler()),
 		ConnContext:       noteConnection,
 		ConnState:         noteState,
-		ReadHeaderTimeout: cmp.Or(doors.Timeout, adminHeaderTimeout),
-		ReadTimeout:       cmp.Or(doors.Timeout, adminReadTimeout),
-		WriteTimeout:      cmp.Or(doors.Timeout, adminWriteTimeout),
-		IdleTimeout:       cmp.Or(doors.Timeout, adminIdleTimeout),
-		MaxHeaderBytes:    adminHeaderBytes,
+		ReadHeaderTimeout: cmp.Or(doors.Timeout, headerTimeout),
+		ReadTimeout:       cmp.Or(doors.Timeout, readTimeout),
+		WriteTimeout:      cmp.Or(doors.Timeout, writeTimeout),
+		IdleTimeout:       cmp.Or(doors.Timeout, idleTimeout),
+		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(doors.Logger.Handler(), slog.LevelDebug),
 		// An empty map turns HTTP/2 off for TLS clients. The data plane does not speak it either.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},

@@ -368,9 +368,9 @@ func invalidIfMatch() *api.Error {
 	return api.Errorf(api.BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
-// readForm reads and parses a body of form f and at most most bytes.
-func readForm(r *http.Request, f *codec.Form, most int) (*codec.Request, error) {
-	body, err := readAll(r, most)
+// readForm reads and parses a body of form f and at most bound bytes.
+func readForm(r *http.Request, f *codec.Form, bound int) (*codec.Request, error) {
+	body, err := readAll(r, bound)
 	if err != nil {
 		return nil, err
 	}
@@ -382,20 +382,20 @@ func readForm(r *http.Request, f *codec.Form, most int) (*codec.Request, error) 
 	return q, nil
 }
 
-// readAll reads a body of at most most bytes.
-func readAll(r *http.Request, most int) ([]byte, error) {
-	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
-		return nil, api.TooLargeError(most) // the caller waits for 100 Continue, and has not sent the body
+// readAll reads a body of at most bound bytes.
+func readAll(r *http.Request, bound int) ([]byte, error) {
+	if r.ContentLength > int64(bound) && r.Header.Get("Expect") != "" {
+		return nil, api.TooLargeError(bound) // the caller waits for 100 Continue, and has not sent the body
 	}
 
 	body, err := awaitBody(r, func() ([]byte, error) {
-		body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
-		if err == nil && len(body) > most {
+		body, err := io.ReadAll(io.LimitReader(r.Body, int64(bound)+1))
+		if err == nil && len(body) > bound {
 			_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
 		}
 		return body, err
 	})
-	if err := bodyError(body, most, err); err != nil {
+	if err := bodyError(body, bound, err); err != nil {
 		return nil, err
 	}
 

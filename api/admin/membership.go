@@ -15,7 +15,7 @@ import (
 )
 
 // memberTime bounds a change of members. It is shorter than the write timeout, so that the caller still gets the outcome.
-const memberTime = adminWriteTimeout - 5*time.Second
+const memberTime = writeTimeout - 5*time.Second
 
 // leave removes this node from the cluster. Until that is done, the node decides checks by asking other nodes. It
 // continues even if the caller does not wait, because a half-finished departure is of no use. The last node leaves only

@@ -164,7 +164,7 @@ type export struct {
 // next reads a row. It extends the write deadline every exportRows rows.
 func (e *export) next() (usage.Row, bool) {
 	if e.rows%exportRows == 0 {
-		_ = e.control.SetWriteDeadline(time.Now().Add(adminWriteTimeout)) // if this fails, the old deadline stays
+		_ = e.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // if this fails, the old deadline stays
 	}
 	e.rows++
 	return e.stream.Next()

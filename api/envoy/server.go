@@ -30,9 +30,9 @@ import (
 // Bounds of the door.
 const (
 	maxConnections = 2048 // connections served at once
-	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
-	placeMemory    = 40 << 10
-	placeParts     = 32
+	// A connection that waits takes seatMemory. All of them may take one part in seatParts of the node's memory.
+	seatMemory     = 40 << 10
+	seatParts      = 32
 	maxStreams     = 100  // streams at once on a connection
 	maxCalls       = 4096 // calls at once
 	maxIncomplete  = 512  // incomplete messages
@@ -97,7 +97,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	}
 
 	s := &Server{
-		Doors: doors, tracer: config.Tracer, conns: doors.Track(doors.Places(maxConnections, placeParts, placeMemory)), addr: ln.Addr(),
+		Doors: doors, tracer: config.Tracer, conns: doors.Track(doors.Seats(maxConnections, seatParts, seatMemory)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

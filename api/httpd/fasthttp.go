@@ -77,7 +77,7 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 		WriteTimeout:      cmp.Or(handlers.Timeout, dataWriteTimeout),
 		IdleTimeout:       cmp.Or(handlers.Timeout, dataIdleTimeout),
 		ReadBufferSize:    dataHeaderBytes,
-		Concurrency:       2 * api.MaxDataConnections, // never reached: see slots
+		Concurrency:       2 * api.MaxDataConnections, // never reached: see seats
 		KeepHijackedConns: true,                       // see hold
 
 		NoDefaultServerHeader: true,

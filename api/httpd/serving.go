@@ -27,12 +27,12 @@ const (
 // begin serves a new connection.
 func (s *Server) begin(conn *api.Connection) api.Served {
 	c := s.wrap(conn)
-	go s.greet(c)
+	go s.secureAndServe(c)
 	return c
 }
 
-// greet makes a connection secure, and serves it.
-func (s *Server) greet(c *connection) {
+// secureAndServe makes a connection secure, and serves it for as long as it lasts.
+func (s *Server) secureAndServe(c *connection) {
 	if err := c.handshake(s.server.ReadTimeout); err != nil {
 		s.handlers.Logger.Debug("data plane: a connection is not secure", "error", err)
 		_ = c.closeNow()
@@ -161,9 +161,9 @@ type turn struct {
 	over    bool // the library was told EOF because nothing of another request has arrived; the connection lives on
 	held    bool // an answer is held back
 
-	holds     bool // stall is charged
-	stall     api.Transfer
-	isCharged bool // what the request holds is charged already
+	stallCharged bool // stall is charged to the budget
+	stall        api.Transfer
+	isCharged    bool // what the request holds is charged already
 }
 
 func (s *Server) newTurn(c *connection) *turn {
@@ -227,13 +227,13 @@ func (t *turn) Read(b []byte) (int, error) {
 
 // receiveMore receives more of a request whose head has arrived.
 func (t *turn) receiveMore(b []byte) (n int, err error) {
-	if !t.holds && !t.isCharged {
+	if !t.stallCharged && !t.isCharged {
 		if !t.server.handlers.Budget.Hold(&t.stall, turnMemory, t) {
 			t.refuseRoom()
 			t.readErr = errNoRoom
 			return 0, errNoRoom
 		}
-		t.holds = true
+		t.stallCharged = true
 		t.Await(time.Now())
 	}
 
@@ -265,9 +265,9 @@ func (t *turn) NetConn() net.Conn { return t.connection }
 
 // endStall ends what was charged while the caller kept a request waiting.
 func (t *turn) endStall() {
-	if t.holds {
+	if t.stallCharged {
 		t.server.handlers.Budget.Release(&t.stall)
-		t.holds = false
+		t.stallCharged = false
 	}
 }
 

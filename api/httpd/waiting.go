@@ -57,10 +57,10 @@ func maxHeldFor(files int) int {
 	return min(maxWaiting, files-files/spareFilesDivisor-min(api.MaxDataConnections, files/2))
 }
 
-// newHeldAnswers returns a heldAnswers for at most most answers, until draining is closed.
-func newHeldAnswers(most int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *heldAnswers {
+// newHeldAnswers returns a heldAnswers for at most bound answers, until draining is closed.
+func newHeldAnswers(bound int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *heldAnswers {
 	s := &heldAnswers{
-		most: most, answer: answer, held: make(map[*waiter]struct{}), empty: make(chan struct{}), stop: make(chan struct{}),
+		most: bound, answer: answer, held: make(map[*waiter]struct{}), empty: make(chan struct{}), stop: make(chan struct{}),
 	}
 	s.running.Go(func() { s.watch(draining) })
 	return s

@@ -102,7 +102,7 @@ func (c *session) execute(args [][]byte) error {
 	}
 
 	if spec.asks != nil && (spec.alone == nil || !spec.alone(args[1:])) {
-		if w.pending == maxRun || !w.hasRoom(&c.server.Budget) {
+		if w.pending == maxRun || !w.makeRoom(&c.server.Budget) {
 			c.decide()
 		}
 		ask := w.next()

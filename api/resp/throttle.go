@@ -146,9 +146,9 @@ func (c *session) crabThrottle(words [][]byte, q *check) failure {
 
 // verdict is a decision on a bucket in whole seconds.
 type verdict struct {
-	allowed                  bool
-	limit, remaining         int64
-	retryAfter, untilItIsNew int64 // retryAfter is −1 if the cost never fits
+	allowed                bool
+	limit, remaining       int64
+	retryAfter, freshAfter int64 // retryAfter is −1 if the cost never fits
 }
 
 // verdictOn returns the decision on q.
@@ -159,7 +159,7 @@ func verdictOn(q *check) (v verdict) {
 		return v
 	}
 	v.limit, v.remaining = limit.Limit.UndividedCapacity(), limit.Remaining
-	v.untilItIsNew = seconds(limit.ResetAfter)
+	v.freshAfter = seconds(limit.ResetAfter)
 	if !v.allowed && limit.RetryAfter != algorithms.Never {
 		v.retryAfter = max(1, seconds(limit.RetryAfter))
 	}
@@ -209,7 +209,7 @@ func replyCell(_ *Server, w *writer, q *check) {
 	w.integer(v.limit)
 	w.integer(v.remaining)
 	w.integer(retry)
-	w.integer(v.untilItIsNew)
+	w.integer(v.freshAfter)
 }
 
 // replyCrab writes throttlecrab's five numbers.
@@ -223,6 +223,6 @@ func replyCrab(_ *Server, w *writer, q *check) {
 	w.integer(allowed)
 	w.integer(v.limit)
 	w.integer(v.remaining)
-	w.integer(v.untilItIsNew)
+	w.integer(v.freshAfter)
 	w.integer(retry)
 }

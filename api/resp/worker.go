@@ -71,8 +71,8 @@ func (s *Server) putBack(w *worker) {
 	s.workers.Put(w)
 }
 
-// hasRoom reports whether the run may have another check. The budget is charged for long ones.
-func (w *worker) hasRoom(b *api.Budget) bool {
+// makeRoom reports whether the run may have another check. It charges the budget for long runs.
+func (w *worker) makeRoom(b *api.Budget) bool {
 	taken := freeChecks + int(w.charged/checkMemory)
 	if w.pending < taken {
 		return true

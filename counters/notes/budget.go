@@ -11,7 +11,7 @@ var (
 	// ErrReservations means that the node has no room for another reservation, or no more for one of that rule or subject.
 	ErrReservations = errors.New("too many reservations are open")
 	// ErrWrites means that the node keeps too many answers to writes and can drop none.
-	ErrWrites = fmt.Errorf("%d MiB of answers to writes from the last minute are kept already, the most allowed", maxTickets>>20)
+	ErrWrites = fmt.Errorf("%d MiB of answers to writes from the last minute are kept already, the most allowed", maxWrites>>20)
 )
 
 // Budgets, in bytes.
@@ -20,7 +20,7 @@ const (
 	// subject, and for half as many of others.
 	DefaultReservations = 224 << 20
 	maxAnswers          = 48 << 20
-	maxTickets          = 16 << 20
+	maxWrites           = 16 << 20
 	maxRetries          = 8 << 20
 	maxResets           = 10 << 20
 	// DefaultSlots is room for a million slots, all of one subject.
@@ -34,7 +34,7 @@ const (
 	reservations purpose = iota
 	rates
 	answers
-	tickets
+	writes
 	retries
 	resets
 	slots
@@ -52,7 +52,7 @@ func (k Kind) purpose() purpose {
 	case Answer:
 		return answers
 	case Write:
-		return tickets
+		return writes
 	case Retry:
 		return retries
 	case Reset:

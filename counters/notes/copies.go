@@ -114,7 +114,7 @@ func (s *Store) Merge(n *Note, steady int64) {
 
 	merged := *n
 	if own, found := h.Get(n.Key); found {
-		if n.before(&own) {
+		if n.yieldsTo(&own) {
 			merged = own
 		}
 		merged.Until = max(n.Until, own.Until)
@@ -301,15 +301,15 @@ func (s *Store) firstOf(m *madeNotes, group uint32) (k Key, found bool) {
 
 // Stats describes a store.
 type Stats struct {
-	Open            int64 // reservations that are not settled yet
-	Reservations    int64 // bytes that reservations take
-	MaxReservations int64
-	Answers         int64 // bytes that answers to checks with a request id take
-	Tickets         int64 // bytes that answers to writes and to nodes take
-	RefusedReserves int64 // since the start
-	Slots           int64 // bytes that slots take
-	RefusedSlots    int64 // since the start
-	RefusedWrites   int64 // since the start
+	Open             int64 // reservations that are not settled yet
+	Reservations     int64 // bytes that reservations take
+	MaxReservations  int64
+	Answers          int64 // bytes that answers to checks with a request id take
+	WritesAndRetries int64 // bytes that answers to writes and to nodes take
+	RefusedReserves  int64 // since the start
+	Slots            int64 // bytes that slots take
+	RefusedSlots     int64 // since the start
+	RefusedWrites    int64 // since the start
 }
 
 // Stats returns the current figures.
@@ -320,10 +320,10 @@ func (s *Store) Stats() (st Stats) {
 	st.Reservations = s.budgets[reservations].used
 	st.MaxReservations = s.budgets[reservations].most
 	st.Answers = s.budgets[answers].used
-	st.Tickets = s.budgets[tickets].used + s.budgets[retries].used
+	st.WritesAndRetries = s.budgets[writes].used + s.budgets[retries].used
 	st.RefusedReserves = s.budgets[reservations].refused.Load()
 	st.Slots = s.budgets[slots].used
 	st.RefusedSlots = s.budgets[slots].refused.Load()
-	st.RefusedWrites = s.budgets[tickets].refused.Load()
+	st.RefusedWrites = s.budgets[writes].refused.Load()
 	return st
 }

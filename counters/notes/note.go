@@ -81,6 +81,7 @@ func PartitionKey(kind Kind, p int, id uint64) Key {
 type Note struct {
 	Key
 	// Of two copies of a note that have no order, the one with the higher Rank stays; if equal, with the higher Minor.
+	// What they count depends on the Kind; see its constants.
 	Rank, Minor uint64
 	At          int64  // when it was made, or settled: steady nanoseconds
 	Until       int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
@@ -101,8 +102,8 @@ func (n *Note) size() int64 {
 	return size
 }
 
-// before reports whether m replaces n if neither of the two copies of a note is known to be newer.
-func (n *Note) before(m *Note) bool {
+// yieldsTo reports whether m replaces n if neither of the two copies of a note is known to be newer.
+func (n *Note) yieldsTo(m *Note) bool {
 	switch n.Kind {
 	case Slot:
 		return n.end() < m.end()

@@ -208,7 +208,7 @@ func TestBudgets(t *testing.T) {
 	for keep(Write, writes, false, 0) == nil {
 		writes++
 	}
-	if err := keep(Write, writes, false, 0); !errors.Is(err, ErrWrites) || writes != maxTickets/Bytes {
+	if err := keep(Write, writes, false, 0); !errors.Is(err, ErrWrites) || writes != maxWrites/Bytes {
 		t.Errorf("%d writes were kept, then %v", writes, err)
 	}
 	if !has(Write, 0) {
@@ -234,7 +234,7 @@ func TestBudgets(t *testing.T) {
 		t.Errorf("inline answers did not get half; %d were kept", inline)
 	}
 	st := s.Stats()
-	if st.Answers > maxAnswers || st.Tickets > maxTickets+maxRetries {
+	if st.Answers > maxAnswers || st.WritesAndRetries > maxWrites+maxRetries {
 		t.Errorf("have %+v", st)
 	}
 }

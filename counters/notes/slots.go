@@ -290,8 +290,9 @@ func (h Held) HasRoomForSlot(n *Note) bool {
 	return fits
 }
 
-// ListSlots returns the slots of key that are held at steady, at most most, those that end first in front, and how many there are.
-func (h Held) ListSlots(key Slots, steady int64, most int) (list []SlotInfo, all int) {
+// ListSlots returns the slots of key that are held at steady, at most bound, those that end first in front, and how many
+// there are.
+func (h Held) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo, all int) {
 	s := h.endSlots(key, steady)
 	if s == nil {
 		return nil, 0
@@ -299,11 +300,11 @@ func (h Held) ListSlots(key Slots, steady int64, most int) (list []SlotInfo, all
 
 	read := func(one SlotInfo) bool {
 		list = append(list, one)
-		return len(list) < most
+		return len(list) < bound
 	}
 	h.readEnds(key, s, maxEndsListed, read)
 
-	if len(list) < min(most, s.count) { // ends of slots that were renewed are in front
+	if len(list) < min(bound, s.count) { // ends of slots that were renewed are in front
 		h.compact(key, s)
 		list = nil
 		h.readEnds(key, s, maxEndsListed, read)

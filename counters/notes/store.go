@@ -39,7 +39,7 @@ func New(forReservations int64) *Store {
 	s := &Store{schedule: schedule{wake: make(chan struct{}, 1)}}
 	s.BoundReservations(forReservations)
 	s.budgets[answers].most = maxAnswers
-	s.budgets[tickets].most = maxTickets
+	s.budgets[writes].most = maxWrites
 	s.budgets[retries].most = maxRetries
 	s.budgets[resets].most = maxResets
 	s.budgets[slots].most = DefaultSlots
@@ -304,7 +304,7 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 	b := &s.budgets[n.Kind.purpose()]
 	for {
 		s.mu.Lock()
-		k, full := b.oldest(n)
+		k, full := b.takeOldest(n)
 		s.mu.Unlock()
 
 		if !full {
@@ -322,10 +322,10 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 	}
 }
 
-// oldest reports whether there is no room for n. If so, it takes the note that should go from those made here; nil if
+// takeOldest reports whether there is no room for n. If so, it takes the note that should go from those made here; nil if
 // none should. The class that fills more than half gives way: so notes of subjects that came with their limits get half
 // at most, and others at least half.
-func (b *budget) oldest(n *Note) (k *Key, full bool) {
+func (b *budget) takeOldest(n *Note) (k *Key, full bool) {
 	size := n.size()
 	isBeyondHalf := n.Inline && b.inline+size > b.most/2
 	if b.used+size <= b.most && !isBeyondHalf {

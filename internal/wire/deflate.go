@@ -17,15 +17,15 @@ func Deflate(b, content []byte) []byte {
 	return out.Bytes()
 }
 
-// Inflate is the inverse of Deflate, for content of at most most bytes.
-func Inflate(b []byte, most int) ([]byte, error) {
+// Inflate is the inverse of Deflate, for content of at most bound bytes.
+func Inflate(b []byte, bound int) ([]byte, error) {
 	in := bytes.NewReader(b)
-	content, err := io.ReadAll(io.LimitReader(flate.NewReader(in), int64(most)+1))
+	content, err := io.ReadAll(io.LimitReader(flate.NewReader(in), int64(bound)+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("decompress: %w", err)
-	case len(content) > most:
-		return nil, fmt.Errorf("decompress: more than %d bytes", most)
+	case len(content) > bound:
+		return nil, fmt.Errorf("decompress: more than %d bytes", bound)
 	case in.Len() > 0:
 		return nil, errors.New("decompress: data after the end")
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Rejoin gives a data directory another identity, once until that one is refused, and sets aside what belonged to the old one. Bills,
-// addresses and other people's files stay. It does nothing to a directory that is in use, or new.
+// RenewIdentity gives a data directory another identity, once until that one is refused, and sets aside what belonged to the
+// old one. Bills, addresses and other people's files stay. It does nothing to a directory that is in use, or new.
 func TestRejoin(t *testing.T) {
 	dir := t.TempDir()
 	rejoin := func(what string, acts bool) (id ring.NodeID) {
 		t.Helper()
-		aside, err := Rejoin(dir)
+		aside, err := RenewIdentity(dir)
 		if err != nil || (aside != "") != acts {
 			t.Fatalf("%s: got %q, %v", what, aside, err)
 		}
@@ -36,7 +36,7 @@ func TestRejoin(t *testing.T) {
 	config.Dir = dir
 	store, err := OpenRaft(config)
 	expect.NoError(t, err)
-	if _, err := Rejoin(dir); !errors.Is(err, ErrInUse) {
+	if _, err := RenewIdentity(dir); !errors.Is(err, ErrInUse) {
 		t.Errorf("a directory in use: got %v", err)
 	}
 	expect.NoError(t, store.Close())

@@ -11,10 +11,10 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// Every slot is free again once its connection leaves.
+// Every seat is free again once its connection leaves.
 func TestSlotsComeBack(t *testing.T) {
 	t.Parallel()
-	p := newSlots(128)
+	p := newSeats(128)
 	var all []*Connection
 	for i := range 200 {
 		c := &Connection{address: addressOf(&net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(i%3))})}
@@ -68,7 +68,7 @@ type crowd struct {
 }
 
 func newCrowd(most int, tokens bool) *crowd {
-	conns := NewConnections(ConnectionsConfig{Most: most, Tokens: func() bool { return tokens }})
+	conns := NewConnections(ConnectionsConfig{Most: most, NeedTokens: func() bool { return tokens }})
 	return &crowd{conns: conns, now: conns.began, all: make(map[string]*Connection)}
 }
 
@@ -128,7 +128,7 @@ func TestNewcomersDisplaceStrangers(t *testing.T) {
 		t.Errorf("n4 displaced %q, probes only %v", gone, door.all["n4"].ProbesOnly)
 	}
 	if gone := door.join("n5", "10.0.0.9"); gone != "n4" {
-		t.Errorf("n5 displaced %q, want n4 of the spare slot", gone)
+		t.Errorf("n5 displaced %q, want n4 of the spare seat", gone)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestWithoutTokensTheLargestAddressGivesWay(t *testing.T) {
 	}
 }
 
-// One address with tokens leaves a quarter of the slots to others, because it stays a stranger
+// One address with tokens leaves a quarter of the seats to others, because it stays a stranger
 // beyond three quarters.
 func TestTokensOfOneAddressLeaveRoom(t *testing.T) {
 	t.Parallel()
@@ -171,11 +171,11 @@ func TestDisplacingIsCheapInACrowd(t *testing.T) {
 	for i := range 3 * most {
 		door.now = door.now.Add(time.Second)
 		door.conns.add(&fakeConn{address: "10.0.0.1"}).Await(door.now)
-		if door.conns.slots.taken > most {
-			t.Fatalf("after %d: %d slots are taken", i, door.conns.slots.taken)
+		if door.conns.seats.taken > most {
+			t.Fatalf("after %d: %d seats are taken", i, door.conns.seats.taken)
 		}
 	}
-	if left := len(door.conns.slots.victims); left > most/victimsDivisor {
+	if left := len(door.conns.seats.victims); left > most/victimsDivisor {
 		t.Errorf("%d are chosen at once, want at most %d", left, most/victimsDivisor)
 	}
 }

@@ -23,11 +23,11 @@ var replacedOnRejoin = []string{"raft.db*", "snapshots", "applied", "counters.db
 // MarkDeparted notes that the cluster has refused this data directory's identity, because the node left or was removed.
 func MarkDeparted(dir string) error { return NewSmallFile(dir, departedFile).Save(nil) }
 
-// Rejoin gives the node of a data directory another identity, and moves what belonged to the old one into a folder,
+// RenewIdentity gives the node of a data directory another identity, and moves what belonged to the old one into a folder,
 // whose path it returns. Bills and the addresses of other nodes stay. It does nothing, and returns no path, if the
-// directory has no identity yet, or one that Rejoin gave it and that the cluster has not refused: so it may be called
+// directory has no identity yet, or one that RenewIdentity gave it and that the cluster has not refused: so it may be called
 // at each start. The error wraps ErrInUse if a process uses the directory.
-func Rejoin(dir string) (aside string, err error) {
+func RenewIdentity(dir string) (aside string, err error) {
 	file := filepath.Join(dir, identityFile)
 	if _, err := readIdentity(file); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +56,7 @@ func Rejoin(dir string) (aside string, err error) {
 	return aside, nil
 }
 
-// hasRejoined reports whether Rejoin made the identity.
+// hasRejoined reports whether RenewIdentity made the identity.
 func hasRejoined(file string) bool {
 	var have identity
 	text, err := os.ReadFile(file)

@@ -10,29 +10,27 @@ import (
 )
 
 const (
-	// spareDivisor is the fraction of slots reserved for probes: one in spareDivisor.
+	// spareDivisor is the fraction of seats reserved for probes: one in spareDivisor.
 	spareDivisor = 64
 	// victimsDivisor is the fraction of the strangers that are chosen together as the next to be
 	// displaced. Choosing looks at all of them, so each newcomer pays for victimsDivisor looks.
 	victimsDivisor = 16
 )
 
-// slots bounds a listener's connections. A connection that has never shown a valid token is a
-// stranger. When all slots are taken, a newcomer displaces a stranger: a caller with a token
-// always gets in, however many strangers hold on to theirs.
+// seats bounds a listener's connections. A connection that has never shown a valid token is a stranger. When all seats are
+// taken, a newcomer displaces a stranger: a caller with a token always gets in, however many strangers hold on to theirs.
 //
-// If there is nobody to displace, a newcomer gets a spare slot, on which one probe is answered.
-// When spare slots run out, the newest connection displaces the oldest one. So probes are
-// answered even if others hold all slots, including the spare ones.
-type slots struct {
+// If there is nobody to displace, a newcomer gets a spare seat, on which one probe is answered. When spare seats run out, the
+// newest connection displaces the oldest one. So probes are answered even if others hold all seats, including the spare ones.
+type seats struct {
 	most, spares int // 0: no bound
 
-	// Guarded by places.mu.
+	// Guarded by seatPool.mu.
 	taken        int
-	strangers    map[*Connection]struct{} // those that have a slot
-	trustedOf    map[netip.Prefix]int     // slots of connections that are no strangers, by address
+	strangers    map[*Connection]struct{} // those that have a seat
+	trustedOf    map[netip.Prefix]int     // seats of connections that are no strangers, by address
 	victims      []victim                 // strangers to displace, the next one last
-	spareHolders []*Connection            // connections on spare slots, oldest first
+	spareHolders []*Connection            // connections on spare seats, oldest first
 }
 
 // victim is a stranger that may be displaced, as long as it still waits for the same input.
@@ -42,19 +40,19 @@ type victim struct {
 	rank  int   // how many connections of its address have not waited longer, itself included
 }
 
-func newSlots(most int) slots {
+func newSeats(most int) seats {
 	if most == 0 {
-		return slots{}
+		return seats{}
 	}
 	spares := max(1, most/spareDivisor)
-	return slots{
+	return seats{
 		most: most - spares, spares: spares,
 		strangers: make(map[*Connection]struct{}), trustedOf: make(map[netip.Prefix]int),
 	}
 }
 
-// take gives c a slot. It reports false if there is none.
-func (s *slots) take(c *Connection) bool {
+// take gives c a seat. It reports false if there is none.
+func (s *seats) take(c *Connection) bool {
 	if s.most == 0 {
 		return true
 	}
@@ -63,7 +61,7 @@ func (s *slots) take(c *Connection) bool {
 	}
 
 	s.taken++
-	c.hasSlot = true
+	c.hasSeat = true
 
 	if c.trusted.Load() {
 		s.trustedOf[c.address]++
@@ -74,11 +72,10 @@ func (s *slots) take(c *Connection) bool {
 	return true
 }
 
-// trust makes c, which has shown a valid token, safe from being displaced. One address keeps at
-// most three quarters of the slots that way, because a gateway is a single address, and must
-// leave room for others.
-func (s *slots) trust(c *Connection) {
-	if s.most > 0 && c.hasSlot && !c.trusted.Load() {
+// trust makes c, which has shown a valid token, safe from being displaced. One address keeps at most three quarters of the
+// seats that way, because a gateway is a single address, and must leave room for others.
+func (s *seats) trust(c *Connection) {
+	if s.most > 0 && c.hasSeat && !c.trusted.Load() {
 		if s.trustedOf[c.address] >= s.most-s.most/4 {
 			return
 		}
@@ -88,10 +85,10 @@ func (s *slots) trust(c *Connection) {
 	c.trusted.Store(true)
 }
 
-// displace takes a slot from a stranger, whose connection the caller must close: from the one that
+// displace takes a seat from a stranger, whose connection the caller must close: from the one that
 // has waited for its caller the longest. If byAddress is set, it takes one of the address that has
 // the most. It returns nil if there is no stranger, or all are being answered.
-func (s *slots) displace(byAddress bool) *Connection {
+func (s *seats) displace(byAddress bool) *Connection {
 	for range 2 {
 		for len(s.victims) > 0 {
 			last := len(s.victims) - 1
@@ -114,7 +111,7 @@ func (s *slots) displace(byAddress bool) *Connection {
 }
 
 // chooseVictims chooses the strangers to displace next.
-func (s *slots) chooseVictims(byAddress bool) {
+func (s *seats) chooseVictims(byAddress bool) {
 	waiting := make([]victim, 0, len(s.strangers))
 	for c := range s.strangers {
 		if since := c.waitingSince.Load(); since > 0 {
@@ -138,8 +135,8 @@ func (s *slots) chooseVictims(byAddress bool) {
 	s.victims = append(s.victims[:0], waiting[len(waiting)-chosen:]...)
 }
 
-// takeSpare gives c a spare slot. It returns the connection that c displaces, if any.
-func (s *slots) takeSpare(c *Connection) (displaced *Connection) {
+// takeSpare gives c a spare seat. It returns the connection that c displaces, if any.
+func (s *seats) takeSpare(c *Connection) (displaced *Connection) {
 	if len(s.spareHolders) == s.spares {
 		displaced = s.spareHolders[0]
 		s.spareHolders = slices.Delete(s.spareHolders, 0, 1)
@@ -149,17 +146,17 @@ func (s *slots) takeSpare(c *Connection) (displaced *Connection) {
 	return displaced
 }
 
-// release frees c's slot.
-func (s *slots) release(c *Connection) {
+// release frees c's seat.
+func (s *seats) release(c *Connection) {
 	if i := slices.Index(s.spareHolders, c); i >= 0 {
 		s.spareHolders = slices.Delete(s.spareHolders, i, i+1)
 	}
 
-	if !c.hasSlot {
+	if !c.hasSeat {
 		return
 	}
 
-	c.hasSlot = false
+	c.hasSeat = false
 	s.taken--
 	delete(s.strangers, c)
 
@@ -188,13 +185,13 @@ func addressOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// IsProbesOnly reports whether c holds a spare slot.
+// IsProbesOnly reports whether c holds a spare seat.
 func IsProbesOnly(c net.Conn) bool {
 	one := Unwrap[*Connection](c)
 	return one != nil && one.ProbesOnly
 }
 
-// CrowdedError returns the error for a request, other than a probe, on a spare slot.
+// CrowdedError returns the error for a request, other than a probe, on a spare seat.
 func CrowdedError() *Error {
 	return Errorf(Overloaded, "too many connections are open; on this one, only probes are answered")
 }

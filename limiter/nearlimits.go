@@ -20,9 +20,9 @@ const (
 	sampleEvery  = 128
 )
 
-// near keeps subjects that are near to their limits. It replaces the one that is farthest, so it holds the nearest ones
+// nearLimits keeps subjects that are near to their limits. It replaces the one that is farthest, so it holds the nearest ones
 // whatever their number of checks.
-type near struct{ stripe [nearStripes]nearStripe }
+type nearLimits struct{ stripe [nearStripes]nearStripe }
 
 type nearStripe struct {
 	mu      sync.Mutex // guards the fields below
@@ -38,8 +38,8 @@ type nearEntry struct {
 	freshAt     int64 // Unix nanoseconds: when nothing is used any longer, unless there are more checks
 }
 
-func newNear() *near {
-	n := &near{}
+func newNearLimits() *nearLimits {
+	n := &nearLimits{}
 	for i := range n.stripe {
 		n.stripe[i].index = make(map[rules.Hash]int)
 	}
@@ -47,7 +47,7 @@ func newNear() *near {
 }
 
 // note records what a check left of a limit.
-func (n *near) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
+func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	e := nearEntry{
 		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.share(), freshAt: now + int64(la.ResetAfter),
 	}
@@ -103,7 +103,7 @@ func (s *nearStripe) farthest(now int64) (at int) {
 }
 
 // list returns the subjects that have used something.
-func (n *near) list(now int64) (all []TopSubject) {
+func (n *nearLimits) list(now int64) (all []TopSubject) {
 	for i := range n.stripe {
 		s := &n.stripe[i]
 		s.mu.Lock()
@@ -175,7 +175,7 @@ func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weig
 		l.tops[TopDelayed].add(h, 1, q)
 	}
 	if l.clock != nil && (weight > 0 || tightest.headroom() <= nearHeadroom) {
-		l.near.note(h, tightest, l.clock.Now().Wall, q)
+		l.nearLimits.note(h, tightest, l.clock.Now().Wall, q)
 	}
 }
 

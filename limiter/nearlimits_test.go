@@ -73,7 +73,7 @@ func TestLimiter_TopKinds(t *testing.T) {
 
 // TestNear_KeepsTheNearest: many subjects that hardly use anything do not push out one that is near to its limit.
 func TestNear_KeepsTheNearest(t *testing.T) {
-	n := newNear()
+	n := newNearLimits()
 	rule := &rules.Rule{Name: "r"}
 	note := func(subject uint64, used, limit int64, until time.Duration) {
 		la := &LimitAnswer{Limit: &rules.Limit{}}
