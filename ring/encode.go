@@ -107,10 +107,7 @@ func Parse(b []byte) (*Table, error) {
 }
 
 func parseSettings(b []byte, s *Settings) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-
-	if err := d.Decode(s); err != nil {
+	if err := wire.StrictJSON(b, s); err != nil {
 		return fmt.Errorf("%w: settings: %w", ErrFormat, err)
 	}
 

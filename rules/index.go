@@ -52,29 +52,16 @@ type list struct {
 	index   index
 }
 
-// indexKey identifies one key of the index, under which entries are counted.
-type indexKey struct {
-	attribute int
-	text      string
-}
-
-// The classes of filing, from the most to the least selective.
-const (
-	byValue = iota
-	byGlob
-	byPresence
-)
-
 func buildIndex(entries []indexed) index {
-	counts := map[indexKey]int{}
+	counts := map[listKey]int{}
 	for i := range entries {
 		for j := range entries[i].match {
-			for _, d := range entries[i].match[j].indexKeys() {
-				counts[d]++
+			for _, key := range keysOf(&entries[i].match[j]) {
+				counts[key]++
 			}
 		}
 		for _, k := range entries[i].key {
-			counts[indexKey{k.number, "*"}]++
+			counts[presenceKey(k.number)]++
 		}
 	}
 
@@ -98,41 +85,6 @@ func buildIndex(entries []indexed) index {
 	return x
 }
 
-// indexKeys lists the keys under which the condition would be filed.
-func (c *condition) indexKeys() []indexKey {
-	out := make([]indexKey, 0, len(c.texts)+len(c.addresses)+len(c.globs))
-	for _, s := range c.texts { // including CIDRs
-		out = append(out, indexKey{c.attribute, s})
-	}
-
-	for _, a := range c.addresses {
-		out = append(out, indexKey{c.attribute, a.String()})
-	}
-
-	for i := range c.globs {
-		g := &c.globs[i]
-		if g.prefix != "" {
-			out = append(out, indexKey{c.attribute, g.prefix + "*"})
-		} else {
-			out = append(out, indexKey{c.attribute, "*" + g.suffix})
-		}
-	}
-
-	return out
-}
-
-// class returns the class of the condition's least selective value.
-func (c *condition) class() int {
-	class := byValue
-	for i := range c.globs {
-		if c.globs[i].prefix == "" && c.globs[i].suffix == "" {
-			return byPresence
-		}
-		class = byGlob
-	}
-	return class
-}
-
 func (ix *index) attribute(n int) *attributeIndex {
 	for len(ix.attributes) <= n {
 		ix.attributes = append(ix.attributes, attributeIndex{})
@@ -141,27 +93,27 @@ func (ix *index) attribute(n int) *attributeIndex {
 }
 
 // insert files entry i under its most selective condition.
-func (ix *index) insert(i int32, e *indexed, counts map[indexKey]int, nets map[int]map[netip.Prefix][]int32) {
+func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[int]map[netip.Prefix][]int32) {
 	var best *condition
 	attribute := -1
 	class := byPresence + 1
 	crowd := 0
+	count := func(key listKey) int { return counts[key] }
 	better := func(otherClass, otherCrowd int) bool {
 		return cmp.Or(cmp.Compare(otherClass, class), cmp.Compare(otherCrowd, crowd)) < 0
 	}
 	for j := range e.match {
 		c := &e.match[j]
-		worst := 0
-		for _, d := range c.indexKeys() {
-			worst = max(worst, counts[d])
-		}
-		if better(c.class(), worst) {
-			best, attribute, class, crowd = c, c.attribute, c.class(), worst
+		if worst, most := selectivity(keysOf(c), count); better(worst, most) {
+			best = c
+			attribute = c.attribute
+			class = worst
+			crowd = most
 		}
 	}
 
 	for _, k := range e.key {
-		if n := counts[indexKey{k.number, "*"}]; better(byPresence, n) {
+		if n := counts[presenceKey(k.number)]; better(byPresence, n) {
 			best = nil
 			attribute = k.number
 			class = byPresence

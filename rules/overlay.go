@@ -67,6 +67,11 @@ func (k listKey) Hash() uint64 {
 	return entries.HashWords(entries.HashText(k.text), place)
 }
 
+// presenceKey returns the key of all that only needs an attribute to be present.
+func presenceKey(attribute int) listKey {
+	return listKey{attribute: int32(attribute), class: presentClass}
+}
+
 // netKey returns the key of a network, given its first address.
 func netKey(attribute int, a netip.Addr, bits int) listKey {
 	return listKey{attribute: int32(attribute), class: netClass, bits: uint8(bits), isIPv4: a.Is4(), net: wordsOf(a)}
@@ -87,6 +92,22 @@ const (
 	suffixClass
 	presentClass
 )
+
+// The classes of keys by what they leave out, from the most to the least selective.
+const (
+	byValue = iota
+	byGlob
+	byPresence
+)
+
+// selectivity returns the least selective class among keys, and the most that count returns for one of them.
+func selectivity(keys []listKey, count func(listKey) int) (class, most int) {
+	for _, key := range keys {
+		of := [...]int{textClass: byValue, netClass: byValue, prefixClass: byGlob, suffixClass: byGlob, presentClass: byPresence}
+		class, most = max(class, of[key.class]), max(most, count(key))
+	}
+	return class, most
+}
 
 // listItem is a compiled entry of a list.
 type listItem struct {
@@ -383,7 +404,7 @@ func keysOf(c *condition) (list []listKey) {
 		case g.suffix != "":
 			list = append(list, listKey{attribute: n, class: suffixClass, text: strings.Clone(g.suffix)})
 		default:
-			return []listKey{{attribute: n, class: presentClass}}
+			return []listKey{presenceKey(c.attribute)}
 		}
 	}
 

@@ -140,15 +140,14 @@ func (c *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 	}
 
 	var best []listKey
-	class, crowd := presentClass+1, 0
+	class, crowd := byPresence+1, 0
+	count := func(key listKey) int {
+		items, _ := o.lists.Get(key)
+		return len(items)
+	}
 	for i := range match {
 		keys := keysOf(&match[i])
-		worst, most := textClass, 0
-		for _, key := range keys {
-			items, _ := o.lists.Get(key)
-			worst, most = max(worst, key.class), max(most, len(items))
-		}
-
+		worst, most := selectivity(keys, count)
 		if cmp.Or(cmp.Compare(worst, class), cmp.Compare(most, crowd)) < 0 {
 			best = keys
 			class = worst

@@ -1,12 +1,10 @@
 package agreement
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"reflect"
 	"slices"
@@ -200,7 +198,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	}
 
 	to := reflect.New(reflect.TypeOf(kinds[kind]))
-	if err := decodeStrict(text, to.Interface()); err != nil {
+	if err := wire.StrictJSON(text, to.Interface()); err != nil {
 		return nil, fmt.Errorf("%w: %T: %w", ErrEntry, kinds[kind], err)
 	}
 
@@ -222,18 +220,4 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	}
 
 	return to.Elem().Interface().(Entry), nil
-}
-
-// decodeStrict decodes JSON, and rejects unknown fields and trailing data. Another build might use a field that this
-// one ignored, and the states would diverge.
-func decodeStrict(b []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("data after the end of the JSON")
-	}
-	return nil
 }

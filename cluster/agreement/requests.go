@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
 )
@@ -63,7 +64,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON is the inverse of MarshalJSON.
 func (r *Result) UnmarshalJSON(b []byte) error {
 	var t resultText
-	if err := decodeStrict(b, &t); err != nil {
+	if err := wire.StrictJSON(b, &t); err != nil {
 		return err
 	}
 

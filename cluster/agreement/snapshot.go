@@ -139,7 +139,7 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	s := New()
 	s.Regions.cache = &regionCache{}
 
-	if err := decodeStrict(parts[0], s); err != nil {
+	if err := wire.StrictJSON(parts[0], s); err != nil {
 		return nil, err
 	}
 

@@ -3,9 +3,7 @@ package entries
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -131,15 +129,8 @@ func readJSON(d *wire.Decoder, to any) error {
 		return d.Err()
 	}
 
-	r := json.NewDecoder(bytes.NewReader(text))
-	r.DisallowUnknownFields()
-
-	if err := r.Decode(to); err != nil {
+	if err := wire.StrictJSON(text, to); err != nil {
 		return fmt.Errorf("decode entries: %w", err)
 	}
-	if _, err := r.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("decode entries: data after the end of the JSON")
-	}
-
 	return nil
 }
