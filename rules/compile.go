@@ -142,12 +142,12 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	}
 
 	if !r.Tiered {
-		r.ownLimits = c.compileLimits(spec, r, "", spec.Limits)
+		r.ownLimits = c.compileLimits(spec, r, holder{}, spec.Limits)
 		return r
 	}
 
 	for _, t := range c.doc.Tiers {
-		r.byTier = append(r.byTier, c.compileLimits(spec, r, tierSource(t.Name), t.Limits))
+		r.byTier = append(r.byTier, c.compileLimits(spec, r, holder{"tier", "", t.Name}, t.Limits))
 	}
 
 	return r
@@ -203,8 +203,8 @@ func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	return Refuse, longest
 }
 
-// compileLimits compiles limits of a rule. Their names show the attributes that r chooses among alternatives. source says what has them.
-func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, source string, specs []*LimitSpec) []*Limit {
+// compileLimits compiles limits of a rule. Their names show the attributes that r chooses among alternatives. by has them.
+func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, by holder, specs []*LimitSpec) []*Limit {
 	chosen := ""
 	for i, name := range r.Key {
 		if len(rule.Key) > 0 && len(rule.Key[i]) > 1 {
@@ -224,7 +224,7 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, source string, specs [
 		}
 		c.compileLimit(out[i], rule, spec)
 		if spec.isSlots() {
-			out[i].Source = slotSource(rule.Name, source, spec)
+			out[i].Source = slotSource(rule.Name, by, spec)
 		}
 		if spec.Name == "" {
 			out[i].Name = c.doc.limitName(rule.Name+chosen, specs, i)

@@ -232,14 +232,14 @@ func (d *Document) FeatureLevel() int {
 	}
 
 	level := 1
-	note := func(_, _ string, limits []*LimitSpec) {
+	note := func(_ string, _ holder, limits []*LimitSpec) {
 		if slices.ContainsFunc(limits, (*LimitSpec).needsLevel2) {
 			level = 2
 		}
 	}
 	d.eachLimits("", note)
 	for _, t := range d.Tiers { // which no rule may use
-		note("", "", t.Limits)
+		note("", holder{}, t.Limits)
 	}
 
 	return level
@@ -255,17 +255,17 @@ func (l *LimitSpec) needsLevel2() bool {
 	return l.Unlimited || l.Limit == 0 || l.From != "" || l.isSlots()
 }
 
-// eachLimits yields each list of limits that the document gives a rule, for any subject, with what has it: the rule itself,
-// which is "", a tier or a listed subject. If only is not empty, it yields those of one rule.
-func (d *Document) eachLimits(only string, yield func(rule, source string, limits []*LimitSpec)) {
+// eachLimits yields each list of limits that the document gives a rule, for any subject, with what has it. If only is not
+// empty, it yields those of one rule.
+func (d *Document) eachLimits(only string, yield func(rule string, by holder, limits []*LimitSpec)) {
 	for _, r := range d.Rules {
 		if only != "" && r.Name != only {
 			continue
 		}
-		yield(r.Name, "", r.Limits)
+		yield(r.Name, holder{}, r.Limits)
 		for _, t := range d.Tiers {
 			if r.Tiered {
-				yield(r.Name, tierSource(t.Name), t.Limits)
+				yield(r.Name, holder{"tier", "", t.Name}, t.Limits)
 			}
 		}
 	}
@@ -274,7 +274,7 @@ func (d *Document) eachLimits(only string, yield func(rule, source string, limit
 		for _, s := range g.Subjects {
 			for _, o := range s.Overrides {
 				if only == "" || o.Rule == only {
-					yield(o.Rule, listedSource(g.Attribute, s.Value), o.Limits)
+					yield(o.Rule, holder{"listed", g.Attribute, s.Value}, o.Limits)
 				}
 			}
 		}

@@ -267,7 +267,7 @@ func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool
 
 	fitting := slices.DeleteFunc(slices.Clone(spec.Overrides), func(o Override) bool { return !c.fits(e.Attribute, spec, o) })
 	awake = err == nil && len(fitting) == len(spec.Overrides)
-	s = c.compileSubject(e.Attribute, entrySource(e), &SubjectSpec{Tier: e.Tier, Overrides: fitting})
+	s = c.compileSubject("entry", e.Attribute, &SubjectSpec{Value: e.Value, Tier: e.Tier, Overrides: fitting})
 	return s, awake && (e.Tier == "" || s.tier >= 0)
 }
 

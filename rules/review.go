@@ -113,6 +113,6 @@ func hintUnit(units []string) string {
 // override's.
 func (d *Document) someLimit(r *RuleSpec, holds func(*LimitSpec) bool) bool {
 	found := false
-	d.eachLimits(r.Name, func(_, _ string, limits []*LimitSpec) { found = found || slices.ContainsFunc(limits, holds) })
+	d.eachLimits(r.Name, func(_ string, _ holder, limits []*LimitSpec) { found = found || slices.ContainsFunc(limits, holds) })
 	return found
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/yaml"
-	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // A limit of `algorithm: concurrency` says how many slots may be held at once. It has a ttl in place of a window: LimitSpec.Per has it.
@@ -93,11 +92,11 @@ func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 }
 
 // eachSlotLimit calls yield for each limit of slots in the document, with the name of its rule and what has it.
-func (d *Document) eachSlotLimit(yield func(rule, source string, l *LimitSpec)) {
-	d.eachLimits("", func(rule, source string, limits []*LimitSpec) {
+func (d *Document) eachSlotLimit(yield func(rule string, by holder, l *LimitSpec)) {
+	d.eachLimits("", func(rule string, by holder, limits []*LimitSpec) {
 		for _, l := range limits {
 			if l.isSlots() {
-				yield(rule, source, l)
+				yield(rule, by, l)
 			}
 		}
 	})
@@ -107,7 +106,7 @@ func (d *Document) eachSlotLimit(yield func(rule, source string, l *LimitSpec)) 
 // out rules without such limits.
 func (s *Set) SlotTTLs() map[string]time.Duration {
 	longest := map[string]time.Duration{}
-	s.Document.eachSlotLimit(func(rule, _ string, l *LimitSpec) { longest[rule] = max(longest[rule], l.window) })
+	s.Document.eachSlotLimit(func(rule string, _ holder, l *LimitSpec) { longest[rule] = max(longest[rule], l.window) })
 	return longest
 }
 
@@ -121,19 +120,28 @@ func (s *Set) SlotTTL(source uint64) (ttl time.Duration, found bool) {
 
 // noteSlotTTLs notes the ttls of all limits of slots of the document.
 func (c *compiler) noteSlotTTLs() {
-	c.doc.eachSlotLimit(func(rule, source string, l *LimitSpec) {
-		c.set.slotTTLs[slotSource(rule, source, l)] = l.window
+	c.doc.eachSlotLimit(func(rule string, by holder, l *LimitSpec) {
+		c.set.slotTTLs[slotSource(rule, by, l)] = l.window
 	})
 }
 
-// tierSource and the next two say what has a limit. For the rule itself, that is "".
-func tierSource(tier string) string               { return "tier " + tier }
-func listedSource(attribute, value string) string { return "listed " + attribute + "=" + value }
-func entrySource(e *entries.Entry) string         { return "entry " + e.Attribute + "=" + e.Value }
+// holder is what has a list of limits: a tier, a listed subject or an entry. The zero holder is the rule itself.
+type holder struct{ kind, attribute, name string }
+
+// String identifies h among all that may have limits of a rule.
+func (h holder) String() string {
+	switch {
+	case h.kind == "":
+		return ""
+	case h.attribute == "":
+		return h.kind + " " + h.name
+	}
+	return h.kind + " " + h.attribute + "=" + h.name
+}
 
 // slotSource returns the Source of a limit of a rule. There is one for each unit.
-func slotSource(rule, source string, l *LimitSpec) uint64 {
-	return xxh3.Hash(appendString(appendString(appendString(nil, rule), source), cmp.Or(l.Unit, Requests)))
+func slotSource(rule string, by holder, l *LimitSpec) uint64 {
+	return xxh3.Hash(appendString(appendString(appendString(nil, rule), by.String()), cmp.Or(l.Unit, Requests)))
 }
 
 // sourceKey is a Limit.Source.

@@ -63,7 +63,7 @@ func (c *compiler) fillSubjectTables() {
 		}
 
 		for _, spec := range g.Subjects {
-			s := c.compileSubject(g.Attribute, listedSource(g.Attribute, spec.Value), spec)
+			s := c.compileSubject("listed", g.Attribute, spec)
 			if c.globalLists > 0 {
 				c.listed[spec] = s
 			}
@@ -84,13 +84,13 @@ func (c *compiler) fillSubjectTables() {
 	}
 }
 
-// compileSubject compiles what the document or an entry, which source names, says about a subject.
-func (c *compiler) compileSubject(attribute, source string, spec *SubjectSpec) *subject {
+// compileSubject compiles what the document or an entry, which kind tells, says about a subject.
+func (c *compiler) compileSubject(kind, attribute string, spec *SubjectSpec) *subject {
 	s := &subject{tier: c.tierNumber(spec.Tier)}
 	for _, o := range spec.Overrides {
 		for _, r := range c.set.byName[o.Rule].all() {
 			if slices.Contains(r.Key, attribute) {
-				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, source, o.Limits)})
+				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, holder{kind, attribute, spec.Value}, o.Limits)})
 			}
 		}
 	}
