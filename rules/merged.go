@@ -105,7 +105,7 @@ func (s *SubjectSpec) mergeWith(entry *SubjectSpec) {
 // MergedSubject returns what the document and the entries that have not ended at now, in Unix ms, say about a subject, as JSON
 // and as YAML. The error wraps [ErrNotFound].
 func (s *Set) MergedSubject(attribute, value string, now int64) (asJSON, asYAML []byte, err error) {
-	value = canonicalAddress(attribute, value)
+	value = s.Document.Canonical(attribute, value)
 	m := mergedSubject{written: s.Document.Subject(attribute, value), value: value}
 	wanted := entries.Entry{Kind: entries.Subject, Attribute: attribute, Value: value}
 	if e := s.Entries().Get(wanted.ID()); e != nil && !e.IsOver(now) {
@@ -143,5 +143,5 @@ func (s *Set) ListSubjects(attribute, after string, n int, now int64) (list []st
 	}
 
 	slices.SortFunc(all, func(a, b *mergedSubject) int { return strings.Compare(a.value, b.value) })
-	return page(all, canonicalAddress(attribute, after), n, "value", func(m *mergedSubject) string { return m.value })
+	return page(all, s.Document.Canonical(attribute, after), n, "value", func(m *mergedSubject) string { return m.value })
 }

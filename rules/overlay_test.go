@@ -445,6 +445,14 @@ func TestMergedViews(t *testing.T) {
 	if _, _, err := set.MergedSubject("tenant", "none", 1); err == nil {
 		t.Error("a subject that nothing names is found")
 	}
+
+	// A subject is found by every spelling that stands for it.
+	set = mustCompile(t, "attributes: {user: {fold: [lower]}}\nrules: [{name: r, key: [user], tiered: true}]\ntiers: {pro: {limits: [{limit: 1, per: 1m}]}}\n")
+	ann, err := set.ReadSubject("user", "ANN", []byte("tier: pro"))
+	set = set.WithEntries(put(t, entries.New(), ann, err), nil)
+	if _, _, err := set.MergedSubject("user", "ANN", 1); err != nil {
+		t.Errorf("the entry of ANN, by that name: %v; want it found", err)
+	}
 }
 
 // BenchmarkMatchBeside100000Entries measures a check's match with entries beside the document, in it, and without any.
