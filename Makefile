@@ -40,7 +40,7 @@ race-virtual: # those on virtual time
 		-skip '^($(subst | ,|,$(NO_RACE)))$$|$(REAL_TIME)'
 
 race-program: # whole nodes on virtual time
-	$(GO) test -race -short -timeout 30m -cpu 1 -skip '^(TestG4_NothingOwedIsLostInOneProcess|TestG8_LoansInOneProcess)$$' ./node
+	$(GO) test -race -short -timeout 30m -cpu 1 -skip '^TestG4_NothingOwedIsLostInOneProcess$$' ./node
 
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target

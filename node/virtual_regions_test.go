@@ -115,11 +115,16 @@ rules:
     key: [tenant]
     scope: global
     limits: [{limit: %d, per: 5s, algorithm: fixed-window}]
+  - name: exact
+    key: [tenant]
+    scope: global
+    consistency: exact
+    limits: [{limit: %d, per: 5s, algorithm: fixed-window}]
   - name: bucket
     key: [tenant]
     scope: global
     limits: [{limit: %d, per: 1m, algorithm: token-bucket, burst: %d}]
-`, limit, limit, limit/10)
+`, limit, limit, limit, limit/10)
 }
 
 // regionTally counts the admitted checks of one subject, by region and window.
@@ -214,7 +219,7 @@ func (s *regionTally) window(per time.Duration) (sum int64, by [3]int64) {
 }
 
 // G8 without faults: if only one region has traffic, the others lend it their shares; if several have, they admit the limit
-// together. No check waits for another region.
+// together, with and without leases. No check waits for another region, and no unit of a loan is lost.
 func TestG8_OneQuotaInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
@@ -225,6 +230,7 @@ func TestG8_OneQuotaInOneProcess(t *testing.T) {
 			for name, rates := range map[string][3]int{"one": {100, 0, 0}, "two": {0, 50, 50}, "all": {32, 32, 32}} {
 				sales[name] = s.countAdmitted("world", name, per, rates, seed)
 			}
+			sales["one without leases"] = s.countAdmitted("exact", "one", per, [3]int{100, 0, 0}, seed)
 			sleepPastTurn(per, 0)
 			for i := range 3 {
 				sleepPastTurn(per, 0)
@@ -242,6 +248,11 @@ func TestG8_OneQuotaInOneProcess(t *testing.T) {
 				x.end()
 				if x.slow.Load() > 0 || x.failed.Load() > 0 || x.alone > 0 {
 					t.Errorf("seed %d, %s: %d as slow as another region, %d failed, %d without the owner", seed, name, x.slow.Load(), x.failed.Load(), x.alone)
+				}
+			}
+			for _, p := range s.regions {
+				for _, v := range p.nodes {
+					expect.Equal(t, figureOf(v, "loan_units_lost_total"), 0, "%s of %s: units of loans that were lost", v.name(), p.region)
 				}
 			}
 		})

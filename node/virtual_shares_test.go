@@ -56,6 +56,25 @@ func newDay(t *testing.T, left time.Duration) *sharedDay {
 	return d
 }
 
+// recorded returns a function that reports whether all nodes use rules that are recorded as honoured by all regions.
+func recorded(all []*testCluster) func() bool {
+	return func() bool {
+		for _, p := range all {
+			for _, v := range p.nodes {
+				set := v.node.limiter.Rules()
+				if set == nil || set.Shares() == nil {
+					return false
+				}
+				views := set.Shares().Views
+				if last := views[len(views)-1]; last.At == 0 || len(last.Names) != len(all) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+}
+
 func (d *sharedDay) recorded() {
 	d.t.Helper()
 	d.clusters[0].eventually("the rules are recorded", recorded(d.clusters[:d.regions]))
