@@ -28,7 +28,7 @@ var (
 //   - of a first-hit window, that the cost was taken since it began;
 //   - of a bucket, the highest rate, from its note and in Limit.Give; what else was put back, in its note, when a place is
 //     made, and in Limit.Give; that it does not drain by a limit from before;
-//   - that a settling is repeated, or over if its place is gone in the same lineage;
+//   - that a settlement is repeated, or over if its place is gone in the same lineage;
 //   - the notes in a copy, in changes for a standby, and in a checkpoint; the clock that a partition follows;
 //   - that a grant gives nothing back to a bucket if rates have changed and no note knows them (12,000);
 //   - that debts from before a reset are dropped; that a note may be younger than a cost (100,000).
@@ -60,7 +60,7 @@ func TestGiveBacksFreeNothing(t *testing.T) {
 	t.Logf("%d of %d histories failed, from -giveback-seed %d on", failed, histories, seed)
 }
 
-// Bounds on how long something may be on its way back, and on how long a settling is known after its reservation's end.
+// Bounds on how long something may be on its way back, and on how long a settlement is known after its reservation's end.
 const (
 	maxGrantTime     = 20 * time.Second
 	maxRefundTime    = 10 * time.Second
@@ -1003,7 +1003,7 @@ func (h *giveBackHistory) promote() {
 
 // sweep drops what is over.
 func (h *giveBackHistory) sweep() {
-	// The room of late settlings is needed, or only that of their rates, of which there are often more.
+	// The room of late settlements is needed, or only that of their rates, of which there are often more.
 	all := h.owner.table.Notes()
 	all.BoundReservations([]int64{DefaultReservations, 2 * all.Stats().Reservations, notes.Bytes}[h.random.IntN(3)])
 	h.owner.table.Sweep(h.now(), 1)

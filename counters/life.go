@@ -117,7 +117,7 @@ func (t *Table) bucketPast(now algorithms.Instant, k Key) notes.Note {
 	return n
 }
 
-// hasForgottenRates reports whether k's partition has forgotten rates since a steady time that late settlings may need.
+// hasForgottenRates reports whether k's partition has forgotten rates since a steady time that late settlements may need.
 func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bool {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()

@@ -105,7 +105,7 @@ type Amendment struct {
 	// counters of Ops, which are not all that the subject has, and leaves blocks as they are.
 	Reset, Partial bool
 	OldRates       bool // the rates of the limits of Ops may be older than those in force: no bucket drains by them
-	// From, by op, and Life say what costs of a late settling belong to: they are dropped if that is over.
+	// From, by op, and Life say what costs of a late settlement belong to: they are dropped if that is over.
 	From []algorithms.TakeRecord
 	Life Life
 	// Memo, if not nil, deduplicates the change: if the memo exists already, nothing changes. Answer returns the answer to

@@ -13,7 +13,7 @@ type Place struct {
 	Key    notes.Key
 	Group  uint32 // identifies the rule
 	Inline bool
-	// Open is how long the reservation may still be settled in time. It is then kept for late settlings, while its room
+	// Open is how long the reservation may still be settled in time. It is then kept for late settlements, while its room
 	// is not needed, until Until: Unix seconds on the steady clock. Once it is settled, it is kept until SettledUntil.
 	Open                time.Duration
 	Until, SettledUntil int64
@@ -133,7 +133,7 @@ type Settlement struct {
 	// place there must be room for one.
 	HasPlace bool
 	// Late says that the deadline has passed: then the place must still be there. Settle sets it if it was settled
-	// late. TooLate says that the time for late settlings has passed, too: Settle then only looks for an earlier
+	// late. TooLate says that the time for late settlements has passed, too: Settle then only looks for an earlier
 	// change.
 	Late, TooLate bool
 	// Expires says that this is the end of the reservation, which nobody has settled. It may still be settled late.

@@ -115,7 +115,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Nothing of a place is taken from the counters, and no flood of counters makes the table forget a settling.
+// Nothing of a place is taken from the counters, and no flood of counters makes the table forget a settlement.
 func TestNotesOutliveFloods(t *testing.T) {
 	table := newTable(t, 64)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
@@ -349,7 +349,7 @@ func TestGiveBackAfterOtherRates(t *testing.T) {
 	}
 }
 
-// A settling with more drains the bucket by no rate from before, which may have been a higher one.
+// A settlement with more drains the bucket by no rate from before, which may have been a higher one.
 func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 	table := newTable(t, 100)
 	k := Key{Subject: 7, Counter: 1}
@@ -399,7 +399,7 @@ func TestGiveBackFromBeforeTheNote(t *testing.T) {
 	}
 }
 
-// Where rates give way to new reservations, a late settling puts nothing back into their buckets: a note may be younger than its cost.
+// Where rates give way to new reservations, a late settlement puts nothing back into their buckets: a note may be younger than its cost.
 func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 	for _, gaveWay := range []bool{false, true} {
 		table := newTable(t, 100)
@@ -445,7 +445,7 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 	}
 }
 
-// A late settling needs its place, even in another lineage: it may have been settled in time, and forgotten.
+// A late settlement needs its place, even in another lineage: it may have been settled in time, and forgotten.
 func TestLateSettlingNeedsItsPlace(t *testing.T) {
 	table := newTable(t, 100)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))

@@ -47,7 +47,7 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 	return nil
 }
 
-// describeTaken sets, for a late settling, what its costs belong to.
+// describeTaken sets, for a late settlement, what its costs belong to.
 func (c *change) describeTaken(l *Limiter, now algorithms.Instant, a *counters.Amendment) {
 	if c.taken == nil {
 		return

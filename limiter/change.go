@@ -47,7 +47,7 @@ type change struct {
 	// applied, by op, is part of the result of an adjustment.
 	applied []int64
 	bill    *bill  // of an adjustment: corrected by what was applied; may be nil
-	taken   *debit // for verbCharge by a late settling: what the reservation took; has ops
+	taken   *debit // for verbCharge by a late settlement: what the reservation took; has ops
 	local   bool   // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
 	inlineSubject uint64

@@ -106,14 +106,14 @@ func TestWhatIsSettledHasNoEnd(t *testing.T) {
 	})
 }
 
-// A late settling replaces what the end has left, once. In another window, or another life of the counter, it corrects the bill only.
+// A late settlement replaces what the end has left, once. In another window, or another life of the counter, it corrects the bill only.
 func TestLateSettlings(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  *OnExpiry
 		used int64
 		late time.Duration // after the end
 		do   func(w *testCluster, key string)
-		want int64 // used afterwards; −1: the settling is refused
+		want int64 // used afterwards; −1: the settlement is refused
 	}{
 		"charged, less":        {nil, 40, time.Second, nil, 40},
 		"charged, more":        {nil, 140, time.Second, nil, 140},
@@ -176,7 +176,7 @@ func anotherLineage(w *testCluster, key string) { w.beginLineage(w.partition("a"
 
 func anotherOwner(w *testCluster, key string) { w.handOver(w.partition("a", key), w.nodes[2]) }
 
-// Over several owners, a late settling charges and gives back at all of them, but not in windows that have begun since.
+// Over several owners, a late settlement charges and gives back at all of them, but not in windows that have begun since.
 func TestLateSettlingsOfSeveralOwners(t *testing.T) {
 	const text = `rules:
   - {name: a, key: [a], limits: [{limit: 1000, per: 24h, algorithm: ALGORITHM, unit: tokens}]}
@@ -351,7 +351,7 @@ func TestEndsOfReservationsWithAnID(t *testing.T) {
 	})
 }
 
-// Late settlings give way to new reservations, and a bucket then takes nothing back of which it has forgotten the rates.
+// Late settlements give way to new reservations, and a bucket then takes nothing back of which it has forgotten the rates.
 func TestLateSettlingsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(24 * time.Hour)

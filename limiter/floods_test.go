@@ -86,7 +86,7 @@ func (f *flood) query(i int) *Query {
 	return &Query{Rule: "flooded", Key: []string{key}, ByKey: f.kind != "adjust" && f.kind != "reset", Costs: costs}
 }
 
-// call makes the i-th call at l, and its settling at by. It returns what the caller of a flood may be told: that it is too much.
+// call makes the i-th call at l, and its settlement at by. It returns what the caller of a flood may be told: that it is too much.
 func (f *flood) call(l, by *Limiter, i int) error {
 	q, a := f.query(i), &Answer{}
 	switch f.kind {

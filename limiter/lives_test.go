@@ -149,7 +149,7 @@ func TestWhatWasReservedBeforeARise(t *testing.T) {
 	}
 }
 
-// What a settling takes beyond its reservation, at another owner than the home's, does not let the bucket there drain by a rate that
+// What a settlement takes beyond its reservation, at another owner than the home's, does not let the bucket there drain by a rate that
 // was lowered since.
 func TestChargeAfterALoweredRate(t *testing.T) {
 	const two = `rules:

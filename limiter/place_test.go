@@ -241,7 +241,7 @@ func TestPlacesComeBackFromDisk(t *testing.T) {
 	})
 }
 
-// The home is killed right after a settling, whose bill is corrected by then, and other owners are charged. Its standby knows of the
+// The home is killed right after a settlement, whose bill is corrected by then, and other owners are charged. Its standby knows of the
 // settling, so that a repeated one changes nothing. If it is killed before the standby knows, nothing was told to anybody. Only if the
 // standby could not be reached either, bills are corrected twice. Other owners are charged once even then.
 func TestHomeIsKilledAfterSettling(t *testing.T) {
@@ -314,7 +314,7 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 	}
 }
 
-// Beside as many answers to writes as a node keeps, what a settling owes there is debited, and only once if it is sent again.
+// Beside as many answers to writes as a node keeps, what a settlement owes there is debited, and only once if it is sent again.
 func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)

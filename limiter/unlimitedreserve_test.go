@@ -29,7 +29,7 @@ func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end    *OnExpiry
 		settle bool
-		costs  costs // of the settling
+		costs  costs // of the settlement
 		late   bool
 		billed int64
 		answer costs

@@ -86,7 +86,7 @@ func (p *reservers) run(i int, chance *rand.Rand) {
 	p.possible[key].Add(max(used, estimate) - min(used, left))
 }
 
-// settle retries for a while, as a caller would. It reports whether settling succeeded. A late settling may be unknown, if the place was
+// settle retries for a while, as a caller would. It reports whether settling succeeded. A late settlement may be unknown, if the place was
 // lost with its node.
 func (p *reservers) settle(at *testNode, id string, used int64, isLate bool) bool {
 	for range 100 {

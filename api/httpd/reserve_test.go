@@ -97,7 +97,7 @@ func TestOnExpiry(t *testing.T) {
 }
 
 // Where there is no more room for reservations of one subject, the answer says so and what helps. Nothing else is refused: no check
-// of that subject, no settling, and no reservation of others.
+// of that subject, no settlement, and no reservation of others.
 func TestTooManyReservations(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

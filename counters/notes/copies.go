@@ -214,7 +214,7 @@ func (h Held) sweepReservation(n Note, steady int64) {
 	}
 }
 
-// sweepRate shortens the life of a rate, if only late settlings need it and its room is. What was taken before can then
+// sweepRate shortens the life of a rate, if only late settlements need it and its room is. What was taken before can then
 // no longer come back late.
 func (h Held) sweepRate(n Note, steady int64) {
 	shorter := h.second + RateMemory

@@ -31,7 +31,7 @@ const (
 	// all counters.
 	Reset
 	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. At At, it last
-	// forgot rates of which late settlings still depended. Key is PartitionKey.
+	// forgot rates of which late settlements still depended. Key is PartitionKey.
 	Resets
 	// Debtor: the counters of a partition include all debts of a node up to the number Rank, Minor.
 	Debtor

@@ -55,7 +55,7 @@ func (h Held) raiseFloor(subject, number uint64) {
 	}
 }
 
-// forgetRates records that, of the partition of subject, rates of buckets are being forgotten that late settlings may need.
+// forgetRates records that, of the partition of subject, rates of buckets are being forgotten that late settlements may need.
 func (h Held) forgetRates(subject uint64, steady int64) {
 	numbers, _ := h.Get(h.resetsKey(subject))
 	numbers.Key = h.resetsKey(subject)
@@ -65,7 +65,7 @@ func (h Held) forgetRates(subject uint64, steady int64) {
 }
 
 // HasForgottenRates reports whether the partition of subject has forgotten, at or after a steady time, rates that late
-// settlings may need.
+// settlements may need.
 func (h Held) HasForgottenRates(subject uint64, since int64) bool {
 	numbers, some := h.Get(h.resetsKey(subject))
 	return some && numbers.At >= since
