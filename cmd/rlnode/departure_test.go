@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -29,10 +28,7 @@ func (f *fleet) subjectsOf(m *fleetNode, rule string) map[string]string {
 	found := map[string]string{}
 	for _, key := range subjects(100) {
 		var o struct{ Owner, Standby string }
-		_, text, err := m.call("GET", m.admin+"/v1/owner?rule="+rule+"&key="+key, "", "")
-		if err == nil {
-			err = json.Unmarshal([]byte(text), &o)
-		}
+		text, err := m.get("/v1/owner?rule="+rule+"&key="+key, &o)
 		switch {
 		case err != nil:
 			f.t.Fatalf("owner: %v: %s", err, text)

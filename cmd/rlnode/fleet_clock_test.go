@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,8 +33,7 @@ func (m *fleetNode) clockOf(name string) float64 {
 			Offset *int64 `json:"clock_offset_ms"`
 		} `json:"members"`
 	}
-	_, text, err := m.call("GET", m.admin+"/v1/cluster", "", "")
-	if err != nil || json.Unmarshal([]byte(text), &c) != nil {
+	if _, err := m.get("/v1/cluster", &c); err != nil {
 		return 0
 	}
 	for _, one := range c.Members {

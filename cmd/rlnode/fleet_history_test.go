@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,12 +37,8 @@ type historyAnswer struct {
 
 func (m *fleetNode) history(query string) (h historyAnswer) {
 	m.fleet.t.Helper()
-	status, text, err := m.call("GET", m.admin+"/v1/history?"+query, "", "")
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &h)
-	}
-	if err != nil || status != 200 {
-		m.fleet.t.Fatalf("history: %v %d %s", err, status, text)
+	if text, err := m.get("/v1/history?"+query, &h); err != nil {
+		m.fleet.t.Fatalf("history: %v: %s", err, text)
 	}
 	return h
 }

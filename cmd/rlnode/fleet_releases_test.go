@@ -114,10 +114,7 @@ func (r *rollingCluster) levels() (members []struct {
 	r.t.Helper()
 	var view struct{ Members any }
 	view.Members = &members
-	_, text, err := r.nodes[0].call("GET", r.nodes[0].admin+"/v1/level", "", "")
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &view)
-	}
+	text, err := r.nodes[0].get("/v1/level", &view)
 	if err != nil || len(members) == 0 {
 		r.t.Fatalf("levels: %v: %s", err, text)
 	}

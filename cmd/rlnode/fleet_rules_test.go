@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -75,9 +74,8 @@ func TestBlocksOfBothKinds(t *testing.T) {
 			var usage struct {
 				Until int64 `json:"blocked_until_ms"`
 			}
-			_, text, err := n.call("GET", n.admin+"/v1/usage?rule=login&key=203.0.113.9", "", "")
+			text, err := n.get("/v1/usage?rule=login&key=203.0.113.9", &usage)
 			expect.NoError(t, err)
-			expect.NoError(t, json.Unmarshal([]byte(text), &usage))
 			if left := time.Until(time.UnixMilli(usage.Until)); usage.Until == 0 && to > 0 || usage.Until > 0 && (left <= from || left > to) {
 				t.Errorf("%s at %s: blocked for %v, want more than %v and at most %v: %s", what, n.name, left, from, to, text)
 			}

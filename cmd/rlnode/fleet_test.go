@@ -125,7 +125,7 @@ func (f *fleet) address(i int) string {
 // startProcess starts the node's process without waiting for it.
 func (m *fleetNode) startProcess() {
 	m.killed.Store(false)
-	s := &runningNode{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{}), program: m.build}
+	s := &runningNode{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{}), program: m.build, token: m.fleet.token}
 	s.client = &http.Client{Timeout: process.Timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
 	m.runningNode = s.launch(m.env, m.args)
 	m.data, m.admin = "http://"+m.ip+":8080", "http://"+m.ip+":8081"
@@ -167,10 +167,7 @@ type clusterMember struct {
 }
 
 func (m *fleetNode) cluster() (c clusterState, err error) {
-	_, text, err := m.call("GET", m.admin+"/v1/cluster", m.fleet.token, "")
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &c)
-	}
+	_, err = m.get("/v1/cluster", &c)
 	return c, err
 }
 
@@ -245,11 +242,7 @@ func (f *fleet) ownerOf(at *fleetNode, rule, key string) *fleetNode {
 	var o struct {
 		Owner string `json:"owner"`
 	}
-	_, text, err := at.call("GET", at.admin+"/v1/owner?rule="+rule+"&key="+key, "", "")
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &o)
-	}
-	if err != nil {
+	if text, err := at.get("/v1/owner?rule="+rule+"&key="+key, &o); err != nil {
 		f.t.Fatalf("owner: %v: %s", err, text)
 	}
 	return f.byName(o.Owner)

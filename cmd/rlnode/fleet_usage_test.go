@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -99,11 +98,7 @@ type monthAnswer struct {
 // report reads what a node reports for this month.
 func (m *fleetNode) report() (a monthAnswer) {
 	m.fleet.t.Helper()
-	_, text, err := m.call("GET", m.admin+"/v1/usage/monthly", "", "")
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &a)
-	}
-	if err != nil {
+	if text, err := m.get("/v1/usage/monthly", &a); err != nil {
 		m.fleet.t.Fatalf("usage of the month: %v: %s", err, text)
 	}
 	return a

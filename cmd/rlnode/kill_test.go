@@ -169,16 +169,12 @@ func (l *killedNode) checks(subjects []int, more string) string {
 func (l *killedNode) lastCheckpoint() (began time.Time, age time.Duration) {
 	l.t.Helper()
 	asked := time.Now()
-	_, text, err := l.call("GET", l.data+"/healthz", "", "")
 	var health struct {
 		Checkpoint struct {
 			AgeMS int64 `json:"age_ms"`
 		} `json:"checkpoint"`
 	}
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &health)
-	}
-	if err != nil {
+	if text, err := l.get("/healthz", &health); err != nil {
 		l.t.Fatalf("%v: %s", err, text)
 	}
 	if health.Checkpoint.AgeMS < 0 {

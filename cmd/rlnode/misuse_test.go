@@ -147,11 +147,8 @@ func (n *team) version() (v rules.Version, text string) {
 	n.turn()
 	_, text, err := n.call("GET", n.admin+"/v1/rules", "", "")
 	expect.NoError(n.t, err)
-	_, list, err := n.call("GET", n.admin+"/v1/rules/versions", "", "")
 	var versions struct{ Versions []rules.Version }
-	if err == nil {
-		err = json.Unmarshal([]byte(list), &versions)
-	}
+	list, err := n.get("/v1/rules/versions", &versions)
 	if err != nil || len(versions.Versions) == 0 {
 		n.t.Fatalf("versions: %v: %s", err, list)
 	}

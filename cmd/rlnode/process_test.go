@@ -87,6 +87,7 @@ type runningNode struct {
 	cmd         *exec.Cmd
 	log         *process.Output
 	data, admin string        // URLs
+	token       string        // that get sends; empty if none is needed
 	exited      chan struct{} // closed when it ends
 	client      *http.Client
 	program     string // empty for the one that all tests share
@@ -205,6 +206,18 @@ func (s *runningNode) call(method, url, token, body string) (int, string, error)
 	return resp.StatusCode, string(text), err
 }
 
+// get reads the admin plane's answer at a path into v, and returns its text.
+func (s *runningNode) get(path string, v any) (text string, err error) {
+	status, text, err := s.call("GET", s.admin+path, s.token, "")
+	if err == nil && status != 200 {
+		err = fmt.Errorf("status %d", status)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(text), v)
+	}
+	return text, err
+}
+
 // check makes a check and returns the status.
 func (s *runningNode) check(body string) int {
 	s.t.Helper()
@@ -221,10 +234,7 @@ func (s *runningNode) used(rule, key string) int64 {
 			Used int64 `json:"used"`
 		} `json:"limits"`
 	}
-	_, text, err := s.call("GET", s.admin+"/v1/usage?rule="+rule+"&key="+key, "", "")
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &usage)
-	}
+	text, err := s.get("/v1/usage?rule="+rule+"&key="+key, &usage)
 	if err != nil || len(usage.Limits) == 0 {
 		s.t.Fatalf("usage: %v: %s", err, text)
 	}
