@@ -410,8 +410,10 @@ type invitation struct {
 	Release string          `json:"release"`
 	// Voters is the highest known number of voters, including those that have died or been removed; see Replacing.
 	Voters int `json:"voters"`
-	// Departed says that the node left or was removed, and is no member any more; empty for all others.
-	Departed string `json:"departed,omitempty"`
+	// Departed says that a node left or was removed, and is no member any more; empty for all others. Node is that node: another
+	// one may be at its address by now, such as itself with a new identity. An older release does not name it.
+	Departed string      `json:"departed,omitempty"`
+	Node     ring.NodeID `json:"node,omitzero"`
 }
 
 // serveInvitation accepts an invitation, or returns why it does not. A node that accepts belongs to that cluster from then
@@ -429,7 +431,7 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	case err != nil:
 		return noBody{}, err
 	case in.Departed != "":
-		if own == in.Cluster {
+		if own == in.Cluster && (in.Node == f.config.Self.ID || in.Node.IsZero()) {
 			f.noteDeparted(in.Departed)
 		}
 		return noBody{}, nil

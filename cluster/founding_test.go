@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // seeds is how many times to run each randomised test.
@@ -234,6 +236,26 @@ func TestAnExistingStateIsNeverFoundedOver(t *testing.T) {
 		for _, n := range nodes {
 			if err := n.c.Load().CatchUp(t.Context()); err != nil || rulesVersion(n.c.Load().State()) != version {
 				t.Errorf("%s has version %d, %v; want %d", n.name, rulesVersion(n.c.Load().State()), err, version)
+			}
+		}
+	})
+}
+
+// A node is no member any more only if that is said of itself: what is said of the node that was at its address before is not.
+func TestAnotherNodesDeparture(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		n := w.founded(1)[0]
+		c := n.c.Load()
+		said := invitation{Cluster: [16]byte(c.State().Cluster), Departed: "was removed"}
+		for _, one := range []struct {
+			node ring.NodeID
+			want error
+		}{{ring.NodeID{9}, nil}, {n.id, ErrDeparted}} {
+			said.Node = one.node
+			_, err := c.founder.serveInvitation(t.Context(), said)
+			expect.NoError(t, err)
+			if got := c.Degraded(); !errors.Is(got, one.want) {
+				t.Errorf("node %s, said of node %s: got %v, want %v", n.id, one.node, got, one.want)
 			}
 		}
 	})

@@ -188,7 +188,7 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 		rc.errands.Go(func() {
 			ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 			defer cancel()
-			b, _ := json.Marshal(invitation{Cluster: [16]byte(rc.State().Cluster), Departed: d.String()}) // texts and numbers
+			b, _ := json.Marshal(invitation{Cluster: [16]byte(rc.State().Cluster), Departed: d.String(), Node: m.ID}) // texts and numbers
 			if _, _, err := rc.config.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b); err != nil {
 				rc.config.Logger.Debug("a node that was removed can't be told", "name", m.Name, "error", err)
 			}
