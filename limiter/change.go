@@ -119,7 +119,7 @@ func (c *change) codeCharge(w *wire.Coder) (isLate bool) {
 // apply carries out c at the owner of its counters, which may be this node, or here if c is local. It may repeat the request to
 // an owner that already carried it out: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
-func (c *change) apply(l *Limiter) error {
+func (c *change) apply(ctx context.Context, l *Limiter) error {
 	c.leased = make([]leasedPart, len(c.ops))
 	c.applied = make([]int64, len(c.ops))
 	c.holders = make([]heldSlots, len(c.ops))
@@ -129,7 +129,7 @@ func (c *change) apply(l *Limiter) error {
 	}
 
 	t := c.ticket
-	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
 	return l.doAtOwner(ctx, &ownerRequest{subject: c.subject(), hops: c.hops, here: func() error {
@@ -317,7 +317,7 @@ func (l *Limiter) applyChange(c *change, u *Usage) error {
 		u.At = l.clock.Now()
 		return nil
 	}
-	if err := c.apply(l); err != nil {
+	if err := c.apply(context.Background(), l); err != nil {
 		return fmt.Errorf("%s %q: %w", verbNames[c.verb], u.Rule.Name, err)
 	}
 	l.fillUsage(u, c)

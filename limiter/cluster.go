@@ -28,7 +28,7 @@ const (
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
 	// maxBackground bounds the goroutines that spawn has started: for messages from other nodes that must wait, loans and
-	// retries. Further messages are refused.
+	// notices. Further messages are refused.
 	maxBackground = 4096
 	// maxAttempts bounds how many times a check locates its counters again while the cluster is moving them.
 	maxAttempts = 64
@@ -167,14 +167,15 @@ type membership struct {
 	exchangePool sync.Pool // holds *exchange
 	counts       counts
 	leases       leases
-	loans        loans // between regions
-	refunds      waitingRefunds
-	slotTasks    slotTasks
+	loans        loans    // between regions
+	refunds      *backlog // of refunds that wait
+	slotTasks    *backlog // of releases of slots, and reports of slots granted alone
+	debtTasks    *backlog // of debts of settlements
 
 	ctx         context.Context
 	stop        context.CancelFunc
 	background  tasks.Group    // work that may wait, or that no caller waits for
-	maintenance sync.WaitGroup // the goroutines of leases.maintain, retryRefunds, carryOutSlotTasks and carryOutEnds
+	maintenance sync.WaitGroup // the goroutines of leases.maintain, the backlogs and carryOutEnds
 }
 
 // NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
@@ -197,11 +198,10 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	l.membership = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
-	m.refunds.wake = make(chan struct{}, 1)
-	m.slotTasks.wake = make(chan struct{}, 1)
+	m.refunds = l.newBacklog(maxWaitingRefunds, maxRetryPause)
+	m.slotTasks = l.newBacklog(maxSlotTasks, slotTaskPause)
+	m.debtTasks = l.newBacklog(maxDebtTasks, slotTaskPause)
 	m.maintenance.Go(m.leases.maintain)
-	m.maintenance.Go(l.retryRefunds)
-	m.maintenance.Go(l.carryOutSlotTasks)
 	m.maintenance.Go(func() { l.carryOutEnds(table) })
 	m.maintenance.Go(func() { l.carryOutEnds(c.Fallback) })
 

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"context"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -155,7 +156,7 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 		c := newChange(verbReset, u, nil)
 		c.ops = c.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
 		c.ticket = ticketOf(q.RequestID, hashChange(c, u, nil), checkTimeout)
-		if err := c.apply(l); err != nil {
+		if err := c.apply(context.Background(), l); err != nil {
 			return nil, err
 		}
 	}

@@ -341,7 +341,7 @@ func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 		expect.NoError(t, err)
 		again := &settleRequest{reservation: r, id: id, costs: []UnitCost{{"tokens", 150}}}
 		debt, _ := again.splitExcess(&r.subjects[1], false)
-		if err := debt.apply(home.Limiter); err != nil {
+		if err := debt.apply(context.Background(), home.Limiter); err != nil {
 			t.Errorf("a debt that is sent again: %v", err)
 		}
 		expect.Equal(t, home.used("b", b), 150, "used")

@@ -1,17 +1,15 @@
 package limiter
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
@@ -59,11 +57,10 @@ func (d *debit) code(c *wire.Coder) {
 type refund struct {
 	debit
 	hops  int
-	grant uint64        // ID of a lease's grant; zero unless from a lease
-	made  int64         // wall time at which the reservation was made; zero unless from a reservation
-	late  bool          // the reservation was settled after its end
-	place uint64        // notes.Key.ID of the place of a reservation that came to nothing; zero if there is none
-	until time.Duration // when this node drops it, on the lease clock; zero if it has not had to wait here yet
+	grant uint64 // ID of a lease's grant; zero unless from a lease
+	made  int64  // wall time at which the reservation was made; zero unless from a reservation
+	late  bool   // the reservation was settled after its end
+	place uint64 // notes.Key.ID of the place of a reservation that came to nothing; zero if there is none
 }
 
 // maxRefunds bounds the refunds in one message.
@@ -94,7 +91,21 @@ func (r *refund) codeWhole(c *wire.Coder) {
 // sendRefunds gives the refunds in list back, on this node or at their owners. Those that must wait for that are tried
 // again for refundTimeout; the ledger may refuse the rest of a grant earlier. It sends each only once, because a
 // repeated refund would create quota. A lost refund only loses quota.
-func (l *Limiter) sendRefunds(list []refund) { l.keepRefunds(l.tryRefunds(list)) }
+func (l *Limiter) sendRefunds(list []refund) {
+	waiting := l.tryRefunds(list)
+	for i := range waiting {
+		l.membership.refunds.keep(&waiting[i], refundTimeout)
+	}
+}
+
+// try implements task.
+func (r *refund) try(_ context.Context, l *Limiter, _ time.Duration) bool {
+	waiting := l.tryRefunds([]refund{*r})
+	if len(waiting) > 0 {
+		*r = waiting[0]
+	}
+	return len(waiting) == 0
+}
 
 // tryRefunds gives the refunds in list back or sends them to their owners. It returns those that must wait.
 func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
@@ -108,8 +119,6 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 		}
 
 		switch {
-		case item.until != 0 && m.Boottime() >= item.until:
-			l.countLost(item)
 		case r.Place == partitions.Here && (m == nil || m.Authority()):
 			l.give(item)
 			if len(item.ops) > 0 {
@@ -136,7 +145,8 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 const (
 	// refundTimeout bounds how long a node keeps a refund that waits.
 	refundTimeout = 2 * time.Second
-	// maxWaitingRefunds bounds the refunds that wait on a node.
+	// maxWaitingRefunds bounds the refunds that wait on a node: for a partition that is being handed over, for authority, for
+	// an owner that can't be reached, or, after too many hops, for the token to arrive here.
 	maxWaitingRefunds = 16384
 	// returnTimeout is how long after its end the rest of a grant may be on its way at the holder.
 	returnTimeout = time.Second
@@ -146,66 +156,6 @@ const (
 	// maxDebitAge bounds likewise the age of the cost of a check that was refused.
 	maxDebitAge = checkTimeout + frozenTimeout + (maxHops+2)*refundTimeout
 )
-
-// waitingRefunds holds refunds that wait: for a partition that is being handed over, for authority, for an owner that can't be
-// reached, or, after too many hops, for the token to arrive here.
-type waitingRefunds struct {
-	mu   sync.Mutex
-	list []refund      // at most maxWaitingRefunds; guarded by mu
-	wake chan struct{} // capacity 1: list is no longer empty
-}
-
-// keepRefunds keeps the refunds in list, to try them again. It drops those that have waited too long or find no room, and all
-// once the limiter is closed.
-func (l *Limiter) keepRefunds(list []refund) {
-	if len(list) == 0 {
-		return
-	}
-
-	m := l.membership
-	w, now := &m.refunds, m.Boottime()
-	defer wake.Signal(w.wake)
-
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	for i := range list {
-		item := &list[i]
-		if item.until = cmp.Or(item.until, now+refundTimeout); now >= item.until || len(w.list) >= maxWaitingRefunds || m.ctx.Err() != nil {
-			l.countLost(item)
-			continue
-		}
-		w.list = append(w.list, *item)
-	}
-}
-
-// takeAll removes and returns the refunds that wait.
-func (w *waitingRefunds) takeAll() []refund {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	list := w.list
-	w.list = nil
-	return list
-}
-
-// retryRefunds tries the waiting refunds again and again, and for the last time when the limiter is closed.
-func (l *Limiter) retryRefunds() {
-	m := l.membership
-	for closed := false; !closed; {
-		select {
-		case <-m.refunds.wake:
-		case <-m.ctx.Done():
-		}
-
-		select {
-		case <-time.After(maxRetryPause):
-		case <-m.ctx.Done():
-		}
-
-		closed = m.ctx.Err() != nil // if so, nothing more is kept
-		l.keepRefunds(l.tryRefunds(m.refunds.takeAll()))
-	}
-}
 
 // give gives r back to this node's counters, as far as [counters.Table.GiveBack] and, for a grant of this process, the ledger
 // allow. Only those ops stay in r that must wait, because their gate has just been shut.
@@ -306,6 +256,9 @@ func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Ins
 	age := l.reservationAge(made, op.Key.Subject, now)
 	return l.fastestSince(op, now.Steady-int64(age)) == 0
 }
+
+// giveUp implements task.
+func (r *refund) giveUp(l *Limiter, _ bool) { l.countLost(r) }
 
 // countLost counts the ops of a refund that is dropped.
 func (l *Limiter) countLost(lost *refund) {

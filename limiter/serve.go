@@ -95,7 +95,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 	case MethodChange:
 		var c change
 		serveForwarded(m, to, body, &c, func() (wire.Message, error) {
-			if err := c.apply(l); err != nil {
+			if err := c.apply(context.Background(), l); err != nil {
 				return nil, err
 			}
 			return c.reply(), nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -25,6 +26,8 @@ const (
 	maxLateness = notes.LateSettling * time.Second
 	// chargeTimeout is how long a node keeps trying to report a debt to its owner.
 	chargeTimeout = 10 * time.Second
+	// maxDebtTasks bounds the debts that are tried again.
+	maxDebtTasks = 4096
 )
 
 // Settlement says how a reservation was settled.
@@ -494,44 +497,30 @@ func (s *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 }
 
 // charge debits debts at their owners, all at the same time. It sends each until the owner acknowledges it, because a repeated
-// debt only costs quota. After homeTimeout it goes on in the background, for chargeTimeout in all.
+// debt only costs quota: after homeTimeout in the background, for chargeTimeout.
 func (rs *reservations) charge(debts []*change) {
-	m, done := rs.limiter.membership, make(chan struct{}, len(debts))
-	for _, debt := range debts {
-		if m != nil && m.background.Go(func() {
-			m.keepCharging(rs.limiter, debt)
-			done <- struct{}{}
-		}) {
-			continue
-		}
-
-		if debt.apply(rs.limiter) != nil && m != nil {
-			m.counts.debtsDropped.Add(int64(len(debt.ops)))
-		}
-
-		done <- struct{}{}
-	}
-
-	timeout := time.After(homeTimeout)
-	for range debts {
-		select {
-		case <-done:
-		case <-timeout:
-			return
-		}
-	}
-}
-
-// keepCharging debits debt at its owner. It tries for chargeTimeout.
-func (m *membership) keepCharging(l *Limiter, debt *change) {
-	ctx, cancel := context.WithTimeout(m.ctx, chargeTimeout)
+	l := rs.limiter
+	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
 	defer cancel()
-	for pause := retryPause; debt.apply(l) != nil; pause = min(2*pause, checkTimeout) {
-		select {
-		case <-ctx.Done():
-			m.counts.debtsDropped.Add(int64(len(debt.ops)))
-			return
-		case <-time.After(pause):
-		}
+
+	var all sync.WaitGroup
+	for _, debt := range debts {
+		all.Go(func() {
+			if debt.apply(ctx, l) != nil && l.membership != nil {
+				l.membership.debtTasks.keep(debtTask{debt}, chargeTimeout)
+			}
+		})
 	}
+	all.Wait()
 }
+
+// debtTask is what a settlement still owes to an owner.
+type debtTask struct{ *change }
+
+// try implements task.
+func (t debtTask) try(ctx context.Context, l *Limiter, _ time.Duration) bool {
+	return t.apply(ctx, l) == nil
+}
+
+// giveUp implements task.
+func (t debtTask) giveUp(l *Limiter, _ bool) { l.membership.counts.debtsDropped.Add(int64(len(t.ops))) }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -150,15 +149,23 @@ func (l *Limiter) countRenewal(group uint32) {
 }
 
 // freeParts releases slots at their owners, all at the same time, and reports whether one was held, and whether all are free. What could not be
-// freed in time is freed in the background, until it has ended.
+// freed in time is freed in the background, until it has ended. On a standalone node, nothing can be.
 func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotPart) (held, done bool) {
+	if l.membership != nil { // otherwise an owner would count a slot again that is released
+		l.membership.slotTasks.forget(func(t task) bool {
+			told := t.(*slotRequest)
+			isFreed := func(p slotPart) bool { return p.Key == told.list[0].Key }
+			return told.verb == slotTell && told.id == id && told.nonce == nonce && slices.ContainsFunc(parts, isFreed)
+		})
+	}
+
 	results, errs := l.askSlots(ctx, slotRequest{verb: slotFree, id: id, nonce: nonce}, parts)
 	done = true
 	for i, err := range errs {
 		held = held || results[i].units > 0
 		if err != nil {
 			done = false
-			l.keepSlot(slotTask{slotRequest: slotRequest{verb: slotFree, id: id, nonce: nonce, list: []slotPart{parts[i]}}})
+			l.keepSlot(slotRequest{verb: slotFree, id: id, nonce: nonce, list: []slotPart{parts[i]}})
 		}
 	}
 
@@ -168,124 +175,36 @@ func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotP
 // tellSlot tells the owners of s's parts, as soon as they can be reached, that this node has granted them alone.
 func (l *Limiter) tellSlot(s *slot) {
 	for i := range s.parts {
-		l.keepSlot(slotTask{slotRequest: slotRequest{verb: slotTell, id: s.id, nonce: s.nonce, list: []slotPart{s.parts[i]}}})
+		l.keepSlot(slotRequest{verb: slotTell, id: s.id, nonce: s.nonce, list: []slotPart{s.parts[i]}})
 	}
-}
-
-// slotTask is a request that is repeated until its owner acknowledges it, or until its slot has ended.
-type slotTask struct {
-	slotRequest
-	until time.Duration // on the lease clock
-	next  time.Duration // likewise: when to try again
 }
 
 const (
-	// maxSlotTasks bounds the tasks that wait on a node. Slots whose release finds no room end by themselves.
+	// maxSlotTasks bounds the tasks about slots that wait on a node. Slots whose release finds no room end by themselves.
 	maxSlotTasks = 65536
 	// slotTaskPause is the time between two attempts of a task.
 	slotTaskPause = 100 * time.Millisecond
-	// maxSlotTasksAtOnce bounds the tasks that are carried out at the same time.
-	maxSlotTasksAtOnce = 64
 )
 
-// slotTasks holds the tasks that wait.
-type slotTasks struct {
-	mu   sync.Mutex
-	list []slotTask    // at most maxSlotTasks; guarded by mu
-	wake chan struct{} // capacity 1: list is no longer empty
-}
-
-// keepSlot keeps a task. What a standalone node could not do, nobody can.
-func (l *Limiter) keepSlot(t slotTask) {
-	m := l.membership
-	if m == nil {
-		return
-	}
-
-	if t.until == 0 {
-		t.until = m.Boottime() + t.list[0].TTL
-	}
-
-	defer wake.Signal(m.slotTasks.wake)
-
-	m.slotTasks.mu.Lock()
-	defer m.slotTasks.mu.Unlock()
-
-	isOther := func(o slotTask) bool {
-		return o.id == t.id && o.nonce == t.nonce && o.list[0].Key == t.list[0].Key && o.verb == slotTell
-	}
-	if t.verb == slotFree { // a slot that is released need not be told any more
-		m.slotTasks.list = slices.DeleteFunc(m.slotTasks.list, isOther)
-	}
-
-	if len(m.slotTasks.list) < maxSlotTasks {
-		m.slotTasks.list = append(m.slotTasks.list, t)
-	} else {
-		m.counts.slotTasksDropped.Add(1)
+// keepSlot repeats r until its owner acknowledges it, or until its slot has ended.
+func (l *Limiter) keepSlot(r slotRequest) {
+	if l.membership != nil {
+		l.membership.slotTasks.keep(&r, r.list[0].TTL)
 	}
 }
 
-// takeDue removes and returns the tasks that are due, at most maxSlotTasksAtOnce, and how many others wait. It drops those whose slots
-// have ended.
-func (w *slotTasks) takeDue(now time.Duration) (due []slotTask, waiting int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	rest := w.list[:0]
-	for _, t := range w.list {
-		switch {
-		case now >= t.until:
-		case now >= t.next && len(due) < maxSlotTasksAtOnce:
-			due = append(due, t)
-		default:
-			rest = append(rest, t)
-		}
+// try implements task.
+func (r *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration) bool {
+	if r.verb == slotTell { // it may have lasted for a while
+		r.list[0].held = max(time.Millisecond, min(r.list[0].held, left))
 	}
-
-	clear(w.list[len(rest):])
-	w.list = rest
-	return due, len(rest)
+	_, err := l.askSlot(ctx, r)
+	return err == nil || errors.Is(err, ErrUnknownSlot)
 }
 
-// carryOutSlotTasks carries out tasks, until the limiter is closed.
-func (l *Limiter) carryOutSlotTasks() {
-	m := l.membership
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-
-	for {
-		select {
-		case <-timer.C:
-		case <-m.slotTasks.wake:
-		case <-m.ctx.Done():
-			return
-		}
-
-		due, waiting := m.slotTasks.takeDue(m.Boottime())
-		var all sync.WaitGroup
-		for i := range due {
-			all.Go(func() { l.carryOutSlotTask(&due[i]) })
-		}
-
-		all.Wait()
-		timer.Stop()
-
-		if waiting > 0 || len(due) > 0 {
-			timer.Reset(slotTaskPause / 4)
-		}
-	}
-}
-
-// carryOutSlotTask carries out t, or keeps it for another attempt.
-func (l *Limiter) carryOutSlotTask(t *slotTask) {
-	m := l.membership
-	ctx, cancel := context.WithTimeout(m.ctx, homeTimeout)
-	defer cancel()
-	if t.verb == slotTell { // it may have lasted for a while
-		t.list[0].held = max(time.Millisecond, min(t.list[0].held, t.until-m.Boottime()))
-	}
-	if _, err := l.askSlot(ctx, &t.slotRequest); err != nil && !errors.Is(err, ErrUnknownSlot) {
-		t.next = m.Boottime() + slotTaskPause
-		l.keepSlot(*t)
+// giveUp implements task.
+func (r *slotRequest) giveUp(l *Limiter, late bool) {
+	if !late { // otherwise the slot has ended
+		l.membership.counts.slotTasksDropped.Add(1)
 	}
 }

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -176,7 +177,7 @@ func (l *Limiter) usageHere(q *Query) (*Usage, error) {
 // usageOfAll fills in the usage of all counters of an inline subject whose limits this node keeps.
 func (l *Limiter) usageOfAll(u *Usage) error {
 	list := &change{verb: verbList, inlineSubject: u.Hash.Hi}
-	if err := list.apply(l); err != nil {
+	if err := list.apply(context.Background(), l); err != nil {
 		return fmt.Errorf("usage of %q: %w", u.Rule.Name, err)
 	}
 
