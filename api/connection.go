@@ -63,6 +63,8 @@ type Connections struct {
 	interrupted bool  // by Stop
 	closed      bool
 
+	turnsTaken atomic.Int64 // see TakeTurn
+
 	closing   chan struct{}  // closed when closed becomes true
 	stillOpen sync.WaitGroup // counts open
 
@@ -76,6 +78,7 @@ type seatPool struct {
 	began time.Time
 	mu    sync.Mutex // guards seats, and parts of the connections that have them
 	seats seats
+	turns turns
 }
 
 // NewConnections returns an empty set of connections.
@@ -83,7 +86,9 @@ func NewConnections(config ConnectionsConfig) *Connections {
 	return newConnections(config, newSeatPool(config.Most))
 }
 
-func newSeatPool(most int) *seatPool { return &seatPool{began: time.Now(), seats: newSeats(most)} }
+func newSeatPool(most int) *seatPool {
+	return &seatPool{began: time.Now(), seats: newSeats(most), turns: newTurns()}
+}
 
 func newConnections(config ConnectionsConfig, at *seatPool) *Connections {
 	return &Connections{config: config, seatPool: at, open: make(map[*Connection]struct{}), closing: make(chan struct{})}
@@ -277,6 +282,8 @@ func (c *Connections) Metrics(s metrics.Sink, door string) {
 		"Connections that found no place, which are answered probes only.", overflowed, "door", door)
 	s.Count("connections_displaced_total",
 		"Connections that never showed a valid token, closed to make room for others.", displaced, "door", door)
+	s.Count("connections_turns_total",
+		"How often a connection whose caller had sent far ahead waited until others had been served.", c.turnsTaken.Load(), "door", door)
 	s.Level("connections", "Connections that have a place.", taken, "door", door)
 	s.Level("connections_max", "Bound on the connections that have a place; data and redis share theirs.", most, "door", door)
 }
@@ -370,6 +377,7 @@ type Connection struct {
 	// owner began; 0: it does not wait, and is not displaced.
 	waitingSince  atomic.Int64
 	writeDeadline atomic.Int64 // as set by SetWriteDeadline, likewise; 0: none
+	ahead         ahead
 }
 
 // displacedMark is the waitingSince of a connection that has lost its seat.

@@ -22,6 +22,8 @@ type Doors struct {
 	TLS    *tls.Config  // for the listeners; nil: they use plain text
 	Panics atomic.Int64 // panics caught in handlers
 
+	lastReport atomic.Pointer[healthReport]
+
 	tokens *tokens
 	pair   *reload.Files[*tls.Certificate] // nil without TLS
 

@@ -18,5 +18,6 @@ const assumedFiles = 512 << 10
 // Listen binds an address for a door.
 func Listen(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: boundSocket}
+	config.SetMultipathTCP(false) // its connections would not inherit the bounds
 	return config.Listen(context.Background(), "tcp", address)
 }

@@ -320,3 +320,10 @@ func TestTLSOnBothPlanes(t *testing.T) {
 	}
 	n.dial(t)
 }
+
+// A caller that sends far ahead takes turns with others.
+func TestAheadTakesTurns(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	apitest.TakesTurns(t, n.server, n.dial(t), "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n")
+}

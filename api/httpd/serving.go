@@ -72,6 +72,7 @@ const (
 
 // serveInput answers the request that begins with input, and those that arrive with it.
 func (s *Server) serveInput(c *connection, input []byte) next {
+	c.TakeTurn(1)
 	if s.fast != nil {
 		done, err := s.fast(c, input)
 		if done {
@@ -287,6 +288,7 @@ func noteConnState(conn net.Conn, state fasthttp.ConnState) {
 		t.spent = 0
 		t.endStall()
 		t.Await(time.Now())
+		t.TakeTurn(1)
 	}
 }
 

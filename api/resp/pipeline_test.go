@@ -178,3 +178,10 @@ func TestLongCommands(t *testing.T) {
 	c.send(array("CL.THROTTLE", key, "1", "1", "3600") + array("CL.THROTTLE", key, "1", "1", "3600") + array("CL.THROTTLE", key+"x", "1", "1", "3600"))
 	expect.Equal(t, c.reply()+c.reply()+c.reply(), "[0 2 1 -1 3600][0 2 0 -1 7200][0 2 1 -1 3600]", "long keys")
 }
+
+// A caller that sends far ahead takes turns with others.
+func TestAheadTakesTurns(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	apitest.TakesTurns(t, n.server, dial(t, n), "PING\r\n")
+}

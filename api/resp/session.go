@@ -122,6 +122,7 @@ func (c *session) serve() {
 		if err != nil {
 			return
 		}
+		c.TakeTurn(api.TurnRequests)
 		if !c.Answer() {
 			c.lender.Put(b) // it has lost its place: nothing is decided that can't be answered
 			return

@@ -23,3 +23,9 @@ type LateReader interface {
 	// returns either at least one byte, in the buffer, or an error and no buffer.
 	ReadLate(pool Pool) ([]byte, error)
 }
+
+// Waiter is a connection that counts the reads that had to wait for input. What [Wrap] returns is one, if it has raw calls.
+type Waiter interface {
+	// Waits returns how often a read has waited.
+	Waits() uint64
+}

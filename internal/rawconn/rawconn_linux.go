@@ -17,7 +17,8 @@ type conn struct {
 	*net.TCPConn
 	in, out transfer
 	late    func(fd uintptr) bool // in.callLate
-	reset   atomic.Bool           // a write has found that the other end had reset the connection, which the system reports only once
+	waits   atomic.Uint64
+	reset   atomic.Bool // a write has found that the other end had reset the connection, which the system reports only once
 }
 
 // transfer moves bytes in one direction.
@@ -49,14 +50,25 @@ func Wrap(c net.Conn) net.Conn {
 	d := &conn{TCPConn: t}
 	d.in.run = raw.Read
 	d.in.call = read
-	d.in.step = d.in.callOnce
-	d.late = d.in.callLate
+	d.in.step = func(fd uintptr) bool { return d.countWait(d.in.callOnce(fd)) }
+	d.late = func(fd uintptr) bool { return d.countWait(d.in.callLate(fd)) }
 	d.out.run = raw.Write
 	d.out.call = write
 	d.out.step = d.out.callOnce
 
 	return d
 }
+
+// countWait counts a read that is not done, and so must wait.
+func (c *conn) countWait(done bool) bool {
+	if !done {
+		c.waits.Add(1)
+	}
+	return done
+}
+
+// Waits implements Waiter.
+func (c *conn) Waits() uint64 { return c.waits.Load() }
 
 // callOnce makes one system call. It returns false if the caller must wait until the socket is ready.
 func (t *transfer) callOnce(fd uintptr) bool {

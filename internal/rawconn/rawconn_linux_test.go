@@ -169,3 +169,34 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+// byteAt is a pool of one byte.
+type byteAt [1]byte
+
+func (p *byteAt) Get() []byte { return p[:] }
+func (p *byteAt) Put([]byte)  {}
+
+// TestWaits: a read counts as having waited only if there was nothing to read.
+func TestWaits(t *testing.T) {
+	a, b := pair(t)
+	for name, read := range map[string]func() error{
+		"Read":     func() error { _, err := a.Read(make([]byte, 1)); return err },
+		"ReadLate": func() error { _, err := a.ReadLate(new(byteAt)); return err },
+	} {
+		_, err := b.Write([]byte("xy"))
+		expect.NoError(t, err)
+		expect.NoError(t, read())
+		before := a.Waits() // the other byte came with the first
+		expect.NoError(t, read())
+		expect.Equal(t, a.Waits(), before, "waits of %s for what had arrived", name)
+
+		go func() {
+			for a.Waits() == before {
+				time.Sleep(time.Millisecond)
+			}
+			_, _ = b.Write([]byte("z"))
+		}()
+		expect.NoError(t, read())
+		expect.Equal(t, a.Waits(), before+1, "waits of %s", name)
+	}
+}
