@@ -48,6 +48,13 @@ func (d *Doors) HealthReport() []byte {
 		return last.body
 	}
 
+	mine := d.reporting.TryLock()
+	if mine {
+		defer d.reporting.Unlock()
+	} else if last != nil {
+		return last.body // another one is just being made
+	}
+
 	made := &healthReport{at: now, body: d.reportHealth()}
 	d.lastReport.Store(made)
 	return made.body

@@ -19,10 +19,13 @@ func (unruled) Rules() *rules.Set { return nil }
 func TestHealthReport_IsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
+		var meanwhile func()
 		d := &Doors{Config: Config{Decider: unruled{}, Logger: slog.Default(), Health: func() ClusterHealth {
 			asked++
+			meanwhile()
 			return ClusterHealth{Connected: true, LeaderKnown: true}
 		}}}
+		meanwhile = func() {}
 		first := string(d.HealthReport())
 		for range 1000 {
 			expect.Equal(t, string(d.HealthReport()), first, "the report")
@@ -30,6 +33,7 @@ func TestHealthReport_IsShared(t *testing.T) {
 		expect.Equal(t, asked, 1, "reports made")
 
 		time.Sleep(reportFor)
+		meanwhile = func() { expect.Equal(t, string(d.HealthReport()), first, "the report while the next one is made") }
 		d.HealthReport()
 		expect.Equal(t, asked, 2, "reports made")
 	})
