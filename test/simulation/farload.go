@@ -50,7 +50,6 @@ func (l *Ledger) ListShared(total int, e *Edition, by *limiter.Limiter) (hot int
 func (l *RegionsLoad) Run(until time.Duration) {
 	var load, asked sync.WaitGroup
 	end := l.Ledger.Start.Add(until)
-	l.busy = map[string]int{}
 
 	ask := func(region, node int, cost int64, subjects ...int) {
 		asked.Go(func() { l.Ask(region, node, cost, subjects...) })
@@ -82,6 +81,9 @@ func (l *RegionsLoad) IsBusy(rule string) bool {
 func (l *RegionsLoad) addBusy(rule string, more int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.busy == nil {
+		l.busy = map[string]int{}
+	}
 	l.busy[rule] += more
 }
 
