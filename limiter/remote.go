@@ -94,12 +94,17 @@ func serveForwarded[R wire.Message](m *membership, to Responder, body []byte, as
 	}
 	m.serveInBackground(to, func() {
 		reply, err := do()
-		b := []byte{byte(statusOf(err))}
-		if err == nil {
-			b = wire.Encode(b, reply)
-		}
-		to.Reply(b)
+		to.Reply(encodeResult(reply, err))
 	})
+}
+
+// encodeResult returns what an owner replies: the status of err and, if it is nil, reply.
+func encodeResult(reply wire.Message, err error) []byte {
+	b := []byte{byte(statusOf(err))}
+	if err == nil {
+		b = wire.Encode(b, reply)
+	}
+	return b
 }
 
 // otherMembers returns the other members of the ring.

@@ -107,12 +107,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		var r reserveRequest
 		serveForwarded(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.serveReserve(&r) })
 	case MethodSlot:
-		var r slotRequest
-		serveForwarded(m, to, body, &r, func() (*slotResult, error) {
-			ctx, cancel := context.WithTimeout(m.ctx, homeTimeout)
-			defer cancel()
-			return l.askSlot(ctx, &r)
-		})
+		l.serveSlot(body, to)
 	case MethodForget:
 		var f forgetMessage
 		if wire.Decode(body, &f, "subject to forget") == nil {

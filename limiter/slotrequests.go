@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -93,6 +94,34 @@ func (l *Limiter) askSlot(ctx context.Context, r *slotRequest) (result *slotResu
 	}})
 	return result, err
 }
+
+// serveSlot answers another node's slotRequest: at once if nothing need be waited for, as for most releases.
+func (l *Limiter) serveSlot(body []byte, to Responder) {
+	m := l.membership
+	r := &slotRequest{}
+	if err := wire.Decode(body, r, "request about a slot"); err != nil {
+		to.Fail(CodeMessage, err.Error())
+		return
+	}
+
+	if r.isPrompt() && m.Ownership.Route(r.list[0].Key.Partition()).Place == partitions.Here && m.Authority() {
+		result, err := l.serveSlotHere(r)
+		if !errors.Is(err, counters.ErrShut) {
+			to.Reply(encodeResult(&result, err))
+			return
+		}
+	}
+
+	m.serveInBackground(to, func() {
+		ctx, cancel := context.WithTimeout(m.ctx, homeTimeout)
+		defer cancel()
+		result, err := l.askSlot(ctx, r)
+		to.Reply(encodeResult(result, err))
+	})
+}
+
+// isPrompt reports whether the slot's owner carries out r without waiting for anything.
+func (r *slotRequest) isPrompt() bool { return r.verb != slotRenew && r.verb != slotTell }
 
 // serveSlotHere carries out r on this node's notes, as their owner. The error is counters.ErrShut, ErrUnknownSlot or ErrTryAgain.
 func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {

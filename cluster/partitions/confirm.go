@@ -126,7 +126,7 @@ func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 
 // await waits for a confirmation and returns its result.
 func (k *Keeper) await(ctx context.Context, c *confirmation) error {
-	k.wakeConfirms()
+	k.pushForConfirms()
 
 	select {
 	case err := <-c.done:
@@ -144,8 +144,17 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	}
 }
 
-// wakeConfirms makes the loop work on confirmations.
-func (k *Keeper) wakeConfirms() { wake.Signal(k.confirmWake) }
+// pushForConfirms pushes what new confirmations wait for. If messages are being sent at this moment, the loop does it next, for all
+// of them in one message. Otherwise there is no reason to wake another goroutine for it.
+func (k *Keeper) pushForConfirms() {
+	if !k.sending.TryLock() {
+		wake.Signal(k.confirmWake)
+		return
+	}
+
+	defer k.sending.Unlock()
+	k.confirmAll()
+}
 
 // addConfirmation registers a confirmation, which the loop works on.
 func (k *Keeper) addConfirmation(c *confirmation) error {
@@ -181,8 +190,8 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.dropped })
 }
 
-// confirmAll pushes the changes that new confirmations wait for, and completes those whose result is known. It runs in the
-// loop.
+// confirmAll pushes the changes that new confirmations wait for, and completes those whose result is known. The caller holds
+// sending.
 func (k *Keeper) confirmAll() {
 	k.mu.Lock()
 	waiting := slices.Clone(k.confirms) // later ones wait for the next run
@@ -200,6 +209,18 @@ func (k *Keeper) confirmAll() {
 	for _, c := range waiting {
 		if c.lastMessages == nil {
 			c.lastMessages = k.lastMessages(state, c.p)
+		}
+	}
+
+	k.completeConfirms()
+}
+
+// completeConfirms completes the confirmations whose result is known. The caller holds mu.
+func (k *Keeper) completeConfirms() {
+	state := k.adopted.Load()
+	for _, c := range k.confirms {
+		if c.lastMessages == nil {
+			continue // what it waits for is not sent yet
 		}
 		if decided, err := k.checkConfirmation(state, c); decided {
 			select {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -27,8 +28,8 @@ const (
 	lagTime = 5 * time.Second
 )
 
-// copyTargets are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards them, except for the fields
-// that only the loop uses.
+// copyTargets are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards them, except for the messages
+// being assembled.
 type copyTargets struct {
 	nodes map[ring.NodeID]*copyTarget
 	// missing is false if every copy target of every partition whose token is here has a copy, or is getting one. Whatever may
@@ -48,7 +49,7 @@ type copyTarget struct {
 	// answer or, if that left no message unanswered, at the next message. It is zero while no message is unanswered.
 	lastSent, silentSince time.Time
 
-	// The message being assembled; only the loop uses it.
+	// The message being assembled; guarded by Keeper.sending.
 	message  []byte
 	sections []sentSection // the sections in it
 }
@@ -213,7 +214,7 @@ func (s *partitionSet) put(p int, in bool) {
 	}
 }
 
-// pushChanges sends the changes since the last call to all copy targets. It runs in the loop.
+// pushChanges sends the changes since the last call to all copy targets. The caller holds sending.
 func (k *Keeper) pushChanges() {
 	if k.neverHadOthers() {
 		return
@@ -226,7 +227,7 @@ func (k *Keeper) pushChanges() {
 	})
 }
 
-// pushNotes sends the changes of notes in the partitions of list, as pushChanges does. It runs in the loop.
+// pushNotes sends the changes of notes in the partitions of list, as pushChanges does.
 func (k *Keeper) pushNotes(list *partitionSet) {
 	if k.neverHadOthers() {
 		return
@@ -285,7 +286,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 }
 
 // pushCopies sends copies to the copy targets that have none, as long as they keep up. It reports whether copies were missing.
-// It runs in the loop.
+// The caller holds sending.
 func (k *Keeper) pushCopies() (missed bool) {
 	var buf [3]ring.NodeID
 	type target struct {
@@ -399,11 +400,10 @@ func (k *Keeper) flush(t *copyTarget) {
 		if !accepted {
 			k.backOff(t.node)
 		}
+		k.completeConfirms()
 		k.mu.Unlock()
 
 		// While nothing moves, an acknowledgement of changes concerns only confirmations.
-		k.wakeConfirms()
-
 		if !routine || !accepted {
 			k.wake()
 		}
@@ -418,7 +418,7 @@ func isAnswer(err error) bool {
 	return err == nil || ok && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
-// probe sends an empty message to each copy target that has got no message for probeInterval. It runs in the loop.
+// probe sends an empty message to each copy target that has got no message for probeInterval. The caller holds sending.
 func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*copyTarget
@@ -459,14 +459,17 @@ func (k *Keeper) Lagging() []ring.NodeID {
 	return list
 }
 
-// receive handles messages from other keepers, in order.
+// receive handles the messages in the inbox, in order.
 func (k *Keeper) receive() {
 	for {
 		select {
 		case <-k.ctx.Done():
 			return
 		case m := <-k.inbox:
+			k.receiving.Lock()
 			k.handleMessage(m.Call, m.arrived)
+			k.waiting.Add(-1)
+			k.receiving.Unlock()
 		}
 	}
 }
@@ -478,12 +481,36 @@ func (k *Keeper) Handle(p *peer.Peers) {
 	}
 }
 
-// enqueue queues a message from another keeper. It does not block.
+// maxPromptPush is the size in bytes up to which a push is handled where it was read: a few changes, which somebody waits for.
+const maxPromptPush = 4 << 10
+
+// enqueue queues a message from another keeper, or handles it at once if that takes no time and none is in front of it. It does not
+// block.
 func (k *Keeper) enqueue(c *peer.Call) {
 	c.CopyBody()
+
+	if c.Method == MethodPush && len(c.Body) <= maxPromptPush && k.receiving.TryLock() {
+		prompt := k.waiting.Load() == 0 && k.hasRevisionOf(c.Body)
+		if prompt {
+			k.handleMessage(c, time.Now())
+		}
+
+		k.receiving.Unlock()
+		if prompt {
+			return
+		}
+	}
+
+	k.waiting.Add(1)
 	select {
 	case k.inbox <- message{c, time.Now()}:
 	default:
+		k.waiting.Add(-1)
 		c.Fail(codeBusy, "too many messages are waiting")
 	}
+}
+
+// hasRevisionOf reports whether this node has applied the state of a message's sender, so nothing need be waited for.
+func (k *Keeper) hasRevisionOf(body []byte) bool {
+	return k.adopted.Load().Revision >= wire.NewDecoder(body).Uvarint()
 }

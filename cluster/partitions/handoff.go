@@ -16,7 +16,7 @@ const (
 	flipTimeout = 2 * time.Second
 )
 
-// handOver moves tokens to their owners in the next ring, once those have complete copies. It runs in the loop.
+// handOver moves tokens to their owners in the next ring, once those have complete copies. The caller holds sending.
 func (k *Keeper) handOver() {
 	state := k.adopted.Load()
 	if !state.member || state.Settled || state.From == nil {

@@ -121,13 +121,20 @@ type Keeper struct {
 
 	saving      saving
 	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
-	seq         uint64        // number of the last message to a copy target; only the loop uses it
-	unfinished  bool          // some copies or tokens are in transit or missing; only the loop uses it
-	loopWake    chan struct{} // capacity 1: there may be work before the next tick
-	inbox       chan message
-	stop        context.CancelFunc
-	ctx         context.Context
-	loops       sync.WaitGroup
+	// sending is held while messages to other keepers are made and sent, so they leave in the order of their numbers. It is locked before
+	// debiting and mu.
+	sending    sync.Mutex
+	seq        uint64        // number of the last message to a copy target; guarded by sending
+	unfinished bool          // some copies or tokens are in transit or missing; guarded by sending
+	loopWake   chan struct{} // capacity 1: there may be work before the next tick
+	inbox      chan message
+	// receiving is held while a message from another keeper is handled; waiting counts those in inbox, and the one from it that is being
+	// handled. So each sender's are handled in order.
+	receiving sync.Mutex
+	waiting   atomic.Int64
+	stop      context.CancelFunc
+	ctx       context.Context
+	loops     sync.WaitGroup
 }
 
 // message is a message from another keeper.

@@ -22,26 +22,43 @@ func (k *Keeper) run() {
 		case <-k.ctx.Done():
 			return
 		case <-tick.C:
-			k.pushChanges()
-			k.probe()
-			k.reportDebts()
-			k.dropUnneeded()
-			if k.confirmAll(); !k.unfinished && ticks%restTicks != 0 {
-				continue
-			}
+			k.tick(ticks%restTicks == 0)
 		case <-k.confirmWake:
+			k.sending.Lock()
 			k.confirmAll()
-			continue
+			k.sending.Unlock()
 		case <-k.loopWake:
+			k.sending.Lock()
 			k.confirmAll()
+			k.goOn()
+			k.sending.Unlock()
 		}
-
-		missing := k.pushCopies()
-		k.handOver()
-		doubt := k.askDoubtful()
-		recovers := k.continueSearches()
-		k.unfinished = missing || doubt || recovers || !k.adopted.Load().Settled
 	}
+}
+
+// tick does what is due at each tick. It goes on with hand-offs and searches if some are unfinished, or if all is set.
+func (k *Keeper) tick(all bool) {
+	k.sending.Lock()
+	defer k.sending.Unlock()
+
+	k.pushChanges()
+	k.probe()
+	k.reportDebts()
+	k.dropUnneeded()
+	k.confirmAll()
+
+	if k.unfinished || all {
+		k.goOn()
+	}
+}
+
+// goOn goes on with copies, hand-offs and searches. The caller holds sending.
+func (k *Keeper) goOn() {
+	missing := k.pushCopies()
+	k.handOver()
+	doubt := k.askDoubtful()
+	recovers := k.continueSearches()
+	k.unfinished = missing || doubt || recovers || !k.adopted.Load().Settled
 }
 
 // Stats are a keeper's current metrics.

@@ -46,7 +46,7 @@ func (state *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeI
 
 // continueSearches searches for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
 // fetches the newest. Once every holder has answered or timed out, it continues from what it has. It reports whether any
-// search goes on. It runs in the loop.
+// search goes on. The caller holds sending.
 func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
 	requests := map[pendingCall][]int{}

@@ -39,8 +39,8 @@ func (k *Keeper) encodeDebts(list []*debt, now algorithms.Instant) []byte {
 	return b
 }
 
-// reportDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. It
-// runs in the loop.
+// reportDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. The
+// caller holds sending.
 func (k *Keeper) reportDebts() {
 	state := k.adopted.Load()
 	now := k.config.Now()

@@ -43,7 +43,7 @@ type header struct {
 	seq        uint64 // rises from message to message of one process
 }
 
-// nextHeader appends this node's header with the next number. It runs in the loop.
+// nextHeader appends this node's header with the next number. The caller holds sending.
 func (k *Keeper) nextHeader(b []byte) []byte {
 	k.seq++
 	return k.appendHeader(b, k.seq)

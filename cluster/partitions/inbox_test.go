@@ -1,0 +1,45 @@
+package partitions
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/expect"
+)
+
+// A small push is handled where it was read, but never before one that arrived
+// earlier, nor while its sender's state must be waited for.
+func TestKeeper_PushesStayInOrder(t *testing.T) {
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
+		k := f.all()[0].keeper.Load()
+		push := func(revision uint64) *peer.Call {
+			return &peer.Call{Method: MethodPush, Body: binary.AppendUvarint(nil, revision)}
+		}
+		queued := func(want int64, when string) {
+			t.Helper()
+			expect.Equal(t, k.waiting.Load(), want, "messages that wait, %s", when)
+		}
+
+		k.enqueue(push(0))
+		queued(0, "after a push that none is in front of")
+
+		k.enqueue(push(1 << 40))
+		queued(1, "after a push of a state that this node has not applied")
+
+		k.enqueue(push(0))
+		queued(2, "after a push behind it")
+
+		time.Sleep(2 * catchUpTimeout)
+		queued(0, "after their time")
+
+		k.receiving.Lock()
+		k.enqueue(push(0))
+		queued(1, "after a push while another is handled")
+		k.receiving.Unlock()
+
+		time.Sleep(catchUpTimeout)
+		queued(0, "at the end")
+	})
+}
