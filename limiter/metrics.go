@@ -66,7 +66,23 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 		return
 	}
 
-	f, r := &l.membership.counts, &l.reservations
+	l.showForwards(s)
+	l.showLoans(s)
+	l.showReservations(s)
+
+	lead := time.Duration(l.table.Lead(l.clock.Now()))
+	s.Gauge("clock_lead_seconds", "How far the clock by which a partition counts its windows is ahead of this node's, at most. Counters came "+
+		"from a node, or from disk, whose clock was ahead.", lead.Seconds())
+}
+
+// counter returns a function that reports a count to s.
+func counter(s metrics.Sink) func(name, help string, n *atomic.Int64, labels ...string) {
+	return func(name, help string, n *atomic.Int64, labels ...string) { s.Count(name, help, n.Load(), labels...) }
+}
+
+// showForwards reports the metrics of questions to other nodes and of leases.
+func (l *Limiter) showForwards(s metrics.Sink) {
+	f := &l.membership.counts
 	seconds := make([]int64, len(f.forwardTimes))
 	for i := range f.forwardTimes {
 		seconds[i] = f.forwardTimes[i].Load()
@@ -80,7 +96,7 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 			"on_partition", rules.OnPartition(i).String())
 	}
 
-	count := func(name, help string, n *atomic.Int64, labels ...string) { s.Count(name, help, n.Load(), labels...) }
+	count := counter(s)
 	count("forward_coalesced_total", "Checks that shared a message with an earlier identical check.", &f.coalesced)
 	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
 	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
@@ -97,6 +113,12 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 	count("lease_refused_total", "Lease requests not granted because the limit is nearly used up or too small.", &f.grantsRefused)
 	count("lease_returned_total", "Limits for which a lease returned unspent quota to this owner.", &f.returned)
 	count("lease_lost_total", "Limits for which a lease's unspent quota was not returned: the counters it came from are gone, or their owner could not be reached.", &f.lost)
+}
+
+// showLoans reports the metrics of loans between regions.
+func (l *Limiter) showLoans(s metrics.Sink) {
+	f, count := &l.membership.counts, counter(s)
+
 	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
 	count("loans_total", loans, &f.lent, "direction", "lent")
 	count("loans_total", loans, &f.borrowed, "direction", "borrowed")
@@ -104,6 +126,13 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 	count("loan_units_total", units, &f.borrowedUnits, "direction", "borrowed")
 	count("loans_failed_total", "Requests for a loan that another region did not answer.", &f.loansFailed)
 	count("loan_units_lost_total", "Units lent to this owner that it could not credit: lost until the window ends.", &f.unitsLost)
+}
+
+// showReservations reports the metrics of reservations and of answers kept for
+// their ids.
+func (l *Limiter) showReservations(s metrics.Sink) {
+	r, count := &l.reservations, counter(s)
+
 	count("reservations_total", "Reservations made here.", &r.reserved)
 	const settlings = "Settlements of reservations decided here: settled, repeated, or of an unknown reservation."
 	count("settlings_total", settlings, &r.settled, "result", "settled")
@@ -113,10 +142,7 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 	count("reservation_ends_total", ends, &r.expired, "result", "carried-out")
 	count("reservation_ends_total", ends, &r.unarranged, "result", "lost")
 	count("refunds_dropped_total", "Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
-	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be reached.", &f.debtsDropped)
-	lead := time.Duration(l.table.Lead(l.clock.Now()))
-	s.Gauge("clock_lead_seconds", "How far the clock by which a partition counts its windows is ahead of this node's, at most. Counters came "+
-		"from a node, or from disk, whose clock was ahead.", lead.Seconds())
+	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be reached.", &l.membership.counts.debtsDropped)
 	kept := l.table.Notes().Stats()
 	s.Gauge("reservations", "Reservations whose home is here, as owner or standby, and that are not settled.", float64(kept.Open))
 	s.Gauge("reservations_bytes", "What reservations take of their budget, settled ones included.", float64(kept.Reservations))
