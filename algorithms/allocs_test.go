@@ -21,8 +21,9 @@ func nameOf(k Kind) string {
 // hotLimits returns limits of all kinds, by name.
 func hotLimits(tb testing.TB) map[string]*Limit {
 	limits := map[string]*Limit{
-		"calendar": {Kind: FixedWindow, Amount: 1000, Window: 24 * time.Hour, Calendar: NewCalendar(Day, zone(tb, "Europe/Berlin"))},
-		"queue":    {Kind: TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute, MaxDelay: time.Second},
+		"calendar": {Kind: FixedWindow, Amount: 1000, Window: 24 * time.Hour,
+			Calendar: NewCalendar(Day, zone(tb, "Europe/Berlin"))},
+		"queue": {Kind: TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute, MaxDelay: time.Second},
 	}
 	for k := range kinds {
 		limits[nameOf(Kind(k))] = &Limit{Kind: Kind(k), Amount: 1000, Burst: 1000, Window: time.Minute}
@@ -30,7 +31,8 @@ func hotLimits(tb testing.TB) map[string]*Limit {
 	return limits
 }
 
-// allocatesNothing fails if f allocates. f is run once before. Rare allocations (less than one per run) are tolerated.
+// allocatesNothing fails if f allocates. f is run once before. Rare allocations
+// (less than one per run) are tolerated.
 func allocatesNothing(t *testing.T, what string, f func()) {
 	t.Helper()
 	expect.Equal(t, testing.AllocsPerRun(200, f), 0, "%s: allocations a run", what)

@@ -6,11 +6,14 @@ import (
 	"time"
 )
 
-// Token bucket and leaky bucket share one meter: the generic cell rate algorithm of ITU-T I.371, in its leaky-bucket form. A
-// check adds its cost to the amount owed, which drains at Amount per Window. A check is allowed if the amount owed stays
-// within Burst. A token bucket holds Burst minus the amount owed; a leaky bucket's queue is as long as the amount owed. The
-// state stores units instead of an arrival time, so the amount owed keeps its value when Amount or Burst change. The time
-// since the last change drains at the new rate.
+// Token bucket and leaky bucket share one meter: the generic cell rate
+// algorithm of ITU-T I.371, in its leaky-bucket form. A check adds its cost to
+// the amount owed, which drains at Amount per Window. A check is allowed if the
+// amount owed stays within Burst. A token bucket holds Burst minus the amount
+// owed; a leaky bucket's queue is as long as the amount owed. The state stores
+// units instead of an arrival time, so the amount owed keeps its value when
+// Amount or Burst change. The time since the last change drains at the new
+// rate.
 
 // drain brings a bucket up to steady time t.
 func (l *Limit) drain(s State, t int64) State {
@@ -39,22 +42,24 @@ func (l *Limit) drain(s State, t int64) State {
 	return State{Count: int64(count), Part: int64(part), At: t}
 }
 
-// A token bucket in use, of which less than one unit has drained since its last change, is the usual case. IsPlain,
-// DrainQuickly, Owed, ResetQuickly and MoreQuickly are the parts of a Take and Describe for it. They are so small that
-// the compiler puts them into their caller.
+// A token bucket in use, of which less than one unit has drained since its last
+// change, is the usual case. IsPlain, DrainQuickly, Owed, ResetQuickly and
+// MoreQuickly are the parts of a Take and Describe for it. They are so small
+// that the compiler puts them into their caller.
 
 // IsPlain reports whether l is a token bucket that refills and has no queue.
 func (l *Limit) IsPlain() bool { return l.Kind == TokenBucket && l.MaxDelay == 0 && l.Amount > 0 }
 
-// DrainQuickly brings a bucket up to steady time t. It returns false if t is before s.At, or if one unit or more has drained. l
-// must be plain.
+// DrainQuickly brings a bucket up to steady time t. It returns false if t is
+// before s.At, or if one unit or more has drained. l must be plain.
 func (l *Limit) DrainQuickly(s State, t int64) (State, bool) {
 	hi, drained := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
-	return s.drainPart(int64(drained), int64(l.Window), t), hi == 0 && drained < uint64(l.Window) && s.Part < int64(l.Window)
+	return s.drainPart(int64(drained), int64(l.Window), t), hi == 0 && drained < uint64(l.Window) &&
+		s.Part < int64(l.Window)
 }
 
-// ResetQuickly returns how long all that s owes takes to drain. It returns false if that needs 128 bits to compute. l must be
-// plain.
+// ResetQuickly returns how long all that s owes takes to drain. It returns
+// false if that needs 128 bits to compute. l must be plain.
 func (l *Limit) ResetQuickly(s State) (time.Duration, bool) {
 	hi, parts := mulAdd(s.Count, int64(l.Window), s.Part)
 	return time.Duration((parts + uint64(l.Amount) - 1) / uint64(l.Amount)), hi == 0 && parts <= math.MaxInt64
@@ -69,8 +74,8 @@ func (l *Limit) MoreQuickly(s State) time.Duration {
 	return time.Duration((part + uint64(l.Amount) - 1) / uint64(l.Amount))
 }
 
-// drainPart is drain for less than one unit, given as drained parts of 1/window unit. This is the common case for a bucket in
-// use, and needs no division.
+// drainPart is drain for less than one unit, given as drained parts of 1/window
+// unit. This is the common case for a bucket in use, and needs no division.
 func (s State) drainPart(drained, window, t int64) State {
 	s.Part, s.At = s.Part-drained, t
 	if s.Part < 0 {
@@ -83,20 +88,24 @@ func (s State) drainPart(drained, window, t int64) State {
 	return s
 }
 
-// giveBucket puts cost back into a bucket, or as much of it as is certainly still in it, to the part of a unit.
+// giveBucket puts cost back into a bucket, or as much of it as is certainly
+// still in it, to the part of a unit.
 //
-// Let C be what the bucket owed right after the Take, D what has drained since, and R what else was put back since.
-// Without a part of the cost, the bucket would owe that much less now, unless it had been empty in between. Then it
-// would owe E, what an empty bucket would owe that got all that was taken since. It now owes at least C + A − D − R,
-// where A is what was taken since, and E is at most A. So after a part of at most C − D − R was put back, it owes no
-// less than E.
+// Let C be what the bucket owed right after the Take, D what has drained since,
+// and R what else was put back since. Without a part of the cost, the bucket
+// would owe that much less now, unless it had been empty in between. Then it
+// would owe E, what an empty bucket would owe that got all that was taken
+// since. It now owes at least C + A − D − R, where A is what was taken since,
+// and E is at most A. So after a part of at most C − D − R was put back, it
+// owes no less than E.
 func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) State {
 	if from.Amount == 0 || from.Reset <= 0 {
 		return s // without a rate, from.Reset does not say how much was owed
 	}
 
-	// What the bucket owed after the Take, in 1/Window units. Reset was rounded up to a whole nanosecond, so only one
-	// part of what drains in the last one was owed for sure.
+	// What the bucket owed after the Take, in 1/Window units. Reset was rounded up
+	// to a whole nanosecond, so only one part of what drains in the last one was
+	// owed for sure.
 	owedHi, owedLo := mulAdd(int64(from.Reset)-1, from.Amount, 1)
 	age := max(0, now.Steady-from.Steady)
 	drainedHi, drainedLo := mul(age, max(from.Amount, from.Fastest))
@@ -139,8 +148,8 @@ func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
 	}
 }
 
-// moreInBucket returns how long until a bucket that owes something has a unit more than now; if it owes more than its burst,
-// until it has one.
+// moreInBucket returns how long until a bucket that owes something has a unit
+// more than now; if it owes more than its burst, until it has one.
 func (l *Limit) moreInBucket(s State, now Instant) time.Duration {
 	target := min(s.Owed(), l.Burst) - 1
 	return l.drainTime(s.Count-target, s.Part, max(0, s.At-now.Steady))
@@ -154,8 +163,9 @@ func (s State) Owed() int64 {
 	return s.Count
 }
 
-// drainTime returns how long units + part/Window take to drain, rounded up, plus ahead. If nothing drains, it returns a
-// window plus ahead: by then the region may have a share.
+// drainTime returns how long units + part/Window take to drain, rounded up,
+// plus ahead. If nothing drains, it returns a window plus ahead: by then the
+// region may have a share.
 func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	if l.Amount == 0 {
 		return time.Duration(addSat(int64(l.Window), ahead))
@@ -164,8 +174,8 @@ func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	return time.Duration(addSat(ceilDiv128(hi, lo, uint64(l.Amount)), ahead))
 }
 
-// Returned returns how many units less a bucket owes after a change at now than before it, rounded up; not above 0 if
-// it owes more.
+// Returned returns how many units less a bucket owes after a change at now than
+// before it, rounded up; not above 0 if it owes more.
 func (l *Limit) Returned(before, after State, now Instant) int64 {
 	if l.Kind == CellBucket {
 		return l.returnedToCell(before, after, now)

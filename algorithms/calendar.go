@@ -55,12 +55,14 @@ func ParseCalendarUnit(name string) (CalendarUnit, bool) {
 	return 0, false
 }
 
-// Calendar divides time into windows of a calendar unit in a time zone. A day lasts from local midnight to local midnight,
-// whether that is 23, 24 or 25 hours.
+// Calendar divides time into windows of a calendar unit in a time zone. A day
+// lasts from local midnight to local midnight, whether that is 23, 24 or 25
+// hours.
 type Calendar struct {
 	unit CalendarUnit
 	zone *time.Location
-	// lastWindow caches the last result, as most calls ask for the same window. It never changes the results.
+	// lastWindow caches the last result, as most calls ask for the same window. It
+	// never changes the results.
 	lastWindow atomic.Pointer[span]
 }
 
@@ -80,8 +82,8 @@ func (c *Calendar) Unit() CalendarUnit { return c.unit }
 // Zone returns the name of the calendar's time zone.
 func (c *Calendar) Zone() string { return c.zone.String() }
 
-// Bounds returns the first second of the window that contains the wall time (in Unix nanoseconds) and the first second after
-// it, both as Unix seconds.
+// Bounds returns the first second of the window that contains the wall time (in
+// Unix nanoseconds) and the first second after it, both as Unix seconds.
 func (c *Calendar) Bounds(wall int64) (start, end int64) {
 	sec := floorDiv(wall, int64(time.Second))
 	if s := c.lastWindow.Load(); s != nil && s.start <= sec && sec < s.end {
@@ -126,16 +128,17 @@ func (c *Calendar) windowAt(t time.Time) span {
 
 	s := span{c.midnight(y, m, d), c.midnight(y2, m2, d2)}
 	if t.Unix() >= s.end {
-		// The clocks went back across midnight, and t is in the second pass of the old date. The new date's window has
-		// already begun.
+		// The clocks went back across midnight, and t is in the second pass of the old
+		// date. The new date's window has already begun.
 		return c.windowAt(time.Unix(s.end, 0).In(c.zone))
 	}
 
 	return s
 }
 
-// hourWindow returns the local hour of t, cut where the zone's offset changes within it. It doesn't use Time.ZoneBounds,
-// which is wrong on the last day of some leap years.
+// hourWindow returns the local hour of t, cut where the zone's offset changes
+// within it. It doesn't use Time.ZoneBounds, which is wrong on the last day of
+// some leap years.
 func (c *Calendar) hourWindow(t time.Time) span {
 	start := t.Unix() - int64(t.Minute()*60+t.Second())
 	s := span{start, start + 3600}
@@ -154,8 +157,9 @@ func (c *Calendar) offset(sec int64) int {
 	return offset
 }
 
-// midnight returns the first second of a local date. If the clocks are set forward at midnight, that is 1:00. If they are set
-// back across it, the date begins twice, and the first time counts.
+// midnight returns the first second of a local date. If the clocks are set
+// forward at midnight, that is 1:00. If they are set back across it, the date
+// begins twice, and the first time counts.
 func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	noon := time.Date(y, m, d, 12, 0, 0, 0, c.zone).Unix()
@@ -164,7 +168,8 @@ func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
 	}
 
-	// Local midnight is UTC midnight minus the offset, which is the one before a clock change or the one after it.
+	// Local midnight is UTC midnight minus the offset, which is the one before a
+	// clock change or the one after it.
 	first := noon
 	for _, offset := range []int{c.offset(noon - 26*3600), c.offset(noon)} {
 		if at := date.Unix() - int64(offset); at < first && begun(at) {
@@ -179,8 +184,8 @@ func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 	return first
 }
 
-// firstSecond returns the first second in (from, to] for which ok holds. ok must be false at from, true at to, and change
-// once in between.
+// firstSecond returns the first second in (from, to] for which ok holds. ok
+// must be false at from, true at to, and change once in between.
 func firstSecond(from, to int64, ok func(int64) bool) int64 {
 	for from+1 < to {
 		if mid := from + (to-from)/2; ok(mid) {

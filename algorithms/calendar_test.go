@@ -32,10 +32,13 @@ func TestCalendarWindows(t *testing.T) {
 		{"end of January", Month, berlin, "2026-01-31T23:59:00", "2026-01-01T00:00:00", "2026-02-01T00:00:00"},
 		{"leap February", Month, berlin, "2028-02-29T10:00:00", "2028-02-01T00:00:00", "2028-03-01T00:00:00"},
 		{"year", Year, berlin, "2026-12-31T23:59:59", "2026-01-01T00:00:00", "2027-01-01T00:00:00"},
-		{"minute", Minute, zone(t, "Asia/Kathmandu"), "2026-01-01T05:45:30", "2026-01-01T05:45:00", "2026-01-01T05:46:00"},
+		{"minute", Minute, zone(t, "Asia/Kathmandu"), "2026-01-01T05:45:30", "2026-01-01T05:45:00",
+			"2026-01-01T05:46:00"},
 		{"hour", Hour, zone(t, "Asia/Kathmandu"), "2026-01-01T05:45:30", "2026-01-01T05:00:00", "2026-01-01T06:00:00"},
-		{"no midnight", Day, zone(t, "America/Sao_Paulo"), "2018-11-04T10:00:00", "2018-11-04T01:00:00", "2018-11-05T00:00:00"},
-		{"midnight set back", Day, zone(t, "Asia/Beirut"), "2026-10-25T10:00:00", "2026-10-25T00:00:00", "2026-10-26T00:00:00"},
+		{"no midnight", Day, zone(t, "America/Sao_Paulo"), "2018-11-04T10:00:00",
+			"2018-11-04T01:00:00", "2018-11-05T00:00:00"},
+		{"midnight set back", Day, zone(t, "Asia/Beirut"), "2026-10-25T10:00:00",
+			"2026-10-25T00:00:00", "2026-10-26T00:00:00"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -53,8 +56,9 @@ func TestCalendarWindows(t *testing.T) {
 	}
 }
 
-// Around every clock change in a set of zones chosen for their oddities, a window contains the time asked for, follows the
-// previous one without a gap, and is found again from any point inside.
+// Around every clock change in a set of zones chosen for their oddities, a
+// window contains the time asked for, follows the previous one without a gap,
+// and is found again from any point inside.
 func TestCalendarWindowsTile(t *testing.T) {
 	zones := []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Beirut", "America/Sao_Paulo",
 		"America/St_Johns", "Pacific/Apia", "Africa/Casablanca", "Asia/Tehran", "America/Havana", "Asia/Gaza", "Africa/Cairo"}

@@ -8,17 +8,21 @@ import (
 	"time"
 )
 
-// A CellBucket is a token bucket for keys whose limit comes with each call and may differ from call to call. It counts
-// as redis-cell does: by the generic cell rate algorithm, in whole nanoseconds. As long as it is in use, its state
-// keeps the window of the call that began it, and how long the last call that asked for some wanted a unit to take. So
-// the state also says, without any limit, when the bucket will be full again.
+// A CellBucket is a token bucket for keys whose limit comes with each call and
+// may differ from call to call. It counts as redis-cell does: by the generic
+// cell rate algorithm, in whole nanoseconds. As long as it is in use, its state
+// keeps the window of the call that began it, and how long the last call that
+// asked for some wanted a unit to take. So the state also says, without any
+// limit, when the bucket will be full again.
 //
-// A call with another window is judged by its own amounts in the one that is kept. What is owed then keeps its number
-// of units, and drains at the rate of that call from now on, whether or not it was allowed: a caller that is refused
-// must see its own rate.
+// A call with another window is judged by its own amounts in the one that is
+// kept. What is owed then keeps its number of units, and drains at the rate of
+// that call from now on, whether or not it was allowed: a caller that is
+// refused must see its own rate.
 //
-// Most states count time in nanoseconds. What takes more than 36 years to drain does not fit: then a tick has 2
-// nanoseconds, or 4, and so on. Part has the unit and, above it, the number of times that a tick was doubled.
+// Most states count time in nanoseconds. What takes more than 36 years to drain
+// does not fit: then a tick has 2 nanoseconds, or 4, and so on. Part has the
+// unit and, above it, the number of times that a tick was doubled.
 
 const (
 	tickShift    = 56        // where the number of doublings is in Part; a unit takes less than that
@@ -77,7 +81,8 @@ func (c cell) state(now Instant) State {
 
 func (s State) doublings() uint { return uint(s.Part >> tickShift) }
 
-// Ahead returns how far a CellBucket is ahead of the clock, in its ticks. 0 means that nothing is owed any more.
+// Ahead returns how far a CellBucket is ahead of the clock, in its ticks. 0
+// means that nothing is owed any more.
 func (s State) Ahead(now Instant) int64 {
 	if s.Count == 0 {
 		return 0
@@ -88,7 +93,8 @@ func (s State) Ahead(now Instant) int64 {
 // SetAhead sets what Ahead returns: 0…1<<60 − 1.
 func (s *State) SetAhead(now Instant, ticks int64) { s.At = now.Steady>>s.doublings() + ticks }
 
-// CompareCells compares how long two states of CellBuckets that are in use take to drain, as cmp.Compare does.
+// CompareCells compares how long two states of CellBuckets that are in use take
+// to drain, as cmp.Compare does.
 func CompareCells(a, b State) int {
 	return cmp.Or(cmp.Compare(a.doublings(), b.doublings()), cmp.Compare(a.At, b.At))
 }
@@ -99,7 +105,8 @@ func (s State) legalCell() bool {
 	return s.Fresh() || unit > 0 && unit <= s.Count && s.Count <= int64(MaxWindow) && s.doublings() <= maxDoublings
 }
 
-// windowOf returns the window of a counter: the one that its state keeps, if its kind does and it is in use, or l's.
+// windowOf returns the window of a counter: the one that its state keeps, if
+// its kind does and it is in use, or l's.
 func (l *Limit) windowOf(s State) int64 {
 	switch {
 	case l.Kind == CellBucket && s.Count > 0:
@@ -110,8 +117,8 @@ func (l *Limit) windowOf(s State) int64 {
 	return int64(l.Window)
 }
 
-// unitIn returns how many nanoseconds l wants a unit to take in a window, rounded down. With an Amount of 0 that is as
-// long as before, or a window.
+// unitIn returns how many nanoseconds l wants a unit to take in a window,
+// rounded down. With an Amount of 0 that is as long as before, or a window.
 func (l *Limit) unitIn(window, before int64) int64 {
 	switch {
 	case l.Amount > 0:
@@ -130,7 +137,8 @@ func advanceCell(s State, now Instant) State {
 	return s
 }
 
-// takeCell is Take for a CellBucket and a cost above 0. If it is refused, the bucket may drain at another rate all the same.
+// takeCell is Take for a CellBucket and a cost above 0. If it is refused, the
+// bucket may drain at another rate all the same.
 func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
 	c := l.cellOf(s, now)
 	if unit := l.unitIn(c.window, c.unit); unit != c.unit {
@@ -145,8 +153,8 @@ func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
 	return c.state(now), allowed
 }
 
-// AtOtherRate reports whether a refused Take, which made next of s, changed the rate at which s drains, so that next
-// must be kept.
+// AtOtherRate reports whether a refused Take, which made next of s, changed the
+// rate at which s drains, so that next must be kept.
 func (l *Limit) AtOtherRate(s, next State) bool {
 	return l.Kind == CellBucket && next.Part > 0 && next.Part&unitMask != s.Part&unitMask
 }
@@ -158,7 +166,8 @@ func (l *Limit) addToCell(s State, now Instant, cost int64) State {
 	return c.state(now)
 }
 
-// giveCell is giveBucket for a CellBucket. In between, the rate must not have been higher than when the cost was taken.
+// giveCell is giveBucket for a CellBucket. In between, the rate must not have
+// been higher than when the cost was taken.
 func (l *Limit) giveCell(s State, from TakeRecord, now Instant, cost int64) State {
 	if s.Fresh() || from.Amount == 0 || from.Fastest > from.Amount {
 		return s
@@ -216,7 +225,8 @@ func (l *Limit) describeCell(d *Decision, s State, now Instant, cost int64) {
 	case cost > l.Burst:
 		d.RetryAfter = Never
 	case l.Amount == 0:
-		d.RetryAfter = time.Duration(addSat(int64(d.ResetAfter), int64(l.Window))) // by then the region may have a share
+		// by then the region may have a share
+		d.RetryAfter = time.Duration(addSat(int64(d.ResetAfter), int64(l.Window)))
 	default:
 		d.RetryAfter = max(1, c.owed.minus(wideProduct(l.Burst-cost, c.unit)).duration())
 	}

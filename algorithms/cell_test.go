@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// call is a check of a CellBucket, and what redis-cell replies to it, in whole seconds; −1 as there.
+// call is a check of a CellBucket, and what redis-cell replies to it, in whole
+// seconds; −1 as there.
 type call struct {
 	at, cost                 int64 // at in ms
 	allowed                  bool
@@ -37,25 +38,34 @@ func TestCellVectors(t *testing.T) {
 		calls                []call
 	}{
 		"4 5 5": {4, 5, 5, []call{
-			{0, 6, no, 5, -1, 0}, {0, 1, yes, 4, -1, 1}, {0, 1, yes, 3, -1, 2}, {0, 1, yes, 2, -1, 3}, {0, 1, yes, 1, -1, 4},
-			{0, 1, yes, 0, -1, 5}, {0, 1, no, 0, 1, 5}, {3000, 1, yes, 2, -1, 3}, {3100, 1, yes, 1, -1, 4}, {4000, 1, yes, 1, -1, 4},
-			{8000, 1, yes, 4, -1, 1}, {9500, 1, yes, 4, -1, 1}, {9500, 0, yes, 4, -1, 1}, {9500, 2, yes, 2, -1, 3}, {9500, 5, no, 2, 3, 3},
+			{0, 6, no, 5, -1, 0}, {0, 1, yes, 4, -1, 1}, {0, 1, yes, 3, -1, 2},
+			{0, 1, yes, 2, -1, 3}, {0, 1, yes, 1, -1, 4},
+			{0, 1, yes, 0, -1, 5}, {0, 1, no, 0, 1, 5}, {3000, 1, yes, 2, -1, 3},
+			{3100, 1, yes, 1, -1, 4}, {4000, 1, yes, 1, -1, 4},
+			{8000, 1, yes, 4, -1, 1}, {9500, 1, yes, 4, -1, 1}, {9500, 0, yes, 4, -1, 1},
+			{9500, 2, yes, 2, -1, 3}, {9500, 5, no, 2, 3, 3},
 		}},
-		"15 30 60":     {15, 30, 60, []call{{0, 1, yes, 15, -1, 2}}},
-		"0 1 2":        {0, 1, 2, []call{{0, 1, yes, 0, -1, 2}, {0, 1, no, 0, 2, 2}, {1500, 1, no, 0, 1, 1}, {2000, 1, yes, 0, -1, 2}}},
-		"2 3 7":        {2, 3, 7, []call{{0, 1, yes, 2, -1, 3}, {0, 1, yes, 1, -1, 5}, {0, 1, yes, 0, -1, 7}, {0, 1, no, 0, 3, 7}}},
-		"1000 1000 60": {1000, 1000, 60, []call{{0, 1, yes, 1000, -1, 1}, {0, 1, yes, 999, -1, 1}, {0, 1, yes, 998, -1, 1}}},
-		"1000 60 60":   {1000, 60, 60, []call{{0, 1, yes, 1000, -1, 1}}},
-		"a peek":       {4, 5, 5, []call{{0, 0, yes, 5, -1, 0}}},
+		"15 30 60": {15, 30, 60, []call{{0, 1, yes, 15, -1, 2}}},
+		"0 1 2": {0, 1, 2,
+			[]call{{0, 1, yes, 0, -1, 2}, {0, 1, no, 0, 2, 2}, {1500, 1, no, 0, 1, 1}, {2000, 1, yes, 0, -1, 2}}},
+		"2 3 7": {2, 3, 7,
+			[]call{{0, 1, yes, 2, -1, 3}, {0, 1, yes, 1, -1, 5}, {0, 1, yes, 0, -1, 7}, {0, 1, no, 0, 3, 7}}},
+		"1000 1000 60": {1000, 1000, 60,
+			[]call{{0, 1, yes, 1000, -1, 1}, {0, 1, yes, 999, -1, 1}, {0, 1, yes, 998, -1, 1}}},
+		"1000 60 60": {1000, 60, 60, []call{{0, 1, yes, 1000, -1, 1}}},
+		"a peek":     {4, 5, 5, []call{{0, 0, yes, 5, -1, 0}}},
 	} {
-		c := counter{l: &Limit{Kind: CellBucket, Amount: tt.count, Burst: tt.burst + 1, Window: time.Duration(tt.period) * time.Second}}
+		c := counter{l: &Limit{Kind: CellBucket, Amount: tt.count, Burst: tt.burst + 1,
+			Window: time.Duration(tt.period) * time.Second}}
 		for i, want := range tt.calls {
 			d := c.take(atSecond(float64(want.at)/1000), want.cost)
 			retry := seconds(d.RetryAfter)
 			if d.Allowed {
 				retry = -1
 			}
-			expect.Equal(t, (call{want.at, want.cost, d.Allowed, d.Remaining, retry, seconds(d.ResetAfter)}), want, "%s, call %d", name, i)
+			expect.Equal(t,
+				(call{want.at, want.cost, d.Allowed, d.Remaining, retry, seconds(d.ResetAfter)}),
+				want, "%s, call %d", name, i)
 		}
 	}
 }
@@ -99,7 +109,9 @@ func (r *redisCell) take(now, cost int64) (d Decision) {
 func TestCellIsRedisCell(t *testing.T) {
 	for seed := range uint64(3000) {
 		chance := rand.New(rand.NewPCG(seed, 7))
-		l := &Limit{Kind: CellBucket, Amount: 1 + chance.Int64N(1000), Burst: 1 + chance.Int64N(100), Window: time.Duration(1+chance.Int64N(100)) * time.Second}
+		l := &Limit{Kind: CellBucket, Amount: 1 + chance.Int64N(1000),
+			Burst:  1 + chance.Int64N(100),
+			Window: time.Duration(1+chance.Int64N(100)) * time.Second}
 		real, want := counter{l: l}, newRedisCell(l)
 		now := At(time.Unix(1_800_000_000, 0))
 		for i := range 200 {
@@ -108,7 +120,8 @@ func TestCellIsRedisCell(t *testing.T) {
 				cost = chance.Int64N(l.Burst + 2)
 			}
 			have, want := real.take(now, cost), want.take(now.Steady, cost)
-			if have.Allowed != want.Allowed || have.Remaining != want.Remaining || have.RetryAfter != want.RetryAfter || have.ResetAfter != want.ResetAfter {
+			if have.Allowed != want.Allowed || have.Remaining != want.Remaining ||
+				have.RetryAfter != want.RetryAfter || have.ResetAfter != want.ResetAfter {
 				t.Fatalf("seed %d, call %d, %+v: have %+v, want %+v", seed, i, l, have, want)
 			}
 			now.Steady += int64(chance.ExpFloat64() * float64(l.Window) / float64(l.Amount))
@@ -132,7 +145,8 @@ func TestCellLimitsHighRates(t *testing.T) {
 	}
 }
 
-// Calls with other limits are judged by their own amounts in the window of the first one. What is owed keeps its number of units.
+// Calls with other limits are judged by their own amounts in the window of the
+// first one. What is owed keeps its number of units.
 func TestCellKeepsItsWindow(t *testing.T) {
 	first := &Limit{Kind: CellBucket, Amount: 5, Burst: 5, Window: 5 * time.Second}
 	for _, tt := range []struct {
@@ -155,7 +169,8 @@ func TestCellKeepsItsWindow(t *testing.T) {
 		l := &Limit{Kind: CellBucket, Amount: tt.amount, Burst: tt.burst, Window: tt.window}
 		s, ok := l.Take(s, now, 1)
 		d := l.Describe(s, now, 1, ok)
-		if ok != (tt.retry == 0) || d.Remaining != tt.remaining || d.ResetAfter != tt.reset || d.RetryAfter != tt.retry {
+		if ok != (tt.retry == 0) || d.Remaining != tt.remaining || d.ResetAfter != tt.reset ||
+			d.RetryAfter != tt.retry {
 			t.Errorf("%s: have %+v", tt.name, d)
 		}
 		if tt.one > 0 {
@@ -180,11 +195,13 @@ func TestCellKeepsItsWindow(t *testing.T) {
 	}
 }
 
-// What comes back to a CellBucket leaves it as if it had not been taken, unless its rate may have changed.
+// What comes back to a CellBucket leaves it as if it had not been taken, unless
+// its rate may have changed.
 func TestCellGivesBack(t *testing.T) {
 	for seed := range uint64(2000) {
 		chance := rand.New(rand.NewPCG(seed, 8))
-		l := &Limit{Kind: CellBucket, Amount: 1 + chance.Int64N(1000), Burst: 1 + chance.Int64N(2000), Window: time.Second}
+		l := &Limit{Kind: CellBucket, Amount: 1 + chance.Int64N(1000),
+			Burst: 1 + chance.Int64N(2000), Window: time.Second}
 		now := At(time.Unix(1_800_000_000, 0))
 		var s, ideal State
 		other := func() {
@@ -214,7 +231,8 @@ func TestCellGivesBack(t *testing.T) {
 			}
 			step()
 			s = l.Give(s, from, now, reserved-used)
-			if s, ideal = l.Advance(s, now), l.Advance(ideal, now); l.cellOf(s, now).owed.less(l.cellOf(ideal, now).owed) {
+			if s, ideal = l.Advance(s, now), l.Advance(ideal, now); l.cellOf(s,
+				now).owed.less(l.cellOf(ideal, now).owed) {
 				t.Fatalf("seed %d: have %+v, want at least %+v", seed, s, ideal)
 			}
 		}
@@ -268,11 +286,14 @@ func TestCellExtremes(t *testing.T) {
 		{Kind: CellBucket, Window: MinWindow},
 		{Kind: CellBucket, Amount: 7, Window: MinWindow},
 	} {
-		for _, s := range []State{{}, full, {Count: int64(MaxWindow), Part: 1, At: now.Steady + maxTicks}, {Count: int64(MaxWindow), Part: int64(MaxWindow), At: now.Steady + 1}} {
+		for _, s := range []State{{}, full,
+			{Count: int64(MaxWindow), Part: 1, At: now.Steady + maxTicks},
+			{Count: int64(MaxWindow), Part: int64(MaxWindow), At: now.Steady + 1}} {
 			for _, cost := range []int64{0, 1, MaxAmount} {
 				taken, ok := l.Take(s, now, cost)
 				for i, have := range []State{
-					taken, l.Force(s, TakeRecord{}, now, cost), l.ForceCapped(s, TakeRecord{}, now, cost), l.Reward(s, now, cost),
+					taken, l.Force(s, TakeRecord{}, now, cost),
+					l.ForceCapped(s, TakeRecord{}, now, cost), l.Reward(s, now, cost),
 					l.ForceLate(s, TakeRecord{Steady: now.Steady}, now, cost),
 					l.Give(s, TakeRecord{Steady: now.Steady, Reset: math.MaxInt64, Amount: l.Amount}, now, cost),
 				} {
@@ -281,7 +302,8 @@ func TestCellExtremes(t *testing.T) {
 					}
 				}
 				d := l.Describe(taken, now, cost, ok)
-				if d.Remaining < 0 || d.Remaining > l.Burst || d.Used < 0 || d.ResetAfter < 0 || d.MoreAfter < 0 || !ok && d.RetryAfter < Never {
+				if d.Remaining < 0 || d.Remaining > l.Burst || d.Used < 0 || d.ResetAfter < 0 ||
+					d.MoreAfter < 0 || !ok && d.RetryAfter < Never {
 					t.Errorf("%+v, %+v, cost %d: have %+v", l, s, cost, d)
 				}
 			}
@@ -296,7 +318,8 @@ func TestWideTimes(t *testing.T) {
 		w := wide{chance.Uint64() >> (1 + chance.UintN(63)), chance.Uint64() >> chance.UintN(64)}
 		a, b := 1+chance.Int64N(1<<55)>>chance.UintN(55), 1+chance.Int64N(1<<55)>>chance.UintN(55)
 		n := new(big.Int).SetUint64(w.hi)
-		n.Lsh(n, 64).Add(n, new(big.Int).SetUint64(w.lo)).Mul(n, big.NewInt(a)).Add(n, big.NewInt(b-1)).Div(n, big.NewInt(b))
+		n.Lsh(n, 64).Add(n, new(big.Int).SetUint64(w.lo)).Mul(n, big.NewInt(a)).Add(n,
+			big.NewInt(b-1)).Div(n, big.NewInt(b))
 		if n.BitLen() > 126 {
 			continue
 		}

@@ -1,11 +1,12 @@
 package algorithms
 
-// slewDivisor bounds how fast a wall clock that is ahead falls back: by 1/64 of the time that passes. During that time,
-// a window lasts at most 1/63 longer.
+// slewDivisor bounds how fast a wall clock that is ahead falls back: by 1/64 of
+// the time that passes. During that time, a window lasts at most 1/63 longer.
 const slewDivisor = 64
 
-// Course is how a wall clock runs from some moment on: at the pace of the steady clock, but slower as long as it is
-// ahead of the clock that it follows. So it never goes back, and its windows turn at nearly their normal pace.
+// Course is how a wall clock runs from some moment on: at the pace of the
+// steady clock, but slower as long as it is ahead of the clock that it follows.
+// So it never goes back, and its windows turn at nearly their normal pace.
 type Course struct {
 	Steady, Wall int64 // readings at that moment
 	Surplus      int64 // how far it is ahead then; 0 or above

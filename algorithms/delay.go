@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// A limit with MaxDelay turns its checks into a queue. A cost that does not fit now is taken at the first later time at which
-// it fits behind everything taken before, and the answer tells the caller to wait until then. At the times when they proceed,
-// the checks are what the algorithm alone would admit.
+// A limit with MaxDelay turns its checks into a queue. A cost that does not fit
+// now is taken at the first later time at which it fits behind everything taken
+// before, and the answer tells the caller to wait until then. At the times when
+// they proceed, the checks are what the algorithm alone would admit.
 //
 //   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs
 //     nothing else. (The checks of a leaky bucket proceed in turn, as they do without MaxDelay, but MaxDelay bounds the
@@ -16,10 +17,11 @@ import (
 //     before it are full, at least those that can still matter.
 //   - A log has entries in the future.
 //
-// Whether a state is ahead of the clock does not depend on MaxDelay. So a queue ends as promised even if MaxDelay is lowered
-// or removed.
+// Whether a state is ahead of the clock does not depend on MaxDelay. So a queue
+// ends as promised even if MaxDelay is lowered or removed.
 
-// queueMark is added to State.At of a windowed state that a queue has put ahead of the clock. Window numbers are far smaller.
+// queueMark is added to State.At of a windowed state that a queue has put ahead
+// of the clock. Window numbers are far smaller.
 const queueMark = 1 << 61
 
 // Window returns the number of the window that a windowed state is in.
@@ -76,8 +78,9 @@ func (l *Limit) takeLater(s State, now Instant, cost int64) (State, bool) {
 	return next, true
 }
 
-// raiseOwed returns s, raised so that it owes at least cost when the check proceeds, after wait. Waits are rounded up, and a
-// bucket with nothing else to drain would idle for that fraction of a nanosecond.
+// raiseOwed returns s, raised so that it owes at least cost when the check
+// proceeds, after wait. Waits are rounded up, and a bucket with nothing else to
+// drain would idle for that fraction of a nanosecond.
 func (l *Limit) raiseOwed(s State, now Instant, cost int64, wait time.Duration) State {
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	hi, lo := mul(cost, int64(l.Window))
@@ -92,8 +95,8 @@ func (l *Limit) raiseOwed(s State, now Instant, cost int64, wait time.Duration) 
 	return State{Count: int64(count), Part: int64(part), At: s.At}
 }
 
-// bucketDelay returns how long a check waits if its cost is already in s: until no more than the burst is owed, or, in a
-// leaky bucket, until its turn.
+// bucketDelay returns how long a check waits if its cost is already in s: until
+// no more than the burst is owed, or, in a leaky bucket, until its turn.
 func (l *Limit) bucketDelay(s State, now Instant, cost int64) time.Duration {
 	over := s.Count - l.Burst
 	if l.Kind == LeakyBucket {
@@ -105,8 +108,8 @@ func (l *Limit) bucketDelay(s State, now Instant, cost int64) time.Duration {
 	return l.drainTime(over, s.Part, max(0, s.At-now.Steady))
 }
 
-// bucketRetry returns how long until a refused check of cost (1…Burst) would be allowed; with MaxDelay, that includes being
-// allowed after a delay.
+// bucketRetry returns how long until a refused check of cost (1…Burst) would be
+// allowed; with MaxDelay, that includes being allowed after a delay.
 func (l *Limit) bucketRetry(s State, now Instant, cost int64) time.Duration {
 	ahead := max(0, s.At-now.Steady)
 	if l.MaxDelay == 0 {
@@ -121,8 +124,8 @@ func (l *Limit) bucketRetry(s State, now Instant, cost int64) time.Duration {
 	return max(1, retry)
 }
 
-// windowWait returns how long after wall a window has room for cost (at most Amount), behind everything in s. s must be up to
-// date.
+// windowWait returns how long after wall a window has room for cost (at most
+// Amount), behind everything in s. s must be up to date.
 func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	n := s.Window()
 	first := max(wall, l.startOfWindow(n))
@@ -138,7 +141,8 @@ func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	case l.slidingAllows(unmarked, first, cost):
 		return first - wall
 	case s.Count <= l.Amount-cost:
-		// Later in this window, once less of the previous one is in view; at the latest, at its very end.
+		// Later in this window, once less of the previous one is in view; at the
+		// latest, at its very end.
 		return l.endOfWindow(n) - l.longestView(s.Part, l.Amount-s.Count-cost) - wall
 	}
 
@@ -146,8 +150,8 @@ func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	return l.endOfWindow(n) + int64(l.Window) - l.longestView(s.Count, l.Amount-cost) - wall
 }
 
-// windowRetry returns how long until a refused check of cost (at most Amount) would be allowed; with MaxDelay, that includes
-// being allowed after a delay.
+// windowRetry returns how long until a refused check of cost (at most Amount)
+// would be allowed; with MaxDelay, that includes being allowed after a delay.
 func (l *Limit) windowRetry(s State, wall, cost int64) time.Duration {
 	return time.Duration(max(0, l.windowWait(s, wall, cost)-int64(l.MaxDelay)))
 }
@@ -160,16 +164,18 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	return time.Duration(l.windowWait(s, wall, 0))
 }
 
-// retreatQueue moves the end of a queue whose last window is empty back to an earlier window, which is taken to be full.
-// Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
-// look fresh.
+// retreatQueue moves the end of a queue whose last window is empty back to an
+// earlier window, which is taken to be full. Otherwise the next check would
+// proceed later than the one whose cost was put back, and a state with nothing
+// in it would look fresh.
 func (l *Limit) retreatQueue(s State, now Instant) State {
 	if l.Kind.OnSteadyClock() || !s.isQueued() || !s.Fresh() {
 		return s
 	}
 	full := State{Count: l.Amount, At: l.previousWindow(s.Window()) + queueMark}
 	if l.Kind == SlidingWindow {
-		full.Part, full.At = l.Amount, l.previousWindow(full.Window())+queueMark // Part is 0: the one before is empty too
+		// Part is 0: the one before is empty too
+		full.Part, full.At = l.Amount, l.previousWindow(full.Window())+queueMark
 	}
 	return l.Advance(full, now)
 }
@@ -182,8 +188,9 @@ func (l *Limit) previousWindow(n int64) int64 {
 	return n - 1
 }
 
-// shortenQueue takes n units off the end of a fixed window's queue. Calendar windows differ in length, so there it drops the
-// whole queue unless n fits into the last window.
+// shortenQueue takes n units off the end of a fixed window's queue. Calendar
+// windows differ in length, so there it drops the whole queue unless n fits
+// into the last window.
 func (l *Limit) shortenQueue(s State, now Instant, n int64) State {
 	if n < s.Count {
 		s.Count -= n

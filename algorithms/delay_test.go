@@ -153,8 +153,8 @@ func (l *queueModel) newModel() model {
 	return &bucketModel{}
 }
 
-// At the times when they proceed, the checks of a queue are what the algorithm admits. None could proceed earlier, and none
-// overtakes another.
+// At the times when they proceed, the checks of a queue are what the algorithm
+// admits. None could proceed earlier, and none overtakes another.
 func TestQueues(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -227,8 +227,9 @@ func (l *queueModel) checkAdmission(m model, d Decision, cost, last int64) strin
 	return ""
 }
 
-// A queue ends as promised even if MaxDelay is changed or removed, or other costs in it are given back. Nothing proceeds that
-// the algorithm would not admit, and nobody is blocked for longer than the queue.
+// A queue ends as promised even if MaxDelay is changed or removed, or other
+// costs in it are given back. Nothing proceeds that the algorithm would not
+// admit, and nobody is blocked for longer than the queue.
 func TestChangedQueues(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -305,14 +306,17 @@ func TestQueueVectors(t *testing.T) {
 		steps []step
 	}{
 		{"token bucket", Limit{Kind: TokenBucket, Amount: 1, Burst: 3, Window: s, MaxDelay: 2 * s}, []step{
-			late(0, 3, 0), late(0, 1, s), late(0.5, 1, 1500*time.Millisecond), refused(0.5, 1, s/2), late(1, 1, 2*s), late(1, 0, 0),
+			late(0, 3, 0), late(0, 1, s), late(0.5, 1, 1500*time.Millisecond), refused(0.5, 1, s/2),
+			late(1, 1, 2*s), late(1, 0, 0),
 			refused(1, 4, Never),
 		}},
 		{"leaky bucket", Limit{Kind: LeakyBucket, Amount: 1, Burst: 2, Window: s, MaxDelay: 3 * s}, []step{
-			{noon, 1, true, 1, 0, 0}, late(0, 1, s), late(0, 1, 2*s), late(0, 1, 3*s), refused(0, 1, s), refused(0, 3, Never),
+			{noon, 1, true, 1, 0, 0}, late(0, 1, s), late(0, 1, 2*s), late(0, 1, 3*s),
+			refused(0, 1, s), refused(0, 3, Never),
 		}},
 		{"fixed window", Limit{Kind: FixedWindow, Amount: 2, Window: 10 * s, MaxDelay: 15 * s}, []step{
-			late(1, 2, 0), late(1, 1, 9*s), refused(1, 2, 4*s), late(2, 1, 8*s), late(5, 1, 15*s), refused(4.5, 2, 10500*time.Millisecond),
+			late(1, 2, 0), late(1, 1, 9*s), refused(1, 2, 4*s), late(2, 1, 8*s), late(5, 1, 15*s),
+			refused(4.5, 2, 10500*time.Millisecond),
 		}},
 		{"sliding log", Limit{Kind: SlidingLog, Amount: 2, Window: 10 * s, MaxDelay: 15 * s}, []step{
 			late(0, 1, 0), late(4, 1, 0), late(5, 1, 5*s), late(5, 1, 9*s), late(5, 1, 15*s), refused(5, 1, 4*s),
@@ -337,11 +341,13 @@ func TestQueueVectors(t *testing.T) {
 // Calendar windows have queues too: across midnight, and across a day of 25 hours.
 func TestQueueOverADay(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
-	l := &Limit{Kind: FixedWindow, Amount: 2, Window: 24 * time.Hour, Calendar: NewCalendar(Day, berlin), MaxDelay: 24 * time.Hour}
+	l := &Limit{Kind: FixedWindow, Amount: 2, Window: 24 * time.Hour,
+		Calendar: NewCalendar(Day, berlin), MaxDelay: 24 * time.Hour}
 	at := func(day, hour int) Instant { return At(time.Date(2026, 10, day, hour, 0, 0, 0, berlin)) }
 	c := counter{l: l}
 	for i, want := range []time.Duration{0, 0, time.Hour, time.Hour, -1} {
-		if d := c.take(at(24, 23), 1); d.Allowed != (want >= 0) || d.Allowed && d.Delay != want || !d.Allowed && d.RetryAfter != 2*time.Hour {
+		if d := c.take(at(24, 23), 1); d.Allowed != (want >= 0) || d.Allowed && d.Delay != want ||
+			!d.Allowed && d.RetryAfter != 2*time.Hour {
 			t.Errorf("check %d: have %+v", i, d)
 		}
 	}
@@ -404,6 +410,7 @@ func TestQueueGivenBackFromItsEnd(t *testing.T) {
 	at := now.Wall + int64(l.Describe(s, now, 7, true).Delay)
 	next := l.endOfWindow(l.windowNumber(now.Wall))
 	if least := next + int64(time.Minute)*4/17; at < least {
-		t.Errorf("proceeds %v after the window begins, want at least %v", time.Duration(at-next), time.Duration(least-next))
+		t.Errorf("proceeds %v after the window begins, want at least %v", time.Duration(at-next),
+			time.Duration(least-next))
 	}
 }

@@ -30,7 +30,8 @@ func FuzzDivision(f *testing.F) {
 		to := from + within(elapsed, 0, math.MaxInt64)
 		have := l.drain(State{Count: count, Part: part, At: from}, to)
 		if want := drained(l, count, part, from, to); have != want {
-			t.Fatalf("drain %d + %d/%d for %d ns at %d: have %+v, want %+v", count, part, window, to-from, amount, have, want)
+			t.Fatalf("drain %d + %d/%d for %d ns at %d: have %+v, want %+v", count, part, window,
+				to-from, amount, have, want)
 		}
 		if amount > 0 {
 			if have, want := l.drainTime(count, part, 0), timeToDrain(l, count, part); int64(have) != want {

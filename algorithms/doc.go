@@ -1,10 +1,13 @@
-// Package algorithms implements the arithmetic of rate limiting: Take, Give, Force and Peek on small integer states.
+// Package algorithms implements the arithmetic of rate limiting: Take, Give,
+// Force and Peek on small integer states.
 //
-// A [Limit] says what is allowed. A [State] (24 bytes) is what one counter remembers of its past; the zero State is a fresh
-// counter. The exact sliding-window log needs more than that, so it has its own type, [Log], with the same operations.
-// Everything is a pure function of state, limit, time and cost: no clock, no lock, no I/O, no floating point. Results are
-// exact for every legal limit. Fractions are kept as numerators over the window's nanoseconds, so frequent reads lose and
-// gain nothing.
+// A [Limit] says what is allowed. A [State] (24 bytes) is what one counter
+// remembers of its past; the zero State is a fresh counter. The exact
+// sliding-window log needs more than that, so it has its own type, [Log], with
+// the same operations. Everything is a pure function of state, limit, time and
+// cost: no clock, no lock, no I/O, no floating point. Results are exact for
+// every legal limit. Fractions are kept as numerators over the window's
+// nanoseconds, so frequent reads lose and gain nothing.
 //
 // Everything that a cluster does is built on two primitives:
 //
@@ -14,7 +17,8 @@
 //
 // Repeating a Take only costs quota. A Give must happen at most once; callers ensure that.
 //
-// Times are given as [Instant], a reading of two clocks. Buckets, logs and windows that begin with their first hit use the
-// steady clock; other windows are aligned to the wall clock. A state never goes back in time: a reading older than the
-// state counts as the state's own time.
+// Times are given as [Instant], a reading of two clocks. Buckets, logs and
+// windows that begin with their first hit use the steady clock; other windows
+// are aligned to the wall clock. A state never goes back in time: a reading
+// older than the state counts as the state's own time.
 package algorithms

@@ -2,11 +2,13 @@ package algorithms
 
 import "time"
 
-// A FirstWindow begins with its first hit and lasts for the Window of that hit's limit on the steady clock; calls with
-// another Window are judged in it all the same. The next hit after its end begins another one. A counter without hits,
-// because none was taken or all were put back, has no window.
+// A FirstWindow begins with its first hit and lasts for the Window of that
+// hit's limit on the steady clock; calls with another Window are judged in it
+// all the same. The next hit after its end begins another one. A counter
+// without hits, because none was taken or all were put back, has no window.
 
-// advanceFirst brings s up to steady time t. In a fresh state, At is t: the window begins if a cost is taken.
+// advanceFirst brings s up to steady time t. In a fresh state, At is t: the
+// window begins if a cost is taken.
 func (l *Limit) advanceFirst(s State, t int64) State {
 	if s.Count == 0 || l.windowPassed(s, s.At, t) {
 		return State{At: t}
@@ -28,12 +30,14 @@ func (s State) lowerFirst(n int64) State {
 	return s
 }
 
-// forceFirst is Force for an up-to-date state of a FirstWindow. A cost counts unless a whole window has passed since it arose,
-// even if it arose before the window began. The counter can't tell whether such a cost is from an earlier window, or from
-// this one as another node saw it begin.
+// forceFirst is Force for an up-to-date state of a FirstWindow. A cost counts
+// unless a whole window has passed since it arose, even if it arose before the
+// window began. The counter can't tell whether such a cost is from an earlier
+// window, or from this one as another node saw it begin.
 //
-// If there is no window, one begins now, not when the cost arose: that may have been in an earlier window, and what was
-// taken then must not come back to this one, see Give.
+// If there is no window, one begins now, not when the cost arose: that may have
+// been in an earlier window, and what was taken then must not come back to this
+// one, see Give.
 func (l *Limit) forceFirst(s State, from TakeRecord, now Instant, cost int64) State {
 	if cost == 0 || l.windowPassed(s, from.Steady, now.Steady) {
 		return s

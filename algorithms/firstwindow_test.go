@@ -17,16 +17,20 @@ func TestFirstWindowSaysWhenItEnds(t *testing.T) {
 		reset, retry time.Duration
 		used         int64
 	}{
-		{0, 3, 0, Never, 0}, {1, 0, 0, 0, 0}, {10, 1, time.Minute, 0, 1}, {30, 2, 40 * time.Second, 40 * time.Second, 1},
-		{40, 1, 30 * time.Second, 0, 2}, {69, 1, time.Second, time.Second, 2}, {70, 0, 0, 0, 0}, {75, 2, time.Minute, 0, 2},
+		{0, 3, 0, Never, 0}, {1, 0, 0, 0, 0}, {10, 1, time.Minute, 0, 1},
+		{30, 2, 40 * time.Second, 40 * time.Second, 1},
+		{40, 1, 30 * time.Second, 0, 2}, {69, 1, time.Second, time.Second, 2}, {70, 0, 0, 0, 0},
+		{75, 2, time.Minute, 0, 2},
 	} {
-		if d := c.take(atSecond(float64(tt.at)), tt.cost); d.ResetAfter != tt.reset || d.RetryAfter != tt.retry || d.Used != tt.used {
+		if d := c.take(atSecond(float64(tt.at)), tt.cost); d.ResetAfter != tt.reset ||
+			d.RetryAfter != tt.retry || d.Used != tt.used {
 			t.Errorf("a cost of %d at %d s: have %+v, want %+v", tt.cost, tt.at, d, tt)
 		}
 	}
 }
 
-// A cost can be put back only into the window that it was taken in. A window from which everything is put back has not begun.
+// A cost can be put back only into the window that it was taken in. A window
+// from which everything is put back has not begun.
 func TestFirstWindowGivesBack(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
 	take := func(s State, at float64, cost int64) (State, TakeRecord, time.Duration) {
@@ -40,7 +44,8 @@ func TestFirstWindowGivesBack(t *testing.T) {
 	}
 	s, first, _ := take(State{}, 0, 4)
 	s, second, _ := take(s, 59, 5)
-	expect.Equal(t, l.Give(s, first, atSecond(59.5), 4), (State{Count: 5, Part: int64(l.Window)}), "given back the first")
+	expect.Equal(t, l.Give(s, first, atSecond(59.5), 4), (State{Count: 5, Part: int64(l.Window)}),
+		"given back the first")
 	if have := l.Give(l.Give(s, second, atSecond(59), 5), first, atSecond(59.5), 4); !have.Fresh() {
 		t.Errorf("given back all: have %+v", have)
 	} else if _, _, ends := take(have, 59.5, 1); ends != time.Minute {
@@ -59,8 +64,9 @@ func TestFirstWindowGivesBack(t *testing.T) {
 	}
 }
 
-// A debt begins a window when it arrives, not as of the time it arose: what was taken in an earlier window would come back to this
-// one. If a window has begun, the debt counts in it unless it is older than a window.
+// A debt begins a window when it arrives, not as of the time it arose: what was
+// taken in an earlier window would come back to this one. If a window has
+// begun, the debt counts in it unless it is older than a window.
 func TestFirstWindowDebts(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
 	at := func(s float64) int64 { return atSecond(s).Steady }
@@ -79,8 +85,10 @@ func TestFirstWindowDebts(t *testing.T) {
 		{"arose before the window was known here", begun, 90, 120, State{Count: 22, Part: window, At: at(100)}},
 		{"is older than a window", begun, 90, 150, begun},
 	} {
-		for name, force := range map[string]func(State, TakeRecord, Instant, int64) State{"Force": l.Force, "ForceCapped": l.ForceCapped} {
-			expect.Equal(t, force(tt.have, TakeRecord{Steady: at(tt.from)}, atSecond(tt.now), 20), tt.want, "%s, a debt that %s", name, tt.name)
+		for name, force := range map[string]func(State, TakeRecord, Instant,
+			int64) State{"Force": l.Force, "ForceCapped": l.ForceCapped} {
+			expect.Equal(t, force(tt.have, TakeRecord{Steady: at(tt.from)}, atSecond(tt.now), 20),
+				tt.want, "%s, a debt that %s", name, tt.name)
 		}
 	}
 	if have := l.Force(State{}, TakeRecord{Steady: at(100)}, atSecond(100), 0); !have.Fresh() {
@@ -91,7 +99,8 @@ func TestFirstWindowDebts(t *testing.T) {
 // Nothing overflows, whatever a state holds and whatever its window becomes.
 func TestFirstWindowAtTheBounds(t *testing.T) {
 	now := At(time.Unix(1_800_000_000, 0))
-	for _, began := range []int64{math.MinInt64, -maxOwed, 0, now.Steady - int64(MaxWindow), now.Steady - 1, now.Steady} {
+	for _, began := range []int64{math.MinInt64, -maxOwed, 0, now.Steady - int64(MaxWindow),
+		now.Steady - 1, now.Steady} {
 		for _, window := range []time.Duration{MinWindow, time.Minute, MaxWindow} {
 			for _, used := range []int64{0, 1, MaxAmount, maxOwed} {
 				l := &Limit{Kind: FirstWindow, Amount: MaxAmount, Window: window}
@@ -99,7 +108,8 @@ func TestFirstWindowAtTheBounds(t *testing.T) {
 				s = l.Force(s, TakeRecord{Steady: began}, now, MaxAmount)
 				s = l.Give(s, TakeRecord{Steady: math.MaxInt64}, now, 1)
 				d := l.Peek(s, now, MaxAmount)
-				if d.Used < 0 || d.Used > maxOwed || d.ResetAfter < 0 || d.ResetAfter > window || !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > window) {
+				if d.Used < 0 || d.Used > maxOwed || d.ResetAfter < 0 || d.ResetAfter > window ||
+					!d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > window) {
 					t.Errorf("%d used since %d in a window of %v: have %+v", used, began, window, d)
 				}
 				if passed := uint64(now.Steady)-uint64(began) >= uint64(window); passed != d.Allowed {
@@ -119,10 +129,12 @@ func TestFirstWindowKeepsItsWindow(t *testing.T) {
 		if d := l.Peek(s, atSecond(30), 1); !d.Allowed || d.ResetAfter != 30*time.Second || d.Used != 4 {
 			t.Errorf("%v: have %+v", window, d)
 		}
-		if d := l.Peek(s, atSecond(30), 2); d.Allowed || d.RetryAfter != 30*time.Second || d.MoreAfter != 30*time.Second {
+		if d := l.Peek(s, atSecond(30), 2); d.Allowed || d.RetryAfter != 30*time.Second ||
+			d.MoreAfter != 30*time.Second {
 			t.Errorf("%v: two more: have %+v", window, d)
 		}
-		if again, _ := l.Take(s, atSecond(60), 1); again != (State{Count: 1, Part: int64(window), At: atSecond(60).Steady}) {
+		if again, _ := l.Take(s, atSecond(60),
+			1); again != (State{Count: 1, Part: int64(window), At: atSecond(60).Steady}) {
 			t.Errorf("%v: the next window: have %+v", window, again)
 		}
 		none := &Limit{Kind: FirstWindow, Window: MinWindow}

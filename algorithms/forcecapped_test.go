@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A debt raises a counter's usage as close to the capacity as possible but never beyond it, and never lowers it.
+// A debt raises a counter's usage as close to the capacity as possible but
+// never beyond it, and never lowers it.
 func TestForceCapped(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, kind := range []Kind{TokenBucket, LeakyBucket, SlidingWindow, FixedWindow, FirstWindow} {
@@ -24,9 +25,11 @@ func TestForceCapped(t *testing.T) {
 			if kind != FixedWindow && kind != FirstWindow {
 				want = min(forced, max(before, l.Capacity()))
 			}
-			// A unit of the previous window weighs less than one, so the last one that fits may leave room.
+			// A unit of the previous window weighs less than one, so the last one that fits
+			// may leave room.
 			if have > want || have < before || have < want-1 {
-				t.Fatalf("%v, %v of %d at %d: have %d used after %d, want %d", l, from, cost, now.Wall, have, before, want)
+				t.Fatalf("%v, %v of %d at %d: have %d used after %d, want %d", l, from, cost,
+					now.Wall, have, before, want)
 			}
 		}
 	}

@@ -23,14 +23,17 @@ type Kind uint8
 
 // The algorithms, named as in the rules file.
 const (
-	SlidingWindow Kind = iota // sliding-window: two counts; the previous one is weighted by how much of its window is in view
-	FixedWindow               // fixed-window: one count per window of the clock or the calendar
-	TokenBucket               // token-bucket: refilled at Amount per Window, up to Burst
-	LeakyBucket               // leaky-bucket: a queue of Burst places, drained at Amount per Window
-	SlidingLog                // sliding-window-log: every hit with its time
-	FirstWindow               // fixed-window with "from: first": one count; the window begins with its first hit
-	CellBucket                // token-bucket of keys that keep one counter, whatever limits the calls bring
-	Concurrency               // concurrency: slots, of which Amount may be held at once; each ends after Window unless it is renewed
+	// sliding-window: two counts; the previous one is weighted by how much of its window is in view
+	SlidingWindow Kind = iota
+	FixedWindow        // fixed-window: one count per window of the clock or the calendar
+	TokenBucket        // token-bucket: refilled at Amount per Window, up to Burst
+	LeakyBucket        // leaky-bucket: a queue of Burst places, drained at Amount per Window
+	SlidingLog         // sliding-window-log: every hit with its time
+	FirstWindow        // fixed-window with "from: first": one count; the window begins with its first hit
+	CellBucket         // token-bucket of keys that keep one counter, whatever limits the calls bring
+	// concurrency: slots, of which Amount may be held at once; each ends after
+	// Window unless it is renewed
+	Concurrency
 )
 
 // Bounds of a Concurrency limit.
@@ -78,8 +81,9 @@ func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket || k =
 // Windowed reports whether k counts in numbered windows.
 func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
 
-// OnSteadyClock reports whether the At of k's states is a time on the steady clock of the process that holds them, and must be
-// converted for another process.
+// OnSteadyClock reports whether the At of k's states is a time on the steady
+// clock of the process that holds them, and must be converted for another
+// process.
 func (k Kind) OnSteadyClock() bool { return k.Valid() && kinds[k].onSteadyClock }
 
 // Divisible reports whether regions can divide a limit of k, and lend each other parts of it.
@@ -90,17 +94,21 @@ func (k Kind) Leasable() bool { return k.Valid() && kinds[k].leasable }
 
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
-	Kind     Kind
-	Amount   int64         // 0…MaxAmount, units per Window. 0 means that the region has no share: everything is refused for now
+	Kind Kind
+	// 0…MaxAmount, units per Window. 0 means that the region has no share:
+	// everything is refused for now
+	Amount   int64
 	Burst    int64         // 0…MaxAmount, capacity of a bucket; unused by the other algorithms
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
 	Calendar *Calendar     // fixed-window only: calendar windows instead of floor(time / Window)
-	// MaxDelay, 0…LongestDelay, is the longest delay with which the limit allows a check instead of refusing it. Zero means
-	// no queue. It must be 0 for a FirstWindow or CellBucket.
+	// MaxDelay, 0…LongestDelay, is the longest delay with which the limit allows a
+	// check instead of refusing it. Zero means no queue. It must be 0 for a
+	// FirstWindow or CellBucket.
 	MaxDelay time.Duration
-	// Until is the wall time, in Unix nanoseconds, from which Amount may be too much: a region's share of a
-	// fixed-window changes with its windows. From then on, the limit admits nothing: the caller must look it up again.
-	// 0 means that it always holds.
+	// Until is the wall time, in Unix nanoseconds, from which Amount may be too
+	// much: a region's share of a fixed-window changes with its windows. From then
+	// on, the limit admits nothing: the caller must look it up again. 0 means that
+	// it always holds.
 	Until int64
 }
 
@@ -112,8 +120,9 @@ func (l *Limit) Capacity() int64 {
 	return l.Amount
 }
 
-// WindowAt returns the length of the window at now: Window, or for calendar windows the true length of the current one (a day
-// of 23 hours, a month of 29 days).
+// WindowAt returns the length of the window at now: Window, or for calendar
+// windows the true length of the current one (a day of 23 hours, a month of 29
+// days).
 func (l *Limit) WindowAt(now Instant) time.Duration {
 	if l.Calendar == nil {
 		return l.Window
@@ -131,27 +140,31 @@ type Instant struct {
 // At returns the Instant at which both clocks read t, for tests and virtual time.
 func At(t time.Time) Instant { return Instant{Steady: t.UnixNano(), Wall: t.UnixNano()} }
 
-// TakeRecord describes a Take: when, in which window and under which limit it took its cost. With it, a Give or a late Force
-// touches only what the cost came from.
+// TakeRecord describes a Take: when, in which window and under which limit it
+// took its cost. With it, a Give or a late Force touches only what the cost
+// came from.
 type TakeRecord struct {
-	// Steady is the steady time of the Take. For one of another process, whose clock can't be read, it is the earliest time at
-	// which that may have been.
+	// Steady is the steady time of the Take. For one of another process, whose
+	// clock can't be read, it is the earliest time at which that may have been.
 	Steady int64
 	Window int64 // number of the window it was counted in; unused by buckets and logs
 	// Of a bucket:
 	Amount int64         // of the limit at the time; 0 if unknown
 	Reset  time.Duration // in which time all that it then owed would drain at Amount, rounded up
-	// What a Take does not know, and a Give needs: the highest amount at which it has drained since, if above Amount,
-	// and how much else was put back into it since.
+	// What a Take does not know, and a Give needs: the highest amount at which it
+	// has drained since, if above Amount, and how much else was put back into it
+	// since.
 	Fastest, Returned int64
-	// Reserved means that the cost is part of a reservation. As long as it may come back, the rates of its bucket are
-	// recorded. Late means that the reservation was over when it was settled: those rates may have been forgotten.
+	// Reserved means that the cost is part of a reservation. As long as it may come
+	// back, the rates of its bucket are recorded. Late means that the reservation
+	// was over when it was settled: those rates may have been forgotten.
 	Reserved, Late bool
 }
 
-// AddReturned makes the record of a bucket's Take allow for the n units that had been put back into it before. A Give
-// then sets Returned to how much was put back altogether. Of a CellBucket the record does not say which window it is
-// in; that much less comes back to it.
+// AddReturned makes the record of a bucket's Take allow for the n units that
+// had been put back into it before. A Give then sets Returned to how much was
+// put back altogether. Of a CellBucket the record does not say which window it
+// is in; that much less comes back to it.
 func (r *TakeRecord) AddReturned(l *Limit, n int64) {
 	if n > 0 && l.Amount > 0 && l.Kind != CellBucket {
 		hi, lo := mul(n, int64(l.Window))
@@ -159,25 +172,29 @@ func (r *TakeRecord) AddReturned(l *Limit, n int64) {
 	}
 }
 
-// Never is the RetryAfter of a check that can never be allowed under this limit: its cost exceeds the capacity.
+// Never is the RetryAfter of a check that can never be allowed under this
+// limit: its cost exceeds the capacity.
 const Never time.Duration = -1
 
 // Decision is a counter's answer to one check.
 type Decision struct {
 	Allowed bool
-	// Reduced means that the check is refused because its cost exceeds a capacity that is lower for now than the rules say. The
-	// algorithms don't know that; they answer Never.
+	// Reduced means that the check is refused because its cost exceeds a capacity
+	// that is lower for now than the rules say. The algorithms don't know that;
+	// they answer Never.
 	Reduced    bool
 	Remaining  int64         // units left, rounded down, never negative
 	Used       int64         // units used, rounded up, with the cost if it was taken; exceeds the capacity in debt
 	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; Never if never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
-	// MoreAfter is how long until Remaining would be greater if the counter is left alone, whatever the check's cost.
-	// It is 0 if Remaining can't grow, or if it is not known when it will.
+	// MoreAfter is how long until Remaining would be greater if the counter is left
+	// alone, whatever the check's cost. It is 0 if Remaining can't grow, or if it
+	// is not known when it will.
 	MoreAfter time.Duration
 	Delay     time.Duration // until the admitted check may proceed; only for a leaky bucket or with MaxDelay
-	// Loaned is what a region has borrowed of other regions' shares, less what it has lent: so much more than the
-	// capacity there is to use. The algorithms don't know of loans.
+	// Loaned is what a region has borrowed of other regions' shares, less what it
+	// has lent: so much more than the capacity there is to use. The algorithms
+	// don't know of loans.
 	Loaned int64
 }
 
@@ -191,17 +208,20 @@ type Decision struct {
 //	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed any more: see there
 //	Concurrency      slots held            time until the next one ends    time until all have ended
 //
-// No table stores the State of a Concurrency limit: it sums up the slots that are held, each of which is a note.
+// No table stores the State of a Concurrency limit: it sums up the slots that
+// are held, each of which is a note.
 //
 // Invariant: Count >= 0, Part >= 0; in the other buckets Part < Window.
 type State struct {
 	Count, Part, At int64
 }
 
-// Fresh reports whether s, brought up to date by [Limit.Advance], equals a counter that was never used.
+// Fresh reports whether s, brought up to date by [Limit.Advance], equals a
+// counter that was never used.
 func (s State) Fresh() bool { return s.Count == 0 && s.Part == 0 }
 
-// Legal reports whether a counter of a kind can be in a state with that Count and Part. Both must be 0 or more.
+// Legal reports whether a counter of a kind can be in a state with that Count
+// and Part. Both must be 0 or more.
 func (s State) Legal(k Kind) bool {
 	switch {
 	case !k.Valid():
@@ -234,9 +254,11 @@ func (l *Limit) Advance(s State, now Instant) State {
 	return s // a Log has no State, and slots end by themselves
 }
 
-// Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The returned state is up to date
-// in either case; that of a CellBucket then drains at another rate, see [Limit.AtOtherRate]. A cost of 0 is always
-// allowed, even in debt. With MaxDelay, the cost may be taken in the future: at now plus the check's Delay.
+// Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it
+// did. The returned state is up to date in either case; that of a CellBucket
+// then drains at another rate, see [Limit.AtOtherRate]. A cost of 0 is always
+// allowed, even in debt. With MaxDelay, the cost may be taken in the future: at
+// now plus the check's Delay.
 func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	s = l.Advance(s, now)
 	if cost == 0 {
@@ -299,8 +321,10 @@ func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
 	return TakeRecord{Steady: now.Steady, Window: s.Window()}
 }
 
-// Force debits cost whether or not the limit allows it, as a debt. from says when the cost arose. Force drops a cost from a
-// window that the state no longer holds; a cost from a window that has yet to begin here counts in the current one.
+// Force debits cost whether or not the limit allows it, as a debt. from says
+// when the cost arose. Force drops a cost from a window that the state no
+// longer holds; a cost from a window that has yet to begin here counts in the
+// current one.
 func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
@@ -314,8 +338,9 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 	return s
 }
 
-// ForceLate is Force for a cost that belongs to one taken at from. It drops it if all that was taken then is gone: the
-// window is over, or the bucket has drained all that it can hold. Then a bucket does not change: its rate may be
+// ForceLate is Force for a cost that belongs to one taken at from. It drops it
+// if all that was taken then is gone: the window is over, or the bucket has
+// drained all that it can hold. Then a bucket does not change: its rate may be
 // another one by now.
 func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
 	if l.Kind.Bucket() {
@@ -328,8 +353,10 @@ func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) Sta
 	return l.Force(s, from, now, cost)
 }
 
-// ForceCapped is Force, but never raises usage above the capacity. So a late debt never locks anybody out for longer than the
-// capacity takes to come back. A fixed window or FirstWindow takes all of the cost, because the debt ends with the window.
+// ForceCapped is Force, but never raises usage above the capacity. So a late
+// debt never locks anybody out for longer than the capacity takes to come back.
+// A fixed window or FirstWindow takes all of the cost, because the debt ends
+// with the window.
 func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	if l.Kind == FixedWindow || l.Kind == FirstWindow {
@@ -343,11 +370,13 @@ func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) S
 	return l.Force(s, from, now, max(0, min(cost, room)))
 }
 
-// Give puts back cost taken at from, as far as the state certainly still holds it. A window that is over gives nothing back (a
-// sliding-window counter still holds the previous one). A FirstWindow holds what was taken since it began.
+// Give puts back cost taken at from, as far as the state certainly still holds
+// it. A window that is over gives nothing back (a sliding-window counter still
+// holds the previous one). A FirstWindow holds what was taken since it began.
 //
-// A bucket puts back what can't have drained since: had the cost not been taken, it would owe at most what it owes now, but for
-// what drains in a nanosecond. So the costs that it admits stay within its burst and its rate.
+// A bucket puts back what can't have drained since: had the cost not been
+// taken, it would owe at most what it owes now, but for what drains in a
+// nanosecond. So the costs that it admits stay within its burst and its rate.
 func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
@@ -368,7 +397,8 @@ func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	return l.retreatQueue(s, now)
 }
 
-// Reward lowers usage by n units, whatever they were taken for. It is for administrators, and no guarantee covers it.
+// Reward lowers usage by n units, whatever they were taken for. It is for
+// administrators, and no guarantee covers it.
 func (l *Limit) Reward(s State, now Instant, n int64) State {
 	s = l.Advance(s, now)
 	switch {
@@ -391,14 +421,15 @@ func (l *Limit) Reward(s State, now Instant, n int64) State {
 	return l.retreatQueue(s, now)
 }
 
-// Describe returns the Decision on a check of cost that was allowed or refused. s is the state that Take returned.
+// Describe returns the Decision on a check of cost that was allowed or refused.
+// s is the state that Take returned.
 func (l *Limit) Describe(s State, now Instant, cost int64, allowed bool) (d Decision) {
 	l.DescribeInto(&d, s, now, cost, allowed)
 	return d
 }
 
-// DescribeInto is Describe into an existing Decision. A struct with that many fields is returned in memory, and copying it
-// right away stalls the processor.
+// DescribeInto is Describe into an existing Decision. A struct with that many
+// fields is returned in memory, and copying it right away stalls the processor.
 func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allowed bool) {
 	d.Allowed = allowed
 	d.RetryAfter = 0

@@ -5,8 +5,10 @@ import (
 	"time"
 )
 
-// Drained returns how much of a bucket drains in d, in whole units, rounded up, at most MaxAmount. Tokens moved to another
-// bucket lose that much on the way, because the bucket they came from may have refilled by that amount in the meantime.
+// Drained returns how much of a bucket drains in d, in whole units, rounded up,
+// at most MaxAmount. Tokens moved to another bucket lose that much on the way,
+// because the bucket they came from may have refilled by that amount in the
+// meantime.
 func (l *Limit) Drained(d time.Duration) int64 {
 	if d <= 0 || l.Amount <= 0 {
 		return 0
@@ -15,7 +17,8 @@ func (l *Limit) Drained(d time.Duration) int64 {
 	return min(ceilDiv128(hi, lo, uint64(l.Window)), MaxAmount)
 }
 
-// Widen allows n more units in the current window, because another region has lent them. It is for fixed windows only.
+// Widen allows n more units in the current window, because another region has
+// lent them. It is for fixed windows only.
 func (l *Limit) Widen(s State, now Instant, n int64) State {
 	s = l.Advance(s, now)
 	s.Part = addClamped(s.Part, n)

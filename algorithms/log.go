@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// MaxLogEntries bounds the entries of one log. A log that outgrows it becomes coarse: see [Log.Coarsen].
+// MaxLogEntries bounds the entries of one log. A log that outgrows it becomes
+// coarse: see [Log.Coarsen].
 const MaxLogEntries = 1 << 16
 
 // Entry is what was taken at one moment of the steady clock.
@@ -27,7 +28,8 @@ type Log struct {
 	lastTaken  int64 // when the last cost taken proceeds: advancedTo, or later with MaxDelay
 }
 
-// NewLog returns a log of entries, which may be in any order. It skips entries without a positive N.
+// NewLog returns a log of entries, which may be in any order. It skips entries
+// without a positive N.
 func NewLog(entries []Entry) *Log {
 	g := &Log{}
 	sorted := slices.Clone(entries)
@@ -49,7 +51,8 @@ func (log *Log) Len() int { return len(log.entries) - log.head }
 // Used returns the sum of the costs in the log.
 func (log *Log) Used() int64 { return log.total }
 
-// Fresh reports whether the log, brought up to date by [Log.Advance], equals one that was never used.
+// Fresh reports whether the log, brought up to date by [Log.Advance], equals
+// one that was never used.
 func (log *Log) Fresh() bool { return log.Len() == 0 }
 
 // Advance drops the entries that have left the window.
@@ -72,7 +75,8 @@ func (log *Log) Advance(l *Limit, now Instant) {
 	}
 }
 
-// Take debits cost if the limit allows it, and reports whether it did. A cost of 0 is always allowed.
+// Take debits cost if the limit allows it, and reports whether it did. A cost
+// of 0 is always allowed.
 func (log *Log) Take(l *Limit, now Instant, cost int64) bool {
 	log.Advance(l, now)
 	if cost == 0 {
@@ -100,8 +104,9 @@ func (log *Log) fits(l *Limit, now Instant, cost int64) (at int64, ok bool) {
 	return at, at-now.Steady <= int64(l.MaxDelay)
 }
 
-// admissionTime returns when enough will have left the window for a cost (1…Amount) that does not fit now. It searches from
-// the nearer end: for a small cost little must leave, and for a large cost little may stay.
+// admissionTime returns when enough will have left the window for a cost
+// (1…Amount) that does not fit now. It searches from the nearer end: for a
+// small cost little must leave, and for a large cost little may stay.
 func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	room := l.Amount - cost
 	if need := log.total - room; need <= room {
@@ -122,7 +127,8 @@ func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	return log.advancedTo
 }
 
-// Force debits cost as of from, whether or not the limit allows it. It drops a cost that has already left the window.
+// Force debits cost as of from, whether or not the limit allows it. It drops a
+// cost that has already left the window.
 func (log *Log) Force(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
 	if cost > 0 && from.Steady > log.advancedTo-int64(l.Window) {
@@ -131,8 +137,9 @@ func (log *Log) Force(l *Limit, from TakeRecord, now Instant, cost int64) {
 	}
 }
 
-// Give puts back cost taken at from, if it is certainly still in the window. If the log has no hit of that time, as
-// when another process took the cost, it removes the oldest hits. They leave the window before that one, so the log
+// Give puts back cost taken at from, if it is certainly still in the window. If
+// the log has no hit of that time, as when another process took the cost, it
+// removes the oldest hits. They leave the window before that one, so the log
 // never forgets early.
 func (log *Log) Give(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
@@ -208,8 +215,8 @@ func (log *Log) Peek(l *Limit, now Instant, cost int64) Decision {
 	return d
 }
 
-// moreAfter returns how long until the log has more than remaining left, which is less than the limit and what it has with one
-// more hit.
+// moreAfter returns how long until the log has more than remaining left, which
+// is less than the limit and what it has with one more hit.
 func (log *Log) moreAfter(l *Limit, now Instant, remaining int64, hit Entry) time.Duration {
 	// Either enough of the others leaves while the hit is in the window, ...
 	hitLeaves := hit.At + int64(l.Window)
@@ -231,7 +238,8 @@ func (log *Log) TakeRecord() TakeRecord { return TakeRecord{Steady: log.lastTake
 
 // Clone returns a copy that shares nothing with log.
 func (log *Log) Clone() *Log {
-	return &Log{entries: log.Entries(), total: log.total, grain: log.grain, advancedTo: log.advancedTo, lastTaken: log.lastTaken}
+	return &Log{entries: log.Entries(), total: log.total, grain: log.grain,
+		advancedTo: log.advancedTo, lastTaken: log.lastTaken}
 }
 
 func timeToLeave(e Entry, l *Limit, now Instant) time.Duration {
@@ -270,15 +278,17 @@ func (log *Log) enforceBound(l *Limit) {
 	}
 }
 
-// Coarsen makes the log hold at most about parts entries (at least 1) from now on, until it is empty. It rounds times up to
-// multiples of 1/parts of the window and merges entries with equal times. Hits then leave the window late by no more than
-// that, and never early.
+// Coarsen makes the log hold at most about parts entries (at least 1) from now
+// on, until it is empty. It rounds times up to multiples of 1/parts of the
+// window and merges entries with equal times. Hits then leave the window late
+// by no more than that, and never early.
 func (log *Log) Coarsen(l *Limit, parts int64) {
 	grain := (int64(l.Window) + parts - 1) / parts
 	if grain <= log.grain {
 		return
 	}
-	// Use a multiple of the old grain, so that a time that was already rounded moves by less than the new grain.
+	// Use a multiple of the old grain, so that a time that was already rounded
+	// moves by less than the new grain.
 	if log.grain > 0 {
 		grain = (grain + log.grain - 1) / log.grain * log.grain
 	}

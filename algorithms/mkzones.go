@@ -1,8 +1,9 @@
 //go:build ignore
 
-// Mkzones makes zones.zip from the time zones that come with Go: go generate ./algorithms. Afterwards, set ZonesVersion to
-// DATA in Go's lib/time/update.bash. Nodes with different zones end windows at different times, so the release notes must
-// mention a new file.
+// Mkzones makes zones.zip from the time zones that come with Go: go generate
+// ./algorithms. Afterwards, set ZonesVersion to DATA in Go's
+// lib/time/update.bash. Nodes with different zones end windows at different
+// times, so the release notes must mention a new file.
 package main
 
 import (
@@ -30,7 +31,8 @@ func main() {
 
 	var file bytes.Buffer
 	out := zip.NewWriter(&file)
-	out.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
+	out.RegisterCompressor(zip.Deflate,
+		func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
 
 	for _, f := range in.File {
 		if strings.HasSuffix(f.Name, "/") {

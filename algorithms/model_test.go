@@ -16,7 +16,8 @@ var (
 	seedFlag  = flag.Uint64("seed", 0, "seed of the random histories; 0: from the clock")
 )
 
-// model is an algorithm implemented naively: it remembers everything, and performs the same operations as the real one.
+// model is an algorithm implemented naively: it remembers everything, and
+// performs the same operations as the real one.
 type model interface {
 	advance(l *Limit, now Instant)
 	allows(cost int64) bool
@@ -27,8 +28,9 @@ type model interface {
 	taken() TakeRecord
 }
 
-// Each algorithm agrees with its model over random histories of Take, Peek, Give, Force, Reward, time jumps, late clock
-// readings and changes of the limit.
+// Each algorithm agrees with its model over random histories of Take, Peek,
+// Give, Force, Reward, time jumps, late clock readings and changes of the
+// limit.
 func TestModels(t *testing.T) {
 	models := map[Kind]func() model{
 		TokenBucket:   func() model { return &bucketModel{} },
@@ -113,8 +115,9 @@ func (h *history) drawAmounts() {
 	h.limit.Amount, h.limit.Burst = amount(), amount()
 }
 
-// passTime advances time: a little, around a window, or far. Sometimes a reading arrives a little late. Sometimes it sets the
-// wall clock, if that must not matter.
+// passTime advances time: a little, around a window, or far. Sometimes a
+// reading arrives a little late. Sometimes it sets the wall clock, if that must
+// not matter.
 func (h *history) passTime() {
 	w := int64(h.limit.Window)
 	var by int64
@@ -202,7 +205,8 @@ func (h *history) take(cost int64) string {
 	return h.compare("after a take")
 }
 
-// checkRetry checks that a refused check is allowed after RetryAfter and, for the exact algorithms, not before.
+// checkRetry checks that a refused check is allowed after RetryAfter and, for
+// the exact algorithms, not before.
 func (h *history) checkRetry(d Decision, cost int64) string {
 	if d.RetryAfter == Never {
 		if cost <= h.limit.Capacity() {

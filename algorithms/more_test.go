@@ -37,7 +37,8 @@ func (c *usedCounter) force(now Instant, cost int64) {
 	c.state = c.limit.Force(c.state, c.limit.TakeRecord(c.state, now), now, cost)
 }
 
-// randomCounter returns a counter that was used for a while, perhaps beyond its limit, and the time.
+// randomCounter returns a counter that was used for a while, perhaps beyond its
+// limit, and the time.
 func randomCounter(r *rand.Rand, kind Kind) (*usedCounter, Instant) {
 	l := &Limit{Kind: kind, Amount: 1 + r.Int64N(20), Window: time.Duration(10+r.Int64N(1000)) * time.Millisecond}
 	if kind.Bucket() {
@@ -60,8 +61,9 @@ func randomCounter(r *rand.Rand, kind Kind) (*usedCounter, Instant) {
 	return c, now
 }
 
-// TestMoreAfterIsExact: after that time more remains than the decision says, and a nanosecond earlier it does not. That holds
-// for checks of any cost, whether they are allowed, refused or only peek.
+// TestMoreAfterIsExact: after that time more remains than the decision says,
+// and a nanosecond earlier it does not. That holds for checks of any cost,
+// whether they are allowed, refused or only peek.
 func TestMoreAfterIsExact(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for kind := range Concurrency { // slots end by themselves, and no state of theirs is kept
@@ -88,7 +90,8 @@ func TestMoreAfterIsExact(t *testing.T) {
 				return c.peek(Instant{Steady: now.Steady + int64(after), Wall: now.Wall + int64(after)}, 0).Remaining
 			}
 			if then, before := remaining(d.MoreAfter), remaining(d.MoreAfter-1); then <= d.Remaining || before > d.Remaining {
-				t.Fatalf("%v %+v: %+v, after MoreAfter %d remain, and a nanosecond earlier %d", kind, c.limit, d, then, before)
+				t.Fatalf("%v %+v: %+v, after MoreAfter %d remain, and a nanosecond earlier %d",
+					kind, c.limit, d, then, before)
 			}
 		}
 		if known < 10_000 {
@@ -97,7 +100,8 @@ func TestMoreAfterIsExact(t *testing.T) {
 	}
 }
 
-// TestMoreAfterDoesNotDependOnTheCost has the example of a bucket of 10 in 10 s, of which 7 are used.
+// TestMoreAfterDoesNotDependOnTheCost has the example of a bucket of 10 in 10
+// s, of which 7 are used.
 func TestMoreAfterDoesNotDependOnTheCost(t *testing.T) {
 	l := &Limit{Kind: TokenBucket, Amount: 10, Burst: 10, Window: 10 * time.Second}
 	now := At(time.Unix(1_800_000_000, 0))

@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A limit of 0, as in a region without a share, refuses everything. The limiter, which knows the whole limit, knows whether that is for good.
+// A limit of 0, as in a region without a share, refuses everything. The
+// limiter, which knows the whole limit, knows whether that is for good.
 func TestAmountOfZero(t *testing.T) {
 	now := At(time.Unix(1_000_050, 0))
 	month := NewCalendar(Month, time.UTC)
@@ -42,13 +43,15 @@ func TestAmountOfZero(t *testing.T) {
 	}
 	// The bucket was full when its share was taken away.
 	bucket := Limit{Kind: TokenBucket, Window: time.Minute}
-	if d := bucket.Peek(State{Count: 7, Part: 5, At: now.Steady}, now, 1); d.Allowed || d.RetryAfter != Never || d.ResetAfter != time.Minute {
+	if d := bucket.Peek(State{Count: 7, Part: 5, At: now.Steady}, now, 1); d.Allowed ||
+		d.RetryAfter != Never || d.ResetAfter != time.Minute {
 		t.Errorf("full bucket: have %+v", d)
 	}
 }
 
-// Whatever operations a counter saw while its limit had an amount, and whatever it sees after the amount becomes 0, nothing
-// is admitted, and every answer is plausible.
+// Whatever operations a counter saw while its limit had an amount, and whatever
+// it sees after the amount becomes 0, nothing is admitted, and every answer is
+// plausible.
 func TestAmountBecomesZero(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := Limit{
@@ -86,10 +89,12 @@ func TestAmountBecomesZero(t *testing.T) {
 }
 
 func checkSane(t *rapid.T, l *Limit, d Decision) {
-	if d.Remaining < 0 || d.Remaining > l.Capacity() || d.ResetAfter < 0 || d.RetryAfter < Never || d.Delay < 0 || d.RetryAfter > 1<<50 || d.ResetAfter > 1<<50 {
+	if d.Remaining < 0 || d.Remaining > l.Capacity() || d.ResetAfter < 0 || d.RetryAfter < Never ||
+		d.Delay < 0 || d.RetryAfter > 1<<50 || d.ResetAfter > 1<<50 {
 		t.Fatalf("%+v of %+v", d, *l)
 	}
-	if !d.Allowed && d.RetryAfter == 0 || !d.Allowed && l.Capacity() == 0 && d.RetryAfter != Never && d.RetryAfter != 1 {
+	if !d.Allowed && d.RetryAfter == 0 || !d.Allowed && l.Capacity() == 0 &&
+		d.RetryAfter != Never && d.RetryAfter != 1 {
 		t.Fatalf("%+v of %+v", d, *l)
 	}
 }

@@ -8,12 +8,14 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A bucket from which one cost at a time is refunded always owes at least as much as if only the real cost had been taken, to
-// the part of a unit, but for what drains in a nanosecond; also if its rate changes meanwhile.
+// A bucket from which one cost at a time is refunded always owes at least as
+// much as if only the real cost had been taken, to the part of a unit, but for
+// what drains in a nanosecond; also if its rate changes meanwhile.
 func TestRefundOfBuckets(t *testing.T) {
 	for seed := range uint64(300) {
 		chance := rand.New(rand.NewPCG(seed, 1))
-		l := &Limit{Kind: TokenBucket, Amount: 1 + chance.Int64N(1000), Burst: 1 + chance.Int64N(2000), Window: time.Second}
+		l := &Limit{Kind: TokenBucket, Amount: 1 + chance.Int64N(1000),
+			Burst: 1 + chance.Int64N(2000), Window: time.Second}
 		now := At(time.Unix(1_800_000_000, 0))
 		var s, ideal State
 		step := func() {
@@ -62,11 +64,13 @@ func TestRefundOfBuckets(t *testing.T) {
 // next returns the instant a nanosecond after now.
 func next(now Instant) Instant { return Instant{Steady: now.Steady + 1, Wall: now.Wall + 1} }
 
-// Refunding all of a cost leaves what it would have been without it, to the part of a unit. So the next cost fits at once.
+// Refunding all of a cost leaves what it would have been without it, to the
+// part of a unit. So the next cost fits at once.
 func TestRefundOfBucketsKeepsParts(t *testing.T) {
 	for seed := range uint64(1000) {
 		chance := rand.New(rand.NewPCG(seed, 2))
-		l := &Limit{Kind: LeakyBucket, Amount: 1 + chance.Int64N(50), Burst: 1 + chance.Int64N(20), Window: 24 * time.Hour}
+		l := &Limit{Kind: LeakyBucket, Amount: 1 + chance.Int64N(50), Burst: 1 + chance.Int64N(20),
+			Window: 24 * time.Hour}
 		if seed%2 == 0 {
 			l.Amount, l.Burst = MaxAmount-chance.Int64N(50), 1+chance.Int64N(100_000) // 104 units a nanosecond
 		}
@@ -78,7 +82,8 @@ func TestRefundOfBucketsKeepsParts(t *testing.T) {
 		from := l.TakeRecord(s, now)
 		now.Steady += chance.Int64N(int64(from.Reset) + 1)
 		s = l.Give(s, from, now, cost)
-		if have, want := l.Advance(s, next(now)), l.Advance(without, next(now)); have.Count != want.Count || have.Part != want.Part {
+		if have, want := l.Advance(s, next(now)), l.Advance(without,
+			next(now)); have.Count != want.Count || have.Part != want.Part {
 			t.Fatalf("seed %d: have %+v, want %+v", seed, have, want)
 		}
 	}
@@ -105,8 +110,8 @@ func TestRefundOfBucketsIsWhole(t *testing.T) {
 	}
 }
 
-// A refund to a log whose hit is not known by its time, as when another process took it, removes the oldest hits, so the log never
-// forgets early.
+// A refund to a log whose hit is not known by its time, as when another process
+// took it, removes the oldest hits, so the log never forgets early.
 func TestRefundOfLogs(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 100, Window: time.Minute}
 	var g Log

@@ -2,8 +2,9 @@ package algorithms
 
 import "time"
 
-// The sliding-window counter weights the previous window's count by the part of that window still in view. With x the time
-// into the current window of length W, a check is allowed if
+// The sliding-window counter weights the previous window's count by the part of
+// that window still in view. With x the time into the current window of length
+// W, a check is allowed if
 //
 //	prev × (W − x) + (cur + cost) × W <= limit × W
 //
@@ -70,7 +71,8 @@ func (l *Limit) describeSliding(d *Decision, s State, now Instant, cost int64) {
 	}
 }
 
-// longestView returns the longest view, at most a window, at which a previous count of prev weighs no more than room.
+// longestView returns the longest view, at most a window, at which a previous
+// count of prev weighs no more than room.
 func (l *Limit) longestView(prev, room int64) int64 {
 	if prev <= room {
 		return int64(l.Window)

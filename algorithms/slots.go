@@ -2,8 +2,9 @@ package algorithms
 
 import "time"
 
-// A slot of a Concurrency limit is held until it is released or, unless it is renewed in time, until it ends by itself.
-// So a holder that dies gives its slots back.
+// A slot of a Concurrency limit is held until it is released or, unless it is
+// renewed in time, until it ends by itself. So a holder that dies gives its
+// slots back.
 
 // describeSlots describes a check of cost slots.
 func (l *Limit) describeSlots(d *Decision, s State, cost int64) {
@@ -18,6 +19,6 @@ func (l *Limit) describeSlots(d *Decision, s State, cost int64) {
 	}
 }
 
-// ShadowSlots reports whether a shadow limit of that State, which refuses cost slots, counts them all the same: up to
-// twice the limit.
+// ShadowSlots reports whether a shadow limit of that State, which refuses cost
+// slots, counts them all the same: up to twice the limit.
 func (l *Limit) ShadowSlots(s State, cost int64) bool { return s.Count <= 2*l.Amount-cost }

@@ -40,7 +40,8 @@ func TestAdmissionTime(t *testing.T) {
 	}
 }
 
-// A refusal visits few entries of a log, however many it has: those that must leave, or those that may stay.
+// A refusal visits few entries of a log, however many it has: those that must
+// leave, or those that may stay.
 func BenchmarkLogRefuses(b *testing.B) {
 	const n = MaxLogEntries
 	for name, bb := range map[string]struct{ entries, cost int64 }{

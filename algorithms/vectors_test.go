@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// step is one expected decision: at t seconds, a check of cost is allowed or refused, and leaves remaining.
+// step is one expected decision: at t seconds, a check of cost is allowed or
+// refused, and leaves remaining.
 type step struct {
 	t         float64
 	cost      int64
@@ -85,30 +86,41 @@ func TestVectors(t *testing.T) {
 		{"token bucket with a burst", Limit{Kind: TokenBucket, Amount: 100, Burst: 10, Window: 60 * s}, []step{
 			allowedStep(0, 10, 0), refusedStep(0, 1, 0, 600*ms), allowedStep(0.6, 1, 0), allowedStep(60, 10, 0),
 		}},
-		{"token bucket, period no whole nanoseconds", Limit{Kind: TokenBucket, Amount: 7, Burst: 7, Window: 60 * s}, []step{
-			allowedStep(0, 7, 0), refusedStep(0, 1, 0, 8_571_428_572), allowedStep(60, 0, 7), allowedStep(60, 7, 0), refusedStep(60, 1, 0, 8_571_428_572),
-		}},
+		{"token bucket, period no whole nanoseconds",
+			Limit{Kind: TokenBucket, Amount: 7, Burst: 7, Window: 60 * s}, []step{
+				allowedStep(0, 7, 0), refusedStep(0, 1, 0, 8_571_428_572), allowedStep(60, 0, 7),
+				allowedStep(60, 7, 0), refusedStep(60, 1, 0, 8_571_428_572),
+			}},
 		{"leaky bucket", Limit{Kind: LeakyBucket, Amount: 2, Burst: 5, Window: s}, []step{
-			delayedStep(0, 4, 0), delayedStep(0, 3, 500*ms), delayedStep(0, 2, s), delayedStep(0, 1, 1500*ms), delayedStep(0, 0, 2*s),
+			delayedStep(0, 4, 0), delayedStep(0, 3, 500*ms), delayedStep(0, 2, s),
+			delayedStep(0, 1, 1500*ms), delayedStep(0, 0, 2*s),
 			refusedStep(0, 1, 0, 500*ms), delayedStep(0.5, 0, 2*s), delayedStep(10, 4, 0),
 		}},
 		{"fixed window", Limit{Kind: FixedWindow, Amount: 100, Window: 60 * s}, []step{
 			allowedStep(noon, 100, 0), refusedStep(noon, 1, 0, s), allowedStep(noon+1, 100, 0),
-			allowedStep(noon+61, 50, 50), refusedStep(noon+61, 60, 50, 60*s), allowedStep(noon+61, 50, 0), refusedStep(noon+61, 101, 0, Never),
+			allowedStep(noon+61, 50, 50), refusedStep(noon+61, 60, 50, 60*s),
+			allowedStep(noon+61, 50, 0), refusedStep(noon+61, 101, 0, Never),
 		}},
 		{"first window", Limit{Kind: FirstWindow, Amount: 3, Window: 10 * s}, []step{
-			refusedStep(0, 4, 3, Never), allowedStep(1, 0, 3), allowedStep(2, 1, 2), allowedStep(5, 2, 0), refusedStep(6, 1, 0, 6*s), refusedStep(6, 4, 0, Never), allowedStep(6, 0, 0),
-			refusedStep(11.9, 1, 0, 100*ms), allowedStep(12, 0, 3), allowedStep(20, 2, 1), refusedStep(25, 2, 1, 5*s), allowedStep(29.9, 1, 0), allowedStep(30, 3, 0), refusedStep(30, 1, 0, 10*s),
+			refusedStep(0, 4, 3, Never), allowedStep(1, 0, 3), allowedStep(2, 1, 2),
+			allowedStep(5, 2, 0), refusedStep(6, 1, 0, 6*s), refusedStep(6, 4, 0, Never),
+			allowedStep(6, 0, 0),
+			refusedStep(11.9, 1, 0, 100*ms), allowedStep(12, 0, 3), allowedStep(20, 2, 1),
+			refusedStep(25, 2, 1, 5*s), allowedStep(29.9, 1, 0), allowedStep(30, 3, 0),
+			refusedStep(30, 1, 0, 10*s),
 		}},
 		{"sliding log", Limit{Kind: SlidingLog, Amount: 3, Window: 10 * s}, []step{
-			allowedStep(0, 1, 2), allowedStep(4, 1, 1), allowedStep(8, 1, 0), refusedStep(9, 1, 0, s), allowedStep(10, 1, 0),
+			allowedStep(0, 1, 2), allowedStep(4, 1, 1), allowedStep(8, 1, 0),
+			refusedStep(9, 1, 0, s), allowedStep(10, 1, 0),
 			refusedStep(13.9, 1, 0, 100*ms), allowedStep(14, 1, 0), refusedStep(14, 4, 0, Never), allowedStep(14, 0, 0),
 		}},
 		{"sliding window", Limit{Kind: SlidingWindow, Amount: 100, Window: 60 * s}, []step{
-			allowedStep(0, 60, 40), allowedStep(75, 20, 35), allowedStep(75, 35, 0), refusedStep(75, 1, 0, s), allowedStep(76, 1, 0),
+			allowedStep(0, 60, 40), allowedStep(75, 20, 35), allowedStep(75, 35, 0),
+			refusedStep(75, 1, 0, s), allowedStep(76, 1, 0),
 		}},
 		{"sliding window, full current", Limit{Kind: SlidingWindow, Amount: 100, Window: 60 * s}, []step{
-			allowedStep(90, 100, 0), refusedStep(90, 1, 0, 30*s+600*ms), refusedStep(120.5, 1, 0, 100*ms), allowedStep(120.6, 1, 0),
+			allowedStep(90, 100, 0), refusedStep(90, 1, 0, 30*s+600*ms),
+			refusedStep(120.5, 1, 0, 100*ms), allowedStep(120.6, 1, 0),
 		}},
 	}
 	for _, tt := range tests {
@@ -202,7 +214,8 @@ func TestSettleIntoDebt(t *testing.T) {
 	}
 }
 
-// In a log beyond its bound, every hit leaves late by at most the grain, however long the traffic lasts.
+// In a log beyond its bound, every hit leaves late by at most the grain,
+// however long the traffic lasts.
 func TestCoarseLogForgets(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 1_000_000, Window: time.Minute}
 	g := &Log{}
@@ -232,13 +245,15 @@ func TestLateReadingMovesNoState(t *testing.T) {
 			full := State{Count: 10, At: l.windowNumber(late.Wall) + ahead}
 			got, allowed := l.Take(full, late, 1)
 			if allowed || got != full {
-				t.Errorf("%s, %d windows late: Take(%+v) = %+v, %t; want it as it was, refused", kind, ahead, full, got, allowed)
+				t.Errorf("%s, %d windows late: Take(%+v) = %+v, %t; want it as it was, refused",
+					kind, ahead, full, got, allowed)
 			}
 
 			half := State{Count: 5, At: full.At}
 			got, allowed = l.Take(half, late, 1)
 			if want := (State{Count: 6, At: full.At}); !allowed || got != want {
-				t.Errorf("%s, %d windows late: Take(%+v) = %+v, %t; want %+v, allowed", kind, ahead, half, got, allowed, want)
+				t.Errorf("%s, %d windows late: Take(%+v) = %+v, %t; want %+v, allowed", kind, ahead,
+					half, got, allowed, want)
 			}
 		}
 
@@ -262,7 +277,8 @@ func TestKindsAreValid(t *testing.T) {
 		case CellBucket:
 			want = TokenBucket
 		}
-		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() && k.OnSteadyClock() || k.Bucket() && !k.OnSteadyClock() {
+		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() &&
+			k.OnSteadyClock() || k.Bucket() && !k.OnSteadyClock() {
 			t.Errorf("kind %d is %q, and back %d", k, k, back)
 		}
 	}

@@ -2,8 +2,9 @@ package algorithms
 
 import "time"
 
-// windowNumber returns the number of the window that contains the wall time: floor(wall / Window), or for calendar windows
-// the Unix second at which the window begins. Later windows have greater numbers.
+// windowNumber returns the number of the window that contains the wall time:
+// floor(wall / Window), or for calendar windows the Unix second at which the
+// window begins. Later windows have greater numbers.
 func (l *Limit) windowNumber(wall int64) int64 {
 	if l.Calendar != nil {
 		start, _ := l.Calendar.Bounds(wall)
@@ -20,8 +21,9 @@ func (l *Limit) startOfWindow(n int64) int64 {
 	return n * int64(l.Window)
 }
 
-// WindowStart returns the wall time, in Unix nanoseconds, at which the window that contains wall begins. For limits without
-// numbered windows it returns wall.
+// WindowStart returns the wall time, in Unix nanoseconds, at which the window
+// that contains wall begins. For limits without numbered windows it returns
+// wall.
 func (l *Limit) WindowStart(wall int64) int64 {
 	if !l.Kind.Windowed() {
 		return wall
@@ -46,11 +48,13 @@ func (l *Limit) advanceFixed(s State, wall int64) State {
 	return l.reachQueue(s, wall)
 }
 
-// reachQueue takes the mark off a state whose queue the clock has caught up with. s must not be in an earlier window than wall.
+// reachQueue takes the mark off a state whose queue the clock has caught up
+// with. s must not be in an earlier window than wall.
 //
-// A state is ahead of the clock only because of a queue: counters.Table counts the windows of a partition by a clock that has
-// reached all of them. If one were ahead all the same, it would count as being in its own window until the clock reaches that,
-// because a window's number never goes back.
+// A state is ahead of the clock only because of a queue: counters.Table counts
+// the windows of a partition by a clock that has reached all of them. If one
+// were ahead all the same, it would count as being in its own window until the
+// clock reaches that, because a window's number never goes back.
 func (l *Limit) reachQueue(s State, wall int64) State {
 	if s.isQueued() && s.Window() == l.windowNumber(wall) {
 		s.At = s.Window()
@@ -83,8 +87,8 @@ func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	}
 }
 
-// WindowLeft returns how much is left of the window at now, by the wall clock. For limits without numbered windows it returns
-// Window.
+// WindowLeft returns how much is left of the window at now, by the wall clock.
+// For limits without numbered windows it returns Window.
 func (l *Limit) WindowLeft(now Instant) time.Duration {
 	if !l.Kind.Windowed() {
 		return l.Window
@@ -92,7 +96,8 @@ func (l *Limit) WindowLeft(now Instant) time.Duration {
 	return time.Duration(max(0, l.endOfWindow(l.windowNumber(now.Wall))-now.Wall))
 }
 
-// Equal reports whether l and o are the same limit, so that a count under one may continue under the other.
+// Equal reports whether l and o are the same limit, so that a count under one
+// may continue under the other.
 func (l *Limit) Equal(o *Limit) bool {
 	if l == o {
 		return true
@@ -100,5 +105,7 @@ func (l *Limit) Equal(o *Limit) bool {
 	a, b := *l, *o
 	a.Calendar, b.Calendar = nil, nil
 	a.Until, b.Until = 0, 0
-	return a == b && (l.Calendar == o.Calendar || l.Calendar != nil && o.Calendar != nil && l.Calendar.String() == o.Calendar.String())
+	return a == b &&
+		(l.Calendar == o.Calendar || l.Calendar != nil && o.Calendar != nil &&
+			l.Calendar.String() == o.Calendar.String())
 }

@@ -56,8 +56,8 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 	return wire.AppendText(append(b, byte(l.Calendar.unit)), l.Calendar.Zone())
 }
 
-// Decode reads what Append wrote into l, which must be zero, and returns the flags. Unless d fails, l is legal, and the flags
-// are among those in allowed.
+// Decode reads what Append wrote into l, which must be zero, and returns the
+// flags. Unless d fails, l is legal, and the flags are among those in allowed.
 func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	first := d.Byte()
 	l.Kind = Kind(first & limitKindMask)
@@ -68,7 +68,8 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	}
 
 	if first&delayFlag != 0 {
-		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow || l.Kind == CellBucket {
+		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 ||
+			l.Kind == FirstWindow || l.Kind == CellBucket {
 			d.Fail()
 		}
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Limits survive encoding. Limits that are not legal, or mean something different on each node, don't decode.
+// Limits survive encoding. Limits that are not legal, or mean something
+// different on each node, don't decode.
 func TestLimitRoundTrip(t *testing.T) {
 	day, err := CalendarOf(Day, "Europe/Berlin")
 	expect.NoError(t, err)
@@ -36,19 +37,25 @@ func TestLimitRoundTrip(t *testing.T) {
 		}
 	}
 	for name, bad := range map[string]Limit{
-		"local time":                                   {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Day, time.Local)},
-		"an unknown zone":                              {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Day, time.FixedZone("../x", 0))},
-		"an unknown unit":                              {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Year+1, time.UTC)},
-		"a log by the calendar":                        {Kind: SlidingLog, Amount: 7, Calendar: day},
-		"no amount":                                    {Kind: TokenBucket, Burst: 1, Window: time.Minute},
-		"a burst of nothing":                           {Kind: TokenBucket, Amount: 1, Window: time.Minute},
-		"an unknown algorithm":                         {Kind: Concurrency + 1, Amount: 1, Window: time.Minute},
-		"a queue in a window from its first hit":       {Kind: FirstWindow, Amount: 1, Window: time.Minute, MaxDelay: time.Second},
-		"a queue in a bucket that keeps its limit":     {Kind: CellBucket, Amount: 1, Burst: 1, Window: time.Minute, MaxDelay: time.Second},
+		"local time": {Kind: FixedWindow, Amount: 7,
+			Calendar: NewCalendar(Day, time.Local)},
+		"an unknown zone": {Kind: FixedWindow, Amount: 7,
+			Calendar: NewCalendar(Day, time.FixedZone("../x", 0))},
+		"an unknown unit": {Kind: FixedWindow, Amount: 7,
+			Calendar: NewCalendar(Year+1, time.UTC)},
+		"a log by the calendar": {Kind: SlidingLog, Amount: 7, Calendar: day},
+		"no amount":             {Kind: TokenBucket, Burst: 1, Window: time.Minute},
+		"a burst of nothing":    {Kind: TokenBucket, Amount: 1, Window: time.Minute},
+		"an unknown algorithm":  {Kind: Concurrency + 1, Amount: 1, Window: time.Minute},
+		"a queue in a window from its first hit": {Kind: FirstWindow, Amount: 1,
+			Window: time.Minute, MaxDelay: time.Second},
+		"a queue in a bucket that keeps its limit": {Kind: CellBucket, Amount: 1, Burst: 1,
+			Window: time.Minute, MaxDelay: time.Second},
 		"a window from its first hit, by the calendar": {Kind: FirstWindow, Amount: 7, Calendar: day},
-		"no window":                                    {Kind: FixedWindow, Amount: 1},
-		"a long window":                                {Kind: FixedWindow, Amount: 1, Window: MaxWindow + 1},
-		"a long delay":                                 {Kind: FixedWindow, Amount: 1, Window: time.Minute, MaxDelay: LongestDelay + 1},
+		"no window":     {Kind: FixedWindow, Amount: 1},
+		"a long window": {Kind: FixedWindow, Amount: 1, Window: MaxWindow + 1},
+		"a long delay": {Kind: FixedWindow, Amount: 1,
+			Window: time.Minute, MaxDelay: LongestDelay + 1},
 	} {
 		if !failsWith(&bad, 0, 0) {
 			t.Errorf("%s was accepted", name)
@@ -90,7 +97,9 @@ func FuzzLimit(f *testing.F) {
 		if d.Failed() {
 			return
 		}
-		if !l.Kind.Valid() || l.Kind == FirstWindow && (l.MaxDelay > 0 || l.Calendar != nil) || l.Amount < 0 || l.Amount > MaxAmount || l.Burst > MaxAmount || l.Window < MinWindow || l.Window > MaxWindow && l.Calendar == nil {
+		if !l.Kind.Valid() || l.Kind == FirstWindow && (l.MaxDelay > 0 || l.Calendar != nil) ||
+			l.Amount < 0 || l.Amount > MaxAmount || l.Burst > MaxAmount || l.Window < MinWindow ||
+			l.Window > MaxWindow && l.Calendar == nil {
 			t.Errorf("have %+v", l)
 		}
 		if again := l.Append(nil, flags); string(again) != string(b[:len(b)-d.Len()]) {

@@ -22,8 +22,8 @@ var ErrZone = errors.New("not the name of a time zone such as UTC or Europe/Berl
 //go:embed zones.zip
 var zonesFile []byte
 
-// knownZone is a time zone of the database with one calendar per unit. Calendars are shared because each caches its last
-// result.
+// knownZone is a time zone of the database with one calendar per unit.
+// Calendars are shared because each caches its last result.
 type knownZone struct {
 	load      func() error // sets the fields below, once
 	location  *time.Location
@@ -45,9 +45,10 @@ var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 	return index, nil
 })
 
-// Zone returns a time zone of the database embedded in this package. So all nodes with the same build use the same data,
-// whatever their hosts have installed; [time.LoadLocation] would prefer the host's. The error wraps [ErrZone] if there is no
-// such zone.
+// Zone returns a time zone of the database embedded in this package. So all
+// nodes with the same build use the same data, whatever their hosts have
+// installed; [time.LoadLocation] would prefer the host's. The error wraps
+// [ErrZone] if there is no such zone.
 func Zone(name string) (*time.Location, error) {
 	z, err := findZone([]byte(name))
 	if err != nil {
@@ -56,8 +57,8 @@ func Zone(name string) (*time.Location, error) {
 	return z.location, nil
 }
 
-// CalendarOf returns the shared calendar of a unit in the named time zone. The error wraps [ErrZone] if there is no such
-// zone.
+// CalendarOf returns the shared calendar of a unit in the named time zone. The
+// error wraps [ErrZone] if there is no such zone.
 func CalendarOf(unit CalendarUnit, name string) (*Calendar, error) {
 	z, err := findZone([]byte(name))
 	if err != nil {

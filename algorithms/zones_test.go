@@ -27,7 +27,8 @@ func TestZones(t *testing.T) {
 			t.Errorf("%s: have %v, %v", name, z, err)
 		}
 	}
-	for _, name := range []string{"", "Local", "europe/berlin", "Europe", "../Europe/Berlin", "right/UTC", "localtime", "Europe/Berlin/"} {
+	for _, name := range []string{"", "Local", "europe/berlin", "Europe", "../Europe/Berlin",
+		"right/UTC", "localtime", "Europe/Berlin/"} {
 		if _, err := Zone(name); !errors.Is(err, ErrZone) {
 			t.Errorf("%q: have %v", name, err)
 		}

@@ -10,17 +10,19 @@ import (
 )
 
 const (
-	// defaultBudget bounds the bytes of requests and answers that all doors hold at once, unless Budget.Capacity says
-	// otherwise.
+	// defaultBudget bounds the bytes of requests and answers that all doors hold at
+	// once, unless Budget.Capacity says otherwise.
 	defaultBudget = 20 << 20
-	// UnchargedBytes is the size up to which a request and its answer are not charged to the budget. Nearly all of them
-	// fit, and the bound on connections limits their total.
+	// UnchargedBytes is the size up to which a request and its answer are not
+	// charged to the budget. Nearly all of them fit, and the bound on connections
+	// limits their total.
 	UnchargedBytes = 16 << 10
-	// slowAfter is how long a large answer, or a piece of a large body, may take before its connection may be closed to make
-	// room.
+	// slowAfter is how long a large answer, or a piece of a large body, may take
+	// before its connection may be closed to make room.
 	slowAfter = time.Second
-	// maxRoomWait bounds how long a large request or answer waits for room. roomRetryInterval is how often it retries
-	// meanwhile; each failed attempt closes slow connections.
+	// maxRoomWait bounds how long a large request or answer waits for room.
+	// roomRetryInterval is how often it retries meanwhile; each failed attempt
+	// closes slow connections.
 	maxRoomWait       = 2 * time.Second
 	roomRetryInterval = slowAfter / 4
 	// maxRoomWaiters bounds how many wait at once, because what they hold already is not charged.
@@ -123,7 +125,8 @@ func (b *Budget) Wait(take func() bool) bool {
 
 // FullError returns the error for a request that does not fit into the budget.
 func (b *Budget) FullError() *Error {
-	return Errorf(Overloaded, "the memory for large requests and answers, %d bytes, is used up", cmp.Or(b.Capacity, defaultBudget))
+	return Errorf(Overloaded, "the memory for large requests and answers, %d bytes, is used up",
+		cmp.Or(b.Capacity, defaultBudget))
 }
 
 // Transfer is something that takes time and memory, such as a large body or answer in transit.

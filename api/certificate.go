@@ -9,8 +9,9 @@ import (
 	"github.com/rlnode/rlnode/internal/reload"
 )
 
-// loadCertificate loads a certificate with its key, and reloads them when the files change. An invalid pair is an error now;
-// later, the old pair stays in use.
+// loadCertificate loads a certificate with its key, and reloads them when the
+// files change. An invalid pair is an error now; later, the old pair stays in
+// use.
 func loadCertificate(certFile, keyFile string, log *slog.Logger) (*reload.Files[*tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -29,7 +30,8 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger) (*reload.Files[
 	return reload.Open(load, report, certFile, keyFile)
 }
 
-// serverTLS returns the TLS configuration of a listener that always presents the current certificate.
+// serverTLS returns the TLS configuration of a listener that always presents
+// the current certificate.
 func serverTLS(pair *reload.Files[*tls.Certificate]) *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,

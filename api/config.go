@@ -14,7 +14,8 @@ import (
 type Decider interface {
 	// Check decides q now. It does not retain q. Errors are those of limiter.Limiter.Check.
 	Check(q *limiter.Query, a *limiter.Answer) error
-	// CheckAll decides several queries in order, each as Check does. answers and errs have one element per query.
+	// CheckAll decides several queries in order, each as Check does. answers and
+	// errs have one element per query.
 	CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error)
 	// Reserve decides q as Check does. If q is allowed, id names the reservation for Settle.
 	Reserve(q *limiter.Query, ttl time.Duration, a *limiter.Answer) (id string, err error)
@@ -26,13 +27,14 @@ type Decider interface {
 	ReleaseSlot(id string) (held bool, err error)
 	// SlotOf returns the slot that was acquired with a reservation just made, if there is one.
 	SlotOf(reservation string) (s limiter.Slot, some bool)
-	// Usage returns what the only subject of q has used. Adjust adds q's costs to that, Reset clears it, and both return the
-	// usage afterwards. A request id that was seen before has no further effect.
+	// Usage returns what the only subject of q has used. Adjust adds q's costs to
+	// that, Reset clears it, and both return the usage afterwards. A request id
+	// that was seen before has no further effect.
 	Usage(q *limiter.Query) (*limiter.Usage, error)
 	Adjust(q *limiter.Query) (*limiter.Usage, error)
 	Reset(q *limiter.Query) (*limiter.Usage, error)
-	// Kept says what the only counter of a key holds, in a namespace where each key has one. DropKept clears it, and
-	// returns what it held.
+	// Kept says what the only counter of a key holds, in a namespace where each key
+	// has one. DropKept clears it, and returns what it held.
 	Kept(namespace, key string) (limiter.Kept, error)
 	DropKept(namespace, key string) (limiter.Kept, error)
 	// Rules returns the rules in force; nil until there are any.
@@ -47,7 +49,8 @@ type Config struct {
 	CertFile string // with KeyFile: all doors use TLS; both are reloaded when the files change
 	KeyFile  string
 
-	// If any token is configured, all doors require one, except for probes, metrics and the dashboard's files.
+	// If any token is configured, all doors require one, except for probes, metrics
+	// and the dashboard's files.
 
 	APIToken   string // has the scopes check and adjust; empty: none
 	AdminToken string // has the scope admin; empty: none
@@ -59,12 +62,14 @@ type Config struct {
 
 	Decider     Decider
 	Checkpoints func() persist.Status // nil: counters are not saved
-	// Health reports the node's state in the cluster. It must return at once, and must not wait for a disk.
+	// Health reports the node's state in the cluster. It must return at once, and
+	// must not wait for a disk.
 	Health func() ClusterHealth
 	// CheckReady returns why the node is not ready, once Ready has been called; nil if it is ready.
 	CheckReady func() error
-	// CheckMember returns why the node is no working member of the cluster, such as because it has left; nil if it is
-	// one. It is called for each check of callers that can ask another node. Nil: it always is one.
+	// CheckMember returns why the node is no working member of the cluster, such as
+	// because it has left; nil if it is one. It is called for each check of callers
+	// that can ask another node. Nil: it always is one.
 	CheckMember func() error
 
 	Logger *slog.Logger // nil: slog.Default
@@ -75,8 +80,8 @@ type Config struct {
 	MaxConnections int           // overrides the maximum number of connections of each door
 }
 
-// MaxMatched bounds the limits that the checks of a batch match together, unless Config.MaxMatched says otherwise. To decide so
-// many takes seconds.
+// MaxMatched bounds the limits that the checks of a batch match together,
+// unless Config.MaxMatched says otherwise. To decide so many takes seconds.
 const MaxMatched = 100_000
 
 // Validate returns an error that lists the missing fields.

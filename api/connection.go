@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// lingerTime and lingerBytes bound how long a connection lingers before it is closed, and how many bytes of further
-	// input it discards meanwhile. Closing it while the caller still sends would reset it, and the caller would lose the
+	// lingerTime and lingerBytes bound how long a connection lingers before it is
+	// closed, and how many bytes of further input it discards meanwhile. Closing it
+	// while the caller still sends would reset it, and the caller would lose the
 	// answer.
 	lingerTime     = 5 * time.Second
 	strangerLinger = 500 * time.Millisecond // likewise, for a stranger: it holds a seat meanwhile
@@ -29,7 +30,8 @@ const (
 	// socketBuffers is roughly what the system holds for a connection whose caller does not read;
 	// see boundSocket.
 	socketBuffers = sendBuffer + receiveBuffer
-	// acceptWait is the first pause before accepting again after the process ran out of file descriptors.
+	// acceptWait is the first pause before accepting again after the process ran
+	// out of file descriptors.
 	acceptWait = 5 * time.Millisecond
 )
 
@@ -40,8 +42,9 @@ var errNoRoom = errors.New("the memory for answers that callers don't read is us
 // connection has not shown a valid one.
 const strangerIdle = 10 * time.Second
 
-// strangerRequests is how many requests such a connection may make. It gets no other answer than that of a probe, or why it is
-// refused, however many it sends ahead.
+// strangerRequests is how many requests such a connection may make. It gets no
+// other answer than that of a probe, or why it is refused, however many it
+// sends ahead.
 const strangerRequests = 16
 
 // ConnectionsConfig configures the connections of a door.
@@ -91,7 +94,8 @@ func newSeatPool(most int) *seatPool {
 }
 
 func newConnections(config ConnectionsConfig, at *seatPool) *Connections {
-	return &Connections{config: config, seatPool: at, open: make(map[*Connection]struct{}), closing: make(chan struct{})}
+	return &Connections{config: config, seatPool: at, open: make(map[*Connection]struct{}),
+		closing: make(chan struct{})}
 }
 
 // tlsMemory is what TLS takes of a connection that waits, in bytes.
@@ -100,8 +104,9 @@ const tlsMemory = 12 << 10
 // fewestSeats is how many connections a door serves at least, however little memory there is.
 const fewestSeats = 64
 
-// Seats returns how many connections a door serves at once: most, or fewer if they would take more than 1/parts of the node's
-// memory. A connection takes that many bytes (each) while it waits for a request.
+// Seats returns how many connections a door serves at once: most, or fewer if
+// they would take more than 1/parts of the node's memory. A connection takes
+// that many bytes (each) while it waits for a request.
 func (d *Doors) Seats(most int, parts, each int64) int {
 	if d.TLS != nil {
 		each += tlsMemory
@@ -120,22 +125,25 @@ func (d *Doors) Track(most int) *Connections {
 	return NewConnections(ConnectionsConfig{Most: most, NeedTokens: d.RequiresToken, Budget: &d.Budget})
 }
 
-// Bounds on the connections that the data plane and the Redis protocol have together. One that waits takes seatMemory, and
-// all of them may take one part in seatParts of the node's memory.
+// Bounds on the connections that the data plane and the Redis protocol have
+// together. One that waits takes seatMemory, and all of them may take one part
+// in seatParts of the node's memory.
 const (
 	MaxDataConnections = 32 << 10
 	seatMemory         = 8 << 10
 	seatParts          = 8
 )
 
-// DataConnections returns an empty set of connections for a door whose callers ask for decisions over connections of their
-// own. All such doors share their seats.
+// DataConnections returns an empty set of connections for a door whose callers
+// ask for decisions over connections of their own. All such doors share their
+// seats.
 func (d *Doors) DataConnections() *Connections {
 	d.seatsOnce.Do(func() { d.dataSeats = newSeatPool(d.mostDataConnections(MaxFiles())) })
 	return newConnections(ConnectionsConfig{NeedTokens: d.RequiresToken, Budget: &d.Budget}, d.dataSeats)
 }
 
-// mostDataConnections returns how many connections these doors serve at once in a process that may open this many files.
+// mostDataConnections returns how many connections these doors serve at once in
+// a process that may open this many files.
 func (d *Doors) mostDataConnections(files int) int {
 	if d.MaxConnections == 0 && d.Connections > 0 {
 		return min(d.Connections, files/2)
@@ -176,8 +184,8 @@ func (c *Connections) CloseSilent() {
 	}
 }
 
-// CloseIdle closes the connections of strangers that have waited for too long, for a door whose server library has one idle
-// timeout for all.
+// CloseIdle closes the connections of strangers that have waited for too long,
+// for a door whose server library has one idle timeout for all.
 func (c *Connections) CloseIdle(now time.Time) {
 	if !c.needTokens() {
 		return
@@ -202,8 +210,9 @@ func (c *Connections) CloseIdle(now time.Time) {
 // IdleInterval is how often CloseIdle should be called.
 const IdleInterval = strangerIdle / 2
 
-// The states of a connection's input. A connection that is closed because it was silent receives nothing any more: what would
-// be decided could not be answered.
+// The states of a connection's input. A connection that is closed because it
+// was silent receives nothing any more: what would be decided could not be
+// answered.
 const (
 	inputNone int32 = iota
 	inputReceived
@@ -285,7 +294,9 @@ func (c *Connections) Metrics(s metrics.Sink, door string) {
 	s.Count("connections_turns_total",
 		"How often a connection whose caller had sent far ahead waited until others had been served.", c.turnsTaken.Load(), "door", door)
 	s.Level("connections", "Connections that have a place.", taken, "door", door)
-	s.Level("connections_max", "Bound on the connections that have a place; data and redis share theirs.", most, "door", door)
+	s.Level("connections_max",
+		"Bound on the connections that have a place; data and redis share theirs.", most, "door",
+		door)
 }
 
 // Count returns how many connections are open, and how many of those have received anything.
@@ -402,7 +413,8 @@ func (c *Connection) Answer() bool {
 	return since != displacedMark && c.waitingSince.CompareAndSwap(since, 0)
 }
 
-// IsWornOut reports whether c must be closed after the next answer: it has asked too often without a valid token.
+// IsWornOut reports whether c must be closed after the next answer: it has
+// asked too often without a valid token.
 func (c *Connection) IsWornOut() bool { return c.requests.Load() > strangerRequests && c.IsStranger() }
 
 // KeepIdle makes CloseIdle leave c open.
@@ -542,8 +554,9 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 	}
 }
 
-// Descriptor returns c's file descriptor, or -1 if it is unknown. It may be polled while c is open. If c is closed in the meantime and
-// the number reused, a wrong result must do no harm.
+// Descriptor returns c's file descriptor, or -1 if it is unknown. It may be
+// polled while c is open. If c is closed in the meantime and the number reused,
+// a wrong result must do no harm.
 func (c *Connection) Descriptor() int {
 	file, ok := c.Conn.(syscall.Conn)
 	if !ok {

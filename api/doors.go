@@ -13,8 +13,9 @@ import (
 	"github.com/rlnode/rlnode/internal/reload"
 )
 
-// Doors is the state that all doors of a node share. A door serves one protocol: it authorises callers by their tokens,
-// asks the decider, and answers.
+// Doors is the state that all doors of a node share. A door serves one
+// protocol: it authorises callers by their tokens, asks the decider, and
+// answers.
 type Doors struct {
 	Config // as passed to Open; Logger is never nil
 	Readiness
@@ -32,7 +33,8 @@ type Doors struct {
 	dataSeats *seatPool
 }
 
-// Open reads the tokens and the certificate, and reloads them when their files change. Checks get NotReady until Ready.
+// Open reads the tokens and the certificate, and reloads them when their files
+// change. Checks get NotReady until Ready.
 func Open(config Config) (*Doors, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open API: %w", err)

@@ -162,7 +162,8 @@ func ReceiveError(err error) *Error {
 	return Errorf(BadRequest, "the request cannot be read as HTTP/1.1")
 }
 
-// HeadTooLargeError returns the error for a request's first line and headers of more than most bytes.
+// HeadTooLargeError returns the error for a request's first line and headers of
+// more than most bytes.
 func HeadTooLargeError(most int) *Error {
 	return Errorf(HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", most)
 }
@@ -227,7 +228,8 @@ var causes = []struct {
 	{loads.ErrFull, Overloaded, ""},
 }
 
-// AsError returns err as an Error with a code. An unknown error becomes Internal, and callers do not see its text.
+// AsError returns err as an Error with a code. An unknown error becomes
+// Internal, and callers do not see its text.
 func AsError(err error) *Error {
 	if known, ok := errors.AsType[*Error](err); ok {
 		return known
@@ -250,7 +252,8 @@ func AsError(err error) *Error {
 
 // invalidRules returns the error that lists all mistakes in a rules document.
 func invalidRules(list rules.Errors) *Error {
-	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, Mistakes: append(rules.Errors{}, list...)}
+	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list,
+		Mistakes: append(rules.Errors{}, list...)}
 	if len(list) > 0 {
 		first := list[0].Error()
 		if list[0].Line > 0 {

@@ -30,8 +30,8 @@ type checkpointReport struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// reportFor is how long a report answers probes. Many at once must cost little: they need no token, and what a report is made of is
-// locked for each.
+// reportFor is how long a report answers probes. Many at once must cost little:
+// they need no token, and what a report is made of is locked for each.
 const reportFor = 20 * time.Millisecond
 
 // healthReport is a report, made at a time.
@@ -40,7 +40,8 @@ type healthReport struct {
 	body []byte
 }
 
-// HealthReport returns the JSON body that answers probes: the state of the node. It must not be changed.
+// HealthReport returns the JSON body that answers probes: the state of the
+// node. It must not be changed.
 func (d *Doors) HealthReport() []byte {
 	now := time.Now()
 	last := d.lastReport.Load()

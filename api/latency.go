@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/metrics"
 )
 
-// latencyStripes is the number of copies of the counts. Requests on different processors then rarely write to the same cache
-// line.
+// latencyStripes is the number of copies of the counts. Requests on different
+// processors then rarely write to the same cache line.
 const latencyStripes = 8
 
 // Latency counts the requests at a door, and is a histogram of how long its checks take.

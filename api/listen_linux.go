@@ -17,7 +17,8 @@ func boundSocket(_, _ string, raw syscall.RawConn) error {
 	})
 }
 
-// MaxFiles returns how many files the process may have open. Package main has already raised that limit.
+// MaxFiles returns how many files the process may have open. Package main has
+// already raised that limit.
 func MaxFiles() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -26,7 +27,8 @@ func MaxFiles() int {
 	return int(min(limit.Cur, 1<<30))
 }
 
-// HasHungUp reports whether c's caller has closed the connection, or at least its sending side of it.
+// HasHungUp reports whether c's caller has closed the connection, or at least
+// its sending side of it.
 func (c *Connection) HasHungUp() bool {
 	fd := c.Descriptor()
 	poll := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}

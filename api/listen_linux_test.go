@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// The bounds of a door's listener hold for the connections that it accepts. Those of Multipath TCP would not inherit them.
+// The bounds of a door's listener hold for the connections that it accepts.
+// Those of Multipath TCP would not inherit them.
 func TestListen_BoundsWhatWaits(t *testing.T) {
 	t.Parallel()
 	ln, err := Listen("127.0.0.1:0")

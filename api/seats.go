@@ -17,11 +17,15 @@ const (
 	victimsDivisor = 16
 )
 
-// seats bounds a listener's connections. A connection that has never shown a valid token is a stranger. When all seats are
-// taken, a newcomer displaces a stranger: a caller with a token always gets in, however many strangers hold on to theirs.
+// seats bounds a listener's connections. A connection that has never shown a
+// valid token is a stranger. When all seats are taken, a newcomer displaces a
+// stranger: a caller with a token always gets in, however many strangers hold
+// on to theirs.
 //
-// If there is nobody to displace, a newcomer gets a spare seat, on which one probe is answered. When spare seats run out, the
-// newest connection displaces the oldest one. So probes are answered even if others hold all seats, including the spare ones.
+// If there is nobody to displace, a newcomer gets a spare seat, on which one
+// probe is answered. When spare seats run out, the newest connection displaces
+// the oldest one. So probes are answered even if others hold all seats,
+// including the spare ones.
 type seats struct {
 	most, spares int // 0: no bound
 
@@ -72,8 +76,9 @@ func (s *seats) take(c *Connection) bool {
 	return true
 }
 
-// trust makes c, which has shown a valid token, safe from being displaced. One address keeps at most three quarters of the
-// seats that way, because a gateway is a single address, and must leave room for others.
+// trust makes c, which has shown a valid token, safe from being displaced. One
+// address keeps at most three quarters of the seats that way, because a gateway
+// is a single address, and must leave room for others.
 func (s *seats) trust(c *Connection) {
 	if s.most > 0 && c.hasSeat && !c.trusted.Load() {
 		if s.trustedOf[c.address] >= s.most-s.most/4 {
@@ -120,7 +125,8 @@ func (s *seats) chooseVictims(byAddress bool) {
 	}
 	slices.SortFunc(waiting, func(a, b victim) int { return cmp.Compare(b.since, a.since) })
 
-	// To take, again and again, a connection of the address that has the most gives the same order as to sort them by rank.
+	// To take, again and again, a connection of the address that has the most gives
+	// the same order as to sort them by rank.
 	if byAddress {
 		ofAddress := make(map[netip.Prefix]int)
 		for i := range waiting {
@@ -170,7 +176,8 @@ func (s *seats) release(c *Connection) {
 	}
 }
 
-// addressOf returns the prefix that counts as one address: for IPv6 a /64, because a subscriber gets at least that much.
+// addressOf returns the prefix that counts as one address: for IPv6 a /64,
+// because a subscriber gets at least that much.
 func addressOf(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {

@@ -12,8 +12,9 @@ type Served interface {
 	Interrupt()
 }
 
-// Serve accepts connections on ln in the background, until Stop. It calls begin with each, one after another; begin starts a
-// goroutine that serves the connection and closes it.
+// Serve accepts connections on ln in the background, until Stop. It calls begin
+// with each, one after another; begin starts a goroutine that serves the
+// connection and closes it.
 func (c *Connections) Serve(ln net.Listener, begin func(*Connection) Served) {
 	c.ln = c.Listen(ln)
 	c.accepted = make(chan error, 1)
@@ -44,8 +45,9 @@ func (c *Connections) accept(begin func(*Connection) Served) error {
 	}
 }
 
-// Stop ends what Serve began: it stops accepting connections, closes those that are idle, waits for the answers in progress
-// until ctx ends, and closes what is left. It may be called again.
+// Stop ends what Serve began: it stops accepting connections, closes those that
+// are idle, waits for the answers in progress until ctx ends, and closes what
+// is left. It may be called again.
 func (c *Connections) Stop(ctx context.Context) error {
 	_ = c.ln.Close()
 	c.CloseSilent()

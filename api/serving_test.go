@@ -34,8 +34,9 @@ func dialled(t *testing.T, begin func(*Connection) Served) *Connections {
 	return conns
 }
 
-// TestStopInterruptsWhatIsJustAccepted: a door that is still taking on a connection when Stop looks at all of them interrupts
-// it afterwards. Otherwise, Stop would wait for a caller who may say nothing for an hour.
+// TestStopInterruptsWhatIsJustAccepted: a door that is still taking on a
+// connection when Stop looks at all of them interrupts it afterwards.
+// Otherwise, Stop would wait for a caller who may say nothing for an hour.
 func TestStopInterruptsWhatIsJustAccepted(t *testing.T) {
 	began, goOn := make(chan struct{}), make(chan struct{})
 	conns := dialled(t, func(c *Connection) Served {

@@ -6,12 +6,15 @@ import (
 	"time"
 )
 
-// DrainGrace is how long a node that leaves still answers at all doors, after its probes have begun to fail. Load balancers
-// have this long to notice and turn away. Envoy, as the examples configure it, takes half a second and a time-out.
+// DrainGrace is how long a node that leaves still answers at all doors, after
+// its probes have begun to fail. Load balancers have this long to notice and
+// turn away. Envoy, as the examples configure it, takes half a second and a
+// time-out.
 const DrainGrace = 2 * time.Second
 
-// keepOpen is how long of this connections stay open for a next request. Later answers carry Connection: close, so that no
-// request hits a connection that is just being closed.
+// keepOpen is how long of this connections stay open for a next request. Later
+// answers carry Connection: close, so that no request hits a connection that is
+// just being closed.
 const keepOpen = DrainGrace / 4
 
 // state is the stage of a node's life.
@@ -31,15 +34,19 @@ type stage struct {
 	since  time.Time // for stateDraining: when it began
 }
 
-// Readiness is the stage of a node's life, as probes and callers see it. A node never returns to an earlier stage.
+// Readiness is the stage of a node's life, as probes and callers see it. A node
+// never returns to an earlier stage.
 type Readiness struct {
 	current atomic.Pointer[stage]
-	// checkReady returns why a node that has been ready currently is not; nil: it always is. A failing condition keeps load
-	// balancers away, but checks are still decided.
+	// checkReady returns why a node that has been ready currently is not; nil: it
+	// always is. A failing condition keeps load balancers away, but checks are
+	// still decided.
 	checkReady func() error
-	// checkMember returns why the node should not decide, although it can; nil: it may. See Config.CheckMember.
+	// checkMember returns why the node should not decide, although it can; nil: it
+	// may. See Config.CheckMember.
 	checkMember func() error
-	outside     atomic.Pointer[time.Time] // when checkMember was first seen to fail, without a success since; nil: it does not fail
+	// when checkMember was first seen to fail, without a success since; nil: it does not fail
+	outside atomic.Pointer[time.Time]
 
 	drain chan struct{} // closed when the node begins to drain
 	once  sync.Once     // closes drain
@@ -64,8 +71,8 @@ func (r *Readiness) advance(to stage) {
 	}
 }
 
-// Explain sets the reason that callers get while the node is not ready yet, such as "loading counters". It has no effect
-// after Ready.
+// Explain sets the reason that callers get while the node is not ready yet,
+// such as "loading counters". It has no effect after Ready.
 func (r *Readiness) Explain(reason string) {
 	r.advance(stage{state: stateStarting, reason: reason})
 }
@@ -95,14 +102,17 @@ func (r *Readiness) ChecksError() *Error {
 	return nil
 }
 
-// ClosesConnections reports whether connections must be closed after the next answer, because the node drains.
+// ClosesConnections reports whether connections must be closed after the next
+// answer, because the node drains.
 func (r *Readiness) ClosesConnections() bool {
 	c := r.currentStage()
 	return c.state == stateDraining && time.Since(c.since) > keepOpen
 }
 
-// TurnAwayError returns the error with which a check is answered whose caller then asks another node, or nil if this node
-// decides it. A node that is no working member of the cluster turns callers away once they have had DrainGrace to notice.
+// TurnAwayError returns the error with which a check is answered whose caller
+// then asks another node, or nil if this node decides it. A node that is no
+// working member of the cluster turns callers away once they have had
+// DrainGrace to notice.
 func (r *Readiness) TurnAwayError() *Error {
 	if e := r.ChecksError(); e != nil || r.checkMember == nil {
 		return e
@@ -127,7 +137,8 @@ func (r *Readiness) TurnAwayError() *Error {
 	return &Error{Code: NotReady, Detail: "not ready: " + err.Error(), Err: err}
 }
 
-// ProbeError returns the error with which readiness probes are answered, or nil if the node is ready.
+// ProbeError returns the error with which readiness probes are answered, or nil
+// if the node is ready.
 func (r *Readiness) ProbeError() *Error {
 	if r.currentStage().state == stateDraining {
 		return &Error{Code: Draining, Detail: "the node is going away; checks on open connections are still decided"}

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A node that is no working member of the cluster turns callers away, but not before they have had time to notice.
+// A node that is no working member of the cluster turns callers away, but not
+// before they have had time to notice.
 func TestReadiness_TurnAwayError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,11 +50,13 @@ func TestReadiness_DrainGrace(t *testing.T) {
 		r.advance(stage{state: stateReady})
 		r.Drain()
 		if r.ProbeError() == nil || r.ChecksError() != nil || r.ClosesConnections() {
-			t.Errorf("at once: got probe %v, checks %v, closes %v; want an error, none, false", r.ProbeError(), r.ChecksError(), r.ClosesConnections())
+			t.Errorf("at once: got probe %v, checks %v, closes %v; want an error, none, false",
+				r.ProbeError(), r.ChecksError(), r.ClosesConnections())
 		}
 		time.Sleep(DrainGrace / 2)
 		if r.ChecksError() != nil || r.TurnAwayError() != nil || !r.ClosesConnections() {
-			t.Errorf("half of the grace later: got checks %v, closes %v; want none, true", r.ChecksError(), r.ClosesConnections())
+			t.Errorf("half of the grace later: got checks %v, closes %v; want none, true",
+				r.ChecksError(), r.ClosesConnections())
 		}
 	})
 }

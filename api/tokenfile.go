@@ -25,15 +25,17 @@ const (
 	maxTokensFile = 4 << 20 // bytes
 	// tokensInterval is how often the file is checked for changes.
 	tokensInterval = 500 * time.Millisecond
-	// tokenPrefix starts every token that rlnode generates, so that people and secret scanners recognise it.
+	// tokenPrefix starts every token that rlnode generates, so that people and
+	// secret scanners recognise it.
 	tokenPrefix = "rlt_"
-	// maxTokenNamespaces bounds the number of namespaces that a token is confined to, and maxNamespace the bytes of each.
+	// maxTokenNamespaces bounds the number of namespaces that a token is confined
+	// to, and maxNamespace the bytes of each.
 	maxTokenNamespaces = 100
 	maxNamespace       = 1024
 )
 
-// NewToken generates a token, and the line that lists it in a tokens file. If namespaces are given, the token is confined to
-// them.
+// NewToken generates a token, and the line that lists it in a tokens file. If
+// namespaces are given, the token is confined to them.
 func NewToken(name string, scopes Scope, namespaces ...string) (text, line string, err error) {
 	if err := checkTokenName(name); err != nil {
 		return "", "", fmt.Errorf("name: %w", err)
@@ -52,12 +54,14 @@ func NewToken(name string, scopes Scope, namespaces ...string) (text, line strin
 	_, _ = rand.Read(secret[:]) // it never fails
 	text = tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
 	sum := sha256.Sum256([]byte(text))
-	line = fmt.Sprintf("- {name: %s, scopes: [%s]%s, sha256: %s}", name, strings.Join(scopes.Names(), ", "), confined, hex.EncodeToString(sum[:]))
+	line = fmt.Sprintf("- {name: %s, scopes: [%s]%s, sha256: %s}", name,
+		strings.Join(scopes.Names(), ", "), confined, hex.EncodeToString(sum[:]))
 
 	return text, line, nil
 }
 
-// CheckTokens validates the tokens file of a configuration, if it has one, together with the tokens of the settings.
+// CheckTokens validates the tokens file of a configuration, if it has one,
+// together with the tokens of the settings.
 func CheckTokens(config *Config) error {
 	if config.TokensFile == "" {
 		return nil
@@ -102,8 +106,8 @@ func readTokensFile(name string) ([]byte, error) {
 	return src, err
 }
 
-// parse adds the tokens of a file. On an error it returns the position. Errors never quote the text where a hash should be: it
-// may be a token.
+// parse adds the tokens of a file. On an error it returns the position. Errors
+// never quote the text where a hash should be: it may be a token.
 func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	root, err := yaml.Parse(string(src))
 	if err != nil {
@@ -137,7 +141,9 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	case list == nil || len(list.Items) == 0:
 		return root.Pos, errors.New("tokens: the list is empty")
 	case len(list.Items) > maxTokens:
-		return list.Items[maxTokens].Pos, fmt.Errorf("tokens: there are %d, and at most %d are allowed", len(list.Items), maxTokens)
+		return list.Items[maxTokens].Pos,
+			fmt.Errorf("tokens: there are %d, and at most %d are allowed", len(list.Items),
+				maxTokens)
 	}
 
 	names := make(map[string]bool, len(list.Items))
@@ -193,11 +199,15 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 			namespaces, err = parseStrings(value)
 			namespacesPos = value.Pos
 		case "sha256":
-			if n, bad := hex.Decode(t.hash[:], []byte(value.Text[:min(len(value.Text), 2*len(t.hash))])); bad != nil || n != len(t.hash) || len(value.Text) != 2*len(t.hash) {
+			if n, bad := hex.Decode(t.hash[:],
+				[]byte(value.Text[:min(len(value.Text), 2*len(t.hash))])); bad != nil ||
+				n != len(t.hash) || len(value.Text) != 2*len(t.hash) {
 				err = fmt.Errorf("%d hexadecimal digits are expected, the SHA-256 of the token", 2*len(t.hash))
 			}
 		default:
-			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes, namespaces and sha256", Excerpt(key.Text))
+			return nil, key.Pos,
+				fmt.Errorf("%s: there is no such field; the fields are name, scopes, namespaces and sha256",
+					Excerpt(key.Text))
 		}
 
 		if err != nil {
@@ -228,7 +238,8 @@ func checkNamespaces(list []string, scopes Scope) error {
 	}
 
 	for i, name := range list {
-		if name == "" || len(name) > maxNamespace || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		if name == "" || len(name) > maxNamespace || !utf8.ValidString(name) ||
+			strings.ContainsFunc(name, unicode.IsControl) {
 			return fmt.Errorf("a namespace, or a pattern with *, has 1 to %d bytes of UTF-8 and no control characters", maxNamespace)
 		}
 		if slices.Contains(list[:i], name) {
@@ -262,7 +273,8 @@ func parseStrings(value *yaml.Node) ([]string, error) {
 	return list, nil
 }
 
-// checkTokenName validates a token's name. The name appears in logs, answers and the list of versions.
+// checkTokenName validates a token's name. The name appears in logs, answers
+// and the list of versions.
 func checkTokenName(name string) error {
 	if name == "" || len(name) > maxTokenName {
 		return fmt.Errorf("a name has 1 to %d bytes", maxTokenName)
@@ -299,7 +311,8 @@ func (t *tokens) onReload(set *tokenSet, err error) {
 	t.log.Info("tokens reloaded", "file", t.config.TokensFile, "tokens", len(set.byHash))
 }
 
-// close stops following the file. It waits for at most tokensInterval, because a hung disk may block the reader.
+// close stops following the file. It waits for at most tokensInterval, because
+// a hung disk may block the reader.
 func (t *tokens) close() {
 	if t.done == nil {
 		return

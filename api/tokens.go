@@ -28,7 +28,8 @@ const (
 	ScopeAdmin                     // everything
 	ScopeEntries                   // deny and block single values for a time, and take that back
 
-	// Anyone means that no token is required. It is not the zero value, so a route without a scope stays closed.
+	// Anyone means that no token is required. It is not the zero value, so a route
+	// without a scope stays closed.
 	Anyone Scope = 1 << 7
 )
 
@@ -53,7 +54,9 @@ next:
 			continue next
 		}
 
-		return 0, fmt.Errorf("there is no scope %q; the scopes are check, adjust, read, entries and admin", Excerpt(name))
+		return 0,
+			fmt.Errorf("there is no scope %q; the scopes are check, adjust, read, entries and admin",
+				Excerpt(name))
 	}
 
 	if all == 0 {
@@ -96,25 +99,30 @@ type Token struct {
 	hash       [sha256.Size]byte
 }
 
-// NamespaceError returns an error if t is confined to namespaces and q asks about anything else. A nil t means that no token is
-// required, and permits everything.
+// NamespaceError returns an error if t is confined to namespaces and q asks
+// about anything else. A nil t means that no token is required, and permits
+// everything.
 func (t *Token) NamespaceError(q *limiter.Query) *Error {
 	if t == nil || t.Namespaces == nil {
 		return nil
 	}
 	if len(q.Subjects) == 0 {
-		return Errorf(Forbidden, "%s may only ask about subjects that bring their limits, in the namespaces %s", t.Name, t.Namespaces)
+		return Errorf(Forbidden,
+			"%s may only ask about subjects that bring their limits, in the namespaces %s", t.Name,
+			t.Namespaces)
 	}
 	for i := range q.Subjects {
 		if name := q.Subjects[i].Namespace; !t.Namespaces.Has(name) {
-			return Errorf(Forbidden, "%s may only ask about the namespaces %s, and not about %q", t.Name, t.Namespaces, Excerpt(cmp.Or(name, rules.InlineName)))
+			return Errorf(Forbidden, "%s may only ask about the namespaces %s, and not about %q",
+				t.Name, t.Namespaces, Excerpt(cmp.Or(name, rules.InlineName)))
 		}
 	}
 	return nil
 }
 
-// tokenSet is a set of tokens, immutable once it is in force. The map's keys are the first eight bytes of the tokens' hashes.
-// Comparing one takes the same time whatever its value, and the whole hash is compared in constant time.
+// tokenSet is a set of tokens, immutable once it is in force. The map's keys
+// are the first eight bytes of the tokens' hashes. Comparing one takes the same
+// time whatever its value, and the whole hash is compared in constant time.
 type tokenSet struct{ byHash map[uint64]*Token }
 
 func hashKey(sum *[sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(sum[:8]) }
@@ -127,8 +135,9 @@ func (s *tokenSet) add(t *Token) (twin *Token) {
 	return twin
 }
 
-// find returns the token in an Authorization header, or nil if it has no valid one. The time this takes depends on the
-// header's length, but not on the tokens in the set.
+// find returns the token in an Authorization header, or nil if it has no valid
+// one. The time this takes depends on the header's length, but not on the
+// tokens in the set.
 func (s *tokenSet) find(authorization string) *Token {
 	text, ok := bearer(authorization)
 	if !ok || len(text) > maxToken {
@@ -152,8 +161,9 @@ func bearer(header string) (text string, ok bool) {
 	return text, text != ""
 }
 
-// tokensFromSettings returns the tokens of the settings: api has the scopes check and adjust, admin has the scope
-// admin. If both are the same, it is the admin token. Empty ones are left out.
+// tokensFromSettings returns the tokens of the settings: api has the scopes
+// check and adjust, admin has the scope admin. If both are the same, it is the
+// admin token. Empty ones are left out.
 func tokensFromSettings(api, admin string) *tokenSet {
 	s := &tokenSet{byHash: map[uint64]*Token{}}
 	if admin != "" {
@@ -197,7 +207,8 @@ func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 
 // open reads the tokens file and puts its tokens in force.
 func (t *tokens) open() (err error) {
-	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) }, t.onReload, t.config.TokensFile)
+	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) },
+		t.onReload, t.config.TokensFile)
 	if err == nil {
 		t.putInForce(t.files.Current(time.Now()))
 	}
@@ -225,9 +236,11 @@ type TokenCache struct {
 // RequiresToken reports whether callers must send a token.
 func (d *Doors) RequiresToken() bool { return d.tokens != nil && d.tokens.set.Load() != nil }
 
-// Permit returns the token of a request that needs any one of the scopes in need; nil if no token is required. lines is the
-// number of Authorization headers: several are refused, because a proxy may have checked a different one. cache keeps the
-// result while the set of tokens stays the same; nil: no cache.
+// Permit returns the token of a request that needs any one of the scopes in
+// need; nil if no token is required. lines is the number of Authorization
+// headers: several are refused, because a proxy may have checked a different
+// one. cache keeps the result while the set of tokens stays the same; nil: no
+// cache.
 func (d *Doors) Permit(authorization string, lines int, need Scope, cache *TokenCache) (*Token, *Error) {
 	if d.tokens == nil || need&Anyone != 0 {
 		return nil, nil
@@ -238,7 +251,8 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, cache *Token
 		return nil, nil
 	}
 	if lines > 1 {
-		return nil, Errorf(Unauthorized, "there are %d Authorization headers: send one, with the token as Bearer", lines)
+		return nil, Errorf(Unauthorized,
+			"there are %d Authorization headers: send one, with the token as Bearer", lines)
 	}
 
 	var token *Token
@@ -262,5 +276,6 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, cache *Token
 
 // MissingScopeError returns the error for a token that has none of the scopes in need.
 func (t *Token) MissingScopeError(need Scope) *Error {
-	return Errorf(Forbidden, "this needs a token with the scope %s; %s has %s", strings.Join(need.Names(), " or "), t.Name, strings.Join(t.Scopes.Names(), ", "))
+	return Errorf(Forbidden, "this needs a token with the scope %s; %s has %s",
+		strings.Join(need.Names(), " or "), t.Name, strings.Join(t.Scopes.Names(), ", "))
 }

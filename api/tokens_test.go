@@ -52,7 +52,8 @@ func TestTokensFileMistakes(t *testing.T) {
 		{"tokens:\n- {scopes: [check], sha256: " + sum + "}", ":2:3: tokens[0].name is missing"},
 		{"tokens:\n- {name: a, sha256: " + sum + "}", "tokens[0].scopes is missing"},
 		{"tokens:\n- {name: a, scopes: [check]}", "tokens[0].sha256 is missing"},
-		{"tokens:\n- {name: a, scopes: [chek], sha256: " + sum + "}", `:2:21: tokens[0].scopes: there is no scope "chek"`},
+		{"tokens:\n- {name: a, scopes: [chek], sha256: " + sum + "}",
+			`:2:21: tokens[0].scopes: there is no scope "chek"`},
 		{"tokens:\n- {name: a, scopes: [], sha256: " + sum + "}", "at least one scope"},
 		{"tokens:\n- {name: a, scopes: check, sha256: " + sum + "}", "a list is expected"},
 		{"tokens:\n- {name: a, scopes: [check, check], sha256: " + sum + "}", "check is given twice"},
@@ -60,18 +61,28 @@ func TestTokensFileMistakes(t *testing.T) {
 		{"tokens:\n- {name: a, scopes: [check], sha256: " + sum + "a}", "64 hexadecimal digits"},
 		{"tokens:\n- {name: a, scopes: [check], sha256: " + sum[1:] + "}", "64 hexadecimal digits"},
 		{"tokens:\n- {name: a, scopes: [check], sha256: " + sum[1:] + "g}", "64 hexadecimal digits"},
-		{"tokens:\n- {name: rlt_secret, scopes: [check], sha256: " + sum + "}", "tokens[0].name: this is a token, not a name"},
-		{"tokens:\n- {name: 'a b', scopes: [check], sha256: " + sum + "}", "tokens[0].name: a name consists of letters"},
+		{"tokens:\n- {name: rlt_secret, scopes: [check], sha256: " + sum + "}",
+			"tokens[0].name: this is a token, not a name"},
+		{"tokens:\n- {name: 'a b', scopes: [check], sha256: " + sum + "}",
+			"tokens[0].name: a name consists of letters"},
 		{"tokens:\n- {name: " + strings.Repeat("n", 65) + ", scopes: [check], sha256: " + sum + "}", "1 to 64 bytes"},
 		{"tokens:\n- {name: api-token, scopes: [check], sha256: " + sum + "}", "is the token of --api-token"},
-		{"tokens:\n- {name: a, scopes: [check], sha256: " + sum + ", token: rlt_secret}", "tokens[0].token: there is no such field"},
-		{"tokens:\n- {name: a, scopes: [check], namespaces: n, sha256: " + sum + "}", "tokens[0].namespaces: a list is expected"},
-		{"tokens:\n- {name: a, scopes: [check], namespaces: [], sha256: " + sum + "}", ":2:42: tokens[0].namespaces: 1 to 100 are expected"},
-		{"tokens:\n- {name: a, scopes: [check], namespaces: [''], sha256: " + sum + "}", "tokens[0].namespaces: a namespace, or a pattern with *, has 1 to 1024 bytes"},
-		{"tokens:\n- {name: a, scopes: [check], namespaces: [n, n], sha256: " + sum + "}", `tokens[0].namespaces: "n" is given twice`},
-		{"tokens:\n- {name: a, scopes: [check, read], namespaces: [n], sha256: " + sum + "}", "tokens[0].namespaces: a token with the scope read or admin can't be confined"},
-		{"tokens:\n- " + one + "\n- {name: a, scopes: [read], sha256: " + strings.Repeat("cd", 32) + "}", ":3:3: tokens[1].name: a is given twice"},
-		{"tokens:\n- " + one + "\n- {name: b, scopes: [read], sha256: " + strings.ToUpper(sum) + "}", ":3:3: tokens[1].sha256: a has the same token"},
+		{"tokens:\n- {name: a, scopes: [check], sha256: " + sum + ", token: rlt_secret}",
+			"tokens[0].token: there is no such field"},
+		{"tokens:\n- {name: a, scopes: [check], namespaces: n, sha256: " + sum + "}",
+			"tokens[0].namespaces: a list is expected"},
+		{"tokens:\n- {name: a, scopes: [check], namespaces: [], sha256: " + sum + "}",
+			":2:42: tokens[0].namespaces: 1 to 100 are expected"},
+		{"tokens:\n- {name: a, scopes: [check], namespaces: [''], sha256: " + sum + "}",
+			"tokens[0].namespaces: a namespace, or a pattern with *, has 1 to 1024 bytes"},
+		{"tokens:\n- {name: a, scopes: [check], namespaces: [n, n], sha256: " + sum + "}",
+			`tokens[0].namespaces: "n" is given twice`},
+		{"tokens:\n- {name: a, scopes: [check, read], namespaces: [n], sha256: " + sum + "}",
+			"tokens[0].namespaces: a token with the scope read or admin can't be confined"},
+		{"tokens:\n- " + one + "\n- {name: a, scopes: [read], sha256: " + strings.Repeat("cd", 32) +
+			"}", ":3:3: tokens[1].name: a is given twice"},
+		{"tokens:\n- " + one + "\n- {name: b, scopes: [read], sha256: " + strings.ToUpper(sum) +
+			"}", ":3:3: tokens[1].sha256: a has the same token"},
 		{"tokens:\n" + entry("b", "set", "check"), "tokens[0].sha256: admin-token has the same token"},
 		{"tokens:\n" + strings.Repeat("- a\n", maxTokens+1), "at most 10000"},
 		{strings.Repeat(" ", maxTokensFile+1), "larger than"},
@@ -85,10 +96,13 @@ func TestTokensFileMistakes(t *testing.T) {
 			t.Errorf("%.80q: %v shows a secret", tt.have, err)
 		}
 	}
-	if err := CheckTokens(&Config{TokensFile: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if err := CheckTokens(&Config{TokensFile: t.TempDir()}); err == nil ||
+		!strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a folder: have %v", err)
 	}
-	for _, have := range []string{`{"tokens":[{"name":"a","scopes":["check","read"],"sha256":"` + sum + `"}]}`, "tokens:\n- name: 1e3\n  scopes:\n  - admin\n  sha256: " + strings.Repeat("12", 32) + "\n"} {
+	for _, have := range []string{`{"tokens":[{"name":"a","scopes":["check","read"],"sha256":"` +
+		sum + `"}]}`, "tokens:\n- name: 1e3\n  scopes:\n  - admin\n  sha256: " +
+		strings.Repeat("12", 32) + "\n"} {
 		file := tokensFile(t)
 		writeFile(t, file, have)
 		if err := CheckTokens(&Config{TokensFile: file}); err != nil {
@@ -102,7 +116,8 @@ func TestNewToken(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
 		text, line, err := NewToken("team/gateway-1", ScopeCheck|ScopeAdmin)
-		if err != nil || seen[text] || len(text) != len(tokenPrefix)+43 || !strings.HasPrefix(text, "rlt_") || strings.Contains(line, text[4:]) {
+		if err != nil || seen[text] || len(text) != len(tokenPrefix)+43 ||
+			!strings.HasPrefix(text, "rlt_") || strings.Contains(line, text[4:]) {
 			t.Fatalf("have %q %q %v", text, line, err)
 		}
 		seen[text] = true
@@ -110,7 +125,8 @@ func TestNewToken(t *testing.T) {
 		if _, err := set.parse([]byte("tokens:\n  " + line + "\n")); err != nil {
 			t.Fatal(err)
 		}
-		if who := set.find("Bearer " + text); who == nil || who.Name != "team/gateway-1" || who.Scopes != ScopeCheck|ScopeAdmin {
+		if who := set.find("Bearer " + text); who == nil || who.Name != "team/gateway-1" ||
+			who.Scopes != ScopeCheck|ScopeAdmin {
 			t.Fatalf("have %+v", who)
 		}
 	}
@@ -119,7 +135,8 @@ func TestNewToken(t *testing.T) {
 	if _, bad := set.parse([]byte("tokens:\n  " + line + "\n")); err != nil || bad != nil {
 		t.Fatal(err, bad)
 	}
-	if who := set.find("Bearer " + text); who == nil || !who.Namespaces.Has("mail/x") || !who.Namespaces.Has(`a "b"`) || who.Namespaces.Has("") || who.Namespaces.Has("mail") {
+	if who := set.find("Bearer " + text); who == nil || !who.Namespaces.Has("mail/x") ||
+		!who.Namespaces.Has(`a "b"`) || who.Namespaces.Has("") || who.Namespaces.Has("mail") {
 		t.Errorf("%s: have %+v", line, who)
 	}
 	if _, _, err := NewToken("a", ScopeRead, "n"); err == nil {
@@ -148,7 +165,8 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	knows := func(when string, texts ...string) {
 		t.Helper()
 		for _, text := range []string{"ta", "tb", "adm"} {
-			expect.Equal(t, k.set.Load().find("Bearer "+text) != nil, slices.Contains(texts, text), "%s: knows %s", when, text)
+			expect.Equal(t, k.set.Load().find("Bearer "+text) != nil, slices.Contains(texts, text),
+				"%s: knows %s", when, text)
 		}
 	}
 	looks := func() {

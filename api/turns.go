@@ -6,31 +6,35 @@ import (
 	"github.com/rlnode/rlnode/internal/rawconn"
 )
 
-// TurnRequests is how many requests of a connection are answered in a row before others get the processor. Only a caller that sends
-// ahead has more: before a request of any other, the node waits.
+// TurnRequests is how many requests of a connection are answered in a row
+// before others get the processor. Only a caller that sends ahead has more:
+// before a request of any other, the node waits.
 const TurnRequests = 64
 
-// turns lets connections whose callers have sent far ahead go on one after the other. If all went on at once, any other request would
-// wait until each of them had used up the time that the scheduler gives a goroutine, 10 ms.
+// turns lets connections whose callers have sent far ahead go on one after the
+// other. If all went on at once, any other request would wait until each of
+// them had used up the time that the scheduler gives a goroutine, 10 ms.
 type turns chan struct{}
 
 func newTurns() turns { return make(turns, 1) }
 
-// pass returns when it is the caller's turn: after those who came before it, and after all else that can run has run once.
+// pass returns when it is the caller's turn: after those who came before it,
+// and after all else that can run has run once.
 func (t turns) pass() {
 	t <- struct{}{}
 	runtime.Gosched()
 	<-t
 }
 
-// ahead counts the requests that a connection has had answered without a wait for its caller. Only the goroutine that serves the
-// connection uses it.
+// ahead counts the requests that a connection has had answered without a wait
+// for its caller. Only the goroutine that serves the connection uses it.
 type ahead struct {
 	requests int
 	waits    uint64 // how often a read had waited when the count began
 }
 
-// TakeTurn must be called before c is served that many requests. It waits for c's turn if c has been served enough in a row.
+// TakeTurn must be called before c is served that many requests. It waits for
+// c's turn if c has been served enough in a row.
 func (c *Connection) TakeTurn(requests int) {
 	if input, ok := c.Conn.(rawconn.Waiter); ok {
 		if waits := input.Waits(); waits != c.ahead.waits {

@@ -16,8 +16,9 @@ type counted struct {
 
 func (c *counted) Waits() uint64 { return c.waits }
 
-// A connection whose caller sends ahead is served a bounded number of requests, then others are, and then it goes on. One whose
-// caller waits for each answer never waits for its turn.
+// A connection whose caller sends ahead is served a bounded number of requests,
+// then others are, and then it goes on. One whose caller waits for each answer
+// never waits for its turn.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conns := NewConnections(ConnectionsConfig{Most: 8})

@@ -9,12 +9,14 @@ import (
 
 // Address returns a function that returns the address of a request's client.
 //
-// hops is the number of proxies in front of this server. Each appends the address of its peer to X-Forwarded-For. The
-// function takes the hops-th element from the right, because the client controls those further left; if there are fewer,
-// it takes the leftmost. If hops is 0, the header is missing, or the element is not an address, it returns the address of
-// the peer.
+// hops is the number of proxies in front of this server. Each appends the
+// address of its peer to X-Forwarded-For. The function takes the hops-th
+// element from the right, because the client controls those further left; if
+// there are fewer, it takes the leftmost. If hops is 0, the header is missing,
+// or the element is not an address, it returns the address of the peer.
 //
-// The address has no port and no zone. One that embeds an IPv4 address, as NAT64 makes it, becomes that one.
+// The address has no port and no zone. One that embeds an IPv4 address, as
+// NAT64 makes it, becomes that one.
 func Address(hops int) func(*http.Request) string {
 	return func(r *http.Request) string {
 		if hops > 0 {
@@ -29,8 +31,8 @@ func Address(hops int) func(*http.Request) string {
 	}
 }
 
-// fromRight returns the n-th element from the right of a list that may span several header lines. If there are fewer, it
-// returns the leftmost.
+// fromRight returns the n-th element from the right of a list that may span
+// several header lines. If there are fewer, it returns the leftmost.
 func fromRight(lines []string, n int) (found string) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; n-- {

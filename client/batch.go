@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// maxBatchBytes bounds the body of a batch, up to one more check of at most 64 KiB. The node's bound is 8 MiB.
+// maxBatchBytes bounds the body of a batch, up to one more check of at most 64
+// KiB. The node's bound is 8 MiB.
 const maxBatchBytes = 4 << 20
 
 // The stages of a call.
@@ -114,7 +115,8 @@ func (c *Client) endRequest() {
 	})
 }
 
-// takeBatch takes the checks of the next request off the queue. If none are waiting, it returns nil and decrements inFlight.
+// takeBatch takes the checks of the next request off the queue. If none are
+// waiting, it returns nil and decrements inFlight.
 func (c *Client) takeBatch() (batch []*call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,8 +192,9 @@ func (c *call) setAnswer(r *reply) {
 	}
 }
 
-// decision parses the answer to a check or a reservation into a. countMode is set for a check in CountMode: its answer
-// may be no with the status of an allowed check, and the cost is then taken.
+// decision parses the answer to a check or a reservation into a. countMode is
+// set for a check in CountMode: its answer may be no with the status of an
+// allowed check, and the cost is then taken.
 func (r *reply) decision(a *answer, countMode bool) (Decision, error) {
 	switch r.status {
 	case http.StatusOK, http.StatusTooManyRequests:
@@ -249,7 +252,8 @@ func (c *Client) checkSeveral(ctx context.Context, batch []*call) {
 		q.decision.Counted = q.err == nil && q.countMode && !q.decision.Allowed && !q.decision.Denied()
 
 		if q.err == nil && q.headers {
-			q.decision.MakeHeaders(strings.Contains(style, "ietf"), strings.Contains(style, "x-ratelimit"), strings.Contains(style, "reset-delta"))
+			q.decision.MakeHeaders(strings.Contains(style, "ietf"),
+				strings.Contains(style, "x-ratelimit"), strings.Contains(style, "reset-delta"))
 			if !q.detail {
 				q.decision.Limits = nil
 			}
@@ -289,7 +293,8 @@ func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply
 		return nil, nil, err
 	}
 	if len(all.Results) != len(batch) {
-		return nil, nil, fmt.Errorf("%w: %s has %d results for %d checks", ErrBadAnswer, r.node.baseURL, len(all.Results), len(batch))
+		return nil, nil, fmt.Errorf("%w: %s has %d results for %d checks", ErrBadAnswer,
+			r.node.baseURL, len(all.Results), len(batch))
 	}
 
 	for i := range all.Results {

@@ -41,8 +41,8 @@ func (f *fake) sizes() (n []int) {
 	return n
 }
 
-// TestCallsShareRequests: checks made while MaxInFlight requests are in flight are sent together, and each caller gets its
-// own answer.
+// TestCallsShareRequests: checks made while MaxInFlight requests are in flight
+// are sent together, and each caller gets its own answer.
 func TestCallsShareRequests(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: process.Timeout}, f)
@@ -57,7 +57,8 @@ func TestCallsShareRequests(t *testing.T) {
 		}
 	})
 	ds, errs, wait := checkConcurrently(c, 34, eachIP)
-	process.Eventually(t, "two are under way and the rest waits", func() bool { return c.waiting() == 32 && len(f.requests()) == 2 })
+	process.Eventually(t, "two are under way and the rest waits",
+		func() bool { return c.waiting() == 32 && len(f.requests()) == 2 })
 	release()
 	wait()
 	for i := range ds {
@@ -132,7 +133,9 @@ func TestQueueIsBounded(t *testing.T) {
 func TestOpenWhenFull(t *testing.T) {
 	for policy, want := range map[OnError]bool{Open: true, Closed: false} {
 		f := newFake(t)
-		c := connect(t, Options{MaxInFlight: 1, MaxQueue: 1, Timeout: process.Timeout, OnError: policy, OpenWhenFull: true}, f)
+		c := connect(t,
+			Options{MaxInFlight: 1, MaxQueue: 1, Timeout: process.Timeout, OnError: policy, OpenWhenFull: true},
+			f)
 		release := f.holdAnswers()
 		_, _, wait := checkConcurrently(c, 2, eachIP)
 		process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 1 })
@@ -156,7 +159,8 @@ func (f *fake) slowDown(d time.Duration) {
 	})
 }
 
-// TestStarvedCallsDoNotPass: calls that are not sent in time while the node answers others are not left to OnError.
+// TestStarvedCallsDoNotPass: calls that are not sent in time while the node
+// answers others are not left to OnError.
 func TestStarvedCallsDoNotPass(t *testing.T) {
 	for name, tt := range map[string]struct {
 		n   int
@@ -199,7 +203,8 @@ func TestStarvedCallsDoNotPass(t *testing.T) {
 	}
 }
 
-// TestSilentNodesAreNoFullQueue: if no call is answered, OnError decides the waiting calls like all others.
+// TestSilentNodesAreNoFullQueue: if no call is answered, OnError decides the
+// waiting calls like all others.
 func TestSilentNodesAreNoFullQueue(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: 300 * time.Millisecond, OnError: Open}, f)
@@ -248,7 +253,8 @@ func TestWhoLeavesIsNotAsked(t *testing.T) {
 	}
 }
 
-// TestDeadlinesOfABatch: each caller's own deadline counts, and Timeout runs from the start of the call.
+// TestDeadlinesOfABatch: each caller's own deadline counts, and Timeout runs
+// from the start of the call.
 func TestDeadlinesOfABatch(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: 150 * time.Millisecond}, f)
@@ -275,7 +281,9 @@ func TestDeadlinesOfABatch(t *testing.T) {
 
 // TestBadBatches: an answer that does not match its batch decides none of its checks.
 func TestBadBatches(t *testing.T) {
-	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
+	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`,
+		`{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`,
+		`{"results":[null,null]}`, `{"results":7}`} {
 		f := newFake(t)
 		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: process.Timeout}, f)
 		release := f.holdAnswers()
@@ -304,7 +312,8 @@ func TestBadBatches(t *testing.T) {
 	}
 }
 
-// TestCloseEndsCalls: Close ends the calls in progress and the waiting ones, and leaves nothing behind.
+// TestCloseEndsCalls: Close ends the calls in progress and the waiting ones,
+// and leaves nothing behind.
 func TestCloseEndsCalls(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, Timeout: time.Minute}, f)
@@ -337,7 +346,8 @@ func TestRush(t *testing.T) {
 	c := connect(t, Options{Timeout: process.Timeout}, f)
 	f.set(func() {
 		f.decide = func(q map[string]any) (int, string) {
-			return 200, strings.Replace(allowed, `"rule":"r"`, `"rule":"`+q["attributes"].(map[string]any)["ip"].(string)+`"`, 1)
+			return 200, strings.Replace(allowed, `"rule":"r"`,
+				`"rule":"`+q["attributes"].(map[string]any)["ip"].(string)+`"`, 1)
 		}
 	})
 	var all sync.WaitGroup

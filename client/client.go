@@ -17,12 +17,14 @@ import (
 )
 
 const (
-	// spareConnections is the number of connections for calls other than batched checks, on top of MaxInFlight.
+	// spareConnections is the number of connections for calls other than batched
+	// checks, on top of MaxInFlight.
 	spareConnections = 64
 	maxHeaderBytes   = 64 << 10
 	// idleConnection is well below the three minutes after which a node closes an idle connection.
 	idleConnection = 90 * time.Second
-	// ownerPause is how long to wait before retrying a call that failed because the owner was unreachable.
+	// ownerPause is how long to wait before retrying a call that failed because the
+	// owner was unreachable.
 	ownerPause = 50 * time.Millisecond
 	// defaultTTL is also the node's default.
 	defaultTTL = time.Minute
@@ -48,19 +50,24 @@ type Client struct {
 
 	mu       sync.Mutex // guards the rest
 	closed   bool
-	inFlight int     // requests with checks that are in flight; at most MaxInFlight
-	queue    []*call // checks waiting for a request to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
+	inFlight int // requests with checks that are in flight; at most MaxInFlight
+	// checks waiting for a request to end, at most MaxQueue. Invariant: empty while
+	// inFlight < MaxInFlight.
+	queue []*call
 }
 
-// New returns a client. It waits for no node: an unreachable one shows only in the first call. With a Token or Rules, it asks a
-// node about them in the background. The caller must Close the client.
+// New returns a client. It waits for no node: an unreachable one shows only in
+// the first call. With a Token or Rules, it asks a node about them in the
+// background. The caller must Close the client.
 func New(options Options) (*Client, error) {
 	o, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 
-	c := &Client{options: o, setup: setup{rules: map[string]bool{}, logged: map[string]time.Time{}}, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
+	c := &Client{options: o, setup: setup{rules: map[string]bool{}, logged: map[string]time.Time{}},
+		local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue),
+		otherInFlight: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
 		b, err := parseBaseURL(i, address)
 		if err != nil {
@@ -98,7 +105,8 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Close releases all slots, ends all calls with ErrClosed, waits for them, and closes all connections. It may be called twice.
+// Close releases all slots, ends all calls with ErrClosed, waits for them, and
+// closes all connections. It may be called twice.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -109,7 +117,8 @@ func (c *Client) Close() {
 	c.transport.CloseIdleConnections()
 }
 
-// beginCall records a call in progress if the client is open. If it returns true, the caller must call c.running.Done.
+// beginCall records a call in progress if the client is open. If it returns
+// true, the caller must call c.running.Done.
 func (c *Client) beginCall() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,8 +140,9 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
-// withTimeout returns the context of a call, which ends with the caller's context, after Options.Timeout, or when the client is
-// closed. The caller must call the returned function.
+// withTimeout returns the context of a call, which ends with the caller's
+// context, after Options.Timeout, or when the client is closed. The caller must
+// call the returned function.
 func (c *Client) withTimeout(ctx context.Context) (context.Context, func()) {
 	ctx, release := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.lifetime, func() { release(ErrClosed) })
@@ -144,12 +154,14 @@ func (c *Client) withTimeout(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// Check asks whether q may happen now and, if so, takes its cost: from all limits of all rules that apply, or from
-// none.
+// Check asks whether q may happen now and, if so, takes its cost: from all
+// limits of all rules that apply, or from none.
 //
-// The Decision is always usable, even with an error: it is then a refusal, or what Options.OnError says. The error is the
-// context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error from a node. With
-// q.Wait, an allowed Decision may also come with the context's error: the context ended before the delay was over.
+// The Decision is always usable, even with an error: it is then a refusal, or
+// what Options.OnError says. The error is the context's, ErrTimeout,
+// ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an
+// *Error from a node. With q.Wait, an allowed Decision may also come with the
+// context's error: the context ended before the delay was over.
 func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
 	d, err := c.decide(ctx, &q)
 	if err == nil && q.Wait && d.Allowed {
@@ -158,8 +170,8 @@ func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
 	return d, err
 }
 
-// Peek returns the decision that Check would return, but takes nothing. Remaining is what would be left after the Check.
-// Peek ignores q.Wait.
+// Peek returns the decision that Check would return, but takes nothing.
+// Remaining is what would be left after the Check. Peek ignores q.Wait.
 func (c *Client) Peek(ctx context.Context, q Request) (Decision, error) {
 	q.makePeek()
 	return c.decide(ctx, &q)
@@ -186,8 +198,9 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	return call.decision, nil
 }
 
-// checkUnbatched makes a check that counts some subjects and checks others. It can't be in a batch, because answers there have
-// no status, which alone tells whether the counts were taken.
+// checkUnbatched makes a check that counts some subjects and checks others. It
+// can't be in a batch, because answers there have no status, which alone tells
+// whether the counts were taken.
 func (c *Client) checkUnbatched(ctx context.Context, q *call) error {
 	r, err := c.call(ctx, "/v1/check", q.body, retryAlways)
 	if err != nil {
@@ -197,8 +210,9 @@ func (c *Client) checkUnbatched(ctx context.Context, q *call) error {
 	return q.err
 }
 
-// fallbackDecision returns the Decision for a check that no node decided. Only a failure of the nodes may let a check pass.
-// Untrusted users could provoke any other error, and so switch the limits off.
+// fallbackDecision returns the Decision for a check that no node decided. Only
+// a failure of the nodes may let a check pass. Untrusted users could provoke
+// any other error, and so switch the limits off.
 func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	d := Decision{DecidedBy: ByError}
 	var answered *Error
@@ -249,12 +263,14 @@ func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Reserve takes q's costs as an estimate of a cost that is not known yet, such as the tokens of an answer; Settle
-// corrects it later. What becomes of a reservation that is not settled within ttl, q.OnExpiry says. ttl is rounded up to
-// milliseconds; 0 means one minute.
+// Reserve takes q's costs as an estimate of a cost that is not known yet, such
+// as the tokens of an answer; Settle corrects it later. What becomes of a
+// reservation that is not settled within ttl, q.OnExpiry says. ttl is rounded
+// up to milliseconds; 0 means one minute.
 //
-// The Decision and the error are as for Check. Settle every Reservation that has an ID, even if the work that it was made
-// for has failed. With q.RequestID, a retried call reserves only once.
+// The Decision and the error are as for Check. Settle every Reservation that
+// has an ID, even if the work that it was made for has failed. With
+// q.RequestID, a retried call reserves only once.
 //
 // Where q's rules limit slots, too, the Reservation has a Slot, which renews itself until Settle.
 func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Reservation, error) {
@@ -305,14 +321,18 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	return reserved, err
 }
 
-// Settle replaces a reservation's estimate with the actual usage per unit: an excess becomes a debt, and a surplus is given
-// back. A unit that is not named stays as reserved; an empty or nil map cancels the whole reservation. A reservation is
-// settled once: a repeated call changes nothing and returns the result of the first.
+// Settle replaces a reservation's estimate with the actual usage per unit: an
+// excess becomes a debt, and a surplus is given back. A unit that is not named
+// stays as reserved; an empty or nil map cancels the whole reservation. A
+// reservation is settled once: a repeated call changes nothing and returns the
+// result of the first.
 //
 // While the reservation's owner can't be reached, Settle retries until Options.Timeout has passed.
 //
-// With an empty id, as in a Reservation that no node made, Settle does nothing and returns no error. An *Error with the
-// Code "unknown-reservation" means that the reservation has expired (its estimate stays charged) or never existed.
+// With an empty id, as in a Reservation that no node made, Settle does nothing
+// and returns no error. An *Error with the Code "unknown-reservation" means
+// that the reservation has expired (its estimate stays charged) or never
+// existed.
 func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) (Settlement, error) {
 	if id == "" {
 		return Settlement{}, nil
@@ -349,27 +369,35 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	return Settlement{Settled: s.Settled, Costs: s.Costs, Remaining: s.Remaining, Expired: s.Expired}, nil
 }
 
-// Adjust adds n requests to what a subject has used of a rule's limits, without a decision: a penalty, which may become a
-// debt, or a reward if n is negative. n must be within −(2⁵³−1)…2⁵³−1 and not 0. Adjust retries if no answer comes, and
-// takes effect at most once. After an error it may or may not have taken effect.
+// Adjust adds n requests to what a subject has used of a rule's limits, without
+// a decision: a penalty, which may become a debt, or a reward if n is negative.
+// n must be within −(2⁵³−1)…2⁵³−1 and not 0. Adjust retries if no answer comes,
+// and takes effect at most once. After an error it may or may not have taken
+// effect.
 func (c *Client) Adjust(ctx context.Context, rule string, key []string, n int64) (Usage, error) {
 	return c.AdjustOnce(ctx, "", rule, key, n)
 }
 
-// AdjustOnce is like Adjust, for callers that retry by themselves. Within a minute, calls for one subject with the same id,
-// of at most 64 bytes, take effect once, whichever client makes them, and get the same answer. An *Error with the Code
-// "request-id-reused" means that an earlier call with this id asked for something else.
+// AdjustOnce is like Adjust, for callers that retry by themselves. Within a
+// minute, calls for one subject with the same id, of at most 64 bytes, take
+// effect once, whichever client makes them, and get the same answer. An *Error
+// with the Code "request-id-reused" means that an earlier call with this id
+// asked for something else.
 func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []string, n int64) (Usage, error) {
 	if rule == "" || n == 0 || n > maxAmount || n < -maxAmount {
-		return Usage{}, fmt.Errorf("%w: rule is %q and n is %d; rule must not be empty, and n must be within ±%d and not 0", ErrRequest, rule, n, int64(maxAmount))
+		return Usage{},
+			fmt.Errorf("%w: rule is %q and n is %d; rule must not be empty, and n must be within ±%d and not 0",
+				ErrRequest, rule, n, int64(maxAmount))
 	}
-	return c.changeUsage(ctx, "/v1/adjust", &Request{Rule: rule, Key: key, RequestID: id}, fmt.Appendf(nil, `"cost":%d,`, n))
+	return c.changeUsage(ctx, "/v1/adjust", &Request{Rule: rule, Key: key, RequestID: id},
+		fmt.Appendf(nil, `"cost":%d,`, n))
 }
 
-// AdjustCosts is like Adjust, for costs per unit and for subjects with inline limits. q names the subject by Rule and
-// Key, or by Namespace, Key and Limits, and may have a LimitName, Bill and a RequestID; its other fields are ignored.
-// costs names at most 16 units, in each of which the subject must have a limit. Each cost must be within −(2⁵³−1)…2⁵³−1
-// and not 0.
+// AdjustCosts is like Adjust, for costs per unit and for subjects with inline
+// limits. q names the subject by Rule and Key, or by Namespace, Key and Limits,
+// and may have a LimitName, Bill and a RequestID; its other fields are ignored.
+// costs names at most 16 units, in each of which the subject must have a limit.
+// Each cost must be within −(2⁵³−1)…2⁵³−1 and not 0.
 func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]int64) (Usage, error) {
 	if len(costs) == 0 {
 		return Usage{}, fmt.Errorf("%w: costs is empty", ErrRequest)
@@ -388,7 +416,8 @@ func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]in
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		n := costs[unit]
 		if n == 0 || n > maxAmount || n < -maxAmount {
-			return Usage{}, fmt.Errorf("%w: costs[%q] is %d; it must be within ±%d and not 0", ErrRequest, unit, n, int64(maxAmount))
+			return Usage{}, fmt.Errorf("%w: costs[%q] is %d; it must be within ±%d and not 0",
+				ErrRequest, unit, n, int64(maxAmount))
 		}
 		b = append(strconv.AppendInt(append(appendString(b, unit), ':'), n, 10), ',')
 	}
@@ -396,12 +425,15 @@ func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]in
 	return c.changeUsage(ctx, "/v1/adjust", &q, append(closeBracket(b, '}'), ','))
 }
 
-// Usage returns what a subject has used, and takes nothing. q names the subject by Rule and Key, or by Namespace, Key and
-// Limits; its other fields are ignored. With a Namespace and no Limits, the result has the counters of all limits that the
-// node has seen for the subject, and Usage.Unknown is the number of its other counters.
+// Usage returns what a subject has used, and takes nothing. q names the subject
+// by Rule and Key, or by Namespace, Key and Limits; its other fields are
+// ignored. With a Namespace and no Limits, the result has the counters of all
+// limits that the node has seen for the subject, and Usage.Unknown is the
+// number of its other counters.
 //
-// The error is the context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error
-// from a node, such as one with the Code "no-owner" if the subject's owner can't be reached.
+// The error is the context's, ErrTimeout, ErrUnavailable, ErrQueueFull,
+// ErrClosed, ErrBadAnswer, ErrRequest, or an *Error from a node, such as one
+// with the Code "no-owner" if the subject's owner can't be reached.
 func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
 	body, err := q.appendTarget(nil)
 	if err != nil {
@@ -411,8 +443,9 @@ func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
 	return r.usage(&q, err)
 }
 
-// Reset clears the counters of a subject, and returns its usage afterwards. q names the subject as for Usage, and may
-// have a LimitName and a RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes
+// Reset clears the counters of a subject, and returns its usage afterwards. q
+// names the subject as for Usage, and may have a LimitName and a RequestID. The
+// token needs the scope adjust. Reset retries if no answer comes, and takes
 // effect at most once. The errors are those of Usage.
 func (c *Client) Reset(ctx context.Context, q Request) (Usage, error) {
 	fields, err := q.appendLimitName(nil)
@@ -422,7 +455,8 @@ func (c *Client) Reset(ctx context.Context, q Request) (Usage, error) {
 	return c.changeUsage(ctx, "/v1/reset", &q, fields)
 }
 
-// changeUsage makes a call that changes what the subject of q has used. It adds fields to the body; each must end with a comma.
+// changeUsage makes a call that changes what the subject of q has used. It adds
+// fields to the body; each must end with a comma.
 func (c *Client) changeUsage(ctx context.Context, path string, q *Request, fields []byte) (Usage, error) {
 	body, err := q.appendTarget(fields)
 	if err != nil {
@@ -432,7 +466,8 @@ func (c *Client) changeUsage(ctx context.Context, path string, q *Request, field
 	return r.usage(q, err)
 }
 
-// usage parses the answer to a call about the subject of q. If err, the error of that call, is not nil, it returns that.
+// usage parses the answer to a call about the subject of q. If err, the error
+// of that call, is not nil, it returns that.
 func (r *reply) usage(q *Request, err error) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
@@ -447,9 +482,10 @@ func (r *reply) usage(q *Request, err error) (Usage, error) {
 	return u.usage(q.Key)
 }
 
-// callOnce makes a call that is safe to retry because it has an id: the caller's, or a generated one. If a node of an older
-// release rejects the generated id, callOnce repeats the call without it, and from then on retries only if the call can't have
-// taken effect.
+// callOnce makes a call that is safe to retry because it has an id: the
+// caller's, or a generated one. If a node of an older release rejects the
+// generated id, callOnce repeats the call without it, and from then on retries
+// only if the call can't have taken effect.
 func (c *Client) callOnce(ctx context.Context, path string, body []byte, id string) (*reply, error) {
 	generated := id == ""
 	if generated {
@@ -469,7 +505,8 @@ func (c *Client) callOnce(ctx context.Context, path string, body []byte, id stri
 	return r, err
 }
 
-// call makes an unbatched call. While the owner can't be reached, it retries, if the call may be repeated.
+// call makes an unbatched call. While the owner can't be reached, it retries,
+// if the call may be repeated.
 func (c *Client) call(ctx context.Context, path string, body []byte, retry retryPolicy) (*reply, error) {
 	if !c.beginCall() {
 		return nil, ErrClosed
@@ -525,8 +562,10 @@ func (c *Client) askInTurn(ctx context.Context, path string, body []byte, retry 
 	}
 }
 
-// starvedError returns the error of a call that failed with err after it was sent too late or never. If nodes have answered
-// other calls since, they are healthy, and the cause is this client's queue: the error then wraps ErrQueueFull.
+// starvedError returns the error of a call that failed with err after it was
+// sent too late or never. If nodes have answered other calls since, they are
+// healthy, and the cause is this client's queue: the error then wraps
+// ErrQueueFull.
 func (c *Client) starvedError(before int64, err error) error {
 	if c.answers.Load() == before || errors.Is(err, ErrClosed) {
 		return err

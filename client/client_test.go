@@ -29,19 +29,26 @@ func TestCheckFields(t *testing.T) {
 		want map[string]any
 	}{
 		{"one key", Request{Rule: "login", Key: []string{"a"}}, map[string]any{"rule": "login", "key": "a"}},
-		{"two keys", Request{Rule: "chat", Key: []string{"a", `"\` + "\n"}}, map[string]any{"rule": "chat", "key": []any{"a", `"\` + "\n"}}},
+		{"two keys", Request{Rule: "chat", Key: []string{"a", `"\` + "\n"}},
+			map[string]any{"rule": "chat", "key": []any{"a", `"\` + "\n"}}},
 		{"no keys", Request{Rule: "all", Key: []string{}}, map[string]any{"rule": "all", "key": []any{}}},
 		{"rule alone", Request{Rule: "all"}, map[string]any{"rule": "all"}},
-		{"attributes", Request{Attributes: map[string]string{"ip": "1", "é": "<&>"}}, map[string]any{"attributes": map[string]any{"ip": "1", "é": "<&>"}}},
+		{"attributes", Request{Attributes: map[string]string{"ip": "1", "é": "<&>"}},
+			map[string]any{"attributes": map[string]any{"ip": "1", "é": "<&>"}}},
 		{"no attributes", Request{Attributes: map[string]string{}}, map[string]any{"attributes": map[string]any{}}},
-		{"rule and attributes", Request{Rule: "r", Attributes: map[string]string{"ip": "1"}}, map[string]any{"rule": "r", "attributes": map[string]any{"ip": "1"}}},
+		{"rule and attributes", Request{Rule: "r", Attributes: map[string]string{"ip": "1"}},
+			map[string]any{"rule": "r", "attributes": map[string]any{"ip": "1"}}},
 		{"cost", Request{Rule: "r", Cost: 7}, map[string]any{"rule": "r", "cost": 7.0}},
-		{"costs", Request{Rule: "r", Costs: map[string]int64{"tokens": 9, "requests": 0}}, map[string]any{"rule": "r", "costs": map[string]any{"tokens": 9.0, "requests": 0.0}}},
+		{"costs", Request{Rule: "r", Costs: map[string]int64{"tokens": 9, "requests": 0}},
+			map[string]any{"rule": "r", "costs": map[string]any{"tokens": 9.0, "requests": 0.0}}},
 		{"detail", Request{Rule: "r", Detail: true}, map[string]any{"rule": "r", "detail": true}},
-		{"too large a cost", Request{Rule: "r", Cost: 1 << 62}, map[string]any{"rule": "r", "cost": float64(1<<53 - 1)}},
-		{"too large costs", Request{Rule: "r", Costs: map[string]int64{"t": 1 << 62}}, map[string]any{"rule": "r", "costs": map[string]any{"t": float64(1<<53 - 1)}}},
+		{"too large a cost", Request{Rule: "r", Cost: 1 << 62},
+			map[string]any{"rule": "r", "cost": float64(1<<53 - 1)}},
+		{"too large costs", Request{Rule: "r", Costs: map[string]int64{"t": 1 << 62}},
+			map[string]any{"rule": "r", "costs": map[string]any{"t": float64(1<<53 - 1)}}},
 		{"not UTF-8", Request{Rule: "r", Key: []string{"a\xff\xc3"}}, map[string]any{"rule": "r", "key": "a\uFFFD"}},
-		{"too long", Request{Rule: "r", Key: []string{long}}, map[string]any{"rule": "r", "key": long[:512] + long[len(long)-512:]}},
+		{"too long", Request{Rule: "r", Key: []string{long}},
+			map[string]any{"rule": "r", "key": long[:512] + long[len(long)-512:]}},
 	} {
 		if _, err := c.Check(background, test.have); err != nil {
 			t.Errorf("%s: %v", test.name, err)
@@ -58,7 +65,8 @@ func TestCheckFields(t *testing.T) {
 		t.Error(err)
 	}
 	all := f.requests()
-	if have, want := all[len(all)-1].checks[0], (map[string]any{"rule": "r", "peek": true}); !reflect.DeepEqual(have, want) {
+	if have, want := all[len(all)-1].checks[0], (map[string]any{"rule": "r",
+		"peek": true}); !reflect.DeepEqual(have, want) {
 		t.Errorf("peek: have %v, want %v", have, want)
 	}
 }
@@ -73,25 +81,38 @@ func TestDecisionFields(t *testing.T) {
 		want   Decision
 	}{
 		{200, allowed, Decision{
-			Allowed: true, Rule: "r", Unit: "requests", Limit: 10, Remaining: 9, Window: time.Minute, ResetAfter: 6 * time.Second,
+			Allowed: true, Rule: "r", Unit: "requests", Limit: 10, Remaining: 9,
+			Window: time.Minute, ResetAfter: 6 * time.Second,
 			DecidedBy: ByOwner, Node: "n1", RulesVersion: 3,
 		}},
-		{429, `{"type":"t","title":"x","status":429,"detail":"No.","violated-policies":["r","s"],` + refused[1:], Decision{
-			Rule: "r", Unit: "requests", Limit: 10, Window: time.Minute, ResetAfter: time.Minute, RetryAfter: 5500 * ms,
-			DecidedBy: ByLease, Node: "n1", RulesVersion: 3, Reason: "No.", Violated: []string{"r", "s"},
-		}},
-		{429, `{"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`, Decision{
-			RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3, Reason: "The deny list refuses this.",
-		}},
-		{403, denied, Decision{Code: CodeDenied, RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3, Reason: "The deny list refuses this."}},
+		{429,
+			`{"type":"t","title":"x","status":429,"detail":"No.","violated-policies":["r","s"],` + refused[1:],
+			Decision{
+				Rule: "r", Unit: "requests", Limit: 10, Window: time.Minute,
+				ResetAfter: time.Minute, RetryAfter: 5500 * ms,
+				DecidedBy: ByLease, Node: "n1", RulesVersion: 3, Reason: "No.", Violated: []string{"r", "s"},
+			}},
+		{429,
+			`{"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`,
+			Decision{
+				RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3,
+				Reason: "The deny list refuses this.",
+			}},
+		{403, denied,
+			Decision{Code: CodeDenied, RetryAfter: Never, DecidedBy: ByList, Node: "n1",
+				RulesVersion: 3, Reason: "The deny list refuses this."}},
 		{403, `{"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"none"}`, Decision{
-			Code: CodeDenied, RetryAfter: Never, DecidedBy: ByNone, Reason: "No rule applies, and the default is to deny.",
+			Code: CodeDenied, RetryAfter: Never, DecidedBy: ByNone,
+			Reason: "No rule applies, and the default is to deny.",
 		}},
-		{200, `{"allowed":true,"delay_ms":250,"decided_by":"none","limits":[{"rule":"r","name":"l","algorithm":"fixed-window","unit":"u","limit":3,` +
-			`"window_ms":1,"used":1,"remaining":2,"reset_after_ms":4,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`, Decision{
-			Allowed: true, Delay: 250 * ms, DecidedBy: ByNone,
-			Limits: []LimitDecision{{Rule: "r", Name: "l", Algorithm: "fixed-window", Unit: "u", Limit: 3, Window: ms, Used: 1, Remaining: 2, ResetAfter: 4 * ms, RetryAfter: Never, Shadow: true}},
-		}},
+		{200,
+			`{"allowed":true,"delay_ms":250,"decided_by":"none","limits":[{"rule":"r","name":"l","algorithm":"fixed-window","unit":"u","limit":3,` +
+				`"window_ms":1,"used":1,"remaining":2,"reset_after_ms":4,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`, Decision{
+				Allowed: true, Delay: 250 * ms, DecidedBy: ByNone,
+				Limits: []LimitDecision{{Rule: "r", Name: "l", Algorithm: "fixed-window", Unit: "u",
+					Limit: 3, Window: ms, Used: 1, Remaining: 2, ResetAfter: 4 * ms, RetryAfter: Never,
+					Shadow: true}},
+			}},
 	} {
 		f.set(func() { f.decide = func(map[string]any) (int, string) { return test.status, test.have } })
 		have, err := c.Check(background, Request{Rule: "r"})
@@ -114,7 +135,9 @@ func TestOnError(t *testing.T) {
 		want error
 	}{
 		{"no node", down, byIP("a"), nil, ErrUnavailable},
-		{"overloaded", f, byIP("a"), func(map[string]any) (int, string) { return 503, `{"code":"overloaded","detail":"x"}` }, ErrUnavailable},
+		{"overloaded", f, byIP("a"),
+			func(map[string]any) (int, string) { return 503, `{"code":"overloaded","detail":"x"}` },
+			ErrUnavailable},
 		{"not JSON", f, byIP("a"), func(map[string]any) (int, string) { return 500, "oops" }, ErrUnavailable},
 		{"garbage", f, byIP("a"), func(map[string]any) (int, string) { return 200, "<html>" }, ErrBadAnswer},
 	} {
@@ -131,26 +154,38 @@ func TestOnError(t *testing.T) {
 		say  func(map[string]any) (int, string)
 		want error
 	}{
-		{"bad value", f, byIP("a"), func(map[string]any) (int, string) { return 400, `{"code":"bad-value","detail":"x"}` }, nil},
+		{"bad value", f, byIP("a"),
+			func(map[string]any) (int, string) { return 400, `{"code":"bad-value","detail":"x"}` },
+			nil},
 		{"too large", f, byIP("a"), func(map[string]any) (int, string) { return 413, "" }, nil},
 		{"headers too large", f, byIP("a"), func(map[string]any) (int, string) { return 431, "" }, nil},
-		{"unauthorized", f, byIP("a"), func(map[string]any) (int, string) { return 401, `{"code":"unauthorized","detail":"x"}` }, nil},
+		{"unauthorized", f, byIP("a"),
+			func(map[string]any) (int, string) { return 401, `{"code":"unauthorized","detail":"x"}` },
+			nil},
 		{"another thing's 403", f, byIP("a"), func(map[string]any) (int, string) { return 403, "<html>" }, nil},
-		{"forbidden", f, byIP("a"), func(map[string]any) (int, string) { return 403, `{"code":"forbidden","detail":"x"}` }, nil},
+		{"forbidden", f, byIP("a"),
+			func(map[string]any) (int, string) { return 403, `{"code":"forbidden","detail":"x"}` },
+			nil},
 		{"forbidden, with fields of a check", f, byIP("a"), func(map[string]any) (int, string) {
 			return 403, strings.Replace(denied, `"code":"denied"`, `"code":"forbidden"`, 1)
 		}, nil},
 		{"redirect", f, byIP("a"), func(map[string]any) (int, string) { return 302, "" }, nil},
-		{"another thing's 429", f, byIP("a"), func(map[string]any) (int, string) { return 429, "slow down" }, ErrBadAnswer},
-		{"unknown rule", f, Request{Rule: "x"}, func(map[string]any) (int, string) { return 404, `{"code":"unknown-rule","detail":"x"}` }, nil},
+		{"another thing's 429", f, byIP("a"),
+			func(map[string]any) (int, string) { return 429, "slow down" }, ErrBadAnswer},
+		{"unknown rule", f, Request{Rule: "x"},
+			func(map[string]any) (int, string) { return 404, `{"code":"unknown-rule","detail":"x"}` },
+			nil},
 		{"nothing asked", f, Request{}, nil, ErrRequest},
 		{"negative cost", f, Request{Rule: "r", Cost: -1}, nil, ErrRequest},
 		{"negative costs", f, Request{Rule: "r", Costs: map[string]int64{"t": -1}}, nil, ErrRequest},
-		{"key and attributes", f, Request{Rule: "r", Key: []string{"a"}, Attributes: map[string]string{}}, nil, ErrRequest},
+		{"key and attributes", f,
+			Request{Rule: "r", Key: []string{"a"}, Attributes: map[string]string{}}, nil, ErrRequest},
 	} {
 		f.set(func() { f.decide = test.say })
 		for _, policy := range []OnError{Open, Closed} {
-			undecided(t, test.name, connect(t, Options{OnError: policy, OpenWhenFull: true}, test.node), test.q, false, test.want)
+			undecided(t, test.name,
+				connect(t, Options{OnError: policy, OpenWhenFull: true}, test.node), test.q, false,
+				test.want)
 		}
 	}
 	c := connect(t, Options{}, f)
@@ -180,16 +215,20 @@ func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantE
 	}
 }
 
-// TestDeniedIsDecided: 403 with the code denied is a refusal, whatever OnError says, alone and within a batch. No other node is
-// asked, and the node counts as healthy.
+// TestDeniedIsDecided: 403 with the code denied is a refusal, whatever OnError
+// says, alone and within a batch. No other node is asked, and the node counts
+// as healthy.
 func TestDeniedIsDecided(t *testing.T) {
 	for _, policy := range []OnError{Open, Closed} {
 		f, other := newFake(t), newFake(t)
-		c := connect(t, Options{OnError: policy, OpenWhenFull: true, MaxInFlight: 1, Timeout: process.Timeout}, f, other)
+		c := connect(t,
+			Options{OnError: policy, OpenWhenFull: true, MaxInFlight: 1, Timeout: process.Timeout},
+			f, other)
 		f.set(func() { f.decide = func(map[string]any) (int, string) { return 403, denied } })
 		decided := func(what string, d Decision, err error) {
 			t.Helper()
-			if err != nil || d.Allowed || !d.Denied() || d.DecidedBy != ByList || d.Node != "n1" || d.Reason == "" || d.RetryAfter != Never {
+			if err != nil || d.Allowed || !d.Denied() || d.DecidedBy != ByList || d.Node != "n1" ||
+				d.Reason == "" || d.RetryAfter != Never {
 				t.Errorf("%s, OnError %d: have %+v, %v", what, policy, d, err)
 			}
 		}
@@ -209,13 +248,16 @@ func TestDeniedIsDecided(t *testing.T) {
 		for i := range more {
 			decided("batch", more[i], moreErrs[i])
 		}
-		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 1, 3}) || len(other.requests()) > 0 || c.nodes[0].currentCondition() != healthy {
-			t.Errorf("have requests of %v checks, %d at the other node, and condition %d", have, len(other.requests()), c.nodes[0].currentCondition())
+		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 1, 3}) ||
+			len(other.requests()) > 0 || c.nodes[0].currentCondition() != healthy {
+			t.Errorf("have requests of %v checks, %d at the other node, and condition %d", have,
+				len(other.requests()), c.nodes[0].currentCondition())
 		}
 	}
 }
 
-// TestHostileValuesAreDecided: no value makes a check invalid, and one that is still too large does not pass.
+// TestHostileValuesAreDecided: no value makes a check invalid, and one that is
+// still too large does not pass.
 func TestHostileValuesAreDecided(t *testing.T) {
 	c := connect(t, Options{OnError: Open}, newFake(t))
 	q := byIP(strings.Repeat("\x00", 100_000))
@@ -229,8 +271,11 @@ func TestHostileValuesAreDecided(t *testing.T) {
 	if d.Allowed || !errors.Is(err, ErrRequest) {
 		t.Errorf("64 KiB and more: have %+v, %v, want a refusal", d, err)
 	}
-	for _, v := range []string{strings.Repeat("€", 1000), strings.Repeat("a", 511) + strings.Repeat("€", 600), "x" + strings.Repeat("é", 600), strings.Repeat("\xff", 3000)} {
-		if have := Fit(v); len(have) > maxValue || !utf8.ValidString(have) || len(have) < 1020 && len(v) > 1024 && v[0] != 0xff {
+	for _, v := range []string{strings.Repeat("€", 1000),
+		strings.Repeat("a", 511) + strings.Repeat("€", 600), "x" + strings.Repeat("é", 600),
+		strings.Repeat("\xff", 3000)} {
+		if have := Fit(v); len(have) > maxValue || !utf8.ValidString(have) || len(have) < 1020 &&
+			len(v) > 1024 && v[0] != 0xff {
 			t.Errorf("fit of %d bytes: have %d bytes, valid %t", len(v), len(have), utf8.ValidString(have))
 		}
 	}
@@ -286,7 +331,9 @@ func TestReserveAndSettle(t *testing.T) {
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) { return 200, `{"reservation":"id-1",` + allowed[1:] }
 	})
-	r, err := c.Reserve(background, Request{Rule: "llm", Key: []string{"k"}, Costs: map[string]int64{"tokens": 500}}, 90*time.Second+1)
+	r, err := c.Reserve(background,
+		Request{Rule: "llm", Key: []string{"k"}, Costs: map[string]int64{"tokens": 500}},
+		90*time.Second+1)
 	if err != nil || r.ID != "id-1" || !r.Allowed || r.Remaining != 9 {
 		t.Fatalf("have %+v, %v", r, err)
 	}
@@ -332,13 +379,15 @@ func TestAdjust(t *testing.T) {
 	c := connect(t, Options{}, f)
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) {
-			return 200, `{"rule":"r","key":["a","b"],"cost":-2,"limits":[{"name":"r","algorithm":"token-bucket","unit":"requests","limit":5,` +
-				`"window_ms":1000,"share":4,"used":7,"leased":1,"remaining":0,"reset_after_ms":1400,"estimated":true}]}`
+			return 200,
+				`{"rule":"r","key":["a","b"],"cost":-2,"limits":[{"name":"r","algorithm":"token-bucket","unit":"requests","limit":5,` +
+					`"window_ms":1000,"share":4,"used":7,"leased":1,"remaining":0,"reset_after_ms":1400,"estimated":true}]}`
 		}
 	})
 	have, err := c.Adjust(background, "r", []string{"a", "b"}, -2)
 	want := Usage{Rule: "r", Key: []string{"a", "b"}, Limits: []LimitUsage{{
-		Name: "r", Algorithm: "token-bucket", Unit: "requests", Limit: 5, Window: time.Second, Share: 4, Used: 7, Leased: 1, Remaining: 0,
+		Name: "r", Algorithm: "token-bucket", Unit: "requests", Limit: 5, Window: time.Second,
+		Share: 4, Used: 7, Leased: 1, Remaining: 0,
 		ResetAfter: 1400 * time.Millisecond, Estimated: true,
 	}}}
 	if err != nil || !reflect.DeepEqual(have, want) {
@@ -352,7 +401,8 @@ func TestAdjust(t *testing.T) {
 	if want := (map[string]any{"rule": "r", "key": []any{"a", "b"}, "cost": -2.0}); !reflect.DeepEqual(asked, want) {
 		t.Errorf("have %v, want %v", asked, want)
 	}
-	if _, err := c.AdjustOnce(background, "mine", "r", []string{"a", "b"}, -2); err != nil || f.requests()[1].checks[0]["request_id"] != "mine" {
+	if _, err := c.AdjustOnce(background, "mine", "r", []string{"a", "b"}, -2); err != nil ||
+		f.requests()[1].checks[0]["request_id"] != "mine" {
 		t.Errorf("have %v, %v", f.requests()[1].checks, err)
 	}
 	_, err = c.AdjustOnce(background, strings.Repeat("x", maxID+1), "r", nil, 1)
@@ -362,7 +412,8 @@ func TestAdjust(t *testing.T) {
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) { return 200, `{"reservation":"id-1",` + allowed[1:] }
 	})
-	if _, err := c.Reserve(background, Request{Rule: "r", RequestID: "mine"}, 0); err != nil || f.requests()[2].checks[0]["request_id"] != "mine" {
+	if _, err := c.Reserve(background, Request{Rule: "r", RequestID: "mine"}, 0); err != nil ||
+		f.requests()[2].checks[0]["request_id"] != "mine" {
 		t.Errorf("have %v, %v", f.requests()[2].checks, err)
 	}
 	for _, n := range []int64{0, 1 << 53, -1 << 53} {
@@ -475,7 +526,8 @@ func TestTLS(t *testing.T) {
 	f.StartTLS()
 	t.Cleanup(f.Close)
 	trusting := f.Client().Transport.(*http.Transport).TLSClientConfig
-	if d, err := connect(t, Options{TLS: trusting, Token: "secret", Timeout: time.Minute}, f).Check(background, byIP("a")); err != nil || d.DecidedBy != ByOwner {
+	if d, err := connect(t, Options{TLS: trusting, Token: "secret", Timeout: time.Minute},
+		f).Check(background, byIP("a")); err != nil || d.DecidedBy != ByOwner {
 		t.Errorf("have %+v, %v", d, err)
 	}
 	_, err := connect(t, Options{Token: "secret", Timeout: time.Minute}, f).Check(background, byIP("a"))

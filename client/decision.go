@@ -23,21 +23,24 @@ const (
 	ByLocal    DecidedBy = "local"    // no node decided; this process did, because OnError is Local
 )
 
-// Never is the RetryAfter of a check that can never be allowed: its cost exceeds the limit's capacity, or a list
-// refuses it.
+// Never is the RetryAfter of a check that can never be allowed: its cost
+// exceeds the limit's capacity, or a list refuses it.
 const Never time.Duration = -1
 
-// Decision is the answer to a check. Its fields describe the tightest limit: the one that refused, or else the one with
-// the smallest share left. If no limit was evaluated, Rule is empty and the numbers are zero.
+// Decision is the answer to a check. Its fields describe the tightest limit:
+// the one that refused, or else the one with the smallest share left. If no
+// limit was evaluated, Rule is empty and the numbers are zero.
 type Decision struct {
-	Allowed    bool
-	Granted    int64         // in AtMostMode, how much of the cost was taken
-	Counted    bool          // not Allowed, but the cost was taken: only limits in CountMode were exceeded
-	Unlimited  bool          // Rule applies without limit, and no other rule has one: all numbers are zero
-	Rule       string        // for inline limits "inline", or "inline/" and the namespace
-	Unit       string        // of Limit, Used and Remaining: requests, tokens, …
-	Limit      int64         // the capacity; for a bucket its burst
-	Used       int64         // rounded up; may exceed Limit after counts and penalties. An estimate, like Remaining, if ByLease
+	Allowed   bool
+	Granted   int64  // in AtMostMode, how much of the cost was taken
+	Counted   bool   // not Allowed, but the cost was taken: only limits in CountMode were exceeded
+	Unlimited bool   // Rule applies without limit, and no other rule has one: all numbers are zero
+	Rule      string // for inline limits "inline", or "inline/" and the namespace
+	Unit      string // of Limit, Used and Remaining: requests, tokens, …
+	Limit     int64  // the capacity; for a bucket its burst
+	// rounded up; may exceed Limit after counts and penalties. An estimate, like
+	// Remaining, if ByLease
+	Used       int64
 	Remaining  int64         // at least 0
 	Window     time.Duration // in which Limit comes back; of a bucket, the time in which all of it refills
 	TTL        time.Duration // of slots, in place of Window and Rate: after what time one ends that is not renewed
@@ -51,10 +54,12 @@ type Decision struct {
 	Node         string // the name of the node that answered
 	RulesVersion int64
 
-	// Code says why a check was refused, in a word for programs: CodeRateLimited, …; empty if no node decided.
+	// Code says why a check was refused, in a word for programs: CodeRateLimited,
+	// …; empty if no node decided.
 	Code string
-	// Reason says in one sentence, for people, why a check was refused. Violated names the limits that refused it, as far as
-	// they are known: for calls that shared a request, it has the rule's name.
+	// Reason says in one sentence, for people, why a check was refused. Violated
+	// names the limits that refused it, as far as they are known: for calls that
+	// shared a request, it has the rule's name.
 	Reason   string
 	Violated []string
 	// Refusal is what the rule that refused says to the end user, or nil; Refuse answers with it.
@@ -66,7 +71,8 @@ type Decision struct {
 	headers rateHeaders
 }
 
-// Refusal is a rule's own answer to the end user, in place of the usual one. What the rule leaves out is zero.
+// Refusal is a rule's own answer to the end user, in place of the usual one.
+// What the rule leaves out is zero.
 type Refusal struct {
 	Status  int               `json:"status"` // 400 to 499, or 503
 	Type    string            `json:"type"`   // this and the next three: members of the problem
@@ -77,14 +83,16 @@ type Refusal struct {
 	Body    json.RawMessage   `json:"body"` // a JSON object, or a JSON string with plain text; it replaces the problem
 }
 
-// Denied reports whether the deny list refused the check, or no rule applied and the rules' default is to deny. No limit is
-// used up then, and waiting does not help: a web server should answer 403, not 429.
+// Denied reports whether the deny list refused the check, or no rule applied
+// and the rules' default is to deny. No limit is used up then, and waiting does
+// not help: a web server should answer 403, not 429.
 func (d *Decision) Denied() bool {
 	return !d.Allowed && (d.DecidedBy == ByList || d.DecidedBy == ByNone)
 }
 
-// Never reports whether the check can never be allowed as it is: its cost exceeds a limit's capacity, or a list or the rules'
-// default denies it. Repeating it is no use.
+// Never reports whether the check can never be allowed as it is: its cost
+// exceeds a limit's capacity, or a list or the rules' default denies it.
+// Repeating it is no use.
 func (d *Decision) Never() bool { return !d.Allowed && d.RetryAfter == Never }
 
 // The Code of a check that limits refused, and of one that the rules deny.
@@ -96,8 +104,8 @@ const (
 	CodeDenied         = "denied"           // see Decision.Denied
 )
 
-// Rate is what a limit allows over time: Limit units in each Per, as the rules say it. What it allows at once is
-// another number, if it is a bucket.
+// Rate is what a limit allows over time: Limit units in each Per, as the rules
+// say it. What it allows at once is another number, if it is a bucket.
 type Rate struct {
 	Limit int64
 	Per   time.Duration
@@ -126,8 +134,8 @@ type LimitDecision struct {
 // Reservation is an estimated cost that was taken, and must be settled.
 type Reservation struct {
 	Decision
-	// ID identifies the reservation to Settle, at any node of the cluster. It is empty if nothing was reserved: the check
-	// was refused, or no node answered.
+	// ID identifies the reservation to Settle, at any node of the cluster. It is
+	// empty if nothing was reserved: the check was refused, or no node answered.
 	ID string
 	// Slot is held until Settle, where the rules limit slots, too. Otherwise it is nil.
 	Slot *Slot
@@ -147,13 +155,15 @@ type Usage struct {
 	Namespace string // of a subject with inline limits
 	Key       []string
 	Limits    []LimitUsage
-	// Unknown is the number of further counters of the subject, whose limits the node has not seen. It is 0 if the caller named
-	// the limits.
+	// Unknown is the number of further counters of the subject, whose limits the
+	// node has not seen. It is 0 if the caller named the limits.
 	Unknown int
-	// BlockedUntil is when the rule's block of the subject ends; zero if it has none. Until then nothing remains.
+	// BlockedUntil is when the rule's block of the subject ends; zero if it has
+	// none. Until then nothing remains.
 	BlockedUntil time.Time
-	// Applied is, after an adjustment, by how much usage rose in each unit: a reward takes off no more than there was.
-	// Of several limits in a unit, it is the most. Otherwise it is nil.
+	// Applied is, after an adjustment, by how much usage rose in each unit: a
+	// reward takes off no more than there was. Of several limits in a unit, it is
+	// the most. Otherwise it is nil.
 	Applied map[string]int64
 }
 
@@ -166,7 +176,8 @@ type LimitUsage struct {
 	Window    time.Duration // as in Decision, like the next two
 	TTL       time.Duration
 	Rate      Rate
-	// Share is what there is to use where the subject is counted: Limit, or the region's or the node's part of it.
+	// Share is what there is to use where the subject is counted: Limit, or the
+	// region's or the node's part of it.
 	Share      int64
 	Used       int64 // without what is leased; exceeds Share if the subject is in debt
 	Leased     int64 // held by nodes that may admit checks with it, and not used yet
@@ -302,10 +313,13 @@ func (a *answer) decision() (Decision, error) {
 	}
 
 	d := Decision{
-		Allowed: *a.Allowed, Granted: max(a.Granted, 0), Unlimited: a.Unlimited, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0),
+		Allowed: *a.Allowed, Granted: max(a.Granted, 0), Unlimited: a.Unlimited, Rule: a.Rule,
+		Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0),
 		Remaining: max(a.Remaining, 0),
-		Window:    millis(a.WindowMS), TTL: millis(a.TTLMS), Rate: a.Rate.rate(), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
-		MoreAfter: millis(a.MoreAfterMS), Delay: millis(a.DelayMS), DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion,
+		Window:    millis(a.WindowMS), TTL: millis(a.TTLMS), Rate: a.Rate.rate(),
+		ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
+		MoreAfter: millis(a.MoreAfterMS), Delay: millis(a.DelayMS), DecidedBy: a.DecidedBy,
+		Node: a.Node, RulesVersion: a.RulesVersion,
 		Code: a.Code, Reason: a.Detail, Violated: a.Violated, Refusal: a.Refusal.own,
 	}
 	if a.Limits != nil {
@@ -314,8 +328,11 @@ func (a *answer) decision() (Decision, error) {
 
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
-			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), TTL: millis(l.TTLMS), Rate: l.Rate.rate(), Used: max(l.Used, 0),
-			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: millisOrNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
+			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit,
+			Limit: max(l.Limit, 0), Window: millis(l.WindowMS), TTL: millis(l.TTLMS),
+			Rate: l.Rate.rate(), Used: max(l.Used, 0),
+			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS),
+			RetryAfter: millisOrNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
 			Allowed: l.Allowed, Shadow: l.Shadow, Unlimited: l.Unlimited,
 		}
 	}
@@ -356,7 +373,8 @@ func (d *Decision) fillReason() {
 	}
 }
 
-// rateText returns how much the limit allows, as in "100 requests per 1m" or "5 requests at once, 100 per 1m".
+// rateText returns how much the limit allows, as in "100 requests per 1m" or "5
+// requests at once, 100 per 1m".
 func (d *Decision) rateText() string {
 	switch {
 	case d.TTL > 0:
@@ -394,7 +412,8 @@ type usage struct {
 
 // usage converts u to a Usage. key is the subject's key if u has none.
 func (u *usage) usage(key []string) (Usage, error) {
-	all := Usage{Rule: u.Rule, Namespace: u.Namespace, Limits: make([]LimitUsage, len(u.Limits)), Unknown: u.Unknown, Applied: u.Applied}
+	all := Usage{Rule: u.Rule, Namespace: u.Namespace, Limits: make([]LimitUsage, len(u.Limits)),
+		Unknown: u.Unknown, Applied: u.Applied}
 	if u.Blocked > 0 {
 		all.BlockedUntil = time.UnixMilli(u.Blocked)
 	}
@@ -410,9 +429,11 @@ func (u *usage) usage(key []string) (Usage, error) {
 
 	for i, l := range u.Limits {
 		all.Limits[i] = LimitUsage{
-			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), TTL: millis(l.TTLMS), Rate: l.Rate.rate(),
+			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit,
+			Window: millis(l.WindowMS), TTL: millis(l.TTLMS), Rate: l.Rate.rate(),
 			Share: l.Share, Used: l.Used, Leased: l.Leased, Remaining: l.Remaining,
-			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS), Estimated: l.Estimated, Unlimited: l.Unlimited, Applied: l.Applied,
+			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS),
+			Estimated: l.Estimated, Unlimited: l.Unlimited, Applied: l.Applied,
 			Holders: l.Holders,
 		}
 

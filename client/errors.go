@@ -8,21 +8,27 @@ import (
 var (
 	// ErrClosed is returned by calls on a closed client.
 	ErrClosed = errors.New("client: closed")
-	// ErrQueueFull is returned at once if Options.MaxQueue calls are already waiting. It also comes together with
-	// ErrTimeout or the context's error if nodes kept answering other calls, but this one was never sent, or was sent with
-	// less than half of its time left. The Decision then refuses, unless Options.OpenWhenFull is set.
+	// ErrQueueFull is returned at once if Options.MaxQueue calls are already
+	// waiting. It also comes together with ErrTimeout or the context's error if
+	// nodes kept answering other calls, but this one was never sent, or was sent
+	// with less than half of its time left. The Decision then refuses, unless
+	// Options.OpenWhenFull is set.
 	ErrQueueFull = errors.New("client: too many calls are waiting")
 	// ErrTimeout is returned if no node answers within Options.Timeout.
 	ErrTimeout = errors.New("client: no answer in time")
-	// ErrUnavailable is returned if no node answers, or none is left to ask. The error also wraps the last failure, if any.
+	// ErrUnavailable is returned if no node answers, or none is left to ask. The
+	// error also wraps the last failure, if any.
 	ErrUnavailable = errors.New("client: no node answers")
-	// ErrBadAnswer is returned if the answer does not come from an rlnode node, or breaks the protocol.
+	// ErrBadAnswer is returned if the answer does not come from an rlnode node, or
+	// breaks the protocol.
 	ErrBadAnswer = errors.New("client: not a valid answer from a node")
-	// ErrRequest is returned for an invalid call, which no node could decide. Nothing is sent, and the Decision refuses.
+	// ErrRequest is returned for an invalid call, which no node could decide.
+	// Nothing is sent, and the Decision refuses.
 	ErrRequest = errors.New("client: invalid request")
 )
 
-// Error is an error answer from a node. Below status 500 the Decision refuses, because a healthy node has rejected the call.
+// Error is an error answer from a node. Below status 500 the Decision refuses,
+// because a healthy node has rejected the call.
 type Error struct {
 	Status int    // the HTTP status
 	Code   string // such as "unknown-rule", "unauthorized", "bad-value", "unknown-reservation", "draining"

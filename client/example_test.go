@@ -179,7 +179,8 @@ func ExampleRequestAttributes() {
 	}
 }
 
-// Limits that come with the call need no rule: here five calls a minute and 100 a day for each user.
+// Limits that come with the call need no rule: here five calls a minute and 100
+// a day for each user.
 func ExampleRequest_limits() {
 	node := exampleNode()
 	defer node.Close()
@@ -202,11 +203,14 @@ func ExampleRequest_limits() {
 	// Output: true
 }
 
-// One decision about two subjects: it takes the quota of both the user and the whole team, or of neither.
+// One decision about two subjects: it takes the quota of both the user and the
+// whole team, or of neither.
 func ExampleSubject() {
 	_ = client.Request{Subjects: []client.Subject{
 		{Namespace: "user", Key: []string{"user-42"}, Limits: []client.Limit{{Limit: 5, Per: "1m"}}},
-		{Namespace: "team", Key: []string{"acme"}, Limits: []client.Limit{{Limit: 90000, Per: "1h", Unit: "tokens"}}, Costs: map[string]int64{"tokens": 900}},
+		{Namespace: "team", Key: []string{"acme"},
+			Limits: []client.Limit{{Limit: 90000, Per: "1h", Unit: "tokens"}},
+			Costs:  map[string]int64{"tokens": 900}},
 	}}
 }
 
@@ -242,7 +246,8 @@ func ExampleClient_Adjust() {
 func ExampleError() {
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
-		io.WriteString(w, `{"status":404,"code":"unknown-rule","title":"Unknown rule","detail":"there is no rule \"lgoin\""}`)
+		io.WriteString(w,
+			`{"status":404,"code":"unknown-rule","title":"Unknown rule","detail":"there is no rule \"lgoin\""}`)
 	}))
 	defer node.Close()
 	limiter, err := client.New(client.Options{Nodes: []string{node.URL}, OnError: client.Closed})

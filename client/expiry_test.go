@@ -16,7 +16,8 @@ func TestRequest_OnExpiry(t *testing.T) {
 	}{
 		{OnExpiry{}, `{"rule":"r","ttl_ms":1000}`},
 		{OnExpiry{Refund: true}, `{"rule":"r","on_expiry":"refund","ttl_ms":1000}`},
-		{OnExpiry{Refund: true, Costs: map[string]int64{"tokens": 5}}, `{"rule":"r","on_expiry":{"costs":{"tokens":5}},"ttl_ms":1000}`},
+		{OnExpiry{Refund: true, Costs: map[string]int64{"tokens": 5}},
+			`{"rule":"r","on_expiry":{"costs":{"tokens":5}},"ttl_ms":1000}`},
 		{OnExpiry{Costs: map[string]int64{"tokens": 5}}, ""},
 		{OnExpiry{Refund: true, Costs: map[string]int64{"tokens": -5}}, ""},
 	} {
@@ -28,7 +29,8 @@ func TestRequest_OnExpiry(t *testing.T) {
 	}
 
 	q := Request{Rule: "r", Mode: AtMostMode, Costs: map[string]int64{"tokens": 9}}
-	if b, err := q.append(nil, 0); err != nil || !strings.Contains(string(b), `"mode":"at_most"`) || q.GrantedUnasked() != 9 {
+	if b, err := q.append(nil, 0); err != nil || !strings.Contains(string(b), `"mode":"at_most"`) ||
+		q.GrantedUnasked() != 9 {
 		t.Errorf("got %s, %v, %d granted", b, err, q.GrantedUnasked())
 	}
 

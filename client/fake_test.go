@@ -53,7 +53,8 @@ func newFake(t *testing.T) *fake {
 	return f
 }
 
-// onVirtualTime runs a test with a fake on virtual time. Clients made by its last argument reach the fake.
+// onVirtualTime runs a test with a fake on virtual time. Clients made by its
+// last argument reach the fake.
 func onVirtualTime(t *testing.T, name string, test func(t *testing.T, f *fake, connectTo func(Options) *Client)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -66,7 +67,10 @@ func onVirtualTime(t *testing.T, name string, test func(t *testing.T, f *fake, c
 			t.Cleanup(f.Close)
 			test(t, f, func(o Options) *Client {
 				c := connect(t, o, f)
-				c.transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) { return host.Dial(ctx, address) }
+				c.transport.DialContext = func(ctx context.Context, _, address string) (net.Conn,
+					error) {
+					return host.Dial(ctx, address)
+				}
 				return c
 			})
 		})
@@ -143,8 +147,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, "]}")
 }
 
-// isSetupCheck reports whether a client asks about its token and its rules: in a batch of peeks with an empty key. Fakes don't
-// record those, which come at any time.
+// isSetupCheck reports whether a client asks about its token and its rules: in
+// a batch of peeks with an empty key. Fakes don't record those, which come at
+// any time.
 func isSetupCheck(r *receivedRequest) bool {
 	return r.path == "/v1/check/batch" && !slices.ContainsFunc(r.checks, func(check map[string]any) bool {
 		key, ok := check["key"].([]any)

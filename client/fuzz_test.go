@@ -27,7 +27,9 @@ func FuzzAnswer(f *testing.F) {
 			if !errors.Is(err, ErrBadAnswer) && !errors.As(err, &answered) {
 				t.Errorf("have error %v", err)
 			}
-		case (d.Allowed || d.Counted) != (status == 200), d.Allowed && d.Counted, d.Used < 0, d.DecidedBy == "", d.DecidedBy == ByError, d.Remaining < 0, d.Window < 0, d.Delay < 0, d.ResetAfter < 0, d.RetryAfter < Never:
+		case (d.Allowed || d.Counted) != (status == 200), d.Allowed && d.Counted, d.Used < 0,
+			d.DecidedBy == "", d.DecidedBy == ByError, d.Remaining < 0, d.Window < 0, d.Delay < 0,
+			d.ResetAfter < 0, d.RetryAfter < Never:
 			t.Errorf("have %+v", d)
 		}
 		d.SetHeaders(http.Header{})
@@ -58,10 +60,12 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// Of many texts, valid or not, each is sent as itself; only one that no node accepts is changed, to one that it does.
+// Of many texts, valid or not, each is sent as itself; only one that no node
+// accepts is changed, to one that it does.
 func TestTextsAreSentApart(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	pieces := []string{"a", "B", "0", " ", "\x00", "\"", "\\", "é", "\u2028", "\uFFFD", "\U0001F600", "\xff", "\xc3", strings.Repeat("x", 300)}
+	pieces := []string{"a", "B", "0", " ", "\x00", "\"", "\\", "é", "\u2028", "\uFFFD",
+		"\U0001F600", "\xff", "\xc3", strings.Repeat("x", 300)}
 	sent := map[string]string{}
 	for range 100_000 {
 		var text strings.Builder

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// The rate headers of a node, as http.Header spells them. The first two are from draft-ietf-httpapi-ratelimit-headers.
+// The rate headers of a node, as http.Header spells them. The first two are
+// from draft-ietf-httpapi-ratelimit-headers.
 const (
 	headerPolicy     = "Ratelimit-Policy"
 	headerRateLimit  = "Ratelimit"
@@ -18,7 +19,8 @@ const (
 	headerRemaining  = "X-Ratelimit-Remaining"
 	headerReset      = "X-Ratelimit-Reset"
 	headerRetryAfter = "Retry-After"
-	// headerStyle is in the answer to a batch, where checks have no headers. It says which headers the rules turn on.
+	// headerStyle is in the answer to a batch, where checks have no headers. It
+	// says which headers the rules turn on.
 	headerStyle = "Rlnode-Headers"
 )
 
@@ -41,11 +43,13 @@ func headersOf(h http.Header) rateHeaders {
 	}
 }
 
-// SetHeaders sets the headers that tell a caller what is left: RateLimit-Policy, RateLimit, X-RateLimit-Limit,
-// X-RateLimit-Remaining and X-RateLimit-Reset. It sets those that the rules file turns on, as the node sent them, or
-// made from the decision if it was in a batch, where answers have no headers. It also sets Retry-After (whole seconds,
-// at least 1) if d refuses but a later check may be allowed. It sets no time at all if the check can never be allowed.
-// All but Retry-After need Request.Headers.
+// SetHeaders sets the headers that tell a caller what is left:
+// RateLimit-Policy, RateLimit, X-RateLimit-Limit, X-RateLimit-Remaining and
+// X-RateLimit-Reset. It sets those that the rules file turns on, as the node
+// sent them, or made from the decision if it was in a batch, where answers have
+// no headers. It also sets Retry-After (whole seconds, at least 1) if d refuses
+// but a later check may be allowed. It sets no time at all if the check can
+// never be allowed. All but Retry-After need Request.Headers.
 func (d *Decision) SetHeaders(h http.Header) {
 	for _, one := range [...]struct{ name, value string }{
 		{headerPolicy, d.headers.policy},
@@ -64,9 +68,10 @@ func (d *Decision) SetHeaders(h http.Header) {
 	}
 }
 
-// MakeHeaders makes the headers that SetHeaders sets, for a decision that has none. ietf turns on RateLimit-Policy and
-// RateLimit, which need Limits; x turns on X-RateLimit-…. With delta, X-RateLimit-Reset is in seconds from now, otherwise
-// in Unix time.
+// MakeHeaders makes the headers that SetHeaders sets, for a decision that has
+// none. ietf turns on RateLimit-Policy and RateLimit, which need Limits; x
+// turns on X-RateLimit-…. With delta, X-RateLimit-Reset is in seconds from now,
+// otherwise in Unix time.
 func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	if d.Rule == "" || d.Unlimited {
 		return
@@ -94,8 +99,9 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	}
 }
 
-// quota returns the pair of RateLimit-Policy: q units per w seconds. It is Limit in Window, or, where that is under a
-// second, what comes back in a second.
+// quota returns the pair of RateLimit-Policy: q units per w seconds. It is
+// Limit in Window, or, where that is under a second, what comes back in a
+// second.
 func (l *LimitDecision) quota() (q, w int64) {
 	if l.Window >= time.Second || l.Rate.Per <= 0 {
 		return l.Limit, max(1, ceil(l.Window, time.Second))
@@ -107,8 +113,10 @@ func (l *LimitDecision) quota() (q, w int64) {
 	return maxFieldInteger, 1
 }
 
-// ietfHeaders returns RateLimit-Policy and RateLimit for all limits that may refuse, tightest first. It leaves out the
-// parameter t, the time until more is available, where that would be later than Retry-After, and everywhere if retry is Never.
+// ietfHeaders returns RateLimit-Policy and RateLimit for all limits that may
+// refuse, tightest first. It leaves out the parameter t, the time until more is
+// available, where that would be later than Retry-After, and everywhere if
+// retry is Never.
 func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit string) {
 	order := make([]*LimitDecision, 0, len(limits))
 	for i := range limits {
@@ -149,7 +157,8 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 	return string(q), string(r)
 }
 
-// compareTightness is a sort order: first refusals, longest wait first; then the rest, smallest share left first.
+// compareTightness is a sort order: first refusals, longest wait first; then
+// the rest, smallest share left first.
 func compareTightness(a, b *LimitDecision) int {
 	switch {
 	case a.Allowed != b.Allowed && b.Allowed:
@@ -163,8 +172,8 @@ func compareTightness(a, b *LimitDecision) int {
 	return product(a.Remaining, b.Limit).Cmp(product(b.Remaining, a.Limit))
 }
 
-// appendQuoted appends s as a string of a structured field (RFC 9651). Bytes other than printable ASCII are
-// percent-encoded.
+// appendQuoted appends s as a string of a structured field (RFC 9651). Bytes
+// other than printable ASCII are percent-encoded.
 func appendQuoted(b []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	b = append(b, '"')

@@ -35,19 +35,24 @@ func TestLimitsAreSent(t *testing.T) {
 		want map[string]any
 	}{
 		{"a limit", Request{Key: key, Limits: perMinute(5)}, userLimits(nil)},
-		{"a key of several values", Request{Key: []string{"a", "b"}, Limits: perMinute(5)}, userLimits(map[string]any{"key": []any{"a", "b"}})},
+		{"a key of several values", Request{Key: []string{"a", "b"}, Limits: perMinute(5)},
+			userLimits(map[string]any{"key": []any{"a", "b"}})},
 		{"an empty key", Request{Key: []string{}, Limits: perMinute(5)}, userLimits(map[string]any{"key": []any{}})},
 		{"all of it", Request{
-			Namespace: "checkout", Key: key, Exact: true, Shadow: true, Mode: CountMode, Cost: 2, Costs: map[string]int64{"tokens": 900}, Detail: true,
+			Namespace: "checkout", Key: key, Exact: true, Shadow: true, Mode: CountMode, Cost: 2,
+			Costs: map[string]int64{"tokens": 900}, Detail: true,
 			Limits: []Limit{
 				{Limit: 5, Per: "1m", Algorithm: "token-bucket", Burst: 10, Unit: "tokens", Name: "n"},
-				{Limit: 7, Per: "day", TZ: "Europe/Paris"}, {Limit: 9, Per: time.Minute.String(), FromFirst: true, Algorithm: "fixed-window"},
+				{Limit: 7, Per: "day", TZ: "Europe/Paris"},
+				{Limit: 9, Per: time.Minute.String(), FromFirst: true, Algorithm: "fixed-window"},
 			},
 		}, map[string]any{
-			"namespace": "checkout", "key": "user-42", "consistency": "exact", "shadow": true, "mode": "count", "cost": 2.0,
+			"namespace": "checkout", "key": "user-42", "consistency": "exact", "shadow": true,
+			"mode": "count", "cost": 2.0,
 			"costs": map[string]any{"tokens": 900.0}, "detail": true,
 			"limits": []any{
-				map[string]any{"limit": 5.0, "per": "1m", "algorithm": "token-bucket", "burst": 10.0, "unit": "tokens", "name": "n"},
+				map[string]any{"limit": 5.0, "per": "1m", "algorithm": "token-bucket",
+					"burst": 10.0, "unit": "tokens", "name": "n"},
 				map[string]any{"limit": 7.0, "per": "day", "tz": "Europe/Paris"},
 				map[string]any{"limit": 9.0, "per": "1m0s", "from": "first", "algorithm": "fixed-window"},
 			},
@@ -56,11 +61,16 @@ func TestLimitsAreSent(t *testing.T) {
 			{Key: key, Limits: perMinute(5)},
 			{Namespace: "b\xff", Key: []string{"x"}, Limits: perMinute(6), Cost: 3, Mode: PeekMode},
 		}}, map[string]any{"subjects": []any{userLimits(nil), map[string]any{
-			"namespace": "b\uFFFD", "key": "x", "limits": []any{map[string]any{"limit": 6.0, "per": "1m"}}, "cost": 3.0, "mode": "peek",
+			"namespace": "b\uFFFD", "key": "x",
+			"limits": []any{map[string]any{"limit": 6.0, "per": "1m"}}, "cost": 3.0, "mode": "peek",
 		}}}},
-		{"a rule that counts", Request{Rule: "r", Key: key, Mode: CountMode}, map[string]any{"rule": "r", "key": "user-42", "mode": "count"}},
-		{"a check by its name", Request{Rule: "r", Key: key, Mode: CheckMode}, map[string]any{"rule": "r", "key": "user-42"}},
-		{"a count with an id", Request{Key: key, Limits: perMinute(5), Mode: CountMode, RequestID: "id"}, userLimits(map[string]any{"mode": "count", "request_id": "id"})},
+		{"a rule that counts", Request{Rule: "r", Key: key, Mode: CountMode},
+			map[string]any{"rule": "r", "key": "user-42", "mode": "count"}},
+		{"a check by its name", Request{Rule: "r", Key: key, Mode: CheckMode},
+			map[string]any{"rule": "r", "key": "user-42"}},
+		{"a count with an id",
+			Request{Key: key, Limits: perMinute(5), Mode: CountMode, RequestID: "id"},
+			userLimits(map[string]any{"mode": "count", "request_id": "id"})},
 		{"a check with an id", Request{Key: key, Limits: perMinute(5), RequestID: "id"}, userLimits(nil)},
 	} {
 		if _, err := c.Check(background, test.have); err != nil {
@@ -74,16 +84,19 @@ func TestLimitsAreSent(t *testing.T) {
 	}
 }
 
-// TestPeekTakesNothingOfAnySubject: Peek takes nothing from any subject, and does not change the caller's request.
+// TestPeekTakesNothingOfAnySubject: Peek takes nothing from any subject, and
+// does not change the caller's request.
 func TestPeekTakesNothingOfAnySubject(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
-	several := []Subject{{Key: []string{"user-42"}, Limits: perMinute(5), Mode: CountMode}, {Key: []string{"user-42"}, Limits: perMinute(5)}}
+	several := []Subject{{Key: []string{"user-42"}, Limits: perMinute(5), Mode: CountMode},
+		{Key: []string{"user-42"}, Limits: perMinute(5)}}
 	for i, test := range []struct {
 		have Request
 		want map[string]any
 	}{
-		{Request{Key: []string{"user-42"}, Limits: perMinute(5), Mode: CountMode}, userLimits(map[string]any{"mode": "peek"})},
+		{Request{Key: []string{"user-42"}, Limits: perMinute(5), Mode: CountMode},
+			userLimits(map[string]any{"mode": "peek"})},
 		{Request{Subjects: several}, map[string]any{"subjects": []any{
 			userLimits(map[string]any{"mode": "peek"}), userLimits(map[string]any{"mode": "peek"}),
 		}}},
@@ -116,20 +129,22 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 		"a limit too large":         {Key: key, Limits: perMinute(1 << 53)},
 		"a limit without a window":  {Key: key, Limits: []Limit{{Limit: 1}}},
 		"a negative burst":          {Key: key, Limits: []Limit{{Limit: 1, Per: "1m", Burst: -1}}},
-		"a long name":               {Key: key, Limits: []Limit{{Limit: 1, Per: "1m", Name: strings.Repeat("x", maxValue+1)}}},
-		"a name not in UTF-8":       {Key: key, Limits: []Limit{{Limit: 1, Per: "1m", Name: "\xff"}}},
-		"an unknown mode":           {Key: key, Limits: limits, Mode: "take"},
-		"a rule, an unknown mode":   {Rule: "r", Mode: "take"},
-		"a negative cost":           {Key: key, Limits: limits, Cost: -1},
-		"a negative unit":           {Key: key, Limits: limits, Costs: map[string]int64{"t": -1}},
-		"no subjects":               {Subjects: []Subject{}},
-		"17 subjects":               {Subjects: make([]Subject, 17)},
-		"subjects and a key":        {Key: key, Subjects: []Subject{good}},
-		"subjects and a mode":       {Mode: CountMode, Subjects: []Subject{good}},
-		"a subject without a key":   {Subjects: []Subject{good, {Limits: limits}}},
-		"a subject's mode":          {Subjects: []Subject{{Key: key, Limits: limits, Mode: "x"}}},
-		"a count's long id":         {Key: key, Limits: limits, Mode: CountMode, RequestID: strings.Repeat("x", maxID+1)},
-		"too much of it":            {Subjects: slices.Repeat([]Subject{{Key: slices.Repeat([]string{strings.Repeat("x", maxValue)}, 9), Limits: limits}}, 8)},
+		"a long name": {Key: key,
+			Limits: []Limit{{Limit: 1, Per: "1m", Name: strings.Repeat("x", maxValue+1)}}},
+		"a name not in UTF-8":     {Key: key, Limits: []Limit{{Limit: 1, Per: "1m", Name: "\xff"}}},
+		"an unknown mode":         {Key: key, Limits: limits, Mode: "take"},
+		"a rule, an unknown mode": {Rule: "r", Mode: "take"},
+		"a negative cost":         {Key: key, Limits: limits, Cost: -1},
+		"a negative unit":         {Key: key, Limits: limits, Costs: map[string]int64{"t": -1}},
+		"no subjects":             {Subjects: []Subject{}},
+		"17 subjects":             {Subjects: make([]Subject, 17)},
+		"subjects and a key":      {Key: key, Subjects: []Subject{good}},
+		"subjects and a mode":     {Mode: CountMode, Subjects: []Subject{good}},
+		"a subject without a key": {Subjects: []Subject{good, {Limits: limits}}},
+		"a subject's mode":        {Subjects: []Subject{{Key: key, Limits: limits, Mode: "x"}}},
+		"a count's long id": {Key: key, Limits: limits, Mode: CountMode,
+			RequestID: strings.Repeat("x", maxID+1)},
+		"too much of it": {Subjects: slices.Repeat([]Subject{{Key: slices.Repeat([]string{strings.Repeat("x", maxValue)}, 9), Limits: limits}}, 8)},
 	} {
 		d, err := c.Check(background, q)
 		if wantError(t, err, ErrRequest); d.Allowed {
@@ -137,8 +152,10 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 		}
 	}
 	for name, q := range map[string]Request{
-		"nothing": {}, "attributes": {Rule: "r", Attributes: map[string]string{}}, "rule and limits": {Rule: "r", Key: key, Limits: limits},
-		"subjects": {Subjects: []Subject{good}}, "no key": {Namespace: "n"}, "nine limits": {Key: key, Limits: slices.Repeat(limits, 9)},
+		"nothing": {}, "attributes": {Rule: "r", Attributes: map[string]string{}},
+		"rule and limits": {Rule: "r", Key: key, Limits: limits},
+		"subjects":        {Subjects: []Subject{good}}, "no key": {Namespace: "n"},
+		"nine limits": {Key: key, Limits: slices.Repeat(limits, 9)},
 	} {
 		_, err := c.Usage(background, q)
 		wantError(t, err, ErrRequest)
@@ -160,7 +177,8 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 const over = `{"allowed":false,"rule":"inline","limit":5,"used":8,"remaining":0,"unit":"requests","window_ms":60000,"reset_after_ms":60000,` +
 	`"retry_after_ms":5500,"delay_ms":0,"decided_by":"owner","node":"n1","rules_version":3}`
 
-// TestCountsAreDecided: 200 with allowed false is a decision about a count, alone and within a batch, but not about a check.
+// TestCountsAreDecided: 200 with allowed false is a decision about a count,
+// alone and within a batch, but not about a check.
 func TestCountsAreDecided(t *testing.T) {
 	f := newFake(t)
 	f.decide = func(map[string]any) (int, string) { return 200, over }
@@ -169,7 +187,8 @@ func TestCountsAreDecided(t *testing.T) {
 		return Request{Key: []string{fmt.Sprint(i)}, Limits: perMinute(5), Mode: CountMode}
 	}
 	want := Decision{
-		Counted: true, Rule: "inline", Unit: "requests", Limit: 5, Used: 8, Window: time.Minute, ResetAfter: time.Minute, RetryAfter: 5500 * time.Millisecond,
+		Counted: true, Rule: "inline", Unit: "requests", Limit: 5, Used: 8, Window: time.Minute,
+		ResetAfter: time.Minute, RetryAfter: 5500 * time.Millisecond,
 		DecidedBy: ByOwner, Node: "n1", RulesVersion: 3, Violated: []string{"inline"},
 		Reason: "The limit of 5 requests per 1m is used up; retry in 5.5s.",
 	}
@@ -195,18 +214,21 @@ func TestCountsAreDecided(t *testing.T) {
 		t.Errorf("a check: have %+v, %v", d, err) // a failure of the node: OnError lets the check pass
 	}
 	f.set(func() { f.decide = func(map[string]any) (int, string) { return 429, refused } })
-	both := Request{Subjects: []Subject{{Key: []string{"a"}, Limits: perMinute(5), Mode: CountMode}, {Key: []string{"b"}, Limits: perMinute(5)}}}
+	both := Request{Subjects: []Subject{{Key: []string{"a"}, Limits: perMinute(5), Mode: CountMode},
+		{Key: []string{"b"}, Limits: perMinute(5)}}}
 	if d, err := c.Check(background, both); err != nil || d.Allowed || d.Counted {
 		t.Errorf("nothing was taken: have %+v, %v", d, err)
 	}
 	f.set(func() { f.decide = func(map[string]any) (int, string) { return 403, denied } })
-	if d, err := c.Check(background, Request{Rule: "r", Key: []string{"k"}, Mode: CountMode}); err != nil || d.Allowed || d.Counted || !d.Denied() {
+	if d, err := c.Check(background,
+		Request{Rule: "r", Key: []string{"k"}, Mode: CountMode}); err != nil || d.Allowed || d.Counted || !d.Denied() {
 		t.Errorf("denied: have %+v, %v", d, err)
 	}
 }
 
-// TestMixturesGoAlone: a check that counts only some subjects is not batched, because its answer within a batch would not say
-// whether the counts were taken.
+// TestMixturesGoAlone: a check that counts only some subjects is not batched,
+// because its answer within a batch would not say whether the counts were
+// taken.
 func TestMixturesGoAlone(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Timeout}, f)
@@ -214,7 +236,8 @@ func TestMixturesGoAlone(t *testing.T) {
 	_, _, wait := checkConcurrently(c, 1, eachIP)
 	process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
 	_, _, waitAlone := checkConcurrently(c, 2, func(int) Request {
-		return Request{Subjects: []Subject{{Key: []string{"a"}, Limits: perMinute(5), Mode: CountMode}, {Key: []string{"b"}, Limits: perMinute(5)}}}
+		return Request{Subjects: []Subject{{Key: []string{"a"}, Limits: perMinute(5),
+			Mode: CountMode}, {Key: []string{"b"}, Limits: perMinute(5)}}}
 	})
 	process.Eventually(t, "they don't wait for it", func() bool { return len(f.requests()) == 3 })
 	release()
@@ -223,24 +246,29 @@ func TestMixturesGoAlone(t *testing.T) {
 	expect.DeepEqual(t, f.sizes(), []int{1, 1, 1}, "requests checks")
 }
 
-// TestUsageResetAndAdjust checks the requests of Usage, Reset and AdjustCosts, and how their answers are parsed.
+// TestUsageResetAndAdjust checks the requests of Usage, Reset and AdjustCosts,
+// and how their answers are parsed.
 func TestUsageResetAndAdjust(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
 	f.decide = func(map[string]any) (int, string) {
-		return 200, `{"namespace":"checkout","key":"user-42","limits":[{"name":"inline","algorithm":"sliding-window","unit":"requests","limit":5,` +
-			`"window_ms":60000,"used":7,"remaining":0,"reset_after_ms":1400}],"unknown":2}`
+		return 200,
+			`{"namespace":"checkout","key":"user-42","limits":[{"name":"inline","algorithm":"sliding-window","unit":"requests","limit":5,` +
+				`"window_ms":60000,"used":7,"remaining":0,"reset_after_ms":1400}],"unknown":2}`
 	}
 	want := Usage{
 		Namespace: "checkout", Key: []string{"user-42"}, Unknown: 2,
 		Limits: []LimitUsage{{
-			Name: "inline", Algorithm: "sliding-window", Unit: "requests", Limit: 5, Window: time.Minute, Used: 7, ResetAfter: 1400 * time.Millisecond,
+			Name: "inline", Algorithm: "sliding-window", Unit: "requests", Limit: 5,
+			Window: time.Minute, Used: 7, ResetAfter: 1400 * time.Millisecond,
 		}},
 	}
-	q := Request{Namespace: "checkout", Key: []string{"user-42"}, Limits: perMinute(5), RequestID: "mine", Cost: 3, Mode: CountMode, Exact: true}
+	q := Request{Namespace: "checkout", Key: []string{"user-42"}, Limits: perMinute(5),
+		RequestID: "mine", Cost: 3, Mode: CountMode, Exact: true}
 	asked := userLimits(map[string]any{"namespace": "checkout"})
 	named := userLimits(map[string]any{"namespace": "checkout", "request_id": "mine"})
-	adjusted := userLimits(map[string]any{"namespace": "checkout", "request_id": "mine", "costs": map[string]any{"requests": -2.0, "tokens": 9.0}})
+	adjusted := userLimits(map[string]any{"namespace": "checkout", "request_id": "mine",
+		"costs": map[string]any{"requests": -2.0, "tokens": 9.0}})
 	for i, test := range []struct {
 		path string
 		body map[string]any

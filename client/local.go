@@ -16,8 +16,9 @@ import (
 // maxLocal bounds the windows that a client keeps while no node answers.
 const maxLocal = 100_000
 
-// local limits within this process while no node answers. For any algorithm, it uses a window that begins with a subject's
-// first cost and admits at most the limit's capacity.
+// local limits within this process while no node answers. For any algorithm, it
+// uses a window that begins with a subject's first cost and admits at most the
+// limit's capacity.
 type local struct {
 	began time.Time
 	seeds [2]maphash.Seed
@@ -27,7 +28,8 @@ type local struct {
 	swept   time.Duration // when ended windows were last removed
 }
 
-// windowID is a hash of a subject and of the parts of a limit that identify its counter: unit, algorithm and window.
+// windowID is a hash of a subject and of the parts of a limit that identify its
+// counter: unit, algorithm and window.
 type windowID [2]uint64
 
 // window is what a subject has used of a limit.
@@ -37,7 +39,8 @@ type window struct {
 }
 
 func newLocal() *local {
-	return &local{began: time.Now(), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, windows: make(map[windowID]window)}
+	return &local{began: time.Now(), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		windows: make(map[windowID]window)}
 }
 
 // localOp is one limit of one subject of a check.
@@ -53,7 +56,8 @@ type localOp struct {
 	fits     bool
 }
 
-// decide decides q as a node would, as far as this process can. The limits are those of q, or fallback if it has none.
+// decide decides q as a node would, as far as this process can. The limits are
+// those of q, or fallback if it has none.
 func (l *local) decide(q *Request, fallback []Limit) Decision {
 	subjects, rule := q.Subjects, "inline"
 	if subjects == nil {
@@ -72,7 +76,8 @@ func (l *local) decide(q *Request, fallback []Limit) Decision {
 		for j := range s.Limits {
 			limit := &s.Limits[j]
 			if limit.isSlots() {
-				return Decision{DecidedBy: ByLocal, Code: CodeRateLimited, RetryAfter: time.Second, Reason: "No node answers, and one process can't tell how many slots others hold."}
+				return Decision{DecidedBy: ByLocal, Code: CodeRateLimited, RetryAfter: time.Second,
+					Reason: "No node answers, and one process can't tell how many slots others hold."}
 			}
 
 			length, ok := windowLength(limit.Per)
@@ -81,7 +86,8 @@ func (l *local) decide(q *Request, fallback []Limit) Decision {
 			}
 
 			ops = append(ops, localOp{
-				id: l.idOf(s, limit), limit: limit, length: length, capacity: capacityOf(limit), cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
+				id: l.idOf(s, limit), limit: limit, length: length, capacity: capacityOf(limit),
+				cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
 			})
 		}
 	}
@@ -106,7 +112,8 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 		op := &ops[i]
 		w, known := l.windows[op.id]
 		if !known && !l.hasRoom(now) {
-			return Decision{DecidedBy: ByLocal, Code: CodeRateLimited, RetryAfter: time.Second, Reason: "No node answers, and this process already limits too many subjects by itself."}
+			return Decision{DecidedBy: ByLocal, Code: CodeRateLimited, RetryAfter: time.Second,
+				Reason: "No node answers, and this process already limits too many subjects by itself."}
 		}
 
 		if w.ends <= now {
@@ -134,7 +141,8 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 	return describe(now, ops, fits, checked)
 }
 
-// hasRoom reports whether there is room for the windows of another check. It removes ended windows at most once a second.
+// hasRoom reports whether there is room for the windows of another check. It
+// removes ended windows at most once a second.
 func (l *local) hasRoom(now time.Duration) bool {
 	if len(l.windows) >= maxLocal-maxSubjects*maxLimits && now-l.swept >= time.Second {
 		maps.DeleteFunc(l.windows, func(_ windowID, w window) bool { return w.ends <= now })
@@ -155,7 +163,8 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	op := &ops[at]
 	d := Decision{
 		Allowed: fits, Counted: !fits && checked, Unit: op.unit(), Limit: op.capacity, Used: op.window.used,
-		Remaining: max(0, op.capacity-op.window.used), Window: op.length, ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
+		Remaining: max(0, op.capacity-op.window.used), Window: op.length,
+		ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
 	}
 	if !fits {
 		d.Code, d.RetryAfter = CodeRateLimited, d.ResetAfter
@@ -167,7 +176,8 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	return d
 }
 
-// isTighter reports whether a is tighter than b: it refuses and b does not, it refuses for longer, or a smaller share is left.
+// isTighter reports whether a is tighter than b: it refuses and b does not, it
+// refuses for longer, or a smaller share is left.
 func (op *localOp) isTighter(b *localOp) bool {
 	switch {
 	case op.fits != b.fits:
@@ -195,7 +205,8 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 	for i, seed := range l.seeds {
 		var h maphash.Hash
 		h.SetSeed(seed)
-		for _, text := range append([]string{s.Namespace, limit.Unit, limit.Algorithm, limit.Per, strconv.FormatBool(limit.FromFirst)}, s.Key...) {
+		for _, text := range append([]string{s.Namespace, limit.Unit, limit.Algorithm, limit.Per,
+			strconv.FormatBool(limit.FromFirst)}, s.Key...) {
 			_, _ = h.WriteString(strconv.Itoa(len(text))) // never fails
 			_, _ = h.WriteString(":" + text)
 		}
@@ -204,8 +215,9 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 	return id
 }
 
-// attributesKey returns a key made of the attributes that identify the caller. It leaves out endpoint and method, because a
-// caller could change those to get a new window.
+// attributesKey returns a key made of the attributes that identify the caller.
+// It leaves out endpoint and method, because a caller could change those to get
+// a new window.
 func attributesKey(attributes map[string]string) (key []string) {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		if name != "endpoint" && name != "method" && attributes[name] != "" {

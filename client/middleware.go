@@ -18,48 +18,57 @@ const (
 	DefaultMaxHeld  = 10_000
 )
 
-// MiddlewareOptions configures Middleware. All fields are optional: by default, every rule that matches the attributes ip,
-// endpoint and method applies.
+// MiddlewareOptions configures Middleware. All fields are optional: by default,
+// every rule that matches the attributes ip, endpoint and method applies.
 type MiddlewareOptions struct {
 	// Rule limits the check to this rule.
 	Rule string
-	// Key returns the subject: a value for each key attribute of Rule, so none, but not nil, if it has no key
-	// attributes. Only Rule then applies, and Attributes is not called. Nil: the subject follows from the attributes.
+	// Key returns the subject: a value for each key attribute of Rule, so none, but
+	// not nil, if it has no key attributes. Only Rule then applies, and Attributes
+	// is not called. Nil: the subject follows from the attributes.
 	Key func(*http.Request) []string
-	// MissingKey says what happens to a request for which Key returns nil, or an empty value, as for callers without an API
-	// key: MissingRefuse (the default) answers 400 with the code missing-key, MissingError calls OnError and answers 500,
-	// MissingAllow lets it pass without a check. Any other text, such as "anonymous", is used in place of what is missing.
+	// MissingKey says what happens to a request for which Key returns nil, or an
+	// empty value, as for callers without an API key: MissingRefuse (the default)
+	// answers 400 with the code missing-key, MissingError calls OnError and answers
+	// 500, MissingAllow lets it pass without a check. Any other text, such as
+	// "anonymous", is used in place of what is missing.
 	MissingKey string
 	// Attributes returns the attributes that rules match. Nil: RequestAttributes with TrustedHops.
 	Attributes func(*http.Request) map[string]string
 	// TrustedHops is the number of proxies between clients and this server; see Address.
 	TrustedHops int
-	// Cost returns the costs per unit, as in Request.Costs. Nil, or a nil result: the cost that the rules set, or 1 request.
+	// Cost returns the costs per unit, as in Request.Costs. Nil, or a nil result:
+	// the cost that the rules set, or 1 request.
 	Cost func(*http.Request) map[string]int64
-	// Request returns the whole check, for instance one with inline limits. Rule, Key, Attributes, Cost and Request.Headers are
-	// then ignored. Nil: the check is made from those.
+	// Request returns the whole check, for instance one with inline limits. Rule,
+	// Key, Attributes, Cost and Request.Headers are then ignored. Nil: the check is
+	// made from those.
 	Request func(*http.Request) Request
 	// Skip reports whether to let a request pass without a check. Nil: never.
 	Skip func(*http.Request) bool
-	// Slots acquires slots in place of a check, and holds them for the length of the response: they are released when
-	// next returns or panics, and when the caller hangs up. The request's context ends, too, if they are lost. The
+	// Slots acquires slots in place of a check, and holds them for the length of
+	// the response: they are released when next returns or panics, and when the
+	// caller hangs up. The request's context ends, too, if they are lost. The
 	// Checker must be an Acquirer.
 	Slots bool
 	// SlotTTL is how long slots are held without being renewed. 0: as long as the rules say.
 	SlotTTL time.Duration
 
-	// OnRefuse answers a refused request; the headers are already set. If d.DecidedBy is ByError, no node decided, and
-	// d.Reason says why the request is refused. Nil: Refuse.
+	// OnRefuse answers a refused request; the headers are already set. If
+	// d.DecidedBy is ByError, no node decided, and d.Reason says why the request is
+	// refused. Nil: Refuse.
 	OnRefuse func(w http.ResponseWriter, r *http.Request, d Decision)
 	// OnError is called if no node decided, whether the request passes or not. Nil: no callback.
 	OnError func(r *http.Request, err error)
 
 	// IgnoreDelay passes delayed requests on at once. Decision.Delay still has the delay.
 	IgnoreDelay bool
-	// MaxDelay bounds how long a request is held. A request with a longer delay is refused, with the delay as RetryAfter; its
-	// cost is not given back. 0: DefaultMaxDelay.
+	// MaxDelay bounds how long a request is held. A request with a longer delay is
+	// refused, with the delay as RetryAfter; its cost is not given back. 0:
+	// DefaultMaxDelay.
 	MaxDelay time.Duration
-	// MaxHeld bounds the requests that are held at once; any more are refused in the same way. 0: DefaultMaxHeld.
+	// MaxHeld bounds the requests that are held at once; any more are refused in
+	// the same way. 0: DefaultMaxHeld.
 	MaxHeld int
 	// NoHeaders suppresses all rate headers except Retry-After.
 	NoHeaders bool
@@ -77,10 +86,12 @@ type Acquirer interface {
 	Acquire(ctx context.Context, q Request, ttl time.Duration) (*Slot, error)
 }
 
-// Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on in every
-// answer. A refused request gets 429 and a denied one 403, unless the rule's refusal or OnRefuse answers differently. A
-// delayed request is held for its delay, and dropped if its context ends first. FromContext returns the Decision of a
-// request that passed.
+// Middleware checks each request before it reaches next. It sets the rate
+// headers that the rules turn on in every answer. A refused request gets 429
+// and a denied one 403, unless the rule's refusal or OnRefuse answers
+// differently. A delayed request is held for its delay, and dropped if its
+// context ends first. FromContext returns the Decision of a request that
+// passed.
 //
 // It panics if Key is set without Rule, or Slots without an Acquirer.
 func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Handler {
@@ -107,8 +118,9 @@ func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Han
 	}
 }
 
-// RequestAttributes returns a function that extracts the attributes ip (see Address), endpoint (the path, without the
-// query) and method from a request. Wrap it to add more attributes.
+// RequestAttributes returns a function that extracts the attributes ip (see
+// Address), endpoint (the path, without the query) and method from a request.
+// Wrap it to add more attributes.
 func RequestAttributes(trustedHops int) func(*http.Request) map[string]string {
 	address := Address(trustedHops)
 	return func(r *http.Request) map[string]string {
@@ -124,7 +136,8 @@ func NewContext(ctx context.Context, d Decision) context.Context {
 	return context.WithValue(ctx, decisionKey{}, d)
 }
 
-// FromContext returns the Decision that let a request pass Middleware, or a call pass an interceptor.
+// FromContext returns the Decision that let a request pass Middleware, or a
+// call pass an interceptor.
 func FromContext(ctx context.Context) (Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(Decision)
 	return d, ok
@@ -168,8 +181,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.waitDelay(r.Context(), &d)
 	if r.Context().Err() != nil && (err != nil || waited) {
-		// Usually the caller has hung up. But a deadline of the server may have ended the context, and without a status the
-		// answer would be 200.
+		// Usually the caller has hung up. But a deadline of the server may have ended
+		// the context, and without a status the answer would be 200.
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -188,7 +201,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r.WithContext(NewContext(ctx, d)))
 }
 
-// Decide decides q, and acquires slots if slots is set: the Slot is nil if it is not, and for a refusal. It is for middleware.
+// Decide decides q, and acquires slots if slots is set: the Slot is nil if it
+// is not, and for a refusal. It is for middleware.
 func Decide(ctx context.Context, c Checker, q Request, slots bool, ttl time.Duration) (Decision, *Slot, error) {
 	if !slots {
 		d, err := c.Check(ctx, q)
@@ -231,8 +245,9 @@ func (g *guard) request(r *http.Request) (q Request, err error) {
 	return q, err
 }
 
-// waitDelay waits for d's delay, or turns d into a refusal if the delay is too long. It reports whether it waited, for
-// the whole delay or until the context ended.
+// waitDelay waits for d's delay, or turns d into a refusal if the delay is too
+// long. It reports whether it waited, for the whole delay or until the context
+// ended.
 func (g *guard) waitDelay(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
@@ -256,8 +271,10 @@ type problemBody struct {
 	Violated []string `json:"violated-policies,omitempty"`
 }
 
-// Refuse answers a refused request: 429, 403 if it was denied, or 503 if no node decided, with application/problem+json. If the
-// rule that refused has a refusal, its status, headers and body are the answer. Middleware uses it unless OnRefuse is set.
+// Refuse answers a refused request: 429, 403 if it was denied, or 503 if no
+// node decided, with application/problem+json. If the rule that refused has a
+// refusal, its status, headers and body are the answer. Middleware uses it
+// unless OnRefuse is set.
 func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	p := problemBody{
 		Type:  "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -267,10 +284,12 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	h := w.Header()
 	switch {
 	case d.Denied():
-		p = problemBody{Type: "about:blank", Title: "The rules deny this", Status: http.StatusForbidden, Code: CodeDenied, Detail: d.Reason}
+		p = problemBody{Type: "about:blank", Title: "The rules deny this",
+			Status: http.StatusForbidden, Code: CodeDenied, Detail: d.Reason}
 	case d.DecidedBy == ByError:
 		p = problemBody{
-			Type: "about:blank", Title: http.StatusText(http.StatusServiceUnavailable), Status: http.StatusServiceUnavailable,
+			Type: "about:blank", Title: http.StatusText(http.StatusServiceUnavailable),
+			Status: http.StatusServiceUnavailable,
 			Detail: d.Reason,
 		}
 		h.Set(headerRetryAfter, "1")

@@ -89,10 +89,12 @@ func TestMiddlewareRefuses(t *testing.T) {
 	var have map[string]any
 	expect.NoError(t, json.NewDecoder(r.Body).Decode(&have))
 	want := map[string]any{
-		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "Request cannot be satisfied as assigned quota has been exceeded",
+		"type":   "https://iana.org/assignments/http-problem-types#quota-exceeded",
+		"title":  "Request cannot be satisfied as assigned quota has been exceeded",
 		"status": 429.0, "code": "rate-limited", "detail": "Used up.", "violated-policies": []any{"r/requests/1m"},
 	}
-	if !reflect.DeepEqual(have, want) || r.StatusCode != 429 || r.Header.Get("Content-Type") != "application/problem+json" {
+	if !reflect.DeepEqual(have, want) || r.StatusCode != 429 ||
+		r.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("have %d %s %v, want %v", r.StatusCode, r.Header.Get("Content-Type"), have, want)
 	}
 	if have := r.Header.Get("Retry-After"); have != "6" { // 5.5 s
@@ -106,26 +108,30 @@ func TestMiddlewareRefuses(t *testing.T) {
 		http.Error(w, d.Rule, http.StatusTeapot)
 	}}
 	r = get(Middleware(c, own)(never), "/")
-	if r.StatusCode != http.StatusTeapot || text(r) != "r\n" || r.Header.Get("RateLimit") != "" || r.Header.Get("Retry-After") != "6" {
+	if r.StatusCode != http.StatusTeapot || text(r) != "r\n" || r.Header.Get("RateLimit") != "" ||
+		r.Header.Get("Retry-After") != "6" {
 		t.Errorf("OnRefuse: have %d %v", r.StatusCode, r.Header)
 	}
 
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) {
-			return 429, `{"allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}` // a node of an older release
+			// a node of an older release
+			return 429, `{"allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}`
 		}
 	})
 	for range 2 {
 		r = get(Middleware(c, MiddlewareOptions{})(never), "/")
 		const body = `{"type":"about:blank","title":"The rules deny this","status":403,"code":"denied","detail":"The deny list refuses this."}`
-		if have := text(r); r.StatusCode != 403 || r.Header.Get("Retry-After") != "" || have != body+"\n" || r.Header.Get("Content-Type") != "application/problem+json" {
+		if have := text(r); r.StatusCode != 403 || r.Header.Get("Retry-After") != "" ||
+			have != body+"\n" || r.Header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("a deny list: have %d, Retry-After %q, %s", r.StatusCode, r.Header.Get("Retry-After"), have)
 		}
 		f.set(func() { f.decide = func(map[string]any) (int, string) { return 403, denied } })
 	}
 }
 
-// What the rule says to the end user is the answer. Nothing else may come of it, whatever a node says.
+// What the rule says to the end user is the answer. Nothing else may come of
+// it, whatever a node says.
 func TestMiddlewareAnswersRefusals(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
@@ -134,11 +140,15 @@ func TestMiddlewareAnswersRefusals(t *testing.T) {
 		status            int
 		contentType, body string
 	}{
-		{`{"status":402,"headers":{"X-Why":"r","Cache-Control":"private"},"body":"Pay."}`, 402, "text/plain; charset=utf-8", "Pay."},
-		{`{"status":503,"headers":{"X-Why":"r","Cache-Control":"private"},"body":{"error":"busy"}}`, 503, "application/json", `{"error":"busy"}`},
-		{`{"headers":{"X-Why":"r","Cache-Control":"private"},"title":"Slow","code":"slow"}`, 429, "application/problem+json",
+		{`{"status":402,"headers":{"X-Why":"r","Cache-Control":"private"},"body":"Pay."}`, 402,
+			"text/plain; charset=utf-8", "Pay."},
+		{`{"status":503,"headers":{"X-Why":"r","Cache-Control":"private"},"body":{"error":"busy"}}`,
+			503, "application/json", `{"error":"busy"}`},
+		{`{"headers":{"X-Why":"r","Cache-Control":"private"},"title":"Slow","code":"slow"}`, 429,
+			"application/problem+json",
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Slow","status":429,"code":"slow","detail":"Used up."}` + "\n"},
-		{`{"status":200,"headers":{"X-Why":"r","Cache-Control":"private"},"type":"t","detail":"d"}`, 429, "application/problem+json",
+		{`{"status":200,"headers":{"X-Why":"r","Cache-Control":"private"},"type":"t","detail":"d"}`,
+			429, "application/problem+json",
 			`{"type":"t","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"code":"rate-limited","detail":"d"}` + "\n"},
 	} {
 		f.set(func() {
@@ -147,10 +157,13 @@ func TestMiddlewareAnswersRefusals(t *testing.T) {
 			}
 		})
 		r := get(Middleware(c, MiddlewareOptions{})(ok), "/")
-		if got := text(r); r.StatusCode != tt.status || r.Header.Get("Content-Type") != tt.contentType || got != tt.body {
-			t.Errorf("%s:\ngot %d %s %s\nwant %d %s %s", tt.refusal, r.StatusCode, r.Header.Get("Content-Type"), got, tt.status, tt.contentType, tt.body)
+		if got := text(r); r.StatusCode != tt.status ||
+			r.Header.Get("Content-Type") != tt.contentType || got != tt.body {
+			t.Errorf("%s:\ngot %d %s %s\nwant %d %s %s", tt.refusal, r.StatusCode,
+				r.Header.Get("Content-Type"), got, tt.status, tt.contentType, tt.body)
 		}
-		if r.Header.Get("X-Why") != "r" || r.Header.Get("Cache-Control") != "private" || r.Header.Get("Retry-After") != "6" {
+		if r.Header.Get("X-Why") != "r" || r.Header.Get("Cache-Control") != "private" ||
+			r.Header.Get("Retry-After") != "6" {
 			t.Errorf("%s: got %v", tt.refusal, r.Header)
 		}
 	}
@@ -170,7 +183,8 @@ func TestMiddlewareWithoutNodes(t *testing.T) {
 		if r.StatusCode != want || told != 1 {
 			t.Errorf("OnError %d: have %d, told %d times, want %d", policy, r.StatusCode, told, want)
 		}
-		if want == 503 && (r.Header.Get("Retry-After") != "1" || r.Header.Get("Content-Type") != "application/problem+json") {
+		if want == 503 &&
+			(r.Header.Get("Retry-After") != "1" || r.Header.Get("Content-Type") != "application/problem+json") {
 			t.Errorf("have %v", r.Header)
 		}
 	}
@@ -189,19 +203,28 @@ func TestMiddlewareAsks(t *testing.T) {
 			map[string]any{"rule": "login", "key": "example.com"},
 		},
 		{
-			"attributes", MiddlewareOptions{Attributes: func(r *http.Request) map[string]string { return map[string]string{"tenant": r.Host} }},
+			"attributes",
+			MiddlewareOptions{Attributes: func(r *http.Request) map[string]string { return map[string]string{"tenant": r.Host} }},
 			map[string]any{"attributes": map[string]any{"tenant": "example.com"}},
 		},
 		{
 			"rule and hops", MiddlewareOptions{Rule: "r", TrustedHops: 1},
-			map[string]any{"rule": "r", "attributes": map[string]any{"ip": "198.51.100.7", "endpoint": "/", "method": "GET"}},
+			map[string]any{"rule": "r",
+				"attributes": map[string]any{"ip": "198.51.100.7", "endpoint": "/", "method": "GET"}},
 		},
 		{
-			"cost", MiddlewareOptions{Rule: "r", Key: func(*http.Request) []string { return []string{} }, Cost: func(*http.Request) map[string]int64 { return map[string]int64{"requests": 5} }},
+			"cost",
+			MiddlewareOptions{Rule: "r", Key: func(*http.Request) []string { return []string{} },
+				Cost: func(*http.Request) map[string]int64 { return map[string]int64{"requests": 5} }},
 			map[string]any{"rule": "r", "key": []any{}, "costs": map[string]any{"requests": 5.0}},
 		},
 		{
-			"a request", MiddlewareOptions{Rule: "r", Request: func(r *http.Request) Request { return Request{Key: []string{"user-42"}, Limits: perMinute(5)} }},
+			"a request",
+			MiddlewareOptions{Rule: "r",
+				Request: func(r *http.Request) Request {
+					return Request{Key: []string{"user-42"},
+						Limits: perMinute(5)}
+				}},
 			userLimits(nil),
 		},
 	} {
@@ -238,7 +261,8 @@ func TestMiddlewareDelays(t *testing.T) {
 	}
 	delay(50)
 	began := time.Now()
-	if r := get(Middleware(c, MiddlewareOptions{})(ok), "/"); r.StatusCode != 200 || time.Since(began) < 50*time.Millisecond {
+	if r := get(Middleware(c, MiddlewareOptions{})(ok), "/"); r.StatusCode != 200 ||
+		time.Since(began) < 50*time.Millisecond {
 		t.Errorf("have %d after %v", r.StatusCode, time.Since(began))
 	}
 	delay(25_000)
@@ -249,11 +273,16 @@ func TestMiddlewareDelays(t *testing.T) {
 		t.Errorf("beyond MaxDelay: have %d, Retry-After %q", r.StatusCode, r.Header.Get("Retry-After"))
 	}
 	// One request is held until its caller gives up. A second one at the same time is too many.
-	h := Middleware(c, MiddlewareOptions{MaxHeld: 1})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request has passed") }))
+	h := Middleware(c,
+		MiddlewareOptions{MaxHeld: 1})(http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request) {
+		t.Error("the request has passed")
+	}))
 	ctx, cancel := context.WithCancel(background)
 	var one sync.WaitGroup
 	one.Go(func() {
-		if r := get(h, "/", func(r *http.Request) { *r = *r.WithContext(ctx) }); r.StatusCode != http.StatusServiceUnavailable {
+		if r := get(h, "/",
+			func(r *http.Request) { *r = *r.WithContext(ctx) }); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("what has not passed: have %d", r.StatusCode)
 		}
 	})
@@ -307,7 +336,8 @@ func TestAddress(t *testing.T) {
 	expect.Equal(t, Address(0)(r), "2001:db8::2", "Address(0)(r)")
 }
 
-// TestHeadersOfABatch: the headers are those that the node would have sent, in the style that it reports.
+// TestHeadersOfABatch: the headers are those that the node would have sent, in
+// the style that it reports.
 func TestHeadersOfABatch(t *testing.T) {
 	limits := `"limits":[{"rule":"r","name":"day","unit":"requests","limit":1000,"window_ms":86400000,"remaining":900,"reset_after_ms":1001,"retry_after_ms":0,"more_after_ms":1001,"allowed":true},` +
 		`{"rule":"x","name":"shadow","unit":"requests","limit":1,"window_ms":1000,"remaining":0,"reset_after_ms":1,"allowed":false,"shadow":true},` +
@@ -353,7 +383,8 @@ func TestHeadersOfABatch(t *testing.T) {
 		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
 		f.set(func() {
 			f.answer = plain
-			f.style = map[string]string{"all": "ietf x-ratelimit", "ietf": "ietf", "x": "x-ratelimit", "delta": "x-ratelimit reset-delta"}[name]
+			f.style = map[string]string{"all": "ietf x-ratelimit", "ietf": "ietf",
+				"x": "x-ratelimit", "delta": "x-ratelimit reset-delta"}[name]
 		})
 		ds, errs, waitMore := checkConcurrently(c, 5, headed)
 		process.Eventually(t, "five wait", func() bool { return c.waiting() == 5 })

@@ -14,11 +14,14 @@ const (
 	MissingAllow  = "allow"
 )
 
-// ErrMissingKey means that a value of the key is missing, so that the subject is unknown. It wraps ErrRequest.
+// ErrMissingKey means that a value of the key is missing, so that the subject
+// is unknown. It wraps ErrRequest.
 var ErrMissingKey = fmt.Errorf("%w: the key is missing", ErrRequest)
 
-// CompleteKey returns key if it is not nil and no value is empty. Otherwise it does what missing says, as described at
-// MiddlewareOptions.MissingKey: it puts a text in place of what is missing, or returns an error that wraps ErrMissingKey.
+// CompleteKey returns key if it is not nil and no value is empty. Otherwise it
+// does what missing says, as described at MiddlewareOptions.MissingKey: it puts
+// a text in place of what is missing, or returns an error that wraps
+// ErrMissingKey.
 func CompleteKey(key []string, missing string) ([]string, error) {
 	at := slices.Index(key, "")
 	if at < 0 && key != nil {
@@ -43,12 +46,14 @@ func CompleteKey(key []string, missing string) ([]string, error) {
 
 // refuseMissingKey answers a request whose key is missing.
 func (g *guard) refuseMissingKey(w http.ResponseWriter, r *http.Request, err error) {
-	p := problem{http.StatusBadRequest, codeMissingKey, "A required field is missing", "This request does not say whose it is."}
+	p := problem{http.StatusBadRequest, codeMissingKey, "A required field is missing",
+		"This request does not say whose it is."}
 	if g.options.MissingKey == MissingError {
 		if g.options.OnError != nil {
 			g.options.OnError(r, err)
 		}
-		p = problem{http.StatusInternalServerError, codeMissingKey, http.StatusText(http.StatusInternalServerError), err.Error()}
+		p = problem{http.StatusInternalServerError, codeMissingKey,
+			http.StatusText(http.StatusInternalServerError), err.Error()}
 	}
 
 	h := w.Header()

@@ -83,7 +83,8 @@ func (c *Client) reportFailing(n *node, err error) {
 func (c *Client) probe(n *node) {
 	for {
 		n.mu.Lock()
-		rest := min(firstProbePause<<max(n.failures-1, 0), maxProbePause) // 0 if a call already in flight has been answered since
+		// 0 if a call already in flight has been answered since
+		rest := min(firstProbePause<<max(n.failures-1, 0), maxProbePause)
 		if n.condition == healthy {
 			rest = 0 // a call has got an answer
 		}
@@ -96,7 +97,8 @@ func (c *Client) probe(n *node) {
 		if rest == 0 || c.isReady(n) {
 			n.mu.Lock()
 
-			// Keep failures until n answers a call, so that a node that is ready but fails all calls is probed less often.
+			// Keep failures until n answers a call, so that a node that is ready but fails
+			// all calls is probed less often.
 			n.condition, n.probing = healthy, false
 			announce := n.announce
 			n.announce = false
@@ -136,8 +138,9 @@ func (c *Client) isReady(n *node) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// chooseNode returns the index of the first untried node that is healthy, else of the first that is failing; -1 if there is
-// none. more reports whether another one would remain after it.
+// chooseNode returns the index of the first untried node that is healthy, else
+// of the first that is failing; -1 if there is none. more reports whether
+// another one would remain after it.
 func (c *Client) chooseNode(tried []bool) (at int, more bool) {
 	at = -1
 	for _, want := range [...]condition{healthy, failing} {
@@ -175,8 +178,9 @@ type reply struct {
 // errNotReady says why a node that is probed is still skipped.
 var errNotReady = errors.New("it is not ready")
 
-// ask posts body to one node after another until one answers. If a node rejects this client, ask tries one other, which
-// may have a newer list of tokens. The error is the context's, or wraps the last failure.
+// ask posts body to one node after another until one answers. If a node rejects
+// this client, ask tries one other, which may have a newer list of tokens. The
+// error is the context's, or wraps the last failure.
 func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int64, retry retryPolicy) (*reply, error) {
 	tried := make([]bool, len(c.nodes))
 	var last error
@@ -233,7 +237,8 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 				return nil, e
 			}
 
-			if e.Code == "overloaded" || e.Code == codeNoOwner || e.Code == codeTryAgain { // the node is healthy, and another one may succeed
+			// the node is healthy, and another one may succeed
+			if e.Code == "overloaded" || e.Code == codeNoOwner || e.Code == codeTryAgain {
 				n.markHealthy()
 			} else {
 				c.markFailed(n, failing, e)
@@ -243,7 +248,8 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 		case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrTimeout):
 			return nil, context.Cause(ctx) // the caller gave up, which is not the node's fault
 		case errors.Is(err, ErrTimeout):
-			// Don't blame the node if the call had waited so long that the node had little time to answer.
+			// Don't blame the node if the call had waited so long that the node had little
+			// time to answer.
 			if time.Since(began) >= c.options.Timeout/2 {
 				c.markFailed(n, unresponsive, err)
 			}
@@ -262,7 +268,8 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 	}
 }
 
-// passesSoon reports whether err is the answer of a node that could not reach the owner, or must not decide until another has taken over.
+// passesSoon reports whether err is the answer of a node that could not reach
+// the owner, or must not decide until another has taken over.
 func passesSoon(err error) bool {
 	e, answered := errors.AsType[*Error](err)
 	return answered && (e.Code == codeNoOwner || e.Code == codeTryAgain)
@@ -278,7 +285,9 @@ func isUnprocessed(err error) bool {
 }
 
 // post makes one request. If the node does not answer within timeout, the error wraps ErrTimeout.
-func (c *Client) post(ctx context.Context, n *node, path string, body []byte, maxBytes int64, timeout time.Duration, retry retryPolicy) (*reply, error) {
+func (c *Client) post(
+	ctx context.Context, n *node, path string, body []byte, maxBytes int64, timeout time.Duration, retry retryPolicy,
+) (*reply, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 	defer cancel()
 
@@ -293,7 +302,8 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, ma
 	}
 
 	if retry == retryAlways {
-		// A nil value is not sent. It lets the transport retry on a new connection if the node has just closed this one.
+		// A nil value is not sent. It lets the transport retry on a new connection if
+		// the node has just closed this one.
 		r.Header["Idempotency-Key"] = nil
 	}
 
@@ -339,7 +349,8 @@ func (r *reply) problem() *Error {
 // codeNoOwner means that only the owner can do this and that it can't be reached now.
 const codeNoOwner = "no-owner"
 
-// codeTooManyReservations means that the subject's owner has no room for another reservation. Any other node would ask it, too.
+// codeTooManyReservations means that the subject's owner has no room for
+// another reservation. Any other node would ask it, too.
 const codeTooManyReservations = "too-many-reservations"
 
 // codeTooManySlots is the same for slots.

@@ -26,8 +26,8 @@ func says(status int, body string) func(http.ResponseWriter, *http.Request) bool
 	}
 }
 
-// TestFailover: however the first node fails, the second one decides, and from then on is asked at once. When the first one
-// recovers, it is asked again.
+// TestFailover: however the first node fails, the second one decides, and from
+// then on is asked at once. When the first one recovers, it is asked again.
 func TestFailover(t *testing.T) {
 	for name, wrong := range map[string]func(http.ResponseWriter, *http.Request) bool{
 		"draining":  says(503, `{"status":503,"code":"draining"}`),
@@ -71,7 +71,8 @@ func TestAlone(t *testing.T) {
 	f.set(func() { f.ready, f.answer = 503, says(503, `{"code":"draining"}`) })
 	for range 3 {
 		var e *Error
-		if _, err := c.Check(background, byIP("x")); !errors.As(err, &e) || e.Code != "draining" || !errors.Is(err, ErrUnavailable) {
+		if _, err := c.Check(background, byIP("x")); !errors.As(err, &e) || e.Code != "draining" ||
+			!errors.Is(err, ErrUnavailable) {
 			t.Errorf("have %v", err)
 		}
 	}
@@ -94,8 +95,9 @@ func TestOverloadedIsNotAway(t *testing.T) {
 	expect.Equal(t, len(a.requests()), 3, "the node requests")
 }
 
-// TestTooManyReservations: a node that has no room for another reservation is well, so that checks still go there. No other node is
-// asked to reserve, as it would ask the same owner.
+// TestTooManyReservations: a node that has no room for another reservation is
+// well, so that checks still go there. No other node is asked to reserve, as it
+// would ask the same owner.
 func TestTooManyReservations(t *testing.T) {
 	a, b := newFake(t), newFake(t)
 	c := connect(t, Options{}, a, b)
@@ -118,7 +120,8 @@ func TestTooManyReservations(t *testing.T) {
 	}
 }
 
-// TestSettleWaitsForTheOwner: Settle is retried, also while another node is down. The nodes that answer are not skipped for it.
+// TestSettleWaitsForTheOwner: Settle is retried, also while another node is
+// down. The nodes that answer are not skipped for it.
 func TestSettleWaitsForTheOwner(t *testing.T) {
 	a, b, down := newFake(t), newFake(t), newFake(t)
 	down.set(func() { down.ready, down.answer = 503, cutConnection })
@@ -129,7 +132,8 @@ func TestSettleWaitsForTheOwner(t *testing.T) {
 	var err error
 	var one sync.WaitGroup
 	one.Go(func() { _, err = c.Settle(background, "id", nil) })
-	process.Eventually(t, "both have been asked twice", func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
+	process.Eventually(t, "both have been asked twice",
+		func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
 	for i, n := range c.nodes[1:] {
 		if n.currentCondition() != healthy {
 			t.Errorf("node %d is skipped", i+1)
@@ -149,8 +153,8 @@ func TestSettleWaitsForTheOwner(t *testing.T) {
 	}
 }
 
-// TestAdjustIsMadeOnce: Adjust is retried with the same id. A node that does not know ids gets a retry only if the first call
-// can't have taken effect.
+// TestAdjustIsMadeOnce: Adjust is retried with the same id. A node that does
+// not know ids gets a retry only if the first call can't have taken effect.
 func TestAdjustIsMadeOnce(t *testing.T) {
 	down := httptest.NewUnstartedServer(nil)
 	down.Close() // no listener
@@ -166,7 +170,8 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 		c := connect(t, Options{}, a, b)
 		_, err := c.Adjust(background, "r", []string{"k"}, -5)
 		if err != nil || len(b.requests()) != 1 || len(a.requests()) != 1 {
-			t.Errorf("%s: the nodes got %d and %d requests; error %v", test.name, len(a.requests()), len(b.requests()), err)
+			t.Errorf("%s: the nodes got %d and %d requests; error %v", test.name, len(a.requests()),
+				len(b.requests()), err)
 			continue
 		}
 		if one, two := a.requests()[0].checks[0]["request_id"], b.requests()[0].checks[0]["request_id"]; one == nil || one != two {
@@ -182,7 +187,8 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 			return 200, `{"rule":"r","key":"k"}`
 		}
 	})
-	if _, err := connect(t, Options{}, old).Adjust(background, "r", []string{"k"}, -5); err != nil || len(old.requests()) != 2 {
+	if _, err := connect(t, Options{}, old).Adjust(background, "r", []string{"k"},
+		-5); err != nil || len(old.requests()) != 2 {
 		t.Errorf("a node that does not know ids: %d requests, %v", len(old.requests()), err)
 	}
 	b := newFake(t)
@@ -220,7 +226,8 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 	}
 }
 
-// TestNodesComeAndGo: under load, two nodes in turn stop answering and come back. Every check is decided by a node.
+// TestNodesComeAndGo: under load, two nodes in turn stop answering and come
+// back. Every check is decided by a node.
 func TestNodesComeAndGo(t *testing.T) {
 	a, b := newFake(t), newFake(t)
 	c := connect(t, Options{Timeout: process.Timeout}, a, b)
@@ -247,7 +254,8 @@ func TestNodesComeAndGo(t *testing.T) {
 	settle := func() {
 		for i := range done {
 			before := done[i].Load()
-			process.Eventually(t, "checks that met the node as it was are over", func() bool { return t.Failed() || done[i].Load() > before+1 })
+			process.Eventually(t, "checks that met the node as it was are over",
+				func() bool { return t.Failed() || done[i].Load() > before+1 })
 		}
 	}
 	for range 3 {
@@ -271,7 +279,8 @@ func TestNodesComeAndGo(t *testing.T) {
 	all.Wait()
 }
 
-// TestFailsAndAnswersAtOnce: a call in flight may get an answer from a node just after another call to it has failed.
+// TestFailsAndAnswersAtOnce: a call in flight may get an answer from a node
+// just after another call to it has failed.
 func TestFailsAndAnswersAtOnce(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)

@@ -33,8 +33,9 @@ import (
 // folder is the directory in which the real node is built.
 var folder string
 
-// TestMain lets the tests with nodes go on at once: most of the time they wait until a node is ready. Those that count on how
-// soon a node answers, or on memory, come before them, one by one.
+// TestMain lets the tests with nodes go on at once: most of the time they wait
+// until a node is ready. Those that count on how soon a node answers, or on
+// memory, come before them, one by one.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	_ = flag.Set("test.parallel", "12")
@@ -97,7 +98,8 @@ func TestRealNode(t *testing.T) {
 
 	for i := range 6 {
 		d, err := c.Check(ctx, by("ip", "192.0.2.1"))
-		if err != nil || d.Allowed != (i < 5) || d.Rule != "address" || d.Limit != 5 || d.Remaining != max(4-int64(i), 0) || d.Node != "n1" ||
+		if err != nil || d.Allowed != (i < 5) || d.Rule != "address" || d.Limit != 5 ||
+			d.Remaining != max(4-int64(i), 0) || d.Node != "n1" ||
 			d.Window != time.Hour || d.Unit != "requests" || (d.RetryAfter > 0) == d.Allowed {
 			t.Errorf("check %d: have %+v, %v", i, d, err)
 		}
@@ -105,15 +107,19 @@ func TestRealNode(t *testing.T) {
 			t.Errorf("refusal: have %+v", d)
 		}
 	}
-	if d, err := c.Peek(ctx, client.Request{Rule: "address", Key: []string{"192.0.2.2"}, Cost: 6}); err != nil || d.Allowed || d.RetryAfter != client.Never {
+	if d, err := c.Peek(ctx,
+		client.Request{Rule: "address", Key: []string{"192.0.2.2"}, Cost: 6}); err != nil ||
+		d.Allowed || d.RetryAfter != client.Never {
 		t.Errorf("peek: have %+v, %v", d, err)
 	}
-	if d, err := c.Check(ctx, by("nobody", "asks")); err != nil || !d.Allowed || d.DecidedBy != client.ByNone || d.Rule != "" {
+	if d, err := c.Check(ctx, by("nobody", "asks")); err != nil || !d.Allowed ||
+		d.DecidedBy != client.ByNone || d.Rule != "" {
 		t.Errorf("no rule: have %+v, %v", d, err)
 	}
 	q := by("plan", "llm", "user", "u")
 	q.Costs, q.Detail = map[string]int64{"tokens": 400}, true
-	if d, err := c.Check(ctx, q); err != nil || !d.Allowed || len(d.Limits) != 2 || d.Unit != "tokens" || d.Remaining != 600 {
+	if d, err := c.Check(ctx, q); err != nil || !d.Allowed || len(d.Limits) != 2 ||
+		d.Unit != "tokens" || d.Remaining != 600 {
 		t.Errorf("two units: have %+v, %v", d, err)
 	}
 	u, err := c.Adjust(ctx, "address", []string{"192.0.2.1"}, -3)
@@ -121,11 +127,13 @@ func TestRealNode(t *testing.T) {
 		t.Errorf("adjust: have %+v, %v", u, err)
 	}
 	var e *client.Error
-	if _, err := c.Check(ctx, client.Request{Rule: "nosuch", Key: []string{"x"}}); !errors.As(err, &e) || e.Status != 404 || e.Code != "unknown-rule" {
+	_, err = c.Check(ctx, client.Request{Rule: "nosuch", Key: []string{"x"}})
+	if !errors.As(err, &e) || e.Status != 404 || e.Code != "unknown-rule" {
 		t.Errorf("unknown rule: have %v", err)
 	}
 	stranger := connect(t, client.Options{Nodes: []string{n.Data}, Token: "wrong"})
-	if d, err := stranger.Check(ctx, by("ip", "192.0.2.9")); !errors.As(err, &e) || e.Status != 401 || d.Allowed || d.DecidedBy != client.ByError {
+	if d, err := stranger.Check(ctx, by("ip", "192.0.2.9")); !errors.As(err, &e) ||
+		e.Status != 401 || d.Allowed || d.DecidedBy != client.ByError {
 		t.Errorf("wrong token: have %+v, %v", d, err)
 	}
 	hostile := by("ip", strings.Repeat("\xff\x00\"", 5000), "user", strings.Repeat("<", 100_000), "tenant", "a\u2028b")
@@ -180,7 +188,9 @@ func TestRealNodeMemory(t *testing.T) {
 		for i := range callers {
 			all.Go(func() {
 				for j := range *checks / callers / 10 {
-					q := client.Request{Namespace: "memory", Key: []string{fmt.Sprintf("%d-%d", i, j%50)}, Limits: limits, Headers: j%20 == 0}
+					q := client.Request{Namespace: "memory",
+						Key: []string{fmt.Sprintf("%d-%d", i, j%50)}, Limits: limits,
+						Headers: j%20 == 0}
 					if d, err := c.Check(context.Background(), q); err != nil || !d.Allowed {
 						t.Errorf("have %+v, %v", d, err)
 						return
@@ -201,17 +211,21 @@ func TestRealNodeMemory(t *testing.T) {
 	}
 }
 
-// TestRealNodeComesBack: OnError decides while the only node is down, and the node decides as soon as it is back.
+// TestRealNodeComesBack: OnError decides while the only node is down, and the
+// node decides as soon as it is back.
 func TestRealNodeComesBack(t *testing.T) {
 	t.Parallel()
 	port := strconv.Itoa(process.FreePort(t))
 	n := start(t, nodeRules, "--http-port", port)
 	clients := map[client.OnError]*client.Client{}
 	for _, o := range []client.OnError{client.Open, client.Closed, client.Local} {
-		clients[o] = connect(t, client.Options{Nodes: []string{n.Data}, OnError: o, Local: []client.Limit{{Limit: 9, Per: "1h"}}, Timeout: process.Timeout})
+		clients[o] = connect(t,
+			client.Options{Nodes: []string{n.Data}, OnError: o,
+				Local: []client.Limit{{Limit: 9, Per: "1h"}}, Timeout: process.Timeout})
 	}
 	check := func(o client.OnError) (client.Decision, error) {
-		q := client.Request{Key: []string{fmt.Sprint(o)}, Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}}}
+		q := client.Request{Key: []string{fmt.Sprint(o)},
+			Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}}}
 		return clients[o].Check(context.Background(), q)
 	}
 	for o := range clients {
@@ -225,7 +239,8 @@ func TestRealNodeComesBack(t *testing.T) {
 		by      client.DecidedBy
 	}{client.Open: {5, client.ByError}, client.Closed: {0, client.ByError}, client.Local: {3, client.ByLocal}} {
 		for i := range 5 {
-			if d, err := check(o); !errors.Is(err, client.ErrUnavailable) || d.Allowed != (i < want.allowed) || d.DecidedBy != want.by {
+			if d, err := check(o); !errors.Is(err, client.ErrUnavailable) ||
+				d.Allowed != (i < want.allowed) || d.DecidedBy != want.by {
 				t.Errorf("%d, without a node, check %d: have %+v, %v", o, i, d, err)
 			}
 		}
@@ -239,32 +254,39 @@ func TestRealNodeComesBack(t *testing.T) {
 	}
 }
 
-// TestRealNodeLimits: a real node accepts inline limits in every mode, for several subjects, and in batches.
+// TestRealNodeLimits: a real node accepts inline limits in every mode, for
+// several subjects, and in batches.
 func TestRealNodeLimits(t *testing.T) {
 	t.Parallel()
 	n := start(t, nodeRules+"inline: {namespaces: [shop, inline]}\n")
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, OnError: client.Closed})
 	ctx := context.Background()
-	few := client.Request{Namespace: "shop", Key: []string{"user-42"}, Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}}, Detail: true}
+	few := client.Request{Namespace: "shop", Key: []string{"user-42"},
+		Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}},
+		Detail: true}
 	for i := range 4 {
 		d, err := c.Check(ctx, few)
-		if err != nil || d.Allowed != (i < 3) || d.Used != min(int64(i)+1, 3) || d.Limit != 3 || d.Rule != "inline/shop" || d.Counted || len(d.Limits) != 1 ||
+		if err != nil || d.Allowed != (i < 3) || d.Used != min(int64(i)+1, 3) || d.Limit != 3 ||
+			d.Rule != "inline/shop" || d.Counted || len(d.Limits) != 1 ||
 			d.Limits[0].Used != d.Used || d.Window != time.Hour {
 			t.Errorf("check %d: have %+v, %v", i, d, err)
 		}
 	}
 	few.Mode, few.Cost = client.CountMode, 5
-	if d, err := c.Check(ctx, few); err != nil || d.Allowed || !d.Counted || d.Used != 8 || d.Remaining != 0 || d.Reason == "" {
+	if d, err := c.Check(ctx, few); err != nil || d.Allowed || !d.Counted || d.Used != 8 ||
+		d.Remaining != 0 || d.Reason == "" {
 		t.Errorf("count: have %+v, %v", d, err)
 	}
 	if d, err := c.Peek(ctx, few); err != nil || d.Allowed || d.Counted || d.Used != 8 {
 		t.Errorf("peek: have %+v, %v", d, err)
 	}
 	few.Shadow, few.Mode = true, ""
-	if d, err := c.Check(ctx, few); err != nil || !d.Allowed || d.Rule != "" || len(d.Limits) != 1 || d.Limits[0].Allowed {
+	if d, err := c.Check(ctx, few); err != nil || !d.Allowed || d.Rule != "" ||
+		len(d.Limits) != 1 || d.Limits[0].Allowed {
 		t.Errorf("shadow: have %+v, %v", d, err)
 	}
-	year := []client.Limit{{Limit: 10, Per: "365d", Algorithm: "token-bucket"}, {Limit: 700, Per: "365d", Algorithm: "token-bucket", Unit: "tokens", Name: "t", Burst: 700}}
+	year := []client.Limit{{Limit: 10, Per: "365d", Algorithm: "token-bucket"},
+		{Limit: 700, Per: "365d", Algorithm: "token-bucket", Unit: "tokens", Name: "t", Burst: 700}}
 	both := client.Request{Subjects: []client.Subject{
 		{Key: []string{"a"}, Limits: year, Costs: map[string]int64{"tokens": 500}, Exact: true},
 		{Key: []string{"b", "c"}, Limits: year, Cost: 10},
@@ -287,7 +309,9 @@ func TestRealNodeLimits(t *testing.T) {
 	if d, err := c.Check(ctx, both); err != nil || d.Allowed || !d.Counted {
 		t.Errorf("two counts: have %+v, %v", d, err)
 	}
-	r, err := c.Reserve(ctx, client.Request{Key: []string{"r"}, Limits: year, Costs: map[string]int64{"tokens": 600}}, time.Minute)
+	r, err := c.Reserve(ctx,
+		client.Request{Key: []string{"r"}, Limits: year, Costs: map[string]int64{"tokens": 600}},
+		time.Minute)
 	if err != nil || !r.Allowed || r.ID == "" {
 		t.Fatalf("reserve: have %+v, %v", r, err)
 	}
@@ -309,7 +333,9 @@ func TestRealNodeLimits(t *testing.T) {
 	for range 100 {
 		all.Go(func() {
 			for range 10 {
-				d, err := c.Check(ctx, client.Request{Key: []string{"crowd"}, Limits: year, Costs: map[string]int64{"requests": 0, "tokens": 1}})
+				d, err := c.Check(ctx,
+					client.Request{Key: []string{"crowd"}, Limits: year,
+						Costs: map[string]int64{"requests": 0, "tokens": 1}})
 				if err != nil {
 					t.Error(err)
 				}
@@ -323,7 +349,8 @@ func TestRealNodeLimits(t *testing.T) {
 	expect.Equal(t, admitted.Load(), 700, "of 700 were admitted")
 }
 
-// TestRealNodeUsage: a subject's usage is read, adjusted by unit and reset, for a rule and for inline limits.
+// TestRealNodeUsage: a subject's usage is read, adjusted by unit and reset, for
+// a rule and for inline limits.
 func TestRealNodeUsage(t *testing.T) {
 	t.Parallel()
 	n := start(t, nodeRules)
@@ -335,7 +362,8 @@ func TestRealNodeUsage(t *testing.T) {
 		{Namespace: "shop", Key: []string{"a", "b"}, Limits: limits},
 	} {
 		count := q
-		count.Mode, count.Costs, count.RequestID = client.CountMode, map[string]int64{"requests": 3, "tokens": 900}, "count"
+		count.Mode, count.Costs, count.RequestID = client.CountMode, map[string]int64{"requests": 3,
+			"tokens": 900}, "count"
 		for range 2 { // because of the id, it takes effect once
 			if d, err := c.Check(ctx, count); err != nil || d.Used == 0 {
 				t.Errorf("count: have %+v, %v", d, err)
@@ -343,7 +371,8 @@ func TestRealNodeUsage(t *testing.T) {
 		}
 		used := func(what string, u client.Usage, err error, requests, tokens int64) {
 			t.Helper()
-			if err != nil || len(u.Limits) != 2 || u.Limits[0].Used != requests || u.Limits[1].Used != tokens || u.Rule != q.Rule || u.Namespace != q.Namespace ||
+			if err != nil || len(u.Limits) != 2 || u.Limits[0].Used != requests ||
+				u.Limits[1].Used != tokens || u.Rule != q.Rule || u.Namespace != q.Namespace ||
 				len(u.Key) != len(q.Key) {
 				t.Errorf("%s: have %+v, %v, want %d and %d", what, u, err, requests, tokens)
 			}
@@ -368,7 +397,8 @@ func TestRealNodeUsage(t *testing.T) {
 		used("reset", u, err, 0, 0)
 	}
 	var e *client.Error
-	if _, err := c.AdjustCosts(ctx, client.Request{Rule: "address", Key: []string{"a"}}, map[string]int64{"tokens": 1}); !errors.As(err, &e) || e.Code != "bad-value" {
+	if _, err := c.AdjustCosts(ctx, client.Request{Rule: "address", Key: []string{"a"}},
+		map[string]int64{"tokens": 1}); !errors.As(err, &e) || e.Code != "bad-value" {
 		t.Errorf("a unit that the rule has not: have %v", err)
 	}
 }
@@ -394,7 +424,8 @@ func TestRealNodeDelays(t *testing.T) {
 	}
 }
 
-// TestRealNodeHeaders: the middleware's headers are those of the node, whether a check was sent alone or in a batch.
+// TestRealNodeHeaders: the middleware's headers are those of the node, whether
+// a check was sent alone or in a batch.
 func TestRealNodeHeaders(t *testing.T) {
 	t.Parallel()
 	n := start(t, nodeRules)
@@ -407,7 +438,8 @@ func TestRealNodeHeaders(t *testing.T) {
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 
-	want, err := http.Post(n.Data+"/v1/check", "", strings.NewReader(`{"attributes":{"plan":"llm","user":"direct","ip":"direct"}}`))
+	want, err := http.Post(n.Data+"/v1/check", "",
+		strings.NewReader(`{"attributes":{"plan":"llm","user":"direct","ip":"direct"}}`))
 	expect.NoError(t, err)
 	want.Body.Close()
 	names := []string{"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining"}
@@ -444,7 +476,8 @@ func TestRealNodeHeaders(t *testing.T) {
 					Violated []string `json:"violated-policies"`
 					Detail   string
 				}
-				if err := json.Unmarshal(body, &p); err != nil || len(p.Violated) != 1 || p.Violated[0] != "address" || p.Detail == "" ||
+				if err := json.Unmarshal(body, &p); err != nil || len(p.Violated) != 1 ||
+					p.Violated[0] != "address" || p.Detail == "" ||
 					r.Header.Get("Retry-After") == "" || r.Header.Get("Content-Type") != "application/problem+json" {
 					t.Errorf("refusal: have %v %s, %v", r.Header, body, err)
 				}
@@ -454,10 +487,12 @@ func TestRealNodeHeaders(t *testing.T) {
 	all.Wait()
 }
 
-// TestRealNodesStop: under load, one node shuts down cleanly and another is killed. Every check is decided.
+// TestRealNodesStop: under load, one node shuts down cleanly and another is
+// killed. Every check is decided.
 func TestRealNodesStop(t *testing.T) {
 	t.Parallel()
-	nodes := []*process.Node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
+	nodes := []*process.Node{start(t, nodeRules, "--name", "n0"),
+		start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
 	o := client.Options{OnError: client.Closed, Timeout: process.Timeout}
 	for _, n := range nodes {
 		o.Nodes = append(o.Nodes, n.Data)
@@ -474,7 +509,9 @@ func TestRealNodesStop(t *testing.T) {
 					return
 				default:
 				}
-				d, err := c.Check(context.Background(), client.Request{Attributes: map[string]string{"ip": fmt.Sprintf("10.%d.%d.%d", i, j/250%250, j%250)}})
+				d, err := c.Check(context.Background(),
+					client.Request{Attributes: map[string]string{"ip": fmt.Sprintf("10.%d.%d.%d", i,
+						j/250%250, j%250)}})
 				if err != nil {
 					t.Errorf("have %+v, %v", d, err)
 					return
@@ -500,8 +537,9 @@ rules:
   - {name: render, key: [tenant], limits: [{limit: 2, ttl: 20s, algorithm: concurrency}]}
 `
 
-// TestRealNodesKeepSlots: of three nodes, the one that a client uses is killed while the client holds slots, and takes and releases
-// others. It renews and releases them at another node. There is never one too many, and none is left.
+// TestRealNodesKeepSlots: of three nodes, the one that a client uses is killed
+// while the client holds slots, and takes and releases others. It renews and
+// releases them at another node. There is never one too many, and none is left.
 func TestRealNodesKeepSlots(t *testing.T) {
 	t.Parallel()
 	subnet := fmt.Sprintf("127.%d.%d", 1+rand.N(250), rand.N(250))
@@ -519,7 +557,8 @@ func TestRealNodesKeepSlots(t *testing.T) {
 	}
 
 	connectTo := func(first, second int) *client.Client {
-		o := client.Options{Nodes: []string{nodes[first].Data, nodes[second].Data}, OnError: client.Closed, Timeout: process.Timeout}
+		o := client.Options{Nodes: []string{nodes[first].Data, nodes[second].Data},
+			OnError: client.Closed, Timeout: process.Timeout}
 		return connect(t, o)
 	}
 	c, other := connectTo(0, 1), connectTo(2, 1)
@@ -547,7 +586,8 @@ func TestRealNodesKeepSlots(t *testing.T) {
 		return u.Limits[0]
 	}
 
-	// Two clients share a limit. A second release frees nothing, and what has been freed can't be renewed.
+	// Two clients share a limit. A second release frees nothing, and what has been
+	// freed can't be renewed.
 	first := take(c, "shared")
 	evicted := take(c, "shared")
 	wantFull("shared")
@@ -633,23 +673,27 @@ func TestRealNodesKeepSlots(t *testing.T) {
 	c.Close()
 	for i := range tenants {
 		expect.Equal(t, usage(fmt.Sprint("held-", i)).Used, 1, "held-%d: the other client's slots", i)
-		process.Within(t, slotTTL+process.Timeout, "no slot is left", func() bool { return usage(fmt.Sprint("busy-", i)).Used == 0 })
+		process.Within(t, slotTTL+process.Timeout, "no slot is left",
+			func() bool { return usage(fmt.Sprint("busy-", i)).Used == 0 })
 	}
 	other.Close()
 }
 
-// BenchmarkRealNode measures a check at a node on this machine: by one caller, and by 64 concurrent callers, with and without
-// sharing requests.
+// BenchmarkRealNode measures a check at a node on this machine: by one caller,
+// and by 64 concurrent callers, with and without sharing requests.
 func BenchmarkRealNode(b *testing.B) {
 	n := start(b, nodeRules)
 	for _, test := range []struct {
 		name               string
 		callers, batch, at int
 	}{
-		{"alone", 1, 1, 1}, {"64-sharing", 64, client.DefaultMaxBatch, client.DefaultMaxInFlight}, {"64-each-its-own", 64, 1, 64},
+		{"alone", 1, 1, 1}, {"64-sharing", 64, client.DefaultMaxBatch, client.DefaultMaxInFlight},
+		{"64-each-its-own", 64, 1, 64},
 	} {
 		b.Run(test.name, func(b *testing.B) {
-			c := connect(b, client.Options{Nodes: []string{n.Data}, MaxBatch: test.batch, MaxInFlight: test.at, Timeout: process.Timeout})
+			c := connect(b,
+				client.Options{Nodes: []string{n.Data}, MaxBatch: test.batch, MaxInFlight: test.at,
+					Timeout: process.Timeout})
 			var all sync.WaitGroup
 			for i := range test.callers {
 				all.Go(func() {
@@ -671,8 +715,8 @@ var seconds = regexp.MustCompile(`t=\d+`)
 
 func timeless(header string) string { return seconds.ReplaceAllString(header, "t=") }
 
-// TestRealNodeOneLimit: an adjustment or a reset of one limit leaves the others as they are, and says what was applied; a check takes what
-// there is.
+// TestRealNodeOneLimit: an adjustment or a reset of one limit leaves the others
+// as they are, and says what was applied; a check takes what there is.
 func TestRealNodeOneLimit(t *testing.T) {
 	t.Parallel()
 	n := start(t, `version: 1
@@ -701,7 +745,8 @@ rules:
 	one := q
 	one.LimitName, one.Bill = "hour", true
 	u, err := c.AdjustCosts(ctx, one, map[string]int64{"requests": -50})
-	if err != nil || len(u.Limits) != 1 || u.Limits[0].Name != "hour" || u.Limits[0].Used != 0 || u.Limits[0].Applied != -4 || u.Applied["requests"] != -4 {
+	if err != nil || len(u.Limits) != 1 || u.Limits[0].Name != "hour" || u.Limits[0].Used != 0 ||
+		u.Limits[0].Applied != -4 || u.Applied["requests"] != -4 {
 		t.Errorf("a reward to one limit: have %+v, %v", u, err)
 	}
 	one.LimitName = "day"
@@ -715,7 +760,8 @@ rules:
 		t.Errorf("a limit that there is not: have %v", err)
 	}
 	unbilled := client.Request{Rule: "plain", Key: q.Key, Bill: true}
-	if _, err = c.AdjustCosts(ctx, unbilled, map[string]int64{"requests": 1}); !errors.As(err, &e) || e.Code != "bad-value" {
+	_, err = c.AdjustCosts(ctx, unbilled, map[string]int64{"requests": 1})
+	if !errors.As(err, &e) || e.Code != "bad-value" {
 		t.Errorf("the bill of a rule that has none: have %v", err)
 	}
 	one.LimitName = strings.Repeat("x", 1025)

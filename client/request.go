@@ -29,24 +29,29 @@ const (
 	CheckMode Mode = "check"
 	// PeekMode takes nothing, as Client.Peek does.
 	PeekMode Mode = "peek"
-	// CountMode takes the cost whether or not it fits, and refuses nothing. The Decision is the same as for a check, except
-	// that Counted is set if a limit is exceeded.
+	// CountMode takes the cost whether or not it fits, and refuses nothing. The
+	// Decision is the same as for a check, except that Counted is set if a limit is
+	// exceeded.
 	CountMode Mode = "count"
-	// AtMostMode takes as much of the cost as there is: that amount is Decision.Granted. If that is nothing, the check is refused.
-	// It is for checks of one subject and one limit.
+	// AtMostMode takes as much of the cost as there is: that amount is
+	// Decision.Granted. If that is nothing, the check is refused. It is for checks
+	// of one subject and one limit.
 	AtMostMode Mode = "at_most"
 )
 
-// Limit is an inline limit: one that comes with the call. Its fields combine, and default, like those of a limit in the rules
-// file. The section inline of the rules file can restrict inline limits.
+// Limit is an inline limit: one that comes with the call. Its fields combine,
+// and default, like those of a limit in the rules file. The section inline of
+// the rules file can restrict inline limits.
 type Limit struct {
 	// Limit is the capacity in Unit, 0 to 2⁵³−1. 0 refuses every cost but 0.
 	Limit int64
-	// Per is the window: a duration of 10 ms to 366 days, such as "10s", "7d" or the text of a time.Duration. For fixed windows
-	// it can be a calendar unit: "minute", "hour", "day", "week", "month" or "year".
+	// Per is the window: a duration of 10 ms to 366 days, such as "10s", "7d" or
+	// the text of a time.Duration. For fixed windows it can be a calendar unit:
+	// "minute", "hour", "day", "week", "month" or "year".
 	Per string
-	// Algorithm is "sliding-window", "sliding-window-log", "fixed-window", "token-bucket", "leaky-bucket" or, for how many are held at
-	// once, "concurrency". Empty: the default of the rules file, else "sliding-window".
+	// Algorithm is "sliding-window", "sliding-window-log", "fixed-window",
+	// "token-bucket", "leaky-bucket" or, for how many are held at once,
+	// "concurrency". Empty: the default of the rules file, else "sliding-window".
 	Algorithm string
 	// Burst is the capacity of a bucket, up to 2⁵³−1. 0: Limit.
 	Burst int64
@@ -54,16 +59,19 @@ type Limit struct {
 	Unit string
 	// Name names the limit in answers. Empty: the name of the rule, "inline".
 	Name string
-	// TZ is the time zone of a calendar unit, such as "Europe/Paris". Empty: the one in the rules file, else UTC.
+	// TZ is the time zone of a calendar unit, such as "Europe/Paris". Empty: the
+	// one in the rules file, else UTC.
 	TZ string
-	// FromFirst makes a fixed window begin with its first hit instead of following the clock. The limit is then always exact.
+	// FromFirst makes a fixed window begin with its first hit instead of following
+	// the clock. The limit is then always exact.
 	FromFirst bool
-	// TTL is, with the algorithm concurrency, in place of Per: how long a slot is held that is not renewed, such as "30s"; 10 ms to
-	// 24 hours.
+	// TTL is, with the algorithm concurrency, in place of Per: how long a slot is
+	// held that is not renewed, such as "30s"; 10 ms to 24 hours.
 	TTL string
 }
 
-// Subject is a subject with inline limits, for one decision about several. See Request for the fields.
+// Subject is a subject with inline limits, for one decision about several. See
+// Request for the fields.
 type Subject struct {
 	Namespace string
 	Key       []string
@@ -77,82 +85,104 @@ type Subject struct {
 
 // Request is a check: may this happen now, at this cost?
 //
-// Set Rule and Key to check one subject of one rule, or Attributes to check every rule that matches. With Rule and
-// Attributes, only that rule applies. Set Key and Limits, or Subjects, to bring the limits with the call; the limits, lists
-// and default of the rules file then don't apply.
+// Set Rule and Key to check one subject of one rule, or Attributes to check
+// every rule that matches. With Rule and Attributes, only that rule applies.
+// Set Key and Limits, or Subjects, to bring the limits with the call; the
+// limits, lists and default of the rules file then don't apply.
 //
-// Values chosen by untrusted users need no special care. If a value in Key or Attributes exceeds 1,024 bytes, only its first
-// and last 512 are sent. Bytes that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as 2⁵³−1. Two subjects
-// may thereby become one and share a limit. A request that still exceeds the node's 64 KiB, or has a negative cost, is
-// refused whatever OnError says.
+// Values chosen by untrusted users need no special care. If a value in Key or
+// Attributes exceeds 1,024 bytes, only its first and last 512 are sent. Bytes
+// that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as
+// 2⁵³−1. Two subjects may thereby become one and share a limit. A request that
+// still exceeds the node's 64 KiB, or has a negative cost, is refused whatever
+// OnError says.
 type Request struct {
 	// Rule is a rule's name.
 	Rule string
-	// Key has a value for each key attribute of the rule, in the rule's order. It is empty for a rule without key attributes. A
-	// value that is empty is missing: the node answers with the Code "missing-key". With Limits, the key may have any 1 to 32
-	// values, of which "" is one.
+	// Key has a value for each key attribute of the rule, in the rule's order. It
+	// is empty for a rule without key attributes. A value that is empty is missing:
+	// the node answers with the Code "missing-key". With Limits, the key may have
+	// any 1 to 32 values, of which "" is one.
 	Key []string
-	// Attributes describe the request, such as ip, tenant, api_key, endpoint. At most 32. One whose value is empty is absent, so
-	// that rules with it in their key don't apply.
+	// Attributes describe the request, such as ip, tenant, api_key, endpoint. At
+	// most 32. One whose value is empty is absent, so that rules with it in their
+	// key don't apply.
 	Attributes map[string]string
 
-	// Limits are the inline limits: 1 to 8, all of which must allow the call. Namespace, Key, and a limit's unit, algorithm and
-	// window identify its counter. Calls that give different capacities share the counter, and each is decided by its own.
+	// Limits are the inline limits: 1 to 8, all of which must allow the call.
+	// Namespace, Key, and a limit's unit, algorithm and window identify its
+	// counter. Calls that give different capacities share the counter, and each is
+	// decided by its own.
 	Limits []Limit
-	// Namespace keeps subjects with equal keys apart, such as those of two services. Empty: "inline". Limits in a
-	// namespace that the rules file names have metrics of their own.
+	// Namespace keeps subjects with equal keys apart, such as those of two
+	// services. Empty: "inline". Limits in a namespace that the rules file names
+	// have metrics of their own.
 	Namespace string
-	// Exact, with Limits, has the subject's owner decide each call, as if the algorithm ran in one place. Otherwise nodes
-	// lease quota, which is faster.
+	// Exact, with Limits, has the subject's owner decide each call, as if the
+	// algorithm ran in one place. Otherwise nodes lease quota, which is faster.
 	Exact bool
 	// Shadow, with Limits, counts and reports, but never refuses.
 	Shadow bool
-	// Subjects are 1 to 16 subjects with inline limits, for one decision: the costs are taken from all of them or, if one of
-	// them refuses, from none. Set them instead of Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode, Cost and
-	// Costs; each subject has its own.
+	// Subjects are 1 to 16 subjects with inline limits, for one decision: the costs
+	// are taken from all of them or, if one of them refuses, from none. Set them
+	// instead of Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode,
+	// Cost and Costs; each subject has its own.
 	Subjects []Subject
 	// Mode says what happens to the cost. Reservations need CheckMode.
 	Mode Mode
 
-	// Cost is the cost in requests. 0: the rule's cost table, or 1. To cost nothing, set Costs["requests"] to 0.
+	// Cost is the cost in requests. 0: the rule's cost table, or 1. To cost
+	// nothing, set Costs["requests"] to 0.
 	Cost int64
-	// Costs are the costs per unit, such as tokens; at most 16 units. A unit that is not named costs 0, except requests, which
-	// cost 1. Set either Cost or Costs["requests"], not both.
+	// Costs are the costs per unit, such as tokens; at most 16 units. A unit that
+	// is not named costs 0, except requests, which cost 1. Set either Cost or
+	// Costs["requests"], not both.
 	Costs map[string]int64
 
-	// Wait makes an allowed check return only after Decision.Delay, and Acquire only with a slot. The client itself waits, until the
-	// context ends; this may take longer than Options.Timeout. What a check has taken stays taken if the context ends first.
+	// Wait makes an allowed check return only after Decision.Delay, and Acquire
+	// only with a slot. The client itself waits, until the context ends; this may
+	// take longer than Options.Timeout. What a check has taken stays taken if the
+	// context ends first.
 	Wait bool
 	// Detail fills in Decision.Limits.
 	Detail bool
 	// Headers fills in the values that Decision.SetHeaders sets.
 	Headers bool
 
-	// Slots is, in Acquire, how many slots are taken of each limit that counts them. 0: the cost in its unit, which is 1 for requests.
+	// Slots is, in Acquire, how many slots are taken of each limit that counts
+	// them. 0: the cost in its unit, which is 1 for requests.
 	Slots int64
-	// Who says, in Acquire, who holds the slots, for operators: at most 32 bytes. Empty: the token's name, or the caller's address.
+	// Who says, in Acquire, who holds the slots, for operators: at most 32 bytes.
+	// Empty: the token's name, or the caller's address.
 	Who string
 
-	// OnExpiry says, in Reserve, what becomes of a reservation that nobody settles in time. The zero OnExpiry leaves it charged.
+	// OnExpiry says, in Reserve, what becomes of a reservation that nobody settles
+	// in time. The zero OnExpiry leaves it charged.
 	OnExpiry OnExpiry
 
-	// LimitName restricts AdjustCosts or Reset to the subject's limit with that name, as in LimitDecision.Name; Reset then lifts no
-	// block. Empty: all limits. An *Error with the Code "unknown-limit" means that the subject has no such limit.
+	// LimitName restricts AdjustCosts or Reset to the subject's limit with that
+	// name, as in LimitDecision.Name; Reset then lifts no block. Empty: all limits.
+	// An *Error with the Code "unknown-limit" means that the subject has no such
+	// limit.
 	LimitName string
 	// Bill has AdjustCosts correct the bill of a rule with usage: monthly, too, by what it applies.
 	Bill bool
 
-	// RequestID is for Reserve, AdjustCosts, Reset, and checks in CountMode; other checks ignore it. Within a minute, calls for
-	// one subject with the same id, of at most 64 bytes, take effect once and get the same answer, whichever client makes them,
-	// unless the subject's owner can't be reached. If it is empty, a retried reservation or count may count twice. An *Error
-	// with the Code "request-id-reused" means that an earlier call with this id asked for something else.
+	// RequestID is for Reserve, AdjustCosts, Reset, and checks in CountMode; other
+	// checks ignore it. Within a minute, calls for one subject with the same id, of
+	// at most 64 bytes, take effect once and get the same answer, whichever client
+	// makes them, unless the subject's owner can't be reached. If it is empty, a
+	// retried reservation or count may count twice. An *Error with the Code
+	// "request-id-reused" means that an earlier call with this id asked for
+	// something else.
 	RequestID string
 }
 
 // OnExpiry says what becomes of a reservation that nobody settles in time.
 type OnExpiry struct {
-	// Refund gives all of it back but Costs, which are by unit and stay charged, each at most what was reserved. If there are Costs, a
-	// unit that they don't name stays as reserved.
+	// Refund gives all of it back but Costs, which are by unit and stay charged,
+	// each at most what was reserved. If there are Costs, a unit that they don't
+	// name stays as reserved.
 	Refund bool
 	Costs  map[string]int64
 }
@@ -196,15 +226,18 @@ func (r *Request) isInline() bool { return r.Limits != nil || r.Namespace != "" 
 
 // subject returns the subject of an inline r.
 func (r *Request) subject() Subject {
-	return Subject{Namespace: r.Namespace, Key: r.Key, Limits: r.Limits, Exact: r.Exact, Shadow: r.Shadow, Mode: r.Mode, Cost: r.Cost, Costs: r.Costs}
+	return Subject{Namespace: r.Namespace, Key: r.Key, Limits: r.Limits, Exact: r.Exact,
+		Shadow: r.Shadow, Mode: r.Mode, Cost: r.Cost, Costs: r.Costs}
 }
 
 func (r *Request) validateSubjects() error {
 	switch {
-	case r.Rule != "" || r.Attributes != nil || r.isInline() || r.Key != nil || r.Mode != "" || r.Cost != 0 || r.Costs != nil:
+	case r.Rule != "" || r.Attributes != nil || r.isInline() || r.Key != nil || r.Mode != "" ||
+		r.Cost != 0 || r.Costs != nil:
 		return fmt.Errorf("%w: Subjects exclude Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode, Cost and Costs", ErrRequest)
 	case len(r.Subjects) == 0 || len(r.Subjects) > maxSubjects:
-		return fmt.Errorf("%w: Subjects has %d subjects; it must have 1 to %d", ErrRequest, len(r.Subjects), maxSubjects)
+		return fmt.Errorf("%w: Subjects has %d subjects; it must have 1 to %d", ErrRequest,
+			len(r.Subjects), maxSubjects)
 	}
 	for i := range r.Subjects {
 		if err := r.Subjects[i].validate(i); err != nil {
@@ -214,11 +247,13 @@ func (r *Request) validateSubjects() error {
 	return nil
 }
 
-// validate returns an error if s is invalid. at is its index in Request.Subjects, or −1 if it is the request's own.
+// validate returns an error if s is invalid. at is its index in
+// Request.Subjects, or −1 if it is the request's own.
 func (s *Subject) validate(at int) error {
 	switch {
 	case len(s.Limits) < 1 || len(s.Limits) > maxLimits:
-		return fmt.Errorf("%w: %sLimits has %d limits; it must have 1 to %d", ErrRequest, pathOf(at), len(s.Limits), maxLimits)
+		return fmt.Errorf("%w: %sLimits has %d limits; it must have 1 to %d", ErrRequest,
+			pathOf(at), len(s.Limits), maxLimits)
 	case s.Key == nil:
 		return fmt.Errorf("%w: %sKey is missing", ErrRequest, pathOf(at))
 	}
@@ -230,7 +265,8 @@ func (s *Subject) validate(at int) error {
 	return validateCost(at, s.Mode, s.Cost)
 }
 
-// mistake describes what is wrong with l, as far as that does not depend on the node; "" if nothing is.
+// mistake describes what is wrong with l, as far as that does not depend on the
+// node; "" if nothing is.
 func (l *Limit) mistake() string {
 	switch {
 	case l.Limit < 0 || l.Limit > maxAmount:
@@ -280,7 +316,8 @@ func (r *Request) TakesAtMost() bool {
 	return r.Mode == AtMostMode || slices.ContainsFunc(r.Subjects, func(s Subject) bool { return s.Mode == AtMostMode })
 }
 
-// GrantedUnasked returns what r takes if all of it is allowed without a decision of a node; 0 unless it is in AtMostMode.
+// GrantedUnasked returns what r takes if all of it is allowed without a
+// decision of a node; 0 unless it is in AtMostMode.
 func (r *Request) GrantedUnasked() int64 {
 	cost, costs := r.Cost, r.Costs
 	if len(r.Subjects) > 0 {
@@ -430,12 +467,15 @@ func (s *Subject) append(b []byte) ([]byte, error) {
 	return appendCost(b, s.Mode, s.Cost, s.Costs)
 }
 
-// appendTarget returns the body of a call about the only subject of r that is not a check. It adds fields to the body.
+// appendTarget returns the body of a call about the only subject of r that is
+// not a check. It adds fields to the body.
 func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 	inline := r.Limits != nil || r.Namespace != ""
 	switch {
 	case r.Subjects != nil || r.Attributes != nil:
-		return nil, fmt.Errorf("%w: this call is about one subject: Subjects and Attributes must not be given", ErrRequest)
+		return nil,
+			fmt.Errorf("%w: this call is about one subject: Subjects and Attributes must not be given",
+				ErrRequest)
 	case (r.Rule != "") == inline:
 		return nil, fmt.Errorf("%w: either Rule, or Namespace or Limits, must be given", ErrRequest)
 	case inline && r.Key == nil:
@@ -470,7 +510,8 @@ func (r *Request) appendLimitName(b []byte) ([]byte, error) {
 		return b, nil
 	}
 	if len(r.LimitName) > maxValue || !utf8.ValidString(r.LimitName) {
-		return nil, fmt.Errorf("%w: LimitName is %.80q; it must be UTF-8 of at most %d bytes", ErrRequest, r.LimitName, maxValue)
+		return nil, fmt.Errorf("%w: LimitName is %.80q; it must be UTF-8 of at most %d bytes",
+			ErrRequest, r.LimitName, maxValue)
 	}
 	return append(appendString(append(b, `"limit_name":`...), r.LimitName), ','), nil
 }
@@ -512,7 +553,8 @@ func appendLimits(b []byte, limits []Limit) []byte {
 		}
 
 		for _, field := range [...]struct{ name, value string }{
-			{`,"per":`, l.Per}, {`,"ttl":`, l.TTL}, {`,"algorithm":`, l.Algorithm}, {`,"unit":`, l.Unit}, {`,"name":`, l.Name}, {`,"tz":`, l.TZ}, {`,"from":`, from},
+			{`,"per":`, l.Per}, {`,"ttl":`, l.TTL}, {`,"algorithm":`, l.Algorithm},
+			{`,"unit":`, l.Unit}, {`,"name":`, l.Name}, {`,"tz":`, l.TZ}, {`,"from":`, from},
 		} {
 			if field.value != "" {
 				b = appendString(append(b, field.name...), field.value)
@@ -528,7 +570,8 @@ func appendLimits(b []byte, limits []Limit) []byte {
 // appendRequestID appends the field request_id.
 func appendRequestID(b []byte, id string) ([]byte, error) {
 	if len(id) > maxID {
-		return nil, fmt.Errorf("%w: the request id has %d bytes; it must not have more than %d", ErrRequest, len(id), maxID)
+		return nil, fmt.Errorf("%w: the request id has %d bytes; it must not have more than %d",
+			ErrRequest, len(id), maxID)
 	}
 	return appendString(append(b, `"request_id":`...), id), nil
 }
@@ -536,7 +579,8 @@ func appendRequestID(b []byte, id string) ([]byte, error) {
 // errTooLarge wraps ErrRequest, so that a check that is too large is refused whatever OnError says.
 var errTooLarge = fmt.Errorf("%w: too large", ErrRequest)
 
-// appendCosts appends the costs per unit. They are sorted, so that a node always reports the same one as wrong.
+// appendCosts appends the costs per unit. They are sorted, so that a node
+// always reports the same one as wrong.
 func appendCosts(b []byte, costs map[string]int64) ([]byte, error) {
 	b = append(b, '{')
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
@@ -571,8 +615,9 @@ func closeBracket(b []byte, bracket byte) []byte {
 	return append(b, bracket)
 }
 
-// Fit returns a key or attribute value in a form that a node accepts, as described at Request. It keeps both the beginning
-// and the end, because rules can match either.
+// Fit returns a key or attribute value in a form that a node accepts, as
+// described at Request. It keeps both the beginning and the end, because rules
+// can match either.
 func Fit(v string) string {
 	if !utf8.ValidString(v) {
 		v = strings.ToValidUTF8(v, "\uFFFD")
@@ -594,8 +639,9 @@ func Fit(v string) string {
 	return v[:head] + v[tail:]
 }
 
-// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD. Unlike encoding/json, it does not turn
-// each <, > and & into six bytes: a hostile path may consist of those.
+// appendString appends s as a JSON string. Bytes that are not UTF-8 become
+// U+FFFD. Unlike encoding/json, it does not turn each <, > and & into six
+// bytes: a hostile path may consist of those.
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')

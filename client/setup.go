@@ -12,13 +12,16 @@ import (
 // logPause is the time between two log lines that say the same.
 const logPause = time.Minute
 
-// setupCheckDelay is how long the check of the setup waits, so that it is not in the way of the program's first calls.
+// setupCheckDelay is how long the check of the setup waits, so that it is not
+// in the way of the program's first calls.
 const setupCheckDelay = 100 * time.Millisecond
 
-// setupCheckPause is how long to wait before the next attempt if no node answers the check of the setup.
+// setupCheckPause is how long to wait before the next attempt if no node
+// answers the check of the setup.
 const setupCheckPause = 5 * time.Second
 
-// setup is what this program has configured, as far as nodes can contradict it: the token, and names of rules.
+// setup is what this program has configured, as far as nodes can contradict it:
+// the token, and names of rules.
 type setup struct {
 	mu     sync.Mutex // guards the rest
 	rules  map[string]bool
@@ -56,19 +59,21 @@ func (s *setup) mayLog(line string) bool {
 	return true
 }
 
-// ExpectRules adds to Options.Rules, and asks a node about the new ones in the background. Middleware and the
-// interceptors call it.
+// ExpectRules adds to Options.Rules, and asks a node about the new ones in the
+// background. Middleware and the interceptors call it.
 func (c *Client) ExpectRules(names ...string) {
 	if added := c.setup.add(names); len(added) > 0 {
 		c.spawn(func() { c.checkSetup(added) })
 	}
 }
 
-// checkSetup asks nodes until one answers whether it accepts the token and knows the rules, and logs what is wrong.
+// checkSetup asks nodes until one answers whether it accepts the token and
+// knows the rules, and logs what is wrong.
 func (c *Client) checkSetup(rules []string) {
 	body := []byte(`{"checks":[`)
 	for _, name := range rules {
-		// A key of no values fits only a rule without key attributes. A peek takes nothing from that, either.
+		// A key of no values fits only a rule without key attributes. A peek takes
+		// nothing from that, either.
 		body = append(appendString(append(body, `{"rule":`...), name), `,"key":[],"peek":true},`...)
 	}
 	body = append(closeBracket(body, ']'), '}')
@@ -116,7 +121,8 @@ func (r *reply) IsRejection() bool {
 	return (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden) && r.problem().IsRejection()
 }
 
-// IsRejection reports whether e says that the node rejects this client: its token is wrong, or lacks the scope.
+// IsRejection reports whether e says that the node rejects this client: its
+// token is wrong, or lacks the scope.
 func (e *Error) IsRejection() bool {
 	return e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden && e.Code == codeForbidden
 }
@@ -128,7 +134,8 @@ func (c *Client) logRejection(r *reply) {
 	}
 }
 
-// isMissingRule reports whether err says that a rule does not exist whose name is a constant of this program.
+// isMissingRule reports whether err says that a rule does not exist whose name
+// is a constant of this program.
 func (c *Client) isMissingRule(rule string, err error) bool {
 	answered, ok := errors.AsType[*Error](err)
 	if !ok || answered.Status != http.StatusNotFound || answered.Code != codeUnknownRule || !c.setup.hasRule(rule) {

@@ -52,7 +52,8 @@ func TestRejectedCallsTryOneOtherNode(t *testing.T) {
 	}{{401, unauthorized}, {403, forbidden}} {
 		rejects := func() *fake { return newFake(t).answering(problem.status, problem.body) }
 		one, two, three, good := rejects(), rejects(), rejects(), newFake(t)
-		if d, err := connect(t, Options{}, one, good).Check(background, byIP("a")); err != nil || !d.Allowed || len(one.requests()) != 1 {
+		if d, err := connect(t, Options{}, one, good).Check(background, byIP("a")); err != nil ||
+			!d.Allowed || len(one.requests()) != 1 {
 			t.Errorf("%d, then an answer: have %+v, %v", problem.status, d, err)
 		}
 		for policy, want := range map[OnRejected]bool{RejectedClosed: false, RejectedOpen: true} {
@@ -86,7 +87,8 @@ func TestRejectionsAreLoggedOnceAMinute(t *testing.T) {
 	})
 }
 
-// An unknown rule whose name is a constant of the program is a mistake of its operator. Any other may come from a stranger.
+// An unknown rule whose name is a constant of the program is a mistake of its
+// operator. Any other may come from a stranger.
 func TestUnknownRules(t *testing.T) {
 	f := newFake(t).answering(404, unknownRule)
 	for policy, want := range map[OnError]bool{Open: true, Closed: false} {
@@ -127,7 +129,8 @@ func TestSetupIsChecked(t *testing.T) {
 		f.set(func() {
 			f.answer = func(w http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Path == "/v1/check/batch" {
-					io.WriteString(w, `{"results":[{"error":{"status":400,"code":"bad-value"}},{"error":`+unknownRule+`}]}`)
+					io.WriteString(w,
+						`{"results":[{"error":{"status":400,"code":"bad-value"}},{"error":`+unknownRule+`}]}`)
 				}
 				return r.URL.Path == "/v1/check/batch"
 			}
@@ -153,7 +156,8 @@ func TestSetupIsChecked(t *testing.T) {
 		var text logs
 		o.Logger = text.logger()
 		connect(t, o, f)
-		process.Eventually(t, fmt.Sprintf("with %+v, the error is logged", o), func() bool { return text.count("level=ERROR", "reject") > 0 })
+		process.Eventually(t, fmt.Sprintf("with %+v, the error is logged", o),
+			func() bool { return text.count("level=ERROR", "reject") > 0 })
 	}
 }
 
@@ -206,7 +210,8 @@ func TestMissingKey(t *testing.T) {
 			sent = all[before].checks[0]["key"]
 		}
 		if have, want := fmt.Sprint(sent), fmt.Sprint(test.sent); r.StatusCode != test.status || have != want {
-			t.Errorf("%q, %q: have %d, sent %s, want %d, %s", test.missing, test.key, r.StatusCode, have, test.status, want)
+			t.Errorf("%q, %q: have %d, sent %s, want %d, %s", test.missing, test.key, r.StatusCode,
+				have, test.status, want)
 		}
 		if body := text(r); test.status == 400 && !strings.Contains(body, `"code":"missing-key"`) {
 			t.Errorf("%q: have %s", test.key, body)

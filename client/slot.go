@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// ErrSlotLost is the cause of the end of a Slot's Context if the slot is held no longer: it is over at the nodes, or
-// none of them has renewed it in time.
+// ErrSlotLost is the cause of the end of a Slot's Context if the slot is held
+// no longer: it is over at the nodes, or none of them has renewed it in time.
 var ErrSlotLost = errors.New("client: the slot is lost")
 
 // maxWho bounds Request.Who, in bytes.
@@ -28,14 +28,17 @@ const (
 	maxSlotPause   = time.Second
 )
 
-// Refused is the error of an Acquire that took no slot. Implementations of Acquire make it with NewRefused.
+// Refused is the error of an Acquire that took no slot. Implementations of
+// Acquire make it with NewRefused.
 type Refused struct {
-	// Decision says why. RetryAfter is the time until the next slot ends by itself; one may be released earlier.
+	// Decision says why. RetryAfter is the time until the next slot ends by itself;
+	// one may be released earlier.
 	Decision
 	cause error
 }
 
-// NewRefused returns the error of an Acquire that d refuses. cause is why no node decided; nil if one did.
+// NewRefused returns the error of an Acquire that d refuses. cause is why no
+// node decided; nil if one did.
 func NewRefused(d Decision, cause error) *Refused { return &Refused{d, cause} }
 
 // Error returns the reason.
@@ -49,11 +52,13 @@ func (r *Refused) Error() string {
 // Unwrap returns why no node decided; nil if one did.
 func (r *Refused) Unwrap() error { return r.cause }
 
-// Slot is one of a bounded number of things that go on at once. Acquire returns it, and it renews itself until Close.
+// Slot is one of a bounded number of things that go on at once. Acquire returns
+// it, and it renews itself until Close.
 type Slot struct {
 	// Decision is that of Acquire.
 	Decision
-	// ID identifies the slot at any node. It is empty if nothing is held: no node decided, and Options let the call pass.
+	// ID identifies the slot at any node. It is empty if nothing is held: no node
+	// decided, and Options let the call pass.
 	ID string
 	// Err is why no node decided; nil if one did.
 	Err error
@@ -69,13 +74,15 @@ type Slot struct {
 	closed  error // of Close
 }
 
-// SlotKeeper renews and releases slots. *Client is one, and so is *node.Node, a node embedded in this process.
+// SlotKeeper renews and releases slots. *Client is one, and so is *node.Node, a
+// node embedded in this process.
 type SlotKeeper interface {
 	// RenewSlot holds a slot for longer, and returns until when, by this process's clock.
 	RenewSlot(ctx context.Context, id string) (until time.Time, err error)
 	// ReleaseSlot gives a slot back. It is safe to repeat.
 	ReleaseSlot(ctx context.Context, id string) error
-	// Go runs f in a goroutine that closing the keeper waits for. It reports false, and does nothing, if the keeper is closed.
+	// Go runs f in a goroutine that closing the keeper waits for. It reports false,
+	// and does nothing, if the keeper is closed.
 	Go(f func()) bool
 	// Slots has those that are held. Closing the keeper closes it first.
 	Slots() *SlotSet
@@ -101,7 +108,8 @@ func (all *SlotSet) Reserve(id string, s *Slot) {
 	context.AfterFunc(s.ctx, func() { all.takeReserved(id) })
 }
 
-// Settle ends the renewals of a reservation's slot, if it has one. Settling the reservation releases it.
+// Settle ends the renewals of a reservation's slot, if it has one. Settling the
+// reservation releases it.
 func (all *SlotSet) Settle(id string) {
 	if s := all.takeReserved(id); s != nil {
 		s.closing.Do(s.end)
@@ -149,8 +157,9 @@ func (all *SlotSet) Close() {
 	releases.Wait()
 }
 
-// NewSlot returns the slot with an id, which is held until a time by this process's clock, and has k renew it. Its
-// Context is derived from ctx. With an empty id, nothing is held. If k is closed, it releases the slot, and returns
+// NewSlot returns the slot with an id, which is held until a time by this
+// process's clock, and has k renew it. Its Context is derived from ctx. With an
+// empty id, nothing is held. If k is closed, it releases the slot, and returns
 // ErrClosed. It is for implementations of Acquire.
 func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until time.Time) (*Slot, error) {
 	s := &Slot{Decision: d, ID: id, keeper: k, kept: make(chan struct{})}
@@ -175,14 +184,16 @@ func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until tim
 	return s, nil
 }
 
-// Context ends with the context given to Acquire, and as soon as the slot may no longer be held: its cause is then
-// ErrSlotLost. What a slot protects should run in it. It also ends with Close.
+// Context ends with the context given to Acquire, and as soon as the slot may
+// no longer be held: its cause is then ErrSlotLost. What a slot protects should
+// run in it. It also ends with Close.
 func (s *Slot) Context() context.Context { return s.ctx }
 
-// Close releases the slot, and ends its Context and its renewals. It sends the release whatever has become of the
-// context given to Acquire, and repeats it for Options.Timeout at most. If that fails, the slot ends by itself, unless
-// the node that was asked frees it earlier. Close may be called several times, and at the same time; all calls return
-// the same.
+// Close releases the slot, and ends its Context and its renewals. It sends the
+// release whatever has become of the context given to Acquire, and repeats it
+// for Options.Timeout at most. If that fails, the slot ends by itself, unless
+// the node that was asked frees it earlier. Close may be called several times,
+// and at the same time; all calls return the same.
 func (s *Slot) Close() error {
 	s.closing.Do(func() {
 		s.end()
@@ -266,16 +277,20 @@ func (s *Slot) lose(err error) {
 // thirdOf returns when a third of the time until then is over.
 func thirdOf(until time.Time) time.Time { return time.Now().Add(time.Until(until) / 3) }
 
-// Acquire takes a slot of each limit with the algorithm concurrency that applies to q, and q's costs from the limits
-// beside them: all or nothing. q.Slots is how many, q.Who who holds them. ttl bounds how long a slot is held without
-// being renewed, rounded up to milliseconds; 0 means as long as the limits say. The slot renews itself whenever a third
-// of that time is over, and counts it from when the request was sent.
+// Acquire takes a slot of each limit with the algorithm concurrency that
+// applies to q, and q's costs from the limits beside them: all or nothing.
+// q.Slots is how many, q.Who who holds them. ttl bounds how long a slot is held
+// without being renewed, rounded up to milliseconds; 0 means as long as the
+// limits say. The slot renews itself whenever a third of that time is over, and
+// counts it from when the request was sent.
 //
-// Either the Slot or the error is nil. The caller must Close the Slot, and do what it protects in its Context. The
-// error is a *Refused, whose Decision says why; it wraps the cause if no node decided. If Options lets a call pass that
+// Either the Slot or the error is nil. The caller must Close the Slot, and do
+// what it protects in its Context. The error is a *Refused, whose Decision says
+// why; it wraps the cause if no node decided. If Options lets a call pass that
 // no node decided, the Slot has no ID, and an Err.
 //
-// With q.Wait, a call that finds no free slot asks again, in growing pauses of up to a second, until ctx ends.
+// With q.Wait, a call that finds no free slot asks again, in growing pauses of
+// up to a second, until ctx ends.
 func (c *Client) Acquire(ctx context.Context, q Request, ttl time.Duration) (*Slot, error) {
 	body, err := q.appendAcquire(ttl)
 	if err != nil {
@@ -284,8 +299,9 @@ func (c *Client) Acquire(ctx context.Context, q Request, ttl time.Duration) (*Sl
 	return WaitForSlot(ctx, q.Wait, func() (*Slot, error) { return c.acquire(ctx, &q, body) })
 }
 
-// WaitForSlot calls acquire and, if wait is set, calls it again as long as all slots are held and ctx has not ended,
-// after growing pauses. It is for implementations of Acquire.
+// WaitForSlot calls acquire and, if wait is set, calls it again as long as all
+// slots are held and ctx has not ended, after growing pauses. It is for
+// implementations of Acquire.
 func WaitForSlot(ctx context.Context, wait bool, acquire func() (*Slot, error)) (*Slot, error) {
 	pause := firstSlotPause
 	for {
@@ -353,7 +369,8 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 	return s, nil
 }
 
-// callForSlot makes the call of an acquire. If ctx ends first, a slot that is granted later is released.
+// callForSlot makes the call of an acquire. If ctx ends first, a slot that is
+// granted later is released.
 func (c *Client) callForSlot(ctx context.Context, body []byte) (*reply, error) {
 	var r *reply
 	var err error
@@ -388,8 +405,10 @@ func (c *Client) giveBack(r *reply, err error) {
 	}
 }
 
-// RenewSlot holds a slot for as long as at first, from now on, and returns until when, counted from when the request
-// was sent. Slots do that by themselves. An *Error with the Code "unknown-slot" means that the slot is over.
+// RenewSlot holds a slot for as long as at first, from now on, and returns
+// until when, counted from when the request was sent. Slots do that by
+// themselves. An *Error with the Code "unknown-slot" means that the slot is
+// over.
 func (c *Client) RenewSlot(ctx context.Context, id string) (until time.Time, err error) {
 	r, err := c.call(ctx, "/v1/renew", slotBody(id), retryAlways)
 	if err != nil {
@@ -409,8 +428,9 @@ func (c *Client) RenewSlot(ctx context.Context, id string) (until time.Time, err
 	return r.sent.Add(millis(renewed.ExpiresMS)), nil
 }
 
-// ReleaseSlot gives a slot back; a second call frees nothing, and is no error. Slot.Close does that. It retries for
-// Options.Timeout at most, also while the client is being closed.
+// ReleaseSlot gives a slot back; a second call frees nothing, and is no error.
+// Slot.Close does that. It retries for Options.Timeout at most, also while the
+// client is being closed.
 func (c *Client) ReleaseSlot(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, ErrTimeout)
 	defer cancel()
@@ -442,7 +462,8 @@ func slotBody(id string) []byte {
 // Slots implements SlotKeeper.
 func (c *Client) Slots() *SlotSet { return &c.slots }
 
-// ValidateAcquire returns an error that wraps ErrRequest if r and ttl are so wrong that no node could decide an Acquire.
+// ValidateAcquire returns an error that wraps ErrRequest if r and ttl are so
+// wrong that no node could decide an Acquire.
 func (r *Request) ValidateAcquire(ttl time.Duration) error {
 	inMode := func(s Subject) bool { return s.Mode != "" && s.Mode != CheckMode }
 	switch {

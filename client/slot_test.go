@@ -29,7 +29,8 @@ const slotOver = `{"status":404,"code":"unknown-slot","title":"Unknown slot","de
 
 const tryAgain = `{"status":503,"code":"try-again","title":"Try again","detail":"no node may decide"}`
 
-// slots has f answer acquires with a text, renewals as renew says (nil: as they should be), and everything else with an empty object.
+// slots has f answer acquires with a text, renewals as renew says (nil: as they
+// should be), and everything else with an empty object.
 func (f *fake) slots(acquire string, renew func() (int, string)) {
 	f.set(func() {
 		f.answer = func(w http.ResponseWriter, r *http.Request) bool {
@@ -83,7 +84,8 @@ func TestSlotRenewsItself(t *testing.T) {
 			t.Errorf("it has no request_id, so that it can't be repeated: %v", sent)
 		}
 		delete(sent, "request_id")
-		if want := map[string]any{"rule": "r", "key": "k", "n": 2.0, "who": "me", "ttl_ms": 3000.0}; !reflect.DeepEqual(sent, want) {
+		if want := map[string]any{"rule": "r", "key": "k", "n": 2.0, "who": "me",
+			"ttl_ms": 3000.0}; !reflect.DeepEqual(sent, want) {
 			t.Errorf("sent %v, want %v", sent, want)
 		}
 		time.Sleep(3500 * time.Millisecond)
@@ -123,12 +125,16 @@ func TestSlotThatIsOver(t *testing.T) {
 	})
 }
 
-// TestSlotThatIsNotRenewedInTime: its context ends with it, by the holder's clock, whatever the nodes do.
+// TestSlotThatIsNotRenewedInTime: its context ends with it, by the holder's
+// clock, whatever the nodes do.
 func TestSlotThatIsNotRenewedInTime(t *testing.T) {
 	for name, renew := range map[string]func() (int, string){
-		"try again":  func() (int, string) { return 503, tryAgain },
-		"no answer":  func() (int, string) { time.Sleep(time.Hour); return 200, "{}" },
-		"rejected":   func() (int, string) { return 401, `{"status":401,"code":"unauthorized","title":"x","detail":"x"}` },
+		"try again": func() (int, string) { return 503, tryAgain },
+		"no answer": func() (int, string) { time.Sleep(time.Hour); return 200, "{}" },
+		"rejected": func() (int, string) {
+			return 401,
+				`{"status":401,"code":"unauthorized","title":"x","detail":"x"}`
+		},
 		"no JSON":    func() (int, string) { return 200, "<html>" },
 		"a past one": func() (int, string) { return 200, `{"expires_ms":0}` },
 	} {
@@ -223,7 +229,8 @@ func (k *slowKeeper) Go(f func()) bool {
 
 func (k *slowKeeper) Slots() *SlotSet { return &k.slots }
 
-// TestSlotOfASlowKeeper: the slot's context ends with it, although the renewal goes on, and succeeds.
+// TestSlotOfASlowKeeper: the slot's context ends with it, although the renewal
+// goes on, and succeeds.
 func TestSlotOfASlowKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &slowKeeper{}
@@ -248,7 +255,8 @@ func TestAcquireIsRefused(t *testing.T) {
 		c := connectTo(Options{})
 		s, err := c.Acquire(background, byIP("a"), 0)
 		refused, ok := errors.AsType[*Refused](err)
-		if s != nil || !ok || refused.RetryAfter != 2*time.Second || refused.Unwrap() != nil || refused.Reason != "All are held." {
+		if s != nil || !ok || refused.RetryAfter != 2*time.Second || refused.Unwrap() != nil ||
+			refused.Reason != "All are held." {
 			t.Fatalf("got %v, %v; want a refusal", s, err)
 		}
 
@@ -281,31 +289,33 @@ func TestAcquireWithoutNode(t *testing.T) {
 		{Options{OnError: Closed}, 503, tryAgain, false, &Error{}},
 		{Options{}, 400, `{"status":400,"code":"bad-value","title":"x","detail":"x"}`, false, &Error{}},
 		{Options{}, 401, `{"status":401,"code":"unauthorized","title":"x","detail":"x"}`, false, &Error{}},
-		{Options{OnRejected: RejectedOpen}, 401, `{"status":401,"code":"unauthorized","title":"x","detail":"x"}`, true, &Error{}},
+		{Options{OnRejected: RejectedOpen}, 401,
+			`{"status":401,"code":"unauthorized","title":"x","detail":"x"}`, true, &Error{}},
 		{Options{}, 200, `{"allowed":true,"rule":"r","decided_by":"owner","slot":"abc"}`, true, ErrBadAnswer},
 	} {
-		onVirtualTime(t, fmt.Sprint(test.status, test.options), func(t *testing.T, f *fake, connectTo func(Options) *Client) {
-			f.set(func() {
-				f.answer = func(w http.ResponseWriter, _ *http.Request) bool {
-					w.WriteHeader(test.status)
-					io.WriteString(w, test.answer)
-					return true
+		onVirtualTime(t, fmt.Sprint(test.status, test.options),
+			func(t *testing.T, f *fake, connectTo func(Options) *Client) {
+				f.set(func() {
+					f.answer = func(w http.ResponseWriter, _ *http.Request) bool {
+						w.WriteHeader(test.status)
+						io.WriteString(w, test.answer)
+						return true
+					}
+				})
+				s, err := connectTo(test.options).Acquire(background, byIP("a"), 0)
+				if (s != nil) != test.allowed {
+					t.Fatalf("got %v, %v; want allowed: %t", s, err, test.allowed)
+				}
+				if s != nil {
+					err = s.Err
+					if s.ID != "" || isOver(s.Context()) || s.Close() != nil || !isOver(s.Context()) {
+						t.Errorf("got %+v, want one that holds nothing", s)
+					}
+				}
+				if _, answered := errors.AsType[*Error](err); !answered && !errors.Is(err, test.cause) {
+					t.Errorf("got the cause %v", err)
 				}
 			})
-			s, err := connectTo(test.options).Acquire(background, byIP("a"), 0)
-			if (s != nil) != test.allowed {
-				t.Fatalf("got %v, %v; want allowed: %t", s, err, test.allowed)
-			}
-			if s != nil {
-				err = s.Err
-				if s.ID != "" || isOver(s.Context()) || s.Close() != nil || !isOver(s.Context()) {
-					t.Errorf("got %+v, want one that holds nothing", s)
-				}
-			}
-			if _, answered := errors.AsType[*Error](err); !answered && !errors.Is(err, test.cause) {
-				t.Errorf("got the cause %v", err)
-			}
-		})
 	}
 }
 
@@ -316,13 +326,15 @@ func TestAcquireInOneProcess(t *testing.T) {
 		c := connectTo(Options{OnError: Local, Local: perMinute(1)})
 		q := Request{Key: []string{"k"}, Limits: []Limit{{Limit: 1, TTL: "1s", Algorithm: "concurrency"}}}
 		s, err := c.Acquire(background, q, 0)
-		if refused, ok := errors.AsType[*Refused](err); s != nil || !ok || refused.DecidedBy != ByLocal || refused.RetryAfter != time.Second {
+		if refused, ok := errors.AsType[*Refused](err); s != nil || !ok ||
+			refused.DecidedBy != ByLocal || refused.RetryAfter != time.Second {
 			t.Errorf("got %v, %v", s, err)
 		}
 	})
 }
 
-// TestAcquireIsRepeated: the second node gets the request's id, so that it is one slot, whichever answers.
+// TestAcquireIsRepeated: the second node gets the request's id, so that it is
+// one slot, whichever answers.
 func TestAcquireIsRepeated(t *testing.T) {
 	first, second := newFake(t), newFake(t)
 	first.set(func() {
@@ -408,7 +420,9 @@ func TestMiddlewareHoldsSlots(t *testing.T) {
 	c := connect(t, Options{Timeout: 20 * time.Second}, f)
 	began, goOn := make(chan struct{}, 10), make(chan struct{})
 	ended := make(chan error, 10)
-	handler := Middleware(c, MiddlewareOptions{Slots: true, SlotTTL: 3 * time.Second})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := Middleware(c,
+		MiddlewareOptions{Slots: true,
+			SlotTTL: 3 * time.Second})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/waits":
 			began <- struct{}{}
@@ -490,7 +504,11 @@ func TestMiddlewareHoldsSlots(t *testing.T) {
 func TestMiddlewareRefusesWithoutSlot(t *testing.T) {
 	f := newFake(t)
 	f.slots(allHeld, nil)
-	handler := Middleware(connect(t, Options{}, f), MiddlewareOptions{Slots: true})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it ran") }))
+	handler := Middleware(connect(t, Options{}, f),
+		MiddlewareOptions{Slots: true})(http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request) {
+		t.Error("it ran")
+	}))
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	if w.Code != 429 || w.Header().Get("Retry-After") != "2" || !strings.Contains(w.Body.String(), "All are held.") {
@@ -502,9 +520,11 @@ func TestMiddlewareRefusesWithoutSlot(t *testing.T) {
 // TestMiddlewareLosesItsSlot: the handler's context ends, and says why.
 func TestMiddlewareLosesItsSlot(t *testing.T) {
 	f := newFake(t)
-	f.slots(strings.Replace(held, `"expires_ms":3000`, `"expires_ms":300`, 1), func() (int, string) { return 404, slotOver })
+	f.slots(strings.Replace(held, `"expires_ms":3000`, `"expires_ms":300`, 1),
+		func() (int, string) { return 404, slotOver })
 	var cause error
-	handler := Middleware(connect(t, Options{}, f), MiddlewareOptions{Slots: true})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	handler := Middleware(connect(t, Options{}, f),
+		MiddlewareOptions{Slots: true})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		cause = context.Cause(r.Context())
 	}))

@@ -93,12 +93,14 @@ type vectorSubject struct {
 }
 
 func (v *vectorSubject) subject() Subject {
-	s := Subject{Namespace: v.Namespace, Key: v.Key, Exact: v.Consistency == "exact", Shadow: v.Shadow, Mode: v.Mode, Cost: v.Cost, Costs: v.Costs}
+	s := Subject{Namespace: v.Namespace, Key: v.Key, Exact: v.Consistency == "exact",
+		Shadow: v.Shadow, Mode: v.Mode, Cost: v.Cost, Costs: v.Costs}
 	if v.Limits != nil {
 		s.Limits = []Limit{}
 	}
 	for _, l := range v.Limits {
-		s.Limits = append(s.Limits, Limit{l.Limit, l.Per, l.Algorithm, l.Burst, l.Unit, l.Name, l.TZ, l.From == "first", l.TTL})
+		s.Limits = append(s.Limits,
+			Limit{l.Limit, l.Per, l.Algorithm, l.Burst, l.Unit, l.Name, l.TZ, l.From == "first", l.TTL})
 	}
 	return s
 }
@@ -106,7 +108,8 @@ func (v *vectorSubject) subject() Subject {
 func (v *vectorRequest) request() Request {
 	s := v.subject()
 	q := Request{
-		Rule: v.Rule, Key: s.Key, Attributes: v.Attributes, Limits: s.Limits, Namespace: s.Namespace, Exact: s.Exact, Shadow: s.Shadow, Mode: s.Mode,
+		Rule: v.Rule, Key: s.Key, Attributes: v.Attributes, Limits: s.Limits,
+		Namespace: s.Namespace, Exact: s.Exact, Shadow: s.Shadow, Mode: s.Mode,
 		Cost: s.Cost, Costs: s.Costs, Detail: v.Detail, Headers: v.Headers, RequestID: v.RequestID,
 		LimitName: v.LimitName, Bill: v.Bill, Slots: v.N, Who: v.Who,
 	}
@@ -164,9 +167,13 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 	header = http.Header{}
 	d.SetHeaders(header)
 	for name, value := range map[string]any{
-		"allowed": d.Allowed, "counted": d.Counted, "denied": d.Denied(), "rule": d.Rule, "unit": d.Unit, "limit": d.Limit, "used": d.Used,
-		"remaining": d.Remaining, "window_ms": d.Window.Milliseconds(), "reset_after_ms": d.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(d.RetryAfter),
-		"granted": d.Granted, "more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(), "ttl_ms": d.TTL.Milliseconds(), "unlimited": d.Unlimited, "code": d.Code, "rate": rateVector(d.Rate),
+		"allowed": d.Allowed, "counted": d.Counted, "denied": d.Denied(), "rule": d.Rule,
+		"unit": d.Unit, "limit": d.Limit, "used": d.Used,
+		"remaining": d.Remaining, "window_ms": d.Window.Milliseconds(),
+		"reset_after_ms": d.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(d.RetryAfter),
+		"granted": d.Granted, "more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(),
+		"ttl_ms": d.TTL.Milliseconds(), "unlimited": d.Unlimited, "code": d.Code,
+		"rate":     rateVector(d.Rate),
 		"delay_ms": d.Delay.Milliseconds(), "decided_by": d.DecidedBy, "node": d.Node, "rules_version": d.RulesVersion,
 	} {
 		more[name] = value
@@ -174,9 +181,12 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 	var limits []any
 	for _, l := range d.Limits {
 		limits = append(limits, map[string]any{
-			"rule": l.Rule, "name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
-			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(l.RetryAfter),
-			"more_after_ms": l.MoreAfter.Milliseconds(), "allowed": l.Allowed, "shadow": l.Shadow, "unlimited": l.Unlimited, "ttl_ms": l.TTL.Milliseconds(),
+			"rule": l.Rule, "name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit,
+			"limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
+			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(),
+			"retry_after_ms": retryVector(l.RetryAfter),
+			"more_after_ms":  l.MoreAfter.Milliseconds(), "allowed": l.Allowed, "shadow": l.Shadow,
+			"unlimited": l.Unlimited, "ttl_ms": l.TTL.Milliseconds(),
 		})
 	}
 	more["limits"] = limits
@@ -219,11 +229,17 @@ func usageVector(u Usage) map[string]any {
 	for _, l := range u.Limits {
 		var held []any
 		for _, h := range l.Held {
-			held = append(held, map[string]any{"slot": h.ID, "n": h.Slots, "age_ms": h.Age.Milliseconds(), "expires_ms": h.Expires.Milliseconds(), "who": h.Who})
+			held = append(held,
+				map[string]any{"slot": h.ID, "n": h.Slots, "age_ms": h.Age.Milliseconds(),
+					"expires_ms": h.Expires.Milliseconds(), "who": h.Who})
 		}
 		limits = append(limits, map[string]any{
-			"ttl_ms": l.TTL.Milliseconds(), "holders": l.Holders, "slots": held, "name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
-			"share": l.Share, "leased": l.Leased, "estimated": l.Estimated, "applied": l.Applied, "remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "more_after_ms": l.MoreAfter.Milliseconds(), "rate": rateVector(l.Rate),
+			"ttl_ms": l.TTL.Milliseconds(), "holders": l.Holders, "slots": held, "name": l.Name,
+			"algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit,
+			"window_ms": l.Window.Milliseconds(), "used": l.Used,
+			"share": l.Share, "leased": l.Leased, "estimated": l.Estimated, "applied": l.Applied,
+			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(),
+			"more_after_ms": l.MoreAfter.Milliseconds(), "rate": rateVector(l.Rate),
 		})
 	}
 	blocked := int64(0)
@@ -231,7 +247,8 @@ func usageVector(u Usage) map[string]any {
 		blocked = u.BlockedUntil.UnixMilli()
 	}
 	return asJSON(map[string]any{
-		"rule": u.Rule, "namespace": u.Namespace, "key": u.Key, "limits": limits, "unknown": u.Unknown, "blocked_until_ms": blocked, "applied": u.Applied,
+		"rule": u.Rule, "namespace": u.Namespace, "key": u.Key, "limits": limits,
+		"unknown": u.Unknown, "blocked_until_ms": blocked, "applied": u.Applied,
 	})
 }
 
@@ -274,7 +291,8 @@ func TestVectors(t *testing.T) {
 				_, _ = io.WriteString(w, text)
 				return true
 			}
-			open, closed := connect(t, Options{Timeout: 5 * time.Second}, f), connect(t, Options{Timeout: 5 * time.Second, OnError: Closed}, f)
+			open, closed := connect(t, Options{Timeout: 5 * time.Second}, f), connect(t,
+				Options{Timeout: 5 * time.Second, OnError: Closed}, f)
 			result, header, err := one.Request.make(open, one.Call)
 			if sent := f.requests()[0]; sent.path != one.Path || !reflect.DeepEqual(sent.checks[0], one.Sent) {
 				t.Errorf("sent %s %v, want %s %v", sent.path, sent.checks[0], one.Path, one.Sent)
@@ -299,17 +317,20 @@ func TestVectors(t *testing.T) {
 				t.Errorf("it is no error: have %v", result)
 			case one.Error.OnError:
 				refused, _, err := one.Request.make(closed, one.Call)
-				if result["allowed"] != true || refused["allowed"] != false || result["decided_by"] != "error" || err == nil {
+				if result["allowed"] != true || refused["allowed"] != false ||
+					result["decided_by"] != "error" || err == nil {
 					t.Errorf("open: have %v, closed: have %v, %v", result, refused, err)
 				}
-			case !errors.As(err, &answered) || answered.Status != one.Error.Status || answered.Code != one.Error.Code || result["allowed"] == true:
+			case !errors.As(err, &answered) || answered.Status != one.Error.Status ||
+				answered.Code != one.Error.Code || result["allowed"] == true:
 				t.Errorf("have %v, %v, want %+v", result, err, *one.Error)
 			}
 		})
 	}
 }
 
-// TestHeaderVectors: from an answer without headers, as in a batch, the client makes those that a node sends for a single check.
+// TestHeaderVectors: from an answer without headers, as in a batch, the client
+// makes those that a node sends for a single check.
 func TestHeaderVectors(t *testing.T) {
 	for _, one := range readVectors(t).Headers {
 		for i, check := range one.Checks {
@@ -327,7 +348,8 @@ func TestHeaderVectors(t *testing.T) {
 			expect.NoError(t, json.Unmarshal(check.Answer, &a))
 
 			want := Rate{a.Rate.Limit, time.Duration(a.Rate.PerMS) * time.Millisecond}
-			if d.Code != a.Code || d.Never() != (a.Retry == -1) || d.Rate != want || d.MoreAfter.Milliseconds() != a.More {
+			if d.Code != a.Code || d.Never() != (a.Retry == -1) || d.Rate != want ||
+				d.MoreAfter.Milliseconds() != a.More {
 				t.Errorf("%s, check %d: got %+v from %s", one.Name, i, d, check.Answer)
 			}
 			d.MakeHeaders(true, true, true)
@@ -382,7 +404,8 @@ func TestValueVectors(t *testing.T) {
 		if one.Absent {
 			want = map[string]any{}
 		}
-		expect.DeepEqual(t, sent(Request{Attributes: map[string]string{"a": value}})["attributes"], want, "%.40s: sent", one.JSON)
+		expect.DeepEqual(t, sent(Request{Attributes: map[string]string{"a": value}})["attributes"],
+			want, "%.40s: sent", one.JSON)
 	}
 	for _, one := range v.Keys {
 		var single string

@@ -14,9 +14,11 @@ import (
 
 const (
 	chronicleInterval = 500 * time.Millisecond
-	// lostAfter is how long contact must be missing before the log says so: longer than an election takes.
+	// lostAfter is how long contact must be missing before the log says so: longer
+	// than an election takes.
 	lostAfter = 2 * time.Second
-	// leaderlessAfter is the same for a leader while a majority seems to be there: longer than gossip takes to notice that it is not.
+	// leaderlessAfter is the same for a leader while a majority seems to be there:
+	// longer than gossip takes to notice that it is not.
 	leaderlessAfter = 10 * time.Second
 )
 
@@ -26,8 +28,9 @@ const (
 	noLeader   = "no leader"
 )
 
-// chronicle logs what a person would ask about a cluster afterwards: who led, when no majority was left, what moved, and which rules came
-// into force. What single members did is logged by gossip. Only its loop uses it.
+// chronicle logs what a person would ask about a cluster afterwards: who led,
+// when no majority was left, what moved, and which rules came into force. What
+// single members did is logged by gossip. Only its loop uses it.
 type chronicle struct {
 	*Cluster
 	led      bool
@@ -64,7 +67,8 @@ func (ch *chronicle) noteLead() {
 	ch.led = leads
 }
 
-// noteContact logs when this node has lost a majority, or just the leader's grant of authority, and when it has them again.
+// noteContact logs when this node has lost a majority, or just the leader's
+// grant of authority, and when it has them again.
 func (ch *chronicle) noteContact() {
 	if ch.Authority() || !ch.holder.EverValid() {
 		if ch.lost != "" {
@@ -110,7 +114,8 @@ func (ch *chronicle) missingVoters() string {
 	return strings.Join(names[:last], ", ") + " and " + names[last] + " don't answer"
 }
 
-// noteMove logs moves, on the leader: the end of each, and the beginning of those that are still going on at the next look.
+// noteMove logs moves, on the leader: the end of each, and the beginning of
+// those that are still going on at the next look.
 func (ch *chronicle) noteMove(s *agreement.State) {
 	before := ch.ring
 	moved := ch.moves

@@ -24,7 +24,8 @@ const (
 	maxTasks = 1024
 	// closeTimeout bounds each step of Close.
 	closeTimeout = 5 * time.Second
-	// drainTimeout is how long Close waits for pending entries: longer than a leader needs to notice that it lost its majority.
+	// drainTimeout is how long Close waits for pending entries: longer than a
+	// leader needs to notice that it lost its majority.
 	drainTimeout = 2 * time.Second
 )
 
@@ -40,8 +41,8 @@ type Cluster struct {
 	closeErr  error
 }
 
-// New creates a node's part in the cluster without joining: until Start, it knows only its own identity. The caller must
-// always Close it.
+// New creates a node's part in the cluster without joining: until Start, it
+// knows only its own identity. The caller must always Close it.
 func New(config Config) (*Cluster, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -64,11 +65,14 @@ func New(config Config) (*Cluster, error) {
 	core.nodeAddresses.Store(&map[ring.NodeID]string{})
 	c := &Cluster{
 		core: core, founder: &founder{core: core},
-		tracker:     &nodeTracker{core: core, lastReports: map[ring.NodeID]nodeReport{}, removing: map[ring.NodeID]pendingRemoval{}},
-		sharedRules: &sharedRules{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: regionReports{}},
+		tracker: &nodeTracker{core: core, lastReports: map[ring.NodeID]nodeReport{},
+			removing: map[ring.NodeID]pendingRemoval{}},
+		sharedRules: &sharedRules{core: core, wake: make(chan struct{}, 1),
+			writing: make(chan struct{}, 1), reports: regionReports{}},
 	}
 	c.tracker.behind.Store(&[]ring.NodeID{})
-	c.reconciler = &reconciler{core: core, tracker: c.tracker, sharedRules: c.sharedRules, changing: make(chan struct{}, 1)}
+	c.reconciler = &reconciler{core: core, tracker: c.tracker, sharedRules: c.sharedRules,
+		changing: make(chan struct{}, 1)}
 
 	if err := c.founder.recallIdentity(); err != nil {
 		return nil, err
@@ -79,8 +83,8 @@ func New(config Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Start joins or founds the cluster: it opens gossip and Raft, and starts the loops. It may return before the cluster
-// exists: see Ready.
+// Start joins or founds the cluster: it opens gossip and Raft, and starts the
+// loops. It may return before the cluster exists: see Ready.
 func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
@@ -113,8 +117,10 @@ func (c *Cluster) Start() error {
 	c.updateAddresses()
 
 	for _, loop := range []func(){
-		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.initCluster, c.reconciler.reconcileMembers,
-		c.tracker.deferElections, c.probeStore, c.recordApplied, c.watchContact, c.sharedRules.informRegions, c.sharedRules.runRegionsLoop, c.writeChronicle,
+		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.initCluster,
+		c.reconciler.reconcileMembers,
+		c.tracker.deferElections, c.probeStore, c.recordApplied, c.watchContact,
+		c.sharedRules.informRegions, c.sharedRules.runRegionsLoop, c.writeChronicle,
 		c.sharedRules.endEntries,
 	} {
 		c.loops.Go(loop)
@@ -131,7 +137,8 @@ func (c *Cluster) startGossip(empty bool) error {
 	g, self := c.config.Gossip, c.config.Self
 	g.Self = gossip.Member{
 		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
-		Cluster: c.identity.Load().Cluster, BootstrapExpect: c.config.BootstrapExpect, RaftEmpty: empty, SettingsVersion: settingsVersion,
+		Cluster: c.identity.Load().Cluster, BootstrapExpect: c.config.BootstrapExpect,
+		RaftEmpty: empty, SettingsVersion: settingsVersion,
 		Level: uint32(c.config.Build.Level),
 	}
 	g.Advertise, g.Logger = cmp.Or(g.Advertise, self.Address), cmp.Or(g.Logger, c.config.Logger)
@@ -144,7 +151,8 @@ func (c *Cluster) startGossip(empty bool) error {
 	return nil
 }
 
-// settingsVersion is the version of the ring's settings that this node supports. Gossip announces it.
+// settingsVersion is the version of the ring's settings that this node
+// supports. Gossip announces it.
 const settingsVersion = 1
 
 // State returns the newest agreed state that this node has applied. It is never nil. See also Last.
@@ -153,7 +161,8 @@ func (c *core) State() *agreement.State { return c.machine.state.Load() }
 // Identity returns this node's identity, for peer.Config.Self.
 func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 
-// Accept returns an error if the remote node belongs to another cluster. It is meant for peer.Config.Accept.
+// Accept returns an error if the remote node belongs to another cluster. It is
+// meant for peer.Config.Accept.
 func (c *core) Accept(remote peer.Identity) error {
 	own := c.identity.Load().Cluster
 	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
@@ -178,7 +187,8 @@ func (c *core) announce() {
 	}
 }
 
-// followGossip is the loop that calls updateAddresses periodically and whenever gossip's members change.
+// followGossip is the loop that calls updateAddresses periodically and whenever
+// gossip's members change.
 func (c *Cluster) followGossip() {
 	c.loop(c.config.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
 		c.updateAddresses()
@@ -219,13 +229,16 @@ func memberAddress(m gossip.Member) string {
 	return net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
 }
 
-// Close stops everything that Start has started. The node does not leave the cluster: the other nodes see it fail. Close
-// takes at most some seconds. If something hangs, the error names it.
+// Close stops everything that Start has started. The node does not leave the
+// cluster: the other nodes see it fail. Close takes at most some seconds. If
+// something hangs, the error names it.
 //
-// The order matters. First, this node stops asking for authority and granting it. Then pending entries get their outcome,
-// because Raft, once shut down, never answers entries that are committed but not applied. Then Raft ends, its connections
-// first, because it waits for their readers. Gossip ends last, so that the other nodes see this node as long as it votes.
-// The caller closes Peers.
+// The order matters. First, this node stops asking for authority and granting
+// it. Then pending entries get their outcome, because Raft, once shut down,
+// never answers entries that are committed but not applied. Then Raft ends, its
+// connections first, because it waits for their readers. Gossip ends last, so
+// that the other nodes see this node as long as it votes. The caller closes
+// Peers.
 func (c *Cluster) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = c.close() })
 	return c.closeErr
@@ -247,7 +260,8 @@ func (c *Cluster) close() error {
 	return errors.Join(errs...)
 }
 
-// waitAtMost waits until all channels are closed, for at most bound. It reports whether they were closed in time.
+// waitAtMost waits until all channels are closed, for at most bound. It reports
+// whether they were closed in time.
 func waitAtMost(bound time.Duration, all ...<-chan struct{}) bool {
 	over := time.After(bound)
 	for _, done := range all {

@@ -20,15 +20,18 @@ import (
 
 // Errors returned by a Cluster.
 var (
-	// ErrLeaderUnavailable means that no leader can commit a change now, and that nothing was changed.
+	// ErrLeaderUnavailable means that no leader can commit a change now, and that
+	// nothing was changed.
 	ErrLeaderUnavailable = errors.New("no leader can do this now")
 	// ErrOutcomeUnknown means that it is unknown whether a change was made.
 	ErrOutcomeUnknown = errors.New("it is unknown whether the change was made")
-	// ErrNoPrimary means that the primary region, where rules are written, can't be reached, and that nothing was changed.
+	// ErrNoPrimary means that the primary region, where rules are written, can't be
+	// reached, and that nothing was changed.
 	ErrNoPrimary = errors.New("the primary region can't be reached")
 	// ErrRefused means that the cluster refuses the request.
 	ErrRefused = errors.New("refused")
-	// ErrDeparted means that this node left by command, or that a person removed it, and that it was started again.
+	// ErrDeparted means that this node left by command, or that a person removed
+	// it, and that it was started again.
 	ErrDeparted = errors.New("this node is no member any more")
 	// ErrNotFound means that the cluster has no node or region of that name.
 	ErrNotFound = errors.New("not found in the cluster")
@@ -57,11 +60,13 @@ type Store interface {
 	Logs() raft.LogStore
 	Stable() raft.StableStore
 	Snapshots() raft.SnapshotStore
-	// Probe writes a test record and waits until it is stored. It returns an error if that takes too long.
+	// Probe writes a test record and waits until it is stored. It returns an error
+	// if that takes too long.
 	Probe() error
 }
 
-// Timings are the intervals and bounds of a Cluster. All nodes of a cluster should have the same ones.
+// Timings are the intervals and bounds of a Cluster. All nodes of a cluster
+// should have the same ones.
 type Timings struct {
 	Heartbeat   time.Duration // how long a follower goes without hearing from the leader before it stands for election
 	Election    time.Duration // how long a candidate waits for a majority of votes before it tries again
@@ -73,11 +78,15 @@ type Timings struct {
 	Probe       time.Duration // how often to check that the store responds
 	Reconcile   time.Duration // how often, at least, the leader compares Raft's configuration with the members
 	Stable      time.Duration // how long a node must be healthy to become a voter, and a voter failed to be replaced
-	AbsentAfter time.Duration // how long until a member that gossip has not seen since this node started counts as failed
+	// how long until a member that gossip has not seen since this node started counts as failed
+	AbsentAfter time.Duration
 	ForgetAfter time.Duration // how long until a failed member is removed from Raft
 	Write       time.Duration // bounds a Write or a CatchUp whose context has no deadline
-	Rise        time.Duration // how long all members must know a higher feature level before the leader raises it by itself
-	Follow      time.Duration // how often, at least, a leader asks the primary region for news, or checks the regions' reports
+	// how long all members must know a higher feature level before the leader raises it by itself
+	Rise time.Duration
+	// how often, at least, a leader asks the primary region for news, or checks the
+	// regions' reports
+	Follow time.Duration
 }
 
 // Level is a feature level.
@@ -97,9 +106,11 @@ type Config struct {
 	// Build describes which data this build can read. A Level of 0 means agreement.Newest.
 	Build Build
 
-	// Primary is the region where rules are written; "" means this one. All nodes of a region should have the same value.
+	// Primary is the region where rules are written; "" means this one. All nodes
+	// of a region should have the same value.
 	Primary string
-	// OtherRegions reaches the other regions; nil if there are none. The caller closes it, after the Cluster.
+	// OtherRegions reaches the other regions; nil if there are none. The caller
+	// closes it, after the Cluster.
 	OtherRegions OtherRegions
 
 	Store  Store
@@ -108,26 +119,34 @@ type Config struct {
 
 	// InitialRules returns the first rules of a cluster founded here, and their author. nil: none.
 	InitialRules func() (text []byte, by string)
-	// OnState is called, in order, whenever it changes which node may own which partitions: on a new ring, an ended node, a
-	// new process or a settled epoch. Changes in quick succession are merged into one call. It must not wait for the Cluster.
+	// OnState is called, in order, whenever it changes which node may own which
+	// partitions: on a new ring, an ended node, a new process or a settled epoch.
+	// Changes in quick succession are merged into one call. It must not wait for
+	// the Cluster.
 	OnState func(*agreement.State)
-	// OnRules is called for each version of the rules that comes into force, from the same goroutine.
+	// OnRules is called for each version of the rules that comes into force, from
+	// the same goroutine.
 	OnRules func(*rules.Set)
-	// OnEntries is called whenever the entries beside the rules have changed, from the same goroutine.
+	// OnEntries is called whenever the entries beside the rules have changed, from
+	// the same goroutine.
 	OnEntries func(*entries.State)
-	// SettledEpoch returns the epoch up to which this node has finished its part of every hand-off. nil: the newest epoch.
+	// SettledEpoch returns the epoch up to which this node has finished its part of
+	// every hand-off. nil: the newest epoch.
 	SettledEpoch func() int64
-	// LaggingNodes returns reachable nodes that don't accept the copies that this node sends them. They count as unreachable.
-	// nil: there are none.
+	// LaggingNodes returns reachable nodes that don't accept the copies that this
+	// node sends them. They count as unreachable. nil: there are none.
 	LaggingNodes func() []ring.NodeID
 	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
-	// OnDeparted is called once the cluster has said that this node is no member any more. May be nil.
+	// OnDeparted is called once the cluster has said that this node is no member
+	// any more. May be nil.
 	OnDeparted func()
-	// OnAddresses receives the addresses at which to find gossip after a restart, whenever they change. May be nil.
+	// OnAddresses receives the addresses at which to find gossip after a restart,
+	// whenever they change. May be nil.
 	OnAddresses func(addresses []string)
-	// AppliedStore records what this node has applied, so that after a restart it knows the rules and the ring even if it can't
-	// reach the other nodes. nil: nothing is recorded.
+	// AppliedStore records what this node has applied, so that after a restart it
+	// knows the rules and the ring even if it can't reach the other nodes. nil:
+	// nothing is recorded.
 	AppliedStore AppliedStore
 
 	SnapshotEntries uint64 // take a snapshot after this many entries
@@ -138,8 +157,8 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// DefaultConfig returns the values for a node on a local network. The caller must set Self, Store, Peers, Gossip and
-// Boottime.
+// DefaultConfig returns the values for a node on a local network. The caller
+// must set Self, Store, Peers, Gossip and Boottime.
 func DefaultConfig() Config {
 	return Config{
 		SnapshotEntries: 8192,
@@ -184,25 +203,29 @@ func (c *Config) Validate() error {
 	need(c.Self.Boot != 0, "Self.Boot is zero")
 	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is not an IP address")
 	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is not a port")
-	need(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect, fmt.Sprintf("Expect is not between 0 and %d", maxExpect))
+	need(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect,
+		fmt.Sprintf("Expect is not between 0 and %d", maxExpect))
 	need(c.Store != nil, "Store is nil")
 	need(c.Peers != nil, "Peers is nil")
 	need(c.Boottime != nil, "Boottime is nil")
 
 	for what, name := range map[string]string{"Self.Region": c.Self.Region, "Primary": c.Primary} {
-		need(len(name) <= agreement.MaxRegionName, fmt.Sprintf("%s must have at most %d bytes", what, agreement.MaxRegionName))
+		need(len(name) <= agreement.MaxRegionName,
+			fmt.Sprintf("%s must have at most %d bytes", what, agreement.MaxRegionName))
 	}
 
 	need(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings
 	for _, d := range []time.Duration{
-		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe, t.Reconcile, t.Stable, t.AbsentAfter,
+		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe,
+		t.Reconcile, t.Stable, t.AbsentAfter,
 		t.ForgetAfter, t.Write, t.Rise, t.Follow,
 	} {
 		need(d > 0, "each of Timings must be positive")
 	}
 
-	need(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election, "Timings must have LeaderLease <= Heartbeat <= Election")
+	need(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election,
+		"Timings must have LeaderLease <= Heartbeat <= Election")
 	return errors.Join(errs...)
 }
 

@@ -54,7 +54,8 @@ type core struct {
 	errands tasks.Group // what nobody may be waiting for any more
 }
 
-// loop runs step once per interval and whenever wake has a value, until step returns true or this node closes.
+// loop runs step once per interval and whenever wake has a value, until step
+// returns true or this node closes.
 func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {
 	t := time.NewTicker(every)
 	defer t.Stop()

@@ -32,8 +32,10 @@ func (d *disk) clone() *disk {
 	return &disk{logs: maps.Clone(d.logs), keys: maps.Clone(d.keys), meta: d.meta, data: d.data}
 }
 
-// store is one process's view of a disk: raft.LogStore, StableStore and SnapshotStore in one. A test can make it die at a
-// certain write: the disk then stays as it was before, and the process continues on its own copy until it is stopped.
+// store is one process's view of a disk: raft.LogStore, StableStore and
+// SnapshotStore in one. A test can make it die at a certain write: the disk
+// then stays as it was before, and the process continues on its own copy until
+// it is stopped.
 type store struct {
 	mu      sync.Mutex // guards the fields below
 	disk    *disk
@@ -187,9 +189,12 @@ type sink struct {
 	over  bool
 }
 
-func (s *store) Create(v raft.SnapshotVersion, index, term uint64, conf raft.Configuration, at uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+func (s *store) Create(
+	v raft.SnapshotVersion, index, term uint64, conf raft.Configuration, at uint64, _ raft.Transport,
+) (raft.SnapshotSink, error) {
 	return &sink{store: s, meta: raft.SnapshotMeta{
-		Version: v, ID: fmt.Sprintf("%d-%d", term, index), Index: index, Term: term, Configuration: conf, ConfigurationIndex: at,
+		Version: v, ID: fmt.Sprintf("%d-%d", term, index), Index: index, Term: term,
+		Configuration: conf, ConfigurationIndex: at,
 	}}, nil
 }
 

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// endInterval is how often the leader removes entries that have ended. Nodes stop applying them by their own clocks.
+	// endInterval is how often the leader removes entries that have ended. Nodes
+	// stop applying them by their own clocks.
 	endInterval = time.Second
 	// followBytes is about how many bytes of entries another region gets at a time.
 	followBytes = 1 << 20
@@ -20,7 +21,8 @@ const (
 	MaxEntryChanges = 1000
 )
 
-// EntryChange is a change of an entry beside the rules that a node asks for. The leader adds the time.
+// EntryChange is a change of an entry beside the rules that a node asks for.
+// The leader adds the time.
 type EntryChange struct {
 	entries.Change
 	For int64 `json:"for,omitempty"` // in ms: the entry ends so long after the leader's time; 0: as Entry.Until says
@@ -34,16 +36,21 @@ type entriesWrite struct {
 	Changes []EntryChange       `json:"changes"`
 }
 
-// entriesReply is the leader's answer: its result, and if that is no error, the last entry that was written or removed.
+// entriesReply is the leader's answer: its result, and if that is no error, the
+// last entry that was written or removed.
 type entriesReply struct {
 	Result agreement.Result `json:"result"`
 	Entry  *entries.Entry   `json:"entry,omitempty"`
 }
 
-// WriteEntries makes changes of entries beside the rules, all or none, and returns when they are in force on this node. It returns
-// the version of the entries, and the last entry that was written or removed. The error wraps one of package entries, or is as
-// for [Cluster.Write]. From a secondary region it waits only briefly for the changes to arrive in this region.
-func (c *Cluster) WriteEntries(ctx context.Context, changes []EntryChange) (version int64, last *entries.Entry, err error) {
+// WriteEntries makes changes of entries beside the rules, all or none, and
+// returns when they are in force on this node. It returns the version of the
+// entries, and the last entry that was written or removed. The error wraps one
+// of package entries, or is as for [Cluster.Write]. From a secondary region it
+// waits only briefly for the changes to arrive in this region.
+func (c *Cluster) WriteEntries(
+	ctx context.Context, changes []EntryChange,
+) (version int64, last *entries.Entry, err error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 
@@ -78,27 +85,31 @@ func (c *Cluster) WriteEntries(ctx context.Context, changes []EntryChange) (vers
 		return version, reply.Entry, nil
 	}
 	if c.awaitState(ctx, func(s *agreement.State) bool { return s.Entries.Version() >= version }) != nil {
-		return 0, nil, fmt.Errorf("%w: version %d of the entries was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, version)
+		return 0, nil,
+			fmt.Errorf("%w: version %d of the entries was agreed on, but is not in force on this node yet",
+				ErrOutcomeUnknown, version)
 	}
 
 	return version, reply.Entry, nil
 }
 
-// awaitPrimaryEntries waits until a version of the primary's entries is in force on this node, but at most for
-// awaitPrimaryBound.
+// awaitPrimaryEntries waits until a version of the primary's entries is in
+// force on this node, but at most for awaitPrimaryBound.
 func (c *core) awaitPrimaryEntries(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
 	if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
 		c.config.Logger.Debug("can't notify the leader of changed entries", "error", err)
 	}
-	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.followsPrimary(s) && s.Entries.Version() >= version })
+	err := c.awaitState(ctx,
+		func(s *agreement.State) bool { return c.followsPrimary(s) && s.Entries.Version() >= version })
 	if err != nil {
 		c.config.Logger.Info("an entry written through this node is not in force here yet", "entries_version", version)
 	}
 }
 
-// serveWriteEntries proposes changes of entries on the leader. It stamps when they were made, and when they end.
+// serveWriteEntries proposes changes of entries on the leader. It stamps when
+// they were made, and when they end.
 func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
 	defer cancel()
@@ -178,7 +189,8 @@ func (sr *sharedRules) endEntries() {
 			return false
 		}
 
-		sr.config.Logger.Info("entries have ended", "entries", max(1, before-sr.State().Entries.Len()), "entries_version", r.Version)
+		sr.config.Logger.Info("entries have ended",
+			"entries", max(1, before-sr.State().Entries.Len()), "entries_version", r.Version)
 		return false
 	})
 }
@@ -187,7 +199,8 @@ func (sr *sharedRules) endEntries() {
 type entriesPosition struct {
 	Version int64          `json:"version"`
 	Digest  entries.Digest `json:"digest"`
-	// Paging means that the region follows all entries, page by page, and asks for the page after the ID After.
+	// Paging means that the region follows all entries, page by page, and asks for
+	// the page after the ID After.
 	Paging bool   `json:"paging,omitempty"`
 	After  string `json:"after,omitempty"`
 }

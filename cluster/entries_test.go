@@ -19,8 +19,9 @@ func denial(user string, forMS int64, remove bool) []EntryChange {
 	return []EntryChange{{Change: entries.Change{Entry: e, Remove: remove, By: "ann"}, For: forMS}}
 }
 
-// TestEntriesReachAllRegions: entries that are written through any region are in force in all of them within seconds, leave the
-// rules' version alone, and go when their end has come.
+// TestEntriesReachAllRegions: entries that are written through any region are
+// in force in all of them within seconds, leave the rules' version alone, and
+// go when their end has come.
 func TestEntriesReachAllRegions(t *testing.T) {
 	regionBubble(t, 2, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()
@@ -54,13 +55,15 @@ func TestEntriesReachAllRegions(t *testing.T) {
 		write(w.of("ap")[0], denial("a", 0, true))
 		w.until(5*time.Second, "all regions have one entry", have("b"))
 		w.until(15*time.Second, "the other has ended everywhere", have())
-		if _, _, err := w.of("us")[0].c.Load().WriteEntries(context.Background(), denial("a", 0, true)); !errors.Is(err, entries.ErrNotFound) {
+		if _, _, err := w.of("us")[0].c.Load().WriteEntries(context.Background(),
+			denial("a", 0, true)); !errors.Is(err, entries.ErrNotFound) {
 			t.Errorf("removed twice: %v; want %v", err, entries.ErrNotFound)
 		}
 	})
 }
 
-// entriesOf returns what the nodes' entries have in common: their version and digest. It is not ok if they differ.
+// entriesOf returns what the nodes' entries have in common: their version and
+// digest. It is not ok if they differ.
 func entriesOf(nodes ...*node) (version int64, digest entries.Digest, ok bool) {
 	first := nodes[0].c.Load().State().Entries
 	for _, n := range nodes {
@@ -72,7 +75,9 @@ func entriesOf(nodes ...*node) (version int64, digest entries.Digest, ok bool) {
 	return first.Version(), first.Digest(), true
 }
 
-// TestEntriesSurviveRestartsAndSnapshots: a node that missed entries and versions of the rules gets them by a snapshot, and all have them after all were killed.
+// TestEntriesSurviveRestartsAndSnapshots: a node that missed entries and
+// versions of the rules gets them by a snapshot, and all have them after all
+// were killed.
 func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -97,7 +102,8 @@ func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 		for i := range 60 {
 			write(others[i%2], denial(fmt.Sprint("user", i), 0, false))
 			if i%20 == 0 {
-				_, err := others[i%2].c.Load().Write(t.Context(), document(i+1), WriteOptions{By: "ann", Message: fmt.Sprint("change ", i), Via: rules.ViaApply})
+				_, err := others[i%2].c.Load().Write(t.Context(), document(i+1),
+					WriteOptions{By: "ann", Message: fmt.Sprint("change ", i), Via: rules.ViaApply})
 				expect.NoError(t, err)
 			}
 		}
@@ -114,7 +120,8 @@ func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 		}
 		w.until(20*time.Second, "all have the entries", same(61))
 		expect.Equal(t, late.c.Load().State().Entries.Len(), 59, "the late node has entries")
-		expect.Equal(t, late.c.Load().State().History.Versions()[0].Message, "change 40", "the last version's message at the late node")
+		expect.Equal(t, late.c.Load().State().History.Versions()[0].Message, "change 40",
+			"the last version's message at the late node")
 		w.sameState(nodes...)
 		_, before, _ := entriesOf(nodes...)
 
@@ -135,8 +142,9 @@ func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 	})
 }
 
-// TestEntriesWhileARegionIsCutOff: a region that is cut off keeps the entries that it has and refuses to write others; once it is back it
-// has what changed meanwhile, within seconds.
+// TestEntriesWhileARegionIsCutOff: a region that is cut off keeps the entries
+// that it has and refuses to write others; once it is back it has what changed
+// meanwhile, within seconds.
 func TestEntriesWhileARegionIsCutOff(t *testing.T) {
 	regionBubble(t, 2, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()

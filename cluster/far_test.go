@@ -31,7 +31,8 @@ type farNet struct {
 	mu    sync.Mutex              // guards the fields below
 	cut   map[[2]string]time.Time // directions that deliver nothing, and since when
 	calls map[peer.Method]int
-	// promised is, by region, the newest version that the region has reported as honoured, in the primary's world and epoch.
+	// promised is, by region, the newest version that the region has reported as
+	// honoured, in the primary's world and epoch.
 	promised map[string]rulesPosition
 	// lose reports whether an answer is lost, along with its connection; nil: none is.
 	lose func(m peer.Method) bool
@@ -64,7 +65,8 @@ func (f *far) Regions() []regions.Region {
 	var list []regions.Region
 	for region, primary := range f.net.primaries() {
 		if region != f.node.region && f.net.open(f.node.region, region) && len(f.net.entries(region)) > 0 {
-			list = append(list, regions.Region{Name: region, Primary: region == primary, Follows: primary, Reachable: true})
+			list = append(list,
+				regions.Region{Name: region, Primary: region == primary, Follows: primary, Reachable: true})
 		}
 	}
 	slices.SortFunc(list, func(a, b regions.Region) int { return cmp.Compare(a.Name, b.Name) })
@@ -186,7 +188,8 @@ func (f *farNet) note(from string, m peer.Method, body []byte) {
 	if m != MethodFollow || json.Unmarshal(body, &q) != nil || q.Honoured == 0 {
 		return
 	}
-	if h := q.report(time.Now()).rulesPosition; !f.promised[from].samePrimaryEpoch(h) || f.promised[from].Version < h.Version {
+	if h := q.report(time.Now()).rulesPosition; !f.promised[from].samePrimaryEpoch(h) ||
+		f.promised[from].Version < h.Version {
 		f.promised[from] = h
 	}
 }
@@ -208,8 +211,10 @@ func (f *farNet) broken() (list []string) {
 			continue
 		}
 		have := positionOf(s)
-		if promised.Version > 0 && promised.PrimaryEpoch >= have.PrimaryEpoch && (!have.samePrimaryEpoch(promised) || have.Version < promised.Version) && c.Authority() {
-			list = append(list, fmt.Sprintf("%s of %s uses %d, promised is %d", n.name, n.region, have.Version, promised.Version))
+		if promised.Version > 0 && promised.PrimaryEpoch >= have.PrimaryEpoch &&
+			(!have.samePrimaryEpoch(promised) || have.Version < promised.Version) && c.Authority() {
+			list = append(list,
+				fmt.Sprintf("%s of %s uses %d, promised is %d", n.name, n.region, have.Version, promised.Version))
 		}
 	}
 	return list
@@ -269,7 +274,8 @@ func (w *world) startAll() {
 	}
 }
 
-// agree waits until all running nodes of all regions use a version, of the same world and primary epoch.
+// agree waits until all running nodes of all regions use a version, of the same
+// world and primary epoch.
 func (w *world) agree(bound time.Duration, version int64) {
 	w.t.Helper()
 	w.until(bound, fmt.Sprintf("version %d everywhere", version), func() bool {
@@ -283,7 +289,8 @@ func (w *world) agree(bound time.Duration, version int64) {
 			}
 			s, t := n.c.Load().State(), first.c.Load().State()
 			set := n.rules.Load()
-			if s.Regions.World.IsZero() || s.Regions.World != t.Regions.World || rulesVersion(s) != version || set == nil || set.Version != version {
+			if s.Regions.World.IsZero() || s.Regions.World != t.Regions.World ||
+				rulesVersion(s) != version || set == nil || set.Version != version {
 				return false
 			}
 		}
@@ -331,6 +338,7 @@ func regionBubble(t *testing.T, count int, names []string, test func(t *testing.
 
 // worldWide returns a rules file with the given limit for all regions together.
 func worldWide(limit int) rules.Change {
-	return rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: login\n    key: [ip]\n    scope: global\n"+
-		"    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}
+	return rules.Change{Body: fmt.Appendf(nil,
+		"version: 1\nrules:\n  - name: login\n    key: [ip]\n    scope: global\n"+
+			"    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}
 }

@@ -105,15 +105,17 @@ type history struct {
 func (h *history) add(client int, call time.Time, in registerInput, out registerOutput) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	op := porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call.Sub(h.start)), Return: int64(time.Since(h.start))}
+	op := porcupine.Operation{ClientId: client, Input: in, Output: out,
+		Call: int64(call.Sub(h.start)), Return: int64(time.Since(h.start))}
 	if out.outcome == notKnown {
 		op.Return = math.MaxInt64
 	}
 	h.ops = append(h.ops, op)
 }
 
-// client reads and writes through random running nodes until ctx ends. It is one porcupine client until an outcome is
-// unknown. Then it continues as another.
+// client reads and writes through random running nodes until ctx ends. It is
+// one porcupine client until an outcome is unknown. Then it continues as
+// another.
 func (w *world) client(ctx context.Context, h *history, number int, chance *rand.Rand) {
 	known := int64(0)
 	for i := 0; ctx.Err() == nil; i++ {
@@ -235,7 +237,8 @@ func (w *world) fault(chance *rand.Rand) {
 	}
 }
 
-// TestG9_WritesAreLinearizableUnderFaults: clients write rules and entries through any node while leaders fail.
+// TestG9_WritesAreLinearizableUnderFaults: clients write rules and entries
+// through any node while leaders fail.
 func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 	many(t, *seeds/10, func(t *testing.T, chance *rand.Rand) {
 		w := newWorld(t)
@@ -262,7 +265,8 @@ func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 		// Once connected again, all nodes agree.
 		call := time.Now()
 		for i, n := range nodes {
-			w.until(20*time.Second, "reading through "+n.name, func() bool { return n.c.Load().CatchUp(t.Context()) == nil })
+			w.until(20*time.Second, "reading through "+n.name,
+				func() bool { return n.c.Load().CatchUp(t.Context()) == nil })
 			h.add(900+i, call, registerInput{read: true}, registerOutput{register: readRegister(n.c.Load().State())})
 		}
 		made := 0
@@ -301,7 +305,8 @@ func TestAHungStoreEndsLeadership(t *testing.T) {
 	})
 }
 
-// TestAStoreThatIsWellAgainCatchesUpSoon: no matter how long a node could store nothing, it soon receives what it missed.
+// TestAStoreThatIsWellAgainCatchesUpSoon: no matter how long a node could store
+// nothing, it soon receives what it missed.
 func TestAStoreThatIsWellAgainCatchesUpSoon(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -323,8 +328,8 @@ func TestAStoreThatIsWellAgainCatchesUpSoon(t *testing.T) {
 	})
 }
 
-// TestTheLeadGoesToWhoStores: the lead is not transferred to a follower whose store hangs, because Raft would propose nothing
-// in the meantime.
+// TestTheLeadGoesToWhoStores: the lead is not transferred to a follower whose
+// store hangs, because Raft would propose nothing in the meantime.
 func TestTheLeadGoesToWhoStores(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -355,7 +360,8 @@ func TestTheLeadGoesToWhoStores(t *testing.T) {
 	})
 }
 
-// TestABrokenLinkToTheLeaderCostsAHop: a node that can't reach the leader writes and has authority through another node.
+// TestABrokenLinkToTheLeaderCostsAHop: a node that can't reach the leader
+// writes and has authority through another node.
 func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -375,7 +381,8 @@ func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 		// The node can't see its own write, because Raft has no second path. But the write is made.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil && !errors.Is(err, ErrOutcomeUnknown) {
+		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil &&
+			!errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("have %v", err)
 		}
 		expect.Equal(t, rulesVersion(leader.c.Load().State()), 2, "version")
@@ -396,7 +403,8 @@ func TestALongCutHealsSoon(t *testing.T) {
 		other.mustWrite(9)
 		w.rejoin(n)
 		begun := time.Now()
-		w.until(30*time.Second, "authority", func() bool { return n.c.Load().Authority() && rulesVersion(n.c.Load().State()) == 2 })
+		w.until(30*time.Second, "authority",
+			func() bool { return n.c.Load().Authority() && rulesVersion(n.c.Load().State()) == 2 })
 		took := time.Since(begun)
 		t.Logf("connected after %s", took)
 		if took > 5*time.Second {

@@ -24,7 +24,8 @@ func positionOf(s *agreement.State) rulesPosition {
 	return rulesPosition{s.Regions.World, s.Regions.PrimaryEpoch, rulesVersion(s), s.Regions.Revision}
 }
 
-// samePrimaryEpoch reports whether p and o have the same world and primary epoch. Only then can their versions be compared.
+// samePrimaryEpoch reports whether p and o have the same world and primary
+// epoch. Only then can their versions be compared.
 func (p rulesPosition) samePrimaryEpoch(o rulesPosition) bool {
 	return p.World == o.World && p.PrimaryEpoch == o.PrimaryEpoch
 }
@@ -32,7 +33,8 @@ func (p rulesPosition) samePrimaryEpoch(o rulesPosition) bool {
 // isBefore reports whether p is older than o, in the same world.
 func (p rulesPosition) isBefore(o rulesPosition) bool {
 	return p.World == o.World &&
-		cmp.Or(cmp.Compare(p.PrimaryEpoch, o.PrimaryEpoch), cmp.Compare(p.Version, o.Version), cmp.Compare(p.Revision, o.Revision)) < 0
+		cmp.Or(cmp.Compare(p.PrimaryEpoch, o.PrimaryEpoch), cmp.Compare(p.Version, o.Version),
+			cmp.Compare(p.Revision, o.Revision)) < 0
 }
 
 // followRequest is a region leader's report to the primary. It asks for anything newer.
@@ -49,14 +51,17 @@ type followRequest struct {
 type followKind byte
 
 const (
-	followUpToDate   followKind = iota // the caller is up to date
-	followState                        // the newer state follows, for agreement.ParseAdopt
-	followNotPrimary                   // this region is not the primary; the name of the region that it follows comes next
-	followEntries                      // the rules are up to date; changes of entries follow: an agreement.AdoptEntries in JSON
+	followUpToDate followKind = iota // the caller is up to date
+	followState                      // the newer state follows, for agreement.ParseAdopt
+	// this region is not the primary; the name of the region that it follows comes next
+	followNotPrimary
+	// the rules are up to date; changes of entries follow: an agreement.AdoptEntries in JSON
+	followEntries
 )
 
-// followPrimary, on the leader of a secondary region, asks the primary for news and adopts it in this region. It then asks
-// again at once, which also reports the progress.
+// followPrimary, on the leader of a secondary region, asks the primary for news
+// and adopts it in this region. It then asks again at once, which also reports
+// the progress.
 func (sr *sharedRules) followPrimary(ctx context.Context) error {
 	for {
 		more, err := sr.followOnce(ctx)
@@ -67,12 +72,13 @@ func (sr *sharedRules) followPrimary(ctx context.Context) error {
 	}
 }
 
-// followOnce makes one exchange with the primary. more means that this region has adopted something new, and has yet to
-// report that to the primary.
+// followOnce makes one exchange with the primary. more means that this region
+// has adopted something new, and has yet to report that to the primary.
 func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	s, honoured := sr.updateHonoured(ctx)
 	b, err := json.Marshal(followRequest{
-		Region: sr.config.Self.Region, rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
+		Region: sr.config.Self.Region, rulesPosition: positionOf(s), Honoured: honoured,
+		Clock: time.Now().UnixMilli(), Level: s.Level,
 		Entries: sr.paging.position(s.Entries),
 	})
 	if err != nil {
@@ -119,13 +125,15 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 		sr.config.Logger.Warn("this region now follows the primary's rules; its own rules are gone",
 			"primary", now.Regions.Primary, "version_before", rulesVersion(before), "rules_version", version)
 	case world.IsZero() || rulesVersion(before) != version:
-		sr.config.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
+		sr.config.Logger.Info("the primary region's rules are in force",
+			"primary", now.Regions.Primary, "rules_version", version)
 	}
 
 	return nil
 }
 
-// followPatience is how long the primary may fail to answer before this node logs that. An election in the primary takes less.
+// followPatience is how long the primary may fail to answer before this node
+// logs that. An election in the primary takes less.
 const followPatience = 3 * time.Second
 
 // noteFollowOutcome records the outcome of an exchange with the primary, and logs a lasting change.
@@ -192,7 +200,8 @@ func recordedVersion(s *agreement.State) (version int64) {
 // serveFollow, on the leader of the primary, records another region's report and answers it.
 func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error) {
 	var q followRequest
-	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" || len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {
+	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" ||
+		len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {
 		return nil, errBadCall
 	}
 
@@ -209,8 +218,9 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	case rulesVersion(s) == 0:
 		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrLeaderUnavailable, own)
 	case q.Level < s.Level:
-		return nil, fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
-			ErrRefused, q.Region, q.Level, s.Level)
+		return nil,
+			fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
+				ErrRefused, q.Region, q.Level, s.Level)
 	}
 
 	mine, theirs := positionOf(s), q.rulesPosition

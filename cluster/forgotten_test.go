@@ -13,8 +13,9 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// A node that is away for so long that the leader removes it joins again as it is, with its data: first as it was, then with rules
-// that were written meanwhile. The log says why it went, and that it is there again.
+// A node that is away for so long that the leader removes it joins again as it
+// is, with its data: first as it was, then with rules that were written
+// meanwhile. The log says why it went, and that it is there again.
 func TestANodeThatWasForgottenJoinsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		var log process.Output
@@ -61,7 +62,8 @@ func TestANodeThatWasForgottenJoinsAgain(t *testing.T) {
 		w.inRing(nodes...)
 		w.ready(nodes...)
 		expect.Equal(t, away.c.Load().State().History.Versions()[0].Number, version, "rules of the node that is back")
-		w.until(time.Minute, "vote of the node that is back", func() bool { return len(w.leader().c.Load().voterIDs()) == 3 })
+		w.until(time.Minute, "vote of the node that is back",
+			func() bool { return len(w.leader().c.Load().voterIDs()) == 3 })
 
 		before, after := log.String()[:begins], log.String()[begins:]
 		for text, want := range map[string]string{

@@ -26,7 +26,8 @@ const (
 	promiseTimeout = 2 * time.Second
 	// deferTimeout is how long a proposer holds back after hearing of one with a lower ID.
 	deferTimeout = 5 * time.Second
-	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes in --join.
+	// alonePatience is how long a node that may found a cluster by itself first
+	// looks for the nodes in --join.
 	alonePatience = 5 * time.Second
 	// remindInterval is how often a waiting node logs what it waits for.
 	remindInterval = 30 * time.Second
@@ -35,18 +36,20 @@ const (
 // founder is this node's part in founding a cluster.
 type founder struct {
 	*core
-	departed  atomic.Pointer[error] // this node left or was removed, and was started again; nil if not
-	joinError atomic.Pointer[error] // why this build can't join the cluster that last invited it; nil if none has, or it can
+	departed atomic.Pointer[error] // this node left or was removed, and was started again; nil if not
+	// why this build can't join the cluster that last invited it; nil if none has, or it can
+	joinError atomic.Pointer[error]
 
-	// mu guards promise. It is held while a promise, or the first entry of Raft's log, is written, so that a promise and a
-	// decision exclude each other.
+	// mu guards promise. It is held while a promise, or the first entry of Raft's
+	// log, is written, so that a promise and a decision exclude each other.
 	mu      sync.Mutex
 	promise promise // as on disk
 
 	waitReason atomic.Pointer[error] // why there was no cluster at the last step; nil before the first step
 }
 
-// isRaftEmpty reports whether Raft has no data yet. A term left by an unfinished founding counts as data; see clearHalfFounded.
+// isRaftEmpty reports whether Raft has no data yet. A term left by an
+// unfinished founding counts as data; see clearHalfFounded.
 func (c *core) isRaftEmpty() (bool, error) {
 	s := c.config.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
@@ -56,10 +59,12 @@ func (c *core) isRaftEmpty() (bool, error) {
 	return !has, nil
 }
 
-// clearHalfFounded resets the store after a crash in the middle of raft.BootstrapCluster, which leaves a term of 1 and no
-// entry: Raft would refuse to bootstrap on it. Only a proposer that held all promises, or a node that founds a cluster by
-// itself, can be in that state. A node that was added to an existing cluster may also have a term and no entry, but its
-// promise is not decided.
+// clearHalfFounded resets the store after a crash in the middle of
+// raft.BootstrapCluster, which leaves a term of 1 and no entry: Raft would
+// refuse to bootstrap on it. Only a proposer that held all promises, or a node
+// that founds a cluster by itself, can be in that state. A node that was added
+// to an existing cluster may also have a term and no entry, but its promise is
+// not decided.
 func (f *founder) clearHalfFounded() error {
 	s := f.config.Store
 	last, err := s.Logs().LastIndex()
@@ -127,7 +132,8 @@ func (f *founder) foundCluster() {
 		case !empty:
 			f.announce()
 			return true
-		case time.Since(deferred) < deferTimeout || f.config.BootstrapExpect == 1 && time.Since(f.opened) < alonePatience:
+		case time.Since(deferred) < deferTimeout || f.config.BootstrapExpect == 1 &&
+			time.Since(f.opened) < alonePatience:
 			return false
 		}
 
@@ -155,8 +161,8 @@ func (f *founder) foundCluster() {
 	})
 }
 
-// foundOnce takes one step. lower means that a node with a lower ID is already founding a cluster. The error says what this
-// node waits for.
+// foundOnce takes one step. lower means that a node with a lower ID is already
+// founding a cluster. The error says what this node waits for.
 func (f *founder) foundOnce() (lower bool, err error) {
 	self := f.config.Self.ID
 	out := newFoundingView(self, f.config.BootstrapExpect, f.gossip.Load().Members())
@@ -202,8 +208,9 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	return false, err
 }
 
-// waitError returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the
-// addresses of --join where gossip has found no node, and members are gossip's.
+// waitError returns an error that names the nodes this one waits for. expect is
+// --bootstrap-expect, missing lists the addresses of --join where gossip has
+// found no node, and members are gossip's.
 func waitError(expect int, missing []string, members []gossip.Member) error {
 	found, others := 0, ""
 	for _, m := range members {
@@ -229,14 +236,17 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
 }
 
-// checkExpect returns an error if this node must not found a cluster, because at least twice as many nodes as
+// checkExpect returns an error if this node must not found a cluster, because
+// at least twice as many nodes as
 // --bootstrap-expect are about to start: if the network split now, they would found two clusters.
 func (f *founder) checkExpect() error {
 	return checkExpect(f.config.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
 
-// checkExpect is the same check as a function of the values of --bootstrap-expect, the number of nodes that --join names
-// (0 while unresolved), and gossip's members. Nodes that only join don't count, because they found nothing.
+// checkExpect is the same check as a function of the values of
+// --bootstrap-expect, the number of nodes that --join names (0 while
+// unresolved), and gossip's members. Nodes that only join don't count, because
+// they found nothing.
 func checkExpect(expect, joinCount int, members []gossip.Member) error {
 	known := map[string]bool{} // by address: a node that lost its disk has another ID
 	for _, m := range members {
@@ -276,8 +286,9 @@ func (f *founder) setPromiseLocked(p promise) error {
 	return nil
 }
 
-// checkPromise asks the proposer that holds this node's promise whether its attempt is still valid, and withdraws the
-// promise if not. A proposer denies an attempt only after storing that on disk, and never reuses its number.
+// checkPromise asks the proposer that holds this node's promise whether its
+// attempt is still valid, and withdraws the promise if not. A proposer denies
+// an attempt only after storing that on disk, and never reuses its number.
 func (f *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
@@ -300,7 +311,8 @@ func (f *founder) checkPromise(p promise) error {
 	return f.setPromiseLocked(f.promise.withdrawn())
 }
 
-// askPromises asks the other nodes of the set for promises, and founds the cluster once all have promised.
+// askPromises asks the other nodes of the set for promises, and founds the
+// cluster once all have promised.
 func (f *founder) askPromises(p promise) (lower bool, err error) {
 	self := f.config.Self.ID
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
@@ -325,7 +337,9 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 		case r.Cluster:
 			return false, errors.Join(fmt.Errorf("node %s knows of a cluster", id), f.giveUp(p))
 		case !r.To.IsZero() && r.To.Compare(self) < 0:
-			return true, errors.Join(fmt.Errorf("node %s has promised to found a cluster with node %s, which goes first", id, r.To), f.giveUp(p))
+			return true,
+				errors.Join(fmt.Errorf("node %s has promised to found a cluster with node %s, which goes first", id, r.To),
+					f.giveUp(p))
 		}
 
 		return false, fmt.Errorf("node %s has promised to found a cluster with node %s", id, r.To)
@@ -401,23 +415,27 @@ func (f *founder) serveIsAttemptValid(_ context.Context, attempt uint64) (bool, 
 	return f.promise.isStillValid(f.config.Self.ID, attempt), nil
 }
 
-// invitation is a call that the leader makes before it adds a node, to check that the node is reachable and willing.
+// invitation is a call that the leader makes before it adds a node, to check
+// that the node is reachable and willing.
 type invitation struct {
 	Cluster [16]byte      `json:"cluster"`
 	Servers []ring.NodeID `json:"servers"` // in Raft's configuration
-	// Level is the cluster's feature level, which the node must know. Release is a release that knows it.
+	// Level is the cluster's feature level, which the node must know. Release is a
+	// release that knows it.
 	Level   agreement.Level `json:"level"`
 	Release string          `json:"release"`
-	// Voters is the highest known number of voters, including those that have died or been removed; see Replacing.
+	// Voters is the highest known number of voters, including those that have died
+	// or been removed; see Replacing.
 	Voters int `json:"voters"`
-	// Departed says that a node left or was removed, and is no member any more; empty for all others. Node is that node: another
-	// one may be at its address by now, such as itself with a new identity. An older release does not name it.
+	// Departed says that a node left or was removed, and is no member any more;
+	// empty for all others. Node is that node: another one may be at its address by
+	// now, such as itself with a new identity. An older release does not name it.
 	Departed string      `json:"departed,omitempty"`
 	Node     ring.NodeID `json:"node,omitzero"`
 }
 
-// serveInvitation accepts an invitation, or returns why it does not. A node that accepts belongs to that cluster from then
-// on.
+// serveInvitation accepts an invitation, or returns why it does not. A node
+// that accepts belongs to that cluster from then on.
 func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -451,7 +469,8 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 			return noBody{}, err
 		}
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
-		return noBody{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.config.Self.ID, p.Proposer)
+		return noBody{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it",
+			ErrRefused, f.config.Self.ID, p.Proposer)
 	}
 
 	if err := f.recordClusterLocked(in.Cluster); err != nil {
@@ -473,10 +492,12 @@ func (f *founder) noteDeparted(how string) {
 	}
 }
 
-// recallIdentity loads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
+// recallIdentity loads what earlier processes of this node stored: the cluster
+// that it belongs to, and its promise.
 func (f *founder) recallIdentity() error {
 	self := f.config.Self
-	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.config.Build.Release}
+	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region,
+		Release: f.config.Build.Release}
 	b, err := stableGet(f.config.Store.Stable(), keyCluster)
 	if err != nil {
 		return err

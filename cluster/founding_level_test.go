@@ -8,9 +8,11 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestFoundersBeginAtWhatAllKnow: a new cluster begins at the highest level that all its founders know.
+// TestFoundersBeginAtWhatAllKnow: a new cluster begins at the highest level
+// that all its founders know.
 func TestFoundersBeginAtWhatAllKnow(t *testing.T) {
-	for name, levels := range map[string][3]agreement.Level{"alike": {newLevel, newLevel, newLevel}, "mixed": {newLevel, oldLevel, newLevel}} {
+	for name, levels := range map[string][3]agreement.Level{"alike": {newLevel, newLevel, newLevel},
+		"mixed": {newLevel, oldLevel, newLevel}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				nodes := w.several(3, 3)

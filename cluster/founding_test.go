@@ -142,12 +142,13 @@ func TestStartWhileTheNetworkIsCut(t *testing.T) {
 	})
 }
 
-// TestACrashAtEachStepOfTheFounding: a node crashes at each of its writes in turn. Its next process and the other nodes still
-// found one cluster.
+// TestACrashAtEachStepOfTheFounding: a node crashes at each of its writes in
+// turn. Its next process and the other nodes still found one cluster.
 func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 	for who := range 2 {
 		died := int64(0)
-		for at := int64(1); at <= 24 && at <= died+3; at++ { // how many writes there are differs a little from run to run
+		// how many writes there are differs a little from run to run
+		for at := int64(1); at <= 24 && at <= died+3; at++ {
 			t.Run(fmt.Sprintf("n%d dies at write %d", who+1, at), func(t *testing.T) {
 				onVirtualTime(t, func(t *testing.T, w *world) {
 					nodes := w.several(3, 3)
@@ -241,7 +242,8 @@ func TestAnExistingStateIsNeverFoundedOver(t *testing.T) {
 	})
 }
 
-// A node is no member any more only if that is said of itself: what is said of the node that was at its address before is not.
+// A node is no member any more only if that is said of itself: what is said of
+// the node that was at its address before is not.
 func TestAnotherNodesDeparture(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		n := w.founded(1)[0]

@@ -18,11 +18,13 @@ var errDiverged = errors.New("its state differs from the majority's after the sa
 	"stop it, take it out with rlnode remove, move its data directory away and keep it, because it has what this node counted for bills, " +
 	"start it with a new one, and report this, with the releases of all nodes")
 
-// hashReports collects the state hashes that nodes report with requests for authority, while this node leads.
+// hashReports collects the state hashes that nodes report with requests for
+// authority, while this node leads.
 type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// byIndex holds the hashes by index, for the last keptHashes indices. compare ignores nodes that are not in Raft.
+	// byIndex holds the hashes by index, for the last keptHashes indices. compare
+	// ignores nodes that are not in Raft.
 	byIndex   map[uint64]*indexHashes
 	lastAlarm time.Time // when the last alarm was logged: nodes differed, and no hash had a majority; zero if never
 }
@@ -36,13 +38,16 @@ type indexHashes struct {
 const (
 	// keptHashes is the number of indices whose hashes are kept.
 	keptHashes = 4
-	// hashPatience is how long live nodes take at most to report an index after the first of them has, if they apply no
-	// further entries. A node that has applied nothing for that long reports the hash of its current state.
+	// hashPatience is how long live nodes take at most to report an index after the
+	// first of them has, if they apply no further entries. A node that has applied
+	// nothing for that long reports the hash of its current state.
 	hashPatience = 2 * time.Second
 )
 
-// hashToReport returns the hash to report with a request for authority. Normally, it is the hash as of the last index at
-// which all nodes compute one. Once the state has not changed for hashPatience, it is the hash of the current state.
+// hashToReport returns the hash to report with a request for authority.
+// Normally, it is the hash as of the last index at which all nodes compute one.
+// Once the state has not changed for hashPatience, it is the hash of the
+// current state.
 func (nt *nodeTracker) hashToReport(s *agreement.State) agreement.HashAt {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
@@ -61,8 +66,9 @@ func (h *indexHashes) isSplit(members int) bool {
 	return len(votes) > 1 && 2*votes[most] <= members
 }
 
-// add records a node's report. differs means that the node differs from a majority of all members. split means that the
-// nodes differ without a majority at an index that all live nodes have had time to report.
+// add records a node's report. differs means that the node differs from a
+// majority of all members. split means that the nodes differ without a majority
+// at an index that all live nodes have had time to report.
 func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,8 +105,9 @@ func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Has
 	return votes, most
 }
 
-// compare checks the hash in a request for authority, on the leader. If the node differs from a majority, it returns true and
-// the reply. Without a majority, it can't know which side is right, so it only raises an alarm.
+// compare checks the hash in a request for authority, on the leader. If the
+// node differs from a majority, it returns true and the reply. Without a
+// majority, it can't know which side is right, so it only raises an alarm.
 func (nt *nodeTracker) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := nt.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.StateHash.Index == 0 || r.Stuck {
@@ -113,7 +120,8 @@ func (nt *nodeTracker) compare(r authority.Request) (authority.Reply, bool) {
 	if !differs {
 		return authority.Reply{}, false
 	}
-	return authority.Reply{Differs: true, Reason: "the node's state differs from the majority's after the same entries"}, true
+	return authority.Reply{Differs: true,
+		Reason: "the node's state differs from the majority's after the same entries"}, true
 }
 
 // alarmInterval is the minimum interval between two log lines about differing nodes.
@@ -134,7 +142,8 @@ func (nt *nodeTracker) alarmSplit(r authority.Request) {
 	}
 }
 
-// Split reports whether nodes have recently reported different states to this leader, without a majority for any of them.
+// Split reports whether nodes have recently reported different states to this
+// leader, without a majority for any of them.
 func (nt *nodeTracker) Split() bool {
 	h := &nt.hashReports
 	h.mu.Lock()
@@ -142,8 +151,8 @@ func (nt *nodeTracker) Split() bool {
 	return !h.lastAlarm.IsZero() && time.Since(h.lastAlarm) < 2*alarmInterval
 }
 
-// stopDiverged makes this node's machine stuck, because its state differs from the majority's. If this node leads, it first
-// hands over the lead.
+// stopDiverged makes this node's machine stuck, because its state differs from
+// the majority's. If this node leads, it first hands over the lead.
 func (nt *nodeTracker) stopDiverged(r authority.Request) {
 	nt.transferLead(nt.ctx)
 	nt.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.StateHash.Index, errDiverged)})

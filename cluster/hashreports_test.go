@@ -103,17 +103,20 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 				}
 			}
 			odd.crash()
-			w.until(time.Minute, "its removal", func() bool { return others[0].c.Load().Remove(t.Context(), odd.id.String(), false, "ann") == nil })
+			w.until(time.Minute, "its removal",
+				func() bool { return others[0].c.Load().Remove(t.Context(), odd.id.String(), false, "ann") == nil })
 			odd.disk = newDisk()
 			odd.expect, odd.join = 0, []string{others[0].ip}
 			odd.id = ring.NodeID{9}
 			odd.run()
-			w.until(time.Minute, "a new beginning", func() bool { return odd.c.Load().Ready() == nil && odd.c.Load().Authority() })
+			w.until(time.Minute, "a new beginning",
+				func() bool { return odd.c.Load().Ready() == nil && odd.c.Load().Authority() })
 		})
 	}
 }
 
-// TestWithoutAMajorityItIsAnAlarm: it is unknown which side is right, and stopping both would stop everything.
+// TestWithoutAMajorityItIsAnAlarm: it is unknown which side is right, and
+// stopping both would stop everything.
 func TestWithoutAMajorityItIsAnAlarm(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(2, 2)

@@ -11,11 +11,13 @@ import (
 )
 
 const (
-	// recordMargin is added to the latest clock that a region reported when it honoured a version. The sum is the time from
-	// which the record counts. The margin covers the difference between the nodes' clocks, and the time until requests under
-	// an older version are decided.
+	// recordMargin is added to the latest clock that a region reported when it
+	// honoured a version. The sum is the time from which the record counts. The
+	// margin covers the difference between the nodes' clocks, and the time until
+	// requests under an older version are decided.
 	recordMargin = time.Second
-	// maxMarksPerRound bounds the marks proposed in one round. The next round follows within a second.
+	// maxMarksPerRound bounds the marks proposed in one round. The next round
+	// follows within a second.
 	maxMarksPerRound = 8
 	// regionReportTTL bounds the age of the last report of a region that counts as present.
 	regionReportTTL = 5 * time.Second
@@ -23,16 +25,18 @@ const (
 	maxReports = 2 * agreement.MaxRegions
 )
 
-// honourProgress tracks, on a region's leader, which version of the rules the region honours: every node that may have
-// authority has applied it. The leader waits for one version at a time, so that it makes progress no matter how fast new
-// versions are written.
+// honourProgress tracks, on a region's leader, which version of the rules the
+// region honours: every node that may have authority has applied it. The leader
+// waits for one version at a time, so that it makes progress no matter how fast
+// new versions are written.
 type honourProgress struct {
 	honoured rulesPosition // zero: none in this leadership
 	next     rulesPosition // the leader waits for this one; zero: none
 	index    uint64        // a node that has applied this index uses next
 }
 
-// waitFor sets the version to wait for, given what is in force now. Before the first rules, it sets none.
+// waitFor sets the version to wait for, given what is in force now. Before the
+// first rules, it sets none.
 func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
 	if !h.honoured.samePrimaryEpoch(now) {
 		h.honoured = rulesPosition{}
@@ -49,11 +53,13 @@ func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
 // markReached records that the region honours next.
 func (h *honourProgress) markReached() { h.honoured, h.next, h.index = h.next, rulesPosition{}, 0 }
 
-// updateHonoured returns the current state and the newest version of its rules that this region honours, or 0 if there is none.
-// Only runRegionsLoop calls it.
+// updateHonoured returns the current state and the newest version of its rules
+// that this region honours, or 0 if there is none. Only runRegionsLoop calls
+// it.
 //
-// It reads the index after the state, so that the index is not older than the entry with the version. The result stays true
-// under the next leader: see [authority.Granter.RequireApplied].
+// It reads the index after the state, so that the index is not older than the
+// entry with the version. The result stays true under the next leader: see
+// [authority.Granter.RequireApplied].
 func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, int64) {
 	h := &sr.progress
 	s := sr.State()
@@ -80,7 +86,8 @@ func (r *followRequest) report(now time.Time) regionReport {
 // isFresh reports whether the region counts as present.
 func (r regionReport) isFresh(now time.Time) bool { return now.Sub(r.at) < regionReportTTL }
 
-// regionReports are the regions' last reports, by name. A new leader receives all of them again within seconds.
+// regionReports are the regions' last reports, by name. A new leader receives
+// all of them again within seconds.
 type regionReports map[string]regionReport
 
 // add stores a report. ok is false if too many regions report.
@@ -107,8 +114,8 @@ func (r regionReports) add(region string, now regionReport) (ok bool) {
 	return true
 }
 
-// allHonour returns the regions' latest clock, and whether all of them honour the version or a later one of the same
-// world and primary epoch.
+// allHonour returns the regions' latest clock, and whether all of them honour
+// the version or a later one of the same world and primary epoch.
 func (r regionReports) allHonour(names []string, h rulesPosition) (clock int64, ok bool) {
 	for _, name := range names {
 		report, known := r[name]
@@ -120,8 +127,9 @@ func (r regionReports) allHonour(names []string, h rulesPosition) (clock int64, 
 	return clock, true
 }
 
-// runPrimaryRound is one round on the primary's leader: it adds regions that have begun to follow, checks which version of
-// the rules this region honours, and records versions that all regions honour.
+// runPrimaryRound is one round on the primary's leader: it adds regions that
+// have begun to follow, checks which version of the rules this region honours,
+// and records versions that all regions honour.
 func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	if err := sr.requirePrimaryLeader(); err != nil {
 		return err
@@ -131,7 +139,8 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	}
 
 	s, honoured := sr.updateHonoured(ctx)
-	own := followRequest{rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level}
+	own := followRequest{rulesPosition: positionOf(s), Honoured: honoured,
+		Clock: time.Now().UnixMilli(), Level: s.Level}
 	var list []string
 	sr.mu.Lock()
 	sr.reports.add(sr.config.Self.Region, own.report(time.Now()))
@@ -152,9 +161,10 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	return sr.recordVersions(ctx)
 }
 
-// overtakeRegionAhead begins a new primary epoch if a region is ahead of this one, because another region was the
-// primary in the meantime, or because this region has lost data. All regions then follow the new epoch, even if they have
-// newer rules.
+// overtakeRegionAhead begins a new primary epoch if a region is ahead of this
+// one, because another region was the primary in the meantime, or because this
+// region has lost data. All regions then follow the new epoch, even if they
+// have newer rules.
 func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 	sr.mu.Lock()
 	theirs := sr.regionAhead
@@ -165,7 +175,8 @@ func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 		return nil
 	}
 
-	// A deposed leader, or one that has not applied everything yet, only seems to be behind. Applying an entry rules that out.
+	// A deposed leader, or one that has not applied everything yet, only seems to
+	// be behind. Applying an entry rules that out.
 	if _, err := sr.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
@@ -180,8 +191,8 @@ func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 	return sr.becomePrimary(ctx, theirs.PrimaryEpoch+1)
 }
 
-// prospectiveFollowers returns the reachable regions that are configured to follow this one. Regions that already follow are
-// added by runPrimaryRound.
+// prospectiveFollowers returns the reachable regions that are configured to
+// follow this one. Regions that already follow are added by runPrimaryRound.
 func (sr *sharedRules) prospectiveFollowers() (list []string) {
 	if sr.config.OtherRegions == nil {
 		return nil
@@ -211,12 +222,14 @@ func (sr *sharedRules) addRegionsExclusively(ctx context.Context, list []string)
 	}
 }
 
-// addRegions commits the uncommitted regions of list, each with a new version of the rules. It runs on the leader of the
-// primary, with the writing token held.
+// addRegions commits the uncommitted regions of list, each with a new version
+// of the rules. It runs on the leader of the primary, with the writing token
+// held.
 func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 	for _, name := range sr.uncommitted(list) {
 		if len(sr.State().Regions.Names) >= agreement.MaxRegions {
-			return fmt.Errorf("add region %q: there are already %d regions, the most allowed", name, agreement.MaxRegions)
+			return fmt.Errorf("add region %q: there are already %d regions, the most allowed", name,
+				agreement.MaxRegions)
 		}
 		r, err := sr.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
 		if err = errors.Join(err, r.Err); err != nil {
@@ -227,9 +240,10 @@ func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 	return nil
 }
 
-// recordVersions takes the next steps towards recording the version in force. A candidate is recorded once all regions
-// honour it. Then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped
-// as their windows end.
+// recordVersions takes the next steps towards recording the version in force. A
+// candidate is recorded once all regions honour it. Then the version in force
+// becomes the next candidate. Once that is recorded, earlier versions are
+// dropped as their windows end.
 func (sr *sharedRules) recordVersions(ctx context.Context) error {
 	for range maxMarksPerRound {
 		r := sr.State().Regions
@@ -244,7 +258,8 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 		}
 
 		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
-			sr.config.Logger.Info("all regions now use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
+			sr.config.Logger.Info("all regions now use a version of the rules",
+				"rules_version", m.Version, "regions", len(r.Names))
 		}
 	}
 
@@ -257,7 +272,8 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 		if held.Candidate {
 			sr.mu.Lock()
 			defer sr.mu.Unlock()
-			clock, all := sr.reports.allHonour(r.Names, rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: held.Version})
+			clock, all := sr.reports.allHonour(r.Names,
+				rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: held.Version})
 			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, all
 		}
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// at returns a state with the given number of versions of the rules, in a world and a primary epoch.
+// at returns a state with the given number of versions of the rules, in a world
+// and a primary epoch.
 func at(t *testing.T, world byte, primaryEpoch int64, versions int) *agreement.State {
 	t.Helper()
 	s := agreement.New()

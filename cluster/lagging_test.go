@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A reachable node that accepts no copies from most of the other nodes is ended, so that another node replaces it as a
-// standby. Reports by fewer nodes do not end it.
+// A reachable node that accepts no copies from most of the other nodes is
+// ended, so that another node replaces it as a standby. Reports by fewer nodes
+// do not end it.
 func TestD3_WhoTakesNoCopiesIsEnded(t *testing.T) {
 	for _, voices := range []int{2, 3} {
 		bubble(t, func(t *testing.T, w *world) {

@@ -19,10 +19,12 @@ import (
 // transferTries bounds the attempts to transfer the lead: a candidate may be behind.
 const transferTries = 3
 
-// LeaveRing hands all partitions of this node over to the other nodes, and returns when that is done. It does nothing if the
-// node is alone or in no ring. If ctx ends first, the node stays in the ring until it fails.
+// LeaveRing hands all partitions of this node over to the other nodes, and
+// returns when that is done. It does nothing if the node is alone or in no
+// ring. If ctx ends first, the node stays in the ring until it fails.
 //
-// After LeaveRing has returned nil, this process never has authority again, unless the node was alone.
+// After LeaveRing has returned nil, this process never has authority again,
+// unless the node was alone.
 func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
@@ -58,7 +60,8 @@ func (c *Cluster) onlyOne(s *agreement.State) bool {
 	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.config.Self.ID })
 }
 
-// transferLead tries to transfer the lead to another voter, if this node leads. If that fails, a later election decides.
+// transferLead tries to transfer the lead to another voter, if this node leads.
+// If that fails, a later election decides.
 func (nt *nodeTracker) transferLead(ctx context.Context) {
 	heirs := nt.transferTargets()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
@@ -76,9 +79,11 @@ func (nt *nodeTracker) transferLead(ctx context.Context) {
 // hasOtherVoter reports whether another voter is alive and not known to be unfit.
 func (nt *nodeTracker) hasOtherVoter() bool { return len(nt.transferTargets()) > 0 }
 
-// transferTargets returns, in random order, the other voters that are alive and have not recently reported to this leader
-// that they are unfit. If some of them have caught up, it returns only those: Raft proposes nothing while it transfers the
-// lead, and it may try forever to transfer it to a node that stores nothing.
+// transferTargets returns, in random order, the other voters that are alive and
+// have not recently reported to this leader that they are unfit. If some of
+// them have caught up, it returns only those: Raft proposes nothing while it
+// transfers the lead, and it may try forever to transfer it to a node that
+// stores nothing.
 func (nt *nodeTracker) transferTargets() []member {
 	var well, others []member
 	index := nt.State().Index
@@ -112,25 +117,30 @@ func (nt *nodeTracker) lastReport(id ring.NodeID) nodeReport {
 	return nt.lastReports[id]
 }
 
-// LeaveCluster removes this node from Raft, the members and gossip. Call it after LeaveRing. If by is not empty, it names who
-// gave the command, and the node's ID can't come back. If the node is alone, LeaveCluster does nothing.
+// LeaveCluster removes this node from Raft, the members and gossip. Call it
+// after LeaveRing. If by is not empty, it names who gave the command, and the
+// node's ID can't come back. If the node is alone, LeaveCluster does nothing.
 func (c *Cluster) LeaveCluster(ctx context.Context, by string) error {
 	conf, _ := c.configuration()
 	if len(conf.Servers) < 2 {
 		return nil
 	}
 	c.leavingCluster.Store(true)
-	if err := c.requestRemoval(ctx, removalRequest{Node: c.config.Self.ID, Leaves: true, By: by, ForGood: by != ""}); err != nil {
+	if err := c.requestRemoval(ctx,
+		removalRequest{Node: c.config.Self.ID, Leaves: true, By: by, ForGood: by != ""}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
 	return c.gossip.Load().Leave(ctx)
 }
 
-// Remove removes a node that is gone for good from the cluster, by name or ID. It refuses if the node is alive, unless force
-// is set: a live node should leave by itself. It returns when the node is out, which may take until its authority expires.
+// Remove removes a node that is gone for good from the cluster, by name or ID.
+// It refuses if the node is alive, unless force is set: a live node should
+// leave by itself. It returns when the node is out, which may take until its
+// authority expires.
 //
-// A process removed by force never gets authority again and hands nothing over: its standbys take over. by names who
-// removes the node. Its ID can't come back.
+// A process removed by force never gets authority again and hands nothing over:
+// its standbys take over. by names who removes the node. Its ID can't come
+// back.
 func (c *Cluster) Remove(ctx context.Context, name string, force bool, by string) error {
 	return c.requestRemoval(ctx, removalRequest{Name: name, Force: force, By: by, ForGood: true})
 }
@@ -146,8 +156,8 @@ type removalRequest struct {
 	ForGood bool `json:"for_good"`
 }
 
-// requestRemoval asks the leader to remove a node, and retries as needed. If ctx has no deadline, it takes at most
-// serveTimeout.
+// requestRemoval asks the leader to remove a node, and retries as needed. If
+// ctx has no deadline, it takes at most serveTimeout.
 func (c *Cluster) requestRemoval(ctx context.Context, r removalRequest) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -218,18 +228,21 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	return noBody{}, fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
 }
 
-// markRemoving marks the node's process as being removed, so that the reconcile loop does not add it again.
+// markRemoving marks the node's process as being removed, so that the reconcile
+// loop does not add it again.
 func (nt *nodeTracker) markRemoving(m member, r removalRequest) {
 	pending := pendingRemoval{boot: m.boot, forced: r.Force}
 	if r.ForGood {
-		pending.departure = &agreement.Departure{Node: m.ID, Name: m.Name, By: r.By, When: time.Now().UnixMilli(), Left: r.Leaves}
+		pending.departure = &agreement.Departure{Node: m.ID, Name: m.Name, By: r.By,
+			When: time.Now().UnixMilli(), Left: r.Leaves}
 	}
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 	nt.removing[m.ID] = pending
 }
 
-// departureOf returns what to record of a node that is being removed; nil if nothing is, or it is recorded.
+// departureOf returns what to record of a node that is being removed; nil if
+// nothing is, or it is recorded.
 func (nt *nodeTracker) departureOf(id ring.NodeID) *agreement.Departure {
 	if nt.State().Departure(id) != nil {
 		return nil

@@ -17,8 +17,8 @@ type Levels struct {
 	Members []MemberLevel   `json:"members"` // by name
 }
 
-// MemberLevel is the feature level that a member's last process knows. Members are Raft's servers and the nodes that were
-// in a ring, alive or not.
+// MemberLevel is the feature level that a member's last process knows. Members
+// are Raft's servers and the nodes that were in a ring, alive or not.
 type MemberLevel struct {
 	Name    string          `json:"name"`
 	ID      ring.NodeID     `json:"id"`
@@ -34,7 +34,8 @@ func (nt *nodeTracker) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}
 	for _, m := range nt.listMembers(s) {
 		if p := s.Processes[m.ID]; m.inRaft || m.inState {
-			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: p.Release, Zones: p.Zones})
+			l.Members = append(l.Members,
+				MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: p.Release, Zones: p.Zones})
 		}
 	}
 
@@ -48,8 +49,9 @@ func (nt *nodeTracker) levels(s *agreement.State) Levels {
 	return l
 }
 
-// Raise permanently raises the feature level; 0 means the highest level that all members know. It returns the agreed level.
-// The error wraps ErrRefused if a member does not know the level, ErrLeaderUnavailable or ErrOutcomeUnknown.
+// Raise permanently raises the feature level; 0 means the highest level that
+// all members know. It returns the agreed level. The error wraps ErrRefused if
+// a member does not know the level, ErrLeaderUnavailable or ErrOutcomeUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
@@ -106,8 +108,9 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	return to, nil
 }
 
-// checkRaise returns an error that names a node or region that does not know the level. Regions that follow this one's rules
-// must reach the level first, because their nodes read what this region writes.
+// checkRaise returns an error that names a node or region that does not know
+// the level. Regions that follow this one's rules must reach the level first,
+// because their nodes read what this region writes.
 func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
@@ -130,14 +133,15 @@ func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 	return nil
 }
 
-// pendingRaise is the highest level that all members know, and when this leader first saw that they do.
+// pendingRaise is the highest level that all members know, and when this leader
+// first saw that they do.
 type pendingRaise struct {
 	to    agreement.Level
 	since time.Time
 }
 
-// raiseWhenDue raises the level once all members have known a higher one for Timings.Rise. Until then, the operator can roll
-// back to an older release.
+// raiseWhenDue raises the level once all members have known a higher one for
+// Timings.Rise. Until then, the operator can roll back to an older release.
 func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
 	l := rc.tracker.levels(rc.State())
 	if l.Highest <= l.Agreed || rc.checkRaise(l, l.Highest) != nil {

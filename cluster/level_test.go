@@ -26,7 +26,8 @@ const (
 	newLevel = agreement.Newest + 1
 )
 
-// TestTheLevelRisesWhenAllKnowIt: absent members count, too. Afterwards, no node that lacks the level can join.
+// TestTheLevelRisesWhenAllKnowIt: absent members count, too. Afterwards, no
+// node that lacks the level can join.
 func TestTheLevelRisesWhenAllKnowIt(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -43,10 +44,12 @@ func TestTheLevelRisesWhenAllKnowIt(t *testing.T) {
 		if have := young[0].level(); have != oldLevel {
 			t.Fatalf("it rose to %d while a member that is away knows less", have)
 		}
-		if _, err := young[1].c.Load().Raise(t.Context(), newLevel); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), fmt.Sprintf("n3 knows feature level %d", oldLevel)) {
+		if _, err := young[1].c.Load().Raise(t.Context(), newLevel); !errors.Is(err, ErrRefused) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("n3 knows feature level %d", oldLevel)) {
 			t.Errorf("have %v", err)
 		}
-		if l := young[0].c.Load().Levels(); l.Agreed != oldLevel || l.Highest != oldLevel || len(l.Members) != 3 || l.Members[2].Release != "rn3" || l.Members[2].Zones != "2031a" {
+		if l := young[0].c.Load().Levels(); l.Agreed != oldLevel || l.Highest != oldLevel ||
+			len(l.Members) != 3 || l.Members[2].Release != "rn3" || l.Members[2].Zones != "2031a" {
 			t.Errorf("have %+v", l)
 		}
 		old.release(newLevel, "r2")
@@ -78,7 +81,8 @@ func (w *world) comesTooLate(nodes []*node, back *node) {
 	} else if why := fmt.Sprint(c.Ready()); !strings.Contains(why, fmt.Sprintf("the cluster is at feature level %d, and node %s", newLevel, late.name)) || !strings.Contains(why, `run release "r`) {
 		w.t.Errorf("a node that is too old to join says %q", why)
 	}
-	if c := back.c.Load(); c.Authority() || !errors.Is(c.Stuck(), ErrStuck) || !strings.Contains(c.Ready().Error(), fmt.Sprintf("feature level %d is needed", newLevel)) {
+	if c := back.c.Load(); c.Authority() || !errors.Is(c.Stuck(), ErrStuck) ||
+		!strings.Contains(c.Ready().Error(), fmt.Sprintf("feature level %d is needed", newLevel)) {
 		w.t.Errorf("a node that was rolled back takes part: %v", c.Ready())
 	}
 	w.inRing(nodes[:2]...)
@@ -127,7 +131,8 @@ func TestThePrimaryRisesLast(t *testing.T) {
 			w.inRing(w.of("eu")...)
 		}
 		time.Sleep(time.Minute)
-		if _, err := w.of("eu")[0].c.Load().Raise(t.Context(), 0); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), `region "us"`) {
+		if _, err := w.of("eu")[0].c.Load().Raise(t.Context(), 0); !errors.Is(err, ErrRefused) ||
+			!strings.Contains(err.Error(), `region "us"`) {
 			t.Errorf("have %v at level %d", err, w.of("eu")[0].level())
 		}
 		for _, n := range w.of("us") {

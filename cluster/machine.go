@@ -12,21 +12,24 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the state feed compiles
-// rules and informs the rest of the node.
+// machine is Raft's state machine: an immutable [agreement.State] behind a
+// pointer. It never waits: the state feed compiles rules and informs the rest
+// of the node.
 //
-// A machine that meets data that this build can't read is stuck for the life of the process: it applies no further entries
-// and takes no snapshot. Raft still stores entries and votes, so that the cluster doesn't lose a voter, and another build
-// finds everything in the log.
+// A machine that meets data that this build can't read is stuck for the life of
+// the process: it applies no further entries and takes no snapshot. Raft still
+// stores entries and votes, so that the cluster doesn't lose a voter, and
+// another build finds everything in the log.
 type machine struct {
 	build      agreement.Build
 	state      atomic.Pointer[agreement.State]
 	entryBytes atomic.Int64 // size of the entries applied since the last snapshot
 	onChange   func()       // called after each change of state; must not block
-	// rulesIndex is the index of the last entry that changed the rules or the agreed regions, or a later index. It is
-	// set before the state with the change.
+	// rulesIndex is the index of the last entry that changed the rules or the
+	// agreed regions, or a later index. It is set before the state with the change.
 	rulesIndex atomic.Uint64
-	// reignMark is the last entry that began a reign, of those that this process has applied one by one; nil if none.
+	// reignMark is the last entry that began a reign, of those that this process
+	// has applied one by one; nil if none.
 	reignMark atomic.Pointer[reignMark]
 	// lastPrepared is the last write of rules that this node proposed as the leader.
 	lastPrepared atomic.Pointer[agreement.Prepared]
@@ -100,8 +103,9 @@ func (m *machine) Apply(l *raft.Log) any {
 	return result
 }
 
-// Snapshot captures the current state; Persist encodes it later. A stuck machine takes none, because Raft would then drop
-// the entries that it has not applied.
+// Snapshot captures the current state; Persist encodes it later. A stuck
+// machine takes none, because Raft would then drop the entries that it has not
+// applied.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if stuck := m.stuck.Load(); stuck != nil {
 		return nil, stuck
@@ -110,11 +114,13 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	return snapshot{&m.build, m.state.Load()}, nil
 }
 
-// maxSnapshot bounds the snapshots that Restore reads, in bytes: fifty documents of 8 MiB, with room to spare.
+// maxSnapshot bounds the snapshots that Restore reads, in bytes: fifty
+// documents of 8 MiB, with room to spare.
 const maxSnapshot = 1 << 30
 
-// Restore replaces the state with a snapshot's. An intact snapshot that this build can't read makes the machine stuck, but
-// returns no error, so that Raft keeps the snapshot for another build.
+// Restore replaces the state with a snapshot's. An intact snapshot that this
+// build can't read makes the machine stuck, but returns no error, so that Raft
+// keeps the snapshot for another build.
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 

@@ -15,18 +15,19 @@ import (
 
 // Member is a node of the cluster as this node sees it.
 type Member struct {
-	Name       string       `json:"name"`
-	ID         ring.NodeID  `json:"id"`
-	Address    string       `json:"address"`
-	Region     string       `json:"region"`
-	Zone       string       `json:"zone"`
-	State      gossip.State `json:"state"` // Failed if gossip has not seen it
-	Voter      bool         `json:"voter"`
-	Leader     bool         `json:"leader"`
-	InRing     bool         `json:"in_ring"`
-	Known      bool         `json:"-"`          // in the agreed state or Raft's configuration: neither removed nor still a stranger
-	Behind     bool         `json:"behind"`     // the leader's last answer said that it refuses this node authority
-	Partitions int          `json:"partitions"` // owned after the current move; only set in a View
+	Name    string       `json:"name"`
+	ID      ring.NodeID  `json:"id"`
+	Address string       `json:"address"`
+	Region  string       `json:"region"`
+	Zone    string       `json:"zone"`
+	State   gossip.State `json:"state"` // Failed if gossip has not seen it
+	Voter   bool         `json:"voter"`
+	Leader  bool         `json:"leader"`
+	InRing  bool         `json:"in_ring"`
+	// in the agreed state or Raft's configuration: neither removed nor still a stranger
+	Known      bool `json:"-"`
+	Behind     bool `json:"behind"`     // the leader's last answer said that it refuses this node authority
+	Partitions int  `json:"partitions"` // owned after the current move; only set in a View
 }
 
 // member is a Member with everything else that the leader needs for its decisions.
@@ -48,17 +49,21 @@ type member struct {
 // isAlive reports whether gossip considers the node alive.
 func (m *member) isAlive() bool { return m.inGossip && m.State == gossip.Alive }
 
-// listMembers lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come
-// from gossip if possible, since it has the newest ones.
+// listMembers lists all nodes in gossip, Raft's configuration or the agreed
+// state, sorted by name. Names and addresses come from gossip if possible,
+// since it has the newest ones.
 func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 	all := map[ring.NodeID]member{}
 	for id, m := range s.Members {
-		all[id] = member{inState: true, Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}}
+		all[id] = member{inState: true,
+			Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone,
+				State: gossip.Failed}}
 	}
 
 	for _, g := range nt.gossipMembers() {
 		all[g.ID] = member{
-			inState: all[g.ID].inState, inGossip: true, boot: g.Boot, settingsVersion: g.SettingsVersion, peerAddress: memberAddress(g),
+			inState: all[g.ID].inState, inGossip: true, boot: g.Boot,
+			settingsVersion: g.SettingsVersion, peerAddress: memberAddress(g),
 			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
 		}
 	}

@@ -13,29 +13,32 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// Raft applies nothing until it hears from a leader, because it can't tell which of its entries are committed. A node that
-// restarts while it is cut off would know neither the rules nor the ring. So each node periodically records the index up to
-// which it has applied entries: these are certainly committed. The record may lag behind the applied index, but is never
-// ahead of it.
+// Raft applies nothing until it hears from a leader, because it can't tell
+// which of its entries are committed. A node that restarts while it is cut off
+// would know neither the rules nor the ring. So each node periodically records
+// the index up to which it has applied entries: these are certainly committed.
+// The record may lag behind the applied index, but is never ahead of it.
 
 const (
 	// recordInterval is how often the applied index is recorded while the state changes.
 	recordInterval = time.Second
-	// recallAfter is how long after its start a node that is not in sync begins to rely on its memory, provided that it has
-	// also been without a majority for missingFor.
+	// recallAfter is how long after its start a node that is not in sync begins to
+	// rely on its memory, provided that it has also been without a majority for
+	// missingFor.
 	recallAfter = 3 * time.Second
 	missingFor  = time.Second
 	// contactInterval is how often to check for a majority.
 	contactInterval = 100 * time.Millisecond
 )
 
-// AppliedStore stores how far a node has applied entries: the index, and the cluster's ID, so that the note is not mistaken
-// for another cluster's. *persist.SmallFile implements it.
+// AppliedStore stores how far a node has applied entries: the index, and the
+// cluster's ID, so that the note is not mistaken for another cluster's.
+// *persist.SmallFile implements it.
 type AppliedStore interface {
 	// Read returns the content last written, or nil if there is none.
 	Read() ([]byte, error)
-	// Write stores content, which need not survive a power cut. It is called at most once a second, and once more when the
-	// Cluster closes.
+	// Write stores content, which need not survive a power cut. It is called at
+	// most once a second, and once more when the Cluster closes.
 	Write(content []byte) error
 }
 
@@ -47,8 +50,10 @@ type memory struct {
 	recordedIndex uint64                          // the recorded index; used by one goroutine at a time
 }
 
-// Last returns the newest state that this node uses: normally the applied one. A node that relies on its memory because it
-// has not been in sync since it started uses the remembered one, which does not tell which node owns what now.
+// Last returns the newest state that this node uses: normally the applied one.
+// A node that relies on its memory because it has not been in sync since it
+// started uses the remembered one, which does not tell which node owns what
+// now.
 func (c *core) Last() *agreement.State {
 	s := c.State()
 	if m := c.memory.state.Load(); m != nil && c.memory.inUse.Load() && s.Index < m.Index {
@@ -57,8 +62,8 @@ func (c *core) Last() *agreement.State {
 	return s
 }
 
-// recallState loads the remembered state. It must be called before Raft runs. It discards a state without rules, and one
-// whose ring lacks this node.
+// recallState loads the remembered state. It must be called before Raft runs.
+// It discards a state without rules, and one whose ring lacks this node.
 func (c *Cluster) recallState() {
 	if c.config.AppliedStore == nil {
 		return
@@ -85,9 +90,11 @@ func (c *Cluster) recallState() {
 	}
 }
 
-// warnOfOlderLog logs that Raft's log ends before an entry that this node has applied, if it does. restored is the
-// newest state that the store has, up to that entry. The store has then forgotten entries that the node acknowledged,
-// so its vote may help to elect a leader without a write that was acknowledged to a caller.
+// warnOfOlderLog logs that Raft's log ends before an entry that this node has
+// applied, if it does. restored is the newest state that the store has, up to
+// that entry. The store has then forgotten entries that the node acknowledged,
+// so its vote may help to elect a leader without a write that was acknowledged
+// to a caller.
 func (c *Cluster) warnOfOlderLog(restored *agreement.State) {
 	last, err := c.config.Store.Logs().LastIndex()
 	last = max(last, restored.Index)
@@ -100,8 +107,8 @@ func (c *Cluster) warnOfOlderLog(restored *agreement.State) {
 		"last_entry", last, "applied", c.memory.recordedIndex)
 }
 
-// stateAt returns the state after the entry with the given index, or a later state if a snapshot has one. With an error, it
-// returns an earlier state.
+// stateAt returns the state after the entry with the given index, or a later
+// state if a snapshot has one. With an error, it returns an earlier state.
 func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State, error) {
 	m := newMachine(build, func() {})
 	list, err := store.Snapshots().List()
@@ -139,7 +146,8 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	return m.state.Load(), err
 }
 
-// recordApplied is the loop that records how far this node has applied entries, whenever rules, ring or regions have changed.
+// recordApplied is the loop that records how far this node has applied entries,
+// whenever rules, ring or regions have changed.
 func (c *Cluster) recordApplied() {
 	if c.config.AppliedStore == nil {
 		return
@@ -159,7 +167,9 @@ func (c *Cluster) recordApplied() {
 		s := c.State()
 
 		// After a restart, the state being applied again may be older than the recorded one.
-		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions && s.Entries == noted.Entries {
+		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) &&
+			s.History.Set() == noted.History.Set() && s.Regions == noted.Regions &&
+			s.Entries == noted.Entries {
 			continue
 		}
 
@@ -173,8 +183,9 @@ func (c *Cluster) recordApplied() {
 	}
 }
 
-// watchContact is the loop of a node with a memory that waits for contact with a majority. It ends when the node is in sync,
-// or signals that the node should rely on its memory.
+// watchContact is the loop of a node with a memory that waits for contact with
+// a majority. It ends when the node is in sync, or signals that the node should
+// rely on its memory.
 func (c *Cluster) watchContact() {
 	since := c.opened
 	c.loop(contactInterval, nil, func() (last bool) {
@@ -184,7 +195,8 @@ func (c *Cluster) watchContact() {
 		case c.Ready() == nil:
 			c.memory.state.Store(nil)
 		case c.reachesMajority():
-			// A leader may be elected soon. If this node decided alone until then, a healthy cluster would exceed limits.
+			// A leader may be elected soon. If this node decided alone until then, a
+			// healthy cluster would exceed limits.
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
 			wake.Signal(c.memory.noMajority)
@@ -195,7 +207,8 @@ func (c *Cluster) watchContact() {
 	})
 }
 
-// reachesMajority reports whether a majority of the known voters is reachable or alive in gossip, including this node.
+// reachesMajority reports whether a majority of the known voters is reachable
+// or alive in gossip, including this node.
 func (c *Cluster) reachesMajority() bool {
 	alive, voters, seen := c.aliveNodes(), c.voterIDs(), 0
 	for _, id := range voters {
@@ -221,7 +234,8 @@ func (c *Cluster) relyOnMemory() {
 	c.memory.inUse.Store(true)
 }
 
-// olderThanMemory reports whether s is older than the remembered state in force, so that rules never go back.
+// olderThanMemory reports whether s is older than the remembered state in
+// force, so that rules never go back.
 func (c *core) olderThanMemory(s *agreement.State) bool {
 	m := c.memory.state.Load()
 	if m == nil || !c.memory.inUse.Load() {

@@ -34,8 +34,9 @@ func (s *slate) Write(content []byte) error {
 	return nil
 }
 
-// notes gives each node a slate, and records the versions of the rules that each process receives. It checks that a subject
-// has the same hash in all processes of all nodes.
+// notes gives each node a slate, and records the versions of the rules that
+// each process receives. It checks that a subject has the same hash in all
+// processes of all nodes.
 func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 	var mu sync.Mutex // guards hashes
 	hashes := map[rules.Hash]bool{}
@@ -65,8 +66,9 @@ func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 	}
 }
 
-// A member that restarts while no other node runs uses the rules and the ring that it remembers, without authority. When the
-// other nodes are back, it rejoins them. After a second restart it remembers the same.
+// A member that restarts while no other node runs uses the rules and the ring
+// that it remembers, without authority. When the other nodes are back, it
+// rejoins them. After a second restart it remembers the same.
 func TestARestartedNodeRemembers(t *testing.T) {
 	for _, snapshotBytes := range []int64{1, 1 << 30} {
 		synctest.Test(t, func(t *testing.T) { remembers(t, snapshotBytes) })
@@ -125,12 +127,14 @@ func remembers(t *testing.T, snapshotBytes int64) {
 		c := last.c.Load()
 		return c.Last() == c.State() && c.memory.state.Load() == nil
 	})
-	if v := nodes[0].mustWrite(99); v != version+1 || !last.c.Load().Await(t.Context(), 1, v) || last.rules.Load().Version != v {
+	if v := nodes[0].mustWrite(99); v != version+1 || !last.c.Load().Await(t.Context(), 1, v) ||
+		last.rules.Load().Version != v {
 		t.Errorf("have version %d after %d, %d in force", v, version, last.rules.Load().Version)
 	}
 }
 
-// A node whose log has lost entries that it had applied says so when it starts; one whose log has them all says nothing.
+// A node whose log has lost entries that it had applied says so when it starts;
+// one whose log has them all says nothing.
 func TestAnOlderLogIsNoticed(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		n, note := w.several(1, 1)[0], &slate{}

@@ -14,23 +14,27 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// nodeTracker tracks the other nodes: which ones exist, how far each has applied entries, and whether their states differ.
-// It asks for authority, and answers such requests while this node leads.
+// nodeTracker tracks the other nodes: which ones exist, how far each has
+// applied entries, and whether their states differ. It asks for authority, and
+// answers such requests while this node leads.
 type nodeTracker struct {
 	*core
 	remembered  []string // last passed to Config.OnAddresses; only updateAddresses uses it
 	hashReports hashReports
-	// behind lists the nodes that ask for authority but can't be granted it, according to the leader's last
-	// answer. It is empty without contact with the leader, and never nil.
+	// behind lists the nodes that ask for authority but can't be granted it,
+	// according to the leader's last answer. It is empty without contact with the
+	// leader, and never nil.
 	behind atomic.Pointer[[]ring.NodeID]
 	// removed is set once the leader has reported that an operator has removed this process.
 	removed atomic.Bool
 
 	// mu guards the fields below.
-	mu          sync.Mutex
-	lastReports map[ring.NodeID]nodeReport     // from requests for authority, while this node leads; bounded by the known nodes
+	mu sync.Mutex
+	// from requests for authority, while this node leads; bounded by the known nodes
+	lastReports map[ring.NodeID]nodeReport
 	removing    map[ring.NodeID]pendingRemoval // nodes being removed; bounded like lastReports
-	// idleIndex is the last index that this node has applied. It has not changed since idleSince. See hashToReport.
+	// idleIndex is the last index that this node has applied. It has not changed
+	// since idleSince. See hashToReport.
 	idleIndex uint64
 	idleSince time.Time
 }
@@ -50,13 +54,14 @@ type nodeReport struct {
 	at          time.Time
 }
 
-// isCaughtUp reports whether the node has recently reported that it has applied nearly everything and can store more.
+// isCaughtUp reports whether the node has recently reported that it has applied
+// nearly everything and can store more.
 func (r nodeReport) isCaughtUp(index uint64) bool {
 	return time.Since(r.at) < nodeReportTTL && r.applied+caughtUpMargin >= index && !r.unfitToLead
 }
 
-// makeAuthority creates the granter, which grants authority while this node leads, and the holder, which obtains it for this
-// node.
+// makeAuthority creates the granter, which grants authority while this node
+// leads, and the holder, which obtains it for this node.
 func (c *Cluster) makeAuthority() {
 	self, began := c.config.Self, time.Now()
 	c.granter = authority.NewGranter(authority.GranterConfig{
@@ -67,13 +72,15 @@ func (c *Cluster) makeAuthority() {
 		Now:          func() time.Duration { return time.Since(began) }, Logger: c.config.Logger,
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
-		Self: self.ID, Boot: self.Boot, Boottime: c.config.Boottime, Ask: c.tracker.askLeader, Status: c.tracker.requestStatus,
+		Self: self.ID, Boot: self.Boot, Boottime: c.config.Boottime, Ask: c.tracker.askLeader,
+		Status:   c.tracker.requestStatus,
 		OnChange: func() { wake.Signal(c.reconcileNeeded) }, Logger: c.config.Logger,
 	})
 }
 
-// requestStatus returns this node's next request for authority. It reports the state passed on to the rest of the node,
-// which may lag slightly behind what Raft has applied.
+// requestStatus returns this node's next request for authority. It reports the
+// state passed on to the rest of the node, which may lag slightly behind what
+// Raft has applied.
 func (nt *nodeTracker) requestStatus() authority.Request {
 	nt.feed.mu.Lock()
 	s := nt.feed.published
@@ -84,9 +91,11 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	}
 
 	r := authority.Request{
-		Generation: s.Generation(nt.config.Self.ID), Applied: s.Index, SettledEpoch: min(nt.config.SettledEpoch(), s.Epoch),
-		Leaving: nt.leavingRing.Load(), Stuck: nt.Stuck() != nil, StoreFails: nt.logs.isFailing(),
-		StateHash: nt.hashToReport(s), Level: nt.config.Build.Level, Release: nt.config.Build.Release, Zones: nt.config.Build.Zones,
+		Generation: s.Generation(nt.config.Self.ID), Applied: s.Index,
+		SettledEpoch: min(nt.config.SettledEpoch(), s.Epoch),
+		Leaving:      nt.leavingRing.Load(), Stuck: nt.Stuck() != nil, StoreFails: nt.logs.isFailing(),
+		StateHash: nt.hashToReport(s), Level: nt.config.Build.Level,
+		Release: nt.config.Build.Release, Zones: nt.config.Build.Zones,
 	}
 	for id := range *nt.nodeAddresses.Load() {
 		if _, relayed := nt.config.Peers.Via(id); relayed {
@@ -108,8 +117,8 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	return r
 }
 
-// askLeader sends a request for authority to the leader. If the leader answers that this node's state has diverged, it
-// stops the state machine.
+// askLeader sends a request for authority to the leader. If the leader answers
+// that this node's state has diverged, it stops the state machine.
 func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
 	err = nt.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
@@ -125,7 +134,8 @@ func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (repl
 	return reply, nil
 }
 
-// answerRequest answers a request for authority on the leader, and records how far the node has applied.
+// answerRequest answers a request for authority on the leader, and records how
+// far the node has applied.
 func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if reply, differs := nt.compare(r); differs {
 		return reply, nil
@@ -141,8 +151,10 @@ func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (
 	return reply, nil
 }
 
-// authorityNodes returns the nodes for the granter. A member that gossip has not seen since this node started counts as failed
-// only after Timings.AbsentAfter, because some nodes take longer than others when all of them restart.
+// authorityNodes returns the nodes for the granter. A member that gossip has
+// not seen since this node started counts as failed only after
+// Timings.AbsentAfter, because some nodes take longer than others when all of
+// them restart.
 func (nt *nodeTracker) authorityNodes() []authority.Node {
 	var list []authority.Node
 	for _, m := range nt.listMembers(nt.State()) {

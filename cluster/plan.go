@@ -51,7 +51,8 @@ type plan struct {
 	candidate            *member        // the node to make a voter next; nil if there is none
 }
 
-// next returns the one change to make now. Each change results in a new configuration, from which the next one is planned.
+// next returns the one change to make now. Each change results in a new
+// configuration, from which the next one is planned.
 func (p *plan) next() change {
 	p.countVoters()
 	for _, rule := range []func() change{
@@ -82,7 +83,8 @@ func (p *plan) planMove() change {
 	})
 }
 
-// planRemoval removes a node from Raft for the first reason that there is. It never removes a node that is in a ring.
+// planRemoval removes a node from Raft for the first reason that there is. It
+// never removes a node that is in a ring.
 func (p *plan) planRemoval() change {
 	for i := range p.members {
 		m := &p.members[i]
@@ -122,7 +124,8 @@ func (p *plan) whyRemove(m *member) string {
 // planForget removes a member that is not a server of Raft and not alive.
 func (p *plan) planForget() change {
 	return p.firstMember(forgetNode, func(m *member) bool {
-		return m.inState && !m.inRaft && !m.InRing && m.ID != p.self && (m.removing || !(m.isAlive()) && m.health.failed)
+		return m.inState && !m.inRaft && !m.InRing && m.ID != p.self &&
+			(m.removing || !(m.isAlive()) && m.health.failed)
 	})
 }
 
@@ -137,7 +140,8 @@ func (p *plan) planAddition() change {
 	})
 }
 
-// countVoters counts the voters and picks the candidate to become one: from the zone with the fewest voters, then by ID.
+// countVoters counts the voters and picks the candidate to become one: from the
+// zone with the fewest voters, then by ID.
 func (p *plan) countVoters() {
 	p.voters = 0
 	p.failedVoters = 0
@@ -156,7 +160,8 @@ func (p *plan) countVoters() {
 
 	for i := range p.members {
 		m := &p.members[i]
-		fits := m.inRaft && !m.Voter && m.isAlive() && !m.removing && m.health.healthy && p.now.Sub(m.health.healthySince) >= p.timings.Stable
+		fits := m.inRaft && !m.Voter && m.isAlive() && !m.removing && m.health.healthy &&
+			p.now.Sub(m.health.healthySince) >= p.timings.Stable
 		if fits && (p.candidate == nil || p.votersByZone[m.Zone] < p.votersByZone[p.candidate.Zone]) {
 			p.candidate = m
 		}
@@ -166,8 +171,9 @@ func (p *plan) countVoters() {
 // canDropFailedVoter reports whether the live voters are enough to agree on dropping a failed one.
 func (p *plan) canDropFailedVoter() bool { return p.voters-p.failedVoters >= (p.voters-1)/2+1 }
 
-// planDemotion demotes a failed voter if the live ones can agree to it, and either a candidate can take its place or the number
-// of voters is even: with one voter fewer, a smaller majority suffices.
+// planDemotion demotes a failed voter if the live ones can agree to it, and
+// either a candidate can take its place or the number of voters is even: with
+// one voter fewer, a smaller majority suffices.
 func (p *plan) planDemotion() change {
 	if p.candidate == nil && p.voters%2 == 1 || p.failedVoters == 0 || !p.canDropFailedVoter() {
 		return change{}
@@ -177,8 +183,9 @@ func (p *plan) planDemotion() change {
 	})
 }
 
-// planPromotion makes the candidate a voter while there are fewer than maxVoters. If a voter has failed, it waits until
-// planDemotion has demoted that voter, because an additional voter would enlarge the majority needed.
+// planPromotion makes the candidate a voter while there are fewer than
+// maxVoters. If a voter has failed, it waits until planDemotion has demoted
+// that voter, because an additional voter would enlarge the majority needed.
 func (p *plan) planPromotion() change {
 	if p.candidate == nil || p.voters >= maxVoters || p.failedVoters > 0 {
 		return change{}
@@ -186,8 +193,9 @@ func (p *plan) planPromotion() change {
 	return change{kind: promoteNode, node: *p.candidate}
 }
 
-// planSpread demotes a voter in a zone that has at least two more voters than the candidate's zone. planPromotion then makes
-// the candidate a voter, which spreads the voters better over the zones.
+// planSpread demotes a voter in a zone that has at least two more voters than
+// the candidate's zone. planPromotion then makes the candidate a voter, which
+// spreads the voters better over the zones.
 func (p *plan) planSpread() change {
 	if p.candidate == nil || p.voters < maxVoters || p.failedVoters > 0 {
 		return change{}

@@ -16,20 +16,24 @@ const (
 	maxExpect = 64 // nodes that can found a cluster together
 )
 
-// promise is a node's promise to take part in founding a cluster. The node stores it on disk before sending it.
+// promise is a node's promise to take part in founding a cluster. The node
+// stores it on disk before sending it.
 //
-// A proposer founds a cluster once it holds its own promise and one from each other node of its set, all for the same
-// attempt. A node gives at most one promise at a time. So no node is ever in the sets of two foundings, and two foundings by
-// nodes that know the same candidates can't both complete.
+// A proposer founds a cluster once it holds its own promise and one from each
+// other node of its set, all for the same attempt. A node gives at most one
+// promise at a time. So no node is ever in the sets of two foundings, and two
+// foundings by nodes that know the same candidates can't both complete.
 type promise struct {
 	Proposer ring.NodeID   `json:"proposer"` // zero: no promise
 	Attempt  uint64        `json:"attempt"`
 	Set      []ring.NodeID `json:"set"` // sorted
-	// Decided is set when the proposer holds all promises, before it writes Raft's first entry. After a crash between the
-	// two, it shows that the founding can be completed.
+	// Decided is set when the proposer holds all promises, before it writes Raft's
+	// first entry. After a crash between the two, it shows that the founding can be
+	// completed.
 	Decided bool `json:"decided"`
-	// Used is the highest attempt that this node ever made as a proposer. Invariant: it never decreases, so an attempt that
-	// does not stand will never stand again.
+	// Used is the highest attempt that this node ever made as a proposer.
+	// Invariant: it never decreases, so an attempt that does not stand will never
+	// stand again.
 	Used uint64 `json:"used"`
 }
 
@@ -89,8 +93,9 @@ const (
 	stepAsk                 // ask the set for promises
 )
 
-// nextStep returns the next step of a node whose Raft is empty. For stepAsk and stepGiveUp, the caller must store the returned
-// promise before it does anything else.
+// nextStep returns the next step of a node whose Raft is empty. For stepAsk and
+// stepGiveUp, the caller must store the returned promise before it does
+// anything else.
 func (p promise) nextStep(self ring.NodeID, out foundingView) (promise, foundingStep) {
 	switch {
 	case p.isBy(self) && out.clusterExists:
@@ -124,8 +129,9 @@ type promiseReply struct {
 	To      ring.NodeID `json:"to"`      // refused: this proposer holds the promise
 }
 
-// answer returns the reply to a request. The caller must store the returned promise before it sends the reply. inCluster
-// means that the node's Raft has data or that the node knows of a cluster.
+// answer returns the reply to a request. The caller must store the returned
+// promise before it sends the reply. inCluster means that the node's Raft has
+// data or that the node knows of a cluster.
 func (p promise) answer(self ring.NodeID, r promiseRequest, inCluster bool) (promise, promiseReply) {
 	switch {
 	case inCluster:

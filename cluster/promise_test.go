@@ -39,16 +39,30 @@ func TestFoundingView(t *testing.T) {
 		{"too few", []gossip.Member{fresh(1), fresh(2)}, foundingView{}},
 		{"enough", []gossip.Member{fresh(3), fresh(1), fresh(2)}, foundingView{set: ids(1, 2, 3)}},
 		{"the lowest", []gossip.Member{fresh(4), fresh(3), fresh(5), fresh(2)}, foundingView{set: ids(2, 3, 4)}},
-		{"one is gone", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.State = gossip.Failed })}, foundingView{}},
-		{"one expects others", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.BootstrapExpect = 5 })}, foundingView{}},
-		{"one only joins", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.BootstrapExpect = 0 })}, foundingView{}},
-		{"a cluster", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Cluster[0] = 1 })}, foundingView{clusterExists: true}},
+		{"one is gone",
+			[]gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.State = gossip.Failed })},
+			foundingView{}},
+		{"one expects others",
+			[]gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.BootstrapExpect = 5 })},
+			foundingView{}},
+		{"one only joins",
+			[]gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.BootstrapExpect = 0 })},
+			foundingView{}},
+		{"a cluster",
+			[]gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Cluster[0] = 1 })},
+			foundingView{clusterExists: true}},
 		{"a cluster that failed", []gossip.Member{fresh(1), fresh(2), fresh(3),
-			with(fresh(4), func(m *gossip.Member) { m.Cluster[0], m.State = 1, gossip.Failed })}, foundingView{clusterExists: true}},
-		{"one in the making", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.RaftEmpty = false })}, foundingView{clusterExists: true}},
+			with(fresh(4), func(m *gossip.Member) { m.Cluster[0], m.State = 1, gossip.Failed })},
+			foundingView{clusterExists: true}},
+		{"one in the making",
+			[]gossip.Member{fresh(1), fresh(2), fresh(3),
+				with(fresh(4), func(m *gossip.Member) { m.RaftEmpty = false })},
+			foundingView{clusterExists: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if have := newFoundingView(id(1), 3, test.members); have.clusterExists != test.want.clusterExists || !slices.Equal(have.set, test.want.set) {
+			if have := newFoundingView(id(1), 3,
+				test.members); have.clusterExists != test.want.clusterExists || !slices.Equal(have.set,
+				test.want.set) {
 				t.Errorf("have %+v, want %+v", have, test.want)
 			}
 		})
@@ -70,7 +84,8 @@ func TestNextStepOfAFounding(t *testing.T) {
 		{"the lowest", promise{Used: 3}, foundingView{set: ids(2, 3, 4)}, stepAsk, own},
 		{"the lowest, and a cluster", promise{}, foundingView{clusterExists: true}, stepWait, promise{}},
 		{"again", own, foundingView{set: ids(2, 3, 4)}, stepAsk, own},
-		{"another set", own, foundingView{set: ids(2, 3, 5)}, stepAsk, promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5), Used: 5}},
+		{"another set", own, foundingView{set: ids(2, 3, 5)}, stepAsk,
+			promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5), Used: 5}},
 		{"a lower one has come", own, foundingView{set: ids(1, 2, 3)}, stepGiveUp, promise{Used: 4}},
 		{"a cluster has come", own, foundingView{clusterExists: true}, stepGiveUp, promise{Used: 4}},
 		{"others are away", own, foundingView{}, stepWait, own},
@@ -99,19 +114,25 @@ func TestAnswerToAProposer(t *testing.T) {
 	}{
 		{"free", promise{}, ask, false, promiseReply{Given: true}, given},
 		{"the same again", given, ask, false, promiseReply{Given: true}, given},
-		{"a new attempt", promise{Proposer: id(2), Attempt: 3, Set: ids(2, 3, 5)}, ask, false, promiseReply{Given: true}, given},
+		{"a new attempt", promise{Proposer: id(2), Attempt: 3, Set: ids(2, 3, 5)}, ask, false,
+			promiseReply{Given: true}, given},
 		{"an old attempt", promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5)}, ask, false, promiseReply{To: id(2)},
 			promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5)}},
 		{"another set", promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 5)}, ask, false, promiseReply{To: id(2)},
 			promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 5)}},
-		{"promised to a higher one", promise{Proposer: id(5), Attempt: 1, Set: ids(3, 4, 5)}, ask, false, promiseReply{To: id(5)},
+		{"promised to a higher one", promise{Proposer: id(5), Attempt: 1, Set: ids(3, 4, 5)}, ask,
+			false, promiseReply{To: id(5)},
 			promise{Proposer: id(5), Attempt: 1, Set: ids(3, 4, 5)}},
-		{"its own attempt", promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1}, ask, false, promiseReply{Given: true},
+		{"its own attempt", promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1}, ask,
+			false, promiseReply{Given: true},
 			promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 1}},
-		{"its own attempt, decided", promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1, Decided: true}, ask, false,
+		{"its own attempt, decided",
+			promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1, Decided: true}, ask, false,
 			promiseReply{To: id(3)}, promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1, Decided: true}},
 		{"there is a cluster", promise{}, ask, true, promiseReply{Cluster: true}, promise{}},
-		{"not in the set", promise{}, promiseRequest{Proposer: id(2), Attempt: 1, Set: ids(2, 4, 5)}, false, promiseReply{}, promise{}},
+		{"not in the set", promise{},
+			promiseRequest{Proposer: id(2), Attempt: 1, Set: ids(2, 4, 5)}, false, promiseReply{},
+			promise{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			then, reply := test.p.answer(id(3), test.ask, test.taken)
@@ -124,7 +145,8 @@ func TestAnswerToAProposer(t *testing.T) {
 
 func TestTooManyForOneFounding(t *testing.T) {
 	node := func(n byte, change ...func(*gossip.Member)) gossip.Member {
-		m := gossip.Member{ID: id(n), Address: fmt.Sprintf("10.0.0.%d", n), PeerPort: 7947, BootstrapExpect: 2, RaftEmpty: true}
+		m := gossip.Member{ID: id(n), Address: fmt.Sprintf("10.0.0.%d", n), PeerPort: 7947,
+			BootstrapExpect: 2, RaftEmpty: true}
 		for _, c := range change {
 			c(&m)
 		}
@@ -148,7 +170,9 @@ func TestTooManyForOneFounding(t *testing.T) {
 		{"one of four only joins", 2, 2, append(three[:3:3], node(4, joins)), false},
 		{"one of four can't be reached", 2, 2, append(three[:3:3], node(4, failed)), true},
 		{"one of four has left", 2, 2, append(three[:3:3], node(4, left)), false},
-		{"one of three had another disk before", 2, 3, append(three[:3:3], node(4, failed, func(m *gossip.Member) { m.Address = "10.0.0.3" })), false},
+		{"one of three had another disk before", 2, 3,
+			append(three[:3:3], node(4, failed, func(m *gossip.Member) { m.Address = "10.0.0.3" })),
+			false},
 		{"founds nothing", 0, 9, three, false},
 	} {
 		err := checkExpect(test.expect, test.named, test.members)
@@ -161,8 +185,9 @@ func TestTooManyForOneFounding(t *testing.T) {
 	}
 }
 
-// TestNoTwoFoundings: nodes that see each other at random, lose messages and forget everything but their promises never
-// complete two foundings that share a node.
+// TestNoTwoFoundings: nodes that see each other at random, lose messages and
+// forget everything but their promises never complete two foundings that share
+// a node.
 func TestNoTwoFoundings(t *testing.T) {
 	const nodes, expect = 6, 3
 	completed := 0

@@ -19,8 +19,9 @@ import (
 // maxAppendEntries bounds the entries of one Raft message. Each entry may be as large as 8 MiB.
 const maxAppendEntries = 16
 
-// enqueueTimeout bounds how long an entry waits for Raft to accept it. It is longer than a disk may hang. After a timeout, the
-// entry was certainly not proposed.
+// enqueueTimeout bounds how long an entry waits for Raft to accept it. It is
+// longer than a disk may hang. After a timeout, the entry was certainly not
+// proposed.
 const enqueueTimeout = 3 * time.Second
 
 func raftConfig(config *Config) *raft.Config {
@@ -35,7 +36,8 @@ func raftConfig(config *Config) *raft.Config {
 	r.SnapshotThreshold = config.SnapshotEntries
 	r.TrailingLogs = config.TrailingEntries
 
-	// A removed leader continues as a follower without contact. The node shuts Raft down when it closes.
+	// A removed leader continues as a follower without contact. The node shuts Raft
+	// down when it closes.
 	r.ShutdownOnRemove = false
 	r.NoLegacyTelemetry = true
 	r.Logger = raftLogger(config.Logger)
@@ -56,7 +58,8 @@ func (c *core) startRaft() error {
 	return nil
 }
 
-// stopRaft shuts Raft down, waiting at most bound. It closes the connections first, since Raft waits for their readers.
+// stopRaft shuts Raft down, waiting at most bound. It closes the connections
+// first, since Raft waits for their readers.
 func (c *core) stopRaft(bound time.Duration) error {
 	r := c.raft.Load()
 	if r == nil {
@@ -79,8 +82,8 @@ func (c *core) stopRaft(bound time.Duration) error {
 	return errors.Join(err, failed)
 }
 
-// mustSendEntries reports whether this node leads in the term and has the other node in its configuration, so that it must send
-// it entries; see transport.
+// mustSendEntries reports whether this node leads in the term and has the other
+// node in its configuration, so that it must send it entries; see transport.
 func (c *core) mustSendEntries(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
@@ -104,9 +107,11 @@ func (c *core) voterIDs() (ids []ring.NodeID) {
 // isVoter reports whether this node is a voter.
 func (c *core) isVoter() bool { return slices.Contains(c.voterIDs(), c.config.Self.ID) }
 
-// EntryNodes returns the other reachable voters of this region, through which other regions can be called.
+// EntryNodes returns the other reachable voters of this region, through which
+// other regions can be called.
 func (c *core) EntryNodes() []ring.NodeID {
-	return slices.DeleteFunc(c.voterIDs(), func(id ring.NodeID) bool { return id == c.config.Self.ID || !c.config.Peers.Reachable(id) })
+	return slices.DeleteFunc(c.voterIDs(),
+		func(id ring.NodeID) bool { return id == c.config.Self.ID || !c.config.Peers.Reachable(id) })
 }
 
 func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
@@ -128,8 +133,8 @@ func (c *core) configuration() (raft.Configuration, uint64) {
 	return f.Configuration(), f.Index()
 }
 
-// addressProvider resolves node IDs for Raft to the addresses that gossip reported last, or else to those in Raft's
-// configuration.
+// addressProvider resolves node IDs for Raft to the addresses that gossip
+// reported last, or else to those in Raft's configuration.
 type addressProvider struct{ c *core }
 
 // ServerAddr implements raft.ServerAddressProvider.
@@ -154,16 +159,19 @@ func (c *core) Leader() ring.NodeID {
 	return nodeID(id)
 }
 
-// leads reports whether this node considers itself the leader. A stuck node doesn't, even while it leads Raft: it hands over
-// the lead as soon as another node can take it.
+// leads reports whether this node considers itself the leader. A stuck node
+// doesn't, even while it leads Raft: it hands over the lead as soon as another
+// node can take it.
 func (c *core) leads() bool {
 	r := c.raft.Load()
 	return r != nil && r.State() == raft.Leader && c.machine.stuck.Load() == nil
 }
 
-// propose makes the cluster agree on an entry, if this node leads. The error wraps [ErrLeaderUnavailable] if the entry was
-// certainly not proposed, and [ErrOutcomeUnknown] if it may have been. Result.Err says why an entry was rejected. propose never
-// proposes a change of rules or regions that this build refuses, because another build might accept it.
+// propose makes the cluster agree on an entry, if this node leads. The error
+// wraps [ErrLeaderUnavailable] if the entry was certainly not proposed, and
+// [ErrOutcomeUnknown] if it may have been. Result.Err says why an entry was
+// rejected. propose never proposes a change of rules or regions that this build
+// refuses, because another build might accept it.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
 		b, prepared, err := c.config.Build.Propose(c.State(), e)
@@ -172,7 +180,8 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 		}
 
 		if prepared != nil && prepared.Refused() != nil {
-			// Agreeing on an empty entry proves that this node leads and has applied the newest state.
+			// Agreeing on an empty entry proves that this node leads and has applied the
+			// newest state.
 			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
 				return r, err
 			}
@@ -194,8 +203,9 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 	}
 }
 
-// confirmLead returns nil if this node certainly led, at some moment after the call, in the Raft term of the reign's mark. The
-// replies to Raft's regular heartbeats prove that.
+// confirmLead returns nil if this node certainly led, at some moment after the
+// call, in the Raft term of the reign's mark. The replies to Raft's regular
+// heartbeats prove that.
 func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 	mark := c.machine.reignMark.Load()
 	leads := func() bool {
@@ -249,8 +259,8 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	return o.result, o.err
 }
 
-// runTask runs a task that Close waits for, and waits for its result until ctx ends. It exists because Raft's futures don't
-// support contexts.
+// runTask runs a task that Close waits for, and waits for its result until ctx
+// ends. It exists because Raft's futures don't support contexts.
 func runTask[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
 	done := make(chan T, 1)
 	if !c.errands.Go(func() { done <- task() }) {
@@ -284,14 +294,17 @@ func entryResult(response any) (agreement.Result, error) {
 // proposeError classifies Raft's errors by whether the entry may have been proposed.
 func proposeError(err error) error {
 	switch {
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(err, raft.ErrEnqueueTimeout):
 		return fmt.Errorf("%w: %w", ErrLeaderUnavailable, err)
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
-// followLeadership is the loop that passes changes of leadership on to the granter, in order. Raft keeps only the last
-// notification that was not received in time, so a short leadership may be missed, or two may look like one.
+// followLeadership is the loop that passes changes of leadership on to the
+// granter, in order. Raft keeps only the last notification that was not
+// received in time, so a short leadership may be missed, or two may look like
+// one.
 func (c *Cluster) followLeadership() {
 	for {
 		select {
@@ -315,8 +328,8 @@ func (c *Cluster) followLeadership() {
 	}
 }
 
-// snapshotBySize is the loop that takes a snapshot once the entries since the last one reach SnapshotBytes. Raft itself
-// counts only their number.
+// snapshotBySize is the loop that takes a snapshot once the entries since the
+// last one reach SnapshotBytes. Raft itself counts only their number.
 func (c *Cluster) snapshotBySize() {
 	c.loop(c.config.Timings.Snapshot/4, nil, func() (last bool) {
 		if c.machine.entryBytes.Load() >= c.config.SnapshotBytes {

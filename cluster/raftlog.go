@@ -9,9 +9,10 @@ import (
 	"github.com/rlnode/rlnode/internal/hashilog"
 )
 
-// quietHandler lowers the levels of Raft's log lines. Info lines become debug lines. Warnings and most errors repeat with every
-// failed heartbeat or write, while gossip, the store and this package report the underlying problem, so they become debug
-// lines, too. The remaining errors become warnings.
+// quietHandler lowers the levels of Raft's log lines. Info lines become debug
+// lines. Warnings and most errors repeat with every failed heartbeat or write,
+// while gossip, the store and this package report the underlying problem, so
+// they become debug lines, too. The remaining errors become warnings.
 type quietHandler struct{ slog.Handler }
 
 // raftLogger wraps l for Raft.
@@ -35,7 +36,8 @@ func loweredLevel(level slog.Level, message string) slog.Level {
 	return slog.LevelWarn
 }
 
-// Enabled reports whether a line of that level may be written. The final level also depends on the message; see Handle.
+// Enabled reports whether a line of that level may be written. The final level
+// also depends on the message; see Handle.
 func (q quietHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	if level >= slog.LevelError {
 		level = slog.LevelWarn

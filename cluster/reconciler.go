@@ -29,8 +29,9 @@ type reconciler struct {
 	*core
 	tracker     *nodeTracker
 	sharedRules *sharedRules
-	// changing holds an element while Raft's configuration or the feature level changes, so that no node is added that does not
-	// know the level being agreed on.
+	// changing holds an element while Raft's configuration or the feature level
+	// changes, so that no node is added that does not know the level being agreed
+	// on.
 	changing chan struct{}
 }
 
@@ -76,11 +77,13 @@ func (rc *reconciler) reconcileMembers() {
 	})
 }
 
-// makePlan updates the nodes' records and makes a plan. It returns the index of the configuration that the plan is based on.
+// makePlan updates the nodes' records and makes a plan. It returns the index of
+// the configuration that the plan is based on.
 func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
 	_, index := rc.configuration()
 	state := rc.State()
-	p := &plan{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings, members: rc.tracker.listMembers(state)}
+	p := &plan{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings,
+		members: rc.tracker.listMembers(state)}
 	present := map[ring.NodeID]bool{}
 	rc.tracker.mu.Lock()
 	defer rc.tracker.mu.Unlock()
@@ -164,8 +167,9 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	return nil
 }
 
-// recordDeparture records that a node leaves by command or is removed by a person, before it is out: should this node fail in between,
-// the next leader completes the removal.
+// recordDeparture records that a node leaves by command or is removed by a
+// person, before it is out: should this node fail in between, the next leader
+// completes the removal.
 func (rc *reconciler) recordDeparture(ctx context.Context, id ring.NodeID) error {
 	d := rc.tracker.departureOf(id)
 	if d == nil {
@@ -175,8 +179,8 @@ func (rc *reconciler) recordDeparture(ctx context.Context, id ring.NodeID) error
 	return cmp.Or(err, r.Err)
 }
 
-// turnAway tells the nodes that have departed, but were started again, that they are no members any more. last holds when each of
-// them was told.
+// turnAway tells the nodes that have departed, but were started again, that
+// they are no members any more. last holds when each of them was told.
 func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 	for _, m := range rc.tracker.listMembers(rc.State()) {
 		d := m.departure
@@ -188,7 +192,8 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 		rc.errands.Go(func() {
 			ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 			defer cancel()
-			b, _ := json.Marshal(invitation{Cluster: [16]byte(rc.State().Cluster), Departed: d.String(), Node: m.ID}) // texts and numbers
+			// texts and numbers
+			b, _ := json.Marshal(invitation{Cluster: [16]byte(rc.State().Cluster), Departed: d.String(), Node: m.ID})
 			if _, _, err := rc.config.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b); err != nil {
 				rc.config.Logger.Debug("a node that was removed can't be told", "name", m.Name, "error", err)
 			}
@@ -198,11 +203,13 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 	maps.DeleteFunc(last, func(_ ring.NodeID, at time.Time) bool { return time.Since(at) > time.Hour })
 }
 
-// invite calls a node at the address from gossip. It returns an error if the node is unreachable or refuses to join, because
-// it belongs to another cluster, say.
+// invite calls a node at the address from gossip. It returns an error if the
+// node is unreachable or refuses to join, because it belongs to another
+// cluster, say.
 func (rc *reconciler) invite(ctx context.Context, m member) error {
 	s := rc.State()
-	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.config.Build.Release, Voters: rc.noteMostVoters(0)}
+	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.config.Build.Release,
+		Voters: rc.noteMostVoters(0)}
 	conf, _ := rc.configuration()
 	for _, s := range conf.Servers {
 		in.Servers = append(in.Servers, nodeID(s.ID))
@@ -220,11 +227,13 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 	return nil
 }
 
-// outsiderGrace is how long gossip keeps a dead node that is neither in Raft's configuration nor in the agreed state.
+// outsiderGrace is how long gossip keeps a dead node that is neither in Raft's
+// configuration nor in the agreed state.
 const outsiderGrace = time.Minute
 
-// dropOutsiders makes gossip forget dead nodes that were removed from the cluster, or never admitted. since holds when each
-// of them was first seen in that state.
+// dropOutsiders makes gossip forget dead nodes that were removed from the
+// cluster, or never admitted. since holds when each of them was first seen in
+// that state.
 func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
 	for _, m := range rc.tracker.listMembers(rc.State()) {

@@ -288,12 +288,16 @@ func TestErrorsTravelWithTheirPlaces(t *testing.T) {
 		leader := w.leader()
 		for _, n := range nodes {
 			c := n.c.Load()
-			_, err := c.Write(t.Context(), rules.Change{Part: rules.RulePart, Name: "a", Body: []byte("key: [ip]\nlimits:\n  - limit: -1\n    per: 1m\n")}, WriteOptions{})
+			_, err := c.Write(t.Context(),
+				rules.Change{Part: rules.RulePart, Name: "a",
+					Body: []byte("key: [ip]\nlimits:\n  - limit: -1\n    per: 1m\n")},
+				WriteOptions{})
 			var places rules.Errors
 			if !errors.As(err, &places) || places[0].Line != 3 {
 				t.Errorf("%s (leads: %v): have %v, want a place in line 3", n.name, n == leader, err)
 			}
-			_, err = c.Write(t.Context(), rules.Change{Part: rules.RulePart, Name: "nobody", Delete: true}, WriteOptions{})
+			_, err = c.Write(t.Context(),
+				rules.Change{Part: rules.RulePart, Name: "nobody", Delete: true}, WriteOptions{})
 			if !errors.Is(err, rules.ErrNotFound) || !strings.Contains(err.Error(), "nobody") {
 				t.Errorf("%s: have %v, want ErrNotFound", n.name, err)
 			}
@@ -305,8 +309,9 @@ func TestErrorsTravelWithTheirPlaces(t *testing.T) {
 	})
 }
 
-// Only the write of a whole document that is new is refused for what a review finds; the same document may be written again
-// if it was in force before, and so may a piece with the same mistake.
+// Only the write of a whole document that is new is refused for what a review
+// finds; the same document may be written again if it was in force before, and
+// so may a piece with the same mistake.
 func TestOnlyNewDocumentsAreReviewed(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.founded(1)[0].c.Load()
@@ -320,14 +325,17 @@ func TestOnlyNewDocumentsAreReviewed(t *testing.T) {
 		if _, err := c.Write(t.Context(), whole, WriteOptions{Readopt: true}); err != nil {
 			t.Errorf("a former document: got %v, want no error", err)
 		}
-		if _, err := c.Write(t.Context(), rules.Change{Part: rules.RulePart, Name: "a", Body: []byte(rule)}, WriteOptions{}); err != nil {
+		if _, err := c.Write(t.Context(),
+			rules.Change{Part: rules.RulePart, Name: "a", Body: []byte(rule)},
+			WriteOptions{}); err != nil {
 			t.Errorf("a piece: got %v, want no error", err)
 		}
 	})
 }
 
-// skipMove skips a test under the race detector: hashicorp/raft 1.7.3 reads a server's ID without the lock under which it
-// replaces the server by one with another address and the same ID.
+// skipMove skips a test under the race detector: hashicorp/raft 1.7.3 reads a
+// server's ID without the lock under which it replaces the server by one with
+// another address and the same ID.
 func skipMove(t *testing.T) {
 	if raceDetector {
 		t.Skip("a race in hashicorp/raft: updateLastAppended beside startStopReplication")

@@ -13,15 +13,19 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Recover makes a node the only voter of its cluster. Use it when the majority is gone for good. The node must not be
-// running: store is its Raft state, which the caller opens and closes. Everything in the node's log then counts as agreed on,
-// so choose the node with the longest log. Entries that only other nodes had are lost.
+// Recover makes a node the only voter of its cluster. Use it when the majority
+// is gone for good. The node must not be running: store is its Raft state,
+// which the caller opens and closes. Everything in the node's log then counts
+// as agreed on, so choose the node with the longest log. Entries that only
+// other nodes had are lost.
 //
-// address is the host:port at which the node accepts calls; if empty, Recover uses the address in the node's configuration.
-// Once started, the node finds the other survivors through gossip and adds them again. A survivor whose log is not longer
-// than this node's can keep its data directory. A survivor that has applied entries that this node never had must start with
-// a new directory, because applied entries can't be undone. Never recover two nodes of one cluster: that makes two
-// clusters with one ID.
+// address is the host:port at which the node accepts calls; if empty, Recover
+// uses the address in the node's configuration. Once started, the node finds
+// the other survivors through gossip and adds them again. A survivor whose log
+// is not longer than this node's can keep its data directory. A survivor that
+// has applied entries that this node never had must start with a new directory,
+// because applied entries can't be undone. Never recover two nodes of one
+// cluster: that makes two clusters with one ID.
 //
 // build must be able to read the whole log: see Skip.
 func Recover(store Store, build agreement.Build, self ring.NodeID, address string, log *slog.Logger) error {
@@ -47,7 +51,8 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	}
 
 	one := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: id, Address: server.Address}}}
-	err = raft.RecoverCluster(rc, newMachine(build, func() {}), store.Logs(), store.Stable(), store.Snapshots(), transport, one)
+	err = raft.RecoverCluster(rc, newMachine(build, func() {}), store.Logs(), store.Stable(),
+		store.Snapshots(), transport, one)
 	if err != nil {
 		return errors.Join(errors.New("make this node the only voter"), err)
 	}
@@ -56,10 +61,12 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	return nil
 }
 
-// Skip replaces, in a node's log, an entry that no node can apply with an [agreement.Skipped], which changes nothing. hash
-// is the entry's SHA-256 and prevents replacing another entry by mistake. The node must not be running. Do this on every
-// node that has the entry in its log. A node that has applied the entry must not remain in the cluster: its state would
-// differ from that of the other nodes.
+// Skip replaces, in a node's log, an entry that no node can apply with an
+// [agreement.Skipped], which changes nothing. hash is the entry's SHA-256 and
+// prevents replacing another entry by mistake. The node must not be running. Do
+// this on every node that has the entry in its log. A node that has applied the
+// entry must not remain in the cluster: its state would differ from that of the
+// other nodes.
 func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error {
 	list, err := store.Snapshots().List()
 	if err != nil {

@@ -25,7 +25,8 @@ func TestRegionsFollow(t *testing.T) {
 		w.agree(15*time.Second, 3) // the first, and one for each region that has joined
 		w.recorded(15*time.Second, 3)
 		for _, n := range w.nodes {
-			if have := n.c.Load().State().Regions; !slices.Equal(have.Names, []string{"ap", "eu", "us"}) || have.Primary != "eu" {
+			if have := n.c.Load().State().Regions; !slices.Equal(have.Names,
+				[]string{"ap", "eu", "us"}) || have.Primary != "eu" {
 				t.Errorf("%s: have primary %q and %v", n.name, have.Primary, have.Names)
 			}
 		}
@@ -54,7 +55,8 @@ func TestWriteInAnyRegion(t *testing.T) {
 				t.Fatalf("write through %s: have version %d, want %d", n.name, have, version)
 			}
 			if set := n.rules.Load(); set.Version != version {
-				t.Errorf("%s goes by version %d after it wrote %d in %v", n.name, set.Version, version, time.Since(begun))
+				t.Errorf("%s goes by version %d after it wrote %d in %v", n.name, set.Version,
+					version, time.Since(begun))
 			}
 		}
 		w.agree(5*time.Second, 12)
@@ -65,11 +67,15 @@ func TestWriteInAnyRegion(t *testing.T) {
 		if v, err := last.write(1, 12); err != nil || v != 13 {
 			t.Errorf("have %d, %v, want version 13", v, err)
 		}
-		_, err := last.c.Load().Write(t.Context(), rules.Change{Part: rules.RulePart, Name: "nobody", Delete: true}, WriteOptions{})
+		_, err := last.c.Load().Write(t.Context(),
+			rules.Change{Part: rules.RulePart, Name: "nobody", Delete: true}, WriteOptions{})
 		if !errors.Is(err, rules.ErrNotFound) || !strings.Contains(err.Error(), "nobody") {
 			t.Errorf("have %v, want ErrNotFound", err)
 		}
-		_, err = last.c.Load().Write(t.Context(), rules.Change{Part: rules.RulePart, Name: "a", Body: []byte("key: [ip]\nlimits:\n  - limit: -1\n    per: 1m\n")}, WriteOptions{})
+		_, err = last.c.Load().Write(t.Context(),
+			rules.Change{Part: rules.RulePart, Name: "a",
+				Body: []byte("key: [ip]\nlimits:\n  - limit: -1\n    per: 1m\n")},
+			WriteOptions{})
 		var places rules.Errors
 		if !errors.As(err, &places) || places[0].Line != 3 {
 			t.Errorf("have %v, want a place in line 3", err)
@@ -77,8 +83,8 @@ func TestWriteInAnyRegion(t *testing.T) {
 	})
 }
 
-// TestThePrimaryIsAway: a write fails soon and with a clear error, whether or not a node has noticed the cut. Everything
-// else continues.
+// TestThePrimaryIsAway: a write fails soon and with a clear error, whether or
+// not a node has noticed the cut. Everything else continues.
 func TestThePrimaryIsAway(t *testing.T) {
 	regionBubble(t, 2, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()
@@ -173,7 +179,8 @@ func TestOneWayCuts(t *testing.T) {
 				w.agree(15*time.Second, 2)
 				f.sever(d[0], d[1])
 				begun := time.Now()
-				if _, err := w.of("us")[0].write(9, 0); !errors.Is(err, ErrNoPrimary) || time.Since(begun) > 2*time.Second {
+				if _, err := w.of("us")[0].write(9, 0); !errors.Is(err, ErrNoPrimary) ||
+					time.Since(begun) > 2*time.Second {
 					t.Errorf("have %v after %v, want ErrNoPrimary within 2 s", err, time.Since(begun))
 				}
 				v := w.of("eu")[0].mustWrite(8)
@@ -185,7 +192,8 @@ func TestOneWayCuts(t *testing.T) {
 	}
 }
 
-// TestLeadersDieWhileTheRegionsWrite: each acknowledged write is there exactly once, and in the end all regions agree.
+// TestLeadersDieWhileTheRegionsWrite: each acknowledged write is there exactly
+// once, and in the end all regions agree.
 func TestLeadersDieWhileTheRegionsWrite(t *testing.T) {
 	for _, victim := range []string{"eu", "us"} {
 		t.Run("in "+victim, func(t *testing.T) {
@@ -303,8 +311,9 @@ func TestARegionWithRulesOfItsOwnFollows(t *testing.T) {
 	})
 }
 
-// TestASeedIsNotThePrimarysFirst: a secondary serves its own seed until the primary's rules arrive, and a write that is
-// conditional on the seed's version is refused.
+// TestASeedIsNotThePrimarysFirst: a secondary serves its own seed until the
+// primary's rules arrive, and a write that is conditional on the seed's version
+// is refused.
 func TestASeedIsNotThePrimarysFirst(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		f.isolate("us")
@@ -368,7 +377,8 @@ func TestRemoveARegion(t *testing.T) {
 	})
 }
 
-// TestAnotherPrimary: the nodes of all regions are restarted with another --primary-region, one after another.
+// TestAnotherPrimary: the nodes of all regions are restarted with another
+// --primary-region, one after another.
 func TestAnotherPrimary(t *testing.T) {
 	for _, order := range [][]string{{"eu", "us", "ap"}, {"us", "eu", "ap"}, {"ap", "us", "eu"}} {
 		t.Run(strings.Join(order, " "), func(t *testing.T) {
@@ -388,7 +398,8 @@ func TestAnotherPrimary(t *testing.T) {
 				}
 				w.until(20*time.Second, "one primary", func() bool {
 					for _, n := range w.nodes {
-						if r := n.c.Load().State().Regions; r.Primary != "us" || r.World != w.nodes[0].c.Load().State().Regions.World {
+						if r := n.c.Load().State().Regions; r.Primary != "us" ||
+							r.World != w.nodes[0].c.Load().State().Regions.World {
 							return false
 						}
 					}
@@ -410,14 +421,16 @@ func TestTwoPrimariesAreWarnedOf(t *testing.T) {
 		w.startAll()
 		w.until(10*time.Second, "warning", func() bool { return said.Count("two regions claim to be the primary") > 0 })
 		for _, n := range w.nodes {
-			if s := n.c.Load().State(); s.Regions.Primary != n.region || !slices.Equal(s.Regions.Names, []string{n.region}) {
+			if s := n.c.Load().State(); s.Regions.Primary != n.region ||
+				!slices.Equal(s.Regions.Names, []string{n.region}) {
 				t.Errorf("%s: have %+v", n.name, s.Regions)
 			}
 		}
 	})
 }
 
-// TestThePrimaryLosesItsMemory: the regions follow something newer than what the primary has, and the primary wins.
+// TestThePrimaryLosesItsMemory: the regions follow something newer than what
+// the primary has, and the primary wins.
 func TestThePrimaryLosesItsMemory(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()
@@ -439,7 +452,8 @@ func TestThePrimaryLosesItsMemory(t *testing.T) {
 	})
 }
 
-// cases returns how many of n similar cases to run: all with many seeds, one in short mode, and half otherwise.
+// cases returns how many of n similar cases to run: all with many seeds, one in
+// short mode, and half otherwise.
 func cases(n int) int {
 	switch {
 	case testing.Short():
@@ -457,8 +471,9 @@ func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error)
 	return nil, regions.ErrAway
 }
 
-// TestAWriteIsSharedWithWhoIsThere: a write is shared with the regions that are reachable at that time, even if they do not
-// follow yet. Otherwise they would have to wait for the next window.
+// TestAWriteIsSharedWithWhoIsThere: a write is shared with the regions that are
+// reachable at that time, even if they do not follow yet. Otherwise they would
+// have to wait for the next window.
 func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 	regionBubble(t, 1, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		for _, n := range w.nodes {
@@ -467,12 +482,14 @@ func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 		}
 		w.ready(w.nodes...)
 		eu := w.of("eu")[0]
-		// A write that requires a version does not add a region, because it is meant for that version's regions.
+		// A write that requires a version does not add a region, because it is meant
+		// for that version's regions.
 		if v, err := eu.write(6, 1); err != nil || v != 2 || len(eu.c.Load().State().Regions.Names) != 1 {
 			t.Errorf("have version %d, %v, want 2, of one region", v, err)
 		}
 		eu.mustWrite(7)
-		expect.EqualSlices(t, eu.c.Load().State().Regions.Names, []string{"ap", "eu", "us"}, "eu.c.Load().State().Regions.Names")
+		expect.EqualSlices(t, eu.c.Load().State().Regions.Names, []string{"ap", "eu", "us"},
+			"eu.c.Load().State().Regions.Names")
 		version := rulesVersion(eu.c.Load().State())
 		expect.Equal(t, eu.mustWrite(8), version+1, "the version that another write made")
 	})

@@ -13,7 +13,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Methods of this package's calls between nodes, from 1 to 31. This package also serves those of package authority.
+// Methods of this package's calls between nodes, from 1 to 31. This package
+// also serves those of package authority.
 const (
 	MethodPromise        peer.Method = 1 + iota // promiseRequest → promiseReply
 	MethodIsAttemptValid                        // attempt → bool
@@ -21,11 +22,12 @@ const (
 	MethodPropose                               // an entry → agreement.Result; also from other regions
 	MethodRemove                                // removalRequest → nothing
 	MethodFollow                                // followRequest → followKind and its data; from other regions
-	MethodProbePrimary                          // nothing → nothing; fails unless the node leads the primary; from other regions
-	MethodRemoveRegion                          // a region's name → agreement.Result; also from other regions
-	MethodFollowNow                             // nothing → nothing
-	MethodRaise                                 // a feature level → the agreed level
-	MethodWriteEntries                          // entriesWrite → entriesReply; also from other regions
+	// nothing → nothing; fails unless the node leads the primary; from other regions
+	MethodProbePrimary
+	MethodRemoveRegion // a region's name → agreement.Result; also from other regions
+	MethodFollowNow    // nothing → nothing
+	MethodRaise        // a feature level → the agreed level
+	MethodWriteEntries // entriesWrite → entriesReply; also from other regions
 )
 
 // Codes of failed calls. All but codeUnknown mean that nothing was changed.
@@ -43,7 +45,8 @@ var kindsByCode = []struct {
 	code peer.Code
 	kind error
 }{
-	{codeUnknown, ErrOutcomeUnknown}, {codeNoPrimary, ErrNoPrimary}, {codeNoLeader, ErrLeaderUnavailable}, {codeNoLeader, authority.ErrNotLeading},
+	{codeUnknown, ErrOutcomeUnknown}, {codeNoPrimary, ErrNoPrimary},
+	{codeNoLeader, ErrLeaderUnavailable}, {codeNoLeader, authority.ErrNotLeading},
 	{codeRefused, ErrRefused}, {codeNotFound, ErrNotFound},
 	// These are only received.
 	{codeBusy, ErrLeaderUnavailable}, {peer.CodeNoMethod, ErrRefused},
@@ -53,7 +56,8 @@ var kindsByCode = []struct {
 var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 
 // crossRegionMethods lists the methods that other regions may call. The leader serves all of them.
-var crossRegionMethods = [...]peer.Method{MethodFollow, MethodProbePrimary, MethodPropose, MethodRemoveRegion, MethodWriteEntries}
+var crossRegionMethods = [...]peer.Method{MethodFollow, MethodProbePrimary, MethodPropose,
+	MethodRemoveRegion, MethodWriteEntries}
 
 // serveTimeout bounds the work on one call; removing a node waits until its authority expires.
 const serveTimeout = 30 * time.Second
@@ -111,9 +115,11 @@ func (c *Cluster) Handle(p *peer.Peers) {
 	}
 	for _, m := range crossRegionMethods {
 		p.Handle(m, peer.Far, func(call *peer.Call) {
-			// Forward the call to the leader, which sees this node as the caller. That is safe because no method that other
-			// regions may call uses its caller's identity.
-			c.serveWith(call, func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
+			// Forward the call to the leader, which sees this node as the caller. That is
+			// safe because no method that other regions may call uses its caller's
+			// identity.
+			c.serveWith(call,
+				func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
 		})
 	}
 }
@@ -181,7 +187,8 @@ func callError(err error) error {
 // toLeader addresses a call of callJSON to the leader.
 var toLeader ring.NodeID
 
-// callJSON makes a call in JSON to a node that gossip knows, or to the leader. It returns the same errors as callLeader.
+// callJSON makes a call in JSON to a node that gossip knows, or to the leader.
+// It returns the same errors as callLeader.
 func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body, reply any) error {
 	b, err := json.Marshal(body)
 	switch {
@@ -204,7 +211,8 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 	return nil
 }
 
-// callLeader makes a call to the leader. The error wraps ErrLeaderUnavailable if the leader certainly did not carry it out.
+// callLeader makes a call to the leader. The error wraps ErrLeaderUnavailable
+// if the leader certainly did not carry it out.
 func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	leader := c.Leader()
 	switch {
@@ -228,13 +236,15 @@ func (c *core) serveCommitted(ctx context.Context, _ noBody) (uint64, error) {
 	return index, nil
 }
 
-// retry retries an idempotent operation until it succeeds, fails for good, or ctx ends. It calls try with unknown set if an
-// earlier attempt may have succeeded.
+// retry retries an idempotent operation until it succeeds, fails for good, or
+// ctx ends. It calls try with unknown set if an earlier attempt may have
+// succeeded.
 func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
 	for unknown := false; ; {
 		err := try(unknown)
 		unknown = unknown || errors.Is(err, ErrOutcomeUnknown)
-		again := errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) || unknown && errors.Is(err, ErrNoPrimary)
+		again := errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) ||
+			unknown && errors.Is(err, ErrNoPrimary)
 		if again && c.pauseBeforeRetry(ctx) {
 			continue
 		}

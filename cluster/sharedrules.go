@@ -23,7 +23,8 @@ type OtherRegions interface {
 	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
 	// Regions lists the other regions, by name.
 	Regions() []regions.Region
-	// SetEntryNode sets whether this node is an entry node, which other regions may call. Repeating a value is harmless.
+	// SetEntryNode sets whether this node is an entry node, which other regions may
+	// call. Repeating a value is harmless.
 	SetEntryNode(yes bool)
 	// SetMembers sets how many nodes this region has. Repeating a value is harmless.
 	SetMembers(n int)
@@ -32,21 +33,24 @@ type OtherRegions interface {
 }
 
 const (
-	// informInterval is how often a node updates what it announces to other regions: whether it votes, and how many nodes its
-	// region has.
+	// informInterval is how often a node updates what it announces to other
+	// regions: whether it votes, and how many nodes its region has.
 	informInterval = time.Second
-	// regionsRoundTimeout bounds one round of runRegionsLoop, which may transfer some megabytes over a slow link.
+	// regionsRoundTimeout bounds one round of runRegionsLoop, which may transfer
+	// some megabytes over a slow link.
 	regionsRoundTimeout = 20 * time.Second
 	// warnInterval is the minimum interval between warnings about misconfigured regions.
 	warnInterval = 30 * time.Second
 	// probeTimeout is how long the primary has to answer a probe before a write is sent to it.
 	probeTimeout = 1500 * time.Millisecond
-	// minLeadToRemove is how long a leader must have led to know which regions follow: each one reports once a second.
+	// minLeadToRemove is how long a leader must have led to know which regions
+	// follow: each one reports once a second.
 	minLeadToRemove = 3 * time.Second
 )
 
-// sharedRules is this node's part in the rules that regions share. It proposes writes. The leader of the primary makes sure
-// that all regions use the rules; the leader of a secondary region follows the primary's rules.
+// sharedRules is this node's part in the rules that regions share. It proposes
+// writes. The leader of the primary makes sure that all regions use the rules;
+// the leader of a secondary region follows the primary's rules.
 type sharedRules struct {
 	*core
 	wake     chan struct{}  // capacity 1: runRegionsLoop may have work
@@ -68,21 +72,23 @@ type sharedRules struct {
 // isSecondary reports whether another region is the primary.
 func (c *core) isSecondary() bool { return c.config.Primary != c.config.Self.Region }
 
-// requirePrimaryLeader returns an error unless this node leads the primary region and the region has agreed on that role.
+// requirePrimaryLeader returns an error unless this node leads the primary
+// region and the region has agreed on that role.
 func (sr *sharedRules) requirePrimaryLeader() error {
 	switch {
 	case !sr.leads():
 		return fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	case sr.isSecondary():
-		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, sr.config.Self.Region, sr.config.Primary)
+		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary,
+			sr.config.Self.Region, sr.config.Primary)
 	case sr.State().Regions.Primary != sr.config.Self.Region:
 		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, sr.config.Self.Region)
 	}
 	return nil
 }
 
-// claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has
-// applied an entry of its own.
+// claimPrimary makes this region the primary if it is configured to be and
+// isn't yet. The leader calls it after it has applied an entry of its own.
 func (sr *sharedRules) claimPrimary(ctx context.Context) error {
 	if sr.isSecondary() || sr.State().Regions.Primary == sr.config.Self.Region {
 		return nil
@@ -105,7 +111,8 @@ func (sr *sharedRules) becomePrimary(ctx context.Context, primaryEpoch int64) er
 		level = slog.LevelDebug
 	}
 
-	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "primary_epoch", sr.State().Regions.PrimaryEpoch)
+	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region",
+		e.Region, "primary_epoch", sr.State().Regions.PrimaryEpoch)
 	return nil
 }
 
@@ -137,8 +144,9 @@ func (sr *sharedRules) informRegions() {
 	}
 }
 
-// warnAboutPrimaries warns if a region considers itself the primary and this one follows another, or if the region that this
-// one follows considers another the primary. It reports whether it warned.
+// warnAboutPrimaries warns if a region considers itself the primary and this
+// one follows another, or if the region that this one follows considers another
+// the primary. It reports whether it warned.
 func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
 	if !sr.leads() {
 		return false
@@ -161,8 +169,9 @@ func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
 	return warned
 }
 
-// runRegionsLoop is the leader's loop. In the primary, it adds regions and records which rules all of them use. In a secondary
-// region, it follows the primary's rules.
+// runRegionsLoop is the leader's loop. In the primary, it adds regions and
+// records which rules all of them use. In a secondary region, it follows the
+// primary's rules.
 func (sr *sharedRules) runRegionsLoop() {
 	if sr.config.OtherRegions == nil && sr.isSecondary() {
 		return // the primary can't be reached
@@ -188,7 +197,8 @@ func (sr *sharedRules) runRegionsLoop() {
 	})
 }
 
-// trackLeadership reports whether this node leads. On a change of leadership, it resets what an earlier one had gathered.
+// trackLeadership reports whether this node leads. On a change of leadership,
+// it resets what an earlier one had gathered.
 func (sr *sharedRules) trackLeadership() bool {
 	leads := sr.leads()
 	changes := sr.leaderChanges.Load()
@@ -214,7 +224,8 @@ func (sr *sharedRules) trackLeadership() bool {
 	return leads
 }
 
-// report returns a region's last report, and whether it is fresh. It is called on the leader of the primary.
+// report returns a region's last report, and whether it is fresh. It is called
+// on the leader of the primary.
 func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
 	sr.mu.Lock()
 	defer sr.mu.Unlock()
@@ -222,10 +233,12 @@ func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
 	return r, fresh && r.isFresh(time.Now())
 }
 
-// callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
+// callFar calls the primary region. The error wraps ErrNoPrimary if the call
+// certainly did not arrive.
 func (sr *sharedRules) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if sr.config.OtherRegions == nil {
-		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, sr.config.Primary)
+		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions",
+			ErrNoPrimary, sr.config.Primary)
 	}
 	b, err := sr.config.OtherRegions.Call(ctx, sr.config.Primary, m, body)
 	if errors.Is(err, regions.ErrAway) {
@@ -234,11 +247,12 @@ func (sr *sharedRules) callFar(ctx context.Context, m peer.Method, body []byte) 
 	return b, callError(err)
 }
 
-// callPrimary makes an idempotent call to the leader of the primary region. The error wraps ErrNoPrimary if nothing was
-// changed.
+// callPrimary makes an idempotent call to the leader of the primary region. The
+// error wraps ErrNoPrimary if nothing was changed.
 //
-// From a secondary region, it sends the call only after the primary has answered a probe. If the link was cut and no node
-// has noticed yet, the probe fails instead of the call, so the caller knows that nothing was changed.
+// From a secondary region, it sends the call only after the primary has
+// answered a probe. If the link was cut and no node has noticed yet, the probe
+// fails instead of the call, so the caller knows that nothing was changed.
 func (sr *sharedRules) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if !sr.isSecondary() {
 		return sr.callLeader(ctx, m, body)
@@ -259,9 +273,10 @@ func (sr *sharedRules) serveProbe(context.Context, request) ([]byte, error) {
 	return nil, sr.requirePrimaryLeader()
 }
 
-// RemoveRegion removes a region that is gone for good. It returns the version of the rules that divides the limits among the
-// other regions. It refuses if the region still follows the primary. If the region is not gone after all, what it admits
-// under its old rules exceeds the limits.
+// RemoveRegion removes a region that is gone for good. It returns the version
+// of the rules that divides the limits among the other regions. It refuses if
+// the region still follows the primary. If the region is not gone after all,
+// what it admits under its old rules exceeds the limits.
 func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
@@ -307,12 +322,15 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 	case !slices.Contains(sr.State().Regions.Names, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
 	case since.IsZero() || time.Since(since) < minLeadToRemove:
-		return nil, fmt.Errorf("%w: the leader was elected just now and does not know yet which regions follow", ErrLeaderUnavailable)
+		return nil,
+			fmt.Errorf("%w: the leader was elected just now and does not know yet which regions follow",
+				ErrLeaderUnavailable)
 	case follows:
 		return nil, fmt.Errorf("%w: region %q still follows; stop its nodes first", ErrRefused, name)
 	}
 
-	result, err := sr.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
+	result, err := sr.propose(ctx,
+		agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
 	if err != nil {
 		return nil, err
 	}

@@ -32,10 +32,11 @@ func manySubjects(count int) rules.Change {
 	return rules.Change{Body: []byte(b.String())}
 }
 
-var manyInSnapshot = flag.Int("snapshot-subjects", 10_000, "subjects that a late node gets at once; make models has more")
+var manyInSnapshot = flag.Int("snapshot-subjects", 10_000,
+	"subjects that a late node gets at once; make models has more")
 
-// TestASnapshotBringsALateNodeUpToDate: the log no longer has the entries that the node missed. It receives many subjects at
-// once.
+// TestASnapshotBringsALateNodeUpToDate: the log no longer has the entries that
+// the node missed. It receives many subjects at once.
 func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		few := func(c *Config) { c.SnapshotBytes, c.TrailingEntries = 1<<17, 8 }
@@ -88,7 +89,8 @@ func TestMachineSnapshots(t *testing.T) {
 		expect.NoError(t, err)
 		return b
 	}
-	r, ok := m.Apply(&raft.Log{Index: 3, Data: entry(agreement.Rules{Change: document(7), By: "me"})}).(agreement.Result)
+	r, ok := m.Apply(&raft.Log{Index: 3,
+		Data: entry(agreement.Rules{Change: document(7), By: "me"})}).(agreement.Result)
 	if !ok || r.Err != nil || r.Version != 1 || woken != 1 {
 		t.Fatalf("have %+v", r)
 	}
@@ -203,7 +205,8 @@ func TestRaftsLogLinesAreQuiet(t *testing.T) {
 		{hclog.Error, "failed to get log", "WARN"},
 	} {
 		var b bytes.Buffer
-		raftLogger(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug}))).Log(test.level, test.message, "peer", 7)
+		raftLogger(slog.New(slog.NewTextHandler(&b,
+			&slog.HandlerOptions{Level: slog.LevelDebug}))).Log(test.level, test.message, "peer", 7)
 		if !strings.Contains(b.String(), "level="+test.want) || !strings.Contains(b.String(), "peer=7") {
 			t.Errorf("have %q, want level %s", b.String(), test.want)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Before Start, a Cluster knows no other nodes, leads nothing and changes nothing, no matter which methods are called, and it
-// can be closed.
+// Before Start, a Cluster knows no other nodes, leads nothing and changes
+// nothing, no matter which methods are called, and it can be closed.
 func TestBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -22,13 +22,15 @@ func TestBeforeStart(t *testing.T) {
 		c := n.c.Load()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if v := c.View(); len(v.Members) > 0 || v.Connected || c.Authority() || !c.Leader().IsZero() || len(c.EntryNodes()) > 0 {
+		if v := c.View(); len(v.Members) > 0 || v.Connected || c.Authority() ||
+			!c.Leader().IsZero() || len(c.EntryNodes()) > 0 {
 			t.Errorf("have %+v", v)
 		}
 		if err := c.Ready(); err == nil {
 			t.Error("it is ready")
 		}
-		if c.Await(ctx, 1, 1) || c.tracker.Behind() || c.tracker.Split() || c.Degraded() != nil || c.Replacing() != nil {
+		if c.Await(ctx, 1, 1) || c.tracker.Behind() || c.tracker.Split() || c.Degraded() != nil ||
+			c.Replacing() != nil {
 			t.Error("it reports something that it can't know")
 		}
 		expect.ErrorIs(t, c.CatchUp(ctx), ErrLeaderUnavailable, "catch")

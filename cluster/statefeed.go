@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// stateFeed passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never waits for
-// it. If states pile up, it passes only the newest one on.
+// stateFeed passes applied states on to the rest of the node, in order, from
+// one goroutine. Raft's goroutine never waits for it. If states pile up, it
+// passes only the newest one on.
 type stateFeed struct {
 	// mu guards published and waiter.
 	mu        sync.Mutex
@@ -30,8 +31,9 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		c.founder.recordCluster(now.Cluster)
 	}
 
-	// Pass the ring on first: other nodes may already use it, and this node can't answer them before it knows it. Rules may
-	// come into force at slightly different times on different nodes.
+	// Pass the ring on first: other nodes may already use it, and this node can't
+	// answer them before it knows it. Rules may come into force at slightly
+	// different times on different nodes.
 	if c.config.OnState != nil && ringChanged(before, now) {
 		c.config.OnState(now)
 	}
@@ -78,7 +80,8 @@ func (c *Cluster) publishRules(s *agreement.State) {
 	}
 }
 
-// ringChanged reports whether the ring, the nodes' processes or the members differ, and not just the rules or the index.
+// ringChanged reports whether the ring, the nodes' processes or the members
+// differ, and not just the rules or the index.
 func ringChanged(before, now *agreement.State) bool {
 	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
 }
@@ -137,8 +140,9 @@ func rulesVersion(s *agreement.State) int64 {
 	return v.Number
 }
 
-// Await waits until this node uses at least the given revision of the state and version of the rules. It returns false if
-// ctx ends first or this node stops applying entries.
+// Await waits until this node uses at least the given revision of the state and
+// version of the rules. It returns false if ctx ends first or this node stops
+// applying entries.
 func (c *core) Await(ctx context.Context, revision, version int64) bool {
 	return c.awaitState(ctx, func(s *agreement.State) bool {
 		return int64(s.Revision) >= revision && rulesVersion(s) >= version

@@ -11,13 +11,15 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// electionDelayFactor multiplies the election timeout of a node whose store fails. Such a node could still be elected,
-// because it may be able to save its term, and its log is as long as the others'. It would then lead again and again
-// without being able to store an entry.
+// electionDelayFactor multiplies the election timeout of a node whose store
+// fails. Such a node could still be elected, because it may be able to save its
+// term, and its log is as long as the others'. It would then lead again and
+// again without being able to store an entry.
 const electionDelayFactor = 20
 
-// watchedLogs is a log store that tracks whether writes fail. It also probes the store, because a leader that writes nothing
-// would not notice: heartbeats alone keep it in the lead.
+// watchedLogs is a log store that tracks whether writes fail. It also probes
+// the store, because a leader that writes nothing would not notice: heartbeats
+// alone keep it in the lead.
 type watchedLogs struct {
 	raft.LogStore
 	probe       func() error
@@ -82,9 +84,10 @@ func (c *Cluster) probeStore() {
 	})
 }
 
-// deferElections is the loop that keeps this node from leading while its store fails or it is stuck, if another voter could
-// lead. If it leads, it hands over the lead. A failing store recovers with the next successful write and probe. A stuck node
-// stays stuck.
+// deferElections is the loop that keeps this node from leading while its store
+// fails or it is stuck, if another voter could lead. If it leads, it hands over
+// the lead. A failing store recovers with the next successful write and probe.
+// A stuck node stays stuck.
 func (nt *nodeTracker) deferElections() {
 	t := time.NewTicker(nt.config.Timings.Reconcile)
 	defer t.Stop()
@@ -113,7 +116,8 @@ func (nt *nodeTracker) deferElections() {
 	}
 }
 
-// setElectionTimeouts sets this node's election timeouts, either delayed or normal. It reports whether that succeeded.
+// setElectionTimeouts sets this node's election timeouts, either delayed or
+// normal. It reports whether that succeeded.
 func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 	r := nt.raft.Load()
 	rc := r.ReloadableConfig()
@@ -141,7 +145,8 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 // noteStuck logs that this node is stuck, and revokes its authority at once.
 func (nt *nodeTracker) noteStuck() {
 	nt.holder.Revoke()
-	nt.config.Logger.Error("this node still stores and votes, but no longer acts as an owner", "error", nt.machine.stuck.Load())
+	nt.config.Logger.Error("this node still stores and votes, but no longer acts as an owner",
+		"error", nt.machine.stuck.Load())
 }
 
 // Stuck returns why this node no longer applies entries, or nil if it still does.

@@ -29,8 +29,8 @@ func entryOf(t testing.TB, e agreement.Entry) []byte {
 // later is a build of an unreleased version; its entries name that version.
 var later = agreement.Build{Level: agreement.Newest, Release: "v9.1.0"}
 
-// TestUnknownEntriesStopTheMachine: nothing after an unreadable entry is applied, and no snapshot that would hide the entry
-// is taken.
+// TestUnknownEntriesStopTheMachine: nothing after an unreadable entry is
+// applied, and no snapshot that would hide the entry is taken.
 func TestUnknownEntriesStopTheMachine(t *testing.T) {
 	settled, err := later.Encode(agreement.Settled{Epoch: 7})
 	expect.NoError(t, err)
@@ -46,11 +46,13 @@ func TestUnknownEntriesStopTheMachine(t *testing.T) {
 		m := newMachine(agreement.ThisBuild, func() {})
 		m.Apply(&raft.Log{Index: 3, Data: entryOf(t, agreement.Empty{})})
 		m.Apply(&raft.Log{Index: 4, Data: entry})
-		if _, err := entryResult(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrStuck) {
+		if _, err := entryResult(m.Apply(&raft.Log{Index: 5,
+			Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrStuck) {
 			t.Errorf("unknown %s: have %v", name, err)
 		}
 		expect.Equal(t, m.state.Load().Index, 3, "unknown %s: entries are applied up", name)
-		if _, err := m.Snapshot(); !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "v9.1.0") || !strings.Contains(err.Error(), "entry 4") {
+		if _, err := m.Snapshot(); !errors.Is(err, ErrStuck) ||
+			!strings.Contains(err.Error(), "v9.1.0") || !strings.Contains(err.Error(), "entry 4") {
 			t.Errorf("unknown %s: have %v", name, err)
 		}
 	}
@@ -65,7 +67,8 @@ func (n *node) lacking(kind string) (on *atomic.Bool) {
 	return on
 }
 
-// sameState waits until the nodes have applied the same index, and fails unless their states are equal.
+// sameState waits until the nodes have applied the same index, and fails unless
+// their states are equal.
 func (w *world) sameState(nodes ...*node) {
 	w.t.Helper()
 	w.until(20*time.Second, "one state", func() bool {
@@ -83,7 +86,8 @@ func (w *world) sameState(nodes ...*node) {
 	})
 }
 
-// TestANodeThatLacksAKindStops: the other nodes continue without it, and it resumes with the next release.
+// TestANodeThatLacksAKindStops: the other nodes continue without it, and it
+// resumes with the next release.
 func TestANodeThatLacksAKindStops(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -97,7 +101,8 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 		odd, others := nodes[2], nodes[:2]
 		if w.aLeader() == odd {
 			// Its own build can't read the entry, so the entry is not proposed.
-			if _, err := odd.c.Load().propose(t.Context(), agreement.Rules{Change: document(8)}); !errors.Is(err, ErrRefused) {
+			if _, err := odd.c.Load().propose(t.Context(),
+				agreement.Rules{Change: document(8)}); !errors.Is(err, ErrRefused) {
 				t.Errorf("have %v", err)
 			}
 			odd.c.Load().tracker.transferLead(t.Context())
@@ -126,8 +131,8 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 	})
 }
 
-// TestWhatIsRefusedIsNotWritten: a document that the leader's build refuses is not written to the log, because another build
-// might accept it.
+// TestWhatIsRefusedIsNotWritten: a document that the leader's build refuses is
+// not written to the log, because another build might accept it.
 func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -152,14 +157,16 @@ func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 			"conflict":  {change: document(7), match: 77, want: rules.ErrConflict},
 		} {
 			_, err := nodes[0].c.Load().Write(t.Context(), test.change, WriteOptions{IfMatch: test.match})
-			if test.want != nil && !errors.Is(err, test.want) || test.want == nil && !errors.As(err, new(rules.Errors)) {
+			if test.want != nil && !errors.Is(err, test.want) || test.want == nil &&
+				!errors.As(err, new(rules.Errors)) {
 				t.Errorf("%s: have %v", name, err)
 			}
 		}
 		agreed := leader.c.Load().State().Index
 		for _, n := range nodes {
 			c := n.c.Load()
-			w.until(10*time.Second, "all is applied", func() bool { return c.State().Index >= agreed || c.Stuck() != nil })
+			w.until(10*time.Second, "all is applied",
+				func() bool { return c.State().Index >= agreed || c.Stuck() != nil })
 			if err := c.Stuck(); err != nil {
 				t.Errorf("%s: %v", n.name, err)
 			}
@@ -170,7 +177,8 @@ func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 	})
 }
 
-// TestALeaderThatIsStuckHandsTheLeadOn: the next leader may not know what an earlier one left in the log.
+// TestALeaderThatIsStuckHandsTheLeadOn: the next leader may not know what an
+// earlier one left in the log.
 func TestALeaderThatIsStuckHandsTheLeadOn(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -212,7 +220,8 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 		low, _ := odd.disk.bounds()
 		conf, _ := nodes[0].c.Load().configuration()
 		odd.disk.data = whole
-		odd.disk.meta = &raft.SnapshotMeta{Version: 1, ID: "1-1", Index: low + 1, Term: 1, Configuration: conf, ConfigurationIndex: 1, Size: int64(len(whole))}
+		odd.disk.meta = &raft.SnapshotMeta{Version: 1, ID: "1-1", Index: low + 1, Term: 1,
+			Configuration: conf, ConfigurationIndex: 1, Size: int64(len(whole))}
 		odd.run()
 		nodes[1].crash() // so that the odd node is needed for a majority
 		w.until(20*time.Second, "agreement", func() bool {
@@ -248,13 +257,15 @@ func TestSkip(t *testing.T) {
 			return true
 		})
 	})
-	if err := Recover(&store{disk: old[0].disk.clone()}, agreement.ThisBuild, old[0].id, "", nil); err == nil || !strings.Contains(err.Error(), "can't be applied") {
+	if err := Recover(&store{disk: old[0].disk.clone()}, agreement.ThisBuild, old[0].id, "",
+		nil); err == nil || !strings.Contains(err.Error(), "can't be applied") {
 		t.Errorf("recovered, with an entry that can't be applied: %v", err)
 	}
 	expect.Equal(t, stuck.Hash, sha256.Sum256(poison), "hash")
 	for _, n := range old {
 		s := &store{disk: n.disk}
-		expect.ErrorIs(t, Skip(s, agreement.ThisBuild, stuck.Index, sha256.Sum256(nil)), ErrRefused, "another entry was skipped")
+		expect.ErrorIs(t, Skip(s, agreement.ThisBuild, stuck.Index, sha256.Sum256(nil)), ErrRefused,
+			"another entry was skipped")
 		if err := Skip(s, agreement.ThisBuild, stuck.Index, stuck.Hash); err != nil {
 			t.Error(err)
 		}
@@ -273,7 +284,8 @@ func TestSkip(t *testing.T) {
 	})
 }
 
-// TestAWriteForAnotherBaseIsProposedAgain: a result that was computed while something else was agreed on is computed again.
+// TestAWriteForAnotherBaseIsProposedAgain: a result that was computed while
+// something else was agreed on is computed again.
 func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -281,7 +293,8 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 		late, _, err := leader.config.Build.Propose(leader.State(), agreement.Rules{Change: document(7)})
 		expect.NoError(t, err)
 		version := nodes[0].mustWrite(8)
-		if r, err := leader.proposeBytes(t.Context(), late); err != nil || !errors.Is(r.Err, agreement.ErrBase) || rulesVersion(leader.State()) != version {
+		if r, err := leader.proposeBytes(t.Context(), late); err != nil ||
+			!errors.Is(r.Err, agreement.ErrBase) || rulesVersion(leader.State()) != version {
 			t.Errorf("have %+v, %v", r, err)
 		}
 		// Of many concurrent writes, all prepared for the same rules, each is made.

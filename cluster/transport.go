@@ -14,11 +14,13 @@ import (
 )
 
 const (
-	// maxPool bounds Raft's idle connections to one node: one each for heartbeats, entries and votes.
+	// maxPool bounds Raft's idle connections to one node: one each for heartbeats,
+	// entries and votes.
 	maxPool = 3
 	// failureRecheck is how often to check whether to release a held failure; see transport.
 	failureRecheck = 100 * time.Millisecond
-	// storeRetry is how long to wait before sending entries again to a node that could not store them.
+	// storeRetry is how long to wait before sending entries again to a node that
+	// could not store them.
 	storeRetry = 500 * time.Millisecond
 	// maxRepetitionHold is how long to hold a message that has nothing new for a follower.
 	maxRepetitionHold = 500 * time.Millisecond
@@ -28,20 +30,26 @@ const (
 
 // transport is Raft's network transport. It delays some results and messages, for three reasons.
 //
-// When sending entries to a node fails, Raft backs off after every failure, up to ten seconds. A node that comes back from a
-// long cut would wait that long for the entries that it missed, without authority. Raft retries heartbeats, which another of
-// its goroutines sends, within 200 ms forever. So transport holds a failure until a heartbeat to the same node has
-// succeeded: Raft then counts one failure per cut, no matter how long, and retries at once. A node whose store fails rejects
-// entries, and Raft backs off in the same way: transport holds each rejection for a moment, and tells Raft not to back off.
+// When sending entries to a node fails, Raft backs off after every failure, up
+// to ten seconds. A node that comes back from a long cut would wait that long
+// for the entries that it missed, without authority. Raft retries heartbeats,
+// which another of its goroutines sends, within 200 ms forever. So transport
+// holds a failure until a heartbeat to the same node has succeeded: Raft then
+// counts one failure per cut, no matter how long, and retries at once. A node
+// whose store fails rejects entries, and Raft backs off in the same way:
+// transport holds each rejection for a moment, and tells Raft not to back off.
 //
-// Raft repeats the commit index to each follower after Timings.Commit, whether it has changed or not. The interval is short,
-// so that followers learn a new commit index soon. To let idle nodes sleep, transport holds repetitions until there is an
-// entry to send.
+// Raft repeats the commit index to each follower after Timings.Commit, whether
+// it has changed or not. The interval is short, so that followers learn a new
+// commit index soon. To let idle nodes sleep, transport holds repetitions until
+// there is an entry to send.
 //
-// Raft sends about seven heartbeats within Timings.Heartbeat. To wake nodes less often, transport sends fewer, and sends
-// them together with this node's other heartbeats.
+// Raft sends about seven heartbeats within Timings.Heartbeat. To wake nodes
+// less often, transport sends fewer, and sends them together with this node's
+// other heartbeats.
 //
-// While this node leads, heartbeats also prove which nodes still follow it; see [authority.Confirmations].
+// While this node leads, heartbeats also prove which nodes still follow it; see
+// [authority.Confirmations].
 type transport struct {
 	*raft.NetworkTransport
 	// mustSend reports whether this node must still send entries of the term to the node.
@@ -104,7 +112,9 @@ func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 }
 
 // AppendEntries sends entries or a heartbeat. It implements raft.Transport.
-func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (t *transport) AppendEntries(
+	id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
 	if isHeartbeat(args) {
 		t.holdHeartbeat(id, args.Term)
 		number := t.confirmations.NextNumber()
@@ -137,7 +147,8 @@ func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args 
 	return err
 }
 
-// holdHeartbeat waits until a heartbeat to the node is due and then records it. The first heartbeat of a term is due at once.
+// holdHeartbeat waits until a heartbeat to the node is due and then records it.
+// The first heartbeat of a term is due at once.
 func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
 	t.mu.Lock()
 	last := t.lastHeartbeats[id]
@@ -167,8 +178,9 @@ func (t *transport) holdUntilPulse(last time.Time) {
 	}
 }
 
-// holdRepetition holds a message that the node has already accepted, if all entries are committed: until there is another
-// entry, but at most for maxRepetitionHold.
+// holdRepetition holds a message that the node has already accepted, if all
+// entries are committed: until there is another entry, but at most for
+// maxRepetitionHold.
 func (t *transport) holdRepetition(id raft.ServerID, now commitNotice) {
 	t.mu.Lock()
 	again := t.acceptedNotices[id] == now
@@ -189,7 +201,10 @@ func (t *transport) pause(d time.Duration, early <-chan struct{}) {
 }
 
 // InstallSnapshot sends a snapshot. It implements raft.Transport.
-func (t *transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (t *transport) InstallSnapshot(
+	id raft.ServerID, at raft.ServerAddress, args *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
 	before := t.confirmations.LastAnswered(nodeID(id))
 	err := t.NetworkTransport.InstallSnapshot(id, at, args, resp, data)
 	if err != nil {
@@ -198,7 +213,8 @@ func (t *transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress, arg
 	return err
 }
 
-// holdFailure waits until the node has answered a later heartbeat than before, or this node need not send it entries any more.
+// holdFailure waits until the node has answered a later heartbeat than before,
+// or this node need not send it entries any more.
 func (t *transport) holdFailure(id raft.ServerID, term, before uint64) {
 	tick := time.NewTicker(failureRecheck)
 	defer tick.Stop()
@@ -225,7 +241,8 @@ type streamLayer struct {
 	closing <-chan struct{}
 }
 
-// Dial connects to another node's Raft. It refuses while closing, because Raft waits for its dialers.
+// Dial connects to another node's Raft. It refuses while closing, because Raft
+// waits for its dialers.
 func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	select {
 	case <-l.closing:

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestIdleFollowersAreLeftAlone: an idle leader sends its followers little but heartbeats, and writes nothing. But it sends a
-// new entry at once.
+// TestIdleFollowersAreLeftAlone: an idle leader sends its followers little but
+// heartbeats, and writes nothing. But it sends a new entry at once.
 func TestIdleFollowersAreLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -32,7 +32,8 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 			began := time.Now()
 			leader.mustWrite(10 + i)
 			for _, n := range nodes {
-				w.until(time.Second, "the write at "+n.name, func() bool { return rulesVersion(n.c.Load().State()) == int64(i+2) })
+				w.until(time.Second, "the write at "+n.name,
+					func() bool { return rulesVersion(n.c.Load().State()) == int64(i+2) })
 			}
 			if took := time.Since(began); took > 200*time.Millisecond {
 				t.Errorf("write %d was applied everywhere after %v", i, took)

@@ -29,7 +29,8 @@ func (c *Cluster) View() View {
 	s := c.Last()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
 	for _, m := range c.tracker.listMembers(s) {
-		// A departed node's process may still run, or run again. One that has left is listed until gossip forgets it.
+		// A departed node's process may still run, or run again. One that has left is
+		// listed until gossip forgets it.
 		isGone := m.departure != nil && !m.inRaft && !m.inState && m.ID != c.config.Self.ID
 		if isGone && !(m.departure.Left && m.State == gossip.Left) {
 			continue
@@ -46,7 +47,8 @@ func (c *Cluster) View() View {
 	return v
 }
 
-// Degraded returns why callers should not send checks to this node although it could decide them, or nil.
+// Degraded returns why callers should not send checks to this node although it
+// could decide them, or nil.
 func (c *Cluster) Degraded() error {
 	departed := c.founder.departed.Load()
 	switch {
@@ -60,8 +62,9 @@ func (c *Cluster) Degraded() error {
 	return nil
 }
 
-// Behind reports whether this node asks for authority but can't be granted it, because it lags behind the agreed state. If
-// that holds for most nodes, Behind is false on all of them, because some node must be ready.
+// Behind reports whether this node asks for authority but can't be granted it,
+// because it lags behind the agreed state. If that holds for most nodes, Behind
+// is false on all of them, because some node must be ready.
 func (nt *nodeTracker) Behind() bool {
 	list := *nt.behind.Load()
 	if !slices.Contains(list, nt.config.Self.ID) {
@@ -87,8 +90,9 @@ var (
 	errRemoved     = errors.New("removed: an operator has removed this process from the cluster; stop it")
 )
 
-// Ready returns nil once this node knows the rules and the ring and has had authority, or once it relies on its memory
-// because it can't reach a majority. Otherwise it returns the reason.
+// Ready returns nil once this node knows the rules and the ring and has had
+// authority, or once it relies on its memory because it can't reach a majority.
+// Otherwise it returns the reason.
 func (c *Cluster) Ready() error {
 	c.feed.mu.Lock()
 	s := c.feed.published
@@ -139,12 +143,16 @@ func (c *Cluster) Metrics(s metrics.Sink) {
 	v := c.View()
 	s.Gauge("ring_epoch", "Number of the ring in use.", float64(c.State().Epoch))
 	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
-	s.Flag("stuck", "1 while this node can't apply what the cluster agrees on, because that needs another release, else 0.", c.Stuck() != nil)
+	s.Flag("stuck",
+		"1 while this node can't apply what the cluster agrees on, because that needs another release, else 0.",
+		c.Stuck() != nil)
 	s.Flag("states_differ",
 		"1 on a leader that has seen nodes reach different states after the same entries, without a majority for any, else 0.", c.tracker.Split())
 	s.Flag("behind",
 		"1 while this node asks for authority but can't be granted it, because it is behind the agreed state, else 0.", c.tracker.Behind())
-	s.Level("suspended", "Live nodes that were taken out of the ring within the last hour, and must stay healthy for a while before they come back.", c.Suspended())
+	s.Level("suspended",
+		"Live nodes that were taken out of the ring within the last hour, and must stay healthy for a while before they come back.",
+		c.Suspended())
 	members := map[gossip.State]int{gossip.Alive: 0, gossip.Suspect: 0, gossip.Left: 0, gossip.Failed: 0}
 	for i := range v.Members {
 		members[v.Members[i].State]++
@@ -164,7 +172,8 @@ func (c *Cluster) Metrics(s metrics.Sink) {
 	}
 
 	if c.started.Load() {
-		s.Count("gossip_refused_total", "Messages to the gossip port that were dropped because no node of this cluster sends them.",
+		s.Count("gossip_refused_total",
+			"Messages to the gossip port that were dropped because no node of this cluster sends them.",
 			int64(c.gossip.Load().Refused()))
 		c.showRaft(s)
 	}
@@ -175,7 +184,8 @@ func (c *core) showRaft(s metrics.Sink) {
 	r := c.raft.Load()
 	now := r.State()
 	for state := raft.Follower; state <= raft.Shutdown; state++ {
-		s.Flag("raft_state", "1 for this node's state in Raft, else 0.", now == state, "state", strings.ToLower(state.String()))
+		s.Flag("raft_state", "1 for this node's state in Raft, else 0.", now == state, "state",
+			strings.ToLower(state.String()))
 	}
 
 	s.Gauge("raft_term", "Raft's term.", float64(r.CurrentTerm()))
@@ -187,7 +197,9 @@ func (c *core) showRaft(s metrics.Sink) {
 		contact = time.Since(at)
 	}
 
-	s.Gauge("raft_last_contact_seconds", "Time since this node last heard from the leader; 0 on the leader.", contact.Seconds())
+	s.Gauge("raft_last_contact_seconds",
+		"Time since this node last heard from the leader; 0 on the leader.", contact.Seconds())
 	s.Level("raft_voters", "Voters in Raft's configuration.", len(c.voterIDs()))
-	s.Count("raft_leader_changes_total", "How many times this node has won or lost leadership.", int64(c.leaderChanges.Load()))
+	s.Count("raft_leader_changes_total", "How many times this node has won or lost leadership.",
+		int64(c.leaderChanges.Load()))
 }

@@ -27,7 +27,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Whole clusters make much garbage; fewer collections make the tests faster. GOGC sets another bound.
+// Whole clusters make much garbage; fewer collections make the tests faster.
+// GOGC sets another bound.
 func TestMain(m *testing.M) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -94,7 +95,8 @@ func onVirtualTime(t *testing.T, test func(t *testing.T, w *world)) {
 	})
 }
 
-// add creates a node that is not running yet. IDs follow the node numbers, so the first node added has the lowest.
+// add creates a node that is not running yet. IDs follow the node numbers, so
+// the first node added has the lowest.
 func (w *world) add(expect int, join ...*node) *node {
 	n := &node{w: w, expect: expect, disk: newDisk()}
 	i := len(w.nodes) + 1
@@ -133,7 +135,8 @@ func (n *node) run() *node {
 	w.boots++
 	n.boot = w.boots
 	log := w.log.With("at", n.name)
-	self := Node{ID: n.id, Boot: n.boot, Name: n.name, Address: n.ip, Region: cmp.Or(n.region, "here"), Zone: n.zone, PeerPort: peerPort}
+	self := Node{ID: n.id, Boot: n.boot, Name: n.name, Address: n.ip,
+		Region: cmp.Or(n.region, "here"), Zone: n.zone, PeerPort: peerPort}
 	var c *Cluster
 	peers, err := peer.New(peer.Config{
 		Self:   func() peer.Identity { return c.Identity() },
@@ -148,7 +151,8 @@ func (n *node) run() *node {
 	n.store = &store{disk: n.disk, dieAt: n.dieAt, onDeath: func() { w.net.Crash(n.ip) }}
 	config := DefaultConfig()
 	config.Self, config.BootstrapExpect, config.Store, config.Peers, config.Logger = self, n.expect, n.store, peers, log
-	config.Gossip = gossip.Config{BindAddr: n.ip, Port: gossipPort, Advertise: n.ip, Join: n.join, Transport: transport, Logger: log}
+	config.Gossip = gossip.Config{BindAddr: n.ip, Port: gossipPort, Advertise: n.ip, Join: n.join,
+		Transport: transport, Logger: log}
 	config.InitialRules = func() ([]byte, string) { return []byte(firstRules), n.name }
 	config.OnState = func(s *agreement.State) { n.state.Store(s) }
 	config.OnRules = func(s *rules.Set) { n.rules.Store(s) }

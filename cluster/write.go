@@ -19,7 +19,8 @@ import (
 // retryPause is how long to wait between two attempts of a write. An election takes several pauses.
 const retryPause = 50 * time.Millisecond
 
-// awaitPrimaryBound bounds how long a write waits for this region to adopt a version that the primary has agreed on.
+// awaitPrimaryBound bounds how long a write waits for this region to adopt a
+// version that the primary has agreed on.
 const awaitPrimaryBound = 2 * time.Second
 
 // WriteOptions are the conditions of a change, and its author.
@@ -28,20 +29,24 @@ type WriteOptions struct {
 	By      string // the author
 	Message string // why, in the author's words; at most rules.MaxMessage bytes
 	Via     string // how it is written; see rules.ViaApply
-	// Readopt means that a whole document was in force before. It is then written even if a review objects to it.
+	// Readopt means that a whole document was in force before. It is then written
+	// even if a review objects to it.
 	Readopt bool
 }
 
-// Write changes the rules, and returns when the new version is in force on this node. The error is of type [rules.Errors],
-// or it wraps one of these: [rules.ErrConflict] or [rules.ErrNotFound]; [ErrLeaderUnavailable] or [ErrNoPrimary] if nothing was
-// changed, because no leader or not the primary region could be reached; [ErrOutcomeUnknown]. If ctx has no deadline, Write
+// Write changes the rules, and returns when the new version is in force on this
+// node. The error is of type [rules.Errors], or it wraps one of these:
+// [rules.ErrConflict] or [rules.ErrNotFound]; [ErrLeaderUnavailable] or
+// [ErrNoPrimary] if nothing was changed, because no leader or not the primary
+// region could be reached; [ErrOutcomeUnknown]. If ctx has no deadline, Write
 // takes at most Timings.Write.
 //
-// From a secondary region, Write sends the change to the primary, and waits only briefly for the new version to arrive in
-// this region. It returns the primary's version whether or not it has arrived.
+// From a secondary region, Write sends the change to the primary, and waits
+// only briefly for the new version to arrive in this region. It returns the
+// primary's version whether or not it has arrived.
 //
-// The entry carries a request ID that the cluster remembers. So it is safe to propose the entry again when the outcome of an
-// attempt is unknown.
+// The entry carries a request ID that the cluster remembers. So it is safe to
+// propose the entry again when the outcome of an attempt is unknown.
 func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions) (int64, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
@@ -49,8 +54,8 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	when := time.Now()
 
 	if change.Part == rules.WholeDocument {
-		// A whole document is valid or not whatever rules are in force, so check it here. The validity of a part depends on
-		// them, so the leader checks it.
+		// A whole document is valid or not whatever rules are in force, so check it
+		// here. The validity of a part depends on them, so the leader checks it.
 		if err := checkDocument(change.Body, o.Readopt); err != nil {
 			return 0, err
 		}
@@ -63,7 +68,9 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if c.isSecondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
-		return 0, fmt.Errorf("%w: this region does not have the primary's rules yet, version %d is its own", rules.ErrConflict, o.IfMatch)
+		return 0,
+			fmt.Errorf("%w: this region does not have the primary's rules yet, version %d is its own",
+				rules.ErrConflict, o.IfMatch)
 	}
 
 	var result agreement.Result
@@ -82,13 +89,15 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 		return result.Version, nil
 	}
 	if c.awaitState(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
-		return 0, fmt.Errorf("%w: version %d was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, result.Version)
+		return 0, fmt.Errorf("%w: version %d was agreed on, but is not in force on this node yet",
+			ErrOutcomeUnknown, result.Version)
 	}
 
 	return result.Version, nil
 }
 
-// checkDocument returns what is wrong with a whole document. A document that was in force before need not pass a review.
+// checkDocument returns what is wrong with a whole document. A document that
+// was in force before need not pass a review.
 func checkDocument(text []byte, readopt bool) error {
 	parse := rules.Review
 	if readopt {
@@ -127,7 +136,8 @@ func (c *core) primaryError(err error) error {
 // followsPrimary reports whether a state's rules are the primary's.
 func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primary == c.config.Primary }
 
-// awaitPrimaryVersion waits until a version of the primary's rules is in force on this node, but at most for awaitPrimaryBound.
+// awaitPrimaryVersion waits until a version of the primary's rules is in force
+// on this node, but at most for awaitPrimaryBound.
 func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
@@ -142,7 +152,8 @@ func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 	}
 }
 
-// serveFollowNow makes the leader of a secondary region ask the primary for news, without waiting for the answer.
+// serveFollowNow makes the leader of a secondary region ask the primary for
+// news, without waiting for the answer.
 func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
 	if !sr.leads() {
 		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
@@ -151,8 +162,9 @@ func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
 	return noBody{}, nil
 }
 
-// servePropose proposes a write of rules on the leader, one at a time. It computes the result beforehand: a large document
-// would block Raft's goroutine, which authority depends on.
+// servePropose proposes a write of rules on the leader, one at a time. It
+// computes the result beforehand: a large document would block Raft's
+// goroutine, which authority depends on.
 func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
 	defer cancel()
@@ -173,14 +185,15 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 		return nil, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}
 
-	// Each write waits until a majority of the ring uses the previous one. So even a stream of writes leaves no node behind
-	// that keeps pace with the majority.
+	// Each write waits until a majority of the ring uses the previous one. So even
+	// a stream of writes leaves no node behind that keeps pace with the majority.
 	if !sr.granter.AwaitMajority(ctx, sr.machine.rulesIndex.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrLeaderUnavailable)
 	}
 
-	// The new rules must be shared with all regions that are present now, and not only from the next window on. But a write
-	// that requires a version is meant for that version's regions.
+	// The new rules must be shared with all regions that are present now, and not
+	// only from the next window on. But a write that requires a version is meant
+	// for that version's regions.
 	if write.IfMatch == 0 {
 		if err := sr.addRegions(ctx, sr.prospectiveFollowers()); err != nil {
 			sr.config.Logger.Info("can't add a region before a write", "error", err)
@@ -195,7 +208,8 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 	return result.MarshalJSON()
 }
 
-// parseResult reads the agreement.Result in a reply. If it can't, the outcome is unknown, because the call was carried out.
+// parseResult reads the agreement.Result in a reply. If it can't, the outcome
+// is unknown, because the call was carried out.
 func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	if err == nil {
 		if err = json.Unmarshal(b, &r); err != nil {
@@ -205,8 +219,9 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	return r, err
 }
 
-// CatchUp waits until this node has applied everything that was agreed on before the call. The error wraps ErrLeaderUnavailable
-// or the context's error. If ctx has no deadline, CatchUp takes at most Timings.Write.
+// CatchUp waits until this node has applied everything that was agreed on
+// before the call. The error wraps ErrLeaderUnavailable or the context's error.
+// If ctx has no deadline, CatchUp takes at most Timings.Write.
 func (c *Cluster) CatchUp(ctx context.Context) error {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
@@ -215,7 +230,8 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	err := c.retry(ctx, func(bool) error {
 		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, noBody{}, &index)
 		if err != nil {
-			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrLeaderUnavailable} // a query has no outcome that could be unknown
+			// a query has no outcome that could be unknown
+			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrLeaderUnavailable}
 		}
 		return err
 	})
@@ -229,8 +245,9 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	return nil
 }
 
-// initCluster is the loop that proposes a new cluster's first entries: its ID and its first rules. It runs on every
-// node, because a founder may die between these entries, and the next leader then completes them.
+// initCluster is the loop that proposes a new cluster's first entries: its ID
+// and its first rules. It runs on every node, because a founder may die between
+// these entries, and the next leader then completes them.
 func (c *Cluster) initCluster() {
 	c.loop(c.config.Timings.Founding, c.leadChanged, func() (last bool) {
 		if !c.leads() {
@@ -244,7 +261,8 @@ func (c *Cluster) initCluster() {
 	})
 }
 
-// foundingLevel returns the highest feature level that all founders know, or 0 if gossip does not know one of them.
+// foundingLevel returns the highest feature level that all founders know, or 0
+// if gossip does not know one of them.
 func (c *Cluster) foundingLevel() agreement.Level {
 	level, members := c.config.Build.Level, c.gossipMembers()
 	conf, _ := c.configuration()
@@ -290,7 +308,9 @@ func (c *Cluster) initClusterOnce() error {
 	}
 
 	text, by := c.config.InitialRules()
-	r, err := c.propose(ctx, agreement.Rules{Change: rules.Change{Body: text}, OnlyFirst: true, By: by, Via: rules.ViaSeed, When: time.Now()})
+	r, err := c.propose(ctx,
+		agreement.Rules{Change: rules.Change{Body: text}, OnlyFirst: true, By: by,
+			Via: rules.ViaSeed, When: time.Now()})
 	if err != nil {
 		return err
 	}

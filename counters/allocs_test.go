@@ -10,7 +10,8 @@ import (
 )
 
 var allKinds = []algorithms.Kind{
-	algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.LeakyBucket, algorithms.SlidingLog,
+	algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket,
+	algorithms.LeakyBucket, algorithms.SlidingLog,
 	algorithms.FirstWindow, algorithms.CellBucket,
 }
 
@@ -19,7 +20,8 @@ func mayQueue(kind algorithms.Kind) bool {
 	return kind != algorithms.SlidingLog && kind != algorithms.FirstWindow && kind != algorithms.CellBucket
 }
 
-// hotChecks returns checks of existing counters: one of each kind, one of several limits, one with a block.
+// hotChecks returns checks of existing counters: one of each kind, one of
+// several limits, one with a block.
 func hotChecks() map[string][]Op {
 	checks := map[string][]Op{}
 	var all []Op
@@ -34,9 +36,10 @@ func hotChecks() map[string][]Op {
 		}
 		checks[name] = []Op{op}
 		if all = append(all, op); mayQueue(kind) {
-			checks[kind.String()+", after a delay"] = []Op{{Key: key(uint64(100 + i)), Cost: 1, Limit: &algorithms.Limit{
-				Kind: kind, Amount: 1000, Burst: 1000, Window: time.Minute, MaxDelay: time.Millisecond,
-			}}}
+			checks[kind.String()+", after a delay"] = []Op{{Key: key(uint64(100 + i)), Cost: 1,
+				Limit: &algorithms.Limit{
+					Kind: kind, Amount: 1000, Burst: 1000, Window: time.Minute, MaxDelay: time.Millisecond,
+				}}}
 		}
 	}
 	checks["six limits"] = all
@@ -65,7 +68,8 @@ func TestTakeAllocatesNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(500, func() { table.Take(now, ops) }); n != 0 || ops[0].Decision.Allowed {
 			t.Errorf("%s: have %v allocations a Take, want 0; refused: %v", name, n, !ops[0].Decision.Allowed)
 		}
-		if n := testing.AllocsPerRun(500, func() { table.Peek(now, ops); table.TakeUngated(now, ops); table.PeekUngated(now, ops) }); n != 0 {
+		if n := testing.AllocsPerRun(500,
+			func() { table.Peek(now, ops); table.TakeUngated(now, ops); table.PeekUngated(now, ops) }); n != 0 {
 			t.Errorf("%s: have %v allocations a Peek, TakeUngated and PeekUngated, want 0", name, n)
 		}
 	}
@@ -79,7 +83,9 @@ func TestChangesAllocateNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(500, func() {
 			table.Take(epoch, ops)
 			from := ops[0].TakeRecord()
-			if table.give(epoch, k, l, from, 1) != nil || table.force(epoch, k, l, from, 1) != nil || table.ForceCapped(epoch, k, l, from, 1) != nil {
+			if table.give(epoch, k, l, from, 1) != nil ||
+				table.force(epoch, k, l, from, 1) != nil ||
+				table.ForceCapped(epoch, k, l, from, 1) != nil {
 				t.Error("the change was lost")
 			}
 		}); n != 0 {
@@ -103,7 +109,8 @@ func BenchmarkTakeOf(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeTogether measures several goroutines that share one counter, and several with one counter each.
+// BenchmarkTakeTogether measures several goroutines that share one counter, and
+// several with one counter each.
 func BenchmarkTakeTogether(b *testing.B) {
 	for _, alike := range []bool{true, false} {
 		b.Run(fmt.Sprint("same key=", alike), func(b *testing.B) {

@@ -6,13 +6,15 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// The blocks of a rule are ops of one subject, in a row, one for each length. Each is a token bucket of one, which the
-// beginning of the block takes. A block is in force while its bucket refuses. A bucket with a MaxDelay, one of several,
-// allows again that long before it is full; until it is full, the block is remembered, and the next one to begin is the
-// one after it.
+// The blocks of a rule are ops of one subject, in a row, one for each length.
+// Each is a token bucket of one, which the beginning of the block takes. A
+// block is in force while its bucket refuses. A bucket with a MaxDelay, one of
+// several, allows again that long before it is full; until it is full, the
+// block is remembered, and the next one to begin is the one after it.
 
-// decideBlock decides a block. allowed says that its limit allows a cost of 1, which means that no block is in force;
-// op.state is then as if it had taken that.
+// decideBlock decides a block. allowed says that its limit allows a cost of 1,
+// which means that no block is in force; op.state is then as if it had taken
+// that.
 func (op *Op) decideBlock(allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
@@ -27,8 +29,9 @@ func (op *Op) isRemembered() bool { return op.state.Owed() > 1 } // its own cost
 // BlockLeft returns how much longer a block is in force.
 func (op *Op) BlockLeft() time.Duration { return max(0, op.Decision.ResetAfter-op.Limit.MaxDelay) }
 
-// beginBlocks begins a block of each subject that another op refuses, and puts it into the check's decision. It does not
-// extend a block already in force. The caller must hold the shards.
+// beginBlocks begins a block of each subject that another op refuses, and puts
+// it into the check's decision. It does not extend a block already in force.
+// The caller must hold the shards.
 func (t *Table) beginBlocks(ops []Op, store bool) {
 	for i := 0; i < len(ops); i++ {
 		if !ops[i].Block {
@@ -65,8 +68,9 @@ func nextBlock(blocks []Op) *Op {
 	return &blocks[next]
 }
 
-// isSubjectRefused reports whether a limit of subject refuses. A refusal for lack of room does not count, and neither
-// does one for want of slots: waiting makes room for those, not doing less.
+// isSubjectRefused reports whether a limit of subject refuses. A refusal for
+// lack of room does not count, and neither does one for want of slots: waiting
+// makes room for those, not doing less.
 func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
 		if op := &ops[i]; op.Key.Subject == subject && !op.Block && !op.isSlot() && !op.Decision.Allowed && !op.Full {
@@ -76,8 +80,8 @@ func isSubjectRefused(ops []Op, subject uint64) bool {
 	return false
 }
 
-// storeBlock stores a block that begins. It returns false if there is no room for it; the check is then refused without a
-// block.
+// storeBlock stores a block that begins. It returns false if there is no room
+// for it; the check is then refused without a block.
 func (t *Table) storeBlock(op *Op, d algorithms.Decision, ops []Op) bool {
 	s := t.shardOf(op.Key)
 	loc := s.find(op.Key)

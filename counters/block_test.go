@@ -13,7 +13,8 @@ var blockLimit = &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burs
 func withBlock(n uint64, cost int64) []Op {
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Minute}
 	k := key(n)
-	return []Op{{Key: k, Limit: limit, Cost: cost}, {Key: Key{Subject: k.Subject, Counter: k.Counter ^ 1}, Limit: blockLimit, Block: true}}
+	return []Op{{Key: k, Limit: limit, Cost: cost},
+		{Key: Key{Subject: k.Subject, Counter: k.Counter ^ 1}, Limit: blockLimit, Block: true}}
 }
 
 // A block reaches checkpoints and replicas like any counter, and can be restored from them.
@@ -36,7 +37,8 @@ func TestBlockIsACounter(t *testing.T) {
 	if err := table.Copy(key(1).Partition(), func(list []Record) error {
 		for i := range list {
 			var r Record
-			if _, err := parseRecord(AppendRecord(nil, &list[i], later), &r, later); err != nil || !other.Put(later, r) {
+			if _, err := parseRecord(AppendRecord(nil, &list[i], later), &r, later); err != nil ||
+				!other.Put(later, r) {
 				t.Error(err)
 			}
 		}
@@ -81,7 +83,8 @@ func TestCountKeepsALongerBlock(t *testing.T) {
 	}
 }
 
-// A flood of new subjects never evicts a block. Without room for the block or its subject, no block begins.
+// A flood of new subjects never evicts a block. Without room for the block or
+// its subject, no block begins.
 func TestBlockInAFullTable(t *testing.T) {
 	table := New(8)
 	defer table.Close()
@@ -115,7 +118,8 @@ func TestBlockInAFullTable(t *testing.T) {
 
 // A counter with a queue counts as refusing: no flood evicts it.
 func TestQueueIsNotEvicted(t *testing.T) {
-	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
+	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow,
+		algorithms.TokenBucket, algorithms.SlidingLog} {
 		table := New(8)
 		l := &algorithms.Limit{Kind: kind, Amount: 2, Burst: 2, Window: time.Minute, MaxDelay: time.Hour}
 		for range 6 {

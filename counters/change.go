@@ -4,15 +4,17 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// edit is a change to one counter at a given time. It applies state to a counter with a State, and log to a log.
+// edit is a change to one counter at a given time. It applies state to a
+// counter with a State, and log to a log.
 type edit struct {
 	state func(algorithms.State, algorithms.Instant) algorithms.State
 	log   func(*algorithms.Log, algorithms.Instant)
 }
 
-// penalty debits cost, whether or not the limit allows it. With oldRate, a bucket's rate may be another one by now than
-// l's: what may have drained since its last change counts as owed, because by a rate that was lowered since, too much
-// would drain.
+// penalty debits cost, whether or not the limit allows it. With oldRate, a
+// bucket's rate may be another one by now than l's: what may have drained since
+// its last change counts as owed, because by a rate that was lowered since, too
+// much would drain.
 func penalty(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
@@ -57,10 +59,14 @@ func reward(l *algorithms.Limit, n int64) edit {
 	}
 }
 
-// ForceCapped debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.ForceCapped]. A
-// log takes all of the cost. If the subject was reset since, nothing is debited. It does not check the gate, because a
-// standby uses it to change its copy. If it fails with ErrFull, nothing changes.
-func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
+// ForceCapped debits cost as of from, but never raises usage above the
+// capacity; see [algorithms.Limit.ForceCapped]. A log takes all of the cost. If
+// the subject was reset since, nothing is debited. It does not check the gate,
+// because a standby uses it to change its copy. If it fails with ErrFull,
+// nothing changes.
+func (t *Table) ForceCapped(
+	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64,
+) error {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	if t.isResetAfter(now, k, from) {
@@ -74,9 +80,11 @@ func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, 
 	})
 }
 
-// reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate
-// too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table and there
-// is no room to record the reset. The caller must hold the shard.
+// reset makes a counter fresh. The counter stays in the table, marked as
+// changed, until Changed has yielded it, and Replicate too if it is in use, so
+// that no older copy comes back. It fails with ErrFull if the counter is not in
+// the table and there is no room to record the reset. The caller must hold the
+// shard.
 func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.Concurrency {
 		t.freeAllSlots(now, k)
@@ -190,8 +198,8 @@ func (sub *subtable) putLog(k Key, e *logSlot) {
 	sub.logs[k] = e
 }
 
-// fullnessAfterChange returns a counter's fullness after a change other than a check. If nothing is left, the counter counts as
-// refusing.
+// fullnessAfterChange returns a counter's fullness after a change other than a
+// check. If nothing is left, the counter counts as refusing.
 func fullnessAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Remaining == 0 {
 		return refusedFullness
@@ -199,10 +207,14 @@ func fullnessAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	return fullnessAfterCheck(l, d)
 }
 
-// changeLog changes k's log, creating it if needed, and updates the entry counts. While the total of log entries is at its
-// bound, a log that grows beyond its fair share becomes coarser; it then forgets late, never early. Logs that don't grow may
-// keep more than their share, so the total stays under twice the bound. Inline logs share half of the bound.
-func (t *Table) changeLog(s *shard, k Key, now algorithms.Instant, l *algorithms.Limit, change func(*algorithms.Log, algorithms.Instant)) {
+// changeLog changes k's log, creating it if needed, and updates the entry
+// counts. While the total of log entries is at its bound, a log that grows
+// beyond its fair share becomes coarser; it then forgets late, never early.
+// Logs that don't grow may keep more than their share, so the total stays under
+// twice the bound. Inline logs share half of the bound.
+func (t *Table) changeLog(
+	s *shard, k Key, now algorithms.Instant, l *algorithms.Limit, change func(*algorithms.Log, algorithms.Instant),
+) {
 	e := t.ensureLog(s, k)
 	before := e.log.Len()
 	change(&e.log, now)
@@ -213,8 +225,9 @@ func (t *Table) changeLog(s *shard, k Key, now algorithms.Instant, l *algorithms
 	s.markLogDirty(k, e, allReaders)
 }
 
-// updateEntryCount updates the count of entries after a change to a log of class c, which had before entries. If necessary,
-// it makes the log coarser; see changeLog.
+// updateEntryCount updates the count of entries after a change to a log of
+// class c, which had before entries. If necessary, it makes the log coarser;
+// see changeLog.
 func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.Limit) {
 	if e.log.Len() > before {
 		bound := t.maxLogEntries / 2
@@ -244,13 +257,15 @@ func (t *Table) dropLog(s *shard, k Key) {
 	}
 }
 
-// InlineOps returns an op for each inline counter in use of subject, at most bound of them. The op's limit has the
-// counter's kind, but placeholders for amount and window, which the counter does not store. InlineOps locks the shard for one
-// subtable at a time.
+// InlineOps returns an op for each inline counter in use of subject, at most
+// bound of them. The op's limit has the counter's kind, but placeholders for
+// amount and window, which the counter does not store. InlineOps locks the
+// shard for one subtable at a time.
 func (t *Table) InlineOps(subject uint64, bound int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {
 		if len(ops) < bound {
-			ops = append(ops, Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})
+			ops = append(ops,
+				Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})
 		}
 	}
 	t.shardOf(Key{Subject: subject}).forEach(func(sub *subtable) {
@@ -269,8 +284,8 @@ func (t *Table) InlineOps(subject uint64, bound int) (ops []Op) {
 	return append(ops, t.inlineSlotOps(subject, bound-len(ops))...)
 }
 
-// Usage returns how much of a limit is used, rounded up, and the decision for a check of cost 0. Usage exceeds the capacity
-// when the counter is in debt.
+// Usage returns how much of a limit is used, rounded up, and the decision for a
+// check of cost 0. Usage exceeds the capacity when the counter is in debt.
 func (t *Table) Usage(now algorithms.Instant, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()

@@ -7,13 +7,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// changedBatch is the number of records that Changed collects before it yields them. A batch may exceed it by one shard's
-// records.
+// changedBatch is the number of records that Changed collects before it yields
+// them. A batch may exceed it by one shard's records.
 const changedBatch = 16 << 10
 
-// Changed yields every counter and note that changed since the last call, in batches of some ten thousand; it reuses
-// the slice. A record with Fullness 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its
-// error, and that batch and all later ones still count as changed. Calls must not overlap.
+// Changed yields every counter and note that changed since the last call, in
+// batches of some ten thousand; it reuses the slice. A record with Fullness 0
+// and a zero State, or no Log, was reset. If yield fails, Changed returns its
+// error, and that batch and all later ones still count as changed. Calls must
+// not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
 	var batch []Record
 	for i := range t.shards {
@@ -33,8 +35,10 @@ func (t *Table) Changed(yield func([]Record) error) error {
 	return t.changedNotes(batch, yield)
 }
 
-// collectChanged appends the shard's changed counters and marks them clean, except resets. The record of a reset must stay in
-// the table until it is written, because markChanged could not mark it again if it were gone. See markResetsClean.
+// collectChanged appends the shard's changed counters and marks them clean,
+// except resets. The record of a reset must stay in the table until it is
+// written, because markChanged could not mark it again if it were gone. See
+// markResetsClean.
 func (s *shard) collectChanged(batch []Record) []Record {
 	s.forEach(func(sub *subtable) {
 		if s.unsaved == 0 {
@@ -63,8 +67,9 @@ func (s *shard) collectChanged(batch []Record) []Record {
 	return batch
 }
 
-// markResetsClean marks the resets in batch, which was written, as clean. It leaves out counters that were used in the
-// meantime. If one was also reset again, what was written is still right.
+// markResetsClean marks the resets in batch, which was written, as clean. It
+// leaves out counters that were used in the meantime. If one was also reset
+// again, what was written is still right.
 func (t *Table) markResetsClean(batch []Record) {
 	for i := range batch {
 		r := &batch[i]
@@ -107,9 +112,10 @@ func (t *Table) markChanged(batch []Record, by readers) {
 	}
 }
 
-// MarkChanged marks counters and notes as changed, so that Changed yields them again. It marks whole shards, and then
-// the notes of whole partitions, starting at the given one, until it has marked at least n. It returns the shard to
-// continue with, zero after the last, and how many counters it marked.
+// MarkChanged marks counters and notes as changed, so that Changed yields them
+// again. It marks whole shards, and then the notes of whole partitions,
+// starting at the given one, until it has marked at least n. It returns the
+// shard to continue with, zero after the last, and how many counters it marked.
 func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
 		s := &t.shards[shard]
@@ -137,9 +143,10 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	return shard, marked
 }
 
-// Restore puts back records read from disk and marks them as unchanged. It skips counters that the table already has, and
-// records that have expired. If a counter has several records, the first counts. Restore returns how many records it put
-// back, and how many it dropped for lack of room.
+// Restore puts back records read from disk and marks them as unchanged. It
+// skips counters that the table already has, and records that have expired. If
+// a counter has several records, the first counts. Restore returns how many
+// records it put back, and how many it dropped for lack of room.
 func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noRoom int) {
 	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {

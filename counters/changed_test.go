@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A reset stays in the table until it is written, even if the table is swept during a write that fails.
+// A reset stays in the table until it is written, even if the table is swept
+// during a write that fails.
 func TestResetsStayUntilWritten(t *testing.T) {
 	for _, kind := range allKinds {
 		table, l, failed := newTable(t, 1000), perMinute(kind, 10), errors.New("the disk is full")
@@ -76,13 +77,16 @@ func TestResetsLockNobodyOut(t *testing.T) {
 	}
 }
 
-// Restoring records in shard order, as a base on disk has them, rehashes each shard only a few times, and leaves it no larger
-// than inserting the counters one by one would.
+// Restoring records in shard order, as a base on disk has them, rehashes each
+// shard only a few times, and leaves it no larger than inserting the counters
+// one by one would.
 func TestRestoreMovesFewTimes(t *testing.T) {
 	const n, batch = 400_000, 30_000
 	table, again := newTable(t, 2*n), newTable(t, 2*n)
 	for i := range uint64(n) {
-		table.Put(epoch, Record{Key: key(i), Kind: algorithms.TokenBucket, FreshAt: epoch.Steady/1e9 + 60, State: algorithms.State{Count: 1, At: epoch.Steady}})
+		table.Put(epoch,
+			Record{Key: key(i), Kind: algorithms.TokenBucket, FreshAt: epoch.Steady/1e9 + 60,
+				State: algorithms.State{Count: 1, At: epoch.Steady}})
 	}
 	var all []Record
 	expect.NoError(t, table.Changed(func(records []Record) error { all = append(all, records...); return nil }))
@@ -113,7 +117,8 @@ func TestRestoreMakesNoRoomForExpired(t *testing.T) {
 	table := newTable(t, 2*n)
 	records := make([]Record, n)
 	for i := range records {
-		records[i] = Record{Key: key(uint64(i)), Kind: algorithms.TokenBucket, FreshAt: epoch.Steady / 1e9, State: algorithms.State{Count: 1, At: epoch.Steady}}
+		records[i] = Record{Key: key(uint64(i)), Kind: algorithms.TokenBucket,
+			FreshAt: epoch.Steady / 1e9, State: algorithms.State{Count: 1, At: epoch.Steady}}
 	}
 	records[0].FreshAt++
 	if restored, noRoom := table.Restore(epoch, records); restored != 1 || noRoom != 0 {

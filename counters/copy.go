@@ -11,9 +11,11 @@ import (
 // copyBatch bounds the number of records that Copy yields at once.
 const copyBatch = 4096
 
-// Copy yields every counter and note of p, in batches of at most 4096; it reuses the slice. It holds no lock while it
-// yields, so a batch may lack later changes. Replicate yields those, and must do so only after the batch was sent. The
-// records include resets not yet reported to every reader. If yield fails, Copy returns its error.
+// Copy yields every counter and note of p, in batches of at most 4096; it
+// reuses the slice. It holds no lock while it yields, so a batch may lack later
+// changes. Replicate yields those, and must do so only after the batch was
+// sent. The records include resets not yet reported to every reader. If yield
+// fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
 	t.replicated.Store(true)
 	var batch []Record
@@ -54,9 +56,10 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 	return batch
 }
 
-// Put sets a counter of the standby's copy to r, the state of the owner's counter. The counter then counts as changed for
-// Changed, but not for Replicate. A record that has expired or was reset makes the counter fresh. Put returns false if there
-// was no room for the counter.
+// Put sets a counter of the standby's copy to r, the state of the owner's
+// counter. The counter then counts as changed for Changed, but not for
+// Replicate. A record that has expired or was reset makes the counter fresh.
+// Put returns false if there was no room for the counter.
 func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	if r.Note != nil {
 		t.notes.Replace(r.Note, now.Steady)
@@ -88,8 +91,8 @@ func (r *Record) asLog() *algorithms.Log {
 	return algorithms.NewLog(r.Log)
 }
 
-// locationFor finds the counter of k. If the counter is stored under another algorithm and can't become kind in its slot,
-// locationFor drops it.
+// locationFor finds the counter of k. If the counter is stored under another
+// algorithm and can't become kind in its slot, locationFor drops it.
 func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
 	loc := s.find(k)
 	e := s.log(k)
@@ -105,8 +108,11 @@ func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
 	return location{index: -1, log: e}
 }
 
-// putHeld stores r, whose entries are in log if it has any. It stores at loc, or makes room if loc was not found.
-func (t *Table) putHeld(s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers) bool {
+// putHeld stores r, whose entries are in log if it has any. It stores at loc,
+// or makes room if loc was not found.
+func (t *Table) putHeld(
+	s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers,
+) bool {
 	if !loc.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}
@@ -115,7 +121,8 @@ func (t *Table) putHeld(s *shard, loc location, now algorithms.Instant, r *Recor
 	if log != nil {
 		e := t.ensureLog(s, r.Key)
 		before := e.log.Len()
-		e.log, e.kindFullness, e.freshAt = *log, packKindFullness(r.Kind, r.Fullness), max(e.freshAt, freshAt) // see store
+		// see store
+		e.log, e.kindFullness, e.freshAt = *log, packKindFullness(r.Kind, r.Fullness), max(e.freshAt, freshAt)
 		t.fitLog(e, before, r)
 		s.markLogDirty(r.Key, e, by)
 		return true
@@ -133,9 +140,10 @@ func (t *Table) putHeld(s *shard, loc location, now algorithms.Instant, r *Recor
 	return true
 }
 
-// fitLog keeps a log that came as a record, whose limit is unknown, within the bounds. It takes the window to be the time
-// from the log's last entry to its expiry, which is at least the true window. The log may become too coarse as a result; it
-// then forgets late, never early.
+// fitLog keeps a log that came as a record, whose limit is unknown, within the
+// bounds. It takes the window to be the time from the log's last entry to its
+// expiry, which is at least the true window. The log may become too coarse as a
+// result; it then forgets late, never early.
 func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	var last int64
 	for i := range r.Log {
@@ -155,8 +163,8 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	t.updateEntryCount(r.Key.class(), e, before, l)
 }
 
-// Drop removes every counter of p without reporting it to any reader but by Drops. It also releases memory that is hardly used
-// any more.
+// Drop removes every counter of p without reporting it to any reader but by
+// Drops. It also releases memory that is hardly used any more.
 func (t *Table) Drop(p int) {
 	shards, found := t.shardsOf(p), t.notes.Drop(p)
 	for i := range shards {
@@ -167,8 +175,9 @@ func (t *Table) Drop(p int) {
 	}
 }
 
-// Drops returns how often Drop has removed counters. What checkpoints have of them may be out of date from then on: the
-// partition may come back without some of them.
+// Drops returns how often Drop has removed counters. What checkpoints have of
+// them may be out of date from then on: the partition may come back without
+// some of them.
 func (t *Table) Drops() int64 { return t.drops.Load() }
 
 // dropFrom removes p's counters from s and reports whether there were any.

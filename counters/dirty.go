@@ -6,7 +6,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// readers is a set of readers of changes. Each reader has a byte of group.dirty, in which bit i stands for slot i.
+// readers is a set of readers of changes. Each reader has a byte of
+// group.dirty, in which bit i stands for slot i.
 type readers uint64
 
 const (
@@ -18,12 +19,13 @@ const (
 	replicasByte = 0xff << 8 // the replicas' byte of group.dirty
 )
 
-// maxDirtyList bounds each part of a dirtyList. The groups are also limited to about an eighth of all groups: visiting more
-// than that in random order costs as much as scanning them all.
+// maxDirtyList bounds each part of a dirtyList. The groups are also limited to
+// about an eighth of all groups: visiting more than that in random order costs
+// as much as scanning them all.
 const maxDirtyList = 256
 
-// dirtyList lists where a subtable changed since replicas last received its changes, to save a full scan. An entry may appear
-// twice, or be clean again.
+// dirtyList lists where a subtable changed since replicas last received its
+// changes, to save a full scan. An entry may appear twice, or be clean again.
 type dirtyList struct {
 	groups     []uint32
 	logs       []Key

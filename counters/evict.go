@@ -5,11 +5,13 @@ import (
 	"math/bits"
 )
 
-// evictionSample is the number of groups that an eviction examines before it takes the best victim among them.
+// evictionSample is the number of groups that an eviction examines before it
+// takes the best victim among them.
 const evictionSample = 6
 
-// rescanDelay is how long, in nanoseconds, a search that found only refusing counters is not repeated, in one subtable or in
-// the whole table. It is indexed by the class of the newcomer.
+// rescanDelay is how long, in nanoseconds, a search that found only refusing
+// counters is not repeated, in one subtable or in the whole table. It is
+// indexed by the class of the newcomer.
 var rescanDelay = [numClasses]int64{configured: 100_000_000, inline: 1_000_000_000}
 
 // victim is a candidate for eviction. The candidate with the lowest rank is evicted.
@@ -20,17 +22,20 @@ type victim struct {
 	chosen bool
 }
 
-// lastResort is the rank of what goes only if there is nothing else. Without it, a flood of resets would lock out new
-// subjects. If such a reset goes, a copy may keep what was used before it: quota may be lost that way, but none is
-// made.
+// lastResort is the rank of what goes only if there is nothing else. Without
+// it, a flood of resets would lock out new subjects. If such a reset goes, a
+// copy may keep what was used before it: quota may be lost that way, but none
+// is made.
 const lastResort = math.MaxUint64
 
 // isGood reports whether v need not be searched for any longer.
 func (v *victim) isGood() bool { return v.chosen && v.rank < lastResort }
 
-// consider keeps the counter if it is a better candidate. Its rank is its fullness, as of its last change, times the order of
-// magnitude of the time it has left. So of two monthly quotas, one that is hardly used goes before one that is half used, and
-// a bucket that is full again in a second goes before the latter.
+// consider keeps the counter if it is a better candidate. Its rank is its
+// fullness, as of its last change, times the order of magnitude of the time it
+// has left. So of two monthly quotas, one that is hardly used goes before one
+// that is half used, and a bucket that is full again in a second goes before
+// the latter.
 func (v *victim) consider(loc location, k Key, packed kindFullness, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
@@ -45,13 +50,15 @@ func (v *victim) keepLower(loc location, k Key, rank uint64) {
 	}
 }
 
-// makeRoom ensures that s has room for one more counter, k, besides the reserved ones. While the table has budget left, the
-// shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample of k's subtable. It
-// spares refusing counters and those of ops; if there are no others, another shard must give room. It returns false if none
-// can. The caller must hold s.
+// makeRoom ensures that s has room for one more counter, k, besides the
+// reserved ones. While the table has budget left, the shard draws on it. At the
+// table's bound, makeRoom evicts the counter closest to fresh among a sample of
+// k's subtable. It spares refusing counters and those of ops; if there are no
+// others, another shard must give room. It returns false if none can. The
+// caller must hold s.
 //
-// An inline counter only ever replaces another one. If the shard already holds as many as it may, that one must be in the
-// same subtable.
+// An inline counter only ever replaces another one. If the shard already holds
+// as many as it may, that one must be in the same subtable.
 func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
 	c := k.class()
 	if c == inline && s.inline+reserved >= t.maxInline {
@@ -82,7 +89,8 @@ func (t *Table) drawRoom(s *shard) bool {
 	}
 }
 
-// evict drops one counter of sub, a subtable of shard s, for a newcomer of class c. The caller must hold s.
+// evict drops one counter of sub, a subtable of shard s, for a newcomer of
+// class c. The caller must hold s.
 func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) bool {
 	if !s.isSearchable(sub, c, steady) {
 		return false
@@ -118,13 +126,15 @@ func (s *shard) isSearchable(sub *subtable, c class, steady int64) bool {
 	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
 }
 
-// maxSearches bounds how many subtables of other shards one check searches without success. The next search continues
-// from there.
+// maxSearches bounds how many subtables of other shards one check searches
+// without success. The next search continues from there.
 const maxSearches = 2
 
-// findRoomElsewhere takes room for s from another shard: either spare room, or the room of a counter that it evicts there. It
-// never waits for another shard's lock, as that could deadlock. If the whole table has no room, it does not search again for
-// rescanDelay. For an inline counter, a locked shard counts as one without room. The caller must hold s.
+// findRoomElsewhere takes room for s from another shard: either spare room, or
+// the room of a counter that it evicts there. It never waits for another
+// shard's lock, as that could deadlock. If the whole table has no room, it does
+// not search again for rescanDelay. For an inline counter, a locked shard
+// counts as one without room. The caller must hold s.
 func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) bool {
 	if steady < t.noSearchUntil[c].Load() {
 		return false
@@ -163,8 +173,8 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 	return false
 }
 
-// giveRoom takes room from o for another shard. It returns how much, and whether it searched o without success. The caller must
-// hold o.
+// giveRoom takes room from o for another shard. It returns how much, and
+// whether it searched o without success. The caller must hold o.
 func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, searched bool) {
 	if o.room > 0 {
 		given = min(o.room, t.drawSize)
@@ -189,8 +199,9 @@ func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, 
 	return 1, false
 }
 
-// pickVictim searches a sample of the subtable, and continues through all of it until it finds a victim. For an inline
-// newcomer it considers only inline counters.
+// pickVictim searches a sample of the subtable, and continues through all of it
+// until it finds a victim. For an inline newcomer it considers only inline
+// counters.
 func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers) victim {
 	second := steady / 1e9
 	var v victim
@@ -245,8 +256,8 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 	return v
 }
 
-// isUnreadReset reports whether a slot records a reset that some reader has not received yet. Only administrators reset
-// counters, so such slots are rare.
+// isUnreadReset reports whether a slot records a reset that some reader has not
+// received yet. Only administrators reset counters, so such slots are rare.
 func (g *group) isUnreadReset(slot int, readers readers) bool {
 	return g.dirty>>slot&uint64(readers) != 0 && g.records[slot].state.Fresh()
 }

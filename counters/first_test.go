@@ -11,8 +11,10 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// firstRun is the history of one counter whose window begins with its first hit. The counter moves between processes, each
-// with its own steady clock. hits is all that the naive algorithm remembers: the hits of the current window.
+// firstRun is the history of one counter whose window begins with its first
+// hit. The counter moves between processes, each with its own steady clock.
+// hits is all that the naive algorithm remembers: the hits of the current
+// window.
 type firstRun struct {
 	t     *rapid.T
 	limit algorithms.Limit
@@ -122,7 +124,8 @@ func (r *firstRun) putBack() {
 	var held bool
 	var err error
 	if x.home != r.home {
-		// Another process took it: it can't have been earlier than its age by the clock of this one.
+		// Another process took it: it can't have been earlier than its age by the clock
+		// of this one.
 		x.from.Steady = now.Steady - (r.time - x.time)
 	}
 	held = len(r.hits) > 0 && x.time >= r.hits[0].At
@@ -148,7 +151,8 @@ func (r *firstRun) owe() {
 	}
 }
 
-// move hands the counter to another process, as nodes do, or as a process passes it on to the next one on disk.
+// move hands the counter to another process, as nodes do, or as a process
+// passes it on to the next one on disk.
 func (r *firstRun) move() {
 	from, to := r.home, int(r.draw("to", 0, int64(len(r.procs)-1)))
 	if from == to {
@@ -173,19 +177,21 @@ func (r *firstRun) move() {
 func (r *firstRun) pass() {
 	w := int64(r.limit.Window)
 	r.time += rapid.SampledFrom([]int64{0, 1, w / 7, w / 2, w - 1, w, w + 1, 3 * w}).Draw(r.t, "time")
-	r.wall += rapid.SampledFrom([]int64{0, 0, w, -w, int64(24 * time.Hour), -int64(24 * time.Hour)}).Draw(r.t, "clock set")
+	r.wall += rapid.SampledFrom([]int64{0, 0, w, -w, int64(24 * time.Hour),
+		-int64(24 * time.Hour)}).Draw(r.t, "clock set")
 	r.passed()
 	if rapid.Bool().Draw(r.t, "sweep") {
 		r.procs[r.home].table.Sweep(r.now(r.home), 1)
 	}
 }
 
-// In every process, the counter decides as the naive algorithm does, whatever the processes' clocks read and however the wall
-// clock is set.
+// In every process, the counter decides as the naive algorithm does, whatever
+// the processes' clocks read and however the wall clock is set.
 func TestFirstWindowMoves(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := &firstRun{t: rt, limit: algorithms.Limit{Kind: algorithms.FirstWindow, Amount: 10}}
-		r.limit.Window = rapid.SampledFrom([]time.Duration{algorithms.MinWindow, 1234567890, time.Hour, algorithms.MaxWindow}).Draw(rt, "window")
+		r.limit.Window = rapid.SampledFrom([]time.Duration{algorithms.MinWindow, 1234567890,
+			time.Hour, algorithms.MaxWindow}).Draw(rt, "window")
 		for range 3 {
 			p := firstProcess{New(100), r.draw("offset", -1e16, 1e16)}
 			defer p.table.Close()
@@ -199,7 +205,8 @@ func TestFirstWindowMoves(t *testing.T) {
 			r.judge(d, 0)
 		}}
 		for name, f := range map[string]func(){
-			"take": r.take, "take more": r.take, "take still more": r.take, "put back": r.putBack, "owe": r.owe, "move": r.move,
+			"take": r.take, "take more": r.take, "take still more": r.take, "put back": r.putBack,
+			"owe": r.owe, "move": r.move,
 			"pass": r.pass, "pass more": r.pass, "amount": func() { r.limit.Amount = r.draw("amount", 1, 20) },
 		} {
 			do[name] = func(t *rapid.T) { r.t = t; f() }

@@ -9,8 +9,8 @@ import (
 
 // Errors of changes to single counters.
 var (
-	// ErrShut means that the gate of the counter's partition is shut, or that the cost to put back was taken in another
-	// lineage. Nothing was changed.
+	// ErrShut means that the gate of the counter's partition is shut, or that the
+	// cost to put back was taken in another lineage. Nothing was changed.
 	ErrShut = errors.New("the partition is shut")
 	// ErrFull means that the table has no room for another counter.
 	ErrFull = errors.New("there is no room for another counter")
@@ -32,9 +32,10 @@ func (v Verdict) String() string { return [...]string{"refused", "admitted", "sh
 // Partition returns the partition of k.
 func (k Key) Partition() int { return ring.PartitionOf(k.Subject) }
 
-// gates has one bit per partition, set while its gate is shut. Decisions check it while they hold the shards of their keys.
-// So once a goroutine has set a bit and then locked each shard of the partition in turn, no earlier decision is still
-// running.
+// gates has one bit per partition, set while its gate is shut. Decisions check
+// it while they hold the shards of their keys. So once a goroutine has set a
+// bit and then locked each shard of the partition in turn, no earlier decision
+// is still running.
 type gates [ring.Partitions / 64]atomic.Uint64
 
 func (g *gates) isShut(p int) bool { return g[p/64].Load()&(1<<(p%64)) != 0 }
@@ -62,8 +63,9 @@ func (t *Table) ShutAll() {
 	}
 }
 
-// Open opens the gate of p: from now on this table decides its counters, which are of the given lineage, not 0. What
-// was taken from counters of another lineage does not come back to them.
+// Open opens the gate of p: from now on this table decides its counters, which
+// are of the given lineage, not 0. What was taken from counters of another
+// lineage does not come back to them.
 func (t *Table) Open(p int, lineage uint64) {
 	t.lineages[p].Store(lineage)
 	t.gates[p/64].And(^(uint64(1) << (p % 64)))
@@ -72,9 +74,10 @@ func (t *Table) Open(p int, lineage uint64) {
 // Lineage returns the lineage with which p was last opened.
 func (t *Table) Lineage(p int) uint64 { return t.lineages[p].Load() }
 
-// Shut shuts the gate of p. Once it has returned, no decision for p is running, and none starts until Open. Until then,
-// only calls that ignore the gate change p's counters and notes: TakeUngated, ForceCapped, Restore, Put, Merge and
-// Drop, what is done with Notes, as well as evictions and Sweep.
+// Shut shuts the gate of p. Once it has returned, no decision for p is running,
+// and none starts until Open. Until then, only calls that ignore the gate
+// change p's counters and notes: TakeUngated, ForceCapped, Restore, Put, Merge
+// and Drop, what is done with Notes, as well as evictions and Sweep.
 func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
 	shards := t.shardsOf(p)
@@ -96,8 +99,8 @@ func (s *shard) waitForHolders() {
 	defer s.mu.Unlock()
 }
 
-// shardsOf returns the shards that hold the counters of p: either one, which p may share with its neighbours, or several of
-// its own.
+// shardsOf returns the shards that hold the counters of p: either one, which p
+// may share with its neighbours, or several of its own.
 func (t *Table) shardsOf(p int) []shard {
 	begin := uint64(p) << (64 - ring.PartitionBits)
 	end := begin + (1<<(64-ring.PartitionBits) - 1)

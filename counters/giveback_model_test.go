@@ -8,13 +8,16 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// The model of give-backs knows what a counter admitted, how much of that came back later, and which limits were in force. From that
-// alone it tells whether a counter may admit a cost: it must, even if nothing had ever been taken but what was used in the end.
+// The model of give-backs knows what a counter admitted, how much of that came
+// back later, and which limits were in force. From that alone it tells whether
+// a counter may admit a cost: it must, even if nothing had ever been taken but
+// what was used in the end.
 //
 //   - Of a window, the used costs are within the limit.
 //   - A bucket that only ever got the used costs is within its burst.
 //
-// So a counter that forgets more than came back is found as soon as it admits something in its place.
+// So a counter that forgets more than came back is found as soon as it admits
+// something in its place.
 
 // usedCost is what a counter admitted.
 type usedCost struct {
@@ -33,7 +36,8 @@ type forgiven struct {
 	after   int // so many costs
 }
 
-// counterCopy is what one copy of a counter has of its history. Another copy may lack what came last.
+// counterCopy is what one copy of a counter has of its history. Another copy
+// may lack what came last.
 type counterCopy struct {
 	costs    []*usedCost // since the last reset, in order
 	forgiven []forgiven
@@ -48,7 +52,8 @@ type counterCopy struct {
 	cellRate    int64 // of a CellBucket: the rate that it keeps, or more
 }
 
-// snapshot returns a copy for a table that has the counter as it is now, and drops it once it has expired.
+// snapshot returns a copy for a table that has the counter as it is now, and
+// drops it once it has expired.
 func (c *counterCopy) snapshot() counterCopy {
 	other := *c
 	other.costs = slices.Clone(c.costs)
@@ -91,8 +96,8 @@ func (c *modelCounter) fastest(since int64) (most int64) {
 	return most
 }
 
-// touch drains a bucket that is touched by a limit. It drains by that one, unless it was dropped as empty by one that was in force
-// before.
+// touch drains a bucket that is touched by a limit. It drains by that one,
+// unless it was dropped as empty by one that was in force before.
 func (c *modelCounter) touch(now algorithms.Instant, by *algorithms.Limit) {
 	rate := by.Amount
 	if c.limit.Kind == algorithms.CellBucket {
@@ -109,15 +114,17 @@ func (c *modelCounter) touch(now algorithms.Instant, by *algorithms.Limit) {
 	c.mayBeSwept = false
 }
 
-// ask records that a check asked for something, by the limit in force, whether or not it was admitted.
+// ask records that a check asked for something, by the limit in force, whether
+// or not it was admitted.
 func (c *modelCounter) ask(now algorithms.Instant) {
 	if c.touch(now, c.limit); c.limit.Kind == algorithms.CellBucket {
 		c.cellRate = c.limit.Amount
 	}
 }
 
-// admit records a cost that the counter admitted, and returns why it should not have; an empty text if it was right. began is when
-// a first-hit window began in which it was counted.
+// admit records a cost that the counter admitted, and returns why it should not
+// have; an empty text if it was right. began is when a first-hit window began
+// in which it was counted.
 func (c *modelCounter) admit(now algorithms.Instant, began, cost int64) (used *usedCost, why string) {
 	c.ask(now)
 	c.charged += cost
@@ -137,8 +144,8 @@ func (c *modelCounter) admit(now algorithms.Instant, began, cost int64) (used *u
 	return used, why
 }
 
-// enterWindow sets when the first-hit window began in which a cost was counted. As long as something is used in the last one, that
-// must be it.
+// enterWindow sets when the first-hit window began in which a cost was counted.
+// As long as something is used in the last one, that must be it.
 func (c *modelCounter) enterWindow(now algorithms.Instant, began int64) (why string) {
 	window := int64(c.limit.Window)
 	most, got := c.judgeFirstWindow()
@@ -153,7 +160,8 @@ func (c *modelCounter) enterWindow(now algorithms.Instant, began int64) (why str
 	return ""
 }
 
-// judge returns how much the last cost may have made used, and how much it made used, both in 1/Window units.
+// judge returns how much the last cost may have made used, and how much it made
+// used, both in 1/Window units.
 func (c *modelCounter) judge(now algorithms.Instant) (most, got int64) {
 	window := int64(c.limit.Window)
 	switch c.limit.Kind {
@@ -205,8 +213,9 @@ func (c *modelCounter) judgeSlidingWindow(now algorithms.Instant) (most, got int
 func (c *modelCounter) judgeFirstWindow() (most, got int64) {
 	most = c.limit.Amount
 	for i := range c.forgiven {
-		// What is forgiven may end a window early. If the next one begins in the same nanosecond in which the last one took something,
-		// nobody can tell of which of them that was.
+		// What is forgiven may end a window early. If the next one begins in the same
+		// nanosecond in which the last one took something, nobody can tell of which of
+		// them that was.
 		if c.forgiven[i].at.Steady > c.began-int64(c.limit.Window) {
 			most += c.forgiven[i].units
 		}
@@ -223,7 +232,8 @@ func (c *modelCounter) judgeLog(now algorithms.Instant) (most, got int64) {
 	begin := now.Steady - int64(c.limit.Window)
 	most = c.limit.Amount
 	for i := range c.forgiven {
-		// What is forgiven may be the hits that come back later, within a window of theirs. Then others go in their place.
+		// What is forgiven may be the hits that come back later, within a window of
+		// theirs. Then others go in their place.
 		if c.forgiven[i].at.Steady > begin-int64(c.limit.Window) {
 			most += c.forgiven[i].units
 		}
@@ -274,7 +284,8 @@ func (c *modelCounter) forgive(now algorithms.Instant, units int64) {
 	c.forgiven = append(c.forgiven, forgiven{now, c.began, c.drained, units, len(c.costs)})
 }
 
-// charge records a cost that was charged without being asked for. by is the limit by which the counter was touched.
+// charge records a cost that was charged without being asked for. by is the
+// limit by which the counter was touched.
 func (c *modelCounter) charge(now algorithms.Instant, by *algorithms.Limit, cost int64) {
 	c.touch(now, by)
 	c.charged += cost

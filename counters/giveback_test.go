@@ -16,11 +16,13 @@ import (
 
 var (
 	giveBackHistories = flag.Int("giveback-histories", 2000, "random histories of give-backs; make models has more")
-	giveBackSeed      = flag.Uint64("giveback-seed", 1, "seed of the first random history of give-backs; 0: from the clock")
-	giveBackTrace     = flag.Bool("giveback-trace", false, "print what happens in the histories of give-backs")
+	giveBackSeed      = flag.Uint64("giveback-seed", 1,
+		"seed of the first random history of give-backs; 0: from the clock")
+	giveBackTrace = flag.Bool("giveback-trace", false, "print what happens in the histories of give-backs")
 )
 
-// Whatever comes back, whenever and wherever: a counter admits no more than if what came back had never been taken.
+// Whatever comes back, whenever and wherever: a counter admits no more than if
+// what came back had never been taken.
 //
 // With any of these taken out, it fails, within 2,000 histories unless another number is said:
 //   - the comparison of lineages, or of resets, in isAlive; the floor of resets that are forgotten (12,000);
@@ -33,7 +35,8 @@ var (
 //   - that a grant gives nothing back to a bucket if rates have changed and no note knows them (12,000);
 //   - that debts from before a reset are dropped; that a note may be younger than a cost (100,000).
 //
-// It has not seen the loss of another one: that a note of what was put back is kept longer if something taken since depends on it.
+// It has not seen the loss of another one: that a note of what was put back is
+// kept longer if something taken since depends on it.
 func TestGiveBacksFreeNothing(t *testing.T) {
 	seed := *giveBackSeed
 	if seed == 0 {
@@ -60,7 +63,8 @@ func TestGiveBacksFreeNothing(t *testing.T) {
 	t.Logf("%d of %d histories failed, from -giveback-seed %d on", failed, histories, seed)
 }
 
-// Bounds on how long something may be on its way back, and on how long a settlement is known after its reservation's end.
+// Bounds on how long something may be on its way back, and on how long a
+// settlement is known after its reservation's end.
 const (
 	maxGrantTime     = 20 * time.Second
 	maxRefundTime    = 10 * time.Second
@@ -330,7 +334,8 @@ func (h *giveBackHistory) anyCounter() *modelCounter {
 	return list[h.random.IntN(len(list))]
 }
 
-// check takes a cost from some limits of some subjects. Unless its purpose is numPurposes, it may come back.
+// check takes a cost from some limits of some subjects. Unless its purpose is
+// numPurposes, it may come back.
 func (h *giveBackHistory) check(why purpose) {
 	subjects := h.subjects
 	if h.random.IntN(3) > 0 {
@@ -397,7 +402,8 @@ func (h *giveBackHistory) placeFor(why purpose, ops []Op) Place {
 	}
 }
 
-// makePlaces makes the place of a reservation at its home, and begins to record the rates of all its buckets.
+// makePlaces makes the place of a reservation at its home, and begins to record
+// the rates of all its buckets.
 func (h *giveBackHistory) makePlaces(place Place, ops []Op) {
 	for _, own := range bySubject(ops) {
 		p := place
@@ -430,7 +436,8 @@ func (h *giveBackHistory) record(why purpose, all []*modelCounter, ops []Op, lif
 		c := all[i]
 		from := op.TakeRecord()
 		used, wrong := c.admit(op.At, op.state.At, op.Cost)
-		h.trace("%v/%x.%d: admitted %d for %d, %d used", c.limit.Kind, c.key.Subject, op.Key.Counter, op.Cost, why, op.Decision.Used)
+		h.trace("%v/%x.%d: admitted %d for %d, %d used", c.limit.Kind, c.key.Subject,
+			op.Key.Counter, op.Cost, why, op.Decision.Used)
 		if wrong != "" {
 			h.fail("%s", wrong)
 		}
@@ -456,7 +463,8 @@ func (h *giveBackHistory) record(why purpose, all []*modelCounter, ops []Op, lif
 	}
 }
 
-// arrangeEnd decides what becomes of a reservation that nobody settles. list is what it took from each subject.
+// arrangeEnd decides what becomes of a reservation that nobody settles. list is
+// what it took from each subject.
 func (h *giveBackHistory) arrangeEnd(list []*pendingCost) {
 	for _, p := range list {
 		for i := range p.taken {
@@ -472,7 +480,8 @@ func (h *giveBackHistory) arrangeEnd(list []*pendingCost) {
 // carryOut carries out the ends that are due.
 func (h *giveBackHistory) carryOut() {
 	for _, n := range h.owner.table.Notes().TakeDue(h.now().Steady, 100) {
-		i := slices.IndexFunc(h.pending, func(p *pendingCost) bool { return p.purpose == reserved && p.place.Key == n.Key })
+		i := slices.IndexFunc(h.pending,
+			func(p *pendingCost) bool { return p.purpose == reserved && p.place.Key == n.Key })
 		if i < 0 || !h.pending[i].ends {
 			h.fail("an end of %v is due that nobody has asked for", n.Key)
 			continue
@@ -487,7 +496,8 @@ func (h *giveBackHistory) end(p *pendingCost) {
 	s.Expires = true
 	before := h.usage(p)
 	repeated, done, err := h.owner.table.Settle(h.now(), s)
-	h.trace("carried out %x.%v with %v: repeated %t, done %t, %v", p.place.Key.Subject, p.place.Key.ID, p.used, repeated, done, err)
+	h.trace("carried out %x.%v with %v: repeated %t, done %t, %v", p.place.Key.Subject,
+		p.place.Key.ID, p.used, repeated, done, err)
 	switch {
 	case err != nil:
 		h.fail("an end failed: %v", err)
@@ -506,7 +516,8 @@ func (h *giveBackHistory) end(p *pendingCost) {
 	}
 }
 
-// sendRest has the subjects of a reservation that have other homes get back what they should, once it was settled.
+// sendRest has the subjects of a reservation that have other homes get back
+// what they should, once it was settled.
 func (h *giveBackHistory) sendRest(p *pendingCost, s *Settlement) {
 	if !s.SameLineage {
 		return
@@ -584,15 +595,17 @@ func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
 	from.Reserved = p.purpose == rest
 	from.Late = p.late
 	err := h.owner.table.GiveBack(h.now(), op.counter.key, op.limit, from, op.cost-used, p.life)
-	h.trace("%v/%x.%d: gave back %d for %d: %v", op.limit.Kind, op.counter.key.Subject, op.counter.key.Counter, op.cost-used, p.purpose, err)
+	h.trace("%v/%x.%d: gave back %d for %d: %v", op.limit.Kind, op.counter.key.Subject,
+		op.counter.key.Counter, op.cost-used, p.purpose, err)
 	if err != nil {
 		from.Fastest = 0 // untouched
 	}
 	h.noteReturn(op, &from, used, true)
 }
 
-// noteReturn tells the model that of a cost only so much was used, and by what the counter was touched. If rates have changed, a
-// bucket does not drain by the one from before.
+// noteReturn tells the model that of a cost only so much was used, and by what
+// the counter was touched. If rates have changed, a bucket does not drain by
+// the one from before.
 func (h *giveBackHistory) noteReturn(op *pendingOp, from *algorithms.TakeRecord, used int64, isCertain bool) {
 	op.counter.giveBack(op.used, used)
 	switch {
@@ -635,7 +648,8 @@ func (h *giveBackHistory) settlementOf(p *pendingCost, used []int64) *Settlement
 		from := h.fromOf(op)
 		from.Reserved = true
 		c := SettledCost{
-			Key: op.counter.key, Limit: op.limit, Reserved: op.cost, Used: used[i], AtExpiry: op.cost, From: from, InTightest: true,
+			Key: op.counter.key, Limit: op.limit, Reserved: op.cost, Used: used[i],
+			AtExpiry: op.cost, From: from, InTightest: true,
 		}
 		if p.ends {
 			c.AtExpiry = p.used[i]
@@ -658,7 +672,8 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 
 	before := h.usage(p)
 	repeated, done, err := h.owner.table.Settle(now, s)
-	h.trace("settled %x.%v with %v: repeated %t, done %t, late %t, %v", p.place.Key.Subject, p.place.Key.ID, used, repeated, done, s.Late, err)
+	h.trace("settled %x.%v with %v: repeated %t, done %t, late %t, %v", p.place.Key.Subject,
+		p.place.Key.ID, used, repeated, done, s.Late, err)
 	if err != nil {
 		h.fail("settling failed: %v", err)
 		return
@@ -683,7 +698,8 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 	h.sendRest(p, s)
 }
 
-// noteSettled tells the model what was settled of a cost, and whether the counter's usage rose by it.
+// noteSettled tells the model what was settled of a cost, and whether the
+// counter's usage rose by it.
 func (h *giveBackHistory) noteSettled(op *pendingOp, c *SettledCost, s *Settlement, rose bool) {
 	change := c.change(s.HadExpired)
 	switch {
@@ -718,8 +734,8 @@ func (h *giveBackHistory) usage(p *pendingCost) (list []int64) {
 	return list
 }
 
-// judgeCharges finds counters that charge more than was ever charged. A bucket owes again what had drained, if its rate is lowered
-// before it is swept.
+// judgeCharges finds counters that charge more than was ever charged. A bucket
+// owes again what had drained, if its rate is lowered before it is swept.
 func (h *giveBackHistory) judgeCharges() {
 	for _, c := range h.counters() {
 		if c.limit.Kind.Bucket() && len(c.rates) > 1 {
@@ -740,7 +756,8 @@ func opsOf(list []*modelCounter) (ops []Op) {
 	return ops
 }
 
-// reset resets a subject. In some histories so many others are reset afterwards that the table forgets it.
+// reset resets a subject. In some histories so many others are reset afterwards
+// that the table forgets it.
 func (h *giveBackHistory) reset() {
 	list := h.anySubject()
 	isPartial := h.random.IntN(3) == 0
@@ -834,7 +851,8 @@ func (h *giveBackHistory) setLimit(c *modelCounter) {
 	h.trace("%v/%x.%d: %d per %v, burst %d", c.limit.Kind, c.key.Subject, c.key.Counter, amount, c.limit.Window, burst)
 }
 
-// stepClock sets a node's wall clock forward or back. It never goes back for its process, but runs slower.
+// stepClock sets a node's wall clock forward or back. It never goes back for
+// its process, but runs slower.
 func (h *giveBackHistory) stepClock() {
 	n := h.owner
 	if h.standby != nil && h.random.IntN(3) == 0 {
@@ -901,8 +919,9 @@ func (h *giveBackHistory) restart() {
 		n.table.Follow(h.now(), h.partition, n.saved.at.Wall+h.steady-n.saved.at.Steady)
 		n.table.Restore(h.now(), slices.Collect(maps.Values(n.disk)))
 	} else {
-		// No counter was left that could tell what the partition's clock read. It may have been ahead, and windows that were over
-		// come again, after as much real time.
+		// No counter was left that could tell what the partition's clock read. It may
+		// have been ahead, and windows that were over come again, after as much real
+		// time.
 		n.saved.counters = nil
 	}
 	h.goBackTo(n.saved)
@@ -1003,7 +1022,8 @@ func (h *giveBackHistory) promote() {
 
 // sweep drops what is over.
 func (h *giveBackHistory) sweep() {
-	// The room of late settlements is needed, or only that of their rates, of which there are often more.
+	// The room of late settlements is needed, or only that of their rates, of which
+	// there are often more.
 	all := h.owner.table.Notes()
 	all.BoundReservations([]int64{DefaultReservations, 2 * all.Stats().Reservations, notes.Bytes}[h.random.IntN(3)])
 	h.owner.table.Sweep(h.now(), 1)

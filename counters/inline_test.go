@@ -21,7 +21,8 @@ func tagged(k Key) Key { return Key{Subject: k.Subject, Counter: InlineCounter(k
 // yearly refuses from its second hit on, for the longest possible time.
 var yearly = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: algorithms.MaxWindow}
 
-// scanned returns how many groups the searches for victims have visited so far, modulo the size of the subtables.
+// scanned returns how many groups the searches for victims have visited so far,
+// modulo the size of the subtables.
 func scanned(table *Table) (sum int) {
 	for i := range table.shards {
 		table.shards[i].forEachHeld(func(sub *subtable) { sum += sub.clockHand })
@@ -29,8 +30,10 @@ func scanned(table *Table) (sum int) {
 	return sum
 }
 
-// A flood of inline subjects that all refuse for a year fills half of the table. Meanwhile, every new subject of a rule finds
-// room, none of them is evicted, and none gets more than its limit. The flood itself causes no more searches.
+// A flood of inline subjects that all refuse for a year fills half of the
+// table. Meanwhile, every new subject of a rule finds room, none of them is
+// evicted, and none gets more than its limit. The flood itself causes no more
+// searches.
 func TestInlineFloodLeavesHalf(t *testing.T) {
 	n := uint64(*inlineKeys)
 	bound := int64(n / 10)
@@ -54,11 +57,13 @@ func TestInlineFloodLeavesHalf(t *testing.T) {
 	took, grown := time.Since(began), resident()-before
 	addsUp(t, table)
 	st := table.Stats()
-	t.Logf("%d checks in %s, %s each; %.1f MB resident more; %+v", 2*n+subjects, took, took/time.Duration(2*n+subjects), float64(grown)/1e6, st)
+	t.Logf("%d checks in %s, %s each; %.1f MB resident more; %+v", 2*n+subjects, took,
+		took/time.Duration(2*n+subjects), float64(grown)/1e6, st)
 	if st.Inline != admitted || st.Inline > bound/2 || st.Inline < bound/2*9/10 {
 		t.Errorf("have %d inline counters, of %d that were admitted and %d in all", st.Inline, admitted, bound)
 	}
-	if st.Counters != st.Inline+int64(subjects) || st.Evicted+st.Refused != 0 || st.InlineRefused == 0 || st.Bytes > 66*bound+1<<20 {
+	if st.Counters != st.Inline+int64(subjects) || st.Evicted+st.Refused != 0 ||
+		st.InlineRefused == 0 || st.Bytes > 66*bound+1<<20 {
 		t.Errorf("have %+v", st)
 	}
 	if before > 0 && grown > 100*bound+8<<20 {
@@ -66,7 +71,8 @@ func TestInlineFloodLeavesHalf(t *testing.T) {
 	}
 	for i := range subjects {
 		k := key(1<<40 + i)
-		if take(table, epoch, k, l, 2).Allowed || !take(table, epoch, k, l, 1).Allowed || take(table, epoch, k, l, 1).Allowed {
+		if take(table, epoch, k, l, 2).Allowed || !take(table, epoch, k, l, 1).Allowed ||
+			take(table, epoch, k, l, 1).Allowed {
 			t.Fatalf("subject %d of a rule was admitted beyond its limit, or forgotten", i)
 		}
 	}
@@ -81,8 +87,8 @@ func TestInlineFloodLeavesHalf(t *testing.T) {
 	}
 }
 
-// In a table full of configured counters, all of which could be evicted, inline counters only ever replace each other. A
-// configured one replaces either kind.
+// In a table full of configured counters, all of which could be evicted, inline
+// counters only ever replace each other. A configured one replaces either kind.
 func TestInlineEvictsInlineOnly(t *testing.T) {
 	const bound = 20_000
 	table := newTable(t, bound)
@@ -140,7 +146,8 @@ func TestInlineEvictsInlineOnly(t *testing.T) {
 	addsUp(t, table)
 }
 
-// A search on behalf of an inline newcomer says nothing about configured ones, in one shard or in all of them.
+// A search on behalf of an inline newcomer says nothing about configured ones,
+// in one shard or in all of them.
 func TestInlineSearchesDoNotStopOthers(t *testing.T) {
 	l := perMinute(algorithms.FixedWindow, 10)
 	small := newTable(t, 100)
@@ -169,8 +176,9 @@ func TestInlineSearchesDoNotStopOthers(t *testing.T) {
 	addsUp(t, table)
 }
 
-// One shard holds at most its part of the inline counters, in one subtable or in several. Configured subjects in that shard
-// find room, even when the table is full and the shard has given up searching on behalf of inline ones.
+// One shard holds at most its part of the inline counters, in one subtable or
+// in several. Configured subjects in that shard find room, even when the table
+// is full and the shard has given up searching on behalf of inline ones.
 func TestInlineCountersOfOneShard(t *testing.T) {
 	for _, maxPart := range []int{2 * shardTarget, 256} {
 		table := newTable(t, 300_000)
@@ -200,9 +208,11 @@ func TestInlineCountersOfOneShard(t *testing.T) {
 		if addsUp(t, table); s.inline != table.maxInline {
 			t.Errorf("have %d inline counters, want %d", s.inline, table.maxInline)
 		}
-		// The refused inline subject is told to retry when the first of the other counters becomes fresh and makes room.
+		// The refused inline subject is told to retry when the first of the other
+		// counters becomes fresh and makes room.
 		ops := []Op{{Key: tagged(inShard(7, 1<<43)), Limit: yearly, Cost: 1}}
-		if table.Take(after(2*time.Second), ops); !ops[0].Full || maxPart > 256 && ops[0].Decision.RetryAfter < 30*24*time.Hour {
+		if table.Take(after(2*time.Second), ops); !ops[0].Full || maxPart > 256 &&
+			ops[0].Decision.RetryAfter < 30*24*time.Hour {
 			t.Errorf("have %+v", ops[0])
 		}
 		if table.Take(after(2*algorithms.MaxWindow), ops) != Admitted {
@@ -242,9 +252,12 @@ func TestInlineRecordsBeyondTheBound(t *testing.T) {
 		return r
 	}
 	for name, add := range map[string]func(table *Table, r Record) bool{
-		"put":     func(table *Table, r Record) bool { return table.Put(epoch, r) },
-		"merge":   func(table *Table, r Record) bool { return table.Merge(epoch, r, true) },
-		"restore": func(table *Table, r Record) bool { _, noRoom := table.Restore(epoch, []Record{r}); return noRoom == 0 },
+		"put":   func(table *Table, r Record) bool { return table.Put(epoch, r) },
+		"merge": func(table *Table, r Record) bool { return table.Merge(epoch, r, true) },
+		"restore": func(table *Table, r Record) bool {
+			_, noRoom := table.Restore(epoch, []Record{r})
+			return noRoom == 0
+		},
 	} {
 		table := newTable(t, bound)
 		for i := range uint64(bound) {
@@ -286,8 +299,9 @@ func TestInlineLogsLeaveHalf(t *testing.T) {
 	}
 }
 
-// The count of inline counters stays correct while some goroutines take, settle, reset and receive counters of both classes,
-// and others sweep, save, copy and drop them.
+// The count of inline counters stays correct while some goroutines take,
+// settle, reset and receive counters of both classes, and others sweep, save,
+// copy and drop them.
 func TestInlineCountStaysCorrect(t *testing.T) {
 	table := newTable(t, 20_000)
 	table.maxSubtableSlots = 256
@@ -312,13 +326,18 @@ func TestInlineCountStaysCorrect(t *testing.T) {
 				case 0:
 					_ = table.makeFresh(now, k, ops[0].Limit)
 				case 1:
-					_ = table.Amend(now, &Amendment{Ops: ops, Memo: &Memo{Key: notes.Key{Subject: k.Subject, ID: k.Counter + 1<<55, Kind: notes.Write}, Until: now.Steady/1e9 + 10},
-						Answer: func(*Amendment) []byte { return make([]byte, 40) }})
+					_ = table.Amend(now,
+						&Amendment{Ops: ops,
+							Memo: &Memo{Key: notes.Key{Subject: k.Subject, ID: k.Counter + 1<<55,
+								Kind: notes.Write}, Until: now.Steady/1e9 + 10},
+							Answer: func(*Amendment) []byte { return make([]byte, 40) }})
 				case 2:
 					s := settled(table, now, algorithms.TakeRecord{}, k.Subject, k.Counter+1<<54)
 					_, _, _ = table.Settle(now, s)
 				case 3:
-					r := Record{Key: k, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 1, At: now.Wall / int64(time.Minute)}, FreshAt: now.Steady/1e9 + 30}
+					r := Record{Key: k, Kind: algorithms.FixedWindow,
+						State:   algorithms.State{Count: 1, At: now.Wall / int64(time.Minute)},
+						FreshAt: now.Steady/1e9 + 30}
 					table.Put(now, r)
 				default:
 					table.Take(now, ops)

@@ -7,9 +7,10 @@ import (
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
-// ErrGone means that the cost can't come back, and that nothing was changed. The counter that it was taken from is gone: its
-// partition has a new lineage, or its subject was reset. Or nobody knows how much of the cost a bucket still owes. Or there is
-// no room to remember that it came back.
+// ErrGone means that the cost can't come back, and that nothing was changed.
+// The counter that it was taken from is gone: its partition has a new lineage,
+// or its subject was reset. Or nobody knows how much of the cost a bucket still
+// owes. Or there is no room to remember that it came back.
 var ErrGone = errors.New("the counter that the cost was taken from is gone")
 
 // Life identifies the counters that a cost was taken from, for what may come back to them.
@@ -18,7 +19,8 @@ type Life struct {
 	Resets  uint64 // how many resets the partition had had by then
 }
 
-// Life returns the life of the counters of p. Read it before a Take: then what was taken later is never of an earlier life.
+// Life returns the life of the counters of p. Read it before a Take: then what
+// was taken later is never of an earlier life.
 func (t *Table) Life(p int) Life {
 	return Life{Lineage: t.lineages[p].Load(), Resets: t.notes.Resets(p)}
 }
@@ -38,9 +40,11 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 	return !h.IsResetSince(k.Subject, k.Counter, life.Resets)
 }
 
-// GiveBack puts back cost that was taken at from, in the given life: a grant, the cost of a check that another limit
-// refused, of a reservation, or a loan. Everything that comes back passes here, and only what is certain: see
-// [algorithms.Limit.Give]. If it fails with ErrShut or ErrGone, nothing changes.
+// GiveBack puts back cost that was taken at from, in the given life: a grant,
+// the cost of a check that another limit refused, of a reservation, or a loan.
+// Everything that comes back passes here, and only what is certain: see
+// [algorithms.Limit.Give]. If it fails with ErrShut or ErrGone, nothing
+// changes.
 func (t *Table) GiveBack(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
@@ -87,9 +91,13 @@ func (t *Table) giveBackHeld(
 	return t.changeHeld(s, now, k, l, give)
 }
 
-// giveUndrained is a Give for a bucket whose rate may no longer be l's. It does not drain the bucket, so that the next check
-// drains it by the rate then in force. Whether units are taken off before or after draining makes no difference.
-func giveUndrained(l *algorithms.Limit, from *algorithms.TakeRecord, cost int64) func(algorithms.State, algorithms.Instant) algorithms.State {
+// giveUndrained is a Give for a bucket whose rate may no longer be l's. It does
+// not drain the bucket, so that the next check drains it by the rate then in
+// force. Whether units are taken off before or after draining makes no
+// difference.
+func giveUndrained(
+	l *algorithms.Limit, from *algorithms.TakeRecord, cost int64,
+) func(algorithms.State, algorithms.Instant) algorithms.State {
 	return func(s algorithms.State, now algorithms.Instant) algorithms.State {
 		changedAt := s.At
 		s.At = max(s.At, now.Steady)
@@ -99,10 +107,12 @@ func giveUndrained(l *algorithms.Limit, from *algorithms.TakeRecord, cost int64)
 	}
 }
 
-// A bucket remembers neither at which rates it drained nor what was put back into it. But what may still come back
-// depends on both: a limit's rate may change, by new rules, tiers or steps, or from one caller to the next; and after
-// one cost has come back, less of another is left in the bucket than its TakeRecord says. So a note of kind notes.Rate
-// keeps what happened since, for as long as anything may come back.
+// A bucket remembers neither at which rates it drained nor what was put back
+// into it. But what may still come back depends on both: a limit's rate may
+// change, by new rules, tiers or steps, or from one caller to the next; and
+// after one cost has come back, less of another is left in the bucket than its
+// TakeRecord says. So a note of kind notes.Rate keeps what happened since, for
+// as long as anything may come back.
 
 func rateKey(k Key) notes.Key { return notes.Key{Subject: k.Subject, ID: k.Counter, Kind: notes.Rate} }
 
@@ -117,15 +127,17 @@ func (t *Table) bucketPast(now algorithms.Instant, k Key) notes.Note {
 	return n
 }
 
-// hasForgottenRates reports whether k's partition has forgotten rates since a steady time that late settlements may need.
+// hasForgottenRates reports whether k's partition has forgotten rates since a
+// steady time that late settlements may need.
 func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bool {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
 	return h.HasForgottenRates(k.Subject, since)
 }
 
-// hasRoomForRate reports whether there is room to record what comes back into k, a bucket. Rates that no reservation
-// keeps share their budget like those of one rule. So no flood of checks that are taken back uses up more memory, or
+// hasRoomForRate reports whether there is room to record what comes back into
+// k, a bucket. Rates that no reservation keeps share their budget like those of
+// one rule. So no flood of checks that are taken back uses up more memory, or
 // the room of reservations.
 func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
 	h := t.notes.Lock(k.Partition(), now.Steady)
@@ -133,8 +145,8 @@ func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
 	return h.HasRoom(&notes.Note{Key: rateKey(k), Inline: k.IsInline()})
 }
 
-// recordTake records that k, a bucket, has drained at the rate of l, and returns how much was put back into it so far.
-// The caller must hold the shard.
+// recordTake records that k, a bucket, has drained at the rate of l, and
+// returns how much was put back into it so far. The caller must hold the shard.
 func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
@@ -154,7 +166,8 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 	return int64(n.Minor)
 }
 
-// recordReturn records that units were put back into k, a bucket under l. The caller must hold the shard.
+// recordReturn records that units were put back into k, a bucket under l. The
+// caller must hold the shard.
 func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit, units int64) {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()

@@ -6,12 +6,15 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// A loan moves the unused part of one region's share of a limit to another region: a Take at the lender, and later a Give at
-// the borrower. Each side also records it next to the counter, in a companion. A companion is a counter under the same limit,
-// debited with what was lent or borrowed. So it expires or drains as the loan does, and moves wherever its counter moves.
-// Checks read companions only to say how much of what is used is their own region's use.
+// A loan moves the unused part of one region's share of a limit to another
+// region: a Take at the lender, and later a Give at the borrower. Each side
+// also records it next to the counter, in a companion. A companion is a counter
+// under the same limit, debited with what was lent or borrowed. So it expires
+// or drains as the loan does, and moves wherever its counter moves. Checks read
+// companions only to say how much of what is used is their own region's use.
 
-// ErrOtherWindow means that the loan is for another window than the counter is in. Nothing was changed.
+// ErrOtherWindow means that the loan is for another window than the counter is
+// in. Nothing was changed.
 var ErrOtherWindow = errors.New("the counter is in another window")
 
 // A companion has its counter's Key, except for these bits of Key.Counter.
@@ -54,7 +57,8 @@ func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms
 	return s.balance(now, k, l, s.find(k).state(), &d)
 }
 
-// balance describes the loans of the counter of k, whose state and use are given. The caller must hold the shard.
+// balance describes the loans of the counter of k, whose state and use are
+// given. The caller must hold the shard.
 func (s *shard) balance(
 	now algorithms.Instant, k Key, l *algorithms.Limit, state algorithms.State, d *algorithms.Decision,
 ) (out LoanBalance) {
@@ -76,20 +80,25 @@ func (s *shard) companions(now algorithms.Instant, k Key, l *algorithms.Limit) (
 	return used(k.LentKey()), used(k.BorrowedKey())
 }
 
-// leaveOutLoans changes op's Decision, which describes the given state of its counter, so that Used is what the
-// counter's own region uses: what it lent is no use of its own, and what it borrowed hides none. The caller must hold
-// the shard.
+// leaveOutLoans changes op's Decision, which describes the given state of its
+// counter, so that Used is what the counter's own region uses: what it lent is
+// no use of its own, and what it borrowed hides none. The caller must hold the
+// shard.
 func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.State) {
 	loans := s.balance(now, op.Key, op.Limit, state, &op.Decision)
 	op.Decision.Used, op.Decision.Loaned = loans.OwnUse(), loans.Borrowed-loans.Lent
 }
 
-// Lend takes up to want units from the counter for another region, provided that the counter is in the given window (0
-// for buckets). It lends at most half of what is unused, rounded up, or an eighth of the share if that is more:
-// otherwise the end of a share would take many small loans. It lends only while the counter's own region has used less
-// than half of its share plus what it borrowed. It returns the amount lent and the counter's loans afterwards. If it
-// fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
-func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64) (int64, LoanBalance, error) {
+// Lend takes up to want units from the counter for another region, provided
+// that the counter is in the given window (0 for buckets). It lends at most
+// half of what is unused, rounded up, or an eighth of the share if that is
+// more: otherwise the end of a share would take many small loans. It lends only
+// while the counter's own region has used less than half of its share plus what
+// it borrowed. It returns the amount lent and the counter's loans afterwards.
+// If it fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
+func (t *Table) Lend(
+	now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64,
+) (int64, LoanBalance, error) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 
@@ -107,10 +116,11 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 	}
 
 	took := false
-	if err := t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State, now algorithms.Instant) (next algorithms.State) {
-		next, took = l.Take(state, now, n)
-		return next
-	}}); err != nil || !took {
+	if err := t.changeHeld(s, now, k, l,
+		edit{state: func(state algorithms.State, now algorithms.Instant) (next algorithms.State) {
+			next, took = l.Take(state, now, n)
+			return next
+		}}); err != nil || !took {
 		return 0, loans, err // nothing changed: a refused Take takes nothing
 	}
 
@@ -122,8 +132,10 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 	return n, t.loansHeld(s, now, k, l), nil
 }
 
-// Unlend puts back a loan that was made in the given life and never reported to its borrower. If the counter has moved
-// to another window or begun another life, or this node no longer decides it, nothing happens and the loan is lost.
+// Unlend puts back a loan that was made in the given life and never reported to
+// its borrower. If the counter has moved to another window or begun another
+// life, or this node no longer decides it, nothing happens and the loan is
+// lost.
 func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, window, n int64, life Life) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
@@ -138,8 +150,11 @@ func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, windo
 	_ = t.changeHeld(s, now, k.LentKey(), l, give)
 }
 
-// loansInWindow returns the counter's loans. It fails unless the counter may take part in a loan for window.
-func (t *Table) loansInWindow(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, window int64) (LoanBalance, error) {
+// loansInWindow returns the counter's loans. It fails unless the counter may
+// take part in a loan for window.
+func (t *Table) loansInWindow(
+	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, window int64,
+) (LoanBalance, error) {
 	if t.gates.isShut(k.Partition()) {
 		return LoanBalance{}, ErrShut
 	}
@@ -150,10 +165,12 @@ func (t *Table) loansInWindow(s *shard, now algorithms.Instant, k Key, l *algori
 	return loans, nil
 }
 
-// Borrow credits the counter with up to n units borrowed for a window. It gives back no more than the counter has used
-// minus outstanding, the amount that may still be given back in another way. The excess widens a fixed window; for a
-// bucket it is lost. Borrow returns how much it credited: nothing if the counters are not those of life, in which the
-// loan was asked for. If it fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
+// Borrow credits the counter with up to n units borrowed for a window. It gives
+// back no more than the counter has used minus outstanding, the amount that may
+// still be given back in another way. The excess widens a fixed window; for a
+// bucket it is lost. Borrow returns how much it credited: nothing if the
+// counters are not those of life, in which the loan was asked for. If it fails
+// with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
 func (t *Table) Borrow(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, life Life,
 ) (int64, error) {
@@ -195,20 +212,21 @@ func (t *Table) Borrow(
 	return back + excess, err
 }
 
-// Room returns how much can be given back to the counter besides outstanding, the amount that may still be given back in
-// another way.
+// Room returns how much can be given back to the counter besides outstanding,
+// the amount that may still be given back in another way.
 func (lb *LoanBalance) Room(outstanding int64) int64 {
 	return max(0, lb.wholeUnits-max(0, outstanding))
 }
 
-// makeRoomForLoan makes room for a counter and a companion, without evicting any of those of the loan. The caller must hold
-// the shard.
+// makeRoomForLoan makes room for a counter and a companion, without evicting
+// any of those of the loan. The caller must hold the shard.
 func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k, companion Key) bool {
 	all := [...]Op{{Key: k}, {Key: companion}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
 	return t.makeRoomFor(s, now, all[:2], all[:])
 }
 
-// noteLoan debits a companion and protects it from eviction. The caller must hold the shard and have made room.
+// noteLoan debits a companion and protects it from eviction. The caller must
+// hold the shard and have made room.
 func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, n int64) error {
 	if err := t.changeHeld(s, now, k, l, penalty(l, n, false)); err != nil {
 		return err
@@ -217,8 +235,8 @@ func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.
 	return nil
 }
 
-// protect keeps a counter that is not a log from being evicted, until it is fresh or a check uses it. The caller must hold
-// the shard.
+// protect keeps a counter that is not a log from being evicted, until it is
+// fresh or a check uses it. The caller must hold the shard.
 func (s *shard) protect(k Key) {
 	if loc := s.find(k); loc.found() {
 		packed := &loc.group().kindFullnesses[loc.slot()]

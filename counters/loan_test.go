@@ -15,8 +15,9 @@ import (
 // always is the life of a table that was never reset.
 var always = Life{Lineage: soleLineage}
 
-// G8: costs may be taken, lent, lost, borrowed, put back and given back in any order. The total that all regions have
-// admitted and may still admit grows only by what drains from buckets.
+// G8: costs may be taken, lent, lost, borrowed, put back and given back in any
+// order. The total that all regions have admitted and may still admit grows
+// only by what drains from buckets.
 func TestG8_LoansCreateNoQuota(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]algorithms.Kind{algorithms.FixedWindow, algorithms.TokenBucket}).Draw(t, "kind")
@@ -91,7 +92,8 @@ func (m *loanModel) close() {
 
 func (m *loanModel) stand(i int) LoanBalance { return m.tables[i].Loans(m.now, m.key, m.limits[i]) }
 
-// possible returns what was admitted plus what could still be admitted if no time passed, loans in transit included.
+// possible returns what was admitted plus what could still be admitted if no
+// time passed, loans in transit included.
 func (m *loanModel) possible() (n int64) {
 	for i := range m.tables {
 		n += m.admitted[i] + m.stand(i).Remaining
@@ -155,7 +157,10 @@ func (m *loanModel) lend(t *rapid.T, i int) {
 	if err != nil || n > want || n < 0 || n > 0 && 2*before.OwnUse() >= m.limits[i].Capacity()+before.widening {
 		t.Fatalf("have %d lent, %v, of %+v", n, err, before)
 	}
-	if most := min(before.Remaining, max((before.Remaining+1)/2, m.limits[i].Capacity()/8)); n > most || after.Remaining != before.Remaining-n || after.Lent != before.Lent+n {
+	if most := min(before.Remaining,
+		max((before.Remaining+1)/2, m.limits[i].Capacity()/8)); n > most ||
+		after.Remaining != before.Remaining-n || after.Lent != before.Lent+
+		n {
 		t.Fatalf("have %d lent of %+v, then %+v", n, before, after)
 	}
 	m.lent[i] += n
@@ -191,7 +196,8 @@ func (m *loanModel) borrow(t *rapid.T) {
 	if m.limits[0].Kind.Bucket() {
 		most = min(f.n, max(0, before.Used-out))
 	}
-	if err == nil && !m.limits[0].Kind.Bucket() && n != f.n || n > most || after.Borrowed != before.Borrowed+n || after.Used != before.Used-n {
+	if err == nil && !m.limits[0].Kind.Bucket() && n != f.n || n > most ||
+		after.Borrowed != before.Borrowed+n || after.Used != before.Used-n {
 		t.Fatalf("have %d of %d borrowed, from %+v to %+v", n, f.n, before, after)
 	}
 	m.borrowed[f.to] += n
@@ -232,7 +238,8 @@ func (m *loanModel) check(t *rapid.T) {
 			t.Fatalf("region %d: have %+v, want %d lent and %d borrowed", i, s, m.lent[i], m.borrowed[i])
 		}
 		if m.admitted[i] > l.Amount-m.lent[i]+m.borrowed[i] {
-			t.Fatalf("region %d admitted %d of %d, lent %d, borrowed %d", i, m.admitted[i], l.Amount, m.lent[i], m.borrowed[i])
+			t.Fatalf("region %d admitted %d of %d, lent %d, borrowed %d", i, m.admitted[i],
+				l.Amount, m.lent[i], m.borrowed[i])
 		}
 	}
 	if admitted > limit {
@@ -240,8 +247,9 @@ func (m *loanModel) check(t *rapid.T) {
 	}
 }
 
-// A region without a share can use what it borrows and lend half of what it does not use. It loses the rest with the window.
-// That holds even after its counters were handed to another node and merged with an older copy.
+// A region without a share can use what it borrows and lend half of what it
+// does not use. It loses the rest with the window. That holds even after its
+// counters were handed to another node and merged with an older copy.
 func TestLoanToNoShare(t *testing.T) {
 	table := New(1000)
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 0, Window: time.Minute}
@@ -257,8 +265,11 @@ func TestLoanToNoShare(t *testing.T) {
 	}
 	table = copied(table, k.Partition(), now)
 	defer func() { table.Close() }()
-	table.Merge(now, Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 10, At: window}, FreshAt: now.Steady/1e9 + 60}, true)
-	if n, stand, err := table.Lend(now, k, l, window, 100); n != 35 || stand.Used != -35 || stand.OwnUse() != 30 || err != nil {
+	table.Merge(now,
+		Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 10, At: window}, FreshAt: now.Steady/1e9 + 60},
+		true)
+	if n, stand, err := table.Lend(now, k, l, window, 100); n != 35 || stand.Used != -35 ||
+		stand.OwnUse() != 30 || err != nil {
 		t.Fatalf("have %d lent, %+v, %v", n, stand, err)
 	}
 	if ops[0].Cost = 36; table.Take(now, ops) != Refused || ops[0].Decision.Remaining != 35 {
@@ -273,7 +284,8 @@ func TestLoanToNoShare(t *testing.T) {
 	}
 }
 
-// A region whose own traffic has used half of its share keeps the rest. One that used nothing lends everything, in halves.
+// A region whose own traffic has used half of its share keeps the rest. One
+// that used nothing lends everything, in halves.
 func TestLendHalf(t *testing.T) {
 	for own, want := range map[int64]int64{0: 300, 1: 299, 149: 151, 150: 0, 300: 0} {
 		table := New(1000)
@@ -293,8 +305,8 @@ func TestLendHalf(t *testing.T) {
 	}
 }
 
-// A loan changes nothing if this node does not decide the counter, if the counter is in another window, or if its limit has
-// no loans.
+// A loan changes nothing if this node does not decide the counter, if the
+// counter is in another window, or if its limit has no loans.
 func TestLoanRefused(t *testing.T) {
 	table := New(1000)
 	defer table.Close()

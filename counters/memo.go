@@ -13,23 +13,27 @@ var ErrRequestIDReused = errors.New("a request with this id asked for something 
 
 // Memo is the answer to a request with an id, kept as a note with the counters of its subject.
 type Memo struct {
-	Key         notes.Key // Kind says what the request was: notes.Answer, notes.Write or notes.Retry; ID is derived from its id
-	Inline      bool      // the subject came with its limits
-	Group       uint32    // identifies the rule of an answer to a check
-	ContentHash uint64    // of the request
-	Until       int64     // when it expires: Unix seconds on the steady clock
+	// Kind says what the request was: notes.Answer, notes.Write or notes.Retry; ID
+	// is derived from its id
+	Key         notes.Key
+	Inline      bool   // the subject came with its limits
+	Group       uint32 // identifies the rule of an answer to a check
+	ContentHash uint64 // of the request
+	Until       int64  // when it expires: Unix seconds on the steady clock
 	Answer      []byte
 }
 
 // note returns m as a note made at now.
 func (m *Memo) note(now algorithms.Instant) *notes.Note {
 	return &notes.Note{
-		Key: m.Key, Rank: m.ContentHash, At: now.Steady, Until: m.Until, Inline: m.Inline, Group: m.Group, Body: string(m.Answer),
+		Key: m.Key, Rank: m.ContentHash, At: now.Steady, Until: m.Until, Inline: m.Inline,
+		Group: m.Group, Body: string(m.Answer),
 	}
 }
 
-// Recall reads m's answer and reports whether there is one. It fails with ErrShut, or with ErrRequestIDReused if the
-// memo belongs to a request with other content.
+// Recall reads m's answer and reports whether there is one. It fails with
+// ErrShut, or with ErrRequestIDReused if the memo belongs to a request with
+// other content.
 func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) {
 	p := m.Key.Partition()
 	h := t.notes.Lock(p, now.Steady)
@@ -81,8 +85,8 @@ func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 	return nil
 }
 
-// makeRoomFor makes room in s for the counters of added that are missing, without evicting those of spared. The caller must
-// hold s.
+// makeRoomFor makes room in s for the counters of added that are missing,
+// without evicting those of spared. The caller must hold s.
 func (t *Table) makeRoomFor(s *shard, now algorithms.Instant, added, spared []Op) bool {
 	missing := 0
 	for i := range added {
@@ -101,23 +105,25 @@ func (t *Table) makeRoomFor(s *shard, now algorithms.Instant, added, spared []Op
 // Amendment is an administrative change to counters of one subject.
 type Amendment struct {
 	Ops []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
-	// Reset makes the counters fresh, and begins a new life of the subject. With Partial, it begins one only of the
-	// counters of Ops, which are not all that the subject has, and leaves blocks as they are.
+	// Reset makes the counters fresh, and begins a new life of the subject. With
+	// Partial, it begins one only of the counters of Ops, which are not all that
+	// the subject has, and leaves blocks as they are.
 	Reset, Partial bool
 	OldRates       bool // the rates of the limits of Ops may be older than those in force: no bucket drains by them
-	// From, by op, and Life say what costs of a late settlement belong to: they are dropped if that is over.
+	// From, by op, and Life say what costs of a late settlement belong to: they are
+	// dropped if that is over.
 	From []algorithms.TakeRecord
 	Life Life
-	// Memo, if not nil, deduplicates the change: if the memo exists already, nothing changes. Answer returns the answer to
-	// store in the memo.
+	// Memo, if not nil, deduplicates the change: if the memo exists already,
+	// nothing changes. Answer returns the answer to store in the memo.
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
 	Repeated bool    // set by Amend: the change was made earlier, so neither the Decisions of Ops nor Applied are set
 	Applied  []int64 // set by Amend, by op: by how much usage rose. A reward takes off no more than there was.
 }
 
-// Amend changes counters of one subject. If it fails with ErrShut, ErrFull, ErrRequestIDReused or notes.ErrWrites,
-// nothing changes.
+// Amend changes counters of one subject. If it fails with ErrShut, ErrFull,
+// ErrRequestIDReused or notes.ErrWrites, nothing changes.
 func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	if err := t.makeRoomForNotes(now, a); err != nil {
 		return err
@@ -171,8 +177,9 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	return nil
 }
 
-// rewardHeld returns how much op's cost below zero takes off: no more than its own region uses, because what the region
-// lent is in the counter, too, and would count twice. The caller must hold the shard.
+// rewardHeld returns how much op's cost below zero takes off: no more than its
+// own region uses, because what the region lent is in the counter, too, and
+// would count twice. The caller must hold the shard.
 func (t *Table) rewardHeld(s *shard, now algorithms.Instant, op *Op) int64 {
 	if !op.Lends {
 		return -op.Cost
@@ -219,7 +226,8 @@ func (a *Amendment) resets() (list []notes.Key) {
 	return list
 }
 
-// resetMemory is how long a reset is remembered: longer than anything can come back that was taken before it.
+// resetMemory is how long a reset is remembered: longer than anything can come
+// back that was taken before it.
 const resetMemory = 75 * time.Minute
 
 // noteAmendment stores the notes of an amendment that was made. The caller must hold the shard.

@@ -43,7 +43,8 @@ func TestAmendOnce(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	k := amendment(now, 1, 1, 1).Ops[0].Key
 	const size = 50 // of the answer
-	expect := func(what string, table *Table, now algorithms.Instant, a *Amendment, repeated bool, want error, used int64) {
+	expect := func(what string, table *Table, now algorithms.Instant, a *Amendment, repeated bool,
+		want error, used int64) {
 		t.Helper()
 		if err := table.Amend(now, a); !errors.Is(err, want) || a.Repeated != repeated {
 			t.Errorf("%s: have %v, repeated %v; want %v, %v", what, err, a.Repeated, want, repeated)
@@ -83,7 +84,9 @@ func TestAmendWithoutRoom(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	full := false
 	for i := range uint64(1 << 20) {
-		ops := []Op{{Key: Key{Subject: i << 40, Counter: i}, Limit: &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}, Cost: 1}}
+		ops := []Op{{Key: Key{Subject: i << 40, Counter: i},
+			Limit: &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour},
+			Cost:  1}}
 		table.Take(now, ops)
 		if table.Take(now, ops); ops[0].Full {
 			full = true
@@ -93,11 +96,13 @@ func TestAmendWithoutRoom(t *testing.T) {
 	if !full {
 		t.Skip("the table can't be filled")
 	}
-	expect.ErrorIs(t, table.Amend(now, amendment(now, 5, 77, 50)), ErrFull, "table.Amend(now, amendment(now, 5, 77, 50))")
+	expect.ErrorIs(t, table.Amend(now, amendment(now, 5, 77, 50)), ErrFull,
+		"table.Amend(now, amendment(now, 5, 77, 50))")
 	if used, _ := table.Usage(now, Key{Subject: 7 << 52, Counter: 1}, tokenLimit); used != 0 {
 		t.Errorf("have %d used", used)
 	}
-	memo := &Memo{Key: notes.Key{Subject: 7 << 52, ID: 2, Kind: notes.Answer}, ContentHash: 77, Until: now.Steady/1e9 + 60}
+	memo := &Memo{Key: notes.Key{Subject: 7 << 52, ID: 2, Kind: notes.Answer}, ContentHash: 77,
+		Until: now.Steady/1e9 + 60}
 	if err := table.Remember(now, memo); err != nil {
 		t.Errorf("an answer in a full table: have %v", err)
 	}
@@ -110,12 +115,14 @@ func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 	table, now := newTable(t, 2), algorithms.At(time.Unix(1_800_000_000, 0))
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}
 	for lo := range uint64(2) {
-		if err := table.penalize(now, Key{Subject: 1, Counter: lo}, limit, 5); err != nil { // they refuse, so they are never evicted
+		// they refuse, so they are never evicted
+		if err := table.penalize(now, Key{Subject: 1, Counter: lo}, limit, 5); err != nil {
 			t.Fatal(err)
 		}
 	}
 	amend := func(reset bool, lo uint64) error {
-		return table.Amend(now, &Amendment{Ops: []Op{{Key: Key{Subject: 1, Counter: lo}, Limit: limit, Cost: 1}}, Reset: reset})
+		return table.Amend(now,
+			&Amendment{Ops: []Op{{Key: Key{Subject: 1, Counter: lo}, Limit: limit, Cost: 1}}, Reset: reset})
 	}
 	expect.ErrorIs(t, amend(false, 7), ErrFull, "another counter")
 	if err := amend(false, 0); err != nil {

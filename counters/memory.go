@@ -6,17 +6,23 @@ import (
 	"unsafe"
 )
 
-// memory holds the groups of a table's subtables, outside the garbage-collected heap: the collector neither scans them nor
-// counts them when it decides when to start the next cycle. Groups that fill less than a page stay on the heap: with few
-// counters spread over all shards, a page per shard would cost more processor time than the counters do.
+// memory holds the groups of a table's subtables, outside the garbage-collected
+// heap: the collector neither scans them nor counts them when it decides when
+// to start the next cycle. Groups that fill less than a page stay on the heap:
+// with few counters spread over all shards, a page per shard would cost more
+// processor time than the counters do.
 //
-// A slab consists of pieces of one size, which lie one after another without gaps: when a piece is freed, the last one moves to
-// its place. So no memory is lost to gaps, and the slab can be mapped with large pages. With small ones, a check of a table
-// much larger than the processor's caches waits for the translation of an address about as long as for its contents.
+// A slab consists of pieces of one size, which lie one after another without
+// gaps: when a piece is freed, the last one moves to its place. So no memory is
+// lost to gaps, and the slab can be mapped with large pages. With small ones, a
+// check of a table much larger than the processor's caches waits for the
+// translation of an address about as long as for its contents.
 type memory struct {
-	mu    sync.Mutex // guards all below. A holder of a shard may lock it. A holder of it may only try to lock a shard.
-	slabs [34]slab   // by size; larger subtables, which are split unless their keys are chosen to prevent it, are on the heap
-	page  int        // size of the system's pages, in bytes; never changes
+	mu sync.Mutex // guards all below. A holder of a shard may lock it. A holder of it may only try to lock a shard.
+	// by size; larger subtables, which are split unless their keys are chosen to
+	// prevent it, are on the heap
+	slabs [34]slab
+	page  int // size of the system's pages, in bytes; never changes
 
 	turn      int // the slab at which the search for a stretch to move to a large page begins
 	failures  int // of the last attempts to do so
@@ -42,8 +48,9 @@ type slab struct {
 // largePage is the size of a large page on x86, and on ARM if a page has 4 KiB.
 const largePage = 2 << 20
 
-// init prepares slabs of at most capacity pieces each, in pages of the given size. The sizes of the pieces are those that a
-// growing subtable passes through.
+// init prepares slabs of at most capacity pieces each, in pages of the given
+// size. The sizes of the pieces are those that a growing subtable passes
+// through.
 func (m *memory) init(capacity, page int) {
 	m.page = page
 	n := (page - 1) / groupBytes // the most on the heap
@@ -55,10 +62,12 @@ func (m *memory) init(capacity, page int) {
 	}
 }
 
-// oneSeventhMore returns to how many groups a subtable of n groups grows, before they are rounded up.
+// oneSeventhMore returns to how many groups a subtable of n groups grows,
+// before they are rounded up.
 func oneSeventhMore(n int) int { return n + max(1, n/7) }
 
-// slabFor returns the slab whose pieces are the smallest with n groups or more; nil if n groups belong on the heap.
+// slabFor returns the slab whose pieces are the smallest with n groups or more;
+// nil if n groups belong on the heap.
 func (m *memory) slabFor(n int) *slab {
 	if n*groupBytes < m.page {
 		return nil
@@ -71,8 +80,8 @@ func (m *memory) slabFor(n int) *slab {
 	return nil
 }
 
-// allocate returns n zeroed groups for sub, rounded up to the size of a piece. The caller must hold the shard until sub uses
-// them.
+// allocate returns n zeroed groups for sub, rounded up to the size of a piece.
+// The caller must hold the shard until sub uses them.
 func (m *memory) allocate(sub *subtable, n int) []group {
 	s := m.slabFor(n)
 	if s == nil {
@@ -114,8 +123,8 @@ func (s *slab) makeUsable(n int) bool {
 	return true
 }
 
-// release frees groups of a subtable of holder, which nothing uses any more. The caller must hold that shard. Other
-// subtables of the shard may move.
+// release frees groups of a subtable of holder, which nothing uses any more.
+// The caller must hold that shard. Other subtables of the shard may move.
 func (m *memory) release(holder *shard, groups []group) {
 	s := m.slabFor(len(groups))
 	if s == nil {
@@ -134,8 +143,8 @@ func (m *memory) release(holder *shard, groups []group) {
 	}
 }
 
-// fill moves the last piece into hole i. It returns false if the last piece's shard is busy. The caller holds the shard holder;
-// nil if none.
+// fill moves the last piece into hole i. It returns false if the last piece's
+// shard is busy. The caller holds the shard holder; nil if none.
 func (s *slab) fill(i int, holder *shard) bool {
 	last := len(s.owners) - 1
 	if i != last {
@@ -177,8 +186,10 @@ func (s *slab) unreserveIfEmpty() {
 // maxPause is how many calls of tidy pass at most before it tries again to get a large page.
 const maxPause = 127
 
-// tidy fills holes, and moves one more stretch of memory to a large page. It stops at one, because checks of the counters there
-// wait for it. If the system has no large pages, it tries ever more seldom. The caller must not hold a shard.
+// tidy fills holes, and moves one more stretch of memory to a large page. It
+// stops at one, because checks of the counters there wait for it. If the system
+// has no large pages, it tries ever more seldom. The caller must not hold a
+// shard.
 func (m *memory) tidy() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,7 +215,8 @@ func (m *memory) tidy() {
 	}
 }
 
-// enlarge moves the stretch of s up to end to a large page. It unlocks m meanwhile, because the system may have to make room.
+// enlarge moves the stretch of s up to end to a large page. It unlocks m
+// meanwhile, because the system may have to make room.
 func (m *memory) enlarge(s *slab, end int) {
 	s.large, s.isMoving = end, true // discards meanwhile set large back
 	m.mu.Unlock()

@@ -10,10 +10,12 @@ import (
 // madviseCollapse is MADV_COLLAPSE of Linux 6.1 and later.
 const madviseCollapse = 25
 
-// reserve maps addresses for n bytes, which begin at a large page. The system counts no memory for them, even if it
-// never promises more than it has. The area is nil if the system refuses.
+// reserve maps addresses for n bytes, which begin at a large page. The system
+// counts no memory for them, even if it never promises more than it has. The
+// area is nil if the system refuses.
 func reserve(n int) (mapped, area []byte) {
-	b, err := syscall.Mmap(-1, 0, n+largePage, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+	b, err := syscall.Mmap(-1, 0, n+largePage, syscall.PROT_NONE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	if err != nil {
 		return nil, nil
 	}
@@ -21,8 +23,8 @@ func reserve(n int) (mapped, area []byte) {
 	return b, b[skip : skip+n]
 }
 
-// makeUsable makes pages of an area accessible, and returns false if the system refuses. They are zero, and take no
-// memory before they are used.
+// makeUsable makes pages of an area accessible, and returns false if the system
+// refuses. They are zero, and take no memory before they are used.
 func makeUsable(pages []byte) bool {
 	return syscall.Mprotect(pages, syscall.PROT_READ|syscall.PROT_WRITE) == nil
 }
@@ -40,8 +42,9 @@ func discard(pages []byte) {
 // largePagesMode says which programs get large pages: [always], [madvise] or [never].
 const largePagesMode = "/sys/kernel/mm/transparent_hugepage/enabled"
 
-// enlarge moves the contents of a stretch the size of a large page to one. It returns false if the system has none to spare,
-// can't do that, or is set to never use large pages, which madvise alone would disregard.
+// enlarge moves the contents of a stretch the size of a large page to one. It
+// returns false if the system has none to spare, can't do that, or is set to
+// never use large pages, which madvise alone would disregard.
 func enlarge(stretch []byte) bool {
 	mode, err := os.ReadFile(largePagesMode)
 	if err != nil || bytes.Contains(mode, []byte("[never]")) {

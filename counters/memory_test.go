@@ -13,7 +13,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// memoryAddsUp checks that each piece belongs to the subtable that uses it, and that the holes are counted.
+// memoryAddsUp checks that each piece belongs to the subtable that uses it, and
+// that the holes are counted.
 func memoryAddsUp(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -35,7 +36,8 @@ func memoryAddsUp(t interface {
 		}
 		n := len(s.owners)
 		if holes != s.holes || n > 0 && s.owners[n-1] == nil || n == 0 && s.area != nil || n*s.bytes < s.large {
-			t.Fatalf("a slab has %d pieces, %d holes of %d counted, %d bytes in large pages", n, holes, s.holes, s.large)
+			t.Fatalf("a slab has %d pieces, %d holes of %d counted, %d bytes in large pages", n,
+				holes, s.holes, s.large)
 		}
 	}
 	for i := range table.shards {
@@ -63,8 +65,8 @@ var (
 	brief  = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1 << 30, Window: time.Second}
 )
 
-// While several callers add counters and sweeps drop others, pieces move all the time, and no count is lost. In the end, all
-// memory is given back.
+// While several callers add counters and sweeps drop others, pieces move all
+// the time, and no count is lost. In the end, all memory is given back.
 func TestPiecesMove(t *testing.T) {
 	skipWithoutSlabs(t)
 	const callers, each = 4, 60_000
@@ -137,8 +139,9 @@ func checkShard(t *testing.T, table *Table, shard uint64, n int) {
 	}
 }
 
-// If the last piece can't move because its shard is busy, the freed piece is a hole. Whatever comes next fills it: a subtable
-// that needs a piece, and finds it zeroed, or a sweep.
+// If the last piece can't move because its shard is busy, the freed piece is a
+// hole. Whatever comes next fills it: a subtable that needs a piece, and finds
+// it zeroed, or a sweep.
 func TestHoles(t *testing.T) {
 	skipWithoutSlabs(t)
 	for _, next := range []string{"piece", "sweep"} {
@@ -205,7 +208,8 @@ func TestCapacityOfSlabs(t *testing.T) {
 		table := New(bound)
 		slots := table.memory.slabs[0].capacity * table.maxSubtableSlots / 2
 		if table.memory.slabs[0].capacity <= len(table.shards) || int64(slots) < bound {
-			t.Errorf("bound %d: a slab has at most %d pieces, for %d shards", bound, table.memory.slabs[0].capacity, len(table.shards))
+			t.Errorf("bound %d: a slab has at most %d pieces, for %d shards", bound,
+				table.memory.slabs[0].capacity, len(table.shards))
 		}
 		largest := table.memory.slabs[len(table.memory.slabs)-1].groups * groupSlots
 		if largest < table.maxSubtableSlots {
@@ -257,7 +261,8 @@ func TestMemoryOnTheHeap(t *testing.T) {
 	expect.Equal(t, table.Stats().Bytes, 0, "an empty table has bytes")
 }
 
-// Sweeps move full stretches of a slab to large pages, one at a time. Their contents remain. What is freed is no longer there.
+// Sweeps move full stretches of a slab to large pages, one at a time. Their
+// contents remain. What is freed is no longer there.
 func TestLargePages(t *testing.T) {
 	skipWithoutSlabs(t)
 	mapped, probe := reserve(largePage)

@@ -6,13 +6,16 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Merge combines r with the table's own copy of the counter when neither is known to be newer, as after a full stop. It keeps
-// the more used one. If the counter changes, it counts as changed for both Changed and Replicate. Merge returns false if
-// there was no room for the counter.
+// Merge combines r with the table's own copy of the counter when neither is
+// known to be newer, as after a full stop. It keeps the more used one. If the
+// counter changes, it counts as changed for both Changed and Replicate. Merge
+// returns false if there was no room for the counter.
 //
-// The limit is unknown here. Windows are merged count by count, if both copies were counted by the same clock, or
-// nearly. Otherwise the earlier of two windows need not be over, and the higher count stays, in the later window. Of
-// two buckets or logs, the one that becomes fresh later counts as the more used.
+// The limit is unknown here. Windows are merged count by count, if both copies
+// were counted by the same clock, or nearly. Otherwise the earlier of two
+// windows need not be over, and the higher count stays, in the later window. Of
+// two buckets or logs, the one that becomes fresh later counts as the more
+// used.
 func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	if r.Note != nil {
 		t.notes.Merge(r.Note, now.Steady)
@@ -66,7 +69,8 @@ func (r *Record) isFresh() bool {
 	return r.State.Fresh()
 }
 
-// mergeStored merges have into r, whose log is log, and reports whether the result is more used than have.
+// mergeStored merges have into r, whose log is log, and reports whether the
+// result is more used than have.
 func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock bool) bool {
 	if have.isFresh() {
 		return true
@@ -99,9 +103,10 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock
 	return r.State != have.State || r.FreshAt > have.FreshAt
 }
 
-// mergeWindows keeps the higher count of each window that the later of the two states still covers, or just the higher
-// count if their clocks differ. It takes unexpired copies of a FirstWindow to be of the same window: their starts
-// differ only by their time in transit.
+// mergeWindows keeps the higher count of each window that the later of the two
+// states still covers, or just the higher count if their clocks differ. It
+// takes unexpired copies of a FirstWindow to be of the same window: their
+// starts differ only by their time in transit.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State, sameClock bool) algorithms.State {
 	if kind == algorithms.FirstWindow {
 		a.Count = max(a.Count, b.Count)

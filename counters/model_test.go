@@ -98,7 +98,8 @@ func levelAfter(l *algorithms.Limit, c *counter, d algorithms.Decision) uint8 {
 
 // set stores a counter that has changed.
 func (m *model) set(c *counter, freshAt int64, level uint8) {
-	c.FreshAt, c.Fullness, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindFullness(c.Kind, level).recordFullness(), true, true
+	c.FreshAt, c.Fullness, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindFullness(c.Kind,
+		level).recordFullness(), true, true
 	m.all[c.Key] = c
 }
 
@@ -175,7 +176,8 @@ func (m *model) records(pick func(c *counter) bool) map[Key]Record {
 	return out
 }
 
-// collected adds records to a map. It checks that no key comes twice and that all belong to partition p, unless p is -1.
+// collected adds records to a map. It checks that no key comes twice and that
+// all belong to partition p, unless p is -1.
 func collected(t *rapid.T, out map[Key]Record, p int, records []Record) {
 	for _, r := range onlyCounters(records) {
 		if _, twice := out[r.Key]; twice || p >= 0 && r.Key.Partition() != p {
@@ -415,7 +417,8 @@ func TestAgainstModel(t *testing.T) {
 			unsaved, unsent = unsaved+r.table.shards[i].unsaved, unsent+r.table.shards[i].unsent
 		}
 		if have, want := [2]int{unsaved, unsent}, [2]int{
-			len(r.m.records(func(c *counter) bool { return c.unsaved })), len(r.m.records(func(c *counter) bool { return c.unsent })),
+			len(r.m.records(func(c *counter) bool { return c.unsaved })),
+			len(r.m.records(func(c *counter) bool { return c.unsent })),
 		}; have != want {
 			rt.Fatalf("marked: have %v, want %v", have, want)
 		}

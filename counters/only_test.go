@@ -11,7 +11,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// randomCheck returns a check of one to three subjects, each with several limits of all kinds, and sometimes a block.
+// randomCheck returns a check of one to three subjects, each with several
+// limits of all kinds, and sometimes a block.
 func randomCheck(rng *rand.Rand) []Op {
 	var ops []Op
 	first := rng.Uint64N(6)
@@ -23,7 +24,8 @@ func randomCheck(rng *rand.Rand) []Op {
 			if lo == 2 && mayQueue(kind) {
 				limit.MaxDelay = time.Second
 			}
-			ops = append(ops, Op{Key: Key{Subject: hi, Counter: lo << 61}, Limit: limit, Cost: rng.Int64N(3), Shadow: shadow})
+			ops = append(ops,
+				Op{Key: Key{Subject: hi, Counter: lo << 61}, Limit: limit, Cost: rng.Int64N(3), Shadow: shadow})
 		}
 		if rng.IntN(3) == 0 {
 			ops = append(ops, Op{Key: Key{Subject: hi, Counter: 1}, Limit: blockLimit, Block: true, Shadow: shadow})
@@ -32,9 +34,10 @@ func randomCheck(rng *rand.Rand) []Op {
 	return ops
 }
 
-// A check decides and stores the same whether its counters are all in one shard, which is locked directly, or in several, and
-// whether or not a single op takes the short way. A one-shard table answers as one with many shards does, and as a one-shard
-// table that locks a list of shards.
+// A check decides and stores the same whether its counters are all in one
+// shard, which is locked directly, or in several, and whether or not a single
+// op takes the short way. A one-shard table answers as one with many shards
+// does, and as a one-shard table that locks a list of shards.
 func TestOneShardAnswersAsMany(t *testing.T) {
 	one, many, listed := newTable(t, 128), newTable(t, 1_000_000), newTable(t, 128)
 	if len(one.shards) != 1 || len(many.shards) < minShards {
@@ -78,10 +81,12 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		}
 		for i := range ops {
 			if d := ops[i].Decision; verdict != Shut && (d != byMany[i].Decision || d != byList[i].Decision) {
-				t.Fatalf("seed %d, step %d, op %d: have %+v, %+v and %+v", seed, step, i, d, byMany[i].Decision, byList[i].Decision)
+				t.Fatalf("seed %d, step %d, op %d: have %+v, %+v and %+v", seed, step, i, d,
+					byMany[i].Decision, byList[i].Decision)
 			}
 			if a, b := &ops[i], &byList[i]; verdict != Shut && (a.Full != b.Full || a.state != b.state) {
-				t.Fatalf("seed %d, step %d, op %d: have %t with %+v, %t with %+v", seed, step, i, a.Full, a.state, b.Full, b.state)
+				t.Fatalf("seed %d, step %d, op %d: have %t with %+v, %t with %+v", seed, step, i,
+					a.Full, a.state, b.Full, b.state)
 			}
 		}
 		if rng.IntN(10) == 0 {

@@ -11,8 +11,9 @@ type Key struct {
 	Counter uint64 // the hash of rule and subject, mixed with the identity of the limit
 }
 
-// InlineTag marks the Key.Counter of an inline counter, whose limit came with a call, in the bits of inlineMask. One in
-// 2^32 other keys has it by chance. The identity of an inline limit uses none of these bits.
+// InlineTag marks the Key.Counter of an inline counter, whose limit came with a
+// call, in the bits of inlineMask. One in 2^32 other keys has it by chance. The
+// identity of an inline limit uses none of these bits.
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16
@@ -47,22 +48,27 @@ type Op struct {
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
 	Mode   Mode
-	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Subject refuses,
-	// and lasts for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While
-	// it lasts, it refuses every check, whatever the cost, but not a count.
+	// Block marks the op that enforces a rule's block. The block begins when
+	// another op with the same Key.Subject refuses, and lasts for the window of its
+	// limit, a token bucket of one token. Its Cost is 0: checks take nothing from
+	// it. While it lasts, it refuses every check, whatever the cost, but not a
+	// count.
 	Block bool
-	// Lends marks the op of a limit of which regions lend each other parts. Its Decision reports only this region's use.
+	// Lends marks the op of a limit of which regions lend each other parts. Its
+	// Decision reports only this region's use.
 	Lends bool
 
-	// Set by Take and Peek. Full means that the limit did not refuse, but that the table has no room for another counter.
-	// (Full stands first to fill a gap in the struct.)
+	// Set by Take and Peek. Full means that the limit did not refuse, but that the
+	// table has no room for another counter. (Full stands first to fill a gap in
+	// the struct.)
 	Full     bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
 
 	state algorithms.State // after the check, while it is being decided; not of a log
-	// returnedOrLeft has two uses that exclude each other. A bucket: what was put back before (see Table.recordTake). Slots:
-	// how long they are still held (see SlotLeft).
+	// returnedOrLeft has two uses that exclude each other. A bucket: what was put
+	// back before (see Table.recordTake). Slots: how long they are still held (see
+	// SlotLeft).
 	returnedOrLeft int64
 	location       location
 }
@@ -74,8 +80,9 @@ type Mode uint8
 const (
 	CheckMode Mode = iota // take the cost, if the whole check is admitted
 	PeekMode              // decide as CheckMode does, but take nothing
-	CountMode             // take the cost even if it does not fit, which the Decision reports without refusing the check
-	NumModes              // the number of modes
+	// take the cost even if it does not fit, which the Decision reports without refusing the check
+	CountMode
+	NumModes // the number of modes
 )
 
 // Took reports whether op took its cost, given that its check was admitted.
@@ -91,8 +98,8 @@ func (op *Op) Refuses() bool {
 	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.Full)
 }
 
-// TakeRecord describes what op took, for a later Give. It refers to the window or time in which the check proceeds, after its
-// delay.
+// TakeRecord describes what op took, for a later Give. It refers to the window
+// or time in which the check proceeds, after its delay.
 func (op *Op) TakeRecord() algorithms.TakeRecord {
 	l := op.Limit
 	switch {
@@ -114,8 +121,8 @@ func (op *Op) CopyOutcome(other *Op) {
 	op.Decision, op.Full = other.Decision, other.Full
 }
 
-// Record is a counter in transit to or from disk or another node. Its times are on the steady clock of the process that holds
-// it.
+// Record is a counter in transit to or from disk or another node. Its times are
+// on the steady clock of the process that holds it.
 type Record struct {
 	Key      Key
 	Kind     algorithms.Kind
@@ -123,6 +130,7 @@ type Record struct {
 	Log      []algorithms.Entry // for the log
 	Fullness uint8              // how much of the capacity is used, 0…255; 255 means refusing
 	FreshAt  int64              // Unix seconds on the steady clock: when the counter equals a fresh one
-	// Note, if not nil, is a note of the partition, which the record then is in place of a counter. FreshAt is when it expires.
+	// Note, if not nil, is a note of the partition, which the record then is in
+	// place of a counter. FreshAt is when it expires.
 	Note *notes.Note
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// takePlain takes what a Take takes, describes it as a Describe does, and stores the same; or it does nothing.
+// takePlain takes what a Take takes, describes it as a Describe does, and
+// stores the same; or it does nothing.
 func TestTakePlain(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -27,7 +28,8 @@ func TestTakePlain(t *testing.T) {
 		if r.IntN(4) > 0 {
 			s.Count %= l.Burst + 1
 		}
-		op := Op{Limit: l, Cost: 1 + r.Int64N(1<<(1+r.IntN(30))), Decision: algorithms.Decision{RetryAfter: 1, Delay: 2}, Full: true}
+		op := Op{Limit: l, Cost: 1 + r.Int64N(1<<(1+r.IntN(30))),
+			Decision: algorithms.Decision{RetryAfter: 1, Delay: 2}, Full: true}
 		slot := r.IntN(groupSlots)
 		var g group
 		g.records[slot].state = s
@@ -50,7 +52,8 @@ func TestTakePlain(t *testing.T) {
 		d := l.Describe(want, now, op.Cost, allowed)
 		before.set(slot, l.Kind, want, fullnessAfterCheck(l, &d), freshAt(now, l, d.ResetAfter))
 		if !allowed || op.state != want || op.Decision != d || op.Full || g != before {
-			t.Fatalf("seed %d, %+v, %+v, cost %d: have %+v, %+v, want %t, %+v, %+v", seed, l, s, op.Cost, op.state, op.Decision, allowed, want, d)
+			t.Fatalf("seed %d, %+v, %+v, cost %d: have %+v, %+v, want %t, %+v, %+v", seed, l, s,
+				op.Cost, op.state, op.Decision, allowed, want, d)
 		}
 	}
 	if quick < 50_000 || slow < 1_000 || refused < 50_000 {

@@ -6,12 +6,14 @@ import (
 	"unsafe"
 )
 
-// groupsHint says where the groups of a shard that is not split are, to callers that don't hold it. It packs the address, in
-// cache lines, and the number of groups. It may be out of date: only prefetches use it, and a prefetch can't fault. Zero means
-// that there are no groups.
+// groupsHint says where the groups of a shard that is not split are, to callers
+// that don't hold it. It packs the address, in cache lines, and the number of
+// groups. It may be out of date: only prefetches use it, and a prefetch can't
+// fault. Zero means that there are no groups.
 //
-// The hints of all shards lie together, so that most of them stay in the processor's caches. A prefetch that had to
-// wait for the shard's own cache line would come late.
+// The hints of all shards lie together, so that most of them stay in the
+// processor's caches. A prefetch that had to wait for the shard's own cache
+// line would come late.
 type groupsHint struct{ word atomic.Uint64 }
 
 const (
@@ -27,16 +29,19 @@ func (h *groupsHint) set(groups []group) {
 	h.word.Store(word)
 }
 
-// groupOf returns the address of the group where a search for k begins, or 0 if it is not known. It computes what firstGroup
-// computes for a subtable without a prefix.
+// groupOf returns the address of the group where a search for k begins, or 0 if
+// it is not known. It computes what firstGroup computes for a subtable without
+// a prefix.
 func (h *groupsHint) groupOf(k Key) uintptr {
 	word := h.word.Load()
 	i, _ := bits.Mul64(k.Counter, word&(1<<hintCountBits-1))
 	return uintptr(word>>hintCountBits*cacheLine) + uintptr(i)*uintptr(groupBytes)
 }
 
-// Prefetch starts loading k's counter into the processor's caches, and returns at once. It does nothing if the gate of k's
-// partition is shut. Call it as soon as the key is known and do other work before Take, which then waits less for memory.
+// Prefetch starts loading k's counter into the processor's caches, and returns
+// at once. It does nothing if the gate of k's partition is shut. Call it as
+// soon as the key is known and do other work before Take, which then waits less
+// for memory.
 func (t *Table) Prefetch(k Key) {
 	if t.gates.isShut(k.Partition()) {
 		return

@@ -42,8 +42,9 @@ type record struct {
 	state algorithms.State
 }
 
-// set puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow
-// it: a copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
+// set puts a counter's new state into its slot. The expiry never moves to an
+// earlier time, even if a Give would allow it: a copy on disk may live as long
+// as the old expiry, and the record must stay until it has replaced that copy.
 func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, freshAt uint32) {
 	g.records[slot].state = state
 	g.kindFullnesses[slot] = packKindFullness(kind, fullness)
@@ -65,7 +66,8 @@ func packKindFullness(kind algorithms.Kind, fullness uint8) kindFullness {
 func (k kindFullness) kind() algorithms.Kind { return algorithms.Kind(k & 7) }
 func (k kindFullness) fullness() uint8       { return uint8(k >> 3) }
 
-// recordFullness returns the fullness as in a Record, 0…255: the lowest one that packs to the same value.
+// recordFullness returns the fullness as in a Record, 0…255: the lowest one
+// that packs to the same value.
 func (k kindFullness) recordFullness() uint8 {
 	if k.fullness() == packedRefused {
 		return refusedFullness
@@ -73,9 +75,11 @@ func (k kindFullness) recordFullness() uint8 {
 	return uint8((uint16(k.fullness())*(refusedFullness-1) + packedRefused - 2) / (packedRefused - 1))
 }
 
-// subtable is an open-addressing hash table of counters. The search for a key begins at the group selected by Key.Counter, and
-// continues group by group until one has an empty slot. The subtable grows by a seventh at a time, so its load never falls
-// far below the maximum of seven eighths. Its shard's lock guards it.
+// subtable is an open-addressing hash table of counters. The search for a key
+// begins at the group selected by Key.Counter, and continues group by group
+// until one has an empty slot. The subtable grows by a seventh at a time, so
+// its load never falls far below the maximum of seven eighths. Its shard's lock
+// guards it.
 type subtable struct {
 	groups     []group
 	moves      int // how many times the records were moved; earlier places are invalid
@@ -108,7 +112,8 @@ type logSlot struct {
 
 // location locates a counter.
 type location struct {
-	// With more than four fields, the compiler would keep locations in memory rather than in registers.
+	// With more than four fields, the compiler would keep locations in memory
+	// rather than in registers.
 	subtable *subtable
 	index    int // of the slot, across all groups; −1 if the counter is a log or was not found
 	moves    int
@@ -142,8 +147,9 @@ func (sub *subtable) firstGroup(k Key) int {
 	return int(hi)
 }
 
-// firstGroup returns the group of sub, the subtable of k, at which the search for k begins. A shard that is not split
-// has no prefix, and reading that there is none would touch one more cache line.
+// firstGroup returns the group of sub, the subtable of k, at which the search
+// for k begins. A shard that is not split has no prefix, and reading that there
+// is none would touch one more cache line.
 func (s *shard) firstGroup(sub *subtable, k Key) int {
 	if s.subtables != nil {
 		return sub.firstGroup(k)
@@ -228,8 +234,8 @@ func (sub *subtable) vacantLocation(k Key) location {
 	}
 }
 
-// freeSlot gives up a slot. No search continues past a group with an empty slot, so in such a group the slot may become empty
-// too.
+// freeSlot gives up a slot. No search continues past a group with an empty
+// slot, so in such a group the slot may become empty too.
 func (sub *subtable) freeSlot(loc location) {
 	g := loc.group()
 	if zeroBytes(g.tagWord()) != 0 {
@@ -261,8 +267,8 @@ func (sub *subtable) rehash(n int) {
 // memory returns where sub's groups are.
 func (sub *subtable) memory() *memory { return &sub.shard.table.memory }
 
-// allocate gives sub n empty groups, rounded up to the size of a piece of memory. The caller moves the records of the old
-// groups.
+// allocate gives sub n empty groups, rounded up to the size of a piece of
+// memory. The caller moves the records of the old groups.
 func (sub *subtable) allocate(n int) {
 	sub.setGroups(sub.memory().allocate(sub, n))
 	sub.live = 0

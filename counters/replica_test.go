@@ -39,8 +39,8 @@ func contents(tb testing.TB, t *Table, p int) map[Key]Record {
 	return out
 }
 
-// handOff takes from a partition of one table concurrently while it moves to another, and checks that nothing is lost on the
-// way.
+// handOff takes from a partition of one table concurrently while it moves to
+// another, and checks that nothing is lost on the way.
 func handOff(t *testing.T, bound int64) {
 	const p, keys = 77, 20
 	from, to := New(bound), New(bound)
@@ -131,7 +131,8 @@ func TestShutPreventsChanges(t *testing.T) {
 	from := algorithms.TakeRecord{Steady: epoch.Steady}
 	for what, err := range map[string]error{
 		"force": table.force(epoch, k, l, from, 1), "penalize": table.penalize(epoch, k, l, 1),
-		"give": table.give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
+		"give": table.give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1),
+		"reset": table.makeFresh(epoch, k, l),
 	} {
 		expect.ErrorIs(t, err, ErrShut, "%s", what)
 	}
@@ -248,8 +249,10 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	table := newTable(t, 1000)
 	second := epoch.Steady / 1e9
 	records := []Record{
-		{Key: keyIn(1, 1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 7}, FreshAt: second + 60},
-		{Key: keyIn(1, 2), Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: epoch.Steady, N: 2}}, FreshAt: second + 60},
+		{Key: keyIn(1, 1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 7},
+			FreshAt: second + 60},
+		{Key: keyIn(1, 2), Kind: algorithms.SlidingLog,
+			Log: []algorithms.Entry{{At: epoch.Steady, N: 2}}, FreshAt: second + 60},
 	}
 	for _, r := range records {
 		table.Put(epoch, r)
@@ -287,7 +290,8 @@ func TestPutKeepsToTheBounds(t *testing.T) {
 		take(table, epoch, key(i), l, 1)
 		take(table, epoch, key(i), l, 1)
 	}
-	r := Record{Key: key(1000), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 1, At: 7}, FreshAt: epoch.Steady/1e9 + 9}
+	r := Record{Key: key(1000), Kind: algorithms.FixedWindow,
+		State: algorithms.State{Count: 1, At: 7}, FreshAt: epoch.Steady/1e9 + 9}
 	if table.Put(epoch, r) || table.Merge(epoch, r, true) {
 		t.Error("found room")
 	}
@@ -302,7 +306,8 @@ func TestPutKeepsToTheBounds(t *testing.T) {
 	}
 	for i := range uint64(20) {
 		table.Put(epoch, Record{Key: key(i), Kind: algorithms.SlidingLog, Log: log, FreshAt: epoch.Steady/1e9 + 3600})
-		if used, _ := table.Usage(after(time.Second), key(i), perMinute(algorithms.SlidingLog, 10)); used != int64(len(log)) {
+		if used, _ := table.Usage(after(time.Second), key(i),
+			perMinute(algorithms.SlidingLog, 10)); used != int64(len(log)) {
 			t.Fatalf("have %d used, want %d", used, len(log))
 		}
 	}
@@ -326,22 +331,43 @@ func TestMerge(t *testing.T) {
 		name       string
 		a, b, want Record
 	}{
-		{"same window", record(fixed, s{Count: 5, At: 7}, 60), record(fixed, s{Count: 3, At: 7}, 61), record(fixed, s{Count: 5, At: 7}, 61)},
-		{"later window", record(fixed, s{Count: 5, At: 7}, 60), record(fixed, s{Count: 3, At: 8}, 90), record(fixed, s{Count: 3, At: 8}, 90)},
-		{"both counts", record(sliding, s{Count: 5, Part: 1, At: 7}, 60), record(sliding, s{Count: 3, Part: 2, At: 7}, 60), record(sliding, s{Count: 5, Part: 2, At: 7}, 60)},
-		{"one window back", record(sliding, s{Count: 5, Part: 9, At: 7}, 60), record(sliding, s{Count: 3, Part: 2, At: 8}, 90), record(sliding, s{Count: 3, Part: 5, At: 8}, 90)},
-		{"two windows back", record(sliding, s{Count: 5, Part: 9, At: 6}, 60), record(sliding, s{Count: 3, Part: 2, At: 8}, 90), record(sliding, s{Count: 3, Part: 2, At: 8}, 90)},
-		{"fresh later", record(bucket, s{Count: 5, At: now}, 60), record(bucket, s{Count: 3, At: now - 9}, 61), record(bucket, s{Count: 3, At: now - 9}, 61)},
-		{"changed later", record(bucket, s{Count: 5, At: now - 9}, 60), record(bucket, s{Count: 3, At: now}, 60), record(bucket, s{Count: 3, At: now}, 60)},
-		{"owes more", record(bucket, s{Count: 5, At: now}, 60), record(bucket, s{Count: 3, Part: 8, At: now}, 60), record(bucket, s{Count: 5, At: now}, 60)},
-		{"copies of a first window", record(first, s{Count: 5, At: now - 9}, 60), record(first, s{Count: 3, At: now}, 61), record(first, s{Count: 5, At: now}, 61)},
-		{"the later copy has more", record(first, s{Count: 5, At: now - 9}, 60), record(first, s{Count: 7, At: now}, 60), record(first, s{Count: 7, At: now}, 60)},
-		{"a first window that is over", record(first, s{Count: 5, At: now - 70e9}, 0), record(first, s{Count: 3, At: now}, 60), record(first, s{Count: 3, At: now}, 60)},
-		{"log, fresh later", logOf(60, algorithms.Entry{At: now, N: 5}), logOf(61, algorithms.Entry{At: now, N: 2}), logOf(61, algorithms.Entry{At: now, N: 2})},
-		{"log, more used", logOf(60, algorithms.Entry{At: now, N: 5}), logOf(60, algorithms.Entry{At: now - 5, N: 9}), logOf(60, algorithms.Entry{At: now - 5, N: 9})},
-		{"expired", record(bucket, s{Count: 5, At: now}, 60), record(bucket, s{Count: 9, At: now}, 0), record(bucket, s{Count: 5, At: now}, 60)},
-		{"reset", record(bucket, s{Count: 5, At: now}, 60), record(bucket, s{}, 99), record(bucket, s{Count: 5, At: now}, 60)},
-		{"another kind", record(bucket, s{Count: 5, At: now}, 60), logOf(61, algorithms.Entry{At: now, N: 2}), logOf(61, algorithms.Entry{At: now, N: 2})},
+		{"same window", record(fixed, s{Count: 5, At: 7}, 60),
+			record(fixed, s{Count: 3, At: 7}, 61), record(fixed, s{Count: 5, At: 7}, 61)},
+		{"later window", record(fixed, s{Count: 5, At: 7}, 60),
+			record(fixed, s{Count: 3, At: 8}, 90), record(fixed, s{Count: 3, At: 8}, 90)},
+		{"both counts", record(sliding, s{Count: 5, Part: 1, At: 7}, 60),
+			record(sliding, s{Count: 3, Part: 2, At: 7}, 60),
+			record(sliding, s{Count: 5, Part: 2, At: 7}, 60)},
+		{"one window back", record(sliding, s{Count: 5, Part: 9, At: 7}, 60),
+			record(sliding, s{Count: 3, Part: 2, At: 8}, 90),
+			record(sliding, s{Count: 3, Part: 5, At: 8}, 90)},
+		{"two windows back", record(sliding, s{Count: 5, Part: 9, At: 6}, 60),
+			record(sliding, s{Count: 3, Part: 2, At: 8}, 90),
+			record(sliding, s{Count: 3, Part: 2, At: 8}, 90)},
+		{"fresh later", record(bucket, s{Count: 5, At: now}, 60),
+			record(bucket, s{Count: 3, At: now - 9}, 61), record(bucket, s{Count: 3, At: now - 9}, 61)},
+		{"changed later", record(bucket, s{Count: 5, At: now - 9}, 60),
+			record(bucket, s{Count: 3, At: now}, 60), record(bucket, s{Count: 3, At: now}, 60)},
+		{"owes more", record(bucket, s{Count: 5, At: now}, 60),
+			record(bucket, s{Count: 3, Part: 8, At: now}, 60),
+			record(bucket, s{Count: 5, At: now}, 60)},
+		{"copies of a first window", record(first, s{Count: 5, At: now - 9}, 60),
+			record(first, s{Count: 3, At: now}, 61), record(first, s{Count: 5, At: now}, 61)},
+		{"the later copy has more", record(first, s{Count: 5, At: now - 9}, 60),
+			record(first, s{Count: 7, At: now}, 60), record(first, s{Count: 7, At: now}, 60)},
+		{"a first window that is over", record(first, s{Count: 5, At: now - 70e9}, 0),
+			record(first, s{Count: 3, At: now}, 60), record(first, s{Count: 3, At: now}, 60)},
+		{"log, fresh later", logOf(60, algorithms.Entry{At: now, N: 5}),
+			logOf(61, algorithms.Entry{At: now, N: 2}), logOf(61, algorithms.Entry{At: now, N: 2})},
+		{"log, more used", logOf(60, algorithms.Entry{At: now, N: 5}),
+			logOf(60, algorithms.Entry{At: now - 5, N: 9}),
+			logOf(60, algorithms.Entry{At: now - 5, N: 9})},
+		{"expired", record(bucket, s{Count: 5, At: now}, 60),
+			record(bucket, s{Count: 9, At: now}, 0), record(bucket, s{Count: 5, At: now}, 60)},
+		{"reset", record(bucket, s{Count: 5, At: now}, 60), record(bucket, s{}, 99),
+			record(bucket, s{Count: 5, At: now}, 60)},
+		{"another kind", record(bucket, s{Count: 5, At: now}, 60),
+			logOf(61, algorithms.Entry{At: now, N: 2}), logOf(61, algorithms.Entry{At: now, N: 2})},
 	} {
 		for _, order := range [][]Record{{tt.a, tt.b}, {tt.b, tt.a}} {
 			table := newTable(t, 1000)
@@ -390,7 +416,9 @@ func TestConcurrentMoves(t *testing.T) {
 				case 5:
 					table.makeFresh(now, k, l)
 				case 6, 7:
-					table.Merge(now, Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 1}, FreshAt: now.Steady/1e9 + 5}, true)
+					table.Merge(now,
+						Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 1}, FreshAt: now.Steady/1e9 + 5},
+						true)
 				default:
 					table.Take(now, []Op{{Key: k, Limit: l, Cost: 1}})
 				}

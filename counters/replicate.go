@@ -16,14 +16,17 @@ const (
 	keepChange                       // keep it for another call
 )
 
-// Replicate yields every counter and note of the wanted partitions that changed since it was last yielded for replicas.
-// It calls yield once for each partition with changed counters, with all of them, and then for each with changed notes;
-// it reuses the slice. It discards changes in unwanted partitions: a new standby gets its copy from Copy. A record with
-// a zero State, or no Log, was reset. If yield fails, Replicate returns its error, and those records and all later ones
-// still count as changed.
+// Replicate yields every counter and note of the wanted partitions that changed
+// since it was last yielded for replicas. It calls yield once for each
+// partition with changed counters, with all of them, and then for each with
+// changed notes; it reuses the slice. It discards changes in unwanted
+// partitions: a new standby gets its copy from Copy. A record with a zero
+// State, or no Log, was reset. If yield fails, Replicate returns its error, and
+// those records and all later ones still count as changed.
 //
-// The answers of wanted must not change during the call. Calls of Replicate and ReplicatePartition must not overlap each other,
-// nor a Copy that is sent: a change made during it could be lost, or overtake it.
+// The answers of wanted must not change during the call. Calls of Replicate and
+// ReplicatePartition must not overlap each other, nor a Copy that is sent: a
+// change made during it could be lost, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
 	dispositionOf := func(p int) disposition {
@@ -63,8 +66,9 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	return t.replicateNotes(batch, wanted, yield)
 }
 
-// ReplicatePartition appends what Replicate would yield for p to buf[:0], marks it as yielded and returns it. If the caller has
-// shut p, these are the last changes.
+// ReplicatePartition appends what Replicate would yield for p to buf[:0], marks
+// it as yielded and returns it. If the caller has shut p, these are the last
+// changes.
 func (t *Table) ReplicatePartition(p int, buf []Record) []Record {
 	t.replicated.Store(true)
 	buf = buf[:0]
@@ -147,7 +151,9 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, disposition
 	return batch
 }
 
-func (s *shard) replicateLog(batch []Record, sub *subtable, k Key, e *logSlot, dispositionOf func(p int) disposition) []Record {
+func (s *shard) replicateLog(
+	batch []Record, sub *subtable, k Key, e *logSlot, dispositionOf func(p int) disposition,
+) []Record {
 	if e.dirty&replicas == 0 {
 		return batch
 	}

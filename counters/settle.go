@@ -8,13 +8,16 @@ import (
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
-// Place is the note of a reservation at its home. It is made with the reservation, so that settling it never lacks room.
+// Place is the note of a reservation at its home. It is made with the
+// reservation, so that settling it never lacks room.
 type Place struct {
 	Key    notes.Key
 	Group  uint32 // identifies the rule
 	Inline bool
-	// Open is how long the reservation may still be settled in time. It is then kept for late settlements, while its room
-	// is not needed, until Until: Unix seconds on the steady clock. Once it is settled, it is kept until SettledUntil.
+	// Open is how long the reservation may still be settled in time. It is then
+	// kept for late settlements, while its room is not needed, until Until: Unix
+	// seconds on the steady clock. Once it is settled, it is kept until
+	// SettledUntil.
 	Open                time.Duration
 	Until, SettledUntil int64
 }
@@ -27,9 +30,10 @@ func (p *Place) note(now algorithms.Instant) notes.Note {
 	}
 }
 
-// MakePlace begins to record the rates of the buckets of ops, which a reservation is about to take and which are all of
-// the place's subject. If that is the reservation's home, it also makes the place. If it fails with ErrShut or
-// notes.ErrReservations, nothing changes.
+// MakePlace begins to record the rates of the buckets of ops, which a
+// reservation is about to take and which are all of the place's subject. If
+// that is the reservation's home, it also makes the place. If it fails with
+// ErrShut or notes.ErrReservations, nothing changes.
 func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
 	p := place.Key.Partition()
 	h := t.notes.Lock(p, now.Steady)
@@ -54,7 +58,8 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 		rate.Rank = uint64(op.Limit.Amount)
 		rate.Minor = 0
 
-		// Others depend on the rate, too: it keeps what it has recorded, for as long as any of them may need it.
+		// Others depend on the rate, too: it keeps what it has recorded, for as long as
+		// any of them may need it.
 		if had, found := h.Get(rate.Key); found {
 			rate.Rank = max(rate.Rank, had.Rank)
 			rate.Minor = had.Minor
@@ -71,15 +76,16 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 	return h.Make(list...)
 }
 
-// sharedRate is the At of a rate that several reservations, or other things that may come back, depend on. Before, it
-// is when the first one was made.
+// sharedRate is the At of a rate that several reservations, or other things
+// that may come back, depend on. Before, it is when the first one was made.
 const sharedRate = 0
 
 // hasRate reports whether a reservation that takes op keeps a rate.
 func (op *Op) hasRate() bool { return op.Limit.Kind.Bucket() && !op.Block }
 
-// UnmakePlace undoes what MakePlace did at now, for a reservation that came to nothing: its place, if k is that of its
-// home, and the rates of the buckets of ops, from which its check took nothing.
+// UnmakePlace undoes what MakePlace did at now, for a reservation that came to
+// nothing: its place, if k is that of its home, and the rates of the buckets of
+// ops, from which its check took nothing.
 func (t *Table) UnmakePlace(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) {
 	p := k.Partition()
 	h := t.notes.Lock(p, now.Steady)
@@ -103,8 +109,9 @@ func (t *Table) UnmakePlace(now algorithms.Instant, k notes.Key, isHome bool, op
 	}
 }
 
-// SetExpiry records how the end of a reservation is carried out, if it is not settled by then. With makes, it makes the
-// place if there is none. It fails with ErrShut, with ErrGone if its place is gone or settled, or with
+// SetExpiry records how the end of a reservation is carried out, if it is not
+// settled by then. With makes, it makes the place if there is none. It fails
+// with ErrShut, with ErrGone if its place is gone or settled, or with
 // notes.ErrReservations.
 func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, makes bool) error {
 	p := place.Key.Partition()
@@ -125,37 +132,44 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 	return h.Make(n)
 }
 
-// Settlement changes several counters of one subject at most once: its place then says that it was made.
+// Settlement changes several counters of one subject at most once: its place
+// then says that it was made.
 type Settlement struct {
 	Place Place
-	// HasPlace says that the place was made with the reservation, on this node or elsewhere. If it is missing in the
-	// same lineage, the reservation is over; in another one, it was lost with its node, and is made again. Without a
-	// place there must be room for one.
+	// HasPlace says that the place was made with the reservation, on this node or
+	// elsewhere. If it is missing in the same lineage, the reservation is over; in
+	// another one, it was lost with its node, and is made again. Without a place
+	// there must be room for one.
 	HasPlace bool
-	// Late says that the deadline has passed: then the place must still be there. Settle sets it if it was settled
-	// late. TooLate says that the time for late settlements has passed, too: Settle then only looks for an earlier
-	// change.
+	// Late says that the deadline has passed: then the place must still be there.
+	// Settle sets it if it was settled late. TooLate says that the time for late
+	// settlements has passed, too: Settle then only looks for an earlier change.
 	Late, TooLate bool
-	// Expires says that this is the end of the reservation, which nobody has settled. It may still be settled late.
-	// Before its end, nothing happens.
+	// Expires says that this is the end of the reservation, which nobody has
+	// settled. It may still be settled late. Before its end, nothing happens.
 	Expires bool
 	Changes []SettledCost
 	Life    Life // of the counters that the costs to put back were taken from
-	// Answer returns what to keep with the place; Kept is what was kept, if the settlement was made earlier. It may have been
-	// forgotten.
+	// Answer returns what to keep with the place; Kept is what was kept, if the
+	// settlement was made earlier. It may have been forgotten.
 	Answer func(s *Settlement) []byte
 	Kept   []byte
 
-	// HadExpired is set by Settle, unless it repeats: whether the end of the reservation had been carried out.
+	// HadExpired is set by Settle, unless it repeats: whether the end of the
+	// reservation had been carried out.
 	HadExpired bool
-	// IsFinal is set by Settle: whether the reservation is settled, rather than only its end carried out.
+	// IsFinal is set by Settle: whether the reservation is settled, rather than
+	// only its end carried out.
 	IsFinal bool
-	// SameLineage is set by Settle, unless it repeats: whether the counters are still of the lineage of Life.
+	// SameLineage is set by Settle, unless it repeats: whether the counters are
+	// still of the lineage of Life.
 	SameLineage bool
-	// Dropped is set by Settle: how many costs were not put back, and how many found no room to be taken.
+	// Dropped is set by Settle: how many costs were not put back, and how many
+	// found no room to be taken.
 	Dropped int
-	// Tightest is set by Settle. After the change, it is what remains of the limit with the least left in proportion to its
-	// capacity, among those with InTightest; −1 if none is.
+	// Tightest is set by Settle. After the change, it is what remains of the limit
+	// with the least left in proportion to its capacity, among those with
+	// InTightest; −1 if none is.
 	Tightest int64
 }
 
@@ -164,12 +178,14 @@ type SettledCost struct {
 	Key            Key
 	Limit          *algorithms.Limit
 	Reserved, Used int64
-	AtExpiry       int64                 // what is charged once the end of the reservation has been carried out, at most Reserved
-	From           algorithms.TakeRecord // describes when Reserved was taken
-	InTightest     bool                  // takes part in Tightest
+	// what is charged once the end of the reservation has been carried out, at most Reserved
+	AtExpiry   int64
+	From       algorithms.TakeRecord // describes when Reserved was taken
+	InTightest bool                  // takes part in Tightest
 }
 
-// change returns what c takes, or puts back if it is negative, once the end of the reservation was carried out, or before.
+// change returns what c takes, or puts back if it is negative, once the end of
+// the reservation was carried out, or before.
 func (c *SettledCost) change(expired bool) int64 {
 	if expired {
 		return c.Used - c.AtExpiry
@@ -177,9 +193,10 @@ func (c *SettledCost) change(expired bool) int64 {
 	return c.Used - c.Reserved
 }
 
-// Settle makes the changes of s. If they were made before, it reads what was kept then and returns repeated. It returns
-// done unless it is too late for changes that were never made, or too early for the end. If it fails with ErrShut or
-// notes.ErrReservations, nothing changes.
+// Settle makes the changes of s. If they were made before, it reads what was
+// kept then and returns repeated. It returns done unless it is too late for
+// changes that were never made, or too early for the end. If it fails with
+// ErrShut or notes.ErrReservations, nothing changes.
 func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bool, err error) {
 	home := Key{Subject: s.Place.Key.Subject}
 	sh, now := t.lock(now, home)
@@ -237,8 +254,9 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	return false, true, nil
 }
 
-// findPlace returns the place of s. If the reservation was made without one, findPlace makes it. If there is none
-// although it was made, the reservation is over, and it is too late.
+// findPlace returns the place of s. If the reservation was made without one,
+// findPlace makes it. If there is none although it was made, the reservation is
+// over, and it is too late.
 func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.Note, err error) {
 	h := t.notes.Lock(s.Place.Key.Partition(), now.Steady)
 	defer h.Unlock()
@@ -260,8 +278,9 @@ func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.No
 	return place, err
 }
 
-// makeRoomForChanges makes room for the counters that changes add, without evicting any of the others. If there is
-// none, the costs are dropped: the counters were evicted, with all that had been taken.
+// makeRoomForChanges makes room for the counters that changes add, without
+// evicting any of the others. If there is none, the costs are dropped: the
+// counters were evicted, with all that had been taken.
 func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, s *Settlement) {
 	var added []Op
 	spared := make([]Op, len(s.Changes))
@@ -291,8 +310,8 @@ func (t *Table) settleCost(sh *shard, now algorithms.Instant, c *SettledCost, s 
 	return t.chargeLateHeld(sh, now, c.Key, c.Limit, from, change, s.Life)
 }
 
-// chargeLateHeld debits cost that belongs to one taken at from, if that life of the counter and that window are not
-// over. The caller must hold the shard.
+// chargeLateHeld debits cost that belongs to one taken at from, if that life of
+// the counter and that window are not over. The caller must hold the shard.
 func (t *Table) chargeLateHeld(
 	sh *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
@@ -302,8 +321,9 @@ func (t *Table) chargeLateHeld(
 	return t.changeHeld(sh, now, k, l, latePenalty(l, from, cost))
 }
 
-// tightestRemaining returns what remains of the limit with the least left in proportion to its capacity, among those with
-// InTightest, or −1 if there is none.
+// tightestRemaining returns what remains of the limit with the least left in
+// proportion to its capacity, among those with InTightest, or −1 if there is
+// none.
 func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []SettledCost) int64 {
 	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {

@@ -19,9 +19,10 @@ func settled(table *Table, now algorithms.Instant, from algorithms.TakeRecord, s
 			Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Open: time.Minute,
 			Until: now.Steady/1e9 + 60, SettledUntil: now.Steady/1e9 + 60,
 		},
-		Changes: []SettledCost{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit, Reserved: 100, Used: 60, From: from, InTightest: true}},
-		Life:    table.Life(Key{Subject: subject}.Partition()),
-		Answer:  func(*Settlement) []byte { return []byte("settled with 60") },
+		Changes: []SettledCost{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit,
+			Reserved: 100, Used: 60, From: from, InTightest: true}},
+		Life:   table.Life(Key{Subject: subject}.Partition()),
+		Answer: func(*Settlement) []byte { return []byte("settled with 60") },
 	}
 }
 
@@ -59,7 +60,8 @@ func TestSettleOnce(t *testing.T) {
 	copyTo(t, table, other, k.Partition(), now, func(r Record) { other.Put(now, r) })
 	expect("a copy", other, now, settled(other, now, from, subject, 2), true, true, 60)
 
-	// After a minute the answer is forgotten, but not that it was settled. Once expired it has no effect, whether swept or not.
+	// After a minute the answer is forgotten, but not that it was settled. Once
+	// expired it has no effect, whether swept or not.
 	table.Sweep(shifted(now, 59*time.Second), 1)
 	expect("nearly a minute later", table, now, settled(table, now, from, subject, 2), true, true, 60)
 	then := shifted(now, 2*time.Minute)
@@ -72,7 +74,8 @@ func TestSettleOnce(t *testing.T) {
 	}
 }
 
-// What was reserved with a place is unknown once the place is gone, and settled again where it was lost with its node.
+// What was reserved with a place is unknown once the place is gone, and settled
+// again where it was lost with its node.
 func TestPlaces(t *testing.T) {
 	table := newTable(t, 1000)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
@@ -115,7 +118,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Nothing of a place is taken from the counters, and no flood of counters makes the table forget a settlement.
+// Nothing of a place is taken from the counters, and no flood of counters makes
+// the table forget a settlement.
 func TestNotesOutliveFloods(t *testing.T) {
 	table := newTable(t, 64)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
@@ -144,7 +148,8 @@ func TestNotesOutliveFloods(t *testing.T) {
 	}
 }
 
-// A settlement evicts none of the counters that it settles, and does not fail for lack of room for them.
+// A settlement evicts none of the counters that it settles, and does not fail
+// for lack of room for them.
 func TestSettlingInAFullTable(t *testing.T) {
 	table := newTable(t, 2)
 	k, refusing := Key{Subject: 7, Counter: 1}, Key{Subject: 7, Counter: 2}
@@ -176,7 +181,8 @@ func TestLives(t *testing.T) {
 			expect.NoError(t, table.makeFresh(epoch, key(1), l))
 			table.Take(epoch, ops)
 
-			expect.ErrorIs(t, table.GiveBack(epoch, key(1), l, taken, 5, before), ErrGone, "what was taken before the reset came back")
+			expect.ErrorIs(t, table.GiveBack(epoch, key(1), l, taken, 5, before), ErrGone,
+				"what was taken before the reset came back")
 			if used, _ := table.Usage(epoch, key(1), l); used != 5 {
 				t.Errorf("%d used, want 5", used)
 			}
@@ -188,7 +194,8 @@ func TestLives(t *testing.T) {
 				t.Errorf("what was taken after the reset did not come back: %v", err)
 			}
 			now.Lineage++
-			expect.ErrorIs(t, table.GiveBack(epoch, key(1), l, taken, 5, now), ErrGone, "what was taken in another lineage came back")
+			expect.ErrorIs(t, table.GiveBack(epoch, key(1), l, taken, 5, now), ErrGone,
+				"what was taken in another lineage came back")
 		})
 	}
 }
@@ -226,7 +233,8 @@ func TestForceCapped(t *testing.T) {
 	}
 }
 
-// A reservation that takes nothing leaves nothing behind, but for the rate of a bucket on which another one depends.
+// A reservation that takes nothing leaves nothing behind, but for the rate of a
+// bucket on which another one depends.
 func TestUnmadePlacesLeaveNothing(t *testing.T) {
 	table := newTable(t, 1000)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
@@ -234,7 +242,8 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 	bucket := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour}
 	ops := []Op{{Key: Key{Subject: subject, Counter: 1}, Limit: bucket, Cost: 4}}
 	place := func(id uint64) *Place {
-		return &Place{Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Open: time.Minute, Until: now.Steady/1e9 + 60}
+		return &Place{Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation},
+			Open: time.Minute, Until: now.Steady/1e9 + 60}
 	}
 	make := func(now algorithms.Instant, id uint64) {
 		t.Helper()
@@ -265,7 +274,8 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 	}
 }
 
-// What comes back into buckets of many subjects is remembered within a bound. Beyond it, nothing comes back.
+// What comes back into buckets of many subjects is remembered within a bound.
+// Beyond it, nothing comes back.
 func TestReturnsAreBounded(t *testing.T) {
 	table := newTable(t, 10_000)
 	table.Notes().BoundReservations(100 * notes.Bytes)
@@ -291,7 +301,8 @@ func TestReturnsAreBounded(t *testing.T) {
 		t.Errorf("the cost of %d subjects came back, want at most 100", back)
 	}
 
-	place := &Place{Key: notes.Key{Subject: 7 << 52, ID: 1, Kind: notes.Reservation}, Group: 1, Until: now.Steady/1e9 + 60}
+	place := &Place{Key: notes.Key{Subject: 7 << 52, ID: 1, Kind: notes.Reservation}, Group: 1,
+		Until: now.Steady/1e9 + 60}
 	ops := []Op{{Key: Key{Subject: 7 << 52, Counter: 1}, Limit: bucket, Cost: 4}}
 	if err := table.MakePlace(now, place, true, ops); err != nil {
 		t.Errorf("a reservation beside them: %v", err)
@@ -301,7 +312,8 @@ func TestReturnsAreBounded(t *testing.T) {
 // reserveSome reserves some of a bucket.
 func reserveSome(t *testing.T, table *Table, k Key, l *algorithms.Limit, cost int64) algorithms.TakeRecord {
 	t.Helper()
-	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
+	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
+		Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
 	ops := []Op{{Key: k, Limit: l, Cost: cost}}
 	expect.NoError(t, table.MakePlace(epoch, &place, true, ops))
 	if verdict := table.Take(epoch, ops); verdict != Admitted {
@@ -312,7 +324,8 @@ func reserveSome(t *testing.T, table *Table, k Key, l *algorithms.Limit, cost in
 	return from
 }
 
-// What comes back does not drain a bucket by the rate at which it was taken, if that is no longer in force.
+// What comes back does not drain a bucket by the rate at which it was taken, if
+// that is no longer in force.
 func TestGiveBackByALimitFromBefore(t *testing.T) {
 	table := newTable(t, 100)
 	k := key(1)
@@ -330,7 +343,8 @@ func TestGiveBackByALimitFromBefore(t *testing.T) {
 	}
 }
 
-// Callers may bring other rates for a bucket, of which the node that gives something back does not know.
+// Callers may bring other rates for a bucket, of which the node that gives
+// something back does not know.
 func TestGiveBackAfterOtherRates(t *testing.T) {
 	table := newTable(t, 100)
 	k := Key{Subject: 7, Counter: InlineCounter(1)}
@@ -349,7 +363,8 @@ func TestGiveBackAfterOtherRates(t *testing.T) {
 	}
 }
 
-// A settlement with more drains the bucket by no rate from before, which may have been a higher one.
+// A settlement with more drains the bucket by no rate from before, which may
+// have been a higher one.
 func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 	table := newTable(t, 100)
 	k := Key{Subject: 7, Counter: 1}
@@ -365,7 +380,8 @@ func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 	}
 	later = shifted(epoch, 20*time.Second)
 	_, done, err := table.Settle(later, &Settlement{
-		Place:    Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Minute, Until: later.Steady/1e9 + 60, SettledUntil: later.Steady/1e9 + 60},
+		Place: Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
+			Open: time.Minute, Until: later.Steady/1e9 + 60, SettledUntil: later.Steady/1e9 + 60},
 		HasPlace: true, Life: life,
 		Changes: []SettledCost{{Key: k, Limit: fast, Used: 1}},
 		Answer:  func(*Settlement) []byte { return nil },
@@ -378,7 +394,8 @@ func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 	}
 }
 
-// A note of a bucket's rates may be younger than a cost that is not part of a reservation. Then nothing is known of the rates before.
+// A note of a bucket's rates may be younger than a cost that is not part of a
+// reservation. Then nothing is known of the rates before.
 func TestGiveBackFromBeforeTheNote(t *testing.T) {
 	table := newTable(t, 100)
 	k := Key{Subject: 7, Counter: 1}
@@ -391,7 +408,8 @@ func TestGiveBackFromBeforeTheNote(t *testing.T) {
 	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: &fast, Cost: 1}}) // all has drained by now
 
 	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: slow, Cost: 99}})
-	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
+	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
+		Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
 	expect.NoError(t, table.MakePlace(shifted(epoch, time.Second), &place, true, ops))
 	err := table.GiveBack(shifted(epoch, time.Second), k, slow, ops[0].TakeRecord(), 100, life)
 	if used, _ := table.Usage(shifted(epoch, time.Second), k, slow); !errors.Is(err, ErrGone) || used != 100 {
@@ -399,7 +417,8 @@ func TestGiveBackFromBeforeTheNote(t *testing.T) {
 	}
 }
 
-// Where rates give way to new reservations, a late settlement puts nothing back into their buckets: a note may be younger than its cost.
+// Where rates give way to new reservations, a late settlement puts nothing back
+// into their buckets: a note may be younger than its cost.
 func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 	for _, gaveWay := range []bool{false, true} {
 		table := newTable(t, 100)
@@ -412,7 +431,8 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 			Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Second,
 			Until: epoch.Steady/1e9 + notes.LateSettling + 61, SettledUntil: epoch.Steady/1e9 + 61,
 		}
-		expect.NoError(t, table.MakePlace(epoch, &place, true, append(ops, Op{Key: Key{Subject: 7, Counter: 2}, Limit: slow})))
+		expect.NoError(t,
+			table.MakePlace(epoch, &place, true, append(ops, Op{Key: Key{Subject: 7, Counter: 2}, Limit: slow})))
 		life := table.Life(k.Partition())
 		table.Take(epoch, ops)
 		take(table, shifted(epoch, 10*time.Second), k, &fast, 100) // what was reserved has drained
@@ -445,7 +465,8 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 	}
 }
 
-// A late settlement needs its place, even in another lineage: it may have been settled in time, and forgotten.
+// A late settlement needs its place, even in another lineage: it may have been
+// settled in time, and forgotten.
 func TestLateSettlingNeedsItsPlace(t *testing.T) {
 	table := newTable(t, 100)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))

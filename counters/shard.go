@@ -8,12 +8,15 @@ import (
 
 // shard holds the counters of a range of Key.Subject, under one lock.
 //
-// Usually a single subtable holds all of them. But anyone who can predict where subjects land can put millions into one
-// shard, and rehashing that many at once would stall the shard's other subjects. So a subtable that outgrows
-// Table.maxSubtableSlots is split in two by the next bit of Key.Counter, and each half grows on its own. No more slots than
-// that are ever moved or scanned at once under the lock.
+// Usually a single subtable holds all of them. But anyone who can predict where
+// subjects land can put millions into one shard, and rehashing that many at
+// once would stall the shard's other subjects. So a subtable that outgrows
+// Table.maxSubtableSlots is split in two by the next bit of Key.Counter, and
+// each half grows on its own. No more slots than that are ever moved or scanned
+// at once under the lock.
 type shard struct {
-	// A Take of an existing counter touches only the first of these cache lines, up to the groups of single.
+	// A Take of an existing counter touches only the first of these cache lines, up
+	// to the groups of single.
 
 	mu        sync.Mutex                // guards everything below
 	latest    algorithms.Instant        // the latest readings of this process's clocks; see advance
@@ -44,7 +47,8 @@ type subtables struct {
 
 func (s *subtables) at(counter uint64) *subtable { return s.list[counter>>(64-s.prefixBits)] }
 
-// maxPrefixBits bounds splitting: if keys were chosen to share more bits than this, their subtables stay large.
+// maxPrefixBits bounds splitting: if keys were chosen to share more bits than
+// this, their subtables stay large.
 const maxPrefixBits = 12
 
 // subtableOf returns the subtable that k belongs to.
@@ -61,8 +65,8 @@ func (s *shard) find(k Key) location { return s.subtableOf(k).find(k) }
 // log returns k's log, or nil if it has none.
 func (s *shard) log(k Key) *logSlot { return s.subtableOf(k).logs[k] }
 
-// subtableAt returns the subtable that holds the keys from counter on, and the key at which the next one begins; 0 if there is
-// none.
+// subtableAt returns the subtable that holds the keys from counter on, and the
+// key at which the next one begins; 0 if there is none.
 func (s *shard) subtableAt(counter uint64) (sub *subtable, next uint64) {
 	if s.subtables == nil {
 		return &s.single, 0
@@ -71,8 +75,9 @@ func (s *shard) subtableAt(counter uint64) (sub *subtable, next uint64) {
 	return sub, sub.lowestCounter + 1<<(64-sub.prefixBits)
 }
 
-// forEach calls f for each subtable in turn. It holds the shard during each call, but not between calls. If a subtable is
-// split in the meantime, forEach visits its halves, unless it has already visited the whole.
+// forEach calls f for each subtable in turn. It holds the shard during each
+// call, but not between calls. If a subtable is split in the meantime, forEach
+// visits its halves, unless it has already visited the whole.
 func (s *shard) forEach(f func(sub *subtable)) {
 	for counter, more := uint64(0), true; more; more = counter != 0 {
 		s.mu.Lock()
@@ -112,9 +117,11 @@ func (s *shard) remove(loc location) {
 	s.room++
 }
 
-// grow ensures that sub, or the subtables that replace it, have more spare slots. It rehashes sub with a seventh more groups,
-// or with the same number if enough slots are only marked deleted. If the subtable would become too large, grow splits it
-// instead. At the bound on counters, fewer deleted slots suffice, to keep the table small.
+// grow ensures that sub, or the subtables that replace it, have more spare
+// slots. It rehashes sub with a seventh more groups, or with the same number if
+// enough slots are only marked deleted. If the subtable would become too large,
+// grow splits it instead. At the bound on counters, fewer deleted slots
+// suffice, to keep the table small.
 func (s *shard) grow(sub *subtable) {
 	n := len(sub.groups)
 	enough := sub.live / 8
@@ -133,8 +140,9 @@ func (s *shard) grow(sub *subtable) {
 	sub.rehash(n)
 }
 
-// growFor grows the shard once for n counters that are about to be inserted, instead of letting each growth step rehash it. A
-// shard that is split, or would have to be, grows by itself.
+// growFor grows the shard once for n counters that are about to be inserted,
+// instead of letting each growth step rehash it. A shard that is split, or
+// would have to be, grows by itself.
 func (s *shard) growFor(n int) {
 	sub := &s.single
 	if s.subtables != nil || n <= sub.spare {
@@ -149,7 +157,8 @@ func (s *shard) growFor(n int) {
 // splitSubtable moves the halves of sub into subtables of their own.
 func (s *shard) splitSubtable(sub *subtable) {
 	lower := &subtable{shard: s, prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter}
-	upper := &subtable{shard: s, prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter + 1<<(63-sub.prefixBits)}
+	upper := &subtable{shard: s, prefixBits: sub.prefixBits + 1,
+		lowestCounter: sub.lowestCounter + 1<<(63-sub.prefixBits)}
 	half := func(k Key) *subtable {
 		if k.Counter >= upper.lowestCounter {
 			return upper
@@ -201,7 +210,8 @@ func (s *shard) replaceSplit(lower, upper *subtable) {
 	}
 }
 
-// joinSubtables moves all counters back into a single subtable, if that one would be small. The caller must hold the shard.
+// joinSubtables moves all counters back into a single subtable, if that one
+// would be small. The caller must hold the shard.
 func (s *shard) joinSubtables() {
 	if s.subtables == nil {
 		return

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// A Take of an existing counter reads one cache line of its shard, and no two shards share a cache line.
+// A Take of an existing counter reads one cache line of its shard, and no two
+// shards share a cache line.
 func TestShardsHaveTheirCacheLines(t *testing.T) {
 	var s shard
 	if end := unsafe.Offsetof(s.single) + unsafe.Sizeof(s.single.groups); end > 64 {

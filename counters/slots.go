@@ -9,8 +9,9 @@ import (
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
-// A limit of slots has no counter: what is held is the sum of its slots, each of which is a note. So slots go wherever notes go, and
-// nothing can disagree with them.
+// A limit of slots has no counter: what is held is the sum of its slots, each
+// of which is a note. So slots go wherever notes go, and nothing can disagree
+// with them.
 
 // ErrOver means that a slot is certainly no longer held.
 var ErrOver = errors.New("the slot has ended or was released")
@@ -43,14 +44,17 @@ func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, holder *Holder) Ve
 	return t.lockAndTake(now, ops, holder, true)
 }
 
-// SlotLeft returns how much longer the slots are held that op acquired, or had already; 0 if that is not known.
+// SlotLeft returns how much longer the slots are held that op acquired, or had
+// already; 0 if that is not known.
 func (op *Op) SlotLeft() time.Duration { return time.Duration(op.returnedOrLeft) }
 
 // SetSlotLeft sets what SlotLeft returns.
 func (op *Op) SetSlotLeft(left time.Duration) { op.returnedOrLeft = int64(left) }
 
-// slotState returns what is held of l, a limit of slots, as a State: Count is the units that are held; Part is the time until
-// cost fits, and At the time until all slots have ended, both if none is renewed. After a loss of slots, the limit is full.
+// slotState returns what is held of l, a limit of slots, as a State: Count is
+// the units that are held; Part is the time until cost fits, and At the time
+// until all slots have ended, both if none is renewed. After a loss of slots,
+// the limit is full.
 func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.State {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
@@ -71,8 +75,8 @@ func (t *Table) decideSlot(op *Op) {
 	op.Limit.DescribeInto(&op.Decision, after, op.At, op.Cost, allowed)
 }
 
-// adjustForHolder changes op, which was decided: it allows slots that holder has already, and refuses new ones for which there is
-// no room.
+// adjustForHolder changes op, which was decided: it allows slots that holder
+// has already, and refuses new ones for which there is no room.
 func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	if op.Mode != CheckMode || op.Cost == 0 || holder == nil {
 		return
@@ -98,7 +102,8 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 // note returns the note of the slots that holder acquires by op.
 func (h *Holder) note(op *Op) notes.Note {
 	ttl := h.ttlOf(op.Limit)
-	info := notes.SlotInfo{ID: h.ID, Nonce: h.Nonce, Units: op.Cost, Acquired: op.At.Steady, End: op.At.Steady + int64(ttl), Who: h.Who}
+	info := notes.SlotInfo{ID: h.ID, Nonce: h.Nonce, Units: op.Cost, Acquired: op.At.Steady,
+		End: op.At.Steady + int64(ttl), Who: h.Who}
 	group := uint32(0)
 	if h.Group != nil {
 		group = h.Group(op.Key.Subject)
@@ -147,9 +152,13 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 	return info, held, nil
 }
 
-// RenewSlot makes a slot end after ttl. A missing slot is put back if mayRestore is set, or if slots of its partition may have
-// been lost so recently that it can't have ended. It fails with ErrShut, or with ErrOver if the slot is over.
-func (t *Table) RenewSlot(now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, mayRestore bool) error {
+// RenewSlot makes a slot end after ttl. A missing slot is put back if
+// mayRestore is set, or if slots of its partition may have been lost so
+// recently that it can't have ended. It fails with ErrShut, or with ErrOver if
+// the slot is over.
+func (t *Table) RenewSlot(
+	now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, mayRestore bool,
+) error {
 	k := part.Key
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
@@ -197,7 +206,8 @@ func (t *Table) freeAllSlots(now algorithms.Instant, k Key) {
 	h.FreeSlots(slotsOf(k))
 }
 
-// Slots returns the slots of a limit that are held, at most bound, those that end first in front, and how many there are.
+// Slots returns the slots of a limit that are held, at most bound, those that
+// end first in front, and how many there are.
 func (t *Table) Slots(now algorithms.Instant, k Key, bound int) (list []notes.SlotInfo, all int) {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
@@ -219,8 +229,9 @@ func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
 	return ops
 }
 
-// DelaySlot moves the end of r, if it is a slot or the note of lost slots, later by age: it then has as much time left as
-// when it was written, that long ago.
+// DelaySlot moves the end of r, if it is a slot or the note of lost slots,
+// later by age: it then has as much time left as when it was written, that long
+// ago.
 func (r *Record) DelaySlot(age int64) {
 	if r.Note == nil || r.Note.Until == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
 		return
@@ -235,7 +246,8 @@ func (r *Record) IsFreedSlot() bool {
 	return r.Note != nil && r.Note.Kind == notes.Slot && r.Note.Until == 0
 }
 
-// MarkSlotsLost records that slots of p may have been lost by now: until the longest of them has ended, none is granted in their place.
+// MarkSlotsLost records that slots of p may have been lost by now: until the
+// longest of them has ended, none is granted in their place.
 func (t *Table) MarkSlotsLost(now algorithms.Instant, p int) {
 	t.notes.MarkLost(p, now.Steady, (now.Steady+int64(algorithms.MaxSlotTTL))/1e9+1)
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// addsUp checks that the budget, the shards' room and their counters add up to the table's bound, that subtables partition
-// their shards, and that their counts are right.
+// addsUp checks that the budget, the shards' room and their counters add up to
+// the table's bound, that subtables partition their shards, and that their
+// counts are right.
 func addsUp(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -31,14 +32,16 @@ func addsUp(t interface {
 		next, inline := uint64(0), 0
 		s.forEachHeld(func(sub *subtable) {
 			if sub.lowestCounter != next || sub.prefixBits > bits {
-				t.Fatalf("shard %d: a subtable of %d bits begins at %x, want %x", i, sub.prefixBits, sub.lowestCounter, next)
+				t.Fatalf("shard %d: a subtable of %d bits begins at %x, want %x", i, sub.prefixBits,
+					sub.lowestCounter, next)
 			}
 			next += 1 << (64 - sub.prefixBits)
 			live := 0
 			for j := range sub.groups {
 				for slot, tag := range sub.groups[j].tags {
 					if k := sub.groups[j].records[slot].key; tag >= tagUsed {
-						if s.subtables == nil && s.hint.groupOf(k) != uintptr(unsafe.Pointer(&sub.groups[sub.firstGroup(k)])) {
+						if s.subtables == nil &&
+							s.hint.groupOf(k) != uintptr(unsafe.Pointer(&sub.groups[sub.firstGroup(k)])) {
 							t.Fatalf("shard %d: the hint says that %x is in another group", i, k)
 						}
 						if live++; s.subtableOf(k) != sub || !sub.find(k).found() {
@@ -52,7 +55,8 @@ func addsUp(t interface {
 				}
 			}
 			if live != sub.live || sub.live+sub.dead+sub.spare != len(sub.groups)*groupSlots*7/8 {
-				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i, live, sub.live, sub.dead, sub.spare, len(sub.groups))
+				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i,
+					live, sub.live, sub.dead, sub.spare, len(sub.groups))
 			}
 			sum += int64(sub.count())
 			for k := range sub.logs {
@@ -60,7 +64,8 @@ func addsUp(t interface {
 			}
 		})
 		if s.inline != inline || inline > table.maxInline {
-			t.Fatalf("shard %d: %d inline counters, of at most %d, and %d counted", i, inline, table.maxInline, s.inline)
+			t.Fatalf("shard %d: %d inline counters, of at most %d, and %d counted", i, inline,
+				table.maxInline, s.inline)
 		}
 		if next != 0 {
 			t.Fatalf("shard %d: its subtables end at %x", i, next)
@@ -89,9 +94,10 @@ func refuseAll(table *Table, l *algorithms.Limit, n uint64) {
 	}
 }
 
-// An attacker who can predict where subjects land fills one shard with refusing counters. Other subjects in that shard are
-// still admitted, in large and small tables, as long as the table has room or a counter that does not refuse. No subtable
-// grows large meanwhile, and all memory is released.
+// An attacker who can predict where subjects land fills one shard with refusing
+// counters. Other subjects in that shard are still admitted, in large and small
+// tables, as long as the table has room or a counter that does not refuse. No
+// subtable grows large meanwhile, and all memory is released.
 func TestOneShardIsFilled(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bound int64
@@ -142,8 +148,9 @@ func TestOneShardIsFilled(t *testing.T) {
 	}
 }
 
-// The table is at its bound; one shard has only refusing counters, and the others have none. A newcomer in that shard gets
-// the room of another shard's counter that is close to fresh.
+// The table is at its bound; one shard has only refusing counters, and the
+// others have none. A newcomer in that shard gets the room of another shard's
+// counter that is close to fresh.
 func TestFullShardOfAFullTable(t *testing.T) {
 	for _, bound := range []int64{20_000, 300_000} {
 		table := newTable(t, bound)
@@ -174,7 +181,8 @@ func TestFullShardOfAFullTable(t *testing.T) {
 	}
 }
 
-// A newcomer in any shard is refused only if the whole table refuses, and only until a counter is free.
+// A newcomer in any shard is refused only if the whole table refuses, and only
+// until a counter is free.
 func TestNothingButRefusals(t *testing.T) {
 	const bound = 20_000
 	table := newTable(t, bound)
@@ -198,8 +206,8 @@ func TestNothingButRefusals(t *testing.T) {
 	}
 }
 
-// Some goroutines fill several shards concurrently, others empty, copy and save them. No refusing counter is lost, and the
-// counts add up.
+// Some goroutines fill several shards concurrently, others empty, copy and save
+// them. No refusing counter is lost, and the counts add up.
 func TestShardsGrowTogether(t *testing.T) {
 	table := newTable(t, 40_000)
 	table.maxSubtableSlots = 256
@@ -214,7 +222,8 @@ func TestShardsGrowTogether(t *testing.T) {
 		fill.Go(func() {
 			for i := range uint64(30_000) {
 				k := inShard((w+i)%3, 1<<40+w<<32+i)
-				ops := []Op{{Key: k, Limit: l, Cost: 1}, {Key: Key{Subject: k.Subject + 1<<60, Counter: k.Counter + 1}, Limit: l, Cost: 1}}
+				ops := []Op{{Key: k, Limit: l, Cost: 1},
+					{Key: Key{Subject: k.Subject + 1<<60, Counter: k.Counter + 1}, Limit: l, Cost: 1}}
 				table.Take(epoch, ops)
 			}
 		})

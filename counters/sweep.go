@@ -6,8 +6,9 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Sweep drops expired counters and notes from the next fraction (0…1) of the table; ten calls with 0.1 visit all of it.
-// It locks one shard at a time. It also tidies the table's memory.
+// Sweep drops expired counters and notes from the next fraction (0…1) of the
+// table; ten calls with 0.1 visit all of it. It locks one shard at a time. It
+// also tidies the table's memory.
 func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 	n := len(t.shards)
 	visit := min(n, int(math.Ceil(fraction*float64(n))))

@@ -18,9 +18,11 @@ const (
 	shardTarget = 16384   // approximate counters per shard when the table is at its bound
 	minShards   = 64      // fewer only if a shard would hold fewer than shardTarget/128 counters
 	maxShards   = 1 << 14 // beyond this, shards grow instead
-	// minLogEntries is the lowest bound on the total entries of all logs: a few logs of maximum size.
+	// minLogEntries is the lowest bound on the total entries of all logs: a few
+	// logs of maximum size.
 	minLogEntries = 4 * algorithms.MaxLogEntries
-	// minLogShare is the number of entries that a log may always hold before it must become coarser.
+	// minLogShare is the number of entries that a log may always hold before it
+	// must become coarser.
 	minLogShare = 16
 	// refusedFullness is the Record.Fullness of a counter whose last check was refused.
 	refusedFullness = math.MaxUint8
@@ -41,8 +43,9 @@ type Table struct {
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
 	notes         *notes.Store
-	lineages      [ring.Partitions]atomic.Uint64 // of the counters of each partition, as of when its gate was last opened
-	outgrewCaches atomic.Bool                    // shards have drawn more than cachedCounters
+	// of the counters of each partition, as of when its gate was last opened
+	lineages      [ring.Partitions]atomic.Uint64
+	outgrewCaches atomic.Bool // shards have drawn more than cachedCounters
 
 	_           [64]byte // separates the fields that every Take reads from those that change constantly
 	memory      memory
@@ -51,16 +54,19 @@ type Table struct {
 	sweepCursor atomic.Int64 // the shard that Sweep visited last
 	drops       atomic.Int64 // see Drops
 	leads       atomic.Int64 // in all shards
-	// budget is the number of counters that may still be added beyond the room that shards have drawn. Invariant: budget, the
-	// room of all shards and the counters in them add up to maxCounters.
-	budget        atomic.Int64
-	searchCursor  atomic.Uint64            // the shard where the last search for room in other shards ended
-	noSearchUntil [numClasses]atomic.Int64 // steady nanoseconds: the last search found no room, so the next one waits until then
+	// budget is the number of counters that may still be added beyond the room that
+	// shards have drawn. Invariant: budget, the room of all shards and the counters
+	// in them add up to maxCounters.
+	budget       atomic.Int64
+	searchCursor atomic.Uint64 // the shard where the last search for room in other shards ended
+	// steady nanoseconds: the last search found no room, so the next one waits until then
+	noSearchUntil [numClasses]atomic.Int64
 }
 
-// New returns an empty table for at most bound counters (at least 1), with all gates open. Inline counters fill at most half
-// of it. Once the total number of log entries reaches bound, or 262,144 if that is more, a growing log that exceeds its fair
-// share becomes coarser.
+// New returns an empty table for at most bound counters (at least 1), with all
+// gates open. Inline counters fill at most half of it. Once the total number of
+// log entries reaches bound, or 262,144 if that is more, a growing log that
+// exceeds its fair share becomes coarser.
 func New(bound int64) *Table {
 	bound = max(bound, 1)
 	n := int64(1)
@@ -86,8 +92,9 @@ func New(bound int64) *Table {
 	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
 
-	// At the bound, there is a subtable for each shard, or as many as are needed if each is half full, as after a split. Some more
-	// are needed while subtables grow.
+	// At the bound, there is a subtable for each shard, or as many as are needed if
+	// each is half full, as after a split. Some more are needed while subtables
+	// grow.
 	subtables := max(n, 2*bound/int64(t.maxSubtableSlots))
 	t.memory.init(int(subtables+subtables/8+8), os.Getpagesize())
 
@@ -138,9 +145,11 @@ func (t *Table) shardOf(k Key) *shard { return &t.shards[t.shardIndex(k)] }
 // shardIndex also works for a single shard: shifting by 64 gives 0.
 func (t *Table) shardIndex(k Key) int { return int(k.Subject >> t.shift) }
 
-// Take debits all of ops, or none if any op that is not Shadow refuses. It sets each op's Decision and returns the verdict.
-// In a refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut,
-// Take decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
+// Take debits all of ops, or none if any op that is not Shadow refuses. It sets
+// each op's Decision and returns the verdict. In a refused check, Remaining of
+// a limit that would have allowed its cost does not include that cost. If a
+// gate is shut, Take decides nothing. No two ops may have the same Key. A
+// refusal begins the blocks of its subject.
 func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 	if len(ops) == 1 {
 		s := t.shardOf(ops[0].Key)
@@ -178,14 +187,19 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, ga
 	return v
 }
 
-// takeOne does what take does for the usual check: a single op that its counter, which is in the table, admits. Otherwise it
-// returns false, and changes nothing but the op's Decision. The caller must hold s, the shard of op.
+// takeOne does what take does for the usual check: a single op that its
+// counter, which is in the table, admits. Otherwise it returns false, and
+// changes nothing but the op's Decision. The caller must hold s, the shard of
+// op.
 //
-// Most checks end here. A plain token bucket in the first group of its search needs hardly any calls: while the processor waits
-// for the counter, it looks only a few hundred instructions ahead, and the caller's next check should be among them.
+// Most checks end here. A plain token bucket in the first group of its search
+// needs hardly any calls: while the processor waits for the counter, it looks
+// only a few hundred instructions ahead, and the caller's next check should be
+// among them.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l, d := op.Limit, &op.Decision
-	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
+	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog ||
+		t.gates.isShut(op.Key.Partition()) {
 		return false
 	}
 
@@ -233,8 +247,8 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	return true
 }
 
-// takePlain takes op from its plain token bucket, if that allows it. Otherwise, or if that is not so easily computed, it returns
-// false and changes nothing.
+// takePlain takes op from its plain token bucket, if that allows it. Otherwise,
+// or if that is not so easily computed, it returns false and changes nothing.
 func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 	l, d := op.Limit, &op.Decision
 	state, ok := l.DrainQuickly(g.records[slot].state, now.Steady)
@@ -265,8 +279,9 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 	return true
 }
 
-// take decides ops and, if they are admitted, debits them. If gated, it decides nothing while a gate is shut. The caller must
-// hold the shards of ops. holder holds the slots that ops acquire; it is nil if they acquire none.
+// take decides ops and, if they are admitted, debits them. If gated, it decides
+// nothing while a gate is shut. The caller must hold the shards of ops. holder
+// holds the slots that ops acquire; it is nil if they acquire none.
 func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
 	if gated && t.gates.anyShut(ops) {
 		return Shut
@@ -317,7 +332,8 @@ func (t *Table) Peek(now algorithms.Instant, ops []Op) Verdict {
 	return t.peek(now, ops, true)
 }
 
-// PeekUngated is Peek without the gate check, for a node that can't reach an owner and falls back to its own counters.
+// PeekUngated is Peek without the gate check, for a node that can't reach an
+// owner and falls back to its own counters.
 func (t *Table) PeekUngated(now algorithms.Instant, ops []Op) Verdict {
 	return t.peek(now, ops, false)
 }
@@ -341,8 +357,8 @@ func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
 	return Admitted
 }
 
-// soleShard returns the shard that all of ops share, as in a check of one subject. It returns nil if ops is empty or spans
-// several shards.
+// soleShard returns the shard that all of ops share, as in a check of one
+// subject. It returns nil if ops is empty or spans several shards.
 func (t *Table) soleShard(ops []Op) *shard {
 	if len(ops) == 0 {
 		return nil
@@ -356,8 +372,9 @@ func (t *Table) soleShard(ops []Op) *shard {
 	return &t.shards[n]
 }
 
-// lockShards locks the shards of ops, in ascending order so that concurrent checks never deadlock. It also returns the time at
-// which the check takes place: the latest that any of them has seen.
+// lockShards locks the shards of ops, in ascending order so that concurrent
+// checks never deadlock. It also returns the time at which the check takes
+// place: the latest that any of them has seen.
 func (t *Table) lockShards(now algorithms.Instant, ops []Op, held []int) ([]int, algorithms.Instant) {
 	for i := range ops {
 		n := t.shardIndex(ops[i].Key)
@@ -423,7 +440,8 @@ func (s *shard) refuseForRoom(op *Op, steady int64) {
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 
-// addsCounter reports whether op, already decided, adds a new counter to the table if its check is admitted.
+// addsCounter reports whether op, already decided, adds a new counter to the
+// table if its check is admitted.
 func (op *Op) addsCounter() bool { return !op.isSlot() && op.Took() && !op.location.found() }
 
 // countAdded returns how many counters ops add to s.
@@ -436,7 +454,8 @@ func (t *Table) countAdded(s *shard, ops []Op) (n int) {
 	return n
 }
 
-// resolve reports whether ops as a whole are allowed. If not, it withdraws the ops that would have been allowed.
+// resolve reports whether ops as a whole are allowed. If not, it withdraws the
+// ops that would have been allowed.
 func (t *Table) resolve(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
@@ -462,7 +481,8 @@ func (t *Table) decideLog(s *shard, op *Op) {
 	}
 }
 
-// commit stores the outcome of decideOp. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
+// commit stores the outcome of decideOp. A Shadow limit that refuses takes
+// nothing, and neither does a cost of 0.
 func (t *Table) commit(op *Op) {
 	if !op.Took() {
 		return
@@ -500,7 +520,8 @@ func (t *Table) commit(op *Op) {
 	}
 }
 
-// withdraw corrects the decisions of a refused check: an op that would have taken its cost now reports what is left without it.
+// withdraw corrects the decisions of a refused check: an op that would have
+// taken its cost now reports what is left without it.
 func (t *Table) withdraw(ops []Op) {
 	for i := range ops {
 		op := &ops[i]
@@ -543,8 +564,9 @@ func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State,
 	s.markDirty(loc, allReaders)
 }
 
-// protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit, and
-// with it the expiry, may have changed since the counter was stored.
+// protectRefused keeps a counter from being evicted while it refuses, unless it
+// could never allow that cost. The limit, and with it the expiry, may have
+// changed since the counter was stored.
 func (s *shard) protectRefused(op *Op) {
 	// If there is no capacity now, as in a region without a share, there may be some later.
 	refusing := op.Decision.RetryAfter != algorithms.Never || op.Limit.Capacity() == 0
@@ -561,8 +583,8 @@ func (s *shard) protectRefused(op *Op) {
 	if refusing {
 		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
 	}
-	// The bucket drains at the rate of op's limit from now on: keep that, or it would go on draining at the old one until it
-	// admits a check.
+	// The bucket drains at the rate of op's limit from now on: keep that, or it
+	// would go on draining at the old one until it admits a check.
 	otherRate := op.Mode == CheckMode && op.Limit.AtOtherRate(g.records[slot].state, op.state)
 	if otherRate {
 		g.records[slot].state = op.state
@@ -575,8 +597,10 @@ func (s *shard) protectRefused(op *Op) {
 	s.markDirty(op.location, allReaders)
 }
 
-// fullnessAfterCheck returns a counter's fullness after an allowed check. A counter that delays checks counts as refusing.
-// A window widened by loans counts as almost full, because evicting its counter would lose what other regions lent to it.
+// fullnessAfterCheck returns a counter's fullness after an allowed check. A
+// counter that delays checks counts as refusing. A window widened by loans
+// counts as almost full, because evicting its counter would lose what other
+// regions lent to it.
 func fullnessAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedFullness
@@ -587,9 +611,11 @@ func fullnessAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	return min(algorithms.Fullness(d.Remaining, l.Capacity()), refusedFullness-1)
 }
 
-// freshAt returns when a counter that resets after resetAfter equals a fresh one, in whole steady-clock seconds, rounded up.
-// One extra second keeps the counter for clock readings that arrive late. Wall-clock windows are kept a 63rd longer: while
-// the wall clock is being slewed, it loses up to a 64th of its pace, and they end that much later.
+// freshAt returns when a counter that resets after resetAfter equals a fresh
+// one, in whole steady-clock seconds, rounded up. One extra second keeps the
+// counter for clock readings that arrive late. Wall-clock windows are kept a
+// 63rd longer: while the wall clock is being slewed, it loses up to a 64th of
+// its pace, and they end that much later.
 func freshAt(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Duration) uint32 {
 	if !l.Kind.OnSteadyClock() {
 		resetAfter = min(resetAfter, math.MaxInt64/2) // the addition can't overflow
@@ -598,7 +624,8 @@ func freshAt(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Durati
 	return freshAtSteady(now.Steady, resetAfter)
 }
 
-// freshAtSteady is freshAt for a time that passes on the steady clock, of which steady is the reading.
+// freshAtSteady is freshAt for a time that passes on the steady clock, of which
+// steady is the reading.
 func freshAtSteady(steady int64, resetAfter time.Duration) uint32 {
 	return uint32(min((uint64(max(steady, 0))+uint64(resetAfter)+1e9-1)/1e9+1, math.MaxUint32))
 }
@@ -614,8 +641,8 @@ type Stats struct {
 	Evicted    int64 // since the start: dropped for lack of room before they were fresh
 	Expired    int64 // since the start: dropped because they were fresh
 	Refused    int64 // since the start: checks of new subjects refused because only refusing counters were left
-	// InlineRefused counts checks of new inline subjects that were refused because there was no other inline counter to
-	// evict.
+	// InlineRefused counts checks of new inline subjects that were refused because
+	// there was no other inline counter to evict.
 	InlineRefused int64
 }
 
@@ -623,15 +650,21 @@ type Stats struct {
 func (t *Table) Metrics(s metrics.Sink) {
 	st := t.Stats()
 	s.Gauge("counters", "Counters held.", float64(st.Counters))
-	s.Gauge("counters_inline", "Counters held of limits that came with a call; at most half of the bound.", float64(st.Inline))
+	s.Gauge("counters_inline",
+		"Counters held of limits that came with a call; at most half of the bound.",
+		float64(st.Inline))
 	s.Gauge("counters_max", "Bound on the counters held.", float64(st.Max))
 	s.Gauge("counters_bytes", "Memory of the table of counters, used and free, logs not included.", float64(st.Bytes))
 	s.Gauge("counters_logs", "Counters held that are sliding-window logs.", float64(st.Logs))
 	s.Gauge("counters_log_entries", "Entries of all sliding-window logs.", float64(st.LogEntries))
-	s.Count("counters_evicted_total", "Counters dropped before they were fresh, because the table was full.", st.Evicted)
+	s.Count("counters_evicted_total",
+		"Counters dropped before they were fresh, because the table was full.", st.Evicted)
 	s.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
-	s.Count("counters_refused_total", "Checks of new subjects refused because only refused counters were left.", st.Refused)
-	s.Count("counters_inline_refused_total", "Checks of new subjects with limits that came with a call, refused because their part of the table was full.", st.InlineRefused)
+	s.Count("counters_refused_total",
+		"Checks of new subjects refused because only refused counters were left.", st.Refused)
+	s.Count("counters_inline_refused_total",
+		"Checks of new subjects with limits that came with a call, refused because their part of the table was full.",
+		st.InlineRefused)
 }
 
 // Stats returns the current metrics.

@@ -71,7 +71,8 @@ func TestG1_ExactUnderContention(t *testing.T) {
 	}
 }
 
-// Checks over the same two subjects in either order neither deadlock nor admit more than the smaller limit.
+// Checks over the same two subjects in either order neither deadlock nor admit
+// more than the smaller limit.
 func TestG1_AllOrNothingUnderContention(t *testing.T) {
 	table := newTable(t, 100_000)
 	a, b := perMinute(algorithms.FixedWindow, 500), perMinute(algorithms.TokenBucket, 300)
@@ -108,7 +109,8 @@ func TestAllOrNothing(t *testing.T) {
 			}
 		}
 		for _, ask := range []func(algorithms.Instant, []Op) Verdict{table.Take, table.Peek} {
-			if ask(epoch, ops) != Refused || !ops[0].Decision.Allowed || ops[0].Decision.Remaining != 2 || ops[1].Decision.Allowed {
+			if ask(epoch, ops) != Refused || !ops[0].Decision.Allowed ||
+				ops[0].Decision.Remaining != 2 || ops[1].Decision.Allowed {
 				t.Errorf("%s: the fourth: have %+v", kind, ops)
 			}
 		}
@@ -328,7 +330,8 @@ func TestSlewedClockKeepsTheCounter(t *testing.T) {
 
 // A late clock reading still finds its counter.
 func TestLateReadingFindsTheCounter(t *testing.T) {
-	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow,
+		algorithms.TokenBucket, algorithms.SlidingLog} {
 		table := newTable(t, 1000)
 		l := perMinute(kind, 10)
 		d := take(table, epoch, key(1), l, 10)
@@ -369,8 +372,8 @@ func TestImpossibleCostProtectsNothing(t *testing.T) {
 	}
 }
 
-// A mostly used monthly quota outlives buckets that are full again in a second, and a flood of single hits on the monthly
-// limit does not evict busy minutes.
+// A mostly used monthly quota outlives buckets that are full again in a second,
+// and a flood of single hits on the monthly limit does not evict busy minutes.
 func TestEvictionOrder(t *testing.T) {
 	month := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 10_000, Window: 30 * 24 * time.Hour}
 	second := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Second}
@@ -424,11 +427,13 @@ func TestResetIsHandedOut(t *testing.T) {
 func TestChangedAndRestore(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	limits := map[algorithms.Kind]*algorithms.Limit{}
-	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
+	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow,
+		algorithms.TokenBucket, algorithms.SlidingLog} {
 		limits[kind] = perMinute(kind, 100)
 	}
 	kindOf := func(i uint64) algorithms.Kind {
-		return []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog}[i%4]
+		return []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow,
+			algorithms.TokenBucket, algorithms.SlidingLog}[i%4]
 	}
 	const n = 60_000
 	for i := range uint64(n) {
@@ -464,7 +469,8 @@ func TestChangedAndRestore(t *testing.T) {
 	table.makeFresh(epoch, key(2), limits[kindOf(2)])
 	table.makeFresh(epoch, key(3), limits[kindOf(3)])
 	table.Sweep(epoch, 1)
-	if table.Changed(collect); len(seen) != 2 || !seen[key(2)].State.Fresh() || seen[key(2)].Fullness != 0 || len(seen[key(3)].Log) != 0 {
+	if table.Changed(collect); len(seen) != 2 || !seen[key(2)].State.Fresh() ||
+		seen[key(2)].Fullness != 0 || len(seen[key(3)].Log) != 0 {
 		t.Errorf("have %+v, want two resets", seen)
 	}
 	if table.Sweep(epoch, 1); table.Stats().Counters != n-2 {
@@ -494,7 +500,8 @@ func TestChangedAndRestore(t *testing.T) {
 	}
 }
 
-// A counter that was lowered and would be fresh at once stays until it has replaced its older copy on disk.
+// A counter that was lowered and would be fresh at once stays until it has
+// replaced its older copy on disk.
 func TestLoweredCounterIsHandedOut(t *testing.T) {
 	table := newTable(t, 1000)
 	l, log := perMinute(algorithms.TokenBucket, 60), perMinute(algorithms.SlidingLog, 60)
@@ -576,7 +583,8 @@ func TestLogsAreBounded(t *testing.T) {
 
 func TestConcurrentEverything(t *testing.T) {
 	table := newTable(t, 3000)
-	limits := []*algorithms.Limit{perMinute(algorithms.FixedWindow, 3), perMinute(algorithms.SlidingLog, 3), perMinute(algorithms.TokenBucket, 3)}
+	limits := []*algorithms.Limit{perMinute(algorithms.FixedWindow, 3),
+		perMinute(algorithms.SlidingLog, 3), perMinute(algorithms.TokenBucket, 3)}
 	var wg sync.WaitGroup
 	for w := range uint64(4) {
 		wg.Go(func() {

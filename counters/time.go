@@ -4,16 +4,20 @@ import "github.com/rlnode/rlnode/algorithms"
 
 // No counter's time goes back. Two things could turn it back.
 //
-// A caller reads the clock before it has the lock. While it waits, another caller with a later reading may have taken
-// from the counter in the next window. So each shard remembers the latest readings of this process's clocks that it has
-// seen, and decides by nothing earlier: see advance.
+// A caller reads the clock before it has the lock. While it waits, another
+// caller with a later reading may have taken from the counter in the next
+// window. So each shard remembers the latest readings of this process's clocks
+// that it has seen, and decides by nothing earlier: see advance.
 //
-// Other nodes' wall clocks, and this node's before a restart, may have been ahead of this node's clock now. Their
-// counters would be in windows that have yet to begin here. So a partition whose counters come from elsewhere counts
-// its windows by the clock that they came from, until this node's own has caught up: see Follow.
+// Other nodes' wall clocks, and this node's before a restart, may have been
+// ahead of this node's clock now. Their counters would be in windows that have
+// yet to begin here. So a partition whose counters come from elsewhere counts
+// its windows by the clock that they came from, until this node's own has
+// caught up: see Follow.
 
-// advance returns the later of now and the latest readings that the shard has seen, each clock by itself, and remembers
-// them. The caller must hold s, and now must be a reading of this process's clock.
+// advance returns the later of now and the latest readings that the shard has
+// seen, each clock by itself, and remembers them. The caller must hold s, and
+// now must be a reading of this process's clock.
 func (s *shard) advance(now algorithms.Instant) algorithms.Instant {
 	now.Steady = max(now.Steady, s.latest.Steady)
 	now.Wall = max(now.Wall, s.latest.Wall)
@@ -21,7 +25,8 @@ func (s *shard) advance(now algorithms.Instant) algorithms.Instant {
 	return now
 }
 
-// lock locks the shard of k. It returns the time at which what the caller then does with k takes place.
+// lock locks the shard of k. It returns the time at which what the caller then
+// does with k takes place.
 func (t *Table) lock(now algorithms.Instant, k Key) (*shard, algorithms.Instant) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -36,8 +41,8 @@ func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
 	return s.timeInLead(p, now)
 }
 
-// timeInLead is timeIn for a shard with a partition that follows another clock. It forgets such a clock once this
-// node's own has caught up.
+// timeInLead is timeIn for a shard with a partition that follows another clock.
+// It forgets such a clock once this node's own has caught up.
 func (s *shard) timeInLead(p int, now algorithms.Instant) algorithms.Instant {
 	lead, follows := s.leads[p]
 	if !follows {
@@ -65,10 +70,12 @@ func (s *shard) dropLead(p int) {
 	}
 }
 
-// Follow makes p count its windows, from now on, by a wall clock that reads at least wall, in Unix nanoseconds. That is
-// the reading, at the time when they were sent or written, of the clock by which counters that are about to be put into
-// p were counted. If it is ahead of this node's clock, p's clock runs slightly slower until the two agree. So none of
-// those counters is in a window that has yet to begin, and windows keep turning.
+// Follow makes p count its windows, from now on, by a wall clock that reads at
+// least wall, in Unix nanoseconds. That is the reading, at the time when they
+// were sent or written, of the clock by which counters that are about to be put
+// into p were counted. If it is ahead of this node's clock, p's clock runs
+// slightly slower until the two agree. So none of those counters is in a window
+// that has yet to begin, and windows keep turning.
 func (t *Table) Follow(now algorithms.Instant, p int, wall int64) {
 	shards := t.shardsOf(p)
 	for i := range shards {
@@ -93,7 +100,8 @@ func (s *shard) follow(now algorithms.Instant, p int, wall int64) {
 	s.leads[p] = algorithms.Course{Steady: now.Steady, Wall: wall, Surplus: wall - now.Wall}
 }
 
-// WallIn returns the reading at now of the wall clock by which p counts its windows, for another table to follow.
+// WallIn returns the reading at now of the wall clock by which p counts its
+// windows, for another table to follow.
 func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 	wall := now.Wall
 	shards := t.shardsOf(p)
@@ -106,8 +114,8 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 	return wall
 }
 
-// Lead returns how far ahead of this node's clock, in nanoseconds, the clocks are by which partitions count their windows, at
-// most; 0 if none is ahead.
+// Lead returns how far ahead of this node's clock, in nanoseconds, the clocks
+// are by which partitions count their windows, at most; 0 if none is ahead.
 func (t *Table) Lead(now algorithms.Instant) (most int64) {
 	if t.leads.Load() == 0 {
 		return 0

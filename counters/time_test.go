@@ -36,8 +36,8 @@ func shifted(now algorithms.Instant, d time.Duration) algorithms.Instant {
 	return algorithms.Instant{Steady: now.Steady + int64(d), Wall: now.Wall + int64(d)}
 }
 
-// A caller that read the clock before a window's end, and comes to the counter after it, frees nothing and fills nothing of the
-// window before.
+// A caller that read the clock before a window's end, and comes to the counter
+// after it, frees nothing and fills nothing of the window before.
 func TestLateReadings(t *testing.T) {
 	for name, l := range every() {
 		t.Run(name, func(t *testing.T) {
@@ -63,8 +63,8 @@ func TestLateReadings(t *testing.T) {
 	}
 }
 
-// A late reading is late for every op of a check, also where no counter tells: a check of two subjects takes place when the later
-// of their shards says.
+// A late reading is late for every op of a check, also where no counter tells:
+// a check of two subjects takes place when the later of their shards says.
 func TestLateReadingOfTwoSubjects(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	l := perMinute(algorithms.FixedWindow, 10)
@@ -106,7 +106,8 @@ func TestLateReadingOfWhatIsGivenBack(t *testing.T) {
 	}
 }
 
-// A step of the wall clock while callers wait for the lock: those with readings from before it don't turn the window back.
+// A step of the wall clock while callers wait for the lock: those with readings
+// from before it don't turn the window back.
 func TestStepWhileWaiting(t *testing.T) {
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 100, Window: time.Hour}
 	table := newTable(t, 1000)
@@ -141,8 +142,9 @@ func TestStepWhileWaiting(t *testing.T) {
 	}
 }
 
-// A partition whose counters come from a node with a clock that is ahead goes on counting its windows by that clock, and comes back
-// to this node's own at a 64th of the time that passes. Other partitions never leave it.
+// A partition whose counters come from a node with a clock that is ahead goes
+// on counting its windows by that clock, and comes back to this node's own at a
+// 64th of the time that passes. Other partitions never leave it.
 func TestFollow(t *testing.T) {
 	const ahead = 10 * time.Minute
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
@@ -203,7 +205,8 @@ func TestFollowNeverGoesBack(t *testing.T) {
 	}
 }
 
-// Of two copies by clocks that differ, neither is known to be newer: the later window stays, with the higher count.
+// Of two copies by clocks that differ, neither is known to be newer: the later
+// window stays, with the higher count.
 func TestMergeByOtherClocks(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		for _, sameClock := range []bool{true, false} {
@@ -213,7 +216,8 @@ func TestMergeByOtherClocks(t *testing.T) {
 			window := now.Wall / int64(time.Minute)
 			take(table, now, key(1), l, 100)
 			table.Merge(now, Record{
-				Key: key(1), Kind: kind, FreshAt: now.Steady/1e9 + 600, State: algorithms.State{Count: 5, At: window + 5},
+				Key: key(1), Kind: kind, FreshAt: now.Steady/1e9 + 600,
+				State: algorithms.State{Count: 5, At: window + 5},
 			}, sameClock)
 
 			got := table.shardOf(key(1)).find(key(1)).state()

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// After a check, each decision reports how much of its counter is used, whether the cost was taken, refused, or withdrawn
-// because another limit refused.
+// After a check, each decision reports how much of its counter is used, whether
+// the cost was taken, refused, or withdrawn because another limit refused.
 func TestDecisionsSayWhatIsUsed(t *testing.T) {
 	table, now := newTable(t, 1000), epoch
 	seed := rand.Uint64()
@@ -39,11 +39,14 @@ func TestUsedOfAWidenedWindow(t *testing.T) {
 	table, l, k := newTable(t, 1000), perMinute(algorithms.FixedWindow, 10), key(1)
 	ops := []Op{{Key: k, Limit: l, Cost: 8}}
 	table.Take(epoch, ops)
-	if n, err := table.Borrow(epoch, k, l, l.TakeRecord(l.Advance(algorithms.State{}, epoch), epoch).Window, 20, 8, always); n != 20 || err != nil {
+	if n, err := table.Borrow(epoch, k, l,
+		l.TakeRecord(l.Advance(algorithms.State{}, epoch), epoch).Window, 20, 8,
+		always); n != 20 || err != nil {
 		t.Fatalf("have borrowed %d, %v", n, err)
 	}
 	for want := int64(16); want <= 24; want += 8 {
-		if v := table.Take(epoch, ops); v != Admitted || ops[0].Decision.Used != want || ops[0].Decision.Remaining != 30-want {
+		if v := table.Take(epoch, ops); v != Admitted || ops[0].Decision.Used != want ||
+			ops[0].Decision.Remaining != 30-want {
 			t.Errorf("%s: have %+v, want %d used", v, ops[0].Decision, want)
 		}
 	}

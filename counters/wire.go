@@ -21,16 +21,19 @@ import (
 //	or log      number of entries as a uvarint; then for each entry the time since the previous one as a uvarint (for the
 //	            first: how long ago it was, as a varint), and N as a uvarint
 //
-// A window that a queue put ahead of the clock is marked in its number. Times are in nanoseconds before the moment of
-// writing. The receiver of a message counts them from its arrival, so usage drains later by the time in transit, never
-// earlier.
+// A window that a queue put ahead of the clock is marked in its number. Times
+// are in nanoseconds before the moment of writing. The receiver of a message
+// counts them from its arrival, so usage drains later by the time in transit,
+// never earlier.
 
 const (
-	// noteKind stands for a note. The fullness is its kind. A limit of slots has the same number, and no counter.
+	// noteKind stands for a note. The fullness is its kind. A limit of slots has
+	// the same number, and no counter.
 	noteKind = algorithms.Kind(7)
 	maxUsed  = 1 << 60           // bounds counts, and the sum of a log
 	maxAge   = math.MaxInt64 / 2 // nanoseconds
-	// maxAhead is how far, in nanoseconds, a log entry can be ahead of the clock: a few seconds more than the longest queue.
+	// maxAhead is how far, in nanoseconds, a log entry can be ahead of the clock: a
+	// few seconds more than the longest queue.
 	maxAhead = int64(algorithms.LongestDelay + 10*time.Second)
 	// maxWindowNumber bounds window numbers; the clock counts nanoseconds.
 	maxWindowNumber = math.MaxInt64 / int64(algorithms.MinWindow)
@@ -105,8 +108,9 @@ func age(at int64, now algorithms.Instant) uint64 {
 	return min(uint64(now.Steady)-uint64(at), maxAge)
 }
 
-// DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the capacity of r.Log for a log's entries. If decoding
-// fails, r must not be used. Otherwise r may be put into a table, whatever the bytes were.
+// DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the
+// capacity of r.Log for a log's entries. If decoding fails, r must not be used.
+// Otherwise r may be put into a table, whatever the bytes were.
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 	packed := kindFullness(d.Byte())
 	log := r.Log[:0]
@@ -163,7 +167,8 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) 
 	return s
 }
 
-// decodeLog reads a log's entries into entries, in order of time. No entry is further ahead of the clock than a queue can be.
+// decodeLog reads a log's entries into entries, in order of time. No entry is
+// further ahead of the clock than a queue can be.
 func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Instant) []algorithms.Entry {
 	n := d.Count(algorithms.MaxLogEntries, 2)
 	if cap(entries) < n {

@@ -29,20 +29,66 @@ func TestRecordRoundTrip(t *testing.T) {
 		have Record
 		size int
 	}{
-		{"fixed window", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Fullness: 255, FreshAt: second + 63}, 24},
-		{"sliding window", Record{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 5, Part: 300, At: 29_000_000}, FreshAt: second + 63}, 25},
-		{"bucket", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: here.Steady - 1000}, Fullness: 9, FreshAt: second + 63}, 22},
-		{"first window", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, Part: 60e9, At: here.Steady - 1000}, Fullness: 9, FreshAt: second + 63}, 27},
-		{"cell bucket", Record{Kind: algorithms.CellBucket, State: algorithms.State{Count: 60e9, Part: 1e9, At: here.Steady + 3e9}, Fullness: 9, FreshAt: second + 63}, 34},
-		{"first window, full, a year ago", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: maxUsed, Part: int64(algorithms.MaxWindow), At: here.Steady - int64(algorithms.MaxWindow)}, Fullness: 255, FreshAt: second + 1}, 43},
+		{"fixed window",
+			Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000},
+				Fullness: 255, FreshAt: second + 63},
+			24},
+		{"sliding window",
+			Record{Kind: algorithms.SlidingWindow,
+				State: algorithms.State{Count: 5, Part: 300, At: 29_000_000}, FreshAt: second + 63},
+			25},
+		{"bucket",
+			Record{Kind: algorithms.TokenBucket,
+				State: algorithms.State{Count: 5, Part: 7, At: here.Steady - 1000}, Fullness: 9,
+				FreshAt: second + 63},
+			22},
+		{"first window",
+			Record{Kind: algorithms.FirstWindow,
+				State: algorithms.State{Count: 5, Part: 60e9, At: here.Steady - 1000}, Fullness: 9,
+				FreshAt: second + 63},
+			27},
+		{"cell bucket",
+			Record{Kind: algorithms.CellBucket,
+				State: algorithms.State{Count: 60e9, Part: 1e9, At: here.Steady + 3e9}, Fullness: 9,
+				FreshAt: second + 63},
+			34},
+		{"first window, full, a year ago",
+			Record{Kind: algorithms.FirstWindow,
+				State: algorithms.State{Count: maxUsed, Part: int64(algorithms.MaxWindow),
+					At: here.Steady - int64(algorithms.MaxWindow)},
+				Fullness: 255, FreshAt: second + 1},
+			43},
 		{"first window, reset", Record{Kind: algorithms.FirstWindow, FreshAt: second + 63}, 20},
 		{"reset", Record{Kind: algorithms.LeakyBucket, FreshAt: second + 63}, 20},
-		{"no longer than for ever", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: maxUsed, At: here.Steady}, FreshAt: math.MaxUint32}, 33},
-		{"expired", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: -3}, FreshAt: second}, 21},
-		{"log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady - 7, N: 1}, {At: here.Steady, N: 1}}, FreshAt: second + 63}, 26},
-		{"queue in a log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady + 7, N: 1}, {At: here.Steady + 3600e9, N: 1}}, FreshAt: second + 63}, 31},
-		{"a log that is all queue", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady + 9, N: 3}, {At: here.Steady + 3600e9, N: 1}}, FreshAt: second + 63}, 28},
-		{"queue in windows", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}, Fullness: 255, FreshAt: second + 63}, 29},
+		{"no longer than for ever",
+			Record{Kind: algorithms.TokenBucket,
+				State: algorithms.State{Count: maxUsed, At: here.Steady}, FreshAt: math.MaxUint32},
+			33},
+		{"expired",
+			Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: -3}, FreshAt: second},
+			21},
+		{"log",
+			Record{Kind: algorithms.SlidingLog,
+				Log: []algorithms.Entry{{At: here.Steady - 99, N: 3},
+					{At: here.Steady - 7, N: 1}, {At: here.Steady, N: 1}},
+				FreshAt: second + 63},
+			26},
+		{"queue in a log",
+			Record{Kind: algorithms.SlidingLog,
+				Log: []algorithms.Entry{{At: here.Steady - 99, N: 3},
+					{At: here.Steady + 7, N: 1}, {At: here.Steady + 3600e9, N: 1}},
+				FreshAt: second + 63},
+			31},
+		{"a log that is all queue",
+			Record{Kind: algorithms.SlidingLog,
+				Log:     []algorithms.Entry{{At: here.Steady + 9, N: 3}, {At: here.Steady + 3600e9, N: 1}},
+				FreshAt: second + 63},
+			28},
+		{"queue in windows",
+			Record{Kind: algorithms.FixedWindow,
+				State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}, Fullness: 255,
+				FreshAt: second + 63},
+			29},
 		{"empty log", Record{Kind: algorithms.SlidingLog, Fullness: 17, FreshAt: second + 63}, 19},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -77,12 +123,14 @@ func TestRecordRoundTrip(t *testing.T) {
 	}
 }
 
-// The sender may have read its clock before the change it reports, and rounding to seconds never favours a subject. Log
-// entries ahead of the sender's clock stay ahead.
+// The sender may have read its clock before the change it reports, and rounding
+// to seconds never favours a subject. Log entries ahead of the sender's clock
+// stay ahead.
 func TestTimesAfterTransit(t *testing.T) {
 	here, there := after(900*time.Millisecond), after(100*time.Millisecond)
 	second := epoch.Steady / 1e9
-	bucket := Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: here.Steady + 9}, FreshAt: second + 60}
+	bucket := Record{Kind: algorithms.TokenBucket,
+		State: algorithms.State{Count: 5, At: here.Steady + 9}, FreshAt: second + 60}
 	log := Record{Kind: algorithms.SlidingLog, FreshAt: second + 60, Log: []algorithms.Entry{
 		{At: here.Steady - 5, N: 1}, {At: here.Steady + 1, N: 2}, {At: here.Steady + 9, N: 3}}}
 	var have Record
@@ -91,7 +139,8 @@ func TestTimesAfterTransit(t *testing.T) {
 		t.Errorf("have %+v, %v", have, err)
 	}
 	want := []algorithms.Entry{{At: there.Steady - 5, N: 1}, {At: there.Steady + 1, N: 2}, {At: there.Steady + 9, N: 3}}
-	if _, err := parseRecord(AppendRecord(nil, &log, here), &have, there); err != nil || !reflect.DeepEqual(have.Log, want) {
+	if _, err := parseRecord(AppendRecord(nil, &log, here), &have, there); err != nil ||
+		!reflect.DeepEqual(have.Log, want) {
 		t.Errorf("have %+v, %v, want %+v", have.Log, err, want)
 	}
 }
@@ -118,16 +167,28 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 	}
 }
 
-// FuzzRecord: any input either fails to decode, or can be put into a table, decided upon and sent on.
+// FuzzRecord: any input either fails to decode, or can be put into a table,
+// decided upon and sent on.
 func FuzzRecord(f *testing.F) {
 	now := after(1234567891 * time.Nanosecond)
 	for _, r := range []Record{
-		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Fullness: 255, FreshAt: now.Steady/1e9 + 63},
-		{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 5, Part: 300, At: -29_000_000}, FreshAt: now.Steady/1e9 + 63},
-		{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: now.Steady - 1000}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
-		{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, Part: 60e9, At: now.Steady - 1000}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
-		{Kind: algorithms.CellBucket, State: algorithms.State{Count: 60e9, Part: 1e9, At: now.Steady + 3e9}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
-		{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 99, N: 3}, {At: now.Steady, N: 1}}, FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000},
+			Fullness: 255, FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.SlidingWindow,
+			State:   algorithms.State{Count: 5, Part: 300, At: -29_000_000},
+			FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.TokenBucket,
+			State: algorithms.State{Count: 5, Part: 7, At: now.Steady - 1000}, Fullness: 9,
+			FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.FirstWindow,
+			State: algorithms.State{Count: 5, Part: 60e9, At: now.Steady - 1000}, Fullness: 9,
+			FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.CellBucket,
+			State: algorithms.State{Count: 60e9, Part: 1e9, At: now.Steady + 3e9}, Fullness: 9,
+			FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.SlidingLog,
+			Log:     []algorithms.Entry{{At: now.Steady - 99, N: 3}, {At: now.Steady, N: 1}},
+			FreshAt: now.Steady/1e9 + 63},
 	} {
 		f.Add(AppendRecord(nil, &r, now))
 	}

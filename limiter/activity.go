@@ -11,13 +11,15 @@ import (
 )
 
 const (
-	// activityAge bounds the age of a cached round of answers. However many callers there are, this node asks the others at
-	// most five times a second.
+	// activityAge bounds the age of a cached round of answers. However many callers
+	// there are, this node asks the others at most five times a second.
 	activityAge = 200 * time.Millisecond
-	// maxActiveRules bounds the rules in a node's counts. It is also the bound on the rules of a document.
+	// maxActiveRules bounds the rules in a node's counts. It is also the bound on
+	// the rules of a document.
 	maxActiveRules = 1000
 	countsLen      = decisions * (int(ByNone) + 1)
-	// maxActivityName bounds a rule's name in those counts, in bytes. The counts leave out rules with longer names.
+	// maxActivityName bounds a rule's name in those counts, in bytes. The counts
+	// leave out rules with longer names.
 	maxActivityName = 4 << 10
 )
 
@@ -39,8 +41,8 @@ type RuleCounts struct {
 	Checks Counts
 }
 
-// NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once in Rules for each
-// rule that applied to it.
+// NodeActivity is what one node has decided since its process began. A check
+// counts once in Checks, and once in Rules for each rule that applied to it.
 type NodeActivity struct {
 	Node   ring.NodeID   // zero for a standalone node
 	Boot   uint64        // of the process, 0 for a standalone node; when it changes, the counts start again from zero
@@ -50,7 +52,8 @@ type NodeActivity struct {
 	Rules  []RuleCounts // rules with any checks; at most 1,000
 }
 
-// Vitals says how much a node takes, and of how much. What is unknown, and a bound that does not exist, is 0.
+// Vitals says how much a node takes, and of how much. What is unknown, and a
+// bound that does not exist, is 0.
 type Vitals struct {
 	Counters, MaxCounters int64
 	Memory, MaxMemory     int64 // bytes of the process
@@ -63,18 +66,20 @@ func (v *Vitals) code(c *wire.Coder) {
 	}
 }
 
-// UseVitals makes the limiter report v in its activity, except for the counters, which it counts itself. Call it before
-// the first check.
+// UseVitals makes the limiter report v in its activity, except for the
+// counters, which it counts itself. Call it before the first check.
 func (l *Limiter) UseVitals(v func() Vitals) { l.vitals = v }
 
-// cachedRound caches the answers of the last round of questions, so that concurrent callers share one round.
+// cachedRound caches the answers of the last round of questions, so that
+// concurrent callers share one round.
 type cachedRound[T any] struct {
 	mu      sync.Mutex // held during a round; guards the rest
 	ended   time.Duration
 	answers *T // nil before the first round
 }
 
-// latest returns the last round's answers if they are no older than age, and otherwise runs a new round. now reads a clock.
+// latest returns the last round's answers if they are no older than age, and
+// otherwise runs a new round. now reads a clock.
 func (r *cachedRound[T]) latest(now func() time.Duration, age time.Duration, round func() *T) *T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,8 +90,9 @@ func (r *cachedRound[T]) latest(now func() time.Duration, age time.Duration, rou
 	return r.answers
 }
 
-// Activity returns what each node has decided: this node first, then every other node that answers within half a second. The
-// caller must not modify the result: it is shared with other callers for up to 200 ms.
+// Activity returns what each node has decided: this node first, then every
+// other node that answers within half a second. The caller must not modify the
+// result: it is shared with other callers for up to 200 ms.
 func (l *Limiter) Activity() []NodeActivity {
 	uptime := func() time.Duration { return time.Since(l.startedAt) }
 	return *l.activityRound.latest(uptime, activityAge, func() *[]NodeActivity {

@@ -18,7 +18,9 @@ import (
 func someActivity() NodeActivity {
 	var c Counts
 	c[DecisionAllowed][ByFallback], c[DecisionRefused][ByNone], c[DecisionShadowRefused][ByNone] = 1, 1<<53-1, 7
-	return NodeActivity{Boot: 1<<63 + 5, Uptime: 90 * time.Second, Vitals: Vitals{Counters: 1, MaxCounters: 1 << 40, DiskFree: 1 << 62}, Checks: c, Rules: []RuleCounts{{Rule: "a", Checks: c}, {Rule: "é"}}}
+	return NodeActivity{Boot: 1<<63 + 5, Uptime: 90 * time.Second,
+		Vitals: Vitals{Counters: 1, MaxCounters: 1 << 40, DiskFree: 1 << 62}, Checks: c,
+		Rules: []RuleCounts{{Rule: "a", Checks: c}, {Rule: "é"}}}
 }
 
 func TestActivityComesBack(t *testing.T) {
@@ -110,10 +112,11 @@ rules:
 	}
 }
 
-// A check that the owner allowed under one rule is stored in one place for all metrics. It appears in each of them once,
-// even after its rule is removed.
+// A check that the owner allowed under one rule is stored in one place for all
+// metrics. It appears in each of them once, even after its rule is removed.
 func TestOwnerAllowedChecksAreInAllMetrics(t *testing.T) {
-	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}")
+	l := open(t,
+		"rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}")
 	var a Answer
 	q := byAttribute("k", "x")
 	for range 12 {
@@ -146,7 +149,9 @@ func TestHeadroom(t *testing.T) {
 	}
 	for capacity := int64(1); capacity < 60; capacity++ {
 		for remaining := range capacity {
-			expect.Equal(t, headroom(remaining, capacity), int64(math.Ceil(float64(10*remaining)/float64(capacity))), "%d of %d", remaining, capacity)
+			expect.Equal(t, headroom(remaining, capacity),
+				int64(math.Ceil(float64(10*remaining)/float64(capacity))), "%d of %d", remaining,
+				capacity)
 		}
 	}
 	for _, tt := range []struct{ remaining, capacity, want int64 }{
@@ -173,7 +178,8 @@ func TestActivityOfAll(t *testing.T) {
 			return n
 		}
 		for i, n := range w.nodes {
-			if have := n.Activity(); len(have) != 3 || have[0].Node != n.id || total(have) != 30 || have[0].Boot == have[1].Boot {
+			if have := n.Activity(); len(have) != 3 || have[0].Node != n.id || total(have) != 30 ||
+				have[0].Boot == have[1].Boot {
 				t.Errorf("node %d: have %+v", i, have)
 			}
 		}

@@ -6,17 +6,20 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// FollowLoads sets the function that returns the step in force for each rule of a set, by Rule.Index: −1 for none. A nil result
-// means that no rule has a step in force. SetRules and UpdateSteps call it only for sets with at least one adaptive rule. left
-// returns how much longer the load of a source is known; 0 if it is measured all the time, or unknown. It may be nil.
+// FollowLoads sets the function that returns the step in force for each rule of
+// a set, by Rule.Index: −1 for none. A nil result means that no rule has a step
+// in force. SetRules and UpdateSteps call it only for sets with at least one
+// adaptive rule. left returns how much longer the load of a source is known; 0
+// if it is measured all the time, or unknown. It may be nil.
 func (l *Limiter) FollowLoads(steps func(*rules.Set) []int, left func(source string) time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.loadSteps, l.loadLeft = steps, left
 }
 
-// UpdateSteps updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the
-// limits in force when it began, on the node where it began.
+// UpdateSteps updates the steps in force. Checks that begin afterwards use the
+// new steps. A check already in flight keeps the limits in force when it began,
+// on the node where it began.
 func (l *Limiter) UpdateSteps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -28,7 +31,8 @@ func (l *Limiter) UpdateSteps() {
 // LimitFactor returns the factor that currently multiplies r's limits: 1 if no step is in force.
 func (l *Limiter) LimitFactor(r *rules.Rule) float64 {
 	active := l.inForce.Load()
-	if active == nil || r.Adaptive == nil || r.Index >= len(active.steps) || active.set.Rules[r.Index].Adaptive != r.Adaptive {
+	if active == nil || r.Adaptive == nil || r.Index >= len(active.steps) ||
+		active.set.Rules[r.Index].Adaptive != r.Adaptive {
 		return 1
 	}
 	step := int(active.steps[r.Index].Load()) - 1
@@ -38,7 +42,8 @@ func (l *Limiter) LimitFactor(r *rules.Rule) float64 {
 	return r.Adaptive.Steps[step].Factor
 }
 
-// adapt stores the steps in force, as loadSteps returns them, and reports whether any has changed. The caller holds Limiter.mu.
+// adapt stores the steps in force, as loadSteps returns them, and reports
+// whether any has changed. The caller holds Limiter.mu.
 func (a *activeRules) adapt(loadSteps func(*rules.Set) []int) (changed bool) {
 	if loadSteps == nil || a.steps == nil {
 		return false

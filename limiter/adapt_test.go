@@ -16,8 +16,9 @@ rules:
     adaptive: {source: s, steps: [{above: 0.5, factor: 0.5}, {above: 0.8, factor: 0.1}]}
 `
 
-// A step lowers the limits of its adaptive rule. The counters stay the same, so usage is kept when a step begins and when it
-// ends. Answers and usage report the limit in force.
+// A step lowers the limits of its adaptive rule. The counters stay the same, so
+// usage is kept when a step begins and when it ends. Answers and usage report
+// the limit in force.
 func TestAdapt(t *testing.T) {
 	l := open(t, adaptiveRules)
 	step := -1
@@ -41,7 +42,8 @@ func TestAdapt(t *testing.T) {
 	} {
 		step = tt.step
 		l.UpdateSteps()
-		if allowed, limit, remaining := ask("busy"); allowed != tt.allowed || limit != tt.limit || remaining != tt.remaining {
+		if allowed, limit, remaining := ask("busy"); allowed != tt.allowed || limit != tt.limit ||
+			remaining != tt.remaining {
 			t.Errorf("step %d: have %v of %d, %d left, want %+v", tt.step, allowed, limit, remaining, tt)
 		}
 		if allowed, limit, _ := ask("plain"); !allowed || limit != 100 {
@@ -49,7 +51,8 @@ func TestAdapt(t *testing.T) {
 		}
 		u, err := l.Locate(&Query{Rule: "busy", Key: []string{"a"}})
 		if err != nil || u.Limits[0].Limit.Amount != tt.limit || l.LimitFactor(u.Rule) != tt.factor {
-			t.Errorf("step %d: have usage of %d, factor %g, %v, want %+v", tt.step, u.Limits[0].Limit.Amount, l.LimitFactor(u.Rule), err, tt)
+			t.Errorf("step %d: have usage of %d, factor %g, %v, want %+v", tt.step,
+				u.Limits[0].Limit.Amount, l.LimitFactor(u.Rule), err, tt)
 		}
 	}
 	// New rules start with the step in force.

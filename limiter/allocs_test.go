@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// hotRules cover everything that a check may meet: lists, several units, shadow rules, blocks, delays, each algorithm.
+// hotRules cover everything that a check may meet: lists, several units, shadow
+// rules, blocks, delays, each algorithm.
 const hotRules = `
 lists:
   deny: [{ip: 192.0.2.0/24}]
@@ -37,7 +38,8 @@ func hotQueries() map[string]struct {
 		"allowed by the list": {Query{Attributes: attrs("ip", "203.0.113.7")}, true},
 		"without a rule":      {Query{Attributes: attrs("other", "x")}, true},
 		"many limits, and a shadow that refuses": {Query{
-			Attributes: attrs("user", "u"), Costs: []UnitCost{{Unit: "tokens", Cost: 2}, {Unit: rules.Requests, Cost: 1}},
+			Attributes: attrs("user", "u"),
+			Costs:      []UnitCost{{Unit: "tokens", Cost: 2}, {Unit: rules.Requests, Cost: 1}},
 		}, true},
 		"a peek":           {Query{Attributes: attrs("user", "u"), Mode: counters.PeekMode}, true},
 		"refused":          {Query{Attributes: attrs("ip", "2001:db8::1")}, false},
@@ -48,9 +50,10 @@ func hotQueries() map[string]struct {
 		"with its limits": {Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"a", "b"}, Limits: []rules.InlineLimit{
 			{Limit: 1_000_000, Per: "1m", Algorithm: "token-bucket"}, {Limit: 1_000_000, PerMS: 90_000},
 		}}}}}, true},
-		"counted over its limit": {Query{Subjects: []Subject{{Mode: counters.CountMode, InlineSubject: rules.InlineSubject{Key: []string{"a"}, Limits: []rules.InlineLimit{
-			{Limit: 10, Per: "1h", Algorithm: "fixed-window"},
-		}}}}}, false},
+		"counted over its limit": {Query{Subjects: []Subject{{Mode: counters.CountMode,
+			InlineSubject: rules.InlineSubject{Key: []string{"a"}, Limits: []rules.InlineLimit{
+				{Limit: 10, Per: "1h", Algorithm: "fixed-window"},
+			}}}}}, false},
 		"refused by one of": {Query{Attributes: attrs("user", "u", "ip", "198.51.100.8")}, false},
 	}
 }
@@ -73,7 +76,8 @@ func TestEveryCheckAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The lists of subjects hold few of very many, so that nearly each check that is sampled replaces one.
+// The lists of subjects hold few of very many, so that nearly each check that
+// is sampled replaces one.
 func TestChecksOfManySubjectsAllocateNothing(t *testing.T) {
 	const subjects = 20_000
 	l := open(t, hotRules)
@@ -125,7 +129,8 @@ func TestBatchAllocatesNothing(t *testing.T) {
 	for i := range queries {
 		queries[i] = &q
 	}
-	if n := testing.AllocsPerRun(100, func() { w.nodes[0].CheckAll(queries, answers, errs) }); n != 0 || answers[0].DecidedBy != ByOwner {
+	if n := testing.AllocsPerRun(100,
+		func() { w.nodes[0].CheckAll(queries, answers, errs) }); n != 0 || answers[0].DecidedBy != ByOwner {
 		t.Errorf("at the owner: have %v allocations a batch of %d, want 0", n, len(queries))
 	}
 }
@@ -142,7 +147,8 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		t.Errorf("have %v allocations, want 0", n)
 	}
 	hit := &a.scratch.match.Hits[0]
-	if n := testing.AllocsPerRun(500, func() { l.tops[TopRefused].count(hit, true, 3, &q); l.tops[TopRefused].count(hit, false, 0, &q) }); n != 0 {
+	if n := testing.AllocsPerRun(500,
+		func() { l.tops[TopRefused].count(hit, true, 3, &q); l.tops[TopRefused].count(hit, false, 0, &q) }); n != 0 {
 		t.Errorf("have %v allocations for a refusal and an admission, want 0", n)
 	}
 	if n := testing.AllocsPerRun(500, func() {
@@ -163,13 +169,15 @@ func TestFallbackAllocatesNothing(t *testing.T) {
 	for _, n := range w.nodes[1:] {
 		w.setCut(w.nodes[0], n, true)
 	}
-	for rule, by := range map[string]DecidedBy{"share": ByFallback, "full": ByFallback, "deny": ByFallback, "local": ByOwner} {
+	for rule, by := range map[string]DecidedBy{"share": ByFallback, "full": ByFallback,
+		"deny": ByFallback, "local": ByOwner} {
 		q := byKey(rule, w.keyOf(rule, w.nodes[1], w.nodes[2]))
 		var a Answer
 		for range 200 { // until the share is used up
 			w.nodes[0].Check(&q, &a)
 		}
-		if n := testing.AllocsPerRun(200, func() { w.nodes[0].Check(&q, &a) }); n != 0 || a.DecidedBy != by || a.Allowed != (rule == "full" || rule == "local") {
+		if n := testing.AllocsPerRun(200, func() { w.nodes[0].Check(&q, &a) }); n != 0 ||
+			a.DecidedBy != by || a.Allowed != (rule == "full" || rule == "local") {
 			t.Errorf("%s: have %v allocations a check, want 0; by %s, allowed: %v", rule, n, a.DecidedBy, a.Allowed)
 		}
 	}
@@ -228,8 +236,8 @@ func BenchmarkCheckAll(b *testing.B) {
 	}
 }
 
-// BenchmarkManySubjects measures checks of a million subjects, one by one and in batches of 100. Most of the time goes into
-// waiting for memory.
+// BenchmarkManySubjects measures checks of a million subjects, one by one and
+// in batches of 100. Most of the time goes into waiting for memory.
 func BenchmarkManySubjects(b *testing.B) {
 	l := open(b, "rules:\n  - {name: a, key: [user], limits: [{limit: 1000000000, per: 24h, algorithm: token-bucket}]}")
 	keys, next := make([]string, 1_000_000), uint64(1)
@@ -269,7 +277,8 @@ func BenchmarkManySubjects(b *testing.B) {
 func BenchmarkFallback(b *testing.B) {
 	for _, nodes := range []int{3, 100} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
-			w := newTestCluster(b, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}")
+			w := newTestCluster(b, nodes,
+				"rules:\n  - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}")
 			q := byKey("r", w.keyOf("r", w.nodes[1], w.nodes[2]))
 			for _, n := range w.nodes[1:] {
 				w.setCut(w.nodes[0], n, true)

@@ -14,7 +14,8 @@ func TestAlternatives(t *testing.T) {
 attributes: {user: {fold: [lower]}, ip: {}}
 rules: [{name: caller, key: [[user, ip]], limits: [{limit: 2, per: 365d, algorithm: token-bucket}]}]`)
 	refused := 0
-	for _, list := range [][]string{{"user", "Ann", "ip", "192.0.2.7"}, {"user", "ANN"}, {"user", "ann", "ip", "192.0.2.9"}, {"ip", "192.0.2.7"}, {"other", "x"}} {
+	for _, list := range [][]string{{"user", "Ann", "ip", "192.0.2.7"}, {"user", "ANN"},
+		{"user", "ann", "ip", "192.0.2.9"}, {"ip", "192.0.2.7"}, {"other", "x"}} {
 		var a Answer
 		expect.NoError(t, l.Check(&Query{Attributes: attrs(list...)}, &a))
 		if !a.Allowed {
@@ -24,7 +25,8 @@ rules: [{name: caller, key: [[user, ip]], limits: [{limit: 2, per: 365d, algorit
 	if refused != 1 {
 		t.Errorf("got %d refusals, want 1: the three spellings of ann are one subject, and the address is another", refused)
 	}
-	for key, want := range map[string]int64{"user=ann": 2, "user=Ann": 2, "Ann": 2, "ip=192.0.2.7": 1, "192.0.2.7": 1, "user=192.0.2.7": 0} {
+	for key, want := range map[string]int64{"user=ann": 2, "user=Ann": 2, "Ann": 2,
+		"ip=192.0.2.7": 1, "192.0.2.7": 1, "user=192.0.2.7": 0} {
 		q := byKey("caller", key)
 		if u, err := l.Usage(&q); err != nil || u.Limits[0].Used != want || !strings.Contains(u.Key[0], "=") {
 			t.Errorf("usage of %s: got %+v %v, want %d used", key, u, err, want)

@@ -14,10 +14,12 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// amend applies c to this node's counters; only once, if c has a ticket. The error is or wraps counters.ErrShut, ErrFull,
-// ErrRequestIDReused or ErrTooManyRequestIDs.
+// amend applies c to this node's counters; only once, if c has a ticket. The
+// error is or wraps counters.ErrShut, ErrFull, ErrRequestIDReused or
+// ErrTooManyRequestIDs.
 func (c *change) amend(l *Limiter, now algorithms.Instant) error {
-	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset || c.verb == verbResetSome, Partial: c.verb == verbResetSome}
+	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset || c.verb == verbResetSome,
+		Partial: c.verb == verbResetSome}
 	if c.verb == verbCharge {
 		a.OldRates = l.mayHaveNewRate(&c.ops[0], c.made, now)
 		c.describeTaken(l, now, &a)
@@ -64,8 +66,9 @@ func (c *change) memo(now algorithms.Instant) *counters.Memo {
 	return c.ticket.memo(counters.Key{Subject: c.subject(), Counter: c.anyCounter()}, c.ticket.kind(), now)
 }
 
-// clear makes every inline counter of c's subject fresh, in batches; only once, if c has a ticket. The error is or wraps
-// counters.ErrShut, ErrFull, ErrNoOwner, ErrRequestIDReused or ErrTooManyRequestIDs.
+// clear makes every inline counter of c's subject fresh, in batches; only once,
+// if c has a ticket. The error is or wraps counters.ErrShut, ErrFull,
+// ErrNoOwner, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo
@@ -73,7 +76,8 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	if c.ticket != nil {
 		memo = c.memo(now)
 
-		// The batches below are several steps: a repetition that came between them must wait for the last.
+		// The batches below are several steps: a repetition that came between them must
+		// wait for the last.
 		done, ok := l.requests.lock(ctx, memo.Key)
 		if !ok {
 			return ErrNoOwner

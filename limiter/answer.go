@@ -29,7 +29,8 @@ var decidedByNames = [...]string{"fallback", "standby", "forward", "lease", "own
 // String returns the API's word for d.
 func (d DecidedBy) String() string { return decidedByNames[d] }
 
-// Answer is the outcome of a check. Callers reuse Answers; the slices are valid until the Answer's next check.
+// Answer is the outcome of a check. Callers reuse Answers; the slices are valid
+// until the Answer's next check.
 type Answer struct {
 	Allowed      bool
 	Counted      bool  // not allowed, but the cost was taken anyway, because every op that was refused has CountMode
@@ -42,8 +43,9 @@ type Answer struct {
 
 	// Limits has an entry for each limit of the check, in document order, including shadow limits.
 	Limits []LimitAnswer
-	// TightestIndex indexes the limit that describes the answer: the refusing limit with the longest RetryAfter or, if none
-	// refused, the limit with the least remaining relative to its capacity. It is −1 if there is none.
+	// TightestIndex indexes the limit that describes the answer: the refusing limit
+	// with the longest RetryAfter or, if none refused, the limit with the least
+	// remaining relative to its capacity. It is −1 if there is none.
 	TightestIndex int
 
 	queuePlace *QueuePlace
@@ -53,8 +55,8 @@ type Answer struct {
 // Denied reports whether the deny list or the default refused the check, rather than a limit.
 func (a *Answer) Denied() bool { return !a.Allowed && a.DecidedBy >= ByList }
 
-// Delay returns how long the caller must wait before it proceeds with an allowed check: the longest delay of its limits. Shadow
-// rules do not delay.
+// Delay returns how long the caller must wait before it proceeds with an
+// allowed check: the longest delay of its limits. Shadow rules do not delay.
 func (a *Answer) Delay() (longest time.Duration) {
 	if !a.Allowed {
 		return 0
@@ -72,10 +74,11 @@ type LimitAnswer struct {
 	Rule  *rules.Rule
 	Limit *rules.Limit
 	algorithms.Decision
-	// Full means that the table of counters had no room for the counter, because it is full of subjects that are being refused.
+	// Full means that the table of counters had no room for the counter, because it
+	// is full of subjects that are being refused.
 	Full bool
-	// Blocked means that this check or an earlier one triggered the rule's block. All limits of the rule refuse until the block
-	// ends.
+	// Blocked means that this check or an earlier one triggered the rule's block.
+	// All limits of the rule refuse until the block ends.
 	Blocked bool
 	// ByHand means that an entry beside the rules blocks the subject.
 	ByHand bool
@@ -87,12 +90,12 @@ type LimitAnswer struct {
 	Cost     int64 // that the check has in the limit's unit
 }
 
-// share returns the limit's capacity where it was decided: in a region, its share, plus what it has borrowed, minus what it has
-// lent.
+// share returns the limit's capacity where it was decided: in a region, its
+// share, plus what it has borrowed, minus what it has lent.
 func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.Loaned) }
 
-// IndexInOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in
-// the order of the call.
+// IndexInOrder returns the index in Limits of the n-th limit in document order.
+// The limits of an inline subject are in the order of the call.
 func (a *Answer) IndexInOrder(n int) int {
 	if !a.Limits[n].Rule.Inline {
 		return n
@@ -101,16 +104,19 @@ func (a *Answer) IndexInOrder(n int) int {
 	for i := range a.scratch.match.Hits {
 		next := min(first+len(a.scratch.match.Hits[i].Limits), len(a.Limits))
 		if n < next {
-			return first + max(0, slices.IndexFunc(a.Limits[first:next], func(la LimitAnswer) bool { return la.Limit.CallIndex == n-first }))
+			return first + max(0,
+				slices.IndexFunc(a.Limits[first:next],
+					func(la LimitAnswer) bool { return la.Limit.CallIndex == n-first }))
 		}
 		first = next
 	}
 	return n
 }
 
-// Tighter reports whether la describes a check better than b, an earlier limit. A refusal is tighter than an admission. Of two
-// refusals, the one with the longer RetryAfter is tighter; of two admissions, the one with less remaining relative to its
-// capacity.
+// Tighter reports whether la describes a check better than b, an earlier limit.
+// A refusal is tighter than an admission. Of two refusals, the one with the
+// longer RetryAfter is tighter; of two admissions, the one with less remaining
+// relative to its capacity.
 func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 	switch {
 	case la.Allowed != b.Allowed:
@@ -135,15 +141,17 @@ func tightestOf(limits []LimitAnswer) *LimitAnswer {
 	return tightest
 }
 
-// comesBefore reports whether la describes a check better than b, an earlier limit: because la is tighter or, between equally
-// tight inline limits of one subject, because la comes first in the call. Inline limits are sorted, so b's CallIndex may be
-// higher.
+// comesBefore reports whether la describes a check better than b, an earlier
+// limit: because la is tighter or, between equally tight inline limits of one
+// subject, because la comes first in the call. Inline limits are sorted, so b's
+// CallIndex may be higher.
 func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.CallIndex < b.Limit.CallIndex && la.Rule == b.Rule && !b.Tighter(la)
 }
 
-// conclude copies the counters' decisions into the answer and finds the tightest limit. If an admitted check counted a cost
-// that a limit refused, the answer is not allowed.
+// conclude copies the counters' decisions into the answer and finds the
+// tightest limit. If an admitted check counted a cost that a limit refused, the
+// answer is not allowed.
 func (a *Answer) conclude(l *Limiter) {
 	if a.scratch.hasBlocks {
 		a.foldBlocks()
@@ -173,7 +181,8 @@ func (a *Answer) conclude(l *Limiter) {
 	}
 }
 
-// set copies op's outcome, field by field: copying the whole struct right after it was written would stall the processor.
+// set copies op's outcome, field by field: copying the whole struct right after
+// it was written would stall the processor.
 func (la *LimitAnswer) set(op *counters.Op) {
 	d := &op.Decision
 	la.Allowed = d.Allowed
@@ -199,26 +208,28 @@ func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
 type scratch struct {
 	match        rules.Match
 	ops          []counters.Op
-	stripe       uint32        // 1…stripes; 0 before the first check
-	active       *activeRules  // the rules that decide the check
-	matchDecides bool          // matching alone has decided the check
-	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
-	isListed     bool          // match has listed the ops
-	isRepeatable bool          // the ops suit another check with the same hits, but for their subjects
-	soleStats    *ruleCounts   // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
-	isCounted    bool          // the check counts in the metrics of its rules, and its latency does not yet
-	isTop        bool          // with soleStats: the list of refusals may hold the subject
-	unsampled    uint32        // checks since one was sampled
-	hasLocal     bool          // some rule has `consistency: local`
-	hasBlocks    bool          // ops include blocks, each after the limits of its hit
-	byHand       bool          // a count, of a subject that is blocked by hand
-	reserving    bool          // use no leases: a reservation must know what it takes
-	atMost       bool          // the check takes at most its cost: what this node holds leased is not left
-	placing      *placing      // of a reservation; nil for all other checks, and if it needs none
-	mayHold      bool          // the check may acquire slots
-	holding      *holding      // of a check that acquires slots; nil for all others
-	failure      error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	life         counters.Life // of the counters that a standalone node decides a reservation by
-	deadline     time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster      *clusterCheck // nil before the first check that needs it
+	stripe       uint32       // 1…stripes; 0 before the first check
+	active       *activeRules // the rules that decide the check
+	matchDecides bool         // matching alone has decided the check
+	decidedHere  bool         // this node decided all ops as the owner, in one Take or Peek
+	isListed     bool         // match has listed the ops
+	isRepeatable bool         // the ops suit another check with the same hits, but for their subjects
+	// not nil: the check is repeatable, and has only one limit, whose counts these
+	// are; no bill counts it
+	soleStats *ruleCounts
+	isCounted bool          // the check counts in the metrics of its rules, and its latency does not yet
+	isTop     bool          // with soleStats: the list of refusals may hold the subject
+	unsampled uint32        // checks since one was sampled
+	hasLocal  bool          // some rule has `consistency: local`
+	hasBlocks bool          // ops include blocks, each after the limits of its hit
+	byHand    bool          // a count, of a subject that is blocked by hand
+	reserving bool          // use no leases: a reservation must know what it takes
+	atMost    bool          // the check takes at most its cost: what this node holds leased is not left
+	placing   *placing      // of a reservation; nil for all other checks, and if it needs none
+	mayHold   bool          // the check may acquire slots
+	holding   *holding      // of a check that acquires slots; nil for all others
+	failure   error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
+	life      counters.Life // of the counters that a standalone node decides a reservation by
+	deadline  time.Time     // the check must be decided by then; zero for the usual deadline
+	cluster   *clusterCheck // nil before the first check that needs it
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ask is one check's question to one node, and the answer. It owns everything it refers to, because the answer may arrive after
-// the check was decided without it.
+// ask is one check's question to one node, and the answer. It owns everything
+// it refers to, because the answer may arrive after the check was decided
+// without it.
 type ask struct {
 	to    ring.NodeID
 	owner ring.NodeID // the node whose leases the answer may carry
@@ -84,8 +85,9 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 		return
 	}
 
-	// The owner decides identical checks until one is refused; the rest are refused like it. If the last result is an admission, a
-	// gate shut, and the rest were never decided.
+	// The owner decides identical checks until one is refused; the rest are refused
+	// like it. If the last result is an admission, a gate shut, and the rest were
+	// never decided.
 	if last := len(r.admitted) - 1; i > last {
 		if r.admitted[last] {
 			a.status = neverDecided
@@ -117,7 +119,8 @@ type flightShard struct {
 	_     [64]byte
 }
 
-// flight is a question in flight, plus the identical questions that have queued up for the next message.
+// flight is a question in flight, plus the identical questions that have queued
+// up for the next message.
 type flight struct {
 	shard *flightShard
 	key   string // the node asked, then the question's body
@@ -126,7 +129,8 @@ type flight struct {
 
 const keyPrefix = len(ring.NodeID{})
 
-// dispatch sends a's question. If together is set, the question may share a message with identical questions.
+// dispatch sends a's question. If together is set, the question may share a
+// message with identical questions.
 func (a *ask) dispatch(l *Limiter, together bool) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
@@ -159,7 +163,8 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 	l.post(f, x.key[keyPrefix:], []*ask{a})
 }
 
-// post sends one message for asks, which are identical. f is nil if no other ask can queue up behind them.
+// post sends one message for asks, which are identical. f is nil if no other
+// ask can queue up behind them.
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
@@ -222,8 +227,9 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	}
 }
 
-// nextAsks removes and returns the asks for the next message: at most bound of those queued or, if all is set, every one. The
-// flight is over if all is set or none are queued.
+// nextAsks removes and returns the asks for the next message: at most bound of
+// those queued or, if all is set, every one. The flight is over if all is set
+// or none are queued.
 func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
@@ -239,7 +245,8 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	return next
 }
 
-// deliver hands the answer to a's check. If the check was decided without it, deliver gives back what the answer took.
+// deliver hands the answer to a's check. If the check was decided without it,
+// deliver gives back what the answer took.
 func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.readAnswer(r, err, i)
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
@@ -267,12 +274,14 @@ func (a *ask) rollBack(l *Limiter) {
 	l.sendRefunds(list)
 }
 
-// refunds returns what gives back all that a's check took from the counters of the node that answered.
+// refunds returns what gives back all that a's check took from the counters of
+// the node that answered.
 func (a *ask) refunds() (list []refund) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: a.boot, life: a.lives[subject], steady: a.steady}}
+		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: a.boot,
+			life: a.lives[subject], steady: a.steady}}
 		if a.q.placing != nil && a.q.placing.home == back.subject {
 			back.place = a.q.placing.id
 		}

@@ -8,9 +8,10 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// A check may take as much as there is of its cost. It looks how much that is, and then asks for it, like any check: so
-// standbys and shares need not know of it. It asks the owner both times, and spends no lease. If others were faster, it
-// looks again.
+// A check may take as much as there is of its cost. It looks how much that is,
+// and then asks for it, like any check: so standbys and shares need not know of
+// it. It asks the owner both times, and spends no lease. If others were faster,
+// it looks again.
 
 // ErrAtMost means that a check takes at most its cost, but is not about one limit.
 var ErrAtMost = errors.New("mode at_most is for checks of one subject and one limit")
@@ -66,7 +67,8 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	return nil
 }
 
-// soleCost returns the unit and the cost of the only limit of a prepared check. The unit is empty if there are more, or none.
+// soleCost returns the unit and the cost of the only limit of a prepared check.
+// The unit is empty if there are more, or none.
 func (a *Answer) soleCost() (unit string, cost int64) {
 	if a.countLimits() != 1 {
 		return "", 0
@@ -103,8 +105,8 @@ func (q *Query) costIn(unit string) int64 {
 	return 0
 }
 
-// withCost returns q as a query of a mode that costs that much in a unit and nothing else. An empty unit leaves the
-// costs as they are.
+// withCost returns q as a query of a mode that costs that much in a unit and
+// nothing else. An empty unit leaves the costs as they are.
 func (q *Query) withCost(mode counters.Mode, unit string, cost int64) *Query {
 	part := *q
 	part.AtMost = false

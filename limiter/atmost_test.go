@@ -21,9 +21,11 @@ func atMost(rule, key string, cost int64) *Query {
 	return &Query{Rule: rule, Key: []string{key}, ByKey: true, Costs: []UnitCost{{rules.Requests, cost}}, AtMost: true}
 }
 
-// A check that takes at most its cost takes as much as there is, at any node and however many ask at once: together exactly the limit.
+// A check that takes at most its cost takes as much as there is, at any node
+// and however many ask at once: together exactly the limit.
 func TestAtMost(t *testing.T) {
-	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
+	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log",
+		"token-bucket", "leaky-bucket"} {
 		synctest.Test(t, func(t *testing.T) {
 			nextWindow(24 * time.Hour)
 			w := newTestCluster(t, 3, strings.ReplaceAll(atMostRules, "ALGORITHM", algorithm))
@@ -32,7 +34,8 @@ func TestAtMost(t *testing.T) {
 				var a Answer
 				expect.NoError(t, w.nodes[i%3].Check(atMost("one", key, tt.cost), &a))
 				if !a.IsAtMost || a.Granted != tt.want || a.Allowed != (tt.want > 0 || tt.cost == 0) {
-					t.Errorf("%s: of %d, %d were granted, allowed %t; want %d", algorithm, tt.cost, a.Granted, a.Allowed, tt.want)
+					t.Errorf("%s: of %d, %d were granted, allowed %t; want %d", algorithm, tt.cost,
+						a.Granted, a.Allowed, tt.want)
 				}
 			}
 
@@ -57,10 +60,12 @@ func TestAtMost(t *testing.T) {
 			}
 
 			inline := &Query{AtMost: true, Subjects: []Subject{{
-				InlineSubject: rules.InlineSubject{Key: []string{"x"}, Limits: []rules.InlineLimit{{Limit: 10, Per: "1h"}}},
-				Costs:         []UnitCost{{rules.Requests, 7}},
+				InlineSubject: rules.InlineSubject{Key: []string{"x"},
+					Limits: []rules.InlineLimit{{Limit: 10, Per: "1h"}}},
+				Costs: []UnitCost{{rules.Requests, 7}},
 			}}}
-			queries := []*Query{atMost("one", "batch", 70), atMost("one", "batch", 70), inline, inline, atMost("one", "friend", 5), atMost("two", "x", 1)}
+			queries := []*Query{atMost("one", "batch", 70), atMost("one", "batch", 70), inline,
+				inline, atMost("one", "friend", 5), atMost("two", "x", 1)}
 			answers, errs := make([]*Answer, len(queries)), make([]error, len(queries))
 			for i := range answers {
 				answers[i] = &Answer{}
@@ -68,7 +73,8 @@ func TestAtMost(t *testing.T) {
 			w.nodes[0].CheckAll(queries, answers, errs)
 			for i, want := range []int64{70, 30, 7, 3, 5} {
 				if errs[i] != nil || answers[i].Granted != want {
-					t.Errorf("%s, in a batch: %d were granted, %v, want %d", algorithm, answers[i].Granted, errs[i], want)
+					t.Errorf("%s, in a batch: %d were granted, %v, want %d", algorithm,
+						answers[i].Granted, errs[i], want)
 				}
 			}
 			if !errors.Is(errs[5], ErrAtMost) {

@@ -11,16 +11,19 @@ import (
 
 // task is something that an owner must do for this node, and that could not be done at once.
 type task interface {
-	// try has the owner do it. It returns false if it must be tried again. It is of use for another left.
+	// try has the owner do it. It returns false if it must be tried again. It is of
+	// use for another left.
 	try(ctx context.Context, l *Limiter, left time.Duration) bool
-	// giveUp counts the task as dropped: there was no room for it, or it has been late, and is of no use any more.
+	// giveUp counts the task as dropped: there was no room for it, or it has been
+	// late, and is of no use any more.
 	giveUp(l *Limiter, late bool)
 }
 
 // maxTasksAtOnce bounds the tasks of a backlog that are tried at the same time.
 const maxTasksAtOnce = 256
 
-// backlog holds tasks that are tried again and again. Each kind of task has its own, so that none holds up another.
+// backlog holds tasks that are tried again and again. Each kind of task has its
+// own, so that none holds up another.
 type backlog struct {
 	limiter *Limiter
 	room    int           // bounds the tasks
@@ -101,8 +104,9 @@ func (b *backlog) run() {
 	}
 }
 
-// takeDue removes and returns the tasks that are to be tried now, or all of them if the limiter is closed, and how many wait. It
-// drops those that are late.
+// takeDue removes and returns the tasks that are to be tried now, or all of
+// them if the limiter is closed, and how many wait. It drops those that are
+// late.
 func (b *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
 	now := b.limiter.membership.Boottime()
 	b.mu.Lock()

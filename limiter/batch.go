@@ -9,9 +9,10 @@ import (
 // maxInFlight bounds the checks of one batch that wait for other nodes at once.
 const maxInFlight = 256
 
-// CheckAll decides queries in order, each as Check would. It reads the clock whenever it reads its authority, and after
-// each wait. answers and errs have one element per query. CheckAll sends questions to other nodes without waiting for
-// earlier replies, but keeps checks of the same subject in order.
+// CheckAll decides queries in order, each as Check would. It reads the clock
+// whenever it reads its authority, and after each wait. answers and errs have
+// one element per query. CheckAll sends questions to other nodes without
+// waiting for earlier replies, but keeps checks of the same subject in order.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs}
 	b.readAuthority()
@@ -30,7 +31,8 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b.finishUntil(len(queries))
 }
 
-// maxAhead is how many checks are matched before the first of them is decided, so that their counters load at the same time.
+// maxAhead is how many checks are matched before the first of them is decided,
+// so that their counters load at the same time.
 const maxAhead = 16
 
 // maxUnconfirmed bounds the checks that this node decides between two readings of its authority.
@@ -43,16 +45,19 @@ type batch struct {
 	answers []*Answer
 	errs    []error
 	now     algorithms.Instant
-	// authorized says whether this node had authority when it was last read, at authorityReadAt on the recorder's clock.
+	// authorized says whether this node had authority when it was last read, at
+	// authorityReadAt on the recorder's clock.
 	authorized      bool
 	authorityReadAt int64
-	// unconfirmed lists the checks that this node has decided since it last read its authority; numUnconfirmed is how many.
-	// Their answers stand only if the node still has authority at the next reading.
+	// unconfirmed lists the checks that this node has decided since it last read
+	// its authority; numUnconfirmed is how many. Their answers stand only if the
+	// node still has authority at the next reading.
 	unconfirmed    [maxUnconfirmed]int
 	numUnconfirmed int
 	firstUndecided int // checks before it are decided
 	waiting        []int
-	// lastWaiting maps a subject to the last of its checks that may still be waiting. It is nil until a check waits.
+	// lastWaiting maps a subject to the last of its checks that may still be
+	// waiting. It is nil until a check waits.
 	lastWaiting map[rules.Hash]int
 }
 
@@ -118,8 +123,9 @@ func (b *batch) check(i int) {
 	}
 }
 
-// confirmHere completes the checks decided here, if this node still has authority. Otherwise it decides them again and
-// keeps what they took: ownership can no longer be proved.
+// confirmHere completes the checks decided here, if this node still has
+// authority. Otherwise it decides them again and keeps what they took:
+// ownership can no longer be proved.
 func (b *batch) confirmHere() {
 	n := b.numUnconfirmed
 	if n == 0 {
@@ -173,8 +179,9 @@ func (b *batch) complete(i int, err error) {
 	}
 }
 
-// keepOrder finishes the waiting checks that share a subject with the i-th check. Identical checks may go on waiting: they keep
-// their order on the way to the owner.
+// keepOrder finishes the waiting checks that share a subject with the i-th
+// check. Identical checks may go on waiting: they keep their order on the way
+// to the owner.
 func (b *batch) keepOrder(i int) {
 	hits := b.answers[i].scratch.match.Hits
 	for j := range hits {

@@ -78,25 +78,28 @@ func (c *change) mostApplied(unit string) (most int64) {
 
 // Meter counts admitted cost for billing. *usage.Meter implements it.
 type Meter interface {
-	// Add adds cost and checks to what was admitted for a subject in a unit, in the month that contains wall (Unix
-	// nanoseconds). It returns false if it does not know the subject. cost may be negative.
+	// Add adds cost and checks to what was admitted for a subject in a unit, in the
+	// month that contains wall (Unix nanoseconds). It returns false if it does not
+	// know the subject. cost may be negative.
 	Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool
-	// AddNamed is Add for a subject that Add does not know. It keeps none of the strings. A nil key means that the key is
-	// unknown.
+	// AddNamed is Add for a subject that Add does not know. It keeps none of the
+	// strings. A nil key means that the key is unknown.
 	AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64)
 }
 
 // UseMeter makes the limiter report admitted costs to m. Call it before the first check.
 func (l *Limiter) UseMeter(m Meter) { l.meter = m }
 
-// billCheck reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule
-// and unit, even if the rule has several limits in the unit.
+// billCheck reports an admitted check to the meter, for rules with `usage:
+// monthly`. The cost counts once for each rule and unit, even if the rule has
+// several limits in the unit.
 func (l *Limiter) billCheck(q *Query, a *Answer) {
 	limits := a.Limits
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		for j, limit := range h.Limits {
-			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
+			before := slices.ContainsFunc(h.Limits[:j],
+				func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
 			if h.Rule.CountsMonthly && !before {
 				l.bill(q, a, h, UnitCost{limit.Unit, limits[j].Cost})
 			}

@@ -8,25 +8,30 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A block is one more counter of its rule and subject, so replication, hand-over, checkpoints and eviction need not know about
-// blocks. If blocks become longer, there is one for each length. While a check is being decided, the blocks' ops follow the ops
-// of the rule's limits, and likewise in Answer.Limits.
-// Answer.conclude folds it into them.
+// A block is one more counter of its rule and subject, so replication,
+// hand-over, checkpoints and eviction need not know about blocks. If blocks
+// become longer, there is one for each length. While a check is being decided,
+// the blocks' ops follow the ops of the rule's limits, and likewise in
+// Answer.Limits. Answer.conclude folds it into them.
 
-// countHitOps returns how many ops a hit has: one for each limit, and one for each length of its block.
+// countHitOps returns how many ops a hit has: one for each limit, and one for
+// each length of its block.
 func countHitOps(h *rules.Hit) int { return len(h.Limits) + len(h.Rule.Blocks) }
 
-// addBlocks appends a hit's blocks, after the hit's limits. They have their mode, so that they do not make a count fail.
+// addBlocks appends a hit's blocks, after the hit's limits. They have their
+// mode, so that they do not make a count fail.
 func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
 	a.scratch.hasBlocks = true
 	for _, block := range h.Rule.Blocks {
-		op := counters.Op{Key: counterKey(h, block), Limit: &block.Limit, Shadow: h.Rule.Shadow, Mode: mode, Block: true}
+		op := counters.Op{Key: counterKey(h, block), Limit: &block.Limit, Shadow: h.Rule.Shadow,
+			Mode: mode, Block: true}
 		a.scratch.ops = append(a.scratch.ops, op)
 		a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: block})
 	}
 }
 
-// foldBlocks removes the blocks from the check. Where a block is on, all limits of its rule refuse until it ends.
+// foldBlocks removes the blocks from the check. Where a block is on, all limits
+// of its rule refuse until it ends.
 func (a *Answer) foldBlocks() {
 	s := &a.scratch
 	ops, limits := s.ops[:0], a.Limits[:0] // written over what was read before
@@ -62,8 +67,9 @@ func (a *Answer) foldBlocks() {
 	s.hasBlocks = false
 }
 
-// whileBlocked returns what a limit decides, in place of d, while its subject is blocked for a time that is left: it
-// refuses, and nothing remains, for at least that long. What is used stays.
+// whileBlocked returns what a limit decides, in place of d, while its subject
+// is blocked for a time that is left: it refuses, and nothing remains, for at
+// least that long. What is used stays.
 func whileBlocked(d algorithms.Decision, left time.Duration) algorithms.Decision {
 	out := algorithms.Decision{Used: d.Used, RetryAfter: left, ResetAfter: max(d.ResetAfter, left), MoreAfter: left}
 	if d.Remaining == 0 {
@@ -75,9 +81,10 @@ func whileBlocked(d algorithms.Decision, left time.Duration) algorithms.Decision
 	return out
 }
 
-// mustWait reports whether subject i must wait until every subject without a block is decided. Otherwise another rule could
-// refuse the check after i took its cost. Until that cost is given back it looks used, and a refusal meanwhile would trigger a
-// block.
+// mustWait reports whether subject i must wait until every subject without a
+// block is decided. Otherwise another rule could refuse the check after i took
+// its cost. Until that cost is given back it looks used, and a refusal
+// meanwhile would trigger a block.
 func (c *clusterCheck) mustWait(i int) bool {
 	hits := c.answer.scratch.match.Hits
 	if !c.answer.scratch.hasBlocks || hits[i].Rule.Blocks == nil {
@@ -91,8 +98,8 @@ func (c *clusterCheck) mustWait(i int) bool {
 	return false
 }
 
-// beginBlocksAlone begins in the fallback counters the blocks that a copy's refusal triggers, because the copy itself may be
-// read-only.
+// beginBlocksAlone begins in the fallback counters the blocks that a copy's
+// refusal triggers, because the copy itself may be read-only.
 func (c *clusterCheck) beginBlocksAlone(list []int) {
 	if c.peek {
 		return
@@ -104,8 +111,11 @@ func (c *clusterCheck) beginBlocksAlone(list []int) {
 		for j := range ops {
 			op := &ops[j]
 			// A block with its full length left has just begun.
-			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window-op.Limit.MaxDelay && c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
-				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit) // if the table is full, the limits still refuse
+			if op.Block && !op.Decision.Allowed &&
+				op.Decision.RetryAfter == op.Limit.Window-op.Limit.MaxDelay &&
+				c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
+				// if the table is full, the limits still refuse
+				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit)
 			}
 		}
 	}

@@ -23,7 +23,8 @@ const blockRules = `rules:
 
 func nearly(have, want time.Duration) bool { return have > want-time.Minute && have <= want }
 
-// expectBlockedEverywhere checks on every node that a subject is blocked for the duration want; zero for not blocked.
+// expectBlockedEverywhere checks on every node that a subject is blocked for
+// the duration want; zero for not blocked.
 func (w *testCluster) expectBlockedEverywhere(what, rule, key string, want time.Duration) {
 	w.t.Helper()
 	for i, n := range w.nodes {
@@ -42,13 +43,15 @@ func (w *testCluster) expectBlockedEverywhere(what, rule, key string, want time.
 			continue
 		}
 		// Nothing remains before the block ends.
-		if l := &u.Limits[0]; want > 0 && (l.Remaining != 0 || l.ResetAfter < u.Blocked || l.MoreAfter < u.Blocked || !nearly(l.MoreAfter, want)) {
+		if l := &u.Limits[0]; want > 0 &&
+			(l.Remaining != 0 || l.ResetAfter < u.Blocked || l.MoreAfter < u.Blocked || !nearly(l.MoreAfter, want)) {
 			w.t.Errorf("%s: node %d says %+v of a subject blocked for %v", what, i, l, u.Blocked)
 		}
 	}
 }
 
-// A block that a check on one node triggers holds on all nodes, moves with its partition, and is lifted by a reset on any node.
+// A block that a check on one node triggers holds on all nodes, moves with its
+// partition, and is lifted by a reset on any node.
 func TestBlockHoldsEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, blockRules)
@@ -65,7 +68,8 @@ func TestBlockHoldsEverywhere(t *testing.T) {
 			t.Errorf("peek: have %+v", a.Limits)
 		}
 		w.expectBlockedEverywhere("after a peek", "login", key, 0)
-		if a := w.nodes[2].check(byKey("login", key)); a.Allowed || a.DecidedBy != ByForward || a.Limits[0].RetryAfter < blockLength {
+		if a := w.nodes[2].check(byKey("login", key)); a.Allowed || a.DecidedBy != ByForward ||
+			a.Limits[0].RetryAfter < blockLength {
 			t.Errorf("the fourth: have %v by %s, %+v", a.Allowed, a.DecidedBy, a.Limits)
 		}
 		if _, err := w.nodes[1].Adjust(adjustment("login", []string{key}, -3, "")); err != nil {
@@ -81,8 +85,8 @@ func TestBlockHoldsEverywhere(t *testing.T) {
 	})
 }
 
-// Many checks run at once on all nodes. After its first refusal a node admits none, and all nodes together admit no more than
-// the limit.
+// Many checks run at once on all nodes. After its first refusal a node admits
+// none, and all nodes together admit no more than the limit.
 func TestBlockUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, blockRules)
@@ -115,7 +119,8 @@ func TestBlockUnderLoad(t *testing.T) {
 	})
 }
 
-// A refusal by another rule, on this node or another, triggers no block. All of the check's cost is given back.
+// A refusal by another rule, on this node or another, triggers no block. All of
+// the check's cost is given back.
 func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, blockRules)
@@ -129,7 +134,8 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 				}
 			}
 			for range 3 {
-				if a := n.check(q); a.Allowed || a.Limits[a.TightestIndex].Rule.Name != "other" || a.Limits[a.TightestIndex].Blocked {
+				if a := n.check(q); a.Allowed || a.Limits[a.TightestIndex].Rule.Name != "other" ||
+					a.Limits[a.TightestIndex].Blocked {
 					t.Fatalf("owner %d: have %+v", i, a.Limits)
 				} else if len(a.Limits) != 1 {
 					t.Errorf("owner %d: rules with a block were asked before the others had admitted", i)
@@ -139,7 +145,8 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 			w.expectBlockedEverywhere("another rule refused", "login", key, 0)
 			expect.Equal(t, n.used("login", key), 2, "owner %d: used", i)
 			n.check(byKey("login", key))
-			if a := n.check(Query{Attributes: attrs("k", key)}); a.Allowed || !a.Limits[0].Blocked || a.Limits[a.TightestIndex].Rule.Name != "login" {
+			if a := n.check(Query{Attributes: attrs("k", key)}); a.Allowed ||
+				!a.Limits[0].Blocked || a.Limits[a.TightestIndex].Rule.Name != "login" {
 				t.Errorf("owner %d: have %+v", i, a.Limits)
 			}
 			w.expectBlockedEverywhere("the rule itself refused", "login", key, blockLength)
@@ -147,10 +154,12 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 	})
 }
 
-// A block that became longer holds everywhere, whichever node triggers it, and after its owner has moved.
+// A block that became longer holds everywhere, whichever node triggers it, and
+// after its owner has moved.
 func TestLongerBlocksHoldEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1m, algorithm: sliding-window-log}], block: [5m, 1h, 1d]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1m, algorithm: sliding-window-log}], block: [5m, 1h, 1d]}")
 		key := w.keyOf("r", w.nodes[0], nil)
 		for i, length := range []time.Duration{5 * time.Minute, time.Hour, 24 * time.Hour, 24 * time.Hour} {
 			asker := w.nodes[i%3]
@@ -165,7 +174,8 @@ func TestLongerBlocksHoldEverywhere(t *testing.T) {
 	})
 }
 
-// A cut-off node and an acting standby begin blocks themselves. Nodes divide limits, but not blocks.
+// A cut-off node and an acting standby begin blocks themselves. Nodes divide
+// limits, but not blocks.
 func TestBlockAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `rules:
@@ -195,7 +205,8 @@ func TestBlockAlone(t *testing.T) {
 					}
 				}
 				blocks := rule != "deny" && rule != "allow"
-				if admitted != want || last.Limits[0].Blocked != blocks || blocks && !nearly(last.Limits[0].RetryAfter, blockLength) {
+				if admitted != want || last.Limits[0].Blocked != blocks || blocks &&
+					!nearly(last.Limits[0].RetryAfter, blockLength) {
 					t.Errorf("%s on node %d: %d admitted, then %+v", rule, i+1, admitted, last.Limits[0])
 				}
 			}
@@ -211,7 +222,8 @@ func TestCountsAreNotBlockedAnywhere(t *testing.T) {
 		count := byKey("login", key)
 		count.Mode, count.Costs = counters.CountMode, []UnitCost{{"requests", 2}}
 		for i, n := range w.nodes {
-			if a := n.check(count); a.Allowed != (i == 0) || a.Counted == a.Allowed || a.Limits[0].Blocked == a.Allowed {
+			if a := n.check(count); a.Allowed != (i == 0) || a.Counted == a.Allowed ||
+				a.Limits[0].Blocked == a.Allowed {
 				t.Errorf("node %d: have %v, counted %v, %+v", i, a.Allowed, a.Counted, a.Limits)
 			}
 		}
@@ -247,10 +259,12 @@ func TestCountsAreNotBlockedAnywhere(t *testing.T) {
 	})
 }
 
-// If a copy's refusal stops a cut-off node, the block begins on that node, even if the copy is read-only.
+// If a copy's refusal stops a cut-off node, the block begins on that node, even
+// if the copy is read-only.
 func TestBlockByACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], on_partition: full, limits: [{limit: 4, per: 1440h, algorithm: fixed-window}], block: 8000h}")
+		w := newTestCluster(t, 2,
+			"rules:\n  - {name: r, key: [k], on_partition: full, limits: [{limit: 4, per: 1440h, algorithm: fixed-window}], block: 8000h}")
 		n := w.nodes[1]
 		key := w.keyOf("r", w.nodes[0], nil)
 		w.setCut(w.nodes[0], n, true)
@@ -258,9 +272,12 @@ func TestBlockByACopy(t *testing.T) {
 		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
 		expect.NoError(t, err)
 		c := newChange(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
-		expect.NoError(t, n.copies.Amend(n.clock.Now(), &counters.Amendment{Ops: []counters.Op{{Key: c.ops[0].Key, Limit: c.ops[0].Limit, Cost: 2}}}))
+		expect.NoError(t,
+			n.copies.Amend(n.clock.Now(),
+				&counters.Amendment{Ops: []counters.Op{{Key: c.ops[0].Key, Limit: c.ops[0].Limit, Cost: 2}}}))
 		for i, want := range []bool{true, true, false} {
-			if a := n.check(byKey("r", key)); a.Allowed != want || a.DecidedBy != ByFallback || a.Limits[0].Blocked == want {
+			if a := n.check(byKey("r", key)); a.Allowed != want || a.DecidedBy != ByFallback ||
+				a.Limits[0].Blocked == want {
 				t.Errorf("check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
 			}
 		}

@@ -49,8 +49,9 @@ rules:
     block: [5m, 1h, 1d]
 `
 
-// A subject that is refused again within a day of a block's end gets the next length. The last length repeats; after a day
-// without a refusal, the first one comes again.
+// A subject that is refused again within a day of a block's end gets the next
+// length. The last length repeats; after a day without a refusal, the first one
+// comes again.
 func TestBlocksBecomeLonger(t *testing.T) {
 	const s, m, h, day = time.Second, time.Minute, time.Hour, 24 * time.Hour
 	for _, tt := range []struct {
@@ -58,17 +59,24 @@ func TestBlocksBecomeLonger(t *testing.T) {
 		steps []blocked
 	}{
 		{"each the next length", []blocked{
-			{cost: 1, allowed: true}, {cost: 1, retry: 5 * m}, {after: m, cost: 1, retry: 4 * m}, {after: 5*m - 1, cost: 1, retry: 1},
-			{after: 5 * m, cost: 1, allowed: true}, {after: 5*m + s, cost: 1, retry: h}, {after: 6*m + s, cost: 0, retry: 59 * m},
-			{after: 65*m + s, cost: 1, allowed: true}, {after: 65*m + s, cost: 1, peek: true, retry: day}, {after: 65*m + 2*s, cost: 1, retry: day},
+			{cost: 1, allowed: true}, {cost: 1, retry: 5 * m}, {after: m, cost: 1, retry: 4 * m},
+			{after: 5*m - 1, cost: 1, retry: 1},
+			{after: 5 * m, cost: 1, allowed: true}, {after: 5*m + s, cost: 1, retry: h},
+			{after: 6*m + s, cost: 0, retry: 59 * m},
+			{after: 65*m + s, cost: 1, allowed: true},
+			{after: 65*m + s, cost: 1, peek: true, retry: day},
+			{after: 65*m + 2*s, cost: 1, retry: day},
 			{after: 65*m + 2*s + day, cost: 1, allowed: true}, {after: 65*m + 3*s + day, cost: 1, retry: day},
-			{after: 65*m + 3*s + 3*day - s, cost: 2, retry: algorithms.Never}, {after: 65*m + 3*s + 3*day, cost: 1, retry: day - s},
+			{after: 65*m + 3*s + 3*day - s, cost: 2, retry: algorithms.Never},
+			{after: 65*m + 3*s + 3*day, cost: 1, retry: day - s},
 		}},
 		{"a day later, the first again", []blocked{
-			{cost: 2, retry: algorithms.Never}, {after: 5*m + day, cost: 1, allowed: true}, {after: 5*m + day, cost: 1, retry: 5 * m},
+			{cost: 2, retry: algorithms.Never}, {after: 5*m + day, cost: 1, allowed: true},
+			{after: 5*m + day, cost: 1, retry: 5 * m},
 		}},
 		{"just within a day", []blocked{
-			{cost: 2, retry: algorithms.Never}, {after: 5*m + day - s, cost: 1, allowed: true}, {after: 5*m + day - s, cost: 1, retry: h},
+			{cost: 2, retry: algorithms.Never}, {after: 5*m + day - s, cost: 1, allowed: true},
+			{after: 5*m + day - s, cost: 1, retry: h},
 			{after: 5*m + 2*day + h - s, cost: 1, allowed: true}, {after: 5*m + 2*day + h - s, cost: 1, retry: 5 * m},
 		}},
 	} {
@@ -83,7 +91,8 @@ func TestBlocksBecomeLonger(t *testing.T) {
 	}
 }
 
-// Usage shows the block in force, whichever length it has, and a reset lifts it and what is remembered.
+// Usage shows the block in force, whichever length it has, and a reset lifts it
+// and what is remembered.
 func TestUsageOfLongerBlocks(t *testing.T) {
 	l := open(t, ladderRules)
 	q := byKey("login", "k")
@@ -119,10 +128,12 @@ func TestBlock(t *testing.T) {
 			{cost: 3, allowed: true}, {after: s, cost: 1, retry: 30 * m}, {after: 2 * s, cost: 1, retry: 30*m - s},
 		}},
 		{"a refusal during a block does not prolong it", []blocked{
-			{cost: 4, retry: algorithms.Never}, {after: 29 * m, cost: 1, retry: m}, {after: 30*m - 1, cost: 1, retry: 1}, {after: 30 * m, cost: 1, allowed: true},
+			{cost: 4, retry: algorithms.Never}, {after: 29 * m, cost: 1, retry: m},
+			{after: 30*m - 1, cost: 1, retry: 1}, {after: 30 * m, cost: 1, allowed: true},
 		}},
 		{"a cost of 0 is refused during a block, and triggers none", []blocked{
-			{cost: 3, allowed: true}, {cost: 0, allowed: true}, {cost: 1, retry: 30 * m}, {after: m, cost: 0, retry: 29 * m}, {after: 30 * m, cost: 0, allowed: true},
+			{cost: 3, allowed: true}, {cost: 0, allowed: true}, {cost: 1, retry: 30 * m},
+			{after: m, cost: 0, retry: 29 * m}, {after: 30 * m, cost: 0, allowed: true},
 		}},
 		{"a peek reports the block, and triggers none", []blocked{
 			{cost: 3, allowed: true}, {cost: 1, peek: true, retry: 30 * m}, {after: m, cost: 1, allowed: true},
@@ -131,7 +142,8 @@ func TestBlock(t *testing.T) {
 			{cost: 3, allowed: true}, {after: m, cost: 2, allowed: true}, {after: m, cost: 1, retry: 59 * m},
 		}},
 		{"above the capacity", []blocked{
-			{cost: 4, retry: algorithms.Never}, {after: m, cost: 4, retry: algorithms.Never}, {after: m, cost: 3, retry: 29 * m},
+			{cost: 4, retry: algorithms.Never}, {after: m, cost: 4, retry: algorithms.Never},
+			{after: m, cost: 3, retry: 29 * m},
 		}},
 	}
 	for _, tt := range tests {
@@ -163,7 +175,8 @@ rules:
 		return check(t, l, after(d), Query{Attributes: attrs("ip", ip)})
 	}
 	ask(0, "192.0.2.1")
-	if a := ask(0, "192.0.2.1"); a.Allowed || a.Limits[0].RetryAfter != time.Minute || !a.Limits[1].Allowed || a.Limits[1].Remaining != 1 {
+	if a := ask(0, "192.0.2.1"); a.Allowed || a.Limits[0].RetryAfter != time.Minute ||
+		!a.Limits[1].Allowed || a.Limits[1].Remaining != 1 {
 		t.Errorf("have %+v", a.Limits)
 	} else if a.Limits[2].Allowed || !a.Limits[2].Blocked || a.Limits[2].RetryAfter != time.Minute {
 		t.Errorf("shadow: have %+v", a.Limits[2])
@@ -227,7 +240,8 @@ func TestCountsAreNotBlocked(t *testing.T) {
 		q.Mode, q.Costs = step.mode, []UnitCost{{"requests", step.cost}}
 		a := check(t, l, after(step.after), q)
 		la := a.Limits[0]
-		if a.Allowed != step.allowed || a.Counted != step.counted || la.RetryAfter != step.retry || la.Blocked == a.Allowed || la.Used != step.used {
+		if a.Allowed != step.allowed || a.Counted != step.counted || la.RetryAfter != step.retry ||
+			la.Blocked == a.Allowed || la.Used != step.used {
 			t.Errorf("step %d: have %v, counted %v, %+v", i, a.Allowed, a.Counted, la)
 		}
 		u, _ := l.table.Usage(after(step.after), a.scratch.ops[0].Key, a.scratch.ops[0].Limit)
@@ -235,7 +249,8 @@ func TestCountsAreNotBlocked(t *testing.T) {
 	}
 }
 
-// Usage reports a block, Reset lifts it, and Adjust neither triggers nor lifts one. A caller can count failed attempts only.
+// Usage reports a block, Reset lifts it, and Adjust neither triggers nor lifts
+// one. A caller can count failed attempts only.
 func TestBlockInUsage(t *testing.T) {
 	l := open(t, loginRules)
 	key := []string{"192.0.2.9"}
@@ -261,7 +276,8 @@ func TestBlockInUsage(t *testing.T) {
 	if a := check(t, l, l.clock.Now(), q); a.Allowed || !a.Limits[0].Blocked {
 		t.Errorf("have %+v", a.Limits)
 	}
-	if u, err = l.Adjust(adjustment("login", key, -5, "")); err != nil || u.Blocked < 29*time.Minute || u.Limits[0].Used != 0 {
+	if u, err = l.Adjust(adjustment("login", key, -5, "")); err != nil ||
+		u.Blocked < 29*time.Minute || u.Limits[0].Used != 0 {
 		t.Errorf("after a reward: have %+v, %v", u, err)
 	}
 	if attempt().Allowed {

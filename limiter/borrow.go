@@ -13,42 +13,49 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// This file is the borrower's side of loans between regions, at the subject's owner. A node that sees that little of a
-// share is left tells the owner; see shortage.go. The owner borrows in the background, ahead of need: one loan per
-// counter at a time, from the region that it believes has the most unused quota. The lender debits a loan before it
-// sends it. The borrower credits it to the counter at most once, and only in the window and the lineage that it
+// This file is the borrower's side of loans between regions, at the subject's
+// owner. A node that sees that little of a share is left tells the owner; see
+// shortage.go. The owner borrows in the background, ahead of need: one loan per
+// counter at a time, from the region that it believes has the most unused
+// quota. The lender debits a loan before it sends it. The borrower credits it
+// to the counter at most once, and only in the window and the lineage that it
 // requested the loan for. A loan lost in transit is lost quota.
 
 const (
 	// loanTimeout bounds how long the borrower waits for a loan.
 	loanTimeout = time.Second
-	// maxBorrowers bounds the counters whose lenders this node remembers; maxLoans bounds the loans in flight.
+	// maxBorrowers bounds the counters whose lenders this node remembers; maxLoans
+	// bounds the loans in flight.
 	maxBorrowers = 16_384
 	maxLoans     = 1024
-	// borrowerLife is how long this node remembers a counter's lenders after it last looked for a loan.
+	// borrowerLife is how long this node remembers a counter's lenders after it
+	// last looked for a loan.
 	borrowerLife = time.Minute
-	// laterPause is how long to wait before asking again a region that had nothing to lend; unknownPause is the same
-	// for a region that does not know the limit.
+	// laterPause is how long to wait before asking again a region that had nothing
+	// to lend; unknownPause is the same for a region that does not know the limit.
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
-	// noLenderPause is how long to wait before looking for a lender again if no region had anything to lend.
+	// noLenderPause is how long to wait before looking for a lender again if no
+	// region had anything to lend.
 	noLenderPause = 250 * time.Millisecond
 	// awayPause is how long to wait before asking again a region that did not answer.
 	awayPause = 2 * time.Second
-	// maxBorrowWaiters bounds the questions that wait for one loan. Each node has one at a time, but may give up and ask again.
+	// maxBorrowWaiters bounds the questions that wait for one loan. Each node has
+	// one at a time, but may give up and ask again.
 	maxBorrowWaiters = 1024
 )
 
-// loans tracks what this node, as an owner, borrows from other regions and lends to them. Times are readings of the steady
-// clock.
+// loans tracks what this node, as an owner, borrows from other regions and
+// lends to them. Times are readings of the steady clock.
 type loans struct {
 	limiter *Limiter
 	askers  loanAskers
 	lending atomic.Int64 // requests from other regions that this node is answering
 
-	mu          sync.Mutex // guards the fields below
-	borrowers   map[counters.Key]*borrower
-	inFlight    int
-	silentUntil map[string]int64 // regions that did not answer, and until when not to ask them; at most the regions with shares
+	mu        sync.Mutex // guards the fields below
+	borrowers map[counters.Key]*borrower
+	inFlight  int
+	// regions that did not answer, and until when not to ask them; at most the regions with shares
+	silentUntil map[string]int64
 }
 
 // borrower is a counter that borrows.
@@ -75,8 +82,9 @@ func (ls *loans) init(l *Limiter) {
 	ls.askers.subjects = make(map[uint64]*shortage)
 }
 
-// borrow requests loans for the limits of an owned subject that are short. It does not wait for them: it calls done
-// once they are answered, or at once if nothing is under way.
+// borrow requests loans for the limits of an owned subject that are short. It
+// does not wait for them: it calls done once they are answered, or at once if
+// nothing is under way.
 func (ls *loans) borrow(r *borrowRequest, done func(borrowReply)) {
 	m := ls.limiter.membership
 	w := &borrowWaiter{pending: 1, done: done}
@@ -84,7 +92,8 @@ func (ls *loans) borrow(r *borrowRequest, done func(borrowReply)) {
 		now := ls.limiter.clock.Now()
 		for _, d := range ls.dividedLimits(&r.subjectRef, now) {
 			if at := m.Ownership.Route(d.partition); at.Place == partitions.Here && m.Authority() {
-				l := &loan{request: LoanRequest{subjectRef: r.subjectRef}, to: d, need: r.needOf(d.limit.ID), begun: now.Steady}
+				l := &loan{request: LoanRequest{subjectRef: r.subjectRef}, to: d,
+					need: r.needOf(d.limit.ID), begun: now.Steady}
 				if l.need.cost > 0 {
 					ls.borrowFor(l, now, w)
 				} else {
@@ -97,7 +106,8 @@ func (ls *loans) borrow(r *borrowRequest, done func(borrowReply)) {
 	ls.finish(w)
 }
 
-// borrowWaiter is a node that waits for the loans which it has asked for. The fields but done are guarded by loans.mu.
+// borrowWaiter is a node that waits for the loans which it has asked for. The
+// fields but done are guarded by loans.mu.
 type borrowWaiter struct {
 	pending int // loans under way, and borrow itself
 	reply   borrowReply
@@ -140,8 +150,9 @@ type loan struct {
 	answered atomic.Bool
 }
 
-// borrowFor requests a loan for one limit, if it is short and a region may have something to lend. w, which may be nil,
-// waits for the loan that is then under way.
+// borrowFor requests a loan for one limit, if it is short and a region may have
+// something to lend. w, which may be nil, waits for the loan that is then under
+// way.
 func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 	m := ls.limiter.membership
 	d := &l.to
@@ -174,14 +185,20 @@ func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 	l.request.Window = balance.Window
 	l.request.Want = min(want, algorithms.MaxAmount)
 	l.request.version = d.active.set.Version
-	m.OtherRegions.Go(l.region, MethodLend, wire.Encode(nil, &l.request), loanTimeout, func(body []byte, err error) { ls.handleReply(l, body, err) })
+	m.OtherRegions.Go(l.region, MethodLend, wire.Encode(nil, &l.request), loanTimeout,
+		func(body []byte, err error) { ls.handleReply(l, body, err) })
 }
 
-// chooseLender picks the region believed to have the most unused quota, and marks a loan as in flight. A region that has not
-// reported yet is assumed to have its whole share unused. A region with no share of a fixed window comes last: it may have
-// borrowed more than it needs. It returns a nil borrower if there is no region to ask, if a loan to the counter is already
-// in flight, or if too many loans are. w waits for the loan that is then in flight, or learns that there is none.
-func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRegions, w *borrowWaiter) (region string, _ *borrower) {
+// chooseLender picks the region believed to have the most unused quota, and
+// marks a loan as in flight. A region that has not reported yet is assumed to
+// have its whole share unused. A region with no share of a fixed window comes
+// last: it may have borrowed more than it needs. It returns a nil borrower if
+// there is no region to ask, if a loan to the counter is already in flight, or
+// if too many loans are. w waits for the loan that is then in flight, or learns
+// that there is none.
+func (ls *loans) chooseLender(
+	d *dividedLimit, window, steady int64, far OtherRegions, w *borrowWaiter,
+) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
 	maps.DeleteFunc(shares, func(name string, share int64) bool {
@@ -243,8 +260,8 @@ func (b *borrower) tellVain(w *borrowWaiter, steady int64) {
 	}
 }
 
-// borrowerOf returns the borrower for a counter in a window, creating it if needed, and forgets the lenders of any
-// other window. The caller holds mu.
+// borrowerOf returns the borrower for a counter in a window, creating it if
+// needed, and forgets the lenders of any other window. The caller holds mu.
 func (ls *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 	b := ls.borrowers[k]
 	if b == nil {
@@ -266,8 +283,8 @@ func (ls *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 	return b
 }
 
-// dropIdleBorrower drops an arbitrary borrower without a loan in flight. One exists, because maxLoans is less than
-// maxBorrowers. The caller holds mu.
+// dropIdleBorrower drops an arbitrary borrower without a loan in flight. One
+// exists, because maxLoans is less than maxBorrowers. The caller holds mu.
 func (ls *loans) dropIdleBorrower() {
 	for k, b := range ls.borrowers {
 		if !b.inFlight {
@@ -282,7 +299,8 @@ func (ls *loans) sweep(steady int64) {
 	ls.askers.sweep(steady)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	maps.DeleteFunc(ls.borrowers, func(_ counters.Key, b *borrower) bool { return !b.inFlight && steady-b.lastUsed > int64(borrowerLife) })
+	maps.DeleteFunc(ls.borrowers,
+		func(_ counters.Key, b *borrower) bool { return !b.inFlight && steady-b.lastUsed > int64(borrowerLife) })
 	maps.DeleteFunc(ls.silentUntil, func(_ string, until int64) bool { return steady > until })
 }
 
@@ -324,7 +342,8 @@ func (ls *loans) handleReply(l *loan, body []byte, err error) {
 	}
 }
 
-// again returns another request for the same need, if this node still owns the counter; nil otherwise.
+// again returns another request for the same need, if this node still owns the
+// counter; nil otherwise.
 func (l *loan) again(ls *loans, now algorithms.Instant) *loan {
 	d, ok := ls.dividedLimit(&l.request.subjectRef, l.to.limit.ID, now)
 	if !ok || d.key != l.to.key || !ls.limiter.membership.Authority() {
@@ -343,8 +362,8 @@ func (ls *loans) borrowFromNext(l *loan, now algorithms.Instant, waiters borrowW
 	}
 }
 
-// recordAnswer records for the next choice what a region answered, or that it did not. It returns those that wait for
-// the answer.
+// recordAnswer records for the next choice what a region answered, or that it
+// did not. It returns those that wait for the answer.
 func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -397,8 +416,10 @@ func (b *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 	b.lenders[loan.region] = heard
 }
 
-// creditLoan credits a loan to its counter, if that is still the counter that requested it. It credits no more than was
-// requested. For a token bucket it also leaves out what may have refilled at the lender since. It returns what it credited.
+// creditLoan credits a loan to its counter, if that is still the counter that
+// requested it. It credits no more than was requested. For a token bucket it
+// also leaves out what may have refilled at the lender since. It returns what
+// it credited.
 func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) int64 {
 	m := ls.limiter.membership
 	amount := min(r.Amount, loan.request.Want)

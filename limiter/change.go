@@ -33,8 +33,9 @@ var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "g
 // maxListed bounds the counters of one subject that a change lists, or clears at a time.
 const maxListed = 1024
 
-// change is an operator's request about one subject's counters: a verb with a cost for each limit, and the resulting usage of
-// each. A change that modifies anything has a ticket.
+// change is an operator's request about one subject's counters: a verb with a
+// cost for each limit, and the resulting usage of each. A change that modifies
+// anything has a ticket.
 type change struct {
 	verb   verb
 	hops   int
@@ -116,9 +117,10 @@ func (c *change) codeCharge(w *wire.Coder) (isLate bool) {
 	return true
 }
 
-// apply carries out c at the owner of its counters, which may be this node, or here if c is local. It may repeat the request to
-// an owner that already carried it out: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull,
-// ErrRequestIDReused or ErrTooManyRequestIDs.
+// apply carries out c at the owner of its counters, which may be this node, or
+// here if c is local. It may repeat the request to an owner that already
+// carried it out: the ticket prevents a second change. The error wraps
+// ErrNoOwner, ErrFull, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) apply(ctx context.Context, l *Limiter) error {
 	c.leased = make([]leasedPart, len(c.ops))
 	c.applied = make([]int64, len(c.ops))
@@ -205,8 +207,9 @@ func (c *change) reply() wire.Message {
 	return resultsOf(c)
 }
 
-// applyHere carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut
-// or one of the errors of apply.
+// applyHere carries out c on the counters here, as their owner or as a
+// standalone node. The error is or wraps counters.ErrShut or one of the errors
+// of apply.
 func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	switch c.verb {
 	case verbUsage:
@@ -233,7 +236,8 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	return err
 }
 
-// readUsage reads the usage into c. It fails with counters.ErrShut if a counter is not on this node.
+// readUsage reads the usage into c. It fails with counters.ErrShut if a counter
+// is not on this node.
 func (c *change) readUsage(l *Limiter, now algorithms.Instant) error {
 	for i := range c.ops {
 		op := &c.ops[i]
@@ -246,7 +250,8 @@ func (c *change) readUsage(l *Limiter, now algorithms.Instant) error {
 	return nil
 }
 
-// list lists the inline counters of c's subject. It fails with counters.ErrShut if they are not on this node.
+// list lists the inline counters of c's subject. It fails with counters.ErrShut
+// if they are not on this node.
 func (c *change) list(l *Limiter) error {
 	c.counters = c.counters[:0]
 	for _, op := range l.table.InlineOps(c.inlineSubject, maxListed) {
@@ -258,7 +263,8 @@ func (c *change) list(l *Limiter) error {
 	return nil
 }
 
-// voidLeases voids the subject's leases and remembered refusals if c has freed quota, because they would contradict it.
+// voidLeases voids the subject's leases and remembered refusals if c has freed
+// quota, because they would contradict it.
 func (c *change) voidLeases(l *Limiter) {
 	givesBack := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	reset := c.verb == verbReset || c.verb == verbResetSome || c.verb == verbClear
@@ -267,14 +273,16 @@ func (c *change) voidLeases(l *Limiter) {
 	}
 	subject := c.subject()
 	if c.verb == verbGive {
-		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices, forgetMessage{subject: subject, refusalsOnly: true})
+		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices,
+			forgetMessage{subject: subject, refusalsOnly: true})
 		return
 	}
 	l.membership.leases.forgetEverywhere(forgetMessage{subject: subject})
 }
 
-// newChange returns a change of every counter of u: its limits, its blocks, and what its limits have lent and borrowed, in this
-// order. Each cost applies to the limits in its unit.
+// newChange returns a change of every counter of u: its limits, its blocks, and
+// what its limits have lent and borrowed, in this order. Each cost applies to
+// the limits in its unit.
 func newChange(v verb, u *Usage, costs []UnitCost) *change {
 	c, h := &change{verb: v, local: u.Rule.Consistency == rules.Local}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
@@ -324,7 +332,8 @@ func (l *Limiter) applyChange(c *change, u *Usage) error {
 	return nil
 }
 
-// fillUsage writes the result of c into u. It is the only place that makes the state of a subject, for all who read it.
+// fillUsage writes the result of c into u. It is the only place that makes the
+// state of a subject, for all who read it.
 func (l *Limiter) fillUsage(u *Usage, c *change) {
 	u.At = l.clock.Now()
 	loans := c.ops[len(u.Limits):]
@@ -352,7 +361,8 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 	}
 }
 
-// capacityHere returns how much of a limit can be taken at once where its counter is: at one node, for a local rule.
+// capacityHere returns how much of a limit can be taken at once where its
+// counter is: at one node, for a local rule.
 func (l *Limiter) capacityHere(r *rules.Rule, limit *rules.Limit) int64 {
 	if r.Consistency == rules.Local && l.membership != nil {
 		return l.membership.shareOf(&limit.Limit).Capacity()

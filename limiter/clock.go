@@ -12,10 +12,12 @@ import (
 // clockInterval is how often Clock reads the system's wall clock.
 const clockInterval = time.Second
 
-// Clock reads a node's two clocks. The steady clock starts at the wall clock's time and then advances with the monotonic clock.
-// The wall clock follows the system's wall clock but never goes back. If the system's clock is set forward, it jumps forward
-// with it. If the system's clock is set back, it runs slightly slower until the two agree, so windows keep turning at nearly
-// their normal pace.
+// Clock reads a node's two clocks. The steady clock starts at the wall clock's
+// time and then advances with the monotonic clock. The wall clock follows the
+// system's wall clock but never goes back. If the system's clock is set
+// forward, it jumps forward with it. If the system's clock is set back, it runs
+// slightly slower until the two agree, so windows keep turning at nearly their
+// normal pace.
 type Clock struct {
 	start  time.Time
 	anchor int64        // Unix nanoseconds at start
@@ -31,8 +33,9 @@ type Clock struct {
 // NewClock returns a running clock. The caller must Close it.
 func NewClock() *Clock { return NewClockWithOffset(0) }
 
-// NewClockWithOffset is NewClock for a node whose wall clock is ahead of the system's by the given duration, or behind it if by is
-// negative. Tests use it to give the nodes in one process different clocks.
+// NewClockWithOffset is NewClock for a node whose wall clock is ahead of the
+// system's by the given duration, or behind it if by is negative. Tests use it
+// to give the nodes in one process different clocks.
 func NewClockWithOffset(by time.Duration) *Clock {
 	c := &Clock{start: time.Now(), stop: make(chan struct{})}
 	c.offset.Store(int64(by))
@@ -51,16 +54,18 @@ func (c *Clock) Now() algorithms.Instant {
 	return algorithms.Instant{Steady: steady, Wall: c.course.Load().At(steady)}
 }
 
-// System returns what the system's wall clock says, in Unix nanoseconds. Unlike the wall clock of Now, it goes back when it is set back.
+// System returns what the system's wall clock says, in Unix nanoseconds. Unlike
+// the wall clock of Now, it goes back when it is set back.
 func (c *Clock) System() int64 { return c.systemAt(time.Now()) }
 
 func (c *Clock) systemAt(t time.Time) int64 { return systemWall(t) + c.offset.Load() }
 
-// Shift has the system's wall clock set forward by the given duration, or back if by is negative, as this clock sees it. Tests use it.
+// Shift has the system's wall clock set forward by the given duration, or back
+// if by is negative, as this clock sees it. Tests use it.
 func (c *Clock) Shift(by time.Duration) { c.offset.Add(int64(by)) }
 
-// Set stops both clocks at a time, in Unix nanoseconds, which must not be before what Now has returned. Tests use it to decide what
-// time it is.
+// Set stops both clocks at a time, in Unix nanoseconds, which must not be
+// before what Now has returned. Tests use it to decide what time it is.
 func (c *Clock) Set(at int64) { c.set.Store(at) }
 
 // Close stops following the system's wall clock. Now still works afterwards.
@@ -77,7 +82,8 @@ func (c *Clock) run() {
 	}
 }
 
-// follow starts a new course at the given steady time, at which the system's wall clock reads system.
+// follow starts a new course at the given steady time, at which the system's
+// wall clock reads system.
 func (c *Clock) follow(steady, system int64) {
 	wall := c.course.Load().At(steady)
 	c.course.Store(&algorithms.Course{Steady: steady, Wall: max(wall, system), Surplus: max(0, wall-system)})

@@ -22,78 +22,91 @@ const (
 	checkTimeout = 900 * time.Millisecond
 	// replySlack is the part of checkTimeout that is left when a check stops waiting for replies.
 	replySlack = 20 * time.Millisecond
-	// frozenTimeout bounds how long a check waits for partitions that are being handed over. This time counts towards
-	// checkTimeout.
+	// frozenTimeout bounds how long a check waits for partitions that are being
+	// handed over. This time counts towards checkTimeout.
 	frozenTimeout = 500 * time.Millisecond
-	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
+	// catchUpTimeout bounds how long a node that lags behind waits for the rules or
+	// the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
-	// maxBackground bounds the goroutines that spawn has started: for messages from other nodes that must wait, loans and
-	// notices. Further messages are refused.
+	// maxBackground bounds the goroutines that spawn has started: for messages from
+	// other nodes that must wait, loans and notices. Further messages are refused.
 	maxBackground = 4096
-	// maxAttempts bounds how many times a check locates its counters again while the cluster is moving them.
+	// maxAttempts bounds how many times a check locates its counters again while
+	// the cluster is moving them.
 	maxAttempts = 64
-	// retryPause is how long a check first waits for a newer ring if no node claims to be the owner. The wait doubles up to
-	// maxRetryPause.
+	// retryPause is how long a check first waits for a newer ring if no node claims
+	// to be the owner. The wait doubles up to maxRetryPause.
 	retryPause    = 200 * time.Microsecond
 	maxRetryPause = 10 * time.Millisecond
-	// pathPause is how often a check looks whether a path has been found, after this process did not run for a while.
+	// pathPause is how often a check looks whether a path has been found, after
+	// this process did not run for a while.
 	pathPause = 2 * time.Millisecond
-	// maxResultsByReader bounds the work (checks × limits) of a question that the goroutine reading the connection decides
-	// itself.
+	// maxResultsByReader bounds the work (checks × limits) of a question that the
+	// goroutine reading the connection decides itself.
 	maxResultsByReader = 1024
 	// defaultLeases is the default of ClusterConfig.Leases.
 	defaultLeases = 1 << 16
 )
 
-// Ownership knows which node decides a partition's counters, and records debts to its owner. *partitions.Keeper implements it.
+// Ownership knows which node decides a partition's counters, and records debts
+// to its owner. *partitions.Keeper implements it.
 type Ownership interface {
 	Route(p int) partitions.Route
 	// WaitUnfrozen returns when p is no longer frozen, or when ctx ends.
 	WaitUnfrozen(ctx context.Context, p int)
-	// LearnOwner records that another node named owner as the owner of p at the given revision of the ring.
+	// LearnOwner records that another node named owner as the owner of p at the
+	// given revision of the ring.
 	LearnOwner(p int, revision int64, owner ring.NodeID)
-	// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
-	// the partition over. It decides within shares. It returns counters.Shut if this node may not act for the owner.
-	DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem partitions.OwnerProblem) counters.Verdict
-	// DecideAlone decides ops on this node alone, in fallback. It admits them unless a copy on this node refuses, and records
-	// what it admits as debts to the owners.
+	// DecideAsStandby decides ops in place of an owner that can't: as its standby
+	// or, during a move, as the node that handed the partition over. It decides
+	// within shares. It returns counters.Shut if this node may not act for the
+	// owner.
+	DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit,
+		problem partitions.OwnerProblem) counters.Verdict
+	// DecideAlone decides ops on this node alone, in fallback. It admits them
+	// unless a copy on this node refuses, and records what it admits as debts to
+	// the owners.
 	DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict
 	// ForgiveDebt cancels the debt that DecideAlone recorded for op at the given time.
 	ForgiveDebt(at algorithms.Instant, op *counters.Op)
 }
 
-// Backup confirms that changes in a partition would outlive this node. *partitions.Keeper implements it.
+// Backup confirms that changes in a partition would outlive this node.
+// *partitions.Keeper implements it.
 type Backup interface {
 	// CanConfirm reports whether Confirm is likely to succeed for p now.
 	CanConfirm(p int) bool
-	// ConfirmNotes is Confirm for notes alone. Where there is neither another node nor a disk, it returns at once.
+	// ConfirmNotes is Confirm for notes alone. Where there is neither another node
+	// nor a disk, it returns at once.
 	ConfirmNotes(ctx context.Context, p int) error
-	// Confirm returns once every earlier change in p has reached the node or disk from which p would continue without this
-	// node.
+	// Confirm returns once every earlier change in p has reached the node or disk
+	// from which p would continue without this node.
 	Confirm(ctx context.Context, p int) error
 }
 
 // OtherRegions carries messages to other regions. *regions.Pool implements it.
 type OtherRegions interface {
-	// Go calls a node that answers for the region, and runs done once. Bodies are as for Peers. A message that may have arrived
-	// is not sent again.
+	// Go calls a node that answers for the region, and runs done once. Bodies are
+	// as for Peers. A message that may have arrived is not sent again.
 	Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
 	Reachable(region string) bool
 }
 
 // Peers carries messages to other nodes. *peer.Peers implements it.
 type Peers interface {
-	// Go calls a node and runs done once. The caller may reuse body once Go returns; reply is valid until done returns.
+	// Go calls a node and runs done once. The caller may reuse body once Go
+	// returns; reply is valid until done returns.
 	Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
 	// Send sends a message that has no reply.
 	Send(to ring.NodeID, m peer.Method, body []byte) error
 	Reachable(to ring.NodeID) bool
-	// PathUnsure reports whether a node can't be reached only because this process did not run for a while, and has yet
-	// to find out whether there is a path.
+	// PathUnsure reports whether a node can't be reached only because this process
+	// did not run for a while, and has yet to find out whether there is a path.
 	PathUnsure(to ring.NodeID) bool
 }
 
-// Recorder records each decision made as an owner or as a standby. Tests use it to check that there were never two owners.
+// Recorder records each decision made as an owner or as a standby. Tests use it
+// to check that there were never two owners.
 type Recorder interface {
 	// Clock reads a monotonic clock.
 	Clock() int64
@@ -107,15 +120,17 @@ type ClusterConfig struct {
 	Boot      uint64 // identifies this process, its counts and its clock readings; not zero
 	Ownership Ownership
 	Peers     Peers
-	// Authority reports whether this node may decide as an owner now. The limiter calls it before and after each decision.
+	// Authority reports whether this node may decide as an owner now. The limiter
+	// calls it before and after each decision.
 	Authority func() bool
-	// Await waits until this node has at least this revision of the ring and this version of the rules (zero: any), or until
-	// ctx ends.
+	// Await waits until this node has at least this revision of the ring and this
+	// version of the rules (zero: any), or until ctx ends.
 	Await func(ctx context.Context, revision, rulesVersion int64) bool
-	// Ring returns the latest ring this node knows, or nil before the first. Its members divide limits among themselves.
+	// Ring returns the latest ring this node knows, or nil before the first. Its
+	// members divide limits among themselves.
 	Ring func() *ring.Table
-	// Fallback holds the counters for what this node decides alone; see localcache.NewFallbackTable. The limiter does not close
-	// it.
+	// Fallback holds the counters for what this node decides alone; see
+	// localcache.NewFallbackTable. The limiter does not close it.
 	Fallback *counters.Table
 	// OtherRegions reaches other regions. If it is nil, this node borrows nothing from them.
 	OtherRegions OtherRegions
@@ -123,16 +138,17 @@ type ClusterConfig struct {
 	Backup Backup
 	// Recorder may be nil.
 	Recorder Recorder
-	// Boottime reads a clock that keeps running while the machine is suspended; it times the leases. The default is the
-	// process's monotonic clock.
+	// Boottime reads a clock that keeps running while the machine is suspended; it
+	// times the leases. The default is the process's monotonic clock.
 	Boottime func() time.Duration
-	// Secret returns the cluster's secret, with which nodes sign reservations. It may be nil. It returns nothing while the node
-	// does not know the secret yet.
+	// Secret returns the cluster's secret, with which nodes sign reservations. It
+	// may be nil. It returns nothing while the node does not know the secret yet.
 	Secret func() []byte
-	// Level returns the feature level that the cluster has agreed on. If it is nil, all nodes support what this node supports.
+	// Level returns the feature level that the cluster has agreed on. If it is nil,
+	// all nodes support what this node supports.
 	Level func() int
-	// Leases bounds the subjects that this node holds leases for and, separately, the subjects that it makes grants for. Zero
-	// means 65,536.
+	// Leases bounds the subjects that this node holds leases for and, separately,
+	// the subjects that it makes grants for. Zero means 65,536.
 	Leases int64
 }
 
@@ -178,8 +194,9 @@ type membership struct {
 	maintenance sync.WaitGroup // the goroutines of leases.maintain, the backlogs and carryOutEnds
 }
 
-// NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
-// gates are open for it, and asks the owners otherwise. The caller must Close it.
+// NewInCluster returns a limiter over table that decides together with other
+// nodes. It decides a check itself if table's gates are open for it, and asks
+// the owners otherwise. The caller must Close it.
 func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -208,16 +225,18 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	return l, nil
 }
 
-// Close stops answering other nodes and waits until that work is done. The limiter still decides checks. Checks in flight wait
-// for replies no longer than a check may take.
+// Close stops answering other nodes and waits until that work is done. The
+// limiter still decides checks. Checks in flight wait for replies no longer
+// than a check may take.
 func (l *Limiter) Close() error {
 	m := l.membership
 	if m == nil {
 		return nil
 	}
 
-	// The owner may already have counted a question that this node forwarded. Wait for the answer: without it the asker would
-	// ask again, and the owner would count the question twice. No question takes longer than checkTimeout.
+	// The owner may already have counted a question that this node forwarded. Wait
+	// for the answer: without it the asker would ask again, and the owner would
+	// count the question twice. No question takes longer than checkTimeout.
 	finished := m.background.Close()
 	select {
 	case <-finished:
@@ -230,8 +249,8 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// rankInRing returns how many nodes divide limits among themselves, and this node's rank among them: −1 if it is not one of
-// them.
+// rankInRing returns how many nodes divide limits among themselves, and this
+// node's rank among them: −1 if it is not one of them.
 func (m *membership) rankInRing() (nodes, rank int) {
 	t := m.Ring()
 	return len(t.Members()), t.Rank(m.Self)
@@ -258,7 +277,8 @@ func takenWhen(op *counters.Op, base algorithms.Instant) int64 {
 	return taken.Window
 }
 
-// catchUp waits up to catchUpTimeout until this node has a revision of the ring and a version of the rules.
+// catchUp waits up to catchUpTimeout until this node has a revision of the ring
+// and a version of the rules.
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()

@@ -22,8 +22,8 @@ import (
 
 var kinds = []string{"fixed-window", "sliding-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
 
-// G1: the nodes of a cluster together admit exactly the limit, with every algorithm, through any node, and while the partition
-// moves from node to node.
+// G1: the nodes of a cluster together admit exactly the limit, with every
+// algorithm, through any node, and while the partition moves from node to node.
 func TestG1_ExactTogether(t *testing.T) {
 	for _, moving := range []bool{false, true} {
 		for _, kind := range kinds {
@@ -36,7 +36,8 @@ func TestG1_ExactTogether(t *testing.T) {
 
 func testExactTogether(t *testing.T, kind string, moving bool) {
 	const limit = 1000
-	w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1440h, algorithm: %s}]}", limit, kind))
+	w := newTestCluster(t, 3,
+		fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1440h, algorithm: %s}]}", limit, kind))
 	w.pause = func() time.Duration { return rand.N(300 * time.Microsecond) }
 	p := w.partition("r", "x")
 	var admitted atomic.Int64
@@ -123,8 +124,9 @@ func testNothingLeaks(t *testing.T, kind string) {
 	}
 }
 
-// Sequential checks through any node get the same answers and the same usage as on a standalone node: checks, peeks and counts,
-// of rules and of limits in the call.
+// Sequential checks through any node get the same answers and the same usage as
+// on a standalone node: checks, peeks and counts, of rules and of limits in the
+// call.
 func TestSameAnswersAsAlone(t *testing.T) {
 	for _, kind := range append(slices.Clone(kinds), "first") {
 		for _, inline := range []bool{false, true} {
@@ -139,26 +141,31 @@ func TestSameAnswersAsAlone(t *testing.T) {
 }
 
 func testSameAnswers(t *testing.T, kind string, inline bool) {
-	text, modes := "rules: []", [...]counters.Mode{counters.PeekMode, counters.CheckMode, counters.CountMode, 6: counters.CheckMode}
+	text, modes := "rules: []", [...]counters.Mode{counters.PeekMode, counters.CheckMode,
+		counters.CountMode, 6: counters.CheckMode}
 	if !inline {
 		text = fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
 	}
-	limits := []rules.InlineLimit{{Limit: 20, Per: "60d", Algorithm: kind}, {Limit: 30, Per: "50d", Algorithm: kind, Unit: "tokens"}}
+	limits := []rules.InlineLimit{{Limit: 20, Per: "60d", Algorithm: kind},
+		{Limit: 30, Per: "50d", Algorithm: kind, Unit: "tokens"}}
 	if kind == "first" {
 		limits[0].Algorithm, limits[0].From, limits[1].Algorithm, limits[1].From = "fixed-window", kind, "fixed-window", kind
 	}
 	over := 0
 	w, one := newTestCluster(t, 3, text), open(t, text)
 	for i := range 400 {
-		key, mode, costs := fmt.Sprint(i%5), modes[i%7], []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
+		key, mode, costs := fmt.Sprint(i%5), modes[i%7], []UnitCost{{"tokens", int64(i % 4)},
+			{"requests", int64(i % 3)}}
 		q := byKey("r", key)
 		q.Mode, q.Costs = mode, costs
 		if inline {
-			q = Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{key}, Limits: limits, Exact: true}, Mode: mode, Costs: costs}}}
+			q = Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{key},
+				Limits: limits, Exact: true}, Mode: mode, Costs: costs}}}
 		}
 		have, want := w.nodes[i%3].check(q), &Answer{}
 		expect.NoError(t, one.Check(&q, want))
-		if have.Allowed != want.Allowed || have.Counted != want.Counted || have.TightestIndex != want.TightestIndex || len(have.Limits) != len(want.Limits) {
+		if have.Allowed != want.Allowed || have.Counted != want.Counted ||
+			have.TightestIndex != want.TightestIndex || len(have.Limits) != len(want.Limits) {
 			t.Fatalf("check %d: have %+v, want %+v", i, have.Limits, want.Limits)
 		}
 		for j := range have.Limits {
@@ -231,8 +238,11 @@ func TestFallback(t *testing.T) {
 				w.setCut(w.nodes[i], w.nodes[j], true)
 			}
 		}
-		for rule, want := range map[string][]int{"share": {0, 3, 3}, "little": {0, 1, 0}, "full": {0, 10, 10}, "allow": {0, 20, 20}, "deny": {0, 0, 0}} {
-			for i := 1; i < 3; i++ { // on nodes without the counters: nodes[0] owns the key, and the other node is its standby
+		for rule, want := range map[string][]int{"share": {0, 3, 3}, "little": {0, 1, 0},
+			"full": {0, 10, 10}, "allow": {0, 20, 20}, "deny": {0, 0, 0}} {
+			// on nodes without the counters: nodes[0] owns the key, and the other node is
+			// its standby
+			for i := 1; i < 3; i++ {
 				key := w.keyOf(rule, w.nodes[0], w.nodes[3-i])
 				n := 0
 				for range 20 {
@@ -255,7 +265,8 @@ func TestFallback(t *testing.T) {
 rules:
   - {name: full, key: [own], on_partition: full, limits: [{limit: 10, per: 1440h}]}
   - {name: deny, key: [other], on_partition: deny, limits: [{limit: 10, per: 1440h}]}`))
-		if a := w.nodes[1].check(Query{Attributes: attrs("own", own, "other", other)}); a.Allowed || a.DecidedBy != ByFallback {
+		if a := w.nodes[1].check(Query{Attributes: attrs("own", own, "other", other)}); a.Allowed ||
+			a.DecidedBy != ByFallback {
 			t.Errorf("have %v by %s", a.Allowed, a.DecidedBy)
 		}
 		expect.Equal(t, w.nodes[1].used("full", own), 0, "used")
@@ -264,7 +275,8 @@ rules:
 
 func TestLocalConsistency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 10, per: 1440h}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 10, per: 1440h}]}")
 		for i, want := range []int{4, 3, 3} {
 			n := 0
 			for range 10 {
@@ -302,8 +314,9 @@ func TestWithoutAuthority(t *testing.T) {
 	})
 }
 
-// A batch reads authority before its first check, and after every maxUnconfirmed checks decided here. Once a reading finds none,
-// the checks since the last reading don't count as the owner's decisions.
+// A batch reads authority before its first check, and after every
+// maxUnconfirmed checks decided here. Once a reading finds none, the checks
+// since the last reading don't count as the owner's decisions.
 func TestBatchLosesAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}]}")
@@ -324,15 +337,17 @@ func TestBatchLosesAuthority(t *testing.T) {
 					t.Fatalf("%d readings, check %d: have %s, %v", looks, i, a.DecidedBy, errs[i])
 				}
 				if have := a.DecidedBy == ByOwner; have != (i < want) {
-					t.Fatalf("%d readings, check %d: have %s; the first %d are the owner's", looks, i, a.DecidedBy, want)
+					t.Fatalf("%d readings, check %d: have %s; the first %d are the owner's", looks,
+						i, a.DecidedBy, want)
 				}
 			}
 		}
 	})
 }
 
-// A node with older rules waits for the newer ones. If it does not get them, owners decide by its version as long as it has
-// authority: then it gets the newer ones soon.
+// A node with older rules waits for the newer ones. If it does not get them,
+// owners decide by its version as long as it has authority: then it gets the
+// newer ones soon.
 func TestVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = "version: 1\nrules:\n  - {name: r, key: [k], limits: [{limit: %d, per: 1440h}]}"
@@ -340,7 +355,8 @@ func TestVersions(t *testing.T) {
 		key := w.keyOf("r", w.nodes[0], nil)
 		newer := compile(t, 2, fmt.Sprintf(text, 20))
 		w.nodes[0].SetRules(newer)
-		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 1 || a.Limits[0].Remaining != 9 || a.DecidedBy != ByForward {
+		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 1 ||
+			a.Limits[0].Remaining != 9 || a.DecidedBy != ByForward {
 			t.Errorf("the caller's version: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
 		}
 		w.nodes[1].authority.Store(false)
@@ -363,7 +379,8 @@ func TestVersions(t *testing.T) {
 		w.mu.Unlock()
 		// The owner is behind.
 		w.nodes[1].SetRules(compile(t, 3, fmt.Sprintf(text, 30)))
-		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 3 || a.Limits[0].Remaining != 27 || a.DecidedBy != ByForward {
+		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 3 ||
+			a.Limits[0].Remaining != 27 || a.DecidedBy != ByForward {
 			t.Errorf("an owner that is behind: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
 		}
 	})
@@ -372,7 +389,8 @@ func TestVersions(t *testing.T) {
 // Identical checks travel together and share one refusal.
 func TestCoalescing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 2,
+			"rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], nil)
 		w.slow[w.nodes[1].id] = 50 * time.Millisecond
 		var messages, admitted atomic.Int64
@@ -389,8 +407,10 @@ func TestCoalescing(t *testing.T) {
 		}
 		wg.Wait()
 		joined, forwards := w.nodes[0].figure("forward_coalesced_total"), w.nodes[0].figure("forward_seconds")
-		if admitted.Load() != 30 || messages.Load() > 20 || joined+messages.Load() != 100 || forwards != messages.Load() {
-			t.Errorf("have %d admitted, %d messages, %d answered, %d coalesced", admitted.Load(), messages.Load(), forwards, joined)
+		if admitted.Load() != 30 || messages.Load() > 20 || joined+messages.Load() != 100 ||
+			forwards != messages.Load() {
+			t.Errorf("have %d admitted, %d messages, %d answered, %d coalesced", admitted.Load(),
+				messages.Load(), forwards, joined)
 		}
 		for i := range w.nodes[0].membership.flights.shard {
 			expect.Equal(t, len(w.nodes[0].membership.flights.shard[i].byKey), 0, "flights are left")
@@ -398,10 +418,12 @@ func TestCoalescing(t *testing.T) {
 	})
 }
 
-// A check waits for a node that is reachable but does not answer, but no longer than a check may take.
+// A check waits for a node that is reachable but does not answer, but no longer
+// than a check may take.
 func TestSlowOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
 		w.slow[w.nodes[1].id] = 2 * time.Second
 		began := time.Now()
@@ -418,7 +440,8 @@ func TestSlowOwner(t *testing.T) {
 // Other nodes correct a node that is wrong about the owner.
 func TestWrongOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], w.nodes[0])
 		p := w.partition("r", key)
 		w.nodes[0].wrong.Store(p, w.nodes[2].id)
@@ -441,14 +464,17 @@ func TestWrongOwner(t *testing.T) {
 
 func TestUsageOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}")
 		for i := range w.nodes {
 			key := w.keyOf("r", w.nodes[i], nil)
 			asked := w.nodes[(i+1)%3]
-			if u, err := asked.Adjust(adjustment("r", []string{key}, 12, "")); err != nil || u.Limits[0].Used != 12 || u.Limits[1].Used != 0 {
+			if u, err := asked.Adjust(adjustment("r", []string{key}, 12, "")); err != nil ||
+				u.Limits[0].Used != 12 || u.Limits[1].Used != 0 {
 				t.Errorf("have %+v, %v", u, err)
 			}
-			if u, err := asked.Adjust(adjustment("r", []string{key}, -5, "")); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
+			if u, err := asked.Adjust(adjustment("r", []string{key}, -5, "")); err != nil ||
+				u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
 				t.Errorf("have %+v, %v", u, err)
 			}
 			if _, err := asked.Reset(&Query{Rule: "r", Key: []string{key}}); err != nil {
@@ -480,10 +506,12 @@ func TestTopOfAll(t *testing.T) {
 				w.nodes[0].check(byKey("r", "y"))
 			}
 		}
-		want := []TopSubject{{Rule: "r", Key: []string{"x"}, Count: 29, Checks: 30}, {Rule: "r", Key: []string{"y"}, Count: 2, Checks: 3}}
+		want := []TopSubject{{Rule: "r", Key: []string{"x"}, Count: 29, Checks: 30},
+			{Rule: "r", Key: []string{"y"}, Count: 2, Checks: 3}}
 		for i, n := range w.nodes {
 			have := n.mostRefused(10)
-			if len(have) != 2 || have[0].Count != 29 || have[1].Count != want[1].Count || !slices.Equal(have[0].Key, want[0].Key) {
+			if len(have) != 2 || have[0].Count != 29 || have[1].Count != want[1].Count ||
+				!slices.Equal(have[0].Key, want[0].Key) {
 				t.Errorf("node %d: have %+v, want %+v", i, have, want)
 			}
 		}
@@ -497,8 +525,10 @@ func TestTopOfAll(t *testing.T) {
 // A batch is decided in order, check by check, although its questions are sent together.
 func TestCheckAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
-		one := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
+		one := open(t,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
 		var queries []*Query
 		var answers []*Answer
 		for i := range 700 {
@@ -521,8 +551,11 @@ func TestCheckAll(t *testing.T) {
 			} else if err != nil {
 				continue
 			}
-			if answers[i].Allowed != want.Allowed || answers[i].Limits[answers[i].TightestIndex].Remaining != want.Limits[want.TightestIndex].Remaining && want.Allowed {
-				t.Fatalf("check %d: have %v %+v, want %v %+v", i, answers[i].Allowed, answers[i].Limits, want.Allowed, want.Limits)
+			if answers[i].Allowed != want.Allowed ||
+				answers[i].Limits[answers[i].TightestIndex].Remaining != want.Limits[want.TightestIndex].Remaining &&
+					want.Allowed {
+				t.Fatalf("check %d: have %v %+v, want %v %+v", i, answers[i].Allowed,
+					answers[i].Limits, want.Allowed, want.Limits)
 			}
 		}
 		if s := w.nodes[1].figure("forward_seconds"); s == 0 {
@@ -534,7 +567,8 @@ func TestCheckAll(t *testing.T) {
 // What an answer took is given back if it arrives too late for its check.
 func TestLateAnswerIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 2,
+			"rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], nil)
 		q := byKey("r", key)
 		a := &Answer{}
@@ -550,7 +584,8 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 		if asked.wait() {
 			t.Fatal("answered at once")
 		}
-		process.Eventually(t, "the cost is given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
+		process.Eventually(t, "the cost is given back",
+			func() bool { return w.nodes[0].figure("given_back_total") == 1 })
 		w.calls.Wait()
 		expect.Equal(t, w.nodes[1].used("r", key), 0, "used")
 	})
@@ -559,7 +594,8 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 // A node drops a refund of another lineage.
 func TestRefundsAreChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
+		w := newTestCluster(t, 2,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
 		n := w.nodes[1]
 		time.Sleep(time.Minute) // until the node knows that rates are as they were
 		key := w.keyOf("r", n, nil)
@@ -577,7 +613,8 @@ func TestRefundsAreChecked(t *testing.T) {
 			{"as it was taken", debit{boot: n.boot, life: life}, 0},
 		} {
 			tt.gift.subject, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Subject, a.Now.Steady, []int64{takenWhen(&op, a.Now)}, []counters.Op{op}
-			n.ServeNear(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
+			n.ServeNear(w.nodes[0].id, MethodRefund,
+				wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
 			expect.Equal(t, n.used("r", key), tt.want, "%s, used", tt.name)
 		}
 	})
@@ -601,7 +638,8 @@ func (t *decisionCounter) Decided(by DecidedBy, _ int, _ uint64, began, ended in
 
 func TestRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		rec := &decisionCounter{seen: map[DecidedBy]int{}}
 		for _, n := range w.nodes {
 			n.membership.Recorder = rec
@@ -637,10 +675,12 @@ func TestLeasedChecksDoNotAllocate(t *testing.T) {
 		large.nodes[0].Check(&spend, &leased)
 	}
 	// A renewal allocates, but only one check in thousands renews.
-	if n := testing.AllocsPerRun(1000, func() { large.nodes[0].Check(&spend, &leased) }); n != 0 || leased.DecidedBy != ByLease || !leased.Allowed {
+	if n := testing.AllocsPerRun(1000, func() { large.nodes[0].Check(&spend, &leased) }); n != 0 ||
+		leased.DecidedBy != ByLease || !leased.Allowed {
 		t.Errorf("have %v allocations, by %s", n, leased.DecidedBy)
 	}
-	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}, {limit: 100000000, per: 1h}]}")
+	w := newTestCluster(t, 2,
+		"rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}, {limit: 100000000, per: 1h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[1], nil))
 	var a Answer
 	process.Eventually(t, "leases are large enough", func() bool {

@@ -16,19 +16,23 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// clusterCheck is a check that a single Take on this node can't decide. Its Answer keeps it for the next check.
+// clusterCheck is a check that a single Take on this node can't decide. Its
+// Answer keeps it for the next check.
 //
-// It routes each subject once: to the counters here, to a lease, to another node, or, if all else fails, to this node alone. It
-// first takes what this node decides, in one Take. Then it asks the other nodes, all at once, with one message each. It routes
-// a subject again if a node could not decide it. If one subject is refused, it rolls back the others.
+// It routes each subject once: to the counters here, to a lease, to another
+// node, or, if all else fails, to this node alone. It first takes what this
+// node decides, in one Take. Then it asks the other nodes, all at once, with
+// one message each. It routes a subject again if a node could not decide it. If
+// one subject is refused, it rolls back the others.
 type clusterCheck struct {
-	limiter        *Limiter
-	answer         *Answer
-	active         *activeRules
-	now            algorithms.Instant
-	peek           bool
-	peeksAreLooks  bool      // its peeks count as looks; see Query.PeeksAreLooks
-	anyVersion     bool      // no owner turns it away for old rules: its subjects came with limits or were matched before
+	limiter       *Limiter
+	answer        *Answer
+	active        *activeRules
+	now           algorithms.Instant
+	peek          bool
+	peeksAreLooks bool // its peeks count as looks; see Query.PeeksAreLooks
+	// no owner turns it away for old rules: its subjects came with limits or were matched before
+	anyVersion     bool
 	ignoreNewer    bool      // owners decide even if they have newer rules
 	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question
 	deadline       time.Time // the check must be decided by then; see setDeadlines
@@ -84,8 +88,9 @@ const (
 	undoAsked
 )
 
-// begin routes a check, decides what needs no other node, and asks the other nodes without waiting for replies. unauthorized
-// means that this node has just found that it has no authority.
+// begin routes a check, decides what needs no other node, and asks the other
+// nodes without waiting for replies. unauthorized means that this node has just
+// found that it has no authority.
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects = c.subjects[:0]
@@ -122,7 +127,8 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	}
 }
 
-// addSubject appends a subject, reusing the slices of the subject that was in this place in the previous check.
+// addSubject appends a subject, reusing the slices of the subject that was in
+// this place in the previous check.
 func (c *clusterCheck) addSubject() *subject {
 	n := len(c.subjects)
 	if n == cap(c.subjects) {
@@ -136,7 +142,8 @@ func (c *clusterCheck) addSubject() *subject {
 	return s
 }
 
-// advance routes the open subjects, decides those that need no other node, and sends questions about the rest.
+// advance routes the open subjects, decides those that need no other node, and
+// sends questions about the rest.
 func (c *clusterCheck) advance() {
 	for {
 		for i := range c.subjects {
@@ -147,7 +154,9 @@ func (c *clusterCheck) advance() {
 		if c.refused || !c.selectSubjects(stateHere) {
 			break
 		}
-		c.takeHere(c.selected) // may release subjects with blocks; if a gate has shut in the meantime, its subject is routed again
+		// may release subjects with blocks; if a gate has shut in the meantime, its
+		// subject is routed again
+		c.takeHere(c.selected)
 	}
 
 	if c.refused || c.decided == len(c.subjects) {
@@ -165,7 +174,8 @@ func (c *clusterCheck) advance() {
 	}
 }
 
-// selectSubjects puts the subjects in the given state into c.selected, and reports whether there are any.
+// selectSubjects puts the subjects in the given state into c.selected, and
+// reports whether there are any.
 func (c *clusterCheck) selectSubjects(state subjectState) bool {
 	c.selected = c.selected[:0]
 	for i := range c.subjects {
@@ -176,7 +186,8 @@ func (c *clusterCheck) selectSubjects(state subjectState) bool {
 	return len(c.selected) > 0
 }
 
-// routeSubject routes an open subject, or decides it from its lease. It waits while the partition is frozen.
+// routeSubject routes an open subject, or decides it from its lease. It waits
+// while the partition is frozen.
 func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	m := c.limiter.membership
 	for ; ; s.attempts++ {
@@ -194,7 +205,8 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 
 		// Without authority this node could not decide the subject even after the hand-off.
 		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
-			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.subject)) })
+			c.wait(c.frozenDeadline,
+				func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.subject)) })
 			continue
 		}
 
@@ -209,15 +221,18 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			return
 		}
 
-		// All nodes can be reached, so the partition is moving from one to another. Counting alone now would admit more than
-		// the limit in a healthy cluster. Ask the nodes again when a newer ring arrives, or after a pause.
+		// All nodes can be reached, so the partition is moving from one to another.
+		// Counting alone now would admit more than the limit in a healthy cluster. Ask
+		// the nodes again when a newer ring arrives, or after a pause.
 		s.redirected, s.hint = s.redirected[:0], ring.NodeID{}
-		c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
+		c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)),
+			func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
 }
 
-// awaitPath is for a node that did not run for a while, and does not know yet which of s's nodes it can reach. It waits until
-// it knows, because the node must not count alone for that reason. It reports whether to route s again.
+// awaitPath is for a node that did not run for a while, and does not know yet
+// which of s's nodes it can reach. It waits until it knows, because the node
+// must not count alone for that reason. It reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
 	m := c.limiter.membership
 	unsure := s.countUnsurePaths(m)
@@ -264,7 +279,8 @@ func (c *clusterCheck) ops(s *subject) []counters.Op {
 	return c.answer.scratch.ops[s.firstOp : s.firstOp+s.numOps]
 }
 
-// markDecided records how s was decided. If admitted is false, s or a subject decided together with it was refused.
+// markDecided records how s was decided. If admitted is false, s or a subject
+// decided together with it was refused.
 func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo undo) {
 	s.state = stateDecided
 	s.decidedBy = by
@@ -282,8 +298,9 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	}
 }
 
-// takeHere decides the listed subjects from this node's counters, all or nothing. If a gate is shut, or without authority, it
-// leaves them open, to be routed again.
+// takeHere decides the listed subjects from this node's counters, all or
+// nothing. If a gate is shut, or without authority, it leaves them open, to be
+// routed again.
 func (c *clusterCheck) takeHere(list []int) {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
@@ -326,7 +343,8 @@ func (c *clusterCheck) takeHere(list []int) {
 	c.answer.scratch.decidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
 
-// spendLease decides s from its lease or from a remembered refusal. It returns false if neither exists.
+// spendLease decides s from its lease or from a remembered refusal. It returns
+// false if neither exists.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
 	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
@@ -345,8 +363,9 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	return outcome != localcache.Unknown
 }
 
-// askOthers sends the questions to other nodes. In the first round each node gets one question about all its subjects; later
-// each subject has its own question. It reports whether it sent any.
+// askOthers sends the questions to other nodes. In the first round each node
+// gets one question about all its subjects; later each subject has its own
+// question. It reports whether it sent any.
 func (c *clusterCheck) askOthers() bool {
 	c.selected = c.selected[:0]
 	for i := range c.subjects {
@@ -387,7 +406,8 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if a.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() { // without authority, this node's rules may be too old
+	// without authority, this node's rules may be too old
+	if a.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
 		a.q.flags |= flagIgnoreNewer
 	}
 
@@ -399,7 +419,8 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	return a
 }
 
-// version returns the version of the rules that the check was matched by, or zero if any version will do.
+// version returns the version of the rules that the check was matched by, or
+// zero if any version will do.
 func (c *clusterCheck) version() int64 {
 	if c.anyVersion {
 		return 0
@@ -431,8 +452,8 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	c.answer.scratch.holding.markStored(c.ops(s))
 }
 
-// actAsStandby decides the subjects that this node decides in place of their owners: as the standby, or as the node that handed
-// the partition over.
+// actAsStandby decides the subjects that this node decides in place of their
+// owners: as the standby, or as the node that handed the partition over.
 func (c *clusterCheck) actAsStandby() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
@@ -520,7 +541,8 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	}
 }
 
-// acceptSlots notes what a's answer says of the slots of s, whose ops begin at that index of the question's.
+// acceptSlots notes what a's answer says of the slots of s, whose ops begin at
+// that index of the question's.
 func (c *clusterCheck) acceptSlots(s *subject, a *ask, at int) {
 	h := c.answer.scratch.holding
 	if h == nil {

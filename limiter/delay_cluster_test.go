@@ -35,7 +35,9 @@ func TestDelaysAsAlone(t *testing.T) {
 					}
 					for j := range have.Limits {
 						h, o := have.Limits[j], want.Limits[j]
-						if h.Allowed != o.Allowed || h.Remaining != o.Remaining || !near(h.ResetAfter, o.ResetAfter) || !near(h.RetryAfter, o.RetryAfter) || !near(h.Delay, o.Delay) {
+						if h.Allowed != o.Allowed || h.Remaining != o.Remaining ||
+							!near(h.ResetAfter, o.ResetAfter) ||
+							!near(h.RetryAfter, o.RetryAfter) || !near(h.Delay, o.Delay) {
 							t.Fatalf("check %d, limit %d: have %+v, want %+v", i, j, h.Decision, o.Decision)
 						}
 					}
@@ -54,8 +56,9 @@ func TestDelaysAsAlone(t *testing.T) {
 	}
 }
 
-// Each check gets its own turn in the queue, however it reaches the owner: alone, with identical checks in one message, in a
-// batch, or relayed by the standby. The same holds if the standby acts.
+// Each check gets its own turn in the queue, however it reaches the owner:
+// alone, with identical checks in one message, in a batch, or relayed by the
+// standby. The same holds if the standby acts.
 func TestTurnsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const step, most = time.Hour, 12
@@ -88,7 +91,8 @@ func TestTurnsAreShared(t *testing.T) {
 						}
 						note(&a)
 					}
-					queries := []*Query{{Rule: "r", Key: []string{key}, ByKey: true}, {Rule: "r", Key: []string{key}, ByKey: true}}
+					queries := []*Query{{Rule: "r", Key: []string{key}, ByKey: true},
+						{Rule: "r", Key: []string{key}, ByKey: true}}
 					answers, errs := []*Answer{{}, {}}, make([]error, 2)
 					w.nodes[i%3].CheckAll(queries, answers, errs)
 					for j := range answers {
@@ -99,7 +103,8 @@ func TestTurnsAreShared(t *testing.T) {
 			wg.Wait()
 			slices.Sort(turns)
 			for i, have := range turns {
-				// A check reads the clock before it reaches the counter, so a check that read it later may get there first.
+				// A check reads the clock before it reaches the counter, so a check that read
+				// it later may get there first.
 				if want := time.Duration(i) * step; have > want+time.Second || have < want-time.Minute {
 					t.Errorf("%s: turn %d is in %s, want %s", rule, i, have, want)
 				}
@@ -111,7 +116,8 @@ func TestTurnsAreShared(t *testing.T) {
 	})
 }
 
-// If one owner refuses a check, the others get back what it took, so refused checks make no queue longer.
+// If one owner refuses a check, the others get back what it took, so refused
+// checks make no queue longer.
 func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 	for i, kind := range append(kinds, kinds...) {
 		limit := 1 + i/len(kinds)
@@ -128,7 +134,8 @@ func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 							t.Fatalf("have %+v", a.Limits)
 						}
 					}
-					before := n.check(Query{Rule: "slow", Key: []string{slow}, ByKey: true, Mode: counters.PeekMode}).Delay()
+					before := n.check(Query{Rule: "slow", Key: []string{slow}, ByKey: true,
+						Mode: counters.PeekMode}).Delay()
 					for range 40 {
 						n.check(Query{Attributes: attrs("k", slow, "o", other)})
 						w.calls.Wait()
@@ -165,13 +172,15 @@ func TestDelayAlone(t *testing.T) {
 		key := w.keyOf("share", w.nodes[0], w.nodes[2])
 		for i, want := range []time.Duration{0, 0, 30 * time.Minute, time.Hour, 90 * time.Minute, 2 * time.Hour, -1} {
 			a := n.check(byKey("share", key))
-			if a.DecidedBy != ByFallback || a.Allowed != (want >= 0) || a.Allowed && !nearly(a.Delay(), want) && want > 0 {
+			if a.DecidedBy != ByFallback || a.Allowed != (want >= 0) || a.Allowed &&
+				!nearly(a.Delay(), want) && want > 0 {
 				t.Errorf("check %d: %v by %s, delayed by %s, want %s", i, a.Allowed, a.DecidedBy, a.Delay(), want)
 			}
 		}
 		third := w.nodes[2] // without a share of a limit of 2
 		w.setCut(third, w.nodes[0], true)
-		if a := third.check(byKey("little", w.keyOf("little", w.nodes[0], w.nodes[1]))); a.Allowed || a.Limits[0].RetryAfter <= 0 {
+		if a := third.check(byKey("little",
+			w.keyOf("little", w.nodes[0], w.nodes[1]))); a.Allowed || a.Limits[0].RetryAfter <= 0 {
 			t.Errorf("without a share: have %+v", a.Limits)
 		}
 	})

@@ -1,47 +1,64 @@
-// Package limiter decides checks. It matches the rules in force, takes the cost from the counters, all or nothing, and reports
-// how the decision was made.
+// Package limiter decides checks. It matches the rules in force, takes the cost
+// from the counters, all or nothing, and reports how the decision was made.
 //
-// A [Limiter] holds the rules, an immutable [rules.Set] behind an atomic pointer, and the counters, a [counters.Table]. One
-// version of the rules decides a check from beginning to end. If the caller supplies the time ([Limiter.CheckAt]), the limiter
-// is deterministic; package replay relies on that.
+// A [Limiter] holds the rules, an immutable [rules.Set] behind an atomic
+// pointer, and the counters, a [counters.Table]. One version of the rules
+// decides a check from beginning to end. If the caller supplies the time
+// ([Limiter.CheckAt]), the limiter is deterministic; package replay relies on
+// that.
 //
 // # In a cluster
 //
-// [New] makes a standalone node, [NewInCluster] a member of a cluster. A check whose partitions this node all owns is a
-// single Take, with authority checked before and after it. Any other check is a cluster check (clustercheck.go). It routes
-// each subject once: to the counters here, to a lease, to another node, or to this node alone. It first takes what this
-// node decides. Then it asks all the other nodes at once, with one message each, and each decides its group all or nothing.
-// For every subject it records how the decision was made, and how to undo it. If one subject is refused, it gives back what
-// the others took: once, in a message without a reply, with the lineage that the cost was taken in (refund.go).
+// [New] makes a standalone node, [NewInCluster] a member of a cluster. A check
+// whose partitions this node all owns is a single Take, with authority checked
+// before and after it. Any other check is a cluster check (clustercheck.go). It
+// routes each subject once: to the counters here, to a lease, to another node,
+// or to this node alone. It first takes what this node decides. Then it asks
+// all the other nodes at once, with one message each, and each decides its
+// group all or nothing. For every subject it records how the decision was made,
+// and how to undo it. If one subject is refused, it gives back what the others
+// took: once, in a message without a reply, with the lineage that the cost was
+// taken in (refund.go).
 //
-// Before a check asks another node, it tries to spend the subject's lease, or to repeat a recent refusal by the owner
-// (package localcache). Questions carry requests for grants; answers carry the grants that the owner has debited. When
-// a grant ends, what is left of it goes back in the same way as a check's cost.
+// Before a check asks another node, it tries to spend the subject's lease, or
+// to repeat a recent refusal by the owner (package localcache). Questions carry
+// requests for grants; answers carry the grants that the owner has debited.
+// When a grant ends, what is left of it goes back in the same way as a check's
+// cost.
 //
-// If a node can't be reached, the check asks the subject's next candidate (route.go): the node that an earlier one named, the
-// other side of a hand-off, then the standby, which forwards the question or acts for the owner, and in the end this node
-// alone, by `on_partition`. A check waits, without polling, for a partition that is being handed over. It also waits for a slow
-// node: a loaded cluster must not admit more than an idle one. A check takes at most 900 ms. Changes of counters, settlements,
-// and reservations with an id try the same candidates (remote.go).
+// If a node can't be reached, the check asks the subject's next candidate
+// (route.go): the node that an earlier one named, the other side of a hand-off,
+// then the standby, which forwards the question or acts for the owner, and in
+// the end this node alone, by `on_partition`. A check waits, without polling,
+// for a partition that is being handed over. It also waits for a slow node: a
+// loaded cluster must not admit more than an idle one. A check takes at most
+// 900 ms. Changes of counters, settlements, and reservations with an id try the
+// same candidates (remote.go).
 //
-// Identical checks bound for one node share a message. Messages carry the limits themselves, so owner and asker use the same
-// version of the rules: the asker's, once it has had a chance to catch up. Each message has one Code method, which both writes
-// and reads it ([wire.Coder]).
+// Identical checks bound for one node share a message. Messages carry the
+// limits themselves, so owner and asker use the same version of the rules: the
+// asker's, once it has had a chance to catch up. Each message has one Code
+// method, which both writes and reads it ([wire.Coder]).
 //
 // # Layers
 //
-// Six functions decide a check, each within the one before. They are told apart by what they add: hold (slots.go) stores slots
-// around all of it; decide adds loans between regions; resolve, queues; start and finish make one attempt, at this node and
-// over the cluster; takeAsOwner adds authority; takeFromTable is the table alone.
+// Six functions decide a check, each within the one before. They are told apart
+// by what they add: hold (slots.go) stores slots around all of it; decide adds
+// loans between regions; resolve, queues; start and finish make one attempt, at
+// this node and over the cluster; takeAsOwner adds authority; takeFromTable is
+// the table alone.
 //
 // # Parts
 //
-// The limiter's parts are types of their own: leases (lease.go, grant.go), reservations (reserve.go, reserveonce.go,
-// settle.go), loans between regions (borrow.go, lend.go), and the subjects refused most (top.go).
+// The limiter's parts are types of their own: leases (lease.go, grant.go),
+// reservations (reserve.go, reserveonce.go, settle.go), loans between regions
+// (borrow.go, lend.go), and the subjects refused most (top.go).
 //
 // # Across regions
 //
-// If regions divide a limit, each region decides within its share (shares.go). Owners borrow unused quota from other regions,
-// ahead of need and outside any check. The lender debits a loan and confirms the debit; the borrower credits the loan to its
-// counter at most once. [OtherRegions] reaches the other regions.
+// If regions divide a limit, each region decides within its share (shares.go).
+// Owners borrow unused quota from other regions, ahead of need and outside any
+// check. The lender debits a loan and confirms the debit; the borrower credits
+// the loan to its counter at most once. [OtherRegions] reaches the other
+// regions.
 package limiter

@@ -11,10 +11,12 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// longestBlock bounds the time that answers say a block by hand still lasts: a duration can't hold more than 292 years.
+// longestBlock bounds the time that answers say a block by hand still lasts: a
+// duration can't hold more than 292 years.
 const longestBlock = 100 * 366 * 24 * time.Hour
 
-// SetEntries puts entries beside the rules in force. Checks in flight finish with those they began with.
+// SetEntries puts entries beside the rules in force. Checks in flight finish
+// with those they began with.
 func (l *Limiter) SetEntries(e *entries.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,10 +45,12 @@ func (l *Limiter) SetEntries(e *entries.State) {
 // wallMillis returns the wall time, in Unix ms.
 func (l *Limiter) wallMillis() int64 { return l.clock.Now().Wall / int64(time.Millisecond) }
 
-// A block by hand is known to every node. So any node refuses the subject, and reports owner. Nothing is taken.
+// A block by hand is known to every node. So any node refuses the subject, and
+// reports owner. Nothing is taken.
 
-// refuseBlocked decides a matched check whose subject is blocked by hand in one of its rules, and reports whether it did.
-// A check that counts whatever limits say goes on: conclude refuses it. Shadow rules never refuse.
+// refuseBlocked decides a matched check whose subject is blocked by hand in one
+// of its rules, and reports whether it did. A check that counts whatever limits
+// say goes on: conclude refuses it. Shadow rules never refuse.
 func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 	m := &a.scratch.match
 	for i := range m.Hits {
@@ -93,8 +97,8 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 	}
 }
 
-// untilBlockEnds returns what a limit decides, in place of d, while its subject is blocked by hand until a wall time,
-// in Unix ms.
+// untilBlockEnds returns what a limit decides, in place of d, while its subject
+// is blocked by hand until a wall time, in Unix ms.
 func untilBlockEnds(m *rules.Match, d algorithms.Decision, until int64) algorithms.Decision {
 	out := whileBlocked(d, blockLeft(m, until))
 	if until == rules.Forever {
@@ -112,7 +116,8 @@ func blockLeft(m *rules.Match, until int64) time.Duration {
 	return max(0, time.Duration(left)) * time.Millisecond
 }
 
-// foldHandBlocks makes the limits of rules refuse that block the check's subjects by hand. What was counted stays.
+// foldHandBlocks makes the limits of rules refuse that block the check's
+// subjects by hand. What was counted stays.
 func (a *Answer) foldHandBlocks() {
 	m := &a.scratch.match
 	first := 0
@@ -141,11 +146,13 @@ func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	if until == 0 {
 		return 0
 	}
-	return blockLeft(m, until) - time.Duration(u.At.Wall)%time.Millisecond // so that it ends with the entry, not after it
+	// so that it ends with the entry, not after it
+	return blockLeft(m, until) - time.Duration(u.At.Wall)%time.Millisecond
 }
 
-// Unblock lifts the block that a refusal began, and leaves what is used as it is. It returns the usage afterwards. The error is
-// one of Reset's. A block by hand is an entry, and stays.
+// Unblock lifts the block that a refusal began, and leaves what is used as it
+// is. It returns the usage afterwards. The error is one of Reset's. A block by
+// hand is an entry, and stays.
 func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -176,5 +183,7 @@ func (l *Limiter) showEntries(s metrics.Sink) {
 	}
 	s.Level("entries_bytes", "About how many bytes the entries beside the rules take.", e.Bytes())
 	s.Gauge("entries_version", "Changes of entries beside the rules so far.", float64(e.Version()))
-	s.Level("entries_asleep", "Entries beside the rules that name a tier or a rule that the document lacks.", set.Asleep())
+	s.Level("entries_asleep",
+		"Entries beside the rules that name a tier or a rule that the document lacks.",
+		set.Asleep())
 }

@@ -39,8 +39,9 @@ func standalone(t *testing.T) *Limiter {
 	return New(counters.New(1000), clock)
 }
 
-// TestEntriesChangeNoCounters: a tier beside the document changes a subject's limits and keeps what was used, a deny entry
-// refuses, and both go when the entries do.
+// TestEntriesChangeNoCounters: a tier beside the document changes a subject's
+// limits and keeps what was used, a deny entry refuses, and both go when the
+// entries do.
 func TestEntriesChangeNoCounters(t *testing.T) {
 	l := standalone(t)
 	l.SetRules(compile(t, 7, entryRules))
@@ -50,12 +51,14 @@ func TestEntriesChangeNoCounters(t *testing.T) {
 		var a Answer
 		expect.NoError(t, l.Check(&q, &a))
 		if a.Allowed != allowed || a.RulesVersion != 7 || limit > 0 && a.Limits[0].Limit.Amount != limit {
-			t.Errorf("allowed %v by %v, version %d; want %v, limit %d", a.Allowed, a.DecidedBy, a.RulesVersion, allowed, limit)
+			t.Errorf("allowed %v by %v, version %d; want %v, limit %d", a.Allowed, a.DecidedBy,
+				a.RulesVersion, allowed, limit)
 		}
 	}
 	check(true, 1)
 	check(false, 1)
-	pro := with(t, entries.New(), &entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro"})
+	pro := with(t, entries.New(),
+		&entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro"})
 	l.SetEntries(pro)
 	for range 4 {
 		check(true, 5)
@@ -63,7 +66,9 @@ func TestEntriesChangeNoCounters(t *testing.T) {
 	check(false, 5)
 	l.SetRules(compile(t, 7, entryRules)) // entries survive new rules
 	check(false, 5)
-	l.SetEntries(with(t, pro, &entries.Entry{Kind: entries.Deny, Match: []entries.Condition{{Attribute: "tenant", Values: []string{"acme"}}}}))
+	l.SetEntries(with(t, pro,
+		&entries.Entry{Kind: entries.Deny,
+			Match: []entries.Condition{{Attribute: "tenant", Values: []string{"acme"}}}}))
 	check(false, 0)
 	l.SetEntries(entries.New())
 	check(false, 1)
@@ -73,7 +78,8 @@ func TestBlockByHand(t *testing.T) {
 	l := standalone(t)
 	l.SetRules(compile(t, 1, entryRules))
 	until := time.Now().Add(time.Hour).UnixMilli()
-	blocked := with(t, entries.New(), &entries.Entry{Kind: entries.Block, Rule: "login", Key: []string{"192.0.2.7"}, Until: until})
+	blocked := with(t, entries.New(),
+		&entries.Entry{Kind: entries.Block, Rule: "login", Key: []string{"192.0.2.7"}, Until: until})
 	l.SetEntries(blocked)
 	attrs := []rules.Attribute{{Name: "tenant", Value: "acme"}, {Name: "ip", Value: "192.0.2.7"}}
 	for name, q := range map[string]*Query{
@@ -83,7 +89,8 @@ func TestBlockByHand(t *testing.T) {
 		var a Answer
 		expect.NoError(t, l.Check(q, &a))
 		la := a.TightestLimit()
-		if a.Allowed || a.DecidedBy != ByOwner || la == nil || la.Rule.Name != "login" || !la.Blocked || la.Remaining != 0 ||
+		if a.Allowed || a.DecidedBy != ByOwner || la == nil || la.Rule.Name != "login" ||
+			!la.Blocked || la.Remaining != 0 ||
 			la.RetryAfter < 59*time.Minute || la.RetryAfter > time.Hour {
 			t.Errorf("%s: allowed %v by %v, %+v; want a block of an hour", name, a.Allowed, a.DecidedBy, la)
 		}
@@ -98,9 +105,11 @@ func TestBlockByHand(t *testing.T) {
 		return u
 	}
 	if u := usage(); u.Blocked < 59*time.Minute || u.Limits[0].Used != 1 || u.Limits[0].Remaining != 0 {
-		t.Errorf("blocked for %v, used %d, %d left; want an hour, 1 by the count, 0", u.Blocked, u.Limits[0].Used, u.Limits[0].Remaining)
+		t.Errorf("blocked for %v, used %d, %d left; want an hour, 1 by the count, 0", u.Blocked,
+			u.Limits[0].Used, u.Limits[0].Remaining)
 	}
-	if u, err := l.Usage(&Query{Rule: "tenant", Key: []string{"acme"}, ByKey: true}); err != nil || u.Limits[0].Used != 1 {
+	if u, err := l.Usage(&Query{Rule: "tenant", Key: []string{"acme"}, ByKey: true}); err != nil ||
+		u.Limits[0].Used != 1 {
 		t.Errorf("tenant: %+v, %v; want only the count", u, err)
 	}
 	if _, err := l.Reset(&Query{Rule: "login", Key: []string{"192.0.2.7"}, ByKey: true}); err != nil {
@@ -114,7 +123,8 @@ func TestBlockByHand(t *testing.T) {
 	}
 	l.SetEntries(with(t, entries.New(), &entries.Entry{Kind: entries.Block, Rule: "login", Key: []string{"192.0.2.7"}}))
 	var a Answer
-	if err := l.Check(&Query{Attributes: attrs}, &a); err != nil || a.Allowed || a.TightestLimit().RetryAfter != algorithms.Never || a.TightestLimit().Cause() != Blocked {
+	if err := l.Check(&Query{Attributes: attrs}, &a); err != nil || a.Allowed ||
+		a.TightestLimit().RetryAfter != algorithms.Never || a.TightestLimit().Cause() != Blocked {
 		t.Errorf("a block without an end: %v, %+v", err, a.TightestLimit())
 	}
 	l.SetEntries(entries.New())

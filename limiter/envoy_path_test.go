@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestEnvoyPaths: an Envoy descriptor is checked, located and listed by its path, like a rule. A descriptor with a limit of 0
-// refuses every check. Adaptive rules beside it change nothing.
+// TestEnvoyPaths: an Envoy descriptor is checked, located and listed by its
+// path, like a rule. A descriptor with a limit of 0 refuses every check.
+// Adaptive rules beside it change nothing.
 func TestEnvoyPaths(t *testing.T) {
 	l := open(t, adaptiveRules+`
 envoy:
@@ -32,7 +33,8 @@ envoy:
 		t.Errorf("another value shares the counter: %+v", a.Limits[0])
 	}
 	closed := Query{Rule: "edge.closed", Key: []string{"x"}, ByKey: true}
-	if a := check(t, l, epoch, closed); a.Allowed || a.Limits[0].RetryAfter != algorithms.Never || !strings.Contains(string(a.AppendReason(nil)), `Limit "edge.closed"`) {
+	if a := check(t, l, epoch, closed); a.Allowed || a.Limits[0].RetryAfter != algorithms.Never ||
+		!strings.Contains(string(a.AppendReason(nil)), `Limit "edge.closed"`) {
 		t.Errorf("have %+v, %s", a.Limits[0], a.AppendReason(nil))
 	}
 	if u, err := l.Locate(&user); err != nil || u.Rule.Name != user.Rule || len(u.Limits) != 1 || u.Key[1] != "u" {

@@ -31,7 +31,8 @@ func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *
 	entries := []rules.EnvoyEntry{{Key: key, Value: value}}
 	return &Query{
 		Matched: set, PeeksAreLooks: true,
-		Subjects: []Subject{{Node: set.EnvoyDomain("llm").Match(entries), Entries: entries, Mode: mode, Costs: []UnitCost{{Unit: rules.Requests, Cost: cost}}}},
+		Subjects: []Subject{{Node: set.EnvoyDomain("llm").Match(entries), Entries: entries,
+			Mode: mode, Costs: []UnitCost{{Unit: rules.Requests, Cost: cost}}}},
 	}
 }
 
@@ -43,8 +44,9 @@ func usedOf(t *testing.T, l *Limiter, key, value string) int64 {
 	return u.Limits[0].Used
 }
 
-// Streams spend a budget: each looks before it begins and is charged when it ends. Once the budget is used up, each node
-// refuses the first look. The budget is overdrawn by at most the cost of the streams that were open then.
+// Streams spend a budget: each looks before it begins and is charged when it
+// ends. Once the budget is used up, each node refuses the first look. The
+// budget is overdrawn by at most the cost of the streams that were open then.
 func TestEnvoyBudget(t *testing.T) {
 	for _, key := range []string{"team", "exact"} {
 		for _, nodes := range []int{1, 3} {
@@ -118,8 +120,10 @@ func spendBudget(t *testing.T, key string, nodes int, value string) {
 		t.Errorf("%d looks that began after the budget was used up were allowed", late)
 	}
 	time.Sleep(10 * time.Second) // leases end
-	if have := usedOf(t, w.nodes[0].Limiter, key, value); have != charged || charged < budget || charged-budget > underWay {
-		t.Errorf("used %d, charged %d; overdrawn by %d, with %d in open streams", have, charged, charged-budget, underWay)
+	if have := usedOf(t, w.nodes[0].Limiter, key, value); have != charged || charged < budget ||
+		charged-budget > underWay {
+		t.Errorf("used %d, charged %d; overdrawn by %d, with %d in open streams", have, charged,
+			charged-budget, underWay)
 	}
 }
 
@@ -137,7 +141,8 @@ func TestEnvoyLooks(t *testing.T) {
 					expect.NoError(t, n.Check(descriptor(n.Limiter, "team", value, counters.CheckMode, 1), &a))
 					taken++
 				}
-				if err := n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a); err != nil || !a.Allowed {
+				if err := n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1),
+					&a); err != nil || !a.Allowed {
 					t.Fatalf("node %d: %v, allowed %v", i, err, a.Allowed)
 				}
 				by[a.DecidedBy]++
@@ -170,8 +175,8 @@ func TestEnvoyLooks(t *testing.T) {
 	})
 }
 
-// Quota that is given back is available on all nodes a moment later, although they remember refusals. Leases stay. Many refunds
-// cause few messages.
+// Quota that is given back is available on all nodes a moment later, although
+// they remember refusals. Leases stay. Many refunds cause few messages.
 func TestEnvoyRefunds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, envoyRules)
@@ -238,7 +243,8 @@ func TestMatchedByOldRules(t *testing.T) {
 	}
 }
 
-// A node whose callers only look, while another node counts, also refuses from the first look after the budget is used up.
+// A node whose callers only look, while another node counts, also refuses from
+// the first look after the budget is used up.
 func TestEnvoyLooksOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, envoyRules)
@@ -250,7 +256,8 @@ func TestEnvoyLooksOnly(t *testing.T) {
 				for _, n := range w.nodes[1:] {
 					expect.NoError(t, n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a))
 				}
-				expect.NoError(t, w.nodes[0].Check(descriptor(w.nodes[0].Limiter, "team", value, counters.CountMode, 400), &a))
+				expect.NoError(t,
+					w.nodes[0].Check(descriptor(w.nodes[0].Limiter, "team", value, counters.CountMode, 400), &a))
 				charged += 400
 				time.Sleep(5 * time.Millisecond)
 			}

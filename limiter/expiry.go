@@ -13,15 +13,18 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A reservation may say what becomes of it if nobody settles it in time. Its home then keeps its id with its place and,
-// at its end, settles it as the id says. Until its place goes, it can still be settled.
+// A reservation may say what becomes of it if nobody settles it in time. Its
+// home then keeps its id with its place and, at its end, settles it as the id
+// says. Until its place goes, it can still be settled.
 
-// ErrOnExpiry means that a reservation asks for something at its end that a rule forbids, or for more than it reserves.
+// ErrOnExpiry means that a reservation asks for something at its end that a
+// rule forbids, or for more than it reserves.
 var ErrOnExpiry = errors.New("on_expiry")
 
 // OnExpiry says what becomes of a reservation that nobody settles in time.
 type OnExpiry struct {
-	// Costs replace what was reserved, as in a settlement: empty ones give all of it back. Each is at most what was reserved.
+	// Costs replace what was reserved, as in a settlement: empty ones give all of
+	// it back. Each is at most what was reserved.
 	Costs []UnitCost
 }
 
@@ -38,8 +41,9 @@ func codeOnExpiry(c *wire.Coder, e **OnExpiry) {
 	wire.Optional(c, e, func(e *OnExpiry) { codeCosts(c, &e.Costs) })
 }
 
-// validateOnExpiry returns an error if q, for which a is prepared, asks for something at its end that a rule forbids,
-// or that is more than what it reserves.
+// validateOnExpiry returns an error if q, for which a is prepared, asks for
+// something at its end that a rule forbids, or that is more than what it
+// reserves.
 func (a *Answer) validateOnExpiry(q *Query) error {
 	if q.OnExpiry == nil {
 		return nil
@@ -94,9 +98,10 @@ func subjectCosts(subjects []Subject) (list [][]UnitCost) {
 	return list
 }
 
-// arrangeExpiry has the home of a reservation that was just made keep it, and carry out its end. If that finds no room,
-// the reservation is settled with nothing used, and the error is ErrTooManyReservations. If the home can't be reached,
-// the reservation stays charged unless somebody settles it.
+// arrangeExpiry has the home of a reservation that was just made keep it, and
+// carry out its end. If that finds no room, the reservation is settled with
+// nothing used, and the error is ErrTooManyReservations. If the home can't be
+// reached, the reservation stays charged unless somebody settles it.
 func (rs *reservations) arrangeExpiry(id string) error {
 	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: settleAtEnd})
 	if errors.Is(err, ErrTooManyReservations) {
@@ -109,8 +114,9 @@ func (rs *reservations) arrangeExpiry(id string) error {
 	return nil
 }
 
-// keepExpiry keeps the id of s with its place at subj, in a table of this node. The error is counters.ErrShut,
-// ErrNoOwner if the place is gone, or ErrTooManyReservations.
+// keepExpiry keeps the id of s with its place at subj, in a table of this node.
+// The error is counters.ErrShut, ErrNoOwner if the place is gone, or
+// ErrTooManyReservations.
 func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, s *settleRequest) error {
 	now := rs.limiter.clock.Now()
 	place := s.placeOf(subj.subject, now)
@@ -126,7 +132,8 @@ func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject,
 	return err
 }
 
-// keepLocalExpiry is keepExpiry for those of s's subjects that `consistency: local` rules of this process have debited.
+// keepLocalExpiry is keepExpiry for those of s's subjects that `consistency:
+// local` rules of this process have debited.
 func (rs *reservations) keepLocalExpiry(s *settleRequest) {
 	for i := range s.subjects {
 		subj := &s.subjects[i]
@@ -140,14 +147,16 @@ func (rs *reservations) keepLocalExpiry(s *settleRequest) {
 }
 
 const (
-	// maxExpiring bounds the reservations whose ends a node carries out at once, for each of its tables.
+	// maxExpiring bounds the reservations whose ends a node carries out at once,
+	// for each of its tables.
 	maxExpiring = 256
-	// expiryRetryPause is how long a node waits before it tries again to carry out an end that it could not.
+	// expiryRetryPause is how long a node waits before it tries again to carry out
+	// an end that it could not.
 	expiryRetryPause = time.Second
 )
 
-// carryOutEnds carries out the ends of the reservations in table, until the limiter is closed. As long as there are
-// none, it sleeps.
+// carryOutEnds carries out the ends of the reservations in table, until the
+// limiter is closed. As long as there are none, it sleeps.
 func (l *Limiter) carryOutEnds(table *counters.Table) {
 	m := l.membership
 	all := table.Notes()
@@ -191,8 +200,9 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 	}
 }
 
-// carryOutEnd carries out the end of the reservation whose place n is, in table. It returns false if it must be tried
-// again: if this node does not own the home, or can't reach it, as for a reservation of local rules.
+// carryOutEnd carries out the end of the reservation whose place n is, in
+// table. It returns false if it must be tried again: if this node does not own
+// the home, or can't reach it, as for a reservation of local rules.
 func (rs *reservations) carryOutEnd(table *counters.Table, n *notes.Note) bool {
 	l := rs.limiter
 	isOwn := table == l.table
@@ -200,6 +210,7 @@ func (rs *reservations) carryOutEnd(table *counters.Table, n *notes.Note) bool {
 		return false
 	}
 	_, err := rs.settle(l.membership.ctx, &settleRequest{id: n.Body, verb: settleExpired})
-	// In the meantime, its place may have gone. Another node's may not be due yet, by that node's clock.
+	// In the meantime, its place may have gone. Another node's may not be due yet,
+	// by that node's clock.
 	return err == nil || isOwn && errors.Is(err, ErrUnknownReservation)
 }

@@ -31,8 +31,9 @@ const threeRules = `rules:
   - {name: l, key: [l], consistency: local, usage: monthly, limits: [{limit: 3000, per: 24h, algorithm: fixed-window, unit: tokens}]}
   - {name: kept, key: [k], reservations: {on_expiry: charge}, limits: [{limit: 1000, per: 24h, unit: tokens}]}`
 
-// What is not settled in time stays charged, comes back, or is replaced, as the reservation says: once, at every owner, and on the bill,
-// whichever node is asked.
+// What is not settled in time stays charged, comes back, or is replaced, as the
+// reservation says: once, at every owner, and on the bill, whichever node is
+// asked.
 func TestEndsAreCarriedOut(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  *OnExpiry
@@ -53,7 +54,8 @@ func TestEndsAreCarriedOut(t *testing.T) {
 					a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[size-1], nil)
 					for i, n := range w.nodes {
 						l := fmt.Sprint("l", i)
-						q := Query{Attributes: attrs("a", a, "b", b, "l", l), Costs: []UnitCost{{"tokens", 100}}, OnExpiry: tt.end}
+						q := Query{Attributes: attrs("a", a, "b", b, "l", l),
+							Costs: []UnitCost{{"tokens", 100}}, OnExpiry: tt.end}
 						id := n.reserve(q, time.Second)
 						if id == "" {
 							t.Fatal("refused")
@@ -69,7 +71,8 @@ func TestEndsAreCarriedOut(t *testing.T) {
 							if got := n.used(rule, key); got < want-1 || got > want { // a bucket drains
 								t.Errorf("%d nodes, at %d: %d are used of %s, want %d", size, i, got, rule, want)
 							}
-							expect.Equal(t, bill.billed(fmt.Sprintf("%s[%s] tokens", rule, key)), want, "%d nodes, at %d: billed of %s", size, i, rule)
+							expect.Equal(t, bill.billed(fmt.Sprintf("%s[%s] tokens", rule, key)),
+								want, "%d nodes, at %d: billed of %s", size, i, rule)
 						}
 					}
 					if got := int64(0); tt.end != nil {
@@ -106,7 +109,8 @@ func TestWhatIsSettledHasNoEnd(t *testing.T) {
 	})
 }
 
-// A late settlement replaces what the end has left, once. In another window, or another life of the counter, it corrects the bill only.
+// A late settlement replaces what the end has left, once. In another window, or
+// another life of the counter, it corrects the bill only.
 func TestLateSettlings(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  *OnExpiry
@@ -176,13 +180,15 @@ func anotherLineage(w *testCluster, key string) { w.beginLineage(w.partition("a"
 
 func anotherOwner(w *testCluster, key string) { w.handOver(w.partition("a", key), w.nodes[2]) }
 
-// Over several owners, a late settlement charges and gives back at all of them, but not in windows that have begun since.
+// Over several owners, a late settlement charges and gives back at all of them,
+// but not in windows that have begun since.
 func TestLateSettlingsOfSeveralOwners(t *testing.T) {
 	const text = `rules:
   - {name: a, key: [a], limits: [{limit: 1000, per: 24h, algorithm: ALGORITHM, unit: tokens}]}
   - {name: b, key: [b], limits: [{limit: 1000, per: 24h, algorithm: ALGORITHM, unit: tokens}]}
   - {name: s, key: [b], limits: [{limit: 1000, per: 10s, algorithm: ALGORITHM, unit: tokens}]}`
-	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
+	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log",
+		"token-bucket", "leaky-bucket"} {
 		for _, end := range []*OnExpiry{nil, refundAll, charge10} {
 			for _, used := range []int64{0, 5, 50, 150} {
 				synctest.Test(t, func(t *testing.T) {
@@ -209,7 +215,8 @@ func TestLateSettlingsOfSeveralOwners(t *testing.T) {
 	}
 }
 
-// The end is carried out by whichever node owns the home then. If that has lost counters, nothing comes back.
+// The end is carried out by whichever node owns the home then. If that has lost
+// counters, nothing comes back.
 func TestEndsAfterTheHomeMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(24 * time.Hour)
@@ -286,7 +293,8 @@ func TestEndsAfterTheHomeDied(t *testing.T) {
 	}
 }
 
-// A reservation whose home can't keep what is to be done at its end is refused if there is no room, and takes nothing.
+// A reservation whose home can't keep what is to be done at its end is refused
+// if there is no room, and takes nothing.
 func TestEndsNeedRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(24 * time.Hour)
@@ -313,7 +321,8 @@ func TestForbiddenEnds(t *testing.T) {
 		nextWindow(24 * time.Hour)
 		w := newTestCluster(t, 2, threeRules)
 		for name, q := range map[string]Query{
-			"more":        {Rule: "a", ByKey: true, Key: []string{"x"}, Costs: []UnitCost{{"tokens", 9}}, OnExpiry: charge10},
+			"more": {Rule: "a", ByKey: true, Key: []string{"x"},
+				Costs: []UnitCost{{"tokens", 9}}, OnExpiry: charge10},
 			"no cost":     {Rule: "a", ByKey: true, Key: []string{"x"}, OnExpiry: charge10},
 			"forbidden":   {Rule: "kept", ByKey: true, Key: []string{"x"}, OnExpiry: refundAll},
 			"one of them": {Attributes: attrs("a", "x", "k", "x"), OnExpiry: refundAll},
@@ -351,7 +360,8 @@ func TestEndsOfReservationsWithAnID(t *testing.T) {
 	})
 }
 
-// Late settlements give way to new reservations, and a bucket then takes nothing back of which it has forgotten the rates.
+// Late settlements give way to new reservations, and a bucket then takes
+// nothing back of which it has forgotten the rates.
 func TestLateSettlingsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(24 * time.Hour)

@@ -11,11 +11,12 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`. By that time, the owner may be back.
+// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`. By
+// that time, the owner may be back.
 const uncountedRetry = time.Second
 
-// decideAlone decides subjects on this node alone: subjects of `consistency: local` rules (by is ByOwner), and subjects in
-// fallback (ByFallback).
+// decideAlone decides subjects on this node alone: subjects of `consistency:
+// local` rules (by is ByOwner), and subjects in fallback (ByFallback).
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()
@@ -79,14 +80,16 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		c.markDecided(s, by, admitted, undoAlone)
 		s.decidedAt = c.now
 
-		// The fallback counters refused, and their decisions leave the cost out. In all other cases they include it.
+		// The fallback counters refused, and their decisions leave the cost out. In all
+		// other cases they include it.
 		s.withdrawn = !admitted && !refused && !refusedByCopy
 	}
 
 	c.refused = c.refused || !admitted
 }
 
-// applyShare replaces op's limit with this node's share of it, and reports whether to count op. If not, it has decided op.
+// applyShare replaces op's limit with this node's share of it, and reports
+// whether to count op. If not, it has decided op.
 func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
 		return true // nodes don't divide a block: it applies in full on this node
@@ -128,8 +131,8 @@ func partitionMode(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 	return mode
 }
 
-// countedAlone yields the ops of the listed subjects with their counterparts in aloneOps, except for those that applyShare has
-// decided.
+// countedAlone yields the ops of the listed subjects with their counterparts in
+// aloneOps, except for those that applyShare has decided.
 func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counters.Op] {
 	return func(yield func(op, aloneOp *counters.Op) bool) {
 		for _, i := range list {
@@ -145,14 +148,16 @@ func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counter
 	}
 }
 
-// isUncounted reports whether applyShare decided op. aloneOp is its counterpart in clusterCheck.aloneOps: decideAlone marks it by
-// Shadow and a cost of 0, so that the fallback counters neither take nor refuse it.
+// isUncounted reports whether applyShare decided op. aloneOp is its counterpart
+// in clusterCheck.aloneOps: decideAlone marks it by Shadow and a cost of 0, so
+// that the fallback counters neither take nor refuse it.
 func isUncounted(op, aloneOp *counters.Op) bool {
 	return aloneOp.Shadow && !op.Shadow || aloneOp.Cost == 0 && op.Cost != 0
 }
 
-// recordDebts records what the fallback counters admitted as debts to the subjects' owners. If a copy on this node shows that
-// the whole limit is used up, recordDebts puts back everything taken and returns false.
+// recordDebts records what the fallback counters admitted as debts to the
+// subjects' owners. If a copy on this node shows that the whole limit is used
+// up, recordDebts puts back everything taken and returns false.
 func (c *clusterCheck) recordDebts(list []int) bool {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
@@ -201,8 +206,9 @@ func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
 	_ = c.limiter.membership.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
 }
 
-// narrowToCopy combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one
-// wins. Both report what is left as if the cost had been taken.
+// narrowToCopy combines this node's decision on op, by its share, with a copy's
+// decision by the whole limit: the stricter one wins. Both report what is left
+// as if the cost had been taken.
 func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 	d := asked.Decision
 	switch {

@@ -18,8 +18,9 @@ func (w *testCluster) totalDebt() (sum int64) {
 	return sum
 }
 
-// G4: what a fallback with share or full admits becomes a debt to the owner, and nothing else does. If another limit refuses
-// the check, the debt is cancelled.
+// G4: what a fallback with share or full admits becomes a debt to the owner,
+// and nothing else does. If another limit refuses the check, the debt is
+// cancelled.
 func TestG4_FallbackOwes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `rules:
@@ -46,7 +47,8 @@ rules:
   - {name: deny, key: [other], on_partition: deny, limits: [{limit: 9, per: 1440h}]}
   - {name: own, key: [k], limits: [{limit: 1, per: 1440h}]}`))
 		before := w.totalDebt()
-		for _, other := range []string{w.keyOf("deny", w.nodes[0], w.nodes[2]), w.keyOf("deny", w.nodes[2], w.nodes[0])} {
+		for _, other := range []string{w.keyOf("deny", w.nodes[0], w.nodes[2]),
+			w.keyOf("deny", w.nodes[2], w.nodes[0])} {
 			if a := n.check(Query{Attributes: attrs("k", "new", "other", other)}); a.Allowed {
 				t.Error("admitted")
 			}
@@ -91,14 +93,18 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 		for i, want := range []int64{1, 0} {
 			peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode})
 			a := n.check(byKey("r", key))
-			if !a.Allowed || a.DecidedBy != ByFallback || a.Limits[0].Remaining != want || peek.Limits[0].Remaining != want {
-				t.Errorf("check %d: have %v by %s, %+v, a peek %+v", i, a.Allowed, a.DecidedBy, a.Limits[0].Decision, peek.Limits[0].Decision)
+			if !a.Allowed || a.DecidedBy != ByFallback || a.Limits[0].Remaining != want ||
+				peek.Limits[0].Remaining != want {
+				t.Errorf("check %d: have %v by %s, %+v, a peek %+v", i, a.Allowed, a.DecidedBy,
+					a.Limits[0].Decision, peek.Limits[0].Decision)
 			}
 		}
 		peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode})
 		a := n.check(byKey("r", key))
-		if a.Allowed || peek.Allowed || a.Limits[0].RetryAfter <= 0 || peek.Limits[0].RetryAfter <= 0 || a.Limits[0].Remaining != 0 {
-			t.Errorf("have %v, %+v, a peek %v, %+v", a.Allowed, a.Limits[0].Decision, peek.Allowed, peek.Limits[0].Decision)
+		if a.Allowed || peek.Allowed || a.Limits[0].RetryAfter <= 0 ||
+			peek.Limits[0].RetryAfter <= 0 || a.Limits[0].Remaining != 0 {
+			t.Errorf("have %v, %+v, a peek %v, %+v", a.Allowed, a.Limits[0].Decision, peek.Allowed,
+				peek.Limits[0].Decision)
 		}
 		if used, _ := n.membership.Fallback.Usage(n.clock.Now(), at, &limit.Limit); used != 2 {
 			t.Errorf("have %d used of the share, want 2", used)

@@ -18,7 +18,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-var largeFlood = flag.Bool("large-flood", false, "a flood of 10,000,000 counters and 600,000 reservations; it takes 2 GB")
+var largeFlood = flag.Bool("large-flood", false,
+	"a flood of 10,000,000 counters and 600,000 reservations; it takes 2 GB")
 
 // floodRules are those of a flood, and of others.
 const floodRules = `rules:
@@ -86,7 +87,8 @@ func (f *flood) query(i int) *Query {
 	return &Query{Rule: "flooded", Key: []string{key}, ByKey: f.kind != "adjust" && f.kind != "reset", Costs: costs}
 }
 
-// call makes the i-th call at l, and its settlement at by. It returns what the caller of a flood may be told: that it is too much.
+// call makes the i-th call at l, and its settlement at by. It returns what the
+// caller of a flood may be told: that it is too much.
 func (f *flood) call(l, by *Limiter, i int) error {
 	q, a := f.query(i), &Answer{}
 	switch f.kind {
@@ -254,8 +256,8 @@ const (
 	floodCalls = 30_000
 )
 
-// No flood takes anything from others: their checks are decided, and what they reserved before it is settled. They find room for
-// further reservations.
+// No flood takes anything from others: their checks are decided, and what they
+// reserved before it is settled. They find room for further reservations.
 func TestFloodsTakeNothingFromOthers(t *testing.T) {
 	calls := floodCalls
 	if testing.Short() {
@@ -331,8 +333,9 @@ func (b *bystanders) flood(f *flood, calls int) {
 	b.goOn(f)
 }
 
-// A flood of reservations at the default bounds: 1,000 a second that stay open for ten minutes fit, all of one subject, each within
-// the bytes that the docs say. Others go on as before, also once the counters are full.
+// A flood of reservations at the default bounds: 1,000 a second that stay open
+// for ten minutes fit, all of one subject, each within the bytes that the docs
+// say. Others go on as before, also once the counters are full.
 func TestLargeFlood(t *testing.T) {
 	if !*largeFlood {
 		t.Skip("needs -large-flood")
@@ -391,7 +394,8 @@ func TestLargeFlood(t *testing.T) {
 	}
 }
 
-// All floods on a node with the default bounds, which they reach, or nearly so. What they leave takes as much memory as the docs say.
+// All floods on a node with the default bounds, which they reach, or nearly so.
+// What they leave takes as much memory as the docs say.
 func TestLargeFloods(t *testing.T) {
 	if !*largeFlood {
 		t.Skip("needs -large-flood")

@@ -4,8 +4,9 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// fold combines the subjects into one answer once all are decided or one is refused. The answer's DecidedBy is the weakest of
-// theirs. fold reports whether the check is decided.
+// fold combines the subjects into one answer once all are decided or one is
+// refused. The answer's DecidedBy is the weakest of theirs. fold reports
+// whether the check is decided.
 func (c *clusterCheck) fold() bool {
 	a := c.answer
 
@@ -25,8 +26,8 @@ func (c *clusterCheck) fold() bool {
 	return true
 }
 
-// dropUndecided removes the undecided subjects from the answer to a refused check. It reports the others as never charged,
-// because they are rolled back.
+// dropUndecided removes the undecided subjects from the answer to a refused
+// check. It reports the others as never charged, because they are rolled back.
 func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	k := &a.scratch
@@ -42,7 +43,8 @@ func (c *clusterCheck) dropUndecided() {
 
 		own := c.ops(s)
 		for j := range own {
-			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks) {
+			if op := &own[j]; !s.withdrawn &&
+				(op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
 					back := min(op.Cost, max(0, op.Limit.Capacity()+op.Decision.Loaned-op.Decision.Remaining))
 					op.Decision.AddRemaining(op.Limit, back)
@@ -84,7 +86,8 @@ func (c *clusterCheck) rollBack() {
 	}
 }
 
-// rollBackHere gives s's cost back to this node's counters. If they are being handed over, the refund waits, or follows them.
+// rollBackHere gives s's cost back to this node's counters. If they are being
+// handed over, the refund waits, or follows them.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	if back := c.refundHere(s); len(back.ops) > 0 {
 		c.limiter.sendRefunds([]refund{back})

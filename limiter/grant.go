@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// grantRequests makes the grants that x's question requests, as far as the limits allow. It debits each grant first.
+// grantRequests makes the grants that x's question requests, as far as the
+// limits allow. It debits each grant first.
 func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
 	q := &x.question
 	r := &x.reply
@@ -39,7 +40,9 @@ func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
 }
 
 // grant makes the grant that one request asks for. It returns false if the limits do not allow it.
-func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
+func (ls *leases) grant(
+	now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int,
+) (leaseGrant, bool) {
 	m := ls.limiter.membership
 	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Policy.TTL}}
 	for i := range ops {
@@ -48,7 +51,9 @@ func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []cou
 		}
 	}
 
-	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameBoot: request.Boot == ls.limiter.boot, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
+	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage,
+		SameBoot: request.Boot == ls.limiter.boot, Lease: &request.LeaseRequest, Nodes: nodes,
+		Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			ls.limiter.table.Peek(now, ops)
@@ -75,7 +80,8 @@ func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []cou
 	return g, g.ID != 0
 }
 
-// describe adds to g what the owner debited for one limit, and ends g no later than the window that it was debited in.
+// describe adds to g what the owner debited for one limit, and ends g no later
+// than the window that it was debited in.
 func (g *leaseGrant) describe(op *counters.Op) {
 	if op.Limit.Kind == algorithms.TokenBucket {
 		g.Windows = append(g.Windows, int64(op.Decision.ResetAfter)) // see debit.when
@@ -85,8 +91,8 @@ func (g *leaseGrant) describe(op *counters.Op) {
 	g.EndsIn = min(g.EndsIn, op.Limit.WindowLeft(op.At))
 }
 
-// forgetEverywhere makes this node and all others forget what f names. A node that the message does not reach forgets it within
-// a lease's TTL anyway.
+// forgetEverywhere makes this node and all others forget what f names. A node
+// that the message does not reach forgets it within a lease's TTL anyway.
 func (ls *leases) forgetEverywhere(f forgetMessage) {
 	m, body := ls.limiter.membership, wire.Encode(nil, &f)
 	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
@@ -130,7 +136,8 @@ func (r *leaseRequest) code(c *wire.Coder) {
 	})
 
 	// Written so that NaN fails too.
-	c.Require(policy.Threshold >= 0 && policy.Threshold <= 1 && policy.Idle >= 0 && policy.Idle <= 1 && policy.TTL >= localcache.MinTTL && len(r.Want) > 0)
+	c.Require(policy.Threshold >= 0 && policy.Threshold <= 1 && policy.Idle >= 0 &&
+		policy.Idle <= 1 && policy.TTL >= localcache.MinTTL && len(r.Want) > 0)
 }
 
 func (g *leaseGrant) code(c *wire.Coder) {

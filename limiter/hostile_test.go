@@ -15,8 +15,9 @@ import (
 
 const hostileRules = "rules:\n  - {name: per-tenant, key: [tenant], limits: [{limit: 5, per: 1h, algorithm: fixed-window}]}\n"
 
-// chosen returns n names and a victim's name, all with hashes that begin with the same bits. It tries millions of names, so
-// they and their hashes are made in place.
+// chosen returns n names and a victim's name, all with hashes that begin with
+// the same bits. It tries millions of names, so they and their hashes are made
+// in place.
 func chosen(n int, shift uint, hash func(name []byte) uint64) (names []string, victim string) {
 	name := []byte("x")
 	for i := int64(0); len(names) <= n; i++ {
@@ -27,7 +28,8 @@ func chosen(n int, shift uint, hash func(name []byte) uint64) (names []string, v
 	return names[:n], names[n]
 }
 
-// withoutKey returns the hash with which anyone could locate a tenant's counters if subjects were hashed without a key.
+// withoutKey returns the hash with which anyone could locate a tenant's
+// counters if subjects were hashed without a key.
 func withoutKey() func(name []byte) uint64 {
 	seed := append(binary.LittleEndian.AppendUint32(nil, uint32(len("per-tenant"))), "per-tenant"...)
 	seed = append(seed, 0)
@@ -49,9 +51,10 @@ func withKey(t *testing.T, set *rules.Set) func(name []byte) uint64 {
 	}
 }
 
-// An attacker who chooses names so that their counters lie next to a tenant's locks no tenant out, whether the names share a
-// shard by the public hash or by the cluster's key. 9,900 names, with six checks each, were once enough in a table of the
-// default size.
+// An attacker who chooses names so that their counters lie next to a tenant's
+// locks no tenant out, whether the names share a shard by the public hash or by
+// the cluster's key. 9,900 names, with six checks each, were once enough in a
+// table of the default size.
 func TestChosenNamesLockNobodyOut(t *testing.T) {
 	set := compile(t, 1, hostileRules).Keyed(bytes.Repeat([]byte{7}, 32))
 	for name, tt := range map[string]struct {

@@ -15,19 +15,21 @@ type activeRules struct {
 	stats      []*ruleStats // by Rule.Index
 	overall    *ruleStats   // counts each check once, however many rules applied
 	hasMonthly bool         // some rule has `usage: monthly`
-	// hasGlobal is true if regions divide some limits of the set. recordedVersion is the latest version that the primary has
-	// recorded as honoured by all regions; zero if there is none.
+	// hasGlobal is true if regions divide some limits of the set. recordedVersion
+	// is the latest version that the primary has recorded as honoured by all
+	// regions; zero if there is none.
 	hasGlobal       bool
 	recordedVersion int64
-	// steps holds, by Rule.Index, the step in force plus one; zero if there is none. It is nil if no rule is adaptive.
+	// steps holds, by Rule.Index, the step in force plus one; zero if there is
+	// none. It is nil if no rule is adaptive.
 	steps    []atomic.Int32
 	loadLeft func(source string) time.Duration // see FollowLoads; may be nil
 
 	slots *slotIndex
 }
 
-// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its metrics as long as it
-// keeps its name.
+// SetRules puts set in force. Checks in flight finish with the rules they began
+// with. A rule keeps its metrics as long as it keeps its name.
 func (l *Limiter) SetRules(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +68,8 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		next.steps = make([]atomic.Int32, len(set.Rules))
 	}
 
-	// What is left was counted for rules that are gone. Totals must not fall, so it goes into the overall figures.
+	// What is left was counted for rules that are gone. Totals must not fall, so it
+	// goes into the overall figures.
 	for _, s := range kept {
 		next.overall.absorb(s)
 	}
@@ -86,8 +89,9 @@ func (l *Limiter) noteOtherRates() {
 	}
 }
 
-// authorityAt returns a wall time (Unix nanoseconds) at which this node had authority and still used the rules in force, or
-// zero if it has no authority now.
+// authorityAt returns a wall time (Unix nanoseconds) at which this node had
+// authority and still used the rules in force, or zero if it has no authority
+// now.
 func (l *Limiter) authorityAt() int64 {
 	if l.membership == nil {
 		return 0

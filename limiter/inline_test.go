@@ -61,7 +61,8 @@ func (c *caller) check(n *testNode, owner ring.NodeID, subject uint64) {
 	case localcache.Refused:
 		return
 	}
-	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
+	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout),
+		done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
 	a.policies = []localcache.Policy{n.membership.policyOf(&c.rule, c.limits)}
 	a.q.ops, a.q.version, a.q.revision = ops, n.version(), 1
 	a.dispatch(n.Limiter, true)
@@ -73,8 +74,9 @@ func (c *caller) check(n *testNode, owner ring.NodeID, subject uint64) {
 	}
 }
 
-// G2, G3: callers give different limits for a subject on several nodes. Each is admitted at most up to its own limit in a window,
-// and all together up to the largest. The first one has leases, and the others ask the owner each time.
+// G2, G3: callers give different limits for a subject on several nodes. Each is
+// admitted at most up to its own limit in a window, and all together up to the
+// largest. The first one has leases, and the others ask the owner each time.
 func TestG2G3_CallersThatDiffer(t *testing.T) {
 	fixed := func(amount int64, window time.Duration) algorithms.Limit {
 		return algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: window}
@@ -83,7 +85,8 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 	for name, callers := range map[string][]*caller{
 		"amounts": {newCaller(fixed(1000, minute)), newCaller(fixed(2000, minute))},
 		"windows": {newCaller(fixed(500, minute)), newCaller(fixed(3000, hour))},
-		"five": {newCaller(fixed(1000, minute)), newCaller(fixed(1200, minute)), newCaller(fixed(1400, minute), fixed(5000, hour)),
+		"five": {newCaller(fixed(1000, minute)), newCaller(fixed(1200, minute)),
+			newCaller(fixed(1400, minute), fixed(5000, hour)),
 			newCaller(fixed(5000, hour)), newCaller(fixed(2000, minute))},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -118,8 +121,9 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 	}
 }
 
-// Two callers give different limits for one key, on three nodes. Each is decided by its own amounts. The first one has leases, and
-// hardly asks the owner; the other one does so with each check.
+// Two callers give different limits for one key, on three nodes. Each is
+// decided by its own amounts. The first one has leases, and hardly asks the
+// owner; the other one does so with each check.
 func TestCallersThatDiffer(t *testing.T) {
 	per := func(limit int64, window string) []rules.InlineLimit {
 		return []rules.InlineLimit{{Limit: limit, Per: window, Algorithm: "fixed-window"}}
@@ -154,10 +158,13 @@ func TestCallersThatDiffer(t *testing.T) {
 					time.Sleep(58 * time.Second / checks)
 				}
 				perCheck := float64(calls.Load()) / checks
-				t.Logf("%v admitted, %v by leases or remembered refusals, %.3f calls a check", admitted, leased, perCheck)
+				t.Logf("%v admitted, %v by leases or remembered refusals, %.3f calls a check",
+					admitted, leased, perCheck)
 				for who := range admitted {
 					limit := test.callers[who][0].Limit
-					if admitted[who] > limit || test.alone && admitted[who] < min(limit, checks/2)*98/100 || (leased[who] > 0) != (who == 0) {
+					if admitted[who] > limit || test.alone &&
+						admitted[who] < min(limit, checks/2)*98/100 ||
+						(leased[who] > 0) != (who == 0) {
 						t.Errorf("caller %d: %d admitted of %d, %d by leases", who, admitted[who], limit, leased[who])
 					}
 				}
@@ -172,14 +179,16 @@ func TestCallersThatDiffer(t *testing.T) {
 	}
 }
 
-// Counts through any node add up, under the limit and over it; with leases, once the last lease has ended.
+// Counts through any node add up, under the limit and over it; with leases,
+// once the last lease has ended.
 func TestCountsAddUp(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window", "token-bucket", "sliding-window-log"} {
 		for _, exact := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, exact %v", kind, exact), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newTestCluster(t, 3, "rules: []")
-					// The window is so long that nothing leaves it and no unit drains during the test.
+					// The window is so long that nothing leaves it and no unit drains during the
+					// test.
 					limits := []rules.InlineLimit{{Limit: 1000, Per: "366d", Algorithm: kind}}
 					ask := func(n *testNode, mode counters.Mode, cost int64, exact bool) *Answer {
 						return n.check(Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"k"}, Limits: limits, Exact: exact},
@@ -194,7 +203,8 @@ func TestCountsAddUp(t *testing.T) {
 							t.Fatalf("count %d was refused: %+v", i, a.Limits[0])
 						}
 						if a.Allowed != (sum <= 1000) && exact || exact && a.Limits[0].Used != sum {
-							t.Fatalf("count %d of %d together: allowed %v, %d used", i, sum, a.Allowed, a.Limits[0].Used)
+							t.Fatalf("count %d of %d together: allowed %v, %d used", i, sum,
+								a.Allowed, a.Limits[0].Used)
 						}
 						if a.DecidedBy == ByLease {
 							leased++
@@ -207,7 +217,8 @@ func TestCountsAddUp(t *testing.T) {
 					time.Sleep(localcache.MaxTTL + time.Second)
 					for _, n := range w.nodes {
 						if a := ask(n, counters.PeekMode, 0, true); a.Limits[0].Used != sum {
-							t.Errorf("%d used of %d counted, %d by leases, %d over", a.Limits[0].Used, sum, leased, over)
+							t.Errorf("%d used of %d counted, %d by leases, %d over",
+								a.Limits[0].Used, sum, leased, over)
 						}
 					}
 					if mayLease := !exact && kind != "sliding-window-log"; leased > 0 != mayLease || over == 0 {

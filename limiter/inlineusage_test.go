@@ -74,7 +74,8 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		have(other, inlineQuery(key), 0, 3, 4, 4)
 		bigger := hour
 		bigger.Limit = 200
-		if u, err := other.Adjust(inlineQuery(key, bigger, sliding).costing(UnitCost{rules.Requests, -1}, UnitCost{"tokens", 50})); err != nil ||
+		if u, err := other.Adjust(inlineQuery(key, bigger,
+			sliding).costing(UnitCost{rules.Requests, -1}, UnitCost{"tokens", 50})); err != nil ||
 			u.Limits[0].Used != 2 || u.Limits[0].Remaining != 198 || u.Limits[1].Used != 54 {
 			t.Errorf("adjusted: have %+v, %v", u, err)
 		}
@@ -87,7 +88,8 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 				}
 			}
 		}
-		if _, err := other.Adjust(inlineQuery(key, hour).costing(UnitCost{"tokens", 1})); !errors.Is(err, ErrNoLimitInUnit) {
+		if _, err := other.Adjust(inlineQuery(key,
+			hour).costing(UnitCost{"tokens", 1})); !errors.Is(err, ErrNoLimitInUnit) {
 			t.Errorf("no such unit: have %v", err)
 		}
 		if u, err := w.nodes[2].Reset(inlineQuery(key, hour)); err != nil || u.Limits[0].Used != 0 {
@@ -95,7 +97,8 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		}
 		have(other, inlineQuery(key, three...), 0, 0, 4, 54)
 		// Notes beside the counters don't count as counters, and survive a reset.
-		if _, err := other.Adjust(&Query{Subjects: inlineQuery(key, hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil {
+		if _, err := other.Adjust(&Query{Subjects: inlineQuery(key,
+			hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil {
 			t.Error(err)
 		}
 		all := *inlineQuery(key)
@@ -105,7 +108,9 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		}
 		have(owner, inlineQuery(key, three...), 0, 0, 0, 0)
 		have(owner, inlineQuery(key), 0)
-		if u, err := owner.Adjust(&Query{Subjects: inlineQuery(key, hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil || u.Limits[0].Used != 7 {
+		if u, err := owner.Adjust(&Query{Subjects: inlineQuery(key,
+			hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil ||
+			u.Limits[0].Used != 7 {
 			t.Errorf("the same id: have %+v, %v", u, err)
 		}
 		have(owner, inlineQuery(key, hour), 0, 0)
@@ -122,8 +127,9 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 	})
 }
 
-// A node that does not know a subject's limits reports how many counters it can't describe. A reset covers all of them, even
-// more than one list holds, but none of another subject.
+// A node that does not know a subject's limits reports how many counters it
+// can't describe. A reset covers all of them, even more than one list holds,
+// but none of another subject.
 func TestResetOfManyInlineCounters(t *testing.T) {
 	if testing.Short() {
 		t.Skip("five million counters and a real-time deadline: too slow with the race detector")
@@ -141,7 +147,8 @@ func TestResetOfManyInlineCounters(t *testing.T) {
 	put := func(subject, counter uint64) {
 		t.Helper()
 		k := counters.Key{Subject: subject, Counter: counters.InlineCounter(counter << 48)}
-		expect.NoError(t, l.table.Amend(now, &counters.Amendment{Ops: []counters.Op{{Key: k, Limit: &limit.Limit, Cost: 1}}}))
+		expect.NoError(t,
+			l.table.Amend(now, &counters.Amendment{Ops: []counters.Op{{Key: k, Limit: &limit.Limit, Cost: 1}}}))
 	}
 	for i := range uint64(3 * maxListed / 2) {
 		put(u.Hash.Hi, i)

@@ -6,14 +6,16 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Kept is what the single counter of a key holds, in a namespace that Redis commands use; see [rules.KeptLimit].
+// Kept is what the single counter of a key holds, in a namespace that Redis
+// commands use; see [rules.KeptLimit].
 type Kept struct {
 	Used int64         // units that are used, rounded up; 0 if there is no counter
 	Ends time.Duration // until nothing is used any more, if nobody asks for more
 }
 
-// Kept asks the owner of a key in a namespace where each key has one counter. The caller need not know its limit: the counter's
-// state tells what is used. The error wraps ErrNamespace or ErrNoOwner.
+// Kept asks the owner of a key in a namespace where each key has one counter.
+// The caller need not know its limit: the counter's state tells what is used.
+// The error wraps ErrNamespace or ErrNoOwner.
 func (l *Limiter) Kept(namespace, key string) (Kept, error) {
 	u, err := l.locateKept(namespace, key)
 	if err != nil {
@@ -26,7 +28,8 @@ func (l *Limiter) Kept(namespace, key string) (Kept, error) {
 	return Kept{lu.Used, lu.ResetAfter}, nil
 }
 
-// DropKept makes the only counter of a key fresh, and returns what it held. The error is one of Kept's, or wraps ErrFull.
+// DropKept makes the only counter of a key fresh, and returns what it held. The
+// error is one of Kept's, or wraps ErrFull.
 func (l *Limiter) DropKept(namespace, key string) (Kept, error) {
 	had, err := l.Kept(namespace, key)
 	if err != nil || had.Used == 0 {

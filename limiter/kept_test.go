@@ -18,13 +18,15 @@ func keptQuery(namespace, key string, limit, burst int64, per time.Duration, cos
 	if namespace == rules.IncrexNamespace {
 		l.Algorithm, l.From, l.Burst = "fixed-window", "first", 0
 	}
-	one := Subject{InlineSubject: rules.InlineSubject{Namespace: namespace, Key: []string{key}, Limits: []rules.InlineLimit{l}, Exact: true}}
+	one := Subject{InlineSubject: rules.InlineSubject{Namespace: namespace, Key: []string{key},
+		Limits: []rules.InlineLimit{l}, Exact: true}}
 	one.Costs = []UnitCost{{rules.Requests, cost}}
 	return Query{Subjects: []Subject{one}}
 }
 
-// A key of CL.THROTTLE or INCREX has one counter, whatever limits come with its calls. It keeps its window, at any node and while it
-// moves. Nobody needs its limits to read or drop it.
+// A key of CL.THROTTLE or INCREX has one counter, whatever limits come with its
+// calls. It keeps its window, at any node and while it moves. Nobody needs its
+// limits to read or drop it.
 func TestKeysKeepOneCounter(t *testing.T) {
 	for namespace, want := range map[string]struct {
 		used        int64         // after a call with another limit
@@ -53,7 +55,8 @@ func TestKeysKeepOneCounter(t *testing.T) {
 
 				// In the window of 5 s, two in an hour are two in 5 s.
 				a := w.nodes[1].check(keptQuery(namespace, "k", 2, 5, time.Hour, 1))
-				if isIncrex := namespace == rules.IncrexNamespace; a.Allowed == isIncrex || !isIncrex && a.Limits[0].ResetAfter != 10*time.Second {
+				if isIncrex := namespace == rules.IncrexNamespace; a.Allowed == isIncrex ||
+					!isIncrex && a.Limits[0].ResetAfter != 10*time.Second {
 					t.Errorf("another limit: have %+v", a.Limits[0])
 				}
 				used := want.used
@@ -90,7 +93,8 @@ func TestKeysKeepOneCounter(t *testing.T) {
 	}
 }
 
-// A refused call drains the bucket at its own rate from then on: it may go on when it was told so, whatever others asked before.
+// A refused call drains the bucket at its own rate from then on: it may go on
+// when it was told so, whatever others asked before.
 func TestRefusedCallsSeeTheirOwnRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, "rules: []")

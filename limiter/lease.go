@@ -27,9 +27,11 @@ func (m *membership) policyOf(r *rules.Rule, limits []*rules.Limit) localcache.P
 	return localcache.PolicyOf(r, limits, len(t.Members()))
 }
 
-// spend decides ops, all of one subject, from the subject's lease or from a remembered refusal. The receipt records what was
-// spent.
-func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
+// spend decides ops, all of one subject, from the subject's lease or from a
+// remembered refusal. The receipt records what was spent.
+func (ls *leases) spend(
+	owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt,
+) localcache.Outcome {
 	m := ls.limiter.membership
 	if r.Consistency != rules.Hybrid || r.Blocks != nil || r.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
@@ -43,8 +45,8 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 		return localcache.Unknown // a count must reach the owner
 	}
 
-	// The process may have been suspended in between. Cost spent too late counts as unspent, and goes back with the rest of the
-	// grant.
+	// The process may have been suspended in between. Cost spent too late counts as
+	// unspent, and goes back with the rest of the grant.
 	if m.Boottime() >= receipt.Until {
 		ls.held.Unspend(*receipt, ops)
 		return localcache.Unknown
@@ -70,8 +72,10 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 		return
 	}
 
-	// The owner debits before it answers. So if the answer is lost, the quota is, too; it is never spent twice.
-	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout), done: make(chan struct{}, 1), renewal: true}
+	// The owner debits before it answers. So if the answer is lost, the quota is,
+	// too; it is never spent twice.
+	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout),
+		done: make(chan struct{}, 1), renewal: true}
 	a.policies = []localcache.Policy{policy}
 	a.q.flags = flagIgnoreNewer
 
@@ -83,7 +87,8 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
 
 	for i := range ops {
-		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow, Lends: ops[i].Lends})
+		a.q.ops = append(a.q.ops,
+			counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow, Lends: ops[i].Lends})
 	}
 
 	m.counts.renewals.Add(1)
@@ -100,7 +105,9 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	for subject := range a.policies {
 		n := countSubjectOps(a.q.ops[first:])
 		if request, ok := ls.held.Request(now, a.owner, a.policies[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.requests = append(head.requests, leaseRequest{subject: a.q.ops[first].Key.Subject, holder: ls.limiter.membership.Self, LeaseRequest: request})
+			head.requests = append(head.requests,
+				leaseRequest{subject: a.q.ops[first].Key.Subject,
+					holder: ls.limiter.membership.Self, LeaseRequest: request})
 		}
 		first += n
 	}
@@ -217,15 +224,17 @@ func (ls *leases) maintain() {
 const (
 	// renewTimeout bounds how long this node waits for the answer to a renewal.
 	renewTimeout = 2 * localcache.MaxTTL
-	// minSearchPause is the minimum time between two searches for ended grants, so that grants that end at nearly the same time
-	// share a message.
+	// minSearchPause is the minimum time between two searches for ended grants, so
+	// that grants that end at nearly the same time share a message.
 	minSearchPause = time.Millisecond
-	// maxSweepPause is the maximum time between two sweeps of the ledger of grants that other nodes hold.
+	// maxSweepPause is the maximum time between two sweeps of the ledger of grants
+	// that other nodes hold.
 	maxSweepPause = 10 * time.Second
 )
 
-// returnEnded gives back what is left of the ended grants. It drops those that ended long ago, because this process did not
-// run for a while: the owner could not tell how old they are.
+// returnEnded gives back what is left of the ended grants. It drops those that
+// ended long ago, because this process did not run for a while: the owner could
+// not tell how old they are.
 func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 	var list []refund
 	for i := range ended {
@@ -234,14 +243,15 @@ func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
 			continue
 		}
-		d := debit{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life, steady: e.Steady, ops: e.Ops, when: e.Window}
+		d := debit{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life,
+			steady: e.Steady, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)
 }
 
-// UseLeases sets whether this node takes leases from other nodes. UseLeases(false), for a node that is leaving, returns all its
-// leases at once.
+// UseLeases sets whether this node takes leases from other nodes.
+// UseLeases(false), for a node that is leaving, returns all its leases at once.
 func (l *Limiter) UseLeases(yes bool) {
 	m := l.membership
 	if m == nil {

@@ -24,10 +24,12 @@ func nextWindow(window time.Duration) {
 	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
 }
 
-// G3: if the answer to a renewal takes longer than a lease lasts, the answer still arrives, and its grant is returned.
+// G3: if the answer to a renewal takes longer than a lease lasts, the answer
+// still arrives, and its grant is returned.
 func TestG3_GrantOfASlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		nextWindow(10 * time.Second)
@@ -58,13 +60,15 @@ func TestG3_GrantOfASlowRenewal(t *testing.T) {
 	})
 }
 
-// G3: a check that spends from a lease at the last moment is not admitted if its second reading of the clock finds that the
-// lease has ended. Its cost goes back.
+// G3: a check that spends from a lease at the last moment is not admitted if
+// its second reading of the clock finds that the lease has ended. Its cost goes
+// back.
 func TestG3_SpentTooLate(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window"} {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1000s, algorithm: %s}]}", kind))
+				w := newTestCluster(t, 3,
+					fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1000s, algorithm: %s}]}", kind))
 				holder, owner := w.nodes[0], w.nodes[1]
 				key := w.keyOf("r", owner, nil)
 				nextWindow(1000 * time.Second)
@@ -101,7 +105,8 @@ func TestG3_SpentTooLate(t *testing.T) {
 // G3: a grant in the answer to a check that a shadow rule would have refused is returned, too.
 func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, shadow: true, key: [k], limits: [{limit: 1000, per: 100s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, shadow: true, key: [k], limits: [{limit: 1000, per: 100s, algorithm: fixed-window}]}")
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		nextWindow(100 * time.Second)
@@ -152,8 +157,9 @@ func TestRenewalsAfterThePolicyCameBack(t *testing.T) {
 	})
 }
 
-// G2 with everything at once: partitions are handed over while leases are out, other rules refuse checks after a lease was
-// spent, and messages arrive out of order.
+// G2 with everything at once: partitions are handed over while leases are out,
+// other rules refuse checks after a lease was spent, and messages arrive out of
+// order.
 func TestG2_LeasesWhilePartitionsMove(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {
@@ -170,7 +176,8 @@ func TestG2_LeasesWhilePartitionsMove(t *testing.T) {
 func testMoves(t *testing.T, seed uint64) {
 	const limit, windows = 1500, 4
 	chance := rand.New(rand.NewPCG(seed, 3))
-	kind, per, bound := []string{"fixed-window", "token-bucket", "sliding-window", "fixed-window"}[seed%4], time.Second, int64(windows*limit)
+	kind, per, bound := []string{"fixed-window", "token-bucket", "sliding-window",
+		"fixed-window"}[seed%4], time.Second, int64(windows*limit)
 	if kind == "token-bucket" {
 		per, bound = time.Minute, limit+limit*(windows+3)/60 // it refills in the test's time, and in a lease's TTL
 	}
@@ -195,7 +202,8 @@ func testMoves(t *testing.T, seed uint64) {
 				if err := n.Check(q, a); err != nil {
 					t.Error(err)
 				}
-				// If the answer came after the window's end, the check may have been decided in the next one.
+				// If the answer came after the window's end, the check may have been decided in
+				// the next one.
 				if a.Allowed && time.Since(begun) < windows*time.Second {
 					admitted.Add(1)
 				}
@@ -208,7 +216,8 @@ func testMoves(t *testing.T, seed uint64) {
 				time.Sleep(time.Duration(chance.ExpFloat64() * float64(time.Second) / 700))
 				q := Query{Attributes: []rules.Attribute{{Name: "k", Value: "x"}}}
 				if chance.IntN(2) == 0 {
-					q.Attributes = append(q.Attributes, rules.Attribute{Name: "user", Value: fmt.Sprint(chance.IntN(2))})
+					q.Attributes = append(q.Attributes,
+						rules.Attribute{Name: "user", Value: fmt.Sprint(chance.IntN(2))})
 				}
 				crowd.ask(&q)
 			}
@@ -235,11 +244,13 @@ func testMoves(t *testing.T, seed uint64) {
 	t.Logf("seed %d: %s: %d admitted, %d from leases", seed, kind, admitted.Load(), leased)
 }
 
-// Unspent leases that are being returned wait for a partition that is being handed over. They must not crowd out questions that
-// wait for the same partition: an asker that is turned away decides alone.
+// Unspent leases that are being returned wait for a partition that is being
+// handed over. They must not crowd out questions that wait for the same
+// partition: an asker that is turned away decides alone.
 func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
 		owner := w.nodes[1]
 		u, err := owner.Locate(&Query{Rule: "r", Key: []string{w.keyOf("r", owner, nil)}})
 		expect.NoError(t, err)
@@ -247,8 +258,11 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		w.change(func() { w.place[p].frozen = true })
 		list := make([]refund, maxRefunds)
 		for i := range list {
-			op := counters.Op{Key: counters.Key{Subject: u.Hash.Hi, Counter: 1}, Limit: &u.Limits[0].Limit.Limit, Cost: 1}
-			list[i] = refund{debit: debit{subject: op.Key.Subject, boot: 1, life: counters.Life{Lineage: 1}, ops: []counters.Op{op}, when: []int64{0}}, grant: uint64(i + 1)}
+			op := counters.Op{Key: counters.Key{Subject: u.Hash.Hi, Counter: 1},
+				Limit: &u.Limits[0].Limit.Limit, Cost: 1}
+			list[i] = refund{debit: debit{subject: op.Key.Subject, boot: 1,
+				life: counters.Life{Lineage: 1}, ops: []counters.Op{op},
+				when: []int64{0}}, grant: uint64(i + 1)}
 		}
 		for range 4 {
 			owner.sendRefunds(list)
@@ -266,9 +280,11 @@ type ignored struct{}
 func (ignored) Reply([]byte)           {}
 func (ignored) Fail(peer.Code, string) {}
 
-// No message about leases breaks anything, however it is corrupted, and whether it gets an answer or not.
+// No message about leases breaks anything, however it is corrupted, and whether
+// it gets an answer or not.
 func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
-	w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
+	w := newTestCluster(t, 3,
+		"rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
 	holder, owner := w.nodes[0], w.nodes[1]
 	var mu sync.Mutex
 	seen := map[peer.Method][][]byte{}
@@ -313,8 +329,9 @@ func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 	}
 }
 
-// G3: checks that another rule refuses cost a leased limit nothing, even if the lease ends while they are in flight. Otherwise
-// a caller that is always refused would use up quota that it shares with others.
+// G3: checks that another rule refuses cost a leased limit nothing, even if the
+// lease ends while they are in flight. Otherwise a caller that is always
+// refused would use up quota that it shares with others.
 func TestG3_RefusedElsewhereCostsNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 1000
@@ -331,7 +348,8 @@ func TestG3_RefusedElsewhereCostsNoLease(t *testing.T) {
 			checks.Go(func() {
 				for i := range rate * 9 / 10 {
 					checks.Go(func() {
-						q := Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}, {Name: "ip", Value: ip(i)}}}
+						q := Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant},
+							{Name: "ip", Value: ip(i)}}}
 						if holder.check(q).Allowed {
 							admitted.Add(1)
 						}

@@ -24,8 +24,9 @@ func (w *testCluster) countCalls() *atomic.Int64 {
 	return &n
 }
 
-// load runs checks of one key for a time, at rate checks a second, on nodes chosen by weight. It reports how many were asked
-// for and admitted in each window.
+// load runs checks of one key for a time, at rate checks a second, on nodes
+// chosen by weight. It reports how many were asked for and admitted in each
+// window.
 type load struct {
 	rate    int
 	weights []int
@@ -78,8 +79,9 @@ func (l load) run(w *testCluster, window time.Duration) (admitted, asked map[int
 	return admitted, asked, checks
 }
 
-// crowd makes checks that don't wait for each other. Its goroutines make one check after another: most of what a new one costs
-// is the growth of its stack and of its Answer.
+// crowd makes checks that don't wait for each other. Its goroutines make one
+// check after another: most of what a new one costs is the growth of its stack
+// and of its Answer.
 type crowd struct {
 	check   func(*Query, *Answer)
 	waiting chan *Query // received from by the goroutines that have nothing to do
@@ -113,8 +115,8 @@ func (c *crowd) end() {
 
 var everyLoad = flag.Bool("every-load", false, "also the loads between others, and the largest; make models has them")
 
-// G2 and G3: whatever the demand, and on whichever nodes, each window admits the demand or the limit, and hardly any check asks
-// the owner.
+// G2 and G3: whatever the demand, and on whichever nodes, each window admits
+// the demand or the limit, and hardly any check asks the owner.
 func TestG2G3_Leases(t *testing.T) {
 	for _, nodes := range []int{3, 10} {
 		for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
@@ -126,7 +128,8 @@ func TestG2G3_Leases(t *testing.T) {
 					if !*everyLoad && (demand == 3 || nodes == 10 && window == time.Minute) {
 						continue
 					}
-					t.Run(fmt.Sprintf("%d nodes, %s, %v x, skewed %v", nodes, window, demand, skewed), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%d nodes, %s, %v x, skewed %v", nodes, window, demand,
+						skewed), func(t *testing.T) {
 						t.Parallel()
 						synctest.Test(t, func(t *testing.T) { testLeases(t, nodes, window, demand, skewed) })
 					})
@@ -138,7 +141,8 @@ func TestG2G3_Leases(t *testing.T) {
 
 func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, skewed bool) {
 	const limit = 3000
-	w := newTestCluster(t, nodes, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: fixed-window}]}", limit, window))
+	w := newTestCluster(t, nodes,
+		fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: fixed-window}]}", limit, window))
 	w.pause = func() time.Duration { return 200*time.Microsecond + time.Duration(rand.N(int64(200*time.Microsecond))) }
 	calls := w.countCalls()
 	l := load{rate: int(limit * demand / window.Seconds()), last: 3 * window, key: "x"}
@@ -162,14 +166,16 @@ func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, s
 		}
 	}
 	perCheck := float64(calls.Load()) / float64(checks)
-	t.Logf("%v of %d checks, %.4f calls a check, %d renewals", admitted, checks, perCheck, w.nodes[0].figure("lease_renewals_total"))
+	t.Logf("%v of %d checks, %.4f calls a check, %d renewals", admitted, checks, perCheck,
+		w.nodes[0].figure("lease_renewals_total"))
 	if nodes == 3 && perCheck > 0.05 {
 		t.Errorf("%.3f calls a check", perCheck)
 	}
 }
 
-// G3: a limit whose demand far exceeds it is used up completely. Nodes other than its owner ask the owner only a few times per
-// lease TTL, whether the limit refills all at once or continuously.
+// G3: a limit whose demand far exceeds it is used up completely. Nodes other
+// than its owner ask the owner only a few times per lease TTL, whether the
+// limit refills all at once or continuously.
 func TestG3_OverTheLimit(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window", "token-bucket"} {
 		for _, limit := range []int{200, 3000} {
@@ -190,9 +196,11 @@ func TestG3_OverTheLimit(t *testing.T) {
 
 func testOver(t *testing.T, kind string, limit int, weights []int, demand int) {
 	const window = 10 * time.Second
-	w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: %s}]}", limit, window, kind))
+	w := newTestCluster(t, 3,
+		fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: %s}]}", limit, window, kind))
 	w.pause = func() time.Duration { return 200*time.Microsecond + rand.N(200*time.Microsecond) }
-	l := load{rate: limit * demand / int(window.Seconds()), weights: weights, last: window, key: w.keyOf("r", w.nodes[0], nil)}
+	l := load{rate: limit * demand / int(window.Seconds()), weights: weights, last: window,
+		key: w.keyOf("r", w.nodes[0], nil)}
 	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
 	l.run(w, window) // uses up a full bucket, or the room in a sliding window
 	calls := w.countCalls()
@@ -210,5 +218,6 @@ func testOver(t *testing.T, kind string, limit int, weights []int, demand int) {
 	if perLife > 10*others {
 		t.Errorf("have %.1f calls in a lease's life, want a few of each node", perLife)
 	}
-	t.Logf("%d of %d admitted, %.1f calls in a lease's life, %.4f a check", all, checks, perLife, float64(calls.Load())/float64(checks))
+	t.Logf("%d of %d admitted, %.1f calls in a lease's life, %.4f a check", all, checks, perLife,
+		float64(calls.Load())/float64(checks))
 }

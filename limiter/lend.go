@@ -11,16 +11,18 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// This file is the lender's side of loans between regions. The node that receives a request forwards it to the subject's
-// owner. The owner debits the loan, and answers only once the debit would survive the owner's failure.
+// This file is the lender's side of loans between regions. The node that
+// receives a request forwards it to the subject's owner. The owner debits the
+// loan, and answers only once the debit would survive the owner's failure.
 
 const (
-	// forwardTimeout bounds how long a node waits for the owner's answer to another region's request; confirmTimeout bounds how
-	// long the owner waits until the debit would survive it.
+	// forwardTimeout bounds how long a node waits for the owner's answer to another
+	// region's request; confirmTimeout bounds how long the owner waits until the
+	// debit would survive it.
 	forwardTimeout = 800 * time.Millisecond
 	confirmTimeout = 500 * time.Millisecond
-	// maxLending bounds the loan requests that this node answers at once, so that other regions can't crowd out questions from
-	// this one.
+	// maxLending bounds the loan requests that this node answers at once, so that
+	// other regions can't crowd out questions from this one.
 	maxLending = 1024
 )
 
@@ -43,8 +45,9 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 	}
 }
 
-// serveRequest answers a loan request as the owner, or forwards it to the owner. forwarded means that another node of this
-// region has sent it on, because it takes this node for the owner.
+// serveRequest answers a loan request as the owner, or forwards it to the
+// owner. forwarded means that another node of this region has sent it on,
+// because it takes this node for the owner.
 func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 	m := ls.limiter.membership
 	var r LoanRequest
@@ -77,8 +80,8 @@ func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 
 func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
-// lendInBackground answers a request about a subject that this node owns, in a goroutine of its own. If too many
-// requests are in flight, it debits nothing.
+// lendInBackground answers a request about a subject that this node owns, in a
+// goroutine of its own. If too many requests are in flight, it debits nothing.
 func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
 	m := ls.limiter.membership
 	if ls.lending.Add(1) > maxLending || !m.background.Go(func() {
@@ -91,8 +94,9 @@ func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
 	}
 }
 
-// lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. If it can't confirm
-// the debit, it puts the loan back if it still can.
+// lend makes a loan if there is something to lend. It debits and confirms the
+// loan before it answers. If it can't confirm the debit, it puts the loan back
+// if it still can.
 func (ls *loans) lend(r *LoanRequest) LoanReply {
 	m, now := ls.limiter.membership, ls.limiter.clock.Now()
 	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, now)
@@ -108,8 +112,9 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 	n, balance, err := ls.debitLoan(&d, now, r.Window, r.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: balance.Remaining, rate: d.limit.Amount}
 
-	// At the very beginning of a window, and until the new version of the rules is recorded, this region's limit is lower than
-	// its share. It may have something to lend afterwards.
+	// At the very beginning of a window, and until the new version of the rules is
+	// recorded, this region's limit is lower than its share. It may have something
+	// to lend afterwards.
 	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
 	switch {
 	case err != nil || n == 0 && d.limit.Capacity() < share:
@@ -137,7 +142,9 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 }
 
 // debitLoan debits a loan and returns its size.
-func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Instant, window, want int64) (int64, counters.LoanBalance, error) {
+func (ls *loans) debitLoan(
+	d *dividedLimit, now algorithms.Instant, window, want int64,
+) (int64, counters.LoanBalance, error) {
 	n, balance, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
 		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, ls.limiter.table.Life(d.partition))

@@ -36,8 +36,9 @@ type Limiter struct {
 
 	reservations reservations
 	requests     requests
-	// ratesChangedAt is the steady time at which the rates of this node's limits may last have changed: by new rules, by another
-	// step, or because another node decided by other rules.
+	// ratesChangedAt is the steady time at which the rates of this node's limits
+	// may last have changed: by new rules, by another step, or because another node
+	// decided by other rules.
 	ratesChangedAt atomic.Int64
 
 	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, loadLeft, notHonoured and entries
@@ -48,10 +49,12 @@ type Limiter struct {
 	wallClock   func() int64   // the wall time in Unix ms; nil without a clock
 }
 
-// New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
-// SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
+// New returns a limiter over table for a standalone node; for a cluster see
+// NewInCluster. It can't decide checks before SetRules. If clock is nil,
+// callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, nearLimits: newNearLimits(), entries: entries.New(), startedAt: time.Now()}
+	l := &Limiter{table: table, clock: clock, nearLimits: newNearLimits(), entries: entries.New(),
+		startedAt: time.Now()}
 	l.exactLeft.Store(exactSamples)
 
 	for by := range l.tops {
@@ -72,9 +75,10 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. If it fails, the answer is invalid; the error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace,
-// ErrAtMost, ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must count; it is decided once within a minute, and the error may
-// also be one of Reserve's.
+// Check decides q now. If it fails, the answer is invalid; the error wraps
+// ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrAtMost, ErrLevelTooLow or
+// ErrRulesChanged. A q with a RequestID must count; it is decided once within a
+// minute, and the error may also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.inSteps() {
 		return l.checkInSteps(q, a)
@@ -126,8 +130,9 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 	return l.finish(q, a)
 }
 
-// start decides a prepared check if it need not wait for another node, and reports whether it did. Otherwise it sends the
-// questions and leaves it to finish to wait for the replies.
+// start decides a prepared check if it need not wait for another node, and
+// reports whether it did. Otherwise it sends the questions and leaves it to
+// finish to wait for the replies.
 func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	s, unauthorized := &a.scratch, false
 	if l.mayDecideHere(a) {
@@ -154,7 +159,8 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	return len(c.asks) == 0 && c.fold()
 }
 
-// mayDecideHere reports whether this node, if it has authority, owns all counters of a prepared check.
+// mayDecideHere reports whether this node, if it has authority, owns all
+// counters of a prepared check.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	s := &a.scratch
 	return l.membership == nil || !s.hasLocal && !s.reserving && l.table.AllOpen(s.ops)
@@ -166,19 +172,23 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 	a.DecidedBy = ByOwner
 	a.scratch.decidedHere = true
 
-	// The table may have seen a later reading of the clock than the one that the check began with, and decided as of that. One Take
-	// moves all ops to the same steady time, so the first one tells it. Its At.Wall may be another node's clock; so this node's wall
-	// time moves by as much as the steady time did.
+	// The table may have seen a later reading of the clock than the one that the
+	// check began with, and decided as of that. One Take moves all ops to the same
+	// steady time, so the first one tells it. Its At.Wall may be another node's
+	// clock; so this node's wall time moves by as much as the steady time did.
 	if late := a.scratch.ops[0].At.Steady - a.Now.Steady; late > 0 {
 		a.Now.Steady += late
 		a.Now.Wall += late
 	}
 }
 
-// takeAsOwner decides ops from this node's counters, as their owner. It checks authority before and after. Without authority
-// the verdict is Shut, and what was debited stays debited: this node may no longer own the counters. h holds the slots that ops
-// acquire, if any.
-func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bool, h *holding) (verdict counters.Verdict, authorized bool) {
+// takeAsOwner decides ops from this node's counters, as their owner. It checks
+// authority before and after. Without authority the verdict is Shut, and what
+// was debited stays debited: this node may no longer own the counters. h holds
+// the slots that ops acquire, if any.
+func (l *Limiter) takeAsOwner(
+	now algorithms.Instant, ops []counters.Op, peek bool, h *holding,
+) (verdict counters.Verdict, authorized bool) {
 	m := l.membership
 	if m != nil && !m.Authority() {
 		return counters.Shut, false
@@ -199,7 +209,8 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 	return verdict, true
 }
 
-// takeFromTable decides ops from this node's counters, whether or not it has authority. h holds the slots that ops acquire, if any.
+// takeFromTable decides ops from this node's counters, whether or not it has
+// authority. h holds the slots that ops acquire, if any.
 func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, h *holding) counters.Verdict {
 	switch {
 	case peek:
@@ -210,8 +221,8 @@ func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek 
 	return l.table.Take(now, ops)
 }
 
-// finish completes a check that start left undecided. It waits for replies, and asks again, until the check is decided. It does not
-// count it.
+// finish completes a check that start left undecided. It waits for replies, and
+// asks again, until the check is decided. It does not count it.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {

@@ -130,11 +130,18 @@ rules:
 		want []int64 // remaining
 	}{
 		{"requests default to 1, tokens to 0", byKey("llm", "a"), []int64{9, 1000}},
-		{"tokens named", Query{Rule: "llm", Key: []string{"b"}, ByKey: true, Costs: []UnitCost{{"tokens", 400}}}, []int64{9, 600}},
-		{"both named", Query{Rule: "llm", Key: []string{"c"}, ByKey: true, Costs: []UnitCost{{"requests", 0}, {"tokens", 1}, {"x", 9}}}, []int64{10, 999}},
+		{"tokens named",
+			Query{Rule: "llm", Key: []string{"b"}, ByKey: true, Costs: []UnitCost{{"tokens", 400}}},
+			[]int64{9, 600}},
+		{"both named",
+			Query{Rule: "llm", Key: []string{"c"}, ByKey: true,
+				Costs: []UnitCost{{"requests", 0}, {"tokens", 1}, {"x", 9}}},
+			[]int64{10, 999}},
 		{"cost table", Query{Attributes: attrs("user", "u1", "endpoint", "/search")}, []int64{90}},
 		{"cost table's default", Query{Attributes: attrs("user", "u2", "endpoint", "/search/x")}, []int64{95}},
-		{"a named cost beats the table", Query{Attributes: attrs("user", "u3", "endpoint", "/search"), Costs: []UnitCost{{"requests", 2}}}, []int64{98}},
+		{"a named cost beats the table",
+			Query{Attributes: attrs("user", "u3", "endpoint", "/search"), Costs: []UnitCost{{"requests", 2}}},
+			[]int64{98}},
 		{"by key: the table's default", byKey("search", "u4"), []int64{95}},
 	}
 	for _, tt := range tests {
@@ -151,7 +158,8 @@ rules:
 	}
 }
 
-// A cost table sets the cost in its own unit only. A cost that the check gives itself replaces the table's.
+// A cost table sets the cost in its own unit only. A cost that the check gives
+// itself replaces the table's.
 func TestCostTableOfAnotherUnit(t *testing.T) {
 	l := open(t, `
 rules:
@@ -266,7 +274,8 @@ rules:
 		}
 	}
 	u, err := l.Adjust(adjustment("r", []string{"2001:db8::2"}, 9, ""))
-	if err != nil || u.Limits[0].Used != 11 || u.Limits[1].Used != 11 || u.Limits[0].Remaining != 0 || u.Key[0] != "2001:db8::" {
+	if err != nil || u.Limits[0].Used != 11 || u.Limits[1].Used != 11 ||
+		u.Limits[0].Remaining != 0 || u.Key[0] != "2001:db8::" {
 		t.Errorf("a penalty: have %+v, %v", u, err)
 	}
 	if l.Check(&q, &a); a.Allowed {
@@ -286,7 +295,8 @@ rules:
 	}
 }
 
-// One version of the rules decides a whole check. A new version changes the amounts and keeps the usage.
+// One version of the rules decides a whole check. A new version changes the
+// amounts and keeps the usage.
 func TestReloadUnderLoad(t *testing.T) {
 	const text = "version: 1\nrules:\n  - {name: a, key: [k], limits: [{limit: %d, per: 1h}]}\n  - {name: b, key: [k], limits: [{limit: %d, per: 1h}]}"
 	l := open(t, "")

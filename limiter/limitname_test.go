@@ -37,15 +37,16 @@ func (n *testNode) usedOf(rule, key string) (list []int64) {
 	return list
 }
 
-// An adjustment or a reset that names a limit leaves the others, and blocks, as they are. It does not keep others from getting back what
-// was taken before.
+// An adjustment or a reset that names a limit leaves the others, and blocks, as
+// they are. It does not keep others from getting back what was taken before.
 func TestChangesOfOneLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(24 * time.Hour)
 		w := newTestCluster(t, 3, namedRules)
 		for i, n := range w.nodes {
 			key := w.keyOf("r", w.nodes[(i+1)%3], nil)
-			costs := Query{Rule: "r", Key: []string{key}, ByKey: true, Costs: []UnitCost{{rules.Requests, 10}, {"tokens", 100}}}
+			costs := Query{Rule: "r", Key: []string{key}, ByKey: true,
+				Costs: []UnitCost{{rules.Requests, 10}, {"tokens", 100}}}
 			id := n.reserve(costs, time.Minute)
 			want := func(what string, want ...int64) {
 				t.Helper()
@@ -53,12 +54,15 @@ func TestChangesOfOneLimit(t *testing.T) {
 			}
 			want("reserved", 10, 10, 100)
 
-			q := Query{Rule: "r", Key: []string{key}, LimitName: "r/requests/24h", Costs: []UnitCost{{rules.Requests, 5}}}
-			if u, err := n.Adjust(&q); err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 15 || u.Limits[0].Applied != 5 {
+			q := Query{Rule: "r", Key: []string{key}, LimitName: "r/requests/24h",
+				Costs: []UnitCost{{rules.Requests, 5}}}
+			if u, err := n.Adjust(&q); err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 15 ||
+				u.Limits[0].Applied != 5 {
 				t.Fatalf("%+v, %v", u, err)
 			}
 			want("adjusted", 10, 15, 100)
-			if u, err := n.Reset(&Query{Rule: "r", Key: []string{key}, LimitName: "hour"}); err != nil || u.Limits[0].Used != 0 {
+			if u, err := n.Reset(&Query{Rule: "r", Key: []string{key},
+				LimitName: "hour"}); err != nil || u.Limits[0].Used != 0 {
 				t.Fatalf("%+v, %v", u, err)
 			}
 			want("reset", 0, 15, 100)
@@ -78,7 +82,8 @@ func TestChangesOfOneLimit(t *testing.T) {
 			if a := n.check(byKey("r", key)); a.Allowed {
 				t.Error("the block was lifted")
 			}
-			if _, err := n.Reset(&Query{Rule: "r", Key: []string{key}}); err != nil || !n.check(byKey("r", key)).Allowed {
+			if _, err := n.Reset(&Query{Rule: "r", Key: []string{key}}); err != nil ||
+				!n.check(byKey("r", key)).Allowed {
 				t.Error("the block was not lifted by a reset of everything")
 			}
 			for _, name := range []string{"day", "r", "r/requests", "r/block"} {
@@ -116,7 +121,8 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 		bill := w.useMeter()
 		for i, n := range w.nodes {
 			key := w.keyOf("r", w.nodes[(i+1)%3], nil)
-			n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Costs: []UnitCost{{rules.Requests, 4}, {"tokens", 7}}})
+			n.check(Query{Rule: "r", Key: []string{key}, ByKey: true,
+				Costs: []UnitCost{{rules.Requests, 4}, {"tokens", 7}}})
 			n.Reset(&Query{Rule: "r", Key: []string{key}, LimitName: "hour"})
 			for _, tt := range []struct {
 				costs   []UnitCost
@@ -130,7 +136,8 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 				{[]UnitCost{{"tokens", -1000}}, true, []int64{0, 0, -4}, [2]int64{30, 0}},
 				{[]UnitCost{{rules.Requests, -1}}, false, []int64{-1, -1, 0}, [2]int64{30, 0}},
 			} {
-				q := &Query{Rule: "r", Key: []string{key}, Costs: tt.costs, Bill: tt.bill, RequestID: time.Now().String()}
+				q := &Query{Rule: "r", Key: []string{key}, Costs: tt.costs, Bill: tt.bill,
+					RequestID: time.Now().String()}
 				for _, at := range w.nodes { // repeated at the others
 					u, err := at.Adjust(q)
 					expect.NoError(t, err)
@@ -144,7 +151,9 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 				expect.Equal(t, got, tt.billed, "%v, bill %t: billed", tt.costs, tt.bill)
 				time.Sleep(time.Millisecond)
 			}
-			if _, err := n.Adjust(&Query{Rule: "free", Key: []string{key}, Costs: []UnitCost{{rules.Requests, 1}}, Bill: true}); !errors.Is(err, ErrNotBilled) {
+			if _, err := n.Adjust(&Query{Rule: "free", Key: []string{key},
+				Costs: []UnitCost{{rules.Requests, 1}},
+				Bill:  true}); !errors.Is(err, ErrNotBilled) {
 				t.Errorf("a rule in no bill: %v", err)
 			}
 		}

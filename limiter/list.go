@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// listOps lists the counters that a matched check debits as of now, unless match has listed them or decided the check.
+// listOps lists the counters that a matched check debits as of now, unless
+// match has listed them or decided the check.
 func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	a.Now = now
 	if a.scratch.matchDecides || a.scratch.isListed {
@@ -54,10 +55,12 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 		}
 	}
 
-	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.mayHold && !a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
+	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.mayHold &&
+		!a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
 	a.scratch.soleStats = nil
 
-	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 && !hits[0].Rule.Shadow && !active.hasMonthly {
+	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 &&
+		!hits[0].Rule.Shadow && !active.hasMonthly {
 		a.scratch.soleStats = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
 		l.prepareCount(a)
 	}
@@ -73,8 +76,9 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	return l.requireLevel(q, a)
 }
 
-// addOp appends a limit to the check and returns its op for the caller to fill in. It writes both in place, because copying
-// these large structs would cost more than filling them in. subject is an index in Query.Subjects.
+// addOp appends a limit to the check and returns its op for the caller to fill
+// in. It writes both in place, because copying these large structs would cost
+// more than filling them in. subject is an index in Query.Subjects.
 func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64) *counters.Op {
 	s := &a.scratch
 	if len(s.ops) == cap(s.ops) {
@@ -146,17 +150,20 @@ func (a *Answer) requireDistinctKeys() error {
 	return nil
 }
 
-// modesLevel is the feature level at which all nodes support the modes of ops, and windows that begin with the first hit.
+// modesLevel is the feature level at which all nodes support the modes of ops,
+// and windows that begin with the first hit.
 const modesLevel = 2
 
-// requireLevel returns an error if the check needs something that not all nodes of the cluster support.
+// requireLevel returns an error if the check needs something that not all nodes
+// of the cluster support.
 func (l *Limiter) requireLevel(q *Query, a *Answer) error {
 	if l.membership == nil || l.membership.Level == nil || l.membership.Level() >= modesLevel {
 		return nil
 	}
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
-		if op.Limit.Kind == algorithms.FirstWindow || op.Limit.Kind == algorithms.Concurrency || op.Mode != counters.CheckMode && !q.Peeks() {
+		if op.Limit.Kind == algorithms.FirstWindow || op.Limit.Kind == algorithms.Concurrency ||
+			op.Mode != counters.CheckMode && !q.Peeks() {
 			return fmt.Errorf("%w: mode count, different modes in one check, windows from the first hit and slots need level %d, but the cluster is at %d",
 				ErrLevelTooLow, modesLevel, l.membership.Level())
 		}

@@ -25,7 +25,8 @@ func (n *testNode) admit(key string) (admitted int) {
 	return admitted
 }
 
-// What was reserved before a reset does not come back after it: it would come out of what was used since.
+// What was reserved before a reset does not come back after it: it would come
+// out of what was used since.
 func TestWhatWasReservedBeforeAReset(t *testing.T) {
 	for _, limit := range []string{
 		"limit: 100, per: 1h, algorithm: fixed-window",
@@ -55,7 +56,8 @@ func TestWhatWasReservedBeforeAReset(t *testing.T) {
 	}
 }
 
-// The same for what a check took of one owner, before another owner refused it: a reset in between begins a new life.
+// The same for what a check took of one owner, before another owner refused it:
+// a reset in between begins a new life.
 func TestWhatARefusedCheckTookBeforeAReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -65,7 +67,8 @@ func TestWhatARefusedCheckTookBeforeAReset(t *testing.T) {
 		key, other := w.keyOf("r", w.nodes[1], nil), w.keyOf("none", w.nodes[2], nil)
 		n.check(tokens("none", other, 1))
 
-		// The owner of key is asked for its authority when it decides, and again when the cost comes back.
+		// The owner of key is asked for its authority when it decides, and again when
+		// the cost comes back.
 		var asked atomic.Int32
 		used := 0
 		reset := func() {
@@ -88,8 +91,9 @@ func TestWhatARefusedCheckTookBeforeAReset(t *testing.T) {
 	})
 }
 
-// To a bucket comes back at most what it would hold if the cost had never been taken, by the highest rate since: a rule that was
-// raised, and one whose step has ended with nobody writing rules.
+// To a bucket comes back at most what it would hold if the cost had never been
+// taken, by the highest rate since: a rule that was raised, and one whose step
+// has ended with nobody writing rules.
 func TestWhatWasReservedBeforeARise(t *testing.T) {
 	const bucket = "limit: %d, per: 1h, algorithm: token-bucket, burst: 100"
 	steps := oneLimit(fmt.Sprintf(bucket, 1000))
@@ -113,7 +117,8 @@ func TestWhatWasReservedBeforeARise(t *testing.T) {
 		}, 10, 1000},
 		{"the algorithm changes, too", oneLimit(fmt.Sprintf(bucket, 100)), func(w *testCluster, _ *atomic.Int32) {
 			for _, n := range w.nodes {
-				n.SetRules(compile(w.t, 2, "version: 1\n"+oneLimit("limit: 600, per: 1h, algorithm: leaky-bucket, burst: 100")))
+				n.SetRules(compile(w.t, 2,
+					"version: 1\n"+oneLimit("limit: 600, per: 1h, algorithm: leaky-bucket, burst: 100")))
 			}
 		}, 100, 600},
 	} {
@@ -149,8 +154,8 @@ func TestWhatWasReservedBeforeARise(t *testing.T) {
 	}
 }
 
-// What a settlement takes beyond its reservation, at another owner than the home's, does not let the bucket there drain by a rate that
-// was lowered since.
+// What a settlement takes beyond its reservation, at another owner than the
+// home's, does not let the bucket there drain by a rate that was lowered since.
 func TestChargeAfterALoweredRate(t *testing.T) {
 	const two = `rules:
   - {name: a, key: [a], consistency: exact, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
@@ -176,7 +181,8 @@ func TestChargeAfterALoweredRate(t *testing.T) {
 	})
 }
 
-// Reservations that overlap put back, together, no more than the bucket would hold without any of them.
+// Reservations that overlap put back, together, no more than the bucket would
+// hold without any of them.
 func TestReservationsThatOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, oneLimit("limit: 100, per: 1h, algorithm: token-bucket, burst: 100"))
@@ -198,7 +204,8 @@ func TestReservationsThatOverlap(t *testing.T) {
 	})
 }
 
-// A reservation's age is judged by the clock of the owner that made it, also by the next owner, whose own clock is behind.
+// A reservation's age is judged by the clock of the owner that made it, also by
+// the next owner, whose own clock is behind.
 func TestReservationsOfAnOwnerWhoseClockWasAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ahead := []time.Duration{time.Hour, 0}

@@ -93,8 +93,8 @@ func (n *testNode) spend(q Query) (admitted int) {
 	return admitted
 }
 
-// A reply that arrives twice, or grants more than requested, is credited once, and no more than requested. An invalid reply is
-// not credited.
+// A reply that arrives twice, or grants more than requested, is credited once,
+// and no more than requested. An invalid reply is not credited.
 func TestLoanRepliesTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testLoanRepliesTwice)
@@ -126,18 +126,21 @@ func testLoanRepliesTwice(t *testing.T) {
 	}
 }
 
-// A loan for counters that have begun anew is lost: they may have forgotten the usage that it was requested for. So is a loan
-// for a rule or limit that no longer exists, or one that arrives at a node without authority.
+// A loan for counters that have begun anew is lost: they may have forgotten the
+// usage that it was requested for. So is a loan for a rule or limit that no
+// longer exists, or one that arrives at a node without authority.
 func TestLoanComesTooLate(t *testing.T) {
 	for name, change := range map[string]func(w *testCluster, p int){
 		"another lineage": func(w *testCluster, p int) { w.beginLineage(p) },
 		"no authority":    func(w *testCluster, _ int) { w.nodes[0].authority.Store(false) },
 		"handed over":     func(w *testCluster, p int) { w.handOver(p, w.nodes[1]) },
 		"other rules": func(w *testCluster, _ int) {
-			w.nodes[0].SetRules(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
+			w.nodes[0].SetRules(shared(compile(w.t, 2,
+				`{version: 1, rules: [{name: r, key: [k], limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
 		"other limit": func(w *testCluster, _ int) {
-			w.nodes[0].SetRules(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], scope: global, limits: [{limit: 900, per: 720h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
+			w.nodes[0].SetRules(shared(compile(w.t, 2,
+				`{version: 1, rules: [{name: r, key: [k], scope: global, limits: [{limit: 900, per: 720h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
 	} {
 		inBubble := func(t *testing.T) {
@@ -163,8 +166,9 @@ func TestLoanComesTooLate(t *testing.T) {
 	}
 }
 
-// If a loan from a bucket takes long to arrive, the borrower credits only the part that can't have refilled at the lender
-// meanwhile. The rest would exist twice.
+// If a loan from a bucket takes long to arrive, the borrower credits only the
+// part that can't have refilled at the lender meanwhile. The rest would exist
+// twice.
 func TestBucketLoanThatTookLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testBucketLoanThatTookLong)
@@ -182,15 +186,16 @@ func testBucketLoanThatTookLong(t *testing.T) {
 	c.done(wire.Encode(nil, &LoanReply{status: loanMade, Amount: loan, unused: 10, rate: rate}), nil)
 	s := n.stats()
 	if drained := int64(rate * took.Seconds()); s.LoanUnitsLost < drained || s.BorrowedUnits > loan-drained {
-		t.Errorf("have %d units of %d credited and %d lost, want at least %d lost", s.BorrowedUnits, loan, s.LoanUnitsLost, drained)
+		t.Errorf("have %d units of %d credited and %d lost, want at least %d lost", s.BorrowedUnits,
+			loan, s.LoanUnitsLost, drained)
 	}
 	if s.BorrowedUnits+s.LoanUnitsLost != loan {
 		t.Errorf("have %d units credited and %d lost of %d", s.BorrowedUnits, s.LoanUnitsLost, loan)
 	}
 }
 
-// At most one loan to a counter is in flight. A region that has nothing is not asked again; one that does not answer is asked
-// later.
+// At most one loan to a counter is in flight. A region that has nothing is not
+// asked again; one that does not answer is asked later.
 func TestLoansOneByOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testLoansOneByOne)
@@ -227,7 +232,8 @@ func testLoansOneByOne(t *testing.T) {
 	expect.Equal(t, far.count(), 0, "asked, although no region has anything")
 }
 
-// pressOwner returns a function that checks a subject, so that its owner learns that the share is short.
+// pressOwner returns a function that checks a subject, so that its owner learns
+// that the share is short.
 func pressOwner(n *testNode, q Query) func() { return func() { n.check(q) } }
 
 // failing is a Confirm that always fails.
@@ -264,7 +270,8 @@ func (n *testNode) request(rule, key string, want int64) LoanRequest {
 	limit := u.Limits[0].Limit
 	at := counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ limit.ID}
 	window := n.table.Loans(n.clock.Now(), at, &limit.Limit).Window
-	return LoanRequest{subjectRef: subjectRef{version: 1, Rule: rule, Key: []string{key}}, limit: limit.ID, Window: window, Want: want}
+	return LoanRequest{subjectRef: subjectRef{version: 1, Rule: rule, Key: []string{key}},
+		limit: limit.ID, Window: window, Want: want}
 }
 
 // Forged, stale or greedy requests get nothing, or no more than there is.
@@ -305,13 +312,15 @@ func testHostileRequests(t *testing.T) {
 			}
 		}
 		expect.Equal(t, owner.used("r", key), 0, "used")
-		if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key, algorithms.MaxAmount)); err != nil || got.Amount != 150 || got.unused != 150 {
+		if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key,
+			algorithms.MaxAmount)); err != nil || got.Amount != 150 || got.unused != 150 {
 			t.Errorf("have %+v, %v; want 150 lent of 300", got, err)
 		}
 		for range 20 { // repeated requests don't get more than the share
 			_, _ = w.nodes[1].lendTo(w.nodes[1].request("r", key, algorithms.MaxAmount))
 		}
-		if u, err := owner.usageHere(&Query{Rule: "r", Key: []string{key}}); err != nil || u.Limits[0].Lent != 300 || u.Limits[0].Remaining != 0 {
+		if u, err := owner.usageHere(&Query{Rule: "r", Key: []string{key}}); err != nil ||
+			u.Limits[0].Lent != 300 || u.Limits[0].Remaining != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
 	}
@@ -323,8 +332,8 @@ func testHostileRequests(t *testing.T) {
 	w.nodes[0].ServeFar(MethodAsk, nil, a)
 }
 
-// A loan that the lender can't confirm is not announced, and is put back. A loan is not announced either if the owner loses
-// authority meanwhile.
+// A loan that the lender can't confirm is not announced, and is put back. A
+// loan is not announced either if the owner loses authority meanwhile.
 func TestUnconfirmedLoans(t *testing.T) {
 	w, _ := newLoneRegion(t, 1, globalExact)
 	n := w.nodes[0]
@@ -333,7 +342,8 @@ func TestUnconfirmedLoans(t *testing.T) {
 	if got, err := n.lendTo(n.request("r", "x", 100)); err != nil || got.status != loanLater {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"x"}}); err != nil || u.Limits[0].Used != 0 || u.Limits[0].Lent != 0 {
+	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"x"}}); err != nil ||
+		u.Limits[0].Used != 0 || u.Limits[0].Lent != 0 {
 		t.Errorf("have %+v, %v; want all put back", u, err)
 	}
 	confirm = func(context.Context, int) error {
@@ -343,7 +353,8 @@ func TestUnconfirmedLoans(t *testing.T) {
 	if got, err := n.lendTo(n.request("r", "y", 100)); err != nil || got.status != loanLater {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"y"}}); err != nil || u.Limits[0].Used != 0 || u.Limits[0].Share != 200 || u.Limits[0].Lent != 100 {
+	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"y"}}); err != nil ||
+		u.Limits[0].Used != 0 || u.Limits[0].Share != 200 || u.Limits[0].Lent != 100 {
 		t.Errorf("have %+v, %v; want nothing put back into another lineage", u, err)
 	}
 	confirm = func(context.Context, int) error {
@@ -358,8 +369,8 @@ func TestUnconfirmedLoans(t *testing.T) {
 	}
 }
 
-// G8: lenders are killed repeatedly while they lend. Their standbys continue from what was confirmed. No announced loan is
-// forgotten.
+// G8: lenders are killed repeatedly while they lend. Their standbys continue
+// from what was confirmed. No announced loan is forgotten.
 func TestG8_KilledLenders(t *testing.T) {
 	for seed := range seeds(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -391,8 +402,9 @@ func testKilledLenders(t *testing.T, seed int) {
 	}
 }
 
-// killWhenConfirmed kills the owner of p, now and then, right before or right after it confirms a loan. Then the other node
-// becomes the owner, with what was confirmed and a new lineage.
+// killWhenConfirmed kills the owner of p, now and then, right before or right
+// after it confirms a loan. Then the other node becomes the owner, with what
+// was confirmed and a new lineage.
 func (w *testCluster) killWhenConfirmed(p, seed int) {
 	var mu sync.Mutex // guards standby and turn
 	var standby []counters.Record
@@ -434,8 +446,9 @@ func (w *testCluster) killWhenConfirmed(p, seed int) {
 	}
 }
 
-// Owners decide nothing for nodes whose rules are older than the version that all regions are recorded as using. Those nodes
-// decide alone, within their part of the share.
+// Owners decide nothing for nodes whose rules are older than the version that
+// all regions are recorded as using. Those nodes decide alone, within their
+// part of the share.
 func TestStaleAskers(t *testing.T) { synctest.Test(t, testStaleAskers) }
 
 func testStaleAskers(t *testing.T) {
@@ -467,8 +480,9 @@ func testStaleAskers(t *testing.T) {
 	}
 }
 
-// Answers report the whole limit, and what is left of this region's share. A region without a share admits nothing; only what is
-// above the whole limit can never be admitted.
+// Answers report the whole limit, and what is left of this region's share. A
+// region without a share admits nothing; only what is above the whole limit can
+// never be admitted.
 func TestWholeLimits(t *testing.T) {
 	text := `rules:
   - {name: r, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}
@@ -479,7 +493,8 @@ func TestWholeLimits(t *testing.T) {
 		for i := range 4 {
 			for _, n := range e.all["ap"].nodes {
 				a := n.check(byKey(rule, fmt.Sprint("k", i)))
-				if a.Allowed || a.DecidedBy < ByForward || a.Limits[0].Limit.WholeCapacity != 900 || a.Limits[0].Remaining != 0 {
+				if a.Allowed || a.DecidedBy < ByForward || a.Limits[0].Limit.WholeCapacity != 900 ||
+					a.Limits[0].Remaining != 0 {
 					t.Errorf("ap: have %+v by %s", a.Limits[0], a.DecidedBy)
 				}
 				for cost, never := range map[int64]bool{900: false, 901: true} {
@@ -511,18 +526,22 @@ func testUsageOfShares(t *testing.T) {
 	e.change(func() { e.cut[[2]string{"eu", "us"}] = true })
 	for _, n := range e.all["eu"].nodes {
 		u, err := n.Usage(&Query{Rule: "r", Key: []string{"x"}})
-		if err != nil || len(u.Regions) != 3 || u.Shares["ap"] != 300 || u.Shares["us"] != 300 || u.Shares["eu"] != 300 {
+		if err != nil || len(u.Regions) != 3 || u.Shares["ap"] != 300 || u.Shares["us"] != 300 ||
+			u.Shares["eu"] != 300 {
 			t.Fatalf("have %+v, %v", u, err)
 		}
 		ap, eu, us := u.Regions[0], u.Regions[1], u.Regions[2]
-		if us.Reachable || us.Limits != nil || !ap.Reachable || !eu.Reachable || ap.Name != "ap" || len(ap.Limits) != 1 {
+		if us.Reachable || us.Limits != nil || !ap.Reachable || !eu.Reachable || ap.Name != "ap" ||
+			len(ap.Limits) != 1 {
 			t.Fatalf("have %+v", u.Regions)
 		}
 		lender, borrower := ap.Limits[0], eu.Limits[0]
-		if lender.Own != 0 || lender.Lent == 0 || lender.Lent+lender.Remaining != 300 || lender.Share != 300 || lender.Name != "r" {
+		if lender.Own != 0 || lender.Lent == 0 || lender.Lent+lender.Remaining != 300 ||
+			lender.Share != 300 || lender.Name != "r" {
 			t.Errorf("have %+v", lender)
 		}
-		if borrower.Own < 350 || borrower.Used != borrower.Own+borrower.Leased-borrower.Borrowed || borrower.Borrowed < 50 || borrower.Remaining != 300-borrower.Used {
+		if borrower.Own < 350 || borrower.Used != borrower.Own+borrower.Leased-borrower.Borrowed ||
+			borrower.Borrowed < 50 || borrower.Remaining != 300-borrower.Used {
 			t.Errorf("have %+v", borrower)
 		}
 	}
@@ -538,7 +557,8 @@ func testUsageOfShares(t *testing.T) {
 	}
 }
 
-// Checks of global limits that this node decides don't allocate, however little is left, except to notify an owner.
+// Checks of global limits that this node decides don't allocate, however little
+// is left, except to notify an owner.
 func TestGlobalChecksAllocateNothing(t *testing.T) {
 	w, _ := newLoneRegion(t, 1, `rules:
   - {name: r, key: [k], scope: global, limits: [{limit: 9007199254740991, per: 1440h, algorithm: fixed-window}]}

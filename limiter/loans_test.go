@@ -20,7 +20,8 @@ const (
   - {name: r, key: [k], scope: global, lease: {ttl: 300ms}, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}`
 )
 
-// G8: a single region can admit what all regions together may admit: its own share, plus what it borrows.
+// G8: a single region can admit what all regions together may admit: its own
+// share, plus what it borrows.
 func TestG8_AllInOneRegion(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +42,8 @@ func testAllInOneRegion(t *testing.T, text string) {
 	}
 }
 
-// G8: so can a region that joined in the middle of a window, in which another region had the whole limit.
+// G8: so can a region that joined in the middle of a window, in which another
+// region had the whole limit.
 func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +69,9 @@ func testAllInARegionWithoutAShare(t *testing.T, text string) {
 	own := int64(0)
 	for i, region := range []string{"ap", "eu", "us"} {
 		share := u.Regions[i].Limits[0]
-		if own += share.Own; share.Own != share.Used-share.Leased-share.Lent+share.Borrowed || share.Remaining != 0 || region == "eu" && share.Share != 900 || region != "eu" && share.Share != 0 {
+		if own += share.Own; share.Own != share.Used-share.Leased-share.Lent+share.Borrowed ||
+			share.Remaining != 0 || region == "eu" && share.Share != 900 || region != "eu" &&
+			share.Share != 0 {
 			t.Errorf("%s has %+v", region, share)
 		}
 	}
@@ -82,8 +86,8 @@ func seeds(n int) int {
 	return n
 }
 
-// G8: with traffic in all regions the total is also exactly the limit, however late messages are and whichever region is
-// busier.
+// G8: with traffic in all regions the total is also exactly the limit, however
+// late messages are and whichever region is busier.
 func TestG8_AllRegions(t *testing.T) {
 	for seed := range seeds(12) {
 		text := globalExact
@@ -109,8 +113,9 @@ func testAllRegions(t *testing.T, seed int, text string) {
 	}
 }
 
-// G8: whatever links are cut, one way or both, and whatever replies are lost, the regions admit no more than the limit.
-// Anything missing was lost between lenders and borrowers, and each region can spend its share less what it lent.
+// G8: whatever links are cut, one way or both, and whatever replies are lost,
+// the regions admit no more than the limit. Anything missing was lost between
+// lenders and borrowers, and each region can spend its share less what it lent.
 func TestG8_Cuts(t *testing.T) {
 	for seed := range seeds(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -200,7 +205,8 @@ func (e *testRegions) record(q Query, d time.Duration, regions ...string) (all [
 	return all
 }
 
-// G8: loans end with the window. A loan that arrives after the window's end is not spent in the next one.
+// G8: loans end with the window. A loan that arrives after the window's end is
+// not spent in the next one.
 func TestG8_WindowsTurn(t *testing.T) {
 	for seed := range seeds(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -232,8 +238,8 @@ func testWindowsTurn(t *testing.T, seed int) {
 	}
 }
 
-// G8: over any span, the token buckets of all regions together admit no more than their burst plus what refills in the span and
-// a lease's TTL.
+// G8: over any span, the token buckets of all regions together admit no more
+// than their burst plus what refills in the span and a lease's TTL.
 func TestG8_TokenBuckets(t *testing.T) {
 	for seed := range seeds(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

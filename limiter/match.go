@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
-// and done is true.
+// prepare matches q against the rules in force and lists the counters to ask.
+// If there are none, it decides the check itself, and done is true.
 func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done bool, err error) {
 	if err := l.match(now.Wall, q, a); err != nil {
 		return false, err
@@ -17,8 +17,9 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 	return a.scratch.matchDecides, l.listOps(now, q, a)
 }
 
-// match matches q against the rules in force. If no counters are needed, it decides the check itself. Otherwise it prefetches
-// the counters. wall is the time of the check in Unix nanoseconds; 0: now.
+// match matches q against the rules in force. If no counters are needed, it
+// decides the check itself. Otherwise it prefetches the counters. wall is the
+// time of the check in Unix nanoseconds; 0: now.
 func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	active := l.inForce.Load()
 	sameOps := a.countSameOps(active, q)
@@ -58,7 +59,8 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		return err
 	}
 
-	// From here on, the hits are known. Most checks of a caller find what its last one found. Others may need no counter at all.
+	// From here on, the hits are known. Most checks of a caller find what its last
+	// one found. Others may need no counter at all.
 	switch {
 	case m.SameRules:
 		a.listOpsAgain(sameOps)
@@ -153,9 +155,10 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// countSameOps returns how many ops a's last check had, if they also suit q, but for their subjects, provided that q has the
-// same hits: the usual case for a caller's next check. Otherwise it returns 0. A check that other nodes took part in may have
-// lost some of its ops.
+// countSameOps returns how many ops a's last check had, if they also suit q,
+// but for their subjects, provided that q has the same hits: the usual case for
+// a caller's next check. Otherwise it returns 0. A check that other nodes took
+// part in may have lost some of its ops.
 func (a *Answer) countSameOps(active *activeRules, q *Query) int {
 	if s := &a.scratch; s.active == active && s.decidedHere && s.isRepeatable && isUsual(q) {
 		return len(s.ops)
@@ -168,7 +171,8 @@ func isUsual(q *Query) bool {
 	return q.Mode == counters.CheckMode && len(q.Costs) == 0 && len(q.Subjects) == 0
 }
 
-// listOpsAgain is listOps for hits that differ from those of the last check, which had n ops, in their subjects only.
+// listOpsAgain is listOps for hits that differ from those of the last check,
+// which had n ops, in their subjects only.
 func (a *Answer) listOpsAgain(n int) {
 	s := &a.scratch
 	s.ops = s.ops[:n]

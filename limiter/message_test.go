@@ -25,7 +25,8 @@ func someOps() []counters.Op {
 	limits := []algorithms.Limit{
 		{Kind: algorithms.SlidingWindow, Amount: 5, Window: time.Minute},
 		{Kind: algorithms.TokenBucket, Amount: 1<<53 - 1, Burst: 7, Window: algorithms.MaxWindow},
-		{Kind: algorithms.FixedWindow, Amount: 1, Window: 24 * time.Hour, Calendar: algorithms.NewCalendar(algorithms.Day, zone)},
+		{Kind: algorithms.FixedWindow, Amount: 1, Window: 24 * time.Hour,
+			Calendar: algorithms.NewCalendar(algorithms.Day, zone)},
 		{Kind: algorithms.SlidingLog, Amount: 2, Window: algorithms.MinWindow},
 	}
 	return []counters.Op{
@@ -37,7 +38,10 @@ func someOps() []counters.Op {
 }
 
 func someQuestion() *question {
-	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(), requests: someLeaseRequests(), placing: &placing{id: 3, home: 4, group: 5, inline: true, ttl: time.Second}}
+	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1,
+		flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(),
+		requests: someLeaseRequests(),
+		placing:  &placing{id: 3, home: 4, group: 5, inline: true, ttl: time.Second}}
 }
 
 func someChange() *change {
@@ -47,29 +51,34 @@ func someChange() *change {
 func someLeaseRequests() []leaseRequest {
 	t := localcache.Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
 	return []leaseRequest{
-		{subject: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Policy: t, Boot: 1 << 63, LastGrant: 9, Want: []int64{0, 1<<53 - 1},
-			Held: []localcache.HeldGrant{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
+		{subject: 1, holder: ring.NodeID{3},
+			LeaseRequest: localcache.LeaseRequest{Policy: t, Boot: 1 << 63, LastGrant: 9, Want: []int64{0, 1<<53 - 1},
+				Held: []localcache.HeldGrant{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
 		{subject: 1 << 63, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Policy: t, Want: []int64{5}}},
 	}
 }
 
 func someRefunds() *refundList {
 	return &refundList{[]refund{
-		{debit: debit{subject: 1, boot: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3}, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
+		{debit: debit{subject: 1, boot: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3},
+			ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
 		{debit: debit{subject: 2, steady: -5, ops: someOps()[2:3], when: []int64{12}}, made: 9},
 	}}
 }
 
 func someReply() *reply {
 	return &reply{
-		replyHead: replyHead{status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, boot: 1 << 63, steady: -5},
-		lives:     []counters.Life{{Lineage: 1}, {}, {Lineage: 1<<64 - 1, Resets: 5}},
-		admitted:  []bool{true, false},
+		replyHead: replyHead{status: decided, revision: 3, version: 4, standby: true,
+			decider: ring.NodeID{7}, boot: 1 << 63, steady: -5},
+		lives:    []counters.Life{{Lineage: 1}, {}, {Lineage: 1<<64 - 1, Resets: 5}},
+		admitted: []bool{true, false},
 		results: append(make([]result, 4),
-			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9, ResetAfter: time.Hour, Delay: 3}, when: -7},
+			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9,
+				ResetAfter: time.Hour, Delay: 3}, when: -7},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
-		grants: []leaseGrant{{subject: 2, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
+		grants: []leaseGrant{{subject: 2,
+			Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
 	}
 }
 
@@ -81,7 +90,8 @@ func TestMessagesComeBack(t *testing.T) {
 	}
 	for i := range q.ops {
 		h, w := have.ops[i], q.ops[i]
-		if h.Limit.Calendar != nil && h.Limit.Calendar.String() != w.Limit.Calendar.String() || h.Key != w.Key || h.Cost != w.Cost || h.Shadow != w.Shadow {
+		if h.Limit.Calendar != nil && h.Limit.Calendar.String() != w.Limit.Calendar.String() ||
+			h.Key != w.Key || h.Cost != w.Cost || h.Shadow != w.Shadow {
 			t.Errorf("have %+v, want %+v", h, w)
 		}
 		h.Limit.Calendar, w.Limit.Calendar = nil, nil
@@ -95,7 +105,8 @@ func TestMessagesComeBack(t *testing.T) {
 	expect.DeepEqual(t, have.requests, q.requests, "have.requests")
 	var given refundList
 	err := wire.Decode(wire.Encode(nil, someRefunds()), &given, "gifts")
-	if err != nil || !bytes.Equal(wire.Encode(nil, &given), wire.Encode(nil, someRefunds())) || given.list[0].ops[0].Key.Subject != 1 {
+	if err != nil || !bytes.Equal(wire.Encode(nil, &given), wire.Encode(nil, someRefunds())) ||
+		given.list[0].ops[0].Key.Subject != 1 {
 		t.Errorf("have %+v, %v", given, err)
 	}
 	r, got := someReply(), &reply{}
@@ -103,10 +114,12 @@ func TestMessagesComeBack(t *testing.T) {
 		t.Errorf("have %+v, %v", got, err)
 	}
 	no := &reply{replyHead: replyHead{status: notOwner, revision: 5, hint: ring.NodeID{1}}}
-	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notOwner || got.hint != no.hint || len(got.results) != 0 {
+	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notOwner ||
+		got.hint != no.hint || len(got.results) != 0 {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	top, list := topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 9}, {Rule: "s", Count: 1}}}, topList{}
+	top, list := topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 9},
+		{Rule: "s", Count: 1}}}, topList{}
 	if err := wire.Decode(wire.Encode(nil, &top), &list, "list"); err != nil || !reflect.DeepEqual(list, top) {
 		t.Errorf("have %+v, %v", list, err)
 	}
@@ -114,11 +127,14 @@ func TestMessagesComeBack(t *testing.T) {
 
 // The largest check that the rules allow fits into a message.
 func TestLargestQuestion(t *testing.T) {
-	limit := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: algorithms.MaxAmount, Burst: algorithms.MaxAmount, Window: algorithms.MaxWindow}
+	limit := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: algorithms.MaxAmount,
+		Burst: algorithms.MaxAmount, Window: algorithms.MaxWindow}
 	q := &question{count: 1}
 	for i := range 1000 {
 		for j := range 24 { // the limits of a rule, and its blocks
-			q.ops = append(q.ops, counters.Op{Key: counters.Key{Subject: uint64(i), Counter: uint64(j)}, Limit: &limit, Cost: algorithms.MaxAmount})
+			q.ops = append(q.ops,
+				counters.Op{Key: counters.Key{Subject: uint64(i), Counter: uint64(j)},
+					Limit: &limit, Cost: algorithms.MaxAmount})
 		}
 	}
 	if err := (&question{}).read(q.appendBody(q.appendHead(nil))); err != nil {
@@ -150,9 +166,12 @@ func TestBadQuestions(t *testing.T) {
 		"this node's zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("Local", 0))
 		},
-		"a request of no subject":     func(q *question) { q.requests[1].subject = 3 },
-		"two requests of a subject":   func(q *question) { q.requests[1].subject = 1 },
-		"requests in no order":        func(q *question) { q.requests[0], q.requests[1] = q.requests[1], q.requests[0] },
+		"a request of no subject":   func(q *question) { q.requests[1].subject = 3 },
+		"two requests of a subject": func(q *question) { q.requests[1].subject = 1 },
+		"requests in no order": func(q *question) {
+			q.requests[0],
+				q.requests[1] = q.requests[1], q.requests[0]
+		},
 		"a request of another's size": func(q *question) { q.requests[1].Want = []int64{1, 2} },
 		"a long lease":                func(q *question) { q.requests[0].Policy.TTL = localcache.MaxTTL + 1 },
 		"a short lease":               func(q *question) { q.requests[0].Policy.TTL = localcache.MinTTL - 1 },
@@ -200,7 +219,8 @@ func TestBadQuestions(t *testing.T) {
 			t.Errorf("a reply cut at %d was read", n)
 		}
 	}
-	if (&reply{}).read(answer, 4, 2, 5) == nil || (&reply{}).read(answer, 3, 3, 5) == nil || (&reply{}).read(answer, 4, 3, 1) == nil {
+	if (&reply{}).read(answer, 4, 2, 5) == nil || (&reply{}).read(answer, 3, 3, 5) == nil ||
+		(&reply{}).read(answer, 4, 3, 1) == nil {
 		t.Error("a reply to another question was read")
 	}
 }
@@ -259,7 +279,9 @@ func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
-		debit: debit{subject: 1, life: counters.Life{Lineage: 2}, boot: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
+		debit: debit{subject: 1, life: counters.Life{Lineage: 2}, boot: 3, steady: 4,
+			ops:  []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}},
+			when: []int64{7}},
 		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))

@@ -62,8 +62,9 @@ func (b *fakeMeter) billed(name string) int64 {
 	return b.cost[name]
 }
 
-// The limiter bills an admitted check once for each unit of each rule with `usage: monthly`. It does not bill refusals, peeks,
-// shadow rules, checks decided by a list, or other rules.
+// The limiter bills an admitted check once for each unit of each rule with
+// `usage: monthly`. It does not bill refusals, peeks, shadow rules, checks
+// decided by a list, or other rules.
 func TestMeterCountsAdmittedChecks(t *testing.T) {
 	l := open(t, `
 lists: {allow: [{ip: 203.0.113.1}], deny: [{ip: 203.0.113.2}]}
@@ -83,8 +84,10 @@ rules:
 		{Attributes: attrs("user", "u", "endpoint", "/big"), Costs: []UnitCost{{Unit: "tokens", Cost: 70}}},
 		{Attributes: attrs("user", "u", "endpoint", "/small")},
 		{Attributes: attrs("user", "u", "endpoint", "/big"), Mode: counters.PeekMode},
-		{Attributes: attrs("user", "u", "endpoint", "/big"), Costs: []UnitCost{{Unit: "requests", Cost: 11}}}, // refused
-		{Attributes: attrs("user", "v", "endpoint", "/x"), Costs: []UnitCost{{Unit: "requests", Cost: 0}, {Unit: "tokens", Cost: 9}}},
+		// refused
+		{Attributes: attrs("user", "u", "endpoint", "/big"), Costs: []UnitCost{{Unit: "requests", Cost: 11}}},
+		{Attributes: attrs("user", "v", "endpoint", "/x"),
+			Costs: []UnitCost{{Unit: "requests", Cost: 0}, {Unit: "tokens", Cost: 9}}},
 		{Attributes: attrs("user", "u", "endpoint", "/big", "ip", "203.0.113.1")},
 		{Attributes: attrs("user", "u", "endpoint", "/big", "ip", "203.0.113.2")},
 	} {
@@ -111,8 +114,10 @@ rules:
 
 // metered returns a limiter with a meter, and one rule with the given usage setting.
 func metered(t testing.TB, usages string) *Limiter {
-	l := open(t, "rules:\n  - {name: r, key: [ip], "+usages+"limits: [{limit: 1000000000, per: 1h, algorithm: fixed-window}]}")
-	m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Boot: 1, Name: "n", Months: 1, Rows: 10_000,
+	l := open(t,
+		"rules:\n  - {name: r, key: [ip], "+usages+"limits: [{limit: 1000000000, per: 1h, algorithm: fixed-window}]}")
+	m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Boot: 1, Name: "n",
+		Months: 1, Rows: 10_000,
 		Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
 	expect.NoError(t, err)
 	t.Cleanup(func() { m.Close() })
@@ -159,7 +164,8 @@ func (m rulesMeter) AddNamed(wall int64, s rules.Hash, rule string, key []string
 	m.fakeMeter.AddNamed(wall, s, rule, key, unit, cost, checks)
 }
 
-// A batch matches some checks ahead. Those that are decided after the rules have changed are decided by the new rules.
+// A batch matches some checks ahead. Those that are decided after the rules
+// have changed are decided by the new rules.
 func TestRulesChangeWithinABatch(t *testing.T) {
 	const text = "rules:\n  - {name: r, key: [user], usage: monthly, limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}"
 	l := open(t, text)

@@ -11,7 +11,8 @@ import (
 
 // forwardBounds are the upper bounds of counts.forwardTimes.
 var forwardBounds = [...]time.Duration{
-	25 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
+	25 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond,
+	500 * time.Microsecond,
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second,
 }
@@ -49,17 +50,22 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 			for decision := range r.Checks {
 				unmatched += r.Checks[decision][ByNone]
 			}
-			s.Count("unmatched_total", "Checks that matched neither a rule nor a list, decided by `default`.", unmatched)
+			s.Count("unmatched_total",
+				"Checks that matched neither a rule nor a list, decided by `default`.", unmatched)
 		}
 	}
 
 	l.showEntries(s)
 	l.showSlots(s)
 	s.Count("unknown_rule_total", "Calls that named a rule that does not exist.", l.unknownRules.Load())
-	s.Count("undeclared_attributes_total", "Attributes of checks that the document does not declare. They are ignored.", l.undeclared.Load())
+	s.Count("undeclared_attributes_total",
+		"Attributes of checks that the document does not declare. They are ignored.",
+		l.undeclared.Load())
 
 	if set := l.Rules(); set != nil {
-		s.Gauge("inline_sets", "Sets of inline limits kept compiled. Any more are compiled for each call and take no lease.", float64(set.Interned()))
+		s.Gauge("inline_sets",
+			"Sets of inline limits kept compiled. Any more are compiled for each call and take no lease.",
+			float64(set.Interned()))
 	}
 
 	if l.membership == nil {
@@ -71,8 +77,9 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 	l.showReservations(s)
 
 	lead := time.Duration(l.table.Lead(l.clock.Now()))
-	s.Gauge("clock_lead_seconds", "How far the clock by which a partition counts its windows is ahead of this node's, at most. Counters came "+
-		"from a node, or from disk, whose clock was ahead.", lead.Seconds())
+	s.Gauge("clock_lead_seconds",
+		"How far the clock by which a partition counts its windows is ahead of this node's, at most. Counters came "+
+			"from a node, or from disk, whose clock was ahead.", lead.Seconds())
 }
 
 // counter returns a function that reports a count to s.
@@ -88,11 +95,14 @@ func (l *Limiter) showForwards(s metrics.Sink) {
 		seconds[i] = f.forwardTimes[i].Load()
 	}
 
-	s.Histogram("forward_seconds", "Time from a question to another node until its answer. A question may stand for several checks, or renew a lease.",
+	s.Histogram("forward_seconds",
+		"Time from a question to another node until its answer. A question may stand for several checks, or renew a lease.",
 		metrics.Seconds(forwardBounds[:]), seconds, time.Duration(f.forwardTimeSum.Load()).Seconds())
 
 	for i := range f.fallback {
-		s.Count("fallback_total", "Subjects decided without the owner or the standby, by their rule's on_partition.", f.fallback[i].Load(),
+		s.Count("fallback_total",
+			"Subjects decided without the owner or the standby, by their rule's on_partition.",
+			f.fallback[i].Load(),
 			"on_partition", rules.OnPartition(i).String())
 	}
 
@@ -102,17 +112,28 @@ func (l *Limiter) showForwards(s metrics.Sink) {
 	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
 	count("served_total", "Decisions as an owner, for other nodes.", &f.served)
 	count("relayed_total", "Questions from other nodes forwarded to the owner.", &f.forwarded)
-	count("given_back_total", "Answers from other nodes whose cost was given back, because another limit refused the check or the answer came too late.", &f.givenBack)
+	count("given_back_total",
+		"Answers from other nodes whose cost was given back, because another limit refused the check or the answer came too late.",
+		&f.givenBack)
 	count("busy_total", "Questions from other nodes turned away because too many were waiting.", &f.turnedAway)
-	s.Gauge("leases", "Grants that this node holds from other nodes. A subject's lease has at most two.", float64(l.membership.leases.held.GrantCount()))
-	s.Gauge("leases_granted", "Grants that other nodes hold from this node, or may still return.", float64(l.membership.leases.granted.Outstanding()))
+	s.Gauge("leases",
+		"Grants that this node holds from other nodes. A subject's lease has at most two.",
+		float64(l.membership.leases.held.GrantCount()))
+	s.Gauge("leases_granted", "Grants that other nodes hold from this node, or may still return.",
+		float64(l.membership.leases.granted.Outstanding()))
 	count("lease_spent_total", "Subjects decided from a lease.", &f.leaseSpends)
-	count("lease_cached_refusals_total", "Subjects refused because their owner had refused them a moment before.", &f.rememberedRefusals)
+	count("lease_cached_refusals_total",
+		"Subjects refused because their owner had refused them a moment before.",
+		&f.rememberedRefusals)
 	count("lease_renewals_total", "Questions to owners that only renewed a lease, in the background.", &f.renewals)
 	count("lease_granted_total", "Grants that this owner has made.", &f.granted)
-	count("lease_refused_total", "Lease requests not granted because the limit is nearly used up or too small.", &f.grantsRefused)
+	count("lease_refused_total",
+		"Lease requests not granted because the limit is nearly used up or too small.",
+		&f.grantsRefused)
 	count("lease_returned_total", "Limits for which a lease returned unspent quota to this owner.", &f.returned)
-	count("lease_lost_total", "Limits for which a lease's unspent quota was not returned: the counters it came from are gone, or their owner could not be reached.", &f.lost)
+	count("lease_lost_total",
+		"Limits for which a lease's unspent quota was not returned: the counters it came from are gone, or their owner could not be reached.",
+		&f.lost)
 }
 
 // showLoans reports the metrics of loans between regions.
@@ -125,7 +146,9 @@ func (l *Limiter) showLoans(s metrics.Sink) {
 	count("loan_units_total", units, &f.lentUnits, "direction", "lent")
 	count("loan_units_total", units, &f.borrowedUnits, "direction", "borrowed")
 	count("loans_failed_total", "Requests for a loan that another region did not answer.", &f.loansFailed)
-	count("loan_units_lost_total", "Units lent to this owner that it could not credit: lost until the window ends.", &f.unitsLost)
+	count("loan_units_lost_total",
+		"Units lent to this owner that it could not credit: lost until the window ends.",
+		&f.unitsLost)
 }
 
 // showReservations reports the metrics of reservations and of answers kept for
@@ -141,16 +164,28 @@ func (l *Limiter) showReservations(s metrics.Sink) {
 	const ends = "Ends of reservations with on_expiry that nobody settled in time: carried out here, or not to be carried out, because the home could not be reached."
 	count("reservation_ends_total", ends, &r.expired, "result", "carried-out")
 	count("reservation_ends_total", ends, &r.unarranged, "result", "lost")
-	count("refunds_dropped_total", "Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
-	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be reached.", &l.membership.counts.debtsDropped)
+	count("refunds_dropped_total",
+		"Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
+	count("settle_debts_dropped_total",
+		"Debts of reservations dropped because their owners could not be reached.",
+		&l.membership.counts.debtsDropped)
 	kept := l.table.Notes().Stats()
-	s.Gauge("reservations", "Reservations whose home is here, as owner or standby, and that are not settled.", float64(kept.Open))
-	s.Gauge("reservations_bytes", "What reservations take of their budget, settled ones included.", float64(kept.Reservations))
+	s.Gauge("reservations",
+		"Reservations whose home is here, as owner or standby, and that are not settled.",
+		float64(kept.Open))
+	s.Gauge("reservations_bytes", "What reservations take of their budget, settled ones included.",
+		float64(kept.Reservations))
 	s.Gauge("reservations_max_bytes", "The budget for reservations.", float64(kept.MaxReservations))
-	s.Count("reservations_refused_total", "Reservations refused because there was no room, or no more for their rule or subject.", kept.RefusedReserves)
+	s.Count("reservations_refused_total",
+		"Reservations refused because there was no room, or no more for their rule or subject.",
+		kept.RefusedReserves)
 	s.Gauge("request_answer_bytes", "What answers to checks with an id take that are kept here.", float64(kept.Answers))
-	count("requests_repeated_total", "Requests with an id that repeated an earlier one and got its answer again.", &l.requests.repeated)
-	s.Count("request_answers_refused_total", "Writes with an id refused because there was no room to keep their answer.", kept.RefusedWrites)
+	count("requests_repeated_total",
+		"Requests with an id that repeated an earlier one and got its answer again.",
+		&l.requests.repeated)
+	s.Count("request_answers_refused_total",
+		"Writes with an id refused because there was no room to keep their answer.",
+		kept.RefusedWrites)
 }
 
 // show reports the metrics of one rule. It leaves out decisions that never happened.
@@ -174,6 +209,7 @@ func (r *RuleStats) show(s metrics.Sink) {
 		tenths += int64(i) * n
 	}
 
-	s.Histogram("headroom_ratio", "Part of the rule's tightest limit that was left after a check, in tenths, rounded up.",
+	s.Histogram("headroom_ratio",
+		"Part of the rule's tightest limit that was left after a check, in tenths, rounded up.",
 		headroomBounds, r.Headroom[:], float64(tenths)/10, "rule", r.Rule)
 }

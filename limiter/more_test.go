@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestMoreAfter: MoreAfter is known whichever node decides the check, except where a lease only estimates what remains. It does not
-// depend on the cost.
+// TestMoreAfter: MoreAfter is known whichever node decides the check, except
+// where a lease only estimates what remains. It does not depend on the cost.
 func TestMoreAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `rules:
@@ -62,7 +62,8 @@ func TestMoreAfter(t *testing.T) {
 				q := byKey(rule, w.keyOf(rule, owner, nil))
 				q.RequestID = id
 				for _, n := range []*testNode{owner, other} {
-					if _, err := n.Reserve(&q, time.Minute, &a); err != nil || !a.Allowed || a.Limits[0].MoreAfter == 0 {
+					if _, err := n.Reserve(&q, time.Minute, &a); err != nil || !a.Allowed ||
+						a.Limits[0].MoreAfter == 0 {
 						t.Errorf("%s, reserved: have %v, allowed %t, %v", rule, a.Limits[0].MoreAfter, a.Allowed, err)
 					}
 				}

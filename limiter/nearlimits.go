@@ -12,16 +12,19 @@ import (
 const (
 	nearStripes  = 16
 	nearCapacity = 64 // subjects in a stripe
-	// nearHeadroom is the headroom, in tenths, from which on each check is noted. Others are noted as they are sampled.
+	// nearHeadroom is the headroom, in tenths, from which on each check is noted.
+	// Others are noted as they are sampled.
 	nearHeadroom = 2
 
-	// Of the checks in a second, the first exactSamples are sampled, and then one in sampleEvery of each answer.
+	// Of the checks in a second, the first exactSamples are sampled, and then one
+	// in sampleEvery of each answer.
 	exactSamples = 256
 	sampleEvery  = 128
 )
 
-// nearLimits keeps subjects that are near to their limits. It replaces the one that is farthest, so it holds the nearest ones
-// whatever their number of checks.
+// nearLimits keeps subjects that are near to their limits. It replaces the one
+// that is farthest, so it holds the nearest ones whatever their number of
+// checks.
 type nearLimits struct{ stripe [nearStripes]nearStripe }
 
 type nearStripe struct {
@@ -88,7 +91,8 @@ func (s *nearStripe) placeFor(e *nearEntry, now int64) int {
 	return i
 }
 
-// farthest returns an entry that is over or, if there is none, the one that is farthest from its limit.
+// farthest returns an entry that is over or, if there is none, the one that is
+// farthest from its limit.
 func (s *nearStripe) farthest(now int64) (at int) {
 	for i := range s.entries {
 		e := &s.entries[i]
@@ -138,13 +142,15 @@ func nearer(a, b *TopSubject) bool { return isNearer(a.Used, a.Limit, b.Used, b.
 // rankByNear sorts all, those nearest to their limit first, and returns the first n.
 func rankByNear(all []TopSubject, n int) []TopSubject {
 	slices.SortFunc(all, func(a, b TopSubject) int {
-		return cmp.Or(compareNear(b.Used, b.Limit, a.Used, a.Limit), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
+		return cmp.Or(compareNear(b.Used, b.Limit, a.Used, a.Limit), cmp.Compare(a.Rule, b.Rule),
+			slices.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]
 }
 
-// sampleWeight returns for how many checks the current one stands in the list of subjects used most: 0 if it is not sampled.
-// Few checks are all sampled, and of very many one in sampleEvery, since each takes a lock.
+// sampleWeight returns for how many checks the current one stands in the list
+// of subjects used most: 0 if it is not sampled. Few checks are all sampled,
+// and of very many one in sampleEvery, since each takes a lock.
 func (l *Limiter) sampleWeight(s *scratch) int64 {
 	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
 		return 1
@@ -156,7 +162,8 @@ func (l *Limiter) sampleWeight(s *scratch) int64 {
 	return sampleEvery
 }
 
-// noteUse adds a decided check of h's subject to the lists of those that use most, are delayed, or are near to a limit.
+// noteUse adds a decided check of h's subject to the lists of those that use
+// most, are delayed, or are near to a limit.
 func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
 	if len(limits) == 0 {
 		return // Envoy's unlimited descriptors have none

@@ -18,8 +18,8 @@ func names(list []TopSubject) (out []string) {
 	return out
 }
 
-// TestLimiter_TopKinds: shadow refusals have subjects, too, and there are lists of those that use most, are delayed, or are near
-// to a limit, over all nodes.
+// TestLimiter_TopKinds: shadow refusals have subjects, too, and there are lists
+// of those that use most, are delayed, or are near to a limit, over all nodes.
 func TestLimiter_TopKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `rules:
@@ -56,7 +56,8 @@ func TestLimiter_TopKinds(t *testing.T) {
 		} {
 			got, nodes := w.nodes[0].Top(test.o)
 			if fmt.Sprint(names(got)) != test.want || len(nodes) != 3 || len(got) > 0 && got[0].Count != test.n {
-				t.Errorf("%+v: got %+v of %d nodes, want %s, the first with %d", test.o, got, len(nodes), test.want, test.n)
+				t.Errorf("%+v: got %+v of %d nodes, want %s, the first with %d", test.o, got,
+					len(nodes), test.want, test.n)
 			}
 		}
 		got, _ := w.nodes[1].Top(TopOptions{By: TopNear, Rule: "r", N: 9})
@@ -71,14 +72,16 @@ func TestLimiter_TopKinds(t *testing.T) {
 	})
 }
 
-// TestNear_KeepsTheNearest: many subjects that hardly use anything do not push out one that is near to its limit.
+// TestNear_KeepsTheNearest: many subjects that hardly use anything do not push
+// out one that is near to its limit.
 func TestNear_KeepsTheNearest(t *testing.T) {
 	n := newNearLimits()
 	rule := &rules.Rule{Name: "r"}
 	note := func(subject uint64, used, limit int64, until time.Duration) {
 		la := &LimitAnswer{Limit: &rules.Limit{}}
 		la.Limit.Amount, la.Used, la.ResetAfter = limit, used, until
-		n.note(&rules.Hit{Rule: rule, Subject: rules.Hash{Hi: subject, Lo: subject * nearStripes}}, la, 1, &Query{ByKey: true})
+		n.note(&rules.Hit{Rule: rule, Subject: rules.Hash{Hi: subject, Lo: subject * nearStripes}},
+			la, 1, &Query{ByKey: true})
 	}
 	note(0, 4, 5, time.Hour)
 	for i := range uint64(1000) {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// With the build tag nodebit, lenders don't debit their loans. The sum over all regions reveals that.
+// With the build tag nodebit, lenders don't debit their loans. The sum over all
+// regions reveals that.
 func TestDebit_OfLoansIsMissed(t *testing.T) {
 	e := newTestRegions(t, globalExact, "ap", "eu", "us")
 	n := e.flood(byKey("r", "x"), 901, 10*time.Second, "eu")

@@ -15,11 +15,13 @@ const (
 // notices remembers the recent broadcasts about each subject, to limit their rate.
 type notices struct {
 	mu sync.Mutex
-	// lastSent holds the time of each subject's last broadcast, sent or scheduled. By Key.Subject; guarded by mu.
+	// lastSent holds the time of each subject's last broadcast, sent or scheduled.
+	// By Key.Subject; guarded by mu.
 	lastSent map[uint64]time.Duration
 }
 
-// delay returns how long to wait before the broadcast about a subject; negative if one is already scheduled.
+// delay returns how long to wait before the broadcast about a subject; negative
+// if one is already scheduled.
 func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -16,11 +16,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// homeTimeout bounds how long the owner of a reservation's first subject may take, so that time is left to decide without it.
+// homeTimeout bounds how long the owner of a reservation's first subject may
+// take, so that time is left to decide without it.
 const homeTimeout = checkTimeout * 2 / 3
 
-// reserveRequest is a reservation, or a check that counts, with a request id, as sent to the owner of its first subject. That
-// owner decides all of it and keeps the answer.
+// reserveRequest is a reservation, or a check that counts, with a request id,
+// as sent to the owner of its first subject. That owner decides all of it and
+// keeps the answer.
 type reserveRequest struct {
 	query   *Query
 	ttl     time.Duration // zero for a check
@@ -29,8 +31,8 @@ type reserveRequest struct {
 	hops    int
 }
 
-// inSteps reports whether q is more than one plain check: it is decided once, however often it is repeated, or it takes as much
-// as there is.
+// inSteps reports whether q is more than one plain check: it is decided once,
+// however often it is repeated, or it takes as much as there is.
 func (q *Query) inSteps() bool { return q.RequestID != "" || q.AtMost }
 
 // checkInSteps wraps the decision of a q that is more than a plain check.
@@ -42,7 +44,8 @@ func (l *Limiter) checkInSteps(q *Query, a *Answer) error {
 	return err
 }
 
-// decideOnce is decide for a q with a RequestID: a repetition of q gets the same answer. a must be prepared for q.
+// decideOnce is decide for a q with a RequestID: a repetition of q gets the
+// same answer. a must be prepared for q.
 func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	r := &reserveRequest{query: q, ttl: ttl}
 	r.ticket = ticketOf(q.RequestID, r.hashContent(), 0)
@@ -50,7 +53,8 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	defer func() { a.scratch.deadline = time.Time{} }()
 
 	for again := false; ; again = true {
-		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTimeout, time.Until(until)), catchUpTimeout))
+		ctx, cancel := context.WithTimeout(context.Background(),
+			max(min(homeTimeout, time.Until(until)), catchUpTimeout))
 		a.scratch.deadline = until
 		id, err = rs.decideAtHome(ctx, r, a)
 		cancel()
@@ -68,15 +72,16 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 			return id, err
 		}
 
-		// Owners decided it after all: they became reachable a moment ago. None of them kept the answer, so decide it again.
+		// Owners decided it after all: they became reachable a moment ago. None of them
+		// kept the answer, so decide it again.
 		if err := rs.annul(id, q, a); err != nil {
 			return "", err
 		}
 	}
 }
 
-// annul takes back a reservation that the caller will never learn of, and prepares a for another attempt. What it can't give
-// back stays charged.
+// annul takes back a reservation that the caller will never learn of, and
+// prepares a for another attempt. What it can't give back stays charged.
 func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 	if id != "" {
 		_, _ = rs.limiter.Settle(id, nil)
@@ -85,8 +90,9 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 	return err
 }
 
-// decideAtHome has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
-// ErrRequestIDReused, or ErrNoOwner if r could not be decided this way.
+// decideAtHome has the owner of r's first subject, which may be this node,
+// decide r. a must be prepared for r. The error is ErrRequestIDReused, or
+// ErrNoOwner if r could not be decided this way.
 func (rs *reservations) decideAtHome(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
@@ -102,8 +108,8 @@ func (rs *reservations) decideAtHome(ctx context.Context, r *reserveRequest, a *
 	return id, err
 }
 
-// homeHit returns the index of a check's first hit that has an owner, or -1. Subjects of `consistency: local` rules have none:
-// each node counts by itself.
+// homeHit returns the index of a check's first hit that has an owner, or -1.
+// Subjects of `consistency: local` rules have none: each node counts by itself.
 func (a *Answer) homeHit() int {
 	return slices.IndexFunc(a.scratch.match.Hits, func(h rules.Hit) bool { return h.Rule.Consistency != rules.Local })
 }
@@ -118,9 +124,12 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	return counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo}, true
 }
 
-// decideHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
-// counters.ErrShut if the counters have moved away.
-func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
+// decideHere decides r on this node, which has the counters of its first
+// subject, or returns the kept answer. The error is counters.ErrShut if the
+// counters have moved away.
+func (rs *reservations) decideHere(
+	ctx context.Context, r *reserveRequest, home counters.Key, a *Answer,
+) (id string, err error) {
 	memo := r.ticket.memo(home, notes.Answer, a.Now)
 	if i := a.homeHit(); i >= 0 {
 		memo.Group = groupOf(r.query, i, &a.scratch.match.Hits[i])
@@ -158,7 +167,8 @@ func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home 
 		return id, nil
 	}
 
-	// The subject has just moved to a node that does not have the answer. Let that node decide again.
+	// The subject has just moved to a node that does not have the answer. Let that
+	// node decide again.
 	if rs.annul(id, r.query, a) != nil {
 		return "", ErrNoOwner
 	}
@@ -210,13 +220,15 @@ func (a *Answer) pack(id string) *keptAnswer {
 	k.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
 	for i := range a.Limits {
 		la := &a.Limits[i]
-		k.limits = append(k.limits, keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, full: la.Full}})
+		k.limits = append(k.limits,
+			keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, full: la.Full}})
 	}
 	return k
 }
 
-// restore fills a, which must be prepared for the same check, from a packed answer, and returns the id. If the rules have
-// changed since, a lists no limits.
+// restore fills a, which must be prepared for the same check, from a packed
+// answer, and returns the id. If the rules have changed since, a lists no
+// limits.
 func (a *Answer) restore(k *keptAnswer) (id string) {
 	limits := make([]LimitAnswer, 0, len(k.limits))
 	for i := range k.limits {
@@ -224,7 +236,8 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 		for j := range a.scratch.ops {
 			if la := &a.Limits[j]; a.scratch.ops[j].Key.Counter == kept.counter {
 				limits = append(limits, LimitAnswer{
-					Rule: la.Rule, Limit: la.Limit, Cost: la.Cost, Decision: kept.Decision, Full: kept.full, Blocked: kept.blocked,
+					Rule: la.Rule, Limit: la.Limit, Cost: la.Cost, Decision: kept.Decision,
+					Full: kept.full, Blocked: kept.blocked,
 				})
 			}
 		}
@@ -233,7 +246,8 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	hits, first := a.scratch.match.Hits[:0], 0
 	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
 		counter := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Counter
-		if first += len(h.Limits); !h.Rule.Inline || slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.counter == counter }) {
+		if first += len(h.Limits); !h.Rule.Inline ||
+			slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.counter == counter }) {
 			hits = append(hits, h)
 		}
 	}
@@ -252,7 +266,9 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 }
 
 // askHome has another node decide r. The error is ErrNoOwner if that node could not.
-func (rs *reservations) askHome(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
+func (rs *reservations) askHome(
+	ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer,
+) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops = r.hops + 1
 
@@ -347,7 +363,8 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	codeCosts(c, &q.Costs)
 	codeOnExpiry(c, &q.OnExpiry)
 
-	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // since feature level 2
+	// since feature level 2
+	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) {
 		wire.Number(c, &q.Mode, int64(counters.NumModes-1))
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
 		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)

@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// The whole limit is used in one region, by single checks. Each answer counts that region's own checks, whatever was lent in the
-// meantime, and agrees with the usage. The lender answers that it used nothing, and has no share left.
+// The whole limit is used in one region, by single checks. Each answer counts
+// that region's own checks, whatever was lent in the meantime, and agrees with
+// the usage. The lender answers that it used nothing, and has no share left.
 func TestAnswersCountTheRegionsOwnUse(t *testing.T) {
 	for _, algorithm := range []string{"fixed-window", "token-bucket"} {
 		for _, consistency := range []string{"exact", "hybrid"} {
@@ -43,11 +44,13 @@ func testOwnUse(t *testing.T, algorithm, consistency string, atOwner bool) {
 		}
 		all++
 		if la := a.TightestLimit(); la.Used != all || la.Used+la.Remaining != la.share() {
-			t.Fatalf("check %d: have used %d, remaining %d, share %d, by %v", all, la.Used, la.Remaining, la.share(), a.DecidedBy)
+			t.Fatalf("check %d: have used %d, remaining %d, share %d, by %v", all, la.Used,
+				la.Remaining, la.share(), a.DecidedBy)
 		}
 		synctest.Wait() // until no grant is under way
 	}
-	if least := map[bool]int64{true: 1000, false: 950}[algorithm == "fixed-window"]; all < least { // a bucket loses a little with each loan
+	// a bucket loses a little with each loan
+	if least := map[bool]int64{true: 1000, false: 950}[algorithm == "fixed-window"]; all < least {
 		t.Fatalf("have %d admitted, want %d", all, least)
 	}
 	e.waitForLoans()
@@ -70,8 +73,10 @@ func testOwnUse(t *testing.T, algorithm, consistency string, atOwner bool) {
 			a = n.check(waiting("r", key))
 			la := a.TightestLimit()
 			want := `This region's share of limit "r" of rule "r" (0 of 1000 requests per 1440h) is used up;`
-			if have := string(a.AppendReason(nil)); a.Allowed || la.Used != 0 || la.Remaining != 0 || !strings.HasPrefix(have, want) {
-				t.Errorf("the lender: have allowed %v, used %d, remaining %d, %s", a.Allowed, la.Used, la.Remaining, have)
+			if have := string(a.AppendReason(nil)); a.Allowed || la.Used != 0 ||
+				la.Remaining != 0 || !strings.HasPrefix(have, want) {
+				t.Errorf("the lender: have allowed %v, used %d, remaining %d, %s", a.Allowed,
+					la.Used, la.Remaining, have)
 			}
 		}
 	}
@@ -80,8 +85,9 @@ func testOwnUse(t *testing.T, algorithm, consistency string, atOwner bool) {
 	}
 }
 
-// What a region has used is told apart from what it lent, too: by peeks, counts beyond the share, adjustments, and a check that
-// another limit refuses. A reward takes off no more than the region used.
+// What a region has used is told apart from what it lent, too: by peeks, counts
+// beyond the share, adjustments, and a check that another limit refuses. A
+// reward takes off no more than the region used.
 func TestOwnUseOfALender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newTestRegions(t, `rules:
@@ -110,7 +116,8 @@ func TestOwnUseOfALender(t *testing.T) {
 			peek.Mode = counters.PeekMode
 			expect.Equal(t, n.check(peek).TightestLimit().Used, 30, "a peek: used")
 		}
-		u, err := eu.nodes[0].Adjust(&Query{Rule: "r", Key: []string{key}, Costs: []UnitCost{{Unit: "requests", Cost: -50}}})
+		u, err := eu.nodes[0].Adjust(&Query{Rule: "r", Key: []string{key},
+			Costs: []UnitCost{{Unit: "requests", Cost: -50}}})
 		if err != nil || u.Limits[0].Used != 0 || u.Limits[0].Remaining != 500-lent || u.Limits[0].Applied != -30 {
 			t.Errorf("a reward takes off what was lent: have %+v, %v", u.Limits[0], err)
 		}
@@ -123,14 +130,16 @@ func TestOwnUseOfALender(t *testing.T) {
 				t.Errorf("a count: have used %d, share %d with %d lent; want %d used", la.Used, la.share(), lent, want)
 			}
 		}
-		u, err = eu.nodes[0].Adjust(&Query{Rule: "r", Key: []string{key}, Costs: []UnitCost{{Unit: "requests", Cost: 70}}})
+		u, err = eu.nodes[0].Adjust(&Query{Rule: "r", Key: []string{key},
+			Costs: []UnitCost{{Unit: "requests", Cost: 70}}})
 		if err != nil || u.Limits[0].Used != 1270 || u.Limits[0].Share != 500-lent || u.Limits[0].Applied != 70 {
 			t.Errorf("an adjustment: have %+v, %v", u.Limits[0], err)
 		}
 	})
 }
 
-// A bucket without a share says to come back after a second, then after two, and at most after a minute: a share may come.
+// A bucket without a share says to come back after a second, then after two,
+// and at most after a minute: a share may come.
 func TestABucketWithoutAShareDoublesTheTimeToComeBack(t *testing.T) {
 	for _, consistency := range []string{"exact", "hybrid"} {
 		t.Run(consistency, func(t *testing.T) {

@@ -11,17 +11,20 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// This file is about places in queues that their callers have left. First, those that wait behind them at the same node move
-// up; see waitingroom.go. That frees the node's last places, which then go from node to node: each node lets its own callers
-// move up, and sends on the places that this frees. The last node gives back what nobody needs. A lost message loses places,
-// and makes none.
+// This file is about places in queues that their callers have left. First,
+// those that wait behind them at the same node move up; see waitingroom.go.
+// That frees the node's last places, which then go from node to node: each node
+// lets its own callers move up, and sends on the places that this frees. The
+// last node gives back what nobody needs. A lost message loses places, and
+// makes none.
 
 const (
 	// maxPassed bounds the places in one message.
 	maxPassed = 256
 	// maxPassNodes bounds the nodes that such a message may still go to.
 	maxPassNodes = 4096
-	// passTimeout bounds how long a node waits to learn that the next one does not know the message.
+	// passTimeout bounds how long a node waits to learn that the next one does not
+	// know the message.
 	passTimeout = time.Second
 )
 
@@ -55,7 +58,8 @@ func (p *QueuePlace) code(c *wire.Coder) {
 	c.Require(len(p.taken) > 0)
 }
 
-// startPassing gives places, for which nobody waits at this node, to those that wait behind them at others, and gives back the rest.
+// startPassing gives places, for which nobody waits at this node, to those that
+// wait behind them at others, and gives back the rest.
 func (l *Limiter) startPassing(places []*QueuePlace) {
 	for some := range slices.Chunk(places, maxPassed) {
 		p := passedPlaces{places: some}
@@ -66,7 +70,8 @@ func (l *Limiter) startPassing(places []*QueuePlace) {
 	}
 }
 
-// passOn sends p to the next node that can be reached from here, or gives its places back if there is none.
+// passOn sends p to the next node that can be reached from here, or gives its
+// places back if there is none.
 func (l *Limiter) passOn(p *passedPlaces) {
 	if len(p.places) == 0 {
 		return

@@ -15,7 +15,8 @@ type callers []*Waiter
 // wait makes a caller wait in p.
 func (c *callers) wait(p *QueuePlace) { *c = append(*c, p.Wait(func(time.Time) {})) }
 
-// leave makes the i-th caller give up. Its place is passed on at once, rather than with others a moment later.
+// leave makes the i-th caller give up. Its place is passed on at once, rather
+// than with others a moment later.
 func (c *callers) leave(i int) {
 	left := (*c)[i]
 	*c = slices.Delete(*c, i, i+1)
@@ -27,8 +28,9 @@ func (c *callers) leave(i int) {
 	left.limiter.moveUp()
 }
 
-// TestThoseBehindAtOtherNodesMoveUp: a place that a caller leaves goes to those that wait behind it, wherever they wait, and what is left
-// in the end is the last place of the queue, which its owner has back.
+// TestThoseBehindAtOtherNodesMoveUp: a place that a caller leaves goes to those
+// that wait behind it, wherever they wait, and what is left in the end is the
+// last place of the queue, which its owner has back.
 func TestThoseBehindAtOtherNodesMoveUp(t *testing.T) {
 	const rule = `rules:
   - {name: slow, key: [k], max_delay: 10h, limits: [{limit: 1, per: 1m, algorithm: leaky-bucket, burst: 1000}]}`
@@ -67,7 +69,8 @@ func TestThoseBehindAtOtherNodesMoveUp(t *testing.T) {
 			want := []int{1, 2, 3, 4, 5, 6, 7}
 			expect.EqualSlices(t, minutes(), want, "cut off %v: got the places", down)
 			last := w.nodes[1].check(Query{Rule: "slow", Key: []string{key}, ByKey: true, Waits: true})
-			expect.Equal(t, (time.Since(began)+last.Delay()+time.Second)/time.Minute, 8, "cut off %v: the next caller goes on in minute", down)
+			expect.Equal(t, (time.Since(began)+last.Delay()+time.Second)/time.Minute, 8,
+				"cut off %v: the next caller goes on in minute", down)
 		})
 	}
 }

@@ -15,11 +15,12 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// When a reservation is made, its home makes a place for it among its notes, under the lock that a settlement takes. So a
-// settlement never lacks room, and a missing place means that the reservation is over.
+// When a reservation is made, its home makes a place for it among its notes,
+// under the lock that a settlement takes. So a settlement never lacks room, and
+// a missing place means that the reservation is over.
 
-// ErrTooManyReservations means that the subject's owner keeps too many reservations, of all, or of this rule or
-// subject. Nothing was taken.
+// ErrTooManyReservations means that the subject's owner keeps too many
+// reservations, of all, or of this rule or subject. Nothing was taken.
 var ErrTooManyReservations = errors.New("too many reservations of this rule or subject are open at its owner; settle some, or let them expire")
 
 // placing is the place of a reservation whose check is being decided.
@@ -56,8 +57,9 @@ func (p *placing) with(subject uint64, now algorithms.Instant) *counters.Place {
 	}
 }
 
-// makeIn makes p's place in table, if ops, which are decided there, include its home. For all of ops it begins to
-// record the rates of buckets. It fails with ErrTooManyReservations or counters.ErrShut.
+// makeIn makes p's place in table, if ops, which are decided there, include its
+// home. For all of ops it begins to record the rates of buckets. It fails with
+// ErrTooManyReservations or counters.ErrShut.
 func (p *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
@@ -88,8 +90,8 @@ func (p *placing) unmakeIn(table *counters.Table, now algorithms.Instant, ops []
 	}
 }
 
-// newPlacing returns the place for a reservation of a prepared check, or nil if it needs no counters. The home is the
-// first subject that has an owner.
+// newPlacing returns the place for a reservation of a prepared check, or nil if
+// it needs no counters. The home is the first subject that has an owner.
 func (a *Answer) newPlacing(q *Query, ttl time.Duration) *placing {
 	hits := a.scratch.match.Hits
 	if len(hits) == 0 || len(a.scratch.ops) == 0 {
@@ -101,8 +103,9 @@ func (a *Answer) newPlacing(q *Query, ttl time.Duration) *placing {
 	return &placing{id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
 }
 
-// groupOf returns the group of a hit: its rule or, if its limits came with the call, its namespace. Room for
-// reservations and answers is shared fairly among groups.
+// groupOf returns the group of a hit: its rule or, if its limits came with the
+// call, its namespace. Room for reservations and answers is shared fairly among
+// groups.
 func groupOf(q *Query, i int, h *rules.Hit) uint32 {
 	name := h.Rule.Name
 	if h.Rule.Inline && i < len(q.Subjects) {
@@ -118,8 +121,9 @@ func groupOfRule(name string, inline bool) uint32 {
 	return hash.Sum32()
 }
 
-// makePlaces makes what a reservation needs in this node's counters before ops, in order of their subjects, are taken.
-// It returns false if there is no room; the check then fails.
+// makePlaces makes what a reservation needs in this node's counters before ops,
+// in order of their subjects, are taken. It returns false if there is no room;
+// the check then fails.
 func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 	p := c.answer.scratch.placing
 	if p == nil {
@@ -133,8 +137,8 @@ func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 	return true // a gate that has shut in the meantime makes the Take fail, too
 }
 
-// makePlaceAlone is makePlaces for a subject of a `consistency: local` rule, whose counters and place are in the
-// fallback table.
+// makePlaceAlone is makePlaces for a subject of a `consistency: local` rule,
+// whose counters and place are in the fallback table.
 func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	p := c.answer.scratch.placing
 	if p == nil {
@@ -148,13 +152,15 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	return false
 }
 
-// failFor ends the check undecided: a reservation finds no room, or a slot may not outlive its owner.
+// failFor ends the check undecided: a reservation finds no room, or a slot may
+// not outlive its owner.
 func (c *clusterCheck) failFor(err error) {
 	c.answer.scratch.failure = err
 	c.refused = true
 }
 
-// notePlace records whether the place was made, once ops, those of the listed subjects, were decided by the counters here.
+// notePlace records whether the place was made, once ops, those of the listed
+// subjects, were decided by the counters here.
 func (c *clusterCheck) notePlace(list []int, ops []counters.Op, admitted bool) {
 	p := c.answer.scratch.placing
 	if p == nil {
@@ -169,7 +175,8 @@ func (c *clusterCheck) notePlace(list []int, ops []counters.Op, admitted bool) {
 	}
 }
 
-// takeBackPlace returns the ID of the place that was made for s, for a refund to drop it; 0 if none was.
+// takeBackPlace returns the ID of the place that was made for s, for a refund
+// to drop it; 0 if none was.
 func (c *clusterCheck) takeBackPlace(s *subject) uint64 {
 	p := c.answer.scratch.placing
 	if p == nil || !p.made || p.home != s.subject {

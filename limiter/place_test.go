@@ -34,7 +34,8 @@ func (n *testNode) copyOf(p int) (list []counters.Record) {
 	return list
 }
 
-// promote kills p's owner: no node reaches it any more. Another one goes on from a copy, in a new lineage.
+// promote kills p's owner: no node reaches it any more. Another one goes on
+// from a copy, in a new lineage.
 func (w *testCluster) promote(p int, to *testNode, copied []counters.Record) {
 	dead := w.node(w.place[p].owner)
 	for _, n := range w.nodes {
@@ -50,8 +51,9 @@ func (w *testCluster) promote(p int, to *testNode, copied []counters.Record) {
 	w.change(func() { w.place[p] = testPlace{owner: to.id, lineage: lineage} })
 }
 
-// What comes to nothing leaves no place behind: a reservation that a limit refuses, at its home or at the owner of another subject,
-// or one that is taken back because of its answer.
+// What comes to nothing leaves no place behind: a reservation that a limit
+// refuses, at its home or at the owner of another subject, or one that is taken
+// back because of its answer.
 func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 	const text = `rules:
   - {name: a, key: [a], limits: [{limit: 100, per: 1h, algorithm: ALGORITHM}]}
@@ -95,8 +97,9 @@ func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 	}
 }
 
-// A reservation that any node made is settled at any other one, before and after a hand-over, and from a copy of its home after that
-// has died. What was settled stays settled.
+// A reservation that any node made is settled at any other one, before and
+// after a hand-over, and from a copy of its home after that has died. What was
+// settled stays settled.
 func TestPlacesLiveOn(t *testing.T) {
 	for _, algorithm := range []string{"fixed-window", "token-bucket"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -107,7 +110,8 @@ func TestPlacesLiveOn(t *testing.T) {
 			key := w.keyOf("r", owner, nil)
 			p := w.partition("r", key)
 			reserve := func() string { return second.reserve(tokens("r", key, 100), time.Minute) }
-			// In this order, because of overlapping ones a bucket takes back only what it certainly still owes.
+			// In this order, because of overlapping ones a bucket takes back only what it
+			// certainly still owes.
 			early, settled, unsettled := reserve(), reserve(), reserve()
 			third.settleTokens(early, 30) // at a node that is neither the owner nor made it
 			w.handOver(p, third)
@@ -210,7 +214,8 @@ func TestPlacesComeBackFromDisk(t *testing.T) {
 		n, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		p := w.partition("r", key)
-		settled, unsettled := n.reserve(tokens("r", key, 100), time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
+		settled, unsettled := n.reserve(tokens("r", key, 100),
+			time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
 		var saved []counters.Record
 		save := func() {
 			err := owner.table.Changed(func(records []counters.Record) error {
@@ -241,9 +246,11 @@ func TestPlacesComeBackFromDisk(t *testing.T) {
 	})
 }
 
-// The home is killed right after a settlement, whose bill is corrected by then, and other owners are charged. Its standby knows of the
-// settling, so that a repeated one changes nothing. If it is killed before the standby knows, nothing was told to anybody. Only if the
-// standby could not be reached either, bills are corrected twice. Other owners are charged once even then.
+// The home is killed right after a settlement, whose bill is corrected by then,
+// and other owners are charged. Its standby knows of the settling, so that a
+// repeated one changes nothing. If it is killed before the standby knows,
+// nothing was told to anybody. Only if the standby could not be reached either,
+// bills are corrected twice. Other owners are charged once even then.
 func TestHomeIsKilledAfterSettling(t *testing.T) {
 	const (
 		known = iota
@@ -314,7 +321,8 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 	}
 }
 
-// Beside as many answers to writes as a node keeps, what a settlement owes there is debited, and only once if it is sent again.
+// Beside as many answers to writes as a node keeps, what a settlement owes
+// there is debited, and only once if it is sent again.
 func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -328,7 +336,8 @@ func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 		id := home.reserve(q, time.Minute)
 		var err error
 		for i := 0; err == nil && i < 200_000; i++ {
-			_, err = other.Adjust(&Query{Rule: "c", Key: []string{c}, Costs: []UnitCost{{"tokens", 1}}, RequestID: fmt.Sprint(i)})
+			_, err = other.Adjust(&Query{Rule: "c", Key: []string{c},
+				Costs: []UnitCost{{"tokens", 1}}, RequestID: fmt.Sprint(i)})
 		}
 		if !errors.Is(err, ErrTooManyRequestIDs) {
 			t.Fatalf("have %v, want too many", err)

@@ -24,9 +24,13 @@ func TestPoliciesTravel(t *testing.T) {
 		return q.appendBody(q.appendHead(nil))
 	}
 	var have question
-	expect.NoError(t, have.read(message(counters.Op{Limit: &slow, Cost: 3}, counters.Op{Limit: &bucket, Shadow: true}, counters.Op{Limit: &block, Block: true, Shadow: true})))
+	expect.NoError(t,
+		have.read(message(counters.Op{Limit: &slow, Cost: 3},
+			counters.Op{Limit: &bucket, Shadow: true},
+			counters.Op{Limit: &block, Block: true, Shadow: true})))
 	want := []algorithms.Limit{slow, bucket, block}
-	if !slices.Equal(have.limits, want) || !have.ops[2].Block || !have.ops[2].Shadow || have.ops[0].Block || have.ops[1].Block || !have.ops[1].Shadow {
+	if !slices.Equal(have.limits, want) || !have.ops[2].Block || !have.ops[2].Shadow ||
+		have.ops[0].Block || have.ops[1].Block || !have.ops[1].Shadow {
 		t.Errorf("have %+v", have.ops)
 	}
 	two, never := block, slow

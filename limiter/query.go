@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Query is one check. The limiter never modifies a Query or anything it refers to, and keeps no reference to them after the
-// call.
+// Query is one check. The limiter never modifies a Query or anything it refers
+// to, and keeps no reference to them after the call.
 type Query struct {
 	Rule       string            // apply only this rule; empty applies every rule that matches
 	Key        []string          // with ByKey: values of the rule's key attributes, in their order
@@ -19,38 +19,48 @@ type Query struct {
 	Attributes []rules.Attribute // at most 32
 	Costs      []UnitCost        // by unit; in a check, requests default to 1 or to the rule's cost table
 	Mode       counters.Mode     // a reservation can neither peek nor count
-	// Subjects come with their own limits, or with the node of a descriptor tree that they matched. If there are any, Rule,
-	// Key, Attributes, Costs and Mode are ignored.
+	// Subjects come with their own limits, or with the node of a descriptor tree
+	// that they matched. If there are any, Rule, Key, Attributes, Costs and Mode
+	// are ignored.
 	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
-	// Slots is how many slots an acquire or a reservation takes of each limit of slots; 0 means its cost in the limit's unit, or
-	// 1 without one. SlotTTL is after what time the slots of an acquire end unless they are renewed; 0 means the limits' ttl.
-	// Who names their holder, in at most MaxWho bytes.
+	// Slots is how many slots an acquire or a reservation takes of each limit of
+	// slots; 0 means its cost in the limit's unit, or 1 without one. SlotTTL is
+	// after what time the slots of an acquire end unless they are renewed; 0 means
+	// the limits' ttl. Who names their holder, in at most MaxWho bytes.
 	Slots   int64
 	SlotTTL time.Duration
 	Who     string
-	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
-	// none.
+	// RequestID makes a reservation, a change or a counting check idempotent. It
+	// has at most MaxRequestID bytes; empty means none.
 	RequestID string
-	// With AtMost, a check of one limit takes as much of its cost as is left. Answer.Granted says how much that was.
+	// With AtMost, a check of one limit takes as much of its cost as is left.
+	// Answer.Granted says how much that was.
 	AtMost bool
-	// LimitName restricts an adjustment or a reset to the limit with that name; empty means all limits.
+	// LimitName restricts an adjustment or a reset to the limit with that name;
+	// empty means all limits.
 	LimitName string
 	// Bill makes an adjustment correct the bill, too.
 	Bill bool
-	// HolderID restricts a reset to one slot, by the short ID that [Holder] has; see ShortSlotID. Empty means all slots.
+	// HolderID restricts a reset to one slot, by the short ID that [Holder] has;
+	// see ShortSlotID. Empty means all slots.
 	HolderID string
-	// OnExpiry says what becomes of a reservation that is not settled in time; nil: it stays charged.
+	// OnExpiry says what becomes of a reservation that is not settled in time; nil:
+	// it stays charged.
 	OnExpiry *OnExpiry
-	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.
+	// AwaitsLoan means that a check waits up to 200 ms for a loan from another
+	// region if only a region's share refuses it.
 	AwaitsLoan bool
-	// Waits means that the caller of a check waits for its turn if it is delayed. The Answer then has a QueuePlace, if
-	// the cost can be given back when the caller stops waiting.
+	// Waits means that the caller of a check waits for its turn if it is delayed.
+	// The Answer then has a QueuePlace, if the cost can be given back when the
+	// caller stops waiting.
 	Waits bool
-	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
-	// now, the check fails with ErrRulesChanged.
+	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject
+	// has a node. If other rules are in force by now, the check fails with
+	// ErrRulesChanged.
 	Matched *rules.Set
-	// PeeksAreLooks turns peeks into looks. A look takes nothing, but is otherwise treated as a check: a lease or a remembered
-	// refusal may answer it, and it counts in the metrics and as demand for leases.
+	// PeeksAreLooks turns peeks into looks. A look takes nothing, but is otherwise
+	// treated as a check: a lease or a remembered refusal may answer it, and it
+	// counts in the metrics and as demand for leases.
 	PeeksAreLooks bool
 }
 
@@ -69,14 +79,17 @@ func (q *Query) Peeks() bool {
 
 // hasCounts reports whether q has a subject whose cost is taken even if the limit refuses it.
 func (q *Query) hasCounts() bool {
-	return q.Mode == counters.CountMode || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.CountMode })
+	return q.Mode == counters.CountMode ||
+		slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.CountMode })
 }
 
-// Subject is a subject that comes with its own limits, or with the node of a descriptor tree that it matched.
+// Subject is a subject that comes with its own limits, or with the node of a
+// descriptor tree that it matched.
 type Subject struct {
 	rules.InlineSubject
-	// Node is the node that the descriptor Entries matched. With a Node, only Shadow of InlineSubject is used. It is nil if the
-	// subject comes with its own limits.
+	// Node is the node that the descriptor Entries matched. With a Node, only
+	// Shadow of InlineSubject is used. It is nil if the subject comes with its own
+	// limits.
 	Node    *rules.EnvoyNode
 	Entries []rules.EnvoyEntry
 	Costs   []UnitCost
@@ -102,7 +115,8 @@ var (
 	ErrMissing = rules.ErrMissing
 	// ErrInline means that the limits in the call are invalid.
 	ErrInline = rules.ErrInline
-	// ErrRulesChanged means that new rules came into force after Query.Subjects were matched. The caller must match them again.
+	// ErrRulesChanged means that new rules came into force after Query.Subjects
+	// were matched. The caller must match them again.
 	ErrRulesChanged = errors.New("the rules have changed since the subjects were matched")
 	// ErrLevelTooLow means that some nodes of the cluster do not support yet what the check needs.
 	ErrLevelTooLow = errors.New("the feature level is too low")
@@ -128,8 +142,9 @@ var (
 	ErrNoLimitInUnit = errors.New("there is no limit in the unit")
 	// ErrFull means that the table of counters has no room for another counter.
 	ErrFull = counters.ErrFull
-	// ErrNoOwner means that this node currently can't reach any node that may read or change the subject's counters. Check
-	// never returns it: a check is always decided.
+	// ErrNoOwner means that this node currently can't reach any node that may read
+	// or change the subject's counters. Check never returns it: a check is always
+	// decided.
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )
 

@@ -20,14 +20,18 @@ const (
 	MethodSettle                           // settles a reservation, with a reply
 	MethodActivity                         // asks for a node's decisions so far, with a reply
 	MethodBorrow                           // to the owner: a share is nearly used up, with a reply once a loan is there
-	MethodLend                             // from another region, or forwarded to the owner: requests a loan, with a reply
-	MethodShare                            // from another region: asks for the use of this region's shares, with a reply
-	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
-	_                                      // not used
-	MethodUse                              // asks a node, or another region, which rules were used in the last hour, with a reply
-	MethodUnspent                          // from an owner: asks what is left of a subject's grants, with a reply
-	MethodPass                             // places in queues that callers have left, for those behind them, with an empty reply
-	MethodSlot                             // looks at, renews, releases or tells a slot, with a reply
+	// from another region, or forwarded to the owner: requests a loan, with a reply
+	MethodLend
+	// from another region: asks for the use of this region's shares, with a reply
+	MethodShare
+	MethodReserve // a reservation with an id, to the owner of its first subject, with a reply
+	_             // not used
+	// asks a node, or another region, which rules were used in the last hour, with a reply
+	MethodUse
+	MethodUnspent // from an owner: asks what is left of a subject's grants, with a reply
+	// places in queues that callers have left, for those behind them, with an empty reply
+	MethodPass
+	MethodSlot // looks at, renews, releases or tells a slot, with a reply
 	endOfMethods
 )
 
@@ -60,8 +64,8 @@ type question struct {
 	holding  *holding           // of a check that acquires slots; nil for all others
 }
 
-// A question has two parts: a head, which differs from message to message, and a body, which is the same for identical
-// questions.
+// A question has two parts: a head, which differs from message to message, and
+// a body, which is the same for identical questions.
 
 func (q *question) appendHead(b []byte) []byte {
 	c := wire.Coder{Out: b}
@@ -121,12 +125,14 @@ func (q *question) codeHolding(c *wire.Coder, h *holding) {
 	}
 }
 
-// requestsFit reports whether the requests are for subjects of q, in order and at most one for each.
+// requestsFit reports whether the requests are for subjects of q, in order and
+// at most one for each.
 func (q *question) requestsFit() bool {
 	for i := range q.requests {
 		request := &q.requests[i]
 		at, _ := findSubject(q.ops, request.subject)
-		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 && request.subject <= q.requests[i-1].subject {
+		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 &&
+			request.subject <= q.requests[i-1].subject {
 			return false
 		}
 	}
@@ -142,7 +148,8 @@ func countSubjectOps(ops []counters.Op) int {
 	return n
 }
 
-// findSubject returns the index of a subject's first op, or −1 if it has none, and the index of the subject.
+// findSubject returns the index of a subject's first op, or −1 if it has none,
+// and the index of the subject.
 func findSubject(ops []counters.Op, subject uint64) (first, index int) {
 	for first < len(ops) {
 		if ops[first].Key.Subject == subject {

@@ -10,8 +10,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// QueuePlace is what a delayed check has taken in advance. If nobody waits for the check any more, another check that takes the same
-// may have its place, or it is given back.
+// QueuePlace is what a delayed check has taken in advance. If nobody waits for
+// the check any more, another check that takes the same may have its place, or
+// it is given back.
 type QueuePlace struct {
 	GoesOn time.Time // when its caller goes on; set before Wait
 
@@ -21,14 +22,16 @@ type QueuePlace struct {
 	until   time.Time // from then on, the owner does not know any more what may come back
 }
 
-// giveBack gives the place back, as far as it is known what may come back. It is called at most once.
+// giveBack gives the place back, as far as it is known what may come back. It
+// is called at most once.
 func (p *QueuePlace) giveBack() {
 	if time.Now().Before(p.until) {
 		p.limiter.sendRefunds(p.taken)
 	}
 }
 
-// QueuePlace returns the place of a check with Query.Waits; nil if it has none that could be given back.
+// QueuePlace returns the place of a check with Query.Waits; nil if it has none
+// that could be given back.
 func (a *Answer) QueuePlace() *QueuePlace { return a.queuePlace }
 
 // takeQueuePlace records what a, which is decided, has taken in advance.
@@ -62,8 +65,8 @@ func (p *QueuePlace) kindOfTaken() string {
 	return string(kind)
 }
 
-// hasBlockingRule reports whether a rule of the check has a block. The counters of blocks lie between those of the limits, so
-// ops and limits do not match.
+// hasBlockingRule reports whether a rule of the check has a block. The counters
+// of blocks lie between those of the limits, so ops and limits do not match.
 func (a *Answer) hasBlockingRule() bool {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; countHitOps(h) > len(h.Limits) {
@@ -88,7 +91,8 @@ func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 	return list
 }
 
-// refunds returns what would give back all that the check took from counters here and at other owners.
+// refunds returns what would give back all that the check took from counters
+// here and at other owners.
 func (c *clusterCheck) refunds() (list []refund) {
 	var asked []*ask
 	for i := range c.subjects {
@@ -118,12 +122,14 @@ func (r *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	}
 }
 
-// resolveInQueue is resolve for a caller that waits for its turn. The check takes nothing from leases, so that all can come back.
+// resolveInQueue is resolve for a caller that waits for its turn. The check
+// takes nothing from leases, so that all can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if l.membership == nil {
-		a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject)) // before the Take: see exchange.decideAsOwner
+		// before the Take: see exchange.decideAsOwner
+		a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject))
 	}
 
 	if err := l.resolve(q, a); err != nil {
@@ -135,5 +141,6 @@ func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 
 // mayDelay reports whether a limit of the check may delay it.
 func (a *Answer) mayDelay() bool {
-	return slices.ContainsFunc(a.Limits, func(la LimitAnswer) bool { return la.Limit.MaxDelay > 0 || la.Limit.Kind == algorithms.LeakyBucket })
+	return slices.ContainsFunc(a.Limits,
+		func(la LimitAnswer) bool { return la.Limit.MaxDelay > 0 || la.Limit.Kind == algorithms.LeakyBucket })
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// What a check has taken in advance can be given back: the queue is then as before, at the owner, elsewhere, and without a cluster.
+// What a check has taken in advance can be given back: the queue is then as
+// before, at the owner, elsewhere, and without a cluster.
 func TestQueuePlacesCanBeGivenBack(t *testing.T) {
 	const text = `rules:
   - {name: leaky, key: [k], max_delay: 1h, limits: [{limit: 1, per: 1m, algorithm: leaky-bucket, burst: 1000}]}

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TightestLimit returns the limit that the answer describes, or nil if only shadow limits were evaluated.
+// TightestLimit returns the limit that the answer describes, or nil if only
+// shadow limits were evaluated.
 func (a *Answer) TightestLimit() *LimitAnswer {
 	if a.TightestIndex < 0 || a.DecidedBy >= ByList {
 		return nil
@@ -23,8 +24,9 @@ type Cause string
 const (
 	RateLimited    Cause = "rate-limited"     // it is used up
 	CostAboveLimit Cause = "cost-above-limit" // the cost exceeds the capacity, so that the check can never be allowed
-	Reduced        Cause = "reduced"          // the cost exceeds the capacity, which is lower for now than the rules say
-	Blocked        Cause = "blocked"          // the rule blocks the subject
+	// the cost exceeds the capacity, which is lower for now than the rules say
+	Reduced Cause = "reduced"
+	Blocked Cause = "blocked" // the rule blocks the subject
 )
 
 // Cause returns why la refuses.
@@ -111,8 +113,8 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 	return b
 }
 
-// partOf returns the part of a limit that the check was decided by, and whose it is: a node's or a region's. whose is
-// empty if it was the whole limit.
+// partOf returns the part of a limit that the check was decided by, and whose
+// it is: a node's or a region's. whose is empty if it was the whole limit.
 func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	decidesAlone := la.alone || la.Rule.Consistency == rules.Local
 	if c := a.scratch.cluster; decidesAlone && c != nil && c.limiter.membership != nil {
@@ -127,8 +129,9 @@ func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	return la.Limit.Amount, ""
 }
 
-// appendRate appends how much a limit allows: "100 requests per 1m", or of a bucket with another burst "5 requests at once, 100
-// per 1m". If isShare is set, it says that the amount is a part: "30 of 100 requests per 1m".
+// appendRate appends how much a limit allows: "100 requests per 1m", or of a
+// bucket with another burst "5 requests at once, 100 per 1m". If isShare is
+// set, it says that the amount is a part: "30 of 100 requests per 1m".
 func appendRate(b []byte, l *rules.Limit, part int64, isShare bool) []byte {
 	capacity, amount := l.UndividedCapacity(), l.UndividedAmount()
 	if l.Kind == algorithms.Concurrency {
@@ -154,8 +157,10 @@ func appendRate(b []byte, l *rules.Limit, part int64, isShare bool) []byte {
 	return append(b, l.Window...)
 }
 
-// isUncounted reports whether `on_partition: deny` refused the check, rather than a counter. It is valid for an answer with
-// ByFallback, which may also have limits that an owner decided. A counter that refuses for a while is not fresh.
+// isUncounted reports whether `on_partition: deny` refused the check, rather
+// than a counter. It is valid for an answer with ByFallback, which may also
+// have limits that an owner decided. A counter that refuses for a while is not
+// fresh.
 func (la *LimitAnswer) isUncounted() bool {
 	refuses := la.Rule.OnPartition == rules.RefuseUncounted || la.Limit.Kind == algorithms.Concurrency
 	return refuses && la.RetryAfter == uncountedRetry && la.ResetAfter == 0

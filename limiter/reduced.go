@@ -8,19 +8,22 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A counter refuses a cost above its capacity for ever. But the capacity may be lower than the rules say: a step of an
-// adaptive rule lowers it, regions divide it, and a node that is cut off has a share. It then changes again, so the
-// check may be allowed later.
+// A counter refuses a cost above its capacity for ever. But the capacity may be
+// lower than the rules say: a step of an adaptive rule lowers it, regions
+// divide it, and a node that is cut off has a share. It then changes again, so
+// the check may be allowed later.
 
 const (
-	// longestReduced is the RetryAfter of a check whose cost exceeds a reduced capacity, if nobody knows when that changes.
+	// longestReduced is the RetryAfter of a check whose cost exceeds a reduced
+	// capacity, if nobody knows when that changes.
 	longestReduced = time.Minute
 	// shortestStep is the same for a step that follows a load which is measured all the time.
 	shortestStep = time.Second
 )
 
-// markReduced corrects the refusals of the limits first to end−1 that say "never" although the capacity is only reduced for
-// now: it says when the capacity may change.
+// markReduced corrects the refusals of the limits first to end−1 that say
+// "never" although the capacity is only reduced for now: it says when the
+// capacity may change.
 func (a *Answer) markReduced(first, end int) {
 	for i := first; i < end; i++ {
 		op := &a.scratch.ops[i]
@@ -44,7 +47,8 @@ func (a *Answer) timeToChange(r *rules.Rule, limit *rules.Limit) time.Duration {
 	return min(limit.Limit.Window, longestReduced)
 }
 
-// stepLeft returns for how much longer the load behind r's step counts, if no newer one is reported.
+// stepLeft returns for how much longer the load behind r's step counts, if no
+// newer one is reported.
 func (a *activeRules) stepLeft(r *rules.Rule) time.Duration {
 	if a.loadLeft == nil || r.Adaptive == nil {
 		return shortestStep

@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// expectRefusal checks that a is refused for a cause, with a retry time, in the answer and in its words.
+// expectRefusal checks that a is refused for a cause, with a retry time, in the
+// answer and in its words.
 func expectRefusal(t *testing.T, what string, a *Answer, cause Cause, retry time.Duration, words string) {
 	t.Helper()
 	la := a.TightestLimit()
@@ -18,8 +19,10 @@ func expectRefusal(t *testing.T, what string, a *Answer, cause Cause, retry time
 		t.Errorf("%s: got %+v, want a refusal", what, a.Limits)
 		return
 	}
-	if reason := string(a.AppendReason(nil)); la.Cause() != cause || la.RetryAfter != retry || !strings.Contains(reason, words) {
-		t.Errorf("%s: got %s, retry after %v, %q; want %s, %v, %q", what, la.Cause(), la.RetryAfter, reason, cause, retry, words)
+	if reason := string(a.AppendReason(nil)); la.Cause() != cause || la.RetryAfter != retry ||
+		!strings.Contains(reason, words) {
+		t.Errorf("%s: got %s, retry after %v, %q; want %s, %v, %q", what, la.Cause(), la.RetryAfter,
+			reason, cause, retry, words)
 	}
 }
 
@@ -28,16 +31,19 @@ func costing(q Query, cost int64) Query {
 	return q
 }
 
-// TestCostAboveALoweredLimit: a cost above a capacity that a step has lowered is refused until the load expires, and one above the
-// configured capacity for good.
+// TestCostAboveALoweredLimit: a cost above a capacity that a step has lowered
+// is refused until the load expires, and one above the configured capacity for
+// good.
 func TestCostAboveALoweredLimit(t *testing.T) {
 	l := open(t, adaptiveRules)
 	left := 7 * time.Second
 	l.FollowLoads(func(*rules.Set) []int { return []int{-1, 0} }, func(string) time.Duration { return left })
 	l.SetRules(compile(t, 2, "version: 1\n"+adaptiveRules))
 	busy := byKey("busy", "a")
-	expectRefusal(t, "51 of 50", check(t, l, epoch, costing(busy, 51)), Reduced, left, "the cost of 51 is above its capacity, which is below the configured 100")
-	expectRefusal(t, "101 of 50", check(t, l, epoch, costing(busy, 101)), CostAboveLimit, algorithms.Never, "the cost of 101 is above its capacity of 100")
+	expectRefusal(t, "51 of 50", check(t, l, epoch, costing(busy, 51)), Reduced, left,
+		"the cost of 51 is above its capacity, which is below the configured 100")
+	expectRefusal(t, "101 of 50", check(t, l, epoch, costing(busy, 101)), CostAboveLimit,
+		algorithms.Never, "the cost of 101 is above its capacity of 100")
 	if a := check(t, l, epoch, costing(busy, 50)); !a.Allowed {
 		t.Errorf("50 of 50: got %+v", a.Limits[0])
 	}
@@ -45,8 +51,9 @@ func TestCostAboveALoweredLimit(t *testing.T) {
 	expectRefusal(t, "51 of 50", check(t, l, epoch, costing(busy, 51)), Reduced, time.Second, "")
 }
 
-// TestCostAboveAShareOfARegion: it may be allowed in the next window, when shares may be others. A region without a share does not
-// refuse for good either.
+// TestCostAboveAShareOfARegion: it may be allowed in the next window, when
+// shares may be others. A region without a share does not refuse for good
+// either.
 func TestCostAboveAShareOfARegion(t *testing.T) {
 	set := compile(t, 1, `version: 1
 rules:
@@ -54,16 +61,22 @@ rules:
   - {name: none, key: [k], scope: global, regions: {eu: 0, us: 1}, limits: [{limit: 100, per: 1h, algorithm: fixed-window}]}
 `)
 	l := open(t, "")
-	l.SetRules(set.WithShares(&rules.Shares{Region: "eu", Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}}}))
+	l.SetRules(set.WithShares(&rules.Shares{Region: "eu",
+		Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}}}))
 	hour := &algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}
 	left := hour.WindowLeft(epoch)
-	expectRefusal(t, "26 of 25", check(t, l, epoch, costing(byKey("world", "a"), 26)), Reduced, left, "(25 of 100 requests per 1h)")
-	expectRefusal(t, "101 of 25", check(t, l, epoch, costing(byKey("world", "a"), 101)), CostAboveLimit, algorithms.Never, "its capacity of 100")
-	expectRefusal(t, "1 of 0", check(t, l, epoch, costing(byKey("none", "a"), 1)), Reduced, left, "(0 of 100 requests per 1h)")
-	expectRefusal(t, "101 of 0", check(t, l, epoch, costing(byKey("none", "a"), 101)), CostAboveLimit, algorithms.Never, "")
+	expectRefusal(t, "26 of 25", check(t, l, epoch, costing(byKey("world", "a"), 26)), Reduced,
+		left, "(25 of 100 requests per 1h)")
+	expectRefusal(t, "101 of 25", check(t, l, epoch, costing(byKey("world", "a"), 101)),
+		CostAboveLimit, algorithms.Never, "its capacity of 100")
+	expectRefusal(t, "1 of 0", check(t, l, epoch, costing(byKey("none", "a"), 1)), Reduced, left,
+		"(0 of 100 requests per 1h)")
+	expectRefusal(t, "101 of 0", check(t, l, epoch, costing(byKey("none", "a"), 101)),
+		CostAboveLimit, algorithms.Never, "")
 }
 
-// TestCostAboveAShareOfANode: a node that is cut off, and one that counts by itself, refuses a cost above its share for now.
+// TestCostAboveAShareOfANode: a node that is cut off, and one that counts by
+// itself, refuses a cost above its share for now.
 func TestCostAboveAShareOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `rules:
@@ -80,7 +93,8 @@ func TestCostAboveAShareOfANode(t *testing.T) {
 			}
 			key := w.keyOf(rule, w.nodes[0], w.nodes[2])
 			expectRefusal(t, rule+", 11 of 10", n.check(costing(byKey(rule, key), 11)), Reduced, retry, words)
-			expectRefusal(t, rule+", 31 of 10", n.check(costing(byKey(rule, key), 31)), CostAboveLimit, algorithms.Never, "")
+			expectRefusal(t, rule+", 31 of 10", n.check(costing(byKey(rule, key), 31)),
+				CostAboveLimit, algorithms.Never, "")
 			if a := n.check(costing(byKey(rule, key), 10)); !a.Allowed {
 				t.Errorf("%s, 10 of 10: got %+v", rule, a.Limits[0])
 			}

@@ -15,21 +15,24 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// localLineage is the lineage of what was taken under a rule with `consistency: local`. No partition has it: only the process
-// that took it can give it back.
+// localLineage is the lineage of what was taken under a rule with `consistency:
+// local`. No partition has it: only the process that took it can give it back.
 const localLineage = ^uint64(0)
 
 // debit says what was taken from one subject, where, and when: enough to give it back.
 type debit struct {
 	subject uint64
 	boot    uint64 // of the node that decided
-	// life is of the counters at that time. Its Lineage is zero if the debit can't be given back, or localLineage.
+	// life is of the counters at that time. Its Lineage is zero if the debit can't
+	// be given back, or localLineage.
 	life   counters.Life
 	steady int64         // the time of the decision, on that node's steady clock
 	ops    []counters.Op // ops that took their cost
-	// when says, by op, when the cost was taken: for windows that are numbered, the number; for a log, the time of the entry
-	// relative to steady; for a bucket, how long all that it then owed takes to drain. It is unused for windows that begin with
-	// their first hit. In a reply, it is for slots how much longer they are held; see takenWhen.
+	// when says, by op, when the cost was taken: for windows that are numbered, the
+	// number; for a log, the time of the entry relative to steady; for a bucket,
+	// how long all that it then owed takes to drain. It is unused for windows that
+	// begin with their first hit. In a reply, it is for slots how much longer they
+	// are held; see takenWhen.
 	when []int64
 }
 
@@ -52,8 +55,8 @@ func (d *debit) code(c *wire.Coder) {
 	c.Require(len(d.when) == len(d.ops))
 }
 
-// refund is a debit on its way back: the cost of a check that another limit refused, the rest of a grant, or what a reservation
-// did not use.
+// refund is a debit on its way back: the cost of a check that another limit
+// refused, the rest of a grant, or what a reservation did not use.
 type refund struct {
 	debit
 	hops  int
@@ -88,8 +91,9 @@ func (r *refund) codeWhole(c *wire.Coder) {
 	c.Require(len(r.ops) > 0)
 }
 
-// sendRefunds gives the refunds in list back, on this node or at their owners. Those that must wait for that are tried
-// again for refundTimeout; the ledger may refuse the rest of a grant earlier. It sends each only once, because a
+// sendRefunds gives the refunds in list back, on this node or at their owners.
+// Those that must wait for that are tried again for refundTimeout; the ledger
+// may refuse the rest of a grant earlier. It sends each only once, because a
 // repeated refund would create quota. A lost refund only loses quota.
 func (l *Limiter) sendRefunds(list []refund) {
 	waiting := l.tryRefunds(list)
@@ -107,7 +111,8 @@ func (r *refund) try(_ context.Context, l *Limiter, _ time.Duration) bool {
 	return len(waiting) == 0
 }
 
-// tryRefunds gives the refunds in list back or sends them to their owners. It returns those that must wait.
+// tryRefunds gives the refunds in list back or sends them to their owners. It
+// returns those that must wait.
 func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 	m := l.membership
 	byOwner := map[ring.NodeID][]refund{}
@@ -145,20 +150,23 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 const (
 	// refundTimeout bounds how long a node keeps a refund that waits.
 	refundTimeout = 2 * time.Second
-	// maxWaitingRefunds bounds the refunds that wait on a node: for a partition that is being handed over, for authority, for
-	// an owner that can't be reached, or, after too many hops, for the token to arrive here.
+	// maxWaitingRefunds bounds the refunds that wait on a node: for a partition
+	// that is being handed over, for authority, for an owner that can't be reached,
+	// or, after too many hops, for the token to arrive here.
 	maxWaitingRefunds = 16384
 	// returnTimeout is how long after its end the rest of a grant may be on its way at the holder.
 	returnTimeout = time.Second
-	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time until its holder returns it, and one
-	// wait on each node that it reaches.
+	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time
+	// until its holder returns it, and one wait on each node that it reaches.
 	maxGrantAge = localcache.MaxTTL + returnTimeout + (maxHops+2)*refundTimeout
 	// maxDebitAge bounds likewise the age of the cost of a check that was refused.
 	maxDebitAge = checkTimeout + frozenTimeout + (maxHops+2)*refundTimeout
 )
 
-// give gives r back to this node's counters, as far as [counters.Table.GiveBack] and, for a grant of this process, the ledger
-// allow. Only those ops stay in r that must wait, because their gate has just been shut.
+// give gives r back to this node's counters, as far as
+// [counters.Table.GiveBack] and, for a grant of this process, the ledger allow.
+// Only those ops stay in r that must wait, because their gate has just been
+// shut.
 func (l *Limiter) give(r *refund) {
 	all := *r
 	r.ops, r.when = nil, nil
@@ -219,8 +227,9 @@ func (l *Limiter) maxAge(r *refund, now algorithms.Instant) time.Duration {
 	return maxDebitAge
 }
 
-// takenAt describes when the cost of d's i-th op was taken. maxAge is how long ago that was at most, if another process
-// took it: its steady clock can't be read here.
+// takenAt describes when the cost of d's i-th op was taken. maxAge is how long
+// ago that was at most, if another process took it: its steady clock can't be
+// read here.
 func (l *Limiter) takenAt(d *debit, i int, maxAge time.Duration) algorithms.TakeRecord {
 	op := &d.ops[i]
 	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.when[i]}
@@ -239,9 +248,11 @@ func (l *Limiter) takenAt(d *debit, i int, maxAge time.Duration) algorithms.Take
 	return taken
 }
 
-// fastestSince returns the highest rate at which op's bucket has drained since a steady time; 0 if it may have changed.
-// (While a bucket has reservations, its notes have it.) Callers that bring different limits for one subject may drain
-// it faster than op. But what comes back this way is no older than a lease, which the bound of a bucket allows for.
+// fastestSince returns the highest rate at which op's bucket has drained since
+// a steady time; 0 if it may have changed. (While a bucket has reservations,
+// its notes have it.) Callers that bring different limits for one subject may
+// drain it faster than op. But what comes back this way is no older than a
+// lease, which the bound of a bucket allows for.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+frozenTimeout)
@@ -251,7 +262,8 @@ func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	return op.Limit.Amount
 }
 
-// mayHaveNewRate reports whether the rate of op's bucket may be another one than when a reservation was made.
+// mayHaveNewRate reports whether the rate of op's bucket may be another one
+// than when a reservation was made.
 func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Instant) bool {
 	age := l.reservationAge(made, op.Key.Subject, now)
 	return l.fastestSince(op, now.Steady-int64(age)) == 0

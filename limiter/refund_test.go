@@ -13,8 +13,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// While all nodes are connected, whatever was taken and not used comes back: also if its partition is just being handed over,
-// its owner has no authority for a moment, or nobody knows for a moment who the owner is.
+// While all nodes are connected, whatever was taken and not used comes back:
+// also if its partition is just being handed over, its owner has no authority
+// for a moment, or nobody knows for a moment who the owner is.
 func TestRefundsWait(t *testing.T) {
 	const rules = `rules:
   - {name: a, key: [a], limits: [{limit: 100000, per: 1440h, algorithm: fixed-window}]}
@@ -39,13 +40,15 @@ func TestRefundsWait(t *testing.T) {
 		}
 	}, 0}
 	check := refunding{"a refused check", nil, func(w *testCluster, key string) {
-		q := Query{Attributes: attrs("b", key, "c", w.keyOf("none", w.nodes[2], nil)), Costs: []UnitCost{{"requests", 7}}}
+		q := Query{Attributes: attrs("b", key, "c", w.keyOf("none", w.nodes[2], nil)),
+			Costs: []UnitCost{{"requests", 7}}}
 		if a := w.nodes[1].check(q); a.Allowed {
 			w.t.Error("admitted")
 		}
 	}, 0}
 
-	// onGive and onAsk run f once: when the owner is about to give the cost back, and when a node is asked.
+	// onGive and onAsk run f once: when the owner is about to give the cost back,
+	// and when a node is asked.
 	onGive := func(w *testCluster, f func()) {
 		var first atomic.Bool
 		once := func() {
@@ -81,16 +84,23 @@ func TestRefundsWait(t *testing.T) {
 	}{
 		{"is handed over", []refunding{lease, reservation}, freeze, handOver},
 		{"is not handed over after all", []refunding{lease, reservation}, freeze, thaw},
-		{"is handed over in that moment", []refunding{lease, reservation}, func(w *testCluster, p int) { onGive(w, func() { freeze(w, p) }) }, handOver},
-		{"is shut only in that moment", []refunding{lease, reservation}, func(w *testCluster, p int) { onGive(w, func() { freeze(w, p) }) }, thaw},
-		{"is handed over meanwhile", []refunding{check}, func(w *testCluster, p int) { onAsk(w, func() { freeze(w, p) }) }, handOver},
-		{"is shut meanwhile", []refunding{check}, func(w *testCluster, p int) { onAsk(w, func() { freeze(w, p) }) }, thaw},
+		{"is handed over in that moment", []refunding{lease, reservation},
+			func(w *testCluster, p int) { onGive(w, func() { freeze(w, p) }) }, handOver},
+		{"is shut only in that moment", []refunding{lease, reservation},
+			func(w *testCluster, p int) { onGive(w, func() { freeze(w, p) }) }, thaw},
+		{"is handed over meanwhile", []refunding{check},
+			func(w *testCluster, p int) { onAsk(w, func() { freeze(w, p) }) }, handOver},
+		{"is shut meanwhile", []refunding{check},
+			func(w *testCluster, p int) { onAsk(w, func() { freeze(w, p) }) }, thaw},
 		{"has an owner without authority", []refunding{lease},
-			func(w *testCluster, p int) { w.nodes[1].authority.Store(false) }, func(w *testCluster, p int) { w.nodes[1].authority.Store(true) }},
+			func(w *testCluster, p int) { w.nodes[1].authority.Store(false) },
+			func(w *testCluster, p int) { w.nodes[1].authority.Store(true) }},
 		{"has an owner that can't be reached", []refunding{lease},
-			func(w *testCluster, p int) { w.setCut(w.nodes[0], w.nodes[1], true) }, func(w *testCluster, p int) { w.setCut(w.nodes[0], w.nodes[1], false) }},
+			func(w *testCluster, p int) { w.setCut(w.nodes[0], w.nodes[1], true) },
+			func(w *testCluster, p int) { w.setCut(w.nodes[0], w.nodes[1], false) }},
 		{"has an owner that does not know it yet", []refunding{lease, reservation},
-			func(w *testCluster, p int) { w.nodes[1].wrong.Store(p, w.nodes[2].id) }, func(w *testCluster, p int) { w.nodes[1].wrong.Delete(p) }},
+			func(w *testCluster, p int) { w.nodes[1].wrong.Store(p, w.nodes[2].id) },
+			func(w *testCluster, p int) { w.nodes[1].wrong.Delete(p) }},
 	} {
 		for _, of := range tt.of {
 			t.Run(of.name+" of a partition that "+tt.name, func(t *testing.T) {
@@ -117,10 +127,12 @@ func TestRefundsWait(t *testing.T) {
 	}
 }
 
-// A bucket gets back what another process granted, but for what may have drained since: here 14 s of it, at most 3 tokens.
+// A bucket gets back what another process granted, but for what may have
+// drained since: here 14 s of it, at most 3 tokens.
 func TestABucketTakesBackWhatItsLastOwnerGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10000, per: 14h, algorithm: token-bucket}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 10000, per: 14h, algorithm: token-bucket}]}")
 		holder, owner, next := w.nodes[0], w.nodes[1], w.nodes[2]
 		time.Sleep(time.Minute) // until the nodes know that rates are as they were
 		key := w.keyOf("r", owner, nil)
@@ -146,14 +158,16 @@ func debitOf(n *testNode, a *Answer) (taken debit, p int) {
 	op := a.scratch.ops[0]
 	p = op.Key.Partition()
 	when := takenWhen(&op, a.Now)
-	return debit{subject: op.Key.Subject, boot: n.boot, life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op}, when: []int64{when}}, p
+	return debit{subject: op.Key.Subject, boot: n.boot, life: counters.Life{Lineage: 1 + uint64(p)},
+		ops: []counters.Op{op}, when: []int64{when}}, p
 }
 
 // What was taken before a reset does not come back after it, though it had to wait.
 func TestRefundsWaitDuringAReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newTestCluster(t, 1, `rules: [{name: r, key: [a], limits: [{limit: 100, per: 1h, algorithm: fixed-window}]}]`)
+		w := newTestCluster(t, 1,
+			`rules: [{name: r, key: [a], limits: [{limit: 100, per: 1h, algorithm: fixed-window}]}]`)
 		n := w.nodes[0]
 		q := byKey("r", w.keyOf("r", n, nil))
 		q.Costs = []UnitCost{{"requests", 50}}
@@ -175,7 +189,8 @@ func TestRefundsWaitDuringAReset(t *testing.T) {
 	})
 }
 
-// A bucket takes back of a check's cost what can't have drained, and nothing if its rate may have changed.
+// A bucket takes back of a check's cost what can't have drained, and nothing if
+// its rate may have changed.
 func TestABucketTakesBackWhatIsLeft(t *testing.T) {
 	for name, tt := range map[string]struct {
 		between func(n *testNode)
@@ -188,7 +203,8 @@ func TestABucketTakesBackWhatIsLeft(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newTestCluster(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 100h, algorithm: token-bucket}]}]")
+				w := newTestCluster(t, 1,
+					"rules: [{name: r, key: [a], limits: [{limit: 100, per: 100h, algorithm: token-bucket}]}]")
 				n := w.nodes[0]
 				time.Sleep(time.Minute)
 				q := byKey("r", w.keyOf("r", n, nil))
@@ -205,7 +221,8 @@ func TestABucketTakesBackWhatIsLeft(t *testing.T) {
 	}
 }
 
-// Refunds that can't be given back are dropped after a while, and at once if there is no room. Those of reservations are counted.
+// Refunds that can't be given back are dropped after a while, and at once if
+// there is no room. Those of reservations are counted.
 func TestRefundsWaitNotForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 1440h}]}]")
@@ -215,7 +232,9 @@ func TestRefundsWaitNotForever(t *testing.T) {
 		p := op.Key.Partition()
 		list := make([]refund, maxWaitingRefunds+1)
 		for i := range list {
-			list[i] = refund{debit: debit{subject: op.Key.Subject, life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op}, when: []int64{0}}, made: 1}
+			list[i] = refund{debit: debit{subject: op.Key.Subject,
+				life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op},
+				when: []int64{0}}, made: 1}
 		}
 		w.change(func() { w.place[p].frozen = true })
 		n.sendRefunds(list)
@@ -236,7 +255,8 @@ func TestRefundsWaitNotForever(t *testing.T) {
 func TestAHolderThatWasPausedReturnsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10000, per: 1h, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 10000, per: 1h, algorithm: fixed-window}]}")
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		holder.lease("r", key)
@@ -252,12 +272,14 @@ func TestAHolderThatWasPausedReturnsNothing(t *testing.T) {
 	})
 }
 
-// A refund is not tried once more after its time, as when the process did not run meanwhile. What waits when the limiter is closed,
-// and a grant that the ledger no longer knows, count as lost.
+// A refund is not tried once more after its time, as when the process did not
+// run meanwhile. What waits when the limiter is closed, and a grant that the
+// ledger no longer knows, count as lost.
 func TestRefundsThatAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newTestCluster(t, 1, `rules: [{name: r, key: [a], limits: [{limit: 100, per: 1h, algorithm: fixed-window}]}]`)
+		w := newTestCluster(t, 1,
+			`rules: [{name: r, key: [a], limits: [{limit: 100, per: 1h, algorithm: fixed-window}]}]`)
 		n := w.nodes[0]
 		q := byKey("r", w.keyOf("r", n, nil))
 		a := n.check(q)

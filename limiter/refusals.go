@@ -9,23 +9,28 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a Refusal, in bytes. maxRefusalText bounds a value, and maxRefusalSubject, roughly, a whole subject.
+// Bounds of a Refusal, in bytes. maxRefusalText bounds a value, and
+// maxRefusalSubject, roughly, a whole subject.
 const (
 	maxRefusalText    = 128
 	maxRefusalSubject = 512
 )
 
-// maxUnreadRefusals bounds the Refusals that wait for the log. What comes beyond is counted in More of the next one.
+// maxUnreadRefusals bounds the Refusals that wait for the log. What comes
+// beyond is counted in More of the next one.
 const maxUnreadRefusals = 1024
 
 // Refusal describes a refused check, for the log.
 type Refusal struct {
 	DecidedBy DecidedBy // with ByList or ByNone there is no rule and no limit
 	Rule      string
-	// Subject holds the values of the rule's key attributes or, without a rule, the names and values of the attributes that the
-	// rules use. Unprintable characters are escaped, and long values are cut.
-	Subject    string
-	Limit      int64  // this region's share, with loans, of the limit that refused; if several did, of the one with the longest RetryAfter
+	// Subject holds the values of the rule's key attributes or, without a rule, the
+	// names and values of the attributes that the rules use. Unprintable characters
+	// are escaped, and long values are cut.
+	Subject string
+	// this region's share, with loans, of the limit that refused; if several did,
+	// of the one with the longest RetryAfter
+	Limit      int64
 	Used       int64  // of Limit
 	Unit       string // of Limit and Used
 	RetryAfter time.Duration
@@ -38,15 +43,17 @@ type refusalLog struct {
 	unread chan *Refusal
 }
 
-// FollowRefusals returns a channel of refused checks: the first one in each period of the given length, by each rule,
-// by the deny list and by the default; with 0, every one. It leaves out peeks, and what shadow rules would have
-// refused. Call it before the first check.
+// FollowRefusals returns a channel of refused checks: the first one in each
+// period of the given length, by each rule, by the deny list and by the
+// default; with 0, every one. It leaves out peeks, and what shadow rules would
+// have refused. Call it before the first check.
 func (l *Limiter) FollowRefusals(every time.Duration) <-chan *Refusal {
 	l.refusals = &refusalLog{every: every, unread: make(chan *Refusal, maxUnreadRefusals)}
 	return l.refusals.unread
 }
 
-// refusals counts the refused checks of one kind: those of a rule, of the deny list, or of the default.
+// refusals counts the refused checks of one kind: those of a rule, of the deny
+// list, or of the default.
 type refusals struct {
 	next atomic.Int64 // when the next one may be logged, in Unix nanoseconds
 	more atomic.Int64 // refused since the last one
@@ -121,7 +128,8 @@ func appendEscaped(b []byte, name, value string) []byte {
 	return appendTruncated(b, value)
 }
 
-// appendTruncated appends at most maxRefusalText bytes of text, with unprintable characters escaped.
+// appendTruncated appends at most maxRefusalText bytes of text, with
+// unprintable characters escaped.
 func appendTruncated(b []byte, text string) []byte {
 	cut := ""
 	if len(text) > maxRefusalText {

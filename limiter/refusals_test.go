@@ -51,7 +51,8 @@ rules:
 	check(t, l, epoch, Query{Attributes: attrs("other", "secret", "user", "z")})
 	have := unread(list)
 	want := []Refusal{
-		{DecidedBy: ByOwner, Rule: "two", Subject: "a, /x", Limit: 5, Used: 5, Unit: "requests", RetryAfter: time.Minute},
+		{DecidedBy: ByOwner, Rule: "two", Subject: "a, /x", Limit: 5, Used: 5, Unit: "requests",
+			RetryAfter: time.Minute},
 		{DecidedBy: ByList, Subject: "ip=192.0.2.9, user=u"},
 		{DecidedBy: ByNone, Subject: "user=z"},
 	}
@@ -74,20 +75,22 @@ rules: [{name: two, key: [user, path], limits: [{limit: 5, per: 1m, algorithm: f
 		check(t, l, epoch, Query{Rule: "two", Key: []string{"c", "/"}, ByKey: true, Costs: []UnitCost{{"tokens", 4}}})
 	}
 	have = unread(list)
-	if len(have) != 1 || have[0].Subject != "c, /" || have[0].Unit != "tokens" || have[0].RetryAfter != algorithms.Never || have[0].Used != 0 || have[0].More != 99 {
+	if len(have) != 1 || have[0].Subject != "c, /" || have[0].Unit != "tokens" ||
+		have[0].RetryAfter != algorithms.Never || have[0].Used != 0 || have[0].More != 99 {
 		t.Errorf("got %d: %+v", len(have), have[0])
 	}
 }
 
-// TestRefusalsAreBounded: whatever a caller sends, the text is short, printable and on one line, and a refusal that is
-// not logged allocates nothing.
+// TestRefusalsAreBounded: whatever a caller sends, the text is short, printable
+// and on one line, and a refusal that is not logged allocates nothing.
 func TestRefusalsAreBounded(t *testing.T) {
 	l := open(t, `
 default: deny
 rules: [{name: r, key: [a, b, c, d, e, f], limits: [{limit: 1, per: 1m, algorithm: fixed-window}]}]`)
 	list := l.FollowRefusals(time.Nanosecond)
 	for _, value := range []string{
-		strings.Repeat("é", 512), strings.Repeat("\n", 1024), strings.Repeat("\xff", 1024), "\x1b[31m\r\n\u202e\u2028", strings.Repeat(`"\`, 500), strings.Repeat("𐍈", 256),
+		strings.Repeat("é", 512), strings.Repeat("\n", 1024), strings.Repeat("\xff", 1024),
+		"\x1b[31m\r\n\u202e\u2028", strings.Repeat(`"\`, 500), strings.Repeat("𐍈", 256),
 	} {
 		q := Query{Rule: "r", Key: []string{value, value, value, value, value, value}, ByKey: true}
 		byDefault := Query{Attributes: attrs("a", value, "b", value, "c", value, "d", value, "e", value)}
@@ -99,7 +102,8 @@ rules: [{name: r, key: [a, b, c, d, e, f], limits: [{limit: 1, per: 1m, algorith
 			t.Fatalf("got %d, want 2", len(all))
 		}
 		for _, r := range all {
-			if len(r.Subject) > 2<<10 || !utf8.ValidString(r.Subject) || strings.ContainsAny(r.Subject, "\n\r\x1b\u202e\u2028") || r.Subject == "" {
+			if len(r.Subject) > 2<<10 || !utf8.ValidString(r.Subject) ||
+				strings.ContainsAny(r.Subject, "\n\r\x1b\u202e\u2028") || r.Subject == "" {
 				t.Errorf("%.20q: have %d bytes: %q", value, len(r.Subject), r.Subject)
 			}
 		}

@@ -72,14 +72,16 @@ func ownShares(u *Usage) (list []ShareUsage) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
 		list = append(list, ShareUsage{
-			id: lu.Limit.ID, Share: lu.Limit.Capacity(), Used: lu.Used + lu.Leased + lu.Lent - lu.Borrowed, Leased: lu.Leased,
+			id: lu.Limit.ID, Share: lu.Limit.Capacity(),
+			Used: lu.Used + lu.Leased + lu.Lent - lu.Borrowed, Leased: lu.Leased,
 			Lent: lu.Lent, Borrowed: lu.Borrowed, Remaining: lu.Remaining,
 		})
 	}
 	return list[:min(len(list), maxShares)]
 }
 
-// selectShares selects from a region's report the entries for u's limits, in u's order, and fills in Name and Own.
+// selectShares selects from a region's report the entries for u's limits, in
+// u's order, and fills in Name and Own.
 func selectShares(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
@@ -98,7 +100,8 @@ func (l *Limiter) serveShare(body []byte, to Responder) {
 	if !decodeOrFail(body, &ref, "subject", to) {
 		return
 	}
-	if active := l.inForce.Load(); active == nil || active.set.Rule(ref.Rule) == nil || active.set.Rule(ref.Rule).Scope != rules.GlobalScope {
+	if active := l.inForce.Load(); active == nil || active.set.Rule(ref.Rule) == nil ||
+		active.set.Rule(ref.Rule).Scope != rules.GlobalScope {
 		to.Fail(CodeMessage, "unknown rule, or not a rule that regions share")
 		return
 	}

@@ -7,14 +7,15 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Messages about limits that regions divide. They identify a subject by its rule's name and its key, because each region finds
-// counters by its own rules.
+// Messages about limits that regions divide. They identify a subject by its
+// rule's name and its key, because each region finds counters by its own rules.
 
 const (
 	maxRuleBytes  = 1024
 	maxNamedKey   = 32
 	maxValueBytes = 8192
-	// maxShares bounds the limits in a reply about shares. It is also the bound on the limits of a rule.
+	// maxShares bounds the limits in a reply about shares. It is also the bound on
+	// the limits of a rule.
 	maxShares = 16
 )
 

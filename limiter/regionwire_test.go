@@ -26,7 +26,8 @@ func TestFarMessages(t *testing.T) {
 	if have, err := read[LoanRequest](wire.Encode(nil, &r)); err != nil || !reflect.DeepEqual(have, r) {
 		t.Errorf("have %+v, %v", have, err)
 	}
-	for _, r := range []LoanReply{{loanMade, 1, 2, 3}, {loanNothing, 0, 5, 6}, {status: loanLater}, {status: loanUnknown}} {
+	for _, r := range []LoanReply{{loanMade, 1, 2, 3}, {loanNothing, 0, 5, 6}, {status: loanLater},
+		{status: loanUnknown}} {
 		if have, err := read[LoanReply](wire.Encode(nil, &r)); err != nil || have != r {
 			t.Errorf("have %+v, %v, want %+v", have, err, r)
 		}
@@ -56,7 +57,8 @@ func TestBadFarMessages(t *testing.T) {
 	if have, err := read[LoanRequest](append(good, 0)); err == nil {
 		t.Errorf("longer: have %+v", have)
 	}
-	for _, r := range []LoanReply{{status: loanMade}, {status: loanNothing, Amount: 1}, {status: loanStatuses}, {loanMade, 1 << 62, 0, 0}} {
+	for _, r := range []LoanReply{{status: loanMade}, {status: loanNothing, Amount: 1},
+		{status: loanStatuses}, {loanMade, 1 << 62, 0, 0}} {
 		if have, err := read[LoanReply](wire.Encode(nil, &r)); err == nil {
 			t.Errorf("have %+v", have)
 		}
@@ -70,7 +72,8 @@ func TestBadFarMessages(t *testing.T) {
 }
 
 func FuzzFarMessages(f *testing.F) {
-	f.Add(wire.Encode(nil, &LoanRequest{subjectRef: subjectRef{version: 1, Rule: "r", Key: []string{"x"}}, limit: 5, Window: 9, Want: 1}))
+	f.Add(wire.Encode(nil,
+		&LoanRequest{subjectRef: subjectRef{version: 1, Rule: "r", Key: []string{"x"}}, limit: 5, Window: 9, Want: 1}))
 	f.Add(wire.Encode(nil, &LoanReply{status: loanMade, Amount: 1, unused: 2, rate: 3}))
 	f.Add(wire.Encode(nil, &shareReply{[]ShareUsage{{id: 1, Share: 2, Used: 3, Lent: 4, Borrowed: 5, Remaining: 6}}}))
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -81,12 +84,14 @@ func FuzzFarMessages(f *testing.F) {
 			}
 		}
 		if r, err := read[LoanReply](body); err == nil {
-			if again, err := read[LoanReply](wire.Encode(nil, &r)); err != nil || again != r || r.Amount > algorithms.MaxAmount {
+			if again, err := read[LoanReply](wire.Encode(nil, &r)); err != nil || again != r ||
+				r.Amount > algorithms.MaxAmount {
 				t.Errorf("have %+v, then %+v, %v", r, again, err)
 			}
 		}
 		if list, err := read[shareReply](body); err == nil {
-			if again, err := read[shareReply](wire.Encode(nil, &list)); err != nil || !reflect.DeepEqual(again, list) || len(list.limits) > maxShares {
+			if again, err := read[shareReply](wire.Encode(nil, &list)); err != nil ||
+				!reflect.DeepEqual(again, list) || len(list.limits) > maxShares {
 				t.Errorf("have %+v, then %+v, %v", list, again, err)
 			}
 		}

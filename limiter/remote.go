@@ -14,21 +14,26 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// ownerRequest is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
+// ownerRequest is work for the owner of a subject: a change of its counters, a
+// settlement, or a reservation.
 type ownerRequest struct {
 	subject uint64
 	hops    int // how many times it was forwarded before it reached this node
-	// here does the work on this node's counters. It fails with counters.ErrShut if they have moved.
+	// here does the work on this node's counters. It fails with counters.ErrShut if
+	// they have moved.
 	here func() error
-	// forward asks another node to do the work. It fails with ErrNoOwner if that node could not, so that doAtOwner asks the
-	// next one.
+	// forward asks another node to do the work. It fails with ErrNoOwner if that
+	// node could not, so that doAtOwner asks the next one.
 	forward func(to ring.NodeID) error
 }
 
-// doAtOwner has the owner of req's subject, which may be this node, do the work. It also asks the standby, which may just have
-// become the owner. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns the error of the work.
+// doAtOwner has the owner of req's subject, which may be this node, do the
+// work. It also asks the standby, which may just have become the owner. It
+// fails with ErrNoOwner if it can't reach the owner, and otherwise returns the
+// error of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
-	m, cands := l.membership, candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true} // no node may act as the standby
+	// no node may act as the standby
+	m, cands := l.membership, candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true}
 	if m == nil {
 		return req.here()
 	}
@@ -60,7 +65,9 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 }
 
 // call calls another node and waits for the reply until ctx's deadline.
-func (m *membership) call(ctx context.Context, to ring.NodeID, method peer.Method, body []byte) (reply []byte, err error) {
+func (m *membership) call(
+	ctx context.Context, to ring.NodeID, method peer.Method, body []byte,
+) (reply []byte, err error) {
 	deadline, _ := ctx.Deadline()
 	done := make(chan struct{})
 	m.Peers.Go(to, method, body, max(time.Until(deadline), time.Millisecond), func(b []byte, e error) {
@@ -71,8 +78,9 @@ func (m *membership) call(ctx context.Context, to ring.NodeID, method peer.Metho
 	return reply, err
 }
 
-// forward sends ask to another node and reads the reply, which begins with a status. The error is one of statusErrors, or
-// ErrNoOwner if the other node did not do what was asked.
+// forward sends ask to another node and reads the reply, which begins with a
+// status. The error is one of statusErrors, or ErrNoOwner if the other node did
+// not do what was asked.
 func (m *membership) forward(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
 	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
 	if err != nil || len(body) == 0 {
@@ -87,7 +95,8 @@ func (m *membership) forward(ctx context.Context, to ring.NodeID, method peer.Me
 	return nil
 }
 
-// serveForwarded decodes another node's message into ask, runs do in a goroutine of its own, and replies with its result.
+// serveForwarded decodes another node's message into ask, runs do in a
+// goroutine of its own, and replies with its result.
 func serveForwarded[R wire.Message](m *membership, to Responder, body []byte, ask wire.Message, do func() (R, error)) {
 	if !decodeOrFail(body, ask, "request to an owner", to) {
 		return
@@ -115,12 +124,14 @@ func (m *membership) otherMembers() []ring.NodeID {
 // gatherTimeout bounds how long a node waits for replies from all others.
 const gatherTimeout = 500 * time.Millisecond
 
-// gatherFrom sends body to all other nodes that can be reached, and calls take for each valid reply that arrives in time.
+// gatherFrom sends body to all other nodes that can be reached, and calls take
+// for each valid reply that arrives in time.
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
 }](m *membership, method peer.Method, body []byte, take func(from ring.NodeID, reply *R)) {
-	gather(gatherTimeout, slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
+	gather(gatherTimeout,
+		slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
 		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, body, gatherTimeout, done) },
 		func(id ring.NodeID, answer []byte, err error) {
 			reply := new(R)
@@ -130,8 +141,12 @@ func gatherFrom[R any, M interface {
 		})
 }
 
-// gather calls ask for each of all, and then take for each reply that arrives within the timeout, one after another.
-func gather[ID any](timeout time.Duration, all []ID, ask func(id ID, done func(reply []byte, err error)), take func(id ID, reply []byte, err error)) {
+// gather calls ask for each of all, and then take for each reply that arrives
+// within the timeout, one after another.
+func gather[ID any](
+	timeout time.Duration, all []ID, ask func(id ID, done func(reply []byte, err error)),
+	take func(id ID, reply []byte, err error),
+) {
 	type answer struct {
 		id   ID
 		body []byte
@@ -153,8 +168,9 @@ func gather[ID any](timeout time.Duration, all []ID, ask func(id ID, done func(r
 	}
 }
 
-// serveInBackground runs work, which may wait and then answers to, in a goroutine of its own. If too many are running, it
-// answers that this node is busy and returns false.
+// serveInBackground runs work, which may wait and then answers to, in a
+// goroutine of its own. If too many are running, it answers that this node is
+// busy and returns false.
 func (m *membership) serveInBackground(to Responder, work func()) bool {
 	if m.background.Go(work) {
 		return true

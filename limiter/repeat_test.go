@@ -55,7 +55,8 @@ func drawCosts(r *rand.Rand, q *Query) {
 	if q.Costs = nil; r.IntN(4) == 0 {
 		q.Costs = []UnitCost{{Unit: []string{rules.Requests, "tokens"}[r.IntN(2)], Cost: int64(r.IntN(3))}}
 	}
-	q.Mode = []counters.Mode{counters.CheckMode, counters.CheckMode, counters.CheckMode, counters.PeekMode, counters.CountMode}[r.IntN(5)]
+	q.Mode = []counters.Mode{counters.CheckMode, counters.CheckMode, counters.CheckMode,
+		counters.PeekMode, counters.CountMode}[r.IntN(5)]
 }
 
 // fillIn gives q values.
@@ -90,7 +91,8 @@ func TestReusedAnswer(t *testing.T) {
 	repeated := 0
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		sets := []*rules.Set{compile(t, 1, repeatRules), compile(t, 2, repeatRules+"  - {name: late, key: [user], limits: [{limit: 2, per: 1m}]}\n")}
+		sets := []*rules.Set{compile(t, 1, repeatRules),
+			compile(t, 2, repeatRules+"  - {name: late, key: [user], limits: [{limit: 2, per: 1m}]}\n")}
 		var limiters [2]*Limiter
 		for i := range limiters {
 			table := counters.New(100_000)
@@ -132,8 +134,9 @@ func TestReusedAnswer(t *testing.T) {
 	}
 }
 
-// One Answer serves checks that this node decides and checks that others decide, in turns. A refused check loses the ops that
-// no node has decided, and the next one has them again.
+// One Answer serves checks that this node decides and checks that others
+// decide, in turns. A refused check loses the ops that no node has decided, and
+// the next one has them again.
 func TestReusedAnswerInCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `
@@ -176,11 +179,13 @@ rules:
 	})
 }
 
-// Whether a node may decide a check by itself, as its owner, does not depend on what its Answer was used for before: under a local
-// rule, each node admits its own limit.
+// Whether a node may decide a check by itself, as its owner, does not depend on
+// what its Answer was used for before: under a local rule, each node admits its
+// own limit.
 func TestReusedAnswerUnderLocalRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 30, per: 1440h}]}")
 		var reused Answer
 		for i := range 200 {
 			q := byKey("r", fmt.Sprint("s", i%20))
@@ -189,7 +194,8 @@ func TestReusedAnswerUnderLocalRule(t *testing.T) {
 				t.Fatalf("check %d: the answer forgot that the rule is local", i)
 			}
 			fresh := w.nodes[1].check(q)
-			if len(fresh.Limits) != 1 || reused.Limits[0].Decision != fresh.Limits[0].Decision || reused.DecidedBy != fresh.DecidedBy {
+			if len(fresh.Limits) != 1 || reused.Limits[0].Decision != fresh.Limits[0].Decision ||
+				reused.DecidedBy != fresh.DecidedBy {
 				t.Fatalf("check %d: reused %+v, fresh %+v", i, reused.Limits, fresh.Limits)
 			}
 		}

@@ -85,8 +85,9 @@ type replyHead struct {
 type reply struct {
 	replyHead
 	lives []counters.Life // by subject: of the counters; zero if the debit can't be given back
-	// admitted has an element per check, up to the first refusal: the remaining checks are refused too. If the last element is
-	// true but there are fewer elements than checks, the remaining checks must ask again.
+	// admitted has an element per check, up to the first refusal: the remaining
+	// checks are refused too. If the last element is true but there are fewer
+	// elements than checks, the remaining checks must ask again.
 	admitted []bool
 	results  []result // by check, and by op within each
 	grants   []leaseGrant
@@ -126,7 +127,8 @@ func (r *reply) append(b []byte) []byte {
 	return c.Out
 }
 
-// read reads r from the reply to a question about count checks, with the given numbers of ops and subjects.
+// read reads r from the reply to a question about count checks, with the given
+// numbers of ops and subjects.
 func (r *reply) read(body []byte, ops, subjects, count int) error {
 	c := wire.NewReader(body)
 	r.reset()

@@ -17,24 +17,27 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A request with an id is decided once. The owner keeps the answer as a note with the subject's counters, so that copies and
-// hand-overs carry it along, and returns it if the request is repeated.
+// A request with an id is decided once. The owner keeps the answer as a note
+// with the subject's counters, so that copies and hand-overs carry it along,
+// and returns it if the request is repeated.
 
 const (
 	// MaxRequestID bounds an id, in bytes.
 	MaxRequestID = 64
 	// answerLife is how long the owner keeps an answer.
 	answerLife = time.Minute
-	// retryGrace is how much longer the owner keeps the answer to a request that a node retries by itself, after the
-	// last retry.
+	// retryGrace is how much longer the owner keeps the answer to a request that a
+	// node retries by itself, after the last retry.
 	retryGrace = 2 * time.Second
 )
 
 // Errors of requests with an id.
 var (
-	// ErrRequestIDReused means that an earlier request about the same subject had the same id but asked for something else.
+	// ErrRequestIDReused means that an earlier request about the same subject had
+	// the same id but asked for something else.
 	ErrRequestIDReused = errors.New("request_id: another request about this subject has used this id within the last minute; choose a new id for each request")
-	// ErrTooManyRequestIDs means that the owner keeps too many answers to writes. It has changed nothing.
+	// ErrTooManyRequestIDs means that the owner keeps too many answers to writes.
+	// It has changed nothing.
 	ErrTooManyRequestIDs = fmt.Errorf("request_id: at the subject's owner, %w", notes.ErrWrites)
 )
 
@@ -46,8 +49,9 @@ type ticket struct {
 	sent        bool // another node may have carried it out; set only on the first node
 }
 
-// ticketOf returns the ticket for a caller's id. Without an id the ticket is random, for a request that this node retries by
-// itself for the duration tries.
+// ticketOf returns the ticket for a caller's id. Without an id the ticket is
+// random, for a request that this node retries by itself for the duration
+// tries.
 func ticketOf(id string, contentHash uint64, tries time.Duration) *ticket {
 	if id == "" {
 		return &ticket{id: rand.Uint64(), contentHash: contentHash, life: tries + retryGrace}
@@ -64,7 +68,8 @@ func (t *ticket) kind() notes.Kind {
 	return notes.Write
 }
 
-// isUnneeded reports whether the request can do without t: no other node can have carried it out, and no caller will repeat it.
+// isUnneeded reports whether the request can do without t: no other node can
+// have carried it out, and no caller will repeat it.
 func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= checkTimeout+retryGrace }
 
 // memo returns the memo of t, which is kept with the subject's counters.
@@ -90,13 +95,15 @@ func hashContent(b []byte) uint64 {
 
 // requests tracks the requests with an id that this node is deciding.
 type requests struct {
-	mu       sync.Mutex
-	deciding map[notes.Key]chan struct{} // closed once the request is decided; at most one per waiting request; guarded by mu
+	mu sync.Mutex
+	// closed once the request is decided; at most one per waiting request; guarded by mu
+	deciding map[notes.Key]chan struct{}
 
 	repeated atomic.Int64
 }
 
-// lock waits until this node is deciding no other request with the key, and holds off others until done is called.
+// lock waits until this node is deciding no other request with the key, and
+// holds off others until done is called.
 func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bool) {
 	finished := make(chan struct{})
 	for {

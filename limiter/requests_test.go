@@ -27,8 +27,8 @@ func (n *testNode) reserveAs(request, key string, cost int64, a *Answer) (string
 	return n.Reserve(&q, time.Minute, a)
 }
 
-// A request with an id is decided once, through whichever nodes, wherever its counters move meanwhile, and however many callers
-// send it at once.
+// A request with an id is decided once, through whichever nodes, wherever its
+// counters move meanwhile, and however many callers send it at once.
 func TestRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, requestRules)
@@ -36,7 +36,8 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		p := w.partition("r", key)
 		used := func(want int64) {
 			t.Helper()
-			if u, err := w.nodes[2].Usage(&Query{Rule: "r", Key: []string{key}}); err != nil || u.Limits[0].Used != want {
+			if u, err := w.nodes[2].Usage(&Query{Rule: "r", Key: []string{key}}); err != nil ||
+				u.Limits[0].Used != want {
 				t.Errorf("have %+v, %v; want %d used", u, err, want)
 			}
 		}
@@ -50,10 +51,12 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 				w.handOver(p, w.nodes[1])
 			}
 			same, err := n.reserveAs("a", key, 10, &again)
-			if err != nil || same != id || !again.Allowed || again.Limits[0].Remaining != 90 || again.TightestIndex != first.TightestIndex {
+			if err != nil || same != id || !again.Allowed || again.Limits[0].Remaining != 90 ||
+				again.TightestIndex != first.TightestIndex {
 				t.Errorf("node %d: have %q, %v, %+v", i, same, err, again)
 			}
-			if u, err := n.Adjust(adjustment("r", []string{key}, 5, "b")); err != nil || u.Limits[0].Used != 15 || u.Limits[1].Remaining != 100 {
+			if u, err := n.Adjust(adjustment("r", []string{key}, 5, "b")); err != nil ||
+				u.Limits[0].Used != 15 || u.Limits[1].Remaining != 100 {
 				t.Errorf("node %d: have %+v, %v", i, u, err)
 			}
 		}
@@ -64,13 +67,15 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		if _, err := w.nodes[0].Adjust(adjustment("r", []string{key}, 5, "a")); !errors.Is(err, ErrRequestIDReused) {
 			t.Errorf("an adjustment by the id of a reservation: have %v", err)
 		}
-		if u, err := w.nodes[2].Reset(&Query{Rule: "r", Key: []string{key}, RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
+		if u, err := w.nodes[2].Reset(&Query{Rule: "r", Key: []string{key},
+			RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
 		if _, err := w.nodes[1].Adjust(adjustment("r", []string{key}, 2, "")); err != nil {
 			t.Error(err)
 		}
-		if u, err := w.nodes[1].Reset(&Query{Rule: "r", Key: []string{key}, RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
+		if u, err := w.nodes[1].Reset(&Query{Rule: "r", Key: []string{key},
+			RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
 		used(2)
@@ -114,7 +119,8 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 	})
 }
 
-// A node that does not know yet that the standby has become the owner still adjusts, reserves and settles there.
+// A node that does not know yet that the standby has become the owner still
+// adjusts, reserves and settles there.
 func TestStandbyHasBecomeOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, requestRules)
@@ -141,8 +147,9 @@ func TestStandbyHasBecomeOwner(t *testing.T) {
 	})
 }
 
-// A node keeps a bounded number of answers. Beyond that it forgets the oldest answer to a check; if only answers to writes are
-// left, it refuses further writes.
+// A node keeps a bounded number of answers. Beyond that it forgets the oldest
+// answer to a check; if only answers to writes are left, it refuses further
+// writes.
 func TestAnswersAreBounded(t *testing.T) {
 	table := counters.New(10_000_000)
 	t.Cleanup(table.Close)
@@ -193,8 +200,11 @@ func TestAnswersAreBounded(t *testing.T) {
 
 func TestReserveRequestsComeBack(t *testing.T) {
 	for _, r := range []*reserveRequest{
-		{query: &Query{Rule: "r", ByKey: true, Key: []string{"a", ""}, Costs: []UnitCost{{Unit: "tokens", Cost: 9}}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), version: 7, hops: 1},
-		{query: &Query{Attributes: []rules.Attribute{{Name: "ip", Value: "::1"}}}, ttl: MaxReservationTime, ticket: ticketOf("", 0, time.Second), hops: maxHops},
+		{query: &Query{Rule: "r", ByKey: true, Key: []string{"a", ""},
+			Costs: []UnitCost{{Unit: "tokens", Cost: 9}}}, ttl: time.Second, ticket: ticketOf("x", 5,
+			0), version: 7, hops: 1},
+		{query: &Query{Attributes: []rules.Attribute{{Name: "ip", Value: "::1"}}},
+			ttl: MaxReservationTime, ticket: ticketOf("", 0, time.Second), hops: maxHops},
 		{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1},
 	} {
 		b := wire.Encode(nil, r)
@@ -211,7 +221,8 @@ func TestReserveRequestsComeBack(t *testing.T) {
 }
 
 func FuzzReserveRequest(f *testing.F) {
-	r := &reserveRequest{query: &Query{Rule: "r", ByKey: true, Key: []string{"a"}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), hops: 1}
+	r := &reserveRequest{query: &Query{Rule: "r", ByKey: true, Key: []string{"a"}},
+		ttl: time.Second, ticket: ticketOf("x", 5, 0), hops: 1}
 	f.Add(wire.Encode(nil, r))
 	clock := NewClock()
 	f.Cleanup(func() { _ = clock.Close() })
@@ -229,15 +240,17 @@ func FuzzReserveRequest(f *testing.F) {
 	})
 }
 
-// A reservation with an id is taken back and decided again if its answer can't be kept: because its first subject moves away
-// while other owners are being asked, or because its owner gets authority only after it was asked.
-// Requests that fail keep no answers, so they don't count.
+// A reservation with an id is taken back and decided again if its answer can't
+// be kept: because its first subject moves away while other owners are being
+// asked, or because its owner gets authority only after it was asked. Requests
+// that fail keep no answers, so they don't count.
 func TestFailedRequestsKeepNoAnswers(t *testing.T) {
 	table, clock := counters.New(1), NewClock()
 	t.Cleanup(table.Close)
 	t.Cleanup(func() { _ = clock.Close() })
 	l := New(table, clock)
-	l.SetRules(compile(t, 1, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h, algorithm: fixed-window}]}"))
+	l.SetRules(compile(t, 1,
+		"rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h, algorithm: fixed-window}]}"))
 	for range 2 { // the second one is refused, so its counter is not evicted
 		q := byKey("r", "full")
 		expect.NoError(t, l.Check(&q, &Answer{}))
@@ -262,9 +275,12 @@ func TestLargeAnswersAreKept(t *testing.T) {
 	text, q := "rules:\n", Query{RequestID: "one"}
 	for i := range MaxReserved {
 		name := fmt.Sprintf("r%d", i)
-		text += "  - {name: " + name + ", key: [a" + fmt.Sprint(i%30) + "], usage: monthly, limits: [{limit: 9007199254740991, per: 1440h, unit: " + name + "}]}\n"
+		text += "  - {name: " + name + ", key: [a" + fmt.Sprint(i%30) +
+			"], usage: monthly, limits: [{limit: 9007199254740991, per: 1440h, unit: " + name +
+			"}]}\n"
 		if i < 30 {
-			q.Attributes = append(q.Attributes, rules.Attribute{Name: fmt.Sprint("a", i), Value: fmt.Sprintf("%060d", i)})
+			q.Attributes = append(q.Attributes,
+				rules.Attribute{Name: fmt.Sprint("a", i), Value: fmt.Sprintf("%060d", i)})
 		}
 	}
 	l := open(t, text)
@@ -293,7 +309,10 @@ func TestAnswersThatCantBeKept(t *testing.T) {
 				w.handOver(p, w.nodes[2])
 			}
 		},
-		"its owner is only just coming": func(w *testCluster, p int, m peer.Method) { w.nodes[0].authority.Store(m != MethodReserve) },
+		"its owner is only just coming": func(w *testCluster, p int,
+			m peer.Method) {
+			w.nodes[0].authority.Store(m != MethodReserve)
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTestCluster(t, 3, `rules:
@@ -332,8 +351,9 @@ func TestAnswersThatCantBeKept(t *testing.T) {
 	}
 }
 
-// Requests with an id for inline subjects of several owners are decided once: reservations, counts over the limit, and
-// refusals. Hand-overs of the first subject don't change that.
+// Requests with an id for inline subjects of several owners are decided once:
+// reservations, counts over the limit, and refusals. Hand-overs of the first
+// subject don't change that.
 func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, "rules: []")
@@ -374,10 +394,12 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 				if err != nil || same != id || !a.Allowed || a.Limits[1].Used != 6 {
 					t.Errorf("node %d: have %q, %v, %+v", i, same, err, a.Limits)
 				}
-				if err := n.Check(both(counters.CountMode, 5, "count"), &a); err != nil || a.Allowed || !a.Counted || a.Limits[0].Used != 11 || a.Limits[1].Used != 11 {
+				if err := n.Check(both(counters.CountMode, 5, "count"), &a); err != nil ||
+					a.Allowed || !a.Counted || a.Limits[0].Used != 11 || a.Limits[1].Used != 11 {
 					t.Errorf("node %d: have %v, %+v", i, err, a.Limits)
 				}
-				if same, err := n.Reserve(both(counters.CheckMode, 2, "refused"), time.Minute, &a); err != nil || same != "" || a.Allowed || a.Counted || a.Limits[a.IndexInOrder(0)].Allowed {
+				if same, err := n.Reserve(both(counters.CheckMode, 2, "refused"), time.Minute,
+					&a); err != nil || same != "" || a.Allowed || a.Counted || a.Limits[a.IndexInOrder(0)].Allowed {
 					t.Errorf("node %d: have %q, %v, %+v", i, same, err, a.Limits)
 				}
 			}

@@ -25,8 +25,9 @@ const (
 	reservationFormat = 6  // the first byte of an id
 	nonceBytes        = 12 // random bytes that make each id unique
 	maxUnitBytes      = 1024
-	// maxNameBytes bounds the total size of the subjects' names in an id, in bytes. The id leaves out any further names; their
-	// bills are not corrected when the reservation is settled.
+	// maxNameBytes bounds the total size of the subjects' names in an id, in bytes.
+	// The id leaves out any further names; their bills are not corrected when the
+	// reservation is settled.
 	maxNameBytes = 16 << 10
 	maxKeyValues = 32
 )
@@ -39,8 +40,9 @@ var (
 	ErrTooManyLimits = errors.New("too many limits for a reservation or a request_id")
 )
 
-// reservation says what a check took, from which counters, and when: enough for any node to settle it. No node stores it: it
-// travels in the id, and a signature proves that this cluster made it.
+// reservation says what a check took, from which counters, and when: enough for
+// any node to settle it. No node stores it: it travels in the id, and a
+// signature proves that this cluster made it.
 type reservation struct {
 	nonce    [nonceBytes]byte // begins with the ID of the place
 	hasPlace bool             // the home's owner made a place for it
@@ -59,7 +61,8 @@ type reservedSubject struct {
 	debit
 	units []int // by op: index into reservation.units
 
-	// uncounted is what it was billed besides, without a counter: in units without limit, or with a limit of 0.
+	// uncounted is what it was billed besides, without a counter: in units without
+	// limit, or with a limit of 0.
 	uncounted []reservedCost
 
 	// For billing. If rule is empty, the subject is not billed.

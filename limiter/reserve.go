@@ -28,14 +28,18 @@ type reservations struct {
 	dropped           atomic.Int64 // refunds, one per limit, lost because the counters they came from are gone
 }
 
-// Reserve decides q as Check does, with costs that are an estimate. If q is allowed, any node can [Limiter.Settle] the
-// returned id with the real costs, within ttl (at most MaxReservationTime). What happens after that, q.OnExpiry says.
-// Reserve asks the owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless
-// this node can't reach the owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey,
-// ErrOnExpiry, ErrTooManyLimits, ErrTooManyReservations, ErrRequestIDReused, or ErrNoOwner: the owner decided but could
-// not keep the answer, so nothing is reserved.
+// Reserve decides q as Check does, with costs that are an estimate. If q is
+// allowed, any node can [Limiter.Settle] the returned id with the real costs,
+// within ttl (at most MaxReservationTime). What happens after that, q.OnExpiry
+// says. Reserve asks the owners even if this node holds leases. With a
+// RequestID, q is decided once within a minute, unless this node can't reach
+// the owner of the first subject that has one. The error wraps ErrUnknownRule,
+// ErrKey, ErrOnExpiry, ErrTooManyLimits, ErrTooManyReservations,
+// ErrRequestIDReused, or ErrNoOwner: the owner decided but could not keep the
+// answer, so nothing is reserved.
 //
-// If limits of slots are among q's, [Limiter.SlotOf] returns the slot that it holds, until it is settled.
+// If limits of slots are among q's, [Limiter.SlotOf] returns the slot that it
+// holds, until it is settled.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	a.scratch.mayHold = true
 	defer func() { a.scratch.mayHold = false }()
@@ -49,7 +53,8 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 		return "", err
 	}
 	if len(a.scratch.ops) > MaxReserved {
-		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
+		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed",
+			ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
 
 	if !done || len(a.Unlimited()) > 0 {
@@ -65,14 +70,15 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 	return l.reservations.decideOnce(q, ttl, a)
 }
 
-// decide decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
-// it.
+// decide decides q, a reservation or a check that counts, for which a is
+// prepared. done means that prepare has already decided it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving, a.scratch.placing = false, nil }()
 
 	resolve := func() error {
-		// Each try has a place of its own: what an earlier one left behind is given back with its cost.
+		// Each try has a place of its own: what an earlier one left behind is given
+		// back with its cost.
 		if ttl > 0 {
 			a.scratch.placing = a.newPlacing(q, ttl)
 		}
@@ -120,7 +126,8 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	return id, nil
 }
 
-// decideStandalone is decide for a limiter without a cluster, which decides every check in one Take.
+// decideStandalone is decide for a limiter without a cluster, which decides
+// every check in one Take.
 func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	l, place := rs.limiter, a.scratch.placing
 	now := a.Now // start may move a.Now
@@ -153,7 +160,8 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		r.inline = place.inline
 		r.hasPlace = place.made
 	}
-	if len(a.scratch.ops)+len(a.Unlimited()) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
+	// nothing was taken; it can still be settled, at an arbitrary home
+	if len(a.scratch.ops)+len(a.Unlimited()) == 0 || a.DecidedBy >= ByList {
 		r.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(r.nonce[:])}}}
 		return r
 	}
@@ -186,7 +194,8 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 func (rs *reservations) addUnlimited(r *reservation, q *Query, a *Answer, nameBytes int) {
 	for i := range a.Unlimited() {
 		h := &a.Unlimited()[i]
-		at := slices.IndexFunc(a.scratch.match.Hits, func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
+		at := slices.IndexFunc(a.scratch.match.Hits,
+			func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
 		if at < 0 {
 			at = len(r.subjects)
 			s := reservedSubject{debit: debit{subject: h.Subject.Hi}}
@@ -200,8 +209,8 @@ func (rs *reservations) addUnlimited(r *reservation, q *Query, a *Answer, nameBy
 	}
 }
 
-// needsPlaceToBeLate reports whether only r's bill can be settled, and nobody has made a place for that. Without one, r
-// could not be settled late.
+// needsPlaceToBeLate reports whether only r's bill can be settled, and nobody
+// has made a place for that. Without one, r could not be settled late.
 func (r *reservation) needsPlaceToBeLate() bool {
 	return !slices.ContainsFunc(r.subjects, func(s reservedSubject) bool { return len(s.ops) > 0 })
 }
@@ -214,8 +223,9 @@ func (r *reservation) addUncounted(s *reservedSubject, rule *rules.Rule, unit st
 	}
 }
 
-// nameForBill adds to s, the subject of h, what its bill needs, because the node that settles may not know the subject.
-// It returns how many bytes that are. taken is how many bytes the names of other subjects have.
+// nameForBill adds to s, the subject of h, what its bill needs, because the
+// node that settles may not know the subject. It returns how many bytes that
+// are. taken is how many bytes the names of other subjects have.
 func (rs *reservations) nameForBill(s *reservedSubject, h *rules.Hit, q *Query, taken int) int {
 	if rs.limiter.meter == nil || !h.Rule.CountsMonthly {
 		return 0
@@ -241,8 +251,9 @@ func (r *reservation) unitIndex(unit string) int {
 	return i
 }
 
-// homeIndex returns which of r's subjects is the home: the one whose owner made the place. If none did, it is the first
-// one with a lineage, because only such a home can give cost back, here and elsewhere.
+// homeIndex returns which of r's subjects is the home: the one whose owner made
+// the place. If none did, it is the first one with a lineage, because only such
+// a home can give cost back, here and elsewhere.
 func (r *reservation) homeIndex(place *placing) int {
 	i := slices.IndexFunc(r.subjects, func(s reservedSubject) bool {
 		if r.hasPlace {
@@ -253,8 +264,8 @@ func (r *reservation) homeIndex(place *placing) int {
 	return max(i, 0)
 }
 
-// debitOf returns what ops, those of the i-th hit of a's check, took. A shadow limit that refused took nothing and owes
-// nothing.
+// debitOf returns what ops, those of the i-th hit of a's check, took. A shadow
+// limit that refused took nothing and owes nothing.
 func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 	h := &a.scratch.match.Hits[i]
 	d := debit{subject: h.Subject.Hi}
@@ -301,7 +312,8 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 	return d
 }
 
-// isReservable reports whether op took its cost, or would have taken one, from the counter of a limit. A limit of 0 has none.
+// isReservable reports whether op took its cost, or would have taken one, from
+// the counter of a limit. A limit of 0 has none.
 func isReservable(op *counters.Op, limit *rules.Limit) bool {
 	if limit.RefusesAll() || limit.Kind == algorithms.Concurrency {
 		return false // slots are released, not settled

@@ -61,7 +61,8 @@ func tokens(rule, key string, n int64) Query {
 
 // Settling leaves exactly the real usage, through any node and with every algorithm.
 func TestReservations(t *testing.T) {
-	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
+	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log",
+		"token-bucket", "leaky-bucket"} {
 		t.Run(algorithm, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nextWindow(time.Hour)
@@ -77,13 +78,15 @@ func TestReservations(t *testing.T) {
 						s := other.settleTokens(id, used)
 						want += used
 						expect.Equal(t, n.used("r", key), want, "%d of %d used", used, reserved)
-						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have, s.Costs) || s.Remaining != wantRemaining || s.Repeated {
+						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have,
+							s.Costs) || s.Remaining != wantRemaining || s.Repeated {
 							t.Errorf("have %+v, want remaining %d", s, wantRemaining)
 						}
 						// Settle again, with another cost, on another node.
 						again := n.settleTokens(id, used+7)
 						if again.Repeated = false; !reflect.DeepEqual(again, s) || n.used("r", key) != want {
-							t.Errorf("settled twice: have %+v and %d, want %+v and %d", again, n.used("r", key), s, want)
+							t.Errorf("settled twice: have %+v and %d, want %+v and %d", again,
+								n.used("r", key), s, want)
 						}
 					}
 					settle(100, 40, 1000-want-40)
@@ -182,7 +185,8 @@ func TestReservationOfSeveralOwners(t *testing.T) {
   - {name: s, key: [a], shadow: true, limits: [{limit: 10, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
 		for _, n := range w.nodes {
 			a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil)
-			q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, Costs: []UnitCost{{"tokens", 100}}}
+			q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}},
+				Costs: []UnitCost{{"tokens", 100}}}
 			usedA, usedB := n.used("a", a), n.used("b", b)
 			for _, used := range []int64{30, 250} {
 				id := n.reserve(q, time.Minute)
@@ -199,7 +203,8 @@ func TestReservationOfSeveralOwners(t *testing.T) {
 	})
 }
 
-// After a hand-over a settlement still gives cost back. A copy that may lack debits takes nothing back, but is charged.
+// After a hand-over a settlement still gives cost back. A copy that may lack
+// debits takes nothing back, but is charged.
 func TestReservationAndLineage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -227,8 +232,9 @@ func TestReservationAndLineage(t *testing.T) {
 	})
 }
 
-// Nothing is given back in a lineage that begins in the last moment before the change: neither by a settlement, at the home or
-// elsewhere, nor by a check that is rolled back.
+// Nothing is given back in a lineage that begins in the last moment before the
+// change: neither by a settlement, at the home or elsewhere, nor by a check
+// that is rolled back.
 func TestALineageBeginsWhileCostIsGivenBack(t *testing.T) {
 	for what, tt := range map[string]struct {
 		rule    string // whose partition begins the lineage
@@ -307,8 +313,8 @@ func TestSettlingFindsItsWay(t *testing.T) {
 	})
 }
 
-// An owner whose authority lapses while it settles does not answer, but has settled everything, once: a repeated settlement
-// finds it done.
+// An owner whose authority lapses while it settles does not answer, but has
+// settled everything, once: a repeated settlement finds it done.
 func TestAuthorityLapsesWhileSettling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -320,7 +326,8 @@ func TestAuthorityLapsesWhileSettling(t *testing.T) {
 			n.UseMeter(bill)
 		}
 		a, b := w.keyOf("a", owner, nil), w.keyOf("b", n, nil)
-		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, Costs: []UnitCost{{"tokens", 100}}}
+		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}},
+			Costs: []UnitCost{{"tokens", 100}}}
 		for i, used := range []int64{30, 170} {
 			id := n.reserve(q, time.Minute)
 			lapse := func() { owner.authority.Store(false) }
@@ -338,7 +345,8 @@ func TestAuthorityLapsesWhileSettling(t *testing.T) {
 			if haveA, haveB := n.used("a", a), n.used("b", b); haveA != want || haveB != want {
 				t.Errorf("have %d and %d used, want %d", haveA, haveB, want)
 			}
-			if billed := map[string]int64{"a[" + a + "] tokens": want, "b[" + b + "] tokens": want}; !reflect.DeepEqual(bill.cost, billed) {
+			if billed := map[string]int64{"a[" + a + "] tokens": want,
+				"b[" + b + "] tokens": want}; !reflect.DeepEqual(bill.cost, billed) {
 				t.Errorf("have a bill of %v, want %v", bill.cost, billed)
 			}
 		}
@@ -349,7 +357,8 @@ func TestAuthorityLapsesWhileSettling(t *testing.T) {
 func TestReservationsAreNotLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1h, algorithm: fixed-window, unit: tokens}]}")
+		w := newTestCluster(t, 2,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1h, algorithm: fixed-window, unit: tokens}]}")
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		for range 1000 {
 			n.check(tokens("r", key, 1))
@@ -371,7 +380,8 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
   - {name: b, key: [b], block: 1h, on_limit: delay, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
 		for _, n := range w.nodes {
 			a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil)
-			q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, Costs: []UnitCost{{"tokens", 100}}}
+			q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}},
+				Costs: []UnitCost{{"tokens", 100}}}
 			usedA, usedB := n.used("a", a), n.used("b", b)
 			id := n.reserve(q, time.Minute)
 			w.nodes[2].settleTokens(id, 30)
@@ -383,7 +393,8 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
 	})
 }
 
-// A key that becomes longer by folding, and by the name of an alternative, can be reserved for and settled.
+// A key that becomes longer by folding, and by the name of an alternative, can
+// be reserved for and settled.
 func TestReservationOfALongKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -394,15 +405,16 @@ rules:
 			n.UseMeter(newFakeMeter())
 		}
 		user := strings.Repeat("\u023a", rules.MaxValueBytes/2) // in lower case, each takes three bytes instead of two
-		id := w.nodes[0].reserve(Query{Attributes: attrs("user", user), Costs: []UnitCost{{"tokens", 100}}}, time.Minute)
+		id := w.nodes[0].reserve(Query{Attributes: attrs("user", user),
+			Costs: []UnitCost{{"tokens", 100}}}, time.Minute)
 		w.nodes[1].settleTokens(id, 30)
 		synctest.Wait()
 		expect.Equal(t, w.nodes[2].used("a", "user="+user), 30, "used")
 	})
 }
 
-// The bill shows the real usage, for each rule with `usage: monthly` that is not a shadow rule, wherever the reservation is
-// settled.
+// The bill shows the real usage, for each rule with `usage: monthly` that is
+// not a shadow rule, wherever the reservation is settled.
 func TestReservationsAreBilledAsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -418,7 +430,8 @@ func TestReservationsAreBilledAsUsed(t *testing.T) {
 			n.UseMeter(bills[i])
 		}
 		a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil)
-		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, Costs: []UnitCost{{"tokens", 100}}}
+		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}},
+			Costs: []UnitCost{{"tokens", 100}}}
 		for i, used := range []int64{30, 100, 170} {
 			id := w.nodes[i].reserve(q, time.Minute)
 			w.nodes[2].settleTokens(id, used)
@@ -430,7 +443,8 @@ func TestReservationsAreBilledAsUsed(t *testing.T) {
 				have[name] += cost
 			}
 		}
-		want := map[string]int64{"a[" + a + "] tokens": 300, "a[" + a + "] requests": 3, "b[" + b + "] tokens": 300, "all[] tokens": 300}
+		want := map[string]int64{"a[" + a + "] tokens": 300, "a[" + a + "] requests": 3,
+			"b[" + b + "] tokens": 300, "all[] tokens": 300}
 		if !reflect.DeepEqual(have, want) {
 			t.Errorf("have %v, want %v", have, want)
 		}
@@ -441,14 +455,16 @@ func TestReservationsAreBilledAsUsed(t *testing.T) {
 func TestAuthorityLapsesDuringAReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 2,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
 		owner, holder := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		holder.lease("r", key)
 		u, err := owner.Locate(&Query{Rule: "r", Key: []string{key}})
 		expect.NoError(t, err)
 		owner.authority.Store(false)
-		expect.ErrorIs(t, newChange(verbReset, u, nil).applyHere(t.Context(), owner.Limiter), ErrNoOwner, "without authority")
+		expect.ErrorIs(t, newChange(verbReset, u, nil).applyHere(t.Context(), owner.Limiter),
+			ErrNoOwner, "without authority")
 		owner.authority.Store(true)
 		synctest.Wait()
 		q := byKey("r", key)
@@ -464,9 +480,11 @@ func TestAuthorityLapsesDuringAReset(t *testing.T) {
 	})
 }
 
-// What concerns a subject of a rule with `consistency: local` concerns the counters of the node that is asked.
+// What concerns a subject of a rule with `consistency: local` concerns the
+// counters of the node that is asked.
 func TestUsageAndSettlementOfLocalRules(t *testing.T) {
-	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
+	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log",
+		"token-bucket", "leaky-bucket"} {
 		synctest.Test(t, func(t *testing.T) {
 			nextWindow(time.Hour)
 			w := newTestCluster(t, 2, `rules:
@@ -476,8 +494,10 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 			key := w.keyOf("l", other, nil)
 			want := func(what string, here, there int64) {
 				t.Helper()
-				if haveHere, haveThere := n.used("l", key), other.used("l", key); haveHere != here || haveThere != there {
-					t.Errorf("%s, %s: have %d and %d used, want %d and %d", algorithm, what, haveHere, haveThere, here, there)
+				if haveHere, haveThere := n.used("l", key), other.used("l",
+					key); haveHere != here || haveThere != there {
+					t.Errorf("%s, %s: have %d and %d used, want %d and %d", algorithm, what,
+						haveHere, haveThere, here, there)
 				}
 			}
 			cost := func(units int64) Query {
@@ -486,7 +506,8 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 			n.check(cost(3))
 			want("checked", 3, 0)
 			for range 2 {
-				if u, err := n.Adjust(adjustment("l", []string{key}, 4, "once")); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
+				if u, err := n.Adjust(adjustment("l", []string{key}, 4, "once")); err != nil ||
+					u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
 					t.Errorf("adjust: have %+v, %v", u, err)
 				}
 			}
@@ -498,7 +519,8 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 			if u, err := n.Usage(&q); err != nil || u.Blocked != 10*time.Minute {
 				t.Errorf("have %+v, %v, want a block", u, err)
 			}
-			if u, err := n.Reset(&q); err != nil || u.Limits[0].Used != 0 || u.Limits[0].Remaining != 10 || u.Blocked != 0 {
+			if u, err := n.Reset(&q); err != nil || u.Limits[0].Used != 0 ||
+				u.Limits[0].Remaining != 10 || u.Blocked != 0 {
 				t.Errorf("reset: have %+v, %v", u, err)
 			}
 			want("reset", 0, 10)
@@ -523,7 +545,8 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 			settle(n, id, 1, true, 2)
 			want("and then by the one that did", 8, 0)
 			_, _ = n.Reset(&q)
-			both := Query{Attributes: []rules.Attribute{{Name: "a", Value: key}, {Name: "b", Value: w.keyOf("g", other, nil)}}, Costs: cost(2).Costs}
+			both := Query{Attributes: []rules.Attribute{{Name: "a", Value: key},
+				{Name: "b", Value: w.keyOf("g", other, nil)}}, Costs: cost(2).Costs}
 			settle(n, n.reserve(both, time.Minute), 1, false, 999)
 			settle(n, n.reserve(both, time.Minute), 3, false, 996)
 			want("settled beside another rule", 4, 0)
@@ -538,7 +561,8 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 func TestReservationByLocalRulesIsBilledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newTestCluster(t, 2, "rules:\n  - {name: l, key: [a], consistency: local, usage: monthly, limits: [{limit: 100, per: 1h, unit: tokens}]}")
+		w := newTestCluster(t, 2,
+			"rules:\n  - {name: l, key: [a], consistency: local, usage: monthly, limits: [{limit: 100, per: 1h, unit: tokens}]}")
 		bill := w.useMeter()
 		for i, n := range w.nodes {
 			id := n.reserve(tokens("l", "x", 10), time.Minute)
@@ -550,12 +574,14 @@ func TestReservationByLocalRulesIsBilledOnce(t *testing.T) {
 	})
 }
 
-// After a reset, nothing of a grant comes back, even if the subject is handed over before it or after it.
+// After a reset, nothing of a grant comes back, even if the subject is handed
+// over before it or after it.
 func TestResetAndHandOver(t *testing.T) {
 	for _, moved := range []string{"never", "before", "after"} {
 		synctest.Test(t, func(t *testing.T) {
 			nextWindow(time.Hour)
-			w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
+			w := newTestCluster(t, 3,
+				"rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
 			owner, holder := w.nodes[0], w.nodes[1]
 			key := w.keyOf("r", owner, nil)
 			holder.lease("r", key)
@@ -581,7 +607,8 @@ func TestResetAndHandOver(t *testing.T) {
 	}
 }
 
-// A subject of a rule with `consistency: local` has no owner, so it can't be the home. Other subjects get their cost back.
+// A subject of a rule with `consistency: local` has no owner, so it can't be
+// the home. Other subjects get their cost back.
 func TestReservationByALocalRuleFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -589,7 +616,8 @@ func TestReservationByALocalRuleFirst(t *testing.T) {
   - {name: a, key: [a], consistency: local, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
   - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
 		n := w.nodes[0]
-		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: "x"}, {Name: "b", Value: "y"}}, Costs: []UnitCost{{"tokens", 100}}}
+		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: "x"}, {Name: "b", Value: "y"}},
+			Costs: []UnitCost{{"tokens", 100}}}
 		n.settleTokens(n.reserve(q, time.Minute), 30)
 		synctest.Wait()
 		expect.Equal(t, n.used("b", "y"), 30, "used")
@@ -618,15 +646,16 @@ func TestReservationByLocalRulesWithARequestID(t *testing.T) {
 	})
 }
 
-// A settlement takes no longer than a check, even if it owes something to many subjects whose owner does not answer. They are
-// charged in the background.
+// A settlement takes no longer than a check, even if it owes something to many
+// subjects whose owner does not answer. They are charged in the background.
 func TestSettlementDoesNotWaitForTheSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
 		names := []string{"a", "b", "c", "d", "e", "f"}
 		text := "rules:\n"
 		for _, name := range names {
-			text += "  - {name: " + name + ", key: [" + name + "], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}\n"
+			text += "  - {name: " + name + ", key: [" + name +
+				"], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}\n"
 		}
 		w := newTestCluster(t, 2, text)
 		home, slow := w.nodes[0], w.nodes[1]

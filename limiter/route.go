@@ -11,18 +11,20 @@ import (
 type subjectState uint8
 
 const (
-	stateOpen         subjectState = iota // not known yet
-	stateHere                             // from the counters here
-	stateAskOwner                         // by another node, asked as the owner
-	stateAskStandby                       // by another node, asked as the standby or as the node that handed the partition over
-	stateActAsStandby                     // by this node, as the standby or as the node that handed the partition over
-	stateAlone                            // by this node alone
-	stateAwaitReply                       // the question is in flight
+	stateOpen     subjectState = iota // not known yet
+	stateHere                         // from the counters here
+	stateAskOwner                     // by another node, asked as the owner
+	// by another node, asked as the standby or as the node that handed the partition over
+	stateAskStandby
+	stateActAsStandby // by this node, as the standby or as the node that handed the partition over
+	stateAlone        // by this node alone
+	stateAwaitReply   // the question is in flight
 	stateDecided
 )
 
-// candidates tracks which nodes to ask until one decides the subject: first the node that another node named last, then the
-// owner, the other side of a move, and the standby.
+// candidates tracks which nodes to ask until one decides the subject: first the
+// node that another node named last, then the owner, the other side of a move,
+// and the standby.
 type candidates struct {
 	subject        uint64
 	route          partitions.Route // as of the last locate
@@ -34,8 +36,8 @@ type candidates struct {
 	attempts       int              // at most maxAttempts
 }
 
-// locate returns where the subject is decided now. Frozen means that it will be decided here or elsewhere once the hand-off is
-// over.
+// locate returns where the subject is decided now. Frozen means that it will be
+// decided here or elsewhere once the hand-off is over.
 func (c *candidates) locate(l *Limiter) partitions.Place {
 	p := ring.PartitionOf(c.subject)
 	mine := c.attempts < maxAttempts && !slices.Contains(c.tried, l.membership.Self)
@@ -49,7 +51,8 @@ func (c *candidates) locate(l *Limiter) partitions.Place {
 	return partitions.Nowhere
 }
 
-// next returns the node to ask next, and as what, if the subject is not decided here. The standby comes last.
+// next returns the node to ask next, and as what, if the subject is not decided
+// here. The standby comes last.
 func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{c.hint, c.route.Owner, c.route.Other} {
 		if id != m.Self && c.tryReach(m, id) {
@@ -75,8 +78,8 @@ func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
 	return stateAlone, ring.NodeID{}
 }
 
-// tryReach reports whether id can be reached and has not been tried yet. It marks a node that can't be reached as tried, as
-// if a call had failed.
+// tryReach reports whether id can be reached and has not been tried yet. It
+// marks a node that can't be reached as tried, as if a call had failed.
 func (c *candidates) tryReach(m *membership, id ring.NodeID) bool {
 	if id.IsZero() || c.hasTried(id) {
 		return false
@@ -89,7 +92,8 @@ func (c *candidates) tryReach(m *membership, id ring.NodeID) bool {
 	return false
 }
 
-// countUnsurePaths returns how many of the nodes that may decide the subject can't be reached now, but perhaps in a moment.
+// countUnsurePaths returns how many of the nodes that may decide the subject
+// can't be reached now, but perhaps in a moment.
 func (c *candidates) countUnsurePaths(m *membership) (n int) {
 	for _, id := range [...]ring.NodeID{c.route.Owner, c.route.Other, c.route.Standby} {
 		if !id.IsZero() && id != m.Self && m.Peers.PathUnsure(id) {

@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// takes counts the Takes of a check. The recorder's clock is read before each Take, and again if the Take decided.
+// takes counts the Takes of a check. The recorder's clock is read before each
+// Take, and again if the Take decided.
 type takes struct {
 	mu      sync.Mutex // guards clock and decided
 	clock   int64
@@ -44,7 +45,8 @@ func (t *takes) count() (takes, decided int64) {
 	return takes, decided
 }
 
-// Each subject of a check is routed once and taken once: no Take finds a shut gate. Subjects that this node owns need no route.
+// Each subject of a check is routed once and taken once: no Take finds a shut
+// gate. Subjects that this node owns need no route.
 func TestEachSubjectIsRoutedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `rules:
@@ -59,7 +61,8 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 		}
 		n := w.nodes[0]
 		mine, mineToo := w.keyOf("a", n, nil), w.keyOf("b", n, nil)
-		leased, other, third := w.keyOf("a", w.nodes[1], nil), w.keyOf("x", w.nodes[1], nil), w.keyOf("y", w.nodes[2], nil)
+		leased, other, third := w.keyOf("a", w.nodes[1], nil), w.keyOf("x", w.nodes[1],
+			nil), w.keyOf("y", w.nodes[2], nil)
 		n.check(byKey("a", leased)) // brings a lease
 		for _, tt := range []struct {
 			name          string
@@ -68,10 +71,12 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 			routes, takes [3]int64 // by node; an owner that is asked also looks up the ring's revision
 		}{
 			{"own", byKey("a", mine), ByOwner, [3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
-			{"two of its own", Query{Attributes: attrs("a", mine, "b", mineToo)}, ByOwner, [3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
+			{"two of its own", Query{Attributes: attrs("a", mine, "b", mineToo)}, ByOwner,
+				[3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
 			{"leased", byKey("a", leased), ByLease, [3]int64{1, 0, 0}, [3]int64{0, 0, 0}},
 			{"forwarded", byKey("x", other), ByForward, [3]int64{1, 1, 0}, [3]int64{0, 1, 0}},
-			{"forwarded to two", Query{Attributes: attrs("x", other, "y", third)}, ByForward, [3]int64{2, 1, 1}, [3]int64{0, 1, 1}},
+			{"forwarded to two", Query{Attributes: attrs("x", other, "y", third)}, ByForward,
+				[3]int64{2, 1, 1}, [3]int64{0, 1, 1}},
 			{"own, leased and forwarded", Query{Attributes: attrs("b", mineToo, "a", leased, "x", other)}, ByForward,
 				[3]int64{2, 1, 0}, [3]int64{1, 1, 0}},
 		} {
@@ -93,10 +98,12 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 	})
 }
 
-// While a partition is being handed over, no node polls: a request waits until it is woken, and then continues at once.
+// While a partition is being handed over, no node polls: a request waits until
+// it is woken, and then continues at once.
 func TestRequestsWaitWithoutPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 1000, per: 1440h}]}")
+		w := newTestCluster(t, 2,
+			"rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 1000, per: 1440h}]}")
 		owner, other := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		p := w.partition("r", key)
@@ -127,7 +134,8 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 				expect.Equal(t, time.Since(began), frozen, "%s: took", name)
-				// One lookup before Wait, two inside it, one after it; plus the asker's and the one for the question.
+				// One lookup before Wait, two inside it, one after it; plus the asker's and the
+				// one for the question.
 				if routes := owner.routes.Load() + other.routes.Load(); routes > 6 {
 					t.Errorf("%s: have %d calls of Route", name, routes)
 				}
@@ -136,8 +144,9 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 	})
 }
 
-// While a partition moves, a request to the owner asks the owner, the other side and the standby once each. Only an owner
-// carries it out; no node acts for an owner.
+// While a partition moves, a request to the owner asks the owner, the other
+// side and the standby once each. Only an owner carries it out; no node acts
+// for an owner.
 func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)
@@ -146,10 +155,12 @@ func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 		ids := []ring.NodeID{w.nodes[1].id, w.nodes[2].id, w.nodes[3].id}
 		w.change(func() { w.place[p].other, w.place[p].standby = ids[1], ids[2] })
 		var asked []ring.NodeID
-		err := w.nodes[0].doAtOwner(t.Context(), &ownerRequest{subject: subject, here: func() error { return counters.ErrShut }, forward: func(to ring.NodeID) error {
-			asked = append(asked, to)
-			return ErrNoOwner
-		}})
+		err := w.nodes[0].doAtOwner(t.Context(),
+			&ownerRequest{subject: subject, here: func() error { return counters.ErrShut },
+				forward: func(to ring.NodeID) error {
+					asked = append(asked, to)
+					return ErrNoOwner
+				}})
 		if !errors.Is(err, ErrNoOwner) || !slices.Equal(asked, ids) {
 			t.Errorf("asked %v, %v; want %v", asked, err, ids)
 		}

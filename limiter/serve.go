@@ -27,8 +27,8 @@ type Responder interface {
 	Fail(code peer.Code, detail string)
 }
 
-// exchange is a question from another node and the answer to it, with buffers for both. They are pooled; this node's own
-// questions use their buffers too.
+// exchange is a question from another node and the answer to it, with buffers
+// for both. They are pooled; this node's own questions use their buffers too.
 type exchange struct {
 	from     ring.NodeID
 	question question
@@ -47,7 +47,8 @@ func (m *membership) newExchange() *exchange {
 }
 
 func (m *membership) release(x *exchange) {
-	if cap(x.question.ops) <= maxPooledOps && cap(x.reply.results) <= maxPooledOps && cap(x.out)+cap(x.key) <= maxPooledBytes {
+	if cap(x.question.ops) <= maxPooledOps && cap(x.reply.results) <= maxPooledOps &&
+		cap(x.out)+cap(x.key) <= maxPooledBytes {
 		m.exchangePool.Put(x)
 	}
 }
@@ -64,7 +65,8 @@ func (l *Limiter) Handle(p *peer.Peers) {
 	}
 }
 
-// ServeNear answers a message from another limiter of this region. It does not block, and does not keep body.
+// ServeNear answers a message from another limiter of this region. It does not
+// block, and does not keep body.
 func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, to Responder) {
 	m := l.membership
 	if m == nil {
@@ -162,7 +164,8 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	x.reply.version = l.version()
 	x.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Subject)).Revision
 	// Slots wait for a standby's acknowledgement, and the reader of a connection must not block.
-	mustWait := q.holding != nil || x.reply.version < q.version || x.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
+	mustWait := q.holding != nil || x.reply.version < q.version || x.reply.revision < q.revision ||
+		q.count*len(q.ops) > maxResultsByReader
 	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
 		x.sendReply(to)
 		m.release(x)
@@ -179,9 +182,10 @@ func (x *exchange) sendReply(to Responder) {
 	to.Reply(x.out)
 }
 
-// refuseOldRules turns away an asker whose rules are older than this node's: once if the asker has authority; every time if it
-// has none, or if other regions' shares may have grown since. Version zero stands for limits that came with the call, which
-// don't depend on the rules.
+// refuseOldRules turns away an asker whose rules are older than this node's:
+// once if the asker has authority; every time if it has none, or if other
+// regions' shares may have grown since. Version zero stands for limits that
+// came with the call, which don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	q := &x.question
 	// The asker decides by other rules, so buckets may drain at other rates.
@@ -234,7 +238,8 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	}
 }
 
-// decisiveRoute returns one of ops' partitions and its route: a frozen one if there is any, otherwise one that is elsewhere.
+// decisiveRoute returns one of ops' partitions and its route: a frozen one if
+// there is any, otherwise one that is elsewhere.
 func (m *membership) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Subject)
 	r = m.Ownership.Route(p)
@@ -250,8 +255,10 @@ func (m *membership) decisiveRoute(ops []counters.Op) (r partitions.Route, p int
 	return r, p
 }
 
-// forward answers a question about subjects that this node does not own. It asks the owner. If that fails, and the asker asked
-// this node as the standby, it acts for the owner. If it returns false, it has not answered, and x's reply says why.
+// forward answers a question about subjects that this node does not own. It
+// asks the owner. If that fails, and the asker asked this node as the standby,
+// it acts for the owner. If it returns false, it has not answered, and x's
+// reply says why.
 func (x *exchange) forward(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
 	m, q := l.membership, &x.question
 	x.reply.reset()
@@ -273,8 +280,8 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, r partitions.Route, 
 		}
 	}
 
-	// An owner passes a question on only if it has no authority, or has handed the partition over. Don't send it back: try the other
-	// side.
+	// An owner passes a question on only if it has no authority, or has handed the
+	// partition over. Don't send it back: try the other side.
 	next := r.Owner
 	if next == x.from {
 		next = r.Other
@@ -301,7 +308,8 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, r partitions.Route, 
 	return false
 }
 
-// forwardTo sends x's question to owner, and the answer back. If it returns false, it has not answered, and x's reply says why.
+// forwardTo sends x's question to owner, and the answer back. If it returns
+// false, it has not answered, and x's reply says why.
 func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
 	m := l.membership
 	next := x.question
@@ -325,8 +333,9 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	return false
 }
 
-// decideAsOwner decides x's question as the owner. It returns false if this node does not own all of its subjects, or has no
-// authority. What was debited then stays debited: this node may no longer own the counters.
+// decideAsOwner decides x's question as the owner. It returns false if this
+// node does not own all of its subjects, or has no authority. What was debited
+// then stays debited: this node may no longer own the counters.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m := l.membership
 	q := &x.question
@@ -339,7 +348,8 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	began := m.recorderClock()
 	r.clearDecisions()
 
-	// Read the lives before the Take. If one ends in between, what is taken can't be given back in the next.
+	// Read the lives before the Take. If one ends in between, what is taken can't
+	// be given back in the next.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Subject != q.ops[i-1].Key.Subject {
 			r.lives = append(r.lives, l.table.Life(ring.PartitionOf(q.ops[i].Key.Subject)))
@@ -382,7 +392,8 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	return true
 }
 
-// slotsOutlive waits until the slots that x's question has acquired here would outlive this node, and reports whether they would.
+// slotsOutlive waits until the slots that x's question has acquired here would
+// outlive this node, and reports whether they would.
 func (x *exchange) slotsOutlive(l *Limiter) bool {
 	var stored []storedAt
 	subject := 0
@@ -396,9 +407,12 @@ func (x *exchange) slotsOutlive(l *Limiter) bool {
 	return l.outlive(stored)
 }
 
-// decideEach decides the question's identical checks one after another, until one is refused or a gate shuts. In the second
-// case, the askers of the rest ask again. It returns false if it decided none.
-func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Instant, []counters.Op) counters.Verdict) bool {
+// decideEach decides the question's identical checks one after another, until
+// one is refused or a gate shuts. In the second case, the askers of the rest
+// ask again. It returns false if it decided none.
+func (x *exchange) decideEach(
+	now algorithms.Instant, decide func(algorithms.Instant, []counters.Op) counters.Verdict,
+) bool {
 	q, r := &x.question, &x.reply
 	for range q.count {
 		verdict := decide(now, q.ops)
@@ -421,8 +435,8 @@ func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Ins
 	return true
 }
 
-// decideAsStandby decides x's question within this node's share, in place of an owner that can't; see
-// Ownership.DecideAsStandby.
+// decideAsStandby decides x's question within this node's share, in place of an
+// owner that can't; see Ownership.DecideAsStandby.
 func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) bool {
 	q := &x.question
 	r := &x.reply
@@ -444,9 +458,12 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 	return true
 }
 
-// takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. What it admits becomes a debt, so it
-// decides a peek with a cost of 0.
-func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek bool, problem partitions.OwnerProblem) counters.Verdict {
+// takeAsStandby decides ops in place of their owner; see
+// Ownership.DecideAsStandby. What it admits becomes a debt, so it decides a
+// peek with a cost of 0.
+func (l *Limiter) takeAsStandby(
+	now algorithms.Instant, ops []counters.Op, peek bool, problem partitions.OwnerProblem,
+) counters.Verdict {
 	if hasSlots(ops) {
 		return counters.Shut // only an owner grants slots
 	}

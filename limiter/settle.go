@@ -19,10 +19,11 @@ import (
 )
 
 const (
-	// maxClockSkew is the assumed maximum difference between the clocks of two nodes, or of one node before and after a
-	// restart.
+	// maxClockSkew is the assumed maximum difference between the clocks of two
+	// nodes, or of one node before and after a restart.
 	maxClockSkew = time.Second
-	// maxLateness is how long after its end a reservation may be settled, as long as its room is not needed.
+	// maxLateness is how long after its end a reservation may be settled, as long
+	// as its room is not needed.
 	maxLateness = notes.LateSettling * time.Second
 	// chargeTimeout is how long a node keeps trying to report a debt to its owner.
 	chargeTimeout = 10 * time.Second
@@ -58,14 +59,16 @@ const (
 	settleVerbs
 )
 
-// settleRequest asks to settle a reservation with its real costs. The message carries the reservation only as its id.
+// settleRequest asks to settle a reservation with its real costs. The message
+// carries the reservation only as its id.
 type settleRequest struct {
 	*reservation
 	verb  settleVerb
 	id    string
 	costs []UnitCost
 	hops  int
-	// hadExpired says that the end of the reservation had been carried out: what its costs are compared with is what that left.
+	// hadExpired says that the end of the reservation had been carried out: what
+	// its costs are compared with is what that left.
 	hadExpired bool
 	late       bool // it is settled after its end
 }
@@ -89,12 +92,14 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 	})
 }
 
-// Settle replaces a reservation's estimate with the real costs. It debits any excess and gives back what was not used.
-// A unit that costs does not name stays as reserved; empty costs mean that nothing was used. Only the first settlement
-// of a reservation counts, on whichever node; a repeated one gets the same answer. One that comes within ten minutes after
-// the reservation's end still counts, unless the room was needed. It replaces what [Query.OnExpiry] has left charged, in
-// windows that are not over yet and on the bill. The error wraps ErrUnknownReservation, ErrNoOwner
-// or ErrFull.
+// Settle replaces a reservation's estimate with the real costs. It debits any
+// excess and gives back what was not used. A unit that costs does not name
+// stays as reserved; empty costs mean that nothing was used. Only the first
+// settlement of a reservation counts, on whichever node; a repeated one gets
+// the same answer. One that comes within ten minutes after the reservation's
+// end still counts, unless the room was needed. It replaces what
+// [Query.OnExpiry] has left charged, in windows that are not over yet and on
+// the bill. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {
@@ -144,8 +149,10 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	return out, err
 }
 
-// settleLocal settles those of s's subjects that `consistency: local` rules debited, as the home has settled s. Only
-// the process that made the reservation can do so; their places in the fallback counters prevent a second time.
+// settleLocal settles those of s's subjects that `consistency: local` rules
+// debited, as the home has settled s. Only the process that made the
+// reservation can do so; their places in the fallback counters prevent a second
+// time.
 func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 	actual := *s
 	if actual.costs = out.Costs; len(out.Costs) == 0 {
@@ -185,9 +192,10 @@ func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
 	}
 }
 
-// settleHere settles s in this node's counters, as the owner of its home, and then at the owners of its other subjects.
-// The error is counters.ErrShut if this node is not the owner, or ErrTooManyReservations if the reservation was made
-// without a place.
+// settleHere settles s in this node's counters, as the owner of its home, and
+// then at the owners of its other subjects. The error is counters.ErrShut if
+// this node is not the owner, or ErrTooManyReservations if the reservation was
+// made without a place.
 func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
 	c := s.changes(rs.limiter, s.home(), now)
@@ -229,9 +237,10 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	return s.settlement(c, repeated), nil
 }
 
-// settleRest corrects the bill of a reservation that was settled at its home, and settles it at the owners of its other
-// subjects. If the home died and its successor did not know of the settlement, a second one would do all this again. So the
-// home's standby must have it first.
+// settleRest corrects the bill of a reservation that was settled at its home,
+// and settles it at the owners of its other subjects. If the home died and its
+// successor did not know of the settlement, a second one would do all this
+// again. So the home's standby must have it first.
 func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 	if len(s.subjects) > 1 || s.isBilled(rs.limiter) {
 		rs.confirmHome(s)
@@ -268,9 +277,10 @@ func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 	}
 }
 
-// confirmHome waits until the node that would take over the home has its counters and notes as they are now. If none
-// can be reached, or it does not answer in time, the rest is settled all the same: better twice, should this node die
-// as well, than not at all.
+// confirmHome waits until the node that would take over the home has its
+// counters and notes as they are now. If none can be reached, or it does not
+// answer in time, the rest is settled all the same: better twice, should this
+// node die as well, than not at all.
 func (rs *reservations) confirmHome(s *settleRequest) {
 	m := rs.limiter.membership
 	if m == nil || m.Backup == nil {
@@ -323,7 +333,8 @@ func (s *settleRequest) correctBill(l *Limiter) {
 	}
 }
 
-// change returns by how much the real cost exceeds what is charged for the reserved one now; negative if it is less.
+// change returns by how much the real cost exceeds what is charged for the
+// reserved one now; negative if it is less.
 func (s *settleRequest) change(reserved reservedCost) int64 {
 	charged := reserved.cost
 	if s.hadExpired {
@@ -348,8 +359,8 @@ func (r *reservation) atExpiry(reserved reservedCost) int64 {
 	return min(reserved.cost, costOfUnit(r.onExpiry.Costs, r.units[reserved.unit], reserved.cost))
 }
 
-// costOfUnit returns the cost in a unit of what was reserved: as costs say, or all of it if they don't name the unit,
-// or nothing if they are empty.
+// costOfUnit returns the cost in a unit of what was reserved: as costs say, or
+// all of it if they don't name the unit, or nothing if they are empty.
 func costOfUnit(costs []UnitCost, unit string, reserved int64) int64 {
 	if len(costs) == 0 {
 		return 0
@@ -377,8 +388,9 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 		Late:     isLate,
 		TooLate:  now.Wall > s.until+int64(maxLateness),
 		Expires:  s.verb == settleExpired,
-		// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
-		// nothing is given back, here or elsewhere.
+		// If the home's lineage has changed since the reservation was made, an earlier
+		// settlement may have been forgotten. Then nothing is given back, here or
+		// elsewhere.
 		Life:   subj.life,
 		Answer: s.keptAnswer,
 	}
@@ -412,8 +424,9 @@ func (r *reservation) placeOf(subject uint64, now algorithms.Instant) *counters.
 	return p.with(subject, now)
 }
 
-// reservationAge returns how long ago a reservation was made, at most, by the wall clock of its subject's counters: an
-// earlier owner's may have been ahead of this node's.
+// reservationAge returns how long ago a reservation was made, at most, by the
+// wall clock of its subject's counters: an earlier owner's may have been ahead
+// of this node's.
 func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Instant) time.Duration {
 	wall := l.table.WallIn(now, ring.PartitionOf(subject))
 	age := max(0, wall-made)
@@ -423,8 +436,9 @@ func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Inst
 	return time.Duration(age) + maxClockSkew
 }
 
-// keptAnswer returns what the home keeps of a settlement: what is left of the tightest limit, plus 1, and by unit the
-// settled cost, plus 1, or 0 if it was not named.
+// keptAnswer returns what the home keeps of a settlement: what is left of the
+// tightest limit, plus 1, and by unit the settled cost, plus 1, or 0 if it was
+// not named.
 func (s *settleRequest) keptAnswer(c *counters.Settlement) []byte {
 	b := binary.AppendUvarint(nil, uint64(c.Tightest+1))
 	for unit := range s.units {
@@ -440,8 +454,8 @@ func (s *settleRequest) keptAnswer(c *counters.Settlement) []byte {
 	return b
 }
 
-// settlement returns the Settlement that c records. If the home has forgotten the answer of an earlier one, it has
-// neither costs nor what remained.
+// settlement returns the Settlement that c records. If the home has forgotten
+// the answer of an earlier one, it has neither costs nor what remained.
 func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settlement {
 	kept := c.Kept
 	if !repeated {
@@ -487,8 +501,9 @@ func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (deb
 	return debt, back
 }
 
-// debtTicket returns the ticket of what subj owes. It is the same whenever s is settled, so that the owner debits it
-// once, should the home have forgotten that it was settled.
+// debtTicket returns the ticket of what subj owes. It is the same whenever s is
+// settled, so that the owner debits it once, should the home have forgotten
+// that it was settled.
 func (s *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h := sha256.New()
 	h.Write(s.nonce[:])
@@ -496,8 +511,9 @@ func (s *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), life: answerLife - time.Second}
 }
 
-// charge debits debts at their owners, all at the same time. It sends each until the owner acknowledges it, because a repeated
-// debt only costs quota: after homeTimeout in the background, for chargeTimeout.
+// charge debits debts at their owners, all at the same time. It sends each
+// until the owner acknowledges it, because a repeated debt only costs quota:
+// after homeTimeout in the background, for chargeTimeout.
 func (rs *reservations) charge(debts []*change) {
 	l := rs.limiter
 	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)

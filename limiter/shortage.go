@@ -15,21 +15,27 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is about shares that run short, at the node that was asked. It tells the subject's owner in time to borrow, it lets
-// single checks wait for a loan that is under way, and it says when to come back if only a share refuses.
+// This file is about shares that run short, at the node that was asked. It
+// tells the subject's owner in time to borrow, it lets single checks wait for a
+// loan that is under way, and it says when to come back if only a share
+// refuses.
 
 const (
-	// ownerNoticePause is the minimum time between two notices to the owner about one limit of a subject.
+	// ownerNoticePause is the minimum time between two notices to the owner about
+	// one limit of a subject.
 	ownerNoticePause = 20 * time.Millisecond
-	// paceSlots is the number of slots that record how fast limits are used. Limits that share a slot share its pause.
+	// paceSlots is the number of slots that record how fast limits are used. Limits
+	// that share a slot share its pause.
 	paceSlots = 4096
-	// aheadSpan is the time for which an owner borrows ahead: a few times what a loan from another continent takes.
+	// aheadSpan is the time for which an owner borrows ahead: a few times what a
+	// loan from another continent takes.
 	aheadSpan = 250 * time.Millisecond
 	// loanWait bounds how long a check waits for a loan.
 	loanWait = 200 * time.Millisecond
 	// maxLoanRounds bounds how often such a check is decided again.
 	maxLoanRounds = 16
-	// maxLoanWaiters bounds the checks that wait for loans to one subject, maxAllLoanWaiters those of this node.
+	// maxLoanWaiters bounds the checks that wait for loans to one subject,
+	// maxAllLoanWaiters those of this node.
 	maxLoanWaiters, maxAllLoanWaiters = 16, 4096
 	// vainPause is how long nobody waits for loans to a subject after a loan of nothing.
 	vainPause = time.Second
@@ -39,13 +45,15 @@ const (
 	maxShortages = 16_384
 )
 
-// patience is how long callers of a subject are told to stay away, while attempts to get more for it bring nothing.
+// patience is how long callers of a subject are told to stay away, while
+// attempts to get more for it bring nothing.
 type patience struct {
 	stay  time.Duration // zero: no attempt was in vain
 	until int64         // an earlier attempt does not count
 }
 
-// noteVain records an attempt that brought nothing. The time doubles whenever it has passed in vain.
+// noteVain records an attempt that brought nothing. The time doubles whenever
+// it has passed in vain.
 func (p *patience) noteVain(steady int64) {
 	switch passed := steady - p.until; {
 	case p.stay == 0 || passed > int64(maxStay+2*p.stay): // the last attempt is long ago
@@ -73,7 +81,8 @@ type loanQuestion struct {
 	answer borrowReply
 }
 
-// loanAskers is what this node knows of subjects that are short of share. Times are readings of the steady clock.
+// loanAskers is what this node knows of subjects that are short of share. Times
+// are readings of the steady clock.
 type loanAskers struct {
 	paces [paceSlots]pace
 
@@ -82,22 +91,23 @@ type loanAskers struct {
 	waiting  int                  // checks that wait for loans
 }
 
-// pace records how fast a limit is used: when this node last looked how much of it remains, and how much that was.
+// pace records how fast a limit is used: when this node last looked how much of
+// it remains, and how much that was.
 type pace struct {
 	looked, remaining atomic.Int64
 	noticed           atomic.Int64 // when the owner was last told
 }
 
-// claimTurn reports whether the time in last is at least ownerNoticePause ago. If so, it sets it to steady: of several
-// callers, one has the turn.
+// claimTurn reports whether the time in last is at least ownerNoticePause ago.
+// If so, it sets it to steady: of several callers, one has the turn.
 func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
 	before := last.Load()
 	passed = time.Duration(steady - before)
 	return passed, (passed >= ownerNoticePause || passed < 0) && last.CompareAndSwap(before, steady)
 }
 
-// ahead returns how much of the limit may be needed within aheadSpan, judging by how fast it was used since the last look; 0 if
-// that was a moment ago.
+// ahead returns how much of the limit may be needed within aheadSpan, judging
+// by how fast it was used since the last look; 0 if that was a moment ago.
 func (p *pace) ahead(steady, remaining int64) int64 {
 	passed, due := claimTurn(&p.looked, steady)
 	if !due {
@@ -155,8 +165,9 @@ func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 	return needs
 }
 
-// resolveWithLoan decides q with resolve. If q awaits loans and is refused, it decides q again whenever a loan has come, for
-// at most loanWait. began is when the check began: all attempts together take no longer than any other check.
+// resolveWithLoan decides q with resolve. If q awaits loans and is refused, it
+// decides q again whenever a loan has come, for at most loanWait. began is when
+// the check began: all attempts together take no longer than any other check.
 func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func() error) error {
 	err := resolve()
 	if err != nil || a.Allowed || !q.AwaitsLoan {
@@ -192,11 +203,13 @@ func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func
 	return nil
 }
 
-// awaitLoan waits for a loan to the share that has refused a, if no other limit refused it and a loan is under way. It reports
-// whether to decide the check again.
+// awaitLoan waits for a loan to the share that has refused a, if no other limit
+// refused it and a loan is under way. It reports whether to decide the check
+// again.
 func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
 	m := l.membership
-	if !q.AwaitsLoan || q.Mode != counters.CheckMode || len(q.Subjects) > 0 || m == nil || m.OtherRegions == nil || a.DecidedBy < ByForward {
+	if !q.AwaitsLoan || q.Mode != counters.CheckMode || len(q.Subjects) > 0 || m == nil ||
+		m.OtherRegions == nil || a.DecidedBy < ByForward {
 		return false
 	}
 	h, needs := a.refusedByShare()
@@ -206,8 +219,8 @@ func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
 	return m.loans.await(q, h, needs, a.Now.Steady, deadline)
 }
 
-// refusedByShare returns a hit that refused the check, with what it lacks, if only shares of regions have refused it; otherwise
-// nil.
+// refusedByShare returns a hit that refused the check, with what it lacks, if
+// only shares of regions have refused it; otherwise nil.
 func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 	first := 0
 	for i := range a.scratch.match.Hits {
@@ -230,8 +243,9 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 	return refused, needs
 }
 
-// await waits, until the deadline, for what h's subject needs. It reports whether a loan has come. It does not wait if too many
-// checks do, or if the last loan was of nothing.
+// await waits, until the deadline, for what h's subject needs. It reports
+// whether a loan has come. It does not wait if too many checks do, or if the
+// last loan was of nothing.
 func (ls *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, deadline time.Time) bool {
 	la := &ls.askers
 	s, ok := la.join(h.Subject.Hi, steady)
@@ -279,7 +293,8 @@ func (la *loanAskers) leave(s *shortage) {
 	la.waiting--
 }
 
-// shortageOf returns the subject's shortage, and creates it if need be; nil if there is no room. The caller holds mu.
+// shortageOf returns the subject's shortage, and creates it if need be; nil if
+// there is no room. The caller holds mu.
 func (la *loanAskers) shortageOf(subject uint64) *shortage {
 	s := la.subjects[subject]
 	if s != nil {
@@ -307,8 +322,8 @@ func (la *loanAskers) shortageOf(subject uint64) *shortage {
 // isBusy reports whether something waits for s.
 func (s *shortage) isBusy() bool { return s.question != nil || s.waiters > 0 }
 
-// ask tells the owner of h's subject what it needs, unless a question about it is under way. It returns the question;
-// nil if there is nobody to ask.
+// ask tells the owner of h's subject what it needs, unless a question about it
+// is under way. It returns the question; nil if there is nobody to ask.
 func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	m, la := ls.limiter.membership, &ls.askers
 	subject := h.Subject.Hi // h is valid only until its check ends
@@ -323,7 +338,8 @@ func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 		return one
 	}
 
-	body := borrowRequest{subjectRef: subjectRef{version: ls.limiter.version(), Rule: h.Rule.Name, Key: subjectKey(h, q)}, needs: needs}
+	body := borrowRequest{subjectRef: subjectRef{version: ls.limiter.version(), Rule: h.Rule.Name,
+		Key: subjectKey(h, q)}, needs: needs}
 	if here {
 		ls.borrow(&body, func(answer borrowReply) { ls.learn(subject, s, answer) })
 		return one
@@ -341,8 +357,8 @@ func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	return one
 }
 
-// begin returns the question about a subject that is under way, or begins one: the caller must then ask it. The
-// question is nil if there is no room.
+// begin returns the question about a subject that is under way, or begins one:
+// the caller must then ask it. The question is nil if there is no room.
 func (la *loanAskers) begin(subject uint64, urgent bool) (s *shortage, one *loanQuestion, isNew bool) {
 	la.mu.Lock()
 	defer la.mu.Unlock()
@@ -379,8 +395,9 @@ func (ls *loans) learn(subject uint64, s *shortage, answer borrowReply) {
 	close(one.done)
 }
 
-// noteRefusal returns how long callers should stay away from a subject that a share refuses. alone means that nobody can be
-// asked for more. Then this refusal counts as a failed attempt, and the time doubles.
+// noteRefusal returns how long callers should stay away from a subject that a
+// share refuses. alone means that nobody can be asked for more. Then this
+// refusal counts as a failed attempt, and the time doubles.
 func (la *loanAskers) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
 	la.mu.Lock()
 	defer la.mu.Unlock()
@@ -443,7 +460,8 @@ func (l *Limiter) boundRetryAfter(a *Answer, la *LimitAnswer, op *counters.Op) {
 		return
 	}
 	la.isCutOff = la.lack != lackNode && !m.reachesOtherRegion(a.Set)
-	stay := m.loans.askers.noteRefusal(op.Key.Subject, a.Now.Steady, la.lack == lackNode || la.lack == lackBurst || m.OtherRegions == nil)
+	stay := m.loans.askers.noteRefusal(op.Key.Subject, a.Now.Steady, la.lack == lackNode ||
+		la.lack == lackBurst || m.OtherRegions == nil)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > stay {
 		la.RetryAfter = stay
 	}
@@ -459,7 +477,8 @@ func (a *Answer) boundRetryAfterAgain(l *Limiter) {
 	}
 }
 
-// reachesOtherRegion reports whether this node reaches another region of those that divide the limits of set.
+// reachesOtherRegion reports whether this node reaches another region of those
+// that divide the limits of set.
 func (m *membership) reachesOtherRegion(set *rules.Set) bool {
 	division := set.Shares()
 	if division == nil || m.OtherRegions == nil {
@@ -470,7 +489,8 @@ func (m *membership) reachesOtherRegion(set *rules.Set) bool {
 	})
 }
 
-// borrowRequest tells an owner what is needed of a subject's limits. It is the body of MethodBorrow.
+// borrowRequest tells an owner what is needed of a subject's limits. It is the
+// body of MethodBorrow.
 type borrowRequest struct {
 	subjectRef
 	needs []loanNeed

@@ -27,8 +27,9 @@ func waiting(rule, key string) Query {
 	return q
 }
 
-// With 1,000 a minute over two regions, a region that is asked 1,500 times within 0.4 s admits all 1,000, and refuses next to
-// nothing before the last of them: however many nodes are asked, and however busy they are.
+// With 1,000 a minute over two regions, a region that is asked 1,500 times
+// within 0.4 s admits all 1,000, and refuses next to nothing before the last of
+// them: however many nodes are asked, and however busy they are.
 func TestABurstInOneRegionGetsTheWholeLimit(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -65,8 +66,9 @@ func TestABurstInOneRegionGetsTheWholeLimit(t *testing.T) {
 	}
 }
 
-// burst asks the nodes of a region, in turn, 1,500 times within 0.4 s. It returns how many were admitted, and how many refused
-// before the last of these.
+// burst asks the nodes of a region, in turn, 1,500 times within 0.4 s. It
+// returns how many were admitted, and how many refused before the last of
+// these.
 func burst(region *testCluster, key string) (admitted, early int) {
 	const checks = 1500
 	var wg sync.WaitGroup
@@ -98,22 +100,27 @@ func burst(region *testCluster, key string) (admitted, early int) {
 	return admitted, early
 }
 
-// A first check in a region that has no share of the month yet waits for a loan. A batch does not wait, and says to come back soon.
+// A first check in a region that has no share of the month yet waits for a
+// loan. A batch does not wait, and says to come back soon.
 func TestAFirstCheckInANewRegionWaitsForALoan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newTestRegions(t, globalMinute, "eu", "us")
 		e.change(func() { e.pause = func() time.Duration { return 40 * time.Millisecond } })
 		set := compile(t, 2, "version: 1\n"+globalMinute)
 		window := time.Now()
-		e.useIn("us", set, rules.View{Names: []string{"eu", "us"}, At: window.Add(time.Hour).UnixNano()}, rules.View{Set: set, Names: []string{"eu"}, At: 1})
+		e.useIn("us", set,
+			rules.View{Names: []string{"eu", "us"}, At: window.Add(time.Hour).UnixNano()},
+			rules.View{Set: set, Names: []string{"eu"}, At: 1})
 
 		n, began := e.all["us"].nodes[0], time.Now()
 		q := waiting("month", "y")
 		var batch Answer
 		errs := []error{nil}
 		n.CheckAll([]*Query{&q}, []*Answer{&batch}, errs)
-		if la := batch.Limits[0]; errs[0] != nil || batch.Allowed || la.RetryAfter != time.Second || time.Since(began) > 20*time.Millisecond {
-			t.Errorf("a batch: have %v, allowed %v, retry after %v, after %v", errs[0], batch.Allowed, la.RetryAfter, time.Since(began))
+		if la := batch.Limits[0]; errs[0] != nil || batch.Allowed || la.RetryAfter != time.Second ||
+			time.Since(began) > 20*time.Millisecond {
+			t.Errorf("a batch: have %v, allowed %v, retry after %v, after %v", errs[0],
+				batch.Allowed, la.RetryAfter, time.Since(began))
 		}
 		a := n.check(waiting("month", "x"))
 		if took := time.Since(began); !a.Allowed || took > 300*time.Millisecond {
@@ -122,7 +129,8 @@ func TestAFirstCheckInANewRegionWaitsForALoan(t *testing.T) {
 	})
 }
 
-// Nobody waits for a second after a loan of nothing, and the time to come back doubles from a second to a minute.
+// Nobody waits for a second after a loan of nothing, and the time to come back
+// doubles from a second to a minute.
 func TestShareRefusesWhileNobodyLends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, far := newLoneRegion(t, 2, globalExact)
@@ -159,7 +167,8 @@ func TestShareRefusesWhileNobodyLends(t *testing.T) {
 		if took := time.Since(began); took > 0 {
 			t.Errorf("a check waited %v after a loan of nothing", took)
 		}
-		if have := string(a.AppendReason(nil)); !strings.HasPrefix(have, `This region's share of limit "r" of rule "r" (300 of 900 requests per 1440h) is used up; retry in 1 s`) {
+		if have := string(a.AppendReason(nil)); !strings.HasPrefix(have,
+			`This region's share of limit "r" of rule "r" (300 of 900 requests per 1440h) is used up; retry in 1 s`) {
 			t.Error(have)
 		}
 
@@ -168,13 +177,15 @@ func TestShareRefusesWhileNobodyLends(t *testing.T) {
 			time.Sleep(a.Limits[0].RetryAfter + time.Millisecond)
 			a = n.check(waiting("r", key))
 			if a.Allowed || a.Limits[0].RetryAfter != seconds*time.Second {
-				t.Fatalf("have allowed %v, retry after %v, want %v", a.Allowed, a.Limits[0].RetryAfter, seconds*time.Second)
+				t.Fatalf("have allowed %v, retry after %v, want %v", a.Allowed,
+					a.Limits[0].RetryAfter, seconds*time.Second)
 			}
 		}
 	})
 }
 
-// At most 16 checks of a subject wait, for 200 ms. All others are answered at once, also those of other subjects.
+// At most 16 checks of a subject wait, for 200 ms. All others are answered at
+// once, also those of other subjects.
 func TestFewWaitForALoan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, far := newLoneRegion(t, 2, globalExact)
@@ -217,7 +228,8 @@ func TestFewWaitForALoan(t *testing.T) {
 // The sentence says whose share it is, and whether the node or the region is cut off.
 func TestReasonsOfShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 2000, per: 1h, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 2000, per: 1h, algorithm: fixed-window}]}")
 		n := w.nodes[0]
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
 		for _, other := range w.nodes[1:] {

@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// slot says which slots its holder has, of which limits: enough for any node to renew and release it. It travels in the ID, and a
-// signature proves that this cluster made it.
+// slot says which slots its holder has, of which limits: enough for any node to
+// renew and release it. It travels in the ID, and a signature proves that this
+// cluster made it.
 type slot struct {
 	id    uint64 // derived from the request's id, if it has one
 	nonce uint64 // of the attempt that acquired it
@@ -65,7 +66,8 @@ func (p *slotPart) code(c *wire.Coder) {
 	c.Require(p.Units > 0 && p.TTL >= algorithms.MinWindow && p.held > 0)
 }
 
-// expires returns how long the holder may count on s: less than its owners do, because their clocks may run at different rates.
+// expires returns how long the holder may count on s: less than its owners do,
+// because their clocks may run at different rates.
 func (s *slot) expires() time.Duration { return s.left - s.left/slotDrift - time.Millisecond }
 
 // pack returns the ID of s.
@@ -74,7 +76,8 @@ func (s *slot) pack(l *Limiter) string {
 	return seal(s, slotFormat, key)
 }
 
-// parseSlot reads an ID. The error is ErrUnknownSlot, or ErrTryAgain as long as this node can't tell.
+// parseSlot reads an ID. The error is ErrUnknownSlot, or ErrTryAgain as long as
+// this node can't tell.
 func (l *Limiter) parseSlot(id string) (*slot, error) {
 	key, known := l.reservations.signingKey("slot")
 	if !known {

@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// showSlots reports the metrics of slots, by rule. All slots whose limits came with the call are under rules.InlineName.
+// showSlots reports the metrics of slots, by rule. All slots whose limits came
+// with the call are under rules.InlineName.
 func (l *Limiter) showSlots(s metrics.Sink) {
 	active := l.inForce.Load()
 	if active == nil || l.clock == nil {
@@ -35,21 +36,31 @@ func (l *Limiter) showSlots(s metrics.Sink) {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(held)) {
-		s.Gauge("slots_held", "Slots that are held of the rule, in partitions that this node owns.", float64(held[name]), "rule", name)
+		s.Gauge("slots_held", "Slots that are held of the rule, in partitions that this node owns.",
+			float64(held[name]), "rule", name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(expired)) {
-		s.Count("slots_expired_total", "Slots that ended by themselves, neither renewed nor released: their holders leak them.", expired[name], "rule", name)
+		s.Count("slots_expired_total",
+			"Slots that ended by themselves, neither renewed nor released: their holders leak them.",
+			expired[name], "rule", name)
 	}
 	byName := func(a, b *slotRule) int { return strings.Compare(a.name, b.name) }
 	for _, r := range slices.SortedFunc(maps.Values(byGroup), byName) {
-		s.Count("slots_refused_total", "Acquires refused here for want of slots of the rule.", r.stats.slotsRefused.Load(), "rule", r.name)
-		s.Count("slots_renewed_total", "Renewals of slots of the rule, at this node as their owner.", r.stats.slotRenewals.Load(), "rule", r.name)
+		s.Count("slots_refused_total", "Acquires refused here for want of slots of the rule.",
+			r.stats.slotsRefused.Load(), "rule", r.name)
+		s.Count("slots_renewed_total",
+			"Renewals of slots of the rule, at this node as their owner.",
+			r.stats.slotRenewals.Load(), "rule", r.name)
 	}
 	st := l.table.Notes().Stats()
 	s.Gauge("slots_bytes", "What slots take of their budget, copies included.", float64(st.Slots))
-	s.Count("slots_no_room_total", "Slots refused because there was no room, or no more for their rule or subject.", st.RefusedSlots)
+	s.Count("slots_no_room_total",
+		"Slots refused because there was no room, or no more for their rule or subject.",
+		st.RefusedSlots)
 	if l.membership != nil {
-		s.Count("slots_not_freed_total", "Releases that could not be carried out, and were dropped: these slots end by themselves.", l.membership.counts.slotTasksDropped.Load())
+		s.Count("slots_not_freed_total",
+			"Releases that could not be carried out, and were dropped: these slots end by themselves.",
+			l.membership.counts.slotTasksDropped.Load())
 	}
 }
 

@@ -60,8 +60,8 @@ func (r *slotResult) Code(c *wire.Coder) {
 	wire.Fixed(c, &r.nonce)
 }
 
-// askSlots has the owners of parts, slots of one ID, carry out r with each, all at the same time. It returns a result and an
-// error for each part.
+// askSlots has the owners of parts, slots of one ID, carry out r with each, all
+// at the same time. It returns a result and an error for each part.
 func (l *Limiter) askSlots(ctx context.Context, r slotRequest, parts []slotPart) ([]*slotResult, []error) {
 	results := make([]*slotResult, len(parts))
 	errs := make([]error, len(parts))
@@ -81,7 +81,8 @@ func (l *Limiter) askSlots(ctx context.Context, r slotRequest, parts []slotPart)
 	return results, errs
 }
 
-// askSlot has the owner of r's slot, which may be this node, carry out r. The error is ErrUnknownSlot, ErrTryAgain or ErrNoOwner.
+// askSlot has the owner of r's slot, which may be this node, carry out r. The
+// error is ErrUnknownSlot, ErrTryAgain or ErrNoOwner.
 func (l *Limiter) askSlot(ctx context.Context, r *slotRequest) (result *slotResult, err error) {
 	result = &slotResult{}
 	err = l.doAtOwner(ctx, &ownerRequest{subject: r.list[0].Key.Subject, hops: r.hops, here: func() (err error) {
@@ -95,7 +96,8 @@ func (l *Limiter) askSlot(ctx context.Context, r *slotRequest) (result *slotResu
 	return result, err
 }
 
-// serveSlot answers another node's slotRequest: at once if nothing need be waited for, as for most releases.
+// serveSlot answers another node's slotRequest: at once if nothing need be
+// waited for, as for most releases.
 func (l *Limiter) serveSlot(body []byte, to Responder) {
 	m := l.membership
 	r := &slotRequest{}
@@ -123,7 +125,8 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 // isPrompt reports whether the slot's owner carries out r without waiting for anything.
 func (r *slotRequest) isPrompt() bool { return r.verb != slotRenew && r.verb != slotTell }
 
-// serveSlotHere carries out r on this node's notes, as their owner. The error is counters.ErrShut, ErrUnknownSlot or ErrTryAgain.
+// serveSlotHere carries out r on this node's notes, as their owner. The error
+// is counters.ErrShut, ErrUnknownSlot or ErrTryAgain.
 func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 	part := &r.list[0]
 	now := l.clock.Now()
@@ -177,8 +180,10 @@ func (l *Limiter) countRenewal(group uint32) {
 	}
 }
 
-// freeParts releases slots at their owners, all at the same time, and reports whether one was held, and whether all are free. What could not be
-// freed in time is freed in the background, until it has ended. On a standalone node, nothing can be.
+// freeParts releases slots at their owners, all at the same time, and reports
+// whether one was held, and whether all are free. What could not be freed in
+// time is freed in the background, until it has ended. On a standalone node,
+// nothing can be.
 func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotPart) (held, done bool) {
 	if l.membership != nil { // otherwise an owner would count a slot again that is released
 		l.membership.slotTasks.forget(func(t task) bool {
@@ -201,7 +206,8 @@ func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotP
 	return held, done
 }
 
-// tellSlot tells the owners of s's parts, as soon as they can be reached, that this node has granted them alone.
+// tellSlot tells the owners of s's parts, as soon as they can be reached, that
+// this node has granted them alone.
 func (l *Limiter) tellSlot(s *slot) {
 	for i := range s.parts {
 		l.keepSlot(slotRequest{verb: slotTell, id: s.id, nonce: s.nonce, list: []slotPart{s.parts[i]}})
@@ -209,7 +215,8 @@ func (l *Limiter) tellSlot(s *slot) {
 }
 
 const (
-	// maxSlotTasks bounds the tasks about slots that wait on a node. Slots whose release finds no room end by themselves.
+	// maxSlotTasks bounds the tasks about slots that wait on a node. Slots whose
+	// release finds no room end by themselves.
 	maxSlotTasks = 65536
 	// slotTaskPause is the time between two attempts of a task.
 	slotTaskPause = 100 * time.Millisecond

@@ -18,11 +18,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A slot is acquired, renewed and released. An acquire is a check that always asks the owners. Each owner stores its slots, and
-// answers only once they would survive its death; see docs/design/slots.md.
+// A slot is acquired, renewed and released. An acquire is a check that always
+// asks the owners. Each owner stores its slots, and answers only once they
+// would survive its death; see docs/design/slots.md.
 
 const (
-	// MaxSlotTTL bounds how long a slot is held unless it is renewed, algorithms.MinWindow is the least.
+	// MaxSlotTTL bounds how long a slot is held unless it is renewed,
+	// algorithms.MinWindow is the least.
 	MaxSlotTTL = algorithms.MaxSlotTTL
 	// MaxWho bounds what a slot says of its holder, in bytes.
 	MaxWho = notes.MaxWho
@@ -31,12 +33,13 @@ const (
 
 	// outliveTimeout bounds how long an owner waits until a slot would outlive it.
 	outliveTimeout = 500 * time.Millisecond
-	// rollbackTimeout bounds how long a refused acquire waits until its slots are free again. After that, they are freed in the background.
+	// rollbackTimeout bounds how long a refused acquire waits until its slots are
+	// free again. After that, they are freed in the background.
 	rollbackTimeout = 100 * time.Millisecond
 	// defaultSlotTTL is the ttl of a slot to which no limit of slots applied.
 	defaultSlotTTL = time.Minute
-	// slotDrift is the part of a slot's ttl by which its holder must give it up before its owner does: their clocks may run at different
-	// rates.
+	// slotDrift is the part of a slot's ttl by which its holder must give it up
+	// before its owner does: their clocks may run at different rates.
 	slotDrift = 1024
 )
 
@@ -48,14 +51,18 @@ var (
 	ErrNoSlots = errors.New("the rule has no limit of algorithm: concurrency: use POST /v1/check")
 	// ErrSlotTTL means that the caller asks for a longer time than the limit allows.
 	ErrSlotTTL = errors.New("ttl_ms")
-	// ErrUnknownSlot means that the ID is not a slot's, or that the slot is over: the caller holds it no longer.
+	// ErrUnknownSlot means that the ID is not a slot's, or that the slot is over:
+	// the caller holds it no longer.
 	ErrUnknownSlot = errors.New("the slot has ended or was released")
-	// ErrTryAgain means that no node may decide about the slot for now. Holders keep what they have.
+	// ErrTryAgain means that no node may decide about the slot for now. Holders
+	// keep what they have.
 	ErrTryAgain = errors.New("no node may decide about slots of this subject for the moment; try again")
-	// ErrTooManySlots means that the subject's owner has no room for another slot, or no more for one of this rule or subject.
+	// ErrTooManySlots means that the subject's owner has no room for another slot,
+	// or no more for one of this rule or subject.
 	ErrTooManySlots = errors.New("too many slots of this rule or subject are held at its owner")
 
-	// errUnconfirmed means that the slots were stored, but might not outlive their owner. They are taken back.
+	// errUnconfirmed means that the slots were stored, but might not outlive their
+	// owner. They are taken back.
 	errUnconfirmed = fmt.Errorf("%w", ErrTryAgain)
 )
 
@@ -65,11 +72,13 @@ type Slot struct {
 	Expires time.Duration // how long it is held, counted from when the caller sent its request
 }
 
-// Acquire decides q as Check does, and takes slots of its limits of slots: q.Slots of each, for q.SlotTTL or the limit's ttl,
-// whichever is shorter. If q is allowed, any node can renew and release them by the returned ID ([Limiter.RenewSlot],
-// [Limiter.ReleaseSlot]). If q's RequestID holds slots already, Acquire returns these, and takes nothing. After an error,
-// nothing is held: it wraps one of Check's errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
-// ErrTryAgain.
+// Acquire decides q as Check does, and takes slots of its limits of slots:
+// q.Slots of each, for q.SlotTTL or the limit's ttl, whichever is shorter. If q
+// is allowed, any node can renew and release them by the returned ID
+// ([Limiter.RenewSlot], [Limiter.ReleaseSlot]). If q's RequestID holds slots
+// already, Acquire returns these, and takes nothing. After an error, nothing is
+// held: it wraps one of Check's errors, ErrNoSlots, ErrSlotTTL,
+// ErrTooManySlots, ErrRequestIDReused or ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	a.scratch.mayHold = true
 	defer func() { a.scratch.mayHold = false }()
@@ -122,7 +131,8 @@ func (a *Answer) validateSlots(q *Query) error {
 	case !some && named && len(a.scratch.ops) > 0 && !a.scratch.matchDecides:
 		return ErrNoSlots
 	case some && q.SlotTTL > longest:
-		return fmt.Errorf("%w is %d; the limit's ttl is %d ms", ErrSlotTTL, q.SlotTTL.Milliseconds(), longest.Milliseconds())
+		return fmt.Errorf("%w is %d; the limit's ttl is %d ms", ErrSlotTTL,
+			q.SlotTTL.Milliseconds(), longest.Milliseconds())
 	}
 
 	return nil
@@ -146,7 +156,8 @@ type holding struct {
 
 // newHolding returns what a prepared q would hold.
 func (a *Answer) newHolding(q *Query) *holding {
-	h := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who, groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
+	h := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
+		groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
 	if q.RequestID != "" {
 		h.id = ticketOf(q.RequestID, 0, 0).id
 	}
@@ -167,7 +178,8 @@ func (h *holding) holder() *counters.Holder {
 	if h == nil {
 		return nil
 	}
-	return &counters.Holder{ID: h.id, Nonce: h.nonce, TTL: h.ttl, Who: h.who, Group: func(subject uint64) uint32 { return h.groups[subject] }}
+	return &counters.Holder{ID: h.id, Nonce: h.nonce, TTL: h.ttl, Who: h.who,
+		Group: func(subject uint64) uint32 { return h.groups[subject] }}
 }
 
 // partOf returns the slots that op acquires.
@@ -186,7 +198,8 @@ func (h *holding) markStored(ops []counters.Op) {
 	for i := range ops {
 		op := &ops[i]
 		isNoted := func(p slotPart) bool { return p.Key == op.Key }
-		if op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode && !slices.ContainsFunc(h.taken, isNoted) {
+		if op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode &&
+			!slices.ContainsFunc(h.taken, isNoted) {
 			h.taken = append(h.taken, h.partOf(op))
 		}
 	}
@@ -231,8 +244,8 @@ func (h *holding) slot(l *Limiter, a *Answer) *slot {
 	return s
 }
 
-// resolveHolding decides q, for which a is prepared, with resolve and with the loans that q awaits. h is what q holds, nil if it
-// holds nothing.
+// resolveHolding decides q, for which a is prepared, with resolve and with the
+// loans that q awaits. h is what q holds, nil if it holds nothing.
 func (l *Limiter) resolveHolding(q *Query, a *Answer, h *holding, resolve func() error) error {
 	began := a.Now.Steady
 	decide := func() error { return l.resolveWithLoan(began, q, a, resolve) }
@@ -242,9 +255,11 @@ func (l *Limiter) resolveHolding(q *Query, a *Answer, h *holding, resolve func()
 	return l.hold(q, a, h, decide)
 }
 
-// hold runs decide, which decides q, and makes sure that the slots acquired by it would outlive their owners. If q is not
-// admitted in the end, it frees them. If a partition moves meanwhile, hold takes everything back and decides q again at the
-// next owner, for as long as a check would wait for a frozen partition.
+// hold runs decide, which decides q, and makes sure that the slots acquired by
+// it would outlive their owners. If q is not admitted in the end, it frees
+// them. If a partition moves meanwhile, hold takes everything back and decides
+// q again at the next owner, for as long as a check would wait for a frozen
+// partition.
 func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
@@ -287,7 +302,8 @@ func (l *Limiter) holdOnce(q *Query, a *Answer, h *holding, decide func() error)
 	if err != nil && h.recalled {
 		free = nil
 	}
-	// Newer rules may apply fewer limits than those by which the first round took slots: free the rest.
+	// Newer rules may apply fewer limits than those by which the first round took
+	// slots: free the rest.
 	if err == nil && a.Allowed {
 		isHeld := func(p slotPart) bool {
 			return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool { return op.Key == p.Key })
@@ -309,7 +325,8 @@ func (a *Answer) lacksSlotRoom() bool {
 	})
 }
 
-// outlivesHere reports whether the slots that this node has stored for a, as their owner, would outlive it.
+// outlivesHere reports whether the slots that this node has stored for a, as
+// their owner, would outlive it.
 func (l *Limiter) outlivesHere(a *Answer) bool {
 	if l.membership == nil {
 		return true
@@ -331,8 +348,9 @@ type storedAt struct {
 	lineage   uint64
 }
 
-// outlive waits until what was stored in the partitions of list would outlive this node, and reports whether it would: whether this
-// node still owned them afterwards.
+// outlive waits until what was stored in the partitions of list would outlive
+// this node, and reports whether it would: whether this node still owned them
+// afterwards.
 func (l *Limiter) outlive(list []storedAt) bool {
 	m := l.membership
 	if m == nil || len(list) == 0 {
@@ -369,8 +387,8 @@ func hasSlots(ops []counters.Op) bool {
 	return slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
 }
 
-// recallSlot finds out whether an earlier attempt with q's request id holds the slots already. If so, it sets the costs of
-// q's other limits to 0.
+// recallSlot finds out whether an earlier attempt with q's request id holds the
+// slots already. If so, it sets the costs of q's other limits to 0.
 func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
 	i := slices.IndexFunc(a.scratch.ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
 	if q.RequestID == "" || i < 0 || a.scratch.matchDecides {
@@ -400,8 +418,9 @@ func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
 	return nil
 }
 
-// RenewSlot makes a slot last for ttl from now on, or as long as its limit says, if that is shorter or ttl is zero. The error wraps
-// ErrUnknownSlot: the slot is over; or ErrTryAgain: it is as it was.
+// RenewSlot makes a slot last for ttl from now on, or as long as its limit
+// says, if that is shorter or ttl is zero. The error wraps ErrUnknownSlot: the
+// slot is over; or ErrTryAgain: it is as it was.
 func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration, err error) {
 	s, err := l.parseSlot(id)
 	if err != nil {
@@ -441,12 +460,13 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	return s.expires(), nil
 }
 
-// maxAloneSlot is for how long after a cut-off node has granted a slot its renewals may put it back above the limit. By then,
-// the owners have been told of it.
+// maxAloneSlot is for how long after a cut-off node has granted a slot its
+// renewals may put it back above the limit. By then, the owners have been told
+// of it.
 const maxAloneSlot = MaxSlotTTL
 
-// longestTTL returns the longest ttl that the rules in force allow a slot: that of its limit or, if there is no such limit
-// any more, the longest of its rule.
+// longestTTL returns the longest ttl that the rules in force allow a slot: that
+// of its limit or, if there is no such limit any more, the longest of its rule.
 func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 	active := l.inForce.Load()
 	if active == nil || part.Key.IsInline() {
@@ -462,8 +482,9 @@ func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 	return part.TTL
 }
 
-// ReleaseSlot gives a slot back, and reports whether it was held. A second call frees nothing. The error wraps ErrUnknownSlot if id is
-// not a slot's, or ErrTryAgain: then it is freed as soon as an owner can be reached.
+// ReleaseSlot gives a slot back, and reports whether it was held. A second call
+// frees nothing. The error wraps ErrUnknownSlot if id is not a slot's, or
+// ErrTryAgain: then it is freed as soon as an owner can be reached.
 func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	s, err := l.parseSlot(id)
 	if err != nil {
@@ -478,7 +499,8 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	return held, nil
 }
 
-// slotTTL returns the longest ttl that a rule, identified by its group, has for slots. found is false if it has none.
+// slotTTL returns the longest ttl that a rule, identified by its group, has for
+// slots. found is false if it has none.
 func (a *activeRules) slotTTL(group uint32) (ttl time.Duration, found bool) {
 	r := a.slotRules()[group]
 	if r == nil {
@@ -513,8 +535,8 @@ func (a *activeRules) slotRules() map[uint32]*slotRule {
 	return a.slots.byGroup
 }
 
-// slotsNeedAcquire returns an error if h has a limit of slots, but the call is neither an acquire, nor a reservation, nor a
-// peek.
+// slotsNeedAcquire returns an error if h has a limit of slots, but the call is
+// neither an acquire, nor a reservation, nor a peek.
 func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 	if a.scratch.mayHold || mode == counters.PeekMode || !rules.HasSlots(h.Limits) {
 		return nil
@@ -522,8 +544,9 @@ func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 	return fmt.Errorf("rule %q: %w", h.Rule.Name, ErrAcquire)
 }
 
-// SlotOf returns the slot that was acquired with a reservation just made. It is held as long as its limit says, and settling the reservation
-// releases it. some is false if the reservation has none.
+// SlotOf returns the slot that was acquired with a reservation just made. It is
+// held as long as its limit says, and settling the reservation releases it.
+// some is false if the reservation has none.
 func (l *Limiter) SlotOf(reservation string) (s Slot, some bool) {
 	key, known := l.reservations.signingKey("reservation")
 	r, err := parseReservation(reservation, key)
@@ -549,14 +572,16 @@ func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldS
 	for i := range list {
 		s := &list[i]
 		held.list = append(held.list, Holder{
-			ID: s.ID, Slots: s.Units, Age: time.Duration(now.Steady - s.Acquired), Expires: time.Duration(s.End - now.Steady), Who: s.Who,
+			ID: s.ID, Slots: s.Units, Age: time.Duration(now.Steady - s.Acquired),
+			Expires: time.Duration(s.End - now.Steady), Who: s.Who,
 		})
 	}
 	return held
 }
 
-// evict releases the slot of u's subject that has a short ID, whoever holds it: its next renewal finds that it is over. The error wraps
-// ErrUnknownSlot, if it is not held, or ErrNoOwner.
+// evict releases the slot of u's subject that has a short ID, whoever holds it:
+// its next renewal finds that it is over. The error wraps ErrUnknownSlot, if it
+// is not held, or ErrNoOwner.
 func (l *Limiter) evict(u *Usage, short string) error {
 	id, err := strconv.ParseUint(short, 16, 64)
 	if err != nil || len(short) != len(ShortSlotID(0)) {
@@ -575,7 +600,8 @@ func (l *Limiter) evict(u *Usage, short string) error {
 			continue
 		}
 
-		part := slotPart{SlotPart: counters.SlotPart{Key: counterKey(&h, limit), Units: 1, TTL: limit.Limit.Window}, held: limit.Limit.Window}
+		part := slotPart{SlotPart: counters.SlotPart{Key: counterKey(&h, limit), Units: 1,
+			TTL: limit.Limit.Window}, held: limit.Limit.Window}
 		result, err := l.askSlot(ctx, &slotRequest{verb: slotEvict, id: id, list: []slotPart{part}})
 		if err != nil {
 			return fmt.Errorf("free a slot of %q: %w", u.Rule.Name, err)

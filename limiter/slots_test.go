@@ -51,7 +51,8 @@ func TestSlotVectors(t *testing.T) {
 			a := at.expectSlot("a", "render", key, 0, true)
 			other.expectSlot("b", "render", key, 0, true)
 			var answer Answer
-			if _, err := at.Acquire(&Query{Rule: "render", Key: []string{key}, ByKey: true}, &answer); err != nil || answer.Allowed {
+			if _, err := at.Acquire(&Query{Rule: "render", Key: []string{key}, ByKey: true},
+				&answer); err != nil || answer.Allowed {
 				t.Fatalf("c: %v", err)
 			}
 			if retry := answer.Limits[0].RetryAfter; retry <= 900*time.Millisecond || retry > time.Second {
@@ -119,7 +120,8 @@ func TestUnconfirmedSlots(t *testing.T) {
 	})
 }
 
-// Two levels of two owners: if the inner one is full, the outer one is as before, even if what gives its slot back is lost at first.
+// Two levels of two owners: if the inner one is full, the outer one is as
+// before, even if what gives its slot back is lost at first.
 func TestSlotsOfTwoOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)
@@ -127,7 +129,8 @@ func TestSlotsOfTwoOwners(t *testing.T) {
 		tenant, user := w.keyOf("outer", outer, inner), w.keyOf("inner", inner, outer)
 		acquire := func() (Slot, error) {
 			var a Answer
-			return asker.Acquire(&Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}, {Name: "user", Value: user}}}, &a)
+			return asker.Acquire(&Query{Attributes: []rules.Attribute{{Name: "tenant",
+				Value: tenant}, {Name: "user", Value: user}}}, &a)
 		}
 		first, err := acquire()
 		if err != nil || first.ID == "" {
@@ -158,7 +161,8 @@ func TestSlotsOfTwoOwners(t *testing.T) {
 		w.setCut(inner, outer, false)
 		time.Sleep(500 * time.Millisecond)
 		expect.Equal(t, used(), 1, "used of the outer one")
-		if held, err := asker.ReleaseSlot(first.ID); err != nil || !held || used() != 0 || inner.usage("inner", user).Limits[0].Used != 0 {
+		if held, err := asker.ReleaseSlot(first.ID); err != nil || !held || used() != 0 ||
+			inner.usage("inner", user).Limits[0].Used != 0 {
 			t.Errorf("after the release: %v, %v, %d used", held, err, used())
 		}
 	})
@@ -191,8 +195,10 @@ func TestStandbysGrantNoSlots(t *testing.T) {
 	})
 }
 
-// A node that is cut off refuses or, with on_partition: allow, grants what it is asked for. The owner counts that as soon as it can be
-// reached, and grants nothing until there is room. It does not count a slot that is released before it knows of it.
+// A node that is cut off refuses or, with on_partition: allow, grants what it
+// is asked for. The owner counts that as soon as it can be reached, and grants
+// nothing until there is room. It does not count a slot that is released before
+// it knows of it.
 func TestSlotsOfANodeThatIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)
@@ -238,7 +244,8 @@ func TestSlotsOfANodeThatIsCutOff(t *testing.T) {
 	})
 }
 
-// Neither a longer ttl nor a lower limit makes room, and a shorter ttl holds from the next renewal on.
+// Neither a longer ttl nor a lower limit makes room, and a shorter ttl holds
+// from the next renewal on.
 func TestSlotsWhileRulesChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)
@@ -259,7 +266,8 @@ func TestSlotsWhileRulesChange(t *testing.T) {
 			t.Errorf("a renewal for longer: %v, %v", left, err)
 		}
 		setRules(3, "{limit: 2, ttl: 500ms, algorithm: concurrency}")
-		if left, err := w.nodes[1].RenewSlot(ids[0], time.Hour); err != nil || left > 500*time.Millisecond || left < 490*time.Millisecond {
+		if left, err := w.nodes[1].RenewSlot(ids[0], time.Hour); err != nil ||
+			left > 500*time.Millisecond || left < 490*time.Millisecond {
 			t.Errorf("a renewal with a shorter ttl: %v, %v", left, err)
 		}
 		if _, err := owner.ReleaseSlot(ids[1]); err != nil {
@@ -271,7 +279,8 @@ func TestSlotsWhileRulesChange(t *testing.T) {
 	})
 }
 
-// Where slots may have been lost, none is granted until they have ended. Those that are renewed come back.
+// Where slots may have been lost, none is granted until they have ended. Those
+// that are renewed come back.
 func TestLostSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)
@@ -308,7 +317,8 @@ func TestSlotsMove(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)
 		key := w.keyOf("render", w.nodes[0], w.nodes[1])
 		p := w.partition("render", key)
-		ids := []string{w.nodes[2].expectSlot("a", "render", key, 0, true), w.nodes[1].expectSlot("b", "render", key, 0, true)}
+		ids := []string{w.nodes[2].expectSlot("a", "render", key, 0, true),
+			w.nodes[1].expectSlot("b", "render", key, 0, true)}
 		for i, to := range []*testNode{w.nodes[2], w.nodes[1], w.nodes[0]} {
 			w.handOver(p, to)
 			w.nodes[i].expectSlot("after a move", "render", key, 0, false)

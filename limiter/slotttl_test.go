@@ -23,8 +23,9 @@ subjects:
   user: {ann: {tier: pro}}
 `
 
-// Renewals last as long as the limit of their subject says now, whether the rule has it, a tier, a listed subject, or an entry: the ttl of
-// another subject neither shortens them nor makes them longer.
+// Renewals last as long as the limit of their subject says now, whether the
+// rule has it, a tier, a listed subject, or an entry: the ttl of another
+// subject neither shortens them nor makes them longer.
 func TestRenewalsFollowTheLimitOfTheirSubject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)
@@ -33,7 +34,8 @@ func TestRenewalsFollowTheLimitOfTheirSubject(t *testing.T) {
 			state = entries.New()
 			if ttl != "" {
 				limits := json.RawMessage(`{"own": [{"limit": 5, "ttl": "` + ttl + `", "algorithm": "concurrency"}]}`)
-				state = with(t, state, &entries.Entry{Kind: entries.Subject, Attribute: "k", Value: "entry", Limits: limits})
+				state = with(t, state,
+					&entries.Entry{Kind: entries.Subject, Attribute: "k", Value: "entry", Limits: limits})
 			}
 			for _, n := range w.nodes {
 				n.SetEntries(state)
@@ -50,7 +52,8 @@ func TestRenewalsFollowTheLimitOfTheirSubject(t *testing.T) {
 		setEntry("90s")
 
 		type subject struct{ rule, key string }
-		subjects := []subject{{"own", "other"}, {"own", "listed"}, {"own", "entry"}, {"tiered", "bob"}, {"tiered", "ann"}}
+		subjects := []subject{{"own", "other"}, {"own", "listed"}, {"own", "entry"},
+			{"tiered", "bob"}, {"tiered", "ann"}}
 		ids := map[subject]string{}
 		for i, s := range subjects {
 			ids[s] = w.nodes[i%3].expectSlot(s.key, s.rule, s.key, 0, true)
@@ -61,7 +64,8 @@ func TestRenewalsFollowTheLimitOfTheirSubject(t *testing.T) {
 				for j, n := range w.nodes {
 					left, err := n.RenewSlot(ids[s], time.Hour)
 					if got := left.Round(time.Second); err != nil || got != want[i]*time.Second {
-						t.Errorf("%s: %s of %s, renewed at node %d: got %v, %v; want %v", what, s.key, s.rule, j, got, err, want[i]*time.Second)
+						t.Errorf("%s: %s of %s, renewed at node %d: got %v, %v; want %v", what,
+							s.key, s.rule, j, got, err, want[i]*time.Second)
 					}
 				}
 			}

@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A node that did not run for a while asks first: it waits until its paths are there, and decides alone only once they have really
-// failed, or the check's time is over.
+// A node that did not run for a while asks first: it waits until its paths are
+// there, and decides alone only once they have really failed, or the check's
+// time is over.
 func TestANodeThatStalledAsksFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		unsureFor, brokenFor time.Duration
@@ -23,7 +24,8 @@ func TestANodeThatStalledAsksFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 50, per: 1h, algorithm: fixed-window}]}")
+				w := newTestCluster(t, 3,
+					"rules:\n  - {name: r, key: [k], limits: [{limit: 50, per: 1h, algorithm: fixed-window}]}")
 				n, key := w.nodes[0], w.keyOf("r", w.nodes[1], w.nodes[2])
 				cut := func(yes bool) {
 					for _, other := range w.nodes[1:] {

@@ -28,8 +28,9 @@ type RuleStats struct {
 	FalsePositives int64
 }
 
-// stripes is the number of copies of each metric, so that checks on different processors seldom write to the same cache line.
-// Each Answer uses one stripe; a pooled Answer tends to stay on its processor.
+// stripes is the number of copies of each metric, so that checks on different
+// processors seldom write to the same cache line. Each Answer uses one stripe;
+// a pooled Answer tends to stay on its processor.
 const stripes = 8
 
 type ruleStats struct {
@@ -45,8 +46,9 @@ type ruleStats struct {
 }
 
 type ruleCounts struct {
-	// ownerAllowed counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a check is
-	// counted only here, although it belongs to several metrics: checks, headroom, and activeRules.overall.
+	// ownerAllowed counts the common case, by headroom: allowed by the owner, one
+	// rule matched. To save time, such a check is counted only here, although it
+	// belongs to several metrics: checks, headroom, and activeRules.overall.
 	ownerAllowed [11]atomic.Int64
 	checks       [decisions][ByNone + 1]atomic.Int64
 	headroom     [11]atomic.Int64
@@ -87,8 +89,9 @@ func (s *ruleStats) ownerAllowed() (n int64) {
 	return n
 }
 
-// absorb adds the checks in ownerAllowed of a removed rule to s, which is activeRules.overall. It misses checks that are
-// still in flight under the old rules.
+// absorb adds the checks in ownerAllowed of a removed rule to s, which is
+// activeRules.overall. It misses checks that are still in flight under the old
+// rules.
 func (s *ruleStats) absorb(gone *ruleStats) {
 	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.ownerAllowed())
 }
@@ -102,7 +105,8 @@ func (a *activeRules) checks() Counts {
 	return all
 }
 
-// Checks returns the numbers of checks since the process started, by decision, counting each check once.
+// Checks returns the numbers of checks since the process started, by decision,
+// counting each check once.
 func (l *Limiter) Checks() Counts {
 	active := l.inForce.Load()
 	if active == nil {
@@ -111,7 +115,8 @@ func (l *Limiter) Checks() Counts {
 	return active.checks()
 }
 
-// Stats returns the counts of each rule in force and, last, the counts of checks that no rule decided.
+// Stats returns the counts of each rule in force and, last, the counts of
+// checks that no rule decided.
 func (l *Limiter) Stats() []RuleStats {
 	active := l.inForce.Load()
 	if active == nil {
@@ -133,8 +138,9 @@ func (a *activeRules) statsWithoutRule() RuleStats {
 	return s
 }
 
-// Feedback counts a refusal that was wrong. It returns the subject, and the number of the rule's wrong refusals since the
-// process started. The error wraps ErrUnknownRule or ErrKey.
+// Feedback counts a refusal that was wrong. It returns the subject, and the
+// number of the rule's wrong refusals since the process started. The error
+// wraps ErrUnknownRule or ErrKey.
 func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	u, err := l.Locate(&Query{Rule: rule, Key: key})
 	if err != nil {
@@ -148,7 +154,8 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	return u, active.stats[r.Index].falsePositives.Add(1), nil
 }
 
-// CountLatency counts how long a door took for the check that a answers, for each rule that applied to it.
+// CountLatency counts how long a door took for the check that a answers, for
+// each rule that applied to it.
 func (a *Answer) CountLatency(took time.Duration) {
 	s := &a.scratch
 	if !s.isCounted { // it was decided earlier, and a repeats the answer
@@ -210,7 +217,8 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		if active.hasGlobal && l.membership != nil {
 			l.membership.loans.notifyOwners(q, a)
 		}
-		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countOwnerAllowed(q, a, active, stripe) {
+		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 &&
+			l.countOwnerAllowed(q, a, active, stripe) {
 			return
 		}
 	}
@@ -237,8 +245,8 @@ func (l *Limiter) stripeOf(a *Answer) uint32 {
 	return a.scratch.stripe - 1
 }
 
-// prepareCount does what it can before the check is decided, if it has a single limit, as most do: the counter is still on its
-// way from memory.
+// prepareCount does what it can before the check is decided, if it has a single
+// limit, as most do: the counter is still on its way from memory.
 func (l *Limiter) prepareCount(a *Answer) {
 	s := &a.scratch
 	if s.soleStats != nil {
@@ -247,8 +255,9 @@ func (l *Limiter) prepareCount(a *Answer) {
 	}
 }
 
-// countOwnerAllowed counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a
-// shadow rule would have refused the check.
+// countOwnerAllowed counts a check that one rule matched and the owner allowed.
+// It counts nothing and returns false if a shadow rule would have refused the
+// check.
 func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
 	refused, headroom := ruleVerdict(a.Limits)
 	if refused {
@@ -303,8 +312,9 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 	}
 }
 
-// countPriorChecks returns how many checks of this cost the counter that refused already holds: fewer than the limit allows, if
-// the node only has a share of it, and none if no counter refused.
+// countPriorChecks returns how many checks of this cost the counter that
+// refused already holds: fewer than the limit allows, if the node only has a
+// share of it, and none if no counter refused.
 func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.Full {
@@ -314,7 +324,8 @@ func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	return 0
 }
 
-// ruleVerdict reports whether one of a rule's limits refused, and the least headroom of the limits, in tenths, rounded up.
+// ruleVerdict reports whether one of a rule's limits refused, and the least
+// headroom of the limits, in tenths, rounded up.
 func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	headroom = 10
 	for i := range limits {
@@ -324,8 +335,8 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	return refused, headroom
 }
 
-// headroom returns what the limit has left, in tenths of its capacity, rounded up. It is 0 if the capacity is, because a region
-// may have no share.
+// headroom returns what the limit has left, in tenths of its capacity, rounded
+// up. It is 0 if the capacity is, because a region may have no share.
 func (la *LimitAnswer) headroom() int64 {
 	capacity := la.Limit.Capacity() // at most 2^53, so 64 bits suffice
 	if tenfold := 10 * min(la.Remaining, capacity); tenfold <= 9*capacity {

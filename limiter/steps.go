@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// recentStep is the length of a step, by which recent refusals and uses are counted. The wall clock numbers the steps,
-	// starting in 1970.
+	// recentStep is the length of a step, by which recent refusals and uses are
+	// counted. The wall clock numbers the steps, starting in 1970.
 	recentStep = 30 * time.Second
 	// recentSteps is how many steps are kept: an hour.
 	recentSteps = 120
@@ -22,7 +22,8 @@ type steps struct {
 // step returns the number of the current step, by the wall clock.
 func (l *Limiter) step() int64 { return l.clock.Now().Wall / int64(recentStep) }
 
-// PassSecond ends a step of what was refused and used recently, if one is over. Call it every second.
+// PassSecond ends a step of what was refused and used recently, if one is over.
+// Call it every second.
 func (l *Limiter) PassSecond() {
 	l.exactLeft.Store(exactSamples)
 	active, now := l.inForce.Load(), l.step()

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestTopRecent: Top reports the refusals of the last five minutes beside those since the process started.
+// TestTopRecent: Top reports the refusals of the last five minutes beside those
+// since the process started.
 func TestTopRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
@@ -22,7 +23,8 @@ func TestTopRecent(t *testing.T) {
 			have, nodes := w.nodes[0].Top(TopOptions{Recent: true, N: 5})
 			ok := len(have) == len(want) && len(nodes) == 3 && nodes[0] == w.nodes[0].id
 			for i := range want {
-				ok = ok && have[i].Key[0] == want[i].Key[0] && have[i].Recent == want[i].Recent && have[i].Count == want[i].Count
+				ok = ok && have[i].Key[0] == want[i].Key[0] && have[i].Recent == want[i].Recent &&
+					have[i].Count == want[i].Count
 			}
 			if !ok {
 				t.Errorf("%s: have %+v, want %+v", what, have, want)
@@ -60,7 +62,8 @@ func TestTopRecent(t *testing.T) {
 	})
 }
 
-// A subject that replaces another in the list starts with no recent refusals, whatever the other one had.
+// A subject that replaces another in the list starts with no recent refusals,
+// whatever the other one had.
 func TestTopRecentOfAnotherSubject(t *testing.T) {
 	var s topStripe
 	s.entries = append(s.entries, topEntry{stepsAtEntry: 0})

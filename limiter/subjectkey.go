@@ -6,8 +6,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// keptKey is a subject's key in memory that the next subject in its place takes over: a sample of very many subjects would
-// otherwise allocate for each.
+// keptKey is a subject's key in memory that the next subject in its place takes
+// over: a sample of very many subjects would otherwise allocate for each.
 type keptKey struct {
 	text  []byte // the values, one after another
 	ends  []int  // of the values
@@ -52,7 +52,8 @@ func subjectKey(h *rules.Hit, q *Query) []string {
 	return key
 }
 
-// appendSubjectKey appends the key of h's subject, or returns nil if q does not say it. The strings belong to q's caller.
+// appendSubjectKey appends the key of h's subject, or returns nil if q does not
+// say it. The strings belong to q's caller.
 func appendSubjectKey(out []string, h *rules.Hit, q *Query) []string {
 	switch {
 	case len(q.Subjects) > 0:
@@ -84,8 +85,8 @@ func subjectKeyOf(h *rules.Hit, subjects []Subject) []string {
 // maxShown bounds a descriptor's values when shown, in bytes.
 const maxShown = 256
 
-// shortenValues copies a descriptor's values, in a form that can be shown: they may be as long as a request, and need not be
-// valid text.
+// shortenValues copies a descriptor's values, in a form that can be shown: they
+// may be as long as a request, and need not be valid text.
 func shortenValues(key []string) []string {
 	for i, v := range key {
 		if len(v) > maxShown {

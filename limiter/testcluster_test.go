@@ -29,7 +29,8 @@ var (
 	_ Peers     = (*peer.Peers)(nil)
 )
 
-// testCluster is a cluster of limiters in one process, with real tables, a ring that the test changes, and in-memory calls.
+// testCluster is a cluster of limiters in one process, with real tables, a ring
+// that the test changes, and in-memory calls.
 type testCluster struct {
 	t     testing.TB
 	nodes []*testNode
@@ -61,13 +62,14 @@ type testNode struct {
 	w         *testCluster
 	id        ring.NodeID
 	authority atomic.Bool
-	copies    *counters.Table                                  // copies that it acts from as a standby
-	wrong     sync.Map                                         // partition → ring.NodeID that this node takes for the owner
-	confirm   atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
-	asked     atomic.Pointer[func()]                           // called after each reading of the authority; may be nil
-	unsure    atomic.Pointer[func(ring.NodeID) bool]           // PathUnsure; nil: never
-	looks     atomic.Pointer[func()]                           // called at each reading of the lease clock; may be nil
-	routes    atomic.Int64                                     // calls of Route
+	copies    *counters.Table // copies that it acts from as a standby
+	// partition → ring.NodeID that this node takes for the owner
+	wrong   sync.Map
+	confirm atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
+	asked   atomic.Pointer[func()]                           // called after each reading of the authority; may be nil
+	unsure  atomic.Pointer[func(ring.NodeID) bool]           // PathUnsure; nil: never
+	looks   atomic.Pointer[func()]                           // called at each reading of the lease clock; may be nil
+	routes  atomic.Int64                                     // calls of Route
 }
 
 func newTestCluster(t testing.TB, n int, text string) *testCluster {
@@ -143,7 +145,8 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 			}
 			return time.Since(begun) + 1
 		},
-		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far, Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
+		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far,
+		Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
@@ -210,7 +213,8 @@ func (n *testNode) Route(p int) partitions.Route {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	at := n.w.place[p]
-	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere, Owner: at.owner, Other: at.other, Standby: at.standby}
+	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere, Owner: at.owner,
+		Other: at.other, Standby: at.standby}
 	if id, ok := n.wrong.Load(p); ok {
 		r.Owner = id.(ring.NodeID)
 	}
@@ -252,7 +256,9 @@ func (n *testNode) hasAuthority() bool {
 }
 
 // DecideAsStandby implements Ownership.
-func (n *testNode) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, _ partitions.OwnerProblem) counters.Verdict {
+func (n *testNode) DecideAsStandby(
+	now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, _ partitions.OwnerProblem,
+) counters.Verdict {
 	within := append([]counters.Op(nil), ops...)
 	for i := range within {
 		at := n.Route(ops[i].Key.Partition())
@@ -351,7 +357,8 @@ func (n *testNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.D
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).ServeNear(n.id, m, body, a)
 		switch m {
-		case MethodAsk, MethodChange, MethodTop, MethodSettle, MethodActivity, MethodBorrow, MethodLend, MethodReserve, MethodUse, MethodUnspent, MethodPass, MethodSlot:
+		case MethodAsk, MethodChange, MethodTop, MethodSettle, MethodActivity, MethodBorrow,
+			MethodLend, MethodReserve, MethodUse, MethodUnspent, MethodPass, MethodSlot:
 		default:
 			timer.Stop()
 		}
@@ -379,7 +386,8 @@ func (a *testResponder) Fail(code peer.Code, detail string) {
 	a.once.Do(func() { a.done(nil, &peer.RemoteError{Code: code, Detail: detail}) })
 }
 
-// keyOf returns a key of a rule with one key attribute, with the given owner and standby (nil: any).
+// keyOf returns a key of a rule with one key attribute, with the given owner
+// and standby (nil: any).
 func (w *testCluster) keyOf(rule string, owner, standby *testNode) string {
 	for i := range 100_000 {
 		key := fmt.Sprintf("k%d", i)

@@ -15,7 +15,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// testRegions is several regions, each a testCluster of its own. The network between them can delay, cut off and lose messages.
+// testRegions is several regions, each a testCluster of its own. The network
+// between them can delay, cut off and lose messages.
 type testRegions struct {
 	t     testing.TB
 	names []string
@@ -78,7 +79,8 @@ func (e *testRegions) use(version int64, text string, names []string) {
 	}
 }
 
-// useIn makes one region use set, which view describes. Each region hashes subjects with a secret of its own.
+// useIn makes one region use set, which view describes. Each region hashes
+// subjects with a secret of its own.
 func (e *testRegions) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
 	view.Set = set
 	for _, n := range e.all[name].nodes {
@@ -165,8 +167,9 @@ func (e *testRegions) change(f func()) {
 	f()
 }
 
-// flood runs checks on every node of the given regions until want are admitted in total or bound has passed, and then a few
-// more. It returns how many were admitted.
+// flood runs checks on every node of the given regions until want are admitted
+// in total or bound has passed, and then a few more. It returns how many were
+// admitted.
 func (e *testRegions) flood(q Query, want int64, bound time.Duration, regions ...string) int64 {
 	var admitted atomic.Int64
 	var wg sync.WaitGroup

@@ -41,22 +41,27 @@ type TopOptions struct {
 	N      int    // how many, at most 1,000
 }
 
-// TopSubject is a subject with the events that put it into a list. Count counts them from the time the subject entered the
-// list; it may be too high by the count of the subject that it replaced.
+// TopSubject is a subject with the events that put it into a list. Count counts
+// them from the time the subject entered the list; it may be too high by the
+// count of the subject that it replaced.
 type TopSubject struct {
 	Rule  string
 	Key   []string
 	Count int64
-	// Checks counts checks since then, plus as many earlier ones as it took to use what was used then. It is at least Count.
+	// Checks counts checks since then, plus as many earlier ones as it took to use
+	// what was used then. It is at least Count.
 	Checks int64
 	// Recent counts the events of the last five minutes, to within half a minute.
 	Recent int64
-	// Used and Limit are of the subject's tightest limit after its last check, for TopNear; 0 in other lists.
+	// Used and Limit are of the subject's tightest limit after its last check, for
+	// TopNear; 0 in other lists.
 	Used, Limit int64
 }
 
-// top keeps the subjects with most events of one kind, in bounded memory. It counts events with the Space-Saving algorithm of
-// Metwally, Agrawal and El Abbadi (ICDT 2005), which always keeps a subject with more than 1/256 of its stripe's events.
+// top keeps the subjects with most events of one kind, in bounded memory. It
+// counts events with the Space-Saving algorithm of Metwally, Agrawal and El
+// Abbadi (ICDT 2005), which always keeps a subject with more than 1/256 of its
+// stripe's events.
 type top struct {
 	stripe [topStripes]topStripe
 }
@@ -70,8 +75,9 @@ type topStripe struct {
 	steps    int                // steps that have ended
 	// countsAtStep holds counts as of the end of each of the last steps, by number; 20 kB.
 	countsAtStep [topSteps][topCapacity]int64
-	// filter has a bit set for each subject in entries, and for some subjects that have been replaced. Allowed checks read it
-	// before they take the lock. It is written under mu.
+	// filter has a bit set for each subject in entries, and for some subjects that
+	// have been replaced. Allowed checks read it before they take the lock. It is
+	// written under mu.
 	filter [topFilter]atomic.Uint64
 }
 
@@ -92,8 +98,8 @@ func newTop() *top {
 	return t
 }
 
-// count counts a check of h's subject, which was an event or not. priorChecks is the number of such checks that the refusing
-// counter already held.
+// count counts a check of h's subject, which was an event or not. priorChecks
+// is the number of such checks that the refusing counter already held.
 func (t *top) count(h *rules.Hit, event bool, priorChecks int64, q *Query) {
 	if event || t.mayHold(h.Subject) {
 		t.stripeOf(h.Subject).count(h, event, 1, priorChecks, q)
@@ -119,8 +125,8 @@ func (s *topStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit uint
 	return &s.filter[at], bit
 }
 
-// filterPlace returns the index of a subject's word in the filter, and its bit. It uses no bits that are the same for all
-// inline subjects.
+// filterPlace returns the index of a subject's word in the filter, and its bit.
+// It uses no bits that are the same for all inline subjects.
 func filterPlace(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
@@ -146,7 +152,8 @@ func (s *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q
 	}
 }
 
-// insert adds h's subject. If the stripe is full, the subject replaces the one refused least and inherits its count.
+// insert adds h's subject. If the stripe is full, the subject replaces the one
+// refused least and inherits its count.
 func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 	e := topEntry{hash: h.Subject, rule: h.Rule.Name}
 	if i = len(s.entries); i < topCapacity {
@@ -199,8 +206,8 @@ func (t *top) endStep() {
 	}
 }
 
-// recent returns how many times an entry's subject was refused since the oldest recorded step, or since the subject entered.
-// The caller holds mu.
+// recent returns how many times an entry's subject was refused since the oldest
+// recorded step, or since the subject entered. The caller holds mu.
 func (s *topStripe) recent(i int) int64 {
 	e := &s.entries[i]
 	if e.stepsAtEntry > s.steps-topSteps {
@@ -209,8 +216,10 @@ func (s *topStripe) recent(i int) int64 {
 	return s.counts[i] - s.countsAtStep[s.steps%topSteps][i]
 }
 
-// Top lists subjects, first in first place, and the nodes whose counts are included, this one first. In a cluster it adds up
-// the counts of all nodes that answer within half a second. Counts are since each node's process started.
+// Top lists subjects, first in first place, and the nodes whose counts are
+// included, this one first. In a cluster it adds up the counts of all nodes
+// that answer within half a second. Counts are since each node's process
+// started.
 func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
 	all, nodes := l.topHere(o.By), make([]ring.NodeID, 1)
 	if l.membership != nil {
@@ -259,7 +268,9 @@ func (t *top) list() (all []TopSubject) {
 		s.mu.Lock()
 		for i := range s.entries {
 			e := &s.entries[i]
-			all = append(all, TopSubject{Rule: e.rule, Key: e.key.values(), Count: s.counts[i], Checks: e.checks, Recent: s.recent(i)})
+			all = append(all,
+				TopSubject{Rule: e.rule, Key: e.key.values(), Count: s.counts[i], Checks: e.checks,
+					Recent: s.recent(i)})
 		}
 		s.mu.Unlock()
 	}
@@ -274,7 +285,8 @@ func rankByCount(all []TopSubject, n int) []TopSubject {
 	return all[:min(n, len(all))]
 }
 
-// rankByRecent sorts all, those with most events in the last five minutes first, and returns the first n.
+// rankByRecent sorts all, those with most events in the last five minutes
+// first, and returns the first n.
 func rankByRecent(all []TopSubject, n int) []TopSubject {
 	all = rankByCount(all, len(all))
 	slices.SortStableFunc(all, func(a, b TopSubject) int { return cmp.Compare(b.Recent, a.Recent) })

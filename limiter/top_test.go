@@ -17,7 +17,8 @@ func TestTop(t *testing.T) {
 		}
 	}
 	top := l.mostRefused(2)
-	if len(top) != 2 || top[0].Key[0] != "192.0.2.2" || top[0].Count != 9 || top[1].Key[0] != "192.0.2.0" || top[1].Count != 5 {
+	if len(top) != 2 || top[0].Key[0] != "192.0.2.2" || top[0].Count != 9 ||
+		top[1].Key[0] != "192.0.2.0" || top[1].Count != 5 {
 		t.Errorf("have %+v", top)
 	}
 	if all := l.mostRefused(100); len(all) != 3 {
@@ -33,7 +34,8 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// Checks includes only what the counter that refused held: at most a node's share, and nothing with on_partition: deny.
+// Checks includes only what the counter that refused held: at most a node's
+// share, and nothing with on_partition: deny.
 func TestTopOfShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `rules:
@@ -80,11 +82,13 @@ func TestTopOnZipf(t *testing.T) {
 	}
 	for i, top := range l.mostRefused(20) {
 		if top.Key[0] != fmt.Sprint(i) || top.Count != want[top.Key[0]] {
-			t.Errorf("rank %d: have %s with %d refused, want %d with %d", i, top.Key[0], top.Count, i, want[fmt.Sprint(i)])
+			t.Errorf("rank %d: have %s with %d refused, want %d with %d", i, top.Key[0], top.Count,
+				i, want[fmt.Sprint(i)])
 		}
 	}
 	for i := range l.tops[TopRefused].stripe {
-		if n := len(l.tops[TopRefused].stripe[i].entries); n > topCapacity || n != len(l.tops[TopRefused].stripe[i].index) {
+		if n := len(l.tops[TopRefused].stripe[i].entries); n > topCapacity ||
+			n != len(l.tops[TopRefused].stripe[i].index) {
 			t.Errorf("stripe %d holds %d entries and an index of %d", i, n, len(l.tops[TopRefused].stripe[i].index))
 		}
 	}

@@ -12,8 +12,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// On a Zipf stream of a million subjects, spread over three nodes, each node by itself and all together find the 20 subjects
-// refused most, in order and in bounded memory.
+// On a Zipf stream of a million subjects, spread over three nodes, each node by
+// itself and all together find the 20 subjects refused most, in order and in
+// bounded memory.
 func TestTopOfAMillion(t *testing.T) {
 	t.Parallel()
 	const subjects, stream, nodes, shown = 1_000_000, 1_500_000, 3, 20

@@ -8,10 +8,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Rules without a limit, and limits of 0, need no counter. So every node decides them by itself, whatever happens to
-// owners, regions and memory.
+// Rules without a limit, and limits of 0, need no counter. So every node
+// decides them by itself, whatever happens to owners, regions and memory.
 
-// Unlimited returns the hits of rules that have no limit, or none in some unit. It is valid until the Answer's next check.
+// Unlimited returns the hits of rules that have no limit, or none in some unit.
+// It is valid until the Answer's next check.
 func (a *Answer) Unlimited() []rules.Hit {
 	if a.DecidedBy >= ByList {
 		return nil
@@ -19,8 +20,8 @@ func (a *Answer) Unlimited() []rules.Hit {
 	return a.scratch.match.Unlimited
 }
 
-// UnlimitedRule returns the rule that an answer describes which no limit does: the first one that applied without
-// limit, or nil.
+// UnlimitedRule returns the rule that an answer describes which no limit does:
+// the first one that applied without limit, or nil.
 func (a *Answer) UnlimitedRule() *rules.Rule {
 	for _, h := range a.Unlimited() {
 		if !h.Rule.Shadow {
@@ -30,8 +31,8 @@ func (a *Answer) UnlimitedRule() *rules.Rule {
 	return nil
 }
 
-// refuseByZero refuses the check if it has a cost for a limit of 0, and reports whether it did. No other counter is
-// looked at, and no block begins.
+// refuseByZero refuses the check if it has a cost for a limit of 0, and reports
+// whether it did. No other counter is looked at, and no block begins.
 func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 	m := &a.scratch.match
 	for i := range m.Hits {
@@ -40,7 +41,8 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 		if h.Rule.Shadow || h.Rule.Envoy || mode == counters.CountMode {
 			continue // a descriptor has a status of its own
 		}
-		j := slices.IndexFunc(h.Limits, func(limit *rules.Limit) bool { return limit.RefusesAll() && costOf(costs, h, limit) > 0 })
+		j := slices.IndexFunc(h.Limits,
+			func(limit *rules.Limit) bool { return limit.RefusesAll() && costOf(costs, h, limit) > 0 })
 		if j < 0 {
 			continue
 		}
@@ -59,8 +61,9 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 	return false
 }
 
-// concludeZero refuses the cost for a limit of 0 that the counters have not been asked about, because a count would
-// make a counter, and a refusal would begin a block.
+// concludeZero refuses the cost for a limit of 0 that the counters have not
+// been asked about, because a count would make a counter, and a refusal would
+// begin a block.
 func (la *LimitAnswer) concludeZero(op *counters.Op) {
 	if la.Cost > op.Cost && la.Limit.RefusesAll() {
 		op.Decision.Allowed, op.Decision.RetryAfter = false, algorithms.Never
@@ -72,7 +75,8 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 	active, hits := a.scratch.active, a.Unlimited()
 	for i := range hits {
 		h := &hits[i]
-		limited := slices.IndexFunc(a.scratch.match.Hits, func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
+		limited := slices.IndexFunc(a.scratch.match.Hits,
+			func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
 
 		stats := active.stats[h.Rule.Index]
 		switch {
@@ -94,8 +98,8 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 	}
 }
 
-// uncountedCosts returns what a hit without limit costs that no counter of the same rule counts, in the units that it
-// covers or bills.
+// uncountedCosts returns what a hit without limit costs that no counter of the
+// same rule counts, in the units that it covers or bills.
 func (a *Answer) uncountedCosts(q *Query, h *rules.Hit) (list []UnitCost) {
 	var counted []*rules.Limit
 	for i := range a.scratch.match.Hits {

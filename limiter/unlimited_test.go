@@ -40,8 +40,9 @@ func (b billed) AddNamed(_ int64, _ rules.Hash, rule string, _ []string, unit st
 	b[rule+"/"+unit] += cost
 }
 
-// TestUnlimited: a rule, a tier or an override without limit applies, counts nothing in memory, is never the tightest, and bills
-// requests and the units that call and rule name.
+// TestUnlimited: a rule, a tier or an override without limit applies, counts
+// nothing in memory, is never the tightest, and bills requests and the units
+// that call and rule name.
 func TestUnlimited(t *testing.T) {
 	l, bill := open(t, unlimitedRules), billed{}
 	l.UseMeter(bill)
@@ -52,13 +53,15 @@ func TestUnlimited(t *testing.T) {
 	for _, attributes := range [][]string{{"k", "x"}, {"tenant", "acme"}, {"tenant", "dear"}} {
 		for range 5 {
 			a := ask(attributes, UnitCost{"tokens", 7}, UnitCost{"other", 1})
-			if !a.Allowed || a.TightestLimit() != nil || a.UnlimitedRule() == nil || a.DecidedBy != ByOwner || len(a.Limits) != 0 {
+			if !a.Allowed || a.TightestLimit() != nil || a.UnlimitedRule() == nil ||
+				a.DecidedBy != ByOwner || len(a.Limits) != 0 {
 				t.Fatalf("%v: got %+v", attributes, a)
 			}
 		}
 	}
 	expect.Equal(t, l.table.Stats().Counters, 0, "counters")
-	if want := (billed{"free/requests": 15, "plan/requests": 10, "plan/tokens": 70}); bill["free/requests"] != 5 || bill["plan/requests"] != want["plan/requests"] ||
+	if want := (billed{"free/requests": 15, "plan/requests": 10,
+		"plan/tokens": 70}); bill["free/requests"] != 5 || bill["plan/requests"] != want["plan/requests"] ||
 		bill["plan/tokens"] != want["plan/tokens"] || len(bill) != 3 {
 		t.Errorf("got the bill %v", bill)
 	}
@@ -66,27 +69,32 @@ func TestUnlimited(t *testing.T) {
 	// Beside other limits, it changes nothing.
 	for i, want := range []bool{true, true, false} {
 		a := ask([]string{"k", "x", "m", "y"}, UnitCost{"tokens", 1000})
-		if a.Allowed != want || a.TightestLimit() == nil || a.TightestLimit().Rule.Name != "mixed" || len(a.Unlimited()) != 2 {
+		if a.Allowed != want || a.TightestLimit() == nil ||
+			a.TightestLimit().Rule.Name != "mixed" || len(a.Unlimited()) != 2 {
 			t.Errorf("check %d: got %+v", i, a)
 		}
 	}
 	if bill["mixed/requests"] != 2 || bill["mixed/tokens"] != 2000 || bill["free/requests"] != 7 {
 		t.Errorf("got the bill %v", bill)
 	}
-	if u, err := l.Usage(&Query{Rule: "plan", Key: []string{"acme"}}); err != nil || len(u.Limits) != 0 || len(u.Unlimited) != 1 {
+	if u, err := l.Usage(&Query{Rule: "plan", Key: []string{"acme"}}); err != nil ||
+		len(u.Limits) != 0 || len(u.Unlimited) != 1 {
 		t.Errorf("usage: got %+v, %v", u, err)
 	}
 }
 
-// TestLimitOfZero: nothing but a cost of 0 is allowed, for good. No counter is used, and no block begins.
+// TestLimitOfZero: nothing but a cost of 0 is allowed, for good. No counter is
+// used, and no block begins.
 func TestLimitOfZero(t *testing.T) {
 	l := open(t, unlimitedRules)
 	for _, q := range []Query{
 		byKey("none", "x"), byKey("plan", "shut"),
-		{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"x"}, Limits: []rules.InlineLimit{{Limit: 0, Per: "1m"}}}, Costs: []UnitCost{{"requests", 1}}}}},
+		{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"x"},
+			Limits: []rules.InlineLimit{{Limit: 0, Per: "1m"}}}, Costs: []UnitCost{{"requests", 1}}}}},
 	} {
 		for range 2 {
-			expectRefusal(t, q.Rule, check(t, l, epoch, q), CostAboveLimit, algorithms.Never, "not allowed by this rule")
+			expectRefusal(t, q.Rule, check(t, l, epoch, q), CostAboveLimit, algorithms.Never,
+				"not allowed by this rule")
 		}
 	}
 	expect.Equal(t, l.table.Stats().Counters, 0, "counters")
@@ -96,7 +104,8 @@ func TestLimitOfZero(t *testing.T) {
 	}
 }
 
-// TestWithoutOwner: a node that is cut off decides rules without limit, and limits of 0, as any other.
+// TestWithoutOwner: a node that is cut off decides rules without limit, and
+// limits of 0, as any other.
 func TestWithoutOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, strings.ReplaceAll(unlimitedRules, "usage: monthly", "on_partition: deny")+`
@@ -123,8 +132,9 @@ rules:
   - {name: watched, key: [w], shadow: true, block: 1h, limits: [{limit: 0, per: 1h}]}
 `
 
-// TestNothingCountsForALimitOfZero: neither a count, an adjustment, a reservation nor a shadow rule makes a counter for a limit of 0, or
-// begins a block. The limit still refuses every cost but 0.
+// TestNothingCountsForALimitOfZero: neither a count, an adjustment, a
+// reservation nor a shadow rule makes a counter for a limit of 0, or begins a
+// block. The limit still refuses every cost but 0.
 func TestNothingCountsForALimitOfZero(t *testing.T) {
 	l := open(t, zeroRules)
 	bill := billed{}
@@ -173,15 +183,18 @@ func TestNothingCountsForALimitOfZero(t *testing.T) {
 	}
 }
 
-// TestZeroBesideALimit: a count charges the other limits of a rule with a limit of 0, and begins no block.
+// TestZeroBesideALimit: a count charges the other limits of a rule with a limit
+// of 0, and begins no block.
 func TestZeroBesideALimit(t *testing.T) {
 	l := open(t, zeroRules)
-	q := Query{Rule: "some", Key: []string{"x"}, ByKey: true, Mode: counters.CountMode, Costs: []UnitCost{{"requests", 1}, {"tokens", 2}}}
+	q := Query{Rule: "some", Key: []string{"x"}, ByKey: true, Mode: counters.CountMode,
+		Costs: []UnitCost{{"requests", 1}, {"tokens", 2}}}
 	expectRefusal(t, "count", check(t, l, epoch, q), CostAboveLimit, algorithms.Never, "not allowed by this rule")
 	q.Mode, q.Costs = counters.CheckMode, []UnitCost{{"requests", 0}, {"tokens", 1}}
 	a := check(t, l, epoch, q)
 	if !a.Allowed || l.table.Stats().Counters != 1 {
-		t.Errorf("got %+v with %d counters, want a check that is allowed, and one counter", a.Limits, l.table.Stats().Counters)
+		t.Errorf("got %+v with %d counters, want a check that is allowed, and one counter",
+			a.Limits, l.table.Stats().Counters)
 	}
 	for i := range a.Limits {
 		if la := &a.Limits[i]; la.Limit.Unit == "tokens" && la.Remaining != 2 {
@@ -210,12 +223,14 @@ func TestCountOfZeroInACluster(t *testing.T) {
 	})
 }
 
-// TestWindowsBeginWithTheirSubject: with `from: first`, each subject of a rule has a window that begins with its own first check, at whichever
-// node, and so subjects don't come back in the same instant.
+// TestWindowsBeginWithTheirSubject: with `from: first`, each subject of a rule
+// has a window that begins with its own first check, at whichever node, and so
+// subjects don't come back in the same instant.
 func TestWindowsBeginWithTheirSubject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const window = 10 * time.Minute
-		w := newTestCluster(t, 3, "rules: [{name: r, key: [k], limits: [{limit: 300, per: 10m, algorithm: fixed-window, from: first}]}]")
+		w := newTestCluster(t, 3,
+			"rules: [{name: r, key: [k], limits: [{limit: 300, per: 10m, algorithm: fixed-window, from: first}]}]")
 		nextWindow(window)
 
 		type subject struct {
@@ -233,7 +248,8 @@ func TestWindowsBeginWithTheirSubject(t *testing.T) {
 				a := n.check(byKey("r", one.key))
 				by[a.DecidedBy]++
 				if !a.Allowed || a.Limits[0].ResetAfter.Round(time.Second) != window {
-					t.Fatalf("%s, check %d: got allowed %v, reset after %v; want %v", one.key, j, a.Allowed, a.Limits[0].ResetAfter, window)
+					t.Fatalf("%s, check %d: got allowed %v, reset after %v; want %v", one.key, j,
+						a.Allowed, a.Limits[0].ResetAfter, window)
 				}
 			}
 		}
@@ -249,7 +265,8 @@ func TestWindowsBeginWithTheirSubject(t *testing.T) {
 				a := n.check(byKey("r", one.key))
 				left := time.Until(one.began.Add(window))
 				if la := a.Limits[0]; a.Allowed || (la.RetryAfter-left).Abs() > time.Second {
-					t.Errorf("%s is refused: got allowed %v, retry after %v; want %v", one.key, a.Allowed, la.RetryAfter, left)
+					t.Errorf("%s is refused: got allowed %v, retry after %v; want %v", one.key,
+						a.Allowed, la.RetryAfter, left)
 				}
 			}
 		}

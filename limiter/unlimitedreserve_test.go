@@ -22,8 +22,9 @@ tiers:
   low: {limits: [{limit: 4000, per: 24h, algorithm: fixed-window, unit: tokens}]}
 default_tier: vip`
 
-// TestUnlimitedIsBilledAsSettled: a reservation of what has no limit is billed as it is settled, or as its end says, at every node, and
-// the answer names the costs.
+// TestUnlimitedIsBilledAsSettled: a reservation of what has no limit is billed
+// as it is settled, or as its end says, at every node, and the answer names the
+// costs.
 func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 	type costs = []UnitCost
 	for name, tt := range map[string]struct {
@@ -66,7 +67,8 @@ func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 								if err != nil {
 									t.Fatalf("%s: %v", rule, err)
 								}
-								if got := sortedCosts(out.Costs); len(got)+len(tt.answer) > 0 && !reflect.DeepEqual(got, tt.answer) {
+								if got := sortedCosts(out.Costs); len(got)+len(tt.answer) > 0 &&
+									!reflect.DeepEqual(got, tt.answer) {
 									t.Errorf("%s: the answer has costs %v, want %v", rule, got, tt.answer)
 								}
 							}
@@ -79,14 +81,16 @@ func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 	}
 }
 
-// TestUnlimitedReservationsFollowTheirRule: a rule without limit can forbid an end, and what no bill counts is still in the answer.
+// TestUnlimitedReservationsFollowTheirRule: a rule without limit can forbid an
+// end, and what no bill counts is still in the answer.
 func TestUnlimitedReservationsFollowTheirRule(t *testing.T) {
 	l := open(t, unlimitedBills)
 	var a Answer
 	for _, tt := range []struct {
 		rule string
 		end  *OnExpiry
-	}{{"kept", refundAll}, {"all", &OnExpiry{Costs: []UnitCost{{"tokens", 51}}}}, {"all", &OnExpiry{Costs: []UnitCost{{"requests", 2}}}}} {
+	}{{"kept", refundAll}, {"all", &OnExpiry{Costs: []UnitCost{{"tokens", 51}}}}, {"all",
+		&OnExpiry{Costs: []UnitCost{{"requests", 2}}}}} {
 		q := tokens(tt.rule, "x", 50)
 		q.OnExpiry = tt.end
 		if _, err := l.Reserve(&q, time.Minute, &a); !errors.Is(err, ErrOnExpiry) {
@@ -104,8 +108,9 @@ func TestUnlimitedReservationsFollowTheirRule(t *testing.T) {
 	expect.Equal(t, l.table.Stats().Counters, 0, "counters")
 }
 
-// TestAdjustmentsWithoutLimitAreBilled: an adjustment with a bill corrects that in units without limit, once, and makes no counter.
-// Without a bill there is nothing to adjust.
+// TestAdjustmentsWithoutLimitAreBilled: an adjustment with a bill corrects that
+// in units without limit, once, and makes no counter. Without a bill there is
+// nothing to adjust.
 func TestAdjustmentsWithoutLimitAreBilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(24 * time.Hour)
@@ -115,7 +120,8 @@ func TestAdjustmentsWithoutLimitAreBilled(t *testing.T) {
 			key := w.keyOf(rule, w.nodes[1], nil)
 			billed := fmt.Sprintf("%s[%s] tokens", rule, key)
 			for i, tt := range []struct{ cost, billed int64 }{{30, 30}, {-10, 20}} {
-				q := &Query{Rule: rule, Key: []string{key}, Costs: []UnitCost{{"tokens", tt.cost}}, Bill: true, RequestID: fmt.Sprint(rule, i)}
+				q := &Query{Rule: rule, Key: []string{key}, Costs: []UnitCost{{"tokens", tt.cost}},
+					Bill: true, RequestID: fmt.Sprint(rule, i)}
 				for _, n := range w.nodes { // repeated at the others
 					u, err := n.Adjust(q)
 					if err != nil || !reflect.DeepEqual(u.Applied(), q.Costs) {
@@ -140,7 +146,8 @@ func TestAdjustmentsWithoutLimitAreBilled(t *testing.T) {
 	})
 }
 
-// TestZeroIsBilledAsSettled: what a reservation used of a limit of 0 all the same is billed, but not counted.
+// TestZeroIsBilledAsSettled: what a reservation used of a limit of 0 all the
+// same is billed, but not counted.
 func TestZeroIsBilledAsSettled(t *testing.T) {
 	l, bill := open(t, zeroRules), billed{}
 	l.UseMeter(bill)

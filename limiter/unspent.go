@@ -12,14 +12,16 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// What is leased has left the owner's counter, and is used or not: only the holders know. So before an owner reports what a
-// subject has used, it asks them.
+// What is leased has left the owner's counter, and is used or not: only the
+// holders know. So before an owner reports what a subject has used, it asks
+// them.
 
 const (
-	// unspentTimeout bounds how long an owner waits for the holders' reports. What a silent holder has counts as used.
+	// unspentTimeout bounds how long an owner waits for the holders' reports. What
+	// a silent holder has counts as used.
 	unspentTimeout = 250 * time.Millisecond
-	// unspentAge bounds the age of reports that are used again, so that holders are asked about one subject at most
-	// every 100 ms.
+	// unspentAge bounds the age of reports that are used again, so that holders are
+	// asked about one subject at most every 100 ms.
 	unspentAge = 100 * time.Millisecond
 	// maxUnspentRounds bounds the subjects whose last round an owner remembers.
 	maxUnspentRounds = 4096
@@ -61,7 +63,8 @@ func (rs *unspentRounds) of(subject uint64) *cachedRound[unspentRound] {
 	return r
 }
 
-// askHolders returns the holders' reports about a subject that this node owns, at most 100 ms old; nil if nothing is leased.
+// askHolders returns the holders' reports about a subject that this node owns,
+// at most 100 ms old; nil if nothing is leased.
 func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
 	m := ls.limiter.membership
 	var holders []ring.NodeID
@@ -140,8 +143,8 @@ func (r *unspentRound) leased(g *localcache.GrantOut, counter uint64) leasedPart
 	return leasedPart{units: g.Out(counter, left)}
 }
 
-// viewLeased finds what is leased of each of c's counters, and runs read in the same moment: meanwhile no grant is made, and
-// none comes back.
+// viewLeased finds what is leased of each of c's counters, and runs read in the
+// same moment: meanwhile no grant is made, and none comes back.
 func (c *change) viewLeased(l *Limiter, read func() error) (err error) {
 	m := l.membership
 	if m == nil || c.verb != verbUsage && c.verb != verbAdjust {
@@ -159,7 +162,8 @@ func (c *change) viewLeased(l *Limiter, read func() error) (err error) {
 	return err
 }
 
-// addUnspent adds to the decisions of ops, all of one subject and answered by a, what this node holds unspent of the subject.
+// addUnspent adds to the decisions of ops, all of one subject and answered by
+// a, what this node holds unspent of the subject.
 func (ls *leases) addUnspent(a *ask, ops []counters.Op) {
 	if a.standby || a.fromLease {
 		return
@@ -169,8 +173,8 @@ func (ls *leases) addUnspent(a *ask, ops []counters.Op) {
 	ls.held.AddUnspent(from, a.steady, ops)
 }
 
-// unspentQuestion asks a holder what is left of the grants of a subject that an owner's process has made. It is the body of
-// MethodUnspent.
+// unspentQuestion asks a holder what is left of the grants of a subject that an
+// owner's process has made. It is the body of MethodUnspent.
 type unspentQuestion struct {
 	subject uint64 // Key.Subject of the subject
 	boot    uint64

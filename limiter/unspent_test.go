@@ -64,13 +64,15 @@ func TestUsageOfOneCheckIsItsCost(t *testing.T) {
 		for _, n := range w.nodes {
 			u := n.usage("window", key).Limits[0]
 			if u.Used != 3 || u.Leased != held || u.Share != 2000 || u.Remaining != 1997-held || u.Estimated {
-				t.Errorf("have %d used, %d leased, %d remaining of %d; want 3 used, %d leased", u.Used, u.Leased, u.Remaining, u.Share, held)
+				t.Errorf("have %d used, %d leased, %d remaining of %d; want 3 used, %d leased",
+					u.Used, u.Leased, u.Remaining, u.Share, held)
 			}
 		}
 	})
 }
 
-// In random states of a cluster at rest, what is used is what was admitted, and used, leased and remaining add up to the share.
+// In random states of a cluster at rest, what is used is what was admitted, and
+// used, leased and remaining add up to the share.
 func TestUsageAddsUpToTheShare(t *testing.T) {
 	const states = 1000
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +100,8 @@ func TestUsageAddsUpToTheShare(t *testing.T) {
 			u := w.nodes[random.IntN(3)].usage(rule, key)
 			for j := range u.Limits {
 				lu := &u.Limits[j]
-				if lu.Used != admitted[j] || lu.Used+lu.Leased+lu.Remaining != lu.Share || lu.Share != lu.Limit.Amount || lu.Estimated {
+				if lu.Used != admitted[j] || lu.Used+lu.Leased+lu.Remaining != lu.Share ||
+					lu.Share != lu.Limit.Amount || lu.Estimated {
 					t.Fatalf("state %d of %s: have %d used, %d leased, %d remaining of %d; admitted %d", i, rule, lu.Used, lu.Leased, lu.Remaining, lu.Share, admitted[j])
 				}
 				if lu.Leased > 0 {
@@ -148,7 +151,8 @@ func TestUsageUnderLoad(t *testing.T) {
 	})
 }
 
-// Within 100 ms a holder is asked once about a subject. What a holder has that does not answer counts as used, for an estimate.
+// Within 100 ms a holder is asked once about a subject. What a holder has that
+// does not answer counts as used, for an estimate.
 func TestUsageWhenAHolderIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, leasedRules)
@@ -190,8 +194,8 @@ func TestUsageWhenAHolderIsSilent(t *testing.T) {
 	})
 }
 
-// What a node holds unspent is its own: its answers count it as remaining, also to a check that the lease does not cover and to
-// a peek.
+// What a node holds unspent is its own: its answers count it as remaining, also
+// to a check that the lease does not cover and to a peek.
 func TestAnswersCountWhatTheNodeHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, leasedRules)
@@ -215,13 +219,16 @@ func TestAnswersCountWhatTheNodeHolds(t *testing.T) {
 		large := byKey("window", key)
 		large.Costs = []UnitCost{{rules.Requests, 500}}
 		used += 500
-		if a := n.check(large); a.DecidedBy != ByForward || a.Limits[0].Remaining != 2000-used || a.Limits[0].Used != used {
-			t.Errorf("above the lease, by %v: have %d remaining, %d used; want %d, %d", a.DecidedBy, a.Limits[0].Remaining, a.Limits[0].Used, 2000-used, used)
+		if a := n.check(large); a.DecidedBy != ByForward || a.Limits[0].Remaining != 2000-used ||
+			a.Limits[0].Used != used {
+			t.Errorf("above the lease, by %v: have %d remaining, %d used; want %d, %d", a.DecidedBy,
+				a.Limits[0].Remaining, a.Limits[0].Used, 2000-used, used)
 		}
 		time.Sleep(time.Millisecond) // the grant that came with the answer is older than the next one
 		large.Costs[0].Cost = 2000
 		if a := n.check(large); a.Allowed || a.Limits[0].Remaining != 2000-used || a.Limits[0].Used != used {
-			t.Errorf("refused: have %d remaining, %d used; want %d, %d", a.Limits[0].Remaining, a.Limits[0].Used, 2000-used, used)
+			t.Errorf("refused: have %d remaining, %d used; want %d, %d", a.Limits[0].Remaining,
+				a.Limits[0].Used, 2000-used, used)
 		}
 	})
 }

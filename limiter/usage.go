@@ -23,14 +23,17 @@ type Usage struct {
 	Limits    []LimitUsage
 	Hash      rules.Hash     // of rule and subject
 	Unlimited []*rules.Limit // those that say that there is no limit
-	// Unknown is the number of further counters of the subject, whose limits this node does not know; see Limiter.Usage.
+	// Unknown is the number of further counters of the subject, whose limits this
+	// node does not know; see Limiter.Usage.
 	Unknown int
-	// Blocked is how much longer the rule blocks the subject; zero if it does not. Nothing remains of its limits until then.
+	// Blocked is how much longer the rule blocks the subject; zero if it does not.
+	// Nothing remains of its limits until then.
 	Blocked time.Duration
 	At      algorithms.Instant // when the usage was read
 
-	// Shares holds each region's share of the first limit of a global rule, by the version in force. It is nil for other rules,
-	// or if the regions were not asked.
+	// Shares holds each region's share of the first limit of a global rule, by the
+	// version in force. It is nil for other rules, or if the regions were not
+	// asked.
 	Shares map[string]int64
 	// Regions lists the regions that divide the limits, including this one, sorted by name.
 	Regions []RegionUsage
@@ -42,13 +45,16 @@ type Usage struct {
 	uncounted []UnitCost     // what an adjustment only bills: in units without limit
 }
 
-// LimitUsage reports what a subject has used of one limit: what a peek with a cost of 0 says of it, but that Used is
-// without what is leased; it is above Share in debt. Remaining is Share − Used − Leased, but never negative, and 0
+// LimitUsage reports what a subject has used of one limit: what a peek with a
+// cost of 0 says of it, but that Used is without what is leased; it is above
+// Share in debt. Remaining is Share − Used − Leased, but never negative, and 0
 // while the subject is blocked or a queue is ahead.
 type LimitUsage struct {
 	Limit *rules.Limit
 	algorithms.Decision
-	Share      int64 // what there is to use where the counter is: in this region with loans, or at this node for a local rule
+	// what there is to use where the counter is: in this region with loans, or at
+	// this node for a local rule
+	Share      int64
 	Leased     int64 // debited for other nodes, which have not spent it
 	Lent       int64 // to other regions
 	Borrowed   int64 // from other regions
@@ -56,8 +62,9 @@ type LimitUsage struct {
 	Estimated  bool  // a node did not say how much it has not spent: that counts as used
 	isAdjusted bool  // it is in the unit of a cost
 
-	// Of a limit of slots: those that are held, at most MaxHolders, those that end first in front, and how many there
-	// are. Only Usage and GET /v1/usage list them.
+	// Of a limit of slots: those that are held, at most MaxHolders, those that end
+	// first in front, and how many there are. Only Usage and GET /v1/usage list
+	// them.
 	Holders    []Holder
 	NumHolders int
 }
@@ -82,14 +89,17 @@ func (h *Holder) code(c *wire.Coder) {
 	c.Text(&h.Who, MaxWho)
 }
 
-// Locate returns a subject and its limits, without their usage. q identifies one subject: by its rule and key, or as the only
-// one of q.Subjects, which need not come with limits. The error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace.
+// Locate returns a subject and its limits, without their usage. q identifies
+// one subject: by its rule and key, or as the only one of q.Subjects, which
+// need not come with limits. The error wraps ErrUnknownRule, ErrKey, ErrInline
+// or ErrNamespace.
 func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	var m rules.Match
 	active := l.inForce.Load()
 	if len(q.Subjects) > 0 {
 		if s := &q.Subjects[0]; s.Node != nil {
-			return &Usage{Rule: s.Node.Rule, Key: s.Node.Key(s.Entries), Hash: s.Node.Subject(s.Entries), Limits: []LimitUsage{{Limit: s.Node.Limit()}}}, nil
+			return &Usage{Rule: s.Node.Rule, Key: s.Node.Key(s.Entries),
+				Hash: s.Node.Subject(s.Entries), Limits: []LimitUsage{{Limit: s.Node.Limit()}}}, nil
 		}
 		return locateInline(active.set, &q.Subjects[0].InlineSubject)
 	}
@@ -124,7 +134,8 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 
 // locateInline is Locate for an inline subject.
 func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
-	u := &Usage{Rule: &rules.Rule{Name: rules.InlineName, Inline: true}, Namespace: cmp.Or(q.Namespace, rules.InlineName), Key: q.Key}
+	u := &Usage{Rule: &rules.Rule{Name: rules.InlineName, Inline: true},
+		Namespace: cmp.Or(q.Namespace, rules.InlineName), Key: q.Key}
 	if len(q.Limits) == 0 {
 		var err error
 		u.Hash, err = set.LocateInline(q)
@@ -139,21 +150,25 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 	h := &m.Hits[0]
 	u.Rule, u.Hash = h.Rule, h.Subject
 
-	for _, limit := range slices.SortedFunc(slices.Values(h.Limits), func(a, b *rules.Limit) int { return cmp.Compare(a.CallIndex, b.CallIndex) }) {
+	for _, limit := range slices.SortedFunc(slices.Values(h.Limits),
+		func(a, b *rules.Limit) int { return cmp.Compare(a.CallIndex, b.CallIndex) }) {
 		u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 	}
 
 	return u, nil
 }
 
-// coversAllCounters reports whether u stands for all counters of an inline subject that came without limits.
+// coversAllCounters reports whether u stands for all counters of an inline
+// subject that came without limits.
 func (u *Usage) coversAllCounters() bool { return u.Namespace != "" && len(u.Limits) == 0 }
 
-// Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For a local rule, it
-// reports what this node has counted. For limits that regions divide, it reports the usage of this region's share, and
-// asks the other regions for theirs, for up to half a second. For an inline subject without limits, it reports the
-// counters whose limits this node keeps, and counts the others in Unknown, because a counter does not contain its
-// limit. The error wraps ErrNoOwner or one of Locate's.
+// Usage asks the owner what a subject has used of each of its limits, and
+// whether it is blocked. For a local rule, it reports what this node has
+// counted. For limits that regions divide, it reports the usage of this
+// region's share, and asks the other regions for theirs, for up to half a
+// second. For an inline subject without limits, it reports the counters whose
+// limits this node keeps, and counts the others in Unknown, because a counter
+// does not contain its limit. The error wraps ErrNoOwner or one of Locate's.
 func (l *Limiter) Usage(q *Query) (*Usage, error) {
 	u, err := l.usageHere(q)
 	if err == nil {
@@ -220,7 +235,8 @@ var (
 	ErrNotBilled = errors.New("bill")
 )
 
-// Applied returns what an adjustment applied in each unit that has a cost: of several limits, the most.
+// Applied returns what an adjustment applied in each unit that has a cost: of
+// several limits, the most.
 func (u *Usage) Applied() (list []UnitCost) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
@@ -264,12 +280,16 @@ func (u *Usage) selectLimit(q *Query) error {
 	return nil
 }
 
-// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the subject has used of the limits in its unit,
-// or of the one that q names: a penalty, which may become a debt, or a reward. It leaves a block as it is. With q.Bill,
-// the bill of the rule changes by what was applied; of several limits in a unit, by the most; in a unit without limit,
-// by the cost. It returns the usage afterwards, and what was applied. If q.RequestID is repeated within a minute,
-// Adjust changes nothing and returns the first result. The error wraps ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled,
-// ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the
+// subject has used of the limits in its unit, or of the one that q names: a
+// penalty, which may become a debt, or a reward. It leaves a block as it is.
+// With q.Bill, the bill of the rule changes by what was applied; of several
+// limits in a unit, by the most; in a unit without limit, by the cost. It
+// returns the usage afterwards, and what was applied. If q.RequestID is
+// repeated within a minute, Adjust changes nothing and returns the first
+// result. The error wraps ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled,
+// ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of
+// Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -283,7 +303,8 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	for _, c := range costs {
 		switch {
 		case slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool {
-			return lu.Limit.Unit == c.Unit && lu.Limit.Kind != algorithms.Concurrency // slots are released, not adjusted
+			// slots are released, not adjusted
+			return lu.Limit.Unit == c.Unit && lu.Limit.Kind != algorithms.Concurrency
 		}):
 		case q.Bill && u.onlyBills(c.Unit):
 			u.uncounted = append(u.uncounted, c)
@@ -295,7 +316,9 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	c := newChange(verbAdjust, u, costs)
 	if q.Bill {
 		if !u.Rule.CountsMonthly {
-			return nil, fmt.Errorf("%w must be false: the rule %q is in no bill, for it has no usage: monthly", ErrNotBilled, u.Rule.Name)
+			return nil,
+				fmt.Errorf("%w must be false: the rule %q is in no bill, for it has no usage: monthly",
+					ErrNotBilled, u.Rule.Name)
 		}
 		c.bill = billOf(u)
 		if len(c.ops) == 0 {
@@ -314,15 +337,17 @@ func (u *Usage) onlyBills(unit string) bool {
 	return u.limitName == "" && u.Rule.Bills(unit) && slices.ContainsFunc(u.Unlimited, covers)
 }
 
-// nothingOf returns an op that changes nothing, for a change of a subject without limits: it leads to the owner, which
-// remembers the request.
+// nothingOf returns an op that changes nothing, for a change of a subject
+// without limits: it leads to the owner, which remembers the request.
 func nothingOf(u *Usage) counters.Op {
 	limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Window: algorithms.MinWindow}}
 	return counters.Op{Key: counterKey(&rules.Hit{Rule: u.Rule, Subject: u.Hash}, limit), Limit: &limit.Limit}
 }
 
-// GiveBack gives q's costs (each 1…MaxAmount) back to q's only subject, but no more than it has used, and returns the usage
-// afterwards. Within 20 ms, all nodes drop the refusals that they remember; leases stay. The error is one of Adjust's.
+// GiveBack gives q's costs (each 1…MaxAmount) back to q's only subject, but no
+// more than it has used, and returns the usage afterwards. Within 20 ms, all
+// nodes drop the refusals that they remember; leases stay. The error is one of
+// Adjust's.
 func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -337,9 +362,11 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	return u, l.applyChange(c, u)
 }
 
-// Reset makes a subject's counters fresh and lifts its block. If q names a limit, it makes only that counter fresh, and
-// lifts no block. If an inline subject comes with limits, Reset makes only their counters fresh. It returns the usage
-// afterwards. q.RequestID is as for Adjust. The error wraps ErrUnknownLimit, ErrFull, ErrNoOwner, ErrRequestIDReused,
+// Reset makes a subject's counters fresh and lifts its block. If q names a
+// limit, it makes only that counter fresh, and lifts no block. If an inline
+// subject comes with limits, Reset makes only their counters fresh. It returns
+// the usage afterwards. q.RequestID is as for Adjust. The error wraps
+// ErrUnknownLimit, ErrFull, ErrNoOwner, ErrRequestIDReused,
 // ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)

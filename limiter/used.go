@@ -13,17 +13,20 @@ import (
 // UseWindow is how long a node remembers which rules were used.
 const UseWindow = recentSteps * recentStep
 
-// Use says how often each rule was used within UseWindow: by checks that it applied to, or that named it. Peeks count.
+// Use says how often each rule was used within UseWindow: by checks that it
+// applied to, or that named it. Peeks count.
 type Use struct {
 	Checks map[string]int64 // by rule; rules without any use are left out
-	// Counted is for how long each node that answered has counted, at most UseWindow: the least of them.
+	// Counted is for how long each node that answered has counted, at most
+	// UseWindow: the least of them.
 	Counted time.Duration
 	Nodes   []ring.NodeID // the nodes of this region that answered, this one first
 	// Silent has the regions that could not be asked, or in which not all nodes answered.
 	Silent []string
 }
 
-// maxUsedRules bounds the rules in a report: those of a document, its namespaces, and Envoy's domains and paths.
+// maxUsedRules bounds the rules in a report: those of a document, its
+// namespaces, and Envoy's domains and paths.
 const maxUsedRules = 4096
 
 // usedSteps counts the uses of one rule by steps.
@@ -34,7 +37,8 @@ type usedSteps struct {
 	steps  [recentSteps]uint32
 }
 
-// endStep records the uses since the last step under step number n. all is the number of all uses so far.
+// endStep records the uses since the last step under step number n. all is the
+// number of all uses so far.
 func (u *usedSteps) endStep(n, all int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -46,7 +50,8 @@ func (u *usedSteps) endStep(n, all int64) {
 	u.last, u.before = n, all
 }
 
-// recent returns how many uses there were in the last recentSteps steps before now, and in the current one.
+// recent returns how many uses there were in the last recentSteps steps before
+// now, and in the current one.
 func (u *usedSteps) recent(now, all int64) int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -77,8 +82,9 @@ func (a *activeRules) endUseStep(now int64) {
 	}
 }
 
-// countUnmatched counts the use of rules in a check that changes no metric of theirs: a peek, and one that names a rule but
-// is decided by a list, or to which the rule does not apply.
+// countUnmatched counts the use of rules in a check that changes no metric of
+// theirs: a peek, and one that names a rule but is decided by a list, or to
+// which the rule does not apply.
 func (a *activeRules) countUnmatched(q *Query, answer *Answer) {
 	if answer.DecidedBy < ByList {
 		for i := range answer.scratch.match.Hits {
@@ -94,8 +100,8 @@ func (a *activeRules) countUnmatched(q *Query, answer *Answer) {
 	}
 }
 
-// Use returns how often each rule was used within UseWindow, by all nodes of this region and of the given others that answer
-// within half a second.
+// Use returns how often each rule was used within UseWindow, by all nodes of
+// this region and of the given others that answer within half a second.
 func (l *Limiter) Use(regions []string) *Use {
 	report, nodes := l.useOfRegion()
 	out := &Use{Checks: map[string]int64{}, Counted: UseWindow, Nodes: nodes}
@@ -143,7 +149,8 @@ type usedRule struct {
 	checks int64
 }
 
-// useOfRegion returns what this region's nodes have counted, and those that answered, this one first.
+// useOfRegion returns what this region's nodes have counted, and those that
+// answered, this one first.
 func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 	all, nodes := l.useHere(), make([]ring.NodeID, 1)
 	m := l.membership

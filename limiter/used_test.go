@@ -11,7 +11,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// TestLimiter_Use: each use of a rule at any node counts for an hour: checks, peeks, and checks that only name it.
+// TestLimiter_Use: each use of a rule at any node counts for an hour: checks,
+// peeks, and checks that only name it.
 func TestLimiter_Use(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `
@@ -44,7 +45,8 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 			pass(at)
 			for i, n := range w.nodes {
 				use := n.Use(nil)
-				if len(use.Nodes) != 3 || use.Nodes[0] != n.id || use.Checks["r"] != want["r"] || use.Checks["tier"] != want["tier"] || use.Checks["idle"] != 0 {
+				if len(use.Nodes) != 3 || use.Nodes[0] != n.id || use.Checks["r"] != want["r"] ||
+					use.Checks["tier"] != want["tier"] || use.Checks["idle"] != 0 {
 					t.Fatalf("node %d: got %+v, want %v", i, use, want)
 				}
 			}
@@ -80,7 +82,8 @@ func TestUsedSteps_Missed(t *testing.T) {
 	var u usedSteps
 	u.endStep(1000, 5)
 	u.endStep(1050, 8) // the machine slept
-	for _, test := range []struct{ now, all, want int64 }{{1051, 8, 8}, {1051, 9, 9}, {1121, 8, 3}, {1171, 8, 0}, {1171, 9, 1}, {1050, 8, 8}} {
+	for _, test := range []struct{ now, all, want int64 }{{1051, 8, 8}, {1051, 9, 9}, {1121, 8, 3},
+		{1171, 8, 0}, {1171, 9, 1}, {1050, 8, 8}} {
 		expect.Equal(t, u.recent(test.now, test.all), test.want, "step %d, %d uses", test.now, test.all)
 	}
 }

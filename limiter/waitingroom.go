@@ -7,11 +7,13 @@ import (
 	"time"
 )
 
-// A caller that gives up while it waits for its turn leaves its place in the queue to those that wait behind it. Each of them takes
-// the place of the one ahead, so nobody goes on later than announced. This node's last place goes to those that wait at other nodes,
-// or back to the counters; see passplace.go.
+// A caller that gives up while it waits for its turn leaves its place in the
+// queue to those that wait behind it. Each of them takes the place of the one
+// ahead, so nobody goes on later than announced. This node's last place goes to
+// those that wait at other nodes, or back to the counters; see passplace.go.
 
-// gatherPause is how long the first place that is left waits for others: after a fault, many callers give up at once.
+// gatherPause is how long the first place that is left waits for others: after
+// a fault, many callers give up at once.
 const gatherPause = 2 * time.Millisecond
 
 // Waiter is a caller of this node that waits for its turn, until GoOn or Leave.
@@ -28,8 +30,9 @@ type waitingRoom struct {
 	left    []*QueuePlace                   // of callers that gave up, for others
 }
 
-// Wait records that a caller waits in p until p.GoesOn. When it moves up, move is called with the time at which it goes on instead.
-// move must not block, nor call a method of a Waiter.
+// Wait records that a caller waits in p until p.GoesOn. When it moves up, move
+// is called with the time at which it goes on instead. move must not block, nor
+// call a method of a Waiter.
 func (p *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
 	w := &Waiter{limiter: p.limiter, place: p, move: move}
 	r := &w.limiter.waitingRoom
@@ -95,7 +98,8 @@ func (r *waitingRoom) remove(w *Waiter) {
 	}
 }
 
-// fill lets those that wait have the free places, and returns the last places, which nobody needs. The caller holds mu.
+// fill lets those that wait have the free places, and returns the last places,
+// which nobody needs. The caller holds mu.
 func (r *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 	byKind := make(map[string][]*QueuePlace)
 	for _, p := range free {

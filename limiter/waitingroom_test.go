@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestMoveUpKeepsPlaces: nobody goes on later because another one leaves, each learns when it goes on instead, and the places of those
-// that wait are the earliest.
+// TestMoveUpKeepsPlaces: nobody goes on later because another one leaves, each
+// learns when it goes on instead, and the places of those that wait are the
+// earliest.
 func TestMoveUpKeepsPlaces(t *testing.T) {
 	l := open(t, "rules: []")
 	r := &l.waitingRoom
@@ -17,7 +18,8 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 	var all []*Waiter
 	for i := range 200 {
 		var w *Waiter
-		place := &QueuePlace{limiter: l, kind: []string{"a", "b"}[i%2], GoesOn: now.Add(time.Duration(i/2+1) * time.Hour)}
+		place := &QueuePlace{limiter: l, kind: []string{"a", "b"}[i%2],
+			GoesOn: now.Add(time.Duration(i/2+1) * time.Hour)}
 		w = place.Wait(func(at time.Time) {
 			if !at.Before(goesOn[w]) {
 				t.Errorf("moved from %v to %v", goesOn[w], at)

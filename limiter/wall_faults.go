@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// systemWall returns the system's wall clock at t, in Unix nanoseconds, shifted by the number of nanoseconds in the file named
-// by RLNODE_WALL. Only this way can a test set the clock of one process among several.
+// systemWall returns the system's wall clock at t, in Unix nanoseconds, shifted
+// by the number of nanoseconds in the file named by RLNODE_WALL. Only this way
+// can a test set the clock of one process among several.
 func systemWall(t time.Time) int64 {
 	path := os.Getenv("RLNODE_WALL")
 	if path == "" {

@@ -6,14 +6,16 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Bounds of messages between limiters. In messages, integers are varints; hashes and IDs have a fixed size. Decoding checks
-// every length before it allocates memory.
+// Bounds of messages between limiters. In messages, integers are varints;
+// hashes and IDs have a fixed size. Decoding checks every length before it
+// allocates memory.
 
 const (
 	maxMessageOps = 1000 * 24 // bounds the ops of a question: the limits and blocks of all rules of a document
-	maxSubjectOps = 3*16 + 8  // bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its blocks
-	maxIdentical  = 10_000    // bounds the identical checks in one question
-	maxVersion    = 1 << 62   // bounds versions of the rules and revisions of the ring
+	// bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its blocks
+	maxSubjectOps = 3*16 + 8
+	maxIdentical  = 10_000  // bounds the identical checks in one question
+	maxVersion    = 1 << 62 // bounds versions of the rules and revisions of the ring
 	// maxResults bounds the results that a question may ask for: identical checks × limits.
 	maxResults = 32_768
 	// minOpBytes is the minimum size of an encoded limit with its cost.
@@ -27,8 +29,9 @@ const (
 	limitMode   = 1 << 7 // a byte with the op's mode, and whether it lends, follows its cost; since feature level 2
 )
 
-// codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, it stores
-// the ops' limits in buf and returns buf for reuse.
+// codeOps writes or reads a list of ops, in order of their subjects. belowZero
+// allows negative costs. When reading, it stores the ops' limits in buf and
+// returns buf for reuse.
 func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZero bool) []algorithms.Limit {
 	least := int64(0)
 	first := 0
@@ -73,16 +76,19 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 		codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
 		codeMode(c, op)
-		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount && !(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
+		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount &&
+			!(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
 		i++
 	})
 	return buf
 }
 
-// opLends is the bit in the byte after an op's cost that says that it lends. The lower bits are its mode.
+// opLends is the bit in the byte after an op's cost that says that it lends.
+// The lower bits are its mode.
 const opLends = 1 << 2
 
-// codeMode writes or reads the byte after an op's cost, if it has one: one that checks and doesn't lend has none.
+// codeMode writes or reads the byte after an op's cost, if it has one: one that
+// checks and doesn't lend has none.
 func codeMode(c *wire.Coder, op *counters.Op) {
 	mode := op.Mode // NumModes if it is still to be read
 	if op.Lends {
@@ -111,7 +117,8 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 		}
 
 		l := op.Limit
-		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 && l.MaxDelay < l.Window)
+		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 &&
+			l.MaxDelay < l.Window)
 		return
 	}
 

@@ -36,7 +36,8 @@ func TestSpendAllocatesNothing(t *testing.T) {
 		owner ring.NodeID
 		want  Outcome
 	}{
-		"spent": {spent, someone, Spent}, "refused": {refused, someone, Refused}, "unknown": {unknown, someone, Unknown},
+		"spent": {spent, someone, Spent}, "refused": {refused, someone, Refused},
+		"unknown": {unknown, someone, Unknown},
 	} {
 		if n := testing.AllocsPerRun(500, func() {
 			if o, _ := s.Spend(2, tt.owner, tt.ops); o != tt.want {

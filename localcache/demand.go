@@ -6,10 +6,11 @@ import (
 )
 
 const (
-	// initialChecks is the number of checks that a node asks for when it knows nothing of a subject's traffic.
+	// initialChecks is the number of checks that a node asks for when it knows
+	// nothing of a subject's traffic.
 	initialChecks = 8
-	// maxGrowth bounds, as a factor, how much one request may exceed the previous one, so that a burst of a few checks does
-	// not look like a flood.
+	// maxGrowth bounds, as a factor, how much one request may exceed the previous
+	// one, so that a burst of a few checks does not look like a flood.
 	maxGrowth = 4
 	// slackQuarters is how much to ask for relative to the recent rate, in quarters.
 	slackQuarters = 5
@@ -36,7 +37,8 @@ func multiplyCapped(cost, n int64) int64 {
 	return cost * n
 }
 
-// estimate returns how many units the node will need within ttl at the recent rate, or zero if a lease would not save a call.
+// estimate returns how many units the node will need within ttl at the recent
+// rate, or zero if a lease would not save a call.
 func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 	if cost == 0 && d.spent == 0 && !d.measured {
 		return 0

@@ -1,27 +1,40 @@
-// Package localcache holds leases, on both sides: what this node may spend without asking a counter's owner, and what it has
-// granted as an owner. It also holds recent refusals by owners, and the counters and shares by which a node decides alone.
+// Package localcache holds leases, on both sides: what this node may spend
+// without asking a counter's owner, and what it has granted as an owner. It
+// also holds recent refusals by owners, and the counters and shares by which a
+// node decides alone.
 //
-// [Leases] is the holder's side. A lease is what this node may spend of one subject: up to two grants, each a cost that the
-// owner debited in advance, and the owner's last refusal.
+// [Leases] is the holder's side. A lease is what this node may spend of one
+// subject: up to two grants, each a cost that the owner debited in advance, and
+// the owner's last refusal.
 //
-// A [LeaseLedger] is the owner's side. It keeps each grant, by subject, until the holder returns it or reports it as spent,
-// or until it has certainly ended. The ledger does not touch the counters. The caller debits a grant before the ledger
-// records it ([LeaseLedger.Grant]), so a grant is never more than a Take made early.
+// A [LeaseLedger] is the owner's side. It keeps each grant, by subject, until
+// the holder returns it or reports it as spent, or until it has certainly
+// ended. The ledger does not touch the counters. The caller debits a grant
+// before the ledger records it ([LeaseLedger.Grant]), so a grant is never more
+// than a Take made early.
 //
-// Sizes ([Size]): below the threshold, a grant is at most 1/(N + 1) of the headroom under it, for N nodes. A single busy node
-// gets nearly all of it in a few grants, and N equally busy nodes get a fair part each. Above the threshold, all grants of a
-// subject together stay under `lease.idle` of its limit, in equal parts for all nodes. If a part is less than one unit, or
+// Sizes ([Size]): below the threshold, a grant is at most 1/(N + 1) of the
+// headroom under it, for N nodes. A single busy node gets nearly all of it in a
+// few grants, and N equally busy nodes get a fair part each. Above the
+// threshold, all grants of a subject together stay under `lease.idle` of its
+// limit, in equal parts for all nodes. If a part is less than one unit, or
 // hardly anything remains, the owner grants nothing and each check asks it.
 //
-// Callers of an inline subject may ask about it with different limits or amounts. At each node, one set of them has the
-// subject's lease, and callers with others ask the owner. Inline subjects take up at most half of either side.
+// Callers of an inline subject may ask about it with different limits or
+// amounts. At each node, one set of them has the subject's lease, and callers
+// with others ask the owner. Inline subjects take up at most half of either
+// side.
 //
-// A token bucket refills while its tokens are leased out. The owner accepts a return only as long as the bucket's level plus
-// all outstanding grants stays within the burst ([LeaseLedger.Return]); otherwise tokens would accumulate outside the bucket.
-// So over any span D a bucket admits at most burst + rate × (D + TTL).
+// A token bucket refills while its tokens are leased out. The owner accepts a
+// return only as long as the bucket's level plus all outstanding grants stays
+// within the burst ([LeaseLedger.Return]); otherwise tokens would accumulate
+// outside the bucket. So over any span D a bucket admits at most burst + rate ×
+// (D + TTL).
 //
-// [NewFallbackTable] returns the fallback counters, for what a node decides alone: under rules with `consistency: local`, and
-// while it is cut off. They are separate from the counters that the node owns. partitions.Keeper later reports to the owner
-// what the node admitted while it was cut off. A node that counts alone has a *share* of each limit: [Share] divides whole
-// units among the members of the ring, so that all shares add up to the limit.
+// [NewFallbackTable] returns the fallback counters, for what a node decides
+// alone: under rules with `consistency: local`, and while it is cut off. They
+// are separate from the counters that the node owns. partitions.Keeper later
+// reports to the owner what the node admitted while it was cut off. A node that
+// counts alone has a *share* of each limit: [Share] divides whole units among
+// the members of the ring, so that all shares add up to the limit.
 package localcache

@@ -14,14 +14,16 @@ func (ls *Leases) endAll(sh *leaseShard, le *lease, now time.Duration) {
 	}
 }
 
-// returnPause is how long TakeEnded waits, after a grant ends, before it hands out what is left. Checks that spent from
-// the grant may still be in progress, and put their cost back if another limit refuses them.
+// returnPause is how long TakeEnded waits, after a grant ends, before it hands
+// out what is left. Checks that spent from the grant may still be in progress,
+// and put their cost back if another limit refuses them.
 const returnPause = 10 * time.Millisecond
 
 // endFirst ends the first grant of le and keeps what is left of it for TakeEnded.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 	g := le.grants[0]
-	out := EndedGrant{Source: le.source, Grant: g.id, Life: g.life, Steady: g.steady, Until: g.until, due: now + returnPause}
+	out := EndedGrant{Source: le.source, Grant: g.id, Life: g.life, Steady: g.steady,
+		Until: g.until, due: now + returnPause}
 	for i := range le.limits {
 		l := &le.limits[i]
 		key := counters.Key{Subject: le.subject, Counter: l.counter}
@@ -72,8 +74,9 @@ func (ls *Leases) Wake() <-chan struct{} { return ls.wake }
 // Next returns when to call TakeEnded unless Wake signals before that.
 func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 
-// TakeEnded appends to buf the grants that have ended with something left. The caller must give each back, once. TakeEnded
-// also forgets subjects that were not used for a while.
+// TakeEnded appends to buf the grants that have ended with something left. The
+// caller must give each back, once. TakeEnded also forgets subjects that were
+// not used for a while.
 func (ls *Leases) TakeEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
 	ls.alarm.Store(int64(never))
 
@@ -116,7 +119,8 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
 	}
 }
 
-// Enable sets whether leases may begin. If not, it also ends all leases, and TakeEnded then hands out what is left of them.
+// Enable sets whether leases may begin. If not, it also ends all leases, and
+// TakeEnded then hands out what is left of them.
 func (ls *Leases) Enable(now time.Duration, enabled bool) {
 	if ls.disabled.Store(!enabled); enabled {
 		return

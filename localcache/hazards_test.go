@@ -18,7 +18,8 @@ var (
 )
 
 func leaseOps(costs ...int64) []counters.Op {
-	ops := []counters.Op{{Key: counters.Key{Subject: 1, Counter: 1}, Limit: fastLimit}, {Key: counters.Key{Subject: 1, Counter: 2}, Limit: slowLimit}}[:len(costs)]
+	ops := []counters.Op{{Key: counters.Key{Subject: 1, Counter: 1}, Limit: fastLimit},
+		{Key: counters.Key{Subject: 1, Counter: 2}, Limit: slowLimit}}[:len(costs)]
 	for i := range ops {
 		ops[i].Cost = costs[i]
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 1000}
@@ -35,8 +36,9 @@ func heldUnits(s *Leases, now time.Duration) (n int64) {
 	return n
 }
 
-// G2: a check that another op refuses a moment later puts back what it spent, but only into the grant it came from. Each
-// process of an owner numbers grants from the start, so after a restart another grant may have the same number.
+// G2: a check that another op refuses a moment later puts back what it spent,
+// but only into the grant it came from. Each process of an owner numbers grants
+// from the start, so after a restart another grant may have the same number.
 func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
@@ -57,15 +59,17 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	}
 }
 
-// G2: a holder's report covers everything it may still spend, because the owner relies on it when it takes back others'
-// grants. So a holder does not spend a grant that arrives after a later one, and a grant never exceeds the report when cost
-// is put back.
+// G2: a holder's report covers everything it may still spend, because the owner
+// relies on it when it takes back others' grants. So a holder does not spend a
+// grant that arrives after a later one, and a grant never exceeds the report
+// when cost is put back.
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
 	from := Source{Owner: leaseOwner, Boot: 1, Lineage: 1}
 	come := func(id uint64) {
-		s.AcceptAnswer(now, now, from, leaseOps(1), Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
+		s.AcceptAnswer(now, now, from, leaseOps(1),
+			Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
 	s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 	come(6)
@@ -80,8 +84,9 @@ func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	}
 }
 
-// A refusal by one limit applies no longer than that limit said. After that, it does not refuse a smaller cost just because
-// another limit refused the same check for longer.
+// A refusal by one limit applies no longer than that limit said. After that, it
+// does not refuse a smaller cost just because another limit refused the same
+// check for longer.
 func TestRefusalStandsByEachLimit(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
@@ -102,8 +107,8 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 	}
 }
 
-// If a renewal was never sent, because the caller was suspended until the grant ended, the subject's leases can still be
-// renewed later.
+// If a renewal was never sent, because the caller was suspended until the grant
+// ended, the subject's leases can still be renewed later.
 func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	s := NewLeases(0)
 	from := Source{Owner: leaseOwner, Boot: 1, Lineage: 1}
@@ -111,7 +116,9 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	for i := range 3 {
 		now := time.Duration(i+1) * 2 * time.Second
 		s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
-		s.AcceptAnswer(now, now, from, leaseOps(1), Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}}, false)
+		s.AcceptAnswer(now, now, from, leaseOps(1),
+			Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}},
+			false)
 		for range 100 {
 			if _, r := s.Spend(now, leaseOwner, leaseOps(1)); r.Renew {
 				renewed++ // no answer arrives
@@ -135,7 +142,8 @@ func TestDemandOfHugeCosts(t *testing.T) {
 	}
 }
 
-// A remembered refusal reports a cost that can never be allowed as such, even if it is the refusal of a smaller one.
+// A remembered refusal reports a cost that can never be allowed as such, even
+// if it is the refusal of a smaller one.
 func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s := NewLeases(0)
 	now := time.Second
@@ -144,7 +152,8 @@ func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	ops[0].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
 	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leasePolicy.TTL)
 	ops = leaseOps(fastLimit.Amount + 1)
-	if outcome, _ := s.Spend(now, leaseOwner, ops); outcome == Refused && ops[0].Decision.RetryAfter != algorithms.Never {
+	if outcome, _ := s.Spend(now, leaseOwner, ops); outcome == Refused &&
+		ops[0].Decision.RetryAfter != algorithms.Never {
 		t.Errorf("have retry_after %s", ops[0].Decision.RetryAfter)
 	}
 }

@@ -14,19 +14,21 @@ import (
 // callerOps returns ops of an inline subject, from a caller that allows that many units a minute.
 func callerOps(subject uint64, amount, cost int64) []counters.Op {
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute}
-	return []counters.Op{{Key: counters.Key{Subject: subject, Counter: counters.InlineCounter(1)}, Limit: l, Cost: cost}}
+	return []counters.Op{{Key: counters.Key{Subject: subject, Counter: counters.InlineCounter(1)},
+		Limit: l, Cost: cost}}
 }
 
 // deliverLease delivers the answer to a caller's check, with a grant.
 func (s *Leases) deliverLease(now time.Duration, id uint64, ops []counters.Op, amount int64) bool {
 	_, ok := s.Request(now, someone, policy, ops, 1)
 	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
-	s.AcceptAnswer(now, now, from, ops, Grant{ID: id, EndsIn: policy.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
+	s.AcceptAnswer(now, now, from, ops,
+		Grant{ID: id, EndsIn: policy.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
 	return ok
 }
 
-// Of callers with different limits for one inline subject, the first has the lease for as long as it uses it. The others ask
-// the owner, and do not end it.
+// Of callers with different limits for one inline subject, the first has the
+// lease for as long as it uses it. The others ask the owner, and do not end it.
 func TestLeasesOfSeveralSets(t *testing.T) {
 	s := NewLeases(0)
 	first, second := callerOps(5, 100, 1), callerOps(5, 200, 1)
@@ -64,7 +66,8 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 
 // inlineRequest is a request of a caller who allows that many a minute.
 func inlineRequest(holder byte, want, remaining, amount int64) *GrantRequest {
-	r := request(holder, want, remaining, &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute})
+	r := request(holder, want, remaining,
+		&algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute})
 	r.Ops[0].Key.Counter = counters.InlineCounter(0)
 	return r
 }
@@ -95,7 +98,8 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	}
 }
 
-// A flood of inline subjects takes half of the leases, at holders and owners. Configured subjects get the rest.
+// A flood of inline subjects takes half of the leases, at holders and owners.
+// Configured subjects get the rest.
 func TestInlineLeasesLeaveHalf(t *testing.T) {
 	s, b := NewLeases(0), NewLeaseLedger(0)
 	subject := uint64(0)
@@ -136,8 +140,9 @@ func TestInlineLeasesLeaveHalf(t *testing.T) {
 	}
 }
 
-// G2 if callers differ: in each window, each caller is admitted at most its own limit, and all together at most the largest.
-// Each node has a lease for one of them, and asks the owner for the others.
+// G2 if callers differ: in each window, each caller is admitted at most its own
+// limit, and all together at most the largest. Each node has a lease for one of
+// them, and asks the owner for the others.
 func TestG2_ModelOfSeveralSets(t *testing.T) {
 	limit := func(kind algorithms.Kind, amount int64, window time.Duration) *algorithms.Limit {
 		return &algorithms.Limit{Kind: kind, Amount: amount, Burst: amount, Window: window}
@@ -148,7 +153,8 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 			{[]counters.Key{keyOf(1)}, []*algorithms.Limit{limit(kind, 1000, 2*time.Second)}},
 			{[]counters.Key{keyOf(1)}, []*algorithms.Limit{limit(kind, 2000, 2*time.Second)}},
 			{[]counters.Key{keyOf(1)}, []*algorithms.Limit{limit(kind, 1500, 2*time.Second)}},
-			{[]counters.Key{keyOf(1), keyOf(2)}, []*algorithms.Limit{limit(kind, 1200, 2*time.Second), limit(kind, 3000, 8*time.Second)}},
+			{[]counters.Key{keyOf(1), keyOf(2)},
+				[]*algorithms.Limit{limit(kind, 1200, 2*time.Second), limit(kind, 3000, 8*time.Second)}},
 			{[]counters.Key{keyOf(2)}, []*algorithms.Limit{limit(kind, 4000, 8*time.Second)}},
 		}
 		for _, c := range []networkCase{

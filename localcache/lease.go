@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// lease is what this node may spend of one subject without asking its owner, and the owner's last refusal.
+// lease is what this node may spend of one subject without asking its owner,
+// and the owner's last refusal.
 type lease struct {
 	subject       uint64
 	source        Source
@@ -46,7 +47,8 @@ type leasedLimit struct {
 	lastDecision algorithms.Decision // the owner's last decision, minus the grant that came with it
 }
 
-// MaxGrants bounds the grants that this node holds of one subject: the one being spent, and the next.
+// MaxGrants bounds the grants that this node holds of one subject: the one
+// being spent, and the next.
 const MaxGrants = 2
 
 // grant is a debit at the owner for this node to spend.
@@ -61,7 +63,9 @@ type grant struct {
 // balance is what is left of one limit's part of a grant.
 type balance struct {
 	left, size int64
-	window     int64 // the window in which the owner debited it; of a bucket, how long all that it then owed takes to drain
+	// the window in which the owner debited it; of a bucket, how long all that it
+	// then owed takes to drain
+	window int64
 }
 
 // refusal is an owner's refusal that this node repeats for a while.
@@ -127,9 +131,10 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 	return true
 }
 
-// canAnswerLooks reports whether the lease may answer a look: only if this node spends it on checks, and on nothing else. A
-// count, here or at another node, may overdraw the owner's counter. What a grant still holds then says nothing about how much
-// the counter has left.
+// canAnswerLooks reports whether the lease may answer a look: only if this node
+// spends it on checks, and on nothing else. A count, here or at another node,
+// may overdraw the owner's counter. What a grant still holds then says nothing
+// about how much the counter has left.
 func (le *lease) canAnswerLooks() bool { return le.hasChecks && !le.hasCounts }
 
 // noteModes records the modes of ops, all of one subject. The ops of renewals have no costs.
@@ -142,8 +147,8 @@ func (le *lease) noteModes(ops []counters.Op) {
 	}
 }
 
-// spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made. Looks
-// debit nothing.
+// spend debits ops from the first grant, which covers them, and sets the
+// decisions that the owner would have made. Looks debit nothing.
 func (le *lease) spend(now time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &le.limits[i], &ops[i]
@@ -191,12 +196,14 @@ func ageDecision(d algorithms.Decision, passed time.Duration) algorithms.Decisio
 	return d
 }
 
-// needsRenewal reports whether so much of the first grant is spent that the node should fetch the next one.
+// needsRenewal reports whether so much of the first grant is spent that the
+// node should fetch the next one.
 func (le *lease) needsRenewal(now time.Duration) bool {
 	if len(le.grants) == MaxGrants || now < le.renewingUntil || now < le.nextRenewal || now < le.refused.until {
 		return false
 	}
-	// The holders of one subject should not all ask at once, so each renews at a slightly different level.
+	// The holders of one subject should not all ask at once, so each renews at a
+	// slightly different level.
 	g := &le.grants[0]
 	eighths := 3 + int64(g.id&1) + int64(le.subject>>5&1)
 	for i := range g.parts {
@@ -213,8 +220,9 @@ func (r *refusal) refuses(i int, now time.Duration, cost int64) bool {
 	return !o.decision.Allowed && cost >= o.cost && now < o.until
 }
 
-// answer reports whether the refusal still applies to ops, and if so copies its decisions into them. It applies to the same
-// costs or more. For a shadow rule, which never makes a check fail, it applies only if every limit refuses.
+// answer reports whether the refusal still applies to ops, and if so copies its
+// decisions into them. It applies to the same costs or more. For a shadow rule,
+// which never makes a check fail, it applies only if every limit refuses.
 func (r *refusal) answer(now time.Duration, ops []counters.Op) bool {
 	if now >= r.until || len(r.ops) != len(ops) {
 		return false

@@ -25,7 +25,8 @@ func opsOf(costs ...int64) []counters.Op {
 	limits := [...]*algorithms.Limit{&minute, &hour}
 	var ops []counters.Op
 	for i, c := range costs {
-		ops = append(ops, counters.Op{Key: counters.Key{Subject: 1 << 60, Counter: uint64(i)}, Limit: limits[i], Cost: c})
+		ops = append(ops,
+			counters.Op{Key: counters.Key{Subject: 1 << 60, Counter: uint64(i)}, Limit: limits[i], Cost: c})
 	}
 	return ops
 }
@@ -37,7 +38,9 @@ func (ls *Leases) deliverGrant(now time.Duration, id uint64, amounts ...int64) {
 	for i := range ops {
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	}
-	ls.AcceptAnswer(now, now, from, ops, Grant{ID: id, EndsIn: policy.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
+	ls.AcceptAnswer(now, now, from, ops,
+		Grant{ID: id, EndsIn: policy.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))},
+		true)
 }
 
 func TestSpend(t *testing.T) {
@@ -73,7 +76,8 @@ func TestTwoGrants(t *testing.T) {
 	s.deliverGrant(0, 1, 10)
 	s.deliverGrant(time.Second, 2, 20)
 	s.deliverGrant(time.Second, 3, 30)
-	if back := s.TakeEnded(time.Second, nil); len(back) != 1 || back[0].Grant != 3 || back[0].Ops[0].Cost != 30 || back[0].Source != from {
+	if back := s.TakeEnded(time.Second, nil); len(back) != 1 || back[0].Grant != 3 ||
+		back[0].Ops[0].Cost != 30 || back[0].Source != from {
 		t.Errorf("have %+v", back)
 	}
 	if o, r := s.Spend(2*time.Second, someone, opsOf(3)); o != Spent || r.Until != policy.TTL {
@@ -98,7 +102,8 @@ func TestTwoGrants(t *testing.T) {
 		t.Errorf("have %d, %+v", o, r)
 	}
 	s.Unspend(first, opsOf(3)) // into the ended grant
-	if back := s.TakeEnded(policy.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
+	if back := s.TakeEnded(policy.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 ||
+		back[0].Ops[0].Cost != 20 {
 		t.Errorf("have %+v", back)
 	}
 	if again := s.TakeEnded(policy.TTL+returnPause, nil); len(again) != 0 {
@@ -120,7 +125,8 @@ func TestALeaseOfTwoLimits(t *testing.T) {
 		t.Errorf("nothing is asked of the second: have %d", o)
 	}
 	s.TakeEnded(policy.TTL, nil)
-	if back := s.TakeEnded(policy.TTL+returnPause, nil); len(back) != 1 || back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
+	if back := s.TakeEnded(policy.TTL+returnPause, nil); len(back) != 1 ||
+		back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
 		t.Errorf("have %+v", back)
 	}
 }
@@ -137,9 +143,17 @@ func TestWhatEndsALease(t *testing.T) {
 			o, _ := s.Spend(1, someone, ops)
 			return o
 		},
-		"one limit more":  func(s *Leases) Outcome { o, _ := s.Spend(1, someone, opsOf(1, 1)); return o },
-		"a change":        func(s *Leases) Outcome { s.Forget(1, 1<<60, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
-		"this node's end": func(s *Leases) Outcome { s.Enable(1, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
+		"one limit more": func(s *Leases) Outcome { o, _ := s.Spend(1, someone, opsOf(1, 1)); return o },
+		"a change": func(s *Leases) Outcome {
+			s.Forget(1, 1<<60, false)
+			o, _ := s.Spend(1, someone, opsOf(1))
+			return o
+		},
+		"this node's end": func(s *Leases) Outcome {
+			s.Enable(1, false)
+			o, _ := s.Spend(1, someone, opsOf(1))
+			return o
+		},
 		"another life of the counters": func(s *Leases) Outcome {
 			s.AcceptAnswer(1, 1, Source{Owner: someone, Boot: 5, Lineage: 7}, opsOf(0), Grant{}, false)
 			o, _ := s.Spend(1, someone, opsOf(1))
@@ -149,7 +163,8 @@ func TestWhatEndsALease(t *testing.T) {
 		s := NewLeases(0)
 		s.deliverGrant(0, 1, 10)
 		expect.Equal(t, spend(s), Unknown, "%s", name)
-		if back := s.TakeEnded(policy.TTL+returnPause, s.TakeEnded(policy.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
+		if back := s.TakeEnded(policy.TTL+returnPause,
+			s.TakeEnded(policy.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
 			t.Errorf("%s: have %+v back, %d left", name, back, s.GrantCount())
 		}
 	}
@@ -172,7 +187,8 @@ func TestRememberedRefusals(t *testing.T) {
 		return o, ops[0].Decision
 	}
 	refuse(time.Minute, false, 3)
-	if o, d := try(time.Millisecond, 3); o != Refused || d.RetryAfter != time.Minute-time.Millisecond || d.Remaining != 2 || d.Allowed {
+	if o, d := try(time.Millisecond, 3); o != Refused ||
+		d.RetryAfter != time.Minute-time.Millisecond || d.Remaining != 2 || d.Allowed {
 		t.Errorf("have %d, %+v", o, d)
 	}
 	for _, tt := range []struct {
@@ -223,7 +239,8 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	expect.Equal(t, s.Next(), never, "something is due")
 }
 
-// The first check asks for a few units, a flood asks for more each time, and a trickle asks for nothing.
+// The first check asks for a few units, a flood asks for more each time, and a
+// trickle asks for nothing.
 func TestDemand(t *testing.T) {
 	var d demand
 	now := time.Second
@@ -286,7 +303,8 @@ func TestPolicy(t *testing.T) {
 	for _, tt := range tests {
 		if have := PolicyOf(&tt.rule, tt.limits, 3); have.TTL != tt.ttl || have.None() != (tt.ttl == 0) {
 			t.Errorf("%s: have %+v", tt.name, have)
-		} else if small := strings.Contains(tt.name, "less than") || strings.Contains(tt.name, "small"); have.TooSmall != small {
+		} else if small := strings.Contains(tt.name, "less than") ||
+			strings.Contains(tt.name, "small"); have.TooSmall != small {
 			t.Errorf("%s: have %+v", tt.name, have)
 		}
 	}

@@ -14,14 +14,17 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Leases holds this node's leases and the recent refusals by owners, by subject. All methods may be called concurrently.
-// Times are readings of a clock that keeps running while the machine is suspended.
+// Leases holds this node's leases and the recent refusals by owners, by
+// subject. All methods may be called concurrently. Times are readings of a
+// clock that keeps running while the machine is suspended.
 //
-// A subject has one lease. Callers of an inline subject may use different limits: the lease has those of the caller that took
-// it, with their amounts, and others ask the owner. For a configured subject, a check with other limits ends the lease.
+// A subject has one lease. Callers of an inline subject may use different
+// limits: the lease has those of the caller that took it, with their amounts,
+// and others ask the owner. For a configured subject, a check with other limits
+// ends the lease.
 //
-// The owner has debited in advance everything that is spent here. When a grant ends, TakeEnded hands out what is left of
-// it, once, to be given back.
+// The owner has debited in advance everything that is spent here. When a grant
+// ends, TakeEnded hands out what is left of it, once, to be given back.
 type Leases struct {
 	perShard   int // bounds the leases of a shard; inline subjects have at most half of them
 	shards     [leaseShards]leaseShard
@@ -35,7 +38,8 @@ const (
 	leaseShards = 64
 	// minSubjects is the smallest bound on the subjects of Leases and of a LeaseLedger.
 	minSubjects = 1024
-	// keepTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeepFor is the minimum.
+	// keepTTLs is how long a subject is remembered after its last use, in TTLs of
+	// its leases; minKeepFor is the minimum.
 	keepTTLs   = 4
 	minKeepFor = time.Second
 	never      = time.Duration(math.MaxInt64)
@@ -73,7 +77,8 @@ type HeldGrant struct {
 	Left []int64 // by limit
 }
 
-// LeaseRequest accompanies a question to the owner about a subject. It asks for a grant and reports on earlier ones.
+// LeaseRequest accompanies a question to the owner about a subject. It asks for
+// a grant and reports on earlier ones.
 type LeaseRequest struct {
 	Policy    Policy
 	Boot      uint64      // the owner's process that LastGrant and Held refer to
@@ -105,8 +110,8 @@ type EndedGrant struct {
 	due time.Duration // when TakeEnded may hand it out
 }
 
-// NewLeases returns room for the leases of at most bound subjects, of which at most half may be inline. A bound below 1,024
-// counts as 1,024.
+// NewLeases returns room for the leases of at most bound subjects, of which at
+// most half may be inline. A bound below 1,024 counts as 1,024.
 func NewLeases(bound int64) *Leases {
 	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
 	s.alarm.Store(int64(never))
@@ -116,16 +121,17 @@ func NewLeases(bound int64) *Leases {
 	return s
 }
 
-// lockSubject locks a subject's shard and returns its lease, or nil if there is none. The subjects of a partition are spread
-// over all shards.
+// lockSubject locks a subject's shard and returns its lease, or nil if there is
+// none. The subjects of a partition are spread over all shards.
 func (ls *Leases) lockSubject(subject uint64) (*leaseShard, *lease) {
 	sh := &ls.shards[subject%leaseShards]
 	sh.mu.Lock()
 	return sh, sh.leases[subject]
 }
 
-// lockLease locks the shard of ops' subject and returns the subject's lease, or nil if there is none for ops: the lease of a
-// configured subject may have other limits, but that of an inline one is then another caller's.
+// lockLease locks the shard of ops' subject and returns the subject's lease, or
+// nil if there is none for ops: the lease of a configured subject may have
+// other limits, but that of an inline one is then another caller's.
 func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
 	sh, le := ls.lockSubject(ops[0].Key.Subject)
 	if le != nil && ops[0].Key.IsInline() && !le.matches(ops) {
@@ -160,8 +166,10 @@ func (sh *leaseShard) removeLease(le *lease) {
 	delete(sh.leases, le.subject)
 }
 
-// Spend takes ops, all of one subject, from its lease, all or nothing. Ops in PeekMode take nothing; Spend reports whether
-// they could. owner is the node that presumably decides the subject now. If the lease is from another node, it ends.
+// Spend takes ops, all of one subject, from its lease, all or nothing. Ops in
+// PeekMode take nothing; Spend reports whether they could. owner is the node
+// that presumably decides the subject now. If the lease is from another node,
+// it ends.
 func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -207,8 +215,9 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	return Unknown, Receipt{}
 }
 
-// Unspend returns what a Spend took to its grant or, if that has ended, to what TakeEnded will hand out. If TakeEnded
-// has already handed it out, the cost is lost. A look took nothing.
+// Unspend returns what a Spend took to its grant or, if that has ended, to what
+// TakeEnded will hand out. If TakeEnded has already handed it out, the cost is
+// lost. A look took nothing.
 func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 	if ops[0].Mode == counters.PeekMode {
 		return
@@ -224,10 +233,13 @@ func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 	}
 }
 
-// Request returns the request to send with a question about ops, all of one subject, on behalf of that many checks. It
-// returns false if no lease is wanted: there is no room for the subject, another caller's limits have its lease, traffic is too slow, or
-// ops are looks that no lease can answer.
-func (ls *Leases) Request(now time.Duration, owner ring.NodeID, policy Policy, ops []counters.Op, checks int) (LeaseRequest, bool) {
+// Request returns the request to send with a question about ops, all of one
+// subject, on behalf of that many checks. It returns false if no lease is
+// wanted: there is no room for the subject, another caller's limits have its
+// lease, traffic is too slow, or ops are looks that no lease can answer.
+func (ls *Leases) Request(
+	now time.Duration, owner ring.NodeID, policy Policy, ops []counters.Op, checks int,
+) (LeaseRequest, bool) {
 	if ls.disabled.Load() || policy.None() {
 		return LeaseRequest{}, false
 	}
@@ -259,7 +271,8 @@ func (ls *Leases) Request(now time.Duration, owner ring.NodeID, policy Policy, o
 		return LeaseRequest{}, false
 	}
 
-	request := LeaseRequest{Policy: policy, Boot: le.source.Boot, LastGrant: le.lastGrant, Want: make([]int64, len(ops))}
+	request := LeaseRequest{Policy: policy, Boot: le.source.Boot, LastGrant: le.lastGrant,
+		Want: make([]int64, len(ops))}
 	wanted := false
 	for i := range ops {
 		d := &le.limits[i].demand
@@ -286,8 +299,10 @@ func (le *lease) reportHeld() (out []HeldGrant) {
 	return out
 }
 
-// AcceptAnswer processes the owner's answer to a question about ops, and the grant that came with it (none if its ID is zero).
-// sent is when the question was sent; renewal says whether it was a renewal. ops hold the owner's decisions.
+// AcceptAnswer processes the owner's answer to a question about ops, and the
+// grant that came with it (none if its ID is zero). sent is when the question
+// was sent; renewal says whether it was a renewal. ops hold the owner's
+// decisions.
 func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -329,7 +344,9 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 }
 
 // addGrant adds a grant to le.
-func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, now time.Duration, from Source, ops []counters.Op, g *Grant) {
+func (ls *Leases) addGrant(
+	sh *leaseShard, le *lease, sent, now time.Duration, from Source, ops []counters.Op, g *Grant,
+) {
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Drop out-of-order grants: they may have been reported spent.
 	if len(le.grants) == MaxGrants || until <= now || g.ID <= le.lastGrant {
@@ -350,7 +367,8 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, now time.Duration, f
 
 // returnUnused queues an unused grant in full for TakeEnded.
 func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Source, ops []counters.Op, g *Grant) {
-	out := EndedGrant{Source: from, Grant: g.ID, Life: g.Life, Steady: g.Steady, Until: sent + min(g.EndsIn, MaxTTL), due: now}
+	out := EndedGrant{Source: from, Grant: g.ID, Life: g.Life, Steady: g.Steady,
+		Until: sent + min(g.EndsIn, MaxTTL), due: now}
 	for i := range ops {
 		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
 		out.Window = append(out.Window, g.Windows[i])
@@ -359,9 +377,11 @@ func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Sou
 	ls.wakeBy(now)
 }
 
-// RememberRefusal remembers an owner's refusal of ops, whose decisions say which limits refused. The refusal applies for at most ttl,
-// and until there is room again, or a little longer if many checks are refused. If an op was refused only because the owner's
-// table is full, or no op was refused, it remembers nothing.
+// RememberRefusal remembers an owner's refusal of ops, whose decisions say
+// which limits refused. The refusal applies for at most ttl, and until there is
+// room again, or a little longer if many checks are refused. If an op was
+// refused only because the owner's table is full, or no op was refused, it
+// remembers nothing.
 func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -411,8 +431,9 @@ func (ls *Leases) AbandonRenewal(now time.Duration, ops []counters.Op) {
 	}
 }
 
-// Forget drops the owners' refusals of a subject. If refusalsOnly is set, the subject merely has room again, and its leases
-// continue. Otherwise its counters were changed, and its leases end too.
+// Forget drops the owners' refusals of a subject. If refusalsOnly is set, the
+// subject merely has room again, and its leases continue. Otherwise its
+// counters were changed, and its leases end too.
 func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
@@ -478,7 +499,8 @@ func (ls *Leases) wakeBy(at time.Duration) {
 	}
 }
 
-// setAlarm makes the next call of TakeEnded due at the given time, if it was due later. Otherwise it returns false.
+// setAlarm makes the next call of TakeEnded due at the given time, if it was
+// due later. Otherwise it returns false.
 func (ls *Leases) setAlarm(at time.Duration) bool {
 	for current := ls.alarm.Load(); int64(at) < current; current = ls.alarm.Load() {
 		if ls.alarm.CompareAndSwap(current, int64(at)) {

@@ -14,13 +14,14 @@ const (
 	ledgerShards = 64
 	// maxGrantsPerSubject bounds the outstanding grants of one subject.
 	maxGrantsPerSubject = 4096
-	// returnGrace is how long after its end a grant may still come back: its holder ended it in time, and the return is in
-	// transit.
+	// returnGrace is how long after its end a grant may still come back: its holder
+	// ended it in time, and the return is in transit.
 	returnGrace = 500 * time.Millisecond
 )
 
-// LeaseLedger records the grants that an owner has made and not got back. All methods may be called concurrently. Times are
-// readings of a clock that keeps running while the machine is suspended.
+// LeaseLedger records the grants that an owner has made and not got back. All
+// methods may be called concurrently. Times are readings of a clock that keeps
+// running while the machine is suspended.
 type LeaseLedger struct {
 	perShard    int // bounds the subjects of a shard, of which at most half may be inline
 	ids         atomic.Uint64
@@ -56,11 +57,13 @@ type ledgerPart struct {
 	counter    uint64 // Key.Counter
 	unreturned int64  // units granted and not yet given back: an upper bound on what may come back
 	spendable  int64  // the holder may still spend at most this many units
-	returnable int64  // units that may still come back, by the holder's last report; fewer if it has spent or returned some since
+	// units that may still come back, by the holder's last report; fewer if it has
+	// spent or returned some since
+	returnable int64
 }
 
-// NewLeaseLedger returns a ledger for at most bound subjects, of which at most half may be inline. A bound below 1,024 counts
-// as 1,024.
+// NewLeaseLedger returns a ledger for at most bound subjects, of which at most
+// half may be inline. A bound below 1,024 counts as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
 	ll := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards)}
 	for i := range ll.shards {
@@ -90,9 +93,12 @@ type GrantRequest struct {
 	Ops []counters.Op
 }
 
-// Grant grants as much of r as is allowed. It calls take with the sizes as costs; take must debit all of them or nothing. The
-// returned ID is zero if nothing is granted.
-func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
+// Grant grants as much of r as is allowed. It calls take with the sizes as
+// costs; take must debit all of them or nothing. The returned ID is zero if
+// nothing is granted.
+func (ll *LeaseLedger) Grant(
+	now time.Duration, r *GrantRequest, take func(ops []counters.Op) bool,
+) (id uint64, amounts []int64) {
 	key := r.Ops[0].Key
 	sh, s := ll.lock(key.Subject)
 	defer sh.mu.Unlock()
@@ -123,7 +129,8 @@ func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops [
 		}
 	}
 
-	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: now + r.Lease.Policy.TTL + returnGrace}
+	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, lineage: r.Lineage,
+		until: now + r.Lease.Policy.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
 		g.parts, amounts = append(g.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
@@ -136,8 +143,9 @@ func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops [
 	return g.id, amounts
 }
 
-// acceptReport applies the holder's report about its grants. A grant that reached the holder but is missing from the report is
-// no longer being spent, although some of it may be on its way back.
+// acceptReport applies the holder's report about its grants. A grant that
+// reached the holder but is missing from the report is no longer being spent,
+// although some of it may be on its way back.
 func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, r *GrantRequest) {
 	before := len(s.grants)
 	s.grants = slices.DeleteFunc(s.grants, func(g ledgerGrant) bool { return now >= g.until || g.lineage != r.Lineage })
@@ -149,8 +157,8 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, r *Gran
 			continue
 		}
 
-		// A grant that the holder no longer reports is spent, on its way back, or arrives out of order and is then returned
-		// unused.
+		// A grant that the holder no longer reports is spent, on its way back, or
+		// arrives out of order and is then returned unused.
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == g.id })
 		if held < 0 {
 			g.until = min(g.until, now+returnGrace)
@@ -166,8 +174,8 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, r *Gran
 	}
 }
 
-// sizeGrant returns r's ops with the amounts to grant as costs. It returns nil if a limit of which the holder wants some gets
-// nothing.
+// sizeGrant returns r's ops with the amounts to grant as costs. It returns nil
+// if a limit of which the holder wants some gets nothing.
 func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	ops := make([]counters.Op, 0, len(r.Ops))
 
@@ -215,8 +223,10 @@ func (s *ledgerSubject) forEachPart(counter uint64, f func(g *ledgerGrant, p *le
 	}
 }
 
-// Return takes back a grant of this process, once. It calls give for each op with the cost to put back, and keeps the grant for
-// what give could not put back. If the grant is no longer outstanding, Return does nothing, and returns false.
+// Return takes back a grant of this process, once. It calls give for each op
+// with the cost to put back, and keeps the grant for what give could not put
+// back. If the grant is no longer outstanding, Return does nothing, and returns
+// false.
 func (ll *LeaseLedger) Return(
 	now time.Duration, lineage, id uint64, ops []counters.Op, give func(i int, cost int64) bool,
 ) (found bool) {
@@ -264,8 +274,9 @@ func (ll *LeaseLedger) Return(
 	return true
 }
 
-// Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the
-// counter, or a returned grant finds no debit to cancel.
+// Returnable returns how much of one limit may still come back from grants. A
+// loan must leave at least that much used in the counter, or a returned grant
+// finds no debit to cancel.
 func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
 	sh, s := ll.lock(subject)
 	defer sh.mu.Unlock()
@@ -287,8 +298,8 @@ func (ll *LeaseLedger) Sweep(now time.Duration) {
 	}
 }
 
-// sweep is Sweep for one shard, which the caller must hold. It reads the whole shard, so it runs at most once per
-// returnGrace.
+// sweep is Sweep for one shard, which the caller must hold. It reads the whole
+// shard, so it runs at most once per returnGrace.
 func (ll *LeaseLedger) sweep(sh *ledgerShard, now time.Duration) {
 	if now < sh.nextSweep {
 		return

@@ -43,7 +43,8 @@ func TestSize(t *testing.T) {
 func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequest {
 	op := counters.Op{Key: counters.Key{Subject: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
 	request := LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
-	return &GrantRequest{Holder: ring.NodeID{holder}, Lineage: 1, SameBoot: true, Nodes: 3, Lease: &request, Ops: []counters.Op{op}}
+	return &GrantRequest{Holder: ring.NodeID{holder}, Lineage: 1, SameBoot: true, Nodes: 3,
+		Lease: &request, Ops: []counters.Op{op}}
 }
 
 func debitAlways([]counters.Op) bool { return true }
@@ -110,7 +111,8 @@ func TestHolderReport(t *testing.T) {
 
 func TestNothingIsGrantedThatIsNotDebited(t *testing.T) {
 	b := NewLeaseLedger(0)
-	if id, _ := b.Grant(0, request(1, 6, 100, &fixed), func([]counters.Op) bool { return false }); id != 0 || b.Outstanding() != 0 {
+	if id, _ := b.Grant(0, request(1, 6, 100, &fixed),
+		func([]counters.Op) bool { return false }); id != 0 || b.Outstanding() != 0 {
 		t.Error("granted without a debit")
 	}
 	r := request(1, 6, 100, &fixed)

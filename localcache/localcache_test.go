@@ -35,13 +35,25 @@ func TestWithoutShare(t *testing.T) {
 		cost  int64
 		want  algorithms.Decision
 	}{
-		{"until the window ends", algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Minute}, 1, algorithms.Decision{RetryAfter: 40 * time.Second}},
-		{"a calendar's window", algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Hour, Calendar: algorithms.NewCalendar(algorithms.Hour, time.UTC)}, 1,
+		{"until the window ends",
+			algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Minute}, 1,
+			algorithms.Decision{RetryAfter: 40 * time.Second}},
+		{"a calendar's window",
+			algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Hour,
+				Calendar: algorithms.NewCalendar(algorithms.Hour, time.UTC)},
+			1,
 			algorithms.Decision{RetryAfter: 59*time.Minute + 40*time.Second}},
-		{"a bucket's unit", algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 2, Burst: 2, Window: time.Minute}, 1, algorithms.Decision{RetryAfter: 30 * time.Second}},
-		{"a log's window", algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 1, algorithms.Decision{RetryAfter: time.Minute}},
-		{"never", algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 3, algorithms.Decision{RetryAfter: algorithms.Never}},
-		{"nothing asked", algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 0, algorithms.Decision{Allowed: true}},
+		{"a bucket's unit",
+			algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 2, Burst: 2, Window: time.Minute}, 1,
+			algorithms.Decision{RetryAfter: 30 * time.Second}},
+		{"a log's window",
+			algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 1,
+			algorithms.Decision{RetryAfter: time.Minute}},
+		{"never", algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 3,
+			algorithms.Decision{RetryAfter: algorithms.Never}},
+		{"nothing asked",
+			algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 0,
+			algorithms.Decision{Allowed: true}},
 	}
 	for _, tt := range tests {
 		if _, ok := ScaleLimit(&tt.limit, 3, 2); ok {

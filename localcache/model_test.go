@@ -15,8 +15,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// network is an owner's ledger and counters, its holders, and the messages between them, on one virtual clock. Events happen
-// in a deterministic order, so admitted hits can be checked against the limits to the unit.
+// network is an owner's ledger and counters, its holders, and the messages
+// between them, on one virtual clock. Events happen in a deterministic order,
+// so admitted hits can be checked against the limits to the unit.
 type network struct {
 	t       testing.TB
 	chance  *rand.Rand
@@ -177,7 +178,9 @@ func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, o
 		}
 	}
 	g.Life, g.Steady = nw.table.Life(ops[0].Key.Partition()), now.Steady
-	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameBoot: request.Boot == networkProcess, Lease: request, Nodes: len(nw.holders) + 1, Ops: ops}
+	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage,
+		SameBoot: request.Boot == networkProcess, Lease: request, Nodes: len(nw.holders) + 1,
+		Ops: ops}
 	g.ID, g.Amounts = nw.book.Grant(nw.at, &r, func(ops []counters.Op) bool {
 		admitted := nw.table.Take(now, ops) == counters.Admitted
 		for i := range ops {
@@ -217,7 +220,9 @@ func (nw *network) run(end time.Duration) {
 	for {
 		next := -1
 		for i := range nw.queue {
-			if next < 0 || cmp.Or(cmp.Compare(nw.queue[i].at, nw.queue[next].at), cmp.Compare(nw.queue[i].n, nw.queue[next].n)) < 0 {
+			if next < 0 ||
+				cmp.Or(cmp.Compare(nw.queue[i].at, nw.queue[next].at),
+					cmp.Compare(nw.queue[i].n, nw.queue[next].n)) < 0 {
 				next = i
 			}
 		}
@@ -282,17 +287,21 @@ type networkCase struct {
 }
 
 func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
-	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewLeaseLedger(0), owner: ring.NodeID{99},
+	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000),
+		book: NewLeaseLedger(0), owner: ring.NodeID{99},
 		ordered: c.ordered, loss: c.loss, maxLatency: c.slow, unspend: c.unspend}
 	window := []time.Duration{time.Second, 2 * time.Second, 10 * time.Second}[w.chance.IntN(3)]
 	limits := 1 + w.chance.IntN(2)
 	for i := range limits {
 		amount := int64(100 + w.chance.IntN(2000))
-		w.limits = append(w.limits, &algorithms.Limit{Kind: c.kind, Amount: amount, Burst: max(40, amount/int64(1+w.chance.IntN(8))), Window: window})
+		w.limits = append(w.limits,
+			&algorithms.Limit{Kind: c.kind, Amount: amount,
+				Burst: max(40, amount/int64(1+w.chance.IntN(8))), Window: window})
 		w.key = append(w.key, counters.Key{Subject: 12345, Counter: uint64(i + 1)})
 	}
-	w.policy = Policy{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
-		TTL: max(MinTTL, window/20)}
+	w.policy = Policy{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)],
+		Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
+		TTL:  max(MinTTL, window/20)}
 	if w.chance.IntN(3) == 0 {
 		w.policy.TTL = 10 * w.policy.TTL
 	}
@@ -350,8 +359,10 @@ func runCount(n uint64) uint64 {
 	return n * *runFactor
 }
 
-// G2: whatever is lost, late or out of order, no more is admitted than the limits allow: in each fixed window to the unit, at
-// each hit by the sliding window's own rule, and for a bucket over any span D no more than over D + TTL.
+// G2: whatever is lost, late or out of order, no more is admitted than the
+// limits allow: in each fixed window to the unit, at each hit by the sliding
+// window's own rule, and for a bucket over any span D no more than over D +
+// TTL.
 func TestG2_ModelOfLeases(t *testing.T) {
 	seeds := runCount(4)
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket} {
@@ -401,8 +412,10 @@ func TestG3_ModelOfLeases(t *testing.T) {
 							sum += h.cost[i]
 						}
 					}
-					if used, _ := w.table.Usage(w.now(), w.key[i], l); used != sum && w.now().Wall/int64(l.Window) == networkBegin/int64(l.Window) {
-						t.Errorf("%s, seed %d, ordered %v: %d used, %d admitted; policy %+v", kind, seed, ordered, used, sum, w.policy)
+					if used, _ := w.table.Usage(w.now(), w.key[i], l); used != sum &&
+						w.now().Wall/int64(l.Window) == networkBegin/int64(l.Window) {
+						t.Errorf("%s, seed %d, ordered %v: %d used, %d admitted; policy %+v", kind,
+							seed, ordered, used, sum, w.policy)
 					}
 				}
 				if n := w.book.Outstanding(); n != 0 {
@@ -419,9 +432,12 @@ func TestG3_ModelOfLeases(t *testing.T) {
 func TestReturnNamesALimitTwice(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
-	op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
+	op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit,
+		Decision: algorithms.Decision{Remaining: 1000}}
 	request := &LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
-	id, amounts := b.Grant(1, &GrantRequest{Lineage: 1, Lease: request, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
+	id, amounts := b.Grant(1,
+		&GrantRequest{Lineage: 1, Lease: request, Nodes: 3, Ops: []counters.Op{op}},
+		func([]counters.Op) bool { return true })
 	if id == 0 {
 		t.Fatal("nothing was granted")
 	}
@@ -433,8 +449,9 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 	}
 }
 
-// G2 of a token bucket in the worst case: holders request all they can get, hoard it until it ends, and occasionally all
-// spend everything at once. Answers may overtake each other, and spent cost may be put back.
+// G2 of a token bucket in the worst case: holders request all they can get,
+// hoard it until it ends, and occasionally all spend everything at once.
+// Answers may overtake each other, and spent cost may be put back.
 func TestG2_HoardedBucket(t *testing.T) {
 	for _, c := range []networkCase{
 		{ordered: true, slow: time.Millisecond},
@@ -455,7 +472,8 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	c.kind = algorithms.TokenBucket
 	w := newNetwork(t, seed, c)
 	defer w.table.Close()
-	limit := &algorithms.Limit{Kind: c.kind, Amount: 10_000, Burst: int64(1000 * (1 + w.chance.IntN(20))), Window: time.Second}
+	limit := &algorithms.Limit{Kind: c.kind, Amount: 10_000,
+		Burst: int64(1000 * (1 + w.chance.IntN(20))), Window: time.Second}
 	w.limits, w.key = []*algorithms.Limit{limit}, w.key[:1]
 	w.policy = Policy{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 	for len(w.holders) < 6 {
@@ -511,7 +529,8 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	}
 	w.run(3 * time.Second)
 	if over, now := w.excess(0); over > 0 {
-		t.Errorf("seed %d: %.1f too many at %s: a burst of %d, %.0f in a lease's life", seed, over, now, limit.Burst, float64(limit.Amount)*w.policy.TTL.Seconds())
+		t.Errorf("seed %d: %.1f too many at %s: a burst of %d, %.0f in a lease's life", seed, over,
+			now, limit.Burst, float64(limit.Amount)*w.policy.TTL.Seconds())
 	}
 }
 
@@ -525,20 +544,24 @@ func (nw *network) hoard(h int) {
 		nw.table.Peek(now, ops)
 		g := nw.grant(h, now, &request, ops)
 		nw.message(1, h, func() {
-			nw.holders[h].AcceptAnswer(sent, nw.at, Source{Owner: nw.owner, Boot: networkProcess, Lineage: networkLineage}, ops, g, true)
+			nw.holders[h].AcceptAnswer(sent, nw.at,
+				Source{Owner: nw.owner, Boot: networkProcess, Lineage: networkLineage}, ops, g,
+				true)
 		})
 	})
 }
 
-// G2 of a token bucket: a return by one holder leaves room for everything that another may still spend. That includes cost
-// that the other puts back after it reported it as spent, because another limit refused the check, and a grant that arrives
-// after a later one.
+// G2 of a token bucket: a return by one holder leaves room for everything that
+// another may still spend. That includes cost that the other puts back after it
+// reported it as spent, because another limit refused the check, and a grant
+// that arrives after a later one.
 func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
 			w := newNetwork(t, 1, networkCase{kind: algorithms.TokenBucket, ordered: true, slow: time.Microsecond})
 			defer w.table.Close()
-			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 20_000, Burst: 20_000, Window: 2 * time.Second}
+			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 20_000, Burst: 20_000,
+				Window: 2 * time.Second}
 			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Subject: 12345, Counter: 1}}
 			w.policy = Policy{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
@@ -602,16 +625,22 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 	}
 }
 
-// A grant that its holder reports as spent stays in the ledger only while part of it may be on its way back. An owner that
-// makes many small grants for a busy subject reads all of them on each question, and has room for a bounded number.
+// A grant that its holder reports as spent stays in the ledger only while part
+// of it may be on its way back. An owner that makes many small grants for a
+// busy subject reads all of them on each question, and has room for a bounded
+// number.
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLeaseLedger(0)
-	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
-	request := &LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Boot: 1, Want: []int64{10}}
+	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000,
+		Window: 100 * time.Second}
+	request := &LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second},
+		Boot: 1, Want: []int64{10}}
 	now := time.Second
 	for range 100 {
-		op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
-		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameBoot: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
+		op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit,
+			Decision: algorithms.Decision{Remaining: 900_000}}
+		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameBoot: true, Lease: request,
+			Nodes: 3, Ops: []counters.Op{op}}
 		id, _ := b.Grant(now, r, func([]counters.Op) bool { return true })
 		if id == 0 {
 			t.Fatal("nothing was granted")

@@ -15,24 +15,29 @@ const (
 
 	// ttlParts is the number of lease TTLs in a window, unless the rule sets the TTL.
 	ttlParts = 20
-	// minWindow is the shortest window of limits that can be leased; in a shorter one, leases would come back too late.
+	// minWindow is the shortest window of limits that can be leased; in a shorter
+	// one, leases would come back too late.
 	minWindow = 200 * time.Millisecond
-	// minPerNode is how many units a limit must have for each node; with fewer, asking for each check works better.
+	// minPerNode is how many units a limit must have for each node; with fewer,
+	// asking for each check works better.
 	minPerNode = 10
 )
 
 // Policy says how a subject may be leased. The zero Policy means that it can't be.
 type Policy struct {
-	Threshold float64       // 0.5…0.95: grants are large while at most this fraction of the limit is used
-	Idle      float64       // above 0, at most 0.5: fraction of the limit that all grants together may hold above Threshold
-	TTL       time.Duration // MinTTL…MaxTTL
-	Nodes     int           // the number of nodes that divide limits, as far as this node knows
-	TooSmall  bool          // a limit is too small to be leased: only refusals are remembered
+	Threshold float64 // 0.5…0.95: grants are large while at most this fraction of the limit is used
+	// above 0, at most 0.5: fraction of the limit that all grants together may hold above Threshold
+	Idle     float64
+	TTL      time.Duration // MinTTL…MaxTTL
+	Nodes    int           // the number of nodes that divide limits, as far as this node knows
+	TooSmall bool          // a limit is too small to be leased: only refusals are remembered
 }
 
-// PolicyOf returns the policy for a rule's subject with these limits, among that many nodes. It returns the zero Policy if each
-// check must ask the owner: because the rule says so (`consistency`, `on_limit: delay`, `block`), because the algorithm's
-// promise depends on when each hit happens, or because the window is too short.
+// PolicyOf returns the policy for a rule's subject with these limits, among
+// that many nodes. It returns the zero Policy if each check must ask the owner:
+// because the rule says so (`consistency`, `on_limit: delay`, `block`), because
+// the algorithm's promise depends on when each hit happens, or because the
+// window is too short.
 func PolicyOf(r *rules.Rule, limits []*rules.Limit, nodes int) Policy {
 	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Blocks != nil || r.Uninterned {
 		return Policy{}

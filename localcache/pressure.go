@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// pressureThreshold is the number of refusals of one subject within a lease's TTL that put a node under pressure. It then
-	// waits before it asks again.
+	// pressureThreshold is the number of refusals of one subject within a lease's
+	// TTL that put a node under pressure. It then waits before it asks again.
 	pressureThreshold = 8
-	// backOffDivisor bounds how long a node under pressure waits: at most a lease's TTL, and the time in which a bucket
-	// fills, each divided by backOffDivisor.
+	// backOffDivisor bounds how long a node under pressure waits: at most a lease's
+	// TTL, and the time in which a bucket fills, each divided by backOffDivisor.
 	backOffDivisor = 4
 )
 
-// pressure counts recent refusals of a subject's checks, by this node or its owner. The weight of a refusal falls to zero
-// over a lease's TTL.
+// pressure counts recent refusals of a subject's checks, by this node or its
+// owner. The weight of a refusal falls to zero over a lease's TTL.
 type pressure struct {
 	refused float64
 	at      time.Duration
@@ -37,10 +37,12 @@ func (p *pressure) level(now, ttl time.Duration) float64 {
 // isHigh reports whether the node is under pressure.
 func (p *pressure) isHigh(now, ttl time.Duration) bool { return p.level(now, ttl) >= pressureThreshold }
 
-// backOff returns how long a node under pressure waits before it asks for more of a limit that regains room continuously.
-// Otherwise it would ask for each unit separately, as soon as it becomes available. The wait is no longer than it takes to
-// regain what one question can bring (its cost and a lease), so that a single node can still use the whole limit. It is too
-// short for a bucket to fill up in the meantime.
+// backOff returns how long a node under pressure waits before it asks for more
+// of a limit that regains room continuously. Otherwise it would ask for each
+// unit separately, as soon as it becomes available. The wait is no longer than
+// it takes to regain what one question can bring (its cost and a lease), so
+// that a single node can still use the whole limit. It is too short for a
+// bucket to fill up in the meantime.
 func (p *pressure) backOff(now time.Duration, policy Policy, l *algorithms.Limit, cost int64) time.Duration {
 	continuous := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
 	if !continuous || l.Amount == 0 || !p.isHigh(now, policy.TTL) {
@@ -51,8 +53,9 @@ func (p *pressure) backOff(now time.Duration, policy Policy, l *algorithms.Limit
 	return time.Duration(min(float64(policy.TTL)/backOffDivisor, float64(l.Capacity())*unit/backOffDivisor, gain*unit))
 }
 
-// predictRefusal predicts how, for some time after the question was sent, the owner would refuse checks for more than it had
-// left after its grant. It returns an empty refusal if the node is not under pressure.
+// predictRefusal predicts how, for some time after the question was sent, the
+// owner would refuse checks for more than it had left after its grant. It
+// returns an empty refusal if the node is not under pressure.
 func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 	if !le.pressure.isHigh(sent, le.policy.TTL) {
 		return refusal{}

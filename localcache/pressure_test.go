@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// If many checks are refused, a node does not ask for each unit that comes back. If only a few are, it follows the owner's
-// answer.
+// If many checks are refused, a node does not ask for each unit that comes
+// back. If only a few are, it follows the owner's answer.
 func TestPressure(t *testing.T) {
 	second := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 1500, Window: time.Second}
 	small := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 4, Window: time.Second}
@@ -30,7 +30,8 @@ func TestPressure(t *testing.T) {
 		{"very many, long ago", second, 1000, 100, policy.TTL, 0},
 		{"a bucket that is soon full", small, 1000, pressureThreshold, 0, 10 * time.Millisecond},
 		{"what a question brings is soon there again: its cost, and a lease of 2 % of 1,500 over 10 nodes", second, 4, pressureThreshold, 0, 70 * time.Millisecond},
-		{"a limit of nothing", algorithms.Limit{Kind: algorithms.TokenBucket, Window: time.Second}, 1, pressureThreshold, 0, 0},
+		{"a limit of nothing", algorithms.Limit{Kind: algorithms.TokenBucket, Window: time.Second},
+			1, pressureThreshold, 0, 0},
 		{"a window that begins anew", minute, 1000, pressureThreshold, 0, 0},
 	} {
 		var p pressure

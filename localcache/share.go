@@ -8,9 +8,10 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// Share returns how many of amount whole units the node with this rank (from 0), among that many nodes, may spend alone.
-// Shares are equal, except that the lowest ranks get one unit more if need be, and add up to amount. A node without a rank
-// has no share.
+// Share returns how many of amount whole units the node with this rank (from
+// 0), among that many nodes, may spend alone. Shares are equal, except that the
+// lowest ranks get one unit more if need be, and add up to amount. A node
+// without a rank has no share.
 func Share(amount int64, nodes, rank int) int64 {
 	if rank < 0 || rank >= nodes || amount <= 0 {
 		return 0
@@ -23,7 +24,8 @@ func Share(amount int64, nodes, rank int) int64 {
 	return share
 }
 
-// ScaleLimit returns a node's share of l as a limit of its own. It returns false if the share is zero.
+// ScaleLimit returns a node's share of l as a limit of its own. It returns
+// false if the share is zero.
 func ScaleLimit(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	s := algorithms.Limit{
 		Kind: l.Kind, Window: l.Window, Calendar: l.Calendar,
@@ -43,8 +45,9 @@ func NoShare(l *algorithms.Limit, now algorithms.Instant, cost int64) algorithms
 	return algorithms.Decision{RetryAfter: retryWithoutCounter(l, now)}
 }
 
-// retryWithoutCounter returns how long to wait when no counter gives a better answer: for fixed windows, until the
-// window ends; for buckets, until one unit has come back; otherwise one window.
+// retryWithoutCounter returns how long to wait when no counter gives a better
+// answer: for fixed windows, until the window ends; for buckets, until one unit
+// has come back; otherwise one window.
 func retryWithoutCounter(l *algorithms.Limit, now algorithms.Instant) time.Duration {
 	switch {
 	case l.Amount < 1:
@@ -69,9 +72,10 @@ func retryWithoutCounter(l *algorithms.Limit, now algorithms.Instant) time.Durat
 // minFallbackCounters is the smallest bound on the fallback counters.
 const minFallbackCounters = 1000
 
-// NewFallbackTable returns the table of the counters that a node decides alone, to go with a main table of at most bound
-// counters. Its bound is an eighth of that, but at least 1,000. Its counters survive a restart, so that a restart does not
-// renew shares. Its gates are always open.
+// NewFallbackTable returns the table of the counters that a node decides alone,
+// to go with a main table of at most bound counters. Its bound is an eighth of
+// that, but at least 1,000. Its counters survive a restart, so that a restart
+// does not renew shares. Its gates are always open.
 func NewFallbackTable(bound int64) *counters.Table {
 	return counters.New(max(bound/8, minFallbackCounters))
 }

@@ -19,8 +19,8 @@ type SizeInput struct {
 func Size(in SizeInput, policy Policy) int64 {
 	capacity := in.Limit.Capacity()
 	used := capacity - min(in.Remaining, capacity)
-	// Each node may be about to ask for as much. With larger grants, some nodes would refuse while others still had
-	// much to spend.
+	// Each node may be about to ask for as much. With larger grants, some nodes
+	// would refuse while others still had much to spend.
 	headroom := int64(policy.Threshold*float64(capacity)) - used
 	large := min(in.Want, headroom/int64(max(2, policy.Nodes+1)))
 
@@ -28,16 +28,16 @@ func Size(in SizeInput, policy Policy) int64 {
 	small := min(in.Want, part-in.HolderOut, policy.IdleTotal(in.Limit)-in.Out)
 
 	size := max(0, min(max(large, small), in.Remaining))
-	// If a limit is used up as fast as it refills, tiny grants save no calls, and the ledger would have to remember each of
-	// them.
+	// If a limit is used up as fast as it refills, tiny grants save no calls, and
+	// the ledger would have to remember each of them.
 	if size < min(in.Want, part/minGrantDivisor) {
 		return 0
 	}
 	return size
 }
 
-// minGrantDivisor bounds the smallest grant: less than 1/minGrantDivisor of a node's part of the idle amount is not worth
-// granting.
+// minGrantDivisor bounds the smallest grant: less than 1/minGrantDivisor of a
+// node's part of the idle amount is not worth granting.
 const minGrantDivisor = 8
 
 // addCapped returns a + b, or the largest int64 on overflow.

@@ -9,10 +9,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Unspent is a holder's report to an owner about one subject: what is left of the grants that it has from that process.
+// Unspent is a holder's report to an owner about one subject: what is left of
+// the grants that it has from that process.
 type Unspent struct {
-	// LastGrant is the highest ID that has arrived. Of a later grant, the holder knows nothing yet; of an earlier one that is
-	// not in Held, nothing is left.
+	// LastGrant is the highest ID that has arrived. Of a later grant, the holder
+	// knows nothing yet; of an earlier one that is not in Held, nothing is left.
 	LastGrant uint64
 	Held      []HeldGrant // with those that have ended and are yet to be given back; at most MaxUnspent
 }
@@ -50,9 +51,10 @@ func (o *EndedGrant) report() HeldGrant {
 	return h
 }
 
-// AddUnspent adds what this node still holds of a subject to what remains in the decisions of ops: only this node can spend
-// it. from made the decisions, at steady on its steady clock, and only grants from before that count. A cost that was refused
-// stays refused.
+// AddUnspent adds what this node still holds of a subject to what remains in
+// the decisions of ops: only this node can spend it. from made the decisions,
+// at steady on its steady clock, and only grants from before that count. A cost
+// that was refused stays refused.
 func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -91,8 +93,8 @@ type GrantOut struct {
 	parts []ledgerPart
 }
 
-// Out returns how much of the counter's part is still out. left is what the holder says is left of each part; nil if it has not
-// answered.
+// Out returns how much of the counter's part is still out. left is what the
+// holder says is left of each part; nil if it has not answered.
 func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 	i := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == counter })
 	switch {
@@ -104,8 +106,9 @@ func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 	return min(left[i], g.parts[i].unreturned)
 }
 
-// View calls read with the subject's outstanding grants from counters of a lineage. While it runs, no grant of the subject is
-// made and none comes back, so read may read the counters, too.
+// View calls read with the subject's outstanding grants from counters of a
+// lineage. While it runs, no grant of the subject is made and none comes back,
+// so read may read the counters, too.
 func (ll *LeaseLedger) View(now time.Duration, lineage, subject uint64, read func(out []GrantOut)) {
 	sh, s := ll.lock(subject)
 	defer sh.mu.Unlock()

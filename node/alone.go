@@ -30,7 +30,8 @@ func (s *settings) bindIP() string {
 
 var errAlone = errors.New("this node runs alone")
 
-// useNoNetwork replaces the network of a node that runs alone: nothing can connect to it, and it can reach nothing.
+// useNoNetwork replaces the network of a node that runs alone: nothing can
+// connect to it, and it can reach nothing.
 func (e *environment) useNoNetwork() {
 	e.listen = func() (net.Listener, error) { return &silentListener{closed: make(chan struct{})}, nil }
 	e.dial = func(context.Context, string) (net.Conn, error) { return nil, errAlone }

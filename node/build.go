@@ -34,23 +34,26 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// countersPerLease bounds the subjects with leases to one for every 64 counters: a lease takes about 400 bytes at its owner and
-// as many at each holder.
+// countersPerLease bounds the subjects with leases to one for every 64
+// counters: a lease takes about 400 bytes at its owner and as many at each
+// holder.
 const countersPerLease = 64
 
-// Optional files in the data directory. A node without them takes longer to find other nodes or to be ready.
+// Optional files in the data directory. A node without them takes longer to
+// find other nodes or to be ready.
 const (
 	gossipFile    = "peers"     // gossip addresses of this region's nodes, one per line
 	wanGossipFile = "peers-wan" // gossip addresses of other regions' entry nodes, one per line
 	appliedFile   = "applied"   // how far this node has applied the Raft log
 )
 
-// build makes all parts of a node; none of them acts before its Start. On an error it returns the parts made so far, for
-// release.
+// build makes all parts of a node; none of them acts before its Start. On an
+// error it returns the parts made so far, for release.
 //
-// Some parts need each other: the calls between nodes ask the cluster for this node's identity, and the cluster tells
-// the keeper and the limiter what was committed. The part that is made first then gets a function, which it calls only
-// after its Start.
+// Some parts need each other: the calls between nodes ask the cluster for this
+// node's identity, and the cluster tells the keeper and the limiter what was
+// committed. The part that is made first then gets a function, which it calls
+// only after its Start.
 func build(c *settings) (*Node, error) {
 	events := &history.Events{}
 	c.Logger = slog.New(events.Handler(c.Logger.Handler()))
@@ -58,7 +61,8 @@ func build(c *settings) (*Node, error) {
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 
 	for _, part := range []func() error{
-		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster, n.openPartitions, n.openHistory, n.openFiles, n.openTracing,
+		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster,
+		n.openPartitions, n.openHistory, n.openFiles, n.openTracing,
 	} {
 		if err := part(); err != nil {
 			return n, err
@@ -114,7 +118,8 @@ func (n *Node) openStorage() (err error) {
 	return nil
 }
 
-// openStore opens the data directory and Raft's state in it. Without a directory, both are in memory.
+// openStore opens the data directory and Raft's state in it. Without a
+// directory, both are in memory.
 func openStore(c *settings) (s storage, err error) {
 	s.boot = rand.Uint64() | 1 // not zero
 	if c.DataDir == "" {
@@ -167,8 +172,8 @@ func rejoin(c *settings) error {
 	return nil
 }
 
-// rejoinDamaged gives a node whose agreed state is damaged a new identity: it may have forgotten what it acknowledged under the old
-// one.
+// rejoinDamaged gives a node whose agreed state is damaged a new identity: it
+// may have forgotten what it acknowledged under the old one.
 func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
 	c.Logger.Error("what the cluster agreed on is damaged here", "error", damage)
 	if err := persist.MarkDeparted(c.DataDir); err != nil {
@@ -206,7 +211,8 @@ func (n *Node) openPeers() (err error) {
 		Accept:    func(remote peer.Identity) error { return n.cluster.Accept(remote) },
 		AcceptFar: func(remote peer.Identity) error { return n.wan.Accept(remote) },
 		Leader:    func() ring.NodeID { return n.cluster.Leader() },
-		Listen:    n.env.listen, Dial: n.env.dial, TLS: n.protection.credentials, Logger: n.log, Silence: n.env.silence, Boottime: n.env.boottime, Wall: n.clock.System,
+		Listen:    n.env.listen, Dial: n.env.dial, TLS: n.protection.credentials, Logger: n.log,
+		Silence: n.env.silence, Boottime: n.env.boottime, Wall: n.clock.System,
 	})
 	if err != nil {
 		return err
@@ -224,7 +230,8 @@ func (n *Node) peerPort() int {
 	return n.config.PeerPort
 }
 
-// openWAN prepares the connections to other regions. It opens nothing on the network until this node is a voter.
+// openWAN prepares the connections to other regions. It opens nothing on the
+// network until this node is a voter.
 func (n *Node) openWAN() (err error) {
 	c := n.config
 	n.wan, err = regions.Open(regions.Config{
@@ -233,8 +240,9 @@ func (n *Node) openWAN() (err error) {
 		},
 		Primary: c.PrimaryRegion, Bind: c.bindIP(), Port: c.WANPort, AnyPort: c.AnyPort, Advertise: c.Advertise,
 		Keyring: n.protection.keyring, Join: c.WANJoin,
-		Remembered: n.savedAddresses(wanGossipFile), Remember: func(list []string) { n.saveAddresses(wanGossipFile, list) },
-		Peers: n.peers, Transport: n.env.wan, Logger: n.log,
+		Remembered: n.savedAddresses(wanGossipFile),
+		Remember:   func(list []string) { n.saveAddresses(wanGossipFile, list) },
+		Peers:      n.peers, Transport: n.env.wan, Logger: n.log,
 	})
 	if err != nil {
 		return err
@@ -251,7 +259,8 @@ func (n *Node) openCluster() (err error) {
 
 	config := cluster.DefaultConfig()
 	config.Self = cluster.Node{
-		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.peerPort(),
+		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone,
+		PeerPort: n.peerPort(),
 	}
 	config.Primary, config.OtherRegions = c.PrimaryRegion, n.wan
 	config.BootstrapExpect = c.BootstrapExpect
@@ -261,7 +270,8 @@ func (n *Node) openCluster() (err error) {
 	config.Logger = n.log
 
 	config.Gossip = gossip.Config{
-		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
+		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise,
+		Keyring: n.protection.keyring, Join: c.Join,
 		Remembered: n.savedAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
 	}
 
@@ -289,7 +299,8 @@ func (n *Node) openCluster() (err error) {
 	return nil
 }
 
-// openPartitions makes the keeper, which holds partitions, and the limiter, which decides checks of their counters.
+// openPartitions makes the keeper, which holds partitions, and the limiter,
+// which decides checks of their counters.
 func (n *Node) openPartitions() (err error) {
 	config := partitions.DefaultConfig()
 	config.Self = n.id
@@ -317,8 +328,9 @@ func (n *Node) openPartitions() (err error) {
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Boot: n.boot, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
-		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / countersPerLease,
-		Level: func() int { return int(n.cluster.Last().Level) },
+		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime,
+		Leases: n.config.MaxCounters / countersPerLease,
+		Level:  func() int { return int(n.cluster.Last().Level) },
 	})
 	if err != nil {
 		return err
@@ -360,12 +372,15 @@ func (n *Node) nodeCount() int {
 func (n *Node) listen() (err error) {
 	c, self := n.config, adminView{n.cluster, n}
 	shared := api.Config{
-		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile,
-		Memory: c.MemoryLimit, Connections: c.MaxConnections, MaxMatched: c.MaxMatched,
-		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition, CheckMember: n.membership, Health: n.clusterHealth, Logger: n.log,
+		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken,
+		TokensFile: c.TokensFile,
+		Memory:     c.MemoryLimit, Connections: c.MaxConnections, MaxMatched: c.MaxMatched,
+		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition,
+		CheckMember: n.membership, Health: n.clusterHealth, Logger: n.log,
 	}
 	sources := []metrics.Source{
-		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics, n.wan.Metrics, n.clockMetrics,
+		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics,
+		n.wan.Metrics, n.clockMetrics,
 		func(s metrics.Sink) { n.storeStatus().Metrics(s) },
 	}
 	if n.checkpoints {
@@ -397,7 +412,8 @@ func (n *Node) listen() (err error) {
 	}
 
 	if c.RedisAddr != "" {
-		if n.redis, err = resp.Open(n.doors, resp.Config{Addr: c.RedisAddr, Listen: n.env.redis, Tracer: n.tracer}); err != nil {
+		if n.redis, err = resp.Open(n.doors,
+			resp.Config{Addr: c.RedisAddr, Listen: n.env.redis, Tracer: n.tracer}); err != nil {
 			return err
 		}
 		sources = append(sources, n.redis.Metrics)
@@ -409,8 +425,10 @@ func (n *Node) listen() (err error) {
 	}
 
 	config := admin.Config{
-		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter, Rules: self, Entries: n.cluster, Cluster: self, Membership: self, Levels: n.cluster,
-		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.history.Report, Events: n.history.Events, CatchUp: n.cluster.CatchUp,
+		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter,
+		Rules: self, Entries: n.cluster, Cluster: self, Membership: self, Levels: n.cluster,
+		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.history.Report,
+		Events: n.history.Events, CatchUp: n.cluster.CatchUp,
 	}
 	desk := httpd.NewDesk(n.doors)
 	config.Decide = desk.Answer
@@ -437,7 +455,8 @@ func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
 	return envoy.Open(n.doors, envoy.Config{Addr: net.JoinHostPort(host, "0"), Tracer: n.tracer})
 }
 
-// closeListeners closes the admin plane last, so that it reports the node's state while the last checks are decided.
+// closeListeners closes the admin plane last, so that it reports the node's
+// state while the last checks are decided.
 func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()

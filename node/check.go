@@ -31,15 +31,18 @@ type inquiry struct {
 	subjects   []limiter.Subject
 }
 
-// Check asks whether q is allowed now. If so, it takes the cost from all limits of all rules that apply; if not, from
-// none. The decision is made here or by the node that owns the subject, within 900 ms.
+// Check asks whether q is allowed now. If so, it takes the cost from all limits
+// of all rules that apply; if not, from none. The decision is made here or by
+// the node that owns the subject, within 900 ms.
 //
-// It works as client.Client's Check does, without the network between. The Decision can always be followed, even with
-// an error. The error is client.ErrUnavailable before the node is ready, or client.ErrClosed after Close
-// (Config.OnError decides in both cases); or client.ErrRequest, a *client.Error that a node would answer, or the
-// context's cause.
+// It works as client.Client's Check does, without the network between. The
+// Decision can always be followed, even with an error. The error is
+// client.ErrUnavailable before the node is ready, or client.ErrClosed after
+// Close (Config.OnError decides in both cases); or client.ErrRequest, a
+// *client.Error that a node would answer, or the context's cause.
 //
-// If the context ends while a check with q.Wait waits for its turn, those that wait behind it move up.
+// If the context ends while a check with q.Wait waits for its turn, those that
+// wait behind it move up.
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
 	o, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && o.Allowed {
@@ -48,7 +51,8 @@ func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, er
 	return o.Decision, err
 }
 
-// awaitTurn waits until o's caller may go on. If the context ends first, those behind it move up, and it returns an error.
+// awaitTurn waits until o's caller may go on. If the context ends first, those
+// behind it move up, and it returns an error.
 func (o *outcome) awaitTurn(ctx context.Context) error {
 	if o.place == nil {
 		return sleep(ctx, o.Delay)
@@ -75,8 +79,8 @@ func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, err
 	return o.Decision, err
 }
 
-// Reserve takes q's costs as an estimate, which Settle corrects; see client.Client. ttl is at most an hour; 0 is a
-// minute.
+// Reserve takes q's costs as an estimate, which Settle corrects; see
+// client.Client. ttl is at most an hour; 0 is a minute.
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
 	sent := time.Now()
 	o, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, limiter.DefaultReservationTime))
@@ -87,7 +91,8 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	reserved := client.Reservation{Decision: o.Decision, ID: o.id}
 	if slot, some := n.limiter.SlotOf(o.id); o.id != "" && some {
 		var failed error
-		reserved.Slot, failed = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID, sent.Add(slot.Expires))
+		reserved.Slot, failed = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID,
+			sent.Add(slot.Expires))
 		if failed != nil {
 			return client.Reservation{Decision: client.Decision{DecidedBy: client.ByError}}, failed
 		}
@@ -97,8 +102,8 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	return reserved, err
 }
 
-// Settle replaces a reservation's estimate with the actual use, by unit; see client.Client. Any node may have made the
-// reservation.
+// Settle replaces a reservation's estimate with the actual use, by unit; see
+// client.Client. Any node may have made the reservation.
 func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (client.Settlement, error) {
 	if id == "" {
 		return client.Settlement{}, nil
@@ -118,7 +123,8 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 		return client.Settlement{}, n.toClientError(err)
 	}
 
-	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(out.Costs)), Remaining: max(0, out.Remaining), Expired: out.Expired}
+	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(out.Costs)),
+		Remaining: max(0, out.Remaining), Expired: out.Expired}
 	for _, c := range out.Costs {
 		s.Costs[c.Unit] = c.Cost
 	}
@@ -126,27 +132,33 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 	return s, nil
 }
 
-// Adjust adds cost to a subject's use of a rule's limits in requests, without making a decision; see client.Client.
+// Adjust adds cost to a subject's use of a rule's limits in requests, without
+// making a decision; see client.Client.
 func (n *Node) Adjust(ctx context.Context, rule string, key []string, cost int64) (client.Usage, error) {
 	return n.AdjustOnce(ctx, "", rule, key, cost)
 }
 
-// AdjustOnce is Adjust for callers that may retry. It adjusts a subject once for all calls with the same id within a
-// minute. An id has at most 64 bytes.
+// AdjustOnce is Adjust for callers that may retry. It adjusts a subject once
+// for all calls with the same id within a minute. An id has at most 64 bytes.
 func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, cost int64) (client.Usage, error) {
-	return n.AdjustCosts(ctx, client.Request{Rule: rule, Key: key, RequestID: id}, map[string]int64{rules.Requests: cost})
+	return n.AdjustCosts(ctx, client.Request{Rule: rule, Key: key, RequestID: id},
+		map[string]int64{rules.Requests: cost})
 }
 
-// AdjustCosts is Adjust for costs by unit, and for subjects that bring their limits; see client.Client.
+// AdjustCosts is Adjust for costs by unit, and for subjects that bring their
+// limits; see client.Client.
 func (n *Node) AdjustCosts(ctx context.Context, q client.Request, costs map[string]int64) (client.Usage, error) {
 	if len(costs) == 0 || len(costs) > limiter.MaxCosts {
-		return client.Usage{}, fmt.Errorf("%w: costs has %d units; it must have 1 to %d", client.ErrRequest, len(costs), limiter.MaxCosts)
+		return client.Usage{}, fmt.Errorf("%w: costs has %d units; it must have 1 to %d",
+			client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 
 	list := make([]limiter.UnitCost, 0, len(costs))
 	for unit, cost := range costs {
 		if cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount {
-			return client.Usage{}, fmt.Errorf("%w: costs[%.80q] is %d; it must be within ±%d and not 0", client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
+			return client.Usage{},
+				fmt.Errorf("%w: costs[%.80q] is %d; it must be within ±%d and not 0",
+					client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
 		}
 		if err := checkUnit(unit); err != nil {
 			return client.Usage{}, err
@@ -167,8 +179,12 @@ func (n *Node) Reset(ctx context.Context, q client.Request) (client.Usage, error
 	return n.withSubject(ctx, &q, nil, (*limiter.Limiter).Reset)
 }
 
-// withSubject applies operation to the subject that q names by rule and key, or by namespace, key and limits.
-func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limiter.UnitCost, operation func(*limiter.Limiter, *limiter.Query) (*limiter.Usage, error)) (client.Usage, error) {
+// withSubject applies operation to the subject that q names by rule and key, or
+// by namespace, key and limits.
+func (n *Node) withSubject(
+	ctx context.Context, q *client.Request, costs []limiter.UnitCost,
+	operation func(*limiter.Limiter, *limiter.Query) (*limiter.Usage, error),
+) (client.Usage, error) {
 	inline := q.Namespace != "" || q.Limits != nil
 	switch {
 	case inline && q.Rule != "":
@@ -176,9 +192,12 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 	case !inline && q.Rule == "":
 		return client.Usage{}, fmt.Errorf("%w: Rule is missing; set it, or Namespace and Limits", client.ErrRequest)
 	case q.LimitName != "" && inline && q.Limits == nil:
-		return client.Usage{}, fmt.Errorf("%w: LimitName is %.80q, but there are no Limits; it must name one of them", client.ErrRequest, q.LimitName)
+		return client.Usage{},
+			fmt.Errorf("%w: LimitName is %.80q, but there are no Limits; it must name one of them",
+				client.ErrRequest, q.LimitName)
 	case len(q.Limits) > rules.MaxInlineLimits:
-		return client.Usage{}, fmt.Errorf("%w: Limits has %d limits; it must not have more than %d", client.ErrRequest, len(q.Limits), rules.MaxInlineLimits)
+		return client.Usage{}, fmt.Errorf("%w: Limits has %d limits; it must not have more than %d",
+			client.ErrRequest, len(q.Limits), rules.MaxInlineLimits)
 	}
 	if err := checkRequestID(q); err != nil {
 		return client.Usage{}, err
@@ -188,7 +207,8 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 	}
 
 	var i inquiry
-	if err := i.addSubject(&client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact}); err != nil {
+	if err := i.addSubject(&client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits,
+		Exact: q.Exact}); err != nil {
 		return client.Usage{}, err
 	}
 	subject := &i.subjects[0]
@@ -218,8 +238,10 @@ func toUsage(u *limiter.Usage, inline bool) client.Usage {
 	for _, l := range u.Limits {
 		shown := l.Limit.ShownAt(u.At)
 		out.Limits = append(out.Limits, client.LimitUsage{
-			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity, Window: windowOf(&shown), TTL: ttlOf(&shown),
-			Rate: rateOf(&shown), Holders: l.NumHolders, Held: holdersOf(l.Holders), Share: l.Share, Used: l.Used, Leased: l.Leased, Estimated: l.Estimated, Remaining: l.Remaining,
+			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit,
+			Limit: shown.Capacity, Window: windowOf(&shown), TTL: ttlOf(&shown),
+			Rate: rateOf(&shown), Holders: l.NumHolders, Held: holdersOf(l.Holders), Share: l.Share,
+			Used: l.Used, Leased: l.Leased, Estimated: l.Estimated, Remaining: l.Remaining,
 			ResetAfter: ceilMillis(l.ResetAfter), MoreAfter: ceilMillis(l.MoreAfter), Applied: l.Applied,
 		})
 	}
@@ -241,7 +263,8 @@ func toUsage(u *limiter.Usage, inline bool) client.Usage {
 // checkRequestID bounds q's id.
 func checkRequestID(q *client.Request) error {
 	if n := len(q.RequestID); n > limiter.MaxRequestID {
-		return fmt.Errorf("%w: RequestID has %d bytes; it must not have more than %d", client.ErrRequest, n, limiter.MaxRequestID)
+		return fmt.Errorf("%w: RequestID has %d bytes; it must not have more than %d",
+			client.ErrRequest, n, limiter.MaxRequestID)
 	}
 	return nil
 }
@@ -249,7 +272,8 @@ func checkRequestID(q *client.Request) error {
 // checkUnit bounds the name of a unit in Costs.
 func checkUnit(unit string) error {
 	if len(unit) > rules.MaxValueBytes {
-		return fmt.Errorf("%w: Costs: a unit has %d bytes; it must not have more than %d", client.ErrRequest, len(unit), rules.MaxValueBytes)
+		return fmt.Errorf("%w: Costs: a unit has %d bytes; it must not have more than %d",
+			client.ErrRequest, len(unit), rules.MaxValueBytes)
 	}
 	return nil
 }
@@ -366,12 +390,14 @@ func (i *inquiry) read(q *client.Request) (err error) {
 	}
 
 	if n := len(q.Attributes); n > rules.MaxAttributes {
-		return fmt.Errorf("%w: Attributes has %d attributes; it must not have more than %d", client.ErrRequest, n, rules.MaxAttributes)
+		return fmt.Errorf("%w: Attributes has %d attributes; it must not have more than %d",
+			client.ErrRequest, n, rules.MaxAttributes)
 	}
 
 	for name, value := range q.Attributes {
 		if len(name) > rules.MaxValueBytes {
-			return fmt.Errorf("%w: Attributes: a name has %d bytes; it must not have more than %d", client.ErrRequest, len(name), rules.MaxValueBytes)
+			return fmt.Errorf("%w: Attributes: a name has %d bytes; it must not have more than %d",
+				client.ErrRequest, len(name), rules.MaxValueBytes)
 		}
 		i.attributes = append(i.attributes, rules.Attribute{Name: name, Value: client.Fit(value)})
 	}
@@ -381,7 +407,8 @@ func (i *inquiry) read(q *client.Request) (err error) {
 	}
 
 	i.Query = limiter.Query{
-		Rule: q.Rule, Key: i.key, ByKey: q.Attributes == nil, Attributes: i.attributes, Costs: i.costs, Mode: modeOf(q.Mode),
+		Rule: q.Rule, Key: i.key, ByKey: q.Attributes == nil, Attributes: i.attributes,
+		Costs: i.costs, Mode: modeOf(q.Mode),
 	}
 	return nil
 }
@@ -391,7 +418,8 @@ func (i *inquiry) readSubjects(q *client.Request) error {
 	i.subjects = i.subjects[:0]
 
 	if q.Subjects == nil {
-		one := client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact, Shadow: q.Shadow, Mode: q.Mode, Cost: q.Cost, Costs: q.Costs}
+		one := client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact,
+			Shadow: q.Shadow, Mode: q.Mode, Cost: q.Cost, Costs: q.Costs}
 		if err := i.addSubject(&one); err != nil {
 			return err
 		}
@@ -410,7 +438,8 @@ func (i *inquiry) readSubjects(q *client.Request) error {
 // checkKey bounds the values of a key.
 func checkKey(key []string) error {
 	if len(key) > rules.MaxAttributes {
-		return fmt.Errorf("%w: Key has %d values; it must not have more than %d", client.ErrRequest, len(key), rules.MaxAttributes)
+		return fmt.Errorf("%w: Key has %d values; it must not have more than %d", client.ErrRequest,
+			len(key), rules.MaxAttributes)
 	}
 	return nil
 }
@@ -437,7 +466,8 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 			from = "first"
 		}
 		one.Limits = append(one.Limits, rules.InlineLimit{
-			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit, Name: l.Name, TZ: l.TZ, From: from, TTL: l.TTL,
+			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit,
+			Name: l.Name, TZ: l.TZ, From: from, TTL: l.TTL,
 		})
 	}
 
@@ -463,14 +493,17 @@ func (i *inquiry) setPeekMode() {
 	}
 }
 
-// hasModeBesidesCheck reports whether any mode is not check, the only one that a reservation allows.
+// hasModeBesidesCheck reports whether any mode is not check, the only one that
+// a reservation allows.
 func (i *inquiry) hasModeBesidesCheck() bool {
-	return i.Mode != counters.CheckMode || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.CheckMode })
+	return i.Mode != counters.CheckMode ||
+		slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.CheckMode })
 }
 
 // hasCountMode reports whether any mode is count.
 func (i *inquiry) hasCountMode() bool {
-	return i.Mode == counters.CountMode || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.CountMode })
+	return i.Mode == counters.CountMode ||
+		slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.CountMode })
 }
 
 // appendAllCosts appends costs to list, and cost, which is in requests.
@@ -491,12 +524,14 @@ func appendUnitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter
 		return list, nil
 	}
 	if len(costs) > limiter.MaxCosts {
-		return nil, fmt.Errorf("%w: Costs has %d units; it must not have more than %d", client.ErrRequest, len(costs), limiter.MaxCosts)
+		return nil, fmt.Errorf("%w: Costs has %d units; it must not have more than %d",
+			client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		if costs[unit] < 0 {
-			return nil, fmt.Errorf("%w: Costs[%.80q] is %d; it must not be negative", client.ErrRequest, unit, costs[unit])
+			return nil, fmt.Errorf("%w: Costs[%.80q] is %d; it must not be negative",
+				client.ErrRequest, unit, costs[unit])
 		}
 		if err := checkUnit(unit); err != nil {
 			return nil, err
@@ -516,11 +551,13 @@ func (n *Node) toClientError(err error) error {
 	if e.Code == api.Internal {
 		n.log.Error("check not decided", "error", err)
 	}
-	return &client.Error{Status: e.Status(), Code: string(e.Code), Title: e.Title(), Detail: e.Detail, Node: n.config.Name}
+	return &client.Error{Status: e.Status(), Code: string(e.Code), Title: e.Title(),
+		Detail: e.Detail, Node: n.config.Name}
 }
 
-// decisionOnError returns the decision for a check q that failed with err. If the request may be at fault, it refuses regardless
-// of OnError: otherwise an attacker could pass with a malformed request.
+// decisionOnError returns the decision for a check q that failed with err. If
+// the request may be at fault, it refuses regardless of OnError: otherwise an
+// attacker could pass with a malformed request.
 func (n *Node) decisionOnError(q *client.Request, err error) client.Decision {
 	d := client.Decision{DecidedBy: client.ByError}
 	var answered *client.Error
@@ -542,7 +579,9 @@ func (n *Node) decisionOnError(q *client.Request, err error) client.Decision {
 // toDecision converts the answer to q into a Decision.
 func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision {
 	d := client.Decision{
-		Allowed: a.Allowed, Counted: a.Counted, Granted: a.Granted, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
+		Allowed: a.Allowed, Counted: a.Counted, Granted: a.Granted,
+		DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name,
+		RulesVersion: a.RulesVersion,
 	}
 	if t := a.TightestLimit(); t != nil {
 		d.Rule, d.Unit, d.Limit, d.Used, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Used, t.Remaining
@@ -582,15 +621,20 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 		l := &a.Limits[i]
 		shown := l.Limit.ShownAt(a.Now)
 		d.Limits[i] = client.LimitDecision{
-			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity,
-			Window: windowOf(&shown), TTL: ttlOf(&shown), Rate: rateOf(&shown), Used: l.Used, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter), RetryAfter: ceilMillis(l.RetryAfter),
-			MoreAfter: ceilMillis(l.MoreAfter), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
+			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(),
+			Unit: l.Limit.Unit, Limit: shown.Capacity,
+			Window: windowOf(&shown), TTL: ttlOf(&shown), Rate: rateOf(&shown), Used: l.Used,
+			Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter),
+			RetryAfter: ceilMillis(l.RetryAfter),
+			MoreAfter:  ceilMillis(l.MoreAfter), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
 		}
 	}
 
 	for _, h := range a.Unlimited() {
 		for _, l := range h.Limits {
-			d.Limits = append(d.Limits, client.LimitDecision{Rule: h.Rule.Name, Name: l.Name, Unit: l.Unit, Unlimited: true, Allowed: true, Shadow: h.Rule.Shadow})
+			d.Limits = append(d.Limits,
+				client.LimitDecision{Rule: h.Rule.Name, Name: l.Name, Unit: l.Unit, Unlimited: true,
+					Allowed: true, Shadow: h.Rule.Shadow})
 		}
 	}
 
@@ -628,7 +672,8 @@ func rateOf(s *rules.Shown) client.Rate {
 	return client.Rate{Limit: s.Amount, Per: ceilMillis(s.Per)}
 }
 
-// ceilMillis rounds d up to whole milliseconds, as answers over HTTP do. It leaves client.Never unchanged.
+// ceilMillis rounds d up to whole milliseconds, as answers over HTTP do. It
+// leaves client.Never unchanged.
 func ceilMillis(d time.Duration) time.Duration {
 	if d <= 0 {
 		return d

@@ -11,15 +11,18 @@ import (
 )
 
 const (
-	// wrongClock is the offset from which on a node warns of its clock, and rightClock the one below which that is over.
+	// wrongClock is the offset from which on a node warns of its clock, and
+	// rightClock the one below which that is over.
 	wrongClock, rightClock = time.Second, 500 * time.Millisecond
 	// clockInterval is how often a node looks at its offset.
 	clockInterval = time.Second
 )
 
-// medianClock returns the median of the clocks of this region's nodes and of the other regions, as the time by which it
-// is ahead of this node's own clock. Of two in the middle it takes the one that is farther away: where half of the
-// clocks say one thing and half another, nobody knows who is right, and both sides should warn.
+// medianClock returns the median of the clocks of this region's nodes and of
+// the other regions, as the time by which it is ahead of this node's own clock.
+// Of two in the middle it takes the one that is farther away: where half of the
+// clocks say one thing and half another, nobody knows who is right, and both
+// sides should warn.
 func medianClock(others []peer.Clock) time.Duration {
 	ahead := []time.Duration{0} // this node's own
 	regions := map[string][]time.Duration{}
@@ -43,7 +46,8 @@ func medianClock(others []peer.Clock) time.Duration {
 	return high
 }
 
-// clockOffset returns how far this node's clock is ahead of the median of all; negative if it is behind.
+// clockOffset returns how far this node's clock is ahead of the median of all;
+// negative if it is behind.
 func (n *Node) clockOffset() time.Duration { return -medianClock(n.peers.Clocks()) }
 
 // clockOffsets returns the same for each node of this region whose clock is known.
@@ -77,18 +81,21 @@ func (n *Node) followClock() {
 			if offset < 0 {
 				direction = "behind"
 			}
-			n.log.Warn("this node's clock is "+direction+" those of the others: its windows begin and end at other times; look at NTP",
+			n.log.Warn("this node's clock is "+direction+
+				" those of the others: its windows begin and end at other times; look at NTP",
 				"by", offset.Abs().Round(time.Millisecond), "nodes", len(others))
 		case isWrong && offset.Abs() < rightClock && len(others) > 0:
 			isWrong = false
-			n.log.Info("this node's clock agrees with those of the others again", "offset", offset.Round(time.Millisecond))
+			n.log.Info("this node's clock agrees with those of the others again",
+				"offset", offset.Round(time.Millisecond))
 		}
 	}
 }
 
 // clockMetrics reports this node's offset.
 func (n *Node) clockMetrics(s metrics.Sink) {
-	s.Gauge("clock_offset_seconds", "How far this node's wall clock is ahead of the median of the nodes and regions that it reaches; negative if behind.",
+	s.Gauge("clock_offset_seconds",
+		"How far this node's wall clock is ahead of the median of the nodes and regions that it reaches; negative if behind.",
 		n.clockOffset().Seconds())
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// Of several clocks, the median is right. With two, nobody knows, and both warn. A region counts once, however many nodes it has.
+// Of several clocks, the median is right. With two, nobody knows, and both
+// warn. A region counts once, however many nodes it has.
 func TestMedianClock(t *testing.T) {
 	const wrong = 10 * time.Minute
 	near := func(ahead ...time.Duration) (list []peer.Clock) {
@@ -37,7 +38,8 @@ func TestMedianClock(t *testing.T) {
 		{"four, half of them", near(0, wrong, wrong), -wrong},
 		{"four, half of them, the other side", near(0, -wrong, -wrong), wrong},
 		{"one node, two regions that agree", append(far("us", -wrong, -wrong), far("ap", -wrong)...), wrong},
-		{"one node, a region of many that is wrong, one that is not", append(far("us", wrong, wrong, wrong), far("ap", 0)...), 0},
+		{"one node, a region of many that is wrong, one that is not",
+			append(far("us", wrong, wrong, wrong), far("ap", 0)...), 0},
 	} {
 		expect.Equal(t, -medianClock(c.others), c.want, "%s", c.name)
 	}

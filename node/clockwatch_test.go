@@ -19,7 +19,8 @@ func TestClockWatch(t *testing.T) {
 		{"set forward by an hour", planned + time.Hour, planned, 0, time.Hour},
 		{"set back by 2 s", planned - 2*time.Second, planned, 0, -2 * time.Second},
 		{"paused with its clocks for 5 s, and set since", planned + 5*time.Second, planned, 0, 5 * time.Second},
-		{"stopped for 5 s, and set back by 3 s meanwhile", 2 * time.Second, 5 * time.Second, 4500 * time.Millisecond, -3 * time.Second},
+		{"stopped for 5 s, and set back by 3 s meanwhile", 2 * time.Second, 5 * time.Second,
+			4500 * time.Millisecond, -3 * time.Second},
 	} {
 		w := clockWatch{}
 		begin := time.Now()

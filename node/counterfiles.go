@@ -19,8 +19,9 @@ const (
 	debtsInterval = time.Second
 )
 
-// counterFiles keep counters across restarts; empty without a data directory. The first file has the counters of the
-// node's table, the second its fallback counters.
+// counterFiles keep counters across restarts; empty without a data directory.
+// The first file has the counters of the node's table, the second its fallback
+// counters.
 type counterFiles []counterFile
 
 type counterFile struct {
@@ -28,8 +29,8 @@ type counterFile struct {
 	what string
 }
 
-// openFiles opens the files of counters, and registers their last write for release. Load reads them later, because that
-// takes long.
+// openFiles opens the files of counters, and registers their last write for
+// release. Load reads them later, because that takes long.
 func (n *Node) openFiles() error {
 	n.onRelease(n.handOverLateUsage)
 	n.onRelease(n.closeFiles)
@@ -74,14 +75,16 @@ func (n *Node) load() error {
 		}
 
 		if found.DamagedFrames > 0 || found.NoRoom > 0 {
-			n.log.Warn("some "+f.what+" can't be restored and start afresh", "restored", found.Restored, "damaged_frames", found.DamagedFrames,
+			n.log.Warn("some "+f.what+" can't be restored and start afresh",
+				"restored", found.Restored, "damaged_frames", found.DamagedFrames,
 				"no_room", found.NoRoom)
 		} else {
 			level := slog.LevelDebug
 			if found.Restored > 0 {
 				level = slog.LevelInfo
 			}
-			n.log.Log(n.ctx, level, f.what+" loaded", "restored", found.Restored, "expired", found.Expired, "took", found.Duration)
+			n.log.Log(n.ctx, level, f.what+" loaded", "restored", found.Restored, "expired",
+				found.Expired, "took", found.Duration)
 		}
 
 		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Created && n.isOld) {
@@ -142,7 +145,8 @@ func (n *Node) closeFiles(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// debts tracks which of the keeper's debts are on disk. A restart loses no more of them than it loses of counters.
+// debts tracks which of the keeper's debts are on disk. A restart loses no more
+// of them than it loses of counters.
 type debts struct {
 	debtsRestored bool   // the file's debts are restored
 	debtsWritten  uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time

@@ -1,4 +1,5 @@
-// Package node runs an rlnode node: as the program rlnode serve does, or embedded in another Go program.
+// Package node runs an rlnode node: as the program rlnode serve does, or
+// embedded in another Go program.
 //
 //	n, err := node.Start(ctx, node.Config{Rules: rules})
 //	if err != nil {
@@ -10,18 +11,23 @@
 //	}
 //	d, err := n.Check(ctx, client.Request{Attributes: map[string]string{"ip": "198.51.100.7"}})
 //
-// An embedded node is a full member of its cluster. It owns some of the counters, decides checks of those locally, and
-// asks the other nodes about the rest. Requests and decisions are those of package client, so
-// [client.Middleware] takes a Node in place of a Client. Without ClusterBind the node runs alone and opens no ports
-// between nodes.
+// An embedded node is a full member of its cluster. It owns some of the
+// counters, decides checks of those locally, and asks the other nodes about the
+// rest. Requests and decisions are those of package client, so
+// [client.Middleware] takes a Node in place of a Client. Without ClusterBind
+// the node runs alone and opens no ports between nodes.
 //
-// A node doesn't need a process of its own. It handles no signals and leaves the umask, the default logger and all
-// other process-wide defaults alone. One program may run several nodes. There are two exceptions, both due to libraries. Raft
-// panics when it can't read an entry of its own log that it has to apply. And the data directory must be created by the node or
-// be readable by its user alone, because the files in it get the permissions that the process's umask allows.
+// A node doesn't need a process of its own. It handles no signals and leaves
+// the umask, the default logger and all other process-wide defaults alone. One
+// program may run several nodes. There are two exceptions, both due to
+// libraries. Raft panics when it can't read an entry of its own log that it has
+// to apply. And the data directory must be created by the node or be readable
+// by its user alone, because the files in it get the permissions that the
+// process's umask allows.
 //
 // # Order
 //
-// [Start] first makes all parts, lets each register the calls it answers for other nodes, and only then starts them;
-// see build. So no part ever calls one that doesn't exist yet. [Node.Close] stops them in reverse order.
+// [Start] first makes all parts, lets each register the calls it answers for
+// other nodes, and only then starts them; see build. So no part ever calls one
+// that doesn't exist yet. [Node.Close] stops them in reverse order.
 package node

@@ -108,7 +108,8 @@ func startCluster(t *testing.T, n int, rules string, adjust func(i int, c *Confi
 	var join []string
 	for i := range n {
 		c := Config{
-			Name: fmt.Sprintf("n%d", i+1), Rules: []byte(rules), ClusterBind: "127.0.0.1", GossipPort: process.FreePort(t), Join: join,
+			Name: fmt.Sprintf("n%d", i+1), Rules: []byte(rules), ClusterBind: "127.0.0.1",
+			GossipPort: process.FreePort(t), Join: join,
 			BootstrapExpect: 1,
 		}
 		if i > 0 {
@@ -151,13 +152,15 @@ func TestNodesInOneProgram(t *testing.T) {
 	if admitted != 3*100 || by[client.ByOwner] == 0 || by[client.ByForward] == 0 {
 		t.Errorf("%d admitted, want 300; decided by %v", admitted, by)
 	}
-	// When one node closes, the other has what it counted. The first node is the only voter: without it, the second would wait in
-	// vain for a leader when it closes.
+	// When one node closes, the other has what it counted. The first node is the
+	// only voter: without it, the second would wait in vain for a leader when it
+	// closes.
 	if err := nodes[1].Close(); err != nil {
 		t.Error(err)
 	}
 	for i := range 3 {
-		if d, err := nodes[0].Check(t.Context(), client.Request{Rule: "year", Key: []string{fmt.Sprint(i)}}); err != nil || d.Allowed {
+		if d, err := nodes[0].Check(t.Context(),
+			client.Request{Rule: "year", Key: []string{fmt.Sprint(i)}}); err != nil || d.Allowed {
 			t.Errorf("key %d after the other node has closed: have %+v, %v", i, d, err)
 		}
 	}
@@ -179,10 +182,11 @@ func TestStartLeavesNothing(t *testing.T) {
 		ctx    context.Context
 		want   string
 	}{
-		"invalid rules":          {config: Config{Rules: []byte("rules: 1")}, want: "Rules: "},
-		"peer port in use":       {config: Config{ClusterBind: "127.0.0.1", PeerPort: port}, want: "in use"},
-		"gossip port in use":     {config: Config{ClusterBind: "127.0.0.1", GossipPort: port}, want: "in use"},
-		"admin port in use":      {config: Config{DataAddr: "127.0.0.1:0", AdminAddr: taken.Addr().String()}, want: "in use"},
+		"invalid rules":      {config: Config{Rules: []byte("rules: 1")}, want: "Rules: "},
+		"peer port in use":   {config: Config{ClusterBind: "127.0.0.1", PeerPort: port}, want: "in use"},
+		"gossip port in use": {config: Config{ClusterBind: "127.0.0.1", GossipPort: port}, want: "in use"},
+		"admin port in use": {config: Config{DataAddr: "127.0.0.1:0",
+			AdminAddr: taken.Addr().String()}, want: "in use"},
 		"missing secret file":    {config: Config{ClusterSecretFile: "/nowhere"}, want: "ClusterSecretFile: "},
 		"file as a directory":    {config: Config{DataDir: "/dev/null"}, want: "not a directory"},
 		"cancelled at the start": {config: Config{}, ctx: over, want: context.Canceled.Error()},
@@ -210,7 +214,8 @@ func TestStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// A node with a data directory keeps its counters across restarts. A goroutine that it leaves behind would fail the test.
+// A node with a data directory keeps its counters across restarts. A goroutine
+// that it leaves behind would fail the test.
 func TestNodeKeepsItsCounters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, nodeKeepsItsCounters)
@@ -242,10 +247,12 @@ rules:
 `
 
 var fewLimits = []client.Limit{
-	{Limit: 2, Per: "1h", Algorithm: "fixed-window", FromFirst: true}, {Limit: 100, Per: "365d", Algorithm: "token-bucket", Burst: 100, Unit: "tokens", Name: "t"},
+	{Limit: 2, Per: "1h", Algorithm: "fixed-window", FromFirst: true},
+	{Limit: 100, Per: "365d", Algorithm: "token-bucket", Burst: 100, Unit: "tokens", Name: "t"},
 }
 
-// Inline limits: an embedded node checks, peeks, counts and reserves with them. A reservation accepts mode check only.
+// Inline limits: an embedded node checks, peeks, counts and reserves with them.
+// A reservation accepts mode check only.
 func TestLimitsInProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, limitsInProcess)
@@ -273,22 +280,27 @@ func limitsInProcess(t *testing.T) {
 		t.Errorf("peek: have %+v, %v", d, err)
 	}
 	var e *client.Error
-	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
+	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) ||
+		e.Code != "bad-value" || r.Allowed || r.ID != "" {
 		t.Errorf("reserve in mode count: have %+v, %v", r, err)
 	}
 	q.Mode, q.Cost = "", 0
-	if u, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": -3}); err != nil || u.Limits[0].Used != 4 || u.Namespace != "shop" || u.Rule != "" {
+	if u, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": -3}); err != nil ||
+		u.Limits[0].Used != 4 || u.Namespace != "shop" || u.Rule != "" {
 		t.Errorf("adjust: have %+v, %v", u, err)
 	}
-	if u, err := n.Usage(t.Context(), client.Request{Namespace: "shop", Key: q.Key}); err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 4 || u.Unknown != 0 {
+	if u, err := n.Usage(t.Context(), client.Request{Namespace: "shop", Key: q.Key}); err != nil ||
+		len(u.Limits) != 1 || u.Limits[0].Used != 4 || u.Unknown != 0 {
 		t.Errorf("usage without limits: have %+v, %v", u, err)
 	}
 	one := q
 	one.LimitName = "t"
-	if u, err := n.AdjustCosts(t.Context(), one, map[string]int64{"tokens": 7}); err != nil || len(u.Limits) != 1 || u.Limits[0].Applied != 7 || u.Applied["tokens"] != 7 {
+	if u, err := n.AdjustCosts(t.Context(), one, map[string]int64{"tokens": 7}); err != nil ||
+		len(u.Limits) != 1 || u.Limits[0].Applied != 7 || u.Applied["tokens"] != 7 {
 		t.Errorf("adjust one limit: have %+v, %v", u, err)
 	}
-	if u, err := n.Reset(t.Context(), one); err != nil || len(u.Limits) != 1 || u.Limits[0].Name != "t" || u.Limits[0].Used != 0 || u.Applied != nil {
+	if u, err := n.Reset(t.Context(), one); err != nil || len(u.Limits) != 1 ||
+		u.Limits[0].Name != "t" || u.Limits[0].Used != 0 || u.Applied != nil {
 		t.Errorf("reset one limit: have %+v, %v", u, err)
 	}
 	if u, err := n.Usage(t.Context(), q); err != nil || u.Limits[0].Used != 4 || u.Limits[1].Used != 0 {
@@ -299,7 +311,8 @@ func limitsInProcess(t *testing.T) {
 		t.Errorf("reset a limit that there is not: have %v", err)
 	}
 	one.LimitName, one.Bill = "", true
-	if _, err := n.AdjustCosts(t.Context(), one, map[string]int64{"requests": 1}); !errors.As(err, &e) || e.Code != "bad-value" {
+	_, err := n.AdjustCosts(t.Context(), one, map[string]int64{"requests": 1})
+	if !errors.As(err, &e) || e.Code != "bad-value" {
 		t.Errorf("a bill of limits that come with the call: have %v", err)
 	}
 	if u, err := n.Reset(t.Context(), q); err != nil || u.Limits[0].Used != 0 {
@@ -316,7 +329,8 @@ func limitsInProcess(t *testing.T) {
 		{client.Request{Namespace: "shop", Key: q.Key, LimitName: "t"}, "there are no Limits"},
 		{client.Request{Rule: "few", Key: make([]string, 33)}, "Key has 33 values"},
 	} {
-		if _, err := n.Usage(t.Context(), tc.wrong); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), tc.want) {
+		if _, err := n.Usage(t.Context(), tc.wrong); !errors.Is(err, client.ErrRequest) ||
+			!strings.Contains(err.Error(), tc.want) {
 			t.Errorf("usage of %+v: have %v, want %s", tc.wrong, err, tc.want)
 		}
 	}
@@ -324,18 +338,22 @@ func limitsInProcess(t *testing.T) {
 	for i := range 33 {
 		many.Attributes[fmt.Sprint(i)] = "x"
 	}
-	if _, err := n.Check(t.Context(), many); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), "Attributes has 33 attributes") {
+	if _, err := n.Check(t.Context(), many); !errors.Is(err, client.ErrRequest) ||
+		!strings.Contains(err.Error(), "Attributes has 33 attributes") {
 		t.Errorf("33 attributes: have %v", err)
 	}
 	long := map[string]int64{strings.Repeat("u", 1025): 1}
-	if _, err := n.AdjustCosts(t.Context(), q, long); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), "a unit has 1025 bytes") {
+	if _, err := n.AdjustCosts(t.Context(), q, long); !errors.Is(err, client.ErrRequest) ||
+		!strings.Contains(err.Error(), "a unit has 1025 bytes") {
 		t.Errorf("a long unit: have %v", err)
 	}
 	if _, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": 0}); !errors.Is(err, client.ErrRequest) {
 		t.Errorf("adjusting by 0: have %v", err)
 	}
-	q = client.Request{Subjects: []client.Subject{{Key: []string{"a"}, Limits: fewLimits}, {Key: []string{"b"}, Limits: fewLimits, Mode: client.CountMode}}}
-	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
+	q = client.Request{Subjects: []client.Subject{{Key: []string{"a"}, Limits: fewLimits},
+		{Key: []string{"b"}, Limits: fewLimits, Mode: client.CountMode}}}
+	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) ||
+		e.Code != "bad-value" || r.Allowed || r.ID != "" {
 		t.Errorf("reserve with one subject in mode count: have %+v, %v", r, err)
 	}
 	q.Subjects[1].Mode = ""
@@ -374,18 +392,23 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 			h.Del("X-Ratelimit-Reset") // it may differ by a second, as t may
 			h.Set("Ratelimit", headerTime.ReplaceAllString(h.Get("Ratelimit"), "t="))
 		}
-		if have, want := withoutTimes(here), withoutTimes(there); !reflect.DeepEqual(have, want) || !reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
+		if have, want := withoutTimes(here), withoutTimes(there); !reflect.DeepEqual(have, want) ||
+			!reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
 			t.Errorf("%+v:\nhave %+v %v\nwant %+v %v", q, have, headers[0].Header(), want, headers[1].Header())
 		}
 		var mine, its *client.Error
-		if errors.As(terr, &its) != errors.As(herr, &mine) || its != nil && (mine.Status != its.Status || mine.Code != its.Code || mine.Detail != its.Detail) {
+		if errors.As(terr, &its) != errors.As(herr, &mine) || its != nil &&
+			(mine.Status != its.Status || mine.Code != its.Code || mine.Detail != its.Detail) {
 			t.Errorf("%+v: have %v, want %v", q, herr, terr)
 		}
 		if (herr == nil) != (terr == nil) || errors.Is(herr, client.ErrRequest) != errors.Is(terr, client.ErrRequest) {
 			t.Errorf("%+v: have %v, want %v", q, herr, terr)
 		}
 	}
-	attributes := func(endpoint, ip string) map[string]string { return map[string]string{"endpoint": endpoint, "ip": ip} }
+	attributes := func(endpoint,
+		ip string) map[string]string {
+		return map[string]string{"endpoint": endpoint, "ip": ip}
+	}
 	for _, q := range []client.Request{
 		{Attributes: attributes("/x", "198.51.100.7")},
 		{Attributes: attributes("/slow", "198.51.100.7")},
@@ -403,11 +426,13 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 		{Rule: "few", Key: []string{"k"}, Cost: -1},
 		{Rule: "few", Key: []string{"counted"}, Mode: client.CountMode, Cost: 3},
 		{Key: []string{"192.0.2.1"}, Limits: fewLimits},
-		{Namespace: strings.Repeat("ü", 2000), Key: []string{"a", strings.Repeat("ü", 2000)}, Limits: fewLimits, Costs: map[string]int64{"tokens": 101}},
+		{Namespace: strings.Repeat("ü", 2000), Key: []string{"a", strings.Repeat("ü", 2000)},
+			Limits: fewLimits, Costs: map[string]int64{"tokens": 101}},
 		{Namespace: "shadow", Key: []string{}, Limits: fewLimits, Shadow: true, Cost: 3},
 		{Namespace: "exact", Key: []string{"k"}, Limits: fewLimits, Exact: true, Mode: client.CountMode, Cost: 3},
 		{Subjects: []client.Subject{
-			{Namespace: "several", Key: []string{"a"}, Limits: fewLimits}, {Namespace: "several", Key: []string{"b"}, Limits: fewLimits[1:], Cost: 2, Mode: client.CountMode},
+			{Namespace: "several", Key: []string{"a"}, Limits: fewLimits},
+			{Namespace: "several", Key: []string{"b"}, Limits: fewLimits[1:], Cost: 2, Mode: client.CountMode},
 		}},
 		{Key: []string{"k"}, Limits: []client.Limit{{Limit: 1, Per: "1m", Algorithm: "leaky"}}},
 		{Key: []string{"k"}, Limits: []client.Limit{{Limit: 1, Per: "soon"}}},
@@ -481,7 +506,8 @@ func embeddedCalls(t *testing.T) {
 		t.Errorf("have %+v, %v", u, err)
 	}
 	var passed atomic.Int64
-	handler := client.Middleware(n, client.MiddlewareOptions{Rule: "few", Key: func(*http.Request) []string { return []string{"m"} }})(
+	handler := client.Middleware(n,
+		client.MiddlewareOptions{Rule: "few", Key: func(*http.Request) []string { return []string{"m"} }})(
 		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed.Add(1) }))
 	last := 0
 	for range 3 {
@@ -503,7 +529,8 @@ func TestNotReady(t *testing.T) {
 		onError client.OnError
 		want    bool
 	}{{client.Open, true}, {client.Closed, false}} {
-		n, err := Start(t.Context(), Config{ClusterBind: "127.0.0.1", BootstrapExpect: 3, Join: []string{"127.0.0.1:1"}, OnError: test.onError})
+		n, err := Start(t.Context(),
+			Config{ClusterBind: "127.0.0.1", BootstrapExpect: 3, Join: []string{"127.0.0.1:1"}, OnError: test.onError})
 		expect.NoError(t, err)
 		d, err := n.Check(t.Context(), client.Request{Attributes: map[string]string{"ip": "198.51.100.7"}})
 		if !errors.Is(err, client.ErrUnavailable) || d.Allowed != test.want {
@@ -525,10 +552,13 @@ func TestNotReady(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	c, err := Config{Region: "us", ClusterBind: "127.0.0.1"}.complete()
-	if err != nil || c.PrimaryRegion != "us" || c.BootstrapExpect != 1 || c.Advertise != "127.0.0.1" || c.MaxCounters != defaultCounters || c.ReservationBytes != counters.DefaultReservations || c.Name == "" {
+	if err != nil || c.PrimaryRegion != "us" || c.BootstrapExpect != 1 ||
+		c.Advertise != "127.0.0.1" || c.MaxCounters != defaultCounters ||
+		c.ReservationBytes != counters.DefaultReservations || c.Name == "" {
 		t.Errorf("have %+v, %v", c, err)
 	}
-	if c, err = (Config{ClusterBind: "127.0.0.1", Join: []string{"localhost"}}).complete(); err != nil || c.BootstrapExpect != 0 || c.Region != "default" {
+	if c, err = (Config{ClusterBind: "127.0.0.1",
+		Join: []string{"localhost"}}).complete(); err != nil || c.BootstrapExpect != 0 || c.Region != "default" {
 		t.Errorf("have %+v, %v", c, err)
 	}
 }
@@ -541,7 +571,8 @@ func TestMistakes(t *testing.T) {
 	}{
 		{Config{}, nil},
 		{Config{Name: "a\nb"}, []string{"Name: "}},
-		{Config{MaxCounters: -1, BootstrapExpect: 6, ClusterBind: "127.0.0.1"}, []string{"MaxCounters: ", "BootstrapExpect: "}},
+		{Config{MaxCounters: -1, BootstrapExpect: 6, ClusterBind: "127.0.0.1"},
+			[]string{"MaxCounters: ", "BootstrapExpect: "}},
 		{Config{ReservationBytes: 1000}, []string{"ReservationBytes: 1000 is not in"}},
 		{Config{Join: []string{"n2"}}, []string{"Join: ", "ClusterBind"}},
 		{Config{BootstrapExpect: 3}, []string{"BootstrapExpect: ", "ClusterBind"}},
@@ -549,7 +580,8 @@ func TestMistakes(t *testing.T) {
 		{Config{ClusterBind: "127.0.0.1", Join: []string{"10.0.0.1"}}, []string{"Join: 10.0.0.1"}},
 		{Config{ClusterBind: "127.0.0.1", Join: []string{"127.0.0.1:0"}}, []string{"Join: "}},
 		{Config{ClusterBind: "here"}, []string{"ClusterBind: "}},
-		{Config{ClusterBind: "127.0.0.1", Advertise: "0.0.0.0", PeerPort: 70000}, []string{"Advertise: ", "PeerPort: 70000"}},
+		{Config{ClusterBind: "127.0.0.1", Advertise: "0.0.0.0", PeerPort: 70000},
+			[]string{"Advertise: ", "PeerPort: 70000"}},
 		{Config{DataAddr: "8080"}, []string{"DataAddr: "}},
 		{Config{CertFile: "x"}, []string{"CertFile: ", "KeyFile"}},
 		{Config{UsageMonths: 1}, []string{"UsageMonths: ", "DataDir"}},
@@ -592,7 +624,8 @@ func TestCheckAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkCheck measures a check in process of a subject that this node owns, from one goroutine and from all.
+// BenchmarkCheck measures a check in process of a subject that this node owns,
+// from one goroutine and from all.
 func BenchmarkCheck(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), startTimeout)
 	defer cancel()

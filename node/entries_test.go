@@ -44,7 +44,8 @@ type entriesCluster struct {
 	next  int // node that is asked next
 }
 
-// write changes entries or rules through each node in turn, and checks the status and that the answer has want.
+// write changes entries or rules through each node in turn, and checks the
+// status and that the answer has want.
 func (c *entriesCluster) write(method, path, body string, status int, want string) {
 	c.t.Helper()
 	n := c.nodes[c.next%len(c.nodes)]
@@ -55,7 +56,8 @@ func (c *entriesCluster) write(method, path, body string, status int, want strin
 	}
 }
 
-// everywhere waits until a check has the status and want in its answer at all nodes, and checks that entries are the same there.
+// everywhere waits until a check has the status and want in its answer at all
+// nodes, and checks that entries are the same there.
 func (c *entriesCluster) everywhere(what, check string, status int, want ...string) {
 	c.t.Helper()
 	for i, n := range c.nodes {
@@ -81,8 +83,9 @@ func (c *entriesCluster) everywhere(what, check string, status int, want ...stri
 	})
 }
 
-// TestEntriesOverThreeNodes: entries that are written at any node are in force at all, leave the rules' version and what is used alone,
-// survive whole-document writes, sleep and wake with their tier, and end.
+// TestEntriesOverThreeNodes: entries that are written at any node are in force
+// at all, leave the rules' version and what is used alone, survive
+// whole-document writes, sleep and wake with their tier, and end.
 func TestEntriesOverThreeNodes(t *testing.T) {
 	checkGoroutineLeaks(t)
 	defer http.DefaultClient.CloseIdleConnections()
@@ -95,13 +98,15 @@ func TestEntriesOverThreeNodes(t *testing.T) {
 
 	c.everywhere("before", byIP, 200, `"rules_version":1`)
 	for i, n := range c.nodes {
-		if status, text := ask(t, "POST", "http://"+n.DataAddr().String()+"/v1/check", `{"attributes": {"ip": "203.0.113.7"}}`); status != 200 {
+		if status, text := ask(t, "POST", "http://"+n.DataAddr().String()+"/v1/check",
+			`{"attributes": {"ip": "203.0.113.7"}}`); status != 200 {
 			t.Fatalf("node %d: got %d %s, want 200", i, status, text)
 		}
 	}
 	c.write("POST", deny, `{"ip": "203.0.113.7", "for": "24h", "note": "incident"}`, 200, `"entries_version":1}`)
 	c.everywhere("denied", byIP, 403, `"code":"denied"`, `"rules_version":1`)
-	c.write("POST", deny, `{"ip": "203.0.113.7", "note": "again"}`, 200, `"note":"again"`) // it replaces the end and the note
+	// it replaces the end and the note
+	c.write("POST", deny, `{"ip": "203.0.113.7", "note": "again"}`, 200, `"note":"again"`)
 	c.write("PUT", "/v1/subjects/tenant/acme", `{"tier": "gold"}`, 200, `"entries_version":3}`)
 	c.everywhere("another tier", byTenant, 200, `"limit":99`, `"rules_version":1`)
 	c.write("POST", "/v1/blocks", `{"rule": "login", "key": "203.0.113.9", "for": "1h"}`, 200, `"entries_version":4}`)
@@ -110,14 +115,16 @@ func TestEntriesOverThreeNodes(t *testing.T) {
 	c.write("DELETE", deny, `{"ip": "192.0.2.0/24"}`, 409, `"line":10`)
 
 	// A write of the whole document touches no entry. Without its tier, one sleeps.
-	less := strings.Replace(entriesRules, "  gold: {limits: [{limit: 99, per: 8760h, algorithm: fixed-window}]}\n", "", 1)
+	less := strings.Replace(entriesRules,
+		"  gold: {limits: [{limit: 99, per: 8760h, algorithm: fixed-window}]}\n", "", 1)
 	c.write("PUT", "/v1/rules", less, 200, `"version":2`)
 	c.everywhere("asleep", byTenant, 200, `"limit":9,`, `"rules_version":2`)
 	c.everywhere("still denied", byIP, 403, `"rules_version":2`)
 	for _, n := range c.nodes {
 		_, text := ask(t, "GET", "http://"+n.AdminAddr().String()+"/v1/entries?asleep=true", "")
 		var page struct{ Entries []json.RawMessage }
-		if err := json.Unmarshal([]byte(text), &page); err != nil || len(page.Entries) != 1 || !strings.Contains(text, "acme") {
+		if err := json.Unmarshal([]byte(text), &page); err != nil || len(page.Entries) != 1 ||
+			!strings.Contains(text, "acme") {
 			t.Errorf("asleep: got %s, %v; want acme alone", text, err)
 		}
 	}

@@ -17,20 +17,22 @@ import (
 // dialTimeout is how long connecting to another node may take.
 const dialTimeout = 2 * time.Second
 
-// environment is what a node depends on outside itself: the disk, the network, and the clock that times authority.
-// Tests replace it with one in memory and on virtual time.
+// environment is what a node depends on outside itself: the disk, the network,
+// and the clock that times authority. Tests replace it with one in memory and
+// on virtual time.
 type environment struct {
 	storage func(*settings) (storage, error)
 	listen  func() (net.Listener, error)               // the peer port
 	redis   func(address string) (net.Listener, error) // nil for the network
 	dial    func(ctx context.Context, address string) (net.Conn, error)
 	gossip  memberlist.Transport // nil for the network
-	// wan makes a new transport for gossip between regions each time the node becomes an entry node. It is nil for the
-	// network.
+	// wan makes a new transport for gossip between regions each time the node
+	// becomes an entry node. It is nil for the network.
 	wan      func() (memberlist.Transport, error)
 	boottime func() time.Duration
-	// silence is how long a node must be silent to count as unreachable; 0 is the default. Simulations of hundreds of
-	// nodes use a longer one, because heartbeats would take most of the time.
+	// silence is how long a node must be silent to count as unreachable; 0 is the
+	// default. Simulations of hundreds of nodes use a longer one, because
+	// heartbeats would take most of the time.
 	silence  time.Duration
 	recorder limiter.Recorder // records which node decides what; nil outside tests
 	// build says which feature level this program can read. Tests of mixed releases replace it.
@@ -48,7 +50,8 @@ func (e environment) complete(c *settings) environment {
 	}
 
 	e = environment{
-		storage: openStore, boottime: authority.NewClock().Boottime, recorder: recorder(), cpu: loads.NewCPU().Load, build: ThisBuild(),
+		storage: openStore, boottime: authority.NewClock().Boottime, recorder: recorder(),
+		cpu: loads.NewCPU().Load, build: ThisBuild(),
 	}
 	if c.isAlone() {
 		e.useNoNetwork()
@@ -69,7 +72,8 @@ func (e environment) complete(c *settings) environment {
 	return e
 }
 
-// localAddress makes calls come from the address that the node is bound to, which tells nodes on one machine apart.
+// localAddress makes calls come from the address that the node is bound to,
+// which tells nodes on one machine apart.
 func localAddress(bind string) net.Addr {
 	ip := net.ParseIP(bind)
 	if ip == nil || ip.IsUnspecified() {

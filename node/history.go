@@ -47,7 +47,8 @@ func (f historyFile) Write(content []byte) error {
 
 // reachableNodes returns the other nodes of the ring that answer.
 func (n *Node) reachableNodes() []ring.NodeID {
-	return slices.DeleteFunc(slices.Clone(n.ring().Members()), func(id ring.NodeID) bool { return id == n.id || !n.peers.Reachable(id) })
+	return slices.DeleteFunc(slices.Clone(n.ring().Members()),
+		func(id ring.NodeID) bool { return id == n.id || !n.peers.Reachable(id) })
 }
 
 // doorLatency reads the latencies at a door.

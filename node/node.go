@@ -27,7 +27,8 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// Bounds on the steps of Close. Together they take at most stopTimeout, because Close promises ten seconds.
+// Bounds on the steps of Close. Together they take at most stopTimeout, because
+// Close promises ten seconds.
 const (
 	stopTimeout = 9 * time.Second
 	// leaveTimeout bounds handing partitions over to other nodes, while checks are still decided.
@@ -40,8 +41,8 @@ const (
 
 // Node is a running node. Its methods may be called from many goroutines at once.
 //
-// All parts exist from the beginning; see build. A part that hasn't started yet answers that it knows no other node and
-// decides nothing.
+// All parts exist from the beginning; see build. A part that hasn't started yet
+// answers that it knows no other node and decides nothing.
 type Node struct {
 	config *settings
 	log    *slog.Logger
@@ -71,7 +72,8 @@ type Node struct {
 	data  *httpd.Server // nil: no data plane
 	grpc  *envoy.Server // nil: no Envoy service
 	redis *resp.Server  // nil: no Redis protocol
-	// grpcConfigured is the configured address for Envoy if its port was in use, so that the node took another; else empty.
+	// grpcConfigured is the configured address for Envoy if its port was in use, so
+	// that the node took another; else empty.
 	grpcConfigured string
 	admin          *admin.Server // nil: no admin plane
 	recent         recent
@@ -93,11 +95,12 @@ type Node struct {
 	closeErr error
 }
 
-// Start starts a node. It returns when the node takes part in the cluster; [Node.WaitReady] returns when it decides
-// checks. If ctx ends first or a step fails, Start closes all it has opened.
+// Start starts a node. It returns when the node takes part in the cluster;
+// [Node.WaitReady] returns when it decides checks. If ctx ends first or a step
+// fails, Start closes all it has opened.
 //
-// Each step comes after those it depends on. Steps that can fail because of a mistake in the Config come before those
-// that take long:
+// Each step comes after those it depends on. Steps that can fail because of a
+// mistake in the Config come before those that take long:
 //
 //  1. Open the data directory and read the identity, then open Raft's store, whose lock keeps other processes away from the
 //     whole directory. Make all parts and register the calls they answer for other nodes. None of them runs yet.
@@ -196,7 +199,8 @@ func (n *Node) announceReady() {
 		if n.config.AnyPort {
 			level = slog.LevelInfo // expected where several nodes share a machine
 		}
-		n.log.Log(context.Background(), level, "the port for Envoy is in use; took a free one (--grpc-port sets another, or 0 for none)",
+		n.log.Log(context.Background(), level,
+			"the port for Envoy is in use; took a free one (--grpc-port sets another, or 0 for none)",
 			"wanted", n.grpcConfigured, "taken", n.GRPCAddr())
 	}
 
@@ -205,8 +209,9 @@ func (n *Node) announceReady() {
 	}
 }
 
-// WaitReady returns when the node decides checks. In a healthy cluster that takes a moment; a new cluster has to be
-// founded first. The error is the context's cause, or client.ErrClosed.
+// WaitReady returns when the node decides checks. In a healthy cluster that
+// takes a moment; a new cluster has to be founded first. The error is the
+// context's cause, or client.ErrClosed.
 func (n *Node) WaitReady(ctx context.Context) error {
 	select {
 	case <-n.opened:
@@ -250,8 +255,9 @@ func (n *Node) AdminAddr() net.Addr {
 	return n.admin.Addr()
 }
 
-// Close shuts the node down gracefully, within ten seconds, and waits for its goroutines. Nothing it has counted is
-// lost: other nodes or the data directory have it. Further calls return the same error.
+// Close shuts the node down gracefully, within ten seconds, and waits for its
+// goroutines. Nothing it has counted is lost: other nodes or the data directory
+// have it. Further calls return the same error.
 //
 //  1. Probes fail at all doors, so that load balancers send checks elsewhere. Checks are still decided, for at least
 //     api.DrainGrace.
@@ -294,7 +300,8 @@ func (n *Node) stop() error {
 	return err
 }
 
-// handOver hands the partitions over. Those that can't be handed over in time are saved for the next start.
+// handOver hands the partitions over. Those that can't be handed over in time
+// are saved for the next start.
 func (n *Node) handOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
@@ -327,9 +334,10 @@ func (n *Node) leave(ctx context.Context, forGood bool) error {
 	return n.leaveCluster(ctx, "")
 }
 
-// leaveCluster leaves for good; by names who gave the command, if somebody did. It does so once another node has the
-// usage counted here. If that handover fails, this node stays a member, though an absent one, so that no node reports
-// incomplete usage as complete.
+// leaveCluster leaves for good; by names who gave the command, if somebody did.
+// It does so once another node has the usage counted here. If that handover
+// fails, this node stays a member, though an absent one, so that no node
+// reports incomplete usage as complete.
 func (n *Node) leaveCluster(ctx context.Context, by string) error {
 	if err := n.handOverUsage(ctx); err != nil {
 		return err

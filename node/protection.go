@@ -9,14 +9,16 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// protectionAdvice tells the operator how to protect the ports between nodes. It ends every refusal to open them unprotected.
+// protectionAdvice tells the operator how to protect the ports between nodes.
+// It ends every refusal to open them unprotected.
 func protectionAdvice(m *mistakes) string {
 	return fmt.Sprintf("set %s (rlnode secret prints a secret), or %s if that network is protected otherwise",
 		m.name("ClusterSecretFile"), m.name("InsecureCluster"))
 }
 
-// checkSecrets checks the protection of the ports between nodes. Partial protection is none: anyone who gets in through
-// one port can take over the cluster.
+// checkSecrets checks the protection of the ports between nodes. Partial
+// protection is none: anyone who gets in through one port can take over the
+// cluster.
 func (s *settings) checkSecrets(m *mistakes) {
 	file, key := m.name("ClusterSecretFile"), m.name("GossipKey")
 	hasKey, certificates := len(s.GossipKey) > 0, anySet(s.TLSCert, s.TLSKey, s.TLSCA)

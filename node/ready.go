@@ -12,29 +12,33 @@ import (
 const (
 	// readyInterval is how often a starting node checks whether it is ready.
 	readyInterval = 10 * time.Millisecond
-	// copiesTimeout is how long a starting node waits for copies of the partitions for which it is the standby.
+	// copiesTimeout is how long a starting node waits for copies of the partitions
+	// for which it is the standby.
 	copiesTimeout = 2 * time.Second
-	// replacementTimeout is how long a starting node waits for a dead voter to be replaced. That takes fifteen seconds, or
-	// thirty if the leader changes. If it takes longer, something prevents it, and this node is more useful when ready.
+	// replacementTimeout is how long a starting node waits for a dead voter to be
+	// replaced. That takes fifteen seconds, or thirty if the leader changes. If it
+	// takes longer, something prevents it, and this node is more useful when ready.
 	replacementTimeout = 2 * time.Minute
 )
 
-// Reasons why the cluster can't afford to lose another node yet: checks of some partitions would have to wait or be
-// decided without their owner, or some counters exist at one node only.
+// Reasons why the cluster can't afford to lose another node yet: checks of some
+// partitions would have to wait or be decided without their owner, or some
+// counters exist at one node only.
 var (
 	errRecovering = errors.New("recovering its partitions from their standbys")
 	errCopies     = errors.New("copies of other nodes' partitions are still arriving")
 )
 
-// awaitReady opens the node once it can decide checks. Probes see it as ready only once the cluster could also lose
-// another node.
+// awaitReady opens the node once it can decide checks. Probes see it as ready
+// only once the cluster could also lose another node.
 func (n *Node) awaitReady() {
 	if n.awaitRules() && n.awaitVoters() {
 		n.announceReady()
 	}
 }
 
-// pollUntilNil polls missing, which returns what is missing, until it returns nil. It returns false if the node stops first.
+// pollUntilNil polls missing, which returns what is missing, until it returns
+// nil. It returns false if the node stops first.
 func (n *Node) pollUntilNil(missing func() error) bool {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
@@ -48,8 +52,8 @@ func (n *Node) pollUntilNil(missing func() error) bool {
 	return true
 }
 
-// awaitRules opens the node once it can decide checks; until then, it explains why it can't. It returns false if the node
-// stops first.
+// awaitRules opens the node once it can decide checks; until then, it explains
+// why it can't. It returns false if the node stops first.
 func (n *Node) awaitRules() bool {
 	var since time.Time // when only copies were missing
 	n.replacing.Store(true)
@@ -73,7 +77,8 @@ func (n *Node) awaitRules() bool {
 	}
 
 	if c := n.config; len(c.Rules) > 0 && n.initialRulesWriter() != c.initialRulesAuthor {
-		n.log.Warn(c.FieldName("Rules")+" is ignored: the cluster already has rules; rlnode apply changes them", "file", c.RulesFrom,
+		n.log.Warn(c.FieldName("Rules")+
+			" is ignored: the cluster already has rules; rlnode apply changes them", "file", c.RulesFrom,
 			"rules_version", n.limiter.Rules().Version)
 	}
 
@@ -81,8 +86,9 @@ func (n *Node) awaitRules() bool {
 	return true
 }
 
-// awaitVoters waits until there are as many live voters as before. Meanwhile checks are decided, but probes see the
-// node as not ready. It returns false if the node stops first.
+// awaitVoters waits until there are as many live voters as before. Meanwhile
+// checks are decided, but probes see the node as not ready. It returns false if
+// the node stops first.
 func (n *Node) awaitVoters() bool {
 	since := time.Now()
 	return n.pollUntilNil(func() error {
@@ -109,7 +115,8 @@ func (n *Node) notReady() error {
 	return nil
 }
 
-// initialRulesWriter returns the author of the cluster's first rules; empty if the history no longer has them.
+// initialRulesWriter returns the author of the cluster's first rules; empty if
+// the history no longer has them.
 func (n *Node) initialRulesWriter() string {
 	for _, v := range n.cluster.Last().History.Versions() {
 		if v.Number == 1 {

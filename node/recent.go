@@ -16,7 +16,8 @@ const recentSeconds = 10
 // waysToDecide is the number of values of limiter.DecidedBy.
 const waysToDecide = int(limiter.ByNone) + 1
 
-// recent counts how checks were decided in the last seconds. Each second it also tells the limiter that one has passed.
+// recent counts how checks were decided in the last seconds. Each second it
+// also tells the limiter that one has passed.
 type recent struct {
 	ruleStats  func() []limiter.RuleStats
 	passSecond func() // ends a step of what the limiter counts by time
@@ -46,7 +47,8 @@ func (r *recent) total() (sum [waysToDecide]int64) {
 	return sum
 }
 
-// decidedBy returns how many checks were decided since the oldest reading, by the value of decided_by. It omits zeros.
+// decidedBy returns how many checks were decided since the oldest reading, by
+// the value of decided_by. It omits zeros.
 func (r *recent) decidedBy() map[string]int64 {
 	now := r.total()
 	r.mu.Lock()

@@ -41,8 +41,9 @@ func TestRecent(t *testing.T) {
 	}
 }
 
-// Refused checks leave no line in the log, unless it is asked for. A sample has one in a minute of each rule, the deny list and the
-// default, with the number of those left out.
+// Refused checks leave no line in the log, unless it is asked for. A sample has
+// one in a minute of each rule, the deny list and the default, with the number
+// of those left out.
 func TestRefusalsAreLogged(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

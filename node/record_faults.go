@@ -16,8 +16,9 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// The file of records begins with a header of a record's length. Its first eight bytes hold the number of records. The
-// records follow, in the machine's byte order. Package faults reads it.
+// The file of records begins with a header of a record's length. Its first
+// eight bytes hold the number of records. The records follow, in the machine's
+// byte order. Package faults reads it.
 const (
 	recordSize  = int(unsafe.Sizeof(decision{}))
 	recordLimit = 1 << 21 // records; the file is sparse
@@ -33,13 +34,15 @@ type decision struct {
 	_            [2]byte
 }
 
-// record is a file of decisions. It is a shared mapping, so that a kill -9 loses nothing that was written.
+// record is a file of decisions. It is a shared mapping, so that a kill -9
+// loses nothing that was written.
 type record struct {
 	file  []byte
 	count *atomic.Uint64
 }
 
-// recorder records to the file that RLNODE_RECORD names. The file must not exist: each process has its own.
+// recorder records to the file that RLNODE_RECORD names. The file must not
+// exist: each process has its own.
 func recorder() limiter.Recorder {
 	path := os.Getenv("RLNODE_RECORD")
 	if path == "" {
@@ -52,9 +55,10 @@ func recorder() limiter.Recorder {
 	return r
 }
 
-// tune applies the fault tests' environment variables. RLNODE_LEVEL is the feature level that this build claims to know.
-// RLNODE_SNAPSHOTS is the number of entries after which Raft takes a snapshot; it then keeps one entry behind it, so that
-// tests see in seconds what otherwise takes hours.
+// tune applies the fault tests' environment variables. RLNODE_LEVEL is the
+// feature level that this build claims to know. RLNODE_SNAPSHOTS is the number
+// of entries after which Raft takes a snapshot; it then keeps one entry behind
+// it, so that tests see in seconds what otherwise takes hours.
 func tune(config *cluster.Config) {
 	number := func(name string) uint64 {
 		text := os.Getenv(name)

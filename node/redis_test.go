@@ -66,7 +66,8 @@ func (c *redisClient) ask(command string) string {
 	return c.reply()
 }
 
-// Whichever node of three each command goes to, the replies are those of one node, while time passes.
+// Whichever node of three each command goes to, the replies are those of one
+// node, while time passes.
 func TestRedisVectorsOverThreeNodes(t *testing.T) {
 	t.Parallel()
 	for _, v := range apitest.RedisVectors {
@@ -81,7 +82,8 @@ func runOverThreeNodes(t *testing.T, v *apitest.RedisVector) {
 	p := newRedisCluster(t, v.Rules)
 	clients := p.dialRedis()
 
-	// Whole nodes take too long for hours: their clocks are set then, and stand still from there on.
+	// Whole nodes take too long for hours: their clocks are set then, and stand
+	// still from there on.
 	start := time.Now().Truncate(10 * time.Second).Add(10 * time.Second)
 	at := func(after time.Duration) {
 		if after < time.Hour {
@@ -99,8 +101,8 @@ func runOverThreeNodes(t *testing.T, v *apitest.RedisVector) {
 	})
 }
 
-// newRedisCluster starts three nodes that speak the Redis protocol. Messages take no time, so a reply belongs to the moment at
-// which its command was sent.
+// newRedisCluster starts three nodes that speak the Redis protocol. Messages
+// take no time, so a reply belongs to the moment at which its command was sent.
 func newRedisCluster(t *testing.T, rules string) *testCluster {
 	space := newTestNetwork(t)
 	space.net.Delay(0)
@@ -141,8 +143,10 @@ func TestRedisKeysAfterRestartsInOneProcess(t *testing.T) {
 		}
 		is := func(want string) func(string) bool { return func(got string) bool { return got == want } }
 
-		everywhere("before", "CL.THROTTLE key%d 4 3 10800", func(got string) bool { return strings.HasPrefix(got, "[0 5 ") })
-		everywhere("before", "INCREX key%d UBOUND 9 EX 14400 ENX", func(got string) bool { return strings.HasSuffix(got, " 1]") })
+		everywhere("before", "CL.THROTTLE key%d 4 3 10800",
+			func(got string) bool { return strings.HasPrefix(got, "[0 5 ") })
+		everywhere("before", "INCREX key%d UBOUND 9 EX 14400 ENX",
+			func(got string) bool { return strings.HasSuffix(got, " 1]") })
 		p.restartAll()
 		left := (4*time.Hour - time.Since(begun)).Milliseconds()
 		everywhere("after restarts", "PTTL key%d", func(got string) bool {
@@ -164,7 +168,9 @@ func TestRedisKeysAfterRestartsInOneProcess(t *testing.T) {
 // HTTP reaches the counters of the commands, and the other way round.
 func TestRedisSharesItsCountersWithHTTP(t *testing.T) {
 	t.Parallel()
-	n := startReady(t, Config{Rules: []byte(exactRules(3)), DataAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", RedisAddr: "127.0.0.1:0"})
+	n := startReady(t,
+		Config{Rules: []byte(exactRules(3)), DataAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
+			RedisAddr: "127.0.0.1:0"})
 	c := dialRedis(t, n)
 	const bucket, window = `{"limit": 5, "per": "5h", "algorithm": "token-bucket"}`, `{"limit": 5, "per": "5h", "algorithm": "fixed-window", "from": "first"}`
 	for _, one := range []struct{ namespace, limit, command, first, third string }{
@@ -173,7 +179,8 @@ func TestRedisSharesItsCountersWithHTTP(t *testing.T) {
 		{"increx", window, "INCREX k UBOUND 5 EX 18000 ENX", "[1 1]", "[3 1]"},
 	} {
 		expect.Equal(t, c.ask(one.command), one.first, "%s", one.command)
-		body := fmt.Sprintf(`{"namespace": %q, "key": "k", "limits": [%s], "consistency": "exact"}`, one.namespace, one.limit)
+		body := fmt.Sprintf(`{"namespace": %q, "key": "k", "limits": [%s], "consistency": "exact"}`,
+			one.namespace, one.limit)
 		status, text := ask(t, "POST", "http://"+n.DataAddr().String()+"/v1/check", body)
 		if status != 200 || !strings.Contains(text, `"used":2,`) || !strings.Contains(text, `"decided_by":"owner"`) {
 			t.Errorf("%s: got %d %s", body, status, text)

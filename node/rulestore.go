@@ -12,7 +12,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// adminView is a node as the admin plane sees it: the cluster's methods, and some that need other parts as well.
+// adminView is a node as the admin plane sees it: the cluster's methods, and
+// some that need other parts as well.
 type adminView struct {
 	*cluster.Cluster
 	n *Node
@@ -26,9 +27,10 @@ func (a adminView) Version(number int64) (*rules.Document, error) {
 	return a.Last().History.Version(number)
 }
 
-// Leave hands this node's partitions over and takes it out of the cluster for good. Until it is stopped, the node then
-// asks other nodes about each check. by names who gave the command. The last node leaves only if forced. It then stays
-// as it is, but /readyz says that it has left.
+// Leave hands this node's partitions over and takes it out of the cluster for
+// good. Until it is stopped, the node then asks other nodes about each check.
+// by names who gave the command. The last node leaves only if forced. It then
+// stays as it is, but /readyz says that it has left.
 func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool, err error) {
 	n := a.n
 	last = n.isLastMember()
@@ -52,7 +54,8 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	return last, nil
 }
 
-// membership returns why this node is no working member of the cluster; nil if it is one. A node that is cut off is one.
+// membership returns why this node is no working member of the cluster; nil if
+// it is one. A node that is cut off is one.
 func (n *Node) membership() error {
 	if n.leftByRequest.Load() {
 		return errLeft
@@ -60,7 +63,8 @@ func (n *Node) membership() error {
 	return n.cluster.Degraded()
 }
 
-// condition returns why load balancers should send no checks to this node, although it decides them; nil if they may.
+// condition returns why load balancers should send no checks to this node,
+// although it decides them; nil if they may.
 func (n *Node) condition() error {
 	if err := n.membership(); err != nil {
 		return err
@@ -79,7 +83,8 @@ func (a adminView) View() admin.ClusterView {
 	n := a.n
 	v := n.cluster.View()
 	view := admin.ClusterView{
-		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []admin.Member{}, Decided: n.recent.decidedBy(),
+		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader,
+		Members: []admin.Member{}, Decided: n.recent.decidedBy(),
 		Regions: n.regions(v), Recorded: n.cluster.Following().Recorded,
 	}
 	if v.Connected {
@@ -89,13 +94,17 @@ func (a adminView) View() admin.ClusterView {
 	offsets := n.clockOffsets()
 	for _, one := range v.Members {
 		reachable := one.ID == n.id || n.peers.Reachable(one.ID)
-		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: relayName(n.peers, one.ID, v.Members), ClockOffset: offsetMillis(offsets, one.ID)})
+		view.Members = append(view.Members,
+			admin.Member{Member: one, Reachable: reachable,
+				Via:         relayName(n.peers, one.ID, v.Members),
+				ClockOffset: offsetMillis(offsets, one.ID)})
 	}
 
 	return view
 }
 
-// relayName returns the name of the node that relays calls to another; empty if calls go directly or not at all.
+// relayName returns the name of the node that relays calls to another; empty if
+// calls go directly or not at all.
 func relayName(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
 	relay, ok := peers.Via(to)
 	if !ok {

@@ -12,8 +12,9 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Acquire takes a slot, which renews itself until Close; see client.Client. Config.OnError decides while the node
-// decides nothing. Closing the node releases all slots.
+// Acquire takes a slot, which renews itself until Close; see client.Client.
+// Config.OnError decides while the node decides nothing. Closing the node
+// releases all slots.
 func (n *Node) Acquire(ctx context.Context, q client.Request, ttl time.Duration) (*client.Slot, error) {
 	return client.WaitForSlot(ctx, q.Wait, func() (*client.Slot, error) { return n.acquire(ctx, &q, ttl) })
 }
@@ -40,7 +41,9 @@ func (n *Node) acquire(ctx context.Context, q *client.Request, ttl time.Duration
 }
 
 // decideSlot decides q. With an error, OnError has.
-func (n *Node) decideSlot(ctx context.Context, q *client.Request, ttl time.Duration) (client.Decision, limiter.Slot, error) {
+func (n *Node) decideSlot(
+	ctx context.Context, q *client.Request, ttl time.Duration,
+) (client.Decision, limiter.Slot, error) {
 	fail := func(err error) (client.Decision, limiter.Slot, error) {
 		return n.decisionOnError(q, err), limiter.Slot{}, err
 	}
@@ -51,7 +54,8 @@ func (n *Node) decideSlot(ctx context.Context, q *client.Request, ttl time.Durat
 		return fail(err)
 	}
 	if q.Slots > limiter.MaxSlots {
-		return fail(fmt.Errorf("%w: Slots is %d; it must not be above %d", client.ErrRequest, q.Slots, limiter.MaxSlots))
+		return fail(fmt.Errorf("%w: Slots is %d; it must not be above %d", client.ErrRequest,
+			q.Slots, limiter.MaxSlots))
 	}
 
 	var i inquiry
@@ -71,7 +75,8 @@ func (n *Node) decideSlot(ctx context.Context, q *client.Request, ttl time.Durat
 // checkSlotTTL bounds the time for which a slot is held; 0 is as long as its limits say.
 func checkSlotTTL(ttl time.Duration) error {
 	if ttl != 0 && (ttl < algorithms.MinWindow || ttl > limiter.MaxSlotTTL) {
-		return fmt.Errorf("%w: ttl is %v; it must be 0, or %v to %v", client.ErrRequest, ttl, algorithms.MinWindow, limiter.MaxSlotTTL)
+		return fmt.Errorf("%w: ttl is %v; it must be 0, or %v to %v", client.ErrRequest, ttl,
+			algorithms.MinWindow, limiter.MaxSlotTTL)
 	}
 	return nil
 }
@@ -112,7 +117,9 @@ func (n *Node) Go(f func()) bool {
 // holdersOf converts a list of holders.
 func holdersOf(list []limiter.Holder) (held []client.Holder) {
 	for _, h := range list {
-		held = append(held, client.Holder{ID: limiter.ShortSlotID(h.ID), Slots: h.Slots, Age: ceilMillis(h.Age), Expires: ceilMillis(h.Expires), Who: h.Who})
+		held = append(held,
+			client.Holder{ID: limiter.ShortSlotID(h.ID), Slots: h.Slots, Age: ceilMillis(h.Age),
+				Expires: ceilMillis(h.Expires), Who: h.Who})
 	}
 	return held
 }

@@ -34,7 +34,8 @@ func TestEmbeddedSlots(t *testing.T) {
 		refused := func() {
 			t.Helper()
 			s, err := n.Acquire(t.Context(), q, 0)
-			if r, ok := errors.AsType[*client.Refused](err); s != nil || !ok || r.RetryAfter <= 0 || r.Code != client.CodeRateLimited {
+			if r, ok := errors.AsType[*client.Refused](err); s != nil || !ok || r.RetryAfter <= 0 ||
+				r.Code != client.CodeRateLimited {
 				t.Fatalf("got %+v, %v; want a refusal", s, err)
 			}
 		}
@@ -46,7 +47,8 @@ func TestEmbeddedSlots(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		refused() // both are renewed
 		u, err := n.Usage(t.Context(), q)
-		if err != nil || u.Limits[0].Used != 2 || u.Limits[0].Holders != 2 || len(u.Limits[0].Held) != 2 || u.Limits[0].Held[0].Who != "test" {
+		if err != nil || u.Limits[0].Used != 2 || u.Limits[0].Holders != 2 ||
+			len(u.Limits[0].Held) != 2 || u.Limits[0].Held[0].Who != "test" {
 			t.Errorf("got %+v, %v", u, err)
 		}
 		if err := a.Close(); err != nil || a.Context().Err() == nil || b.Context().Err() != nil {
@@ -118,7 +120,9 @@ func TestEmbeddedMiddlewareHoldsSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startReady(t, Config{Rules: []byte(slotRules)})
 		goOn := make(chan struct{})
-		handler := client.Middleware(n, client.MiddlewareOptions{Rule: "chat", Key: func(*http.Request) []string { return []string{"acme"} }, Slots: true})(
+		handler := client.Middleware(n,
+			client.MiddlewareOptions{Rule: "chat",
+				Key: func(*http.Request) []string { return []string{"acme"} }, Slots: true})(
 			http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-goOn }))
 		get := func() int {
 			w := httptest.NewRecorder()

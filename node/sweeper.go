@@ -7,17 +7,19 @@ import (
 	"github.com/rlnode/rlnode/internal/tick"
 )
 
-// Each sweep drops expired counters from a small part of each table, so that a whole table takes under half a minute.
+// Each sweep drops expired counters from a small part of each table, so that a
+// whole table takes under half a minute.
 const (
 	sweepInterval = 500 * time.Millisecond
 	sweepFraction = 0.02
-	// freeMemoryAfter is how many log entries sweeps drop before they call FreeMemory. Unlike the table, log entries are on
-	// the heap, and an idle node's next garbage collection may be far off.
+	// freeMemoryAfter is how many log entries sweeps drop before they call
+	// FreeMemory. Unlike the table, log entries are on the heap, and an idle node's
+	// next garbage collection may be far off.
 	freeMemoryAfter = 500_000
 )
 
-// sweep drops expired counters in the background. It also looks at the clocks, so that nothing else has to wake an idle
-// node for it.
+// sweep drops expired counters in the background. It also looks at the clocks,
+// so that nothing else has to wake an idle node for it.
 func (n *Node) sweep() {
 	dropped := int64(0) // log entries, since the last FreeMemory
 	var clocks clockWatch

@@ -14,7 +14,8 @@ const flushTimeout = time.Second
 // tracing returns where spans are sent.
 func (s *settings) tracing() *tracing.Config {
 	return &tracing.Config{
-		Endpoint: s.OTLPEndpoint, Ratio: s.TraceRatio, Node: s.Name, Version: Version(), Region: s.Region, Logger: s.Logger,
+		Endpoint: s.OTLPEndpoint, Ratio: s.TraceRatio, Node: s.Name, Version: Version(),
+		Region: s.Region, Logger: s.Logger,
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// openMeter opens the meter, which counts what rules with `usage: monthly` admit, unless that is turned off.
+// openMeter opens the meter, which counts what rules with `usage: monthly`
+// admit, unless that is turned off.
 func (n *Node) openMeter() (err error) {
 	c := n.config
 	if c.UsageMonths == 0 {
@@ -28,8 +29,9 @@ func (n *Node) openMeter() (err error) {
 	return nil
 }
 
-// countingMembers returns the nodes that may have counted usage no other node has. Gossip lists nodes that were removed
-// a little longer; they are no members.
+// countingMembers returns the nodes that may have counted usage no other node
+// has. Gossip lists nodes that were removed a little longer; they are no
+// members.
 func (n *Node) countingMembers() (list []usage.Member) {
 	for _, one := range n.cluster.View().Members {
 		if one.State == gossip.Alive || one.Known && one.State != gossip.Left {
@@ -41,13 +43,14 @@ func (n *Node) countingMembers() (list []usage.Member) {
 	return list
 }
 
-// isLastMember reports whether there is no other node to hand usage over to. Once it has left, this node is none of
-// the members itself.
+// isLastMember reports whether there is no other node to hand usage over to.
+// Once it has left, this node is none of the members itself.
 func (n *Node) isLastMember() bool {
 	return !slices.ContainsFunc(n.countingMembers(), func(one usage.Member) bool { return one.ID != n.id })
 }
 
-// handOverUsage hands the usage counted here over to another node, before this node leaves for good.
+// handOverUsage hands the usage counted here over to another node, before this
+// node leaves for good.
 func (n *Node) handOverUsage(ctx context.Context) error {
 	if n.usage == nil || n.isLastMember() {
 		return nil
@@ -55,7 +58,8 @@ func (n *Node) handOverUsage(ctx context.Context) error {
 	return n.usage.HandOver(ctx, false)
 }
 
-// handOverLateUsage hands over the usage counted since handOverUsage, when a node that has left for good stops.
+// handOverLateUsage hands over the usage counted since handOverUsage, when a
+// node that has left for good stops.
 func (n *Node) handOverLateUsage(ctx context.Context) error {
 	if n.usage == nil || !n.leftForGood.Load() || n.isLastMember() {
 		return nil

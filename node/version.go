@@ -12,11 +12,12 @@ import (
 // module is this module's path.
 const module = "github.com/rlnode/rlnode"
 
-// release is set by the linker (-X) where the toolchain can't see the repository, as in a container build.
+// release is set by the linker (-X) where the toolchain can't see the
+// repository, as in a container build.
 var release string
 
-// Version returns the release of rlnode in this program, as set by the build or the toolchain; "(devel)" if neither
-// did.
+// Version returns the release of rlnode in this program, as set by the build or
+// the toolchain; "(devel)" if neither did.
 func Version() string {
 	if release != "" {
 		return release
@@ -37,7 +38,8 @@ func Version() string {
 	return cmp.Or(version, "(devel)")
 }
 
-// ThisBuild returns the feature level, the release and the version of the time zones of this program.
+// ThisBuild returns the feature level, the release and the version of the time
+// zones of this program.
 func ThisBuild() cluster.Build {
 	release := strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

@@ -11,7 +11,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// keyOwnedBy returns the n-th key of the rule whose owner is v and whose standby is standby, if that is not nil.
+// keyOwnedBy returns the n-th key of the rule whose owner is v and whose
+// standby is standby, if that is not nil.
 func (p *testCluster) keyOwnedBy(rule string, v, standby *testNode, n int) string {
 	p.t.Helper()
 	for i := range 10_000 {
@@ -28,9 +29,11 @@ func (p *testCluster) keyOwnedBy(rule string, v, standby *testNode, n int) strin
 	return ""
 }
 
-// ask makes checks at a node, a millisecond apart. It returns how many were admitted, who decided them, and how long the
-// slowest took.
-func (v *testNode) ask(rule, key string, times int) (admitted int64, by map[limiter.DecidedBy]int, slowest time.Duration) {
+// ask makes checks at a node, a millisecond apart. It returns how many were
+// admitted, who decided them, and how long the slowest took.
+func (v *testNode) ask(
+	rule, key string, times int,
+) (admitted int64, by map[limiter.DecidedBy]int, slowest time.Duration) {
 	by = map[limiter.DecidedBy]int{}
 	for range times {
 		var a limiter.Answer
@@ -49,8 +52,9 @@ func (v *testNode) ask(rule, key string, times int) (admitted int64, by map[limi
 	return admitted, by, slowest
 }
 
-// G4: a node that is cut off admits at most its share of each subject, regardless of the owner. The other nodes continue
-// with the whole limit. When the node is back, everything it admitted is counted.
+// G4: a node that is cut off admits at most its share of each subject,
+// regardless of the owner. The other nodes continue with the whole limit. When
+// the node is back, everything it admitted is counted.
 func TestG4_CutOffInOneProcess(t *testing.T) {
 	t.Parallel()
 	runWithRuleAndInline(t, func(t *testing.T, inline bool) {
@@ -92,8 +96,9 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 	})
 }
 
-// All nodes are cut off from each other, so there is no leader, for longer than authority lasts. Together they admit
-// the limit at most once more. No node was evicted, so each continues from its own counters. When they reach each other
+// All nodes are cut off from each other, so there is no leader, for longer than
+// authority lasts. Together they admit the limit at most once more. No node was
+// evicted, so each continues from its own counters. When they reach each other
 // again, everything is counted.
 func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -135,8 +140,9 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	})
 }
 
-// Nodes that are cut off one after another divide by different rings: the first one by three, those that lost each other afterwards
-// by two. Each admits its own share, as the promise says, so together they admit more than the limit.
+// Nodes that are cut off one after another divide by different rings: the first
+// one by three, those that lost each other afterwards by two. Each admits its
+// own share, as the promise says, so together they admit more than the limit.
 func TestG4_OneAfterAnotherInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,10 +182,12 @@ func TestG4_OneAfterAnotherInOneProcess(t *testing.T) {
 	})
 }
 
-// The first check after a cut is decided within 350 ms and later ones at once, regardless of the subject's owner.
+// The first check after a cut is decided within 350 ms and later ones at once,
+// regardless of the subject's owner.
 func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	t.Parallel()
-	rules := []string{exactRules(3000), "version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: 3000, per: 8760h, algorithm: fixed-window}]}\n"}
+	rules := []string{exactRules(3000),
+		"version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: 3000, per: 8760h, algorithm: fixed-window}]}\n"}
 	for _, text := range rules {
 		for after := range casesToRun(3) {
 			synctest.Test(t, func(t *testing.T) {
@@ -211,8 +219,9 @@ func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	}
 }
 
-// G4: a node that restarts while the others are down uses the rules and the ring it had. It admits its share and
-// reports fallback. When the others are back, everything it admitted is counted.
+// G4: a node that restarts while the others are down uses the rules and the
+// ring it had. It admits its share and reports fallback. When the others are
+// back, everything it admitted is counted.
 func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -230,7 +239,8 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 			t.Errorf("ready after %v", took)
 		}
 		for _, key := range keys {
-			if n, by, slowest := lone.ask("year", key, 60); n != 30 || by[limiter.ByFallback] != 60 || slowest > 5*time.Millisecond {
+			if n, by, slowest := lone.ask("year", key, 60); n != 30 ||
+				by[limiter.ByFallback] != 60 || slowest > 5*time.Millisecond {
 				t.Errorf("%s: %d admitted, by %v, slowest %v", key, n, by, slowest)
 			}
 		}
@@ -247,8 +257,8 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 	})
 }
 
-// G4, two islands of two: no node has authority, and no check waits for another node, though the owner and its standby
-// may be reachable.
+// G4, two islands of two: no node has authority, and no check waits for another
+// node, though the owner and its standby may be reachable.
 func TestG4_HalvesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,9 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Under random cuts, which also make authority lapse and nodes be evicted, everything admitted without the owner is
-// counted in the end. Only the last decisions of an owner that was cut off may be forgotten.
+// Under random cuts, which also make authority lapse and nodes be evicted,
+// everything admitted without the owner is counted in the end. Only the last
+// decisions of an owner that was cut off may be forgotten.
 func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(casesToRun(2)) {
@@ -71,10 +72,12 @@ func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 			for i := range keys {
 				used := p.used("year", fmt.Sprintf("k%d", i))
 				if least := certain[i].Load(); used < least {
-					t.Errorf("seed %d, key %d: have %d used, at least %d were admitted, at most %d", seed, i, used, least, all[i].Load())
+					t.Errorf("seed %d, key %d: have %d used, at least %d were admitted, at most %d",
+						seed, i, used, least, all[i].Load())
 				}
 			}
-			t.Logf("seed %d: by owner %d, forward %d, standby %d, fallback %d", seed, by[limiter.ByOwner].Load(), by[limiter.ByForward].Load(),
+			t.Logf("seed %d: by owner %d, forward %d, standby %d, fallback %d", seed,
+				by[limiter.ByOwner].Load(), by[limiter.ByForward].Load(),
 				by[limiter.ByStandby].Load(), by[limiter.ByFallback].Load())
 		})
 	}

@@ -57,8 +57,10 @@ func (m *testDisk) faults() (hung <-chan struct{}, full bool) {
 	return m.hung, m.full
 }
 
-// diskHandle is one process's access to a testDisk. A broken disk behaves as it does through package persist: writes to the log
-// fail after a timeout, and later ones at once. A term is saved even if the disk is full, but waits while the disk hangs.
+// diskHandle is one process's access to a testDisk. A broken disk behaves as it
+// does through package persist: writes to the log fail after a timeout, and
+// later ones at once. A term is saved even if the disk is full, but waits while
+// the disk hangs.
 type diskHandle struct {
 	*testDisk
 	ended   chan struct{} // closed when the process has ended: writes still waiting for the disk are dropped

@@ -17,7 +17,8 @@ import (
 // denial returns a change that denies an address; for 0: without an end.
 func denial(ip string, hold time.Duration) cluster.EntryChange {
 	c := cluster.EntryChange{For: hold.Milliseconds()}
-	c.By, c.Entry = "ann", &entries.Entry{Kind: entries.Deny, Match: []entries.Condition{{Attribute: "ip", Values: []string{ip}}}}
+	c.By, c.Entry = "ann", &entries.Entry{Kind: entries.Deny,
+		Match: []entries.Condition{{Attribute: "ip", Values: []string{ip}}}}
 	return c
 }
 
@@ -48,18 +49,23 @@ func (p *testCluster) denied(bound time.Duration, ip string, want bool) {
 	})
 }
 
-// TestEntriesInOneProcess: three nodes of each of two regions apply entries that were written at any of them. A region that is cut off
-// keeps what it has, but ends it in time, each node by its own clock, also after a crash. Once it is back, it has what changed. Entries
-// can be written while the leader changes.
+// TestEntriesInOneProcess: three nodes of each of two regions apply entries
+// that were written at any of them. A region that is cut off keeps what it has,
+// but ends it in time, each node by its own clock, also after a crash. Once it
+// is back, it has what changed. Entries can be written while the leader
+// changes.
 func TestEntriesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 3, entriesRules, "eu", "us")
 		eu, us := all[0], all[1]
-		eu.poll(20*time.Millisecond, time.Minute, "the regions have met", func() bool { // before, each has rules of its own
+		// before, each has rules of its own
+		eu.poll(20*time.Millisecond, time.Minute, "the regions have met", func() bool {
 			for _, v := range append(eu.nodes[:3:3], us.nodes...) {
 				c := v.node.cluster
-				if len(c.Last().Regions.Names) != 2 || c.Following().Recorded != eu.nodes[0].version() || v.version() != eu.nodes[0].version() {
+				if len(c.Last().Regions.Names) != 2 ||
+					c.Following().Recorded != eu.nodes[0].version() ||
+					v.version() != eu.nodes[0].version() {
 					return false
 				}
 			}
@@ -89,7 +95,8 @@ func TestEntriesInOneProcess(t *testing.T) {
 		us.awaitWhole()
 		us.denied(time.Second, "203.0.113.1", true)
 
-		// Meanwhile the leader of the other one dies, and entries are written at those that are left.
+		// Meanwhile the leader of the other one dies, and entries are written at those
+		// that are left.
 		dead, _ := eu.leader()
 		dead.endProcess(false)
 		for i, v := range eu.nodes {
@@ -101,7 +108,8 @@ func TestEntriesInOneProcess(t *testing.T) {
 		eu.awaitWhole()
 		eu.oneState()
 
-		us.poll(20*time.Millisecond, time.Minute, "the fast node ends an entry", func() bool { return !fast.denies("203.0.113.2") })
+		us.poll(20*time.Millisecond, time.Minute, "the fast node ends an entry",
+			func() bool { return !fast.denies("203.0.113.2") })
 		if !us.nodes[0].denies("203.0.113.2") || us.nodes[0].denies("203.0.113.10") {
 			t.Error("a node whose clock is right has ended the entry, or has what was written behind the cut")
 		}
@@ -116,6 +124,7 @@ func TestEntriesInOneProcess(t *testing.T) {
 			p.denied(time.Second, "203.0.113.1", true)
 			p.oneState()
 		}
-		expect.Equal(t, us.nodes[0].node.cluster.State().Entries.Digest(), eu.nodes[0].node.cluster.State().Entries.Digest(), "digest of the entries")
+		expect.Equal(t, us.nodes[0].node.cluster.State().Entries.Digest(),
+			eu.nodes[0].node.cluster.State().Entries.Digest(), "digest of the entries")
 	})
 }

@@ -39,8 +39,8 @@ func (p *testCluster) restartAll() {
 	}
 }
 
-// Each node in turn stops gracefully and comes back, under load. If messages take long, many are in flight through a
-// node when it stops.
+// Each node in turn stops gracefully and comes back, under load. If messages
+// take long, many are in flight through a node when it stops.
 func TestG6_RestartsInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, delay := range []time.Duration{100 * time.Microsecond, 20 * time.Millisecond} {
@@ -130,8 +130,8 @@ func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 	}
 }
 
-// All algorithms, a thousand subjects at once, from all of five nodes: they admit what the algorithm admits in one
-// place for the same checks in sequence.
+// All algorithms, a thousand subjects at once, from all of five nodes: they
+// admit what the algorithm admits in one place for the same checks in sequence.
 func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 	t.Parallel()
 	kinds := []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"}
@@ -162,8 +162,8 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 	})
 }
 
-// A returning node is not ready before it has recovered its partitions from its standbys, even if one of those can't be
-// reached.
+// A returning node is not ready before it has recovered its partitions from its
+// standbys, even if one of those can't be reached.
 func TestReadyWithItsPartitions(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []bool{false, true} {
@@ -188,7 +188,8 @@ func TestReadyWithItsPartitions(t *testing.T) {
 				}
 				return ready
 			})
-			t.Logf("broken %v: ready after %v, in %d of them without partitions of its own", broken, time.Since(began), seen)
+			t.Logf("broken %v: ready after %v, in %d of them without partitions of its own", broken,
+				time.Since(began), seen)
 			if broken && (seen == 0 || time.Since(began) < time.Second) {
 				t.Errorf("ready after %v, seen recovering %d times", time.Since(began), seen)
 			}

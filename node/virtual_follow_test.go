@@ -21,10 +21,12 @@ func worldRules(limit int) string {
 
 // write replaces the rules through a node.
 func (v *testNode) write(text string) (int64, error) {
-	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)}, cluster.WriteOptions{By: v.settings.Name})
+	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)},
+		cluster.WriteOptions{By: v.settings.Name})
 }
 
-// TestRegionsMeet: three regions find each other, adopt the rules of the first, and accept writes anywhere.
+// TestRegionsMeet: three regions find each other, adopt the rules of the first,
+// and accept writes anywhere.
 func TestRegionsMeet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +39,8 @@ func TestRegionsMeet(t *testing.T) {
 			return func() bool {
 				for _, p := range all {
 					for _, v := range p.nodes {
-						if set := v.node.limiter.Rules(); set == nil || set.Version != version || v.admin().View().Recorded != version {
+						if set := v.node.limiter.Rules(); set == nil || set.Version != version ||
+							v.admin().View().Recorded != version {
 							return false
 						}
 					}
@@ -80,7 +83,8 @@ func TestRegionsMeet(t *testing.T) {
 			}
 		}
 		begun := time.Now()
-		if _, err := us.nodes[1].write(worldRules(1)); !errors.Is(err, cluster.ErrNoPrimary) || time.Since(begun) > 2*time.Second {
+		if _, err := us.nodes[1].write(worldRules(1)); !errors.Is(err, cluster.ErrNoPrimary) ||
+			time.Since(begun) > 2*time.Second {
 			t.Errorf("have %v after %v, want ErrNoPrimary within 2 s", err, time.Since(begun))
 		}
 		if _, err := all[2].nodes[0].write(worldRules(100)); err != nil {
@@ -97,8 +101,8 @@ func TestRegionsMeet(t *testing.T) {
 	})
 }
 
-// TestAnEntryNodeIsCutOffInItsRegion: other regions reach the entry node, but it reaches no node that could answer.
-// They switch to another.
+// TestAnEntryNodeIsCutOffInItsRegion: other regions reach the entry node, but
+// it reaches no node that could answer. They switch to another.
 func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,8 @@ func (p *testCluster) clusters() map[agreement.ClusterID]int {
 	return list
 }
 
-// Twice as many nodes as --bootstrap-expect are split in halves at their first start. They don't found two clusters: if
+// Twice as many nodes as --bootstrap-expect are split in halves at their first
+// start. They don't found two clusters: if
 // --join names all of them, they found none, and the reason names the flag. If --bootstrap-expect is more than half, the
 // larger part founds one.
 func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {

@@ -50,7 +50,8 @@ func (s *subject) String() string { return s.rule + " " + s.key }
 
 // startTally starts a tally.
 func (p *testCluster) startTally(pace time.Duration, subjects []*subject) *tally {
-	c := &tally{p: p, pace: pace, subjects: subjects, nodes: p.nodes[:len(p.nodes):len(p.nodes)], decided: map[limiter.DecidedBy]int{}}
+	c := &tally{p: p, pace: pace, subjects: subjects, nodes: p.nodes[:len(p.nodes):len(p.nodes)],
+		decided: map[limiter.DecidedBy]int{}}
 	for _, s := range subjects {
 		s.partition, s.alone = p.partition(s.rule, s.key), map[*testNode]int64{}
 	}
@@ -90,8 +91,8 @@ func (t *tally) ask(v *testNode, s *subject) {
 	took := time.Since(began)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// A request whose answer was lost is retried as soon as there is another path. The check then takes longer than one
-	// round through a third node.
+	// A request whose answer was lost is retried as soon as there is another path.
+	// The check then takes longer than one round through a third node.
 	patience := 50 * time.Millisecond
 	if time.Since(t.pathsChanged) < time.Second {
 		patience = 400 * time.Microsecond
@@ -127,11 +128,13 @@ func (t *tally) notePathChange() {
 	t.pathsChanged = time.Now()
 }
 
-// noteDeath records that a node ends now. Hits at counters it owned may be forgotten if they are younger than tail, which is 0
-// if everything was handed over, or than the copy of a partition, if that is stale. Hits that it decided alone may not
-// have been reported yet.
+// noteDeath records that a node ends now. Hits at counters it owned may be
+// forgotten if they are younger than tail, which is 0 if everything was handed
+// over, or than the copy of a partition, if that is stale. Hits that it decided
+// alone may not have been reported yet.
 func (t *tally) noteDeath(v *testNode, tail time.Duration, stale func(partition int) time.Duration) {
-	d := death{victim: v, at: time.Now(), tail: tail, copyAge: stale, forgotten: map[string]int{}, owned: func(int) bool { return true }}
+	d := death{victim: v, at: time.Now(), tail: tail, copyAge: stale, forgotten: map[string]int{},
+		owned: func(int) bool { return true }}
 	// Only a settled ring tells which node owns a partition.
 	if s := v.node.cluster.State(); s.Settled {
 		has := map[int]bool{}
@@ -169,7 +172,8 @@ func (t *tally) forgotten(s *subject) (n int64) {
 	return n
 }
 
-// aloneAtMost returns how many hits of a subject were admitted without its owner, at most a share for each node.
+// aloneAtMost returns how many hits of a subject were admitted without its
+// owner, at most a share for each node.
 func (s *subject) aloneAtMost(share int64) (n int64) {
 	n = min(s.byStandby, share)
 	for _, k := range s.alone {

@@ -12,7 +12,8 @@ func hybridRules(limit int) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
 }
 
-// With leases, exactly the limit is admitted while demand lasts, with hardly any calls between nodes.
+// With leases, exactly the limit is admitted while demand lasts, with hardly
+// any calls between nodes.
 func TestG2_LeasesInOneProcess(t *testing.T) {
 	t.Parallel()
 	runWithRuleAndInline(t, func(t *testing.T, inline bool) {
@@ -36,12 +37,14 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 	})
 }
 
-// Each node in turn stops gracefully and comes back, again and again. It returns its leases, and holders return leases that it
-// granted to its successor. In the end, the use equals what was admitted.
+// Each node in turn stops gracefully and comes back, again and again. It
+// returns its leases, and holders return leases that it granted to its
+// successor. In the end, the use equals what was admitted.
 func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, delay := range []time.Duration{100 * time.Microsecond, 20 * time.Millisecond} {
-		t.Run(delay.String(), func(t *testing.T) { testLeasesComeBack(t, delay, alternatives(delay > time.Millisecond)) })
+		t.Run(delay.String(),
+			func(t *testing.T) { testLeasesComeBack(t, delay, alternatives(delay > time.Millisecond)) })
 	}
 }
 

@@ -47,8 +47,9 @@ func (p *testCluster) awaitLimit(want int64, most time.Duration) {
 	}
 }
 
-// A load reported to one node lowers the limit at all nodes within two seconds, leases included. A starting node learns of
-// it. The load expires everywhere. The subjects' use stays.
+// A load reported to one node lowers the limit at all nodes within two seconds,
+// leases included. A starting node learns of it. The load expires everywhere.
+// The subjects' use stays.
 func TestLoadReachesAllNodes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -46,8 +46,9 @@ func (p *testCluster) partition(rule, key string) int {
 	return ring.PartitionOf(p.subjectHash(rule, key))
 }
 
-// keyMoving returns a subject of the rule that moves from one node to another, where its standby will be standby. Its
-// partition is one of the first to move: those go together, before the rest.
+// keyMoving returns a subject of the rule that moves from one node to another,
+// where its standby will be standby. Its partition is one of the first to move:
+// those go together, before the rest.
 func (p *testCluster) keyMoving(rule string, from, to, standby *testNode) (key string, partition int) {
 	p.t.Helper()
 	s := p.nodes[0].node.cluster.State()
@@ -71,7 +72,8 @@ func (p *testCluster) keyMoving(rule string, from, to, standby *testNode) (key s
 	return "", 0
 }
 
-// owner waits until a node other than those in not decides the partition with authority, and returns it.
+// owner waits until a node other than those in not decides the partition with
+// authority, and returns it.
 func (p *testCluster) owner(partition int, not ...*testNode) (owner *testNode) {
 	p.t.Helper()
 	p.eventually("the partition has an owner", func() bool {
@@ -103,8 +105,9 @@ func (v *testNode) usedAt(rule, key string) int64 {
 	return u.Limits[0].Used
 }
 
-// moveBegun makes a newcomer join. It returns when an old node has handed over the first partitions to it but not the
-// rest, because the link between the two is slow. By then, standby has a copy of the subject's partition.
+// moveBegun makes a newcomer join. It returns when an old node has handed over
+// the first partitions to it but not the rest, because the link between the two
+// is slow. By then, standby has a copy of the subject's partition.
 func moveBegun(t *testing.T) (p *testCluster, from, to, standby *testNode, key string, partition int) {
 	p = newTestCluster(t, 3, exactRules(1_000_000))
 	followers := p.followers()
@@ -126,8 +129,9 @@ func moveBegun(t *testing.T) (p *testCluster, from, to, standby *testNode, key s
 	return p, from, to, standby, key, partition
 }
 
-// One end of a move dies in the middle of it: the newcomer, which has the partition by then, or the node that still has
-// to hand it over. The other side acts from its copy until the dead node is evicted, so no node decides alone.
+// One end of a move dies in the middle of it: the newcomer, which has the
+// partition by then, or the node that still has to hand it over. The other side
+// acts from its copy until the dead node is evicted, so no node decides alone.
 func TestAnEndOfAMoveThatDiesInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, newcomer := range []bool{true, false} {
@@ -195,15 +199,17 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 		n, _, _ := v.ask("year", key, few)
 		admitted += n
 	}
-	// The other side admits some checks in between and reports them later: see G5. A request in flight may count twice.
+	// The other side admits some checks in between and reports them later: see G5.
+	// A request in flight may count twice.
 	most := few + int64(few+len(p.nodes)-1)/int64(len(p.nodes))
 	if used := p.owner(partition, dies).usedAt("year", key); admitted > most || admitted < few-4 || used < admitted {
 		t.Errorf("%d of %d admitted, %d used", admitted, few, used)
 	}
 }
 
-// A node has handed partitions over to a newcomer when the link between the two breaks for good. The newcomer decides
-// for a while and dies. The old owner's copy ends at the cut; the newcomer's standby has everything and continues.
+// A node has handed partitions over to a newcomer when the link between the two
+// breaks for good. The newcomer decides for a while and dies. The old owner's
+// copy ends at the cut; the newcomer's standby has everything and continues.
 func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -223,8 +229,9 @@ func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 	})
 }
 
-// As above, but the old owner has no path at all to the newcomer while the newcomer decides; the cut is too short for an
-// eviction. The old owner has to ask for the newest copy.
+// As above, but the old owner has no path at all to the newcomer while the
+// newcomer decides; the cut is too short for an eviction. The old owner has to
+// ask for the newest copy.
 func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -249,7 +256,8 @@ func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 	})
 }
 
-// As above, but the old owner doesn't know whether the newcomer has taken the partition: the answer was lost.
+// As above, but the old owner doesn't know whether the newcomer has taken the
+// partition: the answer was lost.
 func TestD2_InDoubtInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -282,8 +290,8 @@ func TestD2_InDoubtInOneProcess(t *testing.T) {
 	})
 }
 
-// An owner and its standby are cut off from each other for ten seconds, and the owner dies. Everything it admitted is
-// kept, except for the last moment.
+// An owner and its standby are cut off from each other for ten seconds, and the
+// owner dies. Everything it admitted is kept, except for the last moment.
 func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,11 +314,13 @@ func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 	})
 }
 
-// An owner that lost its memory asks its standby for the copy and doesn't get it, because the link breaks. The standby
-// reports what it admitted meanwhile when the link is back.
+// An owner that lost its memory asks its standby for the copy and doesn't get
+// it, because the link breaks. The standby reports what it admitted meanwhile
+// when the link is back.
 func TestD7_APullThatFailsTakesNoDebtsInOneProcess(t *testing.T) {
 	t.Parallel()
-	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it asks for the copies' ages, and then for the copies; a message takes 30
+	// ms after it asks for the copies' ages, and then for the copies; a message takes 30
+	moments := []time.Duration{100, 0, 40, 80, 110}
 	for _, after := range moments[:casesToRun(len(moments))] {
 		t.Run(fmt.Sprintf("cut after %d ms", after), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { pullThatFails(t, after*time.Millisecond) })
@@ -344,8 +354,8 @@ func pullThatFails(t *testing.T, after time.Duration) {
 	}
 }
 
-// While a standby reports to its owner what it admitted, their link breaks repeatedly, each time before the answer
-// arrives. Every hit is counted once.
+// While a standby reports to its owner what it admitted, their link breaks
+// repeatedly, each time before the answer arrives. Every hit is counted once.
 func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(casesToRun(3)) {
@@ -390,8 +400,10 @@ func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 	}
 }
 
-// Nodes leave for good under load, one after the other, until one is left: followers, or always the leader. No check is decided
-// without its owner, and all are counted. Of six nodes, the sixth becomes a voter only when another one has left.
+// Nodes leave for good under load, one after the other, until one is left:
+// followers, or always the leader. No check is decided without its owner, and
+// all are counted. Of six nodes, the sixth becomes a voter only when another
+// one has left.
 func TestG6_NodesLeaveInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -404,7 +416,8 @@ func TestG6_NodesLeaveInOneProcess(t *testing.T) {
 			for len(p.nodes) > 1 {
 				list := p.followers()
 				if tt.leads {
-					list = slices.DeleteFunc(slices.Clone(p.nodes), func(v *testNode) bool { return slices.Contains(list, v) })
+					list = slices.DeleteFunc(slices.Clone(p.nodes),
+						func(v *testNode) bool { return slices.Contains(list, v) })
 				}
 				v := list[0]
 				ctx, cancel := context.WithTimeout(t.Context(), 2*leaveTimeout) // leaders in turn make the sixth wait

@@ -28,8 +28,8 @@ var (
 	pairCount = flag.Int("pairs", 1, "how many pairs of faults to run, chosen by the seed; 0: all")
 )
 
-// While one fault lasts, another one happens. The cluster keeps the promises of docs/guarantees.md, both during the faults
-// and after recovery.
+// While one fault lasts, another one happens. The cluster keeps the promises of
+// docs/guarantees.md, both during the faults and after recovery.
 func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	t.Parallel()
 	n := *pairCount
@@ -48,8 +48,9 @@ func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	}
 }
 
-// TestWhoWasEndedIsAskedInOneProcess: an owner's disk is full and its standby dies. The owner can't apply the new ring,
-// so it is evicted. What it admitted exists only in its memory.
+// TestWhoWasEndedIsAskedInOneProcess: an owner's disk is full and its standby
+// dies. The owner can't apply the new ring, so it is evicted. What it admitted
+// exists only in its memory.
 func TestWhoWasEndedIsAskedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +83,9 @@ const (
 )
 
 func pairRules(few int) string {
-	return exactRules(1_000_000) + fmt.Sprintf("  - {name: few, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", few)
+	return exactRules(1_000_000) +
+		fmt.Sprintf("  - {name: few, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n",
+			few)
 }
 
 // faultPair is one run of a pair of faults.
@@ -104,7 +107,8 @@ type faultPair struct {
 }
 
 func newFaultPair(t *testing.T, seed uint64, what pairs.Pair) *faultPair {
-	s := &faultPair{t: t, pair: what, p: newTestCluster(t, faultPairNodes, pairRules(fewLimit)), rnd: rand.New(rand.NewPCG(seed, what.Number()))}
+	s := &faultPair{t: t, pair: what, p: newTestCluster(t, faultPairNodes, pairRules(fewLimit)),
+		rnd: rand.New(rand.NewPCG(seed, what.Number()))}
 	_, others := s.p.leader()
 	s.rnd.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 	s.owner, s.standby = others[0], others[1]
@@ -114,7 +118,9 @@ func newFaultPair(t *testing.T, seed uint64, what pairs.Pair) *faultPair {
 	}
 	for i := range 3 {
 		subjects = append(subjects, &subject{rule: "year", key: s.p.keyOwnedBy("year", s.owner, s.standby, i)},
-			&subject{rule: "few", key: s.p.keyOwnedBy("few", s.owner, s.standby, i)}, &subject{rule: "few", key: fmt.Sprintf("k%d", i)})
+			&subject{rule: "few",
+				key: s.p.keyOwnedBy("few", s.owner, s.standby, i)}, &subject{rule: "few",
+				key: fmt.Sprintf("k%d", i)})
 	}
 	s.tally = s.p.startTally(10*time.Millisecond, subjects)
 	time.Sleep(time.Duration(s.rnd.IntN(1000)) * time.Millisecond)
@@ -201,7 +207,8 @@ func (s *faultPair) startMove(from *testNode) {
 	s.from = from
 	s.p.net.DelayBetween(from.ip, s.p.address(len(s.p.nodes)), time.Duration(5+s.rnd.IntN(15))*time.Millisecond)
 	s.to = s.joinNode()
-	s.awaitEmpty(recovered, "the ring moves", func() string { return s.inRing(s.to, func(v *testNode) *ring.Table { return v.state().To }) })
+	s.awaitEmpty(recovered, "the ring moves",
+		func() string { return s.inRing(s.to, func(v *testNode) *ring.Table { return v.state().To }) })
 	time.Sleep(time.Duration(s.rnd.IntN(150)) * time.Millisecond) // about as long as a move takes
 }
 
@@ -215,7 +222,8 @@ func (s *faultPair) joinNode() *testNode {
 
 func (v *testNode) state() *agreement.State { return v.node.cluster.State() }
 
-// inRing returns why some connected node's ring lacks v, or why v has no authority; empty if neither.
+// inRing returns why some connected node's ring lacks v, or why v has no
+// authority; empty if neither.
 func (s *faultPair) inRing(v *testNode, of func(v *testNode) *ring.Table) string {
 	if !v.connected() {
 		return v.name() + " has no authority"
@@ -244,7 +252,8 @@ func (s *faultPair) awaitEmpty(d time.Duration, what string, why func() string) 
 // checkOwned fails unless each partition has an owner with authority.
 func (s *faultPair) checkOwned(when string) {
 	s.t.Helper()
-	s.awaitEmpty(time.Second, when+": every partition has an owner", func() string { // some may be frozen for a moment, to be handed over
+	// some may be frozen for a moment, to be handed over
+	s.awaitEmpty(time.Second, when+": every partition has an owner", func() string {
 		nodes := s.tally.asked()
 		for q := range ring.Partitions {
 			if !slices.ContainsFunc(nodes, func(v *testNode) bool { return v.connected() && v.node.table.IsOpen(q) }) {
@@ -277,14 +286,16 @@ func (s *faultPair) runSecondEvent() {
 // healthy returns a random node that is alive and has not been restarted, and whose disk works.
 func (s *faultPair) healthy() *testNode {
 	for {
-		if v := s.p.nodes[s.rnd.IntN(faultPairNodes)]; v.alive.Load() && v != s.broken && v != s.restarted && !slices.Contains(s.gone, v) {
+		if v := s.p.nodes[s.rnd.IntN(faultPairNodes)]; v.alive.Load() && v != s.broken &&
+			v != s.restarted && !slices.Contains(s.gone, v) {
 			return v
 		}
 	}
 }
 
-// tail is how old what a killed node admitted may be and still be forgotten. It covers a push interval, the time of
-// some messages and, if a link has only just broken, the time until there is a path around it.
+// tail is how old what a killed node admitted may be and still be forgotten. It
+// covers a push interval, the time of some messages and, if a link has only
+// just broken, the time until there is a path around it.
 func (s *faultPair) tail() time.Duration {
 	if time.Since(s.began) < 2*time.Second || s.to != nil {
 		return 700 * time.Millisecond
@@ -292,12 +303,14 @@ func (s *faultPair) tail() time.Duration {
 	return 200 * time.Millisecond
 }
 
-// copyAge returns how old the copies of a killed node's partitions may be. If the standby of a partition is the node with
-// the broken disk, there may be no copy since the fault began: that node may have missed a new ring, and may not have been
-// replaced yet.
+// copyAge returns how old the copies of a killed node's partitions may be. If
+// the standby of a partition is the node with the broken disk, there may be no
+// copy since the fault began: that node may have missed a new ring, and may not
+// have been replaced yet.
 func (s *faultPair) copyAge(v *testNode) func(partition int) time.Duration {
 	now := v.state()
-	if s.broken == nil || v == s.broken || now.Revision == s.before.Revision || !now.InRing(s.broken.id) && now.Settled {
+	if s.broken == nil || v == s.broken || now.Revision == s.before.Revision ||
+		!now.InRing(s.broken.id) && now.Settled {
 		return nil
 	}
 	lasts := time.Since(s.began)
@@ -325,7 +338,8 @@ func (s *faultPair) restart(v *testNode) {
 	s.restartProcess(v)
 }
 
-// restartProcess ends a node's process gracefully, and starts it again. Its checkpoint has what was not handed over.
+// restartProcess ends a node's process gracefully, and starts it again. Its
+// checkpoint has what was not handed over.
 func (s *faultPair) restartProcess(v *testNode) {
 	v.ready.Store(false)
 	time.Sleep(api.DrainGrace)
@@ -350,8 +364,9 @@ func (v *testNode) save() {
 	}
 }
 
-// checkStillWorks checks that the cluster still works while the fault lasts: a rule is written, a node joins, and one leaves. If
-// one of these is the second event, it comes first.
+// checkStillWorks checks that the cluster still works while the fault lasts: a
+// rule is written, a node joins, and one leaves. If one of these is the second
+// event, it comes first.
 func (s *faultPair) checkStillWorks() {
 	at := time.Now()
 	var all sync.WaitGroup
@@ -399,7 +414,8 @@ func (s *faultPair) checkStillWorks() {
 	all.Wait()
 }
 
-// removeNode makes a node leave the ring. Its process runs until all faults have ended, so that it can report its debts.
+// removeNode makes a node leave the ring. Its process runs until all faults
+// have ended, so that it can report its debts.
 func (s *faultPair) removeNode(v *testNode, within time.Duration) {
 	s.logEvent("%s leaves", v.name())
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -410,8 +426,8 @@ func (s *faultPair) removeNode(v *testNode, within time.Duration) {
 	s.logEvent("%s has left", v.name())
 }
 
-// writeRule writes a rule at node at, or at another if that one can't, and checks that all nodes with authority use the rule
-// in time.
+// writeRule writes a rule at node at, or at another if that one can't, and
+// checks that all nodes with authority use the rule in time.
 func (s *faultPair) writeRule(at int, within time.Duration) {
 	version := int64(0)
 	if !s.awaitEmpty(within, "a rule is written", func() string {
@@ -423,7 +439,8 @@ func (s *faultPair) writeRule(at int, within time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		var err error
-		version, err = v.admin().Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))}, cluster.WriteOptions{By: v.name()})
+		version, err = v.admin().Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))},
+			cluster.WriteOptions{By: v.name()})
 		if err != nil {
 			return err.Error()
 		}
@@ -436,7 +453,8 @@ func (s *faultPair) writeRule(at int, within time.Duration) {
 	for range 50 {
 		for _, v := range s.tally.asked() {
 			if v.connected() && v.node.limiter.Rules().Version < version {
-				s.t.Errorf("%s is connected and uses version %d, not %d", v.name(), v.node.limiter.Rules().Version, version)
+				s.t.Errorf("%s is connected and uses version %d, not %d", v.name(),
+					v.node.limiter.Rules().Version, version)
 				return
 			}
 			// A node that can't catch up must not decide as owner by older rules.
@@ -444,7 +462,8 @@ func (s *faultPair) writeRule(at int, within time.Duration) {
 				var a limiter.Answer
 				_, err := v.check("year", "written", &a)
 				if err == nil && a.DecidedBy != limiter.ByFallback && v.node.limiter.Rules().Version < version {
-					s.t.Errorf("%s uses version %d, not %d, and its check was decided by %s", v.name(), v.node.limiter.Rules().Version, version, a.DecidedBy)
+					s.t.Errorf("%s uses version %d, not %d, and its check was decided by %s",
+						v.name(), v.node.limiter.Rules().Version, version, a.DecidedBy)
 					return
 				}
 			}
@@ -480,14 +499,17 @@ func (s *faultPair) judge() {
 	for _, u := range s.tally.subjects {
 		used, forgotten, beside := s.p.used(u.rule, u.key), s.tally.forgotten(u), u.uncertain
 		if s.broken != nil {
-			// An owner that loses its authority in the middle of a check has counted a cost that another node admits.
+			// An owner that loses its authority in the middle of a check has counted a cost
+			// that another node admits.
 			beside += u.aloneAtMost(1 << 40)
 		}
 		lost, doubled = lost+max(0, u.all-used), doubled+max(0, used-u.all)
 		if used < u.all-forgotten || used > u.all+beside {
-			s.t.Errorf("%s: have %d used, %d were admitted; %d may be forgotten, %d counted twice", u, used, u.all, forgotten, beside)
+			s.t.Errorf("%s: have %d used, %d were admitted; %d may be forgotten, %d counted twice",
+				u, used, u.all, forgotten, beside)
 		}
-		// A share divides the limit by the nodes of the latest ring, which has one fewer after an eviction.
+		// A share divides the limit by the nodes of the latest ring, which has one
+		// fewer after an eviction.
 		most := fewLimit + forgotten + u.aloneAtMost((fewLimit+faultPairNodes-2)/(faultPairNodes-1))
 		if u.rule == "few" && u.all > most {
 			s.t.Errorf("%s: have %d admitted, want at most %d", u, u.all, most)

@@ -36,8 +36,9 @@ func (v *testNode) connected() bool {
 	return v.alive.Load() && v.node.cluster.Authority()
 }
 
-// TestD1_BrokenLinkAndACrashInOneProcess: the leader and X can't reach each other, and Y dies. X learns of Y's eviction
-// through other nodes and keeps its authority. The ring still changes: Y comes back.
+// TestD1_BrokenLinkAndACrashInOneProcess: the leader and X can't reach each
+// other, and Y dies. X learns of Y's eviction through other nodes and keeps its
+// authority. The ring still changes: Y comes back.
 func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,8 +60,8 @@ func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 	})
 }
 
-// TestD4_BrokenLinkAndARuleInOneProcess: a lower limit is in force at X within five seconds, although X can't reach the
-// leader.
+// TestD4_BrokenLinkAndARuleInOneProcess: a lower limit is in force at X within
+// five seconds, although X can't reach the leader.
 func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,8 +91,9 @@ func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 	})
 }
 
-// TestBrokenLinkForLongInOneProcess: no check is decided without its owner. Checks relayed by a third node take at most
-// three times as long as those forwarded directly.
+// TestBrokenLinkForLongInOneProcess: no check is decided without its owner.
+// Checks relayed by a third node take at most three times as long as those
+// forwarded directly.
 func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 	t.Parallel()
 	for pair := range casesToRun(3) {
@@ -123,7 +125,8 @@ func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 	}
 }
 
-// slowest returns the longest times of checks at a: direct for subjects that the third node owns, around for b's.
+// slowest returns the longest times of checks at a: direct for subjects that
+// the third node owns, around for b's.
 func (p *testCluster) slowest(a, b, third *testNode) (direct, around time.Duration) {
 	owner := func(key string) ring.NodeID {
 		u, err := a.node.limiter.Locate(&limiter.Query{Rule: "year", Key: []string{key}})
@@ -151,8 +154,9 @@ func (p *testCluster) slowest(a, b, third *testNode) (direct, around time.Durati
 // epoch returns the epoch, which counts the rings so far.
 func (p *testCluster) epoch() int64 { return p.nodes[0].state().Epoch }
 
-// TestD1_HungDiskAndACrashInOneProcess: the disk of X hangs, and Y dies. X can't apply Y's eviction and gets no more
-// authority, so it is evicted itself. The ring changes without X: Y comes back. X reports that it is behind, and
+// TestD1_HungDiskAndACrashInOneProcess: the disk of X hangs, and Y dies. X
+// can't apply Y's eviction and gets no more authority, so it is evicted itself.
+// The ring changes without X: Y comes back. X reports that it is behind, and
 // returns once it has caught up.
 func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -175,7 +179,8 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 			}
 		}
 		y.startProcess()
-		p.within(30*time.Second, "y is back", func() bool { return leader.state().InRing(y.id) && leader.state().Settled })
+		p.within(30*time.Second, "y is back",
+			func() bool { return leader.state().InRing(y.id) && leader.state().Settled })
 		x.memory.mend()
 		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
 		p.awaitWhole()
@@ -185,8 +190,9 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 	})
 }
 
-// TestD5_FilteredFromMostInOneProcess: most nodes reach X only through the leader. X leaves the ring as planned,
-// forgets nothing, and is not repeatedly readmitted. It returns when all nodes reach it.
+// TestD5_FilteredFromMostInOneProcess: most nodes reach X only through the
+// leader. X leaves the ring as planned, forgets nothing, and is not repeatedly
+// readmitted. It returns when all nodes reach it.
 func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,8 +228,9 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 	})
 }
 
-// TestRemoveByForceInOneProcess: an operator removes a node that is alive. Its standbys continue with everything it
-// had. It is not readmitted, even if it is started again.
+// TestRemoveByForceInOneProcess: an operator removes a node that is alive. Its
+// standbys continue with everything it had. It is not readmitted, even if it is
+// started again.
 func TestRemoveByForceInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -260,7 +267,9 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		x.endProcess(false)
 		x.startProcess()
 		time.Sleep(30 * time.Second)
-		if why := x.node.condition(); why == nil || !strings.Contains(why.Error(), "was removed by ann on ") || !strings.Contains(why.Error(), "start it with --rejoin") {
+		if why := x.node.condition(); why == nil ||
+			!strings.Contains(why.Error(), "was removed by ann on ") ||
+			!strings.Contains(why.Error(), "start it with --rejoin") {
 			t.Errorf("the removed node, started again: got %v", why)
 		}
 		if others[1].state().InRing(x.id) {

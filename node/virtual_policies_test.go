@@ -25,10 +25,12 @@ func (p *testCluster) checkBlocked(what, key string, least, most time.Duration) 
 			continue
 		}
 		var a limiter.Answer
-		if ok, err := v.check("login", key, &a); ok || err != nil || !a.Limits[0].Blocked || a.Limits[0].RetryAfter < least || a.Limits[0].RetryAfter > most {
+		if ok, err := v.check("login", key, &a); ok || err != nil || !a.Limits[0].Blocked ||
+			a.Limits[0].RetryAfter < least || a.Limits[0].RetryAfter > most {
 			p.t.Errorf("%s: %s: %v, %v, %+v", what, v.settings.Name, ok, err, a.Limits)
 		}
-		if u, err := v.node.limiter.Usage(&limiter.Query{Rule: "login", Key: []string{key}}); err != nil || u.Blocked < least || u.Blocked > most {
+		if u, err := v.node.limiter.Usage(&limiter.Query{Rule: "login",
+			Key: []string{key}}); err != nil || u.Blocked < least || u.Blocked > most {
 			p.t.Errorf("%s: %s: usage %+v, %v", what, v.settings.Name, u, err)
 		}
 	}
@@ -49,7 +51,8 @@ func (p *testCluster) queueTimes(v *testNode, key string) map[string]time.Durati
 	return have
 }
 
-// A block, and queues ahead of the clock, survive their owner's death, its return and restarts of all nodes.
+// A block, and queues ahead of the clock, survive their owner's death, its
+// return and restarts of all nodes.
 func TestG5_PoliciesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +85,8 @@ func TestG5_PoliciesInOneProcess(t *testing.T) {
 			p.checkBlocked(what, keys["login"], 40*time.Second-gone-2*time.Second, 40*time.Second-gone+2*time.Second)
 			for rule, wait := range waits {
 				for _, v := range p.nodes {
-					if have := p.queueTimes(v, keys[rule])[rule]; v.ready.Load() && (have-(wait-gone)).Abs() > 2*time.Second {
+					if have := p.queueTimes(v, keys[rule])[rule]; v.ready.Load() &&
+						(have-(wait-gone)).Abs() > 2*time.Second {
 						t.Errorf("%s: %s at %s waits %s, want %s", what, rule, v.settings.Name, have, wait-gone)
 					}
 				}

@@ -37,7 +37,8 @@ func newRegionSystem(t *testing.T, nodes int, text string) *regionSystem {
 	return s
 }
 
-// seeds returns how many seeds a test tries: RLNODE_TEST_SEEDS if set, or else one, or n if every case is asked for.
+// seeds returns how many seeds a test tries: RLNODE_TEST_SEEDS if set, or else
+// one, or n if every case is asked for.
 func seeds(n int) uint64 {
 	if more, err := strconv.Atoi(os.Getenv("RLNODE_TEST_SEEDS")); err == nil {
 		return uint64(more)
@@ -77,7 +78,8 @@ func (s *regionSystem) isolateRegion(region int) {
 	}
 }
 
-// whole waits until each region is whole and all use the same version, which every region is known to honour.
+// whole waits until each region is whole and all use the same version, which
+// every region is known to honour.
 func (s *regionSystem) whole() {
 	s.t.Helper()
 	for _, p := range s.regions {
@@ -142,7 +144,8 @@ type regionTally struct {
 // turnEdge is how close to the turn of a window no check is made.
 const turnEdge = 2 * time.Millisecond
 
-// countAdmitted makes checks of one subject in some regions, at random nodes; rates are checks per second in each region.
+// countAdmitted makes checks of one subject in some regions, at random nodes;
+// rates are checks per second in each region.
 func (s *regionSystem) countAdmitted(rule, key string, per time.Duration, rates [3]int, seed uint64) *regionTally {
 	x := &regionTally{windows: map[int64]*[3]int64{}}
 	for r, rate := range rates {
@@ -171,7 +174,9 @@ func (s *regionSystem) countAdmitted(rule, key string, per time.Duration, rates 
 	return x
 }
 
-func (s *regionTally) note(r int, v *testNode, began time.Time, per time.Duration, allowed bool, err error, a *limiter.Answer) {
+func (s *regionTally) note(
+	r int, v *testNode, began time.Time, per time.Duration, allowed bool, err error, a *limiter.Answer,
+) {
 	if v.crashed.Load() {
 		return // its answer never reached a client
 	}
@@ -218,8 +223,9 @@ func (s *regionTally) window(per time.Duration) (sum int64, by [3]int64) {
 	return by[0] + by[1] + by[2], by
 }
 
-// G8 without faults: if only one region has traffic, the others lend it their shares; if several have, they admit the limit
-// together, with and without leases. No check waits for another region, and no unit of a loan is lost.
+// G8 without faults: if only one region has traffic, the others lend it their
+// shares; if several have, they admit the limit together, with and without
+// leases. No check waits for another region, and no unit of a loan is lost.
 func TestG8_OneQuotaInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
@@ -240,7 +246,8 @@ func TestG8_OneQuotaInOneProcess(t *testing.T) {
 						least -= limit / 10 // with all three asking, a loan may come too late for the window's end
 					}
 					if sum, by := x.window(per); sum > limit || sum < least {
-						t.Errorf("seed %d, %s, window %d: got %d %v admitted, want %d to %d", seed, name, i, sum, by, least, limit)
+						t.Errorf("seed %d, %s, window %d: got %d %v admitted, want %d to %d", seed,
+							name, i, sum, by, least, limit)
 					}
 				}
 			}
@@ -252,15 +259,17 @@ func TestG8_OneQuotaInOneProcess(t *testing.T) {
 			}
 			for _, p := range s.regions {
 				for _, v := range p.nodes {
-					expect.Equal(t, figureOf(v, "loan_units_lost_total"), 0, "%s of %s: units of loans that were lost", v.name(), p.region)
+					expect.Equal(t, figureOf(v, "loan_units_lost_total"), 0,
+						"%s of %s: units of loans that were lost", v.name(), p.region)
 				}
 			}
 		})
 	}
 }
 
-// G8 while regions are cut off from each other at random, even during loans: never more than the limit is admitted, and
-// a region that was cut off through a window admits its share.
+// G8 while regions are cut off from each other at random, even during loans:
+// never more than the limit is admitted, and a region that was cut off through
+// a window admits its share.
 func TestG8_CutsInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
@@ -269,11 +278,13 @@ func TestG8_CutsInOneProcess(t *testing.T) {
 			s := newRegionSystem(t, 2, globalRules(limit))
 			random := rand.New(rand.NewPCG(seed, 8))
 			sales := []*regionTally{
-				s.countAdmitted("world", "one", per, [3]int{100, 0, 0}, seed), s.countAdmitted("world", "two", per, [3]int{0, 60, 40}, seed),
+				s.countAdmitted("world", "one", per, [3]int{100, 0, 0}, seed),
+				s.countAdmitted("world", "two", per, [3]int{0, 60, 40}, seed),
 				s.countAdmitted("world", "all", per, [3]int{32, 32, 32}, seed),
 			}
 			buckets := []*regionTally{
-				s.countAdmitted("bucket", "one", time.Minute, [3]int{0, 12, 0}, seed), s.countAdmitted("bucket", "all", time.Minute, [3]int{5, 5, 5}, seed),
+				s.countAdmitted("bucket", "one", time.Minute, [3]int{0, 12, 0}, seed),
+				s.countAdmitted("bucket", "all", time.Minute, [3]int{5, 5, 5}, seed),
 			}
 			sleepPastTurn(per, 0)
 			for range 2 {
@@ -323,8 +334,9 @@ func TestG8_CutsInOneProcess(t *testing.T) {
 	}
 }
 
-// boundedSpans fails if a bucket admitted more in any span D than burst + rate × (D + TTL), plus one unit per region,
-// because a partly owed unit counts as a whole one. It also fails if the bucket admitted hardly anything.
+// boundedSpans fails if a bucket admitted more in any span D than burst + rate
+// × (D + TTL), plus one unit per region, because a partly owed unit counts as a
+// whole one. It also fails if the bucket admitted hardly anything.
 func (s *regionTally) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 	t.Helper()
 	const ttl, regions = 3 * time.Second, 3 // of leases: a twentieth of a minute
@@ -343,8 +355,9 @@ func (s *regionTally) boundedSpans(t *testing.T, seed uint64, limit, burst int64
 	}
 }
 
-// G8 while nodes are killed in the middle of loans. A lending owner forgets no loan, because it makes one only once its
-// standby knows of it. A borrowing owner's last debits are forgotten, as usual.
+// G8 while nodes are killed in the middle of loans. A lending owner forgets no
+// loan, because it makes one only once its standby knows of it. A borrowing
+// owner's last debits are forgotten, as usual.
 func TestG8_KillsInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
@@ -372,7 +385,8 @@ func TestG8_KillsInOneProcess(t *testing.T) {
 				sleepPastTurn(per, 0)
 				sleepPastTurn(per, time.Duration(random.Int64N(int64(time.Second))))
 				if sum, by := x.window(per); sum != limit {
-					t.Errorf("seed %d, owner in region %d is back: have %d %v admitted, want %d", seed, region, sum, by, limit)
+					t.Errorf("seed %d, owner in region %d is back: have %d %v admitted, want %d",
+						seed, region, sum, by, limit)
 				}
 			}
 			x.end()
@@ -380,8 +394,8 @@ func TestG8_KillsInOneProcess(t *testing.T) {
 	}
 }
 
-// The test above would notice if a lender's standby had not heard of its loans. It depends on when who lends whether that
-// shows in one window.
+// The test above would notice if a lender's standby had not heard of its loans.
+// It depends on when who lends whether that shows in one window.
 func TestSabotageOfLoansIsFoundInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per, lender = 300, 5 * time.Second, 1

@@ -33,8 +33,9 @@ func (p *testCluster) oneState() {
 	})
 }
 
-// A node whose release lacks a kind of entry stops at the first such entry, and the others continue with the whole
-// limit. It has no authority and, because the entry was about rules, decides alone. With the next release it catches
+// A node whose release lacks a kind of entry stops at the first such entry, and
+// the others continue with the whole limit. It has no authority and, because
+// the entry was about rules, decides alone. With the next release it catches
 // up.
 func TestUnknownEntryInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -61,14 +62,16 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 			}
 		}
 		c := odd.node.cluster
-		p.eventually("the outdated node stops applying entries", func() bool { return c.Stuck() != nil && !c.Authority() })
+		p.eventually("the outdated node stops applying entries",
+			func() bool { return c.Stuck() != nil && !c.Authority() })
 		p.eventually("the others continue without it", func() bool {
 			s := others[0].node.cluster.State()
 			return s.Settled && len(s.To.Members()) == 2
 		})
 		time.Sleep(time.Second)
 		_, by, slowest := odd.ask("year", p.keyOwnedBy("year", others[0], nil, 0), 100)
-		if by[limiter.ByFallback] != 100 || slowest > 100*time.Millisecond { // its rules are old, and no owner uses them
+		// its rules are old, and no owner uses them
+		if by[limiter.ByFallback] != 100 || slowest > 100*time.Millisecond {
 			t.Errorf("the outdated node does not decide alone: %v, the slowest in %v", by, slowest)
 		}
 		if f := odd.node.clusterHealth(); f.Connected || f.Stuck == nil || !odd.ready.Load() {
@@ -88,7 +91,8 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		if crowd.failed.Load() > 0 || crowd.slow.Load() > 0 {
 			t.Errorf("%d checks failed, %d were slow", crowd.failed.Load(), crowd.slow.Load())
 		}
-		// Between the end of its authority and its eviction, its standbys and the node itself decide within a share.
+		// Between the end of its authority and its eviction, its standbys and the node
+		// itself decide within a share.
 		for i := range crowd.admitted {
 			if n := crowd.admitted[i].Load(); n < limit || n > limit+limit/3 {
 				t.Errorf("subject %d: %d admitted of %d; all were decided by %v", i, n, limit, decided)
@@ -97,8 +101,9 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 	})
 }
 
-// A cluster is upgraded to the next release, downgraded and upgraded again, under load: nothing is forgotten and no check
-// fails. Once the level has risen, a downgraded node is kept out until it has the next release again.
+// A cluster is upgraded to the next release, downgraded and upgraded again,
+// under load: nothing is forgotten and no check fails. Once the level has
+// risen, a downgraded node is kept out until it has the next release again.
 func TestRollingReleasesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

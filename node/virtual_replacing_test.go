@@ -14,7 +14,8 @@ import (
 // isProbedReady reports whether a probe of the node's readiness succeeds.
 func (v *testNode) isProbedReady() bool { return v.ready.Load() && v.node.condition() == nil }
 
-// replaceDisk kills the node and starts it with an empty disk and a new identity, and at another address if move is set.
+// replaceDisk kills the node and starts it with an empty disk and a new
+// identity, and at another address if move is set.
 func (v *testNode) replaceDisk(move bool) {
 	v.endProcess(false)
 	c := v.settings
@@ -33,8 +34,8 @@ func (v *testNode) replaceDisk(move bool) {
 	v.startProcess()
 }
 
-// All nodes lose their disks one after another, each as soon as the previous one is ready. The cluster never loses its
-// quorum.
+// All nodes lose their disks one after another, each as soon as the previous
+// one is ready. The cluster never loses its quorum.
 func TestD9_RollingRestartWithoutDisksInOneProcess(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -61,8 +62,8 @@ func TestD9_RollingRestartWithoutDisksInOneProcess(t *testing.T) {
 	}
 }
 
-// A starting node does not wait for a dead node that none can replace, nor when a cluster is founded or grows, or a node
-// leaves as planned.
+// A starting node does not wait for a dead node that none can replace, nor when
+// a cluster is founded or grows, or a node leaves as planned.
 func TestReadyWithoutAReplacementInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Partitions move from one node to another while a third asks the old owner to adjust subjects in them, and the third
-// node's link breaks before the answers arrive. It then asks the new owner. No subject is adjusted twice, though the
+// Partitions move from one node to another while a third asks the old owner to
+// adjust subjects in them, and the third node's link breaks before the answers
+// arrive. It then asks the new owner. No subject is adjusted twice, though the
 // caller gave no ID.
 func TestD11_AnAdjustmentIsMadeOnceInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -61,8 +62,8 @@ func adjustWhileItMoves(t *testing.T, after time.Duration) {
 	t.Logf("%d were made, %d failed and were not made", made, failed)
 }
 
-// keysMoving returns subjects of a rule in partitions that will move from one node to another but aren't handed over
-// yet.
+// keysMoving returns subjects of a rule in partitions that will move from one
+// node to another but aren't handed over yet.
 func (p *testCluster) keysMoving(rule string, from, to *testNode, n int) (keys []string) {
 	s := p.nodes[0].node.cluster.State()
 	for i := 0; len(keys) < n && i < 1_000_000; i++ {
@@ -75,9 +76,10 @@ func (p *testCluster) keysMoving(rule string, from, to *testNode, n int) (keys [
 	return keys
 }
 
-// A thousand requests with IDs are retried at any node while an owner is killed, another node joins and a third one stops:
-// adjustments, reservations and counts, of a rule's subjects and of inline ones. Each is decided once, and every answer
-// equals the first.
+// A thousand requests with IDs are retried at any node while an owner is
+// killed, another node joins and a third one stops: adjustments, reservations
+// and counts, of a rule's subjects and of inline ones. Each is decided once,
+// and every answer equals the first.
 func TestRequestsAreDecidedOnceInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(casesToRun(2)) {
@@ -99,7 +101,8 @@ type retriedRequests struct {
 
 func requestsOnce(t *testing.T, seed uint64) {
 	p := newTestCluster(t, 5, exactRules(1_000_000))
-	a := &retriedRequests{planet: p, rnd: rand.New(rand.NewPCG(seed, 11)), keys: 50, answers: map[int]string{}, withoutOwner: map[string]int64{}, t: t}
+	a := &retriedRequests{planet: p, rnd: rand.New(rand.NewPCG(seed, 11)), keys: 50,
+		answers: map[int]string{}, withoutOwner: map[string]int64{}, t: t}
 	for range 1000 {
 		a.costs = append(a.costs, 1+a.rnd.Int64N(9))
 	}
@@ -152,7 +155,8 @@ func (a *retriedRequests) query(i int) *limiter.Query {
 		return &limiter.Query{Rule: "year", Key: []string{key}, ByKey: true, Costs: costs, RequestID: id}
 	}
 	one := limiter.Subject{Costs: costs, Mode: counters.CountMode}
-	one.Key, one.Exact, one.Limits = []string{key}, true, []rules.InlineLimit{{Limit: 100, Per: "8760h", Algorithm: "fixed-window"}}
+	one.Key, one.Exact, one.Limits = []string{key}, true, []rules.InlineLimit{{Limit: 100,
+		Per: "8760h", Algorithm: "fixed-window"}}
 	return &limiter.Query{Subjects: []limiter.Subject{one}, RequestID: id}
 }
 
@@ -237,7 +241,8 @@ func (a *retriedRequests) sendOne(v *testNode, i int) {
 			a.withoutOwner[key] += a.costs[i]
 			return
 		}
-		told = fmt.Sprintf("%v %d %d %s", answer.Allowed, answer.Limits[0].Remaining, answer.Limits[0].Used, reservation)
+		told = fmt.Sprintf("%v %d %d %s", answer.Allowed, answer.Limits[0].Remaining,
+			answer.Limits[0].Used, reservation)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -249,5 +254,6 @@ func (a *retriedRequests) sendOne(v *testNode, i int) {
 
 // adjustment returns the query that adds n to a subject's usage in requests.
 func adjustment(rule string, key []string, n int64, request string) *limiter.Query {
-	return &limiter.Query{Rule: rule, Key: key, Costs: []limiter.UnitCost{{Unit: "requests", Cost: n}}, RequestID: request}
+	return &limiter.Query{Rule: rule, Key: key,
+		Costs: []limiter.UnitCost{{Unit: "requests", Cost: n}}, RequestID: request}
 }

@@ -26,7 +26,8 @@ rules:
 type reservers struct {
 	p    *testCluster
 	done sync.WaitGroup
-	// By key: the use that is certain, the use that is possible besides, and what settling gave back.
+	// By key: the use that is certain, the use that is possible besides, and what
+	// settling gave back.
 	certain, possible, refunds [reserveKeys]atomic.Int64
 	failed                     atomic.Int64
 }
@@ -42,8 +43,9 @@ func (p *reservers) run(i int, chance *rand.Rand) {
 	at, other := p.p.nodes[chance.IntN(3)], p.p.nodes[chance.IntN(3)]
 	estimate := 1 + chance.Int64N(1000)
 	q := limiter.Query{
-		Attributes: []rules.Attribute{{Name: "key", Value: fmt.Sprint(i % reserveKeys)}, {Name: "tenant", Value: "all"}},
-		Costs:      []limiter.UnitCost{{Unit: "tokens", Cost: estimate}},
+		Attributes: []rules.Attribute{{Name: "key", Value: fmt.Sprint(i % reserveKeys)},
+			{Name: "tenant", Value: "all"}},
+		Costs: []limiter.UnitCost{{Unit: "tokens", Cost: estimate}},
 	}
 	left := estimate // stays charged if nobody settles it
 	switch chance.IntN(3) {
@@ -86,8 +88,9 @@ func (p *reservers) run(i int, chance *rand.Rand) {
 	p.possible[key].Add(max(used, estimate) - min(used, left))
 }
 
-// settle retries for a while, as a caller would. It reports whether settling succeeded. A late settlement may be unknown, if the place was
-// lost with its node.
+// settle retries for a while, as a caller would. It reports whether settling
+// succeeded. A late settlement may be unknown, if the place was lost with its
+// node.
 func (p *reservers) settle(at *testNode, id string, used int64, isLate bool) bool {
 	for range 100 {
 		if at.ready.Load() {
@@ -119,8 +122,9 @@ func (p *testCluster) patrons(pairs int, seed uint64) *reservers {
 	return s
 }
 
-// A thousand reservations at once, settled at other nodes, some of them late. What is used equals, to the token, what was settled
-// plus what was not settled and stays charged.
+// A thousand reservations at once, settled at other nodes, some of them late.
+// What is used equals, to the token, what was settled plus what was not settled
+// and stays charged.
 func TestReservationsInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,8 +164,8 @@ func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
 	})
 }
 
-// Nodes are killed meanwhile. Only the takes of the last tenth of a second before a kill may be forgotten, and refunds may
-// be dropped.
+// Nodes are killed meanwhile. Only the takes of the last tenth of a second
+// before a kill may be forgotten, and refunds may be dropped.
 func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 	t.Parallel()
 	for victim := range casesToRun(3) {
@@ -179,8 +183,8 @@ func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 			for _, v := range p.nodes {
 				dropped += figureOf(v, "refunds_dropped_total")
 			}
-			// 500 a second of 500 tokens on average, over 7 keys: in a tenth of a second that is some 3,600 tokens per
-			// key.
+			// 500 a second of 500 tokens on average, over 7 keys: in a tenth of a second
+			// that is some 3,600 tokens per key.
 			const tail = 2 * 3600
 			for i := range reserveKeys {
 				have, sure, perhaps := p.used("model", fmt.Sprint(i)), s.certain[i].Load(), s.possible[i].Load()

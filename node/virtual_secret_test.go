@@ -27,8 +27,9 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	expect.NoError(t, os.Rename(name+".new", name))
 }
 
-// TestSecretIsChangedInOneProcess: the nodes reload their secrets three times, one node after another, under load. No check
-// fails, is slow or is decided without its owner; nothing is forgotten, and the ring stays.
+// TestSecretIsChangedInOneProcess: the nodes reload their secrets three times,
+// one node after another, under load. No check fails, is slow or is decided
+// without its owner; nothing is forgotten, and the ring stays.
 func TestSecretIsChangedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

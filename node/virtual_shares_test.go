@@ -56,7 +56,8 @@ func newDay(t *testing.T, left time.Duration) *sharedDay {
 	return d
 }
 
-// recorded returns a function that reports whether all nodes use rules that are recorded as honoured by all regions.
+// recorded returns a function that reports whether all nodes use rules that are
+// recorded as honoured by all regions.
 func recorded(all []*testCluster) func() bool {
 	return func() bool {
 		for _, p := range all {
@@ -99,7 +100,8 @@ func (d *sharedDay) cut(region int) {
 	}
 }
 
-// ask checks a subject in some regions for span, forty times a second in each. It returns what was admitted in each.
+// ask checks a subject in some regions for span, forty times a second in each.
+// It returns what was admitted in each.
 func (d *sharedDay) ask(key string, span time.Duration, regions ...int) (by [4]int64) {
 	var all sync.WaitGroup
 	var failed atomic.Int64
@@ -147,8 +149,9 @@ func (d *sharedDay) wholeLimit(what string, by ...[4]int64) {
 	}
 }
 
-// G8: regions start with nothing but a rules file, in the middle of a day. On that day the whole limit, and never more, can
-// be used wherever it is requested, even while regions join, restart and change their shares.
+// G8: regions start with nothing but a rules file, in the middle of a day. On
+// that day the whole limit, and never more, can be used wherever it is
+// requested, even while regions join, restart and change their shares.
 func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 	for name, run := range map[string]func(d *sharedDay){
 		"one is busy": func(d *sharedDay) {
@@ -203,8 +206,9 @@ func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 	}
 }
 
-// G8: a region is cut off in the middle of a change. The old division holds until midnight, and each region can use its
-// own part. From then on each has the smallest share among the versions it holds. Never more than the limit is
+// G8: a region is cut off in the middle of a change. The old division holds
+// until midnight, and each region can use its own part. From then on each has
+// the smallest share among the versions it holds. Never more than the limit is
 // admitted, and after recovery all of it.
 func TestG8_CutOffWhileSharesChange(t *testing.T) {
 	regions := []int{1, 0, 2}
@@ -216,7 +220,8 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 				rest := slices.DeleteFunc([]int{0, 1, 2}, func(r int) bool { return r == away })
 				d.recorded()
 				d.cut(away)
-				if _, err := d.clusters[0].nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.1, us: 0.6, ap: 0.3},")); err != nil {
+				if _, err := d.clusters[0].nodes[0].write(dayOfRegions(dayLimit,
+					"regions: {eu: 0.1, us: 0.6, ap: 0.3},")); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(5 * time.Second)
@@ -230,7 +235,8 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 					t.Errorf("on the first day have %v and %v admitted", alone, others)
 				}
 				time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + 3*time.Second)))
-				// The change is held and not recorded: the region that is cut off from the primary does not know it.
+				// The change is held and not recorded: the region that is cut off from the
+				// primary does not know it.
 				least := [3]int64{dayLimit / 10, dayLimit / 3, dayLimit * 3 / 10}
 				if away == 0 {
 					least = [3]int64{dayLimit / 10, dayLimit / 3, dayLimit / 3}
@@ -241,7 +247,8 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 					mine = dayLimit / 3
 				}
 				if alone[away] != mine || sumOf(others) != least[rest[0]]+least[rest[1]] {
-					t.Errorf("on the second day have %v and %v admitted, want %d, and %v together", alone, others, mine, least)
+					t.Errorf("on the second day have %v and %v admitted, want %d, and %v together",
+						alone, others, mine, least)
 				}
 				d.clusters[0].net.HealAll()
 				d.recorded()
@@ -251,8 +258,9 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 	}
 }
 
-// G8: a region honours a change of shares and is cut off before it learns that the change is recorded. On the next day it
-// must not assume that the other regions still wait for it.
+// G8: a region honours a change of shares and is cut off before it learns that
+// the change is recorded. On the next day it must not assume that the other
+// regions still wait for it.
 func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -33,15 +33,18 @@ var (
 	simSeeds   = flag.Uint64("sim-seeds", 1, "how many simulations to run, with consecutive seeds")
 	simNodes   = flag.Int("sim-nodes", 7, "how many nodes a simulation has, 5…200")
 	simMinutes = flag.Float64("sim-minutes", 1.5, "how long faults happen in a simulation")
-	// simSabotage is for make simulation. It tries as many seeds as needed to notice each sabotage, at most 40.
+	// simSabotage is for make simulation. It tries as many seeds as needed to
+	// notice each sabotage, at most 40.
 	simSabotage = flag.Bool("sim-sabotage", false, "also test that simulations detect deliberate faults")
 	simRate     = flag.Int("sim-rate", 60, "checks per second of all nodes together")
-	simStory    = flag.String("sim-story", "", "the rule and the key of a subject whose history to print; default: the first subject with a violation")
+	simStory    = flag.String("sim-story", "",
+		"the rule and the key of a subject whose history to print; default: the first subject with a violation")
 )
 
 // Bounds of liveness.
 const (
-	// simOwned bounds how long after a fault begins or ends a partition may be without an owner that has authority.
+	// simOwned bounds how long after a fault begins or ends a partition may be
+	// without an owner that has authority.
 	simOwned = 10 * time.Second
 	// simDone bounds how long a join or a leave may take, even during faults.
 	simDone = 30 * time.Second
@@ -56,16 +59,18 @@ const (
 const (
 	// simFounders found the cluster; the others join it.
 	simFounders = 5
-	// simManyNodes is the number of nodes from which heartbeats would take most of the time. From there on, nodes count
-	// as unreachable only after simSilence.
+	// simManyNodes is the number of nodes from which heartbeats would take most of
+	// the time. From there on, nodes count as unreachable only after simSilence.
 	simManyNodes, simSilence = 50, 2500 * time.Millisecond
-	// simTail bounds the age of hits that an owner admitted and its standby does not know of: a push interval and, if a
-	// link has only just broken, the time to find a path around it.
+	// simTail bounds the age of hits that an owner admitted and its standby does
+	// not know of: a push interval and, if a link has only just broken, the time to
+	// find a path around it.
 	simTail = 700 * time.Millisecond
 )
 
-// Whole nodes, except for their HTTP and their disks, run for minutes. One lasting fault follows another, and other events
-// happen meanwhile. The test judges liveness and, as package simulation does, all decisions.
+// Whole nodes, except for their HTTP and their disks, run for minutes. One
+// lasting fault follows another, and other events happen meanwhile. The test
+// judges liveness and, as package simulation does, all decisions.
 func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
 	t.Parallel()
 	if !simDebited {
@@ -107,7 +112,8 @@ func TestSabotageIsFoundInOneProcess(t *testing.T) {
 		{"takes are forgotten", "G2", func(s *simTrial) {
 			s.hotCounters(func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject) {
 				if owner {
-					_ = table.Amend(clock.Now(), &counters.Amendment{Ops: []counters.Op{{Key: sub.Counter, Limit: &sub.Limit}}, Reset: true})
+					_ = table.Amend(clock.Now(),
+						&counters.Amendment{Ops: []counters.Op{{Key: sub.Counter, Limit: &sub.Limit}}, Reset: true})
 				}
 			})
 		}},
@@ -145,7 +151,9 @@ func checkSabotageFound(t *testing.T, want string, length time.Duration, sabotag
 }
 
 // hotCounters calls show with the counters of each hot subject, at its owner and elsewhere.
-func (tr *simTrial) hotCounters(show func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject)) {
+func (tr *simTrial) hotCounters(
+	show func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject),
+) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for v, l := range tr.lives {
@@ -255,7 +263,8 @@ func (tr *simTrial) now() time.Duration { return time.Since(tr.p.start) }
 
 // text returns the rules. marker is a limit that no check uses and that changes.
 func (tr *simTrial) text(marker int) []byte {
-	return fmt.Appendf(nil, "%s  - {name: marker, key: [marker], limits: [{limit: %d, per: 1h}]}\n", simulation.Rules(tr.nodes), marker)
+	return fmt.Appendf(nil, "%s  - {name: marker, key: [marker], limits: [{limit: %d, per: 1h}]}\n",
+		simulation.Rules(tr.nodes), marker)
 }
 
 // begin prepares a trial of a cluster whose nodes are not started yet.
@@ -334,7 +343,8 @@ func (tr *simTrial) judge() []simulation.Violation {
 	return found
 }
 
-// secondOwners returns where two nodes owned a partition at once. They are then the simulation's to report.
+// secondOwners returns where two nodes owned a partition at once. They are then
+// the simulation's to report.
 func (tr *simTrial) secondOwners() (found []simulation.Violation) {
 	for _, text := range tr.p.ownership.violations {
 		found = append(found, simulation.Violation{Guarantee: "G1", Text: text})
@@ -347,7 +357,9 @@ func (tr *simTrial) secondOwners() (found []simulation.Violation) {
 func (tr *simTrial) fail(format string, args ...any) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	tr.failures = append(tr.failures, simulation.Violation{Guarantee: "liveness", Text: fmt.Sprintf("%v, %s: ", tr.now(), tr.doing) + fmt.Sprintf(format, args...)})
+	tr.failures = append(tr.failures,
+		simulation.Violation{Guarantee: "liveness",
+			Text: fmt.Sprintf("%v, %s: ", tr.now(), tr.doing) + fmt.Sprintf(format, args...)})
 }
 
 // sleepRandom waits for a random time.
@@ -488,7 +500,8 @@ func (tr *simTrial) ask(node int, cost int64, subjects ...int) {
 	for k, i := range subjects {
 		after := tr.shareOf(v, i)
 		c := simulation.Check{
-			Began: began, Ended: ended, Node: l.number, Subject: i, Cost: cost, Share: max(before[k].alone, after.alone),
+			Began: began, Ended: ended, Node: l.number, Subject: i, Cost: cost,
+			Share:    max(before[k].alone, after.alone),
 			Admitted: a.Allowed, Joint: len(subjects) > 1, By: a.DecidedBy,
 		}
 		if !c.Admitted || c.By != limiter.ByStandby || tr.noteAct(&c, max(before[k].acting, after.acting)) {
@@ -497,8 +510,8 @@ func (tr *simTrial) ask(node int, cost int64, subjects ...int) {
 	}
 }
 
-// noteAct records what a standby admitted. It returns false if either of two windows may have counted the check. The caller
-// holds mu.
+// noteAct records what a standby admitted. It returns false if either of two
+// windows may have counted the check. The caller holds mu.
 func (tr *simTrial) noteAct(c *simulation.Check, share int64) bool {
 	sub := &tr.ledger.Subjects[c.Subject]
 	start, window := tr.ledger.Start.UnixNano(), int64(sub.Limit.Window)
@@ -553,8 +566,9 @@ func (l *processLife) Decided(by limiter.DecidedBy, q int, lineage uint64, began
 	h.by, h.lineage, h.at = l, lineage, s.now()
 }
 
-// noteLineageEnd records that the lineage of a partition has ended. All that the owner debited since shortly before its
-// outage, or that of a standby, may be lost. The caller holds mu.
+// noteLineageEnd records that the lineage of a partition has ended. All that
+// the owner debited since shortly before its outage, or that of a standby, may
+// be lost. The caller holds mu.
 func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 	now := tr.now()
 	state := h.by.v.state()
@@ -580,7 +594,8 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 	for _, i := range tr.hotSubjectsOf[q] {
 		loss := simulation.OwnerLoss{At: now, Subject: i, Anew: anew}
 		if have := tr.samples[i]; len(have) > 0 {
-			n, _ := slices.BinarySearchFunc(have, since-simTail, func(x sample, at time.Duration) int { return int(x.at - at) })
+			n, _ := slices.BinarySearchFunc(have, since-simTail,
+				func(x sample, at time.Duration) int { return int(x.at - at) })
 			last, known := have[len(have)-1], sample{}
 			if n = min(n, len(have)-1); n > 0 {
 				known = have[n-1]
@@ -595,8 +610,9 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 	}
 }
 
-// lacksBackup reports whether only the owner has a partition's counters, and for no longer than it takes to evict and replace
-// a standby that takes no copies. The caller holds mu.
+// lacksBackup reports whether only the owner has a partition's counters, and
+// for no longer than it takes to evict and replace a standby that takes no
+// copies. The caller holds mu.
 func (tr *simTrial) lacksBackup(owner *testNode, q int) bool {
 	h := &tr.partitions[q]
 	switch {
@@ -655,7 +671,8 @@ func (tr *simTrial) takeSamples() {
 
 // Liveness.
 
-// awaitEmpty waits until why returns an empty string, and records a failure if that takes longer than bound.
+// awaitEmpty waits until why returns an empty string, and records a failure if
+// that takes longer than bound.
 func (tr *simTrial) awaitEmpty(bound time.Duration, what string, why func() string) bool {
 	last := ""
 	for began := time.Now(); time.Since(began) < bound; time.Sleep(50 * time.Millisecond) {
@@ -693,7 +710,8 @@ func (tr *simTrial) partitionWithoutOwner() string {
 		if state.To == nil {
 			return "no ring yet"
 		}
-		return fmt.Sprintf("partition %d has no owner; in epoch %d it moves from %v to %v", q, state.Epoch, state.From.Owner(q), state.To.Owner(q))
+		return fmt.Sprintf("partition %d has no owner; in epoch %d it moves from %v to %v", q,
+			state.Epoch, state.From.Owner(q), state.To.Owner(q))
 	}
 	return ""
 }
@@ -753,7 +771,8 @@ func (tr *simTrial) write() {
 		ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 		defer cancel()
 		var err error
-		if version, err = v.admin().Write(ctx, rules.Change{Body: tr.text(tr.version + 1)}, cluster.WriteOptions{By: v.name()}); err != nil {
+		if version, err = v.admin().Write(ctx, rules.Change{Body: tr.text(tr.version + 1)},
+			cluster.WriteOptions{By: v.name()}); err != nil {
 			return fmt.Sprintf("at %s: %v", v.name(), err)
 		}
 		return ""
@@ -906,7 +925,8 @@ func (tr *simTrial) startFault() (name string, undo func()) {
 		x = o
 		state := tr.state()
 		q := tr.ledger.Subjects[tr.rnd.IntN(tr.hot)].Partition
-		if i := slices.IndexFunc(list, func(v *testNode) bool { return v.id == state.From.Standby(q) }); i >= 0 && tr.rnd.IntN(2) == 0 {
+		if i := slices.IndexFunc(list,
+			func(v *testNode) bool { return v.id == state.From.Standby(q) }); i >= 0 && tr.rnd.IntN(2) == 0 {
 			y = list[i]
 		}
 	}
@@ -983,8 +1003,10 @@ func (tr *simTrial) startFault() (name string, undo func()) {
 	}
 }
 
-// markAffected records the nodes that a fault affects. Those in cut reach no node with authority. For those in lost, neither
-// the copies they hold nor the copies of their partitions are kept up to date. touched are others it affects.
+// markAffected records the nodes that a fault affects. Those in cut reach no
+// node with authority. For those in lost, neither the copies they hold nor the
+// copies of their partitions are kept up to date. touched are others it
+// affects.
 func (tr *simTrial) markAffected(cut, lost []*testNode, touched ...*testNode) (undo func()) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -1006,7 +1028,8 @@ func (tr *simTrial) markAffected(cut, lost []*testNode, touched ...*testNode) (u
 			tr.endIllness(v)
 		}
 		for _, v := range cut {
-			tr.ledger.Cuts = append(tr.ledger.Cuts, simulation.Cut{Node: tr.lives[v].number, From: from, Until: tr.now()})
+			tr.ledger.Cuts = append(tr.ledger.Cuts,
+				simulation.Cut{Node: tr.lives[v].number, From: from, Until: tr.now()})
 		}
 	}
 }
@@ -1020,7 +1043,8 @@ func (tr *simTrial) heal() {
 	}
 }
 
-// minority returns a random set of nodes whose absence leaves enough voters, even if one more is away.
+// minority returns a random set of nodes whose absence leaves enough voters,
+// even if one more is away.
 func (tr *simTrial) minority(list []*testNode) (side []*testNode) {
 	voters := map[string]bool{}
 	for _, m := range list[0].node.cluster.View().Members {

@@ -47,7 +47,8 @@ func (p *testCluster) running() (list []*testNode) {
 	return list
 }
 
-// slotFault is one fault: of a node, its disk, its clock, or of a link. Joining and leaving is among them.
+// slotFault is one fault: of a node, its disk, its clock, or of a link. Joining
+// and leaving is among them.
 type slotFault struct {
 	name string
 	// begin begins the fault at v, and returns what ends it. other is another node.
@@ -211,7 +212,8 @@ func (p *slotTrial) killTogether(list ...*testNode) {
 	}
 }
 
-// changeRules writes rules with another limit and ttl. After a lower limit, it waits until all have finished who held slots before.
+// changeRules writes rules with another limit and ttl. After a lower limit, it
+// waits until all have finished who held slots before.
 func (p *slotTrial) changeRules() {
 	before := p.limit
 	p.limit = 3 + p.chance.Int64N(slotLimit-2)
@@ -244,13 +246,15 @@ func (p *slotTrial) checkHeld(limit int64) {
 	p.t.Helper()
 	for i, k := range p.keys {
 		if k.most.Load() > limit || k.lost.Load() > 0 {
-			p.t.Errorf("key %d: have %d held at once, want at most %d; %d lost; %v", i, k.most.Load(), limit, k.lost.Load(), p.history)
+			p.t.Errorf("key %d: have %d held at once, want at most %d; %d lost; %v", i,
+				k.most.Load(), limit, k.lost.Load(), p.history)
 		}
 	}
 }
 
-// G11: whatever happens to nodes, links, disks, clocks and rules, never more than the limit are held at once, as the holders see it, and no
-// holder loses a slot that it renews in time.
+// G11: whatever happens to nodes, links, disks, clocks and rules, never more
+// than the limit are held at once, as the holders see it, and no holder loses a
+// slot that it renews in time.
 func TestG11_SlotsInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range *slotSeeds {
@@ -295,8 +299,9 @@ func testSlots(t *testing.T, seed uint64) {
 	}
 }
 
-// G11: all slots of a limit were held when a fault began, and their holders died with it. All can be had again within max(ttl, 5 s) + 1 s,
-// while the fault lasts.
+// G11: all slots of a limit were held when a fault began, and their holders
+// died with it. All can be had again within max(ttl, 5 s) + 1 s, while the
+// fault lasts.
 func TestG11_FreeSlotsInOneProcess(t *testing.T) {
 	t.Parallel()
 	list := slotFaults[:2]
@@ -413,8 +418,9 @@ func (s *slotTaker) keep(id string, over *atomic.Bool) {
 	}
 }
 
-// While partitions move, slots are acquired, renewed and released as if nothing happened: what comes while a partition is handed over waits
-// for its new owner.
+// While partitions move, slots are acquired, renewed and released as if nothing
+// happened: what comes while a partition is handed over waits for its new
+// owner.
 func TestSlotsWhileNodesComeAndGoInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// On virtual time, goroutines that are ready at once run in any order, so a seed does not repeat a run.
+// On virtual time, goroutines that are ready at once run in any order, so a
+// seed does not repeat a run.
 var slotSeeds = flag.Int("slot-seeds", 0, "how many seeds of faults the test of slots tries; make models tries some")
 
 const (
@@ -85,8 +86,9 @@ func (w *worker) turn() {
 	}
 }
 
-// work holds a slot, which ends unless it is renewed. It reports whether it is still held, to be released. A holder gives its slot up in
-// time even while it waits for the answer to a renewal.
+// work holds a slot, which ends unless it is renewed. It reports whether it is
+// still held, to be released. A holder gives its slot up in time even while it
+// waits for the answer to a renewal.
 func (w *worker) work(id string, ends time.Time) bool {
 	w.key.add()
 	end := time.AfterFunc(time.Until(ends), func() { w.key.held.Add(-1) })
@@ -149,8 +151,8 @@ func (p *testCluster) startWorkers(keys, n int, seed uint64) (all []*slotKey, st
 	return all, func() { over.Store(true); done.Wait() }
 }
 
-// In a new cluster there is nothing to lose: slots can be had at once. Once all nodes have died, they can't until those that may be held
-// have ended.
+// In a new cluster there is nothing to lose: slots can be had at once. Once all
+// nodes have died, they can't until those that may be held have ended.
 func TestSlotsOfANewClusterInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

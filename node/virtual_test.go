@@ -28,7 +28,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Whole nodes make much garbage; fewer collections make the tests faster. GOGC and GOMEMLIMIT set other bounds.
+// Whole nodes make much garbage; fewer collections make the tests faster. GOGC
+// and GOMEMLIMIT set other bounds.
 func TestMain(m *testing.M) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -36,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testCluster is a cluster in this process, on virtual time. Its nodes are complete but serve no HTTP and keep everything but
-// usage in memory.
+// testCluster is a cluster in this process, on virtual time. Its nodes are
+// complete but serve no HTTP and keep everything but usage in memory.
 type testCluster struct {
 	t         *testing.T
 	net       *memnet.Net
@@ -76,7 +77,8 @@ func (p *testCluster) useInline(inline bool, limit int, exact bool) {
 	}
 }
 
-// alternatives returns the values of a setting that a test tries: the usual one or, if every case is asked for, both.
+// alternatives returns the values of a setting that a test tries: the usual one
+// or, if every case is asked for, both.
 func alternatives(usual bool) []bool {
 	if *everyCase {
 		return []bool{usual, !usual}
@@ -144,8 +146,9 @@ func newTestCluster(t *testing.T, n int, text string) *testCluster {
 	return p
 }
 
-// newRegions starts a cluster of n nodes for each region; all know each other's addresses. The first region is the
-// primary. It returns when each cluster is whole; they may not have met yet.
+// newRegions starts a cluster of n nodes for each region; all know each other's
+// addresses. The first region is the primary. It returns when each cluster is
+// whole; they may not have met yet.
 func newRegions(t *testing.T, n int, text string, regions ...string) []*testCluster {
 	all := newTestNetwork(t).newClusters(n, regions...)
 	for _, p := range all {
@@ -157,7 +160,8 @@ func newRegions(t *testing.T, n int, text string, regions ...string) []*testClus
 	return all
 }
 
-// newClusters returns a cluster for each region, which will start with n nodes. The first region is the primary.
+// newClusters returns a cluster for each region, which will start with n nodes.
+// The first region is the primary.
 func (s *testNetwork) newClusters(n int, regions ...string) []*testCluster {
 	all := make([]*testCluster, len(regions))
 	for i, name := range regions {
@@ -192,7 +196,8 @@ func newTestNetwork(t *testing.T) *testNetwork {
 }
 
 func (s *testNetwork) newCluster(region, primary string, subnet int) *testCluster {
-	return &testCluster{t: s.t, net: s.net, start: s.start, log: s.log, region: region, primary: primary, subnet: subnet}
+	return &testCluster{t: s.t, net: s.net, start: s.start, log: s.log, region: region,
+		primary: primary, subnet: subnet}
 }
 
 // startNodes starts n nodes with these rules.
@@ -216,7 +221,8 @@ func (p *testCluster) addNode(settings *Config) *testNode {
 		p.t.Cleanup(p.end) // before the folder goes, which is older
 	}
 	v := &testNode{
-		cluster: p, ip: p.address(i), memory: newTestDisk(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}, clockOffset: p.clockOffset,
+		cluster: p, ip: p.address(i), memory: newTestDisk(), settings: settings,
+		id: ring.NodeID{byte(i + 1), byte(p.subnet)}, clockOffset: p.clockOffset,
 	}
 	p.nodes = append(p.nodes, v)
 	return v
@@ -224,7 +230,8 @@ func (p *testCluster) addNode(settings *Config) *testNode {
 
 func (p *testCluster) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
 
-var everyCase = flag.Bool("every-case", false, "run all of the similar cases of each test on virtual time; make models does")
+var everyCase = flag.Bool("every-case", false,
+	"run all of the similar cases of each test on virtual time; make models does")
 
 // casesToRun returns how many of n similar cases to run: one, unless all are asked for.
 func casesToRun(n int) int {
@@ -370,7 +377,8 @@ func (p *testCluster) end() {
 
 // awaitWhole waits until every node is in one settled ring and has authority.
 //
-// It waits for more than ten minutes, the longest that a node must stay out after being cut off repeatedly.
+// It waits for more than ten minutes, the longest that a node must stay out
+// after being cut off repeatedly.
 func (p *testCluster) awaitWhole() {
 	p.t.Helper()
 	p.poll(5*time.Millisecond, 11*time.Minute, "the cluster is whole", func() bool {
@@ -472,7 +480,8 @@ func (p *testCluster) startLoad(rule string, keys, workers int) *loadGenerator {
 					c.refused.Add(1)
 				}
 				c.by[a.DecidedBy].Add(1)
-				if took := time.Since(began); c.log != nil && (a.DecidedBy == limiter.ByFallback || took > 20*time.Millisecond) {
+				if took := time.Since(began); c.log != nil &&
+					(a.DecidedBy == limiter.ByFallback || took > 20*time.Millisecond) {
 					c.log("worker %d: key %d at %s decided by %s after %v", w, key, v.settings.Name, a.DecidedBy, took)
 				}
 				if time.Since(began) > time.Second {
@@ -547,7 +556,8 @@ func (v *testNode) peekInline(key string) (int64, error) {
 	return a.Limits[0].Used, nil
 }
 
-// ownershipLog records which node decides each partition as its owner, and when. It detects two owners at once.
+// ownershipLog records which node decides each partition as its owner, and
+// when. It detects two owners at once.
 type ownershipLog struct {
 	mu         sync.Mutex // guards the fields below
 	last       [ring.Partitions]lastDecision

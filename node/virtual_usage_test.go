@@ -21,7 +21,8 @@ rules:
   - {name: free, key: [user], limits: [{limit: 100000000, per: 8760h, algorithm: fixed-window}]}
 `
 
-// month returns what a node reports for this month over all nodes, by subject, and the nodes whose counts are missing.
+// month returns what a node reports for this month over all nodes, by subject,
+// and the nodes whose counts are missing.
 func (v *testNode) month() (rows map[string]int64, missing []string) {
 	t := v.cluster.t
 	t.Helper()
@@ -44,8 +45,9 @@ type expectedBills struct {
 	want   map[string]int64
 }
 
-// checkDuring makes checks while change runs, and compares the bills with the answers, to the unit. change returns how many of
-// the answered checks a kill may have lost.
+// checkDuring makes checks while change runs, and compares the bills with the
+// answers, to the unit. change returns how many of the answered checks a kill
+// may have lost.
 func (b *expectedBills) checkDuring(what string, change func(c *loadGenerator) (lost int64)) {
 	const workers = 2
 	p, t := b.planet, b.planet.t
@@ -70,7 +72,8 @@ func (b *expectedBills) checkDuring(what string, change func(c *loadGenerator) (
 		if lost > 0 {
 			unknown = workers
 		}
-		if len(missing) > 0 || len(rows) != len(b.want) || less > lost || more > unknown || first != nil && !maps.Equal(rows, first) {
+		if len(missing) > 0 || len(rows) != len(b.want) || less > lost || more > unknown ||
+			first != nil && !maps.Equal(rows, first) {
 			t.Errorf("%s: at %s: %v are missing, %d rows, %d of %d too few, want at most %d, and %d too many",
 				what, v.settings.Name, missing, len(rows), less, c.total(), lost, more)
 		}
@@ -79,14 +82,16 @@ func (b *expectedBills) checkDuring(what string, change func(c *loadGenerator) (
 	b.want = first
 }
 
-// drain stops sending checks to a node, as a load balancer does before the node stops, and waits for those in flight.
+// drain stops sending checks to a node, as a load balancer does before the node
+// stops, and waits for those in flight.
 func (v *testNode) drain() {
 	v.ready.Store(false)
 	time.Sleep(time.Second)
 }
 
-// Bills are right to the unit while nodes restart, join and leave. A killed node loses at most its last second of answers,
-// and nothing is ever billed twice. Rules without `usage: monthly` are in no bill.
+// Bills are right to the unit while nodes restart, join and leave. A killed
+// node loses at most its last second of answers, and nothing is ever billed
+// twice. Rules without `usage: monthly` are in no bill.
 func TestBillsToTheUnitInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +154,8 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 // writeTime bounds how much of a bill a kill may lose: a second and a little more.
 const writeTime = 1100 * time.Millisecond
 
-// The nodes of a cluster leave for good, one after the other. The last one has nobody to hand usage over to, which is no error.
+// The nodes of a cluster leave for good, one after the other. The last one has
+// nobody to hand usage over to, which is no error.
 func TestUsageOfTheLastNodeToLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

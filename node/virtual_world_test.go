@@ -23,7 +23,8 @@ import (
 
 var (
 	worldRegions = flag.Int("regions", 3, "how many regions a simulation of regions has")
-	worldNodes   = flag.Int("region-nodes", 5, "how many nodes each of them has, 5 or more; 2 without faults inside regions")
+	worldNodes   = flag.Int("region-nodes", 5,
+		"how many nodes each of them has, 5 or more; 2 without faults inside regions")
 	worldMinutes = flag.Float64("region-minutes", 0.7, "how long faults happen in a simulation of regions")
 	worldSeed    = flag.Uint64("region-seed", 2, "seed of the first simulation of regions")
 	worldSeeds   = flag.Uint64("region-seeds", 1, "how many simulations of regions to run, with consecutive seeds")
@@ -32,10 +33,12 @@ var (
 
 // Times of a simulation of regions.
 const (
-	// worldFaults is the mean time between two faults of links between regions, worldChanges that between two changes of the
-	// rules, of the set of regions or of the primary.
+	// worldFaults is the mean time between two faults of links between regions,
+	// worldChanges that between two changes of the rules, of the set of regions or
+	// of the primary.
 	worldFaults, worldChanges = 8 * time.Second, 10 * time.Second
-	// worldTick is how often the simulation looks at what regions have agreed on, and at what is due.
+	// worldTick is how often the simulation looks at what regions have agreed on,
+	// and at what is due.
 	worldTick = 5 * time.Millisecond
 	// worldSkew bounds the error of a region's clock.
 	worldSkew = 3 * time.Second
@@ -88,8 +91,10 @@ type loanName struct {
 	window          int64
 }
 
-// G8 and all other guarantees hold while regions are cut off from each other in all ways, nodes in them fail, and rules, the
-// primary and the set of regions change. Every second run has no faults inside regions, so that the bound is exact.
+// G8 and all other guarantees hold while regions are cut off from each other in
+// all ways, nodes in them fail, and rules, the primary and the set of regions
+// change. Every second run has no faults inside regions, so that the bound is
+// exact.
 func TestG8_SimulationInOneProcess(t *testing.T) {
 	t.Parallel()
 	if !simDebited {
@@ -137,7 +142,8 @@ func TestSabotageOfSharesIsFoundInOneProcess(t *testing.T) {
 // sabotageOfShares changes the versions by which nodes divide limits.
 type sabotageOfShares func([]rules.View) []rules.View
 
-// checkRegionsSabotageFound looks for a seed in which the sabotage is noticed. No links break but after a write.
+// checkRegionsSabotageFound looks for a seed in which the sabotage is noticed.
+// No links break but after a write.
 func checkRegionsSabotageFound(t *testing.T, sabotage sabotageOfShares) {
 	t.Helper()
 	for seed := range uint64(20) {
@@ -186,7 +192,8 @@ func (w *simWorld) simulate(t *testing.T, seed uint64, length time.Duration) (fo
 		found = append(found, tr.found...)
 	}
 	found = append(found, w.ledger.Judge()...)
-	t.Logf("seed %d, %d regions of %d nodes, %v: %d checks, %v; %v, %v of processors: %+v", seed, len(w.regions), w.regions[0].nodes, length, checks,
+	t.Logf("seed %d, %d regions of %d nodes, %v: %d checks, %v; %v, %v of processors: %+v", seed,
+		len(w.regions), w.regions[0].nodes, length, checks,
 		w.happened, took.Round(time.Second), used.Round(time.Second), w.ledger.Counts)
 	return found
 }
@@ -223,7 +230,8 @@ func (w *simWorld) run(seed uint64, length time.Duration) {
 	}
 }
 
-// start starts all regions, calls watch, and waits until they share one recorded version of the rules.
+// start starts all regions, calls watch, and waits until they share one
+// recorded version of the rules.
 func (w *simWorld) start(watch func()) {
 	nodes := *worldNodes
 	if w.calm {
@@ -285,7 +293,8 @@ func (w *simWorld) notShared(tr *simTrial) string {
 	return ""
 }
 
-// eachFarLink calls do for each pair of addresses that nodes of two regions have, or may have later.
+// eachFarLink calls do for each pair of addresses that nodes of two regions
+// have, or may have later.
 func (w *simWorld) eachFarLink(do func(a, b *simTrial, x, y string)) {
 	for i, a := range w.regions {
 		for _, b := range w.regions[:i] {
@@ -326,7 +335,8 @@ func (w *simWorld) maxShare(region int, s *simulation.Subject) int64 {
 	return w.ledger.MaxShare(region, s, w.now()-10*time.Second)
 }
 
-// noteLent notes what a region's owner has lent of a subject. In the middle of some loans, a node of either side is killed.
+// noteLent notes what a region's owner has lent of a subject. In the middle of
+// some loans, a node of either side is killed.
 func (w *simWorld) noteLent(tr *simTrial, subject int, lent *counters.Record) {
 	if w == nil || lent.Kind != algorithms.FixedWindow || lent.State.Count == 0 {
 		return
@@ -338,7 +348,8 @@ func (w *simWorld) noteLent(tr *simTrial, subject int, lent *counters.Record) {
 	if !known {
 		place = len(w.ledger.Loans)
 		w.loans[name] = place
-		w.ledger.Loans = append(w.ledger.Loans, simulation.Loan{At: w.now(), From: tr.region, Subject: subject, Window: name.window})
+		w.ledger.Loans = append(w.ledger.Loans,
+			simulation.Loan{At: w.now(), From: tr.region, Subject: subject, Window: name.window})
 	}
 	x := &w.ledger.Loans[place]
 	if x.Amount >= lent.State.Count {
@@ -346,7 +357,8 @@ func (w *simWorld) noteLent(tr *simTrial, subject int, lent *counters.Record) {
 	}
 	x.Amount = lent.State.Count
 	if w.lent++; w.lent%loansPerKill == 0 && !w.calm {
-		w.due = append(w.due, dueAction{w.now(), func() { w.after(w.between(0, 3*farDelay), func() { w.killInLoan(tr, subject) }) }})
+		w.due = append(w.due,
+			dueAction{w.now(), func() { w.after(w.between(0, 3*farDelay), func() { w.killInLoan(tr, subject) }) }})
 	}
 }
 
@@ -397,7 +409,8 @@ func (w *simWorld) drive(end time.Duration) {
 	w.applyCuts()
 }
 
-// pause draws the time until the next fault or change. Now and then it is long, so that the regions settle.
+// pause draws the time until the next fault or change. Now and then it is long,
+// so that the regions settle.
 func (w *simWorld) pause(mean time.Duration) time.Duration {
 	d := w.between(mean/2, 3*mean/2)
 	if w.rnd.IntN(20) == 0 {
@@ -430,7 +443,8 @@ func (w *simWorld) breakLinks() {
 			return a != b && (!oneWay || a == 1)
 		})
 	case dice < 19:
-		w.cutOff("link between regions", func(from, to int) bool { return from == x && to == y || both && from == y && to == x })
+		w.cutOff("link between regions",
+			func(from, to int) bool { return from == x && to == y || both && from == y && to == x })
 	case dice < 21:
 		w.count("connections between regions lost")
 		for range 5 {
@@ -546,7 +560,8 @@ func (w *simWorld) changeRules() {
 		w.group.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 			defer cancel()
-			_, _ = v.admin().Write(ctx, rules.Change{Body: body}, cluster.WriteOptions{By: v.name()}) // refused where a fault is in its way
+			// refused where a fault is in its way
+			_, _ = v.admin().Write(ctx, rules.Change{Body: body}, cluster.WriteOptions{By: v.name()})
 		})
 	}
 	if w.rnd.IntN(2) == 0 {
@@ -585,7 +600,8 @@ func (w *simWorld) runRegion(tr *simTrial, end time.Duration) {
 	}
 }
 
-// order makes a region's own goroutine do something, and waits for it. It returns false at the end of the run.
+// order makes a region's own goroutine do something, and waits for it. It
+// returns false at the end of the run.
 func (tr *simTrial) order(do func()) bool {
 	finished := make(chan struct{})
 	select {
@@ -600,7 +616,8 @@ func (tr *simTrial) order(do func()) bool {
 	}
 }
 
-// changePrimary restarts all nodes with another primary, in the order that the documentation recommends.
+// changePrimary restarts all nodes with another primary, in the order that the
+// documentation recommends.
 func (w *simWorld) changePrimary(random *rand.Rand) {
 	old := int(w.primary.Load())
 	next := random.IntN(len(w.regions))
@@ -629,7 +646,8 @@ func (w *simWorld) changePrimary(random *rand.Rand) {
 	}
 }
 
-// killInLoan kills the owner of a subject in a region that lends, or in another one, unless the region is busy.
+// killInLoan kills the owner of a subject in a region that lends, or in another
+// one, unless the region is busy.
 func (w *simWorld) killInLoan(tr *simTrial, subject int) {
 	if w.rnd.IntN(4) == 0 {
 		tr = w.regions[w.rnd.IntN(len(w.regions))]

@@ -48,8 +48,9 @@ func (v *vitals) read() limiter.Vitals {
 	return out
 }
 
-// memoryInUse returns how many bytes of memory the process has. Where the system does not say so, it returns what Go's
-// runtime has taken from the system and not given back.
+// memoryInUse returns how many bytes of memory the process has. Where the
+// system does not say so, it returns what Go's runtime has taken from the
+// system and not given back.
 func memoryInUse() int64 {
 	var all, resident int64 // in pages
 	if text, err := os.ReadFile("/proc/self/statm"); err == nil {

@@ -39,13 +39,16 @@ func askToWait(t *testing.T, n *Node) net.Conn {
 	expect.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	const body = `{"rule":"slow","key":"x","wait":true}`
-	if _, err := fmt.Fprintf(c, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+	if _, err := fmt.Fprintf(c,
+		"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body),
+		body); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// TestCallersAtOtherNodesMoveUp_long: a caller that hangs up leaves its place to those that wait behind it, also at other nodes.
+// TestCallersAtOtherNodesMoveUp_long: a caller that hangs up leaves its place
+// to those that wait behind it, also at other nodes.
 func TestCallersAtOtherNodesMoveUp_long(t *testing.T) {
 	if !*long {
 		t.Skip("in real time, it tolerates little beside it: make long runs it")

@@ -17,8 +17,9 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// TestCallersInProcessMoveUp: callers of the program itself wait in one queue with those of the data plane. One that gives up leaves its
-// place to those behind it.
+// TestCallersInProcessMoveUp: callers of the program itself wait in one queue
+// with those of the data plane. One that gives up leaves its place to those
+// behind it.
 func TestCallersInProcessMoveUp(t *testing.T) {
 	t.Parallel()
 	n := startReady(t, Config{DataAddr: "127.0.0.1:0", Rules: []byte(`version: 1
@@ -66,7 +67,8 @@ rules:
 	}
 }
 
-// delayLeft returns what the caller that waits at n has left, as it is when c says that it sends no more.
+// delayLeft returns what the caller that waits at n has left, as it is when c
+// says that it sends no more.
 func delayLeft(t *testing.T, n *Node, c net.Conn) time.Duration {
 	t.Helper()
 	expect.NoError(t, c.(*net.TCPConn).CloseWrite())
@@ -81,7 +83,8 @@ func delayLeft(t *testing.T, n *Node, c net.Conn) time.Duration {
 	return time.Duration(answer.DelayMS) * time.Millisecond
 }
 
-// TestCallersInProcessGoOnEarlier: one that moves up goes on at the time of the place that it now has, and at no other.
+// TestCallersInProcessGoOnEarlier: one that moves up goes on at the time of the
+// place that it now has, and at no other.
 func TestCallersInProcessGoOnEarlier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startReady(t, Config{Rules: []byte(`version: 1

@@ -8,17 +8,20 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A file's frames are a base, which holds every counter, and a log of later changes. When the log outgrows the base, or
-// counters were dropped with their partition, a new base is written: each checkpoint marks another part of the table as
-// changed. Once the whole table is marked and written, every counter is in the new base's first frame or a later one,
-// and all older frames are deleted. So a crash leaves either the old base or the new one complete, with everything
-// written later. Expired and dropped counters disappear along with the frames that hold them.
+// A file's frames are a base, which holds every counter, and a log of later
+// changes. When the log outgrows the base, or counters were dropped with their
+// partition, a new base is written: each checkpoint marks another part of the
+// table as changed. Once the whole table is marked and written, every counter
+// is in the new base's first frame or a later one, and all older frames are
+// deleted. So a crash leaves either the old base or the new one complete, with
+// everything written later. Expired and dropped counters disappear along with
+// the frames that hold them.
 
 const (
 	// minLogSize is the log size, in bytes, from which a new base is worth writing.
 	minLogSize = 8 << 20
-	// minBaseStep is the minimum number of counters that a checkpoint adds to the new base. It adds as many as changed, if
-	// that is more.
+	// minBaseStep is the minimum number of counters that a checkpoint adds to the
+	// new base. It adds as many as changed, if that is more.
 	minBaseStep = 1 << 16
 )
 
@@ -65,7 +68,8 @@ func (cf *CounterFile) beginFullBase() {
 	cf.base.marked, cf.base.allMarked = int64(marked), true
 }
 
-// continueBase continues the new base, or begins one when it is due. It returns how many counters it marked.
+// continueBase continues the new base, or begins one when it is due. It returns
+// how many counters it marked.
 func (cf *CounterFile) continueBase() int64 {
 	b := &cf.base
 	if b.firstFrame == 0 && (b.logSize > max(b.size, cf.minLogSize) || b.drops != cf.config.Source.Drops()) {
@@ -80,8 +84,8 @@ func (cf *CounterFile) continueBase() int64 {
 	return int64(marked)
 }
 
-// completeBase completes the new base once all of it is written, and deletes the older frames. It must follow a checkpoint
-// that wrote everything marked.
+// completeBase completes the new base once all of it is written, and deletes
+// the older frames. It must follow a checkpoint that wrote everything marked.
 func (cf *CounterFile) completeBase() error {
 	b := &cf.base
 	if b.firstFrame == 0 || !b.allMarked {

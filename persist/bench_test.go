@@ -15,7 +15,8 @@ import (
 
 const million = 1_000_000
 
-// typicalRecord returns counter i of four limits: windows of a minute and an hour, and two token buckets.
+// typicalRecord returns counter i of four limits: windows of a minute and an
+// hour, and two token buckets.
 func typicalRecord(now algorithms.Instant, i int) counters.Record {
 	second := now.Steady / 1e9
 	r := counters.Record{
@@ -37,7 +38,8 @@ func typicalRecord(now algorithms.Instant, i int) counters.Record {
 	return r
 }
 
-// resourceUse returns the processor time of this process, and the bytes it passed to the kernel for writing.
+// resourceUse returns the processor time of this process, and the bytes it
+// passed to the kernel for writing.
 func resourceUse(b *testing.B) (time.Duration, int64) {
 	b.Helper()
 	var u syscall.Rusage
@@ -55,8 +57,9 @@ func resourceUse(b *testing.B) (time.Duration, int64) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), written
 }
 
-// BenchmarkCheckpoint writes the counters that changed since the last checkpoint, in a table of two million: half a million
-// at random, or always the same ten thousand.
+// BenchmarkCheckpoint writes the counters that changed since the last
+// checkpoint, in a table of two million: half a million at random, or always
+// the same ten thousand.
 func BenchmarkCheckpoint(b *testing.B) {
 	const all = 2 * million
 	for _, bb := range []struct {

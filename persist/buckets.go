@@ -20,9 +20,10 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Buckets is a file of named buckets of keys and values, each value with a checksum. The first Update creates the file. A
-// damaged file is set aside and replaced by a new one. If the file can't be opened, every Update and View tries again. All
-// methods may be called concurrently.
+// Buckets is a file of named buckets of keys and values, each value with a
+// checksum. The first Update creates the file. A damaged file is set aside and
+// replaced by a new one. If the file can't be opened, every Update and View
+// tries again. All methods may be called concurrently.
 type Buckets struct {
 	path    string
 	log     *slog.Logger
@@ -34,8 +35,9 @@ type Buckets struct {
 	closed  bool
 }
 
-// OpenBuckets opens the named file in a data directory, if it exists. If the error is not nil, it says why the file can't be
-// opened now; the Buckets can still be used.
+// OpenBuckets opens the named file in a data directory, if it exists. If the
+// error is not nil, it says why the file can't be opened now; the Buckets can
+// still be used.
 func OpenBuckets(dir, name string, log *slog.Logger) (*Buckets, error) {
 	b := &Buckets{path: filepath.Join(dir, name), log: log}
 	_, err := b.open(false)
@@ -88,8 +90,8 @@ func (b *Buckets) setAside(cause error) error {
 	return nil
 }
 
-// abandonIfDamaged abandons the file and sets it aside if err says that it is damaged. It returns err, joined with any
-// further error.
+// abandonIfDamaged abandons the file and sets it aside if err says that it is
+// damaged. It returns err, joined with any further error.
 func (b *Buckets) abandonIfDamaged(file *file, err error) error {
 	if !isDamaged(err) {
 		return err
@@ -128,8 +130,8 @@ func (b *Buckets) View(read func(tx Tx) error) error {
 	return b.abandonIfDamaged(file, file.view(func(tx *bolt.Tx) error { return read(Tx{tx}) }))
 }
 
-// Lost returns how many damaged files were set aside since the process began. When it grows, everything written before is
-// lost.
+// Lost returns how many damaged files were set aside since the process began.
+// When it grows, everything written before is lost.
 func (b *Buckets) Lost() int64 { return b.lost.Load() }
 
 // Missing reports whether there is no open file to write to.
@@ -187,7 +189,8 @@ func (t Tx) Get(bucket string, key []byte) ([]byte, error) {
 	return stripSum(bucket, key, b.Get(key))
 }
 
-// Scan calls visit, in key order, for the values of a bucket whose keys begin with prefix. value is nil if it is damaged.
+// Scan calls visit, in key order, for the values of a bucket whose keys begin
+// with prefix. value is nil if it is damaged.
 func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) error) error {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {
@@ -216,8 +219,8 @@ func (t Tx) Drop(bucket string) error {
 	return t.tx.DeleteBucket([]byte(bucket))
 }
 
-// stripSum returns a value without its checksum. The checksum covers bucket and key too, so a value under the wrong key
-// counts as damaged.
+// stripSum returns a value without its checksum. The checksum covers bucket and
+// key too, so a value under the wrong key counts as damaged.
 func stripSum(bucket string, key, stored []byte) ([]byte, error) {
 	if stored == nil {
 		return nil, nil

@@ -63,10 +63,14 @@ func TestBuckets(t *testing.T) {
 		t.Errorf("a View created the file: %v", err)
 	}
 	b.mustUpdate(t, func(tx Tx) error {
-		return errors.Join(tx.Put("x", []byte("k1"), []byte("v1")), tx.Put("x", []byte("k2"), nil), tx.Put("x", []byte("l"), []byte("v2")), tx.Put("y", []byte("k"), []byte("v3")))
+		return errors.Join(tx.Put("x", []byte("k1"), []byte("v1")), tx.Put("x", []byte("k2"), nil),
+			tx.Put("x", []byte("l"), []byte("v2")), tx.Put("y", []byte("k"), []byte("v3")))
 	})
 	failed := errors.New("failed")
-	if err := b.Update(func(tx Tx) error { return errors.Join(tx.Put("x", []byte("k1"), []byte("no")), failed) }); !errors.Is(err, failed) {
+	if err := b.Update(func(tx Tx) error {
+		return errors.Join(tx.Put("x", []byte("k1"),
+			[]byte("no")), failed)
+	}); !errors.Is(err, failed) {
 		t.Errorf("have %v", err)
 	}
 	b.Close()
@@ -96,7 +100,8 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// A value under another key or bucket than it was written to is damaged: a bit of the key has changed.
+// A value under another key or bucket than it was written to is damaged: a bit
+// of the key has changed.
 func TestBucketsValuesOfOtherKeys(t *testing.T) {
 	dir := t.TempDir()
 	b := openBuckets(t, dir)
@@ -105,7 +110,8 @@ func TestBucketsValuesOfOtherKeys(t *testing.T) {
 	})
 	b.mustUpdate(t, func(tx Tx) error {
 		value := tx.tx.Bucket([]byte("x")).Get([]byte("k1"))
-		return errors.Join(tx.tx.Bucket([]byte("x")).Put([]byte("k2"), value), tx.tx.Bucket([]byte("y")).Put([]byte("k1"), value))
+		return errors.Join(tx.tx.Bucket([]byte("x")).Put([]byte("k2"), value),
+			tx.tx.Bucket([]byte("y")).Put([]byte("k1"), value))
 	})
 	all, bad := b.content(t)
 	if want := map[string]string{"x k1": "v", "y l": "w"}; !maps.Equal(all, want) || bad != 2 {
@@ -113,7 +119,8 @@ func TestBucketsValuesOfOtherKeys(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the file, its undamaged part is read, or the file is set aside. Later writes are kept.
+// Whatever is wrong with the file, its undamaged part is read, or the file is
+// set aside. Later writes are kept.
 func TestBucketsDamaged(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -164,7 +171,8 @@ func TestBucketsDamaged(t *testing.T) {
 	}
 }
 
-// A file that is truncated, or makes bbolt panic, while in use is set aside, and the next call begins a new one.
+// A file that is truncated, or makes bbolt panic, while in use is set aside,
+// and the next call begins a new one.
 func TestBucketsLostInUse(t *testing.T) {
 	for name, harm := range map[string]func(b *Buckets) error{
 		"cut": func(b *Buckets) error { return os.Truncate(b.path, 4096) },

@@ -14,16 +14,17 @@ import (
 )
 
 const (
-	// clockTolerance is how far, in nanoseconds, the wall clock may drift from the steady one before that counts as a step.
-	// It is less than the amount by which expiries are rounded up.
+	// clockTolerance is how far, in nanoseconds, the wall clock may drift from the
+	// steady one before that counts as a step. It is less than the amount by which
+	// expiries are rounded up.
 	clockTolerance    = int64(time.Second)
 	maxPauseIntervals = 2 // the most intervals to wait between attempts while checkpoints fail
 
 	commitBytes   = 8 << 20 // bytes of frames in one transaction, which may exceed it by one frame
 	maxKeptBuffer = 2 << 20 // bytes of buffer to keep for reuse; enough for frames without large logs
 
-	// restFactor is the ratio of rest to work of the loop's checkpoints. They rest after each stretch of work longer than
-	// minWork.
+	// restFactor is the ratio of rest to work of the loop's checkpoints. They rest
+	// after each stretch of work longer than minWork.
 	restFactor = 9
 	minWork    = 200 * time.Microsecond
 )
@@ -90,8 +91,9 @@ func (cf *CounterFile) runLoop() {
 	}
 }
 
-// Checkpoint writes what changed since the last one, as fast as it can. Whatever it can't write still counts as changed. When
-// ctx ends, it stops between two frames.
+// Checkpoint writes what changed since the last one, as fast as it can.
+// Whatever it can't write still counts as changed. When ctx ends, it stops
+// between two frames.
 func (cf *CounterFile) Checkpoint(ctx context.Context) error { return cf.checkpointNow(ctx, false) }
 
 func (cf *CounterFile) checkpointNow(ctx context.Context, paced bool) error {
@@ -125,7 +127,8 @@ func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 	return err
 }
 
-// recordOutcome records the outcome of a checkpoint. It logs the first of several failures, and the recovery.
+// recordOutcome records the outcome of a checkpoint. It logs the first of
+// several failures, and the recovery.
 func (cf *CounterFile) recordOutcome(begin time.Time, n int64, err error) {
 	cf.statusMu.Lock()
 	s := &cf.status
@@ -148,7 +151,8 @@ func (cf *CounterFile) recordOutcome(begin time.Time, n int64, err error) {
 
 	switch {
 	case err != nil && failed == 0:
-		cf.config.Logger.Error("checkpoint failed; counters stay in memory and checks continue", "path", cf.path, "error", err)
+		cf.config.Logger.Error("checkpoint failed; counters stay in memory and checks continue",
+			"path", cf.path, "error", err)
 	case err == nil && failed > 0:
 		cf.config.Logger.Info("checkpoints are written again", "path", cf.path, "failures", failed)
 	}
@@ -217,7 +221,8 @@ func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Recor
 	return nil
 }
 
-// commitFrames writes frames under the next numbers. ends holds the offset at which each frame ends.
+// commitFrames writes frames under the next numbers. ends holds the offset at
+// which each frame ends.
 func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 	if len(ends) == 0 {
 		return nil
@@ -270,8 +275,8 @@ func (cf *CounterFile) pace(ctx context.Context) {
 	cf.lastResumed = time.Now()
 }
 
-// noticeClockStep reports whether the wall clock has moved against the steady one by more than clockTolerance since Load or
-// the last step that it noticed.
+// noticeClockStep reports whether the wall clock has moved against the steady
+// one by more than clockTolerance since Load or the last step that it noticed.
 func (cf *CounterFile) noticeClockStep(now algorithms.Instant) bool {
 	lead := now.Wall - now.Steady
 	if moved := lead - cf.wallLead; -clockTolerance <= moved && moved <= clockTolerance {
@@ -281,8 +286,9 @@ func (cf *CounterFile) noticeClockStep(now algorithms.Instant) bool {
 	return true
 }
 
-// Close stops the checkpoints, writes a last one and closes the file. If ctx ends first, unwritten changes are lost. Later
-// calls return the first call's result.
+// Close stops the checkpoints, writes a last one and closes the file. If ctx
+// ends first, unwritten changes are lost. Later calls return the first call's
+// result.
 func (cf *CounterFile) Close(ctx context.Context) error {
 	cf.closeOnce.Do(func() {
 		cf.closeErr = cf.close(ctx)

@@ -24,20 +24,25 @@ import (
 
 // Source is the table whose counters are saved.
 type Source interface {
-	// Changed yields the records that changed since the last call. If yield fails, the records passed to it still count as
-	// changed. As long as a counter stays in the table, its FreshAt never moves to an earlier time.
+	// Changed yields the records that changed since the last call. If yield fails,
+	// the records passed to it still count as changed. As long as a counter stays
+	// in the table, its FreshAt never moves to an earlier time.
 	Changed(yield func([]counters.Record) error) error
-	// MarkChanged makes at least n counters count as changed, starting at that part of the table. It returns the part to
-	// continue with, zero after the last, and how many counters it marked.
+	// MarkChanged makes at least n counters count as changed, starting at that part
+	// of the table. It returns the part to continue with, zero after the last, and
+	// how many counters it marked.
 	MarkChanged(part, n int) (next, marked int)
-	// Drops returns how often counters were dropped in a way that Changed does not yield. The file forgets them with its next
-	// base, which therefore begins at once.
+	// Drops returns how often counters were dropped in a way that Changed does not
+	// yield. The file forgets them with its next base, which therefore begins at
+	// once.
 	Drops() int64
-	// Restore puts records back, except those of counters that the table already has. If a counter has several records, the
-	// first counts. It returns how many it put back, and how many it dropped for lack of room.
+	// Restore puts records back, except those of counters that the table already
+	// has. If a counter has several records, the first counts. It returns how many
+	// it put back, and how many it dropped for lack of room.
 	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)
-	// Lead returns how far ahead of this node's wall clock, in nanoseconds, the clocks are by which partitions count their
-	// windows, at most. Follow makes a partition count its windows by a clock that reads at least wall now.
+	// Lead returns how far ahead of this node's wall clock, in nanoseconds, the
+	// clocks are by which partitions count their windows, at most. Follow makes a
+	// partition count its windows by a clock that reads at least wall now.
 	Lead(now algorithms.Instant) int64
 	Follow(now algorithms.Instant, partition int, wall int64)
 }
@@ -52,19 +57,20 @@ type CounterFileConfig struct {
 	Source Source
 	// Now reads the node's clocks.
 	Now func() algorithms.Instant
-	// Interval is the time from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. It
-	// doubles while checkpoints fail.
+	// Interval is the time from the start of one checkpoint to the start of the
+	// next, 10 ms to 1 h; 1 s by default. It doubles while checkpoints fail.
 	Interval time.Duration
 	// Logger receives messages for the operator; slog.Default() by default.
 	Logger *slog.Logger
 	// MaxSize bounds the file, in bytes; beyond it, checkpoints fail. Zero means no bound.
 	MaxSize int
-	// CompactAbove is a file size in bytes. When a larger file is opened and more than three quarters of it are free, it is
-	// rewritten. 64 MiB by default.
+	// CompactAbove is a file size in bytes. When a larger file is opened and more
+	// than three quarters of it are free, it is rewritten. 64 MiB by default.
 	CompactAbove int64
 }
 
-// DefaultCounterFileConfig returns a CounterFileConfig with all fields set except Dir, Source and Now.
+// DefaultCounterFileConfig returns a CounterFileConfig with all fields set
+// except Dir, Source and Now.
 func DefaultCounterFileConfig() CounterFileConfig {
 	return CounterFileConfig{File: countersFile, Interval: time.Second, Logger: slog.Default(), CompactAbove: 64 << 20}
 }
@@ -101,7 +107,8 @@ const FallbackFile = "fallback.db"
 
 // Errors of a counter file.
 var (
-	// ErrNotLoaded means that Start or Checkpoint was called before Load. A checkpoint would lose what the file holds.
+	// ErrNotLoaded means that Start or Checkpoint was called before Load. A
+	// checkpoint would lose what the file holds.
 	ErrNotLoaded = errors.New("the counters are not loaded yet")
 	// ErrClosed means that the store was used after Close.
 	ErrClosed = errors.New("the store is closed")
@@ -115,8 +122,9 @@ type CounterFile struct {
 	minLogSize  int64 // minLogSize and minBaseStep are the constants of those names, except in tests
 	minBaseStep int
 
-	// lock holds one token. It guards the file and the fields up to lastResumed: only one checkpoint, Load or Close runs at a
-	// time. It is a channel so that a caller can stop waiting when the disk hangs.
+	// lock holds one token. It guards the file and the fields up to lastResumed:
+	// only one checkpoint, Load or Close runs at a time. It is a channel so that a
+	// caller can stop waiting when the disk hangs.
 	lock        chan struct{}
 	file        *file // nil if the file was lost and no new one could be created; each checkpoint tries again
 	loaded      bool
@@ -160,19 +168,22 @@ func (cf *CounterFile) Metrics(s metrics.Sink) {
 	st := cf.Status()
 	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
 	if !st.Completed.IsZero() {
-		s.Gauge("checkpoint_age_seconds", "Time since the last completed checkpoint began.", time.Since(st.Completed).Seconds())
+		s.Gauge("checkpoint_age_seconds", "Time since the last completed checkpoint began.",
+			time.Since(st.Completed).Seconds())
 	}
 	s.Gauge("checkpoint_duration_seconds", "Time that the last completed checkpoint took.", st.Duration.Seconds())
 	s.Level("checkpoint_failures", "Checkpoints that failed since the last completed one.", st.Failures)
 	s.Gauge("checkpoint_counters", "Counters written by the last completed checkpoint.", float64(st.Counters))
 	s.Gauge("checkpoint_file_bytes", "Size of the counter file.", float64(st.FileSize))
 	s.Count("checkpoint_set_aside_total", "Damaged counter files set aside.", st.SetAside)
-	s.Count("checkpoint_damaged_frames_total", "Damaged frames of the counter file passed over when it was loaded.", st.Damaged)
+	s.Count("checkpoint_damaged_frames_total",
+		"Damaged frames of the counter file passed over when it was loaded.", st.Damaged)
 }
 
-// OpenCounterFile opens the file in the data directory. It sets aside a damaged file or one of an older version. If it can't
-// create a new file, for example for lack of room, the store opens nevertheless and each checkpoint tries again. The error is
-// ErrInUse if another process has the file.
+// OpenCounterFile opens the file in the data directory. It sets aside a damaged
+// file or one of an older version. If it can't create a new file, for example
+// for lack of room, the store opens nevertheless and each checkpoint tries
+// again. The error is ErrInUse if another process has the file.
 func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -217,7 +228,8 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 
 	c.created = !existed
 	if err != nil {
-		config.Logger.Error("counter file can't be created; counters are kept in memory only", "path", c.path, "error", err)
+		config.Logger.Error("counter file can't be created; counters are kept in memory only",
+			"path", c.path, "error", err)
 		c.status.Err, c.status.Failures = err, 1
 	}
 	return c, nil
@@ -256,7 +268,8 @@ func (cf *CounterFile) inspect() error {
 					return pageError("frame %d", cf.lastFrame)
 				}
 				return nil
-			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8): // frames-2, or an expiry time in an even older one
+			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8):
+				// frames-2, or an expiry time in an even older one
 				return errOlderFormat
 			}
 
@@ -289,7 +302,8 @@ func (cf *CounterFile) compactIfSparse() error {
 	return errors.Join(err, cf.open())
 }
 
-// compactionFailed returns err if it says that the file is damaged. Any other error only means that the file stays large.
+// compactionFailed returns err if it says that the file is damaged. Any other
+// error only means that the file stays large.
 func (cf *CounterFile) compactionFailed(err error) error {
 	if isDamaged(err) {
 		return err
@@ -298,7 +312,8 @@ func (cf *CounterFile) compactionFailed(err error) error {
 	return nil
 }
 
-// setAside sets aside a file that is damaged or from an older version. The next open creates a new one.
+// setAside sets aside a file that is damaged or from an older version. The next
+// open creates a new one.
 func (cf *CounterFile) setAside(cause error) error {
 	older, why := errors.Is(cause, errOlderFormat), "corrupt"
 	if older {

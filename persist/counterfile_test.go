@@ -59,8 +59,8 @@ func TestCountersComeBack(t *testing.T) {
 	}
 }
 
-// After a random history of changes, resets, time and restarts, the last state of each unexpired counter is restored, and no
-// older record comes back.
+// After a random history of changes, resets, time and restarts, the last state
+// of each unexpired counter is restored, and no older record comes back.
 func TestNewestWins(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, clk := t.TempDir(), newClock()
@@ -74,8 +74,9 @@ func TestNewestWins(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(rt, "step") {
 			default:
 				r := counters.Record{
-					Key:      counters.Key{Subject: rapid.Uint64Range(0, 5).Draw(rt, "key")},
-					Kind:     rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket, algorithms.FixedWindow}).Draw(rt, "kind"),
+					Key: counters.Key{Subject: rapid.Uint64Range(0, 5).Draw(rt, "key")},
+					Kind: rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket,
+						algorithms.FixedWindow}).Draw(rt, "kind"),
 					Fullness: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
 					FreshAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
 				}
@@ -115,7 +116,8 @@ func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, 
 		left := want.FreshAt - now.Steady/1e9
 		switch {
 		case left <= 0 && left > -2:
-			// Each frame rounds the expiry up separately, so an older copy may seem to live for two seconds more.
+			// Each frame rounds the expiry up separately, so an older copy may seem to live
+			// for two seconds more.
 		case want.State.Fresh() && ok:
 			t.Fatalf("a reset counter came back: %+v", have)
 		case left <= 0 && ok && have.State.Count != want.State.Count:
@@ -132,9 +134,13 @@ func TestClockWasAhead(t *testing.T) {
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
 	now := clk.Now()
 	second := now.Steady / 1e9
-	src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: now.Steady}, FreshAt: second + 60})
-	src.set(counters.Record{Key: counters.Key{Subject: 2}, Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}}, FreshAt: second + 60})
-	src.set(counters.Record{Key: counters.Key{Subject: 3}, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 77}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.TokenBucket,
+		State: algorithms.State{Count: 5, At: now.Steady}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 2}, Kind: algorithms.SlidingLog,
+		Log:     []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}},
+		FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 3}, Kind: algorithms.FixedWindow,
+		State: algorithms.State{Count: 5, At: 77}, FreshAt: second + 60})
 	mustClose(t, c)
 
 	back := now
@@ -172,7 +178,8 @@ func TestQueueIsKept(t *testing.T) {
 			return algorithms.Entry{At: now.Steady + int64(ahead), N: 1}
 		}
 		log := []algorithms.Entry{entry(-time.Second), entry(0), entry(time.Second), entry(time.Minute)}
-		src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.SlidingLog, Log: log, FreshAt: now.Steady/1e9 + 120})
+		src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.SlidingLog,
+			Log: log, FreshAt: now.Steady/1e9 + 120})
 		mustClose(t, c)
 
 		then := now
@@ -202,7 +209,8 @@ func TestClockStepsForward(t *testing.T) {
 		clock := func() algorithms.Instant { return now }
 		c, _ := openLoaded(t, testConfig(dir, src, clock))
 		k := counters.Key{Subject: 1, Counter: 1}
-		src.set(counters.Record{Key: k, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 100, At: now.Steady}, FreshAt: now.Steady/1e9 + 3600})
+		src.set(counters.Record{Key: k, Kind: algorithms.TokenBucket,
+			State: algorithms.State{Count: 100, At: now.Steady}, FreshAt: now.Steady/1e9 + 3600})
 		mustCheckpoint(t, c)
 		now.Wall += int64(2 * time.Hour)
 		for range 3 {
@@ -446,7 +454,8 @@ func TestWithTable(t *testing.T) {
 	}
 	ops := func(cost int64) (out []counters.Op) {
 		for i, l := range limits {
-			out = append(out, counters.Op{Key: counters.Key{Subject: 1 << 60, Counter: uint64(i)}, Limit: l, Cost: cost})
+			out = append(out,
+				counters.Op{Key: counters.Key{Subject: 1 << 60, Counter: uint64(i)}, Limit: l, Cost: cost})
 		}
 		return out
 	}
@@ -478,7 +487,8 @@ func TestWithTable(t *testing.T) {
 	expect.Equal(t, fmt.Sprint(next.Stats().Counters), "7", "counters")
 }
 
-// Counters that were dropped with their partition don't come back from the file: meanwhile, others may have reset them.
+// Counters that were dropped with their partition don't come back from the
+// file: meanwhile, others may have reset them.
 func TestDroppedCountersDisappear(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := counters.New(1000)
@@ -517,7 +527,8 @@ func TestNotesOfAResetCounterComeBack(t *testing.T) {
 	key := counters.Key{Subject: 1 << 60, Counter: 7}
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour}
 	src.Take(now, []counters.Op{{Key: key, Limit: &limit, Cost: 5}})
-	rate := notes.Note{Key: notes.Key{Subject: key.Subject, ID: key.Counter, Kind: notes.Rate}, Rank: 20, Until: now.Steady/1e9 + 3600}
+	rate := notes.Note{Key: notes.Key{Subject: key.Subject, ID: key.Counter, Kind: notes.Rate},
+		Rank: 20, Until: now.Steady/1e9 + 3600}
 	src.Put(now, counters.Record{Note: &rate})
 	mustCheckpoint(t, c)
 
@@ -598,8 +609,8 @@ func TestCloseWhileResting(t *testing.T) {
 	}
 }
 
-// However long a node runs, its file needs only a small multiple of the table's size, which bbolt rounds up to a power of
-// two.
+// However long a node runs, its file needs only a small multiple of the table's
+// size, which bbolt rounds up to a power of two.
 func TestFileIsBounded(t *testing.T) {
 	const all, each = 30_000, 3000
 	clk, src := newClock(), counters.New(2*all)
@@ -627,6 +638,7 @@ func TestFileIsBounded(t *testing.T) {
 	if most := 7 * c.base.size; c.file.usedBytes.Load() > most || bases < 3 {
 		t.Errorf("%d bytes of the file were in use, want at most %d, after %d new bases of about %d", c.file.usedBytes.Load(), most, bases, c.base.size)
 	}
-	t.Logf("%d bytes of the file were in use after %d new bases of about %d", c.file.usedBytes.Load(), bases, c.base.size)
+	t.Logf("%d bytes of the file were in use after %d new bases of about %d",
+		c.file.usedBytes.Load(), bases, c.base.size)
 	mustClose(t, c)
 }

@@ -44,8 +44,9 @@ func HasIdentity(path string) bool {
 	return err == nil
 }
 
-// OpenDir creates the data directory if it is missing, accessible to its owner only. It returns the node identity stored
-// there, which it creates once. The error wraps ErrCorrupt if the identity is damaged.
+// OpenDir creates the data directory if it is missing, accessible to its owner
+// only. It returns the node identity stored there, which it creates once. The
+// error wraps ErrCorrupt if the identity is damaged.
 func OpenDir(path string) (ring.NodeID, error) {
 	var none ring.NodeID
 	if path == "" {
@@ -124,8 +125,9 @@ func createIdentity(file string) error {
 	return createOnce(file, func(temp string) error { return os.WriteFile(temp, newIdentity(false), 0o600) })
 }
 
-// createOnce creates file atomically, with the content that write puts into a temporary file beside it. If another process
-// creates file in the meantime, that one stays and there is no error.
+// createOnce creates file atomically, with the content that write puts into a
+// temporary file beside it. If another process creates file in the meantime,
+// that one stays and there is no error.
 func createOnce(file string, write func(temp string) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".new-*")
 	if err != nil {

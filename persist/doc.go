@@ -1,20 +1,27 @@
-// Package persist stores what a node needs after a restart: its counters, Raft's state and its identity.
+// Package persist stores what a node needs after a restart: its counters,
+// Raft's state and its identity.
 //
-// [CounterFile] writes changed counters to counters.db, in a checkpoint every second and a last one at a clean stop.
-// The file is a log of frames (see frame.go) and a base (see base.go). The table in memory is authoritative, and the
-// file holds nothing else, so losing it is safe. A damaged frame is skipped; a damaged file is set aside and replaced.
-// A failing disk stops checkpoints, not checks; [CounterFile.Status] reports both. The fallback counters, for what a
-// node decides alone, live in a separate table, saved in fallback.db in the same way. A [SmallFile] is a small file
-// that is always replaced as a whole.
+// [CounterFile] writes changed counters to counters.db, in a checkpoint every
+// second and a last one at a clean stop. The file is a log of frames (see
+// frame.go) and a base (see base.go). The table in memory is authoritative, and
+// the file holds nothing else, so losing it is safe. A damaged frame is
+// skipped; a damaged file is set aside and replaced. A failing disk stops
+// checkpoints, not checks; [CounterFile.Status] reports both. The fallback
+// counters, for what a node decides alone, live in a separate table, saved in
+// fallback.db in the same way. A [SmallFile] is a small file that is always
+// replaced as a whole.
 //
-// [Raft] stores Raft's log, term, vote and snapshots in raft.db and snapshots/. They hold everything that the cluster has
-// agreed on, including the rules. Losing them is not safe: a node that forgets what it acknowledged can cause two leaders, so
-// a damaged or missing part stops the node. A leader whose disk hangs loses its leadership (see raftguard.go). When the disk
-// is full, a node that must save its term waits (see raftstable.go). The file lock on raft.db keeps a second process out of
-// the data directory, so Raft is opened first.
+// [Raft] stores Raft's log, term, vote and snapshots in raft.db and snapshots/.
+// They hold everything that the cluster has agreed on, including the rules.
+// Losing them is not safe: a node that forgets what it acknowledged can cause
+// two leaders, so a damaged or missing part stops the node. A leader whose disk
+// hangs loses its leadership (see raftguard.go). When the disk is full, a node
+// that must save its term waits (see raftstable.go). The file lock on raft.db
+// keeps a second process out of the data directory, so Raft is opened first.
 //
 // [OpenDir] creates the data directory and the node identity in it.
 //
-// bbolt trusts its file: on damaged pages it may panic, fault or never return. So a file's pages are verified before bbolt
-// opens it (see pages.go), and every later call into bbolt is guarded (see guard.go).
+// bbolt trusts its file: on damaged pages it may panic, fault or never return.
+// So a file's pages are verified before bbolt opens it (see pages.go), and
+// every later call into bbolt is guarded (see guard.go).
 package persist

@@ -125,7 +125,8 @@ func TestTinyFileSystem(t *testing.T) {
 	}
 }
 
-// A file that is damaged while the node runs is set aside, and all counters are written to a new one.
+// A file that is damaged while the node runs is set aside, and all counters are
+// written to a new one.
 func TestBreaksWhileRunning(t *testing.T) {
 	tests := map[string]func(t *testing.T, c *CounterFile){
 		"cut to nothing": func(t *testing.T, c *CounterFile) {
@@ -239,7 +240,8 @@ func TestDamagedFrames(t *testing.T) {
 					mustCheckpoint(t, c)
 				}
 			}
-			// The last frame repeats counters of the previous one. If it is damaged, they are as in that one.
+			// The last frame repeats counters of the previous one. If it is damaged, they
+			// are as in that one.
 			for _, r := range all[each*(many-1):] {
 				r.State.Count += 1000
 				src.set(r)
@@ -259,12 +261,14 @@ func TestDamagedFrames(t *testing.T) {
 			config := testConfig(dir, again, clk.Now)
 			config.Logger = slog.New(slog.NewTextHandler(log, nil))
 			c, stats := openLoaded(t, config)
-			if s := c.Status(); s.Damaged != 2 || s.SetAside != 0 || stats.DamagedFrames != 2 || stats.SetAside || log.Count("damaged frames") != 1 {
+			if s := c.Status(); s.Damaged != 2 || s.SetAside != 0 || stats.DamagedFrames != 2 ||
+				stats.SetAside || log.Count("damaged frames") != 1 {
 				t.Errorf("have %+v, %+v, %s", s, stats, log.String())
 			}
 			for i, want := range all {
 				have, found := again.all[want.Key]
-				if lost := i/each == 2; found == lost || found && want.Kind != algorithms.SlidingLog && have.State.Count != want.State.Count {
+				if lost := i/each == 2; found == lost || found &&
+					want.Kind != algorithms.SlidingLog && have.State.Count != want.State.Count {
 					t.Errorf("counter %d of frame %d: have %+v (%t), want %+v", i, i/each+1, have, found, want)
 				}
 			}

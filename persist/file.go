@@ -24,15 +24,17 @@ type file struct {
 	usedBytes atomic.Int64 // bytes in use when the last transaction began; a lower bound
 }
 
-// openFile verifies and opens the database at path, creating it if it is missing. The error wraps errBroken or errPages if
-// the file is damaged, and is ErrInUse if another process has it.
+// openFile verifies and opens the database at path, creating it if it is
+// missing. The error wraps errBroken or errPages if the file is damaged, and is
+// ErrInUse if another process has it.
 func openFile(path string, opts bolt.Options, need metaRequirement) (*file, error) {
 	if err := verifyFile(path, need); err != nil {
 		return nil, err
 	}
 
 	f := &file{path: path}
-	// Opening rebuilds the free list by walking the file; writing the list in every transaction would cost more.
+	// Opening rebuilds the free list by walking the file; writing the list in every
+	// transaction would cost more.
 	opts.Timeout = lockTimeout
 	opts.FreelistType = bolt.FreelistMapType
 	opts.NoFreelistSync = true
@@ -64,14 +66,16 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return nil, ErrInUse
-	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum):
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch),
+		errors.Is(err, berrors.ErrChecksum):
 		return nil, fmt.Errorf("%w: %w", errPages, err)
 	}
 	return nil, err
 }
 
-// verifyFile checks the pages of the file at path, if it exists. It holds the lock while it does so, because another
-// process may be writing. An empty file counts as damaged: new files appear by renaming, or in one write by bbolt.
+// verifyFile checks the pages of the file at path, if it exists. It holds the
+// lock while it does so, because another process may be writing. An empty file
+// counts as damaged: new files appear by renaming, or in one write by bbolt.
 func verifyFile(path string, need metaRequirement) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +105,8 @@ func verifyFile(path string, need metaRequirement) error {
 	return verifyPages(f, info.Size(), need)
 }
 
-// hasDamagedMeta reports whether a meta page is damaged. If so, the database may have lost the last transaction.
+// hasDamagedMeta reports whether a meta page is damaged. If so, the database
+// may have lost the last transaction.
 func (f *file) hasDamagedMeta() bool {
 	info, err := f.handle.Stat()
 	if err != nil {
@@ -114,9 +119,10 @@ func (f *file) hasDamagedMeta() bool {
 // isDamaged reports whether err says that the file's content can't be trusted.
 func isDamaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
 
-// update makes a change in one guarded transaction. It avoids bbolt's own Update, which rolls back after a panic. That
-// rollback walks the damaged file again, in a goroutine where another panic would end the process. Here the transaction stays
-// open, and the caller abandons the file.
+// update makes a change in one guarded transaction. It avoids bbolt's own
+// Update, which rolls back after a panic. That rollback walks the damaged file
+// again, in a goroutine where another panic would end the process. Here the
+// transaction stays open, and the caller abandons the file.
 func (f *file) update(change func(tx *bolt.Tx) error) error {
 	return guard(func() error {
 		if err := f.checkSize(); err != nil {
@@ -165,12 +171,14 @@ func (f *file) close() error {
 	return err
 }
 
-// abandon gives up a database after a panic inside it. bbolt's locks may be held forever, so abandon closes only the file
-// handle. The map stays until the process ends; it takes up address space, not memory.
+// abandon gives up a database after a panic inside it. bbolt's locks may be
+// held forever, so abandon closes only the file handle. The map stays until the
+// process ends; it takes up address space, not memory.
 func (f *file) abandon() { _ = f.handle.Close() }
 
-// checkSize returns an error if the file has shrunk below what the database uses. Reading past the end would fault, and bbolt
-// reads in goroutines of its own, where a fault can't be caught.
+// checkSize returns an error if the file has shrunk below what the database
+// uses. Reading past the end would fault, and bbolt reads in goroutines of its
+// own, where a fault can't be caught.
 func (f *file) checkSize() error {
 	info, err := f.handle.Stat()
 	if err != nil {
@@ -184,8 +192,8 @@ func (f *file) checkSize() error {
 
 const maxSetAside = 3 // bounds the number of files set aside for the same reason
 
-// setAside renames an unusable file, adding why and the time to its name, and removes the oldest such files beyond
-// maxSetAside. It returns the new name.
+// setAside renames an unusable file, adding why and the time to its name, and
+// removes the oldest such files beyond maxSetAside. It returns the new name.
 func setAside(path, why string, now time.Time, log *slog.Logger) (string, error) {
 	aside := path + "." + why + "-" + now.UTC().Format("20060102T150405.000000000Z")
 	if err := os.Rename(path, aside); err != nil {
@@ -224,8 +232,9 @@ func globEscape(path string) string {
 	return string(b)
 }
 
-// compact rewrites the database without its free pages and replaces the old file. It closes the database in any case. If it
-// fails before the final rename, the old file is unchanged.
+// compact rewrites the database without its free pages and replaces the old
+// file. It closes the database in any case. If it fails before the final
+// rename, the old file is unchanged.
 func (f *file) compact(opts bolt.Options) (err error) {
 	temp := f.path + ".compact"
 	defer func() { err = errors.Join(err, f.close()) }()

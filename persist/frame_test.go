@@ -13,7 +13,8 @@ import (
 func fullLog(now algorithms.Instant, k counters.Key) counters.Record {
 	r := counters.Record{Key: k, Kind: algorithms.SlidingLog, FreshAt: now.Steady/1e9 + 7200}
 	for i := range int64(algorithms.MaxLogEntries) {
-		r.Log = append(r.Log, algorithms.Entry{At: now.Steady - int64(time.Hour) + i*int64(50*time.Millisecond) + i%1000, N: 1 + i%200})
+		r.Log = append(r.Log,
+			algorithms.Entry{At: now.Steady - int64(time.Hour) + i*int64(50*time.Millisecond) + i%1000, N: 1 + i%200})
 	}
 	return r
 }
@@ -73,7 +74,8 @@ func TestFrameIsWhole(t *testing.T) {
 	}
 }
 
-// FuzzReadFrame gets past the checksum: whatever is accepted may be put into a table, and survives another round trip.
+// FuzzReadFrame gets past the checksum: whatever is accepted may be put into a
+// table, and survives another round trip.
 func FuzzReadFrame(f *testing.F) {
 	now := newClock().Now()
 	for i := range 6 {
@@ -107,7 +109,8 @@ func FuzzReadFrame(f *testing.F) {
 		addChecksum(number, again)
 		i := 0
 		if !readFrame(number, again, now, func(r *counters.Record, _ int64, _ int) {
-			if want := have[i]; r.Key != want.Key || r.Kind != want.Kind || r.State.Count != want.State.Count || r.State.Part != want.State.Part {
+			if want := have[i]; r.Key != want.Key || r.Kind != want.Kind ||
+				r.State.Count != want.State.Count || r.State.Part != want.State.Part {
 				t.Fatalf("have %+v, then %+v", want, *r)
 			}
 			i++

@@ -9,9 +9,10 @@ import (
 // errBroken marks a panic or memory fault inside bbolt: from then on, the file can't be trusted.
 var errBroken = errors.New("storage engine failed")
 
-// guard runs f. It turns a panic, or a fault on a mapped page that the file no longer has, into an error that wraps
-// errBroken. A transaction that f left open may hold bbolt's locks forever, so after errBroken the database must not be used
-// again, not even to close it.
+// guard runs f. It turns a panic, or a fault on a mapped page that the file no
+// longer has, into an error that wraps errBroken. A transaction that f left
+// open may hold bbolt's locks forever, so after errBroken the database must not
+// be used again, not even to close it.
 func guard(f func() error) (err error) {
 	// The setting belongs to the goroutine, which may be the caller's, so restore it.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

@@ -28,11 +28,13 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// killLoads are the changes that the killed processes make: 50 counters again and again, one of many at random, or logs at
-// their bound between a few hot counters.
+// killLoads are the changes that the killed processes make: 50 counters again
+// and again, one of many at random, or logs at their bound between a few hot
+// counters.
 var killLoads = []string{"hot", "random", "logs"}
 
-// child is the process to be killed. It works until then, and reports on its output whatever is safely stored.
+// child is the process to be killed. It works until then, and reports on its
+// output whatever is safely stored.
 func child(job string) {
 	kind, dir, _ := strings.Cut(job, ":")
 	var err error
@@ -81,8 +83,9 @@ func changeOf(r counters.Record) int {
 	return int(r.State.Count)
 }
 
-// childCounters changes counters one after the other while checkpoints run. Every second checkpoint rests like those of the
-// loop. After each checkpoint, it reports the last change made before that checkpoint began.
+// childCounters changes counters one after the other while checkpoints run.
+// Every second checkpoint rests like those of the loop. After each checkpoint,
+// it reports the last change made before that checkpoint began.
 func childCounters(load, dir string) error {
 	src := counters.New(100_000)
 	c, last, err := openKilled(dir, src)
@@ -109,7 +112,8 @@ func childCounters(load, dir string) error {
 	}
 }
 
-// openKilled opens the store, with a new base every few checkpoints, and returns the last change it holds.
+// openKilled opens the store, with a new base every few checkpoints, and
+// returns the last change it holds.
 func openKilled(dir string, src *counters.Table) (*CounterFile, int, error) {
 	c, err := OpenCounterFile(testConfig(dir, src, wallClock))
 	if err != nil {
@@ -165,9 +169,10 @@ func killRounds() int {
 	return 15
 }
 
-// TestG7_KilledWhileCheckpointing: after a kill at any moment, even while a new base is being written, the file opens and is
-// intact. Each counter is as it was when the last completed checkpoint began, or later. If a frame of that file is damaged,
-// only that frame is lost.
+// TestG7_KilledWhileCheckpointing: after a kill at any moment, even while a new
+// base is being written, the file opens and is intact. Each counter is as it
+// was when the last completed checkpoint began, or later. If a frame of that
+// file is damaged, only that frame is lost.
 func TestG7_KilledWhileCheckpointing(t *testing.T) {
 	t.Parallel()
 	for _, load := range killLoads {
@@ -225,8 +230,8 @@ func killWhileCheckpointing(t *testing.T, load string, rounds int) {
 		from, len(floor), bases, rounds, damaged)
 }
 
-// loseOneFrame damages one frame of a copy of a file. All counters must be as in the other frames. It returns how many frames
-// it damaged.
+// loseOneFrame damages one frame of a copy of a file. All counters must be as
+// in the other frames. It returns how many frames it damaged.
 func loseOneFrame(t *testing.T, path string) (damaged int) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -247,7 +252,10 @@ func loseOneFrame(t *testing.T, path string) (damaged int) {
 		for n, f := c.First(); n != nil; n, f = c.Next() {
 			if victim == 0 {
 				number, frame = slices.Clone(n), slices.Clone(f)
-			} else if !readFrame(n, f, wallClock(), func(r *counters.Record, _ int64, _ int) { want[r.Key] = changeOf(*r) }) {
+			} else if !readFrame(n, f, wallClock(), func(r *counters.Record, _ int64,
+				_ int) {
+				want[r.Key] = changeOf(*r)
+			}) {
 				return fmt.Errorf("frame %x is damaged", n)
 			}
 			victim--
@@ -289,7 +297,8 @@ func firstFrame(t *testing.T, c *CounterFile) (first uint64) {
 	return first
 }
 
-// crashingSource is a table that simulates a crash after each of its batches, which is then on disk.
+// crashingSource is a table that simulates a crash after each of its batches,
+// which is then on disk.
 type crashingSource struct {
 	*table
 	crash func()
@@ -303,8 +312,9 @@ func (c *crashingSource) Changed(yield func([]counters.Record) error) error {
 	})
 }
 
-// TestG7_CrashAtEachStep: in a copy of the file taken after any transaction, each counter is as it was when the last
-// completed checkpoint began, or later. The transactions include those that write a new base and drop the old one.
+// TestG7_CrashAtEachStep: in a copy of the file taken after any transaction,
+// each counter is as it was when the last completed checkpoint began, or later.
+// The transactions include those that write a new base and drop the old one.
 func TestG7_CrashAtEachStep(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := &crashingSource{table: newTable(), crash: func() {}}

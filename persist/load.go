@@ -25,18 +25,21 @@ type LoadStats struct {
 	Duration      time.Duration
 	// Created means that there was no file that could be read.
 	Created bool
-	// SetAside means that the file was damaged and was replaced by a new one. Counters restored before that stay in the table.
+	// SetAside means that the file was damaged and was replaced by a new one.
+	// Counters restored before that stay in the table.
 	SetAside bool
 }
 
 const (
 	forgetPagesEvery = 16 << 20 // bytes that Load reads between two calls of forgetPages
 	maxReaders       = 8        // bounds the goroutines of Load
-	restoreBytes     = 1 << 20  // bytes of records that a reader collects before it puts them back; a frame may exceed it
+	// bytes of records that a reader collects before it puts them back; a frame may exceed it
+	restoreBytes = 1 << 20
 )
 
-// Load puts the counters of the file back into the table. Call it before the table's first use. If the clock was ahead when they
-// were written, or has been set back since, their partitions follow that clock.
+// Load puts the counters of the file back into the table. Call it before the
+// table's first use. If the clock was ahead when they were written, or has been
+// set back since, their partitions follow that clock.
 func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 	var stats LoadStats
 	if err := cf.acquire(cf.ctx); err != nil {
@@ -77,7 +80,9 @@ func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) erro
 
 	var group sync.WaitGroup
 	for i := range readers {
-		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i), parts: uint64(len(readers)), reset: map[counters.RecordID]struct{}{}, walls: map[int]int64{}}
+		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i),
+			parts: uint64(len(readers)), reset: map[counters.RecordID]struct{}{},
+			walls: map[int]int64{}}
 		group.Go(func() { errs[i] = cf.file.view(readers[i].read) })
 	}
 
@@ -107,9 +112,11 @@ type frameReader struct {
 	*CounterFile
 	now         algorithms.Instant
 	part, parts uint64
-	// reset holds the counters and slots that are not in the table because they were reset or released. They are few.
+	// reset holds the counters and slots that are not in the table because they
+	// were reset or released. They are few.
 	reset map[counters.RecordID]struct{}
-	// walls holds the partitions that must follow a clock that was ahead of this one, and its reading.
+	// walls holds the partitions that must follow a clock that was ahead of this
+	// one, and its reading.
 	walls map[int]int64
 	batch []counters.Record // records to put back, newest first
 	bytes int64             // of batch
@@ -117,9 +124,10 @@ type frameReader struct {
 	liveBytes, totalBytes int64 // bytes of restored records; bytes of all frames
 }
 
-// read goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later. It
-// puts back many records at once: a base is in the order of the table's shards, so each shard grows a few times instead of
-// dozens.
+// read goes from the newest frame to the oldest, so a counter already in the
+// table is newer than any record read later. It puts back many records at once:
+// a base is in the order of the table's shards, so each shard grows a few times
+// instead of dozens.
 func (f *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
 	if frames == nil {
@@ -150,8 +158,8 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 	return nil
 }
 
-// collect adds a record of size bytes to the batch, if it belongs to this reader's part and no later record reset its
-// counter. wall is as in readFrame.
+// collect adds a record of size bytes to the batch, if it belongs to this
+// reader's part and no later record reset its counter. wall is as in readFrame.
 func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 	if part, _ := bits.Mul64(r.Key.Subject, f.parts); part != f.part {
 		return

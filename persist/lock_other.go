@@ -7,5 +7,6 @@ import (
 	"time"
 )
 
-// lockFile does nothing here: bbolt takes its own lock right afterwards, which keeps other processes out.
+// lockFile does nothing here: bbolt takes its own lock right afterwards, which
+// keeps other processes out.
 func lockFile(*os.File, time.Duration) error { return nil }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lockFile takes bbolt's lock on an open file. It waits up to timeout for another process to release it. Closing the file
-// releases the lock.
+// lockFile takes bbolt's lock on an open file. It waits up to timeout for
+// another process to release it. Closing the file releases the lock.
 func lockFile(f *os.File, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	for {

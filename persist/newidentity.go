@@ -16,17 +16,22 @@ import (
 // departedFile says that the cluster has refused the identity of the data directory.
 const departedFile = "departed"
 
-// replacedOnRejoin matches the files that belong to an identity: what the cluster agreed on, and counters. Bills,
-// addresses of other nodes and the history stay.
-var replacedOnRejoin = []string{"raft.db*", "snapshots", "applied", "counters.db*", "fallback.db*", "debts", departedFile}
+// replacedOnRejoin matches the files that belong to an identity: what the
+// cluster agreed on, and counters. Bills, addresses of other nodes and the
+// history stay.
+var replacedOnRejoin = []string{"raft.db*", "snapshots", "applied", "counters.db*", "fallback.db*",
+	"debts", departedFile}
 
-// MarkDeparted notes that the cluster has refused this data directory's identity, because the node left or was removed.
+// MarkDeparted notes that the cluster has refused this data directory's
+// identity, because the node left or was removed.
 func MarkDeparted(dir string) error { return NewSmallFile(dir, departedFile).Save(nil) }
 
-// RenewIdentity gives the node of a data directory another identity, and moves what belonged to the old one into a folder,
-// whose path it returns. Bills and the addresses of other nodes stay. It does nothing, and returns no path, if the
-// directory has no identity yet, or one that RenewIdentity gave it and that the cluster has not refused: so it may be called
-// at each start. The error wraps ErrInUse if a process uses the directory.
+// RenewIdentity gives the node of a data directory another identity, and moves
+// what belonged to the old one into a folder, whose path it returns. Bills and
+// the addresses of other nodes stay. It does nothing, and returns no path, if
+// the directory has no identity yet, or one that RenewIdentity gave it and that
+// the cluster has not refused: so it may be called at each start. The error
+// wraps ErrInUse if a process uses the directory.
 func RenewIdentity(dir string) (aside string, err error) {
 	file := filepath.Join(dir, identityFile)
 	if _, err := readIdentity(file); err != nil {

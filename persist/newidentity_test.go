@@ -11,8 +11,10 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// RenewIdentity gives a data directory another identity, once until that one is refused, and sets aside what belonged to the
-// old one. Bills, addresses and other people's files stay. It does nothing to a directory that is in use, or new.
+// RenewIdentity gives a data directory another identity, once until that one is
+// refused, and sets aside what belonged to the old one. Bills, addresses and
+// other people's files stay. It does nothing to a directory that is in use, or
+// new.
 func TestRejoin(t *testing.T) {
 	dir := t.TempDir()
 	rejoin := func(what string, acts bool) (id ring.NodeID) {

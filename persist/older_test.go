@@ -14,8 +14,9 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A file in the format before frames, with a bucket for each expiry time, does not stop a node. It is set aside as a whole,
-// the log says what to do about it, and a new file begins.
+// A file in the format before frames, with a bucket for each expiry time, does
+// not stop a node. It is set aside as a whole, the log says what to do about
+// it, and a new file begins.
 func TestOlderCountersAreSetAside(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	path := filepath.Join(dir, countersFile)
@@ -39,7 +40,8 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 	config := testConfig(dir, again, clk.Now)
 	config.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	c, stats := openLoaded(t, config)
-	if stats.Restored != 0 || stats.DamagedFrames != 0 || c.Status().SetAside != 0 || !strings.Contains(log.String(), "rename the file back") {
+	if stats.Restored != 0 || stats.DamagedFrames != 0 || c.Status().SetAside != 0 ||
+		!strings.Contains(log.String(), "rename the file back") {
 		t.Errorf("have %+v, %d set aside, logged %s", stats, c.Status().SetAside, log.String())
 	}
 	aside, _ := filepath.Glob(path + ".older-*")

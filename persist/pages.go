@@ -38,9 +38,11 @@ func pageError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errPages, fmt.Sprintf(format, args...))
 }
 
-// verifyPages walks all pages in use in a bbolt file of size bytes. It reads plain bytes, without a map, and trusts none of
-// them. bbolt can open and iterate a file that passes without panic, fault or endless loop. verifyPages does not inspect
-// values. It reads each page once, so size bounds time and memory.
+// verifyPages walks all pages in use in a bbolt file of size bytes. It reads
+// plain bytes, without a map, and trusts none of them. bbolt can open and
+// iterate a file that passes without panic, fault or endless loop. verifyPages
+// does not inspect values. It reads each page once, so size bounds time and
+// memory.
 func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 	m, err := readMeta(f, size)
 	if err != nil {
@@ -70,9 +72,10 @@ func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 	return w.checkFreelist()
 }
 
-// metaRequirement says how many of the two meta pages must be intact. If the newer one is damaged, bbolt silently falls back
-// to the previous transaction. That is good enough for counters, but it would lose an acknowledged version of the rules. A
-// meta fits in one sector, so a power failure does not tear it.
+// metaRequirement says how many of the two meta pages must be intact. If the
+// newer one is damaged, bbolt silently falls back to the previous transaction.
+// That is good enough for counters, but it would lose an acknowledged version
+// of the rules. A meta fits in one sector, so a power failure does not tear it.
 type metaRequirement uint8
 
 const (
@@ -270,13 +273,15 @@ func (p page) branchKey(i int) ([]byte, error) {
 	return key, err
 }
 
-// isPacked reports whether the first element's data, at offset begin, directly follows the last element, as in every page
-// that bbolt writes. If the element count were too low, the last elements would go missing unnoticed.
+// isPacked reports whether the first element's data, at offset begin, directly
+// follows the last element, as in every page that bbolt writes. If the element
+// count were too low, the last elements would go missing unnoticed.
 func (p page) isPacked(elementSize int, begin uint64) bool {
 	return begin == uint64(pageHeader+p.count*elementSize)
 }
 
-// element returns the key and value of the element at offset at. Its data begins pos bytes after that offset.
+// element returns the key and value of the element at offset at. Its data
+// begins pos bytes after that offset.
 func (p page) element(at, elementSize int, pos, ksize, vsize uint32) (key, value []byte, err error) {
 	begin := uint64(at) + uint64(pos)
 	mid := begin + uint64(ksize)
@@ -338,7 +343,8 @@ func (w *walker) walkLeaf(p page, depth int, low, high []byte) error {
 	return nil
 }
 
-// walkBucket walks a nested bucket: either a tree of its own, or a single leaf stored inline in the value.
+// walkBucket walks a nested bucket: either a tree of its own, or a single leaf
+// stored inline in the value.
 func (w *walker) walkBucket(p page, value []byte, depth int) error {
 	if len(value) < bucketHeader {
 		return pageError("a bucket in page %d has %d bytes", p.id, len(value))
@@ -361,7 +367,8 @@ func (w *walker) walkBucket(p page, value []byte, depth int) error {
 	return w.walkLeaf(inline, depth+1, nil, nil)
 }
 
-// checkFreelist checks that the free list is in order and inside the file, and that none of its pages are in use.
+// checkFreelist checks that the free list is in order and inside the file, and
+// that none of its pages are in use.
 func (w *walker) checkFreelist() error {
 	p, err := w.readPage(w.meta.freelist, 0)
 	if err != nil {

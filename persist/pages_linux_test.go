@@ -9,8 +9,9 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// forgetPages must give up only memory inside the file's map, at every size of the file: memory past the map is not the
-// file's and would silently become zeros.
+// forgetPages must give up only memory inside the file's map, at every size of
+// the file: memory past the map is not the file's and would silently become
+// zeros.
 func TestForgetPagesStaysInTheMap(t *testing.T) {
 	src, clock := newTable(), newClock()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clock.Now))
@@ -41,7 +42,8 @@ func mappedAt(t *testing.T, address uint64) int64 {
 	expect.NoError(t, err)
 	for line := range strings.Lines(string(maps)) {
 		var from, to uint64
-		if n, _ := fmt.Sscanf(line, "%x-%x", &from, &to); n == 2 && from == address && strings.Contains(line, countersFile) {
+		if n, _ := fmt.Sscanf(line, "%x-%x", &from, &to); n == 2 && from == address &&
+			strings.Contains(line, countersFile) {
 			return int64(to - from)
 		}
 	}

@@ -17,7 +17,8 @@ const (
 	spareRoom = 16 << 20
 )
 
-// HasSpareRoom reports whether the disk of a directory has room for files that a node can do without, as far as that is known.
+// HasSpareRoom reports whether the disk of a directory has room for files that
+// a node can do without, as far as that is known.
 func HasSpareRoom(dir string) bool {
 	free, known := FreeSpace(dir)
 	return !known || free >= spareRoom
@@ -54,12 +55,14 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 	}
 
 	return &probe{
-		path: path, write: write, close: f.Close, timeout: timeout, workers: workers, log: log, busy: make(chan struct{}, 1),
+		path: path, write: write, close: f.Close, timeout: timeout, workers: workers, log: log,
+		busy: make(chan struct{}, 1),
 	}, nil
 }
 
-// check writes the file's only page and waits until it is on disk. It fails if that takes longer than the timeout; later
-// calls then fail at once until the write has returned.
+// check writes the file's only page and waits until it is on disk. It fails if
+// that takes longer than the timeout; later calls then fail at once until the
+// write has returned.
 func (p *probe) check() error {
 	select {
 	case p.busy <- struct{}{}:

@@ -13,7 +13,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestProbe: a disk that hangs or fails is detected while nothing else is written, and so is its recovery.
+// TestProbe: a disk that hangs or fails is detected while nothing else is
+// written, and so is its recovery.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, workers := filepath.Join(t.TempDir(), probeFile), newWorkers()

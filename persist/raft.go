@@ -22,8 +22,9 @@ const (
 	raftFile     = "raft.db"
 	snapshotsDir = "snapshots" // the library's name
 
-	// CachedEntries is the number of the latest entries of Raft's log that are kept in memory. A batch that Raft appends at
-	// once should be no larger, so that Raft can apply it without reading the disk.
+	// CachedEntries is the number of the latest entries of Raft's log that are kept
+	// in memory. A batch that Raft appends at once should be no larger, so that
+	// Raft can apply it without reading the disk.
 	CachedEntries = 32
 
 	keptSnapshots = 2 // the number of snapshots that the library keeps
@@ -35,11 +36,13 @@ type RaftConfig struct {
 	Dir string
 	// Logger receives messages for the operator; slog.Default() by default.
 	Logger *slog.Logger
-	// Timeout is how long a write of the log may take before it counts as failed, 10 ms to 1 min; 2 s by default. Reads get
-	// five times as long, because Raft ends the process when it can't read an entry that it must apply.
+	// Timeout is how long a write of the log may take before it counts as failed,
+	// 10 ms to 1 min; 2 s by default. Reads get five times as long, because Raft
+	// ends the process when it can't read an entry that it must apply.
 	Timeout time.Duration
-	// Ballast is the size, in bytes, of a file that is deleted when the disk is full, so that a term and a vote can still be
-	// saved. Zero means none; 16 MiB by default.
+	// Ballast is the size, in bytes, of a file that is deleted when the disk is
+	// full, so that a term and a vote can still be saved. Zero means none; 16 MiB
+	// by default.
 	Ballast int64
 	// MaxSize bounds raft.db, in bytes; beyond it, writes fail. Zero means no bound.
 	MaxSize int
@@ -68,8 +71,8 @@ func (c *RaftConfig) Validate() error {
 	return nil
 }
 
-// Raft stores Raft's state in raft.db and snapshots/. It holds the data directory's lock while it is open. All methods may
-// be called concurrently.
+// Raft stores Raft's state in raft.db and snapshots/. It holds the data
+// directory's lock while it is open. All methods may be called concurrently.
 type Raft struct {
 	config    RaftConfig
 	path      string
@@ -88,9 +91,10 @@ type Raft struct {
 	closeErr  error // of Close
 }
 
-// OpenRaft opens Raft's state in the data directory, or creates it if there is none. The error wraps ErrInUse if another
-// process has the directory. It wraps ErrCorrupt if the state is damaged or partly missing. The node must not start then,
-// because it may have acknowledged what is lost.
+// OpenRaft opens Raft's state in the data directory, or creates it if there is
+// none. The error wraps ErrInUse if another process has the directory. It wraps
+// ErrCorrupt if the state is damaged or partly missing. The node must not start
+// then, because it may have acknowledged what is lost.
 func OpenRaft(config RaftConfig) (*Raft, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -126,7 +130,8 @@ func (r *Raft) assemble() error {
 	r.ballast = newBallast(filepath.Join(r.config.Dir, ballastFile), r.config.Ballast, r.workers, log)
 
 	r.stable = &guardedStable{
-		inner: checkedStable{r.store}, path: r.path, timeout: r.config.Timeout, ballast: r.ballast, workers: r.workers, log: log,
+		inner: checkedStable{r.store}, path: r.path, timeout: r.config.Timeout, ballast: r.ballast,
+		workers: r.workers, log: log,
 		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}
 
@@ -161,18 +166,21 @@ func (r *Raft) boltOptions() *bolt.Options {
 	}
 }
 
-// Logs returns Raft's log. A write that takes longer than the timeout fails. Every later write fails as well, until the slow
-// one has returned and been undone.
+// Logs returns Raft's log. A write that takes longer than the timeout fails.
+// Every later write fails as well, until the slow one has returned and been
+// undone.
 func (r *Raft) Logs() raft.LogStore { return r.cache }
 
-// Stable returns the store of Raft's term and vote. When the disk is full, its writes don't fail but wait for room.
+// Stable returns the store of Raft's term and vote. When the disk is full, its
+// writes don't fail but wait for room.
 func (r *Raft) Stable() raft.StableStore { return r.stable }
 
 // Snapshots returns the store of the last two snapshots.
 func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
 
-// Probe writes a page of its own and waits until it is on disk. Without it, a hung disk would go unnoticed while nothing is
-// written to the log. It fails if that takes longer than the timeout, or if the disk is full.
+// Probe writes a page of its own and waits until it is on disk. Without it, a
+// hung disk would go unnoticed while nothing is written to the log. It fails if
+// that takes longer than the timeout, or if the disk is full.
 func (r *Raft) Probe() error { return r.probe.check() }
 
 // Empty reports whether Raft has no state: no log entry, no snapshot, no term.
@@ -188,16 +196,20 @@ func (r *Raft) Empty() (bool, error) {
 func (rs RaftStatus) Metrics(s metrics.Sink) {
 	s.Gauge("raft_log_bytes", "Size of the file with Raft's log.", float64(rs.Size))
 	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !rs.HungSince.IsZero())
-	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, because the disk is full or for another reason; otherwise 0.", !rs.FullSince.IsZero())
+	s.Flag("raft_store_failing",
+		"1 while writes of Raft's log fail, because the disk is full or for another reason; otherwise 0.",
+		!rs.FullSince.IsZero())
 }
 
 // RaftStatus describes the state of the store.
 type RaftStatus struct {
 	// Size is raft.db's size in bytes.
 	Size int64
-	// HungSince is when the current write began, if it has run longer than the timeout; otherwise zero.
+	// HungSince is when the current write began, if it has run longer than the
+	// timeout; otherwise zero.
 	HungSince time.Time
-	// FullSince is when writes began to fail, for lack of room or another reason; zero if the last one succeeded.
+	// FullSince is when writes began to fail, for lack of room or another reason;
+	// zero if the last one succeeded.
 	FullSince time.Time
 	// Err is why writes fail.
 	Err error
@@ -220,9 +232,10 @@ func (r *Raft) Status() RaftStatus {
 	return s
 }
 
-// Close closes the store and releases the data directory. Shut Raft down first. If the disk hangs, Close gives up after the
-// timeout, and the directory stays locked until the disk responds or the process ends. Later calls return the first call's
-// result.
+// Close closes the store and releases the data directory. Shut Raft down first.
+// If the disk hangs, Close gives up after the timeout, and the directory stays
+// locked until the disk responds or the process ends. Later calls return the
+// first call's result.
 func (r *Raft) Close() error {
 	r.closeOnce.Do(func() { r.closeErr = r.close() })
 	return r.closeErr

@@ -276,7 +276,8 @@ func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 	return dir, slices.Concat(logEntries(41, 400, 1), logEntries(401, 410, 2))
 }
 
-// A damaged raft.db stops the node, or still holds everything that was acknowledged: never less, never anything else.
+// A damaged raft.db stops the node, or still holds everything that was
+// acknowledged: never less, never anything else.
 func TestRaftDamaged(t *testing.T) {
 	rounds := damageRounds(500, 100)
 	dir, want := raftFiles(t)
@@ -291,7 +292,8 @@ func TestRaftDamaged(t *testing.T) {
 		r, err := OpenRaft(raftConfig(dir))
 		if err != nil {
 			refused++
-			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "backup") || !strings.Contains(err.Error(), path) {
+			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "backup") ||
+				!strings.Contains(err.Error(), path) {
 				t.Errorf("round %d, %s: %v", round, what, err)
 			}
 			continue
@@ -353,7 +355,8 @@ func TestRaftDamagedParts(t *testing.T) {
 			before := files(t, dir)
 			for range 2 {
 				_, err := OpenRaft(raftConfig(dir))
-				if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "backup") {
+				if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), dir) ||
+					!strings.Contains(err.Error(), "backup") {
 					t.Errorf("have %v", err)
 				}
 			}

@@ -35,8 +35,9 @@ var (
 	formatValue = []byte("1")
 )
 
-// create creates Raft's state if there is none. The file appears complete or not at all, so an empty or truncated file is
-// always damaged. If there is a snapshot without the file, the file was lost.
+// create creates Raft's state if there is none. The file appears complete or
+// not at all, so an empty or truncated file is always damaged. If there is a
+// snapshot without the file, the file was lost.
 func (r *Raft) create() error {
 	_, err := os.Stat(r.path)
 	if err == nil {
@@ -69,7 +70,8 @@ func (r *Raft) create() error {
 	return nil
 }
 
-// open verifies the file and opens it. raft-boltdb silently creates a missing bucket, so open checks the buckets first.
+// open verifies the file and opens it. raft-boltdb silently creates a missing
+// bucket, so open checks the buckets first.
 func (r *Raft) open() error {
 	f, err := openFile(r.path, *r.boltOptions(), bothMetas)
 	if err != nil {
@@ -126,8 +128,9 @@ func corruptError(path string, cause error) error {
 		ErrCorrupt, path, cause)
 }
 
-// checkBuckets checks that the file holds what raft-boltdb needs and nothing else. It checks the checksums of the values in
-// the conf bucket, and the length of the log's keys.
+// checkBuckets checks that the file holds what raft-boltdb needs and nothing
+// else. It checks the checksums of the values in the conf bucket, and the
+// length of the log's keys.
 func checkBuckets(tx *bolt.Tx) error {
 	buckets := 0
 	err := tx.ForEach(func([]byte, *bolt.Bucket) error {
@@ -163,8 +166,9 @@ func checkBuckets(tx *bolt.Tx) error {
 	})
 }
 
-// checkContent checks the newest snapshot and the log, and that no entry is missing between the two. It also removes what a
-// crash left behind. The caller must hold the directory's lock.
+// checkContent checks the newest snapshot and the log, and that no entry is
+// missing between the two. It also removes what a crash left behind. The caller
+// must hold the directory's lock.
 func (r *Raft) checkContent() error {
 	r.removeLeftovers()
 	at, err := r.newestSnapshot()
@@ -178,8 +182,10 @@ func (r *Raft) checkContent() error {
 	return err
 }
 
-// checkEntries reads the whole log. at is the newest snapshot's position. Every entry after it must be there, and terms must
-// never decrease. Up to that position, there may be gaps: Raft jumps ahead when the leader sends a snapshot.
+// checkEntries reads the whole log. at is the newest snapshot's position. Every
+// entry after it must be there, and terms must never decrease. Up to that
+// position, there may be gaps: Raft jumps ahead when the leader sends a
+// snapshot.
 func (r *Raft) checkEntries(at snapshotPosition) error {
 	logs := checkedLogs{r.store}
 	first, err := logs.FirstIndex()
@@ -222,7 +228,8 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 	return r.checkTerm(max(term, at.term))
 }
 
-// checkTerm checks that the saved term is not below term, the log's: Raft saves the term before it stores an entry.
+// checkTerm checks that the saved term is not below term, the log's: Raft saves
+// the term before it stores an entry.
 func (r *Raft) checkTerm(term uint64) error {
 	have, err := checkedStable{r.store}.GetUint64(termKey)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -280,8 +287,9 @@ func parseSnapshotName(name string) (snapshotPosition, bool) {
 	return at, err == nil && n == 3 && fmt.Sprintf("%d-%d-%d", at.term, at.index, ms) == name
 }
 
-// newestSnapshot returns the position of the newest snapshot, which must be intact. The library would skip a damaged one and
-// use an older one, but the log entries between the two have since been removed.
+// newestSnapshot returns the position of the newest snapshot, which must be
+// intact. The library would skip a damaged one and use an older one, but the
+// log entries between the two have since been removed.
 func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 	var newest snapshotPosition
 	names, err := snapshotNames(r.config.Dir)

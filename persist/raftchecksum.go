@@ -11,15 +11,17 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// checksumSize is the size, in bytes, of the checksum of each stored entry and value. Neither bbolt nor raft-boltdb checks what
-// it reads. A flipped bit in an entry would make this node apply something different from the other nodes; one in the vote
-// could let it vote twice.
+// checksumSize is the size, in bytes, of the checksum of each stored entry and
+// value. Neither bbolt nor raft-boltdb checks what it reads. A flipped bit in
+// an entry would make this node apply something different from the other nodes;
+// one in the vote could let it vote twice.
 const checksumSize = 4
 
 // errChecksum: a stored entry or value differs from what was written.
 var errChecksum = errors.New("checksum does not match")
 
-// checkedLogs is raft-boltdb's log with a checksum in each entry's Extensions, after the bytes that Raft put there.
+// checkedLogs is raft-boltdb's log with a checksum in each entry's Extensions,
+// after the bytes that Raft put there.
 type checkedLogs struct{ *raftboltdb.BoltStore }
 
 func (s checkedLogs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }

@@ -24,12 +24,15 @@ const (
 // errHung: the disk does not respond.
 var errHung = errors.New("disk does not respond")
 
-// guardedLogs is a log whose writes fail when the disk hangs. Raft itself does not notice a hung disk: a leader would stay
-// leader for as long as it can send heartbeats. When StoreLogs fails, a leader steps down.
+// guardedLogs is a log whose writes fail when the disk hangs. Raft itself does
+// not notice a hung disk: a leader would stay leader for as long as it can send
+// heartbeats. When StoreLogs fails, a leader steps down.
 //
-// A write that timed out may still succeed, and even a write that returned an error may have reached the disk. But Raft 1.7.3
-// continues with the log as it was before: it keeps the last entry's index and term in memory, and reads them from the store
-// only at startup. Memory and store must not differ, for three reasons:
+// A write that timed out may still succeed, and even a write that returned an
+// error may have reached the disk. But Raft 1.7.3 continues with the log as it
+// was before: it keeps the last entry's index and term in memory, and reads
+// them from the store only at startup. Memory and store must not differ, for
+// three reasons:
 //
 //   - A follower that stores entry 16 of term 4 does not delete entries that may follow it. Suppose entries 16 to 18 of
 //     term 3 had reached the store without Raft's knowledge. The log would then hold 16 of term 4, and 17 and 18 of term 3.
@@ -40,24 +43,30 @@ var errHung = errors.New("disk does not respond")
 //     too. It refuses the entries of other leaders until a restart, because it can't read entry 10.
 //   - If the deletion itself timed out and succeeds later, the result is the same.
 //
-// So a write that was reported to Raft as failed is undone before anything else is written, by the goroutine that made it.
-// Undoing deletes the entries past the end of the log that Raft believes in, and restores missing entries that Raft believes
-// in (unreplaced holds these: the entries that Raft has deleted from the end and not replaced). Until the undo succeeds,
-// every write fails at once. Reading an entry in doubt fails too, because Raft would acknowledge it. If the process ends
-// before the undo, no missing entry has been acknowledged. Raft then starts with the log it finds, as after a crash between
-// writing and answering.
+// So a write that was reported to Raft as failed is undone before anything else
+// is written, by the goroutine that made it. Undoing deletes the entries past
+// the end of the log that Raft believes in, and restores missing entries that
+// Raft believes in (unreplaced holds these: the entries that Raft has deleted
+// from the end and not replaced). Until the undo succeeds, every write fails at
+// once. Reading an entry in doubt fails too, because Raft would acknowledge it.
+// If the process ends before the undo, no missing entry has been acknowledged.
+// Raft then starts with the log it finds, as after a crash between writing and
+// answering.
 //
-// Raft ends the process when it can't read a committed entry. So a hung read gets a long time before it fails. Reading an
-// entry in doubt fails at once. Committed entries are hardly ever in doubt, because they are never deleted, and those to be
-// applied next are in the cache. Undoing can't bring back the configuration. When Raft deletes an entry that holds a
-// configuration, it goes back to the last committed one. It learns the deleted one with the next configuration entry, or at
-// the next start.
+// Raft ends the process when it can't read a committed entry. So a hung read
+// gets a long time before it fails. Reading an entry in doubt fails at once.
+// Committed entries are hardly ever in doubt, because they are never deleted,
+// and those to be applied next are in the cache. Undoing can't bring back the
+// configuration. When Raft deletes an entry that holds a configuration, it goes
+// back to the last committed one. It learns the deleted one with the next
+// configuration entry, or at the next start.
 //
-// An undone entry never returns as a different entry with the same index and term. A leader that failed to store it has
-// stepped down, and its next term is another one; a follower receives the same entry again.
+// An undone entry never returns as a different entry with the same index and
+// term. A leader that failed to store it has stepped down, and its next term is
+// another one; a follower receives the same entry again.
 //
-// The cache above never holds an entry that is missing from the log: it adds entries after they were stored, and drops all of
-// them before any is deleted.
+// The cache above never holds an entry that is missing from the log: it adds
+// entries after they were stored, and drops all of them before any is deleted.
 type guardedLogs struct {
 	inner      raft.LogStore
 	timeout    time.Duration
@@ -90,11 +99,13 @@ type logWrite struct {
 	undo func() error
 	// firstInDoubt returns the first entry that is in doubt if the write fails.
 	firstInDoubt func() uint64
-	// onSuccess runs when the write succeeds in time, onUndone when undo succeeds; the caller holds guardedLogs.mu.
+	// onSuccess runs when the write succeeds in time, onUndone when undo succeeds;
+	// the caller holds guardedLogs.mu.
 	onSuccess, onUndone func()
 
-	// abandoned means that the write timed out, so Raft was told that it failed. done means that it has returned, with err.
-	// Whichever comes first counts. guardedLogs.mu guards them.
+	// abandoned means that the write timed out, so Raft was told that it failed.
+	// done means that it has returned, with err. Whichever comes first counts.
+	// guardedLogs.mu guards them.
 	abandoned, done bool
 	err             error
 }
@@ -177,8 +188,9 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 	})
 }
 
-// readTail reads the entries from low on, if high is the end of the log: Raft keeps believing in them until it has stored
-// others. There are at most as many as a cut-off leader could append.
+// readTail reads the entries from low on, if high is the end of the log: Raft
+// keeps believing in them until it has stored others. There are at most as many
+// as a cut-off leader could append.
 func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
 	last, err := g.inner.LastIndex()
 	if err != nil || high < last {
@@ -288,7 +300,8 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	g.undoUntilDone(w, sync.OnceFunc(func() { result <- err }))
 }
 
-// writeErrorAfter returns the error of all writes that follow one that failed with err or, if err is nil, timed out.
+// writeErrorAfter returns the error of all writes that follow one that failed
+// with err or, if err is nil, timed out.
 func (g *guardedLogs) writeErrorAfter(err error) error {
 	switch {
 	case err == nil:
@@ -299,7 +312,8 @@ func (g *guardedLogs) writeErrorAfter(err error) error {
 	return fmt.Errorf("undo the last write of Raft's log: %w", err)
 }
 
-// undoUntilDone undoes w, however long it takes, and then allows writes again. It calls afterTry after each attempt.
+// undoUntilDone undoes w, however long it takes, and then allows writes again.
+// It calls afterTry after each attempt.
 func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := g.runMeasured(w.undo)
@@ -364,7 +378,8 @@ func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 	if err != nil {
 		return err
 	}
-	// The entry may have come into doubt in the meantime, so what was read may not be what Raft believes in.
+	// The entry may have come into doubt in the meantime, so what was read may not
+	// be what Raft believes in.
 	if err := g.checkTrusted(index); err != nil {
 		return err
 	}
@@ -436,7 +451,8 @@ type workers struct {
 
 func newWorkers() *workers { return &workers{closing: make(chan struct{})} }
 
-// closeAfter tells the goroutines to stop, and runs f after the last of them has ended. It does not wait.
+// closeAfter tells the goroutines to stop, and runs f after the last of them
+// has ended. It does not wait.
 func (w *workers) closeAfter(f func()) {
 	ended := w.Close()
 	close(w.closing)
@@ -471,7 +487,8 @@ func (h *health) begin() {
 	h.writeBegan = time.Now()
 }
 
-// end records that the write has returned, with err if it failed. It returns true on the first of several failures.
+// end records that the write has returned, with err if it failed. It returns
+// true on the first of several failures.
 func (h *health) end(err error) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

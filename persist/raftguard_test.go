@@ -28,7 +28,8 @@ type faultyLogs struct {
 	reads  *fault     // of every read
 }
 
-// fault is the fate of one write: it may hang until released, and may fail before or after taking effect.
+// fault is the fate of one write: it may hang until released, and may fail
+// before or after taking effect.
 type fault struct {
 	hang   chan struct{} // nil if it does not hang
 	before error
@@ -93,20 +94,22 @@ func newFaultyLogs(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	return g, cache, inner
 }
 
-// A write that hangs fails after the timeout, and the next ones fail at once. Once the disk responds, none of its effects
-// remain.
+// A write that hangs fails after the timeout, and the next ones fail at once.
+// Once the disk responds, none of its effects remain.
 func TestRaftWriteHangs(t *testing.T) {
 	tests := map[string]struct {
 		fault fault
 		write func(raft.LogStore) error
 	}{
 		"append, written late": {fault{}, func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
-		"append, failed late":  {fault{before: errDisk}, func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
-		"append, unclear":      {fault{after: errDisk}, func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
-		"cut, written late":    {fault{}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
-		"cut, failed late":     {fault{before: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
-		"cut, unclear":         {fault{after: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
-		"cut all":              {fault{after: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(1, 10) }},
+		"append, failed late": {fault{before: errDisk},
+			func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
+		"append, unclear": {fault{after: errDisk},
+			func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
+		"cut, written late": {fault{}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
+		"cut, failed late":  {fault{before: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
+		"cut, unclear":      {fault{after: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
+		"cut all":           {fault{after: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(1, 10) }},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -308,7 +311,8 @@ func TestRaftLogBreaks(t *testing.T) {
 	expect.NoError(t, cache.StoreLogs(logEntries(1, 3, 1)))
 	inner.LogStore = nil // every call panics
 	for range 2 {
-		if err := g.StoreLogs(logEntries(4, 4, 1)); err == nil || !errors.Is(err, errBroken) && !errors.Is(err, ErrCorrupt) {
+		if err := g.StoreLogs(logEntries(4, 4, 1)); err == nil || !errors.Is(err, errBroken) &&
+			!errors.Is(err, ErrCorrupt) {
 			t.Errorf("have %v", err)
 		}
 	}
@@ -337,8 +341,9 @@ func (m *recordingFSM) all() []string {
 func (m *recordingFSM) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
 func (m *recordingFSM) Restore(io.ReadCloser) error         { return errors.New("none") }
 
-// A leader whose disk hangs steps down within the timeout plus a second, and leads again once the disk responds. After a
-// restart, the same entries are applied as before.
+// A leader whose disk hangs steps down within the timeout plus a second, and
+// leads again once the disk responds. After a restart, the same entries are
+// applied as before.
 func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 	dir := t.TempDir()
 	var want []string
@@ -444,7 +449,8 @@ func startNode(t *testing.T, store *Raft, fsm raft.FSM, how startMode) *raft.Raf
 	config.MaxAppendEntries = CachedEntries
 	if how == firstStart {
 		servers := raft.Configuration{Servers: []raft.Server{{ID: "node", Address: address}}}
-		expect.NoError(t, raft.BootstrapCluster(config, store.Logs(), store.Stable(), store.Snapshots(), trans, servers))
+		expect.NoError(t,
+			raft.BootstrapCluster(config, store.Logs(), store.Stable(), store.Snapshots(), trans, servers))
 	}
 	node, err := raft.NewRaft(config, fsm, store.Logs(), store.Stable(), store.Snapshots(), trans)
 	expect.NoError(t, err)

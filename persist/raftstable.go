@@ -16,9 +16,11 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// guardedStable stores Raft's term and vote. If Raft can't save a term, it ends the process. So when the disk is full, a
-// write does not fail: it gives up the ballast, then waits for room. In the meantime, the node takes no part in Raft and is
-// cut off. A write waits for a hung disk as well: without the term on disk, this node could do nothing anyway.
+// guardedStable stores Raft's term and vote. If Raft can't save a term, it ends
+// the process. So when the disk is full, a write does not fail: it gives up the
+// ballast, then waits for room. In the meantime, the node takes no part in Raft
+// and is cut off. A write waits for a hung disk as well: without the term on
+// disk, this node could do nothing anyway.
 type guardedStable struct {
 	inner      raft.StableStore
 	path       string
@@ -29,13 +31,13 @@ type guardedStable struct {
 	afterWrite func() // called after each write
 	health     health
 
-	// parked blocks the writes that wait for room when the store closes: an error would make Raft end the process during its
-	// shutdown. Only tests close it.
+	// parked blocks the writes that wait for room when the store closes: an error
+	// would make Raft end the process during its shutdown. Only tests close it.
 	parked chan struct{}
 }
 
-// Set saves a value. It returns nil once the value is on disk. Otherwise the error wraps ErrCorrupt, or is ErrClosed if the
-// store was closed before.
+// Set saves a value. It returns nil once the value is on disk. Otherwise the
+// error wraps ErrCorrupt, or is ErrClosed if the store was closed before.
 func (s *guardedStable) Set(key, value []byte) error {
 	return s.write(func() error { return s.inner.Set(key, value) })
 }
@@ -169,7 +171,8 @@ func (b *ballast) create() error {
 	return nil
 }
 
-// fill writes random bytes to the file, because some file systems store zeros or repeated data without using up space.
+// fill writes random bytes to the file, because some file systems store zeros
+// or repeated data without using up space.
 func (b *ballast) fill() (err error) {
 	f, err := os.OpenFile(b.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -90,7 +90,8 @@ func TestRaftBallast(t *testing.T) {
 		}
 		closeRaft(t, r)
 	})
-	// A truncated ballast is filled again, one of another size is recreated, and one of size zero is removed.
+	// A truncated ballast is filled again, one of another size is recreated, and
+	// one of size zero is removed.
 	for _, size := range []int64{1 << 16, 1 << 15, 0} {
 		expect.NoError(t, os.Truncate(path, 100))
 		config := raftConfig(dir)
@@ -124,7 +125,8 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 			}
 		})
 		time.Sleep(30 * time.Second) // synthetic
-		if s := r.Status(); !s.FullSince.Equal(begin) || !errors.Is(s.Err, syscall.ENOSPC) || !s.HungSince.IsZero() || s.Ballast {
+		if s := r.Status(); !s.FullSince.Equal(begin) || !errors.Is(s.Err, syscall.ENOSPC) ||
+			!s.HungSince.IsZero() || s.Ballast {
 			t.Errorf("status is %+v", s)
 		}
 		wg.Wait()
@@ -142,7 +144,8 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 	})
 }
 
-// Close does not wait for a term that waits for room. Raft does not learn of the failure, because it would end the process.
+// Close does not wait for a term that waits for room. Raft does not learn of
+// the failure, because it would end the process.
 func TestRaftCloseWhileFull(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +168,8 @@ func TestRaftCloseWhileFull(t *testing.T) {
 	closeRaft(t, openRaft(t, dir))
 }
 
-// On a disk that is really full, entries fail, the term is saved, and everything is there afterwards.
+// On a disk that is really full, entries fail, the term is saved, and
+// everything is there afterwards.
 func TestRaftOnTinyFileSystem(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("needs root on Linux to mount a small file system")

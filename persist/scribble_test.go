@@ -57,8 +57,10 @@ func damageRounds(few, short int) int {
 	return few
 }
 
-// TestDamagedFile scribbles on files and truncates them at random. Whatever is left, the store opens within seconds, works,
-// and returns only what was written. If the file was not set aside, only counters of damaged frames are lost.
+// TestDamagedFile scribbles on files and truncates them at random. Whatever is
+// left, the store opens within seconds, works, and returns only what was
+// written. If the file was not set aside, only counters of damaged frames are
+// lost.
 func TestDamagedFile(t *testing.T) {
 	rounds := damageRounds(200, 60)
 	clk := newClock()
@@ -202,7 +204,8 @@ func FuzzVerifyPages(f *testing.F) {
 		}
 		path := filepath.Join(t.TempDir(), "f.db")
 		expect.NoError(t, os.WriteFile(path, data, 0o600))
-		db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true, NoSync: true, FreelistType: bolt.FreelistMapType})
+		db, err := bolt.Open(path, 0o600,
+			&bolt.Options{NoFreelistSync: true, NoSync: true, FreelistType: bolt.FreelistMapType})
 		if err != nil {
 			t.Fatalf("verified, but does not open: %v", err)
 		}

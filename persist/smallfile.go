@@ -14,15 +14,16 @@ import (
 // maxSmallFile bounds a SmallFile, in bytes.
 const maxSmallFile = 64 << 20
 
-// SmallFile is a small file that is always replaced as a whole. A damaged one counts as missing. Use it for what a node can do
-// without, at a cost. Writes of one file must not overlap.
+// SmallFile is a small file that is always replaced as a whole. A damaged one
+// counts as missing. Use it for what a node can do without, at a cost. Writes
+// of one file must not overlap.
 type SmallFile struct{ path string }
 
 // NewSmallFile returns the file with that name in a data directory. It need not exist.
 func NewSmallFile(dir, name string) SmallFile { return SmallFile{path: filepath.Join(dir, name)} }
 
-// Read returns what was last written, or nil if nothing was. The error wraps [ErrCorrupt] if the file is damaged, as it may
-// be after a power failure.
+// Read returns what was last written, or nil if nothing was. The error wraps
+// [ErrCorrupt] if the file is damaged, as it may be after a power failure.
 func (s SmallFile) Read() ([]byte, error) {
 	info, err := os.Stat(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +49,8 @@ func (s SmallFile) Read() ([]byte, error) {
 	return content, nil
 }
 
-// Write replaces the file. What was written survives a kill of the process, but may be lost in a power failure.
+// Write replaces the file. What was written survives a kill of the process, but
+// may be lost in a power failure.
 func (s SmallFile) Write(content []byte) error {
 	return s.write(content, func(*os.File) error { return nil })
 }

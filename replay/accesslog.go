@@ -18,7 +18,8 @@ var (
 //
 //	address ident user [time] "request" status size "referer" "user agent"
 //
-// Address and time are enough for a check. If anything after them is malformed or missing, the check lacks attributes.
+// Address and time are enough for a check. If anything after them is malformed
+// or missing, the check lacks attributes.
 func (r *record) parseLog(line string) error {
 	address, rest, _ := strings.Cut(line, " ")
 	if !readableAddress(address) {
@@ -75,8 +76,9 @@ func (r *record) addRequest(request string) {
 	}
 }
 
-// readableAddress reports whether s is an IP address or a host name, which servers write if they look names up: localhost,
-// or a name with a dot whose last part is not a number.
+// readableAddress reports whether s is an IP address or a host name, which
+// servers write if they look names up: localhost, or a name with a dot whose
+// last part is not a number.
 func readableAddress(s string) bool {
 	if rules.IsAddress(s) {
 		return true
@@ -95,7 +97,8 @@ func readableAddress(s string) bool {
 	return s == "localhost" || dot > 0 && !allDigits(strings.TrimSuffix(s[dot+1:], "."))
 }
 
-// maxBrackets bounds the brackets at which findTime looks for the time: a user's name may contain brackets, too.
+// maxBrackets bounds the brackets at which findTime looks for the time: a
+// user's name may contain brackets, too.
 const maxBrackets = 16
 
 // findTime finds the bracketed time in s. It returns the text before and after it.
@@ -118,7 +121,8 @@ func findTime(s string) (t int64, before, after string, ok bool) {
 
 const logTime = "[02/Jan/2006:15:04:05 -0700]"
 
-// parseLogTime reads the time at the beginning of s, in the layout logTime. A leap second becomes the next second.
+// parseLogTime reads the time at the beginning of s, in the layout logTime. A
+// leap second becomes the next second.
 func parseLogTime(s string) (int64, bool) {
 	if len(s) < len(logTime) {
 		return 0, false
@@ -141,7 +145,8 @@ func parseLogTime(s string) (int64, bool) {
 	return t.Add(leap).UnixNano(), true
 }
 
-// parseDigits returns the value of s, or −1 if s has other than digits. The caller bounds the length.
+// parseDigits returns the value of s, or −1 if s has other than digits. The
+// caller bounds the length.
 func parseDigits(s string) int {
 	n := 0
 	for i := range len(s) {

@@ -16,7 +16,8 @@ type Comparison struct {
 	Refused  int64   `json:"refused"`           // by the other document
 	Newly    Decided `json:"newly_refused"`     // refused, but not by the other document
 	NoLonger Decided `json:"no_longer_refused"` // refused by the other document only
-	Unnamed  int64   `json:"-"`                 // checks left out of both lists of subjects, because there were too many
+	// checks left out of both lists of subjects, because there were too many
+	Unnamed int64 `json:"-"`
 }
 
 // Decided are checks that only one document refuses.
@@ -125,7 +126,8 @@ func (c *Comparison) print(b *strings.Builder, checks int64) {
 		title string
 		d     *Decided
 	}{{"Newly refused", &c.Newly}, {"No longer refused", &c.NoLonger}} {
-		fmt.Fprintf(b, "\n%s: %s checks of %s subjects\n", one.title, withCommas(one.d.Checks), withCommas(one.d.Subjects))
+		fmt.Fprintf(b, "\n%s: %s checks of %s subjects\n", one.title, withCommas(one.d.Checks),
+			withCommas(one.d.Subjects))
 		for _, s := range one.d.Top {
 			fmt.Fprintf(b, "  %10s  %s: %s\n", withCommas(s.Refused), Printable(s.Rule), s.Key)
 		}

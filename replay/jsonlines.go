@@ -14,8 +14,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. Like the API, it rejects unknown and duplicate fields,
-// so that no typing error changes a decision.
+// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. Like the
+// API, it rejects unknown and duplicate fields, so that no typing error changes
+// a decision.
 func (r *record) parseJSON(line string) error {
 	if !utf8.ValidString(line) {
 		return errors.New("the line is not UTF-8")
@@ -68,8 +69,9 @@ var fields = [...]string{"time", "attributes", "cost", "costs"}
 
 const required = 2
 
-// scanTime reads a string in RFC 3339, or a number in Unix time: seconds, or milliseconds from 100,000,000,000 up
-// (which as seconds would be the year 5138).
+// scanTime reads a string in RFC 3339, or a number in Unix time: seconds, or
+// milliseconds from 100,000,000,000 up (which as seconds would be the year
+// 5138).
 func (r *record) scanTime(s *scanner) error {
 	if s.peek() != '"' {
 		number, err := s.readNumber()
@@ -135,7 +137,8 @@ func (r *record) scanAttributes(s *scanner) error {
 		case name == "" || len(name) > rules.MaxValueBytes:
 			return fmt.Errorf("an attribute's name has %d bytes; 1 to %d are allowed", len(name), rules.MaxValueBytes)
 		case len(value) > rules.MaxValueBytes:
-			return fmt.Errorf("attribute %.40q has %d bytes; at most %d are allowed", name, len(value), rules.MaxValueBytes)
+			return fmt.Errorf("attribute %.40q has %d bytes; at most %d are allowed", name,
+				len(value), rules.MaxValueBytes)
 		case len(r.attributes) == rules.MaxAttributes:
 			return fmt.Errorf("more than %d attributes", rules.MaxAttributes)
 		}

@@ -22,7 +22,8 @@ type record struct {
 	costs      []limiter.UnitCost
 }
 
-// The range of a record's time: 1970 to 2200. Later times in nanoseconds come close to overflowing an int64.
+// The range of a record's time: 1970 to 2200. Later times in nanoseconds come
+// close to overflowing an int64.
 const (
 	minTime = 0
 	maxTime = 7258118400 * 1e9
@@ -68,7 +69,8 @@ func trimLine(s string) string {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
-// addAttribute appends an attribute. It truncates the value to the API's bound, because a long value must not skip the line.
+// addAttribute appends an attribute. It truncates the value to the API's bound,
+// because a long value must not skip the line.
 func (r *record) addAttribute(name, value string) {
 	if len(value) > rules.MaxValueBytes {
 		value = value[:rules.MaxValueBytes]

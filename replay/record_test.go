@@ -30,7 +30,8 @@ func TestAccessLogLine(t *testing.T) {
 		want attrs
 	}{
 		{`192.0.2.1 - - ` + at + ` "GET /a/b?x=1 HTTP/1.1" 200 203 "http://from.example/" "agent 1.0 (x; y)"`,
-			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/a/b", "status": "200", "referer": "http://from.example/", "user_agent": "agent 1.0 (x; y)"}},
+			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/a/b", "status": "200",
+				"referer": "http://from.example/", "user_agent": "agent 1.0 (x; y)"}},
 		{`192.0.2.1 - ann ` + at + ` "POST /a HTTP/1.1" 404 -`,
 			attrs{"ip": "192.0.2.1", "user": "ann", "method": "POST", "endpoint": "/a", "status": "404"}},
 		{`2001:db8::7 - - ` + at + ` "GET / HTTP/2.0" 200 1 "-" "-"`,
@@ -57,10 +58,13 @@ func TestAccessLogLine(t *testing.T) {
 			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/p", "status": "200"}},
 		{`192.0.2.1 - - ` + at + ` "GET /go?to=http://x/y HTTP/1.1" 200 1`,
 			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/go", "status": "200"}},
-		{`192.0.2.1 - - ` + at + ` "GET /a" HTTP/1.1" xyz`, attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/a"}},
-		{"\ufeff  192.0.2.1 - - " + at + " \"GET / HTTP/1.1\" 200 1\r", attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/", "status": "200"}},
+		{`192.0.2.1 - - ` + at + ` "GET /a" HTTP/1.1" xyz`,
+			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/a"}},
+		{"\ufeff  192.0.2.1 - - " + at + " \"GET / HTTP/1.1\" 200 1\r",
+			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/", "status": "200"}},
 		{`192.0.2.1 - - ` + at + ` "GET /` + strings.Repeat("x", 5000) + ` HTTP/1.1" 200 1`,
-			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/" + strings.Repeat("x", rules.MaxValueBytes-1), "status": "200"}},
+			attrs{"ip": "192.0.2.1", "method": "GET",
+				"endpoint": "/" + strings.Repeat("x", rules.MaxValueBytes-1), "status": "200"}},
 	} {
 		var r record
 		if err := r.parse(test.have); err != nil {
@@ -154,16 +158,20 @@ func TestJSONLine(t *testing.T) {
 		attrs map[string]string
 		costs []limiter.UnitCost
 	}{
-		{`{"time":"2015-05-17T12:05:03+02:00","attributes":{"ip":"192.0.2.1"}}`, 1431857103e9, map[string]string{"ip": "192.0.2.1"}, nil},
+		{`{"time":"2015-05-17T12:05:03+02:00","attributes":{"ip":"192.0.2.1"}}`, 1431857103e9,
+			map[string]string{"ip": "192.0.2.1"}, nil},
 		{`{"time":"2015-05-17T10:05:03.25Z","attributes":{}}`, 1431857103250e6, nil, nil},
-		{` { "time" : 1431857103 , "attributes" : { "a" : "b" , "c" : "" } } `, 1431857103e9, map[string]string{"a": "b", "c": ""}, nil},
+		{` { "time" : 1431857103 , "attributes" : { "a" : "b" , "c" : "" } } `, 1431857103e9,
+			map[string]string{"a": "b", "c": ""}, nil},
 		{`{"time":1431857103.5,"attributes":{}}`, 14318571035e8, nil, nil},
 		{`{"time":1431857103250,"attributes":{}}`, 1431857103250e6, nil, nil},
 		{`{"time":1431857103250.000001999,"attributes":{}}`, 1431857103250e6 + 1, nil, nil},
 		{`{"time":0,"attributes":{"a":"\u0041\n\"\ud83d\ude00/"}}`, 0, map[string]string{"a": "A\n\"😀/"}, nil},
 		{`{"time":1,"attributes":{},"cost":0}`, 1e9, nil, []limiter.UnitCost{{Unit: "requests", Cost: 0}}},
-		{`{"time":1,"attributes":{},"cost":9007199254740991}`, 1e9, nil, []limiter.UnitCost{{Unit: "requests", Cost: 1<<53 - 1}}},
-		{`{"costs":{"tokens":900,"requests":2},"attributes":{},"time":1}`, 1e9, nil, []limiter.UnitCost{{Unit: "tokens", Cost: 900}, {Unit: "requests", Cost: 2}}},
+		{`{"time":1,"attributes":{},"cost":9007199254740991}`, 1e9, nil,
+			[]limiter.UnitCost{{Unit: "requests", Cost: 1<<53 - 1}}},
+		{`{"costs":{"tokens":900,"requests":2},"attributes":{},"time":1}`, 1e9, nil,
+			[]limiter.UnitCost{{Unit: "tokens", Cost: 900}, {Unit: "requests", Cost: 2}}},
 	} {
 		var r record
 		if err := r.parse(test.have); err != nil {
@@ -201,7 +209,8 @@ func FuzzLine(f *testing.F) {
 		r.input, r.line = 3, 1<<40
 		packed := r.appendPacked(nil)
 		expect.NoError(t, back.unpack(packed))
-		if have, want := fmt.Sprint(back.input, back.line, back.attributes, back.costs), fmt.Sprint(r.input, r.line, r.attributes, r.costs); have != want {
+		if have, want := fmt.Sprint(back.input, back.line, back.attributes,
+			back.costs), fmt.Sprint(r.input, r.line, r.attributes, r.costs); have != want {
 			t.Fatalf("packed and unpacked: have %q, want %q", have, want)
 		}
 		seen := make(map[string]bool)

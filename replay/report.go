@@ -41,7 +41,8 @@ type RuleReport struct {
 	Checks   int64 // checks it applied to
 	Refused  int64 // refused by this rule; for a shadow rule, those it would have refused
 	Subjects int64 // number of distinct subjects
-	// Headroom counts the subjects never refused, by the smallest headroom that each had: ceil(10 × remaining ÷ capacity).
+	// Headroom counts the subjects never refused, by the smallest headroom that
+	// each had: ceil(10 × remaining ÷ capacity).
 	Headroom [11]int64
 }
 
@@ -53,7 +54,8 @@ type Subject struct {
 	Checks  int64  `json:"checks"`
 }
 
-// Key holds the values of a subject's key. In JSON, one value is a string, and several are an array.
+// Key holds the values of a subject's key. In JSON, one value is a string, and
+// several are an array.
 type Key []string
 
 // MarshalJSON implements json.Marshaler.
@@ -117,7 +119,8 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 		Rules   map[string]ruleCounts `json:"rules"`
 		Top     []Subject             `json:"top"`
 		Against *Comparison           `json:"against,omitempty"`
-	}{r.Checks, r.Refused, r.Skipped, make(map[string]ruleCounts, len(r.Rules)), append([]Subject{}, r.Top...), r.Against}
+	}{r.Checks, r.Refused, r.Skipped, make(map[string]ruleCounts, len(r.Rules)), append([]Subject{},
+		r.Top...), r.Against}
 	for _, rule := range r.Rules {
 		out.Rules[rule.Name] = ruleCounts{rule.Checks, rule.Refused, rule.Subjects}
 	}
@@ -155,7 +158,9 @@ func (r *Report) Print(w io.Writer) error {
 		fmt.Fprintf(&b, "\nToo many subjects: %s checks are not counted by subject.\n", withCommas(r.Untallied))
 	}
 	if r.Evicted > 0 {
-		fmt.Fprintf(&b, "\nThe table was full and evicted %s counters early: refusals may be too low.\n", withCommas(r.Evicted))
+		fmt.Fprintf(&b,
+			"\nThe table was full and evicted %s counters early: refusals may be too low.\n",
+			withCommas(r.Evicted))
 	}
 
 	_, err := io.WriteString(w, b.String())
@@ -184,7 +189,8 @@ func (r *Report) printRules(b *strings.Builder) {
 		if rule.Shadow {
 			name += " (shadow: would have refused)"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t  %s\n", withCommas(rule.Checks), withCommas(rule.Refused), percent(rule.Refused, rule.Checks),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t  %s\n", withCommas(rule.Checks),
+			withCommas(rule.Refused), percent(rule.Refused, rule.Checks),
 			withCommas(rule.Subjects), name)
 	}
 
@@ -224,7 +230,8 @@ func (r *Report) printHeadroom(b *strings.Builder) {
 			if n == 0 {
 				continue
 			}
-			fmt.Fprintf(b, "  %-9s %12s  %s\n", usedText(i), withCommas(n), strings.Repeat("#", int(max(1, n*width/most))))
+			fmt.Fprintf(b, "  %-9s %12s  %s\n", usedText(i), withCommas(n),
+				strings.Repeat("#", int(max(1, n*width/most))))
 		}
 	}
 }

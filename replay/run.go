@@ -28,13 +28,15 @@ type Config struct {
 
 	// Decisions receives one JSON line for each record, in order of time. It may be nil.
 	Decisions io.Writer
-	// Progress, if not nil, is called every few thousand lines with the lines read and the records decided so far.
+	// Progress, if not nil, is called every few thousand lines with the lines read
+	// and the records decided so far.
 	Progress func(read, decided int64)
 }
 
 const minMemory = 4 << 20
 
-// DefaultConfig returns a Config for set with ten million counters, 256 MiB for records and the top 20 subjects.
+// DefaultConfig returns a Config for set with ten million counters, 256 MiB for
+// records and the top 20 subjects.
 func DefaultConfig(set *rules.Set) Config {
 	return Config{Rules: set, MaxCounters: 10_000_000, Memory: 256 << 20, Top: 20}
 }
@@ -64,7 +66,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// progressEvery is the number of lines or records between two calls of Progress and checks of the context.
+// progressEvery is the number of lines or records between two calls of Progress
+// and checks of the context.
 const progressEvery = 4096
 
 // refuseSlots returns an error if set has limits of slots.
@@ -76,14 +79,16 @@ func refuseSlots(set *rules.Set) error {
 	return fmt.Errorf("replay: limits of algorithm: concurrency can't be replayed, because a log does not say when requests ended: leave out the rules %q", names)
 }
 
-// Run replays inputs. It returns an error if it can't read an input to its end, sort the records or write the decisions,
-// or if ctx is done. An unreadable line is not an error: Run skips and reports it.
+// Run replays inputs. It returns an error if it can't read an input to its end,
+// sort the records or write the decisions, or if ctx is done. An unreadable
+// line is not an error: Run skips and reports it.
 func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 
-	p := &replayer{Config: c, ctx: ctx, inputs: inputs, records: newSpool(int(c.Memory), c.TempDir), tally: newTally(&c)}
+	p := &replayer{Config: c, ctx: ctx, inputs: inputs, records: newSpool(int(c.Memory), c.TempDir),
+		tally: newTally(&c)}
 	defer func() { err = errors.Join(err, p.records.close()) }()
 
 	for i, in := range inputs {
@@ -152,7 +157,8 @@ func (p *replayer) read(i int, in Input) error {
 	}
 }
 
-// countProgress counts a line or a record. After every progressEvery of them, it reports the progress and checks the context.
+// countProgress counts a line or a record. After every progressEvery of them,
+// it reports the progress and checks the context.
 func (p *replayer) countProgress(counted *int64) error {
 	*counted++
 	if *counted%progressEvery != 0 {
@@ -164,7 +170,8 @@ func (p *replayer) countProgress(counted *int64) error {
 	return p.ctx.Err()
 }
 
-// sweepEvery is the number of records after which a tenth of the table is swept for expired counters.
+// sweepEvery is the number of records after which a tenth of the table is swept
+// for expired counters.
 const sweepEvery = 100_000
 
 // decideAll decides the records in order of time.
@@ -258,7 +265,8 @@ func newDecisionWriter(w io.Writer) *decisionWriter {
 // write describes a decision by its tightest limit, and names the rules that refused.
 func (w *decisionWriter) write(inputs []Input, t int64, r *record, a *limiter.Answer) error {
 	d := decision{
-		Line: r.line, Time: time.Unix(0, t).UTC().Format(time.RFC3339Nano), Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(),
+		Line: r.line, Time: time.Unix(0, t).UTC().Format(time.RFC3339Nano), Allowed: a.Allowed,
+		DecidedBy: a.DecidedBy.String(),
 	}
 	if len(inputs) > 1 {
 		d.Input = inputs[r.input].Name

@@ -71,7 +71,8 @@ func naiveHits(t *testing.T, log string) []hit {
 	return hits
 }
 
-// TestAgainstNaive compares a replay with counting by hand, for the two algorithms that are easy to count.
+// TestAgainstNaive compares a replay with counting by hand, for the two
+// algorithms that are easy to count.
 func TestAgainstNaive(t *testing.T) {
 	const limit, per = 10, time.Minute
 	log := generate(t, replaytest.Small(20_000))
@@ -101,9 +102,11 @@ func TestAgainstNaive(t *testing.T) {
 			src := fmt.Sprintf("version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: %d, per: 1m, algorithm: %s}]}\n", limit, algorithm)
 			have := replayText(t, src, func(c *Config) { c.Memory = memory }, log)
 			r := have.Rules[0]
-			if have.Checks != int64(len(hits)) || have.Refused != int64(want) || r.Checks != have.Checks || r.Refused != have.Refused ||
+			if have.Checks != int64(len(hits)) || have.Refused != int64(want) ||
+				r.Checks != have.Checks || r.Refused != have.Refused ||
 				r.Subjects != int64(len(subjects)) || have.Skipped != 0 {
-				t.Errorf("%s: have %+v, want %d checks, %d refused, %d subjects", algorithm, have, len(hits), want, len(subjects))
+				t.Errorf("%s: have %+v, want %d checks, %d refused, %d subjects", algorithm, have,
+					len(hits), want, len(subjects))
 			}
 			var quiet int64
 			for _, n := range r.Headroom {
@@ -147,8 +150,9 @@ func TestReport(t *testing.T) {
 	have := replayText(t, twoRules, func(c *Config) { c.Decisions = &decisions }, log)
 	text, err := json.Marshal(have)
 	expect.NoError(t, err)
-	// In order of time, 192.0.2.1 asks for /a, /b, /a. The third is refused by its address and takes nothing of /a. For
-	// /a, 192.0.2.2 and .3 come second and third, and .4 fourth.
+	// In order of time, 192.0.2.1 asks for /a, /b, /a. The third is refused by its
+	// address and takes nothing of /a. For /a, 192.0.2.2 and .3 come second and
+	// third, and .4 fourth.
 	const want = `{"checks":11,"refused":4,"skipped":2,"rules":{` +
 		`"by-ip":{"checks":6,"refused":1,"subjects":4},"by-page":{"checks":5,"refused":1,"subjects":1},` +
 		`"idea":{"checks":6,"refused":2,"subjects":4},"tokens":{"checks":3,"refused":1,"subjects":1}},"top":[` +
@@ -160,7 +164,8 @@ func TestReport(t *testing.T) {
 	if got := sortedTop(t, string(text)); got != sortedTop(t, want) {
 		t.Errorf("have %s\nwant %s", text, want)
 	}
-	if have.ByList != 1 || have.ByDefault != 0 || len(have.SkippedLines) != 2 || have.SkippedLines[0].Line != 5 || have.SkippedLines[1].Line != 13 {
+	if have.ByList != 1 || have.ByDefault != 0 || len(have.SkippedLines) != 2 ||
+		have.SkippedLines[0].Line != 5 || have.SkippedLines[1].Line != 13 {
 		t.Errorf("have %+v", have)
 	}
 	checkDecisions(t, decisions.String())
@@ -204,7 +209,8 @@ func checkDecisions(t *testing.T, text string) {
 
 const anyRule = "version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: 2, per: 1m}]}\n"
 
-// TestBounds: if MaxCounters is too low, totals are still right, and the report says what is missing.
+// TestBounds: if MaxCounters is too low, totals are still right, and the report
+// says what is missing.
 func TestBounds(t *testing.T) {
 	var log strings.Builder
 	for i := range 3000 {
@@ -215,24 +221,30 @@ func TestBounds(t *testing.T) {
 		t.Errorf("have %+v", have)
 	}
 	many := strings.Repeat("garbage\n", 1000)
-	if have := replayText(t, anyRule, nil, many); have.Skipped != 1000 || len(have.SkippedLines) != maxSkippedLines || have.Checks != 0 {
+	if have := replayText(t, anyRule, nil, many); have.Skipped != 1000 ||
+		len(have.SkippedLines) != maxSkippedLines || have.Checks != 0 {
 		t.Errorf("have %+v", have)
 	}
 	if have := replayText(t, anyRule, nil); have.Checks != 0 {
 		t.Errorf("without a log: have %+v", have)
 	}
 	long := `192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET /` + strings.Repeat("x", 3*maxLine)
-	if have := replayText(t, anyRule, nil, long+"\n"+line("192.0.2.1", "00:01", "GET /")); have.Checks != 2 || have.Skipped != 0 {
+	if have := replayText(t, anyRule, nil,
+		long+"\n"+line("192.0.2.1", "00:01", "GET /")); have.Checks != 2 || have.Skipped != 0 {
 		t.Errorf("a very long line: have %+v", have)
 	}
-	if have := replayText(t, anyRule, nil, `{"time":1,"attributes":{"x":"`+strings.Repeat("x", 3*maxLine)+`"}}`); have.Skipped != 1 || !strings.Contains(have.SkippedLines[0].Reason, "longer") {
+	if have := replayText(t, anyRule, nil,
+		`{"time":1,"attributes":{"x":"`+strings.Repeat("x", 3*maxLine)+`"}}`); have.Skipped != 1 ||
+		!strings.Contains(have.SkippedLines[0].Reason,
+			"longer") {
 		t.Errorf("a very long JSON line: have %+v", have)
 	}
 }
 
 // TestManyInputs: records of several logs, one of them compressed, are merged by time.
 func TestManyInputs(t *testing.T) {
-	first, second := line("192.0.2.1", "00:00", "GET /")+line("192.0.2.1", "00:02", "GET /"), line("192.0.2.1", "00:01", "GET /")
+	first, second := line("192.0.2.1", "00:00", "GET /")+line("192.0.2.1", "00:02",
+		"GET /"), line("192.0.2.1", "00:01", "GET /")
 	var decisions bytes.Buffer
 	replayText(t, anyRule, func(c *Config) { c.Decisions = &decisions }, first, string(zipped(t, second)))
 	var order []string
@@ -268,18 +280,25 @@ func TestRunFails(t *testing.T) {
 		want   string
 	}{
 		{"no rules", context.Background(), config(func(c *Config) { c.Rules = nil }), strings.NewReader(log), "Rules"},
-		{"no counters", context.Background(), config(func(c *Config) { c.MaxCounters = 0 }), strings.NewReader(log), "MaxCounters"},
+		{"no counters", context.Background(), config(func(c *Config) { c.MaxCounters = 0 }),
+			strings.NewReader(log), "MaxCounters"},
 		{"no memory", context.Background(), config(func(c *Config) { c.Memory = 1 }), strings.NewReader(log), "Memory"},
 		{"top below 0", context.Background(), config(func(c *Config) { c.Top = -1 }), strings.NewReader(log), "Top"},
 		{"unreadable", context.Background(), DefaultConfig(set), failing{bad}, "read it: bad"},
-		{"half a gzip", context.Background(), DefaultConfig(set), bytes.NewReader(zipped(t, strings.Repeat(log, 100))[:60]), "unexpected EOF"},
+		{"half a gzip", context.Background(), DefaultConfig(set),
+			bytes.NewReader(zipped(t, strings.Repeat(log, 100))[:60]), "unexpected EOF"},
 		{"not gzip", context.Background(), DefaultConfig(set), strings.NewReader("\x1f\x8bxxxxxxxxxxxxxxx"), "gzip"},
-		{"unwritable", context.Background(), config(func(c *Config) { c.Decisions = failing{bad} }), strings.NewReader(log), "write decisions: bad"},
+		{"unwritable", context.Background(), config(func(c *Config) { c.Decisions = failing{bad} }),
+			strings.NewReader(log), "write decisions: bad"},
 		{"interrupted", ended, DefaultConfig(set), strings.NewReader(strings.Repeat(log, progressEvery)), "canceled"},
-		{"nowhere to sort", context.Background(), config(func(c *Config) { c.Memory, c.TempDir = minMemory, "/nowhere" }), strings.NewReader(strings.Repeat(log, 100_000)), "nowhere"},
+		{"nowhere to sort", context.Background(),
+			config(func(c *Config) { c.Memory, c.TempDir = minMemory, "/nowhere" }),
+			strings.NewReader(strings.Repeat(log, 100_000)), "nowhere"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if _, err := Run(test.ctx, test.config, Input{Name: "it", Reader: test.in}); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := Run(test.ctx, test.config,
+				Input{Name: "it", Reader: test.in}); err == nil || !strings.Contains(err.Error(),
+				test.want) {
 				t.Errorf("have %v, want %q", err, test.want)
 			}
 		})
@@ -305,7 +324,8 @@ func TestLeavesNothing(t *testing.T) {
 
 // TestGeneratorIsDeterministic: tests elsewhere depend on it.
 func TestGeneratorIsDeterministic(t *testing.T) {
-	if a, b := generate(t, replaytest.Small(1000)), generate(t, replaytest.Small(1000)); a != b || strings.Count(a, "\n") != 1000 {
+	if a, b := generate(t, replaytest.Small(1000)), generate(t, replaytest.Small(1000)); a != b ||
+		strings.Count(a, "\n") != 1000 {
 		t.Error("two logs of one seed differ")
 	}
 }
@@ -314,17 +334,20 @@ func BenchmarkReplay(b *testing.B) {
 	log := replaytest.Small(200_000)
 	log.Addresses, log.Span = 20_000, 24*time.Hour
 	text := generate(b, log)
-	set := compile(b, "version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: 10, per: 1m}]}\n  - {name: s, key: [endpoint], limits: [{limit: 100, per: 1m}]}\n")
+	set := compile(b,
+		"version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: 10, per: 1m}]}\n  - {name: s, key: [endpoint], limits: [{limit: 100, per: 1m}]}\n")
 	b.ReportAllocs()
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
-		if _, err := Run(context.Background(), DefaultConfig(set), Input{Name: "log", Reader: strings.NewReader(text)}); err != nil {
+		if _, err := Run(context.Background(), DefaultConfig(set),
+			Input{Name: "log", Reader: strings.NewReader(text)}); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-// TestRun_Against: two documents on one log, with counters of their own: who is newly refused, and who no longer.
+// TestRun_Against: two documents on one log, with counters of their own: who is
+// newly refused, and who no longer.
 func TestRun_Against(t *testing.T) {
 	var log strings.Builder
 	for i := range 10 {
@@ -343,7 +366,8 @@ func TestRun_Against(t *testing.T) {
 	report, err := Run(t.Context(), c, Input{Name: "log", Reader: strings.NewReader(log.String())})
 	expect.NoError(t, err)
 	got := report.Against
-	if report.Refused != 7 || got.Refused != 6 || got.Newly.Checks != 2 || got.Newly.Subjects != 1 || got.NoLonger.Checks != 1 {
+	if report.Refused != 7 || got.Refused != 6 || got.Newly.Checks != 2 ||
+		got.Newly.Subjects != 1 || got.NoLonger.Checks != 1 {
 		t.Errorf("got %d refused, and %+v", report.Refused, got)
 	}
 	if s := got.Newly.Top[0]; s.Rule != "user" || s.Key.String() != "ann" || s.Refused != 2 {
@@ -353,7 +377,8 @@ func TestRun_Against(t *testing.T) {
 		t.Errorf("no longer refused: got %+v", s)
 	}
 	var text strings.Builder
-	if err := report.Print(&text); err != nil || !strings.Contains(text.String(), "Newly refused: 2 checks of 1 subjects") {
+	if err := report.Print(&text); err != nil ||
+		!strings.Contains(text.String(), "Newly refused: 2 checks of 1 subjects") {
 		t.Errorf("got %s", text.String())
 	}
 	out, err := json.Marshal(report)

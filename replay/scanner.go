@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// scanner reads the JSON text of one line: objects, strings and numbers, which is all that a record has. The text must be
-// valid UTF-8.
+// scanner reads the JSON text of one line: objects, strings and numbers, which
+// is all that a record has. The text must be valid UTF-8.
 type scanner struct {
 	text string
 	at   int
@@ -94,8 +94,9 @@ func (s *scanner) readString() (string, error) {
 	return "", errors.New("unterminated string")
 }
 
-// readEscaped reads the rest of a string that began at start, from its first backslash on. It rejects half a surrogate pair,
-// which encoding/json would read as U+FFFD.
+// readEscaped reads the rest of a string that began at start, from its first
+// backslash on. It rejects half a surrogate pair, which encoding/json would
+// read as U+FFFD.
 func (s *scanner) readEscaped(start int) (string, error) {
 	for ; s.at < len(s.text) && s.text[s.at] != '"'; s.at++ {
 		switch c := s.text[s.at]; {
@@ -121,8 +122,9 @@ func (s *scanner) readEscaped(start int) (string, error) {
 	return text, nil
 }
 
-// readNumber returns the text of a number: digits, perhaps with sign, fraction or exponent. The caller validates it. As in
-// JSON, no integer but 0 begins with a 0.
+// readNumber returns the text of a number: digits, perhaps with sign, fraction
+// or exponent. The caller validates it. As in JSON, no integer but 0 begins
+// with a 0.
 func (s *scanner) readNumber() (string, error) {
 	if c := s.peek(); c != '-' && (c < '0' || c > '9') {
 		return "", fmt.Errorf("expected a number at byte %d", s.at+1)

@@ -15,7 +15,8 @@ type Input struct {
 	io.Reader
 }
 
-// lineReader splits an input into lines. It returns only the beginning of a line longer than maxLine.
+// lineReader splits an input into lines. It returns only the beginning of a
+// line longer than maxLine.
 type lineReader struct {
 	reader    *bufio.Reader
 	line      []byte // valid until the next call
@@ -41,7 +42,8 @@ func newLineReader(in io.Reader) (*lineReader, error) {
 	return &lineReader{reader: bufio.NewReaderSize(unzipped, maxLine)}, nil
 }
 
-// readLine reads a line into l.line, without the newline. At the end of the input it returns io.EOF.
+// readLine reads a line into l.line, without the newline. At the end of the
+// input it returns io.EOF.
 func (l *lineReader) readLine() error {
 	line, err := l.reader.ReadSlice('\n')
 	l.truncated = errors.Is(err, bufio.ErrBufferFull)

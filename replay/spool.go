@@ -11,8 +11,10 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// spool sorts records by time and keeps the order of records with equal times. It holds them in chunks of memory without
-// pointers, so that the garbage collector does not scan them. The oldest chunks beyond its bound go to a temporary file.
+// spool sorts records by time and keeps the order of records with equal times.
+// It holds them in chunks of memory without pointers, so that the garbage
+// collector does not scan them. The oldest chunks beyond its bound go to a
+// temporary file.
 type spool struct {
 	most   int    // chunks to hold in memory
 	dir    string // of the temporary file; empty for the system's
@@ -77,7 +79,8 @@ func (s *spool) read(offset int64) ([]byte, error) {
 		return wire.NewDecoder(b).View(len(b)), nil
 	}
 
-	// Most records follow the one before. Any other takes another window, and a very long one the largest.
+	// Most records follow the one before. Any other takes another window, and a
+	// very long one the largest.
 	for _, size := range [...]int{0, windowSize, chunkSize} {
 		if size > 0 {
 			s.window = slices.Grow(s.window[:0], size)[:size]

@@ -17,7 +17,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestSpoolSorts puts records through a spool, in memory and in a file, and compares the order with a stable sort's.
+// TestSpoolSorts puts records through a spool, in memory and in a file, and
+// compares the order with a stable sort's.
 func TestSpoolSorts(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -155,7 +156,8 @@ func TestLines(t *testing.T) {
 				}
 			}
 			if !slices.Equal(have, test.want) {
-				t.Errorf("%.20q, zipped %v: have %d lines %.60q, want %d", test.have, packed, len(have), fmt.Sprint(have), len(test.want))
+				t.Errorf("%.20q, zipped %v: have %d lines %.60q, want %d", test.have, packed,
+					len(have), fmt.Sprint(have), len(test.want))
 			}
 		}
 	}

@@ -143,7 +143,8 @@ func (t *tally) report(top int) *Report {
 	for i := range t.rules {
 		rt, rule := &t.rules[i], t.set.Rules[i]
 		sum := RuleReport{
-			Name: rule.Name, Shadow: rule.Shadow, Checks: rt.checks, Refused: rt.refused, Subjects: int64(len(rt.subjects)),
+			Name: rule.Name, Shadow: rule.Shadow, Checks: rt.checks, Refused: rt.refused,
+			Subjects: int64(len(rt.subjects)),
 		}
 		for j := range rt.subjects {
 			if s := &rt.subjects[j]; s.refused == 0 {

@@ -59,8 +59,9 @@ func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// Parse is the inverse of [Table.AppendBinary]. It recomputes nothing, so it accepts tables whose settings this build
-// does not support. The error wraps [ErrFormat].
+// Parse is the inverse of [Table.AppendBinary]. It recomputes nothing, so it
+// accepts tables whose settings this build does not support. The error wraps
+// [ErrFormat].
 func Parse(b []byte) (*Table, error) {
 	t, d := &Table{}, wire.NewDecoder(b)
 	if d.Byte() != tableFormat {
@@ -99,7 +100,8 @@ func Parse(b []byte) (*Table, error) {
 
 	for p := range Partitions {
 		if !t.isValid(p) {
-			return nil, fmt.Errorf("%w: partition %d belongs to %d and %d of %d", ErrFormat, p, t.owner[p], t.standby[p], n)
+			return nil, fmt.Errorf("%w: partition %d belongs to %d and %d of %d", ErrFormat, p,
+				t.owner[p], t.standby[p], n)
 		}
 	}
 

@@ -12,7 +12,8 @@ import (
 // ErrNodeID means that the text is not a node ID.
 var ErrNodeID = errors.New("not a node ID of 32 hexadecimal digits")
 
-// NodeID identifies a node for as long as its data directory exists. The zero value identifies none.
+// NodeID identifies a node for as long as its data directory exists. The zero
+// value identifies none.
 type NodeID [16]byte
 
 // ParseNodeID is the inverse of [NodeID.String]. The error wraps [ErrNodeID].
@@ -33,8 +34,8 @@ func DecodeNodeID(d *wire.Decoder) (id NodeID) {
 // String returns 32 hexadecimal digits.
 func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
 
-// Compare orders IDs by their text. It returns a value below 0 if id comes before other, 0 if they are equal, and a value
-// above 0 otherwise.
+// Compare orders IDs by their text. It returns a value below 0 if id comes
+// before other, 0 if they are equal, and a value above 0 otherwise.
 func (id NodeID) Compare(other NodeID) int { return bytes.Compare(id[:], other[:]) }
 
 // IsZero reports whether id identifies no node.

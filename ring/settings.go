@@ -17,8 +17,8 @@ const (
 // ErrSettings means that this build can't compute a table with these settings.
 var ErrSettings = errors.New("ring settings are not supported")
 
-// Settings are everything that a table depends on besides its members. Two nodes compute the same table only with the same
-// settings.
+// Settings are everything that a table depends on besides its members. Two
+// nodes compute the same table only with the same settings.
 type Settings struct {
 	Partitions int     `json:"partitions"`
 	Factor     int     `json:"factor"`  // points of each member on the ring
@@ -32,8 +32,8 @@ func DefaultSettings() Settings {
 	return Settings{Partitions: Partitions, Factor: 100, Load: 1.25, Hash: hashName, Library: libraryName}
 }
 
-// Supported returns nil if this build can compute a table with s. Otherwise the error wraps [ErrSettings] and names the first
-// setting it can't use.
+// Supported returns nil if this build can compute a table with s. Otherwise the
+// error wraps [ErrSettings] and names the first setting it can't use.
 func (s Settings) Supported() error {
 	unsupported := func(name string, have any) error { return fmt.Errorf("%w: %s is %v", ErrSettings, name, have) }
 	switch {

@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	// Partitions is the number of slices of the key space. The first PartitionBits bits of a hash are its partition.
+	// Partitions is the number of slices of the key space. The first PartitionBits
+	// bits of a hash are its partition.
 	Partitions    = 1 << PartitionBits
 	PartitionBits = 12
-	// MaxMembers bounds the members of a table. Computing a table takes milliseconds for up to 50 members, and seconds at
-	// this bound.
+	// MaxMembers bounds the members of a table. Computing a table takes
+	// milliseconds for up to 50 members, and seconds at this bound.
 	MaxMembers = 1024
 
 	noStandby = 0xffff
@@ -33,11 +34,13 @@ type Table struct {
 	settings  Settings
 	canonical bool
 	members   []NodeID // ascending, at least one, at most MaxMembers
-	// Invariant: owner[p] and standby[p] are indexes of members, and differ. With a single member, standby[p] is noStandby.
+	// Invariant: owner[p] and standby[p] are indexes of members, and differ. With a
+	// single member, standby[p] is noStandby.
 	owner, standby [Partitions]uint16
 }
 
-// New computes the table of members, which may be in any order. The error wraps [ErrMembers] or [ErrSettings].
+// New computes the table of members, which may be in any order. The error wraps
+// [ErrMembers] or [ErrSettings].
 func New(members []NodeID, s Settings) (*Table, error) {
 	if err := s.Supported(); err != nil {
 		return nil, err
@@ -65,8 +68,9 @@ func New(members []NodeID, s Settings) (*Table, error) {
 	return t, nil
 }
 
-// recentTables caches the last tables that New computed. A restarting node needs its last ones twice, because it reads its
-// log before Raft applies it. In tests, the nodes of one process all need the same ones.
+// recentTables caches the last tables that New computed. A restarting node
+// needs its last ones twice, because it reads its log before Raft applies it.
+// In tests, the nodes of one process all need the same ones.
 var recentTables struct {
 	mu     sync.Mutex // guards the fields below
 	tables [8]*Table
@@ -80,7 +84,8 @@ func (t *Table) compute() {
 		members[i] = member{rank: uint16(i), name: id.String()}
 	}
 	c := consistent.New(members, consistent.Config{
-		Hasher: hasher{}, PartitionCount: t.settings.Partitions, ReplicationFactor: t.settings.Factor, Load: t.settings.Load,
+		Hasher: hasher{}, PartitionCount: t.settings.Partitions,
+		ReplicationFactor: t.settings.Factor, Load: t.settings.Load,
 	})
 	for p := range Partitions {
 		t.owner[p] = c.GetPartitionOwner(p).(member).rank
@@ -111,8 +116,8 @@ func checkMembers(members []NodeID) error {
 	return nil
 }
 
-// member is a node as the library sees it. The name determines its points on the library's ring; rank saves looking up the
-// name.
+// member is a node as the library sees it. The name determines its points on
+// the library's ring; rank saves looking up the name.
 type member struct {
 	rank uint16
 	name string
@@ -124,8 +129,10 @@ type hasher struct{}
 
 func (hasher) Sum64(b []byte) uint64 { return xxh3.Hash(b) }
 
-// bestStandby returns the rank of p's standby: the member with the highest score, other than the owner, or noStandby if there
-// is none. A member that joins or leaves changes only the standbys of the partitions where it scores highest.
+// bestStandby returns the rank of p's standby: the member with the highest
+// score, other than the owner, or noStandby if there is none. A member that
+// joins or leaves changes only the standbys of the partitions where it scores
+// highest.
 func (t *Table) bestStandby(p int) uint16 {
 	rank, bestScore := uint16(noStandby), uint64(0)
 	for i, id := range t.members {
@@ -148,9 +155,10 @@ func score(p int, id NodeID) uint64 {
 	return xxh3.Hash(b[:])
 }
 
-// Without returns the table without gone. Its partitions go to their standbys, and partitions that lost their standby, either
-// way, get the next best one. Nothing else moves. It returns t itself if gone is not a member or the only one: some node must
-// own the partitions.
+// Without returns the table without gone. Its partitions go to their standbys,
+// and partitions that lost their standby, either way, get the next best one.
+// Nothing else moves. It returns t itself if gone is not a member or the only
+// one: some node must own the partitions.
 func (t *Table) Without(gone NodeID) *Table {
 	goneRank := t.Rank(gone)
 	if goneRank < 0 || len(t.members) == 1 {
@@ -181,7 +189,8 @@ func (t *Table) Without(gone NodeID) *Table {
 	return next
 }
 
-// Owner returns the node that owns partition p, or the zero ID if t is nil or there is no such partition.
+// Owner returns the node that owns partition p, or the zero ID if t is nil or
+// there is no such partition.
 func (t *Table) Owner(p int) NodeID {
 	if t == nil || uint(p) >= Partitions {
 		return NodeID{}
@@ -197,7 +206,8 @@ func (t *Table) Standby(p int) NodeID {
 	return t.members[t.standby[p]]
 }
 
-// Members returns the members in ascending order; nil if t is nil. The slice is shared and must not be changed.
+// Members returns the members in ascending order; nil if t is nil. The slice is
+// shared and must not be changed.
 func (t *Table) Members() []NodeID {
 	if t == nil {
 		return nil
@@ -243,7 +253,8 @@ func (t *Table) Owned(id NodeID) int {
 	return n
 }
 
-// Equal reports whether both tables have the same members, owners and standbys, however they were computed.
+// Equal reports whether both tables have the same members, owners and standbys,
+// however they were computed.
 func (t *Table) Equal(other *Table) bool {
 	if t == nil || other == nil || t == other {
 		return t == other

@@ -116,10 +116,11 @@ func TestOrderOfMembersDoesNotMatter(t *testing.T) {
 	}
 }
 
-// A change of the library's version or the hash must not go unnoticed: nodes of both builds would own the same partitions. It
-// needs a new name in Settings.
+// A change of the library's version or the hash must not go unnoticed: nodes of
+// both builds would own the same partitions. It needs a new name in Settings.
 func TestAssignmentIsPinned(t *testing.T) {
-	for n, want := range map[int]uint64{1: 0xf188cf267c6c9a0f, 3: 0x41ef77bb647c2ff1, 10: 0x7500bb7c316d566b, 50: 0xecadfc2484bcee02} {
+	for n, want := range map[int]uint64{1: 0xf188cf267c6c9a0f, 3: 0x41ef77bb647c2ff1,
+		10: 0x7500bb7c316d566b, 50: 0xecadfc2484bcee02} {
 		table, all := build(t, nodes(n)), make([]byte, 0, 32*Partitions)
 		for p := range Partitions {
 			owner, standby := table.Owner(p), table.Standby(p)
@@ -217,7 +218,8 @@ func TestWithoutMany(t *testing.T) {
 func TestNilTable(t *testing.T) {
 	var table *Table
 	if !table.Owner(1).IsZero() || !table.Standby(1).IsZero() || table.Members() != nil || table.Canonical() ||
-		table.Without(NodeID{1}) != nil || table.Rank(NodeID{}) != -1 || table.Owned(NodeID{}) != 0 || table.Settings() != (Settings{}) {
+		table.Without(NodeID{1}) != nil || table.Rank(NodeID{}) != -1 ||
+		table.Owned(NodeID{}) != 0 || table.Settings() != (Settings{}) {
 		t.Error("a nil table is not empty")
 	}
 	if !table.Equal(nil) || table.Equal(build(t, nodes(1))) || build(t, nodes(1)).Equal(table) {
@@ -311,7 +313,8 @@ func clearCache() {
 	clear(recentTables.tables[:])
 }
 
-// A recently computed table is not computed again; one that has dropped out of the cache is equal when computed again.
+// A recently computed table is not computed again; one that has dropped out of
+// the cache is equal when computed again.
 func TestNewCachesTables(t *testing.T) {
 	clearCache()
 	first := build(t, nodes(20))

@@ -35,14 +35,15 @@ func holdsAddresses(attribute string) bool {
 	return attribute == "ip" || strings.HasSuffix(attribute, "_ip")
 }
 
-// IsAddress reports whether s is an address in a notation that rlnode accepts as the value of an address attribute.
+// IsAddress reports whether s is an address in a notation that rlnode accepts
+// as the value of an address attribute.
 func IsAddress(s string) bool {
 	_, ok := ipaddr.Parse(s)
 	return ok
 }
 
-// canonicalAddress returns value in canonical notation if attribute holds addresses and value is one, and otherwise value
-// unchanged.
+// canonicalAddress returns value in canonical notation if attribute holds
+// addresses and value is one, and otherwise value unchanged.
 func canonicalAddress(attribute, value string) string {
 	if holdsAddresses(attribute) {
 		if a, ok := ipaddr.Parse(value); ok {
@@ -52,7 +53,8 @@ func canonicalAddress(attribute, value string) string {
 	return value
 }
 
-// addressMistake returns what is wrong with a value that looks like an address but isn't valid, or "".
+// addressMistake returns what is wrong with a value that looks like an address
+// but isn't valid, or "".
 func addressMistake(attribute, value string, cidr bool) string {
 	if p, ok := ipaddr.ParsePrefix(value); ok && cidr {
 		if p != p.Masked() && holdsAddresses(attribute) {
@@ -74,7 +76,8 @@ func addressMistake(attribute, value string, cidr bool) string {
 	return fmt.Sprintf("%q is not an address", shorten(value))
 }
 
-// looksLikeAddress reports whether a value, valid or not, can only be meant as an address or a CIDR.
+// looksLikeAddress reports whether a value, valid or not, can only be meant as
+// an address or a CIDR.
 func looksLikeAddress(s string) bool {
 	s = strings.Trim(s, " \t\n\v\f\r\"[]")
 	return s != "" && (s[0] == ':' || '0' <= s[0] && s[0] <= '9' || strings.IndexByte(s, ':') > 0) &&

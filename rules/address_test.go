@@ -37,10 +37,14 @@ var writings = []struct{ address, text string }{
 	{"2001:db8::1:80", "2001:DB8::1:80"}, // without brackets, 80 is no port
 
 	{"", ""}, {"", " "}, {"", ":"}, {"", ":80"}, {"", "unknown"}, {"", "localhost:80"},
-	{"", "198.51.100.7:"}, {"", "198.51.100.7:http"}, {"", "198.51.100.7:123456"}, {"", "198.51.100.7:-1"}, {"", "198.51.100.7:8 0"},
-	{"", "198.51.100.7 :80"}, {"", "198.51.100.7%eth0"}, {"", "198.51.100.7/32"}, {"", "198.51.100.07"}, {"", "198.51.100.256"}, {"", "198.51.100"},
-	{"", "198.51.100.7,203.0.113.1"}, {"", "[198.51.100.7]"}, {"", "[198.51.100.7]:80"}, {"", "[::1"}, {"", "::1]"}, {"", "[::1]80"},
-	{"", "[::1]:"}, {"", "[[::1]]"}, {"", "::1%"}, {"", "%eth0"}, {"", "1::2::3"}, {"", "'198.51.100.7'"}, {"", "\u00a0198.51.100.7"},
+	{"", "198.51.100.7:"}, {"", "198.51.100.7:http"}, {"", "198.51.100.7:123456"},
+	{"", "198.51.100.7:-1"}, {"", "198.51.100.7:8 0"},
+	{"", "198.51.100.7 :80"}, {"", "198.51.100.7%eth0"}, {"", "198.51.100.7/32"},
+	{"", "198.51.100.07"}, {"", "198.51.100.256"}, {"", "198.51.100"},
+	{"", "198.51.100.7,203.0.113.1"}, {"", "[198.51.100.7]"}, {"", "[198.51.100.7]:80"},
+	{"", "[::1"}, {"", "::1]"}, {"", "[::1]80"},
+	{"", "[::1]:"}, {"", "[[::1]]"}, {"", "::1%"}, {"", "%eth0"}, {"", "1::2::3"},
+	{"", "'198.51.100.7'"}, {"", "\u00a0198.51.100.7"},
 }
 
 func TestParseAddress(t *testing.T) {
@@ -53,9 +57,11 @@ func TestParseAddress(t *testing.T) {
 		if have != tt.address || IsAddress(tt.text) != ok {
 			t.Errorf("%.60q: have %q, want %q", tt.text, have, tt.address)
 		}
-		// Entries of a header's list are read in the same way, except for the comma that ends an entry.
+		// Entries of a header's list are read in the same way, except for the comma
+		// that ends an entry.
 		if !strings.Contains(tt.text, ",") {
-			if e, ok := ipaddr.Bare(tt.text); ok != (tt.address != "") || ok && canonicalAddress("ip", e) != tt.address {
+			if e, ok := ipaddr.Bare(tt.text); ok != (tt.address != "") || ok &&
+				canonicalAddress("ip", e) != tt.address {
 				t.Errorf("%.60q: as an entry have %q %v, want %q", tt.text, e, ok, tt.address)
 			}
 		}
@@ -101,12 +107,14 @@ rules:
 				t.Errorf("%.60q: rule %s: another subject, cost or limit", tt.text, h.Rule.Name)
 			}
 		}
-		if err := s.MatchKey(s.Rule("by-ip"), []string{tt.text}, &have); err != nil || have.Hits[0].Subject != want.Hits[0].Subject {
+		if err := s.MatchKey(s.Rule("by-ip"), []string{tt.text}, &have); err != nil ||
+			have.Hits[0].Subject != want.Hits[0].Subject {
 			t.Errorf("%.60q: as a key it is a different subject (error %v)", tt.text, err)
 		}
 		shown := s.Rule("by-ip").NormalKey([]string{tt.address})[0]
 		expect.Equal(t, s.Rule("by-ip").NormalKey([]string{tt.text})[0], shown, "%.60q: shown as", tt.text)
-		if have := s.Rule("pair").SubjectOf([]Attribute{{"user", tt.text}, {"peer_ip", tt.text}}); have[0] != tt.text || have[1] != shown {
+		if have := s.Rule("pair").SubjectOf([]Attribute{{"user", tt.text},
+			{"peer_ip", tt.text}}); have[0] != tt.text || have[1] != shown {
 			t.Errorf("%.60q: have %q, but the user is not an address", tt.text, have)
 		}
 	}
@@ -114,8 +122,10 @@ rules:
 		attribute, value string
 		want             Listing
 	}{
-		{"ip", "192.0.2.1:5", Denied}, {"ip", "[::ffff:192.0.2.1]:5", Denied}, {"ip", " 192.0.2.1", Denied}, {"from", "192.0.2.1:5", Denied},
-		{"peer_ip", "203.0.113.9:80", Allowed}, {"peer_ip", "203.0.113.9:http", Unlisted}, {"ip", "192.0.3.1:5", Unlisted},
+		{"ip", "192.0.2.1:5", Denied}, {"ip", "[::ffff:192.0.2.1]:5", Denied},
+		{"ip", " 192.0.2.1", Denied}, {"from", "192.0.2.1:5", Denied},
+		{"peer_ip", "203.0.113.9:80", Allowed}, {"peer_ip", "203.0.113.9:http", Unlisted},
+		{"ip", "192.0.3.1:5", Unlisted},
 	} {
 		var m Match
 		s.Match([]Attribute{{tt.attribute, tt.value}}, nil, &m)
@@ -142,7 +152,8 @@ lists: {deny: [{ip: "192.0.2.*"}, {ip: 192.0.2.0/24}]}
 rules: [{name: r, key: [ip], limits: [{limit: 5, per: 1m}]}]
 `)
 	var m Match
-	for _, text := range []string{"198.51.100.7", "198.51.100.7:1234", " 198.51.100.7", "[2001:db8::1]:80", "fe80::1%eth0", "unknown:80", "198.51.100.7:http"} {
+	for _, text := range []string{"198.51.100.7", "198.51.100.7:1234", " 198.51.100.7",
+		"[2001:db8::1]:80", "fe80::1%eth0", "unknown:80", "198.51.100.7:http"} {
 		a := []Attribute{{"ip", text}}
 		if n := testing.AllocsPerRun(100, func() { s.Match(a, nil, &m) }); n != 0 {
 			t.Errorf("%q: %v allocations", text, n)

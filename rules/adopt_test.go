@@ -10,7 +10,8 @@ import (
 
 func adopted(t testing.TB, h *History, number int64, n int, replace bool) *History {
 	t.Helper()
-	next, err := h.Adopt(Version{Number: number, When: noon, By: "them", What: "document", Size: 7}, numbered(n), replace)
+	next, err := h.Adopt(Version{Number: number, When: noon, By: "them", What: "document", Size: 7},
+		numbered(n), replace)
 	expect.NoError(t, err)
 	return next
 }
@@ -32,12 +33,15 @@ func TestAdoptedVersions(t *testing.T) {
 			}
 		}
 		vs := h.Versions()
-		if len(vs) != 4 || vs[1] != (Version{Number: 12, When: toMillisecond(noon), By: "them", What: "document", Size: 7}) || h.Set().Version != 13 {
+		if len(vs) != 4 ||
+			vs[1] != (Version{Number: 12, When: toMillisecond(noon), By: "them", What: "document", Size: 7}) ||
+			h.Set().Version != 13 {
 			t.Errorf("have %+v", vs)
 		}
 	}
 	for _, number := range []int64{-1, 0, 12, 13, 1<<63 - 1} {
-		if next, err := h.Adopt(Version{Number: number}, numbered(1), false); !errors.Is(err, ErrConflict) || next != nil {
+		next, err := h.Adopt(Version{Number: number}, numbered(1), false)
+		if !errors.Is(err, ErrConflict) || next != nil {
 			t.Errorf("version %d: have %v", number, err)
 		}
 	}
@@ -66,7 +70,9 @@ func TestSameDocumentAgain(t *testing.T) {
 	next, err := h.Renumber("region us joins", "us", noon)
 	expect.NoError(t, err)
 	doc, v := readBack(t, next).Current()
-	if tierAmount(doc) != 2 || v != (Version{Number: 3, When: toMillisecond(noon), By: "us", What: "region us joins", Applied: 1}) || next.Set().Version != 3 {
+	if tierAmount(doc) != 2 ||
+		v != (Version{Number: 3, When: toMillisecond(noon), By: "us", What: "region us joins", Applied: 1}) ||
+		next.Set().Version != 3 {
 		t.Errorf("have %d, %+v", tierAmount(doc), v)
 	}
 	if !next.Set().DividesAs(h.Set()) || tierAmount(mustWrite(t, next, tierChange(9)).doc) != 9 {
@@ -87,7 +93,8 @@ func TestTextOfDocument(t *testing.T) {
 	}
 	fat := *doc
 	fat.source = ""
-	fat.Profiles = []*ProfileSpec{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
+	fat.Profiles = []*ProfileSpec{{Name: "wide",
+		Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
 	var invalid Errors
 	if _, err := fat.Text(); !errors.As(err, &invalid) {
 		t.Errorf("have %v", err)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// everySort is a document with a rule for each sort of condition, list, key, tier, override and cost.
+// everySort is a document with a rule for each sort of condition, list, key,
+// tier, override and cost.
 const everySort = `
 default_tier: free
 lists:
@@ -71,7 +72,8 @@ func TestMatchKeyAllocatesNothing(t *testing.T) {
 		rule string
 		key  []string
 	}{
-		{"all", nil}, {"cidr", []string{"10.9.9.9"}}, {"six", []string{"2001:db8::1"}}, {"prefix", []string{"2001:db8::1", "/v1/x"}},
+		{"all", nil}, {"cidr", []string{"10.9.9.9"}}, {"six", []string{"2001:db8::1"}},
+		{"prefix", []string{"2001:db8::1", "/v1/x"}},
 		{"tiered", []string{"big"}}, {"tiered-ip", []string{"2001:db8::2"}}, {"shadow", []string{"u", "acme"}},
 	} {
 		r := s.Rule(tt.rule)
@@ -102,12 +104,15 @@ func BenchmarkMatchEverySort(b *testing.B) {
 	}
 }
 
-// A subject that overrides many rules gets the right limits for each of them, in whatever order they are written.
+// A subject that overrides many rules gets the right limits for each of them,
+// in whatever order they are written.
 func TestManyOverrides(t *testing.T) {
 	const n = 1000
 	var ruleText, limits strings.Builder
 	for i := range n {
-		fmt.Fprintf(&ruleText, "  - {name: r%d, match: {endpoint: /%d}, key: [tenant], limits: [{limit: 1, per: 1m}]}\n", i, i)
+		fmt.Fprintf(&ruleText,
+			"  - {name: r%d, match: {endpoint: /%d}, key: [tenant], limits: [{limit: 1, per: 1m}]}\n",
+			i, i)
 		fmt.Fprintf(&limits, "r%d: [{limit: %d, per: 1m}], ", n-1-i, n-i+1)
 	}
 	s := mustCompile(t, "rules:\n"+ruleText.String()+"subjects: {tenant: {acme: {limits: {"+limits.String()+"}}}}\n")

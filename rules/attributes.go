@@ -1,6 +1,7 @@
 package rules
 
-// maxLinearAttributes is the number of names up to which find compares one by one; above it, find uses the map.
+// maxLinearAttributes is the number of names up to which find compares one by
+// one; above it, find uses the map.
 const maxLinearAttributes = 8
 
 // attributes numbers the attributes that any part of a set uses.

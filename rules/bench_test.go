@@ -30,7 +30,8 @@ subjects:
 	return b.String()
 }
 
-// thousandRules is a document of 1,000 rules with every sort of condition. A check matches a few of them.
+// thousandRules is a document of 1,000 rules with every sort of condition. A
+// check matches a few of them.
 func thousandRules() string {
 	var b strings.Builder
 	b.WriteString("lists: {deny: [{ip: 192.0.2.0/24}], allow: [{tenant: internal}]}\nrules:\n")
@@ -57,8 +58,11 @@ func benchmarkCases(subjects int) []struct {
 		attrs     []Attribute
 		hits      int
 	}{
-		{"1000-rules", thousandRules(), attrs("ip=10.3.60.9", "tenant=acme", "endpoint=/v1/globs/501/x.702", "method=POST", "plan=p4"), 4},
-		{"subjects", manySubjects(subjects), attrs("tenant=tenant-007777", "user=user-002345", "ip=1.2.3.4", "endpoint=/x"), 2},
+		{"1000-rules", thousandRules(),
+			attrs("ip=10.3.60.9", "tenant=acme", "endpoint=/v1/globs/501/x.702", "method=POST", "plan=p4"),
+			4},
+		{"subjects", manySubjects(subjects),
+			attrs("tenant=tenant-007777", "user=user-002345", "ip=1.2.3.4", "endpoint=/x"), 2},
 		{"ipv6", one, attrs("ip=2001:db8::1"), 1},
 	}
 }
@@ -121,7 +125,8 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// manyDescriptors is a document with the most domains and descriptors for Envoy: 1,000 with 10 each.
+// manyDescriptors is a document with the most domains and descriptors for
+// Envoy: 1,000 with 10 each.
 func manyDescriptors() string {
 	var b strings.Builder
 	b.WriteString("envoy:\n")
@@ -131,8 +136,12 @@ func manyDescriptors() string {
 		for j := range 5 {
 			fmt.Fprintf(&b, "      - {key: path, value: '/v1/%d/*', %s}\n", j, limit)
 		}
-		fmt.Fprintf(&b, "      - key: path\n        descriptors:\n          - {key: method, value: GET, %s}\n          - {key: method, detailed_metric: true, %s}\n", limit, limit)
-		fmt.Fprintf(&b, "      - {key: user, %s}\n      - {key: user, value: root, rate_limit: {unlimited: true}}\n", limit)
+		fmt.Fprintf(&b,
+			"      - key: path\n        descriptors:\n          - {key: method, value: GET, %s}\n          - {key: method, detailed_metric: true, %s}\n",
+			limit, limit)
+		fmt.Fprintf(&b,
+			"      - {key: user, %s}\n      - {key: user, value: root, rate_limit: {unlimited: true}}\n",
+			limit)
 	}
 	return b.String()
 }
@@ -142,7 +151,9 @@ func manyWildcards() string {
 	var b strings.Builder
 	b.WriteString("envoy:\n  - domain: d\n    descriptors:\n")
 	for i := range 1000 {
-		fmt.Fprintf(&b, "      - {key: path, value: '/v1/*/%d', rate_limit: {unit: minute, requests_per_unit: 100}}\n", i)
+		fmt.Fprintf(&b,
+			"      - {key: path, value: '/v1/*/%d', rate_limit: {unit: minute, requests_per_unit: 100}}\n",
+			i)
 	}
 	return b.String()
 }
@@ -163,7 +174,8 @@ func TestEnvoyMatch_doesNotAllocate(t *testing.T) {
 		d, descriptor := mustCompile(t, tt.src).EnvoyDomain(tt.domain), envoyEntries(tt.descriptor)
 		var n *EnvoyNode
 		var subject Hash
-		if allocs := testing.AllocsPerRun(100, func() { n = d.Match(descriptor); subject = n.Subject(descriptor) }); allocs != 0 {
+		if allocs := testing.AllocsPerRun(100,
+			func() { n = d.Match(descriptor); subject = n.Subject(descriptor) }); allocs != 0 {
 			t.Errorf("%s: %v allocations", tt.name, allocs)
 		}
 		if n.Path != tt.path || subject == (Hash{}) {
@@ -192,7 +204,8 @@ func BenchmarkEnvoyMatch(b *testing.B) {
 	}
 }
 
-// BenchmarkEnvoyApply parses, validates and compiles the largest section, and reports the memory it then takes.
+// BenchmarkEnvoyApply parses, validates and compiles the largest section, and
+// reports the memory it then takes.
 func BenchmarkEnvoyApply(b *testing.B) {
 	src := []byte(manyDescriptors())
 	var kept []*Set

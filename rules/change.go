@@ -31,8 +31,9 @@ type Change struct {
 	Body   []byte // the piece as YAML or JSON
 }
 
-// Apply returns a copy of d with one piece changed, and without a text. A rule's body may leave out
-// the name; if it has one, it must be c.Name. A new rule or tier goes to the end; an existing one keeps its place.
+// Apply returns a copy of d with one piece changed, and without a text. A
+// rule's body may leave out the name; if it has one, it must be c.Name. A new
+// rule or tier goes to the end; an existing one keeps its place.
 //
 // The error is of type [Errors], with positions in the body, or wraps [ErrNotFound].
 func (d *Document) Apply(c Change) (*Document, error) {
@@ -79,8 +80,9 @@ type edit struct {
 	index  int // of the rule, if one is written
 }
 
-// applyChange replaces, adds or removes the piece in root, the tree of a document. A nil body removes it. Other nodes than
-// the body's have no positions, which would mean nothing to the writer.
+// applyChange replaces, adds or removes the piece in root, the tree of a
+// document. A nil body removes it. Other nodes than the body's have no
+// positions, which would mean nothing to the writer.
 func (e *edit) applyChange(root, body *yaml.Node) error {
 	found := false
 	switch c := e.change; c.Part {
@@ -123,7 +125,8 @@ func section(root *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	return n
 }
 
-// replacePair replaces, adds or removes the pair of a key, and reports whether n had it. A nil value removes it.
+// replacePair replaces, adds or removes the pair of a key, and reports whether
+// n had it. A nil value removes it.
 func replacePair(n *yaml.Node, key string, value *yaml.Node) (found bool) {
 	at := len(n.Items)
 	for i := 0; i < len(n.Items) && !found; i += 2 {
@@ -135,7 +138,8 @@ func replacePair(n *yaml.Node, key string, value *yaml.Node) (found bool) {
 	return found
 }
 
-// replaceItems replaces step items from at on, or adds items there if none were found. If the last is nil, it removes them.
+// replaceItems replaces step items from at on, or adds items there if none were
+// found. If the last is nil, it removes them.
 func replaceItems(n *yaml.Node, at, step int, found bool, items ...*yaml.Node) {
 	end := at
 	if found {
@@ -164,7 +168,8 @@ func (e *edit) checkRuleName(doc *Document) {
 	}
 	r, name := doc.Rules[e.index], e.change.Name
 	if name != "" && r.Name != "" && r.Name != name {
-		e.add(r.position("name"), fmt.Sprintf("rules[%d].name", e.index), "the name %q differs from that of the rule being written, %q", r.Name, name)
+		e.add(r.position("name"), fmt.Sprintf("rules[%d].name", e.index),
+			"the name %q differs from that of the rule being written, %q", r.Name, name)
 		r.Name = name
 	}
 }
@@ -177,8 +182,8 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s %q", partNames[c.Part], c.Name)
 }
 
-// Piece returns a piece of the document as JSON and as YAML. It uses only c's Part and Name. The error wraps
-// [ErrNotFound].
+// Piece returns a piece of the document as JSON and as YAML. It uses only c's
+// Part and Name. The error wraps [ErrNotFound].
 func (d *Document) Piece(c Change) (asJSON, asYAML []byte, err error) {
 	n := d.pieceNode(c)
 	if n == nil {
@@ -224,7 +229,8 @@ func (d *Document) Subject(attribute, value string) *SubjectSpec {
 	return d.Subjects[gi].Subjects[i]
 }
 
-// find returns the index of a subject, given by its canonical value, or the index at which to insert it.
+// find returns the index of a subject, given by its canonical value, or the
+// index at which to insert it.
 func (g *Group) find(value string) (i int, found bool) {
 	return slices.BinarySearchFunc(g.Subjects, value, func(s *SubjectSpec, v string) int {
 		return strings.Compare(s.Value, v)

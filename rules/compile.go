@@ -19,8 +19,9 @@ const (
 	defaultMaxDelay  = 5 * time.Second
 )
 
-// Compile compiles doc for matching checks. The result depends only on the document and the version number, so all nodes
-// that compile a version get the same Set.
+// Compile compiles doc for matching checks. The result depends only on the
+// document and the version number, so all nodes that compile a version get the
+// same Set.
 func Compile(doc *Document, version int64) (*Set, error) {
 	s := &Set{
 		Version: version, Document: doc,
@@ -111,7 +112,8 @@ func (c *compiler) compileRules() {
 // compileRule compiles a rule for one choice of the attributes of its key.
 func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	r := &Rule{
-		Name: spec.Name, Key: slices.Clone(key), Shadow: spec.Shadow, CountsMonthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
+		Name: spec.Name, Key: slices.Clone(key), Shadow: spec.Shadow,
+		CountsMonthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
 		ChargesExpired: spec.Reservations != nil && spec.Reservations.OnExpiry == "charge",
 		Regions:        spec.Regions, Adaptive: spec.Adaptive, Refusal: compileRefusal(spec.Refusal),
 		fallbackTier: -1, bySubject: spec.Tiered || len(spec.OnTiers) > 0,
@@ -176,8 +178,10 @@ func (c *compiler) compileRequirements(r *Rule, spec *RuleSpec) {
 // applySettings sets r's settings: the rule's own, or else those of the defaults.
 func (c *compiler) applySettings(r *Rule, s *Settings) {
 	d := &c.doc.Defaults.Settings
-	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact, "local": Local}[cmp.Or(s.Consistency, d.Consistency)]
-	r.OnPartition = OnPartition(max(0, slices.Index(partitionWords[:], cmp.Or(s.OnPartition, d.OnPartition)))) // "" is share
+	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact,
+		"local": Local}[cmp.Or(s.Consistency, d.Consistency)]
+	// "" is share
+	r.OnPartition = OnPartition(max(0, slices.Index(partitionWords[:], cmp.Or(s.OnPartition, d.OnPartition))))
 	r.OnLimit, r.MaxDelay = c.onLimit(s)
 	r.grouping = grouping{
 		ipv4: cmp.Or(s.IPv4Prefix, d.IPv4Prefix, defaultGrouping.ipv4),
@@ -203,7 +207,8 @@ func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	return Refuse, longest
 }
 
-// compileLimits compiles limits of a rule. Their names show the attributes that r chooses among alternatives. by has them.
+// compileLimits compiles limits of a rule. Their names show the attributes that
+// r chooses among alternatives. by has them.
 func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, by holder, specs []*LimitSpec) []*Limit {
 	chosen := ""
 	for i, name := range r.Key {
@@ -242,8 +247,9 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, by holder, specs []*Li
 	return out
 }
 
-// limitName returns the name of the i-th of a rule's limits that has none of its own. If others have the same unit and window, it ends
-// with what makes the difference: the algorithm or, of calendar windows, the zone.
+// limitName returns the name of the i-th of a rule's limits that has none of
+// its own. If others have the same unit and window, it ends with what makes the
+// difference: the algorithm or, of calendar windows, the zone.
 func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 	l := limits[i]
 	if len(limits) == 1 {
@@ -264,7 +270,8 @@ func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 		}
 	}
 
-	if l.TZ != "" && slices.ContainsFunc(limits, func(o *LimitSpec) bool { return isAlike(o) && d.kind(o) == d.kind(l) }) {
+	if l.TZ != "" &&
+		slices.ContainsFunc(limits, func(o *LimitSpec) bool { return isAlike(o) && d.kind(o) == d.kind(l) }) {
 		name += "/" + l.TZ
 	}
 
@@ -297,15 +304,17 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 // blockMemory is how long after a block's end a subject that is refused again gets the next length.
 const blockMemory = 24 * time.Hour
 
-// blockLimits represents a rule's blocks as limits, one for each length; see [Rule.Blocks]. Their IDs leave the lengths out, so
-// that a block in force survives a change of length.
+// blockLimits represents a rule's blocks as limits, one for each length; see
+// [Rule.Blocks]. Their IDs leave the lengths out, so that a block in force
+// survives a change of length.
 func blockLimits(rule string, lengths []Span) (out []*Limit) {
 	for i, length := range lengths {
 		if length.Duration == 0 {
 			continue // a mistake, which is reported
 		}
 
-		l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.Duration.String(), ID: xxh3.HashString("block")}
+		l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1,
+			Window: length.Duration.String(), ID: xxh3.HashString("block")}
 		l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length.Duration}
 
 		if i > 0 {
@@ -351,7 +360,8 @@ type costTable struct {
 }
 
 func (c *compiler) compileCostTable(spec *CostTable) *costTable {
-	t := &costTable{attribute: c.attributeNumber(spec.By), byText: make(map[string]int64, len(spec.Values)), fallback: spec.Default}
+	t := &costTable{attribute: c.attributeNumber(spec.By),
+		byText: make(map[string]int64, len(spec.Values)), fallback: spec.Default}
 	for _, v := range spec.Values {
 		t.byText[c.doc.Canonical(spec.By, v.Value)] = v.Cost
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
-// condition is a compiled Condition: it holds if the attribute is present and has one of the values.
+// condition is a compiled Condition: it holds if the attribute is present and
+// has one of the values.
 type condition struct {
 	attribute int
 	address   bool         // its values are addresses
@@ -80,7 +81,8 @@ func (c *condition) isMetBy(m *Match, v *value) bool {
 
 	if (len(c.addresses) > 0 || c.netSet != nil) && v.isAddress() {
 		_, found := slices.BinarySearchFunc(c.addresses, v.address, netip.Addr.Compare)
-		if found || c.netSet != nil && (c.netSet.Contains(v.address) || v.written.IsValid() && c.netSet.Contains(v.written)) {
+		if found || c.netSet != nil &&
+			(c.netSet.Contains(v.address) || v.written.IsValid() && c.netSet.Contains(v.written)) {
 			return true
 		}
 	}

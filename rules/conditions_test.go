@@ -61,7 +61,8 @@ func TestMatch_exclusions(t *testing.T) {
 	}
 }
 
-// Which attribute was used is part of a subject's identity, and shows in its key and in the names of its limits.
+// Which attribute was used is part of a subject's identity, and shows in its
+// key and in the names of its limits.
 func TestAlternatives(t *testing.T) {
 	s := mustCompile(t, manyConditions)
 	var m Match
@@ -121,7 +122,8 @@ func TestFoldedPieces(t *testing.T) {
 		t.Errorf("an entry: %s is not found", f.ID())
 	}
 	if _, err = Parse([]byte("attributes: {user: {fold: [lower]}}\ntiers: {a: {limits: [{limit: 1, per: 1m}]}}\n" +
-		"subjects: {user: {Ann: {tier: a}, ANN: {tier: a}}}")); err == nil || !strings.Contains(err.Error(), "duplicate value; the first is on line 3") {
+		"subjects: {user: {Ann: {tier: a}, ANN: {tier: a}}}")); err == nil ||
+		!strings.Contains(err.Error(), "duplicate value; the first is on line 3") {
 		t.Errorf("two spellings: got %v", err)
 	}
 }
@@ -142,12 +144,15 @@ func TestParse_conditions(t *testing.T) {
 		{rule + "key: [user], not: {}}", "rules[0].not: expected at least one attribute"},
 		{rule + "key: [user], tiers: [gold]}", `rules[0].tiers[0]: the tier "gold" is not defined`},
 		{rule + "key: [user], tiers: []}", "expected at least one tier"},
-		{"attributes: [user]\n" + rule + "key: [uesr]}", `3:52: rules[0].key[0]: "uesr" is not declared in attributes; did you mean user?`},
+		{"attributes: [user]\n" + rule + "key: [uesr]}",
+			`3:52: rules[0].key[0]: "uesr" is not declared in attributes; did you mean user?`},
 		{rule + "key: [uesr]}\nattributes: [user]", `"uesr" is not declared`},
-		{"attributes: [user]\n" + rule + "key: [user], match: {endpoint: x}}", `rules[0].match.endpoint: "endpoint" is not declared`},
+		{"attributes: [user]\n" + rule + "key: [user], match: {endpoint: x}}",
+			`rules[0].match.endpoint: "endpoint" is not declared`},
 		{"attributes: [user]\n" + rule + "key: [user], not: {endpoint: x}}", `"endpoint" is not declared`},
 		{"attributes: [user]\n" + rule + "key: [user], absent: [ip]}", `"ip" is not declared`},
-		{"attributes: [user]\n" + rule + "key: [user], cost: {by: model}}", `rules[0].cost.by: "model" is not declared`},
+		{"attributes: [user]\n" + rule + "key: [user], cost: {by: model}}",
+			`rules[0].cost.by: "model" is not declared`},
 		{"attributes: [user]\nlists: {deny: [{ip: 192.0.2.1}]}", `lists.deny[0].ip: "ip" is not declared`},
 		{"attributes: [user]\nprofiles: {web: {ip: header:X-Forwarded-For}}", `profiles.web.ip: "ip" is not declared`},
 		{"attributes: [user]\ntiers: {a: {limits: [{limit: 1, per: 1m}]}}\nsubjects: {tenant: {x: {tier: a}}}", `subjects.tenant: "tenant" is not declared`},
@@ -193,7 +198,8 @@ func TestUndeclaredAttributesAreCounted(t *testing.T) {
 		attrs []Attribute
 		want  int
 	}{
-		{attrs("user=a", "usr=a", "x=1"), 2}, {attrs("user=a", "tenant=t"), 0}, {attrs("user=b", "tenant=t"), 0}, {attrs("usr=a"), 1},
+		{attrs("user=a", "usr=a", "x=1"), 2}, {attrs("user=a", "tenant=t"), 0},
+		{attrs("user=b", "tenant=t"), 0}, {attrs("usr=a"), 1},
 	} {
 		if s.Match(tt.attrs, nil, &m); m.Undeclared != tt.want {
 			t.Errorf("%v: got %d, want %d", tt.attrs, m.Undeclared, tt.want)
@@ -205,13 +211,15 @@ func TestUndeclaredAttributesAreCounted(t *testing.T) {
 	}
 }
 
-// TestValuesOfOtherKinds: what no check can send as a value is an error where callers write single entries, and a warning in a document,
-// where it counts as its text.
+// TestValuesOfOtherKinds: what no check can send as a value is an error where
+// callers write single entries, and a warning in a document, where it counts as
+// its text.
 func TestValuesOfOtherKinds(t *testing.T) {
 	for value, want := range map[string]string{
 		"7": "", "-7": "", `"true"`: "", `"7.0"`: "", "x": "", "12345678901234567890123": "",
 		"7.0":  `7.0 is neither text nor an integer in plain digits; for the text, write "7.0"`,
-		"true": `write "true"`, "1e3": `write "1e3"`, "-0": `write "-0"`, "007": `write "007"`, "0x1f": `write "0x1f"`, ".inf": `write ".inf"`,
+		"true": `write "true"`, "1e3": `write "1e3"`, "-0": `write "-0"`, "007": `write "007"`,
+		"0x1f": `write "0x1f"`, ".inf": `write ".inf"`,
 		"[x, true]": `write "true"`,
 	} {
 		src := fmt.Sprintf("rules:\n  - {name: a, key: [id], match: {user: %s}, limits: [{limit: 1, per: 1m}]}\nlists: {deny: [{user: %[1]s}]}\n", value)
@@ -220,7 +228,8 @@ func TestValuesOfOtherKinds(t *testing.T) {
 		for _, w := range doc.Warnings() {
 			got = append(got, w.Error())
 		}
-		if len(got) != 0 && want == "" || want != "" && (len(got) != 2 || !strings.Contains(got[0], "2:") || !strings.Contains(got[0], want)) {
+		if len(got) != 0 && want == "" || want != "" &&
+			(len(got) != 2 || !strings.Contains(got[0], "2:") || !strings.Contains(got[0], want)) {
 			t.Errorf("%s: got warnings %q, want two of %q", value, got, want)
 		}
 
@@ -233,7 +242,8 @@ func TestValuesOfOtherKinds(t *testing.T) {
 			t.Errorf("%s: a block got %v, want %q", value, err, want)
 		}
 	}
-	if doc := mustParse(t, "subjects: {tenant: {true: {tier: x}, 7: {tier: x}}}\ntiers: {x: {limits: unlimited}}\n"); len(doc.Warnings()) != 1 {
+	if doc := mustParse(t,
+		"subjects: {tenant: {true: {tier: x}, 7: {tier: x}}}\ntiers: {x: {limits: unlimited}}\n"); len(doc.Warnings()) != 1 {
 		t.Errorf("subjects: got %v, want one warning", doc.Warnings())
 	}
 }
@@ -251,11 +261,13 @@ func TestWarnings_names(t *testing.T) {
 		{rule("tenannt"), []string{"did you mean tenant?"}},
 		{rule("Tenant"), []string{"did you mean tenant?"}},
 		{rule("shop_kind, shop_kinds"), []string{"did you mean shop_kinds?", "did you mean shop_kind?"}},
-		{rule("shop_kind") + "    match: {shop_kind: x}\n    not: {shop_kimd: y}\n", []string{"rules[0].not.shop_kimd: "}},
+		{rule("shop_kind") + "    match: {shop_kind: x}\n    not: {shop_kimd: y}\n",
+			[]string{"rules[0].not.shop_kimd: "}},
 		{rule("ip, id, user, users_shop, model, mode, warehouse"), nil},
 		{rule("endpiont") + "    match: {endpiont: x}\n", nil},
 		{"attributes: [endpiont]\n" + rule("endpiont"), nil},
-		{rule("user") + "    match: {method: '!POST'}\n", []string{`5:5: rules[0].match.method: "!POST" is compared as it stands, with its !; leave out the !, or write it under not`}},
+		{rule("user") + "    match: {method: '!POST'}\n",
+			[]string{`5:5: rules[0].match.method: "!POST" is compared as it stands, with its !; leave out the !, or write it under not`}},
 		{rule("user") + "    not: {method: ['!POST']}\n", []string{"rules[0].not.method: "}},
 		{"lists: {deny: [{user: '!x'}]}\n", []string{"lists.deny[0].user: "}},
 	} {

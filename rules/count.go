@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// refuseManyRules returns an error if src, in block style, has more rules than are allowed. It looks at nothing but the lines
-// that begin a rule: to build what is refused anyway would take fifty times the memory of the text.
+// refuseManyRules returns an error if src, in block style, has more rules than
+// are allowed. It looks at nothing but the lines that begin a rule: to build
+// what is refused anyway would take fifty times the memory of the text.
 func refuseManyRules(src string) error {
 	var begin, line, count int
 	indent, inside := -1, false
@@ -35,5 +36,6 @@ func refuseManyRules(src string) error {
 		return nil
 	}
 
-	return Errors{{Line: begin, Column: indent + 1, Message: fmt.Sprintf("rules: %d rules; at most %d are allowed", count, maxRules)}}
+	return Errors{{Line: begin, Column: indent + 1,
+		Message: fmt.Sprintf("rules: %d rules; at most %d are allowed", count, maxRules)}}
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // wrongValues take the place of values of a document.
-var wrongValues = []any{nil, map[string]any{}, []any{}, "", "x", "*", 0, -1, 1e300, true, []any{nil}, []any{map[string]any{}}, map[string]any{"x": nil}, map[string]any{"": []any{}}}
+var wrongValues = []any{nil, map[string]any{}, []any{}, "", "x", "*", 0, -1, 1e300, true,
+	[]any{nil}, []any{map[string]any{}}, map[string]any{"x": nil}, map[string]any{"": []any{}}}
 
 // damage calls yield with v after each replacement of a value somewhere in it.
 func damage(v any, yield func(any)) {
@@ -41,7 +42,8 @@ func damage(v any, yield func(any)) {
 	}
 }
 
-// Whatever stands in the place of a value, in a whole document, a piece of it or an entry, is read or reported as a mistake.
+// Whatever stands in the place of a value, in a whole document, a piece of it
+// or an entry, is read or reported as a mistake.
 func TestDamagedDocuments(t *testing.T) {
 	text, err := os.ReadFile("testdata/contract.yaml")
 	expect.NoError(t, err)
@@ -64,7 +66,8 @@ func TestDamagedDocuments(t *testing.T) {
 			}()
 			err = read(body)
 			var mistakes Errors
-			if err != nil && !errors.As(err, &mistakes) && !errors.Is(err, entries.ErrInvalid) && !errors.Is(err, ErrNotFound) {
+			if err != nil && !errors.As(err, &mistakes) && !errors.Is(err, entries.ErrInvalid) &&
+				!errors.Is(err, ErrNotFound) {
 				t.Errorf("%s %s: got %v, want no error or mistakes", what, body, err)
 			}
 		})
@@ -109,12 +112,14 @@ func TestDamagedDocuments(t *testing.T) {
 		})
 		try("stored list", listed, stored(kind))
 	}
-	subject := with(map[string]any{"tier": "free", "limits": map[string]any{"tenant": []any{map[string]any{"limit": 5, "per": "1m"}}}})
+	subject := with(map[string]any{"tier": "free",
+		"limits": map[string]any{"tenant": []any{map[string]any{"limit": 5, "per": "1m"}}}})
 	try("subject", subject, func(body []byte) error {
 		_, err := set.ReadSubject("tenant", "acme", body)
 		return err
 	})
-	maps.Copy(subject, map[string]any{"attribute": "tenant", "value": "acme", "by": "ann", "when": "2026-11-28T12:00:00Z"})
+	maps.Copy(subject,
+		map[string]any{"attribute": "tenant", "value": "acme", "by": "ann", "when": "2026-11-28T12:00:00Z"})
 	try("stored subject", subject, stored(entries.Subject))
 	block := with(map[string]any{"rule": "tenant", "key": []any{"a", "b"}})
 	try("block", block, func(body []byte) error {

@@ -30,7 +30,8 @@ const (
 var foldWords = [...]string{foldTrim, foldLower, foldNFC}
 
 var attributeFields = fieldsOf(
-	of("fold", codec[[]string]{(*decoder).foldWords, unlessEmpty(textsNode)}, func(a *AttributeSpec) *[]string { return &a.Fold }),
+	of("fold", codec[[]string]{(*decoder).foldWords, unlessEmpty(textsNode)},
+		func(a *AttributeSpec) *[]string { return &a.Fold }),
 	of("path", flagCodec, func(a *AttributeSpec) *bool { return &a.Path }),
 )
 
@@ -109,13 +110,14 @@ func declaredNames(declared map[string]*AttributeSpec) []string {
 	return slices.Sorted(maps.Keys(declared))
 }
 
-// Declares reports whether the document allows an attribute: it declares the attribute, or none at all.
+// Declares reports whether the document allows an attribute: it declares the
+// attribute, or none at all.
 func (d *Document) Declares(attribute string) bool {
 	return d.declared == nil || d.declared[attribute] != nil
 }
 
-// Canonical returns the spelling of an attribute's value for which all others stand: folded as the document declares, and an
-// address in canonical notation.
+// Canonical returns the spelling of an attribute's value for which all others
+// stand: folded as the document declares, and an address in canonical notation.
 func (d *Document) Canonical(attribute, value string) string {
 	return canonicalValue(d.declared, attribute, value)
 }
@@ -133,7 +135,8 @@ func (a *AttributeSpec) fold(value string) string {
 	return value
 }
 
-// foldPattern folds a glob as far as that can't change its meaning: what surrounds a * is only a part of a value. a may be nil.
+// foldPattern folds a glob as far as that can't change its meaning: what
+// surrounds a * is only a part of a value. a may be nil.
 func (a *AttributeSpec) foldPattern(pattern string) string {
 	if a == nil {
 		return pattern

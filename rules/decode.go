@@ -13,8 +13,9 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// decoder turns nodes into the parts of a Document. It continues after a mistake, so that all are reported at once, and
-// returns a zero value for a faulty node.
+// decoder turns nodes into the parts of a Document. It continues after a
+// mistake, so that all are reported at once, and returns a zero value for a
+// faulty node.
 type decoder struct {
 	collector
 	shapes   *shapes                   // not nil: note what values would be accepted; see Schema
@@ -48,7 +49,8 @@ func (d *decoder) pushIndex(i int) int {
 	return n
 }
 
-// appendKey extends a path by a key. Keys with other than name characters are put in brackets and quotes.
+// appendKey extends a path by a key. Keys with other than name characters are
+// put in brackets and quotes.
 func appendKey(path []byte, key string) []byte {
 	simple := key != "" && len(key) <= maxNameBytes && strings.IndexFunc(key, func(r rune) bool {
 		return r != '_' && r != '-' && r != '/' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -66,7 +68,8 @@ func appendKey(path []byte, key string) []byte {
 	return append(path, key...)
 }
 
-// eachField calls field for each key of a mapping, with the key's index in keys, which lists the allowed ones.
+// eachField calls field for each key of a mapping, with the key's index in
+// keys, which lists the allowed ones.
 func (d *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
 	if d.shapes != nil {
 		return d.describeFields(n, keys, field)
@@ -182,8 +185,8 @@ func (d *decoder) checkName(n *yaml.Node, s string) string {
 	return ""
 }
 
-// value reads an attribute's value. What a check could not send as a value, such as true or 7.0, counts as its text, and
-// is noted: see typed.
+// value reads an attribute's value. What a check could not send as a value,
+// such as true or 7.0, counts as its text, and is noted: see typed.
 func (d *decoder) value(n *yaml.Node) (string, bool) {
 	s, ok := d.text(n)
 	if ok && len(s) > MaxValueBytes {
@@ -192,13 +195,16 @@ func (d *decoder) value(n *yaml.Node) (string, bool) {
 	}
 
 	if ok && d.shapes == nil && n.Kind != yaml.String && !isPlainInteger(n) {
-		d.loose.add(n.Pos, string(d.path), "%s is neither text nor an integer in plain digits; for the text, write %q", shorten(s), shorten(s))
+		d.loose.add(n.Pos, string(d.path),
+			"%s is neither text nor an integer in plain digits; for the text, write %q", shorten(s),
+			shorten(s))
 	}
 	return s, ok
 }
 
-// typed returns an error if a value was written as something that no check could send. In a document that is only a
-// warning, which the document may be older than.
+// typed returns an error if a value was written as something that no check
+// could send. In a document that is only a warning, which the document may be
+// older than.
 func (d *decoder) typed() error {
 	if len(d.loose.errs) == 0 {
 		return nil

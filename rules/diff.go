@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// The kinds of pieces in a [PieceChange]. A setting of the whole document has its key as its kind, such as "defaults".
+// The kinds of pieces in a [PieceChange]. A setting of the whole document has
+// its key as its kind, such as "defaults".
 const (
 	KindRule    = "rule"
 	KindTier    = "tier"
@@ -107,12 +108,14 @@ func (d *Document) diffPieces() []docPiece {
 	return out
 }
 
-// Diff returns what changes from a document to another, in the order of the first and then of the second. before may be nil.
-// The result is empty if both mean the same and have the same text.
+// Diff returns what changes from a document to another, in the order of the
+// first and then of the second. before may be nil. The result is empty if both
+// mean the same and have the same text.
 func Diff(before, after *Document) []PieceChange {
 	was, is := before.diffPieces(), after.diffPieces()
 	type id struct{ kind, name string }
-	left := make(map[id][]*docPiece, len(is)) // pieces of after that have no counterpart yet; an entry may be listed twice
+	// pieces of after that have no counterpart yet; an entry may be listed twice
+	left := make(map[id][]*docPiece, len(is))
 	for i := range is {
 		p := &is[i]
 		left[id{p.kind, p.name}] = append(left[id{p.kind, p.name}], p)
@@ -136,7 +139,8 @@ func Diff(before, after *Document) []PieceChange {
 	}
 	for i := range is {
 		if p := &is[i]; !matched[p] {
-			out = append(out, PieceChange{Kind: p.kind, Name: p.name, Change: Added, Details: summary(p), after: p.json})
+			out = append(out,
+				PieceChange{Kind: p.kind, Name: p.name, Change: Added, Details: summary(p), after: p.json})
 		}
 	}
 	if before == nil {
@@ -148,7 +152,9 @@ func Diff(before, after *Document) []PieceChange {
 		out = append(out, c)
 	}
 	if len(out) == 0 && before.source != after.source {
-		out = append(out, PieceChange{Kind: KindText, Change: Changed, Details: []string{"only comments and layout differ"}, after: "text"})
+		out = append(out,
+			PieceChange{Kind: KindText, Change: Changed,
+				Details: []string{"only comments and layout differ"}, after: "text"})
 	}
 	return out
 }
@@ -168,7 +174,8 @@ func orderChange(before, after *Document) (PieceChange, bool) {
 		return PieceChange{}, false
 	}
 
-	return PieceChange{Kind: KindOrder, Change: Changed, Details: []string{"the rules are in another order"}, after: strings.Join(is, "\n")}, true
+	return PieceChange{Kind: KindOrder, Change: Changed,
+		Details: []string{"the rules are in another order"}, after: strings.Join(is, "\n")}, true
 }
 
 // maxDetail bounds a value in details, in bytes.
@@ -230,7 +237,8 @@ func nodeDetails(before, after *yaml.Node) (out []string) {
 	return out
 }
 
-// limitDetails compares two lists of limits. Limits of the same unit and window are one that changes its amount.
+// limitDetails compares two lists of limits. Limits of the same unit and window
+// are one that changes its amount.
 func limitDetails(before, after *yaml.Node) (out []string) {
 	id := func(n *yaml.Node) string {
 		text := ""
@@ -294,8 +302,8 @@ func sameBut(a, b *yaml.Node, key string) bool {
 	return true
 }
 
-// noteAnew says for each rule, tier and subject why its counts begin anew, if they do. A rule may begin anew because the
-// defaults changed.
+// noteAnew says for each rule, tier and subject why its counts begin anew, if
+// they do. A rule may begin anew because the defaults changed.
 func noteAnew(out []PieceChange, before, after *Document) []PieceChange {
 	for _, r := range after.Rules {
 		i := before.rule(r.Name)
@@ -311,7 +319,8 @@ func noteAnew(out []PieceChange, before, after *Document) []PieceChange {
 		at := slices.IndexFunc(out, func(c PieceChange) bool { return c.Kind == KindRule && c.Name == r.Name })
 		if at < 0 {
 			at = len(out)
-			out = append(out, PieceChange{Kind: KindRule, Name: r.Name, Change: Changed, after: string(r.node().AppendJSON(nil))})
+			out = append(out,
+				PieceChange{Kind: KindRule, Name: r.Name, Change: Changed, after: string(r.node().AppendJSON(nil))})
 			out[at].Details = []string{"what it takes from elsewhere in the document changed"}
 		}
 
@@ -406,7 +415,8 @@ func (d *Document) identities(r *RuleSpec, limits []*LimitSpec) (ids []counterId
 	return ids
 }
 
-// limitsAnew returns why the counts of a list of limits begin anew. A limit that is only added or removed is no reason.
+// limitsAnew returns why the counts of a list of limits begin anew. A limit
+// that is only added or removed is no reason.
 func limitsAnew(was, is []counterIdentity) string {
 	gone := slices.DeleteFunc(slices.Clone(was), func(id counterIdentity) bool { return slices.Contains(is, id) })
 	added := slices.DeleteFunc(slices.Clone(is), func(id counterIdentity) bool { return slices.Contains(was, id) })
@@ -475,8 +485,8 @@ func noteRenames(out []PieceChange, was, is []docPiece) {
 	}
 }
 
-// NotIn returns those of changes, which [Diff] returned, that d does not have: it has neither the new piece nor, if the piece
-// was removed, lacks it.
+// NotIn returns those of changes, which [Diff] returned, that d does not have:
+// it has neither the new piece nor, if the piece was removed, lacks it.
 func NotIn(changes []PieceChange, d *Document) (out []PieceChange) {
 	type id struct{ kind, name string }
 	have := map[id][]string{}

@@ -16,8 +16,9 @@ const (
 	MaxValueBytes = 1024 // of an attribute's value
 )
 
-// MaxShownBytes bounds a value of a key as rules count and show it, in bytes: folding may make a value longer, and the
-// name of an alternative may stand before it.
+// MaxShownBytes bounds a value of a key as rules count and show it, in bytes:
+// folding may make a value longer, and the name of an alternative may stand
+// before it.
 const MaxShownBytes = maxNameBytes + len("=") + 5*MaxValueBytes
 
 // Bounds of the parts of a document.
@@ -29,12 +30,14 @@ const (
 	maxTrustedHops   = 32
 	maxRegions       = 32   // of a rule
 	maxZones         = 1000 // different names of time zones; about 600 exist
-	// maxTierLimits bounds the number of tiered rules times the number of tier limits: each pair compiles to its own limit.
+	// maxTierLimits bounds the number of tiered rules times the number of tier
+	// limits: each pair compiles to its own limit.
 	maxTierLimits = 1_000_000
 )
 
-// Document is a complete and valid rules file. It is immutable: [Document.Apply] returns a changed copy that shares
-// the unchanged parts. An empty string or a 0 means that the key was left out.
+// Document is a complete and valid rules file. It is immutable:
+// [Document.Apply] returns a changed copy that shares the unchanged parts. An
+// empty string or a 0 means that the key was left out.
 type Document struct {
 	Attributes  []*AttributeSpec // nil if left out: any attribute may be named
 	Defaults    Defaults
@@ -98,7 +101,8 @@ type Entry struct {
 	pos   yaml.Pos
 }
 
-// Condition requires that an attribute has one of several values: each a string, a glob with *, or a CIDR.
+// Condition requires that an attribute has one of several values: each a
+// string, a glob with *, or a CIDR.
 type Condition struct {
 	Attribute string
 	Values    []string
@@ -225,9 +229,11 @@ type ProfileSpec struct {
 // ProfileSource is an attribute and the source of its value, such as header:X-Api-Key.
 type ProfileSource struct{ Attribute, Source string }
 
-// FeatureLevel returns the feature level that every node of a cluster must support to read d; see package agreement.
+// FeatureLevel returns the feature level that every node of a cluster must
+// support to read d; see package agreement.
 func (d *Document) FeatureLevel() int {
-	if d.days || d.Inline != nil || len(d.Envoy) > 0 || d.Attributes != nil || slices.ContainsFunc(d.Rules, (*RuleSpec).needsLevel2) {
+	if d.days || d.Inline != nil || len(d.Envoy) > 0 || d.Attributes != nil ||
+		slices.ContainsFunc(d.Rules, (*RuleSpec).needsLevel2) {
 		return 2
 	}
 
@@ -247,7 +253,8 @@ func (d *Document) FeatureLevel() int {
 
 // needsLevel2 reports whether r has a key that builds of level 1 can't read.
 func (r *RuleSpec) needsLevel2() bool {
-	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || len(r.Block) > 1 || r.Refusal != nil || r.Cost != nil && r.Cost.Unit != ""
+	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || len(r.Block) > 1 ||
+		r.Refusal != nil || r.Cost != nil && r.Cost.Unit != ""
 }
 
 // needsLevel2 reports whether l has a key or value that builds of level 1 can't read.
@@ -255,8 +262,8 @@ func (l *LimitSpec) needsLevel2() bool {
 	return l.Unlimited || l.Limit == 0 || l.From != "" || l.isSlots()
 }
 
-// eachLimits yields each list of limits that the document gives a rule, for any subject, with what has it. If only is not
-// empty, it yields those of one rule.
+// eachLimits yields each list of limits that the document gives a rule, for any
+// subject, with what has it. If only is not empty, it yields those of one rule.
 func (d *Document) eachLimits(only string, yield func(rule string, by holder, limits []*LimitSpec)) {
 	for _, r := range d.Rules {
 		if only != "" && r.Name != only {

@@ -11,8 +11,8 @@ const day = 24 * time.Hour
 
 var errDuration = errors.New("not a duration such as 500ms, 15m, 24h or 7d")
 
-// ParseDuration reads a duration as time.ParseDuration does, and also days: 7d, 1.5d, 1d12h. Days come first and have no
-// sign. A day is always 24 hours.
+// ParseDuration reads a duration as time.ParseDuration does, and also days: 7d,
+// 1.5d, 1d12h. Days come first and have no sign. A day is always 24 hours.
 func ParseDuration(s string) (time.Duration, error) {
 	days, rest, ok := strings.Cut(s, "d")
 	if !ok {
@@ -44,8 +44,8 @@ func ParseDuration(s string) (time.Duration, error) {
 	return 24*hours + more, nil
 }
 
-// FormatDuration writes a duration for people: whole days as days, without trailing zero minutes and seconds.
-// [ParseDuration] reads the result.
+// FormatDuration writes a duration for people: whole days as days, without
+// trailing zero minutes and seconds. [ParseDuration] reads the result.
 func FormatDuration(v time.Duration) string {
 	if v >= day && v%day == 0 {
 		return strings.TrimSuffix((v/24).String(), "h0m0s") + "d"

@@ -13,8 +13,11 @@ import (
 func TestParseDuration(t *testing.T) {
 	const h = time.Hour
 	for have, want := range map[string]time.Duration{
-		"7d": 168 * h, "1d12h": 36 * h, "1d1h1m1s1ms": 25*h + time.Minute + time.Second + time.Millisecond, "0.5d": 12 * h, "1.5d": 36 * h, ".5d": 12 * h,
-		"0d": 0, "366d": 8784 * h, "106751d": 106751 * day, "24h": 24 * h, "500ms": 500 * time.Millisecond, "-1h": -h, "0": 0, "007d": 168 * h, "1d0": day,
+		"7d": 168 * h, "1d12h": 36 * h,
+		"1d1h1m1s1ms": 25*h + time.Minute + time.Second + time.Millisecond, "0.5d": 12 * h,
+		"1.5d": 36 * h, ".5d": 12 * h,
+		"0d": 0, "366d": 8784 * h, "106751d": 106751 * day, "24h": 24 * h,
+		"500ms": 500 * time.Millisecond, "-1h": -h, "0": 0, "007d": 168 * h, "1d0": day,
 	} {
 		if v, err := ParseDuration(have); err != nil || v != want {
 			t.Errorf("%s: have %v, %v, want %v", have, v, err, want)
@@ -27,14 +30,16 @@ func TestParseDuration(t *testing.T) {
 		}
 	}
 	for have, want := range map[time.Duration]string{
-		168 * h: "7d", 24 * h: "1d", 36 * h: "36h", 366 * day: "366d", 12 * h: "12h", 90 * time.Minute: "1h30m", 15 * time.Minute: "15m", time.Minute: "1m",
+		168 * h: "7d", 24 * h: "1d", 36 * h: "36h", 366 * day: "366d", 12 * h: "12h",
+		90 * time.Minute: "1h30m", 15 * time.Minute: "15m", time.Minute: "1m",
 		90 * time.Second: "1m30s", 10 * time.Millisecond: "10ms", 0: "0s", day + time.Second: "24h0m1s", -day: "-24h",
 	} {
 		expect.Equal(t, FormatDuration(have), want, "%v", have)
 	}
 }
 
-// TestDays: every duration in a document may be 7d. It equals 168h, also for counters, and round trips as written.
+// TestDays: every duration in a document may be 7d. It equals 168h, also for
+// counters, and round trips as written.
 func TestDays(t *testing.T) {
 	const text = `version: 1
 defaults: {on_limit: delay, max_delay: %[1]s}
@@ -67,8 +72,10 @@ tiers: {t: {limits: [{limit: 1, per: %[2]s}]}}
 	}
 	for i := range have.Hits {
 		a, b := &have.Hits[i], &want.Hits[i]
-		if !reflect.DeepEqual(a.Rule.Blocks, b.Rule.Blocks) || a.Rule.MaxDelay != b.Rule.MaxDelay || a.Subject != b.Subject {
-			t.Errorf("rule %s: have %v, %v, want %v, %v", a.Rule.Name, a.Rule.Blocks, a.Rule.MaxDelay, b.Rule.Blocks, b.Rule.MaxDelay)
+		if !reflect.DeepEqual(a.Rule.Blocks, b.Rule.Blocks) || a.Rule.MaxDelay != b.Rule.MaxDelay ||
+			a.Subject != b.Subject {
+			t.Errorf("rule %s: have %v, %v, want %v, %v", a.Rule.Name, a.Rule.Blocks,
+				a.Rule.MaxDelay, b.Rule.Blocks, b.Rule.MaxDelay)
 		}
 		for n, l := range a.Limits {
 			if l.ID != b.Limits[n].ID || l.Limit != b.Limits[n].Limit {
@@ -86,9 +93,11 @@ tiers: {t: {limits: [{limit: 1, per: %[2]s}]}}
 	}
 }
 
-// FuzzParseDuration: ParseDuration agrees with time.ParseDuration, and reads what FormatDuration writes.
+// FuzzParseDuration: ParseDuration agrees with time.ParseDuration, and reads
+// what FormatDuration writes.
 func FuzzParseDuration(f *testing.F) {
-	for _, s := range []string{"7d", "1d12h", "0.1d", "1h30m", "-5m", "106751d", "d", "1d-1h", "9223372036854775807ns"} {
+	for _, s := range []string{"7d", "1d12h", "0.1d", "1h30m", "-5m", "106751d", "d", "1d-1h",
+		"9223372036854775807ns"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

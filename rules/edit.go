@@ -7,9 +7,11 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// withChange returns d with one piece changed, and with a text of its own: the text of d, in which only the piece is another,
-// so that comments and order stay. If the piece can't be told apart in the text, such as within a mapping on one line, the
-// document is written anew. Errors are those of [Document.Apply].
+// withChange returns d with one piece changed, and with a text of its own: the
+// text of d, in which only the piece is another, so that comments and order
+// stay. If the piece can't be told apart in the text, such as within a mapping
+// on one line, the document is written anew. Errors are those of
+// [Document.Apply].
 func (d *Document) withChange(c Change) (*Document, error) {
 	next, err := d.Apply(c)
 	if err != nil || c.Part == WholeDocument {
@@ -31,7 +33,8 @@ func (d *Document) withChange(c Change) (*Document, error) {
 	return Parse(text)
 }
 
-// editText returns d's text with the change, or "" if it finds no place for it. next is the changed document.
+// editText returns d's text with the change, or "" if it finds no place for it.
+// next is the changed document.
 func (d *Document) editText(c Change, next *Document) string {
 	if d.source == "" || d.asJSON {
 		return ""
@@ -85,8 +88,8 @@ func (t *textEdit) enter(root *yaml.Node, section string) (key, value *yaml.Node
 	return key, value
 }
 
-// before returns the line where what stands above line i ends: comments and empty lines right above i belong to i. It is never
-// below least.
+// before returns the line where what stands above line i ends: comments and
+// empty lines right above i belong to i. It is never below least.
 func (t *textEdit) before(i, least int) int {
 	for i > least {
 		text := strings.TrimSpace(t.lines[i-1])

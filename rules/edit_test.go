@@ -32,7 +32,8 @@ tiers:
 default_tier: free   # the end
 `
 
-// TestHistory_EditsTheText: a piece is changed in the text, and what stands around it stays, with its comments.
+// TestHistory_EditsTheText: a piece is changed in the text, and what stands
+// around it stays, with its comments.
 func TestHistory_EditsTheText(t *testing.T) {
 	limit := "{key: [ip], limits: [{limit: 7, per: 15m}]}"
 	for _, test := range []struct {
@@ -92,7 +93,8 @@ lists:
 	}
 }
 
-// TestHistory_RewritesTheText: where a piece can't be told apart in the text, the document is written anew, and right.
+// TestHistory_RewritesTheText: where a piece can't be told apart in the text,
+// the document is written anew, and right.
 func TestHistory_RewritesTheText(t *testing.T) {
 	rule := "{key: [ip], limits: [{limit: 7, per: 15m}]}"
 	for name, text := range map[string]string{

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// YAML renders the document. If it was parsed from YAML, the result is the original text with its comments; otherwise
-// the keys are in the usual order.
+// YAML renders the document. If it was parsed from YAML, the result is the
+// original text with its comments; otherwise the keys are in the usual order.
 func (d *Document) YAML() []byte {
 	if d.source != "" && !d.asJSON {
 		return []byte(d.source)
@@ -24,8 +24,9 @@ func (d *Document) YAML() []byte {
 // JSON renders the document as JSON, with the keys in the usual order.
 func (d *Document) JSON() []byte { return d.node().AppendJSON(nil) }
 
-// Hash returns the SHA-256 of the document as JSON with the keys in the usual order, whatever text it was parsed from.
-// Nodes of different builds compare these hashes, so a change that gives any document another hash needs a higher
+// Hash returns the SHA-256 of the document as JSON with the keys in the usual
+// order, whatever text it was parsed from. Nodes of different builds compare
+// these hashes, so a change that gives any document another hash needs a higher
 // feature level.
 func (d *Document) Hash() [sha256.Size]byte { return sha256.Sum256(d.JSON()) }
 
@@ -38,15 +39,17 @@ func (d *Document) fittingText() []byte {
 	return text
 }
 
-// Text returns the text that the document was parsed from, or an equivalent one. The error is of type [Errors] and means
-// that no such text fits in MaxDocument bytes.
+// Text returns the text that the document was parsed from, or an equivalent
+// one. The error is of type [Errors] and means that no such text fits in
+// MaxDocument bytes.
 func (d *Document) Text() (string, error) {
 	if d.source != "" {
 		return d.source, nil
 	}
 	text := d.fittingText()
 	if len(text) > MaxDocument {
-		return "", Errors{{Message: fmt.Sprintf("the document takes %d bytes as text; at most %d are allowed", len(text), MaxDocument)}}
+		return "",
+			Errors{{Message: fmt.Sprintf("the document takes %d bytes as text; at most %d are allowed", len(text), MaxDocument)}}
 	}
 	return string(text), nil
 }
@@ -129,7 +132,8 @@ func limitsNode(limits []*LimitSpec) *yaml.Node {
 }
 
 func (p *ProfileSpec) node() *yaml.Node {
-	n := mapNode(p.Sources, func(s ProfileSource) string { return s.Attribute }, func(s ProfileSource) *yaml.Node { return text(s.Source) })
+	n := mapNode(p.Sources, func(s ProfileSource) string { return s.Attribute },
+		func(s ProfileSource) *yaml.Node { return text(s.Source) })
 	n.Set("trusted_hops", unlessZero(integer[int])(p.TrustedHops))
 	return n
 }

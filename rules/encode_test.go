@@ -13,7 +13,8 @@ func checkRoundTrip(t failer, doc *Document) {
 	want := compileBare(t, doc)
 	rendered := *doc
 	rendered.source = ""
-	for name, write := range map[string]func() []byte{"YAML": doc.YAML, "JSON": doc.JSON, "rendered YAML": rendered.YAML} {
+	for name, write := range map[string]func() []byte{"YAML": doc.YAML, "JSON": doc.JSON,
+		"rendered YAML": rendered.YAML} {
 		text := write()
 		again, err := Parse(text)
 		if err != nil {

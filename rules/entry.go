@@ -23,11 +23,13 @@ type EntryForm struct {
 // maxFor bounds how long an entry with an end holds.
 const maxFor = 100 * 366 * day
 
-// metaFields are what entries have besides attributes. Entries can't have attributes of these names.
+// metaFields are what entries have besides attributes. Entries can't have
+// attributes of these names.
 var metaFields = [...]string{"for", "until", "note", "by", "when", "origin"}
 
-// ReadListed reads an entry of a list, Deny or Allow: attributes as in the document, and for, until and note. The error is of
-// type [Errors], with positions in body, or wraps entries.ErrInvalid.
+// ReadListed reads an entry of a list, Deny or Allow: attributes as in the
+// document, and for, until and note. The error is of type [Errors], with
+// positions in body, or wraps entries.ErrInvalid.
 func (d *Document) ReadListed(kind entries.Kind, body []byte) (EntryForm, error) {
 	f := EntryForm{Entry: &entries.Entry{Kind: kind}}
 	n, err := f.readMeta(body)
@@ -39,9 +41,10 @@ func (d *Document) ReadListed(kind entries.Kind, body []byte) (EntryForm, error)
 	return f, cmp.Or(r.err(), r.typed(), f.Entry.Check())
 }
 
-// ReadSubject reads what an entry says about a subject of s: a tier, limits for some rules, for, until and note. The error is
-// of type [Errors], with positions in body, or wraps entries.ErrInvalid. It is an error to name a tier or a rule that s
-// does not have, and to change the limits of a global rule.
+// ReadSubject reads what an entry says about a subject of s: a tier, limits for
+// some rules, for, until and note. The error is of type [Errors], with
+// positions in body, or wraps entries.ErrInvalid. It is an error to name a tier
+// or a rule that s does not have, and to change the limits of a global rule.
 func (s *Set) ReadSubject(attribute, value string, body []byte) (EntryForm, error) {
 	f := EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: attribute}}
 	n, err := f.readMeta(body)
@@ -80,14 +83,17 @@ func (s *Set) checkDivision(errs *collector, path, attribute string, spec *Subje
 		}
 		override := slices.ContainsFunc(spec.Overrides, func(o Override) bool { return o.Rule == r.Name })
 		if override || r.Tiered && spec.Tier != "" {
-			errs.add(yaml.Pos{}, path, "regions divide the limits of rule %q (scope: global), and an entry can't change that: write it in the document", r.Name)
+			errs.add(yaml.Pos{}, path,
+				"regions divide the limits of rule %q (scope: global), and an entry can't change that: write it in the document",
+				r.Name)
 		}
 	}
 }
 
 // UsesTiersOf reports whether the tiers of an attribute's subjects matter to some rule.
 func (s *Set) UsesTiersOf(attribute string) bool {
-	return slices.ContainsFunc(s.Rules, func(r *Rule) bool { return (r.Tiered || r.onTiers != nil) && r.hasInKey(attribute) })
+	return slices.ContainsFunc(s.Rules,
+		func(r *Rule) bool { return (r.Tiered || r.onTiers != nil) && r.hasInKey(attribute) })
 }
 
 // hasInKey reports whether r's key, or that of an alternative, has an attribute.
@@ -97,11 +103,12 @@ func (r *Rule) hasInKey(attribute string) bool {
 
 // SubjectForm returns a form that only names a subject.
 func (d *Document) SubjectForm(attribute, value string) EntryForm {
-	return EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: attribute, Value: d.Canonical(attribute, value)}}
+	return EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: attribute,
+		Value: d.Canonical(attribute, value)}}
 }
 
-// ReadBlock reads a block: rule, key (a text, or a list of them), for, until and note. The error is as for [ReadListed]. Rule
-// and Key are as written.
+// ReadBlock reads a block: rule, key (a text, or a list of them), for, until
+// and note. The error is as for [ReadListed]. Rule and Key are as written.
 func ReadBlock(body []byte) (EntryForm, error) {
 	f := EntryForm{Entry: &entries.Entry{Kind: entries.Block}}
 	n, err := f.readMeta(body)
@@ -188,7 +195,8 @@ func (f *EntryForm) readMetaField(name string, v *yaml.Node) (err error) {
 		f.Note = v.Text
 		return entries.CheckNote(v.Text)
 	default:
-		return fmt.Errorf("%w: %s can't be an attribute of an entry; write it in the document", entries.ErrInvalid, name)
+		return fmt.Errorf("%w: %s can't be an attribute of an entry; write it in the document",
+			entries.ErrInvalid, name)
 	}
 
 	return nil
@@ -203,8 +211,8 @@ func readTime(name, text string) (int64, error) {
 	return t.UnixMilli(), nil
 }
 
-// ReadStored reads an entry as [EntryJSON] renders it. It may name tiers and rules that no document has. The error is as for
-// [ReadListed].
+// ReadStored reads an entry as [EntryJSON] renders it. It may name tiers and
+// rules that no document has. The error is as for [ReadListed].
 func ReadStored(kind entries.Kind, body []byte) (*entries.Entry, error) {
 	f := EntryForm{Entry: &entries.Entry{Kind: kind}, stored: true}
 	n, err := f.readMeta(body)
@@ -260,8 +268,8 @@ func canonicalMatch(declared map[string]*AttributeSpec, match []Condition) []ent
 	return out
 }
 
-// canonicalCondition is canonicalValue for conditions, where a value may also be a CIDR or a glob. A CIDR of one address is the
-// address.
+// canonicalCondition is canonicalValue for conditions, where a value may also
+// be a CIDR or a glob. A CIDR of one address is the address.
 func canonicalCondition(declared map[string]*AttributeSpec, attribute, value string) string {
 	if p, ok := ipaddr.ParsePrefix(value); ok && holdsAddresses(attribute) {
 		if p.IsSingleIP() {
@@ -275,8 +283,10 @@ func canonicalCondition(declared map[string]*AttributeSpec, attribute, value str
 	return canonicalValue(declared, attribute, value)
 }
 
-// CheckValues returns an error of type [Errors] that names the first attribute whose value no check could have: none, or for
-// addresses what is neither an address nor a range. A document only warns of those, and an older entry with one can still be ended.
+// CheckValues returns an error of type [Errors] that names the first attribute
+// whose value no check could have: none, or for addresses what is neither an
+// address nor a range. A document only warns of those, and an older entry with
+// one can still be ended.
 func (f *EntryForm) CheckValues() error {
 	e := f.Entry
 	errs := &collector{}
@@ -284,7 +294,8 @@ func (f *EntryForm) CheckValues() error {
 		_, isRange := ipaddr.ParsePrefix(value)
 		switch {
 		case value == "":
-			errs.add(yaml.Pos{}, path, "the value is empty, which never matches: an attribute whose value is empty is absent")
+			errs.add(yaml.Pos{}, path,
+				"the value is empty, which never matches: an attribute whose value is empty is absent")
 		case holdsAddresses(attribute) && !IsAddress(value) && !isRange && !strings.Contains(value, "*"):
 			errs.add(yaml.Pos{}, path, "%q is %s", shorten(value), what)
 		}
@@ -302,8 +313,8 @@ func (f *EntryForm) CheckValues() error {
 	return errs.err()
 }
 
-// NamesOneValue reports whether e refuses one value exactly: an address, a /64 of IPv6, or a text without *; or one subject of
-// a rule.
+// NamesOneValue reports whether e refuses one value exactly: an address, a /64
+// of IPv6, or a text without *; or one subject of a rule.
 func NamesOneValue(e *entries.Entry) bool {
 	switch {
 	case e.Kind == entries.Block:
@@ -318,8 +329,8 @@ func NamesOneValue(e *entries.Entry) bool {
 	return strings.IndexByte(c.Values[0], '*') < 0
 }
 
-// FindEntry looks for an entry in the document: an entry of a list with the same conditions, or the same subject. line is its
-// line in the text, from 1.
+// FindEntry looks for an entry in the document: an entry of a list with the
+// same conditions, or the same subject. line is its line in the text, from 1.
 func (d *Document) FindEntry(e *entries.Entry) (line int, found bool) {
 	if !d.hasEntry(e) {
 		return 0, false
@@ -371,7 +382,8 @@ func (d *Document) positionOf(e *entries.Entry) (yaml.Pos, bool) {
 	return yaml.Pos{}, false
 }
 
-// EntryJSON renders an entry as callers see it: what it says, as in the document, and its end, note, author and time.
+// EntryJSON renders an entry as callers see it: what it says, as in the
+// document, and its end, note, author and time.
 func EntryJSON(e *entries.Entry, origin string) []byte {
 	n := entryNode(e)
 	addMeta(n, e)

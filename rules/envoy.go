@@ -10,9 +10,10 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// The section `envoy` of a document holds the configuration of Envoy's rate limit service: for each domain a tree of
-// descriptors, matched separately from the rules. At most one node of the tree applies to a descriptor of a request. Its
-// limit is compiled to a rule that is not in Set.Rules.
+// The section `envoy` of a document holds the configuration of Envoy's rate
+// limit service: for each domain a tree of descriptors, matched separately from
+// the rules. At most one node of the tree applies to a descriptor of a request.
+// Its limit is compiled to a rule that is not in Set.Rules.
 
 // EnvoyName is the prefix of the name under which metrics count a domain: envoy/<domain>.
 const EnvoyName = "envoy"
@@ -29,7 +30,8 @@ type EnvoyDomain struct {
 // EnvoyNode is a node of a tree that has a rate_limit.
 type EnvoyNode struct {
 	Domain string
-	// Path is the domain and the descriptors down to this node, as written: "edge.path_/search.method".
+	// Path is the domain and the descriptors down to this node, as written:
+	// "edge.path_/search.method".
 	Path      string
 	Rule      *Rule    // the limit, compiled under the name Path; nil if Unlimited
 	Unlimited bool     // always OK, never counted
@@ -49,8 +51,9 @@ type EnvoyNode struct {
 
 // envoyBranch holds sibling descriptors: those directly below the same one.
 type envoyBranch struct {
-	// byText has all of them by their text: the key, an underscore and the value, or the key alone. Like the reference
-	// server, it does not tell a key "a_b" without a value from a key "a" with the value "b".
+	// byText has all of them by their text: the key, an underscore and the value,
+	// or the key alone. Like the reference server, it does not tell a key "a_b"
+	// without a value from a key "a" with the value "b".
 	byText    map[string]*envoyDescriptor
 	wildcards []envoyWildcard // those with a * in their text, in document order
 }
@@ -82,7 +85,8 @@ func (s *Set) EnvoyDomain(name string) *EnvoyDomain {
 	return s.envoy.domains[name]
 }
 
-// matchEnvoyKey is MatchKey for the rule of a node; key holds the values of its descriptor's entries.
+// matchEnvoyKey is MatchKey for the rule of a node; key holds the values of its
+// descriptor's entries.
 func (s *Set) matchEnvoyKey(r *Rule, key []string, m *Match) error {
 	n := s.envoy.paths[r.Name]
 	entries := slices.Clone(n.levels)
@@ -101,12 +105,13 @@ func (s *Set) matchEnvoyKey(r *Rule, key []string, m *Match) error {
 // Name returns the domain's name.
 func (d *EnvoyDomain) Name() string { return d.name }
 
-// Match returns the node that applies to a descriptor, or nil. It does not allocate unless an entry has more than 4,000
-// bytes.
+// Match returns the node that applies to a descriptor, or nil. It does not
+// allocate unless an entry has more than 4,000 bytes.
 //
-// On each level an entry selects the descriptor with its key and value; else the first in the document whose wildcards
-// match the entry's text; else the descriptor with its key and no value. The limit must be at the level of the last entry:
-// neither shorter nor longer paths apply.
+// On each level an entry selects the descriptor with its key and value; else
+// the first in the document whose wildcards match the entry's text; else the
+// descriptor with its key and no value. The limit must be at the level of the
+// last entry: neither shorter nor longer paths apply.
 func (d *EnvoyDomain) Match(entries []EnvoyEntry) *EnvoyNode {
 	for i := range entries {
 		if len(entries[i].Key)+len(entries[i].Value) >= 255 {
@@ -138,7 +143,8 @@ func (d *EnvoyDomain) match(entries []EnvoyEntry, text []byte) *EnvoyNode {
 	return nil
 }
 
-// find returns the descriptor for an entry, or nil. text is the entry's key, an underscore and its value.
+// find returns the descriptor for an entry, or nil. text is the entry's key, an
+// underscore and its value.
 func (b *envoyBranch) find(text, key string) *envoyDescriptor {
 	if found := b.byText[text]; found != nil {
 		return found
@@ -151,8 +157,9 @@ func (b *envoyBranch) find(text, key string) *envoyDescriptor {
 	return b.byText[key]
 }
 
-// Subject returns the identity of a descriptor's counter: a hash of the domain and of all entries' keys and values, in
-// order. The initial state differs from those of rules and of inline limits, so their subjects never coincide.
+// Subject returns the identity of a descriptor's counter: a hash of the domain
+// and of all entries' keys and values, in order. The initial state differs from
+// those of rules and of inline limits, so their subjects never coincide.
 func (n *EnvoyNode) Subject(entries []EnvoyEntry) Hash {
 	h := n.seed
 	for i := range entries {
@@ -162,7 +169,8 @@ func (n *EnvoyNode) Subject(entries []EnvoyEntry) Hash {
 	return h.finish(uint64(len(entries)), titleBytes)
 }
 
-// Key returns the key under which a descriptor's counter is shown, next to Path: the values of the entries.
+// Key returns the key under which a descriptor's counter is shown, next to
+// Path: the values of the entries.
 func (n *EnvoyNode) Key(entries []EnvoyEntry) []string {
 	key := make([]string, len(entries))
 	for i := range entries {
@@ -211,8 +219,11 @@ func (c *compiler) compileEnvoy() {
 	}
 }
 
-// compileEnvoyBranch compiles the descriptors below the one at above. number returns Rule.Index of a node.
-func (c *compiler) compileEnvoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, number func(*EnvoyNode) int) (b envoyBranch) {
+// compileEnvoyBranch compiles the descriptors below the one at above. number
+// returns Rule.Index of a node.
+func (c *compiler) compileEnvoyBranch(
+	above *EnvoyNode, list []*EnvoyDescriptorSpec, number func(*EnvoyNode) int,
+) (b envoyBranch) {
 	if len(list) == 0 {
 		return b
 	}
@@ -222,7 +233,8 @@ func (c *compiler) compileEnvoyBranch(above *EnvoyNode, list []*EnvoyDescriptorS
 		text := s.text()
 		n := &EnvoyNode{
 			Domain: above.Domain, Path: above.Path + "." + text, Shadow: s.Shadow, Quota: s.Quota, Detailed: s.Detailed,
-			levels: append(above.levels[:len(above.levels):len(above.levels)], EnvoyEntry{s.Key, s.Value}), seed: above.seed,
+			levels: append(above.levels[:len(above.levels):len(above.levels)],
+				EnvoyEntry{s.Key, s.Value}), seed: above.seed,
 		}
 		d := &envoyDescriptor{below: c.compileEnvoyBranch(n, s.Descriptors, number)}
 		if s.Limit != nil {

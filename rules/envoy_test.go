@@ -47,16 +47,19 @@ envoy:
 
 func TestEnvoyMatch(t *testing.T) {
 	set := keyedSet(t, envoyDocument)
-	if !set.HasEnvoy() || set.EnvoyDomain("other") != nil || set.EnvoyDomain("empty").Match(envoyEntries("k=v")) != nil {
+	if !set.HasEnvoy() || set.EnvoyDomain("other") != nil ||
+		set.EnvoyDomain("empty").Match(envoyEntries("k=v")) != nil {
 		t.Error("the set has other domains")
 	}
 	d := set.EnvoyDomain("edge")
 	for _, tt := range []struct{ descriptor, want string }{
-		{"k=v", "edge.k_v"}, {"k=vx", "edge.k_v*"}, {"k=wx", "edge.k_*x"}, {"k=w", "edge.k"}, {"k=", "edge.k"}, {"k=V", "edge.k"},
+		{"k=v", "edge.k_v"}, {"k=vx", "edge.k_v*"}, {"k=wx", "edge.k_*x"}, {"k=w", "edge.k"},
+		{"k=", "edge.k"}, {"k=V", "edge.k"},
 		{"k=v k=v", ""}, {"other=v", ""}, {"", ""}, {"k_v=anything", "edge.k_v*"}, {"none=", ""}, {"none=x k=v", ""},
 		{"path=/a1/b2c", "edge.path_/a*/b*c"}, {"path=/a/bc", "edge.path_/a*/b*c"}, {"path=/a/b", ""},
 		{"path=/a/bc user=u", "edge.path_/a*/b*c.user"}, {"path=/a/bc user=u k=v", ""}, {"user=u", ""},
-		{"path=/a/bc open=1", "edge.path_/a*/b*c.open"}, {"above=1", ""}, {"above=1 below=1", "edge.above.below"}, {"closed=1", "edge.closed"},
+		{"path=/a/bc open=1", "edge.path_/a*/b*c.open"}, {"above=1", ""},
+		{"above=1 below=1", "edge.above.below"}, {"closed=1", "edge.closed"},
 		{"k=" + strings.Repeat("v", 300), "edge.k_v*"}, {"k=" + strings.Repeat("v", 5000), "edge.k_v*"},
 	} {
 		n, have := d.Match(envoyEntries(tt.descriptor)), ""
@@ -68,30 +71,40 @@ func TestEnvoyMatch(t *testing.T) {
 }
 
 func TestEnvoyNodes(t *testing.T) {
-	set := keyedSet(t, "defaults: {algorithm: sliding-window, on_limit: delay, on_partition: full}\nrules: [{name: edge.path_/a*/b*c, key: [], limits: [{limit: 1, per: 1m}]}]"+envoyDocument)
+	set := keyedSet(t,
+		"defaults: {algorithm: sliding-window, on_limit: delay, on_partition: full}\nrules: [{name: edge.path_/a*/b*c, key: [], limits: [{limit: 1, per: 1m}]}]"+envoyDocument)
 	d := set.EnvoyDomain("edge")
 	node := func(descriptor string) *EnvoyNode { return d.Match(envoyEntries(descriptor)) }
 	few, bucket, open, closed, quota := node("path=/a/bc"), node("path=/a/bc user=u"), node("path=/a/bc open=1"), node("closed=1"), node("above=1 below=1")
-	if r := few.Rule; few.Domain != "edge" || few.LimitName != "few" || !slices.Equal(few.Replaces, []string{"many", "most"}) || few.Unit != "day" || few.Requests != 5 ||
-		r.Name != few.Path || r.ownLimits[0].Name != "few" || r.Consistency != Hybrid || r.OnPartition != Full || r.OnLimit != Refuse ||
-		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 5, Window: 24 * time.Hour}) || r.Inline {
+	if r := few.Rule; few.Domain != "edge" || few.LimitName != "few" ||
+		!slices.Equal(few.Replaces, []string{"many", "most"}) || few.Unit != "day" ||
+		few.Requests != 5 ||
+		r.Name != few.Path || r.ownLimits[0].Name != "few" || r.Consistency != Hybrid ||
+		r.OnPartition != Full || r.OnLimit != Refuse ||
+		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 5,
+			Window: 24 * time.Hour}) || r.Inline {
 		t.Errorf("have %+v, %+v, %+v", few, few.Rule, few.Rule.ownLimits[0])
 	}
-	if r := bucket.Rule; bucket.Unit != "" || r.Consistency != Exact || r.OnPartition != RefuseUncounted || !slices.Equal(r.Key, []string{"path", "user"}) ||
-		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 6, Burst: 9, Window: 10 * time.Minute}) {
+	if r := bucket.Rule; bucket.Unit != "" || r.Consistency != Exact ||
+		r.OnPartition != RefuseUncounted || !slices.Equal(r.Key, []string{"path", "user"}) ||
+		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 6, Burst: 9,
+			Window: 10 * time.Minute}) {
 		t.Errorf("have %+v, %+v, %+v", bucket, bucket.Rule, bucket.Rule.ownLimits[0])
 	}
 	if open.Rule != nil || !open.Unlimited || !open.Shadow || !open.Quota || open.Detailed {
 		t.Errorf("have %+v", open)
 	}
-	if r := closed.Rule; closed.Requests != 0 || !r.Shadow || r.OnPartition != RefuseUncounted || r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}) {
+	if r := closed.Rule; closed.Requests != 0 || !r.Shadow || r.OnPartition != RefuseUncounted ||
+		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}) {
 		t.Errorf("have %+v, %+v, %+v", closed, closed.Rule, closed.Rule.ownLimits[0])
 	}
 	if quota.Shadow || !quota.Quota || quota.Rule.ownLimits[0].Window != "365d" {
 		t.Errorf("have %+v, %+v", quota, quota.Rule.ownLimits[0])
 	}
 	// A path with its own metrics shares them with the rule of that name.
-	if want := []string{"edge.path_/a*/b*c", "inline", "envoy/edge", "envoy/empty"}; !slices.Equal(set.Names(), want) || few.Rule.Index != 0 || bucket.Rule.Index != 2 {
+	if want := []string{"edge.path_/a*/b*c", "inline", "envoy/edge",
+		"envoy/empty"}; !slices.Equal(set.Names(),
+		want) || few.Rule.Index != 0 || bucket.Rule.Index != 2 {
 		t.Errorf("have %q, %d, %d", set.Names(), few.Rule.Index, bucket.Rule.Index)
 	}
 	if len(set.Rules) != 1 {
@@ -100,9 +113,11 @@ func TestEnvoyNodes(t *testing.T) {
 	expect.Equal(t, set.Document.FeatureLevel(), 2, "the section has level")
 }
 
-// TestEnvoyByPath: a node's rule is found by its path, and its subjects by the values of their entries.
+// TestEnvoyByPath: a node's rule is found by its path, and its subjects by the
+// values of their entries.
 func TestEnvoyByPath(t *testing.T) {
-	set := keyedSet(t, "lists: {deny: [{k: w}]}\nrules: [{name: edge.k, key: [k], limits: [{limit: 1, per: 1m}]}]"+envoyDocument)
+	set := keyedSet(t,
+		"lists: {deny: [{k: w}]}\nrules: [{name: edge.k, key: [k], limits: [{limit: 1, per: 1m}]}]"+envoyDocument)
 	var m Match
 	for _, tt := range []struct {
 		path, descriptor string
@@ -114,7 +129,8 @@ func TestEnvoyByPath(t *testing.T) {
 	} {
 		descriptor := envoyEntries(tt.descriptor)
 		n := set.EnvoyDomain("edge").Match(descriptor)
-		if r := set.Rule(tt.path); r != n.Rule || set.MatchKey(r, tt.key, &m) != nil || len(m.Hits) != 1 || m.Hits[0].Subject != n.Subject(descriptor) || m.List != Unlisted {
+		if r := set.Rule(tt.path); r != n.Rule || set.MatchKey(r, tt.key, &m) != nil ||
+			len(m.Hits) != 1 || m.Hits[0].Subject != n.Subject(descriptor) || m.List != Unlisted {
 			t.Errorf("%s: have %v, %+v", tt.path, r, m.Hits)
 		} else if have := r.NormalKey(tt.key); !slices.Equal(have, tt.key) {
 			t.Errorf("%s: have key %q, want %q", tt.path, have, tt.key)
@@ -131,10 +147,13 @@ func TestEnvoyByPath(t *testing.T) {
 	}
 }
 
-// TestEnvoyUnits: a unit's windows begin at whole multiples of its length since 1970, as those of the reference server do.
+// TestEnvoyUnits: a unit's windows begin at whole multiples of its length since
+// 1970, as those of the reference server do.
 func TestEnvoyUnits(t *testing.T) {
-	for unit, seconds := range map[string]int64{"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2592000, "year": 31536000} {
-		set := keyedSet(t, "envoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: "+unit+", requests_per_unit: 1}}]}]")
+	for unit, seconds := range map[string]int64{"second": 1, "minute": 60, "hour": 3600,
+		"day": 86400, "week": 604800, "month": 2592000, "year": 31536000} {
+		set := keyedSet(t,
+			"envoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: "+unit+", requests_per_unit: 1}}]}]")
 		l := set.EnvoyDomain("d").Match(envoyEntries("k=v")).Rule.ownLimits[0]
 		for range 1000 {
 			now := algorithms.At(time.Unix(rand.Int64N(1<<33), rand.Int64N(1e9)))
@@ -147,7 +166,8 @@ func TestEnvoyUnits(t *testing.T) {
 	}
 }
 
-// TestEnvoyIdentity: all keys and values tell counters apart, and the domain; the path, the amount and the name don't.
+// TestEnvoyIdentity: all keys and values tell counters apart, and the domain;
+// the path, the amount and the name don't.
 func TestEnvoyIdentity(t *testing.T) {
 	set := keyedSet(t, `
 rules: [{name: d, key: [k], limits: [{limit: 1, per: 1m}]}]
@@ -164,7 +184,8 @@ envoy:
 	}
 	for _, domain := range []string{"d", "dk"} {
 		n := set.EnvoyDomain(domain).Match(envoyEntries("k=v"))
-		for _, descriptor := range []string{"", "k=v", "k=", "=k", "k=v k=v", "kv=", "k=v l=", "k=vl", "k= v=l", "kk=v", "k=v\x00", "l=v k=v"} {
+		for _, descriptor := range []string{"", "k=v", "k=", "=k", "k=v k=v", "kv=", "k=v l=",
+			"k=vl", "k= v=l", "kk=v", "k=v\x00", "l=v k=v"} {
 			add(n.Subject(envoyEntries(descriptor)), domain+" "+descriptor)
 		}
 	}
@@ -174,9 +195,11 @@ envoy:
 	inline, _ := set.LocateInline(&InlineSubject{Namespace: "d", Key: []string{"k", "v"}})
 	add(inline, "an inline limit's")
 
-	again := keyedSet(t, "envoy: [{domain: d, descriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 9, name: n}}]}]")
+	again := keyedSet(t,
+		"envoy: [{domain: d, descriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 9, name: n}}]}]")
 	a, b := set.EnvoyDomain("d").Match(envoyEntries("k=v")), again.EnvoyDomain("d").Match(envoyEntries("k=v"))
-	if a.Path == b.Path || a.Subject(envoyEntries("k=v")) != b.Subject(envoyEntries("k=v")) || a.Rule.ownLimits[0].ID != b.Rule.ownLimits[0].ID {
+	if a.Path == b.Path || a.Subject(envoyEntries("k=v")) != b.Subject(envoyEntries("k=v")) ||
+		a.Rule.ownLimits[0].ID != b.Rule.ownLimits[0].ID {
 		t.Error("a counter is lost when its limit changes")
 	}
 	other, err := Compile(again.Document, 1)
@@ -200,37 +223,66 @@ func TestEnvoyMistakes(t *testing.T) {
 		{"no domain", "envoy: [{descriptors: []}]", []string{"1:9 envoy[0]|domain is missing"}},
 		{"empty domain", "envoy: [{domain: ''}]", []string{"1:18 envoy[0].domain|can't be empty"}},
 		{"control", "envoy: [{domain: \"a\\n\"}]", []string{"1:18 envoy[0].domain|control characters"}},
-		{"domain twice", "envoy:\n  - domain: a\n  - domain: b\n  - domain: a", []string{`4:5 envoy[2].domain|the domain "a" is taken by envoy[0]`}},
-		{"unknown key of a domain", "envoy: [{domain: d, descriptor: []}]", []string{"1:21 envoy[0].descriptor|did you mean descriptors?"}},
+		{"domain twice", "envoy:\n  - domain: a\n  - domain: b\n  - domain: a",
+			[]string{`4:5 envoy[2].domain|the domain "a" is taken by envoy[0]`}},
+		{"unknown key of a domain", "envoy: [{domain: d, descriptor: []}]",
+			[]string{"1:21 envoy[0].descriptor|did you mean descriptors?"}},
 		{"no key", in("{value: v}"), []string{"1:35 " + at + "|key is missing"}},
 		{"empty key", in("{key: ''}"), []string{"1:41 " + at + ".key|can't be empty"}},
-		{"long value", in("{key: k, value: " + strings.Repeat("x", 1025) + "}"), []string{"1:51 " + at + ".value|longer than 1024"}},
-		{"many stars", in("{key: k, value: '" + strings.Repeat("*", 17) + "'}"), []string{"1:51 " + at + ".value|more than 16 *"}},
+		{"long value", in("{key: k, value: " + strings.Repeat("x", 1025) + "}"),
+			[]string{"1:51 " + at + ".value|longer than 1024"}},
+		{"many stars", in("{key: k, value: '" + strings.Repeat("*", 17) + "'}"),
+			[]string{"1:51 " + at + ".value|more than 16 *"}},
 		{"unknown key", in("{key: k, shadow: true}"), []string{"1:44 " + at + ".shadow|unknown key"}},
-		{"shadow_mode inside", lim("unit: day, requests_per_unit: 1, shadow_mode: true"), []string{"1:90 " + at + ".rate_limit.shadow_mode|unknown key"}},
-		{"twice", in("{key: k}, {key: k, value: v}, {key: k}"), []string{`1:65 envoy[0].descriptors[2]|"k" is a duplicate of descriptors[0]`}},
-		{"twice, as the reference server sees it", in("{key: k_v}, {key: k, value: v}"), []string{`1:47 envoy[0].descriptors[1]|"k_v" is a duplicate of descriptors[0]`}},
+		{"shadow_mode inside", lim("unit: day, requests_per_unit: 1, shadow_mode: true"),
+			[]string{"1:90 " + at + ".rate_limit.shadow_mode|unknown key"}},
+		{"twice", in("{key: k}, {key: k, value: v}, {key: k}"),
+			[]string{`1:65 envoy[0].descriptors[2]|"k" is a duplicate of descriptors[0]`}},
+		{"twice, as the reference server sees it", in("{key: k_v}, {key: k, value: v}"),
+			[]string{`1:47 envoy[0].descriptors[1]|"k_v" is a duplicate of descriptors[0]`}},
 		{"no unit", lim("requests_per_unit: 1"), []string{"1:56 " + at + ".rate_limit|unit is missing"}},
-		{"unit", lim("unit: dya, requests_per_unit: 1"), []string{"1:63 " + at + `.rate_limit.unit|"dya" is not one of second, minute, hour, day, week, month, year; did you mean day?`}},
-		{"unit unknown", lim("unit: unknown, requests_per_unit: 1"), []string{"1:63 " + at + ".rate_limit.unit|is not one of"}},
-		{"unit and per", lim("unit: day, per: 1d, requests_per_unit: 1"), []string{"1:68 " + at + ".rate_limit.per|unit and per exclude each other"}},
-		{"no requests", lim("unit: day"), []string{"1:56 " + at + ".rate_limit|requests_per_unit is missing; 0 refuses everything"}},
-		{"many requests", lim("unit: day, requests_per_unit: 4294967296"), []string{"1:87 " + at + ".rate_limit.requests_per_unit|is not in 0…4294967295"}},
-		{"unlimited with a unit", lim("unit: day, unlimited: true"), []string{"1:57 " + at + ".rate_limit.unit|unlimited excludes unit"}},
-		{"burst", lim("unit: day, requests_per_unit: 1, burst: 2"), []string{"1:90 " + at + ".rate_limit.burst|not for fixed-window"}},
-		{"calendar", lim("per: day, requests_per_unit: 1, algorithm: token-bucket"), []string{"1:89 " + at + ".rate_limit.algorithm|calendar windows"}},
-		{"empty name in replaces", lim("unit: day, requests_per_unit: 1, replaces: [{name: ''}]"), []string{"1:108 " + at + ".rate_limit.replaces[0].name|can't be empty"}},
-		{"no name in replaces", lim("unit: day, requests_per_unit: 1, replaces: [{}]"), []string{"1:101 " + at + ".rate_limit.replaces[0]|name is missing"}},
-		{"replaces itself", lim("unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]"), []string{"1:56 " + at + `.rate_limit.replaces|"a" is the limit's own name`}},
-		{"share_threshold", in("{key: k, value: v*, share_threshold: true}"), []string{"1:72 " + at + ".share_threshold|is not supported"}},
-		{"value_to_metric", in("{key: k, value_to_metric: true}"), []string{"1:61 " + at + ".value_to_metric|is not supported"}},
+		{"unit", lim("unit: dya, requests_per_unit: 1"),
+			[]string{"1:63 " + at +
+				`.rate_limit.unit|"dya" is not one of second, minute, hour, day, week, month, year; did you mean day?`}},
+		{"unit unknown", lim("unit: unknown, requests_per_unit: 1"),
+			[]string{"1:63 " + at + ".rate_limit.unit|is not one of"}},
+		{"unit and per", lim("unit: day, per: 1d, requests_per_unit: 1"),
+			[]string{"1:68 " + at + ".rate_limit.per|unit and per exclude each other"}},
+		{"no requests", lim("unit: day"),
+			[]string{"1:56 " + at + ".rate_limit|requests_per_unit is missing; 0 refuses everything"}},
+		{"many requests", lim("unit: day, requests_per_unit: 4294967296"),
+			[]string{"1:87 " + at + ".rate_limit.requests_per_unit|is not in 0…4294967295"}},
+		{"unlimited with a unit", lim("unit: day, unlimited: true"),
+			[]string{"1:57 " + at + ".rate_limit.unit|unlimited excludes unit"}},
+		{"burst", lim("unit: day, requests_per_unit: 1, burst: 2"),
+			[]string{"1:90 " + at + ".rate_limit.burst|not for fixed-window"}},
+		{"calendar", lim("per: day, requests_per_unit: 1, algorithm: token-bucket"),
+			[]string{"1:89 " + at + ".rate_limit.algorithm|calendar windows"}},
+		{"empty name in replaces", lim("unit: day, requests_per_unit: 1, replaces: [{name: ''}]"),
+			[]string{"1:108 " + at + ".rate_limit.replaces[0].name|can't be empty"}},
+		{"no name in replaces", lim("unit: day, requests_per_unit: 1, replaces: [{}]"),
+			[]string{"1:101 " + at + ".rate_limit.replaces[0]|name is missing"}},
+		{"replaces itself", lim("unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]"),
+			[]string{"1:56 " + at + `.rate_limit.replaces|"a" is the limit's own name`}},
+		{"share_threshold", in("{key: k, value: v*, share_threshold: true}"),
+			[]string{"1:72 " + at + ".share_threshold|is not supported"}},
+		{"value_to_metric", in("{key: k, value_to_metric: true}"),
+			[]string{"1:61 " + at + ".value_to_metric|is not supported"}},
 		{"metadata", in("{key: k, metadata: [1]}"), []string{"1:54 " + at + ".metadata|expected a mapping"}},
-		{"number in metadata", in("{key: k, metadata: {a: .nan}}"), []string{"1:58 " + at + ".metadata.a|JSON can't represent .nan"}},
-		{"large metadata", in("{key: k, metadata: {a: " + strings.Repeat("x", 4096) + "}}"), []string{"1:54 " + at + ".metadata|4104 bytes as JSON; at most 4096 are allowed"}},
-		{"17 levels", in(deep), []string{"1:402 " + at + strings.Repeat(".descriptors[0]", 15) + ".descriptors|more than 16 levels"}},
-		{"long path", in("{key: " + strings.Repeat("a", 1024) + ", descriptors: [{key: " + strings.Repeat("b", 1022) + "}]}"), []string{"1:1081 " + at + ".descriptors[0]|have 2049 bytes; at most 2048 are allowed"}},
-		{"1,001 domains", "envoy: [" + strings.Repeat("1,", 1001) + "]", []string{"1:8 envoy|1001 domains; at most 1000 are allowed"}},
-		{"101 replaced", lim("unit: day, requests_per_unit: 1, replaces: [" + strings.Repeat("1,", 101) + "]"), []string{"1:100 " + at + ".rate_limit.replaces|101 names; at most 100 are allowed"}},
+		{"number in metadata", in("{key: k, metadata: {a: .nan}}"),
+			[]string{"1:58 " + at + ".metadata.a|JSON can't represent .nan"}},
+		{"large metadata", in("{key: k, metadata: {a: " + strings.Repeat("x", 4096) + "}}"),
+			[]string{"1:54 " + at + ".metadata|4104 bytes as JSON; at most 4096 are allowed"}},
+		{"17 levels", in(deep),
+			[]string{"1:402 " + at + strings.Repeat(".descriptors[0]", 15) + ".descriptors|more than 16 levels"}},
+		{"long path",
+			in("{key: " + strings.Repeat("a", 1024) + ", descriptors: [{key: " + strings.Repeat("b", 1022) + "}]}"),
+			[]string{"1:1081 " + at + ".descriptors[0]|have 2049 bytes; at most 2048 are allowed"}},
+		{"1,001 domains", "envoy: [" + strings.Repeat("1,", 1001) + "]",
+			[]string{"1:8 envoy|1001 domains; at most 1000 are allowed"}},
+		{"101 replaced",
+			lim("unit: day, requests_per_unit: 1, replaces: [" + strings.Repeat("1,", 101) + "]"),
+			[]string{"1:100 " + at + ".rate_limit.replaces|101 names; at most 100 are allowed"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Parse([]byte(tt.src))
@@ -254,14 +306,18 @@ func TestEnvoyCounts(t *testing.T) {
 		most            int
 		descriptor, why string
 	}{
-		{10_000, "{key: k, value: v%d, " + limit, "4:7: envoy[0].descriptors: more than 10000 descriptors in all domains"},
-		{1000, "{key: k, value: 'v%d*', " + limit, "4:9: envoy[0].descriptors: 1001 sibling descriptors with *; at most 1000 are allowed"},
-		{1000, "{key: k, value: v%d, detailed_metric: true, " + limit, "envoy: 1001 descriptors with detailed_metric; at most 1000 are allowed"},
+		{10_000, "{key: k, value: v%d, " + limit,
+			"4:7: envoy[0].descriptors: more than 10000 descriptors in all domains"},
+		{1000, "{key: k, value: 'v%d*', " + limit,
+			"4:9: envoy[0].descriptors: 1001 sibling descriptors with *; at most 1000 are allowed"},
+		{1000, "{key: k, value: v%d, detailed_metric: true, " + limit,
+			"envoy: 1001 descriptors with detailed_metric; at most 1000 are allowed"},
 	} {
 		if _, err := Parse([]byte(many(tt.most, tt.descriptor))); err != nil {
 			t.Errorf("%s: %v", tt.descriptor, err)
 		}
-		if _, err := Parse([]byte(many(tt.most+1, tt.descriptor))); err == nil || !strings.Contains(err.Error(), tt.why) {
+		if _, err := Parse([]byte(many(tt.most+1, tt.descriptor))); err == nil ||
+			!strings.Contains(err.Error(), tt.why) {
 			t.Errorf("%s: have %v", tt.descriptor, err)
 		}
 	}
@@ -271,12 +327,14 @@ func TestEnvoyRoundTrip(t *testing.T) {
 	doc := mustParse(t, envoyDocument)
 	checkRoundTrip(t, doc)
 	text := doc.JSON()
-	for _, part := range []string{`"metadata":{"a":[1,null,{"b":true}]}`, `"requests_per_unit":0`, `"unit":"day"`, `"replaces":[{"name":"many"},{"name":"most"}]`} {
+	for _, part := range []string{`"metadata":{"a":[1,null,{"b":true}]}`, `"requests_per_unit":0`,
+		`"unit":"day"`, `"replaces":[{"name":"many"},{"name":"most"}]`} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("%s is not in %s", part, text)
 		}
 	}
-	changed, err := doc.Apply(Change{Part: RulePart, Name: "r", Body: []byte("{key: [], limits: [{limit: 1, per: 1m}]}")})
+	changed, err := doc.Apply(Change{Part: RulePart, Name: "r",
+		Body: []byte("{key: [], limits: [{limit: 1, per: 1m}]}")})
 	expect.NoError(t, err)
 	checkRoundTrip(t, changed)
 	if changed.FeatureLevel() != 2 || len(changed.Envoy) != 2 {
@@ -284,7 +342,8 @@ func TestEnvoyRoundTrip(t *testing.T) {
 	}
 }
 
-// envoyModel finds the path for a descriptor in the simplest way that follows the reference server's documentation.
+// envoyModel finds the path for a descriptor in the simplest way that follows
+// the reference server's documentation.
 func envoyModel(path string, list []*EnvoyDescriptorSpec, descriptor []EnvoyEntry) string {
 	if len(descriptor) == 0 {
 		return ""
@@ -332,7 +391,8 @@ func TestEnvoyModel(t *testing.T) {
 	var descriptors func(levels int) []*EnvoyDescriptorSpec
 	descriptors = func(levels int) (list []*EnvoyDescriptorSpec) {
 		for range r.IntN(6) {
-			s := &EnvoyDescriptorSpec{Key: pick("a", "b", "a_x", "a*", "*"), Value: pick("", "", "x", "y", "x*", "*x", "*", "x*x", "*x*y*", "x**", "é*")}
+			s := &EnvoyDescriptorSpec{Key: pick("a", "b", "a_x", "a*", "*"),
+				Value: pick("", "", "x", "y", "x*", "*x", "*", "x*x", "*x*y*", "x**", "é*")}
 			if slices.ContainsFunc(list, func(o *EnvoyDescriptorSpec) bool { return o.text() == s.text() }) {
 				continue
 			}
@@ -358,7 +418,9 @@ func TestEnvoyModel(t *testing.T) {
 		for range 3 {
 			var list []EnvoyEntry
 			for range 1 + r.IntN(4)*r.IntN(2) {
-				list = append(list, EnvoyEntry{pick("a", "b", "a_x", "a*", "c"), pick("", "x", "y", "xx", "yx", "xyx", "x*", "*", "xzx", "é", "éx", "xy")})
+				list = append(list,
+					EnvoyEntry{pick("a", "b", "a_x", "a*", "c"),
+						pick("", "x", "y", "xx", "yx", "xyx", "x*", "*", "xzx", "é", "éx", "xy")})
 			}
 			have, want := "", envoyModel("d", doc.Envoy[0].Descriptors, list)
 			if n := set.EnvoyDomain("d").Match(list); n != nil {

@@ -2,8 +2,9 @@ package rules
 
 import "fmt"
 
-// MatchEnvoy adds a hit for a descriptor to which n applies; n must not be Unlimited. With shadow, a Quota node counts but
-// never refuses. first is true for the first subject of a check: it clears m. The error wraps ErrInline.
+// MatchEnvoy adds a hit for a descriptor to which n applies; n must not be
+// Unlimited. With shadow, a Quota node counts but never refuses. first is true
+// for the first subject of a check: it clears m. The error wraps ErrInline.
 func (s *Set) MatchEnvoy(n *EnvoyNode, entries []EnvoyEntry, shadow, first bool, m *Match) error {
 	if first {
 		s.loadAttributes(nil, m)

@@ -8,8 +8,10 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// ReadEnvoy reads a configuration file of the reference server. changed lists the keys whose meaning differs here and those
-// it left out because documents reject them, and also each missing requests_per_unit, which the reference server reads as
+// ReadEnvoy reads a configuration file of the reference server. changed lists
+// the keys whose meaning differs here and those it left out because documents
+// reject them, and also each missing requests_per_unit, which the reference
+// server reads as
 // 0. The error is of type [Errors]; positions refer to src.
 func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	root, err := parseText(src)
@@ -39,8 +41,8 @@ func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	return s, notes.errs, nil
 }
 
-// adaptEnvoy rewrites what the reference server accepts and documents reject, in a domain, a descriptor or a rate_limit. It
-// notes what changes its meaning.
+// adaptEnvoy rewrites what the reference server accepts and documents reject,
+// in a domain, a descriptor or a rate_limit. It notes what changes its meaning.
 func (d *decoder) adaptEnvoy(n *yaml.Node) {
 	if n.Kind != yaml.Map {
 		return
@@ -52,7 +54,8 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 		keep := true
 		switch {
 		case key.Text == "metadata":
-		case v.Kind == yaml.Null, v.Kind == yaml.String && v.Text == "" && slices.Contains([]string{"value", "name", "unit"}, key.Text):
+		case v.Kind == yaml.Null, v.Kind == yaml.String && v.Text == "" &&
+			slices.Contains([]string{"value", "name", "unit"}, key.Text):
 			keep = false // the reference server treats it as absent
 		case key.Text == "share_threshold" && isTrue(v):
 			d.fail(v, "left out, so more is allowed: %s", noShareThreshold)
@@ -61,10 +64,12 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 			d.fail(v, "left out: %s", noValueToMetric)
 			keep = false
 		case key.Text == "detailed_metric" && isTrue(v):
-			d.fail(v, "metrics are per descriptor as written, not per value in requests; `rlnode top` shows subjects with their values")
+			d.fail(v,
+				"metrics are per descriptor as written, not per value in requests; `rlnode top` shows subjects with their values")
 		case key.Text == "rate_limit":
 			d.adaptEnvoy(v)
-			if v.Kind == yaml.Map && v.Get("requests_per_unit") == nil && (v.Get("unlimited") == nil || !isTrue(v.Get("unlimited"))) {
+			if v.Kind == yaml.Map && v.Get("requests_per_unit") == nil &&
+				(v.Get("unlimited") == nil || !isTrue(v.Get("unlimited"))) {
 				d.fail(v, "requests_per_unit is missing: everything is refused, as by the reference server")
 				v.Set("requests_per_unit", integer(0))
 			}
@@ -95,7 +100,8 @@ func (s *EnvoySpec) Merge(other *EnvoySpec) {
 	s.Descriptors = append(s.Descriptors, other.Descriptors...)
 }
 
-// EnvoyDocument returns a document with these domains and nothing else. The error is of type [Errors], without positions.
+// EnvoyDocument returns a document with these domains and nothing else. The
+// error is of type [Errors], without positions.
 func EnvoyDocument(domains []*EnvoySpec) (*Document, error) {
 	doc, err := Parse((&Document{Envoy: domains}).node().AppendYAML(nil))
 	if mistakes, ok := errors.AsType[Errors](err); ok {

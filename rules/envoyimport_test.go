@@ -18,7 +18,8 @@ func readEnvoyFile(t *testing.T, name string) (*EnvoySpec, []Error) {
 	return s, changed
 }
 
-// TestReadEnvoy: a configuration of the reference server becomes a document, and each of its descriptors has its limit there.
+// TestReadEnvoy: a configuration of the reference server becomes a document,
+// and each of its descriptors has its limit there.
 func TestReadEnvoy(t *testing.T) {
 	s, changed := readEnvoyFile(t, "shop.yaml")
 	if len(changed) > 0 {
@@ -46,7 +47,8 @@ func TestReadEnvoy(t *testing.T) {
 		{"tokens=true", "shop.tokens_true", 1<<32 - 1, "year"},
 	} {
 		n := set.EnvoyDomain("shop").Match(envoyEntries(tt.descriptor))
-		if n == nil || n.Path != tt.path || n.Requests != tt.requests || n.Unit != tt.unit || n.Unlimited != (tt.unit == "") ||
+		if n == nil || n.Path != tt.path || n.Requests != tt.requests || n.Unit != tt.unit ||
+			n.Unlimited != (tt.unit == "") ||
 			n.Quota != strings.Contains(tt.path, "tokens") || n.Shadow != strings.HasSuffix(tt.path, "trial") {
 			t.Errorf("%s: have %+v, want %+v", tt.descriptor, n, tt)
 		}
@@ -56,7 +58,8 @@ func TestReadEnvoy(t *testing.T) {
 			t.Errorf("%s: have %+v", none, n)
 		}
 	}
-	if text := doc.JSON(); !strings.Contains(string(text), `"metadata":{"budget":{"name":"first","weights":[1,2.5,null,true]}}`) {
+	if text := doc.JSON(); !strings.Contains(string(text),
+		`"metadata":{"budget":{"name":"first","weights":[1,2.5,null,true]}}`) {
 		t.Errorf("the metadata is lost: %s", text)
 	}
 }
@@ -99,7 +102,9 @@ envoy:
 	other, _ := readEnvoyFile(t, "changed.yaml")
 	s.Merge(other)
 	_, err = EnvoyDocument([]*EnvoySpec{s})
-	checkErrors(t, err, []string{`0:0 envoy[0].descriptors[2]|"file_files/*" is a duplicate of descriptors[`, `0:0 envoy[0].descriptors[3]|"nothing" is a duplicate of descriptors[`})
+	checkErrors(t, err,
+		[]string{`0:0 envoy[0].descriptors[2]|"file_files/*" is a duplicate of descriptors[`,
+			`0:0 envoy[0].descriptors[3]|"nothing" is a duplicate of descriptors[`})
 }
 
 func TestReadEnvoyMistakes(t *testing.T) {
@@ -113,7 +118,8 @@ func TestReadEnvoyMistakes(t *testing.T) {
 		{"domain: ''", []string{"1:9 domain|can't be empty"}},
 		{"version: 1\nenvoy: []", []string{"1:1 |this is a rules file"}},
 		{"domain: d\ndescriptors: [{key: a, rate_limit: {unit: x, requests_per_unit: 1}}, {key: a}]",
-			[]string{`2:43 descriptors[0].rate_limit.unit|"x" is not one of`, `2:70 descriptors[1]|"a" is a duplicate of descriptors[0]`}},
+			[]string{`2:43 descriptors[0].rate_limit.unit|"x" is not one of`,
+				`2:70 descriptors[1]|"a" is a duplicate of descriptors[0]`}},
 		{"domain: d\ndescriptors: {key: a}", []string{"2:14 descriptors|expected a list"}},
 		{"domain: [", []string{"1:10 |did not find expected"}},
 	} {

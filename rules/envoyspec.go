@@ -25,7 +25,8 @@ const (
 	maxEnvoyMetadata  = 4096   // bytes of a descriptor's metadata as JSON
 )
 
-// EnvoySpec is the configuration of one domain of Envoy's rate limit service, as written for the reference server.
+// EnvoySpec is the configuration of one domain of Envoy's rate limit service,
+// as written for the reference server.
 type EnvoySpec struct {
 	Domain      string
 	Descriptors []*EnvoyDescriptorSpec
@@ -56,12 +57,14 @@ type EnvoyLimitSpec struct {
 	hasRequests bool // requests_per_unit was written
 }
 
-// envoyUnits are the reference server's units. All its windows begin at whole multiples of their length since 1970.
+// envoyUnits are the reference server's units. All its windows begin at whole
+// multiples of their length since 1970.
 var envoyUnits = []struct {
 	name   string
 	length time.Duration
 }{
-	{"second", time.Second}, {"minute", time.Minute}, {"hour", time.Hour}, {"day", day}, {"week", 7 * day}, {"month", 30 * day}, {"year", 365 * day},
+	{"second", time.Second}, {"minute", time.Minute}, {"hour", time.Hour}, {"day", day},
+	{"week", 7 * day}, {"month", 30 * day}, {"year", 365 * day},
 }
 
 // envoyUnit returns the length of a unit, or 0.
@@ -101,8 +104,12 @@ var (
 
 	envoyLimitFields = fieldsOf(
 		of("unit", codec[string]{(*decoder).envoyUnit, text}, func(l *EnvoyLimitSpec) *string { return &l.Unit }),
-		field[EnvoyLimitSpec]{"per", func(d *decoder, n *yaml.Node, l *EnvoyLimitSpec) { d.per(n, &l.LimitSpec) }, func(l *EnvoyLimitSpec) *yaml.Node { return text(l.Per) }},
-		field[EnvoyLimitSpec]{"requests_per_unit", func(d *decoder, n *yaml.Node, l *EnvoyLimitSpec) { l.Limit = d.integer(n, 0, 1<<32-1) }, (*EnvoyLimitSpec).requestsNode},
+		field[EnvoyLimitSpec]{"per",
+			func(d *decoder, n *yaml.Node, l *EnvoyLimitSpec) { d.per(n, &l.LimitSpec) },
+			func(l *EnvoyLimitSpec) *yaml.Node { return text(l.Per) }},
+		field[EnvoyLimitSpec]{"requests_per_unit",
+			func(d *decoder, n *yaml.Node, l *EnvoyLimitSpec) { l.Limit = d.integer(n, 0, 1<<32-1) },
+			(*EnvoyLimitSpec).requestsNode},
 		of("unlimited", flagCodec, func(l *EnvoyLimitSpec) *bool { return &l.Unlimited }),
 		of("name", nameCodec, func(l *EnvoyLimitSpec) *string { return &l.Name }),
 		of("replaces", codec[[]string]{(*decoder).envoyReplaces, unlessEmpty(func(names []string) *yaml.Node {
@@ -110,14 +117,16 @@ var (
 		})}, func(l *EnvoyLimitSpec) *[]string { return &l.Replaces }),
 		of("algorithm", algorithmCodec, func(l *EnvoyLimitSpec) *string { return &l.Algorithm }),
 		of("burst", integerCodec(1, int64(algorithms.MaxAmount)), func(l *EnvoyLimitSpec) *int64 { return &l.Burst }),
-		of("consistency", wordCodec("exact", "hybrid", "local"), func(l *EnvoyLimitSpec) *string { return &l.Consistency }),
+		of("consistency", wordCodec("exact", "hybrid", "local"),
+			func(l *EnvoyLimitSpec) *string { return &l.Consistency }),
 		of("on_partition", wordCodec(partitionWords[:]...), func(l *EnvoyLimitSpec) *string { return &l.OnPartition }),
 	)
 
 	replaceFields = fieldsOf(of("name", nameCodec, func(name *string) *string { return name }))
 )
 
-// newEnvoyDescriptorFields returns the keys of a descriptor. They refer to themselves, because descriptors nest.
+// newEnvoyDescriptorFields returns the keys of a descriptor. They refer to
+// themselves, because descriptors nest.
 func newEnvoyDescriptorFields() *fields[EnvoyDescriptorSpec] {
 	f := &fields[EnvoyDescriptorSpec]{} // known before it is filled, because descriptors hold descriptors
 
@@ -126,15 +135,18 @@ func newEnvoyDescriptorFields() *fields[EnvoyDescriptorSpec] {
 
 	*f = *fieldsOf(
 		of("key", codec[string]{(*decoder).envoyText, text}, func(s *EnvoyDescriptorSpec) *string { return &s.Key }),
-		of("value", codec[string]{(*decoder).envoyValue, text}, func(s *EnvoyDescriptorSpec) *string { return &s.Value }),
-		of("rate_limit", codec[*EnvoyLimitSpec]{(*decoder).envoyLimit, limitNode}, func(s *EnvoyDescriptorSpec) **EnvoyLimitSpec { return &s.Limit }),
+		of("value", codec[string]{(*decoder).envoyValue, text},
+			func(s *EnvoyDescriptorSpec) *string { return &s.Value }),
+		of("rate_limit", codec[*EnvoyLimitSpec]{(*decoder).envoyLimit, limitNode},
+			func(s *EnvoyDescriptorSpec) **EnvoyLimitSpec { return &s.Limit }),
 
 		of("shadow_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Shadow }),
 		of("quota_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Quota }),
 		of("detailed_metric", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Detailed }),
 		falseOnlyField[EnvoyDescriptorSpec]("value_to_metric", noValueToMetric),
 		falseOnlyField[EnvoyDescriptorSpec]("share_threshold", noShareThreshold),
-		of("metadata", codec[*yaml.Node]{(*decoder).envoyMetadata, metadataNode}, func(s *EnvoyDescriptorSpec) **yaml.Node { return &s.Metadata }),
+		of("metadata", codec[*yaml.Node]{(*decoder).envoyMetadata, metadataNode},
+			func(s *EnvoyDescriptorSpec) **yaml.Node { return &s.Metadata }),
 
 		field[EnvoyDescriptorSpec]{"descriptors", func(d *decoder, n *yaml.Node, s *EnvoyDescriptorSpec) {
 			s.Descriptors = d.envoyDescriptors(n, f)
@@ -292,7 +304,8 @@ func (d *decoder) plainValue(n *yaml.Node) {
 	}
 }
 
-// setText sets the text of n. What has it already is not written: changed documents share these nodes with the ones before.
+// setText sets the text of n. What has it already is not written: changed
+// documents share these nodes with the ones before.
 func setText(n *yaml.Node, text string) {
 	if n.Text != text {
 		n.Text = text
@@ -345,7 +358,8 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	return l
 }
 
-// text returns the descriptor as matching compares it: its key, or its key, an underscore and its value.
+// text returns the descriptor as matching compares it: its key, or its key, an
+// underscore and its value.
 func (s *EnvoyDescriptorSpec) text() string {
 	if s.Value == "" {
 		return s.Key
@@ -367,7 +381,9 @@ func (c *checker) checkEnvoy() {
 	}
 
 	if c.envoyDetailed > maxEnvoyDetailed {
-		c.add(c.doc.positions["envoy"], "envoy", "%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed, maxEnvoyDetailed)
+		c.add(c.doc.positions["envoy"], "envoy",
+			"%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed,
+			maxEnvoyDetailed)
 	}
 }
 
@@ -388,7 +404,9 @@ func (c *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDe
 
 		own := length + 1 + len(text)
 		if own > maxEnvoyPath {
-			c.add(s.pos, path, "the domain and the keys and values down to here have %d bytes; at most %d are allowed", own, maxEnvoyPath)
+			c.add(s.pos, path,
+				"the domain and the keys and values down to here have %d bytes; at most %d are allowed",
+				own, maxEnvoyPath)
 			continue
 		}
 
@@ -403,6 +421,7 @@ func (c *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDe
 	}
 
 	if wildcards > maxEnvoyWildcards {
-		c.add(list[0].pos, path+".descriptors", "%d sibling descriptors with *; at most %d are allowed", wildcards, maxEnvoyWildcards)
+		c.add(list[0].pos, path+".descriptors",
+			"%d sibling descriptors with *; at most %d are allowed", wildcards, maxEnvoyWildcards)
 	}
 }

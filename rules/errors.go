@@ -42,8 +42,8 @@ func (e Error) Error() string {
 	return b.String()
 }
 
-// Errors are the mistakes in one document, in the order of the text: at most 1,000, and one more that counts the rest. It
-// is never empty.
+// Errors are the mistakes in one document, in the order of the text: at most
+// 1,000, and one more that counts the rest. It is never empty.
 type Errors []Error
 
 // Error returns the mistakes, one per line.
@@ -66,7 +66,8 @@ func (c *collector) add(at yaml.Pos, path, format string, args ...any) {
 		c.dropped++
 		return
 	}
-	c.errs = append(c.errs, Error{Line: int(at.Line), Column: int(at.Column), Path: path, Message: fmt.Sprintf(format, args...)})
+	c.errs = append(c.errs,
+		Error{Line: int(at.Line), Column: int(at.Column), Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
 // err returns nil, or Errors in the order of the text.

@@ -19,8 +19,9 @@ const (
 	maxExplainedValues = 8   // of a condition
 )
 
-// Explain says of each rule, or only of one if only is not nil, whether it applies to attrs, and why not. The lists are left
-// out: they decide before any rule.
+// Explain says of each rule, or only of one if only is not nil, whether it
+// applies to attrs, and why not. The lists are left out: they decide before any
+// rule.
 func (s *Set) Explain(attrs []Attribute, only *Rule) []Explanation {
 	var m Match
 	s.Match(attrs, only, &m)

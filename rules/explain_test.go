@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// TestSet_Explain: of each rule that does not apply, every condition that fails is named, with both values.
+// TestSet_Explain: of each rule that does not apply, every condition that fails
+// is named, with both values.
 func TestSet_Explain(t *testing.T) {
 	doc := mustParse(t, `
 rules:
@@ -47,8 +48,10 @@ subjects: {tenant: {acme: {tier: paid}}}
 			`only-free: tiers: the subject has no tier, not "free"`,
 			`net: key: ip is absent; ip: it is absent, not "192.0.2.0/24"`,
 		}},
-		{"ip=192.0.2.9 method=POST", []string{`post: applies`, `api: key: user is absent; endpoint: it is absent, not one of "/api/*", "/v2"`,
-			`either: applies`, `strangers: applies`, `tenant: key: tenant is absent`, `only-free: key: tenant is absent`, `net: applies`}},
+		{"ip=192.0.2.9 method=POST",
+			[]string{`post: applies`, `api: key: user is absent; endpoint: it is absent, not one of "/api/*", "/v2"`,
+				`either: applies`, `strangers: applies`, `tenant: key: tenant is absent`,
+				`only-free: key: tenant is absent`, `net: applies`}},
 	} {
 		var attrs []Attribute
 		for _, pair := range strings.Fields(test.attrs) {

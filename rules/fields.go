@@ -28,7 +28,8 @@ func fieldsOf[T any](list ...field[T]) *fields[T] {
 	return f
 }
 
-// read reads a mapping and reports whether n is one. Unless at is nil, read records the positions of the keys in it.
+// read reads a mapping and reports whether n is one. Unless at is nil, read
+// records the positions of the keys in it.
 func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, where positions) bool {
 	return d.eachField(n, f.keys, func(i int, key, v *yaml.Node) {
 		if where != nil {
@@ -138,7 +139,8 @@ func settingFields[T any](at func(*T) *Settings) map[string]field[T] {
 		of("on_partition", wordCodec(partitionWords[:]...), func(t *T) *string { return &at(t).OnPartition }),
 		of("lease", leaseCodec, func(t *T) *LeaseSpec { return &at(t).Lease }),
 		of("on_limit", wordCodec("refuse", "delay"), func(t *T) *string { return &at(t).OnLimit }),
-		of("max_delay", spanCodec(time.Millisecond, algorithms.LongestDelay), func(t *T) *Span { return &at(t).MaxDelay }),
+		of("max_delay", spanCodec(time.Millisecond, algorithms.LongestDelay),
+			func(t *T) *Span { return &at(t).MaxDelay }),
 		of("ipv4_prefix", integerCodec(1, 32), func(t *T) *int { return &at(t).IPv4Prefix }),
 		of("ipv6_prefix", integerCodec(1, 128), func(t *T) *int { return &at(t).IPv6Prefix }),
 		of("tz", zoneCodec, func(t *T) *string { return &at(t).TZ }),

@@ -9,11 +9,13 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// folding says which spellings of an attribute's values are the same. The zero folding distinguishes all.
+// folding says which spellings of an attribute's values are the same. The zero
+// folding distinguishes all.
 type folding struct{ trim, lower, nfc, path bool }
 
-// fold returns the spelling that stands for s. Folding it again changes nothing. If that is not s itself, or a part of it, the
-// result is in b, which fold returns extended.
+// fold returns the spelling that stands for s. Folding it again changes
+// nothing. If that is not s itself, or a part of it, the result is in b, which
+// fold returns extended.
 func (f folding) fold(b []byte, s string) (folded string, extended []byte) {
 	start := len(b)
 	if f.path && strings.IndexByte(s, '%') >= 0 {
@@ -82,8 +84,9 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// appendDecoded appends s with each %XX replaced by its byte, until none is left, as in %2565. Some servers decode twice,
-// and a value that is folded twice must stay the same.
+// appendDecoded appends s with each %XX replaced by its byte, until none is
+// left, as in %2565. Some servers decode twice, and a value that is folded
+// twice must stay the same.
 func appendDecoded(b []byte, s string) []byte {
 	start := len(b)
 	for i := range len(s) {
@@ -127,8 +130,9 @@ func isCleanPath(s string, trim bool) bool {
 	return s == "/" || s != "" && s[0] != '.' && s[len(s)-1] != '/'
 }
 
-// appendCleanPath appends a decoded path without dot segments, empty segments, and what follows a ; in a segment. With trim, it
-// also removes blanks around segments.
+// appendCleanPath appends a decoded path without dot segments, empty segments,
+// and what follows a ; in a segment. With trim, it also removes blanks around
+// segments.
 func appendCleanPath(b []byte, s string, trim bool) []byte {
 	if trim {
 		s = strings.TrimSpace(s)

@@ -59,7 +59,9 @@ func TestFoldingTwice(t *testing.T) {
 			nfc: rapid.Bool().Draw(t, "nfc"), path: rapid.Bool().Draw(t, "path"),
 		}
 		part := rapid.OneOf(
-			rapid.SampledFrom([]string{"/", "//", ".", "..", ";", "%", "%2", "25", "%2f", "%2E", " ", "\u00a0", "A", "\u0301", "\u212b", "\u0130", "\u03f4", "\xff", "%3B", "%C3", "%A9"}),
+			rapid.SampledFrom([]string{"/", "//", ".", "..", ";", "%", "%2", "25", "%2f", "%2E",
+				" ", "\u00a0", "A", "\u0301", "\u212b", "\u0130", "\u03f4", "\xff", "%3B", "%C3",
+				"%A9"}),
 			rapid.StringN(0, 4, -1),
 		)
 		text := strings.Join(rapid.SliceOfN(part, 0, 12).Draw(t, "parts"), "")

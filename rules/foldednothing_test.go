@@ -7,7 +7,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A value of which folding leaves nothing is none: of attributes it is ignored, and a key needs all of them.
+// A value of which folding leaves nothing is none: of attributes it is ignored,
+// and a key needs all of them.
 func TestFoldedToNothing(t *testing.T) {
 	doc, err := Parse([]byte("version: 1\nattributes: {user: {fold: [trim]}, ip: {}}\nrules:\n" +
 		"  - {name: a, key: [user], limits: [{limit: 5, per: 1m}]}\n  - {name: b, key: [[user, ip]], limits: [{limit: 5, per: 1m}]}\n"))

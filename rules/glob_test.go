@@ -16,7 +16,8 @@ func FuzzGlob(f *testing.F) {
 	f.Add("a*a", "a")
 	f.Add("**", "")
 	f.Fuzz(func(t *testing.T, pattern, s string) {
-		if !strings.Contains(pattern, "*") || len(pattern) > 64 || len(s) > 256 || !utf8.ValidString(pattern) || !utf8.ValidString(s) {
+		if !strings.Contains(pattern, "*") || len(pattern) > 64 || len(s) > 256 ||
+			!utf8.ValidString(pattern) || !utf8.ValidString(s) {
 			t.Skip()
 		}
 		re := regexp.MustCompile(`(?s)\A` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + `\z`)

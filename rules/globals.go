@@ -17,11 +17,13 @@ type globals struct {
 	fingerprint Hash          // of everything that shares depend on; zero if there are no global limits
 }
 
-// MaxGlobalSpan returns an upper bound of the length of any global limit's window and of the time that any global bucket
-// takes to fill. It is 0 if s has no global limits.
+// MaxGlobalSpan returns an upper bound of the length of any global limit's
+// window and of the time that any global bucket takes to fill. It is 0 if s has
+// no global limits.
 func (s *Set) MaxGlobalSpan() time.Duration { return s.globals.maxSpan }
 
-// DividesAs reports whether s and other have the same global limits for all subjects and the same parts for the regions.
+// DividesAs reports whether s and other have the same global limits for all
+// subjects and the same parts for the regions.
 func (s *Set) DividesAs(other *Set) bool { return s.globals.fingerprint == other.globals.fingerprint }
 
 // summarizeGlobals computes the summary from the compiled rules.
@@ -123,8 +125,8 @@ func maxSpan(l *Limit) time.Duration {
 	case !l.Kind.Bucket() || l.Amount == 0:
 		return l.Limit.Window
 	}
-	// A share's amount is at least 1, and at least half of the exact part. Its burst exceeds the exact part by less
-	// than 1.
+	// A share's amount is at least 1, and at least half of the exact part. Its
+	// burst exceeds the exact part by less than 1.
 	times := 2*(float64(l.Burst)/float64(l.Amount)) + 3
 	return time.Duration(min(times*float64(l.Limit.Window), float64(algorithms.Forever)))
 }

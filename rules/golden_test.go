@@ -11,8 +11,8 @@ import (
 	"github.com/rlnode/rlnode/internal/golden"
 )
 
-// TestGoldenHistory: the encoding of a history and the hashes of documents never change, because nodes of different
-// releases compare them.
+// TestGoldenHistory: the encoding of a history and the hashes of documents
+// never change, because nodes of different releases compare them.
 func TestGoldenHistory(t *testing.T) {
 	h := NewHistory()
 	document, err := os.ReadFile("testdata/contract.yaml") // it uses most of the format
@@ -20,7 +20,9 @@ func TestGoldenHistory(t *testing.T) {
 	var lines []golden.Line
 	for i, w := range []Write{
 		{By: "n1", Change: Change{Body: document}},
-		{By: "n2", Change: Change{Part: RulePart, Name: "login", Body: []byte("{key: [ip], limits: [{limit: 4, per: 1m, algorithm: sliding-window-log}]}")}},
+		{By: "n2",
+			Change: Change{Part: RulePart, Name: "login",
+				Body: []byte("{key: [ip], limits: [{limit: 4, per: 1m, algorithm: sliding-window-log}]}")}},
 		{By: "n1", IfMatch: 2, Change: Change{Part: ListPart, Name: "deny", Delete: true}},
 		{By: "n1", Change: Change{Part: TierPart, Name: "basic", Body: []byte("{limits: [{limit: 2000, per: 1h}]}")}},
 	} {

@@ -8,19 +8,22 @@ import (
 	"unsafe"
 )
 
-// Subjects are hashed with SipHash-1-3 and 128 bits of output. Without the key, an attacker can't choose names whose
-// counters fall into one shard or partition. A seeded hash would not be enough: those like xxh3 have collisions under
-// every seed.
+// Subjects are hashed with SipHash-1-3 and 128 bits of output. Without the key,
+// an attacker can't choose names whose counters fall into one shard or
+// partition. A seeded hash would not be enough: those like xxh3 have collisions
+// under every seed.
 //
-// It is implemented here because the libraries do twice the rounds and can't resume from a state. Compared with xxh3,
-// they make a check some 25 ns slower; this makes it some 10 ns slower.
+// It is implemented here because the libraries do twice the rounds and can't
+// resume from a state. Compared with xxh3, they make a check some 25 ns slower;
+// this makes it some 10 ns slower.
 
 // hashKey is the key of SipHash.
 type hashKey struct{ k0, k1 uint64 }
 
-// Keyed returns a copy of s that hashes subjects with a key derived from secret and shares everything else. All nodes of
-// a cluster must use the same secret for as long as they keep counters. A set from [Compile] has a fixed, public key,
-// which is meant for tools.
+// Keyed returns a copy of s that hashes subjects with a key derived from secret
+// and shares everything else. All nodes of a cluster must use the same secret
+// for as long as they keep counters. A set from [Compile] has a fixed, public
+// key, which is meant for tools.
 func (s *Set) Keyed(secret []byte) *Set {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("subjects"))
@@ -35,7 +38,8 @@ func (s *Set) Keyed(secret []byte) *Set {
 	return &out
 }
 
-// seed computes the initial states for hashing. They belong to the set, because sets with different keys share rules.
+// seed computes the initial states for hashing. They belong to the set, because
+// sets with different keys share rules.
 func (s *Set) seed(key hashKey) {
 	s.key = key
 	s.seeds = make([]hashState, len(s.variants))
@@ -61,11 +65,14 @@ const (
 // titleBytes is the length of a value's title.
 const titleBytes = 5
 
-// hash returns the identity of r's subject in m. The hashed bytes begin with the rule's name, which state already
-// includes. Each value follows in whole words, and then a word with its title: the value's kind, and its length or the
-// IPv4 address itself. The word of the last title is not full. Read from the end, different keys yield different bytes.
+// hash returns the identity of r's subject in m. The hashed bytes begin with
+// the rule's name, which state already includes. Each value follows in whole
+// words, and then a word with its title: the value's kind, and its length or
+// the IPv4 address itself. The word of the last title is not full. Read from
+// the end, different keys yield different bytes.
 //
-// hash assembles nothing in memory: the processor would stall on reading what was just written in smaller pieces.
+// hash assembles nothing in memory: the processor would stall on reading what
+// was just written in smaller pieces.
 func (r *Rule) hash(m *Match, state *hashState) Hash {
 	h, title := *state, uint64(0)
 	for i := range r.key {
@@ -96,7 +103,8 @@ func (r *Rule) hash(m *Match, state *hashState) Hash {
 	return h.finish(title, titleBytes)
 }
 
-// hashState is SipHash's state after a number of whole words. It is small enough to stay in registers.
+// hashState is SipHash's state after a number of whole words. It is small
+// enough to stay in registers.
 type hashState struct{ v0, v1, v2, v3 uint64 }
 
 func (k hashKey) state() hashState {
@@ -142,8 +150,9 @@ func (s hashState) addText(text string) hashState {
 	return hashState{v0 ^ w, v1, v2, v3}
 }
 
-// finish adds a last word that is not full and returns the hash. In SipHash, n is the length of the whole input. Here it is
-// the length of the last word alone, because the titles already hold the lengths.
+// finish adds a last word that is not full and returns the hash. In SipHash, n
+// is the length of the whole input. Here it is the length of the last word
+// alone, because the titles already hold the lengths.
 func (s hashState) finish(last, n uint64) Hash {
 	last |= n << 56
 	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^last)

@@ -13,11 +13,13 @@ import (
 )
 
 const (
-	// KeptVersions is how many versions are kept, as long as their compressed texts take at most MaxHistory bytes.
+	// KeptVersions is how many versions are kept, as long as their compressed texts
+	// take at most MaxHistory bytes.
 	KeptVersions = 50
 	// MinVersions is how many versions are kept, whatever their size.
 	MinVersions = 10
-	// MaxHistory bounds the compressed texts of all kept versions, in bytes, if there are more than MinVersions.
+	// MaxHistory bounds the compressed texts of all kept versions, in bytes, if
+	// there are more than MinVersions.
 	MaxHistory = 32 << 20
 
 	// Bounds of what a version says about its writer, in bytes.
@@ -27,8 +29,8 @@ const (
 	MaxMessage = 1024
 )
 
-// The ways in which rules are written. A whole document from the dashboard counts like a change of a piece: nobody has it
-// in a file.
+// The ways in which rules are written. A whole document from the dashboard
+// counts like a change of a piece: nobody has it in a file.
 const (
 	ViaAPI       = ""          // a request to the admin plane, without more
 	ViaApply     = "apply"     // rlnode apply
@@ -53,8 +55,9 @@ type Version struct {
 
 	Message string `json:"message,omitempty"` // why, in the author's words; at most MaxMessage bytes
 	Via     string `json:"via,omitempty"`     // how it was written
-	// Applied is the last version up to this one that was written as a whole, other than from the dashboard; 0 if there is
-	// none. Later changes are in no one's file.
+	// Applied is the last version up to this one that was written as a whole, other
+	// than from the dashboard; 0 if there is none. Later changes are in no one's
+	// file.
 	Applied int64 `json:"applied"`
 }
 
@@ -73,7 +76,8 @@ func (v *Version) Writer() string {
 type Write struct {
 	Change  Change
 	IfMatch int64 // the version that must be in force; 0 for any
-	// OnlyFirst makes the write fail unless it becomes version 1. It seeds rules where there are none.
+	// OnlyFirst makes the write fail unless it becomes version 1. It seeds rules
+	// where there are none.
 	OnlyFirst bool
 	By        string    // the author; cut to 256 bytes
 	Message   string    // why; cut to MaxMessage bytes
@@ -81,14 +85,17 @@ type Write struct {
 	When      time.Time // kept to the millisecond
 }
 
-// History is the rules and their last versions. It is immutable: a write returns a new History that shares the old
-// versions. The zero value has no version, like the result of [NewHistory].
+// History is the rules and their last versions. It is immutable: a write
+// returns a new History that shares the old versions. The zero value has no
+// version, like the result of [NewHistory].
 //
-// A History depends on the writes alone. Nodes that apply the same writes have the same History, whether they applied all
-// of them or started from an encoded one.
+// A History depends on the writes alone. Nodes that apply the same writes have
+// the same History, whether they applied all of them or started from an encoded
+// one.
 type History struct {
 	records []*record // the kept versions; numbers rise by 1, or by more for adopted versions
-	// doc and set are the version in force, or nil without one. Invariant: doc is what parsing the last record's text gives.
+	// doc and set are the version in force, or nil without one. Invariant: doc is
+	// what parsing the last record's text gives.
 	doc  *Document
 	set  *Set
 	hash [32]byte // of doc; zero if there is none
@@ -103,8 +110,8 @@ type record struct {
 // NewHistory returns a history without a version.
 func NewHistory() *History { return &History{} }
 
-// Write returns the history with one more version. The error wraps [ErrConflict] or [ErrNotFound], or is of type
-// [Errors].
+// Write returns the history with one more version. The error wraps
+// [ErrConflict] or [ErrNotFound], or is of type [Errors].
 func (h *History) Write(w Write) (*History, error) {
 	have := h.currentNumber()
 	switch {
@@ -148,9 +155,10 @@ func (h *History) lastApplied() int64 {
 	return v.Applied
 }
 
-// Adopt returns the history with a version that was written elsewhere, as a whole document and under the number it has
-// there. v.Number must be above the version in force; numbers may be skipped. With replace, Adopt drops the previous
-// history. The error wraps [ErrConflict] or is of type [Errors].
+// Adopt returns the history with a version that was written elsewhere, as a
+// whole document and under the number it has there. v.Number must be above the
+// version in force; numbers may be skipped. With replace, Adopt drops the
+// previous history. The error wraps [ErrConflict] or is of type [Errors].
 func (h *History) Adopt(v Version, text string, replace bool) (*History, error) {
 	if replace {
 		h = &History{}
@@ -173,14 +181,16 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 	return h.withVersion(v, doc)
 }
 
-// Renumber returns the history with one more version of the same document. Something else that is committed together with
-// the rules has changed; what and by describe that change.
+// Renumber returns the history with one more version of the same document.
+// Something else that is committed together with the rules has changed; what
+// and by describe that change.
 func (h *History) Renumber(what, by string, when time.Time) (*History, error) {
 	if h.doc == nil {
 		return nil, fmt.Errorf("%w: there are no rules", ErrConflict)
 	}
 	v := Version{
-		Number: h.currentNumber() + 1, When: toMillisecond(when), By: truncate(by, maxBy), What: truncate(what, maxWhat),
+		Number: h.currentNumber() + 1, When: toMillisecond(when), By: truncate(by, maxBy),
+		What:    truncate(what, maxWhat),
 		Applied: h.lastApplied(),
 	}
 	if v.Applied == h.currentNumber() {
@@ -225,7 +235,8 @@ func (r *record) document() (*Document, error) {
 	return doc, nil
 }
 
-// Current returns the document in force and its version, or nil and the zero Version before the first.
+// Current returns the document in force and its version, or nil and the zero
+// Version before the first.
 func (h *History) Current() (*Document, Version) {
 	if len(h.records) == 0 {
 		return nil, Version{}

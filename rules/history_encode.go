@@ -26,7 +26,8 @@ import (
 //	4 bytes   CRC32C of all the above, little endian
 const historyFormat = 4
 
-// maxPacked bounds a compressed document, in bytes: one that can't be compressed gets slightly larger.
+// maxPacked bounds a compressed document, in bytes: one that can't be
+// compressed gets slightly larger.
 const maxPacked = MaxDocument + MaxDocument/64
 
 // ErrHistory means that the bytes are no history, or a damaged one.

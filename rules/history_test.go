@@ -85,7 +85,8 @@ func TestFirstOnly(t *testing.T) {
 	}
 	for _, h := range []*History{h, readBack(t, h)} {
 		doc, v := h.Current()
-		want := Version{Number: 1, When: noon.UTC().Truncate(time.Millisecond), By: "seed", What: "document", Size: len(numbered(1)), Applied: 1}
+		want := Version{Number: 1, When: noon.UTC().Truncate(time.Millisecond), By: "seed",
+			What: "document", Size: len(numbered(1)), Applied: 1}
 		if v != want || h.Set().Version != 1 || h.Set().Document != doc {
 			t.Errorf("have %+v, want %+v", v, want)
 		}
@@ -221,7 +222,8 @@ func TestHistory_KeepsFifty(t *testing.T) {
 	}
 }
 
-// TestHistory_KeepsTenOfTheLargest: at least ten versions are kept, whatever their size, and no more than fit beyond these.
+// TestHistory_KeepsTenOfTheLargest: at least ten versions are kept, whatever
+// their size, and no more than fit beyond these.
 func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	write := func(h *History, n, size int) *History {
@@ -233,7 +235,8 @@ func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
 	}
 	vs := h.Versions()
 	if len(vs) != MinVersions || packedBytes(h) < MaxHistory {
-		t.Fatalf("have %d versions in %d bytes, want %d in more than %d", len(vs), packedBytes(h), MinVersions, MaxHistory)
+		t.Fatalf("have %d versions in %d bytes, want %d in more than %d", len(vs), packedBytes(h),
+			MinVersions, MaxHistory)
 	}
 	if doc, err := readBack(t, h).Version(3); err != nil || tierAmount(doc) != 3 {
 		t.Errorf("version 3: have %d, %v, want 3", tierAmount(doc), err)
@@ -247,7 +250,8 @@ func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
 	expect.Equal(t, len(h.Versions()), KeptVersions, "versions")
 }
 
-// TestVersion_Applied: a version names the last one that was written as a whole, other than from the dashboard.
+// TestVersion_Applied: a version names the last one that was written as a
+// whole, other than from the dashboard.
 func TestVersion_Applied(t *testing.T) {
 	h := NewHistory()
 	for i, test := range []struct {
@@ -295,11 +299,15 @@ func TestRefusedWrites(t *testing.T) {
 		{"not the first", Write{Change: wholeChange(2), OnlyFirst: true, IfMatch: 1}, isConflict},
 		{"invalid document", Write{Change: Change{Body: []byte("version: 1\nrulez: []\n")}}, isInvalid},
 		{"deleted document", Write{Change: Change{Delete: true}}, isInvalid},
-		{"invalid piece", Write{Change: Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: -1, per: 1h}]}")}}, isInvalid},
+		{"invalid piece",
+			Write{Change: Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: -1, per: 1h}]}")}},
+			isInvalid},
 		{"too large", Write{Change: Change{Body: make([]byte, MaxDocument+1)}}, isInvalid},
 		{"no text", Write{Change: Change{Part: RulePart, Name: "\xff"}}, isInvalid},
-		{"not found", Write{Change: Change{Part: RulePart, Name: "no", Delete: true}}, func(err error) bool { return errors.Is(err, ErrNotFound) }},
-		{"unknown part", Write{Change: Change{Part: 99}}, func(err error) bool { return errors.Is(err, ErrNotFound) || isInvalid(err) }},
+		{"not found", Write{Change: Change{Part: RulePart, Name: "no", Delete: true}},
+			func(err error) bool { return errors.Is(err, ErrNotFound) }},
+		{"unknown part", Write{Change: Change{Part: 99}},
+			func(err error) bool { return errors.Is(err, ErrNotFound) || isInvalid(err) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -324,7 +332,8 @@ func TestRefusedWrites(t *testing.T) {
 
 // The first version may be a piece.
 func TestFirstPiece(t *testing.T) {
-	h := mustWrite(t, NewHistory(), Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1h}]}")})
+	h := mustWrite(t, NewHistory(),
+		Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1h}]}")})
 	if doc, v := h.Current(); tierAmount(doc) != 3 || v.What != "tier free" {
 		t.Errorf("have %+v", v)
 	}
@@ -386,7 +395,8 @@ func TestDamagedHistories(t *testing.T) {
 		"very many":      append([]byte{historyFormat}, binary.AppendUvarint(nil, 1<<60)...),
 		"another form":   append([]byte{1}, body[1:]...),
 		"no rules":       bytes.Replace(body, h.records[4].packed, unknownKey, 1),
-		"not packed":     bytes.Replace(body, h.records[4].packed, bytes.Repeat([]byte{0xff}, len(h.records[4].packed)), 1),
+		"not packed": bytes.Replace(body, h.records[4].packed,
+			bytes.Repeat([]byte{0xff}, len(h.records[4].packed)), 1),
 	}
 	for name, b := range tests {
 		if bytes.Equal(b, body) {
@@ -429,7 +439,8 @@ func FuzzParseHistory(f *testing.F) {
 			if !reflect.DeepEqual(again.Versions(), h.Versions()) {
 				t.Fatal("decoding again gives another history")
 			}
-			if next, err := h.Write(Write{Change: wholeChange(3)}); err != nil || tierAmount(readBack(t, next).doc) != 3 {
+			if next, err := h.Write(Write{Change: wholeChange(3)}); err != nil ||
+				tierAmount(readBack(t, next).doc) != 3 {
 				t.Fatalf("can't go on: %v", err)
 			}
 		}

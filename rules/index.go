@@ -9,9 +9,10 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// index finds the entries (rules, or entries of a list) that may apply to a check, without walking all of them. Each entry
-// is filed under the one condition that it likely shares with the fewest others. Its other conditions are checked when it
-// is found.
+// index finds the entries (rules, or entries of a list) that may apply to a
+// check, without walking all of them. Each entry is filed under the one
+// condition that it likely shares with the fewest others. Its other conditions
+// are checked when it is found.
 type index struct {
 	always     []int32
 	attributes []attributeIndex // by number of attribute
@@ -79,7 +80,8 @@ func buildIndex(entries []indexed) index {
 		a := &x.attributes[i]
 		a.prefixes.finish()
 		a.suffixes.finish()
-		a.presenceOnly = a.texts == nil && a.addresses == nil && a.nets == nil && a.prefixes.lengths == nil && a.suffixes.lengths == nil
+		a.presenceOnly = a.texts == nil && a.addresses == nil && a.nets == nil &&
+			a.prefixes.lengths == nil && a.suffixes.lengths == nil
 	}
 
 	return x
@@ -182,7 +184,8 @@ func (g *globIndex) finish() {
 	g.lengths = slices.Compact(g.lengths)
 }
 
-// netTable links each CIDR to the one around it, so that the smallest CIDR around an address leads to all of them.
+// netTable links each CIDR to the one around it, so that the smallest CIDR
+// around an address leads to all of them.
 func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 	t := &bart.Table[*netNode]{}
 	largerFirst := func(a, b netip.Prefix) int { return cmp.Compare(a.Bits(), b.Bits()) }

@@ -59,7 +59,9 @@ func (n naive) holds(match []Condition, given map[string]string) bool {
 
 func (n naive) meets(c Condition, given map[string]string) bool {
 	v, ok := given[c.Attribute]
-	return ok && slices.ContainsFunc(c.Values, func(want string) bool { return n.equal(c.Attribute, n.folded(c.Attribute, want), v) })
+	return ok &&
+		slices.ContainsFunc(c.Values,
+			func(want string) bool { return n.equal(c.Attribute, n.folded(c.Attribute, want), v) })
 }
 
 // folded is folding in plain code.
@@ -98,7 +100,8 @@ func (n naive) folded(attribute, v string) string {
 	return v
 }
 
-// subject returns the identity of r's subject, and the attributes that form it. ok is false if one is absent.
+// subject returns the identity of r's subject, and the attributes that form it.
+// ok is false if one is absent.
 func (n naive) subject(r *RuleSpec, given map[string]string) (identity string, used map[string]string, ok bool) {
 	used = map[string]string{}
 	for _, part := range r.Key {
@@ -188,16 +191,20 @@ func (n naive) match(raw map[string]string) (names, identities []string, list Li
 }
 
 func drawValue(t *rapid.T, attribute string, label string) string {
-	texts := []string{"/a", "/ab", "/a/b", "x", "", "10.0.0.1", "10.0.1.1", "10.1.0.1", "::ffff:10.0.0.1", "2001:db8::1", "2001:DB8::1", "10.0.0.0/24",
+	texts := []string{"/a", "/ab", "/a/b", "x", "", "10.0.0.1", "10.0.1.1", "10.1.0.1",
+		"::ffff:10.0.0.1", "2001:db8::1", "2001:DB8::1", "10.0.0.0/24",
 		"10.0.0.1:80", " X ", "/A/./b/", "/%61", " 10.0.1.1", "[2001:db8::1]:443", "2001:db8::1%eth0", "10.0.0.1:http", "64:ff9b::a00:1", "[2002:a00:1::5]:80", "2002:b00:1::"}
 	return rapid.SampledFrom(texts).Draw(t, label)
 }
 
 func drawMatch(t *rapid.T) string {
-	values := []string{"/a", "/ab", "/a/b", "x", "''", "'/a*'", "'*b'", "'*'", "'*a*'", "'/*/b'", "'1*'", "10.0.0.0/24", "10.0.0.0/8", "0.0.0.0/0", "10.0.0.0/16", "'2001:db8::/32'", "10.0.0.1", "'::ffff:10.0.0.1'", "'2001:db8::1'",
+	values := []string{"/a", "/ab", "/a/b", "x", "''", "'/a*'", "'*b'", "'*'", "'*a*'", "'/*/b'",
+		"'1*'", "10.0.0.0/24", "10.0.0.0/8", "0.0.0.0/0", "10.0.0.0/16", "'2001:db8::/32'", "10.0.0.1",
+		"'::ffff:10.0.0.1'", "'2001:db8::1'",
 		"'64:ff9b::/96'", "'2002::/16'", "'2000::/3'", "'::/0'", "'64:ff9b::a00:1'"}
 	var out []string
-	for _, a := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ip", "e", "t"}), 1, 3, rapid.ID[string]).Draw(t, "attributes") {
+	for _, a := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ip", "e", "t"}), 1, 3,
+		rapid.ID[string]).Draw(t, "attributes") {
 		v := rapid.SliceOfN(rapid.SampledFrom(values), 1, 10).Draw(t, "values")
 		out = append(out, a+": ["+strings.Join(v, ", ")+"]")
 	}
@@ -221,7 +228,8 @@ func drawMore(t *rapid.T, plain bool) string {
 
 // drawKey draws a key, which may have alternatives.
 func drawKey(t *rapid.T) string {
-	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ip", "e", "t", "u"}), 0, 3, rapid.ID[string]).Draw(t, "key")
+	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ip", "e", "t", "u"}), 0, 3,
+		rapid.ID[string]).Draw(t, "key")
 	parts := slices.Clone(names)
 	if len(names) > 1 && rapid.IntRange(0, 2).Draw(t, "alternatives") == 0 {
 		parts = []string{"[" + strings.Join(names[:2], ", ") + "]"}
@@ -292,7 +300,8 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 			var list []Attribute
 			again := rapid.Bool().Draw(t, "the same attributes again")
 			for _, a := range []string{"ip", "e", "t", "u", "u2", "other"} {
-				if there := rapid.IntRange(0, 3).Draw(t, "there") > 0; there && !again || again && slices.Contains(names, a) {
+				if there := rapid.IntRange(0, 3).Draw(t, "there") > 0; there && !again || again &&
+					slices.Contains(names, a) {
 					given[a] = drawValue(t, a, "value")
 					list = append(list, Attribute{a, given[a]})
 				}
@@ -326,7 +335,8 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 				former, seen := subjects[h.Subject]
 				hash, known := hashes[identities[i]]
 				if seen != known || seen && former != identities[i] || known && hash != h.Subject {
-					t.Fatalf("%v: subject %s has hash %v, as has %q; before it had %v", list, identities[i], h.Subject, former, hash)
+					t.Fatalf("%v: subject %s has hash %v, as has %q; before it had %v", list,
+						identities[i], h.Subject, former, hash)
 				}
 				subjects[h.Subject], hashes[identities[i]] = identities[i], h.Subject
 			}

@@ -17,17 +17,20 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Inline limits come with the call. They are compiled to a rule that is in no document. A Set interns the rule by its
-// content, so that the next call with the same limits finds it.
+// Inline limits come with the call. They are compiled to a rule that is in no
+// document. A Set interns the rule by its content, so that the next call with
+// the same limits finds it.
 
 const (
 	// MaxInlineLimits bounds the limits of one subject, MaxInlineSubjects the subjects of one call.
 	MaxInlineLimits   = 8
 	MaxInlineSubjects = 16
-	// maxInterned bounds the sets of limits that a Set keeps. Further ones are compiled for their call alone.
+	// maxInterned bounds the sets of limits that a Set keeps. Further ones are
+	// compiled for their call alone.
 	maxInterned = 4096
-	// InlineName is the name under which metrics count inline limits, and the namespace of limits that name none. Limits in
-	// a namespace that the document names are counted separately, under InlineName, a slash and the namespace.
+	// InlineName is the name under which metrics count inline limits, and the
+	// namespace of limits that name none. Limits in a namespace that the document
+	// names are counted separately, under InlineName, a slash and the namespace.
 	InlineName = "inline"
 
 	// The values of InlineLimit.From.
@@ -36,9 +39,11 @@ const (
 
 // Errors of calls with inline limits.
 var (
-	// ErrInline means that a call's limits are invalid or beyond what the rules document allows. The message names the field.
+	// ErrInline means that a call's limits are invalid or beyond what the rules
+	// document allows. The message names the field.
 	ErrInline = errors.New("inline limits")
-	// ErrNamespace means that the rules document does not allow inline limits, or not in this namespace.
+	// ErrNamespace means that the rules document does not allow inline limits, or
+	// not in this namespace.
 	ErrNamespace = errors.New("the rules do not allow it")
 )
 
@@ -110,8 +115,8 @@ func (n *Namespaces) Has(namespace string) bool {
 // String lists n.
 func (n *Namespaces) String() string { return strings.Join(n.list, ", ") }
 
-// inlineSets holds the sets of limits that a Set keeps, in an open-addressing table. Entries are only ever added, so
-// readers need no lock.
+// inlineSets holds the sets of limits that a Set keeps, in an open-addressing
+// table. Entries are only ever added, so readers need no lock.
 type inlineSets struct {
 	count atomic.Int64
 	slots [2 * maxInterned]atomic.Pointer[inlineSet]
@@ -134,8 +139,9 @@ func (s *inlineSets) find(key []byte) *Rule {
 	}
 }
 
-// add keeps r under key and returns the rule kept there, which may be that of a concurrent add. If the table is full, add
-// marks r as Uninterned and returns it.
+// add keeps r under key and returns the rule kept there, which may be that of a
+// concurrent add. If the table is full, add marks r as Uninterned and returns
+// it.
 func (s *inlineSets) add(key []byte, r *Rule) *Rule {
 	if s.count.Add(1) > maxInterned {
 		s.count.Add(-1)
@@ -160,8 +166,9 @@ func (s *inlineSets) add(key []byte, r *Rule) *Rule {
 // Interned returns the number of sets of inline limits that s keeps, at most 4,096.
 func (s *Set) Interned() int64 { return s.inline.count.Load() }
 
-// Names returns, by Rule.Index, the names under which metrics count checks: those of the rules, then those of inline limits
-// and of Envoy's domains and paths. A rule with one of those names counts these checks, too.
+// Names returns, by Rule.Index, the names under which metrics count checks:
+// those of the rules, then those of inline limits and of Envoy's domains and
+// paths. A rule with one of those names counts these checks, too.
 func (s *Set) Names() []string { return s.names }
 
 // nameInline assigns the names under which inline limits are counted.
@@ -193,14 +200,16 @@ func (s *Set) nameInline(spec *InlineSpec) {
 	}
 }
 
-// inlineName is the name under which the inline limits of a namespace are counted, and its index in Set.Names.
+// inlineName is the name under which the inline limits of a namespace are
+// counted, and its index in Set.Names.
 type inlineName struct {
 	index int
 	name  string
 }
 
-// MatchInline adds a hit for a subject that brings its limits. first is true for the first subject of a check: it clears
-// m. All subjects of a check must use the same Set. The error wraps ErrInline or ErrNamespace.
+// MatchInline adds a hit for a subject that brings its limits. first is true
+// for the first subject of a check: it clears m. All subjects of a check must
+// use the same Set. The error wraps ErrInline or ErrNamespace.
 func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	if first {
 		s.loadAttributes(nil, m)
@@ -253,7 +262,8 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	return nil
 }
 
-// LocateInline returns the identity of a subject, which does not depend on its limits. The error wraps ErrNamespace.
+// LocateInline returns the identity of a subject, which does not depend on its
+// limits. The error wraps ErrNamespace.
 func (s *Set) LocateInline(q *InlineSubject) (Hash, error) {
 	return (&Rule{inlineSeed: s.inlineSeed}).inlineSubject(q), s.namespaceAllowed(q.Namespace)
 }
@@ -296,11 +306,13 @@ func (s *Set) namespaceAllowed(namespace string) error {
 	case len(spec.Namespaces) == 0 || s.inlineNamespaces.Has(namespace):
 		return nil
 	}
-	return fmt.Errorf("namespace: %w: %q is not in inline.namespaces", ErrNamespace, shorten(cmp.Or(namespace, InlineName)))
+	return fmt.Errorf("namespace: %w: %q is not in inline.namespaces", ErrNamespace,
+		shorten(cmp.Or(namespace, InlineName)))
 }
 
-// inlineSubject returns the identity of q's subject. The initial state differs from that of every rule, so the subject
-// never coincides with a rule's. Each text is followed by its length.
+// inlineSubject returns the identity of q's subject. The initial state differs
+// from that of every rule, so the subject never coincides with a rule's. Each
+// text is followed by its length.
 func (r *Rule) inlineSubject(q *InlineSubject) Hash {
 	namespace := cmp.Or(q.Namespace, InlineName)
 	h := r.inlineSeed.addText(namespace).addWord(uint64(len(namespace)))
@@ -310,8 +322,9 @@ func (r *Rule) inlineSubject(q *InlineSubject) Hash {
 	return h.finish(uint64(len(q.Key)), titleBytes)
 }
 
-// InlineKey returns the key of q as people see it: with its namespace in front, unless r's name has the namespace. It
-// returns nil if q is not the subject that hi, the first half of its hash, identifies. r must be Inline.
+// InlineKey returns the key of q as people see it: with its namespace in front,
+// unless r's name has the namespace. It returns nil if q is not the subject
+// that hi, the first half of its hash, identifies. r must be Inline.
 func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
 	if r.inlineSubject(q).Hi != hi {
 		return nil
@@ -322,8 +335,10 @@ func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
 	return append([]string{cmp.Or(q.Namespace, InlineName)}, q.Key...)
 }
 
-// compileInline compiles the limits of q, sorted by their IDs, so that the caller's order does not matter to counters. The
-// rule refers to no string of the call. kept is the kind of the only counter that a key has in the namespace, or 0.
+// compileInline compiles the limits of q, sorted by their IDs, so that the
+// caller's order does not matter to counters. The rule refers to no string of
+// the call. kept is the kind of the only counter that a key has in the
+// namespace, or 0.
 func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.Kind) (*Rule, error) {
 	doc := s.Document
 	spec := &RuleSpec{Name: name.name, Shadow: q.Shadow, Settings: Settings{OnLimit: "refuse", Consistency: "hybrid"}}
@@ -351,7 +366,8 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.K
 		spec.Consistency = "exact"
 	}
 
-	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc} // s has only the document's units
+	// s has only the document's units
+	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc}
 	r := c.compileRule(spec, nil)
 
 	if c.err != nil {
@@ -405,15 +421,18 @@ func inlineNode(limits []InlineLimit) *yaml.Node {
 	return list
 }
 
-// inlineDuration returns a duration that a call gives as text or in milliseconds; nil if it gives none.
+// inlineDuration returns a duration that a call gives as text or in
+// milliseconds; nil if it gives none.
 func inlineDuration(given string, ms int64) *yaml.Node {
 	if ms > 0 {
-		given = FormatDuration(time.Duration(min(ms, int64(algorithms.MaxWindow/time.Millisecond)+1)) * time.Millisecond)
+		given = FormatDuration(time.Duration(min(ms,
+			int64(algorithms.MaxWindow/time.Millisecond)+1)) * time.Millisecond)
 	}
 	return text(strings.Clone(given))
 }
 
-// checkInline reports mistakes in the i-th limit of a call that a document could not have, and whatever doc does not allow.
+// checkInline reports mistakes in the i-th limit of a call that a document
+// could not have, and whatever doc does not allow.
 func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Document) {
 	fail := func(field, format string, args ...any) {
 		d.add(yaml.Pos{}, fmt.Sprintf("limits[%d].%s", i, field), format, args...)

@@ -43,17 +43,22 @@ func TestInlineMistakes(t *testing.T) {
 		{"", InlineLimit{Limit: 1}, "limits[0]: per is missing"},
 		{"", InlineLimit{Limit: 1, Per: "1m", PerMS: 5000}, "limits[0].per_ms: per and per_ms exclude each other"},
 		{"", InlineLimit{Limit: 1, Per: "1m", Algorithm: "bucket"}, "limits[0].algorithm: \"bucket\" is not one of"},
-		{"", InlineLimit{Limit: 1, Per: "day", Algorithm: "token-bucket"}, "limits[0].algorithm: calendar windows are for fixed-window"},
+		{"", InlineLimit{Limit: 1, Per: "day", Algorithm: "token-bucket"},
+			"limits[0].algorithm: calendar windows are for fixed-window"},
 		{"", InlineLimit{Limit: 1, Per: "1m", Burst: 2}, "limits[0].burst: burst is for token-bucket"},
 		{"", InlineLimit{Limit: 1, Per: "1m", Burst: -1, Algorithm: "token-bucket"}, "limits[0].burst: -1 is not in"},
 		{"", InlineLimit{Limit: 1, Per: "day", TZ: "Mars/Base"}, "limits[0].tz: \"Mars/Base\" is not a time zone"},
 		{"", InlineLimit{Limit: 1, Per: "1m", Name: "a\nb"}, "limits[0].name: a name can't contain control characters"},
-		{"", InlineLimit{Limit: 1, Per: "1m", Unit: strings.Repeat("u", 129)}, "limits[0].unit: a name can't be longer than 128 bytes"},
+		{"", InlineLimit{Limit: 1, Per: "1m", Unit: strings.Repeat("u", 129)},
+			"limits[0].unit: a name can't be longer than 128 bytes"},
 		{"", InlineLimit{Limit: 1, Per: "1m", From: "now"}, "limits[0].from: \"now\" is not one of first, clock"},
 		{"", InlineLimit{Limit: 1, Per: "1m", From: "first"}, "limits[0].from: first is for fixed-window"},
 		{"", InlineLimit{Limit: 1, Per: "day", From: "first"}, "limits[0].from: first is for fixed-window"},
-		{"inline: {max_limit: 10}", InlineLimit{Limit: 11, Per: "1m"}, "limits[0].limit: the rules allow no more than 10"},
-		{"inline: {max_limit: 10}", InlineLimit{Limit: 1, Per: "1m", Algorithm: "token-bucket", Burst: 11}, "limits[0].burst: the rules allow no more than 10"},
+		{"inline: {max_limit: 10}", InlineLimit{Limit: 11, Per: "1m"},
+			"limits[0].limit: the rules allow no more than 10"},
+		{"inline: {max_limit: 10}",
+			InlineLimit{Limit: 1, Per: "1m", Algorithm: "token-bucket", Burst: 11},
+			"limits[0].burst: the rules allow no more than 10"},
 		{"inline: {max_per: 1h}", InlineLimit{Limit: 1, Per: "61m"}, "limits[0].per: the rules allow no more than 1h"},
 		{"inline: {max_per: 1h}", InlineLimit{Limit: 1, Per: "day"}, "limits[0].per: the rules allow no more than 1h"},
 	} {
@@ -66,12 +71,14 @@ func TestInlineMistakes(t *testing.T) {
 	var m Match
 	one := InlineLimit{Limit: 1, Per: "60s"}
 	err := keyedSet(t, "").MatchInline(&InlineSubject{Limits: []InlineLimit{one, {Limit: 2, Per: "1m"}}}, true, &m)
-	if !errors.Is(err, ErrInline) || !strings.Contains(err.Error(), "limits[0] has the same unit, algorithm and window") {
+	if !errors.Is(err, ErrInline) ||
+		!strings.Contains(err.Error(), "limits[0] has the same unit, algorithm and window") {
 		t.Errorf("have %v", err)
 	}
 	set := keyedSet(t, "")
 	expect.NoError(t, set.MatchInline(&InlineSubject{Key: []string{"k"}, Limits: []InlineLimit{one}}, true, &m))
-	if err := set.MatchInline(&InlineSubject{Namespace: InlineName, Key: []string{"k"}, Limits: []InlineLimit{{Limit: 9, Per: "1h"}}}, false, &m); !errors.Is(err, ErrInline) {
+	if err := set.MatchInline(&InlineSubject{Namespace: InlineName, Key: []string{"k"},
+		Limits: []InlineLimit{{Limit: 9, Per: "1h"}}}, false, &m); !errors.Is(err, ErrInline) {
 		t.Errorf("a subject is given twice: %v", err)
 	}
 }
@@ -94,7 +101,8 @@ func TestInlineNamespaces(t *testing.T) {
 		switch err := set.MatchInline(q(tt.namespace), true, &m); {
 		case tt.name == "" && !errors.Is(err, ErrNamespace):
 			t.Errorf("%s, %q: have %v", tt.document, tt.namespace, err)
-		case tt.name != "" && (err != nil || m.Hits[0].Rule.Name != tt.name || set.Names()[m.Hits[0].Rule.Index] != tt.name):
+		case tt.name != "" &&
+			(err != nil || m.Hits[0].Rule.Name != tt.name || set.Names()[m.Hits[0].Rule.Index] != tt.name):
 			t.Errorf("%s, %q: have %v, %+v", tt.document, tt.namespace, err, m.Hits)
 		}
 	}
@@ -105,7 +113,8 @@ func TestInlineNamespaces(t *testing.T) {
 	}
 }
 
-// TestInlineIdentity: amounts, names and order don't tell counters apart; unit, algorithm, window, namespace and key do.
+// TestInlineIdentity: amounts, names and order don't tell counters apart; unit,
+// algorithm, window, namespace and key do.
 func TestInlineIdentity(t *testing.T) {
 	set := keyedSet(t, "rules: [{name: n, key: [k], limits: [{limit: 5, per: 1m}]}]")
 	base := InlineSubject{Namespace: "n", Key: []string{"k"}, Limits: []InlineLimit{{Limit: 5, Per: "1m"}}}
@@ -124,7 +133,8 @@ func TestInlineIdentity(t *testing.T) {
 		"consistency": with(func(q *InlineSubject) { q.Exact = true }),
 		"shadow":      with(func(q *InlineSubject) { q.Shadow = true }),
 	} {
-		if h.Subject != first.Subject || h.Limits[0].ID != first.Limits[0].ID || h.Rule == first.Rule && name != "spelling" {
+		if h.Subject != first.Subject || h.Limits[0].ID != first.Limits[0].ID ||
+			h.Rule == first.Rule && name != "spelling" {
 			t.Errorf("another %s is another counter, or the same rule", name)
 		}
 	}
@@ -165,12 +175,16 @@ func TestInlineIdentity(t *testing.T) {
 			t.Errorf("limit %d: sets in another order differ: %+v, %+v", i, there.Limits[i], back.Limits[i])
 		}
 	}
-	if h := with(func(q *InlineSubject) { q.Limits[0].Algorithm, q.Limits[0].From = "fixed-window", "first" }); h.Rule.Consistency != Exact || h.Limits[0].Kind != algorithms.FirstWindow {
+	if h := with(func(q *InlineSubject) {
+		q.Limits[0].Algorithm, q.Limits[0].From = "fixed-window",
+			"first"
+	}); h.Rule.Consistency != Exact || h.Limits[0].Kind != algorithms.FirstWindow {
 		t.Errorf("have %v, %v", h.Rule.Consistency, h.Limits[0].Kind)
 	}
 }
 
-// TestInlineSetsAreBounded: a set is compiled once; beyond the bound each call compiles its own, which is not kept.
+// TestInlineSetsAreBounded: a set is compiled once; beyond the bound each call
+// compiles its own, which is not kept.
 func TestInlineSetsAreBounded(t *testing.T) {
 	set := keyedSet(t, "")
 	ask := func(limit int) *Rule {
@@ -181,7 +195,8 @@ func TestInlineSetsAreBounded(t *testing.T) {
 			t.Fatalf("set %d is not kept", i)
 		}
 	}
-	if a, b := ask(maxInterned+1), ask(maxInterned+1); a == b || !a.Uninterned || !b.Uninterned || set.Interned() != maxInterned {
+	if a, b := ask(maxInterned+1), ask(maxInterned+1); a == b || !a.Uninterned || !b.Uninterned ||
+		set.Interned() != maxInterned {
 		t.Errorf("sets beyond the bound are kept: %d", set.Interned())
 	}
 	for _, i := range []int{1, maxInterned} {
@@ -209,19 +224,21 @@ func TestInlineKeepsNothingOfTheCall(t *testing.T) {
 	if text := fmt.Sprint(l.Window, l.Unit, l.Name, h.Rule.Name); strings.Contains(text, "x") {
 		t.Errorf("the set changed with the buffer: %s", text)
 	}
-	same := InlineSubject{Limits: []InlineLimit{{Limit: 1, Per: "1h", Algorithm: "fixed-window", Unit: "tokens", Name: "name", TZ: "UTC"}}}
+	same := InlineSubject{Limits: []InlineLimit{{Limit: 1, Per: "1h", Algorithm: "fixed-window",
+		Unit: "tokens", Name: "name", TZ: "UTC"}}}
 	if inlineHit(t, set, &same).Rule != h.Rule {
 		t.Error("the set is not found again")
 	}
 }
 
-// TestKeysWithOneCounter: in the namespaces of the commands of Redis, all limits of a key are one counter. What could not be one is
-// refused.
+// TestKeysWithOneCounter: in the namespaces of the commands of Redis, all
+// limits of a key are one counter. What could not be one is refused.
 func TestKeysWithOneCounter(t *testing.T) {
 	set := keyedSet(t, "")
 	cell := InlineLimit{Limit: 5, Per: "5s", Burst: 5, Algorithm: "token-bucket"}
 	first := InlineLimit{Limit: 5, Per: "5s", Algorithm: "fixed-window", From: "first"}
-	for namespace, l := range map[string]InlineLimit{CellNamespace: cell, ThrottleNamespace: cell, IncrexNamespace: first} {
+	for namespace, l := range map[string]InlineLimit{CellNamespace: cell, ThrottleNamespace: cell,
+		IncrexNamespace: first} {
 		other := l
 		other.Limit, other.Per, other.Unit = 7, "1h", "tokens"
 		a := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []InlineLimit{l}})
@@ -236,7 +253,9 @@ func TestKeysWithOneCounter(t *testing.T) {
 			t.Errorf("%s: have %+v and %+v", namespace, a, b)
 		}
 	}
-	if KeptLimit("other") != nil || inlineHit(t, set, &InlineSubject{Namespace: "other", Limits: []InlineLimit{cell}}).Limits[0].Kind != algorithms.TokenBucket {
+	if KeptLimit("other") != nil ||
+		inlineHit(t, set,
+			&InlineSubject{Namespace: "other", Limits: []InlineLimit{cell}}).Limits[0].Kind != algorithms.TokenBucket {
 		t.Error("another namespace has them, too")
 	}
 
@@ -249,7 +268,8 @@ func TestKeysWithOneCounter(t *testing.T) {
 		{CellNamespace, "limits: in the namespace", []InlineLimit{cell, high}},
 		{CellNamespace, "limits[0].algorithm: in the namespace", []InlineLimit{first}},
 		{ThrottleNamespace, "limits[0].algorithm: in the namespace", []InlineLimit{{Limit: 1, Per: "1s"}}},
-		{IncrexNamespace, "limits[0].from: in the namespace", []InlineLimit{{Limit: 1, Per: "1s", Algorithm: "fixed-window"}}},
+		{IncrexNamespace, "limits[0].from: in the namespace",
+			[]InlineLimit{{Limit: 1, Per: "1s", Algorithm: "fixed-window"}}},
 		{IncrexNamespace, "limits[0].from: in the namespace", []InlineLimit{cell}},
 		{CellNamespace, "limits[0].limit: in the namespace \"cl\", at most one per nanosecond", []InlineLimit{high}},
 	} {

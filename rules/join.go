@@ -15,8 +15,9 @@ type File struct {
 	Text []byte
 }
 
-// Join reads one document from several files: lists are joined, and no name may stand in two of them. The error is of type
-// [Errors], whose positions are in Error.File.
+// Join reads one document from several files: lists are joined, and no name may
+// stand in two of them. The error is of type [Errors], whose positions are in
+// Error.File.
 func Join(files []File) (*Document, error) {
 	j := &joiner{whole: yaml.NewMap()}
 	j.whole.Pos = yaml.Pos{Line: 1, Column: 1}
@@ -42,7 +43,8 @@ func Join(files []File) (*Document, error) {
 	return Parse([]byte(text))
 }
 
-// joiner is a Join in progress. Lines of all files are numbered on, so that a position also tells the file.
+// joiner is a Join in progress. Lines of all files are numbered on, so that a
+// position also tells the file.
 type joiner struct {
 	whole *yaml.Node
 	files []joinedFile
@@ -76,7 +78,9 @@ func (j *joiner) read(f File) {
 		return
 	}
 	if err != nil || root.Kind != yaml.Map {
-		j.errs = append(j.errs, Error{Line: file.before + 1, Column: 1, Message: "a part of a document must be a mapping, such as rules: […]; this file has none"})
+		j.errs = append(j.errs,
+			Error{Line: file.before + 1, Column: 1,
+				Message: "a part of a document must be a mapping, such as rules: […]; this file has none"})
 		return
 	}
 	shift(root, int32(file.before), map[*yaml.Node]bool{})
@@ -160,7 +164,8 @@ func (j *joiner) joinNamed(old, value *yaml.Node, name string) {
 
 	for _, item := range value.Items {
 		if n := item.Get(name); n != nil && known[n.Text] != nil {
-			j.twice(map[string]string{"name": "rule ", "domain": "domain "}[name]+fmt.Sprintf("%q", shorten(n.Text)), known[n.Text], n)
+			j.twice(map[string]string{"name": "rule ", "domain": "domain "}[name]+fmt.Sprintf("%q",
+				shorten(n.Text)), known[n.Text], n)
 			continue
 		}
 		old.Items = append(old.Items, item)
@@ -172,7 +177,8 @@ func (j *joiner) twice(what string, first, second *yaml.Node) {
 	a, lineA := j.place(int(first.Line))
 	b, lineB := j.place(int(second.Line))
 	j.errs = append(j.errs, Error{
-		Line: int(second.Line), Column: int(second.Column), Message: fmt.Sprintf("%s is in %s:%d and in %s:%d", what, a, lineA, b, lineB),
+		Line: int(second.Line), Column: int(second.Column),
+		Message: fmt.Sprintf("%s is in %s:%d and in %s:%d", what, a, lineA, b, lineB),
 	})
 }
 

@@ -7,8 +7,9 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// The namespaces of the commands of Redis. There, each key has one counter, whatever limits its calls bring: its identity has
-// neither the window nor the unit. The counter keeps the window of the call that began it.
+// The namespaces of the commands of Redis. There, each key has one counter,
+// whatever limits its calls bring: its identity has neither the window nor the
+// unit. The counter keeps the window of the call that began it.
 const (
 	CellNamespace     = "cl"       // of CL.THROTTLE
 	ThrottleNamespace = "throttle" // of THROTTLE
@@ -25,8 +26,8 @@ var keptKinds = map[string]algorithms.Kind{
 // keptID returns the Limit.ID of the only counter of a key.
 func keptID(kind algorithms.Kind) uint64 { return counterIdentity{kind: kind}.hash() }
 
-// KeptLimit returns a limit of 0 with which the single counter of a key in namespace can be read, or nil if keys have several
-// counters there.
+// KeptLimit returns a limit of 0 with which the single counter of a key in
+// namespace can be read, or nil if keys have several counters there.
 func KeptLimit(namespace string) *Limit {
 	kind := keptKinds[namespace]
 	if kind == 0 {
@@ -36,8 +37,8 @@ func KeptLimit(namespace string) *Limit {
 	return &Limit{Limit: limit, Name: namespace, Unit: Requests, ID: keptID(kind)}
 }
 
-// checkKept reports what q, whose limits are legal elsewhere, can't ask for in a namespace where a key has one counter
-// of that kind.
+// checkKept reports what q, whose limits are legal elsewhere, can't ask for in
+// a namespace where a key has one counter of that kind.
 func (d *decoder) checkKept(q *InlineSubject, specs []*LimitSpec, doc *Document, kept algorithms.Kind) {
 	fail := func(field, format string, args ...any) {
 		d.add(yaml.Pos{}, "limits"+field, "in the namespace %q, "+format, append([]any{q.Namespace}, args...)...)

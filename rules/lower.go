@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// loweredCache caches limits as lowered by the step in force, so that a check allocates nothing. The first limit of each list
-// of a rule with `adaptive` has one.
+// loweredCache caches limits as lowered by the step in force, so that a check
+// allocates nothing. The first limit of each list of a rule with `adaptive` has
+// one.
 type loweredCache struct{ last atomic.Pointer[lowered] }
 
 type lowered struct {
@@ -17,11 +18,14 @@ type lowered struct {
 	limits []*Limit
 }
 
-// Lowered returns the limits of a hit of r as they are while a step of r.Adaptive is in force. It multiplies amounts and
-// bursts by the step's factor and rounds down, but not below 1; a region's share of 0 stays 0. The counters remain the
-// same. Lowered rebuilds the list only when the step differs from the last call's.
+// Lowered returns the limits of a hit of r as they are while a step of
+// r.Adaptive is in force. It multiplies amounts and bursts by the step's factor
+// and rounds down, but not below 1; a region's share of 0 stays 0. The counters
+// remain the same. Lowered rebuilds the list only when the step differs from
+// the last call's.
 func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
-	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 || limits[0].loweredCache == nil {
+	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 ||
+		limits[0].loweredCache == nil {
 		return limits
 	}
 

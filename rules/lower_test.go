@@ -10,7 +10,8 @@ import (
 
 func adaptiveSet(t *testing.T, steps, limits string) (*Set, *Hit) {
 	t.Helper()
-	doc, err := Parse([]byte("version: 1\nrules:\n  - {name: r, key: [], limits: [" + limits + "], adaptive: {source: s, steps: [" + steps + "]}}\n"))
+	doc, err := Parse([]byte("version: 1\nrules:\n  - {name: r, key: [], limits: [" + limits +
+		"], adaptive: {source: s, steps: [" + steps + "]}}\n"))
 	expect.NoError(t, err)
 	s, err := Compile(doc, 1)
 	expect.NoError(t, err)
@@ -38,10 +39,12 @@ func TestLowered(t *testing.T) {
 		{most, most, "0.5", most / 2, most / 2},
 		{1000, 20, "0.0999", 99, 1},
 	} {
-		_, h := adaptiveSet(t, "{above: 0.5, factor: "+tt.factor+"}", fmt.Sprintf("{limit: %d, per: 1m, algorithm: token-bucket, burst: %d}, {limit: %d, per: 1h, algorithm: fixed-window}", tt.amount, tt.burst, tt.amount))
+		_, h := adaptiveSet(t, "{above: 0.5, factor: "+tt.factor+"}",
+			fmt.Sprintf("{limit: %d, per: 1m, algorithm: token-bucket, burst: %d}, {limit: %d, per: 1h, algorithm: fixed-window}", tt.amount, tt.burst, tt.amount))
 		low := h.Rule.Lowered(h.Limits, 0)
 		if have := [2]int64{low[0].Amount, low[0].Burst}; have != [2]int64{tt.want, tt.wantCap} {
-			t.Errorf("%d, burst %d, by %s: have %v, want %d, %d", tt.amount, tt.burst, tt.factor, have, tt.want, tt.wantCap)
+			t.Errorf("%d, burst %d, by %s: have %v, want %d, %d", tt.amount, tt.burst, tt.factor,
+				have, tt.want, tt.wantCap)
 		}
 		if low[1].Amount != tt.want || low[1].Burst != 0 {
 			t.Errorf("%d by %s: have %d, burst %d, want %d", tt.amount, tt.factor, low[1].Amount, low[1].Burst, tt.want)

@@ -11,34 +11,42 @@ import (
 	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
-// ErrKey means that the number of a key's values differs from that of the rule's key attributes, or that the values match
-// a different descriptor of Envoy's than the one named.
+// ErrKey means that the number of a key's values differs from that of the
+// rule's key attributes, or that the values match a different descriptor of
+// Envoy's than the one named.
 var ErrKey = errors.New("key does not fit the rule")
 
-// ErrMissing means that a value of the key is empty. An empty value is no value: of attributes it is ignored, and a key
-// needs all of its values.
+// ErrMissing means that a value of the key is empty. An empty value is no
+// value: of attributes it is ignored, and a key needs all of its values.
 var ErrMissing = errors.New("a value is missing")
 
-// Match is the result of matching a check. Reusing one for check after check avoids allocating; it refers to a check's
-// attributes until its next use. The zero Match is ready for use.
+// Match is the result of matching a check. Reusing one for check after check
+// avoids allocating; it refers to a check's attributes until its next use. The
+// zero Match is ready for use.
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
-	// Unlimited has the hits of rules that have no limit, or none in some unit, in document order: their Limits are
-	// those that say so. A rule with other limits is in Hits, too.
+	// Unlimited has the hits of rules that have no limit, or none in some unit, in
+	// document order: their Limits are those that say so. A rule with other limits
+	// is in Hits, too.
 	Unlimited []Hit
-	// Undeclared is how many attributes the document does not declare, if it declares any. They are ignored.
+	// Undeclared is how many attributes the document does not declare, if it
+	// declares any. They are ignored.
 	Undeclared int
-	// HitsKept is for the caller to set: the hits are as the last Match or MatchKey left them. SameRules then says whether
-	// the hits of the next one differ from these at most in their subjects.
+	// HitsKept is for the caller to set: the hits are as the last Match or MatchKey
+	// left them. SameRules then says whether the hits of the next one differ from
+	// these at most in their subjects.
 	HitsKept, SameRules bool
-	// Now and Clock are for the caller to set, too: the wall time of the check in Unix ms, or where to read it. It is needed
-	// only where an entry has an end. Without both, it is that of the machine.
+	// Now and Clock are for the caller to set, too: the wall time of the check in
+	// Unix ms, or where to read it. It is needed only where an entry has an end.
+	// Without both, it is that of the machine.
 	Now   int64
 	Clock func() int64
 
-	values     []value     // the check's attributes that the set uses
-	plain      *Set        // not nil: under this set, whatever the values of these attributes are, only the rules in found can match
+	values []value // the check's attributes that the set uses
+	// not nil: under this set, whatever the values of these attributes are, only
+	// the rules in found can match
+	plain      *Set
 	uniform    bool        // with plain: all rules in found are uniform
 	only       *Rule       // with plain: the rule that the call was for, if it was for one
 	byKey      bool        // with plain: the call was of MatchKey
@@ -61,8 +69,10 @@ type value struct {
 	parsed       bool // valid and the addresses are known
 	valid        bool // text is an address
 	address      netip.Addr
-	written      netip.Addr // the IPv6 address in the text, if it embeds address, an IPv4 one; invalid otherwise, and if it is IPv4-mapped
-	canonical    string     // canonical notation of the address, in Match.canonical; set on first use
+	// the IPv6 address in the text, if it embeds address, an IPv4 one; invalid
+	// otherwise, and if it is IPv4-mapped
+	written   netip.Addr
+	canonical string // canonical notation of the address, in Match.canonical; set on first use
 }
 
 // isAddress reports whether the value is an address. If so, it sets v.address and v.written.
@@ -84,8 +94,8 @@ func (v *value) parse() {
 	}
 }
 
-// canonicalText returns the text of v that globs and cost tables are compared with; addresses are in canonical notation.
-// It is valid until m is used again.
+// canonicalText returns the text of v that globs and cost tables are compared
+// with; addresses are in canonical notation. It is valid until m is used again.
 func (m *Match) canonicalText(v *value) string {
 	if !v.holdsAddress || !v.isAddress() {
 		return v.text
@@ -112,8 +122,9 @@ type keyAttribute struct {
 	subjects *subjectTable // nil if none are listed
 }
 
-// Match finds what applies to attrs. If only is not nil, it considers only that rule; a rule of Envoy's never applies to
-// attributes. An attribute whose value is empty is absent. Of an attribute given twice, the first value counts.
+// Match finds what applies to attrs. If only is not nil, it considers only that
+// rule; a rule of Envoy's never applies to attributes. An attribute whose value
+// is empty is absent. Of an attribute given twice, the first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	if m.plain == s && m.only == only && s.replaceValues(attrs, m) {
 		s.matchAgain(m)
@@ -175,9 +186,10 @@ func (s *Set) matchAgain(m *Match) {
 	}
 }
 
-// MatchKey finds what applies to one subject of r, given by the values of its key attributes in order. It ignores match
-// conditions, absent and, of a cost table, uses the default; the lists see only the key. The error wraps ErrKey and
-// says how many values the rule needs, or ErrMissing.
+// MatchKey finds what applies to one subject of r, given by the values of its
+// key attributes in order. It ignores match conditions, absent and, of a cost
+// table, uses the default; the lists see only the key. The error wraps ErrKey
+// and says how many values the rule needs, or ErrMissing.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -264,7 +276,8 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	}
 }
 
-// missingValue returns the index of the first value of key, the key of r, that is none; −1 if there is no such value.
+// missingValue returns the index of the first value of key, the key of r, that
+// is none; −1 if there is no such value.
 func (s *Set) missingValue(m *Match, r *Rule, key []string) int {
 	for i := range key {
 		if s.isAbsent(m, r.key[i].number, key[i]) {
@@ -274,13 +287,14 @@ func (s *Set) missingValue(m *Match, r *Rule, key []string) int {
 	return -1
 }
 
-// isAbsent reports whether a value of attribute number n is none: it is empty, or nothing is left of it once it is folded.
+// isAbsent reports whether a value of attribute number n is none: it is empty,
+// or nothing is left of it once it is folded.
 func (s *Set) isAbsent(m *Match, n int, text string) bool {
 	return text == "" || s.attributes.folds && s.foldValue(m, n, text) == ""
 }
 
-// MissingAttribute returns the attribute of r's key for which key has no value; empty if it has all of them. key has a
-// value for each attribute of the key.
+// MissingAttribute returns the attribute of r's key for which key has no value;
+// empty if it has all of them. key has a value for each attribute of the key.
 func (s *Set) MissingAttribute(r *Rule, key []string) string {
 	r, key = r.choose(key, nil)
 	if i := s.missingValue(&Match{}, r, key); i >= 0 {
@@ -289,15 +303,17 @@ func (s *Set) MissingAttribute(r *Rule, key []string) string {
 	return ""
 }
 
-// replaceValues is loadAttributes for attributes that m already has, in the same order: the usual case for a caller's next
-// check. It returns false if they are others, and changes nothing then.
+// replaceValues is loadAttributes for attributes that m already has, in the
+// same order: the usual case for a caller's next check. It returns false if
+// they are others, and changes nothing then.
 func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 	if len(attrs) != len(m.values) {
 		return false
 	}
 
 	for i := range attrs {
-		if s.isAbsent(m, m.values[i].number, attrs[i].Value) || attrs[i].Name != s.attributes.named[m.values[i].number].name {
+		if s.isAbsent(m, m.values[i].number, attrs[i].Value) ||
+			attrs[i].Name != s.attributes.named[m.values[i].number].name {
 			return false
 		}
 	}
@@ -357,7 +373,8 @@ func (m *Match) value(attribute int) *value {
 	return nil
 }
 
-// UsedAttributes calls yield for each attribute of the check last matched with m that any part of s uses.
+// UsedAttributes calls yield for each attribute of the check last matched with
+// m that any part of s uses.
 func (s *Set) UsedAttributes(m *Match, yield func(name, value string)) {
 	for i := range m.values {
 		yield(s.attributes.named[m.values[i].number].name, m.values[i].text)
@@ -413,10 +430,11 @@ func (s *Set) isUniform(r *Rule) bool {
 	return r.uniform() && (s.overlay == nil || !s.mayHaveEntry(r) && !s.overlay.mayBlock(r))
 }
 
-// uniform reports whether the names of a check's attributes alone decide whether r applies, and all subjects have the same
-// limits and cost.
+// uniform reports whether the names of a check's attributes alone decide
+// whether r applies, and all subjects have the same limits and cost.
 func (r *Rule) uniform() bool {
-	return len(r.match)+len(r.not) == 0 && r.cost == nil && !r.bySubject && countLimited(r.ownLimits) == len(r.ownLimits)
+	return len(r.match)+len(r.not) == 0 && r.cost == nil && !r.bySubject &&
+		countLimited(r.ownLimits) == len(r.ownLimits)
 }
 
 // addIfApplies adds a hit if r applies.
@@ -439,7 +457,8 @@ func (s *Set) addIfApplies(r *Rule, m *Match) {
 	s.addHit(r, m, cost)
 }
 
-// addHit adds a hit of r for the subject in m, which must have all of r's key attributes, if there are limits for it.
+// addHit adds a hit of r for the subject in m, which must have all of r's key
+// attributes, if there are limits for it.
 func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	limits := r.ownLimits
 	if beside := s.mayHaveEntry(r); beside || r.bySubject {
@@ -453,7 +472,8 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	}
 	if n := len(limits); n > 0 && limits[n-1].Unlimited {
 		limited := countLimited(limits)
-		m.Unlimited = append(m.Unlimited, Hit{Rule: r, Limits: limits[limited:], Subject: r.hash(m, &s.seeds[r.number]), Cost: cost})
+		m.Unlimited = append(m.Unlimited,
+			Hit{Rule: r, Limits: limits[limited:], Subject: r.hash(m, &s.seeds[r.number]), Cost: cost})
 		if limits = limits[:limited]; limited == 0 {
 			return
 		}
@@ -477,9 +497,10 @@ func (r *Rule) costOf(m *Match) int64 {
 	return r.cost.fallback
 }
 
-// SubjectOf returns the values of r's key attributes in attrs as r counts them: folded, with addresses grouped, and as
-// user=ann where the key has alternatives. The value of an absent attribute is empty. The values
-// share no memory with attrs. r is the rule of a [Hit].
+// SubjectOf returns the values of r's key attributes in attrs as r counts them:
+// folded, with addresses grouped, and as user=ann where the key has
+// alternatives. The value of an absent attribute is empty. The values share no
+// memory with attrs. r is the rule of a [Hit].
 func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	return cloneAll(r.AppendSubjectOf([]string{}, attrs))
 }

@@ -98,15 +98,18 @@ func TestMatch_conditions(t *testing.T) {
 		{`e: "a*a"`, "e", "aa aba", "a"},
 		{`e: "*a*b*"`, "e", "ab xaxbx", "ba"},
 		{"ip: 10.0.0.0/8", "ip", "10.1.2.3 ::ffff:10.1.2.3 10.0.0.0/8", "11.0.0.1 10.1.2 x"},
-		{"ip: ['2001:db8::/32', 10.0.0.1]", "ip", "2001:db8:1::1 10.0.0.1 ::ffff:10.0.0.1 2001:DB8::%eth0", "2001:db9:: 10.0.0.2"},
+		{"ip: ['2001:db8::/32', 10.0.0.1]", "ip",
+			"2001:db8:1::1 10.0.0.1 ::ffff:10.0.0.1 2001:DB8::%eth0", "2001:db9:: 10.0.0.2"},
 		{"ip: '2001:db8::1'", "ip", "2001:db8::1 2001:db8:0::1", "2001:db8::2"},
 		{"ip: '::ffff:10.0.0.0/104'", "ip", "10.1.2.3", "11.1.2.3"},
-		{"ip: 198.51.100.0/24", "ip", "64:ff9b::c633:6407 2002:c633:64ff:1::5", "64:ff9b::c633:6507 64:ff9b:1::c633:6407 2002:c633:6507::"},
+		{"ip: 198.51.100.0/24", "ip", "64:ff9b::c633:6407 2002:c633:64ff:1::5",
+			"64:ff9b::c633:6507 64:ff9b:1::c633:6407 2002:c633:6507::"},
 		{"ip: '64:ff9b::c633:6400/120'", "ip", "198.51.100.7 64:ff9b::c633:6407 2002:c633:6407::", "198.51.101.7"},
 		{"ip: '2002:c633:6407::/48'", "ip", "198.51.100.7 2002:c633:6407:9::1", "198.51.100.8"},
 		// A CIDR of all of a form is not all of IPv4.
 		{"ip: '64:ff9b::/96'", "ip", "64:ff9b::c633:6407", "198.51.100.7 2002:c633:6407:: ::ffff:198.51.100.7"},
-		{"ip: ['2002::/16', 10.0.0.0/8]", "ip", "2002:c633:6407::1 10.1.2.3 2002:a01:203::", "198.51.100.7 64:ff9b::c633:6407"},
+		{"ip: ['2002::/16', 10.0.0.0/8]", "ip", "2002:c633:6407::1 10.1.2.3 2002:a01:203::",
+			"198.51.100.7 64:ff9b::c633:6407"},
 		{"ip: '::/0'", "ip", "2002:c633:6407::1 2001:db8::1", "198.51.100.7 ::ffff:198.51.100.7"},
 		{"ip: '192.168.*'", "ip", "192.168.1.1 ::ffff:192.168.7.7", "192.169.1.1"},
 		{"ip: unknown", "ip", "unknown", "1.2.3.4"},
@@ -115,10 +118,13 @@ func TestMatch_conditions(t *testing.T) {
 		{"n: 123", "n", "123", "0123"},
 		{"t: [a, b, c, d, e, f, g, h, i, j]", "t", "a j", "k"},
 		{"ip: [10.0.0.0/24, 10.0.2.0/24, 10.0.4.0/24, 10.0.6.0/24, 10.0.8.0/24, 10.0.10.0/24, 10.0.12.0/24, 10.0.14.0/24, 10.0.16.0/24]", "ip", "10.0.16.1 10.0.0.1", "10.0.1.1"},
-		{"ip: [1.0.0.1, 1.0.0.2, 1.0.0.3, 1.0.0.4, 1.0.0.5, 1.0.0.6, 1.0.0.7, 1.0.0.8, 1.0.0.9]", "ip", "1.0.0.9", "1.0.0.10"},
+		{"ip: [1.0.0.1, 1.0.0.2, 1.0.0.3, 1.0.0.4, 1.0.0.5, 1.0.0.6, 1.0.0.7, 1.0.0.8, 1.0.0.9]",
+			"ip", "1.0.0.9", "1.0.0.10"},
 	}
 	for _, tt := range tests {
-		s := mustCompile(t, "lists: {deny: [{"+tt.match+"}]}\nrules: [{name: a, match: {"+tt.match+"}, key: [], limits: [{limit: 1, per: 1m}]}]")
+		s := mustCompile(t,
+			"lists: {deny: [{"+tt.match+"}]}\nrules: [{name: a, match: {"+tt.match+
+				"}, key: [], limits: [{limit: 1, per: 1m}]}]")
 		var m Match
 		check := func(value string, want bool) {
 			s.Match([]Attribute{{tt.attr, value}}, nil, &m)
@@ -167,7 +173,8 @@ subjects: {tenant: {acme: {tier: gold}}}
 		}
 	}
 	s.Match(attrs("x=y", "tenant=t", "endpoint=/b"), nil, &byAttrs)
-	if err := s.MatchKey(s.Rule("pair"), []string{"t", "/b"}, &m); err != nil || m.Hits[0].Subject != byAttrs.Hits[0].Subject {
+	if err := s.MatchKey(s.Rule("pair"), []string{"t", "/b"}, &m); err != nil ||
+		m.Hits[0].Subject != byAttrs.Hits[0].Subject {
 		t.Errorf("by key %v and by attributes %v differ, error %v", m.Hits, byAttrs.Hits, err)
 	}
 	for _, key := range [][]string{nil, {"a"}, {"a", "b", "c"}} {
@@ -219,7 +226,8 @@ rules:
 		return m.Hits[0].Subject
 	}
 	for _, tt := range tests {
-		expect.Equal(t, subject(tt.rule, tt.a) == subject(tt.rule, tt.b), tt.same, "%s: %q and %q: same", tt.rule, tt.a, tt.b)
+		expect.Equal(t, subject(tt.rule, tt.a) == subject(tt.rule, tt.b), tt.same,
+			"%s: %q and %q: same", tt.rule, tt.a, tt.b)
 		normal := s.Rule(tt.rule).NormalKey(tt.a)
 		expect.Equal(t, strings.Join(normal, " "), tt.text, "%s: %q is counted as", tt.rule, tt.a)
 		if subject(tt.rule, normal) != subject(tt.rule, tt.a) {
@@ -295,7 +303,9 @@ rules:
 			if l.Calendar != nil {
 				cal = l.Calendar.String()
 			}
-			have = append(have, fmt.Sprintf("%s %s %d/%d %s %d %s", l.Name, l.Kind, l.Amount, l.Burst, l.Unit, l.UnitID, l.Limit.Window)+cal)
+			have = append(have,
+				fmt.Sprintf("%s %s %d/%d %s %d %s", l.Name, l.Kind, l.Amount, l.Burst, l.Unit,
+					l.UnitID, l.Limit.Window)+cal)
 		}
 	}
 	want := []string{
@@ -331,13 +341,16 @@ func TestLimit_ID(t *testing.T) {
 		return mustCompile(t, "rules: [{name: a, key: [], limits: [{limit: "+limit+"}]}]").Rules[0].ownLimits[0].ID
 	}
 	base := id("1, per: 1m")
-	for _, same := range []string{"2, per: 60s", "1, per: 1m, name: x", "1, per: 1m, algorithm: sliding-window", "1, per: 1m, tz: Asia/Tokyo", "1, per: 1m, unit: requests"} {
+	for _, same := range []string{"2, per: 60s", "1, per: 1m, name: x",
+		"1, per: 1m, algorithm: sliding-window", "1, per: 1m, tz: Asia/Tokyo",
+		"1, per: 1m, unit: requests"} {
 		if id(same) != base {
 			t.Errorf("%s is another counter", same)
 		}
 	}
 	seen := map[uint64]string{base: "base"}
-	for _, other := range []string{"1, per: 2m", "1, per: 1m, unit: tokens", "1, per: minute", "1, per: 1m, algorithm: fixed-window", "1, per: day", "1, per: day, tz: Asia/Tokyo"} {
+	for _, other := range []string{"1, per: 2m", "1, per: 1m, unit: tokens", "1, per: minute",
+		"1, per: 1m, algorithm: fixed-window", "1, per: day", "1, per: day, tz: Asia/Tokyo"} {
 		if twin, taken := seen[id(other)]; taken {
 			t.Errorf("%s is the counter of %s", other, twin)
 		}

@@ -16,8 +16,9 @@ const (
 	fromBoth     = "both"
 )
 
-// MergedList returns a list, Deny or Allow, as JSON and as YAML: the document's entries, and then those beside it that have not
-// ended at now, in Unix ms. Each says its origin.
+// MergedList returns a list, Deny or Allow, as JSON and as YAML: the document's
+// entries, and then those beside it that have not ended at now, in Unix ms.
+// Each says its origin.
 func (s *Set) MergedList(kind entries.Kind, now int64) (asJSON, asYAML []byte) {
 	written := s.Document.Deny
 	if kind == entries.Allow {
@@ -52,15 +53,16 @@ func (s *Set) sortedEntries(keep func(*entries.Entry) bool) (list []*entries.Ent
 	return list
 }
 
-// mergedSubject is a subject with what the document and an entry say about it. One of them may be missing.
+// mergedSubject is a subject with what the document and an entry say about it.
+// One of them may be missing.
 type mergedSubject struct {
 	written *SubjectSpec
 	entry   *entries.Entry
 	value   string
 }
 
-// node renders the subject: an entry's tier replaces the document's, and its override that of the same rule. What an entry says
-// that sleeps is shown, too.
+// node renders the subject: an entry's tier replaces the document's, and its
+// override that of the same rule. What an entry says that sleeps is shown, too.
 func (m *mergedSubject) node() *yaml.Node {
 	merged, origin := &SubjectSpec{Value: m.value}, fromDocument
 	if m.written != nil {
@@ -102,8 +104,9 @@ func (s *SubjectSpec) mergeWith(entry *SubjectSpec) {
 	}
 }
 
-// MergedSubject returns what the document and the entries that have not ended at now, in Unix ms, say about a subject, as JSON
-// and as YAML. The error wraps [ErrNotFound].
+// MergedSubject returns what the document and the entries that have not ended
+// at now, in Unix ms, say about a subject, as JSON and as YAML. The error wraps
+// [ErrNotFound].
 func (s *Set) MergedSubject(attribute, value string, now int64) (asJSON, asYAML []byte, err error) {
 	value = s.Document.Canonical(attribute, value)
 	m := mergedSubject{written: s.Document.Subject(attribute, value), value: value}
@@ -118,7 +121,8 @@ func (s *Set) MergedSubject(attribute, value string, now int64) (asJSON, asYAML 
 	return n.AppendJSON(nil), n.AppendYAML(nil), nil
 }
 
-// ListSubjects is [Document.ListTiers] for the subjects of an attribute, by value, in the document and beside it.
+// ListSubjects is [Document.ListTiers] for the subjects of an attribute, by
+// value, in the document and beside it.
 func (s *Set) ListSubjects(attribute, after string, n int, now int64) (list []string, next string) {
 	byValue := map[string]*mergedSubject{}
 	if gi := s.Document.group(attribute); gi >= 0 {
@@ -143,5 +147,6 @@ func (s *Set) ListSubjects(attribute, after string, n int, now int64) (list []st
 	}
 
 	slices.SortFunc(all, func(a, b *mergedSubject) int { return strings.Compare(a.value, b.value) })
-	return page(all, s.Document.Canonical(attribute, after), n, "value", func(m *mergedSubject) string { return m.value })
+	return page(all, s.Document.Canonical(attribute, after), n, "value",
+		func(m *mergedSubject) string { return m.value })
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// commonNames are attributes that many documents use. None of them is taken for a misspelling of another.
+// commonNames are attributes that many documents use. None of them is taken for
+// a misspelling of another.
 var commonNames = []string{
 	"ip", "client_ip", "user", "username", "user_id", "uid", "id", "email", "phone", "account", "tenant", "team", "org",
 	"organization", "customer", "project", "workspace", "session", "device", "token", "key", "api_key", "app", "client",
@@ -55,8 +56,8 @@ func (d *Document) eachName(yield func(name string, at nameUse)) {
 	}
 }
 
-// warnNames looks for misspelled attributes: those named only once that are almost the same as another, unless the document
-// declares its attributes.
+// warnNames looks for misspelled attributes: those named only once that are
+// almost the same as another, unless the document declares its attributes.
 func (d *Document) warnNames(w *collector) {
 	if d.declared != nil {
 		return
@@ -76,7 +77,8 @@ func (d *Document) warnNames(w *collector) {
 		}
 		if other := nearName(name, known); other != "" {
 			at := first[name]
-			w.add(at.pos, at.path, "nothing else is called %q; did you mean %s? List the attributes under attributes: to be sure",
+			w.add(at.pos, at.path,
+				"nothing else is called %q; did you mean %s? List the attributes under attributes: to be sure",
 				shorten(name), shorten(other))
 		}
 	}
@@ -86,7 +88,8 @@ func (d *Document) warnNames(w *collector) {
 func nearName(name string, known []string) string {
 	best, distance := "", 3
 	for _, other := range known {
-		// Short names are close to each other by chance: user and uses are, but id and ip are not the same word misspelled.
+		// Short names are close to each other by chance: user and uses are, but id and
+		// ip are not the same word misspelled.
 		most := 2
 		if shorter := min(len(name), len(other)); shorter <= 2 && len(name) == len(other) {
 			most = 0
@@ -106,8 +109,8 @@ func nearName(name string, known []string) string {
 	return best
 }
 
-// eachCondition yields every condition of d and its place: that of match or not of a rule, which is key, or of an entry of a
-// list.
+// eachCondition yields every condition of d and its place: that of match or not
+// of a rule, which is key, or of an entry of a list.
 func (d *Document) eachCondition(yield func(c *Condition, at nameUse, key string)) {
 	each := func(list []Condition, path string, pos yaml.Pos, key string) {
 		for i := range list {
@@ -141,7 +144,8 @@ func (d *Document) warnValues(w *collector) {
 				warnEmpty(w, at.pos, at.path, v)
 			}
 			if strings.HasPrefix(v, "!") {
-				w.add(at.pos, at.path, "%q is compared as it stands, with its !; leave out the !%s", shorten(v), instead)
+				w.add(at.pos, at.path, "%q is compared as it stands, with its !; leave out the !%s",
+					shorten(v), instead)
 			}
 		}
 	})

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// overlay is what entries add to a compiled document. It is immutable; a change of entries yields a new one that shares
-// nearly everything.
+// overlay is what entries add to a compiled document. It is immutable; a change
+// of entries yields a new one that shares nearly everything.
 type overlay struct {
 	entries *entries.State
 	past    bool // entries are in force from the time when they were written, as in replays
@@ -100,10 +100,12 @@ const (
 	byPresence
 )
 
-// selectivity returns the least selective class among keys, and the most that count returns for one of them.
+// selectivity returns the least selective class among keys, and the most that
+// count returns for one of them.
 func selectivity(keys []listKey, count func(listKey) int) (class, most int) {
 	for _, key := range keys {
-		of := [...]int{textClass: byValue, netClass: byValue, prefixClass: byGlob, suffixClass: byGlob, presentClass: byPresence}
+		of := [...]int{textClass: byValue, netClass: byValue, prefixClass: byGlob,
+			suffixClass: byGlob, presentClass: byPresence}
 		class, most = max(class, of[key.class]), max(most, count(key))
 	}
 	return class, most
@@ -151,7 +153,8 @@ func (m *Match) WallTime() int64 {
 	return time.Now().UnixMilli()
 }
 
-// isInForce reports whether an entry is in force for m's check. It reads the clock only if that matters.
+// isInForce reports whether an entry is in force for m's check. It reads the
+// clock only if that matters.
 func (s *span) isInForce(m *Match) bool {
 	if s.until == 0 && s.from == 0 {
 		return true
@@ -211,7 +214,8 @@ func (a *overlayAttribute) find(o *overlay, m *Match, v *value) (best Listing) {
 	return best
 }
 
-// findNets returns the verdict of the entries that are filed under networks that hold address, which v stands for.
+// findNets returns the verdict of the entries that are filed under networks
+// that hold address, which v stands for.
 func (a *overlayAttribute) findNets(o *overlay, m *Match, v *value, address netip.Addr) (best Listing) {
 	lengths := a.nets6
 	if address.Is4() {
@@ -239,8 +243,9 @@ func (o *overlay) judge(m *Match, key listKey) (best Listing) {
 	return best
 }
 
-// subject returns what entries say about the subject that a rule sees in a value, or nil. Of several addresses that the
-// rule counts together, the first in textual order counts.
+// subject returns what entries say about the subject that a rule sees in a
+// value, or nil. Of several addresses that the rule counts together, the first
+// in textual order counts.
 func (o *overlay) subject(m *Match, r *Rule, k *keyAttribute) *subject {
 	if k.number >= len(o.attributes) || o.attributes[k.number].subjects == 0 {
 		return nil
@@ -268,14 +273,15 @@ func keyOfSubject(attribute int, v *value, address bool, g grouping) subjectKey 
 
 // mayHaveEntry reports whether entries may give subjects of r other limits.
 func (s *Set) mayHaveEntry(r *Rule) bool {
-	return s.overlay != nil && r.number < len(s.overlay.bySubject) && s.overlay.bySubject[r.number] && !r.Envoy && !r.Inline
+	return s.overlay != nil && r.number < len(s.overlay.bySubject) &&
+		s.overlay.bySubject[r.number] && !r.Envoy && !r.Inline
 }
 
 // HasBlocks reports whether a block by hand may be in force.
 func (s *Set) HasBlocks() bool { return s.overlay != nil && s.overlay.blocks.Len() > 0 }
 
-// BlockedUntil returns when the block by hand of a hit's subject ends, in Unix ms, or 0 if it is not blocked now. A block without
-// an end ends at [Forever].
+// BlockedUntil returns when the block by hand of a hit's subject ends, in Unix
+// ms, or 0 if it is not blocked now. A block without an end ends at [Forever].
 func (s *Set) BlockedUntil(m *Match, h *Hit) int64 {
 	o := s.overlay
 	if o == nil || !o.mayBlock(h.Rule) {
@@ -324,7 +330,8 @@ func (s *Set) IsAsleep(e *entries.Entry) bool {
 	return ok
 }
 
-// attributeOf returns the record of an attribute, for the caller to change. o must not be shared yet.
+// attributeOf returns the record of an attribute, for the caller to change. o
+// must not be shared yet.
 func (o *overlay) attributeOf(n int) *overlayAttribute {
 	for len(o.attributes) <= n {
 		o.attributes = append(o.attributes, overlayAttribute{})
@@ -369,7 +376,8 @@ func (o *overlay) recount(key listKey, by int32) {
 	}
 }
 
-// addCount returns a copy of list, which is sorted by length, with another number of items of a length.
+// addCount returns a copy of list, which is sorted by length, with another
+// number of items of a length.
 func addCount(list []counted, length, by int32) []counted {
 	list = slices.Clone(list)
 	i, found := slices.BinarySearchFunc(list, length, func(c counted, n int32) int { return int(c.length - n) })

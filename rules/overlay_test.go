@@ -26,19 +26,22 @@ rules:
 // The values that random entries and checks choose from.
 var (
 	overlayConditions = map[string][]string{
-		"ip":       {"192.0.2.7", "192.0.2.8", "192.0.2.0/24", "2001:db8::1", "2001:db8::/32", "2001:db8::/64", "64:ff9b::/96", "0.0.0.0/0", "x*"},
+		"ip": {"192.0.2.7", "192.0.2.8", "192.0.2.0/24", "2001:db8::1", "2001:db8::/32",
+			"2001:db8::/64", "64:ff9b::/96", "0.0.0.0/0", "x*"},
 		"tenant":   {"acme", "globex", "a*", "*x", "*"},
 		"endpoint": {"/s", "/search", "/s*", "*h", "/login"},
 		"only":     {"here", "*"},
 	}
 	overlayChecks = map[string][]string{
-		"ip":       {"192.0.2.7", "::ffff:192.0.2.8", "192.0.2.200", "2001:db8::1", "2001:db8::2", "2001:db8:1::1", "64:ff9b::cb00:7101", "203.0.113.1", "xyz"},
+		"ip": {"192.0.2.7", "::ffff:192.0.2.8", "192.0.2.200", "2001:db8::1", "2001:db8::2",
+			"2001:db8:1::1", "64:ff9b::cb00:7101", "203.0.113.1", "xyz"},
 		"tenant":   {"acme", "globex", "box", "apex"},
 		"endpoint": {"/s", "/search", "/login", "/x"},
 		"only":     {"here", "there"},
 	}
 	overlaySubjects = map[string][]string{
-		"ip":     {"192.0.2.7", "2001:db8::1", "2001:db9::2", "xyz"}, // no two of them in a group: there, any entry counts first
+		// no two of them in a group: there, any entry counts first
+		"ip":     {"192.0.2.7", "2001:db8::1", "2001:db9::2", "xyz"},
 		"tenant": {"acme", "globex", "box"},
 	}
 )
@@ -78,7 +81,9 @@ func randomSubject(r *rand.Rand, attribute string) string {
 	if r.IntN(3) > 0 {
 		parts = append(parts, "tier: "+pick(r, []string{"free", "pro"}))
 	}
-	if rule := pick(r, []string{"pair", "wide", "search", "tenant"}); (rule != "search" || attribute == "ip") && (rule != "wide" || attribute == "ip") && (rule != "tenant" || attribute == "tenant") && r.IntN(2) == 0 {
+	if rule := pick(r, []string{"pair", "wide", "search", "tenant"}); (rule != "search" ||
+		attribute == "ip") && (rule != "wide" || attribute == "ip") && (rule != "tenant" ||
+		attribute == "tenant") && r.IntN(2) == 0 {
 		parts = append(parts, fmt.Sprintf("limits: {%s: [{limit: %d, per: 1h}]}", rule, 10+r.IntN(5)))
 	}
 	if len(parts) == 0 {
@@ -187,8 +192,9 @@ func randomCheck(r *rand.Rand) (attrs []Attribute) {
 	return attrs
 }
 
-// TestEntriesAreAsInTheDocument compares sets with entries beside the document, compiled change by change and all at once,
-// with the set of a document that has the same entries in it.
+// TestEntriesAreAsInTheDocument compares sets with entries beside the document,
+// compiled change by change and all at once, with the set of a document that
+// has the same entries in it.
 func TestEntriesAreAsInTheDocument(t *testing.T) {
 	histories := 400
 	if testing.Short() {
@@ -224,7 +230,8 @@ func TestEntriesAreAsInTheDocument(t *testing.T) {
 				want.Match(attrs, nil, &oracle)
 				for _, set := range []*Set{step, whole} {
 					if set.Match(attrs, nil, m); outcome(m) != outcome(&oracle) {
-						t.Fatalf("history %d: %v: %s; want %s, as of\n%s", n, attrs, outcome(m), outcome(&oracle), want.Document.JSON())
+						t.Fatalf("history %d: %v: %s; want %s, as of\n%s", n, attrs, outcome(m),
+							outcome(&oracle), want.Document.JSON())
 					}
 				}
 			}
@@ -234,7 +241,8 @@ func TestEntriesAreAsInTheDocument(t *testing.T) {
 			step = step.WithEntries(b.state, step)
 		}
 		if step.overlay != nil || step.hasLists != base.hasLists {
-			t.Fatalf("history %d: without entries, the overlay is %v, lists %v; want none, %v", n, step.overlay, step.hasLists, base.hasLists)
+			t.Fatalf("history %d: without entries, the overlay is %v, lists %v; want none, %v", n,
+				step.overlay, step.hasLists, base.hasLists)
 		}
 	}
 }
@@ -250,11 +258,13 @@ func put(t *testing.T, s *entries.State, f EntryForm, err error) *entries.State 
 
 func TestEntriesEndByTheClock(t *testing.T) {
 	base := mustCompile(t, overlayRules)
-	deny, err := base.Document.ReadListed(entries.Deny, []byte(`{ip: 192.0.2.7, until: "1970-01-01T00:00:10Z", note: why}`))
+	deny, err := base.Document.ReadListed(entries.Deny,
+		[]byte(`{ip: 192.0.2.7, until: "1970-01-01T00:00:10Z", note: why}`))
 	s := put(t, entries.New(), deny, err)
 	tier, err := base.ReadSubject("tenant", "acme", []byte(`{tier: pro, until: "1970-01-01T00:00:10Z"}`))
 	set := base.WithEntries(put(t, s, tier, err), nil)
-	for now, want := range map[int64]string{1: "2 tenant:2 pair:3 wide:1", 9999: "2 tenant:2 pair:3 wide:1", 10000: "0 tenant:1 pair:3 wide:1"} {
+	for now, want := range map[int64]string{1: "2 tenant:2 pair:3 wide:1",
+		9999: "2 tenant:2 pair:3 wide:1", 10000: "0 tenant:1 pair:3 wide:1"} {
 		m := &Match{Now: now}
 		set.Match([]Attribute{{"ip", "192.0.2.7"}, {"tenant", "acme"}}, nil, m)
 		expect.Equal(t, outcome(m), want, "at %d", now)
@@ -265,7 +275,10 @@ func TestEntriesEndByTheClock(t *testing.T) {
 
 func TestBlocksByHand(t *testing.T) {
 	base := mustCompile(t, overlayRules).Keyed([]byte("secret"))
-	s := put(t, entries.New(), EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "pair", Key: []string{"acme", "192.0.2.7"}, Until: 5000}}, nil)
+	s := put(t, entries.New(),
+		EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "pair",
+			Key: []string{"acme", "192.0.2.7"}, Until: 5000}},
+		nil)
 	s = put(t, s, EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "gone", Key: []string{"x"}}}, nil)
 	s = put(t, s, EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "tenant", Key: []string{"box"}}}, nil)
 	set := base.WithEntries(s, nil)
@@ -276,7 +289,8 @@ func TestBlocksByHand(t *testing.T) {
 		now        int64
 		want       string
 	}{
-		{"acme", "::ffff:192.0.2.7", 4999, "0 5000 0"}, {"acme", "192.0.2.7", 5000, "0 0 0"}, {"acme", "192.0.2.8", 1, "0 0 0"},
+		{"acme", "::ffff:192.0.2.7", 4999, "0 5000 0"}, {"acme", "192.0.2.7", 5000, "0 0 0"},
+		{"acme", "192.0.2.8", 1, "0 0 0"},
 		{"box", "192.0.2.7", 1, fmt.Sprint(Forever, 0, 0)},
 	} {
 		m.Now = tt.now
@@ -323,7 +337,8 @@ rules:
 	stored := []*entries.Entry{
 		{Kind: entries.Block, Rule: "one", Key: []string{""}}, {Kind: entries.Block, Rule: "one", Key: []string{"  "}},
 		{Kind: entries.Block, Rule: "one"}, {Kind: entries.Block, Rule: "two", Key: []string{"x", ""}},
-		{Kind: entries.Block, Rule: "either", Key: []string{"user="}}, {Kind: entries.Block, Rule: "either", Key: []string{""}},
+		{Kind: entries.Block, Rule: "either", Key: []string{"user="}},
+		{Kind: entries.Block, Rule: "either", Key: []string{""}},
 	}
 	for _, e := range stored {
 		s = put(t, s, EntryForm{Entry: e}, nil)
@@ -350,7 +365,9 @@ rules:
 			t.Errorf("%s: %v; want an error", body, err)
 		}
 	}
-	s := put(t, entries.New(), EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro"}}, nil)
+	s := put(t, entries.New(),
+		EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro"}},
+		nil)
 	m := &Match{}
 	set.WithEntries(s, nil).Match([]Attribute{{"tenant", "acme"}}, nil, m)
 	if got, want := outcome(m), "0 world:10 here:20"; got != want {
@@ -381,7 +398,8 @@ func TestEntryForms(t *testing.T) {
 			t.Errorf("%s: %s; want %s", body, got, want)
 		}
 	}
-	if _, err := set.ReadSubject("tenant", "acme", []byte("tier: none")); err == nil || !strings.Contains(err.Error(), "not defined") {
+	if _, err := set.ReadSubject("tenant", "acme", []byte("tier: none")); err == nil ||
+		!strings.Contains(err.Error(), "not defined") {
 		t.Errorf("an unknown tier: %v; want an error", err)
 	}
 	f, err := ReadBlock([]byte(`{"rule": "pair", "key": ["acme", "192.0.2.7"], "for": "1h"}`))
@@ -412,7 +430,8 @@ func TestFindEntry(t *testing.T) {
 	}
 	for e, want := range map[*entries.Entry]int{
 		listed("ip: ::ffff:192.0.2.7"): 4, listed("tenant: [a, b]"): 5, listed("tenant: a"): 0,
-		{Kind: entries.Subject, Attribute: "tenant", Value: "acme"}: 10, {Kind: entries.Subject, Attribute: "tenant", Value: "x"}: 0,
+		{Kind: entries.Subject, Attribute: "tenant", Value: "acme"}: 10,
+		{Kind: entries.Subject, Attribute: "tenant", Value: "x"}:    0,
 	} {
 		line, found := doc.FindEntry(e)
 		if line != want || found != (want > 0) {
@@ -422,7 +441,8 @@ func TestFindEntry(t *testing.T) {
 }
 
 func TestMergedViews(t *testing.T) {
-	set := mustCompile(t, overlayRules+"lists: {deny: [{tenant: old}]}\nsubjects: {tenant: {acme: {tier: free}, box: {tier: pro}}}\n")
+	set := mustCompile(t,
+		overlayRules+"lists: {deny: [{tenant: old}]}\nsubjects: {tenant: {acme: {tier: free}, box: {tier: pro}}}\n")
 	deny, err := (&Document{}).ReadListed(entries.Deny, []byte(`{ip: 192.0.2.7, note: n}`))
 	s := put(t, entries.New(), deny, err)
 	sub, err := set.ReadSubject("tenant", "acme", []byte("limits: {pair: [{limit: 9, per: 1h}]}"))
@@ -447,7 +467,8 @@ func TestMergedViews(t *testing.T) {
 	}
 
 	// A subject is found by every spelling that stands for it.
-	set = mustCompile(t, "attributes: {user: {fold: [lower]}}\nrules: [{name: r, key: [user], tiered: true}]\ntiers: {pro: {limits: [{limit: 1, per: 1m}]}}\n")
+	set = mustCompile(t,
+		"attributes: {user: {fold: [lower]}}\nrules: [{name: r, key: [user], tiered: true}]\ntiers: {pro: {limits: [{limit: 1, per: 1m}]}}\n")
 	ann, err := set.ReadSubject("user", "ANN", []byte("tier: pro"))
 	set = set.WithEntries(put(t, entries.New(), ann, err), nil)
 	if _, _, err := set.MergedSubject("user", "ANN", 1); err != nil {
@@ -455,12 +476,15 @@ func TestMergedViews(t *testing.T) {
 	}
 }
 
-// BenchmarkMatchBeside100000Entries measures a check's match with entries beside the document, in it, and without any.
+// BenchmarkMatchBeside100000Entries measures a check's match with entries
+// beside the document, in it, and without any.
 func BenchmarkMatchBeside100000Entries(b *testing.B) {
 	base := mustCompile(b, overlayRules)
 	s := entries.New()
 	for i := range entries.MaxEntries {
-		e := &entries.Entry{Kind: entries.Deny, Match: []entries.Condition{{Attribute: "ip", Values: []string{fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}}}
+		e := &entries.Entry{Kind: entries.Deny,
+			Match: []entries.Condition{{Attribute: "ip",
+				Values: []string{fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}}}
 		if i%2 == 0 {
 			e = &entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: fmt.Sprint("t", i), Tier: "pro"}
 		}
@@ -505,7 +529,8 @@ func BenchmarkMatchBeside100000Entries(b *testing.B) {
 			base.WithEntries(s, nil)
 		}
 	})
-	one := &entries.Entry{Kind: entries.Deny, Match: []entries.Condition{{Attribute: "ip", Values: []string{"192.0.2.1"}}}}
+	one := &entries.Entry{Kind: entries.Deny,
+		Match: []entries.Condition{{Attribute: "ip", Values: []string{"192.0.2.1"}}}}
 	s, _ = s.With(entries.Change{Entry: s.Sorted()[0], Remove: true})
 	beside = beside.WithEntries(s, beside)
 	b.Run("one more", func(b *testing.B) {

@@ -18,11 +18,13 @@ type overlayCompiler struct {
 	touched bool     // the number of entries about some attribute's subjects is now, or is no longer, zero
 }
 
-// WithEntries returns a copy of s that matches checks with entries. It shares everything else with s. If like is a set of the same
-// document, compiled once and keyed alike, only what differs from its entries is compiled.
+// WithEntries returns a copy of s that matches checks with entries. It shares
+// everything else with s. If like is a set of the same document, compiled once
+// and keyed alike, only what differs from its entries is compiled.
 func (s *Set) WithEntries(e *entries.State, like *Set) *Set { return s.withEntries(e, like, false) }
 
-// WithPastEntries is WithEntries for a replay: each entry is in force from the time when it was written until its end.
+// WithPastEntries is WithEntries for a replay: each entry is in force from the
+// time when it was written until its end.
 func (s *Set) WithPastEntries(e *entries.State) *Set { return s.withEntries(e, nil, true) }
 
 func (s *Set) withEntries(e *entries.State, like *Set, past bool) *Set {
@@ -65,7 +67,8 @@ func (s *Set) noteLists() {
 	s.hasLists = len(s.Document.Deny)+len(s.Document.Allow) > 0 || s.overlay != nil && s.overlay.listItems > 0
 }
 
-// extend gives the set its own copies of the tables of attributes and units before the first of them gets another number.
+// extend gives the set its own copies of the tables of attributes and units
+// before the first of them gets another number.
 func (c *compiler) extend() {
 	if !c.extends {
 		return
@@ -76,13 +79,15 @@ func (c *compiler) extend() {
 	s.Units, s.units = slices.Clip(s.Units), maps.Clone(s.units)
 }
 
-// rulesBySubject returns, by Rule.number, whether entries may change the limits of the rule's subjects. They never change
-// those of global rules, whose division is part of the document.
+// rulesBySubject returns, by Rule.number, whether entries may change the limits
+// of the rule's subjects. They never change those of global rules, whose
+// division is part of the document.
 func (c *overlayCompiler) rulesBySubject() []bool {
 	out := make([]bool, len(c.set.variants))
 	for i, r := range c.set.variants {
 		for _, k := range r.key {
-			out[i] = out[i] || r.Scope != GlobalScope && k.number < len(c.overlay.attributes) && c.overlay.attributes[k.number].subjects > 0
+			out[i] = out[i] || r.Scope != GlobalScope && k.number < len(c.overlay.attributes) &&
+				c.overlay.attributes[k.number].subjects > 0
 		}
 	}
 	return out
@@ -193,7 +198,8 @@ func conditionsOf(e *entries.Entry) []Condition {
 	return out
 }
 
-// fileSubject adds or removes an entry about a subject. awake is false if the document lacks its tier, or one of its rules.
+// fileSubject adds or removes an entry about a subject. awake is false if the
+// document lacks its tier, or one of its rules.
 func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 	o := c.overlay
 	item := &subjectItem{entry: e, span: c.spanOf(e)}
@@ -211,11 +217,13 @@ func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 		c.noteSlotTTLs(item.subject)
 	}
 
-	v := &value{number: n, text: canonicalValue(c.doc.declared, e.Attribute, e.Value), holdsAddress: holdsAddresses(e.Attribute)}
+	v := &value{number: n, text: canonicalValue(c.doc.declared, e.Attribute, e.Value),
+		holdsAddress: holdsAddresses(e.Attribute)}
 	for _, g := range groupings {
 		key := keyOfSubject(n, v, v.holdsAddress, g)
 		items, _ := o.subjects.Get(key)
-		i, found := slices.BinarySearchFunc(items, e.Value, func(item *subjectItem, value string) int { return strings.Compare(item.entry.Value, value) })
+		i, found := slices.BinarySearchFunc(items, e.Value,
+			func(item *subjectItem, value string) int { return strings.Compare(item.entry.Value, value) })
 		if !add && found {
 			c.forgetSlotTTLs(items[i].subject)
 		}
@@ -265,7 +273,8 @@ func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool
 		spec = &SubjectSpec{Tier: e.Tier}
 	}
 
-	fitting := slices.DeleteFunc(slices.Clone(spec.Overrides), func(o Override) bool { return !c.fits(e.Attribute, spec, o) })
+	fitting := slices.DeleteFunc(slices.Clone(spec.Overrides),
+		func(o Override) bool { return !c.fits(e.Attribute, spec, o) })
 	awake = err == nil && len(fitting) == len(spec.Overrides)
 	s = c.compileSubject("entry", e.Attribute, &SubjectSpec{Value: e.Value, Tier: e.Tier, Overrides: fitting})
 	return s, awake && (e.Tier == "" || s.tier >= 0)
@@ -325,7 +334,8 @@ func (c *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 	return true
 }
 
-// hashOf returns the identity of a rule's subject. key has a value for each of the rule's key attributes.
+// hashOf returns the identity of a rule's subject. key has a value for each of
+// the rule's key attributes.
 func (s *Set) hashOf(r *Rule, key []string) Hash {
 	m := &Match{}
 	r, key = r.choose(key, nil)

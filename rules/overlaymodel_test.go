@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// appliedDocument is a document of TestEntriesAgreeWithTheModel, with what the model must know of it.
+// appliedDocument is a document of TestEntriesAgreeWithTheModel, with what the
+// model must know of it.
 type appliedDocument struct {
 	text  string
 	tiers map[string]int64 // amounts
@@ -38,7 +39,8 @@ default_tier: free
 `, map[string]int64{"free": 12, "pro": 22}, 0},
 }
 
-// overlayModel is the naive form of what entries do to checks: a list of them, looked through for each check.
+// overlayModel is the naive form of what entries do to checks: a list of them,
+// looked through for each check.
 type overlayModel struct {
 	doc  *appliedDocument
 	list []*entries.Entry
@@ -47,7 +49,8 @@ type overlayModel struct {
 // find returns the entry that holds at now, in Unix ms, or nil.
 func (m *overlayModel) find(kind entries.Kind, name string, now int64) *entries.Entry {
 	for _, e := range m.list {
-		isOf := e.Value == name || len(e.Key) == 1 && e.Key[0] == name || len(e.Match) == 1 && e.Match[0].Values[0] == name
+		isOf := e.Value == name || len(e.Key) == 1 && e.Key[0] == name || len(e.Match) == 1 &&
+			e.Match[0].Values[0] == name
 		if e.Kind == kind && isOf && (e.Until == 0 || now < e.Until) {
 			return e
 		}
@@ -134,8 +137,10 @@ func randomBeside(r *rand.Rand) *entries.Entry {
 	return e
 }
 
-// TestEntriesAgreeWithTheModel: entries are added, replaced, removed and ended, documents are applied under them, so that some sleep and
-// wake, and the node's clock steps to and fro. Checks are decided as by the naive model, and two nodes that took different ways agree.
+// TestEntriesAgreeWithTheModel: entries are added, replaced, removed and ended,
+// documents are applied under them, so that some sleep and wake, and the node's
+// clock steps to and fro. Checks are decided as by the naive model, and two
+// nodes that took different ways agree.
 func TestEntriesAgreeWithTheModel(t *testing.T) {
 	histories := 10_000
 	if testing.Short() {
@@ -218,7 +223,8 @@ func (m *overlayModel) check(t *testing.T, r *rand.Rand, history int, set *Set, 
 		tenant, user, now := fmt.Sprint("t", i%3), fmt.Sprint("u", r.IntN(3)), int64(1+r.IntN(110))
 		got, want := outcomeIn(set, match, tenant, user, now), m.outcome(tenant, user, now)
 		if got != want {
-			t.Fatalf("history %d: tenant %s, user %s at %d: got %s, want %s; entries %+v", history, tenant, user, now, got, want, m.list)
+			t.Fatalf("history %d: tenant %s, user %s at %d: got %s, want %s; entries %+v", history,
+				tenant, user, now, got, want, m.list)
 		}
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Parse reads a whole document from YAML or JSON of at most [MaxDocument] bytes. The error is of type [Errors] and lists
-// every mistake, or only the one that makes the text unreadable.
+// Parse reads a whole document from YAML or JSON of at most [MaxDocument]
+// bytes. The error is of type [Errors] and lists every mistake, or only the one
+// that makes the text unreadable.
 func Parse(src []byte) (*Document, error) {
 	root, err := parseText(src)
 	if err != nil {
@@ -69,7 +70,8 @@ var (
 				d.fail(n, "the only version is 1")
 			}
 		}, func(*Document) *yaml.Node { return integer(1) }},
-		field[Document]{"attributes", (*decoder).declare, func(doc *Document) *yaml.Node { return declarationNode(doc.Attributes) }},
+		field[Document]{"attributes", (*decoder).declare,
+			func(doc *Document) *yaml.Node { return declarationNode(doc.Attributes) }},
 		field[Document]{"defaults", func(d *decoder, n *yaml.Node, doc *Document) {
 			defaultsFields.read(d, n, &doc.Defaults, nil)
 		}, func(doc *Document) *yaml.Node { return nilIfEmpty(defaultsFields.node(&doc.Defaults)) }},
@@ -98,10 +100,12 @@ var (
 				return mapNode(g.Subjects, func(s *SubjectSpec) string { return s.Value }, (*SubjectSpec).node)
 			})
 		})}, func(doc *Document) *[]*Group { return &doc.Subjects }),
-		of("profiles", codec[[]*ProfileSpec]{mapOf((*decoder).profile), unlessEmpty(func(profiles []*ProfileSpec) *yaml.Node {
-			return mapNode(profiles, func(p *ProfileSpec) string { return p.Name }, (*ProfileSpec).node)
-		})}, func(doc *Document) *[]*ProfileSpec { return &doc.Profiles }),
-		of("inline", codec[*InlineSpec]{(*decoder).inline, unlessZero(inlineFields.node)}, func(doc *Document) **InlineSpec { return &doc.Inline }),
+		of("profiles",
+			codec[[]*ProfileSpec]{mapOf((*decoder).profile), unlessEmpty(func(profiles []*ProfileSpec) *yaml.Node {
+				return mapNode(profiles, func(p *ProfileSpec) string { return p.Name }, (*ProfileSpec).node)
+			})}, func(doc *Document) *[]*ProfileSpec { return &doc.Profiles }),
+		of("inline", codec[*InlineSpec]{(*decoder).inline, unlessZero(inlineFields.node)},
+			func(doc *Document) **InlineSpec { return &doc.Inline }),
 		of("envoy", codec[[]*EnvoySpec]{(*decoder).envoy, unlessEmpty(func(list []*EnvoySpec) *yaml.Node {
 			return listNode(list, envoyFields.node)
 		})}, func(doc *Document) *[]*EnvoySpec { return &doc.Envoy }),
@@ -110,7 +114,8 @@ var (
 	defaults       = settingFields(func(f *Defaults) *Settings { return &f.Settings })
 	defaultsFields = fieldsOf(
 		of("algorithm", algorithmCodec, func(f *Defaults) *string { return &f.Algorithm }),
-		defaults["consistency"], defaults["on_partition"], defaults["lease"], defaults["on_limit"], defaults["max_delay"],
+		defaults["consistency"], defaults["on_partition"], defaults["lease"], defaults["on_limit"],
+		defaults["max_delay"],
 		defaults["ipv4_prefix"], defaults["ipv6_prefix"], defaults["tz"],
 	)
 
@@ -156,7 +161,8 @@ var (
 		of("limits", codec[[]Override]{mapOf(func(d *decoder, key, n *yaml.Node) Override {
 			return Override{Rule: key.Text, Limits: d.limits(n), pos: key.Pos}
 		}), unlessEmpty(func(list []Override) *yaml.Node {
-			return mapNode(list, func(o Override) string { return o.Rule }, func(o Override) *yaml.Node { return limitsNode(o.Limits) })
+			return mapNode(list, func(o Override) string { return o.Rule },
+				func(o Override) *yaml.Node { return limitsNode(o.Limits) })
 		})}, func(s *SubjectSpec) *[]Override { return &s.Overrides }),
 	)
 )
@@ -169,14 +175,17 @@ var allowCodec = codec[bool]{
 
 var inlineFields = fieldsOf(
 	of("allow", allowCodec, func(s *InlineSpec) *bool { return &s.Refuse }),
-	of("namespaces", codec[[]string]{(*decoder).namespaces, func(list []string) *yaml.Node { return nilIfEmpty(textsNode(list)) }},
+	of("namespaces",
+		codec[[]string]{(*decoder).namespaces, func(list []string) *yaml.Node { return nilIfEmpty(textsNode(list)) }},
 		func(s *InlineSpec) *[]string { return &s.Namespaces }),
 	of("max_limit", integerCodec(1, int64(algorithms.MaxAmount)), func(s *InlineSpec) *int64 { return &s.MaxLimit }),
-	of("max_per", spanCodec(algorithms.MinWindow, algorithms.MaxWindow), func(s *InlineSpec) *Span { return &s.MaxPer }),
+	of("max_per", spanCodec(algorithms.MinWindow, algorithms.MaxWindow),
+		func(s *InlineSpec) *Span { return &s.MaxPer }),
 	of("on_partition", wordCodec(partitionWords[:]...), func(s *InlineSpec) *string { return &s.OnPartition }),
 )
 
-// maxNamespaces bounds the namespaces of inline limits that a document names: each has its own metrics.
+// maxNamespaces bounds the namespaces of inline limits that a document names:
+// each has its own metrics.
 const maxNamespaces = 100
 
 func (d *decoder) inline(n *yaml.Node) *InlineSpec {
@@ -259,7 +268,8 @@ var windowAlgorithms = [...]string{
 
 // limitAlgorithm reads the algorithm of a limit, which may also be the one that no default can be.
 func (d *decoder) limitAlgorithm(n *yaml.Node) string {
-	return d.word(n, append(windowAlgorithms[:len(windowAlgorithms):len(windowAlgorithms)], algorithms.Concurrency.String())...)
+	return d.word(n,
+		append(windowAlgorithms[:len(windowAlgorithms):len(windowAlgorithms)], algorithms.Concurrency.String())...)
 }
 
 func (d *decoder) entries(n *yaml.Node) []*Entry {
@@ -333,7 +343,8 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 	for i := 1; i < len(g.Subjects); i++ {
 		// Only other spellings can be equal here: equal texts are duplicate keys.
 		if a, b := g.Subjects[i-1], g.Subjects[i]; a.Value == b.Value {
-			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "duplicate %s; the first is on line %d", g.what(), a.pos.Line)
+			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)),
+				"duplicate %s; the first is on line %d", g.what(), a.pos.Line)
 		}
 	}
 

@@ -10,7 +10,8 @@ import (
 // maxVariants bounds the choices that the alternatives of a rule's key offer, all parts together.
 const maxVariants = 16
 
-// KeyPart is a part of a rule's key: an attribute, or several, of which the first that is present counts.
+// KeyPart is a part of a rule's key: an attribute, or several, of which the
+// first that is present counts.
 type KeyPart []string
 
 func (p KeyPart) node() *yaml.Node {

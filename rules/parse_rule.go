@@ -14,25 +14,32 @@ var (
 		of("match", matchCodec, func(r *RuleSpec) *[]Condition { return &r.Match }),
 		of("not", matchCodec, func(r *RuleSpec) *[]Condition { return &r.Not }),
 		of("absent", attributesCodec, func(r *RuleSpec) *[]string { return &r.Absent }),
-		of("tiers", codec[[]string]{(*decoder).tierNames, unlessEmpty(textsNode)}, func(r *RuleSpec) *[]string { return &r.OnTiers }),
+		of("tiers", codec[[]string]{(*decoder).tierNames, unlessEmpty(textsNode)},
+			func(r *RuleSpec) *[]string { return &r.OnTiers }),
 		of("key", codec[[]KeyPart]{(*decoder).key, keyNode}, func(r *RuleSpec) *[]KeyPart { return &r.Key }),
 		of("limits", limitsCodec, func(r *RuleSpec) *[]*LimitSpec { return &r.Limits }),
 		of("tiered", flagCodec, func(r *RuleSpec) *bool { return &r.Tiered }),
-		of("cost", codec[*CostTable]{(*decoder).cost, unlessZero(costFields.node)}, func(r *RuleSpec) **CostTable { return &r.Cost }),
+		of("cost", codec[*CostTable]{(*decoder).cost, unlessZero(costFields.node)},
+			func(r *RuleSpec) **CostTable { return &r.Cost }),
 		of("scope", wordCodec("region", "global"), func(r *RuleSpec) *string { return &r.Scope }),
 		of("regions", codec[[]Region]{(*decoder).regions, unlessEmpty(func(list []Region) *yaml.Node {
-			return mapNode(list, func(g Region) string { return g.Name }, func(g Region) *yaml.Node { return fraction(g.Part) }).OnOneLine()
+			return mapNode(list, func(g Region) string { return g.Name },
+				func(g Region) *yaml.Node { return fraction(g.Part) }).OnOneLine()
 		})}, func(r *RuleSpec) *[]Region { return &r.Regions }),
 		of("shadow", flagCodec, func(r *RuleSpec) *bool { return &r.Shadow }),
 		of("usage", wordCodec(usageMonthly), func(r *RuleSpec) *string { return &r.Usage }),
-		of("reservations", codec[*ReservationSpec]{(*decoder).reservations, unlessZero(func(r *ReservationSpec) *yaml.Node {
-			return reservationFields.node(r).OnOneLine()
-		})}, func(r *RuleSpec) **ReservationSpec { return &r.Reservations }),
+		of("reservations",
+			codec[*ReservationSpec]{(*decoder).reservations, unlessZero(func(r *ReservationSpec) *yaml.Node {
+				return reservationFields.node(r).OnOneLine()
+			})}, func(r *RuleSpec) **ReservationSpec { return &r.Reservations }),
 		of("block", codec[[]Span]{(*decoder).block, blockNode}, func(r *RuleSpec) *[]Span { return &r.Block }),
-		of("refusal", codec[*RefusalSpec]{(*decoder).refusal, unlessZero(refusalFields.node)}, func(r *RuleSpec) **RefusalSpec { return &r.Refusal }),
+		of("refusal", codec[*RefusalSpec]{(*decoder).refusal, unlessZero(refusalFields.node)},
+			func(r *RuleSpec) **RefusalSpec { return &r.Refusal }),
 		ruleSettings["on_limit"], ruleSettings["max_delay"],
-		of("adaptive", codec[*Adaptive]{(*decoder).adaptive, unlessZero(adaptiveFields.node)}, func(r *RuleSpec) **Adaptive { return &r.Adaptive }),
-		ruleSettings["consistency"], ruleSettings["on_partition"], ruleSettings["lease"], ruleSettings["ipv4_prefix"], ruleSettings["ipv6_prefix"], ruleSettings["tz"],
+		of("adaptive", codec[*Adaptive]{(*decoder).adaptive, unlessZero(adaptiveFields.node)},
+			func(r *RuleSpec) **Adaptive { return &r.Adaptive }),
+		ruleSettings["consistency"], ruleSettings["on_partition"], ruleSettings["lease"],
+		ruleSettings["ipv4_prefix"], ruleSettings["ipv6_prefix"], ruleSettings["tz"],
 	)
 
 	limitFields = fieldsOf(
@@ -42,7 +49,8 @@ var (
 		}, (*LimitSpec).amountNode},
 		field[LimitSpec]{"per", (*decoder).per, func(l *LimitSpec) *yaml.Node { return unlessSlots(l, text(l.Per)) }},
 		field[LimitSpec]{"ttl", (*decoder).slotTTL, func(l *LimitSpec) *yaml.Node { return ifSlots(l, text(l.Per)) }},
-		of("algorithm", codec[string]{(*decoder).limitAlgorithm, text}, func(l *LimitSpec) *string { return &l.Algorithm }),
+		of("algorithm", codec[string]{(*decoder).limitAlgorithm, text},
+			func(l *LimitSpec) *string { return &l.Algorithm }),
 		of("burst", integerCodec(1, int64(algorithms.MaxAmount)), func(l *LimitSpec) *int64 { return &l.Burst }),
 		of("unit", nameCodec, func(l *LimitSpec) *string { return &l.Unit }),
 		of("tz", zoneCodec, func(l *LimitSpec) *string { return &l.TZ }),
@@ -58,7 +66,8 @@ var (
 			value, _ := d.value(key)
 			return ValueCost{value, costCodec.read(d, n)}
 		}), unlessEmpty(func(list []ValueCost) *yaml.Node {
-			return mapNode(list, func(v ValueCost) string { return v.Value }, func(v ValueCost) *yaml.Node { return integer(v.Cost) })
+			return mapNode(list, func(v ValueCost) string { return v.Value },
+				func(v ValueCost) *yaml.Node { return integer(v.Cost) })
 		})}, func(c *CostTable) *[]ValueCost { return &c.Values }),
 		of("default", costCodec, func(c *CostTable) *int64 { return &c.Default }),
 	)
@@ -75,7 +84,8 @@ var (
 	)
 
 	stepFields = fieldsOf(
-		of("above", codec[float64]{fractionCodec(0, maxLoad).read, fraction}, func(s *AdaptiveStep) *float64 { return &s.Above }),
+		of("above", codec[float64]{fractionCodec(0, maxLoad).read, fraction},
+			func(s *AdaptiveStep) *float64 { return &s.Above }),
 		of("factor", positiveCodec(1, "a factor"), func(s *AdaptiveStep) *float64 { return &s.Factor }),
 	)
 )
@@ -277,7 +287,8 @@ func (d *decoder) regions(n *yaml.Node) []Region {
 		return nil
 	}
 
-	// The tolerance is slightly wider than a thousandth, to allow for errors in adding decimal fractions.
+	// The tolerance is slightly wider than a thousandth, to allow for errors in
+	// adding decimal fractions.
 	if len(d.errs) == mistakes && (sum < 0.999-1e-9 || sum > 1.001+1e-9) {
 		d.fail(n, "the parts add up to %.4g, not to 1", sum)
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Profile is a compiled profile: it says which headers of a proxied request become attributes of the check.
+// Profile is a compiled profile: it says which headers of a proxied request
+// become attributes of the check.
 type Profile struct {
 	Name    string
 	Sources []Source // each for a different attribute
@@ -21,17 +22,19 @@ type Profile struct {
 type Source struct {
 	Attribute string
 	Header    string // in canonical case
-	// Hops selects the entry if the header is a list of addresses: the n-th from the right, from 1. 0 means that the
-	// header is not such a list.
+	// Hops selects the entry if the header is a list of addresses: the n-th from
+	// the right, from 1. 0 means that the header is not such a list.
 	Hops int
 	// Path means that the header is a request's target, of which only the path counts.
 	Path bool
-	// Fingerprint means that the header is a secret: the attribute's value is then what AppendFingerprint makes of it.
+	// Fingerprint means that the header is a secret: the attribute's value is then
+	// what AppendFingerprint makes of it.
 	Fingerprint bool
 }
 
-// AppendFingerprint appends the fingerprint of a secret: the first half of its SHA-256 in hexadecimal digits. It replaces
-// the secret in attributes, and so in counters, lists, logs and bills.
+// AppendFingerprint appends the fingerprint of a secret: the first half of its
+// SHA-256 in hexadecimal digits. It replaces the secret in attributes, and so
+// in counters, lists, logs and bills.
 func AppendFingerprint(b []byte, secret string) []byte {
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(secret), len(secret)))
 	return hex.AppendEncode(b, sum[:sha256.Size/2])
@@ -71,7 +74,8 @@ const secretSource = "fingerprint:"
 // isSecret reports whether the header is a secret.
 func (s *ProfileSource) isSecret() bool { return strings.HasPrefix(s.Source, secretSource) }
 
-// listsAddresses reports whether the header is a list of addresses, to which each proxy appends one.
+// listsAddresses reports whether the header is a list of addresses, to which
+// each proxy appends one.
 func (s *ProfileSource) listsAddresses() bool {
 	return holdsAddresses(s.Attribute) || s.header() == "X-Forwarded-For"
 }
@@ -81,8 +85,9 @@ func (s *ProfileSource) isTarget() bool {
 	return s.Attribute == "endpoint" || s.header() == "X-Forwarded-Uri"
 }
 
-// Value finds the attribute's value in the header's lines, in order of arrival. The value shares their memory and is not
-// fingerprinted yet. ok is false if the header is missing or empty, or is a list without a trusted address.
+// Value finds the attribute's value in the header's lines, in order of arrival.
+// The value shares their memory and is not fingerprinted yet. ok is false if
+// the header is missing or empty, or is a list without a trusted address.
 func (s *Source) Value(lines []string) (value string, ok bool) {
 	if s.Hops > 0 {
 		return trustedAddress(lines, s.Hops)
@@ -97,10 +102,12 @@ func (s *Source) Value(lines []string) (value string, ok bool) {
 	return value, value != ""
 }
 
-// trustedAddress finds the n-th entry from the right of a list of addresses, or the leftmost if there are fewer. Entries
-// count even if they are not addresses: a proxy that doesn't know the address writes "unknown", and still can't vouch for
-// the entries to the left. If the n-th entry is not an address, trustedAddress returns the next address to its right,
-// because a proxy nearer to us added that.
+// trustedAddress finds the n-th entry from the right of a list of addresses, or
+// the leftmost if there are fewer. Entries count even if they are not
+// addresses: a proxy that doesn't know the address writes "unknown", and still
+// can't vouch for the entries to the left. If the n-th entry is not an address,
+// trustedAddress returns the next address to its right, because a proxy nearer
+// to us added that.
 func trustedAddress(lines []string, n int) (address string, ok bool) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; {
@@ -128,7 +135,8 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 	return address, ok
 }
 
-// RequestPath returns the path of a request's target, without the query. A target in absolute form loses its host.
+// RequestPath returns the path of a request's target, without the query. A
+// target in absolute form loses its host.
 func RequestPath(target string) string {
 	if i := strings.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
@@ -168,7 +176,8 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 	case len(p.Sources) > MaxAttributes:
 		d.fail(n, "more than %d attributes", MaxAttributes)
 	case hops != nil && !lists:
-		d.fail(hops, "trusted_hops is for addresses, but the profile has no ip, no *_ip and nothing from X-Forwarded-For")
+		d.fail(hops,
+			"trusted_hops is for addresses, but the profile has no ip, no *_ip and nothing from X-Forwarded-For")
 	}
 
 	return p

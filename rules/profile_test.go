@@ -106,8 +106,14 @@ profiles:
 		profile string
 		want    []Source
 	}{
-		{"web", []Source{{"ip", "X-Forwarded-For", 2, false, false}, {"origin_ip", "X-Origin", 2, false, false}, {"endpoint", "X-Original-Url", 0, true, false}, {"api_key", "X-Api-Key", 0, false, false}}},
-		{"bare", []Source{{"client", "X-Forwarded-For", 1, false, false}, {"path", "X-Forwarded-Uri", 0, true, false}, {"query", "X-Query", 0, false, false}}},
+		{"web",
+			[]Source{{"ip", "X-Forwarded-For", 2, false, false},
+				{"origin_ip", "X-Origin", 2, false, false},
+				{"endpoint", "X-Original-Url", 0, true, false},
+				{"api_key", "X-Api-Key", 0, false, false}}},
+		{"bare",
+			[]Source{{"client", "X-Forwarded-For", 1, false, false},
+				{"path", "X-Forwarded-Uri", 0, true, false}, {"query", "X-Query", 0, false, false}}},
 		{"secret", []Source{{"api_key", "X-Api-Key", 0, false, true}, {"user", "Authorization", 0, false, true}}},
 	}
 	for _, tt := range tests {

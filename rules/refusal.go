@@ -39,27 +39,36 @@ type RefusalHeader struct {
 
 // ReservedCodes are the codes that answers of nodes use. A refusal's code may be none of them.
 var ReservedCodes = []string{
-	"bad-json", "unknown-field", "bad-value", "missing-key", "bad-request", "unauthorized", "forbidden", "denied", "blocked",
-	"cross-origin", "wrong-host", "unknown-rule", "unknown-reservation", "not-found", "method-not-allowed", "timeout", "conflict",
-	"too-large", "too-much-work", "invalid-rules", "headers-too-large", "internal", "not-ready", "draining", "no-leader",
+	"bad-json", "unknown-field", "bad-value", "missing-key", "bad-request", "unauthorized",
+	"forbidden", "denied", "blocked",
+	"cross-origin", "wrong-host", "unknown-rule", "unknown-reservation", "not-found",
+	"method-not-allowed", "timeout", "conflict",
+	"too-large", "too-much-work", "invalid-rules", "headers-too-large", "internal", "not-ready",
+	"draining", "no-leader",
 	"no-owner", "member-there", "only-member", "level-refused", "no-primary", "write-failed", "overloaded",
-	"too-many-reservations", "too-many-slots", "unknown-slot", "try-again", "request-id-reused", "incomplete", "in-document", "too-many-entries", "unknown", "rate-limited",
+	"too-many-reservations", "too-many-slots", "unknown-slot", "try-again", "request-id-reused",
+	"incomplete", "in-document", "too-many-entries", "unknown", "rate-limited",
 	"reduced", "cost-above-limit", "unknown-limit",
 }
 
 var refusalFields = fieldsOf(
-	of("status", codec[int]{(*decoder).refusalStatus, unlessZero(integer[int])}, func(r *RefusalSpec) *int { return &r.Status }),
+	of("status", codec[int]{(*decoder).refusalStatus, unlessZero(integer[int])},
+		func(r *RefusalSpec) *int { return &r.Status }),
 	of("type", refusalText, func(r *RefusalSpec) *string { return &r.Type }),
 	of("title", refusalText, func(r *RefusalSpec) *string { return &r.Title }),
 	of("detail", refusalText, func(r *RefusalSpec) *string { return &r.Detail }),
 	of("code", codec[string]{(*decoder).refusalCode, text}, func(r *RefusalSpec) *string { return &r.Code }),
 	of("headers", codec[[]RefusalHeader]{(*decoder).refusalHeaders, unlessEmpty(func(list []RefusalHeader) *yaml.Node {
-		return mapNode(list, func(h RefusalHeader) string { return h.Name }, func(h RefusalHeader) *yaml.Node { return yaml.Text(h.Value) })
+		return mapNode(list, func(h RefusalHeader) string { return h.Name },
+			func(h RefusalHeader) *yaml.Node { return yaml.Text(h.Value) })
 	})}, func(r *RefusalSpec) *[]RefusalHeader { return &r.Headers }),
 	field[RefusalSpec]{"body", (*decoder).refusalBody, (*RefusalSpec).bodyNode},
 )
 
-var refusalText = codec[string]{func(d *decoder, n *yaml.Node) string { return d.template(n, maxRefusalText, "") }, text}
+var refusalText = codec[string]{func(d *decoder,
+	n *yaml.Node) string {
+	return d.template(n, maxRefusalText, "")
+}, text}
 
 func (d *decoder) refusal(n *yaml.Node) *RefusalSpec {
 	r := &RefusalSpec{}
@@ -83,7 +92,8 @@ func (d *decoder) refusalCode(n *yaml.Node) string {
 	switch {
 	case !ok:
 		return ""
-	case s == "" || len(s) > maxNameBytes || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "":
+	case s == "" || len(s) > maxNameBytes ||
+		strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "":
 		d.fail(n, "a code has 1 to %d letters, digits, -, _ and .", maxNameBytes)
 	case slices.Contains(ReservedCodes, s):
 		d.fail(n, "%q is a code of rlnode's own answers", s)
@@ -91,7 +101,8 @@ func (d *decoder) refusalCode(n *yaml.Node) string {
 	return s
 }
 
-// refusalHeaders reads the headers of a refusal. They may not change what proxies and clients do with the answer.
+// refusalHeaders reads the headers of a refusal. They may not change what
+// proxies and clients do with the answer.
 func (d *decoder) refusalHeaders(n *yaml.Node) (list []RefusalHeader) {
 	d.eachEntry(n, func(key, v *yaml.Node) {
 		h := RefusalHeader{Name: textproto.CanonicalMIMEHeaderKey(key.Text)}
@@ -105,7 +116,8 @@ func (d *decoder) refusalHeaders(n *yaml.Node) (list []RefusalHeader) {
 		}
 
 		h.Value = d.template(v, maxRefusalText, "")
-		if strings.Trim(h.Value, " ") != h.Value || strings.ContainsFunc(h.Value, func(r rune) bool { return r > '~' }) {
+		if strings.Trim(h.Value, " ") != h.Value ||
+			strings.ContainsFunc(h.Value, func(r rune) bool { return r > '~' }) {
 			d.fail(v, "a header's value is printable ASCII without blanks around it")
 		}
 
@@ -151,8 +163,8 @@ func (d *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 	}
 }
 
-// readObject reads the text of a JSON object. Nil means that it is none; it is still meant as one if it would be with a
-// number in place of each placeholder.
+// readObject reads the text of a JSON object. Nil means that it is none; it is
+// still meant as one if it would be with a number in place of each placeholder.
 func readObject(body string) (object *yaml.Node, meant bool) {
 	if json.Valid([]byte(body)) {
 		n, err := yaml.Parse(body)
@@ -227,12 +239,14 @@ func (d *decoder) checkTemplate(n *yaml.Node, s string, most int, allowed string
 	switch {
 	case len(s) > most:
 		d.fail(n, "a text can't be longer than %d bytes here", most)
-	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune(allowed, r) }):
+	case strings.ContainsFunc(s,
+		func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune(allowed, r) }):
 		d.fail(n, "a text can't contain control characters here")
 	}
 	for _, p := range splitTemplate(s) {
 		if p.hole != "" && !slices.Contains(placeholders[:], p.hole) {
-			d.fail(n, "{%s} is not one of {%s}%s", shorten(p.hole), strings.Join(placeholders[:], "}, {"), suggest(p.hole, placeholders[:]))
+			d.fail(n, "{%s} is not one of {%s}%s", shorten(p.hole),
+				strings.Join(placeholders[:], "}, {"), suggest(p.hole, placeholders[:]))
 		}
 	}
 }
@@ -274,7 +288,8 @@ type Refusal struct {
 	// Body is the body for the end user, of type BodyType; empty if the rule leaves it.
 	Body     Template
 	BodyType string
-	// Type, Title, Detail and Code are members of a problem, as JSON strings. Each is empty if the rule leaves it.
+	// Type, Title, Detail and Code are members of a problem, as JSON strings. Each
+	// is empty if the rule leaves it.
 	Type, Title, Detail, Code Template
 
 	values []Template // of Headers
@@ -335,7 +350,8 @@ func (t *Template) appendText(b []byte, s string) []byte {
 // appendJSON appends a JSON string.
 func appendJSON(b []byte, s string) []byte { return yaml.Text(s).AppendJSON(b) }
 
-// HeaderValue appends the value of the i-th header. Bytes that a header can't have become question marks.
+// HeaderValue appends the value of the i-th header. Bytes that a header can't
+// have become question marks.
 func (r *Refusal) HeaderValue(b []byte, i int, v *Values) []byte {
 	from := len(b)
 	b = r.values[i].Append(b, v)
@@ -355,7 +371,8 @@ func compileRefusal(spec *RefusalSpec) *Refusal {
 
 	r := &Refusal{
 		Status: spec.Status, Headers: spec.Headers,
-		Type: quotedTemplate(spec.Type), Title: quotedTemplate(spec.Title), Detail: quotedTemplate(spec.Detail), Code: quotedTemplate(spec.Code),
+		Type: quotedTemplate(spec.Type), Title: quotedTemplate(spec.Title),
+		Detail: quotedTemplate(spec.Detail), Code: quotedTemplate(spec.Code),
 		Member: Template{splitTemplate(string(refusalFields.node(spec).AppendJSON(nil))), true},
 	}
 	for _, h := range spec.Headers {

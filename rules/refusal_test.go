@@ -26,12 +26,15 @@ func TestParse_refusal(t *testing.T) {
 		{"{}", "5:14: rules[0].refusal: expected at least one of status, type"},
 		{"{status: 200}", "rules[0].refusal.status: 200 is not in 400…503"},
 		{"{status: 500}", "500 is neither in 400…499 nor 503"},
-		{"{title: '{limits} a minute'}", "rules[0].refusal.title: {limits} is not one of {limit}, {window}, {retry_after}, {rule}; did you mean limit?"},
+		{"{title: '{limits} a minute'}",
+			"rules[0].refusal.title: {limits} is not one of {limit}, {window}, {retry_after}, {rule}; did you mean limit?"},
 		{"{body: 'for {user}'}", "{user} is not one of"},
 		{"{body: {a: ['{user}']}}", "rules[0].refusal.body.a[0]: {user} is not one of"},
-		{`{body: '{"limit":{limit}}'}`, "rules[0].refusal.body: in an object, placeholders may stand only within texts"},
+		{`{body: '{"limit":{limit}}'}`,
+			"rules[0].refusal.body: in an object, placeholders may stand only within texts"},
 		{`{title: "a\nb"}`, "a text can't contain control characters here"},
-		{`{headers: {X-A: "a\r\nX-B: c"}}`, "rules[0].refusal.headers.X-A: a text can't contain control characters here"},
+		{`{headers: {X-A: "a\r\nX-B: c"}}`,
+			"rules[0].refusal.headers.X-A: a text can't contain control characters here"},
 		{`{body: "a\u0001"}`, "control characters"},
 		{`{body: {a: "a\u0001"}}`, "rules[0].refusal.body.a: a text can't contain control characters here"},
 		{"{title: ''}", "expected text"},
@@ -73,7 +76,8 @@ rules:
 `)
 	r := s.Rules[0].Refusal
 	v := Values{Limit: 5, Window: "1m", RetryAfter: 7, Rule: s.Rules[0].Name}
-	if got, want := string(r.Member.Append(nil, &v)), `{"title":"no \"\"{x}\" é\"","headers":{"X-Why":"\"{x}\" é; 5/1m"},"body":{"why":"\"{x}\" é","in":"7 s","keep":"{ {} {1} {"}}`; got != want {
+	if got, want := string(r.Member.Append(nil,
+		&v)), `{"title":"no \"\"{x}\" é\"","headers":{"X-Why":"\"{x}\" é; 5/1m"},"body":{"why":"\"{x}\" é","in":"7 s","keep":"{ {} {1} {"}}`; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	if got, want := string(r.Body.Append(nil, &v)), `{"why":"\"{x}\" é","in":"7 s","keep":"{ {} {1} {"}`; got != want {

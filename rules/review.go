@@ -6,11 +6,13 @@ import (
 	"slices"
 )
 
-// Review is Parse for a document that somebody is about to put in force as a whole. It also refuses what Parse accepts
-// because earlier releases accepted it: see [Document.Objections]. The error is of type [Errors].
+// Review is Parse for a document that somebody is about to put in force as a
+// whole. It also refuses what Parse accepts because earlier releases accepted
+// it: see [Document.Objections]. The error is of type [Errors].
 //
-// Nothing else may refuse that. A document that is stored, followed or adopted stays readable in every release, and a
-// write of a single piece must not fail for a mistake elsewhere.
+// Nothing else may refuse that. A document that is stored, followed or adopted
+// stays readable in every release, and a write of a single piece must not fail
+// for a mistake elsewhere.
 func Review(src []byte) (*Document, error) {
 	doc, err := Parse(src)
 	if err != nil {
@@ -22,8 +24,9 @@ func Review(src []byte) (*Document, error) {
 	return doc, nil
 }
 
-// Objections lists the mistakes for which [Review] refuses d, although nodes can run it. For all other readers they are
-// warnings. Errors have positions only if d is unchanged since it was parsed.
+// Objections lists the mistakes for which [Review] refuses d, although nodes
+// can run it. For all other readers they are warnings. Errors have positions
+// only if d is unchanged since it was parsed.
 func (d *Document) Objections() []Error {
 	var found collector
 	for i, r := range d.Rules {
@@ -48,7 +51,8 @@ func (d *Document) Objections() []Error {
 	return d.placed(&found)
 }
 
-// placed returns what c has found, in the order of the text. If d has no text, it drops the positions.
+// placed returns what c has found, in the order of the text. If d has no text,
+// it drops the positions.
 func (d *Document) placed(c *collector) []Error {
 	if d.source == "" {
 		for i := range c.errs {
@@ -84,8 +88,9 @@ func (d *Document) reviewCost(found *collector, path string, r *RuleSpec) {
 		shorten(unit), hintUnit(units))
 }
 
-// reviewNames objects to limits of one list that have no names of their own, and the same unit and window: these make
-// the name of a limit, by which callers adjust and reset it.
+// reviewNames objects to limits of one list that have no names of their own,
+// and the same unit and window: these make the name of a limit, by which
+// callers adjust and reset it.
 func reviewNames(found *collector, path string, limits []*LimitSpec) {
 	for i, l := range limits {
 		if l.Name != "" || l.Unlimited {
@@ -93,10 +98,13 @@ func reviewNames(found *collector, path string, limits []*LimitSpec) {
 		}
 
 		isAlike := func(o *LimitSpec) bool {
-			return o.Name == "" && !o.Unlimited && cmp.Or(o.Unit, Requests) == cmp.Or(l.Unit, Requests) && o.Per == l.Per
+			return o.Name == "" && !o.Unlimited &&
+				cmp.Or(o.Unit, Requests) == cmp.Or(l.Unit, Requests) && o.Per == l.Per
 		}
 		if j := slices.IndexFunc(limits[:i], isAlike); j >= 0 {
-			found.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "%s[%d] has the same unit and window, and hence the same name; give one of them a name", path, j)
+			found.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
+				"%s[%d] has the same unit and window, and hence the same name; give one of them a name",
+				path, j)
 		}
 	}
 }
@@ -109,10 +117,11 @@ func hintUnit(units []string) string {
 	return ""
 }
 
-// someLimit reports whether holds is true for some limit that applies to some subject of r: the rule's own, a tier's or an
-// override's.
+// someLimit reports whether holds is true for some limit that applies to some
+// subject of r: the rule's own, a tier's or an override's.
 func (d *Document) someLimit(r *RuleSpec, holds func(*LimitSpec) bool) bool {
 	found := false
-	d.eachLimits(r.Name, func(_ string, _ holder, limits []*LimitSpec) { found = found || slices.ContainsFunc(limits, holds) })
+	d.eachLimits(r.Name,
+		func(_ string, _ holder, limits []*LimitSpec) { found = found || slices.ContainsFunc(limits, holds) })
 	return found
 }

@@ -13,7 +13,8 @@ rules:
     limits: [{limit: 10, per: 1m, unit: tokens}]
 `
 
-// What only a review refuses stays readable where a document is stored or adopted, and where one of its pieces is written.
+// What only a review refuses stays readable where a document is stored or
+// adopted, and where one of its pieces is written.
 func TestReview_refusesOnlyWholeDocuments(t *testing.T) {
 	const want = "5:5: rules[0].cost: its unit is requests, but no limit of the rule has that unit; did you mean unit: tokens?"
 	if _, err := Review([]byte(chargesNothing)); err == nil || err.Error() != want {
@@ -32,7 +33,8 @@ func TestReview_refusesOnlyWholeDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Write of a stored document: %v", err)
 	}
-	piece := Change{Part: RulePart, Name: "b", Body: []byte("{key: [user], cost: {by: model}, limits: [{limit: 1, per: 1m, unit: tokens}]}")}
+	piece := Change{Part: RulePart, Name: "b",
+		Body: []byte("{key: [user], cost: {by: model}, limits: [{limit: 1, per: 1m, unit: tokens}]}")}
 	if h, err = h.Write(Write{Change: piece}); err != nil {
 		t.Fatalf("Write of a piece: %v", err)
 	}
@@ -49,7 +51,8 @@ func TestReview_costTables(t *testing.T) {
 		{"cost: {by: model, unit: tokens}\n    limits: [{limit: 1, per: 1m, unit: tokens}]", ""},
 		{"cost: {by: model, unit: credits}\n    tiered: true", ""},
 		{"cost: {by: model}\n    tiered: true", "did you mean unit: credits?"},
-		{"cost: {by: model, unit: token}\n    limits: [{limit: 1, per: 1m, unit: tokens}]", "its unit is token, but no limit of the rule has that unit"},
+		{"cost: {by: model, unit: token}\n    limits: [{limit: 1, per: 1m, unit: tokens}]",
+			"its unit is token, but no limit of the rule has that unit"},
 		{"cost: {by: model}\n    limits: [{limit: 1, per: 1m}]\nsubjects: {user: {x: {limits: {a: [{limit: 1, per: 1m, unit: credits}]}}}}", ""},
 		{"cost: {by: model, unit: credits}\n    limits: [{limit: 1, per: 1m}]\nsubjects: {user: {x: {limits: {a: [{limit: 1, per: 1m, unit: credits}]}}}}", ""},
 	} {
@@ -64,11 +67,17 @@ func TestReview_namesOfLimits(t *testing.T) {
 	const head = "rules:\n  - name: a\n    key: [user]\n    "
 	const window, bucket = "{limit: 10, per: 1m}", "{limit: 5, per: 1m, algorithm: token-bucket}"
 	for _, tt := range []struct{ doc, want string }{
-		{head + "limits: [" + window + ", " + bucket + "]", "4:36: rules[0].limits[1]: rules[0].limits[0] has the same unit and window, and hence the same name; give one of them a name"},
-		{head + "limits: [{limit: 9, per: day, tz: UTC}, {limit: 9, per: day, tz: Europe/Paris}]", "rules[0].limits[1]: rules[0].limits[0] has the same unit and window"},
-		{head + "limits: [" + window + ", {limit: 5, per: 1m, unit: requests, algorithm: token-bucket}]", "rules[0].limits[1]: rules[0].limits[0] has the same unit and window"},
-		{"tiers: {free: {limits: [" + window + ", " + bucket + "]}}\n" + head + "tiered: true", "tiers.free.limits[1]: tiers.free.limits[0] has the same"},
-		{head + "limits: [" + window + "]\nsubjects: {user: {x: {limits: {a: [" + window + ", " + bucket + "]}}}}", "subjects.user.x.limits.a[1]: subjects.user.x.limits.a[0] has the same"},
+		{head + "limits: [" + window + ", " + bucket + "]",
+			"4:36: rules[0].limits[1]: rules[0].limits[0] has the same unit and window, and hence the same name; give one of them a name"},
+		{head + "limits: [{limit: 9, per: day, tz: UTC}, {limit: 9, per: day, tz: Europe/Paris}]",
+			"rules[0].limits[1]: rules[0].limits[0] has the same unit and window"},
+		{head + "limits: [" + window +
+			", {limit: 5, per: 1m, unit: requests, algorithm: token-bucket}]",
+			"rules[0].limits[1]: rules[0].limits[0] has the same unit and window"},
+		{"tiers: {free: {limits: [" + window + ", " + bucket + "]}}\n" + head + "tiered: true",
+			"tiers.free.limits[1]: tiers.free.limits[0] has the same"},
+		{head + "limits: [" + window + "]\nsubjects: {user: {x: {limits: {a: [" + window + ", " +
+			bucket + "]}}}}", "subjects.user.x.limits.a[1]: subjects.user.x.limits.a[0] has the same"},
 		{head + "limits: [" + window + ", {limit: 5, per: 1m, algorithm: token-bucket, name: burst}]", ""},
 		{head + "limits: [" + window + ", {limit: 5, per: 1h, algorithm: token-bucket}]", ""},
 		{head + "limits: [" + window + ", {limit: 5, per: 1m, unit: tokens}]", ""},

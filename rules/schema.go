@@ -9,16 +9,20 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Schema returns a JSON Schema (2020-12) of the rules file. It never marks what [Parse] accepts. It marks unknown keys, missing
-// ones, and values of the wrong kind or outside their bounds; what one part of a document says about another, it can't know.
+// Schema returns a JSON Schema (2020-12) of the rules file. It never marks what
+// [Parse] accepts. It marks unknown keys, missing ones, and values of the wrong
+// kind or outside their bounds; what one part of a document says about another,
+// it can't know.
 //
-// The parser writes the schema itself: it reads an empty node of each kind in place of every value, and the decoder's
-// primitives note what they would accept. So the schema can't disagree with the tables that parse.
+// The parser writes the schema itself: it reads an empty node of each kind in
+// place of every value, and the decoder's primitives note what they would
+// accept. So the schema can't disagree with the tables that parse.
 var Schema = sync.OnceValue(func() []byte {
 	d := &decoder{shapes: &shapes{defs: map[*string]*def{}, byNode: map[*yaml.Node]*def{}, name: "document"}}
 	root := d.describe(func(n *yaml.Node) { documentFields.read(d, n, &Document{}, positions{}) })
 
-	all := object("$schema", yaml.Text("https://json-schema.org/draft/2020-12/schema"), "title", yaml.Text("The rules of rlnode"))
+	all := object("$schema", yaml.Text("https://json-schema.org/draft/2020-12/schema"), "title",
+		yaml.Text("The rules of rlnode"))
 	all.Items = append(all.Items, root.Items...)
 	defs := yaml.NewMap()
 	for _, one := range d.shapes.order {
@@ -83,7 +87,8 @@ var sampleNodes = []struct {
 	text string
 	name string
 }{
-	{yaml.Null, "null", "null"}, {yaml.Bool, "true", "boolean"}, {yaml.Int, "1", "integer"}, {yaml.Float, "1.5", "number"},
+	{yaml.Null, "null", "null"}, {yaml.Bool, "true", "boolean"}, {yaml.Int, "1", "integer"},
+	{yaml.Float, "1.5", "number"},
 	{yaml.String, "", "string"}, {yaml.Map, "", "object"}, {yaml.List, "", "array"},
 }
 
@@ -258,19 +263,22 @@ func (s *shapes) describeNumber(n *yaml.Node, kind yaml.Kind, low, high *yaml.No
 	s.accept(n, object("type", yaml.Text(name), "minimum", low, "maximum", high))
 }
 
-// alsoWords notes words that n may be besides what a primitive accepts. It has no effect while a document is read.
+// alsoWords notes words that n may be besides what a primitive accepts. It has
+// no effect while a document is read.
 func (d *decoder) alsoWords(n *yaml.Node, words ...string) {
 	if d.shapes != nil && n.Kind == yaml.String {
 		d.shapes.accept(n, object("enum", textsNode(words)))
 	}
 }
 
-// isAny notes that n, a mapping, may have any content, and reports whether that is noted: it has not been read then.
+// isAny notes that n, a mapping, may have any content, and reports whether that
+// is noted: it has not been read then.
 func (d *decoder) isAny(n *yaml.Node) bool {
 	return d.shapes != nil && d.shapes.acceptKind(n, yaml.Map, object("type", yaml.Text("object")))
 }
 
-// needEither notes that n needs all keys of one of these lists. It has no effect while a document is read.
+// needEither notes that n needs all keys of one of these lists. It has no
+// effect while a document is read.
 func (d *decoder) needEither(n *yaml.Node, lists ...[]string) {
 	if d.shapes == nil {
 		return

@@ -195,7 +195,8 @@ func copyNode(n *yaml.Node) *yaml.Node {
 	return &out
 }
 
-// The schema marks nothing that Parse accepts: 10,000 documents, each of which differs in some parts from one that has every key.
+// The schema marks nothing that Parse accepts: 10,000 documents, each of which
+// differs in some parts from one that has every key.
 func TestSchema_marksNothingValid(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -205,7 +206,10 @@ func TestSchema_marksNothingValid(t *testing.T) {
 		sources = append(sources, string(StarterSet(name)))
 	}
 	var documents, values []*yaml.Node
-	for _, text := range []string{"1", "0", "1.0", "0.5", "true", "x", "''", "1m", "day", "1d12h", ".5h", "auto", "null", "[]", "{}", "[x, 1]", "{x: y}", "{limit: 1, per: 1m}", "{unlimited: true, unit: x}", "unlimited", "{limit: 2, ttl: 1m, algorithm: concurrency}", "12", "007", "'7'", "1e3", "10.0.0.1"} {
+	for _, text := range []string{"1", "0", "1.0", "0.5", "true", "x", "''", "1m", "day", "1d12h",
+		".5h", "auto", "null", "[]", "{}", "[x, 1]", "{x: y}", "{limit: 1, per: 1m}",
+		"{unlimited: true, unit: x}", "unlimited", "{limit: 2, ttl: 1m, algorithm: concurrency}",
+		"12", "007", "'7'", "1e3", "10.0.0.1"} {
 		n, err := yaml.Parse(text)
 		expect.NoError(t, err)
 		values = append(values, n)
@@ -249,17 +253,28 @@ func TestSchema_marksMistakes(t *testing.T) {
 		return "rules: [{name: a, key: [user], limits: [{limit: 1, per: 1m}]" + more + "}]"
 	}
 	for _, src := range []string{
-		"ruels: []", "version: 2", "version: x", "rules: {}", "default: maybe", "rules: [{key: [user]}]", "rules: [{name: a}]",
-		"rules: [{name: a, key: user}]", "rules: [{name: a, key: [user], limits: {limit: 1, per: 1m}}]", "rules: [{name: a, key: [[[user]]]}]",
-		"rules: [{name: a, key: [user], limits: [{limit: -1, per: 1m}]}]", "rules: [{name: a, key: [user], limits: [{limit: 1.5, per: 1m}]}]",
+		"ruels: []", "version: 2", "version: x", "rules: {}", "default: maybe",
+		"rules: [{key: [user]}]", "rules: [{name: a}]",
+		"rules: [{name: a, key: user}]",
+		"rules: [{name: a, key: [user], limits: {limit: 1, per: 1m}}]",
+		"rules: [{name: a, key: [[[user]]]}]",
+		"rules: [{name: a, key: [user], limits: [{limit: -1, per: 1m}]}]",
+		"rules: [{name: a, key: [user], limits: [{limit: 1.5, per: 1m}]}]",
 		"rules: [{name: a, key: [user], limits: [{limit: 1}]}]", "rules: [{name: a, key: [user], limits: [{per: 1m}]}]",
-		"rules: [{name: a, key: [user], limits: [{unit: tokens}]}]", "rules: [{name: a, key: [user], limits: [{ttl: 1m, algorithm: concurrency}]}]", "tiers: {free: {limits: [{limit: 1, burst: 2}]}}",
-		"rules: [{name: a, key: [user], limits: [{limit: 1, per: 60}]}]", "rules: [{name: a, key: [user], limits: [{limit: 1, per: 1 minute}]}]",
+		"rules: [{name: a, key: [user], limits: [{unit: tokens}]}]",
+		"rules: [{name: a, key: [user], limits: [{ttl: 1m, algorithm: concurrency}]}]",
+		"tiers: {free: {limits: [{limit: 1, burst: 2}]}}",
+		"rules: [{name: a, key: [user], limits: [{limit: 1, per: 60}]}]",
+		"rules: [{name: a, key: [user], limits: [{limit: 1, per: 1 minute}]}]",
 		"rules: [{name: a, key: [user], limits: [{limit: 1, per: 1m, algorithm: bucket}]}]",
-		rule(", shadow: 1"), rule(", block: 5"), rule(", block: [5m, 1]"), rule(", matches: {}"), rule(", match: [x]"), rule(", match: {a: {b: c}}"),
-		rule(", cost: {values: {a: 1}}"), rule(", cost: {by: a, values: {a: x}}"), rule(", refusal: {status: 399}"), rule(", refusal: {header: {}}"),
-		rule(", lease: {threshold: 0.4}"), rule(", lease: {ttl: soon}"), rule(", adaptive: {source: x}"), rule(", adaptive: {source: x, steps: [{above: 1}]}"),
-		"attributes: user", "attributes: {user: {fold: [upper]}}", "tiers: {free: {}}", "subjects: {user: [x]}", "headers: {reset: never}",
+		rule(", shadow: 1"), rule(", block: 5"), rule(", block: [5m, 1]"), rule(", matches: {}"),
+		rule(", match: [x]"), rule(", match: {a: {b: c}}"),
+		rule(", cost: {values: {a: 1}}"), rule(", cost: {by: a, values: {a: x}}"),
+		rule(", refusal: {status: 399}"), rule(", refusal: {header: {}}"),
+		rule(", lease: {threshold: 0.4}"), rule(", lease: {ttl: soon}"),
+		rule(", adaptive: {source: x}"), rule(", adaptive: {source: x, steps: [{above: 1}]}"),
+		"attributes: user", "attributes: {user: {fold: [upper]}}", "tiers: {free: {}}",
+		"subjects: {user: [x]}", "headers: {reset: never}",
 		"envoy: [{descriptors: []}]", "envoy: [{domain: a, descriptors: [{value: b}]}]",
 		"envoy: [{domain: a, descriptors: [{key: b, descriptors: [{key: c, rate_limit: {requests_per_unit: -1}}]}]}]",
 	} {
@@ -277,7 +292,9 @@ func TestSchema_marksMistakes(t *testing.T) {
 // Every key of the rules file is in the schema.
 func TestSchema_isComplete(t *testing.T) {
 	v, _ := newValidator(t)
-	for name, keys := range map[string][]string{"document": documentFields.keys, "rules": ruleFields.keys, "limits": limitFields.keys, "defaults": defaultsFields.keys, "refusal": refusalFields.keys} {
+	for name, keys := range map[string][]string{"document": documentFields.keys,
+		"rules": ruleFields.keys, "limits": limitFields.keys, "defaults": defaultsFields.keys,
+		"refusal": refusalFields.keys} {
 		properties := v.defs[name].(map[string]any)["properties"].(map[string]any)
 		for _, key := range keys {
 			if shape, there := properties[key].(map[string]any); !there || len(shape) == 0 {

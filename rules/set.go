@@ -10,7 +10,8 @@ import (
 // Attribute is one fact that the caller knows about a request.
 type Attribute struct{ Name, Value string }
 
-// Hash is the 128-bit hash of a rule and a subject. Its first half selects the subject's partition and shard.
+// Hash is the 128-bit hash of a rule and a subject. Its first half selects the
+// subject's partition and shard.
 type Hash struct{ Hi, Lo uint64 }
 
 // Hash implements entries.Key: it already is one that nobody can predict.
@@ -38,11 +39,13 @@ type Set struct {
 	Rules       []*Rule  // in document order
 	Units       []string // by UnitID; Units[0] is Requests
 
-	byName           map[string]*Rule
-	units            map[string]int
-	attributes       attributes // those that any part of the set uses
-	variants         []*Rule    // what can apply to attributes: Rules, but with its variants for a rule with alternatives in its key
-	rules            index      // of the variants
+	byName     map[string]*Rule
+	units      map[string]int
+	attributes attributes // those that any part of the set uses
+	// what can apply to attributes: Rules, but with its variants for a rule with
+	// alternatives in its key
+	variants         []*Rule
+	rules            index // of the variants
 	deny, allow      list
 	hasLists         bool // at least one of the lists has entries, in the document or beside it
 	hasZero          bool // some limit is 0: see Limit.RefusesAll
@@ -118,7 +121,9 @@ const (
 type Lease struct {
 	Threshold float64       // 0.5…0.95: once more than this fraction of the limit is used, checks go to the owner
 	TTL       time.Duration // 50ms…5s; 0 means a twentieth of the window, within these bounds
-	Idle      float64       // above 0, at most 0.5: the fraction of the limit that all grants of a subject may hold above Threshold
+	// above 0, at most 0.5: the fraction of the limit that all grants of a subject
+	// may hold above Threshold
+	Idle float64
 }
 
 // Rule is a compiled rule.
@@ -128,7 +133,8 @@ type Rule struct {
 	Key           []string // names of the key attributes, in order; user|ip for alternatives, unless this is a variant
 	Shadow        bool
 	CountsMonthly bool // admitted cost is counted by month, for bills; never set for a shadow rule
-	// ChargesExpired means that what is reserved and never settled stays charged, whatever the caller asks for.
+	// ChargesExpired means that what is reserved and never settled stays charged,
+	// whatever the caller asks for.
 	ChargesExpired bool
 	Tiered         bool
 	Consistency    Consistency
@@ -139,10 +145,12 @@ type Rule struct {
 	OnLimit        OnLimit
 	MaxDelay       time.Duration // if OnLimit is DelayCheck
 	Adaptive       *Adaptive     // nil if it has none
-	// Blocks are the rule's blocks as limits that no answer shows, one for each length; nil if it has none. Each is a token bucket
-	// of one, which the beginning of a block takes. A block of only one length is over when the bucket is full again. One of
-	// several is over MaxDelay before that, when the bucket would allow a check to wait; until it is full again, the block
-	// is remembered. Counters depend on the rule and the subject, not on the lengths.
+	// Blocks are the rule's blocks as limits that no answer shows, one for each
+	// length; nil if it has none. Each is a token bucket of one, which the
+	// beginning of a block takes. A block of only one length is over when the
+	// bucket is full again. One of several is over MaxDelay before that, when the
+	// bucket would allow a check to wait; until it is full again, the block is
+	// remembered. Counters depend on the rule and the subject, not on the lengths.
 	Blocks     []*Limit
 	Refusal    *Refusal  // nil if it has none
 	Units      []string  // of the limits of a rule with CountsMonthly, of its tiers and overrides, without repetition
@@ -162,8 +170,8 @@ type Rule struct {
 	onTiers      []bool     // by number of tier: the tiers of subjects that the rule applies to; nil for all
 	ownLimits    []*Limit   // nil for tiered rules
 	byTier       [][]*Limit // for tiered rules, by number of tier
-	// bySubject means that limits differ by subject, because of tiers or listed subjects. Otherwise all subjects have
-	// ownLimits.
+	// bySubject means that limits differ by subject, because of tiers or listed
+	// subjects. Otherwise all subjects have ownLimits.
 	bySubject    bool
 	fallbackTier int32      // number of default_tier, −1 for none, and for rules to which tiers do not matter
 	cost         *costTable // nil if every check costs 1
@@ -176,19 +184,25 @@ type Limit struct {
 	Unit   string
 	UnitID int
 	Window string // as written: "1m", "day"
-	// ID is a hash of the unit, the algorithm and the window (for calendar windows, with the zone). Together with the
-	// subject's hash it identifies the counter. Amounts and names are not part of it, so they can change without losing
-	// what was used.
+	// ID is a hash of the unit, the algorithm and the window (for calendar windows,
+	// with the zone). Together with the subject's hash it identifies the counter.
+	// Amounts and names are not part of it, so they can change without losing what
+	// was used.
 	ID uint64
-	// WholeCapacity and WholeAmount are the capacity and the Amount of the undivided limit if this is a region's share; otherwise 0.
+	// WholeCapacity and WholeAmount are the capacity and the Amount of the
+	// undivided limit if this is a region's share; otherwise 0.
 	WholeCapacity, WholeAmount int64
-	// BorrowTarget is the amount that a region tries to keep available by borrowing, for a fixed window divided among regions:
-	// its share or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
+	// BorrowTarget is the amount that a region tries to keep available by
+	// borrowing, for a fixed window divided among regions: its share or, if larger,
+	// what the version in force gives it, or an equal part if both are 0. It is 0
+	// for other limits.
 	BorrowTarget int64
-	// Source identifies, for a limit of slots, what has it: the rule, a tier, a listed subject or an entry. Set.SlotTTL finds what its ttl is
-	// now. It is 0 for limits that came with a call.
+	// Source identifies, for a limit of slots, what has it: the rule, a tier, a
+	// listed subject or an entry. Set.SlotTTL finds what its ttl is now. It is 0
+	// for limits that came with a call.
 	Source uint64
-	// Unlimited means that there is no limit in Unit, which is empty for all units. Only Name and Unit are set.
+	// Unlimited means that there is no limit in Unit, which is empty for all units.
+	// Only Name and Unit are set.
 	Unlimited bool
 	// CallIndex is the index of an inline limit in its call. Inline limits are sorted by ID.
 	CallIndex int
@@ -203,7 +217,8 @@ type Limit struct {
 // HasZero reports whether some limit of s is 0; see [Limit.RefusesAll].
 func (s *Set) HasZero() bool { return s.hasZero }
 
-// RefusesAll reports whether l is configured to be 0: nothing but a cost of 0 is allowed, whatever region or node decides.
+// RefusesAll reports whether l is configured to be 0: nothing but a cost of 0
+// is allowed, whatever region or node decides.
 func (l *Limit) RefusesAll() bool { return l.Configured().Capacity() == 0 && !l.Unlimited }
 
 // Bills reports whether costs in a unit are part of r's bill.
@@ -216,7 +231,9 @@ type Hit struct {
 	Rule    *Rule
 	Limits  []*Limit
 	Subject Hash
-	Cost    int64 // in the unit Rule.CostUnitID, for a check that gives none: 1, or the value from the rule's cost table
+	// in the unit Rule.CostUnitID, for a check that gives none: 1, or the value
+	// from the rule's cost table
+	Cost int64
 }
 
 // Rule returns the rule with this name, or else the rule of the EnvoyNode with this path, or nil.
@@ -230,7 +247,8 @@ func (s *Set) Rule(name string) *Rule {
 	return r
 }
 
-// SameRules reports whether both sets have the same rules, with the same nodes of Envoy's, whatever entries are beside them.
+// SameRules reports whether both sets have the same rules, with the same nodes
+// of Envoy's, whatever entries are beside them.
 func (s *Set) SameRules(o *Set) bool {
 	return s.compiled == o.compiled && s.envoy == o.envoy && s.shares == o.shares
 }

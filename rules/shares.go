@@ -8,41 +8,48 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// clockDifference is how far the clocks of nodes may differ, in ns. Shares are safe for windows that begin this much earlier or
-// later.
+// clockDifference is how far the clocks of nodes may differ, in ns. Shares are
+// safe for windows that begin this much earlier or later.
 const clockDifference = int64(time.Second)
 
 // MaxRecordedAt bounds View.At, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
 
-// View is the part of a rules version that shares depend on: its set, and the regions that divide its global limits.
+// View is the part of a rules version that shares depend on: its set, and the
+// regions that divide its global limits.
 type View struct {
 	Set   *Set
 	Names []string // the committed regions, sorted
-	// At is the wall time, in Unix ms, from which no region uses an older version. It is 0 until it is recorded.
+	// At is the wall time, in Unix ms, from which no region uses an older version.
+	// It is 0 until it is recorded.
 	At int64
-	// Doubtful means that At was not recorded yet when the primary changed, so the previous primary may have recorded
-	// an earlier time.
+	// Doubtful means that At was not recorded yet when the primary changed, so the
+	// previous primary may have recorded an earlier time.
 	Doubtful bool
-	// NotHonouredAt is a wall time, in Unix ns on the clock of the process that uses the views, at which its region had
-	// certainly not honoured the version yet. It is 0 if unknown. See [NotHonoured].
+	// NotHonouredAt is a wall time, in Unix ns on the clock of the process that
+	// uses the views, at which its region had certainly not honoured the version
+	// yet. It is 0 if unknown. See [NotHonoured].
 	NotHonouredAt int64
 }
 
 // Shares determines a set's global limits in one region. It is immutable.
 //
-// While regions may use different versions of the rules, a share is small enough for all of them; see [Set.Share].
+// While regions may use different versions of the rules, a share is small
+// enough for all of them; see [Set.Share].
 type Shares struct {
 	Region string
-	// Views are the versions that still count, oldest first; recorded ones precede the rest. The last is the set's own.
+	// Views are the versions that still count, oldest first; recorded ones precede
+	// the rest. The last is the set's own.
 	Views []View
 }
 
-// division holds what a set needs to divide limits. Cached limits are tagged with their division, so it must not refer to
-// a set: that would keep old versions in memory.
+// division holds what a set needs to divide limits. Cached limits are tagged
+// with their division, so it must not refer to a set: that would keep old
+// versions in memory.
 type division struct {
 	region string
-	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it depend only on the last view.
+	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it
+	// depend only on the last view.
 	onlyLastFrom int64
 	// maxFill bounds the time that any bucket of any view takes to fill, in ns.
 	maxFill       int64
@@ -53,8 +60,9 @@ type division struct {
 	soleRegion    bool     // no view has any other region
 }
 
-// WithShares returns a copy of s whose global limits are the shares of a region. It shares everything else with s. If x is
-// nil, global limits are not divided.
+// WithShares returns a copy of s whose global limits are the shares of a
+// region. It shares everything else with s. If x is nil, global limits are not
+// divided.
 func (s *Set) WithShares(x *Shares) *Set {
 	out := *s
 	out.shares, out.division = x, nil
@@ -97,15 +105,18 @@ func (s *Set) WithShares(x *Shares) *Set {
 	return &out
 }
 
-// Shares returns the argument of WithShares. It is nil if global limits are not divided, as in tools and replays.
+// Shares returns the argument of WithShares. It is nil if global limits are not
+// divided, as in tools and replays.
 func (s *Set) Shares() *Shares { return s.shares }
 
-// Share replaces the limits of m's global hits with this region's shares at wall, in Unix nanoseconds on the clock of the
-// node that asks. The counters remain the same. Call it after Match or MatchKey of s, and before [Rule.Lowered], which
-// lowers the shares. It doesn't allocate while the shares that it last returned for a list of limits still hold.
+// Share replaces the limits of m's global hits with this region's shares at
+// wall, in Unix nanoseconds on the clock of the node that asks. The counters
+// remain the same. Call it after Match or MatchKey of s, and before
+// [Rule.Lowered], which lowers the shares. It doesn't allocate while the shares
+// that it last returned for a list of limits still hold.
 //
-// docs/design/regions.md explains which versions count and why the sum of all shares never exceeds the limit. A version
-// without the limit allows any share.
+// docs/design/regions.md explains which versions count and why the sum of all
+// shares never exceeds the limit. A version without the limit allows any share.
 func (s *Set) Share(m *Match, wall int64) {
 	d := s.division
 	if d == nil {
@@ -146,8 +157,9 @@ func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
 	return true
 }
 
-// SharesOf returns each committed region's share of a global rule's limit in the version in force; for a bucket, its share
-// of the burst. limit may itself be a share. SharesOf returns nil if limits are not divided.
+// SharesOf returns each committed region's share of a global rule's limit in
+// the version in force; for a bucket, its share of the burst. limit may itself
+// be a share. SharesOf returns nil if limits are not divided.
 func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	if s.shares == nil || rule.Scope != GlobalScope {
 		return nil
@@ -172,8 +184,8 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// shareCache caches a region's shares of a list of limits, so that a check allocates nothing. The first limit of each list
-// of a global rule has one.
+// shareCache caches a region's shares of a list of limits, so that a check
+// allocates nothing. The first limit of each list of a global rule has one.
 type shareCache struct {
 	number int32 // of the list, in its set; from 1
 	sole   atomicSole
@@ -197,8 +209,9 @@ type movingLimits struct {
 
 // phase determines which views count for one limit at one moment.
 type phase struct {
-	// before and after are the numbers of views recorded when the window began: before if the clock of the counter's owner
-	// is a second behind, after if it is a second ahead. For a bucket, after is 0.
+	// before and after are the numbers of views recorded when the window began:
+	// before if the clock of the counter's owner is a second behind, after if it is
+	// a second ahead. For a bucket, after is 0.
 	before, after uint8
 	// maybeHonoured is the number of views that this region may have honoured by then.
 	maybeHonoured uint8
@@ -280,14 +293,16 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 // stillHolds reports whether m's limits still hold at wall.
 func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
-		if until := m.limits[i].Until; until != 0 && wall+clockDifference >= until || m.phase(i, l, wall) != m.phases[i] {
+		if until := m.limits[i].Until; until != 0 && wall+clockDifference >= until ||
+			m.phase(i, l, wall) != m.phases[i] {
 			return false
 		}
 	}
 	return true
 }
 
-// phase returns the phase of limit i at wall. The clock of the counter's owner may be a second behind or ahead.
+// phase returns the phase of limit i at wall. The clock of the counter's owner
+// may be a second behind or ahead.
 func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := m.division
 	if l.Kind.Bucket() {
@@ -311,8 +326,8 @@ func (d *division) recorded(start int64) uint8 {
 	return uint8(n)
 }
 
-// limitsFor returns the view's own version of a global rule, and that rule's limits for m's subject. Both are nil if the view
-// has no such rule.
+// limitsFor returns the view's own version of a global rule, and that rule's
+// limits for m's subject. Both are nil if the view has no such rule.
 func (v *View) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	r := v.Set.byName[rule.Name]
 	if r == nil || r.Scope != GlobalScope {
@@ -324,7 +339,8 @@ func (v *View) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	return r, r.limitsOf(m, rule, nil)
 }
 
-// newMovingLimits returns the weighers for a hit's limits; movingShares computes the limits from them.
+// newMovingLimits returns the weighers for a hit's limits; movingShares
+// computes the limits from them.
 func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 	d := s.division
 	c := &movingLimits{division: d, lists: slices.Clone(m.shareLists), weighers: make([]weigher, len(h.Limits))}
@@ -350,7 +366,8 @@ func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 	return c
 }
 
-// reduceLimits returns the limits of a hit reduced to rooms. newest is what the version in force gives the region.
+// reduceLimits returns the limits of a hit reduced to rooms. newest is what the
+// version in force gives the region.
 func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	limits := h.Limits
 	all := make([]Limit, len(limits))
@@ -379,8 +396,9 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	return out
 }
 
-// borrowTarget returns how much of a fixed window a region tries to keep available by borrowing, given its share; see
-// [Limit.BorrowTarget]. It is 0 if the region is not committed.
+// borrowTarget returns how much of a fixed window a region tries to keep
+// available by borrowing, given its share; see [Limit.BorrowTarget]. It is 0 if
+// the region is not committed.
 func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	switch {
@@ -398,8 +416,9 @@ type windowDivision struct {
 	amounts []int64
 }
 
-// Division returns each region's part of a global rule's limit in the current window. It ignores that unrecorded versions
-// may lower shares. limit should come from Share; for any other, Division returns [Set.SharesOf].
+// Division returns each region's part of a global rule's limit in the current
+// window. It ignores that unrecorded versions may lower shares. limit should
+// come from Share; for any other, Division returns [Set.SharesOf].
 func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	if limit.inWindow == nil {
 		return s.SharesOf(rule, limit)
@@ -411,20 +430,24 @@ func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// NotHonoured records times at which a process's region had certainly not honoured a version yet. The zero value, for a
-// process that has just started, knows of none. It is not safe for concurrent use.
+// NotHonoured records times at which a process's region had certainly not
+// honoured a version yet. The zero value, for a process that has just started,
+// knows of none. It is not safe for concurrent use.
 //
-// A region honours a version once all its nodes that may have authority have applied it. A process that has authority and
-// has not applied a version thus proves that its region has not honoured it. A process without authority proves nothing,
-// because the region does not wait for it.
+// A region honours a version once all its nodes that may have authority have
+// applied it. A process that has authority and has not applied a version thus
+// proves that its region has not honoured it. A process without authority
+// proves nothing, because the region does not wait for it.
 type NotHonoured struct {
 	newest int64           // versions up to it are not new
 	at     map[int64]int64 // View.NotHonouredAt of the versions in the last set
 }
 
-// Stamp returns set, which the process is about to apply, with View.NotHonouredAt filled in where it is known. now is the
-// process's wall clock in Unix nanoseconds if the process had authority when it read the clock, or later; otherwise 0. The
-// process must not have announced set as applied before the call.
+// Stamp returns set, which the process is about to apply, with
+// View.NotHonouredAt filled in where it is known. now is the process's wall
+// clock in Unix nanoseconds if the process had authority when it read the
+// clock, or later; otherwise 0. The process must not have announced set as
+// applied before the call.
 func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 	x := set.shares
 	if x == nil {

@@ -42,7 +42,8 @@ func TestSplit(t *testing.T) {
 		{100, "a b", []Region{{"a", 0.29}, {"b", 0.71}}, []int64{29, 71}}, // no float64 equals 0.29
 		{algorithms.MaxAmount, "a b", []Region{{"a", 0.5}, {"b", 0.5}}, []int64{1 << 52, 1<<52 - 1}},
 	} {
-		expect.EqualSlices(t, Split(tt.amount, strings.Fields(tt.names), tt.parts), tt.want, "%d among %s by %v", tt.amount, tt.names, tt.parts)
+		expect.EqualSlices(t, Split(tt.amount, strings.Fields(tt.names), tt.parts), tt.want,
+			"%d among %s by %v", tt.amount, tt.names, tt.parts)
 	}
 }
 
@@ -144,12 +145,14 @@ func TestShareOfOneView(t *testing.T) {
 			t.Errorf("%s of %s: have %d of %d, want %+v", tt.region, tt.tenant, l.Amount, l.WholeCapacity, tt)
 		}
 		if len(limits) > 1 && (limits[1].Burst != tt.burst || limits[1].WholeCapacity != 7) {
-			t.Errorf("%s of %s: have burst %d of %d, want %+v", tt.region, tt.tenant, limits[1].Burst, limits[1].WholeCapacity, tt)
+			t.Errorf("%s of %s: have burst %d of %d, want %+v", tt.region, tt.tenant,
+				limits[1].Burst, limits[1].WholeCapacity, tt)
 		}
 		if again := shareOf(t, shared, wall.Add(time.Hour), tenant(tt.tenant)); again[0] != limits[0] {
 			t.Errorf("%s of %s: the share was built again", tt.region, tt.tenant)
 		}
-		if plain := shareOf(t, s, wall, tenant(tt.tenant)); plain[0].Amount != tt.whole || plain[0].WholeCapacity != 0 || plain[0].ID != limits[0].ID {
+		if plain := shareOf(t, s, wall, tenant(tt.tenant)); plain[0].Amount != tt.whole ||
+			plain[0].WholeCapacity != 0 || plain[0].ID != limits[0].ID {
 			t.Errorf("%s of %s: without shares have %+v", tt.region, tt.tenant, plain[0])
 		}
 		rule := s.Rule("w")
@@ -172,18 +175,21 @@ func TestShareOfOneView(t *testing.T) {
 // A single region gets its part, and a bucket without an amount has no burst.
 func TestShareOfFew(t *testing.T) {
 	wall := time.Unix(1_800_000_000, 0)
-	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 10, per: 1m, algorithm: fixed-window}]}\n")
+	s := compiled(t, 1,
+		"rules:\n  - {name: w, key: [], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 10, per: 1m, algorithm: fixed-window}]}\n")
 	alone := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"eu"}}}})
 	if l := shareOf(t, alone, wall)[0]; l.Amount != 5 || l.WholeCapacity != 10 {
 		t.Errorf("alone, with parts: have %d of %d, want 5 of 10", l.Amount, l.WholeCapacity)
 	}
-	s = compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 2, per: 1m, algorithm: token-bucket, burst: 9}]}\n")
+	s = compiled(t, 1,
+		"rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 2, per: 1m, algorithm: token-bucket, burst: 9}]}\n")
 	names := []string{"ap", "eu", "us"}
 	us := s.WithShares(&Shares{Region: "us", Views: []View{{Set: s, Names: names}}})
 	if l := shareOf(t, us, wall)[0]; l.Amount != 0 || l.Burst != 0 || l.WholeCapacity != 9 {
 		t.Errorf("have %+v", l.Limit)
 	}
-	if have := us.SharesOf(s.Rule("w"), s.Rules[0].ownLimits[0]); !maps.Equal(have, map[string]int64{"ap": 3, "eu": 3, "us": 0}) {
+	if have := us.SharesOf(s.Rule("w"), s.Rules[0].ownLimits[0]); !maps.Equal(have,
+		map[string]int64{"ap": 3, "eu": 3, "us": 0}) {
 		t.Errorf("have %v", have)
 	}
 }
@@ -196,7 +202,8 @@ func TestShareOfViews(t *testing.T) {
 		if limit == 0 {
 			return compiled(t, 1, "rules: []\n")
 		}
-		return compiled(t, 1, fmt.Sprintf("rules:\n  - {name: w, key: [], scope: global, regions: %s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", regions, limit))
+		return compiled(t, 1,
+			fmt.Sprintf("rules:\n  - {name: w, key: [], scope: global, regions: %s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", regions, limit))
 	}
 	const even, most, none = "{eu: 0.5, us: 0.5}", "{eu: 0.9, us: 0.1}", "{zz: 1}"
 	both := []string{"eu", "us"}
@@ -207,33 +214,106 @@ func TestShareOfViews(t *testing.T) {
 		after int // seconds after begin
 		want  [2]int64
 	}{
-		{"lowered, not recorded", []View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(60, even), Names: both}}, 5, [2]int64{30, 30}},
-		{"raised, not recorded", []View{{Set: set(60, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{30, 30}},
-		{"raised, recorded in the window", []View{{Set: set(60, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3)}}, 5, [2]int64{50, 50}},
-		{"parts, not recorded", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 10}},
-		{"parts, recorded in the window", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3)}}, 5, [2]int64{90, 10}},
-		{"parts, recorded before the window", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(-3)}}, 5, [2]int64{50, 50}},
-		{"the window has just begun", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(-3)}}, 0, [2]int64{50, 10}},
-		{"there and back in a window", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(1)}, {Set: set(100, most), Names: both, At: at(2)}}, 5, [2]int64{90, 10}},
-		{"back, and more, but not for all", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(60, even), Names: both, At: at(1)}, {Set: set(100, even), Names: both, At: at(2)}}, 5, [2]int64{54, 6}},
-		{"parts, not honoured when the window began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, NotHonouredAt: at(2) * 1e6}}, 5, [2]int64{90, 10}},
-		{"parts, honoured when it began perhaps", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, NotHonouredAt: at(1) * 1e6}}, 5, [2]int64{50, 10}},
-		{"parts and less, not honoured when it began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(60, even), Names: both, NotHonouredAt: at(2) * 1e6}}, 5, [2]int64{54, 6}},
-		{"parts, the window is nearly over", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, NotHonouredAt: at(2) * 1e6}}, 59, [2]int64{50, 10}},
-		{"parts, recorded after another primary perhaps did", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true}}, 5, [2]int64{50, 10}},
-		{"the same, not honoured when the window began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true, NotHonouredAt: at(2) * 1e6}}, 5, [2]int64{90, 10}},
-		{"raised after that", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true}, {Set: set(120, most), Names: both, At: at(4)}}, 5, [2]int64{50, 10}},
-		{"of the first versions, none recorded", []View{{Set: set(100, none), Names: both[:1]}, {Set: set(100, none), Names: both, NotHonouredAt: at(2) * 1e6}}, 5, [2]int64{100, 0}},
-		{"three, the middle one honoured perhaps", []View{{Set: set(90, even), Names: both, At: at(-900)}, {Set: set(90, most), Names: both}, {Set: set(30, even), Names: both}}, 5, [2]int64{15, 3}},
-		{"the candidate", []View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(100, most), Names: both}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 10}},
-		{"what was before is not known", []View{{Set: set(100, most), Names: both, At: at(1)}, {Set: set(200, most), Names: both, At: at(2)}}, 5, [2]int64{90, 10}},
-		{"a new region, from what was nobody's", []View{{Set: set(100, even), Names: both[:1], At: at(-900)}, {Set: set(100, even), Names: both, At: at(2)}}, 5, [2]int64{50, 50}},
-		{"a new region", []View{{Set: set(100, none), Names: both[:1], At: at(-900)}, {Set: set(100, none), Names: both, At: at(2)}}, 5, [2]int64{100, 0}},
-		{"a new limit", []View{{Set: set(0, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 50}},
-		{"a new limit, recorded", []View{{Set: set(0, even), Names: both, At: at(-900)}, {Set: set(100, most), Names: both, At: at(-70)}}, 5, [2]int64{90, 10}},
-		{"other IDs", []View{{Set: compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 4, per: 1h, algorithm: fixed-window}]}\n"), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 50}},
-		{"of one region's scope", []View{{Set: compiled(t, 1, "rules:\n  - {name: w, key: [], limits: [{limit: 4, per: 1m, algorithm: fixed-window}]}\n"), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 50}},
-		{"not committed any more", []View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both[:1]}}, 5, [2]int64{50, 0}},
+		{"lowered, not recorded",
+			[]View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(60, even), Names: both}},
+			5, [2]int64{30, 30}},
+		{"raised, not recorded",
+			[]View{{Set: set(60, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}},
+			5, [2]int64{30, 30}},
+		{"raised, recorded in the window",
+			[]View{{Set: set(60, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3)}},
+			5, [2]int64{50, 50}},
+		{"parts, not recorded",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}},
+			5, [2]int64{50, 10}},
+		{"parts, recorded in the window",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3)}},
+			5, [2]int64{90, 10}},
+		{"parts, recorded before the window",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(-3)}},
+			5, [2]int64{50, 50}},
+		{"the window has just begun",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(-3)}},
+			0, [2]int64{50, 10}},
+		{"there and back in a window",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(100, even), Names: both, At: at(1)},
+				{Set: set(100, most), Names: both, At: at(2)}},
+			5, [2]int64{90, 10}},
+		{"back, and more, but not for all",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(60, even), Names: both, At: at(1)},
+				{Set: set(100, even), Names: both, At: at(2)}},
+			5, [2]int64{54, 6}},
+		{"parts, not honoured when the window began",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(100, even), Names: both, NotHonouredAt: at(2) * 1e6}},
+			5, [2]int64{90, 10}},
+		{"parts, honoured when it began perhaps",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(100, even), Names: both, NotHonouredAt: at(1) * 1e6}},
+			5, [2]int64{50, 10}},
+		{"parts and less, not honoured when it began",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(60, even), Names: both, NotHonouredAt: at(2) * 1e6}},
+			5, [2]int64{54, 6}},
+		{"parts, the window is nearly over",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(100, even), Names: both, NotHonouredAt: at(2) * 1e6}},
+			59, [2]int64{50, 10}},
+		{"parts, recorded after another primary perhaps did",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(100, even), Names: both, At: at(3), Doubtful: true}},
+			5, [2]int64{50, 10}},
+		{"the same, not honoured when the window began",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(100, even), Names: both, At: at(3), Doubtful: true, NotHonouredAt: at(2) * 1e6}},
+			5, [2]int64{90, 10}},
+		{"raised after that",
+			[]View{{Set: set(100, most), Names: both, At: at(-900)},
+				{Set: set(100, even), Names: both, At: at(3), Doubtful: true},
+				{Set: set(120, most), Names: both, At: at(4)}},
+			5, [2]int64{50, 10}},
+		{"of the first versions, none recorded",
+			[]View{{Set: set(100, none), Names: both[:1]},
+				{Set: set(100, none), Names: both, NotHonouredAt: at(2) * 1e6}},
+			5, [2]int64{100, 0}},
+		{"three, the middle one honoured perhaps",
+			[]View{{Set: set(90, even), Names: both, At: at(-900)},
+				{Set: set(90, most), Names: both}, {Set: set(30, even), Names: both}},
+			5, [2]int64{15, 3}},
+		{"the candidate",
+			[]View{{Set: set(100, even), Names: both, At: at(-900)},
+				{Set: set(100, most), Names: both}, {Set: set(100, even), Names: both}},
+			5, [2]int64{50, 10}},
+		{"what was before is not known",
+			[]View{{Set: set(100, most), Names: both, At: at(1)}, {Set: set(200, most), Names: both, At: at(2)}},
+			5, [2]int64{90, 10}},
+		{"a new region, from what was nobody's",
+			[]View{{Set: set(100, even), Names: both[:1], At: at(-900)}, {Set: set(100, even), Names: both, At: at(2)}},
+			5, [2]int64{50, 50}},
+		{"a new region",
+			[]View{{Set: set(100, none), Names: both[:1], At: at(-900)}, {Set: set(100, none), Names: both, At: at(2)}},
+			5, [2]int64{100, 0}},
+		{"a new limit",
+			[]View{{Set: set(0, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}},
+			5, [2]int64{50, 50}},
+		{"a new limit, recorded",
+			[]View{{Set: set(0, even), Names: both, At: at(-900)}, {Set: set(100, most), Names: both, At: at(-70)}},
+			5, [2]int64{90, 10}},
+		{"other IDs",
+			[]View{{Set: compiled(t, 1,
+				"rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 4, per: 1h, algorithm: fixed-window}]}\n"), Names: both, At: at(-900)}, {Set: set(100,
+				even), Names: both}},
+			5, [2]int64{50, 50}},
+		{"of one region's scope",
+			[]View{{Set: compiled(t, 1,
+				"rules:\n  - {name: w, key: [], limits: [{limit: 4, per: 1m, algorithm: fixed-window}]}\n"), Names: both, At: at(-900)}, {Set: set(100,
+				even), Names: both}},
+			5, [2]int64{50, 50}},
+		{"not committed any more",
+			[]View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both[:1]}},
+			5, [2]int64{50, 0}},
 	} {
 		for i, region := range both {
 			last := tt.views[len(tt.views)-1].Set
@@ -252,7 +332,8 @@ func TestShareOfViews(t *testing.T) {
 	}
 }
 
-// A share that was looked up in one window admits nothing in the next, where another region may have more of the limit.
+// A share that was looked up in one window admits nothing in the next, where
+// another region may have more of the limit.
 func TestShareHoldsInItsWindow(t *testing.T) {
 	begin := time.Unix(1_800_000_000, 0) // start of a window
 	set := func(parts string) *Set {
@@ -287,36 +368,42 @@ func TestShareHoldsInItsWindow(t *testing.T) {
 		now := algorithms.At(begin.Add(tt.after))
 		_, allowed := tt.limit.Take(algorithms.State{}, now, 1)
 		expect.Equal(t, allowed, tt.want, "the share of %d admits after %v", tt.limit.Amount, tt.after)
-		if d := tt.limit.Peek(algorithms.State{}, now, 1); !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > time.Second) {
+		if d := tt.limit.Peek(algorithms.State{}, now, 1); !d.Allowed &&
+			(d.RetryAfter <= 0 || d.RetryAfter > time.Second) {
 			t.Errorf("refused for %v, but the next check finds another share", d.RetryAfter)
 		}
 	}
 }
 
-// The largest-remainder method is not monotone: a smaller amount can give a region more. The region must not use the
-// gain while others use the larger amount.
+// The largest-remainder method is not monotone: a smaller amount can give a
+// region more. The region must not use the gain while others use the larger
+// amount.
 func TestSharesAreNotMonotone(t *testing.T) {
 	set := func(n, limit int) *Set {
-		return compiled(t, int64(n), fmt.Sprintf("rules:\n  - {name: w, key: [], scope: global, regions: {a: 0.15, b: 0.05, c: 0.8}, "+
-			"limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", limit))
+		return compiled(t, int64(n),
+			fmt.Sprintf("rules:\n  - {name: w, key: [], scope: global, regions: {a: 0.15, b: 0.05, c: 0.8}, "+
+				"limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", limit))
 	}
 	names, wall := []string{"a", "b", "c"}, time.Unix(1_800_000_005, 0)
 	before := View{Set: set(1, 10), Names: names, At: 1}
 	for _, at := range []int64{0, wall.UnixMilli()} {
 		after := View{Set: set(2, 9), Names: names, At: at}
-		for region, want := range map[string]int64{"a": 1, "b": 0, "c": 7} { // of 10 they get 2, 0 and 8; of 9 they get 1, 1 and 7
+		// of 10 they get 2, 0 and 8; of 9 they get 1, 1 and 7
+		for region, want := range map[string]int64{"a": 1, "b": 0, "c": 7} {
 			s := after.Set.WithShares(&Shares{Region: region, Views: []View{before, after}})
 			expect.Equal(t, shareOf(t, s, wall)[0].Amount, want, "recorded at %d: %s", at, region)
 		}
 	}
 }
 
-// A process knows that a version was not honoured if it had authority before it applied the version.
+// A process knows that a version was not honoured if it had authority before it
+// applied the version.
 func TestNotHonoured(t *testing.T) {
 	set := func(versions ...int64) *Set {
 		x := &Shares{Region: "eu"}
 		for _, n := range versions {
-			x.Views = append(x.Views, View{Set: compiled(t, n, fmt.Sprintf(worldWide, "", 900, 10)), Names: []string{"eu", "us"}})
+			x.Views = append(x.Views,
+				View{Set: compiled(t, n, fmt.Sprintf(worldWide, "", 900, 10)), Names: []string{"eu", "us"}})
 		}
 		return x.Views[len(x.Views)-1].Set.WithShares(x)
 	}
@@ -347,12 +434,14 @@ func TestShareFollowsSubjects(t *testing.T) {
 	before := compiled(t, 1, fmt.Sprintf(worldWide, "", 900, 10))
 	after := compiled(t, 2, strings.Replace(fmt.Sprintf(worldWide, "", 600, 90), "big: {tier: b}", "big: {tier: a}", 1))
 	names := []string{"eu", "us"}
-	s := after.WithShares(&Shares{Region: "eu", Views: []View{{Set: before, Names: names, At: 1}, {Set: after, Names: names}}})
+	s := after.WithShares(&Shares{Region: "eu",
+		Views: []View{{Set: before, Names: names, At: 1}, {Set: after, Names: names}}})
 	wall := time.Unix(1_800_000_000, 0)
 	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
 		expect.Equal(t, shareOf(t, s, wall, Attribute{"tenant", tenant})[0].Amount, want, "%s", tenant)
 	}
-	back := before.WithShares(&Shares{Region: "eu", Views: []View{{Set: after, Names: names, At: 1}, {Set: before, Names: names}}})
+	back := before.WithShares(&Shares{Region: "eu",
+		Views: []View{{Set: after, Names: names, At: 1}, {Set: before, Names: names}}})
 	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
 		expect.Equal(t, shareOf(t, back, wall, Attribute{"tenant", tenant})[0].Amount, want, "back, %s", tenant)
 	}
@@ -372,7 +461,8 @@ func TestSharesAreLowered(t *testing.T) {
 		limits := shareOf(t, shared, time.Unix(1_800_000_000, 0))
 		low := s.Rules[0].Lowered(limits, 0)
 		if low[0].Amount != want || low[0].Burst != want || low[0].WholeCapacity != 50 {
-			t.Errorf("%s: have %d, burst %d of %d, want %d of 50", region, low[0].Amount, low[0].Burst, low[0].WholeCapacity, want)
+			t.Errorf("%s: have %d, burst %d of %d, want %d of 50", region, low[0].Amount,
+				low[0].Burst, low[0].WholeCapacity, want)
 		}
 		if again := s.Rules[0].Lowered(shareOf(t, shared, time.Unix(1_800_000_000, 0)), 0); again[0] != low[0] {
 			t.Errorf("%s: the share was built again", region)
@@ -387,8 +477,10 @@ func TestShareAllocatesNothing(t *testing.T) {
 	names := []string{"eu", "us"}
 	wall := time.Now()
 	for name, views := range map[string][]View{
-		"one": {{Set: s, Names: names}}, "two, recorded": {{Set: old, Names: names, At: 1}, {Set: s, Names: names, At: 1}},
-		"two, moving": {{Set: old, Names: names, At: 1}, {Set: s, Names: names}}, "two, recorded just now": {{Set: old, Names: names, At: 1}, {Set: s, Names: names, At: wall.UnixMilli()}},
+		"one":                    {{Set: s, Names: names}},
+		"two, recorded":          {{Set: old, Names: names, At: 1}, {Set: s, Names: names, At: 1}},
+		"two, moving":            {{Set: old, Names: names, At: 1}, {Set: s, Names: names}},
+		"two, recorded just now": {{Set: old, Names: names, At: 1}, {Set: s, Names: names, At: wall.UnixMilli()}},
 	} {
 		shared := s.WithShares(&Shares{Region: "eu", Views: views})
 		var m Match
@@ -404,7 +496,8 @@ func TestShareAllocatesNothing(t *testing.T) {
 
 // Cached shares keep no old version in memory, and are never used for another version.
 func TestSharesAreNotMixedUp(t *testing.T) {
-	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}\n")
+	s := compiled(t, 1,
+		"rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}\n")
 	wall := time.Unix(1_800_000_000, 0)
 	two := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"eu", "us"}, At: 1}}})
 	four := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"ap", "eu", "us", "za"}, At: 1}}})
@@ -421,8 +514,10 @@ func TestDividesAs(t *testing.T) {
 	for change, alike := range map[string]bool{
 		base:                       true,
 		base + "    # a comment\n": true,
-		strings.Replace(base, "rules:\n", "rules:\n  - {name: other, key: [tenant], limits: [{limit: 1, per: 1m}]}\n", 1): true,
-		base + "    more: {limits: {w: [{limit: 4, per: 1m, algorithm: fixed-window}]}}\n":                                false,
+		strings.Replace(base, "rules:\n",
+			"rules:\n  - {name: other, key: [tenant], limits: [{limit: 1, per: 1m}]}\n", 1): true,
+		base +
+			"    more: {limits: {w: [{limit: 4, per: 1m, algorithm: fixed-window}]}}\n": false,
 		base + "  user: {x: {tier: a}}\n":                     true,
 		strings.Replace(base, "900", "901", 1):                false,
 		strings.Replace(base, "burst: 7", "burst: 8", 1):      false,
@@ -445,7 +540,9 @@ func TestShareInParallel(t *testing.T) {
 	old := compiled(t, 1, fmt.Sprintf(worldWide, "", 600, 10))
 	names := []string{"eu", "us"}
 	begin := time.Unix(1_800_000_000, 0)
-	two := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: old, Names: names[:1], At: begin.UnixMilli() + 1}, {Set: s, Names: names, At: begin.UnixMilli() + 1}}})
+	two := s.WithShares(&Shares{Region: "eu",
+		Views: []View{{Set: old, Names: names[:1], At: begin.UnixMilli() + 1},
+			{Set: s, Names: names, At: begin.UnixMilli() + 1}}})
 	four := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"ap", "eu", "us", "za"}, At: 1}}})
 	var all sync.WaitGroup
 	for i := range 4 {
@@ -476,7 +573,8 @@ func BenchmarkShare(b *testing.B) {
 	for _, versions := range []int{1, 4, 16} {
 		views := []View{{Set: s, Names: names}}
 		for i := range versions - 1 {
-			views = slices.Insert(views, 0, View{Set: compiled(b, int64(i), fmt.Sprintf(worldWide, "", 900+i, 10)), Names: names})
+			views = slices.Insert(views, 0,
+				View{Set: compiled(b, int64(i), fmt.Sprintf(worldWide, "", 900+i, 10)), Names: names})
 		}
 		set := s.WithShares(&Shares{Region: "eu", Views: views})
 		b.Run(fmt.Sprintf("%d-versions", versions), func(b *testing.B) {
@@ -501,9 +599,12 @@ func TestSharesKeepNoOldVersions(t *testing.T) {
 	for n := range 5 {
 		old = append(old, weak.Make(before.Document))
 		next := version(n + 1)
-		moving := next.WithShares(&Shares{Region: "eu", Views: []View{{Set: before, Names: names, At: 1}, {Set: next, Names: names}}})
+		moving := next.WithShares(&Shares{Region: "eu",
+			Views: []View{{Set: before, Names: names, At: 1}, {Set: next, Names: names}}})
 		shareOf(t, moving, wall, Attribute{"tenant", "x"})
-		shareOf(t, next.WithShares(&Shares{Region: "eu", Views: []View{{Set: next, Names: names, At: 1}}}), wall, Attribute{"tenant", "x"})
+		shareOf(t,
+			next.WithShares(&Shares{Region: "eu", Views: []View{{Set: next, Names: names, At: 1}}}),
+			wall, Attribute{"tenant", "x"})
 		before = next
 	}
 	runtime.GC()

@@ -7,17 +7,21 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Shown is what answers say of a limit, whatever is used of it: no more than Capacity at once, and over time Amount per Per. A
-// caller that takes Capacity in each Window keeps the rate.
+// Shown is what answers say of a limit, whatever is used of it: no more than
+// Capacity at once, and over time Amount per Per. A caller that takes Capacity
+// in each Window keeps the rate.
 type Shown struct {
 	Capacity int64
 	Window   time.Duration // of a bucket, the time in which all of it refills, rounded up
 	Amount   int64
 	Per      time.Duration
-	Slots    bool // Capacity slots may be held at once, each for Window unless it is renewed; Amount and Per mean nothing
+	// Capacity slots may be held at once, each for Window unless it is renewed;
+	// Amount and Per mean nothing
+	Slots bool
 }
 
-// ShownAt returns what answers at now say of l. If regions divide l, that is about all of them together.
+// ShownAt returns what answers at now say of l. If regions divide l, that is
+// about all of them together.
 func (l *Limit) ShownAt(now algorithms.Instant) Shown {
 	s := Shown{Capacity: l.UndividedCapacity(), Amount: l.UndividedAmount(), Per: l.WindowAt(now)}
 	s.Window = s.Per
@@ -28,7 +32,8 @@ func (l *Limit) ShownAt(now algorithms.Instant) Shown {
 	return s
 }
 
-// refillTime returns the time in which n units come back, rounded up, and at most algorithms.Forever.
+// refillTime returns the time in which n units come back, rounded up, and at
+// most algorithms.Forever.
 func refillTime(n, amount int64, per time.Duration) time.Duration {
 	hi, lo := bits.Mul64(uint64(n), uint64(per))
 	lo, carry := bits.Add64(lo, uint64(amount)-1, 0)
@@ -40,8 +45,9 @@ func refillTime(n, amount int64, per time.Duration) time.Duration {
 	return time.Duration(min(t, uint64(algorithms.Forever)))
 }
 
-// Quota returns the pair of RateLimit-Policy: q units per w seconds. It is Capacity in Window, or, where that is under
-// a second, what comes back in a second: the header has no fractions.
+// Quota returns the pair of RateLimit-Policy: q units per w seconds. It is
+// Capacity in Window, or, where that is under a second, what comes back in a
+// second: the header has no fractions.
 func (s *Shown) Quota() (q, w int64) {
 	if s.Window >= time.Second || s.Slots {
 		return s.Capacity, int64((s.Window + time.Second - 1) / time.Second)
@@ -54,7 +60,8 @@ func (s *Shown) Quota() (q, w int64) {
 	return int64(min(perSecond, algorithms.MaxAmount)), 1
 }
 
-// UndividedCapacity returns the capacity that answers show: that of all regions together if regions divide the limit.
+// UndividedCapacity returns the capacity that answers show: that of all regions
+// together if regions divide the limit.
 func (l *Limit) UndividedCapacity() int64 {
 	if l.WholeCapacity > 0 {
 		return l.WholeCapacity
@@ -62,7 +69,8 @@ func (l *Limit) UndividedCapacity() int64 {
 	return l.Capacity()
 }
 
-// UndividedAmount returns the amount per window that answers show: that of all regions together if regions divide the limit.
+// UndividedAmount returns the amount per window that answers show: that of all
+// regions together if regions divide the limit.
 func (l *Limit) UndividedAmount() int64 {
 	if l.WholeCapacity > 0 {
 		return l.WholeAmount
@@ -70,7 +78,8 @@ func (l *Limit) UndividedAmount() int64 {
 	return l.Amount
 }
 
-// Configured returns the limit as the document or the call gives it: neither divided among regions nor lowered by a step.
+// Configured returns the limit as the document or the call gives it: neither
+// divided among regions nor lowered by a step.
 func (l *Limit) Configured() *Limit {
 	if l.configured != nil {
 		return l.configured

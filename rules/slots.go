@@ -11,9 +11,11 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// A limit of `algorithm: concurrency` says how many slots may be held at once. It has a ttl in place of a window: LimitSpec.Per has it.
+// A limit of `algorithm: concurrency` says how many slots may be held at once.
+// It has a ttl in place of a window: LimitSpec.Per has it.
 
-// isSlots reports whether l limits slots. The algorithm has no default: it decides which keys a limit has.
+// isSlots reports whether l limits slots. The algorithm has no default: it
+// decides which keys a limit has.
 func (l *LimitSpec) isSlots() bool { return l.Algorithm == algorithms.Concurrency.String() }
 
 func ifSlots(l *LimitSpec, n *yaml.Node) *yaml.Node {
@@ -50,7 +52,8 @@ func (d *decoder) checkSlots(n *yaml.Node, l *LimitSpec) {
 	case l.Limit < 1 || l.Limit > algorithms.MaxSlots:
 		d.failAt(n, "limit", "%d slots; it must be from 1 to %d", l.Limit, algorithms.MaxSlots)
 	case n.Get("per") != nil:
-		d.failAt(n, "per", "algorithm: concurrency has no window; give ttl: the time after which a slot ends that is not renewed")
+		d.failAt(n, "per",
+			"algorithm: concurrency has no window; give ttl: the time after which a slot ends that is not renewed")
 	case n.Get("ttl") == nil:
 		d.fail(n, "ttl is missing: the time after which a slot ends that is not renewed")
 	}
@@ -82,16 +85,23 @@ func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 		at := fmt.Sprintf("%s[%d].algorithm", path, i)
 		switch {
 		case r.Scope == "global":
-			c.add(l.pos, at, "the rule %q has scope: global, and regions can't divide slots: leave scope out, and each region has the limit for itself", r.Name)
+			c.add(l.pos, at,
+				"the rule %q has scope: global, and regions can't divide slots: leave scope out, and each region has the limit for itself",
+				r.Name)
 		case consistency == "local":
-			c.add(l.pos, at, "the rule %q has consistency: local, and slots are held in the whole cluster: write consistency: exact", r.Name)
+			c.add(l.pos, at,
+				"the rule %q has consistency: local, and slots are held in the whole cluster: write consistency: exact",
+				r.Name)
 		case onLimit == "delay":
-			c.add(l.pos, at, "the rule %q has on_limit: delay, and nobody knows when a slot will be free: write on_limit: refuse, and have callers ask again", r.Name)
+			c.add(l.pos, at,
+				"the rule %q has on_limit: delay, and nobody knows when a slot will be free: write on_limit: refuse, and have callers ask again",
+				r.Name)
 		}
 	}
 }
 
-// eachSlotLimit calls yield for each limit of slots in the document, with the name of its rule and what has it.
+// eachSlotLimit calls yield for each limit of slots in the document, with the
+// name of its rule and what has it.
 func (d *Document) eachSlotLimit(yield func(rule string, by holder, l *LimitSpec)) {
 	d.eachLimits("", func(rule string, by holder, limits []*LimitSpec) {
 		for _, l := range limits {
@@ -102,15 +112,17 @@ func (d *Document) eachSlotLimit(yield func(rule string, by holder, l *LimitSpec
 	})
 }
 
-// SlotTTLs returns the longest ttl of the limits of slots that the document gives a rule, for any subject, by the rule's name. It leaves
-// out rules without such limits.
+// SlotTTLs returns the longest ttl of the limits of slots that the document
+// gives a rule, for any subject, by the rule's name. It leaves out rules
+// without such limits.
 func (s *Set) SlotTTLs() map[string]time.Duration {
 	longest := map[string]time.Duration{}
 	s.Document.eachSlotLimit(func(rule string, _ holder, l *LimitSpec) { longest[rule] = max(longest[rule], l.window) })
 	return longest
 }
 
-// SlotTTL returns the ttl of the limit of slots that has a Source. found is false if nothing has it any more.
+// SlotTTL returns the ttl of the limit of slots that has a Source. found is
+// false if nothing has it any more.
 func (s *Set) SlotTTL(source uint64) (ttl time.Duration, found bool) {
 	if ttl, found = s.slotTTLs[source]; found || s.overlay == nil {
 		return ttl, found
@@ -125,7 +137,8 @@ func (c *compiler) noteSlotTTLs() {
 	})
 }
 
-// holder is what has a list of limits: a tier, a listed subject or an entry. The zero holder is the rule itself.
+// holder is what has a list of limits: a tier, a listed subject or an entry.
+// The zero holder is the rule itself.
 type holder struct{ kind, attribute, name string }
 
 // String identifies h among all that may have limits of a rule.

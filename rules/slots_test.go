@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSlotLimitMistakes: what slots can't be combined with is a mistake, wherever the limit or the setting is, and its message says what to
-// write.
+// TestSlotLimitMistakes: what slots can't be combined with is a mistake,
+// wherever the limit or the setting is, and its message says what to write.
 func TestSlotLimitMistakes(t *testing.T) {
 	const slots = "limits: [{limit: 2, ttl: 30s, algorithm: concurrency}]"
 	for _, test := range []struct {
@@ -21,7 +21,8 @@ func TestSlotLimitMistakes(t *testing.T) {
 			[]string{"rules[0].limits[0].algorithm", "consistency: local", "consistency: exact"}},
 		{"on_limit: delay", "rules: [{name: a, key: [k], on_limit: delay, max_delay: 1s, " + slots + "}]",
 			[]string{"rules[0].limits[0].algorithm", "on_limit: delay", "on_limit: refuse"}},
-		{"on_limit: delay by default", "defaults: {on_limit: delay, max_delay: 1s}\nrules: [{name: a, key: [k], " + slots + "}]",
+		{"on_limit: delay by default",
+			"defaults: {on_limit: delay, max_delay: 1s}\nrules: [{name: a, key: [k], " + slots + "}]",
 			[]string{"rules[0].limits[0].algorithm", "on_limit: delay", "on_limit: refuse"}},
 		{"a tier", "rules: [{name: a, key: [k], consistency: local, tiered: true}]\ntiers: {t: {" + slots + "}}",
 			[]string{"tiers.t.limits[0].algorithm", "consistency: local", "consistency: exact"}},

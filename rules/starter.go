@@ -9,7 +9,8 @@ import (
 //go:embed starters/*.yaml
 var starterFiles embed.FS
 
-// StarterNames are the names of the starter sets, in the order in which people meet them. The first is what a node begins with.
+// StarterNames are the names of the starter sets, in the order in which people
+// meet them. The first is what a node begins with.
 var StarterNames = []string{"default", "public-api", "login", "search", "standard", "heavy", "llm"}
 
 // StarterSet returns the text of a starter set, or nil if there is none with this name.

@@ -32,7 +32,8 @@ type override struct {
 	limits []*Limit
 }
 
-// subjectTable returns the table of an attribute for rules that group by g. fillSubjectTables fills it later.
+// subjectTable returns the table of an attribute for rules that group by g.
+// fillSubjectTables fills it later.
 func (c *compiler) subjectTable(attribute string, g grouping) *subjectTable {
 	key := tableKey{attribute: attribute}
 	if holdsAddresses(attribute) {
@@ -90,7 +91,9 @@ func (c *compiler) compileSubject(kind, attribute string, spec *SubjectSpec) *su
 	for _, o := range spec.Overrides {
 		for _, r := range c.set.byName[o.Rule].all() {
 			if slices.Contains(r.Key, attribute) {
-				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, holder{kind, attribute, spec.Value}, o.Limits)})
+				s.overrides = append(s.overrides,
+					override{int32(r.number),
+						c.compileLimits(c.doc.Rules[r.Index], r, holder{kind, attribute, spec.Value}, o.Limits)})
 			}
 		}
 	}
@@ -122,19 +125,22 @@ func (t *subjectTable) find(v *value, k *keyAttribute, g grouping) *subject {
 
 // override returns the limits that replace a rule's for s, or nil.
 func (s *subject) override(rule int32) []*Limit {
-	i, found := slices.BinarySearchFunc(s.overrides, rule, func(o override, rule int32) int { return cmp.Compare(o.rule, rule) })
+	i, found := slices.BinarySearchFunc(s.overrides, rule,
+		func(o override, rule int32) int { return cmp.Compare(o.rule, rule) })
 	if !found {
 		return nil
 	}
 	return s.overrides[i].limits
 }
 
-// limits returns the limits of m's subject: an override's, its tier's, or the rule's own. nil means that the rule does not
-// apply, because it is tiered and the subject has no tier, or because it is for other tiers.
+// limits returns the limits of m's subject: an override's, its tier's, or the
+// rule's own. nil means that the rule does not apply, because it is tiered and
+// the subject has no tier, or because it is for other tiers.
 func (r *Rule) limits(m *Match, beside *overlay) []*Limit { return r.limitsOf(m, r, beside) }
 
-// limitsOf is limits for a subject that was matched by hit, the rule of the same name in another version. What entries beside
-// the document say counts first; beside may be nil.
+// limitsOf is limits for a subject that was matched by hit, the rule of the
+// same name in another version. What entries beside the document say counts
+// first; beside may be nil.
 func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
 	tier, own := r.tierOf(m, hit, beside)
 	switch {
@@ -150,7 +156,8 @@ func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
 	return nil
 }
 
-// tierOf returns the number of the tier that m's subject has, -1 for none, and the limits of its first override, if it has one.
+// tierOf returns the number of the tier that m's subject has, -1 for none, and
+// the limits of its first override, if it has one.
 func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, own []*Limit) {
 	tier = -1
 	for i := range r.key {

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// A limit that says that there is none has no counter: no node, region or partition matters to it. In a list of limits,
-// those come last. Match reports them apart from the others.
+// A limit that says that there is none has no counter: no node, region or
+// partition matters to it. In a list of limits, those come last. Match reports
+// them apart from the others.
 
 // order returns 0 for a limit, and 1 for one that says that there is none.
 func order(l *Limit) int {
@@ -25,7 +26,8 @@ func countLimited(limits []*Limit) int {
 	return n
 }
 
-// unitsOfRules returns the units that each rule with `usage: monthly` names: in its limits, those of tiers, and overrides.
+// unitsOfRules returns the units that each rule with `usage: monthly` names: in
+// its limits, those of tiers, and overrides.
 func (d *Document) unitsOfRules() map[string][]string {
 	units := map[string][]string{}
 	for _, r := range d.Rules {

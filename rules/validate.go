@@ -10,8 +10,9 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// checker finds contradictions between the parts of a document; the decoder finds mistakes within one part. Where the
-// decoder found a mistake, it left a zero value, which the checker does not report again.
+// checker finds contradictions between the parts of a document; the decoder
+// finds mistakes within one part. Where the decoder found a mistake, it left a
+// zero value, which the checker does not report again.
 type checker struct {
 	*collector
 	doc   *Document
@@ -136,7 +137,8 @@ func (c *checker) checkConditions(path string, r *RuleSpec) {
 		required := slices.ContainsFunc(r.Match, func(m Condition) bool { return m.Attribute == name }) ||
 			slices.ContainsFunc(r.Key, func(p KeyPart) bool { return len(p) == 1 && p[0] == name })
 		if required && name != "" {
-			c.add(r.position("absent"), fmt.Sprintf("%s.absent[%d]", path, i), "the rule can never apply: it also needs %q", name)
+			c.add(r.position("absent"), fmt.Sprintf("%s.absent[%d]", path, i),
+				"the rule can never apply: it also needs %q", name)
 		}
 	}
 	for i, name := range r.OnTiers {
@@ -161,7 +163,8 @@ func (c *checker) checkLimits(path string, limits []*LimitSpec, zone string) {
 			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "%s is for fixed-window with a duration", fromFirst)
 		}
 		if kind := c.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
-			c.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i), "burst is for token-bucket and leaky-bucket, not for %s", kind)
+			c.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i),
+				"burst is for token-bucket and leaky-bucket, not for %s", kind)
 		}
 	}
 	c.checkDistinct(path, limits, zone)
@@ -174,7 +177,9 @@ func (c *checker) checkGlobal(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 	for i, l := range limits {
 		if l.From == fromFirst {
-			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "the rule %q has scope: global, and regions divide windows of the clock only", r.Name)
+			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i),
+				"the rule %q has scope: global, and regions divide windows of the clock only",
+				r.Name)
 		} else if kind := c.doc.kind(l); l.Per != "" && !l.isSlots() && !kind.Divisible() {
 			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
 				"the rule %q has scope: global, which is for fixed-window and token-bucket, not for %s", r.Name, kind)
@@ -182,7 +187,8 @@ func (c *checker) checkGlobal(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 }
 
-// checkDelay rejects windows that begin with the first hit in a rule that delays: nobody knows when the next one begins.
+// checkDelay rejects windows that begin with the first hit in a rule that
+// delays: nobody knows when the next one begins.
 func (c *checker) checkDelay(path string, r *RuleSpec) {
 	for i, l := range r.Limits {
 		if l.From == fromFirst && cmp.Or(r.OnLimit, c.doc.Defaults.OnLimit) == "delay" {
@@ -191,7 +197,8 @@ func (c *checker) checkDelay(path string, r *RuleSpec) {
 	}
 }
 
-// checkDistinct rejects two limits that would have the same counter. zone is the zone of limits that name none.
+// checkDistinct rejects two limits that would have the same counter. zone is
+// the zone of limits that name none.
 func (c *checker) checkDistinct(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
 		if l.Per == "" {
@@ -199,18 +206,22 @@ func (c *checker) checkDistinct(path string, limits []*LimitSpec, zone string) {
 		}
 		same := func(o *LimitSpec) bool { return o.Per != "" && c.doc.identity(o, zone) == c.doc.identity(l, zone) }
 		if j := slices.IndexFunc(limits[:i], same); j >= 0 {
-			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "%s[%d] has the same unit, algorithm and window, and hence the same counter", path, j)
+			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
+				"%s[%d] has the same unit, algorithm and window, and hence the same counter", path,
+				j)
 		}
 	}
 }
 
-// checkNames rejects limits of a rule with the name that another one, which has none of its own, has in answers.
+// checkNames rejects limits of a rule with the name that another one, which has
+// none of its own, has in answers.
 func (c *checker) checkNames(path string, limits []*LimitSpec, rule string) {
 	for i, l := range limits {
 		isTaken := func(j int) bool { return limits[j].Name == "" && c.doc.limitName(rule, limits, j) == l.Name }
 		for j := range limits {
 			if l.Name != "" && isTaken(j) {
-				c.add(l.pos, fmt.Sprintf("%s[%d].name", path, i), "%s[%d] is called %q, too, for it has no name of its own", path, j, l.Name)
+				c.add(l.pos, fmt.Sprintf("%s[%d].name", path, i),
+					"%s[%d] is called %q, too, for it has no name of its own", path, j, l.Name)
 			}
 		}
 	}
@@ -220,7 +231,8 @@ func mixesZones(limits []*LimitSpec) bool {
 	return slices.ContainsFunc(limits, func(l *LimitSpec) bool { return l.TZ != "" && l.calendar() })
 }
 
-// checkTierProduct bounds the memory that tiers take: each tiered rule compiles its own limits for each tier.
+// checkTierProduct bounds the memory that tiers take: each tiered rule compiles
+// its own limits for each tier.
 func (c *checker) checkTierProduct() {
 	rules, limits := 0, 0
 	for _, r := range c.doc.Rules {
@@ -235,7 +247,9 @@ func (c *checker) checkTierProduct() {
 
 	if rules*limits > maxTierLimits {
 		c.tooManyTierLimits = true
-		c.add(c.doc.positions["tiers"], "tiers", "%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits, maxTierLimits)
+		c.add(c.doc.positions["tiers"], "tiers",
+			"%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits,
+			maxTierLimits)
 	}
 }
 
@@ -261,7 +275,8 @@ func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
 	}
 }
 
-// kind returns a limit's algorithm: its own; else fixed-window for a calendar window, or the default.
+// kind returns a limit's algorithm: its own; else fixed-window for a calendar
+// window, or the default.
 func (d *Document) kind(l *LimitSpec) algorithms.Kind {
 	kind := d.kindByClock(l)
 	if kind == algorithms.FixedWindow && l.From == fromFirst {
@@ -275,7 +290,8 @@ func (d *Document) kindByClock(l *LimitSpec) algorithms.Kind {
 	if l.Algorithm == "" && l.calendar() {
 		return algorithms.FixedWindow
 	}
-	kind, _ := algorithms.ParseKind(cmp.Or(l.Algorithm, d.Defaults.Algorithm)) // without a default, SlidingWindow, the zero Kind
+	// without a default, SlidingWindow, the zero Kind
+	kind, _ := algorithms.ParseKind(cmp.Or(l.Algorithm, d.Defaults.Algorithm))
 	return kind
 }
 
@@ -286,9 +302,10 @@ func (d *Document) zoneOf(r *RuleSpec) string {
 
 // counterIdentity distinguishes the counters of one rule and subject.
 type counterIdentity struct {
-	unit   string
-	kind   algorithms.Kind
-	window time.Duration // 0 for calendar windows, which have word and zone instead, and for slots, whose ttl may change
+	unit string
+	kind algorithms.Kind
+	// 0 for calendar windows, which have word and zone instead, and for slots, whose ttl may change
+	window time.Duration
 	word   string
 	zone   string
 }

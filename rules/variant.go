@@ -7,9 +7,11 @@ import (
 	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
-// A rule whose key has alternatives, as in [[user, ip]], is compiled once for each choice among them. Such a variant is a rule
-// like any other, except that it also needs the attributes before the chosen ones to be absent. So at most one variant
-// applies to a check. Its subjects name the chosen attributes: user=ann.
+// A rule whose key has alternatives, as in [[user, ip]], is compiled once for
+// each choice among them. Such a variant is a rule like any other, except that
+// it also needs the attributes before the chosen ones to be absent. So at most
+// one variant applies to a check. Its subjects name the chosen attributes:
+// user=ann.
 
 // alternatives is what the variants of a rule share with the rule itself.
 type alternatives struct {
@@ -17,7 +19,8 @@ type alternatives struct {
 	variants []*Rule
 }
 
-// choices yields every choice of one attribute for each part of r's key. The slice is valid until the next one.
+// choices yields every choice of one attribute for each part of r's key. The
+// slice is valid until the next one.
 func (r *RuleSpec) choices(yield func(key []string) bool) {
 	key := make([]string, len(r.Key))
 	var choose func(i int) bool
@@ -46,8 +49,9 @@ func (r *RuleSpec) displacedBy(key []string) (absent []string) {
 	return absent
 }
 
-// compileVariants compiles a rule, which is to be at index. It returns the rule itself, and adds what can be matched to the
-// set's variants: the same rule, or one for each choice among its alternatives.
+// compileVariants compiles a rule, which is to be at index. It returns the rule
+// itself, and adds what can be matched to the set's variants: the same rule, or
+// one for each choice among its alternatives.
 func (c *compiler) compileVariants(spec *RuleSpec, index int) *Rule {
 	first := len(c.set.variants)
 	for key := range spec.choices {
@@ -79,9 +83,10 @@ func (r *Rule) all() []*Rule {
 	return r.alternatives.variants
 }
 
-// choose returns the variant of r that key names, and the values without the names of attributes. Without alternatives, that
-// is r and key. A value without a name belongs to the first alternative, or if it is an address, to the first that holds
-// addresses. scratch may be reused for the values.
+// choose returns the variant of r that key names, and the values without the
+// names of attributes. Without alternatives, that is r and key. A value without
+// a name belongs to the first alternative, or if it is an address, to the first
+// that holds addresses. scratch may be reused for the values.
 func (r *Rule) choose(key, scratch []string) (variant *Rule, values []string) {
 	a := r.alternatives
 	if a == nil {
@@ -121,8 +126,8 @@ func (p KeyPart) split(text string) (name, value string) {
 	return p[0], text
 }
 
-// shownValue returns the i-th key value as r counts it, with the attribute's name if the key has alternatives there. It may
-// share memory with value.
+// shownValue returns the i-th key value as r counts it, with the attribute's
+// name if the key has alternatives there. It may share memory with value.
 func (r *Rule) shownValue(i int, value string) string {
 	if r.Envoy {
 		return value
@@ -150,7 +155,8 @@ func (k *keyAttribute) normalise(text string, by grouping) string {
 	return text
 }
 
-// like returns the variant of r that keys as other does, a rule of the same name in another version, or nil.
+// like returns the variant of r that keys as other does, a rule of the same
+// name in another version, or nil.
 func (r *Rule) like(other *Rule) *Rule {
 	if (r.alternatives == nil) != (other.alternatives == nil) {
 		return nil

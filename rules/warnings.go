@@ -9,8 +9,9 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Warnings lists the objections of a review to d, the settings that have no effect, values that are written as
-// something else, what looks misspelled, and the global limits of which some region gets nothing. Errors have positions
+// Warnings lists the objections of a review to d, the settings that have no
+// effect, values that are written as something else, what looks misspelled, and
+// the global limits of which some region gets nothing. Errors have positions
 // only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	w := collector{errs: d.Objections()}
@@ -31,7 +32,8 @@ func (d *Document) Warnings() []Error {
 			w.add(r.position("refusal"), path+".refusal", "a shadow rule refuses nothing")
 		}
 		if r.Refusal != nil && r.Refusal.looksLikeAnObject() {
-			w.add(r.position("refusal"), path+".refusal.body", "it begins like a JSON object, but is none, and is sent as plain text")
+			w.add(r.position("refusal"), path+".refusal.body",
+				"it begins like a JSON object, but is none, and is sent as plain text")
 		}
 		if r.Usage != "" && r.Shadow {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
@@ -63,8 +65,9 @@ func warnEmpty(w *collector, at yaml.Pos, path, value string) {
 	}
 }
 
-// mayBeLeaky reports whether some subject of r has a leaky bucket. It delays checks by itself, and max_delay bounds how long a
-// check with `wait: true` is held.
+// mayBeLeaky reports whether some subject of r has a leaky bucket. It delays
+// checks by itself, and max_delay bounds how long a check with `wait: true` is
+// held.
 func (d *Document) mayBeLeaky(r *RuleSpec) bool {
 	return d.someLimit(r, func(l *LimitSpec) bool { return d.kind(l) == algorithms.LeakyBucket })
 }
@@ -90,7 +93,9 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 		}
 
 		if len(none) > 0 {
-			w.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "too small to divide among the regions in whole units: these refuse everything: %s", shorten(strings.Join(none, ", ")))
+			w.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
+				"too small to divide among the regions in whole units: these refuse everything: %s",
+				shorten(strings.Join(none, ", ")))
 		}
 	}
 }

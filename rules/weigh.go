@@ -17,7 +17,8 @@ type (
 // viewShares holds what one view gives each region of one limit.
 type viewShares struct{ amounts, bursts []int64 }
 
-// divide returns what each of regions gets of a limit of rule. Only those in committed get anything.
+// divide returns what each of regions gets of a limit of rule. Only those in
+// committed get anything.
 func divide(regions, committed []string, rule *Rule, l *Limit) viewShares {
 	v := viewShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
 	if v.bursts = v.amounts; l.Kind.Bucket() && l.Burst != l.Amount {
@@ -48,7 +49,8 @@ func unboundedShares(regions int) viewShares {
 
 func (v viewShares) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
 
-// span returns the time that the slowest region's bucket takes to fill, in ns, or 0 for other limits.
+// span returns the time that the slowest region's bucket takes to fill, in ns,
+// or 0 for other limits.
 func (v viewShares) span(l *Limit) int64 {
 	if !l.Kind.Bucket() {
 		return 0
@@ -79,11 +81,17 @@ type weigher struct {
 	span     int64 // time that a bucket takes to fill, ns
 
 	views []viewShares
-	// The following have one element for each view, and are used for fixed windows only.
-	split         []func(amount int64) int64 // the region's part of amount by this view's division; nil if the view has no such limit
-	amounts       []int64                    // the limit's amount
-	nextWithLimit []int                      // the first view from this one on that has the limit
-	leastShare    []int64                    // the least that this view's division gives the region of its own and of any later amount
+	// The following have one element for each view, and are used for fixed
+	// windows only.
+
+	// split returns the region's part of an amount by this view's division; it
+	// is nil if the view has no such limit.
+	split         []func(amount int64) int64
+	amounts       []int64 // the limit's amount
+	nextWithLimit []int   // the first view from this one on that has the limit
+	// leastShare is what this view's division gives the region at least, of its
+	// own amount and of any later one.
+	leastShare []int64
 }
 
 // add adds a view's limit, which is nil if the view has none.
@@ -172,8 +180,9 @@ func (w *weigher) room(p phase) room {
 	return out
 }
 
-// windowRoom returns what the views leave of a fixed window. before is the number of views recorded before it began; honoured
-// is the number of views that this region may have honoured.
+// windowRoom returns what the views leave of a fixed window. before is the
+// number of views recorded before it began; honoured is the number of views
+// that this region may have honoured.
 func (w *weigher) windowRoom(before, honoured uint8) int64 {
 	base := w.baseView(before)
 	out := w.leastShare[w.nextWithLimit[base]]
@@ -185,9 +194,11 @@ func (w *weigher) windowRoom(before, honoured uint8) int64 {
 	return out
 }
 
-// baseView returns the view whose division applies to a fixed window that began after before views were recorded: the last of
-// those, or a later recorded view that is nowhere smaller. If none was recorded before, baseView returns the first view: what
-// was used earlier is unknown, but only the first view's regions can have used it.
+// baseView returns the view whose division applies to a fixed window that began
+// after before views were recorded: the last of those, or a later recorded view
+// that is nowhere smaller. If none was recorded before, baseView returns the
+// first view: what was used earlier is unknown, but only the first view's
+// regions can have used it.
 func (w *weigher) baseView(before uint8) int {
 	if before == 0 {
 		return 0
@@ -216,8 +227,9 @@ func (w *weigher) baseDivision(p phase) []int64 {
 	return w.views[w.nextWithLimit[w.baseView(p.after)]].amounts
 }
 
-// leastInBucket returns what shares leave to a region of a bucket that may have been filling since shares[0] held.
-// recorded is the number of later shares that have been recorded since.
+// leastInBucket returns what shares leave to a region of a bucket that may have
+// been filling since shares[0] held. recorded is the number of later shares
+// that have been recorded since.
 func leastInBucket(shares [][]int64, doubtful []bool, recorded, region int) int64 {
 	out := int64(math.MaxInt64)
 	for _, v := range shares[baseShare(shares[:recorded+1], doubtful):] {
@@ -226,8 +238,9 @@ func leastInBucket(shares [][]int64, doubtful []bool, recorded, region int) int6
 	return out
 }
 
-// baseShare returns the index of the recorded share that counts since shares[0] held: the last that was nowhere smaller than
-// what each region may have used by then. A region may have used all that a doubtful share gives it.
+// baseShare returns the index of the recorded share that counts since shares[0]
+// held: the last that was nowhere smaller than what each region may have used
+// by then. A region may have used all that a doubtful share gives it.
 func baseShare(shares [][]int64, doubtful []bool) (at int) {
 	most := shares[0]
 	for i, v := range shares[1:] {

@@ -48,23 +48,25 @@ func (l lock) Unlock() { <-l }
 
 // copier sends what this node counts to another node, the holder of its copy.
 type copier struct {
-	// completeAt is a time, in Unix nanoseconds: another node has all that was counted before, or there was nothing to copy.
+	// completeAt is a time, in Unix nanoseconds: another node has all that was
+	// counted before, or there was nothing to copy.
 	completeAt atomic.Int64
 	sending    atomic.Bool // a goroutine is sending closed ledgers
 	warned     bool        // used by run only
 	// estimated and lost are the numbers of nodes that reviewBills has found.
 	estimated, lost atomic.Int64
 
-	mu         lock                      // guards the fields below; held during calls
-	ended      bool                      // the last statement is sent: nothing is counted any more
-	holder     Member                    // zero: none
-	since      time.Time                 // when the holder last answered, or was chosen
-	givenUp    map[ring.NodeID]time.Time // holders that did not answer, and until when they were tried; only the last half minute
-	sent       map[ledgerID]uint64       // the rounds up to which the holder has the ledgers in memory
-	closed     []source                  // the closed ledgers of this data directory, as they were last read
-	number     uint64                    // of the last statement
-	last       map[ledgerID]uint64       // the ledgers of the last statement, and their rounds
-	handedOver map[ledgerID]uint64       // those that the last HandOver gave away; nil: there was none
+	mu     lock      // guards the fields below; held during calls
+	ended  bool      // the last statement is sent: nothing is counted any more
+	holder Member    // zero: none
+	since  time.Time // when the holder last answered, or was chosen
+	// holders that did not answer, and until when they were tried; only the last half minute
+	givenUp    map[ring.NodeID]time.Time
+	sent       map[ledgerID]uint64 // the rounds up to which the holder has the ledgers in memory
+	closed     []source            // the closed ledgers of this data directory, as they were last read
+	number     uint64              // of the last statement
+	last       map[ledgerID]uint64 // the ledgers of the last statement, and their rounds
+	handedOver map[ledgerID]uint64 // those that the last HandOver gave away; nil: there was none
 }
 
 // version names a ledger and the round up to which a node has everything.
@@ -80,14 +82,17 @@ type statement struct {
 	Name    string      `json:"name"`
 	Boot    uint64      `json:"boot"`    // of its process
 	Started int64       `json:"started"` // when the process began, by its own clock, in Unix nanoseconds
-	Number  uint64      `json:"number"`  // rises with each statement of the process; unlike ledgerID.Number it is not random
-	// AsOf is a time by the holder's clock, in Unix nanoseconds: all that the node counted before is in the rounds.
+	// rises with each statement of the process; unlike ledgerID.Number it is not random
+	Number uint64 `json:"number"`
+	// AsOf is a time by the holder's clock, in Unix nanoseconds: all that the node
+	// counted before is in the rounds.
 	AsOf    int64     `json:"as_of"`
 	Final   bool      `json:"final"` // the process counts nothing more
 	Ledgers []version `json:"ledgers"`
 }
 
-// has reports whether the node has a ledger, up to whatever round, by itself or in one of the merged ledgers in known.
+// has reports whether the node has a ledger, up to whatever round, by itself or
+// in one of the merged ledgers in known.
 func (s *statement) has(v version, known []source) bool {
 	return slices.ContainsFunc(s.Ledgers, func(have version) bool {
 		if have.Month == v.Month && have.Number == v.Number {
@@ -100,15 +105,16 @@ func (s *statement) has(v version, known []source) bool {
 	})
 }
 
-// copyHeader is the header of a MethodCopy message. Blocks of the ledger follow it, if it names one. Without a statement and a
-// ledger it asks for the time.
+// copyHeader is the header of a MethodCopy message. Blocks of the ledger follow
+// it, if it names one. Without a statement and a ledger it asks for the time.
 type copyHeader struct {
 	Ledger    ledgerID   `json:"ledger,omitzero"`
 	Statement *statement `json:"statement,omitempty"`
 	Sent      []step     `json:"sent,omitempty"`
 }
 
-// step says that a holder that had everything of an open ledger up to a round now has everything up to a later one.
+// step says that a holder that had everything of an open ledger up to a round
+// now has everything up to a later one.
 type step struct {
 	Ledger  ledgerID `json:"ledger"`
 	Node    string   `json:"node"`
@@ -193,8 +199,8 @@ func (m *Meter) hasOwn() bool {
 	return err != nil || slices.ContainsFunc(list, func(s source) bool { return !s.Copy })
 }
 
-// copyOnce chooses a holder and sends it what has changed. It returns the closed ledgers that the holder lacks. The caller holds
-// copier.mu.
+// copyOnce chooses a holder and sends it what has changed. It returns the
+// closed ledgers that the holder lacks. The caller holds copier.mu.
 func (t *Totals) copyOnce() (to Member, missing []source, err error) {
 	c := &t.copier
 	if c.ended {
@@ -214,8 +220,8 @@ func (t *Totals) copyOnce() (to Member, missing []source, err error) {
 	return to, missing, err
 }
 
-// sendLast sends the last changes of a process that ends, if a holder has answered recently. Then a copy is as good as the
-// ledgers themselves.
+// sendLast sends the last changes of a process that ends, if a holder has
+// answered recently. Then a copy is as good as the ledgers themselves.
 func (t *Totals) sendLast() {
 	c := &t.copier
 	c.mu.Lock()
@@ -235,8 +241,8 @@ func (t *Totals) sendLast() {
 	}
 }
 
-// chooseHolder returns the node to which copies go: the present one, unless it is gone or has not answered for a while. The caller
-// holds copier.mu.
+// chooseHolder returns the node to which copies go: the present one, unless it
+// is gone or has not answered for a while. The caller holds copier.mu.
 func (t *Totals) chooseHolder() (Member, error) {
 	c := &t.copier
 	list := t.candidates()
@@ -272,8 +278,9 @@ func (c *copier) use(node Member) {
 	c.holder = node
 }
 
-// candidates returns the other members in the order in which this node prefers them as holders: those in other zones first, and then
-// by a hash, so that not all nodes choose the same one.
+// candidates returns the other members in the order in which this node prefers
+// them as holders: those in other zones first, and then by a hash, so that not
+// all nodes choose the same one.
 func (t *Totals) candidates() []Member {
 	self, zone := t.meter.config.Self, ""
 	list := slices.Clone(t.members())
@@ -295,8 +302,9 @@ func (t *Totals) candidates() []Member {
 	return list
 }
 
-// sendChanges sends what was counted since the last call, and then a statement. It returns the closed ledgers that the other node
-// lacks; for open ones, the next call begins anew. The caller holds copier.mu.
+// sendChanges sends what was counted since the last call, and then a statement.
+// It returns the closed ledgers that the other node lacks; for open ones, the
+// next call begins anew. The caller holds copier.mu.
 func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []source, err error) {
 	c, m := &t.copier, t.meter
 	c.use(to)
@@ -329,7 +337,8 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 	own := t.ownSources(sent)
 	c.number++
 	s := &statement{
-		Source: m.config.Self, Name: m.config.Name, Boot: m.config.Boot, Started: m.started, Number: c.number, AsOf: clock.Now, Final: final,
+		Source: m.config.Self, Name: m.config.Name, Boot: m.config.Boot, Started: m.started,
+		Number: c.number, AsOf: clock.Now, Final: final,
 	}
 	for _, one := range own {
 		if one.Ledger.Source == s.Source {
@@ -344,8 +353,9 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 	return c.noteSent(sent, own, reply.Missing), nil
 }
 
-// ownSources returns the ledgers that were counted in this data directory: those in memory as they were sent, and the closed ones. If
-// the file can't be read now, it returns those that were last in it. The caller holds copier.mu.
+// ownSources returns the ledgers that were counted in this data directory:
+// those in memory as they were sent, and the closed ones. If the file can't be
+// read now, it returns those that were last in it. The caller holds copier.mu.
 func (t *Totals) ownSources(sent []step) (own []source) {
 	c := &t.copier
 	if list, err := t.meter.sources(allMonths); err == nil {
@@ -381,7 +391,8 @@ func (c *copier) noteSent(sent []step, own []source, missing []version) (closed 
 	}
 
 	for _, s := range own {
-		if !slices.ContainsFunc(missing, func(v version) bool { return v.Month == s.Ledger.Month && v.Number == s.Ledger.Number }) {
+		if !slices.ContainsFunc(missing,
+			func(v version) bool { return v.Month == s.Ledger.Month && v.Number == s.Ledger.Number }) {
 			continue
 		}
 		if _, open := c.sent[s.Ledger]; open {
@@ -395,7 +406,9 @@ func (c *copier) noteSent(sent []step, own []source, missing []version) (closed 
 }
 
 // askCopy sends a MethodCopy message.
-func (t *Totals) askCopy(ctx context.Context, to Member, header *copyHeader, blocks []block) (reply copyReply, err error) {
+func (t *Totals) askCopy(
+	ctx context.Context, to Member, header *copyHeader, blocks []block,
+) (reply copyReply, err error) {
 	text, _ := json.Marshal(header) // names and numbers
 	body, err := t.ask(ctx, to, MethodCopy, appendBlocks(wire.AppendText(nil, text), blocks))
 	if err == nil {
@@ -415,8 +428,8 @@ func appendBlocks(b []byte, blocks []block) []byte {
 	return b
 }
 
-// sendInBackground sends closed ledgers to the holder, unless that is being done already. It may take long, and must not hold up
-// what is being counted.
+// sendInBackground sends closed ledgers to the holder, unless that is being
+// done already. It may take long, and must not hold up what is being counted.
 func (t *Totals) sendInBackground(to Member, list []source) {
 	if t.copier.sending.Swap(true) {
 		return

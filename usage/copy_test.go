@@ -19,7 +19,9 @@ import (
 )
 
 // inWorld runs a test with some nodes of a world, on virtual time.
-func inWorld(t *testing.T, nodes int, change func(i int, c *Config), test func(t *testing.T, w *world, n []*billedNode)) {
+func inWorld(
+	t *testing.T, nodes int, change func(i int, c *Config), test func(t *testing.T, w *world, n []*billedNode),
+) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, rng: newRandom(1), began: time.Now(), dir: dir}
@@ -76,8 +78,8 @@ func TestNothingCountedIsNotCopied(t *testing.T) {
 	})
 }
 
-// When the holder of a copy dies, another node has everything within a minute, and the first one drops its copy once it is back and
-// no longer needed.
+// When the holder of a copy dies, another node has everything within a minute,
+// and the first one drops its copy once it is back and no longer needed.
 func TestNewHolder(t *testing.T) {
 	inWorld(t, 3, nil, func(t *testing.T, w *world, n []*billedNode) {
 		n[0].count(20)
@@ -116,7 +118,8 @@ func TestNoHolder(t *testing.T) {
 			n[0].totals.meter.count(november, "r", []string{fmt.Sprint(i, strings.Repeat("x", 3000))}, "requests", 1)
 		}
 		time.Sleep(copyGrace + 15*time.Second)
-		if log.Count("no other node has a copy of what this node counts for bills") == 0 || log.Count("more subjects than this node keeps") == 0 {
+		if log.Count("no other node has a copy of what this node counts for bills") == 0 ||
+			log.Count("more subjects than this node keeps") == 0 {
 			t.Errorf("the log lacks the warning: %.4000s", log.String())
 		}
 		if age := n[0].totals.copier.age(); age < copyGrace {
@@ -151,7 +154,9 @@ func TestLostFileOfAMember(t *testing.T) {
 		}
 		for _, at := range n {
 			b := at.bill(thisMonth.Month)
-			if len(b.missing) > 0 || len(b.estimated) != 1 || b.estimated[0].Node != n[0].config.Name || b.estimated[0].AtMostLost > 10*time.Second {
+			if len(b.missing) > 0 || len(b.estimated) != 1 ||
+				b.estimated[0].Node != n[0].config.Name ||
+				b.estimated[0].AtMostLost > 10*time.Second {
 				t.Errorf("at %s: missing %v, estimated %v", at.config.Name, b.missing, b.estimated)
 			}
 			rows, _ := (&testCluster{t: t}).read(&testNode{Totals: at.totals}, thisMonth)
@@ -162,7 +167,8 @@ func TestLostFileOfAMember(t *testing.T) {
 	})
 }
 
-// Only a change of the sums after an export makes a month revised: not the end of a process, nor a copy that takes its place.
+// Only a change of the sums after an export makes a month revised: not the end
+// of a process, nor a copy that takes its place.
 func TestRevised(t *testing.T) {
 	inWorld(t, 3, nil, func(t *testing.T, w *world, n []*billedNode) {
 		revised := func(at *billedNode) bool {
@@ -220,7 +226,8 @@ func TestInvalidCopies(t *testing.T) {
 		{MethodCopy, nil}, {MethodCopy, []byte("\xff\xff\xff\xff\x0f{}")}, {MethodCopy, message("rubbish")},
 		{MethodCopy, message(`{"ledger":{"month":-5,"source":"09000000000000000000000000000000","number":1}}`)},
 		{MethodCopy, message(`{"ledger":{"month":24322,"source":"01000000000000000000000000000000","number":1}}`)},
-		{MethodCopy, message(`{"ledger":{"month":24322,"source":"09000000000000000000000000000000","number":1}}`, 1, 2, 3)},
+		{MethodCopy,
+			message(`{"ledger":{"month":24322,"source":"09000000000000000000000000000000","number":1}}`, 1, 2, 3)},
 		{MethodCopy, message(`{"statement":{"source":"01000000000000000000000000000000"}}`)},
 		{MethodCopy, message(`{"statement":{}}`)},
 		{MethodNotes, []byte("rubbish")},
@@ -237,8 +244,10 @@ func TestInvalidCopies(t *testing.T) {
 		_, err := w.node(2).askCopy(t.Context(), w.names[0], &copyHeader{Ledger: ledger}, group)
 		return err
 	})
-	s := &statement{Source: ledger.Source, Name: "n9", Boot: 1, Number: 1, Ledgers: []version{{ledger.Month, ledger.Number, 5}}}
-	reply, err := w.node(2).askCopy(t.Context(), w.names[0], &copyHeader{Statement: s, Sent: []step{{Ledger: ledger, Node: "n9", From: 4, To: 5}}}, nil)
+	s := &statement{Source: ledger.Source, Name: "n9", Boot: 1, Number: 1,
+		Ledgers: []version{{ledger.Month, ledger.Number, 5}}}
+	reply, err := w.node(2).askCopy(t.Context(), w.names[0],
+		&copyHeader{Statement: s, Sent: []step{{Ledger: ledger, Node: "n9", From: 4, To: 5}}}, nil)
 	if err != nil || len(reply.Missing) != 1 {
 		t.Errorf("have %+v, %v; want it to be missing", reply, err)
 	}
@@ -247,7 +256,8 @@ func TestInvalidCopies(t *testing.T) {
 	}
 }
 
-// A holder loses its file while it is away for a moment. It gets everything anew, not only what has changed since.
+// A holder loses its file while it is away for a moment. It gets everything
+// anew, not only what has changed since.
 func TestHolderLosesItsFile(t *testing.T) {
 	inWorld(t, 2, nil, func(t *testing.T, w *world, n []*billedNode) {
 		for i := range 300 {
@@ -270,17 +280,19 @@ func TestHolderLosesItsFile(t *testing.T) {
 	})
 }
 
-// A copy that is shorter than the only statement is incomplete. With an earlier statement that it satisfies, that one says how much
-// it may lack.
+// A copy that is shorter than the only statement is incomplete. With an earlier
+// statement that it satisfies, that one says how much it may lack.
 func TestShortCopy(t *testing.T) {
 	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
 	record := func(number, round uint64, asOf time.Time) processRecord {
 		return processRecord{Ended: november.UnixNano(), Settled: true, statement: statement{
-			Source: ledger.Source, Name: "n9", Boot: 1, Number: number, AsOf: asOf.UnixNano(), Ledgers: []version{{ledger.Month, 1, round}},
+			Source: ledger.Source, Name: "n9", Boot: 1, Number: number, AsOf: asOf.UnixNano(),
+			Ledgers: []version{{ledger.Month, 1, round}},
 		}}
 	}
 	last := record(8, 5, november.Add(-time.Second))
-	h := inventory{Sources: []source{{Ledger: ledger, Node: "n9", Round: 3, Copy: true}}, Records: []processRecord{last}}
+	h := inventory{Sources: []source{{Ledger: ledger, Node: "n9", Round: 3, Copy: true}},
+		Records: []processRecord{last}}
 	b := newBill(thisMonth.Month, []inventory{h}, november.UnixNano())
 	if !slices.Equal(b.missing, []string{"n9"}) || len(b.estimated) > 0 {
 		t.Errorf("with one statement: missing %v, estimated %v", b.missing, b.estimated)
@@ -292,7 +304,8 @@ func TestShortCopy(t *testing.T) {
 	}
 }
 
-// Only an unbroken sight of a dead address until a node is removed shows that it counted nothing after its process had ended.
+// Only an unbroken sight of a dead address until a node is removed shows that
+// it counted nothing after its process had ended.
 func TestEndOfAProcess(t *testing.T) {
 	const asOf, seen, later = 100, 200, 900
 	type look struct {
@@ -304,13 +317,19 @@ func TestEndOfAProcess(t *testing.T) {
 		looks []look
 		want  int64
 	}{
-		"killed, and seen dead":            {looks: []look{{seen, true, true}, {later, true, true}, {later + 1, false, false}}, want: seen},
-		"killed, and out of sight":         {looks: []look{{seen, true, true}, {seen + 1, true, false}, {later, false, false}}, want: later},
-		"cut off, and removed":             {looks: []look{{seen, true, false}, {later, false, false}}, want: later},
-		"out of sight, and seen dead":      {looks: []look{{seen, true, true}, {seen + 1, true, false}, {later, true, true}, {later + 1, false, false}}, want: later},
-		"stopped in order":                 {final: true, looks: []look{{seen, true, true}, {later, false, false}}, want: asOf},
-		"stopped, out of sight, removed":   {final: true, looks: []look{{seen, true, false}, {later, false, false}}, want: later},
-		"removed, a member again, removed": {looks: []look{{seen, false, false}, {seen + 1, true, false}, {later, false, false}}, want: later},
+		"killed, and seen dead": {looks: []look{{seen, true, true}, {later, true, true},
+			{later + 1, false, false}}, want: seen},
+		"killed, and out of sight": {looks: []look{{seen, true, true},
+			{seen + 1, true, false}, {later, false, false}}, want: later},
+		"cut off, and removed": {looks: []look{{seen, true, false}, {later, false, false}}, want: later},
+		"out of sight, and seen dead": {looks: []look{{seen, true, true},
+			{seen + 1, true, false}, {later, true, true}, {later + 1, false, false}}, want: later},
+		"stopped in order": {final: true,
+			looks: []look{{seen, true, true}, {later, false, false}}, want: asOf},
+		"stopped, out of sight, removed": {final: true,
+			looks: []look{{seen, true, false}, {later, false, false}}, want: later},
+		"removed, a member again, removed": {looks: []look{{seen, false, false},
+			{seen + 1, true, false}, {later, false, false}}, want: later},
 	} {
 		r := &processRecord{statement: statement{AsOf: asOf, Final: tc.final}, heard: time.Now().Add(-time.Hour)}
 		if tc.final {

@@ -1,18 +1,26 @@
 // Package usage counts what was admitted for each subject in each calendar month, for billing.
 //
-// A [Meter] counts the checks that this node answers as allowed, under rules with `usage: monthly`: their cost and their
-// number, by rule, subject and unit, in the month (UTC) of the check. Each node counts only its own answers. So the sum over
-// all nodes is what the cluster admitted, whichever nodes decided.
+// A [Meter] counts the checks that this node answers as allowed, under rules
+// with `usage: monthly`: their cost and their number, by rule, subject and
+// unit, in the month (UTC) of the check. Each node counts only its own answers.
+// So the sum over all nodes is what the cluster admitted, whichever nodes
+// decided.
 //
-// A ledger is what one process counted in one month. While it is open, its rows are in memory, and once a second the Meter writes
-// the changed rows to usage.db in the data directory. It writes a row as a value, never as a difference, so reading, writing or
-// sending a row again never counts it twice. A kill loses what was counted since the last write. The Meter closes the ledgers of
-// earlier processes, and a past month's ledger once nothing was counted in it for two hours: it rewrites the ledger in row order
-// and drops it from memory. A closed ledger never changes. Later counts for that month begin another ledger next to it.
+// A ledger is what one process counted in one month. While it is open, its rows
+// are in memory, and once a second the Meter writes the changed rows to
+// usage.db in the data directory. It writes a row as a value, never as a
+// difference, so reading, writing or sending a row again never counts it twice.
+// A kill loses what was counted since the last write. The Meter closes the
+// ledgers of earlier processes, and a past month's ledger once nothing was
+// counted in it for two hours: it rewrites the ledger in row order and drops it
+// from memory. A closed ledger never changes. Later counts for that month begin
+// another ledger next to it.
 //
-// A [Totals] adds up the ledgers of all nodes, in row order and page by page, and names the nodes whose counts are missing. It
-// also keeps a copy of this node's ledgers on another node, and such copies here for others: of copies of a ledger, the one that
-// got furthest counts, and no other. The files, from the bottom up:
+// A [Totals] adds up the ledgers of all nodes, in row order and page by page,
+// and names the nodes whose counts are missing. It also keeps a copy of this
+// node's ledgers on another node, and such copies here for others: of copies of
+// a ledger, the one that got furthest counts, and no other. The files, from the
+// bottom up:
 //
 //   - row.go, month.go, ledger.go, listing.go: a ledger in memory; file.go: in the file; meter.go, upkeep.go: counting;
 //   - totals.go: messages between nodes; copy.go: the side that sends a copy; holder.go: the side that holds it; handover.go:

@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// An estate is what a node that is gone has counted: copies of its ledgers, or its data directory under another identity. Nobody but
-// the nodes that hold it looks after it, so each of them sees to it that another one has it, too.
+// An estate is what a node that is gone has counted: copies of its ledgers, or
+// its data directory under another identity. Nobody but the nodes that hold it
+// looks after it, so each of them sees to it that another one has it, too.
 
 // estates lists the ledgers here that were counted by nodes that are gone.
 func (t *Totals) estates() []source {
@@ -52,13 +53,15 @@ func (t *Totals) sendEstates(ctx context.Context, to Member) error {
 	return t.sendLedgers(ctx, to, list)
 }
 
-// closeEstates closes open copies whose processes have ended, so that reading them takes no memory. Should the process live after
-// all, it sends the ledger anew.
+// closeEstates closes open copies whose processes have ended, so that reading
+// them takes no memory. Should the process live after all, it sends the ledger
+// anew.
 func (t *Totals) closeEstates(list []source) {
 	m := t.meter
 	records := t.heldCopies.list()
 	for _, s := range list {
-		ended := slices.ContainsFunc(records, func(r processRecord) bool { return r.Source == s.Ledger.Source && r.Settled })
+		ended := slices.ContainsFunc(records,
+			func(r processRecord) bool { return r.Source == s.Ledger.Source && r.Settled })
 		if !s.Copy || !ended {
 			continue
 		}
@@ -110,11 +113,13 @@ func (t *Totals) dropStale() {
 	}
 }
 
-// hasAll reports whether another node holds the copies that are here, or newer ones, and a later statement of the process.
+// hasAll reports whether another node holds the copies that are here, or newer
+// ones, and a later statement of the process.
 func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list []source) bool {
 	inv := t.inventoryOf(ctx, node, allMonths)
 	later := slices.ContainsFunc(inv.Records, func(theirs processRecord) bool {
-		return theirs.Source == r.Source && (theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r, inv.Sources))
+		return theirs.Source == r.Source &&
+			(theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r, inv.Sources))
 	})
 	return later && !slices.ContainsFunc(list, func(s source) bool { return !covers(inv.Sources, s.Ledger, s.Round) })
 }
@@ -161,8 +166,8 @@ type review struct {
 	found map[string]string // by month and node: what the log said
 }
 
-// reviewBills looks for nodes that are gone and whose counts are incomplete or estimated, and logs what has changed. Of all nodes,
-// the first one does so.
+// reviewBills looks for nodes that are gone and whose counts are incomplete or
+// estimated, and logs what has changed. Of all nodes, the first one does so.
 func (t *Totals) reviewBills() {
 	if time.Since(t.review.at) < reviewEvery {
 		return
@@ -171,7 +176,8 @@ func (t *Totals) reviewBills() {
 	t.review.at = time.Now()
 	members := t.members()
 	alive := slices.DeleteFunc(slices.Clone(members), func(node Member) bool { return !node.Alive })
-	first := slices.MinFunc(append(alive, Member{ID: t.meter.config.Self}), func(a, b Member) int { return a.ID.Compare(b.ID) })
+	first := slices.MinFunc(append(alive, Member{ID: t.meter.config.Self}),
+		func(a, b Member) int { return a.ID.Compare(b.ID) })
 	found, log := map[string]string{}, t.meter.config.Logger
 	estimated, lost := map[string]bool{}, map[string]bool{}
 	if first.ID == t.meter.config.Self {
@@ -209,7 +215,8 @@ func (t *Totals) reviewBills() {
 	t.copier.lost.Store(int64(len(lost)))
 }
 
-// isNews notes what is wrong with a node's bill of a month, and reports whether that was not so before.
+// isNews notes what is wrong with a node's bill of a month, and reports whether
+// that was not so before.
 func (t *Totals) isNews(found map[string]string, month Month, node, what string) bool {
 	key := month.String() + " " + node
 	found[key] = what

@@ -16,8 +16,9 @@ import (
 // fileName is the name of the file in the data directory that holds the ledgers.
 const fileName = "usage.db"
 
-// bucketID identifies a ledger in the file, where each is a bucket. There may be a bucket with the open ledger and one with the
-// closed ledger, while one replaces the other.
+// bucketID identifies a ledger in the file, where each is a bucket. There may
+// be a bucket with the open ledger and one with the closed ledger, while one
+// replaces the other.
 type bucketID struct {
 	ledgerID
 	round uint64 // the last one of a closed ledger; 0 for an open one
@@ -45,18 +46,21 @@ func parseBucket(name string) (id bucketID, ok bool) {
 const notesBucket = "notes"
 
 // errOlder means that the file is in the format of another version.
-var errOlder = errors.New(fileName + " was written by another version of rlnode: start that version, or move the file out of the data directory")
+var errOlder = errors.New(fileName +
+	" was written by another version of rlnode: start that version, or move the file out of the data directory")
 
 // head describes a ledger. A closed ledger's head is written with its last page.
 type head struct {
 	Node    string `json:"node"`              // name of the node that counted it
 	Damaged bool   `json:"damaged,omitempty"` // rows are missing
-	Copy    bool   `json:"copy,omitempty"`    // another node sent it; otherwise the process that counted it wrote it here
-	Round   uint64 `json:"round"`             // the round up to which it has everything; 0 until it has all of any
-	Bytes   int    `json:"bytes,omitempty"`   // size of the names of an open copy
-	Pages   int    `json:"pages,omitempty"`   // number of pages of a closed ledger
+	// another node sent it; otherwise the process that counted it wrote it here
+	Copy  bool   `json:"copy,omitempty"`
+	Round uint64 `json:"round"`           // the round up to which it has everything; 0 until it has all of any
+	Bytes int    `json:"bytes,omitempty"` // size of the names of an open copy
+	Pages int    `json:"pages,omitempty"` // number of pages of a closed ledger
 
-	// Of a merged ledger: what it replaces, their digest, and when that was known here, in Unix nanoseconds.
+	// Of a merged ledger: what it replaces, their digest, and when that was known
+	// here, in Unix nanoseconds.
 	Merged   numbers `json:"merged,omitempty"`
 	Digest   uint64  `json:"digest,omitempty"`
 	MergedAt int64   `json:"merged_at,omitempty"`
@@ -66,7 +70,8 @@ var headKey = []byte("head")
 
 func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, uint32(i)) }
 
-// readHead returns the head of a ledger. If ok is false, there is none, and what is there of the ledger is not whole.
+// readHead returns the head of a ledger. If ok is false, there is none, and
+// what is there of the ledger is not whole.
 func readHead(tx persist.Tx, id bucketID) (h head, ok bool) {
 	b, err := tx.Get(id.name(), headKey)
 	return h, err == nil && b != nil && json.Unmarshal(b, &h) == nil
@@ -77,8 +82,9 @@ func putHead(tx persist.Tx, id bucketID, h head) error {
 	return tx.Put(id.name(), headKey, b)
 }
 
-// listBuckets lists the ledgers in the file, including those that are not whole. The error is errOlder if the file holds anything
-// that this version doesn't know.
+// listBuckets lists the ledgers in the file, including those that are not
+// whole. The error is errOlder if the file holds anything that this version
+// doesn't know.
 func listBuckets(tx persist.Tx) (list []bucketID, err error) {
 	names, err := tx.Names()
 	for _, name := range names {

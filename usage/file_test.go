@@ -69,8 +69,8 @@ func TestOldMonthsAreDroppedLater(t *testing.T) {
 	}
 }
 
-// Only rows that can't be read are lost. The ledger stays marked as damaged: after restarts, after it is closed, and after a
-// hand-over.
+// Only rows that can't be read are lost. The ledger stays marked as damaged:
+// after restarts, after it is closed, and after a hand-over.
 func TestDamagedRows(t *testing.T) {
 	w := newTestCluster(t, 2)
 	h := w.node(1)
@@ -98,7 +98,8 @@ func TestDamagedRows(t *testing.T) {
 	for range 2 {
 		m = open(t, h.config)
 		have := m.rows(t, "2026-11")
-		if cost, checks := total(have); cost >= 3000 || cost < 2900 || checks != cost || rows >= 0 && len(have) != rows {
+		if cost, checks := total(have); cost >= 3000 || cost < 2900 || checks != cost ||
+			rows >= 0 && len(have) != rows {
 			t.Errorf("have cost %d and %d checks in %d rows", cost, checks, len(have))
 		}
 		rows = len(have)
@@ -120,7 +121,8 @@ func TestGoldenFile(t *testing.T) {
 	id := ledgerID{Month: MonthOf(november.UnixNano()), Source: ring.NodeID{1, 2}, Number: 77}
 	l := newLedger(id, "n1", 100)
 	for i := range 3 {
-		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens", Cost: int64(1000*i - 5), Checks: int64(i)}
+		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens",
+			Cost: int64(1000*i - 5), Checks: int64(i)}
 		hi, lo := rowHash(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
 		l.enter(hi, lo, &row)
 	}
@@ -158,7 +160,8 @@ func TestGoldenFile(t *testing.T) {
 	}
 	open := bucketID{ledgerID: id}
 	write("counted", func(tx persist.Tx) error {
-		if err := l.eachChanged(0, writeBytes, func(group []block, _ bool) error { return putBlocks(tx, open, group) }); err != nil {
+		if err := l.eachChanged(0, writeBytes,
+			func(group []block, _ bool) error { return putBlocks(tx, open, group) }); err != nil {
 			return err
 		}
 		return putHead(tx, open, head{Node: "n1", Round: l.endRound()})
@@ -167,7 +170,8 @@ func TestGoldenFile(t *testing.T) {
 	l.page(&p)
 	handed := pageHeader{source: source{Ledger: id, Node: "n1", Round: 1, Copy: true}, Last: true}
 	write("handed-over", func(tx persist.Tx) error { return handed.put(tx, p.page) })
-	s := statement{Source: id.Source, Name: "n1", Boot: 5, Started: 6, Number: 7, AsOf: 8, Ledgers: []version{{id.Month, id.Number, 1}}}
+	s := statement{Source: id.Source, Name: "n1", Boot: 5, Started: 6, Number: 7, AsOf: 8,
+		Ledgers: []version{{id.Month, id.Number, 1}}}
 	records := []*processRecord{{statement: s, Ended: 9}}
 	write("records", func(tx persist.Tx) error { return putRecords(tx, records) })
 	_ = l.eachChanged(0, sendBytes, func(group []block, _ bool) error {

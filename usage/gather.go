@@ -15,7 +15,8 @@ import (
 type inventory struct {
 	Sources []source `json:"sources"`
 	Damaged bool     `json:"damaged"` // the file can't be read, or a damaged one was set aside and still exists
-	// Homes are the nodes whose data directory this is: the node itself, and what it was before it took a new identity.
+	// Homes are the nodes whose data directory this is: the node itself, and what
+	// it was before it took a new identity.
 	Homes   []ring.NodeID   `json:"homes"`
 	Records []processRecord `json:"records"`
 	Notes   notes           `json:"notes"`
@@ -99,7 +100,8 @@ func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv
 // billHere is what this node itself counted in a month.
 func (t *Totals) billHere(month Month) *bill {
 	inv := t.inventoryOf(t.ctx, Member{ID: t.meter.config.Self, Name: t.meter.config.Name}, month)
-	inv.Sources = slices.DeleteFunc(inv.Sources, func(s source) bool { return s.Ledger.Source != t.meter.config.Self || s.Copy })
+	inv.Sources = slices.DeleteFunc(inv.Sources,
+		func(s source) bool { return s.Ledger.Source != t.meter.config.Self || s.Copy })
 	b := &bill{}
 	b.addAnswer(&inv, month)
 	b.complete()
@@ -153,12 +155,14 @@ func (b *bill) addAnswer(inv *inventory, month Month) {
 			b.add(s)
 		}
 	}
-	if e := inv.Notes.Exports[month]; e.At > b.exported.At || e.At == b.exported.At && e.RevisedAt > b.exported.RevisedAt {
+	if e := inv.Notes.Exports[month]; e.At > b.exported.At || e.At == b.exported.At &&
+		e.RevisedAt > b.exported.RevisedAt {
 		b.exported = e
 	}
 }
 
-// add adds a ledger to the bill, unless there is a better copy: one of a higher round, or else the one where it was counted.
+// add adds a ledger to the bill, unless there is a better copy: one of a higher
+// round, or else the one where it was counted.
 func (b *bill) add(s source) {
 	i := slices.IndexFunc(b.sources, func(have source) bool { return have.Ledger == s.Ledger })
 	if i < 0 {
@@ -180,7 +184,8 @@ func boolInt(yes bool) int {
 	return 0
 }
 
-// complete puts the lists of the bill in order, counts damaged copies among the missing ones, and computes the digest.
+// complete puts the lists of the bill in order, counts damaged copies among the
+// missing ones, and computes the digest.
 func (b *bill) complete() {
 	for _, s := range b.sources {
 		if s.Damaged {
@@ -203,7 +208,8 @@ func (b *bill) complete() {
 	}
 }
 
-// witnesses find out what is missing from a bill, from what the members remember of each other and of nodes that are gone.
+// witnesses find out what is missing from a bill, from what the members
+// remember of each other and of nodes that are gone.
 type witnesses struct {
 	*bill
 	month   Month
@@ -214,7 +220,8 @@ type witnesses struct {
 
 // isHome reports whether the data directory of a node has answered, under whatever identity.
 func (w *witnesses) isHome(id ring.NodeID) bool {
-	return slices.ContainsFunc(w.answers, func(inv inventory) bool { return !inv.unreachable && slices.Contains(inv.Homes, id) })
+	return slices.ContainsFunc(w.answers,
+		func(inv inventory) bool { return !inv.unreachable && slices.Contains(inv.Homes, id) })
 }
 
 // isUnreachable reports whether a node is a member that has not answered. It is missing already.
@@ -222,15 +229,17 @@ func (w *witnesses) isUnreachable(id ring.NodeID) bool {
 	return slices.ContainsFunc(w.answers, func(inv inventory) bool { return inv.unreachable && inv.from.ID == id })
 }
 
-// isCounted reports whether the file to which a process wrote a ledger has answered. It lacks at most the last second, and counts
-// in place of any copy.
+// isCounted reports whether the file to which a process wrote a ledger has
+// answered. It lacks at most the last second, and counts in place of any copy.
 func (w *witnesses) isCounted(id ledgerID) bool {
 	return slices.ContainsFunc(w.answers, func(inv inventory) bool {
-		return slices.ContainsFunc(inv.Sources, func(s source) bool { return !s.Copy && (s.Ledger == id || s.replaces(id)) })
+		return slices.ContainsFunc(inv.Sources,
+			func(s source) bool { return !s.Copy && (s.Ledger == id || s.replaces(id)) })
 	})
 }
 
-// copied returns the ledgers of the month in a statement that the bill has only from a copy, or not at all.
+// copied returns the ledgers of the month in a statement that the bill has only
+// from a copy, or not at all.
 func (w *witnesses) copied(r *processRecord) (list []version) {
 	for _, v := range r.Ledgers {
 		if v.Month == w.month && !w.isCounted(ledgerID{v.Month, r.Source, v.Number}) {
@@ -247,7 +256,8 @@ func (w *witnesses) isWhole(r *processRecord) bool {
 	})
 }
 
-// judgeProcesses finds the processes whose ledgers come from copies, and what may be missing of each.
+// judgeProcesses finds the processes whose ledgers come from copies, and what
+// may be missing of each.
 func (w *witnesses) judgeProcesses() {
 	var all []processRecord
 	for _, inv := range w.answers {
@@ -273,8 +283,9 @@ func (w *witnesses) isSuperseded(r *processRecord) bool {
 	})
 }
 
-// judgeProcess judges one process by its statements, which different nodes may have kept. The last statement of which the
-// bill has everything says how much may be missing after it.
+// judgeProcess judges one process by its statements, which different nodes may
+// have kept. The last statement of which the bill has everything says how much
+// may be missing after it.
 func (w *witnesses) judgeProcess(of []processRecord) {
 	slices.SortFunc(of, func(a, b processRecord) int { return cmp.Compare(b.Number, a.Number) })
 	copied := slices.ContainsFunc(of, func(r processRecord) bool { return len(w.copied(&r)) > 0 })
@@ -308,7 +319,8 @@ func (b *bill) addEstimate(name string, loss time.Duration) {
 	b.estimated = append(b.estimated, Estimate{name, loss})
 }
 
-// judgeSeen finds nodes that were members in this month, are gone, and left no statement anywhere: nothing is known of them.
+// judgeSeen finds nodes that were members in this month, are gone, and left no
+// statement anywhere: nothing is known of them.
 func (w *witnesses) judgeSeen() {
 	seen := notebook{nodes: map[ring.NodeID]seenNode{}, exports: map[Month]exported{}}
 	stated := map[ring.NodeID]bool{}

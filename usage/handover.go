@@ -21,9 +21,11 @@ type pageHeader struct {
 	at   int64 // when it is written, in Unix nanoseconds
 }
 
-// HandOver closes all ledgers of this node and sends them to another member, together with what it holds for nodes that are gone.
-// Later counts begin new ledgers; call HandOver again to hand them over. With final set, nothing may be counted any more. It returns
-// nil if another member has everything on disk, even if none can be reached any longer.
+// HandOver closes all ledgers of this node and sends them to another member,
+// together with what it holds for nodes that are gone. Later counts begin new
+// ledgers; call HandOver again to hand them over. With final set, nothing may
+// be counted any more. It returns nil if another member has everything on disk,
+// even if none can be reached any longer.
 func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	t.meter.closeAll()
 	errs := []error{errors.New("hand over usage: there is no other member")}
@@ -39,14 +41,16 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 		}
 	}
 
-	// When all nodes stop together, the one that has left may find nobody. Nothing is lost if nothing has come since.
+	// When all nodes stop together, the one that has left may find nobody. Nothing
+	// is lost if nothing has come since.
 	if t.isHandedOver() {
 		return nil
 	}
 	return errors.Join(errs[min(1, len(errs)-1):]...)
 }
 
-// isHandedOver reports whether the last HandOver that succeeded gave away all that was counted here so far.
+// isHandedOver reports whether the last HandOver that succeeded gave away all
+// that was counted here so far.
 func (t *Totals) isHandedOver() bool {
 	c := &t.copier
 	c.mu.Lock()
@@ -66,7 +70,8 @@ func (t *Totals) isHandedOver() bool {
 	return c.handedOver != nil
 }
 
-// closeAll closes all ledgers. One that can't be written stays in memory and is handed over from there.
+// closeAll closes all ledgers. One that can't be written stays in memory and is
+// handed over from there.
 func (m *Meter) closeAll() {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -77,8 +82,9 @@ func (m *Meter) closeAll() {
 	}
 }
 
-// handOverTo gives another node everything that this one has counted, and what it holds for nodes that are gone. It asks twice,
-// because the first reply says what is missing.
+// handOverTo gives another node everything that this one has counted, and what
+// it holds for nodes that are gone. It asks twice, because the first reply says
+// what is missing.
 func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	t.copier.mu.Lock()
 	defer t.copier.mu.Unlock()
@@ -210,12 +216,13 @@ func (m *Meter) checkCopy(id ledgerID) error {
 	return nil
 }
 
-// maxNameBytes bounds the size of the names in a copy of a ledger, in bytes. So a node that keeps fewer subjects than the one that
-// counts refuses a copy that is larger than any of its own ledgers.
+// maxNameBytes bounds the size of the names in a copy of a ledger, in bytes. So
+// a node that keeps fewer subjects than the one that counts refuses a copy that
+// is larger than any of its own ledgers.
 func (m *Meter) maxNameBytes() int { return (m.config.Rows + maxOthers) * rowBytes }
 
-// put writes a page. The first page replaces the remains of any failed attempt. The last one replaces what else there is of the
-// ledger.
+// put writes a page. The first page replaces the remains of any failed attempt.
+// The last one replaces what else there is of the ledger.
 func (p *pageHeader) put(tx persist.Tx, page []byte) error {
 	id := bucketID{p.Ledger, p.Round}
 	if p.Page == 0 {
@@ -229,7 +236,8 @@ func (p *pageHeader) put(tx persist.Tx, page []byte) error {
 		return err
 	}
 
-	made := head{Node: p.Node, Damaged: p.Damaged, Copy: p.Copy, Round: p.Round, Pages: p.Page + 1, Merged: p.Merged, Digest: p.Digest}
+	made := head{Node: p.Node, Damaged: p.Damaged, Copy: p.Copy, Round: p.Round, Pages: p.Page + 1,
+		Merged: p.Merged, Digest: p.Digest}
 	if len(made.Merged) > 0 {
 		made.MergedAt = p.at
 	}

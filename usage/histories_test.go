@@ -26,8 +26,9 @@ var (
 	historyTrace = flag.Bool("history-trace", false, "print what happens in the histories")
 )
 
-// world is three places where nodes run, and what was admitted there. A place may see several nodes: one whose directory was wiped
-// comes back under another identity.
+// world is three places where nodes run, and what was admitted there. A place
+// may see several nodes: one whose directory was wiped comes back under another
+// identity.
 type world struct {
 	mu     sync.Mutex // guards what nodes ask for: places, members, and which process runs
 	t      *testing.T
@@ -67,7 +68,8 @@ type billedNode struct {
 	leftAt int  // w.losses when it left
 }
 
-// oneBill is what a node was billed, and how many directories were lost, and processes of the node ended, until then.
+// oneBill is what a node was billed, and how many directories were lost, and
+// processes of the node ended, until then.
 type oneBill struct {
 	cost         int64
 	losses, ends int
@@ -84,7 +86,8 @@ type oneCount struct {
 	at    time.Time
 	month Month
 	cost  int64
-	// outside means that the node was cut off and no member: nobody can know that it counts, until it comes back.
+	// outside means that the node was cut off and no member: nobody can know that
+	// it counts, until it comes back.
 	outside bool
 }
 
@@ -159,7 +162,8 @@ func (p *place) begin(w *world) {
 	w.ids++
 	n := &billedNode{w: w, place: p, billed: map[Month]oneBill{}}
 	name := fmt.Sprintf("n%d-%d", p.number, w.ids)
-	n.config = Config{Dir: filepath.Join(w.dir, name), Self: ring.NodeID{byte(w.ids), 1}, Name: name, Now: w.now, Months: 13, Rows: 1000, Logger: discardLogs()}
+	n.config = Config{Dir: filepath.Join(w.dir, name), Self: ring.NodeID{byte(w.ids), 1},
+		Name: name, Now: w.now, Months: 13, Rows: 1000, Logger: discardLogs()}
 	if p.change != nil {
 		p.change(&n.config)
 	}
@@ -216,7 +220,8 @@ func (n *billedNode) stop() {
 	n.ends = append(n.ends, end{time.Now(), false, n.isOutside()})
 }
 
-// leave makes the node hand everything over, be no member any more, hand over what came since, and stop.
+// leave makes the node hand everything over, be no member any more, hand over
+// what came since, and stop.
 func (n *billedNode) leave() {
 	if n.place.cut || len(n.w.agreed) < 2 {
 		return
@@ -368,7 +373,8 @@ func (w *world) all() (list []*billedNode) {
 	return list
 }
 
-// endTolerance is how much more than a second a kill may lose here: the meter's timer runs from the first count on.
+// endTolerance is how much more than a second a kill may lose here: the meter's
+// timer runs from the first count on.
 const endTolerance = 1100 * time.Millisecond
 
 // checkNode compares a node's bill with what it was asked to count.
@@ -402,12 +408,14 @@ func (w *world) checkNode(at, n *billedNode, month Month, billed int64, s *Strea
 			}
 		}
 	}
-	what := fmt.Sprintf("history %d, at %.2f s: %s: %s at %s", w.seed, time.Since(w.began).Seconds(), month, name, at.config.Name)
+	what := fmt.Sprintf("history %d, at %.2f s: %s: %s at %s", w.seed,
+		time.Since(w.began).Seconds(), month, name, at.config.Name)
 	switch {
 	case billed > admitted:
 		t.Errorf("%s: have %d, more than the %d admitted", what, billed, admitted)
 	case !missing && admitted-billed > mayLack && !w.hides(s, n):
-		t.Errorf("%s: have %d of %d admitted, estimated %v, want at most %d less", what, billed, admitted, estimate, mayLack)
+		t.Errorf("%s: have %d of %d admitted, estimated %v, want at most %d less", what, billed,
+			admitted, estimate, mayLack)
 	}
 
 	// What was billed once stays billed, whatever is merged or moved.
@@ -431,8 +439,9 @@ func (w *world) checkNode(at, n *billedNode, month Month, billed int64, s *Strea
 	}
 }
 
-// hides reports whether a node that can't be asked, or is lost, may be the only one that knew of a node that is gone. The bill is then
-// incomplete because of the former.
+// hides reports whether a node that can't be asked, or is lost, may be the only
+// one that knew of a node that is gone. The bill is then incomplete because of
+// the former.
 func (w *world) hides(s *Stream, gone *billedNode) bool {
 	return !isMember(w.agreed, gone.config.Self) && len(s.Missing()) > 0
 }
@@ -462,8 +471,10 @@ func (w *world) run(steps int) {
 	}
 }
 
-// Over random histories of kills, lost disks, new nodes, removals, returns, cuts and ends of months, no node is billed more than it
-// admitted. What is less is at most the last second before a kill, or else the bill says how much at most, or that it is incomplete.
+// Over random histories of kills, lost disks, new nodes, removals, returns,
+// cuts and ends of months, no node is billed more than it admitted. What is
+// less is at most the last second before a kill, or else the bill says how much
+// at most, or that it is incomplete.
 func TestBillsInHistories(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := os.Stat("/dev/shm"); err == nil { // far faster

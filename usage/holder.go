@@ -12,14 +12,17 @@ import (
 )
 
 const (
-	// silentAfter is how long a node that is no longer a member must be silent until its process counts as ended: one that was
-	// removed while it was alive goes on counting, and sending.
+	// silentAfter is how long a node that is no longer a member must be silent
+	// until its process counts as ended: one that was removed while it was alive
+	// goes on counting, and sending.
 	silentAfter = 3 * time.Second
 	// stopTime is how long a process may take to end after its final statement.
 	stopTime = 10 * time.Second
-	// minLoss is the least that a copy without a final statement may lack: small steps of the clock must not make it less.
+	// minLoss is the least that a copy without a final statement may lack: small
+	// steps of the clock must not make it less.
 	minLoss = time.Second
-	// maxRecords bounds the records. A node has one for each process of another node that sent copies, until a later one covers it.
+	// maxRecords bounds the records. A node has one for each process of another
+	// node that sent copies, until a later one covers it.
 	maxRecords = 4096
 	// maxVersions bounds the ledgers of a statement.
 	maxVersions = 1 << 16
@@ -28,10 +31,13 @@ const (
 // processRecord is the last statement of a process, as a holder of its ledgers keeps it.
 type processRecord struct {
 	statement
-	// Ended is a time by which the process had ended, by the holder's clock, and since which no other process of the node has counted
-	// anything, as far as the holder can tell; 0 if there is none yet. With a final statement it is AsOf while that holds.
+	// Ended is a time by which the process had ended, by the holder's clock, and
+	// since which no other process of the node has counted anything, as far as the
+	// holder can tell; 0 if there is none yet. With a final statement it is AsOf
+	// while that holds.
 	Ended int64 `json:"ended,omitempty"`
-	// Settled means that Ended is no longer revised: the node is no member any more, or a later process speaks for it.
+	// Settled means that Ended is no longer revised: the node is no member any
+	// more, or a later process speaks for it.
 	Settled bool `json:"settled,omitempty"`
 	// Replaced means that a later process speaks for it.
 	Replaced bool `json:"replaced,omitempty"`
@@ -54,11 +60,12 @@ func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Mont
 	return max(minLoss, time.Duration(ended-r.AsOf)), MonthOf(r.AsOf - int64(time.Hour)), MonthOf(ended)
 }
 
-// observe notes what this node sees of the process: whether its node is a member, and whether no process listens at its address. It
-// returns the new record, or r if nothing has changed.
+// observe notes what this node sees of the process: whether its node is a
+// member, and whether no process listens at its address. It returns the new
+// record, or r if nothing has changed.
 //
-// Only an unbroken sight of a dead address shows that the node counts nothing more: a process that starts while it is cut off from
-// all others counts, too.
+// Only an unbroken sight of a dead address shows that the node counts nothing
+// more: a process that starts while it is cut off from all others counts, too.
 func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
 	next := *r
 	silent := time.Since(r.heard)
@@ -194,8 +201,9 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 	})
 }
 
-// storeStatement notes what another node says that it has, and returns what is missing here. It writes only if something else than
-// the time has changed: an idle node causes no writes.
+// storeStatement notes what another node says that it has, and returns what is
+// missing here. It writes only if something else than the time has changed: an
+// idle node causes no writes.
 func (t *Totals) storeStatement(header *copyHeader) (missing []version, err error) {
 	h := &t.heldCopies
 	m := t.meter
@@ -243,8 +251,8 @@ func putSteps(tx persist.Tx, steps []step) error {
 	return nil
 }
 
-// put records that this node has everything of an open ledger up to the round To, if it had everything up to From. It drops
-// older copies.
+// put records that this node has everything of an open ledger up to the round
+// To, if it had everything up to From. It drops older copies.
 func (s *step) put(tx persist.Tx) error {
 	id := bucketID{ledgerID: s.Ledger}
 	head, ok := readHead(tx, id)
@@ -280,10 +288,14 @@ func (s *statement) missing(held []source) (list []version) {
 	return list
 }
 
-// with returns the records with a statement in place of the process's last one, and whether more than the time has changed. A
-// statement that not all is here for, whole, does not replace one for which it was. Records of earlier processes of the node go once
-// it has their ledgers itself. The caller holds mu.
-func (h *heldCopies) with(s *statement, held []source, whole, isMember bool, now int64) (records []*processRecord, changed bool) {
+// with returns the records with a statement in place of the process's last one,
+// and whether more than the time has changed. A statement that not all is here
+// for, whole, does not replace one for which it was. Records of earlier
+// processes of the node go once it has their ledgers itself. The caller holds
+// mu.
+func (h *heldCopies) with(
+	s *statement, held []source, whole, isMember bool, now int64,
+) (records []*processRecord, changed bool) {
 	next := &processRecord{statement: *s, whole: whole, heard: time.Now()}
 	if s.Final {
 		next.Ended, next.watched = s.AsOf, true
@@ -379,8 +391,8 @@ func (h *heldCopies) list() (list []processRecord) {
 	return list
 }
 
-// mergeRecords adds what other nodes know about processes that have ended. A process that has been heard of here since then has
-// not.
+// mergeRecords adds what other nodes know about processes that have ended. A
+// process that has been heard of here since then has not.
 func (t *Totals) mergeRecords(theirs []*processRecord) {
 	h := &t.heldCopies
 	h.mu.Lock()
@@ -419,8 +431,9 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 	}
 }
 
-// supersedes reports whether a statement is of a later process of the same node that had all ledgers of an earlier one. known has the
-// merged ledgers that are known here.
+// supersedes reports whether a statement is of a later process of the same node
+// that had all ledgers of an earlier one. known has the merged ledgers that are
+// known here.
 func (s *statement) supersedes(earlier *processRecord, known []source) bool {
 	return s.Source == earlier.Source && s.Started > earlier.Started &&
 		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !s.has(v, known) })

@@ -34,7 +34,8 @@ func TestKilledChild(t *testing.T) {
 	}
 }
 
-// killChild kills a counting process some time after its first report, and returns the count that it reported as written.
+// killChild kills a counting process some time after its first report, and
+// returns the count that it reported as written.
 func killChild(t *testing.T, c Config, after time.Duration) (reported int64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestKilledChild$")
@@ -82,7 +83,8 @@ func TestKilled(t *testing.T) {
 				fresh += r[0]
 			}
 		}
-		// Each row is right by itself, but writes between two Syncs may catch one row later than another.
+		// Each row is right by itself, but writes between two Syncs may catch one row
+		// later than another.
 		most := reported + int64(64*(kill+1))
 		if s := m.Stats(); s.SetAside != 0 || min(old, fresh) < reported || max(old, fresh) > most {
 			t.Fatalf("kill %d: have %d and %d, %+v, want %d…%d", kill+1, old, fresh, s, reported, most)

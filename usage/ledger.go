@@ -31,8 +31,8 @@ const (
 type ledgerID struct {
 	Month  Month       `json:"month"`
 	Source ring.NodeID `json:"source"` // the node that counted it
-	// Number is random. Only the process that drew it counts in the ledger, so of two copies, the one with the higher round has
-	// everything that the other has.
+	// Number is random. Only the process that drew it counts in the ledger, so of
+	// two copies, the one with the higher round has everything that the other has.
 	Number uint64 `json:"number"`
 }
 
@@ -45,8 +45,9 @@ type ledger struct {
 	damaged    bool // some written rows could not be read back; set before others can see the ledger
 
 	rows, others, names atomic.Int64 // numbers of rows, rows of others, and bytes of names; reserved before use
-	// round is the number of the current round; the first is 1. A row that changes gets its number. Whoever has written or sent
-	// everything up to some round needs only the rows of later ones.
+	// round is the number of the current round; the first is 1. A row that changes
+	// gets its number. Whoever has written or sent everything up to some round
+	// needs only the rows of later ones.
 	round    atomic.Uint64
 	shards   [shards]shard
 	rowOrder atomic.Pointer[rowOrder] // nil if no page was read recently
@@ -56,8 +57,9 @@ type ledger struct {
 	lastChange time.Time // when the writer last saw a changed row
 }
 
-// shard holds a part of a ledger's rows in a hash table with open addressing. The low 24 bits of a slot are a row's number plus
-// one; the upper eight bits come from the row's hash. An empty slot is zero.
+// shard holds a part of a ledger's rows in a hash table with open addressing.
+// The low 24 bits of a slot are a row's number plus one; the upper eight bits
+// come from the row's hash. An empty slot is zero.
 type shard struct {
 	mu      sync.Mutex // guards the fields below
 	closed  bool       // the shard accepts no more counts
@@ -85,7 +87,8 @@ type record struct {
 
 func newLedger(id ledgerID, node string, maxRows int) *ledger {
 	l := &ledger{
-		id: id, node: node, begin: id.Month.Begin(), end: (id.Month + 1).Begin(), maxRows: int64(maxRows), lastChange: time.Now(),
+		id: id, node: node, begin: id.Month.Begin(), end: (id.Month + 1).Begin(),
+		maxRows: int64(maxRows), lastChange: time.Now(),
 	}
 	l.round.Store(1)
 	return l
@@ -162,7 +165,8 @@ func (s *shard) namesOf(row int) []byte {
 	return s.names[s.rows[row].nameOffset:]
 }
 
-// add adds to the row with the given hash. It returns false if there is none, or if the ledger is closed.
+// add adds to the row with the given hash. It returns false if there is none,
+// or if the ledger is closed.
 func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
 	s := l.shard(lo)
 	s.mu.Lock()
@@ -185,8 +189,9 @@ const (
 	outcomeClosed                 // not counted: the ledger is closed
 )
 
-// enter adds to the row with the given hash, which it creates if needed. If there is no room, it adds to the row of others
-// instead. It returns the row's number in its shard.
+// enter adds to the row with the given hash, which it creates if needed. If
+// there is no room, it adds to the row of others instead. It returns the row's
+// number in its shard.
 func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 	if !row.Other {
 		if done, number = l.enterAt(hi, lo, row, &l.rows, l.maxRows, outcomeEntered); done != outcomeLost {
@@ -198,8 +203,9 @@ func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 	return l.enterAt(at.Hi, at.Lo, &rest, &l.others, maxOthers, outcomeOther)
 }
 
-// enterAt is enter without the row of others. count is the number of rows of row's kind, at most bound. It returns done,
-// outcomeLost if there is no room, or outcomeClosed.
+// enterAt is enter without the row of others. count is the number of rows of
+// row's kind, at most bound. It returns done, outcomeLost if there is no room,
+// or outcomeClosed.
 func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
 	s := l.shard(lo)
 	s.mu.Lock()
@@ -213,7 +219,8 @@ func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int
 	if number < 0 {
 		names := row.appendNames(s.names)
 		size := int64(len(names) - len(s.names))
-		if size > maxNames || len(row.Key) > maxKeyParts || len(s.rows) >= maxShardRows || !tryReserve(count, 1, bound) {
+		if size > maxNames || len(row.Key) > maxKeyParts || len(s.rows) >= maxShardRows ||
+			!tryReserve(count, 1, bound) {
 			return outcomeLost, 0
 		}
 		if !tryReserve(&l.names, size, (l.maxRows+maxOthers)*rowBytes) {
@@ -237,7 +244,8 @@ func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int
 	return done, number
 }
 
-// tryReserve adds n to count. It returns false and leaves count alone if the result would exceed bound.
+// tryReserve adds n to count. It returns false and leaves count alone if the
+// result would exceed bound.
 func tryReserve(count *atomic.Int64, n, bound int64) bool {
 	if count.Add(n) > bound {
 		count.Add(-n)
@@ -256,8 +264,9 @@ func (l *ledger) close() {
 	}
 }
 
-// endRound ends the current round if a row has changed in it. It returns the last round that has ended, or 0 if nothing
-// was ever counted. Every count made before the call is in that round or an earlier one.
+// endRound ends the current round if a row has changed in it. It returns the
+// last round that has ended, or 0 if nothing was ever counted. Every count made
+// before the call is in that round or an earlier one.
 func (l *ledger) endRound() uint64 {
 	current := l.round.Load()
 	for i := range l.shards {
@@ -273,7 +282,8 @@ func (l *ledger) endRound() uint64 {
 	return l.round.Load() - 1
 }
 
-// block is a group of rows as it is written to the file and sent to other nodes: their hashes and names, and their counts.
+// block is a group of rows as it is written to the file and sent to other
+// nodes: their hashes and names, and their counts.
 type block struct {
 	shard, number int
 	names         []byte // nil if the receiver has them
@@ -290,8 +300,9 @@ const (
 	countsPart = 'c'
 )
 
-// changedSince appends the blocks of a shard that have changed after a round. Their counts may be of later rounds than the one
-// that has just ended: a block is a value, so reading it again does no harm.
+// changedSince appends the blocks of a shard that have changed after a round.
+// Their counts may be of later rounds than the one that has just ended: a block
+// is a value, so reading it again does no harm.
 func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 	s := &l.shards[shard]
 	s.mu.Lock()
@@ -323,8 +334,8 @@ func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 	return blocks
 }
 
-// eachChanged passes the blocks that have changed after a round to put, in groups of about size bytes. The last group may be
-// empty.
+// eachChanged passes the blocks that have changed after a round to put, in
+// groups of about size bytes. The last group may be empty.
 func (l *ledger) eachChanged(round uint64, size int, put func(group []block, last bool) error) error {
 	var found, group []block
 	bytes := 0
@@ -346,7 +357,8 @@ func (l *ledger) eachChanged(round uint64, size int, put func(group []block, las
 	return put(group, true)
 }
 
-// eachRow visits the rows of a block. whole is false if some of them can't be read. The rows refer to the block's memory.
+// eachRow visits the rows of a block. whole is false if some of them can't be
+// read. The rows refer to the block's memory.
 func (b *block) eachRow(visit func(hi, lo uint64, row *Row)) (whole bool) {
 	names, counts := wire.NewDecoder(b.names), wire.NewDecoder(b.counts)
 	whole = true

@@ -50,7 +50,8 @@ func (l *ledger) refreshOrder() {
 // readNames reads a row's names. They refer to the ledger's memory.
 func (o *rowOrder) readNames(ref uint32, row *Row) {
 	i, number := ref>>24, ref&maxShardRows
-	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].nameOffset:])) // can't fail: the names were packed here
+	// can't fail: the names were packed here
+	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].nameOffset:]))
 }
 
 // page puts the ledger's rows into p.
@@ -83,8 +84,9 @@ func (l *ledger) readCounts(ref uint32, row *Row) {
 	s.mu.Unlock()
 }
 
-// pager packs a page of about limit bytes from rows that arrive in order. It packs the rows of one rule (of all rules if rule
-// is empty) that come after the row after (all rows if after is nil).
+// pager packs a page of about limit bytes from rows that arrive in order. It
+// packs the rows of one rule (of all rules if rule is empty) that come after
+// the row after (all rows if after is nil).
 type pager struct {
 	rule  string
 	after *Row
@@ -102,8 +104,8 @@ func (p *pager) wants(row *Row) bool {
 
 // add packs a row if it belongs on the page, and reports whether it wants another one.
 //
-// Rows with the same names stay on one page, because the next page begins after them. Such rows exist if the hashing of
-// subjects changed within a month.
+// Rows with the same names stay on one page, because the next page begins after
+// them. Such rows exist if the hashing of subjects changed within a month.
 func (p *pager) add(row *Row) bool {
 	switch {
 	case !p.wants(row):
@@ -130,7 +132,8 @@ func (p *pager) next() *pager {
 	return &pager{rule: p.rule, after: &last, limit: p.limit}
 }
 
-// eachRow visits the packed rows of a page until visit returns false. The rows refer to the page's memory.
+// eachRow visits the packed rows of a page until visit returns false. The rows
+// refer to the page's memory.
 func eachRow(page []byte, visit func(row *Row) bool) error {
 	var row Row
 	for d := wire.NewDecoder(page); d.More(); {

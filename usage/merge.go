@@ -18,9 +18,11 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// Each process counts in ledgers of its own, so a node that restarts again and again has ever more closed ones. Of a month in which
-// there are many, it merges the smallest: their sum is one closed ledger, which names them all. Wherever a merged ledger is known,
-// those that it names don't count any more, whoever still has a copy of them.
+// Each process counts in ledgers of its own, so a node that restarts again and
+// again has ever more closed ones. Of a month in which there are many, it
+// merges the smallest: their sum is one closed ledger, which names them all.
+// Wherever a merged ledger is known, those that it names don't count any more,
+// whoever still has a copy of them.
 
 const (
 	// mergeAt is how many closed ledgers of a month a node keeps without merging any.
@@ -29,15 +31,18 @@ const (
 	mergeWidth = 64
 	// maxMerged bounds how many ledgers a merged one names: it costs 8 bytes for each.
 	maxMerged = 1 << 14
-	// mergeGrace is how long ledgers that were merged can still be read: a bill may be reading them.
+	// mergeGrace is how long ledgers that were merged can still be read: a bill may
+	// be reading them.
 	mergeGrace = 10 * time.Minute
-	// mergeEarly is in how many first seconds ledgers are merged if there are many; later, that is done every ten seconds.
+	// mergeEarly is in how many first seconds ledgers are merged if there are many;
+	// later, that is done every ten seconds.
 	mergeEarly = 5
 	// mergeTimeout bounds one merge.
 	mergeTimeout = time.Minute
 )
 
-// numbers are the numbers of ledgers of a node and month, in ascending order, 8 bytes each, big-endian.
+// numbers are the numbers of ledgers of a node and month, in ascending order, 8
+// bytes each, big-endian.
 type numbers []byte
 
 func (n numbers) count() int { return len(n) / 8 }
@@ -88,12 +93,14 @@ func (n numbers) meets(other numbers) bool {
 	return false
 }
 
-// replaces reports whether s has all counts of another ledger, so that it must not be counted beside s.
+// replaces reports whether s has all counts of another ledger, so that it must
+// not be counted beside s.
 func (s *source) replaces(id ledgerID) bool {
 	return s.Ledger.Month == id.Month && s.Ledger.Source == id.Source && s.Merged.has(id.Number)
 }
 
-// digest identifies what was counted: of a merged ledger, it is that of the ledgers that were merged, together.
+// digest identifies what was counted: of a merged ledger, it is that of the
+// ledgers that were merged, together.
 func (s *source) digest() uint64 {
 	if len(s.Merged) > 0 {
 		return s.Digest
@@ -105,7 +112,8 @@ func (s *source) digest() uint64 {
 
 // covers reports whether list has a ledger up to a round, by itself or in a merged one.
 func covers(list []source, id ledgerID, round uint64) bool {
-	return slices.ContainsFunc(list, func(s source) bool { return s.Ledger == id && s.Round >= round || s.replaces(id) })
+	return slices.ContainsFunc(list,
+		func(s source) bool { return s.Ledger == id && s.Round >= round || s.replaces(id) })
 }
 
 // withoutReplaced removes the ledgers that others in list replace.
@@ -124,11 +132,13 @@ func withoutReplaced(list []source) []source {
 	})
 }
 
-// dropReplaced leaves out what merged ledgers replace. Two of them that name the same ledger would count it twice: that happens only if
-// a data directory was restored from a copy. The larger one stays, and the bill is incomplete.
+// dropReplaced leaves out what merged ledgers replace. Two of them that name
+// the same ledger would count it twice: that happens only if a data directory
+// was restored from a copy. The larger one stays, and the bill is incomplete.
 func (b *bill) dropReplaced() {
 	b.sources = withoutReplaced(b.sources)
-	bySize := slices.SortedFunc(slices.Values(b.sources), func(x, y source) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
+	bySize := slices.SortedFunc(slices.Values(b.sources),
+		func(x, y source) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
 
 	var kept []source
 	for _, s := range bySize {
@@ -163,8 +173,9 @@ func (t *Totals) mergeInBackground() {
 	}
 }
 
-// toMerge returns, by month, the closed ledgers of this node that should be merged. Those that name the fewest come first, so that a
-// row is written again only as often as the number of ledgers doubles.
+// toMerge returns, by month, the closed ledgers of this node that should be
+// merged. Those that name the fewest come first, so that a row is written again
+// only as often as the number of ledgers doubles.
 func (m *Meter) toMerge() map[Month][]source {
 	list, _ := m.sources(allMonths) // what can't be read now is merged later
 	byMonth := map[Month][]source{}
@@ -192,8 +203,9 @@ func (m *Meter) toMerge() map[Month][]source {
 	return byMonth
 }
 
-// merge merges closed ledgers of this node. A copy may have got further than the ledger here, if its process was killed. So all members
-// are asked for theirs, and nothing is merged while one of them does not answer.
+// merge merges closed ledgers of this node. A copy may have got further than
+// the ledger here, if its process was killed. So all members are asked for
+// theirs, and nothing is merged while one of them does not answer.
 func (t *Totals) merge(month Month, list []source) error {
 	ctx, cancel := context.WithTimeout(t.ctx, mergeTimeout)
 	defer cancel()
@@ -250,7 +262,8 @@ func (t *Totals) writeMerged(h *pageHeader, s *Stream) error {
 	}
 }
 
-// writeLastMerged writes the last page, unless rows could not be read, or the ledgers were handed over meanwhile.
+// writeLastMerged writes the last page, unless rows could not be read, or the
+// ledgers were handed over meanwhile.
 func (t *Totals) writeLastMerged(h *pageHeader, s *Stream, page []byte) error {
 	c := &t.copier
 	c.mu.Lock()
@@ -271,7 +284,8 @@ func (m *Meter) putPage(h *pageHeader, page []byte) error {
 	return m.file.Update(func(tx persist.Tx) error { return h.put(tx, page) })
 }
 
-// dropReplaced drops the ledgers, and copies of ledgers, that merged ones have replaced for a while.
+// dropReplaced drops the ledgers, and copies of ledgers, that merged ones have
+// replaced for a while.
 func (m *Meter) dropReplaced(grace time.Duration) error {
 	var replaced []bucketID
 	now := m.config.Now()

@@ -73,8 +73,9 @@ func (n *billedNode) costHere() (cost int64) {
 	return cost
 }
 
-// A node that crashes a thousand times in a month has few ledgers, on its own disk and on the one with the copy. Its bill is exact all
-// the time, and nothing is said to be missing.
+// A node that crashes a thousand times in a month has few ledgers, on its own
+// disk and on the one with the copy. Its bill is exact all the time, and
+// nothing is said to be missing.
 func TestCrashesMakeFewLedgers(t *testing.T) {
 	crashes := 1000
 	if testing.Short() {
@@ -100,7 +101,8 @@ func TestCrashesMakeFewLedgers(t *testing.T) {
 		for _, at := range []*billedNode{one, other} {
 			cost, s := at.readMonth()
 			if got := cost[one.config.Name]; got != admitted || len(s.Missing()) > 0 || len(s.Estimated()) > 0 {
-				t.Errorf("bill at %s: got %d, missing %v, estimated %v; want %d", at.config.Name, got, s.Missing(), s.Estimated(), admitted)
+				t.Errorf("bill at %s: got %d, missing %v, estimated %v; want %d", at.config.Name,
+					got, s.Missing(), s.Estimated(), admitted)
 			}
 			ledgers, size := at.ledgersOf(one)
 			if ledgers > mergeAt+2 || size > 1<<20 {
@@ -115,8 +117,9 @@ func TestCrashesMakeFewLedgers(t *testing.T) {
 	})
 }
 
-// Merging takes a copy that got further than the ledger here, and changes no bill: not even what says that an exported one was revised.
-// Without an answer of all members, nothing is merged.
+// Merging takes a copy that got further than the ledger here, and changes no
+// bill: not even what says that an exported one was revised. Without an answer
+// of all members, nothing is merged.
 func TestMergingKeepsTheBill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, one, other := newPair(t)
@@ -155,7 +158,8 @@ func TestMergingKeepsTheBill(t *testing.T) {
 		}
 		after, s := other.readMonth()
 		if after[one.config.Name] != before[one.config.Name] || !s.Revised().IsZero() {
-			t.Errorf("got %d, revised %v after merging; want %d, not revised", after[one.config.Name], s.Revised(), before[one.config.Name])
+			t.Errorf("got %d, revised %v after merging; want %d, not revised",
+				after[one.config.Name], s.Revised(), before[one.config.Name])
 		}
 		one.stop()
 		other.stop()
@@ -167,7 +171,8 @@ func TestHalfAMergedLedgerIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, one, other := newPair(t)
 		list, _ := one.totals.meter.sources(allMonths)
-		h := pageHeader{source: source{Ledger: list[0].Ledger, Node: "n1", Round: 1, Merged: binary.BigEndian.AppendUint64(nil, list[0].Ledger.Number)}}
+		h := pageHeader{source: source{Ledger: list[0].Ledger, Node: "n1", Round: 1,
+			Merged: binary.BigEndian.AppendUint64(nil, list[0].Ledger.Number)}}
 		h.Ledger.Number++
 		expect.NoError(t, one.totals.meter.putPage(&h, nil))
 		want, _ := other.readMonth()
@@ -186,7 +191,8 @@ func TestHalfAMergedLedgerIsNone(t *testing.T) {
 	})
 }
 
-// Of two merged ledgers with a common part, which only a restored data directory can make, one counts, and the bill is incomplete.
+// Of two merged ledgers with a common part, which only a restored data
+// directory can make, one counts, and the bill is incomplete.
 func TestMergedLedgersThatMeet(t *testing.T) {
 	of := func(list ...uint64) (n numbers) {
 		for _, number := range list {
@@ -203,7 +209,8 @@ func TestMergedLedgersThatMeet(t *testing.T) {
 	}}
 	b.dropReplaced()
 	b.complete()
-	if len(b.sources) != 2 || b.sources[0].Ledger != id(5) || b.sources[1].Ledger != id(11) || fmt.Sprint(b.missing) != "[n1]" {
+	if len(b.sources) != 2 || b.sources[0].Ledger != id(5) || b.sources[1].Ledger != id(11) ||
+		fmt.Sprint(b.missing) != "[n1]" {
 		t.Errorf("got %v, missing %v; want ledgers 5 and 11, n1 missing", b.sources, b.missing)
 	}
 }

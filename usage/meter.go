@@ -49,8 +49,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Meter counts what this node answers as allowed. Counting never waits for the disk. All methods may be called concurrently;
-// Add and AddNamed also after Close.
+// Meter counts what this node answers as allowed. Counting never waits for the
+// disk. All methods may be called concurrently; Add and AddNamed also after
+// Close.
 type Meter struct {
 	config  Config
 	started int64 // when it began, by config.Now
@@ -99,8 +100,8 @@ type Stats struct {
 	InMemory     bool  // counts are in no file: a crash would lose them
 }
 
-// Open returns a running Meter. It logs a failing disk but does not return an error for it, because the node can decide checks
-// without it.
+// Open returns a running Meter. It logs a failing disk but does not return an
+// error for it, because the node can decide checks without it.
 func Open(config Config) (*Meter, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -126,8 +127,9 @@ func Open(config Config) (*Meter, error) {
 	return m, nil
 }
 
-// Add adds cost and checks to a subject's row, in the month of wall (Unix nanoseconds). It returns false if there is no such
-// row; then the caller must call AddNamed. cost may be negative.
+// Add adds cost and checks to a subject's row, in the month of wall (Unix
+// nanoseconds). It returns false if there is no such row; then the caller must
+// call AddNamed. cost may be negative.
 func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool {
 	l := m.current.Load()
 	if l == nil || !l.contains(wall) {
@@ -137,8 +139,9 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 	return l.add(hi, lo, cost, checks)
 }
 
-// AddNamed is Add for a subject that may not have a row yet. It keeps none of the strings. It counts a subject without a row
-// among the others of rule and unit if there is no room, or if key is nil, which means unknown.
+// AddNamed is Add for a subject that may not have a row yet. It keeps none of
+// the strings. It counts a subject without a row among the others of rule and
+// unit if there is no room, or if key is nil, which means unknown.
 func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
 	hi, lo := rowHash(subject, unit)
 	for {
@@ -173,7 +176,8 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 
 	l := m.live[month]
 	if l == nil {
-		l = newLedger(ledgerID{Month: month, Source: m.config.Self, Number: rand.Uint64()}, m.config.Name, m.config.Rows)
+		l = newLedger(ledgerID{Month: month, Source: m.config.Self, Number: rand.Uint64()},
+			m.config.Name, m.config.Rows)
 		m.live[month], m.ledgers = l, append(m.ledgers, l)
 		select {
 		case m.wake <- struct{}{}:
@@ -212,9 +216,13 @@ func (m *Meter) Metrics(s metrics.Sink) {
 	st := m.Stats()
 	s.Gauge("usage_rows", "Rows of usage in this month, one per rule, subject and unit.", float64(st.Rows))
 	s.Gauge("usage_rows_max", "Bound on the rows of usage per month.", float64(st.MaxRows))
-	s.Count("usage_others_total", "Checks counted in usage without their subjects' names, because there was no room.", st.Others)
+	s.Count("usage_others_total",
+		"Checks counted in usage without their subjects' names, because there was no room.",
+		st.Others)
 	s.Count("usage_lost_total", "Checks that usage could not count. Anything but 0 makes bills too low.", st.Lost)
 	s.Count("usage_set_aside_total", "Damaged usage files set aside.", st.SetAside)
-	s.Gauge("usage_sync_failures", "Failed attempts to write usage to disk since the last successful one.", float64(st.SyncFailures))
+	s.Gauge("usage_sync_failures",
+		"Failed attempts to write usage to disk since the last successful one.",
+		float64(st.SyncFailures))
 	s.Flag("usage_in_memory", "1 while usage is in no file, so that a crash would lose it.", st.InMemory)
 }

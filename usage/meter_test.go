@@ -34,7 +34,8 @@ func discardLogs() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard
 func config(dir string) (Config, *atomic.Int64) {
 	now := &atomic.Int64{}
 	now.Store(november.UnixNano())
-	return Config{Dir: dir, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: discardLogs()}, now
+	return Config{Dir: dir, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000,
+		Logger: discardLogs()}, now
 }
 
 func open(t testing.TB, c Config) *Meter {
@@ -185,7 +186,8 @@ func TestMeterThatCountsNothing(t *testing.T) {
 	})
 }
 
-// A kill loses what was counted since the last write, at most a second ago, and never adds to a row.
+// A kill loses what was counted since the last write, at most a second ago, and
+// never adds to a row.
 func TestKillLosesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := config(t.TempDir())
@@ -196,7 +198,8 @@ func TestKillLosesASecond(t *testing.T) {
 			if have != want {
 				t.Fatalf("kill %d: have %v, want %v", kill, have, want)
 			}
-			// Everything counted more than a second ago survives the kill; in this test, nothing later does.
+			// Everything counted more than a second ago survives the kill; in this test,
+			// nothing later does.
 			began := time.Now()
 			for range kill*37%25 + 1 {
 				time.Sleep(100 * time.Millisecond)
@@ -219,7 +222,8 @@ func TestKillLosesASecond(t *testing.T) {
 	})
 }
 
-// At the bound on rows, and for names that are too long, counts go to a row of others. The sums stay right.
+// At the bound on rows, and for names that are too long, counts go to a row of
+// others. The sums stay right.
 func TestMeterAtItsBound(t *testing.T) {
 	c, _ := config(t.TempDir())
 	c.Rows = 10
@@ -316,8 +320,9 @@ func TestMeterConcurrently(t *testing.T) {
 	expectRows(t, open(t, c).rows(t, "2026-11"), want)
 }
 
-// The Meter closes a past month once nothing was counted in it for a while. Its rows stay the same, and later counts are added.
-// The oldest months are dropped.
+// The Meter closes a past month once nothing was counted in it for a while. Its
+// rows stay the same, and later counts are added. The oldest months are
+// dropped.
 func TestMonthsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, now := config(t.TempDir())
@@ -336,7 +341,8 @@ func TestMonthsTurn(t *testing.T) {
 		for round := range 3 {
 			m.count(november.AddDate(0, 3, 0), "r", []string{"1"}, "requests", 10) // a late one
 			time.Sleep(time.Second * 2)
-			for month, want := range map[string]int64{"2026-11": 0, "2026-12": 0, "2027-01": 900, "2027-02": 1200 + 10*int64(round+1), "2027-03": 1500} {
+			for month, want := range map[string]int64{"2026-11": 0, "2026-12": 0, "2027-01": 900,
+				"2027-02": 1200 + 10*int64(round+1), "2027-03": 1500} {
 				if cost, _ := total(m.rows(t, month)); cost != want {
 					t.Errorf("round %d: %s: have %d, want %d", round, month, cost, want)
 				}
@@ -347,7 +353,8 @@ func TestMonthsTurn(t *testing.T) {
 			m.Close()
 			m = open(t, c)
 		}
-		// Each process counted in a ledger of its own for February, and the second one in two: it closed one.
+		// Each process counted in a ledger of its own for February, and the second one
+		// in two: it closed one.
 		if n := len(m.inFile(t)); n != 6 {
 			t.Errorf("have %d ledgers in the file: %v, want 6", n, m.inFile(t))
 		}
@@ -382,7 +389,8 @@ func TestCloseWhileCounting(t *testing.T) {
 	}
 }
 
-// Without a file the Meter counts in memory, and adds the counts to those in the file once it can open it.
+// Without a file the Meter counts in memory, and adds the counts to those in
+// the file once it can open it.
 func TestMeterWithoutDisk(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)

@@ -21,7 +21,8 @@ const (
 	lastYear  = 2199
 )
 
-// MonthOf returns the month of a time in Unix nanoseconds. It returns the first or the last month for a time out of range.
+// MonthOf returns the month of a time in Unix nanoseconds. It returns the first
+// or the last month for a time out of range.
 func MonthOf(wall int64) Month {
 	t := time.Unix(0, wall).UTC()
 	m := Month(t.Year()*12 + int(t.Month()) - 1)

@@ -20,7 +20,8 @@ const (
 	maxSeenName = 512
 )
 
-// notebook is what this node remembers for bills beside ledgers. Nodes exchange notes, so what one knows survives it.
+// notebook is what this node remembers for bills beside ledgers. Nodes exchange
+// notes, so what one knows survives it.
 type notebook struct {
 	mu      sync.Mutex // guards the fields below
 	loaded  bool       // what the file had is here
@@ -30,12 +31,14 @@ type notebook struct {
 	exports map[Month]exported
 }
 
-// seenNode is when a node was a member, as far as others know. So a node that is gone without a copy is missed.
+// seenNode is when a node was a member, as far as others know. So a node that
+// is gone without a copy is missed.
 type seenNode struct {
 	Name  string `json:"name"`
 	First int64  `json:"first"` // Unix nanoseconds
 	Last  int64  `json:"last"`
-	// Gone is when it was first found to be no member any more; 0 if it may be one. It went between Last and Gone.
+	// Gone is when it was first found to be no member any more; 0 if it may be one.
+	// It went between Last and Gone.
 	Gone int64 `json:"gone,omitempty"`
 }
 
@@ -61,7 +64,8 @@ type exported struct {
 	RevisedAt int64  `json:"revised_at,omitempty"`
 }
 
-// notes are a notebook's contents as sent and stored, and what this node knows about processes of nodes that are gone.
+// notes are a notebook's contents as sent and stored, and what this node knows
+// about processes of nodes that are gone.
 type notes struct {
 	Nodes   map[ring.NodeID]seenNode `json:"nodes"`
 	Exports map[Month]exported       `json:"exports"`
@@ -123,8 +127,8 @@ func (n *notebook) load(m *Meter) {
 	}
 }
 
-// save writes the notes if that is worth it. A node that has counted nothing, for itself or for others, has no file, and gets none.
-// The caller holds mu.
+// save writes the notes if that is worth it. A node that has counted nothing,
+// for itself or for others, has no file, and gets none. The caller holds mu.
 func (n *notebook) save(m *Meter) {
 	if !n.unsaved || !n.loaded || m.file.Missing() {
 		return
@@ -175,7 +179,8 @@ func (t *Totals) noteMembers() {
 		}
 	}
 
-	// When a node was last seen is worth a write at the turn of a month only: a bill asks for no more.
+	// When a node was last seen is worth a write at the turn of a month only: a
+	// bill asks for no more.
 	if month := MonthOf(now); month != n.noted {
 		n.noted = month
 		n.unsaved = true
@@ -269,8 +274,9 @@ func (t *Totals) noteExport(month Month, digest uint64) {
 	n.save(t.meter)
 }
 
-// revisedAt returns when the month was first found to differ from its last export; zero if it does not, or was never exported.
-// complete means that the digest is of all that there is.
+// revisedAt returns when the month was first found to differ from its last
+// export; zero if it does not, or was never exported. complete means that the
+// digest is of all that there is.
 func (t *Totals) revisedAt(month Month, e exported, digest uint64, complete bool) time.Time {
 	switch {
 	case e.At == 0 || complete && e.Digest == digest:

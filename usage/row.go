@@ -15,8 +15,8 @@ type Row struct {
 	Rule string
 	Key  []string // the rule's key attributes, normalised; nil in a row of others
 	Unit string
-	// Other means that the row stands for all subjects of the rule that are counted without their names, because there was no
-	// room.
+	// Other means that the row stands for all subjects of the rule that are counted
+	// without their names, because there was no room.
 	Other  bool
 	Cost   int64 // admitted; corrections of reservations may make it negative
 	Checks int64 // admitted

@@ -34,8 +34,8 @@ type ledgerReader struct {
 	more   bool
 }
 
-// Read begins to read a month. It leaves out nodes that can't be reached, and lists them in Missing. A month without usage has
-// no rows.
+// Read begins to read a month. It leaves out nodes that can't be reached, and
+// lists them in Missing. A month without usage has no rows.
 func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 	s := &Stream{ctx: ctx, totals: t, query: q}
 	if q.Here {
@@ -71,13 +71,16 @@ func (t *Totals) everyone() []Member {
 	return all
 }
 
-// Missing returns the names of the nodes whose counts are missing, in whole or in part, from the rows read so far.
+// Missing returns the names of the nodes whose counts are missing, in whole or
+// in part, from the rows read so far.
 func (s *Stream) Missing() []string { return slices.Clone(s.missing) }
 
-// Estimated returns the nodes that are gone and whose counts come from a copy that may lack the last of them.
+// Estimated returns the nodes that are gone and whose counts come from a copy
+// that may lack the last of them.
 func (s *Stream) Estimated() []Estimate { return slices.Clone(s.bill.estimated) }
 
-// Revised returns when the month was found to differ from its last export; zero if it does not, or was never exported.
+// Revised returns when the month was found to differ from its last export; zero
+// if it does not, or was never exported.
 func (s *Stream) Revised() time.Time { return s.revised }
 
 // Exported notes that all rows were exported. From now on, the month is revised when it changes.
@@ -106,7 +109,8 @@ func (s *Stream) Next() (row Row, ok bool) {
 	left := s.readers[:0]
 	for _, reader := range s.readers {
 		for len(reader.page) > 0 && compareRows(&reader.page[0], &row) == 0 {
-			row.Cost, row.Checks = addClamped(row.Cost, reader.page[0].Cost), addClamped(row.Checks, reader.page[0].Checks)
+			row.Cost, row.Checks = addClamped(row.Cost, reader.page[0].Cost), addClamped(row.Checks,
+				reader.page[0].Checks)
 			if reader.page = reader.page[1:]; len(reader.page) == 0 {
 				s.readNextPage(reader)
 			}
@@ -138,7 +142,8 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 	}
 
 	if err != nil {
-		s.totals.meter.config.Logger.Warn("can't read the rest of a ledger of usage", "node", reader.source.heldBy.Name, "error", err)
+		s.totals.meter.config.Logger.Warn("can't read the rest of a ledger of usage",
+			"node", reader.source.heldBy.Name, "error", err)
 		reader.page, reader.more = nil, false
 		s.missing = append(s.missing, reader.source.Node)
 		slices.Sort(s.missing)

@@ -43,20 +43,22 @@ type Member struct {
 	Name  string
 	Zone  string
 	Alive bool // gossip says so
-	// InRing means that the node may own partitions. Only such a node is missed if it goes without leaving a copy: others may
-	// never have answered a check.
+	// InRing means that the node may own partitions. Only such a node is missed if
+	// it goes without leaving a copy: others may never have answered a check.
 	InRing bool
 }
 
 // Peers carries messages to other nodes. *peer.Peers implements it.
 type Peers interface {
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
-	// Ended reports whether no process listens at the node's address any more, for all that this node knows.
+	// Ended reports whether no process listens at the node's address any more, for
+	// all that this node knows.
 	Ended(node ring.NodeID) bool
 }
 
-// Totals adds up what all nodes counted, keeps a copy of what this node counts on another node, and holds such copies for
-// others. The caller must Close it; that leaves the Meter open.
+// Totals adds up what all nodes counted, keeps a copy of what this node counts
+// on another node, and holds such copies for others. The caller must Close it;
+// that leaves the Meter open.
 type Totals struct {
 	meter   *Meter
 	peers   Peers
@@ -76,8 +78,8 @@ type Totals struct {
 	last    sync.Once
 }
 
-// NewTotals makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are
-// down.
+// NewTotals makes m's ledgers part of the cluster's usage. members returns all
+// members that have not left, even if they are down.
 func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
 	t := &Totals{meter: m, peers: peers, members: members}
 	t.calls.Most = maxServing
@@ -91,13 +93,15 @@ func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
 	return t
 }
 
-// Start begins to keep copies: of what this node counts on another node, and here of what others count.
+// Start begins to keep copies: of what this node counts on another node, and
+// here of what others count.
 func (t *Totals) Start() {
 	t.loop.Go(t.run)
 }
 
-// Close ends the goroutine, sends the last changes to the node that holds the copy, refuses further calls and waits for those being
-// answered. Nothing may be counted any more.
+// Close ends the goroutine, sends the last changes to the node that holds the
+// copy, refuses further calls and waits for those being answered. Nothing may
+// be counted any more.
 func (t *Totals) Close() error {
 	answered, done := t.calls.Close(), t.errands.Close()
 	t.cancel()
@@ -115,13 +119,15 @@ type source struct {
 	Damaged bool     `json:"damaged"`
 	Round   uint64   `json:"round"` // the round up to which it has everything
 	Copy    bool     `json:"copy"`  // another node sent it; otherwise the process that counted it wrote it here
-	// Merged and Digest are those of a merged ledger: which others it replaces, and what identifies their counts.
+	// Merged and Digest are those of a merged ledger: which others it replaces, and
+	// what identifies their counts.
 	Merged numbers `json:"merged,omitempty"`
 	Digest uint64  `json:"digest,omitempty"`
 	heldBy Member  // the node that holds it
 }
 
-// sources returns the ledgers of a month, or of allMonths, both in memory and in the file, without those that merged ones replace.
+// sources returns the ledgers of a month, or of allMonths, both in memory and
+// in the file, without those that merged ones replace.
 func (m *Meter) sources(month Month) (list []source, err error) {
 	for _, l := range m.inMemory() {
 		if month == allMonths || l.id.Month == month {
@@ -299,11 +305,14 @@ func (t *Totals) Metrics(s metrics.Sink) {
 	}
 
 	s.Level("usage_copies", "Nodes for which this node keeps a copy of what they counted for bills.", len(sources))
-	s.Gauge("usage_copy_age_seconds", "Time since another node last had a copy of all that this node counted for bills.",
+	s.Gauge("usage_copy_age_seconds",
+		"Time since another node last had a copy of all that this node counted for bills.",
 		t.copier.age().Seconds())
-	s.Gauge("usage_estimated", "Nodes that are gone and whose bills of this month or the last one come from a copy that may lack a little. One node reports it.",
+	s.Gauge("usage_estimated",
+		"Nodes that are gone and whose bills of this month or the last one come from a copy that may lack a little. One node reports it.",
 		float64(t.copier.estimated.Load()))
-	s.Gauge("usage_incomplete", "Nodes that are gone and whose bills of this month or the last one lack what no other node has. One node reports it.",
+	s.Gauge("usage_incomplete",
+		"Nodes that are gone and whose bills of this month or the last one lack what no other node has. One node reports it.",
 		float64(t.copier.lost.Load()))
 }
 

@@ -34,7 +34,8 @@ type testNode struct {
 }
 
 func newTestCluster(t *testing.T, n int) *testCluster {
-	w := &testCluster{t: t, nodes: map[ring.NodeID]*testNode{}, down: map[ring.NodeID]bool{}, ended: map[ring.NodeID]bool{}}
+	w := &testCluster{t: t, nodes: map[ring.NodeID]*testNode{}, down: map[ring.NodeID]bool{},
+		ended: map[ring.NodeID]bool{}}
 	for i := range n {
 		id := ring.NodeID{byte(i + 1)}
 		w.names = append(w.names, Member{ID: id, Name: fmt.Sprintf("n%d", i+1), Alive: true, InRing: true})
@@ -94,7 +95,8 @@ var thisMonth = Query{Month: MonthOf(november.UnixNano())}
 func TestTotalsSum(t *testing.T) {
 	w := newTestCluster(t, 3)
 	for i := range 9000 { // more than a page
-		w.node(i%3+1).meter.count(november, "tenant", []string{fmt.Sprintf("a rather long name of subject %d", i/2)}, "requests", int64(i))
+		w.node(i%3+1).meter.count(november, "tenant",
+			[]string{fmt.Sprintf("a rather long name of subject %d", i/2)}, "requests", int64(i))
 	}
 	w.node(2).meter.count(november, "pair", []string{"a", "b"}, "tokens", 5)
 	rows, missing := w.read(w.node(1), thisMonth)
@@ -141,7 +143,9 @@ func TestHandOver(t *testing.T) {
 	total := int64(0)
 	count := func(node int, n int) {
 		for i := range n {
-			w.node(node).meter.count(november, "r", []string{fmt.Sprintf("subject of %d to be handed over with a long name %d", node, i)}, "requests", 1)
+			w.node(node).meter.count(november, "r",
+				[]string{fmt.Sprintf("subject of %d to be handed over with a long name %d", node, i)},
+				"requests", 1)
 			total++
 		}
 	}
@@ -193,7 +197,8 @@ func TestHandOver(t *testing.T) {
 	expect("n3 is back")
 }
 
-// What a node counted stays in the sums when its directory becomes another node's, as when node.json is lost.
+// What a node counted stays in the sums when its directory becomes another
+// node's, as when node.json is lost.
 func TestDirectoryOfAnotherNode(t *testing.T) {
 	w := newTestCluster(t, 2)
 	h := w.node(1)
@@ -227,7 +232,8 @@ func TestDirectoryOfAnotherNode(t *testing.T) {
 	}
 }
 
-// A node that has copies of another node's ledgers hands its own to that node, which has its own counts already.
+// A node that has copies of another node's ledgers hands its own to that node,
+// which has its own counts already.
 func TestHandOverToTheSource(t *testing.T) {
 	w := newTestCluster(t, 2)
 	for i := range 2 {
@@ -245,7 +251,8 @@ func TestHandOverToTheSource(t *testing.T) {
 func TestHandOverFails(t *testing.T) {
 	w := newTestCluster(t, 2)
 	for i := range 30_000 {
-		w.node(1).meter.count(november, "r", []string{fmt.Sprintf("a subject with a name that is long enough %d", i)}, "requests", 1)
+		w.node(1).meter.count(november, "r",
+			[]string{fmt.Sprintf("a subject with a name that is long enough %d", i)}, "requests", 1)
 	}
 	pages := 0
 	w.fail = func(m peer.Method, _ int64) bool {
@@ -274,7 +281,8 @@ func TestHandOverFails(t *testing.T) {
 	}
 }
 
-// A node that has left stops without a complaint when the others stop as well, unless it has counted meanwhile.
+// A node that has left stops without a complaint when the others stop as well,
+// unless it has counted meanwhile.
 func TestHandOver_TwiceWhileNobodyAnswers(t *testing.T) {
 	w := newTestCluster(t, 2)
 	n := w.node(1)
@@ -304,10 +312,11 @@ func TestInvalidHandOverMessages(t *testing.T) {
 	}
 	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
 	for what, p := range map[string]pageHeader{
-		"no rows":       {source: source{Ledger: ledger, Round: 1}, Last: true},
-		"a later page":  {source: source{Ledger: ledger, Round: 1}, Page: 1, Last: true},
-		"no page":       {source: source{Ledger: ledger, Round: 1}, Page: -1, Last: true},
-		"its own":       {source: source{Ledger: ledgerID{Month: thisMonth.Month, Source: ring.NodeID{1}}, Round: 1}, Last: true},
+		"no rows":      {source: source{Ledger: ledger, Round: 1}, Last: true},
+		"a later page": {source: source{Ledger: ledger, Round: 1}, Page: 1, Last: true},
+		"no page":      {source: source{Ledger: ledger, Round: 1}, Page: -1, Last: true},
+		"its own": {source: source{Ledger: ledgerID{Month: thisMonth.Month,
+			Source: ring.NodeID{1}}, Round: 1}, Last: true},
 		"another month": {source: source{Ledger: ledgerID{Month: -5, Source: ring.NodeID{9}}, Round: 1}, Last: true},
 	} {
 		page := []byte(nil)
@@ -328,7 +337,8 @@ func TestInvalidHandOverMessages(t *testing.T) {
 	}
 }
 
-// After damage, sums are reported as incomplete until an operator removes the file that was set aside.
+// After damage, sums are reported as incomplete until an operator removes the
+// file that was set aside.
 func TestDamageIsReported(t *testing.T) {
 	w := newTestCluster(t, 2)
 	w.node(2).meter.count(november, "r", []string{"k"}, "requests", 1)
@@ -350,15 +360,17 @@ func TestDamageIsReported(t *testing.T) {
 	}
 }
 
-// Rows with the same names, as in a month in which the hashing of subjects changed, are all read, however small the pages, both
-// from memory and from the file.
+// Rows with the same names, as in a month in which the hashing of subjects
+// changed, are all read, however small the pages, both from memory and from the
+// file.
 func TestRowsWithTheSameNames(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
 	want := int64(0)
 	for i := range uint64(30) {
 		want += int64(1 + i)
-		m.AddNamed(november.UnixNano(), rules.Hash{Hi: i, Lo: i}, "r", []string{string(rune('a' + i%10))}, "requests", int64(1+i), 1)
+		m.AddNamed(november.UnixNano(), rules.Hash{Hi: i, Lo: i}, "r",
+			[]string{string(rune('a' + i%10))}, "requests", int64(1+i), 1)
 	}
 	id := m.inMemory()[0].id
 	for _, place := range []string{"memory", "file"} {

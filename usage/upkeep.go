@@ -15,8 +15,9 @@ const (
 	writeInterval = time.Second
 	// hangTimeout is how long a write may take before the disk counts as failing.
 	hangTimeout = 5 * time.Second
-	// closeAfter is how long a past month must get no counts before its ledger is closed. It exceeds the hour during which a
-	// reservation's cost may still be corrected.
+	// closeAfter is how long a past month must get no counts before its ledger is
+	// closed. It exceeds the hour during which a reservation's cost may still be
+	// corrected.
 	closeAfter = 2 * time.Hour
 	// orderLife is how long an order of a ledger's rows is kept for readers of pages.
 	orderLife = time.Minute
@@ -55,7 +56,8 @@ func (m *Meter) inMemory() []*ledger {
 	return slices.Clone(m.ledgers)
 }
 
-// Sync writes what has changed. Once it returns nil, a crash loses nothing that was counted before the call.
+// Sync writes what has changed. Once it returns nil, a crash loses nothing that
+// was counted before the call.
 func (m *Meter) Sync() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -132,8 +134,9 @@ func (m *Meter) isLive(l *ledger) bool {
 	return m.live[l.id.Month] == l
 }
 
-// load reads the ledgers that earlier processes left open into memory, once, so that write closes them. It removes what a killed
-// process left half-written. The caller holds m.writing.
+// load reads the ledgers that earlier processes left open into memory, once, so
+// that write closes them. It removes what a killed process left half-written.
+// The caller holds m.writing.
 func (m *Meter) load() error {
 	if m.loaded {
 		return nil
@@ -180,7 +183,8 @@ func (m *Meter) load() error {
 	return nil
 }
 
-// readHeadOrGuess is readHead, but makes a head for an open ledger of this node whose own one is damaged.
+// readHeadOrGuess is readHead, but makes a head for an open ledger of this node
+// whose own one is damaged.
 func (m *Meter) readHeadOrGuess(tx persist.Tx, id bucketID) (h head, whole bool) {
 	if _, err := tx.Get(id.name(), headKey); err != nil && id.round == 0 && id.Source == m.config.Self {
 		return head{Node: m.config.Name, Damaged: true, Round: 1}, true
@@ -214,7 +218,8 @@ func (m *Meter) writeLedger(l *ledger) error {
 	return nil
 }
 
-// closeLedger replaces an open ledger in the file with a closed one, and drops it from memory. The caller holds m.writing.
+// closeLedger replaces an open ledger in the file with a closed one, and drops
+// it from memory. The caller holds m.writing.
 func (m *Meter) closeLedger(l *ledger) error {
 	m.mu.Lock()
 	if m.live[l.id.Month] == l {
@@ -238,10 +243,12 @@ func (m *Meter) closeLedger(l *ledger) error {
 	return nil
 }
 
-// writePages writes a ledger in which nothing more is counted as a closed one, which replaces the open one in the file.
+// writePages writes a ledger in which nothing more is counted as a closed one,
+// which replaces the open one in the file.
 func (m *Meter) writePages(l *ledger, isCopy bool) error {
 	l.refreshOrder()
-	header := pageHeader{source: source{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: l.endRound(), Copy: isCopy}}
+	header := pageHeader{source: source{Ledger: l.id, Node: l.node, Damaged: l.damaged,
+		Round: l.endRound(), Copy: isCopy}}
 	for p := (&pager{limit: pageBytes}); !header.Last; p = p.next() {
 		l.page(p)
 		header.Last = !p.more
@@ -253,8 +260,9 @@ func (m *Meter) writePages(l *ledger, isCopy bool) error {
 	return nil
 }
 
-// dropOld removes the oldest months beyond Config.Months, but for ledgers in memory. It counts the months that exist rather than
-// back from the current month: a clock that was wrong once must not make every month an old one.
+// dropOld removes the oldest months beyond Config.Months, but for ledgers in
+// memory. It counts the months that exist rather than back from the current
+// month: a clock that was wrong once must not make every month an old one.
 func (m *Meter) dropOld() error {
 	var old []bucketID
 	err := m.file.View(func(tx persist.Tx) error {
@@ -286,7 +294,8 @@ func (m *Meter) hasInMemory(id ledgerID) bool {
 	return slices.ContainsFunc(m.inMemory(), func(l *ledger) bool { return l.id == id })
 }
 
-// Close ends the goroutine, writes what has changed and closes the file. Counts made afterwards are lost.
+// Close ends the goroutine, writes what has changed and closes the file. Counts
+// made afterwards are lost.
 func (m *Meter) Close() error {
 	m.cancel()
 	m.done.Wait()

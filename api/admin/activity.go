@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// activityReport is what the nodes have decided so far. Rates can be derived from two reports in which the same nodes answered
-// and no process was replaced.
+// activityReport is what the nodes have decided so far. Rates can be derived
+// from two reports in which the same nodes answered and no process was
+// replaced.
 type activityReport struct {
 	Node   string         `json:"node"`  // the node that was asked
 	AtMS   int64          `json:"at_ms"` // the time of the report, since that node's process started
@@ -67,7 +68,8 @@ func newCheckCounts(c *limiter.Counts) checkCounts {
 // getActivity answers with what the nodes have decided since they started.
 func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	nodes := s.config.Activity() // this node first
-	r := activityReport{Node: s.doors.Node, AtMS: nodes[0].Uptime.Milliseconds(), Nodes: []nodeActivity{}, Rules: []ruleActivity{}}
+	r := activityReport{Node: s.doors.Node, AtMS: nodes[0].Uptime.Milliseconds(),
+		Nodes: []nodeActivity{}, Rules: []ruleActivity{}}
 	var all limiter.Counts
 	var ids []ring.NodeID
 	var order []string

@@ -31,7 +31,8 @@ func TestActivity(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
 	first := activity(n)
-	if len(first.Checks) != 0 || len(first.Rules) != 0 || len(first.Nodes) != 1 || first.Nodes[0].Name != "n1" || !first.Nodes[0].Answered {
+	if len(first.Checks) != 0 || len(first.Rules) != 0 || len(first.Nodes) != 1 ||
+		first.Nodes[0].Name != "n1" || !first.Nodes[0].Answered {
 		t.Errorf("have %+v", first)
 	}
 	for range 7 {
@@ -44,7 +45,8 @@ func TestActivity(t *testing.T) {
 	var have admin.ActivityReport
 	apitest.Until(t, "both rules are reported", func() bool { have = activity(n); return len(have.Rules) == 2 })
 	want := admin.CheckCounts{"allowed": {"owner": 7}, "refused": {"owner": 2, "list": 1}}
-	if !reflect.DeepEqual(have.Checks, want) || have.AtMS < first.AtMS || have.Nodes[0].Allowed != 7 || have.Nodes[0].Refused != 3 {
+	if !reflect.DeepEqual(have.Checks, want) || have.AtMS < first.AtMS ||
+		have.Nodes[0].Allowed != 7 || have.Nodes[0].Refused != 3 {
 		t.Errorf("have %+v, want %v", have, want)
 	}
 	rules := []admin.RuleActivity{
@@ -64,12 +66,15 @@ func TestActivityOfSeveral(t *testing.T) {
 	}
 	n := startNode(t, func(c *apitest.Config) {
 		c.Cluster = severalMembers{apitest.Alone{Name: "n1", ID: id(1)}, []admin.Member{
-			{Member: cluster.Member{Name: "n2", ID: id(2)}}, {Member: cluster.Member{Name: "n3", ID: id(3), State: gossip.Failed}},
+			{Member: cluster.Member{Name: "n2", ID: id(2)}},
+			{Member: cluster.Member{Name: "n3", ID: id(3), State: gossip.Failed}},
 			{Member: cluster.Member{Name: "n4", ID: id(4), State: gossip.Left}},
 		}}
 		c.Activity = func() []limiter.NodeActivity {
 			return []limiter.NodeActivity{
-				{Node: id(1), Boot: 1, Uptime: 5 * time.Second, Vitals: limiter.Vitals{Counters: 3, MaxCounters: 9, Memory: 5}, Checks: one(10, 1), Rules: []limiter.RuleCounts{{Rule: "b", Checks: one(10, 1)}}},
+				{Node: id(1), Boot: 1, Uptime: 5 * time.Second,
+					Vitals: limiter.Vitals{Counters: 3, MaxCounters: 9, Memory: 5}, Checks: one(10, 1),
+					Rules: []limiter.RuleCounts{{Rule: "b", Checks: one(10, 1)}}},
 				{Node: id(2), Boot: 1 << 60, Uptime: time.Second, Checks: one(100, 2),
 					Rules: []limiter.RuleCounts{{Rule: "a", Checks: one(1, 0)}, {Rule: "b", Checks: one(99, 2)}}},
 			}
@@ -79,12 +84,16 @@ func TestActivityOfSeveral(t *testing.T) {
 	want := admin.ActivityReport{
 		Node: "n1", AtMS: 5000, Checks: admin.CheckCounts{"allowed": {"lease": 110}, "refused": {"owner": 3}},
 		Nodes: []admin.NodeActivity{
-			admin.NewNodeActivity("n1", id(1).String(), true, admin.NodeActivity{Process: "0000000000000001", UptimeMS: 5000, Allowed: 10, Refused: 1, Vitals: admin.Vitals{Counters: 3, MaxCounters: 9, Memory: 5}}),
-			admin.NewNodeActivity("n2", id(2).String(), true, admin.NodeActivity{Process: "1000000000000000", UptimeMS: 1000, Allowed: 100, Refused: 2}),
+			admin.NewNodeActivity("n1", id(1).String(), true,
+				admin.NodeActivity{Process: "0000000000000001", UptimeMS: 5000, Allowed: 10,
+					Refused: 1, Vitals: admin.Vitals{Counters: 3, MaxCounters: 9, Memory: 5}}),
+			admin.NewNodeActivity("n2", id(2).String(), true,
+				admin.NodeActivity{Process: "1000000000000000", UptimeMS: 1000, Allowed: 100, Refused: 2}),
 			admin.NewNodeActivity("n3", id(3).String(), false, admin.NodeActivity{}),
 		},
 		Rules: []admin.RuleActivity{
-			{"b", admin.CheckCounts{"allowed": {"lease": 109}, "refused": {"owner": 3}}}, {"a", admin.CheckCounts{"allowed": {"lease": 1}}},
+			{"b", admin.CheckCounts{"allowed": {"lease": 109}, "refused": {"owner": 3}}},
+			{"a", admin.CheckCounts{"allowed": {"lease": 1}}},
 		},
 	}
 	if !reflect.DeepEqual(have, want) {

@@ -33,10 +33,12 @@ const (
 	idleTimeout    = 3 * time.Minute
 	maxHeaderBytes = 16 << 10
 	maxConnections = 512 // connections served at once
-	// A connection that waits takes seatMemory. All of them may take one part in seatParts of the node's memory.
+	// A connection that waits takes seatMemory. All of them may take one part in
+	// seatParts of the node's memory.
 	seatMemory = 24 << 10
 	seatParts  = 64
-	// maxWrites bounds the writes in progress at once; more wait. To parse a large document takes many times its size.
+	// maxWrites bounds the writes in progress at once; more wait. To parse a large
+	// document takes many times its size.
 	maxWrites = 1
 	// maxProfile bounds how long a pprof profile may run.
 	maxProfile = 5 * time.Minute
@@ -60,7 +62,8 @@ type Server struct {
 // endpoint is the handler of a method and a path of the admin plane.
 type endpoint struct {
 	route string // method and path
-	// need lists the scopes of which a token must have at least one. With 0, only the scope admin will do.
+	// need lists the scopes of which a token must have at least one. With 0, only
+	// the scope admin will do.
 	need  api.Scope
 	serve func(http.ResponseWriter, *http.Request) error
 }
@@ -73,7 +76,8 @@ func (s *Server) endpoints() []endpoint {
 		return s.write(w, r, c)
 	})
 	return []endpoint{
-		// Probes, metrics for Prometheus, and the dashboard's files. The page asks the user for a token.
+		// Probes, metrics for Prometheus, and the dashboard's files. The page asks the
+		// user for a token.
 		{"GET /healthz", api.Anyone, s.getHealth},
 		{"GET /readyz", api.Anyone, s.getReady},
 		{"GET /metrics", api.Anyone, s.metrics()},
@@ -114,7 +118,8 @@ func (s *Server) endpoints() []endpoint {
 		// A try takes nothing. With "peek": false it is a check and needs the scope check.
 		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},
 
-		// Reports from gateways and services. Like adjustments, they change what is used or allowed.
+		// Reports from gateways and services. Like adjustments, they change what is
+		// used or allowed.
 		{"DELETE /v1/usage", api.ScopeAdjust, s.withSubject(s.deleteUsage)},
 		{"POST /v1/load", api.ScopeAdjust, s.postLoad},
 		{"POST /v1/feedback", api.ScopeAdjust, s.feedback},
@@ -160,8 +165,10 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), done: make(chan error, 1),
-		writes: make(chan struct{}, maxWrites), diffs: make(chan struct{}, maxWrites), exports: make(chan struct{}, maxExports),
-		conns: doors.Track(doors.Seats(maxConnections, seatParts, seatMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
+		writes: make(chan struct{}, maxWrites), diffs: make(chan struct{}, maxWrites),
+		exports: make(chan struct{}, maxExports),
+		conns:   doors.Track(doors.Seats(maxConnections, seatParts, seatMemory)),
+		pages:   newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{
 		Handler:           s.onConnection(s.handler()),
@@ -188,7 +195,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 // Addr returns the address on which the admin plane listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
-// Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
+// Close stops accepting connections, waits for the requests in progress until
+// ctx ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.server.Shutdown(ctx)
 	if err != nil {
@@ -287,7 +295,8 @@ func byPattern(all []endpoint) map[string]methods {
 	return out
 }
 
-// dispatch returns a handler that calls the endpoint of the request's method, if the caller's token permits it.
+// dispatch returns a handler that calls the endpoint of the request's method,
+// if the caller's token permits it.
 func (s *Server) dispatch(m methods) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method

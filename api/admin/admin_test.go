@@ -36,7 +36,8 @@ func TestRulesDocument(t *testing.T) {
 		t.Errorf("the document in force can't be read back: %v", err)
 	}
 	for accept, want := range map[string]string{
-		"application/json": codec.TypeJSON, "application/yaml": admin.TypeYAML, "text/html, application/json;q=0.5": codec.TypeJSON,
+		"application/json": codec.TypeJSON, "application/yaml": admin.TypeYAML,
+		"text/html, application/json;q=0.5":              codec.TypeJSON,
 		"application/json;q=0.5, application/yaml;q=0.9": admin.TypeYAML, "nonsense;;,": admin.TypeYAML,
 	} {
 		if resp, _ := get(accept, "/v1/rules"); resp.Header.Get("Content-Type") != want {
@@ -50,18 +51,21 @@ func TestRulesDocument(t *testing.T) {
 	if status, f := n.Check(`{"rule":"only","key":"k"}`); status != 200 || fmt.Sprint(f["rules_version"]) != "2" {
 		t.Errorf("have %d %v", status, f)
 	}
-	if resp, body := get("", "/v1/rules?version=1"); resp.StatusCode != 200 || resp.Header.Get("ETag") != `"1"` || !strings.Contains(body, "new-idea") {
+	if resp, body := get("", "/v1/rules?version=1"); resp.StatusCode != 200 ||
+		resp.Header.Get("ETag") != `"1"` || !strings.Contains(body, "new-idea") {
 		t.Errorf("version 1: have %d %v %s", resp.StatusCode, resp.Header, body)
 	}
 	for path, want := range map[string]int{
-		"/v1/rules?version=2": 200, "/v1/rules?version=3": 404, "/v1/rules?version=0": 400, "/v1/rules?version=x": 400, "/v1/rules?other=1": 200,
+		"/v1/rules?version=2": 200, "/v1/rules?version=3": 404, "/v1/rules?version=0": 400,
+		"/v1/rules?version=x": 400, "/v1/rules?other=1": 200,
 	} {
 		if resp, body := get("", path); resp.StatusCode != want {
 			t.Errorf("%s: have %d %s, want %d", path, resp.StatusCode, body, want)
 		}
 	}
 	if resp, body := get("", "/v1/rules/versions"); resp.StatusCode != 200 ||
-		!strings.HasPrefix(body, `{"versions":[{"version":2,"when":"1970-01-01T00:00:00Z","by":"test","what":"all","size":1,"applied":2},{"version":1,`) {
+		!strings.HasPrefix(body,
+			`{"versions":[{"version":2,"when":"1970-01-01T00:00:00Z","by":"test","what":"all","size":1,"applied":2},{"version":1,`) {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 }
@@ -73,7 +77,8 @@ func TestIfMatch(t *testing.T) {
 		match  string
 		status int
 	}{
-		{"", 200}, {"*", 200}, {`"3"`, 200}, {"4", 200}, {`W/"5"`, 200}, {`"1", "6"`, 200}, {`"1"`, 412}, {`"0"`, 412}, {"0", 412}, {`"99"`, 412},
+		{"", 200}, {"*", 200}, {`"3"`, 200}, {"4", 200}, {`W/"5"`, 200}, {`"1", "6"`, 200},
+		{`"1"`, 412}, {`"0"`, 412}, {"0", 412}, {`"99"`, 412},
 		{"x", 400}, {`"7`, 400}, {`"-7"`, 400}, {`"7" x`, 400}, {",", 400},
 	} {
 		c := apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules}
@@ -89,7 +94,8 @@ func TestIfMatch(t *testing.T) {
 func TestInvalidRules(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: "version: 1\nrules:\n  - name: x\n    key: [ip]\n    limits: [{limit: -1, per: 1m}, {limit: 5, per: nope}]\n    colour: red\n"})
+	resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules",
+		Body: "version: 1\nrules:\n  - name: x\n    key: [ip]\n    limits: [{limit: -1, per: 1m}, {limit: 5, per: nope}]\n    colour: red\n"})
 	f := apitest.Fields(t, body)
 	list, _ := f["errors"].([]any)
 	if resp.StatusCode != 422 || f["code"] != string(api.InvalidRules) || len(list) < 3 {
@@ -101,15 +107,18 @@ func TestInvalidRules(t *testing.T) {
 			t.Errorf("have %v", m)
 		}
 	}
-	for _, body := range []string{"", "[", "\x00\xff", "a: &a [*a, *a]", strings.Repeat("[", 100_000), "{\"version\":1,\"rules\":5}"} {
-		if resp, answer := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: body}); resp.StatusCode != 422 {
+	for _, body := range []string{"", "[", "\x00\xff", "a: &a [*a, *a]",
+		strings.Repeat("[", 100_000), "{\"version\":1,\"rules\":5}"} {
+		if resp, answer := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules",
+			Body: body}); resp.StatusCode != 422 {
 			t.Errorf("%.20q: have %d %.200s", body, resp.StatusCode, answer)
 		}
 	}
 	if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules"}); resp.Header.Get("ETag") != `"1"` {
 		t.Errorf("an invalid write changed the rules: have version %s", resp.Header.Get("ETag"))
 	}
-	if resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules + strings.Repeat("#", 20<<20)}); resp.StatusCode != 413 {
+	if resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules",
+		Body: yamlRules + strings.Repeat("#", 20<<20)}); resp.StatusCode != 413 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 }
@@ -117,7 +126,8 @@ func TestInvalidRules(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	_, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules + "    usage: monthly\n    shadow: true\n"})
+	_, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules",
+		Body: yamlRules + "    usage: monthly\n    shadow: true\n"})
 	if !strings.HasPrefix(body, `{"version":2,"warnings":[{"line":6,`) {
 		t.Errorf("have %s", body)
 	}
@@ -136,7 +146,8 @@ func TestPieces(t *testing.T) {
 		{"GET", "/v1/rules/nope", "", 404, "not-found"},
 		{"PUT", "/v1/rules/fresh", `{"key":["ip"],"limits":[{"limit":1,"per":"1h"}]}`, 200, `"version":2`},
 		{"PUT", "/v1/rules/fresh", "key: [ip]\nlimits: [{limit: 2, per: 1h}]", 200, `"version":3`},
-		{"PUT", "/v1/rules/fresh", `{"name":"other","key":["ip"],"limits":[{"limit":1,"per":"1h"}]}`, 422, "invalid-rules"},
+		{"PUT", "/v1/rules/fresh",
+			`{"name":"other","key":["ip"],"limits":[{"limit":1,"per":"1h"}]}`, 422, "invalid-rules"},
 		{"GET", "/v1/rules/fresh", "", 200, `"limit":2`},
 		{"DELETE", "/v1/rules/fresh", "", 200, `"version":4`},
 		{"DELETE", "/v1/rules/fresh", "", 404, "not-found"},
@@ -193,8 +204,10 @@ func TestPages(t *testing.T) {
 	}
 	limits := `"limits":[{"limit":1,"per":"7d"}]`
 	for path, want := range map[string]string{
-		"/v1/tiers":                        `{"tiers":[{"name":"a",` + limits + `},{"name":"b",` + limits + `},{"name":"c",` + limits + `}]}`,
-		"/v1/tiers?n=2":                    `{"next":"b","tiers":[{"name":"a",` + limits + `},{"name":"b",` + limits + `}]}`,
+		"/v1/tiers": `{"tiers":[{"name":"a",` + limits + `},{"name":"b",` +
+			limits + `},{"name":"c",` + limits + `}]}`,
+		"/v1/tiers?n=2": `{"next":"b","tiers":[{"name":"a",` + limits +
+			`},{"name":"b",` + limits + `}]}`,
 		"/v1/tiers?n=2&after=b":            `{"tiers":[{"name":"c",` + limits + `}]}`,
 		"/v1/tiers?after=aa&n=1":           `{"next":"b","tiers":[{"name":"b",` + limits + `}]}`,
 		"/v1/tiers?after=z":                `{"tiers":[]}`,
@@ -221,7 +234,8 @@ func TestPages(t *testing.T) {
 		t.Errorf("have %d subjects on %d pages", len(seen), pages)
 	}
 	for _, bad := range []string{"0", "-1", "1001", "x", "1.5"} {
-		if body := get("/v1/tiers?n="+bad, 400); !strings.Contains(body, "bad-value") || !strings.Contains(body, "1 to 1000") {
+		if body := get("/v1/tiers?n="+bad, 400); !strings.Contains(body, "bad-value") ||
+			!strings.Contains(body, "1 to 1000") {
 			t.Errorf("n=%s: have %s", bad, body)
 		}
 	}
@@ -231,11 +245,14 @@ func TestPiecesByAccept(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct{ accept, kind, want string }{
-		{"", codec.TypeJSON, `"name":"login"`}, {"*/*", codec.TypeJSON, `"name":"login"`}, {"application/yaml", admin.TypeYAML, "name: login"},
+		{"", codec.TypeJSON, `"name":"login"`}, {"*/*", codec.TypeJSON, `"name":"login"`},
+		{"application/yaml", admin.TypeYAML, "name: login"},
 		{"application/json, application/yaml;q=0.5", codec.TypeJSON, `"name":"login"`},
 	} {
-		resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules/login", Header: map[string]string{"Accept": tt.accept}})
-		if resp.Header.Get("Content-Type") != tt.kind || !strings.Contains(body, tt.want) || resp.Header.Get("Vary") != "Accept" {
+		resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules/login",
+			Header: map[string]string{"Accept": tt.accept}})
+		if resp.Header.Get("Content-Type") != tt.kind || !strings.Contains(body, tt.want) ||
+			resp.Header.Get("Vary") != "Accept" {
 			t.Errorf("%q: have %s %s", tt.accept, resp.Header.Get("Content-Type"), body)
 		}
 	}
@@ -254,10 +271,12 @@ func TestUsageOwnerTop(t *testing.T) {
 		status       int
 		want         string
 	}{
-		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `{"rule":"login","key":"198.51.100.7","owner":"n1","limits":[{"name":"login","algorithm":"sliding-window-log","unit":"requests","limit":5,"window_ms":3600000,"used":5,"remaining":0,`},
+		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200,
+			`{"rule":"login","key":"198.51.100.7","owner":"n1","limits":[{"name":"login","algorithm":"sliding-window-log","unit":"requests","limit":5,"window_ms":3600000,"used":5,"remaining":0,`},
 		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `"blocked_until_ms":0,"shares":{}}`},
 		{"GET", "/v1/usage?rule=login&key=::ffff:198.51.100.7", 200, `"used":5`},
-		{"GET", "/v1/usage?" + pair, 200, `{"rule":"pair","key":["acme","/chat"],"owner":"n1","limits":[{"name":"pair","algorithm":"token-bucket","unit":"requests","limit":3,"window_ms":3600000,"used":1,"remaining":2,`},
+		{"GET", "/v1/usage?" + pair, 200,
+			`{"rule":"pair","key":["acme","/chat"],"owner":"n1","limits":[{"name":"pair","algorithm":"token-bucket","unit":"requests","limit":3,"window_ms":3600000,"used":1,"remaining":2,`},
 		{"GET", "/v1/usage?rule=all", 200, `"key":[],`},
 		{"GET", "/v1/usage?rule=login&key=", 400, "missing-key"},
 		{"GET", "/v1/usage?rule=pair&key=acme", 400, "bad-value"},
@@ -289,7 +308,8 @@ func TestUsageOwnerTop(t *testing.T) {
 		{"DELETE", "/v1/usage?rule=login&key=198.51.100.7", 200, `"used":0,"remaining":5,`},
 		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `"used":0,`},
 		{"PUT", "/v1/usage", 405, "GET, POST, DELETE, HEAD"},
-		{"GET", "/v1/cluster", 200, `{"epoch":1,"settled":true,"view":"connected","leader":"n1","rules_version":1,"recorded_version":0,"members":[{"name":"n1","id":"01000000000000000000000000000000","address":"127.0.0.1","region":"default","zone":"","state":"alive","voter":true,"leader":true,"in_ring":true,"behind":false,"partitions":4096,"reachable":true}],"regions":[{"name":"default","primary":true,"reachable":true,"members":1,"committed":false}]}`},
+		{"GET", "/v1/cluster", 200,
+			`{"epoch":1,"settled":true,"view":"connected","leader":"n1","rules_version":1,"recorded_version":0,"members":[{"name":"n1","id":"01000000000000000000000000000000","address":"127.0.0.1","region":"default","zone":"","state":"alive","voter":true,"leader":true,"in_ring":true,"behind":false,"partitions":4096,"reachable":true}],"regions":[{"name":"default","primary":true,"reachable":true,"members":1,"committed":false}]}`},
 		{"POST", "/v1/feedback", 400, "bad-json"}, {"POST", "/v1/leave", 200, "left"},
 		{"GET", "/nothing/", 404, "not-found"}, {"POST", "/", 404, "not-found"}, {"GET", "/", 200, "<!doctype html>"},
 		{"GET", "/debug/pprof/", 200, "goroutine"}, {"GET", "/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
@@ -309,9 +329,13 @@ func TestAdminToken(t *testing.T) {
 		method, path, header string
 		status               int
 	}{
-		{"GET", "/v1/rules", "", 401}, {"GET", "/v1/rules", "Bearer secret", 200}, {"PUT", "/v1/rules", "", 401}, {"PUT", "/v1/rules", "Bearer wrong", 401}, {"PUT", "/v1/rules", "Bearer secret", 200},
-		{"PUT", "/v1/rules/x", "", 401}, {"DELETE", "/v1/rules/x", "", 401}, {"PUT", "/v1/tiers/x", "", 401}, {"PUT", "/v1/subjects/x/y", "", 401},
-		{"PUT", "/v1/lists/deny", "", 401}, {"DELETE", "/v1/usage?rule=login&key=k", "", 401}, {"GET", "/v1/usage?rule=only&key=k", "Bearer secret", 200},
+		{"GET", "/v1/rules", "", 401}, {"GET", "/v1/rules", "Bearer secret", 200},
+		{"PUT", "/v1/rules", "", 401}, {"PUT", "/v1/rules", "Bearer wrong", 401},
+		{"PUT", "/v1/rules", "Bearer secret", 200},
+		{"PUT", "/v1/rules/x", "", 401}, {"DELETE", "/v1/rules/x", "", 401},
+		{"PUT", "/v1/tiers/x", "", 401}, {"PUT", "/v1/subjects/x/y", "", 401},
+		{"PUT", "/v1/lists/deny", "", 401}, {"DELETE", "/v1/usage?rule=login&key=k", "", 401},
+		{"GET", "/v1/usage?rule=only&key=k", "Bearer secret", 200},
 	} {
 		c := apitest.Call{Method: tt.method, URL: n.AdminURL + tt.path, Body: yamlRules}
 		if tt.header != "" {
@@ -337,7 +361,10 @@ func TestCrossOrigin(t *testing.T) {
 			{"PUT", map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
 			{"PUT", map[string]string{"Origin": "https://evil.example"}, 403},
 			{"DELETE", map[string]string{"Sec-Fetch-Site": "same-site"}, 403},
-			{"PUT", map[string]string{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/yaml"}, 200},
+			{"PUT",
+				map[string]string{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1",
+					"Content-Type": "application/yaml"},
+				200},
 			{"GET", map[string]string{"Origin": "https://evil.example"}, 403},
 			{"GET", map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
 			{"GET", map[string]string{"Sec-Fetch-Site": "same-origin"}, 200},
@@ -382,7 +409,8 @@ func TestAdminWithoutRules(t *testing.T) {
 		c.Decider, c.Subjects, c.Metrics = l, l, []metrics.Source{l.Metrics}
 	})
 	for path, want := range map[string]int{
-		"/v1/rules": 503, "/v1/rules/x": 503, "/v1/usage?rule=x": 503, "/v1/owner?rule=x": 503, "/v1/cluster": 200, "/metrics": 200, "/healthz": 200, "/v1/top": 200, "/readyz": 503,
+		"/v1/rules": 503, "/v1/rules/x": 503, "/v1/usage?rule=x": 503, "/v1/owner?rule=x": 503,
+		"/v1/cluster": 200, "/metrics": 200, "/healthz": 200, "/v1/top": 200, "/readyz": 503,
 	} {
 		if resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path}); resp.StatusCode != want {
 			t.Errorf("%s: have %d %s, want %d", path, resp.StatusCode, body, want)
@@ -411,8 +439,11 @@ func TestMetrics(t *testing.T) {
 		`rlnode_checks_total{decided_by="list",decision="refused",rule=""} 1`,
 		`rlnode_checks_total{decided_by="owner",decision="shadow-refused",rule="new-idea"} 1`,
 		`rlnode_check_seconds_count 8`, `rlnode_check_seconds_bucket{le="2.5e-06"}`,
-		`rlnode_headroom_ratio_bucket{rule="login",le="0"} 2`, `rlnode_headroom_ratio_bucket{rule="login",le="0.2"} 3`, `rlnode_headroom_ratio_count{rule="login"} 6`,
-		`rlnode_counters 1`, `rlnode_counters_max 100000`, `rlnode_counters_bytes`, `rlnode_counters_evicted_total 0`, `rlnode_counters_expired_total 0`,
+		`rlnode_headroom_ratio_bucket{rule="login",le="0"} 2`,
+		`rlnode_headroom_ratio_bucket{rule="login",le="0.2"} 3`,
+		`rlnode_headroom_ratio_count{rule="login"} 6`,
+		`rlnode_counters 1`, `rlnode_counters_max 100000`, `rlnode_counters_bytes`,
+		`rlnode_counters_evicted_total 0`, `rlnode_counters_expired_total 0`,
 		`rlnode_counters_refused_total 0`, `rlnode_rules_version 1`, `rlnode_ready 1`, `rlnode_panics_total 0`,
 		`rlnode_build_info{go="go`, `go_goroutines`, `process_resident_memory_bytes`,
 	} {

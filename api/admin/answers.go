@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// What the admin plane sends is charged to the budget until it is sent: a caller may be slow to read it, or never do so.
+// What the admin plane sends is charged to the budget until it is sent: a
+// caller may be slow to read it, or never do so.
 
 // answerWriter writes an answer and charges what takes a while to send.
 type answerWriter struct {
@@ -55,8 +56,9 @@ func (a *answerWriter) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// page is something that takes work to make, and that many may ask for at once. Those that ask while it is being made get the
-// next one, all of them the same. So at most one is being made at a time.
+// page is something that takes work to make, and that many may ask for at once.
+// Those that ask while it is being made get the next one, all of them the same.
+// So at most one is being made at a time.
 type page struct {
 	make func() ([]byte, http.Header, int)
 	turn sync.Mutex // held while a page is being made

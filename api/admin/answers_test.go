@@ -12,7 +12,8 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// Who asks for metrics and does not read them costs the system little memory, and loses the connection soon.
+// Who asks for metrics and does not read them costs the system little memory,
+// and loses the connection soon.
 func TestUnreadAnswers(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -39,8 +40,8 @@ func TestUnreadAnswers(t *testing.T) {
 	<-sent
 }
 
-// However many ask for metrics at once, they are collected a few times only, and everybody gets some that are not older than
-// the request.
+// However many ask for metrics at once, they are collected a few times only,
+// and everybody gets some that are not older than the request.
 func TestManyAskForMetrics(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -35,7 +35,8 @@ func sendRaw(t *testing.T, addr net.Addr, send string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// A page whose host name resolves to this machine can neither read nor write anything on the admin plane.
+// A page whose host name resolves to this machine can neither read nor write
+// anything on the admin plane.
 func TestRebinding(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.Hosts = []string{"Node1.Example", "other.example."} })
@@ -44,22 +45,29 @@ func TestRebinding(t *testing.T) {
 		host string
 		good bool
 	}{
-		{"evil.example", false}, {"evil.example:" + port, false}, {"127.0.0.1.evil.example", false}, {"localhost.evil.example", false}, {"127.1", false}, {"evil.example.", false},
-		{"[evil.example]:" + port, false}, {"xlocalhost", false}, {"node1.example.evil.example", false}, {"127.0.0.1:" + port + ":evil", false},
-		{"127.0.0.1", true}, {"127.0.0.1:" + port, true}, {"[::1]:" + port, true}, {"[::1]", true}, {"192.0.2.7:1", true}, {"localhost", true}, {"LOCALHOST:" + port, true},
+		{"evil.example", false}, {"evil.example:" + port, false}, {"127.0.0.1.evil.example", false},
+		{"localhost.evil.example", false}, {"127.1", false}, {"evil.example.", false},
+		{"[evil.example]:" + port, false}, {"xlocalhost", false},
+		{"node1.example.evil.example", false}, {"127.0.0.1:" + port + ":evil", false},
+		{"127.0.0.1", true}, {"127.0.0.1:" + port, true}, {"[::1]:" + port, true}, {"[::1]", true},
+		{"192.0.2.7:1", true}, {"localhost", true}, {"LOCALHOST:" + port, true},
 		{"localhost.", true}, {"node1.example", true}, {"NODE1.example:81", true}, {"other.example", true}, {"", true},
 	} {
-		for _, line := range []string{"GET /v1/rules", "PUT /v1/rules", "GET /debug/pprof/", "GET /healthz", "GET /metrics", "GET /ui/", "DELETE /v1/usage?rule=only&key=k", "POST /v1/try", "GET /nowhere"} {
+		for _, line := range []string{"GET /v1/rules", "PUT /v1/rules", "GET /debug/pprof/",
+			"GET /healthz", "GET /metrics", "GET /ui/", "DELETE /v1/usage?rule=only&key=k",
+			"POST /v1/try", "GET /nowhere"} {
 			body := yamlRules
 			if strings.Contains(line, "try") {
 				body = `{"rule":"only","key":"k"}`
 			}
 			// For the browser, the page and the node have the same origin, and the request says so.
-			status, have := sendRaw(t, n.Admin.Addr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nRlnode-Dashboard: 1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
-				line, tt.host, tt.host, len(body), body))
+			status, have := sendRaw(t, n.Admin.Addr(),
+				fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nRlnode-Dashboard: 1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+					line, tt.host, tt.host, len(body), body))
 			if refused := status == 421; refused == tt.good {
 				t.Errorf("%s of %q: have %d %.200s", line, tt.host, status, have)
-			} else if refused && (!strings.Contains(have, "--admin-host") || !strings.Contains(have, string(api.WrongHost))) {
+			} else if refused &&
+				(!strings.Contains(have, "--admin-host") || !strings.Contains(have, string(api.WrongHost))) {
 				t.Errorf("%s of %q: have %s", line, tt.host, have)
 			}
 		}
@@ -70,7 +78,8 @@ func TestRebinding(t *testing.T) {
 	if status, _ := sendRaw(t, n.Admin.Addr(), "GET /healthz HTTP/1.0\r\n\r\n"); status != 200 {
 		t.Errorf("HTTP/1.0 without a host: have %d", status)
 	}
-	if status, _ := sendRaw(t, n.Admin.Addr(), "GET http://evil.example/v1/rules HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 421 {
+	if status, _ := sendRaw(t, n.Admin.Addr(),
+		"GET http://evil.example/v1/rules HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 421 {
 		t.Errorf("a name in the address: have %d", status)
 	}
 }
@@ -82,7 +91,8 @@ func TestHostsElsewhere(t *testing.T) {
 		hosts []string
 		named bool
 	}{
-		{"127.0.0.1:1", nil, true}, {"127.8.9.10:1", nil, true}, {"[::1]:1", nil, true}, {"192.0.2.1:1", nil, false}, {"0.0.0.0:1", nil, false}, {"[::]:1", nil, false},
+		{"127.0.0.1:1", nil, true}, {"127.8.9.10:1", nil, true}, {"[::1]:1", nil, true},
+		{"192.0.2.1:1", nil, false}, {"0.0.0.0:1", nil, false}, {"[::]:1", nil, false},
 		{"192.0.2.1:1", []string{"node1"}, true},
 	} {
 		addr, err := net.ResolveTCPAddr("tcp", tt.addr)
@@ -101,26 +111,32 @@ func TestHostsElsewhere(t *testing.T) {
 func TestProfilesForPages(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	for _, path := range []string{"/debug/pprof/", "/debug/pprof/profile?seconds=30", "/debug/pprof/trace?seconds=30", "/debug/pprof/heap", "/debug/pprof/symbol"} {
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/profile?seconds=30",
+		"/debug/pprof/trace?seconds=30", "/debug/pprof/heap", "/debug/pprof/symbol"} {
 		for _, site := range []string{"cross-site", "same-site"} {
-			resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path, Header: map[string]string{"Sec-Fetch-Site": site}})
+			resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path,
+				Header: map[string]string{"Sec-Fetch-Site": site}})
 			if resp.StatusCode != 403 || apitest.NoteCode([]byte(body)) != api.CrossOrigin {
 				t.Errorf("%s %s: have %d %s", path, site, resp.StatusCode, body)
 			}
 		}
 	}
 	for _, site := range []string{"none", "same-origin"} {
-		if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/debug/pprof/", Header: map[string]string{"Sec-Fetch-Site": site}}); resp.StatusCode != 200 {
+		if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/debug/pprof/",
+			Header: map[string]string{"Sec-Fetch-Site": site}}); resp.StatusCode != 200 {
 			t.Errorf("%s: have %d", site, resp.StatusCode)
 		}
 	}
 	// A link on another site's page may lead to the dashboard.
-	if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/ui/", Header: map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}}); resp.StatusCode != 200 {
+	if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/ui/",
+		Header: map[string]string{"Sec-Fetch-Site": "cross-site",
+			"Sec-Fetch-Mode": "navigate"}}); resp.StatusCode != 200 {
 		t.Errorf("the dashboard: have %d", resp.StatusCode)
 	}
 }
 
-// A browser writes only as the dashboard's page does: no form, link or image of any page can. Other clients need no header.
+// A browser writes only as the dashboard's page does: no form, link or image of
+// any page can. Other clients need no header.
 func TestBrowsersWriteAsThePage(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -130,22 +146,37 @@ func TestBrowsersWriteAsThePage(t *testing.T) {
 		header header
 		want   int
 	}{
-		{"the page, JSON", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/json"}, 200},
-		{"the page, YAML", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/yaml; charset=utf-8"}, 200},
-		{"an older browser", header{"Origin": n.AdminURL, "Rlnode-Dashboard": "1", "Content-Type": "application/json"}, 200},
+		{"the page, JSON",
+			header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/json"},
+			200},
+		{"the page, YAML",
+			header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1",
+				"Content-Type": "application/yaml; charset=utf-8"},
+			200},
+		{"an older browser",
+			header{"Origin": n.AdminURL, "Rlnode-Dashboard": "1", "Content-Type": "application/json"},
+			200},
 		{"without the header", header{"Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}, 403},
 		{"without the header, an older browser", header{"Origin": n.AdminURL, "Content-Type": "application/json"}, 403},
 		{"typed by a person", header{"Sec-Fetch-Site": "none", "Content-Type": "application/json"}, 403},
-		{"a form's type", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "text/plain"}, 403},
-		{"another form's type", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/x-www-form-urlencoded"}, 403},
+		{"a form's type",
+			header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "text/plain"},
+			403},
+		{"another form's type",
+			header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1",
+				"Content-Type": "application/x-www-form-urlencoded"},
+			403},
 		{"no type", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1"}, 403},
-		{"a broken type", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/json;;"}, 403},
+		{"a broken type",
+			header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/json;;"},
+			403},
 		{"a command", header{}, 200},
 		{"a command with a form's type", header{"Content-Type": "application/x-www-form-urlencoded"}, 200},
 	} {
 		for _, one := range []apitest.Call{
 			{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules},
-			{Method: "POST", URL: n.AdminURL + "/v1/feedback", Body: `{"rule":"only","key":"k","verdict":"false-positive"}`},
+			{Method: "POST", URL: n.AdminURL + "/v1/feedback",
+				Body: `{"rule":"only","key":"k","verdict":"false-positive"}`},
 			{Method: "POST", URL: n.AdminURL + "/v1/try", Body: `{"rule":"only","key":"k"}`},
 			{Method: "DELETE", URL: n.AdminURL + "/v1/usage?rule=only&key=k"},
 		} {
@@ -156,6 +187,7 @@ func TestBrowsersWriteAsThePage(t *testing.T) {
 			}
 		}
 	}
-	resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules", Header: header{"Sec-Fetch-Site": "same-origin"}})
+	resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules",
+		Header: header{"Sec-Fetch-Site": "same-origin"}})
 	expect.Equal(t, resp.StatusCode, 200, "a read")
 }

@@ -6,7 +6,8 @@ import "github.com/rlnode/rlnode/cluster"
 type Cluster interface {
 	// View returns the cluster as this node sees it. The caller may modify the result.
 	View() ClusterView
-	// Owner returns the names of a partition's owner and standby ("" if there is none), and the epoch of that assignment.
+	// Owner returns the names of a partition's owner and standby ("" if there is
+	// none), and the epoch of that assignment.
 	Owner(partition int) (owner, standby string, epoch int64)
 }
 
@@ -23,7 +24,8 @@ type ClusterView struct {
 	Recorded int64    `json:"recorded_version"`
 	Members  []Member `json:"members"`
 	Regions  []Region `json:"regions"`
-	// Decided counts the subjects of the checks that this node decided in the last ten seconds, by decided_by.
+	// Decided counts the subjects of the checks that this node decided in the last
+	// ten seconds, by decided_by.
 	Decided map[string]int64 `json:"decided,omitempty"`
 }
 
@@ -32,7 +34,8 @@ type Member struct {
 	cluster.Member
 	Reachable bool   `json:"reachable"`     // from this node
 	Via       string `json:"via,omitempty"` // the node that relays messages to it, if the direct path is broken
-	// ClockOffset is how far its wall clock is ahead of the median of all, in milliseconds; nil if it is not known.
+	// ClockOffset is how far its wall clock is ahead of the median of all, in
+	// milliseconds; nil if it is not known.
 	ClockOffset *int64 `json:"clock_offset_ms,omitempty"`
 }
 

@@ -52,7 +52,8 @@ func TestMembership(t *testing.T) {
 	}
 }
 
-// bring makes a document version 2 of the rules in force, as if it had been written at another node.
+// bring makes a document version 2 of the rules in force, as if it had been
+// written at another node.
 func bring(l *limiter.Limiter, text string) error {
 	doc, err := l.Rules().Document.Apply(rules.Change{Part: rules.WholeDocument, Body: []byte(text)})
 	if err != nil {
@@ -65,7 +66,8 @@ func bring(l *limiter.Limiter, text string) error {
 	return err
 }
 
-// An entry may name what was just written at another node. Its dry run, too, and a message that names a line of the document.
+// An entry may name what was just written at another node. Its dry run, too,
+// and a message that names a line of the document.
 func TestEntriesCatchUp(t *testing.T) {
 	t.Parallel()
 	const later = yamlRules + "tiers: {vip: {limits: [{limit: 9, per: 1m}]}}\nlists: {deny: [{ip: 203.0.113.9}]}\n"
@@ -116,7 +118,8 @@ func TestCatchUp(t *testing.T) {
 	}
 	mode.Store(2)
 	began := time.Now()
-	if resp := get("/v1/rules/only"); resp.StatusCode != 200 || resp.Header.Get("Rlnode-Stale") != "true" || time.Since(began) < admin.CatchTime {
+	if resp := get("/v1/rules/only"); resp.StatusCode != 200 ||
+		resp.Header.Get("Rlnode-Stale") != "true" || time.Since(began) < admin.CatchTime {
 		t.Errorf("have %d %v after %v", resp.StatusCode, resp.Header, time.Since(began))
 	}
 }
@@ -162,8 +165,10 @@ func (l unreachableOwners) Usage(*limiter.Query) (*limiter.Usage, error) {
 func TestNoOwner(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.Subjects = unreachableOwners{c.Subjects} })
-	for path, want := range map[string]int{"/v1/usage?rule=login&key=198.51.100.1": 503, "/v1/owner?rule=login&key=198.51.100.1": 200} {
-		if resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path}); resp.StatusCode != want || want == 503 && !strings.Contains(body, "no-owner") {
+	for path, want := range map[string]int{"/v1/usage?rule=login&key=198.51.100.1": 503,
+		"/v1/owner?rule=login&key=198.51.100.1": 200} {
+		if resp, body := n.Do(apitest.Call{Method: "GET",
+			URL: n.AdminURL + path}); resp.StatusCode != want || want == 503 && !strings.Contains(body, "no-owner") {
 			t.Errorf("%s: have %d %s", path, resp.StatusCode, body)
 		}
 	}
@@ -180,7 +185,8 @@ func TestClusterMetrics(t *testing.T) {
 	})
 	_, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/metrics"})
 	for _, want := range []string{
-		`rlnode_forward_seconds_bucket{le="2.5e-05"} 2`, "rlnode_forward_seconds_count 3", "rlnode_forward_seconds_sum 2",
+		`rlnode_forward_seconds_bucket{le="2.5e-05"} 2`, "rlnode_forward_seconds_count 3",
+		"rlnode_forward_seconds_sum 2",
 		`rlnode_fallback_total{on_partition="full"} 5`, "rlnode_standby_decisions_total 7",
 	} {
 		if !strings.Contains(body, want) {
@@ -189,7 +195,8 @@ func TestClusterMetrics(t *testing.T) {
 	}
 }
 
-// Metrics of each kind are exported, except those with labels that are not UTF-8, which Prometheus rejects.
+// Metrics of each kind are exported, except those with labels that are not
+// UTF-8, which Prometheus rejects.
 func TestNodeMetrics(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
@@ -204,9 +211,11 @@ func TestNodeMetrics(t *testing.T) {
 	})
 	_, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/metrics"})
 	for _, want := range []string{
-		"rlnode_on 1", `rlnode_up{region="eu"} 7`, `rlnode_all_total{a="x",b="y"} 3`, `rlnode_took_seconds_bucket{le="1"} 5`,
+		"rlnode_on 1", `rlnode_up{region="eu"} 7`, `rlnode_all_total{a="x",b="y"} 3`,
+		`rlnode_took_seconds_bucket{le="1"} 5`,
 		`rlnode_took_seconds_bucket{le="2"} 5`, `rlnode_took_seconds_bucket{le="+Inf"} 7`, "rlnode_took_seconds_sum 30",
-		"rlnode_frozen_seconds_sum 0.25", "rlnode_frozen_seconds_count 4", "# TYPE rlnode_all_total counter", "# HELP rlnode_on help",
+		"rlnode_frozen_seconds_sum 0.25", "rlnode_frozen_seconds_count 4",
+		"# TYPE rlnode_all_total counter", "# HELP rlnode_on help",
 	} {
 		if !strings.Contains(body, "\n"+want+"\n") && !strings.HasPrefix(body, want+"\n") {
 			t.Errorf("%s is missing", want)
@@ -217,7 +226,8 @@ func TestNodeMetrics(t *testing.T) {
 	}
 }
 
-// A node that can't take part in the cluster reports that, and is still ready, because it decides checks.
+// A node that can't take part in the cluster reports that, and is still ready,
+// because it decides checks.
 func TestClusterHealth(t *testing.T) {
 	t.Parallel()
 	well := api.ClusterHealth{Connected: true, LeaderKnown: true}
@@ -225,10 +235,12 @@ func TestClusterHealth(t *testing.T) {
 		harm func(*api.ClusterHealth)
 		want string
 	}{
-		"well":      {func(*api.ClusterHealth) {}, `{"view":"connected","leader_known":true,"raft_store":"ok"}`},
-		"cut off":   {func(f *api.ClusterHealth) { f.Connected = false }, `{"view":"cut-off","leader_known":true,"raft_store":"ok"}`},
-		"no leader": {func(f *api.ClusterHealth) { f.LeaderKnown = false }, `{"view":"connected","leader_known":false,"raft_store":"ok"}`},
-		"hung":      {func(f *api.ClusterHealth) { f.StoreHung = true }, `"raft_store":"hung","error":"the disk`},
+		"well": {func(*api.ClusterHealth) {}, `{"view":"connected","leader_known":true,"raft_store":"ok"}`},
+		"cut off": {func(f *api.ClusterHealth) { f.Connected = false },
+			`{"view":"cut-off","leader_known":true,"raft_store":"ok"}`},
+		"no leader": {func(f *api.ClusterHealth) { f.LeaderKnown = false },
+			`{"view":"connected","leader_known":false,"raft_store":"ok"}`},
+		"hung": {func(f *api.ClusterHealth) { f.StoreHung = true }, `"raft_store":"hung","error":"the disk`},
 		"full": {func(f *api.ClusterHealth) { f.StoreFull, f.StoreErr = true, errors.New("no space left") },
 			`"raft_store":"failing","error":"no space left"}`},
 	}
@@ -241,7 +253,8 @@ func TestClusterHealth(t *testing.T) {
 			if name == "well" {
 				status = `"status":"ok"`
 			}
-			for _, url := range []string{n.DataURL + "/healthz", n.AdminURL + "/healthz", n.DataURL + "/readyz", n.AdminURL + "/readyz"} {
+			for _, url := range []string{n.DataURL + "/healthz", n.AdminURL + "/healthz",
+				n.DataURL + "/readyz", n.AdminURL + "/readyz"} {
 				resp, body := n.Do(apitest.Call{Method: "GET", URL: url})
 				if resp.StatusCode != 200 || !strings.Contains(body, status) || !strings.Contains(body, test.want) {
 					t.Errorf("%s: have %d %s, want %s", url, resp.StatusCode, body, test.want)
@@ -266,7 +279,8 @@ func TestLongBatch(t *testing.T) {
 			fmt.Fprintf(&b, `,{"rule":"a","key":"u\u00e9%d"}`, i%50)
 		}
 	}
-	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + b.String()[1:] + `]}`})
+	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: `{"checks":[` + b.String()[1:] + `]}`})
 	if resp.StatusCode != 200 {
 		t.Fatalf("have %d %s", resp.StatusCode, body)
 	}
@@ -306,7 +320,8 @@ func TestLevels(t *testing.T) {
 		want         string
 	}{
 		{"GET", "/v1/level", nil, 401, "unauthorized"},
-		{"GET", "/v1/level", token, 200, `{"level":2,"highest":3,"members":[{"name":"n1","id":"07000000000000000000000000000000","knows":3,"release":"v3","zones":"2031a"}]}`},
+		{"GET", "/v1/level", token, 200,
+			`{"level":2,"highest":3,"members":[{"name":"n1","id":"07000000000000000000000000000000","knows":3,"release":"v3","zones":"2031a"}]}`},
 		{"POST", "/v1/level", nil, 401, "unauthorized"},
 		{"POST", "/v1/level", token, 200, `{"level":3}`},
 		{"POST", "/v1/level?to=4", token, 409, "level-refused"},

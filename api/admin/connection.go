@@ -13,7 +13,8 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 )
 
-// checkedListener checks the framing of what arrives before net/http reads it, by the rules of the data plane.
+// checkedListener checks the framing of what arrives before net/http reads it,
+// by the rules of the data plane.
 type checkedListener struct{ net.Listener }
 
 // Accept waits for the next connection.
@@ -34,7 +35,8 @@ type checkedConn struct {
 	answered bool        // Read has answered what could not be read: nothing follows
 }
 
-// Read returns received bytes that pass the framing. It answers a head that does not: net/http would say less.
+// Read returns received bytes that pass the framing. It answers a head that
+// does not: net/http would say less.
 func (c *checkedConn) Read(b []byte) (int, error) {
 	n, err := 0, c.frame.Err()
 	if err == nil {
@@ -51,8 +53,9 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 	case c.frame.BodyRefused():
 		return 0, err // to the handler, which answers
 	case len(b) == 1:
-		// While a handler runs, net/http reads one byte, to learn whether the caller hangs up. It does not, and its
-		// next request is refused once net/http asks for it.
+		// While a handler runs, net/http reads one byte, to learn whether the caller
+		// hangs up. It does not, and its next request is refused once net/http asks for
+		// it.
 		b[0] = 0
 		return 1, nil
 	}
@@ -66,8 +69,8 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 	return 0, &net.OpError{Op: "read", Net: "tcp", Err: refused} // after which net/http goes on to nothing else
 }
 
-// Write sends what net/http answers. It takes the start of a refused head for a whole one, and answers that, too: this
-// is dropped.
+// Write sends what net/http answers. It takes the start of a refused head for a
+// whole one, and answers that, too: this is dropped.
 func (c *checkedConn) Write(b []byte) (int, error) {
 	if c.answered {
 		return len(b), nil
@@ -118,8 +121,8 @@ func connectionOf(r *http.Request) *api.Connection {
 	return c
 }
 
-// onConnection tells a connection that its request is being answered, closes one that holds a spare slot after one request,
-// and answers only probes on it.
+// onConnection tells a connection that its request is being answered, closes
+// one that holds a spare slot after one request, and answers only probes on it.
 func (s *Server) onConnection(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := connectionOf(r)

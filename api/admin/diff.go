@@ -24,13 +24,15 @@ type Difference struct {
 	Changes []RuleChange `json:"changes"`
 	// LeftOut is how many changes of subjects and list entries there are beyond maxSmallChanges.
 	LeftOut int `json:"left_out,omitempty"`
-	// Outside has the versions since the last document that was written as a whole whose changes the other document lacks,
-	// oldest first: pieces, and what the dashboard wrote. OutsidePieces has these changes.
+	// Outside has the versions since the last document that was written as a whole
+	// whose changes the other document lacks, oldest first: pieces, and what the
+	// dashboard wrote. OutsidePieces has these changes.
 	Outside       []rules.Version     `json:"outside,omitempty"`
 	OutsidePieces []rules.PieceChange `json:"outside_pieces,omitempty"`
 	// UseUnknown says why every rule counts as in use. It is empty if their use is known.
 	UseUnknown []string `json:"use_unknown,omitempty"`
-	// Asleep is how many entries name a tier or a rule that the other document lacks. They wake when the name is back.
+	// Asleep is how many entries name a tier or a rule that the other document
+	// lacks. They wake when the name is back.
 	Asleep   int           `json:"asleep,omitempty"`
 	Warnings []rules.Error `json:"warnings,omitempty"`
 
@@ -44,7 +46,8 @@ type RuleChange struct {
 	Checks int64 `json:"checks_last_hour,omitempty"` // those that are known
 }
 
-// diffRules answers what a document would change, or what changed between two versions. It writes nothing.
+// diffRules answers what a document would change, or what changed between two
+// versions. It writes nothing.
 func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 	body, give, err := s.readDocument(r)
 	if err != nil {
@@ -124,7 +127,8 @@ func versionParam(r *http.Request, name string) (int64, error) {
 	return n, nil
 }
 
-// documentOf returns version n of the rules; with 0, the one in force and its number, or nil if there is none.
+// documentOf returns version n of the rules; with 0, the one in force and its
+// number, or nil if there is none.
 func (s *Server) documentOf(n int64) (*rules.Document, int64, error) {
 	set := s.doors.Decider.Rules()
 	switch {
@@ -173,7 +177,8 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 	d.Summary = d.summarize()
 }
 
-// maxSmallChanges bounds the changes of subjects and list entries in an answer. There may be 100,000 of them.
+// maxSmallChanges bounds the changes of subjects and list entries in an answer.
+// There may be 100,000 of them.
 const maxSmallChanges = 1000
 
 // isSmall reports whether a change is one of those of which there may be very many.
@@ -203,13 +208,15 @@ func (s *Server) reasonsUnknown(use *limiter.Use) (reasons []string) {
 		reasons = append(reasons, fmt.Sprintf("not all nodes of region %s answer", region))
 	}
 	if use.Counted < limiter.UseWindow {
-		reasons = append(reasons, fmt.Sprintf("a node has counted for %v only, not for an hour", use.Counted.Truncate(time.Second)))
+		reasons = append(reasons,
+			fmt.Sprintf("a node has counted for %v only, not for an hour", use.Counted.Truncate(time.Second)))
 	}
 	return reasons
 }
 
-// findOutside finds what was written since the last whole document, other than by whole documents, and is not in after. It
-// compares only the version in force with a document: older versions are no news.
+// findOutside finds what was written since the last whole document, other than
+// by whole documents, and is not in after. It compares only the version in
+// force with a document: older versions are no news.
 func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
 	set := s.doors.Decider.Rules()
 	if set == nil || d.From != set.Version || !d.Changed {
@@ -220,7 +227,8 @@ func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
 	if at < 0 || versions[at].Applied == d.From {
 		return
 	}
-	since := slices.DeleteFunc(slices.Clone(versions[at:]), func(v rules.Version) bool { return v.Number <= versions[at].Applied })
+	since := slices.DeleteFunc(slices.Clone(versions[at:]),
+		func(v rules.Version) bool { return v.Number <= versions[at].Applied })
 	slices.Reverse(since)
 
 	applied, err := s.config.Rules.Version(versions[at].Applied)
@@ -280,7 +288,8 @@ func nameOf(e *entries.Entry) string {
 	return fmt.Sprintf("%s=%q", e.Attribute, e.Value)
 }
 
-// changesPiece reports whether a version described by what, such as "delete rule login", may have changed a piece.
+// changesPiece reports whether a version described by what, such as "delete
+// rule login", may have changed a piece.
 func changesPiece(what string, c *rules.PieceChange) bool {
 	what = strings.TrimPrefix(what, "delete ")
 	switch {
@@ -343,7 +352,9 @@ func (d *Difference) summarize() []string {
 		if n == 1 {
 			verb = "sleeps"
 		}
-		out = append(out, fmt.Sprintf("%s %s, because the tier or the rule is not in the document: %s", plural(n, "subject"), verb, joinSome(d.newlyAsleep)))
+		out = append(out,
+			fmt.Sprintf("%s %s, because the tier or the rule is not in the document: %s",
+				plural(n, "subject"), verb, joinSome(d.newlyAsleep)))
 	}
 
 	for i := range d.Outside {

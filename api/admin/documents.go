@@ -22,8 +22,8 @@ import (
 
 const (
 	maxDocument = 8 << 20 // bytes of a body on the admin plane
-	// maxDiscard bounds how many bytes of an oversized body are read and discarded, for senders that don't read the answer
-	// before they have sent everything.
+	// maxDiscard bounds how many bytes of an oversized body are read and discarded,
+	// for senders that don't read the answer before they have sent everything.
 	maxDiscard = 256 << 20
 	typeYAML   = "application/yaml"
 	// maxCatchUp bounds how long a read of the rules waits to catch up with writes at other nodes.
@@ -62,8 +62,9 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// catchUp waits until this node has applied all earlier writes at any node, so that a read sees them. If that takes longer than
-// maxCatchUp, it adds a header that says that the answer may be stale.
+// catchUp waits until this node has applied all earlier writes at any node, so
+// that a read sees them. If that takes longer than maxCatchUp, it adds a header
+// that says that the answer may be stale.
 func (s *Server) catchUp(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), maxCatchUp)
 	defer cancel()
@@ -79,7 +80,8 @@ func (s *Server) sendYAML(w http.ResponseWriter, body []byte) {
 	s.send(w, body)
 }
 
-// preferences returns the weights, 0 to 1, that an Accept header gives explicitly to JSON and to YAML.
+// preferences returns the weights, 0 to 1, that an Accept header gives
+// explicitly to JSON and to YAML.
 func preferences(accept []string) (json, yaml float64) {
 	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		name, params, err := mime.ParseMediaType(one)
@@ -156,7 +158,9 @@ func pieceOf(r *http.Request) (c rules.Change, err error) {
 }
 
 // withPiece calls serve with the piece of the document that the path names.
-func (s *Server) withPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
+func (s *Server) withPiece(
+	serve func(http.ResponseWriter, *http.Request, rules.Change) error,
+) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		c, err := pieceOf(r)
 		if err != nil {
@@ -178,7 +182,9 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 }
 
 // answerPiece answers with what find returns of the rules in force, as JSON or as YAML.
-func (s *Server) answerPiece(w http.ResponseWriter, r *http.Request, find func(*rules.Set) (asJSON, asYAML []byte, err error)) error {
+func (s *Server) answerPiece(
+	w http.ResponseWriter, r *http.Request, find func(*rules.Set) (asJSON, asYAML []byte, err error),
+) error {
 	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
@@ -212,7 +218,8 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 	return s.writeChange(w, r, c, r.URL.Query().Get("via"))
 }
 
-// writeChange makes the change c, under the conditions of r's headers, and answers with the new version.
+// writeChange makes the change c, under the conditions of r's headers, and
+// answers with the new version.
 func (s *Server) writeChange(w http.ResponseWriter, r *http.Request, c rules.Change, via string) error {
 	options, err := writeOptions(r, via)
 	if err != nil {
@@ -244,7 +251,8 @@ func writeOptions(r *http.Request, via string) (cluster.WriteOptions, error) {
 	message := r.URL.Query().Get("message")
 	switch {
 	case len(message) > rules.MaxMessage || !utf8.ValidString(message):
-		return cluster.WriteOptions{}, api.Errorf(api.BadValue, "message must be at most %d bytes of UTF-8", rules.MaxMessage)
+		return cluster.WriteOptions{}, api.Errorf(api.BadValue,
+			"message must be at most %d bytes of UTF-8", rules.MaxMessage)
 	case !rules.IsVia(via) || via == rules.ViaSeed:
 		return cluster.WriteOptions{}, api.Errorf(api.BadValue, "via is not one of apply, restore, dashboard")
 	}
@@ -253,7 +261,8 @@ func writeOptions(r *http.Request, via string) (cluster.WriteOptions, error) {
 	return cluster.WriteOptions{By: writer(r), Message: message, Via: via, Readopt: readopt}, nil
 }
 
-// acquire waits until writes has room for another write. The caller must call release when the write is done.
+// acquire waits until writes has room for another write. The caller must call
+// release when the write is done.
 func acquire(r *http.Request, writes chan struct{}) (release func(), err error) {
 	select {
 	case writes <- struct{}{}:
@@ -270,7 +279,8 @@ type Written struct {
 	Notes    []string      `json:"notes,omitempty"`    // what else the change means, such as that counts begin anew
 }
 
-// answerWrite answers a write that returned version and err. changed is false if the write turned out to be unnecessary.
+// answerWrite answers a write that returned version and err. changed is false
+// if the write turned out to be unnecessary.
 func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int64, changed bool, err error) error {
 	if err != nil {
 		return writeError(err)
@@ -292,15 +302,18 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 	return s.reply(w, report)
 }
 
-// writeError returns err as an Error. A failure of the store becomes WriteFailed instead of Internal.
+// writeError returns err as an Error. A failure of the store becomes
+// WriteFailed instead of Internal.
 func writeError(err error) error {
 	if e := api.AsError(err); e.Code != api.Internal {
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &api.Error{Code: api.Timeout, Detail: "the write took too long; whether it took effect is unknown", Err: err}
+		return &api.Error{Code: api.Timeout,
+			Detail: "the write took too long; whether it took effect is unknown", Err: err}
 	}
-	return &api.Error{Code: api.WriteFailed, Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
+	return &api.Error{Code: api.WriteFailed,
+		Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
 }
 
 // maxWriter bounds a writer's name in the list of versions, in bytes.
@@ -327,7 +340,8 @@ func author(r *http.Request) string {
 	return writer(r)
 }
 
-// ifMatch parses If-Match and returns the version that must be in force; 0: any. Quotes and W/ are optional.
+// ifMatch parses If-Match and returns the version that must be in force; 0:
+// any. Quotes and W/ are optional.
 func ifMatch(values []string, current int64) (version int64, err error) {
 	text := strings.Join(values, ",")
 	if strings.TrimSpace(text) == "" {
@@ -351,7 +365,8 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 			return 0, invalidIfMatch()
 		}
 
-		// If several versions are listed, prefer the current one. A 0 must not be returned: it would mean no condition.
+		// If several versions are listed, prefer the current one. A 0 must not be
+		// returned: it would mean no condition.
 		if version == 0 || n == current {
 			version = n
 		}
@@ -402,7 +417,8 @@ func readAll(r *http.Request, bound int) ([]byte, error) {
 	return body, nil
 }
 
-// bodyError returns the error for a body that ended with err, and must not have more than most bytes.
+// bodyError returns the error for a body that ended with err, and must not have
+// more than most bytes.
 func bodyError(body []byte, most int, err error) error {
 	refused, full := framing.Error(""), (*api.Error)(nil)
 	switch {

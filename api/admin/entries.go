@@ -20,8 +20,9 @@ import (
 // maxScopedTime is how long an entry of a token with the scope entries may hold.
 const maxScopedTime = 7 * 24 * time.Hour
 
-// EntryWritten is the answer to a change of an entry beside the rules: the entry as it is, or was before it was removed. It is
-// null if only an automatic block was lifted.
+// EntryWritten is the answer to a change of an entry beside the rules: the
+// entry as it is, or was before it was removed. It is null if only an automatic
+// block was lifted.
 type EntryWritten struct {
 	Entry          json.RawMessage `json:"entry"`
 	EntriesVersion int64           `json:"entries_version"`
@@ -47,9 +48,12 @@ func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list rules
 	return s.changeEntry(w, r, f)
 }
 
-// readEntry returns the entry that read finds in a request under the rules in force. If it finds none, it tries again once this node
-// has caught up: the tier or the rule may just have been written at another node.
-func (s *Server) readEntry(w http.ResponseWriter, r *http.Request, read func(*rules.Set) (rules.EntryForm, error)) (f rules.EntryForm, err error) {
+// readEntry returns the entry that read finds in a request under the rules in
+// force. If it finds none, it tries again once this node has caught up: the
+// tier or the rule may just have been written at another node.
+func (s *Server) readEntry(
+	w http.ResponseWriter, r *http.Request, read func(*rules.Set) (rules.EntryForm, error),
+) (f rules.EntryForm, err error) {
 	before := s.doors.Decider.Rules()
 	if before != nil {
 		if f, err = read(before); err == nil {
@@ -150,7 +154,8 @@ func (s *Server) makeChange(r *http.Request, c *cluster.EntryChange, dry bool) (
 	return &EntryWritten{Entry: rules.EntryJSON(entry, ""), EntriesVersion: version}, nil
 }
 
-// isDryRun reports whether a request only asks what a change would do. This node answers that by itself, so it catches up first.
+// isDryRun reports whether a request only asks what a change would do. This
+// node answers that by itself, so it catches up first.
 func (s *Server) isDryRun(w http.ResponseWriter, r *http.Request) (bool, error) {
 	dry, err := choiceParam(r.URL.Query(), "dry_run", "false", "true")
 	if dry == "true" {
@@ -159,8 +164,9 @@ func (s *Server) isDryRun(w http.ResponseWriter, r *http.Request) (bool, error) 
 	return dry == "true", err
 }
 
-// rehearse returns the answer to a dry run of a change: the entry as it would be written or removed, and what is there now. It
-// fails as the change would, as far as this node knows.
+// rehearse returns the answer to a dry run of a change: the entry as it would
+// be written or removed, and what is there now. It fails as the change would,
+// as far as this node knows.
 func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
 	state := s.doors.Decider.Rules().Entries()
 	now := time.Now().UnixMilli()
@@ -215,11 +221,14 @@ func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err
 
 	switch {
 	case !rules.NamesOneValue(f.Entry):
-		return c, api.Errorf(api.Forbidden, "with the scope entries, %s may only deny or block one value: an address, a /64 of IPv6, or a text without *", t.Name)
+		return c, api.Errorf(api.Forbidden,
+			"with the scope entries, %s may only deny or block one value: an address, a /64 of IPv6, or a text without *",
+			t.Name)
 	case f.For == 0 && f.Until == 0:
 		return c, api.Errorf(api.Forbidden, "with the scope entries, %s must give an end: for or until", t.Name)
 	case end.After(now.Add(maxScopedTime)):
-		return c, api.Errorf(api.Forbidden, "with the scope entries, %s may only write entries for at most 7 days", t.Name)
+		return c, api.Errorf(api.Forbidden,
+			"with the scope entries, %s may only write entries for at most 7 days", t.Name)
 	}
 
 	return c, nil
@@ -246,7 +255,8 @@ func (s *Server) logEntry(r *http.Request, removed bool, version int64, e *entri
 	if removed {
 		change = "removed"
 	}
-	s.doors.Logger.Info("an entry was changed", "change", change, "kind", e.Kind, "entry", string(rules.EntryJSON(e, "")), "entries_version", version, "by", writer(r))
+	s.doors.Logger.Info("an entry was changed", "change", change, "kind", e.Kind,
+		"entry", string(rules.EntryJSON(e, "")), "entries_version", version, "by", writer(r))
 }
 
 // blockForm reads the block that a request names: in its body, or in the query.
@@ -268,7 +278,8 @@ func (s *Server) blockForm(r *http.Request) (f rules.EntryForm, err error) {
 	return rules.ReadBlock(body)
 }
 
-// changeBlock blocks a subject by hand, or lifts its block if the method is DELETE: that by hand, and the automatic one.
+// changeBlock blocks a subject by hand, or lifts its block if the method is
+// DELETE: that by hand, and the automatic one.
 func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	f, err := s.blockForm(r)
 	if err != nil {
@@ -296,7 +307,8 @@ func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	return s.changeEntry(w, r, f)
 }
 
-// normalizeBlock makes the key of a block as its rule counts it. known is false if there is no such rule.
+// normalizeBlock makes the key of a block as its rule counts it. known is false
+// if there is no such rule.
 func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
 	set := s.doors.Decider.Rules()
 	if set == nil {
@@ -308,13 +320,17 @@ func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
 	case rule == nil || rule.Envoy:
 		return false, api.Errorf(api.UnknownRule, "unknown rule %q", api.Excerpt(e.Rule))
 	case len(e.Key) == 0 && len(rule.Key) > 0:
-		return true, api.Errorf(api.MissingKey, "key is missing: rule %q has the key attributes %q", api.Excerpt(e.Rule), rule.Key)
+		return true, api.Errorf(api.MissingKey, "key is missing: rule %q has the key attributes %q",
+			api.Excerpt(e.Rule), rule.Key)
 	case len(e.Key) != len(rule.Key):
-		return true, api.Errorf(api.BadValue, "key has %d values, but rule %q has the key attributes %q", len(e.Key), api.Excerpt(e.Rule), rule.Key)
+		return true, api.Errorf(api.BadValue,
+			"key has %d values, but rule %q has the key attributes %q", len(e.Key),
+			api.Excerpt(e.Rule), rule.Key)
 	}
 
 	if missing := set.MissingAttribute(rule, e.Key); missing != "" {
-		return true, api.Errorf(api.MissingKey, "key: rule %q needs the attribute %s, which is empty", api.Excerpt(e.Rule), missing)
+		return true, api.Errorf(api.MissingKey,
+			"key: rule %q needs the attribute %s, which is empty", api.Excerpt(e.Rule), missing)
 	}
 
 	e.Key = rule.NormalKey(e.Key)
@@ -337,7 +353,8 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	none := errors.Is(err, entries.ErrNotFound)
 	switch {
 	case none && !change.Scoped:
-		answer = &EntryWritten{Entry: json.RawMessage("null"), EntriesVersion: s.doors.Decider.Rules().Entries().Version(), DryRun: dry}
+		answer = &EntryWritten{Entry: json.RawMessage("null"),
+			EntriesVersion: s.doors.Decider.Rules().Entries().Version(), DryRun: dry}
 	case err != nil:
 		return writeError(err)
 	}
@@ -364,7 +381,8 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 		return fmt.Errorf("lift block: %w", err)
 	}
 	if none { // a block by hand has been logged as an entry
-		s.doors.Logger.Info("a block that a refusal began was lifted", "rule", f.Rule, "key", strings.Join(f.Key, " · "), "by", writer(r))
+		s.doors.Logger.Info("a block that a refusal began was lifted", "rule", f.Rule,
+			"key", strings.Join(f.Key, " · "), "by", writer(r))
 	}
 
 	return s.reply(w, answer)
@@ -397,7 +415,8 @@ type EntryPage struct {
 	Next           string       `json:"next,omitempty"` // what to pass as after for more
 }
 
-// getEntries lists entries that have not ended, page by page: all, those of a kind, or those that sleep.
+// getEntries lists entries that have not ended, page by page: all, those of a
+// kind, or those that sleep.
 func (s *Server) getEntries(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	kind := entries.ParseKind(q.Get("kind"))
@@ -514,8 +533,8 @@ type entriesRestored struct {
 // maxRestore bounds the body of POST /v1/entries, in bytes.
 const maxRestore = 4 << 20
 
-// restoreEntries writes entries of a backup, which keep their times and authors, and removes others. What has ended is
-// left out.
+// restoreEntries writes entries of a backup, which keep their times and
+// authors, and removes others. What has ended is left out.
 func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	body, err := readAll(r, maxRestore)
 	if err != nil {
@@ -555,15 +574,19 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 		if version, err = s.writeRestored(w, r, changes); err != nil {
 			return writeError(err)
 		}
-		s.doors.Logger.Info("entries were restored", "changes", len(changes), "entries_version", version, "by", writer(r))
+		s.doors.Logger.Info("entries were restored", "changes", len(changes),
+			"entries_version", version, "by", writer(r))
 	}
 
 	return s.reply(w, EntryWritten{Entry: json.RawMessage("null"), EntriesVersion: version})
 }
 
-// writeRestored makes the changes of a backup. An entry that is to be removed may be gone meanwhile, because its end has come: that
-// must not stop the others.
-func (s *Server) writeRestored(w http.ResponseWriter, r *http.Request, changes []cluster.EntryChange) (version int64, err error) {
+// writeRestored makes the changes of a backup. An entry that is to be removed
+// may be gone meanwhile, because its end has come: that must not stop the
+// others.
+func (s *Server) writeRestored(
+	w http.ResponseWriter, r *http.Request, changes []cluster.EntryChange,
+) (version int64, err error) {
 	for {
 		version, _, err = s.config.Entries.WriteEntries(r.Context(), changes)
 		if !errors.Is(err, entries.ErrNotFound) || s.doors.Decider.Rules() == nil {
@@ -572,7 +595,8 @@ func (s *Server) writeRestored(w http.ResponseWriter, r *http.Request, changes [
 
 		s.catchUp(w, r)
 		state := s.doors.Decider.Rules().Entries()
-		rest := slices.DeleteFunc(slices.Clone(changes), func(c cluster.EntryChange) bool { return c.Remove && state.Get(c.Entry.ID()) == nil })
+		rest := slices.DeleteFunc(slices.Clone(changes),
+			func(c cluster.EntryChange) bool { return c.Remove && state.Get(c.Entry.ID()) == nil })
 		switch len(rest) {
 		case 0:
 			return state.Version(), nil

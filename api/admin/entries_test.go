@@ -58,20 +58,24 @@ func (c *call) check(t *testing.T, n *apitest.Node, token string) {
 	}
 	resp, body := n.Do(apitest.Call{Method: c.method, URL: n.AdminURL + c.path, Body: c.body, Header: header})
 	if resp.StatusCode != c.status || !strings.Contains(body, c.want) {
-		t.Errorf("%s %s %.80s with %q: %d %s; want %d %s", c.method, c.path, c.body, token, resp.StatusCode, body, c.status, c.want)
+		t.Errorf("%s %s %.80s with %q: %d %s; want %d %s", c.method, c.path, c.body, token,
+			resp.StatusCode, body, c.status, c.want)
 	}
 }
 
-// TestEntriesBesideTheDocument: entries are added, replaced, listed and removed, one at a time, and the rules' version stays.
+// TestEntriesBesideTheDocument: entries are added, replaced, listed and
+// removed, one at a time, and the rules' version stays.
 func TestEntriesBesideTheDocument(t *testing.T) {
 	t.Parallel()
 	n := entriesNode(t)
 	const deny, tenant = "/v1/lists/deny/entries", "/v1/subjects/tenant/"
 	for _, c := range []call{
-		{"POST", deny, `{"ip":"198.51.100.0/24","note":"attack"}`, 200, `{"entry":{"ip":"198.51.100.0/24","note":"attack","by":"127.0.0.1","when":"`},
+		{"POST", deny, `{"ip":"198.51.100.0/24","note":"attack"}`, 200,
+			`{"entry":{"ip":"198.51.100.0/24","note":"attack","by":"127.0.0.1","when":"`},
 		{"POST", deny, "ip: [198.51.100.0/24]\nfor: 1h", 200, `"entries_version":2}`}, // the same in another notation
 		{"POST", deny, `{"ip":["::ffff:203.0.113.8","203.0.113.7"],"tenant":["evil"]}`, 200, `"entries_version":3}`},
-		{"GET", "/v1/lists/deny", "", 200, `[{"ip":"192.0.2.0/24","origin":"document"},{"ip":"198.51.100.0/24","until":"`},
+		{"GET", "/v1/lists/deny", "", 200,
+			`[{"ip":"192.0.2.0/24","origin":"document"},{"ip":"198.51.100.0/24","until":"`},
 		{"GET", "/v1/lists/deny", "", 200, `{"ip":["203.0.113.7","203.0.113.8"],"tenant":"evil","by":`},
 		{"DELETE", deny, `{"ip":"198.51.100.1"}`, 404, "198.51.100.1"},
 		{"DELETE", deny, `{"tenant":"evil"}`, 404, "not-found"},
@@ -84,14 +88,19 @@ func TestEntriesBesideTheDocument(t *testing.T) {
 		{"POST", deny, "", 422, "invalid-rules"},
 		{"POST", deny, "{}", 422, `"path":"lists.deny","message":"expected at least one attribute"`},
 		{"POST", deny, `[{"ip":"1.1.1.1"}]`, 422, `"path":"lists.deny"`},
-		{"POST", deny, `{"ip":"192.0.2.9/24"}`, 422, `"path":"lists.deny.ip","message":"192.0.2.9/24 has bits set behind its prefix`},
+		{"POST", deny, `{"ip":"192.0.2.9/24"}`, 422,
+			`"path":"lists.deny.ip","message":"192.0.2.9/24 has bits set behind its prefix`},
 		{"POST", deny, `{"ip":[]}`, 422, "an empty list matches nothing"},
 		{"POST", deny, `{"ip":""}`, 422, `"path":"lists.deny.ip","message":"the value is empty`},
-		{"POST", deny + "?dry_run=true", `{"user":["a",""]}`, 422, `"path":"lists.deny.user","message":"the value is empty`},
-		{"POST", deny, `{"client_ip":"user=u1"}`, 422, `"path":"lists.deny.client_ip","message":"\"user=u1\" is neither an address nor a CIDR`},
-		{"POST", "/v1/lists/allow/entries", `{"tenant":""}`, 422, `"path":"lists.allow.tenant","message":"the value is empty`},
+		{"POST", deny + "?dry_run=true", `{"user":["a",""]}`, 422,
+			`"path":"lists.deny.user","message":"the value is empty`},
+		{"POST", deny, `{"client_ip":"user=u1"}`, 422,
+			`"path":"lists.deny.client_ip","message":"\"user=u1\" is neither an address nor a CIDR`},
+		{"POST", "/v1/lists/allow/entries", `{"tenant":""}`, 422,
+			`"path":"lists.allow.tenant","message":"the value is empty`},
 		{"DELETE", deny, `{"ip":""}`, 404, "not-found"}, // one of an older release can be ended
-		{"PUT", "/v1/subjects/ip/someone", `{"tier":"pro"}`, 422, `"path":"subjects.ip","message":"\"someone\" is not an address`},
+		{"PUT", "/v1/subjects/ip/someone", `{"tier":"pro"}`, 422,
+			`"path":"subjects.ip","message":"\"someone\" is not an address`},
 		{"POST", deny, `{"ip":true}`, 400, "lists.deny.ip: true is neither text nor an integer"},
 		{"POST", deny, `{"user":["a",1.5]}`, 400, "lists.deny.user[1]: 1.5 is neither text"},
 		{"DELETE", deny, `{"user":1e3}`, 400, `"code":"bad-value"`},
@@ -104,7 +113,8 @@ func TestEntriesBesideTheDocument(t *testing.T) {
 		{"POST", deny, `{"ip":"` + strings.Repeat("1", codec.MaxBody) + `"}`, 413, "too-large"},
 		{"GET", deny, "", 405, "POST, DELETE"},
 
-		{"PUT", tenant + "acme", `{"tier":"pro","note":"deal"}`, 200, `{"entry":{"attribute":"tenant","value":"acme","tier":"pro","note":"deal","by":`},
+		{"PUT", tenant + "acme", `{"tier":"pro","note":"deal"}`, 200,
+			`{"entry":{"attribute":"tenant","value":"acme","tier":"pro","note":"deal","by":`},
 		{"GET", tenant + "acme", "", 200, `{"tier":"pro","note":"deal","by":"127.0.0.1","when":"`},
 		{"GET", tenant + "acme", "", 200, `"origin":"entry"}`},
 		{"GET", tenant + "listed", "", 200, `{"tier":"pro","origin":"document"}`},
@@ -116,21 +126,29 @@ func TestEntriesBesideTheDocument(t *testing.T) {
 		{"DELETE", tenant + "listed", "", 409, `"line":11`},
 		{"DELETE", tenant + "nobody", "", 404, "not-found"},
 		{"PUT", tenant + "acme", `{"tier":"none"}`, 422, "is not defined"},
-		{"PUT", "/v1/subjects/tenannt/acme?dry_run=true", `{"tier":"pro"}`, 200, `"notes":["the tier changes nothing: no rule with tiers has \"tenannt\" in its key"]`},
-		{"PUT", tenant + "acme?dry_run=true", `{"tier":"pro"}`, 200, `"before":{"kind":"subject","entry":{"attribute":"tenant","value":"acme","tier":"pro","note":"deal","by":"127.0.0.1","when":"`},
-		{"PUT", tenant + "acme", `{"limits":{"login":[{"limit":7,"per":"1h"}]}}`, 422, "the rule's key does not include"},
-		{"PUT", "/v1/subjects/world/x", `{"limits":{"world":[{"limit":7,"per":"1h","algorithm":"fixed-window"}]}}`, 422, "write it in the document"},
+		{"PUT", "/v1/subjects/tenannt/acme?dry_run=true", `{"tier":"pro"}`, 200,
+			`"notes":["the tier changes nothing: no rule with tiers has \"tenannt\" in its key"]`},
+		{"PUT", tenant + "acme?dry_run=true", `{"tier":"pro"}`, 200,
+			`"before":{"kind":"subject","entry":{"attribute":"tenant","value":"acme","tier":"pro","note":"deal","by":"127.0.0.1","when":"`},
+		{"PUT", tenant + "acme", `{"limits":{"login":[{"limit":7,"per":"1h"}]}}`, 422,
+			"the rule's key does not include"},
+		{"PUT", "/v1/subjects/world/x",
+			`{"limits":{"world":[{"limit":7,"per":"1h","algorithm":"fixed-window"}]}}`, 422,
+			"write it in the document"},
 
-		{"GET", "/v1/entries?kind=subject", "", 200, `{"entries":[{"kind":"subject","entry":{"attribute":"tenant","value":"acme","tier":"pro"`},
+		{"GET", "/v1/entries?kind=subject", "", 200,
+			`{"entries":[{"kind":"subject","entry":{"attribute":"tenant","value":"acme","tier":"pro"`},
 		{"GET", "/v1/entries?n=1", "", 200, `"next":"allow[`},
 		{"GET", "/v1/entries?kind=x", "", 400, "kind must be"},
 		{"GET", "/v1/entries/log?n=1", "", 200, `{"changes":[{"version":8,"when":"`},
-		{"GET", "/v1/entries/log?n=2&before=3", "", 200, `"before":{"kind":"deny","entry":{"ip":"198.51.100.0/24","note":"attack"`},
+		{"GET", "/v1/entries/log?n=2&before=3", "", 200,
+			`"before":{"kind":"deny","entry":{"ip":"198.51.100.0/24","note":"attack"`},
 		{"GET", "/v1/entries/log?before=x", "", 400, "before must be"},
 	} {
 		c.check(t, n, "")
 	}
-	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 403 || f["code"] != "denied" || fmt.Sprint(f["rules_version"]) != "2" {
+	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 403 ||
+		f["code"] != "denied" || fmt.Sprint(f["rules_version"]) != "2" {
 		t.Errorf("a check that an entry denies: %d %v", status, f)
 	}
 	if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules"}); resp.Header.Get("ETag") != `"2"` {
@@ -144,7 +162,8 @@ func TestEntriesRehearsed(t *testing.T) {
 	n := entriesNode(t)
 	const deny, dry = "/v1/lists/deny/entries", "?dry_run=true"
 	for _, c := range []call{
-		{"POST", deny + dry, `{"ip":"203.0.113.7","for":"1h","note":"n"}`, 200, `{"entry":{"ip":"203.0.113.7","until":"`},
+		{"POST", deny + dry, `{"ip":"203.0.113.7","for":"1h","note":"n"}`, 200,
+			`{"entry":{"ip":"203.0.113.7","until":"`},
 		{"POST", deny + dry, `{"ip":"::ffff:203.0.113.7"}`, 200, `{"entry":{"ip":"203.0.113.7","by":"127.0.0.1",`},
 		{"POST", deny + dry, `{"ip":"203.0.113.7"}`, 200, `,"entries_version":0,"dry_run":true}`},
 		{"POST", deny + dry, `{"ip":"203.0.113.7/24"}`, 422, "lists.deny.ip"},
@@ -152,12 +171,15 @@ func TestEntriesRehearsed(t *testing.T) {
 		{"DELETE", deny + dry, `{"ip":"203.0.113.7"}`, 404, "not-found"},
 		{"DELETE", deny + dry, `{"ip":"192.0.2.0/24"}`, 409, "in-document"},
 		{"POST", deny, `{"ip":"203.0.113.7","note":"first"}`, 200, `"entries_version":1}`},
-		{"POST", deny + dry, `{"ip":"203.0.113.7","note":"second"}`, 200, `"before":{"kind":"deny","entry":{"ip":"203.0.113.7","note":"first"`},
+		{"POST", deny + dry, `{"ip":"203.0.113.7","note":"second"}`, 200,
+			`"before":{"kind":"deny","entry":{"ip":"203.0.113.7","note":"first"`},
 		{"DELETE", deny + dry, `{"ip":"203.0.113.7"}`, 200, `{"entry":{"ip":"203.0.113.7","note":"first"`},
-		{"PUT", "/v1/subjects/tenant/acme" + dry, `{"tier":"pro"}`, 200, `{"entry":{"attribute":"tenant","value":"acme","tier":"pro"`},
+		{"PUT", "/v1/subjects/tenant/acme" + dry, `{"tier":"pro"}`, 200,
+			`{"entry":{"attribute":"tenant","value":"acme","tier":"pro"`},
 		{"PUT", "/v1/subjects/tenant/acme" + dry, `{"tier":"gold"}`, 422, "gold"},
 		{"DELETE", "/v1/subjects/tenant/acme" + dry, "", 404, "not-found"},
-		{"POST", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.7","for":"1h"}`, 200, `{"entry":{"rule":"login","key":"203.0.113.7","until":"`},
+		{"POST", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.7","for":"1h"}`, 200,
+			`{"entry":{"rule":"login","key":"203.0.113.7","until":"`},
 		{"DELETE", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.7"}`, 404, "does not block this"},
 		{"GET", "/v1/entries", "", 200, `"entries_version":1}`},
 		{"GET", "/v1/entries", "", 200, `"note":"first"`},
@@ -172,7 +194,8 @@ func TestEntriesRehearsed(t *testing.T) {
 		}
 	}
 	for _, c := range []call{
-		{"DELETE", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.9"}`, 200, `{"entry":null,"entries_version":1,"dry_run":true}`},
+		{"DELETE", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.9"}`, 200,
+			`{"entry":null,"entries_version":1,"dry_run":true}`},
 		{"GET", "/v1/usage?rule=login&key=203.0.113.9", "", 200, `"blocked_until_ms":1`},
 		{"POST", "/v1/blocks", `{"rule":"login","key":"203.0.113.9","for":"1h"}`, 200, ""},
 		{"DELETE", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.9"}`, 200, `{"entry":{"rule":"login"`},
@@ -198,7 +221,8 @@ func TestBlocks(t *testing.T) {
 	}
 	for _, c := range []call{
 		{"DELETE", "/v1/blocks", `{"rule":"login","key":"203.0.113.7"}`, 404, "does not block this"},
-		{"POST", "/v1/blocks", `{"rule":"login","key":"::ffff:203.0.113.7","for":"1h","note":"n"}`, 200, `{"entry":{"rule":"login","key":"203.0.113.7","until":"`},
+		{"POST", "/v1/blocks", `{"rule":"login","key":"::ffff:203.0.113.7","for":"1h","note":"n"}`,
+			200, `{"entry":{"rule":"login","key":"203.0.113.7","until":"`},
 		{"GET", usage, "", 200, `"blocked_until_ms":1`},
 		{"GET", "/v1/blocks", "", 200, `{"entries":[{"kind":"block","entry":{"rule":"login","key":"203.0.113.7"`},
 		{"POST", "/v1/blocks", `{"rule":"nope","key":"x","for":"1h"}`, 404, "unknown-rule"},
@@ -213,12 +237,15 @@ func TestBlocks(t *testing.T) {
 		c.check(t, n, "")
 	}
 	status, f := n.Check(`{"rule":"login","key":"203.0.113.7"}`)
-	if retry := fmt.Sprint(f["retry_after_ms"]); status != 429 || f["rule"] != "login" || fmt.Sprint(f["remaining"]) != "0" || !strings.HasPrefix(retry, "3599") && retry != "3600000" {
+	if retry := fmt.Sprint(f["retry_after_ms"]); status != 429 || f["rule"] != "login" ||
+		fmt.Sprint(f["remaining"]) != "0" || !strings.HasPrefix(retry, "3599") &&
+		retry != "3600000" {
 		t.Errorf("%d %v; want a refusal for an hour", status, f)
 	}
 	for _, c := range []call{
 		{"DELETE", usage, "", 200, `"blocked_until_ms":1`}, // a reset lifts only the automatic block
-		{"DELETE", "/v1/blocks?rule=login&key=203.0.113.7", "", 200, `{"entry":{"rule":"login","key":"203.0.113.7","until":"`},
+		{"DELETE", "/v1/blocks?rule=login&key=203.0.113.7", "", 200,
+			`{"entry":{"rule":"login","key":"203.0.113.7","until":"`},
 		{"GET", usage, "", 200, `"blocked_until_ms":0`},
 	} {
 		c.check(t, n, "")
@@ -233,18 +260,22 @@ func TestBlocks(t *testing.T) {
 	(&call{"GET", usage, "", 200, `"blocked_until_ms":0`}).check(t, n, "")
 }
 
-// TestScopeEntries: a token with this scope denies and blocks single values for a week at most, and removes only what was
-// written under it.
+// TestScopeEntries: a token with this scope denies and blocks single values for
+// a week at most, and removes only what was written under it.
 func TestScopeEntries(t *testing.T) {
 	t.Parallel()
-	n := entriesNode(t, apitest.TokenEntry("ban", "te", "entries"), apitest.TokenEntry("more", "tm", "entries, check, adjust, read"), apitest.TokenEntry("all", "tall", "admin"))
+	n := entriesNode(t, apitest.TokenEntry("ban", "te", "entries"),
+		apitest.TokenEntry("more", "tm", "entries, check, adjust, read"),
+		apitest.TokenEntry("all", "tall", "admin"))
 	const deny, block = "/v1/lists/deny/entries", "/v1/blocks"
 	week := time.Now().Add(7 * 24 * time.Hour)
 	for _, c := range []call{
 		{"POST", deny, `{"ip":"198.51.100.7","for":"7d"}`, 200, `"by":"ban (127.0.0.1)"`},
 		{"POST", deny, `{"ip":"2001:db8::/64","for":"1h"}`, 200, ""},
 		{"POST", deny, fmt.Sprintf(`{"user":"bob","until":%q}`, week.Add(-time.Minute).Format(time.RFC3339)), 200, ""},
-		{"POST", deny, fmt.Sprintf(`{"user":"bob","until":%q}`, week.Add(time.Hour).Format(time.RFC3339)), 403, "at most 7 days"},
+		{"POST", deny,
+			fmt.Sprintf(`{"user":"bob","until":%q}`, week.Add(time.Hour).Format(time.RFC3339)), 403,
+			"at most 7 days"},
 		{"POST", deny, `{"ip":"198.51.100.7","for":"169h"}`, 403, "at most 7 days"},
 		{"POST", deny, `{"ip":"198.51.100.7"}`, 403, "must give an end"},
 		{"POST", deny, `{"ip":"198.51.100.0/24","for":"1h"}`, 403, "one value"},
@@ -263,14 +294,17 @@ func TestScopeEntries(t *testing.T) {
 	}
 	(&call{"POST", deny, `{"ip":"203.0.113.1"}`, 200, ""}).check(t, n, "tall")
 	(&call{"DELETE", deny, `{"ip":"203.0.113.1"}`, 403, "only change what was written under it"}).check(t, n, "tm")
-	(&call{"POST", deny, `{"ip":"203.0.113.1","for":"1h"}`, 403, "only change what was written under it"}).check(t, n, "te")
-	(&call{"DELETE", deny, `{"ip":"198.51.100.7"}`, 200, ""}).check(t, n, "tm") // another token of the same scope wrote it
+	(&call{"POST", deny, `{"ip":"203.0.113.1","for":"1h"}`, 403,
+		"only change what was written under it"}).check(t, n, "te")
+	// another token of the same scope wrote it
+	(&call{"DELETE", deny, `{"ip":"198.51.100.7"}`, 200, ""}).check(t, n, "tm")
 	(&call{"DELETE", deny, `{"ip":"192.0.2.0/24"}`, 409, "in-document"}).check(t, n, "te")
 	(&call{"DELETE", deny, `{"ip":"203.0.113.1"}`, 200, ""}).check(t, n, "tall")
 	(&call{"GET", "/v1/entries", "", 200, `"token":"ban","scope":"entries"`}).check(t, n, "tall")
 }
 
-// TestEntriesAreRestored: a restored entry keeps its author and time, and the log names who restored it.
+// TestEntriesAreRestored: a restored entry keeps its author and time, and the
+// log names who restored it.
 func TestEntriesAreRestored(t *testing.T) {
 	t.Parallel()
 	n := entriesNode(t)
@@ -280,10 +314,16 @@ func TestEntriesAreRestored(t *testing.T) {
 		{"POST", "/v1/entries", `{"entries":[` + item + `,` + sleeping + `}]}`, 200, `"entries_version":2`},
 		{"GET", "/v1/entries", "", 200, `{"entries":[` + item + `,` + sleeping + `,"asleep":true}],`},
 		{"GET", "/v1/entries/log?n=1", "", 200, `"by":"127.0.0.1"`},
-		{"POST", "/v1/entries", `{"remove":[` + sleeping + `}],"entries":[{"kind":"deny","entry":{"user":"old","until":"2020-01-01T00:00:00Z"}}]}`, 200, `"entries_version":3`},
-		{"POST", "/v1/entries", `{"remove":[` + sleeping + `}],"entries":[` + item + `]}`, 200, `"entries_version":4`}, // it is gone already
+		{"POST", "/v1/entries",
+			`{"remove":[` + sleeping +
+				`}],"entries":[{"kind":"deny","entry":{"user":"old","until":"2020-01-01T00:00:00Z"}}]}`,
+			200, `"entries_version":3`},
+		// it is gone already
+		{"POST", "/v1/entries", `{"remove":[` + sleeping + `}],"entries":[` + item + `]}`, 200, `"entries_version":4`},
 		{"POST", "/v1/entries", `{"remove":[` + sleeping + `}]}`, 200, `"entries_version":4`},
-		{"POST", "/v1/entries", `{"entries":[{"kind":"deny","entry":{"ip":7}}, {"kind":"deny","entry":{}}]}`, 400, "item 1: "},
+		{"POST", "/v1/entries",
+			`{"entries":[{"kind":"deny","entry":{"ip":7}}, {"kind":"deny","entry":{}}]}`, 400,
+			"item 1: "},
 		{"POST", "/v1/entries", `{"entries":[{"kind":"other"}]}`, 400, "kind"},
 		{"POST", "/v1/entries", `[`, 400, "bad-json"},
 		{"GET", "/v1/entries", "", 200, `{"entries":[` + item + `],`},

@@ -52,8 +52,9 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	return s.reply(w, report)
 }
 
-// mergeEvents puts the nodes' events in order, the latest first, and joins what several nodes logged at about the same time.
-// parts has the nodes' names, in the order of logs.
+// mergeEvents puts the nodes' events in order, the latest first, and joins what
+// several nodes logged at about the same time. parts has the nodes' names, in
+// the order of logs.
 func mergeEvents(logs []*history.NodeEvents, parts []nodePart) []eventReport {
 	type line struct {
 		*history.Event

@@ -25,8 +25,11 @@ func TestEventsOfSeveral(t *testing.T) {
 		}}
 		c.Events = func() []*history.NodeEvents {
 			return []*history.NodeEvents{
-				{Node: id(1), Events: []history.Event{event(100, "n3 has failed"), event(150, "rules are in force", version)}},
-				{Node: id(2), Events: []history.Event{event(50, "n3 has failed"), event(101, "n3 has failed"), event(151, "rules are in force", version)}},
+				{Node: id(1),
+					Events: []history.Event{event(100, "n3 has failed"), event(150, "rules are in force", version)}},
+				{Node: id(2),
+					Events: []history.Event{event(50, "n3 has failed"), event(101, "n3 has failed"),
+						event(151, "rules are in force", version)}},
 			}
 		}
 	})
@@ -35,10 +38,12 @@ func TestEventsOfSeveral(t *testing.T) {
 		`{"at_ms":151000,"level":"info","text":"rules are in force","fields":{"version":"3"},"nodes":["n1","n2"],"count":1},` +
 		`{"at_ms":101000,"level":"info","text":"n3 has failed","fields":{},"nodes":["n1","n2"],"count":1},` +
 		`{"at_ms":50000,"level":"info","text":"n3 has failed","fields":{},"nodes":["n2"],"count":1}]`
-	if resp.StatusCode != 200 || !strings.Contains(body, want) || !strings.Contains(body, `{"name":"n3","id":"03000000000000000000000000000000","answered":false}`) {
+	if resp.StatusCode != 200 || !strings.Contains(body, want) ||
+		!strings.Contains(body, `{"name":"n3","id":"03000000000000000000000000000000","answered":false}`) {
 		t.Errorf("got %d %s\nwant %s", resp.StatusCode, body, want)
 	}
-	if _, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/events?n=1"}); strings.Count(body, `"at_ms"`) != 1 {
+	if _, body := n.Do(apitest.Call{Method: "GET",
+		URL: n.AdminURL + "/v1/events?n=1"}); strings.Count(body, `"at_ms"`) != 1 {
 		t.Errorf("n=1: got %s", body)
 	}
 	if resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/events?n=1001"}); resp.StatusCode != 400 {

@@ -19,7 +19,8 @@ func adminCases() []apitest.FramingCase {
 	for _, tt := range apitest.FramingCases {
 		switch tt.Name {
 		case "a tunnel where any method is taken", // there is no such path
-			"asterisk form", "more lines than data", "HTTP/1.0 that expects", // net/http has a way of its own, which is as safe
+			// net/http has a way of its own, which is as safe
+			"asterisk form", "more lines than data", "HTTP/1.0 that expects",
 			"an option that nobody knows", // it goes on, because net/http knows no option that frames
 			"refused body":                // it goes on, because the body is read and thrown away
 			continue
@@ -62,17 +63,21 @@ func TestFraming(t *testing.T) {
 	}
 }
 
-// A path leads to its route only as it is written: a proxy in front that allows or denies by the path sees the same one.
+// A path leads to its route only as it is written: a proxy in front that allows
+// or denies by the path sees the same one.
 func TestPathsAsSent(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.Hosts = []string{"n"} })
 	for _, path := range apitest.OddPaths("/v1/rules", "/v1/cluster") {
-		if status, body := sendRaw(t, n.Admin.Addr(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 404 {
+		if status, body := sendRaw(t, n.Admin.Addr(),
+			"GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 404 {
 			t.Errorf("%s: got %d %.100s, want 404", path, status, body)
 		}
 	}
-	for _, path := range []string{"/ui/../v1/rules", "/ui/%2e%2e/v1/rules", "/ui/..%2fv1/rules", "/debug/pprof/%68eap", "/v1/rules/.", "/v1/rules/"} {
-		if status, body := sendRaw(t, n.Admin.Addr(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 404 {
+	for _, path := range []string{"/ui/../v1/rules", "/ui/%2e%2e/v1/rules", "/ui/..%2fv1/rules",
+		"/debug/pprof/%68eap", "/v1/rules/.", "/v1/rules/"} {
+		if status, body := sendRaw(t, n.Admin.Addr(),
+			"GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 404 {
 			t.Errorf("%s: got %d %.100s, want 404", path, status, body)
 		}
 	}
@@ -82,7 +87,8 @@ func TestPathsAsSent(t *testing.T) {
 		"/v1/rules/login": 200, "/v1/rules/l%6fgin": 200, "/v1/rules/no%2fsuch": 404, "/v1/rules/%zz": 400,
 		"http://localhost/v1/rules?version=1": 200, "/v1/rules?x=/../y": 200, "/": 307, "/ui": 307, "/ui/": 200,
 	} {
-		if status, body := sendRaw(t, n.Admin.Addr(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != want {
+		if status, body := sendRaw(t, n.Admin.Addr(),
+			"GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != want {
 			t.Errorf("%s: got %d %.100s, want %d", path, status, body, want)
 		}
 	}
@@ -92,7 +98,8 @@ func TestPathsAsSent(t *testing.T) {
 func TestNoSniffing(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	for _, path := range []string{"/v1/rules", "/v1/cluster", "/healthz", "/metrics", "/ui/", "/nothing", "/debug/pprof/"} {
+	for _, path := range []string{"/v1/rules", "/v1/cluster", "/healthz", "/metrics", "/ui/",
+		"/nothing", "/debug/pprof/"} {
 		resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path})
 		if got := resp.Header.Values("X-Content-Type-Options"); !slices.Equal(got, []string{"nosniff"}) {
 			t.Errorf("%s: got %q, want nosniff", path, got)
@@ -105,10 +112,12 @@ func TestPagesOfOtherSites(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
 	for path, want := range map[string]int{
-		"/v1/rules": 403, "/v1/cluster": 403, "/metrics": 403, "/v1/top": 403, "/debug/pprof/": 403, "/nothing": 403, "/ui/": 200,
+		"/v1/rules": 403, "/v1/cluster": 403, "/metrics": 403, "/v1/top": 403, "/debug/pprof/": 403,
+		"/nothing": 403, "/ui/": 200,
 	} {
 		for name, value := range map[string]string{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"} {
-			resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path, Header: map[string]string{name: value}})
+			resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path,
+				Header: map[string]string{name: value}})
 			expect.Equal(t, resp.StatusCode, want, "%s with %s: %.100s", path, name, body)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 // maxHistoryRule bounds the name of a rule in a query, in bytes.
 const maxHistoryRule = 128
 
-// historyReport is what the nodes decided by minute or by hour. It leaves out steps for which no node has data.
+// historyReport is what the nodes decided by minute or by hour. It leaves out
+// steps for which no node has data.
 type historyReport struct {
 	Node     string        `json:"node"`    // the node that was asked
 	StepMS   int64         `json:"step_ms"` // the length of a step
@@ -70,7 +71,8 @@ type historyRule struct {
 	P99 float64 `json:"p99_ms"`
 }
 
-// getHistory answers with what the nodes decided by minute in the last day, or by hour in the last 30 days.
+// getHistory answers with what the nodes decided by minute in the last day, or
+// by hour in the last 30 days.
 func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) error {
 	params := r.URL.Query()
 	by, err := choiceParam(params, "by", "minute", "hour")
@@ -106,7 +108,8 @@ func (s *Server) newHistoryReport(nodes []*history.NodeReport, rule string, leng
 	}
 	for i := range sum.Steps {
 		step := &sum.Steps[i]
-		r.Steps = append(r.Steps, stepReport{step.Number * r.StepMS, step.Nodes, historyCounts(step.Counts), latencySums(step.Doors)})
+		r.Steps = append(r.Steps,
+			stepReport{step.Number * r.StepMS, step.Nodes, historyCounts(step.Counts), latencySums(step.Doors)})
 	}
 	r.Doors = latencySums(history.SumDoors(sum.Steps))
 	for i := range sum.Rules {
@@ -148,7 +151,8 @@ func quantile(c *latency.Counts, q float64) float64 { return inMillis(c.Quantile
 // inMillis returns d in milliseconds, to 0.1 µs.
 func inMillis(d time.Duration) float64 { return float64(d/100) / 10_000 }
 
-// nodeParts returns the nodes that answered, in order, then the members that did not. answered[0] is this node.
+// nodeParts returns the nodes that answered, in order, then the members that
+// did not. answered[0] is this node.
 func (s *Server) nodeParts(answered []ring.NodeID) (list []nodePart) {
 	members := s.config.Cluster.View().Members
 	names, seen := map[ring.NodeID]string{}, map[ring.NodeID]bool{}

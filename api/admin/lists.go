@@ -31,7 +31,10 @@ func (s *Server) getSubjects(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getPage answers with a page of what list returns, as the field name.
-func (s *Server) getPage(w http.ResponseWriter, r *http.Request, name string, list func(set *rules.Set, after string, n int) ([]string, string)) error {
+func (s *Server) getPage(
+	w http.ResponseWriter, r *http.Request, name string,
+	list func(set *rules.Set, after string, n int) ([]string, string),
+) error {
 	q := r.URL.Query()
 	n, err := countParam(q, defaultPage, maxPage)
 	if err != nil {

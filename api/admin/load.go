@@ -15,7 +15,8 @@ import (
 
 // Loads holds the loads that adaptive rules follow. *loads.Loads is one.
 type Loads interface {
-	// Report reports a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
+	// Report reports a load that is valid for ttl. The error wraps a
+	// loads.ReportError or loads.ErrFull.
 	Report(source string, load float64, ttl time.Duration) error
 	// Load returns the load of one source, if it is known.
 	Load(source string) (load float64, known bool)
@@ -64,7 +65,8 @@ func (s *Server) adaptiveRules() []*rules.Rule {
 	return slices.DeleteFunc(slices.Clone(set.Rules), func(r *rules.Rule) bool { return r.Adaptive == nil })
 }
 
-// LoadReport is the answer to GET /v1/load: the sources that a node knows, and their effect on adaptive rules.
+// LoadReport is the answer to GET /v1/load: the sources that a node knows, and
+// their effect on adaptive rules.
 type LoadReport struct {
 	Sources []SourceReport   `json:"sources"`
 	Rules   []AdaptiveReport `json:"rules"`
@@ -77,7 +79,8 @@ type SourceReport struct {
 	TTL    *int64  `json:"ttl_ms,omitempty"`
 }
 
-// AdaptiveReport is the source that an adaptive rule follows, and the factor by which its limits are currently multiplied.
+// AdaptiveReport is the source that an adaptive rule follows, and the factor by
+// which its limits are currently multiplied.
 type AdaptiveReport struct {
 	Rule   string  `json:"rule"`
 	Source string  `json:"source"`
@@ -97,14 +100,15 @@ func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 	}
 
 	for _, r := range s.adaptiveRules() {
-		report.Rules = append(report.Rules, AdaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.LimitFactor(r)})
+		report.Rules = append(report.Rules,
+			AdaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.LimitFactor(r)})
 	}
 
 	return s.reply(w, report)
 }
 
-// appendAdaptive appends the source that an adaptive rule follows, its load, and the rule's current factor. load is null while
-// it is unknown.
+// appendAdaptive appends the source that an adaptive rule follows, its load,
+// and the rule's current factor. load is null while it is unknown.
 func (s *Server) appendAdaptive(b []byte, r *rules.Rule) []byte {
 	if r.Adaptive == nil {
 		return b

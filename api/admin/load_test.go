@@ -62,17 +62,20 @@ func TestLoad(t *testing.T) {
 	t.Parallel()
 	n := startLoads(t)
 	tell := func(body string) (int, string) {
-		resp, text := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/load", Body: body, Header: map[string]string{"Authorization": "Bearer secret"}})
+		resp, text := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/load", Body: body,
+			Header: map[string]string{"Authorization": "Bearer secret"}})
 		return resp.StatusCode, text
 	}
 	get := func(path string) string {
 		_, text := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path})
 		return text
 	}
-	if status, text := tell(`{"source":"api","load":0.83,"ttl_ms":1500}`); status != 200 || text != `{"source":"api","load":0.83,"ttl_ms":1500,"rules":["busy"]}`+"\n" {
+	if status, text := tell(`{"source":"api","load":0.83,"ttl_ms":1500}`); status != 200 ||
+		text != `{"source":"api","load":0.83,"ttl_ms":1500,"rules":["busy"]}`+"\n" {
 		t.Errorf("have %d %s", status, text)
 	}
-	if status, text := tell(`{"source":"nobody follows it","load":1}`); status != 200 || !strings.Contains(text, `"ttl_ms":10000,"rules":[]`) {
+	if status, text := tell(`{"source":"nobody follows it","load":1}`); status != 200 ||
+		!strings.Contains(text, `"ttl_ms":10000,"rules":[]`) {
 		t.Errorf("have %d %s", status, text)
 	}
 	apitest.Until(t, "the limit is lower", func() bool {
@@ -81,18 +84,21 @@ func TestLoad(t *testing.T) {
 	})
 	resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"busy"}`})
 	expect.Equal(t, resp.Header.Get("X-RateLimit-Limit"), "50", "in the header")
-	if text := get("/v1/usage?rule=busy"); !strings.Contains(text, `"limit":50,`) || !strings.Contains(text, `"adaptive":{"source":"api","load":0.83,"factor":0.5}`) {
+	if text := get("/v1/usage?rule=busy"); !strings.Contains(text, `"limit":50,`) ||
+		!strings.Contains(text, `"adaptive":{"source":"api","load":0.83,"factor":0.5}`) {
 		t.Errorf("have usage %s", text)
 	}
 	if text := get("/v1/usage?rule=plain"); strings.Contains(text, "adaptive") {
 		t.Errorf("have usage %s", text)
 	}
-	if text := get("/v1/load"); !strings.Contains(text, `{"source":"api","load":0.83,"ttl_ms":`) || !strings.Contains(text, `{"source":"node-cpu","load":0.25}`) ||
+	if text := get("/v1/load"); !strings.Contains(text, `{"source":"api","load":0.83,"ttl_ms":`) ||
+		!strings.Contains(text, `{"source":"node-cpu","load":0.25}`) ||
 		!strings.Contains(text, `"rules":[{"rule":"busy","source":"api","factor":0.5}]`) {
 		t.Errorf("have loads %s", text)
 	}
 	metrics := get("/metrics")
-	for _, want := range []string{`rlnode_load{source="api"} 0.83`, `rlnode_load{source="node-cpu"} 0.25`, `rlnode_adaptive_factor{rule="busy"} 0.5`} {
+	for _, want := range []string{`rlnode_load{source="api"} 0.83`,
+		`rlnode_load{source="node-cpu"} 0.25`, `rlnode_adaptive_factor{rule="busy"} 0.5`} {
 		if !strings.Contains(metrics, want+"\n") {
 			t.Errorf("metrics lack %s", want)
 		}
@@ -104,7 +110,8 @@ func TestLoad(t *testing.T) {
 		_, f := n.Check(`{"rule":"busy","peek":true}`)
 		return fmt.Sprint(f["limit"]) == "100"
 	})
-	if text := get("/v1/usage?rule=busy"); !strings.Contains(text, `"adaptive":{"source":"api","load":null,"factor":1}`) {
+	if text := get("/v1/usage?rule=busy"); !strings.Contains(text,
+		`"adaptive":{"source":"api","load":null,"factor":1}`) {
 		t.Errorf("have usage %s", text)
 	}
 }
@@ -116,22 +123,39 @@ func TestLoadRefuses(t *testing.T) {
 		code  api.Code
 		field string
 	}{
-		{``, api.BadJSON, "empty"}, {`[]`, api.BadJSON, "object"}, {`{}`, api.MissingKey, "source"}, {`{"source":"api"}`, api.MissingKey, "load"}, {`{"load":1}`, api.MissingKey, "source"},
-		{`{"source":"api","load":NaN}`, api.BadJSON, ""}, {`{"source":"api","load":Infinity}`, api.BadJSON, ""}, {`{"source":"api","load":-0.1}`, api.BadValue, "load"},
-		{`{"source":"api","load":1000.1}`, api.BadValue, "load"}, {`{"source":"api","load":1e999}`, api.BadValue, "load"}, {`{"source":"api","load":"1"}`, api.BadValue, "load"},
-		{`{"source":"api","load":null}`, api.BadValue, "load"}, {`{"source":"node-cpu","load":1}`, api.BadValue, "source"}, {`{"source":"","load":1}`, api.BadValue, "source"},
-		{`{"source":"` + strings.Repeat("a", 129) + `","load":1}`, api.BadValue, "source"}, {`{"source":7,"load":1}`, api.BadValue, "source"}, {"{\"source\":\"é\xff\",\"load\":1}", api.BadJSON, "at byte 13 of 25"},
-		{`{"source":"api","load":1,"ttl_ms":99}`, api.BadValue, "from 100 to 3600000"}, {`{"source":"api","load":1,"ttl_ms":3600001}`, api.BadValue, "from 100 to 3600000"},
-		{`{"source":"api","load":1,"ttl_ms":9007199254740991}`, api.BadValue, "ttl_ms"}, {`{"source":"api","load":1,"ttl_ms":1e3}`, api.BadValue, "ttl_ms"},
-		{`{"source":"api","load":1,"ttl_ms":-1}`, api.BadValue, "ttl_ms"}, {`{"source":"api","load":1,"more":2}`, api.UnknownField, "more"},
-		{`{"source":"api","load":1,"load":1}`, api.BadJSON, "twice"}, {`{"source":"api","load":1} {}`, api.BadJSON, ""}, {`{"source":"api","load":1` + strings.Repeat(" ", 5000) + `}`, api.TooLarge, "4096"},
+		{``, api.BadJSON, "empty"}, {`[]`, api.BadJSON, "object"}, {`{}`, api.MissingKey, "source"},
+		{`{"source":"api"}`, api.MissingKey, "load"}, {`{"load":1}`, api.MissingKey, "source"},
+		{`{"source":"api","load":NaN}`, api.BadJSON, ""},
+		{`{"source":"api","load":Infinity}`, api.BadJSON, ""},
+		{`{"source":"api","load":-0.1}`, api.BadValue, "load"},
+		{`{"source":"api","load":1000.1}`, api.BadValue, "load"},
+		{`{"source":"api","load":1e999}`, api.BadValue, "load"},
+		{`{"source":"api","load":"1"}`, api.BadValue, "load"},
+		{`{"source":"api","load":null}`, api.BadValue, "load"},
+		{`{"source":"node-cpu","load":1}`, api.BadValue, "source"},
+		{`{"source":"","load":1}`, api.BadValue, "source"},
+		{`{"source":"` + strings.Repeat("a", 129) + `","load":1}`, api.BadValue, "source"},
+		{`{"source":7,"load":1}`, api.BadValue, "source"},
+		{"{\"source\":\"é\xff\",\"load\":1}", api.BadJSON, "at byte 13 of 25"},
+		{`{"source":"api","load":1,"ttl_ms":99}`, api.BadValue, "from 100 to 3600000"},
+		{`{"source":"api","load":1,"ttl_ms":3600001}`, api.BadValue, "from 100 to 3600000"},
+		{`{"source":"api","load":1,"ttl_ms":9007199254740991}`, api.BadValue, "ttl_ms"},
+		{`{"source":"api","load":1,"ttl_ms":1e3}`, api.BadValue, "ttl_ms"},
+		{`{"source":"api","load":1,"ttl_ms":-1}`, api.BadValue, "ttl_ms"},
+		{`{"source":"api","load":1,"more":2}`, api.UnknownField, "more"},
+		{`{"source":"api","load":1,"load":1}`, api.BadJSON, "twice"},
+		{`{"source":"api","load":1} {}`, api.BadJSON, ""},
+		{`{"source":"api","load":1` + strings.Repeat(" ", 5000) + `}`, api.TooLarge, "4096"},
 	} {
-		resp, text := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/load", Body: tt.body, Header: map[string]string{"Authorization": "Bearer secret"}})
-		if have := apitest.NoteCode([]byte(text)); resp.StatusCode < 400 || have != tt.code || !strings.Contains(text, tt.field) {
+		resp, text := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/load", Body: tt.body,
+			Header: map[string]string{"Authorization": "Bearer secret"}})
+		if have := apitest.NoteCode([]byte(text)); resp.StatusCode < 400 || have != tt.code ||
+			!strings.Contains(text, tt.field) {
 			t.Errorf("%.80q: have %d %s, want %s about %q", tt.body, resp.StatusCode, text, tt.code, tt.field)
 		}
 	}
-	if _, text := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/load"}); strings.Contains(text, `"source":"api","load"`) {
+	if _, text := n.Do(apitest.Call{Method: "GET",
+		URL: n.AdminURL + "/v1/load"}); strings.Contains(text, `"source":"api","load"`) {
 		t.Errorf("something was taken: %s", text)
 	}
 }

@@ -14,12 +14,14 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 )
 
-// memberTime bounds a change of members. It is shorter than the write timeout, so that the caller still gets the outcome.
+// memberTime bounds a change of members. It is shorter than the write timeout,
+// so that the caller still gets the outcome.
 const memberTime = writeTimeout - 5*time.Second
 
-// leave removes this node from the cluster. Until that is done, the node decides checks by asking other nodes. It
-// continues even if the caller does not wait, because a half-finished departure is of no use. The last node leaves only
-// with ?force=true.
+// leave removes this node from the cluster. Until that is done, the node
+// decides checks by asking other nodes. It continues even if the caller does
+// not wait, because a half-finished departure is of no use. The last node
+// leaves only with ?force=true.
 func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	force, err := choiceParam(r.URL.Query(), "force", "false", "true")
 	if err != nil {
@@ -39,7 +41,8 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	}{s.doors.Node, last})
 }
 
-// removeMember removes a node that is gone for good from the cluster; with ?force=true, the node may be alive.
+// removeMember removes a node that is gone for good from the cluster; with
+// ?force=true, the node may be alive.
 func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if len(name) > codec.MaxValue {
@@ -69,7 +72,8 @@ func (s *Server) getLevel(w http.ResponseWriter, _ *http.Request) error {
 	return s.reply(w, s.config.Levels.Levels())
 }
 
-// raiseLevel raises the feature level, irrevocably: to ?to=N, or to the highest that all members know.
+// raiseLevel raises the feature level, irrevocably: to ?to=N, or to the highest
+// that all members know.
 func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 	to := uint64(0)
 	if text := r.URL.Query().Get("to"); text != "" {

@@ -50,7 +50,8 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 // collector exports the metrics of all packages as Prometheus metrics.
 type collector struct{ *Server }
 
-// Describe sends nothing, which makes the collector unchecked: the set of metrics depends on what the node does.
+// Describe sends nothing, which makes the collector unchecked: the set of
+// metrics depends on what the node does.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends all metrics.
@@ -90,24 +91,31 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// ownMetrics reports the metrics of the admin plane, the program's version, and the loads that adaptive rules follow.
+// ownMetrics reports the metrics of the admin plane, the program's version, and
+// the loads that adaptive rules follow.
 func (s *Server) ownMetrics(sink metrics.Sink) {
 	s.conns.Metrics(sink, "admin")
-	sink.Gauge("build_info", "Version of the program; always 1.", 1, "version", s.doors.Version, "go", runtime.Version())
+	sink.Gauge("build_info", "Version of the program; always 1.", 1, "version", s.doors.Version,
+		"go", runtime.Version())
 	s.loadMetrics(sink)
 }
 
-// loadMetrics reports the loads that adaptive rules follow. It leaves out sources that no rule in force names, because callers
-// may report any number of those.
+// loadMetrics reports the loads that adaptive rules follow. It leaves out
+// sources that no rule in force names, because callers may report any number of
+// those.
 func (s *Server) loadMetrics(sink metrics.Sink) {
 	followed := map[string]bool{loads.NodeCPU: true}
 	for _, r := range s.adaptiveRules() {
-		sink.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", s.config.Subjects.LimitFactor(r), "rule", r.Name)
+		sink.Gauge("adaptive_factor",
+			"What an adaptive rule's limits are multiplied by at this node.",
+			s.config.Subjects.LimitFactor(r), "rule", r.Name)
 		followed[r.Adaptive.Source] = true
 	}
 	for _, l := range s.config.Loads.Sources() {
 		if followed[l.Name] {
-			sink.Gauge("load", "Load of the sources that the rules in force follow, and of this node's processors.", l.Load, "source", l.Name)
+			sink.Gauge("load",
+				"Load of the sources that the rules in force follow, and of this node's processors.",
+				l.Load, "source", l.Name)
 		}
 	}
 }

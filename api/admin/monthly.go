@@ -32,7 +32,8 @@ const (
 	exportRows = 1024
 	// exportBytes is the size at which buffered rows are written.
 	exportBytes = 64 << 10
-	// incompleteHeader lists the nodes whose counts are missing from an export, as far as that is known when it begins.
+	// incompleteHeader lists the nodes whose counts are missing from an export, as
+	// far as that is known when it begins.
 	incompleteHeader = "Rlnode-Incomplete"
 	// estimatedHeader lists the nodes whose counts come from a copy that may lack the last of them.
 	estimatedHeader = "Rlnode-Estimated"
@@ -109,7 +110,9 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 
 	if missing := stream.Missing(); len(missing) > 0 {
 		if !q.partial {
-			return api.Errorf(api.Incomplete, "usage is missing from %s; incomplete=allow returns the rest", api.Excerpt(strings.Join(missing, ", ")))
+			return api.Errorf(api.Incomplete,
+				"usage is missing from %s; incomplete=allow returns the rest",
+				api.Excerpt(strings.Join(missing, ", ")))
 		}
 		setNames(w.Header(), incompleteHeader, missing)
 	}
@@ -135,7 +138,8 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if err != nil {
-		// The status has already been sent, so breaking off the answer is the only way left to report the error.
+		// The status has already been sent, so breaking off the answer is the only way
+		// left to report the error.
 		s.doors.Logger.Warn("export of usage broke off", "error", err)
 		panic(http.ErrAbortHandler)
 	}
@@ -208,7 +212,8 @@ type estimate struct {
 	AtMostLost int64  `json:"at_most_lost_ms"`
 }
 
-// appendQuality appends the end of the answer: how exact it is, and whether it has changed since the month was exported.
+// appendQuality appends the end of the answer: how exact it is, and whether it
+// has changed since the month was exported.
 func (e *export) appendQuality(b []byte) []byte {
 	estimated := []estimate{}
 	for _, one := range e.stream.Estimated() {
@@ -237,8 +242,9 @@ func appendMonthlyRow(b []byte, row *usage.Row) []byte {
 	return append(b, '}')
 }
 
-// csv writes one line per row. If a node fails midway, it returns an error and the answer breaks off: a file that is silently
-// too short would make a bill that is too low.
+// csv writes one line per row. If a node fails midway, it returns an error and
+// the answer breaks off: a file that is silently too short would make a bill
+// that is too low.
 func (e *export) csv() error {
 	e.w.Header().Set("Content-Type", typeCSV)
 	e.w.Header().Set("Content-Disposition", `attachment; filename="usage-`+e.query.Month.String()+`.csv"`)
@@ -286,8 +292,9 @@ func (e *export) csv() error {
 	return err
 }
 
-// escapeCell keeps spreadsheets from reading a caller's text as a formula. It prefixes such text with ', and also text that
-// begins with ', so that removing the first ' restores the original.
+// escapeCell keeps spreadsheets from reading a caller's text as a formula. It
+// prefixes such text with ', and also text that begins with ', so that removing
+// the first ' restores the original.
 func escapeCell(text string) string {
 	if text != "" && strings.ContainsRune("=+-@\t\r\n'＝＋－＠", []rune(text)[0]) {
 		return "'" + text

@@ -33,7 +33,8 @@ func (deafPeers) Ended(ring.NodeID) bool { return false }
 func startMeteredNode(t *testing.T, members ...usage.Member) *apitest.Node {
 	t.Helper()
 	n := startNode(t, func(c *apitest.Config) {
-		m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Boot: 1, Name: "n1", Months: 1, Rows: 1000,
+		m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Boot: 1,
+			Name: "n1", Months: 1, Rows: 1000,
 			Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
 		expect.NoError(t, err)
 		cluster := usage.NewTotals(m, deafPeers{}, func() []usage.Member { return members })
@@ -49,7 +50,8 @@ func startMeteredNode(t *testing.T, members ...usage.Member) *apitest.Node {
 		})
 	})
 	monthly := strings.ReplaceAll(apitest.Rules, "    limits:", "    usage: monthly\n    limits:")
-	n.UseRules(strings.Replace(monthly, "rules:\n", "rules:\n  - {name: not-billed, key: [user], limits: [{limit: 1000, per: 1h}]}\n", 1))
+	n.UseRules(strings.Replace(monthly, "rules:\n",
+		"rules:\n  - {name: not-billed, key: [user], limits: [{limit: 1000, per: 1h}]}\n", 1))
 	return n
 }
 
@@ -79,7 +81,8 @@ func TestMonthlyUsage(t *testing.T) {
 	} {
 		n.Check(body)
 	}
-	n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[{"rule":"all","cost":3},{"rule":"all","cost":4},{"rule":"nothing","key":"x"}]}`})
+	n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: `{"checks":[{"rule":"all","cost":3},{"rule":"all","cost":4},{"rule":"nothing","key":"x"}]}`})
 	resp, text := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage/monthly"})
 	var have monthAnswer
 	if err := json.Unmarshal([]byte(text), &have); err != nil || resp.StatusCode != 200 {
@@ -89,7 +92,10 @@ func TestMonthlyUsage(t *testing.T) {
 	var lines []string
 	for _, r := range have.Rows {
 		key, _ := json.Marshal(r.Key)
-		lines = append(lines, strings.Join([]string{r.Rule, string(key), r.Unit, string(codec.AppendInt(nil, "", r.Cost)), string(codec.AppendInt(nil, "", r.Checks))}, " "))
+		lines = append(lines,
+			strings.Join([]string{r.Rule, string(key), r.Unit,
+				string(codec.AppendInt(nil, "", r.Cost)),
+				string(codec.AppendInt(nil, "", r.Checks))}, " "))
 	}
 	quoted, _ := json.Marshal(user)
 	want := []string{
@@ -100,14 +106,17 @@ func TestMonthlyUsage(t *testing.T) {
 		have.Month != time.Now().UTC().Format("2006-01") {
 		t.Errorf("have %s\nwant %q", text, want)
 	}
-	resp, text = n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage/monthly?format=csv&rule=a&scope=node&month=" + have.Month})
+	resp, text = n.Do(apitest.Call{Method: "GET",
+		URL: n.AdminURL + "/v1/usage/monthly?format=csv&rule=a&scope=node&month=" + have.Month})
 	table, err := csv.NewReader(strings.NewReader(text)).ReadAll()
-	if err != nil || len(table) != 2 || !slices.Equal(table[1], []string{have.Month, "a", "'" + user, "requests", "1", "1", "0"}) ||
+	if err != nil || len(table) != 2 ||
+		!slices.Equal(table[1], []string{have.Month, "a", "'" + user, "requests", "1", "1", "0"}) ||
 		resp.Header.Get("Content-Type") != admin.TypeCSV {
 		t.Errorf("CSV: %v %q %v", err, text, resp.Header)
 	}
 	_, metrics := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/metrics"})
-	if !strings.Contains(metrics, "rlnode_usage_rows 6\n") || !strings.Contains(metrics, "rlnode_usage_lost_total 0\n") {
+	if !strings.Contains(metrics, "rlnode_usage_rows 6\n") ||
+		!strings.Contains(metrics, "rlnode_usage_lost_total 0\n") {
 		t.Error("the metrics lack usage")
 	}
 }
@@ -118,19 +127,26 @@ func TestMonthlyUsageIncomplete(t *testing.T) {
 	n := startMeteredNode(t, usage.Member{ID: ring.NodeID{1}, Name: "n1"}, usage.Member{ID: ring.NodeID{3}, Name: "n3"})
 	n.Check(`{"rule":"all","cost":3}`)
 	resp, text := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage/monthly"})
-	if resp.StatusCode != 200 || !strings.HasSuffix(text, `"incomplete":["n3"],"estimated":[]}`+"\n") || resp.Header.Get(admin.IncompleteHeader) != `"n3"` {
+	if resp.StatusCode != 200 ||
+		!strings.HasSuffix(text, `"incomplete":["n3"],"estimated":[]}`+"\n") ||
+		resp.Header.Get(admin.IncompleteHeader) != `"n3"` {
 		t.Errorf("have %d %s %v", resp.StatusCode, text, resp.Header)
 	}
 	resp, text = n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage/monthly?format=csv"})
-	if resp.StatusCode != 503 || !strings.Contains(text, "usage is missing from n3") || !strings.Contains(text, `"incomplete"`) {
+	if resp.StatusCode != 503 || !strings.Contains(text, "usage is missing from n3") ||
+		!strings.Contains(text, `"incomplete"`) {
 		t.Errorf("have %d %s", resp.StatusCode, text)
 	}
 	resp, text = n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage/monthly?format=csv&incomplete=allow"})
-	if resp.StatusCode != 200 || !strings.Contains(text, ",all,[],requests,3,1,0") || resp.Header.Get(admin.IncompleteHeader) != `"n3"` {
+	if resp.StatusCode != 200 || !strings.Contains(text, ",all,[],requests,3,1,0") ||
+		resp.Header.Get(admin.IncompleteHeader) != `"n3"` {
 		t.Errorf("have %d %s %v", resp.StatusCode, text, resp.Header)
 	}
-	for _, bad := range []string{"month=2026", "month=2026-13", "month=../x", "format=xml", "scope=all", "incomplete=yes", "rule=" + strings.Repeat("x", 2000)} {
-		if resp, text := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage/monthly?" + bad}); resp.StatusCode != 400 || !strings.Contains(text, "bad-value") {
+	for _, bad := range []string{"month=2026", "month=2026-13", "month=../x", "format=xml",
+		"scope=all", "incomplete=yes", "rule=" + strings.Repeat("x", 2000)} {
+		if resp, text := n.Do(apitest.Call{Method: "GET",
+			URL: n.AdminURL + "/v1/usage/monthly?" + bad}); resp.StatusCode != 400 ||
+			!strings.Contains(text, "bad-value") {
 			t.Errorf("%.30s: have %d %s", bad, resp.StatusCode, text)
 		}
 	}

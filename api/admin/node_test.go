@@ -17,7 +17,8 @@ func TestMain(m *testing.M) {
 	os.Exit(apitest.Main(m, apitest.AdminCodes...))
 }
 
-// startNode starts a node on free ports. It is ready unless change, which may be nil, says otherwise.
+// startNode starts a node on free ports. It is ready unless change, which may
+// be nil, says otherwise.
 func startNode(t testing.TB, change func(*apitest.Config)) *apitest.Node {
 	t.Helper()
 	return apitest.Start(t, change, func(d *api.Doors, c apitest.Config) (apitest.DataPlane, error) {

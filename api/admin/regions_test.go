@@ -45,7 +45,8 @@ func TestRemoveRegion(t *testing.T) {
 		{"nobody", token, 404, "not-found"},
 		{strings.Repeat("x", 1025), token, 400, "bad-value"},
 	} {
-		resp, body := n.Do(apitest.Call{Method: "DELETE", URL: n.AdminURL + "/v1/regions/" + tt.path, Header: tt.header})
+		resp, body := n.Do(apitest.Call{Method: "DELETE",
+			URL: n.AdminURL + "/v1/regions/" + tt.path, Header: tt.header})
 		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
 			t.Errorf("%.30s: have %d %s, want %d %s", tt.path, resp.StatusCode, body, tt.status, tt.want)
 		}

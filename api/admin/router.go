@@ -9,12 +9,14 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 )
 
-// router finds the handler for a path as it was sent. Other than the library of net/http, it neither cleans nor decodes
-// a path first: what a proxy in front allows or denies by its path is what is answered.
+// router finds the handler for a path as it was sent. Other than the library of
+// net/http, it neither cleans nor decodes a path first: what a proxy in front
+// allows or denies by its path is what is answered.
 type router struct{ routes []pathRoute }
 
-// pathRoute is a pattern, and the handler for the paths that match it. In a pattern, {name} stands for any segment, and a
-// slash at the end for anything below.
+// pathRoute is a pattern, and the handler for the paths that match it. In a
+// pattern, {name} stands for any segment, and a slash at the end for anything
+// below.
 type pathRoute struct {
 	pattern  string
 	segments []string
@@ -31,7 +33,8 @@ func (rt *router) handle(pattern string, handler http.Handler) {
 	rt.routes = append(rt.routes, r)
 }
 
-// find returns the handler for r, and sets what its pattern says of r. It returns nil if there is nothing at its path.
+// find returns the handler for r, and sets what its pattern says of r. It
+// returns nil if there is nothing at its path.
 func (rt *router) find(r *http.Request) http.Handler {
 	path, _ := framing.SplitTarget(r.RequestURI)
 	sent := strings.Split(path, "/")
@@ -45,7 +48,8 @@ func (rt *router) find(r *http.Request) http.Handler {
 	return nil
 }
 
-// matches reports whether the segments of a path match, and sets r's values of the segments that may be any.
+// matches reports whether the segments of a path match, and sets r's values of
+// the segments that may be any.
 func (p *pathRoute) matches(sent []string, r *http.Request) bool {
 	if len(sent) < len(p.segments) || len(sent) > len(p.segments) && !p.below {
 		return false

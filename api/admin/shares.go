@@ -12,7 +12,8 @@ type RegionReport struct {
 	Limits    []limiter.ShareUsage `json:"limits"`
 }
 
-// appendRegions appends each region's share of u's first limit, and the regions' usage, if regions share the limits of u.
+// appendRegions appends each region's share of u's first limit, and the
+// regions' usage, if regions share the limits of u.
 func appendRegions(b []byte, u *limiter.Usage) []byte {
 	report := struct {
 		Shares  map[string]int64        `json:"shares"`

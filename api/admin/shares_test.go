@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// For a limit that regions share, answers have the whole limit and what is left in this region; usage lists each region.
+// For a limit that regions share, answers have the whole limit and what is left
+// in this region; usage lists each region.
 func TestUsageOfRegions(t *testing.T) {
 	t.Parallel()
 	doc, err := rules.Parse([]byte(`version: 1
@@ -24,7 +25,8 @@ rules:
 			Region: "eu", Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}},
 		}))
 	})
-	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"world","key":"x","detail":true}`})
+	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check",
+		Body: `{"rule":"world","key":"x","detail":true}`})
 	if resp.Header.Get("X-RateLimit-Limit") != "900" || resp.Header.Get("X-RateLimit-Remaining") != "449" ||
 		!strings.Contains(resp.Header.Get("RateLimit-Policy"), ";q=900;") || strings.Count(body, `"limit":900`) != 4 ||
 		strings.Count(body, `"remaining":449`) != 2 {

@@ -20,7 +20,9 @@ const (
 )
 
 // withSubject returns a handler that calls serve with the subject that the query names.
-func (s *Server) withSubject(serve func(w http.ResponseWriter, r *http.Request, q *limiter.Query) error) func(http.ResponseWriter, *http.Request) error {
+func (s *Server) withSubject(
+	serve func(w http.ResponseWriter, r *http.Request, q *limiter.Query) error,
+) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		rule, key, err := s.subjectOf(r.URL.Query())
 		if err != nil {
@@ -57,7 +59,8 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 	case len(r.Key) == 0 && text == "":
 		return rule, nil, nil
 	case !q.Has("key"):
-		return "", nil, api.Errorf(api.MissingKey, "key is missing: rule %q has the key attributes %q", api.Excerpt(rule), r.Key)
+		return "", nil, api.Errorf(api.MissingKey,
+			"key is missing: rule %q has the key attributes %q", api.Excerpt(rule), r.Key)
 	case len(r.Key) == 1:
 		if len(text) > codec.MaxValue {
 			return "", nil, api.Errorf(api.BadValue, "key must not have more than %d bytes", codec.MaxValue)
@@ -90,7 +93,8 @@ func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, q *limiter.
 	}
 
 	q.LimitName = r.URL.Query().Get("limit_name")
-	if r.URL.Query().Has("limit_name") && (q.LimitName == "" || len(q.LimitName) > codec.MaxValue || !utf8.ValidString(q.LimitName)) {
+	if r.URL.Query().Has("limit_name") &&
+		(q.LimitName == "" || len(q.LimitName) > codec.MaxValue || !utf8.ValidString(q.LimitName)) {
 		return api.Errorf(api.BadValue, "limit_name must have 1 to %d bytes of UTF-8", codec.MaxValue)
 	}
 
@@ -165,7 +169,8 @@ type TopSubjects struct {
 	Nodes    []nodePart   `json:"nodes,omitempty"`
 }
 
-// TopSubject is a subject in one of the lists. Which fields are set depends on the list: see topKinds.
+// TopSubject is a subject in one of the lists. Which fields are set depends on
+// the list: see topKinds.
 type TopSubject struct {
 	Rule    string     `json:"rule"`
 	Key     SubjectKey `json:"key"`
@@ -191,7 +196,8 @@ var topKinds = map[string]topKind{
 	"shadow":  {limiter.TopShadow, func(out *TopSubject, s *limiter.TopSubject) { out.Shadow = s.Count }},
 	"used":    {limiter.TopUsed, func(out *TopSubject, s *limiter.TopSubject) { out.Used = &s.Count }},
 	"delayed": {limiter.TopDelayed, func(out *TopSubject, s *limiter.TopSubject) { out.Delayed = s.Count }},
-	"near":    {limiter.TopNear, func(out *TopSubject, s *limiter.TopSubject) { out.Used, out.Limit = &s.Used, &s.Limit }},
+	"near": {limiter.TopNear,
+		func(out *TopSubject, s *limiter.TopSubject) { out.Used, out.Limit = &s.Used, &s.Limit }},
 }
 
 // getTop lists subjects.

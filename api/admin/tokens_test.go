@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// If any token is configured, every route requires its scope, except probes, metrics and the dashboard's files.
+// If any token is configured, every route requires its scope, except probes,
+// metrics and the dashboard's files.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, apitest.ScopedTokens(t))
@@ -26,7 +27,9 @@ func TestScopes(t *testing.T) {
 	}
 	// A try that takes its cost is a check.
 	for text, want := range map[string]int{"tr": 403, "tc": 200, "tcr": 200} {
-		resp, body := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/try", Body: `{"rule":"all","peek":false}`, Header: map[string]string{"Authorization": "Bearer " + text}})
+		resp, body := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/try",
+			Body:   `{"rule":"all","peek":false}`,
+			Header: map[string]string{"Authorization": "Bearer " + text}})
 		if resp.StatusCode != want || want == 403 && !strings.Contains(body, "scope check; r has read") {
 			t.Errorf("a try that takes, with %s: have %d %s", text, resp.StatusCode, body)
 		}
@@ -39,7 +42,9 @@ func TestWritesNameTheirToken(t *testing.T) {
 	var out process.Output
 	var by []string
 	n := startNode(t, func(c *apitest.Config) {
-		c.TokensFile, c.Logger = apitest.TokensFile(t, apitest.TokenEntry("deploy", "rlt_secret", "admin")), slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c.TokensFile, c.Logger = apitest.TokensFile(t,
+			apitest.TokenEntry("deploy", "rlt_secret", "admin")), slog.New(slog.NewTextHandler(&out,
+			&slog.HandlerOptions{Level: slog.LevelDebug}))
 		c.Rules = notesWriters{c.Rules, &by}
 	})
 	header := map[string]string{"Authorization": "Bearer rlt_secret"}
@@ -52,7 +57,8 @@ func TestWritesNameTheirToken(t *testing.T) {
 	if strings.Contains(log, "rlt_") || strings.Contains(log, "private") {
 		t.Errorf("the log has %s", log)
 	}
-	for _, want := range []string{`msg="rules written" version=2 by="deploy (127.0.0.1)"`, `msg="usage reset" rule=only by="deploy (127.0.0.1)`} {
+	for _, want := range []string{`msg="rules written" version=2 by="deploy (127.0.0.1)"`,
+		`msg="usage reset" rule=only by="deploy (127.0.0.1)`} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %s: %s", want, log)
 		}

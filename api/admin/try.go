@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// try answers with what a check would get, its status and headers as JSON fields, and says of each rule whether it applies and
-// why not. It takes nothing unless the body says "peek": false, or sets mode.
+// try answers with what a check would get, its status and headers as JSON
+// fields, and says of each rule whether it applies and why not. It takes
+// nothing unless the body says "peek": false, or sets mode.
 func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := s.doors.ChecksError(); e != nil {
 		return e
@@ -56,7 +57,8 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// explain says of each rule whether it applies to a check. There is nothing to explain about limits that come with the call.
+// explain says of each rule whether it applies to a check. There is nothing to
+// explain about limits that come with the call.
 func explain(set *rules.Set, q *limiter.Query) []rules.Explanation {
 	switch {
 	case set == nil || len(q.Subjects) > 0:

@@ -31,7 +31,8 @@ func TestTry(t *testing.T) {
 	admin, check := map[string]string{"Authorization": "Bearer secret"}, map[string]string{"Authorization": "Bearer other"}
 	for range 3 { // a try takes nothing
 		status, told := try(login, check)
-		if status != 200 || told.Status != 200 || told.Answer["remaining"] != 4.0 || told.Headers["X-Ratelimit-Limit"]+told.Headers["X-RateLimit-Limit"] != "5" ||
+		if status != 200 || told.Status != 200 || told.Answer["remaining"] != 4.0 ||
+			told.Headers["X-Ratelimit-Limit"]+told.Headers["X-RateLimit-Limit"] != "5" ||
 			len(told.Answer["limits"].([]any)) != 1 {
 			t.Fatalf("have %d %+v", status, told)
 		}
@@ -46,20 +47,29 @@ func TestTry(t *testing.T) {
 		if i >= 5 {
 			want = 429
 		}
-		if status != 200 || told.Status != want || told.Answer["allowed"] != (want == 200) || (told.Headers["Retry-After"] != "") != (want == 429) {
+		if status != 200 || told.Status != want || told.Answer["allowed"] != (want == 200) ||
+			(told.Headers["Retry-After"] != "") != (want == 429) {
 			t.Errorf("take %d: have %d %+v", i, status, told)
 		}
 	}
-	if _, told := try(login, admin); told.Status != 429 || told.Answer["status"] != 429.0 || !strings.Contains(fmt.Sprint(told.Answer["detail"]), "used up") {
+	if _, told := try(login, admin); told.Status != 429 || told.Answer["status"] != 429.0 ||
+		!strings.Contains(fmt.Sprint(told.Answer["detail"]), "used up") {
 		t.Errorf("have %+v", told)
 	}
-	if status, told := try(`{"attributes":{"ip":"192.0.2.9"}}`, check); status != 200 || told.Status != 403 || told.Answer["decided_by"] != "list" || told.Answer["code"] != "denied" {
+	if status, told := try(`{"attributes":{"ip":"192.0.2.9"}}`, check); status != 200 ||
+		told.Status != 403 || told.Answer["decided_by"] != "list" ||
+		told.Answer["code"] != "denied" {
 		t.Errorf("a listed address: have %d %+v", status, told)
 	}
 	for body, want := range map[string]api.Code{
-		``: api.BadJSON, `[]`: api.BadJSON, `{}`: api.MissingKey, `{"rule":"login"}`: api.MissingKey, `{"rule":"nothing","key":"k"}`: api.UnknownRule, `{"rule":"login","key":"k","x":1}`: api.UnknownField,
-		`{"rule":"login","key":["a","b"]}`: api.BadValue, `{"rule":"login","key":"k","wait":true}`: api.BadValue, `{"rule":"login","key":"k","cost":1.5}`: api.BadValue,
-		`{"rule":"login","key":"` + strings.Repeat("x", codec.MaxBody) + `"}`: api.TooLarge, "{\"rule\":\"login\",\"key\":\"\xff\"}": api.BadJSON,
+		``: api.BadJSON, `[]`: api.BadJSON, `{}`: api.MissingKey,
+		`{"rule":"login"}`: api.MissingKey, `{"rule":"nothing","key":"k"}`: api.UnknownRule,
+		`{"rule":"login","key":"k","x":1}`:                                    api.UnknownField,
+		`{"rule":"login","key":["a","b"]}`:                                    api.BadValue,
+		`{"rule":"login","key":"k","wait":true}`:                              api.BadValue,
+		`{"rule":"login","key":"k","cost":1.5}`:                               api.BadValue,
+		`{"rule":"login","key":"` + strings.Repeat("x", codec.MaxBody) + `"}`: api.TooLarge,
+		"{\"rule\":\"login\",\"key\":\"\xff\"}":                               api.BadJSON,
 	} {
 		if status, told := try(body, check); told.Code != want || status != (&api.Error{Code: want}).Status() {
 			t.Errorf("%.60s: have %d %s, want %s", body, status, told.Code, want)
@@ -68,16 +78,20 @@ func TestTry(t *testing.T) {
 	// Which conditions fail is for those who may read the rules.
 	for token, want := range map[string]bool{"secret": true, "other": false} {
 		_, text := n.Do(apitest.Call{
-			Method: "POST", URL: n.AdminURL + "/v1/try", Body: `{"attributes":{"nothing":"x"}}`, Header: map[string]string{"Authorization": "Bearer " + token},
+			Method: "POST", URL: n.AdminURL + "/v1/try", Body: `{"attributes":{"nothing":"x"}}`,
+			Header: map[string]string{"Authorization": "Bearer " + token},
 		})
 		if got := strings.Contains(text, `"rules":[{"rule":`) && strings.Contains(text, "is absent"); got != want {
 			t.Errorf("reasons for token %s: got %v, want %v: %s", token, got, want, text)
 		}
 	}
-	if status, told := try(login, map[string]string{"Origin": "http://elsewhere.example", "Sec-Fetch-Site": "cross-site"}); status != 403 || told.Code != api.CrossOrigin {
+	if status, told := try(login,
+		map[string]string{"Origin": "http://elsewhere.example",
+			"Sec-Fetch-Site": "cross-site"}); status != 403 || told.Code != api.CrossOrigin {
 		t.Errorf("from another origin: have %d %+v", status, told)
 	}
-	if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/try"}); resp.StatusCode != 405 || resp.Header.Get("Allow") != "POST" {
+	if resp, _ := n.Do(apitest.Call{Method: "GET",
+		URL: n.AdminURL + "/v1/try"}); resp.StatusCode != 405 || resp.Header.Get("Allow") != "POST" {
 		t.Errorf("GET: have %d %v", resp.StatusCode, resp.Header)
 	}
 }

@@ -9,7 +9,8 @@ import (
 // anyScope lets every token in.
 const anyScope = api.ScopeCheck | api.ScopeAdjust | api.ScopeRead | api.ScopeEntries
 
-// Caller is the answer to GET /v1/whoami: under which name the node records what the caller changes, and what it may do.
+// Caller is the answer to GET /v1/whoami: under which name the node records
+// what the caller changes, and what it may do.
 type Caller struct {
 	By     string   `json:"by"`              // as in versions, entries and the log
 	Token  string   `json:"token,omitempty"` // the name of the token; empty if the node requires none

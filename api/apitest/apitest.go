@@ -33,11 +33,12 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Main runs a package's tests and returns the exit code. It fails if no test has provoked one of the codes, or if
-// goroutines are left over.
+// Main runs a package's tests and returns the exit code. It fails if no test
+// has provoked one of the codes, or if goroutines are left over.
 func Main(m *testing.M, codes ...api.Code) (code int) {
 	code = m.Run()
-	if args := strings.Join(os.Args, " "); code == 0 && len(os.Args) > 1 && !strings.Contains(args, "-test.run") && !strings.Contains(args, "-test.fuzz") {
+	if args := strings.Join(os.Args, " "); code == 0 && len(os.Args) > 1 &&
+		!strings.Contains(args, "-test.run") && !strings.Contains(args, "-test.fuzz") {
 		for _, c := range codes {
 			if _, ok := provoked.Load(c); !ok {
 				fmt.Printf("no test provokes the code %s\n", c)
@@ -47,8 +48,8 @@ func Main(m *testing.M, codes ...api.Code) (code int) {
 	}
 
 	if code == 0 {
-		// fasthttp has a goroutine that updates the Date header forever, and one that notices only every ten seconds that its
-		// worker pool was stopped.
+		// fasthttp has a goroutine that updates the Date header forever, and one that
+		// notices only every ten seconds that its worker pool was stopped.
 		if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 			goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2")); err != nil {
 			fmt.Println(err)
@@ -139,8 +140,9 @@ type Node struct {
 	once sync.Once
 }
 
-// Start starts a node on free ports. change, which may be nil, changes its configuration, and open opens its data plane. The
-// node is ready unless Config.Starting is set.
+// Start starts a node on free ports. change, which may be nil, changes its
+// configuration, and open opens its data plane. The node is ready unless
+// Config.Starting is set.
 func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (DataPlane, error)) *Node {
 	t.Helper()
 	table := counters.New(100_000)
@@ -148,21 +150,25 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 	l := limiter.New(table, clock)
 	n := &Node{T: t, Clock: clock, Rules: &MemoryRules{Limiter: l}, Table: table}
 	n.UseRules(Rules)
-	past := history.Open(history.Config{Self: ring.NodeID{1}, Now: func() int64 { return clock.Now().Wall }, Events: &history.Events{}})
+	past := history.Open(history.Config{Self: ring.NodeID{1},
+		Now: func() int64 { return clock.Now().Wall }, Events: &history.Events{}})
 	n.Config = Config{
 		shared: api.Config{
 			Node: "n1", Version: "test", Decider: l, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			Health: func() api.ClusterHealth { return api.ClusterHealth{Connected: true, LeaderKnown: true} },
 		},
 		plane: admin.Config{
-			Addr: "127.0.0.1:0", Subjects: l, Rules: n.Rules, Entries: n.Rules, Cluster: Alone{Name: "n1", ID: ring.NodeID{1}, Address: "127.0.0.1", Region: "default"},
-			Membership: &Members{}, Levels: Levels{}, Regions: NoRegions{}, Loads: loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
+			Addr: "127.0.0.1:0", Subjects: l, Rules: n.Rules, Entries: n.Rules,
+			Cluster:    Alone{Name: "n1", ID: ring.NodeID{1}, Address: "127.0.0.1", Region: "default"},
+			Membership: &Members{}, Levels: Levels{}, Regions: NoRegions{},
+			Loads:   loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
 			CatchUp: func(context.Context) error { return nil },
 			// The desk is part of the data plane, which a test may replace.
 			Decide: func(http.ResponseWriter, *http.Request) error {
 				return api.Errorf(api.NotFound, "there is no desk here")
 			},
-			Activity: l.Activity, History: past.Report, Events: past.Events, Metrics: []metrics.Source{l.Metrics, table.Metrics},
+			Activity: l.Activity, History: past.Report, Events: past.Events,
+			Metrics: []metrics.Source{l.Metrics, table.Metrics},
 		},
 	}
 	if change != nil {
@@ -240,7 +246,8 @@ func TokenEntry(name, text, scopes string) string {
 
 // ConfinedEntry is like TokenEntry, for a token that is confined to namespaces.
 func ConfinedEntry(name, text, scopes, namespaces string) string {
-	return fmt.Sprintf("- {name: %s, scopes: [%s], namespaces: [%s], sha256: %x}\n", name, scopes, namespaces, sha256.Sum256([]byte(text)))
+	return fmt.Sprintf("- {name: %s, scopes: [%s], namespaces: [%s], sha256: %x}\n", name, scopes,
+		namespaces, sha256.Sum256([]byte(text)))
 }
 
 // TokensFile writes a tokens file with the given entries, and returns its name.
@@ -295,8 +302,8 @@ func (n *Node) Do(c Call) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// NoteCode records the error codes in an answer as provoked, including those of a batch's results. It returns the code of the
-// answer itself.
+// NoteCode records the error codes in an answer as provoked, including those of
+// a batch's results. It returns the code of the answer itself.
 func NoteCode(body []byte) api.Code {
 	var p struct {
 		Code    api.Code
@@ -361,15 +368,21 @@ func UntilWithin(t testing.TB, while time.Duration, what string, ok func() bool)
 // The codes that each plane can answer. Together they are all codes.
 var (
 	DataCodes = []api.Code{
-		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest, api.Unauthorized, api.Forbidden, api.Denied, api.CrossOrigin,
+		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest,
+		api.Unauthorized, api.Forbidden, api.Denied, api.CrossOrigin,
 		api.RateLimited, api.CostAboveLimit, api.Reduced, api.Blocked,
-		api.UnknownRule, api.UnknownReservation, api.NotFound, api.MethodNotAllowed, api.Timeout, api.TooLarge, api.TooMuchWork, api.HeadersTooLarge,
-		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.TooManyReservations, api.TooManySlots, api.UnknownSlot, api.TryAgain, api.RequestIDReused, api.UnknownLimit,
+		api.UnknownRule, api.UnknownReservation, api.NotFound, api.MethodNotAllowed, api.Timeout,
+		api.TooLarge, api.TooMuchWork, api.HeadersTooLarge,
+		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.TooManyReservations,
+		api.TooManySlots, api.UnknownSlot, api.TryAgain, api.RequestIDReused, api.UnknownLimit,
 	}
 	AdminCodes = []api.Code{
-		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.Unauthorized, api.Forbidden, api.CrossOrigin, api.WrongHost,
-		api.UnknownRule, api.NotFound, api.MethodNotAllowed, api.Timeout, api.Conflict, api.TooLarge, api.InvalidRules, api.NotReady,
-		api.NoLeader, api.NoOwner, api.Refused, api.OnlyMember, api.LevelRefused, api.NoPrimary, api.WriteFailed, api.Overloaded,
+		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.Unauthorized,
+		api.Forbidden, api.CrossOrigin, api.WrongHost,
+		api.UnknownRule, api.NotFound, api.MethodNotAllowed, api.Timeout, api.Conflict,
+		api.TooLarge, api.InvalidRules, api.NotReady,
+		api.NoLeader, api.NoOwner, api.Refused, api.OnlyMember, api.LevelRefused, api.NoPrimary,
+		api.WriteFailed, api.Overloaded,
 		api.Incomplete, api.InDocument, api.TooManyEntries,
 	}
 )

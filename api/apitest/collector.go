@@ -26,7 +26,8 @@ type Collector struct {
 	raw   strings.Builder
 }
 
-// StartCollector starts a collector, and a tracer that sends to it. ratio is the share traced of requests whose caller does not decide.
+// StartCollector starts a collector, and a tracer that sends to it. ratio is
+// the share traced of requests whose caller does not decide.
 func StartCollector(t testing.TB, ratio float64) *Collector {
 	t.Helper()
 	c := &Collector{}
@@ -60,7 +61,8 @@ func StartCollector(t testing.TB, ratio float64) *Collector {
 	}))
 	t.Cleanup(server.Close)
 	var err error
-	if c.Tracer, err = tracing.Open(tracing.Config{Endpoint: server.URL, Ratio: ratio, Node: "n1", Version: "test", Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if c.Tracer, err = tracing.Open(tracing.Config{Endpoint: server.URL, Ratio: ratio, Node: "n1",
+		Version: "test", Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -96,7 +96,9 @@ func (m *MemoryRules) Versions() []rules.Version {
 	defer m.mu.Unlock()
 	var list []rules.Version
 	for i := len(m.docs); i > 0; i-- {
-		list = append(list, rules.Version{Number: int64(i), When: time.Unix(0, 0).UTC(), By: "test", What: "all", Size: 1, Applied: int64(i)})
+		list = append(list,
+			rules.Version{Number: int64(i), When: time.Unix(0, 0).UTC(), By: "test", What: "all",
+				Size: 1, Applied: int64(i)})
 	}
 	return list
 }
@@ -141,8 +143,8 @@ func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, 
 // Members is a fake admin.Membership.
 type Members struct{ left atomic.Int64 }
 
-// Leave succeeds with force, and the first time. The second time the node is the only member, and after that there is
-// no leader.
+// Leave succeeds with force, and the first time. The second time the node is
+// the only member, and after that there is no leader.
 func (m *Members) Leave(ctx context.Context, force bool, _ string) (last bool, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		return false, errors.New("the context has no deadline")
@@ -180,7 +182,8 @@ type Levels struct{}
 
 // Levels returns fixed levels.
 func (Levels) Levels() cluster.Levels {
-	return cluster.Levels{Agreed: 2, Highest: 3, Members: []cluster.MemberLevel{{Name: "n1", ID: ring.NodeID{7}, Knows: 3, Release: "v3", Zones: "2031a"}}}
+	return cluster.Levels{Agreed: 2, Highest: 3,
+		Members: []cluster.MemberLevel{{Name: "n1", ID: ring.NodeID{7}, Knows: 3, Release: "v3", Zones: "2031a"}}}
 }
 
 // Raise refuses levels above 3.

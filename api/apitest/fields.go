@@ -13,8 +13,9 @@ type Item struct {
 	Params map[string]any // int64, string or []byte
 }
 
-// ParseItems parses a List of Items as strictly as RFC 9651 requires senders to write them. It knows the types that
-// draft-ietf-httpapi-ratelimit-headers uses: Strings, Integers and Byte Sequences.
+// ParseItems parses a List of Items as strictly as RFC 9651 requires senders to
+// write them. It knows the types that draft-ietf-httpapi-ratelimit-headers
+// uses: Strings, Integers and Byte Sequences.
 func ParseItems(text string) (items []Item, err error) {
 	p := &fieldParser{rest: text}
 	for p.err == nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// CheckOpenAPI checks that the OpenAPI document of a plane, "data plane" or "admin plane", describes exactly these
-// routes, each a method and a path, with the scopes that each needs, and with the answers 401 and 403 if it needs any.
+// CheckOpenAPI checks that the OpenAPI document of a plane, "data plane" or
+// "admin plane", describes exactly these routes, each a method and a path, with
+// the scopes that each needs, and with the answers 401 and 403 if it needs any.
 func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 	t.Helper()
 	type server struct{ Description string }
@@ -42,7 +43,8 @@ func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 				servers = o.Servers
 			}
 
-			ours := len(servers) == 0 && plane == "data plane" || slices.ContainsFunc(servers, func(s server) bool { return s.Description == plane })
+			ours := len(servers) == 0 && plane == "data plane" ||
+				slices.ContainsFunc(servers, func(s server) bool { return s.Description == plane })
 			if !ours {
 				continue
 			}

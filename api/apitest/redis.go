@@ -11,16 +11,17 @@ import (
 	"time"
 )
 
-// RedisVector is a conversation in the Redis protocol. A node alone and a cluster answer it alike, whichever node gets each
-// command.
+// RedisVector is a conversation in the Redis protocol. A node alone and a
+// cluster answer it alike, whichever node gets each command.
 type RedisVector struct {
 	Name  string
 	Rules string // empty: none
 	Steps []RedisStep
 }
 
-// RedisStep is a command and the reply that is wanted, as [ReadRedisReply] returns it. If Want ends with "…", it is only the
-// beginning. In both, $slot and $reservation stand for the id that a reply had last.
+// RedisStep is a command and the reply that is wanted, as [ReadRedisReply]
+// returns it. If Want ends with "…", it is only the beginning. In both, $slot
+// and $reservation stand for the id that a reply had last.
 type RedisStep struct {
 	After   time.Duration // since the beginning
 	Command string        // its words, separated by blanks
@@ -67,8 +68,8 @@ func RedisArray(words ...string) string {
 	return b.String()
 }
 
-// ReadRedisReply reads one reply of either version of the protocol, and returns it as text: numbers as they are, +OK, -ERR …,
-// "text", [a b], {name value}.
+// ReadRedisReply reads one reply of either version of the protocol, and returns
+// it as text: numbers as they are, +OK, -ERR …, "text", [a b], {name value}.
 func ReadRedisReply(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {

@@ -11,8 +11,9 @@ rules:
   - {name: render, key: [user], limits: [{limit: 2, ttl: 10s, algorithm: concurrency}]}
 `
 
-// RedisVectors are what redis-cell 0.5.0, throttlecrab and Redis 8.10 reply, as far as it is served, and what the commands of
-// rlnode's own do. docs/redis.md lists what differs on purpose.
+// RedisVectors are what redis-cell 0.5.0, throttlecrab and Redis 8.10 reply, as
+// far as it is served, and what the commands of rlnode's own do. docs/redis.md
+// lists what differs on purpose.
 var RedisVectors = []RedisVector{
 	{
 		Name: "CL.THROTTLE",
@@ -36,7 +37,8 @@ var RedisVectors = []RedisVector{
 			{0, "CL.THROTTLE none -1 5 5", "[1 0 0 -1 0]"},
 			{0, "CL.THROTTLE none -1 5 5 0", "[0 0 0 -1 0]"},
 
-			// Rates of more than 1,000 a second, which redis-cell does not limit, and ones that are as high in sum.
+			// Rates of more than 1,000 a second, which redis-cell does not limit, and ones
+			// that are as high in sum.
 			{0, "CL.THROTTLE rate 6000 6000 1 6001", "[0 6001 0 -1 1]"},
 			{0, "CL.THROTTLE rate 6000 6000 1", "[1 6001 0 1 1]"},
 			{0, "CL.THROTTLE sum 5999 6000 6000 6000", "[0 6000 0 -1 6000]"},
@@ -76,7 +78,8 @@ var RedisVectors = []RedisVector{
 			{13 * time.Second, "CL.THROTTLE seven 2 3 7", "[1 3 0 3 7]"},
 
 			{14 * time.Second, "CL.THROTTLE minute 15 30 60", "[0 16 15 -1 2]"},
-			{14 * time.Second, "CL.THROTTLE minute 1000 1000 60", "[0 1001 999 -1 1]"}, // one key, one counter: one is used
+			// one key, one counter: one is used
+			{14 * time.Second, "CL.THROTTLE minute 1000 1000 60", "[0 1001 999 -1 1]"},
 			{14 * time.Second, "CL.THROTTLE many 1000 1000 60", "[0 1001 1000 -1 1]"},
 			{14 * time.Second, "CL.THROTTLE many 1000 1000 60", "[0 1001 999 -1 1]"},
 			{14 * time.Second, "CL.THROTTLE many 1000 1000 60", "[0 1001 998 -1 1]"},
@@ -112,7 +115,8 @@ var RedisVectors = []RedisVector{
 			{0, "CL.THROTTLE k 1 1 3600", "[0 2 1 -1 3600]"},
 		},
 	},
-	// It follows the proposal for Valkey, which is CL.THROTTLE by another name: it is the same bucket.
+	// It follows the proposal for Valkey, which is CL.THROTTLE by another name: it
+	// is the same bucket.
 	{
 		Name: "RL.THROTTLE",
 		Steps: []RedisStep{
@@ -136,7 +140,8 @@ var RedisVectors = []RedisVector{
 			{0, "INCREX k BYINT 200 UBOUND 100 SATURATE EX 3600 ENX", "[100 98]"},
 			{0, "INCREX k UBOUND 100 SATURATE EX 3600 ENX", "[100 0]"},
 			{0, "INCREX k UBOUND 50 EX 3600 ENX", "[100 0]"},
-			{0, "INCREX k UBOUND 50 SATURATE EX 3600 ENX", "[100 0]"}, // a call takes nothing from what others have counted
+			// a call takes nothing from what others have counted
+			{0, "INCREX k UBOUND 50 SATURATE EX 3600 ENX", "[100 0]"},
 			{0, "INCREX k BYINT -1 UBOUND 100 EX 3600 ENX", "[99 -1]"},
 			{0, "INCREX k BYINT -1 UBOUND 50 EX 3600 ENX", "[99 0]"},
 			{0, "INCREX k BYINT -49 UBOUND 50 EX 3600 ENX", "[50 -49]"},
@@ -198,7 +203,8 @@ var RedisVectors = []RedisVector{
 			{0, "DEL", "-ERR wrong number of arguments for 'del' command"},
 		},
 	},
-	// A key has one counter. A call with another period is judged by its own amounts in the first one's, and TTL stays true.
+	// A key has one counter. A call with another period is judged by its own
+	// amounts in the first one's, and TTL stays true.
 	{
 		Name: "keys keep their period",
 		Steps: []RedisStep{
@@ -236,7 +242,8 @@ var RedisVectors = []RedisVector{
 			{2500 * ms, "TTL k", "2"}, {2501 * ms, "TTL k", "1"}, {2501 * ms, "PTTL k", "1499"},
 			{3000 * ms, "CL.THROTTLE k 4 5 5 0", "[0 5 5 -1 0]"},
 			{3999 * ms, "EXISTS k", "1"}, {3999 * ms, "TYPE k", "+string"}, {3999 * ms, "PTTL k", "1"},
-			{4000 * ms, "EXISTS k", "0"}, {4000 * ms, "TYPE k", "+none"}, {4000 * ms, "TTL k", "-2"}, {4000 * ms, "PTTL k", "-2"}, {4000 * ms, "DEL k", "0"},
+			{4000 * ms, "EXISTS k", "0"}, {4000 * ms, "TYPE k", "+none"},
+			{4000 * ms, "TTL k", "-2"}, {4000 * ms, "PTTL k", "-2"}, {4000 * ms, "DEL k", "0"},
 
 			// What has ended is forgotten: the next call may bring another window.
 			{4000 * ms, "INCREX k UBOUND 1 EX 20 ENX", "[1 1]"},
@@ -251,43 +258,67 @@ var RedisVectors = []RedisVector{
 		Name:  "RL.CHECK, RL.RESERVE and RL.USAGE in time",
 		Rules: redisRules,
 		Steps: []RedisStep{
-			{0, "RL.CHECK bucket u COST 5", `["allowed" 1 "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 "unit" "requests" "window_ms" 5000 "reset_after_ms" 5000 "retry_after_ms" 0 "more_after_ms" 1000 …`},
-			{0, "RL.CHECK bucket u", `["allowed" 0 "code" "rate-limited" "detail" "Limit \"bucket\" of rule \"bucket\" (5 requests per 5s) is used up; retry in 1 s." "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 "unit" "requests" "window_ms" 5000 "reset_after_ms" 5000 "retry_after_ms" 1000 "more_after_ms" 1000 …`},
-			{999 * ms, "RL.CHECK bucket u PEEK", `["allowed" 0 "code" "rate-limited" "detail" "Limit \"bucket\" of rule \"bucket\" (5 requests per 5s) is used up; retry in 0.001 s." "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 "unit" "requests" "window_ms" 5000 "reset_after_ms" 4001 "retry_after_ms" 1 "more_after_ms" 1 …`},
+			{0, "RL.CHECK bucket u COST 5",
+				`["allowed" 1 "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 "unit" "requests" "window_ms" 5000 "reset_after_ms" 5000 "retry_after_ms" 0 "more_after_ms" 1000 …`},
+			{0, "RL.CHECK bucket u",
+				`["allowed" 0 "code" "rate-limited" "detail" "Limit \"bucket\" of rule \"bucket\" (5 requests per 5s) is used up; retry in 1 s." "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 "unit" "requests" "window_ms" 5000 "reset_after_ms" 5000 "retry_after_ms" 1000 "more_after_ms" 1000 …`},
+			{999 * ms, "RL.CHECK bucket u PEEK",
+				`["allowed" 0 "code" "rate-limited" "detail" "Limit \"bucket\" of rule \"bucket\" (5 requests per 5s) is used up; retry in 0.001 s." "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 "unit" "requests" "window_ms" 5000 "reset_after_ms" 4001 "retry_after_ms" 1 "more_after_ms" 1 …`},
 			{1000 * ms, "RL.CHECK bucket u", `["allowed" 1 "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 …`},
-			{3000 * ms, "RL.USAGE bucket u", `["rule" "bucket" "key" ["u"] "limits" [["name" "bucket" "algorithm" "token-bucket" "unit" "requests" "limit" 5 "window_ms" 5000 "used" 3 "remaining" 2 "leased" 0 "share" 5 "reset_after_ms" 3000 "more_after_ms" 1000 …`},
+			{3000 * ms, "RL.USAGE bucket u",
+				`["rule" "bucket" "key" ["u"] "limits" [["name" "bucket" "algorithm" "token-bucket" "unit" "requests" "limit" 5 "window_ms" 5000 "used" 3 "remaining" 2 "leased" 0 "share" 5 "reset_after_ms" 3000 "more_after_ms" 1000 …`},
 
-			{5000 * ms, "RL.RESERVE bucket u COST 4 TTL 2000", `["allowed" 1 "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 …`},
-			{6000 * ms, "RL.SETTLE $reservation COST 1", `["reservation" "$reservation" "settled" 1 "costs" ["requests" 1] "remaining" 4 "repeated" 0]`},
-			{7000 * ms, "RL.SETTLE $reservation COST 1", `["reservation" "$reservation" "settled" 1 "costs" ["requests" 1] "remaining" 4 "repeated" 1]`},
-			{10 * time.Second, "RL.RESERVE bucket u COST 5 TTL 2000", `["allowed" 1 "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 …`},
-			{12 * time.Second, "RL.SETTLE $reservation COST 1", `["reservation" "$reservation" "settled" 1 "costs" ["requests" 1] "remaining" 5 "expired" 1 "repeated" 0]`},
+			{5000 * ms, "RL.RESERVE bucket u COST 4 TTL 2000",
+				`["allowed" 1 "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 …`},
+			{6000 * ms, "RL.SETTLE $reservation COST 1",
+				`["reservation" "$reservation" "settled" 1 "costs" ["requests" 1] "remaining" 4 "repeated" 0]`},
+			{7000 * ms, "RL.SETTLE $reservation COST 1",
+				`["reservation" "$reservation" "settled" 1 "costs" ["requests" 1] "remaining" 4 "repeated" 1]`},
+			{10 * time.Second, "RL.RESERVE bucket u COST 5 TTL 2000",
+				`["allowed" 1 "rule" "bucket" "limit" 5 "used" 5 "remaining" 0 …`},
+			{12 * time.Second, "RL.SETTLE $reservation COST 1",
+				`["reservation" "$reservation" "settled" 1 "costs" ["requests" 1] "remaining" 5 "expired" 1 "repeated" 0]`},
 
-			{22 * time.Second, "RL.CHECK window u COST 2", `["allowed" 1 "rule" "window" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "window_ms" 10000 "reset_after_ms" 8000 "retry_after_ms" 0 "more_after_ms" 8000 …`},
-			{22 * time.Second, "RL.CHECK window u", `["allowed" 0 "code" "rate-limited" "detail" "Limit \"window\" of rule \"window\" (2 requests per 10s) is used up; retry in 8 s." "rule" "window" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "window_ms" 10000 "reset_after_ms" 8000 "retry_after_ms" 8000 …`},
-			{29999 * ms, "RL.CHECK window u", `["allowed" 0 "code" "rate-limited" "detail" "Limit \"window\" of rule \"window\" (2 requests per 10s) is used up; retry in 0.001 s." "rule" "window" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "window_ms" 10000 "reset_after_ms" 1 "retry_after_ms" 1 …`},
-			{30 * time.Second, "RL.CHECK window u COST 2", `["allowed" 1 "rule" "window" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "window_ms" 10000 "reset_after_ms" 10000 …`},
-			{31 * time.Second, "RL.RESET window u", `["rule" "window" "key" ["u"] "limits" [["name" "window" "algorithm" "fixed-window" "unit" "requests" "limit" 2 "window_ms" 10000 "used" 0 "remaining" 2 "leased" 0 "share" 2 "reset_after_ms" 0 …`},
-			{31 * time.Second, "RL.CHECK window u", `["allowed" 1 "rule" "window" "limit" 2 "used" 1 "remaining" 1 "unit" "requests" "window_ms" 10000 "reset_after_ms" 9000 …`},
+			{22 * time.Second, "RL.CHECK window u COST 2",
+				`["allowed" 1 "rule" "window" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "window_ms" 10000 "reset_after_ms" 8000 "retry_after_ms" 0 "more_after_ms" 8000 …`},
+			{22 * time.Second, "RL.CHECK window u",
+				`["allowed" 0 "code" "rate-limited" "detail" "Limit \"window\" of rule \"window\" (2 requests per 10s) is used up; retry in 8 s." "rule" "window" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "window_ms" 10000 "reset_after_ms" 8000 "retry_after_ms" 8000 …`},
+			{29999 * ms, "RL.CHECK window u",
+				`["allowed" 0 "code" "rate-limited" "detail" "Limit \"window\" of rule \"window\" (2 requests per 10s) is used up; retry in 0.001 s." "rule" "window" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "window_ms" 10000 "reset_after_ms" 1 "retry_after_ms" 1 …`},
+			{30 * time.Second, "RL.CHECK window u COST 2",
+				`["allowed" 1 "rule" "window" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "window_ms" 10000 "reset_after_ms" 10000 …`},
+			{31 * time.Second, "RL.RESET window u",
+				`["rule" "window" "key" ["u"] "limits" [["name" "window" "algorithm" "fixed-window" "unit" "requests" "limit" 2 "window_ms" 10000 "used" 0 "remaining" 2 "leased" 0 "share" 2 "reset_after_ms" 0 …`},
+			{31 * time.Second, "RL.CHECK window u",
+				`["allowed" 1 "rule" "window" "limit" 2 "used" 1 "remaining" 1 "unit" "requests" "window_ms" 10000 "reset_after_ms" 9000 …`},
 		},
 	},
 	{
 		Name:  "RL.ACQUIRE in time",
 		Rules: redisRules,
 		Steps: []RedisStep{
-			{0, "RL.ACQUIRE render u TTL 5000", `["allowed" 1 "rule" "render" "limit" 2 "used" 1 "remaining" 1 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 5000 "retry_after_ms" 0 …`},
-			{0, "RL.ACQUIRE render u", `["allowed" 1 "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 10000 "retry_after_ms" 0 "more_after_ms" 5000 …`},
-			{1000 * ms, "RL.ACQUIRE render u", `["allowed" 0 "code" "rate-limited" "detail" "Limit \"render\" of rule \"render\" (2 requests at once) is used up; retry in 4 s." "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 9000 "retry_after_ms" 4000 "more_after_ms" 4000 …`},
-			{1000 * ms, "RL.RENEW $slot TTL 3000", `["expires_ms" 2996]`}, // callers count by clocks of their own, which may be slow
-			{3999 * ms, "RL.ACQUIRE render u", `["allowed" 0 "code" "rate-limited" "detail" "Limit \"render\" of rule \"render\" (2 requests at once) is used up; retry in 0.001 s." "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 1001 "retry_after_ms" 1 "more_after_ms" 1 …`},
+			{0, "RL.ACQUIRE render u TTL 5000",
+				`["allowed" 1 "rule" "render" "limit" 2 "used" 1 "remaining" 1 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 5000 "retry_after_ms" 0 …`},
+			{0, "RL.ACQUIRE render u",
+				`["allowed" 1 "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 10000 "retry_after_ms" 0 "more_after_ms" 5000 …`},
+			{1000 * ms, "RL.ACQUIRE render u",
+				`["allowed" 0 "code" "rate-limited" "detail" "Limit \"render\" of rule \"render\" (2 requests at once) is used up; retry in 4 s." "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 9000 "retry_after_ms" 4000 "more_after_ms" 4000 …`},
+			// callers count by clocks of their own, which may be slow
+			{1000 * ms, "RL.RENEW $slot TTL 3000", `["expires_ms" 2996]`},
+			{3999 * ms, "RL.ACQUIRE render u",
+				`["allowed" 0 "code" "rate-limited" "detail" "Limit \"render\" of rule \"render\" (2 requests at once) is used up; retry in 0.001 s." "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 1001 "retry_after_ms" 1 "more_after_ms" 1 …`},
 			{4000 * ms, "RL.RENEW $slot TTL 3000", `-ERR unknown-slot slot: the slot has ended or was released`},
-			{4000 * ms, "RL.ACQUIRE render u", `["allowed" 1 "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 10000 "retry_after_ms" 0 "more_after_ms" 1000 …`},
+			{4000 * ms, "RL.ACQUIRE render u",
+				`["allowed" 1 "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 10000 "retry_after_ms" 0 "more_after_ms" 1000 …`},
 			{4999 * ms, "RL.ACQUIRE render u", `["allowed" 0 …`},
-			{5000 * ms, "RL.ACQUIRE render u", `["allowed" 1 "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 10000 "retry_after_ms" 0 "more_after_ms" 9000 …`},
+			{5000 * ms, "RL.ACQUIRE render u",
+				`["allowed" 1 "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 10000 "retry_after_ms" 0 "more_after_ms" 9000 …`},
 			{6000 * ms, "RL.RELEASE $slot", `["released" 1]`},
 			{6000 * ms, "RL.RELEASE $slot", `["released" 0]`},
-			{6000 * ms, "RL.USAGE render u", `["rule" "render" "key" ["u"] "limits" [["name" "render" "algorithm" "concurrency" "unit" "requests" "limit" 2 "ttl_ms" 10000 "used" 1 "remaining" 1 …`},
-			{14 * time.Second, "RL.USAGE render u", `["rule" "render" "key" ["u"] "limits" [["name" "render" "algorithm" "concurrency" "unit" "requests" "limit" 2 "ttl_ms" 10000 "used" 0 "remaining" 2 …`},
+			{6000 * ms, "RL.USAGE render u",
+				`["rule" "render" "key" ["u"] "limits" [["name" "render" "algorithm" "concurrency" "unit" "requests" "limit" 2 "ttl_ms" 10000 "used" 1 "remaining" 1 …`},
+			{14 * time.Second, "RL.USAGE render u",
+				`["rule" "render" "key" ["u"] "limits" [["name" "render" "algorithm" "concurrency" "unit" "requests" "limit" 2 "ttl_ms" 10000 "used" 0 "remaining" 2 …`},
 		},
 	},
 }

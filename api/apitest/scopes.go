@@ -9,16 +9,20 @@ import (
 )
 
 // scopes maps the tokens of ScopedTokens to their scopes.
-var scopes = map[string]api.Scope{"tc": api.ScopeCheck, "ta": api.ScopeAdjust, "tr": api.ScopeRead, "tall": api.ScopeAdmin, "tcr": api.ScopeCheck | api.ScopeRead,
+var scopes = map[string]api.Scope{"tc": api.ScopeCheck, "ta": api.ScopeAdjust, "tr": api.ScopeRead,
+	"tall": api.ScopeAdmin, "tcr": api.ScopeCheck | api.ScopeRead,
 	"api": api.ScopeCheck | api.ScopeAdjust, "adm": api.ScopeAdmin}
 
 // ScopedTokens returns a change of a node's configuration that adds the tokens for CheckScopes.
 func ScopedTokens(t testing.TB) func(*Config) {
-	file := TokensFile(t, TokenEntry("c", "tc", "check"), TokenEntry("a", "ta", "adjust"), TokenEntry("r", "tr", "read"), TokenEntry("all", "tall", "admin"), TokenEntry("cr", "tcr", "check, read"))
+	file := TokensFile(t, TokenEntry("c", "tc", "check"), TokenEntry("a", "ta", "adjust"),
+		TokenEntry("r", "tr", "read"), TokenEntry("all", "tall", "admin"),
+		TokenEntry("cr", "tcr", "check, read"))
 	return func(c *Config) { c.TokensFile, c.APIToken, c.AdminToken = file, "api", "adm" }
 }
 
-// CheckScopes requests every route below base with every token, and checks who is let in. A route is a method and a path.
+// CheckScopes requests every route below base with every token, and checks who
+// is let in. A route is a method and a path.
 func CheckScopes(t testing.TB, n *Node, base string, routes map[string]api.Scope) {
 	t.Helper()
 	n.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -51,13 +55,15 @@ func CheckScopes(t testing.TB, n *Node, base string, routes map[string]api.Scope
 				want = api.Forbidden
 			}
 
-			if have := code == api.Unauthorized || code == api.Forbidden; have != (want != "") || want != "" && code != want {
+			if have := code == api.Unauthorized || code == api.Forbidden; have != (want != "") ||
+				want != "" && code != want {
 				t.Errorf("%s with %q: have %d %s, want %q", route, text, resp.StatusCode, body, want)
 			}
 			if want == api.Forbidden && !strings.Contains(body, need.Names()[0]) {
 				t.Errorf("%s with %q: %s does not say that it needs %v", route, text, body, need.Names())
 			}
-			if (want == api.Unauthorized) != (resp.Header.Get("WWW-Authenticate") != "") || want != "" && resp.StatusCode != (&api.Error{Code: want}).Status() {
+			if (want == api.Unauthorized) != (resp.Header.Get("WWW-Authenticate") != "") ||
+				want != "" && resp.StatusCode != (&api.Error{Code: want}).Status() {
 				t.Errorf("%s with %q: have %d %v", route, text, resp.StatusCode, resp.Header)
 			}
 		}

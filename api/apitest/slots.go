@@ -29,7 +29,8 @@ func DialFrom(t testing.TB, from, to string) net.Conn {
 	return c
 }
 
-// AskFrom sends a request on a new connection, and returns the answer's status and whether the answer closes the connection.
+// AskFrom sends a request on a new connection, and returns the answer's status
+// and whether the answer closes the connection.
 func AskFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	t.Helper()
 	c := DialFrom(t, from, to)
@@ -84,8 +85,10 @@ func holdWithToken(t testing.TB, from, addr, request string) {
 	}
 }
 
-// CheckSlots tests a plane with 64 slots and SlotsToken that listens on addr. Callers with a token that hold all slots, and
-// others that keep taking spare ones, can't keep anyone from probing the node. usual is a request other than a probe.
+// CheckSlots tests a plane with 64 slots and SlotsToken that listens on addr.
+// Callers with a token that hold all slots, and others that keep taking spare
+// ones, can't keep anyone from probing the node. usual is a request other than
+// a probe.
 func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 	t.Helper()
 	count := func() int { open, _ := conns.Count(); return open }
@@ -120,8 +123,9 @@ func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 	}
 }
 
-// CheckStrangers tests a plane like that of CheckSlots. Strangers that hold all slots, and come back, don't keep out callers
-// with a token, nor close their connections.
+// CheckStrangers tests a plane like that of CheckSlots. Strangers that hold all
+// slots, and come back, don't keep out callers with a token, nor close their
+// connections.
 func CheckStrangers(t testing.TB, addr, usual string, conns *api.Connections) {
 	t.Helper()
 
@@ -139,8 +143,10 @@ func CheckStrangers(t testing.TB, addr, usual string, conns *api.Connections) {
 		Until(t, "all slots are taken", func() bool { open, _ := conns.Count(); return open >= mostSlots })
 
 		for i := range 30 {
-			if status, closes := AskFrom(t, fmt.Sprintf("127.0.5.%d", i+1), addr, authorised(usual)); status != 200 || closes {
-				t.Errorf("%d addresses of strangers; caller %d with a token: have %d, closes %v", addresses, i, status, closes)
+			if status, closes := AskFrom(t, fmt.Sprintf("127.0.5.%d", i+1), addr,
+				authorised(usual)); status != 200 || closes {
+				t.Errorf("%d addresses of strangers; caller %d with a token: have %d, closes %v",
+					addresses, i, status, closes)
 			}
 			strangers(3)
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/metrics"
 )
 
-// TakesTurns tests that a door lets others be served between the requests of a caller that sends them ahead.
+// TakesTurns tests that a door lets others be served between the requests of a
+// caller that sends them ahead.
 func TakesTurns(t *testing.T, door interface{ Metrics(metrics.Sink) }, conn net.Conn, request string) {
 	t.Helper()
 	go func() { _, _ = io.Copy(io.Discard, conn) }()

@@ -24,9 +24,11 @@ const (
 // deniedError is the error for a check that the deny list or the default refused, not a limit.
 var deniedError = api.Error{Code: api.Denied}
 
-// Compose sets r to the answer a to the check q: status, rate limit headers and body. denyStatus is the status of a refusal; 0
-// means the default, 429 or that of api.Denied. node is the node's name as a JSON string. forEndUser
-// means that a proxy passes the answer on: an allowed check gets no body, and a refused one what its rule's refusal says.
+// Compose sets r to the answer a to the check q: status, rate limit headers and
+// body. denyStatus is the status of a refusal; 0 means the default, 429 or that
+// of api.Denied. node is the node's name as a JSON string. forEndUser means
+// that a proxy passes the answer on: an allowed check gets no body, and a
+// refused one what its rule's refusal says.
 func (r *Reply) Compose(a *limiter.Answer, q *Request, denyStatus int, forEndUser bool, node []byte) {
 	r.rateHeaders(a)
 
@@ -54,7 +56,8 @@ func (r *Reply) Compose(a *limiter.Answer, q *Request, denyStatus int, forEndUse
 	r.Body = r.appendAnswer(r.Body, a, q, node)
 }
 
-// appendAnswer appends the answer to a single check as a JSON object. A refusal is a problem+json object.
+// appendAnswer appends the answer to a single check as a JSON object. A refusal
+// is a problem+json object.
 func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	b = append(b, '{')
 	if !a.Allowed && !a.Counted {
@@ -81,8 +84,9 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 	return r.AppendDecision(b, a, q, node)
 }
 
-// AppendDecision appends the fields of decision a about q, and closes the object. A refused check has a code, also within a
-// batch. node must be the same in every call.
+// AppendDecision appends the fields of decision a about q, and closes the
+// object. A refused check has a code, also within a batch. node must be the
+// same in every call.
 func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	t := a.TightestLimit()
 	switch {
@@ -145,12 +149,13 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	return append(b, '}')
 }
 
-// limitFieldsCache caches the encoded fields of a limit that do not depend on its usage. Consecutive answers are mostly
-// about the same limit.
+// limitFieldsCache caches the encoded fields of a limit that do not depend on
+// its usage. Consecutive answers are mostly about the same limit.
 type limitFieldsCache struct {
 	rule, unit []byte // copies, because an inline limit does not outlive its request
 	shown      rules.Shown
-	// The text before the value of used, between the values of remaining and reset_after_ms, and after the value of delay_ms.
+	// The text before the value of used, between the values of remaining and
+	// reset_after_ms, and after the value of delay_ms.
 	beforeUsed, afterRemaining, afterDelay []byte
 }
 

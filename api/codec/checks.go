@@ -9,8 +9,9 @@ import (
 
 const maxBatch = 10_000 // checks in a batch
 
-// StartBatch starts to read a batch and returns its number of checks; MoreChecks and NextCheck then read them. It validates the
-// whole body first, so that no check of a malformed batch is decided.
+// StartBatch starts to read a batch and returns its number of checks;
+// MoreChecks and NextCheck then read them. It validates the whole body first,
+// so that no check of a malformed batch is decided.
 func (dec *Decoder) StartBatch(body []byte) (count int, e *api.Error) {
 	if dec.reset(body); !dec.startObject() {
 		return 0, dec.err()
@@ -74,8 +75,8 @@ func (dec *Decoder) countChecks() (n int) {
 	return min(n, maxBatch)
 }
 
-// NextCheck reads the next check of a batch. StartBatch has validated the JSON, so any error, even a duplicate field, affects
-// this check alone.
+// NextCheck reads the next check of a batch. StartBatch has validated the JSON,
+// so any error, even a duplicate field, affects this check alone.
 func (dec *Decoder) NextCheck(q *Request, set *rules.Set) *api.Error {
 	dec.valueErr = nil
 	dec.skipSpace()
@@ -108,8 +109,9 @@ func (dec *Decoder) NextCheck(q *Request, set *rules.Set) *api.Error {
 // plainStart is the beginning of a plain check.
 const plainStart = `{"attributes":{"`
 
-// readPlain reads a plain check: it has only attributes, and is written without blanks or escapes. It appends the attributes to
-// attrs unless that is nil. For any other check, valid or not, it reads nothing and reports false.
+// readPlain reads a plain check: it has only attributes, and is written without
+// blanks or escapes. It appends the attributes to attrs unless that is nil. For
+// any other check, valid or not, it reads nothing and reports false.
 func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 	b := dec.src[dec.pos:]
 	if len(b) < len(plainStart) || UnsafeString(b[:len(plainStart)]) != plainStart {
@@ -151,8 +153,9 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 	return false
 }
 
-// plainText returns the index of the quote that ends the string starting at from. It returns -1 if the string is longer than
-// MaxValue or has escapes, or if fewer than two bytes follow it.
+// plainText returns the index of the quote that ends the string starting at
+// from. It returns -1 if the string is longer than MaxValue or has escapes, or
+// if fewer than two bytes follow it.
 func plainText(b []byte, from int) int {
 	for i := from; i+2 < len(b) && i-from <= MaxValue; i++ {
 		switch c := b[i]; {

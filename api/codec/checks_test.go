@@ -29,7 +29,8 @@ func readBatch(check string) string {
 	return fmt.Sprint(q.Attributes, q.ByKey, q.given, dec.MoreChecks(1))
 }
 
-// A check with attributes only takes the fast path if it is written plainly, else the general one. Both give the same result.
+// A check with attributes only takes the fast path if it is written plainly,
+// else the general one. Both give the same result.
 func TestPlainChecks(t *testing.T) {
 	long := strings.Repeat("x", MaxValue)
 	many := make([]string, rules.MaxAttributes+1)

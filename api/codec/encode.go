@@ -89,7 +89,8 @@ func AppendProblem(b []byte, e *api.Error) []byte {
 	return append(b, '}')
 }
 
-// AppendProblemFields appends the fields that a problem+json object and an error in a batch have in common.
+// AppendProblemFields appends the fields that a problem+json object and an
+// error in a batch have in common.
 func AppendProblemFields(b []byte, e *api.Error) []byte {
 	b = append(b, `"status":`...)
 	b = strconv.AppendInt(b, int64(e.Status()), 10)

@@ -10,8 +10,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so that the headers are small enough for every
-// client. The tightest limits come first.
+// maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so
+// that the headers are small enough for every client. The tightest limits come
+// first.
 const maxHeaderItems = 64
 
 // maxFieldInteger is the largest integer of a structured field (RFC 9651).
@@ -55,8 +56,9 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 
 var headerStyles = [...]string{"ietf", "x-ratelimit", "reset-delta"}
 
-// StyleHeader adds the header that names the styles of rate limit headers that a single check would get. Clients use it to
-// build those headers from the results of a batch.
+// StyleHeader adds the header that names the styles of rate limit headers that
+// a single check would get. Clients use it to build those headers from the
+// results of a batch.
 func (r *Reply) StyleHeader(h rules.Headers) {
 	from := len(r.values)
 	for i, on := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
@@ -67,8 +69,8 @@ func (r *Reply) StyleHeader(h rules.Headers) {
 	r.addHeader("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
 }
 
-// AddRateHeaders adds the rate limit headers for a, including Retry-After, to an answer that the caller otherwise composes
-// itself.
+// AddRateHeaders adds the rate limit headers for a, including Retry-After, to
+// an answer that the caller otherwise composes itself.
 func (r *Reply) AddRateHeaders(a *limiter.Answer) {
 	if r.rateHeaders(a); !a.Allowed && !a.Counted {
 		r.retryAfter(a)
@@ -88,8 +90,10 @@ func (r *Reply) intValue(v int64) []byte {
 	return r.values[from:]
 }
 
-// ietfHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-11. It leaves out the parameter t, the time until more is
-// available, where that would be later than Retry-After, and everywhere if the check can never be allowed.
+// ietfHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-11. It
+// leaves out the parameter t, the time until more is available, where that
+// would be later than Retry-After, and everywhere if the check can never be
+// allowed.
 func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	from := len(r.values)
 	for n, i := range r.order {
@@ -135,7 +139,8 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	r.addHeader("RateLimit", r.values[from:])
 }
 
-// rankLimits sets r.order to the limits that are not in shadow, tightest first, ties in document order.
+// rankLimits sets r.order to the limits that are not in shadow, tightest first,
+// ties in document order.
 func (r *Reply) rankLimits(a *limiter.Answer) {
 	r.order = r.order[:0]
 	limits := a.Limits
@@ -156,7 +161,8 @@ func (r *Reply) rankLimits(a *limiter.Answer) {
 	}
 }
 
-// appendQuoted appends a structured field's string (RFC 9651): printable ASCII only; other bytes are percent-encoded.
+// appendQuoted appends a structured field's string (RFC 9651): printable ASCII
+// only; other bytes are percent-encoded.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {

@@ -13,7 +13,8 @@ import (
 // modeNames are the values of mode, by counters.Mode.
 var modeNames = [...]string{counters.CheckMode: "check", counters.PeekMode: "peek", counters.CountMode: "count"}
 
-// subjectFields are the fields of a subject with inline limits, given in the check itself or in an element of subjects.
+// subjectFields are the fields of a subject with inline limits, given in the
+// check itself or in an element of subjects.
 const subjectFields = fieldNamespace | fieldKey | fieldLimits | fieldConsistency | fieldShadow | fieldCost | fieldCosts | fieldMode
 
 // subjectNames lists subjectFields for messages.
@@ -33,7 +34,8 @@ func (r *Request) nextSubject() *limiter.Subject {
 	return &r.Subjects[n]
 }
 
-// resetSubjects empties the subjects but keeps their slices. It clears all strings, which would keep whole bodies alive.
+// resetSubjects empties the subjects but keeps their slices. It clears all
+// strings, which would keep whole bodies alive.
 func resetSubjects(list []limiter.Subject) []limiter.Subject {
 	for i := range list {
 		s := &list[i]
@@ -113,7 +115,8 @@ func (r *Request) readSubject(dec *Decoder, i int) {
 		dec.failValue(api.BadValue, "subjects[%d] must be an object", i)
 		return
 	}
-	part := Request{Query: limiter.Query{Subjects: r.Subjects}, Cost: 1, fieldPath: path} // its fields are read like those of a check
+	// its fields are read like those of a check
+	part := Request{Query: limiter.Query{Subjects: r.Subjects}, Cost: 1, fieldPath: path}
 	part.read(dec, subjectForm)
 	r.Subjects = part.Subjects
 	r.AtMost = r.AtMost || part.AtMost
@@ -210,7 +213,9 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 			}
 			v, ok := dec.readInteger(0)
 			if !ok || v < least {
-				dec.failValue(api.BadValue, "%s must be a whole number in plain digits from %d to %d", path(), least, int64(algorithms.MaxAmount))
+				dec.failValue(api.BadValue,
+					"%s must be a whole number in plain digits from %d to %d", path(), least,
+					int64(algorithms.MaxAmount))
 			}
 			*number = v
 		default:
@@ -229,7 +234,9 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 		dec.failValue(api.MissingKey, "%s[%d].limit is missing", r.path("limits"), i)
 	}
 	if dec.syntaxErr == nil && given&(bitPer|bitPerMS|bitTTL|bitTTLMS) == 0 {
-		dec.failValue(api.MissingKey, "%s[%d].per is missing: the window, such as 10s, 1m or day, or per_ms; or, with algorithm: concurrency, ttl or ttl_ms", r.path("limits"), i)
+		dec.failValue(api.MissingKey,
+			"%s[%d].per is missing: the window, such as 10s, 1m or day, or per_ms; or, with algorithm: concurrency, ttl or ttl_ms",
+			r.path("limits"), i)
 	}
 }
 
@@ -248,7 +255,8 @@ const (
 	bitFrom
 )
 
-// limitField returns a pointer to the named field of l, either number or text, and its bit; 0 if there is no such field.
+// limitField returns a pointer to the named field of l, either number or text,
+// and its bit; 0 if there is no such field.
 func limitField(l *rules.InlineLimit, name string) (number *int64, text *string, bit int) {
 	switch name {
 	case "limit":

@@ -122,7 +122,8 @@ type Form struct {
 	minCost int64
 	minTTL  time.Duration // the bounds of ttl_ms
 	maxTTL  time.Duration
-	// validate checks the fields against each other and sets the fields of the Request that derive from them.
+	// validate checks the fields against each other and sets the fields of the
+	// Request that derive from them.
 	validate func(*Request, *Decoder)
 }
 
@@ -148,12 +149,15 @@ var (
 		fields: checkFields | fieldRequestID, names: tryNames + ", request_id", validate: (*Request).validatePlainCheck,
 	}
 	ReserveForm = &Form{
-		fields: checkFields | fieldTTL | fieldOnExpiry | fieldRequestID, minTTL: time.Millisecond, maxTTL: limiter.MaxReservationTime,
-		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, on_expiry, request_id, " + inlineNames, validate: (*Request).validateReserve,
+		fields: checkFields | fieldTTL | fieldOnExpiry | fieldRequestID, minTTL: time.Millisecond,
+		maxTTL: limiter.MaxReservationTime,
+		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, on_expiry, request_id, " +
+			inlineNames, validate: (*Request).validateReserve,
 	}
 	AcquireForm = &Form{
 		fields: acquireFields, minTTL: algorithms.MinWindow, maxTTL: limiter.MaxSlotTTL,
-		names: "rule, key, attributes, n, cost, costs, ttl_ms, who, detail, request_id, " + inlineNames, validate: (*Request).validateAcquire,
+		names: "rule, key, attributes, n, cost, costs, ttl_ms, who, detail, request_id, " +
+			inlineNames, validate: (*Request).validateAcquire,
 	}
 	RenewForm = &Form{
 		fields: fieldSlot | fieldTTL, minTTL: algorithms.MinWindow, maxTTL: limiter.MaxSlotTTL, names: "slot, ttl_ms",
@@ -164,12 +168,14 @@ var (
 		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
 	}
 	AdjustForm = &Form{
-		fields: targetFields | fieldCost | fieldCosts | fieldLimitName | fieldBill | fieldRequestID, minCost: -algorithms.MaxAmount,
-		names: targetNames + ", cost, costs, limit_name, bill, request_id", validate: (*Request).validateAdjust,
+		fields:  targetFields | fieldCost | fieldCosts | fieldLimitName | fieldBill | fieldRequestID,
+		minCost: -algorithms.MaxAmount,
+		names:   targetNames + ", cost, costs, limit_name, bill, request_id", validate: (*Request).validateAdjust,
 	}
 	UsageForm = &Form{fields: targetFields, names: targetNames, validate: (*Request).validateTarget}
 	ResetForm = &Form{
-		fields: targetFields | fieldLimitName | fieldSlot | fieldRequestID, names: targetNames + ", limit_name, slot, request_id",
+		fields:   targetFields | fieldLimitName | fieldSlot | fieldRequestID,
+		names:    targetNames + ", limit_name, slot, request_id",
 		validate: (*Request).validateReset,
 	}
 	TryForm = &Form{fields: checkFields, names: tryNames, validate: (*Request).validateTry}
@@ -178,13 +184,15 @@ var (
 		fields: fieldRule | fieldKey | fieldVerdict, names: "rule, key, verdict", validate: (*Request).validateFeedback,
 	}
 	LoadForm = &Form{
-		fields: fieldSource | fieldLoad | fieldTTL, names: "source, load, ttl_ms", minTTL: loads.MinTTL, maxTTL: loads.MaxTTL,
+		fields: fieldSource | fieldLoad | fieldTTL, names: "source, load, ttl_ms",
+		minTTL: loads.MinTTL, maxTTL: loads.MaxTTL,
 		validate: (*Request).validateLoad,
 	}
 )
 
-// Request is a decoded body: a check or one of the other forms. Its strings are valid as long as the Decoder's. It is reused,
-// including the slices of its Query.
+// Request is a decoded body: a check or one of the other forms. Its strings are
+// valid as long as the Decoder's. It is reused, including the slices of its
+// Query.
 type Request struct {
 	limiter.Query
 	given  fields
@@ -353,7 +361,8 @@ func (r *Request) AppendGivenCosts(b []byte) []byte {
 	return b
 }
 
-// RequireKey returns an error if r names a rule without giving a key or attributes, unless that rule has no key attributes.
+// RequireKey returns an error if r names a rule without giving a key or
+// attributes, unless that rule has no key attributes.
 func (r *Request) RequireKey(set *rules.Set) *api.Error {
 	if !r.ByKey || r.given&(fieldKey|fieldSubjects) != 0 {
 		return nil
@@ -366,7 +375,8 @@ func (r *Request) RequireKey(set *rules.Set) *api.Error {
 
 func (r *Request) validatePlainCheck(dec *Decoder) {
 	r.validateCheck(dec)
-	if r.RequestID != "" && r.Mode != counters.CountMode && !slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.CountMode }) {
+	if r.RequestID != "" && r.Mode != counters.CountMode &&
+		!slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.CountMode }) {
 		dec.failValue(api.BadValue, "request_id is for mode count only: the answers to other checks are not kept")
 	}
 }
@@ -439,7 +449,8 @@ func (r *Request) validateTry(dec *Decoder) {
 
 func (r *Request) validateReserve(dec *Decoder) {
 	r.validateCheck(dec)
-	if r.AtMost || r.Mode != counters.CheckMode || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+	if r.AtMost || r.Mode != counters.CheckMode ||
+		slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
 		dec.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
 	r.Reserving, r.TTL = true, cmp.Or(r.TTL, limiter.DefaultReservationTime)
@@ -447,7 +458,8 @@ func (r *Request) validateReserve(dec *Decoder) {
 
 func (r *Request) validateAcquire(dec *Decoder) {
 	r.validateCheck(dec)
-	if r.AtMost || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+	if r.AtMost ||
+		slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
 		dec.failValue(api.BadValue, "subjects: mode must be check, because slots are either held or not")
 	}
 	r.SlotTTL = r.TTL
@@ -466,7 +478,9 @@ func (r *Request) validateAdjust(dec *Decoder) {
 	r.requireAny(dec, ^fields(0), "the object is empty: give rule, key and cost")
 	r.validateCosts(dec)
 	if len(r.Costs) == 0 || slices.ContainsFunc(r.Costs, func(c limiter.UnitCost) bool { return c.Cost == 0 }) {
-		dec.failValue(api.BadValue, "cost, and each of costs, must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+		dec.failValue(api.BadValue,
+			"cost, and each of costs, must be a whole number other than 0, from -%d to %d",
+			int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
 	}
 	r.validateTarget(dec)
 	if r.given&fieldNamespace != 0 {
@@ -492,8 +506,9 @@ func (r *Request) validateReset(dec *Decoder) {
 func (r *Request) validateTarget(dec *Decoder) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case !has(fieldRule | fieldNamespace | fieldLimits):
-		dec.failValue(api.MissingKey, "rule is missing: give rule and key, or key and limits; for all counters of a key, "+
-			"namespace and key (calls without one are in inline)")
+		dec.failValue(api.MissingKey,
+			"rule is missing: give rule and key, or key and limits; for all counters of a key, "+
+				"namespace and key (calls without one are in inline)")
 	case has(fieldNamespace|fieldLimits) && has(fieldRule):
 		dec.failValue(api.BadValue, "namespace and limits exclude rule")
 	case has(fieldNamespace | fieldLimits):
@@ -590,7 +605,8 @@ func (r *Request) readAttributes(dec *Decoder) {
 	}
 }
 
-// readCosts appends the costs of an object of amounts by unit to list. Each must be at least minimum. path names the object in messages.
+// readCosts appends the costs of an object of amounts by unit to list. Each
+// must be at least minimum. path names the object in messages.
 func readCosts(dec *Decoder, list []limiter.UnitCost, path string, minimum int64) []limiter.UnitCost {
 	if dec.skipSpace() != '{' {
 		dec.skip()
@@ -631,7 +647,8 @@ func readCosts(dec *Decoder, list []limiter.UnitCost, path string, minimum int64
 	return list
 }
 
-// readOnExpiry reads what becomes of a reservation that is not settled in time: charge, refund, or an object with costs.
+// readOnExpiry reads what becomes of a reservation that is not settled in time:
+// charge, refund, or an object with costs.
 func (r *Request) readOnExpiry(dec *Decoder) {
 	const must = `on_expiry must be "charge", "refund" or {"costs": …}`
 	switch dec.skipSpace() {

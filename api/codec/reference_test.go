@@ -64,7 +64,8 @@ func referenceSyntax(body []byte) bool {
 			if !utf16.IsSurrogate(r) {
 				continue
 			}
-			if len(body) < i+7 || body[i+1] != '\\' || body[i+2] != 'u' || utf16.DecodeRune(r, referenceHex(body[i+3:])) == utf8.RuneError {
+			if len(body) < i+7 || body[i+1] != '\\' || body[i+2] != 'u' ||
+				utf16.DecodeRune(r, referenceHex(body[i+3:])) == utf8.RuneError {
 				return false
 			}
 			i += 6
@@ -101,14 +102,16 @@ func referenceText(raw []byte) (string, bool) {
 }
 
 func referenceAmount(raw []byte, least int64) (int64, bool) {
-	if strings.ContainsAny(string(raw), ".eE") || string(raw) == "-0" || raw[0] != '-' && (raw[0] < '0' || raw[0] > '9') {
+	if strings.ContainsAny(string(raw), ".eE") || string(raw) == "-0" || raw[0] != '-' &&
+		(raw[0] < '0' || raw[0] > '9') {
 		return 0, false
 	}
 	v, err := strconv.ParseInt(string(raw), 10, 64)
 	return v, err == nil && v >= least && v <= algorithms.MaxAmount
 }
 
-// referenceValue decodes a value of a key or of an attribute. The code is empty if it is one; MissingKey: it is null.
+// referenceValue decodes a value of a key or of an attribute. The code is empty
+// if it is one; MissingKey: it is null.
 func referenceValue(raw []byte) (string, api.Code) {
 	text, ok := referenceText(raw)
 	switch {
@@ -179,8 +182,8 @@ func referenceSettle(r *Request, seen map[string]bool) api.Code {
 	return ""
 }
 
-// reference decodes one field. known is false for an unknown field; twice is true if a name appears twice within the field's
-// value.
+// reference decodes one field. known is false for an unknown field; twice is
+// true if a name appears twice within the field's value.
 func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (known, twice bool) {
 	flag := func() bool {
 		note(string(m.value) == "true" || string(m.value) == "false", api.BadValue)
@@ -290,24 +293,37 @@ var checkSeeds = []string{
 	`{"attributes":{"ip":"198.51.100.7","tenant":"acme"},"costs":{"tokens":900},"detail":true}`,
 	`{"rule":"r","key":["a","b\u00e9\ud83d\ude00\n\"\\\/\b\f\r\t"],"peek":true,"wait":false}`,
 	` {"rule" : "r" , "attributes" : { } , "cost" : 9007199254740991 } `,
-	`{}`, `{ }`, ``, ` `, `null`, `[]`, `5`, `"x"`, `{`, `{"rule"`, `{"rule":`, `{"rule":"r`, `{"rule":"r"`, `{"rule":"r",}`, `{,}`,
-	`{"rule":"r","key":"k"}x`, `{"rule":"r","key":"k"}{}`, `{"rule":"r","rule":"r"}`, `{"x":1}`, `{"x":1,"x":2}`, `{"x":[[{}]]} x`,
-	`{"rule":"","key":"k"}`, `{"rule":null,"key":"k"}`, `{"rule":5,"key":"k"}`, `{"rule":"r","key":null}`, `{"rule":"r","key":[1]}`,
+	`{}`, `{ }`, ``, ` `, `null`, `[]`, `5`, `"x"`, `{`, `{"rule"`, `{"rule":`, `{"rule":"r`,
+	`{"rule":"r"`, `{"rule":"r",}`, `{,}`,
+	`{"rule":"r","key":"k"}x`, `{"rule":"r","key":"k"}{}`, `{"rule":"r","rule":"r"}`, `{"x":1}`,
+	`{"x":1,"x":2}`, `{"x":[[{}]]} x`,
+	`{"rule":"","key":"k"}`, `{"rule":null,"key":"k"}`, `{"rule":5,"key":"k"}`,
+	`{"rule":"r","key":null}`, `{"rule":"r","key":[1]}`,
 	`{"rule":"r","key":[]}`, `{"rule":"r"}`, `{"key":"k"}`, `{"cost":1}`, `{"rule":"r","key":"k","attributes":{}}`,
 	`{"key":"k","attributes":{}}`, `{"attributes":[]}`, `{"attributes":{"a":1}}`, `{"attributes":{"a":"1","a":"2"}}`,
-	`{"attributes":{"a":"1","\u0061":"2"}}`, `{"\u0072ule":"r","key":"k"}`, `{"rule":"r","key":"k","cost":1.0}`, `{"rule":"r","key":"k","cost":1e3}`,
-	`{"rule":"r","key":"k","cost":-1}`, `{"rule":"r","key":"k","cost":-0}`, `{"rule":"r","key":"k","cost":01}`, `{"rule":"r","key":"k","cost":9007199254740992}`,
-	`{"rule":"r","key":"k","cost":99999999999999999999999999}`, `{"rule":"r","key":"k","cost":"1"}`, `{"rule":"r","key":"k","cost":1.}`, `{"rule":"r","key":"k","cost":-}`,
-	`{"rule":"r","key":"k","cost":1,"costs":{"requests":1}}`, `{"rule":"r","key":"k","costs":{"a":1,"a":1}}`, `{"rule":"r","key":"k","costs":{"a":null}}`,
-	`{"rule":"r","key":"k","costs":[]}`, `{"rule":"r","key":"k","peek":1}`, `{"rule":"r","key":"k","peek":null}`, `{"rule":"r","key":"k","peek":tru}`,
-	`{"rule":"r","key":"\ud800"}`, `{"rule":"r","key":"\udc00\ud800"}`, `{"rule":"r","key":"\ud800\u0041"}`, `{"rule":"r","key":"\u12"}`, `{"rule":"r","key":"\x"}`,
-	"{\"rule\":\"r\",\"key\":\"\xff\"}", "{\"rule\":\"r\",\"key\":\"a\nb\"}", "{\"rule\":\"r\",\"key\":\"\x00\"}", "\xef\xbb\xbf{}",
-	`{"x":` + strings.Repeat("[", 31) + strings.Repeat("]", 31) + `}`, `{"x":` + strings.Repeat("[", 32) + strings.Repeat("]", 32) + `}`,
+	`{"attributes":{"a":"1","\u0061":"2"}}`, `{"\u0072ule":"r","key":"k"}`,
+	`{"rule":"r","key":"k","cost":1.0}`, `{"rule":"r","key":"k","cost":1e3}`,
+	`{"rule":"r","key":"k","cost":-1}`, `{"rule":"r","key":"k","cost":-0}`,
+	`{"rule":"r","key":"k","cost":01}`, `{"rule":"r","key":"k","cost":9007199254740992}`,
+	`{"rule":"r","key":"k","cost":99999999999999999999999999}`, `{"rule":"r","key":"k","cost":"1"}`,
+	`{"rule":"r","key":"k","cost":1.}`, `{"rule":"r","key":"k","cost":-}`,
+	`{"rule":"r","key":"k","cost":1,"costs":{"requests":1}}`,
+	`{"rule":"r","key":"k","costs":{"a":1,"a":1}}`, `{"rule":"r","key":"k","costs":{"a":null}}`,
+	`{"rule":"r","key":"k","costs":[]}`, `{"rule":"r","key":"k","peek":1}`,
+	`{"rule":"r","key":"k","peek":null}`, `{"rule":"r","key":"k","peek":tru}`,
+	`{"rule":"r","key":"\ud800"}`, `{"rule":"r","key":"\udc00\ud800"}`,
+	`{"rule":"r","key":"\ud800\u0041"}`, `{"rule":"r","key":"\u12"}`, `{"rule":"r","key":"\x"}`,
+	"{\"rule\":\"r\",\"key\":\"\xff\"}", "{\"rule\":\"r\",\"key\":\"a\nb\"}",
+	"{\"rule\":\"r\",\"key\":\"\x00\"}", "\xef\xbb\xbf{}",
+	`{"x":` + strings.Repeat("[", 31) + strings.Repeat("]", 31) + `}`,
+	`{"x":` + strings.Repeat("[", 32) + strings.Repeat("]", 32) + `}`,
 	strings.Repeat("[", 100_000), strings.Repeat(`{"a":`, 100_000),
 	`{"rule":"r","key":"` + strings.Repeat("k", 1024) + `"}`, `{"rule":"r","key":"` + strings.Repeat("k", 1025) + `"}`,
 	`{"attributes":{` + manyMembers(32, `"v"`) + `}}`, `{"attributes":{` + manyMembers(33, `"v"`) + `}}`,
-	`{"rule":"r","key":"k","costs":{` + manyMembers(16, `1`) + `}}`, `{"rule":"r","key":"k","costs":{` + manyMembers(17, `1`) + `}}`,
-	`{"rule":"r","key":[` + strings.Repeat(`"k",`, 31) + `"k"]}`, `{"rule":"r","key":[` + strings.Repeat(`"k",`, 32) + `"k"]}`,
+	`{"rule":"r","key":"k","costs":{` + manyMembers(16, `1`) + `}}`,
+	`{"rule":"r","key":"k","costs":{` + manyMembers(17, `1`) + `}}`,
+	`{"rule":"r","key":[` + strings.Repeat(`"k",`, 31) + `"k"]}`,
+	`{"rule":"r","key":[` + strings.Repeat(`"k",`, 32) + `"k"]}`,
 }
 
 func manyMembers(n int, value string) string {
@@ -327,7 +343,8 @@ func FuzzCheckRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) { compareCheck(t, &s, &r, body) })
 }
 
-// referenceBatch returns the checks of a batch and the code of each; whole is the code of the entire batch.
+// referenceBatch returns the checks of a batch and the code of each; whole is
+// the code of the entire batch.
 func referenceBatch(t testing.TB, body []byte) (checks []*Request, codes []api.Code, whole api.Code) {
 	trimmed := bytes.Trim(body, " \t\r\n")
 	if !referenceSyntax(body) || trimmed[0] != '{' {

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxOwnStatus is the highest status of a rule's refusal that a proxy gets. Others are for middlewares.
+// maxOwnStatus is the highest status of a rule's refusal that a proxy gets.
+// Others are for middlewares.
 const maxOwnStatus = 499
 
 // refusalOf returns what the rule that refused a says to the end user; nil if nothing.
@@ -29,7 +30,8 @@ func placeholderValues(a *limiter.Answer) rules.Values {
 	return v
 }
 
-// Refusal returns what the rule that refused a says to the end user, as a JSON object; nil if nothing.
+// Refusal returns what the rule that refused a says to the end user, as a JSON
+// object; nil if nothing.
 func Refusal(a *limiter.Answer) []byte {
 	refusal := refusalOf(a)
 	if refusal == nil {
@@ -39,8 +41,9 @@ func Refusal(a *limiter.Answer) []byte {
 	return refusal.Member.Append(nil, &v)
 }
 
-// appendRefusal appends the member with the rule's refusal, if it has one. In a batch, the member is the refusal's place in the
-// batch's table, so that many refusals of one rule do not repeat a long body.
+// appendRefusal appends the member with the rule's refusal, if it has one. In a
+// batch, the member is the refusal's place in the batch's table, so that many
+// refusals of one rule do not repeat a long body.
 func (r *Reply) appendRefusal(b []byte, a *limiter.Answer) []byte {
 	refusal := refusalOf(a)
 	if refusal == nil {
@@ -83,7 +86,8 @@ func (r *Reply) EndBatch(b []byte) []byte {
 // RefusalTableSize returns how many bytes EndBatch is going to append.
 func (r *Reply) RefusalTableSize() int { return len(r.refusalTable) }
 
-// composeRefusal sets r to what the end user gets for a, which a rule with a refusal refused: the answer to a proxy.
+// composeRefusal sets r to what the end user gets for a, which a rule with a
+// refusal refused: the answer to a proxy.
 func (r *Reply) composeRefusal(a *limiter.Answer, refusal *rules.Refusal, denyStatus int) {
 	own := refusal.Status
 	if own > maxOwnStatus {

@@ -11,7 +11,8 @@ type Reply struct {
 	Headers     []Header
 	Body        []byte
 
-	// values holds the header values. It only grows by append, so values already in Headers stay unchanged.
+	// values holds the header values. It only grows by append, so values already in
+	// Headers stay unchanged.
 	values  []byte
 	order   []int32 // indices into the answer's Limits, tightest first
 	scratch []byte  // scratch space for text that is then quoted
@@ -40,7 +41,8 @@ const (
 // Reset prepares r for the next request.
 func (r *Reply) Reset() {
 	*r = Reply{
-		Headers: r.Headers[:0], Body: api.Reuse(r.Body), values: api.Reuse(r.values), order: r.order[:0], scratch: api.Reuse(r.scratch),
+		Headers: r.Headers[:0], Body: api.Reuse(r.Body), values: api.Reuse(r.values),
+		order: r.order[:0], scratch: api.Reuse(r.scratch),
 		lastLimit: r.lastLimit, originVersion: r.originVersion, origin: r.origin,
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Limits are ranked tightest first: refusals by retry time, Never first; then allowed ones by the share that is left.
+// Limits are ranked tightest first: refusals by retry time, Never first; then
+// allowed ones by the share that is left.
 func TestRank(t *testing.T) {
 	a := &limiter.Answer{}
 	for i, l := range []struct {
@@ -24,8 +25,9 @@ func TestRank(t *testing.T) {
 		{false, 0, 5, time.Minute}, {true, 0, 1, 0}, {true, 2, 4, 0},
 	} {
 		a.Limits = append(a.Limits, limiter.LimitAnswer{
-			Rule:     &rules.Rule{Name: "r"},
-			Limit:    &rules.Limit{Name: fmt.Sprint(i), Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Amount: l.amount, Window: time.Minute}},
+			Rule: &rules.Rule{Name: "r"},
+			Limit: &rules.Limit{Name: fmt.Sprint(i),
+				Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Amount: l.amount, Window: time.Minute}},
 			Decision: algorithms.Decision{Allowed: l.allowed, Remaining: l.remaining, RetryAfter: l.retry},
 		})
 	}
@@ -46,7 +48,8 @@ func TestRank(t *testing.T) {
 
 func TestQuoted(t *testing.T) {
 	for have, want := range map[string]string{
-		`tenant`: `"tenant"`, `a"b\c`: `"a\"b\\c"`, "ü\n": `"%C3%BC%0A"`, "": `""`, "a/requests/1m": `"a/requests/1m"`, "\x7f": `"%7F"`,
+		`tenant`: `"tenant"`, `a"b\c`: `"a\"b\\c"`, "ü\n": `"%C3%BC%0A"`, "": `""`,
+		"a/requests/1m": `"a/requests/1m"`, "\x7f": `"%7F"`,
 	} {
 		expect.Equal(t, string(appendQuoted(nil, have)), want, "string(appendQuoted(nil, have))")
 	}

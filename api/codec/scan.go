@@ -12,8 +12,9 @@ import (
 // maxDepth bounds the nesting of arrays and objects in a body.
 const maxDepth = 32
 
-// Decoder parses one JSON text strictly. It distinguishes two kinds of errors. At a syntax error it stops. After an invalid
-// value it continues and keeps the first such error, so that a body that is not JSON is always reported as that.
+// Decoder parses one JSON text strictly. It distinguishes two kinds of errors.
+// At a syntax error it stops. After an invalid value it continues and keeps the
+// first such error, so that a body that is not JSON is always reported as that.
 //
 // The strings that it returns point into src or scratch, and are valid until the next reset.
 type Decoder struct {
@@ -121,7 +122,8 @@ func (dec *Decoder) enter() {
 	}
 }
 
-// hasMore reports whether the open object or array has another member after the first n. If not, it consumes the closing bracket.
+// hasMore reports whether the open object or array has another member after the
+// first n. If not, it consumes the closing bracket.
 func (dec *Decoder) hasMore(n int, closing byte) bool {
 	if dec.syntaxErr != nil {
 		return false

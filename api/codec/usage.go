@@ -29,7 +29,8 @@ func AppendCosts(b []byte, costs []limiter.UnitCost) []byte {
 	return append(b, '}')
 }
 
-// AppendKey appends a key in the form in which checks give it: a string if it has one value, else an array.
+// AppendKey appends a key in the form in which checks give it: a string if it
+// has one value, else an array.
 func AppendKey(b []byte, key []string) []byte {
 	if len(key) == 1 {
 		return AppendString(b, key[0])
@@ -49,7 +50,8 @@ func AppendStrings(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
-// AppendApplied appends, if u was adjusted, by how much it was, by unit: of several limits in a unit, the most.
+// AppendApplied appends, if u was adjusted, by how much it was, by unit: of
+// several limits in a unit, the most.
 func AppendApplied(b []byte, u *limiter.Usage) []byte {
 	if !u.Adjusted {
 		return b
@@ -57,8 +59,8 @@ func AppendApplied(b []byte, u *limiter.Usage) []byte {
 	return AppendCosts(append(b, `,"applied":`...), u.Applied())
 }
 
-// AppendUsage appends the usage of each limit of u, and until when u's subject is blocked, in Unix milliseconds; 0 if
-// it is not.
+// AppendUsage appends the usage of each limit of u, and until when u's subject
+// is blocked, in Unix milliseconds; 0 if it is not.
 func AppendUsage(b []byte, u *limiter.Usage) []byte {
 	b = append(b, `,"limits":[`...)
 	for i := range u.Limits {

@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/limiter/loads"
 )
 
-// readBounded reads a string of minLen to maxLen bytes. For messages, outer names the field that contains field; empty: none.
+// readBounded reads a string of minLen to maxLen bytes. For messages, outer
+// names the field that contains field; empty: none.
 func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string {
 	if dec.skipSpace() != '"' {
 		dec.skip()
@@ -30,8 +31,9 @@ func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string 
 	return v
 }
 
-// readValue reads a value of a key or of an attribute: text, or a whole number in plain digits, which counts as the
-// text of these. present is false for null.
+// readValue reads a value of a key or of an attribute: text, or a whole number
+// in plain digits, which counts as the text of these. present is false for
+// null.
 func (dec *Decoder) readValue(outer, field string) (text string, present bool) {
 	switch c := dec.skipSpace(); {
 	case c == '"':
@@ -49,7 +51,9 @@ func (dec *Decoder) readValue(outer, field string) (text string, present bool) {
 		dec.skip()
 	}
 
-	dec.failValue(api.BadValue, "%s must be a string, or a whole number in plain digits, of at most %d bytes", pathOf(outer, field), MaxValue)
+	dec.failValue(api.BadValue,
+		"%s must be a string, or a whole number in plain digits, of at most %d bytes",
+		pathOf(outer, field), MaxValue)
 	return "", true
 }
 
@@ -71,11 +75,13 @@ func (dec *Decoder) readBool(field string) bool {
 	return c == 't'
 }
 
-// readAmount reads a whole number in plain digits, from minimum, which is 0 or -MaxAmount, to MaxAmount.
+// readAmount reads a whole number in plain digits, from minimum, which is 0 or
+// -MaxAmount, to MaxAmount.
 func (dec *Decoder) readAmount(outer, field string, minimum int64) int64 {
 	v, ok := dec.readInteger(minimum)
 	if !ok {
-		dec.failValue(api.BadValue, "%s must be a whole number in plain digits from %d to %d", pathOf(outer, field), minimum, int64(algorithms.MaxAmount))
+		dec.failValue(api.BadValue, "%s must be a whole number in plain digits from %d to %d",
+			pathOf(outer, field), minimum, int64(algorithms.MaxAmount))
 	}
 	return v
 }

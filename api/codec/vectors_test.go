@@ -36,7 +36,8 @@ type headerCheck struct {
 	Headers map[string]string `json:"headers"`
 }
 
-// TestHeaderVectors: the answers and headers of a node are those from which the clients of all languages make the same headers.
+// TestHeaderVectors: the answers and headers of a node are those from which the
+// clients of all languages make the same headers.
 func TestHeaderVectors(t *testing.T) {
 	var all struct{ Headers []*headerVector }
 	text, err := os.ReadFile("../../client/vectors.json")

@@ -31,11 +31,15 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-// A token with the scope check may ask. Giving back needs adjust. A confined token may ask only about its domains.
+// A token with the scope check may ask. Giving back needs adjust. A confined
+// token may ask only about its domains.
 func TestTokens(t *testing.T) {
-	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"), apitest.TokenEntry("giver", "secret-giver", "check, adjust"),
-		apitest.TokenEntry("reader", "secret-reader", "read"), apitest.ConfinedEntry("own", "secret-own", "check", "envoy/d"),
-		apitest.ConfinedEntry("other", "secret-other", "check", "shop"), apitest.TokenEntry("root", "secret-root", "admin"))
+	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"),
+		apitest.TokenEntry("giver", "secret-giver", "check, adjust"),
+		apitest.TokenEntry("reader", "secret-reader", "read"),
+		apitest.ConfinedEntry("own", "secret-own", "check", "envoy/d"),
+		apitest.ConfinedEntry("other", "secret-other", "check", "shop"), apitest.TokenEntry("root",
+			"secret-root", "admin"))
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.TokensFile = file })
 	plain, gift := oneDescriptor("k", "a", `,"hitsAddend":"0"`), oneDescriptor("k", "a", `,"isNegativeHits":true`)
 	for _, test := range []struct {
@@ -50,7 +54,8 @@ func TestTokens(t *testing.T) {
 		{"secret-asker", gift, codes.PermissionDenied, "this needs a token with the scope adjust"},
 		{"secret-giver", gift, codes.OK, ""},
 		{"secret-own", plain, codes.OK, ""},
-		{"secret-other", plain, codes.PermissionDenied, `other may only ask about the namespaces shop, and not about "envoy/d"`},
+		{"secret-other", plain, codes.PermissionDenied,
+			`other may only ask about the namespaces shop, and not about "envoy/d"`},
 		{"secret-root", gift, codes.OK, ""},
 	} {
 		_, err := ask(t, n.conn, test.token, test.request)
@@ -58,17 +63,21 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%q: have %v, want %v %s", test.token, err, test.code, test.want)
 		}
 	}
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret-asker", "authorization", "Bearer secret-root")
-	if err := n.conn.Invoke(ctx, path, message(t, "RateLimitRequest"), message(t, "RateLimitResponse")); status.Code(err) != codes.Unauthenticated {
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret-asker",
+		"authorization", "Bearer secret-root")
+	if err := n.conn.Invoke(ctx, path, message(t, "RateLimitRequest"),
+		message(t, "RateLimitResponse")); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("two tokens: have %v", err)
 	}
-	if h, err := healthpb.NewHealthClient(n.conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+	if h, err := healthpb.NewHealthClient(n.conn).Check(t.Context(),
+		&healthpb.HealthCheckRequest{}); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("the health, without a token: have %v, %v", h, err)
 	}
 	if _, err := services(t.Context(), n.conn); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("reflection without a token: have %v", err)
 	}
-	if list, err := services(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret-asker"), n.conn); err != nil || !strings.Contains(list, rls.Service) {
+	if list, err := services(metadata.AppendToOutgoingContext(t.Context(), "authorization",
+		"Bearer secret-asker"), n.conn); err != nil || !strings.Contains(list, rls.Service) {
 		t.Errorf("reflection: have %s, %v", list, err)
 	}
 }
@@ -110,7 +119,8 @@ func TestTLS(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.CertFile, c.KeyFile = cert, key })
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
-	conn, err := grpc.NewClient(n.server.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots})))
+	conn, err := grpc.NewClient(n.server.Addr().String(),
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots})))
 	expect.NoError(t, err)
 	defer conn.Close()
 	if have, err := ask(t, conn, "", oneDescriptor("k", "a", "")); err != nil || have != ok(two, "1") {
@@ -128,7 +138,8 @@ func TestCertificateIsFollowed(t *testing.T) {
 	cert, key := testca.WritePair(t, dir, "n1")
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.CertFile, c.KeyFile = cert, key })
 	open := func() *grpc.ClientConn {
-		conn, err := grpc.NewClient(n.server.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+		conn, err := grpc.NewClient(n.server.Addr().String(),
+			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 		expect.NoError(t, err)
 		return conn
 	}
@@ -155,7 +166,8 @@ func TestCertificateIsFollowed(t *testing.T) {
 	}
 }
 
-// The span of a call is a child of the span named in the metadata. It says how the call was decided, and never names the subject.
+// The span of a call is a child of the span named in the metadata. It says how
+// the call was decided, and never names the subject.
 func TestCallsAreTraced(t *testing.T) {
 	collector := apitest.StartCollector(t, 0)
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"))
@@ -164,7 +176,8 @@ func TestCallsAreTraced(t *testing.T) {
 	call := func(token, request, flag string) {
 		in := message(t, "RateLimitRequest")
 		expect.NoError(t, protojson.Unmarshal([]byte(request), in))
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token, "traceparent", "00-"+traceID+"-"+spanID+"-"+flag)
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token,
+			"traceparent", "00-"+traceID+"-"+spanID+"-"+flag)
 		_ = n.conn.Invoke(ctx, path, in, message(t, "RateLimitResponse")) // the span says how it ended
 	}
 	call("secret-asker", oneDescriptor("none", "somebody", ""), "01")
@@ -244,13 +257,16 @@ func TestStrangersGiveWay(t *testing.T) {
 		stranger := dialFrom(t, n, "127.0.0.3")
 		switch i % 3 {
 		case 0:
-			_, _ = healthpb.NewHealthClient(stranger).Watch(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+			_, _ = healthpb.NewHealthClient(stranger).Watch(ctx, &healthpb.HealthCheckRequest{},
+				grpc.WaitForReady(true))
 		case 1:
-			_, _ = stranger.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // half a call
+			// half a call
+			_, _ = stranger.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true))
 		case 2:
 			_, _ = ask(t, stranger, "guess", oneDescriptor("k", "a", ""))
 		}
-		for name, conn := range map[string]*grpc.ClientConn{"an old connection": kept, "a new one": dialFrom(t, n, "127.0.0.4")} {
+		for name, conn := range map[string]*grpc.ClientConn{"an old connection": kept,
+			"a new one": dialFrom(t, n, "127.0.0.4")} {
 			if _, err := ask(t, conn, "secret", oneDescriptor("k", "a", "")); err != nil {
 				t.Errorf("after %d strangers, %s: got %v", i+1, name, err)
 			}
@@ -263,7 +279,8 @@ func TestUnknownServices(t *testing.T) {
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret", "check"))
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.TokensFile = file })
 	for _, method := range []string{"/no.such.Service/Method", "/" + rls.Service + "/NoSuchMethod", path} {
-		for token, want := range map[string]codes.Code{"": codes.Unauthenticated, "guess": codes.Unauthenticated, "secret": codes.Unimplemented} {
+		for token, want := range map[string]codes.Code{"": codes.Unauthenticated,
+			"guess": codes.Unauthenticated, "secret": codes.Unimplemented} {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			if token != "" {
 				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -282,13 +299,15 @@ func TestUnknownServices(t *testing.T) {
 	}
 }
 
-// A caller that does not complete its request loses its connection. One that opens reflection and sends nothing loses its stream.
+// A caller that does not complete its request loses its connection. One that
+// opens reflection and sends nothing loses its stream.
 func TestSlowCaller(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Timeout = time.Second })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // sends only headers
+	// sends only headers
+	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true))
 	if err == nil {
 		err = stream.RecvMsg(message(t, "RateLimitResponse"))
 	}
@@ -333,7 +352,8 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
 	expect.NoError(t, err)
 	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{
-		healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING, healthpb.HealthCheckResponse_SERVING,
+		healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING,
+		healthpb.HealthCheckResponse_SERVING,
 	} {
 		if h, err := watch.Recv(); err != nil || h.GetStatus() != want {
 			t.Fatalf("have %v, %v, want %v", h, err, want)
@@ -348,8 +368,9 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	}
 }
 
-// A node that is no working member of the cluster refuses with UNAVAILABLE, once callers have had time to turn away, so that Envoy
-// asks another one. Not being ready alone is no reason: a node whose voter is being replaced decides.
+// A node that is no working member of the cluster refuses with UNAVAILABLE,
+// once callers have had time to turn away, so that Envoy asks another one. Not
+// being ready alone is no reason: a node whose voter is being replaced decides.
 func TestNoMemberRefuses(t *testing.T) {
 	t.Parallel()
 	var left, replacing atomic.Bool
@@ -369,7 +390,8 @@ func TestNoMemberRefuses(t *testing.T) {
 		return err
 	}
 	replacing.Store(true)
-	if h, err := healthpb.NewHealthClient(n.conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+	if h, err := healthpb.NewHealthClient(n.conn).Check(t.Context(),
+		&healthpb.HealthCheckRequest{}); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("health while a voter is replaced: got %v, %v, want NOT_SERVING", h, err)
 	}
 	if err := asked(); err != nil {
@@ -390,7 +412,8 @@ func TestNoMemberRefuses(t *testing.T) {
 	}
 }
 
-// A node that drains reports that to health watches. They don't delay its end, and connections are closed.
+// A node that drains reports that to health watches. They don't delay its end,
+// and connections are closed.
 func TestLeaves(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	n.answer(oneDescriptor("k", "a", ""))

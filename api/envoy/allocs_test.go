@@ -11,12 +11,13 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// For a request with any number of descriptors, the door allocates only the answer, which grpc-go keeps until it is sent, and the
-// slice that holds it.
+// For a request with any number of descriptors, the door allocates only the
+// answer, which grpc-go keeps until it is sent, and the slice that holds it.
 func TestRequestAllocatesLittle(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	in := message(t, "RateLimitRequest")
-	expect.NoError(t, protojson.Unmarshal([]byte(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}]},{"entries":[{"key":"k","value":"b"}]},{"entries":[{"key":"k","value":"c"}]}]}`), in))
+	expect.NoError(t,
+		protojson.Unmarshal([]byte(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}]},{"entries":[{"key":"k","value":"b"}]},{"entries":[{"key":"k","value":"c"}]}]}`), in))
 	request, err := proto.Marshal(in)
 	expect.NoError(t, err)
 	s := n.server

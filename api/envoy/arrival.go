@@ -15,9 +15,10 @@ import (
 	"github.com/rlnode/rlnode/api/rls"
 )
 
-// grpc-go buffers a message until it is complete, and does not reveal how much it holds. So this file approaches it from both
-// sides: an inbound counts the bytes that arrive on a connection, and an arrival bounds the time and the memory that an
-// incomplete message may take.
+// grpc-go buffers a message until it is complete, and does not reveal how much
+// it holds. So this file approaches it from both sides: an inbound counts the
+// bytes that arrive on a connection, and an arrival bounds the time and the
+// memory that an incomplete message may take.
 
 // arrival is the wait of a handler for a message. It is reused.
 type arrival struct {
@@ -41,8 +42,9 @@ func (s *Server) newArrival() *arrival {
 	return a
 }
 
-// await calls read to receive a message into m. If the message takes too long, or the budget has no room for what has
-// arrived of it, await aborts the wait by calling abort, or by closing the connection if abort is nil.
+// await calls read to receive a message into m. If the message takes too long,
+// or the budget has no room for what has arrived of it, await aborts the wait
+// by calling abort, or by closing the connection if abort is nil.
 func (a *arrival) await(ctx context.Context, abort func(), read func(any) error, m any) error {
 	s := a.server
 	defer s.incomplete.Add(-1)
@@ -88,12 +90,15 @@ func (a *arrival) end() {
 	}
 }
 
-// callMemory is roughly what an incomplete call takes without its message: a stream, a goroutine and its stack.
+// callMemory is roughly what an incomplete call takes without its message: a
+// stream, a goroutine and its stack.
 const callMemory = 8 << 10
 
-// check charges what the call takes, and what has arrived on the connection since the wait began, though some of it may
-// belong to other messages. What had arrived earlier, at most streamWindow for each message, is not charged;
-// maxIncomplete bounds it. check aborts the wait if it takes too long or the budget has no room.
+// check charges what the call takes, and what has arrived on the connection
+// since the wait began, though some of it may belong to other messages. What
+// had arrived earlier, at most streamWindow for each message, is not charged;
+// maxIncomplete bounds it. check aborts the wait if it takes too long or the
+// budget has no room.
 func (a *arrival) check() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,7 +112,8 @@ func (a *arrival) check() {
 		s.stalled.add(a)
 	}
 
-	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) && a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
+	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) &&
+		a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
 		a.timer.Reset(min(checkInterval<<a.checks, maxCheckInterval)) // thousands may wait
 		return
 	}
@@ -124,9 +130,10 @@ func (a *arrival) abortWait() {
 	_ = a.conn.tracked.Conn.Close() // grpc-go gets an error and stops
 }
 
-// stalledArrivals are the waits that have lasted for at least checkInterval. A healthy caller's messages hardly ever take that
-// long. So when too many messages are incomplete, a new one takes the place of one of these: half-sent messages keep nobody
-// from asking.
+// stalledArrivals are the waits that have lasted for at least checkInterval. A
+// healthy caller's messages hardly ever take that long. So when too many
+// messages are incomplete, a new one takes the place of one of these: half-sent
+// messages keep nobody from asking.
 type stalledArrivals struct {
 	mu  sync.Mutex // guards set; locked after arrival.mu
 	set map[*arrival]struct{}
@@ -172,7 +179,8 @@ func (s *stalledArrivals) abortOne() bool {
 	return true
 }
 
-// charge raises the charge to n bytes in all. It reports false if the budget has no room. The caller holds a.mu.
+// charge raises the charge to n bytes in all. It reports false if the budget
+// has no room. The caller holds a.mu.
 func (a *arrival) charge(n int64) bool {
 	if n <= a.charged {
 		return true
@@ -196,15 +204,17 @@ func (a *arrival) charge(n int64) bool {
 func (s *Server) boundMessages(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 	methods := make([]grpc.MethodDesc, len(desc.Methods))
 	for i, m := range desc.Methods {
-		methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: func(srv any, ctx context.Context, read func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
-			receive := func(in any) error {
-				if conn := connectionOf(ctx); conn != nil {
-					defer conn.startCall()
+		methods[i] = grpc.MethodDesc{MethodName: m.MethodName,
+			Handler: func(srv any, ctx context.Context, read func(any) error,
+				chain grpc.UnaryServerInterceptor) (any, error) {
+				receive := func(in any) error {
+					if conn := connectionOf(ctx); conn != nil {
+						defer conn.startCall()
+					}
+					return s.newArrival().await(ctx, nil, read, in)
 				}
-				return s.newArrival().await(ctx, nil, read, in)
-			}
-			return m.Handler(srv, ctx, receive, chain)
-		}}
+				return m.Handler(srv, ctx, receive, chain)
+			}}
 	}
 
 	desc.Methods = methods
@@ -219,8 +229,8 @@ const (
 	headersFrame   = 1
 )
 
-// A connection may send maxSmallFrames small data frames. Each request allows framesPerRequest more, and every bytesPerFrame of
-// data one more.
+// A connection may send maxSmallFrames small data frames. Each request allows
+// framesPerRequest more, and every bytesPerFrame of data one more.
 const (
 	maxSmallFrames   = 512
 	framesPerRequest = 4
@@ -229,10 +239,11 @@ const (
 
 var errSmallFrames = errors.New("the connection sends its requests in very small frames")
 
-// inbound is a connection that counts the HTTP/2 frames as they arrive, before grpc-go reads them. Only one goroutine may read
-// from it at a time.
+// inbound is a connection that counts the HTTP/2 frames as they arrive, before
+// grpc-go reads them. Only one goroutine may read from it at a time.
 //
-// To grpc-go, a frame of one byte costs as much as one of 64 bytes. A connection that sends mostly tiny frames is closed.
+// To grpc-go, a frame of one byte costs as much as one of 64 bytes. A
+// connection that sends mostly tiny frames is closed.
 type inbound struct {
 	net.Conn
 	tracked *api.Connection
@@ -250,7 +261,8 @@ type inbound struct {
 	smallFrames int // how many more small frames are allowed
 }
 
-// beginAnswer notes that a call is being answered, so that the connection is not displaced. It reports false if it has been.
+// beginAnswer notes that a call is being answered, so that the connection is
+// not displaced. It reports false if it has been.
 func (i *inbound) beginAnswer() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -300,7 +312,8 @@ func (i *inbound) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// beginFrame counts the frame whose head has arrived. It reports false if there were too many small ones.
+// beginFrame counts the frame whose head has arrived. It reports false if there
+// were too many small ones.
 func (i *inbound) beginFrame() bool {
 	i.headBytes, i.skipBytes = 0, int(i.head[0])<<16|int(i.head[1])<<8|int(i.head[2])
 	switch i.head[3] {

@@ -30,7 +30,8 @@ func appendFrame(b []byte, kind, flags byte, stream uint32, payload []byte) []by
 // callHeaders returns the headers of a call, without its message.
 func callHeaders(b []byte, stream uint32, method string) []byte {
 	var fields []byte
-	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "n"}, {"content-type", "application/grpc"}} {
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method},
+		{":authority", "n"}, {"content-type", "application/grpc"}} {
 		fields = append(fields, 0, byte(len(f[0])))
 		fields = append(append(append(fields, f[0]...), byte(len(f[1]))), f[1]...)
 	}
@@ -38,8 +39,9 @@ func callHeaders(b []byte, stream uint32, method string) []byte {
 	return appendFrame(b, headersFrame, endHeaders, stream, fields)
 }
 
-// halfSend opens a connection and sends a part of a message on each of several streams, in frames of at most piece bytes. It
-// returns when everything is sent or the node has closed the connection, which closes gone.
+// halfSend opens a connection and sends a part of a message on each of several
+// streams, in frames of at most piece bytes. It returns when everything is sent
+// or the node has closed the connection, which closes gone.
 func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (gone chan struct{}) {
 	t.Helper()
 	gone = make(chan struct{})
@@ -74,11 +76,14 @@ func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (g
 	return gone
 }
 
-// Incomplete requests take little memory, although callers send 240 MiB of them here, or half as much to the smaller methods. Meanwhile the node answers others.
+// Incomplete requests take little memory, although callers send 240 MiB of them
+// here, or half as much to the smaller methods. Meanwhile the node answers
+// others.
 func TestHalfSentRequestsAreBounded(t *testing.T) {
 	const connections, part, most = 40, 60 << 10, 64 << 20
 	methods := []string{
-		path, healthpb.Health_Check_FullMethodName, healthpb.Health_Watch_FullMethodName, reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName,
+		path, healthpb.Health_Check_FullMethodName, healthpb.Health_Watch_FullMethodName,
+		reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName,
 	}
 	if testing.Short() {
 		methods = methods[:1]
@@ -116,8 +121,9 @@ func TestHalfSentCallsAreCharged(t *testing.T) {
 	apitest.Until(t, "the calls have ended", func() bool { return n.Budget.Used() == 0 })
 }
 
-// Messages of which only a few bytes arrive keep others waiting no longer than it takes to see that they stall, though there are
-// more of them than the bound.
+// Messages of which only a few bytes arrive keep others waiting no longer than
+// it takes to see that they stall, though there are more of them than the
+// bound.
 func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	n.answer(oneDescriptor("k", "a", ""))
@@ -171,7 +177,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A caller that sends tiny frames, each of which costs as much as one of 64 bytes, loses its connection.
+// A caller that sends tiny frames, each of which costs as much as one of 64
+// bytes, loses its connection.
 func TestSmallFrames(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	n.answer(oneDescriptor("k", "a", ""))

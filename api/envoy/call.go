@@ -59,7 +59,9 @@ func (c *call) release() {
 }
 
 // shouldRateLimit is the handler of the service's only method.
-func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ grpc.UnaryServerInterceptor) (reply any, err error) {
+func shouldRateLimit(
+	srv any, ctx context.Context, receive func(any) error, _ grpc.UnaryServerInterceptor,
+) (reply any, err error) {
 	s := srv.(*Server)
 	defer s.recover(path, &err)
 	defer s.calls.Add(-1)
@@ -167,7 +169,8 @@ func (s *Server) permitLines(conn *inbound, lines []string) (*api.Token, *api.Er
 // maxStrangersCalls is how many calls a stranger may have begun on a connection, and not completed.
 const maxStrangersCalls = 4
 
-// tap refuses calls of strangers as soon as their headers have arrived. Later, each would have a goroutine and a stream.
+// tap refuses calls of strangers as soon as their headers have arrived. Later,
+// each would have a goroutine and a stream.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	conn := connectionOf(ctx)
 	if conn == nil || !conn.tracked.IsStranger() {
@@ -177,7 +180,9 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if strings.HasPrefix(info.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
 		if conn.begun.Load() >= maxStrangersCalls {
 			s.overloads.Add(1)
-			return nil, statusOf(api.Errorf(api.Overloaded, "more than %d calls of this connection are incomplete", maxStrangersCalls))
+			return nil,
+				statusOf(api.Errorf(api.Overloaded,
+					"more than %d calls of this connection are incomplete", maxStrangersCalls))
 		}
 		conn.begun.Add(1)
 		return ctx, nil
@@ -210,7 +215,8 @@ func (c *call) trace(ctx context.Context, began time.Time, token *api.Token, e *
 	}
 
 	t := tracing.Request{
-		Name: rls.Method, Traceparent: parent, Tracestate: first("tracestate"), Method: "POST", Path: path, Status: 200, Began: began, Ended: time.Now(),
+		Name: rls.Method, Traceparent: parent, Tracestate: first("tracestate"), Method: "POST",
+		Path: path, Status: 200, Began: began, Ended: time.Now(),
 	}
 	if token != nil {
 		t.Token = token.Name
@@ -226,7 +232,8 @@ func (c *call) trace(ctx context.Context, began time.Time, token *api.Token, e *
 	c.server.tracer.Record(&t)
 }
 
-// codec copies the bytes of calls without decoding them. It leaves all other messages to grpc-go's codec.
+// codec copies the bytes of calls without decoding them. It leaves all other
+// messages to grpc-go's codec.
 type codec struct{}
 
 var generated = encoding.GetCodecV2("proto")

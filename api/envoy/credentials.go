@@ -30,7 +30,8 @@ func (h handshake) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 	if err != nil {
 		return nil, nil, err
 	}
-	in := &inbound{Conn: secured, tracked: api.Unwrap[*api.Connection](conn), skipBytes: prefaceBytes, smallFrames: maxSmallFrames}
+	in := &inbound{Conn: secured, tracked: api.Unwrap[*api.Connection](conn),
+		skipBytes: prefaceBytes, smallFrames: maxSmallFrames}
 	return in, caller{info, in}, nil
 }
 

@@ -41,7 +41,8 @@ func descriptorOf(key, value string) string {
 	return string(field(nil, 1, string(field(field(nil, 1, key), 2, value))))
 }
 
-// Requests beyond the bounds, and bytes that are not a request, are refused with a detail. The node answers the next request.
+// Requests beyond the bounds, and bytes that are not a request, are refused
+// with a detail. The node answers the next request.
 func TestHostileRequests(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	domain := field(nil, 1, "d")
@@ -67,7 +68,8 @@ func TestHostileRequests(t *testing.T) {
 	} {
 		err := n.send(t, test.request)
 		s := status.Convert(err)
-		if s.Code() != codes.InvalidArgument && s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), test.want) {
+		if s.Code() != codes.InvalidArgument && s.Code() != codes.ResourceExhausted ||
+			!strings.Contains(s.Message(), test.want) {
 			t.Errorf("%s: have %v, want %q", name, err, test.want)
 		}
 	}

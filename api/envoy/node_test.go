@@ -31,7 +31,8 @@ type node struct {
 	conn   *grpc.ClientConn
 }
 
-// startNode starts a node with these rules on free ports. It is ready unless change, which may be nil, says otherwise.
+// startNode starts a node with these rules on free ports. It is ready unless
+// change, which may be nil, says otherwise.
 func startNode(t testing.TB, rules string, change func(*apitest.Config)) *node {
 	t.Helper()
 	n := &node{}
@@ -62,7 +63,8 @@ func message(t testing.TB, name string) *dynamicpb.Message {
 	return dynamicpb.NewMessage(d.(protoreflect.MessageDescriptor))
 }
 
-// ask sends a request given as JSON, and returns the answer as JSON without duration_until_reset. token may be empty.
+// ask sends a request given as JSON, and returns the answer as JSON without
+// duration_until_reset. token may be empty.
 func ask(t testing.TB, conn *grpc.ClientConn, token, request string, options ...grpc.CallOption) (string, error) {
 	t.Helper()
 	in, out := message(t, "RateLimitRequest"), message(t, "RateLimitResponse")

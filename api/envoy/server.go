@@ -30,7 +30,8 @@ import (
 // Bounds of the door.
 const (
 	maxConnections = 2048 // connections served at once
-	// A connection that waits takes seatMemory. All of them may take one part in seatParts of the node's memory.
+	// A connection that waits takes seatMemory. All of them may take one part in
+	// seatParts of the node's memory.
 	seatMemory     = 40 << 10
 	seatParts      = 32
 	maxStreams     = 100  // streams at once on a connection
@@ -40,24 +41,27 @@ const (
 	headerBytes    = 16 << 10
 	streamWindow   = 64 << 10         // the minimum in grpc-go
 	readTimeout    = 10 * time.Second // from a call's headers to its last byte
-	// An incomplete message is checked after checkInterval, when most are complete, and then less and less often.
+	// An incomplete message is checked after checkInterval, when most are complete,
+	// and then less and less often.
 	checkInterval    = 50 * time.Millisecond
 	maxCheckInterval = 400 * time.Millisecond
 	handshakeTimeout = 10 * time.Second
-	// connectionAge is how long a connection lasts, give or take a tenth, so that callers spread over the nodes. Calls in
-	// progress are still answered.
+	// connectionAge is how long a connection lasts, give or take a tenth, so that
+	// callers spread over the nodes. Calls in progress are still answered.
 	connectionAge   = 5 * time.Minute
 	connectionGrace = 15 * time.Second
-	// The node pings a connection that has been silent for pingAfter. Callers may ping once every minPingInterval.
+	// The node pings a connection that has been silent for pingAfter. Callers may
+	// ping once every minPingInterval.
 	pingAfter       = time.Minute
 	pingTimeout     = 20 * time.Second
 	minPingInterval = 5 * time.Second
-	// healthInterval is how often the health is updated from the node's readiness while a caller watches it.
+	// healthInterval is how often the health is updated from the node's readiness
+	// while a caller watches it.
 	healthInterval = 100 * time.Millisecond
 )
 
-// healthNames are the names that health checks may ask about: the whole server, the name of the reference server, and the
-// service.
+// healthNames are the names that health checks may ask about: the whole server,
+// the name of the reference server, and the service.
 var healthNames = [...]string{"", "ratelimit", rls.Service}
 
 // Config configures the door, beyond the configuration that all doors share.
@@ -97,7 +101,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	}
 
 	s := &Server{
-		Doors: doors, tracer: config.Tracer, conns: doors.Track(doors.Seats(maxConnections, seatParts, seatMemory)), addr: ln.Addr(),
+		Doors: doors, tracer: config.Tracer,
+		conns: doors.Track(doors.Seats(maxConnections, seatParts, seatMemory)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -108,16 +113,19 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.ConnectionTimeout(cmp.Or(doors.Timeout, handshakeTimeout)),
-		// The library keeps the first as long as a connection lasts, and the second only while it writes.
+		// The library keeps the first as long as a connection lasts, and the second
+		// only while it writes.
 		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(1<<20),
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace, Time: pingAfter, Timeout: pingTimeout,
+			MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace,
+			Time: pingAfter, Timeout: pingTimeout,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval,
+			PermitWithoutStream: true}),
 		grpc.InTapHandle(s.tap),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
@@ -144,12 +152,16 @@ func (s *Server) Latency() latency.Counts { return s.latency.Counts() }
 
 // Metrics reports the door's metrics.
 func (s *Server) Metrics(sink metrics.Sink) {
-	s.latency.Metrics(sink, "envoy", "envoy_seconds", "Time from a request of Envoy's rate limit service to its answer.")
-	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused or cut off because too many were in progress.", s.overloads.Load())
+	s.latency.Metrics(sink, "envoy", "envoy_seconds",
+		"Time from a request of Envoy's rate limit service to its answer.")
+	sink.Count("envoy_overload_total",
+		"Requests of Envoy's rate limit service refused or cut off because too many were in progress.",
+		s.overloads.Load())
 	s.conns.Metrics(sink, "envoy")
 }
 
-// Close makes callers go elsewhere, waits for the calls in progress until ctx ends, and closes what is left.
+// Close makes callers go elsewhere, waits for the calls in progress until ctx
+// ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel()
 	s.loop.Wait()
@@ -182,8 +194,9 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// followReadiness keeps the health up to date with the node's readiness while streams are open. A single health check
-// updates it itself. It also closes the connections of strangers that have been idle for too long.
+// followReadiness keeps the health up to date with the node's readiness while
+// streams are open. A single health check updates it itself. It also closes the
+// connections of strangers that have been idle for too long.
 func (s *Server) followReadiness() {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
@@ -224,7 +237,9 @@ func (s *Server) updateHealth() {
 }
 
 // unary serves a health check, which needs no token.
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
+func (s *Server) unary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (reply any, err error) {
 	defer s.recover(info.FullMethod, &err)
 	s.latency.Stripe().Count()
 	s.updateHealth()
@@ -234,8 +249,11 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return next(ctx, req)
 }
 
-// stream serves reflection and health watches, until Close at the latest. Reflection needs a token, as calls do.
-func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+// stream serves reflection and health watches, until Close at the latest.
+// Reflection needs a token, as calls do.
+func (s *Server) stream(
+	srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler,
+) (err error) {
 	defer s.recover(info.FullMethod, &err)
 
 	s.latency.Stripe().Count()
@@ -298,7 +316,8 @@ func (o *openStream) RecvMsg(m any) error { return o.arrival.await(o.ctx, o.canc
 
 func (o *openStream) receive(m any) error {
 	got := make(chan error, 1)
-	go func() { got <- o.ServerStream.RecvMsg(m) }() // it returns when the stream ends, at the latest when the handler returns
+	// it returns when the stream ends, at the latest when the handler returns
+	go func() { got <- o.ServerStream.RecvMsg(m) }()
 	select {
 	case err := <-got:
 		return err

@@ -41,7 +41,8 @@ envoy:
           - {key: er, rate_limit: {unit: year, requests_per_unit: 4}}
 `
 
-// oneDescriptor returns a request with one descriptor of one entry in domain d; more is inserted after the entries.
+// oneDescriptor returns a request with one descriptor of one entry in domain d;
+// more is inserted after the entries.
 func oneDescriptor(key, value, more string) string {
 	return `{"domain":"d","descriptors":[{"entries":[{"key":"` + key + `","value":"` + value + `"}]` + more + `}]}`
 }
@@ -66,7 +67,8 @@ func answered(code, limit, remaining string) string {
 	return "{overallCode:" + code + ",statuses:[{" + status + "}]}"
 }
 
-// twice returns a request with two descriptors of the same entry; what is only in one of them comes after the entries.
+// twice returns a request with two descriptors of the same entry; what is only
+// in one of them comes after the entries.
 func twice(key, value, first, second string) string {
 	entries := `{"entries":[{"key":"` + key + `","value":"` + value + `"}]`
 	return `{"domain":"d","descriptors":[` + entries + first + `},` + entries + second + `}]}`
@@ -104,19 +106,25 @@ func TestVectors(t *testing.T) {
 		steps []step
 	}{
 		{"hits are counted by value", []step{
-			{oneDescriptor("k", "a", ""), ok(two, "1")}, {oneDescriptor("k", "a", ""), ok(two, "")}, {oneDescriptor("k", "a", ""), over(two, "")}, {oneDescriptor("k", "b", ""), ok(two, "1")},
+			{oneDescriptor("k", "a", ""), ok(two, "1")}, {oneDescriptor("k", "a", ""), ok(two, "")},
+			{oneDescriptor("k", "a", ""), over(two, "")},
+			{oneDescriptor("k", "b", ""), ok(two, "1")},
 		}},
 		{"a request's hits are taken all or nothing", []step{
 			{`{"domain":"d","hitsAddend":5,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, over(three, "")},
 			{`{"domain":"d","hitsAddend":3,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, ok(three, "")},
 		}},
 		{"own hits of 0 only look", []step{
-			{oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "2")}, {oneDescriptor("k", "look", ""), ok(two, "1")},
-			{oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "1")}, {oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "1")},
-			{oneDescriptor("k", "look", ""), ok(two, "")}, {oneDescriptor("k", "look", `,"hitsAddend":"0"`), over(two, "")},
+			{oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "2")},
+			{oneDescriptor("k", "look", ""), ok(two, "1")},
+			{oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "1")},
+			{oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "1")},
+			{oneDescriptor("k", "look", ""), ok(two, "")},
+			{oneDescriptor("k", "look", `,"hitsAddend":"0"`), over(two, "")},
 		}},
 		{"own hits are counted in full", []step{
-			{oneDescriptor("three", "own", `,"hitsAddend":"2"`), ok(three, "1")}, {oneDescriptor("three", "own", `,"hitsAddend":"5"`), over(three, "")},
+			{oneDescriptor("three", "own", `,"hitsAddend":"2"`), ok(three, "1")},
+			{oneDescriptor("three", "own", `,"hitsAddend":"5"`), over(three, "")},
 			{oneDescriptor("three", "own", `,"hitsAddend":"4","isNegativeHits":true`), ok(three, "")},
 			{oneDescriptor("three", "own", `,"hitsAddend":"1","isNegativeHits":true`), ok(three, "1")},
 		}},
@@ -129,9 +137,11 @@ func TestVectors(t *testing.T) {
 		}},
 		{"two descriptors, the second over", []step{
 			{`{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"five","value":"5"}]},{"entries":[{"key":"k","value":"5"}]}]}`,
-				"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + five + "},limitRemaining:3},{code:OK,currentLimit:{" + two + "}}]}"},
+				"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + five +
+					"},limitRemaining:3},{code:OK,currentLimit:{" + two + "}}]}"},
 			{`{"domain":"d","descriptors":[{"entries":[{"key":"five","value":"5"}]},{"entries":[{"key":"k","value":"5"}]}]}`,
-				"{overallCode:OVER_LIMIT,statuses:[{code:OK,currentLimit:{" + five + "},limitRemaining:3},{code:OVER_LIMIT,currentLimit:{" + two + "}}]}"},
+				"{overallCode:OVER_LIMIT,statuses:[{code:OK,currentLimit:{" + five +
+					"},limitRemaining:3},{code:OVER_LIMIT,currentLimit:{" + two + "}}]}"},
 			{oneDescriptor("five", "5", `,"hitsAddend":"0"`), ok(five, "3")},
 		}},
 		{"an unknown domain", []step{
@@ -140,17 +150,24 @@ func TestVectors(t *testing.T) {
 			{`{"domain":"?","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true,"limit":{"requestsPerUnit":5,"unit":"HOUR"}}]}`, plain},
 		}},
 		{"an override", []step{
-			{oneDescriptor("k", "7", `,"limit":{"requestsPerUnit":5,"unit":"YEAR"}`), ok("requestsPerUnit:5,unit:YEAR", "4")},
+			{oneDescriptor("k", "7", `,"limit":{"requestsPerUnit":5,"unit":"YEAR"}`),
+				ok("requestsPerUnit:5,unit:YEAR", "4")},
 			{oneDescriptor("k", "7", ""), ok(two, "1")},
-			{oneDescriptor("k", "7", `,"limit":{"requestsPerUnit":3,"unit":"YEAR"}`), ok("requestsPerUnit:3,unit:YEAR", "1")},
-			{oneDescriptor("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`), ok("requestsPerUnit:1,unit:WEEK", "")},
-			{oneDescriptor("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`), over("requestsPerUnit:1,unit:WEEK", "")},
-			{oneDescriptor("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"},"isNegativeHits":true`), ok("requestsPerUnit:1,unit:WEEK", "1")},
+			{oneDescriptor("k", "7", `,"limit":{"requestsPerUnit":3,"unit":"YEAR"}`),
+				ok("requestsPerUnit:3,unit:YEAR", "1")},
+			{oneDescriptor("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`),
+				ok("requestsPerUnit:1,unit:WEEK", "")},
+			{oneDescriptor("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`),
+				over("requestsPerUnit:1,unit:WEEK", "")},
+			{oneDescriptor("strange", "7",
+				`,"limit":{"requestsPerUnit":1,"unit":"WEEK"},"isNegativeHits":true`), ok("requestsPerUnit:1,unit:WEEK",
+				"1")},
 			{oneDescriptor("free", "7", `,"limit":{"requestsPerUnit":0,"unit":"HOUR"}`), over("unit:HOUR", "")},
 		}},
 		{"an override of nothing takes nothing of the others", []step{
 			{`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"0"}]},{"entries":[{"key":"x"}],"limit":{"requestsPerUnit":0,"unit":"DAY"}}]}`,
-				"{overallCode:OVER_LIMIT,statuses:[{code:OK,currentLimit:{" + two + "},limitRemaining:2},{code:OVER_LIMIT,currentLimit:{unit:DAY}}]}"},
+				"{overallCode:OVER_LIMIT,statuses:[{code:OK,currentLimit:{" + two +
+					"},limitRemaining:2},{code:OVER_LIMIT,currentLimit:{unit:DAY}}]}"},
 			{oneDescriptor("k", "0", ""), ok(two, "1")},
 		}},
 		{"the tree", []step{
@@ -162,10 +179,13 @@ func TestVectors(t *testing.T) {
 			{`{"domain":"tree","descriptors":[{"entries":[{"key":"deep","value":"1"},{"key":"er","value":"2"}]}]}`, ok("requestsPerUnit:4,unit:YEAR", "3")},
 		}},
 		{"in shadow", []step{
-			{oneDescriptor("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")}, {oneDescriptor("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")},
+			{oneDescriptor("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")},
+			{oneDescriptor("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")},
 		}},
 		{"no limit, none for now, and nothing at all", []step{
-			{oneDescriptor("other", "", ""), plain}, {oneDescriptor("free", "", ""), ok("", "4294967295")}, {oneDescriptor("none", "", ""), over("unit:YEAR", "")},
+			{oneDescriptor("other", "", ""), plain},
+			{oneDescriptor("free", "", ""), ok("", "4294967295")},
+			{oneDescriptor("none", "", ""), over("unit:YEAR", "")},
 			{oneDescriptor("other", "", `,"isNegativeHits":true`), plain},
 		}},
 		{"one replaces another", []step{
@@ -195,7 +215,8 @@ func TestVectors(t *testing.T) {
 		}},
 		{"a descriptor twice, with hits of its own", []step{
 			{twice("five", "t", `,"hitsAddend":"2"`, `,"hitsAddend":"1"`), twoAnswers("OK", five, "OK 3", "OK 2")},
-			{twice("five", "t", `,"hitsAddend":"2"`, `,"hitsAddend":"4"`), twoAnswers("OVER_LIMIT", five, "OK ", "OVER_LIMIT ")},
+			{twice("five", "t", `,"hitsAddend":"2"`, `,"hitsAddend":"4"`),
+				twoAnswers("OVER_LIMIT", five, "OK ", "OVER_LIMIT ")},
 			{oneDescriptor("five", "t", `,"hitsAddend":"5","isNegativeHits":true`), ok(five, "1")}, // 9 were taken
 		}},
 		{"a quota twice: it is not used up by the first", []step{
@@ -210,8 +231,9 @@ func TestVectors(t *testing.T) {
 			{twice("three", "l", `,"hitsAddend":"0"`, `,"hitsAddend":"0"`), twoAnswers("OK", three, "OK 2", "OK 2")},
 		}},
 		{"a window that is no unit", []step{
-			{oneDescriptor("odd", "", ""), "{overallCode:OK,responseHeadersToAdd:[{key:ratelimit-policy,value:\\d.odd\\;q=2;w=900},{key:ratelimit,value:\\d.odd\\;r=1;t=T}]," +
-				"statuses:[{code:OK,currentLimit:{name:d.odd,requestsPerUnit:2},limitRemaining:1}]}"},
+			{oneDescriptor("odd", "", ""),
+				"{overallCode:OK,responseHeadersToAdd:[{key:ratelimit-policy,value:\\d.odd\\;q=2;w=900},{key:ratelimit,value:\\d.odd\\;r=1;t=T}]," +
+					"statuses:[{code:OK,currentLimit:{name:d.odd,requestsPerUnit:2},limitRemaining:1}]}"},
 		}},
 	} {
 		for i, s := range test.steps {
@@ -231,13 +253,18 @@ func TestErrors(t *testing.T) {
 	}{
 		{`{"descriptors":[{"entries":[{"key":"k"}]}]}`, codes.InvalidArgument, "rate limit domain must not be empty"},
 		{`{"domain":"d"}`, codes.InvalidArgument, "rate limit descriptor list must not be empty"},
-		{`{"domain":"d","descriptors":[{"entries":[{"key":"k"}]},{}]}`, codes.InvalidArgument, "descriptors[1].entries must not be empty"},
+		{`{"domain":"d","descriptors":[{"entries":[{"key":"k"}]},{}]}`, codes.InvalidArgument,
+			"descriptors[1].entries must not be empty"},
 		{oneDescriptor("", "v", ""), codes.InvalidArgument, "descriptors[0].entries[0].key must have 1 to 1024 bytes"},
-		{oneDescriptor("k", "v", `,"limit":{"requestsPerUnit":1}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
-		{oneDescriptor("k", "v", `,"limit":{"requestsPerUnit":1,"unit":8}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
-		{oneDescriptor("k", "v", `,"hitsAddend":"9007199254740992"`), codes.InvalidArgument, "descriptors[0].hits_addend must not be more than 9007199254740991"},
+		{oneDescriptor("k", "v", `,"limit":{"requestsPerUnit":1}`), codes.InvalidArgument,
+			"descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
+		{oneDescriptor("k", "v", `,"limit":{"requestsPerUnit":1,"unit":8}`), codes.InvalidArgument,
+			"descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
+		{oneDescriptor("k", "v", `,"hitsAddend":"9007199254740992"`), codes.InvalidArgument,
+			"descriptors[0].hits_addend must not be more than 9007199254740991"},
 		{`{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":1,"unit":"DAY"}},{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":1,"unit":"HOUR"}}]}`,
-			codes.InvalidArgument, "descriptors[1].limit differs from descriptors[0].limit, although their entries are equal"},
+			codes.InvalidArgument,
+			"descriptors[1].limit differs from descriptors[0].limit, although their entries are equal"},
 	} {
 		_, err := ask(t, n.conn, "", test.request)
 		if s := status.Convert(err); s.Code() != test.code || s.Message() != test.want {
@@ -270,8 +297,9 @@ func (stingy) GiveBack(*limiter.Query) (*limiter.Usage, error) {
 	return nil, fmt.Errorf("give: %w", limiter.ErrNoOwner)
 }
 
-// If hits can't be given back, the decision about the other descriptors stands: an error would make callers retry and be charged
-// again. A request that only gives back gets the error.
+// If hits can't be given back, the decision about the other descriptors stands:
+// an error would make callers retry and be charged again. A request that only
+// gives back gets the error.
 func TestGiftsFail(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Decider = stingy{c.Decider.(*limiter.Limiter)} })
 	mixed := `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}]},{"entries":[{"key":"three","value":"a"}],"isNegativeHits":true}]}`
@@ -284,19 +312,23 @@ func TestGiftsFail(t *testing.T) {
 			t.Errorf("have %s\nwant %s", have, want)
 		}
 	}
-	if _, err := ask(t, n.conn, "", oneDescriptor("three", "a", `,"isNegativeHits":true`)); status.Code(err) != codes.Unavailable {
+	if _, err := ask(t, n.conn, "",
+		oneDescriptor("three", "a", `,"isNegativeHits":true`)); status.Code(err) != codes.Unavailable {
 		t.Errorf("a gift alone: have %v", err)
 	}
 }
 
 // If the rules refuse an override, the error names the descriptor that has it.
 func TestErrorNamesTheOverride(t *testing.T) {
-	n := startNode(t, "version: 1\nenvoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 2}}]}]\ninline: {max_limit: 10}\n", nil)
+	n := startNode(t,
+		"version: 1\nenvoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 2}}]}]\ninline: {max_limit: 10}\n",
+		nil)
 	const plain, wrong = `{"entries":[{"key":"k","value":"v"}]}`, `{"entries":[{"key":"own"}],"limit":{"requestsPerUnit":11,"unit":"DAY"}}`
 	for descriptors, want := range map[string]string{
 		wrong:               "descriptors[0].limit: limits[0].limit: the rules allow no more than 10",
 		plain + "," + wrong: "descriptors[1].limit: limits[0].limit: the rules allow no more than 10",
-		`{"entries":[{"key":"free"}]},` + plain + "," + wrong: "descriptors[2].limit: limits[0].limit: the rules allow no more than 10",
+		`{"entries":[{"key":"free"}]},` + plain + "," +
+			wrong: "descriptors[2].limit: limits[0].limit: the rules allow no more than 10",
 	} {
 		_, err := ask(t, n.conn, "", `{"domain":"d","descriptors":[`+descriptors+`]}`)
 		if s := status.Convert(err); s.Code() != codes.InvalidArgument || s.Message() != want {

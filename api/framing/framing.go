@@ -1,6 +1,8 @@
-// Package framing checks how requests over HTTP/1.1 follow one another on a connection. It passes on only what RFC 9112 allows
-// to be read in exactly one way, so that a proxy in front and a server library behind it agree on where each request ends. The
-// libraries alone would accept bare LFs, folded lines, a Content-Length next to a Transfer-Encoding, and more.
+// Package framing checks how requests over HTTP/1.1 follow one another on a
+// connection. It passes on only what RFC 9112 allows to be read in exactly one
+// way, so that a proxy in front and a server library behind it agree on where
+// each request ends. The libraries alone would accept bare LFs, folded lines, a
+// Content-Length next to a Transfer-Encoding, and more.
 package framing
 
 import (
@@ -15,15 +17,18 @@ const MaxHead = 16 << 10
 // maxKeptLine is the capacity in bytes up to which a buffer for unfinished lines is reused.
 const maxKeptLine = 1 << 10
 
-// Checker tracks the bytes of one connection: whether they belong to a head, a body or a chunk line.
+// Checker tracks the bytes of one connection: whether they belong to a head, a
+// body or a chunk line.
 type Checker struct {
 	part  part
 	err   error // if not nil, nothing more is passed on
 	heads int   // how many heads have ended
 
 	line []byte // the start of an unfinished line
-	size int    // bytes of the current head or trailers; in a chunked body, by how much chunk lines exceed their allowance
-	left int64  // bytes of the current body or chunk still to come
+	// bytes of the current head or trailers; in a chunked body, by how much chunk
+	// lines exceed their allowance
+	size int
+	left int64 // bytes of the current body or chunk still to come
 
 	// About the current head.
 	oldVersion             bool // it is HTTP/1.0
@@ -194,7 +199,8 @@ func (f *Checker) Heads() int { return f.heads }
 // BodyRefused reports whether nothing more is passed on because of a body or its trailers.
 func (f *Checker) BodyRefused() bool { return f.err != nil && f.part > partBody }
 
-// TrailersRefused reports whether the trailers are invalid. The library does not report errors in trailers.
+// TrailersRefused reports whether the trailers are invalid. The library does
+// not report errors in trailers.
 func (f *Checker) TrailersRefused() bool { return f.err != nil && f.part == partTrailer }
 
 // parseRequestLine processes the first line of a request.
@@ -214,7 +220,8 @@ func (f *Checker) parseRequestLine(line []byte) error {
 	}
 
 	switch {
-	case !allInClass(target, classTarget), string(method) == "CONNECT": // a proxy would turn an answer with 200 into a tunnel
+	case !allInClass(target, classTarget), string(method) == "CONNECT":
+		// a proxy would turn an answer with 200 into a tunnel
 		return errTarget
 	case target[0] == '/', hasPrefixFold(target, "http://"), hasPrefixFold(target, "https://"):
 		return nil
@@ -375,15 +382,17 @@ func trim(b []byte) []byte {
 	return b
 }
 
-// isFramingHeader reports whether name is a header that determines where a request ends or which host it is for.
+// isFramingHeader reports whether name is a header that determines where a
+// request ends or which host it is for.
 func isFramingHeader(name []byte) bool {
 	return IsName(name, "content-length") || IsName(name, "transfer-encoding") || IsName(name, "host") ||
 		IsName(name, "connection") || IsName(name, "trailer") || IsName(name, "expect")
 }
 
-// ConnectionList parses the value of Connection. closes means that the connection must be closed after the answer, because the
-// list says close or has an unknown option. ok is false if the value is not a list, is too long, or names a header that
-// frames the request.
+// ConnectionList parses the value of Connection. closes means that the
+// connection must be closed after the answer, because the list says close or
+// has an unknown option. ok is false if the value is not a list, is too long,
+// or names a header that frames the request.
 func ConnectionList(value []byte) (closes, ok bool) {
 	for n := 0; ; n++ {
 		one, rest, more := bytes.Cut(value, []byte(","))
@@ -391,7 +400,8 @@ func ConnectionList(value []byte) (closes, ok bool) {
 		switch {
 		case n == 8, len(one) > 0 && !allInClass(one, classToken), isFramingHeader(one):
 			return false, false
-		case len(one) == 0, IsName(one, "keep-alive"), IsName(one, "upgrade"), IsName(one, "http2-settings"), IsName(one, "te"):
+		case len(one) == 0, IsName(one, "keep-alive"), IsName(one, "upgrade"),
+			IsName(one, "http2-settings"), IsName(one, "te"):
 		default:
 			closes = true
 		}

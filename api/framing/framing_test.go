@@ -33,8 +33,10 @@ func TestFramingInPieces(t *testing.T) {
 			if f.Err() != whole.Err() {
 				t.Fatalf("%s in pieces of %d: have %v, want %v", tt.Name, size, f.Err(), whole.Err())
 			}
-			// If a line is refused, the pieces before the one that completes it have already been passed on.
-			if f.Err() == nil && have != want || have < want-1 || bytes.IndexByte([]byte(text[want:have+max(0, want-have)]), '\n') >= 0 {
+			// If a line is refused, the pieces before the one that completes it have
+			// already been passed on.
+			if f.Err() == nil && have != want || have < want-1 ||
+				bytes.IndexByte([]byte(text[want:have+max(0, want-have)]), '\n') >= 0 {
 				t.Fatalf("%s in pieces of %d: have %d bytes, want %d", tt.Name, size, have, want)
 			}
 		}

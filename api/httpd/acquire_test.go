@@ -70,7 +70,8 @@ func TestAcquireRenewRelease(t *testing.T) {
 	const body = `{"rule":"render","key":"acme"}`
 
 	first := n.call("/v1/acquire", body, 200)
-	if left := number(first["expires_ms"]); !(left > 9_900 && left < 10_000) || number(first["used"]) != 1 || number(first["remaining"]) != 1 ||
+	if left := number(first["expires_ms"]); !(left > 9_900 && left < 10_000) ||
+		number(first["used"]) != 1 || number(first["remaining"]) != 1 ||
 		number(first["limit"]) != 2 || number(first["reset_after_ms"]) != 10_000 {
 		t.Errorf("have %v", first)
 	}
@@ -80,7 +81,8 @@ func TestAcquireRenewRelease(t *testing.T) {
 		t.Errorf("RateLimit-Policy is %s", policy)
 	}
 	refused := apitest.Fields(t, text)
-	if retry := number(refused["retry_after_ms"]); resp.StatusCode != 429 || !(retry > 5_000 && retry <= 10_000) || refused["slot"] != nil {
+	if retry := number(refused["retry_after_ms"]); resp.StatusCode != 429 ||
+		!(retry > 5_000 && retry <= 10_000) || refused["slot"] != nil {
 		t.Errorf("the third: have %d %s", resp.StatusCode, text)
 	}
 	if peeked := n.call("/v1/check", `{"rule":"render","key":"acme","peek":true}`, 429); number(peeked["used"]) != 2 {
@@ -96,9 +98,11 @@ func TestAcquireRenewRelease(t *testing.T) {
 	for i, want := range []bool{true, false} {
 		expect.Equal(t, n.call("/v1/release", slotBody(second), 200)["released"], any(want), "release %d", i)
 	}
-	expect.Equal(t, n.call("/v1/renew", slotBody(second), 404)["code"], "unknown-slot", "a renewal of what was released")
+	expect.Equal(t, n.call("/v1/renew", slotBody(second), 404)["code"], "unknown-slot",
+		"a renewal of what was released")
 	n.acquire(body)
-	if text := fmt.Sprint(n.call("/v1/usage", body, 200)); !strings.Contains(text, "holders:2") || !strings.Contains(text, "who:127.0.0.1") {
+	if text := fmt.Sprint(n.call("/v1/usage", body, 200)); !strings.Contains(text, "holders:2") ||
+		!strings.Contains(text, "who:127.0.0.1") {
 		t.Errorf("usage: %s", text)
 	}
 	n.call("/v1/reset", body, 200)
@@ -109,7 +113,8 @@ func TestAcquireRenewRelease(t *testing.T) {
 func TestASlotIsFreed(t *testing.T) {
 	t.Parallel()
 	n := startWithSlots(t, nil)
-	for _, subject := range []string{`"rule":"model","key":"acme"`, `"key":"acme","limits":[{"limit":3,"ttl":"9s","algorithm":"concurrency"}]`} {
+	for _, subject := range []string{`"rule":"model","key":"acme"`,
+		`"key":"acme","limits":[{"limit":3,"ttl":"9s","algorithm":"concurrency"}]`} {
 		body := "{" + subject + "}"
 		held := n.acquire(body)
 		listed := func() []any {
@@ -118,13 +123,16 @@ func TestASlotIsFreed(t *testing.T) {
 		first := fmt.Sprint(listed()[0].(map[string]any)["slot"])
 		other := n.acquire(body)
 
-		if left := n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q}`, subject, first), 200); !strings.Contains(fmt.Sprint(left), "holders:1") {
+		if left := n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q}`, subject, first),
+			200); !strings.Contains(fmt.Sprint(left), "holders:1") {
 			t.Errorf("have %v", left)
 		}
 		n.call("/v1/renew", slotBody(held), 404)
 		n.call("/v1/renew", slotBody(other), 200)
 		for _, slot := range []string{first, "zz", "0" + first, held} {
-			expect.Equal(t, n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q}`, subject, slot), 404)["code"], "unknown-slot", "%s", slot)
+			expect.Equal(t,
+				n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q}`, subject, slot), 404)["code"],
+				"unknown-slot", "%s", slot)
 		}
 		n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q,"limit_name":"x"}`, subject, first), 400)
 		n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":""}`, subject), 400)
@@ -172,7 +180,8 @@ func TestSlotForms(t *testing.T) {
 	t.Parallel()
 	n := startWithSlots(t, nil)
 	for body, want := range map[string]int{
-		`{"rule":"render","key":"x","n":3}`:                                                       429, // more than there are
+		// more than there are
+		`{"rule":"render","key":"x","n":3}`:                                                       429,
 		`{"rule":"render","key":"x","ttl_ms":10001}`:                                              400,
 		`{"rule":"render","key":"x","ttl_ms":9}`:                                                  400,
 		`{"rule":"render","key":"x","n":0}`:                                                       400,

@@ -6,8 +6,11 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// answerUsage returns a handler that answers with the usage that operation returns, and echoes the costs that the caller gave.
-func answerUsage(operation func(api.Decider, *limiter.Query) (*limiter.Usage, error)) func(*handlers, *exchange) *api.Error {
+// answerUsage returns a handler that answers with the usage that operation
+// returns, and echoes the costs that the caller gave.
+func answerUsage(
+	operation func(api.Decider, *limiter.Query) (*limiter.Usage, error),
+) func(*handlers, *exchange) *api.Error {
 	return func(h *handlers, x *exchange) *api.Error {
 		q := &x.check
 		if e := x.token.NamespaceError(&q.Query); e != nil {

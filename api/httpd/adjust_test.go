@@ -22,8 +22,10 @@ func TestAdjustAndResetOneLimit(t *testing.T) {
 		}
 	}
 	post("/v1/check", `{"rule":"b","key":"u","cost":2,"costs":{"tokens":20}}`, 200, `"allowed":true`)
-	post("/v1/adjust", `{"rule":"b","key":"u","cost":-50}`, 200, `"cost":-50,"limits"`, `"applied":{"requests":-2}}`, `"applied":-2`, `"applied":0`)
-	post("/v1/adjust", `{"rule":"b","key":"u","costs":{"tokens":5,"requests":1}}`, 200, `"applied":{"requests":1,"tokens":5}`)
+	post("/v1/adjust", `{"rule":"b","key":"u","cost":-50}`, 200, `"cost":-50,"limits"`,
+		`"applied":{"requests":-2}}`, `"applied":-2`, `"applied":0`)
+	post("/v1/adjust", `{"rule":"b","key":"u","costs":{"tokens":5,"requests":1}}`, 200,
+		`"applied":{"requests":1,"tokens":5}`)
 
 	names := []string{}
 	_, text := n.post("/v1/usage", `{"rule":"b","key":"u"}`)
@@ -37,7 +39,8 @@ func TestAdjustAndResetOneLimit(t *testing.T) {
 		t.Errorf("after a reset of %s: %s", names[0], text)
 	}
 	post("/v1/adjust", `{"rule":"b","key":"u","cost":1,"limit_name":"nobody"}`, 404, `"code":"unknown-limit"`, names[0])
-	post("/v1/reset", `{"rule":"b","key":"u","limit_name":"nobody"}`, 404, `"code":"unknown-limit"`, `"title":"Unknown limit"`)
+	post("/v1/reset", `{"rule":"b","key":"u","limit_name":"nobody"}`, 404, `"code":"unknown-limit"`,
+		`"title":"Unknown limit"`)
 	post("/v1/reset", `{"rule":"b","key":"u","limit_name":""}`, 400, `"code":"bad-value"`, "limit_name")
 	post("/v1/reset", `{"rule":"b","key":"u","limit_name":7}`, 400, `"code":"bad-value"`, "limit_name")
 	post("/v1/usage", `{"rule":"b","key":"u","limit_name":"x"}`, 400, `"code":"unknown-field"`)
@@ -75,10 +78,15 @@ func TestCheckAtMost(t *testing.T) {
 		{"/v1/check", `{"rule":"a","key":"u","cost":3,"mode":"at_most"}`, 200, `"granted":3}`},
 		{"/v1/check", `{"rule":"a","key":"u","cost":9,"mode":"at_most"}`, 200, `"granted":2}`},
 		{"/v1/check", `{"rule":"a","key":"u","cost":9,"mode":"at_most"}`, 429, `"granted":0`},
-		{"/v1/check/batch", `{"checks":[{"rule":"a","key":"v","cost":4,"mode":"at_most"},{"rule":"a","key":"v","cost":4,"mode":"at_most"}]}`, 200, `"granted":1}]}`},
+		{"/v1/check/batch",
+			`{"checks":[{"rule":"a","key":"v","cost":4,"mode":"at_most"},{"rule":"a","key":"v","cost":4,"mode":"at_most"}]}`,
+			200, `"granted":1}]}`},
 		{"/v1/check", `{"key":"u","limits":[{"limit":5,"per":"1h"}],"cost":9,"mode":"at_most"}`, 200, `"granted":5}`},
-		{"/v1/check", `{"subjects":[{"key":"s","limits":[{"limit":5,"per":"1h"}],"cost":9,"mode":"at_most"}]}`, 200, `"granted":5}`},
-		{"/v1/check", `{"rule":"b","key":"u","mode":"at_most"}`, 400, `mode at_most is for checks of one subject and one limit`},
+		{"/v1/check",
+			`{"subjects":[{"key":"s","limits":[{"limit":5,"per":"1h"}],"cost":9,"mode":"at_most"}]}`,
+			200, `"granted":5}`},
+		{"/v1/check", `{"rule":"b","key":"u","mode":"at_most"}`, 400,
+			`mode at_most is for checks of one subject and one limit`},
 		{"/v1/check", `{"rule":"a","key":"u","mode":"most"}`, 400, `mode must be check, peek, count or at_most`},
 		{"/v1/reserve", `{"rule":"a","key":"u","mode":"at_most"}`, 400, `mode must be check`},
 		{"/v1/check", `{"rule":"a","key":"u","mode":"at_most","peek":true}`, 400, `exclude each other`},

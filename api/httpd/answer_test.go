@@ -78,9 +78,14 @@ func newFixed() *fixed {
 		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, TightestIndex: 1,
 		Now: algorithms.At(time.Unix(1_700_000_000, 500_000_000)),
 		Limits: []limiter.LimitAnswer{
-			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"), Decision: algorithms.Decision{Allowed: true, Used: 1, Remaining: 99, ResetAfter: time.Millisecond, MoreAfter: time.Millisecond}},
-			{Rule: tenant, Limit: window("tenant", 1000, time.Minute, "1m"), Decision: algorithms.Decision{Allowed: true, Used: 588, Remaining: 412, ResetAfter: 35_279_000_001, MoreAfter: 35_279_000_001}},
-			{Rule: shadow, Limit: window("new", 1, time.Minute, "1m"), Decision: algorithms.Decision{RetryAfter: algorithms.Never, ResetAfter: time.Second}},
+			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"),
+				Decision: algorithms.Decision{Allowed: true, Used: 1, Remaining: 99,
+					ResetAfter: time.Millisecond, MoreAfter: time.Millisecond}},
+			{Rule: tenant, Limit: window("tenant", 1000, time.Minute, "1m"),
+				Decision: algorithms.Decision{Allowed: true, Used: 588, Remaining: 412,
+					ResetAfter: 35_279_000_001, MoreAfter: 35_279_000_001}},
+			{Rule: shadow, Limit: window("new", 1, time.Minute, "1m"),
+				Decision: algorithms.Decision{RetryAfter: algorithms.Never, ResetAfter: time.Second}},
 		},
 	}}
 }
@@ -102,7 +107,8 @@ func handlersOf(d api.Decider) *handlers {
 // planeWithTokens is like handlersOf, with the tokens of the settings.
 func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *handlers {
 	t.Helper()
-	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler), APIToken: apiToken, AdminToken: adminToken})
+	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler),
+		APIToken: apiToken, AdminToken: adminToken})
 	expect.NoError(t, err)
 	doors.Ready()
 	return newHandlers(doors, nil)
@@ -287,7 +293,8 @@ func TestCheckAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	for _, body := range []string{plainCheck, `{"attributes":{"ip":"198.51.100.7","tenant":"acme","api_key":"k1","endpoint":"/chat/completions"},"costs":{"tokens":900}}`} {
+	for _, body := range []string{plainCheck,
+		`{"attributes":{"ip":"198.51.100.7","tenant":"acme","api_key":"k1","endpoint":"/chat/completions"},"costs":{"tokens":900}}`} {
 		b.Run(fmt.Sprint(len(body), "B"), func(b *testing.B) {
 			p := handlersOf(newFixed())
 			b.ReportAllocs()

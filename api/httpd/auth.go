@@ -17,12 +17,14 @@ const (
 	authPrefix = "/v1/auth/"
 	// maxAuthBody bounds how many bytes of an unexpected body are read to keep the connection open.
 	maxAuthBody = 32 << 10
-	// maxProfileName bounds a profile's name in a path, in bytes: 128, each of which takes three if percent-encoded.
+	// maxProfileName bounds a profile's name in a path, in bytes: 128, each of
+	// which takes three if percent-encoded.
 	maxProfileName = 3 * 128
 )
 
-// auth answers a proxy that asks whether a request of its own client may pass. The answer is a status and headers. A path after
-// the profile's name belongs to the request that the proxy asks about, and so does the query then.
+// auth answers a proxy that asks whether a request of its own client may pass.
+// The answer is a status and headers. A path after the profile's name belongs
+// to the request that the proxy asks about, and so does the query then.
 func (h *handlers) auth(x *exchange) *api.Error {
 	// First of all, so that a token that may not ask learns no profile's name.
 	if e := x.token.NamespaceError(&x.check.Query); e != nil {
@@ -40,7 +42,8 @@ func (h *handlers) auth(x *exchange) *api.Error {
 
 	profile := h.profile(name)
 	if profile == nil {
-		return api.Errorf(api.NotFound, "there is no profile %q in the rules", api.Excerpt(strings.ToValidUTF8(name, "�")))
+		return api.Errorf(api.NotFound, "there is no profile %q in the rules",
+			api.Excerpt(strings.ToValidUTF8(name, "�")))
 	}
 
 	x.readHeaders(profile)
@@ -65,8 +68,9 @@ func (h *handlers) profile(name string) *rules.Profile {
 	return h.Decider.Rules().Profile(name)
 }
 
-// denyStatus returns the status for refusals that the query asks for, 400 to 499; 0 if it asks for none. The first one
-// counts, because the rest of the query may belong to the request that the proxy asks about.
+// denyStatus returns the status for refusals that the query asks for, 400 to
+// 499; 0 if it asks for none. The first one counts, because the rest of the
+// query may belong to the request that the proxy asks about.
 func denyStatus(query string) (int, *api.Error) {
 	for query != "" {
 		var pair string
@@ -111,8 +115,8 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 	}
 }
 
-// truncateValue turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. An error would not
-// help a proxy.
+// truncateValue turns a header into a valid attribute: its first codec.MaxValue
+// bytes, in UTF-8. An error would not help a proxy.
 func truncateValue(value string) string {
 	value = value[:min(len(value), codec.MaxValue)]
 	if utf8.ValidString(value) {

@@ -68,9 +68,15 @@ func TestAuthDecides(t *testing.T) {
 		{"/v1/auth/a%20b%2Fc", "", 429, "ip", "0"},
 
 		// All or nothing, and the query is not part of the endpoint.
-		{"/v1/auth/web", "X-Forwarded-For: 10.1.0.1|X-Forwarded-Uri: /login?a=1|X-Forwarded-Method: POST", 200, "login", "1"},
-		{"/v1/auth/web", "X-Forwarded-For: 10.1.0.2|X-Forwarded-Uri: /login|X-Forwarded-Method: POST", 200, "login", "0"},
-		{"/v1/auth/web", "X-Forwarded-For: 10.1.0.3|X-Forwarded-Uri: /login#a?b|X-Forwarded-Method: POST", 429, "login", "0"},
+		{"/v1/auth/web",
+			"X-Forwarded-For: 10.1.0.1|X-Forwarded-Uri: /login?a=1|X-Forwarded-Method: POST", 200,
+			"login", "1"},
+		{"/v1/auth/web",
+			"X-Forwarded-For: 10.1.0.2|X-Forwarded-Uri: /login|X-Forwarded-Method: POST", 200, "login",
+			"0"},
+		{"/v1/auth/web",
+			"X-Forwarded-For: 10.1.0.3|X-Forwarded-Uri: /login#a?b|X-Forwarded-Method: POST", 429,
+			"login", "0"},
 		{"/v1/auth/web", "X-Forwarded-For: 10.1.0.3|X-Forwarded-Uri: /login|X-Forwarded-Method: GET", 200, "ip", "2"},
 
 		// The rule's cost table applies.
@@ -86,8 +92,10 @@ func TestAuthDecides(t *testing.T) {
 		{"/v1/auth/web?deny_status=429", "X-Forwarded-For: 192.0.2.5, 10.0.0.1", 429, "", ""},
 		{"/v1/auth/web?deny_status=401", "X-Forwarded-For: 192.0.2.5, 10.0.0.1", 401, "", ""},
 
-		// The profile's name is followed by the path and the query of the request that the proxy asks about.
-		{"/v1/auth/web/any/../../../../healthz?deny_status=200", "X-Forwarded-For: 203.0.113.9, 10.0.0.1", 429, "ip", "0"},
+		// The profile's name is followed by the path and the query of the request that
+		// the proxy asks about.
+		{"/v1/auth/web/any/../../../../healthz?deny_status=200",
+			"X-Forwarded-For: 203.0.113.9, 10.0.0.1", 429, "ip", "0"},
 		{"/v1/auth/web/%zz?deny_status=403", "X-Forwarded-For: 203.0.113.9, 10.0.0.1", 429, "ip", "0"},
 		{"/v1/auth/web?deny_status=403", "X-Forwarded-For: 203.0.113.9, 10.0.0.1", 403, "ip", "0"},
 	}
@@ -100,7 +108,8 @@ func TestAuthDecides(t *testing.T) {
 			name = strings.Trim(name, `"`)
 		}
 		if resp.StatusCode != tt.status || name != tt.rule || left != tt.left {
-			t.Errorf("%d %s %q: have %d %q %s, want %d %q %s", i, tt.path, tt.headers, resp.StatusCode, name, left, tt.status, tt.rule, tt.left)
+			t.Errorf("%d %s %q: have %d %q %s, want %d %q %s", i, tt.path, tt.headers,
+				resp.StatusCode, name, left, tt.status, tt.rule, tt.left)
 		}
 		checkAuthAnswer(t, resp, body)
 	}
@@ -195,7 +204,8 @@ func TestAuthErrors(t *testing.T) {
 func TestAuthMethodsAndBodies(t *testing.T) {
 	t.Parallel()
 	n := startAuth(t, nil)
-	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"} {
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
+		"TRACE", "PROPFIND", "get"} {
 		resp, body := n.sendRaw(method, "/v1/auth/web?deny_status=403", "X-Forwarded-For: 203.0.113.9")
 		want := 200
 		if n.usageOf("ip", "203.0.113.9") > 3 {
@@ -222,12 +232,20 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 		{"GET with a body", "GET" + ask + "Content-Length: 4\r\n\r\nGET ", 2, false},
 		{"HEAD with a body", "HEAD" + ask + "Content-Length: 4\r\n\r\nGET ", 2, false},
 		{"small", "PUT" + ask + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(small), small), 2, false},
-		{"small in chunks", "POST" + ask + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(small), small), 2, false},
+		{"small in chunks",
+			"POST" + ask + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(small), small),
+			2, false},
 		{"no JSON", "POST" + ask + "Content-Length: 2\r\n\r\n\xff{", 2, false},
-		{"form", "POST" + ask + "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 5\r\n\r\n--x--", 2, false},
+		{"form",
+			"POST" + ask + "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 5\r\n\r\n--x--",
+			2, false},
 		{"large", "POST" + ask + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(big), big), 1, true},
-		{"large in chunks", "POST" + ask + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(big), big), 1, true},
-		{"large and announced", "POST" + ask + fmt.Sprintf("Expect: 100-continue\r\nContent-Length: %d\r\n\r\n%s", len(big), big), 1, true},
+		{"large in chunks",
+			"POST" + ask + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(big), big),
+			1, true},
+		{"large and announced",
+			"POST" + ask + fmt.Sprintf("Expect: 100-continue\r\nContent-Length: %d\r\n\r\n%s", len(big), big),
+			1, true},
 	}
 	for _, tt := range tests {
 		n.UseRules(fmt.Sprintf("profiles: {key: {api_key: header:X-Api-Key}}\nrules: [{name: %q, key: [api_key], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}]", tt.name))
@@ -246,7 +264,8 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 			if err != nil || resp.StatusCode != 200 || i+1 == tt.answers && resp.Close != tt.closes {
 				t.Fatalf("%s, answer %d: have %v %v", tt.name, i, resp, err)
 			}
-			expect.Equal(t, resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(8-i), "%s, answer %d: remain", tt.name, i)
+			expect.Equal(t, resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(8-i),
+				"%s, answer %d: remain", tt.name, i)
 			resp.Body.Close()
 		}
 		c.Close()
@@ -263,16 +282,20 @@ func TestAuthFingerprints(t *testing.T) {
 		headers string
 		want    int
 	}{
-		{"X-Api-Key: k1", 200}, {"X-Api-Key:  k1 ", 200}, {"X-Api-Key: k1", 429}, {"X-Api-Key: k1|X-Api-Key: k2", 429}, {"X-Api-Key: k2", 200},
-		{"X-Api-Key: " + long + "a", 200}, {"X-Api-Key: " + long + "a", 200}, {"X-Api-Key: " + long + "a", 429}, {"X-Api-Key: " + long + "b", 200},
-		{"X-Api-Key: \xff\xfe", 200}, {"X-Api-Key: ", 200}, {"", 200}, {"X-Api-Key: 6ab9f1eb8f7d3388f4f9d586f66e99fd", 200},
+		{"X-Api-Key: k1", 200}, {"X-Api-Key:  k1 ", 200}, {"X-Api-Key: k1", 429},
+		{"X-Api-Key: k1|X-Api-Key: k2", 429}, {"X-Api-Key: k2", 200},
+		{"X-Api-Key: " + long + "a", 200}, {"X-Api-Key: " + long + "a", 200},
+		{"X-Api-Key: " + long + "a", 429}, {"X-Api-Key: " + long + "b", 200},
+		{"X-Api-Key: \xff\xfe", 200}, {"X-Api-Key: ", 200}, {"", 200},
+		{"X-Api-Key: 6ab9f1eb8f7d3388f4f9d586f66e99fd", 200},
 	} {
 		if resp, body := n.sendRaw("GET", "/v1/auth/key", tt.headers); resp.StatusCode != tt.want {
 			t.Errorf("%d %.40q: have %d %s, want %d", i, tt.headers, resp.StatusCode, body, tt.want)
 		}
 	}
 	expect.Equal(t, n.usageOf("key", "6ab9f1eb8f7d3388f4f9d586f66e99fd"), 2, "used for the fingerprint of k1")
-	if _, top := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/top"}); !strings.Contains(top, "6ab9f1eb8f7d3388") || strings.Contains(top, "k1") {
+	if _, top := n.Do(apitest.Call{Method: "GET",
+		URL: n.AdminURL + "/v1/top"}); !strings.Contains(top, "6ab9f1eb8f7d3388") || strings.Contains(top, "k1") {
 		t.Errorf("top: %s", top)
 	}
 }
@@ -287,16 +310,19 @@ func (n *node) usageOf(rule, key string) (used int64) {
 	return used
 }
 
-// The lines of a header are joined if it is a list of addresses; of other headers the first line counts. A value that would be
-// invalid in a check is cut; it is never an error.
+// The lines of a header are joined if it is a list of addresses; of other
+// headers the first line counts. A value that would be invalid in a check is
+// cut; it is never an error.
 func TestAuthHeaders(t *testing.T) {
 	n := startAuth(t, nil)
 	long := strings.Repeat("x", 1024)
 	tests := []struct{ first, second string }{ // the same subject
 		{"X-Forwarded-For: 203.0.113.1|X-Forwarded-For: 10.0.0.1", "X-Forwarded-For: 9.9.9.9, 203.0.113.1, 10.0.0.1"},
-		{"X-Forwarded-For: 203.0.113.2|x-forwarded-for: 10.0.0.1|Accept: x", "X-FORWARDED-FOR: 9.9.9.9|X-Forwarded-For: 203.0.113.2, 10.0.0.1"},
+		{"X-Forwarded-For: 203.0.113.2|x-forwarded-for: 10.0.0.1|Accept: x",
+			"X-FORWARDED-FOR: 9.9.9.9|X-Forwarded-For: 203.0.113.2, 10.0.0.1"},
 		{"X-Api-Key: a|X-Forwarded-For: 203.0.113.3", "X-API-KEY: a|X-Api-Key: b|X-Forwarded-For: 203.0.113.4"},
-		{"X-Api-Key: " + long + "1|X-Forwarded-For: 203.0.113.5", "X-Api-Key: " + long + "2|X-Forwarded-For: 203.0.113.6"},
+		{"X-Api-Key: " + long + "1|X-Forwarded-For: 203.0.113.5",
+			"X-Api-Key: " + long + "2|X-Forwarded-For: 203.0.113.6"},
 		{"X-Api-Key: \xff\xfe1|X-Forwarded-For: 203.0.113.7", "X-Api-Key: \xfd1|X-Forwarded-For: 203.0.113.8"},
 	}
 	for _, tt := range tests {
@@ -312,14 +338,16 @@ func TestAuthHeaders(t *testing.T) {
 			}
 		}
 	}
-	if resp, _ := n.sendRaw("GET", "/v1/auth/web", "X-Forwarded-For: "+strings.Repeat("9", 20<<10)); resp.StatusCode != 431 {
+	if resp, _ := n.sendRaw("GET", "/v1/auth/web",
+		"X-Forwarded-For: "+strings.Repeat("9", 20<<10)); resp.StatusCode != 431 {
 		t.Errorf("headers too large: have %d", resp.StatusCode)
 	}
 }
 
 // A node that is not ready yet says so; a draining one still decides.
 func TestAuthReadiness(t *testing.T) {
-	p := newHandlers(&api.Doors{Config: api.Config{Node: "n2", Decider: newFixed(), Logger: slog.New(slog.DiscardHandler)}}, nil)
+	p := newHandlers(&api.Doors{Config: api.Config{Node: "n2", Decider: newFixed(),
+		Logger: slog.New(slog.DiscardHandler)}}, nil)
 	x := p.acquire()
 	x.method, x.path = "GET", "/v1/auth/web"
 	if serve(p, x); x.Status != 503 || !strings.Contains(string(x.Body), string(api.NotReady)) {
@@ -363,7 +391,8 @@ func TestAuthAllocatesNothing(t *testing.T) {
 				serve(p, x)
 			})
 			expect.Equal(t, have, 0, "%q, refused %v: allocations", forwarded, refused)
-			if a := x.check.Attributes; len(a) != 3 || a[0].Name != "ip" || a[1] != (rules.Attribute{Name: "endpoint", Value: "/chat"}) {
+			if a := x.check.Attributes; len(a) != 3 || a[0].Name != "ip" ||
+				a[1] != (rules.Attribute{Name: "endpoint", Value: "/chat"}) {
 				t.Errorf("attributes: have %v", a)
 			}
 		}

@@ -10,13 +10,16 @@ import (
 )
 
 const (
-	// maxBatchAnswer bounds a batch's answer, in bytes. Once the answer exceeds it, the remaining checks are not
-	// decided. A batch without detail stays well below it.
+	// maxBatchAnswer bounds a batch's answer, in bytes. Once the answer exceeds it,
+	// the remaining checks are not decided. A batch without detail stays well below
+	// it.
 	maxBatchAnswer = 8 << 20
-	// typicalResultSize is the typical size of one result, in bytes, for which the answer's buffer is allocated.
+	// typicalResultSize is the typical size of one result, in bytes, for which the
+	// answer's buffer is allocated.
 	typicalResultSize = 240
-	// maxChunk bounds the checks of a batch that are decided together, and chunkLimits roughly how many limits they match:
-	// what is between two looks at whether to go on.
+	// maxChunk bounds the checks of a batch that are decided together, and
+	// chunkLimits roughly how many limits they match: what is between two looks at
+	// whether to go on.
 	maxChunk    = 256
 	chunkLimits = 4096
 	// maxBatchTime is how long a batch may take. Then nobody waits for its answer any more.
@@ -54,7 +57,8 @@ func (h *handlers) batch(x *exchange) *api.Error {
 	return nil
 }
 
-// growAnswer grows x's answer by a capacity of more bytes. It reports false if the budget does not allow that.
+// growAnswer grows x's answer by a capacity of more bytes. It reports false if
+// the budget does not allow that.
 func (h *handlers) growAnswer(x *exchange, more int) bool {
 	b := x.Body
 	n := len(b) + more
@@ -114,7 +118,8 @@ func (c *chunk) reset() {
 	c.used = 0
 }
 
-// decideAll decides the remaining checks of the batch in x.decoder and writes the answer. c is empty before and after.
+// decideAll decides the remaining checks of the batch in x.decoder and writes
+// the answer. c is empty before and after.
 func (h *handlers) decideAll(x *exchange, c *chunk) {
 	x.Body = append(x.Body, `{"results":[`...)
 	first := true
@@ -122,7 +127,8 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 	n := 0
 	flush := func() {
 		if stopError == nil && len(x.Body)+x.RefusalTableSize() > maxBatchAnswer {
-			stopError = api.Errorf(api.TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
+			stopError = api.Errorf(api.TooLarge,
+				"not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
 		}
 		if stopError == nil {
 			stopError = h.stopsBatch(x, c)
@@ -163,23 +169,27 @@ func (h *handlers) stopsBatch(x *exchange, c *chunk) *api.Error {
 	most := cmp.Or(h.MaxMatched, api.MaxMatched)
 	switch {
 	case c.matched > most:
-		return api.Errorf(api.TooMuchWork, "not decided: the checks of this batch match over %d limits; send fewer at once", most)
+		return api.Errorf(api.TooMuchWork,
+			"not decided: the checks of this batch match over %d limits; send fewer at once", most)
 	case took > cmp.Or(h.Timeout, maxBatchTime):
-		return api.Errorf(api.Timeout, "not decided: the batch takes longer than %v; send fewer checks at once", maxBatchTime)
+		return api.Errorf(api.Timeout,
+			"not decided: the batch takes longer than %v; send fewer checks at once", maxBatchTime)
 	case took > hangUpTime && x.conn != nil && x.conn.HasHungUp():
 		return api.Errorf(api.Timeout, "not decided: the caller has hung up")
 	}
 	return nil
 }
 
-// estimateGrowth estimates, with some slack, by how many bytes the answer will still grow, given that the results of the checks
-// up to index n take size bytes. The estimate saves growing the buffer in steps.
+// estimateGrowth estimates, with some slack, by how many bytes the answer will
+// still grow, given that the results of the checks up to index n take size
+// bytes. The estimate saves growing the buffer in steps.
 func estimateGrowth(size, n, checks int) int {
 	return min(size/(n+1)*(checks-n)*9/8, maxBatchAnswer+maxBatchAnswer/8-size)
 }
 
-// decideChunk decides the checks of c and appends their results to x's answer. If stopError is not nil, it decides none, and
-// stopError is the result of each.
+// decideChunk decides the checks of c and appends their results to x's answer.
+// If stopError is not nil, it decides none, and stopError is the result of
+// each.
 func (h *handlers) decideChunk(x *exchange, c *chunk, first bool, stopError *api.Error) {
 	c.queries = c.queries[:0]
 	c.answers = c.answers[:0]

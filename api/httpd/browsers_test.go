@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A simple request from a page, which browsers send without a preflight, spends no quota, not even through the fast path.
+// A simple request from a page, which browsers send without a preflight, spends
+// no quota, not even through the fast path.
 func TestPagesSpendNothing(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -36,25 +37,33 @@ func TestPagesSpendNothing(t *testing.T) {
 		return resp.StatusCode, string(text)
 	}
 	bodies := map[string]string{
-		"/v1/check": `{"rule":"a","key":"victim"}`, "/v1/check/batch": `{"checks":[{"rule":"a","key":"victim"}]}`, "/v1/reserve": `{"rule":"a","key":"victim"}`,
-		"/v1/adjust": `{"rule":"a","key":"victim","cost":1}`, "/v1/settle": `{"reservation":"x","costs":{}}`, "/nowhere": "", "/healthz": "",
+		"/v1/check":       `{"rule":"a","key":"victim"}`,
+		"/v1/check/batch": `{"checks":[{"rule":"a","key":"victim"}]}`,
+		"/v1/reserve":     `{"rule":"a","key":"victim"}`,
+		"/v1/adjust":      `{"rule":"a","key":"victim","cost":1}`,
+		"/v1/settle":      `{"reservation":"x","costs":{}}`, "/nowhere": "", "/healthz": "",
 	}
 	ask("/v1/check", `{"rule":"b","key":"warm"}`) // the fast path starts with the second request
 	for path, body := range bodies {
 		for _, lines := range [][]string{
-			{"Content-Type: text/plain", "Origin: https://evil.example"}, {"Origin: null"}, {"origin: http://127.0.0.1:8080"}, {"Origin:"}, {"ORIGIN: x"},
-			{"Sec-Fetch-Site: cross-site"}, {"sec-fetch-site: same-site"}, {"Sec-Fetch-Site: new-word"}, {"Sec-Fetch-Site: none", "Sec-Fetch-Site: cross-site"},
+			{"Content-Type: text/plain", "Origin: https://evil.example"}, {"Origin: null"},
+			{"origin: http://127.0.0.1:8080"}, {"Origin:"}, {"ORIGIN: x"},
+			{"Sec-Fetch-Site: cross-site"}, {"sec-fetch-site: same-site"},
+			{"Sec-Fetch-Site: new-word"}, {"Sec-Fetch-Site: none", "Sec-Fetch-Site: cross-site"},
 			{"Origin: https://evil.example", "Sec-Fetch-Site: same-origin"}, {"Origin: a", "Origin: b"},
 		} {
-			if status, text := ask(path, body, lines...); status != 403 || apitest.NoteCode([]byte(text)) != api.CrossOrigin {
+			if status, text := ask(path, body, lines...); status != 403 ||
+				apitest.NoteCode([]byte(text)) != api.CrossOrigin {
 				t.Errorf("%s with %q: have %d %s", path, lines, status, text)
 			}
 		}
 	}
-	if status, text := ask("/v1/check", `{"rule":"a","key":"victim","peek":true}`); status != 200 || !strings.Contains(text, `"remaining":4`) {
+	if status, text := ask("/v1/check", `{"rule":"a","key":"victim","peek":true}`); status != 200 ||
+		!strings.Contains(text, `"remaining":4`) {
 		t.Errorf("something was spent: have %d %s", status, text)
 	}
-	for _, lines := range [][]string{nil, {"Sec-Fetch-Site: none"}, {"Sec-Fetch-Site: same-origin"}, {"Sec-Fetch-Mode: cors"}, {"X-Origin: x"}, {"Origins: x"}} {
+	for _, lines := range [][]string{nil, {"Sec-Fetch-Site: none"}, {"Sec-Fetch-Site: same-origin"},
+		{"Sec-Fetch-Mode: cors"}, {"X-Origin: x"}, {"Origins: x"}} {
 		if status, text := ask("/v1/check", `{"rule":"a","key":"k","cost":0}`, lines...); status != 200 {
 			t.Errorf("%q: have %d %s", lines, status, text)
 		}
@@ -64,8 +73,10 @@ func TestPagesSpendNothing(t *testing.T) {
 // Proxies forward the headers of their users' browsers, and are answered all the same.
 func TestAuthTakesOrigins(t *testing.T) {
 	n := startAuth(t, nil)
-	for _, headers := range []string{"Origin: https://app.example|Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Origin: null"} {
-		if resp, body := n.sendRaw("POST", "/v1/auth/web", headers+"|X-Forwarded-For: 203.0.113.77"); resp.StatusCode != 200 && resp.StatusCode != 429 {
+	for _, headers := range []string{"Origin: https://app.example|Sec-Fetch-Site: cross-site",
+		"Sec-Fetch-Site: same-site", "Origin: null"} {
+		if resp, body := n.sendRaw("POST", "/v1/auth/web",
+			headers+"|X-Forwarded-For: 203.0.113.77"); resp.StatusCode != 200 && resp.StatusCode != 429 {
 			t.Errorf("%s: have %d %s", headers, resp.StatusCode, body)
 		}
 	}

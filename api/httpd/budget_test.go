@@ -20,7 +20,8 @@ func longBatch(checks int) string {
 	return `{"checks":[` + strings.Repeat(inDetail+",", checks-1) + inDetail + `]}`
 }
 
-// An answer is charged until it is written. If its caller does not read it, its connection is closed to make room for others.
+// An answer is charged until it is written. If its caller does not read it, its
+// connection is closed to make room for others.
 func TestUnreadAnswersMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -39,8 +40,10 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	if used := n.server.handlers.Budget.Used(); used < 4<<20 {
 		t.Errorf("%d bytes are charged while an answer is not read", used)
 	}
-	// The same request from a caller that reads its answer must wait until the first connection can be closed.
-	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
+	// The same request from a caller that reads its answer must wait until the
+	// first connection can be closed.
+	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
 	expect.Equal(t, n.server.handlers.Budget.ClosedSlow(), 1, "connections were closed")
@@ -59,12 +62,16 @@ func TestStalledBodiesMakeRoom(t *testing.T) {
 	n.server.handlers.Budget.Capacity = 3 << 20
 	for range 3 {
 		stalled := n.dial(t)
-		if _, err := io.WriteString(stalled, "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n"+strings.Repeat(" ", 600_000)); err != nil {
+		if _, err := io.WriteString(stalled,
+			"POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n"+
+				strings.Repeat(" ", 600_000)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	apitest.Until(t, "the bodies take up most of the budget", func() bool { return n.server.handlers.Budget.Used() > 2500<<10 })
-	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(400)}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
+	apitest.Until(t, "the bodies take up most of the budget",
+		func() bool { return n.server.handlers.Budget.Used() > 2500<<10 })
+	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: longBatch(400)}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
 	if have := n.server.handlers.Budget.ClosedSlow(); have == 0 {
@@ -98,14 +105,16 @@ func TestNoRoom(t *testing.T) {
 	n.server.handlers.Budget.Capacity = 1 << 20
 	n.server.handlers.Budget.Take(1 << 20)
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(200)})
-	if resp.StatusCode != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded || !strings.Contains(body, "1048576") {
+	if resp.StatusCode != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded ||
+		!strings.Contains(body, "1048576") {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 	if status, f := n.Check(good); status != 200 {
 		t.Errorf("a small check: have %d %v", status, f)
 	}
 	n.server.handlers.Budget.Give(1 << 20)
-	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(200)}); resp.StatusCode != 200 {
+	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: longBatch(200)}); resp.StatusCode != 200 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 }

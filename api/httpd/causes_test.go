@@ -30,7 +30,8 @@ func startWithCauses(t *testing.T) *node {
 	t.Helper()
 	return startNode(t, func(c *apitest.Config) {
 		l := c.Decider.(*limiter.Limiter)
-		l.FollowLoads(func(*rules.Set) []int { return []int{-1, -1, 0} }, func(string) time.Duration { return 5 * time.Second })
+		l.FollowLoads(func(*rules.Set) []int { return []int{-1, -1, 0} },
+			func(string) time.Duration { return 5 * time.Second })
 		doc, err := rules.Parse([]byte(causeRules))
 		expect.NoError(t, err)
 		set, err := rules.Compile(doc, 2)
@@ -99,7 +100,8 @@ func TestForwardAuthSaysTheSame(t *testing.T) {
 	t.Parallel()
 	n := startWithCauses(t)
 	auth := func(deny string) (*http.Response, string) {
-		return n.Do(apitest.Call{Method: "GET", URL: n.DataURL + "/v1/auth/web" + deny, Header: map[string]string{"X-A": "k"}})
+		return n.Do(apitest.Call{Method: "GET", URL: n.DataURL + "/v1/auth/web" + deny,
+			Header: map[string]string{"X-A": "k"}})
 	}
 	if resp, _ := auth(""); resp.StatusCode != 200 {
 		t.Fatalf("got %d", resp.StatusCode)
@@ -137,7 +139,8 @@ func TestUsageDuringABlock(t *testing.T) {
 	for what, text := range map[string]string{"usage": usage, "peek": peek, "admin": admin} {
 		answer := apitest.Fields(t, text)
 		l := answer["limits"].([]any)[0].(map[string]any)
-		if number(l["used"]) != 0 || number(l["remaining"]) != 0 || !soon(l["reset_after_ms"]) || !soon(l["more_after_ms"]) {
+		if number(l["used"]) != 0 || number(l["remaining"]) != 0 || !soon(l["reset_after_ms"]) ||
+			!soon(l["more_after_ms"]) {
 			t.Errorf("%s: got %s, want nothing left for an hour", what, text)
 		}
 		if what == "peek" {

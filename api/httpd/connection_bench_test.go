@@ -32,7 +32,8 @@ rules:
     limits: [{limit: 1, per: 24h, algorithm: token-bucket}]
 `
 
-// endless is an in-memory connection that delivers the same requests over and over and discards the answers.
+// endless is an in-memory connection that delivers the same requests over and
+// over and discards the answers.
 type endless struct {
 	canned
 	requests [][]byte
@@ -65,12 +66,14 @@ func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte
 	}
 	requests := make([][]byte, 1000)
 	for i := range requests {
-		requests[i] = []byte(post("/v1/check", fmt.Sprintf(`{"attributes":{"user":"key-%07d"}}`, i), "Content-Type: application/json"))
+		requests[i] = []byte(post("/v1/check", fmt.Sprintf(`{"attributes":{"user":"key-%07d"}}`, i),
+			"Content-Type: application/json"))
 	}
 	return n, requests
 }
 
-// inlineRequests returns requests like those of endlessChecks, but with inline limits instead of a rule.
+// inlineRequests returns requests like those of endlessChecks, but with inline
+// limits instead of a rule.
 func inlineRequests(n int) [][]byte {
 	requests := make([][]byte, n)
 	for i := range requests {
@@ -100,12 +103,14 @@ func batchRequests(checks [][]byte) [][]byte {
 			_, body, _ := strings.Cut(string(checks[random.IntN(len(checks))]), "\r\n\r\n")
 			bodies[j] = body
 		}
-		requests[i] = []byte(post("/v1/check/batch", `{"checks":[`+strings.Join(bodies, ",")+`]}`, "Content-Type: application/json"))
+		requests[i] = []byte(post("/v1/check/batch", `{"checks":[`+strings.Join(bodies, ",")+`]}`,
+			"Content-Type: application/json"))
 	}
 	return requests
 }
 
-// manyTokens gives a node ten thousand tokens, and returns an Authorization header with one of them.
+// manyTokens gives a node ten thousand tokens, and returns an Authorization
+// header with one of them.
 func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
 	var lines []string
 	text := ""
@@ -130,7 +135,8 @@ func TestWaitingConnectionsHoldLittle(t *testing.T) {
 	head := "X: " + strings.Repeat("x", 15_000) + "\r\n"
 	n := startNode(t, nil)
 	for name, request := range map[string]string{
-		"small": fastPost(good), "by the library": opening, "a large head": strings.Replace(opening, "Host", head+"Host", 1),
+		"small": fastPost(good), "by the library": opening,
+		"a large head": strings.Replace(opening, "Host", head+"Host", 1),
 	} {
 		var before, after runtime.MemStats
 		runtime.GC()
@@ -188,7 +194,8 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		expect.NoError(t, n.server.serveEndless(t, c))
 		runtime.ReadMemStats(&after)
-		// Some allocations are expected: the counters, buffers, the date each second, and other activity of the process.
+		// Some allocations are expected: the counters, buffers, the date each second,
+		// and other activity of the process.
 		if have := after.Mallocs - before.Mallocs; have > checks/4 {
 			t.Errorf("%s: %d allocations for %d checks", way, have, checks)
 		}
@@ -198,13 +205,16 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkConnection measures what a check costs a server apart from the kernel, compared to a server on the same library that
-// answers the same bytes without looking at the request. It reports the processor time of the whole process.
+// BenchmarkConnection measures what a check costs a server apart from the
+// kernel, compared to a server on the same library that answers the same bytes
+// without looking at the request. It reports the processor time of the whole
+// process.
 func BenchmarkConnection(b *testing.B) {
 	n, requests := endlessChecks(b, nil)
 	change, header := manyTokens(b)
 	guarded, _ := endlessChecks(b, change)
-	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: string(bytes.SplitN(requests[0], []byte("\r\n\r\n"), 2)[1])})
+	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check",
+		Body: string(bytes.SplitN(requests[0], []byte("\r\n\r\n"), 2)[1])})
 	empty := emptyServer(resp.Header, body)
 	empty.NoDefaultContentType = true
 	carrying := make([][]byte, len(requests))
@@ -253,7 +263,8 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkFastHead parses a request on the fast path: one with an unknown head, and one with the same head as the last.
+// BenchmarkFastHead parses a request on the fast path: one with an unknown
+// head, and one with the same head as the last.
 func BenchmarkFastHead(b *testing.B) {
 	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
 	b.Run("new", func(b *testing.B) {

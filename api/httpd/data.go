@@ -36,7 +36,8 @@ type route struct {
 	prefix  string // instead of path: the route matches all paths with this prefix; empty: only path
 	allow   string // allowed methods; empty: any
 	maxBody int
-	// bodyIgnored means that the body is discarded. If it exceeds maxBody, the request is answered and the connection closed.
+	// bodyIgnored means that the body is discarded. If it exceeds maxBody, the
+	// request is answered and the connection closed.
 	bodyIgnored bool
 	form        *codec.Form // the body is parsed as this form before serve is called; nil: serve parses it
 	serve       func(*handlers, *exchange) *api.Error
@@ -45,17 +46,27 @@ type route struct {
 
 // dataRoutes lists all routes of the data plane, busiest first.
 var dataRoutes = []route{
-	{path: "/v1/check", allow: "POST", maxBody: codec.MaxBody, form: codec.CheckForm, serve: (*handlers).check, need: api.ScopeCheck},
-	{path: authPrefix + "{profile}", prefix: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*handlers).auth, need: api.ScopeCheck},
+	{path: "/v1/check", allow: "POST", maxBody: codec.MaxBody, form: codec.CheckForm,
+		serve: (*handlers).check, need: api.ScopeCheck},
+	{path: authPrefix + "{profile}", prefix: authPrefix, maxBody: maxAuthBody, bodyIgnored: true,
+		serve: (*handlers).auth, need: api.ScopeCheck},
 	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*handlers).batch, need: api.ScopeCheck},
-	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm, serve: (*handlers).check, need: api.ScopeCheck},
-	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm, serve: (*handlers).settleReservation, need: api.ScopeCheck},
-	{path: "/v1/acquire", allow: "POST", maxBody: codec.MaxBody, form: codec.AcquireForm, serve: (*handlers).acquireSlot, need: api.ScopeCheck},
-	{path: "/v1/renew", allow: "POST", maxBody: codec.MaxBody, form: codec.RenewForm, serve: (*handlers).renewSlot, need: api.ScopeCheck},
-	{path: "/v1/release", allow: "POST", maxBody: codec.MaxBody, form: codec.ReleaseForm, serve: (*handlers).releaseSlot, need: api.ScopeCheck},
-	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: answerUsage(api.Decider.Adjust), need: api.ScopeAdjust},
-	{path: "/v1/usage", allow: "POST", maxBody: codec.MaxBody, form: codec.UsageForm, serve: answerUsage(api.Decider.Usage), need: api.ScopeCheck},
-	{path: "/v1/reset", allow: "POST", maxBody: codec.MaxBody, form: codec.ResetForm, serve: answerUsage(api.Decider.Reset), need: api.ScopeAdjust},
+	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm,
+		serve: (*handlers).check, need: api.ScopeCheck},
+	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm,
+		serve: (*handlers).settleReservation, need: api.ScopeCheck},
+	{path: "/v1/acquire", allow: "POST", maxBody: codec.MaxBody, form: codec.AcquireForm,
+		serve: (*handlers).acquireSlot, need: api.ScopeCheck},
+	{path: "/v1/renew", allow: "POST", maxBody: codec.MaxBody, form: codec.RenewForm,
+		serve: (*handlers).renewSlot, need: api.ScopeCheck},
+	{path: "/v1/release", allow: "POST", maxBody: codec.MaxBody, form: codec.ReleaseForm,
+		serve: (*handlers).releaseSlot, need: api.ScopeCheck},
+	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm,
+		serve: answerUsage(api.Decider.Adjust), need: api.ScopeAdjust},
+	{path: "/v1/usage", allow: "POST", maxBody: codec.MaxBody, form: codec.UsageForm,
+		serve: answerUsage(api.Decider.Usage), need: api.ScopeCheck},
+	{path: "/v1/reset", allow: "POST", maxBody: codec.MaxBody, form: codec.ResetForm,
+		serve: answerUsage(api.Decider.Reset), need: api.ScopeAdjust},
 	{path: "/json", allow: "POST", maxBody: rls.MaxMessage, serve: (*handlers).envoy, need: api.ScopeCheck},
 	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*handlers).healthz, need: api.Anyone},
 	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*handlers).readyz, need: api.Anyone},
@@ -100,7 +111,8 @@ func (h *handlers) release(x *exchange) {
 	h.exchanges.Put(x)
 }
 
-// charge charges the budget for the growth of x's buffers since the last charge. It reports false if the budget has no room.
+// charge charges the budget for the growth of x's buffers since the last
+// charge. It reports false if the budget has no room.
 func (h *handlers) charge(x *exchange) bool {
 	return x.size() <= api.UnchargedBytes || h.chargeFor(x, 0)
 }
@@ -118,14 +130,15 @@ func (h *handlers) chargeFor(x *exchange, more int) bool {
 	return true
 }
 
-// admit returns the route for x and sets its token. It needs only the method, path and headers, so a request can be refused
-// before its body is read.
+// admit returns the route for x and sets its token. It needs only the method,
+// path and headers, so a request can be refused before its body is read.
 func (h *handlers) admit(x *exchange) (*route, *api.Error) {
 	r := routeOf(x.path)
 	switch {
 	case x.header != nil && (r == nil || r.prefix != authPrefix) && fromPage(x.header):
 		// Requests below authPrefix are exempt: proxies forward their users' headers there.
-		return nil, api.Errorf(api.CrossOrigin, "the data plane is not for pages in a browser: the request has the header Origin, or a Sec-Fetch-Site of another site")
+		return nil, api.Errorf(api.CrossOrigin,
+			"the data plane is not for pages in a browser: the request has the header Origin, or a Sec-Fetch-Site of another site")
 	case r == nil:
 		return nil, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(x.path, "�")))
 	case x.method != r.allow && r.allow != "" && !slices.Contains(strings.Split(r.allow, ", "), x.method):

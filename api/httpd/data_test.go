@@ -43,7 +43,8 @@ func TestCheckErrors(t *testing.T) {
 		{"{\"rule\":\"login\",\"key\":\"\xff\"}", 400, api.BadJSON, "UTF-8"},
 		{`{"x":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`, 400, api.BadJSON, "too deep"},
 		{`{"rule":"login","key":"k","reqests":1}`, 400, api.UnknownField, "reqests"},
-		{`{"rule":"login","key":"k","cost":1.0}`, 400, api.BadValue, "cost must be a whole number in plain digits from 0 to 9007199254740991"},
+		{`{"rule":"login","key":"k","cost":1.0}`, 400, api.BadValue,
+			"cost must be a whole number in plain digits from 0 to 9007199254740991"},
 		{`{"rule":"login","key":"k","cost":1e3}`, 400, api.BadValue, "cost"},
 		{`{"rule":"login","key":"k","cost":-1}`, 400, api.BadValue, "cost"},
 		{`{"rule":"login","key":"k","cost":9007199254740992}`, 400, api.BadValue, "cost"},
@@ -92,10 +93,12 @@ func TestCheckDecides(t *testing.T) {
 		status int
 		want   string // the fields that must be present
 	}{
-		{`{"rule":"login","key":"198.51.100.7","cost":4}`, 200, "allowed=true rule=login limit=5 remaining=1 unit=requests window_ms=3600000 decided_by=owner node=n1 rules_version=1"},
+		{`{"rule":"login","key":"198.51.100.7","cost":4}`, 200,
+			"allowed=true rule=login limit=5 remaining=1 unit=requests window_ms=3600000 decided_by=owner node=n1 rules_version=1"},
 		{`{"rule":"login","key":"198.51.100.7","peek":true}`, 200, "remaining=0"},
 		{`{"rule":"login","key":"::ffff:198.51.100.7"}`, 200, "remaining=0"},
-		{`{"rule":"login","key":["198.51.100.7"]}`, 429, "allowed=false rule=login remaining=0 status=429 violated-policies=[login]"},
+		{`{"rule":"login","key":["198.51.100.7"]}`, 429,
+			"allowed=false rule=login remaining=0 status=429 violated-policies=[login]"},
 		{`{"rule":"login","key":"198.51.100.7","cost":0}`, 200, "remaining=0 retry_after_ms=0"},
 		{`{"rule":"login","key":"198.51.100.8","cost":6}`, 429, "remaining=5 retry_after_ms=-1"},
 		{`{"rule":"pair","key":["acme","/chat"]}`, 200, "remaining=2"},
@@ -107,8 +110,10 @@ func TestCheckDecides(t *testing.T) {
 		{`{"rule":"login","key":"192.0.2.9"}`, 403, "rule= decided_by=list retry_after_ms=-1 code=denied"},
 		{`{"attributes":{"tenant":"internal","ip":"1.1.1.1"}}`, 200, "rule= decided_by=list retry_after_ms=0"},
 		{`{"attributes":{"idea":"x"},"cost":5}`, 200, "rule= decided_by=owner limit=<nil>"},
-		{`{"attributes":{"user":"u","both":"yes"},"costs":{"tokens":101}}`, 429, "rule=b unit=tokens retry_after_ms=-1 violated-policies=[b/tokens/1h]"},
-		{`{"attributes":{"user":"u","both":"yes"},"costs":{"apples":7,"tokens":100}}`, 200, "rule=b unit=tokens remaining=0"},
+		{`{"attributes":{"user":"u","both":"yes"},"costs":{"tokens":101}}`, 429,
+			"rule=b unit=tokens retry_after_ms=-1 violated-policies=[b/tokens/1h]"},
+		{`{"attributes":{"user":"u","both":"yes"},"costs":{"apples":7,"tokens":100}}`, 200,
+			"rule=b unit=tokens remaining=0"},
 	}
 	for _, tt := range tests {
 		status, f := n.Check(tt.body)
@@ -186,16 +191,21 @@ func TestBatch(t *testing.T) {
 		status int
 		code   api.Code
 	}{
-		{many(10_000), 200, ""}, {many(10_001), 400, api.BadValue}, {`{}`, 400, api.MissingKey}, {`{"checks":{}}`, 400, api.BadValue},
-		{`{"checks":[],"x":1}`, 400, api.UnknownField}, {`{"checks":[{"rule":"all"},]}`, 400, api.BadJSON}, {`{"checks":[]}`, 200, ""},
-		{`{"checks":[],"checks":[]}`, 400, api.BadJSON}, {strings.Repeat(" ", 8<<20) + "{", 413, api.TooLarge}, {`{"checks":[` + strings.Repeat(" ", 8<<20-13) + `]}`, 200, ""},
+		{many(10_000), 200, ""}, {many(10_001), 400, api.BadValue}, {`{}`, 400, api.MissingKey},
+		{`{"checks":{}}`, 400, api.BadValue},
+		{`{"checks":[],"x":1}`, 400, api.UnknownField},
+		{`{"checks":[{"rule":"all"},]}`, 400, api.BadJSON}, {`{"checks":[]}`, 200, ""},
+		{`{"checks":[],"checks":[]}`, 400, api.BadJSON},
+		{strings.Repeat(" ", 8<<20) + "{", 413, api.TooLarge},
+		{`{"checks":[` + strings.Repeat(" ", 8<<20-13) + `]}`, 200, ""},
 	} {
 		resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: tt.body})
 		if code := apitest.NoteCode([]byte(body)); resp.StatusCode != tt.status || code != tt.code {
 			t.Errorf("%.40s: have %d %s, want %d %s", tt.body, resp.StatusCode, code, tt.status, tt.code)
 		}
 	}
-	if _, usage := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage?rule=all"}); !strings.Contains(usage, `"used":10000,`) {
+	if _, usage := n.Do(apitest.Call{Method: "GET",
+		URL: n.AdminURL + "/v1/usage?rule=all"}); !strings.Contains(usage, `"used":10000,`) {
 		t.Errorf("a malformed batch was decided: %s", usage)
 	}
 }
@@ -208,7 +218,8 @@ func TestAdjust(t *testing.T) {
 		status int
 		want   string
 	}{
-		{`{"rule":"a","key":"u","cost":3}`, 200, `{"rule":"a","key":"u","cost":3,"limits":[{"name":"a","algorithm":"token-bucket","unit":"requests","limit":5,"window_ms":3600000,"used":3,"remaining":2,`},
+		{`{"rule":"a","key":"u","cost":3}`, 200,
+			`{"rule":"a","key":"u","cost":3,"limits":[{"name":"a","algorithm":"token-bucket","unit":"requests","limit":5,"window_ms":3600000,"used":3,"remaining":2,`},
 		{`{"rule":"a","key":["u"],"cost":7}`, 200, `"used":10,"remaining":0,`},
 		{`{"rule":"a","key":"u","cost":-6}`, 200, `"used":4,"remaining":1,`},
 		{`{"rule":"pair","key":["x","y"],"cost":1}`, 200, `{"rule":"pair","key":["x","y"],"cost":1,`},
@@ -244,16 +255,22 @@ func TestDataRoutes(t *testing.T) {
 		status       int
 		allow        string
 	}{
-		{"GET", "/v1/check", 405, "POST"}, {"PUT", "/v1/adjust", 405, "POST"}, {"DELETE", "/v1/check/batch", 405, "POST"},
-		{"POST", "/healthz", 405, "GET, HEAD"}, {"GET", "/healthz", 200, ""}, {"HEAD", "/healthz", 200, ""}, {"GET", "/readyz?x=1", 200, ""},
-		{"GET", "/v1/reserve", 405, "POST"}, {"GET", "/v1/settle", 405, "POST"}, {"GET", "/v1/auth/web", 404, ""}, {"GET", "/", 200, ""}, {"POST", "/", 405, "GET, HEAD"}, {"GET", "/nothing", 404, ""},
+		{"GET", "/v1/check", 405, "POST"}, {"PUT", "/v1/adjust", 405, "POST"},
+		{"DELETE", "/v1/check/batch", 405, "POST"},
+		{"POST", "/healthz", 405, "GET, HEAD"}, {"GET", "/healthz", 200, ""},
+		{"HEAD", "/healthz", 200, ""}, {"GET", "/readyz?x=1", 200, ""},
+		{"GET", "/v1/reserve", 405, "POST"}, {"GET", "/v1/settle", 405, "POST"},
+		{"GET", "/v1/auth/web", 404, ""}, {"GET", "/", 200, ""}, {"POST", "/", 405, "GET, HEAD"},
+		{"GET", "/nothing", 404, ""},
 		{"POST", "/v1/check/", 404, ""}, {"POST", "/v1/check/%00%ff", 404, ""}, {"POST", "/v1/%63heck", 404, ""},
 	} {
 		resp, body := n.Do(apitest.Call{Method: tt.method, URL: n.DataURL + tt.path})
 		if resp.StatusCode != tt.status || resp.Header.Get("Allow") != tt.allow {
-			t.Errorf("%s %s: have %d, Allow %q, want %d %q: %s", tt.method, tt.path, resp.StatusCode, resp.Header.Get("Allow"), tt.status, tt.allow, body)
+			t.Errorf("%s %s: have %d, Allow %q, want %d %q: %s", tt.method, tt.path,
+				resp.StatusCode, resp.Header.Get("Allow"), tt.status, tt.allow, body)
 		}
-		if tt.path == "/" && resp.StatusCode == 200 && (apitest.Fields(t, body)["node"] == nil || !strings.Contains(body, "/openapi.yaml")) {
+		if tt.path == "/" && resp.StatusCode == 200 &&
+			(apitest.Fields(t, body)["node"] == nil || !strings.Contains(body, "/openapi.yaml")) {
 			t.Errorf("/: have %s", body)
 		}
 		if resp.StatusCode == 404 && apitest.Fields(t, body)["code"] != string(api.NotFound) {
@@ -269,8 +286,10 @@ func TestAPIToken(t *testing.T) {
 		path, header string
 		status       int
 	}{
-		{"/v1/check", "", 401}, {"/v1/check", "Bearer wrong", 401}, {"/v1/check", "Bearer secret2", 401}, {"/v1/check", "secret", 401},
-		{"/v1/check", "Basic secret", 401}, {"/v1/check", "Bearer", 401}, {"/v1/check", "Bearer secret", 400}, {"/v1/check", "bearer  secret ", 400},
+		{"/v1/check", "", 401}, {"/v1/check", "Bearer wrong", 401},
+		{"/v1/check", "Bearer secret2", 401}, {"/v1/check", "secret", 401},
+		{"/v1/check", "Basic secret", 401}, {"/v1/check", "Bearer", 401},
+		{"/v1/check", "Bearer secret", 400}, {"/v1/check", "bearer  secret ", 400},
 		{"/v1/check/batch", "", 401}, {"/v1/adjust", "", 401}, {"/nowhere", "", 404},
 	} {
 		c := apitest.Call{Method: "POST", URL: n.DataURL + tt.path}
@@ -286,7 +305,8 @@ func TestAPIToken(t *testing.T) {
 		t.Errorf("readyz: have %d", resp.StatusCode)
 	}
 	// Without the token nothing large is accepted.
-	if resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: strings.Repeat(" ", 7<<20)}); resp.StatusCode != 401 || !resp.Close {
+	if resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: strings.Repeat(" ", 7<<20)}); resp.StatusCode != 401 || !resp.Close {
 		t.Errorf("a large batch: have %d, closes %v", resp.StatusCode, resp.Close)
 	}
 }
@@ -361,7 +381,8 @@ func TestPanicIsCaught(t *testing.T) {
 	}
 	for err, want := range map[error]int{limiter.ErrNoLimitInUnit: 400, limiter.ErrFull: 503} {
 		b.err = err
-		if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/adjust", Body: `{"rule":"all","cost":1}`}); resp.StatusCode != want {
+		if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/adjust",
+			Body: `{"rule":"all","cost":1}`}); resp.StatusCode != want {
 			t.Errorf("%v: have %d %s, want %d", err, resp.StatusCode, body, want)
 		}
 	}
@@ -388,12 +409,14 @@ func TestHealthTellsOfAFullDisk(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
 		c.Checkpoints = func() persist.Status {
-			return persist.Status{Completed: time.Now().Add(-time.Minute), Failures: 7, Err: fmt.Errorf("write: %w", os.ErrInvalid)}
+			return persist.Status{Completed: time.Now().Add(-time.Minute), Failures: 7,
+				Err: fmt.Errorf("write: %w", os.ErrInvalid)}
 		}
 	})
 	for _, url := range []string{n.DataURL + "/healthz", n.AdminURL + "/healthz", n.DataURL + "/readyz"} {
 		resp, body := n.Do(apitest.Call{Method: http.MethodGet, URL: url})
-		if resp.StatusCode != 200 || !strings.Contains(body, `"status":"degraded"`) || !strings.Contains(body, `"failures":7`) {
+		if resp.StatusCode != 200 || !strings.Contains(body, `"status":"degraded"`) ||
+			!strings.Contains(body, `"failures":7`) {
 			t.Errorf("have %d %s", resp.StatusCode, body)
 		}
 	}

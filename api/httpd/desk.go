@@ -14,8 +14,9 @@ import (
 // maxDeskBody bounds a body, in bytes: one call of an operator, with its limits.
 const maxDeskBody = 64 << 10
 
-// Desk answers checks, usage, adjustments and resets on the admin plane, by the handlers of the data plane, so that an
-// operator needs only one address. It is no door for gateways: its calls are few, and none waits for its turn.
+// Desk answers checks, usage, adjustments and resets on the admin plane, by the
+// handlers of the data plane, so that an operator needs only one address. It is
+// no door for gateways: its calls are few, and none waits for its turn.
 type Desk struct{ handlers *handlers }
 
 // NewDesk returns a Desk of the node that doors belong to.
@@ -23,13 +24,15 @@ func NewDesk(doors *api.Doors) *Desk { return &Desk{newHandlers(doors, nil)} }
 
 // Metrics reports the desk's metrics.
 func (d *Desk) Metrics(sink metrics.Sink) {
-	d.handlers.latency.Metrics(sink, "admin", "admin_check_seconds", "Time from a check's body to its answer, on the admin plane.")
+	d.handlers.latency.Metrics(sink, "admin", "admin_check_seconds",
+		"Time from a check's body to its answer, on the admin plane.")
 }
 
 // Latency returns how many checks there were, by how long they took.
 func (d *Desk) Latency() latency.Counts { return d.handlers.latency.Counts() }
 
-// Answer answers a POST to one of the paths of the data plane. The caller has checked where the request comes from.
+// Answer answers a POST to one of the paths of the data plane. The caller has
+// checked where the request comes from.
 func (d *Desk) Answer(w http.ResponseWriter, r *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxDeskBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/api/rls"
 )
 
-// envoy answers POST /json: Envoy's rate limit service for callers without gRPC, compatible with the reference server. It is
-// not optimised.
+// envoy answers POST /json: Envoy's rate limit service for callers without
+// gRPC, compatible with the reference server. It is not optimised.
 func (h *handlers) envoy(x *exchange) *api.Error {
 	// The translation holds several copies of the body.
 	n := int64(len(x.request.body)) * jsonFactor
@@ -49,5 +49,6 @@ func (h *handlers) envoy(x *exchange) *api.Error {
 	return nil
 }
 
-// jsonFactor is roughly how many times its own size a body of POST /json takes in memory while it is answered.
+// jsonFactor is roughly how many times its own size a body of POST /json takes
+// in memory while it is answered.
 const jsonFactor = 8

@@ -9,13 +9,15 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// request is the part of an HTTP request that the data plane uses. It is valid until the exchange ends.
+// request is the part of an HTTP request that the data plane uses. It is valid
+// until the exchange ends.
 type request struct {
 	method        string
 	path          string
 	query         string // used only below authPrefix
 	authorization string // the first Authorization header
-	// authorizations is the number of Authorization headers, or 0 if they were not counted because there is at most one.
+	// authorizations is the number of Authorization headers, or 0 if they were not
+	// counted because there is at most one.
 	authorizations int
 	tokenCache     *api.TokenCache // caches the token; nil: no cache
 	header         headerLines     // nil: the fast path has already checked all headers
@@ -28,8 +30,9 @@ type request struct {
 	body                    []byte
 }
 
-// headerLines returns the lines of a header by its canonical name, in order of arrival. The returned slice is valid until the
-// next call, the lines until the request ends.
+// headerLines returns the lines of a header by its canonical name, in order of
+// arrival. The returned slice is valid until the next call, the lines until the
+// request ends.
 type headerLines interface{ PeekAll(name string) [][]byte }
 
 // exchange is one request, its answer, and all state needed in between. Exchanges are pooled.
@@ -40,13 +43,15 @@ type exchange struct {
 	decoder codec.Decoder
 	check   codec.Request
 	answer  limiter.Answer
-	// values holds attribute values derived from headers. It only grows by append, so values already in use stay unchanged.
+	// values holds attribute values derived from headers. It only grows by append,
+	// so values already in use stay unchanged.
 	values     []byte
 	lines      []string // scratch space for the lines of a header
 	stripe     *api.LatencyStripe
 	wireAnswer []byte // the answer in wire format, if the fast path writes it
 
-	// due is when to send the answer; zero: at once. delayAfterDue is what will be left of the check's delay at due.
+	// due is when to send the answer; zero: at once. delayAfterDue is what will be
+	// left of the check's delay at due.
 	due           time.Time
 	delayAfterDue time.Duration
 	place         place // what was taken for the delay
@@ -101,8 +106,9 @@ func (x *exchange) observe() {
 	x.answer.CountLatency(took)
 }
 
-// delayAnswer schedules the answer of a check that was decided at now. Each limit holds it back for its delay, at most for the
-// max_delay of its rule; the longest counts.
+// delayAnswer schedules the answer of a check that was decided at now. Each
+// limit holds it back for its delay, at most for the max_delay of its rule; the
+// longest counts.
 func (x *exchange) delayAnswer(now time.Time) {
 	hold := time.Duration(0)
 	for i := range x.answer.Limits {

@@ -68,7 +68,8 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 		HeaderReceived: s.headerReceived,
 		Logger:         serverLog{handlers.Logger},
 
-		// This package reads bodies itself, in pieces: the library would allocate whatever length a caller announces.
+		// This package reads bodies itself, in pieces: the library would allocate
+		// whatever length a caller announces.
 		StreamRequestBody:            true,
 		MaxRequestBodySize:           codec.MaxBody,
 		DisablePreParseMultipartForm: true,
@@ -95,7 +96,8 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 // Addr returns the address on which the data plane listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
-// Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
+// Close stops accepting connections, waits for the requests in progress until
+// ctx ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
 	s.waiting.releaseAll()
 	s.waiting.awaitEmpty(ctx)
@@ -108,7 +110,8 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-// headerReceived grants batches more time, and corrects how the library handles Connection and Expect.
+// headerReceived grants batches more time, and corrects how the library handles
+// Connection and Expect.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
 		if closes, ok := framing.ConnectionList(list); closes || !ok {
@@ -124,8 +127,9 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 	return c
 }
 
-// handle answers one request. At a shutdown, the library may have closed the connection after it read the request. Then the
-// request is not decided: nobody would get the answer, and the caller asks another node.
+// handle answers one request. At a shutdown, the library may have closed the
+// connection after it read the request. Then the request is not decided: nobody
+// would get the answer, and the caller asks another node.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	t := turnOf(ctx)
 	if t != nil && t.isClosed() {
@@ -185,8 +189,10 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	s.answer(ctx, x)
 }
 
-// target returns a request's path and query, exactly as they were sent. To a proxy that allows or denies by the path, dot
-// segments and encoded characters must not lead to another route, and below authPrefix proxies append their callers' paths.
+// target returns a request's path and query, exactly as they were sent. To a
+// proxy that allows or denies by the path, dot segments and encoded characters
+// must not lead to another route, and below authPrefix proxies append their
+// callers' paths.
 func target(ctx *fasthttp.RequestCtx) (path, query string) {
 	return framing.SplitTarget(codec.UnsafeString(ctx.RequestURI()))
 }
@@ -230,7 +236,8 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	}
 }
 
-// hangUp closes the connection after the answer. It lingers, so that a caller that is still sending can read the answer.
+// hangUp closes the connection after the answer. It lingers, so that a caller
+// that is still sending can read the answer.
 func (s *Server) hangUp(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
 	if c := api.Unwrap[*api.Connection](ctx.Conn()); c != nil {
@@ -259,7 +266,8 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 
 	for b := x.request.body[:0]; ; {
 		if len(b) == cap(b) {
-			// The buffer grows to at most twice what has arrived, so that announcing a large length costs nothing.
+			// The buffer grows to at most twice what has arrived, so that announcing a
+			// large length costs nothing.
 			size := max(4096, 2*cap(b))
 			if length >= len(b) {
 				size = min(size, max(4096, length+1))
@@ -340,7 +348,8 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	s.answer(ctx, x)
 }
 
-// expect handles Expect: 100-continue. It refuses a body that is too large before the caller sends it.
+// expect handles Expect: 100-continue. It refuses a body that is too large
+// before the caller sends it.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	path, _ := target(ctx)
 	r := routeOf(path)

@@ -15,9 +15,11 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 )
 
-// The fast path handles the common case: a plain POST /v1/check, or a batch, that arrived in one piece. It answers the request
-// as soon as it is read, and the library never sees it. Any other input goes to the library unchanged. The fast path never
-// rejects a request as malformed; its only errors are those of a check or a batch.
+// The fast path handles the common case: a plain POST /v1/check, or a batch,
+// that arrived in one piece. It answers the request as soon as it is read, and
+// the library never sees it. Any other input goes to the library unchanged. The
+// fast path never rejects a request as malformed; its only errors are those of
+// a check or a batch.
 
 // fastPaths are the paths that the fast path can answer.
 var fastPaths = [...]string{"/v1/check", "/v1/check/batch"}
@@ -33,8 +35,9 @@ type fastRequest struct {
 // maxFastHead is the size in bytes up to which a connection remembers the last head.
 const maxFastHead = 1 << 10
 
-// fastHead is the last head that parseFast has accepted on a connection. Requests on one connection mostly have the same
-// head, which then need not be parsed again.
+// fastHead is the last head that parseFast has accepted on a connection.
+// Requests on one connection mostly have the same head, which then need not be
+// parsed again.
 type fastHead struct {
 	text       []byte
 	path       string
@@ -65,7 +68,8 @@ func (h *fastHead) read(b []byte) (r fastRequest, ok bool) {
 	return r, ok
 }
 
-// parseFast parses b as exactly one complete request of the plainest form. It reports false for anything else, valid or not.
+// parseFast parses b as exactly one complete request of the plainest form. It
+// reports false for anything else, valid or not.
 func parseFast(b []byte) (r fastRequest, ok bool) {
 	rest, ok := r.readLine(b)
 	length := 0
@@ -138,8 +142,8 @@ func (r *fastRequest) readLine(b []byte) (rest []byte, ok bool) {
 	return nil, false
 }
 
-// fastHeader splits off the first line of b, a header: a name of letters, digits and dashes, and a value of printable ASCII
-// without surrounding blanks.
+// fastHeader splits off the first line of b, a header: a name of letters,
+// digits and dashes, and a value of printable ASCII without surrounding blanks.
 func fastHeader(b []byte) (name, value, rest []byte, ok bool) {
 	i := 0
 	for i < len(b) && (b[i] == '-' || '0' <= b[i] && b[i] <= '9' || 'a' <= b[i]|0x20 && b[i]|0x20 <= 'z') {
@@ -163,7 +167,8 @@ func fastHeader(b []byte) (name, value, rest []byte, ok bool) {
 	return b[:i], b[from:to], b[to+2:], true
 }
 
-// fastLength parses a number of at most five digits without leading zeros. It returns 0 for anything else.
+// fastLength parses a number of at most five digits without leading zeros. It
+// returns 0 for anything else.
 func fastLength(value []byte) (n int) {
 	if len(value) > 5 || len(value) > 0 && value[0] == '0' {
 		return 0
@@ -191,13 +196,15 @@ func plainHost(value []byte) bool {
 	return len(value) > 0
 }
 
-// mayWait reports whether body may have a field wait, possibly spelled with escapes. The answer may then have to be held back,
-// for which the library must handle the request.
+// mayWait reports whether body may have a field wait, possibly spelled with
+// escapes. The answer may then have to be held back, for which the library must
+// handle the request.
 func mayWait(body []byte) bool {
 	return bytes.IndexByte(body, '\\') >= 0 || bytes.Contains(body, []byte("wait"))
 }
 
-// serveFast answers the input b of c if it is a plain check or batch. It reports false if the library must handle b.
+// serveFast answers the input b of c if it is a plain check or batch. It
+// reports false if the library must handle b.
 func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	r, ok := c.head.read(b)
 	if !ok || c.ProbesOnly || mayWait(r.body) || s.handlers.ClosesConnections() {
@@ -241,7 +248,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	return true, c.SetReadDeadline(x.began.Add(c.IdleTimeout(s.server.IdleTimeout)))
 }
 
-// maxOneWrite is the size in bytes up to which a body is copied behind its head, to send both in one write.
+// maxOneWrite is the size in bytes up to which a body is copied behind its
+// head, to send both in one write.
 const maxOneWrite = 32 << 10
 
 // sendFast writes x's answer to c.

@@ -19,7 +19,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// canned is a connection that delivers each element of reads in one piece, and records what the server sends.
+// canned is a connection that delivers each element of reads in one piece, and
+// records what the server sends.
 type canned struct {
 	net.Conn // nil: the other methods are unused
 	reads    []string
@@ -67,7 +68,8 @@ func startHandlers(t testing.TB, p *handlers) *Server {
 	return s
 }
 
-// serveBothWays serves reads with and without the fast path, and returns the answers and how many of them the fast path gave.
+// serveBothWays serves reads with and without the fast path, and returns the
+// answers and how many of them the fast path gave.
 func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without string, fast int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
@@ -112,7 +114,10 @@ func TestFastPath(t *testing.T) {
 		quick int
 	}{
 		{"plain", fastPost(plainCheck), 1},
-		{"with headers", fastPost(plainCheck, "Content-Type: application/json", "user-agent: me/1.0", "X-A-1: ~ %\"", "Connection: keep-alive"), 1},
+		{"with headers",
+			fastPost(plainCheck, "Content-Type: application/json", "user-agent: me/1.0",
+				"X-A-1: ~ %\"", "Connection: keep-alive"),
+			1},
 		{"a port", strings.Replace(fastPost(plainCheck), "Host: n\r\n", "hOST: a-1.example:8080\r\n", 1), 1},
 		{"not JSON", fastPost(`{"rule"`), 1},
 		{"no object", fastPost(`[]`), 1},
@@ -130,7 +135,9 @@ func TestFastPath(t *testing.T) {
 		{"a batch with wait", batchOf(2, waits), 0},
 		{"wait", fastPost(waits), 0},
 		{"wait with an escape", fastPost(strings.Replace(waits, "wait", `w\u0061it`, 1)), 0},
-		{"two lengths, one of them none", strings.Replace(fastPost(plainCheck), "Host: n\r\n", "Host: n\r\nContent-Length: x\r\n", 1), 0},
+		{"two lengths, one of them none",
+			strings.Replace(fastPost(plainCheck), "Host: n\r\n", "Host: n\r\nContent-Length: x\r\n", 1),
+			0},
 		{"blanks around a value", fastPost(plainCheck, "Authorization:  Bearer a "), 0},
 		{"two", fastPost(plainCheck) + fastPost(plainCheck), 0},
 		{"more than a request", fastPost(plainCheck) + "P", 0},
@@ -204,7 +211,8 @@ func TestFastPathAsksForTheToken(t *testing.T) {
 		one := fastPost(plainCheck, tt.lines...)
 		with, without, fast := serveBothWays(t, s, opening, one, one, one)
 		if with != without || fast != 3*tt.quick || !strings.Contains(with, tt.status) {
-			t.Errorf("%q: %d answers on the fast path, want %d; have\n%s\nwant\n%s", tt.lines, fast, tt.quick, with, without)
+			t.Errorf("%q: %d answers on the fast path, want %d; have\n%s\nwant\n%s", tt.lines, fast,
+				tt.quick, with, without)
 		}
 	}
 }
@@ -212,12 +220,14 @@ func TestFastPathAsksForTheToken(t *testing.T) {
 // Remembering the head changes no answer, whether the length or the token differs.
 func TestFastPathOfOtherHeads(t *testing.T) {
 	s := startHandlers(t, planeWithTokens(t, newFixed(), "secret", ""))
-	right, wrong := fastPost(plainCheck, "Authorization: Bearer secret"), fastPost(plainCheck, "Authorization: Bearer secreT")
+	right, wrong := fastPost(plainCheck, "Authorization: Bearer secret"), fastPost(plainCheck,
+		"Authorization: Bearer secreT")
 	longer := fastPost(plainCheck+"  ", "Authorization: Bearer secret")
 	bare := fastPost(plainCheck)
 	large := fastPost(plainCheck, "X: "+strings.Repeat("y", maxFastHead), "Authorization: Bearer secret")
 	batch := strings.Replace(batchOf(2, plainCheck), "Host:", "Authorization: Bearer secret\r\nHost:", 1)
-	reads := []string{opening, right, batch, batch, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
+	reads := []string{opening, right, batch, batch, right, right, wrong, right, wrong, longer,
+		right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
 	with, without, fast := serveBothWays(t, s, reads...)
 	if with != without || fast != len(reads)-3 {
 		t.Errorf("%d answers on the fast path, want %d; have\n%s\nwant\n%s", fast, len(reads)-3, with, without)
@@ -228,7 +238,8 @@ func TestFastPathOfOtherHeads(t *testing.T) {
 func TestFastPathHangsUpAfterAPanic(t *testing.T) {
 	s := startData(t, panics{newFixed()})
 	with, without, fast := serveBothWays(t, s, opening, fastPost(plainCheck), opening)
-	if with != without || fast != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
+	if with != without || fast != 1 || !strings.Contains(with, "HTTP/1.1 500") ||
+		!strings.Contains(with, "Connection: close") {
 		t.Errorf("%d answers on the fast path; have\n%s\nwant\n%s", fast, with, without)
 	}
 }
@@ -238,7 +249,8 @@ type panics struct{ api.Decider }
 func (panics) Check(*limiter.Query, *limiter.Answer) error { panic("for a test") }
 
 func FuzzQuickWay(f *testing.F) {
-	for _, sent := range []string{fastPost(plainCheck), batchOf(2, plainCheck), fastPost(plainCheck, "Authorization: x", "Connection: close"), opening} {
+	for _, sent := range []string{fastPost(plainCheck), batchOf(2, plainCheck),
+		fastPost(plainCheck, "Authorization: x", "Connection: close"), opening} {
 		f.Add(sent)
 	}
 	s := startData(f, newFixed())
@@ -261,7 +273,8 @@ func (s *slowFixed) Check(q *limiter.Query, a *limiter.Answer) error {
 	return s.fixed.Check(q, a)
 }
 
-// If a server closes while the fast path decides, it sends the answer with Connection: close, and waits for that.
+// If a server closes while the fast path decides, it sends the answer with
+// Connection: close, and waits for that.
 func TestCloseWaitsForTheFastPath(t *testing.T) {
 	f := &slowFixed{newFixed(), make(chan struct{}), make(chan struct{})}
 	s := startData(t, f)
@@ -300,8 +313,9 @@ func TestCloseWaitsForTheFastPath(t *testing.T) {
 	}
 }
 
-// Requests that arrive in one piece do not each move a timer, whichever way answers them. A deadline is never earlier than the
-// library requested, nor later than the slack allows.
+// Requests that arrive in one piece do not each move a timer, whichever way
+// answers them. A deadline is never earlier than the library requested, nor
+// later than the slack allows.
 func TestDeadlinesAreSeldomMoved(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, requests := range []string{fastPost(plainCheck), post("/v1/check?x", plainCheck)} {
@@ -335,7 +349,8 @@ func TestDeadlineComesEarlier(t *testing.T) {
 		at   time.Time
 		want string
 	}{
-		{now, "1s"}, {now.Add(500 * time.Millisecond), ""}, {now.Add(-10 * time.Second), "-9s"}, {time.Time{}, "none"}, {now, "1s"},
+		{now, "1s"}, {now.Add(500 * time.Millisecond), ""}, {now.Add(-10 * time.Second), "-9s"},
+		{time.Time{}, "none"}, {now, "1s"},
 	} {
 		expect.NoError(t, one.SetReadDeadline(step.at))
 		if _, err := one.Read(make([]byte, 1)); err != nil {
@@ -358,7 +373,8 @@ func TestDeadlineComesEarlier(t *testing.T) {
 	}
 }
 
-// A caller that used the fast path and then stalls in the middle of a request is cut off in time, like any other.
+// A caller that used the fast path and then stalls in the middle of a request
+// is cut off in time, like any other.
 func TestFastThenSlow(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })
@@ -392,7 +408,8 @@ func (c *counting) Check(q *limiter.Query, a *limiter.Answer) error {
 	return c.fixed.Check(q, a)
 }
 
-// A request whose connection a shutdown has closed is not decided: its caller gets no answer, and asks another node.
+// A request whose connection a shutdown has closed is not decided: its caller
+// gets no answer, and asks another node.
 func TestClosedConnectionsAreNotDecided(t *testing.T) {
 	check := fastPost(`{"rule":"ip","key":"k"}`)
 	for name, tt := range map[string]struct {

@@ -21,8 +21,8 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-// A request that can be read in two ways is refused, or is the last on its connection. What follows it is never read as a
-// request.
+// A request that can be read in two ways is refused, or is the last on its
+// connection. What follows it is never read as a request.
 func TestFraming(t *testing.T) {
 	n := startNode(t, nil)
 	certFile, keyFile := testca.WritePair(t, t.TempDir(), "one")
@@ -43,7 +43,8 @@ func TestFraming(t *testing.T) {
 // readRequest is a request as a server has parsed it.
 type readRequest struct{ method, target, body string }
 
-// readers are two servers that record the requests that they parse: ours, and that of net/http as the reference.
+// readers are two servers that record the requests that they parse: ours, and
+// that of net/http as the reference.
 type readers struct {
 	data *Server
 	std  *http.Server
@@ -63,13 +64,14 @@ func newReaders(t testing.TB) *readers {
 		}
 		r.note(string(ctx.Method()), string(ctx.RequestURI()), x.request.body)
 	}
-	r.std = &http.Server{ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(nil, q.Body, 1<<16))
-		if err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		r.note(q.Method, q.RequestURI, body)
-	})}
+	r.std = &http.Server{ErrorLog: log.New(io.Discard, "", 0),
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+			body, err := io.ReadAll(http.MaxBytesReader(nil, q.Body, 1<<16))
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			r.note(q.Method, q.RequestURI, body)
+		})}
 	done := make(chan error, 1)
 	go func() { done <- r.std.Serve(r.ln) }()
 	t.Cleanup(func() { r.std.Close(); <-done })
@@ -128,8 +130,8 @@ func (r *readers) checkAgreement(t testing.TB, text string) {
 	}
 }
 
-// Every request that our server reads, net/http reads as the same request: no bytes are a request to one and a body to the
-// other.
+// Every request that our server reads, net/http reads as the same request: no
+// bytes are a request to one and a body to the other.
 func TestFramingAgreesWithNetHTTP(t *testing.T) {
 	r := newReaders(t)
 	for _, tt := range apitest.FramingCases {
@@ -144,13 +146,15 @@ func TestFramingAgreesWithNetHTTP(t *testing.T) {
 func TestBodyThatIsCut(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	for _, body := range []string{"", "e\r\n" + good[:5], "e\r\n" + good, "e\r\n" + good + "\r\n", "e\r\n" + good + "\r\n0\r\n", "e\r\n" + good + "\r\n0\r\nX: y\r\n"} {
+	for _, body := range []string{"", "e\r\n" + good[:5], "e\r\n" + good, "e\r\n" + good + "\r\n",
+		"e\r\n" + good + "\r\n0\r\n", "e\r\n" + good + "\r\n0\r\nX: y\r\n"} {
 		c := n.dial(t)
 		if _, err := io.WriteString(c, post("/v1/check", body, "Transfer-Encoding: chunked")); err != nil {
 			t.Fatal(err)
 		}
 		expect.NoError(t, c.(*net.TCPConn).CloseWrite())
-		if status, text, closes := answer(t, bufio.NewReader(c)); status != 400 || !closes || apitest.NoteCode([]byte(text)) != api.BadRequest {
+		if status, text, closes := answer(t, bufio.NewReader(c)); status != 400 || !closes ||
+			apitest.NoteCode([]byte(text)) != api.BadRequest {
 			t.Errorf("%q: have %d %s, closes %v", body, status, text, closes)
 		}
 	}

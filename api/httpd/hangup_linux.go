@@ -12,7 +12,8 @@ const maxPolledAtOnce = 1024
 // canSeeHangUps says whether hungUp finds anything.
 const canSeeHangUps = true
 
-// hungUp returns the waiters in list whose callers have closed the connection, or at least their sending side of it.
+// hungUp returns the waiters in list whose callers have closed the connection,
+// or at least their sending side of it.
 func hungUp(list []*waiter) (gone []*waiter) {
 	var room [maxPolledAtOnce]unix.PollFd
 	for len(list) > 0 {
@@ -38,8 +39,9 @@ func hungUp(list []*waiter) (gone []*waiter) {
 	return gone
 }
 
-// awaitReset reports whether w's caller is gone altogether, rather than has only closed its sending side: then the
-// answer that it has just been sent brings a reset.
+// awaitReset reports whether w's caller is gone altogether, rather than has
+// only closed its sending side: then the answer that it has just been sent
+// brings a reset.
 func awaitReset(w *waiter) bool {
 	if w.fd < 0 {
 		return false

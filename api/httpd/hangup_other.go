@@ -5,7 +5,8 @@ package httpd
 // canSeeHangUps says whether hungUp finds anything.
 const canSeeHangUps = false
 
-// hungUp always returns nil: here the node notices that a caller has hung up only when it sends the answer.
+// hungUp always returns nil: here the node notices that a caller has hung up
+// only when it sends the answer.
 func hungUp([]*waiter) []*waiter { return nil }
 
 // awaitReset always returns false.

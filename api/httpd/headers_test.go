@@ -10,8 +10,10 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// rateFields parses an answer's fields of draft-ietf-httpapi-ratelimit-headers-11, and checks what must always hold: q, w, r and
-// t are within bounds, both fields name the same limits, and no t is later than Retry-After.
+// rateFields parses an answer's fields of
+// draft-ietf-httpapi-ratelimit-headers-11, and checks what must always hold: q,
+// w, r and t are within bounds, both fields name the same limits, and no t is
+// later than Retry-After.
 func rateFields(t *testing.T, h http.Header) (policies, limits map[string]map[string]any) {
 	t.Helper()
 	read := func(name string, bounds map[string]int64, wanted string) map[string]map[string]any {
@@ -50,7 +52,8 @@ func rateFields(t *testing.T, h http.Header) (policies, limits map[string]map[st
 	return policies, limits
 }
 
-// Both fields can be parsed, units other than requests are named, and t is the time until more is available.
+// Both fields can be parsed, units other than requests are named, and t is the
+// time until more is available.
 func TestHeadersByDraft11(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -75,17 +78,22 @@ rules:
 `)
 	check := func(rule, k, more string) http.Header {
 		t.Helper()
-		resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: fmt.Sprintf(`{"attributes":{"rule":%q,"k":%q}%s}`, rule, k, more)})
+		resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check",
+			Body: fmt.Sprintf(`{"attributes":{"rule":%q,"k":%q}%s}`, rule, k, more)})
 		return resp.Header
 	}
 	ask := func(rule, more string) http.Header { return check(rule, "v", more) }
 	const year = 366 * 24 * 3600
 	policies, limits := rateFields(t, ask("kinds", ""))
 	for name, want := range map[string]string{
-		"bucket": "999999999999999 <nil> 2305843010 6", "slow": "3 <nil> 10800 3600", "queue": "30 <nil> 60 2", "log": "20 <nil> 31622400 31622400",
+		"bucket": "999999999999999 <nil> 2305843010 6", "slow": "3 <nil> 10800 3600",
+		"queue": "30 <nil> 60 2", "log": "20 <nil> 31622400 31622400",
 		"tpm": "999999999999999 tokens 60 <nil>", "odd": `100 a"%C3%A9 60 <nil>`,
 	} {
-		expect.Equal(t, fmt.Sprintf("%v %v %v %v", policies[name]["q"], policies[name]["qu"], policies[name]["w"], limits[name]["t"]), want, "%s", name)
+		expect.Equal(t,
+			fmt.Sprintf("%v %v %v %v", policies[name]["q"], policies[name]["qu"],
+				policies[name]["w"], limits[name]["t"]),
+			want, "%s", name)
 	}
 	for _, name := range []string{`%C3%A9"\`, "sliding"} {
 		if more, ok := limits[name]["t"].(int64); !ok || more < 1 || name != "sliding" && more > year || more > 2*year {
@@ -95,7 +103,8 @@ rules:
 	if limits["bucket"]["r"] != int64(999999999999999) || policies["é"] != nil {
 		t.Errorf("have %v", limits)
 	}
-	// Refused: t is at most Retry-After, and limits with more only after that have no t. If it is for good, none has.
+	// Refused: t is at most Retry-After, and limits with more only after that have
+	// no t. If it is for good, none has.
 	for _, rule := range []string{"window", "slides"} {
 		for range 2 {
 			ask(rule, "")
@@ -113,7 +122,8 @@ rules:
 	ask("pair", "")
 	h := ask("pair", `,"cost":2`)
 	_, limits = rateFields(t, h)
-	if have := fmt.Sprint(limits["hour"]["t"]); have != h.Get("Retry-After") || limits["year"]["t"] != nil || limits["hour"]["r"] != int64(1) {
+	if have := fmt.Sprint(limits["hour"]["t"]); have != h.Get("Retry-After") ||
+		limits["year"]["t"] != nil || limits["hour"]["r"] != int64(1) {
 		t.Errorf("have %v, Retry-After %s", limits, h.Get("Retry-After"))
 	}
 	_, limits = rateFields(t, ask("pair", `,"cost":0`))

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// heldReply is the text of a held-back answer with status 200. It is one allocation, because there may be tens of thousands.
+// heldReply is the text of a held-back answer with status 200. It is one
+// allocation, because there may be tens of thousands.
 type heldReply struct {
 	text       []byte // header lines, then the body
 	bodyStart  int    // where the body begins
@@ -17,7 +18,8 @@ type heldReply struct {
 	keepAlive  bool   // send Connection: keep-alive, which HTTP/1.0 needs to keep the connection open
 }
 
-// delayField precedes the delay in a body. No string in the body can contain it, because its quotes would be escaped.
+// delayField precedes the delay in a body. No string in the body can contain
+// it, because its quotes would be escaped.
 const delayField = `,"delay_ms":`
 
 // newHeldReply copies x's answer.
@@ -37,7 +39,8 @@ func newHeldReply(x *exchange) heldReply {
 	r.text = append(b, x.Body...)
 	if i := bytes.Index(x.Body, []byte(delayField)); i >= 0 {
 		r.delayStart = r.bodyStart + i
-		for r.delayEnd = r.delayStart + len(delayField); r.delayEnd < len(r.text) && r.text[r.delayEnd] != ',' && r.text[r.delayEnd] != '}'; {
+		for r.delayEnd = r.delayStart + len(delayField); r.delayEnd < len(r.text) &&
+			r.text[r.delayEnd] != ',' && r.text[r.delayEnd] != '}'; {
 			r.delayEnd++
 		}
 	}
@@ -50,8 +53,9 @@ func appendHeader(b []byte, name string, value []byte) []byte {
 	return append(append(b, value...), "\r\n"...)
 }
 
-// append appends the answer in wire format as of now. left is the rest of the delay. If it is 0, the answer has the original
-// delay_ms, and waited: true; otherwise its delay_ms is left.
+// append appends the answer in wire format as of now. left is the rest of the
+// delay. If it is 0, the answer has the original delay_ms, and waited: true;
+// otherwise its delay_ms is left.
 func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes bool) []byte {
 	var room [64]byte
 	delay := room[:0]

@@ -11,17 +11,20 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// This file takes connections over from the server library while their answers are held back, and returns them afterwards.
+// This file takes connections over from the server library while their answers
+// are held back, and returns them afterwards.
 
-// hold takes the connection over from the library until x's answer is due. It reports false if the answer must be sent at
-// once: the node drains, too many answers are held, or the budget has no room.
+// hold takes the connection over from the library until x's answer is due. It
+// reports false if the answer must be sent at once: the node drains, too many
+// answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	t := turnOf(ctx)
 	if t == nil || !s.waiting.takeSlot() {
 		return false
 	}
 
-	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, place: x.place, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
+	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, place: x.place, reply: newHeldReply(x),
+		closes: ctx.Request.Header.ConnectionClose()}
 	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
 		if !s.handlers.Budget.Take(n) {
 			s.waiting.freeSlot()
@@ -100,7 +103,8 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	_ = c.closeNow()
 }
 
-// goOn serves c after an answer that was held back. unread is what came with its request, and has passed the framing.
+// goOn serves c after an answer that was held back. unread is what came with
+// its request, and has passed the framing.
 func (s *Server) goOn(c *connection, unread []byte) {
 	if len(unread) == 0 {
 		s.serve(c)

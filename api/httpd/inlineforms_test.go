@@ -19,7 +19,8 @@ func TestInlineFormsAreShared(t *testing.T) {
 	}
 	used := func(key string, want string) {
 		t.Helper()
-		if _, text := n.post("/v1/usage", one(key, "")); !strings.Contains(text, `"limit":10,"window_ms":3600000,"used":`+want+`,`) {
+		if _, text := n.post("/v1/usage", one(key, "")); !strings.Contains(text,
+			`"limit":10,"window_ms":3600000,"used":`+want+`,`) {
 			t.Errorf("%s: want %s used: %s", key, want, text)
 		}
 	}
@@ -52,19 +53,24 @@ func TestInlineFormsAreShared(t *testing.T) {
 	used("a", "12")
 	used("b", "2")
 	// Reservations.
-	status, text = n.post("/v1/reserve", `{"subjects":[`+one("c", `,"costs":{"tokens":50}`)+`,`+one("d", `,"cost":3`)+`],"ttl_ms":60000,"request_id":"r"}`)
+	status, text = n.post("/v1/reserve",
+		`{"subjects":[`+one("c", `,"costs":{"tokens":50}`)+`,`+one("d", `,"cost":3`)+
+			`],"ttl_ms":60000,"request_id":"r"}`)
 	id, _ := apitest.Fields(t, text)["reservation"].(string)
 	if status != 200 || id == "" {
 		t.Fatalf("a reservation: have %d %s", status, text)
 	}
 	used("c", "1")
 	used("d", "3")
-	if status, text := n.post("/v1/settle", `{"reservation":"`+id+`","costs":{"requests":2}}`); status != 200 || !strings.Contains(text, `"settled":true`) {
+	if status, text := n.post("/v1/settle",
+		`{"reservation":"`+id+`","costs":{"requests":2}}`); status != 200 || !strings.Contains(text,
+		`"settled":true`) {
 		t.Errorf("settled: have %d %s", status, text)
 	}
 	used("c", "2")
 	used("d", "2")
-	if status, text := n.post("/v1/reserve", one("c", `,"mode":"count"`)); status != 400 || !strings.Contains(text, "mode must be check") {
+	if status, text := n.post("/v1/reserve", one("c", `,"mode":"count"`)); status != 400 ||
+		!strings.Contains(text, "mode must be check") {
 		t.Errorf("a reservation that counts: have %d %s", status, text)
 	}
 	// Tries take nothing by default.
@@ -80,11 +86,13 @@ func TestInlineFormsAreShared(t *testing.T) {
 		}
 		used("e", tt.used)
 	}
-	if status, text := try(`{"subjects":[` + one("f", `,"cost":5`) + `]}`); status != 200 || !strings.HasPrefix(text, `{"status":200,`) {
+	if status, text := try(`{"subjects":[` + one("f", `,"cost":5`) + `]}`); status != 200 ||
+		!strings.HasPrefix(text, `{"status":200,`) {
 		t.Errorf("a try of subjects: have %d %s", status, text)
 	}
 	used("f", "0")
-	if status, text := try(one("f", `,"mode":"count","request_id":"x"`)); status != 400 || !strings.Contains(text, `"unknown-field"`) {
+	if status, text := try(one("f", `,"mode":"count","request_id":"x"`)); status != 400 ||
+		!strings.Contains(text, `"unknown-field"`) {
 		t.Errorf("a try with an id: have %d %s", status, text)
 	}
 }

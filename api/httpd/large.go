@@ -16,8 +16,9 @@ type largeReply struct {
 	handlers *handlers
 }
 
-// newLargeReply wraps body, for which size bytes are charged, in a reply that the library sends over conn. spare is an
-// empty buffer to use in place of body.
+// newLargeReply wraps body, for which size bytes are charged, in a reply that
+// the library sends over conn. spare is an empty buffer to use in place of
+// body.
 func (h *handlers) newLargeReply(body []byte, size int64, conn net.Conn) (r *largeReply, spare []byte) {
 	r, ok := h.replies.Get().(*largeReply)
 	if !ok {

@@ -29,8 +29,8 @@ func (p *patient) Reserve(q *limiter.Query, _ time.Duration, a *limiter.Answer) 
 	return "an id", p.Check(q, a)
 }
 
-// Only a check or a reservation that nothing waits for behind it waits for a loan: no batch, and none with another request behind
-// it on its connection.
+// Only a check or a reservation that nothing waits for behind it waits for a
+// loan: no batch, and none with another request behind it on its connection.
 func TestOnlySingleChecksAwaitLoans(t *testing.T) {
 	check, reserve := fastPost(plainCheck), post("/v1/reserve", plainCheck)
 	for _, tt := range []struct {

@@ -18,8 +18,9 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// BenchmarkLoopback measures a check over a connection, compared to a server on the same library that sends as many bytes
-// without reading, deciding or encoding anything. Only the ratio is meaningful.
+// BenchmarkLoopback measures a check over a connection, compared to a server on
+// the same library that sends as many bytes without reading, deciding or
+// encoding anything. Only the ratio is meaningful.
 func BenchmarkLoopback(b *testing.B) {
 	const check = `{"attributes":{"kind":"all","tenant":"acme","plan":"x"},"peek":false}`
 	request := []byte(post("/v1/check", check))
@@ -31,7 +32,8 @@ func BenchmarkLoopback(b *testing.B) {
 	empty := startEmpty(b, resp.Header, body)
 	run("empty", empty)
 	run("check", n.Data.Addr().String())
-	many := []byte(post("/v1/check/batch", `{"checks":[`+string(bytes.Repeat([]byte(`{"rule":"all"},`), 99))+`{"rule":"all"}]}`))
+	many := []byte(post("/v1/check/batch",
+		`{"checks":[`+string(bytes.Repeat([]byte(`{"rule":"all"},`), 99))+`{"rule":"all"}]}`))
 	b.Run("batch of 100", func(b *testing.B) { sendLoad(b, n.Data.Addr().String(), many) })
 }
 

@@ -6,8 +6,9 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// resetTimeout bounds how long a connection that has been answered early is watched for a sign that its caller is gone. Those that
-// wait behind such a caller move up.
+// resetTimeout bounds how long a connection that has been answered early is
+// watched for a sign that its caller is gone. Those that wait behind such a
+// caller move up.
 const resetTimeout = 250 * time.Millisecond
 
 // place is what a check or a reservation has taken in advance, whose answer may be held back.
@@ -34,7 +35,8 @@ func (h *handlers) notePlace(x *exchange) {
 // mayBeLeft reports whether w's place is of use to others, or can be given back.
 func (w *waiter) mayBeLeft() bool { return w.inQueue != nil || w.place.giveBack != nil }
 
-// moveUp makes w go on at an earlier time than before. Its answer is held no longer than it was to be.
+// moveUp makes w go on at an earlier time than before. Its answer is held no
+// longer than it was to be.
 func (ws *heldAnswers) moveUp(w *waiter, goesOn time.Time) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -47,7 +49,8 @@ func (ws *heldAnswers) moveUp(w *waiter, goesOn time.Time) {
 	}
 }
 
-// endWait records that w's answer was sent. gone means that its caller has hung up, so that nobody goes on in its place.
+// endWait records that w's answer was sent. gone means that its caller has hung
+// up, so that nobody goes on in its place.
 func (w *waiter) endWait(gone bool) {
 	switch {
 	case w.inQueue != nil && gone:

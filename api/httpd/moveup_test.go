@@ -24,8 +24,9 @@ func (n *node) minutesHeld() (list []int) {
 	return list
 }
 
-// A caller that hangs up leaves its place: those behind it move up, and the end of the queue with them. One that has closed only its
-// sending side keeps it, because it has its answer.
+// A caller that hangs up leaves its place: those behind it move up, and the end
+// of the queue with them. One that has closed only its sending side keeps it,
+// because it has its answer.
 func TestThoseBehindACallerThatHangsUpMoveUp(t *testing.T) {
 	if !canSeeHangUps {
 		t.Skip("on this system a node sees a hang-up only when it sends the answer")
@@ -85,7 +86,8 @@ func TestMoveUpKeepsTheHold(t *testing.T) {
 			ws.hold(w)
 			ws.moveUp(w, began.Add(want.after+want.left))
 			if got := <-answers; got != want {
-				t.Errorf("moved up to %v: got an answer after %v with %v left, want %v with %v", want.after+want.left, got.after, got.left, want.after, want.left)
+				t.Errorf("moved up to %v: got an answer after %v with %v left, want %v with %v",
+					want.after+want.left, got.after, got.left, want.after, want.left)
 			}
 			began = time.Now()
 		}
@@ -94,7 +96,8 @@ func TestMoveUpKeepsTheHold(t *testing.T) {
 	})
 }
 
-// A reservation with a request_id stays reserved when its caller hangs up: the caller may ask again, and gets the same answer.
+// A reservation with a request_id stays reserved when its caller hangs up: the
+// caller may ask again, and gets the same answer.
 func TestAReservationThatMayBeAskedForAgainStays(t *testing.T) {
 	if !canSeeHangUps {
 		t.Skip("on this system a node sees a hang-up only when it sends the answer")

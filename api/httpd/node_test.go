@@ -24,7 +24,8 @@ type node struct {
 	server *Server
 }
 
-// startNode starts a node on free ports. It is ready unless change, which may be nil, says otherwise.
+// startNode starts a node on free ports. It is ready unless change, which may
+// be nil, says otherwise.
 func startNode(t testing.TB, change func(*apitest.Config)) *node {
 	t.Helper()
 	n := &node{}

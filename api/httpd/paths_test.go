@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// A path leads to its route only as it is written: a proxy in front that allows or denies by the path sees the same one.
+// A path leads to its route only as it is written: a proxy in front that allows
+// or denies by the path sees the same one.
 func TestPathsAsSent(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -44,7 +45,8 @@ func TestConfinedTokensLearnNoProfiles(t *testing.T) {
 	n := startNode(t, func(c *apitest.Config) { c.TokensFile = file })
 	var first string
 	for _, name := range []string{"nope", "web", ""} {
-		resp, body := n.Do(apitest.Call{Method: http.MethodGet, URL: n.DataURL + "/v1/auth/" + name, Header: map[string]string{"Authorization": "Bearer confined"}})
+		resp, body := n.Do(apitest.Call{Method: http.MethodGet, URL: n.DataURL + "/v1/auth/" + name,
+			Header: map[string]string{"Authorization": "Bearer confined"}})
 		if first == "" {
 			first = body
 		}

@@ -37,7 +37,8 @@ profiles:
 lists: {deny: [{user: mallory}]}
 `
 
-// What a rule says to the end user is a member of the answer to a check, whose status never changes.
+// What a rule says to the end user is a member of the answer to a check, whose
+// status never changes.
 func TestRefusalIsAMember(t *testing.T) {
 	n := startNode(t, nil)
 	n.UseRules(refusalRules)
@@ -59,7 +60,9 @@ func TestRefusalIsAMember(t *testing.T) {
 			}
 		}
 	}
-	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"attributes":{"user":"mallory","kind":"plain"}}`}); resp.StatusCode != 403 || strings.Contains(text, "refusal") {
+	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check",
+		Body: `{"attributes":{"user":"mallory","kind":"plain"}}`}); resp.StatusCode != 403 ||
+		strings.Contains(text, "refusal") {
 		t.Errorf("denied: got %d %s", resp.StatusCode, text)
 	}
 }
@@ -72,7 +75,8 @@ func TestRefusalsOfABatch(t *testing.T) {
 	for _, kind := range []string{"plain", "plain", "plain", "object", "object", "none", "none"} {
 		checks = append(checks, `{"attributes":{"user":"ann","kind":"`+kind+`"}}`)
 	}
-	resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + strings.Join(checks, ",") + `]}`})
+	resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: `{"checks":[` + strings.Join(checks, ",") + `]}`})
 	var answer struct {
 		Results []struct {
 			Allowed bool
@@ -80,7 +84,8 @@ func TestRefusalsOfABatch(t *testing.T) {
 		}
 		Refusals []json.RawMessage
 	}
-	if err := json.Unmarshal([]byte(text), &answer); err != nil || resp.StatusCode != 200 || len(answer.Results) != 7 || len(answer.Refusals) != 2 {
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || resp.StatusCode != 200 ||
+		len(answer.Results) != 7 || len(answer.Refusals) != 2 {
 		t.Fatalf("got %d %s, %v", resp.StatusCode, text, err)
 	}
 	for i, want := range []int{-1, 0, 0, -1, 1, -1, -1} {
@@ -91,12 +96,14 @@ func TestRefusalsOfABatch(t *testing.T) {
 	if want := `{"body":{"error":"object says no","code":7}}`; string(answer.Refusals[1]) != want {
 		t.Errorf("got %s, want %s", answer.Refusals[1], want)
 	}
-	if _, text = n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + checks[6] + `]}`}); strings.Contains(text, "refusals") {
+	if _, text = n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: `{"checks":[` + checks[6] + `]}`}); strings.Contains(text, "refusals") {
 		t.Errorf("without refusals: got %s", text)
 	}
 }
 
-// A proxy gets the response that its end user is to see. A status that proxies do not take for a refusal stays 429.
+// A proxy gets the response that its end user is to see. A status that proxies
+// do not take for a refusal stays 429.
 func TestAuthAnswersRefusals(t *testing.T) {
 	n := startNode(t, nil)
 	n.UseRules(refusalRules)
@@ -111,12 +118,14 @@ func TestAuthAnswersRefusals(t *testing.T) {
 		{"problem", "", 429, "application/problem+json", ""},
 		{"none", "", 429, "application/problem+json", ""},
 	} {
-		call := apitest.Call{Method: "GET", URL: n.DataURL + "/v1/auth/web" + tt.query, Header: map[string]string{"X-User": "bob" + tt.query, "X-Kind": tt.kind}}
+		call := apitest.Call{Method: "GET", URL: n.DataURL + "/v1/auth/web" + tt.query,
+			Header: map[string]string{"X-User": "bob" + tt.query, "X-Kind": tt.kind}}
 		if resp, body := n.Do(call); resp.StatusCode != 200 || body != "" {
 			t.Fatalf("%s: got %d %s", tt.kind, resp.StatusCode, body)
 		}
 		resp, body := n.Do(call)
-		if resp.StatusCode != tt.status || resp.Header.Get("Content-Type") != tt.contentType || tt.body != "" && body != tt.body {
+		if resp.StatusCode != tt.status || resp.Header.Get("Content-Type") != tt.contentType ||
+			tt.body != "" && body != tt.body {
 			t.Errorf("%s%s: got %d %s %s", tt.kind, tt.query, resp.StatusCode, resp.Header.Get("Content-Type"), body)
 		}
 		if resp.Header.Get("Retry-After") == "" || resp.Header.Get("RateLimit") == "" {
@@ -127,7 +136,8 @@ func TestAuthAnswersRefusals(t *testing.T) {
 			continue
 		}
 		f := apitest.Fields(t, body)
-		if f["title"] != "Slow down" || f["code"] != "too-fast" || f["type"] != "https://iana.org/assignments/http-problem-types#quota-exceeded" ||
+		if f["title"] != "Slow down" || f["code"] != "too-fast" ||
+			f["type"] != "https://iana.org/assignments/http-problem-types#quota-exceeded" ||
 			!strings.HasPrefix(f["detail"].(string), `Limit "problem" of rule "problem"`) {
 			t.Errorf("got %s", body)
 		}

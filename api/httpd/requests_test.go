@@ -17,12 +17,15 @@ func TestRequestIDs(t *testing.T) {
 		return resp.StatusCode, text
 	}
 	reset := func(id string) (int, string) {
-		resp, text := n.Do(apitest.Call{Method: "DELETE", URL: n.AdminURL + "/v1/usage?" + url.Values{"rule": {"a"}, "key": {"u"}, "request_id": {id}}.Encode()})
+		resp, text := n.Do(apitest.Call{Method: "DELETE",
+			URL: n.AdminURL + "/v1/usage?" + url.Values{"rule": {"a"}, "key": {"u"}, "request_id": {id}}.Encode()})
 		return resp.StatusCode, text
 	}
 	used := func(want string) {
 		t.Helper()
-		if _, text := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage?rule=a&key=u"}); !strings.Contains(text, `"used":`+want+`,`) {
+		if _, text := n.Do(apitest.Call{Method: "GET",
+			URL: n.AdminURL + "/v1/usage?rule=a&key=u"}); !strings.Contains(text, `"used":`+want+
+			`,`) {
 			t.Errorf("want %s used: %s", want, text)
 		}
 	}
@@ -31,7 +34,8 @@ func TestRequestIDs(t *testing.T) {
 		t.Fatalf("have %d %s", status, first)
 	}
 	post("/v1/adjust", `{"rule":"a","key":"u","cost":1}`)
-	if status, again := post("/v1/adjust", `{ "request_id":"id-1", "cost":2, "key":["u"], "rule":"a" }`); status != 200 || again != first {
+	if status, again := post("/v1/adjust",
+		`{ "request_id":"id-1", "cost":2, "key":["u"], "rule":"a" }`); status != 200 || again != first {
 		t.Errorf("a repeated adjustment: have %d %s, want %s", status, again, first)
 	}
 	used("3")
@@ -50,7 +54,8 @@ func TestRequestIDs(t *testing.T) {
 	if status != 200 || !strings.Contains(first, `"reservation":"`) {
 		t.Fatalf("have %d %s", status, first)
 	}
-	if status, again := post("/v1/reserve", `{"rule":"a","key":"u","cost":2,"request_id":"id-2"}`); status != 200 || again != first {
+	if status, again := post("/v1/reserve",
+		`{"rule":"a","key":"u","cost":2,"request_id":"id-2"}`); status != 200 || again != first {
 		t.Errorf("a repeated reservation: have %d %s, want %s", status, again, first)
 	}
 	used("5")
@@ -66,10 +71,14 @@ func TestRequestIDs(t *testing.T) {
 		t.Errorf("a repeated reset: have %d %s, want %s", status, again, first)
 	}
 	used("1")
-	if status, again := post("/v1/reserve", `{"rule":"a","key":"u","cost":1,"request_id":"id-3"}`); status != 429 || !strings.Contains(again, `"remaining":0`) {
+	if status, again := post("/v1/reserve",
+		`{"rule":"a","key":"u","cost":1,"request_id":"id-3"}`); status != 429 || !strings.Contains(again,
+		`"remaining":0`) {
 		t.Errorf("a repeated refusal: have %d %s", status, again)
 	}
-	if status, text := post("/v1/check", `{"rule":"a","key":"u","request_id":"id-5"}`); status != 400 || !strings.Contains(text, `request_id is for mode count`) {
+	if status, text := post("/v1/check",
+		`{"rule":"a","key":"u","request_id":"id-5"}`); status != 400 || !strings.Contains(text,
+		`request_id is for mode count`) {
 		t.Errorf("a check: have %d %s", status, text)
 	}
 	if status, text := reset(strings.Repeat("x", 65)); status != 400 {
@@ -94,7 +103,8 @@ func TestRequestIDsOfCounts(t *testing.T) {
 		if status, again := n.post("/v1/check", body); status != 200 || again != first {
 			t.Errorf("%s: have %d %s, want %s", body, status, again, first)
 		}
-		if status, again := n.post("/v1/check/batch", `{"checks":[`+body+`,`+body+`]}`); status != 200 || strings.Count(again, first) != 2 {
+		if status, again := n.post("/v1/check/batch",
+			`{"checks":[`+body+`,`+body+`]}`); status != 200 || strings.Count(again, first) != 2 {
 			t.Errorf("%s: have %d %s, want %s twice", body, status, again, first)
 		}
 		other := strings.Replace(body, `"cost":4`, `"cost":3`, 1)
@@ -106,7 +116,8 @@ func TestRequestIDsOfCounts(t *testing.T) {
 		}
 		over := strings.ReplaceAll(body, `"x"`, `"y"`)
 		status, first = n.post("/v1/check", over)
-		if status != 200 || !strings.Contains(first, `"allowed":false`) || !strings.Contains(first, `"used":8,`) || strings.Contains(first, "reservation") {
+		if status != 200 || !strings.Contains(first, `"allowed":false`) ||
+			!strings.Contains(first, `"used":8,`) || strings.Contains(first, "reservation") {
 			t.Errorf("%s: have %d %s", over, status, first)
 		}
 		if status, again := n.post("/v1/check", over); status != 200 || again != first {
@@ -114,10 +125,12 @@ func TestRequestIDsOfCounts(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
-		`{"rule":"a","key":"u","mode":"count","request_id":""}`:                                "request_id must have 1 to 64 bytes",
-		`{"rule":"a","key":"u","mode":"peek","request_id":"z"}`:                                "request_id is for mode count",
-		strings.ReplaceAll(two, `"count"`, `"check"`):                                          "request_id is for mode count",
-		`{"rule":"a","key":"u","mode":"count","request_id":"` + strings.Repeat("z", 65) + `"}`: "request_id must have 1 to 64 bytes",
+		`{"rule":"a","key":"u","mode":"count","request_id":""}`: "request_id must have 1 to 64 bytes",
+		`{"rule":"a","key":"u","mode":"peek","request_id":"z"}`: "request_id is for mode count",
+		strings.ReplaceAll(two, `"count"`,
+			`"check"`): "request_id is for mode count",
+		`{"rule":"a","key":"u","mode":"count","request_id":"` + strings.Repeat("z", 65) +
+			`"}`: "request_id must have 1 to 64 bytes",
 	} {
 		if status, text := n.post("/v1/check", body); status != 400 || !strings.Contains(text, want) {
 			t.Errorf("%s: have %d %s, want %s", body, status, text, want)

@@ -38,18 +38,24 @@ func TestReserveAndSettle(t *testing.T) {
 	expect(`{"reservation":"`+id+`","costs":{}}`, 200, `"costs":{"tokens":30},"remaining":70,"repeated":true}`)
 	id = reserve(`{"rule":"b","key":"u","costs":{"tokens":50}}`)
 	expect(`{"costs":{},"reservation":"`+id+`"}`, 200, `"costs":{"requests":0,"tokens":0}`)
-	if _, text := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage?rule=b&key=u"}); !strings.Contains(text, `"used":1,`) || !strings.Contains(text, `"used":30,`) {
+	if _, text := n.Do(apitest.Call{Method: "GET",
+		URL: n.AdminURL + "/v1/usage?rule=b&key=u"}); !strings.Contains(text, `"used":1,`) ||
+		!strings.Contains(text, `"used":30,`) {
 		t.Errorf("have %s", text)
 	}
-	if status, text := n.post("/v1/reserve", `{"rule":"b","key":"u","costs":{"tokens":71}}`); status != 429 || strings.Contains(text, "reservation") {
+	if status, text := n.post("/v1/reserve",
+		`{"rule":"b","key":"u","costs":{"tokens":71}}`); status != 429 || strings.Contains(text,
+		"reservation") {
 		t.Errorf("too much: have %d %s", status, text)
 	}
-	if status, text := n.post("/v1/reserve", `{"attributes":{"ip":"192.0.2.9"}}`); status != 403 || strings.Contains(text, "reservation") || !strings.Contains(text, `"code":"denied"`) {
+	if status, text := n.post("/v1/reserve", `{"attributes":{"ip":"192.0.2.9"}}`); status != 403 ||
+		strings.Contains(text, "reservation") || !strings.Contains(text, `"code":"denied"`) {
 		t.Errorf("denied: have %d %s", status, text)
 	}
 	// A reservation decided by a list, or by no rule, can be settled too.
 	_, text := n.post("/v1/reserve", `{"attributes":{"tenant":"internal"}}`)
-	expect(`{"reservation":"`+apitest.Fields(t, text)["reservation"].(string)+`","costs":{"tokens":7}}`, 200, `"settled":true,"costs":{},"repeated":false}`)
+	expect(`{"reservation":"`+apitest.Fields(t, text)["reservation"].(string)+
+		`","costs":{"tokens":7}}`, 200, `"settled":true,"costs":{},"repeated":false}`)
 	_, text = n.post("/v1/reserve", `{"attributes":{}}`)
 	expect(`{"reservation":"`+apitest.Fields(t, text)["reservation"].(string)+`","costs":{}}`, 200, `"settled":true`)
 }
@@ -78,7 +84,8 @@ func TestOnExpiry(t *testing.T) {
 		`{"costs":{"a":1,"a":1}}`:              `bad-json on_expiry.costs.a is given twice`,
 	} {
 		key := strings.ReplaceAll(value, `"`, "")
-		status, text := n.post("/v1/reserve", `{"rule":"b","key":"`+key+`","costs":{"tokens":50},"on_expiry":`+value+`}`)
+		status, text := n.post("/v1/reserve",
+			`{"rule":"b","key":"`+key+`","costs":{"tokens":50},"on_expiry":`+value+`}`)
 		fields := apitest.Fields(t, text)
 		code, _ := fields["code"].(string)
 		detail, _ := fields["detail"].(string)
@@ -90,14 +97,17 @@ func TestOnExpiry(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/v1/check", "/v1/settle", "/v1/adjust"} {
-		if status, text := n.post(path, `{"rule":"b","key":"u","on_expiry":"refund"}`); status != 400 || !strings.Contains(text, "unknown-field") {
+		if status, text := n.post(path,
+			`{"rule":"b","key":"u","on_expiry":"refund"}`); status != 400 || !strings.Contains(text,
+			"unknown-field") {
 			t.Errorf("%s: have %d %s", path, status, text)
 		}
 	}
 }
 
-// Where there is no more room for reservations of one subject, the answer says so and what helps. Nothing else is refused: no check
-// of that subject, no settlement, and no reservation of others.
+// Where there is no more room for reservations of one subject, the answer says
+// so and what helps. Nothing else is refused: no check of that subject, no
+// settlement, and no reservation of others.
 func TestTooManyReservations(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -113,7 +123,8 @@ func TestTooManyReservations(t *testing.T) {
 	}
 
 	fields := apitest.Fields(t, text)
-	if status != 503 || fields["code"] != "too-many-reservations" || fields["title"] != "Too many reservations are open" {
+	if status != 503 || fields["code"] != "too-many-reservations" ||
+		fields["title"] != "Too many reservations are open" {
 		t.Errorf("have %d %s", status, text)
 	}
 	detail, _ := fields["detail"].(string)
@@ -121,7 +132,8 @@ func TestTooManyReservations(t *testing.T) {
 		t.Errorf("the detail does not say what helps: %q", detail)
 	}
 	resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/reserve", Body: body})
-	if got := resp.Header.Get("Content-Type"); got != "application/problem+json" || resp.Header.Get("Retry-After") != "" {
+	if got := resp.Header.Get("Content-Type"); got != "application/problem+json" ||
+		resp.Header.Get("Retry-After") != "" {
 		t.Errorf("have the headers %v", resp.Header)
 	}
 

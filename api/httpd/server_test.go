@@ -72,31 +72,60 @@ func TestWire(t *testing.T) {
 		code   api.Code // of the last
 		closes bool     // after the last
 	}{
-		{"pipelined", post("/v1/check", good) + post("/v1/check", `{}`) + post("/v1/check/batch", `{"checks":[]}`) + post("/v1/check", good), []int{200, 400, 200, 200}, "", false},
-		{"chunked", post("/v1/check", "e\r\n"+good+"\r\n0\r\n\r\n", "Transfer-Encoding: chunked") + post("/v1/check", good), []int{200, 200}, "", false},
-		{"chunked in bytes", post("/v1/check", "1\r\n{\r\n1;x=y\r\n}\r\n0\r\nX-Last: x\r\n\r\n", "Transfer-Encoding: chunked"), []int{400}, api.MissingKey, false},
-		{"bad chunk", post("/v1/check", "zz\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked"), []int{400}, api.BadRequest, true},
-		{"chunk without end", post("/v1/check", "2\r\n{}xx0\r\n\r\n", "Transfer-Encoding: chunked"), []int{400}, api.BadRequest, true},
-		{"huge chunk", post("/v1/check", "ffffffff\r\n"+big, "Transfer-Encoding: chunked"), []int{413}, api.TooLarge, true},
-		{"chunk of more than there are numbers", post("/v1/check", "fffffffffffffffffff\r\n", "Transfer-Encoding: chunked"), []int{400}, api.BadRequest, true},
-		{"body on a probe", "GET /healthz HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\nhello" + post("/v1/check", good), []int{200, 200}, "", false},
-		{"too large for a probe", "GET /healthz HTTP/1.1\r\nHost: n\r\nContent-Length: 1000000\r\n\r\n" + big[:100_000], []int{413}, api.TooLarge, true},
+		{"pipelined",
+			post("/v1/check", good) + post("/v1/check", `{}`) + post("/v1/check/batch",
+				`{"checks":[]}`) + post("/v1/check", good),
+			[]int{200, 400, 200, 200}, "", false},
+		{"chunked",
+			post("/v1/check", "e\r\n"+good+"\r\n0\r\n\r\n", "Transfer-Encoding: chunked") + post("/v1/check", good),
+			[]int{200, 200}, "", false},
+		{"chunked in bytes",
+			post("/v1/check", "1\r\n{\r\n1;x=y\r\n}\r\n0\r\nX-Last: x\r\n\r\n", "Transfer-Encoding: chunked"),
+			[]int{400}, api.MissingKey, false},
+		{"bad chunk", post("/v1/check", "zz\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked"),
+			[]int{400}, api.BadRequest, true},
+		{"chunk without end", post("/v1/check", "2\r\n{}xx0\r\n\r\n", "Transfer-Encoding: chunked"),
+			[]int{400}, api.BadRequest, true},
+		{"huge chunk", post("/v1/check", "ffffffff\r\n"+big, "Transfer-Encoding: chunked"),
+			[]int{413}, api.TooLarge, true},
+		{"chunk of more than there are numbers",
+			post("/v1/check", "fffffffffffffffffff\r\n", "Transfer-Encoding: chunked"), []int{400},
+			api.BadRequest, true},
+		{"body on a probe",
+			"GET /healthz HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\nhello" + post("/v1/check", good),
+			[]int{200, 200}, "", false},
+		{"too large for a probe",
+			"GET /healthz HTTP/1.1\r\nHost: n\r\nContent-Length: 1000000\r\n\r\n" + big[:100_000],
+			[]int{413}, api.TooLarge, true},
 		{"too large", post("/v1/check", big), []int{413}, api.TooLarge, true},
-		{"too large, only announced", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 100000000\r\nExpect: 100-continue\r\n\r\n", []int{413}, api.TooLarge, true},
-		{"asked for", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 14\r\nExpect: 100-continue\r\n\r\n" + good, []int{100, 200}, "", false},
-		{"slow body", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 14\r\n\r\n{\"rule\"", []int{408}, api.Timeout, true},
+		{"too large, only announced",
+			"POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 100000000\r\nExpect: 100-continue\r\n\r\n",
+			[]int{413}, api.TooLarge, true},
+		{"asked for",
+			"POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 14\r\nExpect: 100-continue\r\n\r\n" + good,
+			[]int{100, 200}, "", false},
+		{"slow body", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 14\r\n\r\n{\"rule\"",
+			[]int{408}, api.Timeout, true},
 		{"slow chunk", post("/v1/check", "5\r\n{\"ru", "Transfer-Encoding: chunked"), []int{408}, api.Timeout, true},
-		{"slow large body", "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n" + big, []int{408}, api.Timeout, true},
+		{"slow large body",
+			"POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n" + big,
+			[]int{408}, api.Timeout, true},
 		{"slow headers", "POST /v1/check HTTP/1.1\r\nHost:", []int{408}, api.Timeout, true},
-		{"headers too large", "POST /v1/check HTTP/1.1\r\nHost: n\r\nX: " + big + "\r\n\r\n", []int{431}, api.HeadersTooLarge, true},
-		{"many headers", "POST /v1/check HTTP/1.1\r\nHost: n\r\n" + strings.Repeat("X: y\r\n", 100_000) + "\r\n", []int{431}, api.HeadersTooLarge, true},
+		{"headers too large", "POST /v1/check HTTP/1.1\r\nHost: n\r\nX: " + big + "\r\n\r\n",
+			[]int{431}, api.HeadersTooLarge, true},
+		{"many headers",
+			"POST /v1/check HTTP/1.1\r\nHost: n\r\n" + strings.Repeat("X: y\r\n", 100_000) + "\r\n",
+			[]int{431}, api.HeadersTooLarge, true},
 		{"line too long", "POST /" + big + " HTTP/1.1\r\nHost: n\r\n\r\n", []int{431}, api.HeadersTooLarge, true},
 		{"not HTTP", "hello\r\n\r\n", []int{400}, api.BadRequest, true},
 		{"TLS", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", []int{400}, api.BadRequest, true},
 		{"length twice", post("/v1/check", good, "Content-Length: 5"), []int{400}, api.BadRequest, true},
-		{"length not a number", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: -5\r\n\r\n", []int{400}, api.BadRequest, true},
+		{"length not a number", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: -5\r\n\r\n",
+			[]int{400}, api.BadRequest, true},
 		{"HTTP/1.0", "POST /v1/check HTTP/1.0\r\nContent-Length: 14\r\n\r\n" + good, []int{200}, "", true},
-		{"no version of HTTP", "POST /v1/check HTTP/9.9\r\nHost: n\r\nContent-Length: 14\r\n\r\n" + good, []int{400}, api.BadRequest, true},
+		{"no version of HTTP",
+			"POST /v1/check HTTP/9.9\r\nHost: n\r\nContent-Length: 14\r\n\r\n" + good, []int{400},
+			api.BadRequest, true},
 		{"no length", "POST /v1/check HTTP/1.1\r\nHost: n\r\n\r\n", []int{400}, api.BadJSON, false},
 	}
 	for _, tt := range tests {
@@ -149,7 +178,8 @@ func TestHalfClosed(t *testing.T) {
 	apitest.Until(t, "no connection is open", func() bool { return n.open() == 0 })
 }
 
-// A body that was only announced costs what serving its request takes, and the bytes that have arrived are bounded in total.
+// A body that was only announced costs what serving its request takes, and the
+// bytes that have arrived are bounded in total.
 func TestHeldBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -164,12 +194,14 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 	apitest.Until(t, "all are charged for what serving them takes", func() bool {
 		return n.server.handlers.Budget.Used() == 50*turnMemory
 	})
-	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + strings.Repeat(" ", 6<<20) + `]}`})
+	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: `{"checks":[` + strings.Repeat(" ", 6<<20) + `]}`})
 	if resp.StatusCode != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 	apitest.Until(t, "the whole charge is given back", func() bool { return n.server.handlers.Budget.Used() == 0 })
-	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + strings.Repeat(" ", 200<<10) + `]}`}); resp.StatusCode != 200 {
+	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
+		Body: `{"checks":[` + strings.Repeat(" ", 200<<10) + `]}`}); resp.StatusCode != 200 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 }
@@ -301,13 +333,15 @@ func TestTLSOnBothPlanes(t *testing.T) {
 	n := startNode(t, func(c *apitest.Config) { c.CertFile, c.KeyFile = certFile, keyFile })
 	n.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	for _, c := range []apitest.Call{
-		{Method: "POST", URL: n.DataURL + "/v1/check", Body: good}, {Method: "GET", URL: n.AdminURL + "/healthz"}, {Method: "GET", URL: n.DataURL + "/readyz"},
+		{Method: "POST", URL: n.DataURL + "/v1/check", Body: good},
+		{Method: "GET", URL: n.AdminURL + "/healthz"}, {Method: "GET", URL: n.DataURL + "/readyz"},
 	} {
 		if resp, body := n.Do(c); resp.StatusCode != 200 || resp.ProtoMajor != 1 {
 			t.Errorf("%s: have %d %s: %s", c.URL, resp.StatusCode, resp.Proto, body)
 		}
 	}
-	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: strings.Repeat(" ", 20<<20)}); resp.StatusCode != 413 {
+	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check",
+		Body: strings.Repeat(" ", 20<<20)}); resp.StatusCode != 413 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 	// Neither plain HTTP nor a caller that never sends a ClientHello may hang the node.

@@ -13,12 +13,15 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 )
 
-// This file decides who serves a connection. Between requests nobody does: a goroutine waits, and holds neither a buffer nor
-// anything of the library's. A request that is plain goes to the fast path. For any other, the library gets the connection
-// once the whole head has arrived, and gives it back when it would have to wait for the next request.
+// This file decides who serves a connection. Between requests nobody does: a
+// goroutine waits, and holds neither a buffer nor anything of the library's. A
+// request that is plain goes to the fast path. For any other, the library gets
+// the connection once the whole head has arrived, and gives it back when it
+// would have to wait for the next request.
 
 const (
-	// freeHead is the capacity in bytes up to which an unfinished head is not charged to the budget.
+	// freeHead is the capacity in bytes up to which an unfinished head is not
+	// charged to the budget.
 	freeHead = 2 << 10
 	// turnMemory is roughly what the library and a handler hold for a request, without its body.
 	turnMemory = 32 << 10
@@ -92,8 +95,8 @@ func (s *Server) serveInput(c *connection, input []byte) next {
 	return t.run()
 }
 
-// receiveHead receives the rest of the head that begins with input. It returns what has arrived that passes the framing, and
-// the error that ends it, if any.
+// receiveHead receives the rest of the head that begins with input. It returns
+// what has arrived that passes the framing, and the error that ends it, if any.
 func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err error) {
 	heads := c.frame.Heads()
 	n, err := c.frame.Filter(input, nil)
@@ -143,14 +146,16 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 // errNoRoom means that the budget has no room for a request that has not arrived as a whole.
 var errNoRoom = errors.New("the memory for requests is used up")
 
-// refuseRoom closes a stranger's connection for which there is no room: even an answer would take some.
+// refuseRoom closes a stranger's connection for which there is no room: even an
+// answer would take some.
 func (c *connection) refuseRoom() {
 	if c.IsStranger() {
 		_ = c.closeNow()
 	}
 }
 
-// turn lends the library a connection while there is something to do on it. It is the net.Conn that the library sees.
+// turn lends the library a connection while there is something to do on it. It
+// is the net.Conn that the library sees.
 type turn struct {
 	*connection
 	server  *Server

@@ -38,7 +38,8 @@ func (h *handlers) acquireSlot(x *exchange) *api.Error {
 	return nil
 }
 
-// holder returns what a slot says of its holder unless the caller says it: the name of its token, or its address.
+// holder returns what a slot says of its holder unless the caller says it: the
+// name of its token, or its address.
 func (x *exchange) holder() string {
 	who := ""
 	switch {

@@ -49,7 +49,9 @@ func TestListensOnWithoutFiles(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	expect.NoError(t, err)
-	s := start(handlersOf(newFixed()), &failing{ln, []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.EMFILE}}, 0)
+	s := start(handlersOf(newFixed()),
+		&failing{ln, []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.EMFILE}},
+		0)
 	if status, _ := apitest.AskFrom(t, "127.0.0.1", ln.Addr().String(), opening); status != 200 {
 		t.Errorf("have %d", status)
 	}
@@ -121,7 +123,8 @@ func TestSlowCallersAreEnded(t *testing.T) {
 			c.ReadTimeout, c.Timeout, c.CertFile, c.KeyFile = bound, bound, certFile, keyFile
 		}),
 	}
-	slowHead, slowBody := "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 10_000), "POST /v1/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"
+	slowHead, slowBody := "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x",
+		10_000), "POST /v1/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"
 	hello := "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 	many := strings.Repeat("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000)
 	tests := []struct {
@@ -170,7 +173,8 @@ func TestSlowCallersAreEnded(t *testing.T) {
 		{"no hello", "TLS", true, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
 		{"slow hello", "TLS", true, func(c net.Conn) { drip(t, c, hello+strings.Repeat("\x00", 600)) }},
 	}
-	// Only the node knows when it closed the connection of a caller that reads nothing: the caller's kernel may never notice.
+	// Only the node knows when it closed the connection of a caller that reads
+	// nothing: the caller's kernel may never notice.
 	for name, text := range map[string]string{
 		"reads nothing": post("/v1/check/batch", longBatch(300)), "reads no fast answers": fastPost(good),
 	} {
@@ -199,8 +203,9 @@ func TestSlowCallersAreEnded(t *testing.T) {
 			began := time.Now()
 			_ = c.SetDeadline(began.Add(time.Minute))
 			tt.slow(c)
-			// A connection may linger for five seconds. The caller counts as slow only once a flood has filled the kernel's
-			// buffers, which takes some more time on a busy machine.
+			// A connection may linger for five seconds. The caller counts as slow only once
+			// a flood has filled the kernel's buffers, which takes some more time on a busy
+			// machine.
 			if took := time.Since(began); took > 3*bound+25*time.Second {
 				t.Errorf("took %v", took)
 			}

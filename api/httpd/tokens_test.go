@@ -38,7 +38,8 @@ func routes() map[string]api.Scope {
 
 func TestOpenAPIIsTrue(t *testing.T) { apitest.CheckOpenAPI(t, "data plane", routes()) }
 
-// One token in the settings protects both planes. If the settings have the same token for both, it has the scope admin.
+// One token in the settings protects both planes. If the settings have the same
+// token for both, it has the scope admin.
 func TestTokensOfTheSettings(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -56,8 +57,10 @@ func TestTokensOfTheSettings(t *testing.T) {
 		n := startNode(t, func(c *apitest.Config) { c.APIToken, c.AdminToken = tt.api, tt.admin })
 		have := [4]int{}
 		for i, c := range []apitest.Call{
-			{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"all"}`}, {Method: "POST", URL: n.DataURL + "/v1/adjust", Body: `{"rule":"all","cost":1}`},
-			{Method: "GET", URL: n.AdminURL + "/v1/rules"}, {Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: apitest.Rules},
+			{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"all"}`},
+			{Method: "POST", URL: n.DataURL + "/v1/adjust", Body: `{"rule":"all","cost":1}`},
+			{Method: "GET", URL: n.AdminURL + "/v1/rules"},
+			{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: apitest.Rules},
 		} {
 			if tt.text != "" {
 				c.Header = map[string]string{"Authorization": "Bearer " + tt.text}
@@ -80,15 +83,24 @@ func TestAuthorizationHeaders(t *testing.T) {
 		lines  []string
 		status int
 	}{
-		{[]string{"Bearer rlt_right"}, 200}, {[]string{"bearer rlt_right"}, 200}, {[]string{"BEARER \t rlt_right \t"}, 200},
-		{nil, 401}, {[]string{""}, 401}, {[]string{"Bearer"}, 401}, {[]string{"Bearer "}, 401}, {[]string{"rlt_right"}, 401}, {[]string{"Bearerrlt_right"}, 401},
-		{[]string{"Basic rlt_right"}, 401}, {[]string{"Bearer rlt_righ"}, 401}, {[]string{"Bearer rlt_rightt"}, 401}, {[]string{"Bearer rlt_Right"}, 401},
-		{[]string{"Bearer rlt_right rlt_right"}, 401}, {[]string{"Bearer rlt_ right"}, 401}, {[]string{"Bearer rlt_right,"}, 401}, {[]string{`Bearer "rlt_right"`}, 401},
-		{[]string{"Bearer rlt_right", "Bearer rlt_right"}, 401}, {[]string{"Bearer wrong", "Bearer rlt_right"}, 401}, {[]string{"Bearer rlt_right", ""}, 401},
-		{[]string{"Bearer rlt_right\xff"}, 401}, {[]string{"Bearer " + strings.Repeat("x", 4096+1)}, 401}, {[]string{"Bearer " + strings.Repeat("x", 12<<10)}, 401},
+		{[]string{"Bearer rlt_right"}, 200}, {[]string{"bearer rlt_right"}, 200},
+		{[]string{"BEARER \t rlt_right \t"}, 200},
+		{nil, 401}, {[]string{""}, 401}, {[]string{"Bearer"}, 401}, {[]string{"Bearer "}, 401},
+		{[]string{"rlt_right"}, 401}, {[]string{"Bearerrlt_right"}, 401},
+		{[]string{"Basic rlt_right"}, 401}, {[]string{"Bearer rlt_righ"}, 401},
+		{[]string{"Bearer rlt_rightt"}, 401}, {[]string{"Bearer rlt_Right"}, 401},
+		{[]string{"Bearer rlt_right rlt_right"}, 401}, {[]string{"Bearer rlt_ right"}, 401},
+		{[]string{"Bearer rlt_right,"}, 401}, {[]string{`Bearer "rlt_right"`}, 401},
+		{[]string{"Bearer rlt_right", "Bearer rlt_right"}, 401},
+		{[]string{"Bearer wrong", "Bearer rlt_right"}, 401},
+		{[]string{"Bearer rlt_right", ""}, 401},
+		{[]string{"Bearer rlt_right\xff"}, 401},
+		{[]string{"Bearer " + strings.Repeat("x", 4096+1)}, 401},
+		{[]string{"Bearer " + strings.Repeat("x", 12<<10)}, 401},
 		{[]string{"Bearer " + strings.Repeat("x", 40<<10)}, 431},
 	} {
-		for _, c := range []apitest.Call{{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"all"}`}, {Method: "GET", URL: n.AdminURL + "/v1/rules"}} {
+		for _, c := range []apitest.Call{{Method: "POST", URL: n.DataURL + "/v1/check",
+			Body: `{"rule":"all"}`}, {Method: "GET", URL: n.AdminURL + "/v1/rules"}} {
 			req, err := http.NewRequest(c.Method, c.URL, strings.NewReader(c.Body))
 			expect.NoError(t, err)
 			for _, line := range tt.lines {
@@ -103,7 +115,8 @@ func TestAuthorizationHeaders(t *testing.T) {
 	}
 }
 
-// A token that is in every version of the file always works, however and how often the file is replaced.
+// A token that is in every version of the file always works, however and how
+// often the file is replaced.
 func TestTokensAreReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	stays := apitest.TokenEntry("stays", "stays", "admin")
@@ -171,15 +184,18 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 // A connection that remembers a token forgets it when the tokens change.
 func TestFastPathForgetsTokens(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ apiToken, adminToken, status string }{{"x", "", "200 OK"}, {"y", "", "401 Un"}, {"", "x", "200 OK"}} {
+	for _, tt := range []struct{ apiToken, adminToken, status string }{{"x", "", "200 OK"},
+		{"y", "", "401 Un"}, {"", "x", "200 OK"}} {
 		s := startHandlers(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))
 		one := fastPost(plainCheck, "Authorization: Bearer x")
-		if with, without, fast := serveBothWays(t, s, opening, one, one, one); with != without || fast != 3 || strings.Count(with, tt.status) < 3 {
+		if with, without, fast := serveBothWays(t, s, opening, one, one, one); with != without ||
+			fast != 3 || strings.Count(with, tt.status) < 3 {
 			t.Errorf("%d answers on the fast path; have\n%s\nwant\n%s", fast, with, without)
 		}
 	}
 	file := apitest.TokensFile(t, apitest.TokenEntry("x", "x", "check"))
-	doors, err := api.Open(api.Config{Node: "n", Decider: newFixed(), TokensFile: file, Logger: slog.New(slog.DiscardHandler)})
+	doors, err := api.Open(api.Config{Node: "n", Decider: newFixed(), TokensFile: file,
+		Logger: slog.New(slog.DiscardHandler)})
 	expect.NoError(t, err)
 	defer doors.Close()
 	var head fastHead
@@ -193,7 +209,8 @@ func TestFastPathForgetsTokens(t *testing.T) {
 		apitest.Until(t, "the file is read", func() bool { return knows("Bearer " + text) })
 		for range 2 {
 			r, _ := head.read(one)
-			if who, e := doors.Permit(string(r.authorization), 1, api.ScopeCheck, r.tokenCache); (who != nil) != (text == "x") || (e == nil) != (text == "x") {
+			if who, e := doors.Permit(string(r.authorization), 1, api.ScopeCheck,
+				r.tokenCache); (who != nil) != (text == "x") || (e == nil) != (text == "x") {
 				t.Errorf("step %d: have %v, %v", i, who, e)
 			}
 		}

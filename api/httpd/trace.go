@@ -14,7 +14,8 @@ func (h *handlers) trace(r *route, x *exchange) {
 	}
 
 	t := tracing.Request{
-		Name: x.method + " " + r.path, Traceparent: x.traceparent, Tracestate: x.tracestate, Method: x.method, Path: r.path,
+		Name: x.method + " " + r.path, Traceparent: x.traceparent, Tracestate: x.tracestate,
+		Method: x.method, Path: r.path,
 		Status: x.Status, Began: x.began, Ended: time.Now(),
 	}
 	if x.decided {

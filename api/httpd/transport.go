@@ -16,10 +16,11 @@ import (
 // transport is the state that all connections of the data plane share.
 type transport struct {
 	began time.Time
-	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.
+	// slack is how late deadlines may fire; 0: they are set at once and exactly,
+	// even for a read or write in progress.
 	slack time.Duration
-	// fast answers input that was read where a request begins; nil: no fast path. If it reports false, the library gets the
-	// input.
+	// fast answers input that was read where a request begins; nil: no fast path.
+	// If it reports false, the library gets the input.
 	fast    func(*connection, []byte) (bool, error)
 	tls     *tls.Config // nil: plain text
 	buffers inputBuffers
@@ -47,8 +48,9 @@ func (p *inputBuffers) Put(b []byte) {
 	}
 }
 
-// smallInput is the size of the buffer that a connection with TLS has of its own. It can't wait without one, because TLS does
-// not tell what it has buffered. More is read in further steps.
+// smallInput is the size of the buffer that a connection with TLS has of its
+// own. It can't wait without one, because TLS does not tell what it has
+// buffered. More is read in further steps.
 const smallInput = 512
 
 func (t *transport) wrap(c *api.Connection) *connection {
@@ -62,8 +64,8 @@ func (t *transport) wrap(c *api.Connection) *connection {
 	return one
 }
 
-// connection is a connection of the data plane. While it waits for a request it holds little, because most of the time most
-// connections do.
+// connection is a connection of the data plane. While it waits for a request it
+// holds little, because most of the time most connections do.
 type connection struct {
 	*api.Connection
 	stream    net.Conn // what requests come over: the Connection, or TLS on top of it
@@ -97,7 +99,8 @@ func (c *connection) isClosed() bool { return c.state.Load() == stateClosed }
 // closesAfterAnswer reports whether the connection closes after the answer in progress.
 func (c *connection) closesAfterAnswer() bool { return c.state.Load() == stateLast }
 
-// end notes that a request is over. If Close was called in the meantime, it closes the connection and reports false.
+// end notes that a request is over. If Close was called in the meantime, it
+// closes the connection and reports false.
 func (c *connection) end() bool {
 	if c.state.CompareAndSwap(stateServing, stateIdle) {
 		return true
@@ -196,8 +199,8 @@ func (c *connection) Read(b []byte) (int, error) {
 	return c.stream.Read(b)
 }
 
-// receive waits for input and returns it in a buffer, which the caller must put back. It returns at least one byte or an
-// error.
+// receive waits for input and returns it in a buffer, which the caller must put
+// back. It returns at least one byte or an error.
 func (c *connection) receive() (b []byte, err error) {
 	if c.late == nil {
 		b = c.small

@@ -159,7 +159,8 @@ func TestValuesOfProfiles(t *testing.T) {
 		if v.HTTP != "" || json.Unmarshal([]byte(v.JSON), &text) != nil || text != "" && !plain.MatchString(text) {
 			continue
 		}
-		resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.DataURL + "/v1/auth/user", Header: map[string]string{"X-User": text}})
+		resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.DataURL + "/v1/auth/user",
+			Header: map[string]string{"X-User": text}})
 		if limited := resp.Header.Get("RateLimit") != ""; resp.StatusCode != http.StatusOK || limited == v.Absent {
 			t.Errorf("X-User: %q: have %d, limited %v", text, resp.StatusCode, limited)
 		}
@@ -201,8 +202,9 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Of many values, valid or not, each is counted for itself: a subject that may pass once is refused exactly if its value has come
-// before, however it was written. Every error is one of the API.
+// Of many values, valid or not, each is counted for itself: a subject that may
+// pass once is refused exactly if its value has come before, however it was
+// written. Every error is one of the API.
 func TestValuesAreCountedApart(t *testing.T) {
 	n := startNode(t, nil)
 	n.UseRules(valueRules)
@@ -238,7 +240,9 @@ func TestValuesAreCountedApart(t *testing.T) {
 		}
 		for i, have := range a.Results {
 			value, code := valueOf(texts[i])
-			if want := code == "" && !seen[value]; have.Error.Code != code || have.Allowed != want || code != "" && (have.Error.Status != 400 || have.Error.Detail == "") {
+			if want := code == "" && !seen[value]; have.Error.Code != code ||
+				have.Allowed != want || code != "" &&
+				(have.Error.Status != 400 || have.Error.Detail == "") {
 				t.Fatalf("%s: have %+v, want allowed %v, code %q", texts[i], have, want, code)
 			}
 			if code == "" {
@@ -251,7 +255,8 @@ func TestValuesAreCountedApart(t *testing.T) {
 	}
 }
 
-// valueOf returns the text that counts for a key's value in JSON, by encoding/json, or the code of the error.
+// valueOf returns the text that counts for a key's value in JSON, by
+// encoding/json, or the code of the error.
 func valueOf(text string) (string, api.Code) {
 	whole := regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 	var list []json.RawMessage
@@ -269,13 +274,14 @@ func valueOf(text string) (string, api.Code) {
 	return "", api.BadValue
 }
 
-// randomValue returns a JSON value: mostly short ones, which come again, in various notations. Arrays of several values don't fit a
-// key of one.
+// randomValue returns a JSON value: mostly short ones, which come again, in
+// various notations. Arrays of several values don't fit a key of one.
 func randomValue(random *rand.Rand, depth int) string {
 	pick := func(list ...string) string { return list[random.IntN(len(list))] }
 	switch random.IntN(12) {
 	case 0:
-		return pick("null", "true", "false", `""`, "-0", "0", "1.5", "1e3", "-1.0", "1E-2", "{}", `{"a":"b"}`, "[]", "[[]]", `[["a"]]`)
+		return pick("null", "true", "false", `""`, "-0", "0", "1.5", "1e3", "-1.0", "1E-2", "{}",
+			`{"a":"b"}`, "[]", "[[]]", `[["a"]]`)
 	case 1:
 		return strconv.FormatInt(random.Int64()>>random.IntN(64), 10)
 	case 2:

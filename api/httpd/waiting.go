@@ -13,14 +13,17 @@ import (
 const (
 	// maxWaiting bounds the answers that are held back at once.
 	maxWaiting = 32 << 10
-	// spareFilesDivisor is the fraction of the open-file limit that connections leave free: one in spareFilesDivisor.
+	// spareFilesDivisor is the fraction of the open-file limit that connections
+	// leave free: one in spareFilesDivisor.
 	spareFilesDivisor = 16
-	// hangUpInterval is how often the connections of held answers are checked for callers that hung up.
+	// hangUpInterval is how often the connections of held answers are checked for
+	// callers that hung up.
 	hangUpInterval = 250 * time.Millisecond
 )
 
-// heldAnswers holds back the answers to checks with wait. A held answer costs no goroutine and no buffer, only its connection,
-// the encoded answer and a runtime timer.
+// heldAnswers holds back the answers to checks with wait. A held answer costs
+// no goroutine and no buffer, only its connection, the encoded answer and a
+// runtime timer.
 type heldAnswers struct {
 	most    int                                 // bounds the answers held at once
 	answer  func(w *waiter, left time.Duration) // sends the answer, calls freeSlot, and serves the connection again
@@ -52,7 +55,8 @@ type waiter struct {
 	charged       int64 // bytes charged to the budget
 }
 
-// maxHeldFor returns how many answers may be held back at once in a process that may open this many files.
+// maxHeldFor returns how many answers may be held back at once in a process
+// that may open this many files.
 func maxHeldFor(files int) int {
 	return min(maxWaiting, files-files/spareFilesDivisor-min(api.MaxDataConnections, files/2))
 }
@@ -60,7 +64,8 @@ func maxHeldFor(files int) int {
 // newHeldAnswers returns a heldAnswers for at most bound answers, until draining is closed.
 func newHeldAnswers(bound int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *heldAnswers {
 	s := &heldAnswers{
-		most: bound, answer: answer, held: make(map[*waiter]struct{}), empty: make(chan struct{}), stop: make(chan struct{}),
+		most: bound, answer: answer, held: make(map[*waiter]struct{}), empty: make(chan struct{}),
+		stop: make(chan struct{}),
 	}
 	s.running.Go(func() { s.watch(draining) })
 	return s
@@ -121,7 +126,8 @@ func (ws *heldAnswers) releaseDue(w *waiter) {
 	ws.release(w, w.mayBeLeft() && w.fd >= 0 && len(hungUp([]*waiter{w})) > 0)
 }
 
-// release sends w's answer now, unless that has already begun. hungUp means that the caller has hung up.
+// release sends w's answer now, unless that has already begun. hungUp means
+// that the caller has hung up.
 func (ws *heldAnswers) release(w *waiter, hungUp bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -131,7 +137,8 @@ func (ws *heldAnswers) release(w *waiter, hungUp bool) {
 	}
 }
 
-// releaseLocked removes w and starts sending its answer. The caller holds ws.mu, so that no goroutine starts once close waits.
+// releaseLocked removes w and starts sending its answer. The caller holds
+// ws.mu, so that no goroutine starts once close waits.
 func (ws *heldAnswers) releaseLocked(w *waiter, closes bool) {
 	if _, here := ws.held[w]; !here {
 		return
@@ -177,8 +184,9 @@ func (ws *heldAnswers) count() int {
 	return ws.taken
 }
 
-// watch runs until close. It calls releaseAll when the node drains, and sends the answers of callers that hung up. A caller that
-// closed only its sending side so gets its answer early, with the rest of the delay.
+// watch runs until close. It calls releaseAll when the node drains, and sends
+// the answers of callers that hung up. A caller that closed only its sending
+// side so gets its answer early, with the rest of the delay.
 func (ws *heldAnswers) watch(draining <-chan struct{}) {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()

@@ -68,7 +68,8 @@ func TestTwentyThousandWait(t *testing.T) {
 }
 
 // realTime is for the measurement in docs/operations.md.
-var realTime = flag.Bool("real-time", false, "let the twenty thousand wait in real time, and print how late they were answered")
+var realTime = flag.Bool("real-time", false,
+	"let the twenty thousand wait in real time, and print how late they were answered")
 
 func waitInACrowd(t *testing.T) {
 	const crowd = 20_000
@@ -94,7 +95,8 @@ func waitInACrowd(t *testing.T) {
 		inner(w, left)
 	}
 	// Start with a queue seven seconds long, so that no check is answered before all of them wait.
-	if _, err := l.Adjust(&limiter.Query{Rule: "crowd", Key: []string{"x"}, Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: 7 * 10_000}}}); err != nil {
+	if _, err := l.Adjust(&limiter.Query{Rule: "crowd", Key: []string{"x"},
+		Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: 7 * 10_000}}}); err != nil {
 		t.Fatal(err)
 	}
 	before := memoryInUse()
@@ -137,7 +139,8 @@ func waitInACrowd(t *testing.T) {
 		late = append(late, d)
 	}
 	slices.Sort(late)
-	t.Logf("%d waited: late p50 %v, p99 %v, most %v; %d bytes each", crowd, late[crowd/2], late[crowd*99/100], late[crowd-1], each)
+	t.Logf("%d waited: late p50 %v, p99 %v, most %v; %d bytes each", crowd, late[crowd/2],
+		late[crowd*99/100], late[crowd-1], each)
 	if each > 16<<10 {
 		t.Errorf("%d bytes for each held answer, want at most 16 KiB", each)
 	}

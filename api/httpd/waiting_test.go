@@ -17,7 +17,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The queue "slow" allows one check in ten minutes; "quick" allows 20 per second and holds answers for at most 100 ms.
+// The queue "slow" allows one check in ten minutes; "quick" allows 20 per
+// second and holds answers for at most 100 ms.
 const waitingRules = `version: 1
 rules:
   - {name: slow, key: [q], max_delay: 1h, limits: [{limit: 6, per: 1h, algorithm: leaky-bucket, burst: 1000}]}
@@ -50,15 +51,18 @@ func heldAnswer(t *testing.T, r *bufio.Reader) (f map[string]any, closes bool) {
 	return apitest.Fields(t, body), closes
 }
 
-// While an answer is held back, its connection takes neither a goroutine nor a slot. Afterwards it is served again, and
-// requests sent meanwhile are answered in order.
+// While an answer is held back, its connection takes neither a goroutine nor a
+// slot. Afterwards it is served again, and requests sent meanwhile are answered
+// in order.
 func TestWaitKeepsTheConnection(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
 	began := time.Now()
 	n.Check(waitOn("quick"))
 	c := n.dial(t)
-	if _, err := io.WriteString(c, post("/v1/check", good)+post("/v1/check", waitOn("quick"))+post("/v1/check", good)+post("/v1/check", waitOn("quick"))); err != nil {
+	if _, err := io.WriteString(c,
+		post("/v1/check", good)+post("/v1/check", waitOn("quick"))+post("/v1/check", good)+
+			post("/v1/check", waitOn("quick"))); err != nil {
 		t.Fatal(err)
 	}
 	r := bufio.NewReader(c)
@@ -222,7 +226,8 @@ func TestWaitOverHTTP10(t *testing.T) {
 	body := waitOn("quick")
 	for header, want := range map[string]string{"": "close", "Connection: keep-alive\r\n": "keep-alive"} {
 		c := n.dial(t)
-		if _, err := fmt.Fprintf(c, "POST /v1/check HTTP/1.0\r\n%sContent-Length: %d\r\n\r\n%s", header, len(body), body); err != nil {
+		if _, err := fmt.Fprintf(c, "POST /v1/check HTTP/1.0\r\n%sContent-Length: %d\r\n\r\n%s",
+			header, len(body), body); err != nil {
 			t.Fatal(err)
 		}
 		r := bufio.NewReader(c)

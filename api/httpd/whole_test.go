@@ -90,7 +90,8 @@ func BenchmarkWhole(b *testing.B) {
 	}
 }
 
-// A batch allocates nothing once its buffers have grown, whether its checks are allowed, refused, or with detail.
+// A batch allocates nothing once its buffers have grown, whether its checks are
+// allowed, refused, or with detail.
 func TestBatchAllocatesNothing(t *testing.T) {
 	detailed := `{"attributes":{"ip":"198.51.100.7","tenant":"acme"},"costs":{"tokens":900},"detail":true}`
 	for _, check := range []string{plainCheck, detailed} {

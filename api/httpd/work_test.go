@@ -37,7 +37,8 @@ func TestWorkOfABatchIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := `{"attributes":{"user":"u"}}`
-	resp, body := n.Do(apitest.Call{Method: http.MethodPost, URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + strings.Repeat(one+",", checks-1) + one + `]}`})
+	resp, body := n.Do(apitest.Call{Method: http.MethodPost, URL: n.DataURL + "/v1/check/batch",
+		Body: `{"checks":[` + strings.Repeat(one+",", checks-1) + one + `]}`})
 	decided, refused := strings.Count(body, `"allowed":true`), strings.Count(body, string(api.TooMuchWork))
 	if resp.StatusCode != 200 || decided+refused != checks || refused == 0 || !strings.Contains(body, `"status":413`) {
 		t.Errorf("got %d: %d decided, %d refused of %d: %.300s", resp.StatusCode, decided, refused, checks, body)
@@ -49,7 +50,8 @@ func TestWorkOfABatchIsBounded(t *testing.T) {
 	apitest.NoteCode([]byte(`{"code":"too-much-work"}`))
 
 	// Those that match little are all decided.
-	_, body = n.Do(apitest.Call{Method: http.MethodPost, URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + strings.Repeat(`{"rule":"r1","key":"u"},`, most-1) + `{"rule":"r1","key":"u"}]}`})
+	_, body = n.Do(apitest.Call{Method: http.MethodPost, URL: n.DataURL + "/v1/check/batch",
+		Body: `{"checks":[` + strings.Repeat(`{"rule":"r1","key":"u"},`, most-1) + `{"rule":"r1","key":"u"}]}`})
 	if decided := strings.Count(body, `"allowed":true`); decided != most {
 		t.Errorf("%d of %d small checks were decided", decided, most)
 	}

@@ -7,8 +7,9 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// What a command allocates: a check that this node decides, nothing. docs/redis.md states it. Where it is more, the bounds leave room for
-// the race detector.
+// What a command allocates: a check that this node decides, nothing.
+// docs/redis.md states it. Where it is more, the bounds leave room for the race
+// detector.
 func TestAllocs(t *testing.T) {
 	n := startNode(t, nil)
 	for _, test := range []struct {

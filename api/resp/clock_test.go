@@ -59,7 +59,8 @@ func TestTooManyLimits(t *testing.T) {
 		step{"INCREX first UBOUND 1 EX 86400 ENX", "[1 1]"},
 		step{"INCREX first UBOUND 1 EX 86400 ENX", "[1 0]"}, // it has refused, so it does not give way
 	)
-	for _, command := range []string{"INCREX second UBOUND 1 EX 60 ENX", "CL.THROTTLE second 4 5 60", "THROTTLE second 5 5 60", "RL.THROTTLE second 4 5 60"} {
+	for _, command := range []string{"INCREX second UBOUND 1 EX 60 ENX",
+		"CL.THROTTLE second 4 5 60", "THROTTLE second 5 5 60", "RL.THROTTLE second 4 5 60"} {
 		c.askAll(step{command, "-ERR too many limits"})
 	}
 	c.send(words("INCREX first UBOUND 1 EX 86400 ENX") + words("INCREX second UBOUND 1 EX 60 ENX") + words("PING"))

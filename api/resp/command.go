@@ -17,11 +17,13 @@ type spec struct {
 	arity int
 	// need is what the caller's token must permit, if the node has tokens.
 	need api.Scope
-	// asks prepares a check, which is decided with those that arrived with it. Nil: the command has run.
+	// asks prepares a check, which is decided with those that arrived with it. Nil:
+	// the command has run.
 	asks func(*session, [][]byte, *check) failure
 	// run executes the command and writes its reply. An error closes the connection.
 	run func(*session, [][]byte) error
-	// alone reports whether a command that asks is executed by run all the same, because of its other words. May be nil.
+	// alone reports whether a command that asks is executed by run all the same,
+	// because of its other words. May be nil.
 	alone func([][]byte) bool
 	// firstKey, lastKey and keyStep say which words are keys, as COMMAND does; 0: none.
 	firstKey, lastKey, keyStep int
@@ -90,7 +92,8 @@ func is(word []byte, text string) bool {
 	return true
 }
 
-// execute executes a command, or adds it to the run of checks. An error closes the connection after the replies.
+// execute executes a command, or adds it to the run of checks. An error closes
+// the connection after the replies.
 func (c *session) execute(args [][]byte) error {
 	c.stripe.Count()
 	w := c.worker
@@ -118,7 +121,8 @@ func (c *session) execute(args [][]byte) error {
 	return err
 }
 
-// admit returns why a command is not executed: it is unknown, has too few or too many words, or needs another token.
+// admit returns why a command is not executed: it is unknown, has too few or
+// too many words, or needs another token.
 func (c *session) admit(spec *spec, args [][]byte) failure {
 	if c.isStranger() && (spec == nil || spec.need != api.Anyone) {
 		return noAuth
@@ -168,7 +172,8 @@ func (c *session) permit(need api.Scope) failure {
 
 const noAuth failure = "NOAUTH Authentication required."
 
-// confine returns a failure if the caller's token is confined to namespaces and q asks about anything else.
+// confine returns a failure if the caller's token is confined to namespaces and
+// q asks about anything else.
 func (c *session) confine(q *limiter.Query) failure {
 	e := c.token.NamespaceError(q)
 	switch {
@@ -180,7 +185,8 @@ func (c *session) confine(q *limiter.Query) failure {
 	return failureOf(e)
 }
 
-// tire counts a command of a caller without the token that it needs. It returns an error if there have been too many.
+// tire counts a command of a caller without the token that it needs. It returns
+// an error if there have been too many.
 func (c *session) tire() error {
 	if !c.isStranger() {
 		return nil

@@ -10,23 +10,27 @@ import (
 
 // This file has what clients send when they connect. None of it asks for a decision.
 
-// redisVersion is the version of Redis that clients see: they derive from it which commands of the protocol they may send.
+// redisVersion is the version of Redis that clients see: they derive from it
+// which commands of the protocol they may send.
 const redisVersion = "7.4.0"
 
 func connectSpecs() []spec {
 	return []spec{
-		{name: "hello", arity: -1, need: api.Anyone, run: (*session).hello, summary: "Chooses the protocol, and shows a token."},
+		{name: "hello", arity: -1, need: api.Anyone, run: (*session).hello,
+			summary: "Chooses the protocol, and shows a token."},
 		{name: "auth", arity: -2, need: api.Anyone, run: (*session).auth, summary: "Shows a token."},
 		{name: "quit", arity: -1, need: api.Anyone, run: (*session).quit, summary: "Closes the connection."},
 		{name: "reset", arity: 1, need: api.Anyone, run: (*session).reset, summary: "Makes the connection as new."},
 		{name: "ping", arity: -1, need: anyToken, run: (*session).ping, summary: "Answers PONG, or what it is given."},
 		{name: "echo", arity: 2, need: anyToken, run: (*session).echo, summary: "Answers what it is given."},
-		{name: "select", arity: 2, need: anyToken, run: (*session).selectDatabase, summary: "There is only database 0."},
+		{name: "select", arity: 2, need: anyToken, run: (*session).selectDatabase,
+			summary: "There is only database 0."},
 		{name: "client", arity: -2, need: anyToken, run: (*session).client, summary: "Names the connection."},
 		{name: "command", arity: -1, need: anyToken, run: (*session).command, summary: "Describes the commands."},
 		{name: "config", arity: -2, need: anyToken, run: (*session).config, summary: "There is nothing to configure."},
 		{name: "info", arity: -1, need: anyToken, run: (*session).info, summary: "Describes the node."},
-		{name: "cluster", arity: -2, need: anyToken, run: (*session).cluster, summary: "Every node answers for all keys."},
+		{name: "cluster", arity: -2, need: anyToken, run: (*session).cluster,
+			summary: "Every node answers for all keys."},
 		{name: "readonly", arity: 1, need: anyToken, run: (*session).ok, summary: "Has no effect."},
 		{name: "readwrite", arity: 1, need: anyToken, run: (*session).ok, summary: "Has no effect."},
 	}
@@ -278,7 +282,9 @@ func (c *session) info([][]byte) error {
 		loading = 1
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Server\r\nredis_version:%s\r\nredis_mode:standalone\r\nrlnode_version:%s\r\nrlnode_node:%s\r\n", redisVersion, s.Version, s.Node)
+	fmt.Fprintf(&b,
+		"# Server\r\nredis_version:%s\r\nredis_mode:standalone\r\nrlnode_version:%s\r\nrlnode_node:%s\r\n",
+		redisVersion, s.Version, s.Node)
 	fmt.Fprintf(&b, "\r\n# Persistence\r\nloading:%d\r\n\r\n# Replication\r\nrole:master\r\n", loading)
 	c.worker.out.text(b.String())
 	return nil

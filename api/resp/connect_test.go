@@ -14,14 +14,19 @@ func TestConnect(t *testing.T) {
 	t.Parallel()
 	c := dial(t, startNode(t, nil))
 	for _, one := range []step{
-		{"HELLO", `["server" "redis" "version" "7.4.0" "proto" 2 "id" 1 "mode" "standalone" "role" "master" "modules" []]`},
-		{"HELLO 3", `{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
+		{"HELLO",
+			`["server" "redis" "version" "7.4.0" "proto" 2 "id" 1 "mode" "standalone" "role" "master" "modules" []]`},
+		{"HELLO 3",
+			`{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
 		{"CLIENT GETNAME", "nil"},
-		{"HELLO 3 SETNAME worker-1", `{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
+		{"HELLO 3 SETNAME worker-1",
+			`{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
 		{"CLIENT GETNAME", `"worker-1"`},
-		{"HELLO", `{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
+		{"HELLO",
+			`{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
 		{"CONFIG GET save", "{}"},
-		{"HELLO 2", `["server" "redis" "version" "7.4.0" "proto" 2 "id" 1 "mode" "standalone" "role" "master" "modules" []]`},
+		{"HELLO 2",
+			`["server" "redis" "version" "7.4.0" "proto" 2 "id" 1 "mode" "standalone" "role" "master" "modules" []]`},
 		{"HELLO 4", "-NOPROTO unsupported protocol version"},
 		{"HELLO x", "-ERR Protocol version is not an integer or out of range"},
 		{"HELLO 3 NAME x", "-ERR Syntax error in HELLO option 'NAME'"},
@@ -41,7 +46,8 @@ func TestConnect(t *testing.T) {
 		{"CLIENT NO-EVICT on", "+OK"},
 		{"CLIENT NO-TOUCH on", "+OK"},
 		{"CLIENT REPLY ON", "+OK"},
-		{"CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip", "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP."},
+		{"CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip",
+			"-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP."},
 		{"CLIENT TRACKING ON", "-ERR unknown subcommand 'TRACKING'. Try CLIENT HELP."},
 		{"CONFIG GET save", "[]"},
 		{"CONFIG SET save x", "-ERR unknown subcommand 'SET'. Try CONFIG HELP."},
@@ -80,7 +86,9 @@ func TestNeedlessToken(t *testing.T) {
 			t.Errorf("%s: got %s", command, got)
 		}
 	}
-	expect.Equal(t, strings.Count(log.String(), "a caller sends a password, but this node has no tokens"), 1, "lines in the log")
+	expect.Equal(t,
+		strings.Count(log.String(), "a caller sends a password, but this node has no tokens"), 1,
+		"lines in the log")
 	expect.Equal(t, strings.Contains(log.String(), "secret"), false, "the log reveals the token")
 }
 
@@ -93,7 +101,8 @@ func TestInfoAndCommand(t *testing.T) {
 	}
 	c.askAll(step{"CL.THROTTLE k 1 1 1", "-ERR not-ready not ready: the node is starting"})
 	n.Ready()
-	for _, want := range []string{`redis_version:7.4.0\r\n`, `redis_mode:standalone\r\n`, `loading:0\r\n`, `role:master\r\n`, `rlnode_version:test\r\n`} {
+	for _, want := range []string{`redis_version:7.4.0\r\n`, `redis_mode:standalone\r\n`,
+		`loading:0\r\n`, `role:master\r\n`, `rlnode_version:test\r\n`} {
 		if got := c.ask("INFO server"); !strings.Contains(got, want) {
 			t.Errorf("got %s, want %s in it", got, want)
 		}
@@ -113,5 +122,7 @@ func TestUnknownNames(t *testing.T) {
 	c.send(array("a\r\n-b\x00\xff"))
 	expect.Equal(t, c.reply(), "-ERR unknown command 'a  -b ?', rlnode limits rates: see docs/redis.md", "c.reply()")
 	c.send(array(strings.Repeat("é", 200)))
-	expect.Equal(t, c.reply(), "-ERR unknown command '"+strings.Repeat("é", 64)+"', rlnode limits rates: see docs/redis.md", "c.reply()")
+	expect.Equal(t, c.reply(),
+		"-ERR unknown command '"+strings.Repeat("é", 64)+"', rlnode limits rates: see docs/redis.md",
+		"c.reply()")
 }

@@ -35,13 +35,16 @@ func (h *hostile) pick(list ...string) string { return list[h.IntN(len(list))] }
 func (h *hostile) word() string {
 	switch h.IntN(4) {
 	case 0:
-		return h.pick("0", "1", "-1", "5", "60", "+3", "007", "-0", "1e9", "9007199254740991", "9007199254740992", "9223372036854775807",
+		return h.pick("0", "1", "-1", "5", "60", "+3", "007", "-0", "1e9", "9007199254740991",
+			"9007199254740992", "9223372036854775807",
 			"-9223372036854775808", "99999999999999999999", "10000", "86400000", "")
 	case 1:
-		return h.pick("COST", "UNIT", "TTL", "N", "WHO", "LIMIT", "REQUESTID", "PEEK", "COUNT", "BYINT", "UBOUND", "LBOUND", "SATURATE", "EX", "PX",
+		return h.pick("COST", "UNIT", "TTL", "N", "WHO", "LIMIT", "REQUESTID", "PEEK", "COUNT",
+			"BYINT", "UBOUND", "LBOUND", "SATURATE", "EX", "PX",
 			"ENX", "PERSIST", "AUTH", "SETNAME", "GET", "ID", "INFO", "DOCS", "tokens", "requests")
 	case 2:
-		return h.pick("render", "a", "model", "nope", "acme", "u", "k", "\x00", "\xff\xfe", "%", "*", "k\r\n", strings.Repeat("é", h.IntN(2000)), "\x1b[2J")
+		return h.pick("render", "a", "model", "nope", "acme", "u", "k", "\x00", "\xff\xfe", "%",
+			"*", "k\r\n", strings.Repeat("é", h.IntN(2000)), "\x1b[2J")
 	}
 	return h.pick(h.slots...)
 }
@@ -54,7 +57,8 @@ func (h *hostile) command() string {
 	case "rl.acquire", "rl.check", "rl.reserve", "rl.usage", "rl.reset":
 		words = append(words, h.pick("render", "a", "model"), h.pick("acme", "u", h.word()))
 	case "increx":
-		words = append(words, h.pick("k", "m"), "UBOUND", h.word(), "BYINT", h.word(), h.pick("EX", "PX"), h.word(), "ENX")
+		words = append(words, h.pick("k", "m"), "UBOUND", h.word(), "BYINT", h.word(),
+			h.pick("EX", "PX"), h.word(), "ENX")
 	case "cl.throttle", "throttle", "rl.throttle":
 		words = append(words, "k", h.word(), h.word(), h.word())
 	}
@@ -69,7 +73,8 @@ func (h *hostile) command() string {
 	switch h.IntN(12) {
 	case 0:
 		at := h.IntN(len(text))
-		text = text[:at] + h.pick("\r\n", "*", "$", "-", "\x00", "$3\r\n", "*2\r\n", "HTTP/") + text[at+h.IntN(len(text)-at):]
+		text = text[:at] + h.pick("\r\n", "*", "$", "-", "\x00", "$3\r\n", "*2\r\n", "HTTP/") +
+			text[at+h.IntN(len(text)-at):]
 	case 1:
 		text = strings.Join(words, " ") + "\r\n"
 	case 2:
@@ -78,7 +83,8 @@ func (h *hostile) command() string {
 	return text
 }
 
-// attack sends commands over one connection, all at once, and returns how many. What comes back must be replies.
+// attack sends commands over one connection, all at once, and returns how many.
+// What comes back must be replies.
 func (h *hostile) attack(t *testing.T, n *node) (sent int) {
 	c := dial(t, n)
 	defer c.Close()
@@ -120,8 +126,9 @@ func (h *hostile) learn(reply string) {
 // isOfTheConnection reports whether an error says no more than that the connection is over.
 func isOfTheConnection(err error) bool {
 	var number *strconv.NumError
-	return !errors.As(err, &number) && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrDeadlineExceeded) ||
-		strings.Contains(err.Error(), "connection reset"))
+	return !errors.As(err, &number) &&
+		(errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrDeadlineExceeded) ||
+			strings.Contains(err.Error(), "connection reset"))
 }
 
 // Whatever callers send, what comes back is replies. The node goes on, and keeps nothing of them.
@@ -139,7 +146,8 @@ func TestHostile(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	for seed := range uint64(16) {
 		callers.Go(func() {
-			h := &hostile{Rand: rand.New(rand.NewPCG(seed, 1)), names: all, slots: []string{"x", "", "AQ", fmt.Sprint(seed)}}
+			h := &hostile{Rand: rand.New(rand.NewPCG(seed, 1)), names: all,
+				slots: []string{"x", "", "AQ", fmt.Sprint(seed)}}
 			for left.Load() > 0 {
 				sent := int64(h.attack(t, n))
 				left.Add(-sent)
@@ -155,5 +163,6 @@ func TestHostile(t *testing.T) {
 	}
 	dial(t, n).askAll(step{"PING", "+PONG"}, step{"CL.THROTTLE another 1 1 3600", "[0 2 1 -1 3600]"})
 	apitest.Until(t, "nothing is charged", func() bool { return n.Budget.Used() == 0 })
-	apitest.Until(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+goroutines/10+4 })
+	apitest.Until(t, "goroutines have ended",
+		func() bool { return runtime.NumGoroutine() <= goroutines+goroutines/10+4 })
 }

@@ -28,7 +28,8 @@ func (c *client) rest() string {
 	return string(all)
 }
 
-// What is no command closes the connection; a page in a browser gets nothing through, not even an answer.
+// What is no command closes the connection; a page in a browser gets nothing
+// through, not even an answer.
 func TestHostile_Closes(t *testing.T) {
 	t.Parallel()
 	n, runs := startWatched(t, nil)
@@ -54,7 +55,8 @@ func TestHostile_Closes(t *testing.T) {
 	expect.Equal(t, runs.taken(), "[]", "checks were decided")
 }
 
-// A caller that gives its token up, as pools of connections do, has as long to show one again as after it connected. Others have not.
+// A caller that gives its token up, as pools of connections do, has as long to
+// show one again as after it connected. Others have not.
 func TestHostile_TokensGivenUp(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
@@ -76,7 +78,8 @@ func TestHostile_TokensGivenUp(t *testing.T) {
 	)
 }
 
-// Without a valid token, there are 10 arguments, 16 KiB, 16 commands and 10 seconds (here: half a second).
+// Without a valid token, there are 10 arguments, 16 KiB, 16 commands and 10
+// seconds (here: half a second).
 func TestHostile_Strangers(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { apitest.TheirTokens(c); c.Timeout = 500 * time.Millisecond })
@@ -84,7 +87,8 @@ func TestHostile_Strangers(t *testing.T) {
 	for _, test := range []struct{ send, want string }{
 		{"*11\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n"},
 		{"*2\r\n$16385\r\n", "-ERR Protocol error: unauthenticated bulk length\r\n"},
-		{array("AUTH", strings.Repeat("x", 9000), strings.Repeat("x", 9000)), "-ERR Protocol error: unauthenticated bulk length\r\n"},
+		{array("AUTH", strings.Repeat("x", 9000), strings.Repeat("x", 9000)),
+			"-ERR Protocol error: unauthenticated bulk length\r\n"},
 		{strings.Repeat(words("PING"), 100), strings.Repeat(noAuth, strangerCommands)},
 		{strings.Repeat("PING\n", 3), strings.Repeat(noAuth, 3)},
 		{"", ""},
@@ -105,7 +109,8 @@ func TestHostile_Strangers(t *testing.T) {
 	c.askAll(step{"PING", "+PONG"})
 }
 
-// A command whose end does not come is charged for while it waits, and ends in time; the rest of the door goes on.
+// A command whose end does not come is charged for while it waits, and ends in
+// time; the rest of the door goes on.
 func TestHostile_HalfSent(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.Timeout = 2 * time.Second })
@@ -130,7 +135,8 @@ func TestHostile_HalfSentByMany(t *testing.T) {
 	n := startNode(t, func(c *apitest.Config) { apitest.TheirTokens(c) })
 	for i := range 600 {
 		c := dialFrom(t, n, fmt.Sprintf("127.0.7.%d", i%8+1))
-		_, _ = io.WriteString(c, "*2\r\n$4\r\nAUTH\r\n$16000\r\n"+strings.Repeat("x", 15_000)) // it may be closed already
+		// it may be closed already
+		_, _ = io.WriteString(c, "*2\r\n$4\r\nAUTH\r\n$16000\r\n"+strings.Repeat("x", 15_000))
 	}
 	c := dial(t, n)
 	c.askAll(step{"AUTH " + apitest.SlotsToken, "+OK"})
@@ -141,7 +147,8 @@ func TestHostile_HalfSentByMany(t *testing.T) {
 	}
 }
 
-// A caller that does not read its replies is not read from, holds a bounded amount, and is cut off. Others don't wait.
+// A caller that does not read its replies is not read from, holds a bounded
+// amount, and is cut off. Others don't wait.
 func TestHostile_SlowReader(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -242,7 +249,8 @@ func TestHostile_StrangersGiveWay(t *testing.T) {
 	}
 }
 
-// When the node stops, commands in progress are answered, idle connections end, and nothing is decided without an answer.
+// When the node stops, commands in progress are answered, idle connections end,
+// and nothing is decided without an answer.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	n, runs := startWatched(t, nil)

@@ -10,12 +10,14 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// INCREX of Redis 8.8 is a limiter if it has an upper bound and an expiry that only its first call sets: a window from the first hit. That much of
-// it is served.
+// INCREX of Redis 8.8 is a limiter if it has an upper bound and an expiry that
+// only its first call sets: a window from the first hit. That much of it is
+// served.
 
 func increxSpecs() []spec {
 	return []spec{{
-		name: "increx", arity: -2, need: api.ScopeCheck, asks: (*session).increx, alone: lowers, run: (*session).decrex, firstKey: 1, lastKey: 1, keyStep: 1,
+		name: "increx", arity: -2, need: api.ScopeCheck, asks: (*session).increx, alone: lowers,
+		run: (*session).decrex, firstKey: 1, lastKey: 1, keyStep: 1,
 		summary: "Counts in a window from the first hit: INCREX key [BYINT n] UBOUND u [SATURATE] EX s|PX ms ENX.",
 	}}
 }
@@ -169,7 +171,8 @@ func (call *increxCall) judge() failure {
 
 // limit returns the window as a limit.
 func (call *increxCall) limit() rules.InlineLimit {
-	return rules.InlineLimit{Limit: max(0, call.upper), PerMS: call.window.Milliseconds(), Algorithm: "fixed-window", From: "first"}
+	return rules.InlineLimit{Limit: max(0, call.upper), PerMS: call.window.Milliseconds(),
+		Algorithm: "fixed-window", From: "first"}
 }
 
 // increx prepares INCREX.
@@ -250,7 +253,8 @@ func (c *session) decrex(words [][]byte) error {
 func (c *session) lower(q *check, call *increxCall) (used, applied int64, err error) {
 	had, err := c.server.Decider.Kept(rules.IncrexNamespace, q.values[0])
 	left := had.Used + call.by
-	if err != nil || call.has&saturate == 0 && left < 0 || had.Used == 0 || call.by == 0 || max(0, left) > max(0, call.upper) {
+	if err != nil || call.has&saturate == 0 && left < 0 || had.Used == 0 || call.by == 0 ||
+		max(0, left) > max(0, call.upper) {
 		return had.Used, 0, err
 	}
 

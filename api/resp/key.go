@@ -9,12 +9,14 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// keptOfLongKey is how many bytes are kept of a key that is too long to be a value; a hash stands for the rest.
+// keptOfLongKey is how many bytes are kept of a key that is too long to be a
+// value; a hash stands for the rest.
 const keptOfLongKey = 480
 
-// keyText returns a key of Redis, which is any bytes, as the text that a subject needs. No two keys of usual length
-// have the same text: what is not UTF-8, and the percent sign, is percent-encoded. Most keys are their own text, which
-// then points into key.
+// keyText returns a key of Redis, which is any bytes, as the text that a
+// subject needs. No two keys of usual length have the same text: what is not
+// UTF-8, and the percent sign, is percent-encoded. Most keys are their own
+// text, which then points into key.
 func keyText(key []byte) string {
 	if isPlainKey(key) {
 		return unsafe.String(unsafe.SliceData(key), len(key))

@@ -14,19 +14,26 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The commands about keys ask about what CL.THROTTLE, THROTTLE and INCREX count, as Redis does about its keys. A name may be a key of each.
+// The commands about keys ask about what CL.THROTTLE, THROTTLE and INCREX
+// count, as Redis does about its keys. A name may be a key of each.
 
 // keyNamespaces are the namespaces in which a name is looked up.
 var keyNamespaces = [...]string{rules.CellNamespace, rules.ThrottleNamespace, rules.IncrexNamespace}
 
 func keySpecs() []spec {
 	return []spec{
-		{name: "ttl", arity: 2, need: api.ScopeCheck, run: (*session).ttl, firstKey: 1, lastKey: 1, keyStep: 1, summary: "Says in how many seconds nothing is used any more."},
-		{name: "pttl", arity: 2, need: api.ScopeCheck, run: (*session).pttl, firstKey: 1, lastKey: 1, keyStep: 1, summary: "Says in how many milliseconds nothing is used any more."},
-		{name: "type", arity: 2, need: api.ScopeCheck, run: (*session).typeOf, firstKey: 1, lastKey: 1, keyStep: 1, summary: "Says string of a key that is in use."},
-		{name: "exists", arity: -2, need: api.ScopeCheck, run: (*session).exists, firstKey: 1, lastKey: -1, keyStep: 1, summary: "Counts the keys that are in use."},
-		{name: "del", arity: -2, need: api.ScopeAdjust, run: (*session).del, firstKey: 1, lastKey: -1, keyStep: 1, summary: "Makes keys as new, and counts those that were in use."},
-		{name: "unlink", arity: -2, need: api.ScopeAdjust, run: (*session).del, firstKey: 1, lastKey: -1, keyStep: 1, summary: "Does what DEL does."},
+		{name: "ttl", arity: 2, need: api.ScopeCheck, run: (*session).ttl, firstKey: 1, lastKey: 1,
+			keyStep: 1, summary: "Says in how many seconds nothing is used any more."},
+		{name: "pttl", arity: 2, need: api.ScopeCheck, run: (*session).pttl, firstKey: 1,
+			lastKey: 1, keyStep: 1, summary: "Says in how many milliseconds nothing is used any more."},
+		{name: "type", arity: 2, need: api.ScopeCheck, run: (*session).typeOf, firstKey: 1,
+			lastKey: 1, keyStep: 1, summary: "Says string of a key that is in use."},
+		{name: "exists", arity: -2, need: api.ScopeCheck, run: (*session).exists, firstKey: 1,
+			lastKey: -1, keyStep: 1, summary: "Counts the keys that are in use."},
+		{name: "del", arity: -2, need: api.ScopeAdjust, run: (*session).del, firstKey: 1,
+			lastKey: -1, keyStep: 1, summary: "Makes keys as new, and counts those that were in use."},
+		{name: "unlink", arity: -2, need: api.ScopeAdjust, run: (*session).del, firstKey: 1,
+			lastKey: -1, keyStep: 1, summary: "Does what DEL does."},
 	}
 }
 
@@ -39,7 +46,8 @@ type keyAsk struct {
 }
 
 const (
-	// namesAtOnce bounds the names that a command asks about before the next ones, and so the memory of its asks.
+	// namesAtOnce bounds the names that a command asks about before the next ones,
+	// and so the memory of its asks.
 	namesAtOnce = 64
 	// asksAtOnce bounds the owners that a command asks at the same time.
 	asksAtOnce = 16
@@ -50,9 +58,10 @@ const (
 // keyCall is the call of the limiter that a command makes for each of its keys.
 type keyCall func(namespace, key string) (limiter.Kept, error)
 
-// askAboutKeys makes a call for each name in each namespace that the caller may use, and returns what was counted: of several keys of a
-// name, the last to end; if there is none, Used is 0. Names must stay as they are meanwhile. It fails as the first name does, which fails
-// if the caller may use no namespace.
+// askAboutKeys makes a call for each name in each namespace that the caller may
+// use, and returns what was counted: of several keys of a name, the last to
+// end; if there is none, Used is 0. Names must stay as they are meanwhile. It
+// fails as the first name does, which fails if the caller may use no namespace.
 func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, failure) {
 	asks, refused := c.keyAsks(names)
 	if len(asks) == 0 {
@@ -87,7 +96,8 @@ func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, fa
 	return last, ""
 }
 
-// keyAsks lists what to ask about names. If the list is empty, refused says why the caller may use no namespace.
+// keyAsks lists what to ask about names. If the list is empty, refused says why
+// the caller may use no namespace.
 func (c *session) keyAsks(names [][]byte) (asks []keyAsk, refused failure) {
 	asks = make([]keyAsk, 0, len(names)*len(keyNamespaces))
 	for i, name := range names {
@@ -105,7 +115,8 @@ func (c *session) keyAsks(names [][]byte) (asks []keyAsk, refused failure) {
 	return asks, refused
 }
 
-// makeAll makes all asks, several at the same time, because each may wait for the owner of its key. After an error it begins no other.
+// makeAll makes all asks, several at the same time, because each may wait for
+// the owner of its key. After an error it begins no other.
 func (c *session) makeAll(asks []keyAsk, call keyCall) {
 	var next atomic.Int64
 	var failed atomic.Bool
@@ -166,7 +177,8 @@ func (c *session) ttl(args [][]byte) error { return c.replyTTL(args[0], time.Sec
 // pttl executes PTTL.
 func (c *session) pttl(args [][]byte) error { return c.replyTTL(args[0], time.Millisecond) }
 
-// replyTTL writes for how long a key is still in use, rounded as Redis does: up to milliseconds, and from those to the nearest unit.
+// replyTTL writes for how long a key is still in use, rounded as Redis does: up
+// to milliseconds, and from those to the nearest unit.
 func (c *session) replyTTL(key []byte, unit time.Duration) error {
 	one, f := c.kept(key)
 	if f != "" {

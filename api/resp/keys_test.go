@@ -28,7 +28,8 @@ func TestIncrex_Errors(t *testing.T) {
 		step{"INCREX k BYINT 1 BYFLOAT 2 UBOUND 6 EX 1 ENX", syntax},
 		step{"INCREX k BYINT x UBOUND 5 EX 1 ENX", "-ERR Increment is not an integer or out of range"},
 		step{"INCREX k BYINT -x UBOUND 5 EX 1 ENX", "-ERR Increment is not an integer or out of range"},
-		step{"INCREX k BYINT 9223372036854775808 UBOUND 5 EX 1 ENX", "-ERR Increment is not an integer or out of range"},
+		step{"INCREX k BYINT 9223372036854775808 UBOUND 5 EX 1 ENX",
+			"-ERR Increment is not an integer or out of range"},
 		step{"INCREX k UBOUND x EX 1 ENX", "-ERR UBOUND is not an integer or out of range"},
 		step{"INCREX k UBOUND 5 EX x ENX", "-ERR value is not an integer or out of range"},
 		step{"INCREX k UBOUND 5 EX 0 ENX", "-ERR invalid expire time in 'increx' command"},
@@ -49,7 +50,8 @@ func TestIncrex_Errors(t *testing.T) {
 		step{"INCREX k UBOUND 5 PX 9 ENX", "-ERR bad-value the expiry must be from 10 milliseconds to 366 days"},
 		step{"INCREX k UBOUND 5 EX 31622401 ENX", "-ERR bad-value the expiry must be from 10 milliseconds to 366 days"},
 		step{"INCREX k UBOUND 9007199254740992 EX 1 ENX", "-ERR bad-value UBOUND must not exceed 9007199254740991"},
-		step{"INCREX k BYINT 9007199254740992 UBOUND 1 EX 1 ENX", "-ERR bad-value BYINT must be a whole number from -9007199254740991 to 9007199254740991"},
+		step{"INCREX k BYINT 9007199254740992 UBOUND 1 EX 1 ENX",
+			"-ERR bad-value BYINT must be a whole number from -9007199254740991 to 9007199254740991"},
 		step{"INCREX k UBOUND 5 EX 31622400 ENX", "[1 1]"},
 		step{"INCREX p UBOUND 5 PX 10 ENX", "[1 1]"},
 	)
@@ -63,7 +65,8 @@ func TestKeys_OfAnyBytes(t *testing.T) {
 	t.Parallel()
 	c := dial(t, startNode(t, nil))
 	for _, key := range []string{"50%", "\xff\x00", strings.Repeat("long", 600)} {
-		c.send(array("INCREX", key, "UBOUND", "9", "EX", "60", "ENX") + array("EXISTS", key) + array("DEL", key) + array("EXISTS", key))
+		c.send(array("INCREX", key, "UBOUND", "9", "EX", "60", "ENX") + array("EXISTS", key) +
+			array("DEL", key) + array("EXISTS", key))
 		expect.Equal(t, c.reply()+c.reply()+c.reply()+c.reply(), "[1 1]110", "%.20q", key)
 	}
 }
@@ -74,20 +77,23 @@ func TestKeysInPipelines(t *testing.T) {
 	c := dial(t, startNode(t, nil))
 	var many strings.Builder
 	for range 50 {
-		for _, one := range []string{"INCREX k UBOUND 2 EX 60 ENX", "INCREX k UBOUND 2 EX 60 ENX", "INCREX k UBOUND 2 EX 60 ENX", "INCREX k BYINT -1 UBOUND 2 EX 60 ENX", "EXISTS k", "DEL k"} {
+		for _, one := range []string{"INCREX k UBOUND 2 EX 60 ENX", "INCREX k UBOUND 2 EX 60 ENX",
+			"INCREX k UBOUND 2 EX 60 ENX", "INCREX k BYINT -1 UBOUND 2 EX 60 ENX", "EXISTS k",
+			"DEL k"} {
 			many.WriteString(words(one))
 		}
 	}
 	c.send(many.String())
 	for i := range 50 {
-		if have := c.reply() + c.reply() + c.reply() + c.reply() + c.reply() + c.reply(); have != "[1 1][2 1][2 0][1 -1]11" {
+		if have := c.reply() + c.reply() + c.reply() + c.reply() + c.reply() +
+			c.reply(); have != "[1 1][2 1][2 0][1 -1]11" {
 			t.Fatalf("round %d: have %s", i, have)
 		}
 	}
 }
 
-// Keys are read with the scope check, and changed with adjust, as over HTTP. Namespaces that the caller or the document does not allow hold
-// nothing.
+// Keys are read with the scope check, and changed with adjust, as over HTTP.
+// Namespaces that the caller or the document does not allow hold nothing.
 func TestKeyScopes(t *testing.T) {
 	t.Parallel()
 	file := apitest.TokensFile(t,
@@ -99,7 +105,8 @@ func TestKeyScopes(t *testing.T) {
 	for token, steps := range map[string][]step{
 		"checks": {
 			{"INCREX a UBOUND 9 EX 60 ENX", "[1 1]"}, {"TTL a", "60"}, {"EXISTS a", "1"},
-			{"INCREX a BYINT -1 UBOUND 9 EX 60 ENX", "-ERR forbidden this needs a token with the scope adjust; checks has check"},
+			{"INCREX a BYINT -1 UBOUND 9 EX 60 ENX",
+				"-ERR forbidden this needs a token with the scope adjust; checks has check"},
 			{"DEL a", "-ERR forbidden this needs a token with the scope adjust; checks has check"},
 		},
 		"adjusts": {
@@ -122,7 +129,8 @@ func TestKeyScopes(t *testing.T) {
 	none := startNode(t, nil)
 	none.UseRules("version: 1\ninline: {namespaces: [other]}\nrules: []\n")
 	c = dial(t, none)
-	for _, command := range []string{"TTL k", "EXISTS k", "DEL k", "INCREX k UBOUND 1 EX 1 ENX", "INCREX k BYINT -1 UBOUND 1 EX 1 ENX"} {
+	for _, command := range []string{"TTL k", "EXISTS k", "DEL k", "INCREX k UBOUND 1 EX 1 ENX",
+		"INCREX k BYINT -1 UBOUND 1 EX 1 ENX"} {
 		if have := c.ask(command); !strings.HasPrefix(have, "-ERR forbidden-namespace") {
 			t.Errorf("%s: have %s", command, have)
 		}

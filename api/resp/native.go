@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The commands of rlnode itself ask about rules of the document, as calls over HTTP do. Their replies have the same fields.
+// The commands of rlnode itself ask about rules of the document, as calls over
+// HTTP do. Their replies have the same fields.
 
 func nativeSpecs() []spec {
 	return []spec{
@@ -60,7 +61,8 @@ const (
 // maxName bounds the names of rules, limits and units, in bytes; there are no longer ones.
 const maxName = 128
 
-// text returns a word as text, which points into it. It must be valid UTF-8, of least to most bytes; least is 0 or 1.
+// text returns a word as text, which points into it. It must be valid UTF-8, of
+// least to most bytes; least is 0 or 1.
 func text(word []byte, field string, least, most int) (string, failure) {
 	switch {
 	case len(word) < least:
@@ -169,12 +171,14 @@ func printableShort(word []byte) string { return api.Excerpt(printable(word)) }
 func readTTL(word []byte, least, most time.Duration) (time.Duration, failure) {
 	ms, ok := parseInt(word)
 	if !ok || ms < least.Milliseconds() || ms > most.Milliseconds() {
-		return 0, badValue("TTL must be a whole number of milliseconds from %d to %d", least.Milliseconds(), most.Milliseconds())
+		return 0, badValue("TTL must be a whole number of milliseconds from %d to %d",
+			least.Milliseconds(), most.Milliseconds())
 	}
 	return time.Duration(ms) * time.Millisecond, ""
 }
 
-// costReader reads costs. COST and UNIT come in any order; a second one of either begins the next cost.
+// costReader reads costs. COST and UNIT come in any order; a second one of
+// either begins the next cost.
 type costReader struct {
 	list             []limiter.UnitCost
 	hasCost, hasUnit bool   // whether the last of list has it
@@ -260,7 +264,8 @@ func replyCheck(s *Server, w *writer, q *check) {
 	s.replyDecision(w, &q.answer, "", limiter.Slot{})
 }
 
-// replyDecision writes a decision with the fields that it has over HTTP. reservation and slot may be empty.
+// replyDecision writes a decision with the fields that it has over HTTP.
+// reservation and slot may be empty.
 func (s *Server) replyDecision(w *writer, a *limiter.Answer, reservation string, slot limiter.Slot) {
 	f := w.fields()
 	f.boolean("allowed", a.Allowed)
@@ -446,7 +451,9 @@ func (c *session) resetUsage(words [][]byte) error {
 }
 
 // replyUsage executes a command that answers with what a key has used.
-func (c *session) replyUsage(words [][]byte, may option, operation func(api.Decider, *limiter.Query) (*limiter.Usage, error)) error {
+func (c *session) replyUsage(
+	words [][]byte, may option, operation func(api.Decider, *limiter.Query) (*limiter.Usage, error),
+) error {
 	n, f := c.query(words, may)
 	if f != "" {
 		return c.reply(f)

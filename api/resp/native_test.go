@@ -37,23 +37,41 @@ func TestNative(t *testing.T) {
 		rate  = ` "delay_ms" 0 "rate" `
 	)
 	c.askSteadily(
-		step{"RL.CHECK pair acme /chat", `["allowed" 1 "rule" "pair" "limit" 3 "used" 1 "remaining" 2 ` + about + `0 "more_after_ms" T` + rate + `["limit" 3 "per_ms" 3600000]` + tail + `]`},
-		step{"HELLO 3 SETNAME x", `{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
-		step{"RL.CHECK pair acme /chat PEEK COST 2", `{"allowed" true "rule" "pair" "limit" 3 "used" 3 "remaining" 0 ` + about + `0 "more_after_ms" T` + rate + `{"limit" 3 "per_ms" 3600000}` + tail + `}`},
-		step{"RL.CHECK pair acme /chat COST 3", `{"allowed" false "code" "rate-limited" "detail" "Limit \"pair\" of rule \"pair\" (3 requests per 1h) is used up; retry in T s." "rule" "pair" "limit" 3 "used" 1 "remaining" 2 ` + about + `T "more_after_ms" T` + rate + `{"limit" 3 "per_ms" 3600000}` + tail + `}`},
-		step{"RL.CHECK pair acme /chat COUNT COST 3", `{"allowed" false "rule" "pair" "limit" 3 "used" 4 "remaining" 0 ` + about + `T "more_after_ms" T` + rate + `{"limit" 3 "per_ms" 3600000}` + tail + `}`},
-		step{"RL.CHECK b u UNIT tokens COST 40 COST 2", `{"allowed" true "rule" "b" "limit" 3 "used" 2 "remaining" 1 ` + about + `0 "more_after_ms" T` + rate + `{"limit" 3 "per_ms" 3600000}` + tail + `}`},
+		step{"RL.CHECK pair acme /chat",
+			`["allowed" 1 "rule" "pair" "limit" 3 "used" 1 "remaining" 2 ` + about +
+				`0 "more_after_ms" T` + rate + `["limit" 3 "per_ms" 3600000]` + tail + `]`},
+		step{"HELLO 3 SETNAME x",
+			`{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
+		step{"RL.CHECK pair acme /chat PEEK COST 2",
+			`{"allowed" true "rule" "pair" "limit" 3 "used" 3 "remaining" 0 ` + about +
+				`0 "more_after_ms" T` + rate + `{"limit" 3 "per_ms" 3600000}` + tail + `}`},
+		step{"RL.CHECK pair acme /chat COST 3",
+			`{"allowed" false "code" "rate-limited" "detail" "Limit \"pair\" of rule \"pair\" (3 requests per 1h) is used up; retry in T s." "rule" "pair" "limit" 3 "used" 1 "remaining" 2 ` + about + `T "more_after_ms" T` + rate + `{"limit" 3 "per_ms" 3600000}` + tail + `}`},
+		step{"RL.CHECK pair acme /chat COUNT COST 3",
+			`{"allowed" false "rule" "pair" "limit" 3 "used" 4 "remaining" 0 ` + about +
+				`T "more_after_ms" T` + rate + `{"limit" 3 "per_ms" 3600000}` + tail + `}`},
+		step{"RL.CHECK b u UNIT tokens COST 40 COST 2",
+			`{"allowed" true "rule" "b" "limit" 3 "used" 2 "remaining" 1 ` + about +
+				`0 "more_after_ms" T` + rate + `{"limit" 3 "per_ms" 3600000}` + tail + `}`},
 		step{"RL.USAGE b u", `{"rule" "b" "key" ["u"] "limits" [` +
 			`{"name" "b/requests/1h" "algorithm" "token-bucket" "unit" "requests" "limit" 3 "window_ms" 3600000 "used" 2 "remaining" 1 "leased" 0 "share" 3 "reset_after_ms" T "more_after_ms" T "rate" {"limit" 3 "per_ms" 3600000}} ` +
 			`{"name" "b/tokens/1h" "algorithm" "token-bucket" "unit" "tokens" "limit" 100 "window_ms" 3600000 "used" 40 "remaining" 60 "leased" 0 "share" 100 "reset_after_ms" T "more_after_ms" T "rate" {"limit" 100 "per_ms" 3600000}}] "blocked_until_ms" 0}`},
-		step{"RL.RESERVE a u COST 4 TTL 60000", `{"allowed" true "rule" "a" "limit" 5 "used" 4 "remaining" 1 ` + about + `0 "more_after_ms" T` + rate + `{"limit" 5 "per_ms" 3600000}` + tail + ` "reservation" R}`},
+		step{"RL.RESERVE a u COST 4 TTL 60000",
+			`{"allowed" true "rule" "a" "limit" 5 "used" 4 "remaining" 1 ` + about +
+				`0 "more_after_ms" T` + rate + `{"limit" 5 "per_ms" 3600000}` + tail +
+				` "reservation" R}`},
 	)
 	id := regexp.MustCompile(`"reservation" "([^"]+)"`).FindStringSubmatch(c.ask("RL.RESERVE a v COST 4"))[1]
 	c.askSteadily(
-		step{"RL.SETTLE " + id + " COST 1", `{"reservation" R "settled" true "costs" {"requests" 1} "remaining" 4 "repeated" false}`},
-		step{"RL.SETTLE " + id + " COST 1", `{"reservation" R "settled" true "costs" {"requests" 1} "remaining" 4 "repeated" true}`},
-		step{"RL.RESET a v", `{"rule" "a" "key" ["v"] "limits" [{"name" "a" "algorithm" "token-bucket" "unit" "requests" "limit" 5 "window_ms" 3600000 "used" 0 "remaining" 5 "leased" 0 "share" 5 "reset_after_ms" 0 "rate" {"limit" 5 "per_ms" 3600000}}] "blocked_until_ms" 0}`},
-		step{"RL.CHECK all", `{"allowed" true "rule" "all" "limit" 1000000 "used" 1 "remaining" 999999 ` + about + `0 "more_after_ms" T` + rate + `{"limit" 1000000 "per_ms" 3600000}` + tail + `}`},
+		step{"RL.SETTLE " + id + " COST 1",
+			`{"reservation" R "settled" true "costs" {"requests" 1} "remaining" 4 "repeated" false}`},
+		step{"RL.SETTLE " + id + " COST 1",
+			`{"reservation" R "settled" true "costs" {"requests" 1} "remaining" 4 "repeated" true}`},
+		step{"RL.RESET a v",
+			`{"rule" "a" "key" ["v"] "limits" [{"name" "a" "algorithm" "token-bucket" "unit" "requests" "limit" 5 "window_ms" 3600000 "used" 0 "remaining" 5 "leased" 0 "share" 5 "reset_after_ms" 0 "rate" {"limit" 5 "per_ms" 3600000}}] "blocked_until_ms" 0}`},
+		step{"RL.CHECK all",
+			`{"allowed" true "rule" "all" "limit" 1000000 "used" 1 "remaining" 999999 ` + about +
+				`0 "more_after_ms" T` + rate + `{"limit" 1000000 "per_ms" 3600000}` + tail + `}`},
 	)
 }
 
@@ -63,7 +81,8 @@ func TestNative_Errors(t *testing.T) {
 	c.askAll(
 		step{"RL.CHECK", "-ERR wrong number of arguments for 'rl.check' command"},
 		step{"RL.CHECK nope x", `-ERR unknown-rule unknown rule "nope"`},
-		step{"RL.CHECK pair acme", `-ERR bad-value key: key does not fit the rule: rule "pair" has 2 key attributes [tenant, endpoint], 1 values are given`},
+		step{"RL.CHECK pair acme",
+			`-ERR bad-value key: key does not fit the rule: rule "pair" has 2 key attributes [tenant, endpoint], 1 values are given`},
 		step{"RL.CHECK a u v", "-ERR bad-value v is no option here, or the key has too many values"},
 		step{"RL.CHECK a u COST", "-ERR bad-value COST needs a value"},
 		step{"RL.CHECK a u COST x", "-ERR bad-value COST must be a whole number from 0 to 9007199254740991"},
@@ -81,7 +100,8 @@ func TestNative_Errors(t *testing.T) {
 		step{"RL.RESET a u LIMIT nope", `-ERR unknown-limit unknown limit "nope": limit_name must be one of ["a"]`},
 		step{"PING", "+PONG"},
 	)
-	for _, bad := range [][]string{{"RL.CHECK", "a", "\xff"}, {"RL.CHECK", "\xff", "u"}, {"RL.CHECK", "a", "u", "UNIT", "\xff"}} {
+	for _, bad := range [][]string{{"RL.CHECK", "a", "\xff"}, {"RL.CHECK", "\xff", "u"},
+		{"RL.CHECK", "a", "u", "UNIT", "\xff"}} {
 		c.send(array(bad...))
 		if got := c.reply(); !strings.HasPrefix(got, "-ERR bad-value ") || !strings.HasSuffix(got, " must be UTF-8") {
 			t.Errorf("%q: got %s", bad, got)
@@ -89,8 +109,10 @@ func TestNative_Errors(t *testing.T) {
 	}
 	// A word that is empty, because a variable is, must not do more than the caller wants.
 	for _, bad := range [][]string{
-		{"RL.RESET", "a", "u", "LIMIT", ""}, {"RL.RESET", "a", "u", "REQUESTID", ""}, {"RL.RESERVE", "a", "u", "REQUESTID", ""},
-		{"RL.ACQUIRE", "a", "u", "REQUESTID", ""}, {"RL.ACQUIRE", "a", "u", "WHO", ""}, {"RL.CHECK", "a", "u", "UNIT", ""},
+		{"RL.RESET", "a", "u", "LIMIT", ""}, {"RL.RESET", "a", "u", "REQUESTID", ""},
+		{"RL.RESERVE", "a", "u", "REQUESTID", ""},
+		{"RL.ACQUIRE", "a", "u", "REQUESTID", ""}, {"RL.ACQUIRE", "a", "u", "WHO", ""},
+		{"RL.CHECK", "a", "u", "UNIT", ""},
 	} {
 		c.send(array(bad...))
 		expect.Equal(t, c.reply(), "-ERR bad-value "+bad[3]+" must not be empty", "%q", bad)
@@ -119,7 +141,8 @@ func TestTokens(t *testing.T) {
 	c.askAll(
 		step{"PING", noAuth},
 		step{"NOPE", noAuth},
-		step{"HELLO 3", "-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"},
+		step{"HELLO 3",
+			"-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"},
 		step{"AUTH nope", wrong},
 		step{"HELLO 3 AUTH default nope", wrong},
 		step{"CL.THROTTLE k 1 1 3600", noAuth},
@@ -138,9 +161,12 @@ func TestTokens(t *testing.T) {
 		step{"RL.USAGE a u", "-ERR forbidden this needs a token with the scope check; reads has read"},
 		step{"AUTH t-confined", "+OK"},
 		step{"THROTTLE k 2 1 3600", "[1 2 1 3600 0]"},
-		step{"CL.THROTTLE k 1 1 3600", `-ERR forbidden-namespace confined may only ask about the namespaces throttle, and not about "cl"`},
-		step{"RL.CHECK a u", "-ERR forbidden confined may only ask about subjects that bring their limits, in the namespaces throttle"},
-		step{"HELLO 3 AUTH default t-admin", `{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
+		step{"CL.THROTTLE k 1 1 3600",
+			`-ERR forbidden-namespace confined may only ask about the namespaces throttle, and not about "cl"`},
+		step{"RL.CHECK a u",
+			"-ERR forbidden confined may only ask about subjects that bring their limits, in the namespaces throttle"},
+		step{"HELLO 3 AUTH default t-admin",
+			`{"server" "redis" "version" "7.4.0" "proto" 3 "id" 1 "mode" "standalone" "role" "master" "modules" []}`},
 	)
 	if got := c.ask("RL.RESET a u"); !strings.HasPrefix(got, `{"rule" "a"`) {
 		t.Errorf("a reset with all scopes: got %s", got)
@@ -175,7 +201,8 @@ func TestScopes(t *testing.T) {
 			c := dial(t, n)
 			c.askAll(step{"AUTH t-" + scope, "+OK"})
 			forbidden := strings.HasPrefix(c.ask(command), "-ERR forbidden this needs a token with the scope "+need)
-			expect.Equal(t, forbidden, scope != need && !slices.Contains(anyScope, name), "%s is forbidden with the scope %s", name, scope)
+			expect.Equal(t, forbidden, scope != need && !slices.Contains(anyScope, name),
+				"%s is forbidden with the scope %s", name, scope)
 		}
 	}
 }
@@ -210,6 +237,7 @@ func TestForbiddenNamespace(t *testing.T) {
 	c := dial(t, n)
 	c.askAll(
 		step{"CL.THROTTLE k 1 1 3600", "[0 2 1 -1 3600]"},
-		step{"THROTTLE k 2 1 3600", `-ERR forbidden-namespace namespace: the rules do not allow it: "throttle" is not in inline.namespaces`},
+		step{"THROTTLE k 2 1 3600",
+			`-ERR forbidden-namespace namespace: the rules do not allow it: "throttle" is not in inline.namespaces`},
 	)
 }

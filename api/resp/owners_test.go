@@ -16,7 +16,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// slowOwners is a decider whose owners answer only when as many have been asked as may be at the same time.
+// slowOwners is a decider whose owners answer only when as many have been asked
+// as may be at the same time.
 type slowOwners struct {
 	api.Decider
 	together int // how many must be asked before any answers
@@ -57,7 +58,9 @@ func (o *slowOwners) DropKept(namespace, key string) (limiter.Kept, error) {
 }
 
 // startSlow starts a node whose owners are slow.
-func startSlow(t *testing.T, together int, answer func(namespace, key string) (limiter.Kept, error)) (*slowOwners, *client) {
+func startSlow(
+	t *testing.T, together int, answer func(namespace, key string) (limiter.Kept, error),
+) (*slowOwners, *client) {
 	t.Helper()
 	owners := &slowOwners{together: together, answer: answer, open: make(chan struct{})}
 	n := startNode(t, func(c *apitest.Config) {
@@ -82,12 +85,14 @@ func TestKeysAskOwnersAtTheSameTime(t *testing.T) {
 		}
 		expect.Equal(t, c.ask(command), "10", "%.6s", command)
 		if owners.most != asksAtOnce || owners.calls.Load() != 300 {
-			t.Errorf("%.6s: %d calls, at most %d at the same time; want 300 and %d", command, owners.calls.Load(), owners.most, asksAtOnce)
+			t.Errorf("%.6s: %d calls, at most %d at the same time; want 300 and %d", command,
+				owners.calls.Load(), owners.most, asksAtOnce)
 		}
 	}
 
 	owners, c := startSlow(t, len(keyNamespaces), func(namespace, _ string) (limiter.Kept, error) {
-		return map[string]limiter.Kept{rules.CellNamespace: {Used: 1, Ends: 5 * time.Second}, rules.ThrottleNamespace: {Used: 1, Ends: 9 * time.Second}}[namespace], nil
+		return map[string]limiter.Kept{rules.CellNamespace: {Used: 1, Ends: 5 * time.Second},
+			rules.ThrottleNamespace: {Used: 1, Ends: 9 * time.Second}}[namespace], nil
 	})
 	if got := c.ask("TTL k"); got != "9" || owners.most != len(keyNamespaces) {
 		t.Errorf("TTL: got %s, with %d at the same time; want 9 with %d", got, owners.most, len(keyNamespaces))
@@ -108,7 +113,8 @@ func TestKeysFailInOrder(t *testing.T) {
 	for i := range 1000 {
 		command += fmt.Sprint(" c", i)
 	}
-	if got := c.ask(command); !strings.HasPrefix(got, "-ERR ") || !strings.Contains(got, "b: "+limiter.ErrNoOwner.Error()) {
+	if got := c.ask(command); !strings.HasPrefix(got, "-ERR ") ||
+		!strings.Contains(got, "b: "+limiter.ErrNoOwner.Error()) {
 		t.Errorf("got %s, want the error of b", got)
 	}
 	if n := owners.calls.Load(); n > 2*asksAtOnce {
@@ -135,7 +141,8 @@ func TestCommandsAreTraced(t *testing.T) {
 	c := dial(t, n)
 	c.ask("AUTH secret-asker")
 	for _, command := range []string{
-		"PING", "CL.THROTTLE somebody 4 5 60", "INCREX somebody UBOUND 0 EX 60 ENX", "RL.CHECK a somebody", "RL.CHECK none somebody",
+		"PING", "CL.THROTTLE somebody 4 5 60", "INCREX somebody UBOUND 0 EX 60 ENX",
+		"RL.CHECK a somebody", "RL.CHECK none somebody",
 		"TTL somebody", "RL.SETTLE somebody COST 1", "CL.THROTTLE somebody x 5 60",
 	} {
 		c.ask(command)
@@ -157,7 +164,9 @@ func TestCommandsAreTraced(t *testing.T) {
 		have = append(have, line)
 	}
 	want := []string{
-		"CL.THROTTLE asker true owner inline", "INCREX asker false owner inline", "RL.CHECK asker true owner a", "RL.CHECK asker", "TTL asker", "RL.SETTLE asker", "CL.THROTTLE asker",
+		"CL.THROTTLE asker true owner inline", "INCREX asker false owner inline",
+		"RL.CHECK asker true owner a", "RL.CHECK asker", "TTL asker", "RL.SETTLE asker",
+		"CL.THROTTLE asker",
 	}
 	if got, want := strings.Join(have, "\n"), strings.Join(want, "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -63,14 +63,17 @@ func startWatched(t testing.TB, change func(*apitest.Config)) (*node, *watched) 
 	return n, w
 }
 
-// Checks that arrive together are decided together. Any other command ends the run, and all are answered in order.
+// Checks that arrive together are decided together. Any other command ends the
+// run, and all are answered in order.
 func TestPipeline(t *testing.T) {
 	t.Parallel()
 	n, runs := startWatched(t, nil)
 	c := dial(t, n)
-	c.send(words("CL.THROTTLE k 2 1 3600") + words("THROTTLE k 1 1 3600") + words("RL.CHECK all") + words("CL.THROTTLE k x 1 1") +
+	c.send(words("CL.THROTTLE k 2 1 3600") + words("THROTTLE k 1 1 3600") + words("RL.CHECK all") +
+		words("CL.THROTTLE k x 1 1") +
 		words("PING") + words("CL.THROTTLE k 2 1 3600") +
-		words("HELLO 3") + words("RL.CHECK all PEEK") + words("CL.THROTTLE k 2 1 3600") + words("CL.THROTTLE k 2 1 3600"))
+		words("HELLO 3") + words("RL.CHECK all PEEK") + words("CL.THROTTLE k 2 1 3600") +
+		words("CL.THROTTLE k 2 1 3600"))
 	got := make([]string, 10)
 	for i := range got {
 		got[i] = c.reply()
@@ -137,7 +140,8 @@ func TestPipeline_AuthActsAtOnce(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, apitest.TheirTokens)
 	c := dial(t, n)
-	c.send(words("PING") + words("HELLO 3 AUTH default "+apitest.SlotsToken) + words("CL.THROTTLE k 0 1 3600") + words("RESET") + words("CL.THROTTLE k 0 1 3600"))
+	c.send(words("PING") + words("HELLO 3 AUTH default "+apitest.SlotsToken) +
+		words("CL.THROTTLE k 0 1 3600") + words("RESET") + words("CL.THROTTLE k 0 1 3600"))
 	got := c.reply() + c.reply()[:1] + c.reply() + c.reply() + c.reply()
 	if want := "-NOAUTH Authentication required.{[0 1 0 -1 3600]+RESET-NOAUTH Authentication required."; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -148,7 +152,8 @@ func TestPipeline_AuthActsAtOnce(t *testing.T) {
 func TestPipeline_CutAnywhere(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	text := words("CL.THROTTLE %[1]s 9 1 3600") + words("PING") + words("CL.THROTTLE %[1]s 9 1 3600 2") + words("ECHO x")
+	text := words("CL.THROTTLE %[1]s 9 1 3600") + words("PING") +
+		words("CL.THROTTLE %[1]s 9 1 3600 2") + words("ECHO x")
 	for at := 1; at < len(text); at += 3 {
 		key := fmt.Sprintf("k%04d", at)
 		all := strings.ReplaceAll(text, "%[1]s", key)
@@ -156,7 +161,8 @@ func TestPipeline_CutAnywhere(t *testing.T) {
 		c := dial(t, n)
 		c.send(all[:at])
 		c.send(all[at:])
-		expect.Equal(t, c.reply()+c.reply()+c.reply()+c.reply(), `[0 10 9 -1 3600]+PONG[0 10 7 -1 10800]"x"`, "cut at %d", at)
+		expect.Equal(t, c.reply()+c.reply()+c.reply()+c.reply(),
+			`[0 10 9 -1 3600]+PONG[0 10 7 -1 10800]"x"`, "cut at %d", at)
 		_ = c.Close()
 	}
 }
@@ -175,7 +181,8 @@ func TestLongCommands(t *testing.T) {
 	}
 	apitest.Until(t, "nothing is charged", func() bool { return n.Budget.Used() == 0 })
 	key := strings.Repeat("k", 5000)
-	c.send(array("CL.THROTTLE", key, "1", "1", "3600") + array("CL.THROTTLE", key, "1", "1", "3600") + array("CL.THROTTLE", key+"x", "1", "1", "3600"))
+	c.send(array("CL.THROTTLE", key, "1", "1", "3600") + array("CL.THROTTLE", key, "1", "1",
+		"3600") + array("CL.THROTTLE", key+"x", "1", "1", "3600"))
 	expect.Equal(t, c.reply()+c.reply()+c.reply(), "[0 2 1 -1 3600][0 2 0 -1 7200][0 2 1 -1 3600]", "long keys")
 }
 

@@ -22,17 +22,20 @@ const (
 // emptyLine may stand between commands.
 var emptyLine = []byte("\r\n")
 
-// protocolError is an error in the framing of commands: the last reply before the connection closes.
+// protocolError is an error in the framing of commands: the last reply before
+// the connection closes.
 type protocolError string
 
 // Error returns the reply, without ERR.
 func (e protocolError) Error() string { return string(e) }
 
-// errHTTP means that the caller speaks HTTP. It gets no answer: a page in a browser may have sent it.
+// errHTTP means that the caller speaks HTTP. It gets no answer: a page in a
+// browser may have sent it.
 const errHTTP = protocolError("a request of HTTP")
 
-// reader finds commands in what a connection receives. It remembers how far an incomplete command goes, so that no byte is looked at
-// again when more arrives.
+// reader finds commands in what a connection receives. It remembers how far an
+// incomplete command goes, so that no byte is looked at again when more
+// arrives.
 type reader struct {
 	stranger   bool // smaller bounds hold
 	hadArray   bool // no inline command may follow
@@ -59,9 +62,10 @@ func (c *command) reset() {
 	*c = command{args: args, next: -1}
 }
 
-// read reads the command that begins b and appends its arguments, which are parts of b, to args. length is how many bytes it takes. If it
-// has not arrived as a whole, length is 0, and read must be called again with more; nothing before that may change. A command
-// without arguments does nothing.
+// read reads the command that begins b and appends its arguments, which are
+// parts of b, to args. length is how many bytes it takes. If it has not arrived
+// as a whole, length is 0, and read must be called again with more; nothing
+// before that may change. A command without arguments does nothing.
 func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err error) {
 	c := &r.incomplete
 	if c.missing == 0 {
@@ -153,7 +157,8 @@ func (r *reader) readArgument(b []byte) (arrived bool, err error) {
 	return true, nil
 }
 
-// readLength reads a line with a length: the sign that it must begin with, and a number. It reports false if it has not arrived.
+// readLength reads a line with a length: the sign that it must begin with, and
+// a number. It reports false if it has not arrived.
 func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error) {
 	c := &r.incomplete
 	line := b[c.at:]
@@ -161,7 +166,8 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 		return 0, false, nil
 	}
 	if line[0] != sign {
-		return 0, false, protocolError(fmt.Sprintf("Protocol error: expected '%c', got '%s'", sign, printable(line[:1])))
+		return 0, false,
+			protocolError(fmt.Sprintf("Protocol error: expected '%c', got '%s'", sign, printable(line[:1])))
 	}
 	if n := shortLength(line); n >= 0 { // nearly all are
 		c.at += len("$0\r\n")
@@ -188,7 +194,8 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 	return int(n), true, nil
 }
 
-// shortLength returns the length that a whole line announces in one or two digits; −1 if it is no such line.
+// shortLength returns the length that a whole line announces in one or two
+// digits; −1 if it is no such line.
 func shortLength(line []byte) int {
 	digit := func(c byte) bool { return '0' <= c && c <= '9' }
 	switch {
@@ -243,8 +250,9 @@ func (r *reader) readInline(b []byte, args [][]byte) (_ [][]byte, length int, er
 // httpMethods are the methods that a line of HTTP may begin with.
 var httpMethods = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "PRI"}
 
-// isHTTP reports whether a line, which may be incomplete, is one of a request of HTTP: a page in a browser must not get a command
-// through, whatever it writes into the body.
+// isHTTP reports whether a line, which may be incomplete, is one of a request
+// of HTTP: a page in a browser must not get a command through, whatever it
+// writes into the body.
 func isHTTP(line []byte) bool {
 	if len(line) > maxInline {
 		line = line[:maxInline]
@@ -265,7 +273,8 @@ func isHTTP(line []byte) bool {
 	return false
 }
 
-// parseInt parses a decimal number of 64 bits as Redis does: without blanks, a plus sign or leading zeros.
+// parseInt parses a decimal number of 64 bits as Redis does: without blanks, a
+// plus sign or leading zeros.
 func parseInt(b []byte) (n int64, ok bool) {
 	digits := b
 	negative := len(b) > 0 && b[0] == '-'
@@ -295,7 +304,8 @@ func parseInt(b []byte) (n int64, ok bool) {
 	return 0, false
 }
 
-// parseLoosely parses a number as redis-cell and throttlecrab do: with leading zeros or a plus sign, too.
+// parseLoosely parses a number as redis-cell and throttlecrab do: with leading
+// zeros or a plus sign, too.
 func parseLoosely(b []byte) (n int64, ok bool) {
 	n, ok = parseInt(b)
 	if ok {

@@ -11,7 +11,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// readAll reads the commands in pieces of b, which arrive in turn as a connection keeps them, and returns them and what ended it.
+// readAll reads the commands in pieces of b, which arrive in turn as a
+// connection keeps them, and returns them and what ended it.
 func readAll(r *reader, pieces ...[]byte) (commands []string, err error) {
 	var kept []byte
 	for _, piece := range pieces {
@@ -43,8 +44,10 @@ func TestReader(t *testing.T) {
 	}{
 		{name: "array", input: array("PING") + array("a", "", "b\r\nc\x00"), want: `["PING"] ["a" "" "b\r\nc\x00"]`},
 		{name: "empty arrays", input: "*0\r\n*-1\r\n" + array("PING"), want: `["PING"]`},
-		{name: "inline", input: "PING\r\nECHO  hi \t there\n\r\n\n" + array("PING"), want: `["PING"] ["ECHO" "hi" "there"] ["PING"]`},
-		{name: "inline after array", input: array("PING") + "PING\r\n", want: `["PING"] Protocol error: expected '*', got 'P'`},
+		{name: "inline", input: "PING\r\nECHO  hi \t there\n\r\n\n" + array("PING"),
+			want: `["PING"] ["ECHO" "hi" "there"] ["PING"]`},
+		{name: "inline after array", input: array("PING") + "PING\r\n",
+			want: `["PING"] Protocol error: expected '*', got 'P'`},
 		{name: "inline after an empty array", input: "*0\r\nPING\r\n", want: "Protocol error: expected '*', got 'P'"},
 		{name: "no dollar", input: "*1\r\n:1\r\n", want: "Protocol error: expected '$', got ':'"},
 		{name: "no dollar but a control character", input: "*1\r\n\x01", want: "Protocol error: expected '$', got ' '"},
@@ -54,28 +57,42 @@ func TestReader(t *testing.T) {
 		{name: "blank", input: "* 1\r\n", want: "Protocol error: invalid multibulk length"},
 		{name: "huge number", input: "*9223372036854775808\r\n", want: "Protocol error: invalid multibulk length"},
 		{name: "number of 33 bits", input: "*4294967297\r\n", want: "Protocol error: invalid multibulk length"},
-		{name: "long number", input: "*" + strings.Repeat("1", maxHeader), want: "Protocol error: invalid multibulk length"},
-		{name: "bare line feed", input: "*1\n$4\nPING\n" + strings.Repeat("x", maxHeader), want: "Protocol error: invalid multibulk length"},
+		{name: "long number", input: "*" + strings.Repeat("1", maxHeader),
+			want: "Protocol error: invalid multibulk length"},
+		{name: "bare line feed", input: "*1\n$4\nPING\n" + strings.Repeat("x", maxHeader),
+			want: "Protocol error: invalid multibulk length"},
 		{name: "bare carriage return", input: "*1\rx", want: "Protocol error: invalid multibulk length"},
 		{name: "negative length", input: "*1\r\n$-1\r\n", want: "Protocol error: invalid bulk length"},
-		{name: "argument longer than announced", input: "*1\r\n$3\r\nPING\r\n", want: "Protocol error: an argument is longer than announced"},
-		{name: "most arguments", input: array(strings.Split(strings.Repeat("x", maxArguments), "")...), want: fmt.Sprintf("%q", strings.Split(strings.Repeat("x", maxArguments), ""))},
-		{name: "too many arguments", input: fmt.Sprintf("*%d\r\n", maxArguments+1), want: "Protocol error: invalid multibulk length"},
+		{name: "argument longer than announced", input: "*1\r\n$3\r\nPING\r\n",
+			want: "Protocol error: an argument is longer than announced"},
+		{name: "most arguments",
+			input: array(strings.Split(strings.Repeat("x", maxArguments), "")...),
+			want:  fmt.Sprintf("%q", strings.Split(strings.Repeat("x", maxArguments), ""))},
+		{name: "too many arguments", input: fmt.Sprintf("*%d\r\n", maxArguments+1),
+			want: "Protocol error: invalid multibulk length"},
 		{name: "too long", input: array("ECHO", long), want: "Protocol error: invalid bulk length"},
-		{name: "too long together", input: array("ECHO", long[:40_000], long[:40_000]), want: "Protocol error: invalid bulk length"},
-		{name: "a stranger's arguments", stranger: true, input: "*11\r\n", want: "Protocol error: unauthenticated multibulk length"},
-		{name: "a stranger's length", stranger: true, input: array("AUTH", long[:maxStrangerCommand]), want: "Protocol error: unauthenticated bulk length"},
+		{name: "too long together", input: array("ECHO", long[:40_000], long[:40_000]),
+			want: "Protocol error: invalid bulk length"},
+		{name: "a stranger's arguments", stranger: true, input: "*11\r\n",
+			want: "Protocol error: unauthenticated multibulk length"},
+		{name: "a stranger's length", stranger: true,
+			input: array("AUTH", long[:maxStrangerCommand]),
+			want:  "Protocol error: unauthenticated bulk length"},
 		{name: "a stranger's command", stranger: true, input: array("AUTH", "x"), want: `["AUTH" "x"]`},
-		{name: "a stranger's words", stranger: true, input: "1 2 3 4 5 6 7 8 9 10 11\n", want: "Protocol error: too big inline request"},
+		{name: "a stranger's words", stranger: true, input: "1 2 3 4 5 6 7 8 9 10 11\n",
+			want: "Protocol error: too big inline request"},
 		{name: "long line", input: long[:maxInline+1], want: "Protocol error: too big inline request"},
-		{name: "control characters", input: "PING \x1b[A\n", want: "Protocol error: a control character in an inline request"},
-		{name: "TLS", input: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n", want: "Protocol error: a control character in an inline request"},
+		{name: "control characters", input: "PING \x1b[A\n",
+			want: "Protocol error: a control character in an inline request"},
+		{name: "TLS", input: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n",
+			want: "Protocol error: a control character in an inline request"},
 		{name: "GET", input: "GET / HTTP/1.1\r\n", want: errHTTP.Error()},
 		{name: "a method alone", input: "post /\r\n", want: errHTTP.Error()},
 		{name: "an unfinished line", input: "DELETE ", want: errHTTP.Error()},
 		{name: "Host", input: "host: example.org\r\n", want: errHTTP.Error()},
 		{name: "a version", input: "x y http/1.0\n", want: errHTTP.Error()},
-		{name: "a request after commands", input: array("PING") + "POST / HTTP/1.1\r\n", want: `["PING"] Protocol error: expected '*', got 'P'`},
+		{name: "a request after commands", input: array("PING") + "POST / HTTP/1.1\r\n",
+			want: `["PING"] Protocol error: expected '*', got 'P'`},
 		{name: "a name like a method", input: "GETX\nPOSTS 1\n", want: `["GETX"] ["POSTS" "1"]`},
 	} {
 		show := func(commands []string, err error) string {
@@ -94,7 +111,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// An incomplete command is not looked at again: to send one byte by byte costs the node no more than its length.
+// An incomplete command is not looked at again: to send one byte by byte costs
+// the node no more than its length.
 func TestReader_ReadsNothingTwice(t *testing.T) {
 	t.Parallel()
 	input := []byte(array(strings.Split(strings.Repeat("x", 1000), "")...))
@@ -117,7 +135,9 @@ func TestReader_ReadsNothingTwice(t *testing.T) {
 }
 
 func FuzzReader(f *testing.F) {
-	for _, seed := range []string{array("PING"), "PING\r\n", array("CL.THROTTLE", "k", "1", "2", "3"), "*1\r\n$3\r\n", "GET / HTTP/1.1\r\n\r\n", "*0\r\n", "$1\r\n"} {
+	for _, seed := range []string{array("PING"), "PING\r\n",
+		array("CL.THROTTLE", "k", "1", "2", "3"), "*1\r\n$3\r\n", "GET / HTTP/1.1\r\n\r\n",
+		"*0\r\n", "$1\r\n"} {
 		f.Add([]byte(seed+array("PING")), uint16(3), true)
 	}
 	f.Fuzz(func(t *testing.T, input []byte, at uint16, stranger bool) {
@@ -142,12 +162,14 @@ func checkReader(t testing.TB, input []byte, at int, stranger bool) {
 
 var mutations = flag.Int("mutations", 20_000, "how many mutated messages TestMutatedMessages sends to the reader")
 
-// Whatever is changed in a message, the reader stays within its bounds, and reads the same however it arrives.
+// Whatever is changed in a message, the reader stays within its bounds, and
+// reads the same however it arrives.
 func TestMutatedMessages(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	seeds := []string{
-		array("PING") + array("HELLO", "3", "AUTH", "default", "secret"), array("CL.THROTTLE", "key", "15", "30", "60", "1"),
+		array("PING") + array("HELLO", "3", "AUTH", "default", "secret"),
+		array("CL.THROTTLE", "key", "15", "30", "60", "1"),
 		"PING\r\nECHO a\r\n" + array("RL.CHECK", "rule", "key", "COST", "3"), "*0\r\n*-1\r\n*1\r\n$0\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + array("DEL", "a"),
 	}

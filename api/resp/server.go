@@ -17,10 +17,12 @@ import (
 
 // Bounds of the door in time.
 const (
-	readTimeout  = 10 * time.Second // from a command's first byte to its last; also until a token is shown, if one is needed
-	idleTimeout  = time.Hour        // clients keep connections for long, and expect them to stay open
+	// from a command's first byte to its last; also until a token is shown, if one is needed
+	readTimeout  = 10 * time.Second
+	idleTimeout  = time.Hour // clients keep connections for long, and expect them to stay open
 	writeTimeout = 30 * time.Second
-	// authLogPause is how long no further line is logged about callers that send a token although none is needed.
+	// authLogPause is how long no further line is logged about callers that send a
+	// token although none is needed.
 	authLogPause = time.Minute
 )
 
@@ -70,7 +72,8 @@ func (s *Server) Latency() latency.Counts { return s.latency.Counts() }
 
 // Metrics reports the door's metrics.
 func (s *Server) Metrics(sink metrics.Sink) {
-	s.latency.Metrics(sink, "redis", "redis_seconds", "Time from reading a check over the Redis protocol to its decision; those that arrived together are decided together.")
+	s.latency.Metrics(sink, "redis", "redis_seconds",
+		"Time from reading a check over the Redis protocol to its decision; those that arrived together are decided together.")
 	s.conns.Metrics(sink, "redis")
 }
 
@@ -84,8 +87,8 @@ func (s *Server) begin(conn *api.Connection) api.Served {
 	return session
 }
 
-// Close stops accepting connections, closes those that are idle, waits for the commands in progress until ctx ends, and
-// closes what is left.
+// Close stops accepting connections, closes those that are idle, waits for the
+// commands in progress until ctx ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
 	s.closing.Store(true)
 	err := s.conns.Stop(ctx)

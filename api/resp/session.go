@@ -20,16 +20,20 @@ const (
 	inputSize = 16 << 10
 	// headroom is the space in front of them, for the beginning of a command that arrived before.
 	headroom = 2 << 10
-	// smallInput is the size of a TLS connection's own buffer: TLS does not tell whether it has anything to read.
+	// smallInput is the size of a TLS connection's own buffer: TLS does not tell
+	// whether it has anything to read.
 	smallInput = 512
-	// keptPending is the capacity up to which a buffer for the beginning of a command is kept while nothing is in it.
+	// keptPending is the capacity up to which a buffer for the beginning of a
+	// command is kept while nothing is in it.
 	keptPending = 512
-	// placesFactor is how much more than its bytes an incomplete command may take, because the reader notes where its arguments are: at
-	// least 6 bytes long, each takes 8 more.
+	// placesFactor is how much more than its bytes an incomplete command may take,
+	// because the reader notes where its arguments are: at least 6 bytes long, each
+	// takes 8 more.
 	placesFactor = 3
 	// flushSize is how many bytes of replies are sent before further commands are executed.
 	flushSize = 16 << 10
-	// strangerCommands is how many commands a connection may send without a valid token, if one is needed.
+	// strangerCommands is how many commands a connection may send without a valid
+	// token, if one is needed.
 	strangerCommands = 16
 )
 
@@ -96,8 +100,9 @@ type session struct {
 // newSession returns the session of a new connection.
 func (s *Server) newSession(c *api.Connection) *session {
 	one := &session{
-		Connection: c, stream: c, server: s, id: s.sessions.Add(1), stripe: s.latency.Stripe(), strangerSince: time.Now(),
-		lender: lender{pool: &s.inputs},
+		Connection: c, stream: c, server: s, id: s.sessions.Add(1), stripe: s.latency.Stripe(),
+		strangerSince: time.Now(),
+		lender:        lender{pool: &s.inputs},
 	}
 	if s.TLS != nil {
 		one.stream = tls.Server(c, s.TLS)
@@ -166,7 +171,8 @@ func (c *session) handshake() error {
 	return c.Connection.SetDeadline(time.Time{})
 }
 
-// receive waits for input, and returns at least one byte or an error. The caller must put the buffer back.
+// receive waits for input, and returns at least one byte or an error. The
+// caller must put the buffer back.
 func (c *session) receive(now time.Time) (b []byte, err error) {
 	if err := c.setReadDeadline(now); err != nil {
 		return nil, err
@@ -195,7 +201,8 @@ func (c *session) receive(now time.Time) (b []byte, err error) {
 	return nil, err
 }
 
-// setReadDeadline bounds the next read. It leaves the deadline in force if that is hardly later: to move it takes time.
+// setReadDeadline bounds the next read. It leaves the deadline in force if that
+// is hardly later: to move it takes time.
 func (c *session) setReadDeadline(now time.Time) error {
 	within := idleTimeout
 	by := now.Add(within)
@@ -231,8 +238,9 @@ func (c *session) Interrupt() { _ = c.Connection.Conn.SetReadDeadline(time.Unix(
 // isStranger reports whether the caller must show a valid token, and has not.
 func (c *session) isStranger() bool { return c.authorization == "" && c.server.RequiresToken() }
 
-// handle executes the commands that are complete with the input b, and sends the replies. An error ends the connection: after errOver,
-// the caller should get the last replies.
+// handle executes the commands that are complete with the input b, and sends
+// the replies. An error ends the connection: after errOver, the caller should
+// get the last replies.
 func (c *session) handle(b []byte) error {
 	w := c.server.worker()
 	c.worker = w
@@ -273,7 +281,8 @@ func (c *session) handle(b []byte) error {
 // errNoRoom means that the budget has no room for what a connection holds.
 var errNoRoom = errors.New("the memory for incomplete commands is used up")
 
-// join returns what arrived before of the command that b continues, and b. It fails if there is no room for it.
+// join returns what arrived before of the command that b continues, and b. It
+// fails if there is no room for it.
 func (c *session) join(b []byte) ([]byte, error) {
 	n := len(c.pending)
 	switch {
@@ -292,7 +301,8 @@ func (c *session) join(b []byte) ([]byte, error) {
 	return append(c.pending, b...), nil
 }
 
-// reserve makes pending have a capacity of n bytes, and charges it. It fails if the budget has no room.
+// reserve makes pending have a capacity of n bytes, and charges it. It fails if
+// the budget has no room.
 func (c *session) reserve(n int) error {
 	if n <= cap(c.pending) {
 		return nil
@@ -345,7 +355,8 @@ func (c *session) keep(work, rest []byte) error {
 	return nil
 }
 
-// executeAll executes the commands that work has, and returns what follows them. The error, if any, ends the connection.
+// executeAll executes the commands that work has, and returns what follows
+// them. The error, if any, ends the connection.
 func (c *session) executeAll(work []byte) (rest []byte, err error) {
 	w := c.worker
 	w.began = time.Now()

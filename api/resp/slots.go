@@ -67,7 +67,8 @@ func (c *session) acquire(words [][]byte) error {
 	return nil
 }
 
-// holder returns what a slot says of its holder unless the caller says it: the name of its token, or its address.
+// holder returns what a slot says of its holder unless the caller says it: the
+// name of its token, or its address.
 func (c *session) holder() string {
 	who := c.RemoteAddr().String()
 	if host, _, err := net.SplitHostPort(who); err == nil {
@@ -121,7 +122,8 @@ const (
 	maxSlotTTL = limiter.MaxSlotTTL
 )
 
-// writeHolders writes the fields about the slots of a limit that are held, those that end first in front.
+// writeHolders writes the fields about the slots of a limit that are held,
+// those that end first in front.
 func writeHolders(f *fields, l *limiter.LimitUsage) {
 	f.integer("holders", int64(l.NumHolders))
 	f.name("slots")

@@ -53,15 +53,18 @@ func TestSlots(t *testing.T) {
 	if again := slotOf(c.ask("RL.ACQUIRE render acme TTL 5000 REQUESTID r1")); again != second || second == "" {
 		t.Errorf("the request repeated: got slot %q, want %q", again, second)
 	}
-	if third := c.ask("RL.ACQUIRE render acme"); !strings.HasPrefix(third, `{"allowed" false "code" "rate-limited"`) || slotOf(third) != "" {
+	if third := c.ask("RL.ACQUIRE render acme"); !strings.HasPrefix(third,
+		`{"allowed" false "code" "rate-limited"`) || slotOf(third) != "" {
 		t.Errorf("the third: got %s", third)
 	}
 	usage := steadily(c.ask("RL.USAGE render acme"))
-	if !strings.Contains(usage, `"holders" 2 "slots" [{"slot" S "n" 1 "age_ms" T "expires_ms" T "who" "127.0.0.1"} {"slot" S "n" 1 "age_ms" T "expires_ms" T "who" "worker-1"}]`) {
+	if !strings.Contains(usage,
+		`"holders" 2 "slots" [{"slot" S "n" 1 "age_ms" T "expires_ms" T "who" "127.0.0.1"} {"slot" S "n" 1 "age_ms" T "expires_ms" T "who" "worker-1"}]`) {
 		t.Errorf("usage: got %s", usage)
 	}
 
-	if got := c.ask("RL.RENEW " + second + " TTL 8000"); !regexp.MustCompile(`^{"expires_ms" 7\d\d\d}$`).MatchString(got) {
+	if got := c.ask("RL.RENEW " + second +
+		" TTL 8000"); !regexp.MustCompile(`^{"expires_ms" 7\d\d\d}$`).MatchString(got) {
 		t.Errorf("a renewal: got %s", got)
 	}
 	c.askAll(
@@ -69,11 +72,13 @@ func TestSlots(t *testing.T) {
 		step{"RL.RELEASE " + second, `{"released" false}`},
 		step{"RL.RENEW " + second, "-ERR unknown-slot slot: the slot has ended or was released"},
 		step{"RL.RELEASE nonsense", "-ERR unknown-slot slot: the slot has ended or was released"},
-		step{"RL.RENEW " + second + " TTL 1", "-ERR bad-value TTL must be a whole number of milliseconds from 10 to 86400000"},
+		step{"RL.RENEW " + second + " TTL 1",
+			"-ERR bad-value TTL must be a whole number of milliseconds from 10 to 86400000"},
 		step{"RL.ACQUIRE render acme N 0", "-ERR bad-value N must be a whole number from 1 to 1000000"},
 		step{"RL.ACQUIRE a u", "-ERR bad-value the rule has no limit of algorithm: concurrency: use POST /v1/check"},
 	)
-	if got := c.ask("RL.CHECK render acme"); !strings.HasPrefix(got, `-ERR bad-value rule "render": the rule limits how many slots are held at once`) {
+	if got := c.ask("RL.CHECK render acme"); !strings.HasPrefix(got,
+		`-ERR bad-value rule "render": the rule limits how many slots are held at once`) {
 		t.Errorf("a check: got %s", got)
 	}
 	if got := c.ask("RL.ACQUIRE render acme N 2"); !strings.HasPrefix(got, `{"allowed" false`) {
@@ -119,5 +124,6 @@ func TestSlots_OfWhoHungUp(t *testing.T) {
 	})
 	close(slow.goOn)
 	other := dial(t, n)
-	apitest.Until(t, "the slot is free", func() bool { return strings.Contains(other.ask("RL.USAGE render acme"), `"holders" 0`) })
+	apitest.Until(t, "the slot is free",
+		func() bool { return strings.Contains(other.ask("RL.USAGE render acme"), `"holders" 0`) })
 }

@@ -9,22 +9,26 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// CL.THROTTLE is the command of redis-cell, which Dragonfly has, too. Its limit comes with each call: a token bucket.
+// CL.THROTTLE is the command of redis-cell, which Dragonfly has, too. Its limit
+// comes with each call: a token bucket.
 
 const cellUsage failure = "Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]"
 
 func throttleSpecs() []spec {
 	return []spec{
 		{
-			name: "cl.throttle", arity: -1, need: api.ScopeCheck, asks: (*session).cellThrottle, firstKey: 1, lastKey: 1, keyStep: 1, usage: cellUsage,
+			name: "cl.throttle", arity: -1, need: api.ScopeCheck, asks: (*session).cellThrottle,
+			firstKey: 1, lastKey: 1, keyStep: 1, usage: cellUsage,
 			summary: "Takes from a token bucket, as redis-cell does.",
 		},
 		{
-			name: "rl.throttle", arity: -5, need: api.ScopeCheck, asks: (*session).proposedThrottle, firstKey: 1, lastKey: 1, keyStep: 1,
+			name: "rl.throttle", arity: -5, need: api.ScopeCheck, asks: (*session).proposedThrottle,
+			firstKey: 1, lastKey: 1, keyStep: 1,
 			summary: "Takes from a token bucket. It follows a proposal for Valkey that is still open, and may change with it.",
 		},
 		{
-			name: "throttle", arity: -5, need: api.ScopeCheck, asks: (*session).crabThrottle, firstKey: 1, lastKey: 1, keyStep: 1,
+			name: "throttle", arity: -5, need: api.ScopeCheck, asks: (*session).crabThrottle,
+			firstKey: 1, lastKey: 1, keyStep: 1,
 			summary: "Takes from a token bucket, as throttlecrab does.",
 		},
 	}
@@ -38,7 +42,8 @@ type bucket struct {
 // The words behind the key, in their order.
 var bucketWords = [...]string{"max_burst", "count_per_period", "period", "quantity"}
 
-// readBucket reads the words after the key. notInteger returns the failure for a word that is not an integer.
+// readBucket reads the words after the key. notInteger returns the failure for
+// a word that is not an integer.
 func readBucket(words [][]byte, notInteger func(name string, word []byte) failure) (b bucket, f failure) {
 	b.quantity = 1
 	for i, word := range words {
@@ -128,7 +133,8 @@ func (c *session) proposedThrottle(words [][]byte, q *check) failure {
 	return b.ask(c, q, rules.CellNamespace, words[0], b.maxBurst+1)
 }
 
-// crabThrottle prepares THROTTLE key max_burst count_per_period period [quantity], whose bucket holds max_burst.
+// crabThrottle prepares THROTTLE key max_burst count_per_period period
+// [quantity], whose bucket holds max_burst.
 func (c *session) crabThrottle(words [][]byte, q *check) failure {
 	if len(words) > 5 {
 		return wrongArity("throttle")
@@ -166,7 +172,8 @@ func verdictOn(q *check) (v verdict) {
 	return v
 }
 
-// seconds returns d in seconds as redis-cell does: less than a millisecond is dropped, more is rounded up.
+// seconds returns d in seconds as redis-cell does: less than a millisecond is
+// dropped, more is rounded up.
 func seconds(d time.Duration) int64 {
 	whole := int64(d / time.Second)
 	if d%time.Second >= time.Millisecond {
@@ -175,8 +182,9 @@ func seconds(d time.Duration) int64 {
 	return whole
 }
 
-// roundAsCell makes what remains what redis-cell says. It compares whole microseconds, so of units that are no whole
-// number of them it may say one too many.
+// roundAsCell makes what remains what redis-cell says. It compares whole
+// microseconds, so of units that are no whole number of them it may say one too
+// many.
 func (v *verdict) roundAsCell(q *check) {
 	limit := q.answer.TightestLimit()
 	if limit == nil || q.limit[0].Limit < 1 {

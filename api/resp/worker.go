@@ -11,7 +11,8 @@ import (
 const (
 	// maxRun bounds the checks that are decided together.
 	maxRun = 256
-	// checkMemory is roughly what a check of a run takes in bytes, and freeChecks how many of them are not charged to the budget.
+	// checkMemory is roughly what a check of a run takes in bytes, and freeChecks
+	// how many of them are not charged to the budget.
 	checkMemory = 2 << 10
 	freeChecks  = api.UnchargedBytes / checkMemory
 )
@@ -21,7 +22,8 @@ type worker struct {
 	out  writer
 	args [][]byte // of the command being read
 
-	// checks are the checks of the current run, which is not decided yet. Only the first pending of them are in use.
+	// checks are the checks of the current run, which is not decided yet. Only the
+	// first pending of them are in use.
 	checks  []*check
 	pending int
 	charged int64     // bytes charged for them
@@ -120,7 +122,8 @@ func (c *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, 
 	c.Subjects = c.subject[:]
 }
 
-// isFull reports whether there is no room for the counter of a key under the limit that came with it.
+// isFull reports whether there is no room for the counter of a key under the
+// limit that came with it.
 func (c *check) isFull() bool {
 	return len(c.Subjects) > 0 && !c.answer.Allowed && len(c.answer.Limits) == 1 && c.answer.Limits[0].Full
 }

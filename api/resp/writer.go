@@ -81,7 +81,8 @@ func (w *writer) boolean(v bool) {
 	}
 }
 
-// mapOf begins a map of n names and values, which the caller writes in turn: in RESP2, an array of 2n.
+// mapOf begins a map of n names and values, which the caller writes in turn: in
+// RESP2, an array of 2n.
 func (w *writer) mapOf(n int) {
 	if w.resp3 {
 		w.line('%', int64(n))

@@ -67,8 +67,9 @@ func (c *Call) Reset() {
 	c.reply.Reset()
 }
 
-// namespace is the prefix that turns a domain's name into a namespace. Overrides are counted in that namespace, and a
-// token that is confined to namespaces needs it to ask about the domain.
+// namespace is the prefix that turns a domain's name into a namespace.
+// Overrides are counted in that namespace, and a token that is confined to
+// namespaces needs it to ask about the domain.
 const namespace = "envoy/"
 
 // Decide decides a call that Read has read. token is the caller's; nil if none is required.
@@ -116,16 +117,20 @@ func (c *Call) permit(token *api.Token) *api.Error {
 	}
 	if token.Namespaces != nil {
 		if name := namespace + c.domain; !token.Namespaces.Has(name) {
-			return api.Errorf(api.Forbidden, "%s may only ask about the namespaces %s, and not about %q", token.Name, token.Namespaces, api.Excerpt(name))
+			return api.Errorf(api.Forbidden,
+				"%s may only ask about the namespaces %s, and not about %q", token.Name,
+				token.Namespaces, api.Excerpt(name))
 		}
 	}
-	if !token.Scopes.Allows(api.ScopeAdjust) && slices.ContainsFunc(c.descriptors, func(d descriptor) bool { return d.givesBack }) {
+	if !token.Scopes.Allows(api.ScopeAdjust) &&
+		slices.ContainsFunc(c.descriptors, func(d descriptor) bool { return d.givesBack }) {
 		return token.MissingScopeError(api.ScopeAdjust)
 	}
 	return nil
 }
 
-// explain turns an error of the decider into an answer. An error about a subject names its descriptor.
+// explain turns an error of the decider into an answer. An error about a
+// subject names its descriptor.
 func (c *Call) explain(d *api.Doors, err error) *api.Error {
 	e := api.AsError(err)
 	switch e.Code {
@@ -146,7 +151,8 @@ func (c *Call) explain(d *api.Doors, err error) *api.Error {
 	return e
 }
 
-// matchDescriptors finds the node that applies to each descriptor, and adds the limited ones to c.query.
+// matchDescriptors finds the node that applies to each descriptor, and adds the
+// limited ones to c.query.
 func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 	for i := range c.query.Subjects {
 		c.query.Subjects[i].Node, c.query.Subjects[i].Entries = nil, nil
@@ -203,7 +209,8 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 
 		if d.override && d.requests == 0 {
 			c.zeroOverride = true
-			d.status = status{over: true, hasLimit: true, unit: d.unit, reset: secondsUntilNext(time.Now().UnixNano(), d.unit)}
+			d.status = status{over: true, hasLimit: true, unit: d.unit,
+				reset: secondsUntilNext(time.Now().UnixNano(), d.unit)}
 			continue
 		}
 
@@ -245,7 +252,8 @@ func (c *Call) hits(d *descriptor) int64 {
 	return max(1, int64(c.addend))
 }
 
-// addToQuery adds the i-th descriptor to the query. Equal descriptors become one subject, with their hits added up.
+// addToQuery adds the i-th descriptor to the query. Equal descriptors become
+// one subject, with their hits added up.
 func (c *Call) addToQuery(i int) *api.Error {
 	d := &c.descriptors[i]
 	cost, mode := c.hits(d), counters.CheckMode
@@ -258,11 +266,14 @@ func (c *Call) addToQuery(i int) *api.Error {
 
 	for j := range i {
 		before := &c.descriptors[j]
-		if before.subject < 0 || before.node != d.node || !slices.Equal(c.entries[before.first:before.end], c.entries[d.first:d.end]) {
+		if before.subject < 0 || before.node != d.node ||
+			!slices.Equal(c.entries[before.first:before.end], c.entries[d.first:d.end]) {
 			continue
 		}
 		if before.requests != d.requests || before.unit != d.unit {
-			return api.Errorf(api.BadValue, "descriptors[%d].limit differs from descriptors[%d].limit, although their entries are equal", i, j)
+			return api.Errorf(api.BadValue,
+				"descriptors[%d].limit differs from descriptors[%d].limit, although their entries are equal",
+				i, j)
 		}
 
 		d.subject = before.subject
@@ -320,7 +331,8 @@ func (c *Call) fillSubject(s *limiter.Subject, d *descriptor, cost int64, mode c
 		s.Key = append(s.Key, c.entryText(e))
 	}
 
-	s.Limits = append(s.Limits[:0], rules.InlineLimit{Limit: int64(d.requests), Per: units[d.unit].per, Algorithm: "fixed-window"})
+	s.Limits = append(s.Limits[:0],
+		rules.InlineLimit{Limit: int64(d.requests), Per: units[d.unit].per, Algorithm: "fixed-window"})
 }
 
 // concat concatenates two strings in c's scratch space.
@@ -330,8 +342,8 @@ func (c *Call) concat(a, b string) string {
 	return codec.UnsafeString(c.text[at:])
 }
 
-// entryText returns an entry as one string. It escapes equals signs in the key, so that different entries have
-// different strings.
+// entryText returns an entry as one string. It escapes equals signs in the key,
+// so that different entries have different strings.
 func (c *Call) entryText(e rules.EnvoyEntry) string {
 	at := len(c.text)
 	for i := range len(e.Key) {
@@ -375,9 +387,10 @@ func (c *Call) setStatuses() {
 	}
 }
 
-// setStatusesOf sets the statuses of the descriptors of one subject from la. There are several if a descriptor stands more than
-// once in the request. As in the reference server, each of them then sees the hits of those before it. refused means that the
-// check was refused, so that no limit took anything.
+// setStatusesOf sets the statuses of the descriptors of one subject from la.
+// There are several if a descriptor stands more than once in the request. As in
+// the reference server, each of them then sees the hits of those before it.
+// refused means that the check was refused, so that no limit took anything.
 func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 	subject := &c.query.Subjects[la.Subject]
 	cost := subject.Costs[0].Cost
@@ -416,7 +429,8 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 	}
 }
 
-// setStatus sets the status of a descriptor from la, with what remains after it, and whether it is over the limit.
+// setStatus sets the status of a descriptor from la, with what remains after
+// it, and whether it is over the limit.
 func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64, over bool) {
 	s := &d.status
 	s.hasLimit, s.requests = true, clampUint32(la.Limit.ShownAt(c.Answer.Now).Amount)
@@ -443,7 +457,8 @@ func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64
 	}
 }
 
-// secondsUntilNext returns the seconds from wall, in Unix nanoseconds, until the next window of a unit begins, rounded up.
+// secondsUntilNext returns the seconds from wall, in Unix nanoseconds, until
+// the next window of a unit begins, rounded up.
 func secondsUntilNext(wall int64, u unit) int64 {
 	length := units[u].seconds
 	return length - wall/1e9%length
@@ -452,7 +467,8 @@ func secondsUntilNext(wall int64, u unit) int64 {
 // seconds returns a duration in seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// addRateHeaders adds the rate limit headers that Envoy can't compose itself, because it knows only windows of one unit.
+// addRateHeaders adds the rate limit headers that Envoy can't compose itself,
+// because it knows only windows of one unit.
 func (c *Call) addRateHeaders() {
 	c.reply.Reset()
 	c.reply.AddRateHeaders(&c.Answer)
@@ -464,9 +480,11 @@ func (c *Call) addRateHeaders() {
 	}
 }
 
-// giveBack gives back the hits of descriptors that ask for it and, if all quotas are used up, what the request took from other
-// limits. It returns an error only if the request does nothing else, or is invalid. Otherwise it drops hits that can't be given
-// back. The hits of the other descriptors stay taken, so an error would make the caller retry and be charged twice; and an
+// giveBack gives back the hits of descriptors that ask for it and, if all
+// quotas are used up, what the request took from other limits. It returns an
+// error only if the request does nothing else, or is invalid. Otherwise it
+// drops hits that can't be given back. The hits of the other descriptors stay
+// taken, so an error would make the caller retry and be charged twice; and an
 // Envoy that lets requests pass on errors would let a refused one pass.
 func (c *Call) giveBack(d *api.Doors) *api.Error {
 	returner, _ := d.Decider.(Returner)
@@ -483,7 +501,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 		case !c.domainKnown:
 		case desc.givesBack && desc.isLimited() && !(desc.override && desc.requests == 0):
 			hits = c.hits(desc)
-		case c.quotaCount > 1 && c.over && c.Answer.Allowed && desc.subject >= 0 && !desc.status.over && (desc.node == nil || !desc.node.Quota):
+		case c.quotaCount > 1 && c.over && c.Answer.Allowed && desc.subject >= 0 &&
+			!desc.status.over && (desc.node == nil || !desc.node.Quota):
 			if s := &c.query.Subjects[desc.subject]; s.Mode == counters.CheckMode {
 				hits = c.hits(desc)
 			}
@@ -516,7 +535,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 	return nil
 }
 
-// setGivenStatus sets the status of a descriptor whose hits were given back; u is the usage afterwards.
+// setGivenStatus sets the status of a descriptor whose hits were given back; u
+// is the usage afterwards.
 func (d *descriptor) setGivenStatus(u *limiter.Usage) {
 	l, s := &u.Limits[0], &d.status
 	s.hasLimit, s.requests, s.unit = true, clampUint32(l.Limit.ShownAt(u.At).Amount), d.unit

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// Like the reference server, the data plane also accepts the messages in proto3's JSON. They are translated from and to the
-// wire format.
+// Like the reference server, the data plane also accepts the messages in
+// proto3's JSON. They are translated from and to the wire format.
 
 // FromJSON translates a request from JSON to the wire format.
 func FromJSON(body []byte) ([]byte, *api.Error) {

@@ -11,12 +11,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a request. Values have no bound of their own: they come from the headers of untrusted clients, and Envoy by default
-// lets a request pass if the rate limit service answers with an error.
+// Bounds of a request. Values have no bound of their own: they come from the
+// headers of untrusted clients, and Envoy by default lets a request pass if the
+// rate limit service answers with an error.
 const (
-	// MaxMessage bounds a request, in bytes. Envoy accepts 60 KiB of headers, and a value may occur in several descriptors.
+	// MaxMessage bounds a request, in bytes. Envoy accepts 60 KiB of headers, and a
+	// value may occur in several descriptors.
 	MaxMessage = 256 << 10
-	// MaxDescriptors bounds the descriptors of a request. Each is a subject, and each subject may have a different owner.
+	// MaxDescriptors bounds the descriptors of a request. Each is a subject, and
+	// each subject may have a different owner.
 	MaxDescriptors = 64
 	// MaxEntries bounds the entries of a descriptor. No tree is deeper.
 	MaxEntries = 16
@@ -70,8 +73,9 @@ type message struct {
 	malformed bool
 }
 
-// nextField returns the number and the value of the next field: n for a varint, b for bytes. For other kinds, which it
-// skips, the number is 0. At the end, or if the message is malformed, ok is false.
+// nextField returns the number and the value of the next field: n for a varint,
+// b for bytes. For other kinds, which it skips, the number is 0. At the end, or
+// if the message is malformed, ok is false.
 func (m *message) nextField() (field protowire.Number, n uint64, b []byte, ok bool) {
 	if len(m.rest) == 0 || m.malformed {
 		return 0, 0, nil, false
@@ -232,7 +236,8 @@ func (c *Call) validate() *api.Error {
 		case d.override && d.unit <= 0:
 			return api.Errorf(api.BadValue, "descriptors[%d].limit.unit must be a unit of time, SECOND to YEAR", i)
 		case d.addend > algorithms.MaxAmount:
-			return api.Errorf(api.BadValue, "descriptors[%d].hits_addend must not be more than %d", i, int64(algorithms.MaxAmount))
+			return api.Errorf(api.BadValue, "descriptors[%d].hits_addend must not be more than %d",
+				i, int64(algorithms.MaxAmount))
 		}
 
 		for j := range c.entries[d.first:d.end] {

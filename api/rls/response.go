@@ -65,7 +65,8 @@ func (s *status) append(b []byte) []byte {
 
 	b = appendNumber(b, 3, uint64(s.remaining))
 	if s.hasLimit {
-		b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.BytesType), uint64(sizeNumber(1, uint64(s.reset))))
+		b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.BytesType),
+			uint64(sizeNumber(1, uint64(s.reset))))
 		b = appendNumber(b, 1, uint64(s.reset))
 	}
 

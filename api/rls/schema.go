@@ -20,9 +20,10 @@ const (
 	File    = "envoy/service/ratelimit/v3/rls.proto" // the file that describes the service
 )
 
-// The schema is a subset of Envoy's: the messages and fields that a rate limit service reads and writes. It is not registered
-// with the protobuf library, which allows each name only once, because a program that embeds a node may link Envoy's own
-// messages.
+// The schema is a subset of Envoy's: the messages and fields that a rate limit
+// service reads and writes. It is not registered with the protobuf library,
+// which allows each name only once, because a program that embeds a node may
+// link Envoy's own messages.
 
 // Schema returns the files that describe the service and its messages.
 var Schema = sync.OnceValue(func() *protoregistry.Files {
@@ -101,7 +102,8 @@ var schemaFiles = []*descriptorpb.FileDescriptorProto{
 				field(3, "hits_addend", ".google.protobuf.UInt64Value"),
 				field(4, "is_negative_hits", flag)),
 				messageType("Entry", field(1, "key", text), field(2, "value", text)),
-				messageType("RateLimitOverride", field(1, "requests_per_unit", number), enumField(2, "unit", "."+typePackage+".RateLimitUnit")),
+				messageType("RateLimitOverride", field(1, "requests_per_unit", number),
+					enumField(2, "unit", "."+typePackage+".RateLimitUnit")),
 			),
 		},
 	},
@@ -110,13 +112,16 @@ var schemaFiles = []*descriptorpb.FileDescriptorProto{
 		Dependency: []string{coreFile, commonFile, "google/protobuf/duration.proto"},
 		MessageType: []*descriptorpb.DescriptorProto{
 			messageType("RateLimitRequest", field(1, "domain", text),
-				repeated(field(2, "descriptors", "."+commonPackage+".RateLimitDescriptor")), field(3, "hits_addend", number)),
+				repeated(field(2, "descriptors", "."+commonPackage+".RateLimitDescriptor")),
+				field(3, "hits_addend", number)),
 			responseRecord(),
 		},
 		Service: []*descriptorpb.ServiceDescriptorProto{{
 			Name: proto.String("RateLimitService"),
 			Method: []*descriptorpb.MethodDescriptorProto{{
-				Name: proto.String(Method), InputType: proto.String("." + servicePackage + ".RateLimitRequest"), OutputType: proto.String("." + servicePackage + ".RateLimitResponse"),
+				Name:       proto.String(Method),
+				InputType:  proto.String("." + servicePackage + ".RateLimitRequest"),
+				OutputType: proto.String("." + servicePackage + ".RateLimitResponse"),
 			}},
 		}},
 	},
@@ -126,7 +131,8 @@ var unitNames = []string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", 
 
 func responseRecord() *descriptorpb.DescriptorProto {
 	const response = "." + servicePackage + ".RateLimitResponse"
-	limit := messageType("RateLimit", field(1, "requests_per_unit", number), enumField(2, "unit", response+".RateLimit.Unit"), field(3, "name", text))
+	limit := messageType("RateLimit", field(1, "requests_per_unit", number),
+		enumField(2, "unit", response+".RateLimit.Unit"), field(3, "name", text))
 	limit.EnumType = []*descriptorpb.EnumDescriptorProto{enumType("Unit", unitNames)}
 	r := nest(messageType("RateLimitResponse",
 		enumField(1, "overall_code", response+".Code"),
@@ -135,7 +141,8 @@ func responseRecord() *descriptorpb.DescriptorProto {
 		repeated(field(4, "request_headers_to_add", "."+corePackage+".HeaderValue")),
 		field(5, "raw_body", raw)),
 		limit,
-		messageType("DescriptorStatus", enumField(1, "code", response+".Code"), field(2, "current_limit", response+".RateLimit"),
+		messageType("DescriptorStatus", enumField(1, "code", response+".Code"),
+			field(2, "current_limit", response+".RateLimit"),
 			field(3, "limit_remaining", number), field(4, "duration_until_reset", ".google.protobuf.Duration")),
 	)
 	r.EnumType = []*descriptorpb.EnumDescriptorProto{enumType("Code", []string{"UNKNOWN", "OK", "OVER_LIMIT"})}
@@ -168,7 +175,8 @@ func nest(r *descriptorpb.DescriptorProto, inside ...*descriptorpb.DescriptorPro
 
 func field(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
 	f := &descriptorpb.FieldDescriptorProto{
-		Name: proto.String(name), JsonName: proto.String(jsonName(name)), Number: proto.Int32(n), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
+		Name: proto.String(name), JsonName: proto.String(jsonName(name)), Number: proto.Int32(n),
+		Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
 	}
 	if plain, ok := kinds[kind]; ok {
 		f.Type = plain.Enum()
@@ -178,8 +186,8 @@ func field(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
 	return f
 }
 
-// jsonName returns a field's name in JSON. Libraries derive it themselves, but some tools that read the schema by reflection
-// don't.
+// jsonName returns a field's name in JSON. Libraries derive it themselves, but
+// some tools that read the schema by reflection don't.
 func jsonName(name string) string {
 	words := strings.Split(name, "_")
 	for i, w := range words[1:] {
@@ -203,7 +211,8 @@ func repeated(f *descriptorpb.FieldDescriptorProto) *descriptorpb.FieldDescripto
 func enumType(name string, values []string) *descriptorpb.EnumDescriptorProto {
 	e := &descriptorpb.EnumDescriptorProto{Name: proto.String(name)}
 	for i, v := range values {
-		e.Value = append(e.Value, &descriptorpb.EnumValueDescriptorProto{Name: proto.String(v), Number: proto.Int32(int32(i))})
+		e.Value = append(e.Value,
+			&descriptorpb.EnumValueDescriptorProto{Name: proto.String(v), Number: proto.Int32(int32(i))})
 	}
 	return e
 }

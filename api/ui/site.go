@@ -15,7 +15,8 @@ import (
 //go:embed static
 var files embed.FS
 
-// types maps file name extensions to content types. The operating system's table may be missing or wrong.
+// types maps file name extensions to content types. The operating system's
+// table may be missing or wrong.
 var types = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -23,8 +24,9 @@ var types = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// policy is the content security policy. The page may use its own origin for what it needs, and nothing else, and no page may
-// frame it. The last two directives are for what default-src does not cover.
+// policy is the content security policy. The page may use its own origin for
+// what it needs, and nothing else, and no page may frame it. The last two
+// directives are for what default-src does not cover.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; " +
 	"base-uri 'none'; form-action 'none'"
 
@@ -65,8 +67,9 @@ func Open() *Site {
 	return s
 }
 
-// Serve answers a GET or HEAD for the file with a path relative to the site's, "" for the page itself. It reports false
-// if there is no such file. Browsers may cache files, but must revalidate them every time.
+// Serve answers a GET or HEAD for the file with a path relative to the site's,
+// "" for the page itself. It reports false if there is no such file. Browsers
+// may cache files, but must revalidate them every time.
 func (s *Site) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
 	f := s.files[name]
 	if f == nil {

@@ -40,7 +40,8 @@ func TestFilesAreServed(t *testing.T) {
 		}
 		tag := resp.Header.Get("ETag")
 		again, _ := serve(s, "GET", name, map[string]string{"If-None-Match": tag})
-		if tag == "" || again.StatusCode != http.StatusNotModified || again.Header.Get("Content-Security-Policy") != policy {
+		if tag == "" || again.StatusCode != http.StatusNotModified ||
+			again.Header.Get("Content-Security-Policy") != policy {
 			t.Errorf("%s: ETag %s, have %d", name, tag, again.StatusCode)
 		}
 		if other, _ := serve(s, "GET", name, map[string]string{"If-None-Match": `"other"`}); other.StatusCode != 200 {
@@ -74,7 +75,8 @@ func TestFilesAreServed(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	resp, _ := serve(Open(), "GET", "", nil)
 	for name, want := range map[string]string{
-		"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
+		"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+		"Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
 	} {
 		expect.Equal(t, resp.Header.Get(name), want, "%s", name)
 	}
@@ -84,7 +86,8 @@ func TestHeaders(t *testing.T) {
 	expect.Equal(t, have, want, "the policy")
 }
 
-// Nothing is loaded from other sites or inline, every referenced file exists, and no text can become markup.
+// Nothing is loaded from other sites or inline, every referenced file exists,
+// and no text can become markup.
 func TestSourcesKeepThePolicy(t *testing.T) {
 	forbidden := regexp.MustCompile(`https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage|document\.cookie|console\.|\bstyle="|\bon[a-z]+="|<style|javascript:`)
 	named := regexp.MustCompile(`(?:from|import\() ?'\./([^']+)'|(?:src|href)="([a-z][^":/]*)"`)

@@ -5,10 +5,12 @@
 //		grpc.StreamInterceptor(interceptor.Stream(limiter, interceptor.Options{})),
 //	)
 //
-// A stream is checked once, when it begins, and with Options.EachMessage also for each further message that it
-// receives. A refused call ends with ResourceExhausted, with the detail RetryInfo if a later call may pass. A call that
-// the rules deny ends with PermissionDenied, and one that no node decided with Unavailable. The rate headers that the
-// rules turn on are in the answer's metadata.
+// A stream is checked once, when it begins, and with Options.EachMessage also
+// for each further message that it receives. A refused call ends with
+// ResourceExhausted, with the detail RetryInfo if a later call may pass. A call
+// that the rules deny ends with PermissionDenied, and one that no node decided
+// with Unavailable. The rate headers that the rules turn on are in the answer's
+// metadata.
 package interceptor
 
 import (
@@ -31,40 +33,46 @@ import (
 	"github.com/rlnode/rlnode/client"
 )
 
-// Options configures the interceptors. All fields are optional: by default, every rule that matches the attributes ip and
-// endpoint applies. client.MiddlewareOptions documents the fields of the same name in more detail.
+// Options configures the interceptors. All fields are optional: by default,
+// every rule that matches the attributes ip and endpoint applies.
+// client.MiddlewareOptions documents the fields of the same name in more
+// detail.
 type Options struct {
 	// Rule limits the check to this rule.
 	Rule string
-	// Key returns the subject: a value for each key attribute of Rule. Only Rule then applies. Nil: the subject follows
-	// from the attributes.
+	// Key returns the subject: a value for each key attribute of Rule. Only Rule
+	// then applies. Nil: the subject follows from the attributes.
 	Key func(ctx context.Context, method string) []string
-	// MissingKey says what happens to a call for which Key returns nil, or an empty value. client.MissingRefuse (the
-	// default) ends it with InvalidArgument, client.MissingError calls OnError and ends it with Internal, and
-	// client.MissingAllow lets it pass without a check. Any other text is used in place of what is missing.
+	// MissingKey says what happens to a call for which Key returns nil, or an empty
+	// value. client.MissingRefuse (the default) ends it with InvalidArgument,
+	// client.MissingError calls OnError and ends it with Internal, and
+	// client.MissingAllow lets it pass without a check. Any other text is used in
+	// place of what is missing.
 	MissingKey string
-	// Attributes returns the attributes that rules match. Nil: ip (see TrustedHops) and endpoint, which is the method, such as
-	// /shop.Orders/Place.
+	// Attributes returns the attributes that rules match. Nil: ip (see TrustedHops)
+	// and endpoint, which is the method, such as /shop.Orders/Place.
 	Attributes func(ctx context.Context, method string) map[string]string
-	// TrustedHops is the number of proxies between clients and this server, each of which appends to x-forwarded-for; see
-	// client.Address.
+	// TrustedHops is the number of proxies between clients and this server, each of
+	// which appends to x-forwarded-for; see client.Address.
 	TrustedHops int
-	// Cost returns the costs per unit. Nil, or a nil result: the cost that the rules set, or 1 request.
+	// Cost returns the costs per unit. Nil, or a nil result: the cost that the
+	// rules set, or 1 request.
 	Cost func(ctx context.Context, method string) map[string]int64
-	// Request returns the whole check, for instance one with inline limits. Rule, Key, Attributes and Cost are then ignored.
-	// Nil: the check is made from those.
+	// Request returns the whole check, for instance one with inline limits. Rule,
+	// Key, Attributes and Cost are then ignored. Nil: the check is made from those.
 	Request func(ctx context.Context, method string) client.Request
 	// Skip reports whether to let a call pass without a check. Nil: never.
 	Skip func(ctx context.Context, method string) bool
-	// Slots acquires slots in place of a check, and holds them until the handler returns, or the caller hangs up. The
-	// handler's context ends, too, if they are lost. The Checker must be a client.Acquirer. Not with EachMessage.
+	// Slots acquires slots in place of a check, and holds them until the handler
+	// returns, or the caller hangs up. The handler's context ends, too, if they are
+	// lost. The Checker must be a client.Acquirer. Not with EachMessage.
 	Slots bool
 	// SlotTTL is how long slots are held without being renewed. 0: as long as the rules say.
 	SlotTTL time.Duration
 
-	// EachMessage checks each message that a stream receives, like a call of its own: the first one is part of the
-	// check of the stream's beginning. If one is refused, the handler's RecvMsg returns the status that ends the
-	// stream.
+	// EachMessage checks each message that a stream receives, like a call of its
+	// own: the first one is part of the check of the stream's beginning. If one is
+	// refused, the handler's RecvMsg returns the status that ends the stream.
 	EachMessage bool
 
 	// OnError is called if no node decided, whether the call passes or not. Nil: no callback.
@@ -72,9 +80,11 @@ type Options struct {
 
 	// IgnoreDelay passes delayed calls on at once.
 	IgnoreDelay bool
-	// MaxDelay bounds how long a call is held; one with a longer delay is refused. 0: client.DefaultMaxDelay.
+	// MaxDelay bounds how long a call is held; one with a longer delay is refused.
+	// 0: client.DefaultMaxDelay.
 	MaxDelay time.Duration
-	// MaxHeld bounds the calls that are held at once; any more are refused. 0: client.DefaultMaxHeld.
+	// MaxHeld bounds the calls that are held at once; any more are refused. 0:
+	// client.DefaultMaxHeld.
 	MaxHeld int
 	// NoHeaders suppresses all rate headers except retry-after.
 	NoHeaders bool
@@ -87,8 +97,8 @@ type guard struct {
 	held    atomic.Int64 // calls held for their delay
 }
 
-// newGuard returns a guard with the defaults filled in. It panics if Key is set without Rule, or Slots without an
-// Acquirer or with EachMessage.
+// newGuard returns a guard with the defaults filled in. It panics if Key is set
+// without Rule, or Slots without an Acquirer or with EachMessage.
 func newGuard(c client.Checker, o Options) *guard {
 	if o.Key != nil && o.Rule == "" {
 		panic("interceptor: Options.Key needs Rule")
@@ -120,8 +130,9 @@ func attributes(trustedHops int) func(context.Context, string) map[string]string
 	}
 }
 
-// Unary returns an interceptor that checks each call before its handler runs. In the handler, client.FromContext returns the
-// decision. Unary panics if Options.Key is set without Options.Rule.
+// Unary returns an interceptor that checks each call before its handler runs.
+// In the handler, client.FromContext returns the decision. Unary panics if
+// Options.Key is set without Options.Rule.
 func Unary(c client.Checker, o Options) grpc.UnaryServerInterceptor {
 	g := newGuard(c, o)
 	return func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -134,7 +145,8 @@ func Unary(c client.Checker, o Options) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Stream is like Unary, for streams. A stream is checked once, when it begins, unless Options.EachMessage is set.
+// Stream is like Unary, for streams. A stream is checked once, when it begins,
+// unless Options.EachMessage is set.
 func Stream(c client.Checker, o Options) grpc.StreamServerInterceptor {
 	g := newGuard(c, o)
 	return func(server any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -156,7 +168,8 @@ type stream struct {
 	received atomic.Int64 // messages
 }
 
-// RecvMsg receives a message and, if it is not the first one and Options.EachMessage is set, checks it.
+// RecvMsg receives a message and, if it is not the first one and
+// Options.EachMessage is set, checks it.
 func (s *stream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err != nil || s.received.Add(1) == 1 || !s.guard.options.EachMessage {
@@ -169,9 +182,11 @@ func (s *stream) RecvMsg(m any) error {
 // Context returns the context with the decision.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// admit checks a call. It returns the context for its handler, and what to do after it; or the status that refuses it.
-// It passes the headers to set.
-func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) error) (context.Context, func(), error) {
+// admit checks a call. It returns the context for its handler, and what to do
+// after it; or the status that refuses it. It passes the headers to set.
+func (g *guard) admit(
+	ctx context.Context, method string, set func(metadata.MD) error,
+) (context.Context, func(), error) {
 	o := &g.options
 	nothing := func() {}
 	if o.Skip != nil && o.Skip(ctx, method) {

@@ -52,19 +52,24 @@ type health struct {
 	decisions []client.Decision
 }
 
-func (h *health) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (h *health) Check(
+	ctx context.Context, _ *grpc_health_v1.HealthCheckRequest,
+) (*grpc_health_v1.HealthCheckResponse, error) {
 	d, _ := client.FromContext(ctx)
 	h.decisions = append(h.decisions, d)
 	return &grpc_health_v1.HealthCheckResponse{}, nil
 }
 
-func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+func (h *health) Watch(
+	_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse],
+) error {
 	d, _ := client.FromContext(s.Context())
 	h.decisions = append(h.decisions, d)
 	return s.Send(&grpc_health_v1.HealthCheckResponse{})
 }
 
-// call makes a unary or streaming call to a server with the interceptors, and returns the answer's metadata.
+// call makes a unary or streaming call to a server with the interceptors, and
+// returns the answer's metadata.
 func call(t *testing.T, c client.Checker, o Options, streams bool, more ...string) (*health, metadata.MD, error) {
 	t.Helper()
 	service := &health{}
@@ -100,25 +105,34 @@ func TestCalls(t *testing.T) {
 		retry        time.Duration
 		header       map[string]string
 	}{
-		{"allowed", `{"allowed":true,` + figures + `}`, nil, codes.OK, 0, map[string]string{"x-ratelimit-remaining": "4", "x-ratelimit-limit": "10", "retry-after": ""}},
-		{"refused", `{"allowed":false,"retry_after_ms":1500,` + figures + `}`, nil, codes.ResourceExhausted, 1500 * time.Millisecond, map[string]string{"x-ratelimit-remaining": "4", "retry-after": "2"}},
-		{"never", `{"allowed":false,"retry_after_ms":-1,` + figures + `}`, nil, codes.ResourceExhausted, 0, map[string]string{"retry-after": ""}},
+		{"allowed", `{"allowed":true,` + figures + `}`, nil, codes.OK, 0,
+			map[string]string{"x-ratelimit-remaining": "4", "x-ratelimit-limit": "10", "retry-after": ""}},
+		{"refused", `{"allowed":false,"retry_after_ms":1500,` + figures + `}`, nil,
+			codes.ResourceExhausted, 1500 * time.Millisecond,
+			map[string]string{"x-ratelimit-remaining": "4", "retry-after": "2"}},
+		{"never", `{"allowed":false,"retry_after_ms":-1,` + figures + `}`, nil,
+			codes.ResourceExhausted, 0, map[string]string{"retry-after": ""}},
 		{"denied", `{"allowed":false,"retry_after_ms":-1,"decided_by":"list"}`, nil, codes.PermissionDenied, 0, nil},
 		{"nobody", "", errors.New("x"), codes.Unavailable, time.Second, nil},
-		{"a long delay", `{"allowed":true,"delay_ms":3600000,` + figures + `}`, nil, codes.ResourceExhausted, time.Hour, map[string]string{"retry-after": "3600"}},
+		{"a long delay", `{"allowed":true,"delay_ms":3600000,` + figures + `}`, nil,
+			codes.ResourceExhausted, time.Hour, map[string]string{"retry-after": "3600"}},
 		{"a short delay", `{"allowed":true,"delay_ms":1,` + figures + `}`, nil, codes.OK, 0, nil},
 	} {
 		for _, streams := range []bool{false, true} {
 			c := &checker{answer: test.answer, err: test.err}
 			var told error
-			service, header, err := call(t, c, Options{TrustedHops: 1, OnError: func(_ context.Context, err error) { told = err }}, streams, "x-forwarded-for", "192.0.2.7")
+			service, header, err := call(t, c,
+				Options{TrustedHops: 1, OnError: func(_ context.Context, err error) { told = err }},
+				streams, "x-forwarded-for", "192.0.2.7")
 			s := status.Convert(err)
 			retry := time.Duration(0)
 			for _, detail := range s.Details() {
 				retry = detail.(*errdetails.RetryInfo).GetRetryDelay().AsDuration()
 			}
-			if s.Code() != test.code || retry != test.retry || told != test.err || len(service.decisions) != map[bool]int{true: 1}[test.code == codes.OK] {
-				t.Errorf("%s: have %v, retry in %v, told %v, decisions %v", test.name, err, retry, told, service.decisions)
+			if s.Code() != test.code || retry != test.retry || told != test.err ||
+				len(service.decisions) != map[bool]int{true: 1}[test.code == codes.OK] {
+				t.Errorf("%s: have %v, retry in %v, told %v, decisions %v", test.name, err, retry,
+					told, service.decisions)
 			}
 			if err == nil && !service.decisions[0].Allowed || err != nil && s.Message() == "" {
 				t.Errorf("%s: have %v, %v", test.name, service.decisions, err)
@@ -130,7 +144,8 @@ func TestCalls(t *testing.T) {
 			if streams {
 				endpoint = "/grpc.health.v1.Health/Watch"
 			}
-			want := client.Request{Attributes: map[string]string{"ip": "192.0.2.7", "endpoint": endpoint}, Headers: true}
+			want := client.Request{Attributes: map[string]string{"ip": "192.0.2.7",
+				"endpoint": endpoint}, Headers: true}
 			expect.DeepEqual(t, c.asked, []client.Request{want}, "asked")
 		}
 	}
@@ -146,14 +161,17 @@ func TestOptions(t *testing.T) {
 	if _, header, err := call(t, c, o, false); err != nil || len(header.Get("x-ratelimit-limit")) > 0 {
 		t.Errorf("have %v, %v", header, err)
 	}
-	want := client.Request{Rule: "r", Key: []string{"/grpc.health.v1.Health/Check"}, Costs: map[string]int64{"tokens": 7}}
+	want := client.Request{Rule: "r", Key: []string{"/grpc.health.v1.Health/Check"},
+		Costs: map[string]int64{"tokens": 7}}
 	expect.DeepEqual(t, c.asked, []client.Request{want}, "asked")
 	o.Skip = func(context.Context, string) bool { return true }
 	if _, _, err := call(t, c, o, false); err != nil || len(c.asked) != 1 {
 		t.Errorf("have %v, asked %d times", err, len(c.asked))
 	}
 	inline := client.Request{Key: []string{"a"}, Limits: []client.Limit{{Limit: 1, Per: "1m"}}}
-	if _, _, err := call(t, c, Options{Request: func(context.Context, string) client.Request { return inline }, IgnoreDelay: true}, false); err != nil {
+	if _, _, err := call(t, c,
+		Options{Request: func(context.Context, string) client.Request { return inline }, IgnoreDelay: true},
+		false); err != nil {
 		t.Error(err)
 	}
 	inline.Headers = true
@@ -202,7 +220,8 @@ func TestRealNode(t *testing.T) {
 	for i, streams := range []bool{false, true, false, true} {
 		_, header, err := call(t, c, Options{}, streams)
 		left := regexp.MustCompile(`^"calls";r=(\d);t=\d+$`).FindStringSubmatch(strings.Join(header.Get("ratelimit"), "|"))
-		if left == nil || left[1] != strconv.Itoa(max(1-i, 0)) || !slices.Equal(header.Get("ratelimit-policy"), []string{`"calls";q=2;w=3600`}) {
+		if left == nil || left[1] != strconv.Itoa(max(1-i, 0)) ||
+			!slices.Equal(header.Get("ratelimit-policy"), []string{`"calls";q=2;w=3600`}) {
 			t.Errorf("call %d: have %v", i, header)
 		}
 		s, retry := status.Convert(err), strings.Join(header.Get("retry-after"), "|")
@@ -225,13 +244,16 @@ func TestMissingKey(t *testing.T) {
 		code         codes.Code
 		asked        []string
 	}{
-		{"", "a", codes.OK, []string{"a"}}, {"", "", codes.InvalidArgument, nil}, {client.MissingRefuse, "", codes.InvalidArgument, nil},
-		{client.MissingError, "", codes.Internal, nil}, {client.MissingAllow, "", codes.OK, nil}, {"anonymous", "", codes.OK, []string{"anonymous"}},
+		{"", "a", codes.OK, []string{"a"}}, {"", "", codes.InvalidArgument, nil},
+		{client.MissingRefuse, "", codes.InvalidArgument, nil},
+		{client.MissingError, "", codes.Internal, nil}, {client.MissingAllow, "", codes.OK, nil},
+		{"anonymous", "", codes.OK, []string{"anonymous"}},
 	} {
 		c := &checker{answer: `{"allowed":true,` + figures + `}`}
 		var told error
 		o := Options{
-			Rule: "r", MissingKey: test.missing, Key: func(context.Context, string) []string { return []string{test.key} },
+			Rule: "r", MissingKey: test.missing,
+			Key:     func(context.Context, string) []string { return []string{test.key} },
 			OnError: func(_ context.Context, err error) { told = err },
 		}
 		_, _, err := call(t, c, o, false)
@@ -268,25 +290,27 @@ func TestEachMessage(t *testing.T) {
 		c := &checker{answer: allowed}
 		receive := Stream(c, Options{Rule: "r", EachMessage: each})
 		var got []error
-		err := receive(nil, &scripted{ctx: t.Context(), left: 5}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(_ any, s grpc.ServerStream) error {
-			for i := range 6 {
-				if i == 3 {
-					c.answer = refused
+		err := receive(nil, &scripted{ctx: t.Context(), left: 5},
+			&grpc.StreamServerInfo{FullMethod: "/s/m"}, func(_ any, s grpc.ServerStream) error {
+				for i := range 6 {
+					if i == 3 {
+						c.answer = refused
+					}
+					err := s.RecvMsg(nil)
+					got = append(got, err)
+					if err != nil {
+						return err
+					}
 				}
-				err := s.RecvMsg(nil)
-				got = append(got, err)
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+				return nil
+			})
 		want, checks := io.EOF.Error(), 1
 		if each {
 			want, checks = codes.ResourceExhausted.String(), 4
 		}
 		if err == nil || !strings.Contains(err.Error(), want) || len(c.asked) != checks {
-			t.Errorf("each %t: %v after %d messages and %d checks, want %s after %d checks", each, err, len(got), len(c.asked), want, checks)
+			t.Errorf("each %t: %v after %d messages and %d checks, want %s after %d checks", each,
+				err, len(got), len(c.asked), want, checks)
 		}
 	}
 }

@@ -28,10 +28,14 @@ type acquirer struct {
 
 func (a *acquirer) Acquire(ctx context.Context, _ client.Request, _ time.Duration) (*client.Slot, error) {
 	if a.full {
-		return nil, client.NewRefused(client.Decision{RetryAfter: time.Second, DecidedBy: client.ByOwner, Reason: "All are held."}, nil)
+		return nil,
+			client.NewRefused(client.Decision{RetryAfter: time.Second, DecidedBy: client.ByOwner,
+				Reason: "All are held."},
+				nil)
 	}
 	a.held.Add(1)
-	return client.NewSlot(ctx, a, client.Decision{Allowed: true, DecidedBy: client.ByOwner}, "abc", time.Now().Add(time.Hour))
+	return client.NewSlot(ctx, a, client.Decision{Allowed: true, DecidedBy: client.ByOwner}, "abc",
+		time.Now().Add(time.Hour))
 }
 
 func (a *acquirer) RenewSlot(context.Context, string) (time.Time, error) {
@@ -55,7 +59,9 @@ type waiting struct {
 	grpc_health_v1.UnimplementedHealthServer
 }
 
-func (waiting) Watch(_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+func (waiting) Watch(
+	_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse],
+) error {
 	if err := s.Send(&grpc_health_v1.HealthCheckResponse{}); err != nil {
 		return err
 	}
@@ -70,7 +76,8 @@ func TestSlotsAreHeldForACall(t *testing.T) {
 		if _, _, err := call(t, a, Options{Slots: true}, streams); err != nil {
 			t.Fatal(err)
 		}
-		process.Eventually(t, "the slot is released", func() bool { return a.held.Load() == 1 && a.released.Load() == 1 })
+		process.Eventually(t, "the slot is released",
+			func() bool { return a.held.Load() == 1 && a.released.Load() == 1 })
 		a.full = true
 		if _, _, err := call(t, a, Options{Slots: true}, streams); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("got %v, want a refusal", err)

@@ -1,4 +1,5 @@
-// Package suites runs the libraries' own tests with rlnode's stores in place of theirs: see "make suites".
+// Package suites runs the libraries' own tests with rlnode's stores in place of
+// theirs: see "make suites".
 package suites
 
 import (
@@ -22,7 +23,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-var checkouts = flag.String("suites", "", "a folder with a checkout of each library, by its name in libraries; empty: the tests are skipped")
+var checkouts = flag.String("suites", "",
+	"a folder with a checkout of each library, by its name in libraries; empty: the tests are skipped")
 
 // libraries are the libraries with stores, and the adapter that runs each suite.
 var libraries = []struct{ name, adapter string }{
@@ -36,7 +38,8 @@ var libraries = []struct{ name, adapter string }{
 	{"rate-limiter-flexible", "js/run.mjs"},
 }
 
-// TestSuites fails if a test fails that its adapter does not list as different on purpose, and if a listed one passes.
+// TestSuites fails if a test fails that its adapter does not list as different
+// on purpose, and if a listed one passes.
 func TestSuites(t *testing.T) {
 	if *checkouts == "" {
 		t.Skip("no -suites")
@@ -62,8 +65,8 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// serve starts a node whose clock follows its callers', and returns its address. The suites set their processes' clocks
-// forward to have windows end.
+// serve starts a node whose clock follows its callers', and returns its
+// address. The suites set their processes' clocks forward to have windows end.
 func serve(t *testing.T) string {
 	n := apitest.Start(t, nil, func(d *api.Doors, c apitest.Config) (apitest.DataPlane, error) {
 		return httpd.Open(d, httpd.Config{Addr: "127.0.0.1:0", ReadTimeout: c.ReadTimeout})
@@ -84,11 +87,13 @@ func serve(t *testing.T) string {
 	return fmt.Sprint("http://", listener.Addr())
 }
 
-// longest is how far a test sets its clock forward. Beyond it, its clock began in 1970, and is the true one again.
+// longest is how far a test sets its clock forward. Beyond it, its clock began
+// in 1970, and is the true one again.
 const longest = 5 * 366 * 24 * time.Hour
 
-// overtaken is by how much a call may be late, at most, without that its clock was set back. It is less than what tests set
-// clocks forward by: the next one is at the true time again.
+// overtaken is by how much a call may be late, at most, without that its clock
+// was set back. It is less than what tests set clocks forward by: the next one
+// is at the true time again.
 const overtaken = 50 * time.Millisecond
 
 // clockFollower sets a node's clock to that of its caller, which tests may stop or set forward.

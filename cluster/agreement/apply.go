@@ -10,14 +10,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ErrRejected means that an entry is invalid or that its conditions don't hold. The entry changed nothing.
+// ErrRejected means that an entry is invalid or that its conditions don't hold.
+// The entry changed nothing.
 var ErrRejected = errors.New("entry is rejected")
 
 // Result is the outcome of an entry.
 type Result struct {
 	Version int64 // of the rules, after an accepted Rules entry; of the entries beside them, after a change of those
-	// Err is nil, or wraps ErrRejected, rules.ErrConflict, rules.ErrNotFound or an error of package entries, or is of type
-	// rules.Errors.
+	// Err is nil, or wraps ErrRejected, rules.ErrConflict, rules.ErrNotFound or an
+	// error of package entries, or is of type rules.Errors.
 	Err error
 }
 
@@ -26,13 +27,17 @@ func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
 	return ThisBuild.Apply(s, index, entry, nil)
 }
 
-// Apply returns the state after an entry that has the given index in Raft's log. A rejected entry changes nothing but Index
-// and the hashes. An entry whose index is not above State.Index has been applied already and changes nothing at all.
+// Apply returns the state after an entry that has the given index in Raft's
+// log. A rejected entry changes nothing but Index and the hashes. An entry
+// whose index is not above State.Index has been applied already and changes
+// nothing at all.
 //
-// If the error is an [*Unreadable], nothing has changed, and this build must apply no further entries: nodes that can read
-// the entry now have a different state.
+// If the error is an [*Unreadable], nothing has changed, and this build must
+// apply no further entries: nodes that can read the entry now have a different
+// state.
 //
-// If p was prepared for the entry, Apply uses its result instead of computing it. The outcome is the same.
+// If p was prepared for the entry, Apply uses its result instead of computing
+// it. The outcome is the same.
 func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State, Result) {
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
@@ -54,7 +59,8 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	return &next, r
 }
 
-// applyTo applies the entry to next, a copy of s with the entry's index. On an error, the caller must discard next.
+// applyTo applies the entry to next, a copy of s with the entry's index. On an
+// error, the caller must discard next.
 func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	if err := s.checkLevel(e.Entry, e.level); err != nil {
 		return Result{Err: err}, nil
@@ -83,14 +89,16 @@ type Prepared struct {
 	refused error
 }
 
-// Refused returns why the change can't be made, or nil if it can. Don't propose a refused change: it would change nothing,
-// and a node whose build accepts it would stop because the results differ.
+// Refused returns why the change can't be made, or nil if it can. Don't propose
+// a refused change: it would change nothing, and a node whose build accepts it
+// would stop because the results differ.
 func (p *Prepared) Refused() error { return p.refused }
 
 // Holds reports whether s still has the rules and regions that the change was prepared for.
 func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
-// Prepare computes the result of e in advance, so that applying e takes no time unless another change is applied first.
+// Prepare computes the result of e in advance, so that applying e takes no time
+// unless another change is applied first.
 func (s *State) Prepare(e Rules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
 	p.after, p.err = e.write(s.History)
@@ -99,7 +107,8 @@ func (s *State) Prepare(e Rules) *Prepared {
 
 // fits reports whether p was prepared for e and for the rules in s.
 func (p *Prepared) fits(s *State, e Rules) bool {
-	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answerTo(e.Request) == nil
+	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() &&
+		s.answerTo(e.Request) == nil
 }
 
 // rejected returns the result of a rejected entry. The caller must not have changed the state.
@@ -158,7 +167,8 @@ func (e Ring) apply(next *State) Result {
 	members, strangers := maps.Clone(next.Members), next.Strangers
 	ids := make([]ring.NodeID, 0, len(e.Members))
 	for _, m := range e.Members {
-		for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
+		for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address},
+			{"region", m.Region}, {"zone", m.Zone}} {
 			if len(text[1]) > maxText {
 				return rejected("the %s of %s has more than %d bytes", text[0], m.ID, maxText)
 			}
@@ -328,11 +338,12 @@ func (e Rules) apply(next *State) Result {
 	return e.enact(next, history, err)
 }
 
-// write returns the history with the change. It is slow: parsing and compiling a document of 100,000 subjects takes about a
-// second.
+// write returns the history with the change. It is slow: parsing and compiling
+// a document of 100,000 subjects takes about a second.
 func (e Rules) write(h *rules.History) (*rules.History, error) {
 	return h.Write(rules.Write{
-		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, Message: e.Message, Via: e.Via, When: e.When,
+		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, Message: e.Message,
+		Via: e.Via, When: e.When,
 	})
 }
 

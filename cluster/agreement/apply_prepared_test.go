@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A prepared entry has the same result as an unprepared one. The preparation is used only for the entry and the history that
-// it was made for.
+// A prepared entry has the same result as an unprepared one. The preparation is
+// used only for the entry and the history that it was made for.
 func TestApplyPrepared(t *testing.T) {
 	write := func(id byte, body string) Rules {
 		return Rules{

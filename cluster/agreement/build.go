@@ -9,20 +9,24 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Level is a feature level. All members of a cluster must know a level before any of them writes data that needs it.
+// Level is a feature level. All members of a cluster must know a level before
+// any of them writes data that needs it.
 type Level uint32
 
-// Newest is the newest level that this source code knows. It rises by one with each release that adds a kind of entry, a
-// format or a field, or that applies an entry differently. Such a change takes effect only once the agreed level includes
-// it.
+// Newest is the newest level that this source code knows. It rises by one with
+// each release that adds a kind of entry, a format or a field, or that applies
+// an entry differently. Such a change takes effect only once the agreed level
+// includes it.
 const Newest Level = 2
 
-// Build describes which data a build of the program can read, and how it signs the data that it writes.
+// Build describes which data a build of the program can read, and how it signs
+// the data that it writes.
 type Build struct {
 	Level   Level  // the newest level that it knows
 	Release string // for people: printable ASCII without spaces; truncated to MaxRelease bytes when written
 	Zones   string // the version of its time zone data, in the same format
-	// Lacks is for tests: it reports whether this build can't read a kind of entry, given its type name.
+	// Lacks is for tests: it reports whether this build can't read a kind of entry,
+	// given its type name.
 	Lacks func(kind string) bool
 }
 
@@ -32,8 +36,9 @@ const MaxRelease = 64
 // ThisBuild is the build of this program, without a release name.
 var ThisBuild = Build{Level: Newest}
 
-// Unreadable is the error for an entry or snapshot with content that this build doesn't know or reads differently. A node
-// that ignored the content would diverge from nodes that know it.
+// Unreadable is the error for an entry or snapshot with content that this build
+// doesn't know or reads differently. A node that ignored the content would
+// diverge from nodes that know it.
 type Unreadable struct {
 	Needs   Level  // the level needed to read it; 0 if even that is unreadable
 	Release string // the release that wrote it; "" if unknown
@@ -63,8 +68,9 @@ func (b *Build) unreadable(needs Level, release string, err error) *Unreadable {
 	return &Unreadable{Needs: needs, Release: release, Knows: b.Level, Err: err}
 }
 
-// appendOrigin appends the level needed to read the data that follows, and this build's release. Entries and snapshots of all
-// releases, past and future, name their origin in this way after their first bytes.
+// appendOrigin appends the level needed to read the data that follows, and this
+// build's release. Entries and snapshots of all releases, past and future, name
+// their origin in this way after their first bytes.
 func (b *Build) appendOrigin(to []byte, needs Level) []byte {
 	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }

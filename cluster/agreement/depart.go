@@ -12,8 +12,9 @@ import (
 // KeptDepartures is how many nodes are remembered that left by command, or that a person removed.
 const KeptDepartures = 1024
 
-// Departure says that a node left by command, or that a person removed it. Its ID can't be used again; its process may still
-// run, but no later one with that ID is a member.
+// Departure says that a node left by command, or that a person removed it. Its
+// ID can't be used again; its process may still run, but no later one with that
+// ID is a member.
 type Departure struct {
 	Node ring.NodeID `json:"node"`
 	Name string      `json:"name,omitempty"`
@@ -65,7 +66,8 @@ func (d *Departure) String() string {
 	if d.By == "" {
 		by = ""
 	}
-	return fmt.Sprintf("%s%s on %s; start it with --rejoin", how, by, time.UnixMilli(d.When).UTC().Format("2006-01-02 15:04 UTC"))
+	return fmt.Sprintf("%s%s on %s; start it with --rejoin", how, by,
+		time.UnixMilli(d.When).UTC().Format("2006-01-02 15:04 UTC"))
 }
 
 // checkDepartures returns an error if no sequence of entries could have produced s.Departed.

@@ -7,13 +7,16 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// Departures are kept by ID, the last 1,024, with who and when, and survive a snapshot. A node in a ring can't depart.
+// Departures are kept by ID, the last 1,024, with who and when, and survive a
+// snapshot. A node in a ring can't depart.
 func TestDepart(t *testing.T) {
 	s := do(t, New(), ringOf(1, 1, 2, 3), RegisterProcess{Node: node(3), Boot: 7})
 	if _, r := s.Apply(s.Index+1, encoded(t, Depart{Departure{Node: node(3)}})); !errors.Is(r.Err, ErrRejected) {
 		t.Errorf("a node in the ring: got %v", r.Err)
 	}
-	s = do(t, s, Ended{Node: node(3), Generation: 0}, Depart{Departure{Node: node(3), Name: "n3", By: "ann", When: 1795834979654}}, Forget{node(3)})
+	s = do(t, s, Ended{Node: node(3), Generation: 0},
+		Depart{Departure{Node: node(3), Name: "n3", By: "ann", When: 1795834979654}},
+		Forget{node(3)})
 	b, err := s.AppendBinary(nil)
 	if err == nil {
 		s, err = ThisBuild.Parse(b)
@@ -30,7 +33,8 @@ func TestDepart(t *testing.T) {
 		t.Errorf("got %d departures, with the first %v", len(s.Departed), s.Departure(node(3)))
 	}
 	s = do(t, s, Depart{Departure{Node: node(10), By: "cid"}})
-	if len(s.Departed) != KeptDepartures || s.Departure(node(10)).By != "cid" || s.Departed[KeptDepartures-1].Node != node(10) {
+	if len(s.Departed) != KeptDepartures || s.Departure(node(10)).By != "cid" ||
+		s.Departed[KeptDepartures-1].Node != node(10) {
 		t.Errorf("again: got %d departures, %+v", len(s.Departed), s.Departure(node(10)))
 	}
 }

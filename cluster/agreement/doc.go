@@ -1,20 +1,27 @@
-// Package agreement defines the state that the nodes of a cluster agree on. Each node builds it by applying Raft's entries.
+// Package agreement defines the state that the nodes of a cluster agree on.
+// Each node builds it by applying Raft's entries.
 //
-// A [State] contains the cluster's ID, its nodes, the owner of each partition, each node's generation (how many times
-// it was ended), the process of each node that may have authority, and the rules in force. [State.Apply] builds the
-// next State from an entry: [FoundCluster], [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [RegisterProcess],
-// [Forget], [Rules], [Primary], [Region], [Mark], [Adopt], [Entries], [EndEntries], [AdoptEntries], [Depart], [Raise]
-// or [Skipped], encoded by [Build.Encode]. The result depends only on the State and the entry, not on a clock, the
-// environment or map order. So nodes that apply the same entries have the same State.
+// A [State] contains the cluster's ID, its nodes, the owner of each partition,
+// each node's generation (how many times it was ended), the process of each
+// node that may have authority, and the rules in force. [State.Apply] builds
+// the next State from an entry: [FoundCluster], [Empty], [Reign], [Ring],
+// [Leave], [Settled], [Ended], [RegisterProcess], [Forget], [Rules], [Primary],
+// [Region], [Mark], [Adopt], [Entries], [EndEntries], [AdoptEntries], [Depart],
+// [Raise] or [Skipped], encoded by [Build.Encode]. The result depends only on
+// the State and the entry, not on a clock, the environment or map order. So
+// nodes that apply the same entries have the same State.
 //
-// The nodes of a cluster may run different releases. Each entry and each snapshot states the feature level needed to read it
-// and the release that wrote it. A release uses a new feature only once the agreed level includes it. [Raise] raises the
-// level once all members know it. No node skips an entry that it can't read: the error is an [*Unreadable], and the state
-// stays unchanged.
+// The nodes of a cluster may run different releases. Each entry and each
+// snapshot states the feature level needed to read it and the release that
+// wrote it. A release uses a new feature only once the agreed level includes
+// it. [Raise] raises the level once all members know it. No node skips an entry
+// that it can't read: the error is an [*Unreadable], and the state stays
+// unchanged.
 //
-// A partition's token is the right to be its owner. It starts at the partition's owner in State.From, the settled ring, and
-// moves to its owner in State.To, the ring being moved to, only in a hand-off between the two. While the state is settled,
-// both rings are the same.
+// A partition's token is the right to be its owner. It starts at the
+// partition's owner in State.From, the settled ring, and moves to its owner in
+// State.To, the ring being moved to, only in a hand-off between the two. While
+// the state is settled, both rings are the same.
 //
 // Ended removes a node from both rings, and its standbys become the owners. The special cases:
 //
@@ -26,15 +33,19 @@
 //     at their old owners.
 //   - Both rings are equal without it: nothing is left to hand over, and the state is settled.
 //
-// [Regions] contains the regions that share the rules, and the versions that still count for the shares of global limits.
-// Rules, Region and Mark are for the primary region. Other regions copy its state with Adopt. An entry can't tell in which
-// region it is applied, so its proposer must check that.
+// [Regions] contains the regions that share the rules, and the versions that
+// still count for the shares of global limits. Rules, Region and Mark are for
+// the primary region. Other regions copy its state with Adopt. An entry can't
+// tell in which region it is applied, so its proposer must check that.
 //
-// States are immutable and share unchanged parts. They are safe for concurrent use. [State.AppendBinary] and [Build.Parse]
-// write and read Raft's snapshots: a State that was read back behaves exactly like the one written.
+// States are immutable and share unchanged parts. They are safe for concurrent
+// use. [State.AppendBinary] and [Build.Parse] write and read Raft's snapshots:
+// a State that was read back behaves exactly like the one written.
 //
-// Bounds: a ring has at most [ring.MaxMembers] members, State.Members at most [MaxKnown] nodes, State.Processes at most
-// [MaxProcesses]. A State remembers the answers to the last [KeptRequests] writes of rules, and the generations of the last
-// [KeptStrangers] nodes that were ended and are not in Members. There are at most [MaxRegions] regions, and at most
-// [MaxHeld] versions that count for shares, together about [MaxHeldBytes].
+// Bounds: a ring has at most [ring.MaxMembers] members, State.Members at most
+// [MaxKnown] nodes, State.Processes at most [MaxProcesses]. A State remembers
+// the answers to the last [KeptRequests] writes of rules, and the generations
+// of the last [KeptStrangers] nodes that were ended and are not in Members.
+// There are at most [MaxRegions] regions, and at most [MaxHeld] versions that
+// count for shares, together about [MaxHeldBytes].
 package agreement

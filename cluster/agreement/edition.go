@@ -9,22 +9,25 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// ErrBase means that rules or regions have changed since the entry was proposed. The entry changed nothing, and its proposer
-// must propose it again for the new state. ErrBase wraps ErrRejected.
+// ErrBase means that rules or regions have changed since the entry was
+// proposed. The entry changed nothing, and its proposer must propose it again
+// for the new state. ErrBase wraps ErrRejected.
 var ErrBase = fmt.Errorf("%w: the rules, or the regions that share them, have changed since it was proposed", ErrRejected)
 
 // ErrDiffers means that this build applies an entry with another result than its proposer.
 var ErrDiffers = errors.New("an entry has another result than on the node that proposed it")
 
-// Edition identifies the rules in force and the agreed regions. The result of a change to either depends on nothing else.
+// Edition identifies the rules in force and the agreed regions. The result of a
+// change to either depends on nothing else.
 type Edition struct {
 	Number int64 // version in force
 	Hash   [sha256.Size]byte
 }
 
-// Transition is the edition that an entry which may change rules or regions was proposed for, and the edition that it
-// results in. Every node parses rules when it applies them. Without transitions, builds that parse them differently would
-// diverge unnoticed.
+// Transition is the edition that an entry which may change rules or regions was
+// proposed for, and the edition that it results in. Every node parses rules
+// when it applies them. Without transitions, builds that parse them differently
+// would diverge unnoticed.
 type Transition struct{ Base, Result Edition }
 
 // Edition returns the edition of s.
@@ -60,9 +63,10 @@ func changesRules(e Entry) bool {
 	return false
 }
 
-// Propose encodes an entry for a leader to propose in state s. An entry that may change rules or regions carries its
-// Transition. For such an entry, Propose also returns the prepared result, so that applying Rules takes no time and the
-// caller can tell that an entry would be refused.
+// Propose encodes an entry for a leader to propose in state s. An entry that
+// may change rules or regions carries its Transition. For such an entry,
+// Propose also returns the prepared result, so that applying Rules takes no
+// time and the caller can tell that an entry would be refused.
 func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	if !changesRules(e) {
 		out, err := b.Encode(e)
@@ -94,8 +98,8 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	return out, p, err
 }
 
-// applyOn applies an entry with a transition. next is a copy of s with the entry's index. On an error, the caller must
-// discard next.
+// applyOn applies an entry with a transition. next is a copy of s with the
+// entry's index. On an error, the caller must discard next.
 func (t *Transition) applyOn(s, next *State, apply func() Result) (Result, error) {
 	base, err := s.Edition()
 	if err != nil {

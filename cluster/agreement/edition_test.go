@@ -15,14 +15,17 @@ func proposed(t testing.TB, s *State, e Entry) []byte {
 	return b
 }
 
-// TestAnotherBaseIsRejected: a change prepared for other rules is rejected, and is made when it is proposed again.
+// TestAnotherBaseIsRejected: a change prepared for other rules is rejected, and
+// is made when it is proposed again.
 func TestAnotherBaseIsRejected(t *testing.T) {
 	s := do(t, New(), found, write(1, 5))
 	for _, e := range []Entry{write(7, 7), Primary{Region: "eu", World: WorldID{1}}, followed(t, moved(t))} {
 		late := proposed(t, s, e)
 		changed := do(t, s, write(byte(s.Index+9), 6))
 		next, r := changed.Apply(changed.Index+1, late)
-		if !errors.Is(r.Err, ErrBase) || !errors.Is(r.Err, ErrRejected) || next.History != changed.History || next.Regions != changed.Regions || next.Index != changed.Index+1 {
+		if !errors.Is(r.Err, ErrBase) || !errors.Is(r.Err, ErrRejected) ||
+			next.History != changed.History || next.Regions != changed.Regions ||
+			next.Index != changed.Index+1 {
 			t.Errorf("%T: have %v", e, r.Err)
 		}
 		after, r := next.Apply(next.Index+1, proposed(t, next, e))
@@ -38,7 +41,8 @@ func TestAnotherBaseIsRejected(t *testing.T) {
 	}
 }
 
-// TestAnotherResultStopsTheNode: builds that read one document differently don't keep running side by side.
+// TestAnotherResultStopsTheNode: builds that read one document differently
+// don't keep running side by side.
 func TestAnotherResultStopsTheNode(t *testing.T) {
 	s := do(t, New(), found, write(1, 5))
 	writer := Build{Level: Newest, Release: "v9.1.0"}
@@ -48,7 +52,8 @@ func TestAnotherResultStopsTheNode(t *testing.T) {
 	expect.NoError(t, err)
 	result, _ := do(t, s, write(2, 6)).Edition()
 	for name, terms := range map[string]Transition{
-		"document": {base, Edition{result.Number, [32]byte{1}}}, "number": {base, Edition{result.Number + 1, result.Hash}}, "none": {base, base},
+		"document": {base, Edition{result.Number, [32]byte{1}}},
+		"number":   {base, Edition{result.Number + 1, result.Hash}}, "none": {base, base},
 	} {
 		raw, err := writer.encode(write(2, 6), &terms)
 		expect.NoError(t, err)

@@ -29,8 +29,8 @@ import (
 //	JSON      the entry
 //	tail      for Rules the change's body, for Adopt the documents, else nothing
 //
-// Every release writes everything up to the release in this way. So a build that can't read the rest can still report which
-// release can.
+// Every release writes everything up to the release in this way. So a build
+// that can't read the rest can still report which release can.
 const (
 	entryMark   = 0xe7 // no kind has this number: old entries begin with their kind
 	entryFormat = 2
@@ -38,9 +38,11 @@ const (
 	maxHead = 64 << 10 // bounds the JSON of Rules, in bytes
 )
 
-// kinds has an entry of each kind at its number. The numbers are part of the format, so append new kinds at the end.
+// kinds has an entry of each kind at its number. The numbers are part of the
+// format, so append new kinds at the end.
 var kinds = [...]Entry{
-	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{}, RegisterProcess{}, Reign{}, Primary{}, Region{}, Mark{},
+	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{},
+	RegisterProcess{}, Reign{}, Primary{}, Region{}, Mark{},
 	Adopt{}, Skipped{}, Raise{}, Entries{}, EndEntries{}, AdoptEntries{}, Depart{},
 }
 
@@ -122,8 +124,8 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 // inMillis truncates a time to the precision of entries, which is milliseconds, in UTC.
 func inMillis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
-// Decode is the inverse of Encode. The body of a change of rules aliases entry. The error is an [*Unreadable] that wraps
-// [ErrEntry].
+// Decode is the inverse of Encode. The body of a change of rules aliases entry.
+// The error is an [*Unreadable] that wraps [ErrEntry].
 func (b *Build) Decode(entry []byte) (Entry, error) {
 	w, err := b.decode(entry)
 	return w.Entry, err
@@ -174,8 +176,8 @@ func (b *Build) decode(entry []byte) (stampedEntry, error) {
 	return w, nil
 }
 
-// Proposes returns an error if a leader must not propose an entry in state s, because this build or one that knows only the
-// agreed level could not read it.
+// Proposes returns an error if a leader must not propose an entry in state s,
+// because this build or one that knows only the agreed level could not read it.
 func (b *Build) Proposes(s *State, entry []byte) error {
 	w, err := b.decode(entry)
 	if err != nil {

@@ -6,18 +6,21 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// MaxEntriesChange bounds the JSON of an entry of the log that changes entries beside the rules, in bytes.
+// MaxEntriesChange bounds the JSON of an entry of the log that changes entries
+// beside the rules, in bytes.
 const MaxEntriesChange = 4 << 20
 
-// Entries changes entries beside the rules: all of Changes, or none. Its result's version is that of the entries. Repeating it
-// with the same Request changes nothing and returns the first answer again. Only the primary region's leader proposes it.
+// Entries changes entries beside the rules: all of Changes, or none. Its
+// result's version is that of the entries. Repeating it with the same Request
+// changes nothing and returns the first answer again. Only the primary region's
+// leader proposes it.
 type Entries struct {
 	Request RequestID        `json:"request"`
 	Changes []entries.Change `json:"changes"`
 }
 
-// EndEntries removes the entries that end at or before a time, in Unix ms: some thousands at a time. Only the primary region's
-// leader proposes it.
+// EndEntries removes the entries that end at or before a time, in Unix ms: some
+// thousands at a time. Only the primary region's leader proposes it.
 type EndEntries struct {
 	Before int64 `json:"before"`
 }

@@ -13,11 +13,12 @@ const (
 	maxText     = 256 // bounds a member's name, address, region and zone, in bytes
 )
 
-// Entry is one of FoundCluster, Empty, Reign, Ring, Leave, Settled, Ended, RegisterProcess, Forget, Rules, Primary, Region,
-// Mark, Adopt, Raise, Skipped, Entries, EndEntries, AdoptEntries and Depart.
+// Entry is one of FoundCluster, Empty, Reign, Ring, Leave, Settled, Ended,
+// RegisterProcess, Forget, Rules, Primary, Region, Mark, Adopt, Raise, Skipped,
+// Entries, EndEntries, AdoptEntries and Depart.
 type Entry interface {
-	// apply changes next, a copy of the state before the entry that already has the entry's index. The result's error says
-	// why the entry is rejected.
+	// apply changes next, a copy of the state before the entry that already has the
+	// entry's index. The result's error says why the entry is rejected.
 	apply(next *State) Result
 }
 
@@ -25,43 +26,48 @@ type Entry interface {
 type FoundCluster struct {
 	Cluster ClusterID `json:"cluster"` // not zero
 	Secret  []byte    `json:"secret"`  // 32 bytes
-	// Level is the feature level at which the cluster starts; 0 means 1. All of its members must know it.
+	// Level is the feature level at which the cluster starts; 0 means 1. All of its
+	// members must know it.
 	Level Level `json:"level,omitempty"`
 }
 
-// Empty changes nothing but State.Index and the hashes. Its commit proves that the leader still led after proposing it.
+// Empty changes nothing but State.Index and the hashes. Its commit proves that
+// the leader still led after proposing it.
 type Empty struct{}
 
-// Ring begins the move to the canonical ring of these members. It is rejected unless the state is settled and Epoch is the
-// next epoch. The first ring, and a ring that moves nothing, are settled from the start.
+// Ring begins the move to the canonical ring of these members. It is rejected
+// unless the state is settled and Epoch is the next epoch. The first ring, and
+// a ring that moves nothing, are settled from the start.
 type Ring struct {
 	Epoch    int64         `json:"epoch"`
 	Members  []Member      `json:"members"` // they replace their entries in State.Members
 	Settings ring.Settings `json:"settings"`
 }
 
-// Leave begins the move to a ring without Node, whose standbys take over its partitions. It is rejected unless the state is
-// settled, Epoch is the next epoch, and Node is a member but not the only one.
+// Leave begins the move to a ring without Node, whose standbys take over its
+// partitions. It is rejected unless the state is settled, Epoch is the next
+// epoch, and Node is a member but not the only one.
 type Leave struct {
 	Epoch int64       `json:"epoch"`
 	Node  ring.NodeID `json:"node"`
-	// Reason is the leader's reason for taking the node out, or "" if the node asked to leave. When is the time, in Unix
-	// milliseconds.
+	// Reason is the leader's reason for taking the node out, or "" if the node
+	// asked to leave. When is the time, in Unix milliseconds.
 	Reason Reason `json:"why,omitempty"`
 	When   int64  `json:"when,omitempty"`
 }
 
-// Settled ends the move, because every member has reported Epoch as settled. It is rejected unless Epoch is the current one.
-// Repeating it changes no ring.
+// Settled ends the move, because every member has reported Epoch as settled. It
+// is rejected unless Epoch is the current one. Repeating it changes no ring.
 type Settled struct {
 	Epoch int64 `json:"epoch"`
-	// Revision is the revision that the members' reports refer to; 0 for any. If it is not the current one, a node was ended
-	// or registered a new process in the meantime. Then there may be more to move, and the entry is rejected.
+	// Revision is the revision that the members' reports refer to; 0 for any. If it
+	// is not the current one, a node was ended or registered a new process in the
+	// meantime. Then there may be more to move, and the entry is rejected.
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// Ended ends a node: it ends its authority and takes it out of the rings. It is rejected if Generation is not the node's
-// current one, or if Reign is over.
+// Ended ends a node: it ends its authority and takes it out of the rings. It is
+// rejected if Generation is not the node's current one, or if Reign is over.
 type Ended struct {
 	Node       ring.NodeID `json:"node"`
 	Generation int64       `json:"generation"`
@@ -70,15 +76,18 @@ type Ended struct {
 	When       int64       `json:"when,omitempty"` // Unix milliseconds, by the leader's clock
 }
 
-// Raise raises the feature level. It is rejected if Level is not above the current one, or if a member's process doesn't know
-// it. A node that doesn't know it and is not in Members can't read the entry, and stops.
+// Raise raises the feature level. It is rejected if Level is not above the
+// current one, or if a member's process doesn't know it. A node that doesn't
+// know it and is not in Members can't read the entry, and stops.
 type Raise struct {
 	Level Level `json:"level"`
 }
 
-// RegisterProcess registers the process of a node that may have authority. Everything that the node's previous process held
-// in memory is gone. It is rejected if too many nodes are registered, if the process is a former one, if it doesn't know
-// the agreed feature level, or if Reign is over. Repeating it changes nothing.
+// RegisterProcess registers the process of a node that may have authority.
+// Everything that the node's previous process held in memory is gone. It is
+// rejected if too many nodes are registered, if the process is a former one, if
+// it doesn't know the agreed feature level, or if Reign is over. Repeating it
+// changes nothing.
 type RegisterProcess struct {
 	Node  ring.NodeID `json:"node"`
 	Boot  uint64      `json:"boot"`            // not zero
@@ -89,20 +98,23 @@ type RegisterProcess struct {
 	Zones   string `json:"zones,omitempty"`   // version of its time zone data, for people
 }
 
-// Forget removes a node from State.Members for good. It is rejected if the node isn't a member, or is in a ring.
+// Forget removes a node from State.Members for good. It is rejected if the node
+// isn't a member, or is in a ring.
 type Forget struct {
 	Node ring.NodeID `json:"node"`
 }
 
-// Skipped replaces an entry that no node could apply. An operator puts it into the log of each stopped node. It changes
-// nothing but State.Index and the hashes.
+// Skipped replaces an entry that no node could apply. An operator puts it into
+// the log of each stopped node. It changes nothing but State.Index and the
+// hashes.
 type Skipped struct {
 	Hash []byte `json:"hash"` // SHA-256 of the replaced entry
 }
 
-// Rules is a write of rules. Repeating it with the same Request writes nothing and returns the first answer again. If the
-// document has many mistakes, the repeated answer has only the first ones and the number of the others. An answer to a zero
-// Request is not remembered.
+// Rules is a write of rules. Repeating it with the same Request writes nothing
+// and returns the first answer again. If the document has many mistakes, the
+// repeated answer has only the first ones and the number of the others. An
+// answer to a zero Request is not remembered.
 type Rules struct {
 	Request   RequestID    `json:"request"`
 	Change    rules.Change `json:"change"`               // its body has at most rules.MaxDocument bytes

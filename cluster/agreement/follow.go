@@ -11,22 +11,25 @@ import (
 )
 
 const (
-	// MaxAdopt bounds the encoded state that other regions adopt, in bytes: it must fit in one message.
+	// MaxAdopt bounds the encoded state that other regions adopt, in bytes: it must
+	// fit in one message.
 	MaxAdopt = 15 << 20
 
 	maxTexts = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes, when uncompressed
 )
 
-// Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote them there. It is accepted if it comes from
-// another world. Otherwise, its primary epoch, version and revision, compared in this order, must be later than the
-// current ones.
+// Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote
+// them there. It is accepted if it comes from another world. Otherwise, its
+// primary epoch, version and revision, compared in this order, must be later
+// than the current ones.
 type Adopt struct {
 	Regions               // the last of Held is the version in force; each has its Text and no Set
 	InForce rules.Version `json:"in_force"` // as in History; zero if there is none
 }
 
-// AppendAdopt appends to b the rules and regions for other regions to adopt: at most [MaxAdopt] bytes, or an error. It
-// caches the bytes as long as neither rules nor regions change.
+// AppendAdopt appends to b the rules and regions for other regions to adopt: at
+// most [MaxAdopt] bytes, or an error. It caches the bytes as long as neither
+// rules nor regions change.
 func (s *State) AppendAdopt(b []byte) ([]byte, error) {
 	cache := s.Regions.cacheOrNew()
 	cache.mu.Lock()
@@ -82,12 +85,15 @@ func packDocuments(held []Held) ([]byte, error) {
 
 	out := wire.Deflate(nil, appendTexts(nil, texts))
 	if len(out) > MaxAdopt {
-		return nil, fmt.Errorf("the versions of the rules that regions still need have %d bytes, more than %d", len(out), MaxAdopt)
+		return nil,
+			fmt.Errorf("the versions of the rules that regions still need have %d bytes, more than %d",
+				len(out), MaxAdopt)
 	}
 	return out, nil
 }
 
-// unpackDocuments is the inverse of packDocuments. It reads at most as many bytes as valid documents can have.
+// unpackDocuments is the inverse of packDocuments. It reads at most as many
+// bytes as valid documents can have.
 func unpackDocuments(b []byte, held []Held) error {
 	const around = 64 * MaxHeld
 	if len(held) > MaxHeld {
@@ -107,8 +113,9 @@ func unpackDocuments(b []byte, held []Held) error {
 	return err
 }
 
-// appendTexts encodes texts that resemble one another. For each, it writes how many leading and trailing bytes it shares
-// with the text before, then the bytes between with their length.
+// appendTexts encodes texts that resemble one another. For each, it writes how
+// many leading and trailing bytes it shares with the text before, then the
+// bytes between with their length.
 func appendTexts(b []byte, texts []string) []byte {
 	before := ""
 	for _, text := range texts {
@@ -190,11 +197,13 @@ func (e Adopt) apply(next *State) Result {
 func (e Adopt) isLaterThan(s *State) bool {
 	_, v := s.History.Current()
 	r := s.Regions
-	return slices.Compare([]uint64{uint64(e.PrimaryEpoch), uint64(e.InForce.Number), e.Revision}, []uint64{uint64(r.PrimaryEpoch), uint64(v.Number), r.Revision}) > 0
+	return slices.Compare([]uint64{uint64(e.PrimaryEpoch), uint64(e.InForce.Number), e.Revision},
+		[]uint64{uint64(r.PrimaryEpoch), uint64(v.Number), r.Revision}) > 0
 }
 
-// history returns the history of s with e's version in force. A later version of the same world is added to the local
-// history. In any other case, the local history differs from the primary's and is replaced.
+// history returns the history of s with e's version in force. A later version
+// of the same world is added to the local history. In any other case, the local
+// history differs from the primary's and is replaced.
 func (e Adopt) history(s *State) (*rules.History, error) {
 	if len(e.Held) == 0 {
 		return rules.NewHistory(), nil
@@ -210,7 +219,8 @@ func (e Adopt) history(s *State) (*rules.History, error) {
 	return s.History.Adopt(e.InForce, text, !same || v.Number >= e.InForce.Number)
 }
 
-// compileHeld returns the set of an adopted version. It reuses the local set if the document is the same.
+// compileHeld returns the set of an adopted version. It reuses the local set if
+// the document is the same.
 func (r *Regions) compileHeld(a *Held) (*rules.Set, error) {
 	for _, h := range r.Held {
 		if h.Version != a.Version {

@@ -17,7 +17,8 @@ import (
 // goldenBuild signs the golden files.
 var goldenBuild = Build{Level: 1, Release: "v1.0.0", Zones: "2025c"}
 
-// goldenEntries returns entries of each kind, with every field set, in an order in which they can be applied.
+// goldenEntries returns entries of each kind, with every field set, in an order
+// in which they can be applied.
 func goldenEntries() []Entry {
 	when := time.UnixMilli(1_800_000_000_000).UTC()
 	return []Entry{
@@ -55,14 +56,17 @@ func goldenEntries() []Entry {
 				When: when.UnixMilli(), Until: when.UnixMilli() + 1000, By: "ops", Note: "n", Token: "t", Scoped: true,
 			}},
 			{When: when.UnixMilli(), By: "ops", Entry: &entries.Entry{
-				Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro", Limits: []byte(`{"day":[{"limit":1,"per":"1h"}]}`),
-				When: when.UnixMilli(), By: "ops",
+				Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro",
+				Limits: []byte(`{"day":[{"limit":1,"per":"1h"}]}`),
+				When:   when.UnixMilli(), By: "ops",
 			}},
-			{When: when.UnixMilli(), By: "ops", Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}, When: when.UnixMilli()}},
+			{When: when.UnixMilli(), By: "ops",
+				Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}, When: when.UnixMilli()}},
 		}},
 		EndEntries{Before: when.UnixMilli() + 1000},
 		Entries{Changes: []entries.Change{
-			{When: when.UnixMilli() + 2000, By: "ops", Remove: true, Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}}},
+			{When: when.UnixMilli() + 2000, By: "ops", Remove: true,
+				Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}}},
 		}},
 		AdoptEntries{Records: []*entries.Record{{
 			Version: 6, When: when.UnixMilli() + 3000, By: "far",
@@ -71,8 +75,9 @@ func goldenEntries() []Entry {
 	}
 }
 
-// TestGolden: the encoding of each kind of entry and of the resulting snapshot stays the same. So do the results of entries,
-// because the hash is chained over them.
+// TestGolden: the encoding of each kind of entry and of the resulting snapshot
+// stays the same. So do the results of entries, because the hash is chained
+// over them.
 func TestGolden(t *testing.T) {
 	var lines []golden.Line
 	s := New()
@@ -101,7 +106,8 @@ func TestGolden(t *testing.T) {
 	snapshot, err := goldenBuild.AppendSnapshot(nil, s)
 	expect.NoError(t, err)
 	states := golden.Check(t, "testdata/states.txt", golden.Line{Name: "snapshot", Bytes: snapshot},
-		golden.Line{Name: "follow", Bytes: follow}, golden.Line{Name: "adopt", Bytes: adopt}, golden.Line{Name: "hash", Bytes: again.Hash[:]})
+		golden.Line{Name: "follow", Bytes: follow}, golden.Line{Name: "adopt",
+			Bytes: adopt}, golden.Line{Name: "hash", Bytes: again.Hash[:]})
 	back, err := goldenBuild.Parse(states[0])
 	if err != nil || back.Hash != again.Hash || !bytes.Equal(snapshotOf(t, back), snapshotOf(t, again)) {
 		t.Errorf("the snapshot is read as another state: %v", err)

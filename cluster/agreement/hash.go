@@ -20,9 +20,10 @@ func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:])
 // UnmarshalText is the inverse of MarshalText.
 func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
 
-// HashAt is State.Hash before the entry with a given index. The index is a multiple of HashEvery, so that nodes that have
-// applied different numbers of entries can be compared, or, for an idle node, that of the next entry. The zero value is no
-// hash.
+// HashAt is State.Hash before the entry with a given index. The index is a
+// multiple of HashEvery, so that nodes that have applied different numbers of
+// entries can be compared, or, for an idle node, that of the next entry. The
+// zero value is no hash.
 type HashAt struct {
 	Index uint64 `json:"index"` // all entries below it have been applied
 	Hash  Hash   `json:"hash"`
@@ -40,8 +41,10 @@ func (next *State) setHash(s *State, entry []byte, r Result) {
 	document := next.History.Hash()
 	h.Write(document[:])
 	_, v := next.History.Current()
-	fmt.Fprintln(h, len(entry), next.Index, r.Version, r.Err != nil, v.Number, next.Level, next.Revision, next.Epoch, next.Settled,
-		next.LastEnded, next.Reign, next.Regions.PrimaryEpoch, next.Regions.Revision, len(next.Regions.Held), len(next.Members), len(next.Processes),
+	fmt.Fprintln(h, len(entry), next.Index, r.Version, r.Err != nil, v.Number, next.Level,
+		next.Revision, next.Epoch, next.Settled,
+		next.LastEnded, next.Reign, next.Regions.PrimaryEpoch, next.Regions.Revision,
+		len(next.Regions.Held), len(next.Members), len(next.Processes),
 		len(next.Generations), len(next.Answers), next.Entries.Version(), next.Entries.Len(), next.Entries.Digest())
 
 	for _, t := range []*ring.Table{next.From, next.To} {

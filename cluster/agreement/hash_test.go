@@ -6,8 +6,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestTheHashTellsWaysApart: equal entries result in equal hashes, also through a snapshot. After a different entry or
-// outcome, all hashes differ.
+// TestTheHashTellsWaysApart: equal entries result in equal hashes, also through
+// a snapshot. After a different entry or outcome, all hashes differ.
 func TestTheHashTellsWaysApart(t *testing.T) {
 	same := func(s *State) *State { return do(t, reread(t, s), Reign{3}) }
 	s := rich(t)
@@ -19,8 +19,9 @@ func TestTheHashTellsWaysApart(t *testing.T) {
 		t.Error("another entry makes the same hash")
 	}
 	for name, change := range map[string]func(*State){
-		"epoch": func(s *State) { s.Epoch++ }, "hash": func(s *State) { s.Hash[0]++ }, "members": func(s *State) { s.Members = nil },
-		"level": func(s *State) { s.Level++ }, "revision": func(s *State) { s.Revision++ },
+		"epoch": func(s *State) { s.Epoch++ }, "hash": func(s *State) { s.Hash[0]++ },
+		"members": func(s *State) { s.Members = nil },
+		"level":   func(s *State) { s.Level++ }, "revision": func(s *State) { s.Revision++ },
 	} {
 		astray := *s
 		change(&astray)

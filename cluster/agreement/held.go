@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// turnSlack, in ms, is added to the longest window before a recorded version is dropped, because clocks differ.
+// turnSlack, in ms, is added to the longest window before a recorded version is
+// dropped, because clocks differ.
 const turnSlack = int64(time.Minute / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.
@@ -28,11 +29,14 @@ func (r *Regions) holdVersion(h *rules.History) error {
 
 	if !needsShares(held) {
 		for i := range held {
-			held[i].At = 0 // these versions counted as recorded without waiting for any region, so other regions may lag behind
+			// these versions counted as recorded without waiting for any region, so other
+			// regions may lag behind
+			held[i].At = 0
 		}
 	}
 
-	if last := r.inForce(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful && last.sameShares(&fresh) {
+	if last := r.inForce(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful &&
+		last.sameShares(&fresh) {
 		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
 	}
 
@@ -49,7 +53,8 @@ func (r *Regions) holdVersion(h *rules.History) error {
 	return nil
 }
 
-// pruneHeld returns held without the recorded versions under which no current window can have begun. now is in Unix ms.
+// pruneHeld returns held without the recorded versions under which no current
+// window can have begun. now is in Unix ms.
 func pruneHeld(held []Held, now int64) []Held {
 	longest := time.Duration(0)
 	for i := range held {
@@ -64,8 +69,9 @@ func pruneHeld(held []Held, now int64) []Held {
 // errNothingToPrune means that every held version still counts.
 var errNothingToPrune = errors.New("every held version of the rules still has open windows")
 
-// prune returns r without the versions that no longer count at now, in Unix ms. All held versions must be recorded. Without
-// prune, old versions would slow down every check until the next change.
+// prune returns r without the versions that no longer count at now, in Unix ms.
+// All held versions must be recorded. Without prune, old versions would slow
+// down every check until the next change.
 func (r *Regions) prune(now int64) (*Regions, error) {
 	kept := pruneHeld(r.Held, now)
 	if len(kept) == len(r.Held) {
@@ -139,8 +145,8 @@ func (r *Regions) withMark(e Mark) (*Regions, error) {
 	return changed, nil
 }
 
-// recordCandidate marks Held[candidate] as recorded at a time, and drops versions that no longer count. r must not be
-// shared yet.
+// recordCandidate marks Held[candidate] as recorded at a time, and drops
+// versions that no longer count. r must not be shared yet.
 func (r *Regions) recordCandidate(candidate int, at int64) {
 	now := at
 	if candidate > 0 {
@@ -151,7 +157,8 @@ func (r *Regions) recordCandidate(candidate int, at int64) {
 	var recorded []Held
 	for _, h := range r.Held[:candidate+1] {
 		if h.At == 0 {
-			// A region may have used this version in the same window, although it was never a candidate.
+			// A region may have used this version in the same window, although it was never
+			// a candidate.
 			h.At = at
 		}
 		if n := len(recorded); n > 0 && !recorded[n-1].Doubtful && recorded[n-1].sameShares(&h) {

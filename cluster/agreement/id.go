@@ -37,7 +37,8 @@ func (id ID[Kind]) MarshalText() ([]byte, error) { return []byte(id.String()), n
 // UnmarshalText is the inverse of MarshalText. The error wraps [ErrID].
 func (id *ID[Kind]) UnmarshalText(text []byte) error { return decodeHex(id[:], text) }
 
-// decodeHex decodes text into to. It changes to only if text is valid and has exactly the right length.
+// decodeHex decodes text into to. It changes to only if text is valid and has
+// exactly the right length.
 func decodeHex(to, text []byte) error {
 	if len(text) != 2*len(to) {
 		return fmt.Errorf("%w: %d bytes", ErrID, len(text))

@@ -50,8 +50,10 @@ func invariants(t failer, s *State) {
 // follows checks the invariants of a state and the next one.
 func follows(t failer, before, after *State) {
 	t.Helper()
-	if after.Index != before.Index+1 || after.Epoch < before.Epoch || after.LastEnded < before.LastEnded || after.Revision < before.Revision {
-		t.Fatalf("index %d, epoch %d, last ended %d, revision %d after %d", after.Index, after.Epoch, after.LastEnded, after.Revision, before.Revision)
+	if after.Index != before.Index+1 || after.Epoch < before.Epoch ||
+		after.LastEnded < before.LastEnded || after.Revision < before.Revision {
+		t.Fatalf("index %d, epoch %d, last ended %d, revision %d after %d", after.Index,
+			after.Epoch, after.LastEnded, after.Revision, before.Revision)
 	}
 	for id, g := range before.Generations {
 		if after.Generation(id) < g {
@@ -65,11 +67,13 @@ func follows(t failer, before, after *State) {
 	_, w := after.History.Current()
 	r, q := before.Regions, after.Regions
 	switch {
-	case r.World != q.World && !r.World.IsZero() || r.PrimaryEpoch < q.PrimaryEpoch: // another world's rules, or another primary epoch
+	case r.World != q.World && !r.World.IsZero() || r.PrimaryEpoch < q.PrimaryEpoch:
+		// another world's rules, or another primary epoch
 	case w.Number < v.Number || w.Number > v.Number+1 && q.Revision <= r.Revision:
 		t.Fatalf("version %d after %d", w.Number, v.Number)
 	case q.Revision < r.Revision || q.PrimaryEpoch < r.PrimaryEpoch:
-		t.Fatalf("revision %d of primary epoch %d after %d of %d", q.Revision, q.PrimaryEpoch, r.Revision, r.PrimaryEpoch)
+		t.Fatalf("revision %d of primary epoch %d after %d of %d", q.Revision, q.PrimaryEpoch,
+			r.Revision, r.PrimaryEpoch)
 	}
 }
 
@@ -111,7 +115,8 @@ func entryFor(t *rapid.T, s *State) Entry {
 	case 10:
 		return besideEntryFor(t)
 	case 12:
-		return Depart{Departure{Node: someone(), Name: "n", By: "ann", When: when(), Left: rapid.Bool().Draw(t, "left")}}
+		return Depart{Departure{Node: someone(), Name: "n", By: "ann", When: when(),
+			Left: rapid.Bool().Draw(t, "left")}}
 	case 11:
 		return EndEntries{Before: rapid.Int64Range(0, 9).Draw(t, "before")}
 	}
@@ -132,9 +137,11 @@ func besideEntryFor(t *rapid.T) Entry {
 	e := Entries{Request: RequestID{rapid.Byte().Draw(t, "request of entries")}}
 	for range rapid.IntRange(1, 3).Draw(t, "changes") {
 		e.Changes = append(e.Changes, entries.Change{
-			Remove: rapid.IntRange(0, 3).Draw(t, "removes") == 0, Scoped: rapid.Bool().Draw(t, "is scoped"), When: 5, By: "me",
+			Remove: rapid.IntRange(0, 3).Draw(t, "removes") == 0,
+			Scoped: rapid.Bool().Draw(t, "is scoped"), When: 5, By: "me",
 			Entry: &entries.Entry{
-				Kind: entries.Block, Rule: "r", Key: []string{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "key")},
+				Kind: entries.Block, Rule: "r",
+				Key:   []string{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "key")},
 				Until: rapid.Int64Range(0, 9).Draw(t, "until"), Scoped: rapid.Bool().Draw(t, "made scoped"), When: 5,
 			},
 		})
@@ -156,13 +163,15 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 	case 3:
 		return Mark{v.Number - rapid.Int64Range(0, 2).Draw(t, "version"), rapid.Int64Range(0, 1_000_000).Draw(t, "at")}
 	case 4:
-		return global(rapid.IntRange(1, 9).Draw(t, "limit"), rapid.SampledFrom([]string{"", ", regions: {eu: 1}"}).Draw(t, "parts"))
+		return global(rapid.IntRange(1, 9).Draw(t, "limit"),
+			rapid.SampledFrom([]string{"", ", regions: {eu: 1}"}).Draw(t, "parts"))
 	case 5:
 		e, err := s.adoption()
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		e.World, e.PrimaryEpoch, e.Primary = WorldID{rapid.Byte().Draw(t, "world")}, e.PrimaryEpoch+rapid.Int64Range(0, 1).Draw(t, "primary epoch"), "us"
+		e.World, e.PrimaryEpoch, e.Primary = WorldID{rapid.Byte().Draw(t, "world")}, e.PrimaryEpoch+
+			rapid.Int64Range(0, 1).Draw(t, "primary epoch"), "us"
 		if n := len(e.Held); n > 0 && rapid.Bool().Draw(t, "later") {
 			e.Held = slices.Clone(e.Held)
 			e.Held[n-1].Version += 3
@@ -174,8 +183,8 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 	return nil
 }
 
-// After any sequence of entries the state is consistent, and a state that was restored from a snapshot on the way behaves
-// like the original.
+// After any sequence of entries the state is consistent, and a state that was
+// restored from a snapshot on the way behaves like the original.
 func TestEntriesKeepTheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, other := New(), New()
@@ -192,7 +201,8 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 			again, q := other.Apply(other.Index+1, bytes.Clone(entry))
 			follows(t, s, next)
 			invariants(t, next)
-			if r.Version != q.Version || (r.Err == nil) != (q.Err == nil) || r.Err != nil && r.Err.Error() != q.Err.Error() {
+			if r.Version != q.Version || (r.Err == nil) != (q.Err == nil) || r.Err != nil &&
+				r.Err.Error() != q.Err.Error() {
 				t.Fatalf("have %+v and %+v", r, q)
 			}
 			s, other = next, again
@@ -217,7 +227,8 @@ func TestStatesDoNotChange(t *testing.T) {
 	states, raw := []*State{New()}, [][]byte{snapshotOf(t, New())}
 	s := rich(t)
 	for _, e := range []Entry{
-		Settled{Epoch: 2}, Ended{Node: node(1), Generation: 0}, Forget{node(1)}, Leave{Epoch: 3, Node: node(2)}, Ended{Node: node(77), Generation: 1}, Settled{Epoch: 3},
+		Settled{Epoch: 2}, Ended{Node: node(1), Generation: 0}, Forget{node(1)},
+		Leave{Epoch: 3, Node: node(2)}, Ended{Node: node(77), Generation: 1}, Settled{Epoch: 3},
 		ringOf(4, 1, 77), write(7, 7), Ended{Node: node(3), Generation: 0},
 	} {
 		states, raw = append(states, s), append(raw, snapshotOf(t, s))

@@ -16,7 +16,9 @@ var next = Build{Level: Newest + 1, Release: "v9.1.0"}
 func TestLevels(t *testing.T) {
 	begun := found
 	begun.Level = Newest
-	s := do(t, New(), begun, ringOf(1, 1, 2), RegisterProcess{Node: node(1), Boot: 7, Level: Newest + 1}, RegisterProcess{Node: node(2), Boot: 8, Level: Newest})
+	s := do(t, New(), begun, ringOf(1, 1, 2),
+		RegisterProcess{Node: node(1), Boot: 7, Level: Newest + 1},
+		RegisterProcess{Node: node(2), Boot: 8, Level: Newest})
 	apply := func(b *Build, e Entry) Result {
 		t.Helper()
 		raw, err := next.Encode(e)
@@ -28,13 +30,17 @@ func TestLevels(t *testing.T) {
 	refused := func(e Entry, why string) {
 		t.Helper()
 		before := s.Level
-		if r := apply(&next, e); !errors.Is(r.Err, ErrRejected) || !strings.Contains(r.Err.Error(), why) || s.Level != before {
+		if r := apply(&next, e); !errors.Is(r.Err, ErrRejected) ||
+			!strings.Contains(r.Err.Error(), why) || s.Level != before {
 			t.Errorf("have %v at level %d, want %q", r.Err, s.Level, why)
 		}
 	}
 	refused(Raise{Level: Newest}, fmt.Sprintf("is already %d", Newest))
 	refused(Raise{Level: Newest + 1}, fmt.Sprintf("knows feature level %d", Newest))
-	if r := apply(&next, RegisterProcess{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.KnownLevel(node(2)) != Newest+1 {
+	if r := apply(&next,
+		RegisterProcess{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0",
+			Zones: "2031a"}); r.Err != nil || s.KnownLevel(node(2)) != Newest+
+		1 {
 		t.Errorf("have %v", r.Err)
 	}
 	// An entry of a later level may not be written before the level is raised.
@@ -63,10 +69,13 @@ func TestLevels(t *testing.T) {
 	if back, err := next.Parse(b); err != nil || back.Level != s.Level || back.Processes[node(2)].Zones != "2031a" {
 		t.Errorf("have %v", err)
 	}
-	expect.Equal(t, do(t, New(), FoundCluster{Cluster: found.Cluster, Secret: found.Secret, Level: 1}).Level, 1, "level")
+	expect.Equal(t,
+		do(t, New(), FoundCluster{Cluster: found.Cluster, Secret: found.Secret, Level: 1}).Level, 1,
+		"level")
 }
 
-// TestRulesNeedALevel: a document with features of a later release is refused until the agreed level includes them.
+// TestRulesNeedALevel: a document with features of a later release is refused
+// until the agreed level includes them.
 func TestRulesNeedALevel(t *testing.T) {
 	for body, level := range map[string]Level{
 		"rules: [{name: r, key: [ip], limits: [{limit: 1, per: 24h}]}]": 1,

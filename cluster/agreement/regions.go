@@ -15,41 +15,47 @@ import (
 const (
 	// MaxRegions bounds Regions.Names.
 	MaxRegions = 32
-	// maxPrimaryEpoch bounds Regions.PrimaryEpoch: more than will ever be needed, and far from overflow.
+	// maxPrimaryEpoch bounds Regions.PrimaryEpoch: more than will ever be needed,
+	// and far from overflow.
 	maxPrimaryEpoch = 1 << 60
 	// MaxRegionName bounds a region's name, in bytes.
 	MaxRegionName = 64
 	// MaxHeld bounds Regions.Held.
 	MaxHeld = 64
-	// MaxHeldBytes roughly bounds the size of the documents in Regions.Held. Four may be held whatever their size.
+	// MaxHeldBytes roughly bounds the size of the documents in Regions.Held. Four
+	// may be held whatever their size.
 	MaxHeldBytes = 64 << 20
 )
 
 // Regions is the agreed state about regions. It is immutable.
 type Regions struct {
-	World        WorldID  `json:"world"`    // of the rules; zero before this region has become the primary or followed one
-	PrimaryEpoch int64    `json:"term"`     // of the primary: rises each time another region becomes the primary
-	Primary      string   `json:"primary"`  // the region where rules are written; "" if there is none yet
-	Names        []string `json:"names"`    // the regions that the primary has committed, sorted; at most MaxRegions
-	Held         []Held   `json:"held"`     // versions that still count, oldest first; the last is in force
-	Revision     uint64   `json:"revision"` // rises with every change of this struct in the primary; copied by followers
+	// of the rules; zero before this region has become the primary or followed one
+	World        WorldID  `json:"world"`
+	PrimaryEpoch int64    `json:"term"`    // of the primary: rises each time another region becomes the primary
+	Primary      string   `json:"primary"` // the region where rules are written; "" if there is none yet
+	Names        []string `json:"names"`   // the regions that the primary has committed, sorted; at most MaxRegions
+	Held         []Held   `json:"held"`    // versions that still count, oldest first; the last is in force
+	// rises with every change of this struct in the primary; copied by followers
+	Revision uint64 `json:"revision"`
 
 	cache *regionCache // nil: nothing is cached
 }
 
 // Held is a version of the rules that still counts for shares. Recorded versions come first.
 //
-// If there are no global limits, or only one region uses them, each version counts as recorded once it is written, and only
-// the one in force is held.
+// If there are no global limits, or only one region uses them, each version
+// counts as recorded once it is written, and only the one in force is held.
 type Held struct {
 	Version int64    `json:"version"`
 	Names   []string `json:"names"` // the regions that share limits in this version, sorted
-	// At is when the version was recorded, in Unix ms. From this wall time on, no region uses an older version or one that
-	// divides limits differently. 0: not recorded.
+	// At is when the version was recorded, in Unix ms. From this wall time on, no
+	// region uses an older version or one that divides limits differently. 0: not
+	// recorded.
 	At        int64 `json:"at,omitempty"`
 	Candidate bool  `json:"candidate,omitempty"` // all regions are asked to honour it; it is recorded next
-	// Doubtful means that the version was not recorded when the primary or its epoch changed. The former primary may have
-	// recorded it, and a region may have used it, earlier than At.
+	// Doubtful means that the version was not recorded when the primary or its
+	// epoch changed. The former primary may have recorded it, and a region may have
+	// used it, earlier than At.
 	Doubtful bool       `json:"doubtful,omitempty"`
 	Set      *rules.Set `json:"-"` // compiled, without shares
 	Text     string     `json:"-"` // the document, in an Adopt only
@@ -62,18 +68,21 @@ type regionCache struct {
 	followBytes []byte // nil: not computed yet
 }
 
-// Primary makes a region the primary, where rules are written. It begins a world, if there is none yet, and commits the
-// region. Repeating it changes nothing, unless its primary epoch is later.
+// Primary makes a region the primary, where rules are written. It begins a
+// world, if there is none yet, and commits the region. Repeating it changes
+// nothing, unless its primary epoch is later.
 type Primary struct {
 	Region string  `json:"region"`
 	World  WorldID `json:"world"` // used if there is none yet; not zero
-	// PrimaryEpoch is the minimum of the new primary epoch, for a primary that other regions are ahead of; 0 if there is none.
+	// PrimaryEpoch is the minimum of the new primary epoch, for a primary that
+	// other regions are ahead of; 0 if there is none.
 	PrimaryEpoch int64 `json:"term,omitempty"`
 	When         int64 `json:"when,omitempty"` // Unix ms
 }
 
-// Region commits a region, or removes a region other than the primary. If there are rules, it makes a new version of them
-// with the same document. Only the primary region's leader proposes it.
+// Region commits a region, or removes a region other than the primary. If there
+// are rules, it makes a new version of them with the same document. Only the
+// primary region's leader proposes it.
 type Region struct {
 	Name   string `json:"name"`
 	Remove bool   `json:"remove,omitempty"`
@@ -81,13 +90,14 @@ type Region struct {
 	When   int64  `json:"when,omitempty"` // Unix ms
 }
 
-// Mark makes the version in force the candidate, which all regions are asked to honour, or records that they honour it. If
-// the version is already recorded, Mark drops the earlier versions whose windows have ended. Only the primary region's
-// leader proposes it.
+// Mark makes the version in force the candidate, which all regions are asked to
+// honour, or records that they honour it. If the version is already recorded,
+// Mark drops the earlier versions whose windows have ended. Only the primary
+// region's leader proposes it.
 type Mark struct {
 	Version int64 `json:"version"`
-	// At, in Unix ms, is not earlier than the reading of any region's clock when it began to use Version or a newer one.
-	// 0: Version becomes the candidate.
+	// At, in Unix ms, is not earlier than the reading of any region's clock when it
+	// began to use Version or a newer one. 0: Version becomes the candidate.
 	At int64 `json:"at,omitempty"`
 }
 
@@ -120,9 +130,10 @@ func (r *Regions) inForce() *Held {
 	return &r.Held[len(r.Held)-1]
 }
 
-// SetFor returns the compiled rules in force, with a region's shares and the cluster's key for subjects. It returns nil
-// before the first version, and while there is no key, because counters must never use another key. It returns the same
-// pointer as long as neither rules nor regions change.
+// SetFor returns the compiled rules in force, with a region's shares and the
+// cluster's key for subjects. It returns nil before the first version, and
+// while there is no key, because counters must never use another key. It
+// returns the same pointer as long as neither rules nor regions change.
 func (s *State) SetFor(region string) *rules.Set {
 	set, r := s.History.Set(), s.Regions
 	if set == nil || len(s.Secret) == 0 {
@@ -200,7 +211,8 @@ func (e Primary) apply(next *State) Result {
 	return next.commitRegion(changed, Region{Name: e.Region, When: e.When})
 }
 
-// markDoubtful marks unrecorded versions as possibly recorded by another primary. r must not be shared yet.
+// markDoubtful marks unrecorded versions as possibly recorded by another
+// primary. r must not be shared yet.
 func (r *Regions) markDoubtful() {
 	r.Held = slices.Clone(r.Held)
 	for i := range r.Held {
@@ -227,7 +239,8 @@ func (e Region) apply(next *State) Result {
 	return next.commitRegion(r.nextRevision(), e)
 }
 
-// commitRegion applies e to changed, and puts the result in force. If there are rules, it writes a new version of them.
+// commitRegion applies e to changed, and puts the result in force. If there are
+// rules, it writes a new version of them.
 func (s *State) commitRegion(changed *Regions, e Region) Result {
 	names, what := slices.Clone(changed.Names), "region "+e.Name+" joins"
 	if e.Remove {
@@ -264,8 +277,8 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 	return Result{Version: v.Number}
 }
 
-// check returns an error if no sequence of entries could have produced r, which was read from outside. number is the version
-// in force.
+// check returns an error if no sequence of entries could have produced r, which
+// was read from outside. number is the version in force.
 func (r *Regions) check(number int64) error {
 	switch {
 	case r.PrimaryEpoch < 0 || (r.PrimaryEpoch == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):
@@ -295,7 +308,8 @@ func (r *Regions) check(number int64) error {
 			before = r.Held[i-1]
 		}
 
-		if h.Version <= before.Version || h.At < 0 || h.At > rules.MaxRecordedAt || h.At != 0 && (h.Candidate || h.At < before.At || before.At == 0) {
+		if h.Version <= before.Version || h.At < 0 || h.At > rules.MaxRecordedAt || h.At != 0 &&
+			(h.Candidate || h.At < before.At || before.At == 0) {
 			return fmt.Errorf("version %d of the rules is out of order, or its record is impossible", h.Version)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestManyVersionsAreRecorded: even if rules are written faster than they are recorded, they are all recorded eventually, and
-// further ones can be written.
+// TestManyVersionsAreRecorded: even if rules are written faster than they are
+// recorded, they are all recorded eventually, and further ones can be written.
 func TestManyVersionsAreRecorded(t *testing.T) {
 	s, now := New(), int64(1_000_000_000_000)
 	apply := func(e Entry) error {
@@ -22,11 +22,13 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 		return r.Err
 	}
 	write := func(limit int) error {
-		return apply(Rules{When: time.UnixMilli(now), Change: rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: a\n    key: [ip]\n"+
-			"    scope: global\n    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}})
+		return apply(Rules{When: time.UnixMilli(now),
+			Change: rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: a\n    key: [ip]\n"+
+				"    scope: global\n    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}})
 	}
 	for _, e := range []Entry{
-		FoundCluster{Cluster: ClusterID{1}, Secret: make([]byte, 32)}, Primary{Region: "eu", World: WorldID{1}}, Region{Name: "us"},
+		FoundCluster{Cluster: ClusterID{1}, Secret: make([]byte, 32)},
+		Primary{Region: "eu", World: WorldID{1}}, Region{Name: "us"},
 	} {
 		expect.NoError(t, apply(e))
 	}
@@ -64,8 +66,8 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestALaterPrimaryEpochIsTaken: a primary that other regions are ahead of begins a new primary epoch in the same world,
-// and never goes back.
+// TestALaterPrimaryEpochIsTaken: a primary that other regions are ahead of
+// begins a new primary epoch in the same world, and never goes back.
 func TestALaterPrimaryEpochIsTaken(t *testing.T) {
 	s := New()
 	for i, tt := range []struct {
@@ -85,7 +87,8 @@ func TestALaterPrimaryEpochIsTaken(t *testing.T) {
 		expect.NoError(t, err)
 		next, r := s.Apply(s.Index+1, b)
 		if s = next; s.Regions.PrimaryEpoch != tt.want || s.Regions.World != (WorldID{1}) || (r.Err != nil) != tt.bad {
-			t.Errorf("%d: have primary epoch %d of %v, %v, want %d", i, s.Regions.PrimaryEpoch, s.Regions.World, r.Err, tt.want)
+			t.Errorf("%d: have primary epoch %d of %v, %v, want %d", i, s.Regions.PrimaryEpoch,
+				s.Regions.World, r.Err, tt.want)
 		}
 	}
 }

@@ -28,16 +28,20 @@ func begun(t testing.TB, regions ...string) *State {
 // global returns a write of one global limit, with some parts.
 func global(limit int, parts string) Rules {
 	return Rules{
-		Change: rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - {name: w, key: [tenant], scope: global%s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", parts, limit)},
-		By:     "test", When: time.UnixMilli(1_800_000_000_000),
+		Change: rules.Change{Body: fmt.Appendf(nil,
+			"version: 1\nrules:\n  - {name: w, key: [tenant], scope: global%s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n",
+			parts, limit)},
+		By: "test", When: time.UnixMilli(1_800_000_000_000),
 	}
 }
 
-// moved returns a state in which versions 3 and 4 are in use; 3 is the candidate, and 2 is recorded.
+// moved returns a state in which versions 3 and 4 are in use; 3 is the
+// candidate, and 2 is recorded.
 func moved(t testing.TB) *State {
 	t.Helper()
 	const at = int64(1_800_000_000_000)
-	return do(t, begun(t, "us"), global(100, ""), Mark{Version: 1}, Mark{1, at}, global(60, ", regions: {eu: 1}"), Mark{Version: 2}, Mark{2, at + 1}, global(90, ""),
+	return do(t, begun(t, "us"), global(100, ""), Mark{Version: 1}, Mark{1, at},
+		global(60, ", regions: {eu: 1}"), Mark{Version: 2}, Mark{2, at + 1}, global(90, ""),
 		Mark{Version: 3}, Region{Name: "ap", By: "ap", When: at})
 }
 
@@ -68,11 +72,13 @@ func limitIn(t testing.TB, s *State, region string, wall time.Time) int64 {
 
 func TestPrimary(t *testing.T) {
 	s := do(t, founded(New()), Primary{Region: "eu", World: WorldID{5}}, Primary{Region: "eu", World: WorldID{6}})
-	if r := s.Regions; r.World != (WorldID{5}) || r.PrimaryEpoch != 1 || r.Primary != "eu" || !slices.Equal(r.Names, []string{"eu"}) || r.Revision != 1 {
+	if r := s.Regions; r.World != (WorldID{5}) || r.PrimaryEpoch != 1 || r.Primary != "eu" ||
+		!slices.Equal(r.Names, []string{"eu"}) || r.Revision != 1 {
 		t.Errorf("have %+v", r)
 	}
 	s = do(t, s, global(100, ""))
-	if _, v := s.History.Current(); v.Number != 1 || held(s) != "1r" || limitIn(t, s, "eu", time.Now()) != 100 || limitIn(t, s, "us", time.Now()) != 0 {
+	if _, v := s.History.Current(); v.Number != 1 || held(s) != "1r" ||
+		limitIn(t, s, "eu", time.Now()) != 100 || limitIn(t, s, "us", time.Now()) != 0 {
 		t.Errorf("version %d, held %s", v.Number, held(s))
 	}
 	s = do(t, s, Region{Name: "us", When: 1000}, Primary{Region: "us", World: WorldID{7}})
@@ -82,7 +88,8 @@ func TestPrimary(t *testing.T) {
 	// A region that the old primary had not committed, with rules in force: they get a new version.
 	s = do(t, s, Primary{Region: "ap", World: WorldID{7}, When: 5000})
 	_, v := s.History.Current()
-	if r := s.Regions; r.PrimaryEpoch != 3 || !slices.Equal(r.Names, []string{"ap", "eu", "us"}) || v.Number != 3 || v.What != "region ap joins" || v.When.UnixMilli() != 5000 {
+	if r := s.Regions; r.PrimaryEpoch != 3 || !slices.Equal(r.Names, []string{"ap", "eu", "us"}) ||
+		v.Number != 3 || v.What != "region ap joins" || v.When.UnixMilli() != 5000 {
 		t.Errorf("have %+v, %+v", r, v)
 	}
 	// Rules from before the first primary keep their number.
@@ -96,18 +103,25 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 	s := do(t, begun(t), global(90, ""))
 	next, r := s.Apply(s.Index+1, encoded(t, Region{Name: "us", By: "us", When: 77_000}))
 	doc, v := next.History.Current()
-	if r.Err != nil || r.Version != 2 || v != (rules.Version{Number: 2, When: time.UnixMilli(77_000).UTC(), By: "us", What: "region us joins", Applied: 2}) || len(doc.Rules) != 1 {
+	if r.Err != nil || r.Version != 2 ||
+		v != (rules.Version{Number: 2, When: time.UnixMilli(77_000).UTC(), By: "us",
+			What: "region us joins", Applied: 2}) ||
+		len(doc.Rules) != 1 {
 		t.Errorf("have %+v, %+v", r, v)
 	}
 	if held(next) != "1 2" || limitIn(t, next, "eu", time.Now()) != 45 || limitIn(t, next, "us", time.Now()) != 0 {
 		t.Errorf("held %s", held(next))
 	}
 	s = do(t, next, Mark{Version: 2}, Mark{2, 100_000})
-	if held(s) != "1r 2r" || limitIn(t, s, "us", time.UnixMilli(200_000)) != 45 || limitIn(t, s, "us", time.UnixMilli(110_000)) != 0 {
-		t.Errorf("held %s: %d, %d", held(s), limitIn(t, s, "us", time.UnixMilli(200_000)), limitIn(t, s, "us", time.UnixMilli(110_000)))
+	if held(s) != "1r 2r" || limitIn(t, s, "us", time.UnixMilli(200_000)) != 45 ||
+		limitIn(t, s, "us", time.UnixMilli(110_000)) != 0 {
+		t.Errorf("held %s: %d, %d", held(s), limitIn(t, s, "us", time.UnixMilli(200_000)),
+			limitIn(t, s, "us", time.UnixMilli(110_000)))
 	}
 	s = do(t, s, Region{Name: "us", Remove: true, When: 1})
-	if _, v := s.History.Current(); v.What != "region us leaves" || held(s) != "1r 2r 3" || limitIn(t, s, "eu", time.UnixMilli(200_000)) != 45 || limitIn(t, s, "us", time.UnixMilli(200_000)) != 0 {
+	if _, v := s.History.Current(); v.What != "region us leaves" || held(s) != "1r 2r 3" ||
+		limitIn(t, s, "eu", time.UnixMilli(200_000)) != 45 ||
+		limitIn(t, s, "us", time.UnixMilli(200_000)) != 0 {
 		t.Errorf("have %+v, held %s", v, held(s))
 	}
 	// An hour later the old versions no longer count.
@@ -168,13 +182,17 @@ func TestRejectedRegions(t *testing.T) {
 		entry Entry
 		why   string
 	}{
-		{s, Primary{World: WorldID{1}}, "name has 1 to 64"}, {s, Primary{Region: long, World: WorldID{1}}, "name has 1 to 64"},
+		{s, Primary{World: WorldID{1}}, "name has 1 to 64"},
+		{s, Primary{Region: long, World: WorldID{1}}, "name has 1 to 64"},
 		{s, Primary{Region: "eu"}, "no ID"},
 		{s, Region{}, "name has 1 to 64"}, {s, Region{Name: long}, "name has 1 to 64"},
-		{alone, Region{Name: "us"}, "no primary"}, {s, Region{Name: "us"}, "is already committed"}, {s, Region{Name: "eu", Remove: true}, "is the primary"},
+		{alone, Region{Name: "us"}, "no primary"}, {s, Region{Name: "us"}, "is already committed"},
+		{s, Region{Name: "eu", Remove: true}, "is the primary"},
 		{alone, Mark{Version: 1}, "no primary"}, {s, Mark{Version: 4}, "version 3 of the rules is the candidate"},
-		{s, Mark{4, 5}, "not the candidate"}, {s, Mark{2, 5}, "not the candidate"}, {s, Mark{3, -5}, "not a valid time"},
-		{s, Mark{3, rules.MaxRecordedAt + 1}, "not a valid time"}, {do(t, s, Mark{3, 5}), Mark{Version: 3}, "not in force"},
+		{s, Mark{4, 5}, "not the candidate"}, {s, Mark{2, 5}, "not the candidate"},
+		{s, Mark{3, -5}, "not a valid time"},
+		{s, Mark{3, rules.MaxRecordedAt + 1}, "not a valid time"},
+		{do(t, s, Mark{3, 5}), Mark{Version: 3}, "not in force"},
 		{begun(t), Mark{Version: 1}, "no rules"}, {do(t, begun(t), write(1, 1)), Mark{Version: 1}, "already recorded"},
 	} {
 		rejects(t, tt.state, encoded(t, tt.entry), tt.why)
@@ -228,7 +246,8 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 	s = begun(t, "us")
 	for i := range 10 {
 		big.Change.Body[0], big.Change.Body[len(big.Change.Body)-2] = 'v', byte('a'+i)
-		big.Change.Body = bytes.Replace(big.Change.Body, fmt.Appendf(nil, "limit: %d,", i+1), fmt.Appendf(nil, "limit: %d,", i+2), 1)
+		big.Change.Body = bytes.Replace(big.Change.Body, fmt.Appendf(nil, "limit: %d,", i+1),
+			fmt.Appendf(nil, "limit: %d,", i+2), 1)
 		if s, r = s.Apply(s.Index+1, encoded(t, big)); r.Err != nil {
 			break
 		}
@@ -287,7 +306,8 @@ func TestFollow(t *testing.T) {
 			t.Errorf("again: have %+v", r)
 		}
 		// Later versions are added.
-		later := do(t, s, Mark{3, 1_800_000_000_000}, Rules{Change: rules.Change{Part: rules.RulePart, Name: "w", Delete: true}})
+		later := do(t, s, Mark{3, 1_800_000_000_000},
+			Rules{Change: rules.Change{Part: rules.RulePart, Name: "w", Delete: true}})
 		next, r = ahead(t, later, reread(t, next))
 		if r.Err != nil || r.Version != 5 || held(next) != held(later) || len(next.History.Versions()) != 2 {
 			t.Errorf("have %+v, held %s", r, held(next))
@@ -297,7 +317,8 @@ func TestFollow(t *testing.T) {
 			t.Errorf("older: have %+v", r)
 		}
 		back, r := ahead(t, do(t, s, Primary{Region: "us", World: WorldID{5}}), next)
-		if _, v := back.History.Current(); r.Err != nil || v.Number != 4 || len(back.History.Versions()) != 1 || back.Regions.PrimaryEpoch != 2 {
+		if _, v := back.History.Current(); r.Err != nil || v.Number != 4 ||
+			len(back.History.Versions()) != 1 || back.Regions.PrimaryEpoch != 2 {
 			t.Errorf("another primary: have %+v, version %d", r, v.Number)
 		}
 	}
@@ -358,7 +379,8 @@ func TestContradictoryFollow(t *testing.T) {
 		}
 	}
 	for name, b := range map[string][]byte{
-		"nothing": nil, "cut": {200, 1, '{'}, "endless": {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "no JSON": {1, '{', 0}, "no texts": {2, '{', '}'},
+		"nothing": nil, "cut": {200, 1, '{'}, "endless": {0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		"no JSON": {1, '{', 0}, "no texts": {2, '{', '}'},
 		"more behind": append(wire.Deflate([]byte{2, '{', '}'}, nil), 1), "not deflated": {2, '{', '}', 99},
 		"too much": make([]byte, MaxAdopt+1),
 	} {
@@ -377,7 +399,11 @@ func TestFollowIsSmall(t *testing.T) {
 	}
 	s := do(t, begun(t, "us"), Rules{Change: rules.Change{Body: b.Bytes()}, When: time.UnixMilli(1)})
 	for i := range 6 {
-		s = do(t, s, Rules{Change: rules.Change{Part: rules.RulePart, Name: "w", Body: fmt.Appendf(nil, "{key: [tenant], scope: global, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}", i+7)}})
+		s = do(t, s,
+			Rules{Change: rules.Change{Part: rules.RulePart, Name: "w",
+				Body: fmt.Appendf(nil,
+					"{key: [tenant], scope: global, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}",
+					i+7)}})
 	}
 	out, err := s.AppendAdopt(nil)
 	if err != nil || len(s.Regions.Held) != 7 || len(out) > b.Len()/2 {
@@ -398,7 +424,8 @@ func TestSetForIsKept(t *testing.T) {
 	if bare := (&State{History: s.History, Regions: s.Regions}); bare.SetFor("eu") != nil {
 		t.Error("there are rules in force before there is a key for subjects")
 	}
-	if s.SetFor("us") == eu || s.SetFor("eu") != eu || eu.Version != 4 || eu.Shares().Region != "eu" || len(eu.Shares().Views) != 4 {
+	if s.SetFor("us") == eu || s.SetFor("eu") != eu || eu.Version != 4 ||
+		eu.Shares().Region != "eu" || len(eu.Shares().Views) != 4 {
 		t.Error("the set is compiled again")
 	}
 	if next := do(t, s, Empty{}, Ended{Node: node(5)}); next.SetFor("eu") != eu {
@@ -413,7 +440,8 @@ func TestSetForIsKept(t *testing.T) {
 	if n := len(s.Regions.cache.byRegion); n > MaxRegions+1 {
 		t.Errorf("%d are kept", n)
 	}
-	if bare := (&State{Secret: s.Secret, History: s.History, Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {
+	if bare := (&State{Secret: s.Secret, History: s.History,
+		Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {
 		t.Error("there is none")
 	}
 }

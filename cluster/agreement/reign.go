@@ -7,12 +7,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxFormer is how many former processes of a node are remembered. A remembered process can't be registered again.
+// maxFormer is how many former processes of a node are remembered. A remembered
+// process can't be registered again.
 const maxFormer = 16
 
-// Reign marks the beginning of a leader's reign. From then on, entries that carry another reign's number are rejected. So a
-// decision that a leader made before it lost the lead can't take effect once another node has led, even if the former leader
-// leads again.
+// Reign marks the beginning of a leader's reign. From then on, entries that
+// carry another reign's number are rejected. So a decision that a leader made
+// before it lost the lead can't take effect once another node has led, even if
+// the former leader leads again.
 type Reign struct {
 	Number uint64 `json:"number"` // random; not zero
 }
@@ -57,7 +59,8 @@ func (s *State) setProcess(id ring.NodeID, p Process) {
 	s.Processes[id] = p
 }
 
-// isPossible reports whether entries up to index last could have produced p, which was read from a snapshot.
+// isPossible reports whether entries up to index last could have produced p,
+// which was read from a snapshot.
 func (p Process) isPossible(last uint64) bool {
 	return p.Boot != 0 && p.Index <= last && len(p.Former) <= maxFormer && !p.WasFormer(p.Boot) && !p.WasFormer(0) &&
 		p.Suspension.Times >= 0 && p.Suspension.Times <= maxSuspended

@@ -29,7 +29,8 @@ func TestReign(t *testing.T) {
 		if (result.Err == nil) != tt.want || result.Err != nil && !errors.Is(result.Err, ErrRejected) {
 			t.Errorf("%s: have %v, want it accepted: %v", tt.name, result.Err, tt.want)
 		}
-		if !tt.want && (next.Revision != s.Revision || next.Reign != s.Reign || next.LastEnded != 0 || len(next.Processes) > 0) {
+		if !tt.want &&
+			(next.Revision != s.Revision || next.Reign != s.Reign || next.LastEnded != 0 || len(next.Processes) > 0) {
 			t.Errorf("%s: it was rejected and changed something", tt.name)
 		}
 	}
@@ -50,7 +51,8 @@ func TestFormerProcessesNeverComeBack(t *testing.T) {
 	}
 	for boot := uint64(all - maxFormer); boot < all; boot++ {
 		b, _ := ThisBuild.Encode(RegisterProcess{Node: node(1), Boot: boot})
-		if next, r := s.Apply(s.Index+1, b); !errors.Is(r.Err, ErrRejected) || next.Boot(node(1)) != all || !have.WasFormer(boot) {
+		if next, r := s.Apply(s.Index+1, b); !errors.Is(r.Err, ErrRejected) ||
+			next.Boot(node(1)) != all || !have.WasFormer(boot) {
 			t.Errorf("process %d: have %v, want it rejected", boot, r.Err)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// Bounds of a remembered answer, in bytes of text. All answers together take at most 32 MiB, and usually less than 1 MiB.
+// Bounds of a remembered answer, in bytes of text. All answers together take at
+// most 32 MiB, and usually less than 1 MiB.
 const (
 	maxAnswer = 4 << 10
 	maxPhrase = 1 << 10 // bounds a path or a message
@@ -38,7 +39,8 @@ var errorKinds = []struct {
 	kind error
 }{
 	{"conflict", rules.ErrConflict}, {"not found", rules.ErrNotFound},
-	{"full", entries.ErrFull}, {"no entry", entries.ErrNotFound}, {"scope", entries.ErrScope}, {"invalid", entries.ErrInvalid},
+	{"full", entries.ErrFull}, {"no entry", entries.ErrNotFound}, {"scope", entries.ErrScope},
+	{"invalid", entries.ErrInvalid},
 	{"other", ErrRejected},
 }
 
@@ -133,7 +135,8 @@ func (s *State) rememberAnswer(id RequestID, r Result) {
 	s.Answers = append(slices.Clone(kept), a)
 }
 
-// firstMistakes returns as many of the first mistakes as fit in an answer, and the number of the others.
+// firstMistakes returns as many of the first mistakes as fit in an answer, and
+// the number of the others.
 func firstMistakes(wrong rules.Errors) rules.Errors {
 	size := 0
 	var out rules.Errors
@@ -147,7 +150,8 @@ func firstMistakes(wrong rules.Errors) rules.Errors {
 	return out
 }
 
-// truncatePhrase truncates a text to the part that is remembered. The result survives a JSON round trip unchanged.
+// truncatePhrase truncates a text to the part that is remembered. The result
+// survives a JSON round trip unchanged.
 func truncatePhrase(s string) string {
 	if len(s) > maxPhrase {
 		s = s[:maxPhrase]

@@ -92,17 +92,20 @@ func TestLastRequestsAreRemembered(t *testing.T) {
 	for i := range 10 {
 		s, _ = s.Apply(s.Index+1, encoded(t, request(KeptRequests+i)))
 	}
-	if len(s.Answers) != KeptRequests || s.answerTo(request(9).Request) != nil || s.answerTo(request(10).Request) == nil ||
+	if len(s.Answers) != KeptRequests || s.answerTo(request(9).Request) != nil ||
+		s.answerTo(request(10).Request) == nil ||
 		s.answerTo(request(KeptRequests+9).Request) == nil {
 		t.Errorf("%d answers", len(s.Answers))
 	}
-	if a := branch.Answers[KeptRequests-1]; a.Request != (RequestID{0xff}) || branch.answerTo(request(0).Request) != nil {
+	if a := branch.Answers[KeptRequests-1]; a.Request != (RequestID{0xff}) ||
+		branch.answerTo(request(0).Request) != nil {
 		t.Error("two states share a slice that differs")
 	}
 	reread(t, s)
 }
 
-// The errors that Apply reports for a hostile document are returned in full once, and remembered in part.
+// The errors that Apply reports for a hostile document are returned in full
+// once, and remembered in part.
 func TestRememberedMistakesAreBounded(t *testing.T) {
 	body := "version: 1\nrules:\n" + strings.Repeat("  - {nam: "+strings.Repeat("ä", 100)+"}\n", 500)
 	w := Rules{Request: RequestID{1}, Change: rules.Change{Body: []byte(body)}}
@@ -118,7 +121,8 @@ func TestRememberedMistakesAreBounded(t *testing.T) {
 	if last := some[len(some)-1].Message; !strings.HasPrefix(last, "and ") || len(r.Err.Error()) > 4*maxAnswer {
 		t.Errorf("the last is %q", last)
 	}
-	long := firstMistakes(rules.Errors{{Path: strings.Repeat("ä", maxPhrase), Message: "\xff" + strings.Repeat("x", maxPhrase)}})
+	long := firstMistakes(rules.Errors{{Path: strings.Repeat("ä", maxPhrase),
+		Message: "\xff" + strings.Repeat("x", maxPhrase)}})
 	if len(long) != 1 || len(long[0].Path) > maxPhrase || len(long[0].Message) > maxPhrase {
 		t.Errorf("have %v", long)
 	}

@@ -16,9 +16,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The model of shares. Its regions follow late and at random, or not at all for a while. They restart, and they become the
-// primary. Their nodes' clocks differ. Nodes apply entries late, and lose their authority for a time. Each node admits as
-// much as it may. The model knows which version each node uses at each moment.
+// The model of shares. Its regions follow late and at random, or not at all for
+// a while. They restart, and they become the primary. Their nodes' clocks
+// differ. Nodes apply entries late, and lose their authority for a time. Each
+// node admits as much as it may. The model knows which version each node uses
+// at each moment.
 
 const (
 	modelWindow = 10 * time.Second
@@ -35,8 +37,9 @@ type world struct {
 	// forget breaks a rule: it removes something from the shares. nil: nothing is removed.
 	forget func(*rules.Shares)
 	hasty  bool // a broken primary: it records versions that not all regions have honoured
-	// Broken nodes. begun: the node remembers nothing from before its restart, and treats what it then applies as new.
-	// careless: it ignores that it has no authority.
+	// Broken nodes. begun: the node remembers nothing from before its restart, and
+	// treats what it then applies as new. careless: it ignores that it has no
+	// authority.
 	begun, careless bool
 	steps           []string
 
@@ -99,7 +102,8 @@ func (w *world) use(r *region, n *asker) {
 	n.set, n.primaryEpoch = n.opened.Stamp(set, now), r.state.Regions.PrimaryEpoch
 }
 
-// turmoil makes a node lose its authority, get it back once it has applied its region's state, or restart.
+// turmoil makes a node lose its authority, get it back once it has applied its
+// region's state, or restart.
 func (w *world) turmoil(r *region) string {
 	n := r.nodes[w.rand.IntN(2)]
 	switch {
@@ -120,12 +124,14 @@ func (w *world) turmoil(r *region) string {
 	return r.name + " restarts"
 }
 
-// current reports whether a region has everything that the primary wrote, though perhaps not everything that it recorded.
+// current reports whether a region has everything that the primary wrote,
+// though perhaps not everything that it recorded.
 func (w *world) current(r *region) bool {
 	mine, primary := r.state, w.primary.state
 	_, a := mine.History.Current()
 	_, b := primary.History.Current()
-	return !r.gone && a.Number == b.Number && mine.Regions.World == primary.Regions.World && mine.Regions.PrimaryEpoch == primary.Regions.PrimaryEpoch &&
+	return !r.gone && a.Number == b.Number && mine.Regions.World == primary.Regions.World &&
+		mine.Regions.PrimaryEpoch == primary.Regions.PrimaryEpoch &&
 		slices.Contains(mine.Regions.Names, r.name)
 }
 
@@ -174,11 +180,13 @@ func (w *world) document() string {
 	if w.rand.IntN(12) == 0 {
 		return "version: 1\n"
 	}
-	parts := []string{"", "", ", regions: {eu: 0.8, us: 0.2}", ", regions: {eu: 0.1, us: 0.6, ap: 0.3}", ", regions: {ap: 1}"}[w.rand.IntN(5)]
+	parts := []string{"", "", ", regions: {eu: 0.8, us: 0.2}",
+		", regions: {eu: 0.1, us: 0.6, ap: 0.3}", ", regions: {ap: 1}"}[w.rand.IntN(5)]
 	amount := []int{6, 60, 61, 100, 100}[w.rand.IntN(5)]
 	kind := "algorithm: fixed-window"
 	if w.bucket {
-		kind = fmt.Sprintf("algorithm: token-bucket, burst: %d", []int{amount, amount, amount * 2, amount/2 + 1}[w.rand.IntN(4)])
+		kind = fmt.Sprintf("algorithm: token-bucket, burst: %d",
+			[]int{amount, amount, amount * 2, amount/2 + 1}[w.rand.IntN(4)])
 	}
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: r, key: [], scope: global%s, limits: [{limit: %d, per: %s, %s}]}\n", parts, amount, modelWindow, kind)
 }
@@ -194,7 +202,8 @@ func (w *world) step() {
 	switch w.rand.IntN(15) {
 	case 0, 1:
 		text := w.document()
-		err := w.do(primary, Rules{Change: rules.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader)})
+		err := w.do(primary,
+			Rules{Change: rules.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader)})
 		what = fmt.Sprintf("writes %s: %v", text, err)
 	case 2:
 		if !other.gone {
@@ -225,7 +234,8 @@ func (w *world) step() {
 		what = fmt.Sprintf("%s is cut off: %v", other.name, other.cut)
 	case 14:
 		if w.rand.IntN(3) == 0 && w.current(other) {
-			// This region does not know what was recorded since. Perhaps no other region followed it, or all others did.
+			// This region does not know what was recorded since. Perhaps no other region
+			// followed it, or all others did.
 			err := w.do(other, Primary{Region: other.name, World: primary.state.Regions.World})
 			what = fmt.Sprintf("%s is the primary: %v", other.name, err)
 			w.primary = other
@@ -299,8 +309,8 @@ func (w *world) mark() string {
 	return ""
 }
 
-// limit returns the share and the whole limit that a node of r uses. Without a limit, the whole is unlimited. share is nil
-// for a node that decides nothing.
+// limit returns the share and the whole limit that a node of r uses. Without a
+// limit, the whole is unlimited. share is nil for a node that decides nothing.
 func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms.Limit) {
 	set := n.set
 	if set == nil || r.gone || !n.authority {
@@ -348,7 +358,8 @@ func (w *world) broken() string {
 			for _, r := range w.regions {
 				by = append(by, fmt.Sprintf("%s %d", r.name, r.used[number]))
 			}
-			return fmt.Sprintf("window at %d: %d of %d: %s", number*modelWindow.Milliseconds()-modelBegin, sum, limit, strings.Join(by, ", "))
+			return fmt.Sprintf("window at %d: %d of %d: %s",
+				number*modelWindow.Milliseconds()-modelBegin, sum, limit, strings.Join(by, ", "))
 		}
 	}
 	return ""
@@ -373,8 +384,8 @@ func (w *world) run(steps int) (string, []string) {
 
 var lives = flag.Int("lives", 20, "how many random lives each model of shares has; make models has more")
 
-// No window admits more than a version that was in force in it allows, no matter what is written, when regions follow, and
-// how far the clocks differ.
+// No window admits more than a version that was in force in it allows, no
+// matter what is written, when regions follow, and how far the clocks differ.
 func TestG8_SharesNeverAddUpToMore(t *testing.T) {
 	for seed := range *lives {
 		if broken, steps := newWorld(uint64(seed), false).run(150); broken != "" {
@@ -399,7 +410,8 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 		"what is not recorded is forgotten": func(w *world) {
 			w.forget = func(x *rules.Shares) {
 				last := len(x.Views) - 1
-				x.Views = slices.DeleteFunc(x.Views, func(v rules.View) bool { return v.At == 0 && v.Set != x.Views[last].Set })
+				x.Views = slices.DeleteFunc(x.Views,
+					func(v rules.View) bool { return v.At == 0 && v.Set != x.Views[last].Set })
 			}
 		},
 		"what is recorded holds at once": func(w *world) {
@@ -420,7 +432,8 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 			}
 		},
 		"what not all have honoured is recorded": func(w *world) { w.hasty = true },
-		// A region that honoured a version and is cut off before it is recorded believes that nothing has changed.
+		// A region that honoured a version and is cut off before it is recorded
+		// believes that nothing has changed.
 		"the old division stays until the record": func(w *world) {
 			w.forget = func(x *rules.Shares) {
 				for i := range x.Views {
@@ -476,12 +489,13 @@ func (w *world) take() {
 	}
 }
 
-// burst names a span in which more was taken than the highest limit in force in it admits: its burst, plus what drains at its
-// rate in the meantime.
+// burst names a span in which more was taken than the highest limit in force in
+// it admits: its burst, plus what drains at its rate in the meantime.
 func (w *world) burst() string {
 	for i, from := range w.spent {
 		sum, amount, burst := int64(0), int64(0), int64(0)
-		k, _ := slices.BinarySearchFunc(w.inForce, from.at, func(b bound, at int64) int { return cmp.Compare(b.at, at) })
+		k, _ := slices.BinarySearchFunc(w.inForce, from.at,
+			func(b bound, at int64) int { return cmp.Compare(b.at, at) })
 		for _, to := range w.spent[i:] {
 			sum += to.amount
 			for ; k < len(w.inForce) && w.inForce[k].at <= to.at; k++ {

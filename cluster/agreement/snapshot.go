@@ -14,11 +14,13 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// snapshotFormat is the first byte of a snapshot. Then come, as in entries, the feature level needed to read the snapshot
-// and the release that wrote it. Five parts follow, each prefixed with its length as a uvarint: the small fields as JSON;
-// From; To; the documents of the versions that are held but not in force; and the entries beside the rules. From and To are
-// empty before the first ring, and To is also empty if it is the same as From. Then come the rules and, little endian, a
-// CRC32C of everything before it.
+// snapshotFormat is the first byte of a snapshot. Then come, as in entries, the
+// feature level needed to read the snapshot and the release that wrote it. Five
+// parts follow, each prefixed with its length as a uvarint: the small fields as
+// JSON; From; To; the documents of the versions that are held but not in force;
+// and the entries beside the rules. From and To are empty before the first
+// ring, and To is also empty if it is the same as From. Then come the rules
+// and, little endian, a CRC32C of everything before it.
 //
 // Every release writes the format, the level, the release and the sum in this way.
 const snapshotFormat = 5
@@ -94,8 +96,8 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 	return err
 }
 
-// Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is intact
-// but this build can't read it.
+// Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. It is
+// an [*Unreadable] if the snapshot is intact but this build can't read it.
 func (b *Build) Parse(data []byte) (*State, error) {
 	content, ok := wire.CutSum(data)
 	if !ok || len(content) == 0 {
@@ -175,7 +177,8 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	return s, nil
 }
 
-// check returns an error if no sequence of entries could have produced s, which was read from a snapshot.
+// check returns an error if no sequence of entries could have produced s, which
+// was read from a snapshot.
 func (s *State) check() error {
 	_, v := s.History.Current()
 	if err := s.Regions.check(v.Number); err != nil {

@@ -13,7 +13,9 @@ import (
 
 // rich returns a state with content in every field.
 func rich(t testing.TB) *State {
-	s := do(t, New(), found, ringOf(1, 1, 2, 3), RegisterProcess{Node: node(1), Boot: 7}, RegisterProcess{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0}, Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
+	s := do(t, New(), found, ringOf(1, 1, 2, 3), RegisterProcess{Node: node(1), Boot: 7},
+		RegisterProcess{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0},
+		Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
 	for _, e := range []Entry{
 		Rules{Request: RequestID{2}, Change: write(0, 0).Change, OnlyFirst: true},
 		Rules{Request: RequestID{3}, Change: write(0, 0).Change},
@@ -30,11 +32,13 @@ func TestSnapshots(t *testing.T) {
 		if (back.From == back.To) != back.Settled || back.Secret == nil != (s.Secret == nil) {
 			t.Errorf("have %+v", back)
 		}
-		for _, e := range []Entry{Settled{Epoch: s.Epoch}, ringOf(s.Epoch+1, 1, 5), Ended{Node: node(5), Generation: 0}, write(9, 9), Forget{node(3)}} {
+		for _, e := range []Entry{Settled{Epoch: s.Epoch}, ringOf(s.Epoch+1, 1, 5),
+			Ended{Node: node(5), Generation: 0}, write(9, 9), Forget{node(3)}} {
 			var a, b Result
 			s, a = s.Apply(s.Index+1, encoded(t, e))
 			back, b = back.Apply(back.Index+1, encoded(t, e))
-			if (a.Err == nil) != (b.Err == nil) || a.Version != b.Version || !bytes.Equal(snapshotOf(t, s), snapshotOf(t, back)) {
+			if (a.Err == nil) != (b.Err == nil) || a.Version != b.Version ||
+				!bytes.Equal(snapshotOf(t, s), snapshotOf(t, back)) {
 				t.Fatalf("%T: the states diverge: %v, %v", e, a.Err, b.Err)
 			}
 		}
@@ -113,8 +117,8 @@ func TestContradictorySnapshots(t *testing.T) {
 	}
 }
 
-// TestUnreadableSnapshots: for an intact snapshot with unknown content, the error names the release needed. For a damaged
-// one, it does not.
+// TestUnreadableSnapshots: for an intact snapshot with unknown content, the
+// error names the release needed. For a damaged one, it does not.
 func TestUnreadableSnapshots(t *testing.T) {
 	writer := Build{Level: 3, Release: "v9.1.0"}
 	good, err := writer.AppendSnapshot(nil, rich(t))
@@ -128,15 +132,18 @@ func TestUnreadableSnapshots(t *testing.T) {
 		snapshot []byte
 		why      string
 	}{
-		"level":  {append(writer.appendOrigin([]byte{snapshotFormat}, 3), body...), "run release v9.1.0 or a later one"},
+		"level": {append(writer.appendOrigin([]byte{snapshotFormat}, 3), body...),
+			"run release v9.1.0 or a later one"},
 		"format": {append(writer.appendOrigin([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
 		"field":  {append(writer.appendOrigin([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
 	} {
 		_, err := ThisBuild.Parse(seal(test.snapshot))
-		if !errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), test.why) {
+		if !errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) ||
+			!strings.Contains(err.Error(), test.why) {
 			t.Errorf("%s: have %v, want %q", name, err, test.why)
 		}
-		if _, err := ThisBuild.Parse(append(test.snapshot, 1, 2, 3, 4)); errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) {
+		_, err = ThisBuild.Parse(append(test.snapshot, 1, 2, 3, 4))
+		if errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) {
 			t.Errorf("%s, damaged: have %v", name, err)
 		}
 	}
@@ -180,9 +187,12 @@ func FuzzParse(f *testing.F) {
 
 func FuzzApply(f *testing.F) {
 	for _, e := range []Entry{
-		found, Empty{}, ringOf(3, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
-		RegisterProcess{Node: node(1), Boot: 7}, Primary{Region: "us", World: WorldID{1}}, Region{Name: "za", When: 5}, Region{Name: "us", Remove: true},
-		Mark{Version: 4}, Mark{3, 9}, Skipped{Hash: []byte("x")}, Raise{Level: 1}, global(70, ""), followed(f, moved(f)), followed(f, begun(f, "us")),
+		found, Empty{}, ringOf(3, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 2},
+		Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
+		RegisterProcess{Node: node(1), Boot: 7}, Primary{Region: "us", World: WorldID{1}},
+		Region{Name: "za", When: 5}, Region{Name: "us", Remove: true},
+		Mark{Version: 4}, Mark{3, 9}, Skipped{Hash: []byte("x")}, Raise{Level: 1}, global(70, ""),
+		followed(f, moved(f)), followed(f, begun(f, "us")),
 	} {
 		f.Add(encoded(f, e))
 	}

@@ -11,41 +11,47 @@ import (
 
 // Bounds of a State.
 const (
-	// MaxKnown bounds State.Members. Once it is reached, nodes that are gone for good must be forgotten before more can join.
+	// MaxKnown bounds State.Members. Once it is reached, nodes that are gone for
+	// good must be forgotten before more can join.
 	MaxKnown = 4096
 	// MaxProcesses bounds State.Processes: members, and as many nodes that are not members yet.
 	MaxProcesses = 2 * MaxKnown
 	// KeptRequests is how many answers to writes of rules and entries are remembered.
 	KeptRequests = 4096
-	// KeptStrangers bounds the nodes outside State.Members whose generations are remembered. A dropped node's generation
-	// starts at 0 again. By then, KeptStrangers other nodes have been ended or forgotten after it.
+	// KeptStrangers bounds the nodes outside State.Members whose generations are
+	// remembered. A dropped node's generation starts at 0 again. By then,
+	// KeptStrangers other nodes have been ended or forgotten after it.
 	KeptStrangers = 4096
 )
 
-// State is the agreed state of the cluster. It is immutable: its fields and everything that they point to are read-only.
+// State is the agreed state of the cluster. It is immutable: its fields and
+// everything that they point to are read-only.
 type State struct {
 	Cluster ClusterID `json:"cluster"`          // zero before FoundCluster
 	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before FoundCluster
 	Index   uint64    `json:"index"`            // index of the last entry applied
-	// Hash is chained over all entries and their outcomes: nodes with the same Index but different Hashes have diverged.
-	// ComparedHash is its value at the last multiple of HashEvery.
+	// Hash is chained over all entries and their outcomes: nodes with the same
+	// Index but different Hashes have diverged. ComparedHash is its value at the
+	// last multiple of HashEvery.
 	Hash         Hash   `json:"hash"`
 	ComparedHash HashAt `json:"check"`
 	Level        Level  `json:"level"` // the feature level; at least 1, never decreases
-	// Revision is the index of the last entry that changed which node may own which partition: a Ring, Leave, Settled, Ended
-	// or RegisterProcess.
+	// Revision is the index of the last entry that changed which node may own which
+	// partition: a Ring, Leave, Settled, Ended or RegisterProcess.
 	Revision uint64 `json:"revision"`
 	Epoch    int64  `json:"epoch"`   // 0 before the first ring
 	Settled  bool   `json:"settled"` // every member has settled Epoch; also true before the first ring
-	// From is the settled ring, To the one being moved to. Invariant: both are nil before the first ring and never after
-	// it; they are the same pointer while Settled; their members are in Members.
+	// From is the settled ring, To the one being moved to. Invariant: both are nil
+	// before the first ring and never after it; they are the same pointer while
+	// Settled; their members are in Members.
 	From *ring.Table `json:"-"`
 	To   *ring.Table `json:"-"`
 	// Members are all nodes that were ever in a ring and were not forgotten.
 	Members     map[ring.NodeID]Member `json:"members"`
 	Generations map[ring.NodeID]int64  `json:"generations"` // how many times each node was ended; zeros are left out
 	LastEnded   uint64                 `json:"last_ended"`  // index of the last Ended; 0 if there was none
-	// Processes are the processes that may have authority. Everything that earlier processes held in memory is gone.
+	// Processes are the processes that may have authority. Everything that earlier
+	// processes held in memory is gone.
 	Processes map[ring.NodeID]Process `json:"boots"`
 	Reign     uint64                  `json:"reign"` // the current reign; 0 before the first
 	History   *rules.History          `json:"-"`     // never nil
@@ -59,12 +65,13 @@ type State struct {
 type memory struct {
 	// Answers are the answers to the last writes of rules and entries, oldest first.
 	Answers []*answer `json:"answers"`
-	// Strangers are nodes that have a generation but are not in Members, because they were forgotten, or ended before they
-	// joined a ring. Oldest first.
+	// Strangers are nodes that have a generation but are not in Members, because
+	// they were forgotten, or ended before they joined a ring. Oldest first.
 	Strangers []ring.NodeID `json:"strangers"`
 	// Removed are the last KeptRemoved processes that operators removed, oldest first.
 	Removed []uint64 `json:"removed"`
-	// Departed are the last KeptDepartures nodes that left by command or that a person removed, oldest first.
+	// Departed are the last KeptDepartures nodes that left by command or that a
+	// person removed, oldest first.
 	Departed []Departure `json:"departed,omitempty"`
 }
 
@@ -97,11 +104,13 @@ func (s *State) Generation(id ring.NodeID) int64 { return s.Generations[id] }
 // Boot returns the process of a node that may have authority, or 0 if none is registered.
 func (s *State) Boot(id ring.NodeID) uint64 { return s.Processes[id].Boot }
 
-// Owner returns the node where the token of partition p starts, and the node to which it moves. Both are zero before the
-// first ring, and equal if p doesn't move.
+// Owner returns the node where the token of partition p starts, and the node to
+// which it moves. Both are zero before the first ring, and equal if p doesn't
+// move.
 func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.To.Owner(p) }
 
-// KnownLevel returns the newest feature level that a node's process knows, or 0 if no process is registered.
+// KnownLevel returns the newest feature level that a node's process knows, or 0
+// if no process is registered.
 func (s *State) KnownLevel(id ring.NodeID) Level {
 	if p, ok := s.Processes[id]; ok {
 		return p.knownLevel()
@@ -123,7 +132,8 @@ func (s *State) move(from, to *ring.Table) {
 	}
 }
 
-// setGeneration sets a node's generation in a fresh copy of the map, and lists the node as a stranger if it is one.
+// setGeneration sets a node's generation in a fresh copy of the map, and lists
+// the node as a stranger if it is one.
 func (s *State) setGeneration(id ring.NodeID, generation int64) {
 	s.Generations = maps.Clone(s.Generations)
 	s.Generations[id] = generation
@@ -132,8 +142,9 @@ func (s *State) setGeneration(id ring.NodeID, generation int64) {
 	}
 }
 
-// addStranger adds a node that has a generation and isn't in Members, and drops the oldest stranger if there are too many.
-// s must have its own copy of Generations.
+// addStranger adds a node that has a generation and isn't in Members, and drops
+// the oldest stranger if there are too many. s must have its own copy of
+// Generations.
 func (s *State) addStranger(id ring.NodeID) {
 	s.Strangers = append(withoutID(s.Strangers, id), id)
 	if len(s.Strangers) > KeptStrangers {

@@ -21,7 +21,8 @@ import (
 func node(i int) ring.NodeID { return ring.NodeID{0xa0, byte(i >> 8), byte(i), 15: 1} }
 
 func member(i int) Member {
-	return Member{ID: node(i), Name: fmt.Sprintf("n%d", i), Address: fmt.Sprintf("10.0.0.%d", i), Region: "eu", Zone: "a"}
+	return Member{ID: node(i), Name: fmt.Sprintf("n%d", i), Address: fmt.Sprintf("10.0.0.%d", i),
+		Region: "eu", Zone: "a"}
 }
 
 func members(of ...int) (out []Member) {
@@ -174,7 +175,8 @@ func TestEndedPromotesInPlace(t *testing.T) {
 	s = do(t, s, ringOf(2, 1, 2, 3, 4))
 	from, to := s.From, s.To
 	s = do(t, s, Ended{Node: node(2), Generation: 1})
-	if s.Settled || s.From != from || !s.To.Equal(to.Without(node(2))) || s.Generation(node(2)) != 2 || s.LastEnded != 4 {
+	if s.Settled || s.From != from || !s.To.Equal(to.Without(node(2))) ||
+		s.Generation(node(2)) != 2 || s.LastEnded != 4 {
 		t.Errorf("in a move: %+v", s)
 	}
 	// The rest of the ring is as before.
@@ -235,7 +237,8 @@ func TestBoots(t *testing.T) {
 		t.Errorf("have %+v, revision %d", s.Processes, s.Revision)
 	}
 	before := s
-	s = do(t, s, RegisterProcess{Node: node(1), Boot: 6}, ringOf(1, 1, 2), ringOf(2, 2), Settled{Epoch: 2}, Forget{node(1)})
+	s = do(t, s, RegisterProcess{Node: node(1), Boot: 6}, ringOf(1, 1, 2), ringOf(2, 2),
+		Settled{Epoch: 2}, Forget{node(1)})
 	if s.Boot(node(1)) != 0 || before.Boot(node(1)) != 5 || s.Revision != 6 {
 		t.Errorf("have %+v, revision %d", s.Processes, s.Revision)
 	}
@@ -315,7 +318,8 @@ func TestRejected(t *testing.T) {
 		{"another epoch settled", base, Settled{Epoch: 2}, "epoch is 1, not 2"},
 		{"last epoch settled", moving, Settled{Epoch: 1}, "epoch is 2, not 1"},
 		{"later generation", base, Ended{Node: node(1), Generation: 1}, "generation 0, not 1"},
-		{"earlier generation", do(t, base, Ended{Node: node(1), Generation: 0}), Ended{Node: node(1), Generation: 0}, "generation 1, not 0"},
+		{"earlier generation", do(t, base, Ended{Node: node(1), Generation: 0}),
+			Ended{Node: node(1), Generation: 0}, "generation 1, not 0"},
 		{"nobody ended", base, Ended{}, "node is zero"},
 		{"stranger forgotten", base, Forget{node(7)}, "not known"},
 		{"member forgotten", base, Forget{node(1)}, "in a ring"},
@@ -329,8 +333,8 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestUnreadableEntries: an unreadable entry changes nothing, not even the index, and the error says which release is
-// needed.
+// TestUnreadableEntries: an unreadable entry changes nothing, not even the
+// index, and the error says which release is needed.
 func TestUnreadableEntries(t *testing.T) {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3))
 	later := Build{Level: 3, Release: "v9.1.0"}
@@ -362,11 +366,13 @@ func TestUnreadableEntries(t *testing.T) {
 		"rules cut":       {raw(1, rulesKind, entryFormat, "2{"), "is truncated"},
 		"rules endless":   {raw(1, rulesKind, entryFormat, "\xff\xff\xff\xff"), "is truncated"},
 		"rules' part":     {raw(1, rulesKind, entryFormat, body(`{"change":{"Part":5}}`)), "unknown part 5"},
-		"later level":     {raw(3, 99, 7, "?"), fmt.Sprintf("feature level 3 is needed, and this release knows %d: run release v9.1.0 or a later one", Newest)},
+		"later level": {raw(3, 99, 7, "?"),
+			fmt.Sprintf("feature level 3 is needed, and this release knows %d: run release v9.1.0 or a later one", Newest)},
 	} {
 		next, r := s.Apply(s.Index+5, test.entry)
 		var u *Unreadable
-		if !errors.As(r.Err, &u) || !errors.Is(r.Err, ErrEntry) || !strings.Contains(r.Err.Error(), test.why) || next != s {
+		if !errors.As(r.Err, &u) || !errors.Is(r.Err, ErrEntry) ||
+			!strings.Contains(r.Err.Error(), test.why) || next != s {
 			t.Errorf("%s: have %v, want %q", name, r.Err, test.why)
 		}
 	}
@@ -380,7 +386,8 @@ func TestUnreadableEntries(t *testing.T) {
 	}
 }
 
-// rejects checks that an entry is rejected with a certain error, and changes nothing but the index and the hashes.
+// rejects checks that an entry is rejected with a certain error, and changes
+// nothing but the index and the hashes.
 func rejects(t *testing.T, s *State, raw []byte, why string) {
 	t.Helper()
 	next, r := s.Apply(s.Index+5, raw)
@@ -423,8 +430,11 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w.Change = rules.Change{Part: rules.TierPart, Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
-		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
-		RegisterProcess{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1}, followed(t, moved(t)), followed(t, begun(t)),
+		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4},
+		Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
+		RegisterProcess{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2},
+		Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1},
+		followed(t, moved(t)), followed(t, begun(t)),
 	} {
 		have, err := ThisBuild.Decode(encoded(t, want))
 		if err != nil || !reflect.DeepEqual(have, want) {
@@ -459,7 +469,8 @@ func TestIDs(t *testing.T) {
 		t.Errorf("have %s, %v", r, err)
 	}
 	for _, bad := range []string{"", "00", text + "00", "x" + text[1:]} {
-		if c.UnmarshalText([]byte(bad)) == nil || !errors.Is(r.UnmarshalText([]byte(bad)), ErrID) || c.String() != text {
+		if c.UnmarshalText([]byte(bad)) == nil || !errors.Is(r.UnmarshalText([]byte(bad)), ErrID) ||
+			c.String() != text {
 			t.Errorf("%q is taken", bad)
 		}
 	}

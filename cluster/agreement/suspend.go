@@ -27,8 +27,8 @@ func (r Reason) isKnown() bool {
 type Suspension struct {
 	Times int   `json:"times"` // 1 to 16
 	Last  int64 `json:"last"`  // Unix milliseconds, by the leader's clock
-	// Silent means that the last reason was Silent. If the node then starts a new process, the old one was dead, so that time
-	// does not count.
+	// Silent means that the last reason was Silent. If the node then starts a new
+	// process, the old one was dead, so that time does not count.
 	Silent bool `json:"silent,omitempty"`
 }
 
@@ -44,8 +44,9 @@ const (
 	KeptRemoved = 256
 )
 
-// Patience returns how long a node must stay healthy before it rejoins the ring: 10 s after the first suspension, doubling
-// with each further one up to 10 min, or 0 if the node was never suspended.
+// Patience returns how long a node must stay healthy before it rejoins the
+// ring: 10 s after the first suspension, doubling with each further one up to
+// 10 min, or 0 if the node was never suspended.
 func (s Suspension) Patience() time.Duration {
 	if s.Times == 0 {
 		return 0
@@ -67,8 +68,9 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	s.setProcess(id, p)
 }
 
-// afterRestart returns the suspension of the node's next process. If the node was last suspended for silence, its process was
-// dead, so that time does not count.
+// afterRestart returns the suspension of the node's next process. If the node
+// was last suspended for silence, its process was dead, so that time does not
+// count.
 func (s Suspension) afterRestart() Suspension {
 	if s.Silent {
 		s.Silent = false

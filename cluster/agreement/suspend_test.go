@@ -9,12 +9,14 @@ import (
 func TestSuspensions(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	world := func() *State {
-		s := do(t, New(), found, RegisterProcess{Node: node(1), Boot: 11}, RegisterProcess{Node: node(2), Boot: 21}, ringOf(1, 1, 2, 3))
+		s := do(t, New(), found, RegisterProcess{Node: node(1), Boot: 11},
+			RegisterProcess{Node: node(2), Boot: 21}, ringOf(1, 1, 2, 3))
 		return s
 	}
 	end := func(s *State, why Reason, after time.Duration) *State {
 		t.Helper()
-		return do(t, s, Ended{Node: node(2), Generation: s.Generation(node(2)), Reason: why, When: start.Add(after).UnixMilli()})
+		return do(t, s,
+			Ended{Node: node(2), Generation: s.Generation(node(2)), Reason: why, When: start.Add(after).UnixMilli()})
 	}
 	patience := func(s *State, want time.Duration) {
 		t.Helper()

@@ -94,7 +94,8 @@ func TestClone(t *testing.T) {
 	if d.cried < 1 || d.cried > 2 {
 		t.Errorf("the operator was alerted %d times in ten seconds, want once or twice", d.cried)
 	}
-	// A copy of the leader's own directory gets nothing, even if the leader's own process is silent.
+	// A copy of the leader's own directory gets nothing, even if the leader's own
+	// process is silent.
 	d.now += time.Minute
 	q := d.request(1)
 	q.Boot = 998
@@ -170,7 +171,8 @@ func TestAProcessThatAsksIsNotReplaced(t *testing.T) {
 	}
 }
 
-// TestNothingIsGrantedToAProcessThatIsBeingReplaced: the entry is pending when the old process asks again.
+// TestNothingIsGrantedToAProcessThatIsBeingReplaced: the entry is pending when
+// the old process asks again.
 func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)

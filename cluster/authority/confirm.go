@@ -10,12 +10,16 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Confirmations records which nodes still follow a leader: for each node, the newest of the leader's messages that it has
-// answered, and the node's Raft term at that time. Messages are numbered, so that no clock matters. The zero value is empty.
+// Confirmations records which nodes still follow a leader: for each node, the
+// newest of the leader's messages that it has answered, and the node's Raft
+// term at that time. Messages are numbered, so that no clock matters. The zero
+// value is empty.
 //
-// A leader that a majority of the voters follows has not been replaced. Each later leader needs the vote of one of these
-// voters, and a node that has voted for a later leader is in a later term. An answer may be late, so it proves this only for
-// the moment at which the message was sent. Everything to be confirmed must have happened before that moment.
+// A leader that a majority of the voters follows has not been replaced. Each
+// later leader needs the vote of one of these voters, and a node that has voted
+// for a later leader is in a later term. An answer may be late, so it proves
+// this only for the moment at which the message was sent. Everything to be
+// confirmed must have happened before that moment.
 type Confirmations struct {
 	sent atomic.Uint64
 
@@ -30,7 +34,8 @@ type answered struct{ term, number uint64 }
 // NextNumber returns the number for a message. The caller must send the message after the call.
 func (c *Confirmations) NextNumber() uint64 { return c.sent.Add(1) }
 
-// RecordAnswer records that a node in the given term has answered the message with the given number.
+// RecordAnswer records that a node in the given term has answered the message
+// with the given number.
 func (c *Confirmations) RecordAnswer(id ring.NodeID, term, number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,17 +55,20 @@ func (c *Confirmations) RecordAnswer(id ring.NodeID, term, number uint64) {
 	}
 }
 
-// LastAnswered returns the number of the newest message that the node has answered, or 0 if there is none.
+// LastAnswered returns the number of the newest message that the node has
+// answered, or 0 if there is none.
 func (c *Confirmations) LastAnswered(id ring.NodeID) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.answered[id].number
 }
 
-// Await waits until a majority of the voters has answered, in the given term, messages sent after the call to Await. self
-// counts without an answer if it is a voter: the caller must check afterwards that it still leads in the term. Await calls
-// voters after each answer, so that the set of voters is never from before the call, and from time to time without one: a voter
-// that was removed answers no more. The error is the context's.
+// Await waits until a majority of the voters has answered, in the given term,
+// messages sent after the call to Await. self counts without an answer if it is
+// a voter: the caller must check afterwards that it still leads in the term.
+// Await calls voters after each answer, so that the set of voters is never from
+// before the call, and from time to time without one: a voter that was removed
+// answers no more. The error is the context's.
 func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64, voters func() []ring.NodeID) error {
 	after := c.sent.Load()
 
@@ -89,7 +97,8 @@ func (c *Confirmations) nextAnswer() <-chan struct{} {
 	return c.answerSignal
 }
 
-// hasMajority reports whether a majority of the voters has answered, in the given term, messages with numbers above after.
+// hasMajority reports whether a majority of the voters has answered, in the
+// given term, messages with numbers above after.
 func (c *Confirmations) hasMajority(self ring.NodeID, term, after uint64, voters []ring.NodeID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

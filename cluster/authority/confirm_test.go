@@ -13,8 +13,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// voting is a model of Raft's elections, including changes of membership. Messages are delayed, lost and reordered. Nodes are
-// numbered. The log contains only configurations and each leader's first entry.
+// voting is a model of Raft's elections, including changes of membership.
+// Messages are delayed, lost and reordered. Nodes are numbered. The log
+// contains only configurations and each leader's first entry.
 type voting struct {
 	random   *rand.Rand
 	now      int // events so far
@@ -71,7 +72,8 @@ const modelNodes = 5
 func newVoting(seed uint64, sabotage string) *voting {
 	v := &voting{random: rand.New(rand.NewPCG(seed, 7)), sabotage: sabotage}
 	for n := range modelNodes {
-		v.nodes = append(v.nodes, &voter{n: n, vote: -1, log: []logged{{members: []int{0, 1, 2}}}, answers: &Confirmations{}})
+		v.nodes = append(v.nodes,
+			&voter{n: n, vote: -1, log: []logged{{members: []int{0, 1, 2}}}, answers: &Confirmations{}})
 	}
 	return v
 }
@@ -169,7 +171,8 @@ func (v *voting) deliver(l letter) {
 	switch {
 	case l.vote && !l.answer:
 		last, own := l.log[len(l.log)-1].term, n.log[len(n.log)-1].term
-		ok := l.term == n.term && (n.vote == -1 || n.vote == l.from) && (last > own || last == own && len(l.log) >= len(n.log))
+		ok := l.term == n.term && (n.vote == -1 || n.vote == l.from) &&
+			(last > own || last == own && len(l.log) >= len(n.log))
 		if ok {
 			n.vote = l.from
 		}
@@ -179,12 +182,14 @@ func (v *voting) deliver(l letter) {
 	case !l.answer:
 		ok := l.term == n.term
 		if ok && l.log != nil && n.n != l.from {
-			same := len(l.log) <= len(n.log) && slices.EqualFunc(l.log, n.log[:len(l.log)], func(a, b logged) bool { return a.term == b.term })
+			same := len(l.log) <= len(n.log) &&
+				slices.EqualFunc(l.log, n.log[:len(l.log)], func(a, b logged) bool { return a.term == b.term })
 			if !same {
 				n.log = slices.Clone(l.log)
 			}
 		}
-		v.send(letter{from: n.n, to: l.from, term: n.term, answer: true, ok: ok && l.log != nil, number: l.number, log: l.log})
+		v.send(letter{from: n.n, to: l.from, term: n.term, answer: true, ok: ok && l.log != nil,
+			number: l.number, log: l.log})
 	default:
 		v.answered(n, l)
 	}
@@ -244,8 +249,9 @@ func (v *voting) voters(n *voter) (ids []ring.NodeID) {
 	return ids
 }
 
-// answer answers the questions that are confirmed. It returns false if one of them should not have been confirmed, because a
-// later leader had been elected before it was asked.
+// answer answers the questions that are confirmed. It returns false if one of
+// them should not have been confirmed, because a later leader had been elected
+// before it was asked.
 func (v *voting) answer() bool {
 	right := true
 	v.asked = slices.DeleteFunc(v.asked, func(q asked) bool {
@@ -269,11 +275,13 @@ func (v *voting) answer() bool {
 	return right
 }
 
-// TestConfirmedLeadersLed: a confirmed leader led when it was asked. The model detects each way to be less strict.
+// TestConfirmedLeadersLed: a confirmed leader led when it was asked. The model
+// detects each way to be less strict.
 func TestConfirmedLeadersLed(t *testing.T) {
 	const seeds, steps = 400, 4000
 	for _, sabotage := range []string{
-		"", "the term of an answer is not looked at", "an answer counts from when it arrives", "those that don't vote count",
+		"", "the term of an answer is not looked at", "an answer counts from when it arrives",
+		"those that don't vote count",
 		"members are those of the election", "a leader that doesn't vote counts itself", "nobody looks afterwards",
 		"answers to earlier messages count",
 	} {
@@ -305,7 +313,8 @@ func TestConfirmedLeadersLed(t *testing.T) {
 	}
 }
 
-// TestAwaitReturns: Await ends with the majority's last answer, or with its context, and leaves nothing behind.
+// TestAwaitReturns: Await ends with the majority's last answer, or with its
+// context, and leaves nothing behind.
 func TestAwaitReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Confirmations
@@ -329,7 +338,8 @@ func TestAwaitReturns(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("have %v", err)
 		}
-		if err := c.Await(ctx, id(1), 5, func() []ring.NodeID { return voters }); !errors.Is(err, context.DeadlineExceeded) {
+		err := c.Await(ctx, id(1), 5, func() []ring.NodeID { return voters })
+		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("have %v without an answer", err)
 		}
 		if err := c.Await(ctx, id(1), 5, func() []ring.NodeID { return voters[:1] }); err != nil {
@@ -338,7 +348,8 @@ func TestAwaitReturns(t *testing.T) {
 	})
 }
 
-// A confirmation that waits for a voter does not wait any longer once that one is removed: it answers no more.
+// A confirmation that waits for a voter does not wait any longer once that one
+// is removed: it answers no more.
 func TestAwaitedVoterIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		self, other := ring.NodeID{1}, ring.NodeID{2}

@@ -21,8 +21,11 @@ type decisionInput struct {
 	members []ring.NodeID
 }
 
-func newDecisionInput(now time.Duration, wallClock time.Time, s *agreement.State, rulesIndex uint64, nodes []Node) *decisionInput {
-	in := &decisionInput{now: now, wallClock: wallClock, state: s, rulesIndex: rulesIndex, nodes: make(map[ring.NodeID]Node, len(nodes))}
+func newDecisionInput(
+	now time.Duration, wallClock time.Time, s *agreement.State, rulesIndex uint64, nodes []Node,
+) *decisionInput {
+	in := &decisionInput{now: now, wallClock: wallClock, state: s, rulesIndex: rulesIndex,
+		nodes: make(map[ring.NodeID]Node, len(nodes))}
 	for _, n := range nodes {
 		in.nodes[n.ID] = n
 	}
@@ -33,8 +36,10 @@ func newDecisionInput(now time.Duration, wallClock time.Time, s *agreement.State
 	return in
 }
 
-// nextEntry updates the reignState and returns the entry to propose now, or nil. The caller must report the entry's outcome
-// with outcomeKnown before it calls nextEntry again, and must call nextEntry or detectStall at least every tickInterval.
+// nextEntry updates the reignState and returns the entry to propose now, or
+// nil. The caller must report the entry's outcome with outcomeKnown before it
+// calls nextEntry again, and must call nextEntry or detectStall at least every
+// tickInterval.
 func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 	rs.detectStall(in.now)
 	rs.raiseFloor(in)
@@ -48,7 +53,8 @@ func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 	rs.observeRing(in)
 
 	// One entry at a time, by urgency: what frees partitions comes before what moves them.
-	for _, next := range []func(*decisionInput) agreement.Entry{rs.registerEntry, rs.endEntry, rs.settleEntry, rs.leaveEntry, rs.ringEntry} {
+	for _, next := range []func(*decisionInput) agreement.Entry{rs.registerEntry, rs.endEntry,
+		rs.settleEntry, rs.leaveEntry, rs.ringEntry} {
 		if e := next(in); e != nil {
 			return e
 		}
@@ -56,8 +62,9 @@ func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 	return nil
 }
 
-// detectStall detects whether the granter's loop has stalled. After a stall, requests may be waiting unread, so it discards all
-// evidence against nodes and cancels every pending end.
+// detectStall detects whether the granter's loop has stalled. After a stall,
+// requests may be waiting unread, so it discards all evidence against nodes and
+// cancels every pending end.
 func (rs *reignState) detectStall(now time.Duration) {
 	if now-rs.lastTick > tickInterval+loopSlack {
 		rs.silenceFrom = now
@@ -72,8 +79,9 @@ func (rs *reignState) detectStall(now time.Duration) {
 	rs.lastTick = now
 }
 
-// observeReports records since when a majority of the asking nodes can't reach a node or can reach it only through another
-// node, and which nodes ask without success. A node's own reports count in the vote about itself.
+// observeReports records since when a majority of the asking nodes can't reach
+// a node or can reach it only through another node, and which nodes ask without
+// success. A node's own reports count in the vote about itself.
 func (rs *reignState) observeReports(in *decisionInput) {
 	cut := map[ring.NodeID]int{}
 	relayed := map[ring.NodeID]int{}
@@ -107,7 +115,8 @@ func (rs *reignState) observeReports(in *decisionInput) {
 		r := rs.record(in.state, id)
 		mark(&r.unreachableSince, 2*cut[id] > reporters)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
-		mark(&r.blockingSince, proved && !in.state.Settled && in.state.InRing(id) && r.lastAsked != never && r.applied < in.state.Revision)
+		mark(&r.blockingSince, proved && !in.state.Settled && in.state.InRing(id) &&
+			r.lastAsked != never && r.applied < in.state.Revision)
 		mark(&r.healthySince, r.relayedSince == never && rs.hasAuthority(in.now, in.state, id))
 
 		if !proved || rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= silencePatience {
@@ -154,13 +163,17 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	}
 }
 
-// tryEndFailing reports whether to end id now: because it asks without success, because it doesn't ask although it is
-// reachable, or because it blocks a ring change by not applying it. It ends at most one node per failingPause, and only while
-// at least half of the ring has authority without it. It has effects: it notes the time, and makes this node give up the lead
-// if id is this node.
+// tryEndFailing reports whether to end id now: because it asks without success,
+// because it doesn't ask although it is reachable, or because it blocks a ring
+// change by not applying it. It ends at most one node per failingPause, and
+// only while at least half of the ring has authority without it. It has
+// effects: it notes the time, and makes this node give up the lead if id is
+// this node.
 func (rs *reignState) tryEndFailing(in *decisionInput, id ring.NodeID, r *record) bool {
-	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience && r.withoutAuthority >= failingPatience
-	// A node whose disk hangs may never learn which node leads, because Raft must save its term first.
+	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
+		r.withoutAuthority >= failingPatience
+	// A node whose disk hangs may never learn which node leads, because Raft must
+	// save its term first.
 	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && rs.leadIsConfirmed(in.now)
 
 	blocking := r.blockingSince != never && in.now-r.blockingSince >= failingPatience
@@ -204,7 +217,8 @@ func (rs *reignState) dropStale(in *decisionInput) {
 	})
 }
 
-// registerEntry returns the entry to register a node's new process, once the previous one certainly has no authority left.
+// registerEntry returns the entry to register a node's new process, once the
+// previous one certainly has no authority left.
 func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 	for _, id := range rs.sortedNodes() {
 		r := rs.record(in.state, id)
@@ -228,8 +242,9 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 	return nil
 }
 
-// endEntry returns the entry to end a node that is due to be ended and certainly has no authority left. It ends no node
-// within EndingWait after the reign's first entry, because an earlier leader may have granted authority.
+// endEntry returns the entry to end a node that is due to be ended and
+// certainly has no authority left. It ends no node within EndingWait after the
+// reign's first entry, because an earlier leader may have granted authority.
 func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	if in.now-rs.reignBegan < EndingWait {
 		return nil
@@ -244,7 +259,8 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	// Also end a removed process that is in no ring, so that no later leader admits it.
 	for _, id := range rs.sortedNodes() {
 		boot := in.state.Boot(id)
-		if n := in.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !in.state.InRing(id) && !in.state.WasRemoved(boot) {
+		if n := in.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !in.state.InRing(id) &&
+			!in.state.WasRemoved(boot) {
 			return rs.endedEntry(in, id, agreement.Removed)
 		}
 	}
@@ -252,11 +268,13 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 }
 
 func (rs *reignState) endedEntry(in *decisionInput, id ring.NodeID, reason agreement.Reason) agreement.Ended {
-	return agreement.Ended{Node: id, Generation: in.state.Generation(id), Reign: rs.number, Reason: reason, When: in.wallClock.UnixMilli()}
+	return agreement.Ended{Node: id, Generation: in.state.Generation(id), Reign: rs.number,
+		Reason: reason, When: in.wallClock.UnixMilli()}
 }
 
-// settleEntry returns the entry to end a move, once every member has settled it. Reports from before the last Ended or
-// RegisterProcess don't count, because those entries may have caused further hand-offs.
+// settleEntry returns the entry to end a move, once every member has settled
+// it. Reports from before the last Ended or RegisterProcess don't count,
+// because those entries may have caused further hand-offs.
 func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 	if in.state.Settled || !rs.allHaveAuthority(in) {
 		return nil
@@ -269,14 +287,17 @@ func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 	return agreement.Settled{Epoch: in.state.Epoch, Revision: in.state.Revision}
 }
 
-// allHaveAuthority reports whether every member has authority. A member without it can hand nothing over. So no ring change
-// begins or settles until it comes back or is ended.
+// allHaveAuthority reports whether every member has authority. A member without
+// it can hand nothing over. So no ring change begins or settles until it comes
+// back or is ended.
 func (rs *reignState) allHaveAuthority(in *decisionInput) bool {
 	return !slices.ContainsFunc(in.members, func(id ring.NodeID) bool { return !rs.hasAuthority(in.now, in.state, id) })
 }
 
-// leaveEntry returns the entry to take out of the ring a member that wants to leave, unless it is the only one. It also takes
-// out a member that most nodes reach only through other nodes, which would otherwise carry all of its traffic forever.
+// leaveEntry returns the entry to take out of the ring a member that wants to
+// leave, unless it is the only one. It also takes out a member that most nodes
+// reach only through other nodes, which would otherwise carry all of its
+// traffic forever.
 func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 	if !in.state.Settled || len(in.members) < 2 || !rs.allHaveAuthority(in) {
 		return nil
@@ -294,7 +315,8 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 		}
 
 		if id != rs.self {
-			return agreement.Leave{Epoch: in.state.Epoch + 1, Node: id, Reason: agreement.Unreachable, When: in.wallClock.UnixMilli()}
+			return agreement.Leave{Epoch: in.state.Epoch + 1, Node: id,
+				Reason: agreement.Unreachable, When: in.wallClock.UnixMilli()}
 		}
 
 		// This leader can't take itself out. The next one will.
@@ -311,11 +333,14 @@ func (rs *reignState) observeRing(in *decisionInput) {
 	var wanted []ring.NodeID
 	for id, n := range in.nodes {
 		r := rs.records[id]
-		if n.State != gossip.Alive || n.Removed || !n.Supports || !rs.hasAuthority(in.now, in.state, id) || r.leaving || r.boot != n.Boot {
+		if n.State != gossip.Alive || n.Removed || !n.Supports ||
+			!rs.hasAuthority(in.now, in.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
-		// A new member must be directly reachable. A node that was suspended must also stay healthy for a while.
-		if in.state.InRing(id) || r.healthySince != never && in.now-r.healthySince >= in.state.Processes[id].Suspension.Patience() {
+		// A new member must be directly reachable. A node that was suspended must also
+		// stay healthy for a while.
+		if in.state.InRing(id) || r.healthySince != never &&
+			in.now-r.healthySince >= in.state.Processes[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}
 	}
@@ -330,11 +355,13 @@ func (rs *reignState) observeRing(in *decisionInput) {
 	}
 }
 
-// ringEntry returns the entry to add nodes to the ring, or to rebuild a ring that has had a hole or outdated settings for
-// holePatience. It never drops a member: members leave, or are ended.
+// ringEntry returns the entry to add nodes to the ring, or to rebuild a ring
+// that has had a hole or outdated settings for holePatience. It never drops a
+// member: members leave, or are ended.
 func (rs *reignState) ringEntry(in *decisionInput) agreement.Entry {
 	s := in.state
-	if s.Cluster.IsZero() || !s.Settled || len(rs.wanted) == 0 || in.now-rs.wantedSince < wantedPatience || !rs.allHaveAuthority(in) {
+	if s.Cluster.IsZero() || !s.Settled || len(rs.wanted) == 0 ||
+		in.now-rs.wantedSince < wantedPatience || !rs.allHaveAuthority(in) {
 		return nil
 	}
 

@@ -41,8 +41,8 @@ func ended(entries []agreement.Entry) (list []agreement.Ended) {
 
 func (d *desk) inRing(n byte) bool { return d.state.InRing(id(n)) }
 
-// TestWhoAsksInVainIsEnded: a node that is refused for a reason of its own is ended after five seconds without authority, and
-// no sooner.
+// TestWhoAsksInVainIsEnded: a node that is refused for a reason of its own is
+// ended after five seconds without authority, and no sooner.
 func TestWhoAsksInVainIsEnded(t *testing.T) {
 	for name, begin := range map[string]func(d *desk){
 		"it does not apply an end": func(d *desk) {
@@ -55,7 +55,8 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			d.run(rulesGrace+Validity, 1, 2, 3, 4)
 		},
 		"it applies nothing more, and says so": func(d *desk) {
-			d.change(3, func(q *Request) { q.Stuck, q.WithoutAuthority = true, max(q.WithoutAuthority, time.Millisecond) })
+			d.change(3,
+				func(q *Request) { q.Stuck, q.WithoutAuthority = true, max(q.WithoutAuthority, time.Millisecond) })
 		},
 		"grants do not help": func(d *desk) {
 			since := d.now
@@ -80,8 +81,8 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsUpAChangeOfTheRingIsEnded: the node has authority, because no node was ended, but no move can finish without
-// it.
+// TestWhoHoldsUpAChangeOfTheRingIsEnded: the node has authority, because no
+// node was ended, but no move can finish without it.
 func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 	d := newDesk(t, 4)
 	d.up(1, 2, 3, 4)
@@ -94,12 +95,14 @@ func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 		t.Fatalf("%+v is ended too soon", list)
 	}
 	list := ended(d.run(2*Validity+time.Second, 1, 2, 3, 4, 5))
-	if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind || !d.inRing(5) || !d.state.Settled {
+	if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind ||
+		!d.inRing(5) || !d.state.Settled {
 		t.Errorf("have %+v, want an end of node 3", list)
 	}
 }
 
-// TestWhoIsNotEndedForAsking: no node is ended for reasons that are not its own, or by a leader that can't commit.
+// TestWhoIsNotEndedForAsking: no node is ended for reasons that are not its
+// own, or by a leader that can't commit.
 func TestWhoIsNotEndedForAsking(t *testing.T) {
 	t.Run("a leader whose entries do not commit", func(t *testing.T) {
 		d := newDesk(t, 3)
@@ -163,8 +166,8 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 	})
 }
 
-// TestOneInTenSeconds: of many nodes asking without success, one is ended every ten seconds, and never so many that less
-// than half of the ring has authority.
+// TestOneInTenSeconds: of many nodes asking without success, one is ended every
+// ten seconds, and never so many that less than half of the ring has authority.
 func TestOneInTenSeconds(t *testing.T) {
 	d := newDesk(t, 7)
 	d.up(1, 2, 3, 4, 5, 6, 7)
@@ -210,8 +213,8 @@ func TestALeaderHandsOn(t *testing.T) {
 	}
 }
 
-// TestPatience: a node that was taken out comes back after doing well for ten seconds, and twice as long after each further
-// time.
+// TestPatience: a node that was taken out comes back after doing well for ten
+// seconds, and twice as long after each further time.
 func TestPatience(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -239,8 +242,9 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestFloor: a node that has not applied new rules is refused as soon as all other nodes have, or rulesGrace after a majority
-// of the ring has, but not before.
+// TestFloor: a node that has not applied new rules is refused as soon as all
+// other nodes have, or rulesGrace after a majority of the ring has, but not
+// before.
 func TestFloor(t *testing.T) {
 	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Reason == reasonRules }
 	t.Run("a majority has", func(t *testing.T) {
@@ -296,8 +300,9 @@ func TestFloor(t *testing.T) {
 	})
 }
 
-// TestReachedOnlyByOthers: a node that most nodes reach only through other nodes is taken out of the ring once, with a
-// hand-off, and rejoins only after they reach it directly.
+// TestReachedOnlyByOthers: a node that most nodes reach only through other
+// nodes is taken out of the ring once, with a hand-off, and rejoins only after
+// they reach it directly.
 func TestReachedOnlyByOthers(t *testing.T) {
 	d := newDesk(t, 5)
 	d.up(1, 2, 3, 4, 5)
@@ -314,7 +319,8 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	d.want(d.run(30*time.Second, 1, 2, 3, 4, 5))
 	relayed(1, 2, 3)
 	d.want(d.run(relayedPatience-time.Second, 1, 2, 3, 4, 5))
-	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled") // the ring is rebuilt without the hole
+	// the ring is rebuilt without the hole
+	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled")
 	if d.inRing(5) || d.state.Processes[id(5)].Suspension.Times != 1 {
 		t.Fatal("it is in the ring, or not counted")
 	}
@@ -329,7 +335,8 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	}
 }
 
-// TestALeaderThatIsReachedByOthersHandsOn: a leader that most nodes reach only through another node hands over the lead.
+// TestALeaderThatIsReachedByOthersHandsOn: a leader that most nodes reach only
+// through another node hands over the lead.
 func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)

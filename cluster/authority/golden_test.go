@@ -16,11 +16,15 @@ import (
 // TestGolden: the encoding of requests and replies stays the same.
 func TestGolden(t *testing.T) {
 	request := Request{
-		Node: id(7), Boot: 3, Generation: 4, Applied: 5, SettledEpoch: 6, Unreachable: []ring.NodeID{id(1), id(2)}, Relayed: []ring.NodeID{id(3)}, Leaving: true, Stuck: true, StoreFails: true,
+		Node: id(7), Boot: 3, Generation: 4, Applied: 5, SettledEpoch: 6,
+		Unreachable: []ring.NodeID{id(1), id(2)}, Relayed: []ring.NodeID{id(3)}, Leaving: true,
+		Stuck: true, StoreFails: true,
 		WithoutAuthority: 1500 * time.Millisecond,
-		Level:            1, Release: "v1.0.0", Zones: "2025c", StateHash: agreement.HashAt{Index: 32, Hash: agreement.Hash{1, 31: 2}},
+		Level:            1, Release: "v1.0.0", Zones: "2025c",
+		StateHash: agreement.HashAt{Index: 32, Hash: agreement.Hash{1, 31: 2}},
 	}
-	replies := []Reply{{Granted: true, Index: 9}, {Reason: "no", Index: 8}, {Reason: "no", Differs: true}, {Reason: "no", Removed: true, Behind: []ring.NodeID{id(3)}}}
+	replies := []Reply{{Granted: true, Index: 9}, {Reason: "no", Index: 8},
+		{Reason: "no", Differs: true}, {Reason: "no", Removed: true, Behind: []ring.NodeID{id(3)}}}
 	b, err := json.Marshal(request)
 	expect.NoError(t, err)
 	lines := []golden.Line{{Name: "request", Bytes: b}}

@@ -20,21 +20,24 @@ import (
 const (
 	// tickInterval is how often the leader checks for work.
 	tickInterval = 50 * time.Millisecond
-	// confirmInterval is the minimum interval between two confirmations, and between two looks at the voters during one.
+	// confirmInterval is the minimum interval between two confirmations, and
+	// between two looks at the voters during one.
 	confirmInterval = 100 * time.Millisecond
 	// proposeTimeout bounds one proposal or confirmation.
 	proposeTimeout = 2 * time.Second
-	// restartPause is how long to pause after a proposal was rejected or failed, or a confirmation failed.
+	// restartPause is how long to pause after a proposal was rejected or failed, or
+	// a confirmation failed.
 	restartPause = 250 * time.Millisecond
-	// maxWaiting bounds the requests that wait for the next confirmation or for a majority of the ring.
+	// maxWaiting bounds the requests that wait for the next confirmation or for a
+	// majority of the ring.
 	maxWaiting = 8192
 )
 
 // ErrNotLeading means that this node does not lead, or can't prove that it does.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// Node is a node as gossip knows it. A member that gossip has not seen yet is Suspect: it is not added to the ring, and it
-// does not count as failed.
+// Node is a node as gossip knows it. A member that gossip has not seen yet is
+// Suspect: it is not added to the ring, and it does not count as failed.
 type Node struct {
 	agreement.Member
 	Boot  uint64
@@ -49,19 +52,24 @@ type Node struct {
 type GranterConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
-	// BootstrapExpect is how many nodes the cluster starts with. The first ring waits for them, but at most 3 s.
+	// BootstrapExpect is how many nodes the cluster starts with. The first ring
+	// waits for them, but at most 3 s.
 	BootstrapExpect int
-	// State returns the state that this node has applied. After Propose has returned, it includes that entry.
+	// State returns the state that this node has applied. After Propose has
+	// returned, it includes that entry.
 	State func() *agreement.State
-	// Propose returns the entry's result after this node has applied it. An error means that the outcome is unknown.
+	// Propose returns the entry's result after this node has applied it. An error
+	// means that the outcome is unknown.
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
-	// Confirm returns nil if, at some moment after the call, this node led in the Raft term in which it proposed the mark of
-	// the reign, and no later leader had been elected yet.
+	// Confirm returns nil if, at some moment after the call, this node led in the
+	// Raft term in which it proposed the mark of the reign, and no later leader had
+	// been elected yet.
 	Confirm func(ctx context.Context, reign uint64) error
 	// Nodes returns gossip's nodes, including this node.
 	Nodes func() []Node
-	// RulesIndex returns an index at which the newest rules that this node has applied were in force: a node that has applied it
-	// uses these rules or newer ones. The Granter's loop calls it, so it must not block.
+	// RulesIndex returns an index at which the newest rules that this node has
+	// applied were in force: a node that has applied it uses these rules or newer
+	// ones. The Granter's loop calls it, so it must not block.
 	RulesIndex func() uint64
 	// TransferLead transfers the lead to another node, if one can take it. It must not block.
 	TransferLead func()
@@ -70,7 +78,8 @@ type GranterConfig struct {
 	Logger *slog.Logger
 }
 
-// Granter grants and ends authority while its node leads. Its loop calls State, Nodes and Now, which must not block.
+// Granter grants and ends authority while its node leads. Its loop calls State,
+// Nodes and Now, which must not block.
 type Granter struct {
 	config      GranterConfig
 	leadChanges chan bool // true: this node leads; false: it follows
@@ -84,8 +93,8 @@ type Granter struct {
 	reign *reign // nil while this node follows
 }
 
-// reign is a leader's time from its mark in the log to the next mark. A leader whose proposal or confirmation fails begins a
-// new reign.
+// reign is a leader's time from its mark in the log to the next mark. A leader
+// whose proposal or confirmation fails begins a new reign.
 type reign struct {
 	number uint64
 	ctx    context.Context
@@ -102,13 +111,15 @@ type reign struct {
 	restartAt        time.Duration     // without a reignState: when to start over; never while the mark is pending
 }
 
-// pendingRequest is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting requests
-// are in reign.waiting and reign.awaitingMajority.
+// pendingRequest is a caller's request that needs the confirmation that this
+// node leads. Together, at most maxWaiting requests are in reign.waiting and
+// reign.awaitingMajority.
 type pendingRequest struct {
 	request *Request // nil if it is not about authority
 	// buildReply builds the reply after the confirmation.
 	buildReply func(rs *reignState, now time.Duration, s *agreement.State) Reply
-	// majorityIndex is the index of a request by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
+	// majorityIndex is the index of a request by AwaitMajority, which waits for a
+	// majority of the ring instead; otherwise 0.
 	majorityIndex uint64
 	cancelled     <-chan struct{} // with majorityIndex: closed when the caller stops waiting
 	reply         chan Reply      // capacity 1
@@ -133,11 +144,14 @@ func NewGranter(c GranterConfig) *Granter {
 	return g
 }
 
-// StartLeading informs the Granter that this node has won the lead. Call StartLeading and StopLeading from one goroutine, in
-// order. If this node has lost the lead and won it back, call StopLeading and StartLeading, or just StartLeading.
+// StartLeading informs the Granter that this node has won the lead. Call
+// StartLeading and StopLeading from one goroutine, in order. If this node has
+// lost the lead and won it back, call StopLeading and StartLeading, or just
+// StartLeading.
 func (g *Granter) StartLeading() { g.setLeading(true) }
 
-// StopLeading informs the Granter that this node has lost the lead. After it returns, the Granter grants nothing.
+// StopLeading informs the Granter that this node has lost the lead. After it
+// returns, the Granter grants nothing.
 func (g *Granter) StopLeading() { g.setLeading(false) }
 
 func (g *Granter) setLeading(lead bool) {
@@ -149,15 +163,17 @@ func (g *Granter) setLeading(lead bool) {
 
 // Answer grants the request after a confirmation that this node led after the call, or refuses it.
 func (g *Granter) Answer(ctx context.Context, r Request) Reply {
-	return g.submit(ctx, &pendingRequest{request: &r, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
-		reply := rs.grant(now, s, &r)
-		reply.Behind = rs.behind
-		return reply
-	}})
+	return g.submit(ctx,
+		&pendingRequest{request: &r, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
+			reply := rs.grant(now, s, &r)
+			reply.Behind = rs.behind
+			return reply
+		}})
 }
 
-// Committed returns an index that includes everything agreed on before the call. Like Answer, it waits for a confirmation.
-// The error wraps ErrNotLeading or is the context's.
+// Committed returns an index that includes everything agreed on before the
+// call. Like Answer, it waits for a confirmation. The error wraps ErrNotLeading
+// or is the context's.
 func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 	reply := g.submit(ctx, &pendingRequest{buildReply: func(_ *reignState, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
@@ -168,17 +184,20 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 	return reply.Index, nil
 }
 
-// RequireApplied reports whether every node that may have authority has applied the entry at index, which this node must
-// have applied. If so, no node that has not applied it will get authority: not from this leader, and not from a later one,
-// because a leader requires the newest rules that it has applied when its reign begins. Like Answer, RequireApplied waits for
-// a confirmation, because a deposed leader's knowledge of the nodes proves nothing.
+// RequireApplied reports whether every node that may have authority has applied
+// the entry at index, which this node must have applied. If so, no node that
+// has not applied it will get authority: not from this leader, and not from a
+// later one, because a leader requires the newest rules that it has applied
+// when its reign begins. Like Answer, RequireApplied waits for a confirmation,
+// because a deposed leader's knowledge of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) bool {
 	return g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: rs.requireApplied(now, index)}
 	}}).Granted
 }
 
-// AwaitMajority waits until a majority of the ring has applied the entry at index, and reports whether it has.
+// AwaitMajority waits until a majority of the ring has applied the entry at
+// index, and reports whether it has.
 func (g *Granter) AwaitMajority(ctx context.Context, index uint64) bool {
 	return g.submit(ctx, &pendingRequest{majorityIndex: index, cancelled: ctx.Done()}).Granted
 }
@@ -295,8 +314,8 @@ func (g *Granter) propose(e agreement.Entry) {
 	})
 }
 
-// startTask starts a task of the current reign. At most two run at a time, a confirmation and a proposal, besides cancelled tasks
-// of earlier reigns.
+// startTask starts a task of the current reign. At most two run at a time, a
+// confirmation and a proposal, besides cancelled tasks of earlier reigns.
 func (g *Granter) startTask(task func(context.Context, *outcome)) {
 	r := g.reign
 
@@ -314,7 +333,8 @@ func (g *Granter) startTask(task func(context.Context, *outcome)) {
 	})
 }
 
-// accept answers a request or queues it. A request that arrives before the reign's mark has been applied waits for that.
+// accept answers a request or queues it. A request that arrives before the
+// reign's mark has been applied waits for that.
 func (g *Granter) accept(q *pendingRequest) {
 	r := g.reign
 
@@ -345,8 +365,8 @@ func (g *Granter) accept(q *pendingRequest) {
 	r.waiting = append(r.waiting, q)
 }
 
-// answerMajority answers requests whose index a majority of the ring has applied, and drops those whose callers have stopped
-// waiting.
+// answerMajority answers requests whose index a majority of the ring has
+// applied, and drops those whose callers have stopped waiting.
 func (g *Granter) answerMajority() {
 	r := g.reign
 	if r.state == nil {
@@ -369,8 +389,9 @@ func (g *Granter) answerMajority() {
 	})
 }
 
-// startConfirmation begins a confirmation if a request waits for one and the last one is long enough ago. Otherwise, if a
-// request waits, it returns how long to wait.
+// startConfirmation begins a confirmation if a request waits for one and the
+// last one is long enough ago. Otherwise, if a request waits, it returns how
+// long to wait.
 func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.state == nil || r.confirming || len(r.waiting) == 0 {
@@ -389,9 +410,10 @@ func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	return 0, false
 }
 
-// handleOutcome handles the outcome of a proposal or a confirmation. After an error, or if another leader's mark is the last
-// one in the log, this leader may not know the agreed state. It then starts over with a new mark, which fails if this leader
-// has been deposed.
+// handleOutcome handles the outcome of a proposal or a confirmation. After an
+// error, or if another leader's mark is the last one in the log, this leader
+// may not know the agreed state. It then starts over with a new mark, which
+// fails if this leader has been deposed.
 func (g *Granter) handleOutcome(o outcome) {
 	r := g.reign
 	if r == nil || r != o.reign || r.restartAt != never {
@@ -426,7 +448,8 @@ func (g *Granter) handleOutcome(o outcome) {
 		r.state.outcomeKnown(o.entry)
 		r.proposal = nil
 		if o.result.Err != nil {
-			g.config.Logger.Warn("the leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
+			g.config.Logger.Warn("the leader's entry was rejected",
+				"entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
 			r.pausedUntil = g.config.Now() + restartPause
 		} else {
 			g.config.Logger.Debug("the leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
@@ -447,7 +470,8 @@ func (g *Granter) answerConfirmed(state *agreement.State) {
 	r.inConfirmation, r.confirming = nil, false
 }
 
-// proposeNext proposes the next entry, unless one is pending. Without a reignState, it starts a new reign when it is time.
+// proposeNext proposes the next entry, unless one is pending. Without a
+// reignState, it starts a new reign when it is time.
 func (g *Granter) proposeNext() {
 	r := g.reign
 	if r == nil {
@@ -468,7 +492,8 @@ func (g *Granter) proposeNext() {
 		return
 	}
 
-	r.proposal = r.state.nextEntry(newDecisionInput(now, time.Now(), g.config.State(), g.config.RulesIndex(), g.config.Nodes()))
+	r.proposal = r.state.nextEntry(newDecisionInput(now, time.Now(), g.config.State(),
+		g.config.RulesIndex(), g.config.Nodes()))
 	if r.proposal != nil {
 		g.propose(r.proposal)
 	}

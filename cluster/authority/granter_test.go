@@ -187,7 +187,8 @@ func leadingGranter(t *testing.T) (*sequence, *Granter) {
 	return s, g
 }
 
-// TestALateOutcomeOfAnEarlierReign: the leader learns of its confirmation only after it has been deposed.
+// TestALateOutcomeOfAnEarlierReign: the leader learns of its confirmation only
+// after it has been deposed.
 func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := leadingGranter(t)
@@ -212,7 +213,8 @@ func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	})
 }
 
-// TestAMarkThatIsNotTheLast: another leader led before this leader learned the outcome of its first entry.
+// TestAMarkThatIsNotTheLast: another leader led before this leader learned the
+// outcome of its first entry.
 func TestAMarkThatIsNotTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -238,7 +240,8 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 	})
 }
 
-// TestOneConfirmationForAllThatWait: the number of confirmations does not depend on the number of requests.
+// TestOneConfirmationForAllThatWait: the number of confirmations does not
+// depend on the number of requests.
 func TestOneConfirmationForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := leadingGranter(t)
@@ -264,7 +267,8 @@ func TestOneConfirmationForAllThatWait(t *testing.T) {
 	})
 }
 
-// TestAConfirmationThatBeganBeforeDoesNotCount: a request that arrives during a confirmation waits for the next one.
+// TestAConfirmationThatBeganBeforeDoesNotCount: a request that arrives during a
+// confirmation waits for the next one.
 func TestAConfirmationThatBeganBeforeDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := leadingGranter(t)
@@ -306,7 +310,8 @@ func TestAFailedProposalBeginsANewReign(t *testing.T) {
 	})
 }
 
-// TestTwoOutcomesAndOneFails: a proposal's outcome arrives after a failed confirmation has ended the reign.
+// TestTwoOutcomesAndOneFails: a proposal's outcome arrives after a failed
+// confirmation has ended the reign.
 func TestTwoOutcomesAndOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := leadingGranter(t)
@@ -344,8 +349,8 @@ func leading(g *Granter) bool {
 	return leads
 }
 
-// TestFollowed: AwaitMajority returns when a majority of the ring has applied an index. The granter forgets callers that have
-// stopped waiting.
+// TestFollowed: AwaitMajority returns when a majority of the ring has applied
+// an index. The granter forgets callers that have stopped waiting.
 func TestFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()

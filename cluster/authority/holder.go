@@ -14,11 +14,13 @@ import (
 )
 
 const (
-	// askInterval is the interval between requests. It is short enough that authority survives several lost requests.
+	// askInterval is the interval between requests. It is short enough that
+	// authority survives several lost requests.
 	askInterval = Validity / 8
 	// askTimeout bounds one attempt.
 	askTimeout = Validity / 2
-	// maxAsks bounds the concurrent attempts. There are two, so that a second can start while the first hangs.
+	// maxAsks bounds the concurrent attempts. There are two, so that a second can
+	// start while the first hangs.
 	maxAsks = 2
 	// giveUpPause is how long GiveUp waits between two attempts to reach the leader.
 	giveUpPause = Validity / 40
@@ -28,14 +30,16 @@ const (
 type HolderConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
-	// Boottime reads a clock that keeps running in suspend: Clock.Boottime. Its readings may lag by Slack and are never
-	// ahead.
+	// Boottime reads a clock that keeps running in suspend: Clock.Boottime. Its
+	// readings may lag by Slack and are never ahead.
 	Boottime func() time.Duration
 	// Ask sends the request to the leader. It must return when ctx ends.
 	Ask func(ctx context.Context, r Request) (Reply, error)
-	// Status returns the next Request, except for Node, Boot, GivingUp and WithoutAuthority. It must not block.
+	// Status returns the next Request, except for Node, Boot, GivingUp and
+	// WithoutAuthority. It must not block.
 	Status func() Request
-	// OnChange is called after Valid has changed, always from the same goroutine. It must not block for long.
+	// OnChange is called after Valid has changed, always from the same goroutine.
+	// It must not block for long.
 	OnChange func()
 	Logger   *slog.Logger
 }
@@ -49,8 +53,9 @@ type Holder struct {
 	everValid atomic.Bool
 
 	// mu guards the fields below, and writes to until.
-	mu         sync.Mutex
-	era        uint64        // increases whenever authority is dropped; replies to requests of an earlier era are ignored
+	mu sync.Mutex
+	// increases whenever authority is dropped; replies to requests of an earlier era are ignored
+	era        uint64
 	generation int64         // the generation for which authority was granted
 	lostAt     time.Duration // the reading at which authority was last dropped, or this process began
 	gaveUp     bool
@@ -83,14 +88,17 @@ func (h *Holder) Valid() bool {
 // EverValid reports whether this process has ever had authority.
 func (h *Holder) EverValid() bool { return h.everValid.Load() }
 
-// Until returns the reading of Boottime at which authority ends unless renewed, or 0 without authority.
+// Until returns the reading of Boottime at which authority ends unless renewed,
+// or 0 without authority.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
-// AskNow makes the Holder ask now, because the leader has changed or this node has applied an entry.
+// AskNow makes the Holder ask now, because the leader has changed or this node
+// has applied an entry.
 func (h *Holder) AskNow() { wake.Signal(h.poke) }
 
-// Revoke ends authority at once and invalidates pending requests, because this node has applied its own Ended or no longer
-// applies entries. Call it only once Status says so, with the new generation or with Stuck.
+// Revoke ends authority at once and invalidates pending requests, because this
+// node has applied its own Ended or no longer applies entries. Call it only
+// once Status says so, with the new generation or with Stuck.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -108,8 +116,9 @@ func (h *Holder) dropAuthority(now time.Duration) {
 	h.until.Store(0)
 }
 
-// GiveUp ends this process's authority for good. It returns when the leader has acknowledged that, so that the node's next
-// process need not wait, or when ctx ends.
+// GiveUp ends this process's authority for good. It returns when the leader has
+// acknowledged that, so that the node's next process need not wait, or when ctx
+// ends.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -226,7 +235,8 @@ func (h *Holder) startAttempt() *attempt {
 	return a
 }
 
-// lostSince returns the reading since which this node has had no authority, or now if it has authority. The caller holds mu.
+// lostSince returns the reading since which this node has had no authority, or
+// now if it has authority. The caller holds mu.
 func (h *Holder) lostSince(now time.Duration) time.Duration {
 	return min(max(h.lostAt, h.Until()), now)
 }
@@ -246,8 +256,8 @@ func (h *Holder) request() Request {
 	return r
 }
 
-// ask makes one attempt. The term counts from before the request is built, so that delays in this process, the network or
-// the leader can only shorten it.
+// ask makes one attempt. The term counts from before the request is built, so
+// that delays in this process, the network or the leader can only shorten it.
 func (h *Holder) ask(ctx context.Context) {
 	h.mu.Lock()
 	era, gaveUp := h.era, h.gaveUp

@@ -9,8 +9,9 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// TestHonoured: RequireApplied returns true only if every node that may have authority has applied the entry. Nodes that get
-// authority later have applied it, too.
+// TestHonoured: RequireApplied returns true only if every node that may have
+// authority has applied the entry. Nodes that get authority later have applied
+// it, too.
 func TestHonoured(t *testing.T) {
 	d := newDesk(t, 3)
 	d.run(10*time.Second, 1, 2, 3)
@@ -53,7 +54,8 @@ func TestHonoured(t *testing.T) {
 	}
 }
 
-// TestHonouredByANewLeader: the grants of an earlier leader must expire first, and the new leader keeps the earlier floor.
+// TestHonouredByANewLeader: the grants of an earlier leader must expire first,
+// and the new leader keeps the earlier floor.
 func TestHonouredByANewLeader(t *testing.T) {
 	d := newDesk(t, 3)
 	d.run(10*time.Second, 1, 2, 3)

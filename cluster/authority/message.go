@@ -8,11 +8,12 @@ import (
 )
 
 const (
-	// Validity is how long authority lasts. Its holder counts the term from when it sent the request. In
-	// docs/guarantees.md, A is this and the 1 % of EndingWait.
+	// Validity is how long authority lasts. Its holder counts the term from when it
+	// sent the request. In docs/guarantees.md, A is this and the 1 % of EndingWait.
 	Validity = 2 * time.Second
-	// EndingWait is how long a leader waits until authority that it granted has certainly expired: the term plus 1 %, the
-	// maximum by which two nodes' clocks may differ in pace.
+	// EndingWait is how long a leader waits until authority that it granted has
+	// certainly expired: the term plus 1 %, the maximum by which two nodes' clocks
+	// may differ in pace.
 	EndingWait = Validity + Validity/100
 )
 
@@ -23,13 +24,15 @@ const (
 )
 
 const (
-	// maxReported bounds each list of nodes in a request or reply. The sender omits further nodes: the lists are hints.
+	// maxReported bounds each list of nodes in a request or reply. The sender omits
+	// further nodes: the lists are hints.
 	maxReported = 1024
 	// maxText bounds each text in a request, in bytes.
 	maxText = 255
 )
 
-// Request is a node's request for authority. It also reports everything that the leader must know about the node.
+// Request is a node's request for authority. It also reports everything that
+// the leader must know about the node.
 type Request struct {
 	Node         ring.NodeID   `json:"node"`
 	Boot         uint64        `json:"boot"`                  // the process; never 0
@@ -39,15 +42,18 @@ type Request struct {
 	Unreachable  []ring.NodeID `json:"unreachable,omitempty"` // peers that the node can't reach
 	Relayed      []ring.NodeID `json:"relayed,omitempty"`     // peers that the node reaches only through another node
 	Leaving      bool          `json:"leaving,omitempty"`     // the node wants to leave the ring
-	GivingUp     bool          `json:"giving_up,omitempty"`   // the process has given up its authority, and will never ask again
-	Stuck        bool          `json:"stuck,omitempty"`       // the node no longer applies entries and must have no authority
+	// the process has given up its authority, and will never ask again
+	GivingUp bool `json:"giving_up,omitempty"`
+	// the node no longer applies entries and must have no authority
+	Stuck bool `json:"stuck,omitempty"`
 	// StoreFails means that the node can't store entries, so it should not lead.
 	StoreFails bool `json:"store_fails,omitempty"`
-	// WithoutAuthority is how long the process has been without authority; 0 while it has authority.
+	// WithoutAuthority is how long the process has been without authority; 0 while
+	// it has authority.
 	WithoutAuthority time.Duration `json:"without,omitempty"`
 
-	// Level is the newest feature level that the process knows. Release and Zones, its release and the version of its time
-	// zone data, are for people.
+	// Level is the newest feature level that the process knows. Release and Zones,
+	// its release and the version of its time zone data, are for people.
 	Level   agreement.Level `json:"level"`
 	Release string          `json:"release"`
 	Zones   string          `json:"zones"`
@@ -60,12 +66,14 @@ type Request struct {
 type Reply struct {
 	Granted bool   `json:"granted"`
 	Reason  string `json:"why,omitempty"` // the reason for a refusal, in a few words
-	// Differs, in a refusal, means that a majority's state differs from the node's at the index of its StateHash.
+	// Differs, in a refusal, means that a majority's state differs from the node's
+	// at the index of its StateHash.
 	Differs bool `json:"differs,omitempty"`
 	// Removed, in a refusal, means that an operator has removed this process from the cluster.
 	Removed bool `json:"removed,omitempty"`
-	// Index is, in a grant, the index that the leader has applied. In a refusal of a node that is behind, it is the index
-	// that the node must apply before it asks again. Otherwise it is 0.
+	// Index is, in a grant, the index that the leader has applied. In a refusal of
+	// a node that is behind, it is the index that the node must apply before it
+	// asks again. Otherwise it is 0.
 	Index uint64 `json:"index,omitempty"`
 	// Behind are the nodes that ask for authority without success.
 	Behind []ring.NodeID `json:"behind,omitempty"`
@@ -73,7 +81,8 @@ type Reply struct {
 
 // withinBounds reports whether a request respects the bounds that every Holder respects.
 func (r *Request) withinBounds() bool {
-	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported && max(len(r.Release), len(r.Zones)) <= maxText && r.WithoutAuthority >= 0
+	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported &&
+		max(len(r.Release), len(r.Zones)) <= maxText && r.WithoutAuthority >= 0
 }
 
 // truncateList truncates a list to its bound in messages.

@@ -26,7 +26,8 @@ func TestRequestsAreBounded(t *testing.T) {
 		if q.WithoutAuthority < 0 {
 			continue
 		}
-		sent := (&Holder{config: HolderConfig{Self: q.Node, Boot: q.Boot, Boottime: NewClock().Boottime, Status: func() Request { return q }}}).request()
+		sent := (&Holder{config: HolderConfig{Self: q.Node, Boot: q.Boot,
+			Boottime: NewClock().Boottime, Status: func() Request { return q }}}).request()
 		if !sent.withinBounds() {
 			t.Errorf("%s: more is sent than may be", name)
 		}

@@ -11,34 +11,42 @@ import (
 const (
 	// silencePatience is how long a node must send no requests to count as silent.
 	silencePatience = time.Second
-	// unreachablePatience is how long a majority must report a node unreachable before it is ended even though it still asks.
+	// unreachablePatience is how long a majority must report a node unreachable
+	// before it is ended even though it still asks.
 	unreachablePatience = 3 * time.Second
-	// wantedPatience is how long the set of wanted nodes must stay the same before a ring is proposed.
+	// wantedPatience is how long the set of wanted nodes must stay the same before
+	// a ring is proposed.
 	wantedPatience = 200 * time.Millisecond
 	// firstRingWait bounds how long the first ring waits for the nodes that the cluster expects.
 	firstRingWait = 3 * time.Second
-	// holePatience is how long a ring keeps a hole, left by a node that was taken out, before it is rebuilt.
+	// holePatience is how long a ring keeps a hole, left by a node that was taken
+	// out, before it is rebuilt.
 	holePatience = 5 * time.Second
-	// failingPatience is how long a node must ask without success before it is ended. failingPause is the minimum time
-	// between two such ends.
+	// failingPatience is how long a node must ask without success before it is
+	// ended. failingPause is the minimum time between two such ends.
 	failingPatience = 5 * time.Second
 	failingPause    = 10 * time.Second
-	// relayedPatience is how long a majority must reach a node only through other nodes before it is taken out of the ring.
+	// relayedPatience is how long a majority must reach a node only through other
+	// nodes before it is taken out of the ring.
 	relayedPatience = 10 * time.Second
-	// rulesGrace is how much later than a majority of the ring a node may apply new rules before it is refused. Including
-	// the rest of its term, it uses the old rules for less than 5 s.
+	// rulesGrace is how much later than a majority of the ring a node may apply new
+	// rules before it is refused. Including the rest of its term, it uses the old
+	// rules for less than 5 s.
 	rulesGrace = 2500 * time.Millisecond
-	// loopSlack is how late the leader's own loop may run before the leader no longer counts silence against nodes.
+	// loopSlack is how late the leader's own loop may run before the leader no
+	// longer counts silence against nodes.
 	loopSlack = 500 * time.Millisecond
 
 	// maxRecords bounds the nodes that a leader tracks. It refuses requests from further nodes.
 	maxRecords = 8192
-	// recordTTL is how long the leader remembers a node that is not in the ring and sends no requests.
+	// recordTTL is how long the leader remembers a node that is not in the ring and
+	// sends no requests.
 	recordTTL = 10 * time.Minute
 	// alarmInterval is the minimum interval between two alarms about one node.
 	alarmInterval = 10 * time.Second
 
-	// never is a moment before all others, far enough from the minimum that differences don't overflow.
+	// never is a moment before all others, far enough from the minimum that
+	// differences don't overflow.
 	never = time.Duration(math.MinInt64 / 4)
 )
 
@@ -63,9 +71,10 @@ const (
 	reasonGaveUp     = "the process has given up its authority"
 )
 
-// reignState is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
-// and gossip's nodes as arguments: it has no clock, no lock and no goroutine. Times are readings of the leader's monotonic
-// clock.
+// reignState is a leader's record of what it has observed and granted in one
+// reign. Its methods take the time, the state and gossip's nodes as arguments:
+// it has no clock, no lock and no goroutine. Times are readings of the leader's
+// monotonic clock.
 type reignState struct {
 	self   ring.NodeID
 	boot   uint64 // of self
@@ -78,12 +87,14 @@ type reignState struct {
 	records     map[ring.NodeID]*record
 	// floor is the index that a node must have applied to be granted authority. It never decreases.
 	floor uint64
-	// pendingFloors are indices of new rules that a majority of the ring has applied, and since when, oldest first. The
-	// floor rises to each of them after rulesGrace. Each tick adds at most one, so the list is bounded.
+	// pendingFloors are indices of new rules that a majority of the ring has
+	// applied, and since when, oldest first. The floor rises to each of them after
+	// rulesGrace. Each tick adds at most one, so the list is bounded.
 	pendingFloors []pendingFloor
 	// leadConfirmedAt is when this node's lead was last confirmed.
 	leadConfirmedAt time.Duration
-	// lastFailingEnd is when tryEndFailing last marked a node to be ended, or the lead was transferred instead.
+	// lastFailingEnd is when tryEndFailing last marked a node to be ended, or the
+	// lead was transferred instead.
 	lastFailingEnd time.Duration
 	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
 	behind []ring.NodeID
@@ -112,37 +123,43 @@ type record struct {
 	settledEpoch int64  // from its last request with the current generation
 	applied      uint64 // from the same request
 	leaving      bool
-	// unreachable, relayed and withoutAuthority, how long the process had been without authority, are from the last request.
+	// unreachable, relayed and withoutAuthority, how long the process had been
+	// without authority, are from the last request.
 	unreachable, relayed []ring.NodeID
 	withoutAuthority     time.Duration
 
-	// failingSince is when the node began to ask without success. It is never while the node has authority, or is refused
-	// for reasons that don't count against it.
+	// failingSince is when the node began to ask without success. It is never while
+	// the node has authority, or is refused for reasons that don't count against
+	// it.
 	failingSince time.Duration
-	// blockingSince is when the node began to block an unsettled ring change by not applying it. It is never once the node has
-	// applied the change.
+	// blockingSince is when the node began to block an unsettled ring change by not
+	// applying it. It is never once the node has applied the change.
 	blockingSince time.Duration
-	// unreachableSince is when a majority began to report the node unreachable, or never. relayedSince is when a majority
-	// began to report that it is not directly reachable, or never.
+	// unreachableSince is when a majority began to report the node unreachable, or
+	// never. relayedSince is when a majority began to report that it is not
+	// directly reachable, or never.
 	unreachableSince, relayedSince time.Duration
 	// healthySince is since when the node has had authority and been directly reachable, or never.
 	healthySince time.Duration
-	// ending means that the node is granted nothing, and is ended once its authority has expired. endingSince is when the
-	// leader decided that, and endingReason why.
+	// ending means that the node is granted nothing, and is ended once its
+	// authority has expired. endingSince is when the leader decided that, and
+	// endingReason why.
 	ending       bool
 	endingSince  time.Duration
 	endingReason agreement.Reason
-	// endProposed means that the entry that ends the node has been proposed and its outcome is unknown. It can't be undone.
+	// endProposed means that the entry that ends the node has been proposed and its
+	// outcome is unknown. It can't be undone.
 	endProposed bool
 
-	// nextBoot is a process that asks but is not registered, or 0 if there is none. nextSince is when it first asked,
-	// nextAsked when it last asked.
+	// nextBoot is a process that asks but is not registered, or 0 if there is none.
+	// nextSince is when it first asked, nextAsked when it last asked.
 	nextBoot  uint64
 	nextSince time.Duration
 	nextAsked time.Duration
 	nextUnfit bool // nextBoot's process is stuck, or doesn't know the agreed feature level: don't register it
 	nextBuild agreement.RegisterProcess
-	// bootProposed means that an entry that registers nextBoot has been proposed and its outcome is unknown.
+	// bootProposed means that an entry that registers nextBoot has been proposed
+	// and its outcome is unknown.
 	bootProposed bool
 	lastAlarm    time.Duration
 }
@@ -150,7 +167,8 @@ type record struct {
 func newReignState(self ring.NodeID, boot uint64, expect int, number uint64, now time.Duration) *reignState {
 	return &reignState{
 		self: self, boot: boot, expect: expect, number: number,
-		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now, leadConfirmedAt: now, lastFailingEnd: never,
+		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now,
+		leadConfirmedAt: now, lastFailingEnd: never,
 		records: make(map[ring.NodeID]*record),
 	}
 }
@@ -162,8 +180,8 @@ func newRecord(boot uint64) *record {
 	}
 }
 
-// record returns the record of id. It resets the record if another process has been registered. It returns nil if the
-// reignState is full.
+// record returns the record of id. It resets the record if another process has
+// been registered. It returns nil if the reignState is full.
 func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
 	r := rs.records[id]
 	if r == nil {
@@ -192,20 +210,22 @@ func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
 	return r
 }
 
-// hasAuthority reports whether this leader has granted id authority that may still be valid. Authority from an earlier leader
-// doesn't count.
+// hasAuthority reports whether this leader has granted id authority that may
+// still be valid. Authority from an earlier leader doesn't count.
 func (rs *reignState) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := rs.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.lastGranted < Validity &&
 		!r.gaveUp && !r.ending && !r.endProposed && !r.bootProposed
 }
 
-// hasExpired reports whether all authority of r's node has certainly expired, no matter which leader granted it.
+// hasExpired reports whether all authority of r's node has certainly expired,
+// no matter which leader granted it.
 func (rs *reignState) hasExpired(now time.Duration, r *record) bool {
 	return r.gaveUp || now-max(rs.reignBegan, r.lastGranted) >= EndingWait
 }
 
-// silence returns how long a node that last asked at asked has been silent, as far as this leader can tell.
+// silence returns how long a node that last asked at asked has been silent, as
+// far as this leader can tell.
 func (rs *reignState) silence(now, asked time.Duration) time.Duration {
 	return now - max(rs.silenceFrom, asked)
 }

@@ -30,7 +30,8 @@ type desk struct {
 const testReign = 77
 
 func newDesk(t *testing.T, expect int) *desk {
-	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node), granted: map[byte]time.Duration{}}
+	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node),
+		granted: map[byte]time.Duration{}}
 	d.apply(agreement.FoundCluster{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
 	d.lead(expect)
 	return d
@@ -59,7 +60,8 @@ func (d *desk) apply(e agreement.Entry) {
 func (d *desk) node(n byte) *Node {
 	if d.nodes[n] == nil {
 		d.nodes[n] = &Node{
-			Member: agreement.Member{ID: id(n), Name: string('a' + rune(n))}, Boot: 100 + uint64(n), State: gossip.Alive,
+			Member: agreement.Member{ID: id(n), Name: string('a' + rune(n))}, Boot: 100 + uint64(n),
+			State:    gossip.Alive,
 			Supports: true,
 		}
 	}
@@ -103,7 +105,8 @@ func (d *desk) decide() agreement.Entry {
 	return d.reignState.nextEntry(newDecisionInput(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
 }
 
-// run lets time pass in ticks while the nodes ask and decided entries are applied; it returns those entries.
+// run lets time pass in ticks while the nodes ask and decided entries are
+// applied; it returns those entries.
 func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 	d.t.Helper()
 	var all []agreement.Entry
@@ -192,7 +195,8 @@ func TestFirstRing(t *testing.T) {
 }
 
 func TestNoRingBeforeThereIsACluster(t *testing.T) {
-	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node), granted: map[byte]time.Duration{}}
+	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node),
+		granted: map[byte]time.Duration{}}
 	d.lead(1)
 	d.node(1)
 	d.run(5*time.Second, 1)
@@ -213,7 +217,8 @@ func TestJoin(t *testing.T) {
 	if !d.state.To.Canonical() || len(d.state.To.Members()) != 4 {
 		t.Errorf("have %d members", len(d.state.To.Members()))
 	}
-	// A node whose process in gossip is not the registered one joins no ring, even if it had authority a moment ago.
+	// A node whose process in gossip is not the registered one joins no ring, even
+	// if it had authority a moment ago.
 	d.node(5)
 	d.run(100*time.Millisecond, 1, 2, 3, 4, 5)
 	d.node(5).Boot++
@@ -301,7 +306,8 @@ func TestEnding(t *testing.T) {
 		{"it is just silent", gossip.Alive, false, false, failingPatience},
 		{"gossip suspects it", gossip.Suspect, false, false, failingPatience},
 		{"gossip alone", gossip.Failed, false, true, 0},
-		{"nobody reaches it though it asks", gossip.Alive, true, true, unreachablePatience + EndingWait - 300*time.Millisecond},
+		{"nobody reaches it though it asks", gossip.Alive, true, true,
+			unreachablePatience + EndingWait - 300*time.Millisecond},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -332,7 +338,9 @@ func TestEnding(t *testing.T) {
 			switch took := d.now - began; {
 			case tt.ended == 0 && d.state.LastEnded != 0:
 				t.Errorf("it is ended after %v", took)
-			case tt.ended != 0 && (d.state.LastEnded == 0 || took < tt.ended-2*tickInterval-askInterval || took > tt.ended+500*time.Millisecond):
+			case tt.ended != 0 &&
+				(d.state.LastEnded == 0 || took < tt.ended-2*tickInterval-askInterval ||
+					took > tt.ended+500*time.Millisecond):
 				t.Errorf("it is ended after %v, want %v", took, tt.ended)
 			}
 			if d.state.LastEnded != 0 && d.now-granted < Validity+Validity/100 {
@@ -342,7 +350,8 @@ func TestEnding(t *testing.T) {
 	}
 }
 
-// TestTheWaitIsWholeToTheNanosecond pins the term plus 1 %: no node is ended sooner, and no longer wait is needed.
+// TestTheWaitIsWholeToTheNanosecond pins the term plus 1 %: no node is ended
+// sooner, and no longer wait is needed.
 func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 	const wait = 2020 * time.Millisecond
 	for _, reign := range []bool{false, true} {
@@ -436,7 +445,8 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	if have := d.ask(old); have.Reason != reasonGeneration {
 		t.Errorf("have %+v for the old generation", have)
 	}
-	// The same process was cut off and must stay healthy for a while. In the meantime, the ring is rebuilt without it.
+	// The same process was cut off and must stay healthy for a while. In the
+	// meantime, the ring is rebuilt without it.
 	d.want(d.run(9*time.Second, 1, 2, 3), "Ring", "Settled")
 	if d.inRing(3) {
 		t.Fatal("it is back too soon")
@@ -499,7 +509,8 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 	}{
 		{"nothing", func(*desk) {}, ""},
 		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, reasonBehind},
-		{"it has another process", func(d *desk) { d.apply(agreement.RegisterProcess{Node: id(3), Boot: 9}) }, reasonReplaced},
+		{"it has another process",
+			func(d *desk) { d.apply(agreement.RegisterProcess{Node: id(3), Boot: 9}) }, reasonReplaced},
 		{"it is being ended", func(d *desk) { d.reignState.records[id(3)].ending = true }, reasonEnding},
 		{"it gave up", func(d *desk) {
 			q := d.request(3)

@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// handleRequest records a request. It returns a refusal, or a reply without a reason if the request may be granted once this
-// node's lead is confirmed.
+// handleRequest records a request. It returns a refusal, or a reply without a
+// reason if the request may be granted once this node's lead is confirmed.
 func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
 	case q.Node.IsZero() || q.Boot == 0:
@@ -52,8 +52,9 @@ func isRemoved(s *agreement.State, id ring.NodeID) bool {
 	return d != nil && !d.Left
 }
 
-// trackFailing records whether the node asks without success, given the reason for the refusal, or "" if there is none. Only
-// reasons of the node's own count, and grants that have not given it authority.
+// trackFailing records whether the node asks without success, given the reason
+// for the refusal, or "" if there is none. Only reasons of the node's own
+// count, and grants that have not given it authority.
 func (r *record) trackFailing(now time.Duration, reason string) {
 	switch reason {
 	case reasonEnding:
@@ -75,8 +76,8 @@ func (r *record) trackFailing(now time.Duration, reason string) {
 	}
 }
 
-// handleOtherProcess records a request from a process that is not the registered one. It returns the reason for refusing the
-// request.
+// handleOtherProcess records a request from a process that is not the
+// registered one. It returns the reason for refusing the request.
 func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
 	case q.GivingUp:
@@ -120,7 +121,8 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	return reason
 }
 
-// alarmClone alerts the operator that two processes use one identity, at most once per alarmInterval and node.
+// alarmClone alerts the operator that two processes use one identity, at most
+// once per alarmInterval and node.
 func (rs *reignState) alarmClone(now time.Duration, r *record, id ring.NodeID) {
 	if now-r.lastAlarm >= alarmInterval {
 		r.lastAlarm = now
@@ -128,8 +130,9 @@ func (rs *reignState) alarmClone(now time.Duration, r *record, id ring.NodeID) {
 	}
 }
 
-// judge returns a refusal if the request can't be granted now, or else the zero Reply. It is called twice: when the request
-// arrives, and again before it is granted.
+// judge returns a refusal if the request can't be granted now, or else the zero
+// Reply. It is called twice: when the request arrives, and again before it is
+// granted.
 func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
 	r := rs.record(s, q.Node)
 	switch {
@@ -158,8 +161,8 @@ func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
 	return Reply{}
 }
 
-// grant judges the request again, after the confirmation, and grants or refuses it. It records the time of a grant before
-// the reply is sent.
+// grant judges the request again, after the confirmation, and grants or refuses
+// it. It records the time of a grant before the reply is sent.
 func (rs *reignState) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 	reply := rs.judge(s, q)
 	if reply.Reason == "" {
@@ -169,9 +172,10 @@ func (rs *reignState) grant(now time.Duration, s *agreement.State, q *Request) R
 	return reply
 }
 
-// requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor, so that
-// this stays true. It returns false while nodes may have authority from an earlier leader, because they may not have asked
-// this one yet.
+// requireApplied reports whether every node that may have authority has applied
+// index. If so, it raises the floor, so that this stays true. It returns false
+// while nodes may have authority from an earlier leader, because they may not
+// have asked this one yet.
 func (rs *reignState) requireApplied(now time.Duration, index uint64) bool {
 	if now-rs.reignBegan < EndingWait {
 		return false
@@ -196,14 +200,17 @@ func (rs *reignState) appliedByMajority(s *agreement.State, index uint64) bool {
 	return 2*have > len(members) || len(members) == 0
 }
 
-// raiseFloor raises the floor to the newest rules, once every node that may have authority has applied them, or rulesGrace
-// after a majority of the ring has.
+// raiseFloor raises the floor to the newest rules, once every node that may
+// have authority has applied them, or rulesGrace after a majority of the ring
+// has.
 func (rs *reignState) raiseFloor(in *decisionInput) {
-	if in.rulesIndex > rs.floor && !rs.requireApplied(in.now, in.rulesIndex) && rs.appliedByMajority(in.state, in.rulesIndex) &&
+	if in.rulesIndex > rs.floor && !rs.requireApplied(in.now, in.rulesIndex) &&
+		rs.appliedByMajority(in.state, in.rulesIndex) &&
 		(len(rs.pendingFloors) == 0 || rs.pendingFloors[len(rs.pendingFloors)-1].index < in.rulesIndex) {
 		rs.pendingFloors = append(rs.pendingFloors, pendingFloor{in.rulesIndex, in.now})
 	}
-	for len(rs.pendingFloors) > 0 && (rs.pendingFloors[0].index <= rs.floor || in.now-rs.pendingFloors[0].at >= rulesGrace) {
+	for len(rs.pendingFloors) > 0 &&
+		(rs.pendingFloors[0].index <= rs.floor || in.now-rs.pendingFloors[0].at >= rulesGrace) {
 		rs.floor = max(rs.floor, rs.pendingFloors[0].index)
 		rs.pendingFloors = rs.pendingFloors[1:]
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
-// A member's reports from before a node was ended don't count for the hand-offs that the end has caused.
+// A member's reports from before a node was ended don't count for the hand-offs
+// that the end has caused.
 func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)

@@ -22,8 +22,9 @@ var (
 	seedsFlag = flag.Int("seeds", 15, "how many seeds the simulation runs; make simulation has more")
 )
 
-// world is a cluster in a bubble: a log that several nodes may believe they lead, a network that delays and loses messages,
-// and processes that stop and resume.
+// world is a cluster in a bubble: a log that several nodes may believe they
+// lead, a network that delays and loses messages, and processes that stop and
+// resume.
 type world struct {
 	t     *testing.T
 	seed  uint64
@@ -44,7 +45,8 @@ type world struct {
 	failure string
 }
 
-// process is one process of a node. While it is stopped, it does nothing, but its Boottime advances.
+// process is one process of a node. While it is stopped, it does nothing, but
+// its Boottime advances.
 type process struct {
 	w       *world
 	id      ring.NodeID
@@ -78,7 +80,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t: t, seed: seed, start: time.Now(), random: rand.New(rand.NewPCG(seed, 1)), ended: map[ring.NodeID]int64{},
 		counts: map[string]int{}, states: []*agreement.State{agreement.New()},
 	}
-	w.scale = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond, 150 * time.Millisecond}[seed%4]
+	w.scale = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond,
+		150 * time.Millisecond}[seed%4]
 	w.append(agreement.FoundCluster{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
 	return w
 }
@@ -114,7 +117,8 @@ func (w *world) spawn(id ring.NodeID) *process {
 	w.all = append(w.all, p)
 	w.mu.Unlock()
 	p.granter = newTestGranter(GranterConfig{
-		Self: id, Boot: p.boot, BootstrapExpect: 3, State: p.state, Propose: p.propose, Confirm: p.confirm, Nodes: p.gossip, Now: p.now,
+		Self: id, Boot: p.boot, BootstrapExpect: 3, State: p.state, Propose: p.propose,
+		Confirm: p.confirm, Nodes: p.gossip, Now: p.now,
 	})
 	p.holder = newTestHolder(HolderConfig{
 		Self: id, Boot: p.boot, Boottime: p.boottime, Ask: p.ask, Status: p.status,
@@ -227,7 +231,8 @@ func (p *process) follow() {
 
 var errLost = errors.New("the lead is lost")
 
-// propose commits an entry if this process leads when the entry arrives, whether the process knows that or not.
+// propose commits an entry if this process leads when the entry arrives,
+// whether the process knows that or not.
 func (p *process) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	p.gate()
 	time.Sleep(p.w.delay())
@@ -269,7 +274,8 @@ func (p *process) confirm(ctx context.Context, reign uint64) error {
 	p.gate()
 	time.Sleep(p.w.delay())
 	p.w.mu.Lock()
-	leads := p.w.leader == p && p.marked == p.w.term && p.w.states[p.applied].Reign == reign && !time.Now().Before(p.cut)
+	leads := p.w.leader == p && p.marked == p.w.term && p.w.states[p.applied].Reign == reign &&
+		!time.Now().Before(p.cut)
 	p.w.mu.Unlock()
 	if !leads {
 		return errLost
@@ -310,8 +316,8 @@ func (w *world) append(e agreement.Entry) agreement.Result {
 	return result
 }
 
-// check verifies the central promise: no node is valid whose generation was ended, or whose process was replaced. The
-// caller holds mu.
+// check verifies the central promise: no node is valid whose generation was
+// ended, or whose process was replaced. The caller holds mu.
 func (w *world) check() {
 	state := w.states[len(w.states)-1]
 	for _, p := range w.all {
@@ -536,8 +542,9 @@ func (w *world) run(span time.Duration) {
 	w.group.Wait()
 }
 
-// TestNeverTwoOwners: once any node has applied an Ended, the ended node has no valid authority, and never has any again for
-// that generation. A replaced process has none either.
+// TestNeverTwoOwners: once any node has applied an Ended, the ended node has no
+// valid authority, and never has any again for that generation. A replaced
+// process has none either.
 func TestNeverTwoOwners(t *testing.T) {
 	seeds := make([]uint64, 0, *seedsFlag)
 	for s := range *seedsFlag {

@@ -24,7 +24,8 @@ type captured struct {
 	answers [][]byte // received by the dialling node
 }
 
-// capture makes nodes meet, gossip, fail and leave, and returns one message of each kind and length.
+// capture makes nodes meet, gossip, fail and leave, and returns one message of
+// each kind and length.
 var capture = sync.OnceValues(func() (captured, error) {
 	r := &recorder{seen: make(map[string]bool)}
 	network := memnet.New()
@@ -42,10 +43,12 @@ var capture = sync.OnceValues(func() (captured, error) {
 			return captured{}, err
 		}
 		g, err := Open(Config{
-			Self: Member{ID: id(i), Name: fmt.Sprintf("n%d", i), Zone: "z", PeerPort: 7947}, Port: testPort, Advertise: ip,
+			Self: Member{ID: id(i), Name: fmt.Sprintf("n%d", i), Zone: "z", PeerPort: 7947},
+			Port: testPort, Advertise: ip,
 			Join: []string{"127.77.0.101"}, Transport: &recording{inner, r}, News: words, Logger: slog.New(&journal{}),
-			ProbeInterval: 40 * time.Millisecond, ProbeTimeout: 20 * time.Millisecond, GossipInterval: 10 * time.Millisecond,
-			SyncInterval: 100 * time.Millisecond, RejoinInterval: 50 * time.Millisecond,
+			ProbeInterval: 40 * time.Millisecond, ProbeTimeout: 20 * time.Millisecond,
+			GossipInterval: 10 * time.Millisecond,
+			SyncInterval:   100 * time.Millisecond, RejoinInterval: 50 * time.Millisecond,
 		})
 		if err != nil {
 			return captured{}, err
@@ -63,7 +66,8 @@ var capture = sync.OnceValues(func() (captured, error) {
 	if err := wait(pingMsg, ackMsg, aliveMsg, compoundMsg, userMsg, pushPullMsg); err != nil {
 		return captured{}, err
 	}
-	// On a machine that stands still, a crash may be found without one of these; then another node crashes.
+	// On a machine that stands still, a crash may be found without one of these;
+	// then another node crashes.
 	var err error
 	for crashed := 3; crashed == 3 || crashed == 2 && err != nil; crashed-- {
 		network.Crash(fmt.Sprintf("127.77.0.%d", 101+crashed))

@@ -213,7 +213,8 @@ func TestRestartIsTheSameMember(t *testing.T) {
 				t.Logf("took %v", took)
 				w.agree(30*time.Second, summaryOf(3, nil))
 				until(t, 2*time.Minute, "no twin is remembered", func() bool { return !w.nodes[3].hasTwin() })
-				staysTrue(t, time.Minute, "all are alive", func() bool { return w.nodes[1].summary() == summaryOf(3, nil) })
+				staysTrue(t, time.Minute, "all are alive",
+					func() bool { return w.nodes[1].summary() == summaryOf(3, nil) })
 				for i, nd := range w.nodes {
 					if n := nd.log.count(slog.LevelError, ""); n > 0 {
 						t.Errorf("node %d: got %d errors, want none: %q", i, n, nd.log.lines)
@@ -254,7 +255,8 @@ func TestClonedIDIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 		clone.Close()
-		staysTrue(t, time.Minute, "the older one stays", func() bool { return w.nodes[1].summary() == summaryOf(3, nil) })
+		staysTrue(t, time.Minute, "the older one stays",
+			func() bool { return w.nodes[1].summary() == summaryOf(3, nil) })
 	})
 }
 

@@ -19,7 +19,8 @@ import (
 // ErrConfig means that a Config is invalid. The errors that wrap it name the field.
 var ErrConfig = errors.New("gossip")
 
-// Config describes this node, its addresses, and the nodes to join. Durations that are zero get their defaults.
+// Config describes this node, its addresses, and the nodes to join. Durations
+// that are zero get their defaults.
 type Config struct {
 	Self      Member // Open sets State, Address and GossipPort
 	BindAddr  string // IP of the listeners
@@ -27,8 +28,8 @@ type Config struct {
 	AnyPort   bool   // if Port is taken, use another one
 	Advertise string // IP at which other nodes reach this one; by default BindAddr, unless that is unspecified
 	WAN       bool   // join the pool of entry nodes of all regions; see the package comment
-	// Keyring holds the keys: all messages are encrypted with its first key, and accepted with any. It may change at any
-	// time. nil: no encryption.
+	// Keyring holds the keys: all messages are encrypted with its first key, and
+	// accepted with any. It may change at any time. nil: no encryption.
 	Keyring *memberlist.Keyring
 
 	Join       []string // seeds: host[:port]; names are resolved before each attempt. At most 64
@@ -60,13 +61,14 @@ const (
 	maxSeeds      = 64
 	maxRemembered = 1000
 
-	// The label on all packets keeps out other software that uses memberlist on its usual port, and keeps a region's pool
-	// apart from the WAN pool.
+	// The label on all packets keeps out other software that uses memberlist on its
+	// usual port, and keeps a region's pool apart from the WAN pool.
 	label    = "rlnode"
 	labelWAN = "rlnode-wan"
 )
 
-// Validate returns the error that Open would return for an invalid c. It wraps ErrConfig or ErrMetadata.
+// Validate returns the error that Open would return for an invalid c. It wraps
+// ErrConfig or ErrMetadata.
 func (c Config) Validate() error {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -159,7 +161,8 @@ func (c Config) label() string {
 	return label
 }
 
-// memberlist returns the library's configuration for c; the caller sets delegates and the transport.
+// memberlist returns the library's configuration for c; the caller sets
+// delegates and the transport.
 func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m := memberlist.DefaultLANConfig()
 	m.Name = c.Self.ID.String() // memberlist's key of a member: an address may change, or be shared
@@ -179,8 +182,9 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m.PushPullInterval = c.SyncInterval
 	m.TCPTimeout = c.StreamTimeout
 	m.DeadNodeReclaimTime = c.ReclaimAfter
-	// If no other member confirms a suspicion, the suspected one fails after twice the minimum time instead of six times,
-	// the default: a node that is cut off must not take half a minute to notice.
+	// If no other member confirms a suspicion, the suspected one fails after twice
+	// the minimum time instead of six times, the default: a node that is cut off
+	// must not take half a minute to notice.
 	m.SuspicionMaxTimeoutMult = 2
 	m.AwarenessMaxMultiplier = 4 // for the same reason: probe at least every 2 s
 	return m

@@ -20,9 +20,12 @@ func TestConfig(t *testing.T) {
 		change func(*Config)
 		bad    bool
 	}{
-		"plain":                     {change: func(*Config) {}},
-		"a key":                     {change: func(c *Config) { c.Keyring = keyring(make([]byte, 24)) }},
-		"IPv6":                      {change: func(c *Config) { c.BindAddr, c.Join = "::1", []string{"::1", "[::1]:7", "[::1]"} }},
+		"plain": {change: func(*Config) {}},
+		"a key": {change: func(c *Config) { c.Keyring = keyring(make([]byte, 24)) }},
+		"IPv6": {change: func(c *Config) {
+			c.BindAddr, c.Join = "::1",
+				[]string{"::1", "[::1]:7", "[::1]"}
+		}},
 		"any address, advertised":   {change: func(c *Config) { c.BindAddr, c.Advertise = "", "10.1.2.3" }},
 		"no ID":                     {change: func(c *Config) { c.Self.ID = ring.NodeID{} }, bad: true},
 		"no key":                    {change: func(c *Config) { c.Keyring = &memberlist.Keyring{} }, bad: true},
@@ -42,7 +45,8 @@ func TestConfig(t *testing.T) {
 		if errors.Is(err, ErrConfig) != test.bad || (err != nil) != test.bad {
 			t.Errorf("%s: have error %v, want one: %v", name, err, test.bad)
 		}
-		if err == nil && (c.Advertise == "" || c.ProbeInterval != 500*time.Millisecond || c.Logger == nil || c.Lookup == nil) {
+		if err == nil &&
+			(c.Advertise == "" || c.ProbeInterval != 500*time.Millisecond || c.Logger == nil || c.Lookup == nil) {
 			t.Errorf("%s: have %+v", name, c)
 		}
 	}
@@ -72,7 +76,8 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 		l.Printf("[WARN] memberlist: Refuting a suspect message (from: a)")
 		l.Printf("[INFO] memberlist: Suspect a has failed, no acks received")
 		l.Printf("[ERR] memberlist: Conflicting address for a")
-		l.Printf("[ERR] memberlist: failed to receive: read tcp 10.0.0.2:1->10.0.0.1:2: %v from=10.0.0.1:2", net.ErrClosed) // by this node
+		// by this node
+		l.Printf("[ERR] memberlist: failed to receive: read tcp 10.0.0.2:1->10.0.0.1:2: %v from=10.0.0.1:2", net.ErrClosed)
 		l.Printf("[DEBUG] memberlist: Stream connection")
 		l.Printf("no level")
 	}
@@ -81,7 +86,8 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 		text  string
 		want  int
 	}{
-		{slog.LevelError, "", 0}, {slog.LevelWarn, "Failed to send", 1}, {slog.LevelWarn, "Failed fallback", 0}, {slog.LevelWarn, "Push/Pull", 1},
+		{slog.LevelError, "", 0}, {slog.LevelWarn, "Failed to send", 1},
+		{slog.LevelWarn, "Failed fallback", 0}, {slog.LevelWarn, "Push/Pull", 1},
 		{slog.LevelWarn, "Refuting", 0},
 		{slog.LevelInfo, "", 2}, {slog.LevelDebug, "", 27}, {slog.LevelDebug, "] ", 0},
 	} {

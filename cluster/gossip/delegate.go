@@ -25,12 +25,13 @@ var (
 	ErrTooMany      = errors.New("there are too many members")
 )
 
-// twinMemory is how long another process with this node's ID is remembered after its last report. Each sync with a member
-// reports it again.
+// twinMemory is how long another process with this node's ID is remembered
+// after its last report. Each sync with a member reports it again.
 const twinMemory = time.Minute
 
-// events implements memberlist's callbacks. Most run under its lock of members, so they must neither block nor call it:
-// they copy their arguments into the table, log, and signal.
+// events implements memberlist's callbacks. Most run under its lock of members,
+// so they must neither block nor call it: they copy their arguments into the
+// table, log, and signal.
 type events struct{ *Gossip }
 
 // parseMember returns the Member that memberlist's node describes.
@@ -55,7 +56,8 @@ func parseMember(n *memberlist.Node) (Member, error) {
 	return m, nil
 }
 
-// checkMember returns an error with the reason why m can't be in one pool with self, or nil if it can.
+// checkMember returns an error with the reason why m can't be in one pool with
+// self, or nil if it can.
 func (c *Config) checkMember(self, m Member) error {
 	none := [16]byte{}
 
@@ -63,7 +65,8 @@ func (c *Config) checkMember(self, m Member) error {
 		switch {
 		case m.Cluster == none || self.Cluster == none: // not known yet
 		case m.Region == self.Region && m.Cluster != self.Cluster:
-			return fmt.Errorf("%w: %q is the region of cluster %x and of this one, %x", ErrSameRegion, m.Region, m.Cluster, self.Cluster)
+			return fmt.Errorf("%w: %q is the region of cluster %x and of this one, %x",
+				ErrSameRegion, m.Region, m.Cluster, self.Cluster)
 		case m.Region != self.Region && m.Cluster == self.Cluster:
 			return fmt.Errorf("%w: it is in %q, but this node is in %q", ErrSameCluster, m.Region, self.Region)
 		}
@@ -106,8 +109,8 @@ func (g *Gossip) logRefusal(n *memberlist.Node, m Member, err error) {
 		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
 }
 
-// NotifyAlive decides whether memberlist handles a message that a node is alive. It runs before memberlist checks whether
-// the message is new.
+// NotifyAlive decides whether memberlist handles a message that a node is
+// alive. It runs before memberlist checks whether the message is new.
 func (e events) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == e.name {
 		return nil // this node, or another one with its ID: see NotifyConflict
@@ -123,8 +126,8 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 	}
 
 	if err != nil {
-		// It may have been a member until it, or this node, joined another cluster. If a process at another address merely
-		// claims a member's ID, the member stays.
+		// It may have been a member until it, or this node, joined another cluster. If
+		// a process at another address merely claims a member's ID, the member stays.
 		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
 			e.table.exclude(known)
 			wake.Signal(e.changed)
@@ -139,8 +142,10 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 	return nil
 }
 
-// NotifyMerge decides whether to merge the list of a node that joins this one, or that this one joins; it runs at both
-// ends. It refuses a list in which no live member is acceptable. For a mixed list, NotifyAlive decides on each member.
+// NotifyMerge decides whether to merge the list of a node that joins this one,
+// or that this one joins; it runs at both ends. It refuses a list in which no
+// live member is acceptable. For a mixed list, NotifyAlive decides on each
+// member.
 func (e events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
@@ -166,7 +171,8 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 	return refused
 }
 
-// NotifyConflict is called when a process at another address claims a live member's ID. memberlist keeps the older one.
+// NotifyConflict is called when a process at another address claims a live
+// member's ID. memberlist keeps the older one.
 func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == e.name {
 		e.recordTwin(other)
@@ -186,12 +192,14 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 		slog.LevelError, "name", m.Name, "id", other.Name, "stays", existing.Address(), "refused", other.Address())
 }
 
-// twins has when a node ID was first claimed by a second process. A node that restarts at another address is one until the others notice
-// that its old process is gone; two processes that both live go on.
+// twins has when a node ID was first claimed by a second process. A node that
+// restarts at another address is one until the others notice that its old
+// process is gone; two processes that both live go on.
 type twins map[string]time.Time
 
 const (
-	// twinProbes is how many intervals of probes a claim must go on: more than gossip takes to notice that a process is gone.
+	// twinProbes is how many intervals of probes a claim must go on: more than
+	// gossip takes to notice that a process is gone.
 	twinProbes = 20
 	maxTwins   = 256
 )
@@ -199,7 +207,8 @@ const (
 // twinPatience returns how long a claim must go on: 10 s, and 40 s in a WAN pool.
 func (c *Config) twinPatience() time.Duration { return twinProbes * c.ProbeInterval }
 
-// persist reports whether a claim goes on for so long that both processes live. It forgets claims that ended.
+// persist reports whether a claim goes on for so long that both processes live.
+// It forgets claims that ended.
 func (t twins) persist(id string, now time.Time, patience time.Duration) bool {
 	since, claimed := t[id]
 	if claimed && now.Sub(since) <= twinMemory {
@@ -232,8 +241,8 @@ func (g *Gossip) recordTwin(n *memberlist.Node) {
 		name: address}, slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
 }
 
-// NotifyJoin is called after a node that was unknown or not alive is reported alive. memberlist calls it for this node, too,
-// before Create returns.
+// NotifyJoin is called after a node that was unknown or not alive is reported
+// alive. memberlist calls it for this node, too, before Create returns.
 func (e events) NotifyJoin(n *memberlist.Node) { e.put(n) }
 
 // NotifyUpdate is called after a living member's metadata changed.
@@ -301,11 +310,12 @@ func (g *Gossip) logMember(m *Member, did string, args ...any) {
 		}
 		args = append(args, "region", m.Region)
 	}
-	g.config.Logger.Log(context.Background(), level, m.Name+" "+did, append([]any{"id", m.ID, "address", m.gossipAddress()}, args...)...)
+	g.config.Logger.Log(context.Background(), level, m.Name+" "+did,
+		append([]any{"id", m.ID, "address", m.gossipAddress()}, args...)...)
 }
 
-// NotifyLeave is called when a member has left or failed. memberlist doesn't say which, so a node that leaves first
-// announces it in its metadata.
+// NotifyLeave is called when a member has left or failed. memberlist doesn't
+// say which, so a node that leaves first announces it in its metadata.
 func (e events) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || n.Name == e.name {

@@ -1,25 +1,32 @@
-// Package gossip discovers the nodes and their state with hashicorp/memberlist: quickly, but without guarantees.
+// Package gossip discovers the nodes and their state with hashicorp/memberlist:
+// quickly, but without guarantees.
 //
-// Its reports are hints: no node loses or gains ownership by gossip alone. [Open] starts this node's part in it,
-// [Gossip.Members] lists the members as this node sees them, [Gossip.Changed] signals changes of that list, and
+// Its reports are hints: no node loses or gains ownership by gossip alone.
+// [Open] starts this node's part in it, [Gossip.Members] lists the members as
+// this node sees them, [Gossip.Changed] signals changes of that list, and
 // [Gossip.Update] changes this node's own description.
 //
-// A member is identified by its node ID, which is stored in its data directory. So a node that restarts with another
-// address is the same member, once the other nodes have seen the old process fail (some seconds) and
-// [Config.ReclaimAfter] has passed. Two live processes with one ID mean that a data directory was copied: the other nodes
-// keep the one they knew first and refuse the second, and both sides log it.
+// A member is identified by its node ID, which is stored in its data directory.
+// So a node that restarts with another address is the same member, once the
+// other nodes have seen the old process fail (some seconds) and
+// [Config.ReclaimAfter] has passed. Two live processes with one ID mean that a
+// data directory was copied: the other nodes keep the one they knew first and
+// refuse the second, and both sides log it.
 //
-// In addition, nodes exchange [News], which is opaque to this package: in small packets soon after it arises, and as a
-// whole with a node that joins.
+// In addition, nodes exchange [News], which is opaque to this package: in small
+// packets soon after it arises, and as a whole with a node that joins.
 //
 // Members excludes nodes of another cluster or region, and those that [Config.Accept] refuses.
 //
-// With [Config.WAN], the members are the entry nodes of all regions. Then a member may be of any region and cluster, but
-// two clusters that use one region's name are kept apart, and so are nodes of one cluster that use two names. All intervals
-// are longer, and packets have another label, so that the pools never mix.
+// With [Config.WAN], the members are the entry nodes of all regions. Then a
+// member may be of any region and cluster, but two clusters that use one
+// region's name are kept apart, and so are nodes of one cluster that use two
+// names. All intervals are longer, and packets have another label, so that the
+// pools never mix.
 //
-// memberlist forgets dead members, so a long cut would never heal on its own. This package lists members that failed or
-// left until [Gossip.Forget], and tries to join seeds and failed members every few seconds forever.
+// memberlist forgets dead members, so a long cut would never heal on its own.
+// This package lists members that failed or left until [Gossip.Forget], and
+// tries to join seeds and failed members every few seconds forever.
 //
 // Caveats:
 //
@@ -31,6 +38,7 @@
 //   - memberlist's last probes outlive Close by up to two seconds. In a testing/synctest bubble, whose clock stops when
 //     the test returns, sleep after Close.
 //
-// The package runs three goroutines: one announces changes, one joins seeds and failed members (eight at once), and one
-// forwards packets and accepted connections to memberlist. Close waits for them.
+// The package runs three goroutines: one announces changes, one joins seeds and
+// failed members (eight at once), and one forwards packets and accepted
+// connections to memberlist. Close waits for them.
 package gossip

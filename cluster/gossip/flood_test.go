@@ -29,7 +29,8 @@ type mutator struct {
 	from [][]byte
 }
 
-var telling = []byte{0, 1, 0x7f, 0x80, 0x81, 0x8f, 0x90, 0xa0, 0xc0, 0xc4, 0xc6, 0xcc, 0xcf, 0xd3, 0xd9, 0xdb, 0xdd, 0xdf, 0xff}
+var telling = []byte{0, 1, 0x7f, 0x80, 0x81, 0x8f, 0x90, 0xa0, 0xc0, 0xc4, 0xc6, 0xcc, 0xcf, 0xd3,
+	0xd9, 0xdb, 0xdd, 0xdf, 0xff}
 
 // next returns one of the messages, mutated a few times.
 func (m *mutator) next() []byte {
@@ -80,7 +81,8 @@ func (m *mutator) mutate(b []byte) []byte {
 	return b
 }
 
-// A flood of slightly wrong messages of all kinds does not impair a node, and leaves nothing in its memory.
+// A flood of slightly wrong messages of all kinds does not impair a node, and
+// leaves nothing in its memory.
 func TestHostileFlood(t *testing.T) {
 	from := *floodSeed
 	if from == 0 {
@@ -123,8 +125,9 @@ type flood struct {
 
 func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 	known := []ring.NodeID{id(1), id(2), id(101)}
-	// Accept only one of the members in the messages, so that messages about it have an effect. Further members would stay
-	// listed, and would be sent messages beyond this machine.
+	// Accept only one of the members in the messages, so that messages about it
+	// have an effect. Further members would stay listed, and would be sent messages
+	// beyond this machine.
 	accept := func(c *Config) {
 		c.Accept = func(m Member) error {
 			if at, err := netip.ParseAddr(m.Address); err != nil || !at.IsLoopback() || !slices.Contains(known, m.ID) {
@@ -162,9 +165,11 @@ func (f *flood) checkNews(expect int) {
 				return m.ID == id(i+1) && m.State == Alive && m.BootstrapExpect == expect
 			})
 		})
-		until(f.t, 30*time.Second, "memberlist has sent the news as often as it should; Close would wait for that", func() bool {
-			return len(g.announcing) == 0
-		})
+		until(f.t, 30*time.Second,
+			"memberlist has sent the news as often as it should; Close would wait for that",
+			func() bool {
+				return len(g.announcing) == 0
+			})
 	}
 }
 
@@ -175,7 +180,10 @@ func (f *flood) wave(n int) {
 	var group sync.WaitGroup
 	for i := range senders {
 		r := rand.New(rand.NewPCG(f.seed, uint64(i)))
-		group.Go(func() { f.sendStreams(&mutator{r, slices.Concat(f.seeds.streams, f.seeds.answers)}, n/10/senders, i) })
+		group.Go(func() {
+			f.sendStreams(&mutator{r,
+				slices.Concat(f.seeds.streams, f.seeds.answers)}, n/10/senders, i)
+		})
 	}
 	r := rand.New(rand.NewPCG(f.seed, senders))
 	f.sendPackets(&mutator{r, f.seeds.packets}, n-n/10/senders*senders)
@@ -228,7 +236,8 @@ func (f *flood) sendPackets(m *mutator, n int) {
 	}
 }
 
-// awaitRest waits until heap and goroutines are at most at the given values, and fails after half a minute.
+// awaitRest waits until heap and goroutines are at most at the given values,
+// and fails after half a minute.
 func (f *flood) awaitRest(heap uint64, goroutines int) (uint64, int) {
 	f.t.Helper()
 	var m runtime.MemStats

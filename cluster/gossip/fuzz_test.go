@@ -21,7 +21,8 @@ func fuzzTargets(f *testing.F) [2]*target {
 func FuzzPacket(f *testing.F) {
 	nodes := fuzzTargets(f)
 	for _, b := range seeds(f).packets {
-		for _, how := range []byte{withLabel, withLabel | withSum, withLabel | withKey | withSecret | withSum, withLabel | withKey, 0} {
+		for _, how := range []byte{withLabel, withLabel | withSum,
+			withLabel | withKey | withSecret | withSum, withLabel | withKey, 0} {
 			f.Add(b, how)
 		}
 	}

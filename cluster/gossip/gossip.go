@@ -21,7 +21,8 @@ import (
 var ErrClosed = errors.New("gossip is closed")
 
 const (
-	announceWait     = time.Second     // bounds the wait until an announcement is sent; after that, it goes out in the background
+	// bounds the wait until an announcement is sent; after that, it goes out in the background
+	announceWait     = time.Second
 	announceInterval = 2 * time.Second // while other nodes may still know an earlier run of this node
 	leaveWait        = 2 * time.Second // bounds each of the two steps of Leave
 	leaveRounds      = 4               // rounds of gossip between the two
@@ -41,12 +42,13 @@ type Gossip struct {
 	cancel         context.CancelFunc
 	wg             sync.WaitGroup
 
-	// announcing is a binary semaphore, held while this node announces itself: memberlist then reads its own address
-	// without its lock, so two concurrent announcements would race. It is not a mutex, because in tests the virtual clock
-	// stops while a goroutine waits for a mutex.
+	// announcing is a binary semaphore, held while this node announces itself:
+	// memberlist then reads its own address without its lock, so two concurrent
+	// announcements would race. It is not a mutex, because in tests the virtual
+	// clock stops while a goroutine waits for a mutex.
 	announcing chan struct{}
-	// ending is a binary semaphore, held while memberlist leaves or shuts down: a leave after a shutdown panics. It is a
-	// channel for the same reason.
+	// ending is a binary semaphore, held while memberlist leaves or shuts down: a
+	// leave after a shutdown panics. It is a channel for the same reason.
 	ending   chan struct{}
 	shutDown bool // guarded by ending
 
@@ -66,7 +68,8 @@ type Gossip struct {
 	closed        bool
 }
 
-// Open starts this node's gossip. It succeeds even if no seed answers: seeds are retried until Close.
+// Open starts this node's gossip. It succeeds even if no seed answers: seeds
+// are retried until Close.
 func Open(c Config) (*Gossip, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -136,7 +139,8 @@ func (g *Gossip) isReachable(at netip.AddrPort) bool {
 	return false
 }
 
-// Refused returns the number of messages that were dropped since Open because no node sends such messages.
+// Refused returns the number of messages that were dropped since Open because
+// no node sends such messages.
 func (g *Gossip) Refused() uint64 { return g.refused.Load() }
 
 // recordRefusal counts a dropped message, and logs it once an hour for each reason.
@@ -149,8 +153,8 @@ func (g *Gossip) recordRefusal(from net.Addr, err error) {
 		"from", from, "reason", string(reason), "refused", count)
 }
 
-// Members lists this node and every other member that it knows, sorted by ID. Members that failed or left stay listed until
-// Forget.
+// Members lists this node and every other member that it knows, sorted by ID.
+// Members that failed or left stay listed until Forget.
 func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -160,8 +164,9 @@ func (g *Gossip) Members() []Member {
 // Changed returns a channel that has a value if Members may have changed since the last receive.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
-// Update changes this node's description, which is then announced to the other nodes. Only Cluster, BootstrapExpect, RaftEmpty,
-// SettingsVersion, Members and Primary may change. change runs under a lock and must not call g.
+// Update changes this node's description, which is then announced to the other
+// nodes. Only Cluster, BootstrapExpect, RaftEmpty, SettingsVersion, Members and
+// Primary may change. change runs under a lock and must not call g.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -218,7 +223,8 @@ func (g *Gossip) Forget(id ring.NodeID) {
 	}
 }
 
-// hasRecentTwin reports whether another process has recently used this node's ID. The caller holds g.mu.
+// hasRecentTwin reports whether another process has recently used this node's
+// ID. The caller holds g.mu.
 func (g *Gossip) hasRecentTwin(now time.Time) bool {
 	return !g.lastTwin.IsZero() && now.Sub(g.lastTwin) <= twinMemory
 }
@@ -239,8 +245,9 @@ func (g *Gossip) announceChanges() {
 		}
 
 		g.mu.Lock()
-		// Other nodes refuse this process while they take its earlier run, at another address, for alive. This node can't
-		// see when that ends, so it repeats the announcement.
+		// Other nodes refuse this process while they take its earlier run, at another
+		// address, for alive. This node can't see when that ends, so it repeats the
+		// announcement.
 		due := g.dirty || (periodic && g.hasRecentTwin(time.Now()))
 		g.dirty = false
 		g.mu.Unlock()
@@ -251,7 +258,8 @@ func (g *Gossip) announceChanges() {
 	}
 }
 
-// announce sends this node's description to the other nodes. It waits until that is sent, at most for wait.
+// announce sends this node's description to the other nodes. It waits until
+// that is sent, at most for wait.
 func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()
@@ -260,8 +268,9 @@ func (g *Gossip) announce(wait time.Duration) {
 	}
 }
 
-// Leave announces that this node is leaving. It waits until that is sent or ctx ends, and never longer than some seconds.
-// The node still answers until Close. A second Leave has no effect.
+// Leave announces that this node is leaving. It waits until that is sent or ctx
+// ends, and never longer than some seconds. The node still answers until Close.
+// A second Leave has no effect.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
@@ -317,8 +326,9 @@ func (g *Gossip) leave(silent bool) error {
 	return nil
 }
 
-// Close stops gossiping. The other nodes see this node as failed, unless Leave was called before. Close waits for this
-// package's goroutines; memberlist's own end within some seconds.
+// Close stops gossiping. The other nodes see this node as failed, unless Leave
+// was called before. Close waits for this package's goroutines; memberlist's
+// own end within some seconds.
 func (g *Gossip) Close() error {
 	g.mu.Lock()
 	g.closed = true

@@ -54,7 +54,8 @@ func loopback(i int, key []byte) Config {
 	return Config{
 		Self: Member{ID: id(i), Name: fmt.Sprintf("n%d", i)}, BindAddr: "127.0.0.1", Keyring: ringOf(key),
 		Logger:        slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond, GossipInterval: 20 * time.Millisecond,
+		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond,
+		GossipInterval: 20 * time.Millisecond,
 		RejoinInterval: 100 * time.Millisecond, StreamTimeout: 2 * time.Second,
 	}
 }
@@ -249,8 +250,8 @@ func pushPullBody(join bool, versions ...[]byte) []byte {
 	return b
 }
 
-// hostilePackets returns packet bodies that end a process, take far more memory than they have bytes, or are merely not
-// sent by nodes.
+// hostilePackets returns packet bodies that end a process, take far more memory
+// than they have bytes, or are merely not sent by nodes.
 func hostilePackets() map[string][]byte {
 	tiny := compressed(nil)
 	deep := compressed([]byte("x"))
@@ -259,29 +260,35 @@ func hostilePackets() map[string][]byte {
 	}
 	ping := []any{"SeqNo", 1, "Node", ""}
 	return map[string][]byte{
-		"compressed":                            tiny,
-		"compressed, 8 kB":                      bomb(),
-		"compressed, in one packet":             compressed(make([]byte, 256<<10)),
-		"compressed in a compound":              compound(tiny, tiny),
-		"compressed in a compound in another":   compound(compound(tiny, bomb())),
-		"compressed in many compounds":          deep,
-		"compressed behind a checksum":          summed(tiny),
-		"compressed in a compound, a checksum":  summed(compound(compound(tiny))),
-		"a checksum in a compound":              compound(summed(tiny)),
-		"a ping to answer to no address":        message(pingMsg, append(ping, "SourceAddr", []byte{1, 2, 3}, "SourcePort", 7)...),
-		"an indirect ping to no address":        message(indirectPingMsg, append(ping, "Target", "", "Port", 7, "Nack", true)...),
-		"alive at an address of three bytes":    message(aliveMsg, aliveBody(ours, []byte{127, 0, 0})...),
-		"alive without an address":              message(aliveMsg, aliveBody(ours, nil)...),
-		"alive without versions":                message(aliveMsg, aliveBody(nil, []byte{127, 0, 0, 9})...),
-		"alive with one version":                message(aliveMsg, aliveBody([]byte{1}, []byte{127, 0, 0, 9})...),
-		"alive with versions that end exchange": message(aliveMsg, aliveBody([]byte{5, 5, 5, 0, 0, 0}, []byte{127, 0, 0, 9})...),
-		"an array in place of a map":            {ackMsg, 0x92, 1, 0xc0},
-		"a field twice":                         message(nackMsg, "SeqNo", 1, "SeqNo", 2),
-		"nested arrays":                         append(message(nackMsg, "SeqNo", 1, "x", raw(bytes.Repeat([]byte{0x91}, 1000))), 1),
-		"4 GB of bytes":                         message(ackMsg, "SeqNo", 1, "Payload", raw{0xc6, 0xff, 0xff, 0xff, 0xff}),
-		"an array of 4 GB":                      message(ackMsg, "SeqNo", 1, "Payload", raw{0xdd, 0xff, 0xff, 0xff, 0xff}),
-		"a user's message of a stream":          {labelMsg, 1, 'x'},
-		"nothing":                               {},
+		"compressed":                           tiny,
+		"compressed, 8 kB":                     bomb(),
+		"compressed, in one packet":            compressed(make([]byte, 256<<10)),
+		"compressed in a compound":             compound(tiny, tiny),
+		"compressed in a compound in another":  compound(compound(tiny, bomb())),
+		"compressed in many compounds":         deep,
+		"compressed behind a checksum":         summed(tiny),
+		"compressed in a compound, a checksum": summed(compound(compound(tiny))),
+		"a checksum in a compound":             compound(summed(tiny)),
+		"a ping to answer to no address": message(pingMsg,
+			append(ping, "SourceAddr", []byte{1, 2, 3}, "SourcePort", 7)...),
+		"an indirect ping to no address": message(indirectPingMsg,
+			append(ping, "Target", "", "Port", 7, "Nack", true)...),
+		"alive at an address of three bytes": message(aliveMsg, aliveBody(ours, []byte{127, 0, 0})...),
+		"alive without an address":           message(aliveMsg, aliveBody(ours, nil)...),
+		"alive without versions":             message(aliveMsg, aliveBody(nil, []byte{127, 0, 0, 9})...),
+		"alive with one version":             message(aliveMsg, aliveBody([]byte{1}, []byte{127, 0, 0, 9})...),
+		"alive with versions that end exchange": message(aliveMsg,
+			aliveBody([]byte{5, 5, 5, 0, 0, 0}, []byte{127, 0, 0, 9})...),
+		"an array in place of a map": {ackMsg, 0x92, 1, 0xc0},
+		"a field twice":              message(nackMsg, "SeqNo", 1, "SeqNo", 2),
+		"nested arrays": append(message(nackMsg, "SeqNo", 1, "x",
+			raw(bytes.Repeat([]byte{0x91}, 1000))), 1),
+		"4 GB of bytes": message(ackMsg, "SeqNo", 1, "Payload",
+			raw{0xc6, 0xff, 0xff, 0xff, 0xff}),
+		"an array of 4 GB": message(ackMsg, "SeqNo", 1, "Payload",
+			raw{0xdd, 0xff, 0xff, 0xff, 0xff}),
+		"a user's message of a stream": {labelMsg, 1, 'x'},
+		"nothing":                      {},
 	}
 }
 
@@ -302,26 +309,32 @@ func hostileStreams() map[string][]byte {
 		"a member with one version":       pushPullBody(false, []byte{1}),
 		"one that joins without any":      pushPullBody(true, nil),
 		"versions that end exchanges":     pushPullBody(false, []byte{5, 5, 5, 0, 0, 0}),
-		"a ping with nested arrays":       append(message(pingMsg, "SeqNo", 1, "x", raw(bytes.Repeat([]byte{0x91}, 1<<20))), 1),
-		"a ping with 64 MB":               message(pingMsg, "SeqNo", 1, "Node", raw(packBytes(nil, strings.Repeat("x", 64<<20)))),
-		"an unasked answer":               message(ackMsg, "SeqNo", 1, "Payload", nil),
+		"a ping with nested arrays": append(message(pingMsg, "SeqNo", 1, "x",
+			raw(bytes.Repeat([]byte{0x91}, 1<<20))), 1),
+		"a ping with 64 MB": message(pingMsg, "SeqNo", 1, "Node",
+			raw(packBytes(nil, strings.Repeat("x", 64<<20)))),
+		"an unasked answer": message(ackMsg, "SeqNo", 1, "Payload", nil),
 	}
 }
 
-// A message that no node sends neither ends a node nor takes more memory than a packet's buffer, whether the node requires
-// a key or not, and whether the sender has it or not.
+// A message that no node sends neither ends a node nor takes more memory than a
+// packet's buffer, whether the node requires a key or not, and whether the
+// sender has it or not.
 func TestHostileMessages(t *testing.T) {
 	for name, test := range map[string]struct {
 		key    []byte
 		frame  func(*target, []byte) []byte
 		stream func(*target, []byte) []byte
 	}{
-		"no key":                {nil, (*target).framed, (*target).framedStream},
-		"no key, no label":      {nil, asIs, asIs},
-		"a key, without it":     {secret, func(_ *target, b []byte) []byte { return labeled(b) }, func(_ *target, b []byte) []byte { return labeled(b) }},
-		"a key, and no label":   {secret, asIs, asIs},
-		"a key, by who has it":  {secret, (*target).framed, (*target).framedStream},
-		"a key, label in label": {secret, func(x *target, b []byte) []byte { return labeled(x.framed(b)) }, func(x *target, b []byte) []byte { return labeled(x.framedStream(b)) }},
+		"no key":           {nil, (*target).framed, (*target).framedStream},
+		"no key, no label": {nil, asIs, asIs},
+		"a key, without it": {secret, func(_ *target, b []byte) []byte { return labeled(b) },
+			func(_ *target, b []byte) []byte { return labeled(b) }},
+		"a key, and no label":  {secret, asIs, asIs},
+		"a key, by who has it": {secret, (*target).framed, (*target).framedStream},
+		"a key, label in label": {secret,
+			func(x *target, b []byte) []byte { return labeled(x.framed(b)) },
+			func(x *target, b []byte) []byte { return labeled(x.framedStream(b)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := openTarget(t, test.key)
@@ -422,7 +435,8 @@ func TestPingsReachNoStrangers(t *testing.T) {
 	defer other.Close()
 	port := other.LocalAddr().(*net.UDPAddr).Port
 	loop := []byte{127, 0, 0, 1}
-	x.packet(labeled(message(pingMsg, "SeqNo", 1, "Node", "", "SourceAddr", loop, "SourcePort", port, "SourceNode", "")))
+	x.packet(labeled(message(pingMsg, "SeqNo", 1, "Node", "", "SourceAddr", loop, "SourcePort",
+		port, "SourceNode", "")))
 	x.packet(labeled(message(indirectPingMsg, "SeqNo", 1, "Node", "", "Target", loop, "Port", port, "Nack", true)))
 	x.awaitAnswer()
 	other.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // anything that was sent has arrived by now

@@ -14,10 +14,12 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// memberlist 0.6 trusts its input: a compressed message that unpacks to nothing, a list without versions or a negative
-// length ends the process, and a small message may take hundreds of MB. So an inspector reads and decrypts each message
-// first. It lets through only the kinds that nodes send to each other, whole, well-formed and within bounds. memberlist
-// gets exactly the inspected bytes, and decrypts nothing itself.
+// memberlist 0.6 trusts its input: a compressed message that unpacks to
+// nothing, a list without versions or a negative length ends the process, and a
+// small message may take hundreds of MB. So an inspector reads and decrypts
+// each message first. It lets through only the kinds that nodes send to each
+// other, whole, well-formed and within bounds. memberlist gets exactly the
+// inspected bytes, and decrypts nothing itself.
 
 // refusal is the reason why memberlist does not get a message.
 type refusal string
@@ -65,9 +67,11 @@ const (
 )
 
 const (
-	// maxPacket is more than memberlist sends in a packet: 1,400 bytes, its overheads, and a margin for later versions.
+	// maxPacket is more than memberlist sends in a packet: 1,400 bytes, its
+	// overheads, and a margin for later versions.
 	maxPacket = 2048
-	// maxStream bounds the message on a stream, in bytes: 10,000 members with metadata of 512 bytes fit.
+	// maxStream bounds the message on a stream, in bytes: 10,000 members with
+	// metadata of 512 bytes fit.
 	maxStream  = 8 << 20
 	maxHeaders = 64 // bytes of headers before it
 	// maxStates bounds the members in a list: memberlist keeps dead members for a while.
@@ -90,7 +94,8 @@ func (in *inspector) labelHeader() []byte {
 	return append([]byte{labelMsg, byte(len(in.label))}, in.label...)
 }
 
-// inspectPacket inspects a packet and returns the bytes for memberlist: a copy, because packets arrive in much larger buffers.
+// inspectPacket inspects a packet and returns the bytes for memberlist: a copy,
+// because packets arrive in much larger buffers.
 func (in *inspector) inspectPacket(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
@@ -118,12 +123,14 @@ func (in *inspector) inspectPacket(b []byte, from net.Addr) ([]byte, error) {
 	if err := in.inspectMessage(b, from, outermost); err != nil {
 		return nil, err
 	}
-	// A checksum in front keeps memberlist from taking the message for an encrypted one, which it would try to decrypt.
+	// A checksum in front keeps memberlist from taking the message for an encrypted
+	// one, which it would try to decrypt.
 	out := append(make([]byte, 0, crcHeader+len(b)), crcMsg)
 	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(b)), b...), nil
 }
 
-// decrypt returns the plaintext of a message. It does not overwrite b, because it may have to try every key.
+// decrypt returns the plaintext of a message. It does not overwrite b, because
+// it may have to try every key.
 func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 	if len(b) < 1+nonceSize+tagSize || b[0] != cipherVersion {
 		return nil, errNotEncrypted
@@ -192,8 +199,8 @@ func (in *inspector) inspectMessage(b []byte, from net.Addr, at nesting) error {
 	return err
 }
 
-// inspectCompound inspects several messages in one: a byte with their number, two bytes with the length of each, then the
-// messages.
+// inspectCompound inspects several messages in one: a byte with their number,
+// two bytes with the length of each, then the messages.
 func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 	if len(b) < 1 || len(b) < 1+2*int(b[0]) {
 		return errCutShort
@@ -217,14 +224,15 @@ func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 	return nil
 }
 
-// inspectPing inspects a message that makes this node send messages itself: it may ask for them only to its sender or
-// to members.
+// inspectPing inspects a message that makes this node send messages itself: it
+// may ask for them only to its sender or to members.
 func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 	var source, sourcePort, target, targetPort value
 	fields := pingFields(&source, &sourcePort)
 	if kind == indirectPingMsg {
 		fields = append(fields, field{name: "Target", kind: address, dest: &target},
-			field{name: "Port", kind: number, max: math.MaxUint16, dest: &targetPort}, field{name: "Nack", kind: boolean})
+			field{name: "Port", kind: number, max: math.MaxUint16,
+				dest: &targetPort}, field{name: "Nack", kind: boolean})
 	}
 
 	if err := d.decodeMap(fields); err != nil {
@@ -257,8 +265,9 @@ func addrPort(ip, port value) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), uint16(port.number))
 }
 
-// inspectStream reads and inspects the message of a stream, and returns the bytes for memberlist, without headers. It calls
-// grow before it uses more memory; see decoder.
+// inspectStream reads and inspects the message of a stream, and returns the
+// bytes for memberlist, without headers. It calls grow before it uses more
+// memory; see decoder.
 func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
 	d := &decoder{in: r, reserve: grow}
 	if dir == accepted {
@@ -364,11 +373,13 @@ func inspectPushPull(d *decoder) error {
 	return err
 }
 
-// speaksOurVersions reports whether a node supports the protocol versions of this node, and uses them. memberlist stops all
-// exchanges of lists while it knows a node that does not.
+// speaksOurVersions reports whether a node supports the protocol versions of
+// this node, and uses them. memberlist stops all exchanges of lists while it
+// knows a node that does not.
 func speaksOurVersions(v []byte) bool {
 	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
-	return len(v) == 6 && v[0] >= 1 && v[0] <= protocol && v[1] >= protocol && v[2] == protocol && v[3] == delegate && v[5] == delegate
+	return len(v) == 6 && v[0] >= 1 && v[0] <= protocol && v[1] >= protocol && v[2] == protocol &&
+		v[3] == delegate && v[5] == delegate
 }
 
 var (

@@ -72,17 +72,20 @@ func newAdapter(l *slog.Logger) *log.Logger {
 	return log.New(&adapter{logger: l, limiter: logLimiter[string]{every: quietPeriod}}, "", 0)
 }
 
-// quietPrefixes are the beginnings of lines about events that this package logs itself, once and in more detail, or that every
-// restart causes.
+// quietPrefixes are the beginnings of lines about events that this package logs
+// itself, once and in more detail, or that every restart causes.
 var quietPrefixes = [...]string{
 	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting a",
-	"Updating address for ", "Failed fallback TCP ping: ", "failed to receive and remove the stream label header: refused: ",
+	"Updating address for ", "Failed fallback TCP ping: ",
+	"failed to receive and remove the stream label header: refused: ",
 	"discarding stream with unacceptable label ", // nothing was sent on it
 }
 
-// Write logs one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address. memberlist's
-// errors are problems of the network or of other nodes, never of this node, so they become warnings. Its info lines are
-// about suspicions, which are internals, so they go to the debug level, and so does a line that was written recently.
+// Write logs one line: an optional level in brackets, "memberlist: ", text, and
+// often " from=" and an address. memberlist's errors are problems of the
+// network or of other nodes, never of this node, so they become warnings. Its
+// info lines are about suspicions, which are internals, so they go to the debug
+// level, and so does a line that was written recently.
 func (a *adapter) Write(line []byte) (int, error) {
 	text, level := strings.TrimSpace(string(line)), slog.LevelDebug
 	if tag, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(tag, "[") {
@@ -115,8 +118,8 @@ func (a *adapter) Write(line []byte) (int, error) {
 // connectionEnds are the ends of a connection, in an error.
 var connectionEnds = regexp.MustCompile(`\S+->(\S+):\d+`)
 
-// isNew reports whether text was not written recently. Lines that differ only in ports that change with each connection count as
-// the same.
+// isNew reports whether text was not written recently. Lines that differ only
+// in ports that change with each connection count as the same.
 func (a *adapter) isNew(text string) bool {
 	key := connectionEnds.ReplaceAllString(text, "$1")
 	if head, from, ok := strings.Cut(key, " from="); ok {

@@ -23,8 +23,10 @@ func TestOverLoopback(t *testing.T) {
 	var seeds []string
 	for i := 1; i <= 3; i++ {
 		g, err := Open(Config{
-			Self: Member{ID: id(i), Name: fmt.Sprintf("n%d", i)}, BindAddr: "127.0.0.1", Join: seeds, Keyring: keyring(make([]byte, 32)),
-			ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond, GossipInterval: 20 * time.Millisecond,
+			Self: Member{ID: id(i), Name: fmt.Sprintf("n%d", i)}, BindAddr: "127.0.0.1",
+			Join: seeds, Keyring: keyring(make([]byte, 32)),
+			ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond,
+			GossipInterval: 20 * time.Millisecond,
 			RejoinInterval: 100 * time.Millisecond, Logger: slog.New(&journal{}),
 		})
 		expect.NoError(t, err)
@@ -78,7 +80,8 @@ func TestAPortThatIsTaken(t *testing.T) {
 	}
 }
 
-// A seed's name is resolved at each attempt, and a seed that can't be resolved or joined is retried.
+// A seed's name is resolved at each attempt, and a seed that can't be resolved
+// or joined is retried.
 func TestNamesAreResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -100,7 +103,8 @@ func TestNamesAreResolvedAgain(t *testing.T) {
 		})
 		took := w.agree(3*time.Minute, "2 alive, 3 alive")
 		t.Logf("took %v and %d tries", took, tries.Load())
-		expect.Equal(t, w.nodes[3].log.count(slog.LevelInfo, "can't be joined"), 1, "lines about a node that can't be joined")
+		expect.Equal(t, w.nodes[3].log.count(slog.LevelInfo, "can't be joined"), 1,
+			"lines about a node that can't be joined")
 	})
 }
 

@@ -23,9 +23,10 @@ type Member struct {
 	RaftEmpty       bool     // its Raft log is empty
 	SettingsVersion uint8    // newest version of the settings it supports
 	Members         int      // number of nodes in its region; only in a WAN pool
-	Level           uint32   // newest feature level that it knows; 0: its release does not send one, so it knows the first
-	Primary         string   // the region that it believes to be primary; only in a WAN pool
-	State           State
+	// newest feature level that it knows; 0: its release does not send one, so it knows the first
+	Level   uint32
+	Primary string // the region that it believes to be primary; only in a WAN pool
+	State   State
 }
 
 // State is a member's state as this node sees it.

@@ -10,13 +10,15 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Metadata is the member's description that memberlist sends with its name and address, at most 512 bytes:
+// Metadata is the member's description that memberlist sends with its name and
+// address, at most 512 bytes:
 //
 //	format 1 | flags | version | boot 8 | peer port 2 | expect 2 | cluster 16 | name | region | zone | extensions
 //
-// Before each text comes a byte with its length. An extension is a tag, a length byte and that many bytes. Unknown ones are
-// skipped: during a rolling upgrade, a later release may send more, and this one must not refuse it. Extensions that are
-// zero or empty are omitted.
+// Before each text comes a byte with its length. An extension is a tag, a
+// length byte and that many bytes. Unknown ones are skipped: during a rolling
+// upgrade, a later release may send more, and this one must not refuse it.
+// Extensions that are zero or empty are omitted.
 const (
 	metadataFormat = 1
 
@@ -36,7 +38,8 @@ const (
 // ErrMetadata means that a member's description is malformed or too long.
 var ErrMetadata = errors.New("bad metadata")
 
-// appendMetadata appends m's metadata to b. Its error names a field that is out of range or too long.
+// appendMetadata appends m's metadata to b. Its error names a field that is out
+// of range or too long.
 func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.PeerPort < 0 || m.PeerPort > 65535 {
 		return nil, fmt.Errorf("%w: peer port %d is not between 0 and 65535", ErrMetadata, m.PeerPort)
@@ -84,7 +87,8 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	return b, nil
 }
 
-// parseMetadata fills in a member from its metadata. Its ID, address and gossip port come from elsewhere.
+// parseMetadata fills in a member from its metadata. Its ID, address and gossip
+// port come from elsewhere.
 func parseMetadata(b []byte) (Member, error) {
 	if len(b) > maxMetadata {
 		return Member{}, fmt.Errorf("%w: %d bytes", ErrMetadata, len(b))
@@ -97,7 +101,8 @@ func parseMetadata(b []byte) (Member, error) {
 	}
 
 	m := Member{
-		SettingsVersion: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()), BootstrapExpect: int(d.BigUint16()), RaftEmpty: flags&flagEmpty != 0,
+		SettingsVersion: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()),
+		BootstrapExpect: int(d.BigUint16()), RaftEmpty: flags&flagEmpty != 0,
 	}
 	if flags&flagLeaving != 0 {
 		m.State = Left
@@ -142,7 +147,8 @@ func checkTexts(m Member) error {
 	for _, t := range []struct {
 		what, text string
 		max        int
-	}{{"name", m.Name, maxName}, {"region", m.Region, maxRegion}, {"zone", m.Zone, maxZone}, {"primary region", m.Primary, maxRegion}} {
+	}{{"name", m.Name, maxName}, {"region", m.Region, maxRegion}, {"zone", m.Zone,
+		maxZone}, {"primary region", m.Primary, maxRegion}} {
 		if len(t.text) > t.max {
 			return fmt.Errorf("%w: the %s has %d bytes, more than %d", ErrMetadata, t.what, len(t.text), t.max)
 		}

@@ -11,13 +11,15 @@ import (
 
 func TestMetadata(t *testing.T) {
 	long := Member{Boot: 1<<64 - 1, Name: strings.Repeat("n", maxName), Region: strings.Repeat("r", maxRegion),
-		Zone: strings.Repeat("z", maxZone), PeerPort: 65535, Cluster: [16]byte{15: 1}, BootstrapExpect: 65535, RaftEmpty: true, SettingsVersion: 255}
+		Zone: strings.Repeat("z",
+			maxZone), PeerPort: 65535, Cluster: [16]byte{15: 1}, BootstrapExpect: 65535, RaftEmpty: true, SettingsVersion: 255}
 	for _, test := range []struct {
 		have Member
 		want error
 	}{
 		{have: Member{Name: "n1"}},
-		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947, BootstrapExpect: 3, SettingsVersion: 2}},
+		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947,
+			BootstrapExpect: 3, SettingsVersion: 2}},
 		{have: long},
 		{have: Member{Name: "n1", Region: "eu", Members: 65535, Primary: strings.Repeat("p", maxRegion)}},
 		{have: Member{Name: long.Name, Region: long.Region, Members: 1, Primary: long.Region}},
@@ -60,7 +62,8 @@ func TestMetadata(t *testing.T) {
 				t.Errorf("with extensions: have %+v, %v", m, err)
 			}
 			for n := range len(b) {
-				if m, err := parseMetadata(b[:n]); !errors.Is(err, ErrMetadata) && (m.Members == test.have.Members && m.Primary == test.have.Primary) {
+				if m, err := parseMetadata(b[:n]); !errors.Is(err, ErrMetadata) &&
+					(m.Members == test.have.Members && m.Primary == test.have.Primary) {
 					t.Errorf("the first %d bytes: have error %v", n, err)
 				}
 			}

@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// memberlist's messages are msgpack maps. Its decoder accepts far more than its encoder writes: arrays in place of maps,
-// nested values, repeated keys, lengths without the bytes. The decoder here accepts only what the encoder writes, so both
-// decoders read the same values.
+// memberlist's messages are msgpack maps. Its decoder accepts far more than its
+// encoder writes: arrays in place of maps, nested values, repeated keys,
+// lengths without the bytes. The decoder here accepts only what the encoder
+// writes, so both decoders read the same values.
 
 // decoder reads a message, which is either complete in buf or continues in a stream.
 type decoder struct {
@@ -22,7 +23,8 @@ type decoder struct {
 // chunk is the minimum size of a read buffer for a stream, in bytes.
 const chunk = 4096
 
-// fill reads until buf has n unread bytes. It allocates memory only as they arrive, whatever length the message claims.
+// fill reads until buf has n unread bytes. It allocates memory only as they
+// arrive, whatever length the message claims.
 func (d *decoder) fill(n int) error {
 	for len(d.buf)-d.pos < n {
 		switch {
@@ -80,7 +82,8 @@ func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	return binary.BigEndian.Uint64(wide[:]), nil
 }
 
-// scalar reads a value that contains no other values. Text longer than most bytes is malformed; nil is read as empty text.
+// scalar reads a value that contains no other values. Text longer than most
+// bytes is malformed; nil is read as empty text.
 func (d *decoder) scalar(most uint64) (v value, err error) {
 	lead, err := d.byte()
 	if err != nil {
@@ -154,8 +157,8 @@ const (
 	maxKey    = 32
 )
 
-// decodeMap reads a map that has each of the fields exactly once, or at most once if it is optional. Unknown fields are
-// skipped.
+// decodeMap reads a map that has each of the fields exactly once, or at most
+// once if it is optional. Unknown fields are skipped.
 func (d *decoder) decodeMap(fields []field) error {
 	lead, err := d.byte()
 	if err != nil {

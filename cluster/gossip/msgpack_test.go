@@ -141,14 +141,17 @@ func TestDecoderObjects(t *testing.T) {
 	}
 }
 
-// Data that arrives in pieces decodes like complete data, and takes at most twice as much memory as has arrived.
+// Data that arrives in pieces decodes like complete data, and takes at most
+// twice as much memory as has arrived.
 func TestDecoderOfStreams(t *testing.T) {
 	body := pushPullBody(true, ours, ours, ours)
-	body = slices.Concat(body[:1], pack("Nodes", 3, "UserStateLen", 100_000, "Join", true), body[1+len(pack("Nodes", 3, "UserStateLen", 0, "Join", true)):], make([]byte, 100_000))
+	body = slices.Concat(body[:1], pack("Nodes", 3, "UserStateLen", 100_000, "Join", true),
+		body[1+len(pack("Nodes", 3, "UserStateLen", 0, "Join", true)):], make([]byte, 100_000))
 	in := &inspector{label: label}
 	for name, r := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "at the end": iotest.DataErrReader} {
 		room := 0
-		have, err := in.inspectStream(r(bytes.NewReader(labeled(body))), accepted, func(n int) error { room = n; return nil })
+		have, err := in.inspectStream(r(bytes.NewReader(labeled(body))), accepted,
+			func(n int) error { room = n; return nil })
 		if err != nil || !bytes.Equal(have, body) {
 			t.Errorf("%s: have %d bytes, %v, want %d", name, len(have), err, len(body))
 		}
@@ -157,7 +160,9 @@ func TestDecoderOfStreams(t *testing.T) {
 		}
 	}
 	for n := range 400 {
-		if _, err := in.inspectStream(bytes.NewReader(labeled(body)[:n]), accepted, func(int) error { return nil }); n == 0 && err != io.EOF || n > 0 && !errors.Is(err, errCutShort) {
+		if _, err := in.inspectStream(bytes.NewReader(labeled(body)[:n]), accepted,
+			func(int) error { return nil }); n == 0 && err != io.EOF || n > 0 &&
+			!errors.Is(err, errCutShort) {
 			t.Fatalf("cut off at %d: have %v", n, err)
 		}
 	}

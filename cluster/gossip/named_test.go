@@ -27,7 +27,9 @@ func TestHowManyNodesSeedsName(t *testing.T) {
 		{"one twice", [][]netip.AddrPort{at("10.0.0.2:7946"), at("10.0.0.2:7946")}, 2},
 		{"one address, several ports", [][]netip.AddrPort{at("10.0.0.1:7001"), at("10.0.0.1:7002")}, 3},
 		{"a name of all", [][]netip.AddrPort{at(self, "10.0.0.2:7946", "10.0.0.3:7946")}, 3},
-		{"names with an address of each family", [][]netip.AddrPort{at("10.0.0.2:7946", "[fd00::2]:7946"), at("10.0.0.3:7946", "[fd00::3]:7946")}, 3},
+		{"names with an address of each family",
+			[][]netip.AddrPort{at("10.0.0.2:7946", "[fd00::2]:7946"), at("10.0.0.3:7946", "[fd00::3]:7946")},
+			3},
 		{"a name that can't be resolved", [][]netip.AddrPort{nil, at("10.0.0.2:7946")}, 3},
 	} {
 		expect.Equal(t, countNamed(test.seeds, netip.MustParseAddrPort(self)), test.want, "%s", test.name)

@@ -8,15 +8,17 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// News is application data that nodes exchange through gossip. memberlist calls the methods, so they must not block or call
-// the Gossip.
+// News is application data that nodes exchange through gossip. memberlist calls
+// the methods, so they must not block or call the Gossip.
 type News interface {
-	// Packets returns messages to some members. With overhead bytes added to each, they take at most limit bytes. It is
-	// called every GossipInterval.
+	// Packets returns messages to some members. With overhead bytes added to each,
+	// they take at most limit bytes. It is called every GossipInterval.
 	Packets(overhead, limit int) [][]byte
-	// FullState returns the complete data. It is called for each member that joins, and every SyncInterval for one member.
+	// FullState returns the complete data. It is called for each member that joins,
+	// and every SyncInterval for one member.
 	FullState() []byte
-	// Receive handles a message from Packets or FullState. The bytes are valid only until it returns.
+	// Receive handles a message from Packets or FullState. The bytes are valid only
+	// until it returns.
 	Receive([]byte) error
 }
 

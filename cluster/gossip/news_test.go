@@ -94,7 +94,8 @@ func TestState(t *testing.T) {
 	if err != nil || !slices.Equal(have, departures) || string(news) != "news" {
 		t.Errorf("have %v, %q, %v", have, news, err)
 	}
-	for _, bad := range [][]byte{{}, {2, 0}, {3}, {3, 5, 1}, append([]byte{3, maxDepartures + 1}, make([]byte, 24*(maxDepartures+1))...), {3, 0xff}} {
+	for _, bad := range [][]byte{{}, {2, 0}, {3}, {3, 5, 1},
+		append([]byte{3, maxDepartures + 1}, make([]byte, 24*(maxDepartures+1))...), {3, 0xff}} {
 		if _, _, err := parseState(bad); !errors.Is(err, ErrMetadata) {
 			t.Errorf("%x: have %v", bad, err)
 		}

@@ -23,12 +23,14 @@ const (
 	roundTime      = 10 * time.Second // after this, a round begins no more joins
 	lookupTime     = 5 * time.Second
 	rememberFor    = 72 * time.Hour // how long to keep an address without meeting a member there
-	maxFailing     = 1024           // addresses remembered as not joined; beyond that, all are forgotten and may be logged again
+	// addresses remembered as not joined; beyond that, all are forgotten and may be logged again
+	maxFailing = 1024
 )
 
-// firstRounds are the pauses before the first rounds; later ones are Config.RejoinInterval. Each of these rounds also joins
-// one known member: when many nodes start at once, some miss messages about others, and memberlist makes up for that only
-// at its next syncs.
+// firstRounds are the pauses before the first rounds; later ones are
+// Config.RejoinInterval. Each of these rounds also joins one known member: when
+// many nodes start at once, some miss messages about others, and memberlist
+// makes up for that only at its next syncs.
 var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	4 * time.Second}
 
@@ -49,8 +51,9 @@ func parseAddress(s string) (at netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err == nil
 }
 
-// AddAddresses adds addresses, each as ip:port, of possible members that this node has not met. New ones are joined at once,
-// and remembered like Config.Remembered.
+// AddAddresses adds addresses, each as ip:port, of possible members that this
+// node has not met. New ones are joined at once, and remembered like
+// Config.Remembered.
 func (g *Gossip) AddAddresses(addresses []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,8 +78,10 @@ func (g *Gossip) AddAddresses(addresses []string) {
 	}
 }
 
-// Addresses returns the gossip addresses of members that are alive or have failed, and the remembered ones where no member
-// was met yet. The next run should pass them to Open as Config.Remembered. There are at most 1,000, live members first.
+// Addresses returns the gossip addresses of members that are alive or have
+// failed, and the remembered ones where no member was met yet. The next run
+// should pass them to Open as Config.Remembered. There are at most 1,000, live
+// members first.
 func (g *Gossip) Addresses() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,8 +111,8 @@ func (g *Gossip) Addresses() []string {
 	return all
 }
 
-// rejoin keeps joining seeds and failed members: memberlist forgets dead members, so the two sides of a long cut would
-// never meet again.
+// rejoin keeps joining seeds and failed members: memberlist forgets dead
+// members, so the two sides of a long cut would never meet again.
 func (g *Gossip) rejoin() {
 	failing := make(map[netip.AddrPort]bool)
 	for round := 0; ; round++ {
@@ -129,8 +134,9 @@ func (g *Gossip) rejoin() {
 	}
 }
 
-// joinTargets joins the targets, several at once, and waits for all. The targets include up to extraLive live members. failing
-// holds the addresses that could not be joined the last time, so that only changes are logged.
+// joinTargets joins the targets, several at once, and waits for all. The
+// targets include up to extraLive live members. failing holds the addresses
+// that could not be joined the last time, so that only changes are logged.
 func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
@@ -172,8 +178,9 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	}
 }
 
-// noteRejections logs, once, which nodes close this node's connections without an answer. Most probably their secret is
-// another one, so this node waits for them in vain.
+// noteRejections logs, once, which nodes close this node's connections without
+// an answer. Most probably their secret is another one, so this node waits for
+// them in vain.
 func (g *Gossip) noteRejections(targets []netip.AddrPort, errs []error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -193,7 +200,8 @@ func isRejection(err error) bool {
 	return err != nil && strings.Contains(err.Error(), errNoAnswer.Error())
 }
 
-// Rejecting returns how many nodes closed this node's connections without an answer when they were last joined.
+// Rejecting returns how many nodes closed this node's connections without an
+// answer when they were last joined.
 func (g *Gossip) Rejecting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -212,7 +220,8 @@ func reason(err error) error {
 	return err
 }
 
-// targets returns the addresses to join now: those of seeds first, and up to extraLive of live members at the end.
+// targets returns the addresses to join now: those of seeds first, and up to
+// extraLive of live members at the end.
 func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 	lists := g.resolveSeeds(ctx)
 	found := slices.Concat(lists...)
@@ -267,8 +276,9 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 	return append(targets, met[:min(extraLive, len(met))]...)
 }
 
-// countNamed returns the number of nodes that the seeds, given by their resolved addresses, name, and self. One seed may
-// name several nodes. Without an address it counts as one node, and so does an address of each family.
+// countNamed returns the number of nodes that the seeds, given by their
+// resolved addresses, name, and self. One seed may name several nodes. Without
+// an address it counts as one node, and so does an address of each family.
 func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	known := map[netip.AddrPort]bool{self: true}
 	n := 1
@@ -295,14 +305,16 @@ func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	return n
 }
 
-// NamedNodes returns the number of nodes that Config.Join names, and this one; 0 before the first lookup.
+// NamedNodes returns the number of nodes that Config.Join names, and this one;
+// 0 before the first lookup.
 func (g *Gossip) NamedNodes() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.namedCount
 }
 
-// MissingSeeds returns the seeds in Config.Join, as written there, whose addresses have no live member.
+// MissingSeeds returns the seeds in Config.Join, as written there, whose
+// addresses have no live member.
 func (g *Gossip) MissingSeeds() (missing []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,8 +10,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxMembers bounds the table. Members that failed or left stay until they are forgotten. Once the table is full, the one
-// that went first makes room for a new member.
+// maxMembers bounds the table. Members that failed or left stay until they are
+// forgotten. Once the table is full, the one that went first makes room for a
+// new member.
 const maxMembers = 10_000
 
 // entry is a member in the table.
@@ -36,8 +37,9 @@ func newTable(max int) *table {
 	return &table{entries: make(map[ring.NodeID]*entry), max: max}
 }
 
-// newcomerPeriod is the period in which at most table.max unknown members are admitted. memberlist keeps dead members for a
-// while, so without a rate limit, churn would fill its memory although the table is bounded.
+// newcomerPeriod is the period in which at most table.max unknown members are
+// admitted. memberlist keeps dead members for a while, so without a rate limit,
+// churn would fill its memory although the table is bounded.
 const newcomerPeriod = time.Hour
 
 // admitNewcomer reports whether another unknown member may be admitted, and counts it.
@@ -53,7 +55,8 @@ func (t *table) admitNewcomer(now time.Time) bool {
 	return true
 }
 
-// isFull reports whether the table has no room for an unknown member: all its members are alive, so none can be evicted.
+// isFull reports whether the table has no room for an unknown member: all its
+// members are alive, so none can be evicted.
 func (t *table) isFull() bool { return t.alive >= t.max }
 
 // put records a member that memberlist has accepted.
@@ -83,7 +86,8 @@ func (t *table) setState(e *entry, s State) {
 	e.State, e.lastChange = s, t.changes
 }
 
-// markGone records that memberlist no longer lists a member. If the member had not announced that it leaves, it has failed.
+// markGone records that memberlist no longer lists a member. If the member had
+// not announced that it leaves, it has failed.
 func (t *table) markGone(id ring.NodeID) (m Member, failed bool) {
 	e := t.entries[id]
 	if e == nil || e.State != Alive {
@@ -97,7 +101,8 @@ func (t *table) markGone(id ring.NodeID) (m Member, failed bool) {
 	return e.Member, true
 }
 
-// exclude removes a member that belongs to another cluster. As long as memberlist lists it, it is only hidden.
+// exclude removes a member that belongs to another cluster. As long as
+// memberlist lists it, it is only hidden.
 func (t *table) exclude(e *entry) {
 	if e.State == Alive {
 		e.hidden = true
@@ -142,9 +147,11 @@ func (t *table) members(self Member) []Member {
 	return all
 }
 
-// Departures are the processes that announced that they leave. Nodes send them with each exchange of lists, because
-// memberlist's message that a member is dead may overtake and replace the member's own message that it is leaving. A node that
-// missed the latter takes the member for failed until it gets the departure.
+// Departures are the processes that announced that they leave. Nodes send them
+// with each exchange of lists, because memberlist's message that a member is
+// dead may overtake and replace the member's own message that it is leaving. A
+// node that missed the latter takes the member for failed until it gets the
+// departure.
 
 // maxDepartures is the number of departures sent, the most recent ones.
 const maxDepartures = 64
@@ -166,7 +173,8 @@ func (t *table) departures() []departure {
 	return all
 }
 
-// recordDeparture records a departure if it is of the member's current process, and reports whether that is new.
+// recordDeparture records a departure if it is of the member's current process,
+// and reports whether that is new.
 func (t *table) recordDeparture(d departure) (Member, bool) {
 	e := t.entries[d.id]
 	if e == nil || e.Boot != d.boot || e.State == Left || e.hidden {

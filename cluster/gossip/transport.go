@@ -17,17 +17,19 @@ import (
 )
 
 const (
-	// maxStreams bounds the accepted connections that are open; further ones are closed at once. memberlist itself bounds
-	// only the number that it answers.
+	// maxStreams bounds the accepted connections that are open; further ones are
+	// closed at once. memberlist itself bounds only the number that it answers.
 	maxStreams = 256
 	// maxStreamsFrom bounds those from one address, so that it can't keep out all other addresses.
 	maxStreamsFrom = maxStreams * 3 / 4
-	// streamRoom is the memory in bytes that each of them may use to receive a message. Beyond it, they share sharedRoom,
-	// which is enough for four of the largest messages, or for two encrypted ones.
+	// streamRoom is the memory in bytes that each of them may use to receive a
+	// message. Beyond it, they share sharedRoom, which is enough for four of the
+	// largest messages, or for two encrypted ones.
 	streamRoom = 64 << 10
 	sharedRoom = 4 * maxStream
-	// maxSyncs bounds the lists that memberlist reads and answers at once: an answer is as long as this node's own list,
-	// even if the request is short. Further ones wait, at most for syncWait.
+	// maxSyncs bounds the lists that memberlist reads and answers at once: an
+	// answer is as long as this node's own list, even if the request is short.
+	// Further ones wait, at most for syncWait.
 	maxSyncs = 16
 	syncWait = 2 * time.Second
 
@@ -77,8 +79,9 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	return nil, fmt.Errorf("listen for gossip: %w", last)
 }
 
-// transport wraps another transport, and inspects all incoming messages before memberlist gets them. It tracks open
-// connections, because memberlist leaves them to their deadlines when it shuts down.
+// transport wraps another transport, and inspects all incoming messages before
+// memberlist gets them. It tracks open connections, because memberlist leaves
+// them to their deadlines when it shuts down.
 type transport struct {
 	memberlist.Transport
 	inspector *inspector
@@ -115,8 +118,9 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 	return w
 }
 
-// forward forwards packets and accepted connections to memberlist. During shutdown it drops them, because the wrapped
-// transport waits until all are received from its channels.
+// forward forwards packets and accepted connections to memberlist. During
+// shutdown it drops them, because the wrapped transport waits until all are
+// received from its channels.
 func (t *transport) forward() {
 	defer close(t.done)
 
@@ -198,7 +202,8 @@ const (
 	accepted
 )
 
-// conn is a connection that its transport tracks. It yields one inspected message to its reader, and no more.
+// conn is a connection that its transport tracks. It yields one inspected
+// message to its reader, and no more.
 type conn struct {
 	net.Conn
 	transport *transport
@@ -280,8 +285,8 @@ func (c *conn) receive() ([]byte, error) {
 	return body, err
 }
 
-// errNoAnswer is the error of a dial whose remote node refuses this one. The remote node logs the reason, but does not send
-// it.
+// errNoAnswer is the error of a dial whose remote node refuses this one. The
+// remote node logs the reason, but does not send it.
 var errNoAnswer = errors.New("it closes connections of this node without an answer: is this its gossip port, and has it the same cluster secret?")
 
 // reserve raises the memory reserved for c's message to a total of bytes.
@@ -321,7 +326,8 @@ func (c *conn) awaitSyncTurn() error {
 	return nil
 }
 
-// Write closes the connection if it fails, because memberlist leaks a connection on which it can't send a label.
+// Write closes the connection if it fails, because memberlist leaks a
+// connection on which it can't send a label.
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A second process with a node's ID counts only if its claim goes on for longer than gossip takes to notice that the first one is gone,
-// which takes longer in a WAN pool. A claim that has ended is forgotten.
+// A second process with a node's ID counts only if its claim goes on for longer
+// than gossip takes to notice that the first one is gone, which takes longer in
+// a WAN pool. A claim that has ended is forgotten.
 func TestTwinsPersist(t *testing.T) {
 	for _, c := range []struct {
 		wan  bool
@@ -26,7 +27,8 @@ func TestTwinsPersist(t *testing.T) {
 			after time.Duration
 			want  bool
 		}{{0, false}, {patience - 1, false}, {patience, true}, {twinMemory + 1, false}} {
-			expect.Equal(t, claims.persist("id", began.Add(step.after), patience), step.want, "WAN %v, after %v", c.wan, step.after)
+			expect.Equal(t, claims.persist("id", began.Add(step.after), patience), step.want,
+				"WAN %v, after %v", c.wan, step.after)
 		}
 	}
 }

@@ -49,7 +49,8 @@ func TestWANHasAllRegions(t *testing.T) {
 	})
 }
 
-// TestWANIsNoRegionsPool: a WAN pool and a region's pool never mix, even with the same ports and keys.
+// TestWANIsNoRegionsPool: a WAN pool and a region's pool never mix, even with
+// the same ports and keys.
 func TestWANIsNoRegionsPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -104,7 +105,8 @@ func TestOneThatTurnsOutToBeASecondEU(t *testing.T) {
 		expect.NoError(t, w.nodes[2].Update(func(m *Member) { m.Cluster = [16]byte{2} }))
 		w.agree(15*time.Second, "1 alive, 3 alive", 1)
 		w.agree(15*time.Second, "2 alive, 3 alive", 2)
-		staysTrue(t, time.Minute, "the third sees both", func() bool { return w.nodes[3].summary() == summaryOf(3, nil) })
+		staysTrue(t, time.Minute, "the third sees both",
+			func() bool { return w.nodes[3].summary() == summaryOf(3, nil) })
 	})
 }
 

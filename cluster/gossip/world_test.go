@@ -110,7 +110,8 @@ func (w *world) startAt(i int, ip string, options ...func(*Config)) *node {
 	transport, err := w.net.Host(ip).GossipTransport(testPort)
 	expect.NoError(w.t, err)
 	c := Config{
-		Self: Member{ID: id(i), Boot: uint64(i), Name: fmt.Sprintf("n%d", i), Region: "default", Zone: "z", PeerPort: 7947},
+		Self: Member{ID: id(i), Boot: uint64(i), Name: fmt.Sprintf("n%d", i), Region: "default",
+			Zone: "z", PeerPort: 7947},
 		Port: testPort, Advertise: ip, Join: []string{"10.0.0.1"}, Transport: transport, Logger: slog.New(n.log),
 	}
 	for _, o := range options {

@@ -30,7 +30,8 @@ func (f *fleet) usedIs(keys []int, want int64) bool {
 	return true
 }
 
-// A debt of a node without a copy reaches the owner one to two seconds after the owner is back, once.
+// A debt of a node without a copy reaches the owner one to two seconds after
+// the owner is back, once.
 func TestG4_FallbackIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -60,8 +61,9 @@ func TestG4_FallbackIsOwed(t *testing.T) {
 	})
 }
 
-// An owner without authority continues from its own counters. If it was not ended, they stay in use and its debts are
-// dropped; if it was, it reports its debts to the next owner.
+// An owner without authority continues from its own counters. If it was not
+// ended, they stay in use and its debts are dropped; if it was, it reports its
+// debts to the next owner.
 func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -92,8 +94,9 @@ func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	}
 }
 
-// A node that has a copy, or counters from a checkpoint, continues from them: costs already in them and those that it
-// admits alone stay within the limit together.
+// A node that has a copy, or counters from a checkpoint, continues from them:
+// costs already in them and those that it admits alone stay within the limit
+// together.
 func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -106,7 +109,8 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 		f.net.Isolate(b.ip)
 		time.Sleep(400 * time.Millisecond)
 		c.table.Load().Put(now(), counters.Record{ // from a checkpoint
-			Key: keyOf(i), Kind: limit.Kind, State: algorithms.State{Count: 990, At: takeRecordNow(&limit, now()).Window},
+			Key: keyOf(i), Kind: limit.Kind,
+			State:   algorithms.State{Count: 990, At: takeRecordNow(&limit, now()).Window},
 			FreshAt: time.Now().Add(time.Hour).Unix(),
 		})
 		for _, n := range []*node{b, c} {
@@ -115,7 +119,8 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 			}
 			decideAlone(t, n, i, counters.Refused)
 			peek := []counters.Op{{Key: keyOf(i), Limit: &limit}}
-			if v := n.keeper.Load().DecideAlone(now(), peek); v != counters.Admitted && n == b || peek[0].Decision.Remaining != 0 {
+			if v := n.keeper.Load().DecideAlone(now(), peek); v != counters.Admitted && n == b ||
+				peek[0].Decision.Remaining != 0 {
 				t.Errorf("%s: a peek has %v, %+v", n.ip, v, peek[0].Decision)
 			}
 		}
@@ -147,7 +152,8 @@ func TestForgiven(t *testing.T) {
 	})
 }
 
-// Beyond the bound, no more debts are recorded, and checks are still decided. Expired debts make room.
+// Beyond the bound, no more debts are recorded, and checks are still decided.
+// Expired debts make room.
 func TestDebtsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -158,7 +164,8 @@ func TestDebtsAreBounded(t *testing.T) {
 		short.Window = 5 * time.Second
 		c.keeper.Load().mu.Lock()
 		for i := range maxFallbackDebts {
-			c.keeper.Load().debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takeRecordNow(&short, now()), 1, true)
+			c.keeper.Load().debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1},
+				takeRecordNow(&short, now()), 1, true)
 		}
 		c.keeper.Load().mu.Unlock()
 		i := f.keysOf(a, b, 1)[0] + maxFallbackDebts
@@ -171,7 +178,8 @@ func TestDebtsAreBounded(t *testing.T) {
 	})
 }
 
-// Debts of inline subjects take at most half of each bound, in fallback and in all. The other half is left for rules.
+// Debts of inline subjects take at most half of each bound, in fallback and in
+// all. The other half is left for rules.
 func TestInlineDebtsLeaveHalf(t *testing.T) {
 	start := algorithms.At(time.Unix(1e9, 0))
 	fresh := func() *debts {
@@ -202,7 +210,8 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		want          int
 	}{
 		{true, true, maxFallbackDebts / 2}, {false, true, maxFallbackDebts / 2}, {true, true, 0},
-		{true, false, maxDebts/2 - maxFallbackDebts/2}, {false, false, maxDebts/2 - maxFallbackDebts/2}, {true, false, 0},
+		{true, false, maxDebts/2 - maxFallbackDebts/2},
+		{false, false, maxDebts/2 - maxFallbackDebts/2}, {true, false, 0},
 	} {
 		expect.Equal(t, owe(ds.total, tt.inline, tt.alone), tt.want, "%+v", tt)
 	}
@@ -210,7 +219,8 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		t.Errorf("have %d debts, %d of them inline", ds.total, ds.inlineTotal)
 	}
 	again := fresh()
-	if n, err := again.restore(ds.append(nil, start), start); n != maxDebts || err != nil || again.inlineTotal != maxDebts/2 {
+	if n, err := again.restore(ds.append(nil, start), start); n != maxDebts || err != nil ||
+		again.inlineTotal != maxDebts/2 {
 		t.Errorf("restored %d debts, %d of them inline, %v", n, again.inlineTotal, err)
 	}
 	for p := range ds.byPartition {
@@ -266,7 +276,8 @@ func FuzzDebts(f *testing.F) {
 		return k
 	}
 	k := newKeeper()
-	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takeRecordNow(&limit, k.config.Now()), 2, false)
+	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3},
+		takeRecordNow(&limit, k.config.Now()), 2, false)
 	f.Add(k.AppendDebts(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k := newKeeper()
@@ -275,7 +286,8 @@ func FuzzDebts(f *testing.F) {
 		}
 		for p := range k.debts.byPartition {
 			for _, d := range k.debts.inOrder(p) {
-				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.isExpired(k.config.Now()) {
+				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 ||
+					d.isExpired(k.config.Now()) {
 					t.Errorf("have %+v", d)
 				}
 			}

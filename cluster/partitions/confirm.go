@@ -15,7 +15,8 @@ import (
 var (
 	// ErrNotOwner means that the partition's token is not here, or no longer is.
 	ErrNotOwner = errors.New("this node does not own the partition")
-	// ErrUnconfirmed means that no node that would take over the partition has acknowledged the changes.
+	// ErrUnconfirmed means that no node that would take over the partition has
+	// acknowledged the changes.
 	ErrUnconfirmed = errors.New("neither a standby nor the disk has the changes")
 	// ErrBusy means that too many confirmations are waiting.
 	ErrBusy = errors.New("too many confirmations are waiting")
@@ -26,13 +27,16 @@ const maxConfirms = 4096
 
 // confirmation waits until all copy targets of a partition have the changes made before it.
 type confirmation struct {
-	p            int
-	lineage      uint64
-	lastMessages map[*progress]uint64 // the last message that each copy target must acknowledge; nil until the changes are sent
-	done         chan error           // capacity 1
-	debts        bool                 // it is for debts: maxConfirms does not apply, and copy targets that can't be reached don't count
-	notes        bool                 // it is for notes alone
-	dropped      bool                 // no caller waits for it any more
+	p       int
+	lineage uint64
+	// the last message that each copy target must acknowledge; nil until the changes are sent
+	lastMessages map[*progress]uint64
+	done         chan error // capacity 1
+	// it is for debts: maxConfirms does not apply, and copy targets that can't be
+	// reached don't count
+	debts   bool
+	notes   bool // it is for notes alone
+	dropped bool // no caller waits for it any more
 }
 
 // errNoCopyTargets ends a confirmation of a partition without copy targets.
@@ -58,15 +62,18 @@ func (k *Keeper) CanConfirm(p int) bool {
 	return len(nodes) > 0 || k.config.Save != nil
 }
 
-// Confirm returns once every change made in p before the call would survive the loss of this process: it is at the
-// standby, to which it is pushed at once, or on disk if there is no standby. It fails with ErrNotOwner, ErrUnconfirmed or
-// ErrBusy, or with the error of ctx or Config.Save. After an error the changes may still survive.
+// Confirm returns once every change made in p before the call would survive the
+// loss of this process: it is at the standby, to which it is pushed at once, or
+// on disk if there is no standby. It fails with ErrNotOwner, ErrUnconfirmed or
+// ErrBusy, or with the error of ctx or Config.Save. After an error the changes
+// may still survive.
 func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return k.confirm(ctx, &confirmation{p: p})
 }
 
-// ConfirmNotes is Confirm for what was changed in the notes of p. It sends nothing else, so it takes less. If there is neither a
-// standby nor a disk, nothing can survive, and it returns at once.
+// ConfirmNotes is Confirm for what was changed in the notes of p. It sends
+// nothing else, so it takes less. If there is neither a standby nor a disk,
+// nothing can survive, and it returns at once.
 func (k *Keeper) ConfirmNotes(ctx context.Context, p int) error {
 	return k.confirm(ctx, &confirmation{p: p, notes: true})
 }
@@ -99,8 +106,9 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 	return nil
 }
 
-// awaitStandbys returns once the standbys that can be reached have every change made in the debited partitions before the
-// call, at most after standbyWait. It adds to refused the partitions where they don't have them by then.
+// awaitStandbys returns once the standbys that can be reached have every change
+// made in the debited partitions before the call, at most after standbyWait. It
+// adds to refused the partitions where they don't have them by then.
 func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 	var list []*confirmation
 	for p := range debited {
@@ -144,8 +152,9 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	}
 }
 
-// pushForConfirms pushes what new confirmations wait for. If messages are being sent at this moment, the loop does it next, for all
-// of them in one message. Otherwise there is no reason to wake another goroutine for it.
+// pushForConfirms pushes what new confirmations wait for. If messages are being
+// sent at this moment, the loop does it next, for all of them in one message.
+// Otherwise there is no reason to wake another goroutine for it.
 func (k *Keeper) pushForConfirms() {
 	if !k.sending.TryLock() {
 		wake.Signal(k.confirmWake)
@@ -190,8 +199,8 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.dropped })
 }
 
-// confirmAll pushes the changes that new confirmations wait for, and completes those whose result is known. The caller holds
-// sending.
+// confirmAll pushes the changes that new confirmations wait for, and completes
+// those whose result is known. The caller holds sending.
 func (k *Keeper) confirmAll() {
 	k.mu.Lock()
 	waiting := slices.Clone(k.confirms) // later ones wait for the next run
@@ -231,7 +240,8 @@ func (k *Keeper) completeConfirms() {
 	}
 }
 
-// pushFor pushes the changes that new confirmations wait for: only notes, of their partitions, if they need nothing else.
+// pushFor pushes the changes that new confirmations wait for: only notes, of
+// their partitions, if they need nothing else.
 func (k *Keeper) pushFor(waiting []*confirmation) {
 	isNew := func(c *confirmation) bool { return c.lastMessages == nil }
 	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && !c.notes }) {
@@ -247,7 +257,8 @@ func (k *Keeper) pushFor(waiting []*confirmation) {
 	k.pushNotes(&list)
 }
 
-// lastMessages returns, for each copy target of p, the number of the last message sent to it. The caller holds mu.
+// lastMessages returns, for each copy target of p, the number of the last
+// message sent to it. The caller holds mu.
 func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	last := map[*progress]uint64{}
@@ -259,9 +270,10 @@ func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	return last
 }
 
-// checkConfirmation reports whether c's result is known, and the result. It is nil once all copy targets of the partition
-// have a complete copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes
-// everything. The caller holds mu.
+// checkConfirmation reports whether c's result is known, and the result. It is
+// nil once all copy targets of the partition have a complete copy and have
+// acknowledged the messages up to c.lastMessages. A copy begun after those
+// includes everything. The caller holds mu.
 func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decided bool, err error) {
 	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner

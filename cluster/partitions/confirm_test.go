@@ -113,7 +113,8 @@ func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 	}
 }
 
-// Without a standby, the disk confirms: a checkpoint that began after the change. Several confirmations may share it.
+// Without a standby, the disk confirms: a checkpoint that began after the
+// change. Several confirmations may share it.
 func TestConfirmAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -172,7 +173,8 @@ func TestConfirmAlone(t *testing.T) {
 	})
 }
 
-// Nothing is confirmed if the standby can't be reached, if the token is elsewhere, or without a disk.
+// Nothing is confirmed if the standby can't be reached, if the token is
+// elsewhere, or without a disk.
 func TestNotConfirmed(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
@@ -200,7 +202,8 @@ func TestNotConfirmed(t *testing.T) {
 		f.bring(n)
 		f.ring(n)
 		f.settle()
-		if err := n.keeper.Load().Confirm(context.Background(), 1); !errors.Is(err, ErrUnconfirmed) || n.keeper.Load().CanConfirm(1) {
+		err := n.keeper.Load().Confirm(context.Background(), 1)
+		if !errors.Is(err, ErrUnconfirmed) || n.keeper.Load().CanConfirm(1) {
 			t.Errorf("have %v, backed %v; want ErrUnconfirmed", err, n.keeper.Load().CanConfirm(1))
 		}
 	})

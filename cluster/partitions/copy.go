@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// catchUpTimeout bounds how long a message waits until its receiver has applied the sender's agreed state. It counts from the
-// message's arrival, so queued messages wait at the same time, and none waits longer.
+// catchUpTimeout bounds how long a message waits until its receiver has applied
+// the sender's agreed state. It counts from the message's arrival, so queued
+// messages wait at the same time, and none waits longer.
 const catchUpTimeout = 50 * time.Millisecond
 
 // handleMessage handles one message.
@@ -36,9 +37,10 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	switch {
 	case ended:
 	case !ok && wantsCopies:
-		// The sender may be the new process of an owner. This node may not apply its registration for a long time, for
-		// example while its disk is full. Still, the copies here are final: the owner's last process lost its authority
-		// before the new one was registered.
+		// The sender may be the new process of an owner. This node may not apply its
+		// registration for a long time, for example while its disk is full. Still, the
+		// copies here are final: the owner's last process lost its authority before the
+		// new one was registered.
 	case !ok:
 		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
@@ -63,8 +65,8 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	}
 }
 
-// awaitRevision waits for a state with revision until arrived+catchUpTimeout. It returns the newest state, and whether it
-// has the revision.
+// awaitRevision waits for a state with revision until arrived+catchUpTimeout.
+// It returns the newest state, and whether it has the revision.
 func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (state *adoptedState, ok bool) {
 	ctx, cancel := context.WithDeadline(k.ctx, arrived.Add(catchUpTimeout))
 	defer cancel()
@@ -75,7 +77,8 @@ func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (state *adopt
 	return state, state.Revision >= revision
 }
 
-// isCurrent reports whether this process and the sender's are the registered ones, and the sender has applied its last end.
+// isCurrent reports whether this process and the sender's are the registered
+// ones, and the sender has applied its last end.
 func (state *adoptedState) isCurrent(from peer.Identity, generation int64) bool {
 	return state.member && state.Boot(from.Node) == from.Boot && state.Generation(from.Node) == generation
 }
@@ -107,8 +110,9 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 	answerCall(c, d, appendPartitions(nil, refused))
 }
 
-// beginPush reports whether to accept a section of sender's push. It declines a section if the token is here, if a newer
-// push has arrived already, or if the beginning of the section's copy is missing.
+// beginPush reports whether to accept a section of sender's push. It declines a
+// section if the token is here, if a newer push has arrived already, or if the
+// beginning of the section's copy is missing.
 func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,8 +127,9 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 		return false
 	}
 
-	// The sender sends a complete copy again if some changes to the last one were not acknowledged. It does not clear the copy
-	// here: an outdated copy is better than none.
+	// The sender sends a complete copy again if some changes to the last one were
+	// not acknowledged. It does not clear the copy here: an outdated copy is better
+	// than none.
 	switch again := pt.source == from && pt.lineage == s.lineage && pt.complete; {
 	case s.flags&sectionBegins == 0:
 	case again:
@@ -153,8 +158,8 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	return true
 }
 
-// putRecord stores one record of a push. If a promotion has brought the token here since the push began, it does not: the
-// counters here are newer.
+// putRecord stores one record of a push. If a promotion has brought the token
+// here since the push began, it does not: the counters here are newer.
 func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -169,8 +174,9 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 	k.config.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
-// kindsOf returns the counters of p that are here, and their kinds. It leaves out notes, which expire by themselves, and of which some
-// have the keys of counters.
+// kindsOf returns the counters of p that are here, and their kinds. It leaves
+// out notes, which expire by themselves, and of which some have the keys of
+// counters.
 func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
 	kinds := map[counters.Key]algorithms.Kind{}
 	_ = k.config.Table.Copy(p, func(records []counters.Record) error {
@@ -184,8 +190,9 @@ func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
 	return kinds
 }
 
-// resetStale resets the counters that a copy sent again did not bring: the sender has none of them any more, and this node may
-// have missed the change that reset them. The caller holds mu.
+// resetStale resets the counters that a copy sent again did not bring: the
+// sender has none of them any more, and this node may have missed the change
+// that reset them. The caller holds mu.
 func (k *Keeper) resetStale(pt *partState) {
 	now := k.config.Now()
 	for key, kind := range pt.stale {
@@ -195,16 +202,18 @@ func (k *Keeper) resetStale(pt *partState) {
 	pt.stale = nil
 }
 
-// endPush updates the copy's version after a section. It returns false if sections of a complete copy are missing, so that the
-// sender starts again. Changes after a gap are newer than the counters here, so they are kept, but the copy's version stays
-// as it was before the gap.
+// endPush updates the copy's version after a section. It returns false if
+// sections of a complete copy are missing, so that the sender starts again.
+// Changes after a gap are newer than the counters here, so they are kept, but
+// the copy's version stays as it was before the gap.
 func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
 	pt := &k.parts[s.p]
-	// In between, this node may have become the owner, or have forgotten its copies. The agreed state says so to the sender, too:
-	// no use in sending the copy again.
+	// In between, this node may have become the owner, or have forgotten its
+	// copies. The agreed state says so to the sender, too: no use in sending the
+	// copy again.
 	if pt.lineage != s.lineage || pt.source.IsZero() {
 		return true
 	}

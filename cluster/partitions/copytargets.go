@@ -15,25 +15,29 @@ import (
 const (
 	// messageSize is the size in bytes at which a message is full and is sent.
 	messageSize = 128 << 10
-	// maxUnacked is the number of unacknowledged bytes above which a copy target gets no further copies.
+	// maxUnacked is the number of unacknowledged bytes above which a copy target
+	// gets no further copies.
 	maxUnacked = 4 << 20
-	// maxBehind is the number of unacknowledged bytes above which a copy target gets complete copies instead of changes.
+	// maxBehind is the number of unacknowledged bytes above which a copy target
+	// gets complete copies instead of changes.
 	maxBehind = 32 << 20
 	// pushTimeout bounds how long an acknowledgement may take.
 	pushTimeout = 2 * time.Second
-	// probeInterval is the time after which a copy target gets an empty message if there was no other. So each owner notices a
-	// copy target that does not answer even while nothing changes.
+	// probeInterval is the time after which a copy target gets an empty message if
+	// there was no other. So each owner notices a copy target that does not answer
+	// even while nothing changes.
 	probeInterval = time.Second
 	// lagTime is how long a copy target may leave messages unanswered before it counts as lagging.
 	lagTime = 5 * time.Second
 )
 
-// copyTargets are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards them, except for the messages
-// being assembled.
+// copyTargets are the nodes that get copies of partitions whose tokens are
+// here. Keeper.mu guards them, except for the messages being assembled.
 type copyTargets struct {
 	nodes map[ring.NodeID]*copyTarget
-	// missing is false if every copy target of every partition whose token is here has a copy, or is getting one. Whatever may
-	// leave one without sets it: a new state, a token that arrives, and a copy that is forgotten.
+	// missing is false if every copy target of every partition whose token is here
+	// has a copy, or is getting one. Whatever may leave one without sets it: a new
+	// state, a token that arrives, and a copy that is forgotten.
 	missing bool
 }
 
@@ -42,11 +46,13 @@ type copyTarget struct {
 	node     ring.NodeID
 	progress [ring.Partitions]*progress // nil if no copy was begun
 	unacked  int                        // bytes
-	// lastMessage is the number of the last message; inFlight are the numbers of unacknowledged messages, in order.
+	// lastMessage is the number of the last message; inFlight are the numbers of
+	// unacknowledged messages, in order.
 	lastMessage uint64
 	inFlight    []uint64
-	// lastSent is when the last message was sent. silentSince is when the target's present silence began: at its last
-	// answer or, if that left no message unanswered, at the next message. It is zero while no message is unanswered.
+	// lastSent is when the last message was sent. silentSince is when the target's
+	// present silence began: at its last answer or, if that left no message
+	// unanswered, at the next message. It is zero while no message is unanswered.
 	lastSent, silentSince time.Time
 
 	// The message being assembled; guarded by Keeper.sending.
@@ -103,9 +109,10 @@ func (ts *copyTargets) forgetCopy(t *copyTarget, p int) {
 	ts.missing = true
 }
 
-// update brings the copy targets of self in line with a new state. It forgets a node's progress with partitions that the node
-// no longer follows: if it follows them again later, its copies will be out of date. It also forgets nodes that restarted
-// or were ended, because they have lost their copies.
+// update brings the copy targets of self in line with a new state. It forgets a
+// node's progress with partitions that the node no longer follows: if it
+// follows them again later, its copies will be out of date. It also forgets
+// nodes that restarted or were ended, because they have lost their copies.
 func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 	ts.missing = true
 	var buf [3]ring.NodeID
@@ -125,7 +132,8 @@ func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 				t.progress[p] = nil
 			}
 		}
-		return !follow[node] || state.Boot(node) != before.Boot(node) || state.Generation(node) != before.Generation(node)
+		return !follow[node] || state.Boot(node) != before.Boot(node) ||
+			state.Generation(node) != before.Generation(node)
 	})
 }
 
@@ -149,8 +157,11 @@ func (t *copyTarget) messageSent() uint64 {
 	return t.lastMessage
 }
 
-// messageAnswered records t's answer to a message. t gets a new copy of each partition that it declined.
-func (ts *copyTargets) messageAnswered(t *copyTarget, number uint64, size int, sections []sentSection, refused map[int]bool, err error) {
+// messageAnswered records t's answer to a message. t gets a new copy of each
+// partition that it declined.
+func (ts *copyTargets) messageAnswered(
+	t *copyTarget, number uint64, size int, sections []sentSection, refused map[int]bool, err error,
+) {
 	t.unacked -= size
 	t.inFlight = slices.DeleteFunc(t.inFlight, func(n uint64) bool { return n == number })
 	if isAnswer(err) {
@@ -176,8 +187,9 @@ func (ts *copyTargets) messageAnswered(t *copyTarget, number uint64, size int, s
 	}
 }
 
-// copyTargetsOf lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
-// other side. If one side is lost, the other continues from its copy.
+// copyTargetsOf lists the nodes that should have copies of p while its token is
+// here: the standby and, during a move, the other side. If one side is lost,
+// the other continues from its copy.
 func (state *adoptedState) copyTargetsOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := state.Owner(p)
 	both := [2]ring.NodeID{from, state.To.Standby(p)}
@@ -200,7 +212,8 @@ func appendOthers(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []r
 	return buf
 }
 
-// pushesChanges reports whether this node makes changes, in a partition in this phase, that its copy targets need.
+// pushesChanges reports whether this node makes changes, in a partition in this
+// phase, that its copy targets need.
 func (ph phase) pushesChanges() bool { return ph == owning || ph == freezing }
 
 // partitionSet is a set of partitions.
@@ -245,7 +258,8 @@ func (k *Keeper) pushNotes(list *partitionSet) {
 	})
 }
 
-// collect runs push, which collects changes of the partitions that push changes at that moment, and sends them.
+// collect runs push, which collects changes of the partitions that push changes
+// at that moment, and sends them.
 func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	set := func(begins bool) partitionSet {
 		k.mu.Lock()
@@ -261,7 +275,8 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.flushAll()
 }
 
-// pushTo adds changes in p to the messages for the copy targets that have an earlier copy, or are getting one.
+// pushTo adds changes in p to the messages for the copy targets that have an
+// earlier copy, or are getting one.
 func (k *Keeper) pushTo(p int, records []counters.Record) {
 	k.mu.Lock()
 	k.parts[p].round++
@@ -285,8 +300,8 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	}
 }
 
-// pushCopies sends copies to the copy targets that have none, as long as they keep up. It reports whether copies were missing.
-// The caller holds sending.
+// pushCopies sends copies to the copy targets that have none, as long as they
+// keep up. It reports whether copies were missing. The caller holds sending.
 func (k *Keeper) pushCopies() (missed bool) {
 	var buf [3]ring.NodeID
 	type target struct {
@@ -323,8 +338,8 @@ func (k *Keeper) pushCopies() (missed bool) {
 	return len(missing) > 0
 }
 
-// copyTo sends a complete copy of p to node, a copy target in state, unless node already has one or has too much
-// unacknowledged.
+// copyTo sends a complete copy of p to node, a copy target in state, unless
+// node already has one or has too much unacknowledged.
 func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.mu.Lock()
 	t := k.targets.targetOf(node)
@@ -347,8 +362,9 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.appendRecords(t, &s, nil)
 }
 
-// appendRecords appends records of s.p to t's message, in as many sections as needed, and sends the message whenever it
-// is full. Afterwards s describes the next section.
+// appendRecords appends records of s.p to t's message, in as many sections as
+// needed, and sends the message whenever it is full. Afterwards s describes the
+// next section.
 func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
 	now := k.config.Now()
 	s.wall = k.config.Table.WallIn(now, s.p)
@@ -383,7 +399,8 @@ func (k *Keeper) flushAll() {
 // flush sends t's message.
 func (k *Keeper) flush(t *copyTarget) {
 	size, sections := len(t.message), t.sections
-	routine := k.adopted.Load().Settled && !slices.ContainsFunc(sections, func(section sentSection) bool { return section.copy })
+	routine := k.adopted.Load().Settled &&
+		!slices.ContainsFunc(sections, func(section sentSection) bool { return section.copy })
 	k.mu.Lock()
 	number := t.messageSent()
 	k.stats.PushedBytes += int64(size)
@@ -411,14 +428,16 @@ func (k *Keeper) flush(t *copyTarget) {
 	t.message, t.sections = t.message[:0], nil
 }
 
-// isAnswer reports whether err, the result of a call, is an answer of the copy target. One that can't accept the message,
-// because it has not applied the agreed state yet, still answers.
+// isAnswer reports whether err, the result of a call, is an answer of the copy
+// target. One that can't accept the message, because it has not applied the
+// agreed state yet, still answers.
 func isAnswer(err error) bool {
 	remote, ok := errors.AsType[*peer.RemoteError](err)
 	return err == nil || ok && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
-// probe sends an empty message to each copy target that has got no message for probeInterval. The caller holds sending.
+// probe sends an empty message to each copy target that has got no message for
+// probeInterval. The caller holds sending.
 func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*copyTarget
@@ -434,8 +453,9 @@ func (k *Keeper) probe() {
 	}
 }
 
-// Lagging lists this node's copy targets that can be reached but have not answered for lagTime. If more than half of the
-// reachable copy targets lag, the fault is likely here, and the list is empty.
+// Lagging lists this node's copy targets that can be reached but have not
+// answered for lagTime. If more than half of the reachable copy targets lag,
+// the fault is likely here, and the list is empty.
 func (k *Keeper) Lagging() []ring.NodeID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -481,11 +501,12 @@ func (k *Keeper) Handle(p *peer.Peers) {
 	}
 }
 
-// maxPromptPush is the size in bytes up to which a push is handled where it was read: a few changes, which somebody waits for.
+// maxPromptPush is the size in bytes up to which a push is handled where it was
+// read: a few changes, which somebody waits for.
 const maxPromptPush = 4 << 10
 
-// enqueue queues a message from another keeper, or handles it at once if that takes no time and none is in front of it. It does not
-// block.
+// enqueue queues a message from another keeper, or handles it at once if that
+// takes no time and none is in front of it. It does not block.
 func (k *Keeper) enqueue(c *peer.Call) {
 	c.CopyBody()
 
@@ -510,7 +531,8 @@ func (k *Keeper) enqueue(c *peer.Call) {
 	}
 }
 
-// hasRevisionOf reports whether this node has applied the state of a message's sender, so nothing need be waited for.
+// hasRevisionOf reports whether this node has applied the state of a message's
+// sender, so nothing need be waited for.
 func (k *Keeper) hasRevisionOf(body []byte) bool {
 	return k.adopted.Load().Revision >= wire.NewDecoder(body).Uvarint()
 }

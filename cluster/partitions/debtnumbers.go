@@ -11,12 +11,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// The debtor numbers each debt, and reports the debts of a partition in the order of their numbers. The owner debits each
-// once, and notes each debtor's last number next to the counters of the partition. The note goes to standbys, to the next
-// owner and to disk with the counters. So if a debt is reported again, to a later owner that continues from these counters,
-// it is not debited twice.
+// The debtor numbers each debt, and reports the debts of a partition in the
+// order of their numbers. The owner debits each once, and notes each debtor's
+// last number next to the counters of the partition. The note goes to standbys,
+// to the next owner and to disk with the counters. So if a debt is reported
+// again, to a later owner that continues from these counters, it is not debited
+// twice.
 
-// debtNumber is the number of a debt. A node's numbers in a partition rise, from one of its processes to the next, too.
+// debtNumber is the number of a debt. A node's numbers in a partition rise,
+// from one of its processes to the next, too.
 type debtNumber struct {
 	bootIndex uint64 // the entry that registered the process which first reported the debt; zero before
 	n         uint64
@@ -25,7 +28,8 @@ type debtNumber struct {
 // isReported reports whether a debt may have been debited under its number, so it must not change.
 func (n debtNumber) isReported() bool { return n.bootIndex != 0 }
 
-// compare orders numbers. The debts that have not been reported come last: a bootIndex of zero wraps to the highest.
+// compare orders numbers. The debts that have not been reported come last: a
+// bootIndex of zero wraps to the highest.
 func (n debtNumber) compare(other debtNumber) int {
 	return cmp.Or(cmp.Compare(n.bootIndex-1, other.bootIndex-1), cmp.Compare(n.n, other.n))
 }
@@ -44,7 +48,8 @@ func (ds *debts) fix(d *debt) {
 	}
 }
 
-// renumber gives d, for which the owner has no room, another number, as a later debt may have been noted by now.
+// renumber gives d, for which the owner has no room, another number, as a later
+// debt may have been noted by now.
 func (ds *debts) renumber(d *debt) {
 	if !ds.remove(d) {
 		return
@@ -61,7 +66,8 @@ func (ds *debts) renumber(d *debt) {
 	later.uncounted = min(later.uncounted+d.uncounted, later.cost)
 }
 
-// missing returns the part of d that must still be debited from the counters here, whose note of this node's debts is noted.
+// missing returns the part of d that must still be debited from the counters
+// here, whose note of this node's debts is noted.
 func (d *debt) missing(noted debtorNote) int64 {
 	switch {
 	case !d.included && noted.covers(d):
@@ -72,8 +78,8 @@ func (d *debt) missing(noted debtorNote) int64 {
 	return d.uncounted
 }
 
-// debitOwnDebts drops the debts of a partition whose token is here: this node owes them to itself now. It first debits
-// the parts that the counters lack.
+// debitOwnDebts drops the debts of a partition whose token is here: this node
+// owes them to itself now. It first debits the parts that the counters lack.
 func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 	list := ds.inOrder(p)
 	if len(list) == 0 {
@@ -95,16 +101,18 @@ func (ds *debts) debitMissing(d *debt, noted debtorNote, now algorithms.Instant)
 	}
 	err := ds.table.ForceCapped(now, d.key, &d.limit, d.taken, d.capped(cost))
 	if err != nil {
-		ds.log.Warn("a debt could not be debited and is lost", "partition", d.key.Partition(), "cost", cost, "error", err)
+		ds.log.Warn("a debt could not be debited and is lost", "partition", d.key.Partition(),
+			"cost", cost, "error", err)
 	}
 }
 
 // maxDebtsOfOne bounds the debts of one counter.
 const maxDebtsOfOne = 16
 
-// includeDebts debits all debts of p from the copy here, which is complete and about to be sent to the owner, and notes
-// their last number in it. When the debts are reported, an owner that continued from the copy debits none of them; any other
-// owner debits them all.
+// includeDebts debits all debts of p from the copy here, which is complete and
+// about to be sent to the owner, and notes their last number in it. When the
+// debts are reported, an owner that continued from the copy debits none of
+// them; any other owner debits them all.
 func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range ds.inOrder(p) {
@@ -124,15 +132,16 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	ds.changes++
 }
 
-// debit debits a debt of node, unless it was debited before. It returns false if there is no room for it.
+// debit debits a debt of node, unless it was debited before. It returns false
+// if there is no room for it.
 func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 	noted := ds.noteOf(d.key.Partition(), node, now)
 	if noted.covers(d) {
 		if !noted.lacksRoom {
 			return true
 		}
-		// The answer may have been lost. A debt that had no room has no counter. If another one has none any more, a second
-		// debit costs quota, but makes none.
+		// The answer may have been lost. A debt that had no room has no counter. If
+		// another one has none any more, a second debit costs quota, but makes none.
 		used, _ := ds.table.Usage(now, d.key, &d.limit)
 		return used > 0
 	}
@@ -174,8 +183,9 @@ func (ds *debts) noteOf(p int, node ring.NodeID, now algorithms.Instant) debtorN
 // noteSlack is how long after its expiry a debt may still be reported.
 const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 
-// record notes that the counters of d's partition include node's debts up to d, and whether some of them had no room. The
-// note lasts until none of them is reported any more.
+// record notes that the counters of d's partition include node's debts up to d,
+// and whether some of them had no room. The note lasts until none of them is
+// reported any more.
 func (ds *debts) record(node ring.NodeID, d *debt, lacksRoom bool, now algorithms.Instant) {
 	p := d.key.Partition()
 	h := ds.table.Notes().Lock(p, now.Steady)

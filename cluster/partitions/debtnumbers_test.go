@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// loseAcknowledgement makes c owe a a cost for some of a's keys, and a debit it. The acknowledgement does not reach c, and c
-// can't reach a any more.
+// loseAcknowledgement makes c owe a a cost for some of a's keys, and a debit
+// it. The acknowledgement does not reach c, and c can't reach a any more.
 func loseAcknowledgement(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
 	f = newThreeNodes(t)
 	a, b, c = f.nodes[0], f.nodes[1], f.nodes[2]
@@ -47,8 +47,9 @@ func (f *fleet) checkDebitedOnce(t *testing.T, debtor *node, keys []int) {
 	}
 }
 
-// If the acknowledgement is lost, the debtor reports its debts again: to the same owner, to the node that the partition was
-// handed to, or to the standby that was promoted. They are debited only once.
+// If the acknowledgement is lost, the debtor reports its debts again: to the
+// same owner, to the node that the partition was handed to, or to the standby
+// that was promoted. They are debited only once.
 func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 	for name, next := range map[string]func(f *fleet, a, c *node){
 		"the owner": func(*fleet, *node, *node) {},
@@ -125,8 +126,9 @@ func (ds *debts) owe(key counters.Key, l *algorithms.Limit, taken algorithms.Tak
 	ds.addDebt(&counters.Op{Key: key, Limit: l, Cost: cost}, taken, cost, true)
 }
 
-// A debt was reported without an answer, and its window ended. The next process reports all of the new window's debt. If the
-// debtor is the owner by then, it debits all of that, although another owner had debited the earlier one.
+// A debt was reported without an answer, and its window ended. The next process
+// reports all of the new window's debt. If the debtor is the owner by then, it
+// debits all of that, although another owner had debited the earlier one.
 func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 	at, key := now(), keyOf(1)
 	taken := takeRecordNow(&limit, at)
@@ -151,8 +153,9 @@ func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 	}
 }
 
-// A node takes a partition over that it owes debts to, some of them from a time before it restarted. Its counters have each
-// debt once, whatever happened to the copy that it debited them from.
+// A node takes a partition over that it owes debts to, some of them from a time
+// before it restarted. Its counters have each debt once, whatever happened to
+// the copy that it debited them from.
 func TestOwnDebtsAfterACopyWasSent(t *testing.T) {
 	at, key := now(), keyOf(1)
 	for _, tt := range []struct {
@@ -176,13 +179,15 @@ func TestOwnDebtsAfterACopyWasSent(t *testing.T) {
 			tt.since(ds)
 			ds.debitOwnDebts(key.Partition(), at)
 			if used, _ := ds.table.Usage(at, key, &limit); used != 3 || ds.total != 0 {
-				t.Errorf("%s, restored: %v: got %d used, %d debts left, want 3 and none", tt.name, restored, used, ds.total)
+				t.Errorf("%s, restored: %v: got %d used, %d debts left, want 3 and none", tt.name,
+					restored, used, ds.total)
 			}
 		}
 	}
 }
 
-// While an owner takes no debts, a counter has one debt that is reported again and again, and one for what is new.
+// While an owner takes no debts, a counter has one debt that is reported again
+// and again, and one for what is new.
 func TestNewDebtsWaitForThoseBefore(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
@@ -204,8 +209,9 @@ func TestNewDebtsWaitForThoseBefore(t *testing.T) {
 	})
 }
 
-// Of a partition with more debts than a message holds, an owner notes the first ones, and the debtor is killed. Its next process
-// owes the others, and what was admitted after the report, if that was written to disk.
+// Of a partition with more debts than a message holds, an owner notes the first
+// ones, and the debtor is killed. Its next process owes the others, and what
+// was admitted after the report, if that was written to disk.
 func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
 	at, p := now(), keyOf(1).Partition()
 	ofKey := func(i int) counters.Key {
@@ -248,8 +254,9 @@ func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
 	}
 }
 
-// A debtor that is killed after it has reported debts, but before it has written them to disk again, causes no second
-// debit, whether the owner got the debts in a report or with a copy.
+// A debtor that is killed after it has reported debts, but before it has
+// written them to disk again, causes no second debit, whether the owner got the
+// debts in a report or with a copy.
 func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
 		t.Run(name, func(t *testing.T) {
@@ -288,8 +295,9 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	}
 }
 
-// A node owes costs that it admitted as a standby and alone, in one partition. It is killed as soon as the
-// owner has debited some of them. Its next process reports the others.
+// A node owes costs that it admitted as a standby and alone, in one partition.
+// It is killed as soon as the owner has debited some of them. Its next process
+// reports the others.
 func TestD8_DebtsOnDiskThatWereNotToldYet(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
@@ -320,8 +328,9 @@ func TestD8_DebtsOnDiskThatWereNotToldYet(t *testing.T) {
 	})
 }
 
-// An owner lost its memory and gets its copy from a standby that owes it a debt. The copy includes the debt once, whether
-// or not the standby had reported it before.
+// An owner lost its memory and gets its copy from a standby that owes it a
+// debt. The copy includes the debt once, whether or not the standby had
+// reported it before.
 func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	for _, told := range []bool{false, true} {
 		onThreeNodes(t, func(t *testing.T, f *fleet) {
@@ -352,8 +361,8 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	}
 }
 
-// A restarted owner may have a newer checkpoint than its standby's copy. The standby's debts are added to the
-// checkpoint's counters, once.
+// A restarted owner may have a newer checkpoint than its standby's copy. The
+// standby's debts are added to the checkpoint's counters, once.
 func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
@@ -381,8 +390,10 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	})
 }
 
-// An owner has no room for a debt, and its answer is lost. When the debts are reported again, the answer is the same, even if a
-// later one came in between. If there was room for all, none is debited again, even if its cost was given back meanwhile.
+// An owner has no room for a debt, and its answer is lost. When the debts are
+// reported again, the answer is the same, even if a later one came in between.
+// If there was room for all, none is debited again, even if its cost was given
+// back meanwhile.
 func TestNoRoomForADebtTwice(t *testing.T) {
 	day := algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: 24 * time.Hour}
 	for room, want := range map[int64]int{1: 1, 2: 0} {
@@ -415,7 +426,8 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 	}
 }
 
-// A debt for which the owner has no room is reported under another number, together with what was admitted meanwhile.
+// A debt for which the owner has no room is reported under another number,
+// together with what was admitted meanwhile.
 func TestADebtWithoutRoomIsReportedAgain(t *testing.T) {
 	key, at := keyOf(1), now()
 	taken := takeRecordNow(&limit, at)
@@ -429,14 +441,15 @@ func TestADebtWithoutRoomIsReportedAgain(t *testing.T) {
 		}
 		ds.renumber(first)
 		list := ds.of(key)
-		if len(list) != 1 || ds.total != 1 || list[0].cost != 3+later || list[0].uncounted != 3+later || list[0].number != (debtNumber{n: 2}) {
+		if len(list) != 1 || ds.total != 1 || list[0].cost != 3+later ||
+			list[0].uncounted != 3+later || list[0].number != (debtNumber{n: 2}) {
 			t.Errorf("got %+v, want one debt of %d with the second number", list, 3+later)
 		}
 	}
 }
 
-// A complete copy that arrives with a gap is sent again, and resets no counters before it is whole. Changes after a gap don't make
-// a copy newer.
+// A complete copy that arrives with a gap is sent again, and resets no counters
+// before it is whole. Changes after a gap don't make a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
@@ -444,7 +457,8 @@ func TestCopiesWithHoles(t *testing.T) {
 		p := ringPartition(i)
 		k := b.keeper.Load()
 		b.table.Load().TakeUngated(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 5}})
-		rate := notes.Note{Key: notes.Key{Subject: keyOf(i).Subject, ID: keyOf(i).Counter, Kind: notes.Rate}, Rank: 1, Until: math.MaxUint32}
+		rate := notes.Note{Key: notes.Key{Subject: keyOf(i).Subject, ID: keyOf(i).Counter,
+			Kind: notes.Rate}, Rank: 1, Until: math.MaxUint32}
 		b.table.Load().Put(now(), counters.Record{Note: &rate})
 		used := func() int64 {
 			n, _ := b.table.Load().Usage(k.config.Now(), keyOf(i), &limit)
@@ -475,7 +489,8 @@ func TestCopiesWithHoles(t *testing.T) {
 		if !part(at.round+2, sectionMore, 0) || now().round != at.round+1 {
 			t.Errorf("have %+v after a part of a round", now())
 		}
-		if part(at.round+9, sectionCopy|sectionBegins, 0); part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+1 {
+		if part(at.round+9, sectionCopy|sectionBegins, 0); part(at.round+9, sectionCopy|sectionEnds,
+			3) || now().round != at.round+1 {
 			t.Errorf("have %+v after a copy with a gap", now())
 		}
 		expect.Equal(t, used(), 5, "used after a copy with a gap")
@@ -496,8 +511,8 @@ func TestCopiesWithHoles(t *testing.T) {
 	})
 }
 
-// Of two copies of one lineage, the newer one wins, even if the older one has more used. Copies of different lineages are
-// merged.
+// Of two copies of one lineage, the newer one wins, even if the older one has
+// more used. Copies of different lineages are merged.
 func TestD2_TheNewestCopyReplaces(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
@@ -507,11 +522,13 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		f.ring(f.nodes...)
 		var i, p int
 		for i = 0; ; i++ {
-			if p = ringPartition(i); f.state.From.Owner(p) == a.id && f.state.To.Owner(p) == d.id && f.state.To.Standby(p) == b.id {
+			if p = ringPartition(i); f.state.From.Owner(p) == a.id && f.state.To.Owner(p) == d.id &&
+				f.state.To.Standby(p) == b.id {
 				break
 			}
 		}
-		f.eventually("the partition is handed over", func() bool { return phase(a.keeper.Load().phases[p].Load()) == handedOver })
+		f.eventually("the partition is handed over",
+			func() bool { return phase(a.keeper.Load().phases[p].Load()) == handedOver })
 		if _, ok, err := f.take(a, keyOf(i)); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -519,7 +536,9 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		f.net.Cut(a.ip, d.ip)
 		time.Sleep(time.Second)
 		// Reset the counter, so that the newest copy has less than the older one.
-		expect.NoError(t, d.table.Load().Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}))
+		expect.NoError(t,
+			d.table.Load().Amend(now(),
+				&counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}))
 		time.Sleep(300 * time.Millisecond)
 		d.kill()
 		f.agree(agreement.Ended{Node: d.id, Generation: f.state.Generation(d.id)})
@@ -550,7 +569,8 @@ func TestReportsForgetWhatIsOver(t *testing.T) {
 		f.net.Isolate(c.ip)
 		time.Sleep(15 * time.Second)
 		k.mu.Lock()
-		if list := k.debts.inOrder(p); len(list) != 1 || list[0].number != before || list[0].key != keyOf(i) || k.debts.total != 1 {
+		if list := k.debts.inOrder(p); len(list) != 1 || list[0].number != before ||
+			list[0].key != keyOf(i) || k.debts.total != 1 {
 			t.Errorf("got %+v, want the one with the number %+v", list, before)
 		}
 		k.mu.Unlock()
@@ -563,7 +583,8 @@ func TestReportsForgetWhatIsOver(t *testing.T) {
 	})
 }
 
-// A standby that has reported its debts, but got no acknowledgement, is promoted. Its copy includes the debts once.
+// A standby that has reported its debts, but got no acknowledgement, is
+// promoted. Its copy includes the debts once.
 func TestD8_TheTellerTakesOver(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
@@ -595,8 +616,8 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 	})
 }
 
-// A copy that is sent and does not arrive, even twice, drops no debts: an owner that continues without it
-// debits all of them.
+// A copy that is sent and does not arrive, even twice, drops no debts: an owner
+// that continues without it debits all of them.
 func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]

@@ -15,10 +15,12 @@ import (
 )
 
 const (
-	// maxDebts bounds the counters with debts. When there is no room for another, this node does not act as a standby.
+	// maxDebts bounds the counters with debts. When there is no room for another,
+	// this node does not act as a standby.
 	maxDebts = 1 << 16
-	// maxFallbackDebts is the number of debts from which fallback adds no more: the rest is for acting as a standby.
-	// Beyond it, checks are still decided, and their debts are dropped.
+	// maxFallbackDebts is the number of debts from which fallback adds no more: the
+	// rest is for acting as a standby. Beyond it, checks are still decided, and
+	// their debts are dropped.
 	maxFallbackDebts = maxDebts / 4 * 3
 	// inlineDebts divides each of these bounds to give the bound for inline counters.
 	inlineDebts = 2
@@ -33,7 +35,8 @@ type owedCost struct {
 	cost  int64                 // the owner debits at most the limit's capacity: see capped
 }
 
-// capped returns cost, at most the limit's capacity: no subject must be locked out for longer than it takes to regain that.
+// capped returns cost, at most the limit's capacity: no subject must be locked
+// out for longer than it takes to regain that.
 func (o *owedCost) capped(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
 // timeLeft returns the time until no part of the capped cost counts any more.
@@ -54,7 +57,8 @@ func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 // isExpired reports whether the cost no longer counts: it has drained or left its window.
 func (o *owedCost) isExpired(now algorithms.Instant) bool { return o.timeLeft(now) <= 0 }
 
-// sameWindow reports whether the cost belongs to the window of taken, for the one kind of limit where that matters.
+// sameWindow reports whether the cost belongs to the window of taken, for the
+// one kind of limit where that matters.
 func (o *owedCost) sameWindow(taken algorithms.TakeRecord) bool {
 	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
 }
@@ -76,25 +80,30 @@ func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (o o
 	return o
 }
 
-// debt is the cost that this node admitted from one counter without its owner, as a standby or in fallback. Once it has been
-// reported, it never changes, and what is admitted from then on is another debt.
+// debt is the cost that this node admitted from one counter without its owner,
+// as a standby or in fallback. Once it has been reported, it never changes, and
+// what is admitted from then on is another debt.
 type debt struct {
 	key    counters.Key
 	number debtNumber
 	owedCost
-	// uncounted is the part of cost that the counter here lacks: there was no counter, or the owner has overwritten it
-	// since, or the copy was dropped. Invariant: 0 <= uncounted <= cost.
+	// uncounted is the part of cost that the counter here lacks: there was no
+	// counter, or the owner has overwritten it since, or the copy was dropped.
+	// Invariant: 0 <= uncounted <= cost.
 	uncounted int64
 	fallback  bool // all of it was admitted in fallback: it is reported only a while after the owner is back
-	// restored is set if an earlier process recorded the debt. A merge of the counters here with a copy may lose the part
-	// they have, so the next owner debits all of it.
+	// restored is set if an earlier process recorded the debt. A merge of the
+	// counters here with a copy may lose the part they have, so the next owner
+	// debits all of it.
 	restored bool
-	// included is set if this node noted the number itself, and debited the debt from its copy. The note then says nothing
-	// about counters that have been overwritten since.
+	// included is set if this node noted the number itself, and debited the debt
+	// from its copy. The note then says nothing about counters that have been
+	// overwritten since.
 	included bool
 }
 
-// append encodes what other nodes and the next process need to know of d. bootIndex stands in if d has not been reported yet.
+// append encodes what other nodes and the next process need to know of d.
+// bootIndex stands in if d has not been reported yet.
 func (d *debt) append(b []byte, bootIndex uint64, now algorithms.Instant) []byte {
 	b = counters.AppendKey(b, d.key)
 	b = binary.AppendUvarint(b, cmp.Or(d.number.bootIndex, bootIndex))
@@ -112,9 +121,11 @@ func decodeDebt(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
 	return one
 }
 
-// debts holds the debts to report to owners, by partition and counter. A counter has at most one debt that has not been
-// reported yet, as the last of its list. It has no lock of its own. Invariant: total is the number of counters with debts, at
-// most maxDebts; inlineTotal of them are inline counters.
+// debts holds the debts to report to owners, by partition and counter. A
+// counter has at most one debt that has not been reported yet, as the last of
+// its list. It has no lock of its own. Invariant: total is the number of
+// counters with debts, at most maxDebts; inlineTotal of them are inline
+// counters.
 type debts struct {
 	self      ring.NodeID
 	table     *counters.Table
@@ -158,7 +169,8 @@ func (ds *debts) unreported(key counters.Key) *debt {
 	return list[len(list)-1]
 }
 
-// inOrder returns the debts of p in the order of their numbers. They must be reported in this order.
+// inOrder returns the debts of p in the order of their numbers. They must be
+// reported in this order.
 func (ds *debts) inOrder(p int) (all []*debt) {
 	for _, list := range ds.byPartition[p] {
 		all = append(all, list...)
@@ -181,7 +193,8 @@ func (ds *debts) add(d *debt) *debt {
 	return d
 }
 
-// addToTotals adds n to the number of counters with debts, and for an inline counter to the number of inline ones.
+// addToTotals adds n to the number of counters with debts, and for an inline
+// counter to the number of inline ones.
 func (ds *debts) addToTotals(key counters.Key, n int) {
 	ds.total += n
 	if key.IsInline() {
@@ -189,12 +202,14 @@ func (ds *debts) addToTotals(key counters.Key, n int) {
 	}
 }
 
-// isFull reports whether key's counter can't have its first debt, given a bound on all counters with debts.
+// isFull reports whether key's counter can't have its first debt, given a bound
+// on all counters with debts.
 func (ds *debts) isFull(key counters.Key, bound int) bool {
 	return ds.total >= bound || key.IsInline() && ds.inlineTotal >= bound/inlineDebts
 }
 
-// remove removes a debt. It returns false if that was removed before: it has expired, or this node has become the owner.
+// remove removes a debt. It returns false if that was removed before: it has
+// expired, or this node has become the owner.
 func (ds *debts) remove(d *debt) bool {
 	p := d.key.Partition()
 	list := ds.of(d.key)
@@ -236,8 +251,9 @@ func (ds *debts) noteDropped(p int) {
 	ds.changes++
 }
 
-// addDebt records the cost of an admitted op as a debt; the counter here has all of it except uncounted. It returns false
-// if there is no room, which happens only in fallback (alone).
+// addDebt records the cost of an admitted op as a debt; the counter here has
+// all of it except uncounted. It returns false if there is no room, which
+// happens only in fallback (alone).
 func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted int64, alone bool) bool {
 	d := ds.unreported(op.Key)
 	if d == nil {
@@ -262,8 +278,9 @@ func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted
 	return true
 }
 
-// uncountedCost returns how much this node admitted in op's current window that the counter here lacks. It is 0 for buckets and
-// sliding windows, which drain while the recorded debt does not.
+// uncountedCost returns how much this node admitted in op's current window that
+// the counter here lacks. It is 0 for buckets and sliding windows, which drain
+// while the recorded debt does not.
 func (ds *debts) uncountedCost(now algorithms.Instant, op *counters.Op) (cost int64) {
 	if op.Limit.Kind != algorithms.FixedWindow {
 		return 0
@@ -276,7 +293,8 @@ func (ds *debts) uncountedCost(now algorithms.Instant, op *counters.Op) (cost in
 	return cost
 }
 
-// forgive takes op's cost, admitted at the given time, off its debt, unless that has been reported meanwhile.
+// forgive takes op's cost, admitted at the given time, off its debt, unless
+// that has been reported meanwhile.
 func (ds *debts) forgive(at algorithms.Instant, op *counters.Op) {
 	d := ds.unreported(op.Key)
 	if d == nil || !d.sameWindow(takeRecordNow(op.Limit, at)) {
@@ -302,10 +320,12 @@ func (ds *debts) prune(now algorithms.Instant) {
 	}
 }
 
-// debtsFormat is the first byte of debts on disk. After it come the wall clock in nanoseconds, as a varint, and the debts.
-// Each has fallback as a byte, uncounted as a uvarint, and the rest as in a message. One that has not been reported has the
-// number that it would be reported under: if this process reports it and is killed before the next write, the next process
-// reports it again under that number, so the owner debits it only once.
+// debtsFormat is the first byte of debts on disk. After it come the wall clock
+// in nanoseconds, as a varint, and the debts. Each has fallback as a byte,
+// uncounted as a uvarint, and the rest as in a message. One that has not been
+// reported has the number that it would be reported under: if this process
+// reports it and is killed before the next write, the next process reports it
+// again under that number, so the owner debits it only once.
 const debtsFormat = 4 // earlier builds used 1 to 3
 
 func (ds *debts) append(b []byte, now algorithms.Instant) []byte {

@@ -35,7 +35,8 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 	})
 }
 
-// A standby sends its copies to an owner that lost its memory. It still owes the debts that a push has overwritten in them.
+// A standby sends its copies to an owner that lost its memory. It still owes
+// the debts that a push has overwritten in them.
 func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -79,7 +80,8 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 
 // Debts that an owner has acknowledged must outlive it, because the debtor then drops them.
 func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
-	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} { // relative to the owner's interval
+	// relative to the owner's interval
+	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} {
 		onThreeNodes(t, func(t *testing.T, f *fleet) {
 			a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 			keys := f.keysOf(a, b, 50)
@@ -101,7 +103,8 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 	}
 }
 
-// A standby can be reached, but answers nothing. The owner acknowledges no debts that it lacks, so they outlive the owner.
+// A standby can be reached, but answers nothing. The owner acknowledges no
+// debts that it lacks, so they outlive the owner.
 func TestG5_DebtsThatASilentStandbyLacks(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
@@ -122,7 +125,8 @@ func TestG5_DebtsThatASilentStandbyLacks(t *testing.T) {
 	})
 }
 
-// An owner whose standby can't be reached still acknowledges debts. An owner that stops does not wait for its standby.
+// An owner whose standby can't be reached still acknowledges debts. An owner
+// that stops does not wait for its standby.
 func TestDebtsWithoutAStandby(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
@@ -142,8 +146,8 @@ func TestDebtsWithoutAStandby(t *testing.T) {
 	})
 }
 
-// An owner that is ended while it waits for its standby has forgotten the debts, and refuses them: the debtor reports them
-// to the next owner.
+// An owner that is ended while it waits for its standby has forgotten the
+// debts, and refuses them: the debtor reports them to the next owner.
 func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
@@ -167,8 +171,9 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	})
 }
 
-// A node that handed a partition over acts for the next owner if that can't be reached before the ring is settled. Its
-// debts are debited once: by the next owner when it is back, or by this node if the next owner is ended.
+// A node that handed a partition over acts for the next owner if that can't be
+// reached before the ring is settled. Its debts are debited once: by the next
+// owner when it is back, or by this node if the next owner is ended.
 func TestWhoHandedOverActs(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		onThreeNodes(t, func(t *testing.T, f *fleet) {
@@ -187,7 +192,8 @@ func TestWhoHandedOverActs(t *testing.T) {
 					t.Fatal(by.ip, ok, err)
 				}
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-				if v := a.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable); v != counters.Shut {
+				if v := a.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit},
+					Unreachable); v != counters.Shut {
 					t.Fatalf("the node acts for an owner that can be reached: %v", v)
 				}
 			}
@@ -212,8 +218,9 @@ func TestWhoHandedOverActs(t *testing.T) {
 	}
 }
 
-// If windows begin with the first hit, a debt expires one window after it arose. That also holds in a process with another
-// clock reading, and whatever the wall clock says.
+// If windows begin with the first hit, a debt expires one window after it
+// arose. That also holds in a process with another clock reading, and whatever
+// the wall clock says.
 func TestDebtsOfFirstWindowsEnd(t *testing.T) {
 	l := algorithms.Limit{Kind: algorithms.FirstWindow, Amount: 5, Window: time.Minute}
 	here := algorithms.Instant{Steady: 9e18, Wall: 5e18}

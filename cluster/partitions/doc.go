@@ -1,25 +1,37 @@
-// Package partitions manages a node's part of the ring: the partitions it owns, the copies it holds, and how both move
-// between nodes. A move loses no counter, and two nodes never decide the same one.
+// Package partitions manages a node's part of the ring: the partitions it owns,
+// the copies it holds, and how both move between nodes. A move loses no
+// counter, and two nodes never decide the same one.
 //
-// Each partition has one *token*: the right to decide its counters as their owner. The state agreed on through Raft says
-// where a token may be: at the owner in the settled ring (from) or, while the cluster moves to a new ring, at the owner
-// in that one (to). A token starts at from and moves to `to` in one hand-off: a copy, the changes made since, a freeze,
-// the last changes, and the *flip*. Once a node has sent the flip, it never decides the partition again unless the other
-// node replies that it did not take the token, was ended, or lost its memory (a new boot). A node that becomes from's
-// owner by promotion, or restarts as such, does not know whether the flip was made, so it asks the other side first.
+// Each partition has one *token*: the right to decide its counters as their
+// owner. The state agreed on through Raft says where a token may be: at the
+// owner in the settled ring (from) or, while the cluster moves to a new ring,
+// at the owner in that one (to). A token starts at from and moves to `to` in
+// one hand-off: a copy, the changes made since, a freeze, the last changes, and
+// the *flip*. Once a node has sent the flip, it never decides the partition
+// again unless the other node replies that it did not take the token, was
+// ended, or lost its memory (a new boot). A node that becomes from's owner by
+// promotion, or restarts as such, does not know whether the flip was made, so
+// it asks the other side first.
 //
-// Each copy records how new it is: its lineage, the number of hand-overs in that lineage, and the last round of changes it
-// has. A node that takes over a partition after the other owner was lost asks every node that may have a copy, and fetches
-// the newest. Copies of different lineages can't be compared, so they are merged.
+// Each copy records how new it is: its lineage, the number of hand-overs in
+// that lineage, and the last round of changes it has. A node that takes over a
+// partition after the other owner was lost asks every node that may have a
+// copy, and fetches the newest. Copies of different lineages can't be compared,
+// so they are merged.
 //
-// Costs that a node admits without the owner are a debt to the owner. The node numbers its debts and reports them in order. The
-// owner stores each node's last number next to the counters and sends it wherever they go, so no debt is debited twice.
+// Costs that a node admits without the owner are a debt to the owner. The node
+// numbers its debts and reports them in order. The owner stores each node's
+// last number next to the counters and sends it wherever they go, so no debt is
+// debited twice.
 //
-// Whether a node that has a token may use it is a separate question: that needs authority (package authority), which is
-// checked before and after each decision. A partition's gate in the table of counters is open exactly while its token is
-// here and it is not frozen.
+// Whether a node that has a token may use it is a separate question: that needs
+// authority (package authority), which is checked before and after each
+// decision. A partition's gate in the table of counters is open exactly while
+// its token is here and it is not frozen.
 //
-// The [Keeper] also pushes changes to each partition's standby every 100 ms, receives copies from others, acts as a
-// standby within one node's share while an owner can't be reached, and gives its copies back to an owner that lost its
-// memory. [Keeper.Confirm] waits until the changes in a partition would survive the loss of this process.
+// The [Keeper] also pushes changes to each partition's standby every 100 ms,
+// receives copies from others, acts as a standby within one node's share while
+// an owner can't be reached, and gives its copies back to an owner that lost
+// its memory. [Keeper.Confirm] waits until the changes in a partition would
+// survive the loss of this process.
 package partitions

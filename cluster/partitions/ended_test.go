@@ -10,8 +10,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestTheEndedAreAsked: a node that is ended while alive, because its disk hangs, sends its counters to a new owner that
-// has no complete copy. It does not know that it was ended.
+// TestTheEndedAreAsked: a node that is ended while alive, because its disk
+// hangs, sends its counters to a new owner that has no complete copy. It does
+// not know that it was ended.
 func TestTheEndedAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -26,7 +27,8 @@ func TestTheEndedAreAsked(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		// The owner applies no more entries, so it does not notice that its standby dies and is replaced.
+		// The owner applies no more entries, so it does not notice that its standby
+		// dies and is replaced.
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})
 		c.kill()
@@ -54,8 +56,9 @@ func TestTheEndedAreAsked(t *testing.T) {
 	})
 }
 
-// TestARestartedStandbyAsksTheEnded: the standby of a node that is about to be ended restarts. It applies the log before
-// or after the end. Only the ended node has the hits that were admitted in between.
+// TestARestartedStandbyAsksTheEnded: the standby of a node that is about to be
+// ended restarts. It applies the log before or after the end. Only the ended
+// node has the hits that were admitted in between.
 func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 	for name, starts := range map[string]func(f *fleet, owner, standby *node){
 		"before the end": func(f *fleet, owner, standby *node) {
@@ -81,7 +84,8 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 				keys := 0
 				const hits = 20
 				for i := range 300 {
-					if p := ring.PartitionOf(keyOf(i).Subject); f.state.To.Owner(p) != a.id || f.state.To.Standby(p) != b.id {
+					if p := ring.PartitionOf(keyOf(i).Subject); f.state.To.Owner(p) != a.id ||
+						f.state.To.Standby(p) != b.id {
 						continue
 					}
 					keys++
@@ -118,9 +122,10 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 	}
 }
 
-// TestDebtsOutliveAnOldTurnAsOwner: a node that applies no entries is promoted in place of a dead owner, and then ended
-// because it does not take over. When it catches up, it is the owner for the time of one entry. It still owes the present
-// owner the costs that it admitted alone.
+// TestDebtsOutliveAnOldTurnAsOwner: a node that applies no entries is promoted
+// in place of a dead owner, and then ended because it does not take over. When
+// it catches up, it is the owner for the time of one entry. It still owes the
+// present owner the costs that it admitted alone.
 func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -129,7 +134,8 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		f.ring(a, b, c, d)
 		f.settle()
 		i := 0
-		for p := ring.PartitionOf(keyOf(i).Subject); f.state.To.Owner(p) != a.id || f.state.To.Standby(p) != b.id; p = ring.PartitionOf(keyOf(i).Subject) {
+		for p := ring.PartitionOf(keyOf(i).Subject); f.state.To.Owner(p) != a.id ||
+			f.state.To.Standby(p) != b.id; p = ring.PartitionOf(keyOf(i).Subject) {
 			i++
 		}
 		b.lag.Store(int64(time.Hour))
@@ -145,7 +151,8 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		})
 		const hits = 7
 		for range hits {
-			if v := b.keeper.Load().DecideAlone(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
+			if v := b.keeper.Load().DecideAlone(now(),
+				[]counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
 				t.Fatal(v)
 			}
 		}
@@ -158,8 +165,8 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 	})
 }
 
-// A node that said that its copy is complete, and restarted before it sent it, has sent less: what it sends counts as whole only if it is
-// what it spoke of.
+// A node that said that its copy is complete, and restarted before it sent it,
+// has sent less: what it sends counts as whole only if it is what it spoke of.
 func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 	for name, restarted := range map[string]bool{"the same process": false, "another process": true} {
 		t.Run(name, func(t *testing.T) {

@@ -32,15 +32,18 @@ func steps(n int) int {
 	return n
 }
 
-// Nodes are killed, ended, restarted, removed and added, one after another, under load. No partition ever has two owners,
-// and each has one again afterwards. Only changes that a killed owner had not pushed yet are forgotten.
+// Nodes are killed, ended, restarted, removed and added, one after another,
+// under load. No partition ever has two owners, and each has one again
+// afterwards. Only changes that a killed owner had not pushed yet are
+// forgotten.
 func TestG5_KillsForgetOnlyTheTail(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { randomRun(t, s) })
 	}
 }
 
-// tail bounds the age of the admissions that the kill of their owner may forget: an interval, plus the time of a message.
+// tail bounds the age of the admissions that the kill of their owner may
+// forget: an interval, plus the time of a message.
 const tail = 150 * time.Millisecond
 
 func randomRun(t *testing.T, seed uint64) {
@@ -115,7 +118,8 @@ func randomRun(t *testing.T, seed uint64) {
 	for i := range l.admitted {
 		used, want := f.used(keyOf(i)), l.admitted[i].Load()
 		if used > want || used < want-l.lost[i].Load() {
-			t.Errorf("seed %d, key %d: have %d used, want %d, or fewer by at most %d", seed, i, used, want, l.lost[i].Load())
+			t.Errorf("seed %d, key %d: have %d used, want %d, or fewer by at most %d", seed, i,
+				used, want, l.lost[i].Load())
 		}
 	}
 	for _, n := range f.nodes {

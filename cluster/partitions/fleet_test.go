@@ -153,7 +153,8 @@ func (n *node) listen() {
 	}
 }
 
-// newestAfterLag returns the state to adopt after s has arrived: s or, after a lag, the newest one that has arrived by then.
+// newestAfterLag returns the state to adopt after s has arrived: s or, after a
+// lag, the newest one that has arrived by then.
 func (n *node) newestAfterLag(s *agreement.State) *agreement.State {
 	lag := time.Duration(n.lag.Load())
 	if lag == 0 {
@@ -242,7 +243,8 @@ func (f *fleet) waitSettled() {
 	f.eventually("the epoch is settled", func() bool {
 		for _, n := range f.all() {
 			if n.alive.Load() && f.state.To.Rank(n.id)+f.state.From.Rank(n.id) > -2 &&
-				(n.keeper.Load().AdoptedRevision() < f.state.Revision || n.keeper.Load().SettledEpoch() < f.state.Epoch) {
+				(n.keeper.Load().AdoptedRevision() < f.state.Revision ||
+					n.keeper.Load().SettledEpoch() < f.state.Epoch) {
 				return false
 			}
 		}
@@ -281,15 +283,17 @@ type living struct {
 	gates *counters.Table
 }
 
-// announced is what a node's gates depend on: its process, its last announcement of a change, and its authority.
+// announced is what a node's gates depend on: its process, its last
+// announcement of a change, and its authority.
 type announced struct {
 	keeper    *Keeper
 	changed   chan struct{}
 	authority bool
 }
 
-// watch checks repeatedly, until stop is closed, that no partition has two owners. Most of the time no gate has changed since
-// the last check; then it only looks from time to time.
+// watch checks repeatedly, until stop is closed, that no partition has two
+// owners. Most of the time no gate has changed since the last check; then it
+// only looks from time to time.
 func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 	done.Go(func() {
 		var last []announced
@@ -358,7 +362,8 @@ func (k *Keeper) phasesDisagree() error {
 		}
 	}
 	if inPhase != k.inPhase || pushing != k.pushing {
-		return fmt.Errorf("have %v partitions by phase, want %v; the same push changes: %t", k.inPhase, inPhase, pushing == k.pushing)
+		return fmt.Errorf("have %v partitions by phase, want %v; the same push changes: %t",
+			k.inPhase, inPhase, pushing == k.pushing)
 	}
 	return nil
 }

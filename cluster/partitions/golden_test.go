@@ -15,11 +15,15 @@ func TestGolden(t *testing.T) {
 	at := algorithms.Instant{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
 	records := []counters.Record{
 		{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 5099},
-		{Key: keyOf(1), Kind: algorithms.TokenBucket, State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Fullness: 9, FreshAt: 5099},
-		{Key: keyOf(1), Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, FreshAt: 5099},
+		{Key: keyOf(1), Kind: algorithms.TokenBucket,
+			State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Fullness: 9,
+			FreshAt: 5099},
+		{Key: keyOf(1), Kind: algorithms.SlidingLog,
+			Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, FreshAt: 5099},
 	}
 	lineage := version{lineage: 1 << 63, tenure: 2, round: 900}
-	whole, _ := (&section{p: records[0].Key.Partition(), version: lineage, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, at)
+	whole, _ := (&section{p: records[0].Key.Partition(), version: lineage,
+		flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, at)
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}
 	owed := debt{key: keyOf(1), number: debtNumber{7, 3}, owedCost: owedCost{limit: bucket, cost: 300}}
 	parts := []struct {

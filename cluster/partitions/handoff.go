@@ -16,7 +16,8 @@ const (
 	flipTimeout = 2 * time.Second
 )
 
-// handOver moves tokens to their owners in the next ring, once those have complete copies. The caller holds sending.
+// handOver moves tokens to their owners in the next ring, once those have
+// complete copies. The caller holds sending.
 func (k *Keeper) handOver() {
 	state := k.adopted.Load()
 	if !state.member || state.Settled || state.From == nil {
@@ -49,8 +50,8 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 	return frozen
 }
 
-// tokenMessage is a message about tokens to one process of a node: it either offers tokens, or asks which ones that process has
-// taken.
+// tokenMessage is a message about tokens to one process of a node: it either
+// offers tokens, or asks which ones that process has taken.
 type tokenMessage struct {
 	boot       uint64
 	isQuestion bool
@@ -87,8 +88,8 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
 	}
 }
 
-// prepareFlips returns, by receiver, offers of the frozen partitions whose last changes are acknowledged. It sets their phase to
-// flipping.
+// prepareFlips returns, by receiver, offers of the frozen partitions whose last
+// changes are acknowledged. It sets their phase to flipping.
 func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,8 +114,8 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 	return offers
 }
 
-// askDoubtful asks the other sides of moves whether they took the tokens that may be here. It reports whether this node is
-// in doubt about any.
+// askDoubtful asks the other sides of moves whether they took the tokens that
+// may be here. It reports whether this node is in doubt about any.
 func (k *Keeper) askDoubtful() (doubts bool) {
 	state := k.adopted.Load()
 	questions := map[ring.NodeID]*tokenMessage{}
@@ -138,7 +139,8 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 	return doubts
 }
 
-// tokensAnswered handles the answer to an offer or a question. Without an answer, the tokens may or may not be taken.
+// tokensAnswered handles the answer to an offer or a question. Without an
+// answer, the tokens may or may not be taken.
 func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,13 +180,15 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 		case taken[p]:
 			k.recordHandOver(p, node)
 		default:
-			// If the receiver of the flip says so itself, no other node has decided the partition since it was frozen here.
+			// If the receiver of the flip says so itself, no other node has decided the
+			// partition since it was frozen here.
 			k.resume(state, p, pt.frozenHere() && !pt.receiverReplaced(state))
 		}
 	}
 }
 
-// recordHandOver records that node has the token of p. Until the ring is settled, node pushes its changes here.
+// recordHandOver records that node has the token of p. Until the ring is
+// settled, node pushes its changes here.
 func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	pt := &k.parts[p]
 	state := k.adopted.Load()
@@ -196,8 +200,9 @@ func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	k.setPhase(p, handedOver)
 }
 
-// acceptFlips accepts offered tokens, or answers which tokens are here. If a token is not here afterwards, the answer says
-// so, and this node no longer accepts the sender's offers up to this one.
+// acceptFlips accepts offered tokens, or answers which tokens are here. If a
+// token is not here afterwards, the answer says so, and this node no longer
+// accepts the sender's offers up to this one.
 func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder) {
 	boot, isQuestion := d.Uint64(), d.Bool()
 	var taken []int
@@ -217,7 +222,8 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 		pt := &k.parts[p]
 		from, to := state.Owner(p)
 
-		// Without authority, this node refuses the token: it could not use it, and no node would decide the partition.
+		// Without authority, this node refuses the token: it could not use it, and no
+		// node would decide the partition.
 		acceptable := !isQuestion && boot == k.config.Boot && k.adopted.Load() == state && k.config.Authority() &&
 			from == c.From.Node && to == k.config.Self && from != to && pt.phase == away && pt.source == from &&
 			pt.version == offered && pt.complete && (pt.voided.boot != c.From.Boot || attempt > pt.voided.attempt)
@@ -253,7 +259,8 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	k.debts.debitOwnDebts(p, k.config.Now())
 }
 
-// voidFlips records that this node accepts no flip up to an attempt: the answer says that it was not taken.
+// voidFlips records that this node accepts no flip up to an attempt: the answer
+// says that it was not taken.
 func (pt *partState) voidFlips(boot, attempt uint64) {
 	if pt.voided.boot != boot {
 		pt.voided = voidedFlips{boot: boot}

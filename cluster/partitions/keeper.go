@@ -36,13 +36,14 @@ type Config struct {
 	Authority func() bool
 	// Interval is the time between pushes to the standbys; 100 ms by default.
 	Interval time.Duration
-	// Patience is how long a node that searches for the newest copy waits for a node that it can't reach; for one that it
-	// can reach, slowPatience times as long. 2 s by default.
+	// Patience is how long a node that searches for the newest copy waits for a
+	// node that it can't reach; for one that it can reach, slowPatience times as
+	// long. 2 s by default.
 	Patience time.Duration
 	// StandbyCounters bounds the counters kept while acting as a standby; 65,536 by default.
 	StandbyCounters int64
-	// Save writes the table's counters to disk and returns once they are there. Confirm needs it for partitions without a
-	// standby. It may be nil.
+	// Save writes the table's counters to disk and returns once they are there.
+	// Confirm needs it for partitions without a standby. It may be nil.
 	Save   func(ctx context.Context) error
 	Logger *slog.Logger
 }
@@ -92,28 +93,32 @@ type Keeper struct {
 	// learned holds the revision in which another node replied that the new owner has the token.
 	learned [ring.Partitions]atomic.Uint64
 
-	// debiting is held while a debt is debited and while changes are collected, so a copy has either a debt and its number,
-	// or neither. Lock it before mu.
+	// debiting is held while a debt is debited and while changes are collected, so
+	// a copy has either a debt and its number, or neither. Lock it before mu.
 	debiting sync.Mutex
 
-	mu               sync.Mutex // guards the fields below
-	parts            [ring.Partitions]partState
-	inPhase          [recovering + 1]int // how many partitions are in each phase
-	pushing          partitionSet        // partitions whose changes this node pushes, by their phase
-	targets          copyTargets
-	changed          chan struct{} // closed and replaced when a phase or the adopted state changes
-	incoming         map[ring.NodeID]*incomingCopy
-	pending          map[pendingCall]bool
-	backoffUntil     map[ring.NodeID]time.Time // nothing is sent to a node before this time, because its last call failed
+	mu       sync.Mutex // guards the fields below
+	parts    [ring.Partitions]partState
+	inPhase  [recovering + 1]int // how many partitions are in each phase
+	pushing  partitionSet        // partitions whose changes this node pushes, by their phase
+	targets  copyTargets
+	changed  chan struct{} // closed and replaced when a phase or the adopted state changes
+	incoming map[ring.NodeID]*incomingCopy
+	pending  map[pendingCall]bool
+	// nothing is sent to a node before this time, because its last call failed
+	backoffUntil     map[ring.NodeID]time.Time
 	reportFallbackAt map[ring.NodeID]time.Time // when fallback debts may be reported to an owner that is back
 	debts            debts
 	lastPrune        time.Time // when expired debts were last pruned
 	dropPending      bool      // partitions that no longer concern this node may still have counters
 	stats            Stats
-	// collecting is set while changes are collected for copy targets, from the partitions whose tokens were here at its start.
+	// collecting is set while changes are collected for copy targets, from the
+	// partitions whose tokens were here at its start.
 	collecting bool
-	// hadOthers is set once another node has been in a ring since this process began. Before that, changes need not be sent.
-	// Afterwards they are collected even if this node is alone again, because the table frees reset counters only then.
+	// hadOthers is set once another node has been in a ring since this process
+	// began. Before that, changes need not be sent. Afterwards they are collected
+	// even if this node is alone again, because the table frees reset counters only
+	// then.
 	hadOthers    bool
 	confirms     []*confirmation // waiting confirmations
 	debtsWaiting atomic.Int64    // messages about debts that wait for standbys
@@ -121,15 +126,16 @@ type Keeper struct {
 
 	saving      saving
 	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
-	// sending is held while messages to other keepers are made and sent, so they leave in the order of their numbers. It is locked before
-	// debiting and mu.
+	// sending is held while messages to other keepers are made and sent, so they
+	// leave in the order of their numbers. It is locked before debiting and mu.
 	sending    sync.Mutex
 	seq        uint64        // number of the last message to a copy target; guarded by sending
 	unfinished bool          // some copies or tokens are in transit or missing; guarded by sending
 	loopWake   chan struct{} // capacity 1: there may be work before the next tick
 	inbox      chan message
-	// receiving is held while a message from another keeper is handled; waiting counts those in inbox, and the one from it that is being
-	// handled. So each sender's are handled in order.
+	// receiving is held while a message from another keeper is handled; waiting
+	// counts those in inbox, and the one from it that is being handled. So each
+	// sender's are handled in order.
 	receiving sync.Mutex
 	waiting   atomic.Int64
 	stop      context.CancelFunc
@@ -143,7 +149,8 @@ type message struct {
 	arrived time.Time
 }
 
-// inboxSize bounds the queue of messages from other keepers. When it is full, senders get codeBusy and try again.
+// inboxSize bounds the queue of messages from other keepers. When it is full,
+// senders get codeBusy and try again.
 const inboxSize = 256
 
 // phase is the state of a partition on this node.
@@ -159,7 +166,8 @@ const (
 	recovering              // the token is here, but this node still searches for the newest counters
 )
 
-// pendingCall is a kind of message to a node, of which at most one is in flight. For MethodFlip it covers only questions.
+// pendingCall is a kind of message to a node, of which at most one is in
+// flight. For MethodFlip it covers only questions.
 type pendingCall struct {
 	node   ring.NodeID
 	method peer.Method
@@ -167,9 +175,10 @@ type pendingCall struct {
 
 // partState is this node's state of a partition.
 type partState struct {
-	phase              phase
-	version                        // how new the counters here are, as owner or as copy
-	receiver           ring.NodeID // from freezing to doubtful: the other side of the move; zero if this node sent no flip
+	phase   phase
+	version // how new the counters here are, as owner or as copy
+	// from freezing to doubtful: the other side of the move; zero if this node sent no flip
+	receiver           ring.NodeID
 	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
 	receiverGeneration int64       // the receiver's generation at that time
 	attempt            uint64      // number of the last flip, or question about it
@@ -181,24 +190,26 @@ type partState struct {
 	pusherBoot   uint64      // boot of the process that pushed last
 	lastPush     uint64      // number of its last push
 	sectionCount uint64      // sections received so far of a copy in progress
-	// stale holds the counters here that a copy in progress, which was sent again, has not brought yet. It is nil while there is
-	// none, and unless the phase is away or handedOver.
+	// stale holds the counters here that a copy in progress, which was sent again,
+	// has not brought yet. It is nil while there is none, and unless the phase is
+	// away or handedOver.
 	stale map[counters.Key]algorithms.Kind
 
 	search *search // recovering: what is known about copies elsewhere
 }
 
-// frozenHere reports whether the counters here are exactly those that this node, as the owner, froze.
+// frozenHere reports whether the counters here are exactly those that this
+// node, as the owner, froze.
 func (pt *partState) frozenHere() bool { return pt.complete && pt.source.IsZero() }
 
-// receiverReplaced reports whether the receiver of this node's flip has since been ended, even if it has come back, or has
-// lost its memory.
+// receiverReplaced reports whether the receiver of this node's flip has since
+// been ended, even if it has come back, or has lost its memory.
 func (pt *partState) receiverReplaced(state *adoptedState) bool {
 	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
 }
 
-// voidedFlips is the last attempt that this node has declined. It answered "not taken", so it must not accept any flip of that
-// process up to this attempt.
+// voidedFlips is the last attempt that this node has declined. It answered "not
+// taken", so it must not accept any flip of that process up to this attempt.
 type voidedFlips struct {
 	boot    uint64 // of the sending process; boots are random
 	attempt uint64
@@ -217,11 +228,13 @@ func Open(config Config) (*Keeper, error) {
 	}
 
 	k := &Keeper{
-		config: config, standbyCounters: counters.New(config.StandbyCounters), debts: newDebts(&config), targets: copyTargets{nodes: map[ring.NodeID]*copyTarget{}},
+		config: config, standbyCounters: counters.New(config.StandbyCounters),
+		debts: newDebts(&config), targets: copyTargets{nodes: map[ring.NodeID]*copyTarget{}},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
 		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
-		saving: saving{turn: make(chan struct{}, 1)}, confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1),
-		inbox: make(chan message, inboxSize), dropPending: true,
+		saving: saving{turn: make(chan struct{}, 1)}, confirmWake: make(chan struct{}, 1),
+		loopWake: make(chan struct{}, 1),
+		inbox:    make(chan message, inboxSize), dropPending: true,
 	}
 	k.inPhase[away] = ring.Partitions
 	k.adopted.Store(&adoptedState{State: agreement.New()})
@@ -242,7 +255,8 @@ func (k *Keeper) Close() error {
 	return nil
 }
 
-// Adopt replaces the agreed state that this node follows. Calls must be in the order of the states; states may be skipped.
+// Adopt replaces the agreed state that this node follows. Calls must be in the
+// order of the states; states may be skipped.
 func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -282,7 +296,8 @@ func (k *Keeper) neverHadOthers() bool {
 	return !k.hadOthers
 }
 
-// forgetAll gives up every token and copy: this process was ended or replaced, and other nodes continue from their copies.
+// forgetAll gives up every token and copy: this process was ended or replaced,
+// and other nodes continue from their copies.
 func (k *Keeper) forgetAll() {
 	for p := range k.parts {
 		if k.parts[p].phase == owning {
@@ -315,7 +330,8 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 	switch pt.phase {
 	case owning, freezing, recovering, doubtful:
 		if from != self && (to != self || pt.phase != owning) {
-			// The move has settled, or another node was promoted while this one was in doubt: the token is not here.
+			// The move has settled, or another node was promoted while this one was in
+			// doubt: the token is not here.
 			k.release(p)
 			return
 		}
@@ -331,8 +347,9 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 		case from != self:
 			k.release(p)
 		case to != pt.receiver || pt.receiverReplaced(state):
-			// The other node can no longer decide. If it took the token, it may have pushed changes to its standby that never arrived
-			// here. If it did not, the counters here are still all that there were at the freeze.
+			// The other node can no longer decide. If it took the token, it may have pushed
+			// changes to its standby that never arrived here. If it did not, the counters
+			// here are still all that there were at the freeze.
 			pt.complete = pt.complete || pt.phase == flipping
 			k.resume(state, p, false)
 		}
@@ -343,7 +360,8 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 	}
 }
 
-// release marks a partition whose token is no longer here. This node's own counters are not a copy of anyone's.
+// release marks a partition whose token is no longer here. This node's own
+// counters are not a copy of anyone's.
 func (k *Keeper) release(p int) {
 	if pt := &k.parts[p]; pt.source.IsZero() {
 		pt.complete = false
@@ -351,8 +369,9 @@ func (k *Keeper) release(p int) {
 	k.setPhase(p, away)
 }
 
-// takeOver handles a partition that from assigns to this node while it is unknown whether its token is here. If an earlier
-// owner may have flipped it, this node asks the other side. If this node has no copy, it fetches one.
+// takeOver handles a partition that from assigns to this node while it is
+// unknown whether its token is here. If an earlier owner may have flipped it,
+// this node asks the other side. If this node has no copy, it fetches one.
 func (k *Keeper) takeOver(state *adoptedState, p int) {
 	pt := &k.parts[p]
 	if from, to := state.Owner(p); from != to {
@@ -364,8 +383,8 @@ func (k *Keeper) takeOver(state *adoptedState, p int) {
 	k.resume(state, p, pt.complete) // a partition that does not move has no second copy
 }
 
-// resume continues a partition whose token is certainly here. Unless the copy here is known to be the newest, it first
-// searches for newer ones.
+// resume continues a partition whose token is certainly here. Unless the copy
+// here is known to be the newest, it first searches for newer ones.
 func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
 	var buf [3]ring.NodeID
 	// Nobody can have newer counters if there is no other holder, and no node was ever ended.
@@ -377,7 +396,8 @@ func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
 	k.setPhase(p, recovering)
 }
 
-// beginLineage makes this node the owner of p, in a new lineage: this node may lack Takes and Gives of the old one.
+// beginLineage makes this node the owner of p, in a new lineage: this node may
+// lack Takes and Gives of the old one.
 func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
 	pt.version = version{lineage: rand.Uint64()}
@@ -387,8 +407,9 @@ func (k *Keeper) beginLineage(p int) {
 	k.targets.forgetCopies(p)
 	k.setPhase(p, owning)
 
-	// Without authority, a later entry may already have ended this node, and the debts would be lost with its counters.
-	// reportDebts debits them once there is authority.
+	// Without authority, a later entry may already have ended this node, and the
+	// debts would be lost with its counters. reportDebts debits them once there is
+	// authority.
 	if k.config.Authority() {
 		k.debts.debitOwnDebts(p, k.config.Now())
 	}
@@ -437,7 +458,8 @@ func (k *Keeper) canSendTo(node ring.NodeID) bool {
 	return k.config.Calls.Reachable(node) && !time.Now().Before(k.backoffUntil[node])
 }
 
-// backOff records that a call to node failed: nothing is sent to it for an interval. The caller holds mu.
+// backOff records that a call to node failed: nothing is sent to it for an
+// interval. The caller holds mu.
 func (k *Keeper) backOff(node ring.NodeID) { k.backoffUntil[node] = time.Now().Add(k.config.Interval) }
 
 // announce wakes the loop and everyone waiting for a change.

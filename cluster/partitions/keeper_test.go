@@ -29,7 +29,8 @@ func onThreeNodes(t *testing.T, test func(t *testing.T, f *fleet)) {
 	})
 }
 
-// Planned joins and leaves forget nothing. No two nodes decide the same partition, and every check is decided.
+// Planned joins and leaves forget nothing. No two nodes decide the same
+// partition, and every check is decided.
 func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -73,8 +74,9 @@ func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 	})
 }
 
-// A receiver declines a token just while changes are being collected, without those in this partition. The standby must get
-// a new copy: otherwise it would lack the first changes after the partition opens again.
+// A receiver declines a token just while changes are being collected, without
+// those in this partition. The standby must get a new copy: otherwise it would
+// lack the first changes after the partition opens again.
 func TestADeclinedTokenWhileChangesAreCollected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -94,7 +96,9 @@ func TestADeclinedTokenWhileChangesAreCollected(t *testing.T) {
 		pt.receiver, k.collecting = receiver.id, true
 		k.setPhase(p, flipping)
 		k.mu.Unlock()
-		k.tokensAnswered(receiver.id, &tokenMessage{boot: receiver.boot, partitions: []int{p}, attempts: []uint64{pt.attempt}}, nil, nil)
+		k.tokensAnswered(receiver.id,
+			&tokenMessage{boot: receiver.boot, partitions: []int{p}, attempts: []uint64{pt.attempt}},
+			nil, nil)
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.collecting = false

@@ -12,8 +12,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A node that can be reached but accepts no copies lags after five seconds, as seen by each owner that it follows, even one
-// without changes. A node that has not yet applied the agreed state does not lag.
+// A node that can be reached but accepts no copies lags after five seconds, as
+// seen by each owner that it follows, even one without changes. A node that has
+// not yet applied the agreed state does not lag.
 func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
@@ -51,8 +52,9 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 	})
 }
 
-// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at once. Its standby's disk is full, so the
-// standby does not apply the registration of the new process.
+// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at
+// once. Its standby's disk is full, so the standby does not apply the
+// registration of the new process.
 func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -93,8 +95,9 @@ func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 	})
 }
 
-// A node that has not yet applied the agreed state waits for it once, not for each message that refers to it. Otherwise it
-// would answer the messages queued behind them too late.
+// A node that has not yet applied the agreed state waits for it once, not for
+// each message that refers to it. Otherwise it would answer the messages queued
+// behind them too late.
 func TestWhoIsBehindAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -102,7 +105,8 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})
 		f.agree(agreement.RegisterProcess{Node: idOf(7), Boot: 7})
-		f.eventually("the other nodes know", func() bool { return b.keeper.Load().AdoptedRevision() == f.state.Revision })
+		f.eventually("the other nodes know",
+			func() bool { return b.keeper.Load().AdoptedRevision() == f.state.Revision })
 		for range 100 {
 			b.peers.Go(a.id, MethodDebts, b.keeper.Load().appendHeader(nil, 0), debtsTimeout, func([]byte, error) {})
 		}
@@ -110,7 +114,8 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), copyInfoTimeout)
 		defer cancel()
-		_, err := b.peers.Call(ctx, a.id, MethodCopyInfo, appendPartitions(wire.AppendBool(b.keeper.Load().appendHeader(nil, 0), true), []int{1}))
+		_, err := b.peers.Call(ctx, a.id, MethodCopyInfo,
+			appendPartitions(wire.AppendBool(b.keeper.Load().appendHeader(nil, 0), true), []int{1}))
 		if took := time.Since(began); err != nil || took > 2*catchUpTimeout {
 			t.Errorf("answered after %v: %v", took, err)
 		}

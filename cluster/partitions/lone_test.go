@@ -20,8 +20,9 @@ func (n *node) collectable(t *testing.T) (count int) {
 	return count
 }
 
-// While a node has never been in a ring with others, its changes are not collected. The first node that joins gets all
-// counters, and from then on changes are collected, even when the node is alone again.
+// While a node has never been in a ring with others, its changes are not
+// collected. The first node that joins gets all counters, and from then on
+// changes are collected, even when the node is alone again.
 func TestNothingIsCollectedForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 300
@@ -72,19 +73,22 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 	})
 }
 
-// A node that came back lacks copies until the owners have sent them. It lacks none while no owner can be reached.
+// A node that came back lacks copies until the owners have sent them. It lacks
+// none while no owner can be reached.
 func TestLacking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
-		f.eventually("all copies are there", func() bool { return !a.keeper.Load().LacksCopies() && !b.keeper.Load().LacksCopies() })
+		f.eventually("all copies are there",
+			func() bool { return !a.keeper.Load().LacksCopies() && !b.keeper.Load().LacksCopies() })
 		f.net.Delay(30 * time.Millisecond) // slow down the copies
 		b.kill()
 		b.restart()
 		f.bring(b)
 		f.eventually("it lacks copies", func() bool { return b.keeper.Load().LacksCopies() })
 		f.eventually("its copies are there", func() bool {
-			return b.keeper.Load().AdoptedRevision() == f.state.Revision && !b.keeper.Load().IsRecovering() && !b.keeper.Load().LacksCopies()
+			return b.keeper.Load().AdoptedRevision() == f.state.Revision &&
+				!b.keeper.Load().IsRecovering() && !b.keeper.Load().LacksCopies()
 		})
 		for p := range ring.Partitions {
 			if f.state.From.Standby(p) == b.id && !b.keeper.Load().holdsCopy(p) {

@@ -7,12 +7,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// restTicks is the number of ticks between two passes over all partitions while nothing moves or is missing.
+// restTicks is the number of ticks between two passes over all partitions while
+// nothing moves or is missing.
 const restTicks = 10
 
-// run is the keeper's loop. It pushes changes at each tick, and earlier if a confirmation waits for them. It continues
-// hand-offs and searches after each acknowledgement or new state that may concern them, at each tick while some are
-// unfinished, and otherwise at every restTicks-th tick.
+// run is the keeper's loop. It pushes changes at each tick, and earlier if a
+// confirmation waits for them. It continues hand-offs and searches after each
+// acknowledgement or new state that may concern them, at each tick while some
+// are unfinished, and otherwise at every restTicks-th tick.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.config.Interval)
 	defer tick.Stop()
@@ -36,7 +38,8 @@ func (k *Keeper) run() {
 	}
 }
 
-// tick does what is due at each tick. It goes on with hand-offs and searches if some are unfinished, or if all is set.
+// tick does what is due at each tick. It goes on with hand-offs and searches if
+// some are unfinished, or if all is set.
 func (k *Keeper) tick(all bool) {
 	k.sending.Lock()
 	defer k.sending.Unlock()
@@ -83,14 +86,21 @@ func (k *Keeper) Metrics(s metrics.Sink) {
 	s.Level("partitions", here, st.Owned, "as", "owner")
 	s.Level("partitions", here, st.Copies, "as", "standby")
 	s.Level("partitions_behind", "Owned partitions that some standby has no complete copy of.", st.Behind)
-	s.Level("standbys_lagging", "Nodes that can be reached but have answered none of this node's copies for five seconds.", st.Lagging)
+	s.Level("standbys_lagging",
+		"Nodes that can be reached but have answered none of this node's copies for five seconds.",
+		st.Lagging)
 	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", st.PushedBytes)
 	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
 	s.Count("handoffs_total", "Partitions handed over.", st.HandOffs)
-	s.Summary("handoff_seconds", "Time for which partitions were frozen during hand-over.", st.HandOffs, st.Frozen.Seconds())
-	s.Count("lineages_begun_total", "Partitions taken over without a hand-off: their counters continue from the newest copy found, if there is one.", st.Begun)
+	s.Summary("handoff_seconds", "Time for which partitions were frozen during hand-over.",
+		st.HandOffs, st.Frozen.Seconds())
+	s.Count("lineages_begun_total",
+		"Partitions taken over without a hand-off: their counters continue from the newest copy found, if there is one.",
+		st.Begun)
 	s.Level("standby_debts", "Counters with admitted costs that are not yet reported to their owners.", st.Debts)
-	s.Count("debts_dropped_total", "Checks decided in fallback that are never reported to owners, because too many counters have debts already.", st.Dropped)
+	s.Count("debts_dropped_total",
+		"Checks decided in fallback that are never reported to owners, because too many counters have debts already.",
+		st.Dropped)
 }
 
 // Stats returns the current metrics.

@@ -11,8 +11,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// answerCopyRequest answers an owner how new the copies here are, or sends it the copies. They include the costs that this
-// node admitted as a standby.
+// answerCopyRequest answers an owner how new the copies here are, or sends it
+// the copies. They include the costs that this node admitted as a standby.
 func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool, d *wire.Decoder) {
 	list := decodePartitions(d)
 	if err := d.Done("list of partitions"); err != nil {
@@ -54,8 +54,8 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 	k.loops.Go(func() { k.sendCopies(c, list, versions) })
 }
 
-// anyNotOwnedBy reports whether some of the partitions are not node's to continue, as far as this node knows. The caller holds
-// mu.
+// anyNotOwnedBy reports whether some of the partitions are not node's to
+// continue, as far as this node knows. The caller holds mu.
 func (k *Keeper) anyNotOwnedBy(state *adoptedState, node ring.NodeID, list []int) bool {
 	return slices.ContainsFunc(list, func(p int) bool {
 		from, _ := state.Owner(p)
@@ -181,8 +181,9 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 	}
 }
 
-// adoptCopy replaces the copy here with a newer one. Copies of different lineages are merged: the more used one of two
-// counters stays. The caller holds mu.
+// adoptCopy replaces the copy here with a newer one. Copies of different
+// lineages are merged: the more used one of two counters stays. The caller
+// holds mu.
 func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 	now, table := k.config.Now(), k.config.Table
 	pt := &k.parts[g.p]
@@ -210,15 +211,18 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 	}
 }
 
-// mergeTolerance is how far apart the clocks of two copies may be for the windows of their counters to tell which is newer. It
-// allows for the time that a copy takes to arrive.
+// mergeTolerance is how far apart the clocks of two copies may be for the
+// windows of their counters to tell which is newer. It allows for the time that
+// a copy takes to arrive.
 const mergeTolerance = time.Second
 
-// A node that was ended because it stopped applying the log is still alive, and may hold counters that no other node has:
-// it kept pushing to the standbys of the last state it applied. A new owner without a complete copy asks it. The ended node
-// need not know that it was ended: it lost its authority before the end was agreed on, so its counters are final. The new
-// owner may be a new process that never saw the ring with the ended node, so it asks every ended node that can be reached,
-// whatever it owned.
+// A node that was ended because it stopped applying the log is still alive, and
+// may hold counters that no other node has: it kept pushing to the standbys of
+// the last state it applied. A new owner without a complete copy asks it. The
+// ended node need not know that it was ended: it lost its authority before the
+// end was agreed on, so its counters are final. The new owner may be a new
+// process that never saw the ring with the ended node, so it asks every ended
+// node that can be reached, whatever it owned.
 
 // endedNodes lists the nodes that were ended, have been in no ring since, and can be reached.
 func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
@@ -240,14 +244,15 @@ func (k *Keeper) isPullingFrom(node ring.NodeID) bool {
 // hasCounters reports whether this node has the token or at least the beginning of a copy.
 func (pt *partState) hasCounters() bool { return pt.phase != away || !pt.source.IsZero() }
 
-// hasAllCounters reports whether this node has all of the partition's counters, as of the time when it was last the owner or a
-// copy target.
+// hasAllCounters reports whether this node has all of the partition's counters,
+// as of the time when it was last the owner or a copy target.
 func (pt *partState) hasAllCounters() bool {
 	return pt.complete || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
 }
 
-// finalCopies returns those of the partitions that this node had counters of when it lost its authority. If it has
-// authority again, it has applied its end and forgotten its counters, so there are none. The caller holds mu.
+// finalCopies returns those of the partitions that this node had counters of
+// when it lost its authority. If it has authority again, it has applied its end
+// and forgotten its counters, so there are none. The caller holds mu.
 func (k *Keeper) finalCopies(list []int) []int {
 	if k.config.Authority() {
 		return nil

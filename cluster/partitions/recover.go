@@ -14,14 +14,15 @@ const (
 	copyInfoTimeout = 2 * time.Second
 	// pullTimeout bounds how long it may take to send them.
 	pullTimeout = 30 * time.Second
-	// slowPatience multiplies Config.Patience for a node that can be reached, if this node has no complete copy or the other
-	// node has one, too.
+	// slowPatience multiplies Config.Patience for a node that can be reached, if
+	// this node has no complete copy or the other node has one, too.
 	slowPatience = 5
 	// copyMessageTimeout bounds the call that sends one message of a copy.
 	copyMessageTimeout = 5 * time.Second
 )
 
-// search is the search for the newest counters of a partition: what this node knows about the copies elsewhere.
+// search is the search for the newest counters of a partition: what this node
+// knows about the copies elsewhere.
 type search struct {
 	since time.Time
 	found map[ring.NodeID]finding // by holder
@@ -37,16 +38,18 @@ type finding struct {
 	timedOut bool // this node gave up waiting for it
 }
 
-// copyHolders lists the nodes that may have a copy of p: both sides of a move, and their standbys. If one side was ended, its
-// former standbys are now in its place.
+// copyHolders lists the nodes that may have a copy of p: both sides of a move,
+// and their standbys. If one side was ended, its former standbys are now in its
+// place.
 func (state *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := state.Owner(p)
 	return appendOthers(self, buf, state.From.Standby(p), to, state.To.Standby(p), from)
 }
 
-// continueSearches searches for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
-// fetches the newest. Once every holder has answered or timed out, it continues from what it has. It reports whether any
-// search goes on. The caller holds sending.
+// continueSearches searches for the newest copies of partitions whose tokens
+// are here: it asks the holders how new theirs are, then fetches the newest.
+// Once every holder has answered or timed out, it continues from what it has.
+// It reports whether any search goes on. The caller holds sending.
 func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
 	requests := map[pendingCall][]int{}
@@ -102,7 +105,8 @@ func (k *Keeper) continueSearches() (searching bool) {
 	return searching
 }
 
-// advanceSearch reports whether the search for p is over. If not, it adds p to the requests to send now. The caller holds mu.
+// advanceSearch reports whether the search for p is over. If not, it adds p to
+// the requests to send now. The caller holds mu.
 func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
@@ -151,9 +155,10 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.config.Patience
 }
 
-// nextToFetch returns the node to fetch a copy from next, or zero if there is none. Of each lineage it picks the newest copy, if
-// that is newer than the one here. It picks incomplete copies, such as those from a checkpoint, only if there is no whole
-// one.
+// nextToFetch returns the node to fetch a copy from next, or zero if there is
+// none. Of each lineage it picks the newest copy, if that is newer than the one
+// here. It picks incomplete copies, such as those from a checkpoint, only if
+// there is no whole one.
 func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	haveWhole := pt.complete
 	for i, node := range nodes {
@@ -166,7 +171,8 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 
 		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
 			g := s.found[other]
-			return g.whole && !g.timedOut && (g.after(f.version) || g.version == f.version && slices.Index(nodes, other) < i)
+			return g.whole && !g.timedOut &&
+				(g.after(f.version) || g.version == f.version && slices.Index(nodes, other) < i)
 		}) {
 			return node
 		}
@@ -181,7 +187,8 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	return ring.NodeID{}
 }
 
-// outcome reports whether this node gave up waiting for some node, and whether some node sent its copy or has none.
+// outcome reports whether this node gave up waiting for some node, and whether
+// some node sent its copy or has none.
 func (s *search) outcome() (timedOut, received bool) {
 	for _, f := range s.found {
 		timedOut = timedOut || f.timedOut
@@ -190,7 +197,8 @@ func (s *search) outcome() (timedOut, received bool) {
 	return timedOut, received
 }
 
-// mayHaveLost reports whether a process may have ended that had counters of p. Otherwise there never were any: the cluster is new.
+// mayHaveLost reports whether a process may have ended that had counters of p.
+// Otherwise there never were any: the cluster is new.
 func (state *adoptedState) mayHaveLost(self ring.NodeID, p int) bool {
 	if len(state.Generations) > 0 {
 		return true
@@ -214,14 +222,16 @@ func (s *search) hasWhole() bool {
 	return false
 }
 
-// requestCopies asks a node how new its copies are, or asks for the copies, which arrive before the answer.
+// requestCopies asks a node how new its copies are, or asks for the copies,
+// which arrive before the answer.
 func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int) {
 	boot, timeout := state.Boot(call.node), copyInfoTimeout
 	if call.method == MethodPull {
 		timeout = pullTimeout
 	}
 
-	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node)) // if not, it was ended, and may not know it
+	// if not, it was ended, and may not know it
+	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node))
 	k.config.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
 		var found map[int]finding
 		if err == nil && call.method == MethodCopyInfo {
@@ -267,7 +277,8 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 		}
 
 		if call.method == MethodPull {
-			k.config.Logger.Debug("partitions recovered from a copy", "node", call.node.String(), "partitions", len(list))
+			k.config.Logger.Debug("partitions recovered from a copy", "node", call.node.String(),
+				"partitions", len(list))
 		}
 	})
 }
@@ -286,7 +297,8 @@ func parseFindings(b []byte) (map[int]finding, error) {
 	return found, d.Err()
 }
 
-// dropUnneeded drops the counters of partitions that this node neither owns nor has copies of as a standby.
+// dropUnneeded drops the counters of partitions that this node neither owns nor
+// has copies of as a standby.
 func (k *Keeper) dropUnneeded() {
 	k.mu.Lock()
 	state := k.adopted.Load()
@@ -298,8 +310,9 @@ func (k *Keeper) dropUnneeded() {
 	}
 }
 
-// dropIfUnneeded drops the counters of p if they don't concern this node. If state is no longer the adopted one, a copy of p
-// may be arriving, so dropIfUnneeded does nothing and returns false.
+// dropIfUnneeded drops the counters of p if they don't concern this node. If
+// state is no longer the adopted one, a copy of p may be arriving, so
+// dropIfUnneeded does nothing and returns false.
 func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

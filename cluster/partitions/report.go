@@ -13,18 +13,19 @@ import (
 )
 
 const (
-	// fallbackReportDelay is the delay before fallback debts are reported to an owner that is back, plus as much again
-	// at random. By then all nodes have debts to report, and the owner has to bring its standbys up to date.
+	// fallbackReportDelay is the delay before fallback debts are reported to an
+	// owner that is back, plus as much again at random. By then all nodes have
+	// debts to report, and the owner has to bring its standbys up to date.
 	fallbackReportDelay = time.Second
 	// pruneInterval is the time between two searches for expired debts.
 	pruneInterval = 10 * time.Second
 	// debtsTimeout bounds how long an owner may take to acknowledge debts.
 	debtsTimeout = 2 * time.Second
-	// standbyWait bounds how long an owner waits until its standbys have the debts reported to it, before it refuses
-	// them. It is shorter than debtsTimeout.
+	// standbyWait bounds how long an owner waits until its standbys have the debts
+	// reported to it, before it refuses them. It is shorter than debtsTimeout.
 	standbyWait = time.Second
-	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The owner refuses further ones, and their
-	// senders try again.
+	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The
+	// owner refuses further ones, and their senders try again.
 	maxDebtsWaiting = 64
 	// debtsPerMessage bounds the debts in one message.
 	debtsPerMessage = 4096
@@ -39,8 +40,8 @@ func (k *Keeper) encodeDebts(list []*debt, now algorithms.Instant) []byte {
 	return b
 }
 
-// reportDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. The
-// caller holds sending.
+// reportDebts reports debts to the owners that can be reached. Each debt is
+// reported again until its owner acknowledges it. The caller holds sending.
 func (k *Keeper) reportDebts() {
 	state := k.adopted.Load()
 	now := k.config.Now()
@@ -63,18 +64,20 @@ func (k *Keeper) reportDebts() {
 		}
 
 		tooEarly := k.isTooEarlyForFallback(owner)
-		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] || !state.member || !k.canSendTo(owner) {
+		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] ||
+			!state.member || !k.canSendTo(owner) {
 			continue
 		}
 
-		// Debts as a standby take fallback debts with them: once the owner has noted a later number, it would take those for
-		// debited.
+		// Debts as a standby take fallback debts with them: once the owner has noted a
+		// later number, it would take those for debited.
 		list := k.debts.inOrder(p)
 		if tooEarly && !slices.ContainsFunc(list, func(d *debt) bool { return !d.fallback }) {
 			continue
 		}
 
-		// New debts wait until those reported before are acknowledged, so that a counter has at most one of each.
+		// New debts wait until those reported before are acknowledged, so that a
+		// counter has at most one of each.
 		again := list[0].number.isReported()
 		for _, d := range list {
 			if d.number.isReported() != again || len(reports[owner]) >= debtsPerMessage {
@@ -99,8 +102,8 @@ func (k *Keeper) reportDebts() {
 	}
 }
 
-// isTooEarlyForFallback reports whether it is too early to report fallback debts to owner: it is away, or has only just come
-// back. The caller holds mu.
+// isTooEarlyForFallback reports whether it is too early to report fallback
+// debts to owner: it is away, or has only just come back. The caller holds mu.
 func (k *Keeper) isTooEarlyForFallback(owner ring.NodeID) bool {
 	if !k.config.Calls.Reachable(owner) {
 		delete(k.reportFallbackAt, owner)
@@ -114,7 +117,8 @@ func (k *Keeper) isTooEarlyForFallback(owner ring.NodeID) bool {
 	return time.Now().Before(at)
 }
 
-// pruneDebts prunes expired debts from time to time: after a long cut, only the last windows matter. The caller holds mu.
+// pruneDebts prunes expired debts from time to time: after a long cut, only the
+// last windows matter. The caller holds mu.
 func (k *Keeper) pruneDebts(now algorithms.Instant) {
 	if k.debts.total == 0 {
 		clear(k.reportFallbackAt) // the next cut starts from scratch
@@ -158,11 +162,14 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, list []*debt, answers []byte, 
 	}
 }
 
-// acceptDebts debits the costs that another node admitted while it could not reach this one, except those that it does not
-// own the counters of or has no room for. Without authority it accepts none: if it has been ended, they would be forgotten.
-// The debtor drops the debts that are taken, so the standbys must have them first, except those that can't be reached.
-// Otherwise it refuses them. If this node is pulling copies from the debtor, it debits the debts in them, but acknowledges
-// none: a copy from another node may yet replace the counters here.
+// acceptDebts debits the costs that another node admitted while it could not
+// reach this one, except those that it does not own the counters of or has no
+// room for. Without authority it accepts none: if it has been ended, they would
+// be forgotten. The debtor drops the debts that are taken, so the standbys must
+// have them first, except those that can't be reached. Otherwise it refuses
+// them. If this node is pulling copies from the debtor, it debits the debts in
+// them, but acknowledges none: a copy from another node may yet replace the
+// counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
 	if !k.config.Authority() && !merging {
@@ -216,7 +223,8 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 
 		k.awaitStandbys(debited, refused)
 
-		// If this node was ended in the meantime, it has forgotten them, and the next owner continues without them.
+		// If this node was ended in the meantime, it has forgotten them, and the next
+		// owner continues without them.
 		if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
@@ -231,8 +239,8 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	})
 }
 
-// debit debits a debt of node once, and returns the answer to it. If merging is true, this node takes it also while it still
-// searches for its counters.
+// debit debits a debt of node once, and returns the answer to it. If merging is
+// true, this node takes it also while it still searches for its counters.
 func (k *Keeper) debit(node ring.NodeID, d *debt, now algorithms.Instant, merging bool) (answer byte) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
@@ -249,9 +257,10 @@ func (k *Keeper) debit(node ring.NodeID, d *debt, now algorithms.Instant, mergin
 	return debtTaken
 }
 
-// reportDebtsFirst reports to node the debts that are in the copies it is about to get. The node debits them from its own
-// counters, so that a merge, which keeps the more used one of two counters, includes them in either case. The debts stay
-// here until node's standbys have them, too: see reportDebts.
+// reportDebtsFirst reports to node the debts that are in the copies it is about
+// to get. The node debits them from its own counters, so that a merge, which
+// keeps the more used one of two counters, includes them in either case. The
+// debts stay here until node's standbys have them, too: see reportDebts.
 func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	now := k.config.Now()
 	var included []*debt
@@ -291,8 +300,9 @@ func (k *Keeper) AppendDebts(b []byte) []byte {
 	return k.debts.append(b, k.config.Now())
 }
 
-// RestoreDebts adopts the debts that an earlier process of this node wrote, as AppendDebts encoded them. Debts already
-// recorded stay as they are. It returns the number of adopted debts; after an error, those are the ones before it.
+// RestoreDebts adopts the debts that an earlier process of this node wrote, as
+// AppendDebts encoded them. Debts already recorded stay as they are. It returns
+// the number of adopted debts; after an error, those are the ones before it.
 func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

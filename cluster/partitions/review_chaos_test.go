@@ -12,16 +12,17 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// Moves with broken links, frozen nodes, and states that arrive late or several at once: unless a node is killed or ended,
-// no hit is forgotten or counted twice.
+// Moves with broken links, frozen nodes, and states that arrive late or several
+// at once: unless a node is killed or ended, no hit is forgotten or counted
+// twice.
 func TestG6_MovesUnderFaultsForgetNothing(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { chaos(t, s, false) })
 	}
 }
 
-// The same with kills, and with nodes that are ended before they can notice: no partition ever has two owners, and each has
-// one again in the end.
+// The same with kills, and with nodes that are ended before they can notice: no
+// partition ever has two owners, and each has one again in the end.
 func TestNeverTwoOwners_UnderFaults(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { chaos(t, s, true) })
@@ -156,7 +157,8 @@ func (s *storm) strike() {
 		s.agree(agreement.Ended{Node: n.id, Generation: s.state.Generation(n.id)})
 		s.nap(1500)
 		s.calm()
-		s.eventually("the node applies its end", func() bool { return n.keeper.Load().AdoptedRevision() >= s.state.LastEnded })
+		s.eventually("the node applies its end",
+			func() bool { return n.keeper.Load().AdoptedRevision() >= s.state.LastEnded })
 		n.authority.Store(true)
 	case 1: // its authority runs out and comes back
 		s.net.Freeze(n.ip)

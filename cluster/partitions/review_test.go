@@ -41,8 +41,8 @@ func (f *fleet) same(t *testing.T, admitted []int64) {
 	}
 }
 
-// A node that gets no copies for a while, and then gets them again, gets the changes made meanwhile, even if it did
-// not notice the interruption.
+// A node that gets no copies for a while, and then gets them again, gets the
+// changes made meanwhile, even if it did not notice the interruption.
 func TestG5_ACopyTargetThatWasAwayGetsACompleteCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -70,8 +70,9 @@ func TestG5_ACopyTargetThatWasAwayGetsACompleteCopy(t *testing.T) {
 	})
 }
 
-// A standby that answers nothing for some seconds misses the reset of a counter. The complete copy that it gets afterwards lacks the
-// counter, so the standby resets it as well, and keeps the others.
+// A standby that answers nothing for some seconds misses the reset of a
+// counter. The complete copy that it gets afterwards lacks the counter, so the
+// standby resets it as well, and keeps the others.
 func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		a, b := f.nodes[0], f.nodes[1]
@@ -79,13 +80,16 @@ func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 		other := key
 		other.Counter++
 		for _, k := range []counters.Key{key, other} {
-			if v := a.table.Load().Take(now(), []counters.Op{{Key: k, Limit: &limit, Cost: 5}}); v != counters.Admitted {
+			if v := a.table.Load().Take(now(),
+				[]counters.Op{{Key: k, Limit: &limit, Cost: 5}}); v != counters.Admitted {
 				t.Fatal(v)
 			}
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.muted.Store(true)
-		expect.NoError(t, a.table.Load().Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}))
+		expect.NoError(t,
+			a.table.Load().Amend(now(),
+				&counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}))
 		_ = a.table.Load().Changed(func([]counters.Record) error { return nil }) // a checkpoint
 		time.Sleep(2 * pushTimeout)
 		a.table.Load().Sweep(now(), 1)
@@ -104,8 +108,8 @@ func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 // settleWithLag is settle while one node applies states late.
 func (f *fleet) settleWithLag(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
 
-// A partition keeps its owner, and its standby changes to another node and back. The old standby has dropped its copy by
-// then, and gets a new one.
+// A partition keeps its owner, and its standby changes to another node and
+// back. The old standby has dropped its copy by then, and gets a new one.
 func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -140,7 +144,8 @@ func actAsStandby(t *testing.T, n *node, i int) {
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 	share := limit
 	share.Amount /= 3
-	if v := n.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{share}, Unreachable); v != counters.Admitted {
+	if v := n.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{share},
+		Unreachable); v != counters.Admitted {
 		t.Fatalf("%s acts: %v", n.ip, v)
 	}
 }
@@ -156,8 +161,9 @@ func (f *fleet) keysOf(owner, standby *node, n int) (keys []int) {
 	return keys
 }
 
-// A standby has debts from a time when its owner could not be reached. They are not forgotten if the partition then moves
-// to the standby, for example because the owner leaves.
+// A standby has debts from a time when its owner could not be reached. They are
+// not forgotten if the partition then moves to the standby, for example because
+// the owner leaves.
 func TestDebtsOfTheNextOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -199,7 +205,8 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 	})
 }
 
-// If the owner can't debit one debt, it still acknowledges the rest, so they are reported only once.
+// If the owner can't debit one debt, it still acknowledges the rest, so they
+// are reported only once.
 func TestDebtsAreToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -219,8 +226,9 @@ func TestDebtsAreToldOnce(t *testing.T) {
 	})
 }
 
-// During a move, the standby of the old owner does not act for it while the new owner has the token and can be reached: the
-// old owner refuses checks because the new one decides them, not for lack of authority.
+// During a move, the standby of the old owner does not act for it while the new
+// owner has the token and can be reached: the old owner refuses checks because
+// the new one decides them, not for lack of authority.
 func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -237,7 +245,8 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 			}
 			for _, n := range []*node{b, c} {
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-				if n.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit}, WithoutAuthority) != counters.Shut {
+				if n.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit},
+					WithoutAuthority) != counters.Shut {
 					acted++
 				}
 			}

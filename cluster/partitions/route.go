@@ -39,7 +39,8 @@ func (k *Keeper) Route(p int) Route {
 
 	r.Owner = from
 	switch {
-	case ph == owning && k.config.Table.IsOpen(p): // if only one holds, setPhase is in progress; WaitUnfrozen returns after it
+	case ph == owning && k.config.Table.IsOpen(p):
+		// if only one holds, setPhase is in progress; WaitUnfrozen returns after it
 		r.Place, r.Owner = Here, k.config.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to
@@ -67,7 +68,8 @@ func (k *Keeper) Route(p int) Route {
 	return r
 }
 
-// LearnOwner records the reply of another node that owner has the token of p. Replies for another revision are ignored.
+// LearnOwner records the reply of another node that owner has the token of p.
+// Replies for another revision are ignored.
 func (k *Keeper) LearnOwner(p int, revision int64, owner ring.NodeID) {
 	state := k.adopted.Load()
 	from, to := state.Owner(p)
@@ -85,8 +87,9 @@ func (k *Keeper) WaitUnfrozen(ctx context.Context, p int) {
 	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Frozen })
 }
 
-// waitUntil returns once good returns true, which it calls again after each change of a phase or the adopted state. It also
-// returns when ctx or the Keeper ends.
+// waitUntil returns once good returns true, which it calls again after each
+// change of a phase or the adopted state. It also returns when ctx or the
+// Keeper ends.
 func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 	for {
 		k.mu.Lock()
@@ -107,8 +110,9 @@ func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 	}
 }
 
-// SettledEpoch returns the last epoch that this node has settled: every token that the ring moves to or from this node has
-// moved, and the standby of each of its partitions has a complete copy.
+// SettledEpoch returns the last epoch that this node has settled: every token
+// that the ring moves to or from this node has moved, and the standby of each
+// of its partitions has a complete copy.
 func (k *Keeper) SettledEpoch() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -119,7 +123,8 @@ func (k *Keeper) SettledEpoch() int64 {
 	return state.Epoch
 }
 
-// isUnsettled reports whether this node has not settled the epoch: some partition still has to move or to be copied.
+// isUnsettled reports whether this node has not settled the epoch: some
+// partition still has to move or to be copied.
 func (k *Keeper) isUnsettled(state *adoptedState) bool {
 	for p := range ring.Partitions {
 		from, to := state.Owner(p)
@@ -132,19 +137,21 @@ func (k *Keeper) isUnsettled(state *adoptedState) bool {
 	return !state.member
 }
 
-// AdoptedRevision returns the revision of the adopted state: the Raft index of its last change of owners.
+// AdoptedRevision returns the revision of the adopted state: the Raft index of
+// its last change of owners.
 func (k *Keeper) AdoptedRevision() uint64 { return k.adopted.Load().Revision }
 
-// IsRecovering reports whether this node still searches for the newest counters of some of its partitions. The search ends
-// by itself: see Config.Patience.
+// IsRecovering reports whether this node still searches for the newest counters
+// of some of its partitions. The search ends by itself: see Config.Patience.
 func (k *Keeper) IsRecovering() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.inPhase[recovering] > 0
 }
 
-// LacksCopies reports whether this node, as the standby of some partition, has no complete copy of it although the owner can
-// be reached. Until it has one, the loss of the owner costs more than the changes since the last push.
+// LacksCopies reports whether this node, as the standby of some partition, has
+// no complete copy of it although the owner can be reached. Until it has one,
+// the loss of the owner costs more than the changes since the last push.
 func (k *Keeper) LacksCopies() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,8 +7,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Between the shutting of a gate and the change of phase, a partition counts as frozen: a check that finds the gate shut
-// waits for the new phase instead of polling.
+// Between the shutting of a gate and the change of phase, a partition counts as
+// frozen: a check that finds the gate shut waits for the new phase instead of
+// polling.
 func TestRouteGoesByTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)

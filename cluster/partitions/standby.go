@@ -15,11 +15,14 @@ const (
 	WithoutAuthority                     // it answered that it has no authority
 )
 
-// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
-// the partition over. It decides from the copy here and within shares, which are the limits reduced to what one node may
-// spend; a share with Amount 0 allows nothing. It returns Shut if this node must not act. All ops must be of partitions
-// with the same owner.
-func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem) counters.Verdict {
+// DecideAsStandby decides ops in place of an owner that can't: as its standby
+// or, during a move, as the node that handed the partition over. It decides
+// from the copy here and within shares, which are the limits reduced to what
+// one node may spend; a share with Amount 0 allows nothing. It returns Shut if
+// this node must not act. All ops must be of partitions with the same owner.
+func (k *Keeper) DecideAsStandby(
+	now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem,
+) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -91,7 +94,8 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	for i := range ops {
 		p := ring.PartitionOf(ops[i].Key.Subject)
 		pt := &k.parts[p]
-		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() || pt.source == k.config.Self {
+		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() ||
+			pt.source == k.config.Self {
 			return false
 		}
 
@@ -100,7 +104,8 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 			owner, other = other, owner
 		}
 
-		// An owner that handed the token over also answers that it has no authority. Then the other side decides.
+		// An owner that handed the token over also answers that it has no authority.
+		// Then the other side decides.
 		if owner == k.config.Self || k.config.Calls.Reachable(owner) && problem != WithoutAuthority {
 			return false
 		}
@@ -117,10 +122,12 @@ func takeRecordNow(l *algorithms.Limit, now algorithms.Instant) algorithms.TakeR
 	return l.TakeRecord(l.Advance(algorithms.State{}, now), now)
 }
 
-// DecideAlone decides ops on this node alone, in fallback; the caller has already applied the shares. If this node has
-// counters of ops, as an owner without authority, as a standby or from a checkpoint, they must admit the ops too, under the
-// whole limits; otherwise the verdict is Refused, and nothing is owed. Admitted costs are a debt to the owner, reported
-// once the owner is known. An op without a cost owes nothing. The verdict is never Shut.
+// DecideAlone decides ops on this node alone, in fallback; the caller has
+// already applied the shares. If this node has counters of ops, as an owner
+// without authority, as a standby or from a checkpoint, they must admit the ops
+// too, under the whole limits; otherwise the verdict is Refused, and nothing is
+// owed. Admitted costs are a debt to the owner, reported once the owner is
+// known. An op without a cost owes nothing. The verdict is never Shut.
 func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -163,14 +170,17 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 	return verdict
 }
 
-// countsHere reports whether costs admitted here are counted in the counters here: the next owner of p continues from them,
-// or pushes over them. While p moves, and after a restart, they may be replaced or merged, so they are only peeked at.
+// countsHere reports whether costs admitted here are counted in the counters
+// here: the next owner of p continues from them, or pushes over them. While p
+// moves, and after a restart, they may be replaced or merged, so they are only
+// peeked at.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.config.Self
 }
 
-// copyDecision copies to op the decision on asked, which is op with its uncounted debt added to the cost.
+// copyDecision copies to op the decision on asked, which is op with its
+// uncounted debt added to the cost.
 func (k *Keeper) copyDecision(op, asked *counters.Op) {
 	uncounted := asked.Cost - op.Cost
 	op.Decision, op.Full = asked.Decision, asked.Full
@@ -183,9 +193,10 @@ func (k *Keeper) copyDecision(op, asked *counters.Op) {
 	}
 }
 
-// ForgiveDebt takes op's cost, which DecideAlone recorded at the given time, off the debt, because another limit of the check
-// refused it. A debt that has been reported already stays, and so does the cost in a counter here: that can lose quota, but
-// never make any.
+// ForgiveDebt takes op's cost, which DecideAlone recorded at the given time,
+// off the debt, because another limit of the check refused it. A debt that has
+// been reported already stays, and so does the cost in a counter here: that can
+// lose quota, but never make any.
 func (k *Keeper) ForgiveDebt(at algorithms.Instant, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

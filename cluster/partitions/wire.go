@@ -12,12 +12,15 @@ import (
 
 // Messages between keepers.
 const (
-	MethodPush     peer.Method = 48 + iota // copies and changes; the reply lists the partitions that the receiver declined
-	MethodFlip                             // offers tokens, or asks for them; the reply lists those that the receiver has
-	MethodCopyInfo                         // asks how new the receiver's copies of partitions are; the reply has findings
-	MethodPull                             // asks for copies of partitions; the reply follows after all of them
-	MethodCopies                           // the copies that a MethodPull asked for
-	MethodDebts                            // debts; the reply has a byte for each
+	// copies and changes; the reply lists the partitions that the receiver declined
+	MethodPush peer.Method = 48 + iota
+	// offers tokens, or asks for them; the reply lists those that the receiver has
+	MethodFlip
+	// asks how new the receiver's copies of partitions are; the reply has findings
+	MethodCopyInfo
+	MethodPull   // asks for copies of partitions; the reply follows after all of them
+	MethodCopies // the copies that a MethodPull asked for
+	MethodDebts  // debts; the reply has a byte for each
 )
 
 // Failure codes of a message.
@@ -36,7 +39,8 @@ const (
 	sectionMore               // changes only: more of the same round follow
 )
 
-// header begins every message. It has the sender's revision and generation, which its peer identity lacks.
+// header begins every message. It has the sender's revision and generation,
+// which its peer identity lacks.
 type header struct {
 	revision   uint64 // the receiver must have applied the agreed state up to here
 	generation int64
@@ -73,12 +77,14 @@ type section struct {
 	version
 	flags        uint8
 	sectionCount uint64 // sections of the copy up to and including this one
-	// wall is the reading of the clock by which the sender counts the partition's windows, after it collected the records.
+	// wall is the reading of the clock by which the sender counts the partition's
+	// windows, after it collected the records.
 	wall int64
 }
 
-// append writes s with as many of the records as fill a message, at least one if there are any: a record with a log may
-// have tens of thousands of entries. It returns the remaining records, and turns s into the head of their section.
+// append writes s with as many of the records as fill a message, at least one
+// if there are any: a record with a log may have tens of thousands of entries.
+// It returns the remaining records, and turns s into the head of their section.
 func (s *section) append(b []byte, records []counters.Record, now algorithms.Instant) ([]byte, []counters.Record) {
 	s.sectionCount++
 	b = binary.AppendUvarint(b, uint64(s.p))
@@ -114,10 +120,11 @@ func decodeVersion(d *wire.Decoder) version {
 	return version{lineage: d.Uint64(), tenure: d.Uvarint(), round: d.Uvarint()}
 }
 
-// decodeSection reads a section. It calls begin with the section's head and, if begin returns true, each with every record
-// of the partition.
+// decodeSection reads a section. It calls begin with the section's head and, if
+// begin returns true, each with every record of the partition.
 func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) bool, each func(counters.Record)) {
-	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d), sectionCount: d.Uvarint(), wall: d.Varint()}
+	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d),
+		sectionCount: d.Uvarint(), wall: d.Varint()}
 	n := d.Uint32()
 
 	if d.Failed() {

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A debt keeps the limit that admitted it, including calendar and delay. A calendar's zone is loaded once, however many
-// debts use it.
+// A debt keeps the limit that admitted it, including calendar and delay. A
+// calendar's zone is loaded once, however many debts use it.
 func TestDebtsKeepTheirLimits(t *testing.T) {
 	day, err := algorithms.CalendarOf(algorithms.Day, "Europe/Berlin")
 	expect.NoError(t, err)
@@ -29,11 +29,14 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 
 // Decoding any message ends, and yields nothing out of bounds.
 func FuzzMessages(f *testing.F) {
-	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
-	b, _ := (&section{p: 17, version: version{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
+	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow,
+		State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
+	b, _ := (&section{p: 17, version: version{5, 1, 9},
+		flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
 	f.Add(b)
 	f.Add(appendFinding(nil, 17, finding{whole: true, version: version{5, 1, 9}}))
-	f.Add((&debt{key: keyOf(1), number: debtNumber{7, 3}, owedCost: owedCost{limit: limit, cost: 2}}).append(nil, 0, now()))
+	f.Add((&debt{key: keyOf(1), number: debtNumber{7, 3},
+		owedCost: owedCost{limit: limit, cost: 2}}).append(nil, 0, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := wire.NewDecoder(b)
@@ -52,7 +55,8 @@ func FuzzMessages(f *testing.F) {
 			t.Errorf("%d findings", len(found))
 		}
 		d = wire.NewDecoder(b)
-		if one := decodeDebt(d, now(), 0); !d.Failed() && (one.cost < 1 || one.number.bootIndex > maxOwedCost || one.number.n > maxOwedCost) {
+		if one := decodeDebt(d, now(), 0); !d.Failed() &&
+			(one.cost < 1 || one.number.bootIndex > maxOwedCost || one.number.n > maxOwedCost) {
 			t.Errorf("a debt out of bounds: %+v", one)
 		}
 	})

@@ -12,18 +12,20 @@ import (
 // Method is the kind of a call. The packages that register handlers define the values.
 type Method uint8
 
-// Code is the reason of a failed call. The packages that register handlers define the values, except for CodeTooLarge and
-// CodeNoMethod.
+// Code is the reason of a failed call. The packages that register handlers
+// define the values, except for CodeTooLarge and CodeNoMethod.
 type Code uint8
 
 // CodeTooLarge means that the reply exceeded the size of a message.
 const CodeTooLarge Code = 255
 
 var (
-	// ErrUnreachable means that there is no connection to the node, or it is silent, or it broke before the reply arrived.
+	// ErrUnreachable means that there is no connection to the node, or it is
+	// silent, or it broke before the reply arrived.
 	ErrUnreachable = errors.New("the node is unreachable")
-	// ErrNotSent is wrapped by the errors of calls that certainly never left this node. ErrBusy and ErrTooLarge imply it.
-	// After any other error, the call may or may not have been served.
+	// ErrNotSent is wrapped by the errors of calls that certainly never left this
+	// node. ErrBusy and ErrTooLarge imply it. After any other error, the call may
+	// or may not have been served.
 	ErrNotSent = errors.New("nothing was sent")
 	// ErrBusy means that a queue is full; nothing was sent.
 	ErrBusy = errors.New("too much is queued for the node")
@@ -48,8 +50,9 @@ func (e *RemoteError) Error() string {
 	return fmt.Sprintf("the remote failed (%d): %s", e.Code, e.Detail)
 }
 
-// Call is an incoming message. Reply or Fail answers it, once, from any goroutine and at any time. They have no effect on
-// one-way messages, after the first answer, and once the connection is closed.
+// Call is an incoming message. Reply or Fail answers it, once, from any
+// goroutine and at any time. They have no effect on one-way messages, after the
+// first answer, and once the connection is closed.
 type Call struct {
 	From   Identity
 	Method Method
@@ -78,7 +81,8 @@ const maxDetail = 4 << 10
 
 // Fail answers the call with a failure, which the caller gets as a RemoteError.
 func (c *Call) Fail(code Code, detail string) {
-	c.answer(message{kind: messageFailure, methodOrCode: uint8(code), id: c.id, body: []byte(detail[:min(len(detail), maxDetail)])})
+	c.answer(message{kind: messageFailure, methodOrCode: uint8(code), id: c.id,
+		body: []byte(detail[:min(len(detail), maxDetail)])})
 }
 
 func (c *Call) answer(m message) {
@@ -89,7 +93,8 @@ func (c *Call) answer(m message) {
 	switch {
 	case errors.Is(err, ErrBusy):
 		c.conn.dropped.Do(func() {
-			c.conn.peers.log.Warn("replies dropped: the node does not read them", "node", c.From.Node, "name", c.From.Name)
+			c.conn.peers.log.Warn("replies dropped: the node does not read them",
+				"node", c.From.Node, "name", c.From.Name)
 		})
 	case err == nil && !c.inReader.Load():
 		wake.Signal(c.conn.queue.wake)

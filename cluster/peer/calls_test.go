@@ -45,7 +45,8 @@ func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
 		a, b := w.pair()
 		random := rand.NewChaCha8([32]byte{1})
 		var wait sync.WaitGroup
-		for _, size := range []int{0, 1, readSize - messageHead, readSize, readSize + 1, maxReusedBuffer, maxReusedBuffer + 1, 1 << 20, 3, largestMessage} {
+		for _, size := range []int{0, 1, readSize - messageHead, readSize, readSize + 1,
+			maxReusedBuffer, maxReusedBuffer + 1, 1 << 20, 3, largestMessage} {
 			body := make([]byte, size)
 			_, _ = random.Read(body)
 			want := bytes.Clone(body)
@@ -59,7 +60,8 @@ func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
 			clear(body) // Go allows to reuse it
 		}
 		wait.Wait()
-		if _, err := a.Call(t.Context(), b.id, methodEcho, make([]byte, largestMessage+1)); !errors.Is(err, ErrTooLarge) {
+		if _, err := a.Call(t.Context(), b.id, methodEcho,
+			make([]byte, largestMessage+1)); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("have %v, want %v", err, ErrTooLarge)
 		}
 	})
@@ -73,7 +75,8 @@ func TestManyCallers(t *testing.T) {
 			group.Go(func() {
 				for k := range 50 {
 					text := fmt.Sprint(i, k)
-					if have, err := a.Call(t.Context(), b.id, methodEcho, []byte(text)); err != nil || string(have) != text {
+					if have, err := a.Call(t.Context(), b.id, methodEcho,
+						[]byte(text)); err != nil || string(have) != text {
 						t.Errorf("have %q, %v, want %q", have, err, text)
 					}
 				}
@@ -103,7 +106,8 @@ func TestCallsTimeOut(t *testing.T) {
 			t.Errorf("have %v, want %v", err, context.Canceled)
 		}
 		began = time.Now()
-		if _, err := a.Call(t.Context(), b.id, methodNever, nil); err != ErrTimeout || time.Since(began) != maxCallTime {
+		if _, err := a.Call(t.Context(), b.id, methodNever, nil); err != ErrTimeout ||
+			time.Since(began) != maxCallTime {
 			t.Errorf("without a limit: have %v after %v", err, time.Since(began))
 		}
 		for _, c := range b.kept() {
@@ -158,7 +162,8 @@ func TestCallAt(t *testing.T) {
 	})
 }
 
-// TestCloseEndsEveryCallOnce closes either end while calls are in flight. Each done runs once, and none after Close.
+// TestCloseEndsEveryCallOnce closes either end while calls are in flight. Each
+// done runs once, and none after Close.
 func TestCloseEndsEveryCallOnce(t *testing.T) {
 	for _, mine := range []bool{true, false} {
 		t.Run(fmt.Sprintf("mine=%v", mine), func(t *testing.T) {
@@ -170,7 +175,8 @@ func TestCloseEndsEveryCallOnce(t *testing.T) {
 				for i := range calls {
 					method := []Method{methodEcho, methodNever, methodLater}[i%3]
 					group.Go(func() {
-						a.Go(b.id, method, []byte("x"), time.Duration(1+i%20)*time.Millisecond, func([]byte, error) { runs[i].Add(1) })
+						a.Go(b.id, method, []byte("x"), time.Duration(1+i%20)*time.Millisecond,
+							func([]byte, error) { runs[i].Add(1) })
 					})
 				}
 				if mine {

@@ -16,7 +16,8 @@ func setClock(by *atomic.Int64) option {
 	}
 }
 
-// Nodes know how far the clocks of others are ahead, also in another region, and soon notice when one is set, their own included.
+// Nodes know how far the clocks of others are ahead, also in another region,
+// and soon notice when one is set, their own included.
 func TestClocks(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		var shifts [3]atomic.Int64 // in nanoseconds; nodes read them while the test goes on
@@ -54,8 +55,8 @@ func TestClocks(t *testing.T) {
 	})
 }
 
-// A round trip that took long, or in which this node's clock was set or its process did not run, proves nothing. The shortest of the
-// last eight counts.
+// A round trip that took long, or in which this node's clock was set or its
+// process did not run, proves nothing. The shortest of the last eight counts.
 func TestClockSamples(t *testing.T) {
 	var c clocks
 	at := func(boot, shift time.Duration) bothClocks {

@@ -22,12 +22,15 @@ const (
 	maxCallTime = 30 * time.Second
 	// maxSilence is how long a connection may be silent before it is closed.
 	maxSilence = 5 * time.Second
-	// secondDialAfter is the silence, in multiples of the unreachable timeout, after which a second connection is dialled.
+	// secondDialAfter is the silence, in multiples of the unreachable timeout,
+	// after which a second connection is dialled.
 	secondDialAfter = 2
-	// readSize and firstRead are read buffer sizes in bytes. A connection begins with firstRead, and switches to readSize
-	// once a read fills the buffer: most connections of a large cluster carry little traffic.
+	// readSize and firstRead are read buffer sizes in bytes. A connection begins
+	// with firstRead, and switches to readSize once a read fills the buffer: most
+	// connections of a large cluster carry little traffic.
 	readSize, firstRead = 32 << 10, 2 << 10
-	// flushEvery is the number of messages after which the reader sends their replies, even if it has read more.
+	// flushEvery is the number of messages after which the reader sends their
+	// replies, even if it has read more.
 	flushEvery = 32
 	// retireTime is how long calls in flight may still finish on a replaced connection.
 	retireTime = 2 * time.Second
@@ -40,15 +43,17 @@ var (
 	errReplaced = errors.New("the connection was replaced")
 )
 
-// farSilence is how long a far connection may be silent before it is unreachable and closed. After a cut, a new
-// connection is up sooner than TCP retransmits.
+// farSilence is how long a far connection may be silent before it is
+// unreachable and closed. After a cut, a new connection is up sooner than TCP
+// retransmits.
 const farSilence = 2 * time.Second
 
-// silenceLimits holds the silence after which a connection is unreachable, and the one at which it is closed.
+// silenceLimits holds the silence after which a connection is unreachable, and
+// the one at which it is closed.
 type silenceLimits struct{ unreachable, closed time.Duration }
 
-// conn is one end of a connection that carries messages: the end that calls (the node that dialled) or the end that
-// serves.
+// conn is one end of a connection that carries messages: the end that calls
+// (the node that dialled) or the end that serves.
 type conn struct {
 	peers      *Peers
 	remote     Identity
@@ -72,22 +77,27 @@ type conn struct {
 	checkedReceived int64         // lastReceived at the last check
 	silence         time.Duration // time without data in which this process was running
 
-	mu        sync.Mutex           // guards the fields below
-	pending   map[uint64]*outgoing // Invariant: empty while downErr is set
-	next      uint64
-	downErr   error // the error of new calls, which fail unsent, while the connection is silent or broken; nil otherwise
+	mu      sync.Mutex           // guards the fields below
+	pending map[uint64]*outgoing // Invariant: empty while downErr is set
+	next    uint64
+	// the error of new calls, which fail unsent, while the connection is silent or
+	// broken; nil otherwise
+	downErr   error
 	brokenErr error // why the connection ended; nil until then
 
-	callbacks sync.WaitGroup // done callbacks outside the reader; added to with mu held, and never after brokenErr is set
+	// done callbacks outside the reader; added to with mu held, and never after brokenErr is set
+	callbacks sync.WaitGroup
 }
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
 	n := &conn{
-		peers: p, remote: s.remote, socket: s, isCaller: calls, done: make(chan struct{}), writerDone: make(chan struct{}),
-		queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing),
+		peers: p, remote: s.remote, socket: s, isCaller: calls, done: make(chan struct{}),
+		writerDone: make(chan struct{}),
+		queue:      &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing),
 	}
 
-	n.handlers, n.limits = &p.handlers[Near], silenceLimits{unreachable: p.config.Silence, closed: max(maxSilence, p.config.Silence)}
+	n.handlers, n.limits = &p.handlers[Near], silenceLimits{unreachable: p.config.Silence,
+		closed: max(maxSilence, p.config.Silence)}
 	if s.kind == kindFar {
 		n.handlers, n.limits = &p.handlers[Far], silenceLimits{unreachable: farSilence, closed: farSilence}
 	}
@@ -97,8 +107,8 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 	return n
 }
 
-// run sends and receives messages until the connection breaks or ctx ends, and returns the reason. It reads on the caller's
-// goroutine.
+// run sends and receives messages until the connection breaks or ctx ends, and
+// returns the reason. It reads on the caller's goroutine.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
 
@@ -113,8 +123,8 @@ func (c *conn) run(ctx context.Context) error {
 	c.peers.watch(c)
 	c.breakOff(c.read())
 
-	// In this order: the writer ends, the queue is dropped, the callbacks end, and the caller learns that the connection is
-	// over.
+	// In this order: the writer ends, the queue is dropped, the callbacks end, and
+	// the caller learns that the connection is over.
 	end()
 	<-c.writerDone
 
@@ -125,7 +135,8 @@ func (c *conn) run(ctx context.Context) error {
 	return c.endReason()
 }
 
-// breakOff ends the connection and fails the waiting calls with err. Later calls of it have no effect.
+// breakOff ends the connection and fails the waiting calls with err. Later
+// calls of it have no effect.
 func (c *conn) breakOff(err error) {
 	if first := c.failCalls(err, true); first {
 		c.queue.close()
@@ -142,7 +153,8 @@ func (c *conn) breakOff(err error) {
 // restTime bounds how long what is queued may still be sent to a remote that has closed its side.
 const restTime = 100 * time.Millisecond
 
-// awaitWriter lets the writer send what is queued. A remote that closes still handles one-way messages.
+// awaitWriter lets the writer send what is queued. A remote that closes still
+// handles one-way messages.
 func (c *conn) awaitWriter() {
 	wake.Signal(c.queue.wake)
 	for end := time.Now().Add(restTime); !c.queue.isEmpty() && time.Now().Before(end); {
@@ -154,8 +166,9 @@ func (c *conn) awaitWriter() {
 	}
 }
 
-// failCalls fails the waiting calls, and new ones until the connection recovers; if forGood is true, it never does. It returns
-// false if the connection was broken already.
+// failCalls fails the waiting calls, and new ones until the connection
+// recovers; if forGood is true, it never does. It returns false if the
+// connection was broken already.
 func (c *conn) failCalls(why error, forGood bool) (first bool) {
 	if c.link != nil && !errors.Is(why, errReplaced) {
 		c.link.abandonDirect(c)
@@ -202,8 +215,9 @@ func (c *conn) markReceived() {
 	}
 }
 
-// checkSilence adds gap, the time since the last check as far as it counts, to c's silence, and acts on it. It returns the
-// time until the next check is needed. Only the pulse calls it.
+// checkSilence adds gap, the time since the last check as far as it counts, to
+// c's silence, and acts on it. It returns the time until the next check is
+// needed. Only the pulse calls it.
 func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
 
@@ -236,8 +250,8 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 
 var errQuiet = errors.New("the connection is silent")
 
-// sendHeartbeat sends a heartbeat, unless one was sent a moment ago; see Reachable in the package comment. Only the pulse calls
-// it.
+// sendHeartbeat sends a heartbeat, unless one was sent a moment ago; see
+// Reachable in the package comment. Only the pulse calls it.
 func (c *conn) sendHeartbeat(now int64) {
 	if c.peers.finishing.Load() || !c.isCaller && now-c.lastReceived.Load() > int64(c.limits.unreachable*2/5) {
 		return
@@ -329,8 +343,9 @@ func (c *conn) read() error {
 	}
 }
 
-// serve passes a message to its handler. While Close lets the connections end, it drops calls, which then fail at their
-// callers. One-way messages are still handled, because nobody would learn that they were dropped.
+// serve passes a message to its handler. While Close lets the connections end,
+// it drops calls, which then fail at their callers. One-way messages are still
+// handled, because nobody would learn that they were dropped.
 func (c *conn) serve(m message) error {
 	if m.kind == messageCall && c.peers.finishing.Load() {
 		return nil
@@ -357,7 +372,8 @@ func (c *conn) serve(m message) error {
 	return nil
 }
 
-// finishCall ends a call with the remote's answer. If no call waits for the answer, it is late and dropped.
+// finishCall ends a call with the remote's answer. If no call waits for the
+// answer, it is late and dropped.
 func (c *conn) finishCall(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
@@ -377,9 +393,10 @@ func (c *conn) finishCall(m message) error {
 	return nil
 }
 
-// removePending removes and returns a waiting call, or nil if it no longer waits. Only the caller that gets the call runs
-// its done, so done runs once. If outsideReader is true, done will run outside the reader, and the caller must then call
-// c.callbacks.Done.
+// removePending removes and returns a waiting call, or nil if it no longer
+// waits. Only the caller that gets the call runs its done, so done runs once.
+// If outsideReader is true, done will run outside the reader, and the caller
+// must then call c.callbacks.Done.
 func (c *conn) removePending(id uint64, outsideReader bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -433,8 +450,8 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 	return o, nil
 }
 
-// put queues a message. The caller must see to it that it is sent: by flush, or by waking the writer, which sends what others
-// put meanwhile along with it.
+// put queues a message. The caller must see to it that it is sent: by flush, or
+// by waking the writer, which sends what others put meanwhile along with it.
 func (c *conn) put(m message) error {
 	err := c.queue.put(m)
 	if errors.Is(err, ErrUnreachable) {
@@ -472,7 +489,8 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 	}
 
 	answers := make(chan answer, 1)
-	o, err := c.startCall(m, body, timeout, func(reply []byte, err error) { answers <- answer{bytes.Clone(reply), err} })
+	o, err := c.startCall(m, body, timeout,
+		func(reply []byte, err error) { answers <- answer{bytes.Clone(reply), err} })
 	if err != nil {
 		return nil, err
 	}
@@ -526,8 +544,9 @@ func (c *conn) sendError() error {
 	return c.downErr
 }
 
-// retire ends a replaced connection after retireTime, in which calls in flight may finish. Only senders that had already
-// picked this connection still start calls on it, and they retry on the new one.
+// retire ends a replaced connection after retireTime, in which calls in flight
+// may finish. Only senders that had already picked this connection still start
+// calls on it, and they retry on the new one.
 func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.breakOff(errReplaced) }) }
 
 // endReason returns the reason why the connection ended, or nil if it has not.

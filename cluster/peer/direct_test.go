@@ -18,7 +18,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// choosyConn is a connection whose TryWrite takes a part of the bytes only, and which records all that was written.
+// choosyConn is a connection whose TryWrite takes a part of the bytes only, and
+// which records all that was written.
 type choosyConn struct {
 	net.Conn
 	take func(n int) int // how many of n bytes TryWrite takes
@@ -87,8 +88,9 @@ func choosyPair(t *testing.T, take func(int) int) (*conn, *choosyConn) {
 	return c, below
 }
 
-// TestMessagesKeepTheirOrder: the connection carries each message once and whole, and those of a sender in order. It does not matter
-// who writes them, or how little fits in its buffer.
+// TestMessagesKeepTheirOrder: the connection carries each message once and
+// whole, and those of a sender in order. It does not matter who writes them, or
+// how little fits in its buffer.
 func TestMessagesKeepTheirOrder(t *testing.T) {
 	const senders, each = 6, 400
 	takes := map[string]func(int) int{
@@ -105,7 +107,8 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 				all.Go(func() {
 					for i := range each {
 						body := make([]byte, rand.IntN(100))
-						if err := c.put(message{kind: messageSend, methodOrCode: uint8(s), id: uint64(i), body: body}); err != nil {
+						if err := c.put(message{kind: messageSend, methodOrCode: uint8(s),
+							id: uint64(i), body: body}); err != nil {
 							t.Error(err)
 						}
 						if i%3 == 0 {
@@ -117,7 +120,8 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 				})
 			}
 			all.Wait()
-			process.Eventually(t, "everything is written", func() bool { return len(below.messages(t)) == senders*each })
+			process.Eventually(t, "everything is written",
+				func() bool { return len(below.messages(t)) == senders*each })
 			process.Eventually(t, "the queue is empty", c.queue.isEmpty)
 			var next [senders]uint64
 			for _, m := range below.messages(t) {
@@ -130,8 +134,8 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestWhoWrites: a message that is alone is written by its sender, what the reader handles is answered in one write, and the writer
-// does the rest.
+// TestWhoWrites: a message that is alone is written by its sender, what the
+// reader handles is answered in one write, and the writer does the rest.
 func TestWhoWrites(t *testing.T) {
 	c, below := choosyPair(t, func(n int) int { return n })
 	expect := func(what string, tries, writings, messages int) {
@@ -165,7 +169,8 @@ func TestWhoWrites(t *testing.T) {
 		}
 	}
 	var kept *Call
-	c.handlers = &handlers{methodEcho: func(call *Call) { call.Reply(nil) }, methodNever: func(call *Call) { kept = call }}
+	c.handlers = &handlers{methodEcho: func(call *Call) { call.Reply(nil) },
+		methodNever: func(call *Call) { kept = call }}
 	for _, method := range []Method{methodEcho, methodEcho, methodNever, methodEcho} {
 		if err := c.serve(message{kind: messageCall, methodOrCode: uint8(method), id: 1}); err != nil {
 			t.Fatal(err)
@@ -208,8 +213,8 @@ func TestWhoWrites(t *testing.T) {
 	expect("a reply that the reader has not sent yet, in place of a heartbeat", 3, 5, 10)
 }
 
-// TestBusyReader: a node that takes long to handle all that it has read is neither silent nor unreachable, and its replies are on
-// their way meanwhile.
+// TestBusyReader: a node that takes long to handle all that it has read is
+// neither silent nor unreachable, and its replies are on their way meanwhile.
 func TestBusyReader(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
@@ -240,7 +245,8 @@ func TestBusyReader(t *testing.T) {
 	})
 }
 
-// TestFullQueue: what could not be written still counts for the bounds, and the queue keeps no large buffer.
+// TestFullQueue: what could not be written still counts for the bounds, and the
+// queue keeps no large buffer.
 func TestFullQueue(t *testing.T) {
 	q := &queue{wake: make(chan struct{}, 1)}
 	body := make([]byte, 1<<20)

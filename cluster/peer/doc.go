@@ -1,51 +1,65 @@
-// Package peer carries calls between the nodes of a cluster and to nodes of other regions, and Raft's connections.
+// Package peer carries calls between the nodes of a cluster and to nodes of
+// other regions, and Raft's connections.
 //
-// [New] makes a [Peers], which listens at the peer port. [Peers.Handle] registers the handler of a method, for callers in
-// the region or in other regions; [Peers.Start] begins to answer. Peers keeps one connection to each node in
-// [Peers.SetNodes]. [Peers.Go], [Peers.Call] and [Peers.Send] send messages to such a node. [Peers.CallAt] calls an address
-// whose node is not known yet. [Peers.Raft] provides Raft's connections. [Peers.SetFarNodes] is for nodes of other regions,
-// which are other clusters.
+// [New] makes a [Peers], which listens at the peer port. [Peers.Handle]
+// registers the handler of a method, for callers in the region or in other
+// regions; [Peers.Start] begins to answer. Peers keeps one connection to each
+// node in [Peers.SetNodes]. [Peers.Go], [Peers.Call] and [Peers.Send] send
+// messages to such a node. [Peers.CallAt] calls an address whose node is not
+// known yet. [Peers.Raft] provides Raft's connections. [Peers.SetFarNodes] is
+// for nodes of other regions, which are other clusters.
 //
 // # Methods
 //
-// A method is a number. Each package that nodes call has a range of numbers: cluster 1 to 31, authority 32 to 47,
-// partitions 48 to 79, limiter 80 to 127, usage 128 to 135, regions 200 to 207. A call of an unregistered method fails with
-// [CodeNoMethod].
+// A method is a number. Each package that nodes call has a range of numbers:
+// cluster 1 to 31, authority 32 to 47, partitions 48 to 79, limiter 80 to 127,
+// usage 128 to 135, regions 200 to 207. A call of an unregistered method fails
+// with [CodeNoMethod].
 //
 // # The wire
 //
-// A connection may begin with a TLS handshake (see [TLS]). Then comes a preamble: magic, the lowest and highest protocol
-// versions that the build supports, the purpose of the connection, and the [Identity] of the dialling node. The other side
-// answers with its own preamble, or refuses with a reason. Both use the highest version that they share. If they share
-// none, the connection is refused, and the reason names the release that is needed. Preambles are the same in all releases,
-// except that later ones may extend the Identity and add purposes. After the preambles, the bytes are Raft's own, or
-// messages: calls from the node that dialled, replies in the other direction. So two nodes that call each other have two
-// connections.
+// A connection may begin with a TLS handshake (see [TLS]). Then comes a
+// preamble: magic, the lowest and highest protocol versions that the build
+// supports, the purpose of the connection, and the [Identity] of the dialling
+// node. The other side answers with its own preamble, or refuses with a reason.
+// Both use the highest version that they share. If they share none, the
+// connection is refused, and the reason names the release that is needed.
+// Preambles are the same in all releases, except that later ones may extend the
+// Identity and add purposes. After the preambles, the bytes are Raft's own, or
+// messages: calls from the node that dialled, replies in the other direction.
+// So two nodes that call each other have two connections.
 //
-// A sender whose message is alone writes it, and a connection's reader answers all that it has read in one write, as far as
-// that needs no waiting. The connection's writer does the rest, and everything under TLS and through a tunnel. Messages
-// queued during a write go out right after it, without a timer.
+// A sender whose message is alone writes it, and a connection's reader answers
+// all that it has read in one write, as far as that needs no waiting. The
+// connection's writer does the rest, and everything under TLS and through a
+// tunnel. Messages queued during a write go out right after it, without a
+// timer.
 //
-// Each end sends a heartbeat, which is an empty message, every fifth of Config.Silence, or every 400 ms over a far
-// connection. A node sends the heartbeats of all its connections at once, and the nodes of a region send theirs together:
-// the first one wakes the rest.
+// Each end sends a heartbeat, which is an empty message, every fifth of
+// Config.Silence, or every 400 ms over a far connection. A node sends the
+// heartbeats of all its connections at once, and the nodes of a region send
+// theirs together: the first one wakes the rest.
 //
 // # Reachable
 //
-// A node is unreachable while there is no connection to it, and while nothing has arrived for Config.Silence. Its pending
-// calls then fail at once, and so do new ones. A silent connection is kept, because the remote may only be paused, and is
-// usable again after the next byte. After 5 s of silence it is closed and dialled again. After twice Config.Silence, a
-// second connection is dialled, and replaces the silent one if it is established first: after a cut, TCP retransmits only
-// after a pause as long as the cut, or longer. Time in which this process did not run does not count as silence. The end
-// that was dialled stops its heartbeats when it receives nothing, so a link that is broken in one direction counts as
-// broken at both ends.
+// A node is unreachable while there is no connection to it, and while nothing
+// has arrived for Config.Silence. Its pending calls then fail at once, and so
+// do new ones. A silent connection is kept, because the remote may only be
+// paused, and is usable again after the next byte. After 5 s of silence it is
+// closed and dialled again. After twice Config.Silence, a second connection is
+// dialled, and replaces the silent one if it is established first: after a cut,
+// TCP retransmits only after a pause as long as the cut, or longer. Time in
+// which this process did not run does not count as silence. The end that was
+// dialled stops its heartbeats when it receives nothing, so a link that is
+// broken in one direction counts as broken at both ends.
 //
 // # Far
 //
-// A far connection is one between two regions, and its preamble says so. It is refused if both ends are in one region; a
-// near connection, or Raft's, is refused if they are not. So a message over a far connection never reaches a Near handler
-// or Raft, and a message over a near one never reaches a Far handler. A far connection counts as silent after 2 s, and is
-// then closed.
+// A far connection is one between two regions, and its preamble says so. It is
+// refused if both ends are in one region; a near connection, or Raft's, is
+// refused if they are not. So a message over a far connection never reaches a
+// Near handler or Raft, and a message over a near one never reaches a Far
+// handler. A far connection counts as silent after 2 s, and is then closed.
 //
 // # Bounds
 //
@@ -61,6 +75,7 @@
 //
 // # Caveats
 //
-// A failed call may have been served: the failure only means that no reply arrived. The Identity of a remote is the one it
-// sent when the connection began, so it lacks a cluster that became known later.
+// A failed call may have been served: the failure only means that no reply
+// arrived. The Identity of a remote is the one it sent when the connection
+// began, so it lacks a cluster that became known later.
 package peer

@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// inRegion puts a node into a region and a cluster. It accepts calls from all other regions; far counts them.
+// inRegion puts a node into a region and a cluster. It accepts calls from all
+// other regions; far counts them.
 func inRegion(region string, cluster byte, far *atomic.Int64) option {
 	return func(c *Config, n *node) {
 		withCluster(cluster)(c, n)
@@ -35,7 +36,8 @@ func (n *node) knowsFar(others ...*node) {
 func TestFarCallsReachFarHandlersOnly(t *testing.T) {
 	onBothNetworks(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
-		a, b, c := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("us", 2, &far)), w.node(3, inRegion("eu", 1, &far))
+		a, b, c := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("us", 2, &far)), w.node(3,
+			inRegion("eu", 1, &far))
 		a.knows(c)
 		a.knowsFar(b)
 		b.knowsFar(a)
@@ -75,10 +77,13 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 		{name: "far to another region", to: open, far: true},
 		{name: "near to another region", to: open, want: `it is in region "eu", but this node is in "us"`},
 		{name: "near to another region of the same cluster", to: inRegion("us", 1, &far), want: `it is in region`},
-		{name: "far to the own region", to: inRegion("eu", 1, &far), far: true, want: "connects as if it were in another"},
-		{name: "far to the own region by name", to: inRegion("eu", 2, &far), far: true, want: "two clusters are called region"},
+		{name: "far to the own region", to: inRegion("eu", 1, &far), far: true,
+			want: "connects as if it were in another"},
+		{name: "far to the own region by name", to: inRegion("eu", 2, &far), far: true,
+			want: "two clusters are called region"},
 		{name: "near to the own region by name", to: inRegion("eu", 2, &far), want: "belongs to cluster"},
-		{name: "far to one that knows of no regions", to: withCluster(2), far: true, want: "accepts no connections from other regions"},
+		{name: "far to one that knows of no regions", to: withCluster(2), far: true,
+			want: "accepts no connections from other regions"},
 		{name: "near to one that knows of no regions", to: withCluster(1)},
 		{name: "far to one that takes none", to: func(c *Config, n *node) {
 			open(c, n)
@@ -124,7 +129,8 @@ func TestRaftStaysNear(t *testing.T) {
 		}
 		// A stranger that opens a far connection can't reach Raft, either.
 		c := w.dialer()(b.address)
-		if _, _, err := exchangePreambles(c, kindFar, Identity{Node: nodeID(9), Region: "ap"}, supportedVersions); err != nil {
+		if _, _, err := exchangePreambles(c, kindFar, Identity{Node: nodeID(9), Region: "ap"},
+			supportedVersions); err != nil {
 			t.Fatal(err)
 		}
 		taken := make(chan struct{})
@@ -144,7 +150,8 @@ func TestRaftStaysNear(t *testing.T) {
 	})
 }
 
-// TestFarOverALongWay connects with TLS over a round trip of 300 ms, and breaks the link in all ways.
+// TestFarOverALongWay connects with TLS over a round trip of 300 ms, and breaks
+// the link in all ways.
 func TestFarOverALongWay(t *testing.T) {
 	ca := testca.New(t, "all regions")
 	for name, cut := range map[string]func(w *world, a, b *node){
@@ -177,10 +184,13 @@ func TestFarOverALongWay(t *testing.T) {
 				cut(w, a, b)
 				began = time.Now()
 				err := <-failed
-				if have := time.Since(began); !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNotSent) || have < 1700*time.Millisecond || have > 3500*time.Millisecond {
+				if have := time.Since(began); !errors.Is(err, ErrUnreachable) ||
+					errors.Is(err, ErrNotSent) || have < 1700*time.Millisecond ||
+					have > 3500*time.Millisecond {
 					t.Errorf("have %v after %v", err, have)
 				}
-				if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
+				_, err = a.Call(t.Context(), b.id, methodEcho, nil)
+				if !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
 					t.Errorf("have %v, want %v", err, ErrNotSent)
 				}
 				time.Sleep(20 * time.Second)
@@ -224,21 +234,24 @@ func TestUnsentIsToldFromUnknown(t *testing.T) {
 		if err := <-ended; !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNotSent) {
 			t.Errorf("a call that was sent: have %v", err)
 		}
-		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
+		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) ||
+			!errors.Is(err, ErrNotSent) {
 			t.Errorf("a call to a silent node: have %v", err)
 		}
-		if _, err := a.Call(t.Context(), nodeID(9), methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
+		_, err := a.Call(t.Context(), nodeID(9), methodEcho, nil)
+		if !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
 			t.Errorf("a call to a stranger: have %v", err)
 		}
 		time.Sleep(10 * time.Second) // by then, the connection is closed
-		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
+		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) ||
+			!errors.Is(err, ErrNotSent) {
 			t.Errorf("a call without a connection: have %v", err)
 		}
 	})
 }
 
-// TestFarConnectionsLeaveRoom: any number of connections from other regions leaves room for near ones. Closed connections
-// make room for new ones.
+// TestFarConnectionsLeaveRoom: any number of connections from other regions
+// leaves room for near ones. Closed connections make room for new ones.
 func TestFarConnectionsLeaveRoom(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
@@ -247,7 +260,9 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		refused := 0
 		for i := range maxFar + 5 {
 			synctest.Wait() // until it is handed over, because the number of half-open connections is bounded
-			if _, _, err := exchangePreambles(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, supportedVersions); errors.Is(err, ErrRefused) {
+			if _, _, err := exchangePreambles(dial(b.address), kindFar,
+				Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"},
+				supportedVersions); errors.Is(err, ErrRefused) {
 				refused++
 			} else if err != nil {
 				t.Fatal(err)
@@ -257,7 +272,8 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		a.knows(b)
 		w.connected(a, b)
 		time.Sleep(2 * handshakeTime) // by then, the silent connections are closed
-		if _, _, err := exchangePreambles(dial(b.address), kindFar, Identity{Node: ring.NodeID{9}, Region: "us"}, supportedVersions); err != nil {
+		if _, _, err := exchangePreambles(dial(b.address), kindFar,
+			Identity{Node: ring.NodeID{9}, Region: "us"}, supportedVersions); err != nil {
 			t.Errorf("have %v", err)
 		}
 	})

@@ -18,10 +18,14 @@ func TestSilenceIsNoticed(t *testing.T) {
 		heal   func(w *world, a, b *node)
 		within time.Duration
 	}{
-		{"cut", func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 255 * time.Millisecond},
-		{"there", func(w *world, a, b *node) { w.net.CutOneWay(a.ip, b.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 355 * time.Millisecond},
-		{"back", func(w *world, a, b *node) { w.net.CutOneWay(b.ip, a.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 355 * time.Millisecond},
-		{"frozen", func(w *world, a, b *node) { w.net.Freeze(b.ip) }, func(w *world, a, b *node) { w.net.Thaw(b.ip) }, 255 * time.Millisecond},
+		{"cut", func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) },
+			func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 255 * time.Millisecond},
+		{"there", func(w *world, a, b *node) { w.net.CutOneWay(a.ip, b.ip) },
+			func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 355 * time.Millisecond},
+		{"back", func(w *world, a, b *node) { w.net.CutOneWay(b.ip, a.ip) },
+			func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 355 * time.Millisecond},
+		{"frozen", func(w *world, a, b *node) { w.net.Freeze(b.ip) },
+			func(w *world, a, b *node) { w.net.Thaw(b.ip) }, 255 * time.Millisecond},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -47,7 +51,8 @@ func TestSilenceIsNoticed(t *testing.T) {
 				if have := time.Since(began); have > test.within {
 					t.Errorf("both ends noticed after %v", have)
 				}
-				if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) || time.Since(began) > test.within {
+				_, err := a.Call(t.Context(), b.id, methodEcho, nil)
+				if !errors.Is(err, ErrUnreachable) || time.Since(began) > test.within {
 					t.Errorf("have %v after %v, want %v at once", err, time.Since(began), ErrUnreachable)
 				}
 				time.Sleep(time.Second)
@@ -69,12 +74,14 @@ func TestSilenceIsNoticed(t *testing.T) {
 	}
 }
 
-// After a cut, TCP retransmits only after another pause of the same length. A new connection is established before that.
+// After a cut, TCP retransmits only after another pause of the same length. A
+// new connection is established before that.
 func TestStuckConnectionIsReplaced(t *testing.T) {
 	for _, lasted := range []time.Duration{time.Second, 3 * time.Second, 4900 * time.Millisecond, 20 * time.Second} {
 		within := 600 * time.Millisecond
 		if lasted > maxSilence {
-			within = lastPause + 100*time.Millisecond // the connection was closed, and either end may have begun its pause
+			// the connection was closed, and either end may have begun its pause
+			within = lastPause + 100*time.Millisecond
 		}
 		onVirtualTime(t, func(t *testing.T, w *world) {
 			a, b := w.pair()
@@ -182,7 +189,8 @@ func TestAddressChange(t *testing.T) {
 		a, b := w.pair()
 		moved := w.node(3, withID(b.id), withBoot(2))
 		a.knows(moved)
-		w.until("the new address is used", func() bool { r, ok := a.Remote(b.id); return ok && r.Boot == 2 && a.Reachable(b.id) })
+		w.until("the new address is used",
+			func() bool { r, ok := a.Remote(b.id); return ok && r.Boot == 2 && a.Reachable(b.id) })
 		w.echo(a, moved, "moved")
 		a.SetNodes(nil)
 		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) {

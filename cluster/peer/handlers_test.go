@@ -5,11 +5,12 @@ import (
 	"testing"
 )
 
-// A call of a method without a handler fails with CodeNoMethod, and so does a call from another region of a method that
-// only this region may call.
+// A call of a method without a handler fails with CodeNoMethod, and so does a
+// call from another region of a method that only this region may call.
 func TestMethodsWithoutHandler(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
-		a, b, c := w.node(1, inRegion("eu", 1, nil)), w.node(2, inRegion("eu", 1, nil)), w.node(3, inRegion("us", 2, nil))
+		a, b, c := w.node(1, inRegion("eu", 1, nil)), w.node(2, inRegion("eu", 1, nil)), w.node(3,
+			inRegion("us", 2, nil))
 		a.knows(b)
 		a.knowsFar(c)
 		w.connected(a, b)

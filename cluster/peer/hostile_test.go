@@ -16,7 +16,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// hostileCount returns the number of messages that a stranger sends: HOSTILE from the environment, or a few.
+// hostileCount returns the number of messages that a stranger sends: HOSTILE
+// from the environment, or a few.
 func hostileCount(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("HOSTILE"))
@@ -36,8 +37,9 @@ func heap() uint64 {
 	return m.HeapInuse + m.StackInuse
 }
 
-// TestHostileBytes sends mutated preambles and messages to a real port, with and without a cluster secret. Two nodes keep
-// calling each other, and memory and goroutines return to their earlier levels.
+// TestHostileBytes sends mutated preambles and messages to a real port, with
+// and without a cluster secret. Two nodes keep calling each other, and memory
+// and goroutines return to their earlier levels.
 func TestHostileBytes(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -61,7 +63,8 @@ func TestHostileBytes(t *testing.T) {
 			h.attack(t, b.address, hostileCount(t)/2)
 			w.echo(a, b, "goes on")
 			w.until("the connections are gone", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
-			if n := b.log.Count("\n"); n > 2*maxLogged { // loggedOncePeriod may pass during the test, and some notes are about a
+			// loggedOncePeriod may pass during the test, and some notes are about a
+			if n := b.log.Count("\n"); n > 2*maxLogged {
 				t.Errorf("%d lines were logged", n)
 			}
 			if have := heap(); have > memory+memory/10+1<<20 {
@@ -74,7 +77,8 @@ func TestHostileBytes(t *testing.T) {
 // hostile generates bytes to send.
 type hostile struct{ *rand.Rand }
 
-// attack sends the given number of messages over connections that last as long as the node tolerates them.
+// attack sends the given number of messages over connections that last as long
+// as the node tolerates them.
 func (h *hostile) attack(t *testing.T, address string, messages int) {
 	t.Helper()
 	for messages > 0 {

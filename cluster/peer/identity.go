@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Maximum lengths in bytes of the texts in a preamble. Longer names and releases are cut; a region is never longer.
+// Maximum lengths in bytes of the texts in a preamble. Longer names and
+// releases are cut; a region is never longer.
 const (
 	maxName    = 255
 	maxRegion  = 100
@@ -27,8 +28,8 @@ type Identity struct {
 
 var errIdentity = errors.New("not an identity")
 
-// appendBinary appends node, boot and cluster; then name, region and release, each preceded by a length byte. Later
-// releases may add fields at the end.
+// appendBinary appends node, boot and cluster; then name, region and release,
+// each preceded by a length byte. Later releases may add fields at the end.
 func (i Identity) appendBinary(b []byte) []byte {
 	b = append(b, i.Node[:]...)
 	b = binary.BigEndian.AppendUint64(b, i.Boot)

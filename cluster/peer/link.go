@@ -23,8 +23,8 @@ const (
 	lastFarPause = 500 * time.Millisecond
 	// stableTime is how long a connection must last for the pauses to start over.
 	stableTime = time.Second
-	// stopTime is how long failed dials are not logged after a node has closed its connection: it is stopping, which gossip
-	// may report later.
+	// stopTime is how long failed dials are not logged after a node has closed its
+	// connection: it is stopping, which gossip may report later.
 	stopTime = 2 * time.Second
 )
 
@@ -62,8 +62,8 @@ func (l *link) label() string {
 	return l.node.String()
 }
 
-// relayPeriod is the time in which at most one detour is logged for each link: on a busy machine they may come and go
-// in seconds.
+// relayPeriod is the time in which at most one detour is logged for each link:
+// on a busy machine they may come and go in seconds.
 const relayPeriod = time.Minute
 
 // relayLog decides which detours of one link are logged.
@@ -74,7 +74,8 @@ type relayLog struct {
 	open  bool       // the last one is logged, and its end not yet
 }
 
-// begin counts a detour. It returns whether to log it, and how many there were since the last one that was logged.
+// begin counts a detour. It returns whether to log it, and how many there were
+// since the last one that was logged.
 func (r *relayLog) begin() (times int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,11 +127,13 @@ func (l *link) run(ctx context.Context) {
 		switch {
 		case connected:
 			level := slog.LevelWarn
-			if errors.Is(err, io.EOF) { // the node has closed it: it is stopping, or gossip will soon report its failure
+			// the node has closed it: it is stopping, or gossip will soon report its failure
+			if errors.Is(err, io.EOF) {
 				level, closed = slog.LevelDebug, time.Now()
 			}
 			l.warned.Store(level == slog.LevelWarn)
-			l.peers.log.Log(ctx, level, "connection to a node lost", "name", l.label(), "address", l.address, "error", err)
+			l.peers.log.Log(ctx, level, "connection to a node lost", "name", l.label(), "address",
+				l.address, "error", err)
 			clear(logged.logged)
 			l.clearWake()
 		case time.Since(closed) < stopTime:
@@ -158,7 +161,8 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// connectAndRun makes a connection, and returns when it and any replacements have ended, or when it can't be made.
+// connectAndRun makes a connection, and returns when it and any replacements
+// have ended, or when it can't be made.
 func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
 	l.clearWake()
 
@@ -178,8 +182,8 @@ func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
 	return true, err
 }
 
-// runConn runs a connection over a dialled socket until it ends. If there is a connection already, the new one replaces it,
-// and end ends the old one.
+// runConn runs a connection over a dialled socket until it ends. If there is a
+// connection already, the new one replaces it, and end ends the old one.
 func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
 	c.link = l
@@ -204,25 +208,30 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 
 	defer l.conn.CompareAndSwap(c, nil)
 
-	l.peers.log.Log(ctx, level, "connected to a node", "name", c.remote.Name, "address", l.address, "protocol", s.version)
+	l.peers.log.Log(ctx, level, "connected to a node", "name", c.remote.Name, "address", l.address,
+		"protocol", s.version)
 	return c.run(ctx)
 }
 
-// dialSecond dials a second connection while c is silent, unless one is being dialled already. After a cut, TCP retransmits
-// only after a pause that grows with the cut; if the new connection is established before c recovers, it replaces c.
+// dialSecond dials a second connection while c is silent, unless one is being
+// dialled already. After a cut, TCP retransmits only after a pause that grows
+// with the cut; if the new connection is established before c recovers, it
+// replaces c.
 func (l *link) dialSecond(ctx context.Context, c *conn) {
 	if c.endReason() != nil {
 		return
 	}
 	l.replace(ctx, func() bool {
-		// A paused remote that resumes is about to send. Replacing c would lose the messages that it has not read yet.
+		// A paused remote that resumes is about to send. Replacing c would lose the
+		// messages that it has not read yet.
 		sleep(ctx, c.limits.unreachable/5)
 		return !c.isReachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }
 
-// replace dials a second connection, unless one is being dialled already. If wanted returns true once it is established, it
-// replaces the current one, which end ends.
+// replace dials a second connection, unless one is being dialled already. If
+// wanted returns true once it is established, it replaces the current one,
+// which end ends.
 func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *conn)) {
 	if l.dialingSecond.Swap(true) {
 		return
@@ -248,8 +257,9 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 	}
 }
 
-// renew replaces the connection if it was made with outdated credentials. Calls continue in the meantime. If no new connection
-// can be made, the old one stays.
+// renew replaces the connection if it was made with outdated credentials. Calls
+// continue in the meantime. If no new connection can be made, the old one
+// stays.
 func (l *link) renew(ctx context.Context) {
 	if c := l.conn.Load(); c != nil && !c.socket.hasCurrentCredentials() {
 		l.replace(ctx, func() bool { return true }, (*conn).retire)
@@ -276,8 +286,9 @@ func expectNode(node ring.NodeID, remote Identity) error {
 	return nil
 }
 
-// provesEnd reports whether a failed dial shows that the node's process has ended: its machine answers that nobody
-// listens at the address, or another node does. A process listens there as long as it lives.
+// provesEnd reports whether a failed dial shows that the node's process has
+// ended: its machine answers that nobody listens at the address, or another
+// node does. A process listens there as long as it lives.
 func provesEnd(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errOtherNode)
 }

@@ -11,17 +11,21 @@ import (
 )
 
 const (
-	// handshakeTime bounds the exchange before the first message, at either end: the TLS handshake and the preamble. With
-	// a round-trip time of 300 ms, they take 600 ms.
+	// handshakeTime bounds the exchange before the first message, at either end:
+	// the TLS handshake and the preamble. With a round-trip time of 300 ms, they
+	// take 600 ms.
 	handshakeTime = 2 * time.Second
-	// nearDialTime bounds how long a near connection waits for TCP, which first retries only after a second.
+	// nearDialTime bounds how long a near connection waits for TCP, which first
+	// retries only after a second.
 	nearDialTime = 500 * time.Millisecond
-	// farDialTime bounds how long a far connection waits for TCP. During a cut, TCP doubles the pause before each of its
-	// retries; a new dial every one to two seconds avoids that.
+	// farDialTime bounds how long a far connection waits for TCP. During a cut, TCP
+	// doubles the pause before each of its retries; a new dial every one to two
+	// seconds avoids that.
 	farDialTime = 1500 * time.Millisecond
 	maxHalfOpen = 256
 	maxAccepted = 4096
-	maxFar      = 512 // accepted connections from other regions: 31 regions with 8 entry nodes make 248. This leaves room for near ones
+	// accepted connections from other regions: 31 regions with 8 entry nodes make 248. This leaves room for near ones
+	maxFar      = 512
 	raftWaiting = 64
 	acceptPause = 50 * time.Millisecond // after an error, such as no free file descriptor
 )
@@ -56,7 +60,8 @@ func (p *Peers) accept() {
 	}
 }
 
-// handleIncoming does the handshake of an incoming connection and hands it over. Then it frees its slot in halfOpen.
+// handleIncoming does the handshake of an incoming connection and hands it
+// over. Then it frees its slot in halfOpen.
 func (p *Peers) handleIncoming(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
 
@@ -78,8 +83,10 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 
 	if err != nil {
 		s.Close()
-		// Don't log what happens while this node or the remote stops. A health probe, too, closes without a word.
-		if p.ctx.Err() == nil && !errors.Is(err, ErrClosed) && !errors.Is(err, io.EOF) && p.shouldLog(err, s.remote.Node, &p.loggedOnce, host+" ") {
+		// Don't log what happens while this node or the remote stops. A health probe,
+		// too, closes without a word.
+		if p.ctx.Err() == nil && !errors.Is(err, ErrClosed) && !errors.Is(err, io.EOF) &&
+			p.shouldLog(err, s.remote.Node, &p.loggedOnce, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
 		}
 		return
@@ -117,7 +124,8 @@ func (p *Peers) acceptHandshake(s *socket) error {
 	return s.SetDeadline(time.Time{})
 }
 
-// checkPreamble checks the preamble of an incoming connection. Its error is the reason to refuse the connection.
+// checkPreamble checks the preamble of an incoming connection. Its error is the
+// reason to refuse the connection.
 func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
 	if s.remote, err = parseIdentity(got.body); err != nil {
 		return err
@@ -144,7 +152,8 @@ func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
 	return err
 }
 
-// handOver gives a connection to Raft, to a goroutine that serves its messages, or to one that relays it.
+// handOver gives a connection to Raft, to a goroutine that serves its messages,
+// or to one that relays it.
 func (p *Peers) handOver(s *socket) error {
 	if s.kind == kindRaft {
 		if err := p.offerToRaft(s); err != nil {
@@ -174,8 +183,9 @@ func refused(remote Identity, why error) error {
 	return fmt.Errorf("%w node %s (%s): %w", ErrRefused, remote.Node, printable(remote.Name), why)
 }
 
-// dial makes a connection and completes the handshake. expected checks that the right node answers. For a near connection,
-// both together take at most handshakeTime.
+// dial makes a connection and completes the handshake. expected checks that the
+// right node answers. For a near connection, both together take at most
+// handshakeTime.
 func (p *Peers) dial(ctx context.Context, address string, k connKind, expected func(Identity) error) (*socket, error) {
 	dialTime, whole := nearDialTime, handshakeTime
 	if k == kindFar {

@@ -12,13 +12,15 @@ import (
 )
 
 const (
-	// maxLogged bounds the events that are logged and remembered within loggedOncePeriod; after that time, all are forgotten. A
-	// stranger can invent any number of reasons, and must not fill the disk with them.
+	// maxLogged bounds the events that are logged and remembered within
+	// loggedOncePeriod; after that time, all are forgotten. A stranger can invent
+	// any number of reasons, and must not fill the disk with them.
 	maxLogged        = 256
 	loggedOncePeriod = time.Minute
 )
 
-// loggedOnce remembers which events were logged, so that each is logged once and not at every attempt.
+// loggedOnce remembers which events were logged, so that each is logged once
+// and not at every attempt.
 type loggedOnce struct {
 	mu     sync.Mutex // guards the fields below
 	logged map[string]time.Time
@@ -29,7 +31,8 @@ type loggedOnce struct {
 // isNew reports whether what was not logged yet, and remembers it.
 func (l *loggedOnce) isNew(what string) bool { return l.isDue(what, math.MaxInt64) }
 
-// isDue reports whether what was not logged within the last pause. If so, it remembers it as logged now.
+// isDue reports whether what was not logged within the last pause. If so, it
+// remembers it as logged now.
 func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,8 +56,9 @@ func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
 	return true
 }
 
-// shouldLog reports whether to log an error with a node: each reason once, as long as logged remembers it. A mismatch of
-// releases is logged once a minute for each node, whichever of the two ends dials.
+// shouldLog reports whether to log an error with a node: each reason once, as
+// long as logged remembers it. A mismatch of releases is logged once a minute
+// for each node, whichever of the two ends dials.
 func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
 	if errors.As(err, new(*versionError)) {
 		return p.loggedOnce.isDue("versions "+node.String(), loggedOncePeriod)
@@ -69,8 +73,9 @@ func (l *loggedOnce) forget(host string) {
 	maps.DeleteFunc(l.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
 }
 
-// causeOf returns a text that identifies the reason of err. It is the text of the innermost error, which does not contain
-// the port of a connection, or the whole text of a refusal, which contains no port anywhere.
+// causeOf returns a text that identifies the reason of err. It is the text of
+// the innermost error, which does not contain the port of a connection, or the
+// whole text of a refusal, which contains no port anywhere.
 func causeOf(err error) string {
 	if errors.Is(err, ErrRefused) {
 		return err.Error()

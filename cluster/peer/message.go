@@ -9,8 +9,8 @@ import (
 const (
 	// largestMessage bounds the body of a message, in bytes.
 	largestMessage = 16 << 20
-	// messageHead is the size of a header in bytes: the length of the body, the kind, the method or code, and the number of
-	// the call.
+	// messageHead is the size of a header in bytes: the length of the body, the
+	// kind, the method or code, and the number of the call.
 	messageHead = 4 + 1 + 1 + 8
 )
 
@@ -42,8 +42,8 @@ func (m message) head() (h [messageHead]byte) {
 
 var errMessage = errors.New("the remote sent a malformed message")
 
-// assembler splits the received bytes into messages. Its memory grows with the data that has arrived, never with the
-// length that a message claims.
+// assembler splits the received bytes into messages. Its memory grows with the
+// data that has arrived, never with the length that a message claims.
 type assembler struct{ partial []byte }
 
 // feed calls visit for every message that b completes. The bodies are valid during visit.
@@ -79,7 +79,8 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 	return nil
 }
 
-// parseMessage returns the message at the start of b and its length, which is 0 if b holds only a part of it.
+// parseMessage returns the message at the start of b and its length, which is 0
+// if b holds only a part of it.
 func parseMessage(b []byte) (m message, n int, err error) {
 	if len(b) < messageHead {
 		return m, 0, nil
@@ -91,6 +92,7 @@ func parseMessage(b []byte) (m message, n int, err error) {
 	if n = messageHead + int(length); len(b) < n {
 		return m, 0, nil
 	}
-	m = message{kind: messageKind(b[4]), methodOrCode: b[5], id: binary.LittleEndian.Uint64(b[6:]), body: b[messageHead:n:n]}
+	m = message{kind: messageKind(b[4]), methodOrCode: b[5], id: binary.LittleEndian.Uint64(b[6:]),
+		body: b[messageHead:n:n]}
 	return m, n, nil
 }

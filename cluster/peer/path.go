@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// firstTrust is how long a broken direct connection must work before it is used again. The time doubles, up to
-	// lastTrust, if the connection last broke within flapTime. A direct connection to a new process is used at once.
+	// firstTrust is how long a broken direct connection must work before it is used
+	// again. The time doubles, up to lastTrust, if the connection last broke within
+	// flapTime. A direct connection to a new process is used at once.
 	firstTrust = 5 * time.Second
 	lastTrust  = 5 * time.Minute
 	flapTime   = time.Minute
@@ -31,10 +32,12 @@ const (
 	receivesFromTimeout = 100 * time.Millisecond
 )
 
-// A link's path is the direct connection or, while that is silent or broken, a tunnel through another node. Callers do not
-// notice the difference. The search begins after silence of half of Config.Silence, so that a tunnel is usually ready when
-// the direct connection counts as silent. It is repeated, with growing pauses, until there is a path. Meanwhile, the direct
-// connection is dialled again and again.
+// A link's path is the direct connection or, while that is silent or broken, a
+// tunnel through another node. Callers do not notice the difference. The search
+// begins after silence of half of Config.Silence, so that a tunnel is usually
+// ready when the direct connection counts as silent. It is repeated, with
+// growing pauses, until there is a path. Meanwhile, the direct connection is
+// dialled again and again.
 
 // currentConn returns the connection for calls, or nil if there is none.
 func (l *link) currentConn() *conn {
@@ -49,10 +52,12 @@ func (l *link) currentConn() *conn {
 // receivesDirectly reports whether data has just arrived from the node over the direct connection.
 func (l *link) receivesDirectly() bool {
 	c := l.conn.Load()
-	return l.kind == kindPeer && c != nil && c.isReachable() && l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
+	return l.kind == kindPeer && c != nil && c.isReachable() &&
+		l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
 }
 
-// onQuiet acts on at least half of the silence that makes the direct connection c unreachable. The pulse calls it.
+// onQuiet acts on at least half of the silence that makes the direct connection
+// c unreachable. The pulse calls it.
 func (l *link) onQuiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return
@@ -63,8 +68,9 @@ func (l *link) onQuiet(c *conn) {
 	}
 }
 
-// abandonDirect stops the use of the direct connection c, which is silent or broken; nil means that no connection could be
-// made. Calls that fail for that reason are retried through a tunnel, if there is one.
+// abandonDirect stops the use of the direct connection c, which is silent or
+// broken; nil means that no connection could be made. Calls that fail for that
+// reason are retried through a tunnel, if there is one.
 func (l *link) abandonDirect(c *conn) {
 	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
 		return
@@ -85,7 +91,8 @@ func (l *link) abandonDirect(c *conn) {
 
 	l.trustTime.Store(int64(trust))
 	l.avoidDirect.Store(true)
-	// Raft would wait for seconds on each of its connections. When they are closed, it redials and gets a tunnel.
+	// Raft would wait for seconds on each of its connections. When they are closed,
+	// it redials and gets a tunnel.
 	l.peers.closeSockets(func(s *socket) bool {
 		return s.isRaft() && s.remote.Node == l.node && s.relay.IsZero() && !s.tunnelled
 	})
@@ -176,9 +183,10 @@ func (l *link) useDirect() {
 	}
 }
 
-// tryRelays tries some nodes as the relay, one after another. It does not wait long for any of them: links often break
-// together, and then a node whose own link has just broken offers to be the relay. It returns once there is a tunnel, or the
-// last attempt fails or takes long.
+// tryRelays tries some nodes as the relay, one after another. It does not wait
+// long for any of them: links often break together, and then a node whose own
+// link has just broken offers to be the relay. It returns once there is a
+// tunnel, or the last attempt fails or takes long.
 func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	for _, relay := range l.relayCandidates() {
 		ended := make(chan struct{})
@@ -198,7 +206,8 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	}
 }
 
-// openTunnel opens a tunnel through a relay, if that receives data from the node, unless another attempt opens one first.
+// openTunnel opens a tunnel through a relay, if that receives data from the
+// node, unless another attempt opens one first.
 func (l *link) openTunnel(ctx context.Context, relay *link) {
 	via := relay.conn.Load()
 	if via == nil {
@@ -235,12 +244,15 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 	}
 
 	if times, due := l.relayed.begin(); due {
-		l.peers.log.Info("a node is reached through a relay", "name", l.label(), "address", l.address, "relay", relay.label(), "times", times)
+		l.peers.log.Info("a node is reached through a relay", "name", l.label(),
+			"address", l.address, "relay", relay.label(), "times", times)
 	}
 }
 
-// relayCandidates returns the nodes to try in this round, from those that this node hears directly. Their order depends on the
-// two ends, so that no node relays all tunnels, and the leader comes last. Each round continues where the previous one stopped.
+// relayCandidates returns the nodes to try in this round, from those that this
+// node hears directly. Their order depends on the two ends, so that no node
+// relays all tunnels, and the leader comes last. Each round continues where the
+// previous one stopped.
 func (l *link) relayCandidates() []*link {
 	leader, own := l.peers.config.Leader(), l.peers.config.Self().Node
 	weigh := func(r *link) uint64 {
@@ -269,8 +281,8 @@ func (l *link) relayCandidates() []*link {
 	return chosen
 }
 
-// Via returns the relay through which a node is currently reached. It returns false if the node is reached directly, or not
-// at all.
+// Via returns the relay through which a node is currently reached. It returns
+// false if the node is reached directly, or not at all.
 func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
 	if c := p.pathTo(to); c != nil {
 		relay = c.socket.relay
@@ -278,8 +290,9 @@ func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
 	return relay, !relay.IsZero()
 }
 
-// sendOver calls send with the connection to a node. If certainly nothing was sent, because the connection was replaced or
-// lost in between, it retries over the new one.
+// sendOver calls send with the connection to a node. If certainly nothing was
+// sent, because the connection was replaced or lost in between, it retries over
+// the new one.
 func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 	l := (*p.links.Load())[to]
 	if l == nil {

@@ -69,8 +69,9 @@ func (t *tally) end() {
 	t.group.Wait()
 }
 
-// TestPathAroundABrokenLink: calls in both directions continue through a third node as soon as the link is silent, and
-// directly again after the link has worked for five seconds.
+// TestPathAroundABrokenLink: calls in both directions continue through a third
+// node as soon as the link is silent, and directly again after the link has
+// worked for five seconds.
 func TestPathAroundABrokenLink(t *testing.T) {
 	for name, cut := range map[string]func(w *world, a, b *node){
 		"both ways": func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) },
@@ -113,7 +114,8 @@ func TestPathAroundABrokenLink(t *testing.T) {
 				}
 				there.end()
 				back.end()
-				if have := there.failed.Load() + back.failed.Load(); have != before || there.slow.Load()+back.slow.Load() > 0 {
+				if have := there.failed.Load() + back.failed.Load(); have != before ||
+					there.slow.Load()+back.slow.Load() > 0 {
 					t.Errorf("%d calls failed, %d were slow", have-before, there.slow.Load()+back.slow.Load())
 				}
 				time.Sleep(5 * time.Second)
@@ -125,8 +127,10 @@ func TestPathAroundABrokenLink(t *testing.T) {
 	}
 }
 
-// TestPathWhenLinksBreakTogether: a node loses all links but one, one shortly after the other. So nodes whose own link is about to
-// break, or just has, offer to be the relay. All find the one that reaches the node before it counts as silent.
+// TestPathWhenLinksBreakTogether: a node loses all links but one, one shortly
+// after the other. So nodes whose own link is about to break, or just has,
+// offer to be the relay. All find the one that reaches the node before it
+// counts as silent.
 func TestPathWhenLinksBreakTogether(t *testing.T) {
 	for apart := time.Duration(0); apart <= 40*time.Millisecond; apart += 5 * time.Millisecond {
 		t.Run(apart.String(), func(t *testing.T) {
@@ -175,7 +179,8 @@ func TestPathWhenTheRelayGoes(t *testing.T) {
 	})
 }
 
-// TestNoPathToTheDead: a node that no other node reaches is unreachable at once, and stays so. No node relays tunnels to it.
+// TestNoPathToTheDead: a node that no other node reaches is unreachable at
+// once, and stays so. No node relays tunnels to it.
 func TestNoPathToTheDead(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(5)
@@ -204,7 +209,8 @@ func TestNoPathToTheDead(t *testing.T) {
 	})
 }
 
-// TestPathForRaft: Raft's connections use the same path as calls. Those over a broken link are closed at once.
+// TestPathForRaft: Raft's connections use the same path as calls. Those over a
+// broken link are closed at once.
 func TestPathForRaft(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
@@ -276,7 +282,8 @@ func TestFlappingLink(t *testing.T) {
 	})
 }
 
-// TestRelaysAreSpread: with many broken links, no node relays all tunnels, and the leader relays none.
+// TestRelaysAreSpread: with many broken links, no node relays all tunnels, and
+// the leader relays none.
 func TestRelaysAreSpread(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		const n, apart = 10, 6
@@ -303,21 +310,25 @@ func TestRelaysAreSpread(t *testing.T) {
 	})
 }
 
-// TestRelayIsForMembers: a relay refuses a tunnel for a node that it would not accept, for one that asks through a tunnel,
-// and to a target that it does not know or does not receive data from.
+// TestRelayIsForMembers: a relay refuses a tunnel for a node that it would not
+// accept, for one that asks through a tunnel, and to a target that it does not
+// know or does not receive data from.
 func TestRelayIsForMembers(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3, withCluster(1))
 		a, b := nodes[0], nodes[1]
 		stranger := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{2}}
-		if _, _, err := exchangePreambles(w.dialer()(a.address), kindTunnel, stranger, supportedVersions); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindTunnel, stranger,
+			supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("another cluster: have %v", err)
 		}
 		member := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{1}}
-		if _, _, err := exchangePreambles(w.dialer()(a.address), kindTunnel|viaTunnel, member, supportedVersions); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindTunnel|viaTunnel, member,
+			supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("a tunnel through a tunnel: have %v", err)
 		}
-		if _, _, err := exchangePreambles(w.dialer()(a.address), kindFar|viaTunnel, member, supportedVersions); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindFar|viaTunnel, member,
+			supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("from another region through a tunnel: have %v", err)
 		}
 		ask := func(target ring.NodeID) byte {
@@ -342,14 +353,17 @@ func TestRelayIsForMembers(t *testing.T) {
 	})
 }
 
-// TestTunnelsAreBounded: a tunnel beyond the bound is refused. Closed tunnels make room for new ones.
+// TestTunnelsAreBounded: a tunnel beyond the bound is refused. Closed tunnels
+// make room for new ones.
 func TestTunnelsAreBounded(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(2)
 		a, b := nodes[0], nodes[1]
 		ask := func(i int) (byte, func() error) {
 			c := w.dialer()(a.address)
-			if _, _, err := exchangePreambles(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}, supportedVersions); err != nil {
+			if _, _, err := exchangePreambles(c, kindTunnel,
+				Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}},
+				supportedVersions); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)
@@ -379,8 +393,9 @@ func TestTunnelsAreBounded(t *testing.T) {
 	})
 }
 
-// TestPathToAnotherProcess: a restarted node is called directly at once. While it was down, its link was not broken. A
-// tunnel would end when the next node restarts, along with the calls in flight in it.
+// TestPathToAnotherProcess: a restarted node is called directly at once. While
+// it was down, its link was not broken. A tunnel would end when the next node
+// restarts, along with the calls in flight in it.
 func TestPathToAnotherProcess(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
@@ -437,7 +452,8 @@ func TestCloseAnswersFirst(t *testing.T) {
 		for _, c := range b.kept()[:40] {
 			c.Reply([]byte("counted"))
 		}
-		// The caller keeps writing. If the node simply closed the connection, that would lose the answers.
+		// The caller keeps writing. If the node simply closed the connection, that
+		// would lose the answers.
 		stop := a.keepCalling(b)
 		b.close(t)
 		w.until("all calls have ended", func() bool { return answered.Load()+failed.Load() == 50 })
@@ -446,8 +462,9 @@ func TestCloseAnswersFirst(t *testing.T) {
 	})
 }
 
-// TestCloseHandlesWhatWasSent: when a node closes, it still handles one-way messages that were sent before the sender could know,
-// and what it sends because of them arrives.
+// TestCloseHandlesWhatWasSent: when a node closes, it still handles one-way
+// messages that were sent before the sender could know, and what it sends
+// because of them arrives.
 func TestCloseHandlesWhatWasSent(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b, c := w.node(1), w.node(2), w.node(3)

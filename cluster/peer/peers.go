@@ -17,22 +17,24 @@ import (
 
 const defaultSilence = 250 * time.Millisecond
 
-// Config configures Peers. All functions are called from several goroutines; Self, Accept, AcceptFar and Leader only after
-// Start.
+// Config configures Peers. All functions are called from several goroutines;
+// Self, Accept, AcceptFar and Leader only after Start.
 type Config struct {
 	Self   func() Identity // the cluster may become known later
 	Listen func() (net.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	TLS    Credentials                 // nil: no TLS
 	Accept func(remote Identity) error // may refuse a remote; called at both ends. nil: accept all
-	// AcceptFar is Accept for connections between nodes of different regions, called after the regions were compared. nil
-	// refuses all of them.
+	// AcceptFar is Accept for connections between nodes of different regions,
+	// called after the regions were compared. nil refuses all of them.
 	AcceptFar func(remote Identity) error
-	// Leader returns the node that is the last choice as a relay, because it has the most work. A zero ID, or nil: none.
+	// Leader returns the node that is the last choice as a relay, because it has
+	// the most work. A zero ID, or nil: none.
 	Leader  func() ring.NodeID
 	Logger  *slog.Logger  // nil: slog.Default
 	Silence time.Duration // time without a message after which a node is unreachable; at least 10 ms. 0: 250 ms
-	// Boottime reads a clock that keeps running while the machine is suspended. nil: the process's monotonic clock.
+	// Boottime reads a clock that keeps running while the machine is suspended.
+	// nil: the process's monotonic clock.
 	Boottime func() time.Duration
 	// Wall reads the wall clock, in Unix nanoseconds. nil: the system's.
 	Wall func() int64
@@ -99,14 +101,16 @@ type Peers struct {
 	stalls         stalls
 	clocks         clocks
 
-	mu      sync.Mutex // guards the fields below
-	closed  bool
-	sockets map[*socket]struct{} // all open. Invariant: at most maxAccepted are accepted, maxFar of them from other regions
-	conns   map[*conn]struct{}   // connections whose silence is watched
-	pulsed  chan struct{}        // closed at the next pulse; nil if no caller of Pulse waits
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	// all open. Invariant: at most maxAccepted are accepted, maxFar of them from other regions
+	sockets map[*socket]struct{}
+	conns   map[*conn]struct{} // connections whose silence is watched
+	pulsed  chan struct{}      // closed at the next pulse; nil if no caller of Pulse waits
 }
 
-// New binds the peer port. Connections wait in the listener until Start. The caller must Close the Peers.
+// New binds the peer port. Connections wait in the listener until Start. The
+// caller must Close the Peers.
 func New(config Config) (*Peers, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("open peers: %w", err)
@@ -140,7 +144,8 @@ func (p *Peers) Start() {
 	p.spawn(p.pulse)
 }
 
-// Close ends all connections, fails all calls and waits for the goroutines. It may be called more than once.
+// Close ends all connections, fails all calls and waits for the goroutines. It
+// may be called more than once.
 func (p *Peers) Close() error {
 	p.mu.Lock()
 	first := !p.closed
@@ -161,9 +166,11 @@ func (p *Peers) Close() error {
 // finishTime bounds how long finish takes.
 const finishTime = time.Second
 
-// finish lets handlers end, sends the queued replies and lets the callers read them: if a reply were lost, its caller would ask
-// again, and the cost would be counted twice. Calls that arrive in this phase are not served. Each caller closes its connection
-// once it has read everything. What handlers then have sent to other nodes goes out, too.
+// finish lets handlers end, sends the queued replies and lets the callers read
+// them: if a reply were lost, its caller would ask again, and the cost would be
+// counted twice. Calls that arrive in this phase are not served. Each caller
+// closes its connection once it has read everything. What handlers then have
+// sent to other nodes goes out, too.
 func (p *Peers) finish() {
 	p.finishing.Store(true)
 	for deadline := time.Now().Add(finishTime); time.Now().Before(deadline); {
@@ -202,8 +209,9 @@ func (p *Peers) spawn(f func()) bool {
 	return true
 }
 
-// SetNodes sets the other nodes of this region and their addresses. Connections to all other nodes are closed, and so are
-// those to a node whose address has changed. After Close it has no effect.
+// SetNodes sets the other nodes of this region and their addresses. Connections
+// to all other nodes are closed, and so are those to a node whose address has
+// changed. After Close it has no effect.
 func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.setLinks(kindPeer, nodes) }
 
 // SetFarNodes is SetNodes for nodes of other regions. Nodes set with SetNodes are skipped.
@@ -229,7 +237,8 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 	for node, address := range nodes {
 		if links[node] == nil {
 			ctx, cancel := context.WithCancel(p.ctx)
-			l := &link{peers: p, node: node, address: address, kind: k, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1)}
+			l := &link{peers: p, node: node, address: address, kind: k, ctx: ctx, cancel: cancel,
+				wake: make(chan struct{}, 1)}
 			links[node] = l
 			p.group.Go(func() {
 				defer cancel()
@@ -246,9 +255,10 @@ func (p *Peers) Self() Identity { return p.config.Self() }
 // Reachable reports whether a node has a path that is not silent.
 func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }
 
-// Ended reports whether the process of a node in SetNodes has ended, as far as the last attempt to connect has shown:
-// its machine refused the connection, or another node was at its address. A node that is only silent or cut off has not
-// ended.
+// Ended reports whether the process of a node in SetNodes has ended, as far as
+// the last attempt to connect has shown: its machine refused the connection, or
+// another node was at its address. A node that is only silent or cut off has
+// not ended.
 func (p *Peers) Ended(node ring.NodeID) bool {
 	l := (*p.links.Load())[node]
 	return l != nil && l.kind == kindPeer && l.ended.Load() && p.pathTo(node) == nil
@@ -274,9 +284,10 @@ func (p *Peers) notifyLink(s *socket) {
 	}
 }
 
-// Go calls a node. done runs exactly once: with the reply, which is valid only during done, or with an error. It may run
-// before Go returns, on the reader of the connection or on another goroutine of Peers, so it must not block. body may be
-// reused after Go returns. A timeout of 0 means 30 s.
+// Go calls a node. done runs exactly once: with the reply, which is valid only
+// during done, or with an error. It may run before Go returns, on the reader of
+// the connection or on another goroutine of Peers, so it must not block. body
+// may be reused after Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
 	if err := p.sendOver(to, func(c *conn) error {
 		_, err := c.startCall(m, body, timeout, done)
@@ -296,14 +307,16 @@ func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte)
 	return reply, err
 }
 
-// Send sends a one-way message. A nil error means that the message is queued, not that it will arrive.
+// Send sends a one-way message. A nil error means that the message is queued,
+// not that it will arrive.
 func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
 	return p.sendOver(to, func(c *conn) error { return c.sendOneWay(m, body) })
 }
 
-// CallAt calls the node at an address, over a separate connection, and also returns the node's identity. It takes at most
-// 30 s, or until ctx ends. The error wraps ErrUnreachable if no connection can be made in time, and is ErrTimeout if the
-// reply is late.
+// CallAt calls the node at an address, over a separate connection, and also
+// returns the node's identity. It takes at most 30 s, or until ctx ends. The
+// error wraps ErrUnreachable if no connection can be made in time, and is
+// ErrTimeout if the reply is late.
 func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byte) ([]byte, Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxCallTime)
 	defer cancel()

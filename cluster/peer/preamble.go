@@ -10,24 +10,27 @@ import (
 )
 
 const (
-	// magic ends with the format of preambles and identities. It never changes, so that nodes of any two releases can tell
-	// each other why they can't talk.
+	// magic ends with the format of preambles and identities. It never changes, so
+	// that nodes of any two releases can tell each other why they can't talk.
 	magic = "rlnode\x03"
-	// preambleHead is the size of a preamble without its body: the magic, the lowest and highest protocol versions that
-	// its sender supports, one byte (the purpose of the connection, or the answer) and the length of the body.
+	// preambleHead is the size of a preamble without its body: the magic, the
+	// lowest and highest protocol versions that its sender supports, one byte (the
+	// purpose of the connection, or the answer) and the length of the body.
 	preambleHead    = len(magic) + 2 + 1 + 2
 	largestPreamble = 1 << 10
 	maxReason       = largestPreamble - preambleHead
 )
 
-// versions is the range of protocol versions that a build supports. After the preambles, both sides use the highest version
-// they share. A version covers frames and the messages of this package. The agreed state, and messages about it, depend on
-// the feature level instead.
+// versions is the range of protocol versions that a build supports. After the
+// preambles, both sides use the highest version they share. A version covers
+// frames and the messages of this package. The agreed state, and messages about
+// it, depend on the feature level instead.
 type versions struct{ lowest, highest uint8 }
 
-// supportedVersions is the range of this build. Version 3 changed the messages about leases, copies and authority. A
-// release that adds a version must keep supporting the previous one: otherwise no cluster could be upgraded to it node
-// by node.
+// supportedVersions is the range of this build. Version 3 changed the messages
+// about leases, copies and authority. A release that adds a version must keep
+// supporting the previous one: otherwise no cluster could be upgraded to it
+// node by node.
 var supportedVersions = versions{lowest: 3, highest: 3}
 
 func (v versions) String() string {
@@ -52,7 +55,8 @@ const (
 	kindPeer connKind = 1
 	kindRaft connKind = 2
 	kindFar  connKind = 3 // like kindPeer, between nodes of different regions
-	// kindTunnel asks a relay for a tunnel. The target node's ID follows, and all bytes after it are for that node.
+	// kindTunnel asks a relay for a tunnel. The target node's ID follows, and all
+	// bytes after it are for that node.
 	kindTunnel connKind = 4
 	// viaTunnel is a flag on connections made through a tunnel.
 	viaTunnel connKind = 0x80
@@ -80,14 +84,16 @@ func (e *versionError) Error() string { return e.text }
 
 func (*versionError) Unwrap() error { return ErrRefused }
 
-// negotiate returns the version that two nodes use, or an error that names the node that needs another release.
+// negotiate returns the version that two nodes use, or an error that names the
+// node that needs another release.
 func negotiate(a Identity, ours versions, b Identity, theirs versions) (uint8, error) {
 	if v := ours.highestCommon(theirs); v != 0 {
 		return v, nil
 	}
 
 	about := func(i Identity, v versions) string {
-		return fmt.Sprintf("node %s (%s, release %q) speaks %v of the peers' protocol", i.Node, printable(i.Name), printable(i.Release), v)
+		return fmt.Sprintf("node %s (%s, release %q) speaks %v of the peers' protocol", i.Node,
+			printable(i.Name), printable(i.Release), v)
 	}
 
 	old := a
@@ -151,8 +157,8 @@ func readPreamble(r io.Reader) (preamble, error) {
 	return p, err
 }
 
-// exchangePreambles is the dialling side's part of the handshake. It sends this node's identity, and returns the
-// remote's and the version that both use.
+// exchangePreambles is the dialling side's part of the handshake. It sends this
+// node's identity, and returns the remote's and the version that both use.
 func exchangePreambles(c io.ReadWriter, k connKind, self Identity, ours versions) (Identity, uint8, error) {
 	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if this fails, the remote may have sent its reason
 

@@ -15,7 +15,8 @@ import (
 
 // TestGolden: preambles keep their encoding.
 func TestGolden(t *testing.T) {
-	node := Identity{Node: nodeID(3), Boot: 1<<63 + 5, Name: "n1", Region: "eu", Cluster: [16]byte{1, 15: 2}, Release: "v1.0.0"}
+	node := Identity{Node: nodeID(3), Boot: 1<<63 + 5, Name: "n1", Region: "eu",
+		Cluster: [16]byte{1, 15: 2}, Release: "v1.0.0"}
 	preambles := []struct {
 		name string
 		preamble
@@ -26,7 +27,8 @@ func TestGolden(t *testing.T) {
 		{"tunnel", preamble{versions{2, 3}, byte(kindTunnel), node.appendBinary(nil)}},
 		{"via", preamble{versions{2, 3}, byte(kindPeer | viaTunnel), node.appendBinary(nil)}},
 		{"welcome", preamble{versions{3, 255}, answerWelcome, node.appendBinary(nil)}},
-		{"later", preamble{versions{3, 4}, answerWelcome, append(node.appendBinary(nil), "what later releases add"...)}},
+		{"later",
+			preamble{versions{3, 4}, answerWelcome, append(node.appendBinary(nil), "what later releases add"...)}},
 		{"refused", preamble{versions{2, 2}, answerRefused, []byte("no")}},
 	}
 	var lines []golden.Line
@@ -49,8 +51,10 @@ func TestGolden(t *testing.T) {
 // TestGoldenMessages: messages keep their encoding.
 func TestGoldenMessages(t *testing.T) {
 	messages := []message{
-		{kind: messageCall, methodOrCode: 80, id: 1 << 40, body: []byte("call")}, {kind: messageSend, methodOrCode: 255, body: []byte("send")},
-		{kind: messageReply, id: 1 << 40, body: []byte("reply")}, {kind: messageFailure, methodOrCode: 7, id: 9}, {kind: messageBeat},
+		{kind: messageCall, methodOrCode: 80, id: 1 << 40, body: []byte("call")},
+		{kind: messageSend, methodOrCode: 255, body: []byte("send")},
+		{kind: messageReply, id: 1 << 40, body: []byte("reply")},
+		{kind: messageFailure, methodOrCode: 7, id: 9}, {kind: messageBeat},
 	}
 	var lines []golden.Line
 	for i, m := range messages {
@@ -104,7 +108,8 @@ func TestIdentitiesRoundTrip(t *testing.T) {
 func FuzzPreamble(f *testing.F) {
 	f.Add([]byte("rlnode\x03\x02\x02\x01\x00\x05hello"))
 	var far bytes.Buffer
-	_ = preamble{supportedVersions, byte(kindFar), Identity{Node: nodeID(1), Name: "n1", Region: "eu", Release: "v1"}.appendBinary(nil)}.write(&far)
+	_ = preamble{supportedVersions, byte(kindFar),
+		Identity{Node: nodeID(1), Name: "n1", Region: "eu", Release: "v1"}.appendBinary(nil)}.write(&far)
 	f.Add(far.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
@@ -147,7 +152,8 @@ func TestVersions(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.ours, test.theirs), func(t *testing.T) {
 			onVirtualTime(t, func(t *testing.T, w *world) {
-				a, b := w.node(1, withVersions(test.ours.lowest, test.ours.highest)), w.node(2, withVersions(test.theirs.lowest, test.theirs.highest))
+				a, b := w.node(1, withVersions(test.ours.lowest, test.ours.highest)), w.node(2,
+					withVersions(test.theirs.lowest, test.theirs.highest))
 				w.connect(a, b)
 				w.echo(a, b, "hello")
 				w.echo(b, a, "hello")
@@ -158,7 +164,8 @@ func TestVersions(t *testing.T) {
 					t.Errorf("have %+v", have)
 				}
 				fake := w.dialer()(a.address) // its answer ends the handshake
-				if _, have, err := exchangePreambles(fake, kindRaft, Identity{Node: nodeID(7)}, test.theirs); err != nil || have != test.want {
+				if _, have, err := exchangePreambles(fake, kindRaft, Identity{Node: nodeID(7)},
+					test.theirs); err != nil || have != test.want {
 					t.Errorf("have %d, %v", have, err)
 				}
 			})
@@ -166,8 +173,9 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestNoVersionInCommon: the error names both nodes, their versions, and the release that one of them needs. Each end logs
-// it once a minute, however often they try, and whichever node dials.
+// TestNoVersionInCommon: the error names both nodes, their versions, and the
+// release that one of them needs. Each end logs it once a minute, however often
+// they try, and whichever node dials.
 func TestNoVersionInCommon(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		old, young, third := w.node(1, withVersions(1, 2)), w.node(2, withVersions(3, 4)), w.node(3, withVersions(2, 3))

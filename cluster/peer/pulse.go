@@ -8,12 +8,15 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// beatsPerSilence is the number of heartbeats that an end sends within the time after which silence counts.
+// beatsPerSilence is the number of heartbeats that an end sends within the time
+// after which silence counts.
 const beatsPerSilence = 5
 
-// pulse sends the heartbeats of all connections at once, and checks which of them are silent. An incoming heartbeat brings
-// the next pulse forward. So idle nodes wake up together, and once for all their connections. A node that was woken this
-// way waits a little longer next time, so that the same node comes first again.
+// pulse sends the heartbeats of all connections at once, and checks which of
+// them are silent. An incoming heartbeat brings the next pulse forward. So idle
+// nodes wake up together, and once for all their connections. A node that was
+// woken this way waits a little longer next time, so that the same node comes
+// first again.
 func (p *Peers) pulse() {
 	every := p.interval()
 	wait := every
@@ -63,9 +66,10 @@ func (p *Peers) pulse() {
 	}
 }
 
-// countedSilence returns the silence that a check adds when it comes passed after the last one, and was planned after
-// wait. If it is late by more than half of every, this process did not run, and other nodes may have been sending all
-// along.
+// countedSilence returns the silence that a check adds when it comes passed
+// after the last one, and was planned after wait. If it is late by more than
+// half of every, this process did not run, and other nodes may have been
+// sending all along.
 func countedSilence(passed, wait, every time.Duration) time.Duration {
 	if passed-wait > every/2 {
 		return min(wait, every/2)
@@ -76,14 +80,16 @@ func countedSilence(passed, wait, every time.Duration) time.Duration {
 // interval returns the time between two pulses.
 func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilence) / beatsPerSilence }
 
-// advancePulse brings the next pulse forward because a heartbeat has arrived over c, unless the last pulse was a moment ago.
+// advancePulse brings the next pulse forward because a heartbeat has arrived
+// over c, unless the last pulse was a moment ago.
 func (p *Peers) advancePulse(c *conn) {
 	if c.socket.kind != kindFar && c.isBeatDue(p.now()) {
 		wake.Signal(p.pulseNow)
 	}
 }
 
-// Pulse returns a channel that is closed at the next pulse. Work that waits for it does not wake an idle node separately.
+// Pulse returns a channel that is closed at the next pulse. Work that waits for
+// it does not wake an idle node separately.
 func (p *Peers) Pulse() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,8 +7,9 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestNodesAtRestPulseTogether: idle nodes, started at different times, send the heartbeats of all their connections at the
-// same twenty moments of a second.
+// TestNodesAtRestPulseTogether: idle nodes, started at different times, send
+// the heartbeats of all their connections at the same twenty moments of a
+// second.
 func TestNodesAtRestPulseTogether(t *testing.T) {
 	for late := range time.Duration(50) {
 		onVirtualTime(t, func(t *testing.T, w *world) {
@@ -49,11 +50,13 @@ func TestNodesAtRestPulseTogether(t *testing.T) {
 	}
 }
 
-// TestALateLookCountsLittle: time in which this process does not run is not silence of the other nodes.
+// TestALateLookCountsLittle: time in which this process does not run is not
+// silence of the other nodes.
 func TestALateLookCountsLittle(t *testing.T) {
 	const ms, every = time.Millisecond, 50 * time.Millisecond
 	for _, tt := range []struct{ passed, wait, want time.Duration }{
-		{20 * ms, every, 20 * ms}, {every, every, every}, {70 * ms, every, every}, {80 * ms, every, every / 2}, {time.Hour, every, every / 2},
+		{20 * ms, every, 20 * ms}, {every, every, every}, {70 * ms, every, every},
+		{80 * ms, every, every / 2}, {time.Hour, every, every / 2},
 		{10 * ms, ms, ms}, {time.Hour, ms, ms},
 	} {
 		expect.Equal(t, countedSilence(tt.passed, tt.wait, every), tt.want, "%v instead of %v", tt.passed, tt.wait)

@@ -9,7 +9,8 @@ import (
 const (
 	queueCount = 1 << 16
 	queueBytes = 32 << 20
-	// maxReusedBuffer is the largest buffer that is reused, so that a connection holds no more memory after a burst.
+	// maxReusedBuffer is the largest buffer that is reused, so that a connection
+	// holds no more memory after a burst.
 	maxReusedBuffer = 64 << 10
 )
 
@@ -31,8 +32,8 @@ type batch struct {
 	count int
 }
 
-// put copies a message into the queue. It fails at once if the queue is full or closed. The caller must see to it that
-// somebody sends the message.
+// put copies a message into the queue. It fails at once if the queue is full or
+// closed. The caller must see to it that somebody sends the message.
 func (q *queue) put(m message) error {
 	if len(m.body) > largestMessage {
 		return ErrTooLarge
@@ -44,7 +45,8 @@ func (q *queue) put(m message) error {
 	switch {
 	case q.closed:
 		return ErrUnreachable
-	case q.waiting.count+q.writing.count == queueCount, len(q.waiting.bytes)+len(q.writing.bytes)+messageHead+len(m.body) > queueBytes:
+	case q.waiting.count+q.writing.count == queueCount,
+		len(q.waiting.bytes)+len(q.writing.bytes)+messageHead+len(m.body) > queueBytes:
 		return ErrBusy
 	}
 
@@ -53,8 +55,9 @@ func (q *queue) put(m message) error {
 	return nil
 }
 
-// take returns the bytes that are to be written next. The caller must write them and then call giveBack. It returns
-// none if there are none, or another goroutine is writing.
+// take returns the bytes that are to be written next. The caller must write
+// them and then call giveBack. It returns none if there are none, or another
+// goroutine is writing.
 func (q *queue) take() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -70,7 +73,8 @@ func (q *queue) take() []byte {
 	return q.writing.bytes[q.written:]
 }
 
-// giveBack says that the first n of the bytes taken were written. If anything is left, the writer continues.
+// giveBack says that the first n of the bytes taken were written. If anything
+// is left, the writer continues.
 func (q *queue) giveBack(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -9,14 +9,16 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// RaftLayer provides Raft's connections: it is a net.Listener for incoming ones, and has Dial for outgoing ones.
+// RaftLayer provides Raft's connections: it is a net.Listener for incoming
+// ones, and has Dial for outgoing ones.
 type RaftLayer struct{ peers *Peers }
 
 // Raft returns Raft's layer. There is only one.
 func (p *Peers) Raft() RaftLayer { return RaftLayer{p} }
 
-// RaftAddress returns an address for Dial that names the node expected there. Otherwise a node that got another node's
-// address would be taken for that one, and its vote would count twice.
+// RaftAddress returns an address for Dial that names the node expected there.
+// Otherwise a node that got another node's address would be taken for that one,
+// and its vote would count twice.
 func RaftAddress(node ring.NodeID, address string) string { return node.String() + "@" + address }
 
 // Accept waits for an incoming connection.
@@ -39,8 +41,8 @@ func (r RaftLayer) Close() error {
 // Addr returns the address of the peer port.
 func (r RaftLayer) Addr() net.Addr { return r.peers.listener.Addr() }
 
-// Dial connects to Raft on the node at an address, which is host:port or the result of RaftAddress. It uses the same path
-// as calls to the node.
+// Dial connects to Raft on the node at an address, which is host:port or the
+// result of RaftAddress. It uses the same path as calls to the node.
 func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	p, expected := r.peers, func(Identity) error { return nil }
 
@@ -78,7 +80,8 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 	return s, nil
 }
 
-// offerToRaft hands a connection to Accept. If it fails, with ErrBusy or ErrClosed, the caller must close the connection.
+// offerToRaft hands a connection to Accept. If it fails, with ErrBusy or
+// ErrClosed, the caller must close the connection.
 func (p *Peers) offerToRaft(s *socket) error {
 	err := ErrBusy
 	select {

@@ -72,7 +72,8 @@ func TestRaftLayerCloses(t *testing.T) {
 			t.Errorf("have %v, want %v", err, net.ErrClosed)
 		}
 		w.echo(a, b, "calls go on")
-		// A node that stops leaves the others some time to connect to its Raft. This is no reason to warn.
+		// A node that stops leaves the others some time to connect to its Raft. This is
+		// no reason to warn.
 		if late, err := b.Raft().Dial(a.address, time.Second); err != nil {
 			t.Error(err)
 		} else if _, err := late.Read(make([]byte, 1)); err != io.EOF {
@@ -100,7 +101,8 @@ func TestRaftNobodyAccepts(t *testing.T) {
 		expect.Equal(t, closed, 10, "connections were closed")
 		w.net.Cut(a.ip, b.ip)
 		began := time.Now()
-		if _, err := a.Raft().Dial(b.address, 300*time.Millisecond); err == nil || time.Since(began) != 300*time.Millisecond {
+		if _, err := a.Raft().Dial(b.address, 300*time.Millisecond); err == nil ||
+			time.Since(began) != 300*time.Millisecond {
 			t.Errorf("have %v after %v", err, time.Since(began))
 		}
 	})

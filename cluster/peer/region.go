@@ -11,8 +11,9 @@ var (
 	errNoRegion    = errors.New("it does not name its region")
 )
 
-// checkRemote returns an error if a connection of kind k to the remote is not allowed. Near connections, including Raft's, stay
-// within a region, and far ones connect two regions, so neither kind can be used as the other.
+// checkRemote returns an error if a connection of kind k to the remote is not
+// allowed. Near connections, including Raft's, stay within a region, and far
+// ones connect two regions, so neither kind can be used as the other.
 func (p *Peers) checkRemote(k connKind, remote Identity) error {
 	own := p.config.Self()
 

@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A tunnel that is opened while Close has begun, or beyond the bound on connections, is closed together with the socket below
-// it. Both take the lock of Peers.
+// A tunnel that is opened while Close has begun, or beyond the bound on
+// connections, is closed together with the socket below it. Both take the lock
+// of Peers.
 func TestATunnelThatIsRefusedIsClosed(t *testing.T) {
 	for _, want := range []error{ErrClosed, errTooManyAccepted} {
 		p := &Peers{sockets: map[*socket]struct{}{}}

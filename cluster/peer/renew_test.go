@@ -42,8 +42,8 @@ func withSecret(t *testing.T, name string) option {
 	}
 }
 
-// TestSecretIsChanged: no call fails while two nodes move from one secret to another in three steps. Afterwards, a node
-// with the old secret is a stranger.
+// TestSecretIsChanged: no call fails while two nodes move from one secret to
+// another in three steps. Afterwards, a node with the old secret is a stranger.
 func TestSecretIsChanged(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		old, next := secret.Secret{1}, secret.Secret{2}
@@ -55,7 +55,8 @@ func TestSecretIsChanged(t *testing.T) {
 		}
 		a, b := w.node(1, withSecret(t, files[0])), w.node(2, withSecret(t, files[1]))
 		w.connect(a, b)
-		// One of Raft's connections. It keeps the secret that it was dialled with until it is closed.
+		// One of Raft's connections. It keeps the secret that it was dialled with until
+		// it is closed.
 		toRaft, err := a.Raft().Dial(b.address, time.Second)
 		expect.NoError(t, err)
 		atRaft, err := b.Raft().Accept()
@@ -68,7 +69,8 @@ func TestSecretIsChanged(t *testing.T) {
 		for _, pair := range [][2]*node{{a, b}, {b, a}} {
 			load.Go(func() {
 				for ctx.Err() == nil {
-					if _, err := pair[0].Call(context.Background(), pair[1].id, methodSlow, []byte("hello")); err != nil {
+					if _, err := pair[0].Call(context.Background(), pair[1].id, methodSlow,
+						[]byte("hello")); err != nil {
 						t.Errorf("a call failed: %v", err)
 					}
 					calls.Add(1)
@@ -111,7 +113,8 @@ func TestSecretIsChanged(t *testing.T) {
 	})
 }
 
-// TestSecretThatIsLost: a node that did not get a new secret is cut off ten seconds after the last step of the change.
+// TestSecretThatIsLost: a node that did not get a new secret is cut off ten
+// seconds after the last step of the change.
 func TestSecretThatIsLost(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		old, next := secret.Secret{1}, secret.Secret{2}
@@ -143,10 +146,12 @@ func TestNamesAreCertified(t *testing.T) {
 		b.mu.Lock()
 		b.self.Node = nodeID(7) // its certificate is for node 2
 		b.mu.Unlock()
-		if _, _, err := b.CallAt(t.Context(), a.address, methodEcho, nil); err == nil || !strings.Contains(err.Error(), "certificate") {
+		if _, _, err := b.CallAt(t.Context(), a.address, methodEcho, nil); err == nil ||
+			!strings.Contains(err.Error(), "certificate") {
 			t.Errorf("have %v", err)
 		}
-		if _, _, err := a.CallAt(t.Context(), b.address, methodEcho, nil); err == nil || !strings.Contains(err.Error(), "certificate") {
+		if _, _, err := a.CallAt(t.Context(), b.address, methodEcho, nil); err == nil ||
+			!strings.Contains(err.Error(), "certificate") {
 			t.Errorf("the other way: have %v", err)
 		}
 	})

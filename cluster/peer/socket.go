@@ -29,8 +29,8 @@ type socket struct {
 	closeWriteOnce sync.Once // for closeWrite
 }
 
-// Close closes the connection and removes it from Peers. It closes the raw connection below TLS, because TLS would first
-// wait to send its closing alert.
+// Close closes the connection and removes it from Peers. It closes the raw
+// connection below TLS, because TLS would first wait to send its closing alert.
 func (s *socket) Close() (err error) {
 	s.closeOnce.Do(func() {
 		s.peers.unregister(s)
@@ -72,8 +72,8 @@ func (s *socket) closeWrite() {
 	})
 }
 
-// discard makes Close drop data that is written but not yet sent. Once the network works again, it would arrive after data
-// of a newer connection.
+// discard makes Close drop data that is written but not yet sent. Once the
+// network works again, it would arrive after data of a newer connection.
 func (s *socket) discard() {
 	switch c := s.raw.(type) {
 	case *socket: // a tunnel
@@ -86,7 +86,8 @@ func (s *socket) discard() {
 // isRaft reports whether this is one of Raft's connections, past its handshake.
 func (s *socket) isRaft() bool { return s.handshakeDone.Load() && s.kind == kindRaft }
 
-// register registers a connection as s. It closes the connection if there are too many or Close has begun.
+// register registers a connection as s. It closes the connection if there are
+// too many or Close has begun.
 func (p *Peers) register(raw net.Conn, s *socket) error {
 	s.Conn = rawconn.Wrap(raw)
 	s.raw = raw
@@ -113,7 +114,8 @@ func (p *Peers) register(raw net.Conn, s *socket) error {
 
 var errTooManyAccepted = fmt.Errorf("there are too many connections already, %d", maxAccepted)
 
-// countFar marks an accepted socket as coming from another region. It returns false if there are too many of these.
+// countFar marks an accepted socket as coming from another region. It returns
+// false if there are too many of these.
 func (p *Peers) countFar(s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,11 +8,13 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A process that did not run for a while, or whose machine was suspended, finds its connections silent or closed: the
-// other nodes had to take it for lost. That says nothing about the network. So for a moment, its paths are unsure:
+// A process that did not run for a while, or whose machine was suspended, finds
+// its connections silent or closed: the other nodes had to take it for lost.
+// That says nothing about the network. So for a moment, its paths are unsure:
 // neither working nor failed.
 
-// settleSilences is how many times Config.Silence a process has, once it runs again, to find its paths.
+// settleSilences is how many times Config.Silence a process has, once it runs
+// again, to find its paths.
 const settleSilences = 2
 
 // stalls records when this process did not run. Times are readings of Config.Boottime.
@@ -27,8 +29,8 @@ func (p *Peers) boottime() int64 { return int64(p.config.Boottime()) }
 // isStall reports whether a time since the last pulse is so long that this process can't have run.
 func (p *Peers) isStall(passed int64) bool { return passed > int64(p.config.Silence+p.interval()) }
 
-// noteStall records that a pulse takes place. If the process did not run before, it makes the links that have no
-// connection dial at once.
+// noteStall records that a pulse takes place. If the process did not run
+// before, it makes the links that have no connection dial at once.
 func (p *Peers) noteStall() {
 	now := p.boottime()
 	if last := p.stalls.lastPulse.Swap(now); last == 0 || !p.isStall(now-last) {
@@ -40,8 +42,9 @@ func (p *Peers) noteStall() {
 	}
 }
 
-// PathUnsure reports whether a node can't be reached now, but only because this process did not run for a while: it has
-// yet to find out whether there is a path.
+// PathUnsure reports whether a node can't be reached now, but only because this
+// process did not run for a while: it has yet to find out whether there is a
+// path.
 func (p *Peers) PathUnsure(to ring.NodeID) bool {
 	l := (*p.links.Load())[to]
 	if l == nil || p.Reachable(to) {

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A process that did not run for a while does not take its nodes for lost before it has looked for them. Without a stall, or once a
-// path has really failed, it does.
+// A process that did not run for a while does not take its nodes for lost
+// before it has looked for them. Without a stall, or once a path has really
+// failed, it does.
 func TestPathsAreUnsureAfterAStall(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stall, gone  bool
@@ -34,7 +35,8 @@ func TestPathsAreUnsureAfterAStall(t *testing.T) {
 					t.Fatal("not connected")
 				}
 
-				// The test goes on right after a pulse. The next one is then at least one interval away.
+				// The test goes on right after a pulse. The next one is then at least one
+				// interval away.
 				<-a.Pulse()
 				synctest.Wait()
 
@@ -61,10 +63,12 @@ func TestPathsAreUnsureAfterAStall(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond)
 				}
-				// The next pulse makes the link dial. It is at most one and a fifth intervals after the last one.
+				// The next pulse makes the link dial. It is at most one and a fifth intervals
+				// after the last one.
 				took := time.Since(asked)
 				if tt.stall && tt.back && (!a.Reachable(b.id) || took > a.interval()*3/2) {
-					t.Errorf("Reachable() = %v after %v, want true within %v", a.Reachable(b.id), took, a.interval()*3/2)
+					t.Errorf("Reachable() = %v after %v, want true within %v", a.Reachable(b.id),
+						took, a.interval()*3/2)
 				}
 				time.Sleep(2 * time.Second)
 				if a.Reachable(b.id) != tt.back || a.PathUnsure(b.id) {

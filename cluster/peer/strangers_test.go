@@ -19,7 +19,8 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 		a, b := w.node(1, withCluster(1)), w.node(2, withCluster(2))
 		a.knows(b)
 		b.knows(a)
-		if _, _, err := a.CallAt(t.Context(), b.address, methodEcho, nil); !errors.Is(err, ErrRefused) || !errors.Is(err, ErrUnreachable) {
+		_, _, err := a.CallAt(t.Context(), b.address, methodEcho, nil)
+		if !errors.Is(err, ErrRefused) || !errors.Is(err, ErrUnreachable) {
 			t.Errorf("have %v, want %v", err, ErrRefused)
 		}
 		w.until("it is logged", func() bool { return a.log.Count("belongs to cluster") > 0 })
@@ -61,7 +62,8 @@ func TestGarbageAtThePort(t *testing.T) {
 			[]byte("GET / HTTP/1.1\r\n\r\n"),
 			[]byte("\x16\x03\x01\x02\x00"),
 			[]byte("rlnodx\x01\x01\x00\x29"),
-			append([]byte("rlnode\x02\x01\x00\x29"), make([]byte, 41)...),         // from before there was a range of versions
+			// from before there was a range of versions
+			append([]byte("rlnode\x02\x01\x00\x29"), make([]byte, 41)...),
 			append([]byte("rlnode\x03\x03\x02\x01\x00\x2b"), make([]byte, 43)...), // an empty range
 			append([]byte("rlnode\x03\x00\x02\x01\x00\x2b"), make([]byte, 43)...), // an invalid range
 			append([]byte("rlnode\x03\x05\x09\x01\x00\x2b"), make([]byte, 43)...), // no version in common

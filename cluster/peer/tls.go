@@ -13,21 +13,26 @@ import (
 	"github.com/rlnode/rlnode/internal/reload"
 )
 
-// Credentials secure connections between nodes with mutual TLS. The methods are called from several goroutines.
+// Credentials secure connections between nodes with mutual TLS. The methods are
+// called from several goroutines.
 type Credentials interface {
-	// Server and Client return the configuration for one handshake, with a node that dialled or one that is dialled. Each
-	// has one certificate.
+	// Server and Client return the configuration for one handshake, with a node
+	// that dialled or one that is dialled. Each has one certificate.
 	Server() *tls.Config
 	Client() *tls.Config
-	// Verify returns an error if the current credentials do not accept a connection to a remote that claims to be node.
+	// Verify returns an error if the current credentials do not accept a connection
+	// to a remote that claims to be node.
 	Verify(s tls.ConnectionState, node [16]byte) error
-	// Current reports whether a connection made with config would be made in the same way now. See Peers.Renew.
+	// Current reports whether a connection made with config would be made in the
+	// same way now. See Peers.Renew.
 	Current(s tls.ConnectionState, config *tls.Config) bool
 }
 
-// TLS is mutual TLS 1.3 with a certificate and a CA that are reloaded when their files change. The CA is the boundary: any
-// holder of a certificate that it issued, valid for both servers and clients, counts as a node. Host names are not checked,
-// because nodes come and go and are identified by their IDs. So the CA must sign only nodes of this cluster.
+// TLS is mutual TLS 1.3 with a certificate and a CA that are reloaded when
+// their files change. The CA is the boundary: any holder of a certificate that
+// it issued, valid for both servers and clients, counts as a node. Host names
+// are not checked, because nodes come and go and are identified by their IDs.
+// So the CA must sign only nodes of this cluster.
 type TLS struct {
 	files *reload.Files[loaded]
 }
@@ -40,8 +45,9 @@ type loaded struct {
 
 var errNoCA = errors.New("the file has no certificate")
 
-// LoadTLS reads the files, which must be valid. When one changes later, it reads them again; if they are then invalid, the
-// old ones stay in use. Existing connections are kept.
+// LoadTLS reads the files, which must be valid. When one changes later, it
+// reads them again; if they are then invalid, the old ones stay in use.
+// Existing connections are kept.
 func LoadTLS(cert, key, ca string, log *slog.Logger) (*TLS, error) {
 	log = cmp.Or(log, slog.Default())
 	load := func() (loaded, error) { return loadFiles(cert, key, ca) }

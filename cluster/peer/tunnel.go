@@ -16,12 +16,13 @@ import (
 const (
 	// maxRelayed bounds the tunnels that a node relays.
 	maxRelayed = 256
-	// relayBuffer is the number of bytes of a tunnel that a relay buffers in each direction, in addition to the kernel.
+	// relayBuffer is the number of bytes of a tunnel that a relay buffers in each
+	// direction, in addition to the kernel.
 	relayBuffer = 32 << 10
 	// relayIdle is how long a tunnel may be idle before it is closed.
 	relayIdle = time.Minute
-	// methodReceivesFrom asks a node whether it receives data directly from another one. This package answers it without a
-	// handler.
+	// methodReceivesFrom asks a node whether it receives data directly from another
+	// one. This package answers it without a handler.
 	methodReceivesFrom Method = 255
 )
 
@@ -36,7 +37,8 @@ var (
 	errTunnelOver = errors.New("a tunnel can't go through another tunnel")
 )
 
-// dialVia connects to target's node through a tunnel over relay. The handshake is end to end: the relay sees only bytes.
+// dialVia connects to target's node through a tunnel over relay. The handshake
+// is end to end: the relay sees only bytes.
 func (p *Peers) dialVia(ctx context.Context, relay, target *link, k connKind) (*socket, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
@@ -119,8 +121,9 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	return s, nil
 }
 
-// copy copies bytes until one end is closed or fails, and then closes the other one. After an error, buffered data is
-// dropped: it would arrive after data of a newer connection.
+// copy copies bytes until one end is closed or fails, and then closes the other
+// one. After an error, buffered data is dropped: it would arrive after data of
+// a newer connection.
 func (p *Peers) copy(to, from *socket) {
 	defer to.Close()
 	b := make([]byte, relayBuffer)
@@ -156,7 +159,8 @@ func (p *Peers) Metrics(s metrics.Sink) {
 	s.Gauge("tunnels", "Tunnels between other nodes that this one relays.", float64(tunnels))
 }
 
-// Relayed returns the number of bytes that this node has relayed for other nodes, and of tunnels that it relays now.
+// Relayed returns the number of bytes that this node has relayed for other
+// nodes, and of tunnels that it relays now.
 func (p *Peers) Relayed() (bytes, tunnels int64) {
 	return p.relayedBytes.Load(), p.relayedTunnels.Load()
 }

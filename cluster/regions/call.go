@@ -16,12 +16,17 @@ import (
 // maxCallTime is the maximum timeout of a call, and the default.
 const maxCallTime = 30 * time.Second
 
-// Go calls an entry node of another region. done runs exactly once, with the reply, which is valid only during done, or
-// with an error: ErrAway or ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a *peer.RemoteError from the called
-// node; or peer.ErrUnreachable or peer.ErrTimeout if it is unknown whether the call was served. done may run before Go
-// returns, or on a goroutine of Peers, so it must not block. body may be reused after Go returns. A timeout of 0 means
-// 30 s, which is also the maximum.
-func (p *Pool) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
+// Go calls an entry node of another region. done runs exactly once, with the
+// reply, which is valid only during done, or with an error: ErrAway or
+// ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a
+// *peer.RemoteError from the called node; or peer.ErrUnreachable or
+// peer.ErrTimeout if it is unknown whether the call was served. done may run
+// before Go returns, or on a goroutine of Peers, so it must not block. body may
+// be reused after Go returns. A timeout of 0 means 30 s, which is also the
+// maximum.
+func (p *Pool) Go(
+	region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error),
+) {
 	if timeout <= 0 || timeout > maxCallTime {
 		timeout = maxCallTime
 	}
@@ -71,8 +76,9 @@ func contextError(err error) error {
 	return fmt.Errorf("wait for a reply from another region: %w", err)
 }
 
-// callEntry calls the entry node of r that was called last or, if that can't be reached, another one. It reports whether a
-// node may have received the call. If not, done does not run.
+// callEntry calls the entry node of r that was called last or, if that can't be
+// reached, another one. It reports whether a node may have received the call.
+// If not, done does not run.
 func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	var last ring.NodeID
 	if id := r.lastCalled.Load(); id != nil && slices.Contains(r.entries, *id) {
@@ -94,8 +100,9 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 	return false
 }
 
-// withFailover wraps done. If the call to id times out or fails, it directs the next calls to another entry node: id may be
-// dead, which its link notices only after some silence, or cut off in its own region.
+// withFailover wraps done. If the call to id times out or fails, it directs the
+// next calls to another entry node: id may be dead, which its link notices only
+// after some silence, or cut off in its own region.
 func (r *region) withFailover(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		failed := errors.Is(err, peer.ErrTimeout) || errors.As(err, new(*peer.RemoteError))
@@ -107,8 +114,11 @@ func (r *region) withFailover(id ring.NodeID, done func([]byte, error)) func([]b
 	}
 }
 
-// callNode calls a node and reports whether the node may have received the call. If not, done does not run.
-func (p *Pool) callNode(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
+// callNode calls a node and reports whether the node may have received the
+// call. If not, done does not run.
+func (p *Pool) callNode(
+	to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error),
+) bool {
 	if !p.config.Peers.Reachable(to) {
 		return false
 	}

@@ -29,10 +29,12 @@ type Config struct {
 	AnyPort   bool                // see gossip.Config.AnyPort
 	Advertise string              // IP at which other regions reach this node, at this port and the peer port
 	Keyring   *memberlist.Keyring // see gossip.Config.Keyring
-	Join      []string            // host[:wan-port] of nodes in other regions, at most 64; only entry nodes among them answer
+	// host[:wan-port] of nodes in other regions, at most 64; only entry nodes among them answer
+	Join []string
 
-	Remembered []string                 // the addresses that an earlier run last passed to Remember
-	Remember   func(addresses []string) // called with the entry nodes' gossip addresses, at most 1,000, on changes. May be nil
+	Remembered []string // the addresses that an earlier run last passed to Remember
+	// called with the entry nodes' gossip addresses, at most 1,000, on changes. May be nil
+	Remember func(addresses []string)
 
 	Peers *peer.Peers // sends the calls
 	// Transport replaces the network. It is called each time this node enters the WAN pool.
@@ -50,14 +52,16 @@ func (c Config) validate() error {
 	return c.gossipConfig(0, 0, nil).Validate()
 }
 
-// gossipConfig returns the configuration for joining the WAN pool. Each time this node joins, it appears as a new process,
-// because the other nodes remember that the previous one left.
+// gossipConfig returns the configuration for joining the WAN pool. Each time
+// this node joins, it appears as a new process, because the other nodes
+// remember that the previous one left.
 func (c Config) gossipConfig(entered uint64, members int, learned []string) gossip.Config {
 	return gossip.Config{
 		WAN: true,
 		Self: gossip.Member{
-			ID: c.Self.ID, Boot: c.Self.Boot + entered, Name: c.Self.Name, Region: c.Self.Region, PeerPort: c.Self.PeerPort,
-			Members: min(members, maxMembers), Primary: c.Primary,
+			ID: c.Self.ID, Boot: c.Self.Boot + entered, Name: c.Self.Name, Region: c.Self.Region,
+			PeerPort: c.Self.PeerPort,
+			Members:  min(members, maxMembers), Primary: c.Primary,
 		},
 		BindAddr: c.Bind, Port: c.Port, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: c.Keyring, Join: c.Join,
 		Remembered: append(learned, c.Remembered...), Logger: c.Logger.With("pool", "wan"),

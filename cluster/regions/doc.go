@@ -1,26 +1,33 @@
 // Package regions connects regions: it tracks the other regions' entry nodes and calls them.
 //
-// Every region is a cluster of its own. Its voters are its *entry nodes*: they gossip with those of other regions in a
-// second pool, the WAN pool, and keep connections to them (far links, see package peer). Any node calls another region with
-// [Pool.Go] or [Pool.Call]. A node that is not an entry node forwards its calls through one.
+// Every region is a cluster of its own. Its voters are its *entry nodes*: they
+// gossip with those of other regions in a second pool, the WAN pool, and keep
+// connections to them (far links, see package peer). Any node calls another
+// region with [Pool.Go] or [Pool.Call]. A node that is not an entry node
+// forwards its calls through one.
 //
-// [Open] starts a [Pool]. It opens nothing on the network until [Pool.SetEntryNode] makes this node an entry node. When the
-// node stops being one, which happens as voters come and go, the Pool closes everything again. [Pool.Regions] lists the
-// other regions, and [Pool.Changed] signals when the list may have changed. [Pool.Handle] registers the handlers for calls
-// from nodes of this region. Other packages handle the calls from other regions. [Pool.Accept] is meant for
-// peer.Config.AcceptFar.
+// [Open] starts a [Pool]. It opens nothing on the network until
+// [Pool.SetEntryNode] makes this node an entry node. When the node stops being
+// one, which happens as voters come and go, the Pool closes everything again.
+// [Pool.Regions] lists the other regions, and [Pool.Changed] signals when the
+// list may have changed. [Pool.Handle] registers the handlers for calls from
+// nodes of this region. Other packages handle the calls from other regions.
+// [Pool.Accept] is meant for peer.Config.AcceptFar.
 //
 // # Routing
 //
-// A call goes to the entry node of the region that was called last, as long as it is reachable and answers in time. It goes
-// to another one only if certainly nothing was sent to the first, so no call is served twice. A node without a link to the
-// region sends the call to an entry node of its own region. That node forwards it over its own link, and never to a node of
-// its own region, so a call makes at most one extra hop.
+// A call goes to the entry node of the region that was called last, as long as
+// it is reachable and answers in time. It goes to another one only if certainly
+// nothing was sent to the first, so no call is served twice. A node without a
+// link to the region sends the call to an entry node of its own region. That
+// node forwards it over its own link, and never to a node of its own region, so
+// a call makes at most one extra hop.
 //
 // # One name for each region
 //
-// A region's name stands for one cluster. If two clusters use the same name, a node that notices keeps the one it knew
-// first and logs an error. It also refuses nodes of its own cluster that use another region's name.
+// A region's name stands for one cluster. If two clusters use the same name, a
+// node that notices keeps the one it knew first and logs an error. It also
+// refuses nodes of its own cluster that use another region's name.
 //
 // # Bounds
 //
@@ -33,9 +40,11 @@
 //
 // # Caveats
 //
-// Without keys and certificates, anyone who can reach the two ports can take part: pose as a region, read the rules, and
-// take loans. Gossip is only a hint: it decides nothing about rules or quota.
+// Without keys and certificates, anyone who can reach the two ports can take
+// part: pose as a region, read the rules, and take loans. Gossip is only a
+// hint: it decides nothing about rules or quota.
 //
-// Goroutines: one owns the pool, one polls the entry nodes of this region. Close waits for both. Calls in flight end with
-// their own timeouts, or when the Peers close.
+// Goroutines: one owns the pool, one polls the entry nodes of this region.
+// Close waits for both. Calls in flight end with their own timeouts, or when
+// the Peers close.
 package regions

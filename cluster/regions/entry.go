@@ -52,7 +52,8 @@ func (w *wanState) changed() <-chan struct{} {
 	return w.gossip.Changed()
 }
 
-// step enters or leaves the pool as required, and while in it updates announcements, the view and addresses.
+// step enters or leaves the pool as required, and while in it updates
+// announcements, the view and addresses.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
 	entry := p.wantEntry

@@ -20,8 +20,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestNothingIsOpenedBeforeItIsTime: a node that is not an entry node listens nowhere, and a node that stops being one
-// closes everything.
+// TestNothingIsOpenedBeforeItIsTime: a node that is not an entry node listens
+// nowhere, and a node that stops being one closes everything.
 func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.startRegions(1)
@@ -40,7 +40,8 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 			n.setEntry(true)
 			w.until(time.Second, "the port is open", func() bool { return !free() })
 			w.until(5*time.Second, "others link to it", func() bool {
-				return w.node(2, 1).peers.Reachable(n.id) && w.node(1, 1).peers.Reachable(n.id) && n.peers.Reachable(w.node(1, 1).id)
+				return w.node(2, 1).peers.Reachable(n.id) && w.node(1, 1).peers.Reachable(n.id) &&
+					n.peers.Reachable(w.node(1, 1).id)
 			})
 			if _, err := n.call(1, "as an entry node", time.Second); err != nil {
 				t.Error(err)
@@ -48,7 +49,8 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 			n.setEntry(false)
 			w.until(10*time.Second, "the port is closed", free)
 			w.until(10*time.Second, "others have no link to it", func() bool {
-				return !w.node(2, 1).peers.Reachable(n.id) && !w.node(1, 1).peers.Reachable(n.id) && !n.peers.Reachable(w.node(1, 1).id)
+				return !w.node(2, 1).peers.Reachable(n.id) && !w.node(1, 1).peers.Reachable(n.id) &&
+					!n.peers.Reachable(w.node(1, 1).id)
 			})
 			if _, err := n.call(1, "passed on", time.Second); err != nil {
 				t.Error(err)
@@ -80,7 +82,8 @@ func TestThePortIsTaken(t *testing.T) {
 	})
 }
 
-// TestEntryNodesOfARegionMeet: another region is configured with only one of them, which learns the rest in its own region.
+// TestEntryNodesOfARegionMeet: another region is configured with only one of
+// them, which learns the rest in its own region.
 func TestEntryNodesOfARegionMeet(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		nobody := func(c *Config, _ *peer.Config) { c.Join = nil }
@@ -104,7 +107,8 @@ func TestEntryNodesOfARegionMeet(t *testing.T) {
 			w.kill(w.node(0, i))
 		}
 		last.setEntry(true)
-		have := w.until(10*time.Second, "it calls", func() bool { _, err := last.call(1, "x", time.Second); return err == nil })
+		have := w.until(10*time.Second, "it calls",
+			func() bool { _, err := last.call(1, "x", time.Second); return err == nil })
 		t.Logf("after %v", have)
 	})
 }
@@ -129,7 +133,8 @@ func TestRemembered(t *testing.T) {
 	})
 }
 
-// TestABrokenLinkIsGoneAround: an entry node that can't reach a region calls it through another one of its own region.
+// TestABrokenLinkIsGoneAround: an entry node that can't reach a region calls it
+// through another one of its own region.
 func TestABrokenLinkIsGoneAround(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.startRegions(2)
@@ -150,7 +155,8 @@ func TestABrokenLinkIsGoneAround(t *testing.T) {
 		if _, err := n.call(1, "in circles", time.Second); !isAway(err) {
 			t.Errorf("have %v", err)
 		}
-		w.until(5*time.Second, "it says so", func() bool { return !n.pool.Load().Reachable("eu") && n.pool.Load().Reachable("us") })
+		w.until(5*time.Second, "it says so",
+			func() bool { return !n.pool.Load().Reachable("eu") && n.pool.Load().Reachable("us") })
 	})
 }
 
@@ -211,7 +217,8 @@ func TestLeaveAndClose(t *testing.T) {
 		if err := stays.pool.Load().Leave(ctx); err != nil {
 			t.Error(err)
 		}
-		w.until(10*time.Second, "the region is no more", func() bool { return len(w.node(1, 1).pool.Load().Regions()) == 1 })
+		w.until(10*time.Second, "the region is no more",
+			func() bool { return len(w.node(1, 1).pool.Load().Regions()) == 1 })
 		began := time.Now()
 		ended := make(chan error, 1)
 		w.node(1, 1).pool.Load().Go("us", methodNever, nil, time.Minute, func(_ []byte, err error) { ended <- err })
@@ -233,8 +240,9 @@ func TestLeaveAndClose(t *testing.T) {
 	})
 }
 
-// TestNeverServedTwice breaks links and entry nodes, and makes some leave, while all nodes call. Each call is served at most
-// once, not at all after ErrAway, and exactly once if it was answered.
+// TestNeverServedTwice breaks links and entry nodes, and makes some leave,
+// while all nodes call. Each call is served at most once, not at all after
+// ErrAway, and exactly once if it was answered.
 func TestNeverServedTwice(t *testing.T) {
 	seeds := 3
 	if testing.Short() {
@@ -260,22 +268,23 @@ func TestNeverServedTwice(t *testing.T) {
 					began++
 					body := fmt.Sprintf("%d", began)
 					var once atomic.Bool
-					n.pool.Load().Go(regionName(r), methodEcho, []byte(body), time.Second, func(reply []byte, err error) {
-						ended.Add(1)
-						if once.Swap(true) {
-							t.Errorf("%s: done ran twice", body)
-						}
-						switch times := w.timesServed(body); {
-						case err == nil && (times != 1 || !strings.HasSuffix(string(reply), " "+body)):
-							t.Errorf("%s: answered %q, served %d times", body, reply, times)
-						case err == nil:
-							answered.Add(1)
-						case isAway(err) && times != 0:
-							t.Errorf("%s: %v, and was served", body, err)
-						case isAway(err):
-							aways.Add(1)
-						}
-					})
+					n.pool.Load().Go(regionName(r), methodEcho, []byte(body), time.Second,
+						func(reply []byte, err error) {
+							ended.Add(1)
+							if once.Swap(true) {
+								t.Errorf("%s: done ran twice", body)
+							}
+							switch times := w.timesServed(body); {
+							case err == nil && (times != 1 || !strings.HasSuffix(string(reply), " "+body)):
+								t.Errorf("%s: answered %q, served %d times", body, reply, times)
+							case err == nil:
+								answered.Add(1)
+							case isAway(err) && times != 0:
+								t.Errorf("%s: %v, and was served", body, err)
+							case isAway(err):
+								aways.Add(1)
+							}
+						})
 					w.disturb(random)
 				}
 				time.Sleep(5 * time.Second)
@@ -337,7 +346,8 @@ func TestBadConfigs(t *testing.T) {
 			"a bad port":    func(c *Config) { c.Port = 70000 },
 		} {
 			c := Config{
-				Self: Node{ID: ring.NodeID{1}, Boot: 1, Name: "n1", Region: "eu", PeerPort: 1}, Primary: "eu", Advertise: "127.0.0.1", Port: wanPort,
+				Self:    Node{ID: ring.NodeID{1}, Boot: 1, Name: "n1", Region: "eu", PeerPort: 1},
+				Primary: "eu", Advertise: "127.0.0.1", Port: wanPort,
 				Peers: peers, Logger: slog.New(slog.DiscardHandler),
 			}
 			if change != nil {

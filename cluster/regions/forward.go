@@ -22,7 +22,8 @@ const (
 	maxRegionLen = 100
 	// maxForwarding bounds the forwarded calls in flight.
 	maxForwarding = 4096
-	// maxOwnEntries bounds the entry nodes of this region that are tried for one call, or polled at once.
+	// maxOwnEntries bounds the entry nodes of this region that are tried for one
+	// call, or polled at once.
 	maxOwnEntries = 8
 )
 
@@ -37,7 +38,8 @@ const (
 	outcomeTimeout        // no reply in time
 )
 
-// A call to forward: format 1 | method | timeout in ms, 4 bytes | length of the region | region | body.
+// A call to forward: format 1 | method | timeout in ms, 4 bytes | length of the
+// region | region | body.
 const (
 	forwardFormat   = 1
 	forwardHeadSize = 1 + 1 + 4 + 1
@@ -64,8 +66,8 @@ func parseForward(b []byte) (region string, m peer.Method, timeout time.Duration
 	return region, m, timeout, d.Rest(), nil
 }
 
-// forwardedCall is a call that an entry node of this region is to forward. As long as certainly nothing was sent, the
-// next one is tried.
+// forwardedCall is a call that an entry node of this region is to forward. As
+// long as certainly nothing was sent, the next one is tried.
 type forwardedCall struct {
 	pool     *Pool
 	request  []byte // for MethodForward
@@ -75,7 +77,9 @@ type forwardedCall struct {
 }
 
 // forward sends a call to entry nodes of this region, to be forwarded.
-func (p *Pool) forward(v *wanView, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+func (p *Pool) forward(
+	v *wanView, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error),
+) {
 	if len(region) > maxRegionLen || region == "" || region == p.config.Self.Region {
 		done(nil, fmt.Errorf("%w: %q is not another region", ErrAway, region))
 		return
@@ -86,12 +90,14 @@ func (p *Pool) forward(v *wanView, region string, m peer.Method, body []byte, ti
 		return
 	}
 	(&forwardedCall{
-		pool: p, request: encodeForward(region, m, timeout, body), deadline: time.Now().Add(timeout), relays: relays, done: done,
+		pool: p, request: encodeForward(region, m, timeout, body),
+		deadline: time.Now().Add(timeout), relays: relays, done: done,
 	}).tryNext()
 }
 
-// relays returns the entry nodes of this region to try, best first. If this node is an entry node, it tries only those that
-// report the region as reachable.
+// relays returns the entry nodes of this region to try, best first. If this
+// node is an entry node, it tries only those that report the region as
+// reachable.
 func (p *Pool) relays(v *wanView, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry

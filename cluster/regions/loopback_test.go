@@ -27,7 +27,8 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 	t.Helper()
 	n := &real{}
 	name := regionName(i)
-	self := peer.Identity{Node: ring.NodeID{byte(i + 1)}, Boot: 1, Name: name, Region: name, Cluster: [16]byte{byte(i + 1)}}
+	self := peer.Identity{Node: ring.NodeID{byte(i + 1)}, Boot: 1, Name: name, Region: name,
+		Cluster: [16]byte{byte(i + 1)}}
 	logger := slog.New(slog.DiscardHandler)
 	var err error
 	n.peers, err = peer.New(peer.Config{
@@ -44,7 +45,8 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 	n.Pool, err = Open(Config{
 		Self: Node{ID: self.Node, Boot: 1, Name: name, Region: name,
 			PeerPort: n.peers.Raft().Addr().(*net.TCPAddr).Port},
-		Primary: name, Bind: "127.0.0.1", Advertise: "127.0.0.1", Keyring: keyring(make([]byte, 32)), Join: join, Peers: n.peers, Logger: logger,
+		Primary: name, Bind: "127.0.0.1", Advertise: "127.0.0.1",
+		Keyring: keyring(make([]byte, 32)), Join: join, Peers: n.peers, Logger: logger,
 	})
 	expect.NoError(t, err)
 	t.Cleanup(func() { n.Close() })
@@ -78,7 +80,8 @@ func TestOverLoopback(t *testing.T) {
 		}
 	}
 	nodes[0].SetEntryNode(false)
-	process.Eventually(t, "one has left", func() bool { return !nodes[1].Reachable("ap") && len(nodes[1].Regions()) == 1 })
+	process.Eventually(t, "one has left",
+		func() bool { return !nodes[1].Reachable("ap") && len(nodes[1].Regions()) == 1 })
 }
 
 // keyring returns a keyring with one key.

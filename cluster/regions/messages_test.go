@@ -33,7 +33,8 @@ func FuzzPass(f *testing.F) {
 }
 
 func FuzzPassed(f *testing.F) {
-	for _, err := range []error{nil, ErrAway, peer.ErrTimeout, peer.ErrUnreachable, &peer.RemoteError{Code: 3, Detail: "no"}} {
+	for _, err := range []error{nil, ErrAway, peer.ErrTimeout, peer.ErrUnreachable,
+		&peer.RemoteError{Code: 3, Detail: "no"}} {
 		f.Add(appendOutcome(nil, []byte("reply"), err))
 	}
 	f.Fuzz(func(t *testing.T, have []byte) {
@@ -68,9 +69,12 @@ func TestBadMessages(t *testing.T) {
 	many := make([]Region, maxRegions+1)
 	for name, bad := range map[string]answer{
 		"too many regions": {Regions: many}, "too many addresses": {Addresses: make([]string, maxAddresses+1)},
-		"order": {Regions: []Region{{Name: "b"}, {Name: "a"}}}, "long name": {Regions: []Region{{Name: strings.Repeat("r", maxRegionLen+1)}}},
-		"long primary": {Regions: []Region{{Follows: strings.Repeat("r", maxRegionLen+1)}}}, "members": {Regions: []Region{{Members: -1}}},
-		"too many members": {Regions: []Region{{Members: maxMembers + 1}}}, "long address": {Addresses: []string{strings.Repeat("a", maxAddressLen+1)}},
+		"order":            {Regions: []Region{{Name: "b"}, {Name: "a"}}},
+		"long name":        {Regions: []Region{{Name: strings.Repeat("r", maxRegionLen+1)}}},
+		"long primary":     {Regions: []Region{{Follows: strings.Repeat("r", maxRegionLen+1)}}},
+		"members":          {Regions: []Region{{Members: -1}}},
+		"too many members": {Regions: []Region{{Members: maxMembers + 1}}},
+		"long address":     {Addresses: []string{strings.Repeat("a", maxAddressLen+1)}},
 	} {
 		b, err := json.Marshal(bad)
 		expect.NoError(t, err)
@@ -105,7 +109,8 @@ func TestNonsenseFromWithin(t *testing.T) {
 		for _, test := range []struct {
 			m    peer.Method
 			body string
-		}{{MethodForward, ""}, {MethodForward, "\x01\x01\x00\x00\x00\x01\x09eu"}, {MethodForward, strings.Repeat("x", 1000)}} {
+		}{{MethodForward, ""}, {MethodForward, "\x01\x01\x00\x00\x00\x01\x09eu"}, {MethodForward,
+			strings.Repeat("x", 1000)}} {
 			_, err := n.peers.Call(t.Context(), entry.id, test.m, []byte(test.body))
 			if remote, ok := errors.AsType[*peer.RemoteError](err); !ok || remote.Code != CodeMessage {
 				t.Errorf("%d %q: have %v", test.m, test.body, err)
@@ -120,7 +125,8 @@ func TestNonsenseFromWithin(t *testing.T) {
 			if test.to == entry {
 				from = n
 			}
-			reply, err := from.peers.Call(t.Context(), test.to.id, MethodForward, encodeForward(test.region, methodEcho, time.Second, []byte("x")))
+			reply, err := from.peers.Call(t.Context(), test.to.id, MethodForward,
+				encodeForward(test.region, methodEcho, time.Second, []byte("x")))
 			if err != nil || !slices.Equal(reply, []byte{outcomeNotSent}) {
 				t.Errorf("%v to %s: have %q, %v", test.to, test.region, reply, err)
 			}
@@ -131,7 +137,8 @@ func TestNonsenseFromWithin(t *testing.T) {
 	})
 }
 
-// TestPassingIsBounded: calls beyond maxForwarding fail with ErrAway at once, and all slots are freed again.
+// TestPassingIsBounded: calls beyond maxForwarding fail with ErrAway at once,
+// and all slots are freed again.
 func TestPassingIsBounded(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.startRegions(1)
@@ -155,7 +162,8 @@ func TestPassingIsBounded(t *testing.T) {
 		if aways != 100 || late != maxForwarding {
 			t.Errorf("have %d away and %d late", aways, late)
 		}
-		w.until(5*time.Second, "all places are free again", func() bool { return w.node(0, 1).pool.Load().forwarding.Load() == 0 })
+		w.until(5*time.Second, "all places are free again",
+			func() bool { return w.node(0, 1).pool.Load().forwarding.Load() == 0 })
 		if _, err := n.call(1, "again", time.Second); err != nil {
 			t.Error(err)
 		}

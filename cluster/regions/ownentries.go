@@ -15,19 +15,21 @@ import (
 )
 
 const (
-	// pollInterval is the time between two polls of an entry node of this region. urgentPollInterval replaces it while a region
-	// can't be reached.
+	// pollInterval is the time between two polls of an entry node of this region.
+	// urgentPollInterval replaces it while a region can't be reached.
 	pollInterval       = time.Second
 	urgentPollInterval = 500 * time.Millisecond
 	pollTimeout        = 500 * time.Millisecond // bounds the wait for one answer
-	// pollAllInterval is the time between two polls of all entry nodes by an entry node that reaches all regions. The addresses
-	// in the answers keep the WAN pool in one piece.
+	// pollAllInterval is the time between two polls of all entry nodes by an entry
+	// node that reaches all regions. The addresses in the answers keep the WAN pool
+	// in one piece.
 	pollAllInterval = 10 * time.Second
 	// freshFor is how long an answer about reachability is trusted.
 	freshFor = 3 * time.Second
 )
 
-// reports are the last answers of this region's entry nodes, newest first; at most maxOwnEntries. It is immutable.
+// reports are the last answers of this region's entry nodes, newest first; at
+// most maxOwnEntries. It is immutable.
 type reports []answer
 
 // answer is the reply to MethodRegions: what the called node knows first-hand.
@@ -40,10 +42,12 @@ type answer struct {
 	at   time.Time
 }
 
-// reaching returns the entry nodes of this region that recently reported the given region as reachable.
+// reaching returns the entry nodes of this region that recently reported the
+// given region as reachable.
 func (r reports) reaching(region string) (entries []ring.NodeID) {
 	for _, a := range r {
-		reports := slices.ContainsFunc(a.Regions, func(other Region) bool { return other.Name == region && other.Reachable })
+		reports := slices.ContainsFunc(a.Regions,
+			func(other Region) bool { return other.Name == region && other.Reachable })
 		if reports && time.Since(a.at) < freshFor {
 			entries = append(entries, a.from)
 		}
@@ -51,7 +55,8 @@ func (r reports) reaching(region string) (entries []ring.NodeID) {
 	return entries
 }
 
-// regions returns every region in the latest answer, and in those at most freshFor older, sorted by name.
+// regions returns every region in the latest answer, and in those at most
+// freshFor older, sorted by name.
 func (r reports) regions() []Region {
 	regions := make(map[string]Region)
 	for _, a := range slices.Backward(r) { // newer answers overwrite older ones
@@ -67,8 +72,8 @@ func (r reports) regions() []Region {
 
 func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
-// withAnswer returns r with another answer added. An answer from a node that is not an entry node only removes its
-// previous one.
+// withAnswer returns r with another answer added. An answer from a node that is
+// not an entry node only removes its previous one.
 func (r reports) withAnswer(a answer) reports {
 	var all reports
 	if a.IsEntryNode {
@@ -82,7 +87,8 @@ func (r reports) withAnswer(a answer) reports {
 	return all
 }
 
-// isReachableViaOwnEntry reports whether an entry node of this region can reach the region for this node.
+// isReachableViaOwnEntry reports whether an entry node of this region can reach
+// the region for this node.
 func (p *Pool) isReachableViaOwnEntry(r reports, region string) bool {
 	return slices.ContainsFunc(r.reaching(region), p.config.Peers.Reachable)
 }
@@ -123,7 +129,8 @@ func (p *Pool) allReachable() bool {
 	return !slices.ContainsFunc(p.Regions(), func(r Region) bool { return !r.Reachable })
 }
 
-// pollOwnEntries polls entry nodes until one has answered and all regions can be reached. If all is true, it polls every one.
+// pollOwnEntries polls entry nodes until one has answered and all regions can
+// be reached. If all is true, it polls every one.
 func (p *Pool) pollOwnEntries(all bool) {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
@@ -194,7 +201,8 @@ func parseAnswer(b []byte) (a answer, err error) {
 	bad := len(a.Regions) > maxRegions || len(a.Addresses) > maxAddresses || !slices.IsSortedFunc(a.Regions, byName) ||
 		slices.ContainsFunc(a.Addresses, func(s string) bool { return len(s) > maxAddressLen }) ||
 		slices.ContainsFunc(a.Regions, func(r Region) bool {
-			return len(r.Name) > maxRegionLen || len(r.Follows) > maxRegionLen || len(r.Address) > maxAddressLen || r.Members < 0 || r.Members > maxMembers
+			return len(r.Name) > maxRegionLen || len(r.Follows) > maxRegionLen ||
+				len(r.Address) > maxAddressLen || r.Members < 0 || r.Members > maxMembers
 		})
 	if bad {
 		return answer{}, errMessage

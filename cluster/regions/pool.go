@@ -74,8 +74,9 @@ func Open(c Config) (*Pool, error) {
 	}
 
 	p := &Pool{
-		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), pollNow: make(chan struct{}, 1),
-		left: make(chan struct{}), ownEntries: func() []ring.NodeID { return nil },
+		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		pollNow: make(chan struct{}, 1),
+		left:    make(chan struct{}), ownEntries: func() []ring.NodeID { return nil },
 	}
 
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -87,8 +88,9 @@ func Open(c Config) (*Pool, error) {
 	return p, nil
 }
 
-// Close stops the Pool at once and waits for its goroutines. Other regions see this node as failed, unless Leave was called
-// before. Close may be called again.
+// Close stops the Pool at once and waits for its goroutines. Other regions see
+// this node as failed, unless Leave was called before. Close may be called
+// again.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -98,9 +100,10 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Leave announces to the other regions that this node leaves for good, so that they stop dialling it. It waits until the
-// announcement is sent, or ctx ends. Don't call it before a mere restart: without it, other regions find the node again
-// sooner. Afterwards SetEntryNode has no effect.
+// Leave announces to the other regions that this node leaves for good, so that
+// they stop dialling it. It waits until the announcement is sent, or ctx ends.
+// Don't call it before a mere restart: without it, other regions find the node
+// again sooner. Afterwards SetEntryNode has no effect.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
 	p.leaving, p.wantEntry = true, false
@@ -122,7 +125,8 @@ func (p *Pool) Leave(ctx context.Context) error {
 	}
 }
 
-// SetEntryNode sets whether this node is an entry node: a member of the WAN pool that other regions call. It returns at once.
+// SetEntryNode sets whether this node is an entry node: a member of the WAN
+// pool that other regions call. It returns at once.
 func (p *Pool) SetEntryNode(yes bool) {
 	p.change(func() bool {
 		if p.leaving || p.wantEntry == yes {
@@ -153,8 +157,9 @@ func (p *Pool) change(set func() bool) {
 	}
 }
 
-// SetOwnEntryNodes sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
-// can't reach another region itself. find must not block.
+// SetOwnEntryNodes sets the function that returns the reachable entry nodes of
+// this region. They forward calls for a node that can't reach another region
+// itself. find must not block.
 func (p *Pool) SetOwnEntryNodes(find func() []ring.NodeID) {
 	p.mu.Lock()
 	p.ownEntries = find
@@ -165,7 +170,8 @@ func (p *Pool) SetOwnEntryNodes(find func() []ring.NodeID) {
 // Changed returns a channel that receives a value after each change of Regions.
 func (p *Pool) Changed() <-chan struct{} { return p.changed }
 
-// Accept decides whether to accept a far connection with a node, for peer.Config.AcceptFar. An error refuses the node.
+// Accept decides whether to accept a far connection with a node, for
+// peer.Config.AcceptFar. An error refuses the node.
 func (p *Pool) Accept(remote peer.Identity) error {
 	p.mu.Lock()
 	entry := p.wantEntry && !p.closed
@@ -197,11 +203,12 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// Metrics reports metrics about the other regions. Region names are safe labels: there are few, and only nodes of the
-// cluster choose them.
+// Metrics reports metrics about the other regions. Region names are safe
+// labels: there are few, and only nodes of the cluster choose them.
 func (p *Pool) Metrics(s metrics.Sink) {
 	for _, r := range p.Regions() {
-		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.", r.Reachable, "region", r.Name)
+		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.",
+			r.Reachable, "region", r.Name)
 		s.Level("region_members", "Nodes of another region, as it announces.", r.Members, "region", r.Name)
 	}
 }
@@ -218,8 +225,10 @@ func (p *Pool) Regions() []Region {
 	}
 
 	for _, r := range reported.regions() {
-		// An entry node trusts its own view. Only if it has just become one does it still use reports.
-		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.isEntry || time.Since((*reported)[0].at) < 3*pollAllInterval) {
+		// An entry node trusts its own view. Only if it has just become one does it
+		// still use reports.
+		if v.region(r.Name) == nil && len(all) < maxRegions &&
+			(!v.isEntry || time.Since((*reported)[0].at) < 3*pollAllInterval) {
 			r.Reachable = p.isReachableViaOwnEntry(*reported, r.Name)
 			all = append(all, r)
 		}
@@ -231,7 +240,8 @@ func (p *Pool) Regions() []Region {
 
 // describe returns a region as this node sees it first-hand.
 func (p *Pool) describe(r *region) Region {
-	out := Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.hasLinkTo(r)}
+	out := Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows,
+		Members: r.members, Reachable: p.hasLinkTo(r)}
 	if len(r.entries) > 0 {
 		out.Address = p.view.Load().links[r.entries[0]]
 	}
@@ -265,8 +275,8 @@ func (p *Pool) signalChange() bool {
 }
 
 const (
-	// checkInterval is the time between two checks for new or broken links. idleCheckInterval replaces it while there are no
-	// other regions.
+	// checkInterval is the time between two checks for new or broken links.
+	// idleCheckInterval replaces it while there are no other regions.
 	checkInterval     = 200 * time.Millisecond
 	idleCheckInterval = time.Second
 )

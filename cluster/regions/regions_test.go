@@ -22,7 +22,8 @@ func TestRegionsFindEachOther(t *testing.T) {
 			var want []Region
 			for r := range 3 {
 				if r != n.region {
-					want = append(want, Region{Name: regionName(r), Primary: r == 1, Follows: "eu", Reachable: true, Members: 2})
+					want = append(want,
+						Region{Name: regionName(r), Primary: r == 1, Follows: "eu", Reachable: true, Members: 2})
 				}
 			}
 			w.until(10*time.Second, "all know all of the others", func() bool {
@@ -54,10 +55,12 @@ func TestRegionsFindEachOther(t *testing.T) {
 			}
 		}
 		n := w.node(0, 1)
-		if _, err := n.pool.Load().Call(t.Context(), "eu", methodFail, []byte("no")); err == nil || err.Error() != (&peer.RemoteError{Code: 7, Detail: "no"}).Error() {
+		if _, err := n.pool.Load().Call(t.Context(), "eu", methodFail, []byte("no")); err == nil ||
+			err.Error() != (&peer.RemoteError{Code: 7, Detail: "no"}).Error() {
 			t.Errorf("have %v", err)
 		}
-		if _, err := n.pool.Load().Call(t.Context(), "eu", methodEcho, make([]byte, 17<<20)); !errors.Is(err, peer.ErrTooLarge) {
+		if _, err := n.pool.Load().Call(t.Context(), "eu", methodEcho,
+			make([]byte, 17<<20)); !errors.Is(err, peer.ErrTooLarge) {
 			t.Errorf("have %v, want %v", err, peer.ErrTooLarge)
 		}
 		if _, err := n.call(3, "nobody", time.Second); !isAway(err) {
@@ -82,7 +85,8 @@ func TestPassedOn(t *testing.T) {
 					continue
 				}
 				body := fmt.Sprintf("%v to %d", n, r)
-				if by, err := n.call(r, body, time.Second); err != nil || by != regionName(r)+"-1" || w.timesServed(body) != 1 {
+				if by, err := n.call(r, body, time.Second); err != nil ||
+					by != regionName(r)+"-1" || w.timesServed(body) != 1 {
 					t.Errorf("%s: have %s, %v, served %d times", body, by, err, w.timesServed(body))
 				}
 			}
@@ -92,13 +96,16 @@ func TestPassedOn(t *testing.T) {
 			have, want := n.pool.Load().Regions(), entry.pool.Load().Regions()
 			return len(want) == 2 && want[0].Members == 3 && slices.Equal(have, want)
 		})
-		if _, err := n.pool.Load().Call(t.Context(), "eu", methodFail, []byte("no")); err == nil || err.Error() != (&peer.RemoteError{Code: 7, Detail: "no"}).Error() {
+		if _, err := n.pool.Load().Call(t.Context(), "eu", methodFail, []byte("no")); err == nil ||
+			err.Error() != (&peer.RemoteError{Code: 7, Detail: "no"}).Error() {
 			t.Errorf("have %v", err)
 		}
-		if _, err := n.pool.Load().Call(t.Context(), "eu", methodEcho, make([]byte, 17<<20)); !errors.Is(err, peer.ErrTooLarge) {
+		if _, err := n.pool.Load().Call(t.Context(), "eu", methodEcho,
+			make([]byte, 17<<20)); !errors.Is(err, peer.ErrTooLarge) {
 			t.Errorf("have %v, want %v", err, peer.ErrTooLarge)
 		}
-		if reply, err := n.pool.Load().Call(t.Context(), "eu", methodEcho, make([]byte, 9<<20)); err != nil || len(reply) < 9<<20 {
+		if reply, err := n.pool.Load().Call(t.Context(), "eu", methodEcho,
+			make([]byte, 9<<20)); err != nil || len(reply) < 9<<20 {
 			t.Errorf("have %d bytes, %v", len(reply), err)
 		}
 		began := time.Now()
@@ -117,12 +124,14 @@ func TestPassedOn(t *testing.T) {
 		w.until(4*time.Second, "it says so", func() bool { return !n.pool.Load().Reachable("eu") })
 		// Another node takes its place.
 		w.node(2, 2).setEntry(true)
-		have := w.until(5*time.Second, "calls go on", func() bool { _, err := n.call(1, "again", time.Second); return err == nil })
+		have := w.until(5*time.Second, "calls go on",
+			func() bool { _, err := n.call(1, "again", time.Second); return err == nil })
 		t.Logf("calls work again after %v", have)
 	})
 }
 
-// TestEntryNodeKilled kills the called entry node repeatedly. Another one serves the calls within 2 s.
+// TestEntryNodeKilled kills the called entry node repeatedly. Another one
+// serves the calls within 2 s.
 func TestEntryNodeKilled(t *testing.T) {
 	for name, end := range map[string]func(w *world, n *node){
 		"killed": func(w *world, n *node) { w.kill(n) },
@@ -182,7 +191,8 @@ func TestEntryNodeKilled(t *testing.T) {
 
 // TestAllCutAndHealed: calls work again within 2 s after a cut heals, however long it was.
 func TestAllCutAndHealed(t *testing.T) {
-	cuts := []time.Duration{500 * time.Millisecond, 1900 * time.Millisecond, 2100 * time.Millisecond, 10 * time.Second, time.Minute}
+	cuts := []time.Duration{500 * time.Millisecond, 1900 * time.Millisecond,
+		2100 * time.Millisecond, 10 * time.Second, time.Minute}
 	if testing.Short() {
 		cuts = cuts[1:4]
 	}
@@ -216,10 +226,11 @@ func TestAllCutAndHealed(t *testing.T) {
 						if r == n.region {
 							continue
 						}
-						w.until(2*time.Second-time.Since(began), fmt.Sprintf("%v calls %s", n, regionName(r)), func() bool {
-							_, err := n.call(r, "healed", 200*time.Millisecond)
-							return err == nil
-						})
+						w.until(2*time.Second-time.Since(began),
+							fmt.Sprintf("%v calls %s", n, regionName(r)), func() bool {
+								_, err := n.call(r, "healed", 200*time.Millisecond)
+								return err == nil
+							})
 					}
 				}
 				w.until(3*time.Second, "and says so", w.allReachable)

@@ -39,7 +39,8 @@ func withKey(b byte) option {
 	return func(c *Config, _ *peer.Config) { c.Keyring = keyring(append(make([]byte, 31), b)) }
 }
 
-// TestTwoClustersOfOneName: a second "eu" appears beside the first. No node calls it, and every node logs an error.
+// TestTwoClustersOfOneName: a second "eu" appears beside the first. No node
+// calls it, and every node logs an error.
 func TestTwoClustersOfOneName(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.startRegions(1)
@@ -109,7 +110,8 @@ func TestAnotherKeyStaysOut(t *testing.T) {
 	})
 }
 
-// TestTLSIsRequired: two regions use TLS, the third doesn't. It meets them in gossip, but they exchange no calls with it.
+// TestTLSIsRequired: two regions use TLS, the third doesn't. It meets them in
+// gossip, but they exchange no calls with it.
 func TestTLSIsRequired(t *testing.T) {
 	ca := testca.New(t, "all regions")
 	secure := func(_ *Config, pc *peer.Config) { pc.TLS = loadTLS(t, ca) }
@@ -165,7 +167,8 @@ func TestNobodyCallsAnEntryNodeThatIsNone(t *testing.T) {
 				t.Errorf("%+v is accepted", remote)
 			}
 		}
-		for _, remote := range []peer.Identity{{Region: "us", Cluster: [16]byte{3}}, {Region: "us"}, {Region: "sa", Cluster: [16]byte{9}}} {
+		for _, remote := range []peer.Identity{{Region: "us", Cluster: [16]byte{3}}, {Region: "us"},
+			{Region: "sa", Cluster: [16]byte{9}}} {
 			if err := entry.Accept(remote); err != nil {
 				t.Errorf("%+v: have %v", remote, err)
 			}

@@ -17,11 +17,13 @@ import (
 const (
 	// maxRegions bounds the other regions. With its own, a node knows 32.
 	maxRegions = 31
-	// maxEntries bounds the linked entry nodes of a region: 5, and some more while they are replaced.
+	// maxEntries bounds the linked entry nodes of a region: 5, and some more while
+	// they are replaced.
 	maxEntries = 8
 )
 
-// wanView is what an entry node knows about other regions from the WAN pool. It is immutable, except for region.lastCalled.
+// wanView is what an entry node knows about other regions from the WAN pool. It
+// is immutable, except for region.lastCalled.
 type wanView struct {
 	isEntry   bool                   // this node is an entry node, in the pool
 	regions   []*region              // sorted by name
@@ -44,7 +46,8 @@ var emptyView = &wanView{}
 
 // region returns the region with this name, or nil.
 func (v *wanView) region(name string) *region {
-	i, ok := slices.BinarySearchFunc(v.regions, name, func(r *region, name string) int { return cmp.Compare(r.name, name) })
+	i, ok := slices.BinarySearchFunc(v.regions, name,
+		func(r *region, name string) int { return cmp.Compare(r.name, name) })
 	if !ok {
 		return nil
 	}
@@ -68,7 +71,8 @@ func buildView(self Node, all []gossip.Member, before *wanView) (*wanView, []tro
 	var troubles []trouble
 	for _, name := range prioritize(named, before) {
 		if len(v.regions) == maxRegions {
-			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: there are more than %d other regions", name, maxRegions)))
+			troubles = append(troubles,
+				trouble(fmt.Sprintf("region %q is left out: there are more than %d other regions", name, maxRegions)))
 			continue
 		}
 
@@ -90,8 +94,9 @@ func buildView(self Node, all []gossip.Member, before *wanView) (*wanView, []tro
 	return v, troubles
 }
 
-// prioritize sorts the regions' names by priority, because only the first maxRegions are used: known regions first, then live
-// ones, then the rest, each group by name.
+// prioritize sorts the regions' names by priority, because only the first
+// maxRegions are used: known regions first, then live ones, then the rest, each
+// group by name.
 func prioritize(named map[string][]gossip.Member, before *wanView) []string {
 	rank := func(name string) int {
 		switch {
@@ -102,10 +107,12 @@ func prioritize(named map[string][]gossip.Member, before *wanView) []string {
 		}
 		return 2
 	}
-	return slices.SortedFunc(maps.Keys(named), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+	return slices.SortedFunc(maps.Keys(named),
+		func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
 }
 
-// buildRegion builds a region from its entry nodes. If they belong to several clusters, it uses only one of these.
+// buildRegion builds a region from its entry nodes. If they belong to several
+// clusters, it uses only one of these.
 func buildRegion(name string, all []gossip.Member, before *region) (*region, trouble) {
 	r := &region{name: name, lastCalled: new(atomic.Pointer[ring.NodeID])}
 
@@ -136,7 +143,8 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 		}
 		return n
 	}
-	slices.SortFunc(chosen, func(a, b gossip.Member) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.ID.Compare(b.ID)) })
+	slices.SortFunc(chosen,
+		func(a, b gossip.Member) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.ID.Compare(b.ID)) })
 
 	follows := make(map[string]int)
 	for _, m := range chosen {
@@ -154,8 +162,8 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 	return r, conflict
 }
 
-// chooseCluster decides which cluster owns the region's name: the one that had it before, as long as it is there, otherwise
-// the one with the most nodes.
+// chooseCluster decides which cluster owns the region's name: the one that had
+// it before, as long as it is there, otherwise the one with the most nodes.
 func (r *region) chooseCluster(all []gossip.Member) trouble {
 	alive, listed := make(map[[16]byte]int), make(map[[16]byte]int)
 	for _, m := range all {
@@ -187,7 +195,8 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 	}
 
 	others := ""
-	for _, c := range slices.SortedFunc(maps.Keys(alive), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) {
+	for _, c := range slices.SortedFunc(maps.Keys(alive),
+		func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) {
 		if c != r.cluster {
 			others += fmt.Sprintf(" %x", c)
 		}
@@ -197,7 +206,8 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 		r.name, others, r.cluster))
 }
 
-// mostFrequent returns the text with the highest count, and of several the first in alphabetical order.
+// mostFrequent returns the text with the highest count, and of several the
+// first in alphabetical order.
 func mostFrequent(counts map[string]int) string {
 	texts := slices.Sorted(maps.Keys(counts))
 	if len(texts) == 0 {

@@ -15,7 +15,8 @@ var self = Node{ID: ring.NodeID{1}, Region: "ap"}
 
 func member(region string, i int, change ...func(*gossip.Member)) gossip.Member {
 	m := gossip.Member{
-		ID: ring.NodeID{2, 14: byte(len(region)), 15: byte(i)}, Region: region, Address: "10.0.0.1", PeerPort: 1000 + i, Members: 3, Primary: "eu",
+		ID: ring.NodeID{2, 14: byte(len(region)), 15: byte(i)}, Region: region, Address: "10.0.0.1",
+		PeerPort: 1000 + i, Members: 3, Primary: "eu",
 		Cluster: [16]byte{1},
 	}
 	copy(m.ID[1:], region)
@@ -43,7 +44,8 @@ func (v *wanView) text() string {
 			_, port, _ := strings.Cut(v.links[id], ":")
 			entries = append(entries, port)
 		}
-		all = append(all, fmt.Sprintf("%s of %d follows %s %s", r.name, r.members, r.follows, strings.Join(entries, ",")))
+		all = append(all,
+			fmt.Sprintf("%s of %d follows %s %s", r.name, r.members, r.follows, strings.Join(entries, ",")))
 	}
 	return strings.Join(all, "; ")
 }
@@ -56,25 +58,39 @@ func TestLook(t *testing.T) {
 	}{
 		{"nobody", nil, ""},
 		{"the own region, and who says none", []gossip.Member{member("ap", 1), member("", 2)}, ""},
-		{"by name", []gossip.Member{member("us", 1), member("eu", 2), member("eu", 1)}, "eu of 3 follows eu 1001,1002; us of 3 follows eu 1001"},
-		{"those that are alive first", []gossip.Member{member("eu", 1, failed), member("eu", 2)}, "eu of 3 follows eu 1002,1001"},
+		{"by name", []gossip.Member{member("us", 1), member("eu", 2), member("eu", 1)},
+			"eu of 3 follows eu 1001,1002; us of 3 follows eu 1001"},
+		{"those that are alive first", []gossip.Member{member("eu", 1, failed), member("eu", 2)},
+			"eu of 3 follows eu 1002,1001"},
 		{"only failed ones", []gossip.Member{member("eu", 1, failed)}, "eu of 3 follows eu 1001"},
-		{"those that have left", []gossip.Member{member("eu", 1, left), member("us", 1, left), member("us", 2)}, "us of 3 follows eu 1002"},
-		{"what the living say", []gossip.Member{member("eu", 1, failed, says(9, "us")), member("eu", 2, says(4, "ap"))}, "eu of 4 follows ap 1002,1001"},
-		{"what most say", []gossip.Member{member("eu", 1, says(4, "us")), member("eu", 2, says(5, "eu")), member("eu", 3, says(5, "eu"))}, "eu of 5 follows eu 1001,1002,1003"},
+		{"those that have left",
+			[]gossip.Member{member("eu", 1, left), member("us", 1, left), member("us", 2)},
+			"us of 3 follows eu 1002"},
+		{"what the living say",
+			[]gossip.Member{member("eu", 1, failed, says(9, "us")), member("eu", 2, says(4, "ap"))},
+			"eu of 4 follows ap 1002,1001"},
+		{"what most say",
+			[]gossip.Member{member("eu", 1, says(4, "us")), member("eu", 2, says(5, "eu")),
+				member("eu", 3, says(5, "eu"))},
+			"eu of 5 follows eu 1001,1002,1003"},
 		{"who says nothing", []gossip.Member{member("eu", 1, says(0, ""))}, "eu of 1 follows  1001"},
 		{"without a port", []gossip.Member{member("eu", 1, func(m *gossip.Member) { m.PeerPort = 0 })}, ""},
-		{"a cluster that is not known yet", []gossip.Member{member("eu", 1, of(0)), member("eu", 2)}, "eu of 3 follows eu 1001,1002"},
-		{"the cluster of most", []gossip.Member{member("eu", 1, of(2)), member("eu", 2, of(2)), member("eu", 3, of(1))}, "eu of 3 follows eu 1001,1002"},
-		{"the cluster that is there", []gossip.Member{member("eu", 1, of(2), failed), member("eu", 2, of(2), failed), member("eu", 3, of(1))}, "eu of 3 follows eu 1003"},
+		{"a cluster that is not known yet",
+			[]gossip.Member{member("eu", 1, of(0)), member("eu", 2)}, "eu of 3 follows eu 1001,1002"},
+		{"the cluster of most",
+			[]gossip.Member{member("eu", 1, of(2)), member("eu", 2, of(2)), member("eu", 3, of(1))},
+			"eu of 3 follows eu 1001,1002"},
+		{"the cluster that is there",
+			[]gossip.Member{member("eu", 1, of(2), failed), member("eu", 2, of(2), failed), member("eu", 3, of(1))},
+			"eu of 3 follows eu 1003"},
 	} {
 		v, _ := buildView(self, test.have, emptyView)
 		expect.Equal(t, v.text(), test.want, "%s", test.name)
 	}
 }
 
-// TestTheFirstOfANameKeepsIt: a cluster keeps its region's name as long as one of its nodes is alive. After that, the other
-// cluster gets it.
+// TestTheFirstOfANameKeepsIt: a cluster keeps its region's name as long as one
+// of its nodes is alive. After that, the other cluster gets it.
 func TestTheFirstOfANameKeepsIt(t *testing.T) {
 	first, _ := buildView(self, []gossip.Member{member("eu", 1, of(2))}, emptyView)
 	more := []gossip.Member{member("eu", 1, of(2)), member("eu", 2, of(1)), member("eu", 3, of(1))}
@@ -82,7 +98,8 @@ func TestTheFirstOfANameKeepsIt(t *testing.T) {
 	if have := second.text(); have != "eu of 3 follows eu 1001" || len(troubles) != 1 {
 		t.Errorf("have %q, %v", have, troubles)
 	}
-	if again, troubles2 := buildView(self, more, second); again.text() != second.text() || !slices.Equal(troubles, troubles2) {
+	if again, troubles2 := buildView(self, more, second); again.text() != second.text() ||
+		!slices.Equal(troubles, troubles2) {
 		t.Errorf("have %q, %v, then %q, %v", second.text(), troubles, again.text(), troubles2)
 	}
 	failed(&more[0])
@@ -116,7 +133,8 @@ func TestLookIsBounded(t *testing.T) {
 	v.region("r01").lastCalled.Store(&id)
 	more := append([]gossip.Member{member("r01", 0, func(m *gossip.Member) { m.ID = ring.NodeID{} })}, all...)
 	again, _ = buildView(self, more, v)
-	if !slices.Equal(again.region("r01").entries, v.region("r01").entries) || *again.region("r01").lastCalled.Load() != id {
+	if !slices.Equal(again.region("r01").entries, v.region("r01").entries) ||
+		*again.region("r01").lastCalled.Load() != id {
 		t.Errorf("have %v, want %v", again.region("r01").entries, v.region("r01").entries)
 	}
 }

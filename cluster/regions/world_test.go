@@ -84,17 +84,20 @@ func onVirtualTime(t *testing.T, test func(t *testing.T, w *world)) {
 
 type option func(*Config, *peer.Config)
 
-// start starts node i of a region, which is not an entry node yet. It is configured with a node of each other region.
+// start starts node i of a region, which is not an entry node yet. It is
+// configured with a node of each other region.
 func (w *world) start(r, i int, options ...option) *node {
 	w.t.Helper()
 	w.boot++
-	n := &node{world: w, region: r, i: i, ip: fmt.Sprintf("10.%d.0.%d", r, i), id: ring.NodeID{byte(r + 1), 15: byte(i)}, log: &process.Output{}}
+	n := &node{world: w, region: r, i: i, ip: fmt.Sprintf("10.%d.0.%d", r, i),
+		id: ring.NodeID{byte(r + 1), 15: byte(i)}, log: &process.Output{}}
 	host := w.net.Host(n.ip)
 	logger := slog.New(slog.NewTextHandler(n.log, nil))
 	boot := w.boot << 20
 	pc := peer.Config{
 		Self: func() peer.Identity {
-			return peer.Identity{Node: n.id, Boot: boot, Name: n.String(), Region: regionName(r), Cluster: [16]byte{byte(r + 1)}}
+			return peer.Identity{Node: n.id, Boot: boot, Name: n.String(), Region: regionName(r),
+				Cluster: [16]byte{byte(r + 1)}}
 		},
 		Listen: func() (net.Listener, error) { return host.Listen(peerPort) },
 		Dial:   host.Dial, Logger: logger,
@@ -217,7 +220,8 @@ func (w *world) forget(n *node) {
 	w.nodes = slices.DeleteFunc(w.nodes, func(o *node) bool { return o == n })
 }
 
-// startRegions starts three regions of that many entry nodes each, and waits until they reach each other.
+// startRegions starts three regions of that many entry nodes each, and waits
+// until they reach each other.
 func (w *world) startRegions(nodes int, options ...option) {
 	w.t.Helper()
 	for r := range 3 {

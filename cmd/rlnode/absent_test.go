@@ -12,8 +12,9 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// Two of three nodes are lost for good. The third continues, cut off but ready. It becomes the only voter, and new nodes
-// replace the lost ones. They join while it still waits for those, which is half a minute after its start.
+// Two of three nodes are lost for good. The third continues, cut off but ready.
+// It becomes the only voter, and new nodes replace the lost ones. They join
+// while it still waits for those, which is half a minute after its start.
 func TestG9_RecoverFromLostMajority_long(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -21,7 +22,8 @@ func TestG9_RecoverFromLostMajority_long(t *testing.T) {
 	f.nodes[0].apply(exactRules(5000))
 	left := f.nodes[2]
 	dir := filepath.Join(f.dir, "n3")
-	if code, _, stderr := tool(t, "", "recover", "--data-dir", dir); code != 1 || !strings.Contains(stderr, "stop the node first") {
+	if code, _, stderr := tool(t, "", "recover", "--data-dir", dir); code != 1 ||
+		!strings.Contains(stderr, "stop the node first") {
 		t.Errorf("recover under a running node: %d %s", code, stderr)
 	}
 	keys := f.subjectsOf(left, "year")
@@ -34,7 +36,8 @@ func TestG9_RecoverFromLostMajority_long(t *testing.T) {
 	process.Eventually(t, "the standbys have complete copies", func() bool {
 		for _, m := range f.nodes {
 			_, text, err := m.call("GET", m.admin+"/metrics", "", "")
-			if err != nil || !strings.Contains(text, "\nrlnode_partitions_behind 0\n") || !strings.Contains(text, "\nrlnode_replica_unacked_bytes 0\n") {
+			if err != nil || !strings.Contains(text, "\nrlnode_partitions_behind 0\n") ||
+				!strings.Contains(text, "\nrlnode_replica_unacked_bytes 0\n") {
 				return false
 			}
 		}
@@ -47,13 +50,16 @@ func TestG9_RecoverFromLostMajority_long(t *testing.T) {
 	f.nodes = []*fleetNode{left}
 	process.Eventually(t, "the surviving node is cut off, and ready", func() bool {
 		status, text := left.readiness()
-		return status == 200 && strings.Contains(text, `"view":"cut-off"`) && strings.Contains(text, `"status":"degraded"`)
+		return status == 200 && strings.Contains(text, `"view":"cut-off"`) &&
+			strings.Contains(text, `"status":"degraded"`)
 	})
-	if code, out := left.command("apply", "-f", file(t, "rules.yaml", exactRules(6000))); code != 1 || !strings.Contains(out, "no-leader") {
+	if code, out := left.command("apply", "-f",
+		file(t, "rules.yaml", exactRules(6000))); code != 1 || !strings.Contains(out, "no-leader") {
 		t.Errorf("a write without a majority: %d %s", code, out)
 	}
 	left.kill() // everything above is on disk by now; what a graceful stop saves is tested elsewhere
-	if code, stdout, stderr := tool(t, "", "recover", "--data-dir", dir); code != 0 || !strings.Contains(stdout, "only voter") {
+	if code, stdout, stderr := tool(t, "", "recover", "--data-dir", dir); code != 0 ||
+		!strings.Contains(stdout, "only voter") {
 		t.Fatalf("recover: %d %s%s", code, stdout, stderr)
 	}
 	left.startProcess()

@@ -19,7 +19,8 @@ rules:
 profiles: {web: {ip: header:X-Forwarded-For}}
 `
 
-// All notations of an address are one subject on every path into the node: another port gives no fresh limit.
+// All notations of an address are one subject on every path into the node:
+// another port gives no fresh limit.
 func TestOneAddressByEveryWayIn(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", addressRules))
@@ -31,7 +32,9 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 		}
 		return text
 	}
-	writings := []string{"198.51.100.7", "198.51.100.7:1234", " 198.51.100.7 ", "[::ffff:198.51.100.7]:80", "::ffff:c633:6407%eth0", "64:ff9b::c633:6407", "[2002:c633:6407:1::5]:80"}
+	writings := []string{"198.51.100.7", "198.51.100.7:1234", " 198.51.100.7 ",
+		"[::ffff:198.51.100.7]:80", "::ffff:c633:6407%eth0", "64:ff9b::c633:6407",
+		"[2002:c633:6407:1::5]:80"}
 	asks := []struct{ path, body string }{
 		{"/v1/check", `{"attributes": {"ip": %q}}`},
 		{"/v1/check", `{"rule": "year", "key": %q}`},
@@ -55,20 +58,24 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 		resp.Body.Close()
 		used++
 	}
-	for _, w := range []string{"192.0.2.9", "192.0.2.9:1", " 192.0.2.9", "[::ffff:192.0.2.9]:1", "64:ff9b::192.0.2.9", "2002:c000:209::1"} {
+	for _, w := range []string{"192.0.2.9", "192.0.2.9:1", " 192.0.2.9", "[::ffff:192.0.2.9]:1",
+		"64:ff9b::192.0.2.9", "2002:c000:209::1"} {
 		expect.Equal(t, s.check(fmt.Sprintf(`{"attributes": {"ip": %q}}`, w)), 403, "a denied address, as %q", w)
 	}
 	for _, w := range writings {
 		expect.Equal(t, s.used("year", url.QueryEscape(w)), used, "usage of %q", w)
 	}
 	owner := call(200, "GET", s.admin+"/v1/owner?rule=year&key=198.51.100.7", "")
-	if have := call(200, "GET", s.admin+"/v1/owner?rule=year&key="+url.QueryEscape("198.51.100.7:1"), ""); partitionIn(t, have) != partitionIn(t, owner) {
+	if have := call(200, "GET",
+		s.admin+"/v1/owner?rule=year&key="+url.QueryEscape("198.51.100.7:1"), ""); partitionIn(t,
+		have) != partitionIn(t, owner) {
 		t.Errorf("owner: have %s, want %s", have, owner)
 	}
 	call(200, "DELETE", s.admin+"/v1/usage?rule=year&key="+url.QueryEscape("198.51.100.7:4711"), "")
 	expect.Equal(t, s.used("year", "198.51.100.7"), 0, "usage after a reset in another notation")
 	// Settings written for any notation apply to the address.
-	call(200, "PUT", s.admin+"/v1/subjects/ip/"+url.PathEscape("198.51.100.7:80"), `{"limits": {"year": [{"limit": 1, "per": "8760h", "algorithm": "fixed-window"}]}}`)
+	call(200, "PUT", s.admin+"/v1/subjects/ip/"+url.PathEscape("198.51.100.7:80"),
+		`{"limits": {"year": [{"limit": 1, "per": "8760h", "algorithm": "fixed-window"}]}}`)
 	if first, second := s.check(oneCheck), s.check(`{"attributes": {"ip": "198.51.100.7:81"}}`); first != 200 || second != 429 {
 		t.Errorf("with an override of 1: have %d, then %d, want 200 and 429", first, second)
 	}

@@ -54,7 +54,8 @@ func (c *applyCmd) Run(env *environment) error {
 	}
 
 	return applyChange(env, n, &change{
-		name: name, source: source, message: c.Message, ifMatch: c.IfMatch, permissionFlags: c.permissionFlags, json: c.JSON,
+		name: name, source: source, message: c.Message, ifMatch: c.IfMatch,
+		permissionFlags: c.permissionFlags, json: c.JSON,
 		stdinUsed: slices.Contains(c.File, "-") || slices.Contains(c.More, "-"),
 	})
 }
@@ -84,7 +85,8 @@ func (c *rollbackCmd) Run(env *environment) error {
 	}
 
 	return applyChange(env, n, &change{
-		name: fmt.Sprintf("version %d", c.Version), version: c.Version, message: message, permissionFlags: c.permissionFlags, json: c.JSON,
+		name: fmt.Sprintf("version %d", c.Version), version: c.Version, message: message,
+		permissionFlags: c.permissionFlags, json: c.JSON,
 	})
 }
 
@@ -204,7 +206,8 @@ func askDiff(env *environment, n *remote, name string, r request) (*admin.Differ
 	return d, reply, reply.decode(d)
 }
 
-// permit returns nil if the change may be made: nothing in use vanishes, the flags permit it, or a person on the terminal does.
+// permit returns nil if the change may be made: nothing in use vanishes, the
+// flags permit it, or a person on the terminal does.
 func (c *change) permit(env *environment, d *admin.Difference) error {
 	reasons := c.reasons(d)
 	if len(reasons) == 0 || c.Force {
@@ -215,7 +218,8 @@ func (c *change) permit(env *environment, d *admin.Difference) error {
 		for _, r := range reasons {
 			fmt.Fprintf(env.stderr, "%s\n", r.text)
 		}
-		return &exitError{code: exitPermission, err: fmt.Errorf("nothing was changed: permit it with %s", howToPermit(reasons))}
+		return &exitError{code: exitPermission,
+			err: fmt.Errorf("nothing was changed: permit it with %s", howToPermit(reasons))}
 	}
 
 	for _, r := range reasons {
@@ -256,7 +260,8 @@ func (c *change) reasons(d *admin.Difference) (out []reason) {
 		}
 		text := fmt.Sprintf("%s would vanish; it may be in use", printable(one.String()))
 		if one.Checks > 0 {
-			text = fmt.Sprintf("%s would vanish; %d checks used it in the last hour", printable(one.String()), one.Checks)
+			text = fmt.Sprintf("%s would vanish; %d checks used it in the last hour",
+				printable(one.String()), one.Checks)
 		}
 		out = append(out, reason{text, one.Name})
 	}
@@ -270,7 +275,9 @@ func (c *change) reasons(d *admin.Difference) (out []reason) {
 	}
 	for i := range d.Outside {
 		v := &d.Outside[i]
-		out = append(out, reason{text: fmt.Sprintf("version %d by %s (%s) is not in %s", v.Number, printable(v.Writer()), printable(v.What), c.name)})
+		out = append(out,
+			reason{text: fmt.Sprintf("version %d by %s (%s) is not in %s", v.Number,
+				printable(v.Writer()), printable(v.What), c.name)})
 	}
 	return out
 }
@@ -289,7 +296,8 @@ func howToPermit(reasons []reason) string {
 
 // write puts the change in force if the version that it was compared with still is.
 func (c *change) write(env *environment, n *remote, d *admin.Difference) error {
-	r := request{method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml", body: c.source, query: url.Values{}}
+	r := request{method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml",
+		body: c.source, query: url.Values{}}
 	if c.version != 0 {
 		r.query.Set("version", strconv.FormatInt(c.version, 10))
 	} else {
@@ -335,7 +343,8 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 
 	for i := range d.Changes[:min(len(d.Changes), maxNamed)] {
 		c := &d.Changes[i]
-		mark := map[string]string{rules.Added: p.paint(green, "+"), rules.Removed: p.paint(red, "-"), rules.Changed: p.paint(yellow, "~")}[c.Change]
+		mark := map[string]string{rules.Added: p.paint(green, "+"),
+			rules.Removed: p.paint(red, "-"), rules.Changed: p.paint(yellow, "~")}[c.Change]
 		fmt.Fprintf(w, "%s %s", mark, printable(c.String()))
 
 		for j, detail := range c.Details {
@@ -358,8 +367,9 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 	}
 }
 
-// readDocument reads files and directories as one document, and returns its text and a name for messages. A single file is
-// read as it is: the node says what is wrong with it.
+// readDocument reads files and directories as one document, and returns its
+// text and a name for messages. A single file is read as it is: the node says
+// what is wrong with it.
 func readDocument(env *environment, names []string) (name string, source []byte, err error) {
 	var files []string
 	for _, one := range names {
@@ -397,8 +407,9 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 	return strings.Join(names, " "), []byte(text), err
 }
 
-// filesIn returns the rules files directly in a directory, sorted; anything else is a file itself. Names that begin with a dot
-// are left out: Kubernetes mounts a ConfigMap with links to hidden directories.
+// filesIn returns the rules files directly in a directory, sorted; anything
+// else is a file itself. Names that begin with a dot are left out: Kubernetes
+// mounts a ConfigMap with links to hidden directories.
 func filesIn(name string) ([]string, error) {
 	info, err := os.Stat(name)
 	if name == "-" || err != nil || !info.IsDir() {

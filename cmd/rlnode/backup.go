@@ -18,7 +18,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// backup is the file that the command backup writes: the rules in force as one text, and their origin.
+// backup is the file that the command backup writes: the rules in force as one
+// text, and their origin.
 type backup struct {
 	Format   string          `json:"format"` // backupFormat
 	TakenAt  time.Time       `json:"taken_at"`
@@ -34,7 +35,8 @@ type backup struct {
 
 const backupFormat = "rlnode-backup-1"
 
-// maxBackup bounds a backup file, in bytes. A document of 8 MiB and 100,000 entries fit even with every byte escaped.
+// maxBackup bounds a backup file, in bytes. A document of 8 MiB and 100,000
+// entries fit even with every byte escaped.
 const maxBackup = 192 << 20
 
 func checksum(text string) string {

@@ -50,7 +50,8 @@ func (c *benchCmd) Run(env *environment) error {
 		return err
 	}
 
-	// Try one check first, to report a wrong address, token or rule once rather than as a thousand errors.
+	// Try one check first, to report a wrong address, token or rule once rather
+	// than as a thousand errors.
 	if err := c.tryCheck(env, n); err != nil {
 		return err
 	}
@@ -127,7 +128,8 @@ type benchResult struct {
 func (c *benchCmd) print(w io.Writer, f *benchFigures, took time.Duration) error {
 	seconds := took.Seconds()
 	r := benchResult{
-		Seconds: seconds, Requests: f.requests, Checks: f.allowed + f.refused, PerSec: float64(f.allowed+f.refused) / seconds,
+		Seconds: seconds, Requests: f.requests, Checks: f.allowed + f.refused,
+		PerSec:  float64(f.allowed+f.refused) / seconds,
 		Allowed: f.allowed, Refused: f.refused, Errors: f.errors, Latency: make(map[string]float64),
 	}
 	if f.firstError != nil {

@@ -37,7 +37,8 @@ func (c *checkCmd) Run(env *environment) error {
 	return exitOf(c.ask(env))
 }
 
-// exitOf returns the error that ends a command which asked for a decision; nil if that was to allow.
+// exitOf returns the error that ends a command which asked for a decision; nil
+// if that was to allow.
 func exitOf(allowed bool, err error) error {
 	switch {
 	case err != nil:
@@ -95,7 +96,8 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	return d.Allowed, err
 }
 
-// hideLimits removes from a decision the limits of units that the check does not name, unless --detail is set.
+// hideLimits removes from a decision the limits of units that the check does
+// not name, unless --detail is set.
 func (c *checkFlags) hideLimits(d *client.Decision, fields map[string]any) {
 	if c.Detail {
 		return
@@ -118,7 +120,8 @@ func (c *checkFlags) body() (fields map[string]any, err error) {
 	case c.Exact && !c.isInline():
 		return nil, fmt.Errorf("--exact needs --limit: a rule has its own consistency")
 	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.isInline():
-		return nil, fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
+		return nil,
+			fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
 	case len(c.Attr) > 0:
 		attributes, err := parsePairs("--attr", c.Attr)
 		if err != nil {
@@ -166,7 +169,8 @@ func decisionText(a *client.Decision, c palette) string {
 
 	switch {
 	case a.Counted:
-		fmt.Fprintf(&b, "%s by %s, beyond the limit: %d of %d %s used", c.paint(yellow, "counted"), a.Rule, a.Used, a.Limit, a.Unit)
+		fmt.Fprintf(&b, "%s by %s, beyond the limit: %d of %d %s used", c.paint(yellow, "counted"),
+			a.Rule, a.Used, a.Limit, a.Unit)
 	case a.Rule != "":
 		fmt.Fprintf(&b, " by %s: %d of %d %s left", a.Rule, a.Remaining, a.Limit, a.Unit)
 		if a.Granted > 0 {

@@ -46,7 +46,8 @@ func (c *chronicleTest) expect(section string) {
 	for _, m := range c.nodes {
 		lines := c.unread(m)
 		if len(lines) > mostLines {
-			c.t.Errorf("%s, %s: got %d lines, want at most %d:\n%s", section, m.name, len(lines), mostLines, strings.Join(lines, "\n"))
+			c.t.Errorf("%s, %s: got %d lines, want at most %d:\n%s", section, m.name, len(lines),
+				mostLines, strings.Join(lines, "\n"))
 		}
 		if text := strings.Join(lines, "\n"); strings.Contains(text, "bills are") {
 			c.t.Errorf("%s, %s: no bill is estimated or incomplete: got\n%s", section, m.name, text)
@@ -118,7 +119,8 @@ func (c *chronicleTest) unread(m *fleetNode) []string {
 	return lines
 }
 
-// lacking returns those of some texts that lines don't contain, in this order. A text may name alternatives, as "a | b".
+// lacking returns those of some texts that lines don't contain, in this order.
+// A text may name alternatives, as "a | b".
 func lacking(lines, texts []string) []string {
 	for _, line := range lines {
 		isIn := func(text string) bool { return strings.Contains(line, text) }
@@ -139,7 +141,8 @@ func (c *chronicleTest) nameOfNewcomer() string {
 	return c.newcomer.name
 }
 
-// expectEvents waits until the admin plane has some lines of the logs, each once for all nodes that logged it at a time.
+// expectEvents waits until the admin plane has some lines of the logs, each
+// once for all nodes that logged it at a time.
 func (c *chronicleTest) expectEvents(texts ...string) {
 	c.t.Helper()
 	var answer string
@@ -169,15 +172,17 @@ func (c *chronicleTest) section(name string) map[*fleetNode][]string {
 	for line := range strings.Lines(text) {
 		who, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		m := map[string]*fleetNode{"leader": c.leader, "gone": c.gone, "other": c.other, "new": c.newcomer}[who]
-		what = strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHER", c.other.name, "NEW", c.nameOfNewcomer(),
+		what = strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHER",
+			c.other.name, "NEW", c.nameOfNewcomer(),
 			"FOLLOWERS", namesOf(c.gone, c.other), "REST", namesOf(c.leader, c.other)).Replace(what)
 		want[m] = append(want[m], what)
 	}
 	return want
 }
 
-// What the log says of a start, a join, a leave, a kill, a return, new rules, a lost majority and a rolling restart tells in order what
-// happened, with names, in few lines.
+// What the log says of a start, a join, a leave, a kill, a return, new rules, a
+// lost majority and a rolling restart tells in order what happened, with names,
+// in few lines.
 func TestTheLogTellsWhatHappened(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)

@@ -74,8 +74,9 @@ type helpCmd struct {
 // Run does nothing; it is never called.
 func (helpCmd) Run(*environment) error { return nil }
 
-// helpTexts is what --help prints about each command. A section begins with "== " and the commands that it is about, and LIST in
-// it stands for the first word of the command.
+// helpTexts is what --help prints about each command. A section begins with "==
+// " and the commands that it is about, and LIST in it stands for the first word
+// of the command.
 //
 //go:embed help.txt
 var helpTexts string
@@ -93,7 +94,8 @@ func splitHelp() map[string]string {
 	return texts
 }
 
-// addHelp gives the commands below a node their help texts. prefix is what is typed before their names.
+// addHelp gives the commands below a node their help texts. prefix is what is
+// typed before their names.
 func addHelp(node *kong.Node, prefix string, texts map[string]string) {
 	for _, command := range node.Children {
 		typed := prefix + command.Name

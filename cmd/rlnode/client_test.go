@@ -33,8 +33,9 @@ const clientTiers = `tiers:
   paid: {limits: [{limit: 99, per: 1h, algorithm: token-bucket, burst: 3}]}
 `
 
-// TestClientCommands types the commands in testdata/client.txt at one node, and compares what they print and their exit codes. After
-// a change that is meant, go test -run TestClientCommands -args -update writes the file.
+// TestClientCommands types the commands in testdata/client.txt at one node, and
+// compares what they print and their exit codes. After a change that is meant,
+// go test -run TestClientCommands -args -update writes the file.
 func TestClientCommands(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -105,7 +106,8 @@ func TestClientCommands(t *testing.T) {
 	s.stop()
 }
 
-// steady returns what a command printed without what differs from run to run: times, addresses, and the widths of columns.
+// steady returns what a command printed without what differs from run to run:
+// times, addresses, and the widths of columns.
 func steady(text string) string {
 	for _, one := range varying {
 		text = one.what.ReplaceAllString(text, one.to)
@@ -160,7 +162,10 @@ func atPlanes(s *runningNode, args []string) []string {
 // A version that deleted something has no text, which is not the same as an empty one.
 func TestVersionWithoutText(t *testing.T) {
 	var out strings.Builder
-	expect.NoError(t, printVersions(&out, &admin.Versions{Versions: []rules.Version{{Number: 2, What: "rule login"}, {Number: 1, What: "document", Size: 40}}}))
+	expect.NoError(t,
+		printVersions(&out,
+			&admin.Versions{Versions: []rules.Version{{Number: 2, What: "rule login"},
+				{Number: 1, What: "document", Size: 40}}}))
 	if !regexp.MustCompile(`(?s)2 +0001\S+ +- .*1 +0001\S+ +40 `).MatchString(out.String()) {
 		t.Errorf("got %s", &out)
 	}
@@ -173,7 +178,8 @@ func TestBackupRoundTrip(t *testing.T) {
 	_, before, _ := tool(t, "", "rules", "--admin", s.admin)
 	code, saved, stderr := tool(t, "", "backup", "--admin", s.admin)
 	var b backup
-	if err := json.Unmarshal([]byte(saved), &b); code != 0 || err != nil || b.Version != 1 || time.Since(b.TakenAt) > time.Hour {
+	if err := json.Unmarshal([]byte(saved), &b); code != 0 || err != nil || b.Version != 1 ||
+		time.Since(b.TakenAt) > time.Hour {
 		t.Fatalf("backup: %d, %v, %s%s", code, err, saved, stderr)
 	}
 	if code, _, stderr := tool(t, yearRules(3), "apply", "-f", "-", "--force", "--admin", s.admin); code != 0 {
@@ -213,7 +219,8 @@ func TestTokensAndTLS(t *testing.T) {
 		{"PUT", s.admin + "/v1/rules", "admin-secret", yearRules(5), 200},
 	} {
 		if have, text, err := s.call(test.method, test.url, test.token, test.body); have != test.want {
-			t.Errorf("%s %s with token %q: have %d (%s, %v), want %d", test.method, test.url, test.token, have, text, err, test.want)
+			t.Errorf("%s %s with token %q: have %d (%s, %v), want %d", test.method, test.url,
+				test.token, have, text, err, test.want)
 		}
 	}
 	check := []string{"check", "--rule", "year", "--key", "a", "--addr", s.data}
@@ -228,9 +235,12 @@ func TestTokensAndTLS(t *testing.T) {
 		{"no token", nil, append(check, "--ca", cert), 2, "401"},
 		{"token by environment", []string{"RLNODE_API_TOKEN=api-secret", "RLNODE_CA=" + cert}, check, 0, "allowed"},
 		{"token by flag", nil, append(check, "--ca", cert, "--token", "api-secret"), 0, "allowed"},
-		{"apply without token", []string{"RLNODE_CA=" + cert}, []string{"apply", "-f", "-", "--admin", s.admin}, 1, "401"},
-		{"apply", []string{"RLNODE_CA=" + cert, "RLNODE_ADMIN_TOKEN=admin-secret"}, []string{"apply", "-f", "-", "--admin", s.admin}, 0, "in force"},
-		{"bench", []string{"RLNODE_CA=" + cert, "RLNODE_API_TOKEN=api-secret"}, []string{"bench", "--addr", s.data, "-d", "200ms", "--rule", "year"}, 0, " 0 errors"},
+		{"apply without token", []string{"RLNODE_CA=" + cert},
+			[]string{"apply", "-f", "-", "--admin", s.admin}, 1, "401"},
+		{"apply", []string{"RLNODE_CA=" + cert, "RLNODE_ADMIN_TOKEN=admin-secret"},
+			[]string{"apply", "-f", "-", "--admin", s.admin}, 0, "in force"},
+		{"bench", []string{"RLNODE_CA=" + cert, "RLNODE_API_TOKEN=api-secret"},
+			[]string{"bench", "--addr", s.data, "-d", "200ms", "--rule", "year"}, 0, " 0 errors"},
 		{"no certificates in file", nil, append(check, "--ca", key), 2, "--ca"},
 	} {
 		code, stdout, stderr := toolEnv(t, test.env, yearRules(9), test.args...)
@@ -271,7 +281,8 @@ func TestTopWatch(t *testing.T) {
 	}
 }
 
-// TestStaleAnswersAreSaid: a node that does not reach the leader answers what it knows. Each command says so, and goes on.
+// TestStaleAnswersAreSaid: a node that does not reach the leader answers what
+// it knows. Each command says so, and goes on.
 func TestStaleAnswersAreSaid(t *testing.T) {
 	t.Parallel()
 	for _, stale := range []string{"", "true"} {
@@ -281,11 +292,13 @@ func TestStaleAnswersAreSaid(t *testing.T) {
 			}
 			w.Header().Set("ETag", `"7"`)
 			fmt.Fprint(w, map[string]string{
-				"/v1/rules": "version: 1\n", "/v1/lists/deny": "[]", "/v1/entries": `{"entries":[]}`, "/v1/rules/versions": `{"versions":[]}`,
+				"/v1/rules": "version: 1\n", "/v1/lists/deny": "[]",
+				"/v1/entries": `{"entries":[]}`, "/v1/rules/versions": `{"versions":[]}`,
 				"/v1/rules/diff": `{"from":7,"summary":[],"changes":[]}`, "/v1/entries/log": `{"changes":[]}`,
 			}[r.URL.Path])
 		}))
-		for _, command := range []string{"rules", "rules --json", "versions", "backup", "entries", "deny list", "entries log", "diff -", "apply -f -"} {
+		for _, command := range []string{"rules", "rules --json", "versions", "backup", "entries",
+			"deny list", "entries log", "diff -", "apply -f -"} {
 			code, stdout, stderr := tool(t, "version: 1\n", append(strings.Fields(command), "--admin", node.URL)...)
 			if code != 0 || strings.Contains(stderr, "may lack the latest changes") != (stale != "") {
 				t.Errorf("%s, stale %q: got exit code %d, %s%s", command, stale, code, stdout, stderr)
@@ -295,7 +308,8 @@ func TestStaleAnswersAreSaid(t *testing.T) {
 	}
 }
 
-// TestOddNodes: if something other than a healthy node answers, the tools say in one line what is wrong.
+// TestOddNodes: if something other than a healthy node answers, the tools say
+// in one line what is wrong.
 func TestOddNodes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -304,7 +318,8 @@ func TestOddNodes(t *testing.T) {
 		want    string
 		command []string
 	}{
-		{"not rlnode", func(w http.ResponseWriter) { w.WriteHeader(404); fmt.Fprint(w, "<html>") }, "is this a node of rlnode", nil},
+		{"not rlnode", func(w http.ResponseWriter) { w.WriteHeader(404); fmt.Fprint(w, "<html>") },
+			"is this a node of rlnode", nil},
 		{"no JSON", func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }, "read the node's answer", nil},
 		{"problem", func(w http.ResponseWriter) {
 			w.WriteHeader(503)

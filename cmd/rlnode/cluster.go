@@ -21,25 +21,29 @@ type membersCmd struct{ answerFlags }
 
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
-	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
-		moving, leader := "", "no known leader"
-		if !cluster.Settled {
-			moving = " (partitions are moving)"
-		}
-		if cluster.Leader != "" {
-			leader = "the leader is " + printable(cluster.Leader)
-		}
+	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/cluster"},
+		func(w io.Writer, cluster *admin.ClusterView) error {
+			moving, leader := "", "no known leader"
+			if !cluster.Settled {
+				moving = " (partitions are moving)"
+			}
+			if cluster.Leader != "" {
+				leader = "the leader is " + printable(cluster.Leader)
+			}
 
-		fmt.Fprintf(w, "epoch %d%s, rules version %d; this node is %s, %s\n", cluster.Epoch, moving, cluster.RulesVersion,
-			cluster.View, leader)
-		fmt.Fprintf(w, "decided here in the last 10 s: %s\n", decidedText(cluster.Decided))
-		err := printTable(w, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tCLOCK\tADDRESS\tREGION\tZONE\tID", cluster.Members, memberText)
-		if err != nil || len(cluster.Regions) < 2 {
-			return err
-		}
+			fmt.Fprintf(w, "epoch %d%s, rules version %d; this node is %s, %s\n", cluster.Epoch, moving,
+				cluster.RulesVersion,
+				cluster.View, leader)
+			fmt.Fprintf(w, "decided here in the last 10 s: %s\n", decidedText(cluster.Decided))
+			err := printTable(w,
+				"NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tCLOCK\tADDRESS\tREGION\tZONE\tID",
+				cluster.Members, memberText)
+			if err != nil || len(cluster.Regions) < 2 {
+				return err
+			}
 
-		return printRegions(w, cluster.Regions, cluster.Recorded)
-	})
+			return printRegions(w, cluster.Regions, cluster.Recorded)
+		})
 }
 
 // memberText returns a node's line.
@@ -65,7 +69,8 @@ func memberText(m admin.Member) string {
 		yesNo(m.InRing), m.Partitions, clockText(m.ClockOffset), m.Address, printable(m.Region), zone, m.ID)
 }
 
-// clockText returns how far a node's clock is ahead of the others', given in milliseconds; nil if that is not known.
+// clockText returns how far a node's clock is ahead of the others', given in
+// milliseconds; nil if that is not known.
 func clockText(offset *int64) string {
 	if offset == nil {
 		return "-"
@@ -89,7 +94,8 @@ func printRegions(w io.Writer, regions []admin.Region, recorded int64) error {
 	}
 	fmt.Fprintf(w, "\n%s\n", known)
 	return printTable(w, "REGION\tREACHED\tMEMBERS\tPRIMARY\tCOMMITTED", regions, func(r admin.Region) string {
-		return fmt.Sprintf("%s\t%s\t%d\t%s\t%s", printable(r.Name), yesNo(r.Reachable), r.Members, yesNo(r.Primary), yesNo(r.Committed))
+		return fmt.Sprintf("%s\t%s\t%d\t%s\t%s", printable(r.Name), yesNo(r.Reachable), r.Members,
+			yesNo(r.Primary), yesNo(r.Committed))
 	})
 }
 
@@ -98,7 +104,8 @@ func decidedText(by map[string]int64) string {
 	if len(by) == 0 {
 		return "nothing"
 	}
-	ways := slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Or(cmp.Compare(by[b], by[a]), cmp.Compare(a, b)) })
+	ways := slices.SortedFunc(maps.Keys(by),
+		func(a, b string) int { return cmp.Or(cmp.Compare(by[b], by[a]), cmp.Compare(a, b)) })
 	for i, way := range ways {
 		ways[i] = fmt.Sprintf("%d by %s", by[way], printable(way))
 	}
@@ -116,7 +123,8 @@ type ownerCmd struct {
 func (c *ownerCmd) Run(env *environment) error {
 	r := request{path: "/v1/owner", query: subjectQuery(c.Rule, c.Key)}
 	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, o *admin.SubjectOwner) error {
-		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner, cmp.Or(o.Standby, "none"), o.Partition, o.Epoch)
+		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner,
+			cmp.Or(o.Standby, "none"), o.Partition, o.Epoch)
 		return err
 	})
 }
@@ -171,7 +179,8 @@ func (c *topCmd) Run(env *environment) error {
 	for {
 		fmt.Fprint(env.stdout, clear)
 
-		if err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/top", query: query}, topPrinter(by, c.Recent)); err != nil {
+		if err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/top", query: query},
+			topPrinter(by, c.Recent)); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted during the request
 			}
@@ -189,7 +198,8 @@ func topPrinter(by string, recent bool) func(io.Writer, *admin.TopSubjects) erro
 	return func(w io.Writer, top *admin.TopSubjects) error {
 		if len(top.Subjects) == 0 {
 			none := map[string]string{
-				"refused": "has been refused", "shadow": "would have been refused by a shadow rule", "used": "has used anything",
+				"refused": "has been refused", "shadow": "would have been refused by a shadow rule",
+				"used":    "has used anything",
 				"delayed": "has been delayed", "near": "is near to a limit",
 			}
 			_, err := fmt.Fprintln(w, "no subject", none[by])
@@ -197,7 +207,8 @@ func topPrinter(by string, recent bool) func(io.Writer, *admin.TopSubjects) erro
 		}
 
 		table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-		head := map[string]string{"refused": "REFUSED\tCHECKS", "shadow": "WOULD REFUSE\tCHECKS", "used": "USED", "delayed": "DELAYED", "near": "USED\tOF"}[by]
+		head := map[string]string{"refused": "REFUSED\tCHECKS", "shadow": "WOULD REFUSE\tCHECKS",
+			"used": "USED", "delayed": "DELAYED", "near": "USED\tOF"}[by]
 		if recent {
 			head = "RECENT\t" + head
 		}
@@ -240,5 +251,6 @@ func topColumns(by string, s *admin.TopSubject) string {
 	return fmt.Sprintf("%d\t%d", s.Refused, s.Checks)
 }
 
-// printable quotes s if it is empty or would not print unchanged: any client that sends checks can choose values.
+// printable quotes s if it is empty or would not print unchanged: any client
+// that sends checks can choose values.
 func printable(s string) string { return replay.Printable(s) }

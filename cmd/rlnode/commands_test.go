@@ -13,19 +13,23 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestSubjectsOfEitherPlane: commands about a subject ask the right plane with the right token, and print its answer.
+// TestSubjectsOfEitherPlane: commands about a subject ask the right plane with
+// the right token, and print its answer.
 func TestSubjectsOfEitherPlane(t *testing.T) {
 	t.Parallel()
 	const usage = `"limits":[{"name":"inline","algorithm":"sliding-window","unit":"requests","limit":5,"window_ms":60000,"used":7,"remaining":0,"leased":2,"share":4,"estimated":true,"reset_after_ms":1400}]`
 	var asked []string
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		asked = append(asked, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", r.Method, r.URL, r.Header.Get("Authorization"), body)))
+		asked = append(asked,
+			strings.TrimSpace(fmt.Sprintf("%s %s %s %s", r.Method, r.URL, r.Header.Get("Authorization"), body)))
 		switch {
 		case r.Method == http.MethodGet:
-			fmt.Fprint(w, `{"rule":"global","key":["a","\u001b[31m"],"owner":"n1",`+usage+`,"adaptive":{"source":"db","load":0.75,"factor":0.5},"shares":{"eu":3,"us":2},`+
-				`"regions":{"eu":{"reachable":true,"limits":[{"name":"l","share":3,"used":7,"own":6,"lent":2,"borrowed":1,"remaining":0}]},"us":{"reachable":false,"limits":[]}},`+
-				`"blocked_until_ms":1760000000000}`)
+			fmt.Fprint(w,
+				`{"rule":"global","key":["a","\u001b[31m"],"owner":"n1",`+usage+
+					`,"adaptive":{"source":"db","load":0.75,"factor":0.5},"shares":{"eu":3,"us":2},`+
+					`"regions":{"eu":{"reachable":true,"limits":[{"name":"l","share":3,"used":7,"own":6,"lent":2,"borrowed":1,"remaining":0}]},"us":{"reachable":false,"limits":[]}},`+
+					`"blocked_until_ms":1760000000000}`)
 		case strings.Contains(string(body), `"other"`):
 			fmt.Fprint(w, `{"namespace":"other","key":"k","limits":[]}`)
 		default:
@@ -33,22 +37,36 @@ func TestSubjectsOfEitherPlane(t *testing.T) {
 		}
 	}))
 	defer node.Close()
-	env := []string{"RLNODE_ADDR=" + node.URL, "RLNODE_ADMIN=" + node.URL, "RLNODE_API_TOKEN=api", "RLNODE_ADMIN_TOKEN_FILE=" + file(t, "token", "admin\n")}
-	shown := []string{"shop: user-42\n", "inline  sliding-window  7     5   0     2       4      requests  1m   1.4s\nan estimate: ", "2 more counters"}
+	env := []string{"RLNODE_ADDR=" + node.URL, "RLNODE_ADMIN=" + node.URL, "RLNODE_API_TOKEN=api",
+		"RLNODE_ADMIN_TOKEN_FILE=" + file(t, "token", "admin\n")}
+	shown := []string{"shop: user-42\n",
+		"inline  sliding-window  7     5   0     2       4      requests  1m   1.4s\nan estimate: ",
+		"2 more counters"}
 	for _, test := range []struct {
 		args, asked string
 		want        []string
 	}{
-		{"subject --rule global --key a --key b", "GET /v1/usage?key=%5B%22a%22%2C%22b%22%5D&rule=global Bearer admin", []string{
-			`global: a, "\x1b[31m"  (owner n1)`, "blocked until 2025-10-09T08:53:20Z\n", "lowered to 0.5", "load of db is 0.75",
-			"REGION  LIMIT  SHARE  USED  LENT  BORROWED  LEFT\n", "eu      l      3      6     2     1         0\n", "us      -      does not answer\n",
-		}},
-		{"subject --namespace shop --key user-42", `POST /v1/usage Bearer api {"key":"user-42","namespace":"shop"}`, shown},
-		{"subject --namespace other --key k --token mine", `POST /v1/usage Bearer mine {"key":"k","namespace":"other"}`, []string{"nothing is counted"}},
-		{"reset --limit 5/1m,name=n --key user-42 --request-id x", `POST /v1/reset Bearer api {"key":"user-42","limits":[{"limit":5,"name":"n","per":"1m"}],"request_id":"x"}`, shown},
+		{"subject --rule global --key a --key b",
+			"GET /v1/usage?key=%5B%22a%22%2C%22b%22%5D&rule=global Bearer admin", []string{
+				`global: a, "\x1b[31m"  (owner n1)`, "blocked until 2025-10-09T08:53:20Z\n",
+				"lowered to 0.5", "load of db is 0.75",
+				"REGION  LIMIT  SHARE  USED  LENT  BORROWED  LEFT\n",
+				"eu      l      3      6     2     1         0\n", "us      -      does not answer\n",
+			}},
+		{"subject --namespace shop --key user-42",
+			`POST /v1/usage Bearer api {"key":"user-42","namespace":"shop"}`, shown},
+		{"subject --namespace other --key k --token mine",
+			`POST /v1/usage Bearer mine {"key":"k","namespace":"other"}`,
+			[]string{"nothing is counted"}},
+		{"reset --limit 5/1m,name=n --key user-42 --request-id x",
+			`POST /v1/reset Bearer api {"key":"user-42","limits":[{"limit":5,"name":"n","per":"1m"}],"request_id":"x"}`,
+			shown},
 		{"reset --rule r", `POST /v1/reset Bearer api {"key":[],"rule":"r"}`, shown},
-		{"reset --namespace shop --key user-42 --json", `POST /v1/reset Bearer api {"key":"user-42","namespace":"shop"}`, []string{`"unknown":2}`}},
-		{"adjust --limit 5/1m --key a --key b --cost 2 --cost tokens=-9", `POST /v1/adjust Bearer api {"cost":2,"costs":{"tokens":-9},"key":["a","b"],"limits":[{"limit":5,"per":"1m"}]}`, shown},
+		{"reset --namespace shop --key user-42 --json",
+			`POST /v1/reset Bearer api {"key":"user-42","namespace":"shop"}`, []string{`"unknown":2}`}},
+		{"adjust --limit 5/1m --key a --key b --cost 2 --cost tokens=-9",
+			`POST /v1/adjust Bearer api {"cost":2,"costs":{"tokens":-9},"key":["a","b"],"limits":[{"limit":5,"per":"1m"}]}`,
+			shown},
 	} {
 		code, stdout, stderr := toolEnv(t, env, "", strings.Fields(test.args)...)
 		if code != 0 {
@@ -68,9 +86,11 @@ func TestParseLimit(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ have, want string }{
 		{"5/1m", `{"limit":5,"per":"1m"}`},
-		{"5/1m,algorithm=token-bucket,burst=10,unit=u,name=n,tz=UTC,from=first", `{"algorithm":"token-bucket","burst":10,"from":"first","limit":5,"name":"n","per":"1m","tz":"UTC","unit":"u"}`},
+		{"5/1m,algorithm=token-bucket,burst=10,unit=u,name=n,tz=UTC,from=first",
+			`{"algorithm":"token-bucket","burst":10,"from":"first","limit":5,"name":"n","per":"1m","tz":"UTC","unit":"u"}`},
 		{"-5/day", `{"limit":-5,"per":"day"}`}, // the node reports what is wrong
-		{"", ""}, {"5", ""}, {"5/", ""}, {"x/1m", ""}, {"5/1m,", `{"limit":5,"per":"1m"}`}, {"5/1m,,", ""}, {"5/1m,burst", ""}, {"5/1m,burst=", ""}, {"5/1m,burst=x", ""},
+		{"", ""}, {"5", ""}, {"5/", ""}, {"x/1m", ""}, {"5/1m,", `{"limit":5,"per":"1m"}`},
+		{"5/1m,,", ""}, {"5/1m,burst", ""}, {"5/1m,burst=", ""}, {"5/1m,burst=x", ""},
 		{"5/1m,unit=a,unit=b", ""}, {"5/1m,per=1h", ""}, {"5/1m,limit=2", ""}, {"5/1m,colour=red", ""},
 	} {
 		l, err := parseLimit(test.have)
@@ -97,26 +117,29 @@ func TestHints(t *testing.T) {
 	}))
 	defer odd.Close()
 	for args, want := range map[string]string{
-		"apply rules.yaml":                                "rlnode apply -f rules.yaml",
-		"check 198.51.100.7":                              "rlnode check --rule RULE --key 198.51.100.7",
-		"subject 198.51.100.7":                            "rlnode subject --rule RULE --key 198.51.100.7",
-		"validate -f rules.yaml":                          "rlnode validate FILE",
-		"members --addr http://127.0.0.1:8080":            "asks the admin plane: set --admin",
-		"bench --admin http://127.0.0.1:8081":             "asks the data plane: set --addr",
-		"check --rule a --key b --addr 127.0.0.1:1":       "is it running? The data plane (--addr) is on port 8080",
-		"members --admin " + odd.URL:                      "right plane for --admin? The data plane (--addr) is on port 8080",
+		"apply rules.yaml":                          "rlnode apply -f rules.yaml",
+		"check 198.51.100.7":                        "rlnode check --rule RULE --key 198.51.100.7",
+		"subject 198.51.100.7":                      "rlnode subject --rule RULE --key 198.51.100.7",
+		"validate -f rules.yaml":                    "rlnode validate FILE",
+		"members --addr http://127.0.0.1:8080":      "asks the admin plane: set --admin",
+		"bench --admin http://127.0.0.1:8081":       "asks the data plane: set --addr",
+		"check --rule a --key b --addr 127.0.0.1:1": "is it running? The data plane (--addr) is on port 8080",
+		"members --admin " +
+			odd.URL: "right plane for --admin? The data plane (--addr) is on port 8080",
 		"subject --namespace a --key b --addr " + odd.URL: "right plane for --addr?",
 		"check --rule a --key b --addr " + odd.URL:        "--token-file, or RLNODE_API_TOKEN",
 		"deny ad":        "rlnode deny --help",
 		"completion csh": "--help",
 	} {
-		if code, _, stderr := tool(t, "", strings.Fields(args)...); code == 0 || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+		if code, _, stderr := tool(t, "", strings.Fields(args)...); code == 0 ||
+			!strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: have %d, %q, want %q in one line", args, code, stderr, want)
 		}
 	}
 }
 
-// TestHelpTexts: each command but those without anything to say has a help text, and each text belongs to a command.
+// TestHelpTexts: each command but those without anything to say has a help
+// text, and each text belongs to a command.
 func TestHelpTexts(t *testing.T) {
 	t.Parallel()
 	texts := splitHelp()
@@ -137,7 +160,8 @@ func TestHelpTexts(t *testing.T) {
 	}
 }
 
-// TestCompletion: the hidden command suggests the right words to a shell, given those before the cursor.
+// TestCompletion: the hidden command suggests the right words to a shell, given
+// those before the cursor.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -184,7 +208,9 @@ func TestCompletion(t *testing.T) {
 		t.Skip("bash is not installed")
 	}
 	_, script, _ := tool(t, "", "completion", "bash")
-	cmd := exec.Command(bash, "-c", `rlnode() { "$BINARY" "$@"; }; source "$1"; COMP_WORDS=(rlnode check --mode ""); COMP_CWORD=3; _rlnode; echo "${COMPREPLY[@]}"`, "bash", file(t, "script", script))
+	cmd := exec.Command(bash, "-c",
+		`rlnode() { "$BINARY" "$@"; }; source "$1"; COMP_WORDS=(rlnode check --mode ""); COMP_CWORD=3; _rlnode; echo "${COMPREPLY[@]}"`,
+		"bash", file(t, "script", script))
 	cmd.Env = append(cleanEnv(), "BINARY="+binary)
 	if out, err := cmd.Output(); err != nil || string(out) != "check peek count at_most\n" {
 		t.Errorf("bash: have %q, %v", out, err)
@@ -206,7 +232,8 @@ func TestColours(t *testing.T) {
 		cmd := exec.Command(script, "-qec", binary+" frobnicate", "/dev/null")
 		cmd.Env = cleanEnv(test.env...)
 		out, _ := cmd.CombinedOutput()
-		if have := strings.Contains(string(out), "\x1b[31mrlnode:\x1b[0m"); have != test.want || !strings.Contains(string(out), "frobnicate") {
+		if have := strings.Contains(string(out), "\x1b[31mrlnode:\x1b[0m"); have != test.want ||
+			!strings.Contains(string(out), "frobnicate") {
 			t.Errorf("%v: have %q", test.env, out)
 		}
 	}

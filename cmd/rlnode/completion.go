@@ -23,8 +23,9 @@ func (c *completionCmd) Run(env *environment) error {
 // completeWord is the hidden command with which scripts ask for candidates.
 const completeWord = "complete"
 
-// completions are the scripts, by shell. Each passes the words up to the cursor to rlnode, and gets a line for each
-// candidate: the word, a tab and its help. Without candidates, the shell completes file names.
+// completions are the scripts, by shell. Each passes the words up to the cursor
+// to rlnode, and gets a line for each candidate: the word, a tab and its help.
+// Without candidates, the shell completes file names.
 var completions = map[string]string{
 	"bash": `_rlnode() {
   local IFS=$'\n'

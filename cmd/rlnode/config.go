@@ -13,7 +13,8 @@ import (
 // maxConfig bounds the configuration file, in bytes.
 const maxConfig = 1 << 20
 
-// configFile provides values of serve's flags from the --config file. Flags and the environment take precedence.
+// configFile provides values of serve's flags from the --config file. Flags and
+// the environment take precedence.
 type configFile struct {
 	name    string // of the file last read; empty if none
 	values  map[string]configValue
@@ -60,7 +61,8 @@ func (c *configFile) Resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Fl
 	return nil, nil
 }
 
-// prefixOrigins prefixes each line that begins with a flag with the origin of its value, unless that is the command line.
+// prefixOrigins prefixes each line that begins with a flag with the origin of
+// its value, unless that is the command line.
 func (c *configFile) prefixOrigins(err error) error {
 	if err == nil {
 		return nil

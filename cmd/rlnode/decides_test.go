@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestDeniedIsADecision: commands treat 403 with the code denied as a refusal, and any other 403 as an error.
+// TestDeniedIsADecision: commands treat 403 with the code denied as a refusal,
+// and any other 403 as an error.
 func TestDeniedIsADecision(t *testing.T) {
 	forbidden := strings.Replace(denialBody, `"denied"`, `"forbidden"`, 1)
 	for _, test := range []struct {
@@ -32,9 +33,11 @@ func TestDeniedIsADecision(t *testing.T) {
 
 // TestFlagsTakeDays: flags with durations accept days, and say so in errors.
 func TestFlagsTakeDays(t *testing.T) {
-	for value, want := range map[string]string{"2d": "48h0m0s is not above 0 and at most 1h", "1w": "such as 500ms, 15m, 24h or 7d", "1d-1h": "7d", "": "7d"} {
+	for value, want := range map[string]string{"2d": "48h0m0s is not above 0 and at most 1h",
+		"1w": "such as 500ms, 15m, 24h or 7d", "1d-1h": "7d", "": "7d"} {
 		var stderr strings.Builder
-		if code := run(t.Context(), []string{"bench", "--duration=" + value}, nil, io.Discard, &stderr); code != exitUsage || !strings.Contains(stderr.String(), want) {
+		if code := run(t.Context(), []string{"bench", "--duration=" + value}, nil, io.Discard,
+			&stderr); code != exitUsage || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%q: have %d, %s, want %s", value, code, stderr.String(), want)
 		}
 	}

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// departTimeout is the least time to wait for a node to leave or be removed. The node gives up sooner.
+// departTimeout is the least time to wait for a node to leave or be removed.
+// The node gives up sooner.
 const departTimeout = time.Minute
 
 // leaveCmd makes a node leave its cluster.

@@ -44,7 +44,8 @@ func (f *fleet) subjectsOf(m *fleetNode, rule string) map[string]string {
 	return found
 }
 
-// awaitMembers waits until every node sees a settled cluster of exactly these members, not counting those that have left.
+// awaitMembers waits until every node sees a settled cluster of exactly these
+// members, not counting those that have left.
 func (f *fleet) awaitMembers(names ...string) {
 	f.t.Helper()
 	slices.Sort(names)
@@ -75,7 +76,8 @@ func (m *fleetNode) readiness() (int, string) {
 	return status, text
 }
 
-// A node leaves under load. Nothing is forgotten, no check fails, and until it is stopped, it asks the other nodes.
+// A node leaves under load. Nothing is forgotten, no check fails, and until it
+// is stopped, it asks the other nodes.
 func TestG6_LeaveUnderLoad_long(t *testing.T) {
 	long(t)
 	f := newFleet(t, 3)
@@ -83,7 +85,8 @@ func TestG6_LeaveUnderLoad_long(t *testing.T) {
 	l := f.startTraffic("year", subjects(60), 3, 8*time.Millisecond)
 	process.Eventually(t, "traffic flows", func() bool { return l.total() > 200 })
 	gone := f.nodes[1]
-	if code, out := gone.command("leave"); code != 0 || !strings.Contains(out, "n2 has left the cluster: stop its process") {
+	if code, out := gone.command("leave"); code != 0 ||
+		!strings.Contains(out, "n2 has left the cluster: stop its process") {
 		t.Fatalf("leave: %d %s", code, out)
 	}
 	if status, text := gone.readiness(); status != 503 || !strings.Contains(text, "has left the cluster") {
@@ -99,8 +102,10 @@ func TestG6_LeaveUnderLoad_long(t *testing.T) {
 	relayed, twice := map[string]int64{}, int64(0)
 	for i := range 200 {
 		key := l.keys[i%len(l.keys)]
-		status, text, err := gone.call("POST", gone.data+"/v1/check", "", fmt.Sprintf(`{"rule": "year", "key": %q}`, key))
-		if err != nil || status != 200 || strings.Contains(text, `"decided_by":"owner"`) || strings.Contains(text, `"decided_by":"fallback"`) {
+		status, text, err := gone.call("POST", gone.data+"/v1/check", "",
+			fmt.Sprintf(`{"rule": "year", "key": %q}`, key))
+		if err != nil || status != 200 || strings.Contains(text, `"decided_by":"owner"`) ||
+			strings.Contains(text, `"decided_by":"fallback"`) {
 			t.Fatalf("a check at the node that left: %v %d %s", err, status, text)
 		}
 		if strings.Contains(text, `"decided_by":"standby"`) {
@@ -115,7 +120,8 @@ func TestG6_LeaveUnderLoad_long(t *testing.T) {
 	if n, ok := l.by.Load("standby"); ok {
 		twice += n.(*atomic.Int64).Load()
 	}
-	// If an owner is too slow to answer, its standby decides, but the owner may have counted the check as well.
+	// If an owner is too slow to answer, its standby decides, but the owner may
+	// have counted the check as well.
 	over := int64(0)
 	for i, key := range l.keys {
 		want := l.admitted[i].Load() + relayed[key]
@@ -129,7 +135,8 @@ func TestG6_LeaveUnderLoad_long(t *testing.T) {
 	}
 	began := time.Now()
 	gone.signal(syscall.SIGTERM)
-	if code := gone.awaitExit(); code != 0 || time.Since(began) > 5*time.Second || strings.Contains(gone.log.String(), "not all counters") {
+	if code := gone.awaitExit(); code != 0 || time.Since(began) > 5*time.Second ||
+		strings.Contains(gone.log.String(), "not all counters") {
 		t.Errorf("stopping the node that left: exit code %d after %v", code, time.Since(began))
 	}
 }
@@ -152,7 +159,8 @@ func TestLeaveAndRemoveRefused(t *testing.T) {
 	expect.Equal(t, s.check(`{"rule": "per-ip", "key": "198.51.100.7"}`), 200, "afterwards")
 }
 
-// The last node of a cluster keeps the rules, whatever was forced. The others have left, and are still listed for a while.
+// The last node of a cluster keeps the rules, whatever was forced. The others
+// have left, and are still listed for a while.
 func TestTheLastNodeDoesNotLeave(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -184,18 +192,22 @@ func TestTheLastNodeDoesNotLeave(t *testing.T) {
 
 func TestDurationText(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0s", 1500 * time.Millisecond: "1.5s", time.Hour: "1h", 90 * time.Minute: "1h30m", 24 * time.Hour: "1d", 720 * time.Hour: "30d",
-		77 * time.Hour: "3d5h", 77*time.Hour + 12*time.Minute + 3*time.Second: "3d5h12m", 24*time.Hour + time.Second: "1d",
+		0: "0s", 1500 * time.Millisecond: "1.5s", time.Hour: "1h", 90 * time.Minute: "1h30m",
+		24 * time.Hour: "1d", 720 * time.Hour: "30d",
+		77 * time.Hour: "3d5h", 77*time.Hour + 12*time.Minute + 3*time.Second: "3d5h12m",
+		24*time.Hour + time.Second: "1d",
 	} {
 		expect.Equal(t, durationText(d), want, "%v", d)
 	}
 }
 
-// Commands about subjects work with the address of either plane alone, with the same result. The admin plane holds no answer back, and
-// needs a token where it has one.
+// Commands about subjects work with the address of either plane alone, with the
+// same result. The admin plane holds no answer back, and needs a token where it
+// has one.
 func TestEitherPlaneIsEnough(t *testing.T) {
 	t.Parallel()
-	s := start(t, t.TempDir(), "--name", "n1", "--api-token", "api", "--admin-token", "admin", "--rules", file(t, "rules.yaml", yearRules(5)))
+	s := start(t, t.TempDir(), "--name", "n1", "--api-token", "api", "--admin-token", "admin",
+		"--rules", file(t, "rules.yaml", yearRules(5)))
 	run := func(code int, want string, args ...string) {
 		t.Helper()
 		got, stdout, stderr := tool(t, "", args...)
@@ -262,7 +274,8 @@ func TestHealthCommand(t *testing.T) {
 		{[]string{"--addr", "ftp://x"}, 2, "--addr"},
 	} {
 		code, stdout, stderr := tool(t, "", append([]string{"health"}, test.args...)...)
-		if out := stdout + stderr; code != test.code || !strings.Contains(out, test.want) || strings.Count(out, "\n") != 1 {
+		if out := stdout + stderr; code != test.code || !strings.Contains(out, test.want) ||
+			strings.Count(out, "\n") != 1 {
 			t.Errorf("%v: have %d %q, want %d %q", test.args, code, out, test.code, test.want)
 		}
 	}
@@ -286,7 +299,8 @@ func TestHealthBeforeThereIsACluster(t *testing.T) {
 		t.Errorf("have %d %s", code, out)
 	}
 	status, text, err := m.call("GET", m.data+"/healthz", "", "")
-	if err != nil || status != http.StatusOK || !strings.Contains(text, `"leader_known":false`) || !strings.Contains(text, "degraded") {
+	if err != nil || status != http.StatusOK || !strings.Contains(text, `"leader_known":false`) ||
+		!strings.Contains(text, "degraded") {
 		t.Errorf("health: %v %d %s", err, status, text)
 	}
 }
@@ -306,8 +320,10 @@ func TestRecoverRefused(t *testing.T) {
 		{[]string{"--data-dir", empty, "--skip", "7"}, 2, "--skip and --hash"},
 		{[]string{"--data-dir", empty, "--hash", "7"}, 2, "--skip and --hash"},
 		{[]string{"--data-dir", empty, "--skip", "7", "--hash", "7"}, 2, "64 hexadecimal digits"},
-		{[]string{"--data-dir", empty, "--skip", "7", "--hash", strings.Repeat("a7", 32), "--address", "10.0.0.1:7"}, 2, "--address"},
-		{[]string{"--data-dir", empty, "--skip", "7", "--hash", strings.Repeat("a7", 32)}, 1, "not the data directory of a node"},
+		{[]string{"--data-dir", empty, "--skip", "7", "--hash", strings.Repeat("a7", 32),
+			"--address", "10.0.0.1:7"}, 2, "--address"},
+		{[]string{"--data-dir", empty, "--skip", "7", "--hash", strings.Repeat("a7", 32)}, 1,
+			"not the data directory of a node"},
 		{nil, 2, "--data-dir"},
 	} {
 		code, stdout, stderr := tool(t, "", append([]string{"recover"}, test.args...)...)

@@ -91,13 +91,15 @@ func (c *listRemoveCmd[L]) Run(env *environment) error {
 // Run prints the list.
 func (c *listListCmd[L]) Run(env *environment) error {
 	var l L
-	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/lists/" + l.name(), accept: "application/json"}, func(w io.Writer, list *[]json.RawMessage) error {
-		rows := make([]*entryRow, len(*list))
-		for i, item := range *list {
-			rows[i] = readRow(l.name(), item)
-		}
-		return printEntries(w, rows, "the list is empty")
-	})
+	return sendAndPrint(env, c.node, c.JSON,
+		request{path: "/v1/lists/" + l.name(), accept: "application/json"},
+		func(w io.Writer, list *[]json.RawMessage) error {
+			rows := make([]*entryRow, len(*list))
+			for i, item := range *list {
+				rows[i] = readRow(l.name(), item)
+			}
+			return printEntries(w, rows, "the list is empty")
+		})
 }
 
 // entryFields returns the attributes of an entry as fields of a body.
@@ -146,7 +148,8 @@ func (a *answerFlags) writeEntry(env *environment, method, path string, fields m
 			end = ", until " + row.until
 		}
 
-		_, err := fmt.Fprintf(w, "%s: %s%s (version %d of the entries)\n", what, printable(row.text), end, answer.EntriesVersion)
+		_, err := fmt.Fprintf(w, "%s: %s%s (version %d of the entries)\n", what,
+			printable(row.text), end, answer.EntriesVersion)
 		return err
 	})
 }
@@ -371,7 +374,8 @@ func changeLine(c admin.EntryRecord) string {
 		line += ", before: " + readItem(c.Before).whole()
 	}
 
-	return fmt.Sprintf("%d\t%s\t%s\t%s", c.Version, c.When.UTC().Format(time.RFC3339), printable(cmp.Or(c.By, "-")), printable(line))
+	return fmt.Sprintf("%d\t%s\t%s\t%s", c.Version, c.When.UTC().Format(time.RFC3339),
+		printable(cmp.Or(c.By, "-")), printable(line))
 }
 
 // entryRow is an entry as commands print it.
@@ -453,6 +457,7 @@ func printEntries(w io.Writer, rows []*entryRow, none string) error {
 		if r.origin == "document" {
 			by = "the document"
 		}
-		return strings.Join([]string{kind, printable(r.text), cmp.Or(r.until, "-"), printable(cmp.Or(by, "-")), printable(cmp.Or(r.note, "-"))}, "\t")
+		return strings.Join([]string{kind, printable(r.text), cmp.Or(r.until, "-"),
+			printable(cmp.Or(by, "-")), printable(cmp.Or(r.note, "-"))}, "\t")
 	})
 }

@@ -59,7 +59,8 @@ func (d envoyDoor) ask() error {
 	ctx, cancel := context.WithTimeout(context.Background(), process.Timeout)
 	defer cancel()
 	var answer []byte
-	err := d.conn.Invoke(ctx, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", request, &answer, grpc.ForceCodec(rawCodec{}))
+	err := d.conn.Invoke(ctx, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+		request, &answer, grpc.ForceCodec(rawCodec{}))
 	if err == nil && len(answer) == 0 {
 		err = errors.New("the answer is empty")
 	}
@@ -74,7 +75,8 @@ func (d envoyDoor) serving() bool {
 	return err == nil && h.GetStatus() == healthpb.HealthCheckResponse_SERVING
 }
 
-// A node that is stopped says so in its probes at once, and answers at both doors for as long as callers need to notice.
+// A node that is stopped says so in its probes at once, and answers at both
+// doors for as long as callers need to notice.
 func TestStoppedNodeAnswersForTheGrace(t *testing.T) {
 	t.Parallel()
 	f := newEmptyFleet(t)
@@ -118,7 +120,8 @@ func TestStoppedNodeAnswersForTheGrace(t *testing.T) {
 	m.awaitExit()
 }
 
-// A node that has left by command goes on answering over HTTP. Envoy has other nodes to turn to: after the grace it is refused.
+// A node that has left by command goes on answering over HTTP. Envoy has other
+// nodes to turn to: after the grace it is refused.
 func TestNodeThatLeftRefusesEnvoy(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3, "--rules", file(t, "rules.yaml", leaveRules))
@@ -142,7 +145,8 @@ func TestNodeThatLeftRefusesEnvoy(t *testing.T) {
 		}
 		return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "left the cluster")
 	})
-	if code, text, err := gone.call("POST", gone.data+"/v1/check", "", `{"rule": "year", "key": "u"}`); err != nil || code != 200 {
+	if code, text, err := gone.call("POST", gone.data+"/v1/check", "",
+		`{"rule": "year", "key": "u"}`); err != nil || code != 200 {
 		t.Errorf("over HTTP: got %d %s, %v, want 200", code, text, err)
 	}
 }

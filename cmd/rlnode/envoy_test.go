@@ -32,7 +32,8 @@ type envoyExample struct {
 var rateLimitExample = envoyExample{
 	config: "envoy/envoy.yaml", rules: "envoy/rules.yaml", app: "8001", counted: "X-Ratelimit-Limit",
 	replace: func(nodes []string) *strings.Replacer {
-		return strings.NewReplacer("127.0.0.11,", nodes[0]+",", "127.0.0.12,", nodes[1]+",", "127.0.0.13,", nodes[2]+",")
+		return strings.NewReplacer("127.0.0.11,", nodes[0]+",", "127.0.0.12,", nodes[1]+",",
+			"127.0.0.13,", nodes[2]+",")
 	},
 }
 
@@ -51,11 +52,14 @@ var authorizationExample = envoyExample{
 
 const (
 	envoyCallers = 20 // each with an address of its own
-	envoyRate    = 10 // requests a second of each; the example allows 50, a third of that while a killed node is replaced
+	// requests a second of each; the example allows 50, a third of that while a
+	// killed node is replaced
+	envoyRate = 10
 )
 
-// Behind Envoy as the examples configure it, no request passes uncounted while the nodes restart one after another. If one is
-// killed, at most what it gets in half a second passes so, and nothing when it comes back.
+// Behind Envoy as the examples configure it, no request passes uncounted while
+// the nodes restart one after another. If one is killed, at most what it gets
+// in half a second passes so, and nothing when it comes back.
 func TestEnvoyLosesNoCheck_long(t *testing.T) {
 	long(t)
 	testEnvoyExample(t, rateLimitExample)
@@ -158,8 +162,9 @@ func startEnvoy(t *testing.T, program, config string) {
 	})
 }
 
-// checkLogins checks what a caller sees who tries to log in six times: the path's limit and the host's both count, and the
-// refusal says when to come back.
+// checkLogins checks what a caller sees who tries to log in six times: the
+// path's limit and the host's both count, and the refusal says when to come
+// back.
 func checkLogins(t *testing.T, f *fleet) {
 	client := callerFrom(f.net + ".99")
 	defer client.CloseIdleConnections()
@@ -173,7 +178,8 @@ func checkLogins(t *testing.T, f *fleet) {
 		}
 		after, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
 		policy := resp.Header.Get("X-Ratelimit-Limit")
-		if resp.StatusCode != want || (want != http.StatusOK) != (after > 0) || after > 60 || !strings.Contains(policy, " 5;w=60") || !strings.Contains(policy, " 50;w=1") {
+		if resp.StatusCode != want || (want != http.StatusOK) != (after > 0) || after > 60 ||
+			!strings.Contains(policy, " 5;w=60") || !strings.Contains(policy, " 50;w=1") {
 			t.Errorf("login %d: got %d, Retry-After %q, X-RateLimit-Limit %q; want %d, a time to come back only if it is 429, and both limits",
 				i, resp.StatusCode, resp.Header.Get("Retry-After"), policy, want)
 		}
@@ -237,7 +243,8 @@ func (l *envoyLoad) call(ip string) {
 	}
 }
 
-// expect checks the requests since the last call: at most so many passed uncounted, and none failed.
+// expect checks the requests since the last call: at most so many passed
+// uncounted, and none failed.
 func (l *envoyLoad) expect(when string, most int64, mayRefuse bool) {
 	t := l.fleet.t
 	t.Helper()

@@ -31,8 +31,11 @@ func (c *feedbackCmd) Run(env *environment) error {
 	}
 	fields["verdict"] = c.Verdict
 
-	return sendAndPrint(env, c.node, c.JSON, postFields("/v1/feedback", fields), func(w io.Writer, a *feedbackAnswer) error {
-		_, err := fmt.Fprintf(w, "counted: %s should not have refused %s; %d since this node's process began\n", printable(a.Rule), replay.Key(a.Key), a.FalsePositives)
-		return err
-	})
+	return sendAndPrint(env, c.node, c.JSON, postFields("/v1/feedback", fields),
+		func(w io.Writer, a *feedbackAnswer) error {
+			_, err := fmt.Fprintf(w,
+				"counted: %s should not have refused %s; %d since this node's process began\n",
+				printable(a.Rule), replay.Key(a.Key), a.FalsePositives)
+			return err
+		})
 }

@@ -32,7 +32,8 @@ func (f *benchFigures) merge(g *benchFigures) {
 	f.latency.merge(&g.latency)
 }
 
-// histogram counts durations in 32 steps per power of two nanoseconds, which is accurate to within 3 %.
+// histogram counts durations in 32 steps per power of two nanoseconds, which is
+// accurate to within 3 %.
 type histogram struct {
 	counts [64 * steps]int64
 	total  int64

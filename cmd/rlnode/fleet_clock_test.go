@@ -44,8 +44,9 @@ func (m *fleetNode) clockOf(name string) float64 {
 	return 0
 }
 
-// A node whose clock is ten minutes ahead of the others' says so, and so do the others of it; none of the others is blamed. It is over
-// once the clock is right again.
+// A node whose clock is ten minutes ahead of the others' says so, and so do the
+// others of it; none of the others is blamed. It is over once the clock is
+// right again.
 func TestAWrongClockIsNoticed(t *testing.T) {
 	t.Parallel()
 	if testing.Short() && raceDetector {
@@ -71,7 +72,8 @@ func TestAWrongClockIsNoticed(t *testing.T) {
 	setClock(wrong, 10*time.Minute)
 	near := func(have, want float64) bool { return have > want-0.5 && have < want+0.5 }
 	process.Within(t, time.Minute, "n3 says that its clock is wrong", func() bool {
-		return near(wrong.clockOffset(), 600) && strings.Contains(wrong.log.String(), "this node's clock is ahead of those of the others")
+		return near(wrong.clockOffset(), 600) &&
+			strings.Contains(wrong.log.String(), "this node's clock is ahead of those of the others")
 	})
 	process.Within(t, time.Minute, "the others see it", func() bool {
 		for _, m := range f.nodes[:2] {
@@ -93,6 +95,7 @@ func TestAWrongClockIsNoticed(t *testing.T) {
 
 	setClock(wrong, 0)
 	process.Within(t, time.Minute, "it is over", func() bool {
-		return near(wrong.clockOffset(), 0) && strings.Contains(wrong.log.String(), "this node's clock agrees with those of the others again")
+		return near(wrong.clockOffset(), 0) &&
+			strings.Contains(wrong.log.String(), "this node's clock agrees with those of the others again")
 	})
 }

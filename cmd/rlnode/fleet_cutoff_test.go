@@ -32,8 +32,9 @@ func (m *fleetNode) askAlone(rule, key string, times int) (admitted int) {
 	return admitted
 }
 
-// G4: a node that restarts while the others hang decides alone, by the rules and the ring it had. It admits its share,
-// even across another restart. When the others resume, everything it admitted is counted.
+// G4: a node that restarts while the others hang decides alone, by the rules
+// and the ring it had. It admits its share, even across another restart. When
+// the others resume, everything it admitted is counted.
 func TestG4_RestartedWhileCutOff_long(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -77,7 +78,8 @@ func TestG4_RestartedWhileCutOff_long(t *testing.T) {
 	f.awaitWhole()
 	for _, key := range keys {
 		expect.Equal(t, admitted[key], 30, "%s: admitted", key)
-		process.Eventually(t, "what was admitted is counted", func() bool { return f.nodes[0].used("year", key) >= int64(admitted[key]) })
+		process.Eventually(t, "what was admitted is counted",
+			func() bool { return f.nodes[0].used("year", key) >= int64(admitted[key]) })
 		t.Logf("%s: %d admitted, %d counted", key, admitted[key], f.nodes[0].used("year", key))
 	}
 }

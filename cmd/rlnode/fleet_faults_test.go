@@ -12,8 +12,9 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// These tests run real processes on a machine that may be slow, so they only log how long things took. The same tests
-// on virtual time assert that a check is decided within a second and that the whole limit is available within five.
+// These tests run real processes on a machine that may be slow, so they only
+// log how long things took. The same tests on virtual time assert that a check
+// is decided within a second and that the whole limit is available within five.
 
 // exactRules has one rule without leases, whose window does not turn during a test.
 func exactRules(limit int) string {
@@ -63,8 +64,9 @@ func TestG6_RollingRestartForgetsNothing(t *testing.T) {
 	f.checkTotals(l)
 }
 
-// checkTotals compares what was admitted with what the owners have counted. If the machine stalled for almost a second,
-// the standby or the fallback may have decided a check that the owner may have counted, too.
+// checkTotals compares what was admitted with what the owners have counted. If
+// the machine stalled for almost a second, the standby or the fallback may have
+// decided a check that the owner may have counted, too.
 func (f *fleet) checkTotals(l *traffic) {
 	f.t.Helper()
 	alone := int64(0)
@@ -108,7 +110,8 @@ func TestG5_KilledOwner_long(t *testing.T) {
 	}
 }
 
-// A paused owner does not decide after it resumes until it has authority again; the same holds for the leader.
+// A paused owner does not decide after it resumes until it has authority again;
+// the same holds for the leader.
 func TestG5_PausedOwnerAndLeader_long(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -120,7 +123,8 @@ func TestG5_PausedOwnerAndLeader_long(t *testing.T) {
 	}
 }
 
-// pausedOwner pauses the leader, which most probably owns some of the subjects, or an owner that doesn't lead.
+// pausedOwner pauses the leader, which most probably owns some of the subjects,
+// or an owner that doesn't lead.
 func pausedOwner(t *testing.T, leads bool) {
 	const limit = 120
 	f := newFleet(t, 3)

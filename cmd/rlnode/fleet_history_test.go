@@ -43,7 +43,8 @@ func (m *fleetNode) history(query string) (h historyAnswer) {
 	return h
 }
 
-// What the nodes decided is still known, to the check, once all of them have been restarted, one after another. Subjects are not kept.
+// What the nodes decided is still known, to the check, once all of them have
+// been restarted, one after another. Subjects are not kept.
 func TestHistorySurvivesARollingRestart(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -53,7 +54,8 @@ func TestHistorySurvivesARollingRestart(t *testing.T) {
 	const checks = 90
 	for i := range checks {
 		m := f.nodes[i%3]
-		if status, text, err := m.call("POST", m.data+"/v1/check", "", `{"attributes": {"ip": "198.51.100.77"}}`); err != nil || status != 200 && status != 429 {
+		if status, text, err := m.call("POST", m.data+"/v1/check", "",
+			`{"attributes": {"ip": "198.51.100.77"}}`); err != nil || status != 200 && status != 429 {
 			t.Fatalf("check: %v %d %s", err, status, text)
 		}
 	}

@@ -37,13 +37,15 @@ rules:
   - {name: canary, key: [ip], limits: [{limit: 1, per: 8760h, algorithm: fixed-window}]}
 `
 
-// mixedLoad is traffic from clients that each know some nodes, and a model of what the cluster should have counted.
+// mixedLoad is traffic from clients that each know some nodes, and a model of
+// what the cluster should have counted.
 type mixedLoad struct {
 	fleet *fleet
 	stop  chan struct{}
 	done  sync.WaitGroup
 	keys  []string
-	// By rule and key: the cost that was certainly admitted or adjusted, and the cost that may have been.
+	// By rule and key: the cost that was certainly admitted or adjusted, and the
+	// cost that may have been.
 	counted map[string][]atomic.Int64
 	unsure  map[string][]atomic.Int64
 	asked   atomic.Int64
@@ -57,7 +59,8 @@ type mixedLoad struct {
 // startMixedLoad starts traffic until halt. Each client knows this many nodes.
 func (f *fleet) startMixedLoad(known int) *mixedLoad {
 	f.t.Helper()
-	l := &mixedLoad{fleet: f, stop: make(chan struct{}), keys: subjects(30), counted: map[string][]atomic.Int64{}, unsure: map[string][]atomic.Int64{}}
+	l := &mixedLoad{fleet: f, stop: make(chan struct{}), keys: subjects(30),
+		counted: map[string][]atomic.Int64{}, unsure: map[string][]atomic.Int64{}}
 	for _, rule := range []string{"exact", "tight", "leased", "scarce"} {
 		l.counted[rule], l.unsure[rule] = make([]atomic.Int64, len(l.keys)), make([]atomic.Int64, len(l.keys))
 	}
@@ -138,8 +141,8 @@ func (mx *mixedLoad) check(c *client.Client, rule string, key int, cost int64) b
 	return d.Allowed
 }
 
-// write writes a rule at one node after another. It measures the time until the rule is in force at all nodes except
-// those being restarted.
+// write writes a rule at one node after another. It measures the time until the
+// rule is in force at all nodes except those being restarted.
 func (mx *mixedLoad) write() {
 	var peeks []*client.Client
 	for _, m := range mx.fleet.nodes {
@@ -172,10 +175,12 @@ func (mx *mixedLoad) write() {
 	}
 }
 
-// deny writes entries beside the rules at m: one that stays, and one that goes with the next version.
+// deny writes entries beside the rules at m: one that stays, and one that goes
+// with the next version.
 func (mx *mixedLoad) deny(m *fleetNode, version int) {
 	user := fmt.Sprint("user-", version)
-	status, _, err := m.call("POST", "http://"+m.ip+":8081/v1/lists/deny/entries", "", fmt.Sprintf(`{"user": %q, "note": "mixed load"}`, user))
+	status, _, err := m.call("POST", "http://"+m.ip+":8081/v1/lists/deny/entries", "",
+		fmt.Sprintf(`{"user": %q, "note": "mixed load"}`, user))
 	if err == nil && status == 200 {
 		mx.denied = append(mx.denied, user)
 	}
@@ -185,7 +190,8 @@ func (mx *mixedLoad) deny(m *fleetNode, version int) {
 	_, _, _ = m.call("DELETE", fmt.Sprintf("%s?rule=tight&key=user-%d", blocks, version-1), "", "")
 }
 
-// checkDenied checks that all nodes have the entries that were written, and tell the same of rules and entries.
+// checkDenied checks that all nodes have the entries that were written, and
+// tell the same of rules and entries.
 func (mx *mixedLoad) checkDenied() {
 	for _, m := range mx.fleet.nodes {
 		process.Eventually(mx.fleet.t, m.name+" has all entries", func() bool {
@@ -207,7 +213,8 @@ func (mx *mixedLoad) awaitVersion(m *fleetNode, c *client.Client, version int64)
 		case troubles%2 != 0 || m.troubles.Load() != troubles:
 			return
 		case err == nil && d.Limit >= version:
-			for old := mx.slowest.Load(); int64(took) > old && !mx.slowest.CompareAndSwap(old, int64(took)); old = mx.slowest.Load() {
+			for old := mx.slowest.Load(); int64(took) > old &&
+				!mx.slowest.CompareAndSwap(old, int64(took)); old = mx.slowest.Load() {
 			}
 			return
 		case took > 5*time.Second:
@@ -234,8 +241,9 @@ func (mx *mixedLoad) logProgress(what string) {
 	}
 }
 
-// decidedWithoutOwner returns how many checks were decided without their owners. On an overloaded machine, nodes fall
-// silent for a moment; a check that the owner decides then may be retried and counted twice.
+// decidedWithoutOwner returns how many checks were decided without their
+// owners. On an overloaded machine, nodes fall silent for a moment; a check
+// that the owner decides then may be retried and counted twice.
 func (mx *mixedLoad) decidedWithoutOwner() (n int64) {
 	for _, by := range []client.DecidedBy{"standby", "fallback"} {
 		if some, ok := mx.by.Load(by); ok {
@@ -245,8 +253,8 @@ func (mx *mixedLoad) decidedWithoutOwner() (n int64) {
 	return n
 }
 
-// end stops the traffic and compares what was counted with the model. slack is how much they may differ for each
-// subject, if nodes were killed.
+// end stops the traffic and compares what was counted with the model. slack is
+// how much they may differ for each subject, if nodes were killed.
 func (mx *mixedLoad) end(slack int64) {
 	t := mx.fleet.t
 	t.Helper()
@@ -259,12 +267,15 @@ func (mx *mixedLoad) end(slack int64) {
 	c := clientOf(t, mx.fleet.nodes...)
 	defer c.Close()
 	for key := range mx.keys {
-		for _, rule := range []string{"tight", "scarce"} { // leases are returned within seconds, but not from a killed node
-			process.Eventually(t, fmt.Sprintf("the whole limit of %s is admitted for %s", rule, mx.keys[key]), func() bool {
-				for mx.check(c, rule, key, 1) {
-				}
-				return mx.counted[rule][key].Load() >= tightLimit-slack || rule == "scarce" && slack > 0
-			})
+		// leases are returned within seconds, but not from a killed node
+		for _, rule := range []string{"tight", "scarce"} {
+			process.Eventually(t,
+				fmt.Sprintf("the whole limit of %s is admitted for %s", rule, mx.keys[key]),
+				func() bool {
+					for mx.check(c, rule, key, 1) {
+					}
+					return mx.counted[rule][key].Load() >= tightLimit-slack || rule == "scarce" && slack > 0
+				})
 			if have := mx.counted[rule][key].Load(); have > tightLimit+slack+mx.decidedWithoutOwner() {
 				t.Errorf("%s of %s: have %d admitted, want %d", mx.keys[key], rule, have, tightLimit)
 			}
@@ -279,13 +290,17 @@ func (mx *mixedLoad) end(slack int64) {
 			over := more + slack + 2*mx.decidedWithoutOwner()
 			defer func() {
 				if have < want-slack || have > want+over && slices.Contains([]string{"exact", "tight"}, rule) {
-					t.Logf("%s of %s: %d are used, %d were admitted, %d at most", mx.keys[key], rule, have, want, want+over)
+					t.Logf("%s of %s: %d are used, %d were admitted, %d at most", mx.keys[key],
+						rule, have, want, want+over)
 				}
 			}()
-			process.Eventually(t, fmt.Sprintf("%s of %s: what was admitted, %d, is used", mx.keys[key], rule, want), func() bool {
-				have = m.used(rule, mx.keys[key])
-				return have >= want-slack && (have <= want+over || !slices.Contains([]string{"exact", "tight"}, rule))
-			})
+			process.Eventually(t,
+				fmt.Sprintf("%s of %s: what was admitted, %d, is used", mx.keys[key], rule, want),
+				func() bool {
+					have = m.used(rule, mx.keys[key])
+					return have >= want-slack &&
+						(have <= want+over || !slices.Contains([]string{"exact", "tight"}, rule))
+				})
 			if rule == "exact" || rule == "tight" {
 				lost, twice = max(lost, want-have), max(twice, have-want-more)
 			}

@@ -19,12 +19,14 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// releases enables the tests with two builds: of the base commit, which .ci/base names, and of this tree. CONTRIBUTING.md
-// explains the base commit.
+// releases enables the tests with two builds: of the base commit, which
+// .ci/base names, and of this tree. CONTRIBUTING.md explains the base commit.
 var releases = flag.Bool("releases", false, "roll clusters of the base commit to this tree and back; see make releases")
 
-// rollingCluster is a cluster whose nodes run one of two builds. They take a snapshot every second or two and keep no log
-// behind it. So a node that was away for a moment gets a snapshot, which the other build has made if it leads.
+// rollingCluster is a cluster whose nodes run one of two builds. They take a
+// snapshot every second or two and keep no log behind it. So a node that was
+// away for a moment gets a snapshot, which the other build has made if it
+// leads.
 type rollingCluster struct {
 	*fleet
 	base, head string // paths of the programs
@@ -38,7 +40,8 @@ func newRollingCluster(t *testing.T, n int) *rollingCluster {
 		t.Skip("make releases runs it")
 	}
 	dir := t.TempDir()
-	r := &rollingCluster{fleet: newEmptyFleet(t), base: filepath.Join(dir, "rlnode-base"), head: filepath.Join(dir, "rlnode-head")}
+	r := &rollingCluster{fleet: newEmptyFleet(t), base: filepath.Join(dir, "rlnode-base"),
+		head: filepath.Join(dir, "rlnode-head")}
 	began := time.Now()
 	buildCommit(t, baseCommit(t), r.base)
 	if err := process.Build(r.head, "-tags", "faults"); err != nil { // see tune
@@ -65,8 +68,8 @@ func (r *rollingCluster) node(i, expect int, build string, s secret.Secret) *fle
 	return m
 }
 
-// setBuild makes a node run a build from its next start on. If this tree knows no higher feature level than the base, its
-// nodes claim to know the next one.
+// setBuild makes a node run a build from its next start on. If this tree knows
+// no higher feature level than the base, its nodes claim to know the next one.
 func (r *rollingCluster) setBuild(m *fleetNode, build string) {
 	m.build, m.env = build, []string{"RLNODE_SNAPSHOTS=5"}
 	if build == r.head && r.next > cluster.Newest {
@@ -91,7 +94,8 @@ func baseCommit(t *testing.T) string {
 	return commit
 }
 
-// buildCommit builds the program at a commit, with -trimpath: without it, the build cache would depend on the folder.
+// buildCommit builds the program at a commit, with -trimpath: without it, the
+// build cache would depend on the folder.
 func buildCommit(t *testing.T, commit, to string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -189,9 +193,11 @@ func halfTime() time.Duration {
 	return time.Minute
 }
 
-// TestReleases rolls a cluster of the base commit to this tree under load: node by node, half and half for a while,
-// back before the level rises, and forward again. No check fails, nothing is forgotten, and rules are in force within
-// five seconds. Once the level has risen, the base is kept out and says which release it needs.
+// TestReleases rolls a cluster of the base commit to this tree under load: node
+// by node, half and half for a while, back before the level rises, and forward
+// again. No check fails, nothing is forgotten, and rules are in force within
+// five seconds. Once the level has risen, the base is kept out and says which
+// release it needs.
 func TestReleases(t *testing.T) {
 	r := newRollingCluster(t, 5)
 	load := r.startMixedLoad(2)
@@ -234,8 +240,8 @@ func (r *rollingCluster) checkOneState() {
 	}
 }
 
-// TestReleasesUnderKills: half and half, led by either build, nodes are killed and come back by a snapshot of the other
-// build.
+// TestReleasesUnderKills: half and half, led by either build, nodes are killed
+// and come back by a snapshot of the other build.
 func TestReleasesUnderKills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the long form of make releases runs it")
@@ -250,10 +256,12 @@ func TestReleasesUnderKills(t *testing.T) {
 	r.crash(r.leader())
 	load.logProgress("a follower and a leader of the base were killed")
 	r.awaitLeaderOf(r.head)
-	if code, out := r.nodes[0].command("level", "--raise"); code == 0 && out != fmt.Sprintf("the feature level is %d\n", r.next-1) {
+	if code, out := r.nodes[0].command("level", "--raise"); code == 0 &&
+		out != fmt.Sprintf("the feature level is %d\n", r.next-1) {
 		t.Errorf("the level rises while nodes run the base: %s", out)
 	}
-	if code, out := r.nodes[0].command("level", "--raise", "--to", fmt.Sprint(r.next)); code == 0 || !strings.Contains(out, "run a later release on it") {
+	if code, out := r.nodes[0].command("level", "--raise", "--to", fmt.Sprint(r.next)); code == 0 ||
+		!strings.Contains(out, "run a later release on it") {
 		t.Errorf("have %d, %s", code, out)
 	}
 	r.keepDown(r.follower(r.base), nil)
@@ -275,8 +283,9 @@ func TestReleasesUnderKills(t *testing.T) {
 	}
 	r.awaitSnapshots()
 	old.startProcess()
-	r.checkKeptOut(old, fmt.Sprintf("a snapshot can't be read: not a snapshot: it is of a later release; feature level %d is needed, and this release knows %d: run release %s or a later one",
-		r.next, r.next-1, release(t, r.head)))
+	r.checkKeptOut(old,
+		fmt.Sprintf("a snapshot can't be read: not a snapshot: it is of a later release; feature level %d is needed, and this release knows %d: run release %s or a later one",
+			r.next, r.next-1, release(t, r.head)))
 	old.stop()
 	r.setBuild(old, r.head)
 	old.startProcess()
@@ -299,7 +308,8 @@ func (r *rollingCluster) follower(build string) *fleetNode {
 	return nil
 }
 
-// awaitLeaderOf restarts leaders of the other build until a node of this build leads. It gives up after 20 tries.
+// awaitLeaderOf restarts leaders of the other build until a node of this build
+// leads. It gives up after 20 tries.
 func (r *rollingCluster) awaitLeaderOf(build string) {
 	r.t.Helper()
 	for range 20 {
@@ -321,7 +331,8 @@ func (r *rollingCluster) crash(m *fleetNode) {
 	m.troubles.Add(1)
 }
 
-// keepDown crashes a node and keeps it down until the leader's log no longer has the entries it lacks. meanwhile runs in between.
+// keepDown crashes a node and keeps it down until the leader's log no longer
+// has the entries it lacks. meanwhile runs in between.
 func (r *rollingCluster) keepDown(m *fleetNode, meanwhile func()) {
 	r.t.Helper()
 	m.kill()
@@ -346,7 +357,8 @@ func (r *rollingCluster) awaitSnapshots() {
 	process.Eventually(r.t, "the leader takes snapshots", func() bool { return taken(leader) >= before+2 })
 }
 
-// raiseLevel raises the level, and tries to join with the base: as a member that is downgraded, and as a new node.
+// raiseLevel raises the level, and tries to join with the base: as a member
+// that is downgraded, and as a new node.
 func (r *rollingCluster) raiseLevel(load *mixedLoad) {
 	t := r.t
 	code, out := r.nodes[1].command("level", "--raise")
@@ -359,18 +371,21 @@ func (r *rollingCluster) raiseLevel(load *mixedLoad) {
 	old.stop()
 	r.setBuild(old, r.base)
 	old.startProcess()
-	r.checkKeptOut(old, fmt.Sprintf("feature level %d is needed, and this release knows %d: run release %s or a later one", r.next, r.next-1, needs))
+	r.checkKeptOut(old,
+		fmt.Sprintf("feature level %d is needed, and this release knows %d: run release %s or a later one", r.next, r.next-1, needs))
 	old.stop()
 	r.setBuild(old, r.head)
 	old.startProcess()
 	r.awaitWhole()
 	old.troubles.Add(1)
 	load.logProgress("the downgraded node is back")
-	late := r.newNode(9, 0, "--join", r.nodes[0].ip, "--cluster-secret-file", filepath.Join(r.dir, r.nodes[0].name+".secret"))
+	late := r.newNode(9, 0, "--join", r.nodes[0].ip, "--cluster-secret-file",
+		filepath.Join(r.dir, r.nodes[0].name+".secret"))
 	r.setBuild(late, r.base)
 	late.startProcess()
-	r.checkKeptOut(late, fmt.Sprintf("the cluster is at feature level %d, and node n9 knows %d (release %q): run release %q or a later one",
-		r.next, r.next-1, release(t, r.base), needs))
+	r.checkKeptOut(late,
+		fmt.Sprintf("the cluster is at feature level %d, and node n9 knows %d (release %q): run release %q or a later one",
+			r.next, r.next-1, release(t, r.base), needs))
 	late.stop()
 }
 

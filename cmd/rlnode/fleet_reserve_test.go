@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// Four hundred reservations over HTTP, fifty at a time, settled at other nodes. What is consumed equals, to the token,
-// what was settled plus what was reserved and not settled.
+// Four hundred reservations over HTTP, fifty at a time, settled at other nodes.
+// What is consumed equals, to the token, what was settled plus what was
+// reserved and not settled.
 func TestReservationsOverHTTP(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -42,14 +43,16 @@ rules:
 				}
 				used := chance.Int64N(estimate * 5 / 4)
 				settle := func(n *fleetNode, id string, used int64) (int, string) {
-					status, text, err := n.call("POST", n.data+"/v1/settle", "", fmt.Sprintf(`{"reservation":%q,"costs":{"tokens":%d}}`, id, used))
+					status, text, err := n.call("POST", n.data+"/v1/settle", "",
+						fmt.Sprintf(`{"reservation":%q,"costs":{"tokens":%d}}`, id, used))
 					if err != nil {
 						t.Errorf("settle: %v", err)
 					}
 					return status, text
 				}
 				status, first := settle(other, a.Reservation, used)
-				if status != 200 || !strings.Contains(first, fmt.Sprintf(`"settled":true,"costs":{"tokens":%d},"remaining":`, used)) {
+				if status != 200 ||
+					!strings.Contains(first, fmt.Sprintf(`"settled":true,"costs":{"tokens":%d},"remaining":`, used)) {
 					t.Errorf("settle: %d %s", status, first)
 				}
 				want.Add(used)

@@ -8,15 +8,17 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestG9_WhatATeamWroteSurvives: commands that are typed while the leader is dead are carried out once. Rules and entries, and how they
-// became so, survive that all nodes are killed.
+// TestG9_WhatATeamWroteSurvives: commands that are typed while the leader is
+// dead are carried out once. Rules and entries, and how they became so, survive
+// that all nodes are killed.
 func TestG9_WhatATeamWroteSurvives(t *testing.T) {
 	t.Parallel()
 	if testing.Short() && raceDetector {
 		t.Skip("several processes under the race detector are slow; whole nodes run in one process too")
 	}
 	n := startTeam(t)
-	n.run("apply -f - -m searches", strings.Replace(teamRules, "limit: 100", "limit: 200", 1), 0, "version 2 is in force")
+	n.run("apply -f - -m searches", strings.Replace(teamRules, "limit: 100", "limit: 200", 1), 0,
+		"version 2 is in force")
 	n.run("deny add ip=203.0.113.7 --for 24h --note incident", "", 0)
 	n.run("subject set tenant=globex --tier gold", "", 0)
 	n.run("block --rule login --key 203.0.113.9 --for 1h", "", 0)
@@ -37,7 +39,8 @@ func TestG9_WhatATeamWroteSurvives(t *testing.T) {
 	dead.startProcess()
 	n.fleet.awaitWhole()
 	before := n.fleet.awaitTold()
-	for part, times := range map[string]int{`"what":"document"`: 4, `"message":"meanwhile"`: 1, `"message":"back"`: 1, `"note":"incident"`: 2, `"note":"lapsed"`: 2} {
+	for part, times := range map[string]int{`"what":"document"`: 4, `"message":"meanwhile"`: 1,
+		`"message":"back"`: 1, `"note":"incident"`: 2, `"note":"lapsed"`: 2} {
 		expect.Equal(t, strings.Count(before, part), times, "%s in %s", part, before)
 	}
 
@@ -57,12 +60,16 @@ func TestG9_WhatATeamWroteSurvives(t *testing.T) {
 	n.run("versions", "", 0, "again", "meanwhile")
 }
 
-// TestBlocksOfBothKinds: a block by hand is known to all nodes, the automatic one to the owner. At any node, the later one counts, a reset
-// lifts only the automatic one, and unblock lifts both.
+// TestBlocksOfBothKinds: a block by hand is known to all nodes, the automatic
+// one to the owner. At any node, the later one counts, a reset lifts only the
+// automatic one, and unblock lifts both.
 func TestBlocksOfBothKinds(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
-	n.run("apply -f -", strings.Replace(teamRules, "limits: [{limit: 5, per: 15m}]", "consistency: exact\n    block: 10m\n    limits: [{limit: 5, per: 15m}]", 1), 0)
+	n.run("apply -f -",
+		strings.Replace(teamRules, "limits: [{limit: 5, per: 15m}]",
+			"consistency: exact\n    block: 10m\n    limits: [{limit: 5, per: 15m}]", 1),
+		0)
 	ask := func(want int) {
 		t.Helper()
 		expect.Equal(t, n.check(`{"rule": "login", "key": "203.0.113.9"}`), want, "a check")
@@ -76,8 +83,10 @@ func TestBlocksOfBothKinds(t *testing.T) {
 			}
 			text, err := n.get("/v1/usage?rule=login&key=203.0.113.9", &usage)
 			expect.NoError(t, err)
-			if left := time.Until(time.UnixMilli(usage.Until)); usage.Until == 0 && to > 0 || usage.Until > 0 && (left <= from || left > to) {
-				t.Errorf("%s at %s: blocked for %v, want more than %v and at most %v: %s", what, n.name, left, from, to, text)
+			if left := time.Until(time.UnixMilli(usage.Until)); usage.Until == 0 && to > 0 ||
+				usage.Until > 0 && (left <= from || left > to) {
+				t.Errorf("%s at %s: blocked for %v, want more than %v and at most %v: %s", what,
+					n.name, left, from, to, text)
 			}
 		}
 	}
@@ -120,8 +129,9 @@ tiers:
 default_tier: free
 `
 
-// TestConditionsOnThreeNodes: whatever a subject's spelling, and whichever node is asked, it is one subject. Tiers of entries count in
-// conditions, and commands tell of all nodes.
+// TestConditionsOnThreeNodes: whatever a subject's spelling, and whichever node
+// is asked, it is one subject. Tiers of entries count in conditions, and
+// commands tell of all nodes.
 func TestConditionsOnThreeNodes(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -139,8 +149,11 @@ func TestConditionsOnThreeNodes(t *testing.T) {
 		expect.Equal(t, got, want, "allowed of twice %q", attributes)
 	}
 
-	allowed(5, `"user": "Ann", "endpoint": "/login"`, `"user": " ann", "endpoint": "//login/"`, `"user": "ANN", "endpoint": "/a/../login;v=1"`, `"user": "ann", "endpoint": "/%6cogin"`)
-	allowed(5, `"ip": "192.0.2.7", "endpoint": "/login"`, `"ip": "::ffff:192.0.2.7", "user": "", "endpoint": "/login"`, `"ip": "192.0.2.7", "endpoint": "/login"`)
+	allowed(5, `"user": "Ann", "endpoint": "/login"`, `"user": " ann", "endpoint": "//login/"`,
+		`"user": "ANN", "endpoint": "/a/../login;v=1"`, `"user": "ann", "endpoint": "/%6cogin"`)
+	allowed(5, `"ip": "192.0.2.7", "endpoint": "/login"`,
+		`"ip": "::ffff:192.0.2.7", "user": "", "endpoint": "/login"`,
+		`"ip": "192.0.2.7", "endpoint": "/login"`)
 	n.run("try --attr user=ann --attr endpoint=/login", "", 1, "refused by guesses")
 	n.run("top --rule guesses", "", 0, "guesses: user=ann", "guesses: ip=192.0.2.7")
 	n.run("top --by shadow", "", 0, "idea: 192.0.2.7")
@@ -154,6 +167,8 @@ func TestConditionsOnThreeNodes(t *testing.T) {
 
 	expect.Equal(t, n.check(`{"rule": "guess", "key": "ann"}`), 404, "a rule that there is not")
 	expect.Equal(t, n.figure("rlnode_unknown_rule_total"), "1", "checks of unknown rules at %s", n.name)
-	log := file(t, "log.jsonl", strings.Repeat(`{"time":"2026-01-01T10:00:00Z","attributes":{"user":"ann","endpoint":"/login"}}`+"\n", 9))
-	n.run("replay --rules "+file(t, "new.yaml", conditionRules)+" --against 1 "+log, "", 0, "Newly refused: 4 checks of 1 subjects")
+	log := file(t, "log.jsonl",
+		strings.Repeat(`{"time":"2026-01-01T10:00:00Z","attributes":{"user":"ann","endpoint":"/login"}}`+"\n", 9))
+	n.run("replay --rules "+file(t, "new.yaml", conditionRules)+" --against 1 "+log, "", 0,
+		"Newly refused: 4 checks of 1 subjects")
 }

@@ -65,8 +65,9 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	expect.NoError(t, os.Rename(name+".new", name))
 }
 
-// TestSecretIsChangedUnderLoad_long is TestSecretIsChangedInOneProcess with real processes. Afterwards, no node can join
-// with the old secret, and a node restarted with the new one rejoins.
+// TestSecretIsChangedUnderLoad_long is TestSecretIsChangedInOneProcess with
+// real processes. Afterwards, no node can join with the old secret, and a node
+// restarted with the new one rejoins.
 func TestSecretIsChangedUnderLoad_long(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -105,8 +106,8 @@ func TestSecretIsChangedUnderLoad_long(t *testing.T) {
 	f.awaitWhole()
 }
 
-// checkReadyzStays checks for some seconds that /readyz keeps answering this status. It polls the whole time, because there is no
-// event to wait for.
+// checkReadyzStays checks for some seconds that /readyz keeps answering this
+// status. It polls the whole time, because there is no event to wait for.
 func checkReadyzStays(t *testing.T, want int, nodes ...*fleetNode) {
 	t.Helper()
 	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -118,7 +119,8 @@ func checkReadyzStays(t *testing.T, want int, nodes ...*fleetNode) {
 	}
 }
 
-// A node with another secret says within seconds that the others reject it, and so does its /readyz.
+// A node with another secret says within seconds that the others reject it, and
+// so does its /readyz.
 func TestAnotherSecretIsSaid(t *testing.T) {
 	t.Parallel()
 	ours := secret.New()
@@ -126,7 +128,8 @@ func TestAnotherSecretIsSaid(t *testing.T) {
 	other := f.newNode(2, 3, "--cluster-secret-file", f.writeSecrets("n2", secret.New()))
 	other.startProcess()
 	process.Eventually(t, "the log says so", func() bool {
-		return strings.Contains(other.log.String(), `level=WARN msg="a node rejects this one: their cluster secrets differ`)
+		return strings.Contains(other.log.String(),
+			`level=WARN msg="a node rejects this one: their cluster secrets differ`)
 	})
 	process.Eventually(t, "/readyz says so", func() bool {
 		_, text := other.readiness()
@@ -134,9 +137,10 @@ func TestAnotherSecretIsSaid(t *testing.T) {
 	})
 }
 
-// TestStrangersStayOutside_long: without the secret, a stranger can't join, read or call, and its messages disturb no node. The
-// test sends each kind of message to each port: without a secret, with another one, and with the stranger's own
-// certificates.
+// TestStrangersStayOutside_long: without the secret, a stranger can't join,
+// read or call, and its messages disturb no node. The test sends each kind of
+// message to each port: without a secret, with another one, and with the
+// stranger's own certificates.
 func TestStrangersStayOutside_long(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -228,10 +232,12 @@ func (f *fleet) strangers(cert, key string) map[string]peer.Credentials {
 	expect.NoError(f.t, err)
 	files, err := peer.LoadTLS(cert, key, cert, slog.New(slog.DiscardHandler))
 	expect.NoError(f.t, err)
-	return map[string]peer.Credentials{"nothing": nil, "another secret": trusting{other}, "certificates of its own": trusting{files}}
+	return map[string]peer.Credentials{"nothing": nil, "another secret": trusting{other},
+		"certificates of its own": trusting{files}}
 }
 
-// trusting are credentials of an attacker: it accepts any node, so that only the node's own check refuses the connection.
+// trusting are credentials of an attacker: it accepts any node, so that only
+// the node's own check refuses the connection.
 type trusting struct{ peer.Credentials }
 
 // Client implements peer.Credentials.
@@ -264,7 +270,8 @@ func strangerPeers(t *testing.T, credentials peer.Credentials, region string) *p
 	return p
 }
 
-// tryCalls makes calls of all packages' methods, within the region and from another one. None gets a connection.
+// tryCalls makes calls of all packages' methods, within the region and from
+// another one. None gets a connection.
 func tryCalls(t *testing.T, credentials peer.Credentials, ip string, id ring.NodeID) {
 	t.Helper()
 	address := net.JoinHostPort(ip, "7947")
@@ -299,11 +306,18 @@ func tryRaft(t *testing.T, credentials peer.Credentials, ip string, id ring.Node
 	header := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(strangerID.String()), Addr: []byte("x")}
 	const term = 1 << 40
 	for name, err := range map[string]error{
-		"vote":     transport.RequestVote("", target, &raft.RequestVoteRequest{RPCHeader: header, Term: term, LeadershipTransfer: true}, &raft.RequestVoteResponse{}),
-		"pre-vote": transport.RequestPreVote("", target, &raft.RequestPreVoteRequest{RPCHeader: header, Term: term}, &raft.RequestPreVoteResponse{}),
-		"append":   transport.AppendEntries("", target, &raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &raft.AppendEntriesResponse{}),
-		"timeout":  transport.TimeoutNow("", target, &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{}),
-		"snapshot": transport.InstallSnapshot("", target, &raft.InstallSnapshotRequest{RPCHeader: header, Term: term, Size: 1}, &raft.InstallSnapshotResponse{}, strings.NewReader("x")),
+		"vote": transport.RequestVote("", target,
+			&raft.RequestVoteRequest{RPCHeader: header, Term: term, LeadershipTransfer: true},
+			&raft.RequestVoteResponse{}),
+		"pre-vote": transport.RequestPreVote("", target,
+			&raft.RequestPreVoteRequest{RPCHeader: header, Term: term}, &raft.RequestPreVoteResponse{}),
+		"append": transport.AppendEntries("", target,
+			&raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &raft.AppendEntriesResponse{}),
+		"timeout": transport.TimeoutNow("", target, &raft.TimeoutNowRequest{RPCHeader: header},
+			&raft.TimeoutNowResponse{}),
+		"snapshot": transport.InstallSnapshot("", target,
+			&raft.InstallSnapshotRequest{RPCHeader: header, Term: term, Size: 1},
+			&raft.InstallSnapshotResponse{}, strings.NewReader("x")),
 	} {
 		if err == nil {
 			t.Errorf("Raft has answered %s", name)
@@ -318,7 +332,8 @@ func (s raftStream) Dial(address raft.ServerAddress, timeout time.Duration) (net
 	return s.RaftLayer.Dial(string(address), timeout)
 }
 
-// tryBytes sends each kind of gossip message in the clear, by UDP and TCP, with and without a label, and noise.
+// tryBytes sends each kind of gossip message in the clear, by UDP and TCP, with
+// and without a label, and noise.
 func tryBytes(t *testing.T, address string) {
 	t.Helper()
 	for _, label := range []string{"", "\xf4\x06rlnode", "\xf4\x0arlnode-wan"} {
@@ -353,7 +368,8 @@ func tryGossip(t *testing.T, bind, ip string, wan bool) {
 	for _, with := range []*memberlist.Keyring{nil, otherKeyring(t)} {
 		g, err := gossip.Open(gossip.Config{
 			Self: gossip.Member{ID: strangerID, Boot: 1, Name: "stranger", Region: "default", PeerPort: 7947}, WAN: wan,
-			BindAddr: bind, Join: []string{net.JoinHostPort(ip, fmt.Sprint(port))}, Keyring: with, Logger: slog.New(slog.DiscardHandler),
+			BindAddr: bind, Join: []string{net.JoinHostPort(ip, fmt.Sprint(port))}, Keyring: with,
+			Logger: slog.New(slog.DiscardHandler),
 		})
 		expect.NoError(t, err)
 		for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {

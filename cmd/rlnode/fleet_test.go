@@ -82,8 +82,8 @@ var (
 	sites     atomic.Uint32
 )
 
-// newEmptyFleet returns a fleet without nodes, on addresses that no other test of this process uses and, most probably, no
-// other process either.
+// newEmptyFleet returns a fleet without nodes, on addresses that no other test
+// of this process uses and, most probably, no other process either.
 func newEmptyFleet(t *testing.T) *fleet {
 	n := (firstSite + sites.Add(1)) % 60_000
 	return &fleet{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+n/250, n%250)}
@@ -125,7 +125,8 @@ func (f *fleet) address(i int) string {
 // startProcess starts the node's process without waiting for it.
 func (m *fleetNode) startProcess() {
 	m.killed.Store(false)
-	s := &runningNode{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{}), program: m.build, token: m.fleet.token}
+	s := &runningNode{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{}),
+		program: m.build, token: m.fleet.token}
 	s.client = &http.Client{Timeout: process.Timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
 	m.runningNode = s.launch(m.env, m.args)
 	m.data, m.admin = "http://"+m.ip+":8080", "http://"+m.ip+":8081"
@@ -177,8 +178,8 @@ func (f *fleet) awaitWhole() {
 	for _, m := range f.nodes {
 		m.waitReady()
 	}
-	// After a stall, a node refutes the report of its death, is evicted and gets its partitions back. On a busy machine,
-	// that takes long.
+	// After a stall, a node refutes the report of its death, is evicted and gets
+	// its partitions back. On a busy machine, that takes long.
 	process.Within(f.t, time.Minute, "the cluster is whole", func() bool {
 		var first clusterState
 		for i, m := range f.nodes {
@@ -195,7 +196,8 @@ func (f *fleet) awaitWhole() {
 			if i == 0 {
 				first = c
 			}
-			if sum != 4096 || c.Epoch != first.Epoch || c.Leader != first.Leader || fmt.Sprint(c.Members) != fmt.Sprint(first.Members) {
+			if sum != 4096 || c.Epoch != first.Epoch || c.Leader != first.Leader ||
+				fmt.Sprint(c.Members) != fmt.Sprint(first.Members) {
 				return false
 			}
 		}
@@ -203,7 +205,8 @@ func (f *fleet) awaitWhole() {
 	})
 }
 
-// awaitTold waits until all nodes tell the same of the rules and entries, and of how these became so, and returns it.
+// awaitTold waits until all nodes tell the same of the rules and entries, and
+// of how these became so, and returns it.
 func (f *fleet) awaitTold() string {
 	f.t.Helper()
 	var first string
@@ -274,8 +277,9 @@ func (m *fleetNode) kill() {
 	m.runningNode.kill()
 }
 
-// pause stops the process for d. It sends a check of each key just before the end, so that these are the first that the node
-// sees when it continues, and returns who decided them.
+// pause stops the process for d. It sends a check of each key just before the
+// end, so that these are the first that the node sees when it continues, and
+// returns who decided them.
 func (m *fleetNode) pause(d time.Duration, rule string, keys []string) (by []string) {
 	m.ready.Store(false)
 	m.troubles.Add(1)
@@ -321,10 +325,11 @@ type traffic struct {
 	done     sync.WaitGroup
 }
 
-// startTraffic starts workers that each pause after each check: more checks than a test needs would only take the processor
-// from other tests.
+// startTraffic starts workers that each pause after each check: more checks
+// than a test needs would only take the processor from other tests.
 func (f *fleet) startTraffic(rule string, keys []string, workers int, pause time.Duration) *traffic {
-	l := &traffic{fleet: f, rule: rule, keys: keys, admitted: make([]atomic.Int64, len(keys)), pause: pause, stop: make(chan struct{})}
+	l := &traffic{fleet: f, rule: rule, keys: keys, admitted: make([]atomic.Int64, len(keys)),
+		pause: pause, stop: make(chan struct{})}
 	for _, m := range f.nodes {
 		m.ready.Store(true)
 	}
@@ -407,7 +412,8 @@ func (t *traffic) ask(client *http.Client, m *fleetNode, key int) {
 	if m.troubles.Load() != troubles {
 		return
 	}
-	for old := t.longest.Load(); int64(took) > old && !t.longest.CompareAndSwap(old, int64(took)); old = t.longest.Load() {
+	for old := t.longest.Load(); int64(took) > old &&
+		!t.longest.CompareAndSwap(old, int64(took)); old = t.longest.Load() {
 	}
 	if took > time.Second {
 		t.slow.Add(1)
@@ -438,7 +444,8 @@ func (t *traffic) end() {
 	t.done.Wait()
 	by := map[string]int64{}
 	t.by.Range(func(k, v any) bool { by[k.(string)] = v.(*atomic.Int64).Load(); return true })
-	t.fleet.t.Logf("%d admitted, %d refused, %d failed, longest %v, by %v", t.total(), t.refused.Load(), t.failed.Load(),
+	t.fleet.t.Logf("%d admitted, %d refused, %d failed, longest %v, by %v", t.total(),
+		t.refused.Load(), t.failed.Load(),
 		time.Duration(t.longest.Load()), by)
 	for _, text := range t.failures {
 		t.fleet.t.Log(text)

@@ -31,7 +31,9 @@ type billedTraffic struct {
 }
 
 func (f *fleet) startBilledTraffic(keys []string, workers int) *billedTraffic {
-	b := &billedTraffic{fleet: f, keys: keys, stop: make(chan struct{}), answered: make([]atomic.Int64, len(keys)), unknown: make([]atomic.Int64, len(keys)), at: make([]atomic.Int64, len(f.nodes))}
+	b := &billedTraffic{fleet: f, keys: keys, stop: make(chan struct{}),
+		answered: make([]atomic.Int64, len(keys)), unknown: make([]atomic.Int64, len(keys)),
+		at: make([]atomic.Int64, len(f.nodes))}
 	for _, m := range f.nodes {
 		m.ready.Store(true)
 	}
@@ -57,7 +59,8 @@ func (b *billedTraffic) work(w int) {
 			continue
 		}
 		key, cost := rng.IntN(len(b.keys)), rng.Int64N(5)
-		body := fmt.Sprintf(`{"attributes": {"ip": %q}, "costs": {"requests": %d, "tokens": %d}}`, b.keys[key], cost, 10*cost)
+		body := fmt.Sprintf(`{"attributes": {"ip": %q}, "costs": {"requests": %d, "tokens": %d}}`,
+			b.keys[key], cost, 10*cost)
 		resp, err := client.Post("http://"+m.ip+":8080/v1/check", "application/json", strings.NewReader(body))
 		if err != nil {
 			b.unknown[key].Add(cost)
@@ -116,8 +119,8 @@ func (m *fleetNode) month() (rows map[string]int64, incomplete []string) {
 	return rows, a.Incomplete
 }
 
-// checkReport compares a node's report with what the clients know. It has no check that was neither answered nor in flight, and
-// lacks at most lost.
+// checkReport compares a node's report with what the clients know. It has no
+// check that was neither answered nor in flight, and lacks at most lost.
 func (b *billedTraffic) checkReport(at *fleetNode, lost int64) {
 	t := b.fleet.t
 	t.Helper()
@@ -144,8 +147,9 @@ func (b *billedTraffic) checkReport(at *fleetNode, lost int64) {
 	}
 }
 
-// One of three nodes is killed under load. While it is down, sums are incomplete and say so. After its restart, it has
-// what it had written, nothing is counted twice, and the counts of the other nodes are right to the unit.
+// One of three nodes is killed under load. While it is down, sums are
+// incomplete and say so. After its restart, it has what it had written, nothing
+// is counted twice, and the counts of the other nodes are right to the unit.
 func TestMonthlyUsageThroughKills(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -195,7 +199,8 @@ func TestMonthlyUsageThroughKills(t *testing.T) {
 func (m *fleetNode) billedAt(times int) {
 	m.fleet.t.Helper()
 	for range times {
-		if status, text, err := m.call("POST", m.data+"/v1/check", "application/json", `{"rule": "year", "key": "192.0.2.1"}`); err != nil || status != 200 {
+		if status, text, err := m.call("POST", m.data+"/v1/check", "application/json",
+			`{"rule": "year", "key": "192.0.2.1"}`); err != nil || status != 200 {
 			m.fleet.t.Fatalf("check: %d %s %v", status, text, err)
 		}
 	}
@@ -207,8 +212,8 @@ func (m *fleetNode) billedAt(times int) {
 	})
 }
 
-// A node is killed, removed, and replaced by an empty one. Its bills come from the copy, which says so, and from the node itself
-// once it is back.
+// A node is killed, removed, and replaced by an empty one. Its bills come from
+// the copy, which says so, and from the node itself once it is back.
 func TestBillsOfALostNode(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -237,15 +242,18 @@ func TestBillsOfALostNode(t *testing.T) {
 	}
 	for _, m := range f.nodes {
 		process.Eventually(t, "n3 is forgotten at "+m.name, func() bool { return len(m.report().Incomplete) == 0 })
-		if a := m.report(); cost(a) != 60 || len(a.Estimated) != 1 || a.Estimated[0].Node != "n3" || a.Estimated[0].AtMostLost < 1 {
+		if a := m.report(); cost(a) != 60 || len(a.Estimated) != 1 || a.Estimated[0].Node != "n3" ||
+			a.Estimated[0].AtMostLost < 1 {
 			t.Errorf("at %s: have %d, estimated %v; want 60, n3", m.name, cost(a), a.Estimated)
 		}
 	}
 	code, out := f.nodes[2].command("usage", "--csv")
-	if code != 0 || !strings.Contains(out, ",year,192.0.2.1,requests,60,60,0") || !strings.Contains(out, "estimated: n3 is gone") {
+	if code != 0 || !strings.Contains(out, ",year,192.0.2.1,requests,60,60,0") ||
+		!strings.Contains(out, "estimated: n3 is gone") {
 		t.Errorf("CSV of an estimated month: %d %q", code, out)
 	}
-	if code, out := first.command("usage"); code != 0 || !strings.Contains(out, "estimated: n3 is gone, and its copy lacks at most") {
+	if code, out := first.command("usage"); code != 0 ||
+		!strings.Contains(out, "estimated: n3 is gone, and its copy lacks at most") {
 		t.Errorf("an estimated month: %d %s", code, out)
 	}
 
@@ -254,9 +262,11 @@ func TestBillsOfALostNode(t *testing.T) {
 	f.nodes = append(f.nodes, lost)
 	lost.waitReady()
 	for _, m := range f.nodes {
-		process.Eventually(t, "n3 is back in the bills at "+m.name, func() bool { return len(m.report().Estimated) == 0 })
+		process.Eventually(t, "n3 is back in the bills at "+m.name,
+			func() bool { return len(m.report().Estimated) == 0 })
 		if a := m.report(); cost(a) != 60 || len(a.Incomplete) > 0 || a.RevisedAt != "" {
-			t.Errorf("at %s, with n3 back: have %d, missing %v, revised at %q; want 60", m.name, cost(a), a.Incomplete, a.RevisedAt)
+			t.Errorf("at %s, with n3 back: have %d, missing %v, revised at %q; want 60", m.name,
+				cost(a), a.Incomplete, a.RevisedAt)
 		}
 	}
 	lost.billedAt(5)

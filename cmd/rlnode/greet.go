@@ -15,8 +15,9 @@ import (
 	"github.com/rlnode/rlnode/node"
 )
 
-// logHints logs hints once the node is ready. With text logs, it also prints the node's URLs and a command to try. That is not
-// a log line, where quotes would be escaped and the command would not work as printed.
+// logHints logs hints once the node is ready. With text logs, it also prints
+// the node's URLs and a command to try. That is not a log line, where quotes
+// would be escaped and the command would not work as printed.
 func (c *serveCmd) logHints(log *slog.Logger, w io.Writer, n *node.Node, files uint64) {
 	if c.alone {
 		log.Info("nodes on other machines can't join this one: without --cluster-secret-file, the ports between nodes stay on loopback")
@@ -37,7 +38,8 @@ func (c *serveCmd) logHints(log *slog.Logger, w io.Writer, n *node.Node, files u
 			redis = fmt.Sprintf("  redis      %s\n", hostOf(c.url(at)))
 		}
 
-		fmt.Fprintf(w, "\n  checks     %s\n%s%s  operator   %s\n  dashboard  %s/ui/\n  try it     curl -s %s%s/v1/check -d '{\"attributes\": {\"ip\": \"198.51.100.7\"}}'\n\n",
+		fmt.Fprintf(w,
+			"\n  checks     %s\n%s%s  operator   %s\n  dashboard  %s/ui/\n  try it     curl -s %s%s/v1/check -d '{\"attributes\": {\"ip\": \"198.51.100.7\"}}'\n\n",
 			data, envoy, redis, admin, admin, c.authorization(), data)
 	}
 }
@@ -60,8 +62,9 @@ func (c *serveCmd) url(address net.Addr) string {
 	return scheme + at
 }
 
-// authorization returns curl's option to send a token for checks; empty if the node needs none. It never contains the token
-// itself, which must not end up in logs.
+// authorization returns curl's option to send a token for checks; empty if the
+// node needs none. It never contains the token itself, which must not end up in
+// logs.
 func (c *serveCmd) authorization() string {
 	token := "$TOKEN" // one of --tokens-file, or from the command line
 	switch {
@@ -80,8 +83,8 @@ func (c *serveCmd) authorization() string {
 	return `-H "Authorization: Bearer ` + token + `" `
 }
 
-// cantListen matches the system's error for an address at which a node can't listen. It matches text because not every
-// library wraps the error.
+// cantListen matches the system's error for an address at which a node can't
+// listen. It matches text because not every library wraps the error.
 var cantListen = regexp.MustCompile(`listen (tcp|udp) (\S+): bind: (address already in use|permission denied|cannot assign requested address)`)
 
 // explainListenError adds to a listen error which settings caused it, and what to do.
@@ -105,12 +108,17 @@ func (c *serveCmd) explainListenError(err error) error {
 		return flags
 	}
 	if found[3] == "cannot assign requested address" {
-		from := set(host, [2]string{"--bind", c.Bind}, [2]string{"--admin-bind", c.AdminBind}, [2]string{"--cluster-bind", c.ClusterBind})
-		return fmt.Errorf("%s: this machine has no address %s: %w", append(from, "--bind")[0], host, err) // other addresses derive from --bind
+		from := set(host, [2]string{"--bind", c.Bind}, [2]string{"--admin-bind", c.AdminBind},
+			[2]string{"--cluster-bind", c.ClusterBind})
+		// other addresses derive from --bind
+		return fmt.Errorf("%s: this machine has no address %s: %w", append(from, "--bind")[0], host, err)
 	}
 
-	flags := strings.Join(set(port, [2]string{"--http-port", strconv.Itoa(c.HTTPPort)}, [2]string{"--admin-port", strconv.Itoa(c.AdminPort)},
-		[2]string{"--grpc-port", strconv.Itoa(c.GRPCPort)}, [2]string{"--redis-port", strconv.Itoa(c.RedisPort)}, [2]string{"--gossip-port", strconv.Itoa(c.GossipPort)}, [2]string{"--peer-port", strconv.Itoa(c.PeerPort)}), ", ")
+	flags := strings.Join(set(port, [2]string{"--http-port", strconv.Itoa(c.HTTPPort)},
+		[2]string{"--admin-port", strconv.Itoa(c.AdminPort)},
+		[2]string{"--grpc-port", strconv.Itoa(c.GRPCPort)}, [2]string{"--redis-port",
+			strconv.Itoa(c.RedisPort)}, [2]string{"--gossip-port",
+			strconv.Itoa(c.GossipPort)}, [2]string{"--peer-port", strconv.Itoa(c.PeerPort)}), ", ")
 	if found[3] == "permission denied" {
 		return fmt.Errorf("%s: port %s needs a privilege, like all ports below 1024; use a higher one: %w", flags, port, err)
 	}

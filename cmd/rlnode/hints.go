@@ -19,7 +19,8 @@ func typedPath(command *kong.Node) string {
 	return command.FullPath()
 }
 
-// hintUsage suggests what the user probably meant by an invalid command line; empty without a guess.
+// hintUsage suggests what the user probably meant by an invalid command line;
+// empty without a guess.
 func hintUsage(err error) string {
 	parse, ok := errors.AsType[*kong.ParseError](err)
 	if !ok || parse.Context.Selected() == nil {

@@ -18,8 +18,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestHostileCalls calls every method, mostly with nonsense, at a node without a secret, so that the calls reach
-// everything behind the peer port. The node must keep running, and its memory use must return to its former size. HOSTILE
+// TestHostileCalls calls every method, mostly with nonsense, at a node without
+// a secret, so that the calls reach everything behind the peer port. The node
+// must keep running, and its memory use must return to its former size. HOSTILE
 // sets the number of calls.
 func TestHostileCalls(t *testing.T) {
 	t.Parallel()
@@ -70,10 +71,12 @@ func TestHostileCalls(t *testing.T) {
 	before := memoryInUse(t, s)
 	attack(calls/2, "default")
 	attack(calls/2, "elsewhere")
-	if status, text, err := s.call("POST", s.data+"/v1/check", "", `{"rule": "per-ip", "key": "198.51.100.7"}`); err != nil || status != 200 {
+	if status, text, err := s.call("POST", s.data+"/v1/check", "",
+		`{"rule": "per-ip", "key": "198.51.100.7"}`); err != nil || status != 200 {
 		t.Errorf("a check afterwards: %d, %v, %s", status, err, text)
 	}
-	process.Eventually(t, "memory returns to where it was", func() bool { return memoryInUse(t, s) <= before+before/10+4<<20 })
+	process.Eventually(t, "memory returns to where it was",
+		func() bool { return memoryInUse(t, s) <= before+before/10+4<<20 })
 }
 
 // memoryInUse returns the node's heap and stacks, after a garbage collection.
@@ -106,7 +109,8 @@ func hostileBody(r *rand.Rand) []byte {
 	case 0:
 		return nil
 	case 1:
-		texts := []string{"{}", "[]", "null", `{"id":"x"}`, `{"nodes":[{}]}`, `{"id":1e99}`, strings.Repeat(`{"a":`, 1000), `{"version":-1,"rules":"version: 1"}`}
+		texts := []string{"{}", "[]", "null", `{"id":"x"}`, `{"nodes":[{}]}`, `{"id":1e99}`,
+			strings.Repeat(`{"a":`, 1000), `{"version":-1,"rules":"version: 1"}`}
 		return []byte(texts[r.IntN(len(texts))])
 	case 2:
 		b := make([]byte, r.IntN(64))

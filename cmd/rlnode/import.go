@@ -59,7 +59,9 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 				}
 			}
 		default:
-			fmt.Fprintf(env.stderr, "%s: the domain %q is also in %s; --merge-domains merges them\n", shownName(name), domain.Domain, shownName(first))
+			fmt.Fprintf(env.stderr,
+				"%s: the domain %q is also in %s; --merge-domains merges them\n", shownName(name),
+				domain.Domain, shownName(first))
 			mistaken = true
 		}
 	}

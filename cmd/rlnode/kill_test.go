@@ -17,7 +17,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-var kills = flag.Int("kills", 0, "how many times TestG7_KillForgetsOnlySinceCheckpoint kills a node under each load; 0: once")
+var kills = flag.Int("kills", 0,
+	"how many times TestG7_KillForgetsOnlySinceCheckpoint kills a node under each load; 0: once")
 
 // killLimit is more than any test takes. No window turns during one.
 const killLimit = 100_000_000
@@ -32,12 +33,14 @@ rules:
 type killLoad struct {
 	name, rule string
 	subjects   int
-	batch      int           // checks in a request
-	pause      time.Duration // of a lane after each request: more would only take the processor from other tests; none with -kills
+	batch      int // checks in a request
+	// of a lane after each request: more would only take the processor from other
+	// tests; none with -kills
+	pause time.Duration
 }
 
-// TestG7_KillForgetsOnlySinceCheckpoint kills a node under load repeatedly, in the middle of a checkpoint, or just before or
-// after one.
+// TestG7_KillForgetsOnlySinceCheckpoint kills a node under load repeatedly, in
+// the middle of a checkpoint, or just before or after one.
 func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -46,7 +49,8 @@ func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	for _, load := range []killLoad{
 		{"hot", "year", 20, 10, 2 * time.Millisecond},
 		{"random", "year", 20_000, 500, 15 * time.Millisecond},
-		{"logs", "log", 2, 2, time.Millisecond}, // a log has an entry for each distinct time of a check, so small batches fill it
+		// a log has an entry for each distinct time of a check, so small batches fill it
+		{"logs", "log", 2, 2, time.Millisecond},
 	} {
 		t.Run(load.name, func(t *testing.T) {
 			t.Parallel()
@@ -102,8 +106,8 @@ type killMark struct {
 	subjects []int
 }
 
-// kill sends checks for a while, and kills the node about when its next checkpoint begins. It reports whether a checkpoint
-// was in progress.
+// kill sends checks for a while, and kills the node about when its next
+// checkpoint begins. It reports whether a checkpoint was in progress.
 func (l *killedNode) kill(after time.Duration) bool {
 	l.t.Helper()
 	l.marks = nil
@@ -165,7 +169,8 @@ func (l *killedNode) checks(subjects []int, more string) string {
 	return `{"checks":[` + strings.Join(checks, ",") + `]}`
 }
 
-// lastCheckpoint returns the latest time at which the last completed checkpoint may have begun, and its age.
+// lastCheckpoint returns the latest time at which the last completed checkpoint
+// may have begun, and its age.
 func (l *killedNode) lastCheckpoint() (began time.Time, age time.Duration) {
 	l.t.Helper()
 	asked := time.Now()
@@ -185,8 +190,8 @@ func (l *killedNode) lastCheckpoint() (began time.Time, age time.Duration) {
 	return asked.Add(-age - time.Millisecond), age
 }
 
-// compare compares the use after a start with its bounds, and makes it the next lower bound. It returns how much was
-// forgotten.
+// compare compares the use after a start with its bounds, and makes it the next
+// lower bound. It returns how much was forgotten.
 func (l *killedNode) compare(round int) (forgotten int64) {
 	l.t.Helper()
 	const each = 500
@@ -198,7 +203,8 @@ func (l *killedNode) compare(round int) (forgotten int64) {
 		for i, have := range l.usedBy(subjects) {
 			s := subjects[i]
 			if most := l.sent[s].Load(); have < l.floor[s] || have > most {
-				l.t.Fatalf("round %d: subject %d has used %d after the kill, want %d to %d", round, s, have, l.floor[s], most)
+				l.t.Fatalf("round %d: subject %d has used %d after the kill, want %d to %d", round,
+					s, have, l.floor[s], most)
 			}
 			forgotten += l.sent[s].Swap(have) - have
 			l.floor[s] = have

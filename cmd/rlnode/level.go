@@ -43,7 +43,9 @@ func (c *levelCmd) Run(env *environment) error {
 func printLevel(w io.Writer, l *cluster.Levels) error {
 	fmt.Fprintf(w, "feature level %d", l.Agreed)
 	if l.Highest > l.Agreed {
-		fmt.Fprintf(w, "; all members know %d: the level rises an hour after they did, or now with rlnode level --raise", l.Highest)
+		fmt.Fprintf(w,
+			"; all members know %d: the level rises an hour after they did, or now with rlnode level --raise",
+			l.Highest)
 	}
 	fmt.Fprintln(w)
 	return printTable(w, "NAME\tKNOWS\tRELEASE\tZONES\tID", l.Members, func(m cluster.MemberLevel) string {
@@ -51,6 +53,7 @@ func printLevel(w io.Writer, l *cluster.Levels) error {
 		if m.Knows == 0 {
 			knows = "unknown"
 		}
-		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", printable(m.Name), knows, printable(m.Release), printable(m.Zones), m.ID)
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", printable(m.Name), knows, printable(m.Release),
+			printable(m.Zones), m.ID)
 	})
 }

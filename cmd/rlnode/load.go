@@ -24,7 +24,8 @@ type schedule struct {
 	next  atomic.Int64
 }
 
-// wait takes the next slot, waits until it is due and returns that time. It returns false if ctx ends first.
+// wait takes the next slot, waits until it is due and returns that time. It
+// returns false if ctx ends first.
 func (s *schedule) wait(ctx context.Context) (time.Time, bool) {
 	if s.rate == 0 {
 		return time.Now(), ctx.Err() == nil
@@ -47,7 +48,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// retryPause is the pause after a failed request. Without it, a node that refuses connections would be dialled in a busy loop.
+// retryPause is the pause after a failed request. Without it, a node that
+// refuses connections would be dialled in a busy loop.
 const retryPause = 10 * time.Millisecond
 
 // loader makes checks over one connection.
@@ -163,7 +165,8 @@ func (l *loader) count(status int, body []byte) error {
 		}
 	case status == http.StatusOK:
 		l.allowed++
-	case status == http.StatusTooManyRequests, status == http.StatusForbidden && bytes.Contains(body, []byte(`"code":"denied"`)):
+	case status == http.StatusTooManyRequests, status == http.StatusForbidden &&
+		bytes.Contains(body, []byte(`"code":"denied"`)):
 		l.refused++
 	default:
 		return fmt.Errorf("the node answers %d", status)
@@ -181,7 +184,8 @@ func quoteRule(name string) string {
 	return string(quoted)
 }
 
-// appendCheck appends a check of one subject: by rule, which is quoted, or by all rules if it is empty.
+// appendCheck appends a check of one subject: by rule, which is quoted, or by
+// all rules if it is empty.
 func appendCheck(b []byte, rule string, key int) []byte {
 	if rule == "" {
 		b = append(b, `{"attributes":{"ip":"`...)

@@ -59,7 +59,8 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usageError returns an error with exitUsage, for mistakes on the command line that only the command itself can detect.
+// usageError returns an error with exitUsage, for mistakes on the command line
+// that only the command itself can detect.
 func usageError(format string, args ...any) error {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
@@ -116,7 +117,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 
 	env := &environment{
-		ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr, terminal: isTerminal(stdin) && isTerminal(stdout),
+		ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr,
+		terminal: isTerminal(stdin) && isTerminal(stdout),
 	}
 	if command.Selected().Name != "serve" {
 		var stop context.CancelFunc

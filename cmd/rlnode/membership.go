@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// chooseClusterBind decides where the ports between nodes are bound. A lone node without a secret keeps them on loopback. It
-// leaves reporting mistakes in other settings to the node.
+// chooseClusterBind decides where the ports between nodes are bound. A lone
+// node without a secret keeps them on loopback. It leaves reporting mistakes in
+// other settings to the node.
 func (c *serveCmd) chooseClusterBind() {
 	bind, err := netip.ParseAddr(c.Bind)
 	if c.ClusterBind != "" || err != nil { // reported elsewhere

@@ -12,8 +12,8 @@ import (
 // cgroupRoot is where control groups are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// memoryLimit returns how many bytes the process may use: the smaller of GOMEMLIMIT and the limit of its control group; 0 if
-// there is neither.
+// memoryLimit returns how many bytes the process may use: the smaller of
+// GOMEMLIMIT and the limit of its control group; 0 if there is neither.
 func memoryLimit() int64 {
 	limit := min(debug.SetMemoryLimit(-1), cgroupLimit("/proc/self/cgroup", cgroupRoot))
 	if limit == math.MaxInt64 {
@@ -22,8 +22,10 @@ func memoryLimit() int64 {
 	return limit
 }
 
-// cgroupLimit returns the memory limit of the control groups that list names, a file like /proc/self/cgroup; math.MaxInt64 if
-// there is none. In a container the paths may be those of the host, but the container's own group is then the root.
+// cgroupLimit returns the memory limit of the control groups that list names, a
+// file like /proc/self/cgroup; math.MaxInt64 if there is none. In a container
+// the paths may be those of the host, but the container's own group is then the
+// root.
 func cgroupLimit(list, root string) int64 {
 	limit := int64(math.MaxInt64)
 	text, err := os.ReadFile(list)

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// A million keys over HTTP take at most 100 bytes of resident memory each, checkpoints included, and all of them survive a
-// clean stop.
+// A million keys over HTTP take at most 100 bytes of resident memory each,
+// checkpoints included, and all of them survive a clean stop.
 func TestMillionKeys_long(t *testing.T) {
 	t.Parallel()
 	long(t)

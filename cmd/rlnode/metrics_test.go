@@ -12,15 +12,16 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// A node has the metrics that docs/operations.md names, except those of other regions, which a lone node lacks, and those
-// of rules and checks.
+// A node has the metrics that docs/operations.md names, except those of other
+// regions, which a lone node lacks, and those of rules and checks.
 func TestDocsNameMetrics(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/operations.md")
 	expect.NoError(t, err)
 	elsewhere := map[string]bool{
 		"rlnode_region_reachable": true, "rlnode_region_members": true, "rlnode_follow_age_seconds": true,
-		"rlnode_adaptive_factor": true, "rlnode_checks_total": true, "rlnode_certificate_expiry_seconds": true, // TestCertificateExpiry has the last one
+		// TestCertificateExpiry has the last one
+		"rlnode_adaptive_factor": true, "rlnode_checks_total": true, "rlnode_certificate_expiry_seconds": true,
 	}
 	// A node without rules of slots has no rows for them.
 	for _, name := range []string{"held", "refused_total", "renewed_total", "expired_total"} {

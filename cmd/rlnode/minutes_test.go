@@ -15,7 +15,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// alarmingText matches what must not be in the log of a clean start and stop: Go values, warnings, internals.
+// alarmingText matches what must not be in the log of a clean start and stop:
+// Go values, warnings, internals.
 var alarmingText = regexp.MustCompile(`[{}]|level=(WARN|ERROR)|0x|authority|election|leadership|leader's|raft|memberlist|entry node|primary`)
 
 // logLines returns a node's log lines, and its other output.
@@ -35,7 +36,8 @@ func logLines(t *testing.T, s *runningNode, name string) (log []string, beside s
 	return log, beside
 }
 
-// TestFirstMinutes: a node's first start logs little, its addresses, and a command that works as printed.
+// TestFirstMinutes: a node's first start logs little, its addresses, and a
+// command that works as printed.
 func TestFirstMinutes(t *testing.T) {
 	t.Parallel()
 	token := file(t, "token", "secret")
@@ -48,9 +50,14 @@ func TestFirstMinutes(t *testing.T) {
 	}{
 		{"first", nil, nil, "-s "},
 		{"again", nil, nil, "-s "},
-		{"all addresses", nil, []string{"--data-dir", t.TempDir(), "--bind", "0.0.0.0", "--insecure-cluster", "--gossip-port", "0", "--peer-port", "0", "--wan-port", "0"}, "-s "},
-		{"token in a file", nil, []string{"--data-dir", t.TempDir(), "--api-token-file", token}, `-s -H "Authorization: Bearer $(cat '` + token + `')" `},
-		{"token in the environment", []string{"RLNODE_ADMIN_TOKEN=secret"}, []string{"--data-dir", t.TempDir()}, `-s -H "Authorization: Bearer $RLNODE_ADMIN_TOKEN" `},
+		{"all addresses", nil,
+			[]string{"--data-dir", t.TempDir(), "--bind", "0.0.0.0", "--insecure-cluster",
+				"--gossip-port", "0", "--peer-port", "0", "--wan-port", "0"},
+			"-s "},
+		{"token in a file", nil, []string{"--data-dir", t.TempDir(), "--api-token-file", token},
+			`-s -H "Authorization: Bearer $(cat '` + token + `')" `},
+		{"token in the environment", []string{"RLNODE_ADMIN_TOKEN=secret"},
+			[]string{"--data-dir", t.TempDir()}, `-s -H "Authorization: Bearer $RLNODE_ADMIN_TOKEN" `},
 	} {
 		s := launch(t, dir, test.env, append([]string{"--name", "n1"}, test.args...)...)
 		s.awaitReady()
@@ -72,7 +79,8 @@ func TestFirstMinutes(t *testing.T) {
 		if dashboard == nil {
 			t.Fatalf("%s: no dashboard: %s", test.name, s.log)
 		}
-		if status, text, err := s.call("GET", dashboard[1], "", ""); status != 200 || !strings.Contains(text, "<!doctype html>") {
+		if status, text, err := s.call("GET", dashboard[1], "", ""); status != 200 ||
+			!strings.Contains(text, "<!doctype html>") {
 			t.Errorf("%s: the dashboard: have %d, %v", test.name, status, err)
 		}
 		s.stop()
@@ -85,7 +93,8 @@ func TestFirstMinutes(t *testing.T) {
 	}
 }
 
-// TestNodesWaitForOthers: three nodes, started one after another, report which nodes they wait for, and stop without alarm.
+// TestNodesWaitForOthers: three nodes, started one after another, report which
+// nodes they wait for, and stop without alarm.
 func TestNodesWaitForOthers(t *testing.T) {
 	t.Parallel()
 	f := newEmptyFleet(t)
@@ -129,7 +138,8 @@ func TestNodesThatExpectOtherNumbers(t *testing.T) {
 	process.Eventually(t, want, func() bool { return strings.Contains(a.log.String(), want) })
 }
 
-// TestErrorsNameTheirOrigin: an error begins with the origin of the mistake: the flag, the variable, or the line in the file.
+// TestErrorsNameTheirOrigin: an error begins with the origin of the mistake:
+// the flag, the variable, or the line in the file.
 func TestErrorsNameTheirOrigin(t *testing.T) {
 	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -149,14 +159,20 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 		{config: "name: x\nhttp-port: [9", want: ":2:14: ", not: "--name"},
 		{config: "name: x\nhttp-port: nine", want: ":2: --http-port: "},
 		{config: "\nlog-level: loud", want: ":2: --log-level must be one of"},
-		{config: "bind: here\nhttp-port: 99999\nbootstrap-expect: 3", want: `:1: --bind: "here" is not an IP address` + "\n", not: "ports between nodes"},
+		{config: "bind: here\nhttp-port: 99999\nbootstrap-expect: 3",
+			want: `:1: --bind: "here" is not an IP address` + "\n", not: "ports between nodes"},
 		{env: "RLNODE_HTTP_PORT=99999", want: "RLNODE_HTTP_PORT: --http-port: 99999 is not in"},
 		{args: []string{"--config", "/nowhere.yaml"}, want: "--config: open /nowhere.yaml", not: "--name"},
 		{args: []string{"--http-port", port}, want: "--http-port: port " + port + " is in use"},
-		{config: "admin-port: " + port, args: []string{"--http-port", "0"}, want: ":1: --admin-port: port " + port + " is in use"},
-		{args: []string{"--http-port", "0", "--admin-port", "0", "--gossip-port", port, "--peer-port", "0", "--join", "127.0.0.2"}, want: "--gossip-port: port " + port + " is in use"},
-		{args: []string{"--http-port", "0", "--admin-port", "0", "--peer-port", port, "--join", "127.0.0.2"}, want: "--peer-port: port " + port + " is in use"},
-		{args: []string{"--http-port", "0", "--bind", "192.0.2.1", "--admin-token-file", file(t, "token", "x")}, want: "--bind: this machine has no address 192.0.2.1"},
+		{config: "admin-port: " + port, args: []string{"--http-port", "0"},
+			want: ":1: --admin-port: port " + port + " is in use"},
+		{args: []string{"--http-port", "0", "--admin-port", "0", "--gossip-port", port,
+			"--peer-port", "0", "--join", "127.0.0.2"}, want: "--gossip-port: port " + port +
+			" is in use"},
+		{args: []string{"--http-port", "0", "--admin-port", "0", "--peer-port", port, "--join",
+			"127.0.0.2"}, want: "--peer-port: port " + port + " is in use"},
+		{args: []string{"--http-port", "0", "--bind", "192.0.2.1", "--admin-token-file",
+			file(t, "token", "x")}, want: "--bind: this machine has no address 192.0.2.1"},
 		{args: []string{"--data-dir", used.cmd.Args[3]}, want: "--data-dir: "},
 	} {
 		args, want := []string{"serve", "--data-dir", folder}, "rlnode: "+test.want
@@ -171,12 +187,15 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 	}
 }
 
-// Two or four voters found no cluster: they survive no more failures than one less. A node that has data only warns.
+// Two or four voters found no cluster: they survive no more failures than one
+// less. A node that has data only warns.
 func TestAnEvenNumberFoundsNothing(t *testing.T) {
 	t.Parallel()
 	for _, n := range []string{"2", "4"} {
-		code, _, stderr := tool(t, "", "serve", "--data-dir", filepath.Join(t.TempDir(), "new"), "--bootstrap-expect", n, "--join", "127.0.0.2")
-		if code != exitUsage || !strings.Contains(stderr, "--bootstrap-expect: a cluster is founded by 1, 3 or 5 voters") {
+		code, _, stderr := tool(t, "", "serve", "--data-dir", filepath.Join(t.TempDir(), "new"),
+			"--bootstrap-expect", n, "--join", "127.0.0.2")
+		if code != exitUsage ||
+			!strings.Contains(stderr, "--bootstrap-expect: a cluster is founded by 1, 3 or 5 voters") {
 			t.Errorf("%s voters: got %d %s", n, code, stderr)
 		}
 	}
@@ -191,7 +210,8 @@ func TestAnEvenNumberFoundsNothing(t *testing.T) {
 	s.awaitExit()
 }
 
-// TestTokensAreHintedAt: errors distinguish a missing token from a wrong one, and name the flags and variables that set it.
+// TestTokensAreHintedAt: errors distinguish a missing token from a wrong one,
+// and name the flags and variables that set it.
 func TestTokensAreHintedAt(t *testing.T) {
 	t.Parallel()
 	s := launch(t, t.TempDir(), []string{"RLNODE_ADMIN_TOKEN=right"})
@@ -200,11 +220,15 @@ func TestTokensAreHintedAt(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"check", "--addr", s.data, "--attr", "ip=1"}, []string{"send a token", "--token-file", "RLNODE_API_TOKEN"}},
+		{[]string{"check", "--addr", s.data, "--attr", "ip=1"},
+			[]string{"send a token", "--token-file", "RLNODE_API_TOKEN"}},
 		{[]string{"members", "--admin", s.admin}, []string{"send a token", "--token-file", "RLNODE_ADMIN_TOKEN"}},
-		{[]string{"check", "--addr", s.data, "--attr", "ip=1", "--token", "wrong"}, []string{"does not know the token", "RLNODE_API_TOKEN"}},
-		{[]string{"members", "--admin", s.admin, "--token", "wrong"}, []string{"does not know the token", "RLNODE_ADMIN_TOKEN_FILE"}},
-		{[]string{"members", "--admin", s.data, "--token", "right"}, []string{"there is nothing at", "right plane for --admin?"}},
+		{[]string{"check", "--addr", s.data, "--attr", "ip=1", "--token", "wrong"},
+			[]string{"does not know the token", "RLNODE_API_TOKEN"}},
+		{[]string{"members", "--admin", s.admin, "--token", "wrong"},
+			[]string{"does not know the token", "RLNODE_ADMIN_TOKEN_FILE"}},
+		{[]string{"members", "--admin", s.data, "--token", "right"},
+			[]string{"there is nothing at", "right plane for --admin?"}},
 	} {
 		if code, _, stderr := tool(t, "", test.args...); code == 0 || !containsAll(stderr, test.want...) {
 			t.Errorf("%v: have %d, %s, want %q", test.args, code, stderr, test.want)
@@ -221,7 +245,8 @@ func containsAll(text string, parts ...string) bool {
 	return true
 }
 
-// TestCheckShowsItsUnit: a check with a cost in tokens shows the tokens that are left, even if another limit is tighter.
+// TestCheckShowsItsUnit: a check with a cost in tokens shows the tokens that
+// are left, even if another limit is tighter.
 func TestCheckShowsItsUnit(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", `version: 1
@@ -232,7 +257,8 @@ rules:
 		_, stdout, stderr := tool(t, "", append([]string{"check", "--addr", s.data, "--attr", "k=1"}, args...)...)
 		return stdout + stderr
 	}
-	if have := ask("--unit", "tokens", "--cost", "9"); !containsAll(have, "9 of 10 requests left", "8991 of 9000 tokens left") {
+	if have := ask("--unit", "tokens", "--cost", "9"); !containsAll(have, "9 of 10 requests left",
+		"8991 of 9000 tokens left") {
 		t.Errorf("have %s", have)
 	}
 	if have := ask(); strings.Contains(have, "tokens") {

@@ -14,14 +14,15 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// TestMisuse_Entries: a deploy while an incident's entries are in force touches none of them, and a tier that entries name may
-// go and come back.
+// TestMisuse_Entries: a deploy while an incident's entries are in force touches
+// none of them, and a tier that entries name may go and come back.
 func TestMisuse_Entries(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
 	n.run("deny add ip=203.0.113.7 --for 24h --note incident", "", 0)
 	process.Eventually(t, n.name+" logs the entry", func() bool {
-		return strings.Contains(n.log.String(), `level=INFO msg="an entry was changed" self=`+n.name+` change=written kind=deny`)
+		return strings.Contains(n.log.String(),
+			`level=INFO msg="an entry was changed" self=`+n.name+` change=written kind=deny`)
 	})
 	n.run("deny add ip=203.0.113.7 --for 24h --note again", "", 0) // as a loop of fail2ban does
 	n.run("subject set tenant=globex --tier gold", "", 0)
@@ -33,7 +34,8 @@ func TestMisuse_Entries(t *testing.T) {
 	denied("before")
 
 	// The deploy has no such tier: its subject sleeps, which is said, and nothing is lost.
-	less := strings.Replace(strings.Replace(teamRules, "{tier: gold}", "{tier: free}", 1), "  gold: {limits: [{limit: 99, per: 1h}]}\n", "", 1)
+	less := strings.Replace(strings.Replace(teamRules, "{tier: gold}", "{tier: free}", 1),
+		"  gold: {limits: [{limit: 99, per: 1h}]}\n", "", 1)
 	n.run("diff -", less, 4, `1 subject sleeps`, `tenant="globex"`)
 	n.run("apply -f -", less, 0, "- tier gold", "version 2 is in force")
 	denied("after a deploy")
@@ -45,7 +47,8 @@ func TestMisuse_Entries(t *testing.T) {
 	n.run("entries", "", 0, "203.0.113.7", "globex")
 }
 
-// TestMisuse_EntriesToken: a token that only has the scope entries bans an address, and changes no rules.
+// TestMisuse_EntriesToken: a token that only has the scope entries bans an
+// address, and changes no rules.
 func TestMisuse_EntriesToken(t *testing.T) {
 	t.Parallel()
 	fail2ban, line := newToken(t, "fail2ban", "--scope", "entries")
@@ -58,7 +61,8 @@ func TestMisuse_EntriesToken(t *testing.T) {
 	n.run("diff - --token "+fail2ban, teamRules, 1, "403", "scope")
 }
 
-// TestMisuse_WhatTheDocumentHas: an entry that only the document has can't be removed beside it. The message names its line.
+// TestMisuse_WhatTheDocumentHas: an entry that only the document has can't be
+// removed beside it. The message names its line.
 func TestMisuse_WhatTheDocumentHas(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -70,11 +74,14 @@ func TestMisuse_WhatTheDocumentHas(t *testing.T) {
 	n.unchanged(2)
 }
 
-// TestMisuse_DeletedTier: a rollback to a version without a tier puts the entries that name it to sleep, says so, and loses none.
+// TestMisuse_DeletedTier: a rollback to a version without a tier puts the
+// entries that name it to sleep, says so, and loses none.
 func TestMisuse_DeletedTier(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
-	n.run("apply -f -", strings.Replace(teamRules, "tiers:\n", "tiers:\n  vip: {limits: [{limit: 999, per: 1h}]}\n", 1), 0, "+ tier vip", "version 2 is in force")
+	n.run("apply -f -",
+		strings.Replace(teamRules, "tiers:\n", "tiers:\n  vip: {limits: [{limit: 999, per: 1h}]}\n", 1),
+		0, "+ tier vip", "version 2 is in force")
 	n.run("subject set tenant=globex --tier vip --note deal", "", 0)
 	n.run("entries --asleep", "", 0, "no entry sleeps")
 	n.run("try --attr tenant=globex", "", 0, "of 999 requests")
@@ -92,7 +99,8 @@ func TestMisuse_DeletedTier(t *testing.T) {
 	n.run("entries --asleep", "", 0, "no entry sleeps")
 }
 
-// TestMisuse_BlockOfARenamedRule: a block by hand sleeps while its rule has another name, and can be lifted all the same.
+// TestMisuse_BlockOfARenamedRule: a block by hand sleeps while its rule has
+// another name, and can be lifted all the same.
 func TestMisuse_BlockOfARenamedRule(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -120,7 +128,8 @@ func TestMisuse_BlockOfARenamedRule(t *testing.T) {
 	n.run("block --rule logn --key 203.0.113.9 --for 1h", "", 1, `unknown rule "logn"`)
 }
 
-// TestMisuse_Fail2banLoop: a loop that bans the same addresses again and again makes one entry of each, and takes no version's place.
+// TestMisuse_Fail2banLoop: a loop that bans the same addresses again and again
+// makes one entry of each, and takes no version's place.
 func TestMisuse_Fail2banLoop(t *testing.T) {
 	t.Parallel()
 	fail2ban, line := newToken(t, "fail2ban", "--scope", "entries")
@@ -166,7 +175,8 @@ func TestMisuse_Fail2banLoop(t *testing.T) {
 	n.run("entries --token "+admin, "", 0, "203.0.113.200", "court")
 }
 
-// TestMisuse_TooMuchForTheScope: a token for bans can't refuse whole networks, or for ever, or let anybody in.
+// TestMisuse_TooMuchForTheScope: a token for bans can't refuse whole networks,
+// or for ever, or let anybody in.
 func TestMisuse_TooMuchForTheScope(t *testing.T) {
 	t.Parallel()
 	fail2ban, line := newToken(t, "fail2ban", "--scope", "entries")
@@ -189,7 +199,8 @@ func TestMisuse_TooMuchForTheScope(t *testing.T) {
 	}
 }
 
-// TestMisuse_EndOfAnEntry: an end that can't be read, or has passed, is refused before anything is written. The message shows a valid one.
+// TestMisuse_EndOfAnEntry: an end that can't be read, or has passed, is refused
+// before anything is written. The message shows a valid one.
 func TestMisuse_EndOfAnEntry(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -209,7 +220,8 @@ func TestMisuse_EndOfAnEntry(t *testing.T) {
 	n.run("entries", "", 0, "there are no entries")
 }
 
-// TestMisuse_AllowOfADeniedAddress: an allow entry does not let in what another one denies. The command that asks why says which list.
+// TestMisuse_AllowOfADeniedAddress: an allow entry does not let in what another
+// one denies. The command that asks why says which list.
 func TestMisuse_AllowOfADeniedAddress(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -224,7 +236,8 @@ func TestMisuse_AllowOfADeniedAddress(t *testing.T) {
 	n.run("unblock --rule login --key 203.0.113.7", "", 1, "404", "does not block this")
 }
 
-// TestMisuse_DivisionOfAGlobalRule: how regions divide a limit stands in the document. An entry that would change it is refused.
+// TestMisuse_DivisionOfAGlobalRule: how regions divide a limit stands in the
+// document. An entry that would change it is refused.
 func TestMisuse_DivisionOfAGlobalRule(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -240,12 +253,14 @@ func TestMisuse_DivisionOfAGlobalRule(t *testing.T) {
 	n.unchanged(2)
 }
 
-// TestMisuse_TwoWritersAtOnce: of two people who edit the same version, the second gets an error, and what the first wrote stays.
+// TestMisuse_TwoWritersAtOnce: of two people who edit the same version, the
+// second gets an error, and what the first wrote stays.
 func TestMisuse_TwoWritersAtOnce(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
 	write := func(m *fleetNode, limit int) (status int, text string) {
-		r, err := http.NewRequest(http.MethodPut, m.admin+"/v1/rules", strings.NewReader(strings.Replace(teamRules, "limit: 100", fmt.Sprint("limit: ", limit), 1)))
+		r, err := http.NewRequest(http.MethodPut, m.admin+"/v1/rules",
+			strings.NewReader(strings.Replace(teamRules, "limit: 100", fmt.Sprint("limit: ", limit), 1)))
 		if err != nil {
 			t.Error(err)
 			return 0, ""
@@ -289,8 +304,8 @@ type answer func() string
 
 func (a answer) Read(b []byte) (int, error) { return copy(b, a()), nil }
 
-// TestMisuse_AnsweredTooLate: while somebody thinks about the question, another one writes at another node. That stays, and the message
-// says what to do.
+// TestMisuse_AnsweredTooLate: while somebody thinks about the question, another
+// one writes at another node. That stays, and the message says what to do.
 func TestMisuse_AnsweredTooLate(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -302,13 +317,15 @@ func TestMisuse_AnsweredTooLate(t *testing.T) {
 		return "y\n"
 	})}
 	code := printError(&failure, c.Run(env))
-	if code != 1 || !strings.Contains(failure.String(), "412") || !strings.Contains(failure.String(), "run the command again") {
+	if code != 1 || !strings.Contains(failure.String(), "412") ||
+		!strings.Contains(failure.String(), "run the command again") {
 		t.Errorf("got exit code %d, %s%s", code, out.String(), failure.String())
 	}
 	n.unchanged(2)
 }
 
-// TestMisuse_RestoreDuringAnIncident: a backup from before an incident brings the document back. It lifts bans only with a flag.
+// TestMisuse_RestoreDuringAnIncident: a backup from before an incident brings
+// the document back. It lifts bans only with a flag.
 func TestMisuse_RestoreDuringAnIncident(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -337,8 +354,8 @@ func TestMisuse_RestoreDuringAnIncident(t *testing.T) {
 	n.run("entries log", "", 0, "removed deny ip=203.0.113.2") // it can be written again
 }
 
-// TestMisuse_WrongPlane: an address where nothing listens, or where the other plane does, changes nothing, and the message says which
-// port is which.
+// TestMisuse_WrongPlane: an address where nothing listens, or where the other
+// plane does, changes nothing, and the message says which port is which.
 func TestMisuse_WrongPlane(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -349,7 +366,8 @@ func TestMisuse_WrongPlane(t *testing.T) {
 	n.unchanged(1)
 }
 
-// TestMisuse_CountsBeginAnew: a change of a window or a key says that counts begin anew, before and after.
+// TestMisuse_CountsBeginAnew: a change of a window or a key says that counts
+// begin anew, before and after.
 func TestMisuse_CountsBeginAnew(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)

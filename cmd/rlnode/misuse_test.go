@@ -37,7 +37,8 @@ subjects:
   tenant: {acme: {tier: gold}}
 `
 
-// team is a cluster with a team's rules, whose commands a test types: each at another node than the one before.
+// team is a cluster with a team's rules, whose commands a test types: each at
+// another node than the one before.
 type team struct {
 	*fleetNode // that was asked last
 	t          *testing.T
@@ -74,7 +75,8 @@ func (n *team) turn() {
 	}
 }
 
-// turnAndCatchUp turns to the next node, and waits until what was written at others is in force there: a check does not.
+// turnAndCatchUp turns to the next node, and waits until what was written at
+// others is in force there: a check does not.
 func (n *team) turnAndCatchUp() {
 	n.t.Helper()
 	n.turn()
@@ -105,7 +107,8 @@ func (n *team) used(rule, key string) int64 {
 	return n.fleetNode.used(rule, key)
 }
 
-// run runs a command against the next node, and checks its exit code and that its output has all of want.
+// run runs a command against the next node, and checks its exit code and that
+// its output has all of want.
 func (n *team) run(args, stdin string, code int, want ...string) string {
 	n.t.Helper()
 	if strings.HasPrefix(args, "try ") {
@@ -174,11 +177,13 @@ func (n *team) put(method, path, body string) string {
 	return text
 }
 
-// TestMisuse_EmptyDocument: an empty document, or nothing at all, from a pipe changes nothing, and the message says what to do.
+// TestMisuse_EmptyDocument: an empty document, or nothing at all, from a pipe
+// changes nothing, and the message says what to do.
 func TestMisuse_EmptyDocument(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
-	n.run("apply -f -", "version: 1\n", 3, "login", "search", "tenant", "may be in use", "a node has counted for", "--remove login", "--force")
+	n.run("apply -f -", "version: 1\n", 3, "login", "search", "tenant", "may be in use",
+		"a node has counted for", "--remove login", "--force")
 	n.run("apply -f -", "", 1, "the body is empty")
 	n.run("apply -f -", "# nothing\n", 1, "empty")
 	n.run("apply -f "+file(t, "cut.yaml", "version: 1\nrules:\n  - name: log"), "", 1, "cut.yaml:")
@@ -190,29 +195,34 @@ func TestMisuse_EmptyDocument(t *testing.T) {
 	n.unchanged(1)
 }
 
-// TestMisuse_RenamedRule: a rule is renamed while it is asked. Permission for just its name is needed, and is enough for it alone.
+// TestMisuse_RenamedRule: a rule is renamed while it is asked. Permission for
+// just its name is needed, and is enough for it alone.
 func TestMisuse_RenamedRule(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
 	n.check(`{"rule": "login", "key": "198.51.100.7"}`)
 	renamed := file(t, "renamed.yaml", strings.Replace(teamRules, "name: login", "name: sign-in", 1))
-	n.run("apply -f "+renamed, "", 3, "- rule login", "+ rule sign-in", "1 checks used it", "it was named login", "--remove login")
+	n.run("apply -f "+renamed, "", 3, "- rule login", "+ rule sign-in", "1 checks used it",
+		"it was named login", "--remove login")
 	n.run("apply -f "+renamed+" --remove search", "", 3, "login would vanish")
 	n.unchanged(1)
 	n.run("diff "+renamed, "", 4, "1 rule removed; login was in use: 1 check in the last hour")
 
-	less := strings.Replace(strings.Replace(teamRules, "name: login", "name: sign-in", 1), "name: search", "name: find", 1)
+	less := strings.Replace(strings.Replace(teamRules, "name: login", "name: sign-in", 1),
+		"name: search", "name: find", 1)
 	n.run("apply -f - --remove login", less, 3, "search would vanish", "--remove search")
 	n.run("apply -f - --remove login --remove search -m renamed", less, 0, "version 2 is in force")
 	n.run("versions", "", 0, "renamed", "127.0.0.1, apply")
 	n.run("apply -f - --remove sign-in,find", teamRules, 0, "version 3 is in force")
 }
 
-// TestMisuse_RollbackThatRemoves: a rollback has the same guard as apply, and what it goes back to is a new version.
+// TestMisuse_RollbackThatRemoves: a rollback has the same guard as apply, and
+// what it goes back to is a new version.
 func TestMisuse_RollbackThatRemoves(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
-	less := strings.Replace(strings.Replace(teamRules, "name: login", "name: sign-in", 1), "name: search", "name: find", 1)
+	less := strings.Replace(strings.Replace(teamRules, "name: login", "name: sign-in", 1),
+		"name: search", "name: find", 1)
 	n.run("apply -f - --remove login,search", less, 0, "version 2 is in force")
 	n.run("apply -f - --remove sign-in,find", teamRules, 0, "version 3 is in force")
 	n.run("rollback 2 --dry-run", "", 4, "+ rule sign-in")
@@ -231,18 +241,21 @@ func TestMisuse_RollbackThatRemoves(t *testing.T) {
 	n.run("diff 1", "", 2, "want a file, or two versions")
 }
 
-// TestMisuse_WritesBetween: a deploy from Git does not silently undo what was written by pieces or the dashboard.
+// TestMisuse_WritesBetween: a deploy from Git does not silently undo what was
+// written by pieces or the dashboard.
 func TestMisuse_WritesBetween(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
 	deploy := file(t, "deploy.yaml", strings.Replace(teamRules, "limit: 100", "limit: 200", 1))
 
 	// A piece, written in an incident.
-	written := n.put("PUT", "/v1/rules/login?message=incident", `{"key": ["ip"], "limits": [{"limit": 2, "per": "1h"}]}`)
+	written := n.put("PUT", "/v1/rules/login?message=incident",
+		`{"key": ["ip"], "limits": [{"limit": 2, "per": "1h"}]}`)
 	if !strings.Contains(written, "counts begin anew: the window changed from 15m to 1h") {
 		t.Errorf("got %s, want it to say that counts begin anew", written)
 	}
-	if _, text := n.version(); !strings.Contains(text, "# Five guesses.") || !strings.Contains(text, "# Rules of the team.") {
+	if _, text := n.version(); !strings.Contains(text, "# Five guesses.") ||
+		!strings.Contains(text, "# Rules of the team.") {
 		t.Errorf("the comments are gone:\n%s", text)
 	}
 	n.run("apply -f "+deploy, "", 3, "version 2 by 127.0.0.1 (rule login) is not in", "--force", "rlnode rules")
@@ -250,7 +263,8 @@ func TestMisuse_WritesBetween(t *testing.T) {
 	n.unchanged(2)
 
 	// Once the file has it, nobody is asked.
-	both := strings.NewReplacer("limit: 100", "limit: 200", "limit: 5, per: 15m", "limit: 2, per: 1h").Replace(teamRules)
+	both := strings.NewReplacer("limit: 100", "limit: 200", "limit: 5, per: 15m",
+		"limit: 2, per: 1h").Replace(teamRules)
 	n.run("apply -f -", both, 0, "version 3 is in force")
 
 	// The dashboard writes whole documents, which no file has.
@@ -270,7 +284,10 @@ func TestMisuse_WritesBetween(t *testing.T) {
 	n.run("apply -f "+deploy+" --remove new", "", 0, "version 10")
 
 	// A tier is deleted, and a rollback brings it back with the subjects that had it.
-	n.run("apply -f -", strings.Replace(strings.Replace(teamRules, "{tier: gold}", "{tier: free}", 1), "  gold: {limits: [{limit: 99, per: 1h}]}\n", "", 1), 0, "- tier gold", "version 11")
+	n.run("apply -f -",
+		strings.Replace(strings.Replace(teamRules, "{tier: gold}", "{tier: free}", 1),
+			"  gold: {limits: [{limit: 99, per: 1h}]}\n", "", 1),
+		0, "- tier gold", "version 11")
 	n.run("rollback 10", "", 0, "+ tier gold", "version 12 is in force")
 	if _, text := n.version(); !strings.Contains(text, "acme: {tier: gold}") {
 		t.Errorf("got\n%s\nwant acme to have its tier again", text)
@@ -283,7 +300,8 @@ func TestMisuse_WritesBetween(t *testing.T) {
 	n.run("rollback 12 --force", "", 0, "version 48 is in force")
 
 	// Messages and ways that are none.
-	for _, query := range []string{"message=" + strings.Repeat("x", 1025), "message=%ff", "via=seed", "via=x", "version=0"} {
+	for _, query := range []string{"message=" + strings.Repeat("x", 1025), "message=%ff",
+		"via=seed", "via=x", "version=0"} {
 		if status, text, _ := n.call("PUT", n.admin+"/v1/rules?"+query, "", teamRules); status != 400 {
 			t.Errorf("%s: got %d %s, want 400", query[:9], status, text)
 		}
@@ -298,7 +316,8 @@ func TestMisuse_WritesBetween(t *testing.T) {
 	}
 }
 
-// TestMisuse_Files: a directory mounted from a ConfigMap, with its links and hidden folders, is one document.
+// TestMisuse_Files: a directory mounted from a ConfigMap, with its links and
+// hidden folders, is one document.
 func TestMisuse_Files(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -325,7 +344,8 @@ func TestMisuse_Files(t *testing.T) {
 	n.unchanged(2)
 }
 
-// TestMisuse_NameInTwoFiles: a name stands once in the files that are one document. The message names both places.
+// TestMisuse_NameInTwoFiles: a name stands once in the files that are one
+// document. The message names both places.
 func TestMisuse_NameInTwoFiles(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -343,7 +363,8 @@ func TestMisuse_NameInTwoFiles(t *testing.T) {
 	n.run("apply -f "+dir, "", 1, dir+"/zz.json:1:")
 	n.unchanged(1)
 	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": 1, "per": "1m"}]}]}`)
-	n.run("apply -f "+dir+"/rules.yaml "+dir+"/tiers.yml -f "+dir+"/zz.json", "", 0, "+ rule more", "version 2 is in force")
+	n.run("apply -f "+dir+"/rules.yaml "+dir+"/tiers.yml -f "+dir+"/zz.json", "", 0, "+ rule more",
+		"version 2 is in force")
 }
 
 // TestMisuse_Tokens: a token that may only read sees what would change, and writes nothing.
@@ -358,7 +379,8 @@ func TestMisuse_Tokens(t *testing.T) {
 	n.run("rollback 1 --force --token "+reader, "", 0, "no change")
 	n.run("diff -", teamRules, 1, "401", "RLNODE_ADMIN_TOKEN")
 	n.run("apply -f - --force", "version: 1\n", 1, "401")
-	n.run("apply -f - --token "+ann, strings.Replace(teamRules, "limit: 100", "limit: 200", 1), 0, "version 2 is in force")
+	n.run("apply -f - --token "+ann, strings.Replace(teamRules, "limit: 100", "limit: 200", 1), 0,
+		"version 2 is in force")
 	n.run("versions --token "+reader, "", 0, "ann (127.0.0.1), apply")
 }
 
@@ -369,10 +391,12 @@ func TestApply_AsksOnATerminal(t *testing.T) {
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
 		case http.MethodPost:
-			fmt.Fprint(w, `{"from":7,"changed":true,"summary":["1 rule removed"],"changes":[{"kind":"rule","name":"login","change":"removed","in_use":true,"checks_last_hour":1204}]}`)
+			fmt.Fprint(w,
+				`{"from":7,"changed":true,"summary":["1 rule removed"],"changes":[{"kind":"rule","name":"login","change":"removed","in_use":true,"checks_last_hour":1204}]}`)
 		case http.MethodPut:
 			written++
-			if got := r.Header.Get("If-Match"); got != `"7"` || r.URL.Query().Get("via") != "apply" || r.URL.Query().Get("message") != "why" {
+			if got := r.Header.Get("If-Match"); got != `"7"` ||
+				r.URL.Query().Get("via") != "apply" || r.URL.Query().Get("message") != "why" {
 				t.Errorf("got If-Match %s and %s", got, r.URL.RawQuery)
 			}
 			fmt.Fprint(w, `{"version":8}`)
@@ -389,18 +413,22 @@ func TestApply_AsksOnATerminal(t *testing.T) {
 		var out bytes.Buffer
 		c := &applyCmd{File: []string{rulesFile}, Message: "why"}
 		c.Admin, c.Timeout = node.URL, 10*time.Second
-		env := &environment{ctx: t.Context(), stdin: strings.NewReader(test.answer), stdout: &out, stderr: io.Discard, terminal: true}
+		env := &environment{ctx: t.Context(), stdin: strings.NewReader(test.answer), stdout: &out,
+			stderr: io.Discard, terminal: true}
 		if code := printError(io.Discard, c.Run(env)); code != test.code || written != test.written {
-			t.Errorf("%q: got exit code %d and %d writes, want %d and %d", test.answer, code, written, test.code, test.written)
+			t.Errorf("%q: got exit code %d and %d writes, want %d and %d", test.answer, code,
+				written, test.code, test.written)
 		}
-		if !strings.Contains(out.String(), "1204 checks used it") || !strings.HasSuffix(strings.Split(out.String(), "[y/N]")[0], "Go on? ") {
+		if !strings.Contains(out.String(), "1204 checks used it") ||
+			!strings.HasSuffix(strings.Split(out.String(), "[y/N]")[0], "Go on? ") {
 			t.Errorf("%q: got %q", test.answer, out.String())
 		}
 	}
 }
 
-// TestMisuse_RefusalWithAQuote: what a rule answers may have quotes and backslashes, and so may the name of a rule that goes into it. What
-// the end user gets is valid JSON, and a body that only looks like it is said.
+// TestMisuse_RefusalWithAQuote: what a rule answers may have quotes and
+// backslashes, and so may the name of a rule that goes into it. What the end
+// user gets is valid JSON, and a body that only looks like it is said.
 func TestMisuse_RefusalWithAQuote(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
@@ -422,7 +450,8 @@ profiles: {web: {ip: 'header:X-Forwarded-For'}}
 	apply(`{"error": {rule}}`, 1, "refusal.body", "placeholders may stand only within texts")
 	apply(`{"error": "{nobody}"}`, 1, "{nobody}")
 	n.unchanged(1)
-	apply(`{"error": "you said "no""}`, 0, "version 2 is in force", "refusal.body: it begins like a JSON object, but is none")
+	apply(`{"error": "you said "no""}`, 0, "version 2 is in force",
+		"refusal.body: it begins like a JSON object, but is none")
 	apply(`{"error": "\"quoted\" by {rule}", "limit": "{limit}"}`, 0, "version 3 is in force")
 
 	n.check(`{"attributes": {"ip": "127.0.0.1"}}`)
@@ -445,17 +474,21 @@ profiles: {web: {ip: 'header:X-Forwarded-For'}}
 	}
 }
 
-// TestMisuse_Objections: what a whole document may not have is only a warning in a piece, and in what one goes back to.
+// TestMisuse_Objections: what a whole document may not have is only a warning
+// in a piece, and in what one goes back to.
 func TestMisuse_Objections(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
 	const mistake = "its unit is requests, but no limit of the rule has that unit"
-	costly := strings.Replace(teamRules, "    limits: [{limit: 100, per: 1h}]", "    cost: {by: endpoint, values: {/search: 10}}\n    limits: [{limit: 100, per: 1h, unit: credits}]", 1)
+	costly := strings.Replace(teamRules, "    limits: [{limit: 100, per: 1h}]",
+		"    cost: {by: endpoint, values: {/search: 10}}\n    limits: [{limit: 100, per: 1h, unit: credits}]",
+		1)
 	n.run("apply -f -", costly, 1, mistake, "did you mean unit: credits?", "unchanged")
 	validate(t, costly, 1, mistake)
 	n.unchanged(1)
 
-	written := n.put("PUT", "/v1/rules/search", `{"key": ["user"], "cost": {"by": "endpoint", "values": {"/search": 10}}, "limits": [{"limit": 100, "per": "1h", "unit": "credits"}]}`)
+	written := n.put("PUT", "/v1/rules/search",
+		`{"key": ["user"], "cost": {"by": "endpoint", "values": {"/search": 10}}, "limits": [{"limit": 100, "per": "1h", "unit": "credits"}]}`)
 	if !strings.Contains(written, mistake) {
 		t.Errorf("a piece: got %s, want the warning %q", written, mistake)
 	}
@@ -482,9 +515,14 @@ func TestMisuse_Names(t *testing.T) {
 	misspelled := strings.Replace(teamRules, "key: [user]", "key: [tenannt]", 1)
 	validate(t, misspelled, 0, "did you mean tenant?")
 	n.run("apply -f - --dry-run", misspelled, 4, "did you mean tenant?")
-	n.run("apply -f -", "attributes: [ip, user, tenant]\n"+misspelled, 1, `"tenannt" is not declared in attributes; did you mean tenant?`, "unchanged")
-	validate(t, strings.Replace(teamRules, "key: [user]", "match: {method: '!POST'}\n    key: [user]", 1), 0, "write it under not")
-	validate(t, strings.Replace(teamRules, "key: [user]", "match: {beta: true}\n    key: [user]", 1), 0, "true is neither text nor an integer")
+	n.run("apply -f -", "attributes: [ip, user, tenant]\n"+misspelled, 1,
+		`"tenannt" is not declared in attributes; did you mean tenant?`, "unchanged")
+	validate(t,
+		strings.Replace(teamRules, "key: [user]", "match: {method: '!POST'}\n    key: [user]", 1),
+		0, "write it under not")
+	validate(t,
+		strings.Replace(teamRules, "key: [user]", "match: {beta: true}\n    key: [user]", 1), 0,
+		"true is neither text nor an integer")
 	n.run("deny add ip=203.0.113 --for 1h", "", 1, "203.0.113")
 	n.unchanged(1)
 }

@@ -17,7 +17,8 @@ const (
 	othersSearch fs.FileMode = 0o001
 )
 
-// checkFiles warns of files that other users of the machine may read or write though they must not, as ssh does. With
+// checkFiles warns of files that other users of the machine may read or write
+// though they must not, as ssh does. With
 // --strict-files, it returns an error instead.
 func (c *serveCmd) checkFiles(log *slog.Logger) error {
 	if runtime.GOOS == "windows" {
@@ -26,15 +27,19 @@ func (c *serveCmd) checkFiles(log *slog.Logger) error {
 	var errs []error
 	report := func(flag, path string, mode fs.FileMode, why string) {
 		if c.StrictFiles {
-			errs = append(errs, fmt.Errorf("%s: %s has mode %04o, so that %s: --strict-files refuses that", flag, path, mode.Perm(), why))
+			errs = append(errs,
+				fmt.Errorf("%s: %s has mode %04o, so that %s: --strict-files refuses that", flag,
+					path, mode.Perm(), why))
 			return
 		}
-		log.Warn("other users of this machine "+why, "flag", flag, "file", path, "mode", fmt.Sprintf("%04o", mode.Perm()))
+		log.Warn("other users of this machine "+why, "flag", flag, "file", path,
+			"mode", fmt.Sprintf("%04o", mode.Perm()))
 	}
 
 	// Kubernetes gives secrets to a group, so a group may read.
 	for _, secret := range []struct{ flag, path string }{
-		{"--cluster-secret-file", c.ClusterSecretFile}, {"--gossip-key-file", c.GossipKeyFile}, {"--tls-key", c.TLSKey}, {"--http-key", c.HTTPKey},
+		{"--cluster-secret-file", c.ClusterSecretFile}, {"--gossip-key-file", c.GossipKeyFile},
+		{"--tls-key", c.TLSKey}, {"--http-key", c.HTTPKey},
 		{"--admin-token-file", c.AdminTokenFile}, {"--api-token-file", c.APITokenFile},
 	} {
 		switch mode := modeOf(secret.path); {

@@ -13,7 +13,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// Files that other users may read or write are named with their modes, and refused with --strict-files.
+// Files that other users may read or write are named with their modes, and
+// refused with --strict-files.
 func TestLooseFiles(t *testing.T) {
 	clearEnv(t)
 	if runtime.GOOS == "windows" {
@@ -33,10 +34,12 @@ func TestLooseFiles(t *testing.T) {
 		mode fs.FileMode
 		want string // empty: nothing is wrong
 	}{
-		{"cluster-secret-file", 0o666, "0666"}, {"cluster-secret-file", 0o644, "0644"}, {"cluster-secret-file", 0o620, "0620"},
+		{"cluster-secret-file", 0o666, "0666"}, {"cluster-secret-file", 0o644, "0644"},
+		{"cluster-secret-file", 0o620, "0620"},
 		{"cluster-secret-file", 0o600, ""}, {"cluster-secret-file", 0o440, ""}, {"cluster-secret-file", 0o400, ""},
 		{"http-key", 0o644, "0644"}, {"admin-token-file", 0o604, "0604"}, {"api-token-file", 0o666, "0666"},
-		{"tokens-file", 0o644, ""}, {"tokens-file", 0o664, "0664"}, {"tokens-file", 0o646, "0646"}, {"http-cert", 0o644, ""},
+		{"tokens-file", 0o644, ""}, {"tokens-file", 0o664, "0664"}, {"tokens-file", 0o646, "0646"},
+		{"http-cert", 0o644, ""},
 		{"data-dir", 0o777, "0777"}, {"data-dir", 0o755, ""}, {"data-dir", 0o770, ""}, {"data-dir", 0o700, ""},
 	} {
 		path := data
@@ -61,7 +64,8 @@ func TestLooseFiles(t *testing.T) {
 			if (err != nil) != (strict && tt.want != "") {
 				t.Errorf("%s of %04o, strict %v: got %v", tt.flag, tt.mode, strict, err)
 			}
-			if tt.want == "" && got != "" || !strings.Contains(got, tt.want) || tt.want != "" && !strings.Contains(got, path) {
+			if tt.want == "" && got != "" || !strings.Contains(got, tt.want) || tt.want != "" &&
+				!strings.Contains(got, path) {
 				t.Errorf("%s of %04o, strict %v: got %q, want the file and %q", tt.flag, tt.mode, strict, got, tt.want)
 			}
 		}

@@ -22,7 +22,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-var longToo = flag.Bool("long", false, "run the tests that take long or tolerate little beside them, too; make long does")
+var longToo = flag.Bool("long", false,
+	"run the tests that take long or tolerate little beside them, too; make long does")
 
 // long skips a test unless those are wanted.
 func long(t *testing.T) {
@@ -96,7 +97,8 @@ type runningNode struct {
 // launch starts a node on free ports of 127.0.0.1 without waiting for it.
 func launch(t *testing.T, dir string, env []string, args ...string) *runningNode {
 	t.Helper()
-	return newRunningNode(t).launch(env, append([]string{"serve", "--data-dir", dir, "--http-port", "0", "--admin-port", "0"}, args...))
+	return newRunningNode(t).launch(env,
+		append([]string{"serve", "--data-dir", dir, "--http-port", "0", "--admin-port", "0"}, args...))
 }
 
 // launchBare starts the program with only these arguments.

@@ -17,8 +17,8 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// TestProtection: the ports between nodes are never open to a network without a secret, and the refusal says what to
-// set.
+// TestProtection: the ports between nodes are never open to a network without a
+// secret, and the refusal says what to set.
 func TestProtection(t *testing.T) {
 	clearEnv(t)
 	good := file(t, "cluster.secret", secret.New().String()+"\n")
@@ -41,7 +41,8 @@ func TestProtection(t *testing.T) {
 		{args: "--bind 0.0.0.0 --cluster-bind 127.0.0.1 --join 127.0.0.2", cluster: "127.0.0.1"},
 		{args: "--bind 0.0.0.0 --cluster-secret-file " + good, cluster: "0.0.0.0"},
 		{args: "--bind 0.0.0.0 --join n1,n2 --cluster-secret-file " + good, cluster: "0.0.0.0"},
-		{args: "--bind 127.0.0.1 --cluster-bind 10.0.0.5 --join n1,n2 --cluster-secret-file " + good, cluster: "10.0.0.5"},
+		{args: "--bind 127.0.0.1 --cluster-bind 10.0.0.5 --join n1,n2 --cluster-secret-file " +
+			good, cluster: "10.0.0.5"},
 		{args: "--bind 0.0.0.0 --join n1 --insecure-cluster", cluster: "0.0.0.0"},
 		{args: "--bind 0.0.0.0 --join n1 " + key + " " + strings.Join(certificates, " "), cluster: "0.0.0.0"},
 
@@ -52,12 +53,14 @@ func TestProtection(t *testing.T) {
 		{args: "--cluster-bind nowhere", wrong: []string{"--cluster-bind", "nowhere"}},
 		{args: "--join 10.0.0.6", wrong: append([]string{"--join", "10.0.0.6", "--cluster-bind"}, both...)},
 		{args: "--join 127.0.0.2,n2:7946", wrong: append([]string{"--join", "n2:7946", "--cluster-bind"}, both...)},
-		{args: "--wan-join [2001:db8::1]:7948 --cluster-secret-file " + good, wrong: []string{"--wan-join", "2001:db8::1"}},
+		{args: "--wan-join [2001:db8::1]:7948 --cluster-secret-file " + good,
+			wrong: []string{"--wan-join", "2001:db8::1"}},
 		{args: key, wrong: []string{"--gossip-key", "--tls-cert", "--cluster-secret-file"}},
 		{args: strings.Join(certificates, " "), wrong: []string{"--gossip-key", "--tls-cert", "--cluster-secret-file"}},
 		{args: key + " --tls-cert=a", wrong: []string{"--tls-key"}},
 		{args: key + " --cluster-secret-file " + good, wrong: []string{"--cluster-secret-file", "--gossip-key"}},
-		{args: "--cluster-secret-file " + good + " " + strings.Join(certificates, " "), wrong: []string{"--cluster-secret-file", "--tls-"}},
+		{args: "--cluster-secret-file " + good + " " + strings.Join(certificates, " "),
+			wrong: []string{"--cluster-secret-file", "--tls-"}},
 		{args: "--insecure-cluster --cluster-secret-file " + good, wrong: []string{"--insecure-cluster"}},
 		{args: "--cluster-secret-file " + bad, wrong: []string{"--cluster-secret-file", bad, "line 1"}},
 		{args: "--cluster-secret-file /nowhere", wrong: []string{"--cluster-secret-file", "/nowhere"}},
@@ -81,7 +84,8 @@ func TestProtection(t *testing.T) {
 	}
 }
 
-// TestListensOnLoopback asks the kernel where a node listens that has no flags, or only opens its data plane.
+// TestListensOnLoopback asks the kernel where a node listens that has no flags,
+// or only opens its data plane.
 func TestListensOnLoopback(t *testing.T) {
 	t.Parallel()
 	port, grpc, redis := strconv.Itoa(process.FreePort(t)), strconv.Itoa(process.FreePort(t)), strconv.Itoa(process.FreePort(t))
@@ -91,17 +95,20 @@ func TestListensOnLoopback(t *testing.T) {
 		open string // the ports that others reach; empty if none
 	}{
 		{name: "serve", args: []string{"--http-port", "0"}},
-		{name: "serve --bind 0.0.0.0", args: []string{"--bind", "0.0.0.0", "--http-port", port, "--grpc-port", grpc}, open: port + " " + grpc},
+		{name: "serve --bind 0.0.0.0",
+			args: []string{"--bind", "0.0.0.0", "--http-port", port, "--grpc-port", grpc},
+			open: port + " " + grpc},
 		{
 			name: "serve --bind 0.0.0.0 --redis-port", open: port + " " + grpc + " " + redis,
 			args: []string{"--bind", "0.0.0.0", "--http-port", port, "--grpc-port", grpc, "--redis-port", redis},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := launchBare(t, append([]string{"serve", "--data-dir", t.TempDir(), "--admin-port", "0"}, test.args...)...)
+			s := launchBare(t,
+				append([]string{"serve", "--data-dir", t.TempDir(), "--admin-port", "0"}, test.args...)...)
 			s.awaitReady()
-			// Two planes; Envoy; gossip in and between regions, TCP and UDP; calls between nodes. The last port opens when
-			// the node becomes a voter.
+			// Two planes; Envoy; gossip in and between regions, TCP and UDP; calls between
+			// nodes. The last port opens when the node becomes a voter.
 			var sockets []netip.AddrPort
 			want := 8
 			if strings.HasSuffix(test.name, "--redis-port") {
@@ -141,8 +148,10 @@ func TestTwoNodesByThemselves(t *testing.T) {
 // TestRefusedToOpen: the exit code is that of an invalid command line.
 func TestRefusedToOpen(t *testing.T) {
 	t.Parallel()
-	code, _, stderr := tool(t, "", "serve", "--bind", "0.0.0.0", "--join", "10.0.0.6", "--data-dir", filepath.Join(t.TempDir(), "d"))
-	if code != 2 || !strings.Contains(stderr, "--cluster-secret-file") || !strings.Contains(stderr, "--insecure-cluster") {
+	code, _, stderr := tool(t, "", "serve", "--bind", "0.0.0.0", "--join", "10.0.0.6", "--data-dir",
+		filepath.Join(t.TempDir(), "d"))
+	if code != 2 || !strings.Contains(stderr, "--cluster-secret-file") ||
+		!strings.Contains(stderr, "--insecure-cluster") {
 		t.Errorf("have %d, %s", code, stderr)
 	}
 }
@@ -188,8 +197,8 @@ func listening(t *testing.T, pid int) (all []netip.AddrPort) {
 	return all
 }
 
-// kernelAddress parses an address from the kernel's tables: hexadecimal words in the machine's order, little-endian
-// here.
+// kernelAddress parses an address from the kernel's tables: hexadecimal words
+// in the machine's order, little-endian here.
 func kernelAddress(t *testing.T, text string) netip.AddrPort {
 	t.Helper()
 	host, port, _ := strings.Cut(text, ":")

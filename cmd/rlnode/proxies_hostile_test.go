@@ -18,8 +18,9 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// hostileRequests returns requests of a caller over its limit, by what they try. None may reach the application: no request
-// may make the proxy conclude that rlnode is down.
+// hostileRequests returns requests of a caller over its limit, by what they
+// try. None may reach the application: no request may make the proxy conclude
+// that rlnode is down.
 func hostileRequests() map[string]string {
 	all := map[string]string{}
 	request := func(name, line string, headers ...string) {
@@ -32,50 +33,67 @@ func hostileRequests() map[string]string {
 			name := fmt.Sprintf("%#02x %s in ", c, what)
 			request(name+"the path", "GET /a"+s+"b HTTP/1.1")
 			request(name+"the query", "GET /a?b="+s+"c HTTP/1.1")
-			for _, header := range []string{"X-Api-Key", "User-Agent", "X-Forwarded-For", "X-Forwarded-Uri", "Traceparent", "X-Other"} {
+			for _, header := range []string{"X-Api-Key", "User-Agent", "X-Forwarded-For",
+				"X-Forwarded-Uri", "Traceparent", "X-Other"} {
 				get(name+header, header+": a"+s+"b")
 			}
 			get(name+"a header's name", "X-A"+s+"b: c")
 		}
 	}
-	for _, s := range []string{"%0d%0aX-Forwarded-For:%20203.0.113.1", "%0a", "%2e%2e/%2e%2e/healthz", "../../healthz", "%00", "%zz", "%u0041"} {
+	for _, s := range []string{"%0d%0aX-Forwarded-For:%20203.0.113.1", "%0a",
+		"%2e%2e/%2e%2e/healthz", "../../healthz", "%00", "%zz", "%u0041"} {
 		request("a path of "+s, "GET /"+s+" HTTP/1.1")
 	}
-	for _, n := range []int{1 << 10, 2 << 10, 4 << 10, 7 << 10, 12 << 10, 15 << 10, 16<<10 - 200, 17 << 10, 40 << 10, 200 << 10} {
+	for _, n := range []int{1 << 10, 2 << 10, 4 << 10, 7 << 10, 12 << 10, 15 << 10, 16<<10 - 200,
+		17 << 10, 40 << 10, 200 << 10} {
 		long := strings.Repeat("k", n)
 		request(fmt.Sprintf("%d bytes of path", n), "GET /"+long+" HTTP/1.1")
 		request(fmt.Sprintf("%d bytes of path to encode", n), "GET /"+strings.Repeat("\"", n)+" HTTP/1.1")
 		request(fmt.Sprintf("%d bytes of query", n), "GET /a?"+long+" HTTP/1.1")
 		request(fmt.Sprintf("%d bytes of method", n), strings.ToUpper(long)+" /a HTTP/1.1")
-		for _, header := range []string{"X-Api-Key", "X-Forwarded-For", "User-Agent", "Cookie", "Authorization", "X-Other"} {
+		for _, header := range []string{"X-Api-Key", "X-Forwarded-For", "User-Agent", "Cookie",
+			"Authorization", "X-Other"} {
 			get(fmt.Sprintf("%d bytes of %s", n, header), header+": "+long)
 		}
-		get(fmt.Sprintf("%d bytes of short headers", n), strings.Split(strings.TrimSuffix(strings.Repeat("X-O: y\n", n/6), "\n"), "\n")...)
-		get(fmt.Sprintf("%d bytes of keys", n), strings.Split(strings.TrimSuffix(strings.Repeat("X-Api-Key: y\n", n/12), "\n"), "\n")...)
-		get(fmt.Sprintf("%d bytes of addresses", n), "X-Forwarded-For: "+strings.Repeat("203.0.113.1, ", n/13)+"203.0.113.1")
+		get(fmt.Sprintf("%d bytes of short headers", n),
+			strings.Split(strings.TrimSuffix(strings.Repeat("X-O: y\n", n/6), "\n"), "\n")...)
+		get(fmt.Sprintf("%d bytes of keys", n),
+			strings.Split(strings.TrimSuffix(strings.Repeat("X-Api-Key: y\n", n/12), "\n"), "\n")...)
+		get(fmt.Sprintf("%d bytes of addresses", n),
+			"X-Forwarded-For: "+strings.Repeat("203.0.113.1, ", n/13)+"203.0.113.1")
 	}
 	for _, key := range []string{"", " ", "\t", "k1, k2", "=?utf-8?q?k?=", "\"k", "k1\r\n folded"} {
 		get(fmt.Sprintf("the key %q", key), "X-Api-Key: "+key)
 		get(fmt.Sprintf("the key %q, twice", key), "X-Api-Key: "+key, "x-api-key: k2")
 	}
-	for _, a := range []string{"", "unknown", "_hidden", "203.0.113.1:http", "[::1", "203.0.113.1%eth0", ",,,", "\"", "::ffff:203.0.113.1", "0x7f.1", "203.0.113.1;203.0.113.2"} {
+	for _, a := range []string{"", "unknown", "_hidden", "203.0.113.1:http", "[::1",
+		"203.0.113.1%eth0", ",,,", "\"", "::ffff:203.0.113.1", "0x7f.1",
+		"203.0.113.1;203.0.113.2"} {
 		get(fmt.Sprintf("the address %q", a), "X-Forwarded-For: "+a, "X-Real-IP: "+a, "Forwarded: for="+a)
 		get(fmt.Sprintf("the address %q, twice", a), "X-Forwarded-For: "+a, "X-Forwarded-For: 203.0.113.1")
 	}
 	for _, h := range []string{
 		"Connection: X-Forwarded-For, X-Forwarded-Uri, X-Forwarded-Method, X-Api-Key, Authorization, Host", "Connection: close, \x01", "Connection: upgrade",
-		"Upgrade: websocket", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__", "Expect: 100-continue", "Expect: nonsense", "Transfer-Encoding: chunked",
-		"Transfer-Encoding: gzip", "Transfer-Encoding: chunked, identity", "Content-Length: 5", "Content-Length: -1", "Content-Length: 99999999999999999999",
-		"Content-Length: 1\r\nTransfer-Encoding: chunked", "Max-Forwards: 0", "TE: trailers", "Trailer: X-Forwarded-For", "Range: bytes=0-0", "If-None-Match: *",
-		"X-Original-Url: /b", "X-Rewrite-Url: /b", "X-Http-Method-Override: HEAD", "Accept-Encoding: \x01", "Authorization: Bearer x", "Proxy-Authorization: x",
-		"X-Forwarded-Proto: \x01", "X-Forwarded-Host: \x01", "Host: \x01", "Host: other", ": empty", "no colon", "X-Api-Key : k", " X-Api-Key: k",
+		"Upgrade: websocket", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__",
+		"Expect: 100-continue", "Expect: nonsense", "Transfer-Encoding: chunked",
+		"Transfer-Encoding: gzip", "Transfer-Encoding: chunked, identity", "Content-Length: 5",
+		"Content-Length: -1", "Content-Length: 99999999999999999999",
+		"Content-Length: 1\r\nTransfer-Encoding: chunked", "Max-Forwards: 0", "TE: trailers",
+		"Trailer: X-Forwarded-For", "Range: bytes=0-0", "If-None-Match: *",
+		"X-Original-Url: /b", "X-Rewrite-Url: /b", "X-Http-Method-Override: HEAD",
+		"Accept-Encoding: \x01", "Authorization: Bearer x", "Proxy-Authorization: x",
+		"X-Forwarded-Proto: \x01", "X-Forwarded-Host: \x01", "Host: \x01", "Host: other", ": empty",
+		"no colon", "X-Api-Key : k", " X-Api-Key: k",
 	} {
 		get(fmt.Sprintf("%q", h), h)
 	}
 	for _, line := range []string{
-		"GET http://app/a HTTP/1.1", "GET http://other/a HTTP/1.1", "OPTIONS * HTTP/1.1", "OPTIONS /a HTTP/1.1", "TRACE /a HTTP/1.1", "CONNECT app:80 HTTP/1.1", "get /a HTTP/1.1",
-		"GET /a HTTP/1.0", "GET /a HTTP/0.9", "GET /a", "GET /a HTTP/2.0", "GET /a HTTP/9.9", "GET  /a HTTP/1.1", "GET a HTTP/1.1", "GET ?a HTTP/1.1", "GET #a HTTP/1.1",
-		"GET //a HTTP/1.1", "GET /a#b HTTP/1.1", "GET /a?deny_status=200 HTTP/1.1", "GET /v1/auth/none HTTP/1.1", "GET /_rlnode HTTP/1.1", "GET /_rlnode_or_pass HTTP/1.1",
+		"GET http://app/a HTTP/1.1", "GET http://other/a HTTP/1.1", "OPTIONS * HTTP/1.1",
+		"OPTIONS /a HTTP/1.1", "TRACE /a HTTP/1.1", "CONNECT app:80 HTTP/1.1", "get /a HTTP/1.1",
+		"GET /a HTTP/1.0", "GET /a HTTP/0.9", "GET /a", "GET /a HTTP/2.0", "GET /a HTTP/9.9",
+		"GET  /a HTTP/1.1", "GET a HTTP/1.1", "GET ?a HTTP/1.1", "GET #a HTTP/1.1",
+		"GET //a HTTP/1.1", "GET /a#b HTTP/1.1", "GET /a?deny_status=200 HTTP/1.1",
+		"GET /v1/auth/none HTTP/1.1", "GET /_rlnode HTTP/1.1", "GET /_rlnode_or_pass HTTP/1.1",
 		"PROPFIND /a HTTP/1.1", "A!#$%&'*+-.^_`|~ /a HTTP/1.1", "PRI * HTTP/2.0",
 	} {
 		request(line, line)
@@ -111,7 +129,8 @@ func TestProxiesRefuseHostileRequests(t *testing.T) {
 				if have := s.received.Swap(0); have > 0 {
 					t.Errorf("%s: the application got %d bytes, and the caller %d", name, have, status)
 				}
-				expect.Equal(t, s.requestFrom(bystander, "GET", "/a", "").StatusCode, 429, "after %s: another caller is answered", name)
+				expect.Equal(t, s.requestFrom(bystander, "GET", "/a", "").StatusCode, 429,
+					"after %s: another caller is answered", name)
 			}
 			t.Logf("answers by status: %v", answers)
 			s.expect("another caller", 103, "GET", "/a", 200)
@@ -153,7 +172,8 @@ func TestProxiesRefuseByOtherAnswers(t *testing.T) {
 			node := s.serveFakeNode()
 			proxy := s.proxy(true)
 			node.answer(200)
-			process.Eventually(t, "the proxy asks", func() bool { return s.requestFrom(111, "GET", "/a", "").StatusCode == 200 })
+			process.Eventually(t, "the proxy asks",
+				func() bool { return s.requestFrom(111, "GET", "/a", "").StatusCode == 200 })
 			for _, status := range []int{302, 400, 401, 403, 404, 405, 413, 418, 429, 431} {
 				node.answer(status)
 				s.checkPasses(fmt.Sprintf("rlnode answers %d", status), false, false)
@@ -188,7 +208,8 @@ func (pr *proxiedApp) checkPasses(what string, others, logins bool) {
 		pr.received.Store(0)
 		resp := pr.requestFrom(112, "POST", target, "")
 		if have := pr.received.Load() > 0; have != want || want != (resp.StatusCode == 200) {
-			pr.t.Errorf("%s: %s is answered %d, and reaches the application: %t, want %t", what, target, resp.StatusCode, have, want)
+			pr.t.Errorf("%s: %s is answered %d, and reaches the application: %t, want %t", what,
+				target, resp.StatusCode, have, want)
 		}
 	}
 }
@@ -212,8 +233,10 @@ func (pr *proxiedApp) checkDenial(resp *http.Response) {
 		Status int
 		Code   string
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || problem.Status != 403 || problem.Code != "denied" ||
-		resp.Header.Get("Content-Type") != "application/problem+json" || resp.Header.Get("Retry-After") != "" || resp.Header.Get("RateLimit") != "" {
+	if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || problem.Status != 403 ||
+		problem.Code != "denied" ||
+		resp.Header.Get("Content-Type") != "application/problem+json" ||
+		resp.Header.Get("Retry-After") != "" || resp.Header.Get("RateLimit") != "" {
 		pr.t.Errorf("denied: have %v %v, %v", resp.Header, problem, err)
 	}
 }

@@ -137,8 +137,8 @@ func sendThrough(t *testing.T, address, text string) {
 	_, _ = io.Copy(io.Discard, bufio.NewReader(c))
 }
 
-// Whatever two parsers may read differently, and whatever path may be written in two ways: what a proxy denies never reaches a
-// plane behind it.
+// Whatever two parsers may read differently, and whatever path may be written
+// in two ways: what a proxy denies never reaches a plane behind it.
 func TestProxiesAreNotPassed(t *testing.T) {
 	t.Parallel()
 	for i, p := range frontProxies() {
@@ -146,7 +146,9 @@ func TestProxiesAreNotPassed(t *testing.T) {
 			t.Parallel()
 			e := example{program: p.program}
 			e.skipUnlessInstalled(t)
-			node := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", "version: 1\nrules:\n  - {name: all, key: [], limits: [{limit: 1000000, per: 24h, algorithm: fixed-window}]}\n"))
+			node := start(t, t.TempDir(), "--rules",
+				file(t, "rules.yaml",
+					"version: 1\nrules:\n  - {name: all, key: [], limits: [{limit: 1000000, per: 24h, algorithm: fixed-window}]}\n"))
 			ip := fmt.Sprintf("127.0.63.%d", i+1)
 			p.start(t, ip, node)
 
@@ -167,7 +169,8 @@ func TestProxiesAreNotPassed(t *testing.T) {
 			var used struct {
 				Limits []struct{ Used int64 }
 			}
-			if usage, err := node.get("/v1/usage?rule=all", &used); err != nil || len(used.Limits) != 1 || used.Limits[0].Used >= 1000 {
+			if usage, err := node.get("/v1/usage?rule=all", &used); err != nil ||
+				len(used.Limits) != 1 || used.Limits[0].Used >= 1000 {
 				t.Errorf("an adjustment passed the proxy: %s, %v", usage, err)
 			}
 			if status, body, err := node.call("GET", node.admin+smuggledAdmin, "", ""); status != http.StatusNotFound {
@@ -175,7 +178,8 @@ func TestProxiesAreNotPassed(t *testing.T) {
 			}
 
 			// The test sees it if something passes.
-			if status, body, err := node.call("POST", node.data+smuggledPath, "", `{"rule":"all","cost":1000}`); status != 200 {
+			if status, body, err := node.call("POST", node.data+smuggledPath, "",
+				`{"rule":"all","cost":1000}`); status != 200 {
 				t.Errorf("the adjustment itself: got %d %s, %v", status, body, err)
 			}
 			if usage, err := node.get("/v1/usage?rule=all", &used); err != nil || used.Limits[0].Used < 1000 {

@@ -39,7 +39,8 @@ func proxies() []example {
 	return []example{
 		{
 			program: "nginx", ip: "127.0.62.11", reportsRemaining: true, statusWhileDown: []int{503},
-			files: map[string]string{"conf.d/rlnode.conf": "nginx/rlnode.conf", "conf.d/rlnode.ask": "nginx/rlnode.ask"},
+			files: map[string]string{"conf.d/rlnode.conf": "nginx/rlnode.conf",
+				"conf.d/rlnode.ask": "nginx/rlnode.ask"},
 			extra: map[string]string{"nginx.conf": `
 pid nginx.pid; error_log stderr; daemon off; worker_processes 1;
 events {}
@@ -61,19 +62,22 @@ http {
 			args:  []string{"-db", "-f", "haproxy.cfg"},
 		},
 		{
-			program: "envoy", ip: "127.0.62.14", reportsRemaining: true, guardsForwarded: true, statusWhileDown: []int{503},
-			files: map[string]string{"envoy.yaml": "envoy/envoy.yaml"},
-			args:  envoyArgs,
+			program: "envoy", ip: "127.0.62.14", reportsRemaining: true, guardsForwarded: true,
+			statusWhileDown: []int{503},
+			files:           map[string]string{"envoy.yaml": "envoy/envoy.yaml"},
+			args:            envoyArgs,
 		},
 	}
 }
 
-// envoyArgs are the arguments with which tests run Envoy. Without its hot restarts, several run at once.
+// envoyArgs are the arguments with which tests run Envoy. Without its hot
+// restarts, several run at once.
 var envoyArgs = []string{"-c", "envoy.yaml", "--concurrency", "1", "--disable-hot-restart", "--log-level", "warn"}
 
-// The proxies let ten requests pass and refuse the eleventh. If rlnode hangs or is stopped, they act as configured. Only
-// while rlnode hangs, their timeouts are those of the examples. Otherwise they are longer, so that a slow machine does not
-// look like a dead node.
+// The proxies let ten requests pass and refuse the eleventh. If rlnode hangs or
+// is stopped, they act as configured. Only while rlnode hangs, their timeouts
+// are those of the examples. Otherwise they are longer, so that a slow machine
+// does not look like a dead node.
 func TestProxies(t *testing.T) {
 	t.Parallel()
 	for _, e := range proxies() {
@@ -99,7 +103,8 @@ func (e *example) skipUnlessInstalled(t *testing.T) {
 	findProgram(t, e.program)
 }
 
-// findProgram returns the path of a program that is installed, or that make has put into bin. It skips the test if there is none.
+// findProgram returns the path of a program that is installed, or that make has
+// put into bin. It skips the test if there is none.
 func findProgram(t *testing.T, name string) string {
 	t.Helper()
 	if path, err := exec.LookPath(name); err == nil {
@@ -128,7 +133,8 @@ type proxiedApp struct {
 	received atomic.Int64 // bytes that the application received
 }
 
-// countedListener counts what its connections receive, because the application also refuses what it can't read.
+// countedListener counts what its connections receive, because the application
+// also refuses what it can't read.
 type countedListener struct {
 	net.Listener
 	received *atomic.Int64
@@ -170,7 +176,8 @@ func (pr *proxiedApp) start() {
 	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
 	expect.NoError(pr.t, err)
 	// Use the example's rules, but with windows that don't turn during a test.
-	text := strings.NewReplacer("{limit: 10, per: 1m}", "{limit: 10, per: 8760h, algorithm: fixed-window}").Replace(string(src))
+	text := strings.NewReplacer("{limit: 10, per: 1m}",
+		"{limit: 10, per: 8760h, algorithm: fixed-window}").Replace(string(src))
 	if text == string(src) {
 		pr.t.Fatal("the example's rule per-address has changed")
 	}
@@ -214,7 +221,8 @@ func (pr *proxiedApp) proxy(patient bool) *runningProxy {
 	write := func(name, text string) {
 		text = strings.NewReplacer("127.0.0.1", pr.ip, "/etc/haproxy", dir).Replace(text)
 		if patient {
-			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "patience = 400", "patience = 15000", "timeout: 1s", "timeout: 15s").Replace(text)
+			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "patience = 400",
+				"patience = 15000", "timeout: 1s", "timeout: 15s").Replace(text)
 		}
 		path := filepath.Join(dir, name)
 		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -271,7 +279,8 @@ func (r *runningProxy) stop() {
 	}
 }
 
-// requestFrom makes a request as a caller with the address 127.0.62.last, which forges everything it can.
+// requestFrom makes a request as a caller with the address 127.0.62.last, which
+// forges everything it can.
 func (pr *proxiedApp) requestFrom(last int, method, target, body string) *http.Response {
 	pr.t.Helper()
 	r, err := http.NewRequest(method, "http://"+pr.ip+":8000", strings.NewReader(body))
@@ -282,7 +291,8 @@ func (pr *proxiedApp) requestFrom(last int, method, target, body string) *http.R
 		r.URL.Opaque = path
 	}
 	for name, value := range map[string]string{
-		"X-Forwarded-For": fmt.Sprintf("203.0.113.%d", time.Now().UnixNano()%250), "X-Real-Ip": "203.0.113.1", "Forwarded": "for=203.0.113.1",
+		"X-Forwarded-For": fmt.Sprintf("203.0.113.%d", time.Now().UnixNano()%250),
+		"X-Real-Ip":       "203.0.113.1", "Forwarded": "for=203.0.113.1",
 		"X-Forwarded-Uri": "/forged", "X-Forwarded-Method": "FORGED", "Cookie": strings.Repeat("x", 6000),
 	} {
 		r.Header.Set(name, value)
@@ -291,7 +301,8 @@ func (pr *proxiedApp) requestFrom(last int, method, target, body string) *http.R
 		r.Header.Set("Connection", "X-Forwarded-For")
 	}
 	local := &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}
-	client := &http.Client{Timeout: process.Timeout, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
+	client := &http.Client{Timeout: process.Timeout,
+		Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
 	resp, err := client.Do(r)
 	expect.NoError(pr.t, err)
 	defer resp.Body.Close()
@@ -331,7 +342,8 @@ func (pr *proxiedApp) testHang() {
 	pr.reached()
 }
 
-// paused reports whether all threads of the process have stopped after SIGSTOP, if the system shows that.
+// paused reports whether all threads of the process have stopped after SIGSTOP,
+// if the system shows that.
 func (s *runningNode) paused() bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
 	for _, name := range threads {
@@ -384,7 +396,8 @@ func (pr *proxiedApp) checkRefusal(resp *http.Response) {
 	if resp.Request.Method == "HEAD" {
 		return
 	}
-	if err := json.Unmarshal(body, &problem); err != nil || problem.Status != 429 || resp.Header.Get("Content-Type") != "application/problem+json" {
+	if err := json.Unmarshal(body, &problem); err != nil || problem.Status != 429 ||
+		resp.Header.Get("Content-Type") != "application/problem+json" {
 		pr.t.Errorf("refused: have %s %q", resp.Header.Get("Content-Type"), body)
 	}
 }
@@ -392,7 +405,8 @@ func (pr *proxiedApp) checkRefusal(resp *http.Response) {
 // testUnchanged: the proxy doesn't change what the application receives and answers.
 func (pr *proxiedApp) testUnchanged() {
 	for _, status := range []int{403, 404, 429, 500, 503} {
-		if resp := pr.expect("the application's own", 94, "GET", fmt.Sprintf("/%d", status), status); resp.Header.Get("Retry-After") != "" {
+		if resp := pr.expect("the application's own", 94, "GET", fmt.Sprintf("/%d", status),
+			status); resp.Header.Get("Retry-After") != "" {
 			pr.t.Errorf("%d: Retry-After %q", status, resp.Header.Get("Retry-After"))
 		}
 	}
@@ -406,7 +420,8 @@ func (pr *proxiedApp) testUnchanged() {
 	}
 }
 
-// testStop: without rlnode, all requests but logins pass. After its restart, the limit is still used up.
+// testStop: without rlnode, all requests but logins pass. After its restart,
+// the limit is still used up.
 func (pr *proxiedApp) testStop() {
 	pr.node.stop()
 	resp := pr.expect("rlnode is stopped", 91, "GET", "/a", 200)
@@ -419,5 +434,6 @@ func (pr *proxiedApp) testStop() {
 		pr.t.Errorf("the application got %q", have)
 	}
 	pr.start()
-	process.Eventually(pr.t, "rlnode is asked again", func() bool { return pr.requestFrom(91, "GET", "/a", "").StatusCode == 429 })
+	process.Eventually(pr.t, "rlnode is asked again",
+		func() bool { return pr.requestFrom(91, "GET", "/a", "").StatusCode == 429 })
 }

@@ -42,8 +42,9 @@ func TestProxyExamplesRules(t *testing.T) {
 	}
 }
 
-// Traefik is not run here. Its configuration asks about every request, with the headers that Traefik sets itself and
-// the key. Traefik can't let a request pass without an answer.
+// Traefik is not run here. Its configuration asks about every request, with the
+// headers that Traefik sets itself and the key. Traefik can't let a request
+// pass without an answer.
 func TestTraefikExample(t *testing.T) {
 	var entries struct {
 		EntryPoints map[string]struct{ Address string } `yaml:"entryPoints"`
@@ -76,10 +77,12 @@ func TestTraefikExample(t *testing.T) {
 		}
 	}
 	app, ask := routers["app"], middlewares["rlnode"].ForwardAuth
-	if app.Rule != "PathPrefix(`/`)" || !reflect.DeepEqual(app.Middlewares, []string{"rlnode"}) || !reflect.DeepEqual(app.EntryPoints, []string{"web"}) {
+	if app.Rule != "PathPrefix(`/`)" || !reflect.DeepEqual(app.Middlewares, []string{"rlnode"}) ||
+		!reflect.DeepEqual(app.EntryPoints, []string{"web"}) {
 		t.Errorf("the application's router: %+v", app)
 	}
-	if ask.Address != "http://"+entries.EntryPoints["rlnode"].Address+"/v1/auth/web" || ask.TrustForwardHeader == nil || *ask.TrustForwardHeader ||
+	if ask.Address != "http://"+entries.EntryPoints["rlnode"].Address+"/v1/auth/web" ||
+		ask.TrustForwardHeader == nil || *ask.TrustForwardHeader ||
 		!reflect.DeepEqual(ask.AuthRequestHeaders, []string{"X-Api-Key"}) {
 		t.Errorf("the request to rlnode: %+v", ask)
 	}

@@ -73,7 +73,9 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 		if err := cluster.Skip(store, node.ThisBuild(), c.Skip, hash); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(env.stdout, "entry %d is removed from the log of node %s: do the same on each node that has it, then start them\n", c.Skip, self)
+		_, err = fmt.Fprintf(env.stdout,
+			"entry %d is removed from the log of node %s: do the same on each node that has it, then start them\n",
+			c.Skip, self)
 		return err
 	}
 

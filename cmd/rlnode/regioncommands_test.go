@@ -16,11 +16,13 @@ func TestRegionSettings(t *testing.T) {
 	if err == nil {
 		err = c.complete()
 	}
-	if err != nil || c.WANPort != 17949 || c.PrimaryRegion != "eu" || strings.Join(c.WANJoin, " ") != "10.0.0.1 eu.example.com:17948" {
+	if err != nil || c.WANPort != 17949 || c.PrimaryRegion != "eu" ||
+		strings.Join(c.WANJoin, " ") != "10.0.0.1 eu.example.com:17948" {
 		t.Errorf("have %d, %q, %v, %v", c.WANPort, c.PrimaryRegion, c.WANJoin, err)
 	}
 	t.Setenv("RLNODE_WAN_JOIN", "")
-	if c, err = parseServe("--region", "us"); err != nil || c.complete() != nil || c.PrimaryRegion != "" || c.WANPort != 7948 || len(c.WANJoin) != 0 {
+	if c, err = parseServe("--region", "us"); err != nil || c.complete() != nil ||
+		c.PrimaryRegion != "" || c.WANPort != 7948 || len(c.WANJoin) != 0 {
 		t.Errorf("have %d, %q, %v, %v, want the defaults", c.WANPort, c.PrimaryRegion, c.WANJoin, err)
 	}
 	for _, test := range []struct {
@@ -62,15 +64,18 @@ func TestRemoveNeedsOneThing(t *testing.T) {
 
 func TestPrintRegions(t *testing.T) {
 	var out strings.Builder
-	regions := []admin.Region{{Name: "eu", Primary: true, Reachable: true, Members: 3, Committed: true}, {Name: "u\x1bs"}}
+	regions := []admin.Region{{Name: "eu", Primary: true, Reachable: true, Members: 3,
+		Committed: true}, {Name: "u\x1bs"}}
 	expect.NoError(t, printRegions(&out, regions, 7))
-	for _, want := range []string{"all regions use rules version 7 or later", "eu        yes      3        yes      yes", `"u\x1bs"`} {
+	for _, want := range []string{"all regions use rules version 7 or later",
+		"eu        yes      3        yes      yes", `"u\x1bs"`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("have\n%s, want it to have %q", out.String(), want)
 		}
 	}
 	out.Reset()
-	if err := printRegions(&out, regions, 0); err != nil || !strings.Contains(out.String(), "no version of the rules is known to be in use") {
+	if err := printRegions(&out, regions, 0); err != nil ||
+		!strings.Contains(out.String(), "no version of the rules is known to be in use") {
 		t.Errorf("have %q, %v", out.String(), err)
 	}
 }

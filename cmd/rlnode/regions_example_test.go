@@ -100,7 +100,8 @@ func TestRegionsExample(t *testing.T) {
 		t.Errorf("apply: have %s, want all regions to say which rules they used", have)
 	}
 	process.Eventually(t, "all use the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
-	if have := x.run("borrow"); !strings.Contains(have, "90 200\n") || !strings.Contains(have, "10 429\n") || !strings.Contains(have, `"allowed":false`) {
+	if have := x.run("borrow"); !strings.Contains(have, "90 200\n") ||
+		!strings.Contains(have, "10 429\n") || !strings.Contains(have, `"allowed":false`) {
 		t.Errorf("borrow: have %s, want 90 of 100 admitted in one region, and none in another", have)
 	}
 	var usage struct {
@@ -117,13 +118,14 @@ func TestRegionsExample(t *testing.T) {
 		t.Errorf("usage: have %s, want 90 used in us, 60 of them borrowed", text)
 	}
 	away := x.run("away")
-	if !strings.Contains(away, `"allowed":true`) || !strings.Contains(away, "no-primary") || !strings.Contains(away, "refused: the primary is away") {
+	if !strings.Contains(away, `"allowed":true`) || !strings.Contains(away, "no-primary") ||
+		!strings.Contains(away, "refused: the primary is away") {
 		t.Errorf("away: have %s", away)
 	}
 }
 
-// regionsSeen returns how many committed regions a node can reach, including its own; 0 unless all regions are known to
-// use the node's rules.
+// regionsSeen returns how many committed regions a node can reach, including
+// its own; 0 unless all regions are known to use the node's rules.
 func regionsSeen(ip string) (n int) {
 	resp, err := http.Get("http://" + ip + ":8081/v1/cluster")
 	if err != nil {

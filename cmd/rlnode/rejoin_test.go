@@ -28,15 +28,20 @@ func (m *fleetNode) identityOf() string {
 	return file.ID
 }
 
-// awaitTurnedAway waits until a node that was started again says that it is no member any more, and checks that the others agree.
+// awaitTurnedAway waits until a node that was started again says that it is no
+// member any more, and checks that the others agree.
 func (m *fleetNode) awaitTurnedAway(how string, others ...*fleetNode) {
 	m.fleet.t.Helper()
 	process.Within(m.fleet.t, time.Minute, m.name+" is turned away", func() bool {
 		status, text := m.readiness()
-		return status == 503 && strings.Contains(text, how) && strings.Contains(text, "start it with --rejoin") && strings.Contains(m.log.String(), how)
+		return status == 503 && strings.Contains(text, how) &&
+			strings.Contains(text, "start it with --rejoin") &&
+			strings.Contains(m.log.String(), how)
 	})
 	for _, other := range others {
-		if c, err := other.cluster(); err != nil || slices.ContainsFunc(c.Members, func(one clusterMember) bool { return one.Name == m.name && one.State != "left" }) {
+		if c, err := other.cluster(); err != nil ||
+			slices.ContainsFunc(c.Members,
+				func(one clusterMember) bool { return one.Name == m.name && one.State != "left" }) {
 			m.fleet.t.Errorf("%s sees %s as a member: %v %+v", other.name, m.name, err, c.Members)
 		}
 	}
@@ -47,7 +52,8 @@ func (m *fleetNode) rejoin() {
 	m.fleet.t.Helper()
 	before := m.identityOf()
 	usage := filepath.Join(m.fleet.dir, m.name, "usage.db")
-	expect.NoError(m.fleet.t, os.WriteFile(filepath.Join(m.fleet.dir, m.name, "usage.db.corrupt-kept"), []byte("x"), 0o600))
+	expect.NoError(m.fleet.t,
+		os.WriteFile(filepath.Join(m.fleet.dir, m.name, "usage.db.corrupt-kept"), []byte("x"), 0o600))
 	m.args = append(m.args, "--rejoin")
 	m.startProcess()
 	m.fleet.awaitWhole()
@@ -67,8 +73,9 @@ func (m *fleetNode) rejoin() {
 	}
 }
 
-// A node that a person removed, or that left by command, is refused when it comes back, and told who did it. With --rejoin, it joins
-// as a new one, once, and keeps its bills. The others forget a removed one at once.
+// A node that a person removed, or that left by command, is refused when it
+// comes back, and told who did it. With --rejoin, it joins as a new one, once,
+// and keeps its bills. The others forget a removed one at once.
 func TestDepartedNodesAreTurnedAway(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -81,7 +88,8 @@ func TestDepartedNodesAreTurnedAway(t *testing.T) {
 	for _, m := range []*fleetNode{n1, n2} {
 		process.Within(t, 10*time.Second, m.name+" forgets n3", func() bool {
 			c, err := m.cluster()
-			return err == nil && !slices.ContainsFunc(c.Members, func(one clusterMember) bool { return one.Name == "n3" })
+			return err == nil &&
+				!slices.ContainsFunc(c.Members, func(one clusterMember) bool { return one.Name == "n3" })
 		})
 	}
 	n3.startProcess()
@@ -119,7 +127,8 @@ func TestDepartedNodesAreTurnedAway(t *testing.T) {
 	}
 }
 
-// A node that leaves because it is stopped with --leave-on-term was not removed by anybody: it joins again when it comes back.
+// A node that leaves because it is stopped with --leave-on-term was not removed
+// by anybody: it joins again when it comes back.
 func TestANodeThatLeftAtItsStopJoinsAgain(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3, "--leave-on-term")
@@ -147,7 +156,9 @@ func TestLeaveBeforeThereIsACluster(t *testing.T) {
 		return err == nil && len(c.Members) == 2
 	})
 	for _, path := range []string{"/v1/leave", "/v1/leave?force=true"} {
-		if status, text, err := m.call("POST", m.admin+path, "", ""); err != nil || status != 503 || !strings.Contains(text, `"code":"not-ready"`) || !strings.Contains(text, "no cluster yet") {
+		if status, text, err := m.call("POST", m.admin+path, "", ""); err != nil || status != 503 ||
+			!strings.Contains(text, `"code":"not-ready"`) ||
+			!strings.Contains(text, "no cluster yet") {
 			t.Errorf("%s: got %v %d %s", path, err, status, text)
 		}
 	}

@@ -64,15 +64,18 @@ func post(path string, body []byte) request {
 	return request{method: http.MethodPost, path: path, contentType: "application/json", body: body}
 }
 
-// postFields returns a request with a body of fields. They are strings, whole numbers and lists of these, which can always be
-// encoded.
+// postFields returns a request with a body of fields. They are strings, whole
+// numbers and lists of these, which can always be encoded.
 func postFields(path string, fields map[string]any) request {
 	body, _ := json.Marshal(fields)
 	return post(path, body)
 }
 
-// sendAndPrint sends r to the node that connect returns and prints the answer, either raw or formatted by text.
-func sendAndPrint[T any](env *environment, connect func() (*remote, error), asJSON bool, r request, text func(io.Writer, *T) error) error {
+// sendAndPrint sends r to the node that connect returns and prints the answer,
+// either raw or formatted by text.
+func sendAndPrint[T any](
+	env *environment, connect func() (*remote, error), asJSON bool, r request, text func(io.Writer, *T) error,
+) error {
 	n, err := connect()
 	if err != nil {
 		return err
@@ -118,11 +121,12 @@ type remote struct {
 	transport *http.Transport
 }
 
-// maxReply bounds an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
+// maxReply bounds an answer, in bytes. The largest is a document of rules: 8
+// MiB before JSON encoding.
 const maxReply = 64 << 20
 
-// newRemote returns a client of the plane at address, which flag has set. The token may also come from a file. env is the
-// variable to name in hints.
+// newRemote returns a client of the plane at address, which flag has set. The
+// token may also come from a file. env is the variable to name in hints.
 func (c *connection) newRemote(flag, env, address string, token, tokenFile *string) (*remote, error) {
 	if err := readToken("--token", token, *tokenFile); err != nil {
 		return nil, usageError("%w", err)
@@ -369,9 +373,11 @@ func (p *problem) Error() string {
 	return fmt.Sprintf("the node answers %d: %s%s", p.Status, text, p.hint)
 }
 
-// decides reports whether r is a decision. A 403 is one with the code denied, and an error with any other.
+// decides reports whether r is a decision. A 403 is one with the code denied,
+// and an error with any other.
 func (r *reply) decides() bool {
-	return r.status == http.StatusOK || r.status == http.StatusTooManyRequests || r.status == http.StatusForbidden && newProblem(r).Code == "denied"
+	return r.status == http.StatusOK || r.status == http.StatusTooManyRequests ||
+		r.status == http.StatusForbidden && newProblem(r).Code == "denied"
 }
 
 // decode reads an answer's JSON into v.
@@ -382,7 +388,8 @@ func (r *reply) decode(v any) error {
 	return nil
 }
 
-// subjectQuery returns a query for a rule's subject. The key is its single value, or a JSON array of several.
+// subjectQuery returns a query for a rule's subject. The key is its single
+// value, or a JSON array of several.
 func subjectQuery(rule string, key []string) url.Values {
 	query := url.Values{"rule": {rule}}
 	if len(key) == 1 {

@@ -206,7 +206,8 @@ func (c *replayCmd) compileAgainst(env *environment) (*rules.Set, error) {
 		return nil, err
 	}
 
-	reply, err := n.send(env.ctx, request{path: "/v1/rules", accept: "application/yaml", query: url.Values{"version": {c.Against}}})
+	reply, err := n.send(env.ctx,
+		request{path: "/v1/rules", accept: "application/yaml", query: url.Values{"version": {c.Against}}})
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +272,8 @@ func openLogs(env *environment, names []string, p *progress) (inputs []replay.In
 	return inputs, closeAll, nil
 }
 
-// progress is a progress bar on a terminal; elsewhere it shows nothing. Only one goroutine may use it.
+// progress is a progress bar on a terminal; elsewhere it shows nothing. Only
+// one goroutine may use it.
 type progress struct {
 	w           io.Writer // nil if not a terminal
 	total, read int64     // bytes of the logs
@@ -312,7 +314,8 @@ func (p *progress) update(lines, decided int64) {
 	}
 
 	full := int(min(done, 1) * width)
-	fmt.Fprintf(p.w, "\r[%s%s] %d lines read, %d decided", strings.Repeat("=", full), strings.Repeat(" ", width-full), lines, decided)
+	fmt.Fprintf(p.w, "\r[%s%s] %d lines read, %d decided", strings.Repeat("=", full),
+		strings.Repeat(" ", width-full), lines, decided)
 }
 
 // clear removes the bar.

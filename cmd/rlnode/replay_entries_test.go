@@ -22,9 +22,11 @@ func TestReplayWithEntries(t *testing.T) {
 {"time":"2026-01-01T10:00:30Z","attributes":{"ip":"192.0.2.7"}}
 {"time":"2026-01-01T10:02:00Z","attributes":{"ip":"192.0.2.7"}}
 `)
-	beside := write("entries.json", `{"entries":[{"kind":"deny","entry":{"ip":"192.0.2.7","when":"2026-01-01T10:00:20Z","until":"2026-01-01T10:01:00Z","by":"ann"}}]}`)
+	beside := write("entries.json",
+		`{"entries":[{"kind":"deny","entry":{"ip":"192.0.2.7","when":"2026-01-01T10:00:20Z","until":"2026-01-01T10:01:00Z","by":"ann"}}]}`)
 	decisions := filepath.Join(dir, "decisions")
-	code, _, stderr := tool(t, "", "replay", "--rules", rules, "--entries", beside, "--decisions", decisions, "--json", log)
+	code, _, stderr := tool(t, "", "replay", "--rules", rules, "--entries", beside, "--decisions",
+		decisions, "--json", log)
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -37,7 +39,8 @@ func TestReplayWithEntries(t *testing.T) {
 	if all := strings.Join(got, " "); all != "allowed refused allowed" {
 		t.Errorf("decisions %s; want only the second refused: %s", all, text)
 	}
-	if code, _, stderr := tool(t, "", "replay", "--rules", rules, "--entries", log, log); code != 1 || !strings.Contains(stderr, "read ") {
+	if code, _, stderr := tool(t, "", "replay", "--rules", rules, "--entries", log,
+		log); code != 1 || !strings.Contains(stderr, "read ") {
 		t.Errorf("a file without entries: exit code %d, %s", code, stderr)
 	}
 }

@@ -18,7 +18,8 @@ import (
 
 const minuteRule = "version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: 3, per: 1m, algorithm: fixed-window}]}\n"
 
-// TestReplayCommand compares the command with a simple count of a generated log, in every format that a log may have.
+// TestReplayCommand compares the command with a simple count of a generated
+// log, in every format that a log may have.
 func TestReplayCommand(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
@@ -35,7 +36,8 @@ func TestReplayCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	rules, plain, zipped := file(t, "rules.yaml", minuteRule), file(t, "access.log", log.String()), file(t, "access.log.gz", packed.String())
+	rules, plain, zipped := file(t, "rules.yaml", minuteRule), file(t, "access.log",
+		log.String()), file(t, "access.log.gz", packed.String())
 	half := strings.Index(log.String()[log.Len()/2:], "\n") + log.Len()/2 + 1
 	for _, test := range []struct {
 		name  string
@@ -48,7 +50,8 @@ func TestReplayCommand(t *testing.T) {
 		{"standard input", log.String(), []string{"-", "--rules", rules, "--json"}},
 		{"zipped standard input", packed.String(), []string{"--rules", rules, "-", "--json"}},
 		{"JSON lines", toJSONLines(t, log.String()), []string{"-", "--rules", rules, "--json"}},
-		{"two files", log.String()[half:], []string{file(t, "first.log", log.String()[:half]), "-", "--rules", rules, "--json"}},
+		{"two files", log.String()[half:],
+			[]string{file(t, "first.log", log.String()[:half]), "-", "--rules", rules, "--json"}},
 	} {
 		code, stdout, stderr := tool(t, test.stdin, append([]string{"replay"}, test.args...)...)
 		if code != 0 || !strings.HasPrefix(stdout, want) || stderr != "" {
@@ -63,10 +66,12 @@ func TestReplayCommand(t *testing.T) {
 	}
 	text, err := os.ReadFile(decisions)
 	expect.NoError(t, err)
-	if lines, no := bytes.Count(text, []byte("\n")), bytes.Count(text, []byte(`"allowed":false`)); lines != checks || no != refused {
+	if lines, no := bytes.Count(text, []byte("\n")), bytes.Count(text,
+		[]byte(`"allowed":false`)); lines != checks || no != refused {
 		t.Errorf("decisions: have %d, %d refused, want %d, %d", lines, no, checks, refused)
 	}
-	if code, stdout, _ := tool(t, "", "replay", "--rules", rules, plain, "--decisions", "-"); code != 0 || stdout != string(text) {
+	if code, stdout, _ := tool(t, "", "replay", "--rules", rules, plain, "--decisions",
+		"-"); code != 0 || stdout != string(text) {
 		t.Error("decisions to standard output differ from those in the file")
 	}
 }
@@ -101,14 +106,16 @@ func toJSONLines(t *testing.T, log string) string {
 	encoder := json.NewEncoder(&b)
 	for line := range strings.Lines(log) {
 		address, at := addressAndTime(t, line)
-		expect.NoError(t, encoder.Encode(map[string]any{"time": at.UnixMilli(), "attributes": map[string]string{"ip": address}}))
+		expect.NoError(t,
+			encoder.Encode(map[string]any{"time": at.UnixMilli(), "attributes": map[string]string{"ip": address}}))
 	}
 	return b.String()
 }
 
 func TestReplayMistakes(t *testing.T) {
 	t.Parallel()
-	rules, log := file(t, "rules.yaml", minuteRule), file(t, "access.log", "garbage\n"+`192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1`+"\n")
+	rules, log := file(t, "rules.yaml", minuteRule), file(t, "access.log",
+		"garbage\n"+`192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1`+"\n")
 	bad := file(t, "bad.yaml", "version: 1\nrules: [{name: r}]\n")
 	for _, test := range []struct {
 		name   string
@@ -116,7 +123,8 @@ func TestReplayMistakes(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		{"a line skipped", []string{"--rules", rules, log, "--json"}, 0, "access.log:1: the line does not begin with an address"},
+		{"a line skipped", []string{"--rules", rules, log, "--json"}, 0,
+			"access.log:1: the line does not begin with an address"},
 		{"no rules", []string{log}, 2, "--rules"},
 		{"no log", []string{"--rules", rules}, 2, "<log>"},
 		{"rules with mistakes", []string{"--rules", bad, log}, 1, "bad.yaml:2:"},
@@ -129,7 +137,12 @@ func TestReplayMistakes(t *testing.T) {
 		{"two from standard input", []string{"--rules", "-", "-"}, 2, "once"},
 		{"top below 0", []string{"--rules", rules, log, "--top=-1"}, 2, "--top"},
 		{"no counters", []string{"--rules", rules, log, "--max-counters", "0"}, 2, "--max-counters"},
-		{"a setting without effect", []string{"--rules", file(t, "unbilled.yaml", strings.Replace(minuteRule, "key: [ip],", "key: [ip], shadow: true, usage: monthly,", 1)), log}, 0, "usage"},
+		{"a setting without effect",
+			[]string{"--rules",
+				file(t, "unbilled.yaml",
+					strings.Replace(minuteRule, "key: [ip],", "key: [ip], shadow: true, usage: monthly,", 1)),
+				log},
+			0, "usage"},
 	} {
 		code, _, stderr := tool(t, "", append([]string{"replay"}, test.args...)...)
 		if code != test.code || !strings.Contains(stderr, test.stderr) {

@@ -53,9 +53,11 @@ func (c *restoreCmd) Run(env *environment) error {
 
 // restoreDocument puts the rules of a backup in force.
 func (c *restoreCmd) restoreDocument(env *environment, n *remote, b *backup) error {
-	fmt.Fprintf(env.stderr, "restoring version %d of %s, taken %s\n", b.Version, printable(b.From), b.TakenAt.Format(time.RFC3339))
+	fmt.Fprintf(env.stderr, "restoring version %d of %s, taken %s\n", b.Version, printable(b.From),
+		b.TakenAt.Format(time.RFC3339))
 	r := request{
-		method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml", body: []byte(b.Rules), query: url.Values{"via": {rules.ViaRestore}},
+		method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml",
+		body: []byte(b.Rules), query: url.Values{"via": {rules.ViaRestore}},
 	}
 	reply, err := n.send(env.ctx, r)
 	if err != nil {
@@ -126,8 +128,8 @@ func writeItems(env *environment, n *remote, field string, list []*admin.EntryIt
 	return nil
 }
 
-// entryKey identifies an entry: its kind and what it is about, without its end, note, author and time. For a subject, that is
-// its attribute and value.
+// entryKey identifies an entry: its kind and what it is about, without its end,
+// note, author and time. For a subject, that is its attribute and value.
 func entryKey(item *admin.EntryItem) string {
 	fields := map[string]json.RawMessage{}
 	_ = json.Unmarshal(item.Entry, &fields) // what is no object has no fields, and the node refuses it

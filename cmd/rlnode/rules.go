@@ -70,8 +70,8 @@ func (c *validateCmd) Run(env *environment) error {
 	return nil
 }
 
-// loadRules reads a rules file and parses it by parse, rules.Parse or rules.Review. It writes the mistakes to out, one per
-// line.
+// loadRules reads a rules file and parses it by parse, rules.Parse or
+// rules.Review. It writes the mistakes to out, one per line.
 func loadRules(
 	env *environment, name string, parse func([]byte) (*rules.Document, error), out io.Writer,
 ) (*rules.Document, error) {
@@ -115,7 +115,8 @@ func printWarnings(w io.Writer, name string, list []rules.Error) {
 	printMistakes(w, name, "warning: ", list)
 }
 
-// printWritten returns a function that prints the answer to a write of rules; name is that of the rules in warnings.
+// printWritten returns a function that prints the answer to a write of rules;
+// name is that of the rules in warnings.
 func printWritten(env *environment, name string) func(io.Writer, *admin.Written) error {
 	return func(out io.Writer, written *admin.Written) error {
 		printWarnings(env.stderr, name, written.Warnings)
@@ -134,7 +135,8 @@ func explainRules(env *environment, name string, err error) error {
 		return err
 	}
 	printMistakes(env.stderr, name, "", p.Errors)
-	return fmt.Errorf("the node refuses %s for %d mistake(s); the rules in force are unchanged", shownName(name), len(p.Errors))
+	return fmt.Errorf("the node refuses %s for %d mistake(s); the rules in force are unchanged",
+		shownName(name), len(p.Errors))
 }
 
 // rulesCmd prints rules.
@@ -199,6 +201,7 @@ func printVersions(w io.Writer, list *admin.Versions) error {
 		if v.Size > 0 {
 			size = strconv.Itoa(v.Size)
 		}
-		return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339), size, printable(v.Writer()), printable(v.What), message)
+		return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339),
+			size, printable(v.Writer()), printable(v.What), message)
 	})
 }

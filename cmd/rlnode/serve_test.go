@@ -43,7 +43,8 @@ func TestG7_CleanStopForgetsNothing(t *testing.T) {
 	s.stop()
 }
 
-// TestG7_StopUnderTraffic: everything admitted until the connections closed is there after a restart.
+// TestG7_StopUnderTraffic: everything admitted until the connections closed is
+// there after a restart.
 func TestG7_StopUnderTraffic(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -98,7 +99,8 @@ func TestDamagedCounters(t *testing.T) {
 	for i := range scribbled {
 		scribbled[i] ^= byte(i*7 + 1)
 	}
-	for name, content := range map[string][]byte{"scribbled": scribbled, "cut": whole[:len(whole)/2], "empty": {}, "text": []byte("hello\n")} {
+	for name, content := range map[string][]byte{"scribbled": scribbled,
+		"cut": whole[:len(whole)/2], "empty": {}, "text": []byte("hello\n")} {
 		expect.NoError(t, os.WriteFile(path, content, 0o600))
 		s := start(t, dir)
 		if status := s.check(oneCheck); status != http.StatusOK {
@@ -129,7 +131,8 @@ func TestCannotStart(t *testing.T) {
 	defer busy.Close()
 	_, port, _ := net.SplitHostPort(busy.Addr().String())
 	junk := file(t, "junk.pem", "junk")
-	bad := file(t, "bad.yaml", "version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: -1, per: 1m}]}\n  - {name: a, colour: red}\n")
+	bad := file(t, "bad.yaml",
+		"version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: -1, per: 1m}]}\n  - {name: a, colour: red}\n")
 	for _, test := range []struct {
 		name string
 		args []string
@@ -143,8 +146,11 @@ func TestCannotStart(t *testing.T) {
 		{"half a certificate", []string{"--http-cert", junk}, 2, []string{"--http-key"}},
 		{"rules with mistakes", []string{"--rules", bad}, 1, []string{"bad.yaml:3:", "bad.yaml:4:", "colour"}},
 		{"no rules file", []string{"--rules", "/nowhere.yaml"}, 1, []string{"/nowhere.yaml"}},
-		{"one wrong setting of two", []string{"--usage-subjects", "0"}, 2, []string{"rlnode: --usage-subjects: it must not be 0"}},
-		{"several wrong settings", []string{"--admin-bind", "here", "--max-counters", "0", "--api-token", "a b"}, 2, []string{"--admin-bind", "--max-counters", "--api-token"}},
+		{"one wrong setting of two", []string{"--usage-subjects", "0"}, 2,
+			[]string{"rlnode: --usage-subjects: it must not be 0"}},
+		{"several wrong settings",
+			[]string{"--admin-bind", "here", "--max-counters", "0", "--api-token", "a b"}, 2,
+			[]string{"--admin-bind", "--max-counters", "--api-token"}},
 		{"no such address", []string{"--bind", "203.0.113.77"}, 1, []string{"203.0.113.77"}},
 		{"unknown flag", []string{"--ruels", "x"}, 2, []string{"--rules"}},
 		{"empty token file", []string{"--admin-token-file", file(t, "token", "\n")}, 2, []string{"--admin-token-file"}},
@@ -174,7 +180,8 @@ func TestSecondSignal(t *testing.T) {
 	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(5)))
 	s.check(oneCheck)
 	s.signal(syscall.SIGTERM)
-	process.Eventually(t, "the node begins to stop", func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
+	process.Eventually(t, "the node begins to stop",
+		func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
 	began := time.Now()
 	s.signal(syscall.SIGINT)
 	if code := s.awaitExit(); code == 0 {
@@ -186,7 +193,8 @@ func TestSecondSignal(t *testing.T) {
 	start(t, dir) // and nothing is broken
 }
 
-// TestSignalWhileStarting: a signal ends the node at any point of its start, and the next start succeeds.
+// TestSignalWhileStarting: a signal ends the node at any point of its start,
+// and the next start succeeds.
 func TestSignalWhileStarting(t *testing.T) {
 	t.Parallel()
 	for _, stage := range []string{"", "node.json", "raft.db", "counters.db"} {
@@ -230,7 +238,8 @@ func TestDrain(t *testing.T) {
 		t.Fatalf("before the signal: have %d and %d, want 200", a, b)
 	}
 	s.signal(syscall.SIGTERM)
-	process.Eventually(t, "the node begins to stop", func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
+	process.Eventually(t, "the node begins to stop",
+		func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
 	if a, b := ask(ready), ask(check); a != 503 || b != 200 {
 		t.Errorf("after the signal: have readiness %d and a check %d, want 503 and 200", a, b)
 	}
@@ -262,7 +271,8 @@ func TestStopDespiteSlowClient(t *testing.T) {
 	}
 }
 
-// TestRulesSurvive: rules written through the API are there after a kill, and --rules is then ignored.
+// TestRulesSurvive: rules written through the API are there after a kill, and
+// --rules is then ignored.
 func TestRulesSurvive(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -282,7 +292,8 @@ func TestRulesSurvive(t *testing.T) {
 	}
 }
 
-// TestReloadUnderLoad writes rules while checks run: none fails, and each is decided by one whole version.
+// TestReloadUnderLoad writes rules while checks run: none fails, and each is
+// decided by one whole version.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", yearRules(1_000_001)))

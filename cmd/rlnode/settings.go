@@ -19,8 +19,8 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// serveCmd runs a node. Each flag has an environment variable and a key in the --config file; a test checks that their
-// names match.
+// serveCmd runs a node. Each flag has an environment variable and a key in the
+// --config file; a test checks that their names match.
 type serveCmd struct {
 	Config string `type:"path" env:"RLNODE_CONFIG" placeholder:"FILE" help:"YAML file with any of these settings, as name: value. Flags take precedence over the environment, and that over the file."`
 
@@ -104,7 +104,8 @@ func (c *serveCmd) complete() error {
 			wrong("%s: it must not be empty", flag)
 		}
 	}
-	for flag, n := range map[string]int64{"--max-counters": c.MaxCounters, "--reservations": int64(c.Reservations), "--usage-subjects": int64(c.UsageSubjects)} {
+	for flag, n := range map[string]int64{"--max-counters": c.MaxCounters,
+		"--reservations": int64(c.Reservations), "--usage-subjects": int64(c.UsageSubjects)} {
 		if n == 0 {
 			wrong("%s: it must not be 0", flag)
 		}
@@ -112,7 +113,8 @@ func (c *serveCmd) complete() error {
 	bind, err := netip.ParseAddr(c.Bind)
 	if err != nil {
 		wrong("--bind: %q is not an IP address", c.Bind)
-		c.ClusterBind = cmp.Or(c.ClusterBind, "127.0.0.1") // any valid address, to report no mistakes that follow from this one
+		// any valid address, to report no mistakes that follow from this one
+		c.ClusterBind = cmp.Or(c.ClusterBind, "127.0.0.1")
 	}
 	if c.AdminBind == "" {
 		c.AdminBind = "127.0.0.1"
@@ -123,7 +125,8 @@ func (c *serveCmd) complete() error {
 	if _, err := netip.ParseAddr(c.AdminBind); err != nil {
 		wrong("--admin-bind: %q is not an IP address", c.AdminBind)
 	}
-	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--grpc-port": c.GRPCPort, "--redis-port": c.RedisPort, "--admin-port": c.AdminPort} {
+	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--grpc-port": c.GRPCPort,
+		"--redis-port": c.RedisPort, "--admin-port": c.AdminPort} {
 		if port < 0 || port > 65535 {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
@@ -165,13 +168,19 @@ func (r *refusalLog) Decode(ctx *kong.DecodeContext) error {
 
 // flagNames maps the fields of a node.Config to their flags.
 var flagNames = map[string]string{
-	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters", "MaxConnections": "--max-connections", "MaxMatched": "--max-matched",
-	"ReservationBytes": "--reservations", "RefusalLog": "--refusal-log", "DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "RedisAddr": "--redis-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
-	"APIToken": "--api-token", "AdminToken": "--admin-token", "TokensFile": "--tokens-file", "AdminHosts": "--admin-host",
-	"ClusterBind": "--cluster-bind", "Advertise": "--advertise", "GossipPort": "--gossip-port", "PeerPort": "--peer-port",
-	"WANPort": "--wan-port", "Rejoin": "--rejoin", "Join": "--join", "BootstrapExpect": "--bootstrap-expect",
+	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters",
+	"MaxConnections": "--max-connections", "MaxMatched": "--max-matched",
+	"ReservationBytes": "--reservations", "RefusalLog": "--refusal-log", "DataAddr": "--http-port",
+	"GRPCAddr": "--grpc-port", "RedisAddr": "--redis-port", "AdminAddr": "--admin-port",
+	"CertFile": "--http-cert", "KeyFile": "--http-key",
+	"APIToken": "--api-token", "AdminToken": "--admin-token", "TokensFile": "--tokens-file",
+	"AdminHosts":  "--admin-host",
+	"ClusterBind": "--cluster-bind", "Advertise": "--advertise", "GossipPort": "--gossip-port",
+	"PeerPort": "--peer-port",
+	"WANPort":  "--wan-port", "Rejoin": "--rejoin", "Join": "--join", "BootstrapExpect": "--bootstrap-expect",
 	"Region": "--region", "Zone": "--zone", "PrimaryRegion": "--primary-region", "WANJoin": "--wan-join",
-	"ClusterSecretFile": "--cluster-secret-file", "GossipKey": "--gossip-key", "TLSCert": "--tls-cert", "TLSKey": "--tls-key",
+	"ClusterSecretFile": "--cluster-secret-file", "GossipKey": "--gossip-key",
+	"TLSCert": "--tls-cert", "TLSKey": "--tls-key",
 	"TLSCA": "--tls-ca", "InsecureCluster": "--insecure-cluster",
 	"UsageMonths": "--usage-months", "UsageSubjects": "--usage-subjects",
 	"OTLPEndpoint": "--otlp-endpoint", "TraceRatio": "--trace-ratio",
@@ -197,11 +206,13 @@ func (c *serveCmd) config() node.Config {
 		AdminAddr: net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
 		CertFile:  c.HTTPCert, KeyFile: c.HTTPKey,
 		APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile, AdminHosts: c.AdminHost,
-		ClusterBind: c.ClusterBind, Advertise: c.Advertise, GossipPort: c.GossipPort, PeerPort: c.PeerPort, WANPort: c.WANPort,
+		ClusterBind: c.ClusterBind, Advertise: c.Advertise, GossipPort: c.GossipPort,
+		PeerPort: c.PeerPort, WANPort: c.WANPort,
 		AnyPort: c.alone, // no other node needs to know those ports
 		Join:    c.Join, BootstrapExpect: c.BootstrapExpect, LeaveOnClose: c.LeaveOnTerm, Rejoin: c.Rejoin,
 		Region: c.Region, Zone: c.Zone, PrimaryRegion: c.PrimaryRegion, WANJoin: c.WANJoin,
-		ClusterSecretFile: c.ClusterSecretFile, GossipKey: c.gossipKey, TLSCert: c.TLSCert, TLSKey: c.TLSKey, TLSCA: c.TLSCA,
+		ClusterSecretFile: c.ClusterSecretFile, GossipKey: c.gossipKey, TLSCert: c.TLSCert,
+		TLSKey: c.TLSKey, TLSCA: c.TLSCA,
 		InsecureCluster: c.InsecureCluster,
 		RefusalLog:      node.RefusalLog(c.RefusalLog),
 		UsageMonths:     c.UsageMonths, UsageSubjects: c.UsageSubjects,
@@ -211,8 +222,8 @@ func (c *serveCmd) config() node.Config {
 	}
 }
 
-// warn logs what is allowed but seldom intended, such as unknown RLNODE_ variables in the environment and unprotected
-// planes.
+// warn logs what is allowed but seldom intended, such as unknown RLNODE_
+// variables in the environment and unprotected planes.
 func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	known := map[string]bool{"RLNODE_ADDR": true, "RLNODE_ADMIN": true, "RLNODE_CA": true}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[serveCmd]()) {
@@ -222,7 +233,8 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
 		// Orchestrators set variables of this form for services and their ports.
-		linked := strings.Contains(name, "_SERVICE_") || strings.Contains(name, "_PORT_") && strings.Contains(name, "_TCP")
+		linked := strings.Contains(name, "_SERVICE_") || strings.Contains(name, "_PORT_") &&
+			strings.Contains(name, "_TCP")
 		if strings.HasPrefix(name, "RLNODE_") && !known[name] && !linked {
 			log.Warn("this version has no such setting", "environment", name)
 		}
@@ -235,8 +247,8 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
 }
 
-// checkFounders refuses a number of founders that survives no more failures than one node less. A node with data founds
-// nothing, so it only warns.
+// checkFounders refuses a number of founders that survives no more failures
+// than one node less. A node with data founds nothing, so it only warns.
 func (c *serveCmd) checkFounders(log *slog.Logger) error {
 	if c.BootstrapExpect == 0 || c.BootstrapExpect%2 == 1 {
 		return nil

@@ -29,8 +29,9 @@ func parseServe(args ...string) (*serveCmd, error) {
 	return &flags.Serve, err
 }
 
-// TestServeSettings checks that each flag of serve has an environment variable and a key in the file. A flag takes
-// precedence over the environment, which takes precedence over the file.
+// TestServeSettings checks that each flag of serve has an environment variable
+// and a key in the file. A flag takes precedence over the environment, which
+// takes precedence over the file.
 func TestServeSettings(t *testing.T) {
 	clearEnv(t)
 	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})
@@ -47,12 +48,14 @@ func TestServeSettings(t *testing.T) {
 		}
 	}
 
-	config := file(t, "config.yaml", "name: from-file\nhttp-port: 1\nadmin-port: 2\nmax-counters: 3\nlog-format: json\n")
+	config := file(t, "config.yaml",
+		"name: from-file\nhttp-port: 1\nadmin-port: 2\nmax-counters: 3\nlog-format: json\n")
 	t.Setenv("RLNODE_NAME", "from-env")
 	t.Setenv("RLNODE_HTTP_PORT", "11")
 	have, err := parseServe("--config", config, "--name", "from-flag")
 	expect.NoError(t, err)
-	if have.Name != "from-flag" || have.HTTPPort != 11 || have.AdminPort != 2 || have.MaxCounters != 3 || have.LogFormat != "json" || have.LogLevel != "info" {
+	if have.Name != "from-flag" || have.HTTPPort != 11 || have.AdminPort != 2 ||
+		have.MaxCounters != 3 || have.LogFormat != "json" || have.LogLevel != "info" {
 		t.Errorf("have %+v", have)
 	}
 	t.Setenv("RLNODE_CONFIG", config)
@@ -96,7 +99,8 @@ func TestConfigFileMistakes(t *testing.T) {
 			t.Errorf("%q: have %v, want %q", test.have, err, test.want)
 		}
 	}
-	if _, err := parseServe("--config", "/nowhere.yaml"); err == nil || !strings.Contains(err.Error(), "/nowhere.yaml") {
+	if _, err := parseServe("--config", "/nowhere.yaml"); err == nil ||
+		!strings.Contains(err.Error(), "/nowhere.yaml") {
 		t.Errorf("a missing file: have %v", err)
 	}
 	for _, have := range []string{"", "# nothing\n", "---\nname: x\n", `{"name": "x", "http-port": 1}`} {
@@ -107,7 +111,8 @@ func TestConfigFileMistakes(t *testing.T) {
 }
 
 func FuzzConfig(f *testing.F) {
-	for _, seed := range []string{"name: x", "name: [", "a: &a [*a]", "{name: x, http-port: 1}", "? a\n: b", "!!x y: z", "name: |\n  x"} {
+	for _, seed := range []string{"name: x", "name: [", "a: &a [*a]", "{name: x, http-port: 1}",
+		"? a\n: b", "!!x y: z", "name: |\n  x"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
@@ -131,7 +136,9 @@ func TestFlagNames(t *testing.T) {
 			known["--"+f.Name] = known["--"+f.Name] || command.Name == "serve"
 		}
 	}
-	none := []string{"RulesFrom", "MemoryLimit", "OnError", "AnyPort", "AnyGRPCPort", "LeaveOnClose", "Rejoin", "Logger", "FreeMemory", "Ready", "FieldName"} // nothing can be wrong with these
+	// nothing can be wrong with these
+	none := []string{"RulesFrom", "MemoryLimit", "OnError", "AnyPort", "AnyGRPCPort",
+		"LeaveOnClose", "Rejoin", "Logger", "FreeMemory", "Ready", "FieldName"}
 	for i := range flags.NumField() {
 		field := flags.Field(i)
 		if field.IsExported() && !known[flagNames[field.Name]] && !slices.Contains(none, field.Name) {
@@ -205,7 +212,8 @@ func TestVersion(t *testing.T) {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	good := file(t, "good.yaml", yearRules(5))
-	bad := file(t, "bad.yaml", "version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: -1, per: 1m}]}\n  - {name: b, colour: red}\n")
+	bad := file(t, "bad.yaml",
+		"version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: -1, per: 1m}]}\n  - {name: b, colour: red}\n")
 	for _, test := range []struct {
 		stdin  string
 		args   []string
@@ -217,7 +225,8 @@ func TestValidate(t *testing.T) {
 		{"", []string{bad}, 1, []string{bad + ":3:", bad + ":4:", "limit", "colour"}, ""},
 		{yearRules(5), []string{"-"}, 0, []string{"<stdin>: valid"}, ""},
 		{"rules: [}", []string{"-"}, 1, []string{"<stdin>:1:"}, ""},
-		{strings.Replace(yearRules(5), "key: [ip],", "key: [ip], shadow: true, usage: monthly,", 1), []string{"-"}, 0, []string{"valid"}, "<stdin>:3:"},
+		{strings.Replace(yearRules(5), "key: [ip],", "key: [ip], shadow: true, usage: monthly,", 1),
+			[]string{"-"}, 0, []string{"valid"}, "<stdin>:3:"},
 		{"", []string{"/nowhere.yaml"}, 1, nil, "/nowhere.yaml"},
 		{"", nil, 2, nil, "<file>"},
 	} {
@@ -257,7 +266,8 @@ func TestWarnings(t *testing.T) {
 	c.warn(slog.New(slog.NewTextHandler(&out, nil)), []string{
 		"RLNODE_JOINT=a", "RLNODE_HTTP_PORT=1", "RLNODE_JOIN=b", "RLNODE_ADDR=x", "RLNODE_PORT_8080_TCP=tcp://10.0.0.1:8080", "RLNODE_SERVICE_HOST=10.0.0.1", "PATH=/bin"})
 	have := out.String()
-	if strings.Count(have, "\n") != 2 || !strings.Contains(have, "RLNODE_JOINT") || !strings.Contains(have, "--admin-token-file") {
+	if strings.Count(have, "\n") != 2 || !strings.Contains(have, "RLNODE_JOINT") ||
+		!strings.Contains(have, "--admin-token-file") {
 		t.Errorf("have %s", have)
 	}
 	out.Reset()

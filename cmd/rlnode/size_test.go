@@ -9,7 +9,8 @@ import (
 )
 
 func TestSize(t *testing.T) {
-	for text, want := range map[string]size{"0": 0, "1048576": 1 << 20, "512KiB": 512 << 10, "160MiB": 160 << 20, "2 GiB": 2 << 30} {
+	for text, want := range map[string]size{"0": 0, "1048576": 1 << 20, "512KiB": 512 << 10,
+		"160MiB": 160 << 20, "2 GiB": 2 << 30} {
 		var got size
 		if err := got.UnmarshalText([]byte(text)); err != nil || got != want {
 			t.Errorf("%q: have %d, %v, want %d", text, got, err, want)

@@ -66,7 +66,8 @@ func printSlots(w io.Writer, s *subjectAnswer) error {
 		}
 
 		err := printTable(w, "SLOT\tN\tAGE\tENDS IN\tWHO", l.Slots, func(h heldSlot) string {
-			return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", printable(h.Slot), h.N, durationText(millis(h.AgeMS)), durationText(millis(h.ExpiresMS)), printable(h.Who))
+			return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", printable(h.Slot), h.N,
+				durationText(millis(h.AgeMS)), durationText(millis(h.ExpiresMS)), printable(h.Who))
 		})
 		if err != nil {
 			return err

@@ -16,7 +16,8 @@ import (
 // soakFigures are what a node takes: memory, goroutines, open files, disk, and counters.
 type soakFigures [5]float64
 
-// soakFigure says how each figure is shown, and how much it may grow, over all nodes: by a part and by slack.
+// soakFigure says how each figure is shown, and how much it may grow, over all
+// nodes: by a part and by slack.
 var soakFigure = [len(soakFigures{})]struct {
 	name        string
 	unit        float64
@@ -37,7 +38,8 @@ type soakPhase struct {
 	checks      int
 }
 
-// measure lets the load go on until the phase ends. It takes samples, writes rules, and logs what it saw.
+// measure lets the load go on until the phase ends. It takes samples, writes
+// rules, and logs what it saw.
 func (s *soak) measure(number int) (p soakPhase) {
 	nodes := s.fleet.nodes
 	began, end := time.Now(), s.began.Add(time.Duration(number)*s.phase)
@@ -69,7 +71,8 @@ func (s *soak) measure(number int) (p soakPhase) {
 	p.checks += s.asked
 	s.mu.Unlock()
 	text := fmt.Sprintf("%s phase %d: %.0f checks/s, %.2f processors; p50 %.2f ms, p99 %.2f ms, %.2f in the calmest quarter",
-		clock(time.Now()), number, float64(p.checks)/took, p.processor, quantile(p.half, 0.5), quantile(p.p99, 0.5), quantile(p.p99, 0.25))
+		clock(time.Now()), number, float64(p.checks)/took, p.processor, quantile(p.half,
+			0.5), quantile(p.p99, 0.5), quantile(p.p99, 0.25))
 	for i, m := range nodes {
 		a, b := medianOf(early[i]), medianOf(late[i])
 		p.early, p.late = append(p.early, a), append(p.late, b)
@@ -137,7 +140,8 @@ func figuresOf(m *fleetNode) soakFigures {
 		return nil
 	})
 	memory := float64(statusOf(t, m.runningNode, "RssAnon"))
-	return soakFigures{memory, m.metric("go_goroutines"), float64(len(open)), float64(disk), m.metric("rlnode_counters")}
+	return soakFigures{memory, m.metric("go_goroutines"), float64(len(open)), float64(disk),
+		m.metric("rlnode_counters")}
 }
 
 // quantile returns the part-th of the numbers, such as 0.5 for the median.
@@ -161,8 +165,9 @@ func medianOf(samples []soakFigures) (median soakFigures) {
 	return median
 }
 
-// flat compares the last third of the phases with the first third. The very first phase, in which all begins, is left
-// out. Of what nodes take, it looks at all of them together at the ends of phases.
+// flat compares the last third of the phases with the first third. The very
+// first phase, in which all begins, is left out. Of what nodes take, it looks
+// at all of them together at the ends of phases.
 func flat(t *testing.T, phases []soakPhase) {
 	t.Helper()
 	if len(phases) < 4 {
@@ -189,6 +194,7 @@ func flat(t *testing.T, phases []soakPhase) {
 			return sum
 		})
 	}
-	// Other work on the machine makes checks slower, so the calmest quarter of each phase is compared.
+	// Other work on the machine makes checks slower, so the calmest quarter of each
+	// phase is compared.
 	compare("p99 in ms", 1.5, 1, func(p soakPhase) float64 { return quantile(p.p99, 0.25) })
 }

@@ -20,10 +20,12 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-var soakTime = flag.Duration("soak", 0, "how long TestSoak lasts, four minutes or more; 0: it is skipped, see make soak")
+var soakTime = flag.Duration("soak", 0,
+	"how long TestSoak lasts, four minutes or more; 0: it is skipped, see make soak")
 
-// soakRules have no window that turns during the test, but for those of churn and changing, which nobody counts. The
-// limit of tight and scarce is reached; the others' is not.
+// soakRules have no window that turns during the test, but for those of churn
+// and changing, which nobody counts. The limit of tight and scarce is reached;
+// the others' is not.
 const soakRules = `version: 1
 rules:
   - {name: exact, key: [ip], consistency: exact, limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window}]}
@@ -80,14 +82,16 @@ type soak struct {
 // soaked is a counter of a subject. The rule of limits that come with the call is empty.
 type soaked struct{ rule, key, unit string }
 
-// TestSoak keeps a mixed load on three nodes that are restarted one after another, again and again, while rules are
-// written. No check fails, all is counted to the unit, and what the nodes take of memory, goroutines, files, disk and time
-// does not grow.
+// TestSoak keeps a mixed load on three nodes that are restarted one after
+// another, again and again, while rules are written. No check fails, all is
+// counted to the unit, and what the nodes take of memory, goroutines, files,
+// disk and time does not grow.
 func TestSoak(t *testing.T) {
 	if *soakTime == 0 {
 		t.Skip("make soak runs it")
 	}
-	s := &soak{fleet: newFleet(t, 3), began: time.Now(), phase: min(10*time.Minute, *soakTime/4), stop: make(chan struct{}), passed: &process.Output{},
+	s := &soak{fleet: newFleet(t, 3), began: time.Now(), phase: min(10*time.Minute, *soakTime/4),
+		stop: make(chan struct{}), passed: &process.Output{},
 		counted: map[soaked]int64{}, by: map[client.DecidedBy]int{}}
 	s.limit = int64(7 * s.phase.Seconds()) // some four fifths of what is asked for
 	s.fleet.nodes[0].apply(fmt.Sprintf(soakRules, s.limit))
@@ -174,8 +178,8 @@ func (s *soak) single(c *client.Client, random *rand.Rand) {
 	}
 }
 
-// member draws one of the subjects whose limit is being used up. They change in the middle of a phase, so that a restart
-// is while they are.
+// member draws one of the subjects whose limit is being used up. They change in
+// the middle of a phase, so that a restart is while they are.
 func (s *soak) member(random *rand.Rand) string {
 	return fmt.Sprintf("s%d-%d", (time.Since(s.began)+s.phase/2)/s.phase, random.IntN(soakSet))
 }
@@ -205,7 +209,8 @@ func (s *soak) count(n int64, counters ...soaked) {
 	}
 }
 
-// decided notes how a check was decided: by its owner or by a lease, since all nodes are always connected.
+// decided notes how a check was decided: by its owner or by a lease, since all
+// nodes are always connected.
 func (s *soak) decided(began time.Time, q client.Request, d client.Decision, err error) {
 	s.mu.Lock()
 	s.asked++
@@ -266,7 +271,8 @@ func (s *soak) other(c *client.Client, random *rand.Rand) {
 		s.reserve(c, fmt.Sprint("t", random.IntN(50)), 1+random.Int64N(5000), random.IntN(20), random.Int64N(6000))
 	case 1, 2:
 		key := fmt.Sprint("i", random.IntN(200))
-		s.check(c, client.Request{Namespace: "soak", Key: []string{key}, Limits: soakLimits}, soaked{"", key, "requests"})
+		s.check(c, client.Request{Namespace: "soak", Key: []string{key}, Limits: soakLimits},
+			soaked{"", key, "requests"})
 	case 3:
 		key := fmt.Sprint("x", random.IntN(1000)+int(time.Since(s.began).Seconds()))
 		limits := []client.Limit{{Limit: 5, Per: "3s"}, {Limit: 100, Per: "1m", Algorithm: "token-bucket"}}
@@ -278,7 +284,8 @@ func (s *soak) other(c *client.Client, random *rand.Rand) {
 	}
 }
 
-// reserve takes an estimate, and settles it some seconds later with less or more, or cancels it, or leaves it.
+// reserve takes an estimate, and settles it some seconds later with less or
+// more, or cancels it, or leaves it.
 func (s *soak) reserve(c *client.Client, key string, estimate int64, what int, ms int64) {
 	began, tokens, requests := time.Now(), soaked{"model", key, "tokens"}, soaked{"model", key, "requests"}
 	id := fmt.Sprintf("%d-%x", began.UnixNano(), rand.Uint32())
@@ -341,7 +348,8 @@ func (s *soak) roll() {
 	}
 }
 
-// report logs what was asked, and which nodes clients passed over for another reason than that they were away.
+// report logs what was asked, and which nodes clients passed over for another
+// reason than that they were away.
 func (s *soak) report() {
 	t := s.fleet.t
 	s.mu.Lock()
@@ -359,7 +367,8 @@ func (s *soak) report() {
 	t.Logf("clients passed a node over %d times, %d of them not because it refused a connection", passed, odd)
 }
 
-// exhausted asks for what is left of limits that were to be reached. All of each is admitted, and not one more.
+// exhausted asks for what is left of limits that were to be reached. All of
+// each is admitted, and not one more.
 func (s *soak) exhausted() {
 	t := s.fleet.t
 	s.gate.Lock()
@@ -370,7 +379,8 @@ func (s *soak) exhausted() {
 		if one.rule != "tight" && one.rule != "scarce" {
 			continue
 		}
-		for began := time.Now(); time.Since(began) < process.Timeout && s.counted[one] < s.limit; { // what was leased comes back within seconds
+		// what was leased comes back within seconds
+		for began := time.Now(); time.Since(began) < process.Timeout && s.counted[one] < s.limit; {
 			if !s.counts(c, one.rule, one.key, 1) {
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -389,7 +399,8 @@ func (s *soak) compare(what string) {
 	defer c.Close()
 	wrong := map[soaked]int64{} // what is used instead
 	began := time.Now()
-	for again := true; again && time.Since(began) < process.Timeout; again = len(wrong) > 0 { // what is leased comes back within seconds
+	// what is leased comes back within seconds
+	for again := true; again && time.Since(began) < process.Timeout; again = len(wrong) > 0 {
 		time.Sleep(100 * time.Millisecond)
 		clear(wrong)
 		for one, want := range s.counted {
@@ -401,7 +412,8 @@ func (s *soak) compare(what string) {
 	for one, have := range wrong {
 		t.Errorf("after %s: %v: %d used, want %d", what, one, have, s.counted[one])
 	}
-	t.Logf("%s after %s: %d counters compared in %v, %d differ", clock(time.Now()), what, len(s.counted), time.Since(began).Round(time.Millisecond), len(wrong))
+	t.Logf("%s after %s: %d counters compared in %v, %d differ", clock(time.Now()), what,
+		len(s.counted), time.Since(began).Round(time.Millisecond), len(wrong))
 }
 
 // used asks for what a counter has used; −1 if nobody knows.
@@ -435,7 +447,8 @@ func (s *soak) billed() {
 			if one.rule != "leased" && one.rule != "model" {
 				continue
 			}
-			expect.Equal(t, rows[fmt.Sprint(one.rule, " ", one.key, " ", one.unit)], want, "at %s %v: billed", m.name, one)
+			expect.Equal(t, rows[fmt.Sprint(one.rule, " ", one.key, " ", one.unit)], want,
+				"at %s %v: billed", m.name, one)
 		}
 	}
 }

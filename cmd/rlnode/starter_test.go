@@ -27,13 +27,15 @@ func replayComment(t *testing.T, name string) string {
 	file, err := os.Open("../../examples/access.log")
 	expect.NoError(t, err)
 	defer file.Close()
-	report, err := replay.Run(context.Background(), replay.DefaultConfig(set), replay.Input{Name: "access.log", Reader: file})
+	report, err := replay.Run(context.Background(), replay.DefaultConfig(set),
+		replay.Input{Name: "access.log", Reader: file})
 	expect.NoError(t, err)
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "# On that log, %d of %d requests are refused:\n#\n", report.Refused, report.Checks)
 	for _, r := range report.Rules {
-		fmt.Fprintf(&b, "#   %-14s applies to %3d requests of %3d subjects, and refuses %d\n", r.Name, r.Checks, r.Subjects, r.Refused)
+		fmt.Fprintf(&b, "#   %-14s applies to %3d requests of %3d subjects, and refuses %d\n",
+			r.Name, r.Checks, r.Subjects, r.Refused)
 	}
 	return b.String()
 }

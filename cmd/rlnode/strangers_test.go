@@ -26,7 +26,8 @@ import (
 )
 
 var (
-	holdAll      = flag.Bool("hold", false, "hold connections of all shapes, from 1, 4 and 64 addresses, at all doors; make hostile does")
+	holdAll = flag.Bool("hold", false,
+		"hold connections of all shapes, from 1, 4 and 64 addresses, at all doors; make hostile does")
 	holdOnly     = flag.String("hold-only", "", "hold only those whose name contains this")
 	otherProgram = flag.String("program", "", "test this program instead of what is here")
 )
@@ -78,7 +79,8 @@ func holdingShapes() []shape {
 		{"unread replies", "redis", strings.Repeat("PING\r\n", 20_000), false},
 
 		{"only settings", "grpc", string(preface()), false},
-		{"half-sent calls", "grpc", halfCalls("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", 100), false},
+		{"half-sent calls", "grpc",
+			halfCalls("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", 100), false},
 		{"half-sent health checks", "grpc", halfCalls(health, 100), false},
 		{"health watches", "grpc", wholeCalls("/grpc.health.v1.Health/Watch", 20), false},
 		{"a large head", "grpc", largeCall(health), false},
@@ -98,7 +100,8 @@ func preface() []byte {
 // callHead returns the frame of a call's headers.
 func callHead(path string, stream uint32, more ...string) []byte {
 	var block []byte
-	list := append([]string{":method", "POST", ":scheme", "http", ":path", path, ":authority", "n", "content-type", "application/grpc", "te", "trailers"}, more...)
+	list := append([]string{":method", "POST", ":scheme", "http", ":path", path, ":authority", "n",
+		"content-type", "application/grpc", "te", "trailers"}, more...)
 	for pair := range slices.Chunk(list, 2) {
 		block = append(block, 0)
 		for _, s := range pair {
@@ -156,12 +159,16 @@ func startHolding(t *testing.T, tokens, secured bool, args ...string) *holding {
 	h := &holding{t: t}
 	grpc, redis := process.FreePort(t), process.FreePort(t)
 	args = append([]string{
-		"serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0", "--grpc-port", fmt.Sprint(grpc), "--redis-port", fmt.Sprint(redis),
+		"serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0", "--grpc-port",
+		fmt.Sprint(grpc), "--redis-port", fmt.Sprint(redis),
 		"--max-counters", shippedTable,
 	}, args...)
 	if tokens {
 		h.token = holdToken
-		args = append(args, "--tokens-file", file(t, "tokens.yaml", "tokens:\n- {name: t, scopes: [admin], sha256: "+fmt.Sprintf("%x", sha256.Sum256([]byte(holdToken)))+"}\n"))
+		args = append(args, "--tokens-file",
+			file(t, "tokens.yaml",
+				"tokens:\n- {name: t, scopes: [admin], sha256: "+fmt.Sprintf("%x",
+					sha256.Sum256([]byte(holdToken)))+"}\n"))
 	}
 	if secured {
 		cert, key := testca.WritePair(t, t.TempDir(), "localhost")
@@ -202,7 +209,8 @@ func (h *holding) live() float64 {
 	return h.metric("go_memstats_alloc_bytes") + h.metric("go_memstats_stack_inuse_bytes")
 }
 
-// open opens n connections from so many addresses, each of which sends what s says, and holds those that the node accepts.
+// open opens n connections from so many addresses, each of which sends what s
+// says, and holds those that the node accepts.
 func (h *holding) open(s shape, n, addresses int) {
 	var opening sync.WaitGroup
 	next := atomic.Int64{}
@@ -300,7 +308,8 @@ func (h *holding) ask() *asking {
 				DisableKeepAlives: true, TLSClientConfig: h.config,
 				DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 3, 1)}}).DialContext,
 			}}
-			r, _ := http.NewRequest("POST", h.node.data+"/v1/check", strings.NewReader(`{"attributes":{"ip":"198.51.100.7"},"cost":0}`))
+			r, _ := http.NewRequest("POST", h.node.data+"/v1/check",
+				strings.NewReader(`{"attributes":{"ip":"198.51.100.7"},"cost":0}`))
 			r.Header.Set("Content-Type", "application/json")
 			if h.token != "" {
 				r.Header.Set("Authorization", "Bearer "+h.token)
@@ -334,7 +343,8 @@ func (a *asking) end() (p99 time.Duration, checks int, failed []string) {
 	return p99, len(a.took), a.failed
 }
 
-// Connections of strangers that hold on to what they can get leave a node within its memory, and deciding.
+// Connections of strangers that hold on to what they can get leave a node
+// within its memory, and deciding.
 func TestHostileConnections(t *testing.T) {
 	if raceDetector {
 		t.Skip("measures the memory of the real thing")
@@ -344,8 +354,10 @@ func TestHostileConnections(t *testing.T) {
 		for _, secured := range []bool{false, true} {
 			for _, s := range holdingShapes() {
 				for _, addresses := range []int{1, 4, 64} {
-					name := fmt.Sprintf("%s %s tokens=%v tls=%v addresses=%d", s.door, s.name, tokens, secured, addresses)
-					quick := !secured && addresses == 4 && slices.Contains([]string{"half a body", "half-sent calls", "half a command"}, s.name)
+					name := fmt.Sprintf("%s %s tokens=%v tls=%v addresses=%d", s.door, s.name,
+						tokens, secured, addresses)
+					quick := !secured && addresses == 4 &&
+						slices.Contains([]string{"half a body", "half-sent calls", "half a command"}, s.name)
 					switch {
 					case *holdOnly != "" && !strings.Contains(name, *holdOnly):
 						continue
@@ -416,7 +428,8 @@ func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 		h.places, places, tookOpening.Seconds(), holds/1024, residentHeld/1024, most>>20, 100*busy, 100*idle, p99Opening, p99, checks)
 	// Without tokens, nothing but its address tells a caller from a stranger.
 	if failures := len(failed) + len(failedOpening); failures > 0 && (tokens || failures > (checks+checksOpening)/10) {
-		t.Errorf("others' checks failed: %d while they open, %d while silent: %.300q", len(failedOpening), len(failed), append(failedOpening, failed...))
+		t.Errorf("others' checks failed: %d while they open, %d while silent: %.300q",
+			len(failedOpening), len(failed), append(failedOpening, failed...))
 	}
 	if most > shippedLimit {
 		t.Errorf("resident memory was %d MiB, want at most %d", most>>20, shippedLimit>>20)

@@ -33,7 +33,8 @@ func (e *eitherPlane) data() (*remote, error) {
 	return e.newRemote("--addr", "RLNODE_API_TOKEN", cmp.Or(e.Addr, "http://127.0.0.1:8080"), &token, &file)
 }
 
-// probed returns the plane to probe, which needs no token: the data plane or, if only the admin plane's address is given, that.
+// probed returns the plane to probe, which needs no token: the data plane or,
+// if only the admin plane's address is given, that.
 func (e *eitherPlane) probed() (*remote, error) {
 	noToken, noFile := "", ""
 	if e.Addr == "" && e.Admin != "" {
@@ -77,14 +78,16 @@ func (c *subjectShowCmd) Run(env *environment) error {
 	return c.show(env, &c.subjectFlags, printSubject)
 }
 
-// usageFlags has the flags of commands that print what a subject has used, after a change or without one.
+// usageFlags has the flags of commands that print what a subject has used,
+// after a change or without one.
 type usageFlags struct {
 	JSON bool `help:"Print the node's answer unchanged."`
 	eitherPlane
 }
 
-// show asks what a subject has used. Only the admin plane knows the owner and the shares of a rule's subject, and only the data
-// plane knows limits that come with the call.
+// show asks what a subject has used. Only the admin plane knows the owner and
+// the shares of a rule's subject, and only the data plane knows limits that
+// come with the call.
 func (f *usageFlags) show(env *environment, of *subjectFlags, text func(io.Writer, *subjectAnswer) error) error {
 	fields, err := of.fields()
 	if err != nil {
@@ -145,16 +148,20 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 	estimated := false
 	for i, l := range s.Limits {
 		if l.Unlimited {
-			rows[i] = fmt.Sprintf("%s\tunlimited\t-\t-\t-\t-\t-\t%s\t-\t-", printable(l.Name), cmp.Or(printable(l.Unit), "-"))
+			rows[i] = fmt.Sprintf("%s\tunlimited\t-\t-\t-\t-\t-\t%s\t-\t-", printable(l.Name),
+				cmp.Or(printable(l.Unit), "-"))
 			continue
 		}
-		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s", printable(l.Name), l.Algorithm, l.Used, l.Limit, l.Remaining, l.Leased, l.Share,
+		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s", printable(l.Name),
+			l.Algorithm, l.Used, l.Limit, l.Remaining, l.Leased, l.Share,
 			printable(l.Unit), durationText(millis(max(l.WindowMS, l.TTLMS))), durationText(millis(l.ResetMS)))
 		estimated = estimated || l.Estimated
 	}
 
 	if len(rows) > 0 {
-		if err := printTable(w, "LIMIT\tALGORITHM\tUSED\tOF\tLEFT\tLEASED\tSHARE\tUNIT\tPER\tFRESH AFTER", rows, func(row string) string { return row }); err != nil {
+		if err := printTable(w,
+			"LIMIT\tALGORITHM\tUSED\tOF\tLEFT\tLEASED\tSHARE\tUNIT\tPER\tFRESH AFTER", rows,
+			func(row string) string { return row }); err != nil {
 			return err
 		}
 	} else if s.Unknown == 0 {
@@ -180,7 +187,8 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 		if a.Load != nil {
 			load = fmt.Sprintf("%g", *a.Load)
 		}
-		fmt.Fprintf(w, "adaptive: limits are lowered to %g of the rule's; the load of %s is %s\n", a.Factor, printable(a.Source), load)
+		fmt.Fprintf(w, "adaptive: limits are lowered to %g of the rule's; the load of %s is %s\n",
+			a.Factor, printable(a.Source), load)
 	}
 
 	return printShares(w, s)
@@ -196,7 +204,9 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Regions)) {
 		r := s.Regions[name]
 		for _, l := range r.Limits {
-			rows = append(rows, fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d", printable(name), printable(l.Name), l.Share, l.Own, l.Lent, l.Borrowed, l.Remaining))
+			rows = append(rows,
+				fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d", printable(name), printable(l.Name),
+					l.Share, l.Own, l.Lent, l.Borrowed, l.Remaining))
 		}
 		if len(r.Limits) == 0 {
 			rows = append(rows, printable(name)+"\t-\tdoes not answer")
@@ -210,7 +220,8 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 	}
 
 	fmt.Fprintln(w)
-	return printTable(w, "REGION\tLIMIT\tSHARE\tUSED\tLENT\tBORROWED\tLEFT", rows, func(row string) string { return row })
+	return printTable(w, "REGION\tLIMIT\tSHARE\tUSED\tLENT\tBORROWED\tLEFT", rows,
+		func(row string) string { return row })
 }
 
 // durationText writes a duration for people, such as 3d5h or 38m18s; seconds only below a day.

@@ -17,7 +17,8 @@ type subjectFlags struct {
 // isInline reports whether the subject's limits come with the call.
 func (f *subjectFlags) isInline() bool { return len(f.Limit) > 0 || f.Namespace != "" }
 
-// fields returns the subject as fields of a request body. A rule with one counter for all has no key.
+// fields returns the subject as fields of a request body. A rule with one
+// counter for all has no key.
 func (f *subjectFlags) fields() (map[string]any, error) {
 	fields := map[string]any{}
 	switch {
@@ -28,7 +29,8 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 	case f.Rule != "":
 		fields["rule"] = f.Rule
 	case !f.isInline() && len(f.Key) > 0:
-		return nil, usageError("--key needs --rule or --limit; to show or reset all counters of a key, give --namespace (calls that give none are in namespace inline)")
+		return nil,
+			usageError("--key needs --rule or --limit; to show or reset all counters of a key, give --namespace (calls that give none are in namespace inline)")
 	case !f.isInline():
 		return nil, usageError("no subject: give --rule and --key, or --limit and --key")
 	}
@@ -57,7 +59,8 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 	return fields, nil
 }
 
-// parseLimit reads a limit such as 5/1m,algorithm=token-bucket,burst=10. It leaves checking the values to the node.
+// parseLimit reads a limit such as 5/1m,algorithm=token-bucket,burst=10. It
+// leaves checking the values to the node.
 func parseLimit(text string) (map[string]any, error) {
 	rate, more, _ := strings.Cut(text, ",")
 	amount, per, ok := strings.Cut(rate, "/")

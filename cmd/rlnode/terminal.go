@@ -21,7 +21,8 @@ func isTerminal(w any) bool {
 // palette colours text for a terminal. The zero palette leaves text unchanged.
 type palette bool
 
-// colours returns the palette for w. Only a terminal with colours gets them, unless NO_COLOR is set.
+// colours returns the palette for w. Only a terminal with colours gets them,
+// unless NO_COLOR is set.
 func colours(w any) palette {
 	return palette(os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(w))
 }

@@ -34,7 +34,8 @@ type tierLimit struct {
 // text returns the limit in the form of --limit.
 func (l *tierLimit) text() string {
 	text := fmt.Sprintf("%d/%s", l.Limit, l.Per)
-	for _, f := range [...]struct{ name, value string }{{"algorithm", l.Algorithm}, {"unit", l.Unit}, {"name", l.Name}, {"tz", l.TZ}} {
+	for _, f := range [...]struct{ name, value string }{{"algorithm", l.Algorithm},
+		{"unit", l.Unit}, {"name", l.Name}, {"tz", l.TZ}} {
 		if f.value != "" {
 			text += "," + f.name + "=" + f.value
 		}
@@ -51,7 +52,8 @@ func (c *tiersCmd) Run(env *environment) error {
 	var rows []string
 	for {
 		var page tiersAnswer
-		err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/tiers", query: query}, func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
+		err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/tiers", query: query},
+			func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
 		if err != nil || c.JSON {
 			return err // --json prints the first page, which names the next
 		}

@@ -59,8 +59,8 @@ func isSecret(flag string) bool {
 	return false
 }
 
-// checkSecretsGiven returns an error for each secret that is empty on the command line, such as "$UNSET" in a script: the
-// node would be open.
+// checkSecretsGiven returns an error for each secret that is empty on the
+// command line, such as "$UNSET" in a script: the node would be open.
 func checkSecretsGiven(args []string) error {
 	var errs []error
 	for i, arg := range args {
@@ -89,8 +89,8 @@ func warnSecrets(log *slog.Logger, args []string) {
 	}
 }
 
-// readToken reads the token from file, if one is given, and checks it. A token is one line of visible ASCII, because it
-// has to fit in a header.
+// readToken reads the token from file, if one is given, and checks it. A token
+// is one line of visible ASCII, because it has to fit in a header.
 func readToken(flag string, token *string, file string) error {
 	if file != "" {
 		if *token != "" {
@@ -135,6 +135,7 @@ func (c *tokenCmd) Run(env *environment) error {
 		return usageError("%w", err)
 	}
 	_, err = fmt.Fprintf(env.stdout, "%s\n%s\n", text, line)
-	_, hint := fmt.Fprintf(env.stderr, "The first line is the token, which is shown only now. Add the second line below \"tokens:\" in the tokens file.\n")
+	_, hint := fmt.Fprintf(env.stderr,
+		"The first line is the token, which is shown only now. Add the second line below \"tokens:\" in the tokens file.\n")
 	return errors.Join(err, hint)
 }

@@ -23,7 +23,8 @@ func newToken(t *testing.T, args ...string) (text, line string) {
 	return text, line + "\n"
 }
 
-// TestTokensFile: an operator creates tokens, a node accepts each for its scopes, and follows changes of the file.
+// TestTokensFile: an operator creates tokens, a node accepts each for its
+// scopes, and follows changes of the file.
 func TestTokensFile(t *testing.T) {
 	t.Parallel()
 	gateway, gatewayLine := newToken(t, "gateway", "--scope", "check")
@@ -31,7 +32,8 @@ func TestTokensFile(t *testing.T) {
 	support, supportLine := newToken(t, "support", "--scope", "adjust,read")
 	deploy, deployLine := newToken(t, "deploy", "--scope", "admin")
 	tokens := file(t, "tokens.yaml", "tokens:\n"+gatewayLine+viewerLine+deployLine)
-	s := start(t, t.TempDir(), "--tokens-file", tokens, "--rules", file(t, "rules.yaml", yearRules(1000)), "--admin-host", "node1.example")
+	s := start(t, t.TempDir(), "--tokens-file", tokens, "--rules",
+		file(t, "rules.yaml", yearRules(1000)), "--admin-host", "node1.example")
 	expect := func(method, url, token, body string, want int) {
 		t.Helper()
 		if have, text, err := s.call(method, url, token, body); have != want {
@@ -62,7 +64,8 @@ func TestTokensFile(t *testing.T) {
 		{[]string{"RLNODE_ADMIN_TOKEN_FILE=" + file(t, "viewer", viewer)}, "backup", 0, "rlnode-backup"},
 		{nil, "rules --token-file " + file(t, "viewer", viewer), 0, "year"},
 		{nil, "check --rule year --key a --token-file " + file(t, "gateway", gateway), 0, "allowed"},
-		{[]string{"RLNODE_API_TOKEN_FILE=" + file(t, "gateway", gateway)}, "bench -d 100ms --rule year", 0, " 0 errors"},
+		{[]string{"RLNODE_API_TOKEN_FILE=" + file(t, "gateway", gateway)},
+			"bench -d 100ms --rule year", 0, " 0 errors"},
 		{nil, "rules --token-file /nowhere", 2, "--token-file: "},
 		{[]string{"RLNODE_ADMIN_TOKEN=x"}, "rules --token-file " + file(t, "viewer", viewer), 2, "exclude each other"},
 		{[]string{"RLNODE_API_TOKEN_FILE=/nowhere"}, "health", 0, "is ready"},
@@ -92,7 +95,8 @@ func TestTokensFile(t *testing.T) {
 	expect("POST", s.data+"/v1/check", gateway, oneCheck, 401)
 	expect("DELETE", s.admin+"/v1/usage?rule=year&key=a", support, "", 200)
 	expect("PUT", s.admin+"/v1/rules", deploy, yearRules(7), 200)
-	if _, text, _ := s.call("GET", s.admin+"/v1/rules/versions", deploy, ""); !strings.Contains(text, `"by":"deploy (127.0.0.1)"`) {
+	if _, text, _ := s.call("GET", s.admin+"/v1/rules/versions", deploy,
+		""); !strings.Contains(text, `"by":"deploy (127.0.0.1)"`) {
 		t.Errorf("the versions do not name the token: %s", text)
 	}
 
@@ -120,10 +124,14 @@ func TestTokensFile(t *testing.T) {
 func TestTokenCommandMistakes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ args, want string }{
-		{"token --scope check", "<name>"}, {"token x", "--scope"}, {"token x --scope chek", `"chek"`}, {"token x --scope check,check", "is given twice"},
-		{"token x= --scope check", "a name consists of letters"}, {"token rlt_abc --scope check", "not a name"}, {"token " + strings.Repeat("x", 65) + " --scope check", "64 bytes"},
+		{"token --scope check", "<name>"}, {"token x", "--scope"},
+		{"token x --scope chek", `"chek"`}, {"token x --scope check,check", "is given twice"},
+		{"token x= --scope check", "a name consists of letters"},
+		{"token rlt_abc --scope check", "not a name"},
+		{"token " + strings.Repeat("x", 65) + " --scope check", "64 bytes"},
 	} {
-		if code, stdout, stderr := tool(t, "", strings.Fields(test.args)...); code != 2 || stdout != "" || !strings.Contains(stderr, test.want) {
+		if code, stdout, stderr := tool(t, "", strings.Fields(test.args)...); code != 2 ||
+			stdout != "" || !strings.Contains(stderr, test.want) {
 			t.Errorf("%s: have %d, %q, %q, want %q", test.args, code, stdout, stderr, test.want)
 		}
 	}
@@ -138,17 +146,28 @@ func TestTokenSettingsMistakes(t *testing.T) {
 	}{
 		{[]string{"--tokens-file", "/nowhere.yaml"}, "--tokens-file: "},
 		{[]string{"--tokens-file", file(t, "empty.yaml", "")}, "empty.yaml:1:1: tokens is missing"},
-		{[]string{"--tokens-file", file(t, "bad.yaml", "tokens:\n- {name: a, scopes: [chek], sha256: 00}\n")}, `bad.yaml:2:21: tokens[0].scopes: there is no scope "chek"`},
-		{[]string{"--admin-token", ""}, "--admin-token: it must not be empty"}, {[]string{"--api-token="}, "--api-token: it must not be empty"},
-		{[]string{"--api-token", "a b"}, "--api-token: a token is at most 4096 visible ASCII characters without spaces\n"},
-		{[]string{"--gossip-key", "", "--zone", "z"}, "--gossip-key: it must not be empty"}, {[]string{"--tokens-file", ""}, "--tokens-file: it must not be empty"},
-		{[]string{"--admin-token-file=", "--cluster-secret-file", ""}, "--admin-token-file: it must not be empty\n--cluster-secret-file: it must not be empty\n"},
-		{[]string{"--admin-host", "http://node1"}, "--admin-host: "}, {[]string{"--admin-host", "node1:8081"}, "--admin-host: "}, {[]string{"--admin-host", "a,,b"}, "--admin-host: "},
+		{[]string{"--tokens-file",
+			file(t, "bad.yaml", "tokens:\n- {name: a, scopes: [chek], sha256: 00}\n")},
+			`bad.yaml:2:21: tokens[0].scopes: there is no scope "chek"`},
+		{[]string{"--admin-token", ""}, "--admin-token: it must not be empty"},
+		{[]string{"--api-token="}, "--api-token: it must not be empty"},
+		{[]string{"--api-token", "a b"},
+			"--api-token: a token is at most 4096 visible ASCII characters without spaces\n"},
+		{[]string{"--gossip-key", "", "--zone", "z"}, "--gossip-key: it must not be empty"},
+		{[]string{"--tokens-file", ""}, "--tokens-file: it must not be empty"},
+		{[]string{"--admin-token-file=", "--cluster-secret-file", ""},
+			"--admin-token-file: it must not be empty\n--cluster-secret-file: it must not be empty\n"},
+		{[]string{"--admin-host", "http://node1"}, "--admin-host: "},
+		{[]string{"--admin-host", "node1:8081"}, "--admin-host: "},
+		{[]string{"--admin-host", "a,,b"}, "--admin-host: "},
 	} {
 		var out, errs strings.Builder
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // in case a node does start
 		defer cancel()
-		if code := run(ctx, append([]string{"serve", "--bind", "127.0.0.1", "--data-dir", t.TempDir()}, test.args...), strings.NewReader(""), &out, &errs); code != 2 || strings.Count(errs.String(), test.want) != 1 {
+		if code := run(ctx,
+			append([]string{"serve", "--bind", "127.0.0.1", "--data-dir", t.TempDir()}, test.args...),
+			strings.NewReader(""), &out, &errs); code != 2 || strings.Count(errs.String(),
+			test.want) != 1 {
 			t.Errorf("%v: have %d, %q, want %q", test.args, code, errs.String(), test.want)
 		}
 	}
@@ -188,12 +207,14 @@ func TestTokenWarnings(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"serve": "", "serve --api-token-file f --admin-token-file=g --gossip-key-file h --tokens-file t": "",
-		"serve --api-token xyzzy": "--api-token", "serve --admin-token=xyzzy --gossip-key xyzzy": `"--admin-token --gossip-key"`,
+		"serve --api-token xyzzy":                      "--api-token",
+		"serve --admin-token=xyzzy --gossip-key xyzzy": `"--admin-token --gossip-key"`,
 	} {
 		out.Reset()
 		warnSecrets(log, strings.Fields(args))
 		have := out.String()
-		if (want == "") != (have == "") || !strings.Contains(have, "flags="+want) && want != "" || strings.Contains(have, "xyzzy") || strings.Count(have, "\n") > 1 {
+		if (want == "") != (have == "") || !strings.Contains(have, "flags="+want) && want != "" ||
+			strings.Contains(have, "xyzzy") || strings.Count(have, "\n") > 1 {
 			t.Errorf("%s: have %s, want %s", args, have, want)
 		}
 	}

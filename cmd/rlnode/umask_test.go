@@ -16,8 +16,9 @@ import (
 
 const billed = "version: 1\nrules:\n  - {name: bills, key: [ip], usage: monthly, limits: [{limit: 100, per: 1m}]}\n"
 
-// No file created by a node or a command is readable for others, regardless of the shell's umask and the directories'
-// modes. The library sets the mode of Raft's snapshots.
+// No file created by a node or a command is readable for others, regardless of
+// the shell's umask and the directories' modes. The library sets the mode of
+// Raft's snapshots.
 func TestFilesAreTheNodesOwn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -41,7 +42,9 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	}
 
 	log := &process.Output{}
-	serve := shell(nil, "serve", "--rules", file(t, "bills.yaml", billed), "--data-dir", made["data"], "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0", "--gossip-port", "0", "--peer-port", "0")
+	serve := shell(nil, "serve", "--rules", file(t, "bills.yaml", billed), "--data-dir",
+		made["data"], "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0",
+		"--gossip-port", "0", "--peer-port", "0")
 	serve.Stdout, serve.Stderr = log, log
 	expect.NoError(t, serve.Start())
 	defer serve.Wait()
@@ -51,7 +54,8 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	command("check", "--addr", data, "--rule", "bills", "--key", "k")
 	command("backup", "--admin", admin, "-o", filepath.Join(made["out"], "backup.json"))
 	record := file(t, "log.json", `{"time": "2015-05-17T10:05:09Z", "attributes": {"ip": "198.51.100.7"}}`+"\n")
-	command("replay", "--rules", file(t, "rules.yaml", yearRules(1)), "--decisions", filepath.Join(made["out"], "decisions.json"), record)
+	command("replay", "--rules", file(t, "rules.yaml", yearRules(1)), "--decisions",
+		filepath.Join(made["out"], "decisions.json"), record)
 	process.Eventually(t, "the node has files for usage and for the applied log", func() bool {
 		_, err := os.Stat(filepath.Join(made["data"], "applied"))
 		_, missing := os.Stat(filepath.Join(made["data"], "usage.db"))
@@ -63,7 +67,8 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 		t.Fatalf("%v\n%s", err, log)
 	}
 	command("recover", "--data-dir", made["data"]) // it makes a snapshot
-	if states, err := filepath.Glob(filepath.Join(made["data"], "snapshots", "*", "state.bin")); err != nil || len(states) == 0 {
+	if states, err := filepath.Glob(filepath.Join(made["data"], "snapshots", "*",
+		"state.bin")); err != nil || len(states) == 0 {
 		t.Errorf("no snapshot: %v", err)
 	}
 	checkPrivate(t, made)

@@ -19,13 +19,17 @@ func unreadRules() string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
 	for i := range 24 {
-		fmt.Fprintf(&b, "  - {name: rule-of-many-%d, key: [user], limits: [{limit: 1000000, per: 1h, algorithm: token-bucket}]}\n", i)
+		fmt.Fprintf(&b,
+			"  - {name: rule-of-many-%d, key: [user], limits: [{limit: 1000000, per: 1h, algorithm: token-bucket}]}\n",
+			i)
 	}
 	return b.String()
 }
 
-// Callers that send batches with detail and never read take at most 128 MiB of the node's memory, or 64 KiB per connection
-// if there are many. Half of that is used; the rest is what a busy machine has yet to collect. Meanwhile the node serves other callers and probes.
+// Callers that send batches with detail and never read take at most 128 MiB of
+// the node's memory, or 64 KiB per connection if there are many. Half of that
+// is used; the rest is what a busy machine has yet to collect. Meanwhile the
+// node serves other callers and probes.
 func TestCallersThatDoNotRead(t *testing.T) {
 	t.Parallel()
 	if raceDetector {

@@ -87,11 +87,13 @@ func (c *usageCmd) Run(env *environment) error {
 	}
 
 	if quality.RevisedAt != "" {
-		fmt.Fprintf(env.stderr, "the month has changed since it was exported, last at %s\n", printable(quality.RevisedAt))
+		fmt.Fprintf(env.stderr, "the month has changed since it was exported, last at %s\n",
+			printable(quality.RevisedAt))
 	}
 
 	if len(quality.Incomplete) > 0 {
-		return fmt.Errorf("incomplete: no counts from %s, so the sums are too low", printable(strings.Join(quality.Incomplete, ", ")))
+		return fmt.Errorf("incomplete: no counts from %s, so the sums are too low",
+			printable(strings.Join(quality.Incomplete, ", ")))
 	}
 
 	return nil
@@ -103,7 +105,8 @@ func (c *usageCmd) copyCSV(env *environment, resp *http.Response) error {
 		return err
 	}
 	if estimated := resp.Header.Get("Rlnode-Estimated"); estimated != "" {
-		fmt.Fprintf(env.stderr, "estimated: %s is gone, and its copy may lack the last counts\n", printableNames(estimated))
+		fmt.Fprintf(env.stderr, "estimated: %s is gone, and its copy may lack the last counts\n",
+			printableNames(estimated))
 	}
 	if missing := resp.Header.Get("Rlnode-Incomplete"); missing != "" {
 		return fmt.Errorf("incomplete: no counts from %s", printableNames(missing))
@@ -198,7 +201,8 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 			subject = "(others, beyond --usage-subjects)"
 		}
 
-		fmt.Fprintf(table, "%d\t%d\t%s\t  %s: %s\n", row.Cost, row.Checks, printable(row.Unit), printable(row.Rule), subject)
+		fmt.Fprintf(table, "%d\t%d\t%s\t  %s: %s\n", row.Cost, row.Checks, printable(row.Unit),
+			printable(row.Rule), subject)
 
 		if n%1000 == 999 {
 			if err := table.Flush(); err != nil {

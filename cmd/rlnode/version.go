@@ -16,7 +16,8 @@ type versionCmd struct {
 	JSON bool `help:"As JSON."`
 }
 
-// revision and date are those of the commit, set by the linker (-X) or else taken from the toolchain's build information.
+// revision and date are those of the commit, set by the linker (-X) or else
+// taken from the toolchain's build information.
 var revision, date string
 
 // build describes the program.
@@ -29,7 +30,8 @@ type build struct {
 }
 
 func readBuild() build {
-	b := build{Version: node.Version(), Revision: revision, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{Version: node.Version(), Revision: revision, Date: date, Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
 			switch s.Key {

@@ -19,7 +19,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// waiters is how many connections TestManyWaiters holds. The figures in docs/operations.md are for 20000.
+// waiters is how many connections TestManyWaiters holds. The figures in
+// docs/operations.md are for 20000.
 var waiters = flag.Int("waiters", 0, "connections that wait at once in TestManyWaiters; 0: 2,000")
 
 // waitRate is how many checks are admitted per second.
@@ -40,7 +41,8 @@ type waitingCheck struct {
 func (w *waitingCheck) send() {
 	const body = `{"rule":"queue","key":"k","wait":true}`
 	w.sent = time.Now()
-	_, w.err = fmt.Fprintf(w.conn, "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	_, w.err = fmt.Fprintf(w.conn,
+		"POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
 func (w *waitingCheck) receive() {
@@ -69,9 +71,13 @@ func (w *waitingCheck) receive() {
 	w.err, w.status, w.delay, w.waited = err, resp.StatusCode, time.Duration(a.DelayMS)*time.Millisecond, a.Waited
 }
 
-// startWaitingChecks fills the queue for fill seconds, and then opens n connections to s with a check each, at no more than
-// twice the rate at which they are admitted. It returns when the last check is sent. The queue lasts until filled at least.
-func startWaitingChecks(t *testing.T, s *runningNode, n, fill int) (all []*waitingCheck, done *sync.WaitGroup, filled time.Time) {
+// startWaitingChecks fills the queue for fill seconds, and then opens n
+// connections to s with a check each, at no more than twice the rate at which
+// they are admitted. It returns when the last check is sent. The queue lasts
+// until filled at least.
+func startWaitingChecks(
+	t *testing.T, s *runningNode, n, fill int,
+) (all []*waitingCheck, done *sync.WaitGroup, filled time.Time) {
 	t.Helper()
 	began := time.Now()
 	if status := s.check(fmt.Sprintf(`{"rule":"queue","key":"k","cost":%d}`, fill*waitRate)); status != 200 {
@@ -139,8 +145,9 @@ func TestManyWaiters(t *testing.T) {
 	before, empty := resident(t, s), liveBytes(t, s)
 	all, done, filled := startWaitingChecks(t, s, n, fill)
 
-	// That so many can wait at once is for TestStopAnswersWaiters, whose queue answers nobody: here, a busy machine may answer
-	// the first before it has read the last.
+	// That so many can wait at once is for TestStopAnswersWaiters, whose queue
+	// answers nobody: here, a busy machine may answer the first before it has read
+	// the last.
 	most, goroutines, waiting := 0.0, 0.0, int64(0)
 	process.Eventually(t, "all have started to wait", func() bool {
 		have := figure(t, s, "rlnode_waiting")
@@ -169,7 +176,8 @@ func TestManyWaiters(t *testing.T) {
 	t.Logf("%.0f bytes of heap and stacks each, while %g were left", heap/max(1, still), still)
 	t.Logf("%d waiters: late p50 %v, p99 %v, most %v; resident %d kB, waiting %d kB: %d bytes each of %g waiters; %g goroutines",
 		n, at(0.5), at(0.99), at(1), before>>10, waiting>>10, (waiting-before)/max(1, int64(most)), most, goroutines)
-	// How late an answer is says something about the node only on a machine that does nothing else, where p99 is 20 ms.
+	// How late an answer is says something about the node only on a machine that
+	// does nothing else, where p99 is 20 ms.
 	if bound := 2 * time.Second; *waiters > 0 && at(0.99) > bound {
 		t.Errorf("p99 late by %v, want at most %v", at(0.99), bound)
 	}

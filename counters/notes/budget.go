@@ -8,7 +8,8 @@ import (
 
 // Errors of what finds no room.
 var (
-	// ErrReservations means that the node has no room for another reservation, or no more for one of that rule or subject.
+	// ErrReservations means that the node has no room for another reservation, or
+	// no more for one of that rule or subject.
 	ErrReservations = errors.New("too many reservations are open")
 	// ErrWrites means that the node keeps too many answers to writes and can drop none.
 	ErrWrites = fmt.Errorf("%d MiB of answers to writes from the last minute are kept already, the most allowed", maxWrites>>20)
@@ -16,8 +17,8 @@ var (
 
 // Budgets, in bytes.
 const (
-	// DefaultReservations is room for 1,000 reservations a second that each stay open for 10 minutes, all of one
-	// subject, and for half as many of others.
+	// DefaultReservations is room for 1,000 reservations a second that each stay
+	// open for 10 minutes, all of one subject, and for half as many of others.
 	DefaultReservations = 224 << 20
 	maxAnswers          = 48 << 20
 	maxWrites           = 16 << 20
@@ -70,7 +71,8 @@ type budget struct {
 	used   int64
 	inline int64 // of used: notes of subjects that came with their limits
 	open   int64 // reservations that are not settled
-	// made holds the notes that this node made and may drop to make room, and madeInline those that are inline.
+	// made holds the notes that this node made and may drop to make room, and
+	// madeInline those that are inline.
 	made, madeInline madeNotes
 
 	groups  map[uint32]int64 // of reservations, rates and slots: bytes by rule
@@ -118,12 +120,15 @@ func (m *madeNotes) takeFirst(group uint32) *Key {
 	return &k
 }
 
-// groupsSeen bounds the groups among which one is chosen to give way: a stranger can make very many, one for each namespace.
+// groupsSeen bounds the groups among which one is chosen to give way: a
+// stranger can make very many, one for each namespace.
 const groupsSeen = 64
 
-// give removes and returns the note that must go so that a group can have another one; nil if there is none. It takes the
-// oldest note of that group, if the group has its even share already, and otherwise of a group that has more. So no group
-// loses notes to others while it has few. Among more than groupsSeen groups, it picks the largest of groupsSeen random ones.
+// give removes and returns the note that must go so that a group can have
+// another one; nil if there is none. It takes the oldest note of that group, if
+// the group has its even share already, and otherwise of a group that has more.
+// So no group loses notes to others while it has few. Among more than
+// groupsSeen groups, it picks the largest of groupsSeen random ones.
 func (m *madeNotes) give(group uint32) *Key {
 	seen := 0
 	for other, list := range m.byGroup {
@@ -172,22 +177,25 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 	}
 }
 
-// How reservations share their budget, and the rates of their buckets theirs. One alone gets two thirds. The more take
-// part, the less each may take. The last one still finds something, because a share never exceeds a multiple of what it
-// leaves free.
+// How reservations share their budget, and the rates of their buckets theirs.
+// One alone gets two thirds. The more take part, the less each may take. The
+// last one still finds something, because a share never exceeds a multiple of
+// what it leaves free.
 const (
 	greed    = 4    // a share is at most that many times what is free
 	spare    = 10   // one part in that many is no share's: it is for those who have little
 	pittance = 1024 // having less than one part in that many is having little
 )
 
-// mayTake returns how much one rule, or one subject of a rule, may have of a total, given how much of it is free.
+// mayTake returns how much one rule, or one subject of a rule, may have of a
+// total, given how much of it is free.
 func mayTake(total, free int64) int64 {
 	return max(greed*(free-total/spare), total/pittance)
 }
 
-// allows reports whether there is room for size more bytes of the rule and subject of n: the rules share the budget, and the
-// subjects of a rule what the rule may have.
+// allows reports whether there is room for size more bytes of the rule and
+// subject of n: the rules share the budget, and the subjects of a rule what the
+// rule may have.
 func (b *budget) allows(n *Note, size int64) bool {
 	if size <= 0 {
 		return true

@@ -25,8 +25,9 @@ func (s *Store) Copy(p int) []Note {
 	return list
 }
 
-// Changes appends the notes of p that changed since reader last received changes, and marks them as received. A note that was
-// removed has only its key.
+// Changes appends the notes of p that changed since reader last received
+// changes, and marks them as received. A note that was removed has only its
+// key.
 func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 	if reader == Replicas {
 		s.copied.Store(true)
@@ -84,7 +85,8 @@ func (s *Store) MarkAllChanged(p int) int {
 	return len(h.part.notes)
 }
 
-// Replace sets a note of the standby's copy to n, the owner's. If it was removed or has expired, it goes.
+// Replace sets a note of the standby's copy to n, the owner's. If it was
+// removed or has expired, it goes.
 func (s *Store) Replace(n *Note, steady int64) {
 	h := s.Lock(n.Partition(), steady)
 	defer h.Unlock()
@@ -104,7 +106,8 @@ func (s *Store) Replace(n *Note, steady int64) {
 	h.put(n, Checkpoints)
 }
 
-// Merge combines n with the store's own copy when neither is known to be newer. It keeps the one that comes after the other.
+// Merge combines n with the store's own copy when neither is known to be newer.
+// It keeps the one that comes after the other.
 func (s *Store) Merge(n *Note, steady int64) {
 	h := s.Lock(n.Partition(), steady)
 	defer h.Unlock()
@@ -162,10 +165,11 @@ func (h Held) forget(k Key) {
 	delete(h.part.notes, k)
 }
 
-// Sweep drops what has expired from the next fraction (0…1) of the partitions, and the answers of settlements that are
-// older than AnswerLife. Reservations that are over and were not settled become Expired. Those and their rates give way
-// while reservations, or rates, take more than half of their room. Slots of the partitions that are owned count as
-// expired.
+// Sweep drops what has expired from the next fraction (0…1) of the partitions,
+// and the answers of settlements that are older than AnswerLife. Reservations
+// that are over and were not settled become Expired. Those and their rates give
+// way while reservations, or rates, take more than half of their room. Slots of
+// the partitions that are owned count as expired.
 func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 	for range int(fraction * ring.Partitions) {
 		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
@@ -198,8 +202,9 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 	h.part.shrink()
 }
 
-// sweepReservation drops the parts of a reservation that nobody needs any more, or that others need more. A standby makes the
-// same changes by itself, so nothing is sent.
+// sweepReservation drops the parts of a reservation that nobody needs any more,
+// or that others need more. A standby makes the same changes by itself, so
+// nothing is sent.
 func (h Held) sweepReservation(n Note, steady int64) {
 	isOver := n.Rank == Expired || n.IsDue(steady) && n.Body == ""
 	switch {
@@ -214,8 +219,8 @@ func (h Held) sweepReservation(n Note, steady int64) {
 	}
 }
 
-// sweepRate shortens the life of a rate, if only late settlements need it and its room is. What was taken before can then
-// no longer come back late.
+// sweepRate shortens the life of a rate, if only late settlements need it and
+// its room is. What was taken before can then no longer come back late.
 func (h Held) sweepRate(n Note, steady int64) {
 	shorter := h.second + RateMemory
 	isLate := n.Rank > 0 && n.Until-LateSettling <= h.second && n.Until > shorter
@@ -227,8 +232,9 @@ func (h Held) sweepRate(n Note, steady int64) {
 	h.forgetRates(n.Subject, steady)
 }
 
-// isCrowdedFor reports whether notes that are kept for late settlements must give way: more than half of the room is taken,
-// and the rule of n has more than a little of it.
+// isCrowdedFor reports whether notes that are kept for late settlements must
+// give way: more than half of the room is taken, and the rule of n has more
+// than a little of it.
 func (h Held) isCrowdedFor(n *Note) bool {
 	h.store.mu.Lock()
 	defer h.store.mu.Unlock()
@@ -239,7 +245,8 @@ func (h Held) isCrowdedFor(n *Note) bool {
 // smallPartition is the number of notes up to which a partition's memory is not worth freeing.
 const smallPartition = 64
 
-// shrink frees the memory that a flood of notes has left, once the map has become nearly empty. The caller must hold p.
+// shrink frees the memory that a flood of notes has left, once the map has
+// become nearly empty. The caller must hold p.
 func (p *partition) shrink() {
 	if p.most > smallPartition && p.most > 4*len(p.notes) {
 		smaller := make(map[Key]entry, len(p.notes))
@@ -248,7 +255,8 @@ func (p *partition) shrink() {
 	}
 }
 
-// forgetMade forgets, of the notes that this node made, the oldest ones of each group as long as they are gone.
+// forgetMade forgets, of the notes that this node made, the oldest ones of each
+// group as long as they are gone.
 func (s *Store) forgetMade(steady int64) {
 	for i := range s.budgets {
 		for _, inline := range []bool{false, true} {

@@ -13,13 +13,15 @@ type Kind uint8
 
 // The kinds. Rank and Minor say what orders two notes of one key.
 const (
-	// Reservation: a reservation was made, at this home. Rank is Open, Expired or Settled. While it is open, Minor is
-	// how long after At it ends, in nanoseconds, and Body has what to do then, if that is more than to charge it. Then
-	// Body is the answer, for AnswerLife, and Minor 1 if it was settled late.
+	// Reservation: a reservation was made, at this home. Rank is Open, Expired or
+	// Settled. While it is open, Minor is how long after At it ends, in
+	// nanoseconds, and Body has what to do then, if that is more than to charge it.
+	// Then Body is the answer, for AnswerLife, and Minor 1 if it was settled late.
 	Reservation Kind = iota
-	// Rate: what a bucket does not remember by itself. Rank is the highest rate, in units per window, at which it has drained
-	// since the oldest of its reservations was made; 0 if it has none. Minor is how many units were put back into it since the
-	// note was made. ID is the counter's.
+	// Rate: what a bucket does not remember by itself. Rank is the highest rate, in
+	// units per window, at which it has drained since the oldest of its
+	// reservations was made; 0 if it has none. Minor is how many units were put
+	// back into it since the note was made. ID is the counter's.
 	Rate
 	// Answer: the answer to a check with a request id, in Body. Rank is the hash of the request.
 	Answer
@@ -27,16 +29,18 @@ const (
 	Write
 	// Retry: the same for a request that a node repeats by itself.
 	Retry
-	// Reset: a subject, or its counter ID, was reset at At. That was the Rank-th reset in its partition. ID is 0 for
-	// all counters.
+	// Reset: a subject, or its counter ID, was reset at At. That was the Rank-th
+	// reset in its partition. ID is 0 for all counters.
 	Reset
-	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. At At, it last
-	// forgot rates of which late settlements still depended. Key is PartitionKey.
+	// Resets: a partition has had Rank resets, of which those up to Minor are no
+	// longer all known. At At, it last forgot rates of which late settlements still
+	// depended. Key is PartitionKey.
 	Resets
 	// Debtor: the counters of a partition include all debts of a node up to the number Rank, Minor.
 	Debtor
-	// Slot: a slot of a limit is held. Rank identifies the limit, as Key.Counter of a counter does. Minor is how long
-	// after At it ends, in nanoseconds. Body has its units and, at its end, who holds it. See slots.go.
+	// Slot: a slot of a limit is held. Rank identifies the limit, as Key.Counter of
+	// a counter does. Minor is how long after At it ends, in nanoseconds. Body has
+	// its units and, at its end, who holds it. See slots.go.
 	Slot
 	// Lost: slots of a partition may have been lost at At, with all copies. Key is PartitionKey.
 	Lost
@@ -52,9 +56,11 @@ const (
 
 // Bounds of a note.
 const (
-	// MaxBody bounds the body of a note, in bytes. The answer of a reservation of 256 limits fits, unless names are very long.
+	// MaxBody bounds the body of a note, in bytes. The answer of a reservation of
+	// 256 limits fits, unless names are very long.
 	MaxBody = 64 << 10
-	// Bytes is what a note takes of its budget, and at most of memory, besides its body. Maps double, so most notes take less.
+	// Bytes is what a note takes of its budget, and at most of memory, besides its
+	// body. Maps double, so most notes take less.
 	Bytes = 256
 	// dueBytes is what the schedule takes for a reservation, at most; slices double.
 	dueBytes = 64
@@ -80,8 +86,9 @@ func PartitionKey(kind Kind, p int, id uint64) Key {
 // Note is a fact kept with the counters of its partition until it expires.
 type Note struct {
 	Key
-	// Of two copies of a note that have no order, the one with the higher Rank stays; if equal, with the higher Minor.
-	// What they count depends on the Kind; see its constants.
+	// Of two copies of a note that have no order, the one with the higher Rank
+	// stays; if equal, with the higher Minor. What they count depends on the Kind;
+	// see its constants.
 	Rank, Minor uint64
 	At          int64  // when it was made, or settled: steady nanoseconds
 	Until       int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
@@ -102,7 +109,8 @@ func (n *Note) size() int64 {
 	return size
 }
 
-// yieldsTo reports whether m replaces n if neither of the two copies of a note is known to be newer.
+// yieldsTo reports whether m replaces n if neither of the two copies of a note
+// is known to be newer.
 func (n *Note) yieldsTo(m *Note) bool {
 	switch n.Kind {
 	case Slot:
@@ -113,8 +121,10 @@ func (n *Note) yieldsTo(m *Note) bool {
 	return n.Rank < m.Rank || n.Rank == m.Rank && n.Minor < m.Minor
 }
 
-// The encoding of a note, for another node or for disk: Rank, Minor, the seconds until it expires (0 if it was removed or has
-// expired), how long ago it was made, Group, and the body, all as varints or with one as their length; Inline is a byte.
+// The encoding of a note, for another node or for disk: Rank, Minor, the
+// seconds until it expires (0 if it was removed or has expired), how long ago
+// it was made, Group, and the body, all as varints or with one as their length;
+// Inline is a byte.
 
 // Append appends n, except for its key, as of steady.
 func (n *Note) Append(b []byte, steady int64) []byte {

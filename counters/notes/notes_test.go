@@ -14,7 +14,8 @@ import (
 // begin is the steady time at which tests begin.
 const begin = int64(1_800_000_000e9)
 
-// reservation returns the note of an open reservation, of a rule and a subject, that lasts ten minutes.
+// reservation returns the note of an open reservation, of a rule and a subject,
+// that lasts ten minutes.
 func reservation(group uint32, subject, id uint64) Note {
 	return Note{
 		Key: Key{Subject: subject, ID: id, Kind: Reservation}, Group: group,
@@ -34,7 +35,8 @@ func add(t *testing.T, s *Store, n Note) bool {
 	return err == nil
 }
 
-// fill makes reservations of a rule, of subjects in turn, until there is no room, and returns how many it made.
+// fill makes reservations of a rule, of subjects in turn, until there is no
+// room, and returns how many it made.
 func fill(t *testing.T, s *Store, group uint32, subject func(i uint64) uint64) (made int) {
 	t.Helper()
 	for i := uint64(0); ; i++ {
@@ -48,8 +50,10 @@ func fill(t *testing.T, s *Store, group uint32, subject func(i uint64) uint64) (
 // spread returns subjects all over the partitions.
 func spread(i uint64) uint64 { return i * 0x9e3779b97f4a7c15 }
 
-// One subject gets most of the room for reservations, by default that of 1,000 a second which each stay open for ten minutes. But
-// others always find some, however late they come: another subject of the rule, another rule, and the hundredth rule.
+// One subject gets most of the room for reservations, by default that of 1,000
+// a second which each stay open for ten minutes. But others always find some,
+// however late they come: another subject of the rule, another rule, and the
+// hundredth rule.
 func TestReservationsAreShared(t *testing.T) {
 	s := New(DefaultReservations)
 	one := func(uint64) uint64 { return 7 }
@@ -73,7 +77,8 @@ func TestReservationsAreShared(t *testing.T) {
 	}
 }
 
-// Reservations of subjects that came with their limits get half, however many rules and subjects take part.
+// Reservations of subjects that came with their limits get half, however many
+// rules and subjects take part.
 func TestInlineReservationsGetHalf(t *testing.T) {
 	s := New(1 << 20)
 	made := 0
@@ -94,7 +99,8 @@ func TestInlineReservationsGetHalf(t *testing.T) {
 	}
 }
 
-// At its bound, the oldest answer of a rule that has its even share goes. So no rule's answers push those of a rule with few out.
+// At its bound, the oldest answer of a rule that has its even share goes. So no
+// rule's answers push those of a rule with few out.
 func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 	s := New(1 << 20)
 	const body = 1000
@@ -168,8 +174,9 @@ func BenchmarkGiveAmongManyGroups(b *testing.B) {
 	}
 }
 
-// The budgets never take from each other. At its bound the oldest answer goes, and the oldest retry; a write finds no room. So no
-// number of writes keeps nodes from repeating their requests among themselves.
+// The budgets never take from each other. At its bound the oldest answer goes,
+// and the oldest retry; a write finds no room. So no number of writes keeps
+// nodes from repeating their requests among themselves.
 func TestBudgets(t *testing.T) {
 	s := New(1 << 20)
 	keep := func(kind Kind, id uint64, inline bool, body int) error {
@@ -200,7 +207,8 @@ func TestBudgets(t *testing.T) {
 	for i := range uint64(2 * answers) {
 		expect.NoError(t, keep(Answer, i, false, body))
 	}
-	if has(Answer, 0) || has(Answer, uint64(answers)-1) || !has(Answer, uint64(answers)+1) || !has(Answer, uint64(2*answers)-1) {
+	if has(Answer, 0) || has(Answer, uint64(answers)-1) || !has(Answer, uint64(answers)+1) ||
+		!has(Answer, uint64(2*answers)-1) {
 		t.Error("not the oldest answers went")
 	}
 
@@ -239,7 +247,8 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// A reset is known until it is forgotten at the bound; then whatever may have been taken before it counts as taken before it.
+// A reset is known until it is forgotten at the bound; then whatever may have
+// been taken before it counts as taken before it.
 func TestResets(t *testing.T) {
 	s := New(1 << 20)
 	reset := func(subject uint64) {
@@ -278,8 +287,8 @@ func TestResets(t *testing.T) {
 	}
 }
 
-// Copies follow the owner's notes, also those that it drops. Of two copies without an order, a settlement stays, and the higher of
-// two numbers.
+// Copies follow the owner's notes, also those that it drops. Of two copies
+// without an order, a settlement stays, and the higher of two numbers.
 func TestCopies(t *testing.T) {
 	owner, standby := New(1<<20), New(1<<20)
 	send := func() (n int) {
@@ -349,7 +358,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// A node that was the owner keeps its floor of forgotten resets, although the next owner does not know of it.
+// A node that was the owner keeps its floor of forgotten resets, although the
+// next owner does not know of it.
 func TestACopyKeepsItsFloor(t *testing.T) {
 	s := New(1 << 20)
 	numbers := Note{Key: PartitionKey(Resets, 0, 0), Rank: 5, Minor: 4, Until: forever}
@@ -415,8 +425,9 @@ func heapSize() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// What a reservation takes of its budget is what it takes of memory, at most, however many there are: maps double, so that many more
-// are needed before they are well filled again.
+// What a reservation takes of its budget is what it takes of memory, at most,
+// however many there are: maps double, so that many more are needed before they
+// are well filled again.
 func TestBytesOfANote(t *testing.T) {
 	most, step := uint64(700_000), uint64(20_000)
 	if testing.Short() {
@@ -444,8 +455,9 @@ func TestBytesOfANote(t *testing.T) {
 	}
 }
 
-// The rates of buckets are shared like reservations: neither one reservation of many buckets nor a flood of subjects takes them from
-// others. A rate that is there already takes no more.
+// The rates of buckets are shared like reservations: neither one reservation of
+// many buckets nor a flood of subjects takes them from others. A rate that is
+// there already takes no more.
 func TestRatesAreShared(t *testing.T) {
 	s := New(1 << 20)
 	reserve := func(group uint32, subject, id uint64, buckets int) bool {
@@ -485,7 +497,8 @@ func TestRatesAreShared(t *testing.T) {
 	}
 }
 
-// Floods that are over leave no memory behind, one subject after another, whether or not somebody receives the changes.
+// Floods that are over leave no memory behind, one subject after another,
+// whether or not somebody receives the changes.
 func TestFloodsLeaveNoMemory(t *testing.T) {
 	for name, received := range map[string]bool{"with checkpoints": true, "without": false} {
 		s := New(5 << 20)

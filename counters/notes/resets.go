@@ -1,14 +1,17 @@
 package notes
 
-// A reset begins a new life of a subject's counters, or of one of them: what was taken in an earlier life does not come
-// back. So a partition numbers its resets. What may come back carries the number as of its taking, and is dropped if
-// its subject was reset since.
+// A reset begins a new life of a subject's counters, or of one of them: what
+// was taken in an earlier life does not come back. So a partition numbers its
+// resets. What may come back carries the number as of its taking, and is
+// dropped if its subject was reset since.
 
-// ResetKey returns the key of the note of a reset: of one counter of a subject or, if counter is 0, of all of them.
+// ResetKey returns the key of the note of a reset: of one counter of a subject
+// or, if counter is 0, of all of them.
 func ResetKey(subject, counter uint64) Key { return Key{Subject: subject, ID: counter, Kind: Reset} }
 
-// Reset records a reset at steady, under a ResetKey. It is kept until the given time, in Unix seconds on the steady clock:
-// after that, nothing that was taken before the reset can come back.
+// Reset records a reset at steady, under a ResetKey. It is kept until the given
+// time, in Unix seconds on the steady clock: after that, nothing that was taken
+// before the reset can come back.
 func (h Held) Reset(k Key, inline bool, steady, until int64) {
 	numbers, _ := h.Get(h.resetsKey(k.Subject))
 	numbers.Key = h.resetsKey(k.Subject)
@@ -25,7 +28,8 @@ func (h Held) resetsKey(subject uint64) Key {
 	return PartitionKey(Resets, Key{Subject: subject}.Partition(), 0)
 }
 
-// IsResetSince reports whether a counter was reset after its partition had had that many resets, or may have been.
+// IsResetSince reports whether a counter was reset after its partition had had
+// that many resets, or may have been.
 func (h Held) IsResetSince(subject, counter, resets uint64) bool {
 	numbers, some := h.Get(h.resetsKey(subject))
 	if !some {
@@ -46,7 +50,8 @@ func (h Held) IsResetAfter(subject, counter uint64, steady int64) bool {
 	return found && all.At > steady
 }
 
-// raiseFloor records that resets of the partition of subject, up to the given one, are no longer all known.
+// raiseFloor records that resets of the partition of subject, up to the given
+// one, are no longer all known.
 func (h Held) raiseFloor(subject, number uint64) {
 	numbers, found := h.Get(h.resetsKey(subject))
 	if found {
@@ -55,7 +60,8 @@ func (h Held) raiseFloor(subject, number uint64) {
 	}
 }
 
-// forgetRates records that, of the partition of subject, rates of buckets are being forgotten that late settlements may need.
+// forgetRates records that, of the partition of subject, rates of buckets are
+// being forgotten that late settlements may need.
 func (h Held) forgetRates(subject uint64, steady int64) {
 	numbers, _ := h.Get(h.resetsKey(subject))
 	numbers.Key = h.resetsKey(subject)
@@ -64,8 +70,8 @@ func (h Held) forgetRates(subject uint64, steady int64) {
 	h.Put(&numbers)
 }
 
-// HasForgottenRates reports whether the partition of subject has forgotten, at or after a steady time, rates that late
-// settlements may need.
+// HasForgottenRates reports whether the partition of subject has forgotten, at
+// or after a steady time, rates that late settlements may need.
 func (h Held) HasForgottenRates(subject uint64, since int64) bool {
 	numbers, some := h.Get(h.resetsKey(subject))
 	return some && numbers.At >= since

@@ -7,11 +7,13 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// A reservation may say what becomes of it if nobody settles it in time. Then its Body says so while it is open, and
-// its home carries that out. So a store keeps these reservations in order of their ends, those of copies as well: this
-// node may own them by then.
+// A reservation may say what becomes of it if nobody settles it in time. Then
+// its Body says so while it is open, and its home carries that out. So a store
+// keeps these reservations in order of their ends, those of copies as well:
+// this node may own them by then.
 
-// schedule holds the open reservations with a Body, soonest end first. One that was settled or removed stays until its end.
+// schedule holds the open reservations with a Body, soonest end first. One that
+// was settled or removed stays until its end.
 type schedule struct {
 	mu   sync.Mutex // locked after a partition
 	list dueList
@@ -74,8 +76,8 @@ func (n *Note) end() int64 { return n.At + int64(n.Minor) }
 // schedules reports whether n is a reservation to be carried out at its end.
 func (n *Note) schedules() bool { return n.Kind == Reservation && n.Rank == Open && n.Body != "" }
 
-// TakeDue returns, up to most, the open reservations with a Body that ended at or before steady, each once. What is not
-// carried out must be put off.
+// TakeDue returns, up to most, the open reservations with a Body that ended at
+// or before steady, each once. What is not carried out must be put off.
 func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 	for len(list) < most {
 		k, some := s.schedule.take(steady)

@@ -7,7 +7,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// Reservations with a body are due at their end, in order and once, whatever was settled, removed or moved meanwhile.
+// Reservations with a body are due at their end, in order and once, whatever
+// was settled, removed or moved meanwhile.
 func TestSchedule(t *testing.T) {
 	s := New(1 << 20)
 	put := func(id uint64, open time.Duration, body string, rank uint64) {
@@ -85,7 +86,8 @@ func TestLateOnesGiveWay(t *testing.T) {
 	s.BoundReservations(1000 * Bytes)
 	s.Sweep(at, 1, func(int) bool { return true })
 	s.Sweep(at+int64((RateMemory+1)*time.Second), 1, func(int) bool { return true })
-	// Half of each may stay, and what the other rule has, and a note for each partition that has forgotten rates.
+	// Half of each may stay, and what the other rule has, and a note for each
+	// partition that has forgotten rates.
 	if got := s.Stats().Reservations; got > 501*Bytes || got < 500*Bytes || before != 2002 {
 		t.Errorf("%d bytes of reservations are left, of %d notes", got, before)
 	}

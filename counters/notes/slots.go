@@ -10,15 +10,19 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A slot is a note of kind Slot. What is held of a limit is the sum of its slots that have not ended, wherever they came from: so the
-// store keeps a sum and the next ends for each limit, which it derives from the notes and nothing else.
+// A slot is a note of kind Slot. What is held of a limit is the sum of its
+// slots that have not ended, wherever they came from: so the store keeps a sum
+// and the next ends for each limit, which it derives from the notes and nothing
+// else.
 
 const (
 	// MaxWho bounds what a slot says of its holder, in bytes.
 	MaxWho = 32
-	// slotBytes is what a slot takes of its budget besides what every note does: its ends in the list, at most.
+	// slotBytes is what a slot takes of its budget besides what every note does:
+	// its ends in the list, at most.
 	slotBytes = 64
-	// exactEnds is the number of slots of a limit up to which the time of the last end is always exact.
+	// exactEnds is the number of slots of a limit up to which the time of the last
+	// end is always exact.
 	exactEnds = 64
 )
 
@@ -30,15 +34,18 @@ type Slots struct {
 
 // SlotInfo is a slot that is held.
 type SlotInfo struct {
-	ID       uint64 // of the slot, among those of a limit
-	Nonce    uint64 // of the attempt that acquired it: what was meant for an earlier one with the same ID does not concern it
+	ID uint64 // of the slot, among those of a limit
+	// of the attempt that acquired it: what was meant for an earlier one with the
+	// same ID does not concern it
+	Nonce    uint64
 	Units    int64  // how many it takes of the limit
 	Acquired int64  // steady nanoseconds
 	End      int64  // likewise: unless it is renewed before
 	Who      string // at most MaxWho bytes
 }
 
-// Key returns the key of the note of a slot. A slot of several limits of one subject has as many notes.
+// Key returns the key of the note of a slot. A slot of several limits of one
+// subject has as many notes.
 func (s Slots) Key(id uint64) Key { return Key{Subject: s.Subject, ID: id ^ s.Counter, Kind: Slot} }
 
 // Note returns the note of a slot.
@@ -81,10 +88,12 @@ const maxSlotUnits = 1 << 32
 type limitSlots struct {
 	held  int64 // units
 	count int   // notes
-	// ends has the end of each slot, and earlier ends of those that were renewed or released since: a heap.
+	// ends has the end of each slot, and earlier ends of those that were renewed or
+	// released since: a heap.
 	ends endList
-	// No slot ends after latest. It is computed anew once more than a quarter of the slots have changed, and always for at most
-	// exactEnds slots. changes counts since then.
+	// No slot ends after latest. It is computed anew once more than a quarter of
+	// the slots have changed, and always for at most exactEnds slots. changes
+	// counts since then.
 	latest  int64
 	changes int
 }
@@ -150,7 +159,8 @@ func (h Held) current(key Slots, e slotEnd) bool {
 	return found && had.at+int64(had.minor) == e.at
 }
 
-// endSlots drops the slots of key that ended at or before steady, and returns what is held then; nil if nothing is.
+// endSlots drops the slots of key that ended at or before steady, and returns
+// what is held then; nil if nothing is.
 func (h Held) endSlots(key Slots, steady int64) *limitSlots {
 	s := h.part.slots[key]
 	for s != nil && len(s.ends) > 0 && (s.ends[0].at <= steady || !h.current(key, s.ends[0])) {
@@ -178,8 +188,10 @@ func (h Held) compact(key Slots, s *limitSlots) {
 	s.ends = slices.Clip(slices.Compact(s.ends)) // sorted, it is a heap
 }
 
-// HeldSlots returns how many units of key are held at steady. If no slot is renewed, at most rest units are left after enough
-// nanoseconds, and none after all; both are 0 if nothing is held. With more than exactEnds slots, all may be somewhat too long.
+// HeldSlots returns how many units of key are held at steady. If no slot is
+// renewed, at most rest units are left after enough nanoseconds, and none after
+// all; both are 0 if nothing is held. With more than exactEnds slots, all may
+// be somewhat too long.
 func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64) {
 	s := h.endSlots(key, steady)
 	if s == nil {
@@ -201,13 +213,14 @@ func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64
 const (
 	// maxEndsRead bounds the ends that are read for one answer.
 	maxEndsRead = 64
-	// maxEndsListed bounds the ends that are read for a list. If there are too few slots among them, the ends are compacted first,
-	// which takes long if there are very many. It is not needed again before as many slots were renewed.
+	// maxEndsListed bounds the ends that are read for a list. If there are too few
+	// slots among them, the ends are compacted first, which takes long if there are
+	// very many. It is not needed again before as many slots were renewed.
 	maxEndsListed = 4096
 )
 
-// nextEnd returns when enough slots have ended that at most rest units are held or, if it would have to read too many ends, an
-// earlier time.
+// nextEnd returns when enough slots have ended that at most rest units are held
+// or, if it would have to read too many ends, an earlier time.
 func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 	at, held := s.ends[0].at, s.held
 	h.readEnds(key, s, maxEndsRead, func(one SlotInfo) bool {
@@ -218,7 +231,8 @@ func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 	return at
 }
 
-// readEnds calls read with the slots of key in the order of their ends, until read returns false or most ends were read.
+// readEnds calls read with the slots of key in the order of their ends, until
+// read returns false or most ends were read.
 func (h Held) readEnds(key Slots, s *limitSlots, most int, read func(SlotInfo) bool) {
 	next := indexHeap{s.ends, []int{0}}
 	var last slotEnd
@@ -290,8 +304,8 @@ func (h Held) HasRoomForSlot(n *Note) bool {
 	return fits
 }
 
-// ListSlots returns the slots of key that are held at steady, at most bound, those that end first in front, and how many
-// there are.
+// ListSlots returns the slots of key that are held at steady, at most bound,
+// those that end first in front, and how many there are.
 func (h Held) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo, all int) {
 	s := h.endSlots(key, steady)
 	if s == nil {
@@ -336,16 +350,19 @@ func (h Held) InlineSlots(subject uint64) (counters []uint64) {
 	return counters
 }
 
-// A partition whose slots were lost, with all copies, refuses new ones for as long as the lost ones may be held.
+// A partition whose slots were lost, with all copies, refuses new ones for as
+// long as the lost ones may be held.
 
-// MarkLost records that slots of p may have been lost by steady. It is known until the given time, in Unix seconds on the steady clock.
+// MarkLost records that slots of p may have been lost by steady. It is known
+// until the given time, in Unix seconds on the steady clock.
 func (s *Store) MarkLost(p int, steady, until int64) {
 	h := s.Lock(p, steady)
 	defer h.Unlock()
 	h.Put(&Note{Key: PartitionKey(Lost, p, 0), At: steady, Until: until})
 }
 
-// LostAt returns when slots of the partition of subject were last lost, as far as that still matters.
+// LostAt returns when slots of the partition of subject were last lost, as far
+// as that still matters.
 func (h Held) LostAt(subject uint64) (steady int64, lost bool) {
 	n, found := h.Get(PartitionKey(Lost, Key{Subject: subject}.Partition(), 0))
 	return n.At, found
@@ -364,8 +381,9 @@ func (s *Store) AddHeldSlots(p int, steady int64, held map[uint32]int64) {
 	}
 }
 
-// maxLimitsEnded bounds the limits whose slots one reading of metrics may end, in each partition: others wait for its lock. What
-// it leaves out of very many goes with the next readings, because a map begins anywhere.
+// maxLimitsEnded bounds the limits whose slots one reading of metrics may end,
+// in each partition: others wait for its lock. What it leaves out of very many
+// goes with the next readings, because a map begins anywhere.
 const maxLimitsEnded = 4096
 
 // endSlotsOf drops slots that ended at or before steady, of at most so many limits.

@@ -33,7 +33,8 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 		if inModel = inModel && was.End > now; held != inModel || held && have != was {
 			t.Fatalf("step %d: have %+v %v, want %+v %v", step, have, held, was, inModel)
 		}
-		info := SlotInfo{ID: id, Nonce: r.Uint64(), Units: 1 + r.Int64N(3), Acquired: now, End: now + 1 + r.Int64N(2e10), Who: fmt.Sprint(id)}
+		info := SlotInfo{ID: id, Nonce: r.Uint64(), Units: 1 + r.Int64N(3), Acquired: now,
+			End: now + 1 + r.Int64N(2e10), Who: fmt.Sprint(id)}
 		switch {
 		case !held:
 			n := key.Note(&info, 7, false)
@@ -66,7 +67,8 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 			t.Fatalf("step %d: got %+v of %d listed, want %+v of %d", step, list, listed, want, len(model[key]))
 		}
 		if units != sum || sum > 0 && enough != first || all < last {
-			t.Fatalf("step %d: have %d held, the first for %d, the last for %d; want %d, %d, %d", step, units, enough, all, sum, first, last)
+			t.Fatalf("step %d: have %d held, the first for %d, the last for %d; want %d, %d, %d",
+				step, units, enough, all, sum, first, last)
 		}
 	}
 	if ends := len(s.in(Key{Subject: 1}.Partition()).slots[limits[0]].ends); ends > 3*200+2*exactEnds {
@@ -80,7 +82,8 @@ func firstOf(slots map[uint64]SlotInfo, most int) []SlotInfo {
 	return list[:min(len(list), most)]
 }
 
-// A list of a limit that has very many slots makes nobody wait until all are sorted, however often it is asked for.
+// A list of a limit that has very many slots makes nobody wait until all are
+// sorted, however often it is asked for.
 func TestListOfManySlots(t *testing.T) {
 	t.Parallel()
 	const count = 20_000
@@ -158,7 +161,8 @@ func TestMemoryOfSlots(t *testing.T) {
 	key, now := Slots{1, 10}, int64(1e12)
 	h := s.Lock(Key{Subject: 1}.Partition(), now)
 	for i := range uint64(count) {
-		n := key.Note(&SlotInfo{ID: i * 0x9e3779b97f4a7c15, Nonce: i, Units: 1, Acquired: now, End: now + 1e10, Who: "127.0.0.1"}, 0, false)
+		n := key.Note(&SlotInfo{ID: i * 0x9e3779b97f4a7c15, Nonce: i, Units: 1, Acquired: now,
+			End: now + 1e10, Who: "127.0.0.1"}, 0, false)
 		h.Put(&n)
 	}
 	h.Unlock()

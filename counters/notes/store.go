@@ -7,30 +7,35 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// AnswerLife is how long, in nanoseconds, the answer to a settlement is kept. Afterwards only its fact remains.
+// AnswerLife is how long, in nanoseconds, the answer to a settlement is kept.
+// Afterwards only its fact remains.
 const AnswerLife = int64(60e9)
 
-// Store holds the notes of a node. All methods may be called concurrently. Times are readings of the node's steady clock.
+// Store holds the notes of a node. All methods may be called concurrently.
+// Times are readings of the node's steady clock.
 type Store struct {
 	partitions [ring.Partitions]atomic.Pointer[partition] // nil before the first note
-	copied     atomic.Bool                                // partitions were copied or replicated, so replicas must receive changes
-	rates      atomic.Int64                               // notes of kind Rate
-	sweepNext  atomic.Int64
-	schedule   schedule
+	// partitions were copied or replicated, so replicas must receive changes
+	copied    atomic.Bool
+	rates     atomic.Int64 // notes of kind Rate
+	sweepNext atomic.Int64
+	schedule  schedule
 
 	mu      sync.Mutex // guards everything below; locked after a partition
 	budgets [purposes]budget
-	// expiredSlots counts, by rule, the slots that ended by themselves while this node owned them. Rules are at most as
-	// many as those that ever had slots here.
+	// expiredSlots counts, by rule, the slots that ended by themselves while this
+	// node owned them. Rules are at most as many as those that ever had slots here.
 	expiredSlots map[uint32]int64
 }
 
 const (
-	// LateSettling is how long after its end a reservation may be settled, in seconds, unless its room is needed.
+	// LateSettling is how long after its end a reservation may be settled, in
+	// seconds, unless its room is needed.
 	LateSettling = 600
-	// RateMemory is how long, in seconds, a note of kind Rate is kept at least after something was put back, or taken
-	// since: longer than a grant or the cost of a refused check may take to come back. A reservation keeps it for its
-	// own time.
+	// RateMemory is how long, in seconds, a note of kind Rate is kept at least
+	// after something was put back, or taken since: longer than a grant or the cost
+	// of a refused check may take to come back. A reservation keeps it for its own
+	// time.
 	RateMemory = 120
 )
 
@@ -46,8 +51,8 @@ func New(forReservations int64) *Store {
 	return s
 }
 
-// BoundReservations changes the room for reservations to that many bytes. The rates of their buckets have as much
-// besides. What is there stays.
+// BoundReservations changes the room for reservations to that many bytes. The
+// rates of their buckets have as much besides. What is there stays.
 func (s *Store) BoundReservations(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,9 +72,9 @@ type partition struct {
 	mu    sync.Mutex // guards everything below, and the numbers for those who write them
 	notes map[Key]entry
 	most  int // notes since the map was made, at most; a map keeps the memory that it once needed
-	// unsaved and unsent hold the notes that changed since checkpoints and replicas last received changes, each once.
-	// Some may be gone. Until checkpoints first receive changes, which a node without a disk never does, unsaved is
-	// empty.
+	// unsaved and unsent hold the notes that changed since checkpoints and replicas
+	// last received changes, each once. Some may be gone. Until checkpoints first
+	// receive changes, which a node without a disk never does, unsaved is empty.
 	unsaved, unsent []Key
 	isSaved         bool // checkpoints receive changes
 
@@ -152,7 +157,8 @@ func (s *Store) Wait(p int) {
 	defer part.mu.Unlock()
 }
 
-// Held is a locked partition. The holder of a shard of counters may lock a partition of notes, but not the other way round.
+// Held is a locked partition. The holder of a shard of counters may lock a
+// partition of notes, but not the other way round.
 type Held struct {
 	store  *Store
 	part   *partition
@@ -250,9 +256,10 @@ func (h Held) mark(k Key, e entry, by Readers) {
 	h.part.most = max(h.part.most, len(h.part.notes))
 }
 
-// Make adds the notes of a reservation: at most one of kind Reservation, and any of kind Rate. Or it adds none: it
-// fails with ErrReservations if the reservation would take more than its rule and its subject may have of the budget,
-// or the rates more than those may have of theirs.
+// Make adds the notes of a reservation: at most one of kind Reservation, and
+// any of kind Rate. Or it adds none: it fails with ErrReservations if the
+// reservation would take more than its rule and its subject may have of the
+// budget, or the rates more than those may have of theirs.
 func (h Held) Make(list ...Note) error {
 	if !h.hasRoom(list) {
 		h.store.budgets[reservations].refused.Add(1)
@@ -265,7 +272,8 @@ func (h Held) Make(list ...Note) error {
 	return nil
 }
 
-// hasRoom reports whether there is room for the notes of a reservation, all of one rule and subject.
+// hasRoom reports whether there is room for the notes of a reservation, all of
+// one rule and subject.
 func (h Held) hasRoom(list []Note) bool {
 	var more [purposes]int64
 	for i := range list {
@@ -297,9 +305,10 @@ func (h Held) sizeOf(k Key) int64 {
 // HasRoom reports whether there is room for n, of kind Rate, Reservation or Slot.
 func (h Held) HasRoom(n *Note) bool { return h.hasRoom([]Note{*n}) }
 
-// MakeRoom makes room for a note of a kind that is not a reservation's, by dropping older ones that this node made, if
-// need be. It fails with ErrWrites if n is the answer to a write: those stay. The bound may be exceeded by what is
-// being made at the same time. The caller must hold no partition.
+// MakeRoom makes room for a note of a kind that is not a reservation's, by
+// dropping older ones that this node made, if need be. It fails with ErrWrites
+// if n is the answer to a write: those stay. The bound may be exceeded by what
+// is being made at the same time. The caller must hold no partition.
 func (s *Store) MakeRoom(n *Note, steady int64) error {
 	b := &s.budgets[n.Kind.purpose()]
 	for {
@@ -322,9 +331,10 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 	}
 }
 
-// takeOldest reports whether there is no room for n. If so, it takes the note that should go from those made here; nil if
-// none should. The class that fills more than half gives way: so notes of subjects that came with their limits get half
-// at most, and others at least half.
+// takeOldest reports whether there is no room for n. If so, it takes the note
+// that should go from those made here; nil if none should. The class that fills
+// more than half gives way: so notes of subjects that came with their limits
+// get half at most, and others at least half.
 func (b *budget) takeOldest(n *Note) (k *Key, full bool) {
 	size := n.size()
 	isBeyondHalf := n.Inline && b.inline+size > b.most/2
@@ -352,8 +362,8 @@ func (s *Store) drop(k Key, steady int64) {
 	h.Remove(k)
 }
 
-// Made records that this node made n, for which MakeRoom made room, so that it may go when room is needed. The answer
-// to a write never does.
+// Made records that this node made n, for which MakeRoom made room, so that it
+// may go when room is needed. The answer to a write never does.
 func (s *Store) Made(n *Note) {
 	if n.Kind == Write {
 		return

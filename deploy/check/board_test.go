@@ -201,8 +201,9 @@ rules:
     limits: [{limit: 3, ttl: 5s, algorithm: concurrency}]
 `
 
-// With three nodes of one region and one of another under load, and Prometheus scraping them, every metric that the board
-// or an alert names exists, every query of the board returns data, and no alert fires.
+// With three nodes of one region and one of another under load, and Prometheus
+// scraping them, every metric that the board or an alert names exists, every
+// query of the board returns data, and no alert fires.
 func TestBoardHasData(t *testing.T) {
 	t.Parallel()
 	prometheus := tool(t, "prometheus", "bin/prometheus", "prometheus")
@@ -211,22 +212,27 @@ func TestBoardHasData(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), []byte(boardRules), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	tls := []string{"--gossip-key", base64.StdEncoding.EncodeToString(make([]byte, 32))} // so that there are certificates that may end
+	// so that there are certificates that may end
+	tls := []string{"--gossip-key", base64.StdEncoding.EncodeToString(make([]byte, 32))}
 	for name, text := range certificate(t, nil) {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		tls = append(tls, map[string]string{"tls.crt": "--tls-cert", "tls.key": "--tls-key", "ca.crt": "--tls-ca"}[name], file)
+		tls = append(tls,
+			map[string]string{"tls.crt": "--tls-cert", "tls.key": "--tls-key", "ca.crt": "--tls-ca"}[name],
+			file)
 	}
 	var urls []string
 	for i, name := range []string{"n1", "n2", "n3", "u1"} {
-		args := []string{"serve", "--name", name, "--bind", fmt.Sprintf("127.0.77.%d", i+1), "--data-dir", filepath.Join(dir, name), "--primary-region", "eu",
+		args := []string{"serve", "--name", name, "--bind", fmt.Sprintf("127.0.77.%d", i+1),
+			"--data-dir", filepath.Join(dir, name), "--primary-region", "eu",
 			"--rules", filepath.Join(dir, "rules.yaml"), "--log-level", "warn", "--redis-port", "6379"}
 		if name == "u1" {
 			args = append(args, "--region", "us", "--wan-join", "127.0.77.1,127.0.77.2,127.0.77.3")
 		} else {
-			args = append(args, "--region", "eu", "--bootstrap-expect", "3", "--join", "127.0.77.1,127.0.77.2,127.0.77.3")
+			args = append(args, "--region", "eu", "--bootstrap-expect", "3", "--join",
+				"127.0.77.1,127.0.77.2,127.0.77.3")
 		}
 		background(t, program, append(args, tls...)...)
 		urls = append(urls, fmt.Sprintf("http://127.0.77.%d", i+1))
@@ -238,7 +244,8 @@ func TestBoardHasData(t *testing.T) {
 		})
 	}
 	address := freeAddress(t)
-	background(t, prometheus, "--config.file="+prometheusConfig(t, dir), "--storage.tsdb.path="+filepath.Join(dir, "tsdb"),
+	background(t, prometheus, "--config.file="+prometheusConfig(t, dir),
+		"--storage.tsdb.path="+filepath.Join(dir, "tsdb"),
 		"--web.listen-address="+address, "--log.level=warn")
 	load(t, urls)
 
@@ -308,7 +315,8 @@ func hasData(t *testing.T, address, query string) bool {
 	t.Helper()
 	now := time.Now()
 	text, status := get("http://" + address + "/api/v1/query_range?" + url.Values{
-		"query": {query}, "step": {"1"}, "start": {fmt.Sprint(now.Add(-30 * time.Second).Unix())}, "end": {fmt.Sprint(now.Unix())},
+		"query": {query}, "step": {"1"}, "start": {fmt.Sprint(now.Add(-30 * time.Second).Unix())},
+		"end": {fmt.Sprint(now.Unix())},
 	}.Encode())
 	if status == http.StatusBadRequest {
 		t.Fatalf("%s: %s", query, text)
@@ -344,7 +352,8 @@ func checkRules(t *testing.T, address string) {
 		if json.Unmarshal([]byte(text), &answer) != nil || len(answer.Data.Groups) != 1 {
 			return false
 		}
-		return !slices.ContainsFunc(answer.Data.Groups[0].Rules, func(r struct{ Name, Health, State, LastError string }) bool { return r.Health == "unknown" })
+		return !slices.ContainsFunc(answer.Data.Groups[0].Rules,
+			func(r struct{ Name, Health, State, LastError string }) bool { return r.Health == "unknown" })
 	})
 	for _, r := range answer.Data.Groups[0].Rules {
 		if r.Health != "ok" || r.State == "firing" {
@@ -404,10 +413,12 @@ func load(t *testing.T, urls []string) {
 				}
 			}
 			if i%10 == 0 {
-				answer := post(node+":8080/v1/reserve", fmt.Sprintf(`{"attributes": %s, "ttl_ms": 60000, "request_id": "r%d"}`, attributes, i/40))
+				answer := post(node+":8080/v1/reserve",
+					fmt.Sprintf(`{"attributes": %s, "ttl_ms": 60000, "request_id": "r%d"}`, attributes, i/40))
 				var reserved struct{ Reservation string }
 				if json.Unmarshal([]byte(answer), &reserved) == nil && reserved.Reservation != "" {
-					post(node+":8080/v1/settle", fmt.Sprintf(`{"reservation": %q, "costs": {"requests": 1}}`, reserved.Reservation))
+					post(node+":8080/v1/settle",
+						fmt.Sprintf(`{"reservation": %q, "costs": {"requests": 1}}`, reserved.Reservation))
 				}
 			}
 		}
@@ -458,7 +469,8 @@ var http2Client = func() *http.Client {
 func askEnvoyDoor(url string) {
 	const request = "\n\x01d\x12\x08\n\x06\n\x01k\x12\x01v" // domain d, one descriptor with k: v
 	body := strings.NewReader("\x00\x00\x00\x00" + string(rune(len(request))) + request)
-	resp, err := http2Client.Post(url+"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "application/grpc", body)
+	resp, err := http2Client.Post(url+
+		"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "application/grpc", body)
 	if err != nil {
 		return
 	}

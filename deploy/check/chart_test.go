@@ -47,7 +47,8 @@ type release struct {
 
 // nodesOnly is what every release has.
 var nodesOnly = map[string][]string{
-	"ServiceAccount": {""}, "Secret": {"-cluster", "-tokens"}, "Service": {"", "-admin", "-headless"}, "StatefulSet": {""},
+	"ServiceAccount": {""}, "Secret": {"-cluster", "-tokens"},
+	"Service": {"", "-admin", "-headless"}, "StatefulSet": {""},
 	"PodDisruptionBudget": {""}, "Pod": {"-test-check"},
 }
 
@@ -66,18 +67,25 @@ var releases = map[string]release{
 	"as it is":    {want: nodesOnly},
 	"one node":    {values: `{replicaCount: 1, persistence: {enabled: false}, podDisruptionBudget: {enabled: false}}`, want: withObjects(map[string][]string{"PodDisruptionBudget": nil})},
 	"five, zones": {values: `{replicaCount: 5, zoneFromPodLabel: true, spread: {zones: DoNotSchedule}, service: {trafficDistribution: PreferClose, type: LoadBalancer}}`, want: nodesOnly},
-	"its own rules": {values: `{rules: ` + aRule + `, imagePullSecrets: [{name: registry}], tolerations: [{key: a, operator: Exists}], nodeSelector: {disk: ssd}}`,
+	"its own rules": {values: `{rules: ` + aRule +
+		`, imagePullSecrets: [{name: registry}], tolerations: [{key: a, operator: Exists}], nodeSelector: {disk: ssd}}`,
 		want: withObjects(map[string][]string{"ConfigMap": {"-rules"}, "Job": {"-rules"}})},
 	"observed": {values: `{serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}`,
-		want: withObjects(map[string][]string{"ServiceMonitor": {""}, "PrometheusRule": {""}, "ConfigMap": {"-dashboard"}})},
+		want: withObjects(map[string][]string{"ServiceMonitor": {""}, "PrometheusRule": {""},
+			"ConfigMap": {"-dashboard"}})},
 	"closed network": {values: `{networkPolicy: {enabled: true, clients: [{namespaceSelector: {matchLabels: {gateway: "yes"}}}], admins: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}], regions: [10.1.0.0/16]}}`,
 		want: withObjects(map[string][]string{"NetworkPolicy": {""}})},
 	"HTTPS by cert-manager": {values: `{tls: {enabled: true, certManager: {issuerRef: {name: ca, kind: ClusterIssuer}, duration: 2160h, renewBefore: 360h}}, serviceMonitor: {enabled: true}, rules: ` + aRule + `}`,
-		want: withObjects(map[string][]string{"Certificate": {""}, "ServiceMonitor": {""}, "ConfigMap": {"-rules"}, "Job": {"-rules"}})},
+		want: withObjects(map[string][]string{"Certificate": {""}, "ServiceMonitor": {""},
+			"ConfigMap": {"-rules"}, "Job": {"-rules"}})},
 	"secrets of others": {values: `{clusterSecret: {existingSecret: mine, key: secret}, auth: {existingSecret: tokens, tokensSecret: named}, tls: {enabled: true, existingSecret: cert, caKey: ""}, existingRulesConfigMap: rules, serviceAccount: {create: false}}`,
 		want: withObjects(map[string][]string{"Secret": nil, "ServiceAccount": nil, "Job": {"-rules"}})},
-	"a region of several": {name: "eu-limits-of-a-team-whose-name-is-very-long-indeed", values: `{region: eu, zone: eu-1a, primaryRegion: eu, wanJoin: [10.1.0.5, 10.1.0.6], replicaCount: 7, otlp: {endpoint: "http://collector.telemetry:4318"}}`, want: nodesOnly},
-	"old cluster, no tokens": {kubernetes: "1.27.3", values: `{auth: {enabled: false}, image: {digest: "sha256:` + strings.Repeat("0a", 32) + `"}, bind: "::", extraArgs: [--usage-months=0], extraEnv: [{name: TZ, value: UTC}], extraVolumes: [{name: more, emptyDir: {}}], extraVolumeMounts: [{name: more, mountPath: /more}], affinity: {podAntiAffinity: {}}, persistence: {storageClass: "-", retention: {whenScaled: Delete, whenDeleted: Delete}}}`,
+	"a region of several": {name: "eu-limits-of-a-team-whose-name-is-very-long-indeed",
+		values: `{region: eu, zone: eu-1a, primaryRegion: eu, wanJoin: [10.1.0.5, 10.1.0.6], replicaCount: 7, otlp: {endpoint: "http://collector.telemetry:4318"}}`,
+		want:   nodesOnly},
+	"old cluster, no tokens": {kubernetes: "1.27.3",
+		values: `{auth: {enabled: false}, image: {digest: "sha256:` + strings.Repeat("0a", 32) +
+			`"}, bind: "::", extraArgs: [--usage-months=0], extraEnv: [{name: TZ, value: UTC}], extraVolumes: [{name: more, emptyDir: {}}], extraVolumeMounts: [{name: more, mountPath: /more}], affinity: {podAntiAffinity: {}}, persistence: {storageClass: "-", retention: {whenScaled: Delete, whenDeleted: Delete}}}`,
 		want: withObjects(map[string][]string{"Secret": {"-cluster"}})},
 	"named otherwise": {values: `{fullnameOverride: limits, nameOverride: limiter, podLabels: {team: edge}, podAnnotations: {a: b}, priorityClassName: high, serviceMonitor: {enabled: true}, maxCounters: 20000000, goMemLimit: 3GiB, resources: {limits: {memory: 4Gi}}, persistence: {storageClass: fast, annotations: {a: b}}}`,
 		want: withObjects(map[string][]string{"ServiceMonitor": {""}})},
@@ -168,7 +176,8 @@ func TestChartKeepsSecrets(t *testing.T) {
 	}
 	var existing clusterWith
 	for name, data := range first {
-		existing = append(existing, &core.Secret{TypeMeta: typeOf("v1", "Secret"), ObjectMeta: named("limits", name), Data: data})
+		existing = append(existing,
+			&core.Secret{TypeMeta: typeOf("v1", "Secret"), ObjectMeta: named("limits", name), Data: data})
 	}
 	if again := secrets(release{provider: existing}); fmt.Sprint(again) != fmt.Sprint(first) {
 		t.Errorf("an upgrade changes secrets:\nhave %v\nwant %v", again, first)
@@ -183,7 +192,8 @@ func (r release) render(t *testing.T) []runtime.Object {
 		t.Fatal(err)
 	}
 	known := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, monitoring.AddToScheme, certmanager.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, monitoring.AddToScheme,
+		certmanager.AddToScheme} {
 		if err := add(known); err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +238,9 @@ func (r release) manifests(t *testing.T) (map[string]string, error) {
 		t.Fatal(err)
 	}
 	capabilities.KubeVersion = *version
-	all, err := util.ToRenderValues(loaded, values, common.ReleaseOptions{Name: or(r.name, "rl"), Namespace: "limits", Revision: 1, IsInstall: true}, capabilities)
+	all, err := util.ToRenderValues(loaded, values,
+		common.ReleaseOptions{Name: or(r.name, "rl"), Namespace: "limits", Revision: 1, IsInstall: true},
+		capabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -356,11 +368,14 @@ func checkMonitor(t *testing.T, m *monitoring.ServiceMonitor, objects []runtime.
 	found := 0
 	for _, o := range objects {
 		s, ok := o.(*core.Service)
-		if ok && selects(m.Spec.Selector.MatchLabels, s.Labels) && slices.ContainsFunc(s.Spec.Ports, func(p core.ServicePort) bool { return p.Name == m.Spec.Endpoints[0].Port }) {
+		if ok && selects(m.Spec.Selector.MatchLabels, s.Labels) &&
+			slices.ContainsFunc(s.Spec.Ports,
+				func(p core.ServicePort) bool { return p.Name == m.Spec.Endpoints[0].Port }) {
 			found++
 		}
 	}
-	if job := m.Spec.Endpoints[0].RelabelConfigs[0]; job.TargetLabel != "job" || !strings.Contains(*job.Replacement, "rlnode") {
+	if job := m.Spec.Endpoints[0].RelabelConfigs[0]; job.TargetLabel != "job" ||
+		!strings.Contains(*job.Replacement, "rlnode") {
 		t.Errorf("the alerts don't know these targets: %+v", job)
 	}
 	if found != 1 {
@@ -412,7 +427,9 @@ func checkPod(t *testing.T, where string, pod core.PodTemplateSpec, set *apps.St
 		}
 	}
 	s, p := c.SecurityContext, pod.Spec.SecurityContext
-	if !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || s.Capabilities.Drop[0] != "ALL" || !*p.RunAsNonRoot || p.SeccompProfile.Type != "RuntimeDefault" || *pod.Spec.AutomountServiceAccountToken {
+	if !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation ||
+		s.Capabilities.Drop[0] != "ALL" || !*p.RunAsNonRoot ||
+		p.SeccompProfile.Type != "RuntimeDefault" || *pod.Spec.AutomountServiceAccountToken {
 		t.Errorf("%s may do more than it needs", where)
 	}
 	for _, probe := range []*core.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {

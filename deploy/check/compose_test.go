@@ -52,7 +52,8 @@ func loadCompose(t *testing.T, files ...string) *types.Project {
 	return project
 }
 
-// Three nodes run as the compose file says, and answer on the host's side at the published addresses.
+// Three nodes run as the compose file says, and answer on the host's side at
+// the published addresses.
 func TestCompose(t *testing.T) {
 	t.Parallel()
 	project := loadCompose(t, "docker-compose.yml")
@@ -66,7 +67,8 @@ func TestCompose(t *testing.T) {
 		}
 	}
 	slices.Sort(ports)
-	if have, want := strings.Join(ports, " "), "8080 8081 8082 8083 8090 8091 8092 8093 8100 8101 8102 8103"; have != want {
+	if have, want := strings.Join(ports,
+		" "), "8080 8081 8082 8083 8090 8091 8092 8093 8100 8101 8102 8103"; have != want {
 		t.Errorf("published ports: have %s, want %s", have, want)
 	}
 
@@ -107,22 +109,28 @@ func TestCompose(t *testing.T) {
 			return err == nil
 		})
 	}
-	check, err := n.runOnHost("curl", "-sS", "-d", `{"rule": "login", "key": "198.51.100.7"}`, "http://"+addresses["8090"]+"/v1/check")
+	check, err := n.runOnHost("curl", "-sS", "-d", `{"rule": "login", "key": "198.51.100.7"}`,
+		"http://"+addresses["8090"]+"/v1/check")
 	if err != nil || !strings.Contains(check, `"limit":5`) {
 		t.Errorf("a check at 8090: %v %s", err, check)
 	}
-	if page, err := n.runOnHost("curl", "-sS", "http://"+addresses["8101"]+"/ui/"); err != nil || !strings.Contains(page, "<html") {
+	if page, err := n.runOnHost("curl", "-sS", "http://"+addresses["8101"]+"/ui/"); err != nil ||
+		!strings.Contains(page, "<html") {
 		t.Errorf("the dashboard at 8101: %v %s", err, page)
 	}
-	// Prometheus asks by the service's name and is served. A page that resolves its own name to this address is not.
-	for host, want := range map[string]string{"n3:8081": "200", "127.0.0.1:8101": "200", "localhost:8101": "200", "a-page.example": "421"} {
-		status, err := n.runOnHost("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: "+host, "http://"+addresses["8101"]+"/v1/rules")
+	// Prometheus asks by the service's name and is served. A page that resolves its
+	// own name to this address is not.
+	for host, want := range map[string]string{"n3:8081": "200", "127.0.0.1:8101": "200",
+		"localhost:8101": "200", "a-page.example": "421"} {
+		status, err := n.runOnHost("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H",
+			"Host: "+host, "http://"+addresses["8101"]+"/v1/rules")
 		if err != nil || status != want {
 			t.Errorf("the admin plane as %s: %v, have %s, want %s", host, err, status, want)
 		}
 	}
 	rules := root + "/deploy/compose/rules.yaml"
-	if out, err := n.runOnHost(made.dir+"/rlnode", "apply", "-f", rules, "--admin", "http://"+addresses["8081"]); err != nil {
+	if out, err := n.runOnHost(made.dir+"/rlnode", "apply", "-f", rules, "--admin",
+		"http://"+addresses["8081"]); err != nil {
 		t.Errorf("apply at 8081: %v %s", err, out)
 	}
 	if out, err := nodes["n1"].exec("apply", "-f", "/etc/rlnode/rules.yaml"); err != nil {

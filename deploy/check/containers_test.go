@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// network is a bridge with containers, separate from the machine's networks, as a container engine would create it.
+// network is a bridge with containers, separate from the machine's networks, as
+// a container engine would create it.
 type network struct {
 	t     *testing.T
 	name  string            // of the bridge's network namespace; prefix of the containers' namespaces

@@ -18,12 +18,14 @@ type doorOf struct {
 	flag   string // of serve
 }
 
-// A door of a node is the same in the flags, the ports of the container, the services, the probes and the policy: one that the
-// policy forgets can't be reached where there is one, and one that it invents is open to all.
+// A door of a node is the same in the flags, the ports of the container, the
+// services, the probes and the policy: one that the policy forgets can't be
+// reached where there is one, and one that it invents is open to all.
 func TestDoorsOfTheChart(t *testing.T) {
 	t.Parallel()
 	doors := map[string]doorOf{
-		"http": {18080, "--http-port"}, "grpc": {18082, "--grpc-port"}, "redis": {16379, "--redis-port"}, "admin": {18081, "--admin-port"},
+		"http": {18080, "--http-port"}, "grpc": {18082, "--grpc-port"},
+		"redis": {16379, "--redis-port"}, "admin": {18081, "--admin-port"},
 		"gossip": {17946, "--gossip-port"}, "gossip-udp": {17946, "--gossip-port"}, "peer": {17947, "--peer-port"},
 		"wan": {17948, "--wan-port"}, "wan-udp": {17948, "--wan-port"},
 	}
@@ -64,14 +66,16 @@ func TestDoorsOfTheChart(t *testing.T) {
 			t.Errorf("%s: the policy lets nobody in", p.Name)
 		}
 		name := "RLNODE_" + strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(door.flag, "--"), "-", "_"))
-		if want := fmt.Sprint("=", door.number); !strings.Contains(flags, door.flag+want) && !strings.Contains(flags, name+want) {
+		if want := fmt.Sprint("=", door.number); !strings.Contains(flags, door.flag+want) &&
+			!strings.Contains(flags, name+want) {
 			t.Errorf("%s: neither %s%s nor %s%s is given", p.Name, door.flag, want, name, want)
 		}
 	}
 	if len(container.Ports) != len(doors) {
 		t.Errorf("the container has %d ports, want %d", len(container.Ports), len(doors))
 	}
-	for name, probe := range map[string]*core.Probe{"startup": container.StartupProbe, "readiness": container.ReadinessProbe, "liveness": container.LivenessProbe} {
+	for name, probe := range map[string]*core.Probe{"startup": container.StartupProbe,
+		"readiness": container.ReadinessProbe, "liveness": container.LivenessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Port.String() != "http" {
 			t.Errorf("the %s probe does not ask the data plane: %+v", name, probe)
 		}

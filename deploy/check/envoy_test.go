@@ -158,8 +158,10 @@ func (f *fleet) host(i int) string { return fmt.Sprintf("%s.%d", f.net, i+1) }
 
 func (f *fleet) start(i int) {
 	f.t.Helper()
-	c := exec.Command(f.program, "serve", "--name", fmt.Sprintf("n%d", i+1), "--bind", f.host(i), "--data-dir", filepath.Join(f.dir, fmt.Sprint(i)),
-		"--bootstrap-expect", "3", "--join", strings.Join([]string{f.host(0), f.host(1), f.host(2)}, ","), "--rules", filepath.Join(f.dir, "rules.yaml"), "--log-level", "warn")
+	c := exec.Command(f.program, "serve", "--name", fmt.Sprintf("n%d", i+1), "--bind", f.host(i),
+		"--data-dir", filepath.Join(f.dir, fmt.Sprint(i)),
+		"--bootstrap-expect", "3", "--join", strings.Join([]string{f.host(0), f.host(1), f.host(2)},
+			","), "--rules", filepath.Join(f.dir, "rules.yaml"), "--log-level", "warn")
 	c.Stdout, c.Stderr = io.Discard, os.Stderr
 	if err := c.Start(); err != nil {
 		f.t.Fatal(err)
@@ -187,7 +189,8 @@ func (f *fleet) stop(i int, how syscall.Signal) {
 	_ = c.Wait()
 }
 
-// sharedAddress returns one address for all nodes, like a Kubernetes service: each connection goes to some node that accepts it.
+// sharedAddress returns one address for all nodes, like a Kubernetes service:
+// each connection goes to some node that accepts it.
 func (f *fleet) sharedAddress() string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -238,22 +241,29 @@ func request(domain string, pairs ...string) *rls.RateLimitRequest {
 	return &rls.RateLimitRequest{Domain: domain, Descriptors: []*ratelimit.RateLimitDescriptor{d}}
 }
 
-// A client that sends Envoy's messages asks three nodes about the descriptors that a route's actions make of a request.
+// A client that sends Envoy's messages asks three nodes about the descriptors
+// that a route's actions make of a request.
 func TestEnvoyClient(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "127.0.84")
 	for _, pairs := range [][]string{
-		{"source_cluster", "web"}, {"destination_cluster", "app"}, {"api_key", "k1"}, {"query_match", "yes"}, {"header_match", "beta"},
-		{"remote_address", "192.0.2.7"}, {"masked_remote_address", "10.1.0.0/16"}, {"generic_key", "search", "api_key", "k1"},
+		{"source_cluster", "web"}, {"destination_cluster", "app"}, {"api_key", "k1"},
+		{"query_match", "yes"}, {"header_match", "beta"},
+		{"remote_address", "192.0.2.7"}, {"masked_remote_address", "10.1.0.0/16"},
+		{"generic_key", "search", "api_key", "k1"},
 	} {
-		for i, want := range []rls.RateLimitResponse_Code{rls.RateLimitResponse_OK, rls.RateLimitResponse_OK, rls.RateLimitResponse_OVER_LIMIT} {
-			a, err := dial(t, f.host(i)+":8082").ShouldRateLimit(t.Context(), request("actions", pairs...), grpc.WaitForReady(true))
+		for i, want := range []rls.RateLimitResponse_Code{rls.RateLimitResponse_OK,
+			rls.RateLimitResponse_OK, rls.RateLimitResponse_OVER_LIMIT} {
+			a, err := dial(t, f.host(i)+":8082").ShouldRateLimit(t.Context(),
+				request("actions", pairs...), grpc.WaitForReady(true))
 			if err != nil {
 				t.Fatal(err)
 			}
 			s := a.GetStatuses()[0]
 			if a.GetOverallCode() != want || s.GetCode() != want || s.GetCurrentLimit().GetRequestsPerUnit() != 2 ||
-				s.GetCurrentLimit().GetUnit() != rls.RateLimitResponse_RateLimit_DAY || s.GetLimitRemaining() != uint32(max(0, 1-i)) || s.GetDurationUntilReset() == nil {
+				s.GetCurrentLimit().GetUnit() != rls.RateLimitResponse_RateLimit_DAY ||
+				s.GetLimitRemaining() != uint32(max(0, 1-i)) ||
+				s.GetDurationUntilReset() == nil {
 				t.Errorf("%v, request %d: have %v", pairs, i, a)
 			}
 		}
@@ -261,7 +271,8 @@ func TestEnvoyClient(t *testing.T) {
 	override := request("actions", "api_key", "mine")
 	override.Descriptors[0].Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: unit.RateLimitUnit_HOUR}
 	for i, want := range []rls.RateLimitResponse_Code{rls.RateLimitResponse_OK, rls.RateLimitResponse_OVER_LIMIT} {
-		if a, err := dial(t, f.host(i)+":8082").ShouldRateLimit(t.Context(), override); err != nil || a.GetOverallCode() != want {
+		if a, err := dial(t, f.host(i)+":8082").ShouldRateLimit(t.Context(),
+			override); err != nil || a.GetOverallCode() != want {
 			t.Errorf("override, request %d: have %v, %v", i, a, err)
 		}
 	}
@@ -271,14 +282,15 @@ func TestEnvoyClient(t *testing.T) {
 	}
 	defer conn.Close()
 	for _, name := range []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"} {
-		if h, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: name}); err != nil || h.GetStatus() != 1 {
+		if h, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(),
+			&grpc_health_v1.HealthCheckRequest{Service: name}); err != nil || h.GetStatus() != 1 {
 			t.Errorf("health of %q: have %v, %v", name, h, err)
 		}
 	}
 }
 
-// No request fails while the nodes behind one address restart one after another. Killing a node costs its callers one
-// retry.
+// No request fails while the nodes behind one address restart one after
+// another. Killing a node costs its callers one retry.
 func TestEnvoyRestarts(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "127.0.85")
@@ -317,7 +329,8 @@ func TestEnvoyRestarts(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	stop()
 	callers.Wait()
-	t.Logf("%d requests during three restarts, %d more during a kill; %d were retried, %d failed", restarted, asked.Load()-restarted, again.Load(), failed.Load())
+	t.Logf("%d requests during three restarts, %d more during a kill; %d were retried, %d failed",
+		restarted, asked.Load()-restarted, again.Load(), failed.Load())
 	if restarted < 500 || again.Load() > 6 {
 		t.Errorf("%d requests, %d retried", restarted, again.Load())
 	}
@@ -341,13 +354,17 @@ func TestGrpcurl(t *testing.T) {
 		}
 		return strings.Join(strings.Fields(string(out)), " ")
 	}
-	if have, want := run(0, "list"), service+" grpc.health.v1.Health grpc.reflection.v1.ServerReflection"; have != want {
+	if have, want := run(0, "list"), service+
+		" grpc.health.v1.Health grpc.reflection.v1.ServerReflection"; have != want {
 		t.Errorf("list: have %s, want %s", have, want)
 	}
 	for _, test := range []struct{ what, want string }{
-		{service, "rpc ShouldRateLimit ( .envoy.service.ratelimit.v3.RateLimitRequest ) returns ( .envoy.service.ratelimit.v3.RateLimitResponse );"},
-		{"envoy.service.ratelimit.v3.RateLimitRequest", "repeated .envoy.extensions.common.ratelimit.v3.RateLimitDescriptor descriptors = 2; uint32 hits_addend = 3;"},
-		{"envoy.extensions.common.ratelimit.v3.RateLimitDescriptor", ".google.protobuf.UInt64Value hits_addend = 3; bool is_negative_hits = 4;"},
+		{service,
+			"rpc ShouldRateLimit ( .envoy.service.ratelimit.v3.RateLimitRequest ) returns ( .envoy.service.ratelimit.v3.RateLimitResponse );"},
+		{"envoy.service.ratelimit.v3.RateLimitRequest",
+			"repeated .envoy.extensions.common.ratelimit.v3.RateLimitDescriptor descriptors = 2; uint32 hits_addend = 3;"},
+		{"envoy.extensions.common.ratelimit.v3.RateLimitDescriptor",
+			".google.protobuf.UInt64Value hits_addend = 3; bool is_negative_hits = 4;"},
 	} {
 		if have := run(1, "describe", test.what); !strings.Contains(have, test.want) {
 			t.Errorf("describe %s: have %s", test.what, have)
@@ -355,19 +372,22 @@ func TestGrpcurl(t *testing.T) {
 	}
 	question := `{"domain": "actions", "descriptors": [{"entries": [{"key": "api_key", "value": "curl"}]}]}`
 	for i, want := range []string{`"limitRemaining": 1`, `"overallCode": "OK"`, `"overallCode": "OVER_LIMIT"`} {
-		if have := run(i, "-d", question, service+"/ShouldRateLimit"); !strings.Contains(have, want) || !strings.Contains(have, `"unit": "DAY"`) {
+		if have := run(i, "-d", question, service+"/ShouldRateLimit"); !strings.Contains(have,
+			want) || !strings.Contains(have, `"unit": "DAY"`) {
 			t.Errorf("request %d: have %s", i, have)
 		}
 	}
 	for i, name := range []string{"", "ratelimit", service} {
-		if have := run(i, "-d", `{"service": "`+name+`"}`, "grpc.health.v1.Health/Check"); have != `{ "status": "SERVING" }` {
+		if have := run(i, "-d", `{"service": "`+name+`"}`,
+			"grpc.health.v1.Health/Check"); have != `{ "status": "SERVING" }` {
 			t.Errorf("health of %q: have %s", name, have)
 		}
 	}
 }
 
-// 40 streams spend a budget. Each looks before it begins and is charged when it has ended, each time at another node;
-// sometimes one node serves only looks. From the first look that begins after the budget is used up, all are refused.
+// 40 streams spend a budget. Each looks before it begins and is charged when it
+// has ended, each time at another node; sometimes one node serves only looks.
+// From the first look that begins after the budget is used up, all are refused.
 func TestEnvoyBudget(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "127.0.87")
@@ -377,7 +397,8 @@ func TestEnvoyBudget(t *testing.T) {
 	}
 	var spent []*budget
 	for round := range 6 {
-		b := &budget{t: t, doors: doors, charging: len(doors) - round%2, team: fmt.Sprint("t", round), open: map[int]int64{}}
+		b := &budget{t: t, doors: doors, charging: len(doors) - round%2,
+			team: fmt.Sprint("t", round), open: map[int]int64{}}
 		var streams sync.WaitGroup
 		for i := range 40 {
 			streams.Go(func() { b.spend(i) })
@@ -387,15 +408,18 @@ func TestEnvoyBudget(t *testing.T) {
 			t.Errorf("%s: %d looks were allowed that began after the budget was used up", b.team, b.lateLooks)
 		}
 		if b.charged < tokens || b.charged-tokens > b.underWay {
-			t.Errorf("%s: charged %d; overdrawn by %d, and %d were under way", b.team, b.charged, b.charged-tokens, b.underWay)
+			t.Errorf("%s: charged %d; overdrawn by %d, and %d were under way", b.team, b.charged,
+				b.charged-tokens, b.underWay)
 		}
 		spent = append(spent, b)
 	}
 	for i, b := range spent {
-		eventually(t, fmt.Sprintf("%s has used the %d that were charged", b.team, b.charged), func() bool { // until leases have ended
+		// until leases have ended
+		eventually(t, fmt.Sprintf("%s has used the %d that were charged", b.team, b.charged), func() bool {
 			var answer struct{ Limits []struct{ Used int64 } }
 			body := post("http://"+f.host(i%len(doors))+":8080/v1/usage", `{"rule": "llm.team", "key": "`+b.team+`"}`)
-			return json.Unmarshal([]byte(body), &answer) == nil && len(answer.Limits) == 1 && answer.Limits[0].Used == b.charged
+			return json.Unmarshal([]byte(body), &answer) == nil && len(answer.Limits) == 1 &&
+				answer.Limits[0].Used == b.charged
 		})
 	}
 }
@@ -409,12 +433,14 @@ type budget struct {
 	charging int // number of nodes that take charges
 	team     string
 
-	mu        sync.Mutex    // guards the fields below
-	charged   int64         // confirmed by nodes
-	open      map[int]int64 // costs of the streams in progress
-	usedUp    bool
-	underWay  int64 // what the last charge exceeded the budget by, plus the costs of streams that had begun to look before
-	lateLooks int   // looks allowed after that
+	mu      sync.Mutex    // guards the fields below
+	charged int64         // confirmed by nodes
+	open    map[int]int64 // costs of the streams in progress
+	usedUp  bool
+	// what the last charge exceeded the budget by, plus the costs of streams that
+	// had begun to look before
+	underWay  int64
+	lateLooks int // looks allowed after that
 }
 
 // ask sends a request with hits to one of the first nodes, and reports whether it is allowed.
@@ -430,7 +456,8 @@ func (b *budget) ask(nodes int, hits int64) bool {
 	return a.GetOverallCode() == rls.RateLimitResponse_OK
 }
 
-// spend runs one stream after another until a look that began after the budget was used up is refused.
+// spend runs one stream after another until a look that began after the budget
+// was used up is refused.
 func (b *budget) spend(i int) {
 	for end := time.Now().Add(maxWait); time.Now().Before(end); {
 		b.mu.Lock()

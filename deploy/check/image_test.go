@@ -43,8 +43,9 @@ func removeAtEnd(dir string) string {
 	return dir
 }
 
-// buildImage executes the Dockerfile's steps without a container engine, once for all tests. In place of the base image
-// with Go, it uses the machine's own root below a layer for writes.
+// buildImage executes the Dockerfile's steps without a container engine, once
+// for all tests. In place of the base image with Go, it uses the machine's own
+// root below a layer for writes.
 func buildImage(t *testing.T) *image {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -100,11 +101,13 @@ func runDockerfile(t *testing.T) *image {
 				step("cp -a %s/%s %s/root%s/", context, from, work, filepath.Join(folder, c.DestPath))
 			}
 		case *instructions.RunCommand:
-			if err := c.Expand(func(word string) (string, error) { return word, nil }); err != nil { // expands the mounts, too
+			// expands the mounts, too
+			if err := c.Expand(func(word string) (string, error) { return word, nil }); err != nil {
 				t.Fatal(err)
 			}
 			for _, m := range instructions.GetMounts(c) {
-				step("mkdir -p %[1]s/root%[2]s; mount --bind %[3]s %[1]s/root%[2]s", work, m.Target, cacheFor(t, m.Target))
+				step("mkdir -p %[1]s/root%[2]s; mount --bind %[3]s %[1]s/root%[2]s", work, m.Target,
+					cacheFor(t, m.Target))
 			}
 			step("chroot %s/root sh -ec %s", work, quote("cd "+folder+"; "+c.CmdLine[0]))
 		case *instructions.ArgCommand: // all have their default, which is empty
@@ -117,7 +120,8 @@ func runDockerfile(t *testing.T) *image {
 	for _, command := range stages[1].Commands {
 		switch c := command.(type) {
 		case *instructions.CopyCommand:
-			step("mkdir -p %s/image%s; cp -rLT %s/root%s %s/image%s", work, filepath.Dir(c.DestPath), work, c.SourcePaths[0], work, c.DestPath)
+			step("mkdir -p %s/image%s; cp -rLT %s/root%s %s/image%s", work,
+				filepath.Dir(c.DestPath), work, c.SourcePaths[0], work, c.DestPath)
 			if c.Chown != "" {
 				step("chown -R %s %s/image%s", c.Chown, work, c.DestPath)
 			}
@@ -224,7 +228,8 @@ func goEnv(t *testing.T, name string) string {
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// The image has the binary, certificates and an empty data folder of the node's user, and works without settings.
+// The image has the binary, certificates and an empty data folder of the node's
+// user, and works without settings.
 func TestImage(t *testing.T) {
 	t.Parallel()
 	made := buildImage(t)
@@ -252,7 +257,8 @@ func TestImage(t *testing.T) {
 		_, err := node.exec("health")
 		return err == nil
 	})
-	if out, err := n.runOnHost("curl", "-sS", "-d", `{"attributes": {"ip": "198.51.100.7"}}`, "http://10.77.0.2:8080/v1/check"); err != nil || !strings.Contains(out, `"allowed":true`) {
+	if out, err := n.runOnHost("curl", "-sS", "-d", `{"attributes": {"ip": "198.51.100.7"}}`,
+		"http://10.77.0.2:8080/v1/check"); err != nil || !strings.Contains(out, `"allowed":true`) {
 		t.Errorf("a check from outside: %v %s", err, out)
 	}
 	node.stop(t)

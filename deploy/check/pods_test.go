@@ -20,8 +20,8 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// The chart's pods find each other by the headless service, become ready by their probes, get the rules from the Job, and
-// pass the chart's test.
+// The chart's pods find each other by the headless service, become ready by
+// their probes, get the rules from the Job, and pass the chart's test.
 func TestChartRuns(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string]string{
@@ -99,10 +99,12 @@ func runChart(t *testing.T, r release) {
 		}
 	}
 	if len(mounted["rl-rlnode-tokens"]) > 0 {
-		if out, err := n.runOnHost("curl", "-sk", "https://"+addresses[0]+":8080/v1/check", "-d", "{}"); !strings.Contains(out, "401") {
+		if out, err := n.runOnHost("curl", "-sk", "https://"+addresses[0]+":8080/v1/check", "-d",
+			"{}"); !strings.Contains(out, "401") {
 			t.Errorf("a check without a token: %v %s", err, out)
 		}
-	} else if out, err := n.runOnHost("curl", "-s", "-H", "Host: a-page.example", "http://"+addresses[0]+":8081/v1/rules"); !strings.Contains(out, "wrong-host") {
+	} else if out, err := n.runOnHost("curl", "-s", "-H", "Host: a-page.example", "http://"+
+		addresses[0]+":8081/v1/rules"); !strings.Contains(out, "wrong-host") {
 		t.Errorf("the admin plane answers to an unknown host name: %v %s", err, out)
 	}
 	// Like kubectl exec.
@@ -124,7 +126,9 @@ func runChart(t *testing.T, r release) {
 }
 
 // pod returns the pod's container, with the contents of its mounts.
-func pod(t *testing.T, made *image, spec core.PodSpec, mounted map[string]map[string]string, fields map[string]string) *container {
+func pod(
+	t *testing.T, made *image, spec core.PodSpec, mounted map[string]map[string]string, fields map[string]string,
+) *container {
 	t.Helper()
 	from := spec.Containers[0]
 	c := made.container()
@@ -178,7 +182,8 @@ func certificate(t *testing.T, dnsNames []string) map[string]string {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: dnsNames,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(30 * 24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(30 * 24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -191,5 +196,6 @@ func certificate(t *testing.T, dnsNames []string) map[string]string {
 	text := func(kind string, b []byte) string {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
 	}
-	return map[string]string{"tls.crt": text("CERTIFICATE", signed), "ca.crt": text("CERTIFICATE", signed), "tls.key": text("PRIVATE KEY", private)}
+	return map[string]string{"tls.crt": text("CERTIFICATE", signed),
+		"ca.crt": text("CERTIFICATE", signed), "tls.key": text("PRIVATE KEY", private)}
 }

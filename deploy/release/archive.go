@@ -10,7 +10,8 @@ import (
 
 // archiveFiles lists the files that an archive has besides the binary.
 var archiveFiles = []string{
-	"README.md", "CHANGELOG.md", "SECURITY.md", "deploy/systemd/rlnode.service", "deploy/systemd/rlnode.yaml", "deploy/compose/rules.yaml",
+	"README.md", "CHANGELOG.md", "SECURITY.md", "deploy/systemd/rlnode.service",
+	"deploy/systemd/rlnode.yaml", "deploy/compose/rules.yaml",
 }
 
 // writeArchive writes a compressed archive with the binary and archiveFiles.
@@ -35,7 +36,8 @@ func (r *release) writeArchive(p platform, binary string) error {
 		}
 
 		err = out.WriteHeader(&tar.Header{
-			Name: r.name(p) + "/" + name, Mode: mode, Size: int64(len(text)), ModTime: r.date, Format: tar.FormatPAX, Uname: "root", Gname: "root",
+			Name: r.name(p) + "/" + name, Mode: mode, Size: int64(len(text)), ModTime: r.date,
+			Format: tar.FormatPAX, Uname: "root", Gname: "root",
 		})
 		if err == nil {
 			_, err = out.Write(text)

@@ -5,7 +5,8 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/util"
 )
 
-// writeChart writes the chart like `helm package`, with the release's version for itself and the image.
+// writeChart writes the chart like `helm package`, with the release's version
+// for itself and the image.
 func (r *release) writeChart() error {
 	c, err := loader.LoadDir(r.path("deploy/helm/rlnode"))
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeModuleList writes a CycloneDX list of the modules in a binary, as the binary itself names them.
+// writeModuleList writes a CycloneDX list of the modules in a binary, as the
+// binary itself names them.
 func (r *release) writeModuleList(p platform, binary string) error {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -24,12 +25,14 @@ func (r *release) writeModuleList(p platform, binary string) error {
 		Name: info.Main.Path, Version: r.version, PackageURL: "pkg:golang/" + info.Main.Path + "@" + r.version,
 	}
 	components := []cyclonedx.Component{{
-		BOMRef: "pkg:golang/std@" + info.GoVersion, Type: cyclonedx.ComponentTypeLibrary, Name: "std", Version: info.GoVersion,
+		BOMRef: "pkg:golang/std@" + info.GoVersion, Type: cyclonedx.ComponentTypeLibrary,
+		Name: "std", Version: info.GoVersion,
 		PackageURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go"),
 	}}
 	for _, m := range modules(info) {
 		url := "pkg:golang/" + m.Path + "@" + m.Version
-		c := cyclonedx.Component{BOMRef: url, Type: cyclonedx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, PackageURL: url}
+		c := cyclonedx.Component{BOMRef: url, Type: cyclonedx.ComponentTypeLibrary, Name: m.Path,
+			Version: m.Version, PackageURL: url}
 		if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil && len(sum) > 0 {
 			c.Hashes = &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
 		}

@@ -1,5 +1,7 @@
-// Command release builds everything that a release has: archives, packages for Debian and Red Hat, lists of the modules
-// in the binaries, the chart, the dashboard, the alerts, and checksums. The same commit always gives the same bytes.
+// Command release builds everything that a release has: archives, packages for
+// Debian and Red Hat, lists of the modules in the binaries, the chart, the
+// dashboard, the alerts, and checksums. The same commit always gives the same
+// bytes.
 package main
 
 import (
@@ -23,7 +25,8 @@ import (
 
 func main() {
 	var r release
-	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "comma-separated targets, as GOOS/GOARCH")
+	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64",
+		"comma-separated targets, as GOOS/GOARCH")
 	flag.StringVar(&r.version, "version", "", "the release, such as v1.2.3; the commit must have it as a tag")
 	flag.StringVar(&r.root, "root", ".", "the repository")
 	flag.StringVar(&r.out, "out", "bin/release", "folder for the results; its contents are removed first")
@@ -116,7 +119,8 @@ func (r *release) buildAll(ctx context.Context) error {
 		return fmt.Errorf("chart: %w", err)
 	}
 
-	for from, to := range map[string]string{"deploy/grafana/rlnode.json": "rlnode-board.json", "deploy/prometheus/alerts.yaml": "rlnode-alerts.yaml"} {
+	for from, to := range map[string]string{"deploy/grafana/rlnode.json": "rlnode-board.json",
+		"deploy/prometheus/alerts.yaml": "rlnode-alerts.yaml"} {
 		text, err := os.ReadFile(r.path(from))
 		if err != nil {
 			return err
@@ -129,7 +133,8 @@ func (r *release) buildAll(ctx context.Context) error {
 	return r.writeChecksums()
 }
 
-// checkCommit sets the commit's revision and date and, unless r is a snapshot, checks that it is a clean commit with the tag.
+// checkCommit sets the commit's revision and date and, unless r is a snapshot,
+// checks that it is a clean commit with the tag.
 func (r *release) checkCommit(ctx context.Context) error {
 	if !versionPattern.MatchString(r.version) {
 		return fmt.Errorf("-version: %q is not a version such as v1.2.3", r.version)
@@ -193,7 +198,8 @@ func (r *release) build(ctx context.Context, p platform, to string) error {
 		"-X main.revision=" + r.revision, "-X main.date=" + r.date.Format(time.RFC3339),
 	}, " "), "-o", to, "./cmd/rlnode")
 	cmd.Dir = r.root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.system, "GOARCH="+p.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.system, "GOARCH="+p.arch,
+		"GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=")
 
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)

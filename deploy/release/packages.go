@@ -44,7 +44,8 @@ func (r *release) writePackages(p platform, binary string) error {
 
 func (r *release) packageInfo(p platform, binary, format string) *nfpm.Info {
 	file := func(from, to, kind string, mode os.FileMode) *files.Content {
-		return &files.Content{Source: from, Destination: to, Type: kind, FileInfo: &files.ContentFileInfo{Mode: mode, MTime: r.date, Owner: "root", Group: "root"}}
+		return &files.Content{Source: from, Destination: to, Type: kind,
+			FileInfo: &files.ContentFileInfo{Mode: mode, MTime: r.date, Owner: "root", Group: "root"}}
 	}
 	contents := files.Contents{
 		file(binary, "/usr/bin/rlnode", files.TypeFile, 0o755),
@@ -68,7 +69,9 @@ func (r *release) packageInfo(p platform, binary, format string) *nfpm.Info {
 		Overridables: nfpm.Overridables{
 			Depends: []string{user}, Contents: contents,
 			Scripts: nfpm.Scripts{
-				PostInstall: r.path("deploy/systemd/postinst.sh"), PreRemove: r.path("deploy/systemd/prerm.sh"), PostRemove: r.path("deploy/systemd/postrm.sh"),
+				PostInstall: r.path("deploy/systemd/postinst.sh"),
+				PreRemove:   r.path("deploy/systemd/prerm.sh"),
+				PostRemove:  r.path("deploy/systemd/postrm.sh"),
 			},
 		},
 	}

@@ -37,7 +37,8 @@ func buildTrial(t *testing.T) release {
 		if dir, madeErr = os.MkdirTemp("", "rlnode-release-test-*"); madeErr != nil {
 			return
 		}
-		made = release{version: "v0.1.0-rc.1", root: root, out: filepath.Join(dir, "a"), snapshot: true, platforms: []platform{{"linux", "amd64"}}, work: dir}
+		made = release{version: "v0.1.0-rc.1", root: root, out: filepath.Join(dir, "a"),
+			snapshot: true, platforms: []platform{{"linux", "amd64"}}, work: dir}
 		madeErr = made.buildAll(context.Background())
 	})
 	if madeErr != nil {
@@ -66,7 +67,8 @@ func TestRelease(t *testing.T) {
 		have = append(have, e.Name())
 	}
 	want := []string{
-		"SHA256SUMS", "rlnode-0.1.0-rc.1.tgz", "rlnode-0.1.0~rc.1-1.x86_64.rpm", "rlnode-alerts.yaml", "rlnode-board.json",
+		"SHA256SUMS", "rlnode-0.1.0-rc.1.tgz", "rlnode-0.1.0~rc.1-1.x86_64.rpm",
+		"rlnode-alerts.yaml", "rlnode-board.json",
 		"rlnode_0.1.0-rc.1_linux_amd64.cdx.json", "rlnode_0.1.0-rc.1_linux_amd64.tar.gz", "rlnode_0.1.0~rc.1_amd64.deb",
 	}
 	if !slices.Equal(have, want) {
@@ -103,7 +105,8 @@ func TestArchive(t *testing.T) {
 	name := r.name(r.platforms[0])
 	dir := t.TempDir()
 	files := unpack(t, filepath.Join(r.out, name+".tar.gz"), dir)
-	want := []string{"CHANGELOG.md", "README.md", "SECURITY.md", "rlnode", "rlnode.service", "rlnode.yaml", "rules.yaml"}
+	want := []string{"CHANGELOG.md", "README.md", "SECURITY.md", "rlnode", "rlnode.service",
+		"rlnode.yaml", "rules.yaml"}
 	if !slices.Equal(files, want) {
 		t.Errorf("files: have %v, want %v", files, want)
 	}
@@ -133,8 +136,10 @@ func TestArchive(t *testing.T) {
 	if err := cyclonedx.NewBOMDecoder(strings.NewReader(list), cyclonedx.BOMFileFormatJSON).Decode(&bom); err != nil {
 		t.Fatal(err)
 	}
-	for _, module := range []string{"std", "go.etcd.io/bbolt", "github.com/hashicorp/raft", "github.com/hashicorp/memberlist"} {
-		if !slices.ContainsFunc(*bom.Components, func(c cyclonedx.Component) bool { return c.Name == module && c.Version != "" && c.PackageURL != "" }) {
+	for _, module := range []string{"std", "go.etcd.io/bbolt", "github.com/hashicorp/raft",
+		"github.com/hashicorp/memberlist"} {
+		if !slices.ContainsFunc(*bom.Components,
+			func(c cyclonedx.Component) bool { return c.Name == module && c.Version != "" && c.PackageURL != "" }) {
 			t.Errorf("the list lacks %s", module)
 		}
 	}
@@ -146,7 +151,9 @@ func TestReleaseRefuses(t *testing.T) {
 	dir := t.TempDir()
 	git := func(args ...string) {
 		t.Helper()
-		cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"}, args...)...)
+		cmd := exec.Command("git",
+			append([]string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x@example.org", "-c",
+				"commit.gpgsign=false"}, args...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v\n%s", args, err, out)
 		}
@@ -226,8 +233,9 @@ func unitSetting(t *testing.T, key string) string {
 	return m[1]
 }
 
-// inTestRoot runs a script in a copy of this machine's root. Writes go to a separate layer, and there is no network but
-// loopback. The package is at /package.
+// inTestRoot runs a script in a copy of this machine's root. Writes go to a
+// separate layer, and there is no network but loopback. The package is at
+// /package.
 func inTestRoot(t *testing.T, packageFile, script string) {
 	t.Helper()
 	if os.Getuid() != 0 || exec.Command("unshare", "--mount", "--net", "true").Run() != nil {
@@ -260,7 +268,8 @@ fi
 	}
 }
 
-// serveScript returns the part of a script that starts the unit's command line as its user, asks the node, and stops it.
+// serveScript returns the part of a script that starts the unit's command line
+// as its user, asks the node, and stops it.
 func serveScript(t *testing.T) string {
 	return fmt.Sprintf(`
 test "$(stat -c %%U:%%G:%%a /var/lib/rlnode)" = rlnode:rlnode:700
@@ -283,8 +292,8 @@ cd /
 `, unitSetting(t, "User"), unitSetting(t, "Group"), unitSetting(t, "ExecStart"))
 }
 
-// The package for Debian installs, and its service's command line serves. Removing it leaves data and settings; purging
-// it leaves nothing.
+// The package for Debian installs, and its service's command line serves.
+// Removing it leaves data and settings; purging it leaves nothing.
 func TestDeb(t *testing.T) {
 	t.Parallel()
 	r := buildTrial(t)
@@ -342,10 +351,13 @@ func TestUnit(t *testing.T) {
 	if err := os.WriteFile(dir+"/rlnode.service", []byte(unit), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(analyze, "verify", "--man=no", dir+"/rlnode.service").CombinedOutput(); err != nil || strings.Contains(string(out), "rlnode.service:") {
+	if out, err := exec.Command(analyze, "verify", "--man=no",
+		dir+"/rlnode.service").CombinedOutput(); err != nil || strings.Contains(string(out),
+		"rlnode.service:") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err := exec.Command(analyze, "security", "--offline=yes", "--threshold=20", dir+"/rlnode.service").CombinedOutput(); err != nil {
+	if out, err := exec.Command(analyze, "security", "--offline=yes", "--threshold=20",
+		dir+"/rlnode.service").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -1,4 +1,5 @@
-// Command embedded is a web server that limits its visitors. Three such processes share one limit, without any other process.
+// Command embedded is a web server that limits its visitors. Three such
+// processes share one limit, without any other process.
 //
 //	go run ./examples/embedded 1 &
 //	go run ./examples/embedded 2 &
@@ -39,7 +40,10 @@ func main() {
 	defer n.Close()
 
 	if n.WaitReady(ctx) == nil {
-		hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello from web-"+number) })
+		hello := http.HandlerFunc(func(w http.ResponseWriter,
+			r *http.Request) {
+			fmt.Fprintln(w, "hello from web-"+number)
+		})
 		go http.ListenAndServe("127.0.0.1:847"+number, client.Middleware(n, client.MiddlewareOptions{})(hello))
 		<-ctx.Done()
 	}

@@ -36,7 +36,8 @@ func TestAsTyped_long(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	// go run caches the linked program. Started three times at once, it would link the program three times.
+	// go run caches the linked program. Started three times at once, it would link
+	// the program three times.
 	if out, err := exec.CommandContext(ctx, "go", "run", "-exec", "true", ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -14,8 +14,8 @@ import (
 // deniedKey is the API key on the fake node's deny list.
 const deniedKey = "denied"
 
-// fakeNode implements /v1/reserve and /v1/settle for one rule with 20 requests and 2,000 tokens, which are never
-// replenished.
+// fakeNode implements /v1/reserve and /v1/settle for one rule with 20 requests
+// and 2,000 tokens, which are never replenished.
 type fakeNode struct {
 	*httptest.Server
 
@@ -57,12 +57,14 @@ func (n *fakeNode) reserve(w http.ResponseWriter, r *http.Request) {
 	n.asked = append(n.asked, q.Attributes)
 	if q.Attributes["api_key"] == client.Fingerprint(deniedKey) {
 		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprint(w, `{"status":403,"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}`)
+		fmt.Fprint(w,
+			`{"status":403,"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}`)
 		return
 	}
 	cost := map[string]int64{requests: 1, tokens: q.Costs[tokens]}
 	answer := map[string]any{
-		"allowed": true, "rule": "llm", "unit": tokens, "limit": 2000, "window_ms": 60000, "reset_after_ms": 6000, "retry_after_ms": 0,
+		"allowed": true, "rule": "llm", "unit": tokens, "limit": 2000, "window_ms": 60000,
+		"reset_after_ms": 6000, "retry_after_ms": 0,
 		"delay_ms": 0, "decided_by": "owner", "node": "fake", "rules_version": 1,
 	}
 	for unit, c := range cost {
@@ -82,8 +84,10 @@ func (n *fakeNode) reserve(w http.ResponseWriter, r *http.Request) {
 	}
 	answer["remaining"] = n.left[tokens]
 	answer["limits"] = []map[string]any{
-		{"rule": "llm", "name": "rpm", "unit": requests, "limit": 20, "remaining": n.left[requests], "reset_after_ms": 3000, "allowed": true},
-		{"rule": "llm", "name": "tpm", "unit": tokens, "limit": 2000, "remaining": n.left[tokens], "reset_after_ms": 360000, "allowed": true},
+		{"rule": "llm", "name": "rpm", "unit": requests, "limit": 20, "remaining": n.left[requests],
+			"reset_after_ms": 3000, "allowed": true},
+		{"rule": "llm", "name": "tpm", "unit": tokens, "limit": 2000, "remaining": n.left[tokens],
+			"reset_after_ms": 360000, "allowed": true},
 	}
 	w.WriteHeader(status)
 	json.NewEncoder(w).Encode(answer)
@@ -104,7 +108,8 @@ func (n *fakeNode) settle(w http.ResponseWriter, r *http.Request) {
 	delete(n.open, q.Reservation)
 	n.left[tokens] += reserved - q.Costs[tokens]
 	n.settled = append(n.settled, q.Costs[tokens])
-	json.NewEncoder(w).Encode(map[string]any{"reservation": q.Reservation, "settled": true, "costs": q.Costs, "remaining": n.left[tokens]})
+	json.NewEncoder(w).Encode(map[string]any{"reservation": q.Reservation, "settled": true,
+		"costs": q.Costs, "remaining": n.left[tokens]})
 }
 
 // state returns what was settled so far, how many reservations are open, and the tokens left.

@@ -44,26 +44,32 @@ type gateway struct {
 }
 
 func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *gateway {
-	return &gateway{limiter: limiter, upstream: upstream, log: log, address: client.Address(0), slots: make(chan struct{}, maxCalls), http: &http.Client{
-		Transport:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &gateway{limiter: limiter, upstream: upstream, log: log, address: client.Address(0),
+		slots: make(chan struct{}, maxCalls), http: &http.Client{
+			Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64,
+				IdleConnTimeout: time.Minute},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}}
 }
 
 // ServeHTTP forwards a call if the limits allow it.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A slow sender or reader must not hold a place forever. An error only means that the connection does not support
-	// deadlines.
+	// A slow sender or reader must not hold a place forever. An error only means
+	// that the connection does not support deadlines.
 	connection := http.NewResponseController(w)
 	_ = connection.SetWriteDeadline(time.Now().Add(callTimeout))
 	read := readers[r.URL.Path]
 	if read == nil || r.Method != http.MethodPost {
-		writeError(w, http.StatusNotFound, apiError{Message: "There are only POST " + completions + " and " + embeddings + " here.", Type: "invalid_request_error"})
+		writeError(w, http.StatusNotFound,
+			apiError{Message: "There are only POST " + completions + " and " + embeddings +
+				" here.", Type: "invalid_request_error"})
 		return
 	}
 	key, ok := apiKey(r.Header.Get("Authorization"))
 	if !ok {
-		writeError(w, http.StatusUnauthorized, apiError{Message: "Send an API key: Authorization: Bearer …", Type: "invalid_request_error", Code: "invalid_api_key"})
+		writeError(w, http.StatusUnauthorized,
+			apiError{Message: "Send an API key: Authorization: Bearer …",
+				Type: "invalid_request_error", Code: "invalid_api_key"})
 		return
 	}
 	select {
@@ -71,7 +77,8 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-g.slots }()
 	default:
 		w.Header().Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, apiError{Message: "Too many calls are in progress.", Type: "server_error"})
+		writeError(w, http.StatusServiceUnavailable,
+			apiError{Message: "Too many calls are in progress.", Type: "server_error"})
 		return
 	}
 	_ = connection.SetReadDeadline(time.Now().Add(readTimeout))
@@ -83,9 +90,10 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	reserved, err := g.limiter.Reserve(r.Context(), client.Request{
-		Attributes: map[string]string{"api_key": client.Fingerprint(key), "ip": g.address(r), "endpoint": call.endpoint},
-		Costs:      map[string]int64{tokens: call.estimate()},
-		Detail:     true, // so that the headers can show both limits
+		Attributes: map[string]string{"api_key": client.Fingerprint(key), "ip": g.address(r),
+			"endpoint": call.endpoint},
+		Costs:  map[string]int64{tokens: call.estimate()},
+		Detail: true, // so that the headers can show both limits
 	}, ttl)
 	if err != nil {
 		g.log.Warn("no node has decided", "allowed", reserved.Allowed, "error", err)
@@ -105,8 +113,9 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.log.Info("settled", "reserved", call.estimate(), "used", used, "settled", settled.Settled)
 }
 
-// apiKey returns the key in an Authorization header. Exactly this key is counted and sent upstream. Surrounding blanks, or
-// other bytes that the model may ignore, would turn one key into many.
+// apiKey returns the key in an Authorization header. Exactly this key is
+// counted and sent upstream. Surrounding blanks, or other bytes that the model
+// may ignore, would turn one key into many.
 func apiKey(authorization string) (key string, ok bool) {
 	key, ok = strings.CutPrefix(authorization, "Bearer ")
 	key = strings.Trim(key, " \t")
@@ -114,14 +123,17 @@ func apiKey(authorization string) (key string, ok bool) {
 	return key, ok && key != "" && !strings.ContainsFunc(key, other)
 }
 
-// forward makes the call upstream and forwards the answer. It returns the number of tokens used, as far as known.
+// forward makes the call upstream and forwards the answer. It returns the
+// number of tokens used, as far as known.
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel() // also stops upstream when the caller hangs up
 
-	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(call.endpoint).String(), bytes.NewReader(call.body))
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		g.upstream.JoinPath(call.endpoint).String(), bytes.NewReader(call.body))
 	if err != nil {
-		writeError(w, http.StatusInternalServerError, apiError{Message: "The gateway is misconfigured.", Type: "server_error"})
+		writeError(w, http.StatusInternalServerError,
+			apiError{Message: "The gateway is misconfigured.", Type: "server_error"})
 		return 0
 	}
 
@@ -184,17 +196,20 @@ func (u *usage) total() int64 { return max(u.TotalTokens, 0) }
 func refuse(w http.ResponseWriter, d *client.Decision, asked int64) {
 	if d.DecidedBy == client.ByError {
 		w.Header().Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, apiError{Message: "The rate limiter does not answer.", Type: "server_error"})
+		writeError(w, http.StatusServiceUnavailable,
+			apiError{Message: "The rate limiter does not answer.", Type: "server_error"})
 		return
 	}
 
 	if d.Denied() {
-		writeError(w, http.StatusForbidden, apiError{Message: "This API key is not allowed.", Type: "invalid_request_error", Code: "denied"})
+		writeError(w, http.StatusForbidden,
+			apiError{Message: "This API key is not allowed.", Type: "invalid_request_error", Code: "denied"})
 		return
 	}
 
 	e := apiError{Type: d.Unit, Code: "rate_limit_exceeded"}
-	what := fmt.Sprintf("%s per %s: limit %d, remaining %d", d.Unit, strings.TrimSuffix(d.Window.String(), "0s"), d.Limit, d.Remaining)
+	what := fmt.Sprintf("%s per %s: limit %d, remaining %d", d.Unit,
+		strings.TrimSuffix(d.Window.String(), "0s"), d.Limit, d.Remaining)
 	if d.Unit == tokens {
 		what += fmt.Sprintf(", requested %d", asked)
 	}

@@ -62,18 +62,22 @@ const (
 	prompt    = 7 // tokens of "Hello there", quoted, by count
 )
 
-// TestCalls: answers, streamed or not, are forwarded completely, with headers, and settled as the model counts them.
+// TestCalls: answers, streamed or not, are forwarded completely, with headers,
+// and settled as the model counts them.
 func TestCalls(t *testing.T) {
 	n := newFakeNode(t)
 	g := serve(t, n.URL, stub{})
 	r := ask(t, context.Background(), g, "k", plain)
 	var a completion
-	if err := json.NewDecoder(r.Body).Decode(&a); err != nil || r.StatusCode != 200 || a.Usage.TotalTokens != prompt+int64(len(verse)) {
+	if err := json.NewDecoder(r.Body).Decode(&a); err != nil || r.StatusCode != 200 ||
+		a.Usage.TotalTokens != prompt+int64(len(verse)) {
 		t.Fatalf("have %d %+v, %v", r.StatusCode, a.Usage, err)
 	}
 	for name, want := range map[string]string{
 		"x-ratelimit-limit-requests": "20", "x-ratelimit-remaining-requests": "19", "x-ratelimit-reset-requests": "3s",
-		"x-ratelimit-limit-tokens": "2000", "x-ratelimit-remaining-tokens": fmt.Sprint(2000 - prompt - 100), "x-ratelimit-reset-tokens": "6m0s",
+		"x-ratelimit-limit-tokens":     "2000",
+		"x-ratelimit-remaining-tokens": fmt.Sprint(2000 - prompt - 100),
+		"x-ratelimit-reset-tokens":     "6m0s",
 	} {
 		if have := r.Header.Get(name); have != want {
 			t.Errorf("%s: have %q, want %q", name, have, want)
@@ -82,13 +86,15 @@ func TestCalls(t *testing.T) {
 
 	r = ask(t, context.Background(), g, "k", streaming)
 	events, err := io.ReadAll(r.Body)
-	if err != nil || r.Header.Get("Content-Type") != "text/event-stream" || !strings.HasSuffix(string(events), "data: [DONE]\n\n") ||
+	if err != nil || r.Header.Get("Content-Type") != "text/event-stream" ||
+		!strings.HasSuffix(string(events), "data: [DONE]\n\n") ||
 		strings.Contains(string(events), "usage") || strings.Count(string(events), "\n\n") != len(verse)+2 {
 		t.Errorf("stream: have %s, %v", events, err)
 	}
 	r = ask(t, context.Background(), g, "k", withUsage)
 	events, err = io.ReadAll(r.Body)
-	if err != nil || strings.Count(string(events), `"usage"`) != 1 || strings.Count(string(events), "\n\n") != len(verse)+3 {
+	if err != nil || strings.Count(string(events), `"usage"`) != 1 ||
+		strings.Count(string(events), "\n\n") != len(verse)+3 {
 		t.Errorf("stream with usage: have %s, %v", events, err)
 	}
 	process.Eventually(t, "all is settled", func() bool {
@@ -141,8 +147,10 @@ func TestEmbeddings(t *testing.T) {
 		}
 		answer.Body.Close()
 		left -= test.want
-		if _, open, have := n.state(); answer.StatusCode != test.status || have != left || open != 0 || test.status == 200 && path != "/v1/embeddings" {
-			t.Errorf("%.60s: have %d, %d tokens left, %d open, asked %s; want %d, %d", test.body, answer.StatusCode, have, open, path, test.status, left)
+		if _, open, have := n.state(); answer.StatusCode != test.status || have != left ||
+			open != 0 || test.status == 200 && path != "/v1/embeddings" {
+			t.Errorf("%.60s: have %d, %d tokens left, %d open, asked %s; want %d, %d", test.body,
+				answer.StatusCode, have, open, path, test.status, left)
 		}
 	}
 	if have := n.asked[0]["endpoint"]; have != "/v1/embeddings" {
@@ -179,7 +187,8 @@ func TestStreamComesAsItIsMade(t *testing.T) {
 	})
 }
 
-// TestHangUp: when the caller hangs up, so does the gateway, and it settles what the model has sent until then.
+// TestHangUp: when the caller hangs up, so does the gateway, and it settles
+// what the model has sent until then.
 func TestHangUp(t *testing.T) {
 	n := newFakeNode(t)
 	told := make(chan struct{})
@@ -217,7 +226,9 @@ func TestModelFails(t *testing.T) {
 		status int
 		want   int64
 	}{
-		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) }, plain, 503, 0},
+		{"an error",
+			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) },
+			plain, 503, 0},
 		{"no answer", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, plain, 502, 0},
 		{"no usage", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, plain, 200, prompt + 100},
 		{"cut off", func(w http.ResponseWriter, _ *http.Request) {
@@ -230,7 +241,8 @@ func TestModelFails(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}, streaming, 200, prompt + 2},
 		{"a stream of other things that is cut off", func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"reasoning_content\":\"12345678\",\"tool_calls\":[{\"function\":{\"arguments\":\"12345678\"}}]}}]}\n\n")
+			fmt.Fprint(w,
+				"data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"reasoning_content\":\"12345678\",\"tool_calls\":[{\"function\":{\"arguments\":\"12345678\"}}]}}]}\n\n")
 		}, streaming, 200, prompt + 4},
 		{"a line without end", func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, "data: ", strings.Repeat("x", 2*maxEvent))
@@ -242,9 +254,12 @@ func TestModelFails(t *testing.T) {
 		n := newFakeNode(t)
 		r := ask(t, context.Background(), serve(t, n.URL, test.model), "k", test.body)
 		io.Copy(io.Discard, r.Body)
-		process.Eventually(t, test.name+": it is settled", func() bool { settled, _, _ := n.state(); return len(settled) == 1 })
-		if settled, _, left := n.state(); r.StatusCode != test.status || settled[0] != test.want || left != 2000-test.want {
-			t.Errorf("%s: have %d, settled %v, %d left, want %d, %d", test.name, r.StatusCode, settled, left, test.status, test.want)
+		process.Eventually(t, test.name+": it is settled",
+			func() bool { settled, _, _ := n.state(); return len(settled) == 1 })
+		if settled, _, left := n.state(); r.StatusCode != test.status || settled[0] != test.want ||
+			left != 2000-test.want {
+			t.Errorf("%s: have %d, settled %v, %d left, want %d, %d", test.name, r.StatusCode,
+				settled, left, test.status, test.want)
 		}
 	}
 }
@@ -265,12 +280,16 @@ func TestRefusals(t *testing.T) {
 		{"no messages", "k", "{}", 400, "invalid_request_error", ""},
 		{"negative", "k", strings.Replace(plain, "100", "-5", 1), 400, "invalid_request_error", ""},
 		{"too many", "k", strings.Replace(plain, "100", "9000000000000000000", 1), 400, "invalid_request_error", ""},
-		{"too many choices", "k", strings.Replace(plain, `"max_tokens"`, `"n":1000,"max_tokens"`, 1), 400, "invalid_request_error", ""},
-		{"too long", "k", `{"messages":[{"content":"` + strings.Repeat("x", maxRequest) + `"}]}`, 400, "invalid_request_error", ""},
+		{"too many choices", "k",
+			strings.Replace(plain, `"max_tokens"`, `"n":1000,"max_tokens"`, 1), 400,
+			"invalid_request_error", ""},
+		{"too long", "k", `{"messages":[{"content":"` + strings.Repeat("x", maxRequest) + `"}]}`,
+			400, "invalid_request_error", ""},
 	} {
 		r := ask(t, context.Background(), g, test.key, test.body)
 		var have struct{ Error apiError }
-		if err := json.NewDecoder(r.Body).Decode(&have); err != nil || r.StatusCode != test.status || have.Error.Type != test.kind ||
+		if err := json.NewDecoder(r.Body).Decode(&have); err != nil ||
+			r.StatusCode != test.status || have.Error.Type != test.kind ||
 			have.Error.Code != test.code || have.Error.Message == "" {
 			t.Errorf("%s: have %d %+v, %v", test.name, r.StatusCode, have.Error, err)
 		}
@@ -292,7 +311,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOneReading: the model gets exactly what was counted, and nothing that it could read differently.
+// TestOneReading: the model gets exactly what was counted, and nothing that it
+// could read differently.
 func TestOneReading(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"Hi"}]`
 	for _, test := range []struct {
@@ -309,7 +329,8 @@ func TestOneReading(t *testing.T) {
 		{`{"max_completion_tokens":1000,"max_tokens":-1,` + messages + `}`, 0, ""},
 		{`{"max_tokens":100,"n":1,"best_of":5,` + messages + `}`, 4 + 500, ""},
 		{`{"max_tokens":100,"tools":["` + strings.Repeat("x", 396) + `"],` + messages + `}`, 4 + 100 + 100, ""},
-		{`{"max_tokens":100,"messages":[{"role":"` + strings.Repeat("x", 398) + `","content":"Hi"}]}`, 4 + 100 + 100, ""},
+		{`{"max_tokens":100,"messages":[{"role":"` + strings.Repeat("x", 398) +
+			`","content":"Hi"}]}`, 4 + 100 + 100, ""},
 	} {
 		c, err := readCompletion(strings.NewReader(test.body))
 		switch {
@@ -328,7 +349,8 @@ func TestOneReading(t *testing.T) {
 func TestOneKey(t *testing.T) {
 	for header, want := range map[string]string{
 		"Bearer k1": "k1", "Bearer  k1": "k1", "Bearer k1 ": "k1", "Bearer \tk1": "k1",
-		"": "", "Bearer ": "", "bearer k1": "", "Basic k1": "", "Bearer k 1": "", "Bearer k\x7f": "", "Bearer k\u00a0": "", "Bearer k1\xff": "",
+		"": "", "Bearer ": "", "bearer k1": "", "Basic k1": "", "Bearer k 1": "",
+		"Bearer k\x7f": "", "Bearer k\u00a0": "", "Bearer k1\xff": "",
 	} {
 		if have, ok := apiKey(header); ok != (want != "") || ok && have != want {
 			t.Errorf("%q: have %q, %t, want %q", header, have, ok, want)
@@ -344,7 +366,8 @@ func TestOneKey(t *testing.T) {
 	io.Copy(io.Discard, r.Body)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if have := n.asked[0]; sent != "Bearer k1" || have["api_key"] != client.Fingerprint("k1") || have["ip"] != "127.0.0.1" {
+	if have := n.asked[0]; sent != "Bearer k1" || have["api_key"] != client.Fingerprint("k1") ||
+		have["ip"] != "127.0.0.1" {
 		t.Errorf("the model gets %q, rlnode %v", sent, have)
 	}
 }
@@ -386,7 +409,8 @@ func TestNoNode(t *testing.T) {
 
 func TestDuration(t *testing.T) {
 	for have, want := range map[time.Duration]string{
-		0: "0s", 120 * time.Millisecond: "120ms", time.Second: "1s", 6 * time.Minute: "6m0s", 7651 * time.Millisecond: "7.66s", 90 * time.Second: "1m30s",
+		0: "0s", 120 * time.Millisecond: "120ms", time.Second: "1s", 6 * time.Minute: "6m0s",
+		7651 * time.Millisecond: "7.66s", 90 * time.Second: "1m30s",
 	} {
 		if got := duration(have); got != want {
 			t.Errorf("%d: have %s, want %s", have, got, want)

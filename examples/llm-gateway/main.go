@@ -1,11 +1,13 @@
-// Command llm-gateway is a small proxy in front of a language model. It limits requests and tokens per minute for each
-// API key. It includes a stub of a model, so that you can try it at once.
+// Command llm-gateway is a small proxy in front of a language model. It limits
+// requests and tokens per minute for each API key. It includes a stub of a
+// model, so that you can try it at once.
 //
 //	go run ./cmd/rlnode serve --rules examples/llm-gateway/rules.yaml --data-dir rlnode-data/llm     in one terminal
 //	go run ./examples/llm-gateway                                                                   in another
 //
-// How many tokens a call takes is known only at its end. So the gateway reserves an estimate first, streams the answer, and
-// then settles the actual usage. README.md has the commands to type.
+// How many tokens a call takes is known only at its end. So the gateway
+// reserves an estimate first, streams the answer, and then settles the actual
+// usage. README.md has the commands to type.
 package main
 
 import (

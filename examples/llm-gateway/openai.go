@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// defaultAnswerTokens is how many tokens to reserve for the answer if the call sets no bound. If the answer takes more,
-	// the excess becomes a debt.
+	// defaultAnswerTokens is how many tokens to reserve for the answer if the call
+	// sets no bound. If the answer takes more, the excess becomes a debt.
 	defaultAnswerTokens = 256
 	maxChoices          = 128
 	maxRole             = 64 // bytes of a message's role; they are not counted
@@ -78,7 +78,8 @@ func readCompletion(body io.Reader) (*call, error) {
 	return c, err
 }
 
-// readEmbedding reads a request for embeddings. Its input is a text, several of them, or the same in tokens, which are numbers.
+// readEmbedding reads a request for embeddings. Its input is a text, several of
+// them, or the same in tokens, which are numbers.
 func readEmbedding(body io.Reader) (*call, error) {
 	c := &call{endpoint: embeddings}
 	var input json.RawMessage
@@ -113,9 +114,10 @@ func readEmbedding(body io.Reader) (*call, error) {
 	return c, err
 }
 
-// readFields reads an object into known, by name. It returns all fields, from which the upstream request is encoded anew: if a
-// field occurred twice, or in another case, the model might use the other one. Fields that are not known count as part of the
-// prompt, because tools and the like are.
+// readFields reads an object into known, by name. It returns all fields, from
+// which the upstream request is encoded anew: if a field occurred twice, or in
+// another case, the model might use the other one. Fields that are not known
+// count as part of the prompt, because tools and the like are.
 func (c *call) readFields(body io.Reader, known map[string]any) (all map[string]json.RawMessage, err error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
@@ -147,7 +149,8 @@ func (c *call) readFields(body io.Reader, known map[string]any) (all map[string]
 	return all, nil
 }
 
-// larger returns the larger of two numbers that may be missing, because it is unknown which of them the model uses.
+// larger returns the larger of two numbers that may be missing, because it is
+// unknown which of them the model uses.
 func larger(a, b *int64, usual int64) int64 {
 	switch {
 	case a == nil && b == nil:
@@ -175,7 +178,8 @@ func (c *call) setAnswer(answer, n int64) error {
 // estimate returns the tokens that a call may use.
 func (c *call) estimate() int64 { return c.prompt + c.answer }
 
-// estimateTokens estimates the tokens in text. A tokenizer would be exact; settling corrects the difference.
+// estimateTokens estimates the tokens in text. A tokenizer would be exact;
+// settling corrects the difference.
 func estimateTokens(text string) int64 { return int64(len(text)+3) / 4 }
 
 // completion is an answer, or one event of a stream.
@@ -220,8 +224,8 @@ func writeError(w http.ResponseWriter, status int, e apiError) {
 	json.NewEncoder(w).Encode(map[string]apiError{"error": e}) // an error means that the connection is broken
 }
 
-// setHeaders sets x-ratelimit-{limit,remaining,reset}-{requests,tokens}. If a unit has several limits, it uses the one
-// with the least left.
+// setHeaders sets x-ratelimit-{limit,remaining,reset}-{requests,tokens}. If a
+// unit has several limits, it uses the one with the least left.
 func setHeaders(h http.Header, limits []client.LimitDecision) {
 	least := map[string]*client.LimitDecision{}
 	for i := range limits {

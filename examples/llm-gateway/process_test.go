@@ -98,8 +98,8 @@ rules:
       - {limit: 5000, per: 8760h, algorithm: fixed-window, unit: tokens}
 `
 
-// TestWithRealNode makes many concurrent calls: some stream, some hang up. In the end the node has counted exactly the tokens
-// that the model reports.
+// TestWithRealNode makes many concurrent calls: some stream, some hang up. In
+// the end the node has counted exactly the tokens that the model reports.
 func TestWithRealNode(t *testing.T) {
 	t.Parallel()
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
@@ -119,7 +119,8 @@ func TestWithRealNode(t *testing.T) {
 				wrong.Add(1)
 			case r.StatusCode == 429 && r.Header.Get("Retry-After") != "":
 				refused.Add(1)
-			case r.StatusCode == 200 && r.Header.Get("x-ratelimit-limit-tokens") == "5000" && r.Header.Get("x-ratelimit-limit-requests") == "30":
+			case r.StatusCode == 200 && r.Header.Get("x-ratelimit-limit-tokens") == "5000" &&
+				r.Header.Get("x-ratelimit-limit-requests") == "30":
 				admitted.Add(1)
 				total.Add(totalOf(string(text)))
 			default:
@@ -128,7 +129,8 @@ func TestWithRealNode(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if wrong.Load() > 0 || admitted.Load() == 0 || admitted.Load()+refused.Load() != 40 || admitted.Load() > 30 || total.Load() == 0 {
+	if wrong.Load() > 0 || admitted.Load() == 0 || admitted.Load()+refused.Load() != 40 ||
+		admitted.Load() > 30 || total.Load() == 0 {
 		t.Errorf("%d admitted, %d refused, %d wrong", admitted.Load(), refused.Load(), wrong.Load())
 	}
 	process.Eventually(t, "what the model says is what is counted", func() bool {
@@ -165,7 +167,9 @@ func TestRulesFile(t *testing.T) {
 	t.Parallel()
 	data, _ := realNode(t, "rules.yaml")
 	check := `{"attributes":{"api_key":"x","endpoint":"/v1/chat/completions"},"costs":{"tokens":1999},"detail":true}`
-	if status, body := post(t, data+"/v1/check", check); status != 200 || !strings.Contains(body, `"tokens-per-minute"`) || !strings.Contains(body, `"requests-per-minute"`) {
+	if status, body := post(t, data+"/v1/check", check); status != 200 ||
+		!strings.Contains(body, `"tokens-per-minute"`) ||
+		!strings.Contains(body, `"requests-per-minute"`) {
 		t.Errorf("have %d %s", status, body)
 	}
 	if status, body := post(t, data+"/v1/check", check); status != 429 || !strings.Contains(body, `"remaining":`) {

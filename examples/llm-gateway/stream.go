@@ -8,8 +8,9 @@ import (
 	"net/http"
 )
 
-// textBytes returns how many bytes of text v contains: content, but also reasoning and the arguments of tools, which
-// callers could otherwise get for free by hanging up before the end.
+// textBytes returns how many bytes of text v contains: content, but also
+// reasoning and the arguments of tools, which callers could otherwise get for
+// free by hanging up before the end.
 func textBytes(v any) (n int) {
 	switch v := v.(type) {
 	case string:
@@ -27,8 +28,9 @@ func textBytes(v any) (n int) {
 	return n
 }
 
-// forwardStream forwards server-sent events as they arrive. It returns the number of tokens used: the total that the model
-// reports at the end or, without a report, an estimate for the prompt and the text so far.
+// forwardStream forwards server-sent events as they arrive. It returns the
+// number of tokens used: the total that the model reports at the end or,
+// without a report, an estimate for the prompt and the text so far.
 func (g *gateway) forwardStream(w http.ResponseWriter, body io.Reader, call *call) int64 {
 	flusher := http.NewResponseController(w)
 	lines := bufio.NewScanner(body)

@@ -24,7 +24,9 @@ func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	if call.endpoint == embeddings {
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.6,0.8]}],"usage":{"prompt_tokens":%[1]d,"total_tokens":%[1]d}}`, call.prompt)
+		fmt.Fprintf(w,
+			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.6,0.8]}],"usage":{"prompt_tokens":%[1]d,"total_tokens":%[1]d}}`,
+			call.prompt)
 		return
 	}
 
@@ -35,7 +37,8 @@ func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	stop := "stop"
 	if !call.Stream {
 		answer.Object, answer.Usage = "chat.completion", u
-		answer.Choices = []choice{{Message: &text{Role: "assistant", Content: strings.Join(words, " ")}, FinishReason: &stop}}
+		answer.Choices = []choice{{Message: &text{Role: "assistant",
+			Content: strings.Join(words, " ")}, FinishReason: &stop}}
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(answer)
 		return

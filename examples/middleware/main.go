@@ -100,7 +100,8 @@ func routes(limiter *client.Client, hops int, log *slog.Logger) http.Handler {
 			fmt.Fprintf(w, "Hello. No limit applies (decided by %s).\n", d.DecidedBy)
 			return
 		}
-		fmt.Fprintf(w, "Hello. Limit %s has %d of %d %s left (decided by %s on %s).\n", d.Rule, d.Remaining, d.Limit, d.Unit, d.DecidedBy, d.Node)
+		fmt.Fprintf(w, "Hello. Limit %s has %d of %d %s left (decided by %s on %s).\n", d.Rule,
+			d.Remaining, d.Limit, d.Unit, d.DecidedBy, d.Node)
 	})
 	mux.HandleFunc("/login", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "Wrong password.", http.StatusUnauthorized)

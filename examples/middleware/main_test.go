@@ -16,7 +16,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// example runs the server in front of nodes. It returns the server's address and a function that stops it.
+// example runs the server in front of nodes. It returns the server's address
+// and a function that stops it.
 func example(t *testing.T, nodes string, more ...string) (address string, stop func() error) {
 	t.Helper()
 	out := &process.Output{}
@@ -77,7 +78,8 @@ func TestWithStarterRules(t *testing.T) {
 	node := process.Start(t, program)
 	address, stop := example(t, node.Data)
 
-	if r, text := get(t, address, ""); r.StatusCode != 200 || !strings.Contains(text, "per-ip has 99 of 100") || r.Header.Get("RateLimit") == "" {
+	if r, text := get(t, address, ""); r.StatusCode != 200 ||
+		!strings.Contains(text, "per-ip has 99 of 100") || r.Header.Get("RateLimit") == "" {
 		t.Errorf("have %d %s %v", r.StatusCode, text, r.Header)
 	}
 	for i := range 6 {
@@ -90,7 +92,8 @@ func TestWithStarterRules(t *testing.T) {
 			t.Errorf("login %d: have %d %s %v", i, r.StatusCode, text, r.Header)
 		}
 	}
-	if r, _ := get(t, address, "k1"); r.Header.Get("X-RateLimit-Limit") != "100" || !strings.Contains(r.Header.Get("RateLimit-Policy"), "per-api-key") {
+	if r, _ := get(t, address, "k1"); r.Header.Get("X-RateLimit-Limit") != "100" ||
+		!strings.Contains(r.Header.Get("RateLimit-Policy"), "per-api-key") {
 		t.Errorf("with a key: have %v", r.Header)
 	}
 	for key, want := range map[string]string{client.Fingerprint("k1"): `"used":1,`, "k1": `"used":0,`} {
@@ -98,7 +101,8 @@ func TestWithStarterRules(t *testing.T) {
 			t.Errorf("usage of the key %s: have %s, want %s", key, text, want)
 		}
 	}
-	if r, text := get(t, address+"/healthz", ""); r.StatusCode != 200 || text != "ok\n" || r.Header.Get("RateLimit") != "" {
+	if r, text := get(t, address+"/healthz", ""); r.StatusCode != 200 || text != "ok\n" ||
+		r.Header.Get("RateLimit") != "" {
 		t.Errorf("healthz: have %d %s %v", r.StatusCode, text, r.Header)
 	}
 	node.Stop(os.Kill)
@@ -110,7 +114,8 @@ func TestWithStarterRules(t *testing.T) {
 	}
 }
 
-// TestClosed: with -closed nothing passes without a node, and the server stops when its context ends.
+// TestClosed: with -closed nothing passes without a node, and the server stops
+// when its context ends.
 func TestClosed(t *testing.T) {
 	address, stop := example(t, "http://127.0.0.1:1", "-closed")
 	if r, _ := get(t, address, ""); r.StatusCode != http.StatusServiceUnavailable {
@@ -122,7 +127,8 @@ func TestClosed(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if err := run(context.Background(), []string{"-nodes", "nonsense"}, io.Discard); err == nil || !strings.Contains(err.Error(), "Nodes[0]") {
+	if err := run(context.Background(), []string{"-nodes", "nonsense"}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "Nodes[0]") {
 		t.Errorf("have %v", err)
 	}
 }

@@ -1,5 +1,6 @@
-// Command plans is an API whose customers have bought different limits. Each check brings its limits: they are stored with the
-// customers, here in a map, and the node needs no rules for them.
+// Command plans is an API whose customers have bought different limits. Each
+// check brings its limits: they are stored with the customers, here in a map,
+// and the node needs no rules for them.
 //
 //	go run ./cmd/rlnode serve   in one terminal
 //	go run ./examples/plans     in another
@@ -52,10 +53,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	// While no node answers, each process limits by itself, by the limits of each check. Local is for checks that bring none, of
-	// which there are none here.
+	// While no node answers, each process limits by itself, by the limits of each
+	// check. Local is for checks that bring none, of which there are none here.
 	limiter, err := client.New(client.Options{
-		Nodes: strings.Split(*nodes, ","), Token: *token, OnError: client.Local, Local: plans["free"], Logger: slog.New(slog.NewTextHandler(out, nil)),
+		Nodes: strings.Split(*nodes, ","), Token: *token, OnError: client.Local,
+		Local: plans["free"], Logger: slog.New(slog.NewTextHandler(out, nil)),
 	})
 	if err != nil {
 		return err

@@ -101,7 +101,8 @@ func TestPlans(t *testing.T) {
 	if status, _, _ := get(t, address, "eve"); status != 401 {
 		t.Errorf("eve: have %d", status)
 	}
-	// grace's limits have the same windows, so only with ada's own does a node know what is left to her.
+	// grace's limits have the same windows, so only with ada's own does a node know
+	// what is left to her.
 	printed := regexp.MustCompile(`(?m)^  rlnode (subject .*?)$`).FindStringSubmatch(welcome)
 	if printed == nil {
 		t.Fatal("the example prints no command")
@@ -116,7 +117,8 @@ func TestPlans(t *testing.T) {
 		if i == 5 {
 			want = 429
 		}
-		if status, text, _ := get(t, address, "ada"); status != want || i < 5 && !strings.Contains(text, fmt.Sprintf("%d of 5 requests are used (decided by local)", i+1)) {
+		if status, text, _ := get(t, address, "ada"); status != want || i < 5 &&
+			!strings.Contains(text, fmt.Sprintf("%d of 5 requests are used (decided by local)", i+1)) {
 			t.Errorf("without a node, call %d: have %d %s", i, status, text)
 		}
 	}

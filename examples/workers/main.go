@@ -1,4 +1,5 @@
-// Command workers is a pool of workers of which, over all machines, only so many work at once: see README.md.
+// Command workers is a pool of workers of which, over all machines, only so
+// many work at once: see README.md.
 package main
 
 import (
@@ -24,7 +25,8 @@ func main() {
 	flag.Parse()
 
 	// The nodes decide, or nobody works: what passes without them would be unbounded.
-	c, err := client.New(client.Options{Nodes: strings.Split(*nodes, ","), OnError: client.Closed, Rules: []string{"render"}})
+	c, err := client.New(client.Options{Nodes: strings.Split(*nodes, ","), OnError: client.Closed,
+		Rules: []string{"render"}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -47,7 +49,8 @@ func main() {
 type pool struct {
 	client *client.Client
 	tenant string
-	// job is one piece of work. It has to stop when its context ends: its slot is lost, or the program is to end.
+	// job is one piece of work. It has to stop when its context ends: its slot is
+	// lost, or the program is to end.
 	job func(ctx context.Context, worker int)
 }
 
@@ -78,7 +81,8 @@ func (p *pool) workOnce(ctx context.Context, worker int) {
 	p.job(slot.Context(), worker)
 }
 
-// rest waits before the next attempt: nodes that don't answer need not be asked by all workers at once.
+// rest waits before the next attempt: nodes that don't answer need not be asked
+// by all workers at once.
 func rest(ctx context.Context, err error) {
 	pause := time.Second
 	if refused, ok := errors.AsType[*client.Refused](err); ok && refused.RetryAfter > 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// TestPool: three pools of workers, as on three machines, never have more than seven at work, and the one that ends gives its slots
-// back at once.
+// TestPool: three pools of workers, as on three machines, never have more than
+// seven at work, and the one that ends gives its slots back at once.
 func TestPool(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "rlnode")
@@ -32,7 +32,8 @@ func TestPool(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for i := range pools {
-		c, err := client.New(client.Options{Nodes: []string{node.Data}, OnError: client.Closed, Timeout: process.Timeout})
+		c, err := client.New(client.Options{Nodes: []string{node.Data}, OnError: client.Closed,
+			Timeout: process.Timeout})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,8 @@ func NoError(t T, err error) {
 	}
 }
 
-// Equal fails the test, which goes on, if got differs from want. The format and its arguments name what was compared.
+// Equal fails the test, which goes on, if got differs from want. The format and
+// its arguments name what was compared.
 func Equal[V comparable](t T, got, want V, format string, args ...any) {
 	if got != want {
 		t.Helper()

@@ -1,4 +1,5 @@
-// Package golden compares current wire and disk formats, and what commands print, with recorded ones.
+// Package golden compares current wire and disk formats, and what commands
+// print, with recorded ones.
 package golden
 
 import (
@@ -19,8 +20,10 @@ type Line struct {
 	Bytes []byte
 }
 
-// Check compares lines with those of a file, each a name and bytes in hex, and returns the file's bytes for the caller
-// to decode. With -args -update it rewrites the file first, which is allowed only until a release has written the format.
+// Check compares lines with those of a file, each a name and bytes in hex, and
+// returns the file's bytes for the caller to decode. With -args -update it
+// rewrites the file first, which is allowed only until a release has written
+// the format.
 func Check(t *testing.T, path string, lines ...Line) [][]byte {
 	t.Helper()
 	var text strings.Builder
@@ -60,8 +63,9 @@ func Check(t *testing.T, path string, lines ...Line) [][]byte {
 	return out
 }
 
-// Transcript compares what commands print with what a file says. A command is a line of the file that begins with "$ "; what type
-// returns for it follows. With -args -update it rewrites the file first.
+// Transcript compares what commands print with what a file says. A command is a
+// line of the file that begins with "$ "; what type returns for it follows.
+// With -args -update it rewrites the file first.
 func Transcript(t *testing.T, path string, typed func(command string) string) {
 	t.Helper()
 	file, err := os.ReadFile(path)

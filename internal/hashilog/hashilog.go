@@ -10,7 +10,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// New returns a logger for HashiCorp's libraries that writes to log. Their trace level becomes debug.
+// New returns a logger for HashiCorp's libraries that writes to log. Their
+// trace level becomes debug.
 func New(log *slog.Logger) hclog.Logger {
 	level := hclog.Error
 	for _, l := range []hclog.Level{hclog.Warn, hclog.Info, hclog.Debug} {

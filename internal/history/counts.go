@@ -15,15 +15,18 @@ const (
 	maxDoors = 8
 	// maxName bounds a name in bytes. Rules with longer names count as further rules.
 	maxName = 256
-	// maxCount bounds a number, so that a sum over all steps and nodes stays far below math.MaxInt64.
+	// maxCount bounds a number, so that a sum over all steps and nodes stays far
+	// below math.MaxInt64.
 	maxCount = 1 << 48
 )
 
 // Counts are numbers of checks.
 type Counts struct {
-	Checks        int64 // those that were decided, whatever the decision
-	Refused       int64
-	ShadowRefused int64 // not refused, although a shadow rule would have refused; of all checks: once for each such rule
+	Checks  int64 // those that were decided, whatever the decision
+	Refused int64
+	// not refused, although a shadow rule would have refused; of all checks: once
+	// for each such rule
+	ShadowRefused int64
 }
 
 // add adds other to c.
@@ -101,8 +104,9 @@ type Reading struct {
 	Others Row // by rules that have no counts of their own
 }
 
-// since returns what was counted between earlier and r. A count that went down becomes 0: its rule was removed and
-// written anew. Rules and doors without any checks are left out. The rules with most checks come first.
+// since returns what was counted between earlier and r. A count that went down
+// becomes 0: its rule was removed and written anew. Rules and doors without any
+// checks are left out. The rules with most checks come first.
 func (r *Reading) since(earlier *Reading) *Reading {
 	delta := &Reading{Total: difference(r.Total, earlier.Total)}
 	doorsBefore := map[string]latency.Counts{}

@@ -19,8 +19,8 @@ const (
 	eventAge  = 24 * time.Hour
 	// maxText bounds a line's text and each of its values, in bytes, and maxFields the values.
 	maxText, maxFields = 256, 8
-	// repeatedAmong is how many of the latest events a line is compared with, so that one that repeats does not push
-	// out the rest.
+	// repeatedAmong is how many of the latest events a line is compared with, so
+	// that one that repeats does not push out the rest.
 	repeatedAmong = 8
 )
 
@@ -36,8 +36,9 @@ type Event struct {
 // Field is a value of an event.
 type Field struct{ Name, Value string }
 
-// outcomes are the ends of lines about members. An operator looks for these the day after: they are not joined with earlier ones,
-// whose times would be lost, and other lines do not push them out.
+// outcomes are the ends of lines about members. An operator looks for these the
+// day after: they are not joined with earlier ones, whose times would be lost,
+// and other lines do not push them out.
 var outcomes = [...]string{" has failed", " is back", " has joined", " has left", " has restarted", " leads"}
 
 // lasts reports whether e is about a member, and is kept when others go.
@@ -70,7 +71,8 @@ func (l *eventList) Code(c *wire.Coder) {
 	})
 }
 
-// Events keeps what a node logged in the last day, at INFO and above. Lines about single subjects are left out.
+// Events keeps what a node logged in the last day, at INFO and above. Lines
+// about single subjects are left out.
 type Events struct {
 	mu      sync.Mutex // guards the fields below
 	list    eventList
@@ -95,7 +97,8 @@ func (e *Events) add(one Event) {
 	e.list = append(e.list, one).bounded(maxEvents)
 }
 
-// bounded returns the list with the latest events, n at most. Those that last go only when they are more than half of them.
+// bounded returns the list with the latest events, n at most. Those that last
+// go only when they are more than half of them.
 func (l eventList) bounded(n int) eventList {
 	lasting := 0
 	for i := range l {

@@ -29,7 +29,8 @@ func texts(list []Event) (out []string) {
 	return out
 }
 
-// Lines at INFO and above are events, whatever the log shows. Those about subjects are not. One that repeats is one event.
+// Lines at INFO and above are events, whatever the log shows. Those about
+// subjects are not. One that repeats is one event.
 func TestEventsAreWhatTheLogSays(t *testing.T) {
 	var e Events
 	var out strings.Builder
@@ -72,7 +73,8 @@ func TestEventsAreBounded(t *testing.T) {
 		log.Error(strings.Repeat("x", 5000), args...)
 	}
 	list := e.since(0)
-	if first := list[1]; len(list) != maxEvents || len(first.Text) > maxText || len(first.Fields) != maxFields || len(first.Fields[1].Value) > maxText {
+	if first := list[1]; len(list) != maxEvents || len(first.Text) > maxText ||
+		len(first.Fields) != maxFields || len(first.Fields[1].Value) > maxText {
 		t.Errorf("got %d events, the first %+v", len(list), first)
 	}
 	expect.Equal(t, list[0].Text, "n3 has failed", "what is kept of the members")
@@ -108,7 +110,8 @@ func TestEventsOverRestarts(t *testing.T) {
 	n.config.Events = &Events{}
 	add(n, "third")
 	n.History = Open(n.config)
-	if got := texts(n.Events()[0].Events); strings.Join(got, ", ") != "INFO first × 1, INFO second × 1, INFO third × 1" {
+	if got := texts(n.Events()[0].Events); strings.Join(got,
+		", ") != "INFO first × 1, INFO second × 1, INFO third × 1" {
 		t.Errorf("got %q", got)
 	}
 	n.wall = n.wall.Add(2 * time.Hour)
@@ -118,7 +121,8 @@ func TestEventsOverRestarts(t *testing.T) {
 	if got := texts(logs[0].Events); len(got) != 2 {
 		t.Errorf("a day later: got %q", got)
 	}
-	if len(logs) != 2 || logs[1].Node != other.config.Self || len(logs[1].Events) != 1 || logs[1].Events[0].Text != "elsewhere" {
+	if len(logs) != 2 || logs[1].Node != other.config.Self || len(logs[1].Events) != 1 ||
+		logs[1].Events[0].Text != "elsewhere" {
 		t.Errorf("got %+v", logs)
 	}
 }

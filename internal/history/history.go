@@ -17,9 +17,11 @@ import (
 type Config struct {
 	// Self is this node's ID.
 	Self ring.NodeID
-	// Now returns the wall time in Unix nanoseconds. It numbers the steps, so that those of several nodes can be added up.
+	// Now returns the wall time in Unix nanoseconds. It numbers the steps, so that
+	// those of several nodes can be added up.
 	Now func() int64
-	// Read returns what this node has counted since its process began. The result must not change afterwards.
+	// Read returns what this node has counted since its process began. The result
+	// must not change afterwards.
 	Read func() *Reading
 	// Events keeps what the node logs.
 	Events *Events
@@ -27,7 +29,8 @@ type Config struct {
 	File func(name string) File
 	// HasRoom reports whether the disk has room for files that the node can do without.
 	HasRoom func() bool
-	// Peers carries messages to other nodes, and Others returns those that can be reached; nil for a standalone node.
+	// Peers carries messages to other nodes, and Others returns those that can be
+	// reached; nil for a standalone node.
 	Peers  Peers
 	Others func() []ring.NodeID
 	Logger *slog.Logger
@@ -70,7 +73,8 @@ type History struct {
 // Open reads the files. Damaged ones count as missing.
 func Open(config Config) *History {
 	h := &History{
-		config: config, minutes: newTrack("minutes", minutesInHour, minuteSegments), hours: newTrack("hours", hoursInDay, hourSegments),
+		config: config, minutes: newTrack("minutes", minutesInHour, minuteSegments),
+		hours:  newTrack("hours", hoursInDay, hourSegments),
 		before: &Reading{}, atHour: &Reading{}, isFirst: true, calls: tasks.Group{Most: maxServing},
 	}
 	h.minute = config.Now() / int64(time.Minute)
@@ -121,7 +125,8 @@ func (h *History) sumHour(hour int64) {
 // eventSeconds is how often new events are written, in seconds.
 const eventSeconds = 10
 
-// Follow ends each minute, until stop is closed. Then it stores the part of the minute that has passed.
+// Follow ends each minute, until stop is closed. Then it stores the part of the
+// minute that has passed.
 func (h *History) Follow(stop <-chan struct{}) {
 	seconds := 0
 	for range tick.Every(stop, time.Second) {
@@ -134,8 +139,8 @@ func (h *History) Follow(stop <-chan struct{}) {
 	h.save()
 }
 
-// Tick stores what was decided in the minute that has ended, if one has, and reports whether it stored anything. Call
-// it each second.
+// Tick stores what was decided in the minute that has ended, if one has, and
+// reports whether it stored anything. Call it each second.
 func (h *History) Tick() bool {
 	now := h.config.Now() / int64(time.Minute)
 	h.mu.Lock()
@@ -145,7 +150,8 @@ func (h *History) Tick() bool {
 	}
 
 	reading := h.config.Read()
-	ended := now == h.minute+1 // otherwise the clock was set, or the process was suspended: nobody knows when what was decided
+	// otherwise the clock was set, or the process was suspended: nobody knows when what was decided
+	ended := now == h.minute+1
 	if ended {
 		h.store(reading)
 	}
@@ -194,8 +200,8 @@ type unsavedFile struct {
 	content []byte
 }
 
-// save writes what has changed to disk, unless the disk is nearly full. What can't be written is tried again with the
-// next minute.
+// save writes what has changed to disk, unless the disk is nearly full. What
+// can't be written is tried again with the next minute.
 func (h *History) save() {
 	if h.config.File == nil {
 		return

@@ -32,7 +32,8 @@ type node struct {
 func newNode(id byte) *node {
 	n := &node{wall: time.Date(2026, 11, 28, 9, 58, 30, 0, time.UTC), reading: &Reading{}, files: map[string][]byte{}}
 	n.config = Config{
-		Self: ring.NodeID{id}, Now: func() int64 { return n.wall.UnixNano() }, Read: func() *Reading { return n.copyReading() },
+		Self: ring.NodeID{id}, Now: func() int64 { return n.wall.UnixNano() },
+		Read: func() *Reading { return n.copyReading() },
 		File: func(name string) File { return memoryFile{n, name} }, HasRoom: func() bool { return !n.full },
 		Events: &Events{}, Peers: n, Others: func() []ring.NodeID { return slices.Collect(maps.Keys(n.others)) },
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -115,7 +116,8 @@ func (n *node) Go(to ring.NodeID, m peer.Method, body []byte, _ time.Duration, d
 // times writes the steps of a report as "15:04 checks".
 func times(r *NodeReport, length time.Duration) (list []string) {
 	for _, s := range r.Steps {
-		list = append(list, fmt.Sprintf("%s %d", time.Unix(0, 0).UTC().Add(time.Duration(s.Number)*length).Format("15:04"), s.Checks))
+		list = append(list,
+			fmt.Sprintf("%s %d", time.Unix(0, 0).UTC().Add(time.Duration(s.Number)*length).Format("15:04"), s.Checks))
 	}
 	return list
 }
@@ -129,7 +131,8 @@ func (n *node) expect(t *testing.T, what string, q Query, want ...string) {
 	expect.EqualSlices(t, times(n.here(q), length), want, "%s", what)
 }
 
-// What was decided is kept by minute and by hour, over stops and kills; minutes that nobody counted are gaps.
+// What was decided is kept by minute and by hour, over stops and kills; minutes
+// that nobody counted are gaps.
 func TestHistoryOverRestarts(t *testing.T) {
 	n := newNode(1)
 	n.check("login", 5, 1, 0)
@@ -164,10 +167,12 @@ func TestHistoryOverRestarts(t *testing.T) {
 	n.restart(true)
 	n.expect(t, "by hour, from the minutes", Query{ByHour: true}, "09:00 12", "10:00 8")
 	r := n.here(Query{})
-	if len(r.Rules) != 2 || r.Rules[0].Name != "login" || r.Rules[0].Checks != 12 || r.Rules[0].Refused != 1 || r.Rules[1].Refused != 8 || r.Rules[1].Latency[3] != 8 {
+	if len(r.Rules) != 2 || r.Rules[0].Name != "login" || r.Rules[0].Checks != 12 ||
+		r.Rules[0].Refused != 1 || r.Rules[1].Refused != 8 || r.Rules[1].Latency[3] != 8 {
 		t.Errorf("sums by rule: got %+v", r.Rules)
 	}
-	if len(r.Steps) != 3 || len(r.Steps[2].Doors) != 1 || r.Steps[2].Doors[0].Name != "data" || r.Steps[2].Doors[0].Latency[3] != 8 {
+	if len(r.Steps) != 3 || len(r.Steps[2].Doors) != 1 || r.Steps[2].Doors[0].Name != "data" ||
+		r.Steps[2].Doors[0].Latency[3] != 8 {
 		t.Errorf("latency by door: got %+v", r.Steps)
 	}
 }
@@ -194,7 +199,8 @@ func TestHistoryIsADayAndAMonth(t *testing.T) {
 	if len(minutes) != Minutes || minutes[0].Number != now-Minutes || minutes[Minutes-1].Number != now-1 {
 		t.Errorf("got %d minutes from %d, in minute %d", len(minutes), minutes[0].Number, now)
 	}
-	if len(hours) != Hours || hours[Hours-1].Number != (now-1)/60 || hours[0].Checks != 1 || hours[Hours-2].Checks != 60 {
+	if len(hours) != Hours || hours[Hours-1].Number != (now-1)/60 || hours[0].Checks != 1 ||
+		hours[Hours-2].Checks != 60 {
 		t.Errorf("got %d hours, the first %+v", len(hours), hours[0])
 	}
 }
@@ -221,8 +227,8 @@ func TestHistoryOverClockSteps(t *testing.T) {
 	n.expect(t, "set forward", Query{}, "09:58 1", "09:59 8", "10:00 0", "10:09 4")
 }
 
-// At most 64 rules have counts of their own: those used most in the hour before. The others are added up, and what may be among
-// them is a gap.
+// At most 64 rules have counts of their own: those used most in the hour
+// before. The others are added up, and what may be among them is a gap.
 func TestHistoryOfManyRules(t *testing.T) {
 	n := newNode(1)
 	for i := range 100 {
@@ -230,8 +236,10 @@ func TestHistoryOfManyRules(t *testing.T) {
 	}
 	n.pass(time.Minute)
 	r := n.here(Query{})
-	if len(r.Rules) != MaxRules || r.Rules[0].Name != "r099" || r.Rules[MaxRules-1].Name != "r036" || r.Others.Checks != 36*37/2 {
-		t.Errorf("got %d rules, %s to %s, others %d", len(r.Rules), r.Rules[0].Name, r.Rules[len(r.Rules)-1].Name, r.Others.Checks)
+	if len(r.Rules) != MaxRules || r.Rules[0].Name != "r099" ||
+		r.Rules[MaxRules-1].Name != "r036" || r.Others.Checks != 36*37/2 {
+		t.Errorf("got %d rules, %s to %s, others %d", len(r.Rules), r.Rules[0].Name,
+			r.Rules[len(r.Rules)-1].Name, r.Others.Checks)
 	}
 	n.expect(t, "one that is kept", Query{Rule: "r036"}, "09:58 37")
 	n.expect(t, "one among the others", Query{Rule: "r035"})
@@ -243,7 +251,8 @@ func TestHistoryOfManyRules(t *testing.T) {
 	n.expect(t, "the busiest of the hour before", Query{Rule: "r000", Steps: 1}, "10:02 7")
 }
 
-// All files together stay below 8 MiB, even with the largest numbers; rules lose their own counts before anything else does.
+// All files together stay below 8 MiB, even with the largest numbers; rules
+// lose their own counts before anything else does.
 func TestHistoryIsBounded(t *testing.T) {
 	n := newNode(1)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -252,7 +261,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	for range 90 {
 		for r := range n.reading.Rules {
-			row := Row{Counts: Counts{Checks: random.Int64N(1 << 32), Refused: random.Int64N(1 << 32), ShadowRefused: random.Int64N(1 << 32)}}
+			row := Row{Counts: Counts{Checks: random.Int64N(1 << 32),
+				Refused: random.Int64N(1 << 32), ShadowRefused: random.Int64N(1 << 32)}}
 			for i := range row.Latency {
 				row.Latency[i] = random.Int64N(1 << 32)
 			}
@@ -290,7 +300,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// On a disk that is nearly full, the history is not written. It goes on in memory, and is written once there is room.
+// On a disk that is nearly full, the history is not written. It goes on in
+// memory, and is written once there is room.
 func TestHistoryOnAFullDisk(t *testing.T) {
 	n := newNode(1)
 	n.full = true
@@ -318,7 +329,8 @@ func TestHistoryWithDamagedFiles(t *testing.T) {
 	n.expect(t, "after a restart", Query{}, "10:00 6")
 }
 
-// The histories of several nodes are added up by time. Nodes without data for a step don't count for it.
+// The histories of several nodes are added up by time. Nodes without data for a
+// step don't count for it.
 func TestHistoryOfSeveralNodes(t *testing.T) {
 	a, b, c := newNode(1), newNode(2), newNode(3)
 	a.others = map[ring.NodeID]*node{{2}: b, {3}: c, {4}: nil}

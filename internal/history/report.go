@@ -143,7 +143,9 @@ func (r *NodeReport) addSegment(g *segment, rule string, from, last int64, sums 
 		case rule == "":
 			r.Steps = append(r.Steps, Step{Number: s.number, Nodes: 1, Counts: s.total, Doors: s.doors})
 		case at >= 0 && at < len(s.rules):
-			r.Steps = append(r.Steps, Step{Number: s.number, Nodes: 1, Counts: s.rules[at].Counts, Doors: []Door{{Latency: s.rules[at].Latency}}})
+			r.Steps = append(r.Steps,
+				Step{Number: s.number, Nodes: 1, Counts: s.rules[at].Counts,
+					Doors: []Door{{Latency: s.rules[at].Latency}}})
 		case at >= 0 || s.others.Checks == 0: // the rule was not used; otherwise it may be among the others
 			r.Steps = append(r.Steps, Step{Number: s.number, Nodes: 1})
 		}
@@ -186,7 +188,8 @@ type round[Q comparable, R any] struct {
 	nodes []*R
 }
 
-// latest returns the answers to the last question if it was the same and recent, and otherwise asks.
+// latest returns the answers to the last question if it was the same and
+// recent, and otherwise asks.
 func (r *round[Q, R]) latest(q Q, ask func() []*R) []*R {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,11 +201,12 @@ func (r *round[Q, R]) latest(q Q, ask func() []*R) []*R {
 	return r.nodes
 }
 
-// Report returns the history of each node: of this one, and of every other one that answers within half a second. The
-// caller must not modify it.
+// Report returns the history of each node: of this one, and of every other one
+// that answers within half a second. The caller must not modify it.
 func (h *History) Report(q Query) []*NodeReport {
 	return h.reports.latest(q, func() []*NodeReport {
-		return append([]*NodeReport{h.here(q)}, ask(h, MethodHistory, wire.Encode(nil, &q), func(r *NodeReport, from ring.NodeID) { r.Node = from })...)
+		return append([]*NodeReport{h.here(q)},
+			ask(h, MethodHistory, wire.Encode(nil, &q), func(r *NodeReport, from ring.NodeID) { r.Node = from })...)
 	})
 }
 
@@ -220,15 +224,17 @@ func (h *History) eventsHere() *NodeEvents {
 	return &NodeEvents{h.config.Self, h.config.Events.since(from)}
 }
 
-// Events returns what each node logged in the last day: this one, and every other one that answers within half a
-// second. The caller must not modify it.
+// Events returns what each node logged in the last day: this one, and every
+// other one that answers within half a second. The caller must not modify it.
 func (h *History) Events() []*NodeEvents {
 	return h.lines.latest(struct{}{}, func() []*NodeEvents {
-		return append([]*NodeEvents{h.eventsHere()}, ask(h, MethodEvents, nil, func(n *NodeEvents, from ring.NodeID) { n.Node = from })...)
+		return append([]*NodeEvents{h.eventsHere()},
+			ask(h, MethodEvents, nil, func(n *NodeEvents, from ring.NodeID) { n.Node = from })...)
 	})
 }
 
-// ask returns the replies of the other nodes that answer in time. name notes in a reply which node it is from.
+// ask returns the replies of the other nodes that answer in time. name notes in
+// a reply which node it is from.
 func ask[R any, M interface {
 	*R
 	wire.Message

@@ -8,10 +8,11 @@ import (
 )
 
 const (
-	// maxPacked bounds a compressed segment, in bytes. All 56 segments together, and one that is being replaced, then take less
-	// than 8 MiB.
+	// maxPacked bounds a compressed segment, in bytes. All 56 segments together,
+	// and one that is being replaced, then take less than 8 MiB.
 	maxPacked = 128 << 10
-	// maxUnpacked bounds a segment that is read. One with all rules and the largest numbers is smaller.
+	// maxUnpacked bounds a segment that is read. One with all rules and the largest
+	// numbers is smaller.
 	maxUnpacked = 2 << 20
 	maxNumber   = 1 << 40 // of a step
 )
@@ -72,7 +73,8 @@ func (g *segment) Code(w *wire.Coder) {
 	}
 }
 
-// stepOf returns a reading's difference as a step of g. Rules join g's as long as there is room for them.
+// stepOf returns a reading's difference as a step of g. Rules join g's as long
+// as there is room for them.
 func (g *segment) stepOf(number int64, delta *Reading) step {
 	s := step{number: number, total: delta.Total, doors: delta.Doors, others: delta.Others}
 	s.doors = s.doors[:min(len(s.doors), maxDoors)]
@@ -106,7 +108,8 @@ func (g *segment) stepOf(number int64, delta *Reading) step {
 
 // put stores s in the place of its number. If adds is set, it is added to what is there.
 func (g *segment) put(s step, adds bool) {
-	at, found := slices.BinarySearchFunc(g.steps, s.number, func(have step, number int64) int { return cmp.Compare(have.number, number) })
+	at, found := slices.BinarySearchFunc(g.steps, s.number,
+		func(have step, number int64) int { return cmp.Compare(have.number, number) })
 	switch {
 	case !found:
 		g.steps = slices.Insert(g.steps, at, s)
@@ -155,7 +158,8 @@ func (g *segment) forgetHalf() {
 	}
 }
 
-// pack returns g compressed, in at most maxPacked bytes. Where that is too little, rules lose their own counts.
+// pack returns g compressed, in at most maxPacked bytes. Where that is too
+// little, rules lose their own counts.
 func (g *segment) pack() []byte {
 	for {
 		b := wire.Deflate(nil, wire.Encode(nil, g))

@@ -3,7 +3,8 @@ package history
 import "fmt"
 
 const (
-	// A day of minutes takes 24 segments, and a month of hours 30; each has one more, for the one that is not full yet.
+	// A day of minutes takes 24 segments, and a month of hours 30; each has one
+	// more, for the one that is not full yet.
 	minuteSegments, hourSegments = 25, 31
 	minutesInHour, hoursInDay    = 60, 24
 	maxSegment                   = 60 // steps

@@ -1,5 +1,6 @@
-// Package house enforces the project's floor plan: which package may import which, how many folders the root may have,
-// how long functions may be, and which calls only commands may make.
+// Package house enforces the project's floor plan: which package may import
+// which, how many folders the root may have, how long functions may be, and
+// which calls only commands may make.
 package house
 
 import (
@@ -25,8 +26,8 @@ const (
 	maxFolders       = 20 // in the root
 )
 
-// mayImport lists what each package may import of the project: the packages below it, and nothing else. A package that
-// is not listed may not exist.
+// mayImport lists what each package may import of the project: the packages
+// below it, and nothing else. A package that is not listed may not exist.
 var mayImport = map[string][]string{
 	"algorithms":         {}, // standard library only; see below
 	"counters/notes":     {"ring"},
@@ -40,42 +41,60 @@ var mayImport = map[string][]string{
 	"localcache":         {"algorithms", "counters", "rules", "ring"},
 	"cluster/partitions": {"algorithms", "counters", "counters/notes", "ring", "cluster/agreement", "cluster/peer"},
 	"limiter/loads":      {"rules"},
-	"limiter":            {"algorithms", "counters", "counters/notes", "rules", "rules/entries", "ring", "cluster/peer", "cluster/partitions", "localcache"},
-	"cluster/gossip":     {"ring"},
-	"cluster/regions":    {"ring", "cluster/gossip", "cluster/peer"},
-	"usage":              {"ring", "rules", "cluster/peer", "persist"},
-	"internal/tracing":   {},
-	"replay":             {"algorithms", "counters", "rules", "rules/entries", "limiter"},
-	"api/ui":             {}, // files for browsers
+	"limiter": {"algorithms", "counters", "counters/notes", "rules", "rules/entries",
+		"ring", "cluster/peer", "cluster/partitions", "localcache"},
+	"cluster/gossip":   {"ring"},
+	"cluster/regions":  {"ring", "cluster/gossip", "cluster/peer"},
+	"usage":            {"ring", "rules", "cluster/peer", "persist"},
+	"internal/tracing": {},
+	"replay":           {"algorithms", "counters", "rules", "rules/entries", "limiter"},
+	"api/ui":           {}, // files for browsers
 	// What all doors need. A door imports api, and no other door.
-	"api":         {"persist", "rules", "rules/entries", "limiter", "cluster", "internal/ipaddr", "internal/tracing", "limiter/loads", "internal/yaml"},
-	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "limiter/loads"}, // bodies of the HTTP planes, and rate headers
-	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},     // Envoy's messages, for two doors
-	"api/framing": {},                                                                     // where requests end, for the HTTP planes
-	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/ipaddr", "internal/tracing"},
-	"api/envoy":   {"api", "api/rls", "internal/tracing"},
-	"api/resp":    {"api", "api/codec", "algorithms", "counters", "internal/tracing", "limiter", "rules"}, // the Redis protocol
-	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries", "limiter", "cluster", "cluster/gossip", "usage", "internal/history", "limiter/loads"},
-	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/history", "limiter/loads", "internal/tracing"}, // for tests
+	"api": {"persist", "rules", "rules/entries", "limiter", "cluster", "internal/ipaddr",
+		"internal/tracing", "limiter/loads", "internal/yaml"},
+	// bodies of the HTTP planes, and rate headers
+	"api/codec": {"api", "algorithms", "counters", "rules", "limiter", "limiter/loads"},
+	// Envoy's messages, for two doors
+	"api/rls": {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},
+	// where requests end, for the HTTP planes
+	"api/framing": {},
+	"api/httpd": {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter",
+		"internal/ipaddr", "internal/tracing"},
+	"api/envoy": {"api", "api/rls", "internal/tracing"},
+	// the Redis protocol
+	"api/resp": {"api", "api/codec", "algorithms", "counters", "internal/tracing", "limiter", "rules"},
+	"api/admin": {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries",
+		"limiter", "cluster", "cluster/gossip", "usage", "internal/history", "limiter/loads"},
+	// for tests
+	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries",
+		"limiter", "cluster", "internal/history", "limiter/loads", "internal/tracing"},
 	"node": {
-		"algorithms", "counters", "rules", "rules/entries", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
-		"localcache", "limiter", "internal/history", "limiter/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "api/apitest", "client", "internal/secret", "cluster/regions",
+		"algorithms", "counters", "rules", "rules/entries", "ring", "persist", "cluster/peer",
+		"cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
+		"localcache", "limiter", "internal/history", "limiter/loads", "usage", "internal/tracing",
+		"api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "api/apitest",
+		"client", "internal/secret", "cluster/regions",
 	},
-	// Flags and commands. Only package node assembles a node; of its parts, commands use only the types that they print, and
-	// what works on the files of a node that is stopped.
+	// Flags and commands. Only package node assembles a node; of its parts,
+	// commands use only the types that they print, and what works on the files of a
+	// node that is stopped.
 	"cmd/rlnode": {
-		"node", "rules", "rules/entries", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
+		"node", "rules", "rules/entries", "replay", "persist", "cluster", "usage",
+		"internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
 	},
 
 	"cluster/peer": {"ring"},
-	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "rules", "rules/entries", "cluster/regions", "internal/hashilog"},
+	"cluster": {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip",
+		"cluster/peer", "rules", "rules/entries", "cluster/regions", "internal/hashilog"},
 
-	"deploy/check":      {}, // a module of its own, like deploy/release
-	"deploy/release":    {},
-	"test/bench":        {"algorithms", "counters", "rules", "limiter", "client", "node", "persist"}, // a module of its own
-	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter"},
-	"test/redis":        {}, // a module of its own
-	"test/simulation":   {"algorithms", "counters", "rules", "ring", "cluster/agreement", "limiter"},
+	"deploy/check":   {}, // a module of its own, like deploy/release
+	"deploy/release": {},
+	// a module of its own
+	"test/bench": {"algorithms", "counters", "rules", "limiter", "client", "node", "persist"},
+	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer",
+		"cluster/partitions", "localcache", "limiter"},
+	"test/redis":      {}, // a module of its own
+	"test/simulation": {"algorithms", "counters", "rules", "ring", "cluster/agreement", "limiter"},
 
 	"client":             {"internal/ipaddr"}, // for users of rlnode; beside this, the standard library only
 	"client/interceptor": {"client"},
@@ -102,9 +121,10 @@ var mayImport = map[string][]string{
 	"internal/yaml":     {},
 }
 
-// everywhere lists packages that know nothing of the product. All packages may import them except client, which other
-// projects import.
-var everywhere = []string{"internal/latency", "internal/metrics", "internal/rawconn", "internal/reload", "internal/tasks", "internal/tick", "internal/wake", "internal/wire"}
+// everywhere lists packages that know nothing of the product. All packages may
+// import them except client, which other projects import.
+var everywhere = []string{"internal/latency", "internal/metrics", "internal/rawconn",
+	"internal/reload", "internal/tasks", "internal/tick", "internal/wake", "internal/wire"}
 
 // standardOnly lists the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters/notes", "counters", "limiter", "client"}
@@ -121,7 +141,8 @@ func TestImportsPointDownward(t *testing.T) {
 			name := strings.Trim(spec.Path.Value, `"`)
 			local, ours := strings.CutPrefix(name, module)
 			switch {
-			case ours && packageOf(local+"/x.go") != pkg && !slices.Contains(allowed, local) && (pkg == "client" || !slices.Contains(everywhere, local)):
+			case ours && packageOf(local+"/x.go") != pkg && !slices.Contains(allowed, local) &&
+				(pkg == "client" || !slices.Contains(everywhere, local)):
 				t.Errorf("%s: %s may not import %s", path, pkg, local)
 			case !ours && slices.Contains(standardOnly, pkg) && strings.Contains(strings.Split(name, "/")[0], "."):
 				t.Errorf("%s: %s may import only the standard library, not %s", path, pkg, name)
@@ -159,7 +180,8 @@ func TestFunctionsFit(t *testing.T) {
 	})
 }
 
-// packageOf returns the folder of path; folders inside a package's own internal/ or for its tests belong to it.
+// packageOf returns the folder of path; folders inside a package's own
+// internal/ or for its tests belong to it.
 func packageOf(path string) string {
 	dir := filepath.ToSlash(filepath.Dir(path))
 	for d := dir; d != "."; d = filepath.ToSlash(filepath.Dir(d)) {
@@ -226,8 +248,8 @@ func TestZonesAreOurs(t *testing.T) {
 	})
 }
 
-// TestProcessIsTheCommands: a Go program that embeds a node keeps its own signals, umask, defaults and memory
-// settings.
+// TestProcessIsTheCommands: a Go program that embeds a node keeps its own
+// signals, umask, defaults and memory settings.
 func TestProcessIsTheCommands(t *testing.T) {
 	commands := []string{"cmd/rlnode", "test/bench", "test/bench/curves", "internal/process", "test/faults"}
 	eachSource(t, func(path string, text []byte, file *ast.File) {
@@ -235,11 +257,13 @@ func TestProcessIsTheCommands(t *testing.T) {
 			return
 		}
 		for _, call := range []string{
-			"signal.Notify", ".Umask(", "os.Exit(", "log.Fatal", "slog.SetDefault(", "log.SetOutput(", "debug.FreeOSMemory(", "debug.SetGCPercent(",
+			"signal.Notify", ".Umask(", "os.Exit(", "log.Fatal", "slog.SetDefault(",
+			"log.SetOutput(", "debug.FreeOSMemory(", "debug.SetGCPercent(",
 			"debug.SetMemoryLimit(", "DefaultServeMux", "DefaultRegisterer", "otel.SetErrorHandler(",
 		} {
 			// The only exception is a call that just the command makes.
-			if bytes.Contains(text, []byte(call)) && !(path == "internal/tracing/tracing.go" && call == "otel.SetErrorHandler(") {
+			if bytes.Contains(text, []byte(call)) &&
+				!(path == "internal/tracing/tracing.go" && call == "otel.SetErrorHandler(") {
 				t.Errorf("%s: %s is for commands", path, call)
 			}
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// logged are the methods that write lines which an operator sees by default, and the index of the text among their arguments.
+// logged are the methods that write lines which an operator sees by default,
+// and the index of the text among their arguments.
 var logged = map[string]int{"Info": 0, "Warn": 0, "Error": 0, "Log": 2, "logOnce": 0, "logMember": 1}
 
 // TestLogIsListed: docs/operations.md lists every line that a node may log, and no other.
@@ -47,7 +48,8 @@ func TestLogIsListed(t *testing.T) {
 	}
 }
 
-// loggedText returns the text that a call logs; empty if it logs none. What is not known before stands as NAME.
+// loggedText returns the text that a call logs; empty if it logs none. What is
+// not known before stands as NAME.
 func loggedText(call *ast.CallExpr) string {
 	method, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {

@@ -15,9 +15,11 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestOtherSystems: what a package declares for Linux, it declares for other systems, too. Building the program for each of them
-// would take minutes. So each package is checked by itself, without what it imports. Only the errors that it does not have on
-// Linux count. Methods and fields that only other packages use are not seen.
+// TestOtherSystems: what a package declares for Linux, it declares for other
+// systems, too. Building the program for each of them would take minutes. So
+// each package is checked by itself, without what it imports. Only the errors
+// that it does not have on Linux count. Methods and fields that only other
+// packages use are not seen.
 func TestOtherSystems(t *testing.T) {
 	onLinux := checkAll(t, "linux")
 	if len(onLinux.exported) == 0 {

@@ -14,16 +14,19 @@ var (
 	// foreignNames are names from elsewhere that comments mention and the code does not use.
 	foreignNames = strings.Fields(`AppliedIndex ClientHello ClientProvider DevTools ExtAuthz HashiCorp HttpConnectionManager
 	JavaScript ListenAndServe LoadLocation SipHash SplitMix64 bbolt memberlist rlnode`)
-	goWord       = regexp.MustCompile(`\w+`)
-	camelWord    = regexp.MustCompile(`\b()(\w*[a-z][A-Z]\w*)`)
-	link         = regexp.MustCompile(`\[\*?([A-Z]\w*)(?:\.\w+)?\](?:[^:(]|$)`)
-	loneLetter   = regexp.MustCompile(`(?:^|[a-z,.;:][ (])([b-hj-z])(?:'s|[ ,.;:)]|$)`)
-	sentenceName = regexp.MustCompile(`[a-z)]{4}(\.) ([a-z][A-Za-z]+) [a-z]`) // only a name starts a sentence in lower case
+	goWord     = regexp.MustCompile(`\w+`)
+	camelWord  = regexp.MustCompile(`\b()(\w*[a-z][A-Z]\w*)`)
+	link       = regexp.MustCompile(`\[\*?([A-Z]\w*)(?:\.\w+)?\](?:[^:(]|$)`)
+	loneLetter = regexp.MustCompile(`(?:^|[a-z,.;:][ (])([b-hj-z])(?:'s|[ ,.;:)]|$)`)
+	// only a name starts a sentence in lower case
+	sentenceName = regexp.MustCompile(`[a-z)]{4}(\.) ([a-z][A-Za-z]+) [a-z]`)
 )
 
-// TestCommentsNameWhatExists finds names that a renaming left behind: in camel case, or at the start of a sentence or doc comment.
+// TestCommentsNameWhatExists finds names that a renaming left behind: in camel
+// case, or at the start of a sentence or doc comment.
 func TestCommentsNameWhatExists(t *testing.T) {
-	known, named := map[string]bool{}, map[[3]string]bool{} // a name at the start of a sentence must be in its own folder
+	// a name at the start of a sentence must be in its own folder
+	known, named := map[string]bool{}, map[[3]string]bool{}
 	eachFile(t, func(file string, _ []byte, syntax *ast.File) {
 		for _, d := range syntax.Decls {
 			var doc, name string
@@ -32,13 +35,15 @@ func TestCommentsNameWhatExists(t *testing.T) {
 			} else if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.TYPE && len(g.Specs) == 1 {
 				doc, name = g.Doc.Text(), g.Specs[0].(*ast.TypeSpec).Name.Name
 			}
-			if first := goWord.FindString(doc); !strings.HasSuffix(file, "_test.go") && !slices.Contains([]string{"", "A", "The", name}, first) {
+			if first := goWord.FindString(doc); !strings.HasSuffix(file, "_test.go") &&
+				!slices.Contains([]string{"", "A", "The", name}, first) {
 				t.Errorf("%s: the doc comment of %s begins with %s", file, name, first)
 			}
 		}
 		for _, group := range syntax.Comments {
 			comment := strings.ReplaceAll(group.Text(), "\n", " ")
-			for _, m := range append(camelWord.FindAllStringSubmatch(comment, -1), sentenceName.FindAllStringSubmatch(comment, -1)...) {
+			for _, m := range append(camelWord.FindAllStringSubmatch(comment, -1),
+				sentenceName.FindAllStringSubmatch(comment, -1)...) {
 				named[[3]string{file, m[1], m[2]}] = true
 			}
 		}
@@ -67,8 +72,9 @@ var foreignLetters = map[string]string{
 	"test/bench/curves/draw.go": "k", "test/bench/curves/together.go": "n", "deploy/release/main.go": "v",
 }
 
-// TestDocCommentsNameParameters finds single letters in the doc comment of a function that are in no name of the function: most are
-// former receivers and parameters. It also finds links to nothing in the folder.
+// TestDocCommentsNameParameters finds single letters in the doc comment of a
+// function that are in no name of the function: most are former receivers and
+// parameters. It also finds links to nothing in the folder.
 func TestDocCommentsNameParameters(t *testing.T) {
 	names, links := map[string]bool{}, map[[2]string]string{} // by folder and name
 	eachFile(t, func(file string, _ []byte, syntax *ast.File) {

@@ -1,6 +1,7 @@
-// Package ipaddr reads the forms of IPv6 addresses that embed an IPv4 address. A client whose packets were translated or
-// tunnelled on their way has such an address. It must be the same client as without the translation, and must not share a
-// prefix with all others that come by that way.
+// Package ipaddr reads the forms of IPv6 addresses that embed an IPv4 address.
+// A client whose packets were translated or tunnelled on their way has such an
+// address. It must be the same client as without the translation, and must not
+// share a prefix with all others that come by that way.
 package ipaddr
 
 import (
@@ -8,8 +9,9 @@ import (
 	"net/netip"
 )
 
-// Canonical returns the address that a counts as: the IPv4 address that it embeds, or else a itself without its zone, which
-// names an interface of the machine that wrote it.
+// Canonical returns the address that a counts as: the IPv4 address that it
+// embeds, or else a itself without its zone, which names an interface of the
+// machine that wrote it.
 func Canonical(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return a
@@ -21,8 +23,10 @@ func Canonical(a netip.Addr) netip.Addr {
 	return a.WithZone("")
 }
 
-// CanonicalPrefix returns the prefix that holds what p's addresses count as. A prefix of all of NAT64 or 6to4 stays as it
-// is: it stands for those that come by this way, and not for all of IPv4. A prefix below a site of 6to4 becomes the site.
+// CanonicalPrefix returns the prefix that holds what p's addresses count as. A
+// prefix of all of NAT64 or 6to4 stays as it is: it stands for those that come
+// by this way, and not for all of IPv4. A prefix below a site of 6to4 becomes
+// the site.
 func CanonicalPrefix(p netip.Prefix) netip.Prefix {
 	if !p.Addr().Is6() {
 		return p
@@ -36,8 +40,9 @@ func CanonicalPrefix(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte(b[at:])), min(bits, 32))
 }
 
-// embedding returns where in b an IPv4 address begins; 0 if b is in none of the forms. notation is true if the form is but
-// another notation of IPv4: packets never have it.
+// embedding returns where in b an IPv4 address begins; 0 if b is in none of the
+// forms. notation is true if the form is but another notation of IPv4: packets
+// never have it.
 func embedding(b *[16]byte) (at int, notation bool) {
 	high, middle := binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint32(b[8:])
 	switch {

@@ -23,7 +23,8 @@ func TestCanonical(t *testing.T) {
 		{"::198.51.100.7", "::c633:6407"}, // IPv4-compatible: deprecated, and ::1 has this form, too
 		{"::ffff:0:198.51.100.7", "::ffff:0:c633:6407"}, // the stateless translation of RFC 2765, which is obsolete
 		{"64:ff9b::1:198.51.100.7", "64:ff9b::1:c633:6407"},
-		{"64:ff9b:1::198.51.100.7", "64:ff9b:1::c633:6407"}, // a network's own prefix, whose length only the network knows
+		// a network's own prefix, whose length only the network knows
+		{"64:ff9b:1::198.51.100.7", "64:ff9b:1::c633:6407"},
 		{"2001:db8::1%eth0", "2001:db8::1"},
 		{"2003::1", "2003::1"},
 	} {
@@ -51,7 +52,8 @@ func TestCanonicalPrefix(t *testing.T) {
 		{"::/0", "::/0"},
 		{"2001:db8::/32", "2001:db8::/32"},
 	} {
-		expect.Equal(t, CanonicalPrefix(netip.MustParsePrefix(test.prefix)).String(), test.want, "CanonicalPrefix(%s)", test.prefix)
+		expect.Equal(t, CanonicalPrefix(netip.MustParsePrefix(test.prefix)).String(), test.want,
+			"CanonicalPrefix(%s)", test.prefix)
 	}
 	if got := CanonicalPrefix(netip.Prefix{}); got.IsValid() {
 		t.Errorf("CanonicalPrefix of no prefix: got %s", got)

@@ -5,15 +5,17 @@ import (
 	"strings"
 )
 
-// Parse reads an address in any notation, and returns what it counts as. So a caller is one subject whatever program wrote
-// its address, and whatever translated its packets. Blanks, double quotes and brackets may surround the address, and a port
-// may follow.
+// Parse reads an address in any notation, and returns what it counts as. So a
+// caller is one subject whatever program wrote its address, and whatever
+// translated its packets. Blanks, double quotes and brackets may surround the
+// address, and a port may follow.
 func Parse(text string) (netip.Addr, bool) {
 	a, ok := ParseWritten(text)
 	return Canonical(a), ok
 }
 
-// ParseWritten reads what Parse reads, and returns the address that is written there. It has no zone.
+// ParseWritten reads what Parse reads, and returns the address that is written
+// there. It has no zone.
 func ParseWritten(text string) (netip.Addr, bool) {
 	colon := strings.IndexByte(text, ':')
 	if colon < 0 {
@@ -39,7 +41,8 @@ func IsPlainIPv4(text string) bool {
 	return ok
 }
 
-// ParsePrefix reads a CIDR, and returns what CanonicalPrefix returns for it. Blanks may surround it.
+// ParsePrefix reads a CIDR, and returns what CanonicalPrefix returns for it.
+// Blanks may surround it.
 func ParsePrefix(text string) (netip.Prefix, bool) {
 	text = trimBlanks(text)
 	if strings.IndexByte(text, '/') <= 0 {
@@ -52,7 +55,8 @@ func ParsePrefix(text string) (netip.Prefix, bool) {
 	return CanonicalPrefix(p), true
 }
 
-// trim removes blanks, quotes, brackets and a port around an address. It returns "" if the rest can't be an address.
+// trim removes blanks, quotes, brackets and a port around an address. It
+// returns "" if the rest can't be an address.
 func trim(s string) string {
 	s = trimBlanks(s)
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
@@ -90,8 +94,9 @@ func trimBlanks(s string) string {
 
 func isBlank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
 
-// isPort reports whether s is a colon and a port: up to five digits of any value. If it rejected ports above 65535, each
-// address with such a port would become its own subject.
+// isPort reports whether s is a colon and a port: up to five digits of any
+// value. If it rejected ports above 65535, each address with such a port would
+// become its own subject.
 func isPort(s string) bool {
 	if len(s) < 2 || len(s) > 6 || s[0] != ':' {
 		return false
@@ -129,13 +134,15 @@ func parseIPv6(s string) (netip.Addr, bool) {
 	return a, err == nil
 }
 
-// beginsIPv6 reports whether the first byte of s, which must not be empty, can begin an IPv6 address.
+// beginsIPv6 reports whether the first byte of s, which must not be empty, can
+// begin an IPv6 address.
 func beginsIPv6(s string) bool {
 	c := s[0]
 	return '0' <= c && c <= ':' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// maxAddressText is the length of the longest address that netip reads: eight groups, the last two written as IPv4.
+// maxAddressText is the length of the longest address that netip reads: eight
+// groups, the last two written as IPv4.
 const maxAddressText = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 
 // parseIPv4 is netip.ParseAddr for dotted decimal. It allocates no error.

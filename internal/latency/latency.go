@@ -1,4 +1,5 @@
-// Package latency has the buckets in which latencies are counted: at the doors, by rule, and in the history.
+// Package latency has the buckets in which latencies are counted: at the doors,
+// by rule, and in the history.
 package latency
 
 import "time"
@@ -6,7 +7,8 @@ import "time"
 // Buckets is the number of buckets.
 const Buckets = 16
 
-// Bounds are the upper bounds of the buckets, in ascending order. The last bucket, which has none, is for all that took longer.
+// Bounds are the upper bounds of the buckets, in ascending order. The last
+// bucket, which has none, is for all that took longer.
 var Bounds = [Buckets - 1]time.Duration{
 	2500 * time.Nanosecond, 5 * time.Microsecond,
 	10 * time.Microsecond, 25 * time.Microsecond, 50 * time.Microsecond,
@@ -43,8 +45,9 @@ func (c *Counts) Sum() (n int64) {
 	return n
 }
 
-// Quantile returns the latency that the fraction q of all, 0…1, did not exceed. It assumes that those in a bucket are spread
-// evenly, and that those beyond the last bound took just that. It is 0 if c is empty.
+// Quantile returns the latency that the fraction q of all, 0…1, did not exceed.
+// It assumes that those in a bucket are spread evenly, and that those beyond
+// the last bound took just that. It is 0 if c is empty.
 func (c *Counts) Quantile(q float64) time.Duration {
 	rank := q * float64(c.Sum())
 	if rank == 0 {

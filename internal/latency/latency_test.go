@@ -11,7 +11,8 @@ func TestBucket(t *testing.T) {
 	for _, c := range []struct {
 		d    time.Duration
 		want int
-	}{{-1, 0}, {0, 0}, {2500, 0}, {2501, 1}, {time.Millisecond, 8}, {time.Second, 14}, {time.Second + 1, 15}, {time.Hour, 15}} {
+	}{{-1, 0}, {0, 0}, {2500, 0}, {2501, 1}, {time.Millisecond, 8}, {time.Second,
+		14}, {time.Second + 1, 15}, {time.Hour, 15}} {
 		expect.Equal(t, Bucket(c.d), c.want, "Bucket(%v)", c.d)
 	}
 }

@@ -24,7 +24,8 @@ func (n *Net) streamLocked(from, to *Host, fromPort, toPort int) (near, far *Con
 }
 
 func (n *Net) pipeLocked(from, to *Host) *pipe {
-	p := &pipe{held: n.heldLocked(from.ip, to.ip), reverseHeld: n.heldLocked(to.ip, from.ip), delay: n.delayLocked(from.ip, to.ip)}
+	p := &pipe{held: n.heldLocked(from.ip, to.ip), reverseHeld: n.heldLocked(to.ip, from.ip),
+		delay: n.delayLocked(from.ip, to.ip)}
 	p.host.from, p.host.to = from, to
 	p.change.L = &p.mu
 	n.pipes[p] = struct{}{}
@@ -49,7 +50,8 @@ func (c *Conn) TryWrite(b []byte) int {
 	return n
 }
 
-// Close ends both directions. The other end still gets the bytes written before, if the link permits.
+// Close ends both directions. The other end still gets the bytes written
+// before, if the link permits.
 func (c *Conn) Close() error {
 	c.once.Do(func() {
 		c.out.closeWrite()

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// waitingToBeAccepted bounds the connections that a listener keeps for Accept; dials wait for room.
+	// waitingToBeAccepted bounds the connections that a listener keeps for Accept;
+	// dials wait for room.
 	waitingToBeAccepted = 128
 	// maxDialTime bounds a dial whose context has no deadline.
 	maxDialTime = 30 * time.Second
@@ -121,8 +122,8 @@ func (l *Listener) Close() error {
 // Addr returns a *net.TCPAddr.
 func (l *Listener) Addr() net.Addr { return l.host.tcp(l.port) }
 
-// Dial connects to "ip:port". If the host doesn't exist or the link is cut, it waits until ctx ends. A host without a
-// listener at port refuses.
+// Dial connects to "ip:port". If the host doesn't exist or the link is cut, it
+// waits until ctx ends. A host without a listener at port refuses.
 func (h *Host) Dial(ctx context.Context, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -142,7 +143,8 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	for {
 		n.mu.Lock()
 		dead, delay, changed := h.dead, n.delayLocked(h.ip, ip), n.changed
-		open := n.hosts[ip] != nil && !n.isCutOffLocked(h.ip, ip) && !n.isCutOffLocked(ip, h.ip) && !n.isFrozenLocked(h.ip)
+		open := n.hosts[ip] != nil && !n.isCutOffLocked(h.ip, ip) && !n.isCutOffLocked(ip, h.ip) &&
+			!n.isFrozenLocked(h.ip)
 		n.mu.Unlock()
 
 		if dead {
@@ -176,8 +178,8 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	}
 }
 
-// connect makes both ends. If the listener has no room, again is true. A nil Conn without an error means that the path has
-// been cut meanwhile.
+// connect makes both ends. If the listener has no room, again is true. A nil
+// Conn without an error means that the path has been cut meanwhile.
 func (h *Host) connect(ip string, port int) (c *Conn, again bool, err error) {
 	n := h.net
 	n.mu.Lock()

@@ -79,7 +79,8 @@ func TestStream(t *testing.T) {
 		read(t, far, "hello")
 		write(t, far, "back")
 		read(t, near, "back")
-		if near.LocalAddr().String() != far.RemoteAddr().String() || near.RemoteAddr().String() != far.LocalAddr().String() {
+		if near.LocalAddr().String() != far.RemoteAddr().String() ||
+			near.RemoteAddr().String() != far.LocalAddr().String() {
 			t.Errorf("addresses: %v %v, %v %v", near.LocalAddr(), near.RemoteAddr(), far.LocalAddr(), far.RemoteAddr())
 		}
 		write(t, near, "last")

@@ -35,8 +35,8 @@ func New() *Net {
 	}
 }
 
-// Host returns the host with this IP. It creates the host on first use, and again after a crash. It panics if ip is not
-// an IP address.
+// Host returns the host with this IP. It creates the host on first use, and
+// again after a crash. It panics if ip is not an IP address.
 func (n *Net) Host(ip string) *Host {
 	addr := netip.MustParseAddr(ip)
 	ip = addr.String()
@@ -47,7 +47,8 @@ func (n *Net) Host(ip string) *Host {
 		return h
 	}
 
-	h := &Host{net: n, ip: ip, addr: addr, listeners: make(map[int]*Listener), sockets: make(map[int]*PacketConn), port: 40000}
+	h := &Host{net: n, ip: ip, addr: addr, listeners: make(map[int]*Listener),
+		sockets: make(map[int]*PacketConn), port: 40000}
 
 	for other := range n.isolated {
 		n.cutLocked(ip, other)
@@ -86,7 +87,8 @@ func (n *Net) HealAll() {
 	})
 }
 
-// Isolate cuts a host off from all others, including future ones, until Rejoin or HealAll. Heal restores single links.
+// Isolate cuts a host off from all others, including future ones, until Rejoin
+// or HealAll. Heal restores single links.
 func (n *Net) Isolate(ip string) {
 	n.change(func() {
 		n.isolated[ip] = struct{}{}
@@ -125,12 +127,14 @@ func (n *Net) delayLocked(from, to string) time.Duration {
 	return n.delay
 }
 
-// Backoff makes a stream with bytes in flight during a cut stall after the link is healed, for as long as the cut lasted,
-// because TCP retransmits after pauses that double. New streams don't stall.
+// Backoff makes a stream with bytes in flight during a cut stall after the link
+// is healed, for as long as the cut lasted, because TCP retransmits after
+// pauses that double. New streams don't stall.
 func (n *Net) Backoff() { n.change(func() { n.backoff = true }) }
 
-// Freeze makes a host look as if its process were stopped: it sends and reads nothing, but others can connect to it and
-// no connection breaks. Packets to it wait; those from it are lost.
+// Freeze makes a host look as if its process were stopped: it sends and reads
+// nothing, but others can connect to it and no connection breaks. Packets to it
+// wait; those from it are lost.
 func (n *Net) Freeze(ip string) { n.change(func() { n.frozen[ip] = struct{}{} }) }
 
 // Thaw undoes Freeze.
@@ -148,8 +152,8 @@ func (n *Net) Break(a, b string) {
 	})
 }
 
-// Crash ends a host: its connections are reset, its listeners and sockets are closed, and its Host becomes useless.
-// Net.Host makes a new one.
+// Crash ends a host: its connections are reset, its listeners and sockets are
+// closed, and its Host becomes useless. Net.Host makes a new one.
 func (n *Net) Crash(ip string) {
 	var listeners []*Listener
 	var sockets []*PacketConn

@@ -57,8 +57,8 @@ func (h *Host) ListenPacket(port int) (*PacketConn, error) {
 	return c, nil
 }
 
-// WriteTo sends a packet. The packet is lost if the path is cut, there is no listener or the socket is full. WriteTo
-// never waits.
+// WriteTo sends a packet. The packet is lost if the path is cut, there is no
+// listener or the socket is full. WriteTo never waits.
 func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return c.WriteToAddress(b, to.String())
 }
@@ -86,7 +86,9 @@ func (c *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
 	}
 
 	if s := other.sockets[int(to.Port())]; s != nil {
-		s.deliver(packet{data: append([]byte(nil), b...), from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.host.addr, uint16(c.port))), at: time.Now().Add(n.delayLocked(from, ip))})
+		s.deliver(packet{data: append([]byte(nil), b...),
+			from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.host.addr, uint16(c.port))),
+			at:   time.Now().Add(n.delayLocked(from, ip))})
 	}
 
 	return len(b), nil
@@ -133,7 +135,8 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// take returns the oldest packet that has arrived or, without one, the channel and the time to wait for.
+// take returns the oldest packet that has arrived or, without one, the channel
+// and the time to wait for.
 func (c *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,5 +10,6 @@ func CertificateExpiry(s Sink, use string, pair *tls.Certificate) {
 	if pair == nil || pair.Leaf == nil {
 		return
 	}
-	s.Gauge("certificate_expiry_seconds", "Time until a certificate ends; negative once it has.", time.Until(pair.Leaf.NotAfter).Seconds(), "use", use)
+	s.Gauge("certificate_expiry_seconds", "Time until a certificate ends; negative once it has.",
+		time.Until(pair.Leaf.NotAfter).Seconds(), "use", use)
 }

@@ -1,7 +1,9 @@
-// Package metrics lets packages expose metrics. The package that owns a metric defines it once, in one call of a [Sink]
-// with its name, help and value. Packages don't know who collects metrics or in which format.
+// Package metrics lets packages expose metrics. The package that owns a metric
+// defines it once, in one call of a [Sink] with its name, help and value.
+// Packages don't know who collects metrics or in which format.
 //
-// Names have no prefix, and end in _total if they only grow. Labels are pairs of a name and a value.
+// Names have no prefix, and end in _total if they only grow. Labels are pairs
+// of a name and a value.
 package metrics
 
 import "time"
@@ -24,8 +26,10 @@ type Metric struct {
 	Value      float64  // of a Gauge or a Counter
 
 	Bounds []float64 // of a Histogram: upper bounds of its buckets, ascending
-	Counts []int64   // observations per bucket; may have one more than Bounds, for those beyond. For a Summary: one element
-	Sum    float64   // of all observations
+	// observations per bucket; may have one more than Bounds, for those beyond. For
+	// a Summary: one element
+	Counts []int64
+	Sum    float64 // of all observations
 }
 
 // Sink receives metrics.
@@ -58,8 +62,9 @@ func (s Sink) Count(name, help string, value int64, labels ...string) {
 	s(Metric{Name: name, Help: help, Kind: Counter, Value: float64(value), Labels: labels})
 }
 
-// Histogram shows observations per bucket: each is counted in the first one whose bound it does not exceed. counts has
-// one more element than bounds, for those beyond all.
+// Histogram shows observations per bucket: each is counted in the first one
+// whose bound it does not exceed. counts has one more element than bounds, for
+// those beyond all.
 func (s Sink) Histogram(name, help string, bounds []float64, counts []int64, sum float64, labels ...string) {
 	s(Metric{Name: name, Help: help, Kind: Histogram, Bounds: bounds, Counts: counts, Sum: sum, Labels: labels})
 }

@@ -1,5 +1,6 @@
-// Package pairs lists what may happen to a cluster while a fault lasts. Whole nodes on virtual time (node) and real
-// processes (faults) go through the same list.
+// Package pairs lists what may happen to a cluster while a fault lasts. Whole
+// nodes on virtual time (node) and real processes (faults) go through the same
+// list.
 package pairs
 
 import (
@@ -10,10 +11,11 @@ import (
 
 // Pair is a lasting fault, and an event during it.
 //
-// The fault is a link or a disk. "link-both:owner-standby" is cut in both directions; with "link-out" the second node
-// receives nothing from the first, with "link-in" the first nothing from the second. "disk-hung:leader" and
-// "disk-full:owner" name the disk's node. The ends of a move are called from and to; their link is cut while partitions
-// move.
+// The fault is a link or a disk. "link-both:owner-standby" is cut in both
+// directions; with "link-out" the second node receives nothing from the first,
+// with "link-in" the first nothing from the second. "disk-hung:leader" and
+// "disk-full:owner" name the disk's node. The ends of a move are called from
+// and to; their link is cut while partitions move.
 //
 // The event is "kill:" and a role, or one of the words "write", "join", "leave", "restart".
 type Pair struct{ Fault, Event string }

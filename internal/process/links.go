@@ -14,10 +14,12 @@ var linkPorts = []struct {
 	udp  bool
 }{{7946, true}, {7947, false}, {7948, true}}
 
-// Links stand between nodes, so that a test can cut one of them off without being root. Each node is bound to one loopback
-// address and advertises another one, that of its link, which passes on what other nodes send there.
+// Links stand between nodes, so that a test can cut one of them off without
+// being root. Each node is bound to one loopback address and advertises another
+// one, that of its link, which passes on what other nodes send there.
 //
-// A cut behaves as one in a network: neither side learns of it, packets are lost, and connections stall until it ends.
+// A cut behaves as one in a network: neither side learns of it, packets are
+// lost, and connections stall until it ends.
 type Links struct {
 	t     testing.TB
 	group sync.WaitGroup
@@ -44,7 +46,8 @@ func NewLinks(t testing.TB) *Links {
 	return l
 }
 
-// Add begins to pass on what comes to advertised. Nodes tell each other that address, and need it in --join.
+// Add begins to pass on what comes to advertised. Nodes tell each other that
+// address, and need it in --join.
 func (l *Links) Add(bound, advertised string) {
 	l.t.Helper()
 	k := &link{bound: bound, advertised: advertised, packets: map[int]net.PacketConn{}}
@@ -103,7 +106,8 @@ func (l *Links) close() {
 	l.group.Wait()
 }
 
-// sender returns the link of the node that sends from an address. It is nil for streams of gossip, which come from another one.
+// sender returns the link of the node that sends from an address. It is nil for
+// streams of gossip, which come from another one.
 func (l *Links) sender(from net.Addr) *link {
 	host, _, _ := net.SplitHostPort(from.String())
 	l.mu.Lock()
@@ -111,7 +115,8 @@ func (l *Links) sender(from net.Addr) *link {
 	return l.links[host]
 }
 
-// isCutLocked reports whether nothing passes between two nodes. If the sender is not known, it may be the one that is cut off.
+// isCutLocked reports whether nothing passes between two nodes. If the sender
+// is not known, it may be the one that is cut off.
 func (l *Links) isCutLocked(from, to *link) bool {
 	if from == nil {
 		return len(l.cut) > 0
@@ -119,7 +124,8 @@ func (l *Links) isCutLocked(from, to *link) bool {
 	return l.cut[from.bound] || l.cut[to.bound]
 }
 
-// passPackets passes on packets. To their receiver they come from the address that the sender advertises.
+// passPackets passes on packets. To their receiver they come from the address
+// that the sender advertises.
 func (l *Links) passPackets(to *link, port int, in net.PacketConn) {
 	target := &net.UDPAddr{IP: net.ParseIP(to.bound), Port: port}
 	buffer := make([]byte, 1<<16)
@@ -163,8 +169,10 @@ func (l *Links) connect(from, to *link, port int, caller net.Conn) {
 	}
 	target := net.JoinHostPort(to.bound, strconv.Itoa(port))
 	node, err := dialer.Dial("tcp", target)
-	for began := time.Now(); err != nil && time.Since(began) < Timeout && l.await(from, to); node, err = dialer.Dial("tcp", target) {
-		time.Sleep(20 * time.Millisecond) // the node still starts; to close the connection would mean that it rejects the caller
+	for began := time.Now(); err != nil && time.Since(began) < Timeout &&
+		l.await(from, to); node, err = dialer.Dial("tcp", target) {
+		// the node still starts; to close the connection would mean that it rejects the caller
+		time.Sleep(20 * time.Millisecond)
 	}
 	if err != nil {
 		return

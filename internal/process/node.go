@@ -15,8 +15,9 @@ type Node struct {
 	exited chan struct{} // closed when the process ends
 }
 
-// Start runs a node on free ports of 127.0.0.1 until the test ends, and returns once it is ready. program is the file
-// that Build wrote; args are further flags of serve.
+// Start runs a node on free ports of 127.0.0.1 until the test ends, and returns
+// once it is ready. program is the file that Build wrote; args are further
+// flags of serve.
 func Start(t testing.TB, program string, args ...string) *Node {
 	t.Helper()
 	log := &Output{}

@@ -17,8 +17,10 @@ import (
 // Timeout bounds every wait of a test for another process.
 const Timeout = 20 * time.Second
 
-// Build writes the node's program to path; flags are those of go build. It works from any folder of the module. It uses
-// go run, which caches the linked program: the first of several test binaries links it, and the others wait for that.
+// Build writes the node's program to path; flags are those of go build. It
+// works from any folder of the module. It uses go run, which caches the linked
+// program: the first of several test binaries links it, and the others wait for
+// that.
 func Build(path string, flags ...string) error {
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
@@ -44,7 +46,8 @@ func Build(path string, flags ...string) error {
 	return nil
 }
 
-// Output collects what a process prints, or what is logged; it may be read concurrently. The zero value is ready for use.
+// Output collects what a process prints, or what is logged; it may be read
+// concurrently. The zero value is ready for use.
 type Output struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -84,8 +87,8 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	Within(t, Timeout, what, ok)
 }
 
-// Within is Eventually with another bound. The longer it waits, the less often it polls, because polls take processor time
-// from the program under test.
+// Within is Eventually with another bound. The longer it waits, the less often
+// it polls, because polls take processor time from the program under test.
 func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < bound; {
@@ -98,7 +101,8 @@ func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Fatalf("%s: not within %v", what, bound)
 }
 
-// FreePort returns a TCP port that is free on all addresses, unless another process takes it meanwhile.
+// FreePort returns a TCP port that is free on all addresses, unless another
+// process takes it meanwhile.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "0.0.0.0:0")

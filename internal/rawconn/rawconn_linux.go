@@ -18,7 +18,9 @@ type conn struct {
 	in, out transfer
 	late    func(fd uintptr) bool // in.callLate
 	waits   atomic.Uint64
-	reset   atomic.Bool // a write has found that the other end had reset the connection, which the system reports only once
+	// a write has found that the other end had reset the connection, which the
+	// system reports only once
+	reset atomic.Bool
 }
 
 // transfer moves bytes in one direction.
@@ -70,7 +72,8 @@ func (c *conn) countWait(done bool) bool {
 // Waits implements Waiter.
 func (c *conn) Waits() uint64 { return c.waits.Load() }
 
-// callOnce makes one system call. It returns false if the caller must wait until the socket is ready.
+// callOnce makes one system call. It returns false if the caller must wait
+// until the socket is ready.
 func (t *transfer) callOnce(fd uintptr) bool {
 	t.moved, t.errno = t.call(fd, t.bytes)
 	return t.errno != syscall.EAGAIN || t.once
@@ -200,5 +203,6 @@ func (c *conn) wrap(op string, err error) error {
 	if !ok {
 		return err
 	}
-	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(),
+		Err: os.NewSyscallError(op, errno)}
 }

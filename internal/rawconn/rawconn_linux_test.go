@@ -40,7 +40,8 @@ func TestMovesAll(t *testing.T) {
 			wrote := make(chan error, 1)
 			go func() {
 				for rest := want; len(rest) > 0; rest = rest[min(len(rest), rawCallSize):] {
-					if n, err := way[0].Write(rest[:min(len(rest), rawCallSize)]); err != nil || n != min(len(rest), rawCallSize) {
+					if n, err := way[0].Write(rest[:min(len(rest), rawCallSize)]); err != nil ||
+						n != min(len(rest), rawCallSize) {
 						wrote <- errors.Join(err, io.ErrShortWrite)
 						return
 					}
@@ -86,7 +87,8 @@ func TestAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestTryWrite: a write that does not wait takes what fits, allocates nothing, and leaves the order as it is.
+// TestTryWrite: a write that does not wait takes what fits, allocates nothing,
+// and leaves the order as it is.
 func TestTryWrite(t *testing.T) {
 	a, b := pair(t)
 	_, _ = a.SetWriteBuffer(64<<10), b.SetReadBuffer(64<<10)

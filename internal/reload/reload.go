@@ -11,8 +11,10 @@ import (
 // Interval is the minimum time between two checks of the files by Current.
 const Interval = time.Second
 
-// Files holds the value that load reads from some files. It reads a change within the last Interval only after a second
-// look sees the same state, so that it reads no file that is being written. Invalid files leave the old value in force.
+// Files holds the value that load reads from some files. It reads a change
+// within the last Interval only after a second look sees the same state, so
+// that it reads no file that is being written. Invalid files leave the old
+// value in force.
 type Files[T any] struct {
 	names  []string
 	load   func() (T, error)
@@ -94,9 +96,11 @@ func (f *Files[T]) states() []fileState {
 	return all
 }
 
-// anyRecent reports whether one of the files changed so recently that a program may still be writing it.
+// anyRecent reports whether one of the files changed so recently that a program
+// may still be writing it.
 func anyRecent(all []fileState) bool {
-	return slices.ContainsFunc(all, func(s fileState) bool { return s.info != nil && time.Since(s.info.ModTime()) < Interval })
+	return slices.ContainsFunc(all,
+		func(s fileState) bool { return s.info != nil && time.Since(s.info.ModTime()) < Interval })
 }
 
 func sameStates(a, b []fileState) bool {

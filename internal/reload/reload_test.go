@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A change is read once it has settled, an invalid file leaves the old value, and each change is reported once.
+// A change is read once it has settled, an invalid file leaves the old value,
+// and each change is reported once.
 func TestFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	write := func(text string, age time.Duration) {
@@ -39,7 +40,8 @@ func TestFiles(t *testing.T) {
 		t.Helper()
 		now = now.Add(2 * Interval)
 		if have := f.Current(now); have != want || reports != wantReports || failures != wantFailures {
-			t.Errorf("have %q, %d reports, %d failures; want %q, %d, %d", have, reports, failures, want, wantReports, wantFailures)
+			t.Errorf("have %q, %d reports, %d failures; want %q, %d, %d", have, reports, failures,
+				want, wantReports, wantFailures)
 		}
 	}
 	look("one", 0, 0)

@@ -21,7 +21,8 @@ import (
 
 const maxFile = 4 << 10 // bytes
 
-// ErrStranger means that a certificate was not issued by a secret of this cluster, or was issued to another node.
+// ErrStranger means that a certificate was not issued by a secret of this
+// cluster, or was issued to another node.
 var ErrStranger = errors.New("it does not have this cluster's secret")
 
 // errUnrelated rejects a change that would cut the node off from the others.
@@ -71,7 +72,8 @@ func readFile(name string) ([]byte, error) {
 	return text, err
 }
 
-// Open reads the file, which must be valid, and issues this node's certificate. Follow picks up changes.
+// Open reads the file, which must be valid, and issues this node's certificate.
+// Follow picks up changes.
 func Open(name string, node [16]byte, log *slog.Logger) (*File, error) {
 	f := &File{name: name, node: node, log: log}
 	var err error
@@ -81,8 +83,8 @@ func Open(name string, node [16]byte, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-// deriveKeys derives the values to bring into force. It keeps the certificate while the first secret stays, so that
-// connections with it stay valid.
+// deriveKeys derives the values to bring into force. It keeps the certificate
+// while the first secret stays, so that connections with it stay valid.
 func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, error) {
 	made := &derivedKeys{secrets: secrets}
 	for _, s := range secrets {
@@ -103,8 +105,9 @@ func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, err
 	return made, err
 }
 
-// Follow checks the file once a second until ctx ends, and calls changed after new secrets have come into force. If
-// the file is unusable, the secrets in force stay.
+// Follow checks the file once a second until ctx ends, and calls changed after
+// new secrets have come into force. If the file is unusable, the secrets in
+// force stay.
 func (f *File) Follow(ctx context.Context, changed func()) {
 	for range tick.Every(ctx.Done(), reload.Interval) {
 		before := f.inForce.Load()
@@ -147,11 +150,14 @@ func (f *File) report(_ *derivedKeys, err error) {
 		f.log.Error("the cluster's secret can't be reloaded; the one in force stays", "file", f.name, "error", err)
 		return
 	}
-	f.log.Info("the cluster's secret is reloaded", "file", f.name, "used", f.Fingerprints()[0], "accepted", f.Fingerprints())
+	f.log.Info("the cluster's secret is reloaded", "file", f.name, "used", f.Fingerprints()[0],
+		"accepted", f.Fingerprints())
 }
 
-// replaceGossipKeys replaces the gossip keys of before, nil at first, with those of next. The two share a secret, which is
-// used in between. It removes only the last key, because memberlist would overwrite keys that other goroutines are reading.
+// replaceGossipKeys replaces the gossip keys of before, nil at first, with
+// those of next. The two share a secret, which is used in between. It removes
+// only the last key, because memberlist would overwrite keys that other
+// goroutines are reading.
 func (f *File) replaceGossipKeys(before *derivedKeys, next []Secret) (err error) {
 	if before == nil {
 		var keys [][]byte
@@ -251,7 +257,8 @@ func (f *File) Verify(s tls.ConnectionState, node [16]byte) error {
 	return nil
 }
 
-// Current reports whether a connection uses the values in force. config is what made the connection, and s its state.
+// Current reports whether a connection uses the values in force. config is what
+// made the connection, and s its state.
 func (f *File) Current(s tls.ConnectionState, config *tls.Config) bool {
 	now := f.inForce.Load()
 	own := config.Certificates[0].Certificate[0]

@@ -24,15 +24,17 @@ const (
 	maxLines = 2
 )
 
-// The labels separate the derived values. They are part of the protocol: another label makes another cluster.
+// The labels separate the derived values. They are part of the protocol:
+// another label makes another cluster.
 const (
 	labelGossip      = "rlnode gossip key"
 	labelAuthority   = "rlnode node authority"
 	labelFingerprint = "rlnode secret fingerprint"
 )
 
-// Certificates are valid for as long as the format can express, and are verified at a fixed time. Nodes' clocks may be
-// wrong, and a secret is retired by changing it, not by expiry.
+// Certificates are valid for as long as the format can express, and are
+// verified at a fixed time. Nodes' clocks may be wrong, and a secret is retired
+// by changing it, not by expiry.
 var (
 	validFrom  = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	validUntil = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
@@ -54,8 +56,8 @@ func (s Secret) String() string { return base64.StdEncoding.EncodeToString(s[:])
 // Fingerprint identifies a secret without revealing it.
 func (s Secret) Fingerprint() string { return hex.EncodeToString(s.derive(labelFingerprint, 4)) }
 
-// Parse parses one or two secrets, one per line. Blank lines and blanks around a secret are ignored. The error names
-// the line.
+// Parse parses one or two secrets, one per line. Blank lines and blanks around
+// a secret are ignored. The error names the line.
 func Parse(text []byte) ([]Secret, error) {
 	var all []Secret
 	for i, line := range bytes.Split(text, []byte{'\n'}) {
@@ -106,7 +108,8 @@ type authority struct {
 	pool *x509.CertPool // only cert
 }
 
-// authority derives the authority. Ed25519 signs without randomness, so the certificate is the same on every node.
+// authority derives the authority. Ed25519 signs without randomness, so the
+// certificate is the same on every node.
 func (s Secret) authority() (*authority, error) {
 	key := ed25519.NewKeyFromSeed(s.derive(labelAuthority, ed25519.SeedSize))
 	id := sha256.Sum256(key.Public().(ed25519.PublicKey))

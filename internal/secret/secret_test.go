@@ -64,7 +64,8 @@ func TestParse(t *testing.T) {
 		{text: strings.TrimRight(a, "="), err: "line 1 is not"},
 	} {
 		have, err := Parse([]byte(test.text))
-		if !slices.Equal(have, test.want) || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+		if !slices.Equal(have, test.want) || (err == nil) != (test.err == "") || err != nil &&
+			!strings.Contains(err.Error(), test.err) {
 			t.Errorf("%q: have %v, %v; want %v, %q", test.text, have, err, test.want, test.err)
 		}
 		if err != nil && strings.Contains(err.Error(), a[:8]) {
@@ -79,14 +80,17 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestDerived pins the derived values: nodes of different releases must derive the same from a secret.
+// TestDerived pins the derived values: nodes of different releases must derive
+// the same from a secret.
 func TestDerived(t *testing.T) {
 	a, err := first.authority()
 	expect.NoError(t, err)
 	for what, pair := range map[string][2]string{
 		"fingerprint": {first.Fingerprint(), "ab1b825b"},
-		"gossip key":  {hex.EncodeToString(first.GossipKey()), "4da785e74b488f12f17139de936ecb29098ef1ec1b875fe2da6c74e190469540"},
-		"authority":   {hex.EncodeToString(a.key.Public().(ed25519.PublicKey)), "b1807cabca9f4912e5f7f86d00879035c8dcf665983936bc3642ae6b460faa6c"},
+		"gossip key": {hex.EncodeToString(first.GossipKey()),
+			"4da785e74b488f12f17139de936ecb29098ef1ec1b875fe2da6c74e190469540"},
+		"authority": {hex.EncodeToString(a.key.Public().(ed25519.PublicKey)),
+			"b1807cabca9f4912e5f7f86d00879035c8dcf665983936bc3642ae6b460faa6c"},
 	} {
 		expect.Equal(t, pair[0], pair[1], "%s", what)
 	}

@@ -13,7 +13,8 @@ type Group struct {
 	ended   chan struct{} // made by Close, and closed once no task runs
 }
 
-// Go runs a task in a goroutine of its own. It returns false if as many as may are running, or if the group is closed.
+// Go runs a task in a goroutine of its own. It returns false if as many as may
+// are running, or if the group is closed.
 func (g *Group) Go(task func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// A group runs as many tasks as it may, none once it is closed, and says when the last one has ended.
+// A group runs as many tasks as it may, none once it is closed, and says when
+// the last one has ended.
 func TestGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &Group{Most: 2}

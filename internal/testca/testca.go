@@ -52,8 +52,9 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// Write puts a node's certificate, its key and the authority's certificate into files in dir, and returns their names.
-// Unless usages are given, the certificate is valid for servers and clients, as nodes need it.
+// Write puts a node's certificate, its key and the authority's certificate into
+// files in dir, and returns their names. Unless usages are given, the
+// certificate is valid for servers and clients, as nodes need it.
 func (a *Authority) Write(t *testing.T, dir string, usages ...x509.ExtKeyUsage) (cert, key, ca string) {
 	t.Helper()
 	if len(usages) == 0 {
@@ -81,5 +82,6 @@ func (a *Authority) Write(t *testing.T, dir string, usages ...x509.ExtKeyUsage) 
 		}
 		return path
 	}
-	return put("cert.pem", "CERTIFICATE", der), put("key.pem", "EC PRIVATE KEY", text), put("ca.pem", "CERTIFICATE", a.cert.Raw)
+	return put("cert.pem", "CERTIFICATE", der), put("key.pem", "EC PRIVATE KEY", text),
+		put("ca.pem", "CERTIFICATE", a.cert.Raw)
 }

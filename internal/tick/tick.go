@@ -3,7 +3,8 @@ package tick
 
 import "time"
 
-// Every yields each time d has passed, until stop is closed. While the loop's body runs, at most one tick waits.
+// Every yields each time d has passed, until stop is closed. While the loop's
+// body runs, at most one tick waits.
 func Every(stop <-chan struct{}, d time.Duration) func(yield func() bool) {
 	return func(yield func() bool) {
 		t := time.NewTicker(d)

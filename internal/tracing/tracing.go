@@ -28,7 +28,8 @@ const (
 	batchSize     = 512  // spans in a message
 	batchInterval = 2 * time.Second
 	exportTimeout = 5 * time.Second
-	// traceparentSize is the length of the only version of traceparent so far; longer ones belong to later versions.
+	// traceparentSize is the length of the only version of traceparent so far;
+	// longer ones belong to later versions.
 	traceparentSize = 55
 	maxTraceparent  = 512
 	// failureLogInterval is the minimum time between two log lines about a failing collector.
@@ -104,7 +105,8 @@ func Open(c Config) (*Tracer, error) {
 	return t, nil
 }
 
-// LogFailures makes the library log spans that it can't send. The handler for that is global to the process.
+// LogFailures makes the library log spans that it can't send. The handler for
+// that is global to the process.
 func LogFailures(log *slog.Logger) { otel.SetErrorHandler(&failures{log: log}) }
 
 // Close sends the waiting spans, until ctx ends, and drops the rest.
@@ -117,8 +119,8 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Sampled decides whether to trace a request with this traceparent; empty: it has none. An invalid traceparent counts
-// as none.
+// Sampled decides whether to trace a request with this traceparent; empty: it
+// has none. An invalid traceparent counts as none.
 func (t *Tracer) Sampled(traceparent string) bool {
 	if n := len(traceparent); n >= traceparentSize && n <= maxTraceparent {
 		if parent := t.parent(traceparent, ""); parent.IsValid() {

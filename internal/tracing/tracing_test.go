@@ -64,7 +64,8 @@ func newFake(t *testing.T) *fake {
 }
 
 func config(endpoint string) Config {
-	return Config{Endpoint: endpoint, Ratio: 1, Node: "n1", Version: "test", Region: "eu", Logger: slog.New(slog.DiscardHandler)}
+	return Config{Endpoint: endpoint, Ratio: 1, Node: "n1", Version: "test", Region: "eu",
+		Logger: slog.New(slog.DiscardHandler)}
 }
 
 func textOf(s *spans.Span, name string) string {
@@ -88,20 +89,25 @@ func TestSpans(t *testing.T) {
 	began := time.Now().Add(-3 * time.Millisecond)
 	ended := began.Add(2 * time.Millisecond)
 	tracer.Record(&Request{
-		Name: "POST /v1/check", Traceparent: sampled, Tracestate: "vendor=1", Method: "POST", Path: "/v1/check", Status: 429,
+		Name: "POST /v1/check", Traceparent: sampled, Tracestate: "vendor=1", Method: "POST",
+		Path: "/v1/check", Status: 429,
 		Began: began, Ended: ended,
 		Decision: &Decision{Rule: "login", Limit: "login", Unit: "requests", DecidedBy: "forward", RulesVersion: 7},
 	})
-	tracer.Record(&Request{Name: "POST /v1/check/batch", Method: "POST", Path: "/v1/check/batch", Status: 503, Began: began, Ended: ended, Checks: 12})
+	tracer.Record(&Request{Name: "POST /v1/check/batch", Method: "POST", Path: "/v1/check/batch",
+		Status: 503, Began: began, Ended: ended, Checks: 12})
 	expect.NoError(t, tracer.Close(t.Context()))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.spans) != 2 || !f.paths["/v1/traces"] || f.about["service.name"] != "rlnode" || f.about["service.instance.id"] != "n1" {
+	if len(f.spans) != 2 || !f.paths["/v1/traces"] || f.about["service.name"] != "rlnode" ||
+		f.about["service.instance.id"] != "n1" {
 		t.Fatalf("have %d spans at %v of %v", len(f.spans), f.paths, f.about)
 	}
 	s := f.spans[0]
-	if hex(s.TraceId) != sampled[3:35] || hex(s.ParentSpanId) != sampled[36:52] || s.TraceState != "vendor=1" || s.Kind != spans.Span_SPAN_KIND_SERVER ||
-		s.StartTimeUnixNano != uint64(began.UnixNano()) || s.EndTimeUnixNano != uint64(ended.UnixNano()) || s.Name != "POST /v1/check" {
+	if hex(s.TraceId) != sampled[3:35] || hex(s.ParentSpanId) != sampled[36:52] ||
+		s.TraceState != "vendor=1" || s.Kind != spans.Span_SPAN_KIND_SERVER ||
+		s.StartTimeUnixNano != uint64(began.UnixNano()) ||
+		s.EndTimeUnixNano != uint64(ended.UnixNano()) || s.Name != "POST /v1/check" {
 		t.Errorf("have %v", s)
 	}
 	for name, want := range map[string]string{"rlnode.rule": "login", "rlnode.decided_by": "forward", "rlnode.allowed": "false",
@@ -110,7 +116,9 @@ func TestSpans(t *testing.T) {
 			t.Errorf("%s: have %s, want %s", name, have, want)
 		}
 	}
-	if s := f.spans[1]; len(s.ParentSpanId) > 0 || s.Status.GetCode() != spans.Status_STATUS_CODE_ERROR || !strings.Contains(textOf(s, "rlnode.checks"), "12") {
+	if s := f.spans[1]; len(s.ParentSpanId) > 0 ||
+		s.Status.GetCode() != spans.Status_STATUS_CODE_ERROR ||
+		!strings.Contains(textOf(s, "rlnode.checks"), "12") {
 		t.Errorf("have %v", s)
 	}
 }
@@ -132,7 +140,8 @@ func TestSampled(t *testing.T) {
 		want   bool
 	}{
 		{0, "", false}, {1, "", true}, {0, sampled, true}, {1, notSampled, false},
-		{0, "rubbish", false}, {1, "rubbish", true}, {1, strings.Repeat("0", 55), true}, {0, strings.Repeat("0", 55), false},
+		{0, "rubbish", false}, {1, "rubbish", true}, {1, strings.Repeat("0", 55), true},
+		{0, strings.Repeat("0", 55), false},
 		{0, "ff" + sampled[2:], false}, {0, sampled + "-more", false}, {0, strings.Repeat(sampled, 100), false},
 		{0, "00-00000000000000000000000000000000-b7ad6b7169203331-01", false}, {0, sampled[:52] + "-zz", false},
 	} {
@@ -145,7 +154,8 @@ func TestSampled(t *testing.T) {
 	}
 }
 
-// A collector that hangs or refuses delays no caller: spans beyond the queue are dropped, and stopping is bounded.
+// A collector that hangs or refuses delays no caller: spans beyond the queue
+// are dropped, and stopping is bounded.
 func TestCollectorHangs(t *testing.T) {
 	release := make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
@@ -155,7 +165,8 @@ func TestCollectorHangs(t *testing.T) {
 	expect.NoError(t, err)
 	began := time.Now()
 	for range 10 * queueSize {
-		tracer.Record(&Request{Name: "POST /v1/check", Method: "POST", Path: "/v1/check", Status: 200, Began: began, Ended: began})
+		tracer.Record(&Request{Name: "POST /v1/check", Method: "POST", Path: "/v1/check",
+			Status: 200, Began: began, Ended: began})
 	}
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("recording took %v", took)
@@ -174,8 +185,9 @@ func TestCollectorHangs(t *testing.T) {
 	}
 }
 
-// exporting reports whether a goroutine of a tracer is left: the one that sends batches, or the one that waits for it.
-// Once they have ended, nothing follows; after a message in flight, another may.
+// exporting reports whether a goroutine of a tracer is left: the one that sends
+// batches, or the one that waits for it. Once they have ended, nothing follows;
+// after a message in flight, another may.
 func exporting() bool {
 	b := make([]byte, 1<<20)
 	return strings.Contains(string(b[:runtime.Stack(b, true)]), "batchSpanProcessor")

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Coder writes or reads a message. A type lists its fields once, in order, which defines its format in both directions.
-// Reading validates, as a [Decoder] does; writing does not.
+// Coder writes or reads a message. A type lists its fields once, in order,
+// which defines its format in both directions. Reading validates, as a
+// [Decoder] does; writing does not.
 type Coder struct {
 	In    Decoder // the input still to be read
 	Out   []byte  // the output so far
@@ -28,8 +29,8 @@ func Encode(b []byte, m Message) []byte {
 	return c.Out
 }
 
-// Decode reads m from body and requires that nothing is left. what names the message in the error, which wraps
-// [ErrMalformed].
+// Decode reads m from body and requires that nothing is left. what names the
+// message in the error, which wraps [ErrMalformed].
 func Decode(body []byte, m Message, what string) error {
 	c := NewReader(body)
 	m.Code(&c)
@@ -168,7 +169,8 @@ func Optional[T any](c *Coder, v **T, code func(*T)) {
 	}
 }
 
-// List codes up to most elements, each of which takes least bytes or more. Reading replaces the contents of v.
+// List codes up to most elements, each of which takes least bytes or more.
+// Reading replaces the contents of v.
 func List[T any](c *Coder, v *[]T, most, least int, each func(*T)) {
 	if !c.reads {
 		c.Out = binary.AppendUvarint(c.Out, uint64(len(*v)))

@@ -47,7 +47,8 @@ func (s *sample) Code(c *Coder) {
 
 func sampleValue() sample {
 	some := uint64(9)
-	return sample{true, [8]bool{1: true, 7: true}, [3]byte{1, 2, 3}, -5, math.Pi, 300, time.Second, -1 << 40, "text", []string{"a", ""}, []uint64{1, 1 << 63}, &some, nil, []byte{9}}
+	return sample{true, [8]bool{1: true, 7: true}, [3]byte{1, 2, 3}, -5, math.Pi, 300, time.Second,
+		-1 << 40, "text", []string{"a", ""}, []uint64{1, 1 << 63}, &some, nil, []byte{9}}
 }
 
 func TestCoder(t *testing.T) {

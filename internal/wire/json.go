@@ -7,8 +7,9 @@ import (
 	"io"
 )
 
-// StrictJSON decodes JSON, and rejects unknown fields and trailing data: another build might use a field that this one ignored,
-// and what both keep would diverge.
+// StrictJSON decodes JSON, and rejects unknown fields and trailing data:
+// another build might use a field that this one ignored, and what both keep
+// would diverge.
 func StrictJSON(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

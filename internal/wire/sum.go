@@ -10,7 +10,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sumBytes is the size of the sum that AppendSum adds, in bytes.
 const sumBytes = crc32.Size
 
-// Sum returns the CRC32C of parts, one after another, following data whose sum is before; before is 0 at the start.
+// Sum returns the CRC32C of parts, one after another, following data whose sum
+// is before; before is 0 at the start.
 func Sum(before uint32, parts ...[]byte) uint32 {
 	for _, p := range parts {
 		before = crc32.Update(before, castagnoli, p)

@@ -1,9 +1,12 @@
-// Package wire decodes everything that other nodes send and that lies on disk, with one [Decoder]. A [Coder] describes
-// the format of a message once, for both directions; other encoders use the Append functions of encoding/binary and of this
-// package. A Decoder reads bytes, numbers and strings; the codec of a product type lives next to that type.
+// Package wire decodes everything that other nodes send and that lies on disk,
+// with one [Decoder]. A [Coder] describes the format of a message once, for
+// both directions; other encoders use the Append functions of encoding/binary
+// and of this package. A Decoder reads bytes, numbers and strings; the codec of
+// a product type lives next to that type.
 //
-// Numbers are varints, or fixed-size and little endian; the names of functions for big endian ones begin with
-// Big. A value has only one valid encoding: varints have no redundant bytes, and a flag is 0 or 1.
+// Numbers are varints, or fixed-size and little endian; the names of functions
+// for big endian ones begin with Big. A value has only one valid encoding:
+// varints have no redundant bytes, and a flag is 0 or 1.
 package wire
 
 import (
@@ -16,17 +19,18 @@ import (
 // ErrMalformed means that data is truncated, too long, or has impossible values.
 var ErrMalformed = errors.New("malformed")
 
-// Decoder decodes a message from start to end. After the first failure it drops the rest of the message, and
-// every read returns zero, so callers check for errors once, at the end. It allocates nothing for a length until
-// it has seen that many bytes.
+// Decoder decodes a message from start to end. After the first failure it drops
+// the rest of the message, and every read returns zero, so callers check for
+// errors once, at the end. It allocates nothing for a length until it has seen
+// that many bytes.
 type Decoder struct {
 	b   []byte
 	at  int // offset in b of the first byte not yet read
 	err error
 }
 
-// NewDecoder returns a decoder of b. b must not change while results of Bytes and Rest are in use, because they
-// point into it.
+// NewDecoder returns a decoder of b. b must not change while results of Bytes
+// and Rest are in use, because they point into it.
 func NewDecoder(b []byte) *Decoder { return &Decoder{b: b} }
 
 // Fail makes the message malformed.
@@ -57,7 +61,8 @@ func (d *Decoder) More() bool { return d.at < len(d.b) }
 // Len returns the number of bytes left.
 func (d *Decoder) Len() int { return len(d.b) - d.at }
 
-// Done requires that the message has ended, and returns the error of reading it. what names the message.
+// Done requires that the message has ended, and returns the error of reading
+// it. what names the message.
 func (d *Decoder) Done(what string) error {
 	if d.More() {
 		d.Failf("%d bytes too many", d.Len())
@@ -193,7 +198,8 @@ func (d *Decoder) ShortText(most int) string {
 	return string(d.Bytes(n))
 }
 
-// Texts reads what AppendTexts wrote: up to most texts of up to maxBytes bytes each. It returns nil for none.
+// Texts reads what AppendTexts wrote: up to most texts of up to maxBytes bytes
+// each. It returns nil for none.
 func (d *Decoder) Texts(most, maxBytes int) (list []string) {
 	for range d.Count(most, 1) {
 		list = append(list, d.Text(maxBytes))

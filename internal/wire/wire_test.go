@@ -31,7 +31,8 @@ func encodeAll() []byte {
 func decodeAll(d *Decoder) bool {
 	return d.Byte() == 7 && d.Bool() && d.Uint16() == 1 && d.Uint32() == 2 && d.Uint64() == 3 && d.BigUint16() == 4 &&
 		d.BigUint32() == 5 && d.BigUint64() == 6 && d.Uvarint() == math.MaxUint64 && d.Varint() == math.MinInt64 &&
-		d.Varint() == 300 && d.Text(4) == "text" && bytes.Equal(d.View(9), []byte{0, 255}) && d.ShortText(5) == "short" &&
+		d.Varint() == 300 && d.Text(4) == "text" && bytes.Equal(d.View(9), []byte{0, 255}) &&
+		d.ShortText(5) == "short" &&
 		slices.Equal(d.Texts(2, 200), []string{"", strings.Repeat("x", 200)})
 }
 
@@ -68,13 +69,15 @@ func TestWhatCantBeIsRefused(t *testing.T) {
 	} {
 		d := NewDecoder([]byte{0, 2, 0x80, 0, 9, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0})
 		read(d)
-		if !errors.Is(d.Err(), ErrMalformed) || d.Len() != 0 || d.Byte() != 0 || d.Uint64() != 0 || d.Varint() != 0 || d.Text(5) != "" {
+		if !errors.Is(d.Err(), ErrMalformed) || d.Len() != 0 || d.Byte() != 0 || d.Uint64() != 0 ||
+			d.Varint() != 0 || d.Text(5) != "" {
 			t.Errorf("%s: have %v", name, d.Err())
 		}
 	}
 }
 
-// FuzzDecoder reads arbitrary data in arbitrary order. Encoding what it read must give the same bytes.
+// FuzzDecoder reads arbitrary data in arbitrary order. Encoding what it read
+// must give the same bytes.
 func FuzzDecoder(f *testing.F) {
 	f.Add(encodeAll(), []byte{0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 5, 6, 6, 7, 8})
 	f.Fuzz(func(t *testing.T, b, kinds []byte) {

@@ -21,7 +21,8 @@ const (
 
 // String names the kind for messages such as "X expected, Y found".
 func (k Kind) String() string {
-	return [...]string{"nothing", "true or false", "an integer", "a number with a fraction", "text", "a mapping", "a list"}[k]
+	return [...]string{"nothing", "true or false", "an integer", "a number with a fraction", "text",
+		"a mapping", "a list"}[k]
 }
 
 // Bounds of a document.
@@ -30,7 +31,8 @@ const (
 	MaxNodes = 2_000_000 // nodes, with aliases expanded
 )
 
-// Pos is a position in the text. Both numbers count from 1, the column in characters. The zero Pos means unknown.
+// Pos is a position in the text. Both numbers count from 1, the column in
+// characters. The zero Pos means unknown.
 type Pos struct{ Line, Column int32 }
 
 // Node is a scalar, a map or a list.
@@ -39,8 +41,8 @@ type Node struct {
 	Flow bool // for writing: on one line
 	Pos
 	Text string // of a scalar: a String's value; for other kinds the text as written
-	// Items holds a List's elements, or a Map's alternating keys and values. Invariant: a Map's has even length, and its
-	// keys are scalars.
+	// Items holds a List's elements, or a Map's alternating keys and values.
+	// Invariant: a Map's has even length, and its keys are scalars.
 	Items []*Node
 	size  int32 // nodes in this tree, aliases expanded
 	bytes int64 // of the scalars' text in this tree, aliases expanded
@@ -64,7 +66,8 @@ func (n *Node) Pairs(yield func(key, value *Node) bool) {
 	}
 }
 
-// Get returns the value of a key of a map, nil if there is none. If the key appears twice, it returns the first value.
+// Get returns the value of a key of a map, nil if there is none. If the key
+// appears twice, it returns the first value.
 func (n *Node) Get(key string) *Node {
 	for k, v := range n.Pairs {
 		if k.Text == key {

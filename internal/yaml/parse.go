@@ -12,15 +12,16 @@ import (
 
 // Bounds far above what rules need. They protect against short but expensive texts.
 const (
-	// maxItems bounds the characters that begin or end an item: commas, opening brackets, line ends. The library takes
-	// seconds and gigabytes for millions of empty values, and would finish parsing before this package could count them.
+	// maxItems bounds the characters that begin or end an item: commas, opening
+	// brackets, line ends. The library takes seconds and gigabytes for millions of
+	// empty values, and would finish parsing before this package could count them.
 	maxItems = 1_000_000
 	// maxBytes bounds the text of all scalars, with aliases expanded.
 	maxBytes = 16 << 20
 )
 
-// Parse parses the single document in src. The error is a *SyntaxError. If src has no content, Parse returns a Null
-// node.
+// Parse parses the single document in src. The error is a *SyntaxError. If src
+// has no content, Parse returns a Null node.
 func Parse(src string) (*Node, error) {
 	if err := checkCharacters(src); err != nil {
 		return nil, err
@@ -52,8 +53,9 @@ func Parse(src string) (*Node, error) {
 	return c.node(&document, 0)
 }
 
-// load reads the next document. Any error but io.EOF is a *SyntaxError, even after a panic of the library: rules come
-// over the network, and no text may crash a node.
+// load reads the next document. Any error but io.EOF is a *SyntaxError, even
+// after a panic of the library: rules come over the network, and no text may
+// crash a node.
 func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -77,7 +79,8 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	return &SyntaxError{Pos{1, 1}, le.Message}
 }
 
-// clampPosition moves an error that is reported past the end of the text to its end: the library reports a missing token there.
+// clampPosition moves an error that is reported past the end of the text to its
+// end: the library reports a missing token there.
 func clampPosition(src string, err error) error {
 	lines := strings.Split(strings.TrimRight(src, "\n"), "\n")
 	if e, ok := errors.AsType[*SyntaxError](err); ok && int(e.Line) > len(lines) {
@@ -87,7 +90,8 @@ func clampPosition(src string, err error) error {
 	return err
 }
 
-// checkCharacters refuses invalid UTF-8 and control characters, whose position the library does not report.
+// checkCharacters refuses invalid UTF-8 and control characters, whose position
+// the library does not report.
 func checkCharacters(src string) error {
 	line, start := int32(1), 0
 	for i := 0; i < len(src); {
@@ -112,8 +116,8 @@ func checkCharacters(src string) error {
 	return nil
 }
 
-// converter converts the library's nodes to ours. An alias shares its anchor's node, so that a small text makes a small
-// tree; its size counts each time.
+// converter converts the library's nodes to ours. An alias shares its anchor's
+// node, so that a small text makes a small tree; its size counts each time.
 type converter struct {
 	done  map[*yaml.Node]*Node // nodes with an anchor; nil while they are being converted
 	nodes int
@@ -193,10 +197,12 @@ func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 
 		out.Items = append(out.Items, child)
 		if out.size += child.size; out.size > MaxNodes {
-			return &SyntaxError{positionOf(item), fmt.Sprintf("more than %d values, aliases counted each time", MaxNodes)}
+			return &SyntaxError{positionOf(item),
+				fmt.Sprintf("more than %d values, aliases counted each time", MaxNodes)}
 		}
 		if out.bytes += child.bytes; out.bytes > maxBytes {
-			return &SyntaxError{positionOf(item), fmt.Sprintf("more than %d bytes, aliases counted each time", maxBytes)}
+			return &SyntaxError{positionOf(item),
+				fmt.Sprintf("more than %d bytes, aliases counted each time", maxBytes)}
 		}
 	}
 

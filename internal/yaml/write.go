@@ -31,8 +31,8 @@ func (n *Node) Set(key string, value *Node) {
 	}
 }
 
-// AppendJSON appends n as JSON. The only scalars other than text that it can write are null, booleans and plain
-// numbers.
+// AppendJSON appends n as JSON. The only scalars other than text that it can
+// write are null, booleans and plain numbers.
 func (n *Node) AppendJSON(b []byte) []byte { return n.appendLine(b, ",", ":", appendQuoted) }
 
 // AppendYAML appends n as a document.
@@ -121,8 +121,8 @@ func appendText(b []byte, s string) []byte {
 	return appendQuoted(b, s)
 }
 
-// plainSafe reports whether s needs no quotes. It is stricter than necessary, and excludes the booleans and numbers of
-// YAML 1.1.
+// plainSafe reports whether s needs no quotes. It is stricter than necessary,
+// and excludes the booleans and numbers of YAML 1.1.
 func plainSafe(s string) bool {
 	if s == "" || len(s) > 200 || plainKind(s) != String {
 		return false
@@ -158,7 +158,8 @@ func appendQuoted(b []byte, s string) []byte {
 			b = append(b, `\n`...)
 		case r == '\t':
 			b = append(b, `\t`...)
-		case r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff || r == 0xfffe || r == 0xffff:
+		case r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff ||
+			r == 0xfffe || r == 0xffff:
 			b = append(b, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
 		default:
 			b = utf8.AppendRune(b, r)

@@ -10,11 +10,12 @@ import (
 
 func TestParse_scalars(t *testing.T) {
 	kinds := map[Kind][]string{
-		Null:   {"", "~", "null", "Null"},
-		Bool:   {"true", "False"},
-		Int:    {"0", "-1", "+7", "007", "0x1F", "0o17", "99999999999999999999999"},
-		Float:  {"1.5", ".5", "1.", "-1e3", "1E-3", ".inf", "-.Inf", ".nan"},
-		String: {"a", "yes", "on", "1_000", "0x", "0o8", "1.2.3.4", "+", ".", "1e", "e3", "12:30", "'1'", `"true"`, "!!str 1", "2001:db8::1", "a#b"},
+		Null:  {"", "~", "null", "Null"},
+		Bool:  {"true", "False"},
+		Int:   {"0", "-1", "+7", "007", "0x1F", "0o17", "99999999999999999999999"},
+		Float: {"1.5", ".5", "1.", "-1e3", "1E-3", ".inf", "-.Inf", ".nan"},
+		String: {"a", "yes", "on", "1_000", "0x", "0o8", "1.2.3.4", "+", ".", "1e", "e3", "12:30",
+			"'1'", `"true"`, "!!str 1", "2001:db8::1", "a#b"},
 	}
 	for want, texts := range kinds {
 		for _, text := range texts {
@@ -59,7 +60,8 @@ func TestParse_refuses(t *testing.T) {
 
 func TestParse_placesInsideTheText(t *testing.T) {
 	tests := []struct{ src, want string }{
-		{"rules: [", "1:9"}, {"rules: [\n", "1:9"}, {"a: 1\nb: {c: [\n\n", "2:9"}, {"a: [1,\nb: c: d\n", "2:5"}, {"a: b: c", "1:5"},
+		{"rules: [", "1:9"}, {"rules: [\n", "1:9"}, {"a: 1\nb: {c: [\n\n", "2:9"},
+		{"a: [1,\nb: c: d\n", "2:5"}, {"a: b: c", "1:5"},
 	}
 	for _, tt := range tests {
 		if _, err := Parse(tt.src); err == nil || !strings.HasPrefix(err.Error(), tt.want+": ") {
@@ -68,9 +70,12 @@ func TestParse_placesInsideTheText(t *testing.T) {
 	}
 }
 
-// A string that is written as text is read back as the same text, by this package and by any JSON parser.
+// A string that is written as text is read back as the same text, by this
+// package and by any JSON parser.
 func FuzzText(f *testing.F) {
-	for _, s := range []string{"", "a", "1", "0x1", "1_0", "yes", "~", "null", "a: b", "a #b", " a", "a ", "-", "- a", "\n", "\t\x00\x7f", "\u0085\u2028\ufeff", "é", "🙂", `"\`, "'", "<<", "1e3", "*", "/a*", "2001:db8::", "---", "..."} {
+	for _, s := range []string{"", "a", "1", "0x1", "1_0", "yes", "~", "null", "a: b", "a #b", " a",
+		"a ", "-", "- a", "\n", "\t\x00\x7f", "\u0085\u2028\ufeff", "é", "🙂", `"\`, "'", "<<",
+		"1e3", "*", "/a*", "2001:db8::", "---", "..."} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -86,7 +91,8 @@ func FuzzText(f *testing.F) {
 				t.Fatalf("%s %q: %v", name, text, err)
 			}
 			list := again.Items[1].Items
-			if again.Items[0].Text != "k"+s || list[0].Text != s || list[0].Kind != String || list[1].Items[0].Text != s+"k" || list[1].Items[1].Text != s {
+			if again.Items[0].Text != "k"+s || list[0].Text != s || list[0].Kind != String ||
+				list[1].Items[0].Text != s+"k" || list[1].Items[1].Text != s {
 				t.Fatalf("%s %q is read as something else", name, text)
 			}
 		}

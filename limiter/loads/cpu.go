@@ -12,17 +12,19 @@ import (
 const (
 	// CPUInterval is how often NodeCPU must be measured.
 	CPUInterval = time.Second
-	// newLoadWeight is the weight of a new measurement in the smoothed load: a jump shows in full after some seconds, and a
-	// single busy second hardly lowers limits.
+	// newLoadWeight is the weight of a new measurement in the smoothed load: a jump
+	// shows in full after some seconds, and a single busy second hardly lowers
+	// limits.
 	newLoadWeight = 0.5
 )
 
 // errNoCPU means that the system does not report how busy its processors are.
 var errNoCPU = errors.New("the load of the processors is unknown")
 
-// CPU measures the load of the processors that this process may use. In a control group with a limit (cgroup v2), that
-// is the fraction of the limit that the group has used. Otherwise it is the fraction of the machine's processor time that
-// was not idle.
+// CPU measures the load of the processors that this process may use. In a
+// control group with a limit (cgroup v2), that is the fraction of the limit
+// that the group has used. Otherwise it is the fraction of the machine's
+// processor time that was not idle.
 type CPU struct {
 	root    string // of the file system
 	last    usage
@@ -39,8 +41,8 @@ type usage struct {
 // NewCPU returns a meter of this machine.
 func NewCPU() *CPU { return &CPU{root: "/"} }
 
-// Load returns the load since the last call, 0…1, smoothed over several calls. It reports false on the first call, and
-// if the load can't be measured.
+// Load returns the load since the last call, 0…1, smoothed over several calls.
+// It reports false on the first call, and if the load can't be measured.
 func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
 	u, err := c.read(now)
 	if err != nil {
@@ -80,7 +82,8 @@ func (c *CPU) read(now time.Duration) (usage, error) {
 	return c.readMachine()
 }
 
-// tightestGroup finds the control group with the lowest limit, in processors, among those that contain this process.
+// tightestGroup finds the control group with the lowest limit, in processors,
+// among those that contain this process.
 func (c *CPU) tightestGroup() (group string, processors float64, ok bool) {
 	text, err := os.ReadFile(filepath.Join(c.root, "proc/self/cgroup"))
 	if err != nil {
@@ -107,7 +110,8 @@ func (c *CPU) tightestGroup() (group string, processors float64, ok bool) {
 	}
 }
 
-// parseQuota parses a cpu.max file: how many processors a group may use, such as "150000 100000" for one and a half.
+// parseQuota parses a cpu.max file: how many processors a group may use, such
+// as "150000 100000" for one and a half.
 func parseQuota(file string) (processors float64, limits bool) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -142,7 +146,8 @@ func (c *CPU) readMachine() (usage, error) {
 	}
 
 	var u usage
-	for i, field := range fields[1:min(len(fields), 9)] { // user nice system idle iowait irq softirq steal; user includes guests
+	// user nice system idle iowait irq softirq steal; user includes guests
+	for i, field := range fields[1:min(len(fields), 9)] {
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
 			return usage{}, err

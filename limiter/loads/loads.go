@@ -16,23 +16,25 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// NodeCPU is the source that each node measures itself: the load of the processors that it may use, 0…1.
+// NodeCPU is the source that each node measures itself: the load of the
+// processors that it may use, 0…1.
 const NodeCPU = "node-cpu"
 
 // Bounds of a report.
 const (
 	MaxName = 128  // bytes of a source's name
 	MaxLoad = 1000 // as in rules
-	// MaxSources bounds the known sources: it has room for one per rule. When it is reached, a source that no rule follows
-	// is evicted for one that some rule follows.
+	// MaxSources bounds the known sources: it has room for one per rule. When it is
+	// reached, a source that no rule follows is evicted for one that some rule
+	// follows.
 	MaxSources = 1024
 
 	MinTTL     = 100 * time.Millisecond
 	MaxTTL     = time.Hour
 	DefaultTTL = 10 * time.Second
 
-	// numberRetention is how long a report's number is kept after the report expires, so that a late copy does not pass
-	// as a new report.
+	// numberRetention is how long a report's number is kept after the report
+	// expires, so that a late copy does not pass as a new report.
 	numberRetention = 5 * time.Minute
 )
 
@@ -52,7 +54,8 @@ type Config struct {
 	Nodes func() int           // nodes alive in the region; nil: one. It must not block
 }
 
-// Loads holds the reports that this node knows. Its methods are safe for concurrent use, and none blocks.
+// Loads holds the reports that this node knows. Its methods are safe for
+// concurrent use, and none blocks.
 type Loads struct {
 	config  Config
 	changed chan struct{} // capacity 1
@@ -82,10 +85,12 @@ type Source struct {
 
 // New returns Loads without any source.
 func New(c Config) *Loads {
-	return &Loads{config: c, changed: make(chan struct{}, 1), known: make(map[string]*report), steps: make(map[string]*ruleSteps)}
+	return &Loads{config: c, changed: make(chan struct{}, 1), known: make(map[string]*report),
+		steps: make(map[string]*ruleSteps)}
 }
 
-// Changed returns a channel that has a value if Steps may have changed since the last one was received.
+// Changed returns a channel that has a value if Steps may have changed since
+// the last one was received.
 func (l *Loads) Changed() <-chan struct{} { return l.changed }
 
 func (l *Loads) signal() {
@@ -99,7 +104,8 @@ func (l *Loads) signal() {
 func Check(source string, load float64, ttl time.Duration) error {
 	wrong := func(format string, args ...any) error { return ReportError(fmt.Sprintf(format, args...)) }
 	switch {
-	case source == "" || len(source) > MaxName || !utf8.ValidString(source) || strings.ContainsFunc(source, unicode.IsControl):
+	case source == "" || len(source) > MaxName || !utf8.ValidString(source) ||
+		strings.ContainsFunc(source, unicode.IsControl):
 		return wrong("source must have 1 to %d bytes of text without control characters", MaxName)
 	case source == NodeCPU:
 		return wrong("source must not be %s, which each node measures itself", NodeCPU)
@@ -111,7 +117,8 @@ func Check(source string, load float64, ttl time.Duration) error {
 	return nil
 }
 
-// Report accepts a report that is valid for ttl from now on. The error wraps a ReportError or ErrFull.
+// Report accepts a report that is valid for ttl from now on. The error wraps a
+// ReportError or ErrFull.
 func (l *Loads) Report(source string, load float64, ttl time.Duration) error {
 	if err := Check(source, load, ttl); err != nil {
 		return err
@@ -133,7 +140,8 @@ func (l *Loads) Report(source string, load float64, ttl time.Duration) error {
 	return nil
 }
 
-// put makes r the latest report of source. It reports false if there is no room. The caller holds l.mu.
+// put makes r the latest report of source. It reports false if there is no
+// room. The caller holds l.mu.
 func (l *Loads) put(now time.Duration, source string, r report) bool {
 	if l.known[source] == nil && len(l.known) >= MaxSources && !l.evict(now, source) {
 		return false
@@ -144,8 +152,9 @@ func (l *Loads) put(now time.Duration, source string, r report) bool {
 	return true
 }
 
-// evict drops one report, the one that expires first among the candidates: the expired ones and, if some rule follows
-// source, also those that no rule follows. It reports false if there is no candidate. The caller holds l.mu.
+// evict drops one report, the one that expires first among the candidates: the
+// expired ones and, if some rule follows source, also those that no rule
+// follows. It reports false if there is no candidate. The caller holds l.mu.
 func (l *Loads) evict(now time.Duration, source string) bool {
 	followed := make(map[string]bool, len(l.steps))
 	for _, h := range l.steps {
@@ -218,7 +227,8 @@ func (l *Loads) Load(source string) (load float64, known bool) {
 	return l.load(l.config.Now(), source)
 }
 
-// Left returns how long the load of a source is known if no other is reported; 0 if it is unknown, or measured all the time.
+// Left returns how long the load of a source is known if no other is reported;
+// 0 if it is unknown, or measured all the time.
 func (l *Loads) Left(source string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -228,8 +238,9 @@ func (l *Loads) Left(source string) time.Duration {
 	return 0
 }
 
-// Steps returns the step of each rule of set that is in force now, by Rule.Index; -1: none. It returns nil if no rule
-// is adaptive. Call it when Changed fires, and at least every TickInterval while some rule is Followed.
+// Steps returns the step of each rule of set that is in force now, by
+// Rule.Index; -1: none. It returns nil if no rule is adaptive. Call it when
+// Changed fires, and at least every TickInterval while some rule is Followed.
 func (l *Loads) Steps(set *rules.Set) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -267,7 +278,8 @@ func (l *Loads) Steps(set *rules.Set) []int {
 	return steps
 }
 
-// Followed reports whether the set given to the last Steps has an adaptive rule. Changed fires when that becomes true.
+// Followed reports whether the set given to the last Steps has an adaptive
+// rule. Changed fires when that becomes true.
 func (l *Loads) Followed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

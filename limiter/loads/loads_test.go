@@ -42,8 +42,8 @@ func tell(t *testing.T, l *Loads, source string, load float64, ttl time.Duration
 	expect.NoError(t, l.Report(source, load, ttl))
 }
 
-// A step comes into force at once. It goes out of force when the load is clearly below it, has not been above it for some
-// time, or is unknown.
+// A step comes into force at once. It goes out of force when the load is
+// clearly below it, has not been above it for some time, or is unknown.
 func TestSteps(t *testing.T) {
 	const gone = -1.0 // no longer reported
 	for _, tt := range []struct {
@@ -53,7 +53,9 @@ func TestSteps(t *testing.T) {
 	}{
 		{"up and down", []float64{0.5, 0.6, 0.61, 0.81, 0.85, 0.7, 0.5}, []int{-1, -1, 0, 1, 1, 0, -1}},
 		{"about a step", []float64{0.81, 0.79, 0.81, 0.76, 0.8, 0.751, 0.75}, []int{1, 1, 1, 1, 1, 1, 0}},
-		{"just below for long", []float64{0.81, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79}, []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0}},
+		{"just below for long",
+			[]float64{0.81, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79, 0.79},
+			[]int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0}},
 		{"from top to nothing", []float64{1000, 0}, []int{1, -1}},
 		{"unknown", []float64{0.9, gone, gone, 0.62}, []int{1, 1, -1, 0}},
 	} {
@@ -128,7 +130,8 @@ func TestReportsTravel(t *testing.T) {
 	if rest := a.Packets(2, 1400); len(rest) > 0 {
 		t.Errorf("the report is sent forever")
 	}
-	// A report spreads from node to node with its time left. A late copy does not make it last longer.
+	// A report spreads from node to node with its time left. A late copy does not
+	// make it last longer.
 	other.now += 4 * time.Second
 	third := newLoads(3, other)
 	exchange(t, b, third)
@@ -185,14 +188,17 @@ func TestCheck(t *testing.T) {
 		field  string
 	}{
 		{"api", 0, MinTTL, ""}, {"api", MaxLoad, MaxTTL, ""}, {strings.Repeat("a", MaxName), 1, DefaultTTL, ""},
-		{"", 1, DefaultTTL, "source"}, {strings.Repeat("a", MaxName+1), 1, DefaultTTL, "source"}, {"a\n", 1, DefaultTTL, "source"},
+		{"", 1, DefaultTTL, "source"}, {strings.Repeat("a", MaxName+1), 1, DefaultTTL, "source"},
+		{"a\n", 1, DefaultTTL, "source"},
 		{"\xff", 1, DefaultTTL, "source"}, {NodeCPU, 1, DefaultTTL, "source"},
-		{"api", math.NaN(), DefaultTTL, "load"}, {"api", math.Inf(1), DefaultTTL, "load"}, {"api", -0.01, DefaultTTL, "load"}, {"api", MaxLoad + 1, DefaultTTL, "load"},
+		{"api", math.NaN(), DefaultTTL, "load"}, {"api", math.Inf(1), DefaultTTL, "load"},
+		{"api", -0.01, DefaultTTL, "load"}, {"api", MaxLoad + 1, DefaultTTL, "load"},
 		{"api", 1, MinTTL - 1, "ttl_ms"}, {"api", 1, MaxTTL + 1, "ttl_ms"}, {"api", 1, -1, "ttl_ms"},
 	} {
 		err := Check(tt.source, tt.load, tt.ttl)
 		var report ReportError
-		if (err == nil) != (tt.field == "") || err != nil && (!errors.As(err, &report) || !strings.HasPrefix(err.Error(), tt.field)) {
+		if (err == nil) != (tt.field == "") || err != nil &&
+			(!errors.As(err, &report) || !strings.HasPrefix(err.Error(), tt.field)) {
 			t.Errorf("%.20q %g %v: have %v, want %q", tt.source, tt.load, tt.ttl, err, tt.field)
 		}
 	}
@@ -282,7 +288,8 @@ func TestCPU(t *testing.T) {
 	look(7*time.Second, 0, false)
 }
 
-// Steps has to be called repeatedly only while a rule is adaptive. Changed fires when one becomes so.
+// Steps has to be called repeatedly only while a rule is adaptive. Changed
+// fires when one becomes so.
 func TestFollowed(t *testing.T) {
 	l := newLoads(1, &clock{})
 	changed := func() bool {
@@ -297,7 +304,8 @@ func TestFollowed(t *testing.T) {
 	for _, tt := range []struct {
 		set               *rules.Set
 		followed, changed bool
-	}{{plain, false, false}, {adaptive, true, true}, {adaptive, true, false}, {plain, false, false}, {adaptive, true, true}} {
+	}{{plain, false, false}, {adaptive, true, true}, {adaptive, true, false}, {plain, false,
+		false}, {adaptive, true, true}} {
 		l.Steps(tt.set)
 		expect.Equal(t, l.Followed(), tt.followed, "followed")
 		expect.Equal(t, changed(), tt.changed, "changed")

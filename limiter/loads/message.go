@@ -14,8 +14,8 @@ import (
 //
 //	number uvarint | node 16 | load 8 | left, in ms, uvarint | length of the name, a byte | name
 //
-// While an expired report is remembered, its number is sent, too, with 0 ms left: it cancels an older report that another
-// node still holds as valid.
+// While an expired report is remembered, its number is sent, too, with 0 ms
+// left: it cancels an older report that another node still holds as valid.
 const messageFormat = 1
 
 // maxNumber bounds the numbers of reports. Counting never reaches it.
@@ -32,8 +32,8 @@ func (r *report) append(b []byte, now time.Duration, source string) []byte {
 	return wire.AppendShortText(b, source)
 }
 
-// Packets returns messages with news for other nodes. Together they have at most limit bytes, counting overhead bytes extra
-// for each.
+// Packets returns messages with news for other nodes. Together they have at
+// most limit bytes, counting overhead bytes extra for each.
 func (l *Loads) Packets(overhead, limit int) [][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,8 +90,8 @@ func (l *Loads) Receive(b []byte) error {
 	return nil
 }
 
-// hear accepts one report from another node if it is later than the known one. A known report that arrives again does
-// not last longer.
+// hear accepts one report from another node if it is later than the known one.
+// A known report that arrives again does not last longer.
 func (l *Loads) hear(source string, r report, left time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,14 +8,17 @@ import (
 )
 
 const (
-	// SettleTime is how long a load must stay at or only slightly below a step in force before the step goes out of force.
+	// SettleTime is how long a load must stay at or only slightly below a step in
+	// force before the step goes out of force.
 	SettleTime = 10 * time.Second
-	// TickInterval is how often Steps must be called while a rule is adaptive, because reports expire and loads settle.
+	// TickInterval is how often Steps must be called while a rule is adaptive,
+	// because reports expire and loads settle.
 	TickInterval = 200 * time.Millisecond
 )
 
-// Margin is how far below a step the load must be for the step to go out of force at once: 0.05, or a twentieth of the
-// step if that is more; half of the step if it is less than 0.1.
+// Margin is how far below a step the load must be for the step to go out of
+// force at once: 0.05, or a twentieth of the step if that is more; half of the
+// step if it is less than 0.1.
 func Margin(above float64) float64 { return min(above/2, max(0.05, above/20)) }
 
 // ruleSteps tracks the steps of a rule in force. If one is in force, all below it are.
@@ -27,12 +30,14 @@ type ruleSteps struct {
 }
 
 func newRuleSteps(a *rules.Adaptive) *ruleSteps {
-	return &ruleSteps{source: a.Source, steps: a.Steps, on: make([]bool, len(a.Steps)), above: make([]time.Duration, len(a.Steps))}
+	return &ruleSteps{source: a.Source, steps: a.Steps, on: make([]bool, len(a.Steps)),
+		above: make([]time.Duration, len(a.Steps))}
 }
 
 // follows reports whether r fits a: the same source and steps. The factors don't matter.
 func (r *ruleSteps) follows(a *rules.Adaptive) bool {
-	return r.source == a.Source && slices.EqualFunc(r.steps, a.Steps, func(x, y rules.AdaptiveStep) bool { return x.Above == y.Above })
+	return r.source == a.Source &&
+		slices.EqualFunc(r.steps, a.Steps, func(x, y rules.AdaptiveStep) bool { return x.Above == y.Above })
 }
 
 // step returns the highest step in force at a load that may be unknown; -1: none.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Log describes a log in Combined Log Format. Addresses and paths follow Zipf's law, as on real servers: a few make
-// most of the requests.
+// Log describes a log in Combined Log Format. Addresses and paths follow Zipf's
+// law, as on real servers: a few make most of the requests.
 type Log struct {
 	Seed      uint64
 	Lines     int
@@ -20,7 +20,8 @@ type Log struct {
 	Disorder  time.Duration // how far a line's time may be before its position
 }
 
-// Small returns a log of this many lines over an hour, from up to 500 addresses, slightly out of order.
+// Small returns a log of this many lines over an hour, from up to 500
+// addresses, slightly out of order.
 func Small(lines int) Log {
 	return Log{
 		Seed: 1, Lines: lines, Addresses: 500, Start: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Span: time.Hour,
@@ -51,7 +52,8 @@ func (l Log) WriteTo(w io.Writer) (int64, error) {
 			at = at.Add(-time.Duration(r.Int64N(int64(l.Disorder))))
 		}
 		fmt.Fprintf(b, "%s - %s [%s] \"%s /page/%d?q=%d HTTP/1.1\" %d %d \"-\" \"%s\"\n",
-			Address(addresses.Uint64()), user(r), at.Format("02/Jan/2006:15:04:05 -0700"), methods[r.IntN(len(methods))],
+			Address(addresses.Uint64()), user(r), at.Format("02/Jan/2006:15:04:05 -0700"),
+			methods[r.IntN(len(methods))],
 			paths.Uint64(), r.IntN(1000), statuses[r.IntN(len(statuses))], r.IntN(1<<16), agents[r.IntN(len(agents))])
 	}
 

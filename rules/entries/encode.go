@@ -17,8 +17,8 @@ type head struct {
 	Changes int    `json:"changes"`
 }
 
-// AppendBinary appends s to b: a head, each entry in the order of IDs, and each record of the log with its digest. Equal
-// states have equal bytes.
+// AppendBinary appends s to b: a head, each entry in the order of IDs, and each
+// record of the log with its digest. Equal states have equal bytes.
 func (s *State) AppendBinary(b []byte) ([]byte, error) {
 	b, err := appendJSON(b, head{s.version, s.digest, s.Len(), s.log.n})
 	if err != nil {
@@ -58,7 +58,8 @@ func Parse(b []byte) (*State, error) {
 	if err := readJSON(d, &h); err != nil {
 		return nil, err
 	}
-	if h.Version < 0 || h.Entries < 0 || h.Entries > 2*MaxEntries || h.Changes < 0 || h.Changes > 2*MaxChanges || int64(h.Changes) > h.Version {
+	if h.Version < 0 || h.Entries < 0 || h.Entries > 2*MaxEntries || h.Changes < 0 ||
+		h.Changes > 2*MaxChanges || int64(h.Changes) > h.Version {
 		return nil, fmt.Errorf("%w: %d entries after %d of %d changes", ErrInvalid, h.Entries, h.Changes, h.Version)
 	}
 

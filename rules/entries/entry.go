@@ -78,21 +78,25 @@ type Condition struct {
 	Values    []string `json:"values"`
 }
 
-// Entry is one entry. Its fields are canonical: entries that do the same to the same checks have the same [Entry.ID].
-// It is immutable once it is part of a State.
+// Entry is one entry. Its fields are canonical: entries that do the same to the
+// same checks have the same [Entry.ID]. It is immutable once it is part of a
+// State.
 type Entry struct {
 	Kind Kind `json:"kind"`
 
-	// Match is for Deny and Allow: sorted by attribute, with sorted values. All conditions must hold.
+	// Match is for Deny and Allow: sorted by attribute, with sorted values. All
+	// conditions must hold.
 	Match []Condition `json:"match,omitempty"`
 
-	// The next are for Subject. Limits is a JSON object that has for some rules the limits in place of the rule's.
+	// The next are for Subject. Limits is a JSON object that has for some rules the
+	// limits in place of the rule's.
 	Attribute string          `json:"attribute,omitempty"`
 	Value     string          `json:"value,omitempty"`
 	Tier      string          `json:"tier,omitempty"`
 	Limits    json.RawMessage `json:"limits,omitempty"`
 
-	// The next are for Block. Key holds the values of the rule's key attributes, as the rule counts them.
+	// The next are for Block. Key holds the values of the rule's key attributes, as
+	// the rule counts them.
 	Rule string   `json:"rule,omitempty"`
 	Key  []string `json:"key,omitempty"`
 
@@ -146,8 +150,8 @@ func (e *Entry) size() int {
 	return entryBytes + 2*len(e.ID()) + len(e.Tier) + len(e.Limits) + len(e.By) + len(e.Note) + len(e.Token)
 }
 
-// Check returns an error that wraps ErrInvalid if e, which comes from outside, breaks a bound. It checks no names that
-// depend on rules.
+// Check returns an error that wraps ErrInvalid if e, which comes from outside,
+// breaks a bound. It checks no names that depend on rules.
 func (e *Entry) Check() error {
 	if e.Kind == 0 || e.Kind >= kinds {
 		return fmt.Errorf("%w: its kind is %d", ErrInvalid, e.Kind)
@@ -155,7 +159,8 @@ func (e *Entry) Check() error {
 	if err := CheckNote(e.Note); err != nil {
 		return err
 	}
-	if len(e.By) > maxAuthor || len(e.Token) > maxAuthor || len(e.Tier) > maxName || len(e.Attribute) > maxName || len(e.Rule) > maxName {
+	if len(e.By) > maxAuthor || len(e.Token) > maxAuthor || len(e.Tier) > maxName ||
+		len(e.Attribute) > maxName || len(e.Rule) > maxName {
 		return fmt.Errorf("%w: a name is longer than %d bytes", ErrInvalid, maxName)
 	}
 	if e.When < 0 || e.Until < 0 {
@@ -222,7 +227,8 @@ func (e *Entry) checkKind() error {
 	return nil
 }
 
-// CheckNote returns an error that wraps ErrInvalid unless a note has at most 256 printable characters.
+// CheckNote returns an error that wraps ErrInvalid unless a note has at most
+// 256 printable characters.
 func CheckNote(note string) error {
 	if utf8.RuneCountInString(note) > MaxNote || !utf8.ValidString(note) {
 		return fmt.Errorf("%w: note must have at most %d characters", ErrInvalid, MaxNote)

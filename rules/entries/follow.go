@@ -10,15 +10,16 @@ import (
 // ErrDiverged means that records or pages to follow do not continue a state.
 var ErrDiverged = errors.New("these changes of entries do not follow the ones before")
 
-// Page is a part of the entries of another region's state: those whose IDs are above After and at most UpTo; all above
-// After if UpTo is empty. Following every page, and then the records since the version of the first, leads to the state
-// that the records lead to, even if it changed meanwhile.
+// Page is a part of the entries of another region's state: those whose IDs are
+// above After and at most UpTo; all above After if UpTo is empty. Following
+// every page, and then the records since the version of the first, leads to the
+// state that the records lead to, even if it changed meanwhile.
 type Page struct {
 	After   string   `json:"after,omitempty"`
 	UpTo    string   `json:"up_to,omitempty"`
 	Entries []*Entry `json:"entries,omitempty"` // sorted by ID
-	// Version and Digest are those of the state that the page is from. They count for the last page, where they are those
-	// of the first.
+	// Version and Digest are those of the state that the page is from. They count
+	// for the last page, where they are those of the first.
 	Version int64  `json:"version"`
 	Digest  Digest `json:"digest"`
 }
@@ -30,7 +31,8 @@ func (p *Page) IsLast() bool { return p.UpTo == "" }
 func (s *State) Page(after string, most int) *Page {
 	p := &Page{After: after, Version: s.version, Digest: s.digest}
 	sorted := s.Sorted()
-	first, found := slices.BinarySearchFunc(sorted, after, func(e *Entry, id string) int { return strings.Compare(e.id, id) })
+	first, found := slices.BinarySearchFunc(sorted, after,
+		func(e *Entry, id string) int { return strings.Compare(e.id, id) })
 	if found {
 		first++
 	}
@@ -47,8 +49,9 @@ func (s *State) Page(after string, most int) *Page {
 	return p
 }
 
-// FollowPage returns s with the entries of a page in place of its own in that range. After the last page it continues from the
-// page's version, with an empty log.
+// FollowPage returns s with the entries of a page in place of its own in that
+// range. After the last page it continues from the page's version, with an
+// empty log.
 func (s *State) FollowPage(p *Page) (*State, error) {
 	next := *s
 	next.log = changeLog{}

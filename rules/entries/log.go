@@ -2,7 +2,8 @@ package entries
 
 import "slices"
 
-// Record is a change that was made: Before is the entry before it, After the one after it, nil for none.
+// Record is a change that was made: Before is the entry before it, After the
+// one after it, nil for none.
 type Record struct {
 	Version int64  `json:"version"`
 	When    int64  `json:"when"` // Unix ms
@@ -26,8 +27,9 @@ func (r *Record) size() int {
 // logChunk is the number of records that are copied at a time.
 const logChunk = 128
 
-// changeLog is an immutable list of the last records, oldest first. All chunks but the last have logChunk records. Whole
-// chunks are dropped at the front, so it may have some more than MaxChanges.
+// changeLog is an immutable list of the last records, oldest first. All chunks
+// but the last have logChunk records. Whole chunks are dropped at the front, so
+// it may have some more than MaxChanges.
 type changeLog struct {
 	chunks [][]Record
 	n      int
@@ -92,8 +94,10 @@ func (s *State) RecordAt(version int64) *Record {
 	return list[0]
 }
 
-// Since returns the records after a version, oldest first, at most as many as fit in most bytes, but at least one. ok is
-// false if s does not continue the history that had this digest at that version, or does not keep all of these records.
+// Since returns the records after a version, oldest first, at most as many as
+// fit in most bytes, but at least one. ok is false if s does not continue the
+// history that had this digest at that version, or does not keep all of these
+// records.
 func (s *State) Since(version int64, digest Digest, most int) (list []*Record, ok bool) {
 	if version == s.version {
 		return nil, digest == s.digest

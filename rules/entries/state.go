@@ -17,8 +17,8 @@ var (
 	ErrFull = errors.New("there are too many entries")
 	// ErrNotFound means that there is no such entry.
 	ErrNotFound = errors.New("there is no such entry")
-	// ErrScope means that an entry was written by somebody with wider rights, so that a token with the scope entries may
-	// not change it.
+	// ErrScope means that an entry was written by somebody with wider rights, so
+	// that a token with the scope entries may not change it.
 	ErrScope = errors.New("the scope entries may only change what was written under it")
 )
 
@@ -37,8 +37,8 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Change adds or replaces an entry, or removes one. Its time and its author may differ from the entry's: a restored entry
-// keeps its own.
+// Change adds or replaces an entry, or removes one. Its time and its author may
+// differ from the entry's: a restored entry keeps its own.
 type Change struct {
 	Entry  *Entry `json:"entry,omitempty"` // to add or replace; of a removal, only what identifies it counts
 	Remove bool   `json:"remove,omitempty"`
@@ -100,7 +100,8 @@ func (s *State) Sorted() []*Entry {
 	return list
 }
 
-// Diff calls yield for each entry that differs between old and s: before and after are nil where it is missing.
+// Diff calls yield for each entry that differs between old and s: before and
+// after are nil where it is missing.
 func (s *State) Diff(old *State, yield func(before, after *Entry)) {
 	s.byID.diff(old.byID, func(_ Text, before, after *Entry) {
 		if before != after {
@@ -242,8 +243,9 @@ func (s *State) HasEnded(now int64) bool {
 	return false
 }
 
-// End returns s without entries that have ended by now, in Unix ms: without the first 4,096 of them. It returns how many there
-// were, and s itself if there are none.
+// End returns s without entries that have ended by now, in Unix ms: without the
+// first 4,096 of them. It returns how many there were, and s itself if there
+// are none.
 func (s *State) End(now int64) (*State, int) {
 	var over []*Entry
 	next := *s
@@ -260,7 +262,8 @@ func (s *State) End(now int64) (*State, int) {
 		return s, 0
 	}
 
-	slices.SortFunc(over, func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Until, b.Until), strings.Compare(a.id, b.id)) })
+	slices.SortFunc(over,
+		func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Until, b.Until), strings.Compare(a.id, b.id)) })
 	if len(over) > maxEnded {
 		next.nextEnd = over[maxEnded].Until
 		over = over[:maxEnded]

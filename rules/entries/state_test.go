@@ -47,14 +47,16 @@ func (m *model) check(t *testing.T, s *State) {
 		t.Fatalf("entries %q; want %q", got, want)
 	}
 	if s.Len() != len(m.byID) || s.counts != counts || s.bytes != bytes || s.ending != ending {
-		t.Fatalf("%d entries, counts %v, %d bytes, %d ending; want %d, %v, %d, %d", s.Len(), s.counts, s.bytes, s.ending,
+		t.Fatalf("%d entries, counts %v, %d bytes, %d ending; want %d, %v, %d, %d", s.Len(),
+			s.counts, s.bytes, s.ending,
 			len(m.byID), counts, bytes, ending)
 	}
 }
 
 // randomEntry returns one of few entries, so that histories replace and remove them.
 func randomEntry(r *rand.Rand) *Entry {
-	e := &Entry{By: fmt.Sprint("by", r.IntN(3)), Note: fmt.Sprint("n", r.IntN(9)), Token: fmt.Sprint("t", r.IntN(2)), Scoped: r.IntN(3) == 0}
+	e := &Entry{By: fmt.Sprint("by", r.IntN(3)), Note: fmt.Sprint("n", r.IntN(9)),
+		Token: fmt.Sprint("t", r.IntN(2)), Scoped: r.IntN(3) == 0}
 	if r.IntN(2) == 0 {
 		e.Until = int64(1 + r.IntN(100))
 	}
@@ -88,7 +90,8 @@ func (m *model) step(t *testing.T, r *rand.Rand, s *State) *State {
 		}
 		return next
 	}
-	c := Change{Entry: randomEntry(r), When: int64(r.IntN(100)), By: "me", Remove: r.IntN(3) == 0, Scoped: r.IntN(3) == 0}
+	c := Change{Entry: randomEntry(r), When: int64(r.IntN(100)), By: "me", Remove: r.IntN(3) == 0,
+		Scoped: r.IntN(3) == 0}
 	id := c.Entry.ID()
 	have := m.byID[id]
 	next, err := s.With(c)
@@ -124,8 +127,9 @@ func histories() int {
 	return 10_000
 }
 
-// TestRandomHistories compares states with the naive model, what Diff finds with what differs, and two regions that follow:
-// one after each change, by records, and one that lags and loses pages on the way.
+// TestRandomHistories compares states with the naive model, what Diff finds
+// with what differs, and two regions that follow: one after each change, by
+// records, and one that lags and loses pages on the way.
 func TestRandomHistories(t *testing.T) {
 	for n := range histories() {
 		r := rand.New(rand.NewPCG(11, uint64(n)))
@@ -170,8 +174,9 @@ func followRecords(t *testing.T, s, follower *State) *State {
 	return follower
 }
 
-// followSlowly makes a follower follow s by pages, while s goes on changing, and then by records. Half of the times the
-// follower begins with something else.
+// followSlowly makes a follower follow s by pages, while s goes on changing,
+// and then by records. Half of the times the follower begins with something
+// else.
 func followSlowly(t *testing.T, r *rand.Rand, m *model, s **State, follower *State) *State {
 	t.Helper()
 	if r.IntN(2) == 0 {
@@ -230,7 +235,8 @@ func checkRoundTrip(t *testing.T, s *State) {
 		t.Fatalf("encoded again: %v\n%s\nwant\n%s", err, c, b)
 	}
 	if again.bytes != s.bytes || again.ending != s.ending || again.log.n != s.log.n {
-		t.Fatalf("parsed: %d bytes, %d ending, %d records; want %d, %d, %d", again.bytes, again.ending, again.log.n, s.bytes, s.ending, s.log.n)
+		t.Fatalf("parsed: %d bytes, %d ending, %d records; want %d, %d, %d", again.bytes,
+			again.ending, again.log.n, s.bytes, s.ending, s.log.n)
 	}
 }
 

@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// fanOut is the number of children of each of a tree's two levels: with 100,000 keys, a bucket has one or two.
+// fanOut is the number of children of each of a tree's two levels: with 100,000
+// keys, a bucket has one or two.
 const fanOut = 256
 
 // The places of keys are unpredictable, so that nobody can choose keys that share a bucket.
@@ -42,9 +43,10 @@ func HashWords(a, b uint64) uint64 {
 	return high ^ low
 }
 
-// Tree is an immutable map. The zero value is empty. With and Without return changed copies that share nearly everything:
-// they copy about 8 KiB, or less between Edit and Done. Lookups allocate nothing. The order of its keys differs from process to
-// process.
+// Tree is an immutable map. The zero value is empty. With and Without return
+// changed copies that share nearly everything: they copy about 8 KiB, or less
+// between Edit and Done. Lookups allocate nothing. The order of its keys
+// differs from process to process.
 type Tree[K Key, V any] struct {
 	root *[fanOut]*[fanOut][]pair[K, V]
 	n    int
@@ -92,7 +94,8 @@ func (t Tree[K, V]) Get(key K) (value V, ok bool) {
 	return value, false
 }
 
-// Edit returns t for many changes in a row. Until Done, only the result of the last change may be used.
+// Edit returns t for many changes in a row. Until Done, only the result of the
+// last change may be used.
 func (t Tree[K, V]) Edit() Tree[K, V] {
 	t.edit = &edit{}
 	return t
@@ -134,7 +137,8 @@ func indexOf[K Key, V any](list []pair[K, V], key K) int {
 	return slices.IndexFunc(list, func(p pair[K, V]) bool { return p.key == key })
 }
 
-// open gives t its own copy of the path to a key's bucket, and returns the bucket in it. The bucket itself is still shared.
+// open gives t its own copy of the path to a key's bucket, and returns the
+// bucket in it. The bucket itself is still shared.
 func (t *Tree[K, V]) open(key K) *[]pair[K, V] {
 	first, second := place(key)
 	if t.edit == nil || !t.edit.root {
@@ -182,8 +186,9 @@ func (t Tree[K, V]) All(yield func(K, V) bool) {
 	}
 }
 
-// diff calls yield for each key whose values in old and t may differ, with both values, which are zero where the key is
-// missing. What both trees share takes no time.
+// diff calls yield for each key whose values in old and t may differ, with both
+// values, which are zero where the key is missing. What both trees share takes
+// no time.
 func (t Tree[K, V]) diff(old Tree[K, V], yield func(key K, before, after V)) {
 	var none [fanOut]*[fanOut][]pair[K, V]
 	a, b := &none, &none

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestTree: trees agree with maps, whatever changes are made in a row, and no change is seen in trees from before it.
+// TestTree: trees agree with maps, whatever changes are made in a row, and no
+// change is seen in trees from before it.
 func TestTree(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1))

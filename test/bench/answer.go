@@ -9,8 +9,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// answerTask makes a worker that answers every request with the same bytes: the cost of a server on the same library that decides
-// nothing.
+// answerTask makes a worker that answers every request with the same bytes: the
+// cost of a server on the same library that decides nothing.
 type answerTask struct {
 	Address     string
 	ContentType string
@@ -18,7 +18,8 @@ type answerTask struct {
 	Body        string
 }
 
-// serveAnswer is that worker. The library reads each request whole, including its body, which the worker ignores.
+// serveAnswer is that worker. The library reads each request whole, including
+// its body, which the worker ignores.
 func serveAnswer(c *conversation) error {
 	var task answerTask
 	if ok, err := c.next(&task); !ok {

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepAwake keeps all processors busy, with threads that run only when nothing else does, until the caller calls the returned
-// function. An idle virtual processor gives its core back, and takes long to wake up.
+// keepAwake keeps all processors busy, with threads that run only when nothing
+// else does, until the caller calls the returned function. An idle virtual
+// processor gives its core back, and takes long to wake up.
 func (b *bench) keepAwake(ctx context.Context) (rest func(), err error) {
 	w, err := b.procs.startWorker(ctx, "awake", "awake", struct{}{}, &struct{}{})
 	if err != nil {

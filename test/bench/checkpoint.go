@@ -29,8 +29,9 @@ func (c checkpoint) since(t time.Time) float64 {
 	return c.counters * min(1, max(0, float64(c.ended.Sub(t))/float64(max(whole, 1))))
 }
 
-// underCheckpoints measures S8: checks on one node during a checkpoint of many changed counters, compared with checks just
-// before, when checkpoints hold only what these checks change.
+// underCheckpoints measures S8: checks on one node during a checkpoint of many
+// changed counters, compared with checks just before, when checkpoints hold
+// only what these checks change.
 func (b *bench) underCheckpoints(ctx context.Context) error {
 	n, err := b.startOne(ctx, b.program, "saving", b.host(1))
 	if err != nil {
@@ -78,8 +79,9 @@ type saving struct {
 	withoutCPU, duringCPU          series // microseconds per check
 }
 
-// round measures without and with a large checkpoint. Before the load begins, all counters change twice: the first checkpoint
-// begins when some have changed; the next one, while that still writes, finds nearly all.
+// round measures without and with a large checkpoint. Before the load begins,
+// all counters change twice: the first checkpoint begins when some have
+// changed; the next one, while that still writes, finds nearly all.
 func (s *saving) round(ctx context.Context) error {
 	if err := s.node.awaitSmallCheckpoint(ctx, s.changed/20); err != nil {
 		return err
@@ -123,7 +125,8 @@ type moment struct {
 	cpu    time.Duration // of the node
 }
 
-// load loads the node until done, which gets the checkpoints that ended under the load. It returns these, and the moments.
+// load loads the node until done, which gets the checkpoints that ended under
+// the load. It returns these, and the moments.
 func (s *saving) load(ctx context.Context, done func([]checkpoint) bool) ([]checkpoint, []moment, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -140,23 +143,28 @@ func (s *saving) load(ctx context.Context, done func([]checkpoint) bool) ([]chec
 	cancel()
 	group.Wait()
 
-	if failed := <-loaded; err == nil && failed != nil && !errors.Is(failed, context.Canceled) && !errors.Is(failed, net.ErrClosed) {
+	if failed := <-loaded; err == nil && failed != nil && !errors.Is(failed, context.Canceled) &&
+		!errors.Is(failed, net.ErrClosed) {
 		err = failed
 	}
 
 	return seen, moments, err
 }
 
-// watch is the observing part of load. It asks the node for its metrics, which costs some speed, so both loads of a comparison
-// have to be watched.
-func (s *saving) watch(ctx context.Context, checks *atomic.Int64, done func([]checkpoint) bool) (seen []checkpoint, moments []moment, err error) {
+// watch is the observing part of load. It asks the node for its metrics, which
+// costs some speed, so both loads of a comparison have to be watched.
+func (s *saving) watch(
+	ctx context.Context, checks *atomic.Int64, done func([]checkpoint) bool,
+) (seen []checkpoint, moments []moment, err error) {
 	begin := time.Now()
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 
 	for !done(seen) {
 		if time.Since(begin) > checkpointBound-5*time.Second {
-			return nil, nil, fmt.Errorf("no checkpoint of a good part of %d counters was followed by a small one within %v: have %d", s.changed, checkpointBound, len(seen))
+			return nil, nil,
+				fmt.Errorf("no checkpoint of a good part of %d counters was followed by a small one within %v: have %d",
+					s.changed, checkpointBound, len(seen))
 		}
 
 		select {
@@ -186,12 +194,13 @@ func (s *saving) watch(ctx context.Context, checks *atomic.Int64, done func([]ch
 
 // largeAndSmall reports whether a large checkpoint was followed by a small one.
 func (s *saving) largeAndSmall(seen []checkpoint) bool {
-	large := func(c checkpoint) bool { return c.counters >= float64(s.changed)/8 } // changing all takes a while, so several checkpoints may share them
+	// changing all takes a while, so several checkpoints may share them
+	large := func(c checkpoint) bool { return c.counters >= float64(s.changed)/8 }
 	return slices.ContainsFunc(seen, large) && !large(seen[len(seen)-1])
 }
 
-// between returns the rate of checks between two times, as far as moments reach, and the node's processor time per check, in
-// microseconds.
+// between returns the rate of checks between two times, as far as moments
+// reach, and the node's processor time per check, in microseconds.
 func between(moments []moment, from, to time.Time) (rate, cpu float64) {
 	first, last := 0, 0
 	for i, m := range moments {
@@ -222,11 +231,13 @@ func (n *node) lastCheckpoint(ctx context.Context) (checkpoint, error) {
 	seconds := func(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
 	began := time.Now().Add(-seconds(age))
 	return checkpoint{
-		began: began, ended: began.Add(seconds(m["rlnode_checkpoint_duration_seconds"])), counters: m["rlnode_checkpoint_counters"],
+		began: began, ended: began.Add(seconds(m["rlnode_checkpoint_duration_seconds"])),
+		counters: m["rlnode_checkpoint_counters"],
 	}, nil
 }
 
-// awaitSmallCheckpoint waits for a checkpoint that begins from now on and writes fewer counters than most.
+// awaitSmallCheckpoint waits for a checkpoint that begins from now on and
+// writes fewer counters than most.
 func (n *node) awaitSmallCheckpoint(ctx context.Context, most int) error {
 	var err error
 	begin := time.Now()

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// clusterKeys are checked at all three nodes: few enough that each node sees each of them often enough for leases to pay, and
-	// enough that no lock is contended.
+	// clusterKeys are checked at all three nodes: few enough that each node sees
+	// each of them often enough for leases to pay, and enough that no lock is
+	// contended.
 	clusterKeys = 1000
 	refusedKeys = 1000 // over their limit, owned by other nodes than the one that gets the checks
 	idleKeys    = 100
@@ -80,8 +81,8 @@ type traffic struct {
 	idle     series             // load of the other nodes meanwhile, as a fraction of a processor
 }
 
-// round loads once. The warm-up is long, because leases and remembered refusals of the last round have expired, and only the
-// steady state counts.
+// round loads once. The warm-up is long, because leases and remembered refusals
+// of the last round have expired, and only the steady state counts.
 func (t *traffic) round(ctx context.Context, f *fleet) error {
 	before, err := t.decisions(ctx)
 	if err != nil {
@@ -197,10 +198,12 @@ func (f *fleet) underLoad(ctx context.Context) error {
 
 	if f.wants("S7") {
 		var err error
-		if window, err = f.overLimit(ctx, "over the limit at a non-owner, fixed-window", "small-window", smallWindow); err != nil {
+		if window, err = f.overLimit(ctx, "over the limit at a non-owner, fixed-window",
+			"small-window", smallWindow); err != nil {
 			return err
 		}
-		if bucket, err = f.overLimit(ctx, "over the limit at a non-owner, token-bucket", "small-bucket", smallBucket); err != nil {
+		if bucket, err = f.overLimit(ctx, "over the limit at a non-owner, token-bucket",
+			"small-bucket", smallBucket); err != nil {
 			return err
 		}
 		all = append(all, window, bucket)
@@ -229,7 +232,8 @@ func (f *fleet) underLoad(ctx context.Context) error {
 		f.report.figure(id, t.name, "processor time of all its nodes", "µs a check", t.cpu)
 	}
 
-	f.report.note("Three idle nodes took %s of a processor while the one node was loaded.", percent(single.idle.median()))
+	f.report.note("Three idle nodes took %s of a processor while the one node was loaded.",
+		percent(single.idle.median()))
 	return nil
 }
 
@@ -239,8 +243,10 @@ func (f *fleet) reportS4(single, hybrid, exactly *traffic) {
 	if hybrid == nil {
 		return
 	}
-	f.report.add("S4", "three nodes, hybrid, in total ÷ one node", atLeast(0.9, "≥ 0.9"), over(hybrid.rates, single.rates), hybrid.ways())
-	f.report.add("S4", "three nodes, exact, in total ÷ one node", atLeast(0.5, "≥ 0.5"), over(exactly.rates, single.rates), exactly.ways())
+	f.report.add("S4", "three nodes, hybrid, in total ÷ one node", atLeast(0.9, "≥ 0.9"),
+		over(hybrid.rates, single.rates), hybrid.ways())
+	f.report.add("S4", "three nodes, exact, in total ÷ one node", atLeast(0.5, "≥ 0.5"),
+		over(exactly.rates, single.rates), exactly.ways())
 }
 
 func (f *fleet) reportS7(single, window, bucket *traffic) {
@@ -288,7 +294,8 @@ func (f *fleet) useUp(ctx context.Context, attribute string, keys []string) erro
 	for from := 0; from < len(keys); from += batchSize {
 		var bodies []string
 		for _, key := range keys[from:min(from+batchSize, len(keys))] {
-			bodies = append(bodies, strings.TrimSuffix(checkBody(attribute, key), "}")+fmt.Sprintf(`,"cost":%d}`, smallLimit))
+			bodies = append(bodies,
+				strings.TrimSuffix(checkBody(attribute, key), "}")+fmt.Sprintf(`,"cost":%d}`, smallLimit))
 		}
 		if _, _, err := f.one.call.post(ctx, f.three[0].data, batchRequest(bodies)); err != nil {
 			return err
@@ -318,7 +325,8 @@ func (f *fleet) idle(ctx context.Context) error {
 			}
 			t := f.newTraffic(name, "exact", f.three[:1], checks(exact, keys))
 			all = append(all, t)
-			turns = append(turns, contender{name, func(ctx context.Context) error { return f.idleRound(ctx, t, awake) }})
+			turns = append(turns,
+				contender{name, func(ctx context.Context) error { return f.idleRound(ctx, t, awake) }})
 		}
 	}
 

@@ -43,10 +43,11 @@ func peerNames() []string { return []string{timeRate, goLim, throttle} }
 
 // contestant decides in process.
 type contestant struct {
-	// decide decides about key number i, and reports whether it is allowed. All but ownTake start from the key's string, which
-	// lies somewhere on the heap.
+	// decide decides about key number i, and reports whether it is allowed. All but
+	// ownTake start from the key's string, which lies somewhere on the heap.
 	decide func(i int) bool
-	// maintain does what the contestant does in the background in its first half minute; nil if it does that by itself.
+	// maintain does what the contestant does in the background in its first half
+	// minute; nil if it does that by itself.
 	maintain func()
 }
 
@@ -78,7 +79,8 @@ rules:
 // newOwnNode is a whole embedded node, alone, which owns every subject.
 func newOwnNode(count int) (contestant, error) {
 	ctx := context.Background()
-	n, err := rlnode.Start(ctx, rlnode.Config{Rules: ownRules(), MaxCounters: tableBound(count)}) // ends with the process
+	// ends with the process
+	n, err := rlnode.Start(ctx, rlnode.Config{Rules: ownRules(), MaxCounters: tableBound(count)})
 	if err != nil {
 		return contestant{}, fmt.Errorf("start a node: %w", err)
 	}
@@ -118,7 +120,8 @@ func newOwnCheck(count int) (contestant, error) {
 	}, maintain: func() { sweepTable(table, clock) }}, nil
 }
 
-// newOwnTake is the table alone: with hashed keys and a known limit; it reads the clock for each Take.
+// newOwnTake is the table alone: with hashed keys and a known limit; it reads
+// the clock for each Take.
 func newOwnTake(count int) (contestant, error) {
 	table, clock := counters.New(tableBound(count)), limiter.NewClock()
 	keys := make([]counters.Key, count)

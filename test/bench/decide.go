@@ -23,8 +23,9 @@ type decided struct {
 	Allocs uint64
 }
 
-// serveDecisions is that worker. Each request says how many nanoseconds to run for. The worker has one processor, so the store
-// pays for its garbage collection.
+// serveDecisions is that worker. Each request says how many nanoseconds to run
+// for. The worker has one processor, so the store pays for its garbage
+// collection.
 func serveDecisions(c *conversation) error {
 	runtime.GOMAXPROCS(1)
 	var task decideTask
@@ -113,9 +114,10 @@ func ownProcessorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// inProcess measures S1: for each number of keys, all contestants take turns, each time in a new process. A process that lived
-// for all rounds would keep the pages it began with: the first ones get what earlier programs left in small pieces, in which
-// a look-up takes up to a third longer.
+// inProcess measures S1: for each number of keys, all contestants take turns,
+// each time in a new process. A process that lived for all rounds would keep
+// the pages it began with: the first ones get what earlier programs left in
+// small pieces, in which a look-up takes up to a third longer.
 func (b *bench) inProcess(ctx context.Context) error {
 	for _, keys := range b.keys {
 		if err := b.decideOver(ctx, keys); err != nil {
@@ -130,7 +132,8 @@ func (b *bench) decideOver(ctx context.Context, keys int) error {
 	nanos, allocs := make(map[string]series), make(map[string]series)
 	for i, name := range contestantNames() {
 		turns = append(turns, contender{name, func(ctx context.Context) error {
-			w, err := b.procs.startWorker(ctx, "decide-"+strconv.Itoa(i)+"-"+strconv.Itoa(keys), "decide", decideTask{name, keys}, nil)
+			w, err := b.procs.startWorker(ctx, "decide-"+strconv.Itoa(i)+"-"+strconv.Itoa(keys),
+				"decide", decideTask{name, keys}, nil)
 			if err != nil {
 				return err
 			}
@@ -172,9 +175,11 @@ func (b *bench) reportDecided(keys int, nanos, allocs map[string]series) {
 		most = atMost(2, "≤ 2")
 	}
 
-	b.report.add("S1", "one decision in process, "+over1+", ÷ the fastest peer", most, over(nanos[ownCheck], nanos[best]), best)
+	b.report.add("S1", "one decision in process, "+over1+", ÷ the fastest peer", most,
+		over(nanos[ownCheck], nanos[best]), best)
 
-	// Ignores what the runtime allocates for itself: over millions of decisions, that rounds to nothing.
+	// Ignores what the runtime allocates for itself: over millions of decisions,
+	// that rounds to nothing.
 	b.report.add("S1", "allocations a decision, "+over1, atMost(0.001, "0"), asRatio(allocs[ownCheck]), "")
 	hot := noGoal()
 	if keys <= 10_000 {

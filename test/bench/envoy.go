@@ -63,7 +63,8 @@ func (asBytes) Unmarshal(data mem.BufferSlice, v any) error {
 
 var _ encoding.CodecV2 = asBytes{}
 
-// serveEmptyUnary is a worker: a grpc-go server whose handler answers each call with the same bytes.
+// serveEmptyUnary is a worker: a grpc-go server whose handler answers each call
+// with the same bytes.
 func serveEmptyUnary(c *conversation) error {
 	var task struct {
 		Address string
@@ -81,10 +82,12 @@ func serveEmptyUnary(c *conversation) error {
 	server := grpc.NewServer(grpc.ForceServerCodecV2(asBytes{}))
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "envoy.service.ratelimit.v3.RateLimitService", HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: func(_ any, _ context.Context, receive func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			var in []byte
-			return &task.Body, receive(&in)
-		}}},
+		Methods: []grpc.MethodDesc{{MethodName: "ShouldRateLimit",
+			Handler: func(_ any, _ context.Context, receive func(any) error,
+				_ grpc.UnaryServerInterceptor) (any, error) {
+				var in []byte
+				return &task.Body, receive(&in)
+			}}},
 	}, nil)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ln) }()
@@ -99,14 +102,18 @@ func serveEmptyUnary(c *conversation) error {
 }
 
 // grpcLoad is a closed loop over gRPC.
-func grpcLoad(ctx context.Context, address string, requests [][]byte, warm, duration time.Duration) (answers, all int64, err error) {
+func grpcLoad(
+	ctx context.Context, address string, requests [][]byte, warm, duration time.Duration,
+) (answers, all int64, err error) {
 	var callers sync.WaitGroup
 	var counted, total atomic.Int64
 	var failed atomic.Pointer[error]
 
 	began := time.Now()
 	for i := range envoyConnections {
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asBytes{})))
+		conn, err := grpc.NewClient(address,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asBytes{})))
 		if err != nil {
 			return 0, 0, fmt.Errorf("connect to %s: %w", address, err)
 		}
@@ -148,7 +155,8 @@ var noLimit = []byte{8, 1, 18, 2, 8, 1}
 
 // askOnce sends one request on its own connection, and returns the answer.
 func askOnce(ctx context.Context, address string, request []byte) (answer []byte, err error) {
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asBytes{})))
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asBytes{})))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
 	}
@@ -166,7 +174,8 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 		return fmt.Errorf("write the rules: %w", err)
 	}
 
-	p, err := b.procs.start("envoy", nil, nil, b.program, "serve", "--name", "envoy", "--bind", host, "--data-dir", filepath.Join(b.dir, "envoy"), "--rules", rules)
+	p, err := b.procs.start("envoy", nil, nil, b.program, "serve", "--name", "envoy", "--bind",
+		host, "--data-dir", filepath.Join(b.dir, "envoy"), "--rules", rules)
 	if err != nil {
 		return err
 	}
@@ -221,13 +230,15 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	}
 
 	r := b.report
-	r.add("S10", "Envoy's rate limit service, one descriptor ÷ an empty unary handler of grpc-go", atLeast(0.85, "≥ 0.85"), over(all[0].rates, all[1].rates), "")
+	r.add("S10", "Envoy's rate limit service, one descriptor ÷ an empty unary handler of grpc-go",
+		atLeast(0.85, "≥ 0.85"), over(all[0].rates, all[1].rates), "")
 	const what = "Envoy's rate limit service ÷ envoyproxy/ratelimit with Redis"
 	if peer == nil {
 		r.missing("S10", what, atLeast(2, "≥ 2"), missing)
 	} else {
 		r.add("S10", what, atLeast(2, "≥ 2"), over(all[0].rates, peer.rates), "")
-		r.add("S10", "processor time a request ÷ that of envoyproxy/ratelimit with its Redis", noGoal(), over(all[0].cpu, peer.cpu), "")
+		r.add("S10", "processor time a request ÷ that of envoyproxy/ratelimit with its Redis",
+			noGoal(), over(all[0].cpu, peer.cpu), "")
 	}
 
 	for _, s := range all {
@@ -238,7 +249,8 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	return nil
 }
 
-// startPeer starts the reference server with its own Redis. If one of them is missing, it returns nil and the reason.
+// startPeer starts the reference server with its own Redis. If one of them is
+// missing, it returns nil and the reason.
 func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err error) {
 	if b.peer == "" {
 		return nil, "-ratelimit was not given", nil
@@ -267,15 +279,19 @@ func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err e
 		return nil, "", fmt.Errorf("write the reference server's rules: %w", err)
 	}
 
-	// It has its default configuration, but with as many connections to Redis as callers, and without sending metrics.
-	p, err := b.procs.start("ratelimit", nil, nil, "/usr/bin/env", "HOST="+host, "GRPC_HOST="+host, "DEBUG_HOST="+host, "GRPC_PORT=8082",
-		"RUNTIME_ROOT="+folder, "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+store.client.Options().Addr,
+	// It has its default configuration, but with as many connections to Redis as
+	// callers, and without sending metrics.
+	p, err := b.procs.start("ratelimit", nil, nil, "/usr/bin/env", "HOST="+host, "GRPC_HOST="+host,
+		"DEBUG_HOST="+host, "GRPC_PORT=8082",
+		"RUNTIME_ROOT="+folder, "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=tcp",
+		"REDIS_URL="+store.client.Options().Addr,
 		fmt.Sprint("REDIS_POOL_SIZE=", connections), "USE_STATSD=false", "LOG_LEVEL=error", b.peer)
 	if err != nil {
 		return nil, "", err
 	}
 
-	s := &server{process: p, with: store.server, name: "envoyproxy/ratelimit with Redis", target: target{address: host + ":8082"}}
+	s := &server{process: p, with: store.server, name: "envoyproxy/ratelimit with Redis",
+		target: target{address: host + ":8082"}}
 	s.end = func() {
 		p.stop()
 		store.close()

@@ -49,7 +49,8 @@ func (l *latencies) merge(other *latencies) {
 	l.count += other.count
 }
 
-// quantile returns the q-quantile: a fraction q of all durations is at most that long. It returns 0 without any.
+// quantile returns the q-quantile: a fraction q of all durations is at most
+// that long. It returns 0 without any.
 func (l *latencies) quantile(q float64) time.Duration {
 	if l.count == 0 {
 		return 0

@@ -92,7 +92,8 @@ func (l *load) run(ctx context.Context) (*outcome, error) {
 	return total, nil
 }
 
-// lane is one connection. It does as little as possible, because it shares the processors with the servers under load.
+// lane is one connection. It does as little as possible, because it shares the
+// processors with the servers under load.
 type lane struct {
 	outcome
 	conn     net.Conn
@@ -203,8 +204,8 @@ func (r *replyReader) read(conn interface{ Read([]byte) (int, error) }) (status,
 	}
 }
 
-// parseHead returns the status of the answer at the start of b, and the size of its head and body; the size is 0 until the head
-// is complete.
+// parseHead returns the status of the answer at the start of b, and the size of
+// its head and body; the size is 0 until the head is complete.
 func parseHead(b []byte) (status, size int, err error) {
 	end := bytes.Index(b, []byte("\r\n\r\n"))
 	if end < 0 {

@@ -15,7 +15,8 @@ func TestQuantiles(t *testing.T) {
 	for i := range 1000 {
 		l.add(time.Duration(i+1) * time.Microsecond)
 	}
-	for q, want := range map[float64]time.Duration{0.5: 500 * time.Microsecond, 0.99: 990 * time.Microsecond, 1: time.Millisecond} {
+	for q, want := range map[float64]time.Duration{0.5: 500 * time.Microsecond,
+		0.99: 990 * time.Microsecond, 1: time.Millisecond} {
 		have := l.quantile(q)
 		if off := float64(have)/float64(want) - 1; off < -0.016 || off > 0.016 {
 			t.Errorf("quantile %v: have %v, want %v", q, have, want)
@@ -67,7 +68,8 @@ func TestReplies(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "HTTP/1.1 abc\r\nContent-Length: 1\r\n\r\nx",
+		"HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+		"HTTP/1.1 abc\r\nContent-Length: 1\r\n\r\nx",
 		"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
 	} {
 		r := replyReader{buf: make([]byte, 64)}
@@ -95,7 +97,8 @@ func TestLoadCounts(t *testing.T) {
 			serveInTurns(conn, request)
 		}
 	}()
-	l := load{targets: []target{{ln.Addr().String(), [][]byte{request}}}, connections: 1, duration: 50 * time.Millisecond}
+	l := load{targets: []target{{ln.Addr().String(), [][]byte{request}}}, connections: 1,
+		duration: 50 * time.Millisecond}
 	o, err := l.run(t.Context())
 	ln.Close()
 	<-done
@@ -131,7 +134,8 @@ func TestRateWhileACheckpointRan(t *testing.T) {
 		if i > 5 {
 			checks = int64(500 + 50*(i-5))
 		}
-		moments = append(moments, moment{begin.Add(time.Duration(i) * time.Second), checks, 2 * time.Second * time.Duration(i)})
+		moments = append(moments,
+			moment{begin.Add(time.Duration(i) * time.Second), checks, 2 * time.Second * time.Duration(i)})
 	}
 	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
 	for _, tt := range []struct {

@@ -24,7 +24,8 @@ type machine struct {
 // thisMachine describes the machine, and the checkout at root. Unknown values stay "unknown".
 func thisMachine(ctx context.Context, root string) machine {
 	m := machine{
-		CPU: "unknown", Cores: runtime.NumCPU(), Memory: "unknown", Kernel: "unknown", Go: runtime.Version(), Commit: "unknown",
+		CPU: "unknown", Cores: runtime.NumCPU(), Memory: "unknown", Kernel: "unknown",
+		Go: runtime.Version(), Commit: "unknown",
 		Date: time.Now().UTC().Format("2006-01-02 15:04 UTC"),
 	}
 	if v := field("/proc/cpuinfo", "model name"); v != "" {

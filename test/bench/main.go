@@ -160,5 +160,6 @@ func (b *bench) build(ctx context.Context) error {
 
 // how describes the duration and rounds of the measurement.
 func (b *bench) how(took time.Duration) string {
-	return fmt.Sprintf("%d rounds in turns, %v for each load; medians. The whole run took %v.", b.rounds, b.time, took.Round(time.Second))
+	return fmt.Sprintf("%d rounds in turns, %v for each load; medians. The whole run took %v.",
+		b.rounds, b.time, took.Round(time.Second))
 }

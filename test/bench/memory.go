@@ -20,8 +20,8 @@ import (
 // memoryTask makes a worker that fills a table with n counters.
 type memoryTask struct{ Counters int }
 
-// memoryUse is its measurement: the resident bytes of the counters, and how long forced collections stopped the program, in
-// microseconds.
+// memoryUse is its measurement: the resident bytes of the counters, and how
+// long forced collections stopped the program, in microseconds.
 type memoryUse struct {
 	Grown       int64
 	PauseMedian float64
@@ -59,7 +59,8 @@ func serveMemory(c *conversation) error {
 	return c.answer(use)
 }
 
-// fill makes counters of the four algorithms with fixed-size state, in turn. None of them expires for hours.
+// fill makes counters of the four algorithms with fixed-size state, in turn.
+// None of them expires for hours.
 func fill(table *counters.Table, count int) error {
 	var limits []algorithms.Limit
 	for _, kind := range []algorithms.Kind{
@@ -102,7 +103,8 @@ func residentNow() (int64, error) {
 	return pages * int64(os.Getpagesize()), nil
 }
 
-// pauses forces collections, and returns for how many microseconds they stopped the program: the median and the maximum.
+// pauses forces collections, and returns for how many microseconds they stopped
+// the program: the median and the maximum.
 func pauses() (median, longest float64) {
 	const collections = 50
 	for range collections {
@@ -155,7 +157,8 @@ func (b *bench) memory(ctx context.Context) error {
 		if size > 0 {
 			bytes := perCounter[size]
 			b.report.add("S6", "resident bytes a counter, "+of, atMost(64, "≤ 64"), asRatio(bytes), "")
-			b.report.add("S6", "pause of the collector, "+of+", ÷ that of an empty table", atMost(1.25, "no growth: ≤ 1.25"),
+			b.report.add("S6", "pause of the collector, "+of+", ÷ that of an empty table",
+				atMost(1.25, "no growth: ≤ 1.25"),
 				over(medians[size], medians[0]), "")
 		}
 		b.report.figure("S6", "pause of a forced collection, "+of, "", "µs", medians[size])
@@ -190,7 +193,8 @@ func (b *bench) memoryOfNode(ctx context.Context) error {
 	return nil
 }
 
-// fillNode starts a node, creates counters with batches, and returns its memory before, and after the counters are on disk.
+// fillNode starts a node, creates counters with batches, and returns its memory
+// before, and after the counters are on disk.
 func (b *bench) fillNode(ctx context.Context, name string, size int) (before, after residence, err error) {
 	n, err := b.startNode(b.program, name, b.host(1), "--max-counters", strconv.FormatInt(tableBound(size), 10))
 	if err != nil {

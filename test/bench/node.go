@@ -35,7 +35,8 @@ func (b *bench) startNode(program, name string, address string, more ...string) 
 	if err != nil {
 		return nil, err
 	}
-	return &node{process: p, name: name, data: address + ":8080", admin: "http://" + address + ":8081", call: b.caller}, nil
+	return &node{process: p, name: name, data: address + ":8080",
+		admin: "http://" + address + ":8081", call: b.caller}, nil
 }
 
 // startOne starts a lone node and waits until it is ready.
@@ -58,7 +59,8 @@ func (n *node) awaitReady(ctx context.Context) error {
 	})
 }
 
-// startCluster starts nodes of one cluster, with more flags, and waits until each owns its part of the ring.
+// startCluster starts nodes of one cluster, with more flags, and waits until
+// each owns its part of the ring.
 func (b *bench) startCluster(ctx context.Context, addresses []string, more ...string) (nodes []*node, err error) {
 	defer func() {
 		if err != nil {
@@ -75,7 +77,8 @@ func (b *bench) startCluster(ctx context.Context, addresses []string, more ...st
 		}
 
 		n, err := b.startNode(b.program, "n"+strconv.Itoa(i+1), address,
-			append(more[:len(more):len(more)], "--bootstrap-expect", strconv.Itoa(len(addresses)), "--join", strings.Join(others, ","))...)
+			append(more[:len(more):len(more)], "--bootstrap-expect", strconv.Itoa(len(addresses)),
+				"--join", strings.Join(others, ","))...)
 		if err != nil {
 			return nodes, err
 		}

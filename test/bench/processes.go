@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// processes starts programs and ends them all. They also end with this process, in any case: the kernel kills a process when the
-// thread that started it ends, so one permanent thread starts them all.
+// processes starts programs and ends them all. They also end with this process,
+// in any case: the kernel kills a process when the thread that started it ends,
+// so one permanent thread starts them all.
 type processes struct {
 	dir      string // for their output
 	requests chan startRequest
@@ -50,7 +51,8 @@ type process struct {
 	exited chan struct{} // closed when it exits
 }
 
-// start starts a program. stdin and stdout may be nil: then it has no input, and its output goes to the log.
+// start starts a program. stdin and stdout may be nil: then it has no input,
+// and its output goes to the log.
 func (p *processes) start(name string, stdin, stdout *os.File, program string, args ...string) (*process, error) {
 	log, err := os.Create(filepath.Join(p.dir, name+".log"))
 	if err != nil {
@@ -72,7 +74,8 @@ func (p *processes) start(name string, stdin, stdout *os.File, program string, a
 	cmd.Env = cleanEnvironment()
 	cmd.Dir = p.dir
 
-	// In its own group, so that Ctrl-C in a terminal goes only to this program, which then ends the others.
+	// In its own group, so that Ctrl-C in a terminal goes only to this program,
+	// which then ends the others.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	request := startRequest{cmd: cmd, reply: make(chan error, 1)}
 	p.requests <- request
@@ -93,12 +96,14 @@ func (p *processes) start(name string, stdin, stdout *os.File, program string, a
 	return one, nil
 }
 
-// cleanEnvironment returns the environment without rlnode's settings and without variables that change how Go programs run.
+// cleanEnvironment returns the environment without rlnode's settings and
+// without variables that change how Go programs run.
 func cleanEnvironment() []string {
 	var env []string
 	for _, e := range os.Environ() {
 		name, _, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(name, "RLNODE_") && name != "GOGC" && name != "GODEBUG" && name != "GOMAXPROCS" && name != "GOMEMLIMIT" {
+		if !strings.HasPrefix(name, "RLNODE_") && name != "GOGC" && name != "GODEBUG" &&
+			name != "GOMAXPROCS" && name != "GOMEMLIMIT" {
 			env = append(env, e)
 		}
 	}

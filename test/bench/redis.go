@@ -12,8 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bucketScript is a typical token bucket in Redis: two fields of a hash, and the server's clock. KEYS[1] is the counter; ARGV are
-// the burst, the tokens per second, and the cost.
+// bucketScript is a typical token bucket in Redis: two fields of a hash, and
+// the server's clock. KEYS[1] is the counter; ARGV are the burst, the tokens
+// per second, and the cost.
 const bucketScript = `
 local burst, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local clock = redis.call('TIME')
@@ -54,7 +55,8 @@ func (b *bench) startRedis(ctx context.Context, address string, keys []string) (
 
 	const port = "6379"
 	r := &redisBucket{keys: keys, script: redis.NewScript(bucketScript)}
-	if r.server, err = b.procs.start("redis", nil, nil, program, "--bind", address, "--port", port, "--save", "", "--appendonly", "no"); err != nil {
+	if r.server, err = b.procs.start("redis", nil, nil, program, "--bind", address, "--port", port,
+		"--save", "", "--appendonly", "no"); err != nil {
 		return nil, err
 	}
 
@@ -79,7 +81,8 @@ func (r *redisBucket) close() {
 	r.server.stop()
 }
 
-// load checks keys, drawn evenly, from as many goroutines as there are callers, each with one check in flight.
+// load checks keys, drawn evenly, from as many goroutines as there are callers,
+// each with one check in flight.
 func (r *redisBucket) load(ctx context.Context, callers int, warm, duration time.Duration) (*outcome, error) {
 	from := time.Now().Add(warm)
 	to := from.Add(duration)

@@ -106,7 +106,8 @@ func (r *report) figure(id, what, kind, unit string, values series) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.figures = append(r.figures, figure{
-		ID: id, What: what, Kind: kind, Unit: unit, Median: values.median(), Min: values.min(), Max: values.max(), Rounds: values,
+		ID: id, What: what, Kind: kind, Unit: unit, Median: values.median(), Min: values.min(),
+		Max: values.max(), Rounds: values,
 	})
 }
 

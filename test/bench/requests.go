@@ -11,10 +11,12 @@ import (
 	"time"
 )
 
-// benchRules are the rules of the nodes. Each has its own attribute, so that one rule decides a check.
+// benchRules are the rules of the nodes. Each has its own attribute, so that
+// one rule decides a check.
 //
-// The rules that never refuse are buckets that are never empty and, because they refill slowly, never full either: every check
-// changes a counter that must be kept, as in real use.
+// The rules that never refuse are buckets that are never empty and, because
+// they refill slowly, never full either: every check changes a counter that
+// must be kept, as in real use.
 const benchRules = `version: 1
 rules:
   - name: plenty
@@ -35,7 +37,8 @@ rules:
     limits: [{limit: 1000000, ttl: 60s, algorithm: concurrency}]
 `
 
-// smallLimit is the limit of the two rules that have to refuse: enough for leases, and soon used up.
+// smallLimit is the limit of the two rules that have to refuse: enough for
+// leases, and soon used up.
 const smallLimit = 30
 
 // The key attributes of the rules.
@@ -77,7 +80,8 @@ func inlineChecks(keys []string) [][]byte {
 	return all
 }
 
-// batches returns n requests for size checks each, of keys drawn evenly. body returns the check of a key.
+// batches returns n requests for size checks each, of keys drawn evenly. body
+// returns the check of a key.
 func batches(n, size int, keys []string, body func(key string) string) [][]byte {
 	rng := rand.New(rand.NewPCG(uint64(n), uint64(size)))
 	all := make([][]byte, n)
@@ -97,7 +101,8 @@ func batchRequest(bodies []string) []byte {
 
 // postRequest returns an encoded request.
 func postRequest(path, body string) []byte {
-	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: rlnode.example\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Appendf(nil,
+		"POST %s HTTP/1.1\r\nHost: rlnode.example\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		path, len(body), body)
 }
 
@@ -127,7 +132,8 @@ func (c *caller) get(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// post returns headers and body of an answer with status 200. The request's body is the part of raw after its head.
+// post returns headers and body of an answer with status 200. The request's
+// body is the part of raw after its head.
 func (c *caller) post(ctx context.Context, address string, raw []byte) (http.Header, []byte, error) {
 	head, body, _ := bytes.Cut(raw, []byte("\r\n\r\n"))
 	path := string(bytes.Fields(head)[1])

@@ -69,7 +69,8 @@ func (s *respServer) round(ctx context.Context, b *bench) error {
 	return errors.Join(errs...)
 }
 
-// loadOne sends pipelines over one connection, and returns how many commands were answered in between.
+// loadOne sends pipelines over one connection, and returns how many commands
+// were answered in between.
 func (s *respServer) loadOne(ctx context.Context, seed int, from, to time.Time) (count int, err error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", s.addresses[seed%len(s.addresses)])
@@ -178,7 +179,8 @@ func (b *bench) startRespServer(ctx context.Context, name, command, address stri
 		return "", nil, fmt.Errorf("find %s: %w", name, err)
 	}
 
-	p, err := b.procs.start(name, nil, nil, program, append(words[1:], "--bind", address, "--port", port, "--save", "", "--appendonly", "no")...)
+	p, err := b.procs.start(name, nil, nil, program,
+		append(words[1:], "--bind", address, "--port", port, "--save", "", "--appendonly", "no")...)
 	if err != nil {
 		return "", nil, err
 	}
@@ -277,12 +279,15 @@ func (b *bench) reportRedis(servers map[string]*respServer) {
 		goal             goal
 		missing          string
 	}{
-		{"CL.THROTTLE, one at a time ÷ redis-cell", "own1", "cell1", atLeast(0.9, "≥ 0.9"), "-redis-cell names no server"},
+		{"CL.THROTTLE, one at a time ÷ redis-cell", "own1", "cell1", atLeast(0.9, "≥ 0.9"),
+			"-redis-cell names no server"},
 		{"CL.THROTTLE, 16 at a time ÷ redis-cell", "own16", "cell16", atLeast(1, "≥ 1"), "-redis-cell names no server"},
-		{"INCREX, one at a time ÷ Redis", "ownIncrex1", "increx1", atLeast(0.9, "≥ 0.9"), "-redis-increx names no server"},
+		{"INCREX, one at a time ÷ Redis", "ownIncrex1", "increx1", atLeast(0.9, "≥ 0.9"),
+			"-redis-increx names no server"},
 		{"INCREX, 16 at a time ÷ Redis", "ownIncrex16", "increx16", noGoal(), "-redis-increx names no server"},
 		{"INCREX, one at a time ÷ INCR of Redis", "ownIncrex1", "incr1", noGoal(), "-redis-cell names no server"},
-		{"RL.CHECK of a hybrid limit, one at a time, three nodes ÷ one", "threeCheck1", "ownCheck1", atLeast(0.9, "≥ 0.9"), ""},
+		{"RL.CHECK of a hybrid limit, one at a time, three nodes ÷ one", "threeCheck1", "ownCheck1",
+			atLeast(0.9, "≥ 0.9"), ""},
 		{"RL.CHECK of a hybrid limit, 16 at a time, three nodes ÷ one", "threeCheck16", "ownCheck16", noGoal(), ""},
 		{"CL.THROTTLE, one at a time, three nodes ÷ one", "three1", "own1", noGoal(), ""},
 		{"CL.THROTTLE, 16 at a time, three nodes ÷ one", "three16", "own16", noGoal(), ""},

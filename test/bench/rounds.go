@@ -65,8 +65,8 @@ type contender struct {
 	run  func(ctx context.Context) error // one round
 }
 
-// takeTurns runs each contender once per round. The first one changes from round to round, so that none always follows the same
-// other.
+// takeTurns runs each contender once per round. The first one changes from
+// round to round, so that none always follows the same other.
 func takeTurns(ctx context.Context, rounds int, all []contender, progress func(string)) error {
 	for r := range rounds {
 		for i := range all {

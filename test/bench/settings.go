@@ -56,14 +56,20 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	f.IntVar(&s.changed, "changed", 1_000_000, "changed counters in S8")
 	f.IntVar(&s.stored, "stored", 10_000_000, "counters on disk in S9")
 	f.StringVar(&s.given, "rlnode", "", "measure this `program` rather than building one from the checkout")
-	f.StringVar(&s.beside, "beside", "", "in S2 and S3, measure this other rlnode `program` beside it, such as one of before a change")
-	f.StringVar(&s.peer, "ratelimit", "", "in S10, measure this `program` of envoyproxy/ratelimit beside rlnode, if there is a redis-server")
-	f.StringVar(&s.gubernator, "gubernator", "", "in S2, measure gubernator beside rlnode, built from this `folder` of its source")
-	f.StringVar(&s.cell, "redis-cell", "", "in S14, measure the Redis server with redis-cell that this `command` starts")
-	f.StringVar(&s.increx, "redis-increx", "", "in S14, measure the Redis server, of 8.8 or later, that this `command` starts")
+	f.StringVar(&s.beside, "beside", "",
+		"in S2 and S3, measure this other rlnode `program` beside it, such as one of before a change")
+	f.StringVar(&s.peer, "ratelimit", "",
+		"in S10, measure this `program` of envoyproxy/ratelimit beside rlnode, if there is a redis-server")
+	f.StringVar(&s.gubernator, "gubernator", "",
+		"in S2, measure gubernator beside rlnode, built from this `folder` of its source")
+	f.StringVar(&s.cell, "redis-cell", "",
+		"in S14, measure the Redis server with redis-cell that this `command` starts")
+	f.StringVar(&s.increx, "redis-increx", "",
+		"in S14, measure the Redis server, of 8.8 or later, that this `command` starts")
 	f.StringVar(&s.root, "root", "", "`folder` of the checkout (default: found above the working directory)")
 	f.StringVar(&s.goTool, "go", "go", "the go `command`")
-	f.StringVar(&s.loopback, "loopback", "127.0.41", "first three numbers of the loopback `addresses` that servers listen on")
+	f.StringVar(&s.loopback, "loopback", "127.0.41",
+		"first three numbers of the loopback `addresses` that servers listen on")
 
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -112,7 +118,8 @@ func (s *settings) check() error {
 	return nil
 }
 
-// complete finds the checkout, and makes paths absolute, because processes have their own working directories.
+// complete finds the checkout, and makes paths absolute, because processes have
+// their own working directories.
 func (s *settings) complete() error {
 	for _, path := range []*string{&s.given, &s.beside, &s.peer, &s.gubernator} {
 		if *path == "" {

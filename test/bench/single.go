@@ -102,8 +102,11 @@ func (b *bench) overHTTP(ctx context.Context) error {
 	return nil
 }
 
-// rivals are the node and a server that gives the same answers to the same requests; and another node, if there is one.
-func (b *bench) rivals(ctx context.Context, n, beside *node, empty, address string, requests [][]byte, perReply float64) ([]*server, error) {
+// rivals are the node and a server that gives the same answers to the same
+// requests; and another node, if there is one.
+func (b *bench) rivals(
+	ctx context.Context, n, beside *node, empty, address string, requests [][]byte, perReply float64,
+) ([]*server, error) {
 	header, body, err := n.call.post(ctx, n.data, requests[0])
 	if err != nil {
 		return nil, err
@@ -153,7 +156,8 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 	if bucket != nil {
 		defer bucket.close()
 		viaRedis.process = bucket.server
-		turns = append(turns, contender{viaRedis.name, func(ctx context.Context) error { return viaRedis.redisRound(ctx, b, bucket) }})
+		turns = append(turns,
+			contender{viaRedis.name, func(ctx context.Context) error { return viaRedis.redisRound(ctx, b, bucket) }})
 	}
 
 	peer, err := b.startGubernator(ctx, keys)
@@ -177,13 +181,15 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 
 // inlineBeside is the node of s with requests whose checks bring their limits.
 func inlineBeside(s *server, requests [][]byte) *server {
-	return &server{process: s.process, name: "rlnode, limits with the call", target: target{s.target.address, requests}, perReply: s.perReply}
+	return &server{process: s.process, name: "rlnode, limits with the call",
+		target: target{s.target.address, requests}, perReply: s.perReply}
 }
 
 // reportInline compares checks that bring their limits with checks by a rule.
 func (b *bench) reportInline(id, what string, most goal, inline, byRule *server) {
 	b.report.add(id, what+" by a rule ÷ one that brings its limit", most, over(byRule.rates, inline.rates), "")
-	b.report.add(id, "processor time of a "+what+" that brings its limit ÷ of one by a rule", noGoal(), over(inline.cpu, byRule.cpu), "")
+	b.report.add(id, "processor time of a "+what+" that brings its limit ÷ of one by a rule",
+		noGoal(), over(inline.cpu, byRule.cpu), "")
 	inline.figures(b.report, id)
 }
 
@@ -217,7 +223,8 @@ func (b *bench) reportSingle(all []*server, viaRedis, peer *server) {
 	node := all[0]
 	empty := all[1]
 	part := over(node.rates, empty.rates)
-	r.add("S2", "single check over HTTP ÷ empty handler on the same library", atLeast(0.9, "≥ 0.9"), part, sizesDiffer(node, empty))
+	r.add("S2", "single check over HTTP ÷ empty handler on the same library", atLeast(0.9, "≥ 0.9"),
+		part, sizesDiffer(node, empty))
 	const what = "single check over HTTP ÷ Redis + Lua"
 	redisGoal := atLeast(1.5, "≥ 1.5")
 	if viaRedis.process == nil {
@@ -227,7 +234,8 @@ func (b *bench) reportSingle(all []*server, viaRedis, peer *server) {
 	}
 
 	b.reportGubernator(node, peer, part)
-	r.add("S2", "processor time a check ÷ that of the empty handler", atMost(1.2, "≤ 1.2"), over(node.cpu, empty.cpu), "")
+	r.add("S2", "processor time a check ÷ that of the empty handler", atMost(1.2, "≤ 1.2"),
+		over(node.cpu, empty.cpu), "")
 
 	for _, s := range all[2:] {
 		r.add("S2", "single check over HTTP ÷ "+s.name, noGoal(), over(node.rates, s.rates), "")
@@ -253,7 +261,8 @@ func sizesDiffer(a, b *server) string {
 
 // batchChecks measures S3.
 func (b *bench) batchChecks(ctx context.Context, n, beside *node) error {
-	requests := batches(batchKinds, batchSize, keysUpTo(singleKeys), func(key string) string { return checkBody(plenty, key) })
+	requests := batches(batchKinds, batchSize, keysUpTo(singleKeys),
+		func(key string) string { return checkBody(plenty, key) })
 	all, err := b.rivals(ctx, n, beside, "the same answers without deciding", b.host(3)+":8080", requests, batchSize)
 	if err != nil {
 		return err
@@ -273,7 +282,8 @@ func (b *bench) batchChecks(ctx context.Context, n, beside *node) error {
 	}
 
 	b.reportInline("S3", "batch of 100", noGoal(), inline, all[0])
-	b.report.add("S3", "batch of 100 over HTTP ÷ a server that answers the same without deciding", atLeast(0.45, "≥ 0.45"),
+	b.report.add("S3", "batch of 100 over HTTP ÷ a server that answers the same without deciding",
+		atLeast(0.45, "≥ 0.45"),
 		over(all[0].rates, all[1].rates), sizesDiffer(all[0], all[1]))
 
 	for _, s := range all[2:] {

@@ -146,7 +146,8 @@ func (s *slotRound) round(ctx context.Context, f *fleet) error {
 	return nil
 }
 
-// slots measures S15: pairs of acquire and release, and S4's hybrid checks beside a steady stream of pairs.
+// slots measures S15: pairs of acquire and release, and S4's hybrid checks
+// beside a steady stream of pairs.
 func (f *fleet) slots(ctx context.Context) error {
 	var three []string
 	for _, n := range f.three {
@@ -160,14 +161,16 @@ func (f *fleet) slots(ctx context.Context) error {
 			name      string
 			addresses []string
 		}{{"one node", []string{f.one.data}}, {"three nodes", three}} {
-			s := &slotRound{name: fmt.Sprintf("%s, %d callers", to.name, callers), load: slotLoad{addresses: to.addresses, callers: callers}}
+			s := &slotRound{name: fmt.Sprintf("%s, %d callers", to.name, callers),
+				load: slotLoad{addresses: to.addresses, callers: callers}}
 			loads = append(loads, s)
 			turns = append(turns, contender{s.name, func(ctx context.Context) error { return s.round(ctx, f) }})
 		}
 	}
 
 	alone := f.newTraffic("three nodes, hybrid", "plenty", f.three, checks(plenty, keysUpTo(clusterKeys)))
-	beside := f.newTraffic("three nodes, hybrid, beside pairs", "plenty", f.three, checks(plenty, keysUpTo(clusterKeys)))
+	beside := f.newTraffic("three nodes, hybrid, beside pairs", "plenty", f.three,
+		checks(plenty, keysUpTo(clusterKeys)))
 	steady := slotLoad{addresses: three, callers: slotCaller, every: time.Second * slotCaller / slotsEach}
 	var made series
 	turns = append(turns,
@@ -183,8 +186,11 @@ func (f *fleet) slots(ctx context.Context) error {
 	}
 
 	one, all := loads[2], loads[3]
-	f.report.add("S15", "acquire and release, three nodes in total ÷ one node", noGoal(), over(all.rates, one.rates), "")
-	f.report.add("S15", fmt.Sprintf("S4's hybrid checks beside %.0f pairs a second ÷ without", made.median()), atLeast(0.95, "≥ 0.95"),
+	f.report.add("S15", "acquire and release, three nodes in total ÷ one node", noGoal(),
+		over(all.rates, one.rates), "")
+	f.report.add("S15",
+		fmt.Sprintf("S4's hybrid checks beside %.0f pairs a second ÷ without", made.median()),
+		atLeast(0.95, "≥ 0.95"),
 		over(beside.rates, alone.rates), "")
 	for _, s := range loads {
 		f.report.figure("S15", "pairs of acquire and release, "+s.name, "", "pairs/s", s.rates)

@@ -12,8 +12,9 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// fromDisk measures S9: the time from the start of a node's process until it is ready, with many counters in its data directory,
-// compared with the same node without any.
+// fromDisk measures S9: the time from the start of a node's process until it is
+// ready, with many counters in its data directory, compared with the same node
+// without any.
 func (b *bench) fromDisk(ctx context.Context) error {
 	const name = "stored"
 	start := func(ctx context.Context) (*node, float64, error) {
@@ -67,7 +68,9 @@ func (b *bench) fromDisk(ctx context.Context) error {
 		full = append(full, took)
 	}
 
-	b.report.add("S9", fmt.Sprintf("start with %s counters on disk, to ready, s", thousands(int64(b.stored))), atMost(10, "≤ 10"), asRatio(full), "")
+	b.report.add("S9",
+		fmt.Sprintf("start with %s counters on disk, to ready, s", thousands(int64(b.stored))),
+		atMost(10, "≤ 10"), asRatio(full), "")
 	b.report.figure("S9", "start without counters", "", "s", empty)
 	return nil
 }

@@ -13,8 +13,9 @@ import (
 const (
 	sweepBatch = 1000
 	sweepLanes = 8
-	// sweepCost is more than the rule plenty gives back in six minutes. So the counters of a sweep have to be kept long enough to
-	// be written to disk and measured.
+	// sweepCost is more than the rule plenty gives back in six minutes. So the
+	// counters of a sweep have to be kept long enough to be written to disk and
+	// measured.
 	sweepCost = 1000
 )
 
@@ -32,7 +33,8 @@ func (s sweep) batches() int { return (s.keys + sweepBatch - 1) / sweepBatch }
 func (s sweep) request(i int) []byte {
 	var bodies []string
 	for key := i * sweepBatch; key < min((i+1)*sweepBatch, s.keys); key++ {
-		bodies = append(bodies, fmt.Sprintf(`%s,"cost":%d}`, strings.TrimSuffix(checkBody(s.attribute, keyName(key)), "}"), sweepCost))
+		bodies = append(bodies,
+			fmt.Sprintf(`%s,"cost":%d}`, strings.TrimSuffix(checkBody(s.attribute, keyName(key)), "}"), sweepCost))
 	}
 	return batchRequest(bodies)
 }

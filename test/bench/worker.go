@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// A worker is another process of this program: with its own heap, and nothing else on its processor. It reads requests as lines
-// of JSON, and answers each with a line of JSON. It ends at the end of its input.
+// A worker is another process of this program: with its own heap, and nothing
+// else on its processor. It reads requests as lines of JSON, and answers each
+// with a line of JSON. It ends at the end of its input.
 
 // worker is the side of the bench.
 type worker struct {
@@ -21,7 +22,8 @@ type worker struct {
 	r   *bufio.Reader
 }
 
-// startWorker starts a worker of a kind in workerKinds, and sends it its task. ready receives the answer; it may be nil.
+// startWorker starts a worker of a kind in workerKinds, and sends it its task.
+// ready receives the answer; it may be nil.
 func (p *processes) startWorker(ctx context.Context, name, kind string, task, ready any) (*worker, error) {
 	self, err := os.Executable()
 	if err != nil {

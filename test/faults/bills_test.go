@@ -24,7 +24,8 @@ type monthReport struct {
 	}
 }
 
-// billed returns the sum of a report, or why it is not as wanted: exact, or estimated because of one node.
+// billed returns the sum of a report, or why it is not as wanted: exact, or
+// estimated because of one node.
 func (n *node) billed(estimated string) (sum int64, lost time.Duration, why string) {
 	var r monthReport
 	if err := n.get("/v1/usage/monthly?rule=billed", &r); err != nil {
@@ -36,7 +37,8 @@ func (n *node) billed(estimated string) (sum int64, lost time.Duration, why stri
 	switch {
 	case len(r.Incomplete) > 0:
 		return sum, 0, fmt.Sprintf("%v are missing", r.Incomplete)
-	case estimated == "" && len(r.Estimated) > 0, estimated != "" && (len(r.Estimated) != 1 || r.Estimated[0].Node != estimated):
+	case estimated == "" && len(r.Estimated) > 0, estimated != "" &&
+		(len(r.Estimated) != 1 || r.Estimated[0].Node != estimated):
 		return sum, 0, fmt.Sprintf("have %v estimated, want %q", r.Estimated, estimated)
 	case estimated != "":
 		lost = time.Duration(r.Estimated[0].AtMostLost) * time.Millisecond
@@ -66,8 +68,10 @@ func since(list []time.Time, from time.Time) (n int64) {
 	return n
 }
 
-// TestBillsOutliveANode: one node is killed under load, and another one after it was cut off from the others for a while. Both lose
-// their disks and are removed. Their bills come from copies: never more than was admitted, and less by at most what the bill says.
+// TestBillsOutliveANode: one node is killed under load, and another one after
+// it was cut off from the others for a while. Both lose their disks and are
+// removed. Their bills come from copies: never more than was admitted, and less
+// by at most what the bill says.
 func TestBillsOutliveANode(t *testing.T) {
 	for name, cutFor := range map[string]time.Duration{"killed": 0, "cut off, and then killed": 8 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +95,8 @@ func TestBillsOutliveANode(t *testing.T) {
 			}
 			expect.NoError(t, os.RemoveAll(lost.dir))
 			within(t, time.Minute, lost.name+" is removed", func() string {
-				if status, _, text, err := reader.call("DELETE", 8081, "/v1/members/"+lost.name, "", nil); err != nil || status >= 300 && status != 404 {
+				if status, _, text, err := reader.call("DELETE", 8081, "/v1/members/"+lost.name, "",
+					nil); err != nil || status >= 300 && status != 404 {
 					return fmt.Sprint(status, text, err)
 				}
 				return ""
@@ -111,7 +116,8 @@ func TestBillsOutliveANode(t *testing.T) {
 				}
 				t.Logf("%s: have %d of %d, at most %v lost", n.name, sum, admitted, most)
 				if sum > admitted || admitted-sum > mayLack || cutFor > 0 && most < cutFor {
-					t.Errorf("%s: have %d of %d admitted, at most %v lost, which are %d", n.name, sum, admitted, most, mayLack)
+					t.Errorf("%s: have %d of %d admitted, at most %v lost, which are %d", n.name,
+						sum, admitted, most, mayLack)
 				}
 			}
 		})

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// quota is a rule with one fixed window or bucket, over all regions or, for comparison, in each region separately.
+// quota is a rule with one fixed window or bucket, over all regions or, for
+// comparison, in each region separately.
 type quota struct {
 	rule
 	regional bool
@@ -54,9 +55,13 @@ func quotasText(number int, list []quota) string {
 		if q.burst > 0 {
 			burst = fmt.Sprintf(", burst: %d", q.burst)
 		}
-		fmt.Fprintf(&b, "  - {name: %s, key: [tenant], %s, limits: [{limit: %d, per: %v, algorithm: %s%s}]}\n", q.name, scope, q.limit, q.per, q.algorithm, burst)
+		fmt.Fprintf(&b,
+			"  - {name: %s, key: [tenant], %s, limits: [{limit: %d, per: %v, algorithm: %s%s}]}\n",
+			q.name, scope, q.limit, q.per, q.algorithm, burst)
 	}
-	fmt.Fprintf(&b, "  - {name: number, key: [ip], limits: [{limit: %d, per: 1h, algorithm: fixed-window}]}\n", 1_000_000+number)
+	fmt.Fprintf(&b,
+		"  - {name: number, key: [ip], limits: [{limit: %d, per: 1h, algorithm: fixed-window}]}\n",
+		1_000_000+number)
 	return b.String()
 }
 
@@ -68,7 +73,8 @@ func versionIn(answer string) (int64, error) {
 	return a.Version, nil
 }
 
-// share returns a region's part of a quota with equal shares, in whole units. The first regions by name get the remainder.
+// share returns a region's part of a quota with equal shares, in whole units.
+// The first regions by name get the remainder.
 func (q *quota) share(region int) int64 {
 	n := int64(len(regionNames))
 	s := q.limit / n
@@ -116,8 +122,8 @@ func (q *quota) busy(d *demand, region int) bool {
 	return d.rate[region]*q.per.Seconds() > 1.25*float64(q.share(region))
 }
 
-// exhausted reports whether a demand surely uses up a whole quota: all regions with demand exceed their shares, and together the
-// quota.
+// exhausted reports whether a demand surely uses up a whole quota: all regions
+// with demand exceed their shares, and together the quota.
 func (q *quota) exhausted(d *demand) bool {
 	sum := 0.0
 	for region, rate := range d.rate {
@@ -129,7 +135,8 @@ func (q *quota) exhausted(d *demand) bool {
 	return sum*q.per.Seconds() > 1.25*float64(q.limit)
 }
 
-// seen is what clients observed of one subject of one quota. A hit's node is its index among all nodes of the world.
+// seen is what clients observed of one subject of one quota. A hit's node is
+// its index among all nodes of the world.
 type seen struct {
 	quota   *quota
 	demand  *demand
@@ -184,7 +191,8 @@ func (m *market) stream(s *seen, region int, random *rand.Rand) {
 	size := len(m.globe.regions[region].nodes)
 	clients := make([]*http.Client, size)
 	for i, n := range m.globe.regions[region].nodes {
-		clients[i] = &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: 1}}
+		clients[i] = &http.Client{Timeout: 3 * time.Second,
+			Transport: &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: 1}}
 		defer clients[i].CloseIdleConnections()
 	}
 	next := time.Now()
@@ -244,7 +252,8 @@ func (m *market) end() {
 			by[h.by]++
 		}
 	}
-	m.globe.t.Logf("%d admitted, %d refused, %d lost, by %v, the tests stalled %d times", admitted, refused, lost, by, len(m.watch.stalls))
+	m.globe.t.Logf("%d admitted, %d refused, %d lost, by %v, the tests stalled %d times", admitted,
+		refused, lost, by, len(m.watch.stalls))
 	if admitted < 100 {
 		m.globe.t.Error("there was hardly any demand")
 	}
@@ -260,7 +269,8 @@ type spent struct {
 	Share, Used, Own, Lent, Borrowed, Remaining int64
 }
 
-// spentIn returns what a region has counted for a subject. The node also asks the other regions, in vain if they are cut off.
+// spentIn returns what a region has counted for a subject. The node also asks
+// the other regions, in vain if they are cut off.
 func (n *node) spentIn(region, rule, key string) (s spent, err error) {
 	var u struct {
 		Regions map[string]struct {
@@ -276,7 +286,8 @@ func (n *node) spentIn(region, rule, key string) (s spent, err error) {
 	return s, fmt.Errorf("%s: usage of %s %s in %s: %+v", n.name, rule, key, region, u)
 }
 
-// read asks each region with demand for a subject of a fixed window what it has counted, shortly before a window ends.
+// read asks each region with demand for a subject of a fixed window what it has
+// counted, shortly before a window ends.
 func (m *market) read() {
 	m.globe.t.Helper()
 	var all sync.WaitGroup
@@ -284,7 +295,8 @@ func (m *market) read() {
 	var wrong []error
 	for _, s := range m.all {
 		for r, f := range m.globe.regions {
-			if s.quota.per != tenth || s.quota.algorithm != "fixed-window" || s.quota.regional || !s.quota.busy(s.demand, r) {
+			if s.quota.per != tenth || s.quota.algorithm != "fixed-window" || s.quota.regional ||
+				!s.quota.busy(s.demand, r) {
 				continue
 			}
 			now := time.Now().UnixNano()
@@ -306,7 +318,8 @@ func (m *market) read() {
 	}
 }
 
-// judgeBooks checks that regions could spend their shares, less what they had lent, in windows in which they were cut off.
+// judgeBooks checks that regions could spend their shares, less what they had
+// lent, in windows in which they were cut off.
 func (m *market) judgeBooks() {
 	t := m.globe.t
 	t.Helper()
@@ -317,16 +330,19 @@ func (m *market) judgeBooks() {
 		lent, borrowed = lent+b.spent.Lent, borrowed+b.spent.Borrowed
 		switch {
 		case b.spent.Share != b.seen.quota.share(b.region):
-			t.Errorf("%s %s: share in %s: have %d, want %d", b.seen.quota.name, b.seen.demand.key, regionNames[b.region], b.spent.Share, b.seen.quota.share(b.region))
+			t.Errorf("%s %s: share in %s: have %d, want %d", b.seen.quota.name, b.seen.demand.key,
+				regionNames[b.region], b.spent.Share, b.seen.quota.share(b.region))
 		case region[b.region]*1000 < own*1000-b.spent.Share*stingy && !m.stalled(b.from, b.to):
 			t.Errorf("%s %s: window at %s: %s admitted %d, want at least its share less what it has lent: %+v",
-				b.seen.quota.name, b.seen.demand.key, clockOf(b.from+m.globe.shift), regionNames[b.region], region[b.region], b.spent)
+				b.seen.quota.name, b.seen.demand.key, clockOf(b.from+
+					m.globe.shift), regionNames[b.region], region[b.region], b.spent)
 		}
 	}
 	t.Logf("%d times a region was busy as ways were cut: %d lent and %d borrowed by then", len(m.books), lent, borrowed)
 }
 
-// turn waits until the next window turns, and for a time after that; a negative time is before the turn.
+// turn waits until the next window turns, and for a time after that; a negative
+// time is before the turn.
 func (g *globe) turn(per, then time.Duration) {
 	now := time.Duration(time.Now().UnixNano())
 	g.pass(max(0, per-now%per+then))

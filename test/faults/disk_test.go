@@ -69,7 +69,8 @@ func (n *node) freeze() (thaw func()) {
 	}
 }
 
-// TestHungDisk: the leader's disk hangs, but the leader keeps sending heartbeats. Another node has to lead.
+// TestHungDisk: the leader's disk hangs, but the leader keeps sending
+// heartbeats. Another node has to lead.
 func TestHungDisk(t *testing.T) {
 	onlyLong(t)
 	f := emptyFleet(t, 3)
@@ -88,7 +89,8 @@ func TestHungDisk(t *testing.T) {
 		began := time.Now()
 		within(t, 15*time.Second, "another node leads", func() string {
 			for _, n := range f.nodes {
-				if c, err := n.cluster(); n != leader && err == nil && c.View == "connected" && c.Leader != leader.name && c.Leader != "" {
+				if c, err := n.cluster(); n != leader && err == nil && c.View == "connected" &&
+					c.Leader != leader.name && c.Leader != "" {
 					return ""
 				}
 			}

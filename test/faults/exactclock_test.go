@@ -87,8 +87,9 @@ func (tl *timeline) restart(n *node) {
 	tl.note(n, from)
 }
 
-// killAll kills all nodes at once and starts them again. Each returns with its own checkpoint: of most partitions, there are then
-// copies of several ages, and nobody knows their order.
+// killAll kills all nodes at once and starts them again. Each returns with its
+// own checkpoint: of most partitions, there are then copies of several ages,
+// and nobody knows their order.
 func (tl *timeline) killAll() {
 	f := tl.fleet
 	from := boottime()
@@ -104,7 +105,8 @@ func (tl *timeline) killAll() {
 	}
 }
 
-// note notes that a node has a new process, which is ready now. The last one began to end at the given time.
+// note notes that a node has a new process, which is ready now. The last one
+// began to end at the given time.
 func (tl *timeline) note(n *node, from int64) {
 	c := change{node: tl.fleet.index(n), from: from, made: boottime(), process: true}
 	for _, s := range tl.fleet.steps {

@@ -33,8 +33,8 @@ func (f *fleet) ownerAndStandby(l *load) (owner, standby *node) {
 	return f.nodes[f.byName(o)], f.nodes[f.byName(s)]
 }
 
-// noneBy fails if checks were decided in one of these ways. It allows them while the machine stalled, because nodes may then take
-// each other for dead.
+// noneBy fails if checks were decided in one of these ways. It allows them
+// while the machine stalled, because nodes may then take each other for dead.
 func (l *load) noneBy(ways ...string) {
 	l.fleet.t.Helper()
 	for _, way := range ways {
@@ -81,7 +81,8 @@ func TestG5_OwnerKilled(t *testing.T) {
 	})
 }
 
-// A node that is killed and returns before its eviction has lost its memory, and recovers it from the standbys.
+// A node that is killed and returns before its eviction has lost its memory,
+// and recovers it from the standbys.
 func TestG5_OwnerKilledAndBackAtOnce(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {
@@ -95,7 +96,8 @@ func TestG5_OwnerKilledAndBackAtOnce(t *testing.T) {
 	})
 }
 
-// If two of five are killed at once, partitions that only they had begin anew. The other nodes are still a majority.
+// If two of five are killed at once, partitions that only they had begin anew.
+// The other nodes are still a majority.
 func TestG5_OwnerAndHolderKilled(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 5, func(f *fleet, l *load) {
@@ -173,8 +175,9 @@ func TestPausedAgainAndAgain(t *testing.T) {
 	})
 }
 
-// cutTime is how long nodes are cut off: two windows that begin without any authority left, and those in which the other nodes
-// must have the whole limit again.
+// cutTime is how long nodes are cut off: two windows that begin without any
+// authority left, and those in which the other nodes must have the whole limit
+// again.
 func cutTime() time.Duration {
 	if testing.Short() {
 		return 13 * time.Second

@@ -19,7 +19,8 @@ func dayText(parts string) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: day, key: [k], scope: global, %s limits: [{limit: 900, per: 24h, algorithm: fixed-window}]}\n", parts)
 }
 
-// spend repeatedly takes a unit of a subject at the nodes of some regions. It returns what was admitted in each.
+// spend repeatedly takes a unit of a subject at the nodes of some regions. It
+// returns what was admitted in each.
 func (g *globe) spend(key string, d time.Duration, regions ...int) (by [3]int64) {
 	g.t.Helper()
 	body := fmt.Sprintf(`{"rule":"day","key":[%q]}`, key)
@@ -51,8 +52,9 @@ func (g *globe) spend(key string, d time.Duration, regions ...int) (by [3]int64)
 	return by
 }
 
-// TestG8_FromTheFirstWindow: regions that begin with nothing but a rules file can use a day's limit on that day, in any region,
-// while shares change, nodes restart and a region is cut off; and never more.
+// TestG8_FromTheFirstWindow: regions that begin with nothing but a rules file
+// can use a day's limit on that day, in any region, while shares change, nodes
+// restart and a region is cut off; and never more.
 func TestG8_FromTheFirstWindow(t *testing.T) {
 	if left := time.Until(time.Now().Truncate(24 * time.Hour).Add(24 * time.Hour)); left < 6*time.Minute {
 		t.Skipf("the day is over in %v", left)

@@ -103,7 +103,8 @@ func (f *fleet) node(i, expect int) *node {
 	return n
 }
 
-// founders returns how many of some nodes found their cluster: more than half of them, and an odd number.
+// founders returns how many of some nodes found their cluster: more than half
+// of them, and an odd number.
 func founders(nodes int) int { return nodes - (nodes+1)%2 }
 
 // secretFile returns the file with the secret of all nodes below dir.
@@ -121,7 +122,8 @@ func newNode(t *testing.T, h *host, dir string) *node {
 	n := &node{host: h, t: t, dir: filepath.Join(dir, h.name), program: program}
 	n.wall = n.dir + ".wall"
 	n.args = []string{
-		"serve", "--name", h.name, "--data-dir", n.dir, "--bind", h.ip, "--admin-bind", h.ip, "--cluster-secret-file", secretFile(t, dir),
+		"serve", "--name", h.name, "--data-dir", n.dir, "--bind", h.ip, "--admin-bind", h.ip,
+		"--cluster-secret-file", secretFile(t, dir),
 	}
 	n.client = &http.Client{Transport: &http.Transport{DialContext: h.dial, MaxIdleConnsPerHost: 16}}
 	return n
@@ -170,11 +172,13 @@ func (f *fleet) write(text string) {
 	f.whole(patience)
 }
 
-// comeback exceeds the time that a live node which was evicted must behave well before it is readmitted: ten seconds after the
-// first eviction, at most ten minutes.
+// comeback exceeds the time that a live node which was evicted must behave well
+// before it is readmitted: ten seconds after the first eviction, at most ten
+// minutes.
 const comeback = 11 * time.Minute
 
-// whole waits until all nodes are in the ring, are ready and agree. It waits longer for nodes that must behave well first.
+// whole waits until all nodes are in the ring, are ready and agree. It waits
+// longer for nodes that must behave well first.
 func (f *fleet) whole(d time.Duration) {
 	f.t.Helper()
 	began := time.Now()
@@ -353,7 +357,8 @@ func (f *fleet) suspect(kind faultKind, n *node, at int64) {
 	f.faults = append(f.faults, fault{kind: kind, node: f.index(n), from: at, made: boottime(), to: 1 << 62})
 }
 
-// heal undoes all faults of the network and of processes, and waits until the cluster has recovered.
+// heal undoes all faults of the network and of processes, and waits until the
+// cluster has recovered.
 func (f *fleet) heal() {
 	f.t.Helper()
 	for i := range f.faults {
@@ -381,8 +386,8 @@ func clockTime() string { return time.Now().UTC().Format("15:04:05.000") }
 type rings struct {
 	mu    sync.Mutex // guards moves
 	moves []move
-	// alone are the spans in which no node had authority, because there was no leader for longer than it lasts. Read it after
-	// end.
+	// alone are the spans in which no node had authority, because there was no
+	// leader for longer than it lasts. Read it after end.
 	alone [][2]int64
 	stop  chan struct{}
 	done  sync.WaitGroup
@@ -397,7 +402,8 @@ func (r *rings) watch(f *fleet) {
 			settled, connected, seen := true, false, false
 			for _, n := range f.nodes {
 				var c clusterState
-				if is := n.is(); is == paused || is == down || n.getFor(300*time.Millisecond, "/v1/cluster", &c) != nil {
+				if is := n.is(); is == paused || is == down ||
+					n.getFor(300*time.Millisecond, "/v1/cluster", &c) != nil {
 					continue
 				}
 				if c.Epoch > epoch {

@@ -15,7 +15,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// globe is several regions of real nodes, each a separate cluster, with a router between them. The first is the primary.
+// globe is several regions of real nodes, each a separate cluster, with a
+// router between them. The first is the primary.
 type globe struct {
 	t       *testing.T
 	net     *network
@@ -30,7 +31,8 @@ type globe struct {
 	shift   int64 // from boottime to the wall clock
 }
 
-// era is what the limits are from a time on: the most that a window may admit. Before the first era, they are the rules'.
+// era is what the limits are from a time on: the most that a window may admit.
+// Before the first era, they are the rules'.
 type era struct {
 	from    int64
 	limits  map[string]int64
@@ -46,7 +48,8 @@ type note struct {
 	from, to int64           // surely cut, on boottime
 }
 
-// newGlobe starts three regions with n nodes each, and waits until they see each other and have rules.
+// newGlobe starts three regions with n nodes each, and waits until they see
+// each other and have rules.
 func newGlobe(t *testing.T, size int, list []quota) *globe {
 	t.Helper()
 	g := emptyGlobe(t, size, list)
@@ -80,7 +83,8 @@ func emptyGlobe(t *testing.T, size int, list []quota) *globe {
 			if size > 2 || i > 0 { // the first of two founds the cluster by itself
 				n.args = append(n.args, "--join", strings.Join(mates, ","))
 			}
-			n.args = append(n.args, "--region", name, "--primary-region", regionNames[0], "--wan-join", strings.Join(others, ","))
+			n.args = append(n.args, "--region", name, "--primary-region", regionNames[0],
+				"--wan-join", strings.Join(others, ","))
 			f.nodes = append(f.nodes, n)
 			g.nodes, g.home = append(g.nodes, n), append(g.home, r)
 		}
@@ -113,8 +117,8 @@ func (g *globe) write(at *node, text string) int64 {
 	return version
 }
 
-// whole waits until all regions are whole, see each other, and use the same version of the rules, which every region is known to
-// honour.
+// whole waits until all regions are whole, see each other, and use the same
+// version of the rules, which every region is known to honour.
 func (g *globe) whole(d time.Duration) {
 	g.t.Helper()
 	began := time.Now()
@@ -135,7 +139,8 @@ func (g *globe) whole(d time.Duration) {
 				version = c.RulesVersion
 			}
 			if c.RulesVersion != version || c.Recorded != version {
-				return fmt.Sprintf("%s has version %d, recorded %d; %s has %d", n.name, c.RulesVersion, c.Recorded, g.nodes[0].name, version)
+				return fmt.Sprintf("%s has version %d, recorded %d; %s has %d", n.name,
+					c.RulesVersion, c.Recorded, g.nodes[0].name, version)
 			}
 		}
 		return ""
@@ -198,7 +203,8 @@ func (g *globe) mend() {
 	g.t.Logf("%s: mended", clockTime())
 }
 
-// alone reports whether a region was cut off from all others, in both directions, during a whole span.
+// alone reports whether a region was cut off from all others, in both
+// directions, during a whole span.
 func (g *globe) alone(region int, from, to int64) bool {
 	for _, n := range g.notes {
 		if n.from > from || n.to < to {

@@ -91,7 +91,8 @@ func (f *fleet) history(clients int) *history {
 	return h
 }
 
-// client reads and writes at its node. If the node is down or paused, the client waits and then turns to another one.
+// client reads and writes at its node. If the node is down or paused, the
+// client waits and then turns to another one.
 func (h *history) client(c int, random *rand.Rand) {
 	known := h.begin.version
 	for i := 0; ; i++ {
@@ -188,7 +189,8 @@ func (h *history) write(c int, n *node, match int64) int64 {
 	return answer.Version
 }
 
-// add records an operation that ends now or, if its outcome is unknown, at some later time. The caller holds mu.
+// add records an operation that ends now or, if its outcome is unknown, at some
+// later time. The caller holds mu.
 func (h *history) add(c int, op rulesOp, result rulesResult, sent int64) {
 	o := porcupine.Operation{ClientId: c, Input: op, Call: sent, Output: result, Return: boottime()}
 	if result.unknown {
@@ -203,7 +205,8 @@ func (h *history) end() {
 	h.done.Wait()
 }
 
-// judge reads at all nodes once more, and checks that all operations can have happened in some sequence.
+// judge reads at all nodes once more, and checks that all operations can have
+// happened in some sequence.
 func (h *history) judge() {
 	t := h.fleet.t
 	t.Helper()
@@ -219,7 +222,8 @@ func (h *history) judge() {
 	for i := range h.ops {
 		h.ops[i].ClientId = i // a client continues after an unknown outcome, so each operation needs its own ID
 	}
-	t.Logf("%d operations, %d writes acknowledged, %d of unknown outcome, %d reads marked stale", len(h.ops), len(h.acked), h.unknown, h.stale)
+	t.Logf("%d operations, %d writes acknowledged, %d of unknown outcome, %d reads marked stale",
+		len(h.ops), len(h.acked), h.unknown, h.stale)
 	result, info := porcupine.CheckOperationsVerbose(rulesModel(h.begin), h.ops, time.Minute)
 	switch result {
 	case porcupine.Illegal:
@@ -242,8 +246,9 @@ func (h *history) explain(info porcupine.LinearizationInfo) {
 	}
 }
 
-// judgeVersions looks for acknowledged writes among the last versions of each node. Each read waits for an entry of Raft's log,
-// so it asks the nodes concurrently.
+// judgeVersions looks for acknowledged writes among the last versions of each
+// node. Each read waits for an entry of Raft's log, so it asks the nodes
+// concurrently.
 func (h *history) judgeVersions() {
 	var all sync.WaitGroup
 	for _, n := range h.fleet.nodes {
@@ -270,7 +275,8 @@ func (h *history) judgeVersionsOf(n *node) {
 		status, _, text, err := n.call("GET", 8081, fmt.Sprintf("/v1/rules?version=%d", v.Version), "", nil)
 		have, wrong := numberIn(text)
 		if err != nil || wrong != nil || have != want {
-			t.Errorf("%s: version %d: have %d (%d, %v, %v), want %d, which was acknowledged", n.name, v.Version, have, status, err, wrong, want)
+			t.Errorf("%s: version %d: have %d (%d, %v, %v), want %d, which was acknowledged",
+				n.name, v.Version, have, status, err, wrong, want)
 		}
 		found++
 	}
@@ -284,7 +290,8 @@ func TestCheckHistory(t *testing.T) {
 		return porcupine.Operation{Input: rulesOp{true, match, value}, Output: out, Call: call, Return: ret}
 	}
 	read := func(version int64, value int, call, ret int64) porcupine.Operation {
-		return porcupine.Operation{Input: rulesOp{}, Output: rulesResult{version: version, value: value}, Call: call, Return: ret}
+		return porcupine.Operation{Input: rulesOp{},
+			Output: rulesResult{version: version, value: value}, Call: call, Return: ret}
 	}
 	const open = 1 << 62
 	for _, test := range []struct {
@@ -293,18 +300,34 @@ func TestCheckHistory(t *testing.T) {
 		want bool
 	}{
 		{"write, read", []porcupine.Operation{write(0, 7, rulesResult{version: 2}, 1, 2), read(2, 7, 3, 4)}, true},
-		{"a read that is behind", []porcupine.Operation{write(0, 7, rulesResult{version: 2}, 1, 2), read(1, 0, 3, 4)}, false},
+		{"a read that is behind",
+			[]porcupine.Operation{write(0, 7, rulesResult{version: 2}, 1, 2), read(1, 0, 3, 4)}, false},
 		{"a read meanwhile", []porcupine.Operation{write(0, 7, rulesResult{version: 2}, 1, 4), read(1, 0, 2, 3)}, true},
-		{"a lost write", []porcupine.Operation{write(0, 7, rulesResult{version: 2}, 1, 2), write(0, 8, rulesResult{version: 2}, 3, 4)}, false},
-		{"If-Match twice", []porcupine.Operation{write(1, 7, rulesResult{version: 2}, 1, 3), write(1, 8, rulesResult{version: 2}, 2, 4)}, false},
-		{"If-Match, and a conflict", []porcupine.Operation{write(1, 7, rulesResult{version: 2}, 1, 3), write(1, 8, rulesResult{conflict: true}, 2, 4)}, true},
+		{"a lost write",
+			[]porcupine.Operation{write(0, 7, rulesResult{version: 2}, 1, 2),
+				write(0, 8, rulesResult{version: 2}, 3, 4)},
+			false},
+		{"If-Match twice",
+			[]porcupine.Operation{write(1, 7, rulesResult{version: 2}, 1, 3),
+				write(1, 8, rulesResult{version: 2}, 2, 4)},
+			false},
+		{"If-Match, and a conflict",
+			[]porcupine.Operation{write(1, 7, rulesResult{version: 2}, 1, 3),
+				write(1, 8, rulesResult{conflict: true}, 2, 4)},
+			true},
 		{"a conflict with nothing", []porcupine.Operation{write(1, 8, rulesResult{conflict: true}, 2, 4)}, false},
-		{"unknown, and made", []porcupine.Operation{write(0, 7, rulesResult{unknown: true}, 1, open), read(2, 7, 8, 9)}, true},
-		{"unknown, and not made", []porcupine.Operation{write(0, 7, rulesResult{unknown: true}, 1, open), read(1, 0, 8, 9)}, true},
+		{"unknown, and made",
+			[]porcupine.Operation{write(0, 7, rulesResult{unknown: true}, 1, open), read(2, 7, 8, 9)},
+			true},
+		{"unknown, and not made",
+			[]porcupine.Operation{write(0, 7, rulesResult{unknown: true}, 1, open), read(1, 0, 8, 9)},
+			true},
 		{"unknown, made and undone", []porcupine.Operation{
 			write(0, 7, rulesResult{unknown: true}, 1, open), read(2, 7, 3, 4), read(1, 0, 5, 6),
 		}, false},
-		{"unknown, made twice", []porcupine.Operation{write(0, 7, rulesResult{unknown: true}, 1, open), read(3, 7, 8, 9)}, false},
+		{"unknown, made twice",
+			[]porcupine.Operation{write(0, 7, rulesResult{unknown: true}, 1, open), read(3, 7, 8, 9)},
+			false},
 	} {
 		for i := range test.ops {
 			test.ops[i].ClientId = i

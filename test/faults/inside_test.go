@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// outside builds the program and runs the tests inside. It prints the seed first, before anything can fail.
+// outside builds the program and runs the tests inside. It prints the seed
+// first, before anything can fail.
 func outside() (code int, err error) {
 	if os.Getenv(seedEnv) == "" {
 		os.Setenv(seedEnv, fmt.Sprint(rand.Uint32()))
@@ -88,8 +89,9 @@ func outside() (code int, err error) {
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	// Tests and nodes run at a higher priority than other work, so that a busy machine does not look like a fault. The priority
-	// belongs to the thread, and the process inherits it.
+	// Tests and nodes run at a higher priority than other work, so that a busy
+	// machine does not look like a fault. The priority belongs to the thread, and
+	// the process inherits it.
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -10) // fails without permission
 	if err := self.Start(); err != nil {
@@ -143,8 +145,9 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// randomFor returns a scenario's own random source, so that a scenario gives the same outcome when run alone. With -count, each
-// run of a test uses the next seed.
+// randomFor returns a scenario's own random source, so that a scenario gives
+// the same outcome when run alone. With -count, each run of a test uses the
+// next seed.
 func randomFor(t *testing.T) *rand.Rand {
 	mine := seed + runs[t.Name()]
 	runs[t.Name()]++

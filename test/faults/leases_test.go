@@ -14,12 +14,16 @@ import (
 // leaseRules are checked at all nodes, in bursts, at different costs.
 func leaseRules() []rule {
 	return []rule{
-		{name: "year", algorithm: "fixed-window", limit: yearRule.limit, per: yearRule.per, keys: 24, weight: 2, cost: 1},
+		{name: "year", algorithm: "fixed-window", limit: yearRule.limit, per: yearRule.per,
+			keys: 24, weight: 2, cost: 1},
 		{name: "ten", algorithm: "fixed-window", limit: 30, per: window, keys: 3, weight: 8, cost: 1},
 		{name: "hot", algorithm: "fixed-window", limit: 1000, per: window, hybrid: true, keys: 2, weight: 50, cost: 1},
-		{name: "dear", algorithm: "fixed-window", limit: 10_000, per: window, hybrid: true, keys: 3, weight: 24, cost: 150},
-		{name: "slide", algorithm: "sliding-window", limit: 200, per: window, hybrid: true, keys: 1, weight: 8, cost: 1},
-		{name: "bucket", algorithm: "token-bucket", limit: 200, burst: 100, per: window, hybrid: true, keys: 1, weight: 8, cost: 1},
+		{name: "dear", algorithm: "fixed-window", limit: 10_000, per: window, hybrid: true, keys: 3,
+			weight: 24, cost: 150},
+		{name: "slide", algorithm: "sliding-window", limit: 200, per: window, hybrid: true, keys: 1,
+			weight: 8, cost: 1},
+		{name: "bucket", algorithm: "token-bucket", limit: 200, burst: 100, per: window,
+			hybrid: true, keys: 1, weight: 8, cost: 1},
 	}
 }
 
@@ -36,7 +40,8 @@ func TestG2_Exactly(t *testing.T) {
 	f.exactly(f.seen, "hot", "dear")
 }
 
-// exactly fails if windows without a fault admitted less than the limit. Another check finds those that admitted more.
+// exactly fails if windows without a fault admitted less than the limit.
+// Another check finds those that admitted more.
 func (f *fleet) exactly(l *load, names ...string) {
 	f.t.Helper()
 	for i := range l.rules {
@@ -58,7 +63,8 @@ func (f *fleet) exactly(l *load, names ...string) {
 	}
 }
 
-// TestG2_CheckersFindWhatIsNotDebited builds nodes that grant leases without debiting them, and checks that the checkers notice.
+// TestG2_CheckersFindWhatIsNotDebited builds nodes that grant leases without
+// debiting them, and checks that the checkers notice.
 func TestG2_CheckersFindWhatIsNotDebited(t *testing.T) {
 	wrong := filepath.Join(workDir, "rlnode-nodebit")
 	expect.NoError(t, build(wrong, "faults,nodebit"))

@@ -31,8 +31,9 @@ func (u *windowUse) sum() int64 {
 	return sum
 }
 
-// check judges the admitted hits of one subject. A hit whose window is uncertain counts in none, so that a violation is proven.
-// It counts where two windows are judged together.
+// check judges the admitted hits of one subject. A hit whose window is
+// uncertain counts in none, so that a violation is proven. It counts where two
+// windows are judged together.
 func (c *limitCheck) check(hits []hit) error {
 	c.see(hits)
 	windows := map[int64]*windowUse{}
@@ -66,14 +67,15 @@ func (c *limitCheck) check(hits []hit) error {
 			continue
 		}
 		if most := may[w] + may[w+1] + c.excused(u, a, b); a.sum()+u.sum()+b.sum() > most {
-			return fmt.Errorf("%s and the next: %d, %+v in between, %d: at most %d together", c.name(w), a.sum(), *u, b.sum(), most)
+			return fmt.Errorf("%s and the next: %d, %+v in between, %d: at most %d together",
+				c.name(w), a.sum(), *u, b.sum(), most)
 		}
 	}
 	return nil
 }
 
-// excused returns how much of what was admitted between two windows may exceed both limits: a node that decided alone just then
-// has its share in either.
+// excused returns how much of what was admitted between two windows may exceed
+// both limits: a node that decided alone just then has its share in either.
 func (c *limitCheck) excused(between, a, b *windowUse) int64 {
 	share := c.share(c.rule.limit)
 	n := between.tail + between.cut + min(between.before, c.rule.limit) + min(between.standby, share)
@@ -89,8 +91,8 @@ func (c *limitCheck) excused(between, a, b *windowUse) int64 {
 	return n
 }
 
-// windowsOf returns the windows in which h may have been counted, by the clock of the deciding node; none if that clock was just
-// stepped.
+// windowsOf returns the windows in which h may have been counted, by the clock
+// of the deciding node; none if that clock was just stepped.
 func (p *promise) windowsOf(h hit) (first, last int64, known bool) {
 	from, _, ok := p.wallOf(h, h.sent-int64(edge))
 	_, to, fine := p.wallOf(h, h.got+int64(edge))
@@ -138,8 +140,8 @@ func (c *limitCheck) judge(w int64, u *windowUse) (int64, error) {
 		if f.from < to && from < f.to+int64(settling) && f.kind != apart && f.kind != stepped {
 			disturbed = true
 			cut[f.node] = cut[f.node] || f.kind == cutOff || f.kind == split
-			// A node that was killed and has just restarted recovers its memory. Meanwhile it can't decide, and its standby may
-			// take it for the owner.
+			// A node that was killed and has just restarted recovers its memory. Meanwhile
+			// it can't decide, and its standby may take it for the owner.
 			back := f.kind == killed && f.eased > 0 && f.eased < to
 			nobody = nobody || f.kind == together || f.kind == neither || back
 		}
@@ -179,7 +181,8 @@ func TestCheckLimits(t *testing.T) {
 	kill := []fault{{kind: killed, node: 0, from: 15 * second, made: 15 * second, to: 16 * second}}
 	back := []fault{{kind: killed, node: 0, from: 15 * second, made: 15 * second, eased: 16 * second, to: 16 * second}}
 	cut := []fault{{kind: cutOff, node: 0, from: 15 * second, made: 15 * second, to: 40 * second}}
-	halves := []fault{{kind: split, node: 0, from: 15 * second, made: 15 * second, to: 40 * second}, {kind: split, node: 1, from: 15 * second, made: 15 * second, to: 40 * second}}
+	halves := []fault{{kind: split, node: 0, from: 15 * second, made: 15 * second, to: 40 * second},
+		{kind: split, node: 1, from: 15 * second, made: 15 * second, to: 40 * second}}
 	both := []fault{{kind: together, node: 0, from: 15 * second, made: 15 * second, to: 16 * second}}
 	all := []fault{{kind: saved, node: 0, from: 15 * second, made: 15 * second, to: 16 * second}}
 	for _, test := range []struct {
@@ -190,36 +193,69 @@ func TestCheckLimits(t *testing.T) {
 	}{
 		{"the limit, in each window", join(hits(9, "owner", 0, 15*second), hits(9, "forward", 1, 25*second)), nil, ""},
 		{"one more", join(hits(9, "owner", 0, 15*second), hits(1, "forward", 1, 16*second)), nil, "at most 9"},
-		{"one more, from a lease", join(hits(9, "owner", 0, 15*second), hits(1, "lease", 1, 16*second)), nil, "at most 9"},
+		{"one more, from a lease",
+			join(hits(9, "owner", 0, 15*second), hits(1, "lease", 1, 16*second)), nil, "at most 9"},
 		{"in between", join(hits(9, "owner", 0, 15*second), hits(1, "owner", 0, 20*second)), nil, ""},
-		{"in between, too much for both", join(hits(9, "owner", 0, 15*second), hits(1, "owner", 0, 20*second), hits(9, "owner", 0, 22*second)), nil, "together"},
-		{"in between, alone, at the earlier one's end", join(hits(9, "owner", 1, 16*second), hits(3, "fallback", 0, 20*second), hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)), cut, ""},
-		{"in between, alone, too much for both", join(hits(9, "owner", 1, 16*second), hits(4, "fallback", 0, 20*second), hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)), cut, "together"},
-		{"in between, by the owner, while one is alone", join(hits(9, "owner", 1, 16*second), hits(1, "owner", 1, 20*second), hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)), cut, "together"},
+		{"in between, too much for both",
+			join(hits(9, "owner", 0, 15*second), hits(1, "owner", 0, 20*second), hits(9, "owner", 0, 22*second)),
+			nil, "together"},
+		{"in between, alone, at the earlier one's end",
+			join(hits(9, "owner", 1, 16*second), hits(3, "fallback", 0, 20*second),
+				hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)),
+			cut, ""},
+		{"in between, alone, too much for both",
+			join(hits(9, "owner", 1, 16*second), hits(4, "fallback", 0, 20*second),
+				hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)),
+			cut, "together"},
+		{"in between, by the owner, while one is alone",
+			join(hits(9, "owner", 1, 16*second), hits(1, "owner", 1, 20*second),
+				hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)),
+			cut, "together"},
 		{"killed, forgotten", join(hits(4, "owner", 0, 15*second-1000), hits(9, "owner", 1, 18*second)), kill, ""},
-		{"another killed, nothing forgotten", join(hits(1, "owner", 1, 14*second), hits(4, "forward", 0, 15*second-1000), hits(5, "owner", 1, 18*second)), kill, "at most 9"},
-		{"killed, forgotten too much", join(hits(4, "owner", 0, 14*second), hits(6, "owner", 1, 18*second)), kill, "at most 9"},
-		{"killed, the next window", join(hits(4, "owner", 0, 21*second), hits(6, "owner", 1, 22*second)), kill, "at most 9"},
+		{"another killed, nothing forgotten",
+			join(hits(1, "owner", 1, 14*second), hits(4, "forward", 0, 15*second-1000), hits(5, "owner", 1, 18*second)),
+			kill, "at most 9"},
+		{"killed, forgotten too much",
+			join(hits(4, "owner", 0, 14*second), hits(6, "owner", 1, 18*second)), kill, "at most 9"},
+		{"killed, the next window",
+			join(hits(4, "owner", 0, 21*second), hits(6, "owner", 1, 22*second)), kill, "at most 9"},
 		{"killed, alone", hits(1, "fallback", 1, 17*second), kill, "not cut off"},
 		{"killed and back, alone", hits(3, "fallback", 1, 17*second), back, ""},
 		{"killed and back, alone above its share", hits(4, "fallback", 1, 17*second), back, "its share"},
-		{"killed, its leases spent", join(hits(1, "owner", 0, 14*second), hits(3, "lease", 1, 15*second+second/5), hits(8, "owner", 1, 18*second)), kill, ""},
-		{"killed, leases spent too late", join(hits(1, "owner", 0, 14*second), hits(3, "lease", 1, 16*second), hits(8, "owner", 1, 18*second)), kill, "at most 9"},
-		{"killed, a standby within its share", join(hits(7, "owner", 1, 18*second), hits(3, "standby", 1, 16*second)), kill, ""},
+		{"killed, its leases spent",
+			join(hits(1, "owner", 0, 14*second), hits(3, "lease", 1, 15*second+second/5),
+				hits(8, "owner", 1, 18*second)),
+			kill, ""},
+		{"killed, leases spent too late",
+			join(hits(1, "owner", 0, 14*second), hits(3, "lease", 1, 16*second), hits(8, "owner", 1, 18*second)),
+			kill, "at most 9"},
+		{"killed, a standby within its share",
+			join(hits(7, "owner", 1, 18*second), hits(3, "standby", 1, 16*second)), kill, ""},
 		{"a standby for no reason", hits(1, "standby", 1, 17*second), nil, "no owner was away"},
 		{"a share while cut off", join(hits(9, "owner", 1, 21*second), hits(3, "fallback", 0, 22*second)), cut, ""},
 		{"more than a share", hits(4, "fallback", 0, 22*second), cut, "its share"},
 		{"more than a share, at others", hits(1, "fallback", 1, 22*second), cut, "not cut off"},
 		{"authority's last moments", join(hits(9, "owner", 1, 18*second), hits(5, "owner", 0, 16*second)), cut, ""},
-		{"authority's last moments, too long", join(hits(9, "owner", 1, 18*second), hits(5, "owner", 0, 18*second)), cut, "at most 9"},
-		{"another's, through the cut-off node", join(hits(1, "owner", 1, 14*second), hits(8, "owner", 1, 18*second), hits(5, "lease", 0, 16*second)), cut, "at most 9"},
-		{"no majority", join(hits(9, "owner", 0, 16*second), hits(3, "fallback", 0, 18*second), hits(3, "fallback", 1, 18*second)), halves, ""},
-		{"no majority, two owners", join(hits(9, "owner", 0, 16*second), hits(3, "owner", 1, 16*second), hits(3, "fallback", 1, 18*second)), halves, "at most 12"},
+		{"authority's last moments, too long",
+			join(hits(9, "owner", 1, 18*second), hits(5, "owner", 0, 18*second)), cut, "at most 9"},
+		{"another's, through the cut-off node",
+			join(hits(1, "owner", 1, 14*second), hits(8, "owner", 1, 18*second), hits(5, "lease", 0, 16*second)),
+			cut, "at most 9"},
+		{"no majority",
+			join(hits(9, "owner", 0, 16*second), hits(3, "fallback", 0, 18*second), hits(3, "fallback", 1, 18*second)),
+			halves, ""},
+		{"no majority, two owners",
+			join(hits(9, "owner", 0, 16*second), hits(3, "owner", 1, 16*second), hits(3, "fallback", 1, 18*second)),
+			halves, "at most 12"},
 		{"begun anew", join(hits(9, "owner", 0, 14*second), hits(9, "owner", 1, 18*second)), both, ""},
 		{"neither owner nor standby", hits(5, "fallback", 1, 17*second), both, ""},
-		{"begun anew twice", join(hits(9, "owner", 0, 14*second), hits(9, "owner", 1, 17*second), hits(9, "owner", 1, 18*second)), both, "at most 18"},
-		{"all killed, what was not saved", join(hits(5, "owner", 0, 14*second), hits(9, "owner", 0, 18*second)), all, ""},
-		{"all killed, what was saved", join(hits(5, "owner", 0, 12*second), hits(9, "owner", 0, 18*second)), all, "at most 9"},
+		{"begun anew twice",
+			join(hits(9, "owner", 0, 14*second), hits(9, "owner", 1, 17*second), hits(9, "owner", 1, 18*second)),
+			both, "at most 18"},
+		{"all killed, what was not saved",
+			join(hits(5, "owner", 0, 14*second), hits(9, "owner", 0, 18*second)), all, ""},
+		{"all killed, what was saved",
+			join(hits(5, "owner", 0, 12*second), hits(9, "owner", 0, 18*second)), all, "at most 9"},
 	} {
 		limit := rule{name: "nine", algorithm: "fixed-window", limit: 9, per: 10 * time.Second, hybrid: true}
 		c := limitCheck{promise{rule: &limit, nodes: 3, faults: test.faults}}

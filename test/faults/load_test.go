@@ -19,16 +19,18 @@ import (
 
 const (
 	slowCheck = time.Second // a check that takes longer counts as undecided
-	// stall is how late the tests themselves may run before a slow check proves nothing about the node.
+	// stall is how late the tests themselves may run before a slow check proves
+	// nothing about the node.
 	stall = 200 * time.Millisecond
-	// lag is how late they may run before that is recorded. The nodes, with the same priority on the same processors, wait as
-	// long.
+	// lag is how late they may run before that is recorded. The nodes, with the
+	// same priority on the same processors, wait as long.
 	lag = 10 * time.Millisecond
 	// workers make checks continuously, with pauses of about pace.
 	workers = 15
 	pace    = 8 * time.Millisecond
-	// turnEdge is the time around the turn of a window in which some subjects are not checked, so that the window of each of
-	// their hits is known. Other subjects are checked through it.
+	// turnEdge is the time around the turn of a window in which some subjects are
+	// not checked, so that the window of each of their hits is known. Other
+	// subjects are checked through it.
 	turnEdge = 30 * time.Millisecond
 )
 
@@ -93,7 +95,8 @@ func (f *fleet) subjects(n int) []string {
 	return keys
 }
 
-// watch records when the tests themselves are late: on a loaded machine, a slow answer then proves nothing.
+// watch records when the tests themselves are late: on a loaded machine, a slow
+// answer then proves nothing.
 func (l *load) watch() {
 	const tick = 5 * time.Millisecond
 	for last := boottime(); ; {
@@ -125,7 +128,8 @@ func (l *load) lost(from, to int64) (n int64) {
 
 func (l *load) work(at int, random *rand.Rand) {
 	n := l.fleet.nodes[at]
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: 1}}
+	client := &http.Client{Timeout: 5 * time.Second,
+		Transport: &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: 1}}
 	defer client.CloseIdleConnections()
 	for {
 		checks := 1
@@ -214,7 +218,8 @@ func (l *load) ask(client *http.Client, at, rule, key int, cost int64) {
 	for old := l.longest.Load(); got-sent > old && !l.longest.CompareAndSwap(old, got-sent); old = l.longest.Load() {
 	}
 	if got-sent > int64(slowCheck) {
-		l.fail(sent, got, "%s: %s %s: decided by %s only after %v", n.name, l.rules[rule].name, l.keys[key], by, time.Duration(got-sent))
+		l.fail(sent, got, "%s: %s %s: decided by %s only after %v", n.name, l.rules[rule].name,
+			l.keys[key], by, time.Duration(got-sent))
 	}
 }
 
@@ -298,7 +303,8 @@ func (l *load) tellAlone() {
 		for _, h := range list[:n] {
 			by[fmt.Sprintf("%s at n%d", h.by, h.node+1)]++
 		}
-		l.fleet.t.Logf("%s … %s: %v, first of %s %s", l.at(list[0].sent), l.at(list[n-1].got), by, l.rules[list[0].rule].name, l.keys[list[0].key])
+		l.fleet.t.Logf("%s … %s: %v, first of %s %s", l.at(list[0].sent), l.at(list[n-1].got), by,
+			l.rules[list[0].rule].name, l.keys[list[0].key])
 		list = list[n:]
 	}
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// network is bridges and the nodes' namespaces on them: one bridge, or one per region with a router between.
+// network is bridges and the nodes' namespaces on them: one bridge, or one per
+// region with a router between.
 type network struct {
 	t       *testing.T
 	hosts   []*host
@@ -28,7 +29,8 @@ type network struct {
 	router  *router // nil without regions
 }
 
-// host is a namespace with one address. Packets that it must not receive are dropped on arrival, without notice to the sender.
+// host is a namespace with one address. Packets that it must not receive are
+// dropped on arrival, without notice to the sender.
 type host struct {
 	net    *network
 	region int
@@ -116,9 +118,10 @@ func (n *network) host(i, region int) *host {
 	if n.router != nil {
 		n.must("ip", "-n", h.name, "route", "add", "default", "via", gateway(region))
 	}
-	n.must("ip", "netns", "exec", h.name, "nft", "add table inet cut; add set inet cut deaf { type ipv4_addr; }; add set inet cut shy { type ipv4_addr; }; "+
-		"add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr @deaf drop; "+
-		"add rule inet cut in ip saddr @shy tcp dport 7947 drop")
+	n.must("ip", "netns", "exec", h.name, "nft",
+		"add table inet cut; add set inet cut deaf { type ipv4_addr; }; add set inet cut shy { type ipv4_addr; }; "+
+			"add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr @deaf drop; "+
+			"add rule inet cut in ip saddr @shy tcp dport 7947 drop")
 	fd, err := unix.Open("/run/netns/"+h.name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	expect.NoError(n.t, err)
 	h.fd = fd
@@ -164,7 +167,8 @@ func (h *host) dial(ctx context.Context, network, address string) (c net.Conn, e
 // start starts a process in the namespace.
 func (h *host) start(c *exec.Cmd) error { return h.inside(c.Start) }
 
-// ignore makes h receive nothing from another host, from the next apply on. The other direction is unchanged.
+// ignore makes h receive nothing from another host, from the next apply on. The
+// other direction is unchanged.
 func (h *host) ignore(from *host) {
 	if h != from {
 		h.deaf[from.ip], h.stale = true, true
@@ -191,7 +195,8 @@ func (h *host) apply() error {
 	for set, addresses := range map[string]map[string]bool{"deaf": h.deaf, "shy": h.shy} {
 		script += "flush set inet cut " + set + "; "
 		if len(addresses) > 0 {
-			script += "add element inet cut " + set + " { " + strings.Join(slices.Collect(maps.Keys(addresses)), ", ") + " }; "
+			script += "add element inet cut " + set + " { " +
+				strings.Join(slices.Collect(maps.Keys(addresses)), ", ") + " }; "
 		}
 	}
 	return run("ip", "netns", "exec", h.name, "nft", script)

@@ -46,8 +46,9 @@ type node struct {
 	exited  chan struct{}
 	log     process.Output
 
-	// state has a condition in the low byte and above it a number that grows with each change: if a check's node had the same
-	// state before and after, it was undisturbed meanwhile.
+	// state has a condition in the low byte and above it a number that grows with
+	// each change: if a check's node had the same state before and after, it was
+	// undisturbed meanwhile.
 	state   atomic.Int64
 	process int
 	records []string // files, one per process
@@ -146,14 +147,19 @@ func (n *node) stop() {
 }
 
 // call makes a request to the node; header may be nil.
-func (n *node) call(method string, port int, path, body string, header map[string]string) (int, http.Header, string, error) {
+func (n *node) call(
+	method string, port int, path, body string, header map[string]string,
+) (int, http.Header, string, error) {
 	return n.callFor(10*time.Second, method, port, path, body, header)
 }
 
-func (n *node) callFor(d time.Duration, method string, port int, path, body string, header map[string]string) (int, http.Header, string, error) {
+func (n *node) callFor(
+	d time.Duration, method string, port int, path, body string, header map[string]string,
+) (int, http.Header, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("http://%s:%d%s", n.ip, port, path), strings.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method,
+		fmt.Sprintf("http://%s:%d%s", n.ip, port, path), strings.NewReader(body))
 	if err != nil {
 		return 0, nil, "", err
 	}

@@ -55,13 +55,16 @@ func readRecords(path string, node int, to map[uint32][]decision) (n int, err er
 	return n, nil
 }
 
-// move is a span in which tokens may change hands within one lineage: from the agreement on a ring until it is settled. In each,
-// a partition moves at most once.
+// move is a span in which tokens may change hands within one lineage: from the
+// agreement on a ring until it is settled. In each, a partition moves at most
+// once.
 type move struct{ began, ended int64 }
 
-// checkOwners looks for proof that a partition had two owners at once. A decision was made at some moment between its two times.
-// So the order of two decisions with overlapping times is unknown and proves nothing: an owner may be stopped between its
-// decision and the second reading of the clock. An impossible order is proof:
+// checkOwners looks for proof that a partition had two owners at once. A
+// decision was made at some moment between its two times. So the order of two
+// decisions with overlapping times is unknown and proves nothing: an owner may
+// be stopped between its decision and the second reading of the clock. An
+// impossible order is proof:
 //
 //   - a decision in one lineage, then one in another, then one in the first again: a lineage that ended never returns;
 //   - one node, then another in the same lineage, without a move; or there and back in a single one.
@@ -120,10 +123,12 @@ func checkHands(list []decision, moves []move) error {
 			}
 			judged[pair] = other
 			if countMoves(moves, other.began, d.ended) < 1 {
-				return fmt.Errorf("no ring was agreed on between\n%s\n%s", describe([]decision{other}), describe([]decision{d}))
+				return fmt.Errorf("no ring was agreed on between\n%s\n%s",
+					describe([]decision{other}), describe([]decision{d}))
 			}
 			// And a decision of d's node before that: its latest one that ended before other began.
-			if first, ok := lastBefore(byEnd[:next], d.node, other.began); ok && countMoves(moves, first.began, d.ended) < 2 {
+			if first, ok := lastBefore(byEnd[:next], d.node, other.began); ok &&
+				countMoves(moves, first.began, d.ended) < 2 {
 				return fmt.Errorf("there and back in one ring:\n%s", describe([]decision{first, other, d}))
 			}
 		}
@@ -155,7 +160,8 @@ func describe(list []decision) string {
 	var b strings.Builder
 	for i, d := range list {
 		if i < 3 || i >= len(list)-3 {
-			fmt.Fprintf(&b, "  node %d lineage %x from %d to %d (%v)\n", d.node+1, d.lineage, d.began, d.ended, time.Duration(d.ended-d.began))
+			fmt.Fprintf(&b, "  node %d lineage %x from %d to %d (%v)\n", d.node+1, d.lineage,
+				d.began, d.ended, time.Duration(d.ended-d.began))
 		}
 	}
 	return b.String()
@@ -173,15 +179,20 @@ func TestCheckOwners(t *testing.T) {
 	}{
 		{"one owner", []decision{d(0, 1, 1, 2), d(0, 1, 3, 4)}, nil, ""},
 		{"promoted", []decision{d(0, 1, 1, 2), d(1, 2, 3, 4)}, nil, ""},
-		{"promoted while the old one was stopped after its decision", []decision{d(0, 1, 1, 9), d(1, 2, 3, 4), d(1, 2, 5, 6)}, nil, ""},
+		{"promoted while the old one was stopped after its decision",
+			[]decision{d(0, 1, 1, 9), d(1, 2, 3, 4), d(1, 2, 5, 6)}, nil, ""},
 		{"decided after its successor", []decision{d(0, 1, 1, 2), d(1, 2, 3, 4), d(0, 1, 5, 6)}, nil, "interleave"},
-		{"decided after its successor, who began before", []decision{d(1, 2, 3, 4), d(0, 1, 5, 6), d(1, 2, 7, 8)}, nil, "interleave"},
-		{"both all the time", []decision{d(0, 1, 1, 4), d(1, 2, 2, 3), d(0, 1, 5, 8), d(1, 2, 6, 7)}, nil, "interleave"},
+		{"decided after its successor, who began before",
+			[]decision{d(1, 2, 3, 4), d(0, 1, 5, 6), d(1, 2, 7, 8)}, nil, "interleave"},
+		{"both all the time",
+			[]decision{d(0, 1, 1, 4), d(1, 2, 2, 3), d(0, 1, 5, 8), d(1, 2, 6, 7)}, nil, "interleave"},
 		{"handed over", []decision{d(0, 1, 1, 2), d(1, 1, 5, 6)}, []move{{3, 4}}, ""},
 		{"handed over, the old one's last answer late", []decision{d(0, 1, 1, 7), d(1, 1, 5, 6)}, []move{{3, 4}}, ""},
 		{"two owners without a ring", []decision{d(0, 1, 1, 2), d(1, 1, 5, 6)}, []move{{7, 8}}, "no ring"},
-		{"there and back in one ring", []decision{d(0, 1, 1, 2), d(1, 1, 4, 5), d(0, 1, 6, 7)}, []move{{1, 9}}, "there and back"},
-		{"there and back in two rings", []decision{d(0, 1, 1, 2), d(1, 1, 4, 5), d(0, 1, 7, 8)}, []move{{3, 4}, {6, 7}}, ""},
+		{"there and back in one ring", []decision{d(0, 1, 1, 2), d(1, 1, 4, 5), d(0, 1, 6, 7)},
+			[]move{{1, 9}}, "there and back"},
+		{"there and back in two rings", []decision{d(0, 1, 1, 2), d(1, 1, 4, 5), d(0, 1, 7, 8)},
+			[]move{{3, 4}, {6, 7}}, ""},
 		{"restarted, and back", []decision{d(0, 1, 1, 2), d(0, 2, 3, 4), d(0, 1, 5, 6)}, nil, "interleave"},
 		{"not known whose", []decision{d(0, 1, 1, 2), d(1, 2, 3, 4), d(0, 0, 5, 6)}, nil, ""},
 	} {

@@ -34,8 +34,10 @@ func TestPairs(t *testing.T) {
 	randomFor(t)
 	possible := slices.DeleteFunc(pairs.All(), func(p pairs.Pair) bool {
 		what, _ := p.SplitFault()
-		// The kernel can't end a process that waits for a disk. A node with a broken disk takes a while to return.
-		return p == pairs.Pair{Fault: "disk-hung:owner", Event: "kill:owner"} || testing.Short() && strings.HasPrefix(what, "disk")
+		// The kernel can't end a process that waits for a disk. A node with a broken
+		// disk takes a while to return.
+		return p == pairs.Pair{Fault: "disk-hung:owner", Event: "kill:owner"} || testing.Short() &&
+			strings.HasPrefix(what, "disk")
 	})
 	for _, one := range pairs.Choose(first, n, possible) {
 		t.Run(one.String(), func(t *testing.T) { playPair(t, one) })
@@ -169,7 +171,8 @@ func (s *scene) breaksDisk(what string, n *node) {
 	}
 	within(s.t, 15*time.Second, "another node leads", func() string {
 		for _, other := range s.started() {
-			if c, err := other.cluster(); other != n && err == nil && c.View == "connected" && c.Leader != n.name && c.Leader != "" {
+			if c, err := other.cluster(); other != n && err == nil && c.View == "connected" &&
+				c.Leader != n.name && c.Leader != "" {
 				return ""
 			}
 		}
@@ -220,7 +223,8 @@ func (s *scene) healthy() *node {
 	}
 }
 
-// alone records that a node goes down while the node with the broken disk, which may be its standby, can't replace it.
+// alone records that a node goes down while the node with the broken disk,
+// which may be its standby, can't replace it.
 func (s *scene) alone(kind faultKind, n *node) {
 	if s.broken != nil {
 		s.suspect(kind, n, boottime())
@@ -252,8 +256,9 @@ func (s *scene) happens() {
 	}
 }
 
-// lives checks that the cluster still works during the fault: a rule is written, a node joins, and one leaves. If the second
-// event is one of these, it comes first.
+// lives checks that the cluster still works during the fault: a rule is
+// written, a node joins, and one leaves. If the second event is one of these,
+// it comes first.
 func (s *scene) lives() {
 	if what, _ := s.pair.SplitEvent(); what == "kill" {
 		s.pass(ending) // until then, a standby that leaves would be a second absent node
@@ -276,7 +281,8 @@ func (s *scene) lives() {
 			s.t.Logf("%s: %s is stopped", clockTime(), leaves.name)
 			s.alone(neither, leaves)
 			leaves.stop()
-			if event, _ := s.pair.SplitEvent(); event != "kill" || s.broken == nil { // a third voter must not be absent for long
+			// a third voter must not be absent for long
+			if event, _ := s.pair.SplitEvent(); event != "kill" || s.broken == nil {
 				s.inRing(leaves, false, time.Until(at.Add(recovered)))
 			}
 			leaves.up()
@@ -336,7 +342,8 @@ func (s *scene) writes(end time.Time, number int) {
 	s.t.Logf("%s: version %d is written", clockTime(), version)
 	within(s.t, inForce, fmt.Sprintf("version %d is in force", version), func() string {
 		for _, n := range s.started() {
-			if c, err := n.cluster(); n.is() == live && err == nil && c.View == "connected" && c.RulesVersion < version {
+			if c, err := n.cluster(); n.is() == live && err == nil && c.View == "connected" &&
+				c.RulesVersion < version {
 				return fmt.Sprintf("%s goes by version %d", n.name, c.RulesVersion)
 			}
 		}

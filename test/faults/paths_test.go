@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/internal/pairs"
 )
 
-// TestLinkCut: two nodes can't reach each other for a minute, and a third relays. No node decides alone, relayed checks are
-// almost as fast as forwarded ones, and a rule written meanwhile is in force everywhere.
+// TestLinkCut: two nodes can't reach each other for a minute, and a third
+// relays. No node decides alone, relayed checks are almost as fast as forwarded
+// ones, and a rule written meanwhile is in force everywhere.
 func TestLinkCut(t *testing.T) {
 	newFleet(t, 3).run(func(f *fleet, l *load) {
 		i := f.random.IntN(3)
@@ -48,8 +49,9 @@ func (f *fleet) owners(l *load) map[[2]int]int {
 	return all
 }
 
-// compareWays compares the times of checks since a time: those from a to b through the third node, and all others that were
-// forwarded. It subtracts the time that the tests waited for a processor.
+// compareWays compares the times of checks since a time: those from a to b
+// through the third node, and all others that were forwarded. It subtracts the
+// time that the tests waited for a processor.
 func (f *fleet) compareWays(l *load, owners map[[2]int]int, a, b *node, since int64) {
 	f.t.Helper()
 	var around, direct []time.Duration
@@ -78,7 +80,8 @@ func (f *fleet) compareWays(l *load, owners map[[2]int]int, a, b *node, since in
 	slices.Sort(around)
 	slices.Sort(direct)
 	at := func(list []time.Duration, percent int) time.Duration { return list[len(list)*percent/100] }
-	f.t.Logf("by way of a third node: %d, median %v, p99 %v; forwarded: %d, median %v, p99 %v", len(around), at(around, 50), at(around, 99),
+	f.t.Logf("by way of a third node: %d, median %v, p99 %v; forwarded: %d, median %v, p99 %v",
+		len(around), at(around, 50), at(around, 99),
 		len(direct), at(direct, 50), at(direct, 99))
 	if at(around, 99) > 3*at(direct, 99) {
 		f.t.Errorf("p99 by way of a third node is %v, and %v directly", at(around, 99), at(direct, 99))
@@ -97,8 +100,8 @@ func (f *fleet) followers() (one, other *node) {
 	return list[0], list[1]
 }
 
-// TestD1_BrokenLinkAndACrash: the leader and X can't reach each other, and Y dies. X keeps its authority, and Y returns while the
-// link is still broken.
+// TestD1_BrokenLinkAndACrash: the leader and X can't reach each other, and Y
+// dies. X keeps its authority, and Y returns while the link is still broken.
 func TestD1_BrokenLinkAndACrash(t *testing.T) {
 	onlyLong(t)
 	newFleet(t, 5).run(func(f *fleet, l *load) {
@@ -116,7 +119,8 @@ func TestD1_BrokenLinkAndACrash(t *testing.T) {
 	})
 }
 
-// TestD2_TheNewestCopyGoesOn: the link between the ends of a move breaks, and the newcomer, which has decided for a while, dies.
+// TestD2_TheNewestCopyGoesOn: the link between the ends of a move breaks, and
+// the newcomer, which has decided for a while, dies.
 func TestD2_TheNewestCopyGoesOn(t *testing.T) {
 	onlyLong(t)
 	f := emptyFleet(t, 3)
@@ -133,7 +137,8 @@ func TestD2_TheNewestCopyGoesOn(t *testing.T) {
 	})
 }
 
-// TestD3_AStandbyThatCantBeReached: an owner and its standby can't reach each other for ten seconds, and the owner dies.
+// TestD3_AStandbyThatCantBeReached: an owner and its standby can't reach each
+// other for ten seconds, and the owner dies.
 func TestD3_AStandbyThatCantBeReached(t *testing.T) {
 	onlyLong(t)
 	newFleet(t, 3).run(func(f *fleet, l *load) {
@@ -145,7 +150,8 @@ func TestD3_AStandbyThatCantBeReached(t *testing.T) {
 	})
 }
 
-// TestD4_BrokenLinkAndARule: X can't reach the leader, but uses newly written rules and has authority.
+// TestD4_BrokenLinkAndARule: X can't reach the leader, but uses newly written
+// rules and has authority.
 func TestD4_BrokenLinkAndARule(t *testing.T) {
 	onlyLong(t)
 	newFleet(t, 3).run(func(f *fleet, l *load) {
@@ -164,8 +170,9 @@ func TestD4_BrokenLinkAndARule(t *testing.T) {
 	})
 }
 
-// TestD5_ReachedOnlyByWayOfOthers: X's peer port is filtered from most nodes, but not from the leader. X hands over its
-// partitions, leaves the ring, and stays out until the nodes can reach it.
+// TestD5_ReachedOnlyByWayOfOthers: X's peer port is filtered from most nodes,
+// but not from the leader. X hands over its partitions, leaves the ring, and
+// stays out until the nodes can reach it.
 func TestD5_ReachedOnlyByWayOfOthers(t *testing.T) {
 	onlyLong(t)
 	f := newFleet(t, 5)

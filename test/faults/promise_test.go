@@ -8,14 +8,17 @@ import (
 
 const (
 	term = 2020 * time.Millisecond // the life of authority, plus 1 %
-	// unpushed is the age that a debit may have without the standby's acknowledgement: an interval of 100 ms, plus the time of a
-	// push on a loaded machine.
+	// unpushed is the age that a debit may have without the standby's
+	// acknowledgement: an interval of 100 ms, plus the time of a push on a loaded
+	// machine.
 	unpushed = 300 * time.Millisecond
 	// edge is the time around the turn of a window in which the window of a hit is uncertain.
 	edge = 5 * time.Millisecond
-	// settling is how long after a node's return others may still decide in its place, or without it.
+	// settling is how long after a node's return others may still decide in its
+	// place, or without it.
 	settling = 5 * time.Second
-	// unsaved is the age that a hit may have without being in a completed checkpoint: one begins each second, and takes a while.
+	// unsaved is the age that a hit may have without being in a completed
+	// checkpoint: one begins each second, and takes a while.
 	unsaved = 2 * time.Second
 	// seenOwner is how long an owner's own decision proves who the owner is.
 	seenOwner = 3 * time.Second
@@ -35,14 +38,16 @@ type fault struct {
 type faultKind int
 
 const (
-	killed   faultKind = iota // or stopped for so long that its standby is promoted: what was not pushed is forgotten for now
-	cutOff                    // from all others, who are a majority
-	split                     // no majority: no node replaces an owner
-	together                  // killed with others, a minority: owners and standbys at once
-	saved                     // killed with all others: the last checkpoint comes back
-	neither                   // the owner and its replacement are down, or can't act, for a moment: nothing is forgotten
-	stepped                   // its wall clock was set
-	apart                     // one of its links is cut: a third node relays, so nothing is excused
+	// or stopped for so long that its standby is promoted: what was not pushed is forgotten for now
+	killed   faultKind = iota
+	cutOff             // from all others, who are a majority
+	split              // no majority: no node replaces an owner
+	together           // killed with others, a minority: owners and standbys at once
+	saved              // killed with all others: the last checkpoint comes back
+	// the owner and its replacement are down, or can't act, for a moment: nothing is forgotten
+	neither
+	stepped // its wall clock was set
+	apart   // one of its links is cut: a third node relays, so nothing is excused
 )
 
 // promise is what one limit of one subject may admit, and what a checker needs to judge it.
@@ -57,8 +62,8 @@ type promise struct {
 	owners []hit // decided by an owner itself, sorted by got
 }
 
-// share returns the most that one node may admit alone of n: it divides by the nodes in its last ring, which nodes that were
-// killed together leave.
+// share returns the most that one node may admit alone of n: it divides by the
+// nodes in its last ring, which nodes that were killed together leave.
 func (p *promise) share(n int64) int64 {
 	nodes := p.nodes
 	for i := range p.faults {
@@ -119,7 +124,8 @@ const (
 	cutTail        // a cut-off node decided as the owner while its authority lasted
 )
 
-// excuseOf returns what excuses h. A lease may be spent at another node for as long as it lives after its debit.
+// excuseOf returns what excuses h. A lease may be spent at another node for as
+// long as it lives after its debit.
 func (p *promise) excuseOf(h hit) excuse {
 	life := int64(edge)
 	if h.by == "lease" {
@@ -151,7 +157,8 @@ func (p *promise) excuseOf(h hit) excuse {
 	return none
 }
 
-// restarts returns the times from which the counters may have begun anew: an owner and its standby were lost together.
+// restarts returns the times from which the counters may have begun anew: an
+// owner and its standby were lost together.
 func (p *promise) restarts() (list []fault) {
 	for i := range p.faults {
 		if f := &p.faults[i]; f.kind == together && p.concerns(f) {

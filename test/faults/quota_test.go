@@ -12,12 +12,14 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// quotaCheck computes what a quota over all regions may admit: G8, and in each region what G4, G5 and G7 allow beyond.
+// quotaCheck computes what a quota over all regions may admit: G8, and in each
+// region what G4, G5 and G7 allow beyond.
 type quotaCheck struct {
 	quota *quota
 	wall  int64                      // from boottime to the wall clock
 	limit func(from, to int64) int64 // in force in a span, on boottime; the largest of several
-	// regions are the promises of each region about its share; a hit's node is its index in the region.
+	// regions are the promises of each region about its share; a hit's node is its
+	// index in the region.
 	regions []promise
 	home    func(node int) (region, place int)
 }
@@ -33,7 +35,8 @@ func (g *globe) quotaCheck(q *quota) *quotaCheck {
 	for r, f := range g.regions {
 		part := q.rule
 		part.limit, part.burst = q.share(r), (q.burst+2)/3
-		c.regions = append(c.regions, promise{rule: &part, nodes: int64(size), wall: g.shift, faults: f.faults, moves: f.rings.moves})
+		c.regions = append(c.regions,
+			promise{rule: &part, nodes: int64(size), wall: g.shift, faults: f.faults, moves: f.rings.moves})
 	}
 	return c
 }
@@ -96,7 +99,8 @@ func (c *quotaCheck) addUp(windows map[int64]*windowSum, r int, uses map[int64]*
 	}
 }
 
-// excuse returns how much of a region's hits in a window its counters may not know, as its guarantees allow.
+// excuse returns how much of a region's hits in a window its counters may not
+// know, as its guarantees allow.
 func (c *quotaCheck) excuse(r int, window int64, u *windowUse) int64 {
 	p := &c.regions[r]
 	from, to := window*int64(c.quota.per)-c.wall, (window+1)*int64(c.quota.per)-c.wall
@@ -108,8 +112,10 @@ func (c *quotaCheck) excuse(r int, window int64, u *windowUse) int64 {
 	if u.standby > 0 {
 		n += min(u.standby, p.share(share)*int64(max(1, p.faultsBefore(to)-p.faultsBefore(from))))
 	}
-	// Counters that were lost with their copy, or come from a checkpoint, begin with a share that may have been spent or lent.
-	if slices.ContainsFunc(p.faults, func(f fault) bool { return (f.kind == together || f.kind == saved) && f.from < to && from < f.to }) {
+	// Counters that were lost with their copy, or come from a checkpoint, begin
+	// with a share that may have been spent or lent.
+	if slices.ContainsFunc(p.faults,
+		func(f fault) bool { return (f.kind == together || f.kind == saved) && f.from < to && from < f.to }) {
 		n += share
 	}
 	return n
@@ -119,8 +125,8 @@ func (c *quotaCheck) name(w int64) string {
 	return "window at " + time.Unix(0, w*int64(c.quota.per)).UTC().Format("15:04:05")
 }
 
-// check judges the admitted hits of one subject of a fixed window. A hit whose window is uncertain counts only where two windows
-// are judged together.
+// check judges the admitted hits of one subject of a fixed window. A hit whose
+// window is uncertain counts only where two windows are judged together.
 func (c *quotaCheck) check(hits []hit) error {
 	windows, between := c.windows(hits)
 	excused := func(s *windowSum) int64 { return s.excused[0] + s.excused[1] + s.excused[2] }
@@ -139,16 +145,19 @@ func (c *quotaCheck) check(hits []hit) error {
 			continue
 		}
 		if most := may(w) + may(w+1) + excused(s); a.sum+s.sum+b.sum > most {
-			return fmt.Errorf("%s and the next: %d, %+v in between, %d: at most %d together", c.name(w), a.sum, *s, b.sum, most)
+			return fmt.Errorf("%s and the next: %d, %+v in between, %d: at most %d together",
+				c.name(w), a.sum, *s, b.sum, most)
 		}
 	}
 	return nil
 }
 
-// checkSpans judges the admitted hits of one subject of a bucket: over any span D at most burst + rate × (D + TTL), and a unit
-// per region, because a partly owed unit counts as a whole one.
+// checkSpans judges the admitted hits of one subject of a bucket: over any span
+// D at most burst + rate × (D + TTL), and a unit per region, because a partly
+// owed unit counts as a whole one.
 func (c *quotaCheck) checkSpans(hits []hit) error {
-	s := stream{what: "in all regions", capacity: c.quota.capacity(), limit: c.limit(0, 1<<62), ttl: c.quota.ttl(), slack: int64(len(c.regions))}
+	s := stream{what: "in all regions", capacity: c.quota.capacity(), limit: c.limit(0, 1<<62),
+		ttl: c.quota.ttl(), slack: int64(len(c.regions))}
 	for r, list := range c.byRegion(hits) {
 		for _, h := range list {
 			if h.by != "fallback" && h.by != "standby" && c.regions[r].excuseOf(h) == none {
@@ -185,8 +194,8 @@ type tally struct {
 	minAlone       int64 // in thousandths of its share
 }
 
-// service counts the windows with enough demand, and what was admitted in them. Hits at a turn count in both windows, so that a
-// deficit is proven.
+// service counts the windows with enough demand, and what was admitted in them.
+// Hits at a turn count in both windows, so that a deficit is proven.
 func (m *market) service() (t tally, wrong []error) {
 	t.least, t.minAlone = 1000, 1000
 	g := m.globe
@@ -207,7 +216,9 @@ func (m *market) service() (t tally, wrong []error) {
 				if t.least = min(t.least, all*1000/limit); all >= limit {
 					t.exact++
 				} else if all*1000 < limit*(1000-stingy) {
-					wrong = append(wrong, fmt.Errorf("%s %s %v: window at %s: only %d %v of %d admitted", q.name, s.demand.key, s.demand.rate, clockOf(from+g.shift), all, region, limit))
+					wrong = append(wrong,
+						fmt.Errorf("%s %s %v: window at %s: only %d %v of %d admitted", q.name,
+							s.demand.key, s.demand.rate, clockOf(from+g.shift), all, region, limit))
 				}
 			}
 			for r := range g.regions {
@@ -219,7 +230,8 @@ func (m *market) service() (t tally, wrong []error) {
 				if t.minAlone = min(t.minAlone, region[r]*1000/share); region[r] >= share {
 					t.shares++
 				} else if region[r]*1000 < share*(1000-stingy) {
-					wrong = append(wrong, fmt.Errorf("%s %s: window at %s: %s was cut off and admitted only %d of its share of %d", q.name, s.demand.key, clockOf(from+g.shift), regionNames[r], region[r], share))
+					wrong = append(wrong,
+						fmt.Errorf("%s %s: window at %s: %s was cut off and admitted only %d of its share of %d", q.name, s.demand.key, clockOf(from+g.shift), regionNames[r], region[r], share))
 				}
 			}
 		}
@@ -259,49 +271,79 @@ func TestCheckQuotas(t *testing.T) {
 		wrong  string
 	}{
 		{name: "the limit, in each window", hits: join(hits(9, "owner", 0, 15*second), hits(9, "lease", 5, 25*second))},
-		{name: "the limit, in all regions", hits: join(hits(4, "owner", 0, 15*second), hits(3, "owner", 2, 15*second), hits(2, "lease", 5, 18*second))},
-		{name: "one more, in another region", hits: join(hits(9, "owner", 0, 15*second), hits(1, "owner", 4, 16*second)), wrong: "at most 9"},
-		{name: "one more, in each region less than its share", hits: join(hits(3, "owner", 0, 11*second), hits(3, "owner", 2, 15*second), hits(4, "lease", 5, 18*second)), wrong: "at most 9"},
+		{name: "the limit, in all regions",
+			hits: join(hits(4, "owner", 0, 15*second), hits(3, "owner", 2, 15*second), hits(2, "lease", 5, 18*second))},
+		{name: "one more, in another region",
+			hits:  join(hits(9, "owner", 0, 15*second), hits(1, "owner", 4, 16*second)),
+			wrong: "at most 9"},
+		{name: "one more, in each region less than its share",
+			hits:  join(hits(3, "owner", 0, 11*second), hits(3, "owner", 2, 15*second), hits(4, "lease", 5, 18*second)),
+			wrong: "at most 9"},
 		{name: "in between", hits: join(hits(9, "owner", 0, 15*second), hits(1, "owner", 4, 20*second))},
-		{name: "in between, too much for both", hits: join(hits(9, "owner", 0, 15*second), hits(1, "owner", 4, 20*second), hits(9, "owner", 2, 22*second)), wrong: "together"},
+		{name: "in between, too much for both",
+			hits:  join(hits(9, "owner", 0, 15*second), hits(1, "owner", 4, 20*second), hits(9, "owner", 2, 22*second)),
+			wrong: "together"},
 		{name: "a limit that was larger", hits: hits(12, "owner", 0, 15*second), most: 12},
 		{name: "more than the larger limit", hits: hits(13, "owner", 0, 15*second), most: 12, wrong: "at most 12"},
-		{name: "killed, forgotten", hits: join(hits(2, "owner", 0, 15*second-1000), hits(3, "owner", 1, 18*second), hits(6, "owner", 4, 18*second)), faults: kill},
-		{name: "killed, another region's hits", hits: join(hits(3, "owner", 0, 14*second), hits(2, "owner", 2, 15*second-1000), hits(5, "owner", 4, 18*second)), faults: kill, wrong: "at most 9"},
-		{name: "killed, a standby", hits: join(hits(9, "owner", 4, 14*second), hits(2, "standby", 1, 16*second)), faults: kill},
-		{name: "killed, a standby above its share", hits: join(hits(9, "owner", 4, 14*second), hits(3, "standby", 1, 16*second)), faults: kill, wrong: "at most 11"},
-		{name: "begun anew, with a share", hits: join(hits(9, "owner", 4, 14*second), hits(3, "owner", 1, 17*second)), faults: both},
-		{name: "begun anew, with more", hits: join(hits(9, "owner", 4, 14*second), hits(4, "owner", 1, 17*second)), faults: both, wrong: "at most 12"},
+		{name: "killed, forgotten",
+			hits: join(hits(2, "owner", 0, 15*second-1000), hits(3, "owner", 1, 18*second),
+				hits(6, "owner", 4, 18*second)),
+			faults: kill},
+		{name: "killed, another region's hits",
+			hits: join(hits(3, "owner", 0, 14*second), hits(2, "owner", 2, 15*second-1000),
+				hits(5, "owner", 4, 18*second)),
+			faults: kill, wrong: "at most 9"},
+		{name: "killed, a standby",
+			hits: join(hits(9, "owner", 4, 14*second), hits(2, "standby", 1, 16*second)), faults: kill},
+		{name: "killed, a standby above its share",
+			hits: join(hits(9, "owner", 4, 14*second), hits(3, "standby", 1, 16*second)), faults: kill,
+			wrong: "at most 11"},
+		{name: "begun anew, with a share",
+			hits: join(hits(9, "owner", 4, 14*second), hits(3, "owner", 1, 17*second)), faults: both},
+		{name: "begun anew, with more",
+			hits: join(hits(9, "owner", 4, 14*second), hits(4, "owner", 1, 17*second)), faults: both,
+			wrong: "at most 12"},
 	} {
-		g := &globe{t: t, regions: []*fleet{{nodes: make([]*node, 2), faults: test.faults}, {nodes: make([]*node, 2)}, {nodes: make([]*node, 2)}}}
-		c := g.quotaCheck(&quota{rule: rule{name: "nine", algorithm: "fixed-window", limit: 9, per: tenth, hybrid: true}})
+		g := &globe{t: t,
+			regions: []*fleet{{nodes: make([]*node, 2), faults: test.faults},
+				{nodes: make([]*node, 2)}, {nodes: make([]*node, 2)}}}
+		c := g.quotaCheck(&quota{rule: rule{name: "nine", algorithm: "fixed-window", limit: 9,
+			per: tenth, hybrid: true}})
 		if test.most > 0 {
 			c.limit = func(from, to int64) int64 { return test.most }
 		}
-		if err := c.check(test.hits); (err == nil) != (test.wrong == "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
+		if err := c.check(test.hits); (err == nil) != (test.wrong == "") || err != nil &&
+			!strings.Contains(err.Error(), test.wrong) {
 			t.Errorf("%s: have %v, want %q", test.name, err, test.wrong)
 		}
 	}
-	g := &globe{t: t, regions: []*fleet{{nodes: make([]*node, 2)}, {nodes: make([]*node, 2)}, {nodes: make([]*node, 2)}}}
-	c := g.quotaCheck(&quota{rule: rule{name: "b", algorithm: "token-bucket", limit: 100, burst: 30, per: tenth, hybrid: true}})
+	g := &globe{t: t,
+		regions: []*fleet{{nodes: make([]*node, 2)}, {nodes: make([]*node, 2)}, {nodes: make([]*node, 2)}}}
+	c := g.quotaCheck(&quota{rule: rule{name: "b", algorithm: "token-bucket", limit: 100, burst: 30,
+		per: tenth, hybrid: true}})
 	// 30, five in the life of a lease, and one per region.
 	for n, want := range map[int]string{38: "", 39: "39 admitted"} {
 		list := join(hits(10, "lease", 0, second), hits(10, "owner", 2, second), hits(n-20, "owner", 5, second))
-		if err := c.checkSpans(list); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err := c.checkSpans(list); (err == nil) != (want == "") || err != nil &&
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%d of a bucket: have %v, want %q", n, err, want)
 		}
 	}
 }
 
 func TestEras(t *testing.T) {
-	g := &globe{eras: []era{{from: 100, limits: map[string]int64{"q": 1200}}, {from: 200, limits: map[string]int64{"q": 1200}, settled: true}, {from: 300, limits: map[string]int64{"q": 600}, settled: true}}}
+	g := &globe{eras: []era{{from: 100, limits: map[string]int64{"q": 1200}},
+		{from: 200, limits: map[string]int64{"q": 1200}, settled: true},
+		{from: 300, limits: map[string]int64{"q": 600}, settled: true}}}
 	q := &quota{rule: rule{name: "q", limit: 900}}
 	for _, test := range []struct {
 		from, to, want int64
 		settled        bool
-	}{{0, 50, 900, true}, {50, 150, 1200, false}, {120, 150, 1200, false}, {120, 250, 1200, false}, {220, 250, 1200, true}, {250, 350, 1200, false}, {350, 400, 600, true}} {
+	}{{0, 50, 900, true}, {50, 150, 1200, false}, {120, 150, 1200, false}, {120, 250, 1200,
+		false}, {220, 250, 1200, true}, {250, 350, 1200, false}, {350, 400, 600, true}} {
 		if have, settled := g.limitIn(q, test.from, test.to); have != test.want || settled != test.settled {
-			t.Errorf("from %d to %d: have %d, %v, want %d, %v", test.from, test.to, have, settled, test.want, test.settled)
+			t.Errorf("from %d to %d: have %d, %v, want %d, %v", test.from, test.to, have, settled,
+				test.want, test.settled)
 		}
 	}
 }

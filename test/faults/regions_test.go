@@ -14,12 +14,15 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// worldQuotas are the quotas of nearly all scenarios with regions: n subjects of a fixed window, each with its own pattern of
-// demand, and buckets.
+// worldQuotas are the quotas of nearly all scenarios with regions: n subjects
+// of a fixed window, each with its own pattern of demand, and buckets.
 func worldQuotas(t *testing.T, n int) []quota {
-	window := quota{rule: rule{name: "window", algorithm: "fixed-window", limit: 900, per: tenth, hybrid: true, cost: 5}}
-	bucket := quota{rule: rule{name: "bucket", algorithm: "token-bucket", limit: 900, burst: 90, per: time.Minute, hybrid: true, cost: 1}}
-	large := quota{rule: rule{name: "large", algorithm: "token-bucket", limit: 900, burst: 300, per: tenth, hybrid: true, cost: 3}}
+	window := quota{rule: rule{name: "window", algorithm: "fixed-window", limit: 900, per: tenth,
+		hybrid: true, cost: 5}}
+	bucket := quota{rule: rule{name: "bucket", algorithm: "token-bucket", limit: 900, burst: 90,
+		per: time.Minute, hybrid: true, cost: 1}}
+	large := quota{rule: rule{name: "large", algorithm: "token-bucket", limit: 900, burst: 300,
+		per: tenth, hybrid: true, cost: 3}}
 	mine := (seed + runs[t.Name()]) * 1000
 	for i := range n {
 		window.demands = append(window.demands, pattern(&window, mine+uint64(i)))
@@ -37,7 +40,8 @@ func only(key string, region int, rate float64) (d demand) {
 	return d
 }
 
-// run runs what under demand, undoes all faults, and judges what clients saw. It returns what was measured of windows.
+// run runs what under demand, undoes all faults, and judges what clients saw.
+// It returns what was measured of windows.
 func (g *globe) run(what func(m *market)) (*market, tally) {
 	g.t.Helper()
 	for _, f := range g.regions {
@@ -71,15 +75,18 @@ func (g *globe) run(what func(m *market)) (*market, tally) {
 	return m, t
 }
 
-// TestG8_OneQuota: without faults, if only one region has demand, the others lend it their shares; if all have, they admit the
-// limit together. Checks take no longer than without regions.
+// TestG8_OneQuota: without faults, if only one region has demand, the others
+// lend it their shares; if all have, they admit the limit together. Checks take
+// no longer than without regions.
 func TestG8_OneQuota(t *testing.T) {
 	list := worldQuotas(t, 10)
 	const rate = 1.5 * 900 / 10
 	list = append(list,
-		quota{rule: rule{name: "near", algorithm: "fixed-window", limit: 900, per: tenth, hybrid: true, cost: 1}, regional: true},
+		quota{rule: rule{name: "near", algorithm: "fixed-window", limit: 900, per: tenth,
+			hybrid: true, cost: 1}, regional: true},
 		quota{rule: rule{name: "far", algorithm: "fixed-window", limit: 900, per: tenth, hybrid: true, cost: 1}},
-		quota{rule: rule{name: "minute", algorithm: "fixed-window", limit: 900, per: time.Minute, hybrid: true, cost: 1}})
+		quota{rule: rule{name: "minute", algorithm: "fixed-window", limit: 900, per: time.Minute,
+			hybrid: true, cost: 1}})
 	near, far, minute := &list[len(list)-3], &list[len(list)-2], &list[len(list)-1]
 	for i := range 2 {
 		near.demands = append(near.demands, only(fmt.Sprintf("near-%d", i), 1, rate))
@@ -125,7 +132,8 @@ func (m *market) noneAlone() {
 	}
 }
 
-// compare fails if checks of one quota take clearly longer than those of another with the same demand.
+// compare fails if checks of one quota take clearly longer than those of
+// another with the same demand.
 func (m *market) compare(near, far *quota) {
 	m.globe.t.Helper()
 	took := func(q *quota) (median, late time.Duration, n int) {
@@ -177,7 +185,8 @@ func (g *globe) cuts() []oneCut {
 	return list
 }
 
-// TestG8_Cut cuts regions off from each other in all ways, each in the middle of loans and until a window later.
+// TestG8_Cut cuts regions off from each other in all ways, each in the middle
+// of loans and until a window later.
 func TestG8_Cut(t *testing.T) {
 	list := worldQuotas(t, 5)
 	list[0].demands = append(list[0].demands, only("one", 0, 150), demand{key: "all", rate: [3]float64{60, 60, 60}},
@@ -228,7 +237,8 @@ func TestG8_Flapping(t *testing.T) {
 	m.noneAlone()
 }
 
-// TestG8_KilledDuringLoans kills lending owners, borrowing owners and any other node while loans are made.
+// TestG8_KilledDuringLoans kills lending owners, borrowing owners and any other
+// node while loans are made.
 func TestG8_KilledDuringLoans(t *testing.T) {
 	list := worldQuotas(t, 4)
 	for i := range 3 {
@@ -249,7 +259,8 @@ func TestG8_KilledDuringLoans(t *testing.T) {
 			}
 			f := g.regions[region]
 			victim := f.any()
-			if name, _, err := victim.ownerOf("window", fmt.Sprintf("one-%d", busy)); err == nil && f.byName(name) >= 0 && g.random.IntN(4) > 0 {
+			if name, _, err := victim.ownerOf("window", fmt.Sprintf("one-%d", busy)); err == nil &&
+				f.byName(name) >= 0 && g.random.IntN(4) > 0 {
 				victim = f.nodes[f.byName(name)]
 			} else {
 				what = "may be asked for a loan"
@@ -264,10 +275,11 @@ func TestG8_KilledDuringLoans(t *testing.T) {
 	})
 }
 
-// TestG8_Changed changes limits and shares while a region is cut off, in the middle of loans. Afterwards the new ones are in
-// force, to the last unit.
+// TestG8_Changed changes limits and shares while a region is cut off, in the
+// middle of loans. Afterwards the new ones are in force, to the last unit.
 func TestG8_Changed(t *testing.T) {
-	lowered := quota{rule: rule{name: "lowered", algorithm: "fixed-window", limit: 900, per: tenth, hybrid: true, cost: 1}}
+	lowered := quota{rule: rule{name: "lowered", algorithm: "fixed-window", limit: 900, per: tenth,
+		hybrid: true, cost: 1}}
 	raised, shared := lowered, lowered
 	raised.name, shared.name = "raised", "shared"
 	// In the end, one region has no share at all, and so cannot borrow either.
@@ -286,9 +298,11 @@ func TestG8_Changed(t *testing.T) {
 			g.turn(tenth, g.between(200*time.Millisecond, 3*time.Second))
 			g.cut(regionNames[away]+" is cut off", func(r *router) { r.off(away + 1) })
 			g.pass(g.between(0, 2*time.Second))
-			g.change(i+1, map[string]int64{"lowered": 900 - int64(i+1)*150, "raised": 900 + int64(i+1)*150, "shared": 900}, func() {
-				g.rules[2].parts = []string{"{eu: 0.7, us: 0.2, ap: 0.1}", "{us: 0.5, eu: 0.5}"}[i]
-			})
+			g.change(i+1,
+				map[string]int64{"lowered": 900 - int64(i+1)*150, "raised": 900 + int64(i+1)*150, "shared": 900},
+				func() {
+					g.rules[2].parts = []string{"{eu: 0.7, us: 0.2, ap: 0.1}", "{us: 0.5, eu: 0.5}"}[i]
+				})
 			g.turn(tenth, g.between(0, 2*time.Second))
 			g.mend()
 			g.whole(agreeTime + 5*time.Second)
@@ -324,12 +338,13 @@ func (g *globe) change(number int, limits map[string]int64, more func()) {
 
 // settled records that the change is in force everywhere.
 func (g *globe) settled() {
-	// A raise takes effect in the first window that begins after its record; clocks may differ by a second.
+	// A raise takes effect in the first window that begins after its record; clocks
+	// may differ by a second.
 	g.eras = append(g.eras, era{from: boottime() + int64(2500*time.Millisecond), limits: g.next, settled: true})
 }
 
-// TestG8_NoPrimary: while a region can't reach the primary, writes there fail and say why; once it can again, all have the same
-// rules within 5 s.
+// TestG8_NoPrimary: while a region can't reach the primary, writes there fail
+// and say why; once it can again, all have the same rules within 5 s.
 func TestG8_NoPrimary(t *testing.T) {
 	const soon = 5 * time.Second
 	g := newGlobe(t, 2, worldQuotas(t, 2))
@@ -355,7 +370,8 @@ func TestG8_NoPrimary(t *testing.T) {
 			}
 			version := g.write(writer, quotasText(3000+i, g.rules))
 			if c, err := at.cluster(); err != nil || c.RulesVersion != before.RulesVersion {
-				t.Errorf("%s: version %d (%v) while it can't follow, want %d", at.name, c.RulesVersion, err, before.RulesVersion)
+				t.Errorf("%s: version %d (%v) while it can't follow, want %d", at.name,
+					c.RulesVersion, err, before.RulesVersion)
 			}
 			g.pass(g.between(0, 3*time.Second))
 			g.mend()
@@ -368,7 +384,8 @@ func TestG8_NoPrimary(t *testing.T) {
 	m.noneAlone()
 }
 
-// refused writes rules at a node until the answer is that there is no primary. Every other answer must be an error, too.
+// refused writes rules at a node until the answer is that there is no primary.
+// Every other answer must be an error, too.
 func refused(t *testing.T, n *node, text string) {
 	t.Helper()
 	within(t, 5*time.Second, n.name+" says that the primary is away", func() string {
@@ -381,7 +398,8 @@ func refused(t *testing.T, n *node, text string) {
 			t.Errorf("%s wrote rules without the primary: %d %s", n.name, status, answer)
 		}
 		var problem struct{ Code string }
-		if err := json.Unmarshal([]byte(answer), &problem); err != nil || status != 503 || problem.Code != "no-primary" {
+		if err := json.Unmarshal([]byte(answer), &problem); err != nil || status != 503 ||
+			problem.Code != "no-primary" {
 			return fmt.Sprintf("%d %s after %v", status, answer, time.Since(began))
 		}
 		t.Logf("%s: no-primary after %v", n.name, time.Since(began).Round(time.Millisecond))
@@ -406,7 +424,8 @@ func (g *globe) same(d time.Duration, version int64, number int) {
 	})
 }
 
-// TestG8_CheckersFindWhatIsNotDebited builds nodes that lend and lease without debiting, and checks that the checkers notice.
+// TestG8_CheckersFindWhatIsNotDebited builds nodes that lend and lease without
+// debiting, and checks that the checkers notice.
 func TestG8_CheckersFindWhatIsNotDebited(t *testing.T) {
 	wrong := filepath.Join(workDir, "rlnode-nodebit")
 	expect.NoError(t, build(wrong, "faults,nodebit"))

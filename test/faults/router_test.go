@@ -24,9 +24,10 @@ const (
 	packet   = 1500
 )
 
-// router joins regions. The kernel hands packets between regions to a TUN device; the router holds them for the time of the way,
-// and returns them for delivery. In a cut direction it drops all packets, including those in transit, without notice to the
-// sender.
+// router joins regions. The kernel hands packets between regions to a TUN
+// device; the router holds them for the time of the way, and returns them for
+// delivery. In a cut direction it drops all packets, including those in
+// transit, without notice to the sender.
 type router struct {
 	tun     *os.File
 	ways    map[[2]int]*way // by region: from, to
@@ -58,7 +59,9 @@ func openRouter(seed uint64, regions ...int) (*router, error) {
 	for _, from := range regions {
 		for _, to := range regions {
 			if from != to {
-				w := &way{from: from, to: to, random: rand.New(rand.NewPCG(seed, uint64(from<<8|to))), parcels: make(chan parcel, onTheWay)}
+				w := &way{from: from, to: to,
+					random:  rand.New(rand.NewPCG(seed, uint64(from<<8|to))),
+					parcels: make(chan parcel, onTheWay)}
 				w.delay.Store(int64(farDelay))
 				r.ways[[2]int{from, to}] = w
 			}
@@ -89,7 +92,8 @@ func (r *router) open(regions []int) error {
 		return fmt.Errorf("make the TUN device: %w", err)
 	}
 	r.tun = os.NewFile(uintptr(fd), wanDevice)
-	for _, path := range []string{"ip_forward=1", "conf/all/rp_filter=0", "conf/" + wanDevice + "/rp_filter=0", "conf/all/send_redirects=0"} {
+	for _, path := range []string{"ip_forward=1", "conf/all/rp_filter=0",
+		"conf/" + wanDevice + "/rp_filter=0", "conf/all/send_redirects=0"} {
 		if err := sysctl(path); err != nil {
 			return err
 		}

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// window is the window of the limits under load: short, so that a scenario sees many, and a divisor of an hour, so that a clock
-// stepped by an hour keeps its windows.
+// window is the window of the limits under load: short, so that a scenario sees
+// many, and a divisor of an hour, so that a clock stepped by an hour keeps its
+// windows.
 const window = 5 * time.Second
 
 // rule is one of the rules under load.
@@ -26,11 +27,13 @@ type rule struct {
 	first     bool  // windows begin with their first hit; only calls bring those
 }
 
-// The first two rules of every set: a limit that is never reached shows whether hits are forgotten, and one that is always
-// reached shows whether too many are admitted.
+// The first two rules of every set: a limit that is never reached shows whether
+// hits are forgotten, and one that is always reached shows whether too many are
+// admitted.
 var (
-	yearRule = rule{name: "year", algorithm: "fixed-window", limit: 1_000_000_000, per: 8760 * time.Hour, keys: 24, weight: 20, cost: 1}
-	tenRule  = rule{name: "ten", algorithm: "fixed-window", limit: 30, per: window, keys: 24, weight: 25, cost: 1}
+	yearRule = rule{name: "year", algorithm: "fixed-window", limit: 1_000_000_000,
+		per: 8760 * time.Hour, keys: 24, weight: 20, cost: 1}
+	tenRule = rule{name: "ten", algorithm: "fixed-window", limit: 30, per: window, keys: 24, weight: 25, cost: 1}
 )
 
 const (
@@ -43,10 +46,14 @@ func commonRules() []rule {
 	return []rule{
 		yearRule, tenRule,
 		{name: "hot", algorithm: "fixed-window", limit: 300, per: window, hybrid: true, keys: 2, weight: 26, cost: 1},
-		{name: "dear", algorithm: "fixed-window", limit: 6000, per: window, hybrid: true, keys: 2, weight: 12, cost: 150},
-		{name: "slide", algorithm: "sliding-window", limit: 300, per: window, hybrid: true, keys: 2, weight: 26, cost: 1},
-		{name: "bucket", algorithm: "token-bucket", limit: 300, burst: 150, per: window, hybrid: true, keys: 2, weight: 26, cost: 1},
-		{name: "drip", algorithm: "leaky-bucket", limit: 120, burst: 60, per: window, hybrid: true, keys: 2, weight: 12, cost: 1},
+		{name: "dear", algorithm: "fixed-window", limit: 6000, per: window, hybrid: true, keys: 2,
+			weight: 12, cost: 150},
+		{name: "slide", algorithm: "sliding-window", limit: 300, per: window, hybrid: true, keys: 2,
+			weight: 26, cost: 1},
+		{name: "bucket", algorithm: "token-bucket", limit: 300, burst: 150, per: window,
+			hybrid: true, keys: 2, weight: 26, cost: 1},
+		{name: "drip", algorithm: "leaky-bucket", limit: 120, burst: 60, per: window, hybrid: true,
+			keys: 2, weight: 12, cost: 1},
 	}
 }
 
@@ -73,7 +80,8 @@ func (r *rule) capacity() int64 {
 // bounded reports whether the load reaches the rule's limit.
 func (r *rule) bounded() bool { return r.per == window }
 
-// inline reports whether the subject with this number brings its limit with each check, as half of them do.
+// inline reports whether the subject with this number brings its limit with
+// each check, as half of them do.
 func (r *rule) inline(key int) bool { return r.first || key >= (r.keys+1)/2 }
 
 // subject returns the fields that name a subject to a node.
@@ -116,6 +124,8 @@ func rulesText(number int, list []rule) string {
 		fmt.Fprintf(&b, "  - {name: %s, key: [ip], consistency: %s, limits: [{limit: %d, per: %v, algorithm: %s%s}]}\n",
 			r.name, consistency, r.limit, r.per, r.algorithm, burst)
 	}
-	fmt.Fprintf(&b, "  - {name: number, key: [ip], limits: [{limit: %d, per: 1h, algorithm: fixed-window}]}\n", 1_000_000+number)
+	fmt.Fprintf(&b,
+		"  - {name: number, key: [ip], limits: [{limit: %d, per: 1h, algorithm: fixed-window}]}\n",
+		1_000_000+number)
 	return b.String()
 }

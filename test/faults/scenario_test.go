@@ -56,11 +56,14 @@ func (f *fleet) judge(l *load) {
 // promise returns what is promised of a rule's subjects.
 func (f *fleet) promise(l *load, r *rule) promise {
 	return promise{
-		rule: r, nodes: int64(cmp.Or(f.fewest, len(f.nodes))), wall: l.shift, faults: slices.Concat(f.stalled(l), f.leaderless(), f.faults), moves: f.rings.moves, steps: f.steps,
+		rule: r, nodes: int64(cmp.Or(f.fewest, len(f.nodes))), wall: l.shift,
+		faults: slices.Concat(f.stalled(l), f.leaderless(), f.faults), moves: f.rings.moves,
+		steps: f.steps,
 	}
 }
 
-// leaderless returns the spans in which no node was connected, as far as a fault caused that: then all are cut off.
+// leaderless returns the spans in which no node was connected, as far as a
+// fault caused that: then all are cut off.
 func (f *fleet) leaderless() (all []fault) {
 	const look = time.Second // nodes get their authority back one after another
 	for _, t := range f.rings.alone {
@@ -97,7 +100,8 @@ func (f *fleet) judgeLimits(l *load) (wrong []error) {
 	return wrong
 }
 
-// judgeService checks that enough was admitted where nothing was wrong, and that no subject was locked out.
+// judgeService checks that enough was admitted where nothing was wrong, and
+// that no subject was locked out.
 func (f *fleet) judgeService(l *load) {
 	f.t.Helper()
 	for i := range l.rules {
@@ -127,7 +131,8 @@ func (f *fleet) judgeService(l *load) {
 			all.windows, all.whole, all.least = all.windows+g.windows, all.whole+g.whole, min(all.least, g.least)
 		}
 		if all.windows > 0 {
-			f.t.Logf("%s: %d quiet windows, %d of them to the last unit, the least %.1f %%", r.name, all.windows, all.whole, float64(all.least)/10)
+			f.t.Logf("%s: %d quiet windows, %d of them to the last unit, the least %.1f %%", r.name,
+				all.windows, all.whole, float64(all.least)/10)
 		}
 	}
 }
@@ -146,7 +151,8 @@ func (f *fleet) judgeAnswers(l *load) {
 			w.median.Round(10*time.Microsecond), w.most.Round(time.Millisecond), len(w.late), w.n, laterAnswer)
 		for _, h := range w.late[:min(len(w.late), 20)] {
 			f.t.Logf("late: asked %v after the cut, answered %v later by %s, %s of %s; the tests waited %v of it for a processor",
-				time.Duration(h.sent-x.made).Round(time.Millisecond), time.Duration(h.got-h.sent).Round(time.Millisecond), h.by,
+				time.Duration(h.sent-x.made).Round(time.Millisecond),
+				time.Duration(h.got-h.sent).Round(time.Millisecond), h.by,
 				l.rules[h.rule].name, l.keys[h.key], time.Duration(l.lost(h.sent, h.got)).Round(time.Millisecond))
 		}
 		if err != nil && l.stalled() {
@@ -157,7 +163,8 @@ func (f *fleet) judgeAnswers(l *load) {
 	}
 }
 
-// stalled returns the spans in which the machine stalled, so that nodes must have taken each other for dead.
+// stalled returns the spans in which the machine stalled, so that nodes must
+// have taken each other for dead.
 func (f *fleet) stalled(l *load) (list []fault) {
 	for _, s := range l.stalls {
 		for i := range f.nodes {
@@ -180,7 +187,8 @@ func (f *fleet) judgeOwners() {
 			total += count
 		}
 	}
-	f.t.Logf("%d decisions of %d partitions, %d rings since the load began", total, len(byPartition), max(0, len(f.rings.moves)-1))
+	f.t.Logf("%d decisions of %d partitions, %d rings since the load began", total,
+		len(byPartition), max(0, len(f.rings.moves)-1))
 	if total < 100 {
 		f.t.Error("hardly any decision was recorded")
 	}
@@ -222,8 +230,8 @@ func (f *fleet) judgeCounts(l *load) {
 	f.t.Logf("year: %d admitted in fallback, %d forgotten, %d might have been", fallback, forgot, may)
 }
 
-// excused returns how many of a subject's hits may be forgotten: debits that no standby has acknowledged. Hits admitted in
-// fallback are debts, and come back.
+// excused returns how many of a subject's hits may be forgotten: debits that no
+// standby has acknowledged. Hits admitted in fallback are debts, and come back.
 func (f *fleet) excused(l *load, key int) (n int64) {
 	for _, x := range f.faults {
 		var part int64
@@ -238,7 +246,8 @@ func (f *fleet) excused(l *load, key int) (n int64) {
 			_, part = l.admitted(year, key, 0, x.made)
 		case x.kind == cutOff:
 			// At this node or, when the cut was made, through it.
-			_, part = l.admitted(year, key, x.from-int64(unpushed), min(x.made+int64(term+unpushed), x.to+int64(unpushed)))
+			_, part = l.admitted(year, key, x.from-int64(unpushed),
+				min(x.made+int64(term+unpushed), x.to+int64(unpushed)))
 		}
 		n += part
 	}

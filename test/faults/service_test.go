@@ -11,13 +11,15 @@ import (
 )
 
 const (
-	// firstAnswer bounds the first answer of a node that was cut off: 250 ms until a silent peer counts as unreachable, 50 more
-	// to act on it, and 50 for clients on a loaded machine.
+	// firstAnswer bounds the first answer of a node that was cut off: 250 ms until
+	// a silent peer counts as unreachable, 50 more to act on it, and 50 for clients
+	// on a loaded machine.
 	firstAnswer = 350 * time.Millisecond
 	// laterAnswer bounds later answers, except for one in a hundred.
 	laterAnswer = 25 * time.Millisecond
-	// stingy is how much of the demand a fixed window may fail to admit, in thousandths: G3. Other algorithms have no such
-	// windows: over any span they may lag a little, and a bucket stands still while it is handed over.
+	// stingy is how much of the demand a fixed window may fail to admit, in
+	// thousandths: G3. Other algorithms have no such windows: over any span they
+	// may lag a little, and a bucket stands still while it is handed over.
 	stingy      = 20
 	stingyOther = 100
 )
@@ -45,9 +47,11 @@ func (c *serviceCheck) quiet(from, to int64) (away map[int]bool, ok bool) {
 	return away, true
 }
 
-// turns reports whether a link broke or healed in a window: debits whose messages were in flight then are wasted.
+// turns reports whether a link broke or healed in a window: debits whose
+// messages were in flight then are wasted.
 func (f *fault) turns(from, to int64) bool {
-	return from < f.made+int64(time.Second) && f.from < to || f.eased > 0 && from < f.to+int64(time.Second) && f.eased < to
+	return from < f.made+int64(time.Second) && f.from < to || f.eased > 0 &&
+		from < f.to+int64(time.Second) && f.eased < to
 }
 
 // gains are measurements of windows without faults, in which demand exceeded the limit.
@@ -56,8 +60,9 @@ type gains struct {
 	least          int64 // in thousandths of the limit
 }
 
-// check judges all windows in which demand exceeded the limit until shortly before their end. Hits whose window is uncertain
-// count in both, so that a deficit is proven.
+// check judges all windows in which demand exceeded the limit until shortly
+// before their end. Hits whose window is uncertain count in both, so that a
+// deficit is proven.
 func (c *serviceCheck) check(hits, refused []hit) (g gains, err error) {
 	c.see(hits)
 	g.least = 1000
@@ -95,7 +100,8 @@ func (c *serviceCheck) check(hits, refused []hit) (g gains, err error) {
 		}
 		lack := c.rule.limit - admitted
 		if lack > c.mayKeep() || lack > 0 && c.rule.ttl() == 0 && c.rule.algorithm == "fixed-window" {
-			return g, fmt.Errorf("window at %s: %d of %d admitted, %d were asked for early enough", time.Unix(0, n*w).UTC().Format("15:04:05"), admitted, c.rule.limit, asked)
+			return g, fmt.Errorf("window at %s: %d of %d admitted, %d were asked for early enough",
+				time.Unix(0, n*w).UTC().Format("15:04:05"), admitted, c.rule.limit, asked)
 		}
 	}
 	return g, nil
@@ -109,7 +115,8 @@ func (c *serviceCheck) mayKeep() int64 {
 	return c.rule.limit * stingyOther / 1000
 }
 
-// checkLockout looks for a span longer than a window in which a subject had checks but none was admitted.
+// checkLockout looks for a span longer than a window in which a subject had
+// checks but none was admitted.
 func (c *serviceCheck) checkLockout(hits, refused []hit, from int64) error {
 	slices.SortFunc(hits, func(a, b hit) int { return int(a.got - b.got) })
 	last := from
@@ -119,7 +126,8 @@ func (c *serviceCheck) checkLockout(hits, refused []hit, from int64) error {
 			continue
 		}
 		if h.sent-last > long && asksBetween(refused, last, h.sent) > 10 {
-			return fmt.Errorf("nothing was admitted for %v from %v after the beginning on", time.Duration(h.sent-last), time.Duration(last-c.began))
+			return fmt.Errorf("nothing was admitted for %v from %v after the beginning on",
+				time.Duration(h.sent-last), time.Duration(last-c.began))
 		}
 		last = max(last, h.got)
 	}
@@ -142,8 +150,9 @@ type waits struct {
 	n                   int
 }
 
-// checkAnswers checks that a node cut off by f answered fast, and reported how it decided. Time that the tests waited for a
-// processor during an answer does not count.
+// checkAnswers checks that a node cut off by f answered fast, and reported how
+// it decided. Time that the tests waited for a processor during an answer does
+// not count.
 func checkAnswers(f *fault, all []hit, lost func(from, to int64) int64) (w waits, err error) {
 	var later []int64
 	for _, h := range all {
@@ -160,7 +169,8 @@ func checkAnswers(f *fault, all []hit, lost func(from, to int64) int64) (w waits
 				w.late = append(w.late, h)
 			}
 			if h.sent > f.made+int64(term+unpushed) && h.by != "fallback" && err == nil {
-				err = fmt.Errorf("node %d was cut off, and %v later decided by %s", h.node+1, time.Duration(h.sent-f.made), h.by)
+				err = fmt.Errorf("node %d was cut off, and %v later decided by %s", h.node+1,
+					time.Duration(h.sent-f.made), h.by)
 			}
 		}
 	}
@@ -174,7 +184,8 @@ func checkAnswers(f *fault, all []hit, lost func(from, to int64) int64) (w waits
 	case w.first > firstAnswer:
 		err = fmt.Errorf("node %d was cut off, and its first answer took %v", f.node+1, w.first)
 	case len(w.late)*100 > w.n:
-		err = fmt.Errorf("node %d was cut off, and %d of %d later answers took longer than %v", f.node+1, len(w.late), w.n, laterAnswer)
+		err = fmt.Errorf("node %d was cut off, and %d of %d later answers took longer than %v",
+			f.node+1, len(w.late), w.n, laterAnswer)
 	}
 	return w, err
 }
@@ -191,7 +202,8 @@ func TestCheckService(t *testing.T) {
 	exact := rule{name: "e", algorithm: "fixed-window", limit: 100, per: 10 * time.Second}
 	cut := []fault{{kind: cutOff, node: 2, from: 5 * second, made: 5 * second, to: 60 * second, observed: true}}
 	late := []fault{{kind: cutOff, node: 2, from: 9 * second, made: 9 * second, to: 60 * second, observed: true}}
-	link := []fault{{kind: apart, node: 2, from: 19 * second, made: 19 * second, eased: 60 * second, to: 60 * second, observed: true}}
+	link := []fault{{kind: apart, node: 2, from: 19 * second, made: 19 * second, eased: 60 * second,
+		to: 60 * second, observed: true}}
 	for _, test := range []struct {
 		name     string
 		rule     *rule
@@ -220,10 +232,12 @@ func TestCheckService(t *testing.T) {
 		}
 	}
 	c := serviceCheck{promise{rule: &hybrid}, 0, 60 * second}
-	if err := c.checkLockout(slices.Concat(hits(1, 0, 5*second), hits(1, 0, 15*second), hits(1, 0, 55*second)), hits(20, 0, 16*second), 2*second); err == nil {
+	if err := c.checkLockout(slices.Concat(hits(1, 0, 5*second), hits(1, 0, 15*second),
+		hits(1, 0, 55*second)), hits(20, 0, 16*second), 2*second); err == nil {
 		t.Error("locked out: have nil")
 	}
-	if err := c.checkLockout(slices.Concat(hits(1, 0, 5*second), hits(1, 0, 15*second), hits(1, 0, 55*second)), hits(20, 0, 6*second), 2*second); err != nil {
+	if err := c.checkLockout(slices.Concat(hits(1, 0, 5*second), hits(1, 0, 15*second),
+		hits(1, 0, 55*second)), hits(20, 0, 6*second), 2*second); err != nil {
 		t.Errorf("nobody asked: have %v", err)
 	}
 }

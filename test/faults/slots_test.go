@@ -88,7 +88,8 @@ func (h *slotHolders) turn(n *node, random *rand.Rand) {
 	}
 }
 
-// setEnd changes until when a worker counts as a holder. A holder whose end is over stays without a slot.
+// setEnd changes until when a worker counts as a holder. A holder whose end is
+// over stays without a slot.
 func (h *slotHolders) setEnd(one *hold, to time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,8 +196,9 @@ func (h *slotHolders) ownerAndStandby() (owner, standby *node) {
 	return owner, standby
 }
 
-// judge stops the workers. Never too many slots were held while connected, and none was called unknown before its end: even where both
-// nodes that knew it are lost, a renewal brings it back.
+// judge stops the workers. Never too many slots were held while connected, and
+// none was called unknown before its end: even where both nodes that knew it
+// are lost, a renewal brings it back.
 func (h *slotHolders) judge() {
 	h.f.t.Helper()
 	h.over.Store(true)
@@ -218,23 +220,29 @@ type slotFault struct {
 	within time.Duration // until all slots can be had again
 }
 
-// afterOne is within what a single fault must be over for slots: the longer of their ttl and five seconds, and a second.
+// afterOne is within what a single fault must be over for slots: the longer of
+// their ttl and five seconds, and a second.
 const afterOne = max(slotTTL, 5*time.Second) + time.Second
 
 var slotFaults = []slotFault{
 	{"the owner is killed", func(f *fleet, owner, _ *node) { f.kill(owner) }, afterOne},
 	{"the standby is killed", func(f *fleet, _, standby *node) { f.kill(standby) }, afterOne},
-	{"owner and standby are killed", func(f *fleet, owner, standby *node) { f.killTogether(together, owner, standby) }, afterOne + slotTTL},
+	{"owner and standby are killed",
+		func(f *fleet, owner, standby *node) { f.killTogether(together, owner, standby) },
+		afterOne + slotTTL},
 	{"the owner is paused", func(f *fleet, owner, _ *node) { f.pause(owner) }, afterOne},
 	{"the standby is paused", func(f *fleet, _, standby *node) { f.pause(standby) }, afterOne},
 	{"the owner is cut off", func(f *fleet, owner, _ *node) { f.cut(owner, f.random.IntN(2) == 0) }, afterOne},
 	{"the standby is cut off", func(f *fleet, _, standby *node) { f.cut(standby, f.random.IntN(2) == 0) }, afterOne},
 	{"their link is cut", func(f *fleet, owner, standby *node) { f.part(owner, standby, false) }, afterOne},
-	{"the standby hears nothing of the owner", func(f *fleet, owner, standby *node) { f.part(standby, owner, true) }, afterOne},
+	{"the standby hears nothing of the owner",
+		func(f *fleet, owner, standby *node) { f.part(standby, owner, true) }, afterOne},
 }
 
-// TestG11_Slots: the nodes that have the slots are killed, paused and cut off with all slots held, and every node is restarted in
-// turn. Never more than the limit are held, as the workers see it, and afterwards all can be had again soon.
+// TestG11_Slots: the nodes that have the slots are killed, paused and cut off
+// with all slots held, and every node is restarted in turn. Never more than the
+// limit are held, as the workers see it, and afterwards all can be had again
+// soon.
 func TestG11_Slots(t *testing.T) {
 	f := newFleet(t, 5)
 	f.write(slotRules)
@@ -267,7 +275,8 @@ func TestG11_Slots(t *testing.T) {
 	h.judge()
 }
 
-// TestG11_SlotsOfAFullDisk: the disk of the slots' owner hangs or is full. Owner and standby are in memory, so this changes nothing.
+// TestG11_SlotsOfAFullDisk: the disk of the slots' owner hangs or is full.
+// Owner and standby are in memory, so this changes nothing.
 func TestG11_SlotsOfAFullDisk(t *testing.T) {
 	onlyLong(t)
 	f := emptyFleet(t, 3)

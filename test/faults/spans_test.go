@@ -10,9 +10,11 @@ import (
 	"time"
 )
 
-// spanCheck computes what a bucket or a sliding window may admit: over any span D, its capacity and what its rate gives in D plus
-// the life of a lease. A sliding-window counter admits no more than that either: with L its limit and W its window, the parts of
-// the first and the last window that a span touches admit together at most L + L × (part of the last one), and each window
+// spanCheck computes what a bucket or a sliding window may admit: over any span
+// D, its capacity and what its rate gives in D plus the life of a lease. A
+// sliding-window counter admits no more than that either: with L its limit and
+// W its window, the parts of the first and the last window that a span touches
+// admit together at most L + L × (part of the last one), and each window
 // between them at most L.
 type spanCheck struct{ promise }
 
@@ -54,7 +56,8 @@ func (c *spanCheck) streams(hits []hit) []*stream {
 		if h.by == "fallback" || h.by == "standby" {
 			what := fmt.Sprintf("node %d, by %s", h.node+1, h.by)
 			if h.by == "standby" {
-				// The client does not know which standby; a new one exists only after another fault.
+				// The client does not know which standby; a new one exists only after another
+				// fault.
 				what = fmt.Sprintf("by the standby after fault %d", c.faultsBefore(h.got))
 			}
 			if alone[what] == nil {
@@ -105,8 +108,8 @@ func (c *spanCheck) begins() (list []int64) {
 	return list
 }
 
-// check judges all spans that begin when a hit was sent and end when one was answered: the hits in between were certainly taken
-// in them.
+// check judges all spans that begin when a hit was sent and end when one was
+// answered: the hits in between were certainly taken in them.
 func (s *stream) check(c *spanCheck) error {
 	slices.SortFunc(s.hits, func(a, b hit) int { return int(a.got - b.got) })
 	per := int64(c.rule.per)
@@ -120,7 +123,10 @@ func (s *stream) check(c *spanCheck) error {
 			d := h.got - from
 			if (sum-s.capacity-s.slack)*per > s.limit*(d+int64(s.ttl)) {
 				return fmt.Errorf("%s: %d admitted in %v from %s on, at most %d + %d in %v may be: %s", s.what, sum, time.Duration(d),
-					time.Unix(0, from+c.wall).UTC().Format("15:04:05.000"), s.capacity, s.limit, time.Duration(per), ways(s.hits[i:], from, h.got))
+					time.Unix(0,
+						from+c.wall).UTC().Format("15:04:05.000"), s.capacity, s.limit,
+					time.Duration(per), ways(s.hits[i:],
+						from, h.got))
 			}
 		}
 	}
@@ -160,22 +166,43 @@ func TestCheckSpans(t *testing.T) {
 		faults []fault
 		wrong  string
 	}{
-		{"a burst, then the rate", &bucket, join(hits(20, "owner", 0, second, 1), hits(50, "lease", 1, second+second/10, second/10)), nil, ""},
+		{"a burst, then the rate", &bucket,
+			join(hits(20, "owner", 0, second, 1), hits(50, "lease", 1, second+second/10, second/10)),
+			nil, ""},
 		{"what leases add", &bucket, hits(25, "lease", 0, second, 1), nil, ""}, // half a second, and one
 		{"more than they add", &bucket, hits(27, "lease", 0, second, 1), nil, "in all: 27 admitted"},
-		{"much later", &bucket, join(hits(20, "owner", 0, second, 1), hits(27, "lease", 0, 30*second, 1)), nil, "in all: 27 admitted"},
+		{"much later", &bucket,
+			join(hits(20, "owner", 0, second, 1), hits(27, "lease", 0, 30*second, 1)), nil,
+			"in all: 27 admitted"},
 		{"a leaky bucket has no leases", &exact, hits(22, "forward", 0, second, 1), nil, "in all: 22 admitted"},
 		{"a leaky bucket", &exact, hits(21, "forward", 0, second, 1), nil, ""},
 		{"faster than the rate", &bucket, hits(200, "lease", 0, second, second/12), nil, "in all"},
-		{"a sliding window", &slide, join(hits(100, "owner", 0, 9*second, 1), hits(100, "owner", 0, 10*second, second/10)), nil, ""},
-		{"a sliding window that turns", &slide, join(hits(100, "owner", 0, 9*second, 1), hits(100, "owner", 0, 10*second, second/50)), nil, "in all"},
-		{"a share", &bucket, join(hits(20, "owner", 1, 16*second, 1), hits(7, "fallback", 0, 16*second, 1)), done(cutOff, 0), ""},
-		{"more than a share", &bucket, hits(9, "fallback", 0, 16*second, 1), done(cutOff, 0), "by fallback: 9 admitted"},
-		{"killed, forgotten", &bucket, join(hits(20, "owner", 0, 15*second-100, 1), hits(20, "owner", 1, 18*second, 1)), done(killed, 0), ""},
-		{"another killed", &bucket, join(hits(20, "owner", 0, 15*second-100, 1), hits(20, "owner", 0, 15*second+second/2, 1)), done(killed, 1), "in all"},
-		{"begun anew", &bucket, join(hits(20, "owner", 0, 15*second-100, 1), hits(20, "owner", 1, 15*second+second/10, 1)), done(together, 0), ""},
-		{"stepped", &slide, join(hits(100, "owner", 0, 14*second, 1), hits(100, "owner", 0, 16*second, 1)), done(stepped, 0), ""},
-		{"another stepped", &slide, join(hits(100, "owner", 0, 14*second, 1), hits(100, "owner", 0, 16*second, 1)), done(stepped, 1), "in all"},
+		{"a sliding window", &slide,
+			join(hits(100, "owner", 0, 9*second, 1), hits(100, "owner", 0, 10*second, second/10)), nil,
+			""},
+		{"a sliding window that turns", &slide,
+			join(hits(100, "owner", 0, 9*second, 1), hits(100, "owner", 0, 10*second, second/50)), nil,
+			"in all"},
+		{"a share", &bucket,
+			join(hits(20, "owner", 1, 16*second, 1), hits(7, "fallback", 0, 16*second, 1)),
+			done(cutOff, 0), ""},
+		{"more than a share", &bucket, hits(9, "fallback", 0, 16*second, 1), done(cutOff, 0),
+			"by fallback: 9 admitted"},
+		{"killed, forgotten", &bucket,
+			join(hits(20, "owner", 0, 15*second-100, 1), hits(20, "owner", 1, 18*second, 1)),
+			done(killed, 0), ""},
+		{"another killed", &bucket,
+			join(hits(20, "owner", 0, 15*second-100, 1), hits(20, "owner", 0, 15*second+second/2, 1)),
+			done(killed, 1), "in all"},
+		{"begun anew", &bucket,
+			join(hits(20, "owner", 0, 15*second-100, 1), hits(20, "owner", 1, 15*second+second/10, 1)),
+			done(together, 0), ""},
+		{"stepped", &slide,
+			join(hits(100, "owner", 0, 14*second, 1), hits(100, "owner", 0, 16*second, 1)),
+			done(stepped, 0), ""},
+		{"another stepped", &slide,
+			join(hits(100, "owner", 0, 14*second, 1), hits(100, "owner", 0, 16*second, 1)),
+			done(stepped, 1), "in all"},
 	} {
 		c := spanCheck{promise{rule: test.rule, nodes: 3, faults: test.faults}}
 		err := c.check(test.hits)

@@ -20,9 +20,10 @@ const (
 	fiThaw   = 0xc0045878
 )
 
-// thaw makes the outer process thaw file systems that are frozen inside: a process that waits for a frozen disk can't be killed,
-// so the namespaces could not end if the tests died at the wrong moment. Before a mount is frozen, its path is written to the
-// pipe; when the pipe closes, thaw thaws all of them.
+// thaw makes the outer process thaw file systems that are frozen inside: a
+// process that waits for a frozen disk can't be killed, so the namespaces could
+// not end if the tests died at the wrong moment. Before a mount is frozen, its
+// path is written to the pipe; when the pipe closes, thaw thaws all of them.
 type thaw struct {
 	ours, theirs *os.File
 	done         sync.WaitGroup

@@ -12,9 +12,11 @@ import (
 )
 
 const (
-	// stepTime is how long a node may take to follow a step of its wall clock. It looks once a second.
+	// stepTime is how long a node may take to follow a step of its wall clock. It
+	// looks once a second.
 	stepTime = 1250 * time.Millisecond
-	// slew is the fraction of its pace that a wall clock loses after a step back, until it is right.
+	// slew is the fraction of its pace that a wall clock loses after a step back,
+	// until it is right.
 	slew = 64
 )
 
@@ -25,8 +27,9 @@ type step struct {
 	shift      int64
 }
 
-// wallOf returns the lowest and the highest reading that was possible, at a time, of the clock by which h was decided: the
-// owner's or, without an owner, the node's own.
+// wallOf returns the lowest and the highest reading that was possible, at a
+// time, of the clock by which h was decided: the owner's or, without an owner,
+// the node's own.
 func (p *promise) wallOf(h hit, at int64) (low, high int64, known bool) {
 	if len(p.steps) == 0 {
 		return at + p.wall, at + p.wall, true
@@ -41,7 +44,8 @@ func (p *promise) wallOf(h hit, at int64) (low, high int64, known bool) {
 	return at + p.wall + low, at + p.wall + high, known
 }
 
-// onlyOwner returns the node that owned the subject for the whole span; -1 if it changed or is unknown.
+// onlyOwner returns the node that owned the subject for the whole span; -1 if
+// it changed or is unknown.
 func (p *promise) onlyOwner() int {
 	owner := -1
 	for _, h := range p.owners {
@@ -53,8 +57,9 @@ func (p *promise) onlyOwner() int {
 	return owner
 }
 
-// offsetAt returns the bounds of a node's clock offset from the machine's. Set forward, the clock follows within stepTime. Set
-// back, it loses a part of its pace, and begins to within stepTime.
+// offsetAt returns the bounds of a node's clock offset from the machine's. Set
+// forward, the clock follows within stepTime. Set back, it loses a part of its
+// pace, and begins to within stepTime.
 func offsetAt(steps []step, node int, at int64) (low, high int64, known bool) {
 	target, made := int64(0), int64(0)
 	run := func(to int64) {
@@ -96,7 +101,8 @@ func (f *fleet) setWall(n *node, shift time.Duration) {
 func TestOffset(t *testing.T) {
 	const second = int64(time.Second)
 	hour := 3600 * second
-	steps := []step{{1, 10 * second, 10 * second, hour}, {1, 20 * second, 20 * second, 0}, {0, 30 * second, 30 * second, -hour}, {0, 94 * second, 94 * second, 0}}
+	steps := []step{{1, 10 * second, 10 * second, hour}, {1, 20 * second, 20 * second, 0},
+		{0, 30 * second, 30 * second, -hour}, {0, 94 * second, 94 * second, 0}}
 	for _, test := range []struct {
 		node      int
 		at        int64
@@ -115,12 +121,14 @@ func TestOffset(t *testing.T) {
 	} {
 		low, high, known := offsetAt(steps, test.node, test.at)
 		if known == test.unknown || known && (low != test.low || high != test.high) {
-			t.Errorf("node %d at %v: have %v to %v, %v", test.node, time.Duration(test.at), time.Duration(low), time.Duration(high), known)
+			t.Errorf("node %d at %v: have %v to %v, %v", test.node, time.Duration(test.at),
+				time.Duration(low), time.Duration(high), known)
 		}
 	}
 }
 
-// TestClockStepped sets the wall clock of the owner of a hot subject an hour forward or back, and then right again.
+// TestClockStepped sets the wall clock of the owner of a hot subject an hour
+// forward or back, and then right again.
 func TestClockStepped(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {

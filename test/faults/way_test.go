@@ -74,7 +74,8 @@ func hears(a *host, address string) bool {
 	return err == nil
 }
 
-// TestRouter tests the router itself: the time of a way, the effect of a cut, and that it leaves nothing behind.
+// TestRouter tests the router itself: the time of a way, the effect of a cut,
+// and that it leaves nothing behind.
 func TestRouter(t *testing.T) {
 	goroutines, before := runtime.NumGoroutine(), leftovers(t)
 	t.Run("world", func(t *testing.T) {

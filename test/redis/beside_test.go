@@ -13,15 +13,19 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// The same random commands go to a node and to a server whose commands it has. They may differ only in what docs/redis.md lists, which the
-// commands here leave out. Both clocks run on: a reply that depends on the time is compared only if the other server could have
-// replied so at some moment around the call.
+// The same random commands go to a node and to a server whose commands it has.
+// They may differ only in what docs/redis.md lists, which the commands here
+// leave out. Both clocks run on: a reply that depends on the time is compared
+// only if the other server could have replied so at some moment around the
+// call.
 
 var (
-	cellServer   = flag.String("redis-cell", "", "a command that starts a Redis server with redis-cell 0.5, but for its port; empty: no comparison")
-	increxServer = flag.String("redis-increx", "", "a command that starts a Redis server of 8.8 or later, but for its port; empty: no comparison")
-	commands     = flag.Int("commands", 100_000, "random commands of each comparison")
-	seed         = flag.Uint64("seed", 0, "seed of the random commands; 0: from the clock")
+	cellServer = flag.String("redis-cell", "",
+		"a command that starts a Redis server with redis-cell 0.5, but for its port; empty: no comparison")
+	increxServer = flag.String("redis-increx", "",
+		"a command that starts a Redis server of 8.8 or later, but for its port; empty: no comparison")
+	commands = flag.Int("commands", 100_000, "random commands of each comparison")
+	seed     = flag.Uint64("seed", 0, "seed of the random commands; 0: from the clock")
 )
 
 // startServer starts a server by a command, to which its port is added.
@@ -77,7 +81,8 @@ func newPair(t *testing.T, server string) *pair {
 	return p
 }
 
-// ask sends a command to both, in random order, and returns what each replied: numbers, or the text of an error.
+// ask sends a command to both, in random order, and returns what each replied:
+// numbers, or the text of an error.
 func (p *pair) ask(s *sequence, words []any) (own, other string) {
 	begun := time.Now()
 	defer func() { s.longest = max(s.longest, time.Since(begun)) }()
@@ -131,7 +136,8 @@ func TestBesideRedisCell(t *testing.T) {
 		switch {
 		case own == other:
 		case s.isMomentApart(words, own, other):
-			// One has let time pass that the other has not. From here on, their buckets may differ by a unit.
+			// One has let time pass that the other has not. From here on, their buckets may
+			// differ by a unit.
 			p.close++
 			s.over = true
 		default:
@@ -145,7 +151,8 @@ func TestBesideRedisCell(t *testing.T) {
 	}
 }
 
-// cell returns the commands for a new key. More than a thousand a second are left out: redis-cell does not limit them.
+// cell returns the commands for a new key. More than a thousand a second are
+// left out: redis-cell does not limit them.
 func (p *pair) cell(i int) *sequence {
 	key := fmt.Sprintf("cell-%d", i)
 	burst := p.random.Int64N(30)
@@ -170,7 +177,8 @@ func (p *pair) cell(i int) *sequence {
 	}}
 }
 
-// isMomentApart reports whether two replies may be of one bucket at moments between which both commands lie.
+// isMomentApart reports whether two replies may be of one bucket at moments
+// between which both commands lie.
 func (s *sequence) isMomentApart(words []any, a, b string) bool {
 	x, y := numbers(a), numbers(b)
 	if len(x) != 5 || len(y) != 5 || x[1] != y[1] {
@@ -224,7 +232,8 @@ func TestBesideIncrex(t *testing.T) {
 		p.compared++
 		switch {
 		case own == other:
-		case words[0] == "PTTL" && isNear(own, other, 2+2*s.longest.Milliseconds()) || words[0] == "TTL" && isNear(own, other, 1+int64(2*s.longest.Seconds())):
+		case words[0] == "PTTL" && isNear(own, other, 2+2*s.longest.Milliseconds()) ||
+			words[0] == "TTL" && isNear(own, other, 1+int64(2*s.longest.Seconds())):
 			p.close++
 		case p.hasEnded(words):
 			p.close++
@@ -246,7 +255,8 @@ func isNear(a, b string, by int64) bool {
 	return len(x) == 1 && len(y) == 1 && max(x[0], y[0])-min(x[0], y[0]) <= by
 }
 
-// hasEnded reports whether the window of a key ends about now on one of the two, which may explain a difference.
+// hasEnded reports whether the window of a key ends about now on one of the
+// two, which may explain a difference.
 func (p *pair) hasEnded(words []any) bool {
 	key := fmt.Sprint(words[1])
 	a, b := p.own.PTTL(p.t.Context(), key).Val(), p.other.PTTL(p.t.Context(), key).Val()

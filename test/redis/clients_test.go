@@ -21,20 +21,25 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// A client has to show, in both versions of the protocol, with and without TLS and a token, that it connects, takes from a bucket and a window,
-// sends many commands at once, reads a rule's decision, and goes on after an error. A wrong token must be refused. As a loop, it sends
-// a command now and then, whatever fails, and says at the end how long it has been without an answer.
+// A client has to show, in both versions of the protocol, with and without TLS
+// and a token, that it connects, takes from a bucket and a window, sends many
+// commands at once, reads a rule's decision, and goes on after an error. A
+// wrong token must be refused. As a loop, it sends a command now and then,
+// whatever fails, and says at the end how long it has been without an answer.
 
 // clients are the programs that try a client, by its name: what to run before "suite" or "loop".
 var clients = map[string][]string{
 	"redis-py":   {"python/.venv/bin/python", "python/redis_py.py"},
 	"ioredis":    {"node", "js/clients.mjs", "ioredis"},
 	"node-redis": {"node", "js/clients.mjs", "node-redis"},
-	"jedis":      {"java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", "java/classes:java/lib/*", "Clients", "jedis"},
-	"lettuce":    {"java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", "java/classes:java/lib/*", "Clients", "lettuce"},
+	"jedis": {"java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp",
+		"java/classes:java/lib/*", "Clients", "jedis"},
+	"lettuce": {"java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp",
+		"java/classes:java/lib/*", "Clients", "lettuce"},
 }
 
-var probe = &http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+var probe = &http.Client{Timeout: time.Second,
+	Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 
 func TestClients(t *testing.T) {
 	cert, key := certificate(t)
@@ -44,7 +49,8 @@ func TestClients(t *testing.T) {
 	for name, command := range clients {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run := exec.CommandContext(t.Context(), command[0], append(command[1:len(command):len(command)], "suite")...)
+			run := exec.CommandContext(t.Context(), command[0],
+				append(command[1:len(command):len(command)], "suite")...)
 			run.Env = env
 			out, err := run.CombinedOutput()
 			if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), "ok") {
@@ -130,7 +136,8 @@ func showGoRedis(t *testing.T, kind string, protocol int, plain, secure, ca stri
 	}
 	expect("exists", r.Exists(ctx, key, key+"-none").Val(), int64(1))
 	check, err := r.Do(ctx, "RL.CHECK", "plan", key).Result()
-	if text := fmt.Sprint(check); err != nil || !strings.Contains(text, "limit") || !strings.Contains(text, "remaining") {
+	if text := fmt.Sprint(check); err != nil || !strings.Contains(text, "limit") ||
+		!strings.Contains(text, "remaining") {
 		t.Errorf("have %v, %v", check, err)
 	}
 	if _, isMap := check.(map[any]any); isMap != (protocol == 3) {
@@ -164,8 +171,10 @@ func tryRedisCLI(t *testing.T, plain, secure, ca string) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	// Typed, it asks for descriptions of the commands first. With -c it would follow a redirection, but there is none.
-	if have := cli("help cl.throttle\nPING\n", plain); !strings.Contains(have, "Takes from a token bucket") || !strings.HasSuffix(have, "PONG") {
+	// Typed, it asks for descriptions of the commands first. With -c it would
+	// follow a redirection, but there is none.
+	if have := cli("help cl.throttle\nPING\n", plain); !strings.Contains(have,
+		"Takes from a token bucket") || !strings.HasSuffix(have, "PONG") {
 		t.Errorf("help: have %q", have)
 	}
 	if have := cli("", plain, "-c", "CL.THROTTLE", "cli-c", "1", "1", "3600"); have != "0\n2\n1\n-1\n3600" {
@@ -176,7 +185,10 @@ func tryRedisCLI(t *testing.T, plain, secure, ca string) {
 			t.Errorf("%s: have %q", version, have)
 		}
 	}
-	if have := cli("PING\nINCREX cli UBOUND 1 EX 60 ENX\nGET cli\nDEL cli\n", plain); !strings.HasPrefix(have, "PONG\n1\n1\nERR unknown command 'GET', rlnode limits rates") || !strings.HasSuffix(have, "\n1") {
+	if have := cli("PING\nINCREX cli UBOUND 1 EX 60 ENX\nGET cli\nDEL cli\n",
+		plain); !strings.HasPrefix(have,
+		"PONG\n1\n1\nERR unknown command 'GET', rlnode limits rates") || !strings.HasSuffix(have,
+		"\n1") {
 		t.Errorf("one after the other: have %q", have)
 	}
 	if have := cli("", secure, "--tls", "--cacert", ca, "-a", token, "--no-auth-warning", "PING"); have != "PONG" {
@@ -203,7 +215,8 @@ func tryRedisBenchmark(t *testing.T, address string) {
 	host, port, _ := strings.Cut(address, ":")
 	for _, extra := range [][]string{{"-P", "1"}, {"-P", "16"}} {
 		args := append([]string{"-h", host, "-p", port, "-n", "10000", "-c", "8", "-r", "1000", "--csv"}, extra...)
-		out, err := exec.CommandContext(t.Context(), "redis-benchmark", append(args, "CL.THROTTLE", "bench:__rand_int__", "15", "30", "60")...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "redis-benchmark",
+			append(args, "CL.THROTTLE", "bench:__rand_int__", "15", "30", "60")...).CombinedOutput()
 		if err != nil || strings.Contains(string(out), "ERR") || !strings.Contains(string(out), "CL.THROTTLE") {
 			t.Errorf("%v: %v\n%s", extra, err, out)
 		}
@@ -217,8 +230,9 @@ type report struct {
 	SilentMS int `json:"silent_ms"`
 }
 
-// TestClientsOverARollingRestart restarts all nodes of a cluster, one after the other. Each client has one address. It must find its node again,
-// and miss nothing while the others restart.
+// TestClientsOverARollingRestart restarts all nodes of a cluster, one after the
+// other. Each client has one address. It must find its node again, and miss
+// nothing while the others restart.
 func TestClientsOverARollingRestart(t *testing.T) {
 	nodes := startCluster(t)
 	var wait sync.WaitGroup
@@ -230,7 +244,8 @@ func TestClientsOverARollingRestart(t *testing.T) {
 	}
 	var loops []*running
 	for name, command := range clients {
-		r := &running{name: name, run: exec.CommandContext(t.Context(), command[0], append(command[1:len(command):len(command)], "loop")...)}
+		r := &running{name: name,
+			run: exec.CommandContext(t.Context(), command[0], append(command[1:len(command):len(command)], "loop")...)}
 		r.run.Env = append(os.Environ(), "ROLLING="+nodes[0].redis, "PLAIN="+nodes[0].redis)
 		r.run.Stdout, r.run.Stderr = &r.stdout, os.Stderr
 		var err error

@@ -1,2 +1,3 @@
-// Package redis tries the Redis protocol with real clients and beside real servers; see "make redis".
+// Package redis tries the Redis protocol with real clients and beside real
+// servers; see "make redis".
 package redis

@@ -45,7 +45,8 @@ type node struct {
 // given are the ports that freeAddress has returned.
 var given sync.Map
 
-// freeAddress returns a loopback address on which nobody listens, and which it has not returned before.
+// freeAddress returns a loopback address on which nobody listens, and which it
+// has not returned before.
 func freeAddress(t *testing.T) (address, port string) {
 	t.Helper()
 	for {
@@ -152,7 +153,8 @@ func startCluster(t *testing.T) (nodes []*node) {
 	}
 	for i := range ports {
 		_, wan := freeAddress(t)
-		n := newNode(t, fmt.Sprintf("n%d", i+1), "--bootstrap-expect", "3", "--gossip-port", ports[i][0], "--peer-port", ports[i][1],
+		n := newNode(t, fmt.Sprintf("n%d", i+1), "--bootstrap-expect", "3", "--gossip-port",
+			ports[i][0], "--peer-port", ports[i][1],
 			"--wan-port", wan, "--join", strings.Join(join, ","))
 		n.start()
 		nodes = append(nodes, n)
@@ -171,8 +173,10 @@ func certificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "rlnode"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.ParseIP(loopback)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "rlnode"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.ParseIP(loopback)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
@@ -184,7 +188,8 @@ func certificate(t *testing.T) (cert, key string) {
 	}
 	dir := t.TempDir()
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

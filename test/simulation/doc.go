@@ -1,12 +1,17 @@
-// Package simulation judges what many nodes admitted on virtual time, and has the load and the rules of such runs.
+// Package simulation judges what many nodes admitted on virtual time, and has
+// the load and the rules of such runs.
 //
-// A [Ledger] records everything that happened. The checkers use nothing else, so tests can check them with artificial
-// ledgers. They never guess: where the time of a decision is unknown, or the cost that a lost owner took with it, they
-// allow whatever may be right. [Ledger.WriteStory] prints what happened to one subject.
+// A [Ledger] records everything that happened. The checkers use nothing else,
+// so tests can check them with artificial ledgers. They never guess: where the
+// time of a decision is unknown, or the cost that a lost owner took with it,
+// they allow whatever may be right. [Ledger.WriteStory] prints what happened to
+// one subject.
 //
-// The runs themselves are tests of package node. They run whole nodes, without HTTP and disks, on a network in memory, and
-// fill a Ledger: of one region, whose subjects of [Rules] a [Load] checks, or of several, whose subjects of an [Edition]
-// a [RegionsLoad] checks. See there for the faults, and for what must go on during them.
+// The runs themselves are tests of package node. They run whole nodes, without
+// HTTP and disks, on a network in memory, and fill a Ledger: of one region,
+// whose subjects of [Rules] a [Load] checks, or of several, whose subjects of
+// an [Edition] a [RegionsLoad] checks. See there for the faults, and for what
+// must go on during them.
 //
 // # What is judged
 //

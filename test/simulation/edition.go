@@ -29,7 +29,8 @@ func FirstEdition(nodes, regions int) *Edition {
 	large, mid := nodes*perShare*regions, 90*regions
 	e := &Edition{regions: regions}
 	add := func(name, per, algorithm string, amount int) *ruleText {
-		e.rules = append(e.rules, ruleText{name: name, per: per, algorithm: algorithm, base: amount, amount: amount, global: true})
+		e.rules = append(e.rules,
+			ruleText{name: name, per: per, algorithm: algorithm, base: amount, amount: amount, global: true})
 		return &e.rules[len(e.rules)-1]
 	}
 	add("all-2s", "2s", "fixed-window", mid)
@@ -86,7 +87,8 @@ func (e *Edition) Text() string {
 	return b.String()
 }
 
-// Change changes the amounts or parts of some global limits. It prefers limits under load, where a mistake shows best.
+// Change changes the amounts or parts of some global limits. It prefers limits
+// under load, where a mistake shows best.
 func (e *Edition) Change(random *rand.Rand, busy func(rule string) bool) {
 	for i := range e.rules {
 		r := &e.rules[i]

@@ -23,15 +23,17 @@ type RegionsLoad struct {
 	Random *rand.Rand
 	// Nodes returns the number of nodes of a region that may be asked.
 	Nodes func(region int) int
-	// Ask sends a check of one subject, or of two of different rules, to one of those nodes, if it is up.
+	// Ask sends a check of one subject, or of two of different rules, to one of
+	// those nodes, if it is up.
 	Ask func(region, node int, cost int64, subjects ...int)
 
 	mu   sync.Mutex     // guards busy
 	busy map[string]int // by rule: number of episodes in progress
 }
 
-// ListShared adds total subjects of an edition, or a few dozen if that is more, located with a limiter that has its rules.
-// It returns how many of the first ones may be checked often enough to reach their limits.
+// ListShared adds total subjects of an edition, or a few dozen if that is more,
+// located with a limiter that has its rules. It returns how many of the first
+// ones may be checked often enough to reach their limits.
 func (l *Ledger) ListShared(total int, e *Edition, by *limiter.Limiter) (hot int, err error) {
 	hot = hotKeys * len(e.rules)
 	for i := range max(total, hot) {
@@ -98,8 +100,11 @@ func (l *RegionsLoad) trickle(random *rand.Rand, ask func(region, node int, cost
 // place is a node in a region.
 type place struct{ region, node int }
 
-// episode loads one subject in one, some or all regions, for some of its windows, below or above its limit.
-func (l *RegionsLoad) episode(random *rand.Rand, end time.Time, ask func(region, node int, cost int64, subjects ...int)) {
+// episode loads one subject in one, some or all regions, for some of its
+// windows, below or above its limit.
+func (l *RegionsLoad) episode(
+	random *rand.Rand, end time.Time, ask func(region, node int, cost int64, subjects ...int),
+) {
 	subject := random.IntN(l.Hot)
 	s := &l.Ledger.Subjects[subject]
 	rate := float64(l.Rate) * (farBackgroundPart - 1) / farBackgroundPart / farEpisodes

@@ -21,7 +21,8 @@ func (v Violation) String() string { return v.Guarantee + ": " + v.Text }
 const (
 	// maxCheckTime is the time within which each check must be decided.
 	maxCheckTime = time.Second
-	// minAdmittedPercent is the part of a limit, in percent, that must be admitted while demand lasts.
+	// minAdmittedPercent is the part of a limit, in percent, that must be admitted
+	// while demand lasts.
 	minAdmittedPercent = 98
 )
 
@@ -87,22 +88,26 @@ func (l *Ledger) index() []subjectHistory {
 
 func (l *Ledger) violation(guarantee string, subject int, format string, args ...any) Violation {
 	s := &l.Subjects[subject]
-	return Violation{guarantee, fmt.Sprintf("%s %s (%d per %v): ", s.Rule, s.Key, s.Limit.Amount, s.Limit.Window) + fmt.Sprintf(format, args...)}
+	return Violation{guarantee,
+		fmt.Sprintf("%s %s (%d per %v): ", s.Rule, s.Key, s.Limit.Amount, s.Limit.Window) +
+			fmt.Sprintf(format, args...)}
 }
 
 // judgeTime is G10: each check is decided within maxCheckTime.
 func (l *Ledger) judgeTime() (broken []Violation) {
 	for i := range l.Checks {
 		if c := &l.Checks[i]; c.Ended-c.Began > maxCheckTime {
-			broken = append(broken, l.violation("G10", c.Subject, "a check at node %d at %v took %v", c.Node, c.Began, c.Ended-c.Began))
+			broken = append(broken,
+				l.violation("G10", c.Subject, "a check at node %d at %v took %v", c.Node, c.Began, c.Ended-c.Began))
 		}
 	}
 	return broken
 }
 
-// judgeAuthority is the first half of G4: a node that has been cut off for longer than authority lasts decides only alone
-// or by leases, and, once the leases have ended, only alone. In windows of fixed-window limits that begin after the end
-// of authority, the node has no leases to begin with.
+// judgeAuthority is the first half of G4: a node that has been cut off for
+// longer than authority lasts decides only alone or by leases, and, once the
+// leases have ended, only alone. In windows of fixed-window limits that begin
+// after the end of authority, the node has no leases to begin with.
 func (l *Ledger) judgeAuthority() (broken []Violation) {
 	cuts := make(map[int][]Cut)
 	for _, c := range l.Cuts {
@@ -120,12 +125,14 @@ func (l *Ledger) judgeAuthority() (broken []Violation) {
 		for _, cut := range cuts[c.Node] {
 			s := &l.Subjects[c.Subject]
 			over := cut.From + authorityTime
-			if c.By == limiter.ByLease && (s.Limit.Kind != algorithms.FixedWindow || l.windowOf(s, c.Began) == l.windowOf(s, over)) {
+			if c.By == limiter.ByLease &&
+				(s.Limit.Kind != algorithms.FixedWindow || l.windowOf(s, c.Began) == l.windowOf(s, over)) {
 				over += s.TTL
 			}
 			if c.Began > over && c.Ended < cut.Until {
-				broken = append(broken, l.violation("G4", c.Subject, "node %d, cut off from %v to %v, admitted %d by %v from %v to %v",
-					c.Node, cut.From, cut.Until, c.Cost, c.By, c.Began, c.Ended))
+				broken = append(broken,
+					l.violation("G4", c.Subject, "node %d, cut off from %v to %v, admitted %d by %v from %v to %v",
+						c.Node, cut.From, cut.Until, c.Cost, c.By, c.Began, c.Ended))
 			}
 		}
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// madeLedger returns an artificial ledger that begins with a window: one subject with a limit of 100 in 10 s.
+// madeLedger returns an artificial ledger that begins with a window: one
+// subject with a limit of 100 in 10 s.
 func madeLedger(kind algorithms.Kind) *Ledger {
 	return &Ledger{
 		Start: time.Unix(1_000_000, 0), End: time.Hour,
@@ -23,7 +24,8 @@ const ms = time.Millisecond
 
 // admit adds a check that was admitted and took a millisecond.
 func (l *Ledger) admit(at time.Duration, node int, cost int64, by limiter.DecidedBy) {
-	l.Checks = append(l.Checks, Check{Began: at, Ended: at + ms, Node: node, Cost: cost, Share: 10, Admitted: true, By: by})
+	l.Checks = append(l.Checks,
+		Check{Began: at, Ended: at + ms, Node: node, Cost: cost, Share: 10, Admitted: true, By: by})
 }
 
 type madeCase struct {
@@ -66,20 +68,33 @@ func TestJudgeWindows(t *testing.T) {
 	tests := []madeCase{
 		{"the limit", algorithms.FixedWindow, both(owner(time.Second, 60), owner(9*time.Second, 40)), ""},
 		{"one more", algorithms.FixedWindow, both(owner(time.Second, 60), owner(9*time.Second, 41)), "G2"},
-		{"twice, in two windows", algorithms.FixedWindow, both(owner(9*time.Second, 100), owner(11*time.Second, 100)), ""},
-		{"leases count", algorithms.FixedWindow, both(owner(time.Second, 60), func(l *Ledger) { l.admit(2*time.Second, 2, 41, limiter.ByLease) }), "G2"},
-		{"in doubt: the next window", algorithms.FixedWindow, both(owner(time.Second, 100), owner(10*time.Second-ms/2, 50), owner(11*time.Second, 50)), ""},
-		{"in doubt: one window or the other", algorithms.FixedWindow, both(owner(time.Second, 80), owner(10*time.Second-ms/2, 50), owner(11*time.Second, 71)), "G2"},
-		{"forgotten", algorithms.FixedWindow, both(owner(time.Second, 100), owner(7*time.Second, 30), lose(30, false)), ""},
-		{"more than forgotten", algorithms.FixedWindow, both(owner(time.Second, 100), owner(7*time.Second, 31), lose(30, false)), "G5"},
-		{"begun anew", algorithms.FixedWindow, both(owner(time.Second, 100), owner(7*time.Second, 100), lose(0, true)), ""},
-		{"more than anew", algorithms.FixedWindow, both(owner(time.Second, 100), owner(7*time.Second, 101), lose(0, true)), "G5"},
+		{"twice, in two windows", algorithms.FixedWindow,
+			both(owner(9*time.Second, 100), owner(11*time.Second, 100)), ""},
+		{"leases count", algorithms.FixedWindow,
+			both(owner(time.Second, 60), func(l *Ledger) { l.admit(2*time.Second, 2, 41, limiter.ByLease) }),
+			"G2"},
+		{"in doubt: the next window", algorithms.FixedWindow,
+			both(owner(time.Second, 100), owner(10*time.Second-ms/2, 50), owner(11*time.Second, 50)),
+			""},
+		{"in doubt: one window or the other", algorithms.FixedWindow,
+			both(owner(time.Second, 80), owner(10*time.Second-ms/2, 50), owner(11*time.Second, 71)),
+			"G2"},
+		{"forgotten", algorithms.FixedWindow,
+			both(owner(time.Second, 100), owner(7*time.Second, 30), lose(30, false)), ""},
+		{"more than forgotten", algorithms.FixedWindow,
+			both(owner(time.Second, 100), owner(7*time.Second, 31), lose(30, false)), "G5"},
+		{"begun anew", algorithms.FixedWindow,
+			both(owner(time.Second, 100), owner(7*time.Second, 100), lose(0, true)), ""},
+		{"more than anew", algorithms.FixedWindow,
+			both(owner(time.Second, 100), owner(7*time.Second, 101), lose(0, true)), "G5"},
 		{"a standby", algorithms.FixedWindow, both(owner(time.Second, 100), func(l *Ledger) {
 			l.StandbyActs = append(l.StandbyActs, StandbyAct{At: 2 * time.Second, Node: 3, Cost: 10, Share: 10})
 			l.admit(2*time.Second-ms/2, 2, 10, limiter.ByStandby)
 		}), ""},
 		{"a standby above its share", algorithms.FixedWindow, func(l *Ledger) {
-			l.StandbyActs = append(l.StandbyActs, StandbyAct{At: 2 * time.Second, Node: 3, Cost: 7, Share: 10}, StandbyAct{At: 3 * time.Second, Node: 3, Cost: 4, Share: 10})
+			l.StandbyActs = append(l.StandbyActs,
+				StandbyAct{At: 2 * time.Second, Node: 3, Cost: 7, Share: 10},
+				StandbyAct{At: 3 * time.Second, Node: 3, Cost: 4, Share: 10})
 		}, "G4"},
 	}
 	for _, tt := range tests {
@@ -95,11 +110,14 @@ func TestJudgeSpans(t *testing.T) {
 			l.admit(time.Duration(i+2)*time.Second, 1+i%3, 10, limiter.ByForward)
 		}
 	}
-	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.SlidingWindow, algorithms.LeakyBucket, algorithms.SlidingLog} {
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.SlidingWindow,
+		algorithms.LeakyBucket, algorithms.SlidingLog} {
 		tests := []madeCase{
 			{"the rate", kind, steady, ""},
-			{"a lease's life more", kind, func(l *Ledger) { steady(l); l.admit(21*time.Second, 5, 5, limiter.ByLease) }, ""},
-			{"more than that", kind, func(l *Ledger) { steady(l); l.admit(21*time.Second, 5, 6, limiter.ByLease) }, "G2"},
+			{"a lease's life more", kind,
+				func(l *Ledger) { steady(l); l.admit(21*time.Second, 5, 5, limiter.ByLease) }, ""},
+			{"more than that", kind,
+				func(l *Ledger) { steady(l); l.admit(21*time.Second, 5, 6, limiter.ByLease) }, "G2"},
 			{"a span in the middle", kind, func(l *Ledger) {
 				l.admit(time.Second, 1, 1, limiter.ByOwner)
 				l.admit(50*time.Second, 1, 80, limiter.ByOwner)
@@ -107,12 +125,14 @@ func TestJudgeSpans(t *testing.T) {
 				l.admit(90*time.Second, 1, 1, limiter.ByOwner)
 			}, "G2"},
 			{"held by a check that another subject refused", kind, func(l *Ledger) {
-				l.Checks = append(l.Checks, Check{Began: 500 * ms, Ended: 1400 * ms, Node: 9, Cost: 3, Joint: true, By: limiter.ByFallback})
+				l.Checks = append(l.Checks,
+					Check{Began: 500 * ms, Ended: 1400 * ms, Node: 9, Cost: 3, Joint: true, By: limiter.ByFallback})
 				steady(l)
 				l.admit(21*time.Second, 5, 8, limiter.ByLease)
 			}, ""},
 			{"more than was held", kind, func(l *Ledger) {
-				l.Checks = append(l.Checks, Check{Began: 500 * ms, Ended: 1400 * ms, Node: 9, Cost: 3, Joint: true, By: limiter.ByFallback})
+				l.Checks = append(l.Checks,
+					Check{Began: 500 * ms, Ended: 1400 * ms, Node: 9, Cost: 3, Joint: true, By: limiter.ByFallback})
 				steady(l)
 				l.admit(21*time.Second, 5, 9, limiter.ByLease)
 			}, "G2"},
@@ -159,7 +179,8 @@ func TestJudgeCuts(t *testing.T) {
 		{"authority lasts", algorithms.FixedWindow, cut(limiter.ByOwner, 7*time.Second-ms, 50), ""},
 		{"authority has run out", algorithms.FixedWindow, cut(limiter.ByOwner, 7*time.Second+ms, 50), "G4"},
 		{"connected again", algorithms.FixedWindow, cut(limiter.ByOwner, 41*time.Second, 50), ""},
-		{"forwarded to one that is cut off too", algorithms.FixedWindow, cut(limiter.ByForward, 8*time.Second, 50), "G4"},
+		{"forwarded to one that is cut off too", algorithms.FixedWindow,
+			cut(limiter.ByForward, 8*time.Second, 50), "G4"},
 		{"a lease of the window of the cut", algorithms.FixedWindow, cut(limiter.ByLease, 7400*ms, 50), ""},
 		{"a lease longer than that", algorithms.FixedWindow, cut(limiter.ByLease, 7600*ms, 50), "G4"},
 		{"a lease of a later window", algorithms.FixedWindow, cut(limiter.ByLease, 10100*ms, 50), "G4"},
@@ -204,11 +225,23 @@ func TestJudgeFull(t *testing.T) {
 		{"98 of 100", algorithms.FixedWindow, ask(98, end), ""},
 		{"97 of 100", algorithms.FixedWindow, ask(97, end), "G3"},
 		{"demand ends early", algorithms.FixedWindow, ask(50, 8*time.Second), ""},
-		{"the asking node is cut off", algorithms.FixedWindow, trouble(Trouble{From: 3 * time.Second, Until: 4 * time.Second, Nodes: map[int]bool{1: true}}, ask(50, end)), ""},
-		{"the owner is cut off", algorithms.FixedWindow, owned(trouble(Trouble{From: -4 * time.Second, Until: -3 * time.Second, Nodes: map[int]bool{4: true}}, ask(50, end))), ""},
-		{"the owner was cut off long ago", algorithms.FixedWindow, owned(trouble(Trouble{From: -9 * time.Second, Until: -6 * time.Second, Nodes: map[int]bool{4: true}}, ask(50, end))), "G3"},
-		{"another node is cut off", algorithms.FixedWindow, owned(trouble(Trouble{From: 3 * time.Second, Until: 4 * time.Second, Nodes: map[int]bool{2: true}}, ask(50, end))), "G3"},
-		{"there is no leader", algorithms.FixedWindow, trouble(Trouble{From: 3 * time.Second, Until: forever}, ask(50, end)), ""},
+		{"the asking node is cut off", algorithms.FixedWindow,
+			trouble(Trouble{From: 3 * time.Second, Until: 4 * time.Second, Nodes: map[int]bool{1: true}}, ask(50, end)),
+			""},
+		{"the owner is cut off", algorithms.FixedWindow,
+			owned(trouble(Trouble{From: -4 * time.Second, Until: -3 * time.Second,
+				Nodes: map[int]bool{4: true}}, ask(50, end))),
+			""},
+		{"the owner was cut off long ago", algorithms.FixedWindow,
+			owned(trouble(Trouble{From: -9 * time.Second, Until: -6 * time.Second,
+				Nodes: map[int]bool{4: true}}, ask(50, end))),
+			"G3"},
+		{"another node is cut off", algorithms.FixedWindow,
+			owned(trouble(Trouble{From: 3 * time.Second, Until: 4 * time.Second,
+				Nodes: map[int]bool{2: true}}, ask(50, end))),
+			"G3"},
+		{"there is no leader", algorithms.FixedWindow,
+			trouble(Trouble{From: 3 * time.Second, Until: forever}, ask(50, end)), ""},
 	}
 	for _, tt := range tests {
 		tt.try(t)

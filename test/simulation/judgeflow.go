@@ -9,9 +9,10 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// judgeFlow is G8 for token buckets: over any span D, all regions together admit at most burst + rate × (D + TTL), by the
-// versions that counted. A lower limit counts once the buckets had time to fill since its record; until then, the version
-// before it does.
+// judgeFlow is G8 for token buckets: over any span D, all regions together
+// admit at most burst + rate × (D + TTL), by the versions that counted. A lower
+// limit counts once the buckets had time to fill since its record; until then,
+// the version before it does.
 func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	var checks []*Check
@@ -24,7 +25,8 @@ func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []V
 				checks = append(checks, c)
 			}
 		}
-		all.undone, all.acts, all.losses = append(all.undone, in.undone...), append(all.acts, in.acts...), append(all.losses, in.losses...)
+		all.undone, all.acts, all.losses = append(all.undone, in.undone...), append(all.acts,
+			in.acts...), append(all.losses, in.losses...)
 		if len(in.acts)+len(in.losses) > 0 {
 			name = "G5"
 		}
@@ -39,8 +41,9 @@ func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []V
 	slices.SortFunc(checks, func(a, b *Check) int { return cmp.Compare(a.Ended, b.Ended) })
 
 	if span, admitted, most := l.densestFlow(s, checks, all, l.rateStepsOf(s)); admitted > most {
-		broken = append(broken, l.violation(name, subject, "all regions together admitted %d from %v to %v; the bound is %d",
-			admitted, span[0], span[1], most))
+		broken = append(broken,
+			l.violation(name, subject, "all regions together admitted %d from %v to %v; the bound is %d",
+				admitted, span[0], span[1], most))
 	}
 
 	return broken
@@ -55,7 +58,8 @@ type step struct {
 	sum           int64 // of amount × time, up to from
 }
 
-// rateStepsOf finds when which versions counted. It computes a step for each second, which is shorter than any window.
+// rateStepsOf finds when which versions counted. It computes a step for each
+// second, which is shorter than any window.
 func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 	least, most := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, region := range l.Regions {
@@ -64,7 +68,8 @@ func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 
 	const every = time.Second
 
-	// Bursts equal amounts here, so any share fills within a window. Nodes' clocks may differ by a second.
+	// Bursts equal amounts here, so any share fills within a window. Nodes' clocks
+	// may differ by a second.
 	before := int64(s.Limit.Window + 2*time.Second)
 	for at := time.Duration(0); at < l.End+every; at += every {
 		next := step{from: at}
@@ -83,7 +88,8 @@ func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 	return p
 }
 
-// allowanceAt returns what a bucket may have received until t, in units of 1/window, and the burst at t.
+// allowanceAt returns what a bucket may have received until t, in units of
+// 1/window, and the burst at t.
 func (p rateSteps) allowanceAt(t time.Duration) (sum, burst int64) {
 	i, _ := slices.BinarySearchFunc(p, t, func(s step, t time.Duration) int { return cmp.Compare(s.from, t) })
 	if i == len(p) || i > 0 && p[i].from > t {
@@ -93,7 +99,9 @@ func (p rateSteps) allowanceAt(t time.Duration) (sum, burst int64) {
 }
 
 // densestFlow is densestSpan for a limit that changes.
-func (l *Ledger) densestFlow(s *Subject, checks []*Check, history *subjectHistory, p rateSteps) (span [2]time.Duration, admitted, most int64) {
+func (l *Ledger) densestFlow(
+	s *Subject, checks []*Check, history *subjectHistory, p rateSteps,
+) (span [2]time.Duration, admitted, most int64) {
 	w, amount := int64(s.Limit.Window), int64(0)
 	for _, step := range p {
 		amount = max(amount, step.amount)

@@ -4,8 +4,9 @@ import (
 	"time"
 )
 
-// judgeFull is G3: while demand lasts and exceeds the limit, each window admits nearly all of it. This also holds from
-// five seconds after an owner is killed (G5).
+// judgeFull is G3: while demand lasts and exceeds the limit, each window admits
+// nearly all of it. This also holds from five seconds after an owner is killed
+// (G5).
 func (l *Ledger) judgeFull(subject int, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	for from := 0; from < len(history.checks); {
@@ -27,8 +28,8 @@ func (l *Ledger) judgeFull(subject int, history *subjectHistory) (broken []Viola
 	return broken
 }
 
-// judgeWindow judges one window of which amount may be admitted. It returns nil if demand did not last or a fault excuses
-// the window.
+// judgeWindow judges one window of which amount may be admitted. It returns nil
+// if demand did not last or a fault excuses the window.
 func (l *Ledger) judgeWindow(subject int, w, amount int64, history *subjectHistory) *Violation {
 	s := &l.Subjects[subject]
 	begins, ends := l.windowStart(s, w), l.windowStart(s, w+1)
@@ -60,7 +61,8 @@ func (l *Ledger) judgeWindow(subject int, w, amount int64, history *subjectHisto
 		}
 	}
 
-	// Judge only if demand exceeds what is admitted before the last leases are returned, and lasts until the end.
+	// Judge only if demand exceeds what is admitted before the last leases are
+	// returned, and lasts until the end.
 	if inTime < amount+largest || demand[parts-1] < amount/int64(parts) {
 		return nil
 	}
@@ -80,11 +82,13 @@ func (l *Ledger) judgeWindow(subject int, w, amount int64, history *subjectHisto
 		return nil
 	}
 
-	v := l.violation("G3", subject, "in the window from %v, only %d of the %d asked for were admitted", begins, admitted, asked)
+	v := l.violation("G3", subject,
+		"in the window from %v, only %d of the %d asked for were admitted", begins, admitted, asked)
 	return &v
 }
 
-// troubled reports whether a fault may have affected the nodes that checked a subject, or its owner.
+// troubled reports whether a fault may have affected the nodes that checked a
+// subject, or its owner.
 func (l *Ledger) troubled(s *Subject, nodes map[int]bool, begins, ends time.Duration) bool {
 	owners := map[int]bool{}
 	last := -1

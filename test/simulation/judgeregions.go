@@ -9,11 +9,13 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// The bound on what all regions together may admit in a window is the limit of one version of the rules: a version
-// recorded as honoured by all before the window ended on any clock, and whose successor was not recorded for a time
-// before the window. In that window, every region uses this version's share or less, whatever newer versions it knows:
-// see [rules.Set.Share]. The bound is the largest limit of these versions. What G4 and G5 allow inside a region comes on
-// top, as with a single region.
+// The bound on what all regions together may admit in a window is the limit of
+// one version of the rules: a version recorded as honoured by all before the
+// window ended on any clock, and whose successor was not recorded for a time
+// before the window. In that window, every region uses this version's share or
+// less, whatever newer versions it knows: see [rules.Set.Share]. The bound is
+// the largest limit of these versions. What G4 and G5 allow inside a region
+// comes on top, as with a single region.
 
 // judgeRegions judges a run of several regions.
 func (l *Ledger) judgeRegions() (broken []Violation) {
@@ -67,7 +69,8 @@ func (c *Counts) add(o *Counts) {
 	j.Alone = j.Alone + k.Alone
 }
 
-// countingVersions lists the versions that may have counted at a time from…until on the regions' clocks, in ns since
+// countingVersions lists the versions that may have counted at a time
+// from…until on the regions' clocks, in ns since
 // 1970.
 func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
 	earliest := int64(math.MaxInt64) // the slowest clock: at a record, it shows the earliest time
@@ -98,7 +101,8 @@ func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
 	return out
 }
 
-// largestLimit returns the most that a limit may have been at a time from…until on the regions' clocks.
+// largestLimit returns the most that a limit may have been at a time from…until
+// on the regions' clocks.
 func (l *Ledger) largestLimit(s *Subject, from, until int64) (amount, burst int64) {
 	for _, v := range l.countingVersions(from, until) {
 		amount, burst = max(amount, v.Limits[s.Rule].Whole), max(burst, v.Limits[s.Rule].Burst)
@@ -164,8 +168,9 @@ func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (brok
 		if excused[w] {
 			name = "G5"
 		}
-		broken = append(broken, l.violation(name, subject, "in the window from %v, all regions together admitted %d; the bound is %d:%s",
-			l.windowStart(s, w), admitted, most, l.describeShares(s, w, histories)))
+		broken = append(broken,
+			l.violation(name, subject, "in the window from %v, all regions together admitted %d; the bound is %d:%s",
+				l.windowStart(s, w), admitted, most, l.describeShares(s, w, histories)))
 	})
 	return broken
 }
@@ -194,8 +199,8 @@ func (l *Ledger) describeShares(s *Subject, w int64, histories []*subjectHistory
 	return text
 }
 
-// judgeOwnShare is the other half of G8: while demand lasts, a region admits nearly all of its own share, less what it
-// lent.
+// judgeOwnShare is the other half of G8: while demand lasts, a region admits
+// nearly all of its own share, less what it lent.
 func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken []Violation) {
 	s, region := &l.Subjects[subject], l.Regions[r]
 	if !isFixed(s) {
@@ -222,17 +227,20 @@ func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken 
 		}
 
 		if v := region.judgeWindow(subject, w, own, history); v != nil {
-			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, with a share of %d: %s", RegionName(r), own, v.Text)})
+			broken = append(broken,
+				Violation{"G8", fmt.Sprintf("region %s, with a share of %d: %s", RegionName(r), own, v.Text)})
 		}
 	}
 
 	return broken
 }
 
-// catchUpTime is how long nodes of a region may still use a version that the region no longer holds.
+// catchUpTime is how long nodes of a region may still use a version that the
+// region no longer holds.
 const catchUpTime = 2*time.Second + aftermath
 
-// leastShare returns the least that a region's share of a limit may have been in a window, by any version that it held.
+// leastShare returns the least that a region's share of a limit may have been
+// in a window, by any version that it held.
 func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64) int64 {
 	least := int64(math.MaxInt64)
 	begins, ends := l.windowStart(s, w), l.windowStart(s, w+1)

@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// madeRegions returns an artificial ledger of two regions that begins with a window of the first. The second one's clock is
-// 2 s ahead. It has one subject with a limit of 100 in 10 s, half of it for each region.
+// madeRegions returns an artificial ledger of two regions that begins with a
+// window of the first. The second one's clock is 2 s ahead. It has one subject
+// with a limit of 100 in 10 s, half of it for each region.
 func madeRegions(kind algorithms.Kind) *Ledger {
 	l := madeLedger(kind)
 	l.Subjects[0].Global = true
@@ -37,7 +38,8 @@ func (l *Ledger) unix(at time.Duration) int64 { return l.Start.Add(at).UnixMilli
 
 // version adds a version that both regions hold once it is written.
 func (l *Ledger) version(written, recorded, from time.Duration, d Divided) {
-	v := Version{Number: int64(len(l.Versions) + 1), Written: written, Recorded: recorded, Limits: map[string]Divided{"rule": d}}
+	v := Version{Number: int64(len(l.Versions) + 1), Written: written, Recorded: recorded,
+		Limits: map[string]Divided{"rule": d}}
 	if recorded != forever {
 		v.From = l.unix(from)
 	}
@@ -129,7 +131,9 @@ func TestJudgeWhole(t *testing.T) {
 		}, ""},
 		{"alone, more", func(_, a, b *Ledger) { a.admit(time.Second, 1, 11, limiter.ByFallback) }, "G4"},
 		{"alone, the share of another window", func(_, a, b *Ledger) {
-			a.Checks = append(a.Checks, Check{Began: time.Second, Ended: time.Second, Node: 1, Cost: 6, Share: 5, Admitted: true, By: limiter.ByFallback})
+			a.Checks = append(a.Checks,
+				Check{Began: time.Second, Ended: time.Second, Node: 1, Cost: 6, Share: 5,
+					Admitted: true, By: limiter.ByFallback})
 			a.admit(11*time.Second, 1, 10, limiter.ByFallback)
 		}, "G4"},
 	}
@@ -149,8 +153,11 @@ func TestJudgeFlow(t *testing.T) {
 	}
 	tests := []madeRegionsCase{
 		{"the rate", func(_, a, b *Ledger) { steady(a, b) }, ""},
-		{"a lease's life more", func(_, a, b *Ledger) { steady(a, b); b.admit(21*time.Second, 5, 5, limiter.ByLease) }, ""},
-		{"more than that", func(_, a, b *Ledger) { steady(a, b); b.admit(21*time.Second, 5, 6, limiter.ByLease) }, "G8"},
+		{"a lease's life more",
+			func(_, a, b *Ledger) { steady(a, b); b.admit(21*time.Second, 5, 5, limiter.ByLease) }, ""},
+		{"more than that",
+			func(_, a, b *Ledger) { steady(a, b); b.admit(21*time.Second, 5, 6, limiter.ByLease) },
+			"G8"},
 		{"more than that after a raise that is not recorded", func(l, a, b *Ledger) {
 			l.version(0, forever, 0, halves(200))
 			steady(a, b)

@@ -19,7 +19,8 @@ const (
 	episodes = 6
 	// hotKeys is the number of subjects of each rule that may come under load.
 	hotKeys = 6
-	// perShare is each node's share of the larger limits, in units: enough for leases, which start at ten.
+	// perShare is each node's share of the larger limits, in units: enough for
+	// leases, which start at ten.
 	perShare = 20
 )
 
@@ -50,12 +51,13 @@ rules:
 `, large, large/2)
 }
 
-// attributeOf returns the key attribute of a rule. Each rule has its own, so that a check applies only to the subjects it
-// names.
+// attributeOf returns the key attribute of a rule. Each rule has its own, so
+// that a check applies only to the subjects it names.
 func attributeOf(rule string) string { return strings.ReplaceAll(rule, "-", "_") }
 
-// Load checks subjects for some time: a few checks are about random subjects at random nodes; most load some subjects at
-// a few nodes, for some of their windows, below or above their limits.
+// Load checks subjects for some time: a few checks are about random subjects at
+// random nodes; most load some subjects at a few nodes, for some of their
+// windows, below or above their limits.
 type Load struct {
 	Ledger *Ledger // Load checks its Subjects; see List
 	Rate   int     // checks per second, over all nodes
@@ -68,8 +70,9 @@ type Load struct {
 	hot int
 }
 
-// List adds total subjects, or a few dozen if that is more, located with a limiter that has the rules. It returns how
-// many of the first ones Load checks often enough to reach their limits.
+// List adds total subjects, or a few dozen if that is more, located with a
+// limiter that has the rules. It returns how many of the first ones Load checks
+// often enough to reach their limits.
 func (l *Ledger) List(total int, by *limiter.Limiter) (hot int, err error) {
 	hot = hotKeys * len(ruleNames)
 	for i := range max(total, hot) {

@@ -5,7 +5,8 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// MissingInCopy returns how much of a counter's cost its copy does not have, or an upper bound where that is unknown.
+// MissingInCopy returns how much of a counter's cost its copy does not have, or
+// an upper bound where that is unknown.
 func MissingInCopy(own *counters.Record, copied counters.Record) int64 {
 	o, c := own.State, copied.State
 	switch {

@@ -11,29 +11,34 @@ import (
 
 func isFixed(s *Subject) bool { return s.Limit.Kind == algorithms.FixedWindow }
 
-// A token bucket admits at most burst + rate × D over any span D. So does a sliding-window counter, with the limit L as the
-// burst and L / W as the rate: let a span contain the end of one window and a time x of the next, in which prev and cur
-// were admitted. Then prev × (W − x) / W + cur <= L at the last admission, so that
+// A token bucket admits at most burst + rate × D over any span D. So does a
+// sliding-window counter, with the limit L as the burst and L / W as the rate:
+// let a span contain the end of one window and a time x of the next, in which
+// prev and cur were admitted. Then prev × (W − x) / W + cur <= L at the last
+// admission, so that
 //
 //	prev + cur <= L + prev × x / W <= L + L × x / W.
 //
-// Whole windows in between admit at most L each: if the last of them admitted c, then at most L − c × (W − x) / W follows
-// it, and the sum of both is at most L + L × x / W as before. A log admits at most L in any W, which is less. A leaky bucket
-// accepts as much as a token bucket hands out.
+// Whole windows in between admit at most L each: if the last of them admitted
+// c, then at most L − c × (W − x) / W follows it, and the sum of both is at
+// most L + L × x / W as before. A log admits at most L in any W, which is less.
+// A leaky bucket accepts as much as a token bucket hands out.
 //
 // Leases are debited up to their TTL before they are spent, so a span counts as longer by the TTL.
 
 // What loosens the bound after the loss of an owner.
 const (
-	// beforeLoss is how long before a change of owners the forgotten cost may have been admitted: a cut-off owner
-	// continues for as long as its authority lasts, and its end takes as long again, plus the time that gossip needs.
+	// beforeLoss is how long before a change of owners the forgotten cost may have
+	// been admitted: a cut-off owner continues for as long as its authority lasts,
+	// and its end takes as long again, plus the time that gossip needs.
 	beforeLoss = 12 * time.Second
-	// drainUncertainty is the time for which a bucket's missing cost may have drained in the copy or in the original.
+	// drainUncertainty is the time for which a bucket's missing cost may have
+	// drained in the copy or in the original.
 	drainUncertainty = authorityTime + 500*time.Millisecond
 )
 
-// event is the beginning or the end of a check. An excuse for an excess is a check with a negative cost that begins late
-// and ends early.
+// event is the beginning or the end of a check. An excuse for an excess is a
+// check with a negative cost that begins late and ends early.
 type event struct {
 	at   time.Duration
 	ends bool
@@ -69,11 +74,15 @@ func (l *Ledger) judgeSpans(subject int, history *subjectHistory) (broken []Viol
 	return broken
 }
 
-// densestSpan finds the span that exceeds its bound by most, and returns what it admitted and the bound.
+// densestSpan finds the span that exceeds its bound by most, and returns what
+// it admitted and the bound.
 //
-// If one subject of a joint check refuses, the cost is given back to the others. In a span that began after the check
-// did, a bucket may meanwhile have drained that would otherwise have been empty: by no more than that cost.
-func (l *Ledger) densestSpan(s *Subject, checks []*Check, history *subjectHistory) (span [2]time.Duration, admitted, most int64) {
+// If one subject of a joint check refuses, the cost is given back to the
+// others. In a span that began after the check did, a bucket may meanwhile have
+// drained that would otherwise have been empty: by no more than that cost.
+func (l *Ledger) densestSpan(
+	s *Subject, checks []*Check, history *subjectHistory,
+) (span [2]time.Duration, admitted, most int64) {
 	w := int64(s.Limit.Window)
 	amount := s.Limit.Amount
 	burst := s.Limit.Amount
@@ -118,7 +127,8 @@ func (l *Ledger) densestSpan(s *Subject, checks []*Check, history *subjectHistor
 	return span, most + (excess+w-1)/w, most
 }
 
-// events lists, in order, the beginnings and ends of checks, and the excuses for exceeding a limit of amount.
+// events lists, in order, the beginnings and ends of checks, and the excuses
+// for exceeding a limit of amount.
 func (l *Ledger) events(s *Subject, checks []*Check, history *subjectHistory, amount int64) (events []event) {
 	sum := int64(0)
 	for _, c := range checks {
@@ -131,7 +141,8 @@ func (l *Ledger) events(s *Subject, checks []*Check, history *subjectHistory, am
 	}
 
 	for _, c := range history.undone {
-		events = append(events, event{at: c.Began, held: c.Cost}, event{at: c.Ended + maxCheckTime, ends: true, held: -c.Cost})
+		events = append(events, event{at: c.Began, held: c.Cost},
+			event{at: c.Ended + maxCheckTime, ends: true, held: -c.Cost})
 	}
 
 	for _, a := range history.acts {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// WriteStory writes everything that happened to a subject, in order of time, to explain a violation. The subject is given
-// by rule and key.
+// WriteStory writes everything that happened to a subject, in order of time, to
+// explain a violation. The subject is given by rule and key.
 func (l *Ledger) WriteStory(w io.Writer, rule, key string) error {
 	if len(l.Regions) > 0 {
 		return l.writeStories(w, rule, key)
@@ -75,12 +75,14 @@ func (l *Ledger) WriteStory(w io.Writer, rule, key string) error {
 	return err
 }
 
-// writeStories is WriteStory for several regions, one after another, preceded by versions and loans.
+// writeStories is WriteStory for several regions, one after another, preceded
+// by versions and loans.
 func (l *Ledger) writeStories(w io.Writer, rule, key string) error {
 	var b strings.Builder
 	for i := range l.Versions {
 		v := &l.Versions[i]
-		fmt.Fprintf(&b, "%-14v version %d, recorded at %v for %d: %+v\n", v.Written, v.Number, v.Recorded, v.From, v.Limits[rule])
+		fmt.Fprintf(&b, "%-14v version %d, recorded at %v for %d: %+v\n", v.Written, v.Number,
+			v.Recorded, v.From, v.Limits[rule])
 	}
 
 	for i := range l.Loans {

@@ -37,7 +37,8 @@ func (d *Divided) shareOf(later *Divided, name string) int64 {
 	return d.divide(later.Whole)[name]
 }
 
-// Hold is the versions that a region holds from a time on, as indexes in Ledger.Versions. The last is in force.
+// Hold is the versions that a region holds from a time on, as indexes in
+// Ledger.Versions. The last is in force.
 type Hold struct {
 	At       time.Duration
 	Versions []int
@@ -61,14 +62,16 @@ type sharedStates struct {
 // versionName identifies a version. Different primaries may write the same number.
 type versionName struct{ primaryEpoch, number int64 }
 
-// afterAll is added to the latest reported clock to get the time at which a record takes effect: no check takes longer.
+// afterAll is added to the latest reported clock to get the time at which a
+// record takes effect: no check takes longer.
 const afterAll = time.Second
 
 // RegionName returns the name of a simulated region.
 func RegionName(region int) string { return fmt.Sprintf("r%02d", region) }
 
-// NoteState records what a region has committed at a time: the versions that it holds and, for the primary, which versions
-// exist and which are recorded. Call it for each new state of each region, in order of time.
+// NoteState records what a region has committed at a time: the versions that it
+// holds and, for the primary, which versions exist and which are recorded. Call
+// it for each new state of each region, in order of time.
 func (l *Ledger) NoteState(region int, rg *agreement.Regions, at time.Duration) {
 	st, clock := &l.states, l.Regions[region].Start.Add(at).UnixMilli()
 	if st.places == nil {
@@ -112,7 +115,8 @@ func (l *Ledger) NoteState(region int, rg *agreement.Regions, at time.Duration) 
 	l.Regions[region].Holds = append(l.Regions[region].Holds, hold)
 }
 
-// MaxShare returns the largest share of a subject's limit that a region has had since a time, by any version that it held.
+// MaxShare returns the largest share of a subject's limit that a region has had
+// since a time, by any version that it held.
 func (l *Ledger) MaxShare(region int, s *Subject, since time.Duration) (share int64) {
 	holds := l.Regions[region].Holds
 	for i, h := range holds {
@@ -126,8 +130,8 @@ func (l *Ledger) MaxShare(region int, s *Subject, since time.Duration) (share in
 	return share
 }
 
-// newVersion describes a version that was just written. It divides limits by its own code, so that the rules' code is
-// judged, too.
+// newVersion describes a version that was just written. It divides limits by
+// its own code, so that the rules' code is judged, too.
 func newVersion(h *agreement.Held, now time.Duration) Version {
 	v := Version{Number: h.Version, Written: now, Recorded: forever, Limits: map[string]Divided{}}
 	for _, r := range h.Set.Rules {

@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// windowTotals is the cost admitted in the windows of a fixed-window limit. A check that spans a window's end may have
-// been counted in either window.
+// windowTotals is the cost admitted in the windows of a fixed-window limit. A
+// check that spans a window's end may have been counted in either window.
 type windowTotals struct {
 	certain map[int64]int64
 	either  map[int64]int64 // admitted in this window or the next
@@ -28,8 +28,8 @@ func (a windowTotals) add(l *Ledger, c *Check) {
 	}
 }
 
-// findExceeded finds the windows that exceed their bound however the doubtful cost is assigned: it puts as much as fits
-// into the earlier window.
+// findExceeded finds the windows that exceed their bound however the doubtful
+// cost is assigned: it puts as much as fits into the earlier window.
 func (a windowTotals) findExceeded(bound func(window int64) int64, found func(window, admitted, bound int64)) {
 	windows := slices.Sorted(maps.Keys(a.certain))
 	for w := range a.either {
@@ -53,8 +53,9 @@ func (a windowTotals) findExceeded(bound func(window int64) int64, found func(wi
 	}
 }
 
-// judgeWindows is G2 and G5 for a fixed-window limit: owners and standbys admit in a window no more than the limit, plus
-// what was forgotten with a lost owner, plus what standbys admitted in an owner's place.
+// judgeWindows is G2 and G5 for a fixed-window limit: owners and standbys admit
+// in a window no more than the limit, plus what was forgotten with a lost
+// owner, plus what standbys admitted in an owner's place.
 func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	all := newWindowTotals()
@@ -99,8 +100,8 @@ func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Vi
 	return broken
 }
 
-// judgeShares is the second half of G4: a node that decides alone admits at most its share, and so does an acting
-// standby.
+// judgeShares is the second half of G4: a node that decides alone admits at
+// most its share, and so does an acting standby.
 func (l *Ledger) judgeShares(subject int, history *subjectHistory) (broken []Violation) {
 	alone := map[int][]*Check{}
 	for _, c := range history.checks {
@@ -113,7 +114,8 @@ func (l *Ledger) judgeShares(subject int, history *subjectHistory) (broken []Vio
 		// Use −1 − node, because acting as a standby has a separate allowance.
 		node := -1 - a.Node
 		alone[node] = append(alone[node], &Check{
-			Began: a.At, Ended: a.At, Node: a.Node, Subject: subject, Cost: a.Cost, Share: a.Share, By: limiter.ByStandby, Admitted: true,
+			Began: a.At, Ended: a.At, Node: a.Node, Subject: subject, Cost: a.Cost, Share: a.Share,
+			By: limiter.ByStandby, Admitted: true,
 		})
 	}
 
@@ -139,9 +141,12 @@ func (l *Ledger) judgeShare(subject int, checks []*Check, history *subjectHistor
 		scaled.Limit.Burst = share
 		scaled.TTL = 0
 
-		if span, admitted, most := l.densestSpan(&scaled, checks, &subjectHistory{undone: history.undone}); admitted > most {
-			broken = append(broken, l.violation("G4", subject, "by %v, node %d with a share of %d admitted %d from %v to %v; the bound is %d",
-				first.By, first.Node, share, admitted, span[0], span[1], most))
+		if span, admitted, most := l.densestSpan(&scaled, checks,
+			&subjectHistory{undone: history.undone}); admitted > most {
+			broken = append(broken,
+				l.violation("G4", subject,
+					"by %v, node %d with a share of %d admitted %d from %v to %v; the bound is %d",
+					first.By, first.Node, share, admitted, span[0], span[1], most))
 		}
 
 		return broken
@@ -159,8 +164,9 @@ func (l *Ledger) judgeShare(subject int, checks []*Check, history *subjectHistor
 		}
 		return share
 	}, func(w, admitted, most int64) {
-		broken = append(broken, l.violation("G4", subject, "in the window from %v, node %d with a share of %d admitted %d by %v",
-			l.windowStart(s, w), first.Node, most, admitted, first.By))
+		broken = append(broken,
+			l.violation("G4", subject, "in the window from %v, node %d with a share of %d admitted %d by %v",
+				l.windowStart(s, w), first.Node, most, admitted, first.By))
 	})
 	return broken
 }

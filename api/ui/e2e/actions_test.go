@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// TestActions changes everything that the dashboard can change, by keyboard alone, on three real nodes.
+// TestActions changes everything that the dashboard can change, by keyboard
+// alone, on three real nodes.
 func TestActions(t *testing.T) {
 	needBrowser(t)
 	t.Parallel()
@@ -28,8 +29,10 @@ func TestActions(t *testing.T) {
 	s.open(s.cluster.admin(0) + "/ui/#/rules/login")
 	s.until("the page asks for a token", formIsThere)
 	s.signIn(adminToken)
-	s.play(t, part{"rule", changesRule}, part{"subject", changesSubject}, part{"slots", showsSlots}, part{"document", changesDocument}, part{"lists", changesLists},
-		part{"bills", savesBills}, part{"hostile", showsHostileTexts}, part{"scope", namesMissingScope}, part{"nodes", removesNode})
+	s.play(t, part{"rule", changesRule}, part{"subject", changesSubject}, part{"slots", showsSlots},
+		part{"document", changesDocument}, part{"lists", changesLists},
+		part{"bills", savesBills}, part{"hostile", showsHostileTexts}, part{"scope",
+			namesMissingScope}, part{"nodes", removesNode})
 }
 
 // signIn types a token in.
@@ -74,19 +77,24 @@ func changesRule(t *testing.T, s *site) {
 	s.cluster.tells("/v1/rules/login", `"limit":4`)
 	s.cluster.tells("/v1/rules/versions", `"message":"halve it \u003cb\u003enow\u003c/b\u003e","via":"dashboard"`)
 
-	// Somebody else writes while the question is open: it is asked again, about what is in force now.
+	// Somebody else writes while the question is open: it is asked again, about
+	// what is in force now.
 	s.write("#rule-text", fmt.Sprintf(login, "3"))
 	s.push("#rule-edit button[type=submit]")
-	s.until("it asks", `document.getElementById('confirm').open && /4 → 3/.test(document.getElementById('confirm').innerText)`)
+	s.until("it asks",
+		`document.getElementById('confirm').open && /4 → 3/.test(document.getElementById('confirm').innerText)`)
 	s.cluster.ask("PUT", "/v1/rules/login", fmt.Sprintf(login, "8"))
 	s.push("#confirm-yes")
-	s.until("it says so, and asks again", `/changed meanwhile/.test(document.getElementById('confirm').innerText) && /8 → 3/.test(document.getElementById('confirm').innerText)`)
+	s.until("it says so, and asks again",
+		`/changed meanwhile/.test(document.getElementById('confirm').innerText) && /8 → 3/.test(document.getElementById('confirm').innerText)`)
 	s.push("#confirm-yes")
-	s.until("it is written", `!document.getElementById('confirm').open && /Version 4 is in force/.test(document.getElementById('done').innerText)`)
+	s.until("it is written",
+		`!document.getElementById('confirm').open && /Version 4 is in force/.test(document.getElementById('done').innerText)`)
 
 	s.push("#rule-shadow-switch")
 	s.agrees(t, "rule login.*shadow", "", "Version 5 is in force: Make login a shadow rule")
-	s.until("the page says so", `/It refuses nothing/.test(document.getElementById('rule-shadow').innerText) && /Let it refuse/.test(document.getElementById('rule-shadow-switch').innerText)`)
+	s.until("the page says so",
+		`/It refuses nothing/.test(document.getElementById('rule-shadow').innerText) && /Let it refuse/.test(document.getElementById('rule-shadow-switch').innerText)`)
 	s.push("#rule-shadow-switch")
 	s.agrees(t, "rule login.*shadow", "", "Version 6 is in force: Let the rule login refuse")
 	s.cluster.tells("/v1/rules/login", `"limit":3`)
@@ -96,11 +104,13 @@ func changesRule(t *testing.T, s *site) {
 
 	s.write("#rule-text", fmt.Sprintf(login, "2"))
 	s.visit("#/nodes")
-	s.until("an edit that is left is not forgotten", `/Your edit of the rule login is not applied/.test(document.getElementById('notices').innerText)`)
+	s.until("an edit that is left is not forgotten",
+		`/Your edit of the rule login is not applied/.test(document.getElementById('notices').innerText)`)
 	s.visit("#/rules/login")
 	s.until("it is still there", `/limit: 2/.test(document.getElementById('rule-text').value)`)
 	s.push("#rule-undo")
-	s.until("it is discarded", `/limit: 3/.test(document.getElementById('rule-text').value) && document.getElementById('notices').innerText === ''`)
+	s.until("it is discarded",
+		`/limit: 3/.test(document.getElementById('rule-text').value) && document.getElementById('notices').innerText === ''`)
 
 	for range 9 {
 		s.cluster.check(0, `{"rule":"login","key":"203.0.113.1"}`)
@@ -116,7 +126,8 @@ func changesRule(t *testing.T, s *site) {
 func changesSubject(t *testing.T, s *site) {
 	used := func(want string) {
 		t.Helper()
-		s.until("it shows "+want, fmt.Sprintf(`document.getElementById('subject-result')?.innerText.includes(%q)`, want))
+		s.until("it shows "+want,
+			fmt.Sprintf(`document.getElementById('subject-result')?.innerText.includes(%q)`, want))
 	}
 	used("3 of 3 requests")
 	s.push(`#subject-result button`)
@@ -145,9 +156,12 @@ func changesSubject(t *testing.T, s *site) {
 	s.pick("#act-for", "an hour")
 	s.write("#act-note", "attack <i>")
 	s.push("#act button")
-	s.agrees(t, `will be in force.*block 203.0.113.1 of rule login, until .*Note: attack <i>.*There is none yet`, "", "In force: block 203.0.113.1 of rule login")
+	s.agrees(t,
+		`will be in force.*block 203.0.113.1 of rule login, until .*Note: attack <i>.*There is none yet`,
+		"", "In force: block 203.0.113.1 of rule login")
 	s.until("it is blocked", `/Blocked for another/.test(document.getElementById('subject-result')?.innerText)`)
-	s.until("the entry is listed", `/block 203.0.113.1 of rule login[^]*attack <i>/.test(document.getElementById('subject-entries').innerText)`)
+	s.until("the entry is listed",
+		`/block 203.0.113.1 of rule login[^]*attack <i>/.test(document.getElementById('subject-entries').innerText)`)
 	s.inspectOnce("subject-blocked")
 	expect.Equal(t, s.cluster.check(1, `{"rule":"login","key":"203.0.113.1"}`), 429, "a blocked subject")
 	s.push("#unblock")
@@ -159,8 +173,10 @@ func changesSubject(t *testing.T, s *site) {
 	s.pick("#act-for", "a day")
 	s.push("#act button")
 	s.agrees(t, "deny ip=203.0.113.1, until ", "", "In force: deny ip=203.0.113.1")
-	eventually(t, "it is denied", func() bool { return s.cluster.check(2, `{"attributes":{"ip":"203.0.113.1"}}`) == 403 })
-	s.until("that is said first", `/^Denied until .*: every check of it is refused/.test(document.getElementById('subject-denied').innerText)`)
+	eventually(t, "it is denied",
+		func() bool { return s.cluster.check(2, `{"attributes":{"ip":"203.0.113.1"}}`) == 403 })
+	s.until("that is said first",
+		`/^Denied until .*: every check of it is refused/.test(document.getElementById('subject-denied').innerText)`)
 	s.push(`#subject-entries button[aria-label^="End deny"]`)
 	s.agrees(t, "This ends now", "", "Ended: deny ip=203.0.113.1")
 
@@ -171,54 +187,67 @@ func changesSubject(t *testing.T, s *site) {
 	s.until("its tier is there", `/Tier free, the default/.test(document.getElementById('subject-tier').innerText)`)
 	s.pick("#tier-name", "premium")
 	s.push("#tier button")
-	s.agrees(t, "subject tenant=globex, tier premium, without an end", "", "In force: subject tenant=globex, tier premium")
-	s.until("it has the tier", `/Tier premium, written in an entry/.test(document.getElementById('subject-tier').innerText)`)
+	s.agrees(t, "subject tenant=globex, tier premium, without an end", "",
+		"In force: subject tenant=globex, tier premium")
+	s.until("it has the tier",
+		`/Tier premium, written in an entry/.test(document.getElementById('subject-tier').innerText)`)
 	s.until("and its limit", `/1,000,000 requests/.test(document.getElementById('subject-result')?.innerText)`)
 	s.push(`#subject-entries button[aria-label^="End subject"]`)
 	s.agrees(t, "This ends now", "", "Ended: subject tenant=globex")
-	s.until("it has the tier of before", `/Tier free, the default/.test(document.getElementById('subject-tier').innerText)`)
+	s.until("it has the tier of before",
+		`/Tier free, the default/.test(document.getElementById('subject-tier').innerText)`)
 	s.calm(t, "status of 429")
 }
 
 // liftsBlock lifts a block that a refusal began, and has another one begin.
 func liftsBlock(t *testing.T, s *site) {
-	s.cluster.ask("PUT", "/v1/rules/gate", `{"key":["ip"],"match":{"door":"gate"},"limits":[{"limit":1,"per":"1h"}],"block":"10m"}`)
+	s.cluster.ask("PUT", "/v1/rules/gate",
+		`{"key":["ip"],"match":{"door":"gate"},"limits":[{"limit":1,"per":"1h"}],"block":"10m"}`)
 	refuse := func() {
 		t.Helper()
-		eventually(t, "it is refused", func() bool { return s.cluster.check(0, `{"rule":"gate","key":"203.0.113.5"}`) == 429 })
+		eventually(t, "it is refused",
+			func() bool { return s.cluster.check(0, `{"rule":"gate","key":"203.0.113.5"}`) == 429 })
 	}
 	refuse()
 	s.visit("#/document")
 	s.until("there is the rule", `/gate/.test(document.getElementById('try-rule').innerText)`)
 	s.write("#try-attributes", "ip=203.0.113.5\ndoor=gate")
 	s.push("#try button[type=submit]")
-	s.until("a check says how long it is blocked", `/^Refused[^]*blocked\s+by gate for another \d+ m/.test(document.getElementById('try-result').innerText)`)
+	s.until("a check says how long it is blocked",
+		`/^Refused[^]*blocked\s+by gate for another \d+ m/.test(document.getElementById('try-result').innerText)`)
 
 	s.visit("#/subjects/gate/203.0.113.5")
 	s.until("it can be lifted", `!document.getElementById('unblock').disabled`)
 	s.push("#unblock")
-	s.agrees(t, "^Lift the block of 203.0.113.5 of gate.*next refusal begins another", "", "^The block of 203.0.113.5 of gate was lifted")
+	s.agrees(t, "^Lift the block of 203.0.113.5 of gate.*next refusal begins another", "",
+		"^The block of 203.0.113.5 of gate was lifted")
 	s.until("it is not blocked", `!/Blocked for/.test(document.getElementById('subject-result').innerText)`)
 	refuse()
-	s.until("the page takes back what it said", `/was lifted, and a refusal has begun another one since/.test(document.getElementById('done').innerText)`)
+	s.until("the page takes back what it said",
+		`/was lifted, and a refusal has begun another one since/.test(document.getElementById('done').innerText)`)
 	s.visit("#/overview")
-	s.until("who lifted it is told", `/a block that a refusal began was lifted[^]*203\.0\.113\.5 of gate · by admin-token/.test(document.getElementById('events').innerText)`)
+	s.until("who lifted it is told",
+		`/a block that a refusal began was lifted[^]*203\.0\.113\.5 of gate · by admin-token/.test(document.getElementById('events').innerText)`)
 	s.cluster.ask("DELETE", "/v1/rules/gate", "")
 }
 
 // showsSlots looks at who holds the slots of a limit on requests in flight.
 func showsSlots(t *testing.T, s *site) {
-	s.cluster.ask("PUT", "/v1/rules/render", `{"key":["tenant"],"limits":[{"limit":2,"ttl":"20s","algorithm":"concurrency"}]}`)
+	s.cluster.ask("PUT", "/v1/rules/render",
+		`{"key":["tenant"],"limits":[{"limit":2,"ttl":"20s","algorithm":"concurrency"}]}`)
 	s.visit("#/subjects/render/acme")
-	s.until("nobody holds a slot", `/0 of 2/.test(document.getElementById('subject-result').innerText) && document.querySelector('#subject-result .slots').hidden`)
+	s.until("nobody holds a slot",
+		`/0 of 2/.test(document.getElementById('subject-result').innerText) && document.querySelector('#subject-result .slots').hidden`)
 	acquire := func() {
 		t.Helper()
-		resp, err := client.Post("http://"+s.cluster.ip(0)+":8080/v1/acquire", "", strings.NewReader(`{"rule":"render","key":"acme"}`))
+		resp, err := client.Post("http://"+s.cluster.ip(0)+":8080/v1/acquire", "",
+			strings.NewReader(`{"rule":"render","key":"acme"}`))
 		expect.NoError(t, err)
 		resp.Body.Close()
 	}
 	acquire()
-	s.until("somebody does, and for how long", `/1 of 2/.test(document.getElementById('subject-result').innerText) && /^[0-9a-f]{16}.*held for .*ends in \d+ s unless it is renewed/.test(document.querySelector('#subject-result .slots').innerText)`)
+	s.until("somebody does, and for how long",
+		`/1 of 2/.test(document.getElementById('subject-result').innerText) && /^[0-9a-f]{16}.*held for .*ends in \d+ s unless it is renewed/.test(document.querySelector('#subject-result .slots').innerText)`)
 	s.inspectOnce("slots")
 	s.push("#subject-result .slots button")
 	s.agrees(t, "held for .*learns of it when it renews", "", "The slot [0-9a-f]{16} of acme of render is free")
@@ -227,7 +256,8 @@ func showsSlots(t *testing.T, s *site) {
 	s.until("somebody does again", `/1 of 2/.test(document.getElementById('subject-result').innerText)`)
 	s.push("#reset-all")
 	s.agrees(t, "render: 1 of 2", "", "was reset")
-	s.until("it is free", `/0 of 2/.test(document.getElementById('subject-result').innerText) && document.querySelector('#subject-result .slots').hidden`)
+	s.until("it is free",
+		`/0 of 2/.test(document.getElementById('subject-result').innerText) && document.querySelector('#subject-result .slots').hidden`)
 	s.cluster.ask("DELETE", "/v1/rules/render", "")
 	s.calm(t)
 }
@@ -235,40 +265,50 @@ func showsSlots(t *testing.T, s *site) {
 func changesDocument(t *testing.T, s *site) {
 	s.visit("#/document")
 	s.until("the text is there", `document.getElementById('text').value.includes('per-address')`)
-	s.until("it is the newest", `document.getElementById('document-note').innerText.startsWith(document.querySelector('#facts span:last-child').innerText.replace(/^rules v/, 'V'))`)
+	s.until("it is the newest",
+		`document.getElementById('document-note').innerText.startsWith(document.querySelector('#facts span:last-child').innerText.replace(/^rules v/, 'V'))`)
 	text, _ := s.eval(`document.getElementById('text').value`).(string)
 	version := s.eval(`Number(/Version (\d+)/.exec(document.getElementById('document-note').innerText)[1])`).(float64)
 
 	s.write("#text", strings.Replace(text, "limit: 300", "limit: many", 1))
 	s.push("#validate")
-	s.until("it says what is wrong, and where", `/does not take this[^]*Line \d+: rules\[0\]\.limits/.test(document.getElementById('document-result').innerText) && document.querySelectorAll('#lines .wrong').length === 1`)
+	s.until("it says what is wrong, and where",
+		`/does not take this[^]*Line \d+: rules\[0\]\.limits/.test(document.getElementById('document-result').innerText) && document.querySelectorAll('#lines .wrong').length === 1`)
 	s.inspectOnce("document-wrong")
 	s.write("#text", strings.Replace(text, "limit: 300", "limit: 150", 1))
 	s.push("#validate")
-	s.until("it says what it changes", `/It is valid[^]*1 rule changed[^]*300 → 150/.test(document.getElementById('document-result').innerText)`)
+	s.until("it says what it changes",
+		`/It is valid[^]*1 rule changed[^]*300 → 150/.test(document.getElementById('document-result').innerText)`)
 	s.push("#edit button[type=submit]")
 	s.agrees(t, "1 rule changed.*per-address.*300 → 150", "half", fmt.Sprintf("Version %.0f is in force", version+1))
 	s.cluster.tells("/v1/rules/per-address", `"limit":150`)
 
-	s.until("the version is listed", fmt.Sprintf(`/%.0f[^]*half/.test(document.querySelector('#versions tr').innerText)`, version+1))
+	s.until("the version is listed",
+		fmt.Sprintf(`/%.0f[^]*half/.test(document.querySelector('#versions tr').innerText)`, version+1))
 	s.push(`#versions button[aria-label="What version ` + fmt.Sprint(int(version)+1) + ` changed"]`)
-	s.until("its difference is shown", `/per-address changed[^]*300 → 150/.test(document.getElementById('version-diff').innerText)`)
+	s.until("its difference is shown",
+		`/per-address changed[^]*300 → 150/.test(document.getElementById('version-diff').innerText)`)
 	s.push(fmt.Sprintf(`#versions button[aria-label="Roll back to %.0f"]`, version))
-	s.agrees(t, "per-address.*150 → 300", "", fmt.Sprintf("Version %.0f is in force, with the rules of version %.0f", version+2, version))
+	s.agrees(t, "per-address.*150 → 300", "",
+		fmt.Sprintf("Version %.0f is in force, with the rules of version %.0f", version+2, version))
 	s.cluster.tells("/v1/rules/per-address", `"limit":300`)
 	s.until("the text is the one of before", `document.getElementById('text').value.includes('limit: 300')`)
 
 	s.write("#try-attributes", "ip=198.18.0.2\nendpoint=/logout")
 	s.push("#try button[type=submit]")
-	s.until("it says which rules apply, and why others do not", `/per-address applies[^]*login does not apply[^]*endpoint: "\/logout" is not "\/login"/.test(document.getElementById('try-result').innerText)`)
+	s.until("it says which rules apply, and why others do not",
+		`/per-address applies[^]*login does not apply[^]*endpoint: "\/logout" is not "\/login"/.test(document.getElementById('try-result').innerText)`)
 	s.inspectOnce("try")
 	s.calm(t, "status of 422")
 }
 
 func changesLists(t *testing.T, s *site) {
 	s.visit("#/lists")
-	s.until("the document's entries are there", `/document[^]*192\.0\.2\.0\/24/.test(document.getElementById('entries').innerText)`)
-	for value, want := range map[string]string{"": "the value is empty", "user=u1": "neither an address nor a CIDR", "198.51.100.300/24": "neither an address nor a CIDR"} {
+	s.until("the document's entries are there",
+		`/document[^]*192\.0\.2\.0\/24/.test(document.getElementById('entries').innerText)`)
+	for value, want := range map[string]string{"": "the value is empty",
+		"user=u1":           "neither an address nor a CIDR",
+		"198.51.100.300/24": "neither an address nor a CIDR"} {
 		s.fill("#add-value", value)
 		s.push("#add button")
 		s.refuses(t, "does not take this.*lists.deny.ip: .*"+want)
@@ -277,8 +317,10 @@ func changesLists(t *testing.T, s *site) {
 	s.write("#add-note", "a scanner")
 	s.push("#add button")
 	s.agrees(t, "deny ip=203.0.113.77, until .*Note: a scanner", "", "In force: deny ip=203.0.113.77")
-	s.until("it is listed, with who and until when", `/entry[^]*203\.0\.113\.77[^]*a scanner[^]*admin-token/.test(document.querySelector('#entries tr').innerText)`)
-	s.until("the change is in the log", `/deny ip=203\.0\.113\.77 added/.test(document.getElementById('log').innerText)`)
+	s.until("it is listed, with who and until when",
+		`/entry[^]*203\.0\.113\.77[^]*a scanner[^]*admin-token/.test(document.querySelector('#entries tr').innerText)`)
+	s.until("the change is in the log",
+		`/deny ip=203\.0\.113\.77 added/.test(document.getElementById('log').innerText)`)
 	s.push(`#entries button[aria-label^="End deny"]`)
 	s.agrees(t, "This ends now.*It was written by admin-token", "", "Ended: deny ip=203.0.113.77")
 
@@ -314,10 +356,12 @@ func savesBills(t *testing.T, s *site) {
 		s.cluster.check(0, `{"attributes":{"tenant":"acme","endpoint":"/chat/x"}}`)
 	}
 	s.visit("#/bills")
-	s.until("it is told what is missing, or nothing is billed", `/rows/.test(document.getElementById('bills-note').innerText)`)
+	s.until("it is told what is missing, or nothing is billed",
+		`/rows/.test(document.getElementById('bills-note').innerText)`)
 	before := len(s.sent())
 	s.push("#bills-csv")
-	eventually(t, "the file is asked for", func() bool { return strings.Contains(strings.Join(s.sent()[before:], "\n"), "format=csv") })
+	eventually(t, "the file is asked for",
+		func() bool { return strings.Contains(strings.Join(s.sent()[before:], "\n"), "format=csv") })
 	s.calm(t, "status of 503")
 }
 
@@ -336,7 +380,9 @@ func showsHostileTexts(t *testing.T, s *site) {
 		s.cluster.check(0, fmt.Sprintf(`{"rule":%[1]s,"key":%[1]s,"costs":{"u":1}}`, name))
 	}
 	path := "%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"
-	for _, page := range []string{"overview", "rules", "rules/" + path, "subjects", "subjects/" + path + "/" + path, "subjects/t/v", "document", "lists", "bills", "nodes", "regions"} {
+	for _, page := range []string{"overview", "rules", "rules/" + path, "subjects",
+		"subjects/" + path + "/" + path, "subjects/t/v", "document", "lists", "bills", "nodes",
+		"regions"} {
 		s.visit("#/" + page)
 		s.until("it has been told something", live)
 		s.eval(longerThanAPace)
@@ -351,7 +397,8 @@ func showsHostileTexts(t *testing.T, s *site) {
 	s.visit("#/document")
 	s.until("versions are there", `document.querySelectorAll('#versions button').length > 2`)
 	s.push(`#versions button[aria-label^="Roll back"]`)
-	s.until("the change names what it does", `document.getElementById('confirm').open && /onerror/.test(document.getElementById('confirm').innerText)`)
+	s.until("the change names what it does",
+		`document.getElementById('confirm').open && /onerror/.test(document.getElementById('confirm').innerText)`)
 	s.press("Escape")
 	s.cluster.put(document)
 	s.calm(t)
@@ -368,7 +415,8 @@ func namesMissingScope(t *testing.T, s *site) {
 	s.push("#reset-all")
 	s.refuses(t, "needs a token with the scope adjust; viewer has read")
 	s.push("#act button")
-	s.until("it refuses", `/scope entries or admin; viewer has read/.test(document.getElementById('confirm').innerText)`)
+	s.until("it refuses",
+		`/scope entries or admin; viewer has read/.test(document.getElementById('confirm').innerText)`)
 	s.inspectOnce("dialog-scope")
 	s.push("#confirm-token")
 	s.until("it asks for another token", formIsThere)
@@ -380,14 +428,17 @@ func namesMissingScope(t *testing.T, s *site) {
 
 func removesNode(t *testing.T, s *site) {
 	s.visit("#/nodes")
-	s.until("the command to join is there", `/^rlnode serve --name NAME .*--join 127\.[\d.]+,127/.test(document.getElementById('join').value)`)
+	s.until("the command to join is there",
+		`/^rlnode serve --name NAME .*--join 127\.[\d.]+,127/.test(document.getElementById('join').value)`)
 	s.push("#join-copy")
 	s.until("it is copied, or marked", `/Copied|marked/.test(document.getElementById('join-copied').innerText)`)
-	s.until("no level can be raised", `document.getElementById('level-raise').disabled && /no higher/.test(document.getElementById('level-note').innerText)`)
+	s.until("no level can be raised",
+		`document.getElementById('level-raise').disabled && /no higher/.test(document.getElementById('level-note').innerText)`)
 	s.until("none that lives can be removed", `[...document.querySelectorAll('#members button')].every(b => b.hidden)`)
 	s.cluster.kill(2)
 	s.push(`#members button[aria-label="Remove n3"]:not([hidden])`)
 	s.agrees(t, "n3 at 127.*is (failed|suspect).*voter", "", "n3 was removed")
-	s.until("it is gone", `document.querySelectorAll('#members tr').length === 2 && document.getElementById('notices').innerText === ''`)
+	s.until("it is gone",
+		`document.querySelectorAll('#members tr').length === 2 && document.getElementById('notices').innerText === ''`)
 	s.calm(t)
 }

@@ -15,7 +15,8 @@ import (
 //go:embed testdata/axe.min.js.gz
 var axeLibrary []byte
 
-// contrasts lists how each visible text looks: its colour, size and weight, and what lies behind it.
+// contrasts lists how each visible text looks: its colour, size and weight, and
+// what lies behind it.
 const contrasts = `[...new Set([...document.querySelectorAll('body *')].filter(e => e.checkVisibility() &&
 	(e.matches('input, textarea, select') || [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))).map(e => {
 		const s = getComputedStyle(e), look = [s.color, s.fontSize, s.fontWeight];
@@ -46,8 +47,9 @@ func (b *browser) fresh() (fresh bool) {
 	return fresh
 }
 
-// axe lists what axe-core objects to in the page as it is now. To judge all contrasts takes three quarters of its time, and
-// most states have the same ones: it judges them if there is a new one.
+// axe lists what axe-core objects to in the page as it is now. To judge all
+// contrasts takes three quarters of its time, and most states have the same
+// ones: it judges them if there is a new one.
 func (b *browser) axe() []any {
 	b.t.Helper()
 	if b.eval(`typeof window.axe`) != "object" {

@@ -35,14 +35,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// patience bounds one action of the browser, and the wait for nodes and page to reach a state, even on a busy machine.
+// patience bounds one action of the browser, and the wait for nodes and page to
+// reach a state, even on a busy machine.
 const patience = time.Minute
 
-// chromium is shared by all stories, because it takes seconds of processor time to start. Each has a context of its own,
-// with its own windows, storage and cache.
+// chromium is shared by all stories, because it takes seconds of processor time
+// to start. Each has a context of its own, with its own windows, storage and
+// cache.
 var chromium chromiumProcess
 
-// chromiumProcess is a Chromium that is controlled over a pipe: JSON messages, each ended by a zero byte.
+// chromiumProcess is a Chromium that is controlled over a pipe: JSON messages,
+// each ended by a zero byte.
 type chromiumProcess struct {
 	once sync.Once
 	dir  string
@@ -84,7 +87,8 @@ func (p *chromiumProcess) launch() (err error) {
 	p.in, p.waiting, p.pages, p.read = in, map[int]chan reply{}, map[string]*browser{}, make(chan struct{})
 	p.cmd = exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-		"--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows", "--disable-background-timer-throttling",
+		"--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
+		"--disable-background-timer-throttling",
 		"--hide-scrollbars", "--user-data-dir="+p.dir, "--remote-debugging-pipe", "about:blank")
 	p.cmd.ExtraFiles = []*os.File{toBrowser, fromBrowser} // its descriptors 3 and 4
 	err = p.cmd.Start()
@@ -213,10 +217,13 @@ func openBrowser(t *testing.T) *browser {
 	var context struct{ BrowserContextID string }
 	b.must("", "Target.createBrowserContext", nil, &context)
 	t.Cleanup(func() {
-		_, _ = chromium.command("", "Target.disposeBrowserContext", map[string]any{"browserContextId": context.BrowserContextID})
+		_, _ = chromium.command("", "Target.disposeBrowserContext",
+			map[string]any{"browserContextId": context.BrowserContextID})
 	})
 	var target struct{ TargetID string }
-	b.must("", "Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": context.BrowserContextID, "newWindow": true}, &target)
+	b.must("", "Target.createTarget",
+		map[string]any{"url": "about:blank", "browserContextId": context.BrowserContextID, "newWindow": true},
+		&target)
 	var session struct{ SessionID string }
 	b.must("", "Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &session)
 	b.session = session.SessionID
@@ -283,8 +290,8 @@ func (b *browser) reload() {
 	b.load(func() { b.page("Page.reload", nil, nil) })
 }
 
-// load does what replaces the page, and waits until that page is gone and the next one is there. An expression that is evaluated
-// when the page goes fails.
+// load does what replaces the page, and waits until that page is gone and the
+// next one is there. An expression that is evaluated when the page goes fails.
 func (b *browser) load(replace func()) {
 	b.t.Helper()
 	b.eval(`window.before = true`)
@@ -305,7 +312,8 @@ func (b *browser) eval(expression string) any {
 		Result           struct{ Value any }
 		ExceptionDetails json.RawMessage
 	}
-	b.page("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
+	b.page("Runtime.evaluate",
+		map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
 	if r.ExceptionDetails != nil {
 		b.t.Fatalf("%s: %s", expression, r.ExceptionDetails)
 	}
@@ -339,7 +347,9 @@ func (b *browser) click(selector string) {
 		b.t.Fatalf("%s is covered", selector)
 	}
 	for _, kind := range []string{"mousePressed", "mouseReleased"} {
-		b.page("Input.dispatchMouseEvent", map[string]any{"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1}, nil)
+		b.page("Input.dispatchMouseEvent",
+			map[string]any{"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1},
+			nil)
 	}
 }
 
@@ -361,8 +371,13 @@ var keyCodes = map[string]int{"Enter": 13, "Tab": 9, "Escape": 27, "ArrowDown": 
 func (b *browser) press(key string) {
 	b.t.Helper()
 	text := map[string]string{"Enter": "\r", " ": " "}[key]
-	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": keyCodes[key], "text": text}, nil)
-	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key, "code": key, "windowsVirtualKeyCode": keyCodes[key]}, nil)
+	b.page("Input.dispatchKeyEvent",
+		map[string]any{"type": "keyDown", "key": key, "code": key,
+			"windowsVirtualKeyCode": keyCodes[key], "text": text},
+		nil)
+	b.page("Input.dispatchKeyEvent",
+		map[string]any{"type": "keyUp", "key": key, "code": key, "windowsVirtualKeyCode": keyCodes[key]},
+		nil)
 }
 
 // choose selects an option of a select element.
@@ -371,13 +386,16 @@ func (b *browser) choose(selector, value string) {
 	b.eval(fmt.Sprintf(`(e => { e.value = %q; e.dispatchEvent(new Event('change', {bubbles: true})); })(document.querySelector(%q))`, value, selector))
 }
 
-// look sets the viewport and the colour scheme. Nothing moves, because to draw bars that grow takes more processor time than
-// all else that the page does.
+// look sets the viewport and the colour scheme. Nothing moves, because to draw
+// bars that grow takes more processor time than all else that the page does.
 func (b *browser) look(width, height int, scheme string) {
 	b.t.Helper()
-	b.page("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	b.page("Emulation.setDeviceMetricsOverride",
+		map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
+		nil)
 	b.page("Emulation.setEmulatedMedia", map[string]any{"features": []any{
-		map[string]any{"name": "prefers-color-scheme", "value": scheme}, map[string]any{"name": "prefers-reduced-motion", "value": "reduce"},
+		map[string]any{"name": "prefers-color-scheme", "value": scheme},
+		map[string]any{"name": "prefers-reduced-motion", "value": "reduce"},
 	}}, nil)
 }
 
@@ -405,7 +423,8 @@ func (b *browser) save(path string, options map[string]any) {
 	expect.NoError(b.t, err)
 }
 
-// trouble returns the errors that the page logged since the last call, except lines that contain an expected text.
+// trouble returns the errors that the page logged since the last call, except
+// lines that contain an expected text.
 func (b *browser) trouble(expected ...string) (list []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -422,7 +441,8 @@ next:
 	return list
 }
 
-// sent returns what the page has asked the node so far. The browser asks for the page's icon when it likes.
+// sent returns what the page has asked the node so far. The browser asks for
+// the page's icon when it likes.
 func (b *browser) sent() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

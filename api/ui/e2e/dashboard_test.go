@@ -60,8 +60,10 @@ func TestDashboard(t *testing.T) {
 	s.open(s.cluster.admin(0) + "/ui")
 	s.play(t, part{"starting", showsStarting}, part{"token", asksForToken}, part{"empty", showsNothing})
 	s.cluster.load()
-	s.play(t, part{"rates", showsRates}, part{"arithmetic", computesRates}, part{"regions", showsRegions}, part{"rules", filtersRules},
-		part{"usage", looksUpUsage}, part{"try", triesChecks}, part{"views", fitsAllViews}, part{"hidden", pauses}, part{"hour", keepsTheHour},
+	s.play(t, part{"rates", showsRates}, part{"arithmetic", computesRates},
+		part{"regions", showsRegions}, part{"rules", filtersRules},
+		part{"usage", looksUpUsage}, part{"try", triesChecks}, part{"views", fitsAllViews},
+		part{"hidden", pauses}, part{"hour", keepsTheHour},
 		part{"hostile", showsHostileKeys}, part{"many", boundsRows})
 }
 
@@ -100,7 +102,8 @@ func (s *site) visit(address string) {
 	s.t.Helper()
 	s.eval(fmt.Sprintf(`location.hash = %q; new Promise(done => setTimeout(done))`, address))
 	page, _, _ := strings.Cut(strings.TrimPrefix(address, "#/"), "/")
-	s.until(address+" is there", fmt.Sprintf(`document.querySelector('#pages a[aria-current]')?.hash === '#/%s' && location.hash === %q`, page, address))
+	s.until(address+" is there",
+		fmt.Sprintf(`document.querySelector('#pages a[aria-current]')?.hash === '#/%s' && location.hash === %q`, page, address))
 }
 
 // calm fails if the page has logged an error.
@@ -122,11 +125,14 @@ func showsStarting(t *testing.T, s *site) {
 	s.until("the page asks for a token", formIsThere)
 	s.fill("#token-text", adminToken)
 	s.press("Enter")
-	s.until("it says that the node is starting", `/^n1 is starting and decides no checks yet: waiting for \S+, \S+ \(1 of 3 found\)[^]*It has found no other node so far/.test(document.getElementById('notices').innerText)`)
-	s.until("it is not called cut off", `!/cut.off/.test(document.body.innerText) && /view starting/.test(document.getElementById('facts').innerText)`)
+	s.until("it says that the node is starting",
+		`/^n1 is starting and decides no checks yet: waiting for \S+, \S+ \(1 of 3 found\)[^]*It has found no other node so far/.test(document.getElementById('notices').innerText)`)
+	s.until("it is not called cut off",
+		`!/cut.off/.test(document.body.innerText) && /view starting/.test(document.getElementById('facts').innerText)`)
 	s.until("the page is live", live)
 	s.cluster.start(1)
-	s.until("another node is found", `/waiting for [^ ,]+ \(2 of 3 found\)[^]*Found so far: n2/.test(document.getElementById('notices').innerText)`)
+	s.until("another node is found",
+		`/waiting for [^ ,]+ \(2 of 3 found\)[^]*Found so far: n2/.test(document.getElementById('notices').innerText)`)
 	s.visit("#/nodes")
 	s.until("the page of the nodes says so", `/2 found so far/.test(document.getElementById('members-note').innerText)`)
 	s.inspectPages("starting")
@@ -139,7 +145,8 @@ func showsStarting(t *testing.T, s *site) {
 	s.calm(t, "status of 401", "status of 503", "/v1/rules/login") // it has no rules yet
 }
 
-// longerThanAPace waits long enough for the page to ask at least once, if it asks at all: it does so each second.
+// longerThanAPace waits long enough for the page to ask at least once, if it
+// asks at all: it does so each second.
 const longerThanAPace = `new Promise(done => setTimeout(done, 1500))`
 
 // live is true when the page shows what is going on.
@@ -151,7 +158,8 @@ func showsAlone(t *testing.T, s *site) {
 	s.cluster.kill(2)
 	alone := `/^n1 is alone: n2 and n3 do not answer(, since [\d:]+)?. If they are dead, nobody decides for them.*Meanwhile n1 decides.*a third of each limit/.test(document.getElementById('notices').innerText)`
 	s.until("it says who is missing, and what it does meanwhile", alone)
-	s.until("it says whose counts these are", `document.getElementById('checks-note').innerText === '1 of 3 nodes, without n2 and n3' && /without n2 and n3/.test(document.getElementById('top-note').innerText)`)
+	s.until("it says whose counts these are",
+		`document.getElementById('checks-note').innerText === '1 of 3 nodes, without n2 and n3' && /without n2 and n3/.test(document.getElementById('top-note').innerText)`)
 	s.until("nobody is said to decide for them", `!/others decide/.test(document.body.innerText)`)
 	s.until("the node still decides", checksRate+` > 5`)
 	s.until("the page is live", live)
@@ -174,15 +182,20 @@ func showsAlone(t *testing.T, s *site) {
 	for i := range s.cluster.nodes {
 		s.cluster.awaitReady(i)
 	}
-	s.until("all are back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
+	s.until("all are back",
+		`document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
 	s.until("with rates", checksRate+` > 50 && `+checksRate+` < 5000`)
-	s.calm(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_SOCKET_NOT_CONNECTED", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED_ENCODING", "503", "/v1/usage")
+	s.calm(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_SOCKET_NOT_CONNECTED",
+		"ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED_ENCODING", "503", "/v1/usage")
 }
 
 func showsNothing(t *testing.T, s *site) {
-	s.until("nothing happens", `document.getElementById('checks-rate').innerText === '0' && document.getElementById('refused-rate').innerText === '0'`)
-	s.until("nobody was refused by any node", `document.getElementById('top-note').innerText === 'Nobody has been refused since the nodes began: the whole cluster, 3 nodes.'`)
-	s.until("all is well", `/^All nodes are well: all 3 answer and n\d leads/.test(document.getElementById('health').innerText.trim())`)
+	s.until("nothing happens",
+		`document.getElementById('checks-rate').innerText === '0' && document.getElementById('refused-rate').innerText === '0'`)
+	s.until("nobody was refused by any node",
+		`document.getElementById('top-note').innerText === 'Nobody has been refused since the nodes began: the whole cluster, 3 nodes.'`)
+	s.until("all is well",
+		`/^All nodes are well: all 3 answer and n\d leads/.test(document.getElementById('health').innerText.trim())`)
 	s.inspectPages("empty")
 	s.calm(t)
 }
@@ -194,12 +207,16 @@ func showsRates(t *testing.T, s *site) {
 	s.until("somebody is refused", `document.getElementById('refused-rate').classList.contains('refusing')`)
 	s.until("there are ways to decide", `['owner', 'lease', 'forward', 'list'].every(way =>
 		[...document.querySelectorAll('#ways li:not(.zero)')].some(li => li.innerText.includes(way)))`)
-	s.until("lines are drawn", `document.querySelector('#checks-chart path:last-child').getAttribute('d').split('L').length > 2`)
-	s.until("all nodes tell theirs", `document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
+	s.until("lines are drawn",
+		`document.querySelector('#checks-chart path:last-child').getAttribute('d').split('L').length > 2`)
+	s.until("all nodes tell theirs",
+		`document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
 	s.visit("#/rules")
-	s.until("rules have rates", `[...document.querySelectorAll('#rules-list tr')].filter(r => parseFloat(r.cells[1].innerText) > 0).length >= 5`)
+	s.until("rules have rates",
+		`[...document.querySelectorAll('#rules-list tr')].filter(r => parseFloat(r.cells[1].innerText) > 0).length >= 5`)
 	s.visit("#/nodes")
-	s.until("each node has its own", `document.querySelectorAll('#members tr').length === 3 && [...document.querySelectorAll('#members tr')].every(r => parseFloat(r.cells[3].innerText) > 0)`)
+	s.until("each node has its own",
+		`document.querySelectorAll('#members tr').length === 3 && [...document.querySelectorAll('#members tr')].every(r => parseFloat(r.cells[3].innerText) > 0)`)
 	if have := s.text("#facts"); !strings.Contains(have, "n1") || !strings.Contains(have, "connected") {
 		t.Errorf("have %q", have)
 	}
@@ -219,23 +236,28 @@ func showsHostileKeys(t *testing.T, s *site) {
 			return s.eval(expression) == true
 		})
 	}
-	refuse("the key is among those refused most", hostile, fmt.Sprintf(`[...document.querySelectorAll('#top a')].some(a => a.textContent === %q)`, hostile))
+	refuse("the key is among those refused most", hostile,
+		fmt.Sprintf(`[...document.querySelectorAll('#top a')].some(a => a.textContent === %q)`, hostile))
 	s.click(`#top a[href*="onerror"]`)
-	s.until("its usage is shown", fmt.Sprintf(`document.getElementById('subject-result')?.innerText.includes(%q)`, hostile))
+	s.until("its usage is shown",
+		fmt.Sprintf(`document.getElementById('subject-result')?.innerText.includes(%q)`, hostile))
 	long := "\u202e" + strings.Repeat("long", 200)
 	s.visit("#/overview")
-	refuse("a long one is cut, and what turns it around is not kept", long, `[...document.querySelectorAll('#top a')].some(a => /^\uFFFDlong.{74}…$/.test(a.textContent))`)
+	refuse("a long one is cut, and what turns it around is not kept", long,
+		`[...document.querySelectorAll('#top a')].some(a => /^\uFFFDlong.{74}…$/.test(a.textContent))`)
 	s.look(390, 844, "light")
 	expect.Equal(t, s.eval(`document.documentElement.scrollWidth`), 390.0, "they make the page pixels wide")
 	s.look(1440, 900, "light")
-	expect.Equal(t, s.eval(`document.querySelectorAll('main img, main script').length`), 0.0, "elements were made of it")
+	expect.Equal(t, s.eval(`document.querySelectorAll('main img, main script').length`), 0.0,
+		"elements were made of it")
 	s.calm(t)
 }
 
 func filtersRules(t *testing.T, s *site) {
 	s.visit("#/rules")
 	s.fill("#rules-filter", "LOG")
-	s.until("only what fits is listed", `document.querySelectorAll('#rules-list tr').length === 1 && document.querySelector('#rules-list a').textContent === 'login'`)
+	s.until("only what fits is listed",
+		`document.querySelectorAll('#rules-list tr').length === 1 && document.querySelector('#rules-list a').textContent === 'login'`)
 	s.fill("#rules-filter", "no such rule")
 	s.until("nothing is listed", `document.querySelectorAll('#rules-list tr').length === 0`)
 	s.fill("#rules-filter", "")
@@ -256,11 +278,14 @@ func looksUpUsage(t *testing.T, s *site) {
 	s.until("the count is shown", `/3 of 5 requests/.test(document.getElementById('subject-result')?.innerText)`)
 	s.cluster.check(0, `{"rule":"login","key":"198.18.0.1"}`)
 	s.until("it goes on", `/4 of 5 requests/.test(document.getElementById('subject-result')?.innerText)`)
-	if have := s.text("#subject-result"); !strings.Contains(have, "owned by n") || !strings.Contains(have, "sliding-window-log") {
+	if have := s.text("#subject-result"); !strings.Contains(have, "owned by n") ||
+		!strings.Contains(have, "sliding-window-log") {
 		t.Errorf("have %q", have)
 	}
 	s.choose("#subject-rule", "chat")
-	expect.Equal(t, s.eval(`[...document.querySelectorAll('#subject-keys label')].map(l => l.innerText.trim()).join()`), "tenant,endpoint", "the fields")
+	expect.Equal(t,
+		s.eval(`[...document.querySelectorAll('#subject-keys label')].map(l => l.innerText.trim()).join()`),
+		"tenant,endpoint", "the fields")
 	s.fill("#subject-keys input[name=tenant]", "acme")
 	s.fill("#subject-keys input[name=endpoint]", "/chat/completions")
 	s.click("#subject button")
@@ -335,8 +360,9 @@ func pauses(t *testing.T, s *site) {
 	s.calm(t)
 }
 
-// keepsTheHour loads the page anew: the nodes know what happened before. There is something to draw only after a minute or
-// two, which is what -pictures waits for; TestStates shows what is drawn then.
+// keepsTheHour loads the page anew: the nodes know what happened before. There
+// is something to draw only after a minute or two, which is what -pictures
+// waits for; TestStates shows what is drawn then.
 func keepsTheHour(t *testing.T, s *site) {
 	known := `/^(The first minute is not over yet|The whole cluster|Of n|Nothing of n)/.test(document.getElementById('hour-note').innerText)`
 	if *pictures != "" {
@@ -354,7 +380,8 @@ func keepsTheHour(t *testing.T, s *site) {
 func showsMemberDown(t *testing.T, s *site) {
 	s.cluster.kill(2)
 	s.until("it is shown", `/n3 does not answer/.test(document.getElementById('notices').innerText)`)
-	s.until("the others go on", `document.getElementById('checks-note').innerText === '2 of 3 nodes, without n3' && `+checksRate+` > 30`)
+	s.until("the others go on",
+		`document.getElementById('checks-note').innerText === '2 of 3 nodes, without n3' && `+checksRate+` > 30`)
 	s.visit("#/nodes")
 	s.until("it has failed", `/n3[^]*failed/.test(document.getElementById('members').innerText)`)
 	s.until("the others take over", `document.querySelector('#members tr:last-child').cells[2].innerText === '–'`)
@@ -362,11 +389,14 @@ func showsMemberDown(t *testing.T, s *site) {
 	s.cluster.start(2)
 	s.cluster.awaitReady(2)
 	s.visit("#/overview")
-	s.until("it is back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
+	s.until("it is back",
+		`document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
 	outage := `n3 failed at [\d:]+( yesterday)?, back at [\d:]+( yesterday)? \(.*s\)`
-	s.until("the outage is an event of the day", fmt.Sprintf(`/%s/.test(document.getElementById('events').innerText)`, outage))
+	s.until("the outage is an event of the day",
+		fmt.Sprintf(`/%s/.test(document.getElementById('events').innerText)`, outage))
 	s.visit("#/nodes")
-	s.until("and stands at the node", fmt.Sprintf(`/Last unwell: %s.*\d outages? in the last day/.test(document.getElementById('members').innerText)`, outage))
+	s.until("and stands at the node",
+		fmt.Sprintf(`/Last unwell: %s.*\d outages? in the last day/.test(document.getElementById('members').innerText)`, outage))
 	s.visit("#/overview")
 	s.calm(t, "/v1/usage") // of a subject that n3 owned
 }
@@ -374,22 +404,27 @@ func showsMemberDown(t *testing.T, s *site) {
 // showsCutOff looks at a node that is cut off while all live, and at the others.
 func showsCutOff(t *testing.T, s *site) {
 	s.cluster.links.Cut(s.cluster.ip(0))
-	s.until("it says from whom", `/^n1 is alone: n2 and n3 do not answer.*if only the network is, they go on without n1/.test(document.getElementById('notices').innerText)`)
-	s.until("it says whose counts these are", `document.getElementById('checks-note').innerText === '1 of 3 nodes, without n2 and n3'`)
+	s.until("it says from whom",
+		`/^n1 is alone: n2 and n3 do not answer.*if only the network is, they go on without n1/.test(document.getElementById('notices').innerText)`)
+	s.until("it says whose counts these are",
+		`document.getElementById('checks-note').innerText === '1 of 3 nodes, without n2 and n3'`)
 	s.inspectPages("cut-off")
 	s.visit("#/rules/login")
 	s.push("#rule-shadow-switch")
 	s.push("#confirm-yes")
-	s.until("rules can't be written, and it says why", `document.getElementById('confirm').open && /no leader|majority/.test(document.getElementById('confirm-error').innerText)`)
+	s.until("rules can't be written, and it says why",
+		`document.getElementById('confirm').open && /no leader|majority/.test(document.getElementById('confirm-error').innerText)`)
 	s.inspectOnce("dialog-cut-off")
 	s.press("Escape")
 
 	s.open(s.cluster.admin(1) + "/ui")
 	s.until("the page asks for a token", formIsThere)
 	s.signIn(adminToken)
-	s.until("the others say who is missing", `/^n1 does not answer.*The others decide for it/.test(document.getElementById('notices').innerText)`)
+	s.until("the others say who is missing",
+		`/^n1 does not answer.*The others decide for it/.test(document.getElementById('notices').innerText)`)
 	s.cluster.links.Mend(s.cluster.ip(0))
-	s.until("all are back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
+	s.until("all are back",
+		`document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
 	s.open(s.cluster.admin(0) + "/ui")
 	s.until("the node that was cut off says so, too", `document.getElementById('notices').innerText === ''`)
 	s.calm(t, "status of 401", "status of 503", "status of 504", "/v1/usage")
@@ -399,14 +434,18 @@ func boundsRows(t *testing.T, s *site) {
 	var doc strings.Builder
 	doc.WriteString("version: 1\nrules:\n")
 	for i := range 1000 {
-		fmt.Fprintf(&doc, "  - {name: \"rule <b>%d</b>\", key: [ip], match: {n: \"%d\"}, limits: [{limit: 5, per: 1m}]}\n", i, i)
+		fmt.Fprintf(&doc,
+			"  - {name: \"rule <b>%d</b>\", key: [ip], match: {n: \"%d\"}, limits: [{limit: 5, per: 1m}]}\n",
+			i, i)
 	}
 	s.cluster.awaitReady(0)
 	s.cluster.put(doc.String())
 	s.visit("#/rules")
-	s.until("a few of them are listed", `document.querySelectorAll('#rules-list tr').length === 25 && /1,000 in force/.test(document.getElementById('rules-note').innerText)`)
+	s.until("a few of them are listed",
+		`document.querySelectorAll('#rules-list tr').length === 25 && /1,000 in force/.test(document.getElementById('rules-note').innerText)`)
 	s.fill("#rules-filter", "<b>777<")
-	s.until("the others can be found", `document.querySelectorAll('#rules-list tr').length === 1 && document.querySelector('#rules-list a').textContent === 'rule <b>777</b>'`)
+	s.until("the others can be found",
+		`document.querySelectorAll('#rules-list tr').length === 1 && document.querySelector('#rules-list a').textContent === 'rule <b>777</b>'`)
 	expect.Equal(t, s.eval(`document.querySelectorAll('main tbody b').length`), 0.0, "elements were made of names")
 	s.calm(t, "ERR_CONNECTION_REFUSED", "503", "/v1/usage") // of a deleted rule
 }

@@ -135,9 +135,12 @@ func (c *cluster) address(i int) string {
 
 func (c *cluster) start(i int) {
 	c.t.Helper()
-	cmd := exec.Command(filepath.Join(c.dir, "rlnode"), "serve", "--name", fmt.Sprintf("n%d", i+1), "--zone", fmt.Sprintf("zone-%c", 'a'+i),
+	cmd := exec.Command(filepath.Join(c.dir, "rlnode"), "serve", "--name", fmt.Sprintf("n%d", i+1),
+		"--zone", fmt.Sprintf("zone-%c", 'a'+i),
 		"--bind", c.ip(i), "--data-dir", filepath.Join(c.dir, fmt.Sprintf("n%d", i+1)), "--bootstrap-expect", "3",
-		"--advertise", c.address(i), "--join", strings.Join([]string{c.address((i + 1) % 3), c.address((i + 2) % 3)}, ","), "--rules", filepath.Join(c.dir, "rules.yaml"),
+		"--advertise", c.address(i), "--join",
+		strings.Join([]string{c.address((i + 1) % 3), c.address((i + 2) % 3)}, ","), "--rules",
+		filepath.Join(c.dir, "rules.yaml"),
 		"--admin-token", adminToken, "--tokens-file", filepath.Join(c.dir, "tokens.yaml"), "--max-counters", "100000")
 	log, err := os.OpenFile(c.log(i), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	expect.NoError(c.t, err)
@@ -200,7 +203,8 @@ func (c *cluster) check(i int, body string) int {
 	return resp.StatusCode
 }
 
-// refuse asks node i so often in one batch whether a key may log in that nearly all of the checks are refused.
+// refuse asks node i so often in one batch whether a key may log in that nearly
+// all of the checks are refused.
 func (c *cluster) refuse(i int, key string) {
 	b := []byte(`{"checks":[`)
 	for n := range 200 {

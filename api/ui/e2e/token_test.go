@@ -32,12 +32,14 @@ func asksForToken(t *testing.T, s *site) {
 	enter("not the token")
 	s.until("it says what a token is", `/no blanks/.test(document.getElementById('token-error').textContent)`)
 	enter("wrong")
-	s.until("it says that the token is wrong", formIsThere+` && /does not know/.test(document.getElementById('token-error').textContent)`)
+	s.until("it says that the token is wrong",
+		formIsThere+` && /does not know/.test(document.getElementById('token-error').textContent)`)
 	s.keepsOnly(t, "")
 	s.inspect("token-wrong")
 
 	enter(gatewayToken)
-	s.until("it says which scope is missing", `/scope read; gateway has check/.test(document.getElementById('notices').innerText)`)
+	s.until("it says which scope is missing",
+		`/scope read; gateway has check/.test(document.getElementById('notices').innerText)`)
 	s.inspectPages("token-scope")
 	s.visit("#/document")
 	s.fill("#try-attributes", "ip=198.18.0.9")
@@ -54,13 +56,15 @@ func asksForToken(t *testing.T, s *site) {
 	s.fill("#try-attributes", "ip=198.18.0.9")
 	s.click("#try-take")
 	s.click("#try button")
-	s.until("what the token may not do is said", `/scope check; viewer has read/.test(document.getElementById('try-result').innerText)`)
+	s.until("what the token may not do is said",
+		`/scope check; viewer has read/.test(document.getElementById('try-result').innerText)`)
 	if have := s.eval(`document.getElementById('reads').hidden && document.getElementById('token').hidden`); have != true {
 		t.Error("there are links that lead to refusals, or the form")
 	}
 	s.visit("#/nodes")
 	s.reload()
-	s.until("the tab has kept it", `document.querySelectorAll('#members tr').length === 3 && document.getElementById('token').hidden`)
+	s.until("the tab has kept it",
+		`document.querySelectorAll('#members tr').length === 3 && document.getElementById('token').hidden`)
 	s.keepsOnly(t, viewerToken)
 	s.load(func() { s.click("#token-forget") }) // it loads the page anew
 	s.until("it is forgotten", formIsThere)
@@ -72,8 +76,9 @@ func asksForToken(t *testing.T, s *site) {
 	s.calm(t, expected)
 }
 
-// keepsOnly fails if the page stores anything but the token (if it is empty, anything at all), or if any token ever was
-// part of a request's address or body.
+// keepsOnly fails if the page stores anything but the token (if it is empty,
+// anything at all), or if any token ever was part of a request's address or
+// body.
 func (s *site) keepsOnly(t *testing.T, token string) {
 	t.Helper()
 	want := fmt.Sprintf(`[[],["rlnode-token",%q],""]`, token)

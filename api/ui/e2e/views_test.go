@@ -14,12 +14,14 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-// pictures is where the pictures of the docs are written: go test -tags browser ./api/ui/e2e -args -pictures ../../../docs
+// pictures is where the pictures of the docs are written: go test -tags browser
+// ./api/ui/e2e -args -pictures ../../../docs
 var pictures = flag.String("pictures", "", "write the pictures of the docs into this `folder`")
 
 // ofTheDocs are the pictures that the docs have, by state and view.
 var ofTheDocs = map[string]string{
-	"load-overview-wide-light": "dashboard", "load-overview-narrow-light": "dashboard-narrow", "alone-overview-wide-dark": "dashboard-alone",
+	"load-overview-wide-light": "dashboard", "load-overview-narrow-light": "dashboard-narrow",
+	"alone-overview-wide-dark": "dashboard-alone",
 }
 
 // views are the ways in which people view the page.
@@ -34,8 +36,9 @@ var views = []struct {
 	{"narrow-dark", 390, 844, "dark"},
 }
 
-// inspect looks at the page in two views that differ in width and colours, in turn the first and last or the two between,
-// or in all of them if they are to be saved: everybody can use it, it fits, and all can be read.
+// inspect looks at the page in two views that differ in width and colours, in
+// turn the first and last or the two between, or in all of them if they are to
+// be saved: everybody can use it, it fits, and all can be read.
 func (b *browser) inspect(state string) {
 	b.t.Helper()
 	b.inspected++
@@ -48,7 +51,8 @@ func (b *browser) inspect(state string) {
 			b.t.Errorf("%s, %s: %v", state, v.name, line)
 		}
 		if have := b.eval(`document.documentElement.scrollWidth`); have != float64(v.width) {
-			b.t.Errorf("%s, %s: the page is %v wide; beyond are %v", state, v.name, have, b.eval(fmt.Sprintf(beyond, v.width)))
+			b.t.Errorf("%s, %s: the page is %v wide; beyond are %v", state, v.name, have,
+				b.eval(fmt.Sprintf(beyond, v.width)))
 		}
 		if list, _ := b.eval(clipped).([]any); len(list) > 0 {
 			b.t.Errorf("%s, %s: not all can be read: %v", state, v.name, list)
@@ -56,21 +60,25 @@ func (b *browser) inspect(state string) {
 		b.shot(state + "-" + v.name)
 		if name := ofTheDocs[state+"-"+v.name]; name != "" && *pictures != "" {
 			clip := map[string]any{"x": 0, "y": 0, "width": v.width, "height": 1200, "scale": 0.8}
-			b.save(filepath.Join(*pictures, name+".webp"), map[string]any{"format": "webp", "quality": 30, "clip": clip})
+			b.save(filepath.Join(*pictures, name+".webp"),
+				map[string]any{"format": "webp", "quality": 30, "clip": clip})
 		}
 	}
 	b.look(1440, 900, "light")
 }
 
 // pages are the addresses of all pages.
-var pages = []string{"overview", "rules", "rules/login", "subjects", "subjects/login/203.0.113.1", "document", "lists", "bills", "nodes", "regions"}
+var pages = []string{"overview", "rules", "rules/login", "subjects", "subjects/login/203.0.113.1",
+	"document", "lists", "bills", "nodes", "regions"}
 
-// inspectPages inspects each page in the state in which the cluster is, and returns to the first one.
+// inspectPages inspects each page in the state in which the cluster is, and
+// returns to the first one.
 func (s *site) inspectPages(state string) {
 	s.t.Helper()
 	for _, page := range pages {
 		s.visit("#/" + page)
-		s.until("it has heard something", `document.getElementById('facts').innerText !== '' || document.getElementById('notices').innerText !== ''`)
+		s.until("it has heard something",
+			`document.getElementById('facts').innerText !== '' || document.getElementById('notices').innerText !== ''`)
 		s.eval(`new Promise(done => setTimeout(done, 300))`)
 		s.inspect(state + "-" + strings.NewReplacer("/", "-", ".", "-").Replace(page))
 	}

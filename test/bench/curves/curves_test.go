@@ -32,14 +32,17 @@ func TestDraw(t *testing.T) {
 	}
 	for _, f := range figures {
 		text, err := os.ReadFile(filepath.Join(o.out, f.name+".svg"))
-		if err != nil || !strings.Contains(string(text), "<svg") || !strings.Contains(string(text), "a, with a comma") || !strings.Contains(string(text), f.title) {
+		if err != nil || !strings.Contains(string(text), "<svg") ||
+			!strings.Contains(string(text), "a, with a comma") ||
+			!strings.Contains(string(text), f.title) {
 			t.Errorf("%s: have %d bytes, %v", f.name, len(text), err)
 		}
 	}
 }
 
 func TestBrokenFile(t *testing.T) {
-	for _, text := range []string{"", "line,x\n", "line,x,median,least,most\n", "line,x,median,least,most\na,1,two,3,4\n"} {
+	for _, text := range []string{"", "line,x\n", "line,x,median,least,most\n",
+		"line,x,median,least,most\na,1,two,3,4\n"} {
 		path := filepath.Join(t.TempDir(), "x.csv")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

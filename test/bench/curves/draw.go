@@ -23,13 +23,17 @@ type figure struct {
 var figures = []figure{
 	{name: "keys", title: "A check, by the number of keys", x: "keys", y: "ns a check, one core"},
 	{name: "memory", title: "Memory, by the number of keys", x: "keys", y: "bytes a counter", linear: true},
-	{name: "rules", title: "A check that one rule matches, by the number of rules", x: "rules", y: "ns a check, one core"},
-	{name: "subjects", title: "A check, by the number of subjects in the rules", x: "subjects listed", y: "ns a check, one core"},
-	{name: "goroutines", title: "Checks together, by the number of goroutines", x: "goroutines", y: "checks a second", linear: true},
+	{name: "rules", title: "A check that one rule matches, by the number of rules", x: "rules",
+		y: "ns a check, one core"},
+	{name: "subjects", title: "A check, by the number of subjects in the rules",
+		x: "subjects listed", y: "ns a check, one core"},
+	{name: "goroutines", title: "Checks together, by the number of goroutines", x: "goroutines",
+		y: "checks a second", linear: true},
 	{name: "log", title: "A refusal by a sliding-window log", x: "entries of the log", y: "ns a check, one core"},
 	{name: "nodes-messages", title: "Messages, by the number of nodes", x: "nodes", y: "messages a check"},
 	{name: "nodes-bytes", title: "Bytes of messages, by the number of nodes", x: "nodes", y: "bytes a check"},
-	{name: "nodes-load", title: "Messages of one node, by the number of nodes", x: "nodes", y: "messages a second, sent and received"},
+	{name: "nodes-load", title: "Messages of one node, by the number of nodes", x: "nodes",
+		y: "messages a second, sent and received"},
 }
 
 // draw writes the plot of points to path.
@@ -69,8 +73,8 @@ func (f *figure) draw(points []point, path string) error {
 	return p.Save(18*vg.Centimeter, 11*vg.Centimeter, path)
 }
 
-// frame leaves room around the points, and above them for the legend. A flat curve has to look flat, so a logarithmic axis spans
-// at least two decades.
+// frame leaves room around the points, and above them for the legend. A flat
+// curve has to look flat, so a logarithmic axis spans at least two decades.
 func (f *figure) frame(p *plot.Plot, points []point) {
 	least, most := math.Inf(1), 0.0
 	for _, one := range points {
@@ -126,7 +130,8 @@ type bars struct {
 	plotter.YErrors
 }
 
-// decades puts ticks at 1, 2 and 5 times each power of ten, and labels the powers, or all ticks if there are few.
+// decades puts ticks at 1, 2 and 5 times each power of ten, and labels the
+// powers, or all ticks if there are few.
 type decades struct{}
 
 func (decades) Ticks(least, most float64) []plot.Tick {

@@ -105,7 +105,8 @@ func measureKeys(o *options) (map[string][]point, error) {
 		before := resident()
 		table := o.table(bound)
 		taken := takes(table, n)
-		memory = append(memory, pointOf("mapped for the table", float64(n), []float64{float64(table.Stats().Bytes) / float64(n)}))
+		memory = append(memory,
+			pointOf("mapped for the table", float64(n), []float64{float64(table.Stats().Bytes) / float64(n)}))
 		if grown := resident() - before; n >= 100_000 { // otherwise the noise of the process hides it
 			memory = append(memory, pointOf("resident", float64(n), []float64{float64(grown) / float64(n)}))
 		}
@@ -164,7 +165,8 @@ func mixed(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// reads times reads of an array as large as n counters, each at a place that depends on the previous read.
+// reads times reads of an array as large as n counters, each at a place that
+// depends on the previous read.
 func reads(n int) func(int) {
 	const words = 6 // a counter takes 47 bytes
 	array := make([]uint64, n*words)

@@ -63,7 +63,8 @@ func measureAll(ctx context.Context, o *options) error {
 		name    string
 		measure func(*options) (map[string][]point, error)
 	}{
-		{"keys", measureKeys}, {"rules", measureRules}, {"subjects", measureSubjects}, {"goroutines", measureGoroutines}, {"log", measureLog},
+		{"keys", measureKeys}, {"rules", measureRules}, {"subjects", measureSubjects},
+		{"goroutines", measureGoroutines}, {"log", measureLog},
 	} {
 		if !o.wants(step.name) {
 			continue
@@ -105,7 +106,8 @@ func countNodes(ctx context.Context, o *options) error {
 		return err
 	}
 
-	args := []string{"test", "-count", "1", "-timeout", "20m", "-run", "^TestNodes$", "github.com/rlnode/rlnode/test/bench/curves", "-args", "-out", out}
+	args := []string{"test", "-count", "1", "-timeout", "20m", "-run", "^TestNodes$",
+		"github.com/rlnode/rlnode/test/bench/curves", "-args", "-out", out}
 	if !o.quick {
 		args = append(args, "-whole")
 	}

@@ -33,7 +33,8 @@ const (
 	way      = 200 * time.Microsecond
 	// head is the size of a message's header on a connection: length, kind, method, number.
 	head = 14
-	// settling is how long leases take to adapt to their traffic; counting is how long messages are counted afterwards.
+	// settling is how long leases take to adapt to their traffic; counting is how
+	// long messages are counted afterwards.
 	settling, counting = 9 * time.Second, 15 * time.Second
 )
 
@@ -66,7 +67,8 @@ func (t *traffic) count(on bool) {
 	t.on = on
 }
 
-// member is a node of a cluster without moves and faults. Limiter, leases, counters, rules and ring are real.
+// member is a node of a cluster without moves and faults. Limiter, leases,
+// counters, rules and ring are real.
 type member struct {
 	*limiter.Limiter
 	id    ring.NodeID
@@ -79,7 +81,8 @@ type member struct {
 
 // Route implements limiter.Ownership.
 func (m *member) Route(p int) partitions.Route {
-	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere, Owner: m.ring.Owner(p), Standby: m.ring.Standby(p)}
+	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere,
+		Owner: m.ring.Owner(p), Standby: m.ring.Standby(p)}
 	if r.Owner == m.id {
 		r.Place = partitions.Here
 	}
@@ -89,8 +92,8 @@ func (m *member) Route(p int) partitions.Route {
 // Lineage implements limiter.Ownership.
 func (m *member) Lineage(p int) uint64 { return 1 + uint64(p) }
 
-// WaitUnfrozen, Learn, DecideAsStandby, DecideAlone and Forgive implement limiter.Ownership. Without moves and faults, they do
-// nothing.
+// WaitUnfrozen, Learn, DecideAsStandby, DecideAlone and Forgive implement
+// limiter.Ownership. Without moves and faults, they do nothing.
 func (m *member) WaitUnfrozen(context.Context, int)            {}
 func (m *member) LearnOwner(int, int64, ring.NodeID)           {}
 func (m *member) ForgiveDebt(algorithms.Instant, *counters.Op) {}
@@ -101,7 +104,9 @@ func (m *member) authority() bool                              { return true }
 func (m *member) DecideAlone(algorithms.Instant, []counters.Op) counters.Verdict {
 	return counters.Shut
 }
-func (m *member) DecideAsStandby(algorithms.Instant, []counters.Op, []algorithms.Limit, partitions.OwnerProblem) counters.Verdict {
+func (m *member) DecideAsStandby(
+	algorithms.Instant, []counters.Op, []algorithms.Limit, partitions.OwnerProblem,
+) counters.Verdict {
 	return counters.Shut
 }
 
@@ -172,8 +177,10 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 			}
 		}
 		m.Limiter, err = limiter.NewInCluster(own, clock, limiter.ClusterConfig{
-			Self: id, Boot: uint64(len(all) + 1), Ownership: m, Peers: m, Authority: m.authority, Await: m.await, Fallback: fallback,
-			Ring: func() *ring.Table { return table }, Boottime: func() time.Duration { return time.Since(began) + time.Second },
+			Self: id, Boot: uint64(len(all) + 1), Ownership: m, Peers: m, Authority: m.authority,
+			Await: m.await, Fallback: fallback,
+			Ring:     func() *ring.Table { return table },
+			Boottime: func() time.Duration { return time.Since(began) + time.Second },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -185,13 +192,16 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 	return all
 }
 
-// counts makes checks at n nodes at a total rate of half of what the limits allow, and returns the traffic that they cause.
+// counts makes checks at n nodes at a total rate of half of what the limits
+// allow, and returns the traffic that they cause.
 func counts(t *testing.T, n int, consistency string, rate float64, seed uint64) (c *traffic) {
 	synctest.Test(t, func(t *testing.T) {
 		c = &traffic{}
 		var group, load sync.WaitGroup
 		limit := int(2 * rate * 60 / subjects)
-		all := join(t, n, fmt.Sprintf("rules:\n  - {name: r, key: [user], consistency: %s, limits: [{limit: %d, per: 1m}]}\n", consistency, limit), c, &group)
+		all := join(t, n,
+			fmt.Sprintf("rules:\n  - {name: r, key: [user], consistency: %s, limits: [{limit: %d, per: 1m}]}\n", consistency, limit),
+			c, &group)
 		text, began := textOf(subjects), time.Now()
 		for i, m := range all {
 			load.Go(func() {
@@ -230,14 +240,19 @@ var modes = []struct {
 	line, consistency string
 	rate              func(n int) float64
 }{
-	{fmt.Sprint("hybrid, ", perNode, " checks a second of each node"), "hybrid", func(n int) float64 { return perNode * float64(n) }},
-	{fmt.Sprint("hybrid, ", inAll, " checks a second of all nodes together"), "hybrid", func(int) float64 { return inAll }},
-	{fmt.Sprint("exact, ", perNode, " checks a second of each node"), "exact", func(n int) float64 { return perNode * float64(n) }},
-	{fmt.Sprint("exact, ", inAll, " checks a second of all nodes together"), "exact", func(int) float64 { return inAll }},
+	{fmt.Sprint("hybrid, ", perNode, " checks a second of each node"), "hybrid",
+		func(n int) float64 { return perNode * float64(n) }},
+	{fmt.Sprint("hybrid, ", inAll, " checks a second of all nodes together"), "hybrid",
+		func(int) float64 { return inAll }},
+	{fmt.Sprint("exact, ", perNode, " checks a second of each node"), "exact",
+		func(n int) float64 { return perNode * float64(n) }},
+	{fmt.Sprint("exact, ", inAll, " checks a second of all nodes together"), "exact",
+		func(int) float64 { return inAll }},
 }
 
-// TestNodes counts the messages of limiters by the number of nodes: regardless of the cluster's size, a check costs hardly more
-// messages than a question and its reply.
+// TestNodes counts the messages of limiters by the number of nodes: regardless
+// of the cluster's size, a check costs hardly more messages than a question and
+// its reply.
 func TestNodes(t *testing.T) {
 	sizes, seeds := []int{3, 5}, uint64(1)
 	if *entire {
@@ -260,7 +275,8 @@ func TestNodes(t *testing.T) {
 				}
 			}
 			x := float64(n)
-			messages, bytes = append(messages, pointOf(mode.line, x, perCheck)), append(bytes, pointOf(mode.line, x, bytesPer))
+			messages, bytes = append(messages, pointOf(mode.line, x, perCheck)), append(bytes,
+				pointOf(mode.line, x, bytesPer))
 			load = append(load, pointOf(mode.line, x, perSecond))
 		}
 	}

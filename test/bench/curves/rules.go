@@ -9,24 +9,30 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// sorts are the ways in which one of n rules applies: the text of the i-th rule, and the attributes of a check to which only that
-// rule applies.
+// sorts are the ways in which one of n rules applies: the text of the i-th
+// rule, and the attributes of a check to which only that rule applies.
 var sorts = []struct {
 	line  string
 	match func(i int) string
 	query func(i int) limiter.Query
 }{
-	{"by a value", func(i int) string { return fmt.Sprintf("{endpoint: /v1/things/%d}", i) }, func(i int) limiter.Query { return attributes(fmt.Sprintf("/v1/things/%d", i), "192.0.2.1") }},
-	{"by the beginning of a value", func(i int) string { return fmt.Sprintf("{endpoint: \"/v1/%d/*\"}", i) }, func(i int) limiter.Query { return attributes(fmt.Sprintf("/v1/%d/x", i), "192.0.2.1") }},
-	{"by CIDR", func(i int) string { return fmt.Sprintf("{ip: 10.%d.%d.0/24}", i/256, i%256) }, func(i int) limiter.Query { return attributes("/", fmt.Sprintf("10.%d.%d.9", i/256, i%256)) }},
-	{"by its name", func(i int) string { return fmt.Sprintf("{endpoint: /v1/things/%d}", i) }, func(i int) limiter.Query {
-		return limiter.Query{Rule: fmt.Sprint("r", i), Key: []string{"acme"}, ByKey: true}
-	}},
+	{"by a value", func(i int) string { return fmt.Sprintf("{endpoint: /v1/things/%d}", i) },
+		func(i int) limiter.Query { return attributes(fmt.Sprintf("/v1/things/%d", i), "192.0.2.1") }},
+	{"by the beginning of a value",
+		func(i int) string { return fmt.Sprintf("{endpoint: \"/v1/%d/*\"}", i) },
+		func(i int) limiter.Query { return attributes(fmt.Sprintf("/v1/%d/x", i), "192.0.2.1") }},
+	{"by CIDR", func(i int) string { return fmt.Sprintf("{ip: 10.%d.%d.0/24}", i/256, i%256) },
+		func(i int) limiter.Query { return attributes("/", fmt.Sprintf("10.%d.%d.9", i/256, i%256)) }},
+	{"by its name", func(i int) string { return fmt.Sprintf("{endpoint: /v1/things/%d}", i) },
+		func(i int) limiter.Query {
+			return limiter.Query{Rule: fmt.Sprint("r", i), Key: []string{"acme"}, ByKey: true}
+		}},
 }
 
 func attributes(endpoint, ip string) limiter.Query {
 	return limiter.Query{Attributes: []rules.Attribute{
-		{Name: "tenant", Value: "acme"}, {Name: "endpoint", Value: endpoint}, {Name: "ip", Value: ip}, {Name: "method", Value: "POST"},
+		{Name: "tenant", Value: "acme"}, {Name: "endpoint", Value: endpoint},
+		{Name: "ip", Value: ip}, {Name: "method", Value: "POST"},
 	}}
 }
 
@@ -116,7 +122,8 @@ func measureSubjects(o *options) (map[string][]point, error) {
 	return map[string][]point{"subjects": timed(o, samples)}, nil
 }
 
-// among times checks of n random subjects with rules that list n of them. Keys of listed subjects begin with user-.
+// among times checks of n random subjects with rules that list n of them. Keys
+// of listed subjects begin with user-.
 func among(o *options, n int, of, prefix string, amount int64) (func(int), error) {
 	listed := textOf(n)
 	var text strings.Builder

@@ -91,7 +91,8 @@ func measureLog(o *options) (map[string][]point, error) {
 		line string
 		cost func(n int64) int64
 	}{
-		{"a cost of 1", func(int64) int64 { return 1 }}, {"a cost of the whole limit", func(n int64) int64 { return n }},
+		{"a cost of 1", func(int64) int64 { return 1 }},
+		{"a cost of the whole limit", func(n int64) int64 { return n }},
 		// The worst case: as many entries expire as may stay.
 		{"a cost of half the limit", func(n int64) int64 { return n / 2 }},
 	} {
