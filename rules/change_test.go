@@ -12,15 +12,6 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
-func mustApply(t testing.TB, doc *Document, c Change) *Document {
-	t.Helper()
-	next, err := doc.Apply(c)
-	if err != nil {
-		t.Fatalf("%s: %v", c, err)
-	}
-	return next
-}
-
 const changeBase = `# mine
 rules:
   - {name: a, key: [tenant], tiered: true}
