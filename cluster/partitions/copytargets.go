@@ -460,23 +460,27 @@ func (k *Keeper) Lagging() []ring.NodeID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	var list []ring.NodeID
+	list, reached := k.findLagging()
+	if 2*len(list) > reached {
+		return nil
+	}
+	return list
+}
 
-	reached := 0
+// findLagging lists the copy targets that can be reached but have not answered
+// for lagTime, and counts those that can be reached. The caller holds mu.
+func (k *Keeper) findLagging() (list []ring.NodeID, reached int) {
 	for node, t := range k.targets.nodes {
 		if !k.config.Calls.Reachable(node) {
 			continue
 		}
-		if reached++; !t.silentSince.IsZero() && time.Since(t.silentSince) >= lagTime {
+
+		reached++
+		if !t.silentSince.IsZero() && time.Since(t.silentSince) >= lagTime {
 			list = append(list, node)
 		}
 	}
-
-	if k.stats.Lagging = len(list); 2*len(list) > reached {
-		return nil
-	}
-
-	return list
+	return list, reached
 }
 
 // receive handles the messages in the inbox, in order.

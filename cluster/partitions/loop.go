@@ -134,5 +134,8 @@ func (k *Keeper) Stats() Stats {
 		st.Unacked += int64(t.unacked)
 	}
 
+	lagging, _ := k.findLagging()
+	st.Lagging = len(lagging)
+
 	return st
 }

@@ -63,7 +63,7 @@ func (k *Keeper) reportDebts() {
 			continue
 		}
 
-		tooEarly := k.isTooEarlyForFallback(owner)
+		tooEarly := k.delaysFallback(owner)
 		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] ||
 			!state.member || !k.canSendTo(owner) {
 			continue
@@ -102,9 +102,10 @@ func (k *Keeper) reportDebts() {
 	}
 }
 
-// isTooEarlyForFallback reports whether it is too early to report fallback
-// debts to owner: it is away, or has only just come back. The caller holds mu.
-func (k *Keeper) isTooEarlyForFallback(owner ring.NodeID) bool {
+// delaysFallback reports whether fallback debts must not be reported to owner
+// yet: it is away, or has only just come back. The delay begins with the first
+// call that finds it back. The caller holds mu.
+func (k *Keeper) delaysFallback(owner ring.NodeID) bool {
 	if !k.config.Calls.Reachable(owner) {
 		delete(k.reportFallbackAt, owner)
 		return true
