@@ -111,15 +111,18 @@ func TestCalendarLimit(t *testing.T) {
 	if !ok || d.ResetAfter != time.Hour || l.WindowAt(late) != 25*time.Hour {
 		t.Errorf("have %+v, window %s", d, l.WindowAt(late))
 	}
-	if d = l.Peek(s, late, 1); d.Allowed || d.RetryAfter != time.Hour {
+	d = l.Peek(s, late, 1)
+	if d.Allowed || d.RetryAfter != time.Hour {
 		t.Errorf("have %+v", d)
 	}
-	if d = l.Peek(s, At(time.Date(2026, 10, 26, 0, 0, 0, 0, berlin)), 5); !d.Allowed {
+	d = l.Peek(s, At(time.Date(2026, 10, 26, 0, 0, 0, 0, berlin)), 5)
+	if !d.Allowed {
 		t.Errorf("have %+v after midnight", d)
 	}
 	month := &Limit{Kind: FixedWindow, Amount: 1, Window: 720 * time.Hour, Calendar: NewCalendar(Month, time.UTC)}
 	s, _ = month.Take(State{}, At(time.Date(2026, 1, 31, 23, 59, 0, 0, time.UTC)), 1)
-	if _, ok = month.Take(s, At(time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)), 1); !ok {
+	_, ok = month.Take(s, At(time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)), 1)
+	if !ok {
 		t.Error("31 January and 1 February are one window")
 	}
 }

@@ -93,7 +93,8 @@ func (r *redisCell) take(now, cost int64) (d Decision) {
 	left := next - now
 	if over := next - r.tolerance - now; over > 0 {
 		left = tat - now
-		if d.RetryAfter = Never; r.unit*cost <= r.tolerance {
+		d.RetryAfter = Never
+		if r.unit*cost <= r.tolerance {
 			d.RetryAfter = time.Duration(over)
 		}
 	} else {
@@ -190,7 +191,8 @@ func TestCellKeepsItsWindow(t *testing.T) {
 	if d := other.Peek(s, atSecond(3), 5); !d.Allowed {
 		t.Errorf("once all is back: have %+v", d)
 	}
-	if s, _ = other.Take(s, atSecond(3), 1); s.Count != int64(time.Minute) {
+	s, _ = other.Take(s, atSecond(3), 1)
+	if s.Count != int64(time.Minute) {
 		t.Errorf("the next call begins a bucket with its own window: have %+v", s)
 	}
 }
@@ -206,7 +208,8 @@ func TestCellGivesBack(t *testing.T) {
 		var s, ideal State
 		other := func() {
 			cost, ok := chance.Int64N(l.Burst/4+1), false
-			if s, ok = l.Take(s, now, cost); ok {
+			s, ok = l.Take(s, now, cost)
+			if ok {
 				ideal = l.Force(ideal, TakeRecord{}, now, cost)
 			}
 		}
@@ -218,7 +221,8 @@ func TestCellGivesBack(t *testing.T) {
 			step()
 			reserved := 1 + chance.Int64N(l.Burst)
 			used, ok := chance.Int64N(reserved+1), false
-			if s, ok = l.Take(s, now, reserved); !ok {
+			s, ok = l.Take(s, now, reserved)
+			if !ok {
 				other()
 				continue
 			}
@@ -231,7 +235,8 @@ func TestCellGivesBack(t *testing.T) {
 			}
 			step()
 			s = l.Give(s, from, now, reserved-used)
-			if s, ideal = l.Advance(s, now), l.Advance(ideal, now); l.cellOf(s,
+			s, ideal = l.Advance(s, now), l.Advance(ideal, now)
+			if l.cellOf(s,
 				now).owed.less(l.cellOf(ideal, now).owed) {
 				t.Fatalf("seed %d: have %+v, want at least %+v", seed, s, ideal)
 			}

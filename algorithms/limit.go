@@ -490,7 +490,8 @@ func Fullness(remaining, capacity int64) uint8 {
 		return 0
 	}
 	// A capacity is at most MaxAmount, so 64 bits suffice.
-	if used *= math.MaxUint8; used < 2*capacity {
+	used *= math.MaxUint8
+	if used < 2*capacity {
 		return 1
 	}
 	return uint8(used / capacity)

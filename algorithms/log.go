@@ -111,7 +111,8 @@ func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	room := l.Amount - cost
 	if need := log.total - room; need <= room {
 		for _, e := range log.entries[log.head:] {
-			if need -= e.N; need <= 0 {
+			need -= e.N
+			if need <= 0 {
 				return max(log.advancedTo, e.At+int64(l.Window))
 			}
 		}
@@ -119,7 +120,8 @@ func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	}
 
 	for i := len(log.entries) - 1; i >= log.head; i-- {
-		if room -= log.entries[i].N; room < 0 {
+		room -= log.entries[i].N
+		if room < 0 {
 			return max(log.advancedTo, log.entries[i].At+int64(l.Window))
 		}
 	}

@@ -437,7 +437,8 @@ func (m *logModel) reward(n int64) {
 		}
 		k := min(n, m.hits[last].N)
 		n -= k
-		if m.hits[last].N -= k; m.hits[last].N == 0 {
+		m.hits[last].N -= k
+		if m.hits[last].N == 0 {
 			m.hits = slices.Delete(m.hits, last, last+1)
 		}
 	}

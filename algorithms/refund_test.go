@@ -25,7 +25,8 @@ func TestRefundOfBuckets(t *testing.T) {
 		other := func() {
 			cost := chance.Int64N(l.Burst/4 + 1)
 			var ok bool
-			if s, ok = l.Take(s, now, cost); ok {
+			s, ok = l.Take(s, now, cost)
+			if ok {
 				ideal = l.Force(ideal, TakeRecord{}, now, cost)
 			}
 		}
@@ -34,7 +35,8 @@ func TestRefundOfBuckets(t *testing.T) {
 			reserved := 1 + chance.Int64N(l.Burst)
 			used := chance.Int64N(reserved + 1)
 			var ok bool
-			if s, ok = l.Take(s, now, reserved); !ok {
+			s, ok = l.Take(s, now, reserved)
+			if !ok {
 				other()
 				continue
 			}
@@ -92,7 +94,8 @@ func TestRefundOfBucketsKeepsParts(t *testing.T) {
 	s, _ := l.Take(State{}, now, 1)
 	from := l.TakeRecord(s, now)
 	now.Steady += int64(time.Millisecond)
-	if s = l.Give(s, from, now, 1); !s.Fresh() {
+	s = l.Give(s, from, now, 1)
+	if !s.Fresh() {
 		t.Errorf("have %+v owed, want nothing", s)
 	}
 }

@@ -165,7 +165,8 @@ func TestDebtOfTheLastWindowLeavesThisOneAlone(t *testing.T) {
 	}
 	later := atSecond(120)
 	s, _ = l.Take(s, later, 7)
-	if s = l.Give(s, from, later, 7); s.Count != 7 {
+	s = l.Give(s, from, later, 7)
+	if s.Count != 7 {
 		t.Errorf("a Give from two windows ago changed %+v", s)
 	}
 }
@@ -290,7 +291,8 @@ func TestGiveAfterRefill(t *testing.T) {
 	s, _ := fast.Take(State{}, atSecond(0), 1000)
 	from := fast.TakeRecord(s, atSecond(0))
 	s, _ = fast.Take(s, atSecond(2), 1000)
-	if s = slow.Give(s, from, atSecond(2), 1000); s.Count != 1000 {
+	s = slow.Give(s, from, atSecond(2), 1000)
+	if s.Count != 1000 {
 		t.Errorf("Give put back what had drained at the old rate: %+v", s)
 	}
 }

@@ -68,7 +68,8 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	}
 
 	if first&delayFlag != 0 {
-		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 ||
+		l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay)))
+		if l.MaxDelay == 0 ||
 			l.Kind == FirstWindow || l.Kind == CellBucket {
 			d.Fail()
 		}

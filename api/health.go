@@ -82,7 +82,8 @@ func (d *Doors) reportHealth() []byte {
 
 	if d.Health != nil {
 		c, good := reportCluster(d.Health())
-		if r.Cluster = c; !good {
+		r.Cluster = c
+		if !good {
 			r.Status = "degraded"
 		}
 	}

@@ -190,7 +190,8 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 		switch key.Text {
 		case "name":
 			t.Name = value.Text
-			if err = checkTokenName(t.Name); err == nil && (t.Name == apiTokenName || t.Name == adminTokenName) {
+			err = checkTokenName(t.Name)
+			if err == nil && (t.Name == apiTokenName || t.Name == adminTokenName) {
 				err = fmt.Errorf("%s is the token of --%s", t.Name, t.Name)
 			}
 		case "scopes":

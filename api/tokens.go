@@ -129,7 +129,8 @@ func hashKey(sum *[sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(sum
 
 // add adds t, unless the set has a token with the same hash, which it returns instead.
 func (s *tokenSet) add(t *Token) (twin *Token) {
-	if twin = s.byHash[hashKey(&t.hash)]; twin == nil {
+	twin = s.byHash[hashKey(&t.hash)]
+	if twin == nil {
 		s.byHash[hashKey(&t.hash)] = t
 	}
 	return twin

@@ -41,7 +41,8 @@ func fromRight(lines []string, n int) (found string) {
 			if n == 1 {
 				return found
 			}
-			if more = comma >= 0; more {
+			more = comma >= 0
+			if more {
 				rest = rest[:comma]
 			}
 		}

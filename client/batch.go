@@ -141,7 +141,8 @@ func (c *Client) takeBatch() (batch []*call) {
 	rest := copy(c.queue, c.queue[taken:])
 	clear(c.queue[rest:])
 
-	if c.queue = c.queue[:rest]; rest == 0 && cap(c.queue) > 1024 {
+	c.queue = c.queue[:rest]
+	if rest == 0 && cap(c.queue) > 1024 {
 		c.queue = nil // release the memory of a burst
 	}
 	if batch == nil {
@@ -187,7 +188,8 @@ func (c *Client) checkSingle(ctx context.Context, q *call) {
 // setAnswer sets c's decision and error from the answer to a request of its own.
 func (c *call) setAnswer(r *reply) {
 	var a answer
-	if c.decision, c.err = r.decision(&a, c.countMode); c.err == nil && c.headers {
+	c.decision, c.err = r.decision(&a, c.countMode)
+	if c.err == nil && c.headers {
 		c.decision.headers = headersOf(r.header)
 	}
 }

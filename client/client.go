@@ -344,7 +344,8 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if err != nil {
 		return Settlement{}, err
 	}
-	if body = append(body, '}'); len(body) > maxBody {
+	body = append(body, '}')
+	if len(body) > maxBody {
 		return Settlement{}, errTooLarge
 	}
 

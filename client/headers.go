@@ -81,7 +81,8 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 		reset := ceil(d.ResetAfter, time.Second)
 		if !delta {
 			at := time.Now().Add(d.ResetAfter)
-			if reset = at.Unix(); at.Nanosecond() > 0 {
+			reset = at.Unix()
+			if at.Nanosecond() > 0 {
 				reset++
 			}
 		}
@@ -89,7 +90,8 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 		d.headers.limit = strconv.FormatInt(d.Limit, 10)
 		d.headers.remaining = strconv.FormatInt(d.Remaining, 10)
 
-		if d.headers.reset = strconv.FormatInt(reset, 10); d.RetryAfter == Never {
+		d.headers.reset = strconv.FormatInt(reset, 10)
+		if d.RetryAfter == Never {
 			d.headers.reset = ""
 		}
 	}

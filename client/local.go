@@ -121,7 +121,8 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 		}
 
 		op.window = w
-		if op.fits = w.used+op.cost <= op.capacity; !op.fits && !op.shadow {
+		op.fits = w.used+op.cost <= op.capacity
+		if !op.fits && !op.shadow {
 			fits = false
 			checked = checked && op.mode == CountMode
 		}
@@ -279,7 +280,8 @@ func windowLength(per string) (time.Duration, bool) {
 
 	var d time.Duration
 	if rest != "" || !has {
-		if d, err = time.ParseDuration(rest); err != nil || d <= 0 {
+		d, err = time.ParseDuration(rest)
+		if err != nil || d <= 0 {
 			return 0, false
 		}
 	}

@@ -750,13 +750,15 @@ rules:
 		t.Errorf("a reward to one limit: have %+v, %v", u, err)
 	}
 	one.LimitName = "day"
-	if u, err = c.Reset(ctx, one); err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 0 || u.Applied != nil {
+	u, err = c.Reset(ctx, one)
+	if err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 0 || u.Applied != nil {
 		t.Errorf("a reset of the other: have %+v, %v", u, err)
 	}
 
 	var e *client.Error
 	one.LimitName = "nobody"
-	if _, err = c.Reset(ctx, one); !errors.As(err, &e) || e.Code != "unknown-limit" || e.Status != 404 {
+	_, err = c.Reset(ctx, one)
+	if !errors.As(err, &e) || e.Code != "unknown-limit" || e.Status != 404 {
 		t.Errorf("a limit that there is not: have %v", err)
 	}
 	unbilled := client.Request{Rule: "plain", Key: q.Key, Bill: true}
@@ -765,7 +767,8 @@ rules:
 		t.Errorf("the bill of a rule that has none: have %v", err)
 	}
 	one.LimitName = strings.Repeat("x", 1025)
-	if _, err = c.Reset(ctx, one); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), "LimitName") {
+	_, err = c.Reset(ctx, one)
+	if !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), "LimitName") {
 		t.Errorf("a long name: have %v", err)
 	}
 }

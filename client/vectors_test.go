@@ -139,7 +139,8 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 	case "reserve":
 		var r Reservation
 		r, err = c.Reserve(background, q, time.Duration(v.TTL)*time.Millisecond)
-		if d = r.Decision; r.ID != "" {
+		d = r.Decision
+		if r.ID != "" {
 			more["reservation"] = r.ID
 		}
 	case "acquire":

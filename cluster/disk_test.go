@@ -106,7 +106,8 @@ func (s *store) LastIndex() (i uint64, err error) {
 func (s *store) GetLog(i uint64, to *raft.Log) (err error) {
 	s.read(func(d *disk) {
 		l, ok := d.logs[i]
-		if *to = l; !ok {
+		*to = l
+		if !ok {
 			err = raft.ErrLogNotFound
 		}
 	})
@@ -162,7 +163,8 @@ func (s *store) Set(k, v []byte) error {
 func (s *store) Get(k []byte) (v []byte, err error) {
 	s.read(func(d *disk) {
 		var ok bool
-		if v, ok = d.keys[string(k)]; !ok {
+		v, ok = d.keys[string(k)]
+		if !ok {
 			err = errors.New("not found")
 		}
 	})

@@ -135,7 +135,8 @@ func (w *world) client(ctx context.Context, h *history, number int, chance *rand
 			}
 		} else if chance.IntN(2) == 0 {
 			in := registerInput{entry: 1 + chance.IntN(numNotes), value: 1000*(number%1000) + i + 1}
-			if in.remove = chance.IntN(3) == 0; in.remove {
+			in.remove = chance.IntN(3) == 0
+			if in.remove {
 				in.value = 0
 			}
 			v, _, err := c.WriteEntries(short, noteChange(in))

@@ -186,7 +186,8 @@ func TestALoneNodeDiesAtEachWrite(t *testing.T) {
 				n.dieAt = at
 				n.run()
 				time.Sleep(4 * time.Second)
-				if died = n.store.died(); !died {
+				died = n.store.died()
+				if !died {
 					return
 				}
 				n.stop()

@@ -98,7 +98,8 @@ func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (diff
 func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
 	votes = map[agreement.Hash]int{}
 	for _, hash := range byNode {
-		if votes[hash]++; votes[hash] >= votes[most] {
+		votes[hash]++
+		if votes[hash] >= votes[most] {
 			most = hash
 		}
 	}

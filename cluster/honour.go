@@ -152,7 +152,8 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	}
 	sr.mu.Unlock()
 
-	if list = sr.uncommitted(list); len(list) > 0 {
+	list = sr.uncommitted(list)
+	if len(list) > 0 {
 		if err := sr.addRegionsExclusively(ctx, list); err != nil {
 			return err
 		}

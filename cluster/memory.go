@@ -132,7 +132,8 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	last, err := store.Logs().LastIndex()
 	for i := from + 1; err == nil && i <= min(index, last); i++ {
 		var l raft.Log
-		if err = store.Logs().GetLog(i, &l); err == nil && l.Type == raft.LogCommand {
+		err = store.Logs().GetLog(i, &l)
+		if err == nil && l.Type == raft.LogCommand {
 			m.Apply(&l)
 		}
 	}
@@ -177,7 +178,8 @@ func (c *Cluster) recordApplied() {
 		if err != nil && !failing {
 			c.config.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less", "error", err)
 		}
-		if failing = err != nil; !failing {
+		failing = err != nil
+		if !failing {
 			noted, c.memory.recordedIndex = s, s.Index
 		}
 	}

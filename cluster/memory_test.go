@@ -58,7 +58,8 @@ func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				if hashes[m.Hits[0].Subject] = true; len(hashes) != 1 {
+				hashes[m.Hits[0].Subject] = true
+				if len(hashes) != 1 {
 					t.Errorf("%s: a subject has another hash", n.name)
 				}
 			}

@@ -128,10 +128,12 @@ func TestRecordsTellSinceWhen(t *testing.T) {
 		t.Errorf("have %+v, want good since the beginning", r)
 	}
 	m.boot = 2
-	if r = r.updated(now.Add(2*time.Second), m, true); !r.healthySince.Equal(now.Add(2 * time.Second)) {
+	r = r.updated(now.Add(2*time.Second), m, true)
+	if !r.healthySince.Equal(now.Add(2 * time.Second)) {
 		t.Errorf("have %+v, want good since the new process", r)
 	}
-	if r = r.updated(now.Add(3*time.Second), m, false); r.healthy {
+	r = r.updated(now.Add(3*time.Second), m, false)
+	if r.healthy {
 		t.Error("a node that is behind is not good")
 	}
 	m.State = gossip.Failed

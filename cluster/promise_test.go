@@ -213,7 +213,8 @@ func TestNoTwoFoundings(t *testing.T) {
 			case step == stepCheck && !promises[p.Proposer].isStillValid(p.Proposer, p.Attempt):
 				promises[self] = p.withdrawn()
 			case step == stepAsk:
-				if p = collect(chance, promises, self, p); p.Decided {
+				p = collect(chance, promises, self, p)
+				if p.Decided {
 					promises[self] = p
 					completed++
 					for _, member := range p.Set {

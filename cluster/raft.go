@@ -142,7 +142,8 @@ func (a addressProvider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error
 	n := nodeID(id)
 	address := a.c.config.Self.PeerAddress()
 	if n != a.c.config.Self.ID {
-		if address = (*a.c.nodeAddresses.Load())[n]; address == "" {
+		address = (*a.c.nodeAddresses.Load())[n]
+		if address == "" {
 			return "", fmt.Errorf("look up the address of node %s: %w", n, ErrNotFound)
 		}
 	}

@@ -35,7 +35,8 @@ func hotChecks() map[string][]Op {
 			name = "cell bucket"
 		}
 		checks[name] = []Op{op}
-		if all = append(all, op); mayQueue(kind) {
+		all = append(all, op)
+		if mayQueue(kind) {
 			checks[kind.String()+", after a delay"] = []Op{{Key: key(uint64(100 + i)), Cost: 1,
 				Limit: &algorithms.Limit{
 					Kind: kind, Amount: 1000, Burst: 1000, Window: time.Minute, MaxDelay: time.Millisecond,

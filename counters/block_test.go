@@ -95,7 +95,8 @@ func TestBlockInAFullTable(t *testing.T) {
 	for n := range uint64(100) {
 		ops := withBlock(n, 1)
 		table.Take(epoch, ops)
-		if ops = withBlock(n, 1); table.Take(epoch, ops) == Admitted {
+		ops = withBlock(n, 1)
+		if table.Take(epoch, ops) == Admitted {
 			t.Fatalf("subject %d was admitted twice", n)
 		}
 		if ops[0].Full && !ops[1].Decision.Allowed {

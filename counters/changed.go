@@ -50,7 +50,8 @@ func (s *shard) collectChanged(batch []Record) []Record {
 			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
 				r := g.record(slot)
-				if batch = append(batch, r); !r.isFresh() {
+				batch = append(batch, r)
+				if !r.isFresh() {
 					s.markClean(sub.locationAt(i*groupSlots+slot), checkpoints)
 				}
 			}
@@ -58,7 +59,8 @@ func (s *shard) collectChanged(batch []Record) []Record {
 
 		for k, e := range sub.logs {
 			if e.dirty&checkpoints != 0 {
-				if batch = append(batch, e.record(k)); !e.log.Fresh() {
+				batch = append(batch, e.record(k))
+				if !e.log.Fresh() {
 					s.markLogClean(e, checkpoints)
 				}
 			}

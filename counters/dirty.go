@@ -34,13 +34,15 @@ type dirtyList struct {
 
 // addGroup adds group i of the n groups.
 func (l *dirtyList) addGroup(i, n int) {
-	if l.incomplete = l.incomplete || len(l.groups) >= min(maxDirtyList, n/8+8); !l.incomplete {
+	l.incomplete = l.incomplete || len(l.groups) >= min(maxDirtyList, n/8+8)
+	if !l.incomplete {
 		l.groups = append(l.groups, uint32(i))
 	}
 }
 
 func (l *dirtyList) addLog(k Key) {
-	if l.incomplete = l.incomplete || len(l.logs) >= maxDirtyList; !l.incomplete {
+	l.incomplete = l.incomplete || len(l.logs) >= maxDirtyList
+	if !l.incomplete {
 		l.logs = append(l.logs, k)
 	}
 }

@@ -160,7 +160,8 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 		}
 
 		if searched {
-			if searches++; searches >= maxSearches {
+			searches++
+			if searches >= maxSearches {
 				return false
 			}
 		}
@@ -208,7 +209,8 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 
 	freeAt := int64(math.MaxInt64)
 	for seen := 0; seen < len(sub.groups) && !(v.isGood() && seen >= evictionSample); seen++ {
-		if sub.clockHand++; sub.clockHand >= len(sub.groups) {
+		sub.clockHand++
+		if sub.clockHand >= len(sub.groups) {
 			sub.clockHand = 0
 		}
 
@@ -236,7 +238,8 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 		if c == inline && !k.IsInline() {
 			continue
 		}
-		if looked++; v.isGood() && looked > evictionSample*groupSlots {
+		looked++
+		if v.isGood() && looked > evictionSample*groupSlots {
 			break
 		}
 

@@ -199,7 +199,8 @@ func TestFirstWindowMoves(t *testing.T) {
 		}
 		do := map[string]func(*rapid.T){"": func(t *rapid.T) {
 			used, d := r.procs[r.home].table.Usage(r.now(r.home), firstKey, &r.limit)
-			if r.t = t; used != r.used() {
+			r.t = t
+			if used != r.used() {
 				t.Fatalf("have %d used, want %d", used, r.used())
 			}
 			r.judge(d, 0)

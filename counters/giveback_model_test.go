@@ -130,7 +130,8 @@ func (c *modelCounter) admit(now algorithms.Instant, began, cost int64) (used *u
 	c.charged += cost
 	used = &usedCost{at: now, drained: c.drained, used: cost}
 	if c.limit.Kind == algorithms.FirstWindow {
-		if why = c.enterWindow(now, began); why != "" {
+		why = c.enterWindow(now, began)
+		if why != "" {
 			return used, why
 		}
 		used.began = c.began

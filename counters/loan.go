@@ -65,7 +65,8 @@ func (s *shard) balance(
 	out.Used, out.Remaining = d.Used, d.Remaining
 	out.Lent, out.Borrowed = s.companions(now, k, l)
 	out.wholeUnits = out.Used
-	if state = l.Advance(state, now); l.Kind.Bucket() {
+	state = l.Advance(state, now)
+	if l.Kind.Bucket() {
 		out.wholeUnits = state.Count
 	} else {
 		out.Window, out.widening = state.Window(), state.Part

@@ -272,10 +272,12 @@ func TestLoanToNoShare(t *testing.T) {
 		stand.OwnUse() != 30 || err != nil {
 		t.Fatalf("have %d lent, %+v, %v", n, stand, err)
 	}
-	if ops[0].Cost = 36; table.Take(now, ops) != Refused || ops[0].Decision.Remaining != 35 {
+	ops[0].Cost = 36
+	if table.Take(now, ops) != Refused || ops[0].Decision.Remaining != 35 {
 		t.Errorf("have %+v", ops[0].Decision)
 	}
-	if ops[0].Cost = 35; table.Take(now, ops) != Admitted {
+	ops[0].Cost = 35
+	if table.Take(now, ops) != Admitted {
 		t.Errorf("have %+v", ops[0].Decision)
 	}
 	next := algorithms.At(time.Unix(1_800_000_061, 0))
@@ -296,7 +298,8 @@ func TestLendHalf(t *testing.T) {
 		for {
 			n, _, err := table.Lend(now, k, l, table.Loans(now, k, l).Window, algorithms.MaxAmount)
 			expect.NoError(t, err)
-			if lent += n; n == 0 {
+			lent += n
+			if n == 0 {
 				break
 			}
 		}

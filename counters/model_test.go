@@ -67,7 +67,8 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 		if m.shut[k.Partition()] {
 			return Shut
 		}
-		if nexts[i], ds[i] = m.peek(k, cost); !ds[i].Allowed {
+		nexts[i], ds[i] = m.peek(k, cost)
+		if !ds[i].Allowed {
 			verdict = Refused
 		}
 	}
@@ -167,7 +168,8 @@ func (m *model) records(pick func(c *counter) bool) map[Key]Record {
 	for k, c := range m.all {
 		if pick(c) {
 			r := c.Record
-			if r.Log = nil; c.log != nil && c.log.Len() > 0 {
+			r.Log = nil
+			if c.log != nil && c.log.Len() > 0 {
 				r.Log = c.log.Entries()
 			}
 			out[k] = r
@@ -183,7 +185,8 @@ func collected(t *rapid.T, out map[Key]Record, p int, records []Record) {
 		if _, twice := out[r.Key]; twice || p >= 0 && r.Key.Partition() != p {
 			t.Fatalf("have %+v in partition %d, twice: %v", r, p, twice)
 		}
-		if r.Log = slices.Clone(r.Log); len(r.Log) == 0 {
+		r.Log = slices.Clone(r.Log)
+		if len(r.Log) == 0 {
 			r.Log = nil
 		}
 		out[r.Key] = r
@@ -307,7 +310,8 @@ func (r *run) replicate() {
 		if len(onlyCounters(b)) == 0 {
 			return nil // notes come afterwards
 		}
-		if calls--; calls == 0 {
+		calls--
+		if calls == 0 {
 			failedFrom = p
 			return errFailed
 		}

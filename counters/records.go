@@ -187,7 +187,8 @@ func (sub *subtable) indexOf(k Key) int {
 			return -1
 		}
 
-		if i++; i == len(sub.groups) {
+		i++
+		if i == len(sub.groups) {
 			i = 0
 		}
 	}
@@ -228,7 +229,8 @@ func (sub *subtable) vacantLocation(k Key) location {
 		if free := ^sub.groups[i].tagWord() & highBits; free != 0 {
 			return sub.locationAt(i*groupSlots + bits.TrailingZeros64(free)/8)
 		}
-		if i++; i == len(sub.groups) {
+		i++
+		if i == len(sub.groups) {
 			i = 0
 		}
 	}

@@ -272,7 +272,8 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	n = 0
 	table.Changed(func(b []Record) error {
 		for _, r := range onlyCounters(b) {
-			if n++; !r.isFresh() || r.FreshAt != second+60 {
+			n++
+			if !r.isFresh() || r.FreshAt != second+60 {
 				t.Errorf("have %+v", r)
 			}
 		}

@@ -193,7 +193,8 @@ func (t *Table) FreeSlot(now algorithms.Instant, k Key, id, nonce uint64) (held 
 		return false, ErrShut
 	}
 	had, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
-	if held = held && had.Nonce == nonce; held {
+	held = held && had.Nonce == nonce
+	if held {
 		h.Remove(n.Key)
 	}
 	return held, nil

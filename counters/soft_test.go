@@ -44,7 +44,8 @@ func addsUp(t interface {
 							s.hint.groupOf(k) != uintptr(unsafe.Pointer(&sub.groups[sub.firstGroup(k)])) {
 							t.Fatalf("shard %d: the hint says that %x is in another group", i, k)
 						}
-						if live++; s.subtableOf(k) != sub || !sub.find(k).found() {
+						live++
+						if s.subtableOf(k) != sub || !sub.find(k).found() {
 							t.Fatalf("shard %d: %x is in the wrong subtable", i, k)
 						}
 						inline += int(k.class())

@@ -253,7 +253,8 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 	l, d := op.Limit, &op.Decision
 	state, ok := l.DrainQuickly(g.records[slot].state, now.Steady)
 	if !ok {
-		if state = l.Advance(g.records[slot].state, now); state.At != now.Steady { // it is ahead of the clock
+		state = l.Advance(g.records[slot].state, now)
+		if state.At != now.Steady { // it is ahead of the clock
 			return false
 		}
 	}
@@ -503,7 +504,8 @@ func (t *Table) commit(op *Op) {
 
 	loc := op.location
 	if !loc.found() || loc.moves != loc.subtable.moves {
-		if loc = s.find(op.Key); !loc.found() {
+		loc = s.find(op.Key)
+		if !loc.found() {
 			loc = s.insert(op.Key)
 		}
 	}

@@ -177,7 +177,8 @@ func TestAgainstMap(t *testing.T) {
 	}
 	for k, s := range want {
 		used, _ := table.Usage(now, k, l)
-		if s = l.Advance(s, now); used != l.Used(s, now) {
+		s = l.Advance(s, now)
+		if used != l.Used(s, now) {
 			t.Fatalf("seed %d: have %d used, want %d", seed, used, l.Used(s, now))
 		}
 	}
@@ -442,7 +443,8 @@ func TestChangedAndRestore(t *testing.T) {
 	broken := errors.New("disk full")
 	calls := 0
 	err := table.Changed(func([]Record) error {
-		if calls++; calls == 2 {
+		calls++
+		if calls == 2 {
 			return broken
 		}
 		return nil

@@ -179,7 +179,8 @@ func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Insta
 	for i := range n {
 		var step int64
 		if i == 0 {
-			if before = d.Varint(); before > maxAge || before < -maxAhead {
+			before = d.Varint()
+			if before > maxAge || before < -maxAhead {
 				d.Fail()
 			}
 		} else {

@@ -29,7 +29,8 @@ func TestActivityComesBack(t *testing.T) {
 	if have == nil || !reflect.DeepEqual(*have, want) {
 		t.Errorf("have %+v, want %+v", have, want)
 	}
-	if have = readActivity(wire.Encode(nil, &NodeActivity{})); have == nil || have.Rules != nil {
+	have = readActivity(wire.Encode(nil, &NodeActivity{}))
+	if have == nil || have.Rules != nil {
 		t.Errorf("have %+v", have)
 	}
 	whole := wire.Encode(nil, &want)

@@ -206,7 +206,8 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		if failed || len(next) == 0 {
 			break
 		}
-		if next = l.membership.leases.decideQueued(next); len(next) > 0 {
+		next = l.membership.leases.decideQueued(next)
+		if len(next) > 0 {
 			break
 		}
 	}

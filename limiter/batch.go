@@ -118,7 +118,8 @@ func (b *batch) check(i int) {
 	a.recordDecidedHere(verdict)
 	b.unconfirmed[b.numUnconfirmed] = i
 
-	if b.numUnconfirmed++; b.numUnconfirmed == maxUnconfirmed {
+	b.numUnconfirmed++
+	if b.numUnconfirmed == maxUnconfirmed {
 		b.confirmHere()
 	}
 }

@@ -200,7 +200,8 @@ func TestBlockAlone(t *testing.T) {
 				admitted := 0
 				var last *Answer
 				for range 5 {
-					if last = n.check(byKey(rule, key)); last.Allowed {
+					last = n.check(byKey(rule, key))
+					if last.Allowed {
 						admitted++
 					}
 				}

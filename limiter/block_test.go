@@ -30,7 +30,8 @@ type blocked struct {
 func (b blocked) ask(t *testing.T, l *Limiter, rule string) *Answer {
 	t.Helper()
 	q := byKey(rule, "k")
-	if q.Costs = []UnitCost{{"requests", b.cost}}; b.peek {
+	q.Costs = []UnitCost{{"requests", b.cost}}
+	if b.peek {
 		q.Mode = counters.PeekMode
 	}
 	a := check(t, l, after(b.after), q)
@@ -276,7 +277,8 @@ func TestBlockInUsage(t *testing.T) {
 	if a := check(t, l, l.clock.Now(), q); a.Allowed || !a.Limits[0].Blocked {
 		t.Errorf("have %+v", a.Limits)
 	}
-	if u, err = l.Adjust(adjustment("login", key, -5, "")); err != nil ||
+	u, err = l.Adjust(adjustment("login", key, -5, ""))
+	if err != nil ||
 		u.Blocked < 29*time.Minute || u.Limits[0].Used != 0 {
 		t.Errorf("after a reward: have %+v, %v", u, err)
 	}
@@ -286,7 +288,8 @@ func TestBlockInUsage(t *testing.T) {
 	if _, err := l.Reset(&Query{Rule: "login", Key: key}); err != nil {
 		t.Fatal(err)
 	}
-	if u, err = l.Usage(&Query{Rule: "login", Key: key}); err != nil || u.Blocked != 0 || !attempt().Allowed {
+	u, err = l.Usage(&Query{Rule: "login", Key: key})
+	if err != nil || u.Blocked != 0 || !attempt().Allowed {
 		t.Errorf("after a reset: have %+v, %v", u, err)
 	}
 }

@@ -135,7 +135,8 @@ func (c *change) apply(ctx context.Context, l *Limiter) error {
 	defer cancel()
 
 	return l.doAtOwner(ctx, &ownerRequest{subject: c.subject(), hops: c.hops, here: func() error {
-		if c.ticket = t; c.hops == 0 && t.isUnneeded() {
+		c.ticket = t
+		if c.hops == 0 && t.isUnneeded() {
 			c.ticket = nil
 		}
 		return c.applyHere(ctx, l)

@@ -210,7 +210,8 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			continue
 		}
 
-		if s.state = stateAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
+		s.state = stateAlone
+		if s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.state, s.to = s.next(m)
 			if s.state == stateAlone && c.awaitPath(s) {
 				continue
@@ -332,7 +333,8 @@ func (c *clusterCheck) takeHere(list []int) {
 		}
 
 		s.attempts++
-		if s.state = stateOpen; !authorized {
+		s.state = stateOpen
+		if !authorized {
 			s.markTried(m.Self)
 		}
 	}

@@ -160,7 +160,8 @@ func TestLateSettlings(t *testing.T) {
 				if err != nil || !again.Repeated {
 					t.Fatalf("again: %+v, %v", again, err)
 				}
-				if again.Repeated = false; !reflect.DeepEqual(again, s) {
+				again.Repeated = false
+				if !reflect.DeepEqual(again, s) {
 					t.Errorf("the same again: %+v, want %+v", again, s)
 				}
 				expect.Equal(t, n.used("a", a), tt.want, "used")

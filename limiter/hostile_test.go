@@ -21,7 +21,8 @@ const hostileRules = "rules:\n  - {name: per-tenant, key: [tenant], limits: [{li
 func chosen(n int, shift uint, hash func(name []byte) uint64) (names []string, victim string) {
 	name := []byte("x")
 	for i := int64(0); len(names) <= n; i++ {
-		if name = strconv.AppendInt(name[:1], i, 10); hash(name)>>shift == 5 {
+		name = strconv.AppendInt(name[:1], i, 10)
+		if hash(name)>>shift == 5 {
 			names = append(names, string(name))
 		}
 	}

@@ -103,7 +103,8 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 			sums, most := map[time.Duration]int{}, map[time.Duration]int64{}
 			for i, c := range callers {
 				for _, l := range c.limits {
-					if sums[l.Limit.Window] += c.admitted; int64(c.admitted) > l.Limit.Amount {
+					sums[l.Limit.Window] += c.admitted
+					if int64(c.admitted) > l.Limit.Amount {
 						t.Errorf("%s: caller %d: %d admitted of %d", name, i, c.admitted, l.Limit.Amount)
 					}
 					most[l.Limit.Window] = max(most[l.Limit.Window], l.Limit.Amount)
@@ -199,7 +200,8 @@ func TestCountsAddUp(t *testing.T) {
 					for i := range 900 {
 						cost := int64(1 + i%3)
 						a := ask(w.nodes[i%3], counters.CountMode, cost, exact)
-						if sum += cost; a.Limits[0].Full || !a.Allowed && !a.Counted {
+						sum += cost
+						if a.Limits[0].Full || !a.Allowed && !a.Counted {
 							t.Fatalf("count %d was refused: %+v", i, a.Limits[0])
 						}
 						if a.Allowed != (sum <= 1000) && exact || exact && a.Limits[0].Used != sum {

@@ -70,7 +70,8 @@ func tryLateHistories(t *testing.T, onTime bool) {
 				}
 				h.table.Close()
 				if worst := h.bound.worst(h.seen()); worst.ratio() > 1 {
-					if failed++; failed == 1 {
+					failed++
+					if failed == 1 {
 						t.Errorf("-realtime-seed %d: got %v", seed+i, worst)
 					}
 				}

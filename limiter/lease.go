@@ -38,7 +38,8 @@ func (ls *leases) spend(
 	}
 
 	var outcome localcache.Outcome
-	if outcome, *receipt = ls.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
+	outcome, *receipt = ls.held.Spend(m.Boottime(), owner, ops)
+	if outcome == localcache.Unknown {
 		return outcome
 	}
 	if outcome == localcache.Refused && ops[0].Mode == counters.CountMode {

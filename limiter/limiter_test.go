@@ -281,13 +281,15 @@ rules:
 	if l.Check(&q, &a); a.Allowed {
 		t.Error("admitted in debt")
 	}
-	if u, _ = l.Adjust(adjustment("r", key, -8, "")); u.Limits[0].Used != 3 || u.Limits[1].Used != 3 {
+	u, _ = l.Adjust(adjustment("r", key, -8, ""))
+	if u.Limits[0].Used != 3 || u.Limits[1].Used != 3 {
 		t.Errorf("a reward: have %+v", u)
 	}
 	if _, err := l.Reset(&Query{Rule: "r", Key: key}); err != nil {
 		t.Fatal(err)
 	}
-	if u, _ = l.Usage(&Query{Rule: "r", Key: key}); u.Limits[0].Used != 0 || u.Limits[1].Remaining != 5 {
+	u, _ = l.Usage(&Query{Rule: "r", Key: key})
+	if u.Limits[0].Used != 0 || u.Limits[1].Remaining != 5 {
 		t.Errorf("after a reset: have %+v", u)
 	}
 	if _, err := l.Adjust(adjustment("tokens", []string{"x"}, 1, "")); !errors.Is(err, ErrNoLimitInUnit) {

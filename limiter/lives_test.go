@@ -224,7 +224,8 @@ func TestReservationsOfAnOwnerWhoseClockWasAhead(t *testing.T) {
 		time.Sleep(50 * time.Minute)
 		admitted := second.admit(key)
 		second.settleTokens(id, 0)
-		if admitted += second.admit(key); admitted > 101 {
+		admitted += second.admit(key)
+		if admitted > 101 {
 			t.Errorf("%d were admitted at once, want at most 100", admitted)
 		}
 	})

@@ -61,7 +61,8 @@ func testAllInARegionWithoutAShare(t *testing.T, text string) {
 		e.useIn(region, set, rules.View{Names: e.names, At: time.Now().UnixMilli()}, old)
 	}
 	n := e.flood(byKey("r", "x"), 100, 15*time.Second, "us")
-	if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "us", "ap"); n != 900 {
+	n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "us", "ap")
+	if n != 900 {
 		t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 	}
 	u, err := e.all["us"].nodes[0].Usage(&Query{Rule: "r", Key: []string{"x"}})
@@ -69,7 +70,8 @@ func testAllInARegionWithoutAShare(t *testing.T, text string) {
 	own := int64(0)
 	for i, region := range []string{"ap", "eu", "us"} {
 		share := u.Regions[i].Limits[0]
-		if own += share.Own; share.Own != share.Used-share.Leased-share.Lent+share.Borrowed ||
+		own += share.Own
+		if share.Own != share.Used-share.Leased-share.Lent+share.Borrowed ||
 			share.Remaining != 0 || region == "eu" && share.Share != 900 || region != "eu" &&
 			share.Share != 0 {
 			t.Errorf("%s has %+v", region, share)
@@ -108,7 +110,8 @@ func testAllRegions(t *testing.T, seed int, text string) {
 	// One region starts early, and borrows before the others begin.
 	early := int64(random.IntN(500))
 	n := e.flood(byKey("r", "x"), early, 15*time.Second, "ap")
-	if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "ap", "eu", "us"); n != 900 {
+	n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "ap", "eu", "us")
+	if n != 900 {
 		t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 	}
 }
@@ -229,7 +232,8 @@ func testWindowsTurn(t *testing.T, seed int) {
 	}
 	most := 0
 	for w, n := range perWindow {
-		if most = max(most, n); n > 90 {
+		most = max(most, n)
+		if n > 90 {
 			t.Errorf("have %d admitted in window %d, want at most 90", n, w)
 		}
 	}

@@ -155,7 +155,8 @@ func (l *Limiter) sampleWeight(s *scratch) int64 {
 	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
 		return 1
 	}
-	if s.unsampled++; s.unsampled < sampleEvery {
+	s.unsampled++
+	if s.unsampled < sampleEvery {
 		return 0
 	}
 	s.unsampled = 0

@@ -66,7 +66,8 @@ func TestLimiter_TopKinds(t *testing.T) {
 		}
 		// After the window, nothing is used any longer.
 		time.Sleep(3 * time.Hour)
-		if got, _ = w.nodes[1].Top(TopOptions{By: TopNear, Rule: "r", N: 9}); len(got) != 0 {
+		got, _ = w.nodes[1].Top(TopOptions{By: TopNear, Rule: "r", N: 9})
+		if len(got) != 0 {
 			t.Errorf("after the window: got %+v, want none", got)
 		}
 	})
@@ -92,10 +93,12 @@ func TestNear_KeepsTheNearest(t *testing.T) {
 		t.Errorf("got %+v, want the one that used 4 of 5", list)
 	}
 	note(5000, 0, 0, time.Hour) // a region without a share has used all
-	if list = rankByNear(n.list(2), 1); list[0].Limit != 0 {
+	list = rankByNear(n.list(2), 1)
+	if list[0].Limit != 0 {
 		t.Errorf("got %+v, want the limit of 0 first", list)
 	}
-	if list = n.list(int64(2 * time.Hour)); len(list) != 0 {
+	list = n.list(int64(2 * time.Hour))
+	if len(list) != 0 {
 		t.Errorf("later: got %+v, want none", list)
 	}
 }

@@ -157,7 +157,8 @@ func (rs *reservations) decideHere(
 		}
 	}
 
-	if id, err = rs.decide(r.query, r.ttl, a, false); err != nil || found {
+	id, err = rs.decide(r.query, r.ttl, a, false)
+	if err != nil || found {
 		return id, err
 	}
 
@@ -246,7 +247,8 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	hits, first := a.scratch.match.Hits[:0], 0
 	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
 		counter := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Counter
-		if first += len(h.Limits); !h.Rule.Inline ||
+		first += len(h.Limits)
+		if !h.Rule.Inline ||
 			slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.counter == counter }) {
 			hits = append(hits, h)
 		}
@@ -258,7 +260,8 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	a.TightestIndex = -1
 	a.Counted = !k.allowed && len(k.id) > 0 // only a check that took something has an id
 
-	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
+	a.Limits = a.Limits[:0]
+	if len(limits) == len(k.limits) {
 		a.Limits, a.TightestIndex = append(a.Limits, limits...), k.tightest
 	}
 

@@ -39,7 +39,8 @@ func testOwnUse(t *testing.T, algorithm, consistency string, atOwner bool) {
 	var a *Answer
 	all := int64(0)
 	for {
-		if a = n.check(waiting("r", key)); !a.Allowed {
+		a = n.check(waiting("r", key))
+		if !a.Allowed {
 			break
 		}
 		all++

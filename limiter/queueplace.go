@@ -46,7 +46,8 @@ func (l *Limiter) takeQueuePlace(a *Answer) {
 		p.taken = a.scratch.cluster.refunds()
 	}
 
-	if p.kind = p.kindOfTaken(); p.kind != "" {
+	p.kind = p.kindOfTaken()
+	if p.kind != "" {
 		a.queuePlace = p
 	}
 }

@@ -52,7 +52,8 @@ func drawShape(r *rand.Rand, set *rules.Set) (q Query) {
 
 // drawCosts draws the costs and the mode of q.
 func drawCosts(r *rand.Rand, q *Query) {
-	if q.Costs = nil; r.IntN(4) == 0 {
+	q.Costs = nil
+	if r.IntN(4) == 0 {
 		q.Costs = []UnitCost{{Unit: []string{rules.Requests, "tokens"}[r.IntN(2)], Cost: int64(r.IntN(3))}}
 	}
 	q.Mode = []counters.Mode{counters.CheckMode, counters.CheckMode, counters.CheckMode,
@@ -158,7 +159,8 @@ rules:
 			if a.Allowed && len(a.Limits) != 2 || len(a.Limits) == 0 {
 				t.Fatalf("allowed: %t, with %d limits", a.Allowed, len(a.Limits))
 			}
-			if by[a.DecidedBy]++; a.scratch.isListed {
+			by[a.DecidedBy]++
+			if a.scratch.isListed {
 				repeated++
 			}
 			if len(a.Limits) == 1 {

@@ -84,7 +84,8 @@ func TestReservations(t *testing.T) {
 						}
 						// Settle again, with another cost, on another node.
 						again := n.settleTokens(id, used+7)
-						if again.Repeated = false; !reflect.DeepEqual(again, s) || n.used("r", key) != want {
+						again.Repeated = false
+						if !reflect.DeepEqual(again, s) || n.used("r", key) != want {
 							t.Errorf("settled twice: have %+v and %d, want %+v and %d", again,
 								n.used("r", key), s, want)
 						}

@@ -155,7 +155,8 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 // time.
 func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 	actual := *s
-	if actual.costs = out.Costs; len(out.Costs) == 0 {
+	actual.costs = out.Costs
+	if len(out.Costs) == 0 {
 		return // it named none of the reservation's units
 	}
 

@@ -206,7 +206,8 @@ func TestFewWaitForALoan(t *testing.T) {
 				a := n.check(waiting("r", key))
 				mu.Lock()
 				defer mu.Unlock()
-				if took[time.Since(began)]++; a.Allowed {
+				took[time.Since(began)]++
+				if a.Allowed {
 					t.Error("allowed")
 				}
 			})

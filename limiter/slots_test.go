@@ -368,7 +368,8 @@ func TestSlotsAreFreedByOperators(t *testing.T) {
 			}
 		}
 		q.HolderID = ""
-		if u, err = other.Reset(q); err != nil || u.Limits[0].Used != 0 {
+		u, err = other.Reset(q)
+		if err != nil || u.Limits[0].Used != 0 {
 			t.Errorf("after all were freed: %+v, %v", u, err)
 		}
 	})

@@ -219,7 +219,8 @@ func (n *testNode) Route(p int) partitions.Route {
 		r.Owner = id.(ring.NodeID)
 	}
 	if r.Owner == n.id {
-		if r.Place = partitions.Here; at.frozen {
+		r.Place = partitions.Here
+		if at.frozen {
 			r.Place = partitions.Frozen
 		}
 	}

@@ -156,7 +156,8 @@ func (s *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q
 // refused least and inherits its count.
 func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 	e := topEntry{hash: h.Subject, rule: h.Rule.Name}
-	if i = len(s.entries); i < topCapacity {
+	i = len(s.entries)
+	if i < topCapacity {
 		s.entries = append(s.entries, e)
 	} else {
 		i = 0
@@ -171,7 +172,8 @@ func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 		e.key = s.entries[i].key
 		s.entries[i] = e
 
-		if s.replaced++; s.replaced > topCapacity {
+		s.replaced++
+		if s.replaced > topCapacity {
 			s.renewFilter()
 		}
 	}

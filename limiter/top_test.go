@@ -29,7 +29,8 @@ func TestTop(t *testing.T) {
 	}
 	_, _ = l.Reset(&Query{Rule: "r", Key: []string{"192.0.2.2"}})
 	check(t, l, epoch, byKey("r", "192.0.2.2"))
-	if top = l.mostRefused(1); top[0].Checks != 12 || top[0].Count != 9 {
+	top = l.mostRefused(1)
+	if top[0].Checks != 12 || top[0].Count != 9 {
 		t.Errorf("have %+v", top[0])
 	}
 }
@@ -76,7 +77,8 @@ func TestTopOnZipf(t *testing.T) {
 		if a.Allowed == seen[k] {
 			t.Fatalf("subject %s: allowed %v", k, a.Allowed)
 		}
-		if seen[k] = true; !a.Allowed {
+		seen[k] = true
+		if !a.Allowed {
 			want[k]++
 		}
 	}

@@ -64,7 +64,8 @@ func expectLargest(t *testing.T, have []TopSubject, refused []int64) {
 	shown := map[int]bool{}
 	for rank := range have {
 		n, _ := strconv.Atoi(have[rank].Key[0])
-		if shown[n] = true; have[rank].Count != refused[n] {
+		shown[n] = true
+		if have[rank].Count != refused[n] {
 			t.Errorf("rank %d: subject %d has %d refused, want %d", rank, n, have[rank].Count, refused[n])
 		}
 		if rank > 0 && have[rank].Count > have[rank-1].Count {

@@ -64,15 +64,18 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 		w.nodes[0].check(byKey("r", "x"))
 		set := w.nodes[0].Rules()
 		w.nodes[0].SetRules(set)
-		if use = w.nodes[0].Use(nil); use.Checks["r"] != 1 {
+		use = w.nodes[0].Use(nil)
+		if use.Checks["r"] != 1 {
 			t.Errorf("after new rules: got %+v, want one use of r", use)
 		}
 		w.setCut(w.nodes[0], w.nodes[1], true)
 		time.Sleep(time.Second)
-		if use = w.nodes[0].Use(nil); len(use.Nodes) != 2 || slices.Contains(use.Nodes, w.nodes[1].id) {
+		use = w.nodes[0].Use(nil)
+		if len(use.Nodes) != 2 || slices.Contains(use.Nodes, w.nodes[1].id) {
 			t.Errorf("with a node that can't be reached: got %+v, want two nodes", use)
 		}
-		if use = w.nodes[0].Use([]string{"eu"}); !slices.Equal(use.Silent, []string{"eu"}) {
+		use = w.nodes[0].Use([]string{"eu"})
+		if !slices.Equal(use.Silent, []string{"eu"}) {
 			t.Errorf("with an unknown region: got %+v, want it silent", use)
 		}
 	})

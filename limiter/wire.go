@@ -43,7 +43,8 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 
 	wire.List(c, ops, maxMessageOps, minOpBytes, func(op *counters.Op) {
 		if c.Reads() && i == 0 {
-			if buf = buf[:0]; cap(buf) < len(*ops) {
+			buf = buf[:0]
+			if cap(buf) < len(*ops) {
 				buf = make([]algorithms.Limit, 0, len(*ops))
 			}
 		}

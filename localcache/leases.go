@@ -248,7 +248,8 @@ func (ls *Leases) Request(
 	defer sh.mu.Unlock()
 
 	if le == nil {
-		if le = sh.addLease(ops, ls.perShard); le == nil {
+		le = sh.addLease(ops, ls.perShard)
+		if le == nil {
 			return LeaseRequest{}, false
 		}
 	} else if !le.matches(ops) {
@@ -440,7 +441,8 @@ func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 	if le == nil {
 		return
 	}
-	if le.refused = (refusal{}); !refusalsOnly {
+	le.refused = (refusal{})
+	if !refusalsOnly {
 		ls.endAll(sh, le, now)
 	}
 }
@@ -484,7 +486,8 @@ func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 			due = until
 		}
 	}
-	if le.due = due; le.index < 0 {
+	le.due = due
+	if le.index < 0 {
 		heap.Push(&sh.queue, le)
 	} else {
 		heap.Fix(&sh.queue, le.index)

@@ -194,7 +194,8 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 		})
 
 		if input.Want > 0 {
-			if op.Cost = Size(input, policy); op.Cost == 0 {
+			op.Cost = Size(input, policy)
+			if op.Cost == 0 {
 				return nil
 			}
 			wanted = true

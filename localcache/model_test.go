@@ -256,7 +256,8 @@ func (nw *network) excess(i int) (worst float64, when time.Duration) {
 		wall := networkBegin + int64(h.at)
 		n := wall / int64(l.Window)
 		if n != window {
-			if prev = 0; n == window+1 {
+			prev = 0
+			if n == window+1 {
 				prev = cur
 			}
 			window, cur = n, 0
@@ -512,7 +513,8 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 			}
 			op := w.ops([]int64{0})
 			w.table.Peek(w.now(), op)
-			if op[0].Cost = op[0].Decision.Remaining; op[0].Cost > 0 && w.table.Take(w.now(), op) == counters.Admitted {
+			op[0].Cost = op[0].Decision.Remaining
+			if op[0].Cost > 0 && w.table.Take(w.now(), op) == counters.Admitted {
 				w.admitted([]int64{op[0].Cost})
 			}
 		}
@@ -591,7 +593,8 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			if !late {
 				come(0, sent, g)
 				outcome := Unknown
-				if outcome, receipt = a.Spend(w.at, w.owner, spent); outcome != Spent {
+				outcome, receipt = a.Spend(w.at, w.owner, spent)
+				if outcome != Spent {
 					t.Fatalf("a grant of %d: have %d", g.Amounts[0], outcome)
 				}
 			} else {

@@ -57,7 +57,8 @@ func TestUsedUp(t *testing.T) {
 		ops := opsOf(1)
 		ops[0].Limit = &bucket
 		s.Request(now, someone, policy, ops, 1)
-		if ops[0].Decision = d; d.Allowed {
+		ops[0].Decision = d
+		if d.Allowed {
 			s.AcceptAnswer(now, now, from, ops, Grant{}, false)
 		} else {
 			s.RememberRefusal(now, from, ops, policy.TTL)

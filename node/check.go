@@ -320,7 +320,8 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	if !ok {
 		i = &inquiry{}
 	}
-	if err = i.read(q); what == peek {
+	err = i.read(q)
+	if what == peek {
 		i.setPeekMode()
 	}
 	if err == nil && (what == reserve || i.hasCountMode()) {

@@ -303,7 +303,8 @@ func (s *settings) checkNode(m *mistakes) {
 		s.DataDir = dir
 	}
 
-	if s.initialRules, s.initialRulesAuthor = rules.Starter(), "starter rules"; len(s.Rules) > 0 {
+	s.initialRules, s.initialRulesAuthor = rules.Starter(), "starter rules"
+	if len(s.Rules) > 0 {
 		s.initialRulesAuthor = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
 		doc, err := rules.Parse(s.Rules)
 		if err != nil {

@@ -159,7 +159,8 @@ func (n *Node) restoreDebts() {
 	b, err := n.savedDebts().Read()
 	if err == nil && len(b) > 0 {
 		var count int
-		if count, err = n.keeper.RestoreDebts(b); count > 0 {
+		count, err = n.keeper.RestoreDebts(b)
+		if count > 0 {
 			n.log.Info("debts restored; they will be reported to the owners", "counters", count)
 		}
 	}

@@ -513,7 +513,8 @@ func embeddedCalls(t *testing.T) {
 	for range 3 {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		if last = w.Code; w.Header().Get("RateLimit") == "" {
+		last = w.Code
+		if w.Header().Get("RateLimit") == "" {
 			t.Errorf("no rate headers: %v", w.Header())
 		}
 	}

@@ -21,7 +21,8 @@ func (p *testCluster) keyOwnedBy(rule string, v, standby *testNode, n int) strin
 		if r.Owner != v.id || standby != nil && r.Standby != standby.id {
 			continue
 		}
-		if n--; n < 0 {
+		n--
+		if n < 0 {
 			return key
 		}
 	}
@@ -70,10 +71,12 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 		here, there := map[string]int64{}, map[string]int64{}
 		for _, key := range keys {
 			n, by, _ := lone.ask("year", key, 60)
-			if here[key] = n; n != 30 || by[limiter.ByFallback] != 60 {
+			here[key] = n
+			if n != 30 || by[limiter.ByFallback] != 60 {
 				t.Errorf("%s: %d admitted, by %v; want 30 in fallback", key, n, by)
 			}
-			if there[key], _, _ = p.nodes[0].ask("year", key, 70); there[key] != 70 {
+			there[key], _, _ = p.nodes[0].ask("year", key, 70)
+			if there[key] != 70 {
 				t.Errorf("%s: the others admit %d of 70", key, there[key])
 			}
 		}
@@ -120,7 +123,8 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 		for i, key := range keys {
 			for j, v := range p.nodes {
 				n, by, _ := v.ask("year", key, 50)
-				if admitted[key] += n; n > 30 || by[limiter.ByFallback] != 50 {
+				admitted[key] += n
+				if n > 30 || by[limiter.ByFallback] != 50 {
 					t.Errorf("%s at %d: %d admitted, by %v", key, j, n, by)
 				}
 				// The owner has 60 of 90 used, and exactly its share left.
@@ -280,7 +284,8 @@ func TestG4_HalvesInOneProcess(t *testing.T) {
 				key, all := p.keyOwnedBy("year", owner, standby, 0), int64(0)
 				for j, v := range p.nodes {
 					n, by, slowest := v.ask("year", key, 30)
-					if all += n; n > limit/4 || by[limiter.ByFallback] != 30 {
+					all += n
+					if n > limit/4 || by[limiter.ByFallback] != 30 {
 						t.Errorf("%s at %d: %d admitted, by %v", key, j, n, by)
 					}
 					if slowest > 5*time.Millisecond {

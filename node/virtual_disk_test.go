@@ -45,7 +45,8 @@ func (m *testDisk) fill() {
 func (m *testDisk) mend() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.full = false; m.hung != nil {
+	m.full = false
+	if m.hung != nil {
 		close(m.hung)
 		m.hung = nil
 	}

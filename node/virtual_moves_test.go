@@ -56,7 +56,8 @@ func (p *testCluster) keyMoving(rule string, from, to, standby *testNode) (key s
 	most := ring.Partitions
 	for q := range ring.Partitions {
 		if s.From.Owner(q) == from.id && s.To.Owner(q) == to.id {
-			if before++; before == 128 {
+			before++
+			if before == 128 {
 				most = q
 			}
 		}
@@ -187,7 +188,8 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	for range 50 {
 		for _, v := range alive {
 			n, by, _ := v.ask("year", key, 1)
-			if admitted += n; by[limiter.ByFallback] > 0 && !ended() {
+			admitted += n
+			if by[limiter.ByFallback] > 0 && !ended() {
 				t.Errorf("%s decides alone", v.name())
 			}
 		}

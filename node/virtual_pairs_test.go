@@ -241,7 +241,8 @@ func (s *faultPair) awaitEmpty(d time.Duration, what string, why func() string) 
 	s.t.Helper()
 	last := ""
 	for began := time.Now(); time.Since(began) < d; time.Sleep(10 * time.Millisecond) {
-		if last = why(); last == "" {
+		last = why()
+		if last == "" {
 			return true
 		}
 	}

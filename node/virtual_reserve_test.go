@@ -135,7 +135,8 @@ func TestReservationsInOneProcess(t *testing.T) {
 		all := int64(0)
 		for i := range reserveKeys {
 			have, want := p.used("model", fmt.Sprint(i)), s.certain[i].Load()
-			if all += want; have != want || s.possible[i].Load() > 0 {
+			all += want
+			if have != want || s.possible[i].Load() > 0 {
 				t.Errorf("key %d: have %d used, want %d; %d in doubt", i, have, want, s.possible[i].Load())
 			}
 		}

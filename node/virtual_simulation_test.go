@@ -588,7 +588,8 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 	for _, was := range kept {
 		anew = anew && was
 	}
-	if anew = anew || h.anew; anew {
+	anew = anew || h.anew
+	if anew {
 		tr.begunAnew++
 	}
 	for _, i := range tr.hotSubjectsOf[q] {
@@ -597,7 +598,8 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 			n, _ := slices.BinarySearchFunc(have, since-simTail,
 				func(x sample, at time.Duration) int { return int(x.at - at) })
 			last, known := have[len(have)-1], sample{}
-			if n = min(n, len(have)-1); n > 0 {
+			n = min(n, len(have)-1)
+			if n > 0 {
 				known = have[n-1]
 			}
 			loss.Amount = simulation.MissingInCopy(&last.r, known.r)
@@ -676,7 +678,8 @@ func (tr *simTrial) takeSamples() {
 func (tr *simTrial) awaitEmpty(bound time.Duration, what string, why func() string) bool {
 	last := ""
 	for began := time.Now(); time.Since(began) < bound; time.Sleep(50 * time.Millisecond) {
-		if last = why(); last == "" {
+		last = why()
+		if last == "" {
 			return true
 		}
 	}

@@ -356,7 +356,8 @@ func (w *simWorld) noteLent(tr *simTrial, subject int, lent *counters.Record) {
 		return
 	}
 	x.Amount = lent.State.Count
-	if w.lent++; w.lent%loansPerKill == 0 && !w.calm {
+	w.lent++
+	if w.lent%loansPerKill == 0 && !w.calm {
 		w.due = append(w.due,
 			dueAction{w.now(), func() { w.after(w.between(0, 3*farDelay), func() { w.killInLoan(tr, subject) }) }})
 	}

@@ -200,7 +200,8 @@ func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Recor
 			now := cf.config.Now()
 			frames, taken = appendFrame(frames, records[n:], now, cf.config.Source.Lead(now))
 
-			if n += taken; len(frames) == begin+frameHeader {
+			n += taken
+			if len(frames) == begin+frameHeader {
 				frames = frames[:begin] // every record has expired, so drop the empty frame
 			} else {
 				ends = append(ends, len(frames))

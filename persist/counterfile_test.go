@@ -570,13 +570,15 @@ func TestCheckpointsRest(t *testing.T) {
 	// On a busy machine, any of them may be slow.
 	var fast, slow time.Duration
 	for try := 0; try == 0 || slow < 3*fast; try++ {
-		if fast, slow = write(false), write(true); try == 20 {
+		fast, slow = write(false), write(true)
+		if try == 20 {
 			t.Fatalf("a checkpoint takes %v, and %v with rests", fast, slow)
 		}
 	}
 	c.waiting.Add(1)
 	for try := 0; try == 0 || slow > 2*fast; try++ {
-		if fast, slow = write(false), write(true); try == 20 {
+		fast, slow = write(false), write(true)
+		if try == 20 {
 			t.Fatalf("a checkpoint takes %v, and %v while a caller waits", fast, slow)
 		}
 	}

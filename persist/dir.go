@@ -115,7 +115,8 @@ func readIdentity(file string) (ring.NodeID, error) {
 	if have.Version != identityVersion {
 		return id, damaged(fmt.Sprintf("version is %d, not %d", have.Version, identityVersion))
 	}
-	if id, err = ring.ParseNodeID(have.ID); err != nil || id.IsZero() {
+	id, err = ring.ParseNodeID(have.ID)
+	if err != nil || id.IsZero() {
 		return ring.NodeID{}, damaged("id is not 32 hexadecimal digits")
 	}
 	return id, nil

@@ -31,7 +31,8 @@ func TestFrames(t *testing.T) {
 		frame, taken := appendFrame(nil, rest, now, 0)
 		number := binary.BigEndian.AppendUint64(nil, uint64(len(rest)))
 		addChecksum(number, frame)
-		if most = max(most, len(frame)); taken == 0 {
+		most = max(most, len(frame))
+		if taken == 0 {
 			t.Fatal("an empty frame")
 		}
 		if !readFrame(number, frame, now, func(r *counters.Record, _ int64, _ int) {

@@ -36,7 +36,8 @@ func TestGolden(t *testing.T) {
 	i := 0
 	whole := readFrame(number, frame, then, func(r *counters.Record, _ int64, _ int) {
 		want := records[i]
-		if want.FreshAt++; want.Kind.Bucket() && want.State.Count > 0 {
+		want.FreshAt++
+		if want.Kind.Bucket() && want.State.Count > 0 {
 			want.State.At += int64(time.Second)
 		}
 		for j := range want.Log {

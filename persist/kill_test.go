@@ -192,7 +192,8 @@ func killWhileCheckpointing(t *testing.T, load string, rounds int) {
 	// On a slow machine, nothing gets done in that time; then the next child lives longer.
 	for life, round := 150, 0; round < rounds || done == 0 && life < 20_000; round++ {
 		last := runAndKill(t, load+":"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
-		if done = max(done, last); last == 0 {
+		done = max(done, last)
+		if last == 0 {
 			life += life / 10
 		}
 		for n := from + 1; n <= last; n++ {
@@ -206,7 +207,8 @@ func killWhileCheckpointing(t *testing.T, load string, rounds int) {
 			t.Fatalf("a kill damaged the file: %+v, %+v", s, stats)
 		}
 		before := first
-		if first = firstFrame(t, c); first > before {
+		first = firstFrame(t, c)
+		if first > before {
 			bases++
 		}
 		for k, n := range floor {

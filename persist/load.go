@@ -98,7 +98,8 @@ func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) erro
 	}
 
 	cf.base = base{size: live, logSize: total - live}
-	if stats.DamagedFrames = readers[0].DamagedFrames; stats.DamagedFrames > 0 {
+	stats.DamagedFrames = readers[0].DamagedFrames
+	if stats.DamagedFrames > 0 {
 		cf.config.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
 			"path", cf.path, "frames", stats.DamagedFrames)
 		cf.beginBase() // rewrite the file without the damaged frames
@@ -145,7 +146,8 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 			f.restore()
 		}
 
-		if f.totalBytes += int64(len(frame)); f.totalBytes-forgotten >= forgetPagesEvery {
+		f.totalBytes += int64(len(frame))
+		if f.totalBytes-forgotten >= forgetPagesEvery {
 			f.file.forgetPages()
 			forgotten = f.totalBytes
 		}
@@ -165,7 +167,8 @@ func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 		return
 	}
 	if r.FreshAt <= f.now.Steady/1e9 {
-		if f.Expired++; r.IsFreedSlot() { // an older frame may have it as held, with a later end
+		f.Expired++
+		if r.IsFreedSlot() { // an older frame may have it as held, with a later end
 			f.reset[r.ID()] = struct{}{}
 		}
 		return

@@ -56,7 +56,8 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 	}
 	mustCheckpoint(t, c)
 	mustClose(t, c)
-	if c, stats = openLoaded(t, testConfig(dir, newTable(), clk.Now)); stats.Restored != 10 {
+	c, stats = openLoaded(t, testConfig(dir, newTable(), clk.Now))
+	if stats.Restored != 10 {
 		t.Errorf("afterwards: have %+v", stats)
 	}
 	mustClose(t, c)

@@ -110,7 +110,8 @@ func findTime(s string) (t int64, before, after string, ok bool) {
 			break
 		}
 		at += i
-		if t, ok = parseLogTime(s[at:]); ok {
+		t, ok = parseLogTime(s[at:])
+		if ok {
 			return t, s[:at], s[at+len(logTime):], true
 		}
 		at++

@@ -79,7 +79,8 @@ func (r *record) scanTime(s *scanner) error {
 			return fmt.Errorf(`"time": %w`, err)
 		}
 		var ok bool
-		if r.time, ok = unixTime(number); !ok {
+		r.time, ok = unixTime(number)
+		if !ok {
 			return fmt.Errorf(`"time": %.40s is not a Unix time in seconds or milliseconds`, number)
 		}
 		return nil

@@ -86,7 +86,8 @@ func TestAgainstNaive(t *testing.T) {
 	admitted := make(map[string][]time.Time)
 	for _, h := range hits {
 		window := fmt.Sprint(h.address, h.at.Unix()/60)
-		if counts[window]++; counts[window] > limit {
+		counts[window]++
+		if counts[window] > limit {
 			fixed++
 		}
 		recent := slices.DeleteFunc(admitted[h.address], func(at time.Time) bool { return !at.After(h.at.Add(-per)) })

@@ -92,7 +92,8 @@ func TestSpoolStopsEarly(t *testing.T) {
 		}
 		n := 0
 		err := s.each(func(int64, []byte) error {
-			if n++; n == 10 {
+			n++
+			if n == 10 {
 				return stop
 			}
 			return nil

@@ -89,7 +89,8 @@ func (e *edit) applyChange(root, body *yaml.Node) error {
 	case RulePart:
 		rules := section(root, "rules", yaml.List)
 		e.index = slices.IndexFunc(rules.Items, func(r *yaml.Node) bool { return r.Get("name").Text == c.Name })
-		if found = e.index >= 0; !found {
+		found = e.index >= 0
+		if !found {
 			e.index = len(rules.Items)
 		}
 		if body != nil {

@@ -221,7 +221,8 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, by holder, specs []*Li
 	out := make([]*Limit, len(specs))
 	for i, spec := range specs {
 		out[i] = &all[i]
-		if out[i].Name = cmp.Or(spec.Name, rule.Name) + chosen; spec.Unlimited {
+		out[i].Name = cmp.Or(spec.Name, rule.Name) + chosen
+		if spec.Unlimited {
 			out[i].Unlimited = true
 			out[i].Unit = spec.Unit
 			out[i].UnitID = -1
@@ -265,7 +266,8 @@ func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 		return o != l && o.Name == "" && cmp.Or(o.Unit, Requests) == cmp.Or(l.Unit, Requests) && o.Per == l.Per
 	}
 	if slices.ContainsFunc(limits, func(o *LimitSpec) bool { return isAlike(o) && d.kind(o) != d.kind(l) }) {
-		if name += "/" + d.kind(l).String(); l.From == fromFirst {
+		name += "/" + d.kind(l).String()
+		if l.From == fromFirst {
 			name += "/" + fromFirst
 		}
 	}
@@ -293,7 +295,8 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	if id.word != "" {
 		unit, _ := algorithms.ParseCalendarUnit(id.word)
 		var err error
-		if l.Calendar, err = algorithms.CalendarOf(unit, id.zone); err != nil && c.err == nil {
+		l.Calendar, err = algorithms.CalendarOf(unit, id.zone)
+		if err != nil && c.err == nil {
 			c.err = fmt.Errorf("load time zone %q: %w", id.zone, err)
 		}
 	}

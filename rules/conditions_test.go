@@ -206,7 +206,8 @@ func TestUndeclaredAttributesAreCounted(t *testing.T) {
 		}
 	}
 	free := mustCompile(t, one)
-	if free.Match(attrs("ip=1.2.3.4", "x=1"), nil, &m); m.Undeclared != 0 {
+	free.Match(attrs("ip=1.2.3.4", "x=1"), nil, &m)
+	if m.Undeclared != 0 {
 		t.Errorf("without attributes: got %d, want 0", m.Undeclared)
 	}
 }

@@ -187,7 +187,8 @@ func (d *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec])
 	}
 
 	before := d.envoyNodes
-	if d.envoyNodes += len(n.Items); d.envoyNodes > maxEnvoyNodes {
+	d.envoyNodes += len(n.Items)
+	if d.envoyNodes > maxEnvoyNodes {
 		if before <= maxEnvoyNodes {
 			d.fail(n, "more than %d descriptors in all domains", maxEnvoyNodes)
 		}

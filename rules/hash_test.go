@@ -44,7 +44,8 @@ func referenceSip(word, end int, key, b []byte, wide bool) []byte {
 		}
 		v[0] ^= m
 	}
-	if v[2] ^= 0xff; wide {
+	v[2] ^= 0xff
+	if wide {
 		v[2] ^= 0xff ^ 0xee
 	}
 	var out []byte

@@ -71,7 +71,8 @@ func ParseHistory(b []byte) (*History, error) {
 	h, number := &History{}, int64(0)
 	for range d.Count(KeptVersions, 1) {
 		step := d.UpTo(math.MaxInt64 - 1 - number) // leave room for the next number
-		if number += step; step == 0 {
+		number += step
+		if step == 0 {
 			d.Failf("version %d appears twice", number)
 		}
 		h.records = append(h.records, decodeRecord(d, number))

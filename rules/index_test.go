@@ -89,7 +89,8 @@ func (n naive) folded(attribute, v string) string {
 		if a.Path && !glob {
 			rooted := strings.HasPrefix(v, "/")
 			v = regexp.MustCompile(`;[^/]*`).ReplaceAllString(v, "")
-			if v = strings.TrimPrefix(path.Clean("/"+v), "/"); rooted {
+			v = strings.TrimPrefix(path.Clean("/"+v), "/")
+			if rooted {
 				v = "/" + v
 			}
 		}
@@ -323,7 +324,8 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 			set.Match(list, nil, &m)
 			var have []string
 			for i, h := range m.Hits {
-				if have = append(have, h.Rule.Name); !reflect.DeepEqual(h, fresh.Hits[i]) {
+				have = append(have, h.Rule.Name)
+				if !reflect.DeepEqual(h, fresh.Hits[i]) {
 					t.Fatalf("%v: a reused Match has %+v, a fresh one %+v", list, h, fresh.Hits[i])
 				}
 			}
@@ -398,11 +400,13 @@ rules:
 				set, only, byKey = rapid.SampledFrom(sets).Draw(t, "set"), nil, false
 			}
 			if rapid.Bool().Draw(t, "another rule or none") {
-				if only, byKey = nil, false; rapid.Bool().Draw(t, "one rule") {
+				only, byKey = nil, false
+				if rapid.Bool().Draw(t, "one rule") {
 					only = rapid.SampledFrom(set.Rules).Draw(t, "rule")
 				}
 			}
-			if byKey = only != nil && rapid.Bool().Draw(t, "by key"); byKey {
+			byKey = only != nil && rapid.Bool().Draw(t, "by key")
+			if byKey {
 				names = only.Key
 			} else if rapid.IntRange(0, 3).Draw(t, "the same names") == 0 {
 				names = attributes.Draw(t, "names")
@@ -421,7 +425,8 @@ rules:
 			}
 			var fresh Match
 			before := slices.Clone(m.Hits)
-			if m.HitsKept = rapid.Bool().Draw(t, "intact"); !m.HitsKept {
+			m.HitsKept = rapid.Bool().Draw(t, "intact")
+			if !m.HitsKept {
 				clear(m.Hits)
 				m.Hits = m.Hits[:rapid.IntRange(0, len(m.Hits)).Draw(t, "hits left")]
 			}

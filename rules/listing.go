@@ -25,7 +25,8 @@ func page[P interface{ node() *yaml.Node }](
 	if after != "" {
 		at, found := slices.BinarySearchFunc(pieces, after,
 			func(p P, v string) int { return strings.Compare(name(p), v) })
-		if from = at; found {
+		from = at
+		if found {
 			from++
 		}
 	}

@@ -466,7 +466,8 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 		if beside {
 			from = s.overlay
 		}
-		if limits = r.limits(m, from); limits == nil {
+		limits = r.limits(m, from)
+		if limits == nil {
 			return
 		}
 	}
@@ -474,7 +475,8 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 		limited := countLimited(limits)
 		m.Unlimited = append(m.Unlimited,
 			Hit{Rule: r, Limits: limits[limited:], Subject: r.hash(m, &s.seeds[r.number]), Cost: cost})
-		if limits = limits[:limited]; limited == 0 {
+		limits = limits[:limited]
+		if limited == 0 {
 			return
 		}
 	}

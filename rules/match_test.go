@@ -138,7 +138,8 @@ func TestMatch_conditions(t *testing.T) {
 		for _, v := range strings.Fields(tt.no) {
 			check(v, false)
 		}
-		if s.Match(attrs("other=x"), nil, &m); len(m.Hits) > 0 || m.List != Unlisted {
+		s.Match(attrs("other=x"), nil, &m)
+		if len(m.Hits) > 0 || m.List != Unlisted {
 			t.Errorf("%s applies without the attribute", tt.match)
 		}
 	}
@@ -281,7 +282,8 @@ subjects:
 			t.Errorf("%v: have %s, want %s", tt.attrs, hits(&m), tt.want)
 		}
 	}
-	if withDefault.Match(attrs("ip=9.9.9.9"), nil, &m); hits(&m) != "b 10" {
+	withDefault.Match(attrs("ip=9.9.9.9"), nil, &m)
+	if hits(&m) != "b 10" {
 		t.Errorf("default tier: have %s", hits(&m))
 	}
 }
@@ -366,10 +368,12 @@ func TestMatch_reusedAcrossSets(t *testing.T) {
 	large := mustCompile(t, string(readContract(t)))
 	var m Match
 	for range 3 {
-		if large.Match(attrs("ip=1.1.1.1", "tenant=t", "user=u"), nil, &m); len(m.Hits) != 4 {
+		large.Match(attrs("ip=1.1.1.1", "tenant=t", "user=u"), nil, &m)
+		if len(m.Hits) != 4 {
 			t.Fatalf("have %s", hits(&m))
 		}
-		if small.Match(attrs("x=1", "ip=1.1.1.1"), nil, &m); hits(&m) != "a 1" {
+		small.Match(attrs("x=1", "ip=1.1.1.1"), nil, &m)
+		if hits(&m) != "a 1" {
 			t.Fatalf("have %s", hits(&m))
 		}
 	}

@@ -64,7 +64,8 @@ func (d *Document) warnNames(w *collector) {
 	}
 	uses, first := map[string]int{}, map[string]nameUse{}
 	d.eachName(func(name string, at nameUse) {
-		if uses[name]++; uses[name] == 1 {
+		uses[name]++
+		if uses[name] == 1 {
 			first[name] = at
 		}
 	})

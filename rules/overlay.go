@@ -170,7 +170,8 @@ func (o *overlay) listing(m *Match) (best Listing) {
 		if v.number >= len(o.attributes) {
 			continue
 		}
-		if best = max(best, o.attributes[v.number].find(o, m, v)); best == Denied {
+		best = max(best, o.attributes[v.number].find(o, m, v))
+		if best == Denied {
 			break
 		}
 	}
@@ -384,7 +385,8 @@ func addCount(list []counted, length, by int32) []counted {
 	if !found {
 		list = slices.Insert(list, i, counted{length: length})
 	}
-	if list[i].n += by; list[i].n == 0 {
+	list[i].n += by
+	if list[i].n == 0 {
 		list = slices.Delete(list, i, i+1)
 	}
 	return list

@@ -54,7 +54,8 @@ func (s *Set) withEntries(e *entries.State, like *Set, past bool) *Set {
 	if c.touched || o.bySubject == nil {
 		o.bySubject = c.rulesBySubject()
 	}
-	if next.overlay = o; e.Len() == 0 {
+	next.overlay = o
+	if e.Len() == 0 {
 		next.overlay = nil // checks cost nothing more than without entries
 	}
 

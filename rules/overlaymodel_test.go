@@ -201,7 +201,8 @@ func (m *overlayModel) change(t *testing.T, r *rand.Rand, s *entries.State) *ent
 	remove := len(left) < len(m.list) && r.IntN(2) == 0
 	next, err := s.With(entries.Change{Entry: e, Remove: remove})
 	expect.NoError(t, err)
-	if m.list = left; !remove {
+	m.list = left
+	if !remove {
 		m.list = append(m.list, e)
 	}
 	return next

@@ -123,7 +123,8 @@ var (
 		of("threshold", fractionCodec(0.5, 0.95), func(l *LeaseSpec) *float64 { return &l.Threshold }),
 		field[LeaseSpec]{"ttl", func(d *decoder, n *yaml.Node, l *LeaseSpec) {
 			d.alsoWords(n, "auto")
-			if l.AutoTTL = n.Kind == yaml.String && n.Text == "auto"; !l.AutoTTL {
+			l.AutoTTL = n.Kind == yaml.String && n.Text == "auto"
+			if !l.AutoTTL {
 				l.TTL = d.span(n, 50*time.Millisecond, 5*time.Second)
 			}
 		}, func(l *LeaseSpec) *yaml.Node {

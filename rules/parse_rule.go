@@ -104,7 +104,8 @@ func (d *decoder) rules(n *yaml.Node, doc *Document) {
 func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 	r := &RuleSpec{Name: name, pos: n.Pos, positions: positions{}}
 	ok := ruleFields.read(d, n, r, r.positions)
-	if r.malformed = !ok; !ok {
+	r.malformed = !ok
+	if !ok {
 		return r
 	}
 	if name == "" {

@@ -50,7 +50,8 @@ func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
 		for _, s := range spec.Sources {
 			source := Source{Attribute: s.Attribute, Header: s.header(), Path: s.isTarget(), Fingerprint: s.isSecret()}
 			if s.listsAddresses() {
-				if source.Hops = spec.TrustedHops; source.Hops == 0 {
+				source.Hops = spec.TrustedHops
+				if source.Hops == 0 {
 					source.Hops = defaultHops
 				}
 			}
@@ -118,7 +119,8 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 				entry, more = rest, false
 			}
 
-			if entry = strings.Trim(entry, " \t"); entry == "" {
+			entry = strings.Trim(entry, " \t")
+			if entry == "" {
 				continue // an empty element is not an entry: RFC 9110, 5.6.1
 			}
 
@@ -126,7 +128,8 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 				address, ok = a, true
 			}
 
-			if n--; n == 0 {
+			n--
+			if n == 0 {
 				return address, ok
 			}
 		}

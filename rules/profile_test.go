@@ -145,7 +145,8 @@ func TestAppendFingerprint(t *testing.T) {
 func referenceTrusted(lines []string, n int) string {
 	var entries []string
 	for _, e := range strings.Split(strings.Join(lines, ","), ",") {
-		if e = strings.Trim(e, " \t"); e != "" {
+		e = strings.Trim(e, " \t")
+		if e != "" {
 			entries = append(entries, e)
 		}
 	}

@@ -174,8 +174,10 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 
 	out := make(map[string]int64, len(names))
 	for i, name := range names {
-		if out[name] = v.amounts[i]; limit.Kind.Bucket() {
-			if out[name] = v.bursts[i]; v.amounts[i] == 0 {
+		out[name] = v.amounts[i]
+		if limit.Kind.Bucket() {
+			out[name] = v.bursts[i]
+			if v.amounts[i] == 0 {
 				out[name] = 0
 			}
 		}
@@ -333,7 +335,8 @@ func (v *View) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	if r == nil || r.Scope != GlobalScope {
 		return nil, nil
 	}
-	if r = r.like(rule); r == nil {
+	r = r.like(rule)
+	if r == nil {
 		return nil, nil
 	}
 	return r, r.limitsOf(m, rule, nil)
@@ -387,7 +390,8 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 		all[i].BorrowTarget = s.borrowTarget(l, max(rooms[i].amount, newest[i].amount))
 
 		if l.Kind.Bucket() {
-			if all[i].Burst = rooms[i].burst; rooms[i].amount == 0 || rooms[i].burst == 0 {
+			all[i].Burst = rooms[i].burst
+			if rooms[i].amount == 0 || rooms[i].burst == 0 {
 				all[i].Amount, all[i].Burst = 0, 0 // a bucket that never refills gives nothing
 			}
 		}

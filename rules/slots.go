@@ -124,7 +124,8 @@ func (s *Set) SlotTTLs() map[string]time.Duration {
 // SlotTTL returns the ttl of the limit of slots that has a Source. found is
 // false if nothing has it any more.
 func (s *Set) SlotTTL(source uint64) (ttl time.Duration, found bool) {
-	if ttl, found = s.slotTTLs[source]; found || s.overlay == nil {
+	ttl, found = s.slotTTLs[source]
+	if found || s.overlay == nil {
 		return ttl, found
 	}
 	return s.overlay.slotTTLs.Get(sourceKey(source))

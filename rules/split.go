@@ -26,7 +26,8 @@ func Split(amount int64, names []string, parts []Region) []int64 {
 		order := slices.Sorted(slices.Values(names))
 		base, left := amount/int64(len(names)), amount%int64(len(names))
 		for i, name := range names {
-			if out[i] = base; int64(slices.Index(order, name)) < left {
+			out[i] = base
+			if int64(slices.Index(order, name)) < left {
 				out[i]++
 			}
 		}

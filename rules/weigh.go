@@ -21,7 +21,8 @@ type viewShares struct{ amounts, bursts []int64 }
 // committed get anything.
 func divide(regions, committed []string, rule *Rule, l *Limit) viewShares {
 	v := viewShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
-	if v.bursts = v.amounts; l.Kind.Bucket() && l.Burst != l.Amount {
+	v.bursts = v.amounts
+	if l.Kind.Bucket() && l.Burst != l.Amount {
 		v.bursts = splitAmong(regions, committed, rule.Regions, l.Burst)
 	}
 	return v
@@ -130,7 +131,8 @@ func (w *weigher) prepare() {
 
 	var later []int64 // distinct amounts of views from i on
 	for i := n - 1; i >= 0; i-- {
-		if w.nextWithLimit[i] = i; w.split[i] == nil {
+		w.nextWithLimit[i] = i
+		if w.split[i] == nil {
 			w.nextWithLimit[i] = w.nextWithLimit[i+1]
 			continue
 		}

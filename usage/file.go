@@ -132,7 +132,8 @@ func readClosedPage(tx persist.Tx, id bucketID, pages int, p *pager) (err error)
 	visit := func(i int, visit func(row *Row) bool) {
 		if err == nil {
 			var page []byte
-			if page, err = tx.Get(id.name(), pageKey(i)); err == nil && page == nil {
+			page, err = tx.Get(id.name(), pageKey(i))
+			if err == nil && page == nil {
 				err = errRow
 			}
 			if err == nil {

@@ -77,7 +77,8 @@ func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
 	case !isMember && silent < silentAfter:
 		return r // it may have been removed while it was alive; then it goes on sending
 	case !isMember:
-		if next.Settled = true; !r.watched {
+		next.Settled = true
+		if !r.watched {
 			next.Ended = now
 		}
 	case dead && !r.watched:

@@ -50,7 +50,8 @@ func killChild(t *testing.T, c Config, after time.Duration) (reported int64) {
 		if _, err := fmt.Sscanf(lines.Text(), "counted %d", &n); err != nil {
 			continue
 		}
-		if reported = n; end.IsZero() {
+		reported = n
+		if end.IsZero() {
 			end = time.Now().Add(after)
 		}
 		if time.Now().After(end) {

@@ -194,7 +194,8 @@ const (
 // number in its shard.
 func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 	if !row.Other {
-		if done, number = l.enterAt(hi, lo, row, &l.rows, l.maxRows, outcomeEntered); done != outcomeLost {
+		done, number = l.enterAt(hi, lo, row, &l.rows, l.maxRows, outcomeEntered)
+		if done != outcomeLost {
 			return done, number
 		}
 	}
@@ -369,7 +370,8 @@ func (b *block) eachRow(visit func(hi, lo uint64, row *Row)) (whole bool) {
 			return false
 		}
 
-		if row.Cost, row.Checks = counts.Varint(), counts.Varint(); counts.Failed() {
+		row.Cost, row.Checks = counts.Varint(), counts.Varint()
+		if counts.Failed() {
 			row.Cost = 0
 			row.Checks = 0
 			whole = false

@@ -191,12 +191,14 @@ func (m *Meter) toMerge() map[Month][]source {
 		few := min(max(m.mergeAt, len(list)-m.mergeAt+1), mergeWidth)
 		named := 0
 		for i, s := range list[:few] {
-			if named += 1 + s.Merged.count(); named > maxMerged {
+			named += 1 + s.Merged.count()
+			if named > maxMerged {
 				few = i
 				break
 			}
 		}
-		if byMonth[month] = list[:few]; few < 2 {
+		byMonth[month] = list[:few]
+		if few < 2 {
 			delete(byMonth, month)
 		}
 	}

@@ -75,7 +75,8 @@ func (r *Row) decode(d *wire.Decoder) {
 func (r *Row) clone() Row {
 	c := *r
 	c.Rule, c.Unit = string([]byte(r.Rule)), string([]byte(r.Unit))
-	if c.Key = nil; !r.Other {
+	c.Key = nil
+	if !r.Other {
 		c.Key = make([]string, len(r.Key))
 		for i, k := range r.Key {
 			c.Key[i] = string([]byte(k))

@@ -111,7 +111,8 @@ func (s *Stream) Next() (row Row, ok bool) {
 		for len(reader.page) > 0 && compareRows(&reader.page[0], &row) == 0 {
 			row.Cost, row.Checks = addClamped(row.Cost, reader.page[0].Cost), addClamped(row.Checks,
 				reader.page[0].Checks)
-			if reader.page = reader.page[1:]; len(reader.page) == 0 {
+			reader.page = reader.page[1:]
+			if len(reader.page) == 0 {
 				s.readNextPage(reader)
 			}
 		}

@@ -394,7 +394,8 @@ func TestRowsWithTheSameNames(t *testing.T) {
 				for i := range rows {
 					cost += rows[i].Cost
 				}
-				if n += len(rows); !p.more {
+				n += len(rows)
+				if !p.more {
 					break
 				}
 			}

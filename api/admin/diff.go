@@ -152,7 +152,8 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 	small := 0
 	for _, c := range changes {
 		if isSmall(&c) {
-			if small++; small > maxSmallChanges {
+			small++
+			if small > maxSmallChanges {
 				d.LeftOut++
 				continue
 			}

@@ -355,7 +355,8 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 		}
 
 		if unquoted, ok := strings.CutPrefix(one, `"`); ok {
-			if one, ok = strings.CutSuffix(unquoted, `"`); !ok {
+			one, ok = strings.CutSuffix(unquoted, `"`)
+			if !ok {
 				return 0, invalidIfMatch()
 			}
 		}

@@ -54,7 +54,8 @@ func (s *Server) getPage(
 		items[i] = json.RawMessage(p)
 	}
 
-	if answer[name] = items; next != "" {
+	answer[name] = items
+	if next != "" {
 		answer["next"] = next
 	}
 

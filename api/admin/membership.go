@@ -78,7 +78,8 @@ func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 	to := uint64(0)
 	if text := r.URL.Query().Get("to"); text != "" {
 		var err error
-		if to, err = strconv.ParseUint(text, 10, 31); err != nil || to < 1 {
+		to, err = strconv.ParseUint(text, 10, 31)
+		if err != nil || to < 1 {
 			return api.Errorf(api.BadValue, "to must be a number from 1 to %d", math.MaxInt32)
 		}
 	}

@@ -76,7 +76,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		case metrics.Histogram:
 			atMost, count := make(map[float64]uint64, len(f.Bounds)), uint64(0)
 			for i, n := range f.Counts {
-				if count += uint64(n); i < len(f.Bounds) {
+				count += uint64(n)
+				if i < len(f.Bounds) {
 					atMost[f.Bounds[i]] = count
 				}
 			}

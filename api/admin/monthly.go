@@ -56,7 +56,8 @@ func (s *Server) parseMonthlyQuery(r *http.Request) (q monthlyQuery, err error) 
 		}
 	}
 
-	if q.Rule = values.Get("rule"); len(q.Rule) > codec.MaxValue || !utf8.ValidString(q.Rule) {
+	q.Rule = values.Get("rule")
+	if len(q.Rule) > codec.MaxValue || !utf8.ValidString(q.Rule) {
 		return q, api.Errorf(api.BadValue, "rule must be UTF-8 of at most %d bytes", codec.MaxValue)
 	}
 

@@ -20,7 +20,8 @@ func ParseItems(text string) (items []Item, err error) {
 	p := &fieldParser{rest: text}
 	for p.err == nil {
 		item := Item{Params: map[string]any{}}
-		if item.Value, _ = p.bare().(string); p.err == nil && item.Value == "" {
+		item.Value, _ = p.bare().(string)
+		if p.err == nil && item.Value == "" {
 			p.fail("a String that is not empty")
 		}
 

@@ -41,7 +41,8 @@ func (dec *Decoder) StartBatch(body []byte) (count int, e *api.Error) {
 		dec.failValue(api.MissingKey, "checks is missing")
 	}
 
-	if e = dec.err(); e == nil {
+	e = dec.err()
+	if e == nil {
 		dec.reset(body)
 		dec.pos, dec.depth = start, 1
 		dec.enter()
@@ -141,7 +142,8 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 			dec.pos += end + 3
 			return true
 		}
-		if at = end + 3; b[end+1] != ',' || b[end+2] != '"' {
+		at = end + 3
+		if b[end+1] != ',' || b[end+2] != '"' {
 			break
 		}
 	}

@@ -45,7 +45,8 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 			if at < 0 {
 				at = math.MaxInt64 // a debt of centuries
 			}
-			if reset = at / 1e9; at%1e9 > 0 {
+			reset = at / 1e9
+			if at%1e9 > 0 {
 				reset++
 			}
 		}

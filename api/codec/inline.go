@@ -224,7 +224,8 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 				dec.failValue(api.BadValue, "%s must be a string", path())
 				continue
 			}
-			if *word = dec.readString(); dec.syntaxErr == nil && (len(*word) == 0 || len(*word) > MaxValue) {
+			*word = dec.readString()
+			if dec.syntaxErr == nil && (len(*word) == 0 || len(*word) > MaxValue) {
 				dec.failValue(api.BadValue, "%s must have 1 to %d bytes", path(), MaxValue)
 			}
 		}

@@ -72,7 +72,8 @@ func referenceSyntax(body []byte) bool {
 		case c == '"':
 			inString = !inString
 		case !inString && (c == '{' || c == '['):
-			if depth++; depth > maxDepth {
+			depth++
+			if depth > maxDepth {
 				return false
 			}
 		case !inString && (c == '}' || c == ']'):
@@ -213,7 +214,8 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 			break
 		}
 		for i, one := range referenceMembers(t, m.value) {
-			if twice = twice || r.referenceInner(m.name, i, one, note); twice {
+			twice = twice || r.referenceInner(m.name, i, one, note)
+			if twice {
 				break
 			}
 		}

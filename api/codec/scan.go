@@ -117,7 +117,8 @@ func (dec *Decoder) requireEnd() {
 // enter enters the object or array whose opening bracket skipSpace has found.
 func (dec *Decoder) enter() {
 	dec.pos++
-	if dec.depth++; dec.depth > maxDepth {
+	dec.depth++
+	if dec.depth > maxDepth {
 		dec.failSyntax("nested too deeply")
 	}
 }
@@ -261,7 +262,8 @@ func (dec *Decoder) readUnicodeEscape() {
 	size := 6
 	if utf16.IsSurrogate(r) {
 		low, ok := dec.readHex4(dec.pos + 6)
-		if r = utf16.DecodeRune(r, low); !ok || r == utf8.RuneError {
+		r = utf16.DecodeRune(r, low)
+		if !ok || r == utf8.RuneError {
 			dec.failSyntax("a lone surrogate in a string")
 			return
 		}

@@ -97,7 +97,8 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		b = append(appendUnlimited(append(b, '{'), l), '}')
 	}
 
-	if b = append(b, ']'); u.Unknown > 0 {
+	b = append(b, ']')
+	if u.Unknown > 0 {
 		b = AppendInt(b, `,"unknown":`, int64(u.Unknown))
 	}
 

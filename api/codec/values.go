@@ -95,7 +95,8 @@ func (dec *Decoder) readInteger(minimum int64) (v int64, ok bool) {
 
 	digits := dec.readNumber()
 	if c == '-' {
-		if digits = digits[min(1, len(digits)):]; minimum == 0 || digits == "0" {
+		digits = digits[min(1, len(digits)):]
+		if minimum == 0 || digits == "0" {
 			return 0, false
 		}
 	}
@@ -105,7 +106,8 @@ func (dec *Decoder) readInteger(minimum int64) (v int64, ok bool) {
 		if d < '0' || d > '9' {
 			return 0, false // a fraction or an exponent
 		}
-		if v = v*10 + int64(d-'0'); v > algorithms.MaxAmount {
+		v = v*10 + int64(d-'0')
+		if v > algorithms.MaxAmount {
 			return 0, false
 		}
 	}

@@ -108,7 +108,8 @@ func (a *arrival) check() {
 	}
 
 	s := a.server
-	if a.checks++; a.checks == 1 {
+	a.checks++
+	if a.checks == 1 {
 		s.stalled.add(a)
 	}
 

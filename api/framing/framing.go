@@ -84,7 +84,8 @@ func (f *Checker) scan(b []byte) int {
 		if f.part == partBody || f.part == partChunk {
 			n := min(f.left, int64(len(b)-at))
 			at += int(n)
-			if f.left -= n; f.left == 0 {
+			f.left -= n
+			if f.left == 0 {
 				f.endData()
 			}
 			continue
@@ -95,7 +96,8 @@ func (f *Checker) scan(b []byte) int {
 			if f.part == partRequest {
 				f.size = 0
 			}
-			if f.line = append(f.line, b[at:]...); f.size+len(f.line) > MaxHead {
+			f.line = append(f.line, b[at:]...)
+			if f.size+len(f.line) > MaxHead {
 				f.err = f.tooLargeError()
 				return at
 			}
@@ -110,14 +112,16 @@ func (f *Checker) scan(b []byte) int {
 		}
 
 		part := f.part
-		if f.err = f.parseLine(line); f.err != nil {
+		f.err = f.parseLine(line)
+		if f.err != nil {
 			if first && part == partRequest && line[0] != '\n' {
 				at++ // pass on one byte: the library sends no error answer if it has read nothing
 			}
 			return at
 		}
 
-		if f.line = f.line[:0]; cap(f.line) > maxKeptLine {
+		f.line = f.line[:0]
+		if cap(f.line) > maxKeptLine {
 			f.line = nil
 		}
 
@@ -147,7 +151,8 @@ func (f *Checker) parseLine(line []byte) error {
 		f.size = 0 // the previous request is over
 	}
 
-	if f.size += len(line); f.size > MaxHead {
+	f.size += len(line)
+	if f.size > MaxHead {
 		return f.tooLargeError()
 	}
 
@@ -215,7 +220,8 @@ func (f *Checker) parseRequestLine(line []byte) error {
 	method := line[:i]
 	target := line[i+1 : j]
 	version := line[j+1:]
-	if f.oldVersion = string(version) == "HTTP/1.0"; !f.oldVersion && string(version) != "HTTP/1.1" {
+	f.oldVersion = string(version) == "HTTP/1.0"
+	if !f.oldVersion && string(version) != "HTTP/1.1" {
 		return errLine
 	}
 

@@ -26,7 +26,8 @@ func TestFramingInPieces(t *testing.T) {
 			have := 0
 			for piece := range slices.Chunk([]byte(text), size) {
 				n := passed(&f, string(piece))
-				if have += n; n < len(piece) {
+				have += n
+				if n < len(piece) {
 					break
 				}
 			}

@@ -35,7 +35,8 @@ func (h *handlers) auth(x *exchange) *api.Error {
 	deny := 0
 	if !below {
 		var e *api.Error
-		if deny, e = denyStatus(x.query); e != nil {
+		deny, e = denyStatus(x.query)
+		if e != nil {
 			return e
 		}
 	}
@@ -132,7 +133,8 @@ func (x *exchange) peerAddress() string {
 		return "unknown"
 	}
 	var a netip.Addr
-	if a, ok = netip.AddrFromSlice(tcp.IP); !ok {
+	a, ok = netip.AddrFromSlice(tcp.IP)
+	if !ok {
 		return "unknown"
 	}
 	from := len(x.values)

@@ -148,7 +148,8 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 	size := c.size(ruleCount)
 	for ; x.decoder.MoreChecks(n); n++ {
 		it := c.next()
-		if it.failure = x.decoder.NextCheck(&it.check, h.Decider.Rules()); it.failure == nil {
+		it.failure = x.decoder.NextCheck(&it.check, h.Decider.Rules())
+		if it.failure == nil {
 			it.failure = x.token.NamespaceError(&it.check.Query)
 		}
 		// Results with detail are long, so the room is checked again after each.

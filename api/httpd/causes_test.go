@@ -89,7 +89,8 @@ func TestCodesOfRefusals(t *testing.T) {
 		if result := apitest.Fields(t, text)["results"].([]any)[0].(map[string]any); result["code"] != tt.code {
 			t.Errorf("%s in a batch: got %s, want the code %s", check, text, tt.code)
 		}
-		if _, text = n.post("/v1/reserve", check); apitest.Fields(t, text)["code"] != tt.code {
+		_, text = n.post("/v1/reserve", check)
+		if apitest.Fields(t, text)["code"] != tt.code {
 			t.Errorf("%s reserved: got %s, want the code %s", check, text, tt.code)
 		}
 	}

@@ -302,7 +302,8 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 
 		n, err := stream.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
-		if x.request.body = b; len(b) > most {
+		x.request.body = b
+		if len(b) > most {
 			return api.TooLargeError(most)
 		}
 

@@ -53,7 +53,8 @@ func (h *fastHead) read(b []byte) (r fastRequest, ok bool) {
 		return fastRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], tokenCache: &h.tokenCache}, true
 	}
 
-	if r, ok = parseFast(b); ok && len(b)-len(r.body) <= maxFastHead {
+	r, ok = parseFast(b)
+	if ok && len(b)-len(r.body) <= maxFastHead {
 		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
 		h.path = r.path
 		h.from = 0
@@ -84,7 +85,8 @@ func parseFast(b []byte) (r fastRequest, ok bool) {
 		}
 
 		var name, value []byte
-		if name, value, rest, ok = fastHeader(rest); !ok {
+		name, value, rest, ok = fastHeader(rest)
+		if !ok {
 			break
 		}
 

@@ -35,7 +35,8 @@ func (c *canned) Read(b []byte) (int, error) {
 		return 0, io.EOF
 	}
 	n := copy(b, c.reads[0])
-	if c.reads[0] = c.reads[0][n:]; c.reads[0] == "" {
+	c.reads[0] = c.reads[0][n:]
+	if c.reads[0] == "" {
 		c.reads = c.reads[1:]
 	}
 	return n, nil

@@ -23,7 +23,8 @@ func rateFields(t *testing.T, h http.Header) (policies, limits map[string]map[st
 		}
 		out := map[string]map[string]any{}
 		for _, item := range items {
-			if out[item.Value] = item.Params; item.Params[wanted] == nil {
+			out[item.Value] = item.Params
+			if item.Params[wanted] == nil {
 				t.Errorf("%s: %q has no %s", name, item.Value, wanted)
 			}
 			for key, value := range item.Params {

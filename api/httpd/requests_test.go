@@ -63,7 +63,8 @@ func TestRequestIDs(t *testing.T) {
 	if status != 429 {
 		t.Fatalf("have %d %s", status, first)
 	}
-	if status, first = reset("id-4"); status != 200 || !strings.Contains(first, `"used":0,`) {
+	status, first = reset("id-4")
+	if status != 200 || !strings.Contains(first, `"used":0,`) {
 		t.Errorf("a reset: have %d %s", status, first)
 	}
 	post("/v1/adjust", `{"rule":"a","key":"u","cost":1}`)

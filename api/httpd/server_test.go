@@ -139,7 +139,8 @@ func TestWire(t *testing.T) {
 			var closes bool
 			for i, want := range tt.status {
 				var have int
-				if have, body, closes = answer(t, r); have != want {
+				have, body, closes = answer(t, r)
+				if have != want {
 					t.Fatalf("answer %d: have %d %s, want %d", i, have, body, want)
 				}
 			}

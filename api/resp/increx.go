@@ -106,7 +106,8 @@ func readIncrex(words [][]byte) (call increxCall, f failure) {
 		if !word.hasValue {
 			continue
 		}
-		if f = call.readValue(word.option, words[0], word.unit); f != "" {
+		f = call.readValue(word.option, words[0], word.unit)
+		if f != "" {
 			return call, f
 		}
 
@@ -122,15 +123,18 @@ func (call *increxCall) readValue(option increxOption, word []byte, unit time.Du
 	switch {
 	case option&byFloat != 0:
 	case option == byInt:
-		if call.by = n; !ok {
+		call.by = n
+		if !ok {
 			return "ERR Increment is not an integer or out of range"
 		}
 	case option == lowerBound:
-		if call.lower = n; !ok {
+		call.lower = n
+		if !ok {
 			return "ERR LBOUND is not an integer or out of range"
 		}
 	case option == upperBound:
-		if call.upper = n; !ok {
+		call.upper = n
+		if !ok {
 			return "ERR UBOUND is not an integer or out of range"
 		}
 	case !ok:

@@ -83,7 +83,8 @@ type named struct {
 
 // read reads the words of a command: a rule, as many values as its key has, and options.
 func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
-	if n.Rule, f = text(words[0], "rule", 1, maxName); f != "" {
+	n.Rule, f = text(words[0], "rule", 1, maxName)
+	if f != "" {
 		return f
 	}
 
@@ -370,7 +371,8 @@ func (s *Server) unlimitedFields(f *fields, a *limiter.Answer) {
 // query reads the words of a command that is executed at once.
 func (c *session) query(words [][]byte, may option) (n named, f failure) {
 	n.Query = &limiter.Query{}
-	if f = n.read(c.server.Decider.Rules(), words, may); f != "" {
+	f = n.read(c.server.Decider.Rules(), words, may)
+	if f != "" {
 		return n, f
 	}
 	return n, c.confine(n.Query)

@@ -179,7 +179,8 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 			continue
 		}
 
-		if d.node = domain.Match(c.entries[d.first:d.end]); d.node != nil {
+		d.node = domain.Match(c.entries[d.first:d.end])
+		if d.node != nil {
 			replaces = replaces || len(d.node.Replaces) > 0
 		}
 	}
@@ -516,7 +517,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
 		group.Go(func() {
 			u, err := returner.GiveBack(&limiter.Query{Subjects: subjects})
-			if errs[i] = err; err == nil && desc.givesBack {
+			errs[i] = err
+			if err == nil && desc.givesBack {
 				desc.setGivenStatus(u)
 			}
 		})

@@ -208,7 +208,8 @@ func (d *descriptor) readOverride(b []byte) (ok bool) {
 		case field == 1 && text == nil:
 			d.requests = uint32(n)
 		case field == 2 && text == nil:
-			if d.unit = noUnit; n < uint64(len(units)) {
+			d.unit = noUnit
+			if n < uint64(len(units)) {
 				d.unit = unit(n)
 			}
 		}

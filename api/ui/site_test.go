@@ -58,7 +58,8 @@ func TestFilesAreServed(t *testing.T) {
 			total += len(f.body)
 		}
 	}
-	if total += len(s.files[""].body); total > 200_000 {
+	total += len(s.files[""].body)
+	if total > 200_000 {
 		t.Errorf("the page has %d bytes, want 200,000 at most", total)
 	}
 	for _, name := range []string{"nothing", "static/app.js", "../site.go", "/app.js", "app.js/", "APP.JS"} {

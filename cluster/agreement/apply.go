@@ -173,7 +173,8 @@ func (e Ring) apply(next *State) Result {
 				return rejected("the %s of %s has more than %d bytes", text[0], m.ID, maxText)
 			}
 		}
-		if members[m.ID] = m; next.Generations[m.ID] > 0 {
+		members[m.ID] = m
+		if next.Generations[m.ID] > 0 {
 			strangers = withoutID(strangers, m.ID)
 		}
 		ids = append(ids, m.ID)

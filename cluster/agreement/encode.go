@@ -75,7 +75,8 @@ func (b *Build) encode(e Entry, transition *Transition) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
 	}
 	head := b.appendOrigin([]byte{entryMark, byte(kind), entryFormat}, neededLevel(e))
-	if head = wire.AppendBool(head, transition != nil); transition != nil {
+	head = wire.AppendBool(head, transition != nil)
+	if transition != nil {
 		for _, e := range []Edition{transition.Base, transition.Result} {
 			head = append(binary.BigEndian.AppendUint64(head, uint64(e.Number)), e.Hash[:]...)
 		}
@@ -93,7 +94,8 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 			// JSON would replace invalid bytes, which makes another name.
 			return nil, fmt.Errorf("%w: the name of a part of the rules must be valid UTF-8", ErrEntry)
 		}
-		if tail = x.Change.Body; len(tail) > rules.MaxDocument {
+		tail = x.Change.Body
+		if len(tail) > rules.MaxDocument {
 			return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(tail), rules.MaxDocument)
 		}
 		x.Change.Body, x.When = nil, inMillis(x.When)
@@ -155,7 +157,8 @@ func (b *Build) decode(entry []byte) (stampedEntry, error) {
 	case entry[2] != entryFormat:
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:
-		if w.transition = decodeTransition(d); d.Failed() {
+		w.transition = decodeTransition(d)
+		if d.Failed() {
 			err = fmt.Errorf("%w: truncated or unknown transition", ErrEntry)
 		} else {
 			w.Entry, err = decodeBody(int(entry[1]), d.Rest())

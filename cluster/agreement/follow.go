@@ -177,7 +177,8 @@ func (e Adopt) apply(next *State) Result {
 	adopted.cache, adopted.Held = &regionCache{}, slices.Clone(e.Held)
 	for i := range adopted.Held {
 		h := &adopted.Held[i]
-		if h.Set = history.Set(); i < len(e.Held)-1 {
+		h.Set = history.Set()
+		if i < len(e.Held)-1 {
 			if h.Set, err = have.compileHeld(h); err != nil {
 				return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, h.Version, err)}
 			}

@@ -151,7 +151,8 @@ func (s *State) SetFor(region string) *rules.Set {
 	if cache.byRegion == nil || len(cache.byRegion) > MaxRegions {
 		cache.byRegion = map[string]*rules.Set{}
 	}
-	if set = set.Keyed(s.Secret); len(r.Held) > 0 {
+	set = set.Keyed(s.Secret)
+	if len(r.Held) > 0 {
 		set = set.WithShares(r.shares(region))
 	}
 

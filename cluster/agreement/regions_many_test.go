@@ -35,7 +35,8 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	limit, wrote := 0, 0
 	for range 100 {
 		for range 20 {
-			if limit++; write(limit) == nil {
+			limit++
+			if write(limit) == nil {
 				wrote++
 			}
 		}
@@ -86,7 +87,8 @@ func TestALaterPrimaryEpochIsTaken(t *testing.T) {
 		b, err := ThisBuild.Encode(tt.have)
 		expect.NoError(t, err)
 		next, r := s.Apply(s.Index+1, b)
-		if s = next; s.Regions.PrimaryEpoch != tt.want || s.Regions.World != (WorldID{1}) || (r.Err != nil) != tt.bad {
+		s = next
+		if s.Regions.PrimaryEpoch != tt.want || s.Regions.World != (WorldID{1}) || (r.Err != nil) != tt.bad {
 			t.Errorf("%d: have primary epoch %d of %v, %v, want %d", i, s.Regions.PrimaryEpoch,
 				s.Regions.World, r.Err, tt.want)
 		}

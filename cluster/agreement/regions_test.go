@@ -248,7 +248,8 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 		big.Change.Body[0], big.Change.Body[len(big.Change.Body)-2] = 'v', byte('a'+i)
 		big.Change.Body = bytes.Replace(big.Change.Body, fmt.Appendf(nil, "limit: %d,", i+1),
 			fmt.Appendf(nil, "limit: %d,", i+2), 1)
-		if s, r = s.Apply(s.Index+1, encoded(t, big)); r.Err != nil {
+		s, r = s.Apply(s.Index+1, encoded(t, big))
+		if r.Err != nil {
 			break
 		}
 	}

@@ -142,7 +142,8 @@ func firstMistakes(wrong rules.Errors) rules.Errors {
 	var out rules.Errors
 	for i, e := range wrong {
 		e.Path, e.Message = truncatePhrase(e.Path), truncatePhrase(e.Message)
-		if size += len(e.Path) + len(e.Message); size > maxAnswer {
+		size += len(e.Path) + len(e.Message)
+		if size > maxAnswer {
 			return append(out, rules.Error{Message: fmt.Sprintf("and %d more", len(wrong)-i)})
 		}
 		out = append(out, e)

@@ -115,7 +115,8 @@ func (b *Build) Parse(data []byte) (*State, error) {
 	case needs > b.Level:
 		err = errors.New("a later release wrote it")
 	default:
-		if s, err = parse(d); err == nil && s.Level != needs {
+		s, err = parse(d)
+		if err == nil && s.Level != needs {
 			err = fmt.Errorf("the state has level %d, not %d", s.Level, needs)
 		}
 	}

@@ -44,7 +44,8 @@ func do(t testing.TB, s *State, entries ...Entry) *State {
 	t.Helper()
 	for _, e := range entries {
 		var r Result
-		if s, r = s.Apply(s.Index+1, encoded(t, e)); r.Err != nil {
+		s, r = s.Apply(s.Index+1, encoded(t, e))
+		if r.Err != nil {
 			t.Fatalf("%T: %v", e, r.Err)
 		}
 	}

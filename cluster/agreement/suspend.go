@@ -74,7 +74,8 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 func (s Suspension) afterRestart() Suspension {
 	if s.Silent {
 		s.Silent = false
-		if s.Times--; s.Times == 0 {
+		s.Times--
+		if s.Times == 0 {
 			return Suspension{}
 		}
 	}

@@ -34,7 +34,8 @@ func TestHonoured(t *testing.T) {
 	}
 	asked := d.now
 	for !d.reignState.requireApplied(d.now, index) {
-		if d.now += tickInterval; d.now-asked > time.Minute {
+		d.now += tickInterval
+		if d.now-asked > time.Minute {
 			t.Fatal("expired authority still counts")
 		}
 		d.ask(d.request(1))
@@ -69,7 +70,8 @@ func TestHonouredByANewLeader(t *testing.T) {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
 	for !d.reignState.requireApplied(d.now, index) {
-		if d.now += tickInterval; d.now-begun > time.Minute {
+		d.now += tickInterval
+		if d.now-begun > time.Minute {
 			t.Fatal("never honoured")
 		}
 		for _, n := range []byte{1, 2, 3} {

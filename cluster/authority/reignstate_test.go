@@ -369,7 +369,8 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 			if e := d.decide(); e != nil {
 				t.Fatalf("in a new reign %v: have %#v after %v", reign, e, d.now-start)
 			}
-			if d.now = min(d.now+tickInterval, start+wait-1); d.now == start+wait-1 {
+			d.now = min(d.now+tickInterval, start+wait-1)
+			if d.now == start+wait-1 {
 				if e := d.decide(); e != nil {
 					t.Fatalf("in a new reign %v: have %#v after %v", reign, e, d.now-start)
 				}

@@ -20,7 +20,8 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 	lasting.SettledEpoch = 1
 	for range 60 { // three nodes have settled, node 4 has not
 		d.now += tickInterval
-		if lasting.Applied = d.state.Index; d.now/tickInterval%5 == 0 {
+		lasting.Applied = d.state.Index
+		if d.now/tickInterval%5 == 0 {
 			for n := byte(1); n <= 3; n++ {
 				d.ask(d.request(n))
 			}

@@ -476,7 +476,8 @@ func (w *world) trouble() {
 	case 6: // a new process of a node that was killed, or only stopped or cut off for a while
 		fresh := w.spawn(p.id)
 		w.mu.Lock()
-		if p.dead = !p.copied && w.random.IntN(2) == 0; p.dead {
+		p.dead = !p.copied && w.random.IntN(2) == 0
+		if p.dead {
 			span = time.Hour
 		}
 		fresh.copied = !p.dead

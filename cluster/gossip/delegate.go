@@ -90,7 +90,8 @@ func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
 	g.mu.Lock()
 	self := g.self
 	g.mu.Unlock()
-	if err = g.config.checkMember(self, m); err == nil && g.config.Accept != nil {
+	err = g.config.checkMember(self, m)
+	if err == nil && g.config.Accept != nil {
 		err = g.config.Accept(m)
 	}
 	return m, err

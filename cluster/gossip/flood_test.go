@@ -247,7 +247,8 @@ func (f *flood) awaitRest(heap uint64, goroutines int) (uint64, int) {
 			runtime.GC()
 		}
 		runtime.ReadMemStats(&m)
-		if count = runtime.NumGoroutine(); heap == 0 || (m.HeapAlloc <= heap && count <= goroutines+2) {
+		count = runtime.NumGoroutine()
+		if heap == 0 || (m.HeapAlloc <= heap && count <= goroutines+2) {
 			return m.HeapAlloc, count
 		}
 		if time.Now().After(deadline) {

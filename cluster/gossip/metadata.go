@@ -116,13 +116,15 @@ func parseMetadata(b []byte) (Member, error) {
 		value := wire.NewDecoder(d.Bytes(int(d.Byte())))
 		switch tag {
 		case extensionMembers:
-			if m.Members = int(value.BigUint16()); value.Done("members of the region") != nil {
+			m.Members = int(value.BigUint16())
+			if value.Done("members of the region") != nil {
 				d.Failf("the members of the region do not take 2 bytes")
 			}
 		case extensionPrimary:
 			m.Primary = string(value.Rest())
 		case extensionLevel:
-			if m.Level = value.BigUint32(); value.Done("feature level") != nil {
+			m.Level = value.BigUint32()
+			if value.Done("feature level") != nil {
 				d.Failf("the feature level does not take 4 bytes")
 			}
 		}

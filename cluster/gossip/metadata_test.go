@@ -103,7 +103,8 @@ func FuzzMetadata(f *testing.F) {
 			t.Fatalf("have %+v, %v, want %+v", n, err, m)
 		}
 		m.Members, m.Primary = 0, "" // unknown extensions may come between these
-		if again, err = appendMetadata(nil, m); err != nil || !bytes.HasPrefix(have, again) {
+		again, err = appendMetadata(nil, m)
+		if err != nil || !bytes.HasPrefix(have, again) {
 			t.Fatalf("have %x, %v, want the beginning of %x", again, err, have)
 		}
 	})

@@ -251,7 +251,8 @@ func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 func (c *conn) Read(p []byte) (int, error) {
 	c.once.Do(func() {
 		var body []byte
-		if body, c.err = c.receive(); c.err != nil {
+		body, c.err = c.receive()
+		if c.err != nil {
 			if _, refused := errors.AsType[refusal](c.err); refused {
 				c.transport.refused(c.RemoteAddr(), c.err)
 			}

@@ -189,7 +189,8 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 	ds := fresh()
 	op := func(i int, inline bool) *counters.Op {
 		k := keyOf(i)
-		if k.Counter += 1 << 60; inline {
+		k.Counter += 1 << 60
+		if inline {
 			k.Counter = counters.InlineCounter(k.Counter)
 		}
 		return &counters.Op{Key: k, Limit: &limit, Cost: 1}

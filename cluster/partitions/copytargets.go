@@ -141,7 +141,8 @@ func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 func (t *copyTarget) messageSent() uint64 {
 	for i := range t.sections {
 		section := &t.sections[i]
-		if section.progress = t.progress[section.p]; section.progress != nil {
+		section.progress = t.progress[section.p]
+		if section.progress != nil {
 			section.progress.inFlight++
 		}
 	}
@@ -149,7 +150,8 @@ func (t *copyTarget) messageSent() uint64 {
 	t.unacked += len(t.message)
 	t.lastMessage++
 
-	if t.lastSent = time.Now(); t.silentSince.IsZero() {
+	t.lastSent = time.Now()
+	if t.silentSince.IsZero() {
 		t.silentSince = t.lastSent
 	}
 
@@ -165,7 +167,8 @@ func (ts *copyTargets) messageAnswered(
 	t.unacked -= size
 	t.inFlight = slices.DeleteFunc(t.inFlight, func(n uint64) bool { return n == number })
 	if isAnswer(err) {
-		if t.silentSince = (time.Time{}); len(t.inFlight) > 0 {
+		t.silentSince = (time.Time{})
+		if len(t.inFlight) > 0 {
 			t.silentSince = time.Now()
 		}
 	}
@@ -222,7 +225,8 @@ type partitionSet [ring.Partitions / 64]uint64
 func (s *partitionSet) has(p int) bool { return s[p/64]>>(p%64)&1 != 0 }
 
 func (s *partitionSet) put(p int, in bool) {
-	if s[p/64] &^= 1 << (p % 64); in {
+	s[p/64] &^= 1 << (p % 64)
+	if in {
 		s[p/64] |= 1 << (p % 64)
 	}
 }

@@ -522,7 +522,8 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		f.ring(f.nodes...)
 		var i, p int
 		for i = 0; ; i++ {
-			if p = ringPartition(i); f.state.From.Owner(p) == a.id && f.state.To.Owner(p) == d.id &&
+			p = ringPartition(i)
+			if f.state.From.Owner(p) == a.id && f.state.To.Owner(p) == d.id &&
 				f.state.To.Standby(p) == b.id {
 				break
 			}

@@ -48,7 +48,8 @@ func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 	if o.limit.Kind.OnSteadyClock() {
 		s = o.limit.Force(algorithms.State{}, o.taken, algorithms.Instant{Steady: o.taken.Steady}, s.Count)
 	}
-	if s = o.limit.Advance(s, now); s.Fresh() {
+	s = o.limit.Advance(s, now)
+	if s.Fresh() {
 		return 0
 	}
 	return max(1, o.limit.Describe(s, now, 0, true).ResetAfter)

@@ -234,7 +234,8 @@ func TestDebtsOfFirstWindowsEnd(t *testing.T) {
 		if left := tt.debt.timeLeft(tt.at); left != 40*time.Second {
 			t.Errorf("have %v left, want 40s", left)
 		}
-		if tt.at.Steady += 40e9; !tt.debt.isExpired(tt.at) {
+		tt.at.Steady += 40e9
+		if !tt.debt.isExpired(tt.at) {
 			t.Errorf("have %v left after the window", tt.debt.timeLeft(tt.at))
 		}
 	}

@@ -320,7 +320,8 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 			if slices.Equal(now, last) && round%10 != 0 {
 				continue
 			}
-			if last = now; !f.checkOwners(nodes) {
+			last = now
+			if !f.checkOwners(nodes) {
 				return
 			}
 		}

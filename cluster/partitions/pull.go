@@ -39,7 +39,8 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		whole := pt.complete || ended && pt.hasAllCounters()
 		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
 		if c.Method == MethodPull && whole {
-			if versions[i] = pt.version; pt.phase == away {
+			versions[i] = pt.version
+			if pt.phase == away {
 				k.debts.includeDebts(p, k.config.Now())
 			}
 		}
@@ -171,7 +172,8 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 	g.records = append(g.records, records...)
 	g.wall = max(g.wall, s.wall)
 
-	if g.sectionCount++; s.flags&sectionEnds == 0 {
+	g.sectionCount++
+	if s.flags&sectionEnds == 0 {
 		return
 	}
 

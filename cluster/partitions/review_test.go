@@ -31,7 +31,8 @@ func (f *fleet) same(t *testing.T, admitted []int64) {
 	wrong := 0
 	for i, want := range admitted {
 		if used := f.used(keyOf(i)); used != want {
-			if wrong++; wrong <= 5 {
+			wrong++
+			if wrong <= 5 {
 				t.Errorf("key %d: have %d used, want %d", i, used, want)
 			}
 		}

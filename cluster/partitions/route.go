@@ -57,7 +57,8 @@ func (k *Keeper) Route(p int) Route {
 
 	r.Standby = state.From.Standby(p)
 	if from != to {
-		if r.Other = from; r.Owner == from {
+		r.Other = from
+		if r.Owner == from {
 			r.Other = to
 		}
 		if r.Owner == to {

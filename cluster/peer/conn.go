@@ -304,7 +304,8 @@ func (c *conn) read() error {
 
 	handled := 0
 	visit := func(m message) error {
-		if handled++; handled%flushEvery == 0 {
+		handled++
+		if handled%flushEvery == 0 {
 			c.flush()
 		}
 

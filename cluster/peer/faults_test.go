@@ -237,7 +237,8 @@ func TestRemoteThatNeverReads(t *testing.T) {
 		}
 		ended := 0
 		a.Go(b.id, methodEcho, body, time.Second, func(_ []byte, err error) {
-			if ended++; !errors.Is(err, ErrBusy) {
+			ended++
+			if !errors.Is(err, ErrBusy) {
 				t.Errorf("have %v, want %v", err, ErrBusy)
 			}
 		})

@@ -145,7 +145,8 @@ func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
 		return errTunnelOver
 	}
 
-	if err = p.checkRemote(s.kind, s.remote); err == nil && s.kind == kindFar && !p.countFar(s) {
+	err = p.checkRemote(s.kind, s.remote)
+	if err == nil && s.kind == kindFar && !p.countFar(s) {
 		err = errTooManyFar
 	}
 

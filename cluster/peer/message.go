@@ -89,7 +89,8 @@ func parseMessage(b []byte) (m message, n int, err error) {
 	if length > largestMessage {
 		return m, 0, errMessage
 	}
-	if n = messageHead + int(length); len(b) < n {
+	n = messageHead + int(length)
+	if len(b) < n {
 		return m, 0, nil
 	}
 	m = message{kind: messageKind(b[4]), methodOrCode: b[5], id: binary.LittleEndian.Uint64(b[6:]),

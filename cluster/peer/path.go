@@ -308,7 +308,8 @@ func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 		}
 
 		last = c
-		if err = send(c); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
+		err = send(c)
+		if !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
 			return err
 		}
 	}

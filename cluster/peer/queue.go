@@ -80,7 +80,8 @@ func (q *queue) giveBack(n int) {
 	defer q.mu.Unlock()
 	q.taken = false
 
-	if q.written += n; q.written == len(q.writing.bytes) {
+	q.written += n
+	if q.written == len(q.writing.bytes) {
 		free := q.writing.bytes[:0]
 		if cap(free) > maxReusedBuffer {
 			free = nil

@@ -109,7 +109,8 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 		c.Transport, err = p.config.Transport()
 	}
 	if err == nil {
-		if wan.gossip, err = gossip.Open(c); err != nil && c.Transport != nil {
+		wan.gossip, err = gossip.Open(c)
+		if err != nil && c.Transport != nil {
 			err = errors.Join(err, c.Transport.Shutdown())
 		}
 	}

@@ -127,7 +127,8 @@ func (c *checkFlags) body() (fields map[string]any, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if fields = map[string]any{"attributes": attributes}; c.Rule != "" {
+		fields = map[string]any{"attributes": attributes}
+		if c.Rule != "" {
 			fields["rule"] = c.Rule
 		}
 	default:

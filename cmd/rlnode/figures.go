@@ -81,7 +81,8 @@ func (h *histogram) merge(g *histogram) {
 func (h *histogram) quantile(q float64) time.Duration {
 	rank := int64(q * float64(h.total))
 	for i, n := range h.counts {
-		if rank -= n; rank < 0 {
+		rank -= n
+		if rank < 0 {
 			return min(bucketEnd(i), h.most)
 		}
 	}

@@ -189,7 +189,8 @@ func (f *fleet) awaitWhole() {
 			}
 			sum := 0
 			for _, one := range c.Members {
-				if sum += one.Partitions; !one.InRing || one.State != "alive" {
+				sum += one.Partitions
+				if !one.InRing || one.State != "alive" {
 					return false
 				}
 			}

@@ -36,7 +36,8 @@ func (c *serveCmd) readGossipKey() ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--gossip-key-file: %w", err)
 		}
-		if text = strings.TrimSpace(string(file)); text == "" {
+		text = strings.TrimSpace(string(file))
+		if text == "" {
 			return nil, fmt.Errorf("--gossip-key-file: %s holds no key", c.GossipKeyFile)
 		}
 	}

@@ -21,7 +21,8 @@ func TestRegionSettings(t *testing.T) {
 		t.Errorf("have %d, %q, %v, %v", c.WANPort, c.PrimaryRegion, c.WANJoin, err)
 	}
 	t.Setenv("RLNODE_WAN_JOIN", "")
-	if c, err = parseServe("--region", "us"); err != nil || c.complete() != nil ||
+	c, err = parseServe("--region", "us")
+	if err != nil || c.complete() != nil ||
 		c.PrimaryRegion != "" || c.WANPort != 7948 || len(c.WANJoin) != 0 {
 		t.Errorf("have %d, %q, %v, %v, want the defaults", c.WANPort, c.PrimaryRegion, c.WANJoin, err)
 	}

@@ -85,7 +85,8 @@ func countByHand(t *testing.T, log string, limit int) (checks, refused, subjects
 		checks++
 		seen[address] = true
 		window := fmt.Sprint(address, at.Unix()/60)
-		if counts[window]++; counts[window] > limit {
+		counts[window]++
+		if counts[window] > limit {
 			refused++
 		}
 	}

@@ -59,7 +59,8 @@ func TestServeSettings(t *testing.T) {
 		t.Errorf("have %+v", have)
 	}
 	t.Setenv("RLNODE_CONFIG", config)
-	if have, err = parseServe(); err != nil || have.Name != "from-env" || have.AdminPort != 2 {
+	have, err = parseServe()
+	if err != nil || have.Name != "from-env" || have.AdminPort != 2 {
 		t.Errorf("--config by environment: have %+v, %v", have, err)
 	}
 }

@@ -358,8 +358,10 @@ func (s *soak) report() {
 		s.asked, s.by, s.slowest, s.failed.Load(), s.settled, s.rules)
 	passed, odd := 0, 0
 	for line := range strings.Lines(s.passed.String()) {
-		if passed++; !strings.Contains(line, "connection refused") {
-			if odd++; odd <= 50 {
+		passed++
+		if !strings.Contains(line, "connection refused") {
+			odd++
+			if odd <= 50 {
 				t.Log(strings.TrimSpace(line))
 			}
 		}

@@ -35,7 +35,8 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 		return nil, usageError("no subject: give --rule and --key, or --limit and --key")
 	}
 
-	if fields["key"] = append([]string{}, f.Key...); len(f.Key) == 1 {
+	fields["key"] = append([]string{}, f.Key...)
+	if len(f.Key) == 1 {
 		fields["key"] = f.Key[0]
 	}
 	if f.Namespace != "" {

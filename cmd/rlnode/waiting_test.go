@@ -50,7 +50,8 @@ func (w *waitingCheck) receive() {
 		return
 	}
 	w.conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
-	if _, w.err = w.reader.Peek(1); w.err != nil {
+	_, w.err = w.reader.Peek(1)
+	if w.err != nil {
 		return
 	}
 	w.got = time.Now()

@@ -172,7 +172,8 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 	if *sums == nil {
 		*sums = make(map[K]int64)
 	}
-	if (*sums)[key] += n; (*sums)[key] == 0 {
+	(*sums)[key] += n
+	if (*sums)[key] == 0 {
 		delete(*sums, key)
 	}
 }

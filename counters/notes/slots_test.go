@@ -30,7 +30,8 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 		h := s.Lock(Key{Subject: key.Subject}.Partition(), now)
 		have, n, held := h.GetSlot(key, id, now)
 		was, inModel := model[key][id]
-		if inModel = inModel && was.End > now; held != inModel || held && have != was {
+		inModel = inModel && was.End > now
+		if held != inModel || held && have != was {
 			t.Fatalf("step %d: have %+v %v, want %+v %v", step, have, held, was, inModel)
 		}
 		info := SlotInfo{ID: id, Nonce: r.Uint64(), Units: 1 + r.Int64N(3), Acquired: now,
@@ -55,7 +56,8 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 				delete(model[key], id)
 				continue
 			}
-			if sum += one.Units; first == 0 || one.End-now < first {
+			sum += one.Units
+			if first == 0 || one.End-now < first {
 				first = one.End - now
 			}
 			last = max(last, one.End-now)

@@ -345,7 +345,8 @@ func (b *budget) takeOldest(n *Note) (k *Key, full bool) {
 	if n.Kind == Write {
 		return nil, true // the answer to a write stays
 	}
-	if k = b.madeOf(isBeyondHalf).give(n.Group); k == nil && !isBeyondHalf {
+	k = b.madeOf(isBeyondHalf).give(n.Group)
+	if k == nil && !isBeyondHalf {
 		k = b.madeOf(true).give(n.Group)
 	}
 	return k, true

@@ -34,7 +34,8 @@ func buildTrial(t *testing.T) release {
 	t.Helper()
 	once.Do(func() {
 		var dir string
-		if dir, madeErr = os.MkdirTemp("", "rlnode-release-test-*"); madeErr != nil {
+		dir, madeErr = os.MkdirTemp("", "rlnode-release-test-*")
+		if madeErr != nil {
 			return
 		}
 		made = release{version: "v0.1.0-rc.1", root: root, out: filepath.Join(dir, "a"),

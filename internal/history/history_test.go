@@ -295,7 +295,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	for i := range r.Steps {
 		total += r.Steps[i].Checks
 	}
-	if all += r.Others.Checks; all != total {
+	all += r.Others.Checks
+	if all != total {
 		t.Errorf("rules and others have %d checks, the steps %d", all, total)
 	}
 }

@@ -123,7 +123,8 @@ func parseBare(s string) (netip.Addr, bool) {
 // parseIPv6 reads an IPv6 address. It drops the zone, which netip would intern.
 func parseIPv6(s string) (netip.Addr, bool) {
 	if i := strings.IndexByte(s, '%'); i >= 0 && i < len(s)-1 {
-		if s = s[:i]; strings.IndexByte(s, ':') < 0 {
+		s = s[:i]
+		if strings.IndexByte(s, ':') < 0 {
 			return netip.Addr{}, false
 		}
 	}
@@ -158,7 +159,8 @@ func parseIPv4(s string) (netip.Addr, bool) {
 				return netip.Addr{}, false // a leading zero
 			}
 			n = n*10 + int(c-'0')
-			if digits++; n > 255 {
+			digits++
+			if n > 255 {
 				return netip.Addr{}, false
 			}
 		case c == '.' && digits > 0 && field < 3:

@@ -143,7 +143,8 @@ func (p *pipe) takeLocked(b []byte, now time.Time) (n int) {
 		k := copy(b[n:], s.data)
 		n += k
 
-		if s.data = s.data[k:]; len(s.data) == 0 {
+		s.data = s.data[k:]
+		if len(s.data) == 0 {
 			p.segments[0] = segment{}
 			p.segments = p.segments[1:]
 		}

@@ -96,7 +96,8 @@ func TestTryWrite(t *testing.T) {
 	n, full := 0, 0
 	for full < 3 && n < len(sent) {
 		took := a.TryWrite(sent[n:])
-		if n += took; took == 0 {
+		n += took
+		if took == 0 {
 			full++
 		}
 	}

@@ -13,7 +13,8 @@ func TestEvery(t *testing.T) {
 		stop := make(chan struct{})
 		began, n := time.Now(), 0
 		for range Every(stop, time.Second) {
-			if n++; time.Since(began) != time.Duration(n)*time.Second {
+			n++
+			if time.Since(began) != time.Duration(n)*time.Second {
 				t.Errorf("tick %d came after %v", n, time.Since(began))
 			}
 			if n == 3 {

@@ -154,7 +154,8 @@ func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
 		defer func() { c.done[n] = out }()
 	}
 
-	if c.nodes++; c.nodes > MaxNodes {
+	c.nodes++
+	if c.nodes > MaxNodes {
 		return fail("more than %d values", MaxNodes)
 	}
 
@@ -196,11 +197,13 @@ func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 		}
 
 		out.Items = append(out.Items, child)
-		if out.size += child.size; out.size > MaxNodes {
+		out.size += child.size
+		if out.size > MaxNodes {
 			return &SyntaxError{positionOf(item),
 				fmt.Sprintf("more than %d values, aliases counted each time", MaxNodes)}
 		}
-		if out.bytes += child.bytes; out.bytes > maxBytes {
+		out.bytes += child.bytes
+		if out.bytes > maxBytes {
 			return &SyntaxError{positionOf(item),
 				fmt.Sprintf("more than %d bytes, aliases counted each time", maxBytes)}
 		}

@@ -152,7 +152,8 @@ func (c *CPU) readMachine() (usage, error) {
 		if err != nil {
 			return usage{}, err
 		}
-		if u.there += time.Duration(n); i != 3 && i != 4 {
+		u.there += time.Duration(n)
+		if i != 3 && i != 4 {
 			u.used += time.Duration(n)
 		}
 	}

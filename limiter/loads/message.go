@@ -46,7 +46,8 @@ func (l *Loads) Packets(overhead, limit int) [][]byte {
 			continue
 		}
 		b := r.append([]byte{messageFormat}, now, source)
-		if limit -= overhead + len(b); limit < 0 {
+		limit -= overhead + len(b)
+		if limit < 0 {
 			break // left for the next packet
 		}
 		r.sends--

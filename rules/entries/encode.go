@@ -73,7 +73,8 @@ func Parse(b []byte) (*State, error) {
 		if err := e.Check(); err != nil {
 			return nil, err
 		}
-		if e = e.withID(); s.Get(e.id) != nil {
+		e = e.withID()
+		if s.Get(e.id) != nil {
 			return nil, fmt.Errorf("%w: %s appears twice", ErrInvalid, shorten(e.id))
 		}
 
@@ -93,7 +94,8 @@ func Parse(b []byte) (*State, error) {
 		s.log = s.log.with(s.shared(r))
 	}
 
-	if s.version, s.digest = h.Version, h.Digest; h.Changes > 0 {
+	s.version, s.digest = h.Version, h.Digest
+	if h.Changes > 0 {
 		if last := s.RecordAt(h.Version); last == nil || last.digest != h.Digest {
 			return nil, fmt.Errorf("%w: the log does not end with version %d", ErrInvalid, h.Version)
 		}

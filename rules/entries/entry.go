@@ -66,7 +66,8 @@ func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // UnmarshalText is the inverse of MarshalText.
 func (k *Kind) UnmarshalText(text []byte) error {
-	if *k = ParseKind(string(text)); *k == 0 {
+	*k = ParseKind(string(text))
+	if *k == 0 {
 		return fmt.Errorf("there is no kind of entry %.32q", text)
 	}
 	return nil

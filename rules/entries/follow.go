@@ -39,7 +39,8 @@ func (s *State) Page(after string, most int) *Page {
 
 	size := 0
 	for i, e := range sorted[first:] {
-		if size += 2 * e.size(); size > most && i > 0 {
+		size += 2 * e.size()
+		if size > most && i > 0 {
 			p.UpTo = sorted[first+i-1].id
 			break
 		}

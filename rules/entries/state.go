@@ -207,7 +207,8 @@ func (s *State) remove(e *Entry) {
 func (s *State) countEnding(e *Entry, by int) {
 	s.ending += by
 	n, _ := s.byToken.Get(Text(e.Token))
-	if n += by; n == 0 {
+	n += by
+	if n == 0 {
 		s.byToken = s.byToken.Without(Text(e.Token))
 		return
 	}

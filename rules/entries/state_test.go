@@ -85,7 +85,8 @@ func (m *model) step(t *testing.T, r *rand.Rand, s *State) *State {
 				want++
 			}
 		}
-		if m.version += int64(n); n != want || s.HasEnded(now) != (n > 0) {
+		m.version += int64(n)
+		if n != want || s.HasEnded(now) != (n > 0) {
 			t.Fatalf("%d entries ended at %d, has %v; want %d", n, now, s.HasEnded(now), want)
 		}
 		return next
@@ -187,7 +188,8 @@ func followSlowly(t *testing.T, r *rand.Rand, m *model, s **State, follower *Sta
 		p.Version, p.Digest = first.Version, first.Digest
 		next, err := follower.FollowPage(p)
 		expect.NoError(t, err)
-		if follower = next; p.IsLast() {
+		follower = next
+		if p.IsLast() {
 			break
 		}
 		*s = m.step(t, r, *s)

@@ -115,7 +115,8 @@ func (t *traffic) round(ctx context.Context, f *fleet) error {
 	if err != nil {
 		return err
 	}
-	if t.share = float64(o.refused) / float64(o.count); !t.refused && o.refused > 0 || t.refused && t.share < 0.95 {
+	t.share = float64(o.refused) / float64(o.count)
+	if !t.refused && o.refused > 0 || t.refused && t.share < 0.95 {
 		return fmt.Errorf("%d of %d answers are refusals", o.refused, o.count)
 	}
 

@@ -57,7 +57,8 @@ func (l *latencies) quantile(q float64) time.Duration {
 	}
 	rank := max(1, int64(q*float64(l.count)+0.5))
 	for i, n := range l.buckets {
-		if rank -= n; rank <= 0 {
+		rank -= n
+		if rank <= 0 {
 			return middleOf(i)
 		}
 	}

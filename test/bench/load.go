@@ -139,7 +139,8 @@ func (l *lane) run(ctx context.Context, from, to time.Time) error {
 			return fmt.Errorf("have status %d: %.300s", status, l.replies.last())
 		}
 
-		if l.all++; l.progress != nil && l.all%step == 0 {
+		l.all++
+		if l.progress != nil && l.all%step == 0 {
 			l.progress.Add(step)
 		}
 
@@ -182,7 +183,8 @@ func (r *replyReader) read(conn interface{ Read([]byte) (int, error) }) (status,
 
 		if size > 0 && len(have) >= size {
 			r.reply = have[:size]
-			if r.start += size; r.start == r.end {
+			r.start += size
+			if r.start == r.end {
 				r.start, r.end = 0, 0
 			}
 			return status, size, nil
@@ -198,7 +200,8 @@ func (r *replyReader) read(conn interface{ Read([]byte) (int, error) }) (status,
 		}
 
 		n, err := conn.Read(r.buf[r.end:])
-		if r.end += n; err != nil && n == 0 {
+		r.end += n
+		if err != nil && n == 0 {
 			return 0, 0, err
 		}
 	}

@@ -150,7 +150,8 @@ func (b *bench) measure(ctx context.Context) (failed bool) {
 
 // build builds the program to measure, unless one was given.
 func (b *bench) build(ctx context.Context) error {
-	if b.program = b.given; b.program != "" {
+	b.program = b.given
+	if b.program != "" {
 		return nil
 	}
 	b.progress("building rlnode")

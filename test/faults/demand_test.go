@@ -202,7 +202,8 @@ func (m *market) stream(s *seen, region int, random *rand.Rand) {
 			cost += random.Int64N(s.quota.cost)
 		}
 		pause := time.Duration(float64(cost) / s.demand.rate[region] * float64(time.Second))
-		if next = next.Add(pause); time.Until(next) < -time.Second {
+		next = next.Add(pause)
+		if time.Until(next) < -time.Second {
 			next = time.Now() // don't make up for checks that a slow machine missed
 		}
 		select {

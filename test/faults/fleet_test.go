@@ -212,7 +212,8 @@ func (f *fleet) whole(d time.Duration) {
 func (f *fleet) strange(c clusterState) string {
 	sum := 0
 	for _, m := range c.Members {
-		if sum += m.Partitions; !m.InRing || m.State != "alive" {
+		sum += m.Partitions
+		if !m.InRing || m.State != "alive" {
 			return m.Name + " is not in the ring or not alive"
 		}
 	}
@@ -243,7 +244,8 @@ func (f *fleet) leader() *node {
 				continue
 			}
 			if c, err := n.cluster(); err == nil && c.View == "connected" && f.byName(c.Leader) >= 0 {
-				if leads = f.nodes[f.byName(c.Leader)]; leads.is() == live {
+				leads = f.nodes[f.byName(c.Leader)]
+				if leads.is() == live {
 					return ""
 				}
 			}

@@ -34,7 +34,8 @@ var (
 // TestMain restarts this binary in its own namespaces, which end with it in any case.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if workDir = os.Getenv(insideEnv); workDir == "" {
+	workDir = os.Getenv(insideEnv)
+	if workDir == "" {
 		code, err := outside()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "faults:", err)
@@ -184,7 +185,8 @@ func within(t *testing.T, d time.Duration, what string, ok func() string) {
 	t.Helper()
 	began, last := time.Now(), ""
 	for time.Since(began) < d {
-		if last = ok(); last == "" {
+		last = ok()
+		if last == "" {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -84,7 +84,8 @@ func TestG2_CheckersFindWhatIsNotDebited(t *testing.T) {
 			continue // on a loaded machine, a node may look disturbed
 		}
 		name, _, _ := strings.Cut(err.Error(), " ")
-		if found[name]++; found[name] == 1 {
+		found[name]++
+		if found[name] == 1 {
 			t.Logf("found: %v", err)
 		}
 	}

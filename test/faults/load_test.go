@@ -162,7 +162,8 @@ func (l *load) choose(random *rand.Rand) int {
 	}
 	n := random.IntN(sum)
 	for i := range l.rules {
-		if n -= l.rules[i].weight; n < 0 {
+		n -= l.rules[i].weight
+		if n < 0 {
 			return i
 		}
 	}
@@ -332,7 +333,8 @@ func (l *load) admitted(rule, key int, from, to int64) (all, part int64) {
 	defer l.mu.Unlock()
 	for i := range l.hits {
 		if h := &l.hits[i]; h.rule == rule && h.key == key {
-			if all += h.cost; h.got >= from && h.sent <= to {
+			all += h.cost
+			if h.got >= from && h.sent <= to {
 				part += h.cost
 			}
 		}

@@ -213,7 +213,8 @@ func (m *market) service() (t tally, wrong []error) {
 			limit, settled := g.limitIn(q, from, to)
 			if settled && q.exhausted(s.demand) && g.calm(from, to, settling) {
 				t.windows++
-				if t.least = min(t.least, all*1000/limit); all >= limit {
+				t.least = min(t.least, all*1000/limit)
+				if all >= limit {
 					t.exact++
 				} else if all*1000 < limit*(1000-stingy) {
 					wrong = append(wrong,
@@ -227,7 +228,8 @@ func (m *market) service() (t tally, wrong []error) {
 				}
 				share := q.share(r)
 				t.alone++
-				if t.minAlone = min(t.minAlone, region[r]*1000/share); region[r] >= share {
+				t.minAlone = min(t.minAlone, region[r]*1000/share)
+				if region[r] >= share {
 					t.shares++
 				} else if region[r]*1000 < share*(1000-stingy) {
 					wrong = append(wrong,

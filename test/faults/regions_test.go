@@ -198,7 +198,8 @@ func TestG8_Cut(t *testing.T) {
 		cuts := g.cuts()
 		all := slices.IndexFunc(cuts, func(c oneCut) bool { return strings.HasPrefix(c.what, "all") })
 		cuts[0], cuts[all] = cuts[all], cuts[0] // with every seed; the others are random
-		if cuts = cuts[:2]; testing.Short() {
+		cuts = cuts[:2]
+		if testing.Short() {
 			cuts = cuts[:1]
 		}
 		for _, one := range cuts {
@@ -450,7 +451,8 @@ func TestG8_CheckersFindWhatIsNotDebited(t *testing.T) {
 	found := map[string]int{}
 	for _, err := range m.judgeQuotas() {
 		name, _, _ := strings.Cut(err.Error(), " ")
-		if found[name]++; found[name] == 1 {
+		found[name]++
+		if found[name] == 1 {
 			t.Logf("found: %v", err)
 		}
 	}

@@ -220,7 +220,8 @@ func (f *fleet) judgeCounts(l *load) {
 			if slices.Min(told) != slices.Max(told) {
 				return fmt.Sprintf("the nodes differ: %v", told)
 			}
-			if have = told[0]; have < all-excused {
+			have = told[0]
+			if have < all-excused {
 				return fmt.Sprintf("have %d used, %d were admitted, at most %d of them may be forgotten", have, all, excused)
 			}
 			return ""

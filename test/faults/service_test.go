@@ -79,7 +79,8 @@ func (c *serviceCheck) check(hits, refused []hit) (g gains, err error) {
 			if away[h.node] || h.got+int64(edge) < from || h.sent-int64(edge) > to {
 				continue
 			}
-			if admitted += h.cost; h.got < to-int64(late) {
+			admitted += h.cost
+			if h.got < to-int64(late) {
 				asked += h.cost
 			}
 		}

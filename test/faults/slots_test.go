@@ -175,7 +175,8 @@ func (h *slotHolders) most() (most int, at time.Time) {
 	slices.SortFunc(changes, func(a, b change) int { return cmp.Or(a.at.Compare(b.at), a.by-b.by) })
 	held := 0
 	for _, c := range changes {
-		if held += c.by; held > most {
+		held += c.by
+		if held > most {
 			most, at = held, c.at
 		}
 	}

@@ -36,7 +36,8 @@ func (p *promise) wallOf(h hit, at int64) (low, high int64, known bool) {
 	}
 	node := h.node
 	if h.by != "fallback" && h.by != "standby" {
-		if node = p.onlyOwner(); node < 0 {
+		node = p.onlyOwner()
+		if node < 0 {
 			return 0, 0, false
 		}
 	}

@@ -103,7 +103,8 @@ func (p *pair) ask(s *sequence, words []any) (own, other string) {
 
 // differ records a difference that nothing explains.
 func (p *pair) differ(words []any, own, other string) {
-	if p.differences++; p.differences <= 10 {
+	p.differences++
+	if p.differences <= 10 {
 		p.t.Errorf("%v: have %s, want %s", words, own, other)
 	}
 }

@@ -113,7 +113,8 @@ func (e *Edition) divide(random *rand.Rand) (parts []part) {
 	for _, region := range random.Perm(e.regions)[:1+random.IntN(e.regions)] {
 		t := 1 + random.IntN(max(1, rest/2))
 		parts = append(parts, part{region, t})
-		if rest -= t; rest < 2 {
+		rest -= t
+		if rest < 2 {
 			break
 		}
 	}

@@ -207,7 +207,8 @@ func TestJudgeFull(t *testing.T) {
 		return func(l *Ledger) {
 			for at := 50 * ms; at < until; at += 50 * ms {
 				c := Check{Began: at, Ended: at + ms, Node: 1, Cost: 1, By: limiter.ByForward}
-				if c.Admitted = admitted > 0; c.Admitted {
+				c.Admitted = admitted > 0
+				if c.Admitted {
 					admitted--
 				}
 				l.Checks = append(l.Checks, c)

@@ -135,7 +135,8 @@ func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (brok
 				if region.windowOf(s, lost.At) != w {
 					continue
 				}
-				if most += lost.Amount; lost.Anew {
+				most += lost.Amount
+				if lost.Anew {
 					most += limit // the region's share is no larger
 				}
 				excused[w] = true

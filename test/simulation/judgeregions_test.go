@@ -193,7 +193,8 @@ func TestJudgeOwn(t *testing.T) {
 	ask := func(of *Ledger, admitted int64) {
 		for at := 50 * ms; at < 10*time.Second; at += 50 * ms {
 			c := Check{Began: at, Ended: at + ms, Node: 1, Cost: 1, By: limiter.ByForward}
-			if c.Admitted = admitted > 0; c.Admitted {
+			c.Admitted = admitted > 0
+			if c.Admitted {
 				admitted--
 			}
 			of.Checks = append(of.Checks, c)

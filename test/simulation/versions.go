@@ -90,7 +90,8 @@ func (l *Ledger) NoteState(region int, rg *agreement.Regions, at time.Duration) 
 		name := versionName{rg.PrimaryEpoch, h.Version}
 		place, known := st.places[name]
 		if !known && fresh {
-			if place, known = st.places[versionName{rg.PrimaryEpoch - 1, h.Version}]; known {
+			place, known = st.places[versionName{rg.PrimaryEpoch - 1, h.Version}]
+			if known {
 				st.places[name] = place // the new primary continues with the old one's version
 			}
 		}

@@ -73,7 +73,8 @@ func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Vi
 			if l.windowOf(s, lost.At) != w {
 				continue
 			}
-			if most += lost.Amount; lost.Anew {
+			most += lost.Amount
+			if lost.Anew {
 				most += s.Limit.Amount
 			}
 			guarantee[w] = "G5"
