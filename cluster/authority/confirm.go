@@ -73,6 +73,8 @@ func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64
 	after := c.sent.Load()
 
 	for {
+		// Taken before the count: an answer that arrives meanwhile must end the
+		// wait.
 		answerSignal := c.nextAnswer()
 		if c.hasMajority(self, term, after, voters()) {
 			return nil

@@ -147,6 +147,7 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	isBack := asked > r.endingSince && !failed && !cut && r.endingReason != agreement.Behind
 
 	switch {
+	// Nobody could take over from the only member.
 	case len(in.members) == 1:
 		r.ending = false
 	case node.Removed:

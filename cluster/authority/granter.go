@@ -275,6 +275,7 @@ func (g *Granter) beginReign() {
 
 	var number [8]byte
 	rand.Read(number[:]) // never fails
+	// 0 is the reign in a state without any mark.
 	r.number = max(1, binary.BigEndian.Uint64(number[:]))
 
 	r.ctx, r.cancel = context.WithCancel(g.ctx)

@@ -259,6 +259,8 @@ func (h *Holder) request() Request {
 // ask makes one attempt. The term counts from before the request is built, so
 // that delays in this process, the network or the leader can only shorten it.
 func (h *Holder) ask(ctx context.Context) {
+	// Read before the request is built: whatever drops authority from here on
+	// voids the reply.
 	h.mu.Lock()
 	era, gaveUp := h.era, h.gaveUp
 	h.mu.Unlock()
@@ -288,6 +290,8 @@ func (h *Holder) ask(ctx context.Context) {
 	case era == h.era && currentGeneration == r.Generation:
 		h.why = ""
 		h.generation = r.Generation
+		// Two requests may be pending. A late reply to the older one must not
+		// shorten authority.
 		if until := int64(sent + Validity - Slack); until > h.until.Load() {
 			h.until.Store(until)
 			h.everValid.Store(true)

@@ -201,6 +201,8 @@ func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
 		next.endingSince = r.endingSince
 		next.endingReason = r.endingReason
 
+		// It has asked already. As one that never has, it could count as silent
+		// at once.
 		if r.nextBoot == boot {
 			next.lastAsked = r.nextAsked
 		}

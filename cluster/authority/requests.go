@@ -37,6 +37,8 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 		r.settledEpoch, r.applied = q.SettledEpoch, q.Applied
 	}
 
+	// From now on, judge also refuses what the process sent before and what
+	// arrives late.
 	if q.GivingUp {
 		r.gaveUp = true
 	}

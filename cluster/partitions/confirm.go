@@ -99,6 +99,8 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 	if err != nil {
 		return fmt.Errorf("confirm partition %d: %w", p, err)
 	}
+	// The token may have left since, for example while the disk was slow. Then
+	// another node continues, perhaps without the changes.
 	if k.config.Table.Lineage(p) != c.lineage || phase(k.phases[p].Load()) != owning {
 		return fmt.Errorf("confirm partition %d: %w", p, ErrNotOwner)
 	}
@@ -110,6 +112,8 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 // made in the debited partitions before the call, at most after standbyWait. It
 // adds to refused the partitions where they don't have them by then.
 func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
+	// All are registered before the first one waits, so one push serves them
+	// all.
 	var list []*confirmation
 	for p := range debited {
 		c := &confirmation{p: p, debts: true}
@@ -321,6 +325,8 @@ func (k *Keeper) save(ctx context.Context) error {
 	}
 
 	s := &k.saving
+	// A checkpoint that has begun already may lack the changes, so only later
+	// numbers count.
 	before := s.begun.Load()
 
 	select {

@@ -36,6 +36,8 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 
 	switch {
 	case ended:
+		// Neither node's state matters: what this one had when it was ended is
+		// final.
 	case !ok && wantsCopies:
 		// The sender may be the new process of an owner. This node may not apply its
 		// registration for a long time, for example while its disk is full. Still, the
@@ -123,6 +125,8 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	switch {
 	case from != oldOwner && from != newOwner, pt.phase != away && pt.phase != handedOver:
 		return false
+	// An equal number is no older push, but another section of the same
+	// message.
 	case pt.pusherBoot == sender.Boot && seq < pt.lastPush:
 		return false
 	}
@@ -170,6 +174,7 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 	if rec.Note == nil {
 		delete(pt.stale, rec.Key)
 	}
+	// The owner's counter need not include what this node admitted without it.
 	k.debts.noteOverwritten(rec.Key)
 	k.config.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }

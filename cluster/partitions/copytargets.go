@@ -181,6 +181,8 @@ func (ts *copyTargets) messageAnswered(
 		section.progress.inFlight--
 
 		switch {
+		// The copy was begun anew meanwhile. An answer about an earlier one
+		// says nothing about it.
 		case t.progress[section.p] != section.progress:
 		case err != nil || refused[section.p]:
 			ts.forgetCopy(t, section.p)
@@ -362,6 +364,8 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 		return nil
 	})
 	k.debiting.Unlock()
+	// Only now is it known that there are no more batches, so an empty section
+	// ends the copy.
 	s.flags |= sectionEnds
 	k.appendRecords(t, &s, nil)
 }
@@ -406,6 +410,7 @@ func (k *Keeper) flush(t *copyTarget) {
 	routine := k.adopted.Load().Settled &&
 		!slices.ContainsFunc(sections, func(section sentSection) bool { return section.copy })
 	k.mu.Lock()
+	// Before the call: its answer may come before Go returns.
 	number := t.messageSent()
 	k.stats.PushedBytes += int64(size)
 	k.mu.Unlock()
@@ -496,6 +501,8 @@ func (k *Keeper) receive() {
 		case m := <-k.inbox:
 			k.receiving.Lock()
 			k.handleMessage(m.Call, m.arrived)
+			// The message counts until it is handled. Otherwise enqueue could
+			// let a push overtake it before this goroutine has the lock.
 			k.waiting.Add(-1)
 			k.receiving.Unlock()
 		}

@@ -55,6 +55,7 @@ func (ds *debts) renumber(d *debt) {
 		return
 	}
 
+	// A counter has at most one debt without a final number, so d joins it.
 	later := ds.unreported(d.key)
 	if later == nil || !later.sameWindow(d.taken) {
 		d.number = ds.nextNumber()
@@ -116,6 +117,8 @@ const maxDebtsOfOne = 16
 func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range ds.inOrder(p) {
+		// This stops instead of skipping one debt: the note of a later number
+		// would cover it, and it would never be debited.
 		if len(ds.of(d.key)) >= maxDebtsOfOne && !d.number.isReported() {
 			break // those without a final number are last
 		}

@@ -370,6 +370,8 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 		}
 
 		known := len(ds.of(one.key)) > 0
+		// A restored debt must not come after one of this process: only the
+		// last of a counter's list may be unreported, and numbers rise.
 		if known == restored[one.key] && (known || !ds.isFull(one.key, maxDebts)) && !one.isExpired(now) {
 			ds.add(one)
 			restored[one.key] = true

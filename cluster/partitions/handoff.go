@@ -24,6 +24,8 @@ func (k *Keeper) handOver() {
 		return
 	}
 	for _, p := range k.freeze(state) {
+		// The gate is shut, and debts are debited only while owning. So these
+		// are the last changes, and debiting need not be held.
 		k.pushTo(p, k.config.Table.ReplicatePartition(p, nil))
 	}
 	k.flushAll()
@@ -97,6 +99,8 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 	offers := map[ring.NodeID]*tokenMessage{}
 	for p := 0; k.inPhase[freezing] > 0 && p < ring.Partitions; p++ {
 		pt := &k.parts[p]
+		// A newer state may name another receiver. It wakes the loop, so the
+		// next pass goes on from it.
 		if pt.phase != freezing || k.adopted.Load() != state {
 			continue
 		}
@@ -148,6 +152,8 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 	if t.isQuestion {
 		delete(k.pending, pendingCall{node, MethodFlip})
 	}
+	// Tried again at once, it would likely fail again, and each offer freezes
+	// partitions.
 	if err != nil || !t.isQuestion && len(taken) < len(t.partitions) {
 		k.backOff(node)
 	}
@@ -161,6 +167,8 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 
 		switch _, to := state.Owner(p); {
 		case pt.phase == flipping && err != nil:
+			// The flip may still arrive. Unless the other side has taken it by
+			// then, a question with a higher number makes it decline the flip.
 			pt.attempt++
 			pt.complete = true // these are all counters as of the freeze
 			k.setPhase(p, doubtful)
@@ -170,6 +178,8 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.frozenAt)
 		case pt.phase == flipping:
+			// It declined although it has acknowledged everything, so its copy
+			// may not be what this node believes.
 			k.targets.forgetCopy(k.targets.targetOf(node), p)
 			if k.collecting {
 				k.targets.forgetCopies(p) // the changes that follow are not being collected
@@ -192,6 +202,8 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	pt := &k.parts[p]
 	state := k.adopted.Load()
+	// The receiver counts this hand-over in the same way, so its pushes
+	// continue the counters here.
 	if pt.frozenHere() {
 		pt.nextTenure()
 	}
@@ -224,6 +236,8 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 
 		// Without authority, this node refuses the token: it could not use it, and no
 		// node would decide the partition.
+		// With another version than the offered one, it would lack the last
+		// changes.
 		acceptable := !isQuestion && boot == k.config.Boot && k.adopted.Load() == state && k.config.Authority() &&
 			from == c.From.Node && to == k.config.Self && from != to && pt.phase == away && pt.source == from &&
 			pt.version == offered && pt.complete && (pt.voided.boot != c.From.Boot || attempt > pt.voided.attempt)
@@ -251,6 +265,8 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt.source, pt.complete = ring.NodeID{}, false
 	pt.nextTenure()
 	k.targets.forgetCopies(p)
+	// A collection in progress discards changes of p. Then the other node gets
+	// a complete copy.
 	if !k.collecting {
 		// The other node has the same counters, so it needs only changes from now on.
 		k.targets.targetOf(from).progress[p] = &progress{complete: true}

@@ -305,9 +305,13 @@ func (k *Keeper) forgetAll() {
 		}
 
 		had := k.parts[p].hasCounters()
+		// The answers "not taken" stay true: an offer that they cover may still
+		// arrive, and must be declined.
 		k.enterPhase(p, away)
 		k.parts[p] = partState{voided: k.parts[p].voided}
 
+		// Without a token or a copy, counters here are a checkpoint's. This
+		// process needs them once it is registered.
 		if had {
 			k.config.Table.Drop(p)
 			k.debts.noteDropped(p)
@@ -339,6 +343,8 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 		if pt.phase == freezing && to != pt.receiver {
 			k.setPhase(p, owning) // the other side has changed, and no flip was sent to the new one
 		}
+		// The move was taken back, so the token is here. But the other side may
+		// have had it, and then its counters are newer.
 		if pt.phase == doubtful && to == self {
 			k.resume(state, p, false)
 		}
@@ -375,6 +381,8 @@ func (k *Keeper) release(p int) {
 func (k *Keeper) takeOver(state *adoptedState, p int) {
 	pt := &k.parts[p]
 	if from, to := state.Owner(p); from != to {
+		// A late answer to an earlier flip or question must not count as the
+		// answer to the next question.
 		pt.attempt++
 		pt.receiver = ring.NodeID{}
 		k.setPhase(p, doubtful)
@@ -404,6 +412,8 @@ func (k *Keeper) beginLineage(p int) {
 	pt.source = ring.NodeID{}
 	pt.complete = false
 	pt.search = nil
+	// The copies elsewhere are of the old lineage, and their nodes decline
+	// changes of the new one.
 	k.targets.forgetCopies(p)
 	k.setPhase(p, owning)
 
@@ -424,6 +434,8 @@ func (k *Keeper) setPhase(p int, next phase) {
 		return
 	}
 
+	// The gate shuts before the phase changes, and opens after it. So while the
+	// phase is not owning, nothing here decides as the owner.
 	if pt.phase == owning {
 		k.config.Table.Shut(p)
 	}

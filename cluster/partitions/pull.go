@@ -52,6 +52,7 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		return
 	}
 
+	// Sending waits for answers. Other nodes' messages must not wait behind it.
 	k.loops.Go(func() { k.sendCopies(c, list, versions) })
 }
 
@@ -138,6 +139,7 @@ func (k *Keeper) acceptCopies(c *peer.Call, d *wire.Decoder) {
 			s = head
 			return phase(k.phases[s.p].Load()) == recovering
 		}, func(rec counters.Record) {
+			// The decoder reuses the log's memory for the next record.
 			rec.Log = slices.Clone(rec.Log)
 			records = append(records, rec)
 		})

@@ -117,6 +117,7 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	for _, node := range nodes {
 		f, known := s.found[node]
 		switch infoCall := (pendingCall{node, MethodCopyInfo}); {
+		// What an earlier process of the node said is void: its memory is gone.
 		case known && f.boot == state.Boot(node):
 		case !k.shouldWaitFor(pt, node):
 			s.found[node] = finding{boot: state.Boot(node), done: true, timedOut: true}
@@ -152,6 +153,7 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
 		return waited < k.config.Patience
 	}
+	// A copy that is arriving is worth the wait. pullTimeout bounds it.
 	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.config.Patience
 }
 
@@ -244,6 +246,7 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 		delete(k.pending, call)
 
 		if call.method == MethodPull {
+			// If the rest of a copy is missing, it will not come any more.
 			delete(k.incoming, call.node)
 		}
 

@@ -63,6 +63,8 @@ func (k *Keeper) reportDebts() {
 			continue
 		}
 
+		// Called even if nothing can be sent now: the delay begins with the
+		// first call that finds the owner back.
 		tooEarly := k.delaysFallback(owner)
 		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] ||
 			!state.member || !k.canSendTo(owner) {
@@ -282,6 +284,8 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 
 	for _, message := range messages {
 		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
+		// A node that merges copies never acknowledges debts, so an error is
+		// what a success looks like, too.
 		_, _ = k.config.Calls.Call(ctx, node, MethodDebts, message)
 		cancel()
 	}

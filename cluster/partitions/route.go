@@ -94,6 +94,8 @@ func (k *Keeper) WaitUnfrozen(ctx context.Context, p int) {
 func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 	for {
 		k.mu.Lock()
+		// Taken before good is asked: a change that comes in between closes
+		// this very channel.
 		changed := k.changed
 		k.mu.Unlock()
 

@@ -137,6 +137,7 @@ func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) 
 		if counters.DecodeRecord(d, &rec, now); d.Failed() {
 			return
 		}
+		// begin has checked the version and the token of this partition only.
 		if wanted && ring.PartitionOf(rec.Key.Subject) == s.p {
 			each(rec)
 		}
