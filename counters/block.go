@@ -46,6 +46,8 @@ func (t *Table) beginBlocks(ops []Op, store bool) {
 			continue
 		}
 
+		// From a fresh bucket: what is still owed for an earlier block would
+		// make this one longer.
 		op.state, _ = op.Limit.Take(algorithms.State{}, op.At, 1)
 		d := op.Limit.Peek(op.state, op.At, 1)
 		if !store || t.storeBlock(op, d, ops) {

@@ -38,6 +38,9 @@ func latePenalty(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) ed
 				return l.ForceLate(s, from, now, cost)
 			}
 
+			// The rate may be another one by now, so nothing drains: see
+			// penalty. If the cost is dropped, the time since the last change
+			// must remain to be drained.
 			undrained := s
 			undrained.At = max(s.At, now.Steady)
 			charged := l.ForceLate(undrained, from, now, cost)
@@ -129,6 +132,8 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
+			// Tried on a log of its own: a change that leaves it fresh needs no
+			// counter.
 			var fresh algorithms.Log
 			if e.log(&fresh, now); fresh.Fresh() {
 				return nil

@@ -51,6 +51,9 @@ func (s *shard) collectChanged(batch []Record) []Record {
 				slot := bits.TrailingZeros64(m)
 				r := g.record(slot)
 				batch = append(batch, r)
+
+				// A counter is marked clean before it is written: if it changes
+				// meanwhile, the next call yields it again.
 				if !r.isFresh() {
 					s.markClean(sub.locationAt(i*groupSlots+slot), checkpoints)
 				}

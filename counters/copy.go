@@ -17,6 +17,8 @@ const copyBatch = 4096
 // sent. The records include resets not yet reported to every reader. If yield
 // fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
+	// Before the first counter is read: a reset that follows must stay until a
+	// replica has received it.
 	t.replicated.Store(true)
 	var batch []Record
 	shards := t.shardsOf(p)
@@ -77,6 +79,8 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	loc := t.locationFor(s, r.Key, r.Kind)
+
+	// Its absence says as much as a fresh counter.
 	if expired && !loc.found() {
 		return true
 	}

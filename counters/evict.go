@@ -81,6 +81,8 @@ func (t *Table) drawRoom(s *shard) bool {
 
 		if t.budget.CompareAndSwap(free, free-n) {
 			s.room += int(n)
+
+			// Set once: every Take reads the cache line that it is in.
 			if t.maxCounters-free > cachedCounters && !t.outgrewCaches.Load() {
 				t.outgrewCaches.Store(true)
 			}
@@ -100,6 +102,8 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 	if !v.chosen {
 		full := &sub.full[c]
 		full.until = steady + rescanDelay[c]
+
+		// Not beyond the moment when the first refusing counter is free.
 		if full.freeAt <= full.until/1e9 {
 			full.until = full.freeAt * 1e9
 		}
@@ -167,6 +171,9 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 		}
 	}
 
+	// A shard that was locked may have room, so the next check searches again.
+	// Under load some shard is nearly always locked, and a flood of inline
+	// subjects must not cost a search for each check.
 	if !missed || c == inline {
 		t.noSearchUntil[c].Store(steady + rescanDelay[c])
 	}
@@ -196,6 +203,7 @@ func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, 
 		return 0, true
 	}
 
+	// The victim left its room in o; it moves to the other shard.
 	o.room--
 	return 1, false
 }

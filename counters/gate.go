@@ -67,6 +67,8 @@ func (t *Table) ShutAll() {
 // are of the given lineage, not 0. What was taken from counters of another
 // lineage does not come back to them.
 func (t *Table) Open(p int, lineage uint64) {
+	// The lineage first: with the old one and an open gate, what was taken from
+	// other counters could come back to these.
 	t.lineages[p].Store(lineage)
 	t.gates[p/64].And(^(uint64(1) << (p % 64)))
 }

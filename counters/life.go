@@ -31,6 +31,9 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 	if life.Lineage == 0 || t.lineages[p].Load() != life.Lineage {
 		return false
 	}
+
+	// A reset of k holds the shard, as the caller does. Those of other subjects
+	// raise the number, too, so a difference is looked into.
 	if t.notes.Resets(p) == life.Resets {
 		return true
 	}
@@ -84,6 +87,9 @@ func (t *Table) giveBackHeld(
 		}
 		from.Fastest = max(from.Fastest, int64(past.Rank), l.Amount)
 		from.Returned = int64(past.Minor)
+
+		// Without a note of what came back, the next cost would be judged as if
+		// nothing had, and too much would come back.
 		if past.Until == 0 && !t.hasRoomForRate(now, k) {
 			return ErrGone
 		}
@@ -158,7 +164,10 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 	raised := n.Rank > 0 && n.Rank < uint64(l.Amount)
 	second := now.Steady / 1e9
 	ends := n.Minor > 0 && n.Until < second+notes.RateMemory/2 // what is taken now depends on it
+
+	// Only then: each Put is sent to the standby and written to disk.
 	if raised || ends {
+		// The Rank of a bucket without reservations is 0, and stays so.
 		n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
 		n.Until = max(n.Until, second+notes.RateMemory)
 		h.Put(&n)

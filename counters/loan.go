@@ -194,6 +194,9 @@ func (t *Table) Borrow(
 	if !t.makeRoomForLoan(s, now, k, k.BorrowedKey()) {
 		return 0, ErrFull
 	}
+
+	// The companion first: a credit that it does not record would hide as much
+	// of the region's own use.
 	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
 		return 0, err
 	}

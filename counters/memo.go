@@ -46,6 +46,7 @@ func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) 
 
 func (m *Memo) recall(h notes.Held) (found bool, err error) {
 	for _, kind := range [...]notes.Kind{notes.Answer, notes.Write, notes.Retry} {
+		// An id counts as used whatever kind of request used it.
 		k := m.Key
 		k.Kind = kind
 
@@ -70,6 +71,8 @@ func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 	if len(n.Body) > notes.MaxBody {
 		return ErrFull
 	}
+
+	// Before the partition is locked: notes of other partitions may have to go.
 	if err := t.notes.MakeRoom(n, now.Steady); err != nil {
 		return err
 	}
@@ -137,6 +140,9 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
+
+	// This was looked up before, but without the lock: the same request may
+	// have been carried out since.
 	if a.Memo != nil {
 		h := t.notes.Lock(k.Partition(), now.Steady)
 		found, err := a.Memo.recall(h)
@@ -207,6 +213,8 @@ func (t *Table) makeRoomForNotes(now algorithms.Instant, a *Amendment) error {
 		return err // the request is a repetition, and leaves nothing
 	}
 	n := a.Memo.note(now)
+
+	// The answer is not known yet; it takes this much at most.
 	n.Body = string(make([]byte, len(a.Ops)*maxAnswerPerOp))
 	return t.notes.MakeRoom(n, now.Steady)
 }

@@ -97,6 +97,7 @@ func (m *memory) allocate(sub *subtable, n int) []group {
 
 	i := len(s.owners)
 	if s.holes > 0 {
+		// A hole is zero: it was discarded when it was freed.
 		i = slices.Index(s.owners, nil)
 		s.owners[i] = sub
 		s.holes--
@@ -163,6 +164,7 @@ func (s *slab) fill(i int, holder *shard) bool {
 
 	s.discard(last)
 
+	// Pieces before the last one may have been holes: none may be last.
 	for n := len(s.owners); n > 0 && s.owners[n-1] == nil; n-- {
 		s.owners = s.owners[:n-1]
 		s.holes--

@@ -197,6 +197,8 @@ func (sub *subtable) indexOf(k Key) int {
 // slotOf returns the slot of g that holds k, or −1.
 func (g *group) slotOf(k Key) int {
 	for m := zeroBytes(g.tagWord() ^ uint64(tagOf(k))*lowBits); m != 0; m &= m - 1 {
+		// A tag that only seems to match is that of another used slot, so there
+		// is a key to compare.
 		if slot := bits.TrailingZeros64(m) / 8; g.records[slot].key == k {
 			return slot
 		}
@@ -217,6 +219,8 @@ func (sub *subtable) insert(k Key) location {
 	g.tags[loc.slot()] = tagOf(k)
 	g.inline = g.inline&^(1<<loc.slot()) | uint8(k.class())<<loc.slot()
 	g.records[loc.slot()] = record{key: k}
+
+	// set never lowers the expiry, so that of the slot's last counter must go.
 	g.freshAt[loc.slot()] = 0
 	sub.live++
 
@@ -253,6 +257,9 @@ func (sub *subtable) freeSlot(loc location) {
 // rehash moves all records to n groups, rounded up to the size of a piece of memory.
 func (sub *subtable) rehash(n int) {
 	old := sub.groups
+
+	// The list names groups by their old places. Logs are listed by key, so
+	// theirs stays right.
 	sub.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups) > 0
 	sub.unsentList.groups = sub.unsentList.groups[:0]
 	sub.allocate(n)

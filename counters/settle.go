@@ -38,6 +38,9 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 	p := place.Key.Partition()
 	h := t.notes.Lock(p, now.Steady)
 	defer h.Unlock()
+
+	// Shut also waits for the holders of a partition's notes, so this lock is
+	// enough here and below.
 	if t.gates.isShut(p) {
 		return ErrShut
 	}
@@ -102,6 +105,9 @@ func (t *Table) UnmakePlace(now algorithms.Instant, k notes.Key, isHome bool, op
 		if !ops[i].hasRate() {
 			continue
 		}
+
+		// Any other time, or sharedRate, means that something else depends on
+		// the rate.
 		rate, found := h.Get(rateKey(ops[i].Key))
 		if found && rate.At == now.Steady {
 			h.Remove(rate.Key)
@@ -271,6 +277,8 @@ func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.No
 		return place, nil
 	}
 
+	// Settling must not lack room: one that had a place comes back beyond the
+	// bound.
 	place = s.Place.note(now)
 	if !s.HasPlace {
 		err = h.Make(place)
@@ -333,6 +341,9 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 		}
 
 		d := t.usageHeld(sh, now, c.Key, c.Limit)
+
+		// Cross-multiplied in 128 bits: a division would round, and a product
+		// of two amounts may overflow.
 		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(leastCapacity))
 		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(c.Limit.Capacity()))
 		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {

@@ -173,6 +173,9 @@ func (s *shard) splitSubtable(sub *subtable) {
 
 	for i, h := range []*subtable{lower, upper} {
 		h.allocate(counts[i]*8/49 + 1) // room for a seventh more before it must grow
+
+		// The list names groups of sub, so it is of no use to the halves: the
+		// next reader scans them.
 		h.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	}
 
@@ -223,6 +226,7 @@ func (s *shard) joinSubtables() {
 		lost = lost || sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	})
 
+	// Far below the size at which it would be split again.
 	if live > s.table.maxSubtableSlots/4 {
 		return
 	}
@@ -242,5 +246,7 @@ func (s *shard) joinSubtables() {
 		sub.releaseAll()
 	})
 	s.subtables = nil
+
+	// Logs were counted, too, and need no groups.
 	one.shrink()
 }

@@ -85,6 +85,8 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	h := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer h.Unlock()
 
+	// They are part of what is held already, and must not count twice: a
+	// request may be repeated.
 	if _, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady); found {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		op.Decision.Allowed = true
@@ -121,6 +123,8 @@ func (t *Table) commitSlot(op *Op, holder *Holder) {
 	defer h.Unlock()
 
 	info, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
+
+	// The same attempt, repeated: its slot ends when it was said to end.
 	if found && info.Nonce == holder.Nonce {
 		op.SetSlotLeft(time.Duration(info.End - op.At.Steady))
 		return

@@ -54,6 +54,8 @@ func (t *Table) returnSpare(s *shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.joinSubtables()
+
+	// Some room stays, or the next counter would draw on the budget again.
 	if more := s.room - t.drawSize; more > t.drawSize {
 		s.room -= more
 		t.budget.Add(int64(more))

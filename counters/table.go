@@ -124,6 +124,8 @@ func (t *Table) Close() {
 			for k := range sub.logs {
 				t.dropLog(s, k)
 			}
+
+			// The room of the logs came back as they were dropped.
 			s.room += sub.live
 			sub.releaseAll()
 		})
@@ -163,6 +165,8 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 		return v
 	}
 
+	// All limits of a rule and subject lie in one shard, so most checks end
+	// here and need no list of shards.
 	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
 		v := t.take(s.advance(now), ops, nil, true)
@@ -198,6 +202,9 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, ga
 // among them.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l, d := op.Limit, &op.Decision
+
+	// A block's op has a cost of 0, so this leaves it out, too. Slots have no
+	// counter, so the search below finds none.
 	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog ||
 		t.gates.isShut(op.Key.Partition()) {
 		return false
@@ -219,6 +226,9 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	}
 
 	g := &sub.groups[i]
+
+	// Only windows need their partition's clock: a lead moves Wall alone, and a
+	// plain bucket drains by Steady.
 	op.At = now
 	if !l.IsPlain() || !g.takePlain(slot, now, op) {
 		if s.leads != nil {
@@ -284,6 +294,8 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 // nothing while a gate is shut. The caller must hold the shards of ops. holder
 // holds the slots that ops acquire; it is nil if they acquire none.
 func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
+	// Under the locks: Shut waits for their holders, so it returns only once
+	// this check is decided.
 	if gated && t.gates.anyShut(ops) {
 		return Shut
 	}
@@ -297,6 +309,9 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 			continue
 		}
 
+		// Room is made before anything is stored: for want of it, the whole
+		// check can still be refused. What the ops before this one are about to
+		// add is reserved.
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuseForRoom(op, now.Steady)
 		}
@@ -388,6 +403,8 @@ func (t *Table) lockShards(now algorithms.Instant, ops []Op, held []int) ([]int,
 		now = t.shards[n].advance(now)
 	}
 
+	// In all of them: each is about to store counters as of this time, and no
+	// later check may be decided by an earlier one.
 	for _, n := range held {
 		t.shards[n].latest = now
 	}
@@ -477,6 +494,8 @@ func (t *Table) decideLog(s *shard, op *Op) {
 	}
 	before := log.Len()
 	op.Decision = log.Peek(op.Limit, op.At, op.Cost)
+
+	// Looking drops the entries that have left the window.
 	if log.Len() != before {
 		t.logEntries[op.Key.class()].Add(int64(log.Len() - before))
 	}
@@ -502,6 +521,8 @@ func (t *Table) commit(op *Op) {
 		return
 	}
 
+	// Since the decision, other ops of this check may have grown the subtable,
+	// or freed memory into which it was moved.
 	loc := op.location
 	if !loc.found() || loc.moves != loc.subtable.moves {
 		loc = s.find(op.Key)
@@ -541,6 +562,8 @@ func (t *Table) withdraw(ops []Op) {
 			continue
 		}
 
+		// The state in op has the cost in it, which was not taken. The table
+		// still has the one without.
 		if op.Limit.Kind != algorithms.SlidingLog {
 			state := s.find(op.Key).state()
 			op.Decision = op.Limit.Peek(state, op.At, cost)
@@ -591,6 +614,9 @@ func (s *shard) protectRefused(op *Op) {
 	if otherRate {
 		g.records[slot].state = op.state
 	}
+
+	// What only protects the counter here is not marked: a flood of refusals
+	// would be sent to standbys and written to disk each time.
 	if fresh > g.freshAt[slot] {
 		g.freshAt[slot] = fresh
 	} else if !otherRate {

@@ -196,6 +196,8 @@ func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Insta
 
 		total += units
 		at := now.Steady - before
+
+		// Entries beyond maxAhead were moved to it, so they may coincide.
 		if last := len(entries) - 1; last >= 0 && entries[last].At == at {
 			entries[last].N += units
 		} else {

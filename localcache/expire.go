@@ -78,6 +78,8 @@ func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 // caller must give each back, once. TakeEnded also forgets subjects that were
 // not used for a while.
 func (ls *Leases) TakeEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
+	// Before the shards are read: what becomes due in one that was read already
+	// sets the alarm again and signals. setAlarm below only makes it earlier.
 	ls.alarm.Store(int64(never))
 
 	next := never

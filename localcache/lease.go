@@ -114,6 +114,8 @@ func (le *lease) reset(ops []counters.Op) {
 func (g *grant) unspend(ops []counters.Op) {
 	for i := range ops {
 		b := &g.parts[i]
+
+		// Whatever comes back, never more than the owner debited.
 		b.left = min(b.size, b.left+ops[i].Cost)
 	}
 }

@@ -189,6 +189,8 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	}
 	le.noteModes(ops)
 
+	// The second grant takes its place if the first is over, or too small for
+	// this cost. What is left of the first goes back.
 	if len(le.grants) > 0 && (now >= le.grants[0].until || !le.covers(0, ops) && le.covers(1, ops)) {
 		ls.endFirst(sh, le, now)
 	}
@@ -196,6 +198,9 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	if le.covers(0, ops) && now < le.grants[0].until {
 		le.spend(now, ops)
 		r := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
+
+		// Set here, under the lock: of all checks that find the grant half
+		// spent, one asks.
 		if le.needsRenewal(now) {
 			le.renewingUntil, r.Renew = now+le.keepFor/keepTTLs, true
 		}
@@ -262,11 +267,14 @@ func (ls *Leases) Request(
 	le.policy = policy
 	le.keepFor = max(keepTTLs*policy.TTL, minKeepFor)
 
+	// The new owner's process and lineage are not known before its first
+	// answer: IDs of the old one's grants mean nothing to it.
 	if le.source.Owner != owner {
 		ls.endAll(sh, le, now)
 		le.source, le.lastGrant = Source{Owner: owner}, 0
 	}
 
+	// The lease is kept all the same: it remembers refusals.
 	if policy.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
 		ls.schedule(sh, le)
 		return LeaseRequest{}, false
@@ -348,6 +356,8 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 func (ls *Leases) addGrant(
 	sh *leaseShard, le *lease, sent, now time.Duration, from Source, ops []counters.Op, g *Grant,
 ) {
+	// Counted from the question, so that it ends here no later than at the
+	// owner, however long the answer took.
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Drop out-of-order grants: they may have been reported spent.
 	if len(le.grants) == MaxGrants || until <= now || g.ID <= le.lastGrant {

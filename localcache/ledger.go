@@ -103,6 +103,8 @@ func (ll *LeaseLedger) Grant(
 	sh, s := ll.lock(key.Subject)
 	defer sh.mu.Unlock()
 
+	// A subject without grants is about to take room: those whose grants have
+	// ended go first.
 	if s != nil {
 		ll.acceptReport(s, now, r)
 	} else {
@@ -153,6 +155,9 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, r *Gran
 
 	for i := range s.grants {
 		g := &s.grants[i]
+
+		// A grant with a higher ID may still be on its way to the holder, so
+		// its absence says nothing. Earlier processes used the same IDs.
 		if !r.SameBoot || g.holder != r.Holder || g.id > r.Lease.LastGrant {
 			continue
 		}
@@ -195,6 +200,9 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 
 		if input.Want > 0 {
 			op.Cost = Size(input, policy)
+
+			// Without this limit's part, a check could not be decided from the
+			// others.
 			if op.Cost == 0 {
 				return nil
 			}
@@ -242,6 +250,8 @@ func (ll *LeaseLedger) Return(
 		return false
 	}
 
+	// It leaves the ledger, so that a repeated return finds nothing. What can't
+	// be given now goes back in below.
 	g := s.grants[index]
 	s.grants = slices.Delete(s.grants, index, index+1)
 	ll.outstanding.Add(-1)
@@ -256,6 +266,7 @@ func (ll *LeaseLedger) Return(
 			continue
 		}
 
+		// Whatever the holder says, no more comes back than went out.
 		cost := min(ops[i].Cost, g.parts[part].unreturned)
 		if cost <= 0 {
 			continue

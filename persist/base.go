@@ -96,6 +96,8 @@ func (cf *CounterFile) completeBase() error {
 		return err
 	}
 
+	// Counters that changed were written besides those that were marked. Only
+	// the latter's part is the base; the rest counts as log.
 	size := b.written
 	if b.copied > 0 {
 		size = int64(float64(b.written) * min(1, float64(b.marked)/float64(b.copied)))

@@ -120,6 +120,7 @@ func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 		err = errors.Join(err, cf.setAside(err))
 	}
 
+	// Its caller gave up, which says nothing about the disk: it is no failure.
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -182,6 +183,9 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 	})
 
 	cf.base.lastChanged = max(0, n-marked)
+
+	// Only now is everything that was marked in a frame. After a failure, the
+	// next checkpoint tries to complete the base.
 	if err == nil {
 		err = cf.completeBase()
 	}
@@ -229,6 +233,8 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 		return nil
 	}
 
+	// The number counts once the transaction is committed. After a failure, the
+	// next one takes the same numbers.
 	last, before := cf.lastFrame, cf.file.diskTime()
 	err := cf.file.update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(framesBucket)
@@ -247,6 +253,9 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 			}
 			begin = end
 		}
+
+		// Kept besides the frames: if a new base drops them all, inspect still
+		// finds the last number.
 		return b.SetSequence(last)
 	})
 

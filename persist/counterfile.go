@@ -264,6 +264,9 @@ func (cf *CounterFile) inspect() error {
 				if number, _ := b.Cursor().Last(); len(number) == 8 {
 					cf.lastFrame = max(cf.lastFrame, binary.BigEndian.Uint64(number))
 				}
+
+				// No node writes so many frames: the number is damaged. If
+				// numbers wrapped, the newest frames would count as the oldest.
 				if cf.lastFrame > math.MaxInt64 {
 					return pageError("frame %d", cf.lastFrame)
 				}

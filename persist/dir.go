@@ -65,6 +65,9 @@ func OpenDir(path string) (ring.NodeID, error) {
 	if err := createIdentity(file); err != nil {
 		return none, fmt.Errorf("create node identity: %w", err)
 	}
+
+	// Read, not returned from memory: another process may have created it
+	// first.
 	return readIdentity(file)
 }
 
@@ -144,6 +147,9 @@ func createOnce(file string, write func(temp string) error) (err error) {
 	if err := write(temp); err != nil {
 		return err
 	}
+
+	// Before it gets its name, or a power failure could leave an empty file
+	// under it.
 	if err := syncFile(temp); err != nil {
 		return err
 	}

@@ -98,6 +98,8 @@ func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) erro
 	}
 
 	cf.base = base{size: live, logSize: total - live}
+
+	// Each reader reads all frames, so each has counted the same ones.
 	stats.DamagedFrames = readers[0].DamagedFrames
 	if stats.DamagedFrames > 0 {
 		cf.config.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
@@ -166,6 +168,9 @@ func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 	if part, _ := bits.Mul64(r.Key.Subject, f.parts); part != f.part {
 		return
 	}
+
+	// No older frame has it with a later end: an expiry never moves to an
+	// earlier time.
 	if r.FreshAt <= f.now.Steady/1e9 {
 		f.Expired++
 		if r.IsFreedSlot() { // an older frame may have it as held, with a later end
@@ -187,6 +192,8 @@ func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 	}
 
 	f.batch, f.bytes = append(f.batch, *r), f.bytes+int64(size)
+
+	// The next record reuses the log's memory.
 	f.batch[len(f.batch)-1].Log = slices.Clone(r.Log)
 }
 

@@ -107,6 +107,7 @@ func moveAside(dir, aside string) error {
 
 // replaceIdentity moves the identity to another place and puts a new one into its own.
 func replaceIdentity(file, old string) error {
+	// A link and a rename: at no moment is the directory without an identity.
 	if err := os.Link(file, old); err != nil {
 		return err
 	}

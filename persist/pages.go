@@ -55,6 +55,7 @@ func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 		}
 	}
 
+	// Four is what a new database has: two metas, a free list and a root.
 	if m.pages < 4 || m.pages > uint64(size)/uint64(m.pageSize) {
 		return pageError("%d pages of %d bytes in a file of %d", m.pages, m.pageSize, size)
 	}
@@ -211,6 +212,7 @@ func (w *walker) readPage(id uint64, depth int) (page, error) {
 		return p, pageError("page %d is %d pages long", id, length)
 	}
 
+	// A page that is reached twice closes a loop, or belongs to two trees.
 	for i := id; i < id+length; i++ {
 		if w.reached[i/64]&(1<<(i%64)) != 0 {
 			return p, pageError("page %d is reached twice", i)
@@ -380,6 +382,9 @@ func (w *walker) checkFreelist() error {
 
 	e := binary.NativeEndian
 	count, ids := uint64(p.count), p.data[pageHeader:]
+
+	// The header's count has 16 bits; with more pages, the first number is the
+	// count.
 	if count == 0xFFFF {
 		count, ids = e.Uint64(ids), ids[8:]
 	}
@@ -388,6 +393,7 @@ func (w *walker) checkFreelist() error {
 		return pageError("free list of %d pages on %d bytes", count, len(ids))
 	}
 
+	// The metas, 0 and 1, are never free.
 	last := uint64(1)
 	for i := range count {
 		id := e.Uint64(ids[i*8:])

@@ -108,6 +108,8 @@ func OpenRaft(config RaftConfig) (*Raft, error) {
 		return nil, err
 	}
 
+	// Only now is the directory locked, by the open file: a running node's log
+	// is not read, and its temporary files are not removed.
 	if err := r.checkContent(); err != nil {
 		return nil, errors.Join(err, r.abandon())
 	}

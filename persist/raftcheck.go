@@ -252,6 +252,7 @@ func (r *Raft) removeLeftovers() {
 			continue
 		}
 		for _, name := range left {
+			// A failure is no reason not to start: the next start tries again.
 			_ = os.RemoveAll(name)
 		}
 	}

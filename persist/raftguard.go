@@ -217,6 +217,8 @@ func (g *guardedLogs) write(w *logWrite) error {
 	timer := time.NewTimer(g.timeout)
 	defer timer.Stop()
 
+	// Before waiting for a turn: the goroutine that undoes a failed write keeps
+	// it until it is done.
 	if err := g.checkWritable(); err != nil {
 		return err
 	}
@@ -236,6 +238,9 @@ func (g *guardedLogs) write(w *logWrite) error {
 	}
 
 	result := make(chan error, 1)
+
+	// In a goroutine of its own: a write to a hung disk can't be ended, only
+	// left behind.
 	started := g.workers.Go(func() {
 		defer func() { <-g.writing }()
 		g.runWrite(w, result)
@@ -253,6 +258,9 @@ func (g *guardedLogs) write(w *logWrite) error {
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
+	// It returned just before the lock was taken: then its own outcome counts,
+	// not the timeout.
 	if w.done {
 		return w.err
 	}
@@ -292,6 +300,7 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 
 	g.mu.Unlock()
 
+	// After errBroken nothing may touch the file, so nothing is undone.
 	if err == nil && reported || errors.Is(err, errBroken) {
 		result <- err
 		return
@@ -335,6 +344,8 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 			g.mu.Unlock()
 		}
 
+		// Raft hears of a failed write only after the first attempt to undo it,
+		// so that the usual case leaves no entry in doubt.
 		afterTry()
 		if err == nil || errors.Is(err, errBroken) || !g.workers.sleep(pause) {
 			return
@@ -360,6 +371,8 @@ func (g *guardedLogs) FirstIndex() (uint64, error) {
 
 // LastIndex returns the last entry's index, or zero if there is none.
 func (g *guardedLogs) LastIndex() (uint64, error) {
+	// While any entry is in doubt, the end of the log may not be what Raft
+	// believes in.
 	if err := g.checkTrusted(math.MaxUint64); err != nil {
 		return 0, err
 	}
@@ -418,6 +431,7 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 		return none, errHung
 	}
 
+	// With room for the answer, a read that nobody waits for any more can end.
 	result := make(chan answer, 1)
 	started := g.workers.Go(func() {
 		defer func() { <-g.reads }()

@@ -201,6 +201,9 @@ func (b *ballast) release() bool {
 	if !b.exists.Load() {
 		return false
 	}
+
+	// Whatever becomes of the removal, there is no second one: the next attempt
+	// waits for room.
 	b.exists.Store(false)
 	err := errors.Join(os.Remove(b.path), syncDir(filepath.Dir(b.path)))
 	b.log.Warn("the ballast was deleted so that Raft's term and vote can be saved",

@@ -10,6 +10,7 @@ import (
 
 // Copy returns all notes of p.
 func (s *Store) Copy(p int) []Note {
+	// Before the notes are read: from now on, changes are listed for replicas.
 	s.copied.Store(true)
 	part := s.partitions[p].Load()
 	if part == nil {
@@ -44,6 +45,9 @@ func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 		keys, part.unsent = part.unsent, nil
 	} else {
 		part.unsaved = nil
+
+		// Nothing was listed before the first call. But what had changed was
+		// marked, so notes that were read from disk are left out below.
 		if !part.isSaved {
 			part.isSaved = true
 			keys = slices.Collect(maps.Keys(part.notes))
@@ -190,6 +194,7 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 
 	for k, e := range h.part.notes {
 		switch {
+		// Nobody is told: copies and records on disk expire by themselves.
 		case int64(e.until) <= h.second:
 			h.forget(k)
 		case k.Kind == Reservation:
@@ -291,6 +296,9 @@ func (s *Store) forgetFirst(m *madeNotes, group uint32, steady int64) bool {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
+	// It was unlocked, so that the partition could be locked first: another
+	// call may have taken it.
 	if list := m.byGroup[group]; len(list) > 0 && list[0] == oldest {
 		m.takeFirst(group)
 	}

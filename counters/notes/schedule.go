@@ -85,6 +85,8 @@ func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 			break
 		}
 
+		// The schedule is locked after a partition, so it is unlocked again by
+		// now.
 		h := s.Lock(k.Partition(), steady)
 		n, found := h.Get(k)
 		h.Unlock()

@@ -61,6 +61,7 @@ func (s Slots) Note(i *SlotInfo, group uint32, inline bool) Note {
 
 // setEnd sets when n, a slot, ends.
 func (n *Note) setEnd(at int64) {
+	// Minor has no sign, so a slot can't end before it was made.
 	n.At = min(n.At, at)
 	n.Minor = uint64(at - n.At)
 	n.Until = (at+1e9-1)/1e9 + 1
@@ -143,6 +144,8 @@ func (h Held) countSlot(n *Note, sign int64) {
 	s.changes++
 	addTo(&p.slotGroups, n.Group, units)
 
+	// If it goes, its end stays in the heap, where finding it would mean
+	// reading all. It is passed over when it is first.
 	if sign > 0 {
 		heap.Push(&s.ends, slotEnd{n.end(), n.ID})
 		s.latest = max(s.latest, n.end())
@@ -163,6 +166,9 @@ func (h Held) current(key Slots, e slotEnd) bool {
 // what is held then; nil if nothing is.
 func (h Held) endSlots(key Slots, steady int64) *limitSlots {
 	s := h.part.slots[key]
+
+	// Ends that are not current go as well, so that the first one is a slot's:
+	// nextEnd relies on it.
 	for s != nil && len(s.ends) > 0 && (s.ends[0].at <= steady || !h.current(key, s.ends[0])) {
 		e, _ := heap.Pop(&s.ends).(slotEnd)
 		if !h.current(key, e) {
@@ -171,9 +177,13 @@ func (h Held) endSlots(key Slots, steady int64) *limitSlots {
 		k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
 		h.store.countExpired(h.part.notes[k].group)
 		h.forget(k)
+
+		// If that was the last slot, its limit is gone from the map.
 		s = h.part.slots[key]
 	}
 
+	// Each renewal leaves an end behind. At twice the number of slots,
+	// compacting costs each renewal only a small part.
 	if s != nil && len(s.ends) > 2*s.count+exactEnds {
 		h.compact(key, s)
 	}
@@ -234,6 +244,8 @@ func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 // readEnds calls read with the slots of key in the order of their ends, until
 // read returns false or most ends were read.
 func (h Held) readEnds(key Slots, s *limitSlots, most int, read func(SlotInfo) bool) {
+	// The heap stays as it is, and is not sorted: no end is before its parent,
+	// so a second heap, of places, has the next one in front.
 	next := indexHeap{s.ends, []int{0}}
 	var last slotEnd
 	for range most {

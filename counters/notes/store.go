@@ -242,6 +242,7 @@ func (h Held) count(n Note, sign int64) {
 
 // mark stores e under k, marked as changed for the given readers.
 func (h Held) mark(k Key, e entry, by Readers) {
+	// Without a replica, nobody would ever empty the list of what is unsent.
 	if !h.store.copied.Load() {
 		by &^= Replicas
 	}
@@ -266,6 +267,8 @@ func (h Held) Make(list ...Note) error {
 		return ErrReservations
 	}
 
+	// Notes of another partition may use the same room meanwhile: the bound is
+	// exceeded by what is being made at once, and no more.
 	for i := range list {
 		h.Put(&list[i])
 	}
@@ -327,6 +330,7 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 			return nil // copies from other nodes fill the budget, and will expire
 		}
 
+		// With the store unlocked: a partition is locked before it.
 		s.drop(*k, steady)
 	}
 }
@@ -357,6 +361,9 @@ func (s *Store) drop(k Key, steady int64) {
 	h := s.Lock(k.Partition(), steady)
 	defer h.Unlock()
 	had, found := h.part.notes[k]
+
+	// Without its number, what was taken before this reset would seem to be of
+	// the present life.
 	if found && k.Kind == Reset {
 		h.raiseFloor(k.Subject, had.rank)
 	}
