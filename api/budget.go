@@ -59,6 +59,8 @@ type Budget struct {
 
 // Take takes n bytes. If fewer are left, it takes nothing and reports false.
 func (b *Budget) Take(n int64) bool {
+	// To add first keeps the bound without a lock. Two callers at the edge may
+	// refuse each other; that errs on the safe side.
 	if b.used.Add(n) <= cmp.Or(b.Capacity, defaultBudget) {
 		return true
 	}
@@ -70,6 +72,8 @@ func (b *Budget) Take(n int64) bool {
 // Give gives n bytes back.
 func (b *Budget) Give(n int64) {
 	b.used.Add(-n)
+	// A waiter is counted before it makes its last attempt. So whoever is not
+	// seen here sees the bytes that have just come back.
 	if b.waiters.Load() > 0 {
 		b.mu.Lock()
 		b.wake()
@@ -102,6 +106,8 @@ func (b *Budget) Wait(take func() bool) bool {
 	defer retry.Stop()
 
 	for {
+		// The channel is fetched before the attempt: what comes back during the
+		// attempt closes it, and no wake-up is lost.
 		b.mu.Lock()
 		if b.freed == nil {
 			b.freed = make(chan struct{})
@@ -173,12 +179,16 @@ func (b *Budget) Hold(t *Transfer, size int64, conn net.Conn) bool {
 	if !b.Wait(func() bool { return b.Take(size) }) {
 		return false
 	}
+	// Not before there is room: the wait for it must not count as slowness of
+	// the caller.
 	b.Begin(t, size, conn)
 	return true
 }
 
 // Release ends t, which Hold has begun, and gives its bytes back.
 func (b *Budget) Release(t *Transfer) {
+	// First the transfer, then its bytes: as long as it is listed, another
+	// caller may close its connection to make room.
 	b.Finish(t)
 	b.Give(t.size)
 }
@@ -204,6 +214,8 @@ func (b *Budget) closeSlow(n int64) {
 			}
 		}
 
+		// It leaves the list at once, although its bytes come back only later.
+		// The next caller in need must choose another.
 		t := oldest.Value.(*Transfer)
 		b.remove(t)
 		n -= t.size

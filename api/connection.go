@@ -145,6 +145,8 @@ func (d *Doors) DataConnections() *Connections {
 // mostDataConnections returns how many connections these doors serve at once in
 // a process that may open this many files.
 func (d *Doors) mostDataConnections(files int) int {
+	// Half of the files stay free: connections whose answers are held back have
+	// no seat, but need files, too.
 	if d.MaxConnections == 0 && d.Connections > 0 {
 		return min(d.Connections, files/2)
 	}
@@ -228,6 +230,8 @@ func (c *Connections) add(conn net.Conn) *Connection {
 	displaced, ok := c.admit(tracked)
 	if !ok {
 		_ = conn.Close()
+		// This uses up its Close: it was never added, so it must not be
+		// removed.
 		tracked.once.Do(func() {})
 		return tracked
 	}
@@ -269,6 +273,8 @@ func (c *Connections) takeSeat(conn *Connection) (displaced *Connection, ok bool
 	if displaced == nil {
 		return nil, false
 	}
+	// Doors that share their seats displace each other's strangers. It counts
+	// at the door that lost one.
 	displaced.owner.displaced++
 	return displaced, c.seats.take(conn)
 }
@@ -398,6 +404,8 @@ func (c *Connections) sinceBegan(t time.Time) int64 { return max(1, int64(t.Sub(
 
 // Await notes that c waits for its caller, since now.
 func (c *Connection) Await(now time.Time) {
+	// No plain store: it could undo a displacement that comes in between.
+	// Then a request would be decided that can't be answered.
 	if since := c.waitingSince.Load(); since != displacedMark {
 		c.waitingSince.CompareAndSwap(since, c.owner.sinceBegan(now))
 	}
@@ -409,6 +417,8 @@ func (c *Connection) Answer() bool {
 	if !c.trusted.Load() {
 		c.requests.Add(1)
 	}
+	// Nothing but a displacement changes the value in between, so a failed swap
+	// is one.
 	since := c.waitingSince.Load()
 	return since != displacedMark && c.waitingSince.CompareAndSwap(since, 0)
 }
@@ -498,6 +508,8 @@ func (c *Connection) Write(b []byte) (int, error) {
 		return c.Conn.Write(b)
 	}
 
+	// What fits into the system's buffer goes out at once. That is nearly every
+	// answer, and it costs neither a deadline nor a charge.
 	sent := 0
 	for sent < len(b) {
 		n := quick.TryWrite(b[sent:])
@@ -526,6 +538,7 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 		defer budget.Release(&stall)
 	}
 
+	// A caller that does not read keeps a seat. From here on it may lose it.
 	c.Await(time.Now())
 	requested := time.Time{}
 	if at := c.writeDeadline.Load(); at != 0 {
@@ -544,9 +557,13 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 
 		n, err := c.Conn.Write(b[sent:])
 		sent += n
+		// If our own deadline ended the write but something was sent, the
+		// caller is only slow, and gets as long again. The deadline that was
+		// requested ends it for good.
 		progress := n > 0 && !until.Equal(requested) && errors.Is(err, os.ErrDeadlineExceeded)
 		if !progress {
 			if err == nil {
+				// The short deadline of this write must not end a later one.
 				err = c.Conn.SetWriteDeadline(requested)
 			}
 			return sent, err
@@ -586,6 +603,7 @@ func (c *Connection) Close() (err error) {
 			c.drain()
 		}
 		err = c.Conn.Close()
+		// Last: Wait promises that all connections are closed.
 		c.owner.remove(c)
 	})
 	return err

@@ -49,6 +49,9 @@ func (d *Doors) HealthReport() []byte {
 		return last.body
 	}
 
+	// One caller makes the report, and the others answer with the last one.
+	// Only before the first report several may be made: there is nothing else
+	// to answer.
 	mine := d.reporting.TryLock()
 	if mine {
 		defer d.reporting.Unlock()

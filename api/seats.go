@@ -94,10 +94,13 @@ func (s *seats) trust(c *Connection) {
 // has waited for its caller the longest. If byAddress is set, it takes one of the address that has
 // the most. It returns nil if there is no stranger, or all are being answered.
 func (s *seats) displace(byAddress bool) *Connection {
+	// The victims may be from an earlier choice, and answered or gone since. If
+	// none of them can be displaced, they are chosen anew, once.
 	for range 2 {
 		for len(s.victims) > 0 {
 			last := len(s.victims) - 1
 			v := s.victims[last]
+			// The array must not keep a connection alive that is gone.
 			s.victims[last] = victim{}
 			s.victims = s.victims[:last]
 			_, stays := s.strangers[v.conn]
@@ -117,6 +120,8 @@ func (s *seats) displace(byAddress bool) *Connection {
 
 // chooseVictims chooses the strangers to displace next.
 func (s *seats) chooseVictims(byAddress bool) {
+	// Those that are being answered are left out: their callers would lose an
+	// answer whose cost may be taken already.
 	waiting := make([]victim, 0, len(s.strangers))
 	for c := range s.strangers {
 		if since := c.waitingSince.Load(); since > 0 {
@@ -134,6 +139,8 @@ func (s *seats) chooseVictims(byAddress bool) {
 			ofAddress[address]++
 			waiting[i].rank = ofAddress[address]
 		}
+		// Stable: within a rank, the longest wait stays last, where displace
+		// looks first.
 		slices.SortStableFunc(waiting, func(a, b victim) int { return cmp.Compare(a.rank, b.rank) })
 	}
 
@@ -171,6 +178,7 @@ func (s *seats) release(c *Connection) {
 	}
 
 	s.trustedOf[c.address]--
+	// Otherwise the map would keep every address that ever connected.
 	if s.trustedOf[c.address] <= 0 {
 		delete(s.trustedOf, c.address)
 	}

@@ -79,6 +79,8 @@ func (c *Connections) Stop(ctx context.Context) error {
 		err = ctx.Err()
 	}
 
+	// Also if all have ended: it wakes accept, which may be waiting for a file
+	// descriptor.
 	c.CloseAll()
 	<-ended
 	acceptErr := <-c.accepted

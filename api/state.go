@@ -62,6 +62,8 @@ func (r *Readiness) currentStage() stage {
 func (r *Readiness) advance(to stage) {
 	for {
 		old := r.current.Load()
+		// The first Drain counts: a second one would keep connections open for
+		// longer.
 		if old != nil && (old.state > to.state || old.state == stateDraining) {
 			return
 		}
@@ -79,6 +81,8 @@ func (r *Readiness) Explain(reason string) {
 
 // Drain makes the node answer readiness probes with Draining. Checks are still decided.
 func (r *Readiness) Drain() {
+	// The stage comes first: whoever the channel wakes must find the node
+	// draining.
 	r.advance(stage{state: stateDraining, since: time.Now()})
 	r.once.Do(func() { close(r.drain) })
 }

@@ -85,6 +85,7 @@ func readTokens(config *Config) (*tokenSet, error) {
 }
 
 func readTokensFile(name string) ([]byte, error) {
+	// Before the file is opened: to open a named pipe would wait for a writer.
 	if info, err := os.Stat(name); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
@@ -98,6 +99,8 @@ func readTokensFile(name string) ([]byte, error) {
 
 	defer f.Close()
 
+	// One byte more than allowed tells a file that is too large from a full
+	// one.
 	src, err := io.ReadAll(io.LimitReader(f, maxTokensFile+1))
 	if err == nil && len(src) > maxTokensFile {
 		err = fmt.Errorf("%s is larger than %d bytes", name, maxTokensFile)
@@ -200,6 +203,8 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 			namespaces, err = parseStrings(value)
 			namespacesPos = value.Pos
 		case "sha256":
+			// The text is cut first, because the decoder panics if its
+			// destination is too short. Its true length is compared at the end.
 			if n, bad := hex.Decode(t.hash[:],
 				[]byte(value.Text[:min(len(value.Text), 2*len(t.hash))])); bad != nil ||
 				n != len(t.hash) || len(value.Text) != 2*len(t.hash) {
@@ -222,6 +227,7 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 		}
 	}
 
+	// Only now: in the file, the scopes may come after the namespaces.
 	if given["namespaces"] {
 		if err := checkNamespaces(namespaces, t.Scopes); err != nil {
 			return nil, namespacesPos, fmt.Errorf("namespaces: %w", err)

@@ -168,6 +168,7 @@ func bearer(header string) (text string, ok bool) {
 func tokensFromSettings(api, admin string) *tokenSet {
 	s := &tokenSet{byHash: map[uint64]*Token{}}
 	if admin != "" {
+		// Admin first: of two equal tokens, the first stays.
 		s.add(&Token{Name: adminTokenName, Scopes: ScopeAdmin, hash: sha256.Sum256([]byte(admin))})
 	}
 	if api != "" {
@@ -257,6 +258,8 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, cache *Token
 	}
 
 	var token *Token
+	// Every reload puts another set in force and so voids all caches: no
+	// revoked token lives on in one.
 	if cache != nil && cache.set == set {
 		token = cache.token
 	} else if token = set.find(authorization); token != nil && cache != nil {

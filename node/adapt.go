@@ -28,6 +28,7 @@ func (n *Node) followLoads() {
 		}
 
 		n.limiter.UpdateSteps()
+		// Otherwise only a change wakes this loop: an idle node sleeps.
 		if n.loads.Followed() {
 			tick.Reset(loads.TickInterval)
 		}

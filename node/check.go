@@ -60,6 +60,7 @@ func (o *outcome) awaitTurn(ctx context.Context) error {
 
 	timer := time.NewTimer(o.Delay)
 	defer timer.Stop()
+	// Before Wait: from then on the limiter reads it.
 	o.place.GoesOn = time.Now().Add(o.Delay)
 	waiter := o.place.Wait(func(goesOn time.Time) { timer.Reset(time.Until(goesOn)) })
 
@@ -91,6 +92,7 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	reserved := client.Reservation{Decision: o.Decision, ID: o.id}
 	if slot, some := n.limiter.SlotOf(o.id); o.id != "" && some {
 		var failed error
+		// The slot outlives this call: Settle ends it.
 		reserved.Slot, failed = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID,
 			sent.Add(slot.Expires))
 		if failed != nil {

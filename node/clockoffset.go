@@ -85,6 +85,7 @@ func (n *Node) followClock() {
 				" those of the others: its windows begin and end at other times; look at NTP",
 				"by", offset.Abs().Round(time.Millisecond), "nodes", len(others))
 		case isWrong && offset.Abs() < rightClock && len(others) > 0:
+			// Without others the offset is 0, which says nothing.
 			isWrong = false
 			n.log.Info("this node's clock agrees with those of the others again",
 				"offset", offset.Round(time.Millisecond))

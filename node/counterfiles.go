@@ -32,6 +32,7 @@ type counterFile struct {
 // openFiles opens the files of counters, and registers their last write for
 // release. Load reads them later, because that takes long.
 func (n *Node) openFiles() error {
+	// They are called in reverse: the loops end before the files are closed.
 	n.onRelease(n.handOverLateUsage)
 	n.onRelease(n.closeFiles)
 	n.onRelease(func(context.Context) error {
@@ -87,6 +88,8 @@ func (n *Node) load() error {
 				found.Expired, "took", found.Duration)
 		}
 
+		// A new file at a node that has been in a cluster means that the old
+		// one is gone.
 		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Created && n.isOld) {
 			n.markSlotsLost()
 		}
@@ -136,6 +139,7 @@ func (n *Node) saveAhead(ctx context.Context) error {
 // closeFiles writes what has changed since the last write, and closes the files.
 func (n *Node) closeFiles(ctx context.Context) error {
 	var errs []error
+	// Otherwise the file still has debts that were not read.
 	if n.debtsRestored {
 		errs = append(errs, n.writeDebts())
 	}
@@ -183,6 +187,8 @@ func (n *Node) followDebts() {
 }
 
 func (n *Node) writeDebts() error {
+	// Read first: what changes meanwhile is then written the next time, and not
+	// missed.
 	changed := n.keeper.DebtsChanged()
 	if changed == n.debtsWritten {
 		return nil

@@ -126,6 +126,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	}
 
 	if err != nil {
+		// Not the caller's context: that it ended may be why the start failed.
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
 		return nil, errors.Join(err, n.release(ctx))

@@ -21,6 +21,8 @@ func (n *Node) Acquire(ctx context.Context, q client.Request, ttl time.Duration)
 
 // acquire makes one attempt.
 func (n *Node) acquire(ctx context.Context, q *client.Request, ttl time.Duration) (*client.Slot, error) {
+	// Before the call, so that the slot never seems to last longer than it
+	// does.
 	sent := time.Now()
 	d, slot, err := n.decideSlot(ctx, q, ttl)
 	switch {

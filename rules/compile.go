@@ -160,6 +160,7 @@ func (c *compiler) compileRequirements(r *Rule, spec *RuleSpec) {
 	r.match, r.not = c.compileConditions(spec.Match), c.compileConditions(spec.Not)
 	absent := spec.Absent
 	if spec.hasAlternatives() {
+		// A copy: the specification belongs to the document.
 		absent = append(slices.Clone(absent), spec.displacedBy(r.Key)...)
 	}
 	for _, name := range absent {

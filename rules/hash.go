@@ -137,6 +137,8 @@ func (s hashState) addText(text string) hashState {
 	}
 
 	w := uint64(0)
+	// The parts overlap where the rest is short, and agree there. The masks
+	// spare a test for shifts of 64 and more.
 	switch n := len(b); {
 	case n == 0:
 		return hashState{v0, v1, v2, v3}

@@ -164,6 +164,7 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 		h = &History{}
 	}
 
+	// No number could come after the largest.
 	if v.Number <= h.currentNumber() || v.Number == math.MaxInt64 {
 		return nil, fmt.Errorf("%w: version %d does not come after %d", ErrConflict, v.Number, h.currentNumber())
 	}
@@ -205,6 +206,8 @@ func (h *History) withVersion(v Version, doc *Document) (*History, error) {
 	if err != nil {
 		return nil, asErrors(err)
 	}
+	// Another write may begin with the same history, so its array must not be
+	// appended to in place.
 	records := append(slices.Clip(h.records), &record{v, slices.Clone(wire.Deflate(nil, []byte(doc.source)))})
 	return &History{records: trimRecords(records), doc: doc, set: set, hash: doc.Hash()}, nil
 }
@@ -219,6 +222,7 @@ func trimRecords(records []*record) []*record {
 		}
 		first--
 	}
+	// A copy, so that what is dropped does not stay in memory.
 	return slices.Clone(records[first:])
 }
 

@@ -189,6 +189,7 @@ func (g *globIndex) finish() {
 func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 	t := &bart.Table[*netNode]{}
 	largerFirst := func(a, b netip.Prefix) int { return cmp.Compare(a.Bits(), b.Bits()) }
+	// Larger ones first, so that each finds the one around it in the table.
 	for _, p := range slices.SortedFunc(maps.Keys(byPrefix), largerFirst) {
 		around, _ := t.LookupPrefix(p)
 		t.Insert(p, &netNode{byPrefix[p], around})

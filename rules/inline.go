@@ -129,6 +129,7 @@ type inlineSet struct {
 
 // find returns the rule for key, or nil.
 func (s *inlineSets) find(key []byte) *Rule {
+	// This ends, because half of the slots stay empty.
 	for i := xxh3.Hash(key); ; i++ {
 		switch e := s.slots[i%uint64(len(s.slots))].Load(); {
 		case e == nil:
@@ -143,6 +144,8 @@ func (s *inlineSets) find(key []byte) *Rule {
 // concurrent add. If the table is full, add marks r as Uninterned and returns
 // it.
 func (s *inlineSets) add(key []byte, r *Rule) *Rule {
+	// Counted before it is added, so that concurrent calls can't fill the
+	// table.
 	if s.count.Add(1) > maxInterned {
 		s.count.Add(-1)
 		r.Uninterned = true

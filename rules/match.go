@@ -141,6 +141,8 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	switch {
 	case only == nil:
 		m.found = s.rules.find(m, m.found)
+		// A rule may be found by several values, and hits are in document
+		// order.
 		slices.Sort(m.found)
 		m.found = slices.Compact(m.found)
 	case !only.Envoy:
@@ -155,6 +157,8 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 		uniform = uniform && s.isUniform(s.variants[i])
 	}
 
+	// The names alone have decided what was found. So the next check with the
+	// same attributes need not search.
 	if s.plain || only != nil {
 		m.plain = s
 		m.only = only
@@ -244,6 +248,8 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 
 // loadAttributes sets m's attributes to attrs.
 func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
+	// Only the slots in use, so that a check does not take longer where rules
+	// have many attributes.
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}

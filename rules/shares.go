@@ -73,6 +73,8 @@ func (s *Set) WithShares(x *Shares) *Set {
 
 	d := &division{region: x.Region, onlyLastFrom: math.MaxInt64}
 	for i, v := range x.Views {
+		// A phase counts recorded views in a byte. Later ones count as not
+		// recorded yet, which errs on the side of smaller shares.
 		if v.At > 0 && len(d.at) == i && i < math.MaxUint8 {
 			d.at = append(d.at, min(v.At, MaxRecordedAt)*int64(time.Millisecond))
 		}
@@ -237,6 +239,7 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 		}
 	}
 
+	// Several checks may compute this at once; all get the same.
 	c := &soleLimits{division: d, limits: s.reduceLimits(h, rooms, rooms)}
 	cache.Store(c)
 	return c.limits
@@ -263,6 +266,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 		return c.limits
 	}
 
+	// The cached value is in use by other checks, which take no lock.
 	next := *c
 	next.phases = make([]phase, len(h.Limits))
 	rooms, newest := make([]room, len(h.Limits)), make([]room, len(h.Limits))

@@ -63,10 +63,13 @@ func (v viewShares) span(l *Limit) int64 {
 			continue // it refuses everything
 		}
 		hi, lo := bits.Mul64(uint64(v.bursts[i]), uint64(l.Limit.Window))
+		// The quotient has no room in 64 bits: Div64 would panic.
 		if hi >= uint64(amount) {
 			return int64(algorithms.Forever)
 		}
 		fill, _ := bits.Div64(hi, lo, uint64(amount))
+		// Rounded up: with a shorter span, an earlier view would stop counting
+		// too soon.
 		longest = max(longest, int64(min(fill, uint64(algorithms.Forever)-1))+1)
 	}
 

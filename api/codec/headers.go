@@ -150,6 +150,8 @@ func (r *Reply) rankLimits(a *limiter.Answer) {
 			continue
 		}
 
+		// The list is always sorted, so it is the last one that a tighter limit
+		// pushes out.
 		if len(r.order) < maxHeaderItems {
 			r.order = append(r.order, int32(i))
 		} else if limits[i].Tighter(&limits[r.order[maxHeaderItems-1]]) {

@@ -136,6 +136,7 @@ func (r *Request) validateSubject(dec *Decoder) {
 
 // moveToSubject moves the fields of a subject from r into r's last subject.
 func (r *Request) moveToSubject() {
+	// If limits were given, readLimits has already begun the subject.
 	if r.given&fieldLimits == 0 {
 		r.nextSubject()
 	}

@@ -192,6 +192,8 @@ func (dec *Decoder) readString() string {
 
 // readEscapedString reads the rest of a string that starts at from and has its first escape at i.
 func (dec *Decoder) readEscapedString(from, i int) string {
+	// Strings that were read before point into scratch. If it grows into new
+	// memory, they keep the old.
 	start := len(dec.scratch)
 	dec.scratch = append(dec.scratch, dec.src[from:i]...)
 	for i < len(dec.src) {

@@ -103,6 +103,7 @@ func (a *arrival) check() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
+	// The timer may have fired just before the wait ended.
 	if a.conn == nil {
 		return
 	}
@@ -157,6 +158,8 @@ func (s *stalledArrivals) remove(a *arrival) {
 
 // abortOne aborts any one of the stalled waits. It reports false if there is none.
 func (s *stalledArrivals) abortOne() bool {
+	// One lock after the other, and not both: elsewhere, that of the arrival is
+	// taken first.
 	s.mu.Lock()
 	var victim *arrival
 	for victim = range s.set {
@@ -276,6 +279,8 @@ func (i *inbound) beginAnswer() bool {
 
 // startCall notes that a call has been received, or is no longer awaited.
 func (i *inbound) startCall() {
+	// Not below 0: the tap counts only the calls of strangers, and this sees
+	// all.
 	for n := i.begun.Load(); n > 0; n = i.begun.Load() {
 		if i.begun.CompareAndSwap(n, n-1) {
 			return

@@ -80,6 +80,7 @@ func shouldRateLimit(
 			c.release()
 			return nil, err
 		}
+		// The wait for the message is the caller's time and not ours.
 		began = time.Now()
 		e = c.answer(connectionOf(ctx), token)
 	}
@@ -251,6 +252,8 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return nil
 	}
 
+	// A copy, because grpc-go reuses its buffers, and what is read of the call
+	// points into this one.
 	n := data.Len()
 	if cap(c.buf) < n {
 		c.buf = make([]byte, n)

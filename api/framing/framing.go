@@ -293,6 +293,7 @@ func (f *Checker) parseContentLength(value []byte) error {
 		if c < '0' || c > '9' {
 			return errLength
 		}
+		// 18 digits always fit.
 		f.left = 10*f.left + int64(c-'0')
 	}
 
@@ -326,6 +327,7 @@ func (f *Checker) parseChunkSize(line []byte) error {
 		if digit < 0 {
 			break
 		}
+		// This may overflow with more than 8 digits, which are refused below.
 		f.left = f.left<<4 | int64(digit)
 	}
 
@@ -467,6 +469,7 @@ func (f *Checker) Filter(b []byte, err error) (int, error) {
 	if err == io.EOF && f.err == nil && f.part > partBody {
 		f.err = errCut // the library would take EOF for the end of the body
 	}
+	// What may be passed on comes first, and the error with the next read.
 	if f.err != nil && (n < len(b) || n == 0 || err == io.EOF) {
 		err = f.err
 	}

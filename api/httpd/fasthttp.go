@@ -156,6 +156,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		x.tracestate = codec.UnsafeString(ctx.Request.Header.Peek("Tracestate"))
 	}
 
+	// Before the body is read: a valid token makes the caller safe from being
+	// displaced while it sends.
 	r, refusal := s.handlers.admit(x)
 	if refusal == nil && r.need != api.Anyone && api.IsProbesOnly(ctx.Conn()) {
 		r, refusal = nil, api.CrowdedError()
@@ -164,6 +166,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	e := s.readBody(ctx, x, r.bodyLimit())
 	if t != nil {
 		t.handled++
+		// The framing has seen all that arrived. If that has another head, its
+		// request waits behind this one.
 		x.isPipelined = t.frame.Heads() > t.handled
 	}
 
@@ -270,6 +274,8 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			// large length costs nothing.
 			size := max(4096, 2*cap(b))
 			if length >= len(b) {
+				// One byte more than announced, so that the read that finds the
+				// end needs no larger buffer.
 				size = min(size, max(4096, length+1))
 			}
 

@@ -50,6 +50,8 @@ type fastHead struct {
 func (h *fastHead) read(b []byte) (r fastRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
+		// The head has the body's length in it. The same head and as many bytes
+		// after it are one complete request again.
 		return fastRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], tokenCache: &h.tokenCache}, true
 	}
 
@@ -90,6 +92,9 @@ func parseFast(b []byte) (r fastRequest, ok bool) {
 			break
 		}
 
+		// Headers of the same length share a case: sec-fetch-site has that of
+		// content-length, and origin that of expect. What marks a request of a
+		// page goes to the library, whose headers fromPage reads.
 		switch len(name) {
 		case len("host"):
 			if framing.IsName(name, "host") {
@@ -212,6 +217,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	if !ok || c.ProbesOnly || mayWait(r.body) || s.handlers.ClosesConnections() {
 		return false, nil
 	}
+	// Before anything is decided: the cost would be taken for an answer that a
+	// displaced connection can't send.
 	if !c.Answer() {
 		return true, net.ErrClosed
 	}
@@ -235,6 +242,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 		s.handlers.serve(route, x)
 	}
 
+	// Not only at the end: the charge for the answer would count the input,
+	// which goes back to the pool anyway.
 	x.request.body = ownBuffer
 	closes := x.hangUp || c.closesAfterAnswer() || c.IsWornOut()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
@@ -262,6 +271,7 @@ func (s *Server) sendFast(c *connection, x *exchange, closes bool) error {
 	}
 
 	if !s.handlers.charge(x) {
+		// The large buffers are dropped: there is no room for them.
 		x.Body = nil
 		x.SetError(s.handlers.Budget.FullError())
 		x.wireAnswer = append(s.appendHead(nil, x, closes), x.Body...)
@@ -317,6 +327,7 @@ func (d *dateHeader) at(now time.Time) []byte {
 	if t := d.last.Load(); t != nil && t.second == second {
 		return t.text
 	}
+	// Several may make the text of a new second at once; all are the same.
 	t := &dateText{second: second, text: now.UTC().AppendFormat(nil, "Mon, 02 Jan 2006 15:04:05 GMT")}
 	d.last.Store(t)
 	return t.text

@@ -48,6 +48,8 @@ func awaitReset(w *waiter) bool {
 	}
 
 	for pause := time.Millisecond; ; pause *= 2 {
+		// No event is asked for: a reset and a full close are reported anyway,
+		// and a half-close, which is no sign, is not.
 		poll := [1]unix.PollFd{{Fd: int32(w.fd)}}
 		n, err := unix.Poll(poll[:], 0)
 		if err == nil && n > 0 {

@@ -23,6 +23,8 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 		return false
 	}
 
+	// The answer is copied, because x serves other requests while this one
+	// waits.
 	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, place: x.place, reply: newHeldReply(x),
 		closes: ctx.Request.Header.ConnectionClose()}
 	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
@@ -34,6 +36,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	}
 
 	w.reply.keepAlive = !ctx.Request.Header.IsHTTP11()
+	// From here on nothing may fail: the library sends no answer any more.
 	ctx.HijackSetNoResponse(true)
 	t.held = true
 	t.endStall()
@@ -46,6 +49,8 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 func (s *Server) park(w *waiter, t *turn, c net.Conn) {
 	w.conn = t.connection
 	w.fd = w.conn.Descriptor()
+	// It needs no seat while nothing is read from it, and must not keep others
+	// out for as long as it waits.
 	s.conns.Park(w.conn.Connection)
 	more, err := readBuffered(c)
 	if err != nil {
@@ -74,6 +79,8 @@ func readBuffered(c net.Conn) (more []byte, err error) {
 func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	now := time.Now()
 	c := w.conn
+	// Resume comes last: it may cost a stranger its seat, which is in vain if
+	// the connection closes anyway.
 	closes := w.closes || s.handlers.ClosesConnections() || c.closesAfterAnswer() || !s.conns.Resume(c.Connection)
 	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
 	w.reply = heldReply{}
@@ -82,6 +89,8 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 		_, err = c.Write(text)
 	}
 
+	// Only now, for the text was in memory until it was sent, and awaitEmpty
+	// waits for the slot.
 	s.handlers.Budget.Give(w.charged)
 	s.waiting.freeSlot()
 
@@ -115,6 +124,8 @@ func (s *Server) goOn(c *connection, unread []byte) {
 		return
 	}
 
+	// Not by serveInput: the framing has counted these bytes already, and would
+	// count them twice.
 	t := s.newTurn(c)
 	t.unread, t.readErr = unread, c.frame.Err()
 

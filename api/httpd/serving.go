@@ -36,6 +36,8 @@ func (s *Server) begin(conn *api.Connection) api.Served {
 
 // secureAndServe makes a connection secure, and serves it for as long as it lasts.
 func (s *Server) secureAndServe(c *connection) {
+	// Here, in the connection's goroutine: a caller that delays its handshake
+	// must not keep others from being accepted.
 	if err := c.handshake(s.server.ReadTimeout); err != nil {
 		s.handlers.Logger.Debug("data plane: a connection is not secure", "error", err)
 		_ = c.closeNow()
@@ -77,6 +79,8 @@ const (
 func (s *Server) serveInput(c *connection, input []byte) next {
 	c.TakeTurn(1)
 	if s.fast != nil {
+		// The framing need not see what the fast path takes: that is exactly
+		// one complete request, so what comes next begins another.
 		done, err := s.fast(c, input)
 		if done {
 			s.buffers.Put(input)
@@ -89,6 +93,8 @@ func (s *Server) serveInput(c *connection, input []byte) next {
 
 	began := time.Now()
 	t := s.newTurn(c)
+	// The library gets only whole heads: its buffers must not wait for the rest
+	// of one.
 	t.unread, t.readErr = s.receiveHead(c, input)
 	t.spent = time.Since(began)
 
@@ -130,6 +136,8 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 			}
 			if !s.handlers.Budget.Hold(&held, int64(size), c) {
 				c.refuseRoom()
+				// A caller that is no stranger gets an answer: the library asks
+				// for one when it reads this error.
 				return head, errNoRoom
 			}
 			charged = size
@@ -191,6 +199,8 @@ func (t *turn) run() next {
 	if t.held {
 		return isHeld // park reads from t
 	}
+	// Read now: once the turn is back in the pool, another connection may have
+	// it.
 	goesOn := t.over
 	t.endStall()
 	s.buffers.Put(t.unread)
@@ -216,14 +226,20 @@ func (t *turn) Read(b []byte) (int, error) {
 			t.unread = nil
 			return n, nil
 		}
+		// What is left moves to the front. A slice of it could not go back to
+		// the pool, which knows its buffers by their capacity.
 		rest := copy(t.unread, t.unread[n:])
 		t.unread = t.unread[:rest]
 		return n, nil
 	case t.readErr != nil:
 		return 0, t.readErr
 	case t.held:
+		// For readBuffered, which wants what the library has read ahead, and
+		// must not wait for more.
 		return 0, os.ErrDeadlineExceeded
 	case t.between:
+		// No other request has begun. So that the library lets go of its
+		// buffers, it must believe that the caller has gone; serve waits.
 		t.over = true
 		return 0, io.EOF
 	}
@@ -234,6 +250,8 @@ func (t *turn) Read(b []byte) (int, error) {
 // receiveMore receives more of a request whose head has arrived.
 func (t *turn) receiveMore(b []byte) (n int, err error) {
 	if !t.stallCharged && !t.isCharged {
+		// While this caller keeps the node waiting, the library and a handler
+		// hold memory for it. So it is charged, and may lose its seat.
 		if !t.server.handlers.Budget.Hold(&t.stall, turnMemory, t) {
 			t.refuseRoom()
 			t.readErr = errNoRoom
@@ -293,6 +311,8 @@ func noteConnState(conn net.Conn, state fasthttp.ConnState) {
 		t.spent = 0
 		t.endStall()
 		t.Await(time.Now())
+		// Requests that were sent ahead go on in the library, without
+		// serveInput.
 		t.TakeTurn(1)
 	}
 }

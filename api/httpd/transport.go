@@ -142,6 +142,8 @@ func (c *connection) handshake(timeout time.Duration) error {
 	if !ok {
 		return nil
 	}
+	// Not by the connection's own method: it only notes deadlines for its own
+	// reads, and those of the handshake pass it by.
 	if err := c.Connection.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
@@ -222,6 +224,7 @@ func (c *connection) receive() (b []byte, err error) {
 	}
 
 	b, err = c.late.ReadLate(&c.transport.buffers)
+	// This read has passed by api.Connection, which would have noted it.
 	if err == nil && !c.Connection.NoteInput() {
 		c.transport.buffers.Put(b)
 		return nil, net.ErrClosed

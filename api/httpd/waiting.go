@@ -108,12 +108,17 @@ func (ws *heldAnswers) closeIfEmpty() {
 // hold keeps w, for which takeSlot has taken a slot, until it is due.
 func (ws *heldAnswers) hold(w *waiter) {
 	if p := w.place.inQueue; p != nil {
+		// Not under our lock: the queue calls moveUp while it holds its own, and
+		// moveUp takes ours. If that comes first, the timer below has the new
+		// time.
 		w.inQueue = p.Wait(func(goesOn time.Time) { ws.moveUp(w, goesOn) })
 	}
 
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.held[w] = struct{}{}
+	// It took its slot before all were released, and awaitEmpty waits for that.
+	// So it is sent now.
 	if ws.ended {
 		ws.releaseLocked(w, true)
 		return
@@ -123,6 +128,8 @@ func (ws *heldAnswers) hold(w *waiter) {
 
 // releaseDue sends w's answer, which is due.
 func (ws *heldAnswers) releaseDue(w *waiter) {
+	// The watch looks only four times a second. A caller that hung up since
+	// must not keep a place that the next one could have.
 	ws.release(w, w.mayBeLeft() && w.fd >= 0 && len(hungUp([]*waiter{w})) > 0)
 }
 
@@ -131,6 +138,7 @@ func (ws *heldAnswers) releaseDue(w *waiter) {
 func (ws *heldAnswers) release(w *waiter, hungUp bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
+	// Timer, watch and drain may all come for it. The first one sends it.
 	if _, here := ws.held[w]; here {
 		w.hungUp = hungUp
 		ws.releaseLocked(w, hungUp)
@@ -198,10 +206,14 @@ func (ws *heldAnswers) watch(draining <-chan struct{}) {
 			return
 		case <-draining:
 			ws.releaseAll()
+			// A closed channel is always ready: the loop would spin.
 			draining = nil
 		case <-tick.C:
 		}
 
+		// Without the lock while the system is asked, for there may be tens of
+		// thousands. An answer may be sent meanwhile and its descriptor be
+		// reused: then release does not find it any more.
 		polled = polled[:0]
 		ws.mu.Lock()
 
@@ -216,6 +228,7 @@ func (ws *heldAnswers) watch(draining <-chan struct{}) {
 			ws.release(w, true)
 		}
 
+		// Answers that are sent must not stay in memory until the next round.
 		clear(polled)
 	}
 }

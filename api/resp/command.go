@@ -99,6 +99,7 @@ func (c *session) execute(args [][]byte) error {
 	w := c.worker
 	spec := findSpec(args[0])
 	if f := c.admit(spec, args); f != "" {
+		// The replies to the checks before it come first.
 		c.decide()
 		w.out.fail(f)
 		return c.tire()
@@ -124,6 +125,7 @@ func (c *session) execute(args [][]byte) error {
 // admit returns why a command is not executed: it is unknown, has too few or
 // too many words, or needs another token.
 func (c *session) admit(spec *spec, args [][]byte) failure {
+	// A stranger does not even learn which commands there are.
 	if c.isStranger() && (spec == nil || spec.need != api.Anyone) {
 		return noAuth
 	}

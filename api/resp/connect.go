@@ -84,6 +84,7 @@ func (c *session) show(token []byte) failure {
 
 // forgetToken makes the caller a stranger, who may show a token again.
 func (c *session) forgetToken() {
+	// A stranger must not get more time by RESET.
 	if c.authorization != "" {
 		c.strangerSince = time.Now()
 	}

@@ -107,6 +107,8 @@ func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err erro
 		c.missing--
 	}
 	for i := 0; i < len(c.args); i += 2 {
+		// The capacity ends with the argument, so that nobody appends into the
+		// next one.
 		args = append(args, b[c.args[i]:c.args[i+1]:c.args[i+1]])
 	}
 	length = c.at
@@ -187,6 +189,7 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 	}
 
 	n, good := parseInt(line[1:end])
+	// Positions are kept in 32 bits. The real bounds are lower.
 	if !good || int64(int32(n)) != n {
 		return 0, false, invalidLength(sign)
 	}
@@ -224,6 +227,7 @@ func (r *reader) readInline(b []byte, args [][]byte) (_ [][]byte, length int, er
 	if r.hadArray {
 		return args, 0, protocolError(fmt.Sprintf("Protocol error: expected '*', got '%s'", printable(b[:1])))
 	}
+	// Before any error reply: what a page sends must get no answer at all.
 	if isHTTP(line) {
 		return args, 0, errHTTP
 	}

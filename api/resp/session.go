@@ -127,6 +127,8 @@ func (c *session) serve() {
 		if err != nil {
 			return
 		}
+		// One input may have hundreds of commands, so it counts as a whole
+		// turn.
 		c.TakeTurn(api.TurnRequests)
 		if !c.Answer() {
 			c.lender.Put(b) // it has lost its place: nothing is decided that can't be answered
@@ -289,6 +291,7 @@ func (c *session) join(b []byte) ([]byte, error) {
 	case n == 0:
 		return b, nil
 	case n <= headroom && c.lender.lent != nil:
+		// Only a lent buffer has room in front; that of TLS has none.
 		space := c.lender.lent
 		copy(space[headroom-n:headroom], c.pending)
 		return space[headroom-n : headroom+len(b)], nil
@@ -309,6 +312,8 @@ func (c *session) reserve(n int) error {
 	}
 
 	size := max(n, 2*cap(c.pending), keptPending)
+	// The old charge goes first: with both at once, a caller could fail for
+	// lack of room that it has itself.
 	c.uncharge()
 
 	if size > headroom {
@@ -343,6 +348,8 @@ func (c *session) keep(work, rest []byte) error {
 		return nil
 	}
 
+	// The time begins anew only with another command: a caller that sends one
+	// byte at a time must not hold this one for ever.
 	if len(rest) < len(work) || c.incompleteSince.IsZero() {
 		c.incompleteSince = time.Now()
 	}
@@ -399,6 +406,8 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		}
 	}
 
+	// Also after an error: what came before the broken command is decided and
+	// answered, in order.
 	c.decide()
 	return rest, err
 }
@@ -429,6 +438,8 @@ func (c *session) flush() error {
 	w.out.b = w.out.b[:0]
 
 	if err == nil {
+		// If the write failed, they stay listed, and releaseUnsent gives the
+		// slots back.
 		w.acquired = w.acquired[:0]
 	}
 

@@ -86,6 +86,8 @@ func (b *bucket) validate(leastBurst int64) failure {
 // ask makes q a check of the bucket, which holds capacity units.
 func (b *bucket) ask(c *session, q *check, namespace string, key []byte, capacity int64) failure {
 	limit := rules.InlineLimit{Limit: b.count, PerMS: 1000 * b.period, Algorithm: "token-bucket", Burst: capacity}
+	// A burst of 0 stands for that of the limit. So a bucket that holds nothing
+	// needs a limit of 0.
 	if capacity == 0 {
 		limit = rules.InlineLimit{PerMS: limit.PerMS, Algorithm: limit.Algorithm}
 	}

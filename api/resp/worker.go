@@ -69,6 +69,7 @@ func (s *Server) putBack(w *worker) {
 	if cap(w.args) > maxStrangerArguments {
 		w.args = nil
 	}
+	// They point into the input, whose buffer another connection gets.
 	clear(w.args[:cap(w.args)])
 	s.workers.Put(w)
 }
@@ -79,6 +80,8 @@ func (w *worker) makeRoom(b *api.Budget) bool {
 	if w.pending < taken {
 		return true
 	}
+	// Twice as many each time, so that a long run asks the budget only a few
+	// times.
 	if !b.Take(int64(taken) * checkMemory) {
 		return false
 	}

@@ -88,6 +88,7 @@ func (c *Call) Decide(d *api.Doors, token *api.Token) *api.Error {
 		if c.Asked {
 			c.query.Matched = set
 			err := d.Decider.Check(&c.query, &c.Answer)
+			// The nodes that were found belong to the old rules.
 			if errors.Is(err, limiter.ErrRulesChanged) {
 				continue
 			}
@@ -202,6 +203,8 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 		}
 	}
 
+	// Not in the loop before: a quota is in shadow if there is another one, so
+	// all must be counted.
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
 		if d.givesBack || !d.isLimited() {
@@ -513,6 +516,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 			continue
 		}
 
+		// Not the query's own subjects: those are read until all goroutines are
+		// done.
 		subjects := make([]limiter.Subject, 1)
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
 		group.Go(func() {
