@@ -65,6 +65,8 @@ func (a *ask) wait() bool {
 	case <-timer.C:
 	}
 
+	// If deliver was faster, the answer must be used: nobody else gives back
+	// what it took.
 	if a.state.CompareAndSwap(askOpen, askAbandoned) {
 		return false
 	}
@@ -97,6 +99,8 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	}
 
 	a.admitted = r.admitted[i]
+
+	// Copied, because r goes back to a pool.
 	a.lives = append(a.lives[:0], r.lives...)
 	a.when = a.when[:0]
 
@@ -136,6 +140,8 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 	defer l.membership.release(x)
 
 	x.key = a.q.appendBody(append(x.key[:0], a.to[:]...))
+
+	// Two checks with so many ops would not fit in one message.
 	if !together || len(a.q.ops) > maxResults/2 {
 		l.post(nil, x.key[keyPrefix:], []*ask{a})
 		return
@@ -159,6 +165,9 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 		}
 		s.byKey[f.key] = f
 	}
+
+	// Not under the mutex: the handler of the reply takes it, and may run
+	// before post returns.
 	s.mu.Unlock()
 	l.post(f, x.key[keyPrefix:], []*ask{a})
 }
@@ -174,6 +183,9 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival, so the last deadline is the latest
 	head := question{count: len(asks), patience: timeout, hops: q.hops}
 	l.membership.leases.addRequests(&head, asks)
+
+	// Read before the message leaves. A grant's life counts from then, so it
+	// ends here no later than at the owner.
 	sent := l.membership.Boottime()
 	x.out = append(head.appendHead(x.out[:0]), body...)
 	l.membership.counts.coalesced.Add(int64(len(asks) - 1))
@@ -195,6 +207,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		err = x.reply.read(body, len(ops), countSubjects(ops), len(asks))
 	}
 
+	// First of all, so that the checks in the queue can spend the grant.
 	l.membership.leases.acceptReply(asks, sent, &x.reply, err)
 	failed := err != nil || x.reply.status != decided
 	failsAgain := failed && !errors.Is(err, peer.ErrTimeout) // the next message would fail the same way
@@ -206,6 +219,9 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		if failed || len(next) == 0 {
 			break
 		}
+
+		// If the grant decides all of them, more may have queued up meanwhile.
+		// The flight must not end before its queue is empty.
 		next = l.membership.leases.decideQueued(next)
 		if len(next) > 0 {
 			break
@@ -234,10 +250,14 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
+
+	// Checks that have given up must not cost anything any more.
 	f.queue = slices.DeleteFunc(f.queue, func(a *ask) bool { return a.state.Load() != askOpen })
 	if all || len(f.queue) <= bound {
 		next, f.queue = f.queue, nil
 	} else {
+		// The capacity ends there, too: handleReply appends to next, and would
+		// write over the rest of the queue.
 		next, f.queue = f.queue[:bound:bound], f.queue[bound:]
 	}
 	if all || len(next) == 0 {

@@ -61,6 +61,8 @@ func (b *backlog) put(t waitingTask) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
+	// After run's last round, which takes this mutex once the context has
+	// ended, a task would wait for ever.
 	if len(b.tasks) >= b.room || m.ctx.Err() != nil {
 		t.giveUp(b.limiter, false)
 		return
@@ -99,6 +101,8 @@ func (b *backlog) run() {
 		all.Wait()
 
 		if waiting+len(due) > 0 {
+			// Shorter than the pause, so that no task waits much longer than
+			// that.
 			timer.Reset(b.pause / 4)
 		}
 	}

@@ -87,6 +87,9 @@ func (ls *loans) init(l *Limiter) {
 // nothing is under way.
 func (ls *loans) borrow(r *borrowRequest, done func(borrowReply)) {
 	m := ls.limiter.membership
+
+	// One for this function, so that a loan which is answered at once does not
+	// end the wait for those after it.
 	w := &borrowWaiter{pending: 1, done: done}
 	if m.OtherRegions != nil {
 		now := ls.limiter.clock.Now()
@@ -132,6 +135,8 @@ func (ls *loans) finish(w *borrowWaiter) {
 	w.pending--
 	over, reply := w.pending == 0, w.reply
 	ls.mu.Unlock()
+
+	// Not under the mutex: done takes others, or sends a message.
 	if over {
 		w.done(reply)
 	}
@@ -156,6 +161,9 @@ type loan struct {
 func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 	m := ls.limiter.membership
 	d := &l.to
+
+	// Read before the request leaves: what is lent for one life must not be
+	// credited in the next.
 	l.life = ls.limiter.table.Life(d.partition)
 	l.sent = now.Steady
 
@@ -222,6 +230,8 @@ func (ls *loans) chooseLender(
 	}
 
 	most := int64(0)
+
+	// In order, so that equals are not chosen by the order of a map.
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		unused, after := shares[name], int64(0)
 		if heard := b.lenders[name]; heard != nil {
@@ -323,6 +333,8 @@ func (ls *loans) handleReply(l *loan, body []byte, err error) {
 		brought = ls.creditLoan(l, &r, now)
 	}
 
+	// Only after the credit: once the loan counts as over, another one may
+	// begin, and must see what this one has brought.
 	waiters := ls.recordAnswer(l, &r, err != nil, brought > 0, now.Steady)
 
 	next := l.again(ls, now)
@@ -337,6 +349,8 @@ func (ls *loans) handleReply(l *loan, body []byte, err error) {
 		ls.borrowFromNext(next, now, waiters)
 	}
 
+	// Last: a waiter that has joined the next loan must not be answered between
+	// the two.
 	for _, w := range waiters {
 		ls.finish(w)
 	}
@@ -383,6 +397,8 @@ func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, st
 	}
 
 	delete(ls.silentUntil, loan.region)
+
+	// What a region had in another window says nothing about this one.
 	if b.window == loan.request.Window {
 		b.noteLender(loan, r, steady)
 	}
@@ -395,6 +411,7 @@ func (b *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 	heard := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:
+		// At least 1 unused, or chooseLender would never ask it again.
 		heard.notBefore = steady + int64(laterPause)
 		heard.unused = max(1, r.unused)
 	case r.status == loanUnknown:
@@ -446,6 +463,9 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) in
 	if n > 0 {
 		m.counts.borrowed.Add(1)
 		m.counts.borrowedUnits.Add(n)
+
+		// Otherwise nodes would go on refusing by what the owner said before
+		// the loan.
 		m.leases.forgetEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
 

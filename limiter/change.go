@@ -135,7 +135,11 @@ func (c *change) apply(ctx context.Context, l *Limiter) error {
 	defer cancel()
 
 	return l.doAtOwner(ctx, &ownerRequest{subject: c.subject(), hops: c.hops, here: func() error {
+		// An attempt here that came to nothing may have dropped it.
 		c.ticket = t
+
+		// As long as no other node may have carried it out, it needs no ticket,
+		// and no room for one.
 		if c.hops == 0 && t.isUnneeded() {
 			c.ticket = nil
 		}
@@ -145,6 +149,7 @@ func (c *change) apply(ctx context.Context, l *Limiter) error {
 		next.hops++
 		next.ticket = t
 
+		// Even if the call fails: that node may have carried it out.
 		if t != nil {
 			t.sent = true
 		}
@@ -258,6 +263,9 @@ func (c *change) list(l *Limiter) error {
 	for _, op := range l.table.InlineOps(c.inlineSubject, maxListed) {
 		c.counters = append(c.counters, op.Key.Counter)
 	}
+
+	// Asked after the list was made: of a partition that is not open, it may
+	// lack counters.
 	if !l.table.IsOpen(ring.PartitionOf(c.inlineSubject)) {
 		return counters.ErrShut
 	}

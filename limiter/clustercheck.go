@@ -111,6 +111,8 @@ func (c *clusterCheck) begin(unauthorized bool) {
 		s.subject, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
 		first += s.numOps
 
+		// Its gate may still be open: without the mark, the subject would be
+		// routed to this node again.
 		if unauthorized {
 			s.markTried(c.limiter.membership.Self)
 		}
@@ -163,12 +165,16 @@ func (c *clusterCheck) advance() {
 		return
 	}
 
+	// Before others are asked: a refusal here costs no message, and leaves
+	// nothing to give back elsewhere.
 	if c.selectSubjects(stateAlone) {
 		if c.decideAlone(c.selected, ByFallback); c.refused {
 			return
 		}
 	}
 
+	// What a standby admits is a debt, which can't be taken back. So this node
+	// acts as one last, once no answer can refuse the check any more.
 	if !c.askOthers() {
 		c.actAsStandby()
 	}
@@ -200,6 +206,8 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			return
 		}
 
+		// Not earlier: a check that a lease decides needs no deadline, and so
+		// no reading of the clock.
 		now := time.Now()
 		c.setDeadlines(now)
 
@@ -242,6 +250,8 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 	}
 
 	c.wait(c.deadline, func(ctx context.Context) {
+		// Paths have no signal to wait for, and this is rare enough to look
+		// again and again.
 		tick := time.NewTicker(pathPause)
 		defer tick.Stop()
 		for s.countUnsurePaths(m) == unsure {
@@ -252,6 +262,8 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 			}
 		}
 	})
+
+	// Nodes were marked as tried only because no path to them was known yet.
 	s.tried, s.retried = s.tried[:0], false
 	return true
 }
@@ -316,6 +328,9 @@ func (c *clusterCheck) takeHere(list []int) {
 	}
 
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.holding)
+
+	// Shut need not mean that nothing was stored: authority may have ended
+	// after the Take.
 	if verdict != counters.Refused {
 		c.answer.scratch.holding.markStored(c.gatheredOps)
 	}
@@ -349,6 +364,10 @@ func (c *clusterCheck) takeHere(list []int) {
 // false if neither exists.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
+
+	// A reservation must know when, and in which life of a counter, its cost
+	// was taken, and a receipt does not say that. A peek asks what the owner
+	// has left.
 	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
@@ -376,6 +395,8 @@ func (c *clusterCheck) askOthers() bool {
 		}
 	}
 
+	// So the subjects for one node are neighbours, and the ops of a question
+	// are in the order of their subjects, which it requires.
 	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
 		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.subject, y.subject))
@@ -383,6 +404,9 @@ func (c *clusterCheck) askOthers() bool {
 	var last *ask
 	for _, i := range c.selected {
 		s := &c.subjects[i]
+
+		// A standby acts for one owner at a time, so it is asked about each
+		// subject by itself.
 		if last == nil || c.askSeparately || s.state == stateAskStandby || s.to != last.to {
 			last = c.newAsk(s)
 			c.asks = append(c.asks, last)
@@ -391,8 +415,13 @@ func (c *clusterCheck) askOthers() bool {
 	}
 
 	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
+
+	// If a node could not decide its group, the subjects may have several
+	// owners by now, and no node would decide them together.
 	c.askSeparately = c.askSeparately || last != nil
 	for _, a := range c.asks {
+		// A place and slots have random ids, so no other question can be
+		// identical.
 		a.dispatch(c.limiter, together && a.q.placing == nil && a.q.holding == nil)
 	}
 
@@ -414,6 +443,8 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	}
 
 	if s.state == stateAskStandby {
+		// The standby first passes the question on. So the answer may bring the
+		// owner's leases.
 		a.q.flags |= flagStandby
 		a.owner = s.route.Owner
 	}
@@ -451,6 +482,8 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 
 	a.rule, a.limits = h.Rule, h.Limits
 	a.q.ops = append(a.q.ops, c.ops(s)...)
+
+	// Even without an answer, the owner may have stored the slots.
 	c.answer.scratch.holding.markStored(c.ops(s))
 }
 
@@ -513,6 +546,9 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		}
 
 		at, _ := findSubject(a.q.ops, s.subject)
+
+		// A check that takes at most its cost goes on to ask for what remains.
+		// The owner can't give what is leased here.
 		if !c.answer.scratch.atMost {
 			c.limiter.membership.leases.addUnspent(a, a.q.ops[at:at+s.numOps])
 		}
@@ -521,6 +557,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		s.answeredBy = a
 
 		if p := c.answer.scratch.placing; p != nil && p.home == s.subject {
+			// A standby makes no place.
 			p.made = a.admitted && !a.standby
 		}
 
@@ -535,6 +572,8 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	case a.status == neverDecided: // a gate shut before its turn: the same node may be asked again
 		s.unmarkTried(a.to)
 	case a.status == notOwner:
+		// It can be reached, and may own the subject in a moment. routeSubject
+		// asks those redirected again, but never those tried.
 		s.unmarkTried(a.to)
 		s.redirected, s.hint = append(s.redirected, a.to), a.hint
 		if !a.hint.IsZero() {
@@ -551,6 +590,7 @@ func (c *clusterCheck) acceptSlots(s *subject, a *ask, at int) {
 		return
 	}
 
+	// The owner decides all or nothing, so it has stored none.
 	if !a.admitted {
 		h.forget(s.subject)
 	}

@@ -60,6 +60,9 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 
 	taken := c.aloneOps[start:]
 	admitted, refusedByCopy := !refused, false
+
+	// If a limit has refused without its counter, nothing may be taken. But the
+	// answer still needs what the other limits say.
 	if c.peek || refused {
 		admitted = m.Fallback.Peek(c.now, taken) == counters.Admitted && admitted
 	} else {
@@ -70,6 +73,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		op.CopyOutcome(aloneOp)
 	}
 
+	// Last, because the copy records a debt at once for what it admits.
 	if admitted && by == ByFallback {
 		admitted = c.recordDebts(list)
 		refusedByCopy = !admitted
@@ -163,6 +167,8 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 	c.gatheredOps = c.gatheredOps[:0]
 	for op, aloneOp := range c.countedAlone(list) {
 		asked := *op
+
+		// What was not taken is no debt; the copy still says what is left.
 		if c.peek || !aloneOp.Decision.Allowed && !aloneOp.Took() {
 			asked.Cost = 0
 		}

@@ -33,6 +33,9 @@ func (ls *leases) spend(
 	owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt,
 ) localcache.Outcome {
 	m := ls.limiter.membership
+
+	// A block and a delay depend on the owner's counters at that moment, so no
+	// grant can stand for them.
 	if r.Consistency != rules.Hybrid || r.Blocks != nil || r.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
 	}
@@ -78,6 +81,8 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout),
 		done: make(chan struct{}, 1), renewal: true}
 	a.policies = []localcache.Policy{policy}
+
+	// No check waits for it that could be matched again by newer rules.
 	a.q.flags = flagIgnoreNewer
 
 	// Inline limits come with the call, so any version of the rules will do.
@@ -124,6 +129,8 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if a.renewal {
+			// Otherwise no other renewal could begin before this one counts as
+			// lost.
 			ls.held.AbandonRenewal(at, a.q.ops)
 		}
 		return
@@ -152,6 +159,8 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 
 		var g localcache.Grant
 		for i := range r.grants {
+			// reply.read lets grants of other lengths through; what follows
+			// would index them out of range.
 			if r.grants[i].subject == ops[0].Key.Subject && len(r.grants[i].Amounts) == len(ops) {
 				g = r.grants[i].Grant
 				g.Life, g.Steady = r.lives[subject], r.steady
@@ -165,6 +174,8 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			ls.held.AcceptAnswer(sent, at, from, ops, g, a.renewal)
 		}
 		if refused {
+			// From sent on: a slow answer must not make the refusal last longer
+			// than the owner said.
 			ls.held.RememberRefusal(sent, from, ops, policy.TTL)
 		}
 	}
@@ -188,6 +199,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 		a.admitted = outcome == localcache.Spent || a.rule.Shadow
 
 		if !a.state.CompareAndSwap(askOpen, askAnswered) {
+			// The check has given up meanwhile: nobody uses what was spent.
 			ls.held.Unspend(a.receipt, a.q.ops)
 			continue
 		}

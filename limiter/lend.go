@@ -63,6 +63,8 @@ func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 
 	route := m.Ownership.Route(d.partition)
 	switch {
+	// A request is forwarded once: if this node is not the owner, its gate is
+	// shut, and the answer is to ask later.
 	case forwarded || route.Place == partitions.Here:
 		ls.lendInBackground(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
@@ -104,6 +106,8 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 		return LoanReply{status: loanUnknown}
 	}
 
+	// Before the debit, so that it is not put back into counters that were
+	// reset since.
 	life := ls.limiter.table.Life(d.partition)
 	if m.Backup == nil || !m.Authority() || !m.Backup.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}

@@ -135,6 +135,9 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // finish to wait for the replies.
 func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	s, unauthorized := &a.scratch, false
+
+	// A check that this node owns whole ends here, and must not allocate; see
+	// TestOwnChecksDoNotAllocate.
 	if l.mayDecideHere(a) {
 		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks(), s.holding)
 		if verdict != counters.Shut {

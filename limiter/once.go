@@ -53,6 +53,8 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	defer func() { a.scratch.deadline = time.Time{} }()
 
 	for again := false; ; again = true {
+		// The second attempt may have no time left. It gets a little, for an
+		// owner that has just become reachable.
 		ctx, cancel := context.WithTimeout(context.Background(),
 			max(min(homeTimeout, time.Until(until)), catchUpTimeout))
 		a.scratch.deadline = until
@@ -135,6 +137,8 @@ func (rs *reservations) decideHere(
 		memo.Group = groupOf(r.query, i, &a.scratch.match.Hits[i])
 	}
 
+	// A repetition that comes while the first is being decided must find its
+	// answer.
 	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
@@ -283,6 +287,8 @@ func (rs *reservations) askHome(
 		return "", err
 	}
 
+	// The answer names limits of newer rules. By older ones, restore would have
+	// to leave them out.
 	if reply.version > a.RulesVersion && len(r.query.Subjects) == 0 {
 		rs.limiter.catchUp(ctx, 0, reply.version)
 		if done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, a); err != nil || done {
@@ -330,6 +336,8 @@ const maxText = rules.MaxValueBytes
 // hashContent hashes the request's content. The order of attributes and costs does not matter.
 func (r *reserveRequest) hashContent() uint64 {
 	q := *r.query
+
+	// Whether it waits does not change what is asked for.
 	q.AwaitsLoan = false
 	q.Attributes, q.Costs, q.Subjects = slices.Clone(q.Attributes), sortedCosts(q.Costs), slices.Clone(q.Subjects)
 	slices.SortFunc(q.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })

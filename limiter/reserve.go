@@ -183,6 +183,9 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		r.subjects = append(r.subjects, s)
 		first += n
 	}
+
+	// Before the home moves to the front: until then, subjects and hits have
+	// the same indexes.
 	rs.addUnlimited(r, q, a, nameBytes)
 
 	home := r.homeIndex(place)
@@ -276,6 +279,8 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 		d.boot = rs.limiter.boot
 		d.steady = a.Now.Steady
 	} else {
+		// What a standby or this node alone has decided gets no life, and so
+		// does not come back.
 		decision := &a.scratch.cluster.subjects[i].subjectDecision
 		switch {
 		case h.Rule.Consistency == rules.Local:

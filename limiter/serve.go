@@ -79,6 +79,8 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		l.serveQuestion(from, body, to)
 	case MethodRefund:
 		var refunds refundList
+
+		// One way: there is nobody to tell that it can't be read.
 		if wire.Decode(body, &refunds, "refunds") == nil {
 			for i := range refunds.list {
 				refunds.list[i].hops++
@@ -314,6 +316,8 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	m := l.membership
 	next := x.question
 	next.hops++
+
+	// Only the node that was asked as the standby may act as one.
 	next.flags &^= flagStandby
 	deadline, _ := ctx.Deadline()
 	next.patience = time.Until(deadline)
@@ -357,6 +361,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 
 	if q.placing != nil {
+		// If a gate has shut meanwhile, the Take below finds it shut, too.
 		err := q.placing.makeIn(l.table, now, q.ops)
 		if errors.Is(err, ErrTooManyReservations) {
 			r.status = tooManyReservations
@@ -449,6 +454,8 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 		return false
 	}
 
+	// A standby's decision belongs to no life: what it took is a debt, and does
+	// not come back.
 	for range countSubjects(q.ops) {
 		r.lives = append(r.lives, counters.Life{})
 	}
@@ -476,6 +483,7 @@ func (l *Limiter) takeAsStandby(
 		if ops[i].Block {
 			shares[i] = *ops[i].Limit // nodes don't divide a block
 		} else {
+			// Without a share the amount is 0, which DecideAsStandby expects.
 			shares[i], _ = localcache.ScaleLimit(ops[i].Limit, nodes, rank)
 		}
 	}
@@ -494,6 +502,9 @@ func (l *Limiter) takeAsStandby(
 
 	began := m.recorderClock()
 	verdict := m.Ownership.DecideAsStandby(now, asked, shares, problem)
+
+	// What was admitted without authority stays a debt all the same: it can
+	// cost quota, but never make any.
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}

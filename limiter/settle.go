@@ -122,6 +122,8 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	defer cancel()
 
 	if s.verb != settleNow {
+		// As the id says, which is signed: what the message carries does not
+		// count.
 		s.costs = s.onExpiry.costs()
 	} else if s.slot != nil && s.hops == 0 { // always, even if it was settled before, or is too late
 		rs.limiter.freeParts(ctx, s.slot.id, s.slot.nonce, s.slot.parts)
@@ -160,6 +162,8 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 		return // it named none of the reservation's units
 	}
 
+	// The home may have been settled before its end. Then these subjects are,
+	// too, even if this is the end being carried out.
 	if out.isFinal {
 		actual.verb = settleNow
 	}
@@ -273,6 +277,7 @@ func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 		}
 	}
 
+	// Even if nothing may come back: the tickets let each debt be charged once.
 	if len(debts) > 0 {
 		rs.charge(debts)
 	}
@@ -322,6 +327,8 @@ func (s *settleRequest) correctBill(l *Limiter) {
 		billed = append(billed, subj.uncounted...)
 		for j, reserved := range billed {
 			cost := s.change(reserved)
+
+			// A unit was billed once, even if several limits have it.
 			isOf := func(other reservedCost) bool { return other.unit == reserved.unit }
 			if cost == 0 || slices.ContainsFunc(billed[:j], isOf) {
 				continue
@@ -395,6 +402,8 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 		Life:   subj.life,
 		Answer: s.keptAnswer,
 	}
+
+	// localLineage is only a mark; the table compares real lineages.
 	if local && l.membership != nil {
 		c.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
 	}
@@ -495,6 +504,8 @@ func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (deb
 		}
 	}
 
+	// The whole debit goes along if it is late: then a window that is over pays
+	// nothing.
 	debt = &change{verb: verbCharge, ticket: s.debtTicket(subj), made: s.made, ops: owed.ops}
 	if s.late {
 		debt.taken = &owed
@@ -509,6 +520,9 @@ func (s *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h := sha256.New()
 	h.Write(s.nonce[:])
 	h.Write(binary.LittleEndian.AppendUint64(nil, subj.subject))
+
+	// Shorter than answerLife, so that the answer counts among those that nodes
+	// repeat by themselves: these are never refused for lack of room.
 	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), life: answerLife - time.Second}
 }
 

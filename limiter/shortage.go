@@ -113,6 +113,9 @@ func (p *pace) ahead(steady, remaining int64) int64 {
 	if !due {
 		return 0
 	}
+
+	// An older look says nothing about the pace, nor does a limit of which more
+	// is left than before.
 	used := p.remaining.Swap(remaining) - remaining
 	if passed <= 0 || passed > time.Second || used <= 0 {
 		return 0
@@ -350,6 +353,7 @@ func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 			err = wire.Decode(reply, &answer, "answer about a loan")
 		}
 		if err != nil {
+			// Those that wait are woken all the same: their checks stay refused.
 			answer = borrowReply{}
 		}
 		ls.learn(subject, s, answer)
@@ -377,6 +381,8 @@ func (la *loanAskers) begin(subject uint64, urgent bool) (s *shortage, one *loan
 func (ls *loans) learn(subject uint64, s *shortage, answer borrowReply) {
 	m, now := ls.limiter.membership, ls.limiter.clock.Now().Steady
 	if answer.brought {
+		// Before the checks that wait are woken, which a remembered refusal
+		// would refuse again.
 		m.leases.held.Forget(m.Boottime(), subject, true) // also if the owner's message is late
 	}
 

@@ -108,6 +108,9 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 
 	if r.isPrompt() && m.Ownership.Route(r.list[0].Key.Partition()).Place == partitions.Here && m.Authority() {
 		result, err := l.serveSlotHere(r)
+
+		// If the partition has just been frozen, askSlot waits, or asks the
+		// next owner.
 		if !errors.Is(err, counters.ErrShut) {
 			to.Reply(encodeResult(&result, err))
 			return
@@ -130,6 +133,9 @@ func (r *slotRequest) isPrompt() bool { return r.verb != slotRenew && r.verb != 
 func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 	part := &r.list[0]
 	now := l.clock.Now()
+
+	// Read before the change: in a lineage that begins afterwards, the slot may
+	// be missing.
 	at := storedAt{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
 	info, held, err := l.table.FindSlot(now, part.Key, r.id)
 	switch {
@@ -144,6 +150,9 @@ func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 		if r.verb == slotEvict {
 			nonce = info.Nonce
 		}
+
+		// Nobody waits until a release would outlive this node: a copy without
+		// it only holds the slot until its end.
 		held, err := l.table.FreeSlot(now, part.Key, r.id, nonce)
 		if held {
 			result.units = part.Units

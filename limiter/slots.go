@@ -95,6 +95,8 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 		return Slot{}, err
 	}
 
+	// No lease has slots, and outlivesHere needs the subjects of a cluster
+	// check.
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if !done {
@@ -269,6 +271,9 @@ func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) err
 
 	for pause := firstHoldPause; ; pause *= 4 {
 		err := l.holdOnce(q, a, h, decide)
+
+		// A recalled slot may be in use: with the new nonce of another attempt,
+		// its caller could not renew it any more.
 		if !errors.Is(err, errUnconfirmed) || h.recalled || time.Since(began)+pause > frozenTimeout {
 			return err
 		}
@@ -292,6 +297,8 @@ func (l *Limiter) holdOnce(q *Query, a *Answer, h *holding, decide func() error)
 	switch {
 	case err != nil:
 	case a.Allowed && !l.outlivesHere(a):
+		// This gives back the costs of the other limits. The slots are freed
+		// below.
 		a.scratch.cluster.rollBack()
 		err = errUnconfirmed
 	case !a.Allowed && a.lacksSlotRoom():
@@ -300,6 +307,7 @@ func (l *Limiter) holdOnce(q *Query, a *Answer, h *holding, decide func() error)
 
 	free := h.taken
 	if err != nil && h.recalled {
+		// The caller of the earlier attempt may hold them.
 		free = nil
 	}
 	// Newer rules may apply fewer limits than those by which the first round took
@@ -360,6 +368,7 @@ func (l *Limiter) outlive(list []storedAt) bool {
 	ctx, cancel := context.WithTimeout(m.ctx, outliveTimeout)
 	defer cancel()
 
+	// All at the same time: together they may take no longer than one.
 	results := make(chan bool, len(list))
 	for _, at := range list {
 		confirm := func() { results <- m.Backup == nil || m.Backup.ConfirmNotes(ctx, at.partition) == nil }
@@ -375,6 +384,8 @@ func (l *Limiter) outlive(list []storedAt) bool {
 		outlives = <-results && outlives
 	}
 
+	// A partition that has moved meanwhile, or begun anew, may have gone on
+	// without the slots.
 	for _, at := range list {
 		outlives = outlives && l.table.IsOpen(at.partition) && l.table.Lineage(at.partition) == at.lineage
 	}
@@ -411,6 +422,7 @@ func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
 
 	for i := range a.scratch.ops {
 		if op := &a.scratch.ops[i]; op.Limit.Kind != algorithms.Concurrency {
+			// The earlier attempt has paid it.
 			op.Cost = 0
 		}
 	}
