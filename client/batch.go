@@ -154,6 +154,8 @@ func (c *Client) takeBatch() (batch []*call) {
 
 // sendBatch makes one request for batch's checks.
 func (c *Client) sendBatch(batch []*call) {
+	// The latest deadline: who gives up earlier must not end the request of the
+	// others.
 	last := batch[0].deadline
 	for _, q := range batch {
 		if q.deadline.After(last) {

@@ -111,6 +111,8 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
+	// Slots first: nothing else ends their renewals, which the wait below
+	// includes.
 	c.slots.Close()
 	c.cancel(ErrClosed)
 	c.running.Wait()

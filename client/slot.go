@@ -112,6 +112,7 @@ func (all *SlotSet) Reserve(id string, s *Slot) {
 // reservation releases it.
 func (all *SlotSet) Settle(id string) {
 	if s := all.takeReserved(id); s != nil {
+		// This uses up Close: to settle the reservation releases the slot.
 		s.closing.Do(s.end)
 	}
 }
@@ -150,6 +151,7 @@ func (all *SlotSet) Close() {
 	all.closed = true
 	held := slices.Collect(maps.Keys(all.held))
 	all.mu.Unlock()
+	// Without the lock, because each slot removes itself from the set.
 	var releases sync.WaitGroup
 	for _, s := range held {
 		releases.Go(func() { s.Close() })
@@ -176,6 +178,7 @@ func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until tim
 
 	added := k.Slots().add(s)
 	if !added || !k.Go(func() { s.keep(renewing, until) }) {
+		// Nobody renews it, so Close must not wait for that.
 		close(s.kept)
 		s.Close()
 		return nil, ErrClosed
@@ -374,6 +377,8 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 func (c *Client) callForSlot(ctx context.Context, body []byte) (*reply, error) {
 	var r *reply
 	var err error
+	// Without a buffer: either the caller takes the answer, or the goroutine
+	// knows that nobody will and gives the slot back.
 	answered := make(chan struct{})
 	ok := c.spawn(func() {
 		r, err = c.call(context.WithoutCancel(ctx), "/v1/acquire", body, retryAlways)

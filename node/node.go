@@ -280,6 +280,7 @@ func (n *Node) stop() error {
 	defer cancel()
 
 	n.doors.Drain()
+	// The time runs while the partitions are handed over.
 	grace := time.After(api.DrainGrace)
 	n.handOver(ctx)
 
@@ -329,6 +330,7 @@ func (n *Node) leave(ctx context.Context, forGood bool) error {
 	}
 	n.limiter.UseLeases(false)
 	if err := n.cluster.LeaveRing(ctx); err != nil || !forGood {
+		// If it stays in the ring, it goes on as before.
 		n.limiter.UseLeases(err != nil)
 		return err
 	}

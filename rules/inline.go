@@ -219,6 +219,8 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		m.List = Unlisted
 	}
 
+	// The key has all that the compiled rule depends on, except for what all
+	// calls of the set have in common.
 	b := m.inline[:0]
 	flags := byte(0)
 	if q.Exact {

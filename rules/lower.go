@@ -52,6 +52,7 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 		}
 	}
 
+	// Several checks may build this at once; all get the same.
 	kept.Store(&lowered{step, out})
 	return out
 }

@@ -139,6 +139,8 @@ func (c *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 	match := c.compileConditions(conditionsOf(e))
 	if !add {
 		o.listItems--
+		// Where it was filed depended on how many others there were then. So it
+		// is looked for under all of its conditions.
 		for i := range match {
 			c.unfile(e, keysOf(&match[i]))
 		}

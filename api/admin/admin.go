@@ -214,6 +214,7 @@ func (s *Server) handler() http.Handler {
 	routes := s.routes()
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		// First, because the check of pages needs the pattern.
 		handler := routes.find(r)
 
 		if e := s.pages.check(r); e != nil {

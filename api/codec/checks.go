@@ -132,6 +132,8 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 
 		if attrs != nil {
 			one := rules.Attribute{Name: UnsafeString(b[at:colon]), Value: UnsafeString(b[colon+3 : end])}
+			// A name that is given twice is left to the general way, which
+			// reports it.
 			if slices.ContainsFunc(*attrs, func(a rules.Attribute) bool { return a.Name == one.Name }) {
 				break
 			}

@@ -106,6 +106,7 @@ func (dec *Decoder) readInteger(minimum int64) (v int64, ok bool) {
 		if d < '0' || d > '9' {
 			return 0, false // a fraction or an exponent
 		}
+		// The bound is checked after each digit, so this can't overflow.
 		v = v*10 + int64(d-'0')
 		if v > algorithms.MaxAmount {
 			return 0, false

@@ -82,6 +82,8 @@ func (f *Checker) scan(b []byte) int {
 
 	for at := 0; at < len(b); {
 		if f.part == partBody || f.part == partChunk {
+			// The bytes of a body are counted and not looked at: a batch has
+			// megabytes.
 			n := min(f.left, int64(len(b)-at))
 			at += int(n)
 			f.left -= n
@@ -189,6 +191,7 @@ func (f *Checker) parseLine(line []byte) error {
 }
 
 func (f *Checker) tooLargeError() error {
+	// The parts are in order: those after the body are of chunks and trailers.
 	if f.part > partBody {
 		return errChunk
 	}

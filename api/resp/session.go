@@ -212,6 +212,8 @@ func (c *session) setReadDeadline(now time.Time) error {
 		within = c.server.readWithin()
 		by = c.incompleteSince.Add(within)
 	}
+	// The time of a stranger counts from when it became one: no command
+	// prolongs it.
 	if c.isStranger() {
 		within = c.server.readWithin()
 		latest := c.strangerSince.Add(within)
@@ -277,6 +279,7 @@ func (c *session) handle(b []byte) error {
 	if err != nil {
 		return err
 	}
+	// Before the buffer is put back, because rest is part of it.
 	return c.keep(work, rest)
 }
 

@@ -516,8 +516,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 			continue
 		}
 
-		// Not the query's own subjects: those are read until all goroutines are
-		// done.
+		// Filled here and not in the goroutine, because that takes c's scratch
+		// space.
 		subjects := make([]limiter.Subject, 1)
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
 		group.Go(func() {

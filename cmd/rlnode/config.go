@@ -48,6 +48,7 @@ func (c *configFile) Resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Fl
 
 	for _, env := range flag.Envs {
 		if _, ok := os.LookupEnv(env); ok {
+			// Kong reads the variable itself. Only its name is noted here.
 			c.origins["--"+flag.Name] = env
 			return nil, nil
 		}

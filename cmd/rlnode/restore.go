@@ -93,6 +93,7 @@ func restoreEntries(env *environment, n *remote, list []*admin.EntryItem, replac
 		}
 	}
 
+	// Those that go make room for the others.
 	if err := writeItems(env, n, "remove", gone); err != nil {
 		return err
 	}
@@ -108,6 +109,7 @@ func restoreEntries(env *environment, n *remote, list []*admin.EntryItem, replac
 func writeItems(env *environment, n *remote, field string, list []*admin.EntryItem) error {
 	for len(list) > 0 {
 		size, count := 0, 0
+		// At least one, however large: the node says what is wrong with it.
 		for count < min(len(list), restoreChunk) && (count == 0 || size+len(list[count].Entry) <= restoreBytes) {
 			size += len(list[count].Entry)
 			count++

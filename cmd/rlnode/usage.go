@@ -172,6 +172,8 @@ func printMonth(w io.Writer, r io.Reader) (q monthQuality, err error) {
 		if err != nil {
 			return q, fmt.Errorf("read the answer: %w", err)
 		}
+		// The node writes incomplete behind the rows. Without it, the answer
+		// broke off.
 		if !d.More() && !complete {
 			return q, errors.New("read the answer: it is truncated")
 		}

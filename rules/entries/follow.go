@@ -58,6 +58,8 @@ func (s *State) FollowPage(p *Page) (*State, error) {
 	next.log = changeLog{}
 	next.edit()
 
+	// This walks s, whose nodes stay as they are: next copies each before it
+	// changes it.
 	for e := range s.All {
 		if e.id > p.After && (p.IsLast() || e.id <= p.UpTo) {
 			next.remove(e)

@@ -42,6 +42,7 @@ func (l changeLog) with(r Record) changeLog {
 	l.bytes += r.size()
 
 	if last := len(l.chunks) - 1; last >= 0 && len(l.chunks[last]) < logChunk {
+		// Other states share the list and its last chunk.
 		chunks := slices.Clone(l.chunks)
 		chunks[last] = append(slices.Clip(chunks[last]), r)
 		l.chunks = chunks

@@ -141,6 +141,7 @@ func (s *State) With(c Change) (*State, error) {
 
 	e := c.Entry.withID()
 	if before != nil {
+		// Before the bounds are checked: its place is free for the new one.
 		next.remove(before)
 	}
 
@@ -263,6 +264,8 @@ func (s *State) End(now int64) (*State, int) {
 		return s, 0
 	}
 
+	// All nodes must remove the same entries in the same order, and the order
+	// of a tree differs from process to process.
 	slices.SortFunc(over,
 		func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Until, b.Until), strings.Compare(a.id, b.id)) })
 	if len(over) > maxEnded {
