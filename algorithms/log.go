@@ -65,6 +65,9 @@ func (log *Log) Advance(l *Limit, now Instant) {
 	}
 
 	log.head += gone
+
+	// Copied only when more than half has left: then less is copied than was
+	// dropped, and memory follows use.
 	switch {
 	case log.head == len(log.entries):
 		log.entries = nil

@@ -57,6 +57,8 @@ func (s *shard) markDirty(loc location, by readers) {
 	if added == 0 {
 		return
 	}
+
+	// A group is listed with the first of its slots that is unsent.
 	if added&replicasByte != 0 && g.dirty&replicasByte == 0 {
 		loc.subtable.unsentList.addGroup(loc.groupIndex(), len(loc.subtable.groups))
 	}

@@ -217,6 +217,8 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 
 	freeAt := int64(math.MaxInt64)
 	for seen := 0; seen < len(sub.groups) && !(v.isGood() && seen >= evictionSample); seen++ {
+		// The search goes on where the last one ended, so that every counter
+		// has its turn.
 		sub.clockHand++
 		if sub.clockHand >= len(sub.groups) {
 			sub.clockHand = 0

@@ -135,6 +135,8 @@ func (m *memory) release(holder *shard, groups []group) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
+	// Groups on the heap, for which the slab had no piece, are left to the
+	// collector.
 	if i, ok := s.indexOf(groups); ok {
 		s.owners[i] = nil
 		s.holes++

@@ -25,6 +25,8 @@ func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	if r.FreshAt <= now.Steady/1e9 || r.isFresh() {
 		return true
 	}
+
+	// Slow, so before the lock is taken.
 	log := r.asLog()
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
@@ -72,6 +74,7 @@ func (r *Record) isFresh() bool {
 // mergeStored merges have into r, whose log is log, and reports whether the
 // result is more used than have.
 func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock bool) bool {
+	// A reset counts as unused: nobody knows which of the two came first.
 	if have.isFresh() {
 		return true
 	}

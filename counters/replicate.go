@@ -46,6 +46,8 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 		}
 
 		rest := batch
+
+		// Then a shard has several partitions, and their records are mixed.
 		if len(t.shards) < ring.Partitions {
 			rest = sorted.sort(batch, first*ring.Partitions/len(t.shards), ring.Partitions/len(t.shards))
 		}

@@ -217,6 +217,9 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	switch {
 	case err != nil:
 		return false, false, err
+
+	// First of all: a repetition gets its answer, even when it is too late for
+	// a change.
 	case place.Rank == notes.Settled, s.Expires && place.Rank == notes.Expired:
 		s.Kept = []byte(place.Body)
 		s.Late = place.Minor > 0

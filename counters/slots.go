@@ -180,6 +180,8 @@ func (t *Table) RenewSlot(
 	case held:
 		return ErrOver
 	case mayRestore || mayBeLost:
+		// Whatever the bound: its holder was granted this slot, and would
+		// otherwise have one that nobody counts.
 		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Acquired: now.Steady, End: end}
 		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
 		h.Put(&n)

@@ -121,6 +121,7 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 	}
 
 	if left := d.UpTo(math.MaxUint32); left > 0 {
+		// Rounded up, so that no counter goes before it is fresh.
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
 	if r.Kind == algorithms.SlidingLog {
@@ -139,6 +140,8 @@ func decodeNote(d *wire.Decoder, k Key, kind notes.Kind, now algorithms.Instant)
 
 func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) algorithms.State {
 	mostPart := int64(maxUsed)
+
+	// Its Part has more than a count in it; Legal judges that.
 	if kind == algorithms.CellBucket {
 		mostPart = math.MaxInt64
 	}

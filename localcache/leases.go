@@ -334,6 +334,8 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 
 	le.decisionAt = now
 	for i := range ops {
+		// The owner decides first and debits the grant afterwards: its decision
+		// does not include that yet.
 		l := &le.limits[i]
 		l.lastDecision = ops[i].Decision
 		if g.ID != 0 {

@@ -63,6 +63,8 @@ func (s *guardedStable) write(do func() error) error {
 			return fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
 		case errors.Is(err, berrors.ErrDatabaseNotOpen):
 			return ErrClosed
+
+		// There is room again, so without a pause.
 		case s.ballast.release():
 			continue
 		}
@@ -160,6 +162,7 @@ func (b *ballast) create() error {
 		return nil
 	}
 
+	// On a nearly full disk, the ballast itself would take the last room.
 	if free, ok := b.freeBytes(filepath.Dir(b.path)); ok && free/scarceFactor < b.size {
 		return errScarce
 	}

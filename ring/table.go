@@ -62,6 +62,8 @@ func New(members []NodeID, s Settings) (*Table, error) {
 		}
 	}
 
+	// Under the lock: whoever needs the same table at the same time waits for
+	// this one.
 	t.compute()
 	recentTables.tables[recentTables.next] = t
 	recentTables.next = (recentTables.next + 1) % len(recentTables.tables)

@@ -165,6 +165,9 @@ func (t *Totals) run() {
 // copyChanges sends what has changed to the holder, and notes whether it has everything.
 func (t *Totals) copyChanges() {
 	c := &t.copier
+
+	// The copy is as of the beginning: it may lack what is counted while it is
+	// sent.
 	began := time.Now()
 	c.mu.Lock()
 	to, missing, err := t.copyOnce()
@@ -308,6 +311,9 @@ func (t *Totals) candidates() []Member {
 func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []source, err error) {
 	c, m := &t.copier, t.meter
 	c.use(to)
+
+	// The time comes first: all that was counted before it is in the rounds
+	// that end below.
 	clock, err := t.askCopy(ctx, to, &copyHeader{}, nil)
 	if err != nil {
 		return nil, err
@@ -346,6 +352,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 		}
 	}
 
+	// Last: only the statement that follows them makes blocks count.
 	reply, err := t.askCopy(ctx, to, &copyHeader{Statement: s, Sent: sent}, nil)
 	if err != nil {
 		return nil, err

@@ -184,6 +184,7 @@ func putBlocks(tx persist.Tx, id bucketID, blocks []block) error {
 
 // loadLedger loads an open ledger from the file. Nothing more can be counted in it.
 func loadLedger(tx persist.Tx, id ledgerID, h head) (*ledger, error) {
+	// Without a bound: that was kept when its rows were counted.
 	l := newLedger(id, h.Node, math.MaxInt32)
 	l.damaged = h.Damaged
 	bucket := bucketID{ledgerID: id}.name()

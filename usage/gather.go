@@ -171,6 +171,9 @@ func (b *bill) add(s source) {
 	}
 	have := &b.sources[i]
 	better := s.Round > have.Round || s.Round == have.Round && have.Copy && !s.Copy
+
+	// An intact ledger is better than a damaged one of any round: nobody knows
+	// which rows that one lacks.
 	damaged := cmp.Compare(boolInt(have.Damaged), boolInt(s.Damaged))
 	if damaged > 0 || damaged == 0 && better {
 		*have = s
@@ -287,6 +290,8 @@ func (w *witnesses) isSuperseded(r *processRecord) bool {
 // have kept. The last statement of which the bill has everything says how much
 // may be missing after it.
 func (w *witnesses) judgeProcess(of []processRecord) {
+	// The latest statement in front: the first one of which the bill has
+	// everything leaves the least to be missed.
 	slices.SortFunc(of, func(a, b processRecord) int { return cmp.Compare(b.Number, a.Number) })
 	copied := slices.ContainsFunc(of, func(r processRecord) bool { return len(w.copied(&r)) > 0 })
 	if w.isHome(of[0].Source) && !copied {

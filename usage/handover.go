@@ -196,6 +196,7 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 	header.at = m.config.Now()
 	reply := []byte{}
 	if err := m.file.Update(func(tx persist.Tx) error {
+		// Looked up again: another node may have sent the ledger since.
 		if _, head, whole := findWhole(tx, header.Ledger); whole && head.Round >= header.Round {
 			reply = alreadyHeld
 			return nil

@@ -183,6 +183,8 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 
 	id := bucketID{ledgerID: ledger}
 	return m.file.Update(func(tx persist.Tx) error {
+		// A copy that is new has no head yet. Its round is 0, so it does not
+		// count before a statement.
 		head, _ := readHead(tx, id)
 		head.Copy = true
 		for _, b := range blocks {
@@ -323,6 +325,8 @@ func (h *heldCopies) with(
 			}
 
 			if r.whole && !whole {
+				// The older statement stays, because all of it is here. But its
+				// process is alive.
 				alive := *r
 				alive.Ended, alive.Settled, alive.watched, alive.heard = 0, false, false, time.Now()
 				next = &alive

@@ -119,6 +119,8 @@ func (s *shard) find(hi, lo uint64) int {
 		if slot == 0 {
 			return -1
 		}
+
+		// These eight bits spare looking at nearly every row of another hash.
 		if uint64(slot)>>24 == hi>>56 {
 			if r := &s.rows[slot&maxShardRows-1]; r.hi == hi && r.lo == lo {
 				return int(slot&maxShardRows) - 1
@@ -172,6 +174,9 @@ func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
 	s.mu.Lock()
 	row := s.find(hi, lo)
 	found := row >= 0 && !s.closed
+
+	// The round is read under the lock: whoever reads the shard after a round
+	// has ended finds all rows of that round.
 	if found {
 		s.add(row, cost, checks, l.round.Load())
 	}

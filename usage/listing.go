@@ -23,6 +23,9 @@ func (l *ledger) makeOrder() *rowOrder {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
+
+		// Shared, not copied: names and hashes never change, and later rows are
+		// appended behind them.
 		o.names[i], o.rows[i] = s.names, s.rows
 		s.mu.Unlock()
 		for number := range o.rows[i] {

@@ -188,6 +188,9 @@ func (m *Meter) toMerge() map[Month][]source {
 	maps.DeleteFunc(byMonth, func(_ Month, list []source) bool { return len(list) <= m.mergeAt })
 	for month, list := range byMonth {
 		slices.SortFunc(list, func(a, b source) int { return cmp.Compare(len(a.Merged), len(b.Merged)) })
+
+		// Enough that mergeAt are left, and never just two: each merge writes
+		// all their rows again.
 		few := min(max(m.mergeAt, len(list)-m.mergeAt+1), mergeWidth)
 		named := 0
 		for i, s := range list[:few] {
@@ -268,6 +271,9 @@ func (t *Totals) writeMerged(h *pageHeader, s *Stream) error {
 // ledgers were handed over meanwhile.
 func (t *Totals) writeLastMerged(h *pageHeader, s *Stream, page []byte) error {
 	c := &t.copier
+
+	// A hand-over holds this lock, too: what it gives away must not be replaced
+	// here meanwhile.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {

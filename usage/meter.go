@@ -179,12 +179,16 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 		l = newLedger(ledgerID{Month: month, Source: m.config.Self, Number: rand.Uint64()},
 			m.config.Name, m.config.Rows)
 		m.live[month], m.ledgers = l, append(m.ledgers, l)
+
+		// The writer may be asleep: it had no ledger to write.
 		select {
 		case m.wake <- struct{}{}:
 		default:
 		}
 	}
 
+	// Corrections of the last month still arrive in this one: they must not
+	// displace its ledger.
 	if c := m.current.Load(); c == nil || c.id.Month < month {
 		m.current.Store(l)
 	}

@@ -223,6 +223,8 @@ func (t *Totals) answerNotes(body []byte) ([]byte, error) {
 	if err := json.Unmarshal(body, &theirs); err != nil {
 		return nil, errRow
 	}
+
+	// Before theirs are added, which they know already.
 	reply, err := json.Marshal(t.currentNotes())
 	t.mergeNotes(&theirs)
 	return reply, err

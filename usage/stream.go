@@ -108,6 +108,7 @@ func (s *Stream) Next() (row Row, ok bool) {
 
 	left := s.readers[:0]
 	for _, reader := range s.readers {
+		// A ledger may have a row more than once: see pager.add.
 		for len(reader.page) > 0 && compareRows(&reader.page[0], &row) == 0 {
 			row.Cost, row.Checks = addClamped(row.Cost, reader.page[0].Cost), addClamped(row.Checks,
 				reader.page[0].Checks)

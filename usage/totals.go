@@ -103,6 +103,8 @@ func (t *Totals) Start() {
 // copy, refuses further calls and waits for those being answered. Nothing may
 // be counted any more.
 func (t *Totals) Close() error {
+	// Nothing more begins, and the loop ends, before the last changes are sent:
+	// their statement is the last one.
 	answered, done := t.calls.Close(), t.errands.Close()
 	t.cancel()
 	t.loop.Wait()
@@ -154,6 +156,8 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 			switch {
 			case i < 0 && (id.round > 0 || head.Copy):
 				list = append(list, one)
+
+			// Of a ledger in memory, the file has no more than memory.
 			case i >= inMemory && list[i].Round < one.Round:
 				list[i] = one
 			}
@@ -227,6 +231,9 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 	}
 
 	c := m.loadedCopy.Load()
+
+	// Only a first page sees newer rows: all pages that a reader gets must be
+	// of one order.
 	if c == nil || c.id != id || p.after == nil && c.round != head.Round {
 		l, err := loadLedger(tx, id, head)
 		if err != nil {

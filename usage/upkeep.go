@@ -88,6 +88,8 @@ func (m *Meter) write() error {
 		return err
 	}
 
+	// Read before anything is written: if the file is lost meanwhile, the next
+	// call writes everything.
 	lost := m.file.Lost()
 	var errs []error
 
@@ -165,6 +167,7 @@ func (m *Meter) load() error {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, partial) })
 	}
 	if err == nil {
+		// At the start, no bill is being read.
 		err = m.dropReplaced(0)
 	}
 	if err != nil {
@@ -204,6 +207,8 @@ func (m *Meter) writeLedger(l *ledger) error {
 	id := bucketID{ledgerID: l.id}
 	err := l.eachChanged(l.written, writeBytes, func(group []block, last bool) error {
 		return m.file.Update(func(tx persist.Tx) error {
+			// The round comes with the last group. After a crash before it, the
+			// file has all of the round that it names, and some later values.
 			if err := putBlocks(tx, id, group); err != nil || !last {
 				return err
 			}
@@ -237,6 +242,9 @@ func (m *Meter) closeLedger(l *ledger) error {
 			return fmt.Errorf("close a ledger of usage: %w", err)
 		}
 	}
+
+	// It leaves memory only now that its pages are in the file: a bill finds it
+	// in one of the two.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ledgers = slices.DeleteFunc(m.ledgers, func(other *ledger) bool { return other == l })

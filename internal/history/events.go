@@ -146,6 +146,7 @@ func (e *Events) unsaved() []byte {
 		return nil
 	}
 
+	// Cleared before it is written: a line that comes meanwhile sets it again.
 	e.changed = false
 
 	for {

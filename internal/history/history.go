@@ -220,6 +220,9 @@ func (h *History) save() {
 	h.mu.Unlock()
 
 	var err error
+
+	// Without the lock: the disk may be slow, and what was packed never changes
+	// in place.
 	for _, f := range list {
 		if err = h.write(f); err != nil {
 			break

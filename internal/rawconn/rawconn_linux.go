@@ -49,6 +49,7 @@ func Wrap(c net.Conn) net.Conn {
 		return c
 	}
 
+	// The steps are made here: a closure for each call would be allocated.
 	d := &conn{TCPConn: t}
 	d.in.run = raw.Read
 	d.in.call = read
@@ -99,6 +100,8 @@ func (t *transfer) move(b []byte) (int, error) {
 	switch {
 	case err != nil:
 		return 0, err
+
+	// A signal came first and nothing was moved: the caller tries again.
 	case t.errno == syscall.EINTR:
 		return 0, nil
 	case t.errno != 0:
@@ -109,6 +112,7 @@ func (t *transfer) move(b []byte) (int, error) {
 
 // Read implements net.Conn.
 func (c *conn) Read(b []byte) (n int, err error) {
+	// A raw read of no bytes would look like the end of the stream.
 	if len(b) == 0 {
 		return c.TCPConn.Read(b)
 	}
@@ -166,6 +170,9 @@ func (c *conn) ReadLate(pool Pool) ([]byte, error) {
 func (c *conn) Write(b []byte) (n int, err error) {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
+
+	// The scheduler can't see a raw call, so a long one would hold up other
+	// goroutines.
 	if len(b) > rawCallSize {
 		return c.TCPConn.Write(b)
 	}

@@ -181,6 +181,8 @@ func List[T any](c *Coder, v *[]T, most, least int, each func(*T)) {
 	}
 
 	n := c.In.Count(most, least)
+
+	// What v had must not show through where the message leaves a field out.
 	list := slices.Grow((*v)[:0], n)[:n]
 	clear(list)
 	*v = list

@@ -20,6 +20,9 @@ func Deflate(b, content []byte) []byte {
 // Inflate is the inverse of Deflate, for content of at most bound bytes.
 func Inflate(b []byte, bound int) ([]byte, error) {
 	in := bytes.NewReader(b)
+
+	// One byte beyond the bound tells content that is too long from content
+	// that just fits.
 	content, err := io.ReadAll(io.LimitReader(flate.NewReader(in), int64(bound)+1))
 	switch {
 	case err != nil:
