@@ -348,6 +348,8 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
+	// During the calls the lock was free: this node may have promised itself to
+	// another proposer, or have heard of a cluster or of further nodes.
 	if now := f.promise; !now.isStillValid(self, p.Attempt) {
 		return true, errors.New("this node has given up its attempt in the meantime")
 	}

@@ -106,6 +106,8 @@ func (r regionReports) add(region string, now regionReport) (ok bool) {
 	}
 
 	if before.samePrimaryEpoch(now.rulesPosition) {
+		// A region's new leader begins with no version. What the region has
+		// honoured stays true.
 		now.Version = max(now.Version, before.Version)
 	}
 

@@ -201,6 +201,8 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	}
 
 	c.tracker.markRemoving(m, r)
+	// A process that leaves stays marked: it still runs, and would be added
+	// again.
 	if !r.Leaves {
 		defer c.tracker.unmarkRemoving(m.ID)
 	}

@@ -46,6 +46,8 @@ func (rc *reconciler) reconcileMembers() {
 		rc.noteMostVoters(0)
 
 		if !rc.leads() || rc.State().Cluster.IsZero() {
+			// A later lead begins anew: in between, this node does not watch
+			// the others.
 			records, rising = nil, pendingRaise{}
 			return false
 		}
@@ -80,6 +82,8 @@ func (rc *reconciler) reconcileMembers() {
 // makePlan updates the nodes' records and makes a plan. It returns the index of
 // the configuration that the plan is based on.
 func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
+	// Read before the members: if the configuration changes in between, Raft
+	// refuses the change.
 	_, index := rc.configuration()
 	state := rc.State()
 	p := &plan{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings,

@@ -65,6 +65,8 @@ func (c *Cluster) publish(before, now *agreement.State) {
 	self := c.config.Self.ID
 	if now.Generation(self) != before.Generation(self) {
 		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", now.Generation(self))
+		// Only now that published is set: the next request must have the new
+		// generation.
 		c.holder.Revoke()
 	}
 

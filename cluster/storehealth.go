@@ -58,6 +58,8 @@ func (w *watchedLogs) writtenAfter(index uint64) <-chan struct{} {
 		w.waiter = make(chan struct{})
 	}
 	waiter := w.waiter
+	// StoreLogs stores the index before it takes the lock. So a write that is
+	// missed here closes the waiter.
 	if w.lastWritten.Load() > index {
 		close(waiter)
 		w.waiter = nil

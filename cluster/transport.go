@@ -117,6 +117,8 @@ func (t *transport) AppendEntries(
 ) error {
 	if isHeartbeat(args) {
 		t.holdHeartbeat(id, args.Term)
+		// Numbered after the hold, so that it also confirms requests that have
+		// arrived meanwhile.
 		number := t.confirmations.NextNumber()
 		err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 		if err == nil {

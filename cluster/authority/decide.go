@@ -232,6 +232,8 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 			rs.hasExpired(in.now, r) && rs.silence(in.now, r.lastAsked) >= silencePatience
 
 		if expired {
+			// Until the outcome is known, judge grants the old process nothing:
+			// it may be replaced by then.
 			r.bootProposed = true
 			e := r.nextBuild
 			e.Node = id
@@ -253,6 +255,8 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 
 	for _, id := range in.members {
 		if r := rs.records[id]; r != nil && r.ending && rs.hasExpired(in.now, r) {
+			// A stall of this loop may still withdraw ending, but not the
+			// entry. So judge looks at both.
 			r.endProposed = true
 			return rs.endedEntry(in, id, r.endingReason)
 		}

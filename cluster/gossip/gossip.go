@@ -330,6 +330,8 @@ func (g *Gossip) leave(silent bool) error {
 // was called before. Close waits for this package's goroutines; memberlist's
 // own end within some seconds.
 func (g *Gossip) Close() error {
+	// Leave starts its goroutine under mu, and not once closed is set. So
+	// wg.Wait misses none.
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()

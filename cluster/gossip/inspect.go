@@ -325,6 +325,7 @@ func (in *inspector) decryptStream(d *decoder) ([]byte, error) {
 		return nil, err
 	}
 
+	// The plaintext takes as much memory again.
 	if err := d.reserve(cap(d.buf) + len(sealed)); err != nil {
 		return nil, err
 	}

@@ -66,6 +66,7 @@ func (t *table) put(m Member) {
 		if len(t.entries) >= t.max {
 			t.evict()
 		}
+		// Not alive, or setState would count it out before it was ever counted.
 		e = &entry{Member: Member{State: Failed}}
 		t.entries[m.ID] = e
 	}

@@ -174,6 +174,7 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 // Shutdown closes the listeners and every connection.
 func (t *transport) Shutdown() error {
 	t.mu.Lock()
+	// From here on, track takes no connection, so none is missed below.
 	open := t.open
 	t.open = nil
 	t.mu.Unlock()
@@ -319,6 +320,7 @@ func (c *conn) awaitSyncTurn() error {
 	c.transport.mu.Lock()
 	defer c.transport.mu.Unlock()
 	if _, open := c.transport.open[c]; !open {
+		// Close came first and gave back no turn, because there was none yet.
 		<-c.transport.syncs
 		return net.ErrClosed
 	}

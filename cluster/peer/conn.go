@@ -170,6 +170,8 @@ func (c *conn) awaitWriter() {
 // recovers; if forGood is true, it never does. It returns false if the
 // connection was broken already.
 func (c *conn) failCalls(why error, forGood bool) (first bool) {
+	// Before the calls fail: a caller that tries again at once must not get the
+	// direct connection again.
 	if c.link != nil && !errors.Is(why, errReplaced) {
 		c.link.abandonDirect(c)
 	}
@@ -222,6 +224,7 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
 
 	if heard := c.lastReceived.Load(); heard != c.checkedReceived {
+		// At most gap: in the rest of the time, this process may not have run.
 		c.checkedReceived, c.silence = heard, min(max(0, time.Duration(now-heard)), gap)
 	}
 
@@ -430,6 +433,8 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 
 	c.next++
 	o.id = c.next
+	// Set under the lock: whoever removes the call from pending stops its
+	// timer.
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
 	alone := len(c.pending) == 1

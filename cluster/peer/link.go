@@ -164,6 +164,7 @@ func (l *link) run(ctx context.Context) {
 // connectAndRun makes a connection, and returns when it and any replacements
 // have ended, or when it can't be made.
 func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
+	// This dial serves whatever woke the link before it.
 	l.clearWake()
 
 	s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
@@ -244,6 +245,8 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 		}
 
 		wanted := err == nil && wanted()
+		// Before runConn, which returns only when the new connection has ended:
+		// that may need a replacement, too.
 		l.dialingSecond.Store(false)
 
 		switch {

@@ -34,6 +34,8 @@ const (
 func (p *Peers) accept() {
 	for {
 		select {
+		// Taken before Accept, so that beyond the bound connections wait in the
+		// listener.
 		case p.halfOpen <- struct{}{}:
 		case <-p.ctx.Done():
 			return
@@ -210,8 +212,11 @@ func (p *Peers) dial(ctx context.Context, address string, k connKind, expected f
 
 // runHandshake runs the handshake on a dialled connection. It fails when ctx ends.
 func (p *Peers) runHandshake(ctx context.Context, s *socket, handshake func() error) (*socket, error) {
+	// On the raw connection, because startTLS replaces s.Conn at the same time.
 	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
 	err := handshake()
+	// The deadline was set, if only after the last byte. The connection can't
+	// be used any more.
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}

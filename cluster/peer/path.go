@@ -78,6 +78,8 @@ func (l *link) abandonDirect(c *conn) {
 
 	defer l.startFindPath()
 
+	// A connection that was not in use has not failed its users again, so the
+	// time of trust stays.
 	if l.avoidDirect.Load() {
 		return
 	}
@@ -139,6 +141,8 @@ func (l *link) findPath() {
 
 		if !worksSince.IsZero() && now.Sub(worksSince) >= trust {
 			cancel()
+			// An attempt that succeeded after useDirect would leave a tunnel
+			// that nobody ends.
 			attempts.Wait()
 			l.useDirect()
 			return

@@ -73,6 +73,8 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 		return nil, err
 	}
 
+	// RaftLayer.Close ends Raft first, and then closes what is past its
+	// handshake. It may have missed this one.
 	if p.raftDone.Err() != nil {
 		s.Close()
 		return nil, net.ErrClosed

@@ -168,9 +168,12 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 		return false
 	}
 
+	// As of the question, so that a slow answer does not count as fresh for
+	// longer.
 	a.from, a.at = id, sent
 	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
 
+	// Only the loop of polls stores reports, so none is lost between the two.
 	updated := (*p.reports.Load()).withAnswer(a)
 	p.reports.Store(&updated)
 
