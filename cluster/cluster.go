@@ -89,6 +89,7 @@ func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
 
+	// Before Raft starts, because it then reads its term.
 	if err := c.founder.clearHalfFounded(); err != nil {
 		return err
 	}
@@ -204,6 +205,7 @@ func (c *Cluster) updateAddresses() {
 		known[nodeID(s.ID)] = string(s.Address)
 	}
 
+	// Gossip comes last: it knows newer addresses than Raft's configuration.
 	for _, m := range c.gossip.Load().Members() {
 		known[m.ID] = memberAddress(m)
 	}

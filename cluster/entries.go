@@ -243,6 +243,8 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 		if paging.first == nil {
 			paging.first = &entries.Page{Version: e.Page.Version, Digest: e.Page.Digest}
 		}
+		// Later pages may be of newer states. As of the first one's version,
+		// the changes since then still follow.
 		e.Page.Version, e.Page.Digest = paging.first.Version, paging.first.Digest
 	}
 

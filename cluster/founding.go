@@ -525,6 +525,7 @@ func (f *founder) recordClusterLocked(cluster agreement.ClusterID) error {
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
 		return nil
 	}
+	// On disk first: what this node tells others must outlive a crash.
 	if err := f.config.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
 		return fmt.Errorf("store the cluster's ID: %w", err)
 	}

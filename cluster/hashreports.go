@@ -83,6 +83,7 @@ func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (diff
 		h.byIndex[c.Index] = at
 		for len(h.byIndex) > keptHashes {
 			oldest := slices.Min(slices.Collect(maps.Keys(h.byIndex)))
+			// The last look at it: it gets no more reports.
 			split = split || h.byIndex[oldest].isSplit(members)
 			delete(h.byIndex, oldest)
 		}

@@ -96,6 +96,7 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 	for id, m := range all {
 		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
 		m.Known = m.inState || m.inRaft
+		// A process that was started since is not the one being removed.
 		if r, removing := nt.removing[id]; removing && r.boot == m.boot {
 			m.removing, m.forced = true, r.forced
 		}

@@ -108,6 +108,7 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	if nt.config.LaggingNodes != nil {
 		for _, id := range nt.config.LaggingNodes() {
 			r.Unreachable = append(r.Unreachable, id)
+			// In both lists, it would count twice in the leader's vote.
 			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
 		}
 	}

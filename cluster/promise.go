@@ -102,6 +102,8 @@ func (p promise) nextStep(self ring.NodeID, out foundingView) (promise, founding
 		return p.withdrawn(), stepGiveUp
 	case p.isBy(self) && out.set == nil:
 		return p, stepWait // missing nodes of the set may come back
+	// A lower ID has appeared. It goes first, so that two proposers never hold
+	// out against each other.
 	case p.isBy(self) && out.set[0] != self:
 		return p.withdrawn(), stepGiveUp
 	case p.isBy(self) && slices.Equal(out.set, p.Set):

@@ -205,6 +205,8 @@ func (sr *sharedRules) trackLeadership() bool {
 	sr.mu.Lock()
 	defer sr.mu.Unlock()
 
+	// The count shows a lead that was lost and won again between two looks.
+	// Other leaders may have acted meanwhile.
 	if leads && !sr.leadingSince.IsZero() && sr.leaderChangesSeen == changes {
 		return true
 	}

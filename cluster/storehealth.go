@@ -101,6 +101,7 @@ func (nt *nodeTracker) deferElections() {
 		select {
 		case <-nt.logs.changed:
 		case <-stopped:
+			// It stays closed, and would be ready at once forever.
 			stopped = nil
 			nt.noteStuck()
 		case <-t.C: // other voters may have appeared

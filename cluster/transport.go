@@ -165,6 +165,8 @@ func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
 
 // holdUntilPulse waits for this node's pulse that comes about heartbeatEvery after last.
 func (t *transport) holdUntilPulse(last time.Time) {
+	// Pulses don't keep this interval. One in its last quarter is near enough,
+	// and without any the heartbeat is late by a quarter at most.
 	timeout := time.After(time.Until(last.Add(t.heartbeatEvery * 5 / 4)))
 	for {
 		select {

@@ -315,6 +315,7 @@ func (c *Cluster) initClusterOnce() error {
 		return err
 	}
 
+	// A conflict means that there are rules by now, so these are not needed.
 	if r.Err != nil && !errors.Is(r.Err, rules.ErrConflict) {
 		c.config.Logger.Error("the first rules are invalid; write new ones", "error", r.Err)
 	}

@@ -324,6 +324,8 @@ func (e Forget) apply(next *State) Result {
 	next.Processes = maps.Clone(next.Processes)
 	delete(next.Processes, e.Node)
 
+	// The node is a stranger now, and must be listed as one: the list bounds the
+	// generations that are kept.
 	if generation := next.Generation(e.Node); generation > 0 {
 		next.setGeneration(e.Node, generation)
 	}

@@ -95,6 +95,7 @@ func packDocuments(held []Held) ([]byte, error) {
 // unpackDocuments is the inverse of packDocuments. It reads at most as many
 // bytes as valid documents can have.
 func unpackDocuments(b []byte, held []Held) error {
+	// The three lengths that appendTexts writes with each text take less.
 	const around = 64 * MaxHeld
 	if len(held) > MaxHeld {
 		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
@@ -125,6 +126,7 @@ func appendTexts(b []byte, texts []string) []byte {
 			begin++
 		}
 
+		// The two shared parts must not overlap in the shorter text.
 		for end < most-begin && text[len(text)-1-end] == before[len(before)-1-end] {
 			end++
 		}

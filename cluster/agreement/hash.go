@@ -31,6 +31,8 @@ type HashAt struct {
 
 // setHash sets next.Hash to the hash of s extended by the entry and its outcome.
 func (next *State) setHash(s *State, entry []byte, r Result) {
+	// Raft's own entries have indices, too, so the multiple itself may be
+	// missing here. s has all entries below it.
 	if next.Index/HashEvery != s.Index/HashEvery {
 		next.ComparedHash = HashAt{Index: next.Index / HashEvery * HashEvery, Hash: s.Hash}
 	}

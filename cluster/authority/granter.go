@@ -156,6 +156,8 @@ func (g *Granter) StopLeading() { g.setLeading(false) }
 
 func (g *Granter) setLeading(lead bool) {
 	select {
+	// The channel has no buffer: once the loop has received this, it ends the
+	// reign before it answers anything.
 	case g.leadChanges <- lead:
 	case <-g.ctx.Done():
 	}

@@ -115,6 +115,8 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		reason = reasonLevel
 	}
 
+	// While the registered process still asks, its requests say whether the
+	// node fails.
 	if rs.silence(now, r.lastAsked) >= silencePatience {
 		r.withoutAuthority = q.WithoutAuthority
 		r.trackFailing(now, reason)

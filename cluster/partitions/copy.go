@@ -96,6 +96,8 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 			s = head
 			taken = k.beginPush(state, c.From, h.seq, s)
 			if taken {
+				// Before the records are put: the sender counted them by that
+				// clock.
 				k.config.Table.Follow(now, s.p, s.wall)
 			}
 			return taken

@@ -184,6 +184,8 @@ func (ts *copyTargets) messageAnswered(
 		// The copy was begun anew meanwhile. An answer about an earlier one
 		// says nothing about it.
 		case t.progress[section.p] != section.progress:
+		// Without an answer, the changes may be missing there, and later ones
+		// would leave a gap.
 		case err != nil || refused[section.p]:
 			ts.forgetCopy(t, section.p)
 		case section.ends:
@@ -295,6 +297,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 		t := k.targets.targetOf(node)
 		pr := t.progress[p]
 		if pr != nil && t.unacked > maxBehind {
+			// unfinished makes the next tick look for copies that are missing.
 			k.targets.forgetCopy(t, p)
 			pr, k.unfinished = nil, true
 		}

@@ -52,6 +52,7 @@ func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 	if s.Fresh() {
 		return 0
 	}
+	// It is not fresh, so it still counts, whatever rounding makes of the rest.
 	return max(1, o.limit.Describe(s, now, 0, true).ResetAfter)
 }
 
@@ -313,6 +314,7 @@ func (ds *debts) forgive(at algorithms.Instant, op *counters.Op) {
 // prune drops expired debts.
 func (ds *debts) prune(now algorithms.Instant) {
 	for p := range ds.byPartition {
+		// inOrder returns a copy, so debts may be removed meanwhile.
 		for _, d := range ds.inOrder(p) {
 			if d.isExpired(now) {
 				ds.remove(d)

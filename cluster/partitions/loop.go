@@ -44,6 +44,7 @@ func (k *Keeper) tick(all bool) {
 	k.sending.Lock()
 	defer k.sending.Unlock()
 
+	// Changes come first: a copy target that gets some needs no probe.
 	k.pushChanges()
 	k.probe()
 	k.reportDebts()

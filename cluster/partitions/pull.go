@@ -39,6 +39,8 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		whole := pt.complete || ended && pt.hasAllCounters()
 		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
 		if c.Method == MethodPull && whole {
+			// Noted before the copy is read: what is sent may be newer than its
+			// version says, but never older.
 			versions[i] = pt.version
 			if pt.phase == away {
 				k.debts.includeDebts(p, k.config.Now())
@@ -207,6 +209,7 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 		pt.version, pt.source = g.version, from
 
 	case !pt.complete || g.lineage != pt.lineage:
+		// Measured before Follow, which brings the two clocks together.
 		apart := time.Duration(g.wall - table.WallIn(now, g.p)).Abs()
 		table.Follow(now, g.p, g.wall)
 		for _, rec := range g.records {

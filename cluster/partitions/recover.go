@@ -129,6 +129,8 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 		}
 	}
 
+	// Nothing is fetched before every node has answered or timed out: a copy
+	// fetched earlier might turn out to be the older one.
 	for !waiting {
 		node := s.nextToFetch(pt, nodes)
 		switch pullCall := (pendingCall{node, MethodPull}); {
@@ -150,6 +152,8 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 // shouldWaitFor reports whether to wait longer for node. The caller holds mu.
 func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
+	// With a complete copy here, and none known there, checks should not wait
+	// long.
 	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
 		return waited < k.config.Patience
 	}
@@ -171,6 +175,8 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 			continue
 		}
 
+		// A newer copy hides this one, but not once this node gave up waiting
+		// for it.
 		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
 			g := s.found[other]
 			return g.whole && !g.timedOut &&
@@ -227,6 +233,8 @@ func (s *search) hasWhole() bool {
 // requestCopies asks a node how new its copies are, or asks for the copies,
 // which arrive before the answer.
 func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int) {
+	// The process at the time of the question: if the node has another one when
+	// it answers, it is asked again.
 	boot, timeout := state.Boot(call.node), copyInfoTimeout
 	if call.method == MethodPull {
 		timeout = pullTimeout

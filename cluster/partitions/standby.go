@@ -75,6 +75,7 @@ func (k *Keeper) DecideAsStandby(
 // giveBackShare puts back what op has just taken from the counters kept while acting as a standby.
 func (k *Keeper) giveBackShare(now algorithms.Instant, op *counters.Op) {
 	taken := op.TakeRecord()
+	// It was taken a moment ago under mu, so nothing has drained faster since.
 	taken.Fastest = op.Limit.Amount
 	life := k.standbyCounters.Life(op.Key.Partition())
 	_ = k.standbyCounters.GiveBack(now, op.Key, op.Limit, taken, op.Cost, life) // the gates are always open
@@ -144,6 +145,7 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 		peeked = append(peeked, op)
 	}
 
+	// The peeks come first: if one of them refuses, nothing may be taken.
 	verdict := k.config.Table.PeekUngated(now, peeked)
 	if verdict == counters.Admitted {
 		verdict = k.config.Table.TakeUngated(now, counted)

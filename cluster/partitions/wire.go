@@ -101,6 +101,7 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Ins
 
 	if n < len(records) {
 		b[flags] &^= sectionEnds
+		// The receiver must not count the round before it has the rest of it.
 		if s.flags&sectionCopy == 0 {
 			b[flags] |= sectionMore
 		}

@@ -228,6 +228,8 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 	links := maps.Clone(old)
 	for node, l := range old {
 		address, ok := nodes[node]
+		// A node of another region that turns out to be in this one gets a near
+		// link.
 		if l.kind == k && (!ok || address != l.address) || l.kind == kindFar && k == kindPeer && ok {
 			l.cancel()
 			delete(links, node)

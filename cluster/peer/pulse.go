@@ -59,6 +59,7 @@ func (p *Peers) pulse() {
 		}
 
 		p.compareClocks()
+		// Ended connections must not stay in memory until the next pulse.
 		clear(conns)
 		conns = conns[:0]
 		wait = next

@@ -148,6 +148,7 @@ func (p *Peers) closeSockets(which func(*socket) bool) {
 	}
 	p.mu.Unlock()
 
+	// Without mu, which Close takes.
 	for _, s := range chosen {
 		s.Close()
 	}

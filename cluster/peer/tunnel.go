@@ -107,6 +107,7 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
+	// Counted before the dial, so that tunnels that are being made count, too.
 	if p.relayedTunnels.Add(1) <= maxRelayed {
 		var raw net.Conn
 		if raw, err = p.dialRaw(p.ctx, l.address, nearDialTime); err == nil {

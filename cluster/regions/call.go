@@ -108,6 +108,7 @@ func (r *region) withFailover(id ring.NodeID, done func([]byte, error)) func([]b
 		failed := errors.Is(err, peer.ErrTimeout) || errors.As(err, new(*peer.RemoteError))
 		if last := r.lastCalled.Load(); failed && last != nil && *last == id {
 			next := r.entries[(slices.Index(r.entries, id)+1)%len(r.entries)]
+			// Another call may have moved on already.
 			r.lastCalled.CompareAndSwap(last, &next)
 		}
 		done(reply, err)

@@ -137,6 +137,8 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 // exit leaves the pool. Calls in flight may finish; other entry nodes forward new ones.
 func (p *Pool) exit() {
 	p.log.Debug("this node is no longer an entry node of its region", "region", p.config.Self.Region)
+	// First, so that new calls go through other entry nodes while this one
+	// leaves.
 	p.view.Store(emptyView)
 	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
 	defer cancel()

@@ -148,6 +148,8 @@ func (f *forwardedCall) tryNext() {
 // handleReply handles an entry node's reply.
 func (f *forwardedCall) handleReply(reply []byte, err error) {
 	if err != nil {
+		// A reply that is too large means that the call was served, so it must
+		// not be sent again.
 		if remote, ok := errors.AsType[*peer.RemoteError](err); ok && remote.Code != peer.CodeTooLarge {
 			f.tryNext() // it does not forward calls: it is starting, or runs an older version
 			return

@@ -133,6 +133,8 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 		}
 	}
 
+	// Of equals, those that are linked already come first: a link should not
+	// change without need.
 	rank := func(m gossip.Member) int {
 		n := 0
 		if m.State != gossip.Alive {
