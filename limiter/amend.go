@@ -117,6 +117,9 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	if memo == nil {
 		return nil
 	}
+
+	// Only once all batches are done: after a failure, a repetition must begin
+	// anew.
 	return requestError(l.table.Remember(now, memo))
 }
 

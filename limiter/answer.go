@@ -161,6 +161,9 @@ func (a *Answer) conclude(l *Limiter) {
 	}
 
 	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
+
+	// The usual case. What follows is for refusals, shadow rules and several
+	// limits.
 	if a.scratch.soleStats != nil && a.Allowed {
 		limits[0].set(&ops[0])
 		a.TightestIndex = 0

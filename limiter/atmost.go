@@ -60,6 +60,8 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 			a.Granted = take
 			return nil
 		}
+
+		// Nothing is left, so there is no point in another look.
 		if take == 1 {
 			return nil
 		}

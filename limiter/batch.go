@@ -27,6 +27,7 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 		}
 	}
 
+	// In this order: without authority, confirmHere begins checks that wait.
 	b.confirmHere()
 	b.finishUntil(len(queries))
 }
@@ -133,6 +134,7 @@ func (b *batch) confirmHere() {
 		return
 	}
 
+	// First, because start may come back here.
 	b.numUnconfirmed = 0
 	m, began := b.limiter.membership, b.authorityReadAt
 	b.readAuthority()
@@ -168,6 +170,8 @@ func (b *batch) start(i int) {
 
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
+		// Before the wait: authority may run out in it, and what was decided
+		// here would have to be decided again.
 		b.confirmHere()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}

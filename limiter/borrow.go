@@ -170,6 +170,7 @@ func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 	balance := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
 	if !l.need.isShort(d.rule, d.limit, balance.Remaining) {
 		if w != nil {
+			// Enough is there by now, so the check is worth another attempt.
 			borrowWaiters{w}.note(ls, borrowReply{brought: true})
 		}
 		return
@@ -340,6 +341,7 @@ func (ls *loans) handleReply(l *loan, body []byte, err error) {
 	next := l.again(ls, now)
 	switch {
 	case brought > 0:
+		// Only for aheadSpan: by then the need must have been reported anew.
 		if next != nil && next.need.ahead > 0 && now.Steady-next.begun < int64(aheadSpan) {
 			ls.borrowFor(next, now, nil)
 		}

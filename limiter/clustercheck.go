@@ -420,7 +420,7 @@ func (c *clusterCheck) askOthers() bool {
 	// owners by now, and no node would decide them together.
 	c.askSeparately = c.askSeparately || last != nil
 	for _, a := range c.asks {
-		// A place and slots have random ids, so no other question can be
+		// A place and slots bring random numbers, so no other question can be
 		// identical.
 		a.dispatch(c.limiter, together && a.q.placing == nil && a.q.holding == nil)
 	}

@@ -105,6 +105,8 @@ func subjectCosts(subjects []Subject) (list [][]UnitCost) {
 func (rs *reservations) arrangeExpiry(id string) error {
 	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: settleAtEnd})
 	if errors.Is(err, ErrTooManyReservations) {
+		// If this fails, the cost stays charged: that loses quota, and makes
+		// none.
 		_, _ = rs.limiter.Settle(id, nil)
 		return err
 	}

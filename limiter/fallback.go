@@ -21,6 +21,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()
 
+	// What an earlier call has put there stays: it may have to be rolled back.
 	start, refused := len(c.aloneOps), false
 	for _, i := range list {
 		s := &c.subjects[i]

@@ -12,6 +12,7 @@ func (c *clusterCheck) fold() bool {
 
 	switch {
 	case c.refused:
+		// In this order: dropUndecided moves the ops that rollBack reads.
 		c.rollBack()
 		c.dropUndecided()
 	case c.decided < len(c.subjects):

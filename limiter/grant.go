@@ -28,6 +28,7 @@ func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
 		first, subject := findSubject(q.ops, request.subject)
 		ops := q.ops[first : first+len(request.Want)]
 		for j := range ops {
+			// If a gate shut in the last attempt, the ops hold no decisions.
 			ops[j].Decision = results[first+j].Decision
 		}
 

@@ -96,6 +96,9 @@ func (l *Limiter) authorityAt() int64 {
 	if l.membership == nil {
 		return 0
 	}
+
+	// Read first: what is not honoured when authority is looked at was not
+	// honoured at that time, either.
 	now := l.clock.Now().Wall
 	if !l.membership.Authority() {
 		return 0

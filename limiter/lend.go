@@ -63,9 +63,9 @@ func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 
 	route := m.Ownership.Route(d.partition)
 	switch {
-	// A request is forwarded once: if this node is not the owner, its gate is
-	// shut, and the answer is to ask later.
 	case forwarded || route.Place == partitions.Here:
+		// A request is forwarded once: if this node is not the owner, its gate
+		// is shut, and the answer is to ask later.
 		ls.lendInBackground(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, forwardTimeout, func(reply []byte, err error) {

@@ -235,6 +235,9 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 		if c.newerRules > 0 && !c.ignoreNewer {
 			c.rollBack()
 			l.catchUp(l.membership.ctx, 0, c.newerRules)
+
+			// Once only: from now on, owners decide even if their rules are
+			// newer.
 			c.now, c.ignoreNewer = l.clock.Now(), true
 			if done, err := l.prepare(c.now, q, a); err != nil {
 				return err

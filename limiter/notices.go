@@ -61,5 +61,7 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 		return
 	}
 
+	// There is nothing to wait for, or too much is running in the background:
+	// then early is better than never.
 	ls.forgetEverywhere(f)
 }

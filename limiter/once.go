@@ -146,6 +146,7 @@ func (rs *reservations) decideHere(
 
 	defer done()
 
+	// Another request may have held this one up.
 	a.Now = rs.limiter.clock.Now()
 	found, err := rs.limiter.table.Recall(a.Now, memo)
 	switch {

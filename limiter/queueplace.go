@@ -36,6 +36,7 @@ func (a *Answer) QueuePlace() *QueuePlace { return a.queuePlace }
 
 // takeQueuePlace records what a, which is decided, has taken in advance.
 func (l *Limiter) takeQueuePlace(a *Answer) {
+	// What was decided without the owner is a debt, which can't come back.
 	if !a.Allowed || a.Delay() == 0 || a.DecidedBy < ByForward || a.hasBlockingRule() {
 		return
 	}

@@ -132,6 +132,8 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 		case r.Place == partitions.Elsewhere && r.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(r.Owner):
 			byOwner[r.Owner] = append(byOwner[r.Owner], *item)
 		default:
+			// Also after some hops: two nodes may name each other as the owner
+			// while a partition moves. Here it waits for the token.
 			waiting = append(waiting, *item)
 		}
 	}

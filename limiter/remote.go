@@ -71,6 +71,7 @@ func (m *membership) call(
 	deadline, _ := ctx.Deadline()
 	done := make(chan struct{})
 	m.Peers.Go(to, method, body, max(time.Until(deadline), time.Millisecond), func(b []byte, e error) {
+		// The body is valid only until the callback returns.
 		reply, err = append([]byte(nil), b...), e
 		close(done)
 	})
@@ -152,6 +153,9 @@ func gather[ID any](
 		body []byte
 		err  error
 	}
+
+	// Room for all: a late reply, which nobody takes any more, must not hold up
+	// the reader of its connection.
 	answers := make(chan answer, len(all))
 	for _, id := range all {
 		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })

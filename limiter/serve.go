@@ -209,6 +209,8 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	ctx, cancel := context.WithTimeout(m.ctx, q.patience)
 	defer cancel()
 
+	// If it still lags afterwards, it decides anyway: the question brings the
+	// limits.
 	if x.reply.version < q.version || x.reply.revision < q.revision {
 		l.catchUp(ctx, q.revision, q.version)
 		x.reply.version = l.version()
@@ -383,6 +385,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 		return false
 	}
 
+	// Before the last look at authority, which must cover the grants, too.
 	m.leases.grantRequests(x, now)
 	r.unconfirmed = q.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
 

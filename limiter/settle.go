@@ -504,8 +504,8 @@ func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (deb
 		}
 	}
 
-	// The whole debit goes along if it is late: then a window that is over pays
-	// nothing.
+	// If it is late, the debt says when its cost was taken: a window that is
+	// over pays nothing.
 	debt = &change{verb: verbCharge, ticket: s.debtTicket(subj), made: s.made, ops: owed.ops}
 	if s.late {
 		debt.taken = &owed

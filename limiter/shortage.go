@@ -114,8 +114,8 @@ func (p *pace) ahead(steady, remaining int64) int64 {
 		return 0
 	}
 
-	// An older look says nothing about the pace, nor does a limit of which more
-	// is left than before.
+	// A look long ago says nothing about the pace, nor does a limit of which
+	// more is left than before.
 	used := p.remaining.Swap(remaining) - remaining
 	if passed <= 0 || passed > time.Second || used <= 0 {
 		return 0
@@ -160,6 +160,7 @@ func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 			continue
 		}
 
+		// Last, so that only a need takes the turn.
 		if _, due := claimTurn(&p.noticed, a.Now.Steady); due {
 			needs = append(needs, need)
 		}
@@ -235,6 +236,8 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 			case la.lack != lackRegion || la.isCutOff:
 				return nil, nil
 			case refused == nil || refused == h:
+				// One subject at a time: if another is short, too, the next
+				// round waits for it.
 				refused = h
 				needs = append(needs, loanNeed{limit: la.Limit.ID, cost: a.scratch.ops[first+j].Cost})
 			}

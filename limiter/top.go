@@ -172,6 +172,8 @@ func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 		e.key = s.entries[i].key
 		s.entries[i] = e
 
+		// The bits of subjects that were replaced stay until then, and send
+		// more checks than need be to the lock.
 		s.replaced++
 		if s.replaced > topCapacity {
 			s.renewFilter()

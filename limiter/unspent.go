@@ -135,6 +135,7 @@ func (r *unspentRound) leased(g *localcache.GrantOut, counter uint64) leasedPart
 	case !answered && r.asked[g.Holder]:
 		return leasedPart{estimated: g.Out(counter, nil) > 0}
 	case !answered || g.ID > report.LastGrant:
+		// It was made since, or is on its way: all of it is out.
 		return leasedPart{units: g.Out(counter, nil)}
 	case !held:
 		return leasedPart{}
