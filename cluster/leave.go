@@ -42,6 +42,7 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 			return fmt.Errorf("leave the ring: %w", err)
 		}
 		if c.onlyOne(c.State()) {
+			// Otherwise it would have to leave as soon as another node joins.
 			c.leavingRing.Store(false)
 			return nil
 		}

@@ -233,6 +233,7 @@ func (c *Cluster) relyOnMemory() {
 		c.publishRules(m)
 		c.publishEntries(m)
 	}
+	// Last, because it makes this node ready.
 	c.memory.inUse.Store(true)
 }
 

@@ -127,6 +127,7 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 	rc.HeartbeatTimeout, rc.ElectionTimeout = nt.config.Timings.Heartbeat, nt.config.Timings.Election
 	if late {
 		rc.HeartbeatTimeout *= electionDelayFactor
+		// Raft demands that this timeout is not the shorter one.
 		rc.ElectionTimeout = max(rc.HeartbeatTimeout, nt.config.Timings.Election)
 	}
 

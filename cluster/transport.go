@@ -233,6 +233,7 @@ func (t *transport) holdFailure(id raft.ServerID, term, before uint64) {
 
 // Close closes all of Raft's connections: Raft reads without a deadline, and waits for its readers.
 func (t *transport) Close() error {
+	// First, so that messages being held don't keep Raft from ending.
 	t.closeOnce.Do(func() { close(t.closing) })
 	err := t.NetworkTransport.Close()
 	t.CloseStreams()

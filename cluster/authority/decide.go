@@ -213,6 +213,7 @@ func (rs *reignState) dropStale(in *decisionInput) {
 		if _, member := slices.BinarySearchFunc(in.members, id, ring.NodeID.Compare); member {
 			return false
 		}
+		// What counted against a member must not end the node once it is back.
 		r.ending = false
 		return rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= recordTTL
 	})

@@ -272,6 +272,8 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	set := func(begins bool) partitionSet {
 		k.mu.Lock()
 		defer k.mu.Unlock()
+		// Both under one lock: a token that arrives later sees the flag, and
+		// its partition gets complete copies.
 		k.collecting = begins
 		return k.pushing
 	}

@@ -259,6 +259,8 @@ func (ds *debts) noteDropped(p int) {
 func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted int64, alone bool) bool {
 	d := ds.unreported(op.Key)
 	if d == nil {
+		// The bounds are on counters, so one that has a debt takes no further
+		// room.
 		if alone && len(ds.of(op.Key)) == 0 && ds.isFull(op.Key, maxFallbackDebts) {
 			return false
 		}

@@ -83,6 +83,7 @@ func (k *Keeper) continueSearches() (searching bool) {
 		k.beginLineage(p)
 	}
 
+	// Before the calls: receiveCopy takes only what was asked for.
 	for call := range requests {
 		k.pending[call] = true
 	}

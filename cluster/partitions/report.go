@@ -220,6 +220,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		return
 	}
 
+	// Not on this goroutine: other messages must not wait for the standbys.
 	k.debtsWaiting.Add(1)
 	k.loops.Go(func() {
 		defer k.debtsWaiting.Add(-1)

@@ -61,6 +61,7 @@ func (q *queue) put(m message) error {
 func (q *queue) take() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	// The bytes of two writers would mix.
 	if q.taken {
 		return nil
 	}
