@@ -176,6 +176,9 @@ func (l *Limit) giveCell(s State, from TakeRecord, now Instant, cost int64) Stat
 	taken := max(1, c.window/from.Amount) // how long a unit took then
 	held := int64(from.Reset) - max(0, now.Steady-from.Steady)
 	returned := wideProduct(from.Returned, taken)
+
+	// If a unit takes less time now than then, the bucket has drained faster:
+	// nobody knows how much of the cost is left.
 	if held <= 0 || c.unit < taken || !returned.less(wide{0, uint64(held)}) {
 		return s
 	}

@@ -159,6 +159,8 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 		loc = s.insert(k)
 	}
 
+	// Brought up to date only to be described: what is stored may have to drain
+	// at another rate, see giveUndrained.
 	d := l.Describe(l.Advance(next, now), now, 0, true)
 
 	if l.Kind.Bucket() {
@@ -241,6 +243,8 @@ func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.
 		}
 		if t.logEntries[c].Load() >= bound {
 			if fair := max(bound/max(1, t.logs[c].Load()), minLogShare); int64(e.log.Len()) > fair {
+				// Half of its share, so that it does not grow out of it again
+				// at once.
 				e.log.Coarsen(l, fair/2)
 			}
 		}

@@ -55,6 +55,8 @@ func (t *Table) ShutAll() {
 	for i := range t.gates {
 		t.gates[i].Store(^uint64(0))
 	}
+
+	// All gates are shut by now, so each shard is waited for only once.
 	for i := range t.shards {
 		t.shards[i].waitForHolders()
 	}

@@ -325,6 +325,9 @@ func (sub *subtable) shrink() {
 		sub.unsentList.groups = nil
 		return
 	}
+
+	// To two thirds full, so that it neither grows nor shrinks again soon. Less
+	// than a page is on the heap, and not worth the move.
 	if n := len(sub.groups); n*groupBytes > sub.memory().page && sub.live*3 < n*groupSlots {
 		sub.rehash(sub.live*3/2/groupSlots + 1)
 	}

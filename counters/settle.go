@@ -230,6 +230,8 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	}
 
 	s.HadExpired = place.Rank == notes.Expired
+
+	// The end itself is never late, whenever it is carried out.
 	s.Late = s.Late || s.HadExpired || !s.Expires && place.IsDue(now.Steady)
 
 	t.makeRoomForChanges(sh, now, s)

@@ -30,6 +30,8 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 				if tag < tagUsed {
 					continue
 				}
+
+				// Once all readers have a reset, its absence says the same.
 				reported := g.dirty>>slot&uint64(readers) == 0
 				if int64(g.freshAt[slot]) <= second || reported && g.records[slot].state.Fresh() {
 					s.remove(sub.locationAt(i*groupSlots + slot))

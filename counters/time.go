@@ -87,6 +87,9 @@ func (s *shard) follow(now algorithms.Instant, p int, wall int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = s.advance(now)
+
+	// An earlier copy may have brought a clock that is further ahead: none goes
+	// back.
 	if wall <= s.timeIn(p, now).Wall {
 		return
 	}

@@ -177,6 +177,8 @@ func (t Tx) Put(bucket string, key, value []byte) error {
 			return err
 		}
 	}
+
+	// A copy, because appending might write behind the caller's value.
 	return b.Put(key, binary.LittleEndian.AppendUint32(slices.Clone(value), wire.Sum(0, []byte(bucket), key, value)))
 }
 

@@ -298,6 +298,8 @@ func (cf *CounterFile) compactIfSparse() error {
 	}
 
 	err = cf.file.compact(bolt.Options{MaxSize: cf.config.MaxSize})
+
+	// compact has closed it, even if it failed.
 	cf.file = nil
 	if err != nil {
 		err = cf.compactionFailed(err)

@@ -81,6 +81,7 @@ func (p *probe) check() error {
 			p.log.Info("can write to the disk again", "path", p.path)
 		}
 
+		// Before the result: whoever gets that may check again at once.
 		<-p.busy
 		result <- err
 	}) {

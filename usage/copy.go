@@ -269,6 +269,8 @@ func (t *Totals) chooseHolder() (Member, error) {
 	}
 	next := slices.MinFunc(alive, func(a, b Member) int { return c.givenUp[a.ID].Compare(c.givenUp[b.ID]) })
 	c.use(next)
+
+	// It has as long to answer as one that has just answered.
 	c.since = now
 	return next, nil
 }

@@ -137,6 +137,8 @@ func (t *Totals) dropCopies(r *processRecord, list []source) {
 		return // it has been heard of again
 	}
 
+	// In one transaction: a record that stayed alone would say that the copies
+	// are here.
 	err := t.meter.file.Update(func(tx persist.Tx) error {
 		all, err := listBuckets(tx)
 		if err != nil {

@@ -126,6 +126,8 @@ func (s *Store) in(p int) *partition {
 	if have := s.partitions[p].Load(); have != nil {
 		return have
 	}
+
+	// Several callers may be here: the first one's partition counts.
 	s.partitions[p].CompareAndSwap(nil, &partition{notes: make(map[Key]entry)})
 	return s.partitions[p].Load()
 }
@@ -140,6 +142,8 @@ func (s *Store) Resets(p int) uint64 {
 
 // HasRates reports whether p has notes of kind Rate.
 func (s *Store) HasRates(p int) bool {
+	// Nearly every check ends here: rates are kept only where something may
+	// come back.
 	if s.rates.Load() == 0 {
 		return false
 	}
