@@ -189,6 +189,9 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	sent := l.membership.Boottime()
 	x.out = append(head.appendHead(x.out[:0]), body...)
 	l.membership.counts.coalesced.Add(int64(len(asks) - 1))
+
+	// Never 0 or less, even if the deadline has passed: that would stand for
+	// half a minute.
 	l.membership.Peers.Go(asks[0].to, MethodAsk, x.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
 			l.membership.counts.addForward(time.Since(now))

@@ -442,6 +442,8 @@ func (b *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) int64 {
 	m := ls.limiter.membership
 	amount := min(r.Amount, loan.request.Want)
+
+	// The rules may have changed while the loan was on its way.
 	d, ok := ls.dividedLimit(&loan.request.subjectRef, loan.request.limit, now)
 	if !ok || d.key != loan.to.key || !m.Authority() {
 		m.counts.unitsLost.Add(amount)

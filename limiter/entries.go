@@ -37,6 +37,7 @@ func (l *Limiter) SetEntries(e *entries.State) {
 	next.set = old.set.WithEntries(e, old.set)
 	l.inForce.Store(&next)
 
+	// Other entries change no limits, and so no rates.
 	if subjects {
 		l.noteOtherRates()
 	}

@@ -32,6 +32,8 @@ func (c *clusterCheck) fold() bool {
 func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	k := &a.scratch
+
+	// Written over what was read before.
 	hits := k.match.Hits[:0]
 	ops := k.ops[:0]
 

@@ -152,6 +152,7 @@ func rankByNear(all []TopSubject, n int) []TopSubject {
 // of subjects used most: 0 if it is not sampled. Few checks are all sampled,
 // and of very many one in sampleEvery, since each takes a lock.
 func (l *Limiter) sampleWeight(s *scratch) int64 {
+	// Read before it is lowered: once it is used up, no check writes to it.
 	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
 		return 1
 	}

@@ -62,6 +62,8 @@ func (l *Limiter) askRegions(u *Usage) {
 		if err == nil {
 			err = wire.Decode(reply, &shares, "shares")
 		}
+
+		// A region that answers with an error is reachable all the same.
 		u.Regions[i].Reachable = err == nil || errors.As(err, new(*peer.RemoteError))
 		u.Regions[i].Limits = selectShares(u, shares.limits)
 	})

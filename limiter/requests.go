@@ -116,6 +116,7 @@ func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bo
 
 		if other == nil {
 			return func() {
+				// Deleted first, so that those that wake up find the key free.
 				rq.mu.Lock()
 				delete(rq.deciding, key)
 				rq.mu.Unlock()

@@ -74,6 +74,8 @@ func (w *Waiter) Leave() {
 		time.Sleep(gatherPause)
 		l.moveUp()
 	}
+
+	// Close waits for the background, but not for a timer.
 	if m := l.membership; m == nil || !m.background.Go(soon) {
 		time.AfterFunc(gatherPause, l.moveUp)
 	}
