@@ -142,8 +142,6 @@ func (s *Store) Resets(p int) uint64 {
 
 // HasRates reports whether p has notes of kind Rate.
 func (s *Store) HasRates(p int) bool {
-	// Nearly every check ends here: rates are kept only where something may
-	// come back.
 	if s.rates.Load() == 0 {
 		return false
 	}
