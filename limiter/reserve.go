@@ -152,6 +152,8 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{made: a.Now.Wall, onExpiry: q.OnExpiry}
 	_, _ = rand.Read(r.nonce[:]) // never fails
+
+	// Without a ttl, the id is only for annul, within the same call.
 	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	place := a.scratch.placing
 	if place != nil {

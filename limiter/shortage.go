@@ -412,6 +412,8 @@ func (la *loanAskers) noteRefusal(subject uint64, steady int64, alone bool) time
 	defer la.mu.Unlock()
 
 	s := la.subjects[subject]
+
+	// If the owner can be asked, the question adds the subject.
 	if s == nil && alone {
 		s = la.shortageOf(subject)
 	}
