@@ -220,6 +220,7 @@ func (b *Budget) closeSlow(n int64) {
 		b.remove(t)
 		n -= t.size
 
+		// A connection may have more than one transfer, but counts once.
 		if t.conn != nil && t.conn.endedForRoom.CompareAndSwap(false, true) {
 			b.closedSlow.Add(1)
 			_ = t.conn.Conn.Close() // the goroutine that serves it gets an error and stops

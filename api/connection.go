@@ -257,6 +257,8 @@ func (c *Connections) admit(tracked *Connection) (displaced *Connection, ok bool
 		c.overflowed++
 	}
 
+	// Under the lock, together with the look at closed: after CloseAll, the
+	// number of connections only falls.
 	c.open[tracked] = struct{}{}
 	c.stillOpen.Add(1)
 	return displaced, true
@@ -326,6 +328,8 @@ func (c *Connections) Park(conn *Connection) {
 
 // Resume gives a parked connection a seat again. It reports false if there is none.
 func (c *Connections) Resume(conn *Connection) bool {
+	// From here on it waits for its caller again, and may be displaced like any
+	// other.
 	conn.Await(time.Now())
 	c.mu.Lock()
 	if c.closed {

@@ -495,6 +495,7 @@ func (c *Client) callOnce(ctx context.Context, path string, body []byte, id stri
 		id = rand.Text()
 	}
 
+	// A copy: the body may have to be sent without the id.
 	named, err := appendRequestID(append(slices.Clone(body[:len(body)-1]), ','), id)
 	if err != nil {
 		return nil, err

@@ -145,6 +145,7 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 // hasRoom reports whether there is room for the windows of another check. It
 // removes ended windows at most once a second.
 func (l *local) hasRoom(now time.Duration) bool {
+	// A check stores its windows at the end, and may have that many.
 	if len(l.windows) >= maxLocal-maxSubjects*maxLimits && now-l.swept >= time.Second {
 		maps.DeleteFunc(l.windows, func(_ windowID, w window) bool { return w.ends <= now })
 		l.swept = now
@@ -208,6 +209,8 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 		h.SetSeed(seed)
 		for _, text := range append([]string{s.Namespace, limit.Unit, limit.Algorithm, limit.Per,
 			strconv.FormatBool(limit.FromFirst)}, s.Key...) {
+			// With its length, so that different lists are never the same
+			// bytes.
 			_, _ = h.WriteString(strconv.Itoa(len(text))) // never fails
 			_, _ = h.WriteString(":" + text)
 		}

@@ -207,6 +207,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 		n := c.nodes[at]
 		timeout := whole
 		if more {
+			// The next node needs time to answer, too.
 			timeout /= 2
 		}
 

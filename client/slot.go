@@ -252,6 +252,8 @@ func (s *Slot) keep(ctx context.Context, until time.Time) {
 		}
 
 		pause = min(max(2*pause, firstSlotPause), maxSlotPause)
+		// At its end at the latest: the slot is lost then, and the work must
+		// stop.
 		next = time.Now().Add(min(pause, time.Until(until)))
 	}
 }

@@ -176,6 +176,7 @@ func rejoin(c *settings) error {
 // may have forgotten what it acknowledged under the old one.
 func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
 	c.Logger.Error("what the cluster agreed on is damaged here", "error", damage)
+	// Otherwise rejoin would keep an identity that it has given itself.
 	if err := persist.MarkDeparted(c.DataDir); err != nil {
 		return id, errors.Join(damage, err)
 	}
@@ -461,6 +462,7 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 
+	// Calls of this process end, too: what they took would not be saved.
 	n.closed.Store(true)
 	n.doors.Drain()
 	var err, grpcErr, redisErr error

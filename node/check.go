@@ -335,6 +335,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	switch {
 	case err != nil:
 	case what != reserve:
+		// Answers to other checks are not kept, so that an id would do nothing.
 		if i.hasCountMode() {
 			i.RequestID = q.RequestID
 		}
@@ -531,6 +532,7 @@ func appendUnitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter
 			client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 
+	// Sorted, so that of several mistakes the same is always reported.
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		if costs[unit] < 0 {
 			return nil, fmt.Errorf("%w: Costs[%.80q] is %d; it must not be negative",

@@ -51,6 +51,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		return nil, fmt.Errorf("compile rules: %w", c.err)
 	}
 
+	// After the subjects, whose own limits are part of the summary.
 	s.globals = c.summarizeGlobals()
 	entries := make([]indexed, len(s.variants))
 	for i, r := range s.variants {
@@ -286,6 +287,7 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	l.Unit, l.UnitID, l.Window = id.unit, c.unitID(id.unit), spec.Per
 	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
 
+	// With windows from the first hit, nobody knows when the next one begins.
 	if onLimit, longest := c.onLimit(&rule.Settings); onLimit == DelayCheck && l.Kind != algorithms.FirstWindow {
 		l.MaxDelay = longest
 	}

@@ -93,6 +93,7 @@ func (s *Set) matchEnvoyKey(r *Rule, key []string, m *Match) error {
 	for i := range entries {
 		entries[i].Value = key[i]
 	}
+	// For these values another node may win, which has other counters.
 	if other := s.envoy.domains[n.Domain].Match(entries); other != n {
 		return fmt.Errorf("%w: %q does not apply to %q", ErrKey, r.Name, key)
 	}
@@ -231,6 +232,7 @@ func (c *compiler) compileEnvoyBranch(
 	b.byText = make(map[string]*envoyDescriptor, len(list))
 	for _, s := range list {
 		text := s.text()
+		// Siblings append to the same levels, and must not share the array.
 		n := &EnvoyNode{
 			Domain: above.Domain, Path: above.Path + "." + text, Shadow: s.Shadow, Quota: s.Quota, Detailed: s.Detailed,
 			levels: append(above.levels[:len(above.levels):len(above.levels)],

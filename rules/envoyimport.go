@@ -48,6 +48,7 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 		return
 	}
 
+	// In place: what is kept never overtakes what is read.
 	kept := n.Items[:0]
 	for key, v := range n.Pairs {
 		mark := d.push(key.Text)

@@ -122,6 +122,7 @@ func (h *History) Write(w Write) (*History, error) {
 	}
 
 	base := h.doc
+	// A piece may be written before there is any document.
 	if base == nil {
 		var err error
 		if base, err = Parse([]byte("version: 1\n")); err != nil {

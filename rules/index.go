@@ -54,6 +54,8 @@ type list struct {
 }
 
 func buildIndex(entries []indexed) index {
+	// Counted first: which condition an entry shares with the fewest depends on
+	// all of them.
 	counts := map[listKey]int{}
 	for i := range entries {
 		for j := range entries[i].match {

@@ -89,6 +89,7 @@ func (s *Set) WithShares(x *Shares) *Set {
 		d.notHonouredAt, d.doubtful = append(d.notHonouredAt, v.NotHonouredAt), append(d.doubtful, v.Doubtful)
 	}
 
+	// Ascending, so that a phase need only count how many there are.
 	for i := len(d.notHonouredAt) - 2; i >= 0; i-- {
 		d.notHonouredAt[i] = min(d.notHonouredAt[i], d.notHonouredAt[i+1])
 	}
@@ -299,6 +300,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 // stillHolds reports whether m's limits still hold at wall.
 func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
+		// An owner whose clock is ahead may be in the next window already.
 		if until := m.limits[i].Until; until != 0 && wall+clockDifference >= until ||
 			m.phase(i, l, wall) != m.phases[i] {
 			return false
@@ -317,6 +319,8 @@ func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	}
 	last := l.WindowStart(wall + clockDifference)
 	p.before, p.after = d.recorded(l.WindowStart(wall-clockDifference)), d.recorded(last)
+	// In a window that began a second or more before the note, this region had
+	// not honoured the version, and it changes nothing.
 	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-clockDifference {
 		p.maybeHonoured++
 	}
@@ -384,8 +388,10 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 		all[i], out[i] = *l, &all[i]
 		all[i].undivided, all[i].configured = l, l.Configured()
 		all[i].WholeCapacity, all[i].WholeAmount = l.Capacity(), l.Amount
+		// A share is not divided again.
 		all[i].shareCache = nil
 
+		// One of its own: the old one has the undivided limits, lowered.
 		if l.loweredCache != nil {
 			all[i].loweredCache = &loweredCache{}
 		}

@@ -38,6 +38,7 @@ func refillTime(n, amount int64, per time.Duration) time.Duration {
 	hi, lo := bits.Mul64(uint64(n), uint64(per))
 	lo, carry := bits.Add64(lo, uint64(amount)-1, 0)
 	hi += carry
+	// The quotient has no room in 64 bits: Div64 would panic.
 	if hi >= uint64(amount) {
 		return algorithms.Forever
 	}

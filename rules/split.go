@@ -73,6 +73,8 @@ func splitParts(amount int64, parts []Region) []int64 {
 		return cmp.Or(rest[b].Cmp(rest[a]), cmp.Compare(parts[a].Name, parts[b].Name))
 	})
 
+	// Each part has lost less than one unit, so fewer are left than there are
+	// parts.
 	for _, i := range order[:left] {
 		out[i]++
 	}

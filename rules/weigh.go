@@ -146,6 +146,8 @@ func (w *weigher) prepare() {
 
 		w.leastShare[i] = math.MaxInt64
 
+		// Each amount, and not only the smallest: because of rounding, a region
+		// may get less of a larger one.
 		for _, amount := range later {
 			if share := w.views[i].amounts[w.region]; amount == w.amounts[i] {
 				w.leastShare[i] = min(w.leastShare[i], share)
@@ -164,6 +166,8 @@ func (w *weigher) room(p phase) room {
 	}
 
 	if !w.bucket {
+		// By the clock of the owner, the window may have begun a second earlier
+		// or later. The least of both counts.
 		for before := p.before; before <= p.after; before++ {
 			out.amount = min(out.amount, w.windowRoom(before, p.maybeHonoured))
 		}
@@ -177,6 +181,8 @@ func (w *weigher) room(p phase) room {
 	}
 
 	doubtful := append([]bool{false}, w.doubtful...)
+	// Since which of these records the bucket has been filling is not known. So
+	// the least counts.
 	for first := int(p.before); first <= w.recorded; first++ {
 		out.amount = min(out.amount, leastInBucket(amounts[first:], doubtful[first:], w.recorded-first, w.region))
 		out.burst = min(out.burst, leastInBucket(bursts[first:], doubtful[first:], w.recorded-first, w.region))
@@ -192,6 +198,8 @@ func (w *weigher) windowRoom(before, honoured uint8) int64 {
 	base := w.baseView(before)
 	out := w.leastShare[w.nextWithLimit[base]]
 	for i := base + 1; i < int(honoured); i++ {
+		// Elsewhere it may have been recorded before the window began, and
+		// others may rely on it.
 		if i >= w.recorded || w.doubtful[i] {
 			out = min(out, w.leastShare[w.nextWithLimit[i]])
 		}

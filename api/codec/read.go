@@ -245,6 +245,7 @@ func (r *Request) read(dec *Decoder, f *Form) {
 		}
 		r.readField(dec, f, name)
 	}
+	// After a mistake, this would complain about what was not read.
 	if dec.err() == nil {
 		f.validate(r, dec)
 		r.ByKey = r.given&fieldAttributes == 0

@@ -163,6 +163,7 @@ func (s *stalledArrivals) abortOne() bool {
 	s.mu.Lock()
 	var victim *arrival
 	for victim = range s.set {
+		// No other newcomer may count on the same one.
 		delete(s.set, victim)
 		break
 	}

@@ -117,6 +117,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		// only while it writes.
 		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
+		// Static, or the library would enlarge the windows of fast callers.
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(1<<20),
 		grpc.WaitForHandlers(true),
@@ -163,6 +164,7 @@ func (s *Server) Metrics(sink metrics.Sink) {
 // Close makes callers go elsewhere, waits for the calls in progress until ctx
 // ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
+	// First the streams that last: the library would wait for them.
 	s.cancel()
 	s.loop.Wait()
 	s.health.Shutdown()

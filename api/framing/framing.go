@@ -95,6 +95,7 @@ func (f *Checker) scan(b []byte) int {
 
 		end := bytes.IndexByte(b[at:], '\n')
 		if end < 0 {
+			// What the previous request had does not count.
 			if f.part == partRequest {
 				f.size = 0
 			}
@@ -213,6 +214,7 @@ func (f *Checker) TrailersRefused() bool { return f.err != nil && f.part == part
 
 // parseRequestLine processes the first line of a request.
 func (f *Checker) parseRequestLine(line []byte) error {
+	// Nothing that the previous head said may count for this one.
 	*f = Checker{part: partHeader, line: f.line, size: len(line) + 2, heads: f.heads}
 	i := bytes.IndexByte(line, ' ')
 	j := bytes.LastIndexByte(line, ' ')
@@ -283,6 +285,8 @@ func (f *Checker) parseHeader(line []byte) error {
 }
 
 func (f *Checker) parseContentLength(value []byte) error {
+	// With both, a proxy and the library might end the body in different
+	// places.
 	if f.hasCoding {
 		return errBoth
 	}

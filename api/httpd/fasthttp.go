@@ -171,6 +171,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		x.isPipelined = t.frame.Heads() > t.handled
 	}
 
+	// What is left of the body is unread, so no request can follow.
 	x.hangUp = e != nil
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == api.TooLarge {
 		e = nil

@@ -114,6 +114,7 @@ func (c *connection) Close() error {
 	for {
 		switch state := c.state.Load(); state {
 		case stateServing:
+			// The request in progress is answered, and then end closes it.
 			if c.state.CompareAndSwap(state, stateLast) {
 				return nil
 			}

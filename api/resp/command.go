@@ -106,6 +106,8 @@ func (c *session) execute(args [][]byte) error {
 	}
 
 	if spec.asks != nil && (spec.alone == nil || !spec.alone(args[1:])) {
+		// If there is no room for another check, the run ends early, and its
+		// checks are free again.
 		if w.pending == maxRun || !w.makeRoom(&c.server.Budget) {
 			c.decide()
 		}

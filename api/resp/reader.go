@@ -72,6 +72,7 @@ func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err erro
 		if c.at == 0 {
 			c.reset()
 		}
+		// The rest of an empty line may be on its way.
 		if r.hadArray && string(b) == "\r" {
 			return args, 0, nil
 		}

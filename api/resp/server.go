@@ -105,6 +105,7 @@ func (s *Server) readWithin() time.Duration { return cmp.Or(s.Timeout, readTimeo
 func (s *Server) noteNeedlessToken(from net.Addr) {
 	now := time.Now().UnixNano()
 	last := s.authNoted.Load()
+	// Of several callers at once, one is logged.
 	if now-last < int64(authLogPause) || !s.authNoted.CompareAndSwap(last, now) {
 		return
 	}

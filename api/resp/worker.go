@@ -152,6 +152,8 @@ func (c *session) decide() {
 	switch len(w.queries) {
 	case 0:
 	case 1:
+		// A loan means a round trip to another region, for which no other
+		// check should wait.
 		w.queries[0].AwaitsLoan = len(run) == 1 && !w.more
 		w.errs[0] = s.Decider.Check(w.queries[0], w.answers[0])
 	default:

@@ -282,6 +282,7 @@ func (c *Call) addToQuery(i int) *api.Error {
 
 		d.subject = before.subject
 		s := &c.query.Subjects[d.subject]
+		// A look takes nothing, so it adds nothing.
 		if taken := &s.Costs[0].Cost; s.Mode == counters.PeekMode || mode == counters.PeekMode {
 			*taken = max(*taken, cost)
 		} else {
@@ -422,6 +423,7 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 		switch {
 		case !la.Allowed:
 			remaining = before - taken
+			// Their sum did not fit, so that at least the last of them is over.
 			over = looks || taken == cost || remaining < 0
 		case !refused:
 			remaining -= taken
@@ -456,6 +458,8 @@ func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64
 		}
 	}
 	s.reset = seconds(wait)
+	// The window ends by the clock even if nothing of it is used. ResetAfter is
+	// 0 then.
 	if s.unit != 0 && la.Limit.Kind == algorithms.FixedWindow {
 		s.reset = secondsUntilNext(c.Answer.Now.Wall, s.unit)
 	}
