@@ -308,6 +308,7 @@ func (d *Decision) UnmarshalJSON(text []byte) error {
 
 // decision converts a to a Decision.
 func (a *answer) decision() (Decision, error) {
+	// The last two are the client's own words: no node sends them.
 	if a.Allowed == nil || a.DecidedBy == "" || a.DecidedBy == ByError || a.DecidedBy == ByLocal {
 		return Decision{}, fmt.Errorf("%w: it decides nothing", ErrBadAnswer)
 	}

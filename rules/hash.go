@@ -29,6 +29,7 @@ func (s *Set) Keyed(secret []byte) *Set {
 	h.Write([]byte("subjects"))
 	sum := h.Sum(nil)
 	out := *s
+	// The rules in the old one begin their hashes with the old key.
 	out.inline = &inlineSets{}
 	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
 	out.seed(key)

@@ -92,6 +92,7 @@ func (p *page) get(ctx context.Context) (*madePage, error) {
 		p.mu.Lock()
 		p.next = nil // who asks from here on needs a newer one
 		p.mu.Unlock()
+		// Deferred: those who wait must not hang if make panics.
 		defer close(mine.done)
 		mine.body, mine.header, mine.status = p.make()
 		return mine, nil

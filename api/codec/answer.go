@@ -111,6 +111,7 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 
 		retry := int64(0)
 		if !a.Allowed {
+			// No limit has refused it, so waiting does not help.
 			retry = -1
 		}
 

@@ -89,6 +89,7 @@ func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, fa
 		}
 	}
 
+	// A name that nobody could be asked about must not look like an unused key.
 	if slices.Contains(answered, false) {
 		return nil, refused
 	}
@@ -134,6 +135,7 @@ func (c *session) makeAll(asks []keyAsk, call keyCall) {
 		}
 	}
 
+	// This goroutine asks, too.
 	helpers := min(len(asks), asksAtOnce) - 1
 	memory := int64(helpers) * askMemory
 	if helpers > 0 && !c.server.Budget.Take(memory) {
