@@ -116,6 +116,8 @@ func (a *arrival) check() {
 
 	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) &&
 		a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
+		// Within readTimeout there are some 30 checks, so the shift does not
+		// overflow.
 		a.timer.Reset(min(checkInterval<<a.checks, maxCheckInterval)) // thousands may wait
 		return
 	}

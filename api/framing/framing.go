@@ -216,6 +216,8 @@ func (f *Checker) TrailersRefused() bool { return f.err != nil && f.part == part
 func (f *Checker) parseRequestLine(line []byte) error {
 	// Nothing that the previous head said may count for this one.
 	*f = Checker{part: partHeader, line: f.line, size: len(line) + 2, heads: f.heads}
+	// From both ends: a blank in between is part of the target then, where it
+	// is refused.
 	i := bytes.IndexByte(line, ' ')
 	j := bytes.LastIndexByte(line, ' ')
 	if i == j || !allInClass(line[:max(i, 0)], classToken) {
