@@ -84,6 +84,10 @@ func (c *Connections) Stop(ctx context.Context) error {
 	c.CloseAll()
 	<-ended
 	acceptErr := <-c.accepted
+
+	// accept may have got one more connection meanwhile.
+	c.CloseAll()
+	c.Wait()
 	c.accepted <- nil // for the next call
 	return errors.Join(err, acceptErr)
 }

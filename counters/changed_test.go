@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/expect"
@@ -128,4 +129,29 @@ func TestRestoreMakesNoRoomForExpired(t *testing.T) {
 		t.Errorf("the table takes %d bytes for one counter", have)
 	}
 	addsUp(t, table)
+}
+
+// A slot whose release could not be written is yielded as released again.
+func TestTable_Changed_ReleasesAgain(t *testing.T) {
+	table := New(1000)
+	now := epoch
+	part := SlotPart{Key: Key{Subject: 1 << 60, Counter: 7}, Units: 1, TTL: time.Hour}
+	expect.NoError(t, table.RenewSlot(now, &part, 1, 1, time.Hour, true))
+	expect.NoError(t, table.Changed(func([]Record) error { return nil }))
+
+	_, err := table.FreeSlot(now, part.Key, 1, 1)
+	expect.NoError(t, err)
+	failed := errors.New("no space left on device")
+	expect.Equal(t, table.Changed(func([]Record) error { return failed }), failed, "error of a failed write")
+
+	released := 0
+	expect.NoError(t, table.Changed(func(records []Record) error {
+		for i := range records {
+			if records[i].IsFreedSlot() {
+				released++
+			}
+		}
+		return nil
+	}))
+	expect.Equal(t, released, 1, "slots that are written as released")
 }

@@ -88,13 +88,13 @@ func (op *Op) hasRate() bool { return op.Limit.Kind.Bucket() && !op.Block }
 
 // UnmakePlace undoes what MakePlace did at now, for a reservation that came to
 // nothing: its place, if k is that of its home, and the rates of the buckets of
-// ops, from which its check took nothing.
-func (t *Table) UnmakePlace(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) {
+// ops, from which its check took nothing. It fails with ErrShut.
+func (t *Table) UnmakePlace(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
 	p := k.Partition()
 	h := t.notes.Lock(p, now.Steady)
 	defer h.Unlock()
 	if t.gates.isShut(p) {
-		return
+		return ErrShut
 	}
 
 	place, found := h.Get(k)
@@ -113,6 +113,7 @@ func (t *Table) UnmakePlace(now algorithms.Instant, k notes.Key, isHome bool, op
 			h.Remove(rate.Key)
 		}
 	}
+	return nil
 }
 
 // SetExpiry records how the end of a reservation is carried out, if it is not

@@ -220,19 +220,19 @@ type scratch struct {
 	// not nil: the check is repeatable, and has only one limit, whose counts these
 	// are; no bill counts it
 	soleStats *ruleCounts
-	isCounted bool          // the check counts in the metrics of its rules, and its latency does not yet
-	isTop     bool          // with soleStats: the list of refusals may hold the subject
-	unsampled uint32        // checks since one was sampled
-	hasLocal  bool          // some rule has `consistency: local`
-	hasBlocks bool          // ops include blocks, each after the limits of its hit
-	byHand    bool          // a count, of a subject that is blocked by hand
-	reserving bool          // use no leases: a reservation must know what it takes
-	atMost    bool          // the check takes at most its cost: what this node holds leased is not left
-	placing   *placing      // of a reservation; nil for all other checks, and if it needs none
-	mayHold   bool          // the check may acquire slots
-	holding   *holding      // of a check that acquires slots; nil for all others
-	failure   error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	life      counters.Life // of the counters that a standalone node decides a reservation by
-	deadline  time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster   *clusterCheck // nil before the first check that needs it
+	isCounted bool            // the check counts in the metrics of its rules, and its latency does not yet
+	isTop     bool            // with soleStats: the list of refusals may hold the subject
+	unsampled uint32          // checks since one was sampled
+	hasLocal  bool            // some rule has `consistency: local`
+	hasBlocks bool            // ops include blocks, each after the limits of its hit
+	byHand    bool            // a count, of a subject that is blocked by hand
+	reserving bool            // use no leases: a reservation must know what it takes
+	atMost    bool            // the check takes at most its cost: what this node holds leased is not left
+	placing   *placing        // of a reservation; nil for all other checks, and if it needs none
+	mayHold   bool            // the check may acquire slots
+	holding   *holding        // of a check that acquires slots; nil for all others
+	failure   error           // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
+	lives     []counters.Life // by hit: of the counters that a standalone node decides a reservation by
+	deadline  time.Time       // the check must be decided by then; zero for the usual deadline
+	cluster   *clusterCheck   // nil before the first check that needs it
 }

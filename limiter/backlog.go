@@ -78,7 +78,8 @@ func (b *backlog) forget(isOver func(task) bool) {
 	b.tasks = slices.DeleteFunc(b.tasks, func(t waitingTask) bool { return isOver(t.task) })
 }
 
-// run tries the tasks, and for the last time when the limiter is closed.
+// run tries the tasks, and once more when the limiter is closed: what can be
+// sent without an answer still leaves.
 func (b *backlog) run() {
 	ctx := b.limiter.membership.ctx
 	timer := time.NewTimer(0)
@@ -96,7 +97,13 @@ func (b *backlog) run() {
 
 		var all sync.WaitGroup
 		for i := range due {
-			all.Go(func() { b.attempt(ctx, due[i]) })
+			// Nothing waits for answers any more when the limiter is closed,
+			// so the tasks, which may be many then, need no goroutines.
+			if closed {
+				b.attempt(ctx, due[i])
+			} else {
+				all.Go(func() { b.attempt(ctx, due[i]) })
+			}
 		}
 		all.Wait()
 

@@ -78,12 +78,22 @@ func (a *Answer) hasBlockingRule() bool {
 	return false
 }
 
+// readLives reads the lives of the check's counters, before they are taken
+// from: see exchange.decideAsOwner. The limiter has no cluster.
+func (a *Answer) readLives(l *Limiter) {
+	a.scratch.lives = a.scratch.lives[:0]
+	for i := range a.scratch.match.Hits {
+		p := ring.PartitionOf(a.scratch.match.Hits[i].Subject.Hi)
+		a.scratch.lives = append(a.scratch.lives, l.table.Life(p))
+	}
+}
+
 // refundsHere returns what would give back all that a's check took. The limiter has no cluster.
 func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		back := refund{debit: debit{subject: h.Subject.Hi, boot: l.boot, life: a.scratch.life, steady: a.Now.Steady}}
+		back := refund{debit: debit{subject: h.Subject.Hi, boot: l.boot, life: a.scratch.lives[i], steady: a.Now.Steady}}
 		back.addTaken(a.scratch.ops[first:first+len(h.Limits)], algorithms.Instant{Steady: a.Now.Steady})
 		if len(back.ops) > 0 {
 			list = append(list, back)
@@ -130,8 +140,7 @@ func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if l.membership == nil {
-		// before the Take: see exchange.decideAsOwner
-		a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject))
+		a.readLives(l)
 	}
 
 	if err := l.resolve(q, a); err != nil {

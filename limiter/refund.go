@@ -170,14 +170,18 @@ const (
 // Only those ops stay in r that must wait, because their gate has just been
 // shut.
 func (l *Limiter) give(r *refund) {
-	all := *r
-	r.ops, r.when = nil, nil
 	now := l.clock.Now()
 
-	if all.place != 0 {
-		l.table.UnmakePlace(now, placeKey(all.subject, all.place), true, nil)
+	if r.place != 0 {
+		err := l.table.UnmakePlace(now, placeKey(r.subject, r.place), true, nil)
+		if errors.Is(err, counters.ErrShut) {
+			return // all of it waits: the next owner has the place
+		}
 		r.place = 0
 	}
+
+	all := *r
+	r.ops, r.when = nil, nil
 
 	giveOne := func(i int, cost int64) bool {
 		op := &all.ops[i]

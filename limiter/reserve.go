@@ -12,7 +12,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -131,7 +130,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	l, place := rs.limiter, a.scratch.placing
 	now := a.Now // start may move a.Now
-	a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject))
+	a.readLives(l)
 	if place != nil {
 		if err := place.makeIn(l.table, now, a.scratch.ops); err != nil {
 			return err
@@ -277,7 +276,7 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 	var asked *ask
 	first := 0 // position in the question
 	if rs.limiter.membership == nil {
-		d.life = a.scratch.life
+		d.life = a.scratch.lives[i]
 		d.boot = rs.limiter.boot
 		d.steady = a.Now.Steady
 	} else {

@@ -139,6 +139,32 @@ func TestReservationOfSeveralUnits(t *testing.T) {
 	})
 }
 
+// Each subject's part comes back, however often another one was reset.
+func TestReservationOfSeveralSubjectsWithoutACluster(t *testing.T) {
+	l := open(t, `
+rules:
+  - {name: a, key: [a], limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}
+  - {name: b, key: [b], limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}
+`)
+	second := byKey("b", "x")
+	_, err := l.Reset(&second)
+	expect.NoError(t, err)
+
+	var a Answer
+	both := Query{Attributes: attrs("a", "x", "b", "x"), Costs: []UnitCost{{Unit: "requests", Cost: 4}}}
+	id, err := l.Reserve(&both, time.Minute, &a)
+	expect.NoError(t, err)
+	_, err = l.Settle(id, []UnitCost{{Unit: "requests", Cost: 1}})
+	expect.NoError(t, err)
+
+	for _, rule := range []string{"a", "b"} {
+		q := byKey(rule, "x")
+		usage, err := l.Usage(&q)
+		expect.NoError(t, err)
+		expect.Equal(t, usage.Limits[0].Used, 1, "used of rule %s", rule)
+	}
+}
+
 func TestReservationsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)

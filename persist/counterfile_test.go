@@ -554,6 +554,37 @@ func TestNotesOfAResetCounterComeBack(t *testing.T) {
 	}
 }
 
+// A slot that was released stays so, although an older frame has it as held.
+func TestReleasedSlotsDoNotComeBack(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := counters.New(1000)
+	defer src.Close()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	now := clk.Now()
+	part := counters.SlotPart{Key: counters.Key{Subject: 1 << 60, Counter: 7}, Units: 1, TTL: time.Hour}
+	const released, kept = 1, 2
+	for _, id := range []uint64{released, kept} {
+		expect.NoError(t, src.RenewSlot(now, &part, id, id, time.Hour, true))
+	}
+	mustCheckpoint(t, c)
+
+	held, err := src.FreeSlot(now, part.Key, released, released)
+	expect.NoError(t, err)
+	expect.Equal(t, held, true, "the slot was held before its release")
+	mustCheckpoint(t, c)
+	mustClose(t, c)
+
+	next := counters.New(1000)
+	defer next.Close()
+	c, _ = openLoaded(t, testConfig(dir, next, clk.Now))
+	defer mustClose(t, c)
+	for id, want := range map[uint64]bool{released: false, kept: true} {
+		_, have, err := next.FindSlot(clk.Now(), part.Key, id)
+		expect.NoError(t, err)
+		expect.Equal(t, have, want, "slot %d is held after the restart", id)
+	}
+}
+
 // The loop's checkpoints leave most of a core to other work, except while a caller waits for them.
 func TestCheckpointsRest(t *testing.T) {
 	clk, src := newClock(), newTable()

@@ -34,14 +34,16 @@ var (
 
 // appendFrame appends one frame with as many of the records as fit, leaving its
 // checksum blank. It skips expired records. Their older copies have expired as
-// well, because a counter's expiry never moves to an earlier time.
+// well, because an expiry never moves to an earlier time, but for slots that
+// were released.
 func appendFrame(b []byte, records []counters.Record, now algorithms.Instant, lead int64) (frame []byte, taken int) {
 	full := len(b) + frameBytes
 	b = append(b, 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint64(b, uint64(now.Wall))
 	b = binary.BigEndian.AppendUint64(b, uint64(lead))
 	for taken < len(records) && len(b) < full {
-		if r := &records[taken]; r.FreshAt > now.Steady/1e9 {
+		r := &records[taken]
+		if r.FreshAt > now.Steady/1e9 || r.IsFreedSlot() {
 			b = counters.AppendRecord(b, r, now)
 		}
 		taken++

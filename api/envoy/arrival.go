@@ -116,9 +116,7 @@ func (a *arrival) check() {
 
 	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) &&
 		a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
-		// Within readTimeout there are some 30 checks, so the shift does not
-		// overflow.
-		a.timer.Reset(min(checkInterval<<a.checks, maxCheckInterval)) // thousands may wait
+		a.timer.Reset(min(checkInterval<<min(a.checks, 16), maxCheckInterval)) // thousands may wait
 		return
 	}
 

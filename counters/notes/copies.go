@@ -67,12 +67,19 @@ func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 	return list
 }
 
-// MarkChanged marks a note as changed again for a reader, if it is still there.
+// MarkChanged marks a note as changed again for a reader, also if it was removed.
 func (s *Store) MarkChanged(k Key, reader Readers) {
 	h := s.Lock(k.Partition(), 0)
 	defer h.Unlock()
-	if e, found := h.part.notes[k]; found {
+
+	e, found := h.part.notes[k]
+	switch {
+	case found:
 		h.mark(k, e, reader)
+	case reader == Replicas:
+		h.part.unsent = append(h.part.unsent, k)
+	default:
+		h.part.unsaved = append(h.part.unsaved, k)
 	}
 }
 
