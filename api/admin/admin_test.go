@@ -7,7 +7,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
@@ -399,6 +402,30 @@ func TestWriteFailures(t *testing.T) {
 			t.Errorf("%v: have %d %s, want %d %s", tt.err, resp.StatusCode, body, tt.status, tt.code)
 		}
 	}
+}
+
+// To parse a document takes many times its size, so one is written at a time.
+func TestWritesTakeTurns(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	var inside, most atomic.Int32
+	n.Rules.Writing = func() {
+		if now := inside.Add(1); now > most.Load() {
+			most.Store(now)
+		}
+		time.Sleep(20 * time.Millisecond) // the others arrive
+		inside.Add(-1)
+	}
+
+	var writers sync.WaitGroup
+	for range 8 {
+		writers.Go(func() {
+			resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules})
+			expect.Equal(t, resp.StatusCode, 200, "status of a write: %s", body)
+		})
+	}
+	writers.Wait()
+	expect.Equal(t, most.Load(), 1, "writes at once")
 }
 
 // Before there are rules, endpoints that need them answer with an error, and the others work.

@@ -22,6 +22,7 @@ type MemoryRules struct {
 	Limiter *limiter.Limiter
 	Fail    atomic.Pointer[error] // what writes return, if not nil
 	Failed  atomic.Int64          // how many times writes have failed because of Fail
+	Writing func()                // called during each write, if not nil; set before the first one
 
 	mu      sync.Mutex // guards the fields below
 	docs    []*rules.Document
@@ -33,6 +34,10 @@ func (m *MemoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOp
 	if err := m.Fail.Load(); err != nil {
 		m.Failed.Add(1)
 		return 0, *err
+	}
+
+	if m.Writing != nil {
+		m.Writing()
 	}
 
 	m.mu.Lock()
