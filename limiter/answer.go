@@ -34,7 +34,7 @@ func (d DecidedBy) String() string { return decidedByNames[d] }
 type Answer struct {
 	Allowed      bool
 	Counted      bool  // not allowed, but the cost was taken anyway, because every op that was refused has CountMode
-	IsAtMost     bool  // the check took at most its cost: Granted
+	IsAtMost     bool  // the check asked for at most its cost, and took Granted
 	Granted      int64 // 0 if it is refused
 	DecidedBy    DecidedBy
 	RulesVersion int64
@@ -113,7 +113,7 @@ func (a *Answer) IndexInOrder(n int) int {
 	return n
 }
 
-// Tighter reports whether la describes a check better than b, an earlier limit.
+// Tighter reports whether la binds more than b.
 // A refusal is tighter than an admission. Of two refusals, the one with the
 // longer RetryAfter is tighter; of two admissions, the one with less remaining
 // relative to its capacity.
@@ -141,10 +141,9 @@ func tightestOf(limits []LimitAnswer) *LimitAnswer {
 	return tightest
 }
 
-// comesBefore reports whether la describes a check better than b, an earlier
-// limit: because la is tighter or, between equally tight inline limits of one
-// subject, because la comes first in the call. Inline limits are sorted, so b's
-// CallIndex may be higher.
+// comesBefore reports whether la, rather than b, describes a check: it is
+// tighter or, of two equally tight inline limits of one subject, the earlier one
+// in the call. Inline limits are sorted, so b may be the later one.
 func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.CallIndex < b.Limit.CallIndex && la.Rule == b.Rule && !b.Tighter(la)
 }

@@ -42,17 +42,19 @@
 //
 // # Layers
 //
-// Six functions decide a check, each within the one before. They are told apart
-// by what they add: hold (slots.go) stores slots around all of it; decide adds
-// loans between regions; resolve, queues; start and finish make one attempt, at
-// this node and over the cluster; takeAsOwner adds authority; takeFromTable is
-// the table alone.
+// A check is decided in layers. Each calls the next and adds one thing: decide
+// (limiter.go), for a plain check, or hold (slots.go), which makes sure that
+// slots outlive their owner; resolveWithLoan waits for loans between regions;
+// resolve waits in queues; start and finish make one attempt, at this node and
+// over the cluster; takeAsOwner checks authority; takeFromTable asks the table.
 //
 // # Parts
 //
 // The limiter's parts are types of their own: leases (lease.go, grant.go),
-// reservations (reserve.go, reserveonce.go, settle.go), loans between regions
-// (borrow.go, lend.go), and the subjects refused most (top.go).
+// reservations (reservation.go, reserve.go, settle.go), requests that are decided
+// once (once.go), slots (slots.go, slotrequests.go), queues (queueplace.go,
+// passplace.go, waitingroom.go), loans between regions (borrow.go, lend.go), and
+// the subjects refused most (top.go).
 //
 // # Across regions
 //

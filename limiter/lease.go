@@ -82,7 +82,8 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 		done: make(chan struct{}, 1), renewal: true}
 	a.policies = []localcache.Policy{policy}
 
-	// No check waits for it that could be matched again by newer rules.
+	// No check waits for a renewal, so there is none to match again by newer
+	// rules.
 	a.q.flags = flagIgnoreNewer
 
 	// Inline limits come with the call, so any version of the rules will do.
@@ -210,7 +211,8 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 	return left
 }
 
-// maintain returns what is left of grants when they end, until the limiter is closed.
+// maintain returns what is left of grants when they end, and forgets grants made
+// to others and loans that are over, until the limiter is closed.
 func (ls *leases) maintain() {
 	m := ls.limiter.membership
 	var ended []localcache.EndedGrant

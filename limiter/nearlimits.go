@@ -12,7 +12,8 @@ import (
 const (
 	nearStripes  = 16
 	nearCapacity = 64 // subjects in a stripe
-	// nearHeadroom is the headroom, in tenths, from which on each check is noted.
+	// nearHeadroom is the headroom, in tenths of a limit, at or below which every
+	// check is noted. Others are noted as they are sampled.
 	// Others are noted as they are sampled.
 	nearHeadroom = 2
 

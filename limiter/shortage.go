@@ -49,7 +49,7 @@ const (
 // attempts to get more for it bring nothing.
 type patience struct {
 	stay  time.Duration // zero: no attempt was in vain
-	until int64         // an earlier attempt does not count
+	until int64         // on the steady clock; a failed attempt before it changes nothing
 }
 
 // noteVain records an attempt that brought nothing. The time doubles whenever

@@ -361,7 +361,9 @@ func (ls *Leases) addGrant(
 	// Counted from the question, so that it ends here no later than at the
 	// owner, however long the answer took.
 	until := sent + min(g.EndsIn, MaxTTL)
-	// Drop out-of-order grants: they may have been reported spent.
+	// A grant that arrives out of order goes back unused: a later report to the
+	// owner may already count it as spent. So does one for which there is no
+	// room, or no time left.
 	if len(le.grants) == MaxGrants || until <= now || g.ID <= le.lastGrant {
 		le.lastGrant = max(le.lastGrant, g.ID)
 		ls.returnUnused(sh, sent, now, from, ops, g)

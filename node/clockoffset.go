@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// wrongClock is the offset from which on a node warns of its clock, and
+	// wrongClock is the least offset of which a node warns, and
 	// rightClock the one below which that is over.
 	wrongClock, rightClock = time.Second, 500 * time.Millisecond
 	// clockInterval is how often a node looks at its offset.

@@ -169,7 +169,7 @@ func (n *Node) restoreDebts() {
 		}
 	}
 	if err != nil {
-		n.log.Warn("debts lost; the owners will never count what was admitted without them", "error", err)
+		n.log.Warn("debts lost: what was admitted without the owners will never count there", "error", err)
 	}
 	n.debtsRestored, n.debtsWritten = true, n.keeper.DebtsChanged()
 }

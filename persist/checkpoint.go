@@ -120,7 +120,7 @@ func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 		err = errors.Join(err, cf.setAside(err))
 	}
 
-	// Its caller gave up, which says nothing about the disk: it is no failure.
+	// The caller gave up. That says nothing about the disk, so it is no failure.
 	if err != nil && ctx.Err() != nil {
 		return err
 	}

@@ -16,7 +16,8 @@ import (
 var (
 	// ErrInUse means that another process is using the data directory.
 	ErrInUse = errors.New("the data directory is used by another process")
-	// ErrCorrupt means that an indispensable file is damaged.
+	// ErrCorrupt means that a file is damaged. A node must not start without it,
+	// unless it is a SmallFile.
 	ErrCorrupt = errors.New("the file is damaged")
 )
 

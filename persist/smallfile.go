@@ -14,9 +14,9 @@ import (
 // maxSmallFile bounds a SmallFile, in bytes.
 const maxSmallFile = 64 << 20
 
-// SmallFile is a small file that is always replaced as a whole. A damaged one
-// counts as missing. Use it for what a node can do without, at a cost. Writes
-// of one file must not overlap.
+// SmallFile is a small file that is always replaced as a whole. Use it for what
+// a node can do without, at a cost: a caller goes on without a damaged one.
+// Writes of one file must not overlap.
 type SmallFile struct{ path string }
 
 // NewSmallFile returns the file with that name in a data directory. It need not exist.

@@ -34,8 +34,8 @@ const (
 	// mergeGrace is how long ledgers that were merged can still be read: a bill may
 	// be reading them.
 	mergeGrace = 10 * time.Minute
-	// mergeEarly is in how many first seconds ledgers are merged if there are many;
-	// later, that is done every ten seconds.
+	// mergeEarly is for how many seconds after its start a node looks for ledgers
+	// to merge each second. Afterwards it looks every ten seconds.
 	mergeEarly = 5
 	// mergeTimeout bounds one merge.
 	mergeTimeout = time.Minute

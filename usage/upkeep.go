@@ -21,7 +21,7 @@ const (
 	closeAfter = 2 * time.Hour
 	// orderLife is how long an order of a ledger's rows is kept for readers of pages.
 	orderLife = time.Minute
-	// writeBytes is the size of the blocks from which on a transaction is committed.
+	// writeBytes is the size at which the blocks of a transaction are committed.
 	writeBytes = 8 << 20
 )
 

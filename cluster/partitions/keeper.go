@@ -93,11 +93,13 @@ type Keeper struct {
 	// learned holds the revision in which another node replied that the new owner has the token.
 	learned [ring.Partitions]atomic.Uint64
 
+	// Locks are taken in this order: receiving, sending, debiting, mu.
+
 	// debiting is held while a debt is debited and while changes are collected, so
-	// a copy has either a debt and its number, or neither. Lock it before mu.
+	// a copy has either a debt and its number, or neither.
 	debiting sync.Mutex
 
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex // guards the fields from here to confirming
 	parts    [ring.Partitions]partState
 	inPhase  [recovering + 1]int // how many partitions are in each phase
 	pushing  partitionSet        // partitions whose changes this node pushes, by their phase

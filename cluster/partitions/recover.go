@@ -118,8 +118,9 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	for _, node := range nodes {
 		f, known := s.found[node]
 		switch infoCall := (pendingCall{node, MethodCopyInfo}); {
-		// What an earlier process of the node said is void: its memory is gone.
 		case known && f.boot == state.Boot(node):
+			// It has answered. What an earlier process of it said is void: that
+			// one's memory is gone.
 		case !k.shouldWaitFor(pt, node):
 			s.found[node] = finding{boot: state.Boot(node), done: true, timedOut: true}
 		case !k.pending[infoCall] && k.canSendTo(node):
@@ -241,7 +242,8 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 		timeout = pullTimeout
 	}
 
-	// if not, it was ended, and may not know it
+	// A node that is not in the ring was ended, and may not know it: the message
+	// says so.
 	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node))
 	k.config.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
 		var found map[int]finding
@@ -267,7 +269,7 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 
 		if err != nil {
 			k.backOff(call.node)
-			k.config.Logger.Debug("a node has not sent its copies yet", "node", call.node.String(), "error", err)
+			k.config.Logger.Debug("a node did not answer about its copies", "node", call.node.String(), "error", err)
 			return
 		}
 

@@ -71,8 +71,8 @@ func (k *Keeper) reportDebts() {
 			continue
 		}
 
-		// Debts as a standby take fallback debts with them: once the owner has noted a
-		// later number, it would take those for debited.
+		// Fallback debts go along with a standby's debts: an owner that has noted a
+		// later number would take earlier ones for debited.
 		list := k.debts.inOrder(p)
 		if tooEarly && !slices.ContainsFunc(list, func(d *debt) bool { return !d.fallback }) {
 			continue
@@ -165,14 +165,14 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, list []*debt, answers []byte, 
 	}
 }
 
-// acceptDebts debits the costs that another node admitted while it could not
-// reach this one, except those that it does not own the counters of or has no
-// room for. Without authority it accepts none: if it has been ended, they would
-// be forgotten. The debtor drops the debts that are taken, so the standbys must
-// have them first, except those that can't be reached. Otherwise it refuses
-// them. If this node is pulling copies from the debtor, it debits the debts in
-// them, but acknowledges none: a copy from another node may yet replace the
-// counters here.
+// acceptDebts debits what another node admitted while it could not reach this
+// one. It refuses a debt whose counter this node does not own, or has no room
+// for, and all debts while it has no authority: a node that has been ended would
+// forget them. The debtor drops what is taken, so the answer waits until each
+// standby that can be reached has it; a partition whose standby does not get it
+// is refused. While this node pulls copies from the debtor, it debits the debts
+// in them and acknowledges none, because a copy from another node may still
+// replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
 	if !k.config.Authority() && !merging {
