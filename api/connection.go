@@ -296,14 +296,14 @@ func (c *Connections) Metrics(s metrics.Sink, door string) {
 	}
 	c.mu.Unlock()
 	s.Count("connections_beyond_total",
-		"Connections that found no place, which are answered probes only.", overflowed, "door", door)
+		"Connections that found no seat: only probes are answered on them.", overflowed, "door", door)
 	s.Count("connections_displaced_total",
 		"Connections that never showed a valid token, closed to make room for others.", displaced, "door", door)
 	s.Count("connections_turns_total",
 		"How often a connection whose caller had sent far ahead waited until others had been served.", c.turnsTaken.Load(), "door", door)
-	s.Level("connections", "Connections that have a place.", taken, "door", door)
+	s.Level("connections", "Connections that have a seat.", taken, "door", door)
 	s.Level("connections_max",
-		"Bound on the connections that have a place; data and redis share theirs.", most, "door",
+		"Bound on the connections that have a seat; data and redis share theirs.", most, "door",
 		door)
 }
 

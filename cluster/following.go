@@ -84,7 +84,7 @@ func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if b, err = sr.callFar(ctx, MethodFollow, b); err != nil {
+	if b, err = sr.callPrimaryRegion(ctx, MethodFollow, b); err != nil {
 		return false, err
 	}
 	if len(b) == 0 {

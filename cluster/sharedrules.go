@@ -235,9 +235,10 @@ func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
 	return r, fresh && r.isFresh(time.Now())
 }
 
-// callFar calls the primary region. The error wraps ErrNoPrimary if the call
-// certainly did not arrive.
-func (sr *sharedRules) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+// callPrimaryRegion calls any entry node of the primary region, which is
+// another one. The error wraps ErrNoPrimary if the call certainly did not
+// arrive.
+func (sr *sharedRules) callPrimaryRegion(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if sr.config.OtherRegions == nil {
 		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions",
 			ErrNoPrimary, sr.config.Primary)
@@ -261,13 +262,13 @@ func (sr *sharedRules) callPrimary(ctx context.Context, m peer.Method, body []by
 	}
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if _, err := sr.callFar(probe, MethodProbePrimary, nil); errors.Is(err, ErrOutcomeUnknown) {
+	if _, err := sr.callPrimaryRegion(probe, MethodProbePrimary, nil); errors.Is(err, ErrOutcomeUnknown) {
 		// A probe changes nothing, even if its outcome is unknown.
 		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, sr.config.Primary)
 	} else if err != nil {
 		return nil, err
 	}
-	return sr.callFar(ctx, m, body)
+	return sr.callPrimaryRegion(ctx, m, body)
 }
 
 // serveProbe answers a probe on the leader.

@@ -44,12 +44,12 @@ type Match struct {
 	Clock func() int64
 
 	values []value // the check's attributes that the set uses
-	// not nil: under this set, whatever the values of these attributes are, only
-	// the rules in found can match
-	plain      *Set
-	uniform    bool        // with plain: all rules in found are uniform
-	only       *Rule       // with plain: the rule that the call was for, if it was for one
-	byKey      bool        // with plain: the call was of MatchKey
+	// foundFor is the set for which found holds, whatever the values of these
+	// attributes are; nil: search again.
+	foundFor   *Set
+	uniform    bool        // with foundFor: all rules in found are uniform
+	only       *Rule       // with foundFor: the rule that the call was for, if it was for one
+	byKey      bool        // with foundFor: the call was of MatchKey
 	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
 	found      []int32     // positions of rules that may apply
 	listed     []int32     // positions of entries of a list that may apply
@@ -126,7 +126,7 @@ type keyAttribute struct {
 // rule; a rule of Envoy's never applies to attributes. An attribute whose value
 // is empty is absent. Of an attribute given twice, the first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
-	if m.plain == s && m.only == only && s.replaceValues(attrs, m) {
+	if m.foundFor == s && m.only == only && s.replaceValues(attrs, m) {
 		s.matchAgain(m)
 		return
 	}
@@ -160,7 +160,7 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	// The names alone have decided what was found. So the next check with the
 	// same attributes need not search.
 	if s.plain || only != nil {
-		m.plain = s
+		m.foundFor = s
 		m.only = only
 		m.byKey = false
 		m.uniform = uniform
@@ -212,7 +212,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 		return fmt.Errorf("%w: rule %q needs the attribute %s, which is empty", ErrMissing, r.Name, r.Key[i])
 	}
 
-	if m.plain == s && m.only == r && m.byKey {
+	if m.foundFor == s && m.only == r && m.byKey {
 		m.folded = m.folded[:0]
 		for i := range key {
 			s.replaceValue(m, i, key[i])
@@ -236,7 +236,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	s.addHit(r, m, cost)
 
 	if s.isUniform(r) {
-		m.plain = s
+		m.foundFor = s
 		m.only = r
 		m.byKey = true
 		m.uniform = true
@@ -256,7 +256,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 
 	m.values = m.values[:0]
 	m.canonical = m.canonical[:0]
-	m.plain = nil
+	m.foundFor = nil
 	m.SameRules = false
 	m.Hits, m.Unlimited = m.Hits[:0], m.Unlimited[:0]
 	m.folded, m.Undeclared = m.folded[:0], 0

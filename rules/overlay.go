@@ -45,7 +45,8 @@ type overlayAttribute struct {
 // counted is a length, and the number of items that have it.
 type counted struct{ length, n int32 }
 
-// span is when an entry is in force, in Unix ms: from from until before until; 0 is no bound.
+// span is when an entry is in force: at or after from, and before until. Both
+// are in Unix ms; 0 is no bound.
 type span struct{ from, until int64 }
 
 // listKey is what an entry of a list is filed under.

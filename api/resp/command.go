@@ -195,8 +195,8 @@ func (c *session) tire() error {
 	if !c.isStranger() {
 		return nil
 	}
-	c.strangers++
-	if c.strangers >= strangerCommands {
+	c.asStranger++
+	if c.asStranger >= strangerCommands {
 		return errOver
 	}
 	return nil

@@ -92,7 +92,7 @@ type session struct {
 	authorization string // as a header: Bearer and the token; empty: no valid token was shown
 	cache         api.TokenCache
 	token         *api.Token // of the command in progress; nil: none is required
-	strangers     int        // commands without a valid token, if one is needed
+	asStranger    int        // how many commands it has sent without a valid token, if one is needed
 
 	worker *worker // while commands are executed
 }
@@ -131,7 +131,7 @@ func (c *session) serve() {
 		// turn.
 		c.TakeTurn(api.TurnRequests)
 		if !c.Answer() {
-			c.lender.Put(b) // it has lost its place: nothing is decided that can't be answered
+			c.lender.Put(b) // it has lost its seat: nothing is decided that can't be answered
 			return
 		}
 

@@ -356,7 +356,7 @@ func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	if err != nil {
 		r.Err = err
 	} else if doc, _ := history.Current(); Level(doc.FeatureLevel()) > next.Level {
-		r.Err = rules.Errors{{Message: fmt.Sprintf("durations in days, inline limits and the section envoy need feature level %d, and the cluster is at %d",
+		r.Err = rules.Errors{{Message: fmt.Sprintf("the document has keys or values that older releases can't read: it needs feature level %d, and the cluster is at %d",
 			doc.FeatureLevel(), next.Level)}}
 	} else if regions := next.Regions.nextRevision(); regions.holdVersion(history) != nil {
 		r.Err = rules.Errors{{Message: errTooManyHeld.Error()}}

@@ -24,12 +24,12 @@ type Confirmations struct {
 	sent atomic.Uint64
 
 	mu           sync.Mutex // guards the fields below
-	answered     map[ring.NodeID]answered
+	last         map[ring.NodeID]answer
 	answerSignal chan struct{} // closed by the next answer; nil without waiters
 }
 
-// answered is the newest message that a node has answered.
-type answered struct{ term, number uint64 }
+// answer is the newest message that a node has answered.
+type answer struct{ term, number uint64 }
 
 // NextNumber returns the number for a message. The caller must send the message after the call.
 func (c *Confirmations) NextNumber() uint64 { return c.sent.Add(1) }
@@ -39,15 +39,15 @@ func (c *Confirmations) NextNumber() uint64 { return c.sent.Add(1) }
 func (c *Confirmations) RecordAnswer(id ring.NodeID, term, number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.answered == nil {
-		c.answered = map[ring.NodeID]answered{}
+	if c.last == nil {
+		c.last = map[ring.NodeID]answer{}
 	}
 
-	if last := c.answered[id]; term < last.term || number <= last.number {
+	if last := c.last[id]; term < last.term || number <= last.number {
 		return // an out-of-order answer
 	}
 
-	c.answered[id] = answered{term, number}
+	c.last[id] = answer{term, number}
 
 	if c.answerSignal != nil {
 		close(c.answerSignal)
@@ -60,7 +60,7 @@ func (c *Confirmations) RecordAnswer(id ring.NodeID, term, number uint64) {
 func (c *Confirmations) LastAnswered(id ring.NodeID) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.answered[id].number
+	return c.last[id].number
 }
 
 // Await waits until a majority of the voters has answered, in the given term,
@@ -106,7 +106,7 @@ func (c *Confirmations) hasMajority(self ring.NodeID, term, after uint64, voters
 	defer c.mu.Unlock()
 
 	others := slices.DeleteFunc(slices.Clone(voters), func(id ring.NodeID) bool {
-		a := c.answered[id]
+		a := c.last[id]
 		return id == self || a.term == term && a.number > after
 	})
 

@@ -34,7 +34,7 @@ type State uint8
 
 const (
 	Alive   State = iota
-	Suspect       // not used: see the package's caveats
+	Suspect       // gossip reports none: cluster uses it for a member that gossip has not seen yet
 	Left          // it has announced that it leaves
 	Failed        // it does not answer
 )

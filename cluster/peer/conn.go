@@ -64,7 +64,7 @@ type conn struct {
 	handlers   *handlers     // handlers for the other end's messages
 	limits     silenceLimits // limits of silence
 	queue      *queue
-	direct     rawconn.TryWriter // the connection, if it can be written to without waiting; nil otherwise
+	tryWriter  rawconn.TryWriter // writes without waiting; nil: the connection can't
 	link       *link             // set on the direct connection that a link has dialled; nil otherwise
 
 	lastReceived atomic.Int64 // when data last arrived, as Peers.now
@@ -102,7 +102,7 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 		n.handlers, n.limits = &p.handlers[Far], silenceLimits{unreachable: farSilence, closed: farSilence}
 	}
 
-	n.direct, _ = s.Conn.(rawconn.TryWriter)
+	n.tryWriter, _ = s.Conn.(rawconn.TryWriter)
 	n.lastReceived.Store(p.now())
 	return n
 }
@@ -469,9 +469,9 @@ func (c *conn) put(m message) error {
 // flush sends what is queued without waiting, as far as possible. The writer sends the rest.
 func (c *conn) flush() {
 	switch {
-	case c.direct != nil:
+	case c.tryWriter != nil:
 		if b := c.queue.take(); len(b) > 0 {
-			c.queue.giveBack(c.direct.TryWrite(b))
+			c.queue.giveBack(c.tryWriter.TryWrite(b))
 		}
 	case !c.queue.isEmpty():
 		wake.Signal(c.queue.wake)

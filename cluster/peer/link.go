@@ -231,9 +231,9 @@ func (l *link) dialSecond(ctx context.Context, c *conn) {
 }
 
 // replace dials a second connection, unless one is being dialled already. If
-// wanted returns true once it is established, it replaces the current one,
+// stillWanted returns true once it is established, it replaces the current one,
 // which end ends.
-func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *conn)) {
+func (l *link) replace(ctx context.Context, stillWanted func() bool, end func(old *conn)) {
 	if l.dialingSecond.Swap(true) {
 		return
 	}
@@ -244,13 +244,13 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 			sleep(ctx, firstPause-rand.N(firstPause/2)) // it is retried
 		}
 
-		wanted := err == nil && wanted()
+		use := err == nil && stillWanted()
 		// Before runConn, which returns only when the new connection has ended:
 		// that may need a replacement, too.
 		l.dialingSecond.Store(false)
 
 		switch {
-		case wanted:
+		case use:
 			_ = l.runConn(ctx, s, end) // connectAndRun returns the reason why it ended
 		case err == nil:
 			s.Close()

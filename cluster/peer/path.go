@@ -116,7 +116,9 @@ func (l *link) startFindPath() {
 // findPath provides a tunnel until the direct connection has worked for as long as trust demands.
 func (l *link) findPath() {
 	ctx, cancel := context.WithCancel(l.ctx)
-	var attempts sync.WaitGroup // some twenty at most: each ends within handshakeTime, and the pauses grow
+	// At most some twenty run at once: each ends within handshakeTime, and the
+	// pauses between them grow.
+	var attempts sync.WaitGroup
 	defer attempts.Wait()
 	defer cancel()
 
@@ -134,7 +136,9 @@ func (l *link) findPath() {
 			worksSince = now
 		}
 
-		trust := time.Second // if the direct connection was only slow for a moment, and always in use
+		// A second is enough for a connection that was slow for a moment and never
+		// abandoned.
+		trust := time.Second
 		if l.avoidDirect.Load() {
 			trust = time.Duration(l.trustTime.Load())
 		}
