@@ -54,8 +54,11 @@ func TestG3_GrantOfASlowRenewal(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(3 * time.Second) // still in the same window
-		if used := owner.used("r", key); used != admitted {
-			t.Errorf("%d used, %d admitted; %d granted", used, admitted, owner.figure("lease_granted_total"))
+		// A return that arrives after the owner has forgotten the grant is lost.
+		// That is on the safe side, and counted.
+		used, lost := owner.used("r", key), owner.figure("lease_lost_total")
+		if used < admitted || used > admitted && lost == 0 {
+			t.Errorf("%d used, %d admitted; %d granted, %d lost", used, admitted, owner.figure("lease_granted_total"), lost)
 		}
 	})
 }
