@@ -72,8 +72,8 @@ func (b *Budget) Take(n int64) bool {
 // Give gives n bytes back.
 func (b *Budget) Give(n int64) {
 	b.used.Add(-n)
-	// A waiter is counted before it makes its last attempt. So whoever is not
-	// seen here sees the bytes that have just come back.
+	// A waiter is counted before it makes its last attempt. So a waiter that
+	// is not seen here sees the bytes that have just come back.
 	if b.waiters.Load() > 0 {
 		b.mu.Lock()
 		b.wake()

@@ -81,8 +81,8 @@ func (r *Readiness) Explain(reason string) {
 
 // Drain makes the node answer readiness probes with Draining. Checks are still decided.
 func (r *Readiness) Drain() {
-	// The stage comes first: whoever the channel wakes must find the node
-	// draining.
+	// The stage comes first: a goroutine that the channel wakes must find the
+	// node draining.
 	r.advance(stage{state: stateDraining, since: time.Now()})
 	r.once.Do(func() { close(r.drain) })
 }

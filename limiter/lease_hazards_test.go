@@ -54,10 +54,11 @@ func TestG3_GrantOfASlowRenewal(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(3 * time.Second) // still in the same window
-		// A return that arrives after the owner has forgotten the grant is lost.
-		// That is on the safe side, and counted.
+		// The owner forgets a grant half a second after its end. If the slow one
+		// comes back later, it is lost: on the safe side, counted, and that one
+		// alone.
 		used, lost := owner.used("r", key), owner.figure("lease_lost_total")
-		if used < admitted || used > admitted && lost == 0 {
+		if used < admitted || used > admitted && lost == 0 || lost > 1 {
 			t.Errorf("%d used, %d admitted; %d granted, %d lost", used, admitted, owner.figure("lease_granted_total"), lost)
 		}
 	})
