@@ -336,11 +336,17 @@ func (n *testNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.D
 		return
 	}
 	n.w.mu.Lock()
-	pause, listen := n.w.slow[to], n.w.detail
+	listen := n.w.detail
 	n.w.mu.Unlock()
+
+	// Before the delay is read: it may depend on the message.
 	if listen != nil {
 		listen(n.id, to, m, body)
 	}
+
+	n.w.mu.Lock()
+	pause := n.w.slow[to]
+	n.w.mu.Unlock()
 	body = bytes.Clone(body)
 	a := &testResponder{done: done}
 	if m == MethodRefund && pause == 0 && n.w.pause == nil {
