@@ -713,10 +713,22 @@ func (tr *simTrial) partitionWithoutOwner() string {
 		if state.To == nil {
 			return "no ring yet"
 		}
-		return fmt.Sprintf("partition %d has no owner; in epoch %d it moves from %v to %v", q,
-			state.Epoch, state.From.Owner(q), state.To.Owner(q))
+		return fmt.Sprintf("partition %d has no owner; in epoch %d it moves from %v to %v; %s", q,
+			state.Epoch, state.From.Owner(q), state.To.Owner(q), tr.views(q))
 	}
 	return ""
+}
+
+// views describes how each running node sees the cluster and partition q.
+func (tr *simTrial) views(q int) string {
+	var views []string
+	for _, v := range tr.runningNodes() {
+		view := v.node.cluster.View()
+		views = append(views, fmt.Sprintf("%s (%v): epoch %d, leader %q, authority %t, open %t, owner by its ring %t, degraded: %v",
+			v.name(), v.id, view.Epoch, view.Leader, view.Connected, v.node.table.IsOpen(q), v.id == v.state().To.Owner(q),
+			v.node.cluster.Degraded()))
+	}
+	return strings.Join(views, "; ")
 }
 
 // missingNode returns why not all running nodes are in one settled ring; empty if they are.
