@@ -98,9 +98,9 @@ func (l *Limiter) Activity() []NodeActivity {
 	return *l.activityRound.latest(uptime, activityAge, func() *[]NodeActivity {
 		all := []NodeActivity{l.activityHere()}
 		if l.membership != nil {
-			gatherFrom(l.membership, MethodActivity, nil, func(from ring.NodeID, a *NodeActivity) {
-				a.Node = from
-				all = append(all, *a)
+			gatherFrom(l.membership, MethodActivity, nil, func(from ring.NodeID, activity *NodeActivity) {
+				activity.Node = from
+				all = append(all, *activity)
 			})
 		}
 		return &all
@@ -109,45 +109,45 @@ func (l *Limiter) Activity() []NodeActivity {
 
 // activityHere returns this node's own activity.
 func (l *Limiter) activityHere() NodeActivity {
-	a := NodeActivity{Boot: l.boot, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
+	activity := NodeActivity{Boot: l.boot, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
 	if l.membership != nil {
-		a.Node = l.membership.Self
+		activity.Node = l.membership.Self
 	}
 	if l.vitals != nil {
-		a.Vitals = l.vitals()
+		activity.Vitals = l.vitals()
 	}
 
 	table := l.table.Stats()
-	a.Vitals.Counters = table.Counters
-	a.Vitals.MaxCounters = table.Max
+	activity.Vitals.Counters = table.Counters
+	activity.Vitals.MaxCounters = table.Max
 	active := l.inForce.Load()
 	if active == nil {
-		return a
+		return activity
 	}
 
-	a.Checks = active.checks()
+	activity.Checks = active.checks()
 
-	for i, s := range active.stats {
-		if name := active.set.Names()[i]; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
-			if c := s.read(name).Checks; c != (Counts{}) {
-				a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: c})
+	for i, st := range active.stats {
+		if name := active.set.Names()[i]; len(activity.Rules) < maxActiveRules && len(name) <= maxActivityName {
+			if counts := st.read(name).Checks; counts != (Counts{}) {
+				activity.Rules = append(activity.Rules, RuleCounts{Rule: name, Checks: counts})
 			}
 		}
 	}
 
-	return a
+	return activity
 }
 
 // Code implements wire.Message.
-func (a *NodeActivity) Code(c *wire.Coder) {
-	wire.Fixed(c, &a.Boot)
-	c.Millis(&a.Uptime, math.MaxInt64)
-	a.Vitals.code(c)
-	a.Checks.code(c)
-	wire.List(c, &a.Rules, maxActiveRules, 1+countsLen, func(r *RuleCounts) {
-		c.Text(&r.Rule, maxActivityName)
-		r.Rule = strings.ToValidUTF8(r.Rule, "\uFFFD")
-		r.Checks.code(c)
+func (activity *NodeActivity) Code(c *wire.Coder) {
+	wire.Fixed(c, &activity.Boot)
+	c.Millis(&activity.Uptime, math.MaxInt64)
+	activity.Vitals.code(c)
+	activity.Checks.code(c)
+	wire.List(c, &activity.Rules, maxActiveRules, 1+countsLen, func(counts *RuleCounts) {
+		c.Text(&counts.Rule, maxActivityName)
+		counts.Rule = strings.ToValidUTF8(counts.Rule, "\uFFFD")
+		counts.Checks.code(c)
 	})
 }
 

@@ -28,44 +28,44 @@ func (l *Limiter) UpdateSteps() {
 	}
 }
 
-// LimitFactor returns the factor that currently multiplies r's limits: 1 if no step is in force.
-func (l *Limiter) LimitFactor(r *rules.Rule) float64 {
+// LimitFactor returns the factor that currently multiplies rule's limits: 1 if no step is in force.
+func (l *Limiter) LimitFactor(rule *rules.Rule) float64 {
 	active := l.inForce.Load()
-	if active == nil || r.Adaptive == nil || r.Index >= len(active.steps) ||
-		active.set.Rules[r.Index].Adaptive != r.Adaptive {
+	if active == nil || rule.Adaptive == nil || rule.Index >= len(active.steps) ||
+		active.set.Rules[rule.Index].Adaptive != rule.Adaptive {
 		return 1
 	}
-	step := int(active.steps[r.Index].Load()) - 1
+	step := int(active.steps[rule.Index].Load()) - 1
 	if step < 0 {
 		return 1
 	}
-	return r.Adaptive.Steps[step].Factor
+	return rule.Adaptive.Steps[step].Factor
 }
 
 // adapt stores the steps in force, as loadSteps returns them, and reports
 // whether any has changed. The caller holds Limiter.mu.
-func (a *activeRules) adapt(loadSteps func(*rules.Set) []int) (changed bool) {
-	if loadSteps == nil || a.steps == nil {
+func (active *activeRules) adapt(loadSteps func(*rules.Set) []int) (changed bool) {
+	if loadSteps == nil || active.steps == nil {
 		return false
 	}
-	for i, step := range loadSteps(a.set) {
-		before := a.steps[i].Swap(int32(step + 1))
+	for i, step := range loadSteps(active.set) {
+		before := active.steps[i].Swap(int32(step + 1))
 		changed = changed || before != int32(step+1)
 	}
 	return changed
 }
 
-// lowerLimits lowers the limits of m's hits by the steps in force.
-func (a *activeRules) lowerLimits(m *rules.Match) {
-	if a.steps == nil {
+// lowerLimits lowers the limits of match's hits by the steps in force.
+func (active *activeRules) lowerLimits(match *rules.Match) {
+	if active.steps == nil {
 		return
 	}
-	for i := range m.Hits {
-		h := &m.Hits[i]
+	for i := range match.Hits {
+		h := &match.Hits[i]
 		if h.Rule.Adaptive == nil {
 			continue
 		}
-		if step := int(a.steps[h.Rule.Index].Load()) - 1; step >= 0 {
+		if step := int(active.steps[h.Rule.Index].Load()) - 1; step >= 0 {
 			h.Limits = h.Rule.Lowered(h.Limits, step)
 		}
 	}

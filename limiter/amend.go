@@ -14,67 +14,67 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// amend applies c to this node's counters; only once, if c has a ticket. The
+// amend applies the change to this node's counters; only once, if the change has a ticket. The
 // error is or wraps counters.ErrShut, ErrFull, ErrRequestIDReused or
 // ErrTooManyRequestIDs.
-func (c *change) amend(l *Limiter, now algorithms.Instant) error {
-	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset || c.verb == verbResetSome,
-		Partial: c.verb == verbResetSome}
-	if c.verb == verbCharge {
-		a.OldRates = l.mayHaveNewRate(&c.ops[0], c.made, now)
-		c.describeTaken(l, now, &a)
+func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
+	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb == verbReset || ch.verb == verbResetSome,
+		Partial: ch.verb == verbResetSome}
+	if ch.verb == verbCharge {
+		am.OldRates = l.mayHaveNewRate(&ch.ops[0], ch.made, now)
+		ch.describeTaken(l, now, &am)
 	}
-	if c.ticket != nil {
-		a.Memo = c.memo(now)
-		a.Answer = func(a *counters.Amendment) []byte {
-			c.applied = a.Applied
-			return wire.Encode(nil, resultsOf(c))
+	if ch.ticket != nil {
+		am.Memo = ch.memo(now)
+		am.Answer = func(am *counters.Amendment) []byte {
+			ch.applied = am.Applied
+			return wire.Encode(nil, resultsOf(ch))
 		}
 	}
-	err := c.table(l).Amend(now, &a)
+	err := ch.table(l).Amend(now, &am)
 	if err != nil {
 		return requestError(err)
 	}
-	if !a.Repeated {
-		c.applied = a.Applied
-		c.correctBill(l, now.Wall)
+	if !am.Repeated {
+		ch.applied = am.Applied
+		ch.correctBill(l, now.Wall)
 		return nil
 	}
 
 	l.requests.repeated.Add(1)
 	var list results
-	if wire.Decode(a.Memo.Answer, &list, "answer") != nil || !c.acceptResults(list) {
-		return c.readUsage(l, now) // the kept answer is for the limits of earlier rules: report the current usage
+	if wire.Decode(am.Memo.Answer, &list, "answer") != nil || !ch.acceptResults(list) {
+		return ch.readUsage(l, now) // the kept answer is for the limits of earlier rules: report the current usage
 	}
 	return nil
 }
 
 // describeTaken sets, for a late settlement, what its costs belong to.
-func (c *change) describeTaken(l *Limiter, now algorithms.Instant, a *counters.Amendment) {
-	if c.taken == nil {
+func (ch *change) describeTaken(l *Limiter, now algorithms.Instant, am *counters.Amendment) {
+	if ch.taken == nil {
 		return
 	}
-	a.Life = c.taken.life
-	age := l.reservationAge(c.made, c.subject(), now)
-	for i := range c.ops {
-		a.From = append(a.From, l.takenAt(c.taken, i, age))
+	am.Life = ch.taken.life
+	age := l.reservationAge(ch.made, ch.subject(), now)
+	for i := range ch.ops {
+		am.From = append(am.From, l.takenAt(ch.taken, i, age))
 	}
 }
 
-// memo returns the memo of c's ticket.
-func (c *change) memo(now algorithms.Instant) *counters.Memo {
-	return c.ticket.memo(counters.Key{Subject: c.subject(), Counter: c.anyCounter()}, c.ticket.kind(), now)
+// memo returns the memo of the change's ticket.
+func (ch *change) memo(now algorithms.Instant) *counters.Memo {
+	return ch.ticket.memo(counters.Key{Subject: ch.subject(), Counter: ch.anyCounter()}, ch.ticket.kind(), now)
 }
 
-// clear makes every inline counter of c's subject fresh, in batches; only once,
-// if c has a ticket. The error is or wraps counters.ErrShut, ErrFull,
+// clear makes every inline counter of the change's subject fresh, in batches; only once,
+// if the change has a ticket. The error is or wraps counters.ErrShut, ErrFull,
 // ErrNoOwner, ErrRequestIDReused or ErrTooManyRequestIDs.
-func (c *change) clear(ctx context.Context, l *Limiter) error {
+func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo
 
-	if c.ticket != nil {
-		memo = c.memo(now)
+	if ch.ticket != nil {
+		memo = ch.memo(now)
 
 		// The batches below are several steps: a repetition that came between them must
 		// wait for the last.
@@ -95,10 +95,10 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	}
 
 	for more := true; more; {
-		ops := l.table.InlineOps(c.inlineSubject, maxListed)
+		ops := l.table.InlineOps(ch.inlineSubject, maxListed)
 
 		// Asked after the list was made: of a partition that is not open, it may lack counters.
-		if !l.table.IsOpen(ring.PartitionOf(c.inlineSubject)) {
+		if !l.table.IsOpen(ring.PartitionOf(ch.inlineSubject)) {
 			return counters.ErrShut
 		}
 
@@ -123,15 +123,16 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	return requestError(l.table.Remember(now, memo))
 }
 
-// acceptResults copies the results of c into c. It returns false if they are for other limits.
-func (c *change) acceptResults(list results) bool {
-	if len(list) != len(c.ops) {
+// acceptResults takes over the results that another node sent. It returns false if
+// they are for other limits.
+func (ch *change) acceptResults(list results) bool {
+	if len(list) != len(ch.ops) {
 		return false
 	}
 	for i := range list {
-		c.ops[i].Decision, c.leased[i] = list[i].Decision, list[i].leasedPart
-		c.applied[i] = list[i].applied
-		c.holders[i] = list[i].held
+		ch.ops[i].Decision, ch.leased[i] = list[i].Decision, list[i].leasedPart
+		ch.applied[i] = list[i].applied
+		ch.holders[i] = list[i].held
 	}
 	return true
 }
@@ -153,20 +154,20 @@ type heldSlots struct {
 	all  int
 }
 
-func resultsOf(c *change) *results {
-	list := make(results, len(c.ops))
-	for i := range c.ops {
-		list[i].Decision = c.ops[i].Decision
-		list[i].leasedPart = c.leased[i]
-		list[i].applied = c.applied[i]
-		list[i].held = c.holders[i]
+func resultsOf(ch *change) *results {
+	list := make(results, len(ch.ops))
+	for i := range ch.ops {
+		list[i].Decision = ch.ops[i].Decision
+		list[i].leasedPart = ch.leased[i]
+		list[i].applied = ch.applied[i]
+		list[i].held = ch.holders[i]
 	}
 	return &list
 }
 
 // Code implements wire.Message.
-func (r *results) Code(c *wire.Coder) {
-	wire.List(c, (*[]opUsage)(r), maxSubjectOps, minResultBytes+5, func(v *opUsage) {
+func (res *results) Code(c *wire.Coder) {
+	wire.List(c, (*[]opUsage)(res), maxSubjectOps, minResultBytes+5, func(v *opUsage) {
 		v.code(c)
 		wire.Number(c, &v.units, math.MaxInt64)
 		c.Bool(&v.estimated)
@@ -176,30 +177,30 @@ func (r *results) Code(c *wire.Coder) {
 	})
 }
 
-// hashChange hashes c, a change of u. The order of costs does not matter.
-func hashChange(c *change, u *Usage, costs []UnitCost) uint64 {
+// hashChange hashes cost, a change of u. The order of costs does not matter.
+func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	n, others := int64(0), []UnitCost(nil)
-	for _, c := range costs {
-		if c.Unit == rules.Requests {
-			n = c.Cost
+	for _, cost := range costs {
+		if cost.Unit == rules.Requests {
+			n = cost.Cost
 		} else {
-			others = append(others, c)
+			others = append(others, cost)
 		}
 	}
 
 	slices.SortFunc(others, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
-	b := wire.AppendText(binary.AppendVarint(nil, int64(c.verb)), u.Rule.Name)
-	b = wire.AppendBool(wire.AppendText(b, u.limitName), c.bill != nil)
+	b := wire.AppendText(binary.AppendVarint(nil, int64(ch.verb)), u.Rule.Name)
+	b = wire.AppendBool(wire.AppendText(b, u.limitName), ch.bill != nil)
 	b = binary.AppendVarint(wire.AppendTexts(b, u.Key), n)
-	for _, c := range others {
-		b = binary.AppendVarint(wire.AppendText(b, c.Unit), c.Cost)
+	for _, cost := range others {
+		b = binary.AppendVarint(wire.AppendText(b, cost.Unit), cost.Cost)
 	}
 
 	if u.Namespace != "" {
 		b = wire.AppendText(b, u.Namespace)
 		for i := range u.Limits {
-			l := u.Limits[i].Limit
-			b = l.Append(binary.LittleEndian.AppendUint64(b, l.ID), 0)
+			limit := u.Limits[i].Limit
+			b = limit.Append(binary.LittleEndian.AppendUint64(b, limit.ID), 0)
 		}
 	}
 

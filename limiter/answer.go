@@ -186,16 +186,16 @@ func (a *Answer) conclude(l *Limiter) {
 // set copies op's outcome, field by field: copying the whole struct right after
 // it was written would stall the processor.
 func (la *LimitAnswer) set(op *counters.Op) {
-	d := &op.Decision
-	la.Allowed = d.Allowed
-	la.Remaining = d.Remaining
-	la.Used = d.Used
+	decision := &op.Decision
+	la.Allowed = decision.Allowed
+	la.Remaining = decision.Remaining
+	la.Used = decision.Used
 	la.Full = op.Full
-	la.RetryAfter = d.RetryAfter
-	la.ResetAfter = d.ResetAfter
-	la.MoreAfter = d.MoreAfter
-	la.Delay = d.Delay
-	la.Reduced, la.Loaned = d.Reduced, d.Loaned
+	la.RetryAfter = decision.RetryAfter
+	la.ResetAfter = decision.ResetAfter
+	la.MoreAfter = decision.MoreAfter
+	la.Delay = decision.Delay
+	la.Reduced, la.Loaned = decision.Reduced, decision.Loaned
 }
 
 // concludeRefusal completes the answer of a limit that refuses.

@@ -49,40 +49,40 @@ const (
 )
 
 // wait reports whether the answer arrived by a.deadline. If not, it abandons a.
-func (a *ask) wait() bool {
+func (ak *ask) wait() bool {
 	select {
-	case <-a.done:
+	case <-ak.done:
 		return true
 	default:
 	}
 
-	timer := time.NewTimer(time.Until(a.deadline))
+	timer := time.NewTimer(time.Until(ak.deadline))
 	defer timer.Stop()
 
 	select {
-	case <-a.done:
+	case <-ak.done:
 		return true
 	case <-timer.C:
 	}
 
 	// If deliver was faster, the answer must be used: nobody else gives back
 	// what it took.
-	if a.state.CompareAndSwap(askOpen, askAbandoned) {
+	if ak.state.CompareAndSwap(askOpen, askAbandoned) {
 		return false
 	}
 
-	<-a.done
+	<-ak.done
 	return true
 }
 
 // readAnswer copies into a the answer for the i-th of the identical checks.
-func (a *ask) readAnswer(r *reply, err error, i int) {
-	a.err = err
+func (ak *ask) readAnswer(r *reply, err error, i int) {
+	ak.err = err
 	if err != nil {
 		return
 	}
 
-	a.replyHead = r.replyHead
+	ak.replyHead = r.replyHead
 	if r.status != decided {
 		return
 	}
@@ -92,23 +92,23 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	// never decided.
 	if last := len(r.admitted) - 1; i > last {
 		if r.admitted[last] {
-			a.status = neverDecided
+			ak.status = neverDecided
 			return
 		}
 		i = last
 	}
 
-	a.admitted = r.admitted[i]
+	ak.admitted = r.admitted[i]
 
 	// Copied, because r goes back to a pool.
-	a.lives = append(a.lives[:0], r.lives...)
-	a.when = a.when[:0]
+	ak.lives = append(ak.lives[:0], r.lives...)
+	ak.when = ak.when[:0]
 
-	n := len(a.q.ops)
-	for j := range a.q.ops {
+	n := len(ak.q.ops)
+	for j := range ak.q.ops {
 		res := &r.results[i*n+j]
-		a.q.ops[j].Decision, a.q.ops[j].Full = res.Decision, res.full
-		a.when = append(a.when, res.when)
+		ak.q.ops[j].Decision, ak.q.ops[j].Full = res.Decision, res.full
+		ak.when = append(ak.when, res.when)
 	}
 }
 
@@ -135,41 +135,41 @@ const keyPrefix = len(ring.NodeID{})
 
 // dispatch sends a's question. If together is set, the question may share a
 // message with identical questions.
-func (a *ask) dispatch(l *Limiter, together bool) {
+func (ak *ask) dispatch(l *Limiter, together bool) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
 
-	x.key = a.q.appendBody(append(x.key[:0], a.to[:]...))
+	x.key = ak.q.appendBody(append(x.key[:0], ak.to[:]...))
 
 	// Two checks with so many ops would not fit in one message.
-	if !together || len(a.q.ops) > maxResults/2 {
-		l.post(nil, x.key[keyPrefix:], []*ask{a})
+	if !together || len(ak.q.ops) > maxResults/2 {
+		l.post(nil, x.key[keyPrefix:], []*ask{ak})
 		return
 	}
 
-	s := &l.membership.flights.shard[a.q.ops[0].Key.Counter%uint64(len(flights{}.shard))]
-	s.mu.Lock()
+	shard := &l.membership.flights.shard[ak.q.ops[0].Key.Counter%uint64(len(flights{}.shard))]
+	shard.mu.Lock()
 
-	f, inFlight := s.byKey[string(x.key)]
+	f, inFlight := shard.byKey[string(x.key)]
 	switch {
 	case inFlight && len(f.queue) < maxIdentical:
-		f.queue = append(f.queue, a)
-		s.mu.Unlock()
+		f.queue = append(f.queue, ak)
+		shard.mu.Unlock()
 		return
 	case inFlight:
 		f = nil // the queue is full: send this question by itself
 	default:
-		f = &flight{shard: s, key: string(x.key)}
-		if s.byKey == nil {
-			s.byKey = make(map[string]*flight)
+		f = &flight{shard: shard, key: string(x.key)}
+		if shard.byKey == nil {
+			shard.byKey = make(map[string]*flight)
 		}
-		s.byKey[f.key] = f
+		shard.byKey[f.key] = f
 	}
 
 	// Not under the mutex: the handler of the reply takes it, and may run
 	// before post returns.
-	s.mu.Unlock()
-	l.post(f, x.key[keyPrefix:], []*ask{a})
+	shard.mu.Unlock()
+	l.post(f, x.key[keyPrefix:], []*ask{ak})
 }
 
 // post sends one message for asks, which are identical. f is nil if no other
@@ -179,9 +179,9 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	defer l.membership.release(x)
 
 	now := time.Now()
-	q := &asks[0].q
+	qn := &asks[0].q
 	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival, so the last deadline is the latest
-	head := question{count: len(asks), patience: timeout, hops: q.hops}
+	head := question{count: len(asks), patience: timeout, hops: qn.hops}
 	l.membership.leases.addRequests(&head, asks)
 
 	// Read before the message leaves. A grant's life counts from then, so it
@@ -242,8 +242,8 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		l.post(f, []byte(f.key[keyPrefix:]), next)
 	}
 
-	for i, a := range asks {
-		a.deliver(l, &x.reply, err, i)
+	for i, ak := range asks {
+		ak.deliver(l, &x.reply, err, i)
 	}
 }
 
@@ -255,7 +255,7 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	defer f.shard.mu.Unlock()
 
 	// Checks that have given up must not cost anything any more.
-	f.queue = slices.DeleteFunc(f.queue, func(a *ask) bool { return a.state.Load() != askOpen })
+	f.queue = slices.DeleteFunc(f.queue, func(ak *ask) bool { return ak.state.Load() != askOpen })
 	if all || len(f.queue) <= bound {
 		next, f.queue = f.queue, nil
 	} else {
@@ -271,28 +271,28 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 
 // deliver hands the answer to a's check. If the check was decided without it,
 // deliver gives back what the answer took.
-func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
-	a.readAnswer(r, err, i)
-	if !a.state.CompareAndSwap(askOpen, askAnswered) {
-		if a.err == nil && a.status == decided {
-			a.rollBack(l)
+func (ak *ask) deliver(l *Limiter, r *reply, err error, i int) {
+	ak.readAnswer(r, err, i)
+	if !ak.state.CompareAndSwap(askOpen, askAnswered) {
+		if ak.err == nil && ak.status == decided {
+			ak.rollBack(l)
 		}
 		return
 	}
-	a.done <- struct{}{}
+	ak.done <- struct{}{}
 }
 
 // rollBack gives back what a's check took, if it was admitted.
-func (a *ask) rollBack(l *Limiter) {
-	if !a.admitted || a.q.flags&flagPeek != 0 {
+func (ak *ask) rollBack(l *Limiter) {
+	if !ak.admitted || ak.q.flags&flagPeek != 0 {
 		return
 	}
-	if a.fromLease {
-		l.membership.leases.held.Unspend(a.receipt, a.q.ops)
+	if ak.fromLease {
+		l.membership.leases.held.Unspend(ak.receipt, ak.q.ops)
 		return
 	}
-	list := a.refunds()
-	if len(list) > 0 && a.decider != l.membership.Self {
+	list := ak.refunds()
+	if len(list) > 0 && ak.decider != l.membership.Self {
 		l.membership.counts.givenBack.Add(1)
 	}
 	l.sendRefunds(list)
@@ -300,19 +300,19 @@ func (a *ask) rollBack(l *Limiter) {
 
 // refunds returns what gives back all that a's check took from the counters of
 // the node that answered.
-func (a *ask) refunds() (list []refund) {
+func (ak *ask) refunds() (list []refund) {
 	subject, first := 0, 0
-	for ops := a.q.ops; first < len(ops); subject++ {
+	for ops := ak.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: a.boot,
-			life: a.lives[subject], steady: a.steady}}
-		if a.q.placing != nil && a.q.placing.home == back.subject {
-			back.place = a.q.placing.id
+		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: ak.boot,
+			life: ak.lives[subject], steady: ak.steady}}
+		if ak.q.placing != nil && ak.q.placing.home == back.subject {
+			back.place = ak.q.placing.id
 		}
 
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() && ops[i].Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
-				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.when[i])
+				back.ops, back.when = append(back.ops, ops[i]), append(back.when, ak.when[i])
 			}
 		}
 

@@ -96,9 +96,9 @@ func (a *Answer) countLimits() (n int) {
 // costIn returns the cost that q names in a unit, or in its only one.
 func (q *Query) costIn(unit string) int64 {
 	costs := q.subjectCosts()
-	for _, c := range costs {
-		if c.Unit == unit || unit == "" && len(costs) == 1 {
-			return c.Cost
+	for _, cost := range costs {
+		if cost.Unit == unit || unit == "" && len(costs) == 1 {
+			return cost.Cost
 		}
 	}
 	if len(costs) == 0 {
@@ -122,8 +122,8 @@ func (q *Query) withCost(mode counters.Mode, unit string, cost int64) *Query {
 		return &part
 	}
 
-	s := q.Subjects[0]
-	s.Mode, s.Costs = mode, costs
-	part.Subjects = []Subject{s}
+	subj := q.Subjects[0]
+	subj.Mode, subj.Costs = mode, costs
+	part.Subjects = []Subject{subj}
 	return &part
 }

@@ -43,66 +43,66 @@ type waitingTask struct {
 
 // newBacklog returns a backlog whose tasks are tried until the limiter is closed.
 func (l *Limiter) newBacklog(room int, pause time.Duration) *backlog {
-	b := &backlog{limiter: l, room: room, pause: pause, wake: make(chan struct{}, 1)}
-	l.membership.maintenance.Go(b.run)
-	return b
+	bl := &backlog{limiter: l, room: room, pause: pause, wake: make(chan struct{}, 1)}
+	l.membership.maintenance.Go(bl.run)
+	return bl
 }
 
 // keep keeps t for as long as it is of use.
-func (b *backlog) keep(t task, life time.Duration) {
-	b.put(waitingTask{task: t, until: b.limiter.membership.Boottime() + life})
+func (bl *backlog) keep(t task, life time.Duration) {
+	bl.put(waitingTask{task: t, until: bl.limiter.membership.Boottime() + life})
 }
 
-// put puts t in the backlog, unless that is full or the limiter is closed.
-func (b *backlog) put(t waitingTask) {
-	m := b.limiter.membership
-	defer wake.Signal(b.wake)
+// put puts task in the backlog, unless that is full or the limiter is closed.
+func (bl *backlog) put(task waitingTask) {
+	m := bl.limiter.membership
+	defer wake.Signal(bl.wake)
 
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	bl.mu.Lock()
+	defer bl.mu.Unlock()
 
 	// After run's last round, which takes this mutex once the context has
 	// ended, a task would wait for ever.
-	if len(b.tasks) >= b.room || m.ctx.Err() != nil {
-		t.giveUp(b.limiter, false)
+	if len(bl.tasks) >= bl.room || m.ctx.Err() != nil {
+		task.giveUp(bl.limiter, false)
 		return
 	}
-	t.next = m.Boottime() + b.pause
-	b.tasks = append(b.tasks, t)
+	task.next = m.Boottime() + bl.pause
+	bl.tasks = append(bl.tasks, task)
 }
 
 // forget drops the waiting tasks for which isOver returns true.
-func (b *backlog) forget(isOver func(task) bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.tasks = slices.DeleteFunc(b.tasks, func(t waitingTask) bool { return isOver(t.task) })
+func (bl *backlog) forget(isOver func(task) bool) {
+	bl.mu.Lock()
+	defer bl.mu.Unlock()
+	bl.tasks = slices.DeleteFunc(bl.tasks, func(task waitingTask) bool { return isOver(task.task) })
 }
 
 // run tries the tasks, and once more when the limiter is closed: what can be
 // sent without an answer still leaves.
-func (b *backlog) run() {
-	ctx := b.limiter.membership.ctx
+func (bl *backlog) run() {
+	ctx := bl.limiter.membership.ctx
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
 	for closed := false; !closed; {
 		select {
 		case <-timer.C:
-		case <-b.wake:
+		case <-bl.wake:
 		case <-ctx.Done():
 		}
 
 		closed = ctx.Err() != nil // if so, nothing more is kept
-		due, waiting := b.takeDue(closed)
+		due, waiting := bl.takeDue(closed)
 
 		var all sync.WaitGroup
 		for i := range due {
 			// Nothing waits for answers any more when the limiter is closed,
 			// so the tasks, which may be many then, need no goroutines.
 			if closed {
-				b.attempt(ctx, due[i])
+				bl.attempt(ctx, due[i])
 			} else {
-				all.Go(func() { b.attempt(ctx, due[i]) })
+				all.Go(func() { bl.attempt(ctx, due[i]) })
 			}
 		}
 		all.Wait()
@@ -110,7 +110,7 @@ func (b *backlog) run() {
 		if waiting+len(due) > 0 {
 			// Shorter than the pause, so that no task waits much longer than
 			// that.
-			timer.Reset(b.pause / 4)
+			timer.Reset(bl.pause / 4)
 		}
 	}
 }
@@ -118,30 +118,30 @@ func (b *backlog) run() {
 // takeDue removes and returns the tasks that are to be tried now, or all of
 // them if the limiter is closed, and how many wait. It drops those that are
 // late.
-func (b *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
-	now := b.limiter.membership.Boottime()
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (bl *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
+	now := bl.limiter.membership.Boottime()
+	bl.mu.Lock()
+	defer bl.mu.Unlock()
 
-	b.tasks = slices.DeleteFunc(b.tasks, func(t waitingTask) bool {
+	bl.tasks = slices.DeleteFunc(bl.tasks, func(task waitingTask) bool {
 		switch {
-		case now >= t.until:
-			t.giveUp(b.limiter, true)
-		case closed || now >= t.next && len(due) < maxTasksAtOnce:
-			due = append(due, t)
+		case now >= task.until:
+			task.giveUp(bl.limiter, true)
+		case closed || now >= task.next && len(due) < maxTasksAtOnce:
+			due = append(due, task)
 		default:
 			return false
 		}
 		return true
 	})
-	return due, len(b.tasks)
+	return due, len(bl.tasks)
 }
 
-// attempt tries t, and keeps it for another attempt if need be.
-func (b *backlog) attempt(ctx context.Context, t waitingTask) {
+// attempt tries task, and keeps it for another attempt if need be.
+func (bl *backlog) attempt(ctx context.Context, task waitingTask) {
 	ctx, cancel := context.WithTimeout(ctx, homeTimeout)
 	defer cancel()
-	if !t.try(ctx, b.limiter, t.until-b.limiter.membership.Boottime()) {
-		b.put(t)
+	if !task.try(ctx, bl.limiter, task.until-bl.limiter.membership.Boottime()) {
+		bl.put(task)
 	}
 }

@@ -20,57 +20,57 @@ type bill struct {
 
 // billOf returns the bill of u, for a change of its limits.
 func billOf(u *Usage) *bill {
-	b := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, uncounted: u.uncounted}
+	bi := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, uncounted: u.uncounted}
 	for i := range u.Limits {
-		b.units = append(b.units, u.Limits[i].Limit.Unit)
+		bi.units = append(bi.units, u.Limits[i].Limit.Unit)
 	}
-	return b
+	return bi
 }
 
-func (b *bill) code(c *wire.Coder) {
-	wire.Fixed(c, &b.hashLo)
-	c.Text(&b.rule, maxUnitBytes)
-	c.Texts(&b.key, maxKeyValues, rules.MaxShownBytes)
-	c.Texts(&b.units, maxSubjectOps, maxUnitBytes)
-	wire.List(c, &b.uncounted, MaxCosts, 2, func(u *UnitCost) {
-		c.Text(&u.Unit, maxUnitBytes)
-		wire.Varint(c, &u.Cost)
-		c.Require(u.Cost >= -algorithms.MaxAmount && u.Cost <= algorithms.MaxAmount)
+func (bi *bill) code(c *wire.Coder) {
+	wire.Fixed(c, &bi.hashLo)
+	c.Text(&bi.rule, maxUnitBytes)
+	c.Texts(&bi.key, maxKeyValues, rules.MaxShownBytes)
+	c.Texts(&bi.units, maxSubjectOps, maxUnitBytes)
+	wire.List(c, &bi.uncounted, MaxCosts, 2, func(cost *UnitCost) {
+		c.Text(&cost.Unit, maxUnitBytes)
+		wire.Varint(c, &cost.Cost)
+		c.Require(cost.Cost >= -algorithms.MaxAmount && cost.Cost <= algorithms.MaxAmount)
 	})
 }
 
-// correctBill counts what c, which has just been carried out here, has applied.
-func (c *change) correctBill(l *Limiter, wall int64) {
-	b := c.bill
-	if b == nil || l.meter == nil {
+// correctBill counts what the change, which has just been carried out here, has applied.
+func (ch *change) correctBill(l *Limiter, wall int64) {
+	bi := ch.bill
+	if bi == nil || l.meter == nil {
 		return
 	}
 
-	key := b.key
+	key := bi.key
 	if key == nil {
 		key = []string{} // the rule has no key attributes; nil would mean an unknown key
 	}
 
-	subject := rules.Hash{Hi: c.subject(), Lo: b.hashLo}
-	list := slices.Clone(b.uncounted)
-	for i, unit := range b.units {
-		if !slices.Contains(b.units[:i], unit) {
-			list = append(list, UnitCost{unit, c.mostApplied(unit)})
+	subject := rules.Hash{Hi: ch.subject(), Lo: bi.hashLo}
+	list := slices.Clone(bi.uncounted)
+	for i, unit := range bi.units {
+		if !slices.Contains(bi.units[:i], unit) {
+			list = append(list, UnitCost{unit, ch.mostApplied(unit)})
 		}
 	}
 
-	for _, one := range list {
-		if one.Cost != 0 && !l.meter.Add(wall, subject, one.Unit, one.Cost, 0) {
-			l.meter.AddNamed(wall, subject, b.rule, key, one.Unit, one.Cost, 0)
+	for _, cost := range list {
+		if cost.Cost != 0 && !l.meter.Add(wall, subject, cost.Unit, cost.Cost, 0) {
+			l.meter.AddNamed(wall, subject, bi.rule, key, cost.Unit, cost.Cost, 0)
 		}
 	}
 }
 
 // mostApplied returns what was applied to the limits in a unit: of several, the most.
-func (c *change) mostApplied(unit string) (most int64) {
-	for i := range c.bill.units {
-		if c.bill.units[i] == unit {
-			most = furtherFromZero(most, c.applied[i])
+func (ch *change) mostApplied(unit string) (most int64) {
+	for i := range ch.bill.units {
+		if ch.bill.units[i] == unit {
+			most = furtherFromZero(most, ch.applied[i])
 		}
 	}
 	return most
@@ -109,9 +109,9 @@ func (l *Limiter) billCheck(q *Query, a *Answer) {
 }
 
 // bill reports to the meter what one check of h's subject cost.
-func (l *Limiter) bill(q *Query, a *Answer, h *rules.Hit, c UnitCost) {
-	if !l.meter.Add(a.Now.Wall, h.Subject, c.Unit, c.Cost, 1) {
-		l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), c.Unit, c.Cost, 1)
+func (l *Limiter) bill(q *Query, a *Answer, h *rules.Hit, cost UnitCost) {
+	if !l.meter.Add(a.Now.Wall, h.Subject, cost.Unit, cost.Cost, 1) {
+		l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), cost.Unit, cost.Cost, 1)
 	}
 }
 

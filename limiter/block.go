@@ -33,14 +33,14 @@ func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
 // foldBlocks removes the blocks from the check. Where a block is on, all limits
 // of its rule refuse until it ends.
 func (a *Answer) foldBlocks() {
-	s := &a.scratch
-	ops, limits := s.ops[:0], a.Limits[:0] // written over what was read before
+	sc := &a.scratch
+	ops, limits := sc.ops[:0], a.Limits[:0] // written over what was read before
 
 	first := 0
-	for i := range s.match.Hits {
-		h := &s.match.Hits[i]
+	for i := range sc.match.Hits {
+		h := &sc.match.Hits[i]
 		n := len(h.Limits)
-		own, blocks := s.ops[first:first+n], s.ops[first+n:first+countHitOps(h)]
+		own, blocks := sc.ops[first:first+n], sc.ops[first+n:first+countHitOps(h)]
 
 		blocked := false
 		for j := range blocks {
@@ -62,21 +62,23 @@ func (a *Answer) foldBlocks() {
 		}
 		first += n + len(blocks)
 	}
-	s.ops = ops
+	sc.ops = ops
 	a.Limits = limits
-	s.hasBlocks = false
+	sc.hasBlocks = false
 }
 
-// whileBlocked returns what a limit decides, in place of d, while its subject
+// whileBlocked returns what a limit decides, in place of decision, while its subject
 // is blocked for a time that is left: it refuses, and nothing remains, for at
 // least that long. What is used stays.
-func whileBlocked(d algorithms.Decision, left time.Duration) algorithms.Decision {
-	out := algorithms.Decision{Used: d.Used, RetryAfter: left, ResetAfter: max(d.ResetAfter, left), MoreAfter: left}
-	if d.Remaining == 0 {
-		out.MoreAfter = max(left, d.MoreAfter)
+func whileBlocked(decision algorithms.Decision, left time.Duration) algorithms.Decision {
+	out := algorithms.Decision{
+		Used: decision.Used, RetryAfter: left, ResetAfter: max(decision.ResetAfter, left), MoreAfter: left,
 	}
-	if !d.Allowed && (d.RetryAfter == algorithms.Never || d.RetryAfter > left) {
-		out.RetryAfter, out.Reduced = d.RetryAfter, d.Reduced
+	if decision.Remaining == 0 {
+		out.MoreAfter = max(left, decision.MoreAfter)
+	}
+	if !decision.Allowed && (decision.RetryAfter == algorithms.Never || decision.RetryAfter > left) {
+		out.RetryAfter, out.Reduced = decision.RetryAfter, decision.Reduced
 	}
 	return out
 }

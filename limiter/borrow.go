@@ -75,38 +75,38 @@ type lender struct {
 	notBefore int64 // don't ask it before then
 }
 
-func (ls *loans) init(l *Limiter) {
-	ls.limiter = l
-	ls.borrowers = make(map[counters.Key]*borrower)
-	ls.silentUntil = make(map[string]int64)
-	ls.askers.subjects = make(map[uint64]*shortage)
+func (lo *loans) init(l *Limiter) {
+	lo.limiter = l
+	lo.borrowers = make(map[counters.Key]*borrower)
+	lo.silentUntil = make(map[string]int64)
+	lo.askers.subjects = make(map[uint64]*shortage)
 }
 
 // borrow requests loans for the limits of an owned subject that are short. It
 // does not wait for them: it calls done once they are answered, or at once if
 // nothing is under way.
-func (ls *loans) borrow(r *borrowRequest, done func(borrowReply)) {
-	m := ls.limiter.membership
+func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
+	m := lo.limiter.membership
 
 	// One for this function, so that a loan which is answered at once does not
 	// end the wait for those after it.
-	w := &borrowWaiter{pending: 1, done: done}
+	bw := &borrowWaiter{pending: 1, done: done}
 	if m.OtherRegions != nil {
-		now := ls.limiter.clock.Now()
-		for _, d := range ls.dividedLimits(&r.subjectRef, now) {
+		now := lo.limiter.clock.Now()
+		for _, d := range lo.dividedLimits(&req.subjectRef, now) {
 			if at := m.Ownership.Route(d.partition); at.Place == partitions.Here && m.Authority() {
-				l := &loan{request: LoanRequest{subjectRef: r.subjectRef}, to: d,
-					need: r.needOf(d.limit.ID), begun: now.Steady}
-				if l.need.cost > 0 {
-					ls.borrowFor(l, now, w)
+				ln := &loan{request: LoanRequest{subjectRef: req.subjectRef}, to: d,
+					need: req.needOf(d.limit.ID), begun: now.Steady}
+				if ln.need.cost > 0 {
+					lo.borrowFor(ln, now, bw)
 				} else {
-					ls.borrowFor(l, now, nil) // nobody waits: it is ahead of need
+					lo.borrowFor(ln, now, nil) // nobody waits: it is ahead of need
 				}
 			}
 		}
 	}
 
-	ls.finish(w)
+	lo.finish(bw)
 }
 
 // borrowWaiter is a node that waits for the loans which it has asked for. The
@@ -121,24 +121,25 @@ type borrowWaiter struct {
 type borrowWaiters []*borrowWaiter
 
 // note adds a result to the waiters' replies.
-func (ws borrowWaiters) note(ls *loans, r borrowReply) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	for _, w := range ws {
-		w.reply.add(r)
+func (ws borrowWaiters) note(lo *loans, r borrowReply) {
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
+	for _, bw := range ws {
+		bw.reply.add(r)
 	}
 }
 
-// finish notes that one of the things that w waits for is over, and answers w if it was the last.
-func (ls *loans) finish(w *borrowWaiter) {
-	ls.mu.Lock()
-	w.pending--
-	over, reply := w.pending == 0, w.reply
-	ls.mu.Unlock()
+// finish notes that one of the things that a waiter waits for is over, and
+// answers it if that was the last.
+func (lo *loans) finish(bw *borrowWaiter) {
+	lo.mu.Lock()
+	bw.pending--
+	over, reply := bw.pending == 0, bw.reply
+	lo.mu.Unlock()
 
 	// Not under the mutex: done takes others, or sends a message.
 	if over {
-		w.done(reply)
+		bw.done(reply)
 	}
 }
 
@@ -156,22 +157,22 @@ type loan struct {
 }
 
 // borrowFor requests a loan for one limit, if it is short and a region may have
-// something to lend. w, which may be nil, waits for the loan that is then under
+// something to lend. bw, which may be nil, waits for the loan that is then under
 // way.
-func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
-	m := ls.limiter.membership
-	d := &l.to
+func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
+	m := lo.limiter.membership
+	d := &ln.to
 
 	// Read before the request leaves: what is lent for one life must not be
 	// credited in the next.
-	l.life = ls.limiter.table.Life(d.partition)
-	l.sent = now.Steady
+	ln.life = lo.limiter.table.Life(d.partition)
+	ln.sent = now.Steady
 
-	balance := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
-	if !l.need.isShort(d.rule, d.limit, balance.Remaining) {
-		if w != nil {
+	balance := lo.limiter.table.Loans(now, d.key, &d.limit.Limit)
+	if !ln.need.isShort(d.rule, d.limit, balance.Remaining) {
+		if bw != nil {
 			// Enough is there by now, so the check is worth another attempt.
-			borrowWaiters{w}.note(ls, borrowReply{brought: true})
+			borrowWaiters{bw}.note(lo, borrowReply{brought: true})
 		}
 		return
 	}
@@ -179,23 +180,23 @@ func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 	// A bucket must have room for the loan, and for what nodes may still give back.
 	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter))
 	if d.limit.Kind == algorithms.FixedWindow {
-		want = max(targetAmount(d.limit), l.need.cost, l.need.ahead) - balance.Remaining
+		want = max(targetAmount(d.limit), ln.need.cost, ln.need.ahead) - balance.Remaining
 	}
 	if want < 1 {
 		return
 	}
 
-	l.region, l.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.OtherRegions, w)
-	if l.borrower == nil {
+	ln.region, ln.borrower = lo.chooseLender(d, balance.Window, now.Steady, m.OtherRegions, bw)
+	if ln.borrower == nil {
 		return
 	}
 
-	l.request.limit = d.limit.ID
-	l.request.Window = balance.Window
-	l.request.Want = min(want, algorithms.MaxAmount)
-	l.request.version = d.active.set.Version
-	m.OtherRegions.Go(l.region, MethodLend, wire.Encode(nil, &l.request), loanTimeout,
-		func(body []byte, err error) { ls.handleReply(l, body, err) })
+	ln.request.limit = d.limit.ID
+	ln.request.Window = balance.Window
+	ln.request.Want = min(want, algorithms.MaxAmount)
+	ln.request.version = d.active.set.Version
+	m.OtherRegions.Go(ln.region, MethodLend, wire.Encode(nil, &ln.request), loanTimeout,
+		func(body []byte, err error) { lo.handleReply(ln, body, err) })
 }
 
 // chooseLender picks the region believed to have the most unused quota, and
@@ -203,10 +204,10 @@ func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
 // have its whole share unused. A region with no share of a fixed window comes
 // last: it may have borrowed more than it needs. It returns a nil borrower if
 // there is no region to ask, if a loan to the counter is already in flight, or
-// if too many loans are. w waits for the loan that is then in flight, or learns
+// if too many loans are. bw waits for the loan that is then in flight, or learns
 // that there is none.
-func (ls *loans) chooseLender(
-	d *dividedLimit, window, steady int64, far OtherRegions, w *borrowWaiter,
+func (lo *loans) chooseLender(
+	d *dividedLimit, window, steady int64, far OtherRegions, bw *borrowWaiter,
 ) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
@@ -217,16 +218,16 @@ func (ls *loans) chooseLender(
 		}
 		return share < 1 || !far.Reachable(name)
 	})
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
 
-	b := ls.borrowerOf(d.key, window, steady)
+	br := lo.borrowerOf(d.key, window, steady)
 	switch {
-	case b.inFlight:
-		b.await(w)
+	case br.inFlight:
+		br.await(bw)
 		return "", nil
-	case ls.inFlight >= maxLoans || steady < b.pausedUntil:
-		b.tellVain(w, steady)
+	case lo.inFlight >= maxLoans || steady < br.pausedUntil:
+		br.tellVain(bw, steady)
 		return "", nil
 	}
 
@@ -235,93 +236,96 @@ func (ls *loans) chooseLender(
 	// In order, so that equals are not chosen by the order of a map.
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		unused, after := shares[name], int64(0)
-		if heard := b.lenders[name]; heard != nil {
+		if heard := br.lenders[name]; heard != nil {
 			unused, after = heard.unused, heard.notBefore
 		}
-		if max(after, ls.silentUntil[name]) <= steady && unused > most {
+		if max(after, lo.silentUntil[name]) <= steady && unused > most {
 			region, most = name, unused
 		}
 	}
 
 	if most == 0 {
-		b.pausedUntil = steady + int64(noLenderPause)
-		b.tellVain(w, steady)
+		br.pausedUntil = steady + int64(noLenderPause)
+		br.tellVain(bw, steady)
 		return "", nil
 	}
 
-	b.inFlight = true
-	ls.inFlight++
-	b.await(w)
-	return region, b
+	br.inFlight = true
+	lo.inFlight++
+	br.await(bw)
+	return region, br
 }
 
-// await adds w, which may be nil, to those that wait for b's loan. The caller holds loans.mu.
-func (b *borrower) await(w *borrowWaiter) {
-	if w != nil && len(b.waiters) < maxBorrowWaiters {
-		w.pending++
-		b.waiters = append(b.waiters, w)
+// await adds bw, which may be nil, to those that wait for the borrower's loan.
+// The caller holds loans.mu.
+func (br *borrower) await(bw *borrowWaiter) {
+	if bw != nil && len(br.waiters) < maxBorrowWaiters {
+		bw.pending++
+		br.waiters = append(br.waiters, bw)
 	}
 }
 
-// tellVain tells w, which may be nil, that there is nothing to borrow. The caller holds loans.mu.
-func (b *borrower) tellVain(w *borrowWaiter, steady int64) {
-	b.patience.noteVain(steady)
-	if w != nil {
-		w.reply.add(borrowReply{vain: true, stay: b.patience.stay})
+// tellVain tells bw, which may be nil, that there is nothing to borrow. The caller holds loans.mu.
+func (br *borrower) tellVain(bw *borrowWaiter, steady int64) {
+	br.patience.noteVain(steady)
+	if bw != nil {
+		bw.reply.add(borrowReply{vain: true, stay: br.patience.stay})
 	}
 }
 
 // borrowerOf returns the borrower for a counter in a window, creating it if
 // needed, and forgets the lenders of any other window. The caller holds mu.
-func (ls *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
-	b := ls.borrowers[k]
-	if b == nil {
-		if len(ls.borrowers) >= maxBorrowers {
-			ls.dropIdleBorrower()
+func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
+	br := lo.borrowers[k]
+	if br == nil {
+		if len(lo.borrowers) >= maxBorrowers {
+			lo.dropIdleBorrower()
 		}
-		b = &borrower{window: window}
-		ls.borrowers[k] = b
+		br = &borrower{window: window}
+		lo.borrowers[k] = br
 	}
 
-	if b.window != window {
-		b.window = window
-		b.lenders = nil
-		b.pausedUntil = 0
-		b.patience = patience{}
+	if br.window != window {
+		br.window = window
+		br.lenders = nil
+		br.pausedUntil = 0
+		br.patience = patience{}
 	}
 
-	b.lastUsed = steady
-	return b
+	br.lastUsed = steady
+	return br
 }
 
 // dropIdleBorrower drops an arbitrary borrower without a loan in flight. One
 // exists, because maxLoans is less than maxBorrowers. The caller holds mu.
-func (ls *loans) dropIdleBorrower() {
-	for k, b := range ls.borrowers {
-		if !b.inFlight {
-			delete(ls.borrowers, k)
+func (lo *loans) dropIdleBorrower() {
+	for k, br := range lo.borrowers {
+		if !br.inFlight {
+			delete(lo.borrowers, k)
 			return
 		}
 	}
 }
 
 // sweep drops the borrowers that no longer look for loans, and the regions that may be asked again.
-func (ls *loans) sweep(steady int64) {
-	ls.askers.sweep(steady)
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	maps.DeleteFunc(ls.borrowers,
-		func(_ counters.Key, b *borrower) bool { return !b.inFlight && steady-b.lastUsed > int64(borrowerLife) })
-	maps.DeleteFunc(ls.silentUntil, func(_ string, until int64) bool { return steady > until })
+func (lo *loans) sweep(steady int64) {
+	lo.askers.sweep(steady)
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
+	maps.DeleteFunc(lo.borrowers,
+		func(_ counters.Key, br *borrower) bool {
+			return !br.inFlight && steady-br.lastUsed > int64(borrowerLife)
+		})
+	maps.DeleteFunc(lo.silentUntil, func(_ string, until int64) bool { return steady > until })
 }
 
 // handleReply handles the first answer to a loan request and ignores any other.
-func (ls *loans) handleReply(l *loan, body []byte, err error) {
-	if !l.answered.CompareAndSwap(false, true) {
+func (lo *loans) handleReply(ln *loan, body []byte, err error) {
+	if !ln.answered.CompareAndSwap(false, true) {
 		return
 	}
 
-	m, now := ls.limiter.membership, ls.limiter.clock.Now()
+	m, now := lo.limiter.membership, lo.limiter.clock.Now()
 	var r LoanReply
 	if err == nil {
 		err = wire.Decode(body, &r, "reply to a request for a loan")
@@ -331,85 +335,85 @@ func (ls *loans) handleReply(l *loan, body []byte, err error) {
 	if err != nil {
 		m.counts.loansFailed.Add(1)
 	} else if r.status == loanMade {
-		brought = ls.creditLoan(l, &r, now)
+		brought = lo.creditLoan(ln, &r, now)
 	}
 
 	// Only after the credit: once the loan counts as over, another one may
 	// begin, and must see what this one has brought.
-	waiters := ls.recordAnswer(l, &r, err != nil, brought > 0, now.Steady)
+	waiters := lo.recordAnswer(ln, &r, err != nil, brought > 0, now.Steady)
 
-	next := l.again(ls, now)
+	next := ln.again(lo, now)
 	switch {
 	case brought > 0:
 		// Only for aheadSpan: by then the need must have been reported anew.
 		if next != nil && next.need.ahead > 0 && now.Steady-next.begun < int64(aheadSpan) {
-			ls.borrowFor(next, now, nil)
+			lo.borrowFor(next, now, nil)
 		}
-		waiters.note(ls, borrowReply{brought: true})
+		waiters.note(lo, borrowReply{brought: true})
 
 	case next != nil && (err != nil || r.status != loanMade):
-		ls.borrowFromNext(next, now, waiters)
+		lo.borrowFromNext(next, now, waiters)
 	}
 
 	// Last: a waiter that has joined the next loan must not be answered between
 	// the two.
-	for _, w := range waiters {
-		ls.finish(w)
+	for _, bw := range waiters {
+		lo.finish(bw)
 	}
 }
 
 // again returns another request for the same need, if this node still owns the
 // counter; nil otherwise.
-func (l *loan) again(ls *loans, now algorithms.Instant) *loan {
-	d, ok := ls.dividedLimit(&l.request.subjectRef, l.to.limit.ID, now)
-	if !ok || d.key != l.to.key || !ls.limiter.membership.Authority() {
+func (ln *loan) again(lo *loans, now algorithms.Instant) *loan {
+	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.to.limit.ID, now)
+	if !ok || d.key != ln.to.key || !lo.limiter.membership.Authority() {
 		return nil
 	}
-	return &loan{request: LoanRequest{subjectRef: l.request.subjectRef}, to: d, need: l.need, begun: l.begun}
+	return &loan{request: LoanRequest{subjectRef: ln.request.subjectRef}, to: d, need: ln.need, begun: ln.begun}
 }
 
 // borrowFromNext asks the next region, after one that lent nothing. The waiters wait for it, too.
-func (ls *loans) borrowFromNext(l *loan, now algorithms.Instant, waiters borrowWaiters) {
-	ls.borrowFor(l, now, nil)
-	for _, w := range waiters {
-		if next := l.again(ls, now); next != nil {
-			ls.borrowFor(next, now, w) // joins the loan that has just begun, or learns that there is none
+func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrowWaiters) {
+	lo.borrowFor(ln, now, nil)
+	for _, bw := range waiters {
+		if next := ln.again(lo, now); next != nil {
+			lo.borrowFor(next, now, bw) // joins the loan that has just begun, or learns that there is none
 		}
 	}
 }
 
 // recordAnswer records for the next choice what a region answered, or that it
 // did not. It returns those that wait for the answer.
-func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
+func (lo *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
 
-	b := loan.borrower
-	waiters := b.waiters
-	ls.inFlight--
-	b.inFlight, b.waiters = false, nil
+	br := loan.borrower
+	waiters := br.waiters
+	lo.inFlight--
+	br.inFlight, br.waiters = false, nil
 
 	if brought {
-		b.patience = patience{}
+		br.patience = patience{}
 	}
 
 	if failed {
-		ls.silentUntil[loan.region] = steady + int64(awayPause)
+		lo.silentUntil[loan.region] = steady + int64(awayPause)
 		return waiters
 	}
 
-	delete(ls.silentUntil, loan.region)
+	delete(lo.silentUntil, loan.region)
 
 	// What a region had in another window says nothing about this one.
-	if b.window == loan.request.Window {
-		b.noteLender(loan, r, steady)
+	if br.window == loan.request.Window {
+		br.noteLender(loan, r, steady)
 	}
 
 	return waiters
 }
 
-// noteLender records what a region answered in b's window. The caller holds loans.mu.
-func (b *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
+// noteLender records what a region answered in the borrower's window. The caller holds loans.mu.
+func (br *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 	heard := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:
@@ -428,23 +432,23 @@ func (b *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 		heard.unused = 0 // and will stay so until the window ends
 	}
 
-	if b.lenders == nil {
-		b.lenders = make(map[string]*lender)
+	if br.lenders == nil {
+		br.lenders = make(map[string]*lender)
 	}
 
-	b.lenders[loan.region] = heard
+	br.lenders[loan.region] = heard
 }
 
 // creditLoan credits a loan to its counter, if that is still the counter that
 // requested it. It credits no more than was requested. For a token bucket it
 // also leaves out what may have refilled at the lender since. It returns what
 // it credited.
-func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) int64 {
-	m := ls.limiter.membership
+func (lo *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) int64 {
+	m := lo.limiter.membership
 	amount := min(r.Amount, loan.request.Want)
 
 	// The rules may have changed while the loan was on its way.
-	d, ok := ls.dividedLimit(&loan.request.subjectRef, loan.request.limit, now)
+	d, ok := lo.dividedLimit(&loan.request.subjectRef, loan.request.limit, now)
 	if !ok || d.key != loan.to.key || !m.Authority() {
 		m.counts.unitsLost.Add(amount)
 		return 0
@@ -457,7 +461,7 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) in
 	}
 
 	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
-	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, loan.life)
+	n, err := lo.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, loan.life)
 	if err != nil {
 		n = 0
 	}

@@ -59,110 +59,110 @@ type change struct {
 type counterIDs []uint64
 
 // Code implements wire.Message.
-func (l *counterIDs) Code(c *wire.Coder) {
-	wire.List(c, (*[]uint64)(l), maxListed, 8, func(counter *uint64) { wire.Fixed(c, counter) })
+func (ids *counterIDs) Code(c *wire.Coder) {
+	wire.List(c, (*[]uint64)(ids), maxListed, 8, func(counter *uint64) { wire.Fixed(c, counter) })
 }
 
-// coversAllCounters reports whether c applies to all inline counters of its subject.
-func (c *change) coversAllCounters() bool { return c.verb == verbList || c.verb == verbClear }
+// coversAllCounters reports whether the change applies to all inline counters of its subject.
+func (ch *change) coversAllCounters() bool { return ch.verb == verbList || ch.verb == verbClear }
 
-// subject returns the Key.Subject of c's subject.
-func (c *change) subject() uint64 {
-	if c.coversAllCounters() {
-		return c.inlineSubject
+// subject returns the Key.Subject of the change's subject.
+func (ch *change) subject() uint64 {
+	if ch.coversAllCounters() {
+		return ch.inlineSubject
 	}
-	return c.ops[0].Key.Subject
+	return ch.ops[0].Key.Subject
 }
 
-// anyCounter returns the Key.Counter of one of the counters of c's subject.
-func (c *change) anyCounter() uint64 {
-	if c.coversAllCounters() {
+// anyCounter returns the Key.Counter of one of the counters of the change's subject.
+func (ch *change) anyCounter() uint64 {
+	if ch.coversAllCounters() {
 		return counters.InlineCounter(0)
 	}
-	return c.ops[0].Key.Counter
+	return ch.ops[0].Key.Counter
 }
 
 // Code implements wire.Message.
-func (c *change) Code(w *wire.Coder) {
-	wire.Number(w, &c.verb, int64(verbs-1))
-	wire.Number(w, &c.hops, maxHops)
-	wire.Optional(w, &c.ticket, func(t *ticket) { t.Code(w) })
-	w.Require(c.hops > 0 && (c.ticket == nil || c.verb != verbUsage && c.verb != verbList))
-	if c.coversAllCounters() {
-		wire.Fixed(w, &c.inlineSubject)
+func (ch *change) Code(w *wire.Coder) {
+	wire.Number(w, &ch.verb, int64(verbs-1))
+	wire.Number(w, &ch.hops, maxHops)
+	wire.Optional(w, &ch.ticket, func(tk *ticket) { tk.Code(w) })
+	w.Require(ch.hops > 0 && (ch.ticket == nil || ch.verb != verbUsage && ch.verb != verbList))
+	if ch.coversAllCounters() {
+		wire.Fixed(w, &ch.inlineSubject)
 		return
 	}
-	if c.verb == verbCharge && c.codeCharge(w) {
+	if ch.verb == verbCharge && ch.codeCharge(w) {
 		return
 	}
 
-	if c.verb == verbAdjust {
-		wire.Optional(w, &c.bill, func(b *bill) { b.code(w) })
+	if ch.verb == verbAdjust {
+		wire.Optional(w, &ch.bill, func(bi *bill) { bi.code(w) })
 	}
 
-	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive || c.verb == verbCharge)
-	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
-	w.Require(c.bill == nil || len(c.bill.units) <= len(c.ops))
+	codeOps(w, &ch.ops, nil, ch.verb == verbAdjust || ch.verb == verbGive || ch.verb == verbCharge)
+	w.Require(len(ch.ops) > 0 && countSubjectOps(ch.ops) == len(ch.ops))
+	w.Require(ch.bill == nil || len(ch.bill.units) <= len(ch.ops))
 }
 
 // codeCharge codes what only a charge has, and its ops if it has taken.
-func (c *change) codeCharge(w *wire.Coder) (isLate bool) {
-	wire.Fixed(w, &c.made)
-	wire.Optional(w, &c.taken, func(d *debit) { d.code(w) })
-	if c.taken == nil {
+func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
+	wire.Fixed(w, &ch.made)
+	wire.Optional(w, &ch.taken, func(d *debit) { d.code(w) })
+	if ch.taken == nil {
 		return false
 	}
-	c.ops = c.taken.ops
-	w.Require(len(c.ops) > 0)
+	ch.ops = ch.taken.ops
+	w.Require(len(ch.ops) > 0)
 	return true
 }
 
-// apply carries out c at the owner of its counters, which may be this node, or
-// here if c is local. It may repeat the request to an owner that already
+// apply carries out the change at the owner of its counters, which may be this node, or
+// here if the change is local. It may repeat the request to an owner that already
 // carried it out: the ticket prevents a second change. The error wraps
 // ErrNoOwner, ErrFull, ErrRequestIDReused or ErrTooManyRequestIDs.
-func (c *change) apply(ctx context.Context, l *Limiter) error {
-	c.leased = make([]leasedPart, len(c.ops))
-	c.applied = make([]int64, len(c.ops))
-	c.holders = make([]heldSlots, len(c.ops))
+func (ch *change) apply(ctx context.Context, l *Limiter) error {
+	ch.leased = make([]leasedPart, len(ch.ops))
+	ch.applied = make([]int64, len(ch.ops))
+	ch.holders = make([]heldSlots, len(ch.ops))
 
-	if c.local && l.membership != nil {
-		return c.applyLocal(l)
+	if ch.local && l.membership != nil {
+		return ch.applyLocal(l)
 	}
 
-	t := c.ticket
+	tk := ch.ticket
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
-	return l.doAtOwner(ctx, &ownerRequest{subject: c.subject(), hops: c.hops, here: func() error {
+	return l.doAtOwner(ctx, &ownerRequest{subject: ch.subject(), hops: ch.hops, here: func() error {
 		// An attempt here that came to nothing may have dropped it.
-		c.ticket = t
+		ch.ticket = tk
 
 		// As long as no other node may have carried it out, it needs no ticket,
 		// and no room for one.
-		if c.hops == 0 && t.isUnneeded() {
-			c.ticket = nil
+		if ch.hops == 0 && tk.isUnneeded() {
+			ch.ticket = nil
 		}
-		return c.applyHere(ctx, l)
+		return ch.applyHere(ctx, l)
 	}, forward: func(to ring.NodeID) error {
-		next := *c
+		next := *ch
 		next.hops++
-		next.ticket = t
+		next.ticket = tk
 
 		// Even if the call fails: that node may have carried it out.
-		if t != nil {
-			t.sent = true
+		if tk != nil {
+			tk.sent = true
 		}
 
-		if c.verb == verbList {
-			return l.membership.forward(ctx, to, MethodChange, &next, &c.counters)
+		if ch.verb == verbList {
+			return l.membership.forward(ctx, to, MethodChange, &next, &ch.counters)
 		}
 
 		var list results
 		if err := l.membership.forward(ctx, to, MethodChange, &next, &list); err != nil {
 			return err
 		}
-		if !c.acceptResults(list) {
+		if !ch.acceptResults(list) {
 			return ErrNoOwner
 		}
 
@@ -170,69 +170,69 @@ func (c *change) apply(ctx context.Context, l *Limiter) error {
 	}})
 }
 
-// applyLocal carries out c, which is local, on this node's share of the limits.
-func (c *change) applyLocal(l *Limiter) error {
-	if c.ticket.isUnneeded() {
-		c.ticket = nil
+// applyLocal carries out the change, which is local, on this node's share of the limits.
+func (ch *change) applyLocal(l *Limiter) error {
+	if ch.ticket.isUnneeded() {
+		ch.ticket = nil
 	}
 
-	whole := slices.Clone(c.ops)
+	whole := slices.Clone(ch.ops)
 
-	for i := range c.ops {
-		if op := &c.ops[i]; !op.Block {
+	for i := range ch.ops {
+		if op := &ch.ops[i]; !op.Block {
 			op.Limit = l.membership.shareOf(op.Limit)
 		}
 	}
 
 	defer func() {
-		for i := range c.ops {
-			c.ops[i].Limit = whole[i].Limit
+		for i := range ch.ops {
+			ch.ops[i].Limit = whole[i].Limit
 		}
 	}()
 
-	if c.verb == verbUsage {
-		return c.readUsage(l, l.clock.Now())
+	if ch.verb == verbUsage {
+		return ch.readUsage(l, l.clock.Now())
 	}
 
-	return c.amend(l, l.clock.Now())
+	return ch.amend(l, l.clock.Now())
 }
 
-// table returns the table with c's counters.
-func (c *change) table(l *Limiter) *counters.Table {
-	if c.local && l.membership != nil {
+// table returns the table with the change's counters.
+func (ch *change) table(l *Limiter) *counters.Table {
+	if ch.local && l.membership != nil {
 		return l.membership.Fallback
 	}
 	return l.table
 }
 
-// reply returns the reply to the node that requested c. c must have been applied.
-func (c *change) reply() wire.Message {
-	if c.verb == verbList {
-		return &c.counters
+// reply returns the reply to the node that requested the change. The change must have been applied.
+func (ch *change) reply() wire.Message {
+	if ch.verb == verbList {
+		return &ch.counters
 	}
-	return resultsOf(c)
+	return resultsOf(ch)
 }
 
-// applyHere carries out c on the counters here, as their owner or as a
+// applyHere carries out the change on the counters here, as their owner or as a
 // standalone node. The error is or wraps counters.ErrShut or one of the errors
 // of apply.
-func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
-	switch c.verb {
+func (ch *change) applyHere(ctx context.Context, l *Limiter) (err error) {
+	switch ch.verb {
 	case verbUsage:
-		err = c.viewLeased(l, func() error { return c.readUsage(l, l.clock.Now()) })
+		err = ch.viewLeased(l, func() error { return ch.readUsage(l, l.clock.Now()) })
 	case verbList:
-		err = c.list(l)
+		err = ch.list(l)
 	case verbClear:
-		err = c.clear(ctx, l)
+		err = ch.clear(ctx, l)
 	default:
-		err = c.viewLeased(l, func() error { return c.amend(l, l.clock.Now()) })
+		err = ch.viewLeased(l, func() error { return ch.amend(l, l.clock.Now()) })
 	}
 
 	switch {
 	case errors.Is(err, counters.ErrShut):
 		return err
 	case err == nil:
-		c.voidLeases(l) // even if authority has lapsed meanwhile: the change stands
+		ch.voidLeases(l) // even if authority has lapsed meanwhile: the change stands
 	}
 
 	if l.membership != nil && !l.membership.Authority() {
@@ -242,46 +242,46 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	return err
 }
 
-// readUsage reads the usage into c. It fails with counters.ErrShut if a counter
+// readUsage reads the usage into the change. It fails with counters.ErrShut if a counter
 // is not on this node.
-func (c *change) readUsage(l *Limiter, now algorithms.Instant) error {
-	for i := range c.ops {
-		op := &c.ops[i]
-		if !c.table(l).IsOpen(op.Key.Partition()) {
+func (ch *change) readUsage(l *Limiter, now algorithms.Instant) error {
+	for i := range ch.ops {
+		op := &ch.ops[i]
+		if !ch.table(l).IsOpen(op.Key.Partition()) {
 			return counters.ErrShut
 		}
-		c.table(l).ReadUsage(now, op)
-		c.holders[i] = l.holdersOf(op, now)
+		ch.table(l).ReadUsage(now, op)
+		ch.holders[i] = l.holdersOf(op, now)
 	}
 	return nil
 }
 
-// list lists the inline counters of c's subject. It fails with counters.ErrShut
+// list lists the inline counters of the change's subject. It fails with counters.ErrShut
 // if they are not on this node.
-func (c *change) list(l *Limiter) error {
-	c.counters = c.counters[:0]
-	for _, op := range l.table.InlineOps(c.inlineSubject, maxListed) {
-		c.counters = append(c.counters, op.Key.Counter)
+func (ch *change) list(l *Limiter) error {
+	ch.counters = ch.counters[:0]
+	for _, op := range l.table.InlineOps(ch.inlineSubject, maxListed) {
+		ch.counters = append(ch.counters, op.Key.Counter)
 	}
 
 	// Asked after the list was made: of a partition that is not open, it may
 	// lack counters.
-	if !l.table.IsOpen(ring.PartitionOf(c.inlineSubject)) {
+	if !l.table.IsOpen(ring.PartitionOf(ch.inlineSubject)) {
 		return counters.ErrShut
 	}
 	return nil
 }
 
-// voidLeases voids the subject's leases and remembered refusals if c has freed
+// voidLeases voids the subject's leases and remembered refusals if the change has freed
 // quota, because they would contradict it.
-func (c *change) voidLeases(l *Limiter) {
-	givesBack := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
-	reset := c.verb == verbReset || c.verb == verbResetSome || c.verb == verbClear
-	if l.membership == nil || !reset && !((c.verb == verbAdjust || c.verb == verbGive) && givesBack) {
+func (ch *change) voidLeases(l *Limiter) {
+	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
+	reset := ch.verb == verbReset || ch.verb == verbResetSome || ch.verb == verbClear
+	if l.membership == nil || !reset && !((ch.verb == verbAdjust || ch.verb == verbGive) && givesBack) {
 		return
 	}
-	subject := c.subject()
-	if c.verb == verbGive {
+	subject := ch.subject()
+	if ch.verb == verbGive {
 		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices,
 			forgetMessage{subject: subject, refusalsOnly: true})
 		return
@@ -293,7 +293,7 @@ func (c *change) voidLeases(l *Limiter) {
 // what its limits have lent and borrowed, in this order. Each cost applies to
 // the limits in its unit.
 func newChange(v verb, u *Usage, costs []UnitCost) *change {
-	c, h := &change{verb: v, local: u.Rule.Consistency == rules.Local}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
+	ch, h := &change{verb: v, local: u.Rule.Consistency == rules.Local}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
 		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit, Lends: isLoanable(u.Rule, limit)}
@@ -308,44 +308,44 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 			op.Cost = 0 // it has no counter
 		}
 
-		c.ops = append(c.ops, op)
+		ch.ops = append(ch.ops, op)
 	}
 
-	if len(c.ops) > 0 {
+	if len(ch.ops) > 0 {
 		for _, block := range u.blocks {
-			c.ops = append(c.ops, counters.Op{Key: counterKey(&h, block), Limit: &block.Limit, Block: true})
+			ch.ops = append(ch.ops, counters.Op{Key: counterKey(&h, block), Limit: &block.Limit, Block: true})
 		}
 	}
 
 	for i := range u.Limits {
 		if limit := u.Limits[i].Limit; isLoanable(u.Rule, limit) {
 			key := counterKey(&h, limit)
-			c.ops = append(c.ops, counters.Op{Key: key.LentKey(), Limit: &limit.Limit},
+			ch.ops = append(ch.ops, counters.Op{Key: key.LentKey(), Limit: &limit.Limit},
 				counters.Op{Key: key.BorrowedKey(), Limit: &limit.Limit})
 		}
 	}
 
-	return c
+	return ch
 }
 
-// applyChange applies c, which newChange made from u, and writes the result into u.
-func (l *Limiter) applyChange(c *change, u *Usage) error {
-	if len(c.ops) == 0 && !c.coversAllCounters() {
+// applyChange applies the change, which newChange made from u, and writes the result into u.
+func (l *Limiter) applyChange(ch *change, u *Usage) error {
+	if len(ch.ops) == 0 && !ch.coversAllCounters() {
 		u.At = l.clock.Now()
 		return nil
 	}
-	if err := c.apply(context.Background(), l); err != nil {
-		return fmt.Errorf("%s %q: %w", verbNames[c.verb], u.Rule.Name, err)
+	if err := ch.apply(context.Background(), l); err != nil {
+		return fmt.Errorf("%s %q: %w", verbNames[ch.verb], u.Rule.Name, err)
 	}
-	l.fillUsage(u, c)
+	l.fillUsage(u, ch)
 	return nil
 }
 
-// fillUsage writes the result of c into u. It is the only place that makes the
+// fillUsage writes the result of the change into u. It is the only place that makes the
 // state of a subject, for all who read it.
-func (l *Limiter) fillUsage(u *Usage, c *change) {
+func (l *Limiter) fillUsage(u *Usage, ch *change) {
 	u.At = l.clock.Now()
-	loans := c.ops[len(u.Limits):]
+	loans := ch.ops[len(u.Limits):]
 	for i := range u.blocks {
 		u.Blocked = max(u.Blocked, loans[i].BlockLeft())
 	}
@@ -354,16 +354,16 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 
 	for i := range u.Limits {
 		lu := &u.Limits[i]
-		lu.Decision = c.ops[i].Decision
+		lu.Decision = ch.ops[i].Decision
 		if isLoanable(u.Rule, lu.Limit) {
 			lu.Lent = loans[0].Decision.Used
 			lu.Borrowed = loans[1].Decision.Used
 			loans = loans[2:]
 		}
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Loaned)
-		lu.setUsed(&c.ops[i].Decision, &c.leased[i])
-		lu.Applied = c.applied[i]
-		lu.Holders, lu.NumHolders = c.holders[i].list, c.holders[i].all
+		lu.setUsed(&ch.ops[i].Decision, &ch.leased[i])
+		lu.Applied = ch.applied[i]
+		lu.Holders, lu.NumHolders = ch.holders[i].list, ch.holders[i].all
 		if u.Blocked > 0 {
 			lu.Decision = whileBlocked(lu.Decision, u.Blocked)
 		}
@@ -372,16 +372,16 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 
 // capacityHere returns how much of a limit can be taken at once where its
 // counter is: at one node, for a local rule.
-func (l *Limiter) capacityHere(r *rules.Rule, limit *rules.Limit) int64 {
-	if r.Consistency == rules.Local && l.membership != nil {
+func (l *Limiter) capacityHere(rule *rules.Rule, limit *rules.Limit) int64 {
+	if rule.Consistency == rules.Local && l.membership != nil {
 		return l.membership.shareOf(&limit.Limit).Capacity()
 	}
 	return limit.Capacity()
 }
 
-// setUsed divides what the counter has taken, by d, into what is used and what is leased.
-func (u *LimitUsage) setUsed(d *algorithms.Decision, leased *leasedPart) {
-	u.Leased, u.Estimated = min(leased.units, d.Used), leased.estimated
-	u.Used = d.Used - u.Leased
-	u.Remaining = min(d.Remaining, max(0, u.Share-d.Used))
+// setUsed divides what the counter has taken, by decision, into what is used and what is leased.
+func (usage *LimitUsage) setUsed(decision *algorithms.Decision, leased *leasedPart) {
+	usage.Leased, usage.Estimated = min(leased.units, decision.Used), leased.estimated
+	usage.Used = decision.Used - usage.Leased
+	usage.Remaining = min(decision.Remaining, max(0, usage.Share-decision.Used))
 }

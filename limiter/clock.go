@@ -37,54 +37,54 @@ func NewClock() *Clock { return NewClockWithOffset(0) }
 // system's by the given duration, or behind it if by is negative. Tests use it
 // to give the nodes in one process different clocks.
 func NewClockWithOffset(by time.Duration) *Clock {
-	c := &Clock{start: time.Now(), stop: make(chan struct{})}
-	c.offset.Store(int64(by))
-	c.anchor = c.systemAt(c.start)
-	c.course.Store(&algorithms.Course{Steady: c.anchor, Wall: c.anchor})
-	c.done.Go(c.run)
-	return c
+	clock := &Clock{start: time.Now(), stop: make(chan struct{})}
+	clock.offset.Store(int64(by))
+	clock.anchor = clock.systemAt(clock.start)
+	clock.course.Store(&algorithms.Course{Steady: clock.anchor, Wall: clock.anchor})
+	clock.done.Go(clock.run)
+	return clock
 }
 
 // Now reads both clocks.
-func (c *Clock) Now() algorithms.Instant {
-	if at := c.set.Load(); at != 0 {
+func (clock *Clock) Now() algorithms.Instant {
+	if at := clock.set.Load(); at != 0 {
 		return algorithms.Instant{Steady: at, Wall: at}
 	}
-	steady := c.anchor + int64(time.Since(c.start))
-	return algorithms.Instant{Steady: steady, Wall: c.course.Load().At(steady)}
+	steady := clock.anchor + int64(time.Since(clock.start))
+	return algorithms.Instant{Steady: steady, Wall: clock.course.Load().At(steady)}
 }
 
 // System returns what the system's wall clock says, in Unix nanoseconds. Unlike
 // the wall clock of Now, it goes back when it is set back.
-func (c *Clock) System() int64 { return c.systemAt(time.Now()) }
+func (clock *Clock) System() int64 { return clock.systemAt(time.Now()) }
 
-func (c *Clock) systemAt(t time.Time) int64 { return systemWall(t) + c.offset.Load() }
+func (clock *Clock) systemAt(t time.Time) int64 { return systemWall(t) + clock.offset.Load() }
 
 // Shift has the system's wall clock set forward by the given duration, or back
 // if by is negative, as this clock sees it. Tests use it.
-func (c *Clock) Shift(by time.Duration) { c.offset.Add(int64(by)) }
+func (clock *Clock) Shift(by time.Duration) { clock.offset.Add(int64(by)) }
 
 // Set stops both clocks at a time, in Unix nanoseconds, which must not be
 // before what Now has returned. Tests use it to decide what time it is.
-func (c *Clock) Set(at int64) { c.set.Store(at) }
+func (clock *Clock) Set(at int64) { clock.set.Store(at) }
 
 // Close stops following the system's wall clock. Now still works afterwards.
-func (c *Clock) Close() error {
-	c.once.Do(func() { close(c.stop) })
-	c.done.Wait()
+func (clock *Clock) Close() error {
+	clock.once.Do(func() { close(clock.stop) })
+	clock.done.Wait()
 	return nil
 }
 
-func (c *Clock) run() {
-	for range tick.Every(c.stop, clockInterval) {
+func (clock *Clock) run() {
+	for range tick.Every(clock.stop, clockInterval) {
 		now := time.Now() // one reading of both clocks
-		c.follow(c.anchor+int64(now.Sub(c.start)), c.systemAt(now))
+		clock.follow(clock.anchor+int64(now.Sub(clock.start)), clock.systemAt(now))
 	}
 }
 
 // follow starts a new course at the given steady time, at which the system's
 // wall clock reads system.
-func (c *Clock) follow(steady, system int64) {
-	wall := c.course.Load().At(steady)
-	c.course.Store(&algorithms.Course{Steady: steady, Wall: max(wall, system), Surplus: max(0, wall-system)})
+func (clock *Clock) follow(steady, system int64) {
+	wall := clock.course.Load().At(steady)
+	clock.course.Store(&algorithms.Course{Steady: steady, Wall: max(wall, system), Surplus: max(0, wall-system)})
 }

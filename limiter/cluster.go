@@ -153,23 +153,23 @@ type ClusterConfig struct {
 }
 
 // Validate reports the first missing field.
-func (c *ClusterConfig) Validate() error {
+func (config *ClusterConfig) Validate() error {
 	switch {
-	case c.Self.IsZero():
+	case config.Self.IsZero():
 		return errors.New("limiter: Self is zero")
-	case c.Boot == 0:
+	case config.Boot == 0:
 		return errors.New("limiter: Boot is zero")
-	case c.Ownership == nil:
+	case config.Ownership == nil:
 		return errors.New("limiter: Ownership is nil")
-	case c.Peers == nil:
+	case config.Peers == nil:
 		return errors.New("limiter: Peers is nil")
-	case c.Authority == nil:
+	case config.Authority == nil:
 		return errors.New("limiter: Authority is nil")
-	case c.Await == nil:
+	case config.Await == nil:
 		return errors.New("limiter: Await is nil")
-	case c.Ring == nil:
+	case config.Ring == nil:
 		return errors.New("limiter: Ring is nil")
-	case c.Fallback == nil:
+	case config.Fallback == nil:
 		return errors.New("limiter: Fallback is nil")
 	}
 
@@ -197,21 +197,21 @@ type membership struct {
 // NewInCluster returns a limiter over table that decides together with other
 // nodes. It decides a check itself if table's gates are open for it, and asks
 // the owners otherwise. The caller must Close it.
-func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error) {
-	if err := c.Validate(); err != nil {
+func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*Limiter, error) {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 
-	m := &membership{ClusterConfig: c, background: tasks.Group{Most: maxBackground}}
+	m := &membership{ClusterConfig: config, background: tasks.Group{Most: maxBackground}}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
 	}
 
-	bound := cmp.Or(c.Leases, defaultLeases)
+	bound := cmp.Or(config.Leases, defaultLeases)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
-	l.boot = c.Boot
+	l.boot = config.Boot
 	l.membership = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
@@ -220,7 +220,7 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	m.debtTasks = l.newBacklog(maxDebtTasks, slotTaskPause)
 	m.maintenance.Go(m.leases.maintain)
 	m.maintenance.Go(func() { l.carryOutEnds(table) })
-	m.maintenance.Go(func() { l.carryOutEnds(c.Fallback) })
+	m.maintenance.Go(func() { l.carryOutEnds(config.Fallback) })
 
 	return l, nil
 }
@@ -252,8 +252,8 @@ func (l *Limiter) Close() error {
 // rankInRing returns how many nodes divide limits among themselves, and this
 // node's rank among them: −1 if it is not one of them.
 func (m *membership) rankInRing() (nodes, rank int) {
-	t := m.Ring()
-	return len(t.Members()), t.Rank(m.Self)
+	table := m.Ring()
+	return len(table.Members()), table.Rank(m.Self)
 }
 
 // shareOf returns this node's share of a limit. Its amounts are zero if this node has none.

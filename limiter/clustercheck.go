@@ -419,10 +419,10 @@ func (c *clusterCheck) askOthers() bool {
 	// If a node could not decide its group, the subjects may have several
 	// owners by now, and no node would decide them together.
 	c.askSeparately = c.askSeparately || last != nil
-	for _, a := range c.asks {
+	for _, ak := range c.asks {
 		// A place and slots bring random numbers, so no other question can be
 		// identical.
-		a.dispatch(c.limiter, together && a.q.placing == nil && a.q.holding == nil)
+		ak.dispatch(c.limiter, together && ak.q.placing == nil && ak.q.holding == nil)
 	}
 
 	return last != nil
@@ -430,26 +430,26 @@ func (c *clusterCheck) askOthers() bool {
 
 // newAsk returns a question to the node that s is routed to, without ops.
 func (c *clusterCheck) newAsk(s *subject) *ask {
-	a := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
-	a.q.version, a.q.revision = c.version(), s.route.Revision
-	a.q.placing, a.q.holding = c.answer.scratch.placing, c.answer.scratch.holding
+	ak := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
+	ak.q.version, ak.q.revision = c.version(), s.route.Revision
+	ak.q.placing, ak.q.holding = c.answer.scratch.placing, c.answer.scratch.holding
 
 	if c.peek {
-		a.q.flags |= flagPeek
+		ak.q.flags |= flagPeek
 	}
 	// without authority, this node's rules may be too old
-	if a.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
-		a.q.flags |= flagIgnoreNewer
+	if ak.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
+		ak.q.flags |= flagIgnoreNewer
 	}
 
 	if s.state == stateAskStandby {
 		// The standby first passes the question on. So the answer may bring the
 		// owner's leases.
-		a.q.flags |= flagStandby
-		a.owner = s.route.Owner
+		ak.q.flags |= flagStandby
+		ak.owner = s.route.Owner
 	}
 
-	return a
+	return ak
 }
 
 // version returns the version of the rules that the check was matched by, or
@@ -462,26 +462,26 @@ func (c *clusterCheck) version() int64 {
 }
 
 // addToAsk adds s to a question.
-func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
+func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
 	s.attempts++
 	s.standbyAsked = s.standbyAsked || s.state == stateAskStandby
-	s.state, s.ask = stateAwaitReply, a
+	s.state, s.ask = stateAwaitReply, ak
 
 	// policies has an element per subject once one of them may be leased.
 	var policy localcache.Policy
 	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.reserving {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
-	if !policy.None() && a.policies == nil {
-		a.policies = make([]localcache.Policy, countSubjects(a.q.ops))
+	if !policy.None() && ak.policies == nil {
+		ak.policies = make([]localcache.Policy, countSubjects(ak.q.ops))
 	}
-	if a.policies != nil {
-		a.policies = append(a.policies, policy)
+	if ak.policies != nil {
+		ak.policies = append(ak.policies, policy)
 	}
 
-	a.rule, a.limits = h.Rule, h.Limits
-	a.q.ops = append(a.q.ops, c.ops(s)...)
+	ak.rule, ak.limits = h.Rule, h.Limits
+	ak.q.ops = append(ak.q.ops, c.ops(s)...)
 
 	// Even without an answer, the owner may have stored the slots.
 	c.answer.scratch.holding.markStored(c.ops(s))
@@ -505,20 +505,20 @@ func (c *clusterCheck) actAsStandby() {
 
 // collectReplies waits for the replies to the questions in flight.
 func (c *clusterCheck) collectReplies() {
-	for _, a := range c.asks {
-		arrived := a.wait() // before it returns, a may still be written to
-		answered := arrived && a.err == nil
-		if answered && a.status == askerBehind {
-			c.newerRules = max(c.newerRules, a.version)
+	for _, ak := range c.asks {
+		arrived := ak.wait() // before it returns, a may still be written to
+		answered := arrived && ak.err == nil
+		if answered && ak.status == askerBehind {
+			c.newerRules = max(c.newerRules, ak.version)
 		}
 
 		for i := range c.subjects {
-			if s := &c.subjects[i]; s.state == stateAwaitReply && s.ask == a {
-				c.acceptAnswer(s, a, arrived)
+			if s := &c.subjects[i]; s.state == stateAwaitReply && s.ask == ak {
+				c.acceptAnswer(s, ak, arrived)
 			}
 		}
 
-		c.refused = c.refused || answered && a.status == decided && !a.admitted
+		c.refused = c.refused || answered && ak.status == decided && !ak.admitted
 	}
 
 	c.asks = c.asks[:0]
@@ -526,81 +526,81 @@ func (c *clusterCheck) collectReplies() {
 }
 
 // acceptAnswer applies a's answer to s. arrived is false if it is too late.
-func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
+func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	s.state = stateOpen
 
 	switch {
 	case !arrived: // it stays marked as tried: ask the next candidate
-	case a.err != nil:
-		if errors.Is(a.err, peer.ErrUnreachable) && !s.retried && c.limiter.membership.Peers.Reachable(a.to) {
+	case ak.err != nil:
+		if errors.Is(ak.err, peer.ErrUnreachable) && !s.retried && c.limiter.membership.Peers.Reachable(ak.to) {
 			s.retried = true // another connection exists; if the owner had counted the question, its cost is lost
-			s.unmarkTried(a.to)
+			s.unmarkTried(ak.to)
 		}
-	case a.status == decided:
+	case ak.status == decided:
 		by := ByForward
 		switch {
-		case a.standby:
+		case ak.standby:
 			by = ByStandby
-		case a.fromLease:
+		case ak.fromLease:
 			by = ByLease
 		}
 
-		at, _ := findSubject(a.q.ops, s.subject)
+		at, _ := findSubject(ak.q.ops, s.subject)
 
 		// A check that takes at most its cost goes on to ask for what remains.
 		// The owner can't give what is leased here.
 		if !c.answer.scratch.atMost {
-			c.limiter.membership.leases.addUnspent(a, a.q.ops[at:at+s.numOps])
+			c.limiter.membership.leases.addUnspent(ak, ak.q.ops[at:at+s.numOps])
 		}
 
-		copy(c.ops(s), a.q.ops[at:at+s.numOps])
-		s.answeredBy = a
+		copy(c.ops(s), ak.q.ops[at:at+s.numOps])
+		s.answeredBy = ak
 
-		if p := c.answer.scratch.placing; p != nil && p.home == s.subject {
+		if pl := c.answer.scratch.placing; pl != nil && pl.home == s.subject {
 			// A standby makes no place.
-			p.made = a.admitted && !a.standby
+			pl.made = ak.admitted && !ak.standby
 		}
 
-		c.acceptSlots(s, a, at)
-		c.markDecided(s, by, a.admitted, undoAsked)
-	case a.status == tooManyReservations && c.answer.scratch.placing != nil:
+		c.acceptSlots(s, ak, at)
+		c.markDecided(s, by, ak.admitted, undoAsked)
+	case ak.status == tooManyReservations && c.answer.scratch.placing != nil:
 		c.failFor(ErrTooManyReservations)
-	case a.status == noAuthority:
+	case ak.status == noAuthority:
 		s.problem = partitions.WithoutAuthority
-	case a.status == unreachable:
-		c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
-	case a.status == neverDecided: // a gate shut before its turn: the same node may be asked again
-		s.unmarkTried(a.to)
-	case a.status == notOwner:
+	case ak.status == unreachable:
+		c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)
+	case ak.status == neverDecided: // a gate shut before its turn: the same node may be asked again
+		s.unmarkTried(ak.to)
+	case ak.status == notOwner:
 		// It can be reached, and may own the subject in a moment. routeSubject
 		// asks those redirected again, but never those tried.
-		s.unmarkTried(a.to)
-		s.redirected, s.hint = append(s.redirected, a.to), a.hint
-		if !a.hint.IsZero() {
-			c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
+		s.unmarkTried(ak.to)
+		s.redirected, s.hint = append(s.redirected, ak.to), ak.hint
+		if !ak.hint.IsZero() {
+			c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)
 		}
 	}
 }
 
 // acceptSlots notes what a's answer says of the slots of s, whose ops begin at
 // that index of the question's.
-func (c *clusterCheck) acceptSlots(s *subject, a *ask, at int) {
-	h := c.answer.scratch.holding
-	if h == nil {
+func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
+	hd := c.answer.scratch.holding
+	if hd == nil {
 		return
 	}
 
 	// The owner decides all or nothing, so it has stored none.
-	if !a.admitted {
-		h.forget(s.subject)
+	if !ak.admitted {
+		hd.forget(s.subject)
 	}
 
 	ops := c.ops(s)
 	for i := range ops {
-		ops[i].SetSlotLeft(time.Duration(a.when[at+i]))
+		ops[i].SetSlotLeft(time.Duration(ak.when[at+i]))
 	}
 
-	if a.unconfirmed {
+	if ak.unconfirmed {
 		c.failFor(errUnconfirmed)
 	}
 }

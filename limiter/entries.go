@@ -29,8 +29,8 @@ func (l *Limiter) SetEntries(e *entries.State) {
 
 	subjects := false
 	e.Diff(old.set.Entries(), func(before, after *entries.Entry) {
-		for _, one := range [2]*entries.Entry{before, after} {
-			subjects = subjects || one != nil && one.Kind == entries.Subject
+		for _, entry := range [2]*entries.Entry{before, after} {
+			subjects = subjects || entry != nil && entry.Kind == entries.Subject
 		}
 	})
 	next := *old // it keeps its metrics and steps
@@ -53,14 +53,14 @@ func (l *Limiter) wallMillis() int64 { return l.clock.Now().Wall / int64(time.Mi
 // of its rules, and reports whether it did. A check that counts whatever limits
 // say goes on: conclude refuses it. Shadow rules never refuse.
 func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
-	m := &a.scratch.match
-	for i := range m.Hits {
-		h := &m.Hits[i]
+	match := &a.scratch.match
+	for i := range match.Hits {
+		h := &match.Hits[i]
 		if h.Rule.Shadow {
 			continue
 		}
 
-		until := a.Set.BlockedUntil(m, h)
+		until := a.Set.BlockedUntil(match, h)
 		if until == 0 {
 			continue
 		}
@@ -69,9 +69,9 @@ func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 			continue
 		}
 
-		m.Hits[0] = *h
-		m.Hits = m.Hits[:1]
-		a.refuseHit(q, &m.Hits[0], until)
+		match.Hits[0] = *h
+		match.Hits = match.Hits[:1]
+		a.refuseHit(q, &match.Hits[0], until)
 		return true
 	}
 
@@ -98,10 +98,10 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 	}
 }
 
-// untilBlockEnds returns what a limit decides, in place of d, while its subject
+// untilBlockEnds returns what a limit decides, in place of decision, while its subject
 // is blocked by hand until a wall time, in Unix ms.
-func untilBlockEnds(m *rules.Match, d algorithms.Decision, until int64) algorithms.Decision {
-	out := whileBlocked(d, blockLeft(m, until))
+func untilBlockEnds(match *rules.Match, decision algorithms.Decision, until int64) algorithms.Decision {
+	out := whileBlocked(decision, blockLeft(match, until))
 	if until == rules.Forever {
 		out.RetryAfter, out.MoreAfter = algorithms.Never, 0
 	}
@@ -109,8 +109,8 @@ func untilBlockEnds(m *rules.Match, d algorithms.Decision, until int64) algorith
 }
 
 // blockLeft returns how much longer a block by hand lasts that ends at a wall time, in Unix ms.
-func blockLeft(m *rules.Match, until int64) time.Duration {
-	left := until - m.WallTime()
+func blockLeft(match *rules.Match, until int64) time.Duration {
+	left := until - match.WallTime()
 	if left >= int64(longestBlock/time.Millisecond) {
 		return longestBlock
 	}
@@ -120,12 +120,12 @@ func blockLeft(m *rules.Match, until int64) time.Duration {
 // foldHandBlocks makes the limits of rules refuse that block the check's
 // subjects by hand. What was counted stays.
 func (a *Answer) foldHandBlocks() {
-	m := &a.scratch.match
+	match := &a.scratch.match
 	first := 0
-	for i := range m.Hits {
-		h := &m.Hits[i]
+	for i := range match.Hits {
+		h := &match.Hits[i]
 		end := first + len(h.Limits)
-		until := a.Set.BlockedUntil(m, h)
+		until := a.Set.BlockedUntil(match, h)
 		if until == 0 || h.Rule.Shadow {
 			first = end
 			continue
@@ -133,7 +133,7 @@ func (a *Answer) foldHandBlocks() {
 
 		for ; first < end; first++ {
 			op := &a.scratch.ops[first]
-			op.Decision = untilBlockEnds(m, op.Decision, until)
+			op.Decision = untilBlockEnds(match, op.Decision, until)
 			a.Limits[first].Blocked, a.Limits[first].ByHand = true, true
 		}
 	}
@@ -142,13 +142,13 @@ func (a *Answer) foldHandBlocks() {
 // handBlockLeft returns how much longer a subject is blocked by hand; 0: it is not.
 func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	set := l.Rules()
-	m := &rules.Match{Now: u.At.Wall / int64(time.Millisecond), Clock: l.wallClock}
-	until := set.BlockedUntil(m, &rules.Hit{Rule: u.Rule, Subject: u.Hash})
+	match := &rules.Match{Now: u.At.Wall / int64(time.Millisecond), Clock: l.wallClock}
+	until := set.BlockedUntil(match, &rules.Hit{Rule: u.Rule, Subject: u.Hash})
 	if until == 0 {
 		return 0
 	}
 	// so that it ends with the entry, not after it
-	return blockLeft(m, until) - time.Duration(u.At.Wall)%time.Millisecond
+	return blockLeft(match, until) - time.Duration(u.At.Wall)%time.Millisecond
 }
 
 // Unblock lifts the block that a refusal began, and leaves what is used as it
@@ -161,10 +161,10 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 	}
 
 	if len(u.blocks) > 0 && len(u.Limits) > 0 {
-		c := newChange(verbReset, u, nil)
-		c.ops = c.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
-		c.ticket = ticketOf(q.RequestID, hashChange(c, u, nil), checkTimeout)
-		if err := c.apply(context.Background(), l); err != nil {
+		ch := newChange(verbReset, u, nil)
+		ch.ops = ch.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
+		ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, nil), checkTimeout)
+		if err := ch.apply(context.Background(), l); err != nil {
 			return nil, err
 		}
 	}
@@ -173,18 +173,18 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 }
 
 // showEntries writes the metrics of entries beside the rules.
-func (l *Limiter) showEntries(s metrics.Sink) {
+func (l *Limiter) showEntries(sink metrics.Sink) {
 	set := l.Rules()
 	if set == nil {
 		return
 	}
 	e := set.Entries()
 	for k := entries.Deny; k <= entries.Block; k++ {
-		s.Level("entries", "Entries beside the rules.", e.Count(k), "kind", k.String())
+		sink.Level("entries", "Entries beside the rules.", e.Count(k), "kind", k.String())
 	}
-	s.Level("entries_bytes", "About how many bytes the entries beside the rules take.", e.Bytes())
-	s.Gauge("entries_version", "Changes of entries beside the rules so far.", float64(e.Version()))
-	s.Level("entries_asleep",
+	sink.Level("entries_bytes", "About how many bytes the entries beside the rules take.", e.Bytes())
+	sink.Gauge("entries_version", "Changes of entries beside the rules so far.", float64(e.Version()))
+	sink.Level("entries_asleep",
 		"Entries beside the rules that name a tier or a rule that the document lacks.",
 		set.Asleep())
 }

@@ -57,9 +57,10 @@ func (a *Answer) validateOnExpiry(q *Query) error {
 		}
 	}
 
-	for _, c := range q.OnExpiry.Costs {
-		if most := a.reservedIn(q, c.Unit); c.Cost > most {
-			return fmt.Errorf("%w.costs.%s is %d; it must not be more than the %d that are reserved", ErrOnExpiry, c.Unit, c.Cost, most)
+	for _, cost := range q.OnExpiry.Costs {
+		if most := a.reservedIn(q, cost.Unit); cost.Cost > most {
+			return fmt.Errorf("%w.costs.%s is %d; it must not be more than the %d that are reserved",
+				ErrOnExpiry, cost.Unit, cost.Cost, most)
 		}
 	}
 
@@ -81,9 +82,9 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 	}
 
 	for _, costs := range lists {
-		for _, c := range costs {
-			if c.Unit == unit {
-				most = max(most, c.Cost) // no limit may have the unit
+		for _, cost := range costs {
+			if cost.Unit == unit {
+				most = max(most, cost.Cost) // no limit may have the unit
 			}
 		}
 	}
@@ -116,15 +117,15 @@ func (rs *reservations) arrangeExpiry(id string) error {
 	return nil
 }
 
-// keepExpiry keeps the id of s with its place at subj, in a table of this node.
+// keepExpiry keeps the id of req with its place at subj, in a table of this node.
 // The error is counters.ErrShut, ErrNoOwner if the place is gone, or
 // ErrTooManyReservations.
-func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, s *settleRequest) error {
+func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, req *settleRequest) error {
 	now := rs.limiter.clock.Now()
-	place := s.placeOf(subj.subject, now)
+	place := req.placeOf(subj.subject, now)
 	// A home without counters here has no place yet; see settleLocal.
 	makes := table == rs.limiter.table && (subj.life.Lineage == localLineage || len(subj.ops) == 0)
-	err := table.SetExpiry(now, place, s.id, makes)
+	err := table.SetExpiry(now, place, req.id, makes)
 	switch {
 	case errors.Is(err, notes.ErrReservations):
 		return ErrTooManyReservations
@@ -134,15 +135,15 @@ func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject,
 	return err
 }
 
-// keepLocalExpiry is keepExpiry for those of s's subjects that `consistency:
+// keepLocalExpiry is keepExpiry for those of req's subjects that `consistency:
 // local` rules of this process have debited.
-func (rs *reservations) keepLocalExpiry(s *settleRequest) {
-	for i := range s.subjects {
-		subj := &s.subjects[i]
+func (rs *reservations) keepLocalExpiry(req *settleRequest) {
+	for i := range req.subjects {
+		subj := &req.subjects[i]
 		if subj.life.Lineage != localLineage || subj.boot != rs.limiter.boot {
 			continue
 		}
-		if rs.keepExpiry(rs.limiter.membership.Fallback, subj, s) != nil {
+		if rs.keepExpiry(rs.limiter.membership.Fallback, subj, req) != nil {
 			rs.unarranged.Add(1)
 		}
 	}
@@ -202,16 +203,16 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 	}
 }
 
-// carryOutEnd carries out the end of the reservation whose place n is, in
+// carryOutEnd carries out the end of the reservation whose place note is, in
 // table. It returns false if it must be tried again: if this node does not own
 // the home, or can't reach it, as for a reservation of local rules.
-func (rs *reservations) carryOutEnd(table *counters.Table, n *notes.Note) bool {
+func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) bool {
 	l := rs.limiter
 	isOwn := table == l.table
-	if isOwn && (!table.IsOpen(n.Partition()) || !l.membership.Authority()) {
+	if isOwn && (!table.IsOpen(note.Partition()) || !l.membership.Authority()) {
 		return false
 	}
-	_, err := rs.settle(l.membership.ctx, &settleRequest{id: n.Body, verb: settleExpired})
+	_, err := rs.settle(l.membership.ctx, &settleRequest{id: note.Body, verb: settleExpired})
 	// In the meantime, its place may have gone. Another node's may not be due yet,
 	// by that node's clock.
 	return err == nil || isOwn && errors.Is(err, ErrUnknownReservation)

@@ -217,29 +217,29 @@ func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
 // decision by the whole limit: the stricter one wins. Both report what is left
 // as if the cost had been taken.
 func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
-	d := asked.Decision
+	decision := asked.Decision
 	switch {
-	case !d.Allowed:
-	case asked.Cost == 0 && d.Remaining < op.Cost: // a peek
-		d = localcache.NoShare(op.Limit, c.now, op.Cost)
+	case !decision.Allowed:
+	case asked.Cost == 0 && decision.Remaining < op.Cost: // a peek
+		decision = localcache.NoShare(op.Limit, c.now, op.Cost)
 	case asked.Cost == 0 || !admitted:
-		d.AddRemaining(op.Limit, -op.Cost)
+		decision.AddRemaining(op.Limit, -op.Cost)
 	}
 
-	if op.Decision.Allowed && !d.Allowed {
-		op.Decision, op.Full = d, asked.Full
+	if op.Decision.Allowed && !decision.Allowed {
+		op.Decision, op.Full = decision, asked.Full
 	}
-	if d.Remaining < op.Decision.Remaining {
-		op.Decision.Remaining, op.Decision.MoreAfter = max(0, d.Remaining), d.MoreAfter
+	if decision.Remaining < op.Decision.Remaining {
+		op.Decision.Remaining, op.Decision.MoreAfter = max(0, decision.Remaining), decision.MoreAfter
 	}
 
-	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
+	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
 }
 
 // rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
-	if p := c.answer.scratch.placing; p != nil {
-		c.limiter.membership.Fallback.UnmakePlace(c.now, placeKey(s.subject, p.id), true, nil)
+	if pl := c.answer.scratch.placing; pl != nil {
+		c.limiter.membership.Fallback.UnmakePlace(c.now, placeKey(s.subject, pl.id), true, nil)
 	}
 	ops := c.ops(s)
 	for j := range ops {

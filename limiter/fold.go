@@ -31,11 +31,11 @@ func (c *clusterCheck) fold() bool {
 // check. It reports the others as never charged, because they are rolled back.
 func (c *clusterCheck) dropUndecided() {
 	a := c.answer
-	k := &a.scratch
+	sc := &a.scratch
 
 	// Written over what was read before.
-	hits := k.match.Hits[:0]
-	ops := k.ops[:0]
+	hits := sc.match.Hits[:0]
+	ops := sc.ops[:0]
 
 	limits := a.Limits[:0]
 	for i := range c.subjects {
@@ -56,13 +56,13 @@ func (c *clusterCheck) dropUndecided() {
 			}
 		}
 
-		hits = append(hits, k.match.Hits[i])
+		hits = append(hits, sc.match.Hits[i])
 		limits = append(limits, a.Limits[s.firstOp:s.firstOp+s.numOps]...)
 		ops = append(ops, own...)
 	}
 
-	k.match.Hits = hits
-	k.ops = ops
+	sc.match.Hits = hits
+	sc.ops = ops
 	a.Limits = limits
 }
 

@@ -13,20 +13,20 @@ import (
 // grantRequests makes the grants that x's question requests, as far as the
 // limits allow. It debits each grant first.
 func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
-	q := &x.question
+	qn := &x.question
 	r := &x.reply
 	m := ls.limiter.membership
 	last := len(r.admitted) - 1
-	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
+	if len(qn.requests) == 0 || qn.flags&flagPeek != 0 || !r.admitted[last] {
 		return
 	}
 
 	nodes, _ := m.rankInRing()
-	results := r.results[last*len(q.ops):]
-	for i := range q.requests {
-		request := &q.requests[i]
-		first, subject := findSubject(q.ops, request.subject)
-		ops := q.ops[first : first+len(request.Want)]
+	results := r.results[last*len(qn.ops):]
+	for i := range qn.requests {
+		request := &qn.requests[i]
+		first, subject := findSubject(qn.ops, request.subject)
+		ops := qn.ops[first : first+len(request.Want)]
 		for j := range ops {
 			// If a gate shut in the last attempt, the ops hold no decisions.
 			ops[j].Decision = results[first+j].Decision
@@ -52,10 +52,10 @@ func (ls *leases) grant(
 		}
 	}
 
-	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage,
+	req := localcache.GrantRequest{Holder: request.holder, Lineage: lineage,
 		SameBoot: request.Boot == ls.limiter.boot, Lease: &request.LeaseRequest, Nodes: nodes,
 		Ops: ops}
-	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
+	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &req, func(ops []counters.Op) bool {
 		if !debitFirst {
 			ls.limiter.table.Peek(now, ops)
 			for i := range ops {
@@ -121,24 +121,24 @@ const (
 	minGrantBytes        = 8 + 1 + 1 + 2 + 2
 )
 
-func (r *leaseRequest) code(c *wire.Coder) {
-	policy := &r.Policy
-	wire.Fixed(c, &r.subject)
-	c.Raw(r.holder[:])
+func (req *leaseRequest) code(c *wire.Coder) {
+	policy := &req.Policy
+	wire.Fixed(c, &req.subject)
+	c.Raw(req.holder[:])
 	c.Float(&policy.Threshold)
 	c.Float(&policy.Idle)
 	wire.Number(c, &policy.TTL, int64(localcache.MaxTTL))
-	wire.Fixed(c, &r.Boot)
-	wire.Number(c, &r.LastGrant, math.MaxInt64)
-	codeAmounts(c, &r.Want, math.MaxInt64)
-	wire.List(c, &r.Held, localcache.MaxGrants, minHeldBytes, func(h *localcache.HeldGrant) {
-		codeHeld(c, h)
-		c.Require(len(h.Left) == len(r.Want))
+	wire.Fixed(c, &req.Boot)
+	wire.Number(c, &req.LastGrant, math.MaxInt64)
+	codeAmounts(c, &req.Want, math.MaxInt64)
+	wire.List(c, &req.Held, localcache.MaxGrants, minHeldBytes, func(held *localcache.HeldGrant) {
+		codeHeld(c, held)
+		c.Require(len(held.Left) == len(req.Want))
 	})
 
 	// Written so that NaN fails too.
 	c.Require(policy.Threshold >= 0 && policy.Threshold <= 1 && policy.Idle >= 0 &&
-		policy.Idle <= 1 && policy.TTL >= localcache.MinTTL && len(r.Want) > 0)
+		policy.Idle <= 1 && policy.TTL >= localcache.MinTTL && len(req.Want) > 0)
 }
 
 func (g *leaseGrant) code(c *wire.Coder) {
@@ -153,9 +153,9 @@ func (g *leaseGrant) code(c *wire.Coder) {
 // minHeldBytes is the minimum size of an encoded HeldGrant.
 const minHeldBytes = 2
 
-func codeHeld(c *wire.Coder, h *localcache.HeldGrant) {
-	wire.Number(c, &h.ID, math.MaxInt64)
-	codeAmounts(c, &h.Left, math.MaxInt64)
+func codeHeld(c *wire.Coder, held *localcache.HeldGrant) {
+	wire.Number(c, &held.ID, math.MaxInt64)
+	codeAmounts(c, &held.Left, math.MaxInt64)
 }
 
 // codeAmounts writes or reads a number of units for each limit of a subject.

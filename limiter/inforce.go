@@ -45,7 +45,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	}
 
 	next := &activeRules{set: set, slots: &slotIndex{}, overall: &ruleStats{}}
-	next.hasMonthly = slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })
+	next.hasMonthly = slices.ContainsFunc(set.Rules, func(rule *rules.Rule) bool { return rule.CountsMonthly })
 	next.recordShares()
 
 	if old := l.inForce.Load(); old != nil {
@@ -56,22 +56,22 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	}
 
 	for _, name := range set.Names() {
-		s := kept[name]
-		if s == nil {
-			s = &ruleStats{}
+		st := kept[name]
+		if st == nil {
+			st = &ruleStats{}
 		}
 		delete(kept, name)
-		next.stats = append(next.stats, s)
+		next.stats = append(next.stats, st)
 	}
 
-	if slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Adaptive != nil }) {
+	if slices.ContainsFunc(set.Rules, func(rule *rules.Rule) bool { return rule.Adaptive != nil }) {
 		next.steps = make([]atomic.Int32, len(set.Rules))
 	}
 
 	// What is left was counted for rules that are gone. Totals must not fall, so it
 	// goes into the overall figures.
-	for _, s := range kept {
-		next.overall.absorb(s)
+	for _, st := range kept {
+		next.overall.absorb(st)
 	}
 
 	next.adapt(l.loadSteps)
@@ -116,12 +116,12 @@ func (l *Limiter) Rules() *rules.Set {
 
 // findRule returns the rule that a caller names.
 func (l *Limiter) findRule(active *activeRules, name string) (*rules.Rule, error) {
-	r := active.set.Rule(name)
-	if r == nil {
+	rule := active.set.Rule(name)
+	if rule == nil {
 		l.unknownRules.Add(1)
 		return nil, fmt.Errorf("%w %q", ErrUnknownRule, name)
 	}
-	return r, nil
+	return rule, nil
 }
 
 // version returns the version of the rules in force, or zero if there are none.

@@ -39,9 +39,9 @@ func (l *Limiter) DropKept(namespace, key string) (Kept, error) {
 	if err != nil {
 		return had, err
 	}
-	c := newChange(verbReset, u, nil)
-	c.ticket = ticketOf("", hashChange(c, u, nil), checkTimeout)
-	return had, l.applyChange(c, u)
+	ch := newChange(verbReset, u, nil)
+	ch.ticket = ticketOf("", hashChange(ch, u, nil), checkTimeout)
+	return had, l.applyChange(ch, u)
 }
 
 func (l *Limiter) locateKept(namespace, key string) (*Usage, error) {

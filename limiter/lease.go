@@ -19,24 +19,24 @@ type leases struct {
 }
 
 // policyOf returns the lease policy for a hit's subject; no policy if the subject takes no leases.
-func (m *membership) policyOf(r *rules.Rule, limits []*rules.Limit) localcache.Policy {
-	t := m.Ring()
-	if t == nil || r.Consistency != rules.Hybrid {
+func (m *membership) policyOf(rule *rules.Rule, limits []*rules.Limit) localcache.Policy {
+	table := m.Ring()
+	if table == nil || rule.Consistency != rules.Hybrid {
 		return localcache.Policy{}
 	}
-	return localcache.PolicyOf(r, limits, len(t.Members()))
+	return localcache.PolicyOf(rule, limits, len(table.Members()))
 }
 
 // spend decides ops, all of one subject, from the subject's lease or from a
 // remembered refusal. The receipt records what was spent.
 func (ls *leases) spend(
-	owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt,
+	owner ring.NodeID, rule *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt,
 ) localcache.Outcome {
 	m := ls.limiter.membership
 
 	// A block and a delay depend on the owner's counters at that moment, so no
 	// grant can stand for them.
-	if r.Consistency != rules.Hybrid || r.Blocks != nil || r.OnLimit == rules.DelayCheck || owner == m.Self {
+	if rule.Consistency != rules.Hybrid || rule.Blocks != nil || rule.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
 	}
 
@@ -57,7 +57,7 @@ func (ls *leases) spend(
 	}
 
 	if receipt.Renew {
-		ls.renew(owner, m.policyOf(r, limits), ops)
+		ls.renew(owner, m.policyOf(rule, limits), ops)
 	}
 
 	if outcome == localcache.Spent {
@@ -78,42 +78,42 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 
 	// The owner debits before it answers. So if the answer is lost, the quota is,
 	// too; it is never spent twice.
-	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout),
+	ak := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout),
 		done: make(chan struct{}, 1), renewal: true}
-	a.policies = []localcache.Policy{policy}
+	ak.policies = []localcache.Policy{policy}
 
 	// No check waits for a renewal, so there is none to match again by newer
 	// rules.
-	a.q.flags = flagIgnoreNewer
+	ak.q.flags = flagIgnoreNewer
 
 	// Inline limits come with the call, so any version of the rules will do.
 	if !ops[0].Key.IsInline() {
-		a.q.version = ls.limiter.version()
+		ak.q.version = ls.limiter.version()
 	}
 
-	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
+	ak.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
 
 	for i := range ops {
-		a.q.ops = append(a.q.ops,
+		ak.q.ops = append(ak.q.ops,
 			counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow, Lends: ops[i].Lends})
 	}
 
 	m.counts.renewals.Add(1)
-	a.dispatch(ls.limiter, false)
+	ak.dispatch(ls.limiter, false)
 }
 
 // addRequests adds to a message's head the requests for grants to the subjects of asks.
 func (ls *leases) addRequests(head *question, asks []*ask) {
-	a := asks[0]
-	if a.policies == nil {
+	ak := asks[0]
+	if ak.policies == nil {
 		return
 	}
 	now, first := ls.limiter.membership.Boottime(), 0
-	for subject := range a.policies {
-		n := countSubjectOps(a.q.ops[first:])
-		if request, ok := ls.held.Request(now, a.owner, a.policies[subject], a.q.ops[first:first+n], len(asks)); ok {
+	for subject := range ak.policies {
+		n := countSubjectOps(ak.q.ops[first:])
+		if request, ok := ls.held.Request(now, ak.owner, ak.policies[subject], ak.q.ops[first:first+n], len(asks)); ok {
 			head.requests = append(head.requests,
-				leaseRequest{subject: a.q.ops[first].Key.Subject,
+				leaseRequest{subject: ak.q.ops[first].Key.Subject,
 					holder: ls.limiter.membership.Self, LeaseRequest: request})
 		}
 		first += n
@@ -122,26 +122,26 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 
 // acceptReply stores the grants and refusals in the reply to asks.
 func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
-	a, m := asks[0], ls.limiter.membership
-	if a.policies == nil {
+	ak, m := asks[0], ls.limiter.membership
+	if ak.policies == nil {
 		return
 	}
 
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
-		if a.renewal {
+		if ak.renewal {
 			// Otherwise no other renewal could begin before this one counts as
 			// lost.
-			ls.held.AbandonRenewal(at, a.q.ops)
+			ls.held.AbandonRenewal(at, ak.q.ops)
 		}
 		return
 	}
 
 	lastCheck := len(r.admitted) - 1 // grants follow the last check, so its results say what is left
-	results := r.results[lastCheck*len(a.q.ops):]
+	results := r.results[lastCheck*len(ak.q.ops):]
 	firstOp := 0
-	for subject, policy := range a.policies {
-		asked := a.q.ops[firstOp : firstOp+countSubjectOps(a.q.ops[firstOp:])]
+	for subject, policy := range ak.policies {
+		asked := ak.q.ops[firstOp : firstOp+countSubjectOps(ak.q.ops[firstOp:])]
 		ops, refused := make([]counters.Op, len(asked)), false
 		for i := range asked {
 			res := &results[firstOp+i]
@@ -171,8 +171,8 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: r.lives[subject].Lineage}
 
 		// A refusal by a shadow rule does not prevent a grant.
-		if g.ID != 0 || a.renewal || r.admitted[lastCheck] && !refused {
-			ls.held.AcceptAnswer(sent, at, from, ops, g, a.renewal)
+		if g.ID != 0 || ak.renewal || r.admitted[lastCheck] && !refused {
+			ls.held.AcceptAnswer(sent, at, from, ops, g, ak.renewal)
 		}
 		if refused {
 			// From sent on: a slow answer must not make the refusal last longer
@@ -185,27 +185,27 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 // decideQueued answers queued asks from a grant that has just arrived. It returns the rest.
 func (ls *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
-	for i, a := range asks {
-		if a.policies == nil || len(a.policies) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
+	for i, ak := range asks {
+		if ak.policies == nil || len(ak.policies) != 1 || ak.rule == nil || ak.q.flags&flagPeek != 0 {
 			return append(left, asks[i:]...)
 		}
 
-		outcome := ls.spend(a.owner, a.rule, a.limits, a.q.ops, &a.receipt)
+		outcome := ls.spend(ak.owner, ak.rule, ak.limits, ak.q.ops, &ak.receipt)
 		if outcome == localcache.Unknown {
-			left = append(left, a)
+			left = append(left, ak)
 			continue
 		}
 
-		a.fromLease, a.status = true, decided
-		a.admitted = outcome == localcache.Spent || a.rule.Shadow
+		ak.fromLease, ak.status = true, decided
+		ak.admitted = outcome == localcache.Spent || ak.rule.Shadow
 
-		if !a.state.CompareAndSwap(askOpen, askAnswered) {
+		if !ak.state.CompareAndSwap(askOpen, askAnswered) {
 			// The check has given up meanwhile: nobody uses what was spent.
-			ls.held.Unspend(a.receipt, a.q.ops)
+			ls.held.Unspend(ak.receipt, ak.q.ops)
 			continue
 		}
 
-		a.done <- struct{}{}
+		ak.done <- struct{}{}
 	}
 
 	return left

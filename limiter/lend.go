@@ -37,8 +37,8 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 		l.serveShare(body, to)
 	case method == MethodUse:
 		l.membership.serveInBackground(to, func() {
-			r, _ := l.useOfRegion()
-			to.Reply(wire.Encode(nil, r))
+			ur, _ := l.useOfRegion()
+			to.Reply(wire.Encode(nil, ur))
 		})
 	default:
 		to.Fail(CodeMessage, "unknown method between regions")
@@ -48,14 +48,14 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 // serveRequest answers a loan request as the owner, or forwards it to the
 // owner. forwarded means that another node of this region has sent it on,
 // because it takes this node for the owner.
-func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
-	m := ls.limiter.membership
-	var r LoanRequest
-	if !decodeOrFail(body, &r, "request for a loan", to) {
+func (lo *loans) serveRequest(body []byte, forwarded bool, to Responder) {
+	m := lo.limiter.membership
+	var req LoanRequest
+	if !decodeOrFail(body, &req, "request for a loan", to) {
 		return
 	}
 
-	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, ls.limiter.clock.Now())
+	d, ok := lo.dividedLimit(&req.subjectRef, req.limit, lo.limiter.clock.Now())
 	if !ok {
 		answerLoan(to, LoanReply{status: loanUnknown})
 		return
@@ -66,7 +66,7 @@ func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 	case forwarded || route.Place == partitions.Here:
 		// A request is forwarded once: if this node is not the owner, its gate
 		// is shut, and the answer is to ask later.
-		ls.lendInBackground(&r, to)
+		lo.lendInBackground(&req, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, forwardTimeout, func(reply []byte, err error) {
 			if err != nil {
@@ -84,13 +84,13 @@ func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
 // lendInBackground answers a request about a subject that this node owns, in a
 // goroutine of its own. If too many requests are in flight, it debits nothing.
-func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
-	m := ls.limiter.membership
-	if ls.lending.Add(1) > maxLending || !m.background.Go(func() {
-		defer ls.lending.Add(-1)
-		answerLoan(to, ls.lend(r))
+func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
+	m := lo.limiter.membership
+	if lo.lending.Add(1) > maxLending || !m.background.Go(func() {
+		defer lo.lending.Add(-1)
+		answerLoan(to, lo.lend(req))
 	}) {
-		ls.lending.Add(-1)
+		lo.lending.Add(-1)
 		m.counts.turnedAway.Add(1)
 		answerLoan(to, LoanReply{status: loanLater})
 	}
@@ -99,21 +99,21 @@ func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
 // lend makes a loan if there is something to lend. It debits and confirms the
 // loan before it answers. If it can't confirm the debit, it puts the loan back
 // if it still can.
-func (ls *loans) lend(r *LoanRequest) LoanReply {
-	m, now := ls.limiter.membership, ls.limiter.clock.Now()
-	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, now)
+func (lo *loans) lend(req *LoanRequest) LoanReply {
+	m, now := lo.limiter.membership, lo.limiter.clock.Now()
+	d, ok := lo.dividedLimit(&req.subjectRef, req.limit, now)
 	if !ok {
 		return LoanReply{status: loanUnknown}
 	}
 
 	// Before the debit, so that it is not put back into counters that were
 	// reset since.
-	life := ls.limiter.table.Life(d.partition)
+	life := lo.limiter.table.Life(d.partition)
 	if m.Backup == nil || !m.Authority() || !m.Backup.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
 	}
 
-	n, balance, err := ls.debitLoan(&d, now, r.Window, r.Want)
+	n, balance, err := lo.debitLoan(&d, now, req.Window, req.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: balance.Remaining, rate: d.limit.Amount}
 
 	// At the very beginning of a window, and until the new version of the rules is
@@ -132,11 +132,11 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 	defer cancel()
 
 	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
-		later := ls.limiter.clock.Now()
+		later := lo.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
 			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since
 		}
-		ls.limiter.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, life)
+		lo.limiter.table.Unlend(later, d.key, &d.limit.Limit, req.Window, n, life)
 		return LoanReply{status: loanLater}
 	}
 
@@ -146,12 +146,12 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 }
 
 // debitLoan debits a loan and returns its size.
-func (ls *loans) debitLoan(
+func (lo *loans) debitLoan(
 	d *dividedLimit, now algorithms.Instant, window, want int64,
 ) (int64, counters.LoanBalance, error) {
-	n, balance, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
+	n, balance, err := lo.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
-		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, ls.limiter.table.Life(d.partition))
+		lo.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, lo.limiter.table.Life(d.partition))
 	}
 	return n, balance, err
 }

@@ -134,12 +134,12 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // reports whether it did. Otherwise it sends the questions and leaves it to
 // finish to wait for the replies.
 func (l *Limiter) start(q *Query, a *Answer) (done bool) {
-	s, unauthorized := &a.scratch, false
+	sc, unauthorized := &a.scratch, false
 
 	// A check that this node owns whole ends here, and must not allocate; see
 	// TestOwnChecksDoNotAllocate.
 	if l.mayDecideHere(a) {
-		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks(), s.holding)
+		verdict, authorized := l.takeAsOwner(a.Now, sc.ops, q.Peeks(), sc.holding)
 		if verdict != counters.Shut {
 			a.recordDecidedHere(verdict)
 			a.conclude(l)
@@ -148,12 +148,12 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 		unauthorized = !authorized
 	}
 
-	if s.cluster == nil {
-		s.cluster = &clusterCheck{}
+	if sc.cluster == nil {
+		sc.cluster = &clusterCheck{}
 	}
 
-	c := s.cluster
-	c.limiter, c.answer, c.active, c.now = l, a, s.active, a.Now
+	c := sc.cluster
+	c.limiter, c.answer, c.active, c.now = l, a, sc.active, a.Now
 	c.peek, c.peeksAreLooks = q.Peeks(), q.PeeksAreLooks
 	c.ignoreNewer, c.anyVersion = false, len(q.Subjects) > 0
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
@@ -165,8 +165,8 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 // mayDecideHere reports whether this node, if it has authority, owns all
 // counters of a prepared check.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
-	s := &a.scratch
-	return l.membership == nil || !s.hasLocal && !s.reserving && l.table.AllOpen(s.ops)
+	sc := &a.scratch
+	return l.membership == nil || !sc.hasLocal && !sc.reserving && l.table.AllOpen(sc.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.
@@ -187,10 +187,10 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks
 // authority before and after. Without authority the verdict is Shut, and what
-// was debited stays debited: this node may no longer own the counters. h holds
+// was debited stays debited: this node may no longer own the counters. hd holds
 // the slots that ops acquire, if any.
 func (l *Limiter) takeAsOwner(
-	now algorithms.Instant, ops []counters.Op, peek bool, h *holding,
+	now algorithms.Instant, ops []counters.Op, peek bool, hd *holding,
 ) (verdict counters.Verdict, authorized bool) {
 	m := l.membership
 	if m != nil && !m.Authority() {
@@ -199,7 +199,7 @@ func (l *Limiter) takeAsOwner(
 
 	began := m.recorderClock()
 
-	verdict = l.takeFromTable(now, ops, peek, h)
+	verdict = l.takeFromTable(now, ops, peek, hd)
 
 	switch {
 	case m == nil:
@@ -213,13 +213,13 @@ func (l *Limiter) takeAsOwner(
 }
 
 // takeFromTable decides ops from this node's counters, whether or not it has
-// authority. h holds the slots that ops acquire, if any.
-func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, h *holding) counters.Verdict {
+// authority. hd holds the slots that ops acquire, if any.
+func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, hd *holding) counters.Verdict {
 	switch {
 	case peek:
 		return l.table.Peek(now, ops)
-	case h != nil:
-		return l.table.TakeAndHold(now, ops, h.holder())
+	case hd != nil:
+		return l.table.TakeAndHold(now, ops, hd.holder())
 	}
 	return l.table.Take(now, ops)
 }

@@ -80,13 +80,13 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 // in. It writes both in place, because copying these large structs would cost
 // more than filling them in. subject is an index in Query.Subjects.
 func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64) *counters.Op {
-	s := &a.scratch
-	if len(s.ops) == cap(s.ops) {
-		s.ops = slices.Grow(s.ops, 1)
+	sc := &a.scratch
+	if len(sc.ops) == cap(sc.ops) {
+		sc.ops = slices.Grow(sc.ops, 1)
 	}
 
-	s.ops = s.ops[:len(s.ops)+1]
-	op := &s.ops[len(s.ops)-1]
+	sc.ops = sc.ops[:len(sc.ops)+1]
+	op := &sc.ops[len(sc.ops)-1]
 	op.Key = counterKey(h, limit)
 	op.Limit = &limit.Limit
 	op.Cost = cost

@@ -24,10 +24,10 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	active := l.inForce.Load()
 	sameOps := a.countSameOps(active, q)
 	a.begin(active)
-	m := &a.scratch.match
-	m.HitsKept = sameOps > 0
-	m.Now = wall / int64(time.Millisecond)
-	m.Clock = l.wallClock
+	match := &a.scratch.match
+	match.HitsKept = sameOps > 0
+	match.Now = wall / int64(time.Millisecond)
+	match.Clock = l.wallClock
 
 	// Subjects bring their limits, or a tree of descriptors has found them.
 	if len(q.Subjects) > 0 {
@@ -38,7 +38,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 			return err
 		}
 		if !l.refuseByZero(q, a) {
-			l.prefetch(m)
+			l.prefetch(match)
 		}
 		return nil
 	}
@@ -51,18 +51,18 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		}
 	}
 	if !q.ByKey {
-		active.set.Match(q.Attributes, rule, m)
-		if m.Undeclared > 0 {
-			l.undeclared.Add(int64(m.Undeclared))
+		active.set.Match(q.Attributes, rule, match)
+		if match.Undeclared > 0 {
+			l.undeclared.Add(int64(match.Undeclared))
 		}
-	} else if err := active.set.MatchKey(rule, q.Key, m); err != nil {
+	} else if err := active.set.MatchKey(rule, q.Key, match); err != nil {
 		return err
 	}
 
 	// From here on, the hits are known. Most checks of a caller find what its last
 	// one found. Others may need no counter at all.
 	switch {
-	case m.SameRules:
+	case match.SameRules:
 		a.listOpsAgain(sameOps)
 		if l.table.PrefetchPays() {
 			for i := range a.scratch.ops {
@@ -71,13 +71,13 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		}
 		l.prepareCount(a)
 		return nil
-	case m.List != rules.Unlisted:
-		a.decideByMatching(m.List == rules.Allowed, ByList)
+	case match.List != rules.Unlisted:
+		a.decideByMatching(match.List == rules.Allowed, ByList)
 		return nil
-	case len(m.Hits)+len(m.Unlimited) == 0:
+	case len(match.Hits)+len(match.Unlimited) == 0:
 		a.decideByMatching(!active.set.DefaultDeny, ByNone)
 		return nil
-	case len(m.Hits) == 0:
+	case len(match.Hits) == 0:
 		a.decideByMatching(true, ByOwner)
 		return nil
 	case active.set.HasZero() && l.refuseByZero(q, a):
@@ -87,19 +87,19 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	if active.set.HasBlocks() && l.refuseBlocked(q, a) {
 		return nil
 	}
-	l.prefetch(m)
+	l.prefetch(match)
 	return nil
 }
 
 // matchSubjects finds the limits of q's subjects.
 func (a *Answer) matchSubjects(q *Query) error {
 	for i := range q.Subjects {
-		s, m := &q.Subjects[i], &a.scratch.match
+		subj, match := &q.Subjects[i], &a.scratch.match
 		var err error
-		if s.Node != nil {
-			err = a.Set.MatchEnvoy(s.Node, s.Entries, s.Shadow, i == 0, m)
+		if subj.Node != nil {
+			err = a.Set.MatchEnvoy(subj.Node, subj.Entries, subj.Shadow, i == 0, match)
 		} else {
-			err = a.Set.MatchInline(&s.InlineSubject, i == 0, m)
+			err = a.Set.MatchInline(&subj.InlineSubject, i == 0, match)
 		}
 
 		if err != nil {
@@ -125,13 +125,13 @@ func (a *Answer) decideByMatching(allowed bool, by DecidedBy) {
 	a.scratch.matchDecides, a.scratch.soleStats = true, nil
 }
 
-// prefetch begins to load the counters of m, if that saves time.
-func (l *Limiter) prefetch(m *rules.Match) {
+// prefetch begins to load the counters of match, if that saves time.
+func (l *Limiter) prefetch(match *rules.Match) {
 	if !l.table.PrefetchPays() {
 		return
 	}
-	for i := range m.Hits {
-		h := &m.Hits[i]
+	for i := range match.Hits {
+		h := &match.Hits[i]
 		for _, limit := range h.Limits {
 			l.table.Prefetch(counterKey(h, limit))
 		}
@@ -160,8 +160,8 @@ func (a *Answer) begin(active *activeRules) {
 // a caller's next check. Otherwise it returns 0. A check that other nodes took
 // part in may have lost some of its ops.
 func (a *Answer) countSameOps(active *activeRules, q *Query) int {
-	if s := &a.scratch; s.active == active && s.decidedHere && s.isRepeatable && isUsual(q) {
-		return len(s.ops)
+	if sc := &a.scratch; sc.active == active && sc.decidedHere && sc.isRepeatable && isUsual(q) {
+		return len(sc.ops)
 	}
 	return 0
 }
@@ -174,16 +174,16 @@ func isUsual(q *Query) bool {
 // listOpsAgain is listOps for hits that differ from those of the last check,
 // which had n ops, in their subjects only.
 func (a *Answer) listOpsAgain(n int) {
-	s := &a.scratch
-	s.ops = s.ops[:n]
+	sc := &a.scratch
+	sc.ops = sc.ops[:n]
 	a.Limits = a.Limits[:n]
-	s.isListed = true
+	sc.isListed = true
 
 	i := 0
-	for j := range s.match.Hits {
-		h := &s.match.Hits[j]
+	for j := range sc.match.Hits {
+		h := &sc.match.Hits[j]
 		for _, limit := range h.Limits {
-			op := &s.ops[i]
+			op := &sc.ops[i]
 			op.Key = counterKey(h, limit)
 			op.Decision = algorithms.Decision{}
 			op.Full = false

@@ -29,10 +29,10 @@ type counts struct {
 }
 
 // addForward counts a question that was answered after d.
-func (c *counts) addForward(d time.Duration) {
+func (n *counts) addForward(d time.Duration) {
 	i, _ := slices.BinarySearch(forwardBounds[:], d)
-	c.forwardTimes[i].Add(1)
-	c.forwardTimeSum.Add(int64(d))
+	n.forwardTimes[i].Add(1)
+	n.forwardTimeSum.Add(int64(d))
 }
 
 // DecisionNames holds the names of the decisions, indexed by their constants.
@@ -42,28 +42,28 @@ var DecisionNames = [...]string{"allowed", "refused", "shadow-refused"}
 var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
 // Metrics reports the limiter's metrics. A standalone node leaves out those about other nodes.
-func (l *Limiter) Metrics(s metrics.Sink) {
-	for _, r := range l.Stats() {
-		r.show(s)
-		if r.Rule == "" {
+func (l *Limiter) Metrics(sink metrics.Sink) {
+	for _, stats := range l.Stats() {
+		stats.show(sink)
+		if stats.Rule == "" {
 			unmatched := int64(0)
-			for decision := range r.Checks {
-				unmatched += r.Checks[decision][ByNone]
+			for decision := range stats.Checks {
+				unmatched += stats.Checks[decision][ByNone]
 			}
-			s.Count("unmatched_total",
+			sink.Count("unmatched_total",
 				"Checks that matched neither a rule nor a list, decided by `default`.", unmatched)
 		}
 	}
 
-	l.showEntries(s)
-	l.showSlots(s)
-	s.Count("unknown_rule_total", "Calls that named a rule that does not exist.", l.unknownRules.Load())
-	s.Count("undeclared_attributes_total",
+	l.showEntries(sink)
+	l.showSlots(sink)
+	sink.Count("unknown_rule_total", "Calls that named a rule that does not exist.", l.unknownRules.Load())
+	sink.Count("undeclared_attributes_total",
 		"Attributes of checks that the document does not declare. They are ignored.",
 		l.undeclared.Load())
 
 	if set := l.Rules(); set != nil {
-		s.Gauge("inline_sets",
+		sink.Gauge("inline_sets",
 			"Sets of inline limits kept compiled. Any more are compiled for each call and take no lease.",
 			float64(set.Interned()))
 	}
@@ -72,41 +72,43 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 		return
 	}
 
-	l.showForwards(s)
-	l.showLoans(s)
-	l.showReservations(s)
+	l.showForwards(sink)
+	l.showLoans(sink)
+	l.showReservations(sink)
 
 	lead := time.Duration(l.table.Lead(l.clock.Now()))
-	s.Gauge("clock_lead_seconds",
+	sink.Gauge("clock_lead_seconds",
 		"How far the clock by which a partition counts its windows is ahead of this node's, at most. Counters came "+
 			"from a node, or from disk, whose clock was ahead.", lead.Seconds())
 }
 
-// counter returns a function that reports a count to s.
-func counter(s metrics.Sink) func(name, help string, n *atomic.Int64, labels ...string) {
-	return func(name, help string, n *atomic.Int64, labels ...string) { s.Count(name, help, n.Load(), labels...) }
+// counter returns a function that reports a count to sink.
+func counter(sink metrics.Sink) func(name, help string, n *atomic.Int64, labels ...string) {
+	return func(name, help string, n *atomic.Int64, labels ...string) {
+		sink.Count(name, help, n.Load(), labels...)
+	}
 }
 
 // showForwards reports the metrics of questions to other nodes and of leases.
-func (l *Limiter) showForwards(s metrics.Sink) {
+func (l *Limiter) showForwards(sink metrics.Sink) {
 	f := &l.membership.counts
 	seconds := make([]int64, len(f.forwardTimes))
 	for i := range f.forwardTimes {
 		seconds[i] = f.forwardTimes[i].Load()
 	}
 
-	s.Histogram("forward_seconds",
+	sink.Histogram("forward_seconds",
 		"Time from a question to another node until its answer. A question may stand for several checks, or renew a lease.",
 		metrics.Seconds(forwardBounds[:]), seconds, time.Duration(f.forwardTimeSum.Load()).Seconds())
 
 	for i := range f.fallback {
-		s.Count("fallback_total",
+		sink.Count("fallback_total",
 			"Subjects decided without the owner or the standby, by their rule's on_partition.",
 			f.fallback[i].Load(),
 			"on_partition", rules.OnPartition(i).String())
 	}
 
-	count := counter(s)
+	count := counter(sink)
 	count("forward_coalesced_total", "Checks that shared a message with an earlier identical check.", &f.coalesced)
 	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
 	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
@@ -116,10 +118,10 @@ func (l *Limiter) showForwards(s metrics.Sink) {
 		"Answers from other nodes whose cost was given back, because another limit refused the check or the answer came too late.",
 		&f.givenBack)
 	count("busy_total", "Questions from other nodes turned away because too many were waiting.", &f.turnedAway)
-	s.Gauge("leases",
+	sink.Gauge("leases",
 		"Grants that this node holds from other nodes. A subject's lease has at most two.",
 		float64(l.membership.leases.held.GrantCount()))
-	s.Gauge("leases_granted", "Grants that other nodes hold from this node, or may still return.",
+	sink.Gauge("leases_granted", "Grants that other nodes hold from this node, or may still return.",
 		float64(l.membership.leases.granted.Outstanding()))
 	count("lease_spent_total", "Subjects decided from a lease.", &f.leaseSpends)
 	count("lease_cached_refusals_total",
@@ -137,8 +139,8 @@ func (l *Limiter) showForwards(s metrics.Sink) {
 }
 
 // showLoans reports the metrics of loans between regions.
-func (l *Limiter) showLoans(s metrics.Sink) {
-	f, count := &l.membership.counts, counter(s)
+func (l *Limiter) showLoans(sink metrics.Sink) {
+	f, count := &l.membership.counts, counter(sink)
 
 	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
 	count("loans_total", loans, &f.lent, "direction", "lent")
@@ -153,63 +155,63 @@ func (l *Limiter) showLoans(s metrics.Sink) {
 
 // showReservations reports the metrics of reservations and of answers kept for
 // their ids.
-func (l *Limiter) showReservations(s metrics.Sink) {
-	r, count := &l.reservations, counter(s)
+func (l *Limiter) showReservations(sink metrics.Sink) {
+	rs, count := &l.reservations, counter(sink)
 
-	count("reservations_total", "Reservations made here.", &r.reserved)
+	count("reservations_total", "Reservations made here.", &rs.reserved)
 	const settlings = "Settlements of reservations decided here: settled, repeated, or of an unknown reservation."
-	count("settlings_total", settlings, &r.settled, "result", "settled")
-	count("settlings_total", settlings, &r.repeated, "result", "repeated")
-	count("settlings_total", settlings, &r.unknown, "result", "unknown")
+	count("settlings_total", settlings, &rs.settled, "result", "settled")
+	count("settlings_total", settlings, &rs.repeated, "result", "repeated")
+	count("settlings_total", settlings, &rs.unknown, "result", "unknown")
 	const ends = "Ends of reservations with on_expiry that nobody settled in time: carried out here, or not to be carried out, because the home could not be reached."
-	count("reservation_ends_total", ends, &r.expired, "result", "carried-out")
-	count("reservation_ends_total", ends, &r.unarranged, "result", "lost")
+	count("reservation_ends_total", ends, &rs.expired, "result", "carried-out")
+	count("reservation_ends_total", ends, &rs.unarranged, "result", "lost")
 	count("refunds_dropped_total",
-		"Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
+		"Refunds of reservations dropped because the counters they came from are gone.", &rs.dropped)
 	count("settle_debts_dropped_total",
 		"Debts of reservations dropped because their owners could not be reached.",
 		&l.membership.counts.debtsDropped)
 	kept := l.table.Notes().Stats()
-	s.Gauge("reservations",
+	sink.Gauge("reservations",
 		"Reservations whose home is here, as owner or standby, and that are not settled.",
 		float64(kept.Open))
-	s.Gauge("reservations_bytes", "What reservations take of their budget, settled ones included.",
+	sink.Gauge("reservations_bytes", "What reservations take of their budget, settled ones included.",
 		float64(kept.Reservations))
-	s.Gauge("reservations_max_bytes", "The budget for reservations.", float64(kept.MaxReservations))
-	s.Count("reservations_refused_total",
+	sink.Gauge("reservations_max_bytes", "The budget for reservations.", float64(kept.MaxReservations))
+	sink.Count("reservations_refused_total",
 		"Reservations refused because there was no room, or no more for their rule or subject.",
 		kept.RefusedReserves)
-	s.Gauge("request_answer_bytes", "What answers to checks with an id take that are kept here.", float64(kept.Answers))
+	sink.Gauge("request_answer_bytes", "What answers to checks with an id take that are kept here.", float64(kept.Answers))
 	count("requests_repeated_total",
 		"Requests with an id that repeated an earlier one and got its answer again.",
 		&l.requests.repeated)
-	s.Count("request_answers_refused_total",
+	sink.Count("request_answers_refused_total",
 		"Writes with an id refused because there was no room to keep their answer.",
 		kept.RefusedWrites)
 }
 
 // show reports the metrics of one rule. It leaves out decisions that never happened.
-func (r *RuleStats) show(s metrics.Sink) {
-	for decision := range r.Checks {
-		for by, n := range r.Checks[decision] {
+func (stats *RuleStats) show(sink metrics.Sink) {
+	for decision := range stats.Checks {
+		for by, n := range stats.Checks[decision] {
 			if n > 0 {
-				s.Count("checks_total", "Checks decided. The rule is empty if no rule decided.", n,
-					"rule", r.Rule, "decision", DecisionNames[decision], "decided_by", DecidedBy(by).String())
+				sink.Count("checks_total", "Checks decided. The rule is empty if no rule decided.", n,
+					"rule", stats.Rule, "decision", DecisionNames[decision], "decided_by", DecidedBy(by).String())
 			}
 		}
 	}
 
-	if r.Rule == "" {
+	if stats.Rule == "" {
 		return // without a rule there is neither headroom nor feedback
 	}
 
-	s.Count("false_positives_total", "Refusals that feedback reported as wrong.", r.FalsePositives, "rule", r.Rule)
+	sink.Count("false_positives_total", "Refusals that feedback reported as wrong.", stats.FalsePositives, "rule", stats.Rule)
 	tenths := int64(0)
-	for i, n := range r.Headroom {
+	for i, n := range stats.Headroom {
 		tenths += int64(i) * n
 	}
 
-	s.Histogram("headroom_ratio",
+	sink.Histogram("headroom_ratio",
 		"Part of the rule's tightest limit that was left after a check, in tenths, rounded up.",
-		headroomBounds, r.Headroom[:], float64(tenths)/10, "rule", r.Rule)
+		headroomBounds, stats.Headroom[:], float64(tenths)/10, "rule", stats.Rule)
 }

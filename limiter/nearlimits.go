@@ -55,52 +55,52 @@ func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	e := nearEntry{
 		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.share(), freshAt: now + int64(la.ResetAfter),
 	}
-	s := &n.stripe[h.Subject.Lo%nearStripes]
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	stripe := &n.stripe[h.Subject.Lo%nearStripes]
+	stripe.mu.Lock()
+	defer stripe.mu.Unlock()
 
-	i, known := s.index[e.hash]
+	i, known := stripe.index[e.hash]
 	if !known {
-		i = s.placeFor(&e, now)
+		i = stripe.placeFor(&e, now)
 		if i < 0 {
 			return
 		}
 	}
 
-	e.key = s.entries[i].key
+	e.key = stripe.entries[i].key
 	if !known {
 		e.key.set(h, q)
-		s.index[e.hash] = i
+		stripe.index[e.hash] = i
 	}
 
-	s.entries[i] = e
+	stripe.entries[i] = e
 }
 
 // placeFor returns a place for e among the entries, or -1 if all others are nearer to their limits.
-func (s *nearStripe) placeFor(e *nearEntry, now int64) int {
-	if len(s.entries) < nearCapacity {
-		s.entries = append(s.entries, nearEntry{})
-		return len(s.entries) - 1
+func (stripe *nearStripe) placeFor(e *nearEntry, now int64) int {
+	if len(stripe.entries) < nearCapacity {
+		stripe.entries = append(stripe.entries, nearEntry{})
+		return len(stripe.entries) - 1
 	}
 
-	i := s.farthest(now)
-	if s.entries[i].freshAt > now && !isNearer(e.used, e.limit, s.entries[i].used, s.entries[i].limit) {
+	i := stripe.farthest(now)
+	if stripe.entries[i].freshAt > now && !isNearer(e.used, e.limit, stripe.entries[i].used, stripe.entries[i].limit) {
 		return -1
 	}
 
-	delete(s.index, s.entries[i].hash)
+	delete(stripe.index, stripe.entries[i].hash)
 	return i
 }
 
 // farthest returns an entry that is over or, if there is none, the one that is
 // farthest from its limit.
-func (s *nearStripe) farthest(now int64) (at int) {
-	for i := range s.entries {
-		e := &s.entries[i]
+func (stripe *nearStripe) farthest(now int64) (at int) {
+	for i := range stripe.entries {
+		e := &stripe.entries[i]
 		if e.freshAt <= now {
 			return i
 		}
-		if isNearer(s.entries[at].used, s.entries[at].limit, e.used, e.limit) {
+		if isNearer(stripe.entries[at].used, stripe.entries[at].limit, e.used, e.limit) {
 			at = i
 		}
 	}
@@ -110,15 +110,15 @@ func (s *nearStripe) farthest(now int64) (at int) {
 // list returns the subjects that have used something.
 func (n *nearLimits) list(now int64) (all []TopSubject) {
 	for i := range n.stripe {
-		s := &n.stripe[i]
-		s.mu.Lock()
-		for j := range s.entries {
-			e := &s.entries[j]
+		stripe := &n.stripe[i]
+		stripe.mu.Lock()
+		for j := range stripe.entries {
+			e := &stripe.entries[j]
 			if e.freshAt > now {
 				all = append(all, TopSubject{Rule: e.rule, Key: e.key.values(), Used: e.used, Limit: e.limit})
 			}
 		}
-		s.mu.Unlock()
+		stripe.mu.Unlock()
 	}
 	return all
 }
@@ -152,16 +152,16 @@ func rankByNear(all []TopSubject, n int) []TopSubject {
 // sampleWeight returns for how many checks the current one stands in the list
 // of subjects used most: 0 if it is not sampled. Few checks are all sampled,
 // and of very many one in sampleEvery, since each takes a lock.
-func (l *Limiter) sampleWeight(s *scratch) int64 {
+func (l *Limiter) sampleWeight(sc *scratch) int64 {
 	// Read before it is lowered: once it is used up, no check writes to it.
 	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
 		return 1
 	}
-	s.unsampled++
-	if s.unsampled < sampleEvery {
+	sc.unsampled++
+	if sc.unsampled < sampleEvery {
 		return 0
 	}
-	s.unsampled = 0
+	sc.unsampled = 0
 	return sampleEvery
 }
 
@@ -190,8 +190,8 @@ func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weig
 }
 
 // topOf returns the list in which the refusals of a rule are counted.
-func (l *Limiter) topOf(r *rules.Rule) *top {
-	if r.Shadow {
+func (l *Limiter) topOf(rule *rules.Rule) *top {
+	if rule.Shadow {
 		return l.tops[TopShadow]
 	}
 	return l.tops[TopRefused]

@@ -47,8 +47,8 @@ func (l *Limiter) checkInSteps(q *Query, a *Answer) error {
 // decideOnce is decide for a q with a RequestID: a repetition of q gets the
 // same answer. a must be prepared for q.
 func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	r := &reserveRequest{query: q, ttl: ttl}
-	r.ticket = ticketOf(q.RequestID, r.hashContent(), 0)
+	req := &reserveRequest{query: q, ttl: ttl}
+	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 	until := time.Now().Add(checkTimeout - replySlack)
 	defer func() { a.scratch.deadline = time.Time{} }()
 
@@ -58,7 +58,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 		ctx, cancel := context.WithTimeout(context.Background(),
 			max(min(homeTimeout, time.Until(until)), catchUpTimeout))
 		a.scratch.deadline = until
-		id, err = rs.decideAtHome(ctx, r, a)
+		id, err = rs.decideAtHome(ctx, req, a)
 		cancel()
 		if again || !errors.Is(err, ErrNoOwner) {
 			return id, err
@@ -92,19 +92,19 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 	return err
 }
 
-// decideAtHome has the owner of r's first subject, which may be this node,
-// decide r. a must be prepared for r. The error is ErrRequestIDReused, or
-// ErrNoOwner if r could not be decided this way.
-func (rs *reservations) decideAtHome(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+// decideAtHome has the owner of req's first subject, which may be this node,
+// decide req. a must be prepared for req. The error is ErrRequestIDReused, or
+// ErrNoOwner if req could not be decided this way.
+func (rs *reservations) decideAtHome(ctx context.Context, req *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: home.Subject, hops: r.hops, here: func() (err error) {
-		id, err = rs.decideHere(ctx, r, home, a)
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: home.Subject, hops: req.hops, here: func() (err error) {
+		id, err = rs.decideHere(ctx, req, home, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
-		id, err = rs.askHome(ctx, to, r, a)
+		id, err = rs.askHome(ctx, to, req, a)
 		return err
 	}})
 	return id, err
@@ -126,15 +126,15 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	return counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo}, true
 }
 
-// decideHere decides r on this node, which has the counters of its first
+// decideHere decides req on this node, which has the counters of its first
 // subject, or returns the kept answer. The error is counters.ErrShut if the
 // counters have moved away.
 func (rs *reservations) decideHere(
-	ctx context.Context, r *reserveRequest, home counters.Key, a *Answer,
+	ctx context.Context, req *reserveRequest, home counters.Key, a *Answer,
 ) (id string, err error) {
-	memo := r.ticket.memo(home, notes.Answer, a.Now)
+	memo := req.ticket.memo(home, notes.Answer, a.Now)
 	if i := a.homeHit(); i >= 0 {
-		memo.Group = groupOf(r.query, i, &a.scratch.match.Hits[i])
+		memo.Group = groupOf(req.query, i, &a.scratch.match.Hits[i])
 	}
 
 	// A repetition that comes while the first is being decided must find its
@@ -162,7 +162,7 @@ func (rs *reservations) decideHere(
 		}
 	}
 
-	id, err = rs.decide(r.query, r.ttl, a, false)
+	id, err = rs.decide(req.query, req.ttl, a, false)
 	if err != nil || found {
 		return id, err
 	}
@@ -175,7 +175,7 @@ func (rs *reservations) decideHere(
 
 	// The subject has just moved to a node that does not have the answer. Let that
 	// node decide again.
-	if rs.annul(id, r.query, a) != nil {
+	if rs.annul(id, req.query, a) != nil {
 		return "", ErrNoOwner
 	}
 
@@ -203,42 +203,42 @@ type keptLimit struct {
 }
 
 // Code implements wire.Message.
-func (k *keptAnswer) Code(c *wire.Coder) {
+func (ka *keptAnswer) Code(c *wire.Coder) {
 	form := answerFormat
 	wire.Number(c, &form, answerFormat)
 	c.Require(form == answerFormat)
-	wire.Number(c, &k.version, maxVersion)
-	c.Bool(&k.allowed)
-	wire.Number(c, &k.decidedBy, int64(ByNone))
-	wire.Varint(c, &k.tightest)
-	wire.List(c, &k.limits, maxMessageOps, 9+minResultBytes, func(l *keptLimit) {
+	wire.Number(c, &ka.version, maxVersion)
+	c.Bool(&ka.allowed)
+	wire.Number(c, &ka.decidedBy, int64(ByNone))
+	wire.Varint(c, &ka.tightest)
+	wire.List(c, &ka.limits, maxMessageOps, 9+minResultBytes, func(l *keptLimit) {
 		wire.Fixed(c, &l.counter)
 		c.Bool(&l.blocked)
 		l.code(c)
 	})
-	c.Rest(&k.id)
-	c.Require(k.tightest >= -1 && k.tightest < max(1, len(k.limits)))
+	c.Rest(&ka.id)
+	c.Require(ka.tightest >= -1 && ka.tightest < max(1, len(ka.limits)))
 }
 
 // pack returns a and the id of its reservation in the form that restore takes.
 func (a *Answer) pack(id string) *keptAnswer {
-	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.TightestIndex}
-	k.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
+	ka := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.TightestIndex}
+	ka.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
 	for i := range a.Limits {
 		la := &a.Limits[i]
-		k.limits = append(k.limits,
+		ka.limits = append(ka.limits,
 			keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, full: la.Full}})
 	}
-	return k
+	return ka
 }
 
 // restore fills a, which must be prepared for the same check, from a packed
 // answer, and returns the id. If the rules have changed since, a lists no
 // limits.
-func (a *Answer) restore(k *keptAnswer) (id string) {
-	limits := make([]LimitAnswer, 0, len(k.limits))
-	for i := range k.limits {
-		kept := &k.limits[i]
+func (a *Answer) restore(ka *keptAnswer) (id string) {
+	limits := make([]LimitAnswer, 0, len(ka.limits))
+	for i := range ka.limits {
+		kept := &ka.limits[i]
 		for j := range a.scratch.ops {
 			if la := &a.Limits[j]; a.scratch.ops[j].Key.Counter == kept.counter {
 				limits = append(limits, LimitAnswer{
@@ -254,34 +254,34 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 		counter := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Counter
 		first += len(h.Limits)
 		if !h.Rule.Inline ||
-			slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.counter == counter }) {
+			slices.ContainsFunc(ka.limits, func(l keptLimit) bool { return l.counter == counter }) {
 			hits = append(hits, h)
 		}
 	}
 
 	a.scratch.match.Hits, a.scratch.decidedHere = hits, false // an attempt here may have failed before
-	a.Allowed = k.allowed
-	a.DecidedBy = k.decidedBy
+	a.Allowed = ka.allowed
+	a.DecidedBy = ka.decidedBy
 	a.TightestIndex = -1
-	a.Counted = !k.allowed && len(k.id) > 0 // only a check that took something has an id
+	a.Counted = !ka.allowed && len(ka.id) > 0 // only a check that took something has an id
 
 	a.Limits = a.Limits[:0]
-	if len(limits) == len(k.limits) {
-		a.Limits, a.TightestIndex = append(a.Limits, limits...), k.tightest
+	if len(limits) == len(ka.limits) {
+		a.Limits, a.TightestIndex = append(a.Limits, limits...), ka.tightest
 	}
 
-	return base64.RawURLEncoding.EncodeToString(k.id)
+	return base64.RawURLEncoding.EncodeToString(ka.id)
 }
 
-// askHome has another node decide r. The error is ErrNoOwner if that node could not.
+// askHome has another node decide req. The error is ErrNoOwner if that node could not.
 func (rs *reservations) askHome(
-	ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer,
+	ctx context.Context, to ring.NodeID, req *reserveRequest, a *Answer,
 ) (id string, err error) {
-	next, reply := *r, keptAnswer{}
-	next.hops = r.hops + 1
+	next, reply := *req, keptAnswer{}
+	next.hops = req.hops + 1
 
-	if len(r.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
-		next.version = max(r.version, a.RulesVersion)
+	if len(req.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
+		next.version = max(req.version, a.RulesVersion)
 	}
 
 	if err := rs.limiter.membership.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
@@ -290,9 +290,9 @@ func (rs *reservations) askHome(
 
 	// The answer names limits of newer rules. By older ones, restore would have
 	// to leave them out.
-	if reply.version > a.RulesVersion && len(r.query.Subjects) == 0 {
+	if reply.version > a.RulesVersion && len(req.query.Subjects) == 0 {
 		rs.limiter.catchUp(ctx, 0, reply.version)
-		if done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, a); err != nil || done {
+		if done, err := rs.limiter.prepare(rs.limiter.clock.Now(), req.query, a); err != nil || done {
 			return "", ErrNoOwner
 		}
 	}
@@ -302,13 +302,13 @@ func (rs *reservations) askHome(
 	return id, nil
 }
 
-// serveReserve decides r for another node.
-func (rs *reservations) serveReserve(r *reserveRequest) (*keptAnswer, error) {
+// serveReserve decides req for another node.
+func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, homeTimeout)
 	defer cancel()
 
-	if rs.limiter.version() < r.version {
-		rs.limiter.catchUp(ctx, 0, r.version)
+	if rs.limiter.version() < req.version {
+		rs.limiter.catchUp(ctx, 0, req.version)
 	}
 
 	if rs.limiter.inForce.Load() == nil {
@@ -316,14 +316,14 @@ func (rs *reservations) serveReserve(r *reserveRequest) (*keptAnswer, error) {
 	}
 
 	var a Answer
-	a.scratch.mayHold = r.ttl > 0
-	done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, &a)
+	a.scratch.mayHold = req.ttl > 0
+	done, err := rs.limiter.prepare(rs.limiter.clock.Now(), req.query, &a)
 	if err != nil || done || len(a.scratch.ops) > MaxReserved {
 		return nil, ErrNoOwner // the asker decides by its own rules
 	}
 
 	a.scratch.deadline = time.Now().Add(homeTimeout)
-	id, err := rs.decideAtHome(ctx, r, &a)
+	id, err := rs.decideAtHome(ctx, req, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -335,8 +335,8 @@ func (rs *reservations) serveReserve(r *reserveRequest) (*keptAnswer, error) {
 const maxText = rules.MaxValueBytes
 
 // hashContent hashes the request's content. The order of attributes and costs does not matter.
-func (r *reserveRequest) hashContent() uint64 {
-	q := *r.query
+func (req *reserveRequest) hashContent() uint64 {
+	q := *req.query
 
 	// Whether it waits does not change what is asked for.
 	q.AwaitsLoan = false
@@ -345,7 +345,7 @@ func (r *reserveRequest) hashContent() uint64 {
 	for i := range q.Subjects {
 		q.Subjects[i].Costs = sortedCosts(q.Subjects[i].Costs)
 	}
-	return hashContent(wire.Encode(nil, &reserveRequest{query: &q, ttl: r.ttl, ticket: &ticket{}}))
+	return hashContent(wire.Encode(nil, &reserveRequest{query: &q, ttl: req.ttl, ticket: &ticket{}}))
 }
 
 func sortedCosts(costs []UnitCost) []UnitCost {
@@ -355,16 +355,16 @@ func sortedCosts(costs []UnitCost) []UnitCost {
 }
 
 // Code implements wire.Message.
-func (r *reserveRequest) Code(c *wire.Coder) {
+func (req *reserveRequest) Code(c *wire.Coder) {
 	if c.Reads() {
-		r.ticket, r.query = &ticket{}, &Query{}
+		req.ticket, req.query = &ticket{}, &Query{}
 	}
 
-	r.ticket.Code(c)
-	wire.Number(c, &r.hops, maxHops)
-	wire.Number(c, &r.version, maxVersion)
-	c.Millis(&r.ttl, MaxReservationTime)
-	q := r.query
+	req.ticket.Code(c)
+	wire.Number(c, &req.hops, maxHops)
+	wire.Number(c, &req.version, maxVersion)
+	c.Millis(&req.ttl, MaxReservationTime)
+	q := req.query
 	c.Text(&q.Rule, maxText)
 	c.Flags(&q.ByKey, &q.AwaitsLoan)
 	c.Texts(&q.Key, rules.MaxAttributes, maxText)
@@ -378,24 +378,24 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	// since feature level 2
 	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) {
 		wire.Number(c, &q.Mode, int64(counters.NumModes-1))
-		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
+		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(subj *Subject) { subj.code(c) })
 		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
 	}
 
-	c.Require(r.hops > 0 && (r.ttl >= time.Millisecond || q.hasCounts()))
+	c.Require(req.hops > 0 && (req.ttl >= time.Millisecond || q.hasCounts()))
 }
 
-func (s *Subject) code(c *wire.Coder) {
-	c.Text(&s.Namespace, maxText)
-	c.Texts(&s.Key, rules.MaxAttributes, maxText)
-	c.Flags(&s.Exact, &s.Shadow)
-	wire.Number(c, &s.Mode, int64(counters.NumModes-1))
-	codeCosts(c, &s.Costs)
-	wire.List(c, &s.Limits, rules.MaxInlineLimits, 11, func(l *rules.InlineLimit) {
-		for _, n := range [...]*int64{&l.Limit, &l.PerMS, &l.TTLMS, &l.Burst} {
+func (subj *Subject) code(c *wire.Coder) {
+	c.Text(&subj.Namespace, maxText)
+	c.Texts(&subj.Key, rules.MaxAttributes, maxText)
+	c.Flags(&subj.Exact, &subj.Shadow)
+	wire.Number(c, &subj.Mode, int64(counters.NumModes-1))
+	codeCosts(c, &subj.Costs)
+	wire.List(c, &subj.Limits, rules.MaxInlineLimits, 11, func(limit *rules.InlineLimit) {
+		for _, n := range [...]*int64{&limit.Limit, &limit.PerMS, &limit.TTLMS, &limit.Burst} {
 			wire.Number(c, n, algorithms.MaxAmount)
 		}
-		for _, text := range [...]*string{&l.Per, &l.TTL, &l.Algorithm, &l.Unit, &l.Name, &l.TZ, &l.From} {
+		for _, text := range [...]*string{&limit.Per, &limit.TTL, &limit.Algorithm, &limit.Unit, &limit.Name, &limit.TZ, &limit.From} {
 			c.Text(text, maxText)
 		}
 	})

@@ -35,75 +35,75 @@ type passedPlaces struct {
 }
 
 // Code implements wire.Message.
-func (p *passedPlaces) Code(c *wire.Coder) {
-	wire.List(c, &p.places, maxPassed, 3, func(one **QueuePlace) {
+func (pp *passedPlaces) Code(c *wire.Coder) {
+	wire.List(c, &pp.places, maxPassed, 3, func(place **QueuePlace) {
 		if c.Reads() {
-			*one = &QueuePlace{}
+			*place = &QueuePlace{}
 		}
-		(*one).code(c)
+		(*place).code(c)
 	})
-	wire.List(c, &p.next, maxPassNodes, len(ring.NodeID{}), func(id *ring.NodeID) { c.Raw(id[:]) })
+	wire.List(c, &pp.next, maxPassNodes, len(ring.NodeID{}), func(id *ring.NodeID) { c.Raw(id[:]) })
 }
 
-// code writes or reads p. Times travel as how long they are from now.
-func (p *QueuePlace) code(c *wire.Coder) {
-	goesOn := min(max(0, time.Until(p.GoesOn)), algorithms.LongestDelay)
-	life := min(max(0, time.Until(p.until)), maxDebitAge)
+// code writes or reads the place. Times travel as how long they are from now.
+func (qp *QueuePlace) code(c *wire.Coder) {
+	goesOn := min(max(0, time.Until(qp.GoesOn)), algorithms.LongestDelay)
+	life := min(max(0, time.Until(qp.until)), maxDebitAge)
 	wire.Number(c, &goesOn, int64(algorithms.LongestDelay))
 	wire.Number(c, &life, int64(maxDebitAge))
 	if c.Reads() {
-		p.GoesOn, p.until = time.Now().Add(goesOn), time.Now().Add(life)
+		qp.GoesOn, qp.until = time.Now().Add(goesOn), time.Now().Add(life)
 	}
-	wire.List(c, &p.taken, maxSubjectOps, minRefundBytes, func(r *refund) { r.codeWhole(c) })
-	c.Require(len(p.taken) > 0)
+	wire.List(c, &qp.taken, maxSubjectOps, minRefundBytes, func(rf *refund) { rf.codeWhole(c) })
+	c.Require(len(qp.taken) > 0)
 }
 
 // startPassing gives places, for which nobody waits at this node, to those that
 // wait behind them at others, and gives back the rest.
 func (l *Limiter) startPassing(places []*QueuePlace) {
 	for some := range slices.Chunk(places, maxPassed) {
-		p := passedPlaces{places: some}
+		pp := passedPlaces{places: some}
 		if l.membership != nil {
-			p.next = l.membership.otherMembers()
+			pp.next = l.membership.otherMembers()
 		}
-		l.passOn(&p)
+		l.passOn(&pp)
 	}
 }
 
-// passOn sends p to the next node that can be reached from here, or gives its
+// passOn sends the places to the next node that can be reached from here, or gives its
 // places back if there is none.
-func (l *Limiter) passOn(p *passedPlaces) {
-	if len(p.places) == 0 {
+func (l *Limiter) passOn(pp *passedPlaces) {
+	if len(pp.places) == 0 {
 		return
 	}
 	m := l.membership
-	i := slices.IndexFunc(p.next, func(id ring.NodeID) bool { return m.Peers.Reachable(id) })
+	i := slices.IndexFunc(pp.next, func(id ring.NodeID) bool { return m.Peers.Reachable(id) })
 	if i < 0 {
-		for _, place := range p.places {
+		for _, place := range pp.places {
 			place.giveBack()
 		}
 		return
 	}
 
-	to := p.next[i]
-	p.next = slices.Delete(p.next, i, i+1)
-	m.Peers.Go(to, MethodPass, wire.Encode(nil, p), passTimeout, func(_ []byte, err error) {
+	to := pp.next[i]
+	pp.next = slices.Delete(pp.next, i, i+1)
+	m.Peers.Go(to, MethodPass, wire.Encode(nil, pp), passTimeout, func(_ []byte, err error) {
 		if _, refused := errors.AsType[*peer.RemoteError](err); refused {
-			l.passOn(p) // that node has not taken them; after any other error, it may have
+			l.passOn(pp) // that node has not taken them; after any other error, it may have
 		}
 	})
 }
 
 // servePassed lets callers that wait at this node take places, and passes on the rest.
-func (l *Limiter) servePassed(p *passedPlaces) {
-	for _, place := range p.places {
+func (l *Limiter) servePassed(pp *passedPlaces) {
+	for _, place := range pp.places {
 		place.limiter = l
 		place.kind = place.kindOfTaken()
 	}
 
-	r := &l.waitingRoom
-	r.mu.Lock()
-	p.places = r.fill(p.places)
-	r.mu.Unlock()
-	l.passOn(p)
+	room := &l.waitingRoom
+	room.mu.Lock()
+	pp.places = room.fill(pp.places)
+	room.mu.Unlock()
+	l.passOn(pp)
 }

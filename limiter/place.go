@@ -33,14 +33,14 @@ type placing struct {
 	made   bool          // the home's owner has made the place
 }
 
-// code writes or reads what an owner must know of p.
-func (p *placing) code(c *wire.Coder) {
-	wire.Fixed(c, &p.id)
-	wire.Fixed(c, &p.home)
-	wire.Number(c, &p.group, math.MaxUint32)
-	c.Bool(&p.inline)
-	c.Millis(&p.ttl, MaxReservationTime)
-	c.Require(p.id != 0)
+// code writes or reads what an owner must know of pl.
+func (pl *placing) code(c *wire.Coder) {
+	wire.Fixed(c, &pl.id)
+	wire.Fixed(c, &pl.home)
+	wire.Number(c, &pl.group, math.MaxUint32)
+	c.Bool(&pl.inline)
+	c.Millis(&pl.ttl, MaxReservationTime)
+	c.Require(pl.id != 0)
 }
 
 // placeKey returns the key of a reservation's place with a subject.
@@ -48,26 +48,26 @@ func placeKey(subject, id uint64) notes.Key {
 	return notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}
 }
 
-// with returns p's place with a subject at now.
-func (p *placing) with(subject uint64, now algorithms.Instant) *counters.Place {
-	second := (now.Steady+int64(p.ttl+settlementMemory))/1e9 + 1
+// with returns pl's place with a subject at now.
+func (pl *placing) with(subject uint64, now algorithms.Instant) *counters.Place {
+	second := (now.Steady+int64(pl.ttl+settlementMemory))/1e9 + 1
 	return &counters.Place{
-		Key: placeKey(subject, p.id), Group: p.group, Inline: p.inline,
-		Open: p.ttl, Until: second + notes.LateSettling, SettledUntil: second,
+		Key: placeKey(subject, pl.id), Group: pl.group, Inline: pl.inline,
+		Open: pl.ttl, Until: second + notes.LateSettling, SettledUntil: second,
 	}
 }
 
-// makeIn makes p's place in table, if ops, which are decided there, include its
+// makeIn makes pl's place in table, if ops, which are decided there, include its
 // home. For all of ops it begins to record the rates of buckets. It fails with
 // ErrTooManyReservations or counters.ErrShut.
-func (p *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
+func (pl *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
 		own := ops[first : first+n]
-		place := p.with(own[0].Key.Subject, now)
-		err := table.MakePlace(now, place, own[0].Key.Subject == p.home, own)
+		place := pl.with(own[0].Key.Subject, now)
+		err := table.MakePlace(now, place, own[0].Key.Subject == pl.home, own)
 		if errors.Is(err, notes.ErrReservations) {
-			p.unmakeIn(table, now, ops[:first])
+			pl.unmakeIn(table, now, ops[:first])
 			return ErrTooManyReservations
 		}
 		if err != nil {
@@ -81,11 +81,11 @@ func (p *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []co
 }
 
 // unmakeIn undoes makeIn with the same arguments, because nothing of ops was taken.
-func (p *placing) unmakeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
+func (pl *placing) unmakeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
 		own := ops[first : first+n]
-		table.UnmakePlace(now, placeKey(own[0].Key.Subject, p.id), own[0].Key.Subject == p.home, own)
+		table.UnmakePlace(now, placeKey(own[0].Key.Subject, pl.id), own[0].Key.Subject == pl.home, own)
 		first += n
 	}
 }
@@ -125,11 +125,11 @@ func groupOfRule(name string, inline bool) uint32 {
 // in order of their subjects, are taken. It returns false if there is no room;
 // the check then fails.
 func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
-	p := c.answer.scratch.placing
-	if p == nil {
+	pl := c.answer.scratch.placing
+	if pl == nil {
 		return true
 	}
-	err := p.makeIn(c.limiter.table, c.now, ops)
+	err := pl.makeIn(c.limiter.table, c.now, ops)
 	if errors.Is(err, ErrTooManyReservations) {
 		c.failFor(err)
 		return false
@@ -140,12 +140,12 @@ func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 // makePlaceAlone is makePlaces for a subject of a `consistency: local` rule,
 // whose counters and place are in the fallback table.
 func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
-	p := c.answer.scratch.placing
-	if p == nil {
+	pl := c.answer.scratch.placing
+	if pl == nil {
 		return true
 	}
 	table := c.limiter.membership.Fallback
-	if table.MakePlace(c.now, p.with(s.subject, c.now), true, ops) == nil {
+	if table.MakePlace(c.now, pl.with(s.subject, c.now), true, ops) == nil {
 		return true
 	}
 	c.failFor(ErrTooManyReservations)
@@ -162,26 +162,26 @@ func (c *clusterCheck) failFor(err error) {
 // notePlace records whether the place was made, once ops, those of the listed
 // subjects, were decided by the counters here.
 func (c *clusterCheck) notePlace(list []int, ops []counters.Op, admitted bool) {
-	p := c.answer.scratch.placing
-	if p == nil {
+	pl := c.answer.scratch.placing
+	if pl == nil {
 		return
 	}
 	if !admitted {
-		p.unmakeIn(c.limiter.table, c.now, ops)
+		pl.unmakeIn(c.limiter.table, c.now, ops)
 		return
 	}
 	for _, i := range list {
-		p.made = p.made || c.subjects[i].subject == p.home
+		pl.made = pl.made || c.subjects[i].subject == pl.home
 	}
 }
 
 // takeBackPlace returns the ID of the place that was made for s, for a refund
 // to drop it; 0 if none was.
 func (c *clusterCheck) takeBackPlace(s *subject) uint64 {
-	p := c.answer.scratch.placing
-	if p == nil || !p.made || p.home != s.subject {
+	pl := c.answer.scratch.placing
+	if pl == nil || !pl.made || pl.home != s.subject {
 		return 0
 	}
-	p.made = false
-	return p.id
+	pl.made = false
+	return pl.id
 }

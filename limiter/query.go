@@ -80,7 +80,7 @@ func (q *Query) Peeks() bool {
 // hasCounts reports whether q has a subject whose cost is taken even if the limit refuses it.
 func (q *Query) hasCounts() bool {
 	return q.Mode == counters.CountMode ||
-		slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.CountMode })
+		slices.ContainsFunc(q.Subjects, func(subj Subject) bool { return subj.Mode == counters.CountMode })
 }
 
 // Subject is a subject that comes with its own limits, or with the node of a

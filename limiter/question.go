@@ -67,72 +67,72 @@ type question struct {
 // A question has two parts: a head, which differs from message to message, and
 // a body, which is the same for identical questions.
 
-func (q *question) appendHead(b []byte) []byte {
+func (qn *question) appendHead(b []byte) []byte {
 	c := wire.Coder{Out: b}
-	q.codeHead(&c)
+	qn.codeHead(&c)
 	return c.Out
 }
 
-func (q *question) appendBody(b []byte) []byte {
+func (qn *question) appendBody(b []byte) []byte {
 	c := wire.Coder{Out: b}
-	q.codeBody(&c)
+	qn.codeBody(&c)
 	return c.Out
 }
 
-// read reads q from a message.
-func (q *question) read(body []byte) error {
+// read reads the question from a message.
+func (qn *question) read(body []byte) error {
 	c := wire.NewReader(body)
-	q.codeHead(&c)
-	q.codeBody(&c)
-	q.patience = min(q.patience, checkTimeout)
-	c.Require(q.count >= 1 && q.requestsFit() && (q.count == 1 || len(q.ops)*q.count <= maxResults))
+	qn.codeHead(&c)
+	qn.codeBody(&c)
+	qn.patience = min(qn.patience, checkTimeout)
+	c.Require(qn.count >= 1 && qn.requestsFit() && (qn.count == 1 || len(qn.ops)*qn.count <= maxResults))
 	return c.In.Done("question")
 }
 
-func (q *question) codeHead(c *wire.Coder) {
-	wire.Number(c, &q.count, maxIdentical)
-	c.Millis(&q.patience, time.Hour)
-	wire.Number(c, &q.hops, maxHops)
-	wire.List(c, &q.requests, maxMessageOps, minLeaseRequestBytes, func(r *leaseRequest) { r.code(c) })
+func (qn *question) codeHead(c *wire.Coder) {
+	wire.Number(c, &qn.count, maxIdentical)
+	c.Millis(&qn.patience, time.Hour)
+	wire.Number(c, &qn.hops, maxHops)
+	wire.List(c, &qn.requests, maxMessageOps, minLeaseRequestBytes, func(req *leaseRequest) { req.code(c) })
 }
 
-func (q *question) codeBody(c *wire.Coder) {
-	wire.Number(c, &q.flags, int64(allFlags))
-	wire.Number(c, &q.revision, maxVersion)
-	wire.Number(c, &q.version, maxVersion)
-	q.limits = codeOps(c, &q.ops, q.limits, false)
-	wire.Optional(c, &q.placing, func(p *placing) { p.code(c) })
-	wire.Optional(c, &q.holding, func(h *holding) { q.codeHolding(c, h) })
-	c.Require(len(q.ops) > 0)
+func (qn *question) codeBody(c *wire.Coder) {
+	wire.Number(c, &qn.flags, int64(allFlags))
+	wire.Number(c, &qn.revision, maxVersion)
+	wire.Number(c, &qn.version, maxVersion)
+	qn.limits = codeOps(c, &qn.ops, qn.limits, false)
+	wire.Optional(c, &qn.placing, func(pl *placing) { pl.code(c) })
+	wire.Optional(c, &qn.holding, func(hd *holding) { qn.codeHolding(c, hd) })
+	c.Require(len(qn.ops) > 0)
 }
 
-// codeHolding writes or reads what the owner must know of the slots that q acquires.
-func (q *question) codeHolding(c *wire.Coder, h *holding) {
+// codeHolding writes or reads what the owner must know of the slots that the question acquires.
+func (qn *question) codeHolding(c *wire.Coder, hd *holding) {
 	if c.Reads() {
-		h.groups = map[uint64]uint32{}
+		hd.groups = map[uint64]uint32{}
 	}
 
-	wire.Fixed(c, &h.id)
-	wire.Fixed(c, &h.nonce)
-	c.Millis(&h.ttl, MaxSlotTTL)
-	c.Text(&h.who, MaxWho)
+	wire.Fixed(c, &hd.id)
+	wire.Fixed(c, &hd.nonce)
+	c.Millis(&hd.ttl, MaxSlotTTL)
+	c.Text(&hd.who, MaxWho)
 
-	for first := 0; first < len(q.ops); first += countSubjectOps(q.ops[first:]) {
-		subject := q.ops[first].Key.Subject
-		group := h.groups[subject]
+	for first := 0; first < len(qn.ops); first += countSubjectOps(qn.ops[first:]) {
+		subject := qn.ops[first].Key.Subject
+		group := hd.groups[subject]
 		wire.Number(c, &group, math.MaxUint32)
-		h.groups[subject] = group
+		hd.groups[subject] = group
 	}
 }
 
-// requestsFit reports whether the requests are for subjects of q, in order and
+// requestsFit reports whether the requests are for subjects of the question, in order and
 // at most one for each.
-func (q *question) requestsFit() bool {
-	for i := range q.requests {
-		request := &q.requests[i]
-		at, _ := findSubject(q.ops, request.subject)
-		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 &&
-			request.subject <= q.requests[i-1].subject {
+func (qn *question) requestsFit() bool {
+	for i := range qn.requests {
+		request := &qn.requests[i]
+		at, _ := findSubject(qn.ops, request.subject)
+		if at < 0 || len(request.Want) != countSubjectOps(qn.ops[at:]) || i > 0 &&
+			request.subject <= qn.requests[i-1].subject {
 			return false
 		}
 	}

@@ -24,9 +24,9 @@ type QueuePlace struct {
 
 // giveBack gives the place back, as far as it is known what may come back. It
 // is called at most once.
-func (p *QueuePlace) giveBack() {
-	if time.Now().Before(p.until) {
-		p.limiter.sendRefunds(p.taken)
+func (qp *QueuePlace) giveBack() {
+	if time.Now().Before(qp.until) {
+		qp.limiter.sendRefunds(qp.taken)
 	}
 }
 
@@ -40,25 +40,25 @@ func (l *Limiter) takeQueuePlace(a *Answer) {
 	if !a.Allowed || a.Delay() == 0 || a.DecidedBy < ByForward || a.hasBlockingRule() {
 		return
 	}
-	p := &QueuePlace{limiter: l, until: time.Now().Add(maxDebitAge)}
+	qp := &QueuePlace{limiter: l, until: time.Now().Add(maxDebitAge)}
 	if l.membership == nil {
-		p.taken = a.refundsHere(l)
+		qp.taken = a.refundsHere(l)
 	} else {
-		p.taken = a.scratch.cluster.refunds()
+		qp.taken = a.scratch.cluster.refunds()
 	}
 
-	p.kind = p.kindOfTaken()
-	if p.kind != "" {
-		a.queuePlace = p
+	qp.kind = qp.kindOfTaken()
+	if qp.kind != "" {
+		a.queuePlace = qp
 	}
 }
 
-// kindOfTaken returns the kind of what p has taken; empty if that is nothing.
-func (p *QueuePlace) kindOfTaken() string {
+// kindOfTaken returns the kind of what the place has taken; empty if that is nothing.
+func (qp *QueuePlace) kindOfTaken() string {
 	var kind []byte
-	for i := range p.taken {
-		for j := range p.taken[i].ops {
-			op := &p.taken[i].ops[j]
+	for i := range qp.taken {
+		for j := range qp.taken[i].ops {
+			op := &qp.taken[i].ops[j]
 			kind = counters.AppendKey(kind, op.Key)
 			kind = binary.AppendVarint(kind, op.Cost)
 			kind = op.Limit.Append(kind, 0)
@@ -124,12 +124,12 @@ func (c *clusterCheck) refunds() (list []refund) {
 	return list
 }
 
-// addTaken adds those of ops to r that took their cost. base is as for takenWhen.
-func (r *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
+// addTaken adds those of ops to the refund that took their cost. base is as for takenWhen.
+func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	for i := range ops {
 		if op := &ops[i]; op.Took() && op.Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
-			r.ops = append(r.ops, *op)
-			r.when = append(r.when, takenWhen(op, base))
+			rf.ops = append(rf.ops, *op)
+			rf.when = append(rf.when, takenWhen(op, base))
 		}
 	}
 }

@@ -46,60 +46,60 @@ func (la *LimitAnswer) Cause() Cause {
 
 // AppendReason appends a sentence, for people, that says why the check was refused.
 func (a *Answer) AppendReason(b []byte) []byte {
-	t := a.TightestLimit()
+	tightest := a.TightestLimit()
 	switch {
 	case a.DecidedBy == ByList:
 		return append(b, "The deny list refuses this."...)
-	case t == nil:
+	case tightest == nil:
 		return append(b, "No rule applies, and the default is to deny."...)
-	case t.Blocked && t.Cause() == Blocked:
-		return appendBlocked(b, t)
+	case tightest.Blocked && tightest.Cause() == Blocked:
+		return appendBlocked(b, tightest)
 	}
 
-	if t.Limit.RefusesAll() {
-		b = strconv.AppendQuote(append(b, "Limit "...), t.Limit.Name)
-		b = strconv.AppendQuote(append(b, " of rule "...), t.Rule.Name)
-		return append(append(append(b, " is 0: "...), t.Limit.Unit...), " are not allowed by this rule."...)
+	if tightest.Limit.RefusesAll() {
+		b = strconv.AppendQuote(append(b, "Limit "...), tightest.Limit.Name)
+		b = strconv.AppendQuote(append(b, " of rule "...), tightest.Rule.Name)
+		return append(append(append(b, " is 0: "...), tightest.Limit.Unit...), " are not allowed by this rule."...)
 	}
 
-	part, whose := a.partOf(t)
+	part, whose := a.partOf(tightest)
 	switch {
-	case t.Full && t.Limit.Kind != algorithms.Concurrency:
+	case tightest.Full && tightest.Limit.Kind != algorithms.Concurrency:
 		b = append(b, "The node has no room for a new counter of limit "...)
 	case whose != "":
 		b = append(append(append(b, "This "...), whose...), "'s share of limit "...)
 	default:
 		b = append(b, "Limit "...)
 	}
-	b = strconv.AppendQuote(b, t.Limit.Name)
+	b = strconv.AppendQuote(b, tightest.Limit.Name)
 	b = append(b, " of rule "...)
-	b = strconv.AppendQuote(b, t.Rule.Name)
+	b = strconv.AppendQuote(b, tightest.Rule.Name)
 	b = append(b, " ("...)
-	b = appendRate(b, t.Limit, part, whose != "")
+	b = appendRate(b, tightest.Limit, part, whose != "")
 
 	switch {
-	case t.RetryAfter == algorithms.Never:
+	case tightest.RetryAfter == algorithms.Never:
 		b = append(b, ") can never allow it: the cost of "...)
-		b = strconv.AppendInt(b, t.Cost, 10)
+		b = strconv.AppendInt(b, tightest.Cost, 10)
 		b = append(b, " is above its capacity of "...)
-		b = strconv.AppendInt(b, t.Limit.Configured().Capacity(), 10)
+		b = strconv.AppendInt(b, tightest.Limit.Configured().Capacity(), 10)
 		return append(b, '.')
-	case t.Reduced:
+	case tightest.Reduced:
 		b = append(b, ") does not allow it now: the cost of "...)
-		b = strconv.AppendInt(b, t.Cost, 10)
+		b = strconv.AppendInt(b, tightest.Cost, 10)
 		b = append(b, " is above its capacity, which is below the configured "...)
-		b = strconv.AppendInt(b, t.Limit.Configured().Capacity(), 10)
+		b = strconv.AppendInt(b, tightest.Limit.Configured().Capacity(), 10)
 		b = append(b, " for now"...)
-		b = t.appendCutOff(b)
-	case t.Full:
+		b = tightest.appendCutOff(b)
+	case tightest.Full:
 		b = append(b, ')')
-	case a.DecidedBy == ByFallback && t.isUncounted():
+	case a.DecidedBy == ByFallback && tightest.isUncounted():
 		b = append(b, ") can't be counted: its owner can't be reached, and on_partition is deny"...)
 	default:
 		b = append(b, ") is used up"...)
-		b = t.appendCutOff(b)
+		b = tightest.appendCutOff(b)
 	}
-	return appendSeconds(append(b, "; retry in "...), t.RetryAfter)
+	return appendSeconds(append(b, "; retry in "...), tightest.RetryAfter)
 }
 
 // appendCutOff appends who is cut off, if somebody is.
@@ -132,16 +132,16 @@ func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 // appendRate appends how much a limit allows: "100 requests per 1m", or of a
 // bucket with another burst "5 requests at once, 100 per 1m". If isShare is
 // set, it says that the amount is a part: "30 of 100 requests per 1m".
-func appendRate(b []byte, l *rules.Limit, part int64, isShare bool) []byte {
-	capacity, amount := l.UndividedCapacity(), l.UndividedAmount()
-	if l.Kind == algorithms.Concurrency {
+func appendRate(b []byte, limit *rules.Limit, part int64, isShare bool) []byte {
+	capacity, amount := limit.UndividedCapacity(), limit.UndividedAmount()
+	if limit.Kind == algorithms.Concurrency {
 		b = append(strconv.AppendInt(b, capacity, 10), ' ')
-		return append(append(b, l.Unit...), " at once"...)
+		return append(append(b, limit.Unit...), " at once"...)
 	}
 
 	if capacity != amount {
 		b = append(strconv.AppendInt(b, capacity, 10), ' ')
-		b = append(append(b, l.Unit...), " at once, "...)
+		b = append(append(b, limit.Unit...), " at once, "...)
 	}
 
 	if isShare {
@@ -150,11 +150,11 @@ func appendRate(b []byte, l *rules.Limit, part int64, isShare bool) []byte {
 
 	b = strconv.AppendInt(b, amount, 10)
 	if capacity == amount {
-		b = append(append(b, ' '), l.Unit...)
+		b = append(append(b, ' '), limit.Unit...)
 	}
 
 	b = append(b, " per "...)
-	return append(b, l.Window...)
+	return append(b, limit.Window...)
 }
 
 // isUncounted reports whether `on_partition: deny` refused the check, rather
@@ -167,16 +167,16 @@ func (la *LimitAnswer) isUncounted() bool {
 }
 
 // appendBlocked appends the sentence for a blocked subject.
-func appendBlocked(b []byte, t *LimitAnswer) []byte {
-	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
+func appendBlocked(b []byte, tightest *LimitAnswer) []byte {
+	b = strconv.AppendQuote(append(b, "Rule "...), tightest.Rule.Name)
 	switch {
-	case t.ByHand && t.RetryAfter == algorithms.Never:
+	case tightest.ByHand && tightest.RetryAfter == algorithms.Never:
 		return append(b, " blocks this, without an end."...)
-	case t.ByHand:
-		return appendSeconds(append(b, " blocks this; retry in "...), t.RetryAfter)
+	case tightest.ByHand:
+		return appendSeconds(append(b, " blocks this; retry in "...), tightest.RetryAfter)
 	}
 
-	if blocks := t.Rule.Blocks; len(blocks) == 1 {
+	if blocks := tightest.Rule.Blocks; len(blocks) == 1 {
 		b = append(b, " blocks this for "...)
 		b = append(b, rules.FormatDuration(blocks[0].Limit.Window)...)
 		b = append(b, " after a refusal; "...)
@@ -184,7 +184,7 @@ func appendBlocked(b []byte, t *LimitAnswer) []byte {
 		b = append(b, " blocks this after a refusal, longer each time; "...)
 	}
 
-	return appendSeconds(append(b, "retry in "...), t.RetryAfter)
+	return appendSeconds(append(b, "retry in "...), tightest.RetryAfter)
 }
 
 // appendSeconds appends a duration, rounded up to milliseconds, and ends the sentence.

@@ -27,31 +27,31 @@ const (
 func (a *Answer) markReduced(first, end int) {
 	for i := first; i < end; i++ {
 		op := &a.scratch.ops[i]
-		d, limit := &op.Decision, a.Limits[i].Limit
-		if d.Allowed || d.RetryAfter != algorithms.Never || op.Cost > limit.Configured().Capacity() {
+		decision, limit := &op.Decision, a.Limits[i].Limit
+		if decision.Allowed || decision.RetryAfter != algorithms.Never || op.Cost > limit.Configured().Capacity() {
 			continue
 		}
-		d.Reduced = true
-		d.RetryAfter = a.timeToChange(a.Limits[i].Rule, limit)
+		decision.Reduced = true
+		decision.RetryAfter = a.timeToChange(a.Limits[i].Rule, limit)
 	}
 }
 
 // timeToChange returns when the capacity of a reduced limit changes next, or may.
-func (a *Answer) timeToChange(r *rules.Rule, limit *rules.Limit) time.Duration {
+func (a *Answer) timeToChange(rule *rules.Rule, limit *rules.Limit) time.Duration {
 	switch {
 	case limit.IsLowered():
-		return a.scratch.active.stepLeft(r)
+		return a.scratch.active.stepLeft(rule)
 	case limit.Kind == algorithms.FixedWindow:
 		return max(1, limit.WindowLeft(a.Now)) // shares change with the windows
 	}
 	return min(limit.Limit.Window, longestReduced)
 }
 
-// stepLeft returns for how much longer the load behind r's step counts, if no
+// stepLeft returns for how much longer the load behind rule's step counts, if no
 // newer one is reported.
-func (a *activeRules) stepLeft(r *rules.Rule) time.Duration {
-	if a.loadLeft == nil || r.Adaptive == nil {
+func (active *activeRules) stepLeft(rule *rules.Rule) time.Duration {
+	if active.loadLeft == nil || rule.Adaptive == nil {
 		return shortestStep
 	}
-	return cmp.Or(a.loadLeft(r.Adaptive.Source), shortestStep)
+	return cmp.Or(active.loadLeft(rule.Adaptive.Source), shortestStep)
 }

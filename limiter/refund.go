@@ -73,22 +73,22 @@ const maxRefunds = 1024
 type refundList struct{ list []refund }
 
 // Code implements wire.Message.
-func (r *refundList) Code(c *wire.Coder) {
-	wire.List(c, &r.list, maxRefunds, minRefundBytes, func(item *refund) { item.codeWhole(c) })
+func (list *refundList) Code(c *wire.Coder) {
+	wire.List(c, &list.list, maxRefunds, minRefundBytes, func(item *refund) { item.codeWhole(c) })
 }
 
 // minRefundBytes is the minimum size of an encoded refund.
 const minRefundBytes = 5*8 + 3 + 1 + 1 + 8 + 1
 
-// codeWhole writes or reads all of r that goes to another node.
-func (r *refund) codeWhole(c *wire.Coder) {
-	r.code(c)
-	wire.Number(c, &r.hops, maxHops)
-	wire.Number(c, &r.grant, math.MaxInt64)
-	wire.Fixed(c, &r.made)
-	c.Bool(&r.late)
-	wire.Fixed(c, &r.place)
-	c.Require(len(r.ops) > 0)
+// codeWhole writes or reads all of the refund that goes to another node.
+func (rf *refund) codeWhole(c *wire.Coder) {
+	rf.code(c)
+	wire.Number(c, &rf.hops, maxHops)
+	wire.Number(c, &rf.grant, math.MaxInt64)
+	wire.Fixed(c, &rf.made)
+	c.Bool(&rf.late)
+	wire.Fixed(c, &rf.place)
+	c.Require(len(rf.ops) > 0)
 }
 
 // sendRefunds gives the refunds in list back, on this node or at their owners.
@@ -103,10 +103,10 @@ func (l *Limiter) sendRefunds(list []refund) {
 }
 
 // try implements task.
-func (r *refund) try(_ context.Context, l *Limiter, _ time.Duration) bool {
-	waiting := l.tryRefunds([]refund{*r})
+func (rf *refund) try(_ context.Context, l *Limiter, _ time.Duration) bool {
+	waiting := l.tryRefunds([]refund{*rf})
 	if len(waiting) > 0 {
-		*r = waiting[0]
+		*rf = waiting[0]
 	}
 	return len(waiting) == 0
 }
@@ -118,19 +118,19 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 	byOwner := map[ring.NodeID][]refund{}
 	for i := range list {
 		item := &list[i]
-		r := partitions.Route{Place: partitions.Here}
+		route := partitions.Route{Place: partitions.Here}
 		if m != nil {
-			r = m.Ownership.Route(ring.PartitionOf(item.subject))
+			route = m.Ownership.Route(ring.PartitionOf(item.subject))
 		}
 
 		switch {
-		case r.Place == partitions.Here && (m == nil || m.Authority()):
+		case route.Place == partitions.Here && (m == nil || m.Authority()):
 			l.give(item)
 			if len(item.ops) > 0 {
 				waiting = append(waiting, *item)
 			}
-		case r.Place == partitions.Elsewhere && r.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(r.Owner):
-			byOwner[r.Owner] = append(byOwner[r.Owner], *item)
+		case route.Place == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):
+			byOwner[route.Owner] = append(byOwner[route.Owner], *item)
 		default:
 			// Also after some hops: two nodes may name each other as the owner
 			// while a partition moves. Here it waits for the token.
@@ -165,23 +165,23 @@ const (
 	maxDebitAge = checkTimeout + frozenTimeout + (maxHops+2)*refundTimeout
 )
 
-// give gives r back to this node's counters, as far as
+// give gives the refund back to this node's counters, as far as
 // [counters.Table.GiveBack] and, for a grant of this process, the ledger allow.
-// Only those ops stay in r that must wait, because their gate has just been
+// Only those ops stay in the refund that must wait, because their gate has just been
 // shut.
-func (l *Limiter) give(r *refund) {
+func (l *Limiter) give(rf *refund) {
 	now := l.clock.Now()
 
-	if r.place != 0 {
-		err := l.table.UnmakePlace(now, placeKey(r.subject, r.place), true, nil)
+	if rf.place != 0 {
+		err := l.table.UnmakePlace(now, placeKey(rf.subject, rf.place), true, nil)
 		if errors.Is(err, counters.ErrShut) {
 			return // all of it waits: the next owner has the place
 		}
-		r.place = 0
+		rf.place = 0
 	}
 
-	all := *r
-	r.ops, r.when = nil, nil
+	all := *rf
+	rf.ops, rf.when = nil, nil
 
 	giveOne := func(i int, cost int64) bool {
 		op := &all.ops[i]
@@ -192,8 +192,8 @@ func (l *Limiter) give(r *refund) {
 		err := l.table.GiveBack(now, op.Key, op.Limit, from, cost, all.life)
 		switch {
 		case errors.Is(err, counters.ErrShut):
-			r.ops = append(r.ops, all.ops[i])
-			r.when = append(r.when, all.when[i])
+			rf.ops = append(rf.ops, all.ops[i])
+			rf.when = append(rf.when, all.when[i])
 			return false
 		case err != nil:
 			lost := all
@@ -222,12 +222,13 @@ func (l *Limiter) give(r *refund) {
 	}
 }
 
-// maxAge returns the most time that may have passed since another process took the cost of r.
-func (l *Limiter) maxAge(r *refund, now algorithms.Instant) time.Duration {
+// maxAge returns the most time that may have passed since another process took
+// the cost of the refund.
+func (l *Limiter) maxAge(rf *refund, now algorithms.Instant) time.Duration {
 	switch {
-	case r.made != 0:
-		return l.reservationAge(r.made, r.subject, now)
-	case r.grant != 0:
+	case rf.made != 0:
+		return l.reservationAge(rf.made, rf.subject, now)
+	case rf.grant != 0:
 		return maxGrantAge
 	}
 	return maxDebitAge
@@ -276,7 +277,7 @@ func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Ins
 }
 
 // giveUp implements task.
-func (r *refund) giveUp(l *Limiter, _ bool) { l.countLost(r) }
+func (rf *refund) giveUp(l *Limiter, _ bool) { l.countLost(rf) }
 
 // countLost counts the ops of a refund that is dropped.
 func (l *Limiter) countLost(lost *refund) {

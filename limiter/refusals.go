@@ -73,13 +73,13 @@ func (rl *refusalLog) admits(f *refusals) bool {
 	return true
 }
 
-// add passes r, of kind f, to the log.
-func (rl *refusalLog) add(f *refusals, r *Refusal) {
-	r.More = f.more.Swap(0)
+// add passes refusal, of kind f, to the log.
+func (rl *refusalLog) add(f *refusals, refusal *Refusal) {
+	refusal.More = f.more.Swap(0)
 	select {
-	case rl.unread <- r:
+	case rl.unread <- refusal:
 	default: // the log is slow; no check waits for it
-		f.more.Add(r.More + 1)
+		f.more.Add(refusal.More + 1)
 	}
 }
 
@@ -88,22 +88,22 @@ func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []L
 	if !l.refusals.admits(f) {
 		return
 	}
-	t := tightestOf(limits)
+	tightest := tightestOf(limits)
 	var text []byte
 	for _, value := range subjectKey(h, q) {
 		text = appendEscaped(text, "", value)
 	}
 	l.refusals.add(f, &Refusal{
 		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Subject: string(text),
-		Limit: t.share(), Used: t.Used, Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
+		Limit: tightest.share(), Used: tightest.Used, Unit: tightest.Limit.Unit, RetryAfter: tightest.RetryAfter,
 	})
 }
 
 // recordDenial is recordRefusal for a check that a list or the default refused.
-func (l *Limiter) recordDenial(s *ruleStats, a *Answer) {
-	f := &s.refusals
+func (l *Limiter) recordDenial(st *ruleStats, a *Answer) {
+	f := &st.refusals
 	if a.DecidedBy == ByNone {
-		f = &s.byDefault
+		f = &st.byDefault
 	}
 	if !l.refusals.admits(f) {
 		return

@@ -87,10 +87,10 @@ func ownShares(u *Usage) (list []ShareUsage) {
 func selectShares(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
-		if at := slices.IndexFunc(list, func(s ShareUsage) bool { return s.id == limit.ID }); at >= 0 {
-			s := list[at]
-			s.Name, s.Own = limit.Name, max(0, s.Used-s.Leased-s.Lent+s.Borrowed)
-			out = append(out, s)
+		if at := slices.IndexFunc(list, func(share ShareUsage) bool { return share.id == limit.ID }); at >= 0 {
+			share := list[at]
+			share.Name, share.Own = limit.Name, max(0, share.Used-share.Leased-share.Lent+share.Borrowed)
+			out = append(out, share)
 		}
 	}
 	return out

@@ -27,10 +27,10 @@ type subjectRef struct {
 }
 
 // Code implements wire.Message.
-func (s *subjectRef) Code(c *wire.Coder) {
-	wire.Number(c, &s.version, maxVersion)
-	c.Text(&s.Rule, maxRuleBytes)
-	c.Texts(&s.Key, maxNamedKey, maxValueBytes)
+func (ref *subjectRef) Code(c *wire.Coder) {
+	wire.Number(c, &ref.version, maxVersion)
+	c.Text(&ref.Rule, maxRuleBytes)
+	c.Texts(&ref.Key, maxNamedKey, maxValueBytes)
 }
 
 // LoanRequest asks another region for a loan. It is the body of MethodLend.
@@ -42,12 +42,12 @@ type LoanRequest struct {
 }
 
 // Code implements wire.Message.
-func (r *LoanRequest) Code(c *wire.Coder) {
-	r.subjectRef.Code(c)
-	wire.Fixed(c, &r.limit)
-	wire.Varint(c, &r.Window)
-	wire.Number(c, &r.Want, algorithms.MaxAmount)
-	c.Require(r.Want > 0)
+func (req *LoanRequest) Code(c *wire.Coder) {
+	req.subjectRef.Code(c)
+	wire.Fixed(c, &req.limit)
+	wire.Varint(c, &req.Window)
+	wire.Number(c, &req.Want, algorithms.MaxAmount)
+	c.Require(req.Want > 0)
 }
 
 // loanStatus is the outcome of a request for a loan.
@@ -83,14 +83,14 @@ type shareReply struct{ limits []ShareUsage }
 
 // Code implements wire.Message.
 func (r *shareReply) Code(c *wire.Coder) {
-	wire.List(c, &r.limits, maxShares, 8+6, func(s *ShareUsage) {
-		wire.Fixed(c, &s.id)
-		wire.Number(c, &s.Share, math.MaxInt64)
-		wire.Varint(c, &s.Used)
-		wire.Number(c, &s.Leased, math.MaxInt64)
-		wire.Number(c, &s.Lent, math.MaxInt64)
-		wire.Number(c, &s.Borrowed, math.MaxInt64)
-		wire.Number(c, &s.Remaining, math.MaxInt64)
-		c.Require(s.Used >= -algorithms.MaxAmount)
+	wire.List(c, &r.limits, maxShares, 8+6, func(share *ShareUsage) {
+		wire.Fixed(c, &share.id)
+		wire.Number(c, &share.Share, math.MaxInt64)
+		wire.Varint(c, &share.Used)
+		wire.Number(c, &share.Leased, math.MaxInt64)
+		wire.Number(c, &share.Lent, math.MaxInt64)
+		wire.Number(c, &share.Borrowed, math.MaxInt64)
+		wire.Number(c, &share.Remaining, math.MaxInt64)
+		c.Require(share.Used >= -algorithms.MaxAmount)
 	})
 }

@@ -169,24 +169,24 @@ func codeLife(c *wire.Coder, life *counters.Life) {
 
 const minResultBytes = 5 // the minimum size of an encoded result
 
-func (r *result) code(c *wire.Coder) {
-	more := r.RetryAfter != 0 || r.Delay != 0 || r.Used != 0
-	hasLoans := r.Loaned != 0
-	c.Flags(&r.Allowed, &r.full, &more, &r.Reduced, &hasLoans)
-	wire.Number(c, &r.Remaining, algorithms.MaxAmount)
-	wire.Number(c, &r.ResetAfter, math.MaxInt64)
-	wire.Number(c, &r.MoreAfter, math.MaxInt64)
-	wire.Varint(c, &r.when)
+func (res *result) code(c *wire.Coder) {
+	more := res.RetryAfter != 0 || res.Delay != 0 || res.Used != 0
+	hasLoans := res.Loaned != 0
+	c.Flags(&res.Allowed, &res.full, &more, &res.Reduced, &hasLoans)
+	wire.Number(c, &res.Remaining, algorithms.MaxAmount)
+	wire.Number(c, &res.ResetAfter, math.MaxInt64)
+	wire.Number(c, &res.MoreAfter, math.MaxInt64)
+	wire.Varint(c, &res.when)
 
 	if more {
-		wire.Varint(c, &r.RetryAfter)
-		wire.Number(c, &r.Delay, math.MaxInt64)
-		wire.Number(c, &r.Used, math.MaxInt64)
-		c.Require(r.RetryAfter >= algorithms.Never)
+		wire.Varint(c, &res.RetryAfter)
+		wire.Number(c, &res.Delay, math.MaxInt64)
+		wire.Number(c, &res.Used, math.MaxInt64)
+		c.Require(res.RetryAfter >= algorithms.Never)
 	}
 
 	if hasLoans {
-		wire.Varint(c, &r.Loaned)
-		c.Require(r.Loaned >= -math.MaxInt64/2 && r.Loaned <= math.MaxInt64/2)
+		wire.Varint(c, &res.Loaned)
+		c.Require(res.Loaned >= -math.MaxInt64/2 && res.Loaned <= math.MaxInt64/2)
 	}
 }

@@ -61,30 +61,32 @@ func ticketOf(id string, contentHash uint64, tries time.Duration) *ticket {
 }
 
 // kind returns the kind of note that keeps the answer to a request that is not a check.
-func (t *ticket) kind() notes.Kind {
-	if t.life < answerLife {
+func (tk *ticket) kind() notes.Kind {
+	if tk.life < answerLife {
 		return notes.Retry
 	}
 	return notes.Write
 }
 
-// isUnneeded reports whether the request can do without t: no other node can
+// isUnneeded reports whether the request can do without the ticket: no other node can
 // have carried it out, and no caller will repeat it.
-func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= checkTimeout+retryGrace }
+func (tk *ticket) isUnneeded() bool {
+	return tk == nil || !tk.sent && tk.life <= checkTimeout+retryGrace
+}
 
-// memo returns the memo of t, which is kept with the subject's counters.
-func (t *ticket) memo(subject counters.Key, kind notes.Kind, now algorithms.Instant) *counters.Memo {
+// memo returns the memo of the ticket, which is kept with the subject's counters.
+func (tk *ticket) memo(subject counters.Key, kind notes.Kind, now algorithms.Instant) *counters.Memo {
 	return &counters.Memo{
-		Key:    notes.Key{Subject: subject.Subject, ID: t.id, Kind: kind},
-		Inline: subject.IsInline(), ContentHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1,
+		Key:    notes.Key{Subject: subject.Subject, ID: tk.id, Kind: kind},
+		Inline: subject.IsInline(), ContentHash: tk.contentHash, Until: (now.Steady+int64(tk.life))/1e9 + 1,
 	}
 }
 
 // Code implements wire.Message.
-func (t *ticket) Code(c *wire.Coder) {
-	wire.Fixed(c, &t.id)
-	wire.Fixed(c, &t.contentHash)
-	c.Millis(&t.life, answerLife)
+func (tk *ticket) Code(c *wire.Coder) {
+	wire.Fixed(c, &tk.id)
+	wire.Fixed(c, &tk.contentHash)
+	c.Millis(&tk.life, answerLife)
 }
 
 // hashContent hashes a request's content.

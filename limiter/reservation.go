@@ -77,54 +77,56 @@ type reservedCost struct {
 	cost int64
 }
 
-// cost returns what was reserved of s's i-th op.
-func (s *reservedSubject) cost(i int) reservedCost { return reservedCost{s.units[i], s.ops[i].Cost} }
+// cost returns what was reserved of reserved's i-th op.
+func (reserved *reservedSubject) cost(i int) reservedCost {
+	return reservedCost{reserved.units[i], reserved.ops[i].Cost}
+}
 
-func (r *reservation) home() *reservedSubject { return &r.subjects[0] }
+func (rv *reservation) home() *reservedSubject { return &rv.subjects[0] }
 
 // Code implements wire.Message.
-func (r *reservation) Code(c *wire.Coder) {
-	life := r.until - r.made
-	c.Raw(r.nonce[:])
-	c.Flags(&r.hasPlace, &r.inline)
-	wire.Number(c, &r.group, math.MaxUint32)
-	wire.Fixed(c, &r.made)
+func (rv *reservation) Code(c *wire.Coder) {
+	life := rv.until - rv.made
+	c.Raw(rv.nonce[:])
+	c.Flags(&rv.hasPlace, &rv.inline)
+	wire.Number(c, &rv.group, math.MaxUint32)
+	wire.Fixed(c, &rv.made)
 	wire.Number(c, &life, int64(MaxReservationTime))
-	r.until = r.made + life
-	codeOnExpiry(c, &r.onExpiry)
-	c.Texts(&r.units, MaxReserved, maxUnitBytes)
-	wire.List(c, &r.subjects, MaxReserved, 4*8+3+1+1+1, func(s *reservedSubject) {
-		s.code(c)
-		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
-		wire.List(c, &s.uncounted, MaxReserved, 2, func(u *reservedCost) {
-			wire.Number(c, &u.unit, int64(len(r.units)-1))
-			wire.Number(c, &u.cost, algorithms.MaxAmount)
+	rv.until = rv.made + life
+	codeOnExpiry(c, &rv.onExpiry)
+	c.Texts(&rv.units, MaxReserved, maxUnitBytes)
+	wire.List(c, &rv.subjects, MaxReserved, 4*8+3+1+1+1, func(reserved *reservedSubject) {
+		reserved.code(c)
+		wire.List(c, &reserved.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(rv.units)-1)) })
+		wire.List(c, &reserved.uncounted, MaxReserved, 2, func(cost *reservedCost) {
+			wire.Number(c, &cost.unit, int64(len(rv.units)-1))
+			wire.Number(c, &cost.cost, algorithms.MaxAmount)
 		})
 
-		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
-			wire.Fixed(c, &s.hashLo)
-			if c.Texts(&s.key, maxKeyValues, rules.MaxShownBytes); s.key == nil {
-				s.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
+		if c.Text(&reserved.rule, maxUnitBytes); reserved.rule != "" {
+			wire.Fixed(c, &reserved.hashLo)
+			if c.Texts(&reserved.key, maxKeyValues, rules.MaxShownBytes); reserved.key == nil {
+				reserved.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}
 		}
 
-		c.Require(len(s.units) == len(s.ops))
+		c.Require(len(reserved.units) == len(reserved.ops))
 	})
-	wire.Optional(c, &r.slot, func(s *slot) { s.Code(c) })
-	c.Require(len(r.subjects) > 0)
+	wire.Optional(c, &rv.slot, func(sl *slot) { sl.Code(c) })
+	c.Require(len(rv.subjects) > 0)
 }
 
-// id packs and signs r.
-func (r *reservation) id(key []byte) string { return seal(r, reservationFormat, key) }
+// id packs and signs the reservation.
+func (rv *reservation) id(key []byte) string { return seal(rv, reservationFormat, key) }
 
 // parseReservation reads an id that was signed with key. The error is ErrUnknownReservation.
 func parseReservation(id string, key []byte) (*reservation, error) {
-	r := &reservation{}
-	if !unseal(id, r, reservationFormat, key) {
+	rv := &reservation{}
+	if !unseal(id, rv, reservationFormat, key) {
 		return nil, ErrUnknownReservation
 	}
-	return r, nil
+	return rv, nil
 }
 
-// placeID returns the ID of r's place.
-func (r *reservation) placeID() uint64 { return binary.LittleEndian.Uint64(r.nonce[:]) }
+// placeID returns the ID of the reservation's place.
+func (rv *reservation) placeID() uint64 { return binary.LittleEndian.Uint64(rv.nonce[:]) }

@@ -105,17 +105,17 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	}
 
 	key, _ := rs.signingKey("reservation")
-	r := rs.reservationOf(q, a, ttl)
+	rv := rs.reservationOf(q, a, ttl)
 	if held != nil {
-		r.slot = held.slot(rs.limiter, a)
+		rv.slot = held.slot(rs.limiter, a)
 	}
 
-	id = r.id(key)
+	id = rv.id(key)
 	if ttl == 0 {
 		return id, nil
 	}
 
-	if len(r.units) > 0 && (q.OnExpiry != nil || r.needsPlaceToBeLate()) {
+	if len(rv.units) > 0 && (q.OnExpiry != nil || rv.needsPlaceToBeLate()) {
 		if err := rs.arrangeExpiry(id); err != nil {
 			return "", err
 		}
@@ -149,88 +149,89 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 
 // reservationOf returns the reservation for what a's check took.
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
-	r := &reservation{made: a.Now.Wall, onExpiry: q.OnExpiry}
-	_, _ = rand.Read(r.nonce[:]) // never fails
+	rv := &reservation{made: a.Now.Wall, onExpiry: q.OnExpiry}
+	_, _ = rand.Read(rv.nonce[:]) // never fails
 
 	// Without a ttl, the id is only for annul, within the same call.
-	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
+	rv.until = rv.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	place := a.scratch.placing
 	if place != nil {
-		binary.LittleEndian.PutUint64(r.nonce[:], place.id)
-		r.group = place.group
-		r.inline = place.inline
-		r.hasPlace = place.made
+		binary.LittleEndian.PutUint64(rv.nonce[:], place.id)
+		rv.group = place.group
+		rv.inline = place.inline
+		rv.hasPlace = place.made
 	}
 	// nothing was taken; it can still be settled, at an arbitrary home
 	if len(a.scratch.ops)+len(a.Unlimited()) == 0 || a.DecidedBy >= ByList {
-		r.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(r.nonce[:])}}}
-		return r
+		rv.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(rv.nonce[:])}}}
+		return rv
 	}
 
 	first, nameBytes := 0, 0 // positions in the answer, which no longer contains blocks
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
-		s := reservedSubject{debit: rs.debitOf(a, i, a.scratch.ops[first:first+n])}
+		reserved := reservedSubject{debit: rs.debitOf(a, i, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
 			switch {
 			case isReservable(&a.scratch.ops[first+j], limit):
-				s.units = append(s.units, r.unitIndex(limit.Unit))
+				reserved.units = append(reserved.units, rv.unitIndex(limit.Unit))
 			case limit.RefusesAll():
-				r.addUncounted(&s, h.Rule, limit.Unit, a.Limits[first+j].Cost)
+				rv.addUncounted(&reserved, h.Rule, limit.Unit, a.Limits[first+j].Cost)
 			}
 		}
-		nameBytes += rs.nameForBill(&s, h, q, nameBytes)
-		r.subjects = append(r.subjects, s)
+		nameBytes += rs.nameForBill(&reserved, h, q, nameBytes)
+		rv.subjects = append(rv.subjects, reserved)
 		first += n
 	}
 
 	// Before the home moves to the front: until then, subjects and hits have
 	// the same indexes.
-	rs.addUnlimited(r, q, a, nameBytes)
+	rs.addUnlimited(rv, q, a, nameBytes)
 
-	home := r.homeIndex(place)
-	r.subjects[0], r.subjects[home] = r.subjects[home], r.subjects[0]
-	return r
+	home := rv.homeIndex(place)
+	rv.subjects[0], rv.subjects[home] = rv.subjects[home], rv.subjects[0]
+	return rv
 }
 
 // addUnlimited adds what a's check costs in units without limit, so that it can be settled, too.
-func (rs *reservations) addUnlimited(r *reservation, q *Query, a *Answer, nameBytes int) {
+func (rs *reservations) addUnlimited(rv *reservation, q *Query, a *Answer, nameBytes int) {
 	for i := range a.Unlimited() {
 		h := &a.Unlimited()[i]
 		at := slices.IndexFunc(a.scratch.match.Hits,
 			func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
 		if at < 0 {
-			at = len(r.subjects)
-			s := reservedSubject{debit: debit{subject: h.Subject.Hi}}
-			nameBytes += rs.nameForBill(&s, h, q, nameBytes)
-			r.subjects = append(r.subjects, s)
+			at = len(rv.subjects)
+			reserved := reservedSubject{debit: debit{subject: h.Subject.Hi}}
+			nameBytes += rs.nameForBill(&reserved, h, q, nameBytes)
+			rv.subjects = append(rv.subjects, reserved)
 		}
 
-		for _, c := range a.uncountedCosts(q, h) {
-			r.addUncounted(&r.subjects[at], h.Rule, c.Unit, c.Cost)
+		for _, cost := range a.uncountedCosts(q, h) {
+			rv.addUncounted(&rv.subjects[at], h.Rule, cost.Unit, cost.Cost)
 		}
 	}
 }
 
-// needsPlaceToBeLate reports whether only r's bill can be settled, and nobody
-// has made a place for that. Without one, r could not be settled late.
-func (r *reservation) needsPlaceToBeLate() bool {
-	return !slices.ContainsFunc(r.subjects, func(s reservedSubject) bool { return len(s.ops) > 0 })
+// needsPlaceToBeLate reports whether only the reservation's bill can be settled, and nobody
+// has made a place for that. Without one, the reservation could not be settled late.
+func (rv *reservation) needsPlaceToBeLate() bool {
+	return !slices.ContainsFunc(rv.subjects, func(reserved reservedSubject) bool { return len(reserved.ops) > 0 })
 }
 
-// addUncounted adds to s, a subject of r, a cost in a unit that no counter counts.
-func (r *reservation) addUncounted(s *reservedSubject, rule *rules.Rule, unit string, cost int64) {
-	index := r.unitIndex(unit)
+// addUncounted adds to reserved, a subject of the reservation, a cost in a unit
+// that no counter counts.
+func (rv *reservation) addUncounted(reserved *reservedSubject, rule *rules.Rule, unit string, cost int64) {
+	index := rv.unitIndex(unit)
 	if rule.Bills(unit) {
-		s.uncounted = append(s.uncounted, reservedCost{index, cost})
+		reserved.uncounted = append(reserved.uncounted, reservedCost{index, cost})
 	}
 }
 
-// nameForBill adds to s, the subject of h, what its bill needs, because the
+// nameForBill adds to reserved, the subject of h, what its bill needs, because the
 // node that settles may not know the subject. It returns how many bytes that
 // are. taken is how many bytes the names of other subjects have.
-func (rs *reservations) nameForBill(s *reservedSubject, h *rules.Hit, q *Query, taken int) int {
+func (rs *reservations) nameForBill(reserved *reservedSubject, h *rules.Hit, q *Query, taken int) int {
 	if rs.limiter.meter == nil || !h.Rule.CountsMonthly {
 		return 0
 	}
@@ -239,31 +240,31 @@ func (rs *reservations) nameForBill(s *reservedSubject, h *rules.Hit, q *Query, 
 	if taken+size > maxNameBytes {
 		return 0
 	}
-	s.hashLo = h.Subject.Lo
-	s.rule = h.Rule.Name
-	s.key = key
+	reserved.hashLo = h.Subject.Lo
+	reserved.rule = h.Rule.Name
+	reserved.key = key
 	return size
 }
 
-// unitIndex returns the index of a unit in r.units, and adds it if need be.
-func (r *reservation) unitIndex(unit string) int {
-	i := slices.Index(r.units, unit)
+// unitIndex returns the index of a unit in rv.units, and adds it if need be.
+func (rv *reservation) unitIndex(unit string) int {
+	i := slices.Index(rv.units, unit)
 	if i < 0 {
-		i = len(r.units)
-		r.units = append(r.units, unit)
+		i = len(rv.units)
+		rv.units = append(rv.units, unit)
 	}
 	return i
 }
 
-// homeIndex returns which of r's subjects is the home: the one whose owner made
+// homeIndex returns which of the reservation's subjects is the home: the one whose owner made
 // the place. If none did, it is the first one with a lineage, because only such
 // a home can give cost back, here and elsewhere.
-func (r *reservation) homeIndex(place *placing) int {
-	i := slices.IndexFunc(r.subjects, func(s reservedSubject) bool {
-		if r.hasPlace {
-			return s.subject == place.home
+func (rv *reservation) homeIndex(place *placing) int {
+	i := slices.IndexFunc(rv.subjects, func(reserved reservedSubject) bool {
+		if rv.hasPlace {
+			return reserved.subject == place.home
 		}
-		return s.life.Lineage != 0 && s.life.Lineage != localLineage
+		return reserved.life.Lineage != 0 && reserved.life.Lineage != localLineage
 	})
 	return max(i, 0)
 }

@@ -38,14 +38,14 @@ type candidates struct {
 
 // locate returns where the subject is decided now. Frozen means that it will be
 // decided here or elsewhere once the hand-off is over.
-func (c *candidates) locate(l *Limiter) partitions.Place {
-	p := ring.PartitionOf(c.subject)
-	mine := c.attempts < maxAttempts && !slices.Contains(c.tried, l.membership.Self)
+func (cs *candidates) locate(l *Limiter) partitions.Place {
+	p := ring.PartitionOf(cs.subject)
+	mine := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)
 	if mine && l.table.IsOpen(p) {
 		return partitions.Here
 	}
-	c.route = l.membership.Ownership.Route(p)
-	if place := c.route.Place; mine || place == partitions.Elsewhere {
+	cs.route = l.membership.Ownership.Route(p)
+	if place := cs.route.Place; mine || place == partitions.Elsewhere {
 		return place // Here: the gate has just opened
 	}
 	return partitions.Nowhere
@@ -53,25 +53,25 @@ func (c *candidates) locate(l *Limiter) partitions.Place {
 
 // next returns the node to ask next, and as what, if the subject is not decided
 // here. The standby comes last.
-func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
-	for _, id := range [...]ring.NodeID{c.hint, c.route.Owner, c.route.Other} {
-		if id != m.Self && c.tryReach(m, id) {
+func (cs *candidates) next(m *membership) (subjectState, ring.NodeID) {
+	for _, id := range [...]ring.NodeID{cs.hint, cs.route.Owner, cs.route.Other} {
+		if id != m.Self && cs.tryReach(m, id) {
 			return stateAskOwner, id
 		}
 	}
 
 	// During a move, the node that handed the partition over keeps a copy.
-	other, moving := c.route.Other, !c.route.Other.IsZero() && slices.Contains(c.tried, c.route.Owner)
-	switch id := c.route.Standby; {
-	case moving && other == m.Self && !c.triedAsStandby:
+	other, moving := cs.route.Other, !cs.route.Other.IsZero() && slices.Contains(cs.tried, cs.route.Owner)
+	switch id := cs.route.Standby; {
+	case moving && other == m.Self && !cs.triedAsStandby:
 		return stateActAsStandby, other
-	case moving && other != m.Self && !c.standbyAsked && m.Peers.Reachable(other):
+	case moving && other != m.Self && !cs.standbyAsked && m.Peers.Reachable(other):
 		return stateAskStandby, other
 	case id == m.Self:
-		if !c.triedAsStandby && !c.hasTried(id) {
+		if !cs.triedAsStandby && !cs.hasTried(id) {
 			return stateActAsStandby, id
 		}
-	case c.tryReach(m, id):
+	case cs.tryReach(m, id):
 		return stateAskStandby, id
 	}
 
@@ -80,22 +80,22 @@ func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
 
 // tryReach reports whether id can be reached and has not been tried yet. It
 // marks a node that can't be reached as tried, as if a call had failed.
-func (c *candidates) tryReach(m *membership, id ring.NodeID) bool {
-	if id.IsZero() || c.hasTried(id) {
+func (cs *candidates) tryReach(m *membership, id ring.NodeID) bool {
+	if id.IsZero() || cs.hasTried(id) {
 		return false
 	}
 	if m.Peers.Reachable(id) {
 		return true
 	}
-	c.markTried(id) // the call would fail at once
+	cs.markTried(id) // the call would fail at once
 	m.counts.failed.Add(1)
 	return false
 }
 
 // countUnsurePaths returns how many of the nodes that may decide the subject
 // can't be reached now, but perhaps in a moment.
-func (c *candidates) countUnsurePaths(m *membership) (n int) {
-	for _, id := range [...]ring.NodeID{c.route.Owner, c.route.Other, c.route.Standby} {
+func (cs *candidates) countUnsurePaths(m *membership) (n int) {
+	for _, id := range [...]ring.NodeID{cs.route.Owner, cs.route.Other, cs.route.Standby} {
 		if !id.IsZero() && id != m.Self && m.Peers.PathUnsure(id) {
 			n++
 		}
@@ -103,16 +103,16 @@ func (c *candidates) countUnsurePaths(m *membership) (n int) {
 	return n
 }
 
-func (c *candidates) hasTried(id ring.NodeID) bool {
-	return slices.Contains(c.tried, id) || slices.Contains(c.redirected, id)
+func (cs *candidates) hasTried(id ring.NodeID) bool {
+	return slices.Contains(cs.tried, id) || slices.Contains(cs.redirected, id)
 }
 
-func (c *candidates) markTried(id ring.NodeID) {
-	if !c.hasTried(id) {
-		c.tried = append(c.tried, id)
+func (cs *candidates) markTried(id ring.NodeID) {
+	if !cs.hasTried(id) {
+		cs.tried = append(cs.tried, id)
 	}
 }
 
-func (c *candidates) unmarkTried(id ring.NodeID) {
-	c.tried = slices.DeleteFunc(c.tried, func(t ring.NodeID) bool { return t == id })
+func (cs *candidates) unmarkTried(id ring.NodeID) {
+	cs.tried = slices.DeleteFunc(cs.tried, func(t ring.NodeID) bool { return t == id })
 }

@@ -13,20 +13,20 @@ import (
 
 const signatureBytes = 16
 
-// seal packs m into an ID, which begins with format, and signs it.
-func seal(m wire.Message, format byte, key []byte) string {
-	b := wire.Encode([]byte{format}, m)
+// seal packs msg into an ID, which begins with format, and signs it.
+func seal(msg wire.Message, format byte, key []byte) string {
+	b := wire.Encode([]byte{format}, msg)
 	return base64.RawURLEncoding.EncodeToString(append(b, signature(key, b)...))
 }
 
-// unseal reads an ID into m, and reports whether it was sealed with the same format and key.
-func unseal(id string, m wire.Message, format byte, key []byte) bool {
+// unseal reads an ID into msg, and reports whether it was sealed with the same format and key.
+func unseal(id string, msg wire.Message, format byte, key []byte) bool {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
 	if err != nil || len(raw) <= signatureBytes {
 		return false
 	}
 	b := raw[:len(raw)-signatureBytes]
-	return hmac.Equal(raw[len(b):], signature(key, b)) && b[0] == format && wire.Decode(b[1:], m, "id") == nil
+	return hmac.Equal(raw[len(b):], signature(key, b)) && b[0] == format && wire.Decode(b[1:], msg, "id") == nil
 }
 
 func signature(key, b []byte) []byte {

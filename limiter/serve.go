@@ -53,14 +53,15 @@ func (m *membership) release(x *exchange) {
 	}
 }
 
-// Handle registers handlers with p for messages from other limiters, in this region and in others.
-func (l *Limiter) Handle(p *peer.Peers) {
+// Handle registers handlers with peers for messages from other limiters, in
+// this region and in others.
+func (l *Limiter) Handle(peers *peer.Peers) {
 	for m := MethodAsk; m < endOfMethods; m++ {
 		if m != MethodShare {
-			p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeNear(c.From.Node, c.Method, c.Body, c) })
+			peers.Handle(m, peer.Near, func(call *peer.Call) { l.ServeNear(call.From.Node, call.Method, call.Body, call) })
 		}
 		if m == MethodLend || m == MethodShare || m == MethodUse {
-			p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFar(c.Method, c.Body, c) })
+			peers.Handle(m, peer.Far, func(call *peer.Call) { l.ServeFar(call.Method, call.Body, call) })
 		}
 	}
 }
@@ -91,25 +92,25 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		l.serveTop(body, to)
 	case MethodActivity:
 		m.serveInBackground(to, func() {
-			a := l.activityHere()
-			to.Reply(wire.Encode(nil, &a))
+			activity := l.activityHere()
+			to.Reply(wire.Encode(nil, &activity))
 		})
 	case MethodUse:
 		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, l.useHere())) })
 	case MethodChange:
-		var c change
-		serveForwarded(m, to, body, &c, func() (wire.Message, error) {
-			if err := c.apply(context.Background(), l); err != nil {
+		var ch change
+		serveForwarded(m, to, body, &ch, func() (wire.Message, error) {
+			if err := ch.apply(context.Background(), l); err != nil {
 				return nil, err
 			}
-			return c.reply(), nil
+			return ch.reply(), nil
 		})
 	case MethodSettle:
-		var s settleRequest
-		serveForwarded(m, to, body, &s, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &s) })
+		var req settleRequest
+		serveForwarded(m, to, body, &req, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &req) })
 	case MethodReserve:
-		var r reserveRequest
-		serveForwarded(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.serveReserve(&r) })
+		var req reserveRequest
+		serveForwarded(m, to, body, &req, func() (*keptAnswer, error) { return l.reservations.serveReserve(&req) })
 	case MethodSlot:
 		l.serveSlot(body, to)
 	case MethodForget:
@@ -118,20 +119,20 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			m.leases.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
 		}
 	case MethodUnspent:
-		var q unspentQuestion
-		if decodeOrFail(body, &q, "question about grants", to) {
-			to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.boot)}))
+		var qn unspentQuestion
+		if decodeOrFail(body, &qn, "question about grants", to) {
+			to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(qn.subject, from, qn.boot)}))
 		}
 	case MethodPass:
-		var p passedPlaces
-		if decodeOrFail(body, &p, "places in queues", to) {
+		var pp passedPlaces
+		if decodeOrFail(body, &pp, "places in queues", to) {
 			to.Reply(nil)
-			l.servePassed(&p)
+			l.servePassed(&pp)
 		}
 	case MethodBorrow:
-		var r borrowRequest
-		if decodeOrFail(body, &r, "need of a loan", to) {
-			m.loans.borrow(&r, func(answer borrowReply) { to.Reply(wire.Encode(nil, &answer)) })
+		var req borrowRequest
+		if decodeOrFail(body, &req, "need of a loan", to) {
+			m.loans.borrow(&req, func(answer borrowReply) { to.Reply(wire.Encode(nil, &answer)) })
 		}
 	case MethodLend:
 		m.loans.serveRequest(body, true, to)
@@ -141,8 +142,8 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 }
 
 // decodeOrFail reads a message, or answers that it is invalid and returns false.
-func decodeOrFail(body []byte, m wire.Message, what string, to Responder) bool {
-	err := wire.Decode(body, m, what)
+func decodeOrFail(body []byte, msg wire.Message, what string, to Responder) bool {
+	err := wire.Decode(body, msg, what)
 	if err != nil {
 		to.Fail(CodeMessage, err.Error())
 	}
@@ -161,13 +162,13 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 		return
 	}
 
-	q := &x.question
+	qn := &x.question
 	x.reply.reset()
 	x.reply.version = l.version()
-	x.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Subject)).Revision
+	x.reply.revision = m.Ownership.Route(ring.PartitionOf(qn.ops[0].Key.Subject)).Revision
 	// Slots wait for a standby's acknowledgement, and the reader of a connection must not block.
-	mustWait := q.holding != nil || x.reply.version < q.version || x.reply.revision < q.revision ||
-		q.count*len(q.ops) > maxResultsByReader
+	mustWait := qn.holding != nil || x.reply.version < qn.version || x.reply.revision < qn.revision ||
+		qn.count*len(qn.ops) > maxResultsByReader
 	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
 		x.sendReply(to)
 		m.release(x)
@@ -189,12 +190,12 @@ func (x *exchange) sendReply(to Responder) {
 // regions' shares may have grown since. Version zero stands for limits that
 // came with the call, which don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
-	q := &x.question
+	qn := &x.question
 	// The asker decides by other rules, so buckets may drain at other rates.
-	if q.version != 0 && q.version != x.reply.version {
+	if qn.version != 0 && qn.version != x.reply.version {
 		l.noteOtherRates()
 	}
-	if q.version == 0 || !l.isStale(q.version) && (q.version >= x.reply.version || q.flags&flagIgnoreNewer != 0) {
+	if qn.version == 0 || !l.isStale(qn.version) && (qn.version >= x.reply.version || qn.flags&flagIgnoreNewer != 0) {
 		return false
 	}
 	x.reply.status = askerBehind
@@ -203,16 +204,16 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 
 // waitAndAnswer answers a question that must wait for something or that belongs to another node.
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
-	m, q := l.membership, &x.question
+	m, qn := l.membership, &x.question
 	defer m.release(x)
 
-	ctx, cancel := context.WithTimeout(m.ctx, q.patience)
+	ctx, cancel := context.WithTimeout(m.ctx, qn.patience)
 	defer cancel()
 
 	// If it still lags afterwards, it decides anyway: the question brings the
 	// limits.
-	if x.reply.version < q.version || x.reply.revision < q.revision {
-		l.catchUp(ctx, q.revision, q.version)
+	if x.reply.version < qn.version || x.reply.revision < qn.revision {
+		l.catchUp(ctx, qn.revision, qn.version)
 		x.reply.version = l.version()
 	}
 
@@ -225,14 +226,14 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 			return
 		}
 
-		r, p := m.decisiveRoute(q.ops)
-		if r.Place == partitions.Here && m.Authority() && attempt < maxAttempts {
+		route, p := m.decisiveRoute(qn.ops)
+		if route.Place == partitions.Here && m.Authority() && attempt < maxAttempts {
 			continue // the partition has just been handed over to this node
 		}
 
 		// Without authority this node could not decide the question even after the hand-off.
-		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
-			if !x.forward(ctx, l, r, to) {
+		if route.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
+			if !x.forward(ctx, l, route, to) {
 				x.sendReply(to)
 			}
 			return
@@ -244,68 +245,68 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 
 // decisiveRoute returns one of ops' partitions and its route: a frozen one if
 // there is any, otherwise one that is elsewhere.
-func (m *membership) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
+func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Subject)
-	r = m.Ownership.Route(p)
+	route = m.Ownership.Route(p)
 	for i := range ops {
 		n := ring.PartitionOf(ops[i].Key.Subject)
-		if n == p || r.Place == partitions.Frozen {
+		if n == p || route.Place == partitions.Frozen {
 			continue
 		}
-		if next := m.Ownership.Route(n); r.Place == partitions.Here || next.Place == partitions.Frozen {
-			r, p = next, n
+		if next := m.Ownership.Route(n); route.Place == partitions.Here || next.Place == partitions.Frozen {
+			route, p = next, n
 		}
 	}
-	return r, p
+	return route, p
 }
 
 // forward answers a question about subjects that this node does not own. It
 // asks the owner. If that fails, and the asker asked this node as the standby,
 // it acts for the owner. If it returns false, it has not answered, and x's
 // reply says why.
-func (x *exchange) forward(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
-	m, q := l.membership, &x.question
+func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
+	m, qn := l.membership, &x.question
 	x.reply.reset()
-	x.reply.revision, x.reply.version = r.Revision, l.version()
+	x.reply.revision, x.reply.version = route.Revision, l.version()
 	x.reply.status = notOwner
 
-	if r.Place != partitions.Elsewhere {
-		if r.Place == partitions.Here || !m.Authority() {
+	if route.Place != partitions.Elsewhere {
+		if route.Place == partitions.Here || !m.Authority() {
 			x.reply.status = noAuthority
 		}
 		return false
 	}
 
-	x.reply.hint = r.Owner
+	x.reply.hint = route.Owner
 
-	for i := range q.ops { // if there are several owners, the asker splits the question
-		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Subject)).Owner != r.Owner {
+	for i := range qn.ops { // if there are several owners, the asker splits the question
+		if m.Ownership.Route(ring.PartitionOf(qn.ops[i].Key.Subject)).Owner != route.Owner {
 			return false
 		}
 	}
 
 	// An owner passes a question on only if it has no authority, or has handed the
 	// partition over. Don't send it back: try the other side.
-	next := r.Owner
+	next := route.Owner
 	if next == x.from {
-		next = r.Other
+		next = route.Other
 	}
 
-	if !next.IsZero() && next != m.Self && q.hops < maxHops && x.forwardTo(ctx, l, next, to) {
+	if !next.IsZero() && next != m.Self && qn.hops < maxHops && x.forwardTo(ctx, l, next, to) {
 		return true
 	}
 
 	problem := partitions.Unreachable
-	if x.reply.status == noAuthority || r.Owner == x.from {
+	if x.reply.status == noAuthority || route.Owner == x.from {
 		problem = partitions.WithoutAuthority
 	}
 
-	if q.flags&flagStandby != 0 && x.decideAsStandby(l, problem) {
+	if qn.flags&flagStandby != 0 && x.decideAsStandby(l, problem) {
 		x.sendReply(to)
 		return true
 	}
 
-	if r.Owner == x.from && !m.Authority() {
+	if route.Owner == x.from && !m.Authority() {
 		x.reply.status = noAuthority // neither node has authority: waiting won't help
 	}
 
@@ -344,9 +345,9 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 // then stays debited: this node may no longer own the counters.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m := l.membership
-	q := &x.question
+	qn := &x.question
 	r := &x.reply
-	if !l.table.AllOpen(q.ops) || !m.Authority() {
+	if !l.table.AllOpen(qn.ops) || !m.Authority() {
 		return false
 	}
 
@@ -356,15 +357,15 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 
 	// Read the lives before the Take. If one ends in between, what is taken can't
 	// be given back in the next.
-	for i := range q.ops {
-		if i == 0 || q.ops[i].Key.Subject != q.ops[i-1].Key.Subject {
-			r.lives = append(r.lives, l.table.Life(ring.PartitionOf(q.ops[i].Key.Subject)))
+	for i := range qn.ops {
+		if i == 0 || qn.ops[i].Key.Subject != qn.ops[i-1].Key.Subject {
+			r.lives = append(r.lives, l.table.Life(ring.PartitionOf(qn.ops[i].Key.Subject)))
 		}
 	}
 
-	if q.placing != nil {
+	if qn.placing != nil {
 		// If a gate has shut meanwhile, the Take below finds it shut, too.
-		err := q.placing.makeIn(l.table, now, q.ops)
+		err := qn.placing.makeIn(l.table, now, qn.ops)
 		if errors.Is(err, ErrTooManyReservations) {
 			r.status = tooManyReservations
 			return true
@@ -374,11 +375,11 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	r.status = decided
 
 	take := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
-		return l.takeFromTable(now, ops, q.flags&flagPeek != 0, q.holding)
+		return l.takeFromTable(now, ops, qn.flags&flagPeek != 0, qn.holding)
 	}
 	decidedAny := x.decideEach(now, take)
-	if q.placing != nil && !(decidedAny && r.admitted[0]) {
-		q.placing.unmakeIn(l.table, now, q.ops)
+	if qn.placing != nil && !(decidedAny && r.admitted[0]) {
+		qn.placing.unmakeIn(l.table, now, qn.ops)
 	}
 
 	if !decidedAny {
@@ -387,14 +388,14 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 
 	// Before the last look at authority, which must cover the grants, too.
 	m.leases.grantRequests(x, now)
-	r.unconfirmed = q.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
+	r.unconfirmed = qn.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
 
 	// From here on, nothing may wait: the authority must cover the answer.
 	if !m.Authority() {
 		return false
 	}
 
-	m.recordDecision(ByOwner, q.ops, began, len(r.admitted))
+	m.recordDecision(ByOwner, qn.ops, began, len(r.admitted))
 	m.counts.served.Add(int64(len(r.admitted)))
 	r.setDecider(l, now, false)
 	return true
@@ -421,17 +422,17 @@ func (x *exchange) slotsOutlive(l *Limiter) bool {
 func (x *exchange) decideEach(
 	now algorithms.Instant, decide func(algorithms.Instant, []counters.Op) counters.Verdict,
 ) bool {
-	q, r := &x.question, &x.reply
-	for range q.count {
-		verdict := decide(now, q.ops)
+	qn, r := &x.question, &x.reply
+	for range qn.count {
+		verdict := decide(now, qn.ops)
 		if verdict == counters.Shut {
 			return len(r.admitted) > 0
 		}
 
 		r.admitted = append(r.admitted, verdict == counters.Admitted)
 
-		for i := range q.ops {
-			op := &q.ops[i]
+		for i := range qn.ops {
+			op := &qn.ops[i]
 			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, when: takenWhen(op, now)})
 		}
 
@@ -446,12 +447,12 @@ func (x *exchange) decideEach(
 // decideAsStandby decides x's question within this node's share, in place of an
 // owner that can't; see Ownership.DecideAsStandby.
 func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) bool {
-	q := &x.question
+	qn := &x.question
 	r := &x.reply
 	now := l.clock.Now()
 	r.clearDecisions()
 	act := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
-		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, problem)
+		return l.takeAsStandby(now, ops, qn.flags&flagPeek != 0, problem)
 	}
 	if !x.decideEach(now, act) {
 		return false
@@ -459,7 +460,7 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 
 	// A standby's decision belongs to no life: what it took is a debt, and does
 	// not come back.
-	for range countSubjects(q.ops) {
+	for range countSubjects(qn.ops) {
 		r.lives = append(r.lives, counters.Life{})
 	}
 

@@ -42,11 +42,11 @@ type Settlement struct {
 }
 
 // Code implements wire.Message.
-func (s *Settlement) Code(c *wire.Coder) {
-	c.Flags(&s.Repeated, &s.Expired, &s.isFinal)
-	wire.Varint(c, &s.Remaining)
-	codeCosts(c, &s.Costs)
-	c.Require(s.Remaining >= -1 && s.Remaining <= algorithms.MaxAmount)
+func (settled *Settlement) Code(c *wire.Coder) {
+	c.Flags(&settled.Repeated, &settled.Expired, &settled.isFinal)
+	wire.Varint(c, &settled.Remaining)
+	codeCosts(c, &settled.Costs)
+	c.Require(settled.Remaining >= -1 && settled.Remaining <= algorithms.MaxAmount)
 }
 
 // settleVerb says what a settleRequest asks for.
@@ -77,18 +77,18 @@ type settleRequest struct {
 const maxReservationID = 64 << 10
 
 // Code implements wire.Message.
-func (s *settleRequest) Code(c *wire.Coder) {
-	wire.Number(c, &s.verb, int64(settleVerbs-1))
-	wire.Number(c, &s.hops, maxHops)
-	c.Text(&s.id, maxReservationID)
-	codeCosts(c, &s.costs)
-	c.Require(s.hops > 0)
+func (req *settleRequest) Code(c *wire.Coder) {
+	wire.Number(c, &req.verb, int64(settleVerbs-1))
+	wire.Number(c, &req.hops, maxHops)
+	c.Text(&req.id, maxReservationID)
+	codeCosts(c, &req.costs)
+	c.Require(req.hops > 0)
 }
 
 func codeCosts(c *wire.Coder, costs *[]UnitCost) {
-	wire.List(c, costs, MaxReserved, 2, func(u *UnitCost) {
-		c.Text(&u.Unit, maxUnitBytes)
-		wire.Number(c, &u.Cost, algorithms.MaxAmount)
+	wire.List(c, costs, MaxReserved, 2, func(cost *UnitCost) {
+		c.Text(&cost.Unit, maxUnitBytes)
+		wire.Number(c, &cost.Cost, algorithms.MaxAmount)
 	})
 }
 
@@ -108,12 +108,12 @@ func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	return out, nil
 }
 
-func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Settlement, err error) {
+func (rs *reservations) settle(ctx context.Context, req *settleRequest) (out *Settlement, err error) {
 	key, known := rs.signingKey("reservation")
 	if !known {
 		return nil, ErrNoOwner // without the key this node can't tell whether id is a reservation
 	}
-	if s.reservation, err = parseReservation(s.id, key); err != nil {
+	if req.reservation, err = parseReservation(req.id, key); err != nil {
 		rs.unknown.Add(1)
 		return nil, err
 	}
@@ -121,42 +121,42 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
-	if s.verb != settleNow {
+	if req.verb != settleNow {
 		// As the id says, which is signed: what the message carries does not
 		// count.
-		s.costs = s.onExpiry.costs()
-	} else if s.slot != nil && s.hops == 0 { // always, even if it was settled before, or is too late
-		rs.limiter.freeParts(ctx, s.slot.id, s.slot.nonce, s.slot.parts)
+		req.costs = req.onExpiry.costs()
+	} else if req.slot != nil && req.hops == 0 { // always, even if it was settled before, or is too late
+		rs.limiter.freeParts(ctx, req.slot.id, req.slot.nonce, req.slot.parts)
 	}
 
-	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: s.home().subject, hops: s.hops, here: func() (err error) {
-		if s.verb == settleAtEnd {
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: req.home().subject, hops: req.hops, here: func() (err error) {
+		if req.verb == settleAtEnd {
 			out = &Settlement{Remaining: -1}
-			return rs.keepExpiry(rs.limiter.table, s.home(), s)
+			return rs.keepExpiry(rs.limiter.table, req.home(), req)
 		}
-		out, err = rs.settleHere(s)
+		out, err = rs.settleHere(req)
 		return err
 	}, forward: func(to ring.NodeID) error { // asking twice does no harm
-		next := *s
+		next := *req
 		next.hops++
 		out = &Settlement{}
 		return rs.limiter.membership.forward(ctx, to, MethodSettle, &next, out)
 	}})
-	if err == nil && s.verb == settleAtEnd {
-		rs.keepLocalExpiry(s)
+	if err == nil && req.verb == settleAtEnd {
+		rs.keepLocalExpiry(req)
 	} else if err == nil {
-		rs.settleLocal(s, out)
+		rs.settleLocal(req, out)
 	}
 
 	return out, err
 }
 
-// settleLocal settles those of s's subjects that `consistency: local` rules
-// debited, as the home has settled s. Only the process that made the
+// settleLocal settles those of req's subjects that `consistency: local` rules
+// debited, as the home has settled req. Only the process that made the
 // reservation can do so; their places in the fallback counters prevent a second
 // time.
-func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
-	actual := *s
+func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
+	actual := *req
 	actual.costs = out.Costs
 	if len(out.Costs) == 0 {
 		return // it named none of the reservation's units
@@ -168,47 +168,47 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 		actual.verb = settleNow
 	}
 
-	for i := range s.subjects {
-		subj := &s.subjects[i]
+	for i := range req.subjects {
+		subj := &req.subjects[i]
 		if subj.life.Lineage != localLineage || subj.boot != rs.limiter.boot {
 			continue
 		}
 
 		now := rs.limiter.clock.Now()
-		c := actual.changes(rs.limiter, subj, now)
-		c.Late = c.Late || out.Expired
+		settled := actual.changes(rs.limiter, subj, now)
+		settled.Late = settled.Late || out.Expired
 
-		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, c)
+		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, settled)
 		switch {
 		case err != nil || !done:
 			rs.countDropped(&actual, subj)
 		case i == 0: // the home's owner does not know what remains
-			out.Remaining = actual.settlement(c, repeated).Remaining
+			out.Remaining = actual.settlement(settled, repeated).Remaining
 		}
 	}
 }
 
 // countDropped counts what subj does not get back.
-func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
+func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) {
 	for i := range subj.ops {
-		if s.change(subj.cost(i)) < 0 {
+		if req.change(subj.cost(i)) < 0 {
 			rs.dropped.Add(1)
 		}
 	}
 }
 
-// settleHere settles s in this node's counters, as the owner of its home, and
+// settleHere settles req in this node's counters, as the owner of its home, and
 // then at the owners of its other subjects. The error is counters.ErrShut if
 // this node is not the owner, or ErrTooManyReservations if the reservation was
 // made without a place.
-func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
+func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
-	c := s.changes(rs.limiter, s.home(), now)
-	if s.home().life.Lineage == localLineage { // its counters are not here; see settleLocal
-		c.Changes = nil
+	settled := req.changes(rs.limiter, req.home(), now)
+	if req.home().life.Lineage == localLineage { // its counters are not here; see settleLocal
+		settled.Changes = nil
 	}
 
-	repeated, done, err := rs.limiter.table.Settle(now, c)
+	repeated, done, err := rs.limiter.table.Settle(now, settled)
 	if errors.Is(err, notes.ErrReservations) {
 		return nil, ErrTooManyReservations
 	}
@@ -216,18 +216,18 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 		return nil, err
 	}
 
-	s.hadExpired = c.HadExpired
-	s.late = c.Late
+	req.hadExpired = settled.HadExpired
+	req.late = settled.Late
 
 	// Even if authority has lapsed: a caller who repeats the call finds it done.
 	if done && !repeated {
-		if s.verb == settleExpired {
+		if req.verb == settleExpired {
 			rs.expired.Add(1)
 		} else {
 			rs.settled.Add(1)
 		}
-		rs.dropped.Add(int64(c.Dropped))
-		rs.settleRest(s, c.SameLineage)
+		rs.dropped.Add(int64(settled.Dropped))
+		rs.settleRest(req, settled.SameLineage)
 	}
 
 	switch {
@@ -239,31 +239,31 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	case repeated:
 		rs.repeated.Add(1)
 	}
-	return s.settlement(c, repeated), nil
+	return req.settlement(settled, repeated), nil
 }
 
 // settleRest corrects the bill of a reservation that was settled at its home,
 // and settles it at the owners of its other subjects. If the home died and its
 // successor did not know of the settlement, a second one would do all this
 // again. So the home's standby must have it first.
-func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
-	if len(s.subjects) > 1 || s.isBilled(rs.limiter) {
-		rs.confirmHome(s)
+func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
+	if len(req.subjects) > 1 || req.isBilled(rs.limiter) {
+		rs.confirmHome(req)
 	}
 
-	s.correctBill(rs.limiter)
+	req.correctBill(rs.limiter)
 
 	var debts []*change
-	for i := range s.subjects[1:] {
-		subj := &s.subjects[1+i]
+	for i := range req.subjects[1:] {
+		subj := &req.subjects[1+i]
 		if subj.life.Lineage == localLineage {
 			continue // see settleLocal
 		}
 		if !refundable {
-			rs.countDropped(s, subj)
+			rs.countDropped(req, subj)
 		}
 
-		debt, back := s.splitExcess(subj, refundable)
+		debt, back := req.splitExcess(subj, refundable)
 		if len(debt.ops) > 0 {
 			debts = append(debts, debt)
 		}
@@ -287,12 +287,12 @@ func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
 // counters and notes as they are now. If none can be reached, or it does not
 // answer in time, the rest is settled all the same: better twice, should this
 // node die as well, than not at all.
-func (rs *reservations) confirmHome(s *settleRequest) {
+func (rs *reservations) confirmHome(req *settleRequest) {
 	m := rs.limiter.membership
 	if m == nil || m.Backup == nil {
 		return
 	}
-	p := ring.PartitionOf(s.home().subject)
+	p := ring.PartitionOf(req.home().subject)
 	if !m.Backup.CanConfirm(p) {
 		return
 	}
@@ -301,19 +301,20 @@ func (rs *reservations) confirmHome(s *settleRequest) {
 	_ = m.Backup.Confirm(ctx, p)
 }
 
-// isBilled reports whether settling s corrects a bill.
-func (s *settleRequest) isBilled(l *Limiter) bool {
-	return l.meter != nil && slices.ContainsFunc(s.subjects, func(subj reservedSubject) bool { return subj.rule != "" })
+// isBilled reports whether settling req corrects a bill.
+func (req *settleRequest) isBilled(l *Limiter) bool {
+	hasRule := func(subj reservedSubject) bool { return subj.rule != "" }
+	return l.meter != nil && slices.ContainsFunc(req.subjects, hasRule)
 }
 
 // correctBill bills the difference between the real and the reserved costs.
-func (s *settleRequest) correctBill(l *Limiter) {
+func (req *settleRequest) correctBill(l *Limiter) {
 	if l.meter == nil {
 		return
 	}
 
-	for i := range s.subjects {
-		subj := &s.subjects[i]
+	for i := range req.subjects {
+		subj := &req.subjects[i]
 		if subj.rule == "" {
 			continue
 		}
@@ -326,7 +327,7 @@ func (s *settleRequest) correctBill(l *Limiter) {
 
 		billed = append(billed, subj.uncounted...)
 		for j, reserved := range billed {
-			cost := s.change(reserved)
+			cost := req.change(reserved)
 
 			// A unit was billed once, even if several limits have it.
 			isOf := func(other reservedCost) bool { return other.unit == reserved.unit }
@@ -334,8 +335,8 @@ func (s *settleRequest) correctBill(l *Limiter) {
 				continue
 			}
 			// Correct the month that it was billed in.
-			if unit := s.units[reserved.unit]; !l.meter.Add(s.made, subject, unit, cost, 0) {
-				l.meter.AddNamed(s.made, subject, subj.rule, subj.key, unit, cost, 0)
+			if unit := req.units[reserved.unit]; !l.meter.Add(req.made, subject, unit, cost, 0) {
+				l.meter.AddNamed(req.made, subject, subj.rule, subj.key, unit, cost, 0)
 			}
 		}
 	}
@@ -343,28 +344,28 @@ func (s *settleRequest) correctBill(l *Limiter) {
 
 // change returns by how much the real cost exceeds what is charged for the
 // reserved one now; negative if it is less.
-func (s *settleRequest) change(reserved reservedCost) int64 {
+func (req *settleRequest) change(reserved reservedCost) int64 {
 	charged := reserved.cost
-	if s.hadExpired {
-		charged = s.atExpiry(reserved)
+	if req.hadExpired {
+		charged = req.atExpiry(reserved)
 	}
-	return s.used(reserved) - charged
+	return req.used(reserved) - charged
 }
 
 // used returns the real cost.
-func (s *settleRequest) used(reserved reservedCost) int64 {
-	if s.verb == settleExpired {
-		return s.atExpiry(reserved)
+func (req *settleRequest) used(reserved reservedCost) int64 {
+	if req.verb == settleExpired {
+		return req.atExpiry(reserved)
 	}
-	return costOfUnit(s.costs, s.units[reserved.unit], reserved.cost)
+	return costOfUnit(req.costs, req.units[reserved.unit], reserved.cost)
 }
 
 // atExpiry returns what stays charged once the end of the reservation was carried out.
-func (r *reservation) atExpiry(reserved reservedCost) int64 {
-	if r.onExpiry == nil {
+func (rv *reservation) atExpiry(reserved reservedCost) int64 {
+	if rv.onExpiry == nil {
 		return reserved.cost
 	}
-	return min(reserved.cost, costOfUnit(r.onExpiry.Costs, r.units[reserved.unit], reserved.cost))
+	return min(reserved.cost, costOfUnit(rv.onExpiry.Costs, rv.units[reserved.unit], reserved.cost))
 }
 
 // costOfUnit returns the cost in a unit of what was reserved: as costs say, or
@@ -382,33 +383,33 @@ func costOfUnit(costs []UnitCost, unit string, reserved int64) int64 {
 }
 
 // costIndex returns the index of a unit in the settlement's costs, or −1 if they don't name it.
-func (s *settleRequest) costIndex(unit int) int {
-	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
+func (req *settleRequest) costIndex(unit int) int {
+	return slices.IndexFunc(req.costs, func(cost UnitCost) bool { return cost.Unit == req.units[unit] })
 }
 
 // changes returns the changes to subj's counters, and its place.
-func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.Settlement {
+func (req *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.Settlement {
 	local := subj.life.Lineage == localLineage
-	isLate := s.verb == settleNow && now.Wall > s.until
-	c := &counters.Settlement{
-		Place:    *s.placeOf(subj.subject, now),
-		HasPlace: s.hasPlace || local,
+	isLate := req.verb == settleNow && now.Wall > req.until
+	settled := &counters.Settlement{
+		Place:    *req.placeOf(subj.subject, now),
+		HasPlace: req.hasPlace || local,
 		Late:     isLate,
-		TooLate:  now.Wall > s.until+int64(maxLateness),
-		Expires:  s.verb == settleExpired,
+		TooLate:  now.Wall > req.until+int64(maxLateness),
+		Expires:  req.verb == settleExpired,
 		// If the home's lineage has changed since the reservation was made, an earlier
 		// settlement may have been forgotten. Then nothing is given back, here or
 		// elsewhere.
 		Life:   subj.life,
-		Answer: s.keptAnswer,
+		Answer: req.keptAnswer,
 	}
 
 	// localLineage is only a mark; the table compares real lineages.
 	if local && l.membership != nil {
-		c.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
+		settled.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
 	}
 
-	age := l.reservationAge(s.made, subj.subject, now)
+	age := l.reservationAge(req.made, subj.subject, now)
 	for i := range subj.ops {
 		limit := subj.ops[i].Limit
 		from := l.takenAt(&subj.debit, i, age)
@@ -416,22 +417,22 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 		if local {
 			limit = l.membership.shareOf(limit)
 		}
-		c.Changes = append(c.Changes, counters.SettledCost{
+		settled.Changes = append(settled.Changes, counters.SettledCost{
 			Key: subj.ops[i].Key, Limit: limit,
 			Reserved:   subj.ops[i].Cost,
-			Used:       s.used(subj.cost(i)),
-			AtExpiry:   s.atExpiry(subj.cost(i)),
+			Used:       req.used(subj.cost(i)),
+			AtExpiry:   req.atExpiry(subj.cost(i)),
 			From:       from,
-			InTightest: len(s.costs) == 0 || s.costIndex(subj.units[i]) >= 0,
+			InTightest: len(req.costs) == 0 || req.costIndex(subj.units[i]) >= 0,
 		})
 	}
-	return c
+	return settled
 }
 
-// placeOf returns the place of r with a subject.
-func (r *reservation) placeOf(subject uint64, now algorithms.Instant) *counters.Place {
-	p := placing{id: r.placeID(), group: r.group, inline: r.inline, ttl: time.Duration(max(0, r.until-now.Wall))}
-	return p.with(subject, now)
+// placeOf returns the place of the reservation with a subject.
+func (rv *reservation) placeOf(subject uint64, now algorithms.Instant) *counters.Place {
+	pl := placing{id: rv.placeID(), group: rv.group, inline: rv.inline, ttl: time.Duration(max(0, rv.until-now.Wall))}
+	return pl.with(subject, now)
 }
 
 // reservationAge returns how long ago a reservation was made, at most, by the
@@ -449,12 +450,12 @@ func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Inst
 // keptAnswer returns what the home keeps of a settlement: what is left of the
 // tightest limit, plus 1, and by unit the settled cost, plus 1, or 0 if it was
 // not named.
-func (s *settleRequest) keptAnswer(c *counters.Settlement) []byte {
-	b := binary.AppendUvarint(nil, uint64(c.Tightest+1))
-	for unit := range s.units {
-		cost, named := int64(0), len(s.costs) == 0
-		if i := s.costIndex(unit); i >= 0 {
-			cost, named = s.costs[i].Cost, true
+func (req *settleRequest) keptAnswer(settled *counters.Settlement) []byte {
+	b := binary.AppendUvarint(nil, uint64(settled.Tightest+1))
+	for unit := range req.units {
+		cost, named := int64(0), len(req.costs) == 0
+		if i := req.costIndex(unit); i >= 0 {
+			cost, named = req.costs[i].Cost, true
 		}
 		if named {
 			cost++
@@ -464,37 +465,37 @@ func (s *settleRequest) keptAnswer(c *counters.Settlement) []byte {
 	return b
 }
 
-// settlement returns the Settlement that c records. If the home has forgotten
+// settlement returns the Settlement that settled records. If the home has forgotten
 // the answer of an earlier one, it has neither costs nor what remained.
-func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settlement {
-	kept := c.Kept
+func (req *settleRequest) settlement(settled *counters.Settlement, repeated bool) *Settlement {
+	kept := settled.Kept
 	if !repeated {
-		kept = s.keptAnswer(c)
+		kept = req.keptAnswer(settled)
 	}
-	out := &Settlement{Remaining: -1, Repeated: repeated, Expired: c.Late, isFinal: c.IsFinal}
+	out := &Settlement{Remaining: -1, Repeated: repeated, Expired: settled.Late, isFinal: settled.IsFinal}
 	if len(kept) == 0 {
 		return out
 	}
 
 	d := wire.NewDecoder(kept)
 	out.Remaining = d.UpTo(algorithms.MaxAmount+1) - 1
-	for unit := range s.units {
+	for unit := range req.units {
 		cost := d.UpTo(algorithms.MaxAmount + 1)
 		if cost > 0 {
-			out.Costs = append(out.Costs, UnitCost{Unit: s.units[unit], Cost: cost - 1})
+			out.Costs = append(out.Costs, UnitCost{Unit: req.units[unit], Cost: cost - 1})
 		}
 	}
 	return out
 }
 
-// splitExcess returns what one of s's subjects still owes, and what it gets back.
-func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
-	back = &refund{debit: subj.debit, made: s.made, late: s.late}
+// splitExcess returns what one of req's subjects still owes, and what it gets back.
+func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
+	back = &refund{debit: subj.debit, made: req.made, late: req.late}
 	back.ops, back.when = nil, nil
 	owed := back.debit
 	for i := range subj.ops {
 		op := subj.ops[i]
-		switch cost := s.change(subj.cost(i)); {
+		switch cost := req.change(subj.cost(i)); {
 		case cost > 0:
 			op.Cost = cost
 			owed.ops, owed.when = append(owed.ops, op), append(owed.when, subj.when[i])
@@ -506,19 +507,19 @@ func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (deb
 
 	// If it is late, the debt says when its cost was taken: a window that is
 	// over pays nothing.
-	debt = &change{verb: verbCharge, ticket: s.debtTicket(subj), made: s.made, ops: owed.ops}
-	if s.late {
+	debt = &change{verb: verbCharge, ticket: req.debtTicket(subj), made: req.made, ops: owed.ops}
+	if req.late {
 		debt.taken = &owed
 	}
 	return debt, back
 }
 
-// debtTicket returns the ticket of what subj owes. It is the same whenever s is
+// debtTicket returns the ticket of what subj owes. It is the same whenever req is
 // settled, so that the owner debits it once, should the home have forgotten
 // that it was settled.
-func (s *settleRequest) debtTicket(subj *reservedSubject) *ticket {
+func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h := sha256.New()
-	h.Write(s.nonce[:])
+	h.Write(req.nonce[:])
 	h.Write(binary.LittleEndian.AppendUint64(nil, subj.subject))
 
 	// Shorter than answerLife, so that the answer counts among those that nodes
@@ -549,9 +550,11 @@ func (rs *reservations) charge(debts []*change) {
 type debtTask struct{ *change }
 
 // try implements task.
-func (t debtTask) try(ctx context.Context, l *Limiter, _ time.Duration) bool {
-	return t.apply(ctx, l) == nil
+func (task debtTask) try(ctx context.Context, l *Limiter, _ time.Duration) bool {
+	return task.apply(ctx, l) == nil
 }
 
 // giveUp implements task.
-func (t debtTask) giveUp(l *Limiter, _ bool) { l.membership.counts.debtsDropped.Add(int64(len(t.ops))) }
+func (task debtTask) giveUp(l *Limiter, _ bool) {
+	l.membership.counts.debtsDropped.Add(int64(len(task.ops)))
+}

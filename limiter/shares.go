@@ -17,27 +17,28 @@ import (
 // borrow.go and lend.go.
 
 // recordShares sets a.hasGlobal and a.recordedVersion.
-func (a *activeRules) recordShares() {
-	division := a.set.Shares()
+func (active *activeRules) recordShares() {
+	division := active.set.Shares()
 	if division == nil {
 		return
 	}
 	for i := range division.Views {
 		if v := &division.Views[i]; v.At != 0 && v.Set != nil {
-			a.recordedVersion = max(a.recordedVersion, v.Set.Version)
+			active.recordedVersion = max(active.recordedVersion, v.Set.Version)
 		}
 	}
-	a.hasGlobal = slices.ContainsFunc(a.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
+	isGlobal := func(rule *rules.Rule) bool { return rule.Scope == rules.GlobalScope }
+	active.hasGlobal = slices.ContainsFunc(active.set.Rules, isGlobal)
 }
 
-// adjustLimits replaces the limits of m's hits with those in force here at wall
+// adjustLimits replaces the limits of match's hits with those in force here at wall
 // (Unix nanoseconds): this region's shares, lowered by the steps of adaptive
 // rules.
-func (a *activeRules) adjustLimits(m *rules.Match, wall int64) {
-	if a.hasGlobal {
-		a.set.Share(m, wall)
+func (active *activeRules) adjustLimits(match *rules.Match, wall int64) {
+	if active.hasGlobal {
+		active.set.Share(match, wall)
 	}
-	a.lowerLimits(m)
+	active.lowerLimits(match)
 }
 
 // isStale reports whether version is too old to decide by. If regions divide
@@ -49,14 +50,14 @@ func (l *Limiter) isStale(version int64) bool {
 }
 
 // isLoanable reports whether regions lend each other parts of their shares of a limit.
-func isLoanable(r *rules.Rule, limit *rules.Limit) bool {
-	return limit.WholeCapacity > 0 && limit.Kind.Divisible() && r.Consistency != rules.Local &&
-		r.OnLimit != rules.DelayCheck
+func isLoanable(rule *rules.Rule, limit *rules.Limit) bool {
+	return limit.WholeCapacity > 0 && limit.Kind.Divisible() && rule.Consistency != rules.Local &&
+		rule.OnLimit != rules.DelayCheck
 }
 
 // needsLoan reports whether so little of a share is left that the region should borrow.
-func needsLoan(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
-	return float64(remaining) < (1-r.Lease.Threshold)*float64(targetAmount(limit))
+func needsLoan(rule *rules.Rule, limit *rules.Limit, remaining int64) bool {
+	return float64(remaining) < (1-rule.Lease.Threshold)*float64(targetAmount(limit))
 }
 
 // targetAmount returns how much of a limit a region tries to have at hand. It
@@ -74,26 +75,26 @@ type dividedLimit struct {
 }
 
 // dividedLimits returns a subject's limits that regions divide, by this node's rules.
-func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found []dividedLimit) {
-	active := ls.limiter.inForce.Load()
+func (lo *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found []dividedLimit) {
+	active := lo.limiter.inForce.Load()
 	if active == nil || !active.hasGlobal {
 		return nil
 	}
 
-	r := active.set.Rule(ref.Rule)
-	var m rules.Match
-	if r == nil || r.Scope != rules.GlobalScope || active.set.MatchKey(r, ref.Key, &m) != nil {
+	rule := active.set.Rule(ref.Rule)
+	var match rules.Match
+	if rule == nil || rule.Scope != rules.GlobalScope || active.set.MatchKey(rule, ref.Key, &match) != nil {
 		return nil
 	}
 
-	active.adjustLimits(&m, now.Wall)
+	active.adjustLimits(&match, now.Wall)
 
-	for i := range m.Hits {
-		h := &m.Hits[i]
+	for i := range match.Hits {
+		h := &match.Hits[i]
 		for _, limit := range h.Limits {
-			if isLoanable(r, limit) {
+			if isLoanable(rule, limit) {
 				found = append(found, dividedLimit{
-					rule: r, limit: limit, key: counterKey(h, limit), active: active,
+					rule: rule, limit: limit, key: counterKey(h, limit), active: active,
 					partition: ring.PartitionOf(h.Subject.Hi),
 				})
 			}
@@ -104,8 +105,8 @@ func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found [
 }
 
 // dividedLimit returns the limit with the given ID among dividedLimits.
-func (ls *loans) dividedLimit(ref *subjectRef, id uint64, now algorithms.Instant) (dividedLimit, bool) {
-	for _, d := range ls.dividedLimits(ref, now) {
+func (lo *loans) dividedLimit(ref *subjectRef, id uint64, now algorithms.Instant) (dividedLimit, bool) {
+	for _, d := range lo.dividedLimits(ref, now) {
 		if d.limit.ID == id {
 			return d, true
 		}

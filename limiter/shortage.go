@@ -124,8 +124,8 @@ func (p *pace) ahead(steady, remaining int64) int64 {
 }
 
 // notifyOwners tells the owners of those subjects whose share is nearly used up, or will soon be.
-func (ls *loans) notifyOwners(q *Query, a *Answer) {
-	m := ls.limiter.membership
+func (lo *loans) notifyOwners(q *Query, a *Answer) {
+	m := lo.limiter.membership
 	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
 		return
 	}
@@ -134,8 +134,8 @@ func (ls *loans) notifyOwners(q *Query, a *Answer) {
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		if h.Rule.Scope == rules.GlobalScope {
-			if needs := ls.needsAhead(a, h, first); needs != nil {
-				ls.ask(q, h, needs)
+			if needs := lo.needsAhead(a, h, first); needs != nil {
+				lo.ask(q, h, needs)
 			}
 		}
 		first += len(h.Limits)
@@ -143,14 +143,14 @@ func (ls *loans) notifyOwners(q *Query, a *Answer) {
 }
 
 // needsAhead returns what is needed of h's limits, whose answers begin at index first.
-func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNeed) {
+func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNeed) {
 	for i := range h.Limits {
 		la := &a.Limits[first+i]
 		if la.Full || targetAmount(la.Limit) < 1 || !isLoanable(la.Rule, la.Limit) {
 			continue
 		}
 
-		p := &ls.askers.paces[(h.Subject.Lo^la.Limit.ID)%paceSlots]
+		p := &lo.askers.paces[(h.Subject.Lo^la.Limit.ID)%paceSlots]
 		need := loanNeed{limit: la.Limit.ID, ahead: min(p.ahead(a.Now.Steady, la.Remaining), la.Limit.WholeCapacity)}
 		if !la.Allowed {
 			need.cost = a.scratch.ops[first+i].Cost
@@ -252,18 +252,18 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 // await waits, until the deadline, for what h's subject needs. It reports
 // whether a loan has come. It does not wait if too many checks do, or if the
 // last loan was of nothing.
-func (ls *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, deadline time.Time) bool {
-	la := &ls.askers
-	s, ok := la.join(h.Subject.Hi, steady)
+func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, deadline time.Time) bool {
+	askers := &lo.askers
+	sh, ok := askers.join(h.Subject.Hi, steady)
 	if !ok {
 		return false
 	}
-	defer la.leave(s)
+	defer askers.leave(sh)
 
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for {
-		question := ls.ask(q, h, needs)
+		question := lo.ask(q, h, needs)
 		if question == nil {
 			return false
 		}
@@ -279,78 +279,79 @@ func (ls *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 }
 
 // join counts a check that waits for a loan to the subject, if one more may.
-func (la *loanAskers) join(subject uint64, steady int64) (*shortage, bool) {
-	la.mu.Lock()
-	defer la.mu.Unlock()
-	s := la.shortageOf(subject)
-	if s == nil || steady < s.vainUntil || s.waiters >= maxLoanWaiters || la.waiting >= maxAllLoanWaiters {
+func (askers *loanAskers) join(subject uint64, steady int64) (*shortage, bool) {
+	askers.mu.Lock()
+	defer askers.mu.Unlock()
+	sh := askers.shortageOf(subject)
+	if sh == nil || steady < sh.vainUntil || sh.waiters >= maxLoanWaiters || askers.waiting >= maxAllLoanWaiters {
 		return nil, false
 	}
-	s.waiters++
-	la.waiting++
-	return s, true
+	sh.waiters++
+	askers.waiting++
+	return sh, true
 }
 
 // leave ends what join began.
-func (la *loanAskers) leave(s *shortage) {
-	la.mu.Lock()
-	defer la.mu.Unlock()
-	s.waiters--
-	la.waiting--
+func (askers *loanAskers) leave(sh *shortage) {
+	askers.mu.Lock()
+	defer askers.mu.Unlock()
+	sh.waiters--
+	askers.waiting--
 }
 
 // shortageOf returns the subject's shortage, and creates it if need be; nil if
 // there is no room. The caller holds mu.
-func (la *loanAskers) shortageOf(subject uint64) *shortage {
-	s := la.subjects[subject]
-	if s != nil {
-		return s
+func (askers *loanAskers) shortageOf(subject uint64) *shortage {
+	sh := askers.subjects[subject]
+	if sh != nil {
+		return sh
 	}
 
-	if len(la.subjects) >= maxShortages {
-		for other, s := range la.subjects {
-			if !s.isBusy() {
-				delete(la.subjects, other)
+	if len(askers.subjects) >= maxShortages {
+		for other, sh := range askers.subjects {
+			if !sh.isBusy() {
+				delete(askers.subjects, other)
 				break
 			}
 		}
 	}
 
-	if len(la.subjects) >= maxShortages {
+	if len(askers.subjects) >= maxShortages {
 		return nil
 	}
 
-	s = &shortage{}
-	la.subjects[subject] = s
-	return s
+	sh = &shortage{}
+	askers.subjects[subject] = sh
+	return sh
 }
 
-// isBusy reports whether something waits for s.
-func (s *shortage) isBusy() bool { return s.question != nil || s.waiters > 0 }
+// isBusy reports whether something waits for what the subject lacks.
+func (sh *shortage) isBusy() bool { return sh.question != nil || sh.waiters > 0 }
 
 // ask tells the owner of h's subject what it needs, unless a question about it
 // is under way. It returns the question; nil if there is nobody to ask.
-func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
-	m, la := ls.limiter.membership, &ls.askers
+func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
+	m, askers := lo.limiter.membership, &lo.askers
 	subject := h.Subject.Hi // h is valid only until its check ends
-	r := m.Ownership.Route(ring.PartitionOf(subject))
-	here := r.Place == partitions.Here
-	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
+	route := m.Ownership.Route(ring.PartitionOf(subject))
+	here := route.Place == partitions.Here
+	if !here && (route.Place != partitions.Elsewhere || route.Owner.IsZero() || route.Owner == m.Self) {
 		return nil
 	}
 
-	s, one, isNew := la.begin(subject, slices.ContainsFunc(needs, func(n loanNeed) bool { return n.cost > 0 }))
+	isWaiting := func(need loanNeed) bool { return need.cost > 0 }
+	sh, asked, isNew := askers.begin(subject, slices.ContainsFunc(needs, isWaiting))
 	if !isNew {
-		return one
+		return asked
 	}
 
-	body := borrowRequest{subjectRef: subjectRef{version: ls.limiter.version(), Rule: h.Rule.Name,
+	body := borrowRequest{subjectRef: subjectRef{version: lo.limiter.version(), Rule: h.Rule.Name,
 		Key: subjectKey(h, q)}, needs: needs}
 	if here {
-		ls.borrow(&body, func(answer borrowReply) { ls.learn(subject, s, answer) })
-		return one
+		lo.borrow(&body, func(answer borrowReply) { lo.learn(subject, sh, answer) })
+		return asked
 	}
-	m.Peers.Go(r.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
+	m.Peers.Go(route.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
 		var answer borrowReply
 		if err == nil {
 			err = wire.Decode(reply, &answer, "answer about a loan")
@@ -359,82 +360,83 @@ func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 			// Those that wait are woken all the same: their checks stay refused.
 			answer = borrowReply{}
 		}
-		ls.learn(subject, s, answer)
+		lo.learn(subject, sh, answer)
 	})
-	return one
+	return asked
 }
 
 // begin returns the question about a subject that is under way, or begins one:
 // the caller must then ask it. The question is nil if there is no room.
-func (la *loanAskers) begin(subject uint64, urgent bool) (s *shortage, one *loanQuestion, isNew bool) {
-	la.mu.Lock()
-	defer la.mu.Unlock()
-	s = la.shortageOf(subject)
-	if s == nil || s.question != nil {
-		if s != nil {
-			one = s.question
+func (askers *loanAskers) begin(subject uint64, urgent bool) (sh *shortage, asked *loanQuestion, isNew bool) {
+	askers.mu.Lock()
+	defer askers.mu.Unlock()
+	sh = askers.shortageOf(subject)
+	if sh == nil || sh.question != nil {
+		if sh != nil {
+			asked = sh.question
 		}
-		return s, one, false
+		return sh, asked, false
 	}
-	s.question = &loanQuestion{done: make(chan struct{}), urgent: urgent}
-	return s, s.question, true
+	sh.question = &loanQuestion{done: make(chan struct{}), urgent: urgent}
+	return sh, sh.question, true
 }
 
-// learn records the answer to the question about s, and wakes those that wait for it.
-func (ls *loans) learn(subject uint64, s *shortage, answer borrowReply) {
-	m, now := ls.limiter.membership, ls.limiter.clock.Now().Steady
+// learn records the answer to the question about what the subject lacks, and
+// wakes those that wait for it.
+func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
+	m, now := lo.limiter.membership, lo.limiter.clock.Now().Steady
 	if answer.brought {
 		// Before the checks that wait are woken, which a remembered refusal
 		// would refuse again.
 		m.leases.held.Forget(m.Boottime(), subject, true) // also if the owner's message is late
 	}
 
-	ls.askers.mu.Lock()
-	defer ls.askers.mu.Unlock()
-	one := s.question
-	s.question = nil
-	one.answer = answer
+	lo.askers.mu.Lock()
+	defer lo.askers.mu.Unlock()
+	asked := sh.question
+	sh.question = nil
+	asked.answer = answer
 	switch {
 	case answer.vain:
-		s.vainUntil = now + int64(vainPause)
-		s.patience = patience{stay: answer.stay, until: now + int64(answer.stay)}
+		sh.vainUntil = now + int64(vainPause)
+		sh.patience = patience{stay: answer.stay, until: now + int64(answer.stay)}
 	case answer.brought:
-		s.patience = patience{}
+		sh.patience = patience{}
 	}
-	close(one.done)
+	close(asked.done)
 }
 
 // noteRefusal returns how long callers should stay away from a subject that a
 // share refuses. alone means that nobody can be asked for more. Then this
 // refusal counts as a failed attempt, and the time doubles.
-func (la *loanAskers) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
-	la.mu.Lock()
-	defer la.mu.Unlock()
+func (askers *loanAskers) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
+	askers.mu.Lock()
+	defer askers.mu.Unlock()
 
-	s := la.subjects[subject]
+	sh := askers.subjects[subject]
 
 	// If the owner can be asked, the question adds the subject.
-	if s == nil && alone {
-		s = la.shortageOf(subject)
+	if sh == nil && alone {
+		sh = askers.shortageOf(subject)
 	}
 
-	if s == nil {
+	if sh == nil {
 		return minStay
 	}
 
 	if alone {
-		s.noteVain(steady)
+		sh.noteVain(steady)
 	}
 
-	return max(minStay, s.stay)
+	return max(minStay, sh.stay)
 }
 
 // sweep forgets subjects that were not short for a while.
-func (la *loanAskers) sweep(steady int64) {
-	la.mu.Lock()
-	defer la.mu.Unlock()
-	maps.DeleteFunc(la.subjects, func(_ uint64, s *shortage) bool {
-		return !s.isBusy() && steady > s.vainUntil && steady-s.until > int64(maxStay+2*s.stay)
+func (askers *loanAskers) sweep(steady int64) {
+	askers.mu.Lock()
+	defer askers.mu.Unlock()
+	maps.DeleteFunc(askers.subjects, func(_ uint64, sh *shortage) bool {
+		return !sh.isBusy() && steady > sh.vainUntil && steady-sh.until > int64(maxStay+2*sh.stay)
 	})
 }
 
@@ -515,27 +517,27 @@ type loanNeed struct {
 }
 
 // needOf returns what is needed of the limit with that ID.
-func (r *borrowRequest) needOf(limit uint64) loanNeed {
-	for _, n := range r.needs {
-		if n.limit == limit {
-			return n
+func (req *borrowRequest) needOf(limit uint64) loanNeed {
+	for _, need := range req.needs {
+		if need.limit == limit {
+			return need
 		}
 	}
 	return loanNeed{limit: limit}
 }
 
 // isShort reports whether the remaining units are too few.
-func (n *loanNeed) isShort(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
-	return remaining < max(n.cost, n.ahead) || needsLoan(r, limit, remaining)
+func (need *loanNeed) isShort(rule *rules.Rule, limit *rules.Limit, remaining int64) bool {
+	return remaining < max(need.cost, need.ahead) || needsLoan(rule, limit, remaining)
 }
 
 // Code implements wire.Message.
-func (r *borrowRequest) Code(c *wire.Coder) {
-	r.subjectRef.Code(c)
-	wire.List(c, &r.needs, maxShares, 10, func(n *loanNeed) {
-		wire.Fixed(c, &n.limit)
-		wire.Number(c, &n.cost, algorithms.MaxAmount)
-		wire.Number(c, &n.ahead, algorithms.MaxAmount)
+func (req *borrowRequest) Code(c *wire.Coder) {
+	req.subjectRef.Code(c)
+	wire.List(c, &req.needs, maxShares, 10, func(need *loanNeed) {
+		wire.Fixed(c, &need.limit)
+		wire.Number(c, &need.cost, algorithms.MaxAmount)
+		wire.Number(c, &need.ahead, algorithms.MaxAmount)
 	})
 }
 

@@ -39,41 +39,41 @@ type slotPart struct {
 const slotFormat = 1
 
 // Code implements wire.Message.
-func (s *slot) Code(c *wire.Coder) {
-	wire.Fixed(c, &s.id)
-	wire.Fixed(c, &s.nonce)
-	if c.Bool(&s.alone); s.alone {
-		wire.Fixed(c, &s.made)
-		c.Raw(s.granter[:])
+func (sl *slot) Code(c *wire.Coder) {
+	wire.Fixed(c, &sl.id)
+	wire.Fixed(c, &sl.nonce)
+	if c.Bool(&sl.alone); sl.alone {
+		wire.Fixed(c, &sl.made)
+		c.Raw(sl.granter[:])
 	}
-	wire.List(c, &s.parts, MaxReserved, minSlotPart+8, func(p *slotPart) {
-		p.code(c)
-		wire.Fixed(c, &p.source)
+	wire.List(c, &sl.parts, MaxReserved, minSlotPart+8, func(part *slotPart) {
+		part.code(c)
+		wire.Fixed(c, &part.source)
 	})
 }
 
 // minSlotPart is the minimum size of an encoded slotPart.
 const minSlotPart = 8 + 8 + 1 + 1 + 1 + 1 + 1
 
-func (p *slotPart) code(c *wire.Coder) {
-	wire.Fixed(c, &p.Key.Subject)
-	wire.Fixed(c, &p.Key.Counter)
-	wire.Number(c, &p.Units, algorithms.MaxAmount)
-	c.Millis(&p.TTL, MaxSlotTTL)
-	c.Millis(&p.held, MaxSlotTTL)
-	wire.Number(c, &p.Group, math.MaxUint32)
-	c.Bool(&p.shadow)
-	c.Require(p.Units > 0 && p.TTL >= algorithms.MinWindow && p.held > 0)
+func (part *slotPart) code(c *wire.Coder) {
+	wire.Fixed(c, &part.Key.Subject)
+	wire.Fixed(c, &part.Key.Counter)
+	wire.Number(c, &part.Units, algorithms.MaxAmount)
+	c.Millis(&part.TTL, MaxSlotTTL)
+	c.Millis(&part.held, MaxSlotTTL)
+	wire.Number(c, &part.Group, math.MaxUint32)
+	c.Bool(&part.shadow)
+	c.Require(part.Units > 0 && part.TTL >= algorithms.MinWindow && part.held > 0)
 }
 
-// expires returns how long the holder may count on s: less than its owners do,
+// expires returns how long the holder may count on the slot: less than its owners do,
 // because their clocks may run at different rates.
-func (s *slot) expires() time.Duration { return s.left - s.left/slotDrift - time.Millisecond }
+func (sl *slot) expires() time.Duration { return sl.left - sl.left/slotDrift - time.Millisecond }
 
-// pack returns the ID of s.
-func (s *slot) pack(l *Limiter) string {
+// pack returns the ID of the slot.
+func (sl *slot) pack(l *Limiter) string {
 	key, _ := l.reservations.signingKey("slot")
-	return seal(s, slotFormat, key)
+	return seal(sl, slotFormat, key)
 }
 
 // parseSlot reads an ID. The error is ErrUnknownSlot, or ErrTryAgain as long as
@@ -84,11 +84,11 @@ func (l *Limiter) parseSlot(id string) (*slot, error) {
 		return nil, ErrTryAgain
 	}
 
-	s := &slot{}
-	if !unseal(id, s, slotFormat, key) {
+	sl := &slot{}
+	if !unseal(id, sl, slotFormat, key) {
 		return nil, ErrUnknownSlot
 	}
-	return s, nil
+	return sl, nil
 }
 
 // ShortSlotID returns the ID of a slot as lists of holders show it.

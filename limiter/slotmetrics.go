@@ -12,21 +12,21 @@ import (
 
 // showSlots reports the metrics of slots, by rule. All slots whose limits came
 // with the call are under rules.InlineName.
-func (l *Limiter) showSlots(s metrics.Sink) {
+func (l *Limiter) showSlots(sink metrics.Sink) {
 	active := l.inForce.Load()
 	if active == nil || l.clock == nil {
 		return
 	}
 	byGroup := active.slotRules()
 	nameOf := func(group uint32) string {
-		if r := byGroup[group]; r != nil {
-			return r.name
+		if rule := byGroup[group]; rule != nil {
+			return rule.name
 		}
 		return rules.InlineName
 	}
 	held, expired := map[string]int64{}, map[string]int64{}
-	for _, r := range byGroup {
-		held[r.name], expired[r.name] = 0, 0
+	for _, rule := range byGroup {
+		held[rule.name], expired[rule.name] = 0, 0
 	}
 	for group, n := range l.table.HeldSlots(l.clock.Now()) {
 		held[nameOf(group)] += n
@@ -36,39 +36,39 @@ func (l *Limiter) showSlots(s metrics.Sink) {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(held)) {
-		s.Gauge("slots_held", "Slots that are held of the rule, in partitions that this node owns.",
+		sink.Gauge("slots_held", "Slots that are held of the rule, in partitions that this node owns.",
 			float64(held[name]), "rule", name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(expired)) {
-		s.Count("slots_expired_total",
+		sink.Count("slots_expired_total",
 			"Slots that ended by themselves, neither renewed nor released: their holders leak them.",
 			expired[name], "rule", name)
 	}
 	byName := func(a, b *slotRule) int { return strings.Compare(a.name, b.name) }
-	for _, r := range slices.SortedFunc(maps.Values(byGroup), byName) {
-		s.Count("slots_refused_total", "Acquires refused here for want of slots of the rule.",
-			r.stats.slotsRefused.Load(), "rule", r.name)
-		s.Count("slots_renewed_total",
+	for _, rule := range slices.SortedFunc(maps.Values(byGroup), byName) {
+		sink.Count("slots_refused_total", "Acquires refused here for want of slots of the rule.",
+			rule.stats.slotsRefused.Load(), "rule", rule.name)
+		sink.Count("slots_renewed_total",
 			"Renewals of slots of the rule, at this node as their owner.",
-			r.stats.slotRenewals.Load(), "rule", r.name)
+			rule.stats.slotRenewals.Load(), "rule", rule.name)
 	}
 	st := l.table.Notes().Stats()
-	s.Gauge("slots_bytes", "What slots take of their budget, copies included.", float64(st.Slots))
-	s.Count("slots_no_room_total",
+	sink.Gauge("slots_bytes", "What slots take of their budget, copies included.", float64(st.Slots))
+	sink.Count("slots_no_room_total",
 		"Slots refused because there was no room, or no more for their rule or subject.",
 		st.RefusedSlots)
 	if l.membership != nil {
-		s.Count("slots_not_freed_total",
+		sink.Count("slots_not_freed_total",
 			"Releases that could not be carried out, and were dropped: these slots end by themselves.",
 			l.membership.counts.slotTasksDropped.Load())
 	}
 }
 
 // countSlotRefusal counts a check that own, the limits of one rule, refused for want of slots.
-func (s *ruleStats) countSlotRefusal(own []LimitAnswer) {
+func (st *ruleStats) countSlotRefusal(own []LimitAnswer) {
 	for i := range own {
 		if !own[i].Allowed && own[i].Limit.Kind == algorithms.Concurrency {
-			s.slotsRefused.Add(1)
+			st.slotsRefused.Add(1)
 			return
 		}
 	}

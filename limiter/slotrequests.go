@@ -38,14 +38,14 @@ type slotRequest struct {
 }
 
 // Code implements wire.Message.
-func (r *slotRequest) Code(c *wire.Coder) {
-	wire.Number(c, &r.verb, int64(slotVerbs-1))
-	wire.Number(c, &r.hops, maxHops)
-	wire.Fixed(c, &r.id)
-	wire.Fixed(c, &r.nonce)
-	c.Bool(&r.back)
-	wire.List(c, &r.list, MaxReserved, minSlotPart, func(p *slotPart) { p.code(c) })
-	c.Require(r.hops > 0 && len(r.list) == 1)
+func (req *slotRequest) Code(c *wire.Coder) {
+	wire.Number(c, &req.verb, int64(slotVerbs-1))
+	wire.Number(c, &req.hops, maxHops)
+	wire.Fixed(c, &req.id)
+	wire.Fixed(c, &req.nonce)
+	c.Bool(&req.back)
+	wire.List(c, &req.list, MaxReserved, minSlotPart, func(part *slotPart) { part.code(c) })
+	c.Require(req.hops > 0 && len(req.list) == 1)
 }
 
 // slotResult is what became of a slotRequest.
@@ -55,21 +55,21 @@ type slotResult struct {
 }
 
 // Code implements wire.Message.
-func (r *slotResult) Code(c *wire.Coder) {
-	wire.Number(c, &r.units, math.MaxInt64)
-	wire.Fixed(c, &r.nonce)
+func (result *slotResult) Code(c *wire.Coder) {
+	wire.Number(c, &result.units, math.MaxInt64)
+	wire.Fixed(c, &result.nonce)
 }
 
-// askSlots has the owners of parts, slots of one ID, carry out r with each, all
+// askSlots has the owners of parts, slots of one ID, carry out req with each, all
 // at the same time. It returns a result and an error for each part.
-func (l *Limiter) askSlots(ctx context.Context, r slotRequest, parts []slotPart) ([]*slotResult, []error) {
+func (l *Limiter) askSlots(ctx context.Context, req slotRequest, parts []slotPart) ([]*slotResult, []error) {
 	results := make([]*slotResult, len(parts))
 	errs := make([]error, len(parts))
 	var all sync.WaitGroup
 	for i := range parts {
-		one := r
-		one.list = parts[i : i+1]
-		ask := func() { results[i], errs[i] = l.askSlot(ctx, &one) }
+		req := req
+		req.list = parts[i : i+1]
+		ask := func() { results[i], errs[i] = l.askSlot(ctx, &req) }
 		if len(parts) == 1 {
 			ask()
 		} else {
@@ -81,15 +81,15 @@ func (l *Limiter) askSlots(ctx context.Context, r slotRequest, parts []slotPart)
 	return results, errs
 }
 
-// askSlot has the owner of r's slot, which may be this node, carry out r. The
+// askSlot has the owner of req's slot, which may be this node, carry out req. The
 // error is ErrUnknownSlot, ErrTryAgain or ErrNoOwner.
-func (l *Limiter) askSlot(ctx context.Context, r *slotRequest) (result *slotResult, err error) {
+func (l *Limiter) askSlot(ctx context.Context, req *slotRequest) (result *slotResult, err error) {
 	result = &slotResult{}
-	err = l.doAtOwner(ctx, &ownerRequest{subject: r.list[0].Key.Subject, hops: r.hops, here: func() (err error) {
-		*result, err = l.serveSlotHere(r)
+	err = l.doAtOwner(ctx, &ownerRequest{subject: req.list[0].Key.Subject, hops: req.hops, here: func() (err error) {
+		*result, err = l.serveSlotHere(req)
 		return err
 	}, forward: func(to ring.NodeID) error { // asking twice does no harm
-		next := *r
+		next := *req
 		next.hops++
 		return l.membership.forward(ctx, to, MethodSlot, &next, result)
 	}})
@@ -100,14 +100,14 @@ func (l *Limiter) askSlot(ctx context.Context, r *slotRequest) (result *slotResu
 // waited for, as for most releases.
 func (l *Limiter) serveSlot(body []byte, to Responder) {
 	m := l.membership
-	r := &slotRequest{}
-	if err := wire.Decode(body, r, "request about a slot"); err != nil {
+	req := &slotRequest{}
+	if err := wire.Decode(body, req, "request about a slot"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
 
-	if r.isPrompt() && m.Ownership.Route(r.list[0].Key.Partition()).Place == partitions.Here && m.Authority() {
-		result, err := l.serveSlotHere(r)
+	if req.isPrompt() && m.Ownership.Route(req.list[0].Key.Partition()).Place == partitions.Here && m.Authority() {
+		result, err := l.serveSlotHere(req)
 
 		// If the partition has just been frozen, askSlot waits, or asks the
 		// next owner.
@@ -120,40 +120,40 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 	m.serveInBackground(to, func() {
 		ctx, cancel := context.WithTimeout(m.ctx, homeTimeout)
 		defer cancel()
-		result, err := l.askSlot(ctx, r)
+		result, err := l.askSlot(ctx, req)
 		to.Reply(encodeResult(result, err))
 	})
 }
 
-// isPrompt reports whether the slot's owner carries out r without waiting for anything.
-func (r *slotRequest) isPrompt() bool { return r.verb != slotRenew && r.verb != slotTell }
+// isPrompt reports whether the slot's owner carries out req without waiting for anything.
+func (req *slotRequest) isPrompt() bool { return req.verb != slotRenew && req.verb != slotTell }
 
-// serveSlotHere carries out r on this node's notes, as their owner. The error
+// serveSlotHere carries out req on this node's notes, as their owner. The error
 // is counters.ErrShut, ErrUnknownSlot or ErrTryAgain.
-func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
-	part := &r.list[0]
+func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error) {
+	part := &req.list[0]
 	now := l.clock.Now()
 
 	// Read before the change: in a lineage that begins afterwards, the slot may
 	// be missing.
 	at := storedAt{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
-	info, held, err := l.table.FindSlot(now, part.Key, r.id)
+	info, held, err := l.table.FindSlot(now, part.Key, req.id)
 	switch {
 	case err != nil:
 		return result, err
-	case r.verb == slotLook && held:
+	case req.verb == slotLook && held:
 		return slotResult{info.Units, info.Nonce}, nil
-	case r.verb == slotLook || r.verb == slotTell && held: // its holder has renewed it
+	case req.verb == slotLook || req.verb == slotTell && held: // its holder has renewed it
 		return result, nil
-	case r.verb == slotFree || r.verb == slotEvict:
-		nonce := r.nonce
-		if r.verb == slotEvict {
+	case req.verb == slotFree || req.verb == slotEvict:
+		nonce := req.nonce
+		if req.verb == slotEvict {
 			nonce = info.Nonce
 		}
 
 		// Nobody waits until a release would outlive this node: a copy without
 		// it only holds the slot until its end.
-		held, err := l.table.FreeSlot(now, part.Key, r.id, nonce)
+		held, err := l.table.FreeSlot(now, part.Key, req.id, nonce)
 		if held {
 			result.units = part.Units
 		}
@@ -161,20 +161,20 @@ func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 	}
 
 	// What is left is slotRenew, and slotTell of a slot that the owner does not have.
-	err = l.table.RenewSlot(now, &part.SlotPart, r.id, r.nonce, part.held, r.back || r.verb == slotTell)
+	err = l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.held, req.back || req.verb == slotTell)
 	switch {
 	case errors.Is(err, counters.ErrOver):
 		return result, ErrUnknownSlot
 	case err != nil:
 		return result, err
 	case l.outlive([]storedAt{at}):
-	case !l.table.IsOpen(at.partition): // it moves, and its next owner carries out r once more
+	case !l.table.IsOpen(at.partition): // it moves, and its next owner carries out req once more
 		return result, counters.ErrShut
 	default:
 		return result, ErrTryAgain
 	}
 
-	if r.verb == slotRenew {
+	if req.verb == slotRenew {
 		l.countRenewal(part.Group)
 	}
 	return result, nil
@@ -183,8 +183,8 @@ func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 // countRenewal counts a renewal of a slot of a rule.
 func (l *Limiter) countRenewal(group uint32) {
 	if active := l.inForce.Load(); active != nil {
-		if r := active.slotRules()[group]; r != nil {
-			r.stats.slotRenewals.Add(1)
+		if rule := active.slotRules()[group]; rule != nil {
+			rule.stats.slotRenewals.Add(1)
 		}
 	}
 }
@@ -197,7 +197,7 @@ func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotP
 	if l.membership != nil { // otherwise an owner would count a slot again that is released
 		l.membership.slotTasks.forget(func(t task) bool {
 			told := t.(*slotRequest)
-			isFreed := func(p slotPart) bool { return p.Key == told.list[0].Key }
+			isFreed := func(part slotPart) bool { return part.Key == told.list[0].Key }
 			return told.verb == slotTell && told.id == id && told.nonce == nonce && slices.ContainsFunc(parts, isFreed)
 		})
 	}
@@ -215,11 +215,11 @@ func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotP
 	return held, done
 }
 
-// tellSlot tells the owners of s's parts, as soon as they can be reached, that
+// tellSlot tells the owners of the slot's parts, as soon as they can be reached, that
 // this node has granted them alone.
-func (l *Limiter) tellSlot(s *slot) {
-	for i := range s.parts {
-		l.keepSlot(slotRequest{verb: slotTell, id: s.id, nonce: s.nonce, list: []slotPart{s.parts[i]}})
+func (l *Limiter) tellSlot(sl *slot) {
+	for i := range sl.parts {
+		l.keepSlot(slotRequest{verb: slotTell, id: sl.id, nonce: sl.nonce, list: []slotPart{sl.parts[i]}})
 	}
 }
 
@@ -231,24 +231,24 @@ const (
 	slotTaskPause = 100 * time.Millisecond
 )
 
-// keepSlot repeats r until its owner acknowledges it, or until its slot has ended.
-func (l *Limiter) keepSlot(r slotRequest) {
+// keepSlot repeats req until its owner acknowledges it, or until its slot has ended.
+func (l *Limiter) keepSlot(req slotRequest) {
 	if l.membership != nil {
-		l.membership.slotTasks.keep(&r, r.list[0].TTL)
+		l.membership.slotTasks.keep(&req, req.list[0].TTL)
 	}
 }
 
 // try implements task.
-func (r *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration) bool {
-	if r.verb == slotTell { // it may have lasted for a while
-		r.list[0].held = max(time.Millisecond, min(r.list[0].held, left))
+func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration) bool {
+	if req.verb == slotTell { // it may have lasted for a while
+		req.list[0].held = max(time.Millisecond, min(req.list[0].held, left))
 	}
-	_, err := l.askSlot(ctx, r)
+	_, err := l.askSlot(ctx, req)
 	return err == nil || errors.Is(err, ErrUnknownSlot)
 }
 
 // giveUp implements task.
-func (r *slotRequest) giveUp(l *Limiter, late bool) {
+func (req *slotRequest) giveUp(l *Limiter, late bool) {
 	if !late { // otherwise the slot has ended
 		l.membership.counts.slotTasksDropped.Add(1)
 	}

@@ -90,8 +90,8 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 		return Slot{}, err
 	}
 
-	h := a.newHolding(q)
-	if err := l.recallSlot(q, a, h); err != nil {
+	hd := a.newHolding(q)
+	if err := l.recallSlot(q, a, hd); err != nil {
 		return Slot{}, err
 	}
 
@@ -100,7 +100,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if !done {
-		err = l.resolveHolding(q, a, h, func() error { return l.resolve(q, a) })
+		err = l.resolveHolding(q, a, hd, func() error { return l.resolve(q, a) })
 	}
 	if err != nil {
 		return Slot{}, err
@@ -111,11 +111,11 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 		return Slot{}, nil
 	}
 
-	s := h.slot(l, a)
-	if s.alone {
-		l.tellSlot(s)
+	sl := hd.slot(l, a)
+	if sl.alone {
+		l.tellSlot(sl)
 	}
-	return Slot{ID: s.pack(l), Expires: s.expires()}, nil
+	return Slot{ID: sl.pack(l), Expires: sl.expires()}, nil
 }
 
 // validateSlots returns an error if q, for which a is prepared, can't acquire slots.
@@ -158,74 +158,74 @@ type holding struct {
 
 // newHolding returns what a prepared q would hold.
 func (a *Answer) newHolding(q *Query) *holding {
-	h := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
+	hd := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
 		groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
 	if q.RequestID != "" {
-		h.id = ticketOf(q.RequestID, 0, 0).id
+		hd.id = ticketOf(q.RequestID, 0, 0).id
 	}
 	for i := range a.scratch.match.Hits {
 		hit := &a.scratch.match.Hits[i]
-		h.groups[hit.Subject.Hi] = groupOf(q, i, hit)
+		hd.groups[hit.Subject.Hi] = groupOf(q, i, hit)
 		for _, limit := range hit.Limits {
 			if limit.Kind == algorithms.Concurrency {
-				h.sources[counterKey(hit, limit)] = limit.Source
+				hd.sources[counterKey(hit, limit)] = limit.Source
 			}
 		}
 	}
-	return h
+	return hd
 }
 
-// holder returns h as the table of counters takes it; nil if h is.
-func (h *holding) holder() *counters.Holder {
-	if h == nil {
+// holder returns the holding as the table of counters takes it; nil if there is none.
+func (hd *holding) holder() *counters.Holder {
+	if hd == nil {
 		return nil
 	}
-	return &counters.Holder{ID: h.id, Nonce: h.nonce, TTL: h.ttl, Who: h.who,
-		Group: func(subject uint64) uint32 { return h.groups[subject] }}
+	return &counters.Holder{ID: hd.id, Nonce: hd.nonce, TTL: hd.ttl, Who: hd.who,
+		Group: func(subject uint64) uint32 { return hd.groups[subject] }}
 }
 
 // partOf returns the slots that op acquires.
-func (h *holding) partOf(op *counters.Op) slotPart {
+func (hd *holding) partOf(op *counters.Op) slotPart {
 	return slotPart{
-		SlotPart: counters.SlotPart{Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: h.groups[op.Key.Subject]},
-		held:     min(cmp.Or(h.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: h.sources[op.Key],
+		SlotPart: counters.SlotPart{Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: hd.groups[op.Key.Subject]},
+		held:     min(cmp.Or(hd.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: hd.sources[op.Key],
 	}
 }
 
 // markStored records that an owner may have stored the slots of ops.
-func (h *holding) markStored(ops []counters.Op) {
-	if h == nil {
+func (hd *holding) markStored(ops []counters.Op) {
+	if hd == nil {
 		return
 	}
 	for i := range ops {
 		op := &ops[i]
-		isNoted := func(p slotPart) bool { return p.Key == op.Key }
+		isNoted := func(part slotPart) bool { return part.Key == op.Key }
 		if op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode &&
-			!slices.ContainsFunc(h.taken, isNoted) {
-			h.taken = append(h.taken, h.partOf(op))
+			!slices.ContainsFunc(hd.taken, isNoted) {
+			hd.taken = append(hd.taken, hd.partOf(op))
 		}
 	}
 }
 
 // forget records that the owner of subject has certainly stored nothing.
-func (h *holding) forget(subject uint64) {
-	if h != nil {
-		h.taken = slices.DeleteFunc(h.taken, func(p slotPart) bool { return p.Key.Subject == subject })
+func (hd *holding) forget(subject uint64) {
+	if hd != nil {
+		hd.taken = slices.DeleteFunc(hd.taken, func(part slotPart) bool { return part.Key.Subject == subject })
 	}
 }
 
 // markAlone records that this node, which is cut off, decides about slots.
-func (h *holding) markAlone() {
-	if h != nil {
-		h.alone = true
+func (hd *holding) markAlone() {
+	if hd != nil {
+		hd.alone = true
 	}
 }
 
-// slot returns the slot that h holds once a is allowed.
-func (h *holding) slot(l *Limiter, a *Answer) *slot {
-	s := &slot{id: h.id, nonce: h.nonce, alone: h.alone, left: cmp.Or(h.ttl, defaultSlotTTL)}
-	if h.alone {
-		s.granter, s.made = l.membership.Self, a.Now.Wall
+// slot returns the slot that a caller holds once a is allowed.
+func (hd *holding) slot(l *Limiter, a *Answer) *slot {
+	sl := &slot{id: hd.id, nonce: hd.nonce, alone: hd.alone, left: cmp.Or(hd.ttl, defaultSlotTTL)}
+	if hd.alone {
+		sl.granter, sl.made = l.membership.Self, a.Now.Wall
 	}
 
 	first := true
@@ -235,26 +235,26 @@ func (h *holding) slot(l *Limiter, a *Answer) *slot {
 			continue
 		}
 
-		part := h.partOf(op)
-		s.parts = append(s.parts, part)
+		part := hd.partOf(op)
+		sl.parts = append(sl.parts, part)
 		left := cmp.Or(op.SlotLeft(), part.held)
-		if first || left < s.left {
-			s.left, first = left, false
+		if first || left < sl.left {
+			sl.left, first = left, false
 		}
 	}
 
-	return s
+	return sl
 }
 
 // resolveHolding decides q, for which a is prepared, with resolve and with the
-// loans that q awaits. h is what q holds, nil if it holds nothing.
-func (l *Limiter) resolveHolding(q *Query, a *Answer, h *holding, resolve func() error) error {
+// loans that q awaits. hd is what q holds, nil if it holds nothing.
+func (l *Limiter) resolveHolding(q *Query, a *Answer, hd *holding, resolve func() error) error {
 	began := a.Now.Steady
 	decide := func() error { return l.resolveWithLoan(began, q, a, resolve) }
-	if h == nil {
+	if hd == nil {
 		return decide()
 	}
-	return l.hold(q, a, h, decide)
+	return l.hold(q, a, hd, decide)
 }
 
 // hold runs decide, which decides q, and makes sure that the slots acquired by
@@ -262,7 +262,7 @@ func (l *Limiter) resolveHolding(q *Query, a *Answer, h *holding, resolve func()
 // them. If a partition moves meanwhile, hold takes everything back and decides
 // q again at the next owner, for as long as a check would wait for a frozen
 // partition.
-func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) error {
+func (l *Limiter) hold(q *Query, a *Answer, hd *holding, decide func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
 		a.scratch.deadline = began.Add(checkTimeout - replySlack)
@@ -270,11 +270,11 @@ func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) err
 	}
 
 	for pause := firstHoldPause; ; pause *= 4 {
-		err := l.holdOnce(q, a, h, decide)
+		err := l.holdOnce(q, a, hd, decide)
 
 		// A recalled slot may be in use: with the new nonce of another attempt,
 		// its caller could not renew it any more.
-		if !errors.Is(err, errUnconfirmed) || h.recalled || time.Since(began)+pause > frozenTimeout {
+		if !errors.Is(err, errUnconfirmed) || hd.recalled || time.Since(began)+pause > frozenTimeout {
 			return err
 		}
 
@@ -282,7 +282,7 @@ func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) err
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
-		*h = *a.newHolding(q) // another nonce: what frees the slots of this attempt does not concern the next one
+		*hd = *a.newHolding(q) // another nonce: what frees the slots of this attempt does not concern the next one
 	}
 }
 
@@ -290,8 +290,8 @@ func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) err
 const firstHoldPause = time.Millisecond
 
 // holdOnce makes one attempt of hold.
-func (l *Limiter) holdOnce(q *Query, a *Answer, h *holding, decide func() error) error {
-	a.scratch.holding = h
+func (l *Limiter) holdOnce(q *Query, a *Answer, hd *holding, decide func() error) error {
+	a.scratch.holding = hd
 	defer func() { a.scratch.holding = nil }()
 	err := decide()
 	switch {
@@ -305,23 +305,23 @@ func (l *Limiter) holdOnce(q *Query, a *Answer, h *holding, decide func() error)
 		err = ErrTooManySlots
 	}
 
-	free := h.taken
-	if err != nil && h.recalled {
+	free := hd.taken
+	if err != nil && hd.recalled {
 		// The caller of the earlier attempt may hold them.
 		free = nil
 	}
 	// Newer rules may apply fewer limits than those by which the first round took
 	// slots: free the rest.
 	if err == nil && a.Allowed {
-		isHeld := func(p slotPart) bool {
-			return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool { return op.Key == p.Key })
+		isHeld := func(part slotPart) bool {
+			return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool { return op.Key == part.Key })
 		}
 		free = slices.DeleteFunc(slices.Clone(free), isHeld)
 	}
 	if len(free) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()
-		l.freeParts(ctx, h.id, h.nonce, free)
+		l.freeParts(ctx, hd.id, hd.nonce, free)
 	}
 	return err
 }
@@ -400,17 +400,17 @@ func hasSlots(ops []counters.Op) bool {
 
 // recallSlot finds out whether an earlier attempt with q's request id holds the
 // slots already. If so, it sets the costs of q's other limits to 0.
-func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
+func (l *Limiter) recallSlot(q *Query, a *Answer, hd *holding) error {
 	i := slices.IndexFunc(a.scratch.ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
 	if q.RequestID == "" || i < 0 || a.scratch.matchDecides {
 		return nil
 	}
 
-	part := h.partOf(&a.scratch.ops[i])
+	part := hd.partOf(&a.scratch.ops[i])
 	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
 	defer cancel()
 
-	result, err := l.askSlot(ctx, &slotRequest{verb: slotLook, id: h.id, list: []slotPart{part}})
+	result, err := l.askSlot(ctx, &slotRequest{verb: slotLook, id: hd.id, list: []slotPart{part}})
 	if err != nil || result.units == 0 {
 		return nil // if no owner can be asked, the acquire finds out itself
 	}
@@ -418,7 +418,7 @@ func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
 		return ErrRequestIDReused
 	}
 
-	h.nonce, h.recalled = result.nonce, true
+	hd.nonce, hd.recalled = result.nonce, true
 
 	for i := range a.scratch.ops {
 		if op := &a.scratch.ops[i]; op.Limit.Kind != algorithms.Concurrency {
@@ -434,42 +434,42 @@ func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
 // says, if that is shorter or ttl is zero. The error wraps ErrUnknownSlot: the
 // slot is over; or ErrTryAgain: it is as it was.
 func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration, err error) {
-	s, err := l.parseSlot(id)
+	sl, err := l.parseSlot(id)
 	if err != nil {
 		return 0, err
 	}
 
-	s.left = cmp.Or(ttl, defaultSlotTTL)
-	for i := range s.parts {
-		part := &s.parts[i]
+	sl.left = cmp.Or(ttl, defaultSlotTTL)
+	for i := range sl.parts {
+		part := &sl.parts[i]
 		longest := l.longestTTL(part)
 		part.held = min(cmp.Or(ttl, part.held), longest)
-		if i == 0 || part.held < s.left {
-			s.left = part.held
+		if i == 0 || part.held < sl.left {
+			sl.left = part.held
 		}
 	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 
-	back := s.alone && l.clock.Now().Wall < s.made+int64(maxAloneSlot)
+	back := sl.alone && l.clock.Now().Wall < sl.made+int64(maxAloneSlot)
 
-	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: s.id, nonce: s.nonce, back: back}, s.parts)
+	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: sl.id, nonce: sl.nonce, back: back}, sl.parts)
 	var gone, later bool
 	for i, err := range errs {
-		gone = gone || errors.Is(err, ErrUnknownSlot) && !s.parts[i].shadow
+		gone = gone || errors.Is(err, ErrUnknownSlot) && !sl.parts[i].shadow
 		later = later || err != nil && !errors.Is(err, ErrUnknownSlot)
 	}
 
 	switch {
 	case gone: // what is left of it is of no use to its holder
-		l.freeParts(ctx, s.id, s.nonce, s.parts)
+		l.freeParts(ctx, sl.id, sl.nonce, sl.parts)
 		return 0, ErrUnknownSlot
 	case later:
 		return 0, ErrTryAgain
 	}
 
-	return s.expires(), nil
+	return sl.expires(), nil
 }
 
 // maxAloneSlot is for how long after a cut-off node has granted a slot its
@@ -498,13 +498,13 @@ func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 // frees nothing. The error wraps ErrUnknownSlot if id is not a slot's, or
 // ErrTryAgain: then it is freed as soon as an owner can be reached.
 func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
-	s, err := l.parseSlot(id)
+	sl, err := l.parseSlot(id)
 	if err != nil {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	held, done := l.freeParts(ctx, s.id, s.nonce, s.parts)
+	held, done := l.freeParts(ctx, sl.id, sl.nonce, sl.parts)
 	if !done {
 		return false, ErrTryAgain
 	}
@@ -513,12 +513,12 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 
 // slotTTL returns the longest ttl that a rule, identified by its group, has for
 // slots. found is false if it has none.
-func (a *activeRules) slotTTL(group uint32) (ttl time.Duration, found bool) {
-	r := a.slotRules()[group]
-	if r == nil {
+func (active *activeRules) slotTTL(group uint32) (ttl time.Duration, found bool) {
+	rule := active.slotRules()[group]
+	if rule == nil {
 		return 0, false
 	}
-	return r.longest, true
+	return rule.longest, true
 }
 
 // slotRule is a rule with limits of slots.
@@ -535,16 +535,16 @@ type slotIndex struct {
 }
 
 // slotRules returns the rules with limits of slots, by their group.
-func (a *activeRules) slotRules() map[uint32]*slotRule {
-	a.slots.once.Do(func() {
-		a.slots.byGroup = map[uint32]*slotRule{}
-		for name, longest := range a.set.SlotTTLs() {
-			if r := a.set.Rule(name); r != nil {
-				a.slots.byGroup[groupOfRule(name, false)] = &slotRule{name, longest, a.stats[r.Index]}
+func (active *activeRules) slotRules() map[uint32]*slotRule {
+	active.slots.once.Do(func() {
+		active.slots.byGroup = map[uint32]*slotRule{}
+		for name, longest := range active.set.SlotTTLs() {
+			if rule := active.set.Rule(name); rule != nil {
+				active.slots.byGroup[groupOfRule(name, false)] = &slotRule{name, longest, active.stats[rule.Index]}
 			}
 		}
 	})
-	return a.slots.byGroup
+	return active.slots.byGroup
 }
 
 // slotsNeedAcquire returns an error if h has a limit of slots, but the call is
@@ -559,19 +559,19 @@ func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 // SlotOf returns the slot that was acquired with a reservation just made. It is
 // held as long as its limit says, and settling the reservation releases it.
 // some is false if the reservation has none.
-func (l *Limiter) SlotOf(reservation string) (s Slot, some bool) {
+func (l *Limiter) SlotOf(reservation string) (sl Slot, some bool) {
 	key, known := l.reservations.signingKey("reservation")
-	r, err := parseReservation(reservation, key)
-	if !known || err != nil || r.slot == nil {
+	rv, err := parseReservation(reservation, key)
+	if !known || err != nil || rv.slot == nil {
 		return Slot{}, false
 	}
-	r.slot.left = defaultSlotTTL
-	for i := range r.slot.parts {
-		if part := &r.slot.parts[i]; i == 0 || part.held < r.slot.left {
-			r.slot.left = part.held
+	rv.slot.left = defaultSlotTTL
+	for i := range rv.slot.parts {
+		if part := &rv.slot.parts[i]; i == 0 || part.held < rv.slot.left {
+			rv.slot.left = part.held
 		}
 	}
-	return Slot{ID: r.slot.pack(l), Expires: r.slot.expires()}, true
+	return Slot{ID: rv.slot.pack(l), Expires: rv.slot.expires()}, true
 }
 
 // holdersOf lists the slots that are held of op's limit, of which this node has the notes.
@@ -582,10 +582,10 @@ func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldS
 	list, all := l.table.Slots(now, op.Key, MaxHolders)
 	held.all = all
 	for i := range list {
-		s := &list[i]
+		info := &list[i]
 		held.list = append(held.list, Holder{
-			ID: s.ID, Slots: s.Units, Age: time.Duration(now.Steady - s.Acquired),
-			Expires: time.Duration(s.End - now.Steady), Who: s.Who,
+			ID: info.ID, Slots: info.Units, Age: time.Duration(now.Steady - info.Acquired),
+			Expires: time.Duration(info.End - now.Steady), Who: info.Who,
 		})
 	}
 	return held

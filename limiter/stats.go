@@ -56,23 +56,23 @@ type ruleCounts struct {
 	_            [64]byte
 }
 
-func (s *ruleStats) read(name string) RuleStats {
-	out := RuleStats{Rule: name, FalsePositives: s.falsePositives.Load()}
-	for i := range s.stripe {
+func (st *ruleStats) read(name string) RuleStats {
+	out := RuleStats{Rule: name, FalsePositives: st.falsePositives.Load()}
+	for i := range st.stripe {
 		for d := range out.Checks {
 			for by := range out.Checks[d] {
-				out.Checks[d][by] += s.stripe[i].checks[d][by].Load()
+				out.Checks[d][by] += st.stripe[i].checks[d][by].Load()
 			}
 		}
 
 		for h := range out.Headroom {
-			ownerAllowed := s.stripe[i].ownerAllowed[h].Load()
-			out.Headroom[h] += s.stripe[i].headroom[h].Load() + ownerAllowed
+			ownerAllowed := st.stripe[i].ownerAllowed[h].Load()
+			out.Headroom[h] += st.stripe[i].headroom[h].Load() + ownerAllowed
 			out.Checks[DecisionAllowed][ByOwner] += ownerAllowed
 		}
 
 		for b := range out.Latency {
-			out.Latency[b] += s.stripe[i].latency[b].Load()
+			out.Latency[b] += st.stripe[i].latency[b].Load()
 		}
 	}
 
@@ -80,27 +80,27 @@ func (s *ruleStats) read(name string) RuleStats {
 }
 
 // ownerAllowed returns how many checks were counted in ownerAllowed.
-func (s *ruleStats) ownerAllowed() (n int64) {
-	for i := range s.stripe {
-		for h := range s.stripe[i].ownerAllowed {
-			n += s.stripe[i].ownerAllowed[h].Load()
+func (st *ruleStats) ownerAllowed() (n int64) {
+	for i := range st.stripe {
+		for h := range st.stripe[i].ownerAllowed {
+			n += st.stripe[i].ownerAllowed[h].Load()
 		}
 	}
 	return n
 }
 
-// absorb adds the checks in ownerAllowed of a removed rule to s, which is
+// absorb adds the checks in ownerAllowed of a removed rule to st, which is
 // activeRules.overall. It misses checks that are still in flight under the old
 // rules.
-func (s *ruleStats) absorb(gone *ruleStats) {
-	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.ownerAllowed())
+func (st *ruleStats) absorb(gone *ruleStats) {
+	st.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.ownerAllowed())
 }
 
 // checks returns the numbers of checks by decision, counting each check once.
-func (a *activeRules) checks() Counts {
-	all := a.overall.read("").Checks
-	for _, s := range a.stats {
-		all[DecisionAllowed][ByOwner] += s.ownerAllowed()
+func (active *activeRules) checks() Counts {
+	all := active.overall.read("").Checks
+	for _, st := range active.stats {
+		all[DecisionAllowed][ByOwner] += st.ownerAllowed()
 	}
 	return all
 }
@@ -123,19 +123,19 @@ func (l *Limiter) Stats() []RuleStats {
 		return nil
 	}
 	out := make([]RuleStats, 0, len(active.stats)+1)
-	for i, s := range active.stats {
-		out = append(out, s.read(active.set.Names()[i]))
+	for i, st := range active.stats {
+		out = append(out, st.read(active.set.Names()[i]))
 	}
 	return append(out, active.statsWithoutRule())
 }
 
 // statsWithoutRule returns the counts of checks that no rule decided.
-func (a *activeRules) statsWithoutRule() RuleStats {
-	s := a.overall.read("")
-	for d := range s.Checks {
-		clear(s.Checks[d][:ByList])
+func (active *activeRules) statsWithoutRule() RuleStats {
+	stats := active.overall.read("")
+	for d := range stats.Checks {
+		clear(stats.Checks[d][:ByList])
 	}
-	return s
+	return stats
 }
 
 // Feedback counts a refusal that was wrong. It returns the subject, and the
@@ -147,31 +147,31 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 		return nil, 0, err
 	}
 	active := l.inForce.Load()
-	r := active.set.Rule(rule)
-	if r == nil {
+	found := active.set.Rule(rule)
+	if found == nil {
 		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule has just been removed
 	}
-	return u, active.stats[r.Index].falsePositives.Add(1), nil
+	return u, active.stats[found.Index].falsePositives.Add(1), nil
 }
 
 // CountLatency counts how long a door took for the check that a answers, for
 // each rule that applied to it.
 func (a *Answer) CountLatency(took time.Duration) {
-	s := &a.scratch
-	if !s.isCounted { // it was decided earlier, and a repeats the answer
+	sc := &a.scratch
+	if !sc.isCounted { // it was decided earlier, and a repeats the answer
 		return
 	}
 
-	s.isCounted = false
+	sc.isCounted = false
 	bucket := latency.Bucket(took)
-	if s.soleStats != nil {
-		s.soleStats.latency[bucket].Add(1)
+	if sc.soleStats != nil {
+		sc.soleStats.latency[bucket].Add(1)
 		return
 	}
 
-	for i := range s.match.Hits {
-		stats := s.active.stats[s.match.Hits[i].Rule.Index]
-		stats.stripe[max(s.stripe, 1)-1].latency[bucket].Add(1)
+	for i := range sc.match.Hits {
+		stats := sc.active.stats[sc.match.Hits[i].Rule.Index]
+		stats.stripe[max(sc.stripe, 1)-1].latency[bucket].Add(1)
 	}
 }
 
@@ -186,14 +186,14 @@ func (l *Limiter) count(q *Query, a *Answer) {
 
 // countLimited is count without the rules that applied without limit.
 func (l *Limiter) countLimited(q *Query, a *Answer) {
-	if s := &a.scratch; s.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
+	if sc := &a.scratch; sc.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
 		headroom := a.Limits[0].headroom()
-		s.soleStats.ownerAllowed[headroom].Add(1)
-		h := &s.match.Hits[0]
-		if s.isTop {
+		sc.soleStats.ownerAllowed[headroom].Add(1)
+		h := &sc.match.Hits[0]
+		if sc.isTop {
 			l.topOf(h.Rule).count(h, false, 0, q)
 		}
-		if weight := l.sampleWeight(s); weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
+		if weight := l.sampleWeight(sc); weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
 			l.noteUse(h, a.Limits[:1], true, weight, q)
 		}
 
@@ -248,10 +248,10 @@ func (l *Limiter) stripeOf(a *Answer) uint32 {
 // prepareCount does what it can before the check is decided, if it has a single
 // limit, as most do: the counter is still on its way from memory.
 func (l *Limiter) prepareCount(a *Answer) {
-	s := &a.scratch
-	if s.soleStats != nil {
-		h := &s.match.Hits[0]
-		s.isTop = l.topOf(h.Rule).mayHold(h.Subject)
+	sc := &a.scratch
+	if sc.soleStats != nil {
+		h := &sc.match.Hits[0]
+		sc.isTop = l.topOf(h.Rule).mayHold(h.Subject)
 	}
 }
 
@@ -299,9 +299,9 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 			stats.countSlotRefusal(own)
 		}
 
-		s := &stats.stripe[stripe]
-		s.checks[d][a.DecidedBy].Add(1)
-		s.headroom[headroom].Add(1)
+		counts := &stats.stripe[stripe]
+		counts.checks[d][a.DecidedBy].Add(1)
+		counts.headroom[headroom].Add(1)
 
 		if d == DecisionRefused {
 			l.recordRefusal(&stats.refusals, a, h, own, q)

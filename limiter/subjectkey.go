@@ -67,14 +67,14 @@ func appendSubjectKey(out []string, h *rules.Hit, q *Query) []string {
 // subjectKeyOf returns the key of the one of the subjects that h is about, or nil.
 func subjectKeyOf(h *rules.Hit, subjects []Subject) []string {
 	for i := range subjects {
-		s := &subjects[i]
-		if s.Node != nil && s.Node.Subject(s.Entries) == h.Subject {
-			return shortenValues(s.Node.Key(s.Entries))
+		subj := &subjects[i]
+		if subj.Node != nil && subj.Node.Subject(subj.Entries) == h.Subject {
+			return shortenValues(subj.Node.Key(subj.Entries))
 		}
-		if !h.Rule.Inline || s.Node != nil {
+		if !h.Rule.Inline || subj.Node != nil {
 			continue
 		}
-		if key := h.Rule.InlineKey(&s.InlineSubject, h.Subject.Hi); key != nil {
+		if key := h.Rule.InlineKey(&subj.InlineSubject, h.Subject.Hi); key != nil {
 			return key
 		}
 	}

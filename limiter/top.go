@@ -120,9 +120,9 @@ func (t *top) mayHold(subject rules.Hash) bool {
 }
 
 // filterBit returns a subject's word and bit in the filter.
-func (s *topStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
+func (stripe *topStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
 	at, bit := filterPlace(subject)
-	return &s.filter[at], bit
+	return &stripe.filter[at], bit
 }
 
 // filterPlace returns the index of a subject's word in the filter, and its bit.
@@ -131,93 +131,93 @@ func filterPlace(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
 
-func (s *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q *Query) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (stripe *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q *Query) {
+	stripe.mu.Lock()
+	defer stripe.mu.Unlock()
 
-	i, known := s.index[h.Subject]
+	i, known := stripe.index[h.Subject]
 	if !known {
 		if !event {
 			return
 		}
-		i = s.insert(h, q)
-		s.entries[i].checks += priorChecks
-		word, bit := s.filterBit(h.Subject)
+		i = stripe.insert(h, q)
+		stripe.entries[i].checks += priorChecks
+		word, bit := stripe.filterBit(h.Subject)
 		word.Or(bit)
 	}
 
-	s.entries[i].checks += weight
+	stripe.entries[i].checks += weight
 	if event {
-		s.counts[i] += weight
+		stripe.counts[i] += weight
 	}
 }
 
 // insert adds h's subject. If the stripe is full, the subject replaces the one
 // refused least and inherits its count.
-func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
+func (stripe *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 	e := topEntry{hash: h.Subject, rule: h.Rule.Name}
-	i = len(s.entries)
+	i = len(stripe.entries)
 	if i < topCapacity {
-		s.entries = append(s.entries, e)
+		stripe.entries = append(stripe.entries, e)
 	} else {
 		i = 0
-		for j, n := range s.counts {
-			if n < s.counts[i] {
+		for j, n := range stripe.counts {
+			if n < stripe.counts[i] {
 				i = j
 			}
 		}
 
-		delete(s.index, s.entries[i].hash)
-		e.checks = s.counts[i]
-		e.key = s.entries[i].key
-		s.entries[i] = e
+		delete(stripe.index, stripe.entries[i].hash)
+		e.checks = stripe.counts[i]
+		e.key = stripe.entries[i].key
+		stripe.entries[i] = e
 
 		// The bits of subjects that were replaced stay until then, and send
 		// more checks than need be to the lock.
-		s.replaced++
-		if s.replaced > topCapacity {
-			s.renewFilter()
+		stripe.replaced++
+		if stripe.replaced > topCapacity {
+			stripe.renewFilter()
 		}
 	}
 
-	s.entries[i].key.set(h, q)
-	s.entries[i].stepsAtEntry = s.steps
-	s.entries[i].countAtEntry = s.counts[i]
-	s.index[e.hash] = i
+	stripe.entries[i].key.set(h, q)
+	stripe.entries[i].stepsAtEntry = stripe.steps
+	stripe.entries[i].countAtEntry = stripe.counts[i]
+	stripe.index[e.hash] = i
 	return i
 }
 
-func (s *topStripe) renewFilter() {
+func (stripe *topStripe) renewFilter() {
 	var fresh [topFilter]uint64
-	for _, e := range s.entries {
+	for _, e := range stripe.entries {
 		at, bit := filterPlace(e.hash)
 		fresh[at] |= bit
 	}
 	for i := range fresh {
-		s.filter[i].Store(fresh[i])
+		stripe.filter[i].Store(fresh[i])
 	}
-	s.replaced = 0
+	stripe.replaced = 0
 }
 
 // endStep records the counts at the end of a step.
 func (t *top) endStep() {
 	for i := range t.stripe {
-		s := &t.stripe[i]
-		s.mu.Lock()
-		s.countsAtStep[s.steps%topSteps] = s.counts
-		s.steps++
-		s.mu.Unlock()
+		stripe := &t.stripe[i]
+		stripe.mu.Lock()
+		stripe.countsAtStep[stripe.steps%topSteps] = stripe.counts
+		stripe.steps++
+		stripe.mu.Unlock()
 	}
 }
 
 // recent returns how many times an entry's subject was refused since the oldest
 // recorded step, or since the subject entered. The caller holds mu.
-func (s *topStripe) recent(i int) int64 {
-	e := &s.entries[i]
-	if e.stepsAtEntry > s.steps-topSteps {
-		return s.counts[i] - e.countAtEntry
+func (stripe *topStripe) recent(i int) int64 {
+	e := &stripe.entries[i]
+	if e.stepsAtEntry > stripe.steps-topSteps {
+		return stripe.counts[i] - e.countAtEntry
 	}
-	return s.counts[i] - s.countsAtStep[s.steps%topSteps][i]
+	return stripe.counts[i] - stripe.countsAtStep[stripe.steps%topSteps][i]
 }
 
 // Top lists subjects, first in first place, and the nodes whose counts are
@@ -235,7 +235,7 @@ func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
 	}
 
 	if o.Rule != "" {
-		all = slices.DeleteFunc(all, func(s TopSubject) bool { return s.Rule != o.Rule })
+		all = slices.DeleteFunc(all, func(subj TopSubject) bool { return subj.Rule != o.Rule })
 	}
 
 	o.N = min(o.N, maxTop)
@@ -268,15 +268,15 @@ func rank(all []TopSubject, o TopOptions) []TopSubject {
 // list returns all subjects, in no particular order.
 func (t *top) list() (all []TopSubject) {
 	for i := range t.stripe {
-		s := &t.stripe[i]
-		s.mu.Lock()
-		for i := range s.entries {
-			e := &s.entries[i]
+		stripe := &t.stripe[i]
+		stripe.mu.Lock()
+		for i := range stripe.entries {
+			e := &stripe.entries[i]
 			all = append(all,
-				TopSubject{Rule: e.rule, Key: e.key.values(), Count: s.counts[i], Checks: e.checks,
-					Recent: s.recent(i)})
+				TopSubject{Rule: e.rule, Key: e.key.values(), Count: stripe.counts[i], Checks: e.checks,
+					Recent: stripe.recent(i)})
 		}
-		s.mu.Unlock()
+		stripe.mu.Unlock()
 	}
 	return all
 }
@@ -310,21 +310,21 @@ const (
 func mergeSubjects(all []TopSubject) []TopSubject {
 	at := make(map[string]int, len(all))
 	out := all[:0]
-	for _, s := range all {
+	for _, subj := range all {
 		// The encoded lengths keep different keys from looking alike.
-		name := string(wire.AppendTexts(wire.AppendText(nil, s.Rule), s.Key))
+		name := string(wire.AppendTexts(wire.AppendText(nil, subj.Rule), subj.Key))
 		if i, ok := at[name]; ok {
-			out[i].Count += s.Count
-			out[i].Checks += s.Checks
-			out[i].Recent += s.Recent
-			if nearer(&s, &out[i]) {
-				out[i].Used, out[i].Limit = s.Used, s.Limit
+			out[i].Count += subj.Count
+			out[i].Checks += subj.Checks
+			out[i].Recent += subj.Recent
+			if nearer(&subj, &out[i]) {
+				out[i].Used, out[i].Limit = subj.Used, subj.Limit
 			}
 			continue
 		}
 
 		at[name] = len(out)
-		out = append(out, s)
+		out = append(out, subj)
 	}
 
 	return out
@@ -346,16 +346,16 @@ func truncateToMessage(list []TopSubject) *topList {
 type topList struct{ list []TopSubject }
 
 // Code implements wire.Message.
-func (t *topList) Code(c *wire.Coder) {
-	wire.List(c, &t.list, maxTopKept, 7, func(s *TopSubject) { s.code(c) })
+func (list *topList) Code(c *wire.Coder) {
+	wire.List(c, &list.list, maxTopKept, 7, func(subj *TopSubject) { subj.code(c) })
 }
 
-func (s *TopSubject) code(c *wire.Coder) {
+func (subj *TopSubject) code(c *wire.Coder) {
 	const maxTopText = 1 << 20
-	c.Text(&s.Rule, maxTopText)
-	s.Rule = strings.ToValidUTF8(s.Rule, "\uFFFD")
-	c.Texts(&s.Key, maxKeyParts, maxTopText)
-	for _, n := range []*int64{&s.Count, &s.Checks, &s.Recent, &s.Used, &s.Limit} {
+	c.Text(&subj.Rule, maxTopText)
+	subj.Rule = strings.ToValidUTF8(subj.Rule, "\uFFFD")
+	c.Texts(&subj.Key, maxKeyParts, maxTopText)
+	for _, n := range []*int64{&subj.Count, &subj.Checks, &subj.Recent, &subj.Used, &subj.Limit} {
 		wire.Number(c, n, 1<<62)
 	}
 }

@@ -34,9 +34,9 @@ func (a *Answer) UnlimitedRule() *rules.Rule {
 // refuseByZero refuses the check if it has a cost for a limit of 0, and reports
 // whether it did. No other counter is looked at, and no block begins.
 func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
-	m := &a.scratch.match
-	for i := range m.Hits {
-		h := &m.Hits[i]
+	match := &a.scratch.match
+	for i := range match.Hits {
+		h := &match.Hits[i]
 		subject, costs, mode := q.part(i)
 		if h.Rule.Shadow || h.Rule.Envoy || mode == counters.CountMode {
 			continue // a descriptor has a status of its own
@@ -52,9 +52,9 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 		op.Shadow, op.Mode = false, mode
 		op.Decision = algorithms.Decision{RetryAfter: algorithms.Never}
 		a.decideByMatching(false, ByOwner)
-		m.Hits[0] = *h
-		m.Hits[0].Limits = h.Limits[j : j+1]
-		m.Hits = m.Hits[:1]
+		match.Hits[0] = *h
+		match.Hits[0].Limits = h.Limits[j : j+1]
+		match.Hits = match.Hits[:1]
 		a.conclude(l)
 		return true
 	}
@@ -89,9 +89,9 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 		}
 
 		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {
-			for _, c := range a.uncountedCosts(q, h) {
-				if h.Rule.Bills(c.Unit) {
-					l.bill(q, a, h, c)
+			for _, cost := range a.uncountedCosts(q, h) {
+				if h.Rule.Bills(cost.Unit) {
+					l.bill(q, a, h, cost)
 				}
 			}
 		}
@@ -119,12 +119,12 @@ func (a *Answer) uncountedCosts(q *Query, h *rules.Hit) (list []UnitCost) {
 	if h.Rule.CostUnitID == 0 {
 		requests = h.Cost
 	}
-	for _, c := range q.Costs {
-		if c.Unit == rules.Requests {
-			requests = c.Cost
+	for _, uc := range q.Costs {
+		if uc.Unit == rules.Requests {
+			requests = uc.Cost
 			continue
 		}
-		add(c.Unit, c.Cost)
+		add(uc.Unit, uc.Cost)
 	}
 	add(rules.Requests, requests)
 	return list

@@ -87,13 +87,13 @@ func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
 // collectUnspent asks the holders and collects their reports.
 func (ls *leases) collectUnspent(subject uint64, holders []ring.NodeID) *unspentRound {
 	m := ls.limiter.membership
-	r := &unspentRound{
+	round := &unspentRound{
 		reports: make(map[ring.NodeID]localcache.Unspent, len(holders)),
 		left:    make(map[uint64][]int64),
 		asked:   make(map[ring.NodeID]bool, len(holders)),
 	}
 	for _, id := range holders {
-		r.asked[id] = true
+		round.asked[id] = true
 	}
 
 	body := wire.Encode(nil, &unspentQuestion{subject: subject, boot: ls.limiter.boot})
@@ -104,19 +104,19 @@ func (ls *leases) collectUnspent(subject uint64, holders []ring.NodeID) *unspent
 		if err != nil || wire.Decode(reply, &report, "unspent grants") != nil {
 			return
 		}
-		r.reports[id] = report.Unspent
+		round.reports[id] = report.Unspent
 		for _, g := range report.Held {
-			r.left[g.ID] = g.Left
+			round.left[g.ID] = g.Left
 		}
 	})
 
-	return r
+	return round
 }
 
 // leasedOf returns what is leased of one counter by the grants that are out.
-func (r *unspentRound) leasedOf(out []localcache.GrantOut, counter uint64) (sum leasedPart) {
+func (round *unspentRound) leasedOf(out []localcache.GrantOut, counter uint64) (sum leasedPart) {
 	for i := range out {
-		part := r.leased(&out[i], counter)
+		part := round.leased(&out[i], counter)
 		sum.units += part.units
 		sum.estimated = sum.estimated || part.estimated
 	}
@@ -124,15 +124,15 @@ func (r *unspentRound) leasedOf(out []localcache.GrantOut, counter uint64) (sum 
 }
 
 // leased returns how much of the counter's part of a grant is out, as far as the round knows.
-func (r *unspentRound) leased(g *localcache.GrantOut, counter uint64) leasedPart {
-	if r == nil {
+func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leasedPart {
+	if round == nil {
 		return leasedPart{units: g.Out(counter, nil)} // made since the owner looked for holders
 	}
 
-	report, answered := r.reports[g.Holder]
-	left, held := r.left[g.ID]
+	report, answered := round.reports[g.Holder]
+	left, held := round.left[g.ID]
 	switch {
-	case !answered && r.asked[g.Holder]:
+	case !answered && round.asked[g.Holder]:
 		return leasedPart{estimated: g.Out(counter, nil) > 0}
 	case !answered || g.ID > report.LastGrant:
 		// It was made since, or is on its way: all of it is out.
@@ -144,19 +144,19 @@ func (r *unspentRound) leased(g *localcache.GrantOut, counter uint64) leasedPart
 	return leasedPart{units: g.Out(counter, left)}
 }
 
-// viewLeased finds what is leased of each of c's counters, and runs read in the
+// viewLeased finds what is leased of each of the change's counters, and runs read in the
 // same moment: meanwhile no grant is made, and none comes back.
-func (c *change) viewLeased(l *Limiter, read func() error) (err error) {
+func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
 	m := l.membership
-	if m == nil || c.verb != verbUsage && c.verb != verbAdjust {
+	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
 		return read()
 	}
 
-	subject, lineage := c.subject(), l.table.Life(c.ops[0].Key.Partition()).Lineage
+	subject, lineage := ch.subject(), l.table.Life(ch.ops[0].Key.Partition()).Lineage
 	round := m.leases.askHolders(lineage, subject)
 	m.leases.granted.View(m.Boottime(), lineage, subject, func(out []localcache.GrantOut) {
-		for i := range c.ops {
-			c.leased[i] = round.leasedOf(out, c.ops[i].Key.Counter)
+		for i := range ch.ops {
+			ch.leased[i] = round.leasedOf(out, ch.ops[i].Key.Counter)
 		}
 		err = read()
 	})
@@ -165,13 +165,13 @@ func (c *change) viewLeased(l *Limiter, read func() error) (err error) {
 
 // addUnspent adds to the decisions of ops, all of one subject and answered by
 // a, what this node holds unspent of the subject.
-func (ls *leases) addUnspent(a *ask, ops []counters.Op) {
-	if a.standby || a.fromLease {
+func (ls *leases) addUnspent(ak *ask, ops []counters.Op) {
+	if ak.standby || ak.fromLease {
 		return
 	}
-	_, subject := findSubject(a.q.ops, ops[0].Key.Subject)
-	from := localcache.Source{Owner: a.decider, Boot: a.boot, Lineage: a.lives[subject].Lineage}
-	ls.held.AddUnspent(from, a.steady, ops)
+	_, subject := findSubject(ak.q.ops, ops[0].Key.Subject)
+	from := localcache.Source{Owner: ak.decider, Boot: ak.boot, Lineage: ak.lives[subject].Lineage}
+	ls.held.AddUnspent(from, ak.steady, ops)
 }
 
 // unspentQuestion asks a holder what is left of the grants of a subject that an
@@ -182,16 +182,16 @@ type unspentQuestion struct {
 }
 
 // Code implements wire.Message.
-func (q *unspentQuestion) Code(c *wire.Coder) {
-	wire.Fixed(c, &q.subject)
-	wire.Fixed(c, &q.boot)
+func (qn *unspentQuestion) Code(c *wire.Coder) {
+	wire.Fixed(c, &qn.subject)
+	wire.Fixed(c, &qn.boot)
 }
 
 // unspentReport answers an unspentQuestion.
 type unspentReport struct{ localcache.Unspent }
 
 // Code implements wire.Message.
-func (r *unspentReport) Code(c *wire.Coder) {
-	wire.Number(c, &r.LastGrant, math.MaxInt64)
-	wire.List(c, &r.Held, localcache.MaxUnspent, minHeldBytes, func(h *localcache.HeldGrant) { codeHeld(c, h) })
+func (ur *unspentReport) Code(c *wire.Coder) {
+	wire.Number(c, &ur.LastGrant, math.MaxInt64)
+	wire.List(c, &ur.Held, localcache.MaxUnspent, minHeldBytes, func(held *localcache.HeldGrant) { codeHeld(c, held) })
 }

@@ -94,37 +94,37 @@ func (h *Holder) code(c *wire.Coder) {
 // need not come with limits. The error wraps ErrUnknownRule, ErrKey, ErrInline
 // or ErrNamespace.
 func (l *Limiter) Locate(q *Query) (*Usage, error) {
-	var m rules.Match
+	var match rules.Match
 	active := l.inForce.Load()
 	if len(q.Subjects) > 0 {
-		if s := &q.Subjects[0]; s.Node != nil {
-			return &Usage{Rule: s.Node.Rule, Key: s.Node.Key(s.Entries),
-				Hash: s.Node.Subject(s.Entries), Limits: []LimitUsage{{Limit: s.Node.Limit()}}}, nil
+		if subj := &q.Subjects[0]; subj.Node != nil {
+			return &Usage{Rule: subj.Node.Rule, Key: subj.Node.Key(subj.Entries),
+				Hash: subj.Node.Subject(subj.Entries), Limits: []LimitUsage{{Limit: subj.Node.Limit()}}}, nil
 		}
 		return locateInline(active.set, &q.Subjects[0].InlineSubject)
 	}
 
-	r, err := l.findRule(active, q.Rule)
+	rule, err := l.findRule(active, q.Rule)
 	if err != nil {
 		return nil, err
 	}
-	if err := active.set.MatchKey(r, q.Key, &m); err != nil {
+	if err := active.set.MatchKey(rule, q.Key, &match); err != nil {
 		return nil, err
 	}
 
 	if active.hasGlobal { // without shares the clock may be nil
-		active.set.Share(&m, l.clock.Now().Wall)
+		active.set.Share(&match, l.clock.Now().Wall)
 	}
 
-	active.lowerLimits(&m)
-	u := &Usage{Rule: r, Key: r.NormalKey(q.Key)}
-	for i := range m.Unlimited {
-		u.Hash, u.Unlimited = m.Unlimited[i].Subject, m.Unlimited[i].Limits
+	active.lowerLimits(&match)
+	u := &Usage{Rule: rule, Key: rule.NormalKey(q.Key)}
+	for i := range match.Unlimited {
+		u.Hash, u.Unlimited = match.Unlimited[i].Subject, match.Unlimited[i].Limits
 	}
 
-	for i := range m.Hits {
-		u.Hash, u.blocks = m.Hits[i].Subject, m.Hits[i].Rule.Blocks
-		for _, limit := range m.Hits[i].Limits {
+	for i := range match.Hits {
+		u.Hash, u.blocks = match.Hits[i].Subject, match.Hits[i].Rule.Blocks
+		for _, limit := range match.Hits[i].Limits {
 			u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 		}
 	}
@@ -142,12 +142,12 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 		return u, err
 	}
 
-	var m rules.Match
-	if err := set.MatchInline(q, true, &m); err != nil {
+	var match rules.Match
+	if err := set.MatchInline(q, true, &match); err != nil {
 		return nil, err
 	}
 
-	h := &m.Hits[0]
+	h := &match.Hits[0]
 	u.Rule, u.Hash = h.Rule, h.Subject
 
 	for _, limit := range slices.SortedFunc(slices.Values(h.Limits),
@@ -240,7 +240,7 @@ var (
 func (u *Usage) Applied() (list []UnitCost) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
-		at := slices.IndexFunc(list, func(c UnitCost) bool { return c.Unit == lu.Limit.Unit })
+		at := slices.IndexFunc(list, func(cost UnitCost) bool { return cost.Unit == lu.Limit.Unit })
 		switch {
 		case !lu.isAdjusted:
 		case at < 0:
@@ -300,35 +300,35 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	}
 
 	costs := q.subjectCosts()
-	for _, c := range costs {
+	for _, cost := range costs {
 		switch {
 		case slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool {
 			// slots are released, not adjusted
-			return lu.Limit.Unit == c.Unit && lu.Limit.Kind != algorithms.Concurrency
+			return lu.Limit.Unit == cost.Unit && lu.Limit.Kind != algorithms.Concurrency
 		}):
-		case q.Bill && u.onlyBills(c.Unit):
-			u.uncounted = append(u.uncounted, c)
+		case q.Bill && u.onlyBills(cost.Unit):
+			u.uncounted = append(u.uncounted, cost)
 		default:
-			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, c.Unit)
+			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, cost.Unit)
 		}
 	}
 
-	c := newChange(verbAdjust, u, costs)
+	ch := newChange(verbAdjust, u, costs)
 	if q.Bill {
 		if !u.Rule.CountsMonthly {
 			return nil,
 				fmt.Errorf("%w must be false: the rule %q is in no bill, for it has no usage: monthly",
 					ErrNotBilled, u.Rule.Name)
 		}
-		c.bill = billOf(u)
-		if len(c.ops) == 0 {
-			c.ops = append(c.ops, nothingOf(u))
+		ch.bill = billOf(u)
+		if len(ch.ops) == 0 {
+			ch.ops = append(ch.ops, nothingOf(u))
 		}
 	}
 
-	c.ticket = ticketOf(q.RequestID, hashChange(c, u, costs), checkTimeout)
+	ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, costs), checkTimeout)
 	u.Adjusted = true
-	return u, l.applyChange(c, u)
+	return u, l.applyChange(ch, u)
 }
 
 // onlyBills reports whether u's rule bills a unit in which it has no limit.
@@ -357,9 +357,9 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	for i := range costs {
 		costs[i].Cost = -costs[i].Cost
 	}
-	c := newChange(verbGive, u, costs)
-	c.ticket = ticketOf("", hashChange(c, u, costs), checkTimeout)
-	return u, l.applyChange(c, u)
+	ch := newChange(verbGive, u, costs)
+	ch.ticket = ticketOf("", hashChange(ch, u, costs), checkTimeout)
+	return u, l.applyChange(ch, u)
 }
 
 // Reset makes a subject's counters fresh and lifts its block. If q names a
@@ -384,16 +384,16 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 		return l.Usage(q)
 	}
 
-	c := newChange(verbReset, u, nil)
+	ch := newChange(verbReset, u, nil)
 	if u.limitName != "" {
-		c.verb = verbResetSome
+		ch.verb = verbResetSome
 	}
 	if u.coversAllCounters() {
-		c = &change{verb: verbClear, inlineSubject: u.Hash.Hi}
+		ch = &change{verb: verbClear, inlineSubject: u.Hash.Hi}
 	}
 
-	c.ticket = ticketOf(q.RequestID, hashChange(c, u, nil), checkTimeout)
-	if err := l.applyChange(c, u); err != nil {
+	ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, nil), checkTimeout)
+	if err := l.applyChange(ch, u); err != nil {
 		return nil, err
 	}
 

@@ -39,35 +39,35 @@ type usedSteps struct {
 
 // endStep records the uses since the last step under step number n. all is the
 // number of all uses so far.
-func (u *usedSteps) endStep(n, all int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+func (us *usedSteps) endStep(n, all int64) {
+	us.mu.Lock()
+	defer us.mu.Unlock()
 	// Steps that were missed, such as while the machine slept, have no uses of their own.
-	for missed := max(u.last+1, n-recentSteps+1); missed < n; missed++ {
-		u.steps[missed%recentSteps] = 0
+	for missed := max(us.last+1, n-recentSteps+1); missed < n; missed++ {
+		us.steps[missed%recentSteps] = 0
 	}
-	u.steps[n%recentSteps] = uint32(min(max(all-u.before, 0), math.MaxUint32))
-	u.last, u.before = n, all
+	us.steps[n%recentSteps] = uint32(min(max(all-us.before, 0), math.MaxUint32))
+	us.last, us.before = n, all
 }
 
 // recent returns how many uses there were in the last recentSteps steps before
 // now, and in the current one.
-func (u *usedSteps) recent(now, all int64) int64 {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	sum := max(all-u.before, 0)
-	for n := max(now, u.last+1) - recentSteps; n <= u.last; n++ {
-		if n > 0 && n > u.last-recentSteps {
-			sum += int64(u.steps[n%recentSteps])
+func (us *usedSteps) recent(now, all int64) int64 {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	sum := max(all-us.before, 0)
+	for n := max(now, us.last+1) - recentSteps; n <= us.last; n++ {
+		if n > 0 && n > us.last-recentSteps {
+			sum += int64(us.steps[n%recentSteps])
 		}
 	}
 	return sum
 }
 
 // uses returns how often the rule was used so far.
-func (s *ruleStats) uses() int64 {
-	n := s.unmatched.Load()
-	for _, by := range s.read("").Checks {
+func (st *ruleStats) uses() int64 {
+	n := st.unmatched.Load()
+	for _, by := range st.read("").Checks {
 		for _, checks := range by {
 			n += checks
 		}
@@ -76,27 +76,27 @@ func (s *ruleStats) uses() int64 {
 }
 
 // endUseStep records the rules' uses in the step before now.
-func (a *activeRules) endUseStep(now int64) {
-	for _, s := range a.stats {
-		s.used.endStep(now-1, s.uses())
+func (active *activeRules) endUseStep(now int64) {
+	for _, st := range active.stats {
+		st.used.endStep(now-1, st.uses())
 	}
 }
 
 // countUnmatched counts the use of rules in a check that changes no metric of
 // theirs: a peek, and one that names a rule but is decided by a list, or to
 // which the rule does not apply.
-func (a *activeRules) countUnmatched(q *Query, answer *Answer) {
+func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
 	if answer.DecidedBy < ByList {
 		for i := range answer.scratch.match.Hits {
-			a.stats[answer.scratch.match.Hits[i].Rule.Index].unmatched.Add(1)
+			active.stats[answer.scratch.match.Hits[i].Rule.Index].unmatched.Add(1)
 		}
 		return
 	}
 	if q.Rule == "" {
 		return
 	}
-	if r := a.set.Rule(q.Rule); r != nil {
-		a.stats[r.Index].unmatched.Add(1)
+	if rule := active.set.Rule(q.Rule); rule != nil {
+		active.stats[rule.Index].unmatched.Add(1)
 	}
 }
 
@@ -130,10 +130,10 @@ func (l *Limiter) Use(regions []string) *Use {
 }
 
 // add adds a report of a node or a region.
-func (u *Use) add(r *useReport) {
-	u.Counted = min(u.Counted, r.counted)
-	for _, one := range r.rules {
-		u.Checks[one.rule] += one.checks
+func (use *Use) add(ur *useReport) {
+	use.Counted = min(use.Counted, ur.counted)
+	for _, rule := range ur.rules {
+		use.Checks[rule.rule] += rule.checks
 	}
 }
 
@@ -159,10 +159,10 @@ func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 	}
 
 	nodes[0] = m.Self
-	gatherFrom(m, MethodUse, nil, func(from ring.NodeID, r *useReport) {
+	gatherFrom(m, MethodUse, nil, func(from ring.NodeID, ur *useReport) {
 		nodes = append(nodes, from)
-		all.counted = min(all.counted, r.counted)
-		all.rules = append(all.rules, r.rules...)
+		all.counted = min(all.counted, ur.counted)
+		all.rules = append(all.rules, ur.rules...)
 	})
 	all.silent = len(m.otherMembers()) + 1 - len(nodes)
 	all.rules = sumUses(all.rules)
@@ -174,44 +174,44 @@ func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 func sumUses(list []usedRule) []usedRule {
 	at := map[string]int{}
 	out := list[:0]
-	for _, r := range list {
-		i, known := at[r.rule]
+	for _, used := range list {
+		i, known := at[used.rule]
 		if !known {
 			i = len(out)
-			at[r.rule] = i
-			out = append(out, usedRule{rule: r.rule})
+			at[used.rule] = i
+			out = append(out, usedRule{rule: used.rule})
 		}
-		out[i].checks += r.checks
+		out[i].checks += used.checks
 	}
 	return out[:min(len(out), maxUsedRules)]
 }
 
 // useHere returns what this node has counted.
 func (l *Limiter) useHere() *useReport {
-	r := &useReport{counted: min(time.Since(l.startedAt), UseWindow).Truncate(time.Millisecond)}
+	ur := &useReport{counted: min(time.Since(l.startedAt), UseWindow).Truncate(time.Millisecond)}
 	active := l.inForce.Load()
 	if active == nil {
-		return r
+		return ur
 	}
 
 	now := l.step()
-	for i, s := range active.stats {
+	for i, st := range active.stats {
 		name := active.set.Names()[i]
-		if n := s.used.recent(now, s.uses()); n > 0 && len(r.rules) < maxUsedRules && len(name) <= maxActivityName {
-			r.rules = append(r.rules, usedRule{name, n})
+		if n := st.used.recent(now, st.uses()); n > 0 && len(ur.rules) < maxUsedRules && len(name) <= maxActivityName {
+			ur.rules = append(ur.rules, usedRule{name, n})
 		}
 	}
 
-	return r
+	return ur
 }
 
 // Code implements wire.Message.
-func (r *useReport) Code(c *wire.Coder) {
-	c.Millis(&r.counted, UseWindow)
-	wire.Number(c, &r.silent, 1<<20)
-	wire.List(c, &r.rules, maxUsedRules, 2, func(one *usedRule) {
-		c.Text(&one.rule, maxActivityName)
-		one.rule = strings.ToValidUTF8(one.rule, "\uFFFD")
-		wire.Number(c, &one.checks, 1<<53)
+func (ur *useReport) Code(c *wire.Coder) {
+	c.Millis(&ur.counted, UseWindow)
+	wire.Number(c, &ur.silent, 1<<20)
+	wire.List(c, &ur.rules, maxUsedRules, 2, func(rule *usedRule) {
+		c.Text(&rule.rule, maxActivityName)
+		rule.rule = strings.ToValidUTF8(rule.rule, "\uFFFD")
+		wire.Number(c, &rule.checks, 1<<53)
 	})
 }

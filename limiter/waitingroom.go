@@ -30,42 +30,42 @@ type waitingRoom struct {
 	left    []*QueuePlace                   // of callers that gave up, for others
 }
 
-// Wait records that a caller waits in p until p.GoesOn. When it moves up, move
+// Wait records that a caller waits at the place until qp.GoesOn. When it moves up, move
 // is called with the time at which it goes on instead. move must not block, nor
 // call a method of a Waiter.
-func (p *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
-	w := &Waiter{limiter: p.limiter, place: p, move: move}
-	r := &w.limiter.waitingRoom
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (qp *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
+	w := &Waiter{limiter: qp.limiter, place: qp, move: move}
+	room := &w.limiter.waitingRoom
+	room.mu.Lock()
+	defer room.mu.Unlock()
 
-	if r.waiting == nil {
-		r.waiting = make(map[string]map[*Waiter]struct{})
+	if room.waiting == nil {
+		room.waiting = make(map[string]map[*Waiter]struct{})
 	}
-	if r.waiting[p.kind] == nil {
-		r.waiting[p.kind] = make(map[*Waiter]struct{})
+	if room.waiting[qp.kind] == nil {
+		room.waiting[qp.kind] = make(map[*Waiter]struct{})
 	}
-	r.waiting[p.kind][w] = struct{}{}
+	room.waiting[qp.kind][w] = struct{}{}
 	return w
 }
 
 // GoOn ends the wait of a caller that goes on in its place, now or later.
 func (w *Waiter) GoOn() {
-	r := &w.limiter.waitingRoom
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.remove(w)
+	room := &w.limiter.waitingRoom
+	room.mu.Lock()
+	defer room.mu.Unlock()
+	room.remove(w)
 }
 
 // Leave ends the wait of a caller that gave up. Others can have its place.
 func (w *Waiter) Leave() {
 	l := w.limiter
-	r := &l.waitingRoom
-	r.mu.Lock()
-	r.remove(w)
-	r.left = append(r.left, w.place)
-	isFirst := len(r.left) == 1
-	r.mu.Unlock()
+	room := &l.waitingRoom
+	room.mu.Lock()
+	room.remove(w)
+	room.left = append(room.left, w.place)
+	isFirst := len(room.left) == 1
+	room.mu.Unlock()
 
 	if !isFirst {
 		return
@@ -83,38 +83,38 @@ func (w *Waiter) Leave() {
 
 // moveUp lets those that wait have the places that were left, and passes on the last ones.
 func (l *Limiter) moveUp() {
-	r := &l.waitingRoom
-	r.mu.Lock()
-	rest := r.fill(r.left)
-	r.left = nil
-	r.mu.Unlock()
+	room := &l.waitingRoom
+	room.mu.Lock()
+	rest := room.fill(room.left)
+	room.left = nil
+	room.mu.Unlock()
 	l.startPassing(rest)
 }
 
 // remove removes w, which must wait here. The caller holds mu.
-func (r *waitingRoom) remove(w *Waiter) {
-	list := r.waiting[w.place.kind]
+func (room *waitingRoom) remove(w *Waiter) {
+	list := room.waiting[w.place.kind]
 	delete(list, w)
 	if len(list) == 0 {
-		delete(r.waiting, w.place.kind)
+		delete(room.waiting, w.place.kind)
 	}
 }
 
 // fill lets those that wait have the free places, and returns the last places,
 // which nobody needs. The caller holds mu.
-func (r *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
+func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 	byKind := make(map[string][]*QueuePlace)
-	for _, p := range free {
-		byKind[p.kind] = append(byKind[p.kind], p)
+	for _, qp := range free {
+		byKind[qp.kind] = append(byKind[qp.kind], qp)
 	}
 
 	for kind, places := range byKind {
-		waiting := slices.Collect(maps.Keys(r.waiting[kind]))
+		waiting := slices.Collect(maps.Keys(room.waiting[kind]))
 		for _, w := range waiting {
 			places = append(places, w.place)
 		}
-		slices.SortFunc(waiting, func(v, w *Waiter) int { return v.place.GoesOn.Compare(w.place.GoesOn) })
-		slices.SortFunc(places, func(p, q *QueuePlace) int { return p.GoesOn.Compare(q.GoesOn) })
+		slices.SortFunc(waiting, func(a, b *Waiter) int { return a.place.GoesOn.Compare(b.place.GoesOn) })
+		slices.SortFunc(places, func(a, b *QueuePlace) int { return a.GoesOn.Compare(b.GoesOn) })
 
 		for i, w := range waiting {
 			before := w.place.GoesOn

@@ -117,9 +117,9 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 			op.Mode = counters.NumModes // until the byte is read
 		}
 
-		l := op.Limit
-		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 &&
-			l.MaxDelay < l.Window)
+		limit := op.Limit
+		c.Require(!op.Block || limit.Kind == algorithms.TokenBucket && limit.Amount == 1 && limit.Burst == 1 &&
+			limit.MaxDelay < limit.Window)
 		return
 	}
 
