@@ -79,7 +79,6 @@ func (k *Keeper) ConfirmNotes(ctx context.Context, p int) error {
 }
 
 func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
-	p := c.p
 	err := k.addConfirmation(c)
 	if err != nil {
 		return err
@@ -88,21 +87,22 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 	defer k.dropConfirmations(c)
 
 	err = k.await(ctx, c)
-	switch {
-	case !errors.Is(err, errNoCopyTargets):
-	case c.notes && k.config.Save == nil:
-		err = nil
-	default:
-		err = k.save(ctx)
+	if errors.Is(err, errNoCopyTargets) {
+		if c.notes && k.config.Save == nil {
+			err = nil // nothing can survive: see ConfirmNotes
+		} else {
+			err = k.save(ctx)
+		}
 	}
 
 	if err != nil {
-		return fmt.Errorf("confirm partition %d: %w", p, err)
+		return fmt.Errorf("confirm partition %d: %w", c.p, err)
 	}
+
 	// The token may have left since, for example while the disk was slow. Then
 	// another node continues, perhaps without the changes.
-	if k.config.Table.Lineage(p) != c.lineage || phase(k.phases[p].Load()) != owning {
-		return fmt.Errorf("confirm partition %d: %w", p, ErrNotOwner)
+	if k.config.Table.Lineage(c.p) != c.lineage || phase(k.phases[c.p].Load()) != owning {
+		return fmt.Errorf("confirm partition %d: %w", c.p, ErrNotOwner)
 	}
 
 	return nil
@@ -112,8 +112,8 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 // made in the debited partitions before the call, at most after standbyWait. It
 // adds to refused the partitions where they don't have them by then.
 func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
-	// All are registered before the first one waits, so one push serves them
-	// all.
+	// All confirmations are registered before the first one waits, so one push
+	// serves them all.
 	var list []*confirmation
 	for p := range debited {
 		c := &confirmation{p: p, debts: true}
@@ -157,8 +157,8 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 }
 
 // pushForConfirms pushes what new confirmations wait for. If messages are being
-// sent at this moment, the loop does it next, for all of them in one message.
-// Otherwise there is no reason to wake another goroutine for it.
+// sent at this moment, the loop does it next, for all confirmations in one
+// message. If none are, there is no reason to wake another goroutine for it.
 func (k *Keeper) pushForConfirms() {
 	if !k.sending.TryLock() {
 		wake.Signal(k.confirmWake)
@@ -185,7 +185,8 @@ func (k *Keeper) addConfirmation(c *confirmation) error {
 		k.confirming++
 	}
 
-	c.lineage, c.done = k.parts[c.p].lineage, make(chan error, 1)
+	c.lineage = k.parts[c.p].lineage
+	c.done = make(chan error, 1)
 	k.confirms = append(k.confirms, c)
 	return nil
 }
@@ -235,11 +236,15 @@ func (k *Keeper) completeConfirms() {
 		if c.lastMessages == nil {
 			continue // what it waits for is not sent yet
 		}
-		if decided, err := k.checkConfirmation(state, c); decided {
-			select {
-			case c.done <- err:
-			default: // it has its result already, and its caller is about to drop it
-			}
+
+		decided, err := k.checkConfirmation(state, c)
+		if !decided {
+			continue
+		}
+
+		select {
+		case c.done <- err:
+		default: // the confirmation has its result already, and its caller is about to drop it
 		}
 	}
 }
@@ -252,6 +257,7 @@ func (k *Keeper) pushFor(waiting []*confirmation) {
 		k.pushChanges()
 		return
 	}
+
 	var list partitionSet
 	for _, c := range waiting {
 		if isNew(c) {
@@ -267,7 +273,8 @@ func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	last := map[*progress]uint64{}
 	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
-		if pr := k.targets.progressOf(p, node); pr != nil {
+		pr := k.targets.progressOf(p, node)
+		if pr != nil {
 			last[pr] = k.targets.nodes[node].lastMessage
 		}
 	}
@@ -279,7 +286,8 @@ func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 // acknowledged the messages up to c.lastMessages. A copy begun after those
 // includes everything. The caller holds mu.
 func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decided bool, err error) {
-	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
+	pt := &k.parts[c.p]
+	if pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner
 	}
 
@@ -324,9 +332,9 @@ func (k *Keeper) save(ctx context.Context) error {
 		return ErrUnconfirmed
 	}
 
-	s := &k.saving
 	// A checkpoint that has begun already may lack the changes, so only later
 	// numbers count.
+	s := &k.saving
 	before := s.begun.Load()
 
 	select {

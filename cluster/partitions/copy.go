@@ -29,21 +29,22 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	wantsCopies := c.Method == MethodCopyInfo || c.Method == MethodPull
 	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
 	ended := wantsCopies && d.Bool() // the sender knows that this node was ended; this node may not
-	state, ok := k.adopted.Load(), true
+	state := k.adopted.Load()
+	hasRevision := true
 	if !ended {
-		state, ok = k.awaitRevision(h.revision, arrived)
+		state, hasRevision = k.awaitRevision(h.revision, arrived)
 	}
 
 	switch {
 	case ended:
-		// Neither node's state matters: what this one had when it was ended is
+		// Neither node's state matters: what this node had when it was ended is
 		// final.
-	case !ok && wantsCopies:
+	case !hasRevision && wantsCopies:
 		// The sender may be the new process of an owner. This node may not apply its
 		// registration for a long time, for example while its disk is full. Still, the
 		// copies here are final: the owner's last process lost its authority before the
 		// new one was registered.
-	case !ok:
+	case !hasRevision:
 		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
 	case !state.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
@@ -96,8 +97,8 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 			s = head
 			taken = k.beginPush(state, c.From, h.seq, s)
 			if taken {
-				// Before the records are put: the sender counted them by that
-				// clock.
+				// The sender counted the records by its clock, so this node's follows
+				// that one before they are put.
 				k.config.Table.Follow(now, s.p, s.wall)
 			}
 			return taken
@@ -121,24 +122,26 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	pt, from := &k.parts[s.p], sender.Node
+	pt := &k.parts[s.p]
+	from := sender.Node
 
 	oldOwner, newOwner := state.Owner(s.p)
-	switch {
-	case from != oldOwner && from != newOwner, pt.phase != away && pt.phase != handedOver:
+	if from != oldOwner && from != newOwner || pt.phase != away && pt.phase != handedOver {
 		return false
-	// An equal number is no older push, but another section of the same
-	// message.
-	case pt.pusherBoot == sender.Boot && seq < pt.lastPush:
+	}
+
+	// An equal number is no older push, but another section of the same message.
+	if pt.pusherBoot == sender.Boot && seq < pt.lastPush {
 		return false
 	}
 
 	// The sender sends a complete copy again if some changes to the last one were
-	// not acknowledged. It does not clear the copy here: an outdated copy is better
-	// than none.
-	switch again := pt.source == from && pt.lineage == s.lineage && pt.complete; {
+	// not acknowledged. A copy that comes again does not clear the one here: an
+	// outdated copy is better than none.
+	comesAgain := pt.source == from && pt.lineage == s.lineage && pt.complete
+	switch {
 	case s.flags&sectionBegins == 0:
-	case again:
+	case comesAgain:
 		pt.stale = k.kindsOf(s.p)
 	default:
 		k.config.Table.Drop(s.p)
@@ -160,12 +163,13 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 		pt.sectionCount++
 	}
 
-	pt.pusherBoot, pt.lastPush = sender.Boot, seq
+	pt.pusherBoot = sender.Boot
+	pt.lastPush = seq
 	return true
 }
 
-// putRecord stores one record of a push. If a promotion has brought the token
-// here since the push began, it does not: the counters here are newer.
+// putRecord stores one record of a push. It ignores the record if a promotion
+// has brought the token here since the push began: the counters here are newer.
 func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -173,9 +177,11 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 	if pt.phase != away && pt.phase != handedOver || pt.source != from || pt.lineage != s.lineage {
 		return
 	}
+
 	if rec.Note == nil {
 		delete(pt.stale, rec.Key)
 	}
+
 	// The owner's counter need not include what this node admitted without it.
 	k.debts.noteOverwritten(rec.Key)
 	k.config.Table.Put(now, rec) // if there is no room, the copy lacks this counter
@@ -217,10 +223,10 @@ func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	pt := &k.parts[s.p]
 	// In between, this node may have become the owner, or have forgotten its
-	// copies. The agreed state says so to the sender, too: no use in sending the
-	// copy again.
+	// copies. The sender sees that in the agreed state, too, so it would be no use
+	// to send the copy again.
+	pt := &k.parts[s.p]
 	if pt.lineage != s.lineage || pt.source.IsZero() {
 		return true
 	}
@@ -230,7 +236,8 @@ func (k *Keeper) endPush(s section) bool {
 		return false
 	case s.flags&sectionEnds != 0:
 		k.resetStale(pt)
-		pt.version, pt.complete = s.version, true
+		pt.version = s.version
+		pt.complete = true
 	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
 		pt.round = s.round
 	}
@@ -259,4 +266,7 @@ func (v version) after(other version) bool {
 }
 
 // nextTenure advances v for a hand-over of the token: the next owner begins with the counters here.
-func (v *version) nextTenure() { v.tenure, v.round = v.tenure+1, 0 }
+func (v *version) nextTenure() {
+	v.tenure++
+	v.round = 0
+}

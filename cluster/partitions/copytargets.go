@@ -8,7 +8,6 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -115,14 +114,16 @@ func (ts *copyTargets) forgetCopy(t *copyTarget, p int) {
 // nodes that restarted or were ended, because they have lost their copies.
 func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 	ts.missing = true
-	var buf [3]ring.NodeID
 
+	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
 	for p := range ring.Partitions {
-		if from, to := state.Owner(p); from == self || to == self {
-			for _, node := range state.copyTargetsOf(self, p, buf[:0]) {
-				follow[node] = true
-			}
+		from, to := state.Owner(p)
+		if from != self && to != self {
+			continue
+		}
+		for _, node := range state.copyTargetsOf(self, p, buf[:0]) {
+			follow[node] = true
 		}
 	}
 
@@ -148,13 +149,12 @@ func (t *copyTarget) messageSent() uint64 {
 	}
 
 	t.unacked += len(t.message)
-	t.lastMessage++
-
 	t.lastSent = time.Now()
 	if t.silentSince.IsZero() {
 		t.silentSince = t.lastSent
 	}
 
+	t.lastMessage++
 	t.inFlight = append(t.inFlight, t.lastMessage)
 	return t.lastMessage
 }
@@ -167,7 +167,7 @@ func (ts *copyTargets) messageAnswered(
 	t.unacked -= size
 	t.inFlight = slices.DeleteFunc(t.inFlight, func(n uint64) bool { return n == number })
 	if isAnswer(err) {
-		t.silentSince = (time.Time{})
+		t.silentSince = time.Time{}
 		if len(t.inFlight) > 0 {
 			t.silentSince = time.Now()
 		}
@@ -181,12 +181,12 @@ func (ts *copyTargets) messageAnswered(
 		section.progress.inFlight--
 
 		switch {
-		// The copy was begun anew meanwhile. An answer about an earlier one
-		// says nothing about it.
 		case t.progress[section.p] != section.progress:
-		// Without an answer, the changes may be missing there, and later ones
-		// would leave a gap.
+			// The copy was begun anew meanwhile. An answer about an earlier copy says
+			// nothing about this one.
 		case err != nil || refused[section.p]:
+			// Without an answer, the changes may be missing there, and later ones
+			// would leave a gap.
 			ts.forgetCopy(t, section.p)
 		case section.ends:
 			section.progress.complete = true
@@ -199,14 +199,14 @@ func (ts *copyTargets) messageAnswered(
 // the other continues from its copy.
 func (state *adoptedState) copyTargetsOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := state.Owner(p)
-	both := [2]ring.NodeID{from, state.To.Standby(p)}
 	switch {
 	case from == to:
-		both[0] = state.From.Standby(p) // it would take over before the ring is settled
+		// Before the ring is settled, the standby in from would take over.
+		return appendOthers(self, buf, state.From.Standby(p), state.To.Standby(p))
 	case from == self:
-		both = [2]ring.NodeID{to, state.From.Standby(p)}
+		return appendOthers(self, buf, to, state.From.Standby(p))
 	}
-	return appendOthers(self, buf, both[:]...)
+	return appendOthers(self, buf, from, state.To.Standby(p))
 }
 
 // appendOthers appends to buf the nodes that are neither zero nor self, each once.
@@ -226,12 +226,12 @@ func (ph phase) pushesChanges() bool { return ph == owning || ph == freezing }
 // partitionSet is a set of partitions.
 type partitionSet [ring.Partitions / 64]uint64
 
-func (s *partitionSet) has(p int) bool { return s[p/64]>>(p%64)&1 != 0 }
+func (set *partitionSet) has(p int) bool { return set[p/64]>>(p%64)&1 != 0 }
 
-func (s *partitionSet) put(p int, in bool) {
-	s[p/64] &^= 1 << (p % 64)
+func (set *partitionSet) put(p int, in bool) {
+	set[p/64] &^= 1 << (p % 64)
 	if in {
-		s[p/64] |= 1 << (p % 64)
+		set[p/64] |= 1 << (p % 64)
 	}
 }
 
@@ -259,7 +259,9 @@ func (k *Keeper) pushNotes(list *partitionSet) {
 			if !list.has(p) || !pushing.has(p) {
 				continue
 			}
-			if records := k.config.Table.ReplicateNotes(p); len(records) > 0 {
+
+			records := k.config.Table.ReplicateNotes(p)
+			if len(records) > 0 {
 				k.pushTo(p, records)
 			}
 		}
@@ -269,19 +271,22 @@ func (k *Keeper) pushNotes(list *partitionSet) {
 // collect runs push, which collects changes of the partitions that push changes
 // at that moment, and sends them.
 func (k *Keeper) collect(push func(pushing *partitionSet)) {
-	set := func(begins bool) partitionSet {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		// Both under one lock: a token that arrives later sees the flag, and
-		// its partition gets complete copies.
-		k.collecting = begins
-		return k.pushing
-	}
 	k.debiting.Lock()
-	pushing := set(true)
+
+	// The flag is set and the partitions are read under one lock: a token that
+	// arrives later sees the flag, and its partition gets complete copies.
+	k.mu.Lock()
+	k.collecting = true
+	pushing := k.pushing
+	k.mu.Unlock()
+
 	push(&pushing)
-	set(false)
+
+	k.mu.Lock()
+	k.collecting = false
+	k.mu.Unlock()
 	k.debiting.Unlock()
+
 	k.flushAll()
 }
 
@@ -299,9 +304,9 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 		t := k.targets.targetOf(node)
 		pr := t.progress[p]
 		if pr != nil && t.unacked > maxBehind {
-			// unfinished makes the next tick look for copies that are missing.
 			k.targets.forgetCopy(t, p)
-			pr, k.unfinished = nil, true
+			pr = nil
+			k.unfinished = true // makes the next tick look for copies that are missing
 		}
 		k.mu.Unlock()
 
@@ -314,12 +319,13 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 // pushCopies sends copies to the copy targets that have none, as long as they
 // keep up. It reports whether copies were missing. The caller holds sending.
 func (k *Keeper) pushCopies() (missed bool) {
-	var buf [3]ring.NodeID
 	type target struct {
 		node ring.NodeID
 		p    int
 	}
 	var missing []target
+	var buf [3]ring.NodeID
+
 	k.mu.Lock()
 	state := k.adopted.Load()
 	if !state.member || state.From == nil || !k.hadOthers {
@@ -363,12 +369,14 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	t.progress[p] = &progress{}
 	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
+
 	k.debiting.Lock()
 	_ = k.config.Table.Copy(p, func(records []counters.Record) error {
 		k.appendRecords(t, &s, records)
 		return nil
 	})
 	k.debiting.Unlock()
+
 	// Only now is it known that there are no more batches, so an empty section
 	// ends the copy.
 	s.flags |= sectionEnds
@@ -400,9 +408,10 @@ func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Rec
 
 func (k *Keeper) flushAll() {
 	k.mu.Lock()
-	all := slices.Collect(maps.Values(k.targets.nodes))
+	targets := slices.Collect(maps.Values(k.targets.nodes))
 	k.mu.Unlock()
-	for _, t := range all {
+
+	for _, t := range targets {
 		if len(t.message) > 0 {
 			k.flush(t)
 		}
@@ -411,14 +420,17 @@ func (k *Keeper) flushAll() {
 
 // flush sends t's message.
 func (k *Keeper) flush(t *copyTarget) {
-	size, sections := len(t.message), t.sections
-	routine := k.adopted.Load().Settled &&
+	size := len(t.message)
+	sections := t.sections
+	isRoutine := k.adopted.Load().Settled &&
 		!slices.ContainsFunc(sections, func(section sentSection) bool { return section.copy })
+
+	// The message is recorded before the call: the answer may come before Go returns.
 	k.mu.Lock()
-	// Before the call: its answer may come before Go returns.
 	number := t.messageSent()
 	k.stats.PushedBytes += int64(size)
 	k.mu.Unlock()
+
 	k.config.Calls.Go(t.node, MethodPush, t.message, pushTimeout, func(reply []byte, err error) {
 		var refused map[int]bool
 		if err == nil {
@@ -435,11 +447,12 @@ func (k *Keeper) flush(t *copyTarget) {
 		k.mu.Unlock()
 
 		// While nothing moves, an acknowledgement of changes concerns only confirmations.
-		if !routine || !accepted {
+		if !isRoutine || !accepted {
 			k.wake()
 		}
 	})
-	t.message, t.sections = t.message[:0], nil
+	t.message = t.message[:0]
+	t.sections = nil
 }
 
 // isAnswer reports whether err, the result of a call, is an answer of the copy
@@ -461,6 +474,7 @@ func (k *Keeper) probe() {
 		}
 	}
 	k.mu.Unlock()
+
 	for _, t := range list {
 		t.message = k.nextHeader(t.message)
 		k.flush(t)
@@ -495,64 +509,4 @@ func (k *Keeper) findLagging() (list []ring.NodeID, reached int) {
 		}
 	}
 	return list, reached
-}
-
-// receive handles the messages in the inbox, in order.
-func (k *Keeper) receive() {
-	for {
-		select {
-		case <-k.ctx.Done():
-			return
-		case m := <-k.inbox:
-			k.receiving.Lock()
-			k.handleMessage(m.Call, m.arrived)
-			// The message counts until it is handled. Otherwise enqueue could
-			// let a push overtake it before this goroutine has the lock.
-			k.waiting.Add(-1)
-			k.receiving.Unlock()
-		}
-	}
-}
-
-// Handle registers this Keeper with p for the messages of other keepers.
-func (k *Keeper) Handle(p *peer.Peers) {
-	for m := MethodPush; m <= MethodDebts; m++ {
-		p.Handle(m, peer.Near, k.enqueue)
-	}
-}
-
-// maxPromptPush is the size in bytes up to which a push is handled where it was
-// read: a few changes, which somebody waits for.
-const maxPromptPush = 4 << 10
-
-// enqueue queues a message from another keeper, or handles it at once if that
-// takes no time and none is in front of it. It does not block.
-func (k *Keeper) enqueue(c *peer.Call) {
-	c.CopyBody()
-
-	if c.Method == MethodPush && len(c.Body) <= maxPromptPush && k.receiving.TryLock() {
-		prompt := k.waiting.Load() == 0 && k.hasRevisionOf(c.Body)
-		if prompt {
-			k.handleMessage(c, time.Now())
-		}
-
-		k.receiving.Unlock()
-		if prompt {
-			return
-		}
-	}
-
-	k.waiting.Add(1)
-	select {
-	case k.inbox <- message{c, time.Now()}:
-	default:
-		k.waiting.Add(-1)
-		c.Fail(codeBusy, "too many messages are waiting")
-	}
-}
-
-// hasRevisionOf reports whether this node has applied the state of a message's
-// sender, so nothing need be waited for.
-func (k *Keeper) hasRevisionOf(body []byte) bool {
-	return k.adopted.Load().Revision >= wire.NewDecoder(body).Uvarint()
 }

@@ -117,9 +117,9 @@ const maxDebtsOfOne = 16
 func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range ds.inOrder(p) {
-		// This stops instead of skipping one debt: the note of a later number
-		// would cover it, and it would never be debited.
-		if len(ds.of(d.key)) >= maxDebtsOfOne && !d.number.isReported() {
+		// This stops instead of skipping the debt: the note of a later number would
+		// cover it, and it would never be debited.
+		if len(ds.ofCounter(d.key)) >= maxDebtsOfOne && !d.number.isReported() {
 			break // those without a final number are last
 		}
 
@@ -143,13 +143,16 @@ func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 		if !noted.lacksRoom {
 			return true
 		}
+
 		// The answer may have been lost. A debt that had no room has no counter. If
 		// another one has none any more, a second debit costs quota, but makes none.
 		used, _ := ds.table.Usage(now, d.key, &d.limit)
 		return used > 0
 	}
 
-	ds.record(node, d, noted.lacksRoom, now) // an earlier debt may be reported again, too
+	// The note keeps lacksRoom: an earlier debt, which had no room, may be reported
+	// again, too.
+	ds.record(node, d, noted.lacksRoom, now)
 	err := ds.table.ForceCapped(now, d.key, &d.limit, d.taken, d.capped(d.cost))
 	if err != nil && !noted.lacksRoom {
 		ds.record(node, d, true, now)
@@ -173,7 +176,7 @@ type debtorNote struct {
 }
 
 // covers reports whether d was debited from the counters, or found no room.
-func (n debtorNote) covers(d *debt) bool { return n.found && d.number.compare(n.last) <= 0 }
+func (note debtorNote) covers(d *debt) bool { return note.found && d.number.compare(note.last) <= 0 }
 
 // noteOf returns the note of node's debts in p.
 func (ds *debts) noteOf(p int, node ring.NodeID, now algorithms.Instant) debtorNote {

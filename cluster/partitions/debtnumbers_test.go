@@ -200,7 +200,7 @@ func TestNewDebtsWaitForThoseBefore(t *testing.T) {
 
 		k := c.keeper.Load()
 		k.mu.Lock()
-		expect.Equal(t, len(k.debts.of(keyOf(i))), 2, "debts of the counter")
+		expect.Equal(t, len(k.debts.ofCounter(keyOf(i))), 2, "debts of the counter")
 		k.mu.Unlock()
 
 		b.muted.Store(false)
@@ -440,7 +440,7 @@ func TestADebtWithoutRoomIsReportedAgain(t *testing.T) {
 			ds.owe(key, &limit, taken, later)
 		}
 		ds.renumber(first)
-		list := ds.of(key)
+		list := ds.ofCounter(key)
 		if len(list) != 1 || ds.total != 1 || list[0].cost != 3+later ||
 			list[0].uncounted != 3+later || list[0].number != (debtNumber{n: 2}) {
 			t.Errorf("got %+v, want one debt of %d with the second number", list, 3+later)
@@ -565,7 +565,7 @@ func TestReportsForgetWhatIsOver(t *testing.T) {
 		for _, d := range k.debts.inOrder(p) {
 			k.debts.fix(d)
 		}
-		before := k.debts.of(keyOf(i))[0].number
+		before := k.debts.ofCounter(keyOf(i))[0].number
 		k.mu.Unlock()
 		f.net.Isolate(c.ip)
 		time.Sleep(15 * time.Second)
@@ -604,7 +604,7 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 			b.keeper.Load().mu.Lock()
 			defer b.keeper.Load().mu.Unlock()
 			for _, i := range keys {
-				if list := b.keeper.Load().debts.of(keyOf(i)); len(list) != 1 || list[0].uncounted != 1 {
+				if list := b.keeper.Load().debts.ofCounter(keyOf(i)); len(list) != 1 || list[0].uncounted != 1 {
 					return false
 				}
 			}
@@ -631,7 +631,7 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 			k.mu.Lock()
 			k.debts.includeDebts(p, now())
 			owed, uncounted := int64(0), int64(0)
-			for _, d := range k.debts.of(keyOf(i)) {
+			for _, d := range k.debts.ofCounter(keyOf(i)) {
 				owed += d.cost
 				uncounted += d.uncounted
 			}

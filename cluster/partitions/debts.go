@@ -44,15 +44,18 @@ func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 	if o.limit.Kind == algorithms.SlidingLog {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
 	}
+
 	s := algorithms.State{Count: o.capped(o.cost), At: o.taken.Window}
 	if o.limit.Kind.OnSteadyClock() {
 		s = o.limit.Force(algorithms.State{}, o.taken, algorithms.Instant{Steady: o.taken.Steady}, s.Count)
 	}
+
 	s = o.limit.Advance(s, now)
 	if s.Fresh() {
 		return 0
 	}
-	// It is not fresh, so it still counts, whatever rounding makes of the rest.
+
+	// A state that is not fresh still counts, whatever rounding makes of its rest.
 	return max(1, o.limit.Describe(s, now, 0, true).ResetAfter)
 }
 
@@ -115,12 +118,12 @@ func (d *debt) append(b []byte, bootIndex uint64, now algorithms.Instant) []byte
 
 // decodeDebt decodes what debt.append encoded elapsed nanoseconds ago.
 func decodeDebt(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
-	one := &debt{key: counters.DecodeKey(d), number: debtNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
-	one.owedCost = decodeOwedCost(d, now, elapsed)
-	if one.cost < 1 || one.number.bootIndex > maxOwedCost || one.number.n > maxOwedCost {
+	owed := &debt{key: counters.DecodeKey(d), number: debtNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
+	owed.owedCost = decodeOwedCost(d, now, elapsed)
+	if owed.cost < 1 || owed.number.bootIndex > maxOwedCost || owed.number.n > maxOwedCost {
 		d.Failf("a debt is out of bounds")
 	}
-	return one
+	return owed
 }
 
 // debts holds the debts to report to owners, by partition and counter. A
@@ -159,12 +162,12 @@ func (ds *debts) hasRoom(ops []counters.Op) bool {
 	return ds.total+len(ops) <= maxDebts && (inline == 0 || ds.inlineTotal+inline <= maxDebts/inlineDebts)
 }
 
-// of returns the debts of a counter.
-func (ds *debts) of(key counters.Key) []*debt { return ds.byPartition[key.Partition()][key] }
+// ofCounter returns the debts of a counter.
+func (ds *debts) ofCounter(key counters.Key) []*debt { return ds.byPartition[key.Partition()][key] }
 
 // unreported returns the debt of a counter that has not been reported yet, or nil if there is none.
 func (ds *debts) unreported(key counters.Key) *debt {
-	list := ds.of(key)
+	list := ds.ofCounter(key)
 	if len(list) == 0 || list[len(list)-1].number.isReported() {
 		return nil
 	}
@@ -210,11 +213,11 @@ func (ds *debts) isFull(key counters.Key, bound int) bool {
 	return ds.total >= bound || key.IsInline() && ds.inlineTotal >= bound/inlineDebts
 }
 
-// remove removes a debt. It returns false if that was removed before: it has
-// expired, or this node has become the owner.
+// remove removes a debt. It returns false if the debt was removed before: it
+// has expired, or this node has become the owner.
 func (ds *debts) remove(d *debt) bool {
 	p := d.key.Partition()
-	list := ds.of(d.key)
+	list := ds.ofCounter(d.key)
 	i := slices.Index(list, d)
 	if i < 0 {
 		return false
@@ -236,7 +239,7 @@ func (ds *debts) remove(d *debt) bool {
 
 // noteOverwritten records that the counter here was overwritten.
 func (ds *debts) noteOverwritten(key counters.Key) {
-	for _, d := range ds.of(key) {
+	for _, d := range ds.ofCounter(key) {
 		d.uncounted = d.cost
 		ds.changes++
 	}
@@ -255,22 +258,23 @@ func (ds *debts) noteDropped(p int) {
 
 // addDebt records the cost of an admitted op as a debt; the counter here has
 // all of it except uncounted. It returns false if there is no room, which
-// happens only in fallback (alone).
-func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted int64, alone bool) bool {
+// happens only in fallback.
+func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted int64, fallback bool) bool {
 	d := ds.unreported(op.Key)
 	if d == nil {
-		// The bounds are on counters, so one that has a debt takes no further
+		// The bounds are on counters, so a counter that has a debt takes no further
 		// room.
-		if alone && len(ds.of(op.Key)) == 0 && ds.isFull(op.Key, maxFallbackDebts) {
+		if fallback && len(ds.ofCounter(op.Key)) == 0 && ds.isFull(op.Key, maxFallbackDebts) {
 			return false
 		}
-		d = ds.add(&debt{key: op.Key, number: ds.nextNumber(), fallback: alone})
+		d = ds.add(&debt{key: op.Key, number: ds.nextNumber(), fallback: fallback})
 	}
 
-	d.fallback = d.fallback && alone
+	d.fallback = d.fallback && fallback
 	d.limit = *op.Limit
 	if !d.sameWindow(taken) {
-		d.cost = 0 // it belongs to an earlier window
+		// What was owed in an earlier window no longer counts.
+		d.cost = 0
 		d.uncounted = 0
 	}
 
@@ -289,7 +293,7 @@ func (ds *debts) uncountedCost(now algorithms.Instant, op *counters.Op) (cost in
 	if op.Limit.Kind != algorithms.FixedWindow {
 		return 0
 	}
-	for _, d := range ds.of(op.Key) {
+	for _, d := range ds.ofCounter(op.Key) {
 		if d.sameWindow(takeRecordNow(op.Limit, now)) {
 			cost += d.uncounted
 		}
@@ -358,27 +362,27 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 	restored := map[counters.Key]bool{}
 	for d.More() {
 		fallback, uncounted := d.Bool(), int64(d.Uvarint())
-		one := decodeDebt(d, now, elapsed)
-		if uncounted < 0 || uncounted > one.cost {
+		owed := decodeDebt(d, now, elapsed)
+		if uncounted < 0 || uncounted > owed.cost {
 			d.Failf("a debt is out of bounds")
 		}
 		if d.Failed() {
 			break
 		}
 
-		one.fallback = fallback
-		one.uncounted = uncounted
-		one.restored = true
-		if !one.number.isReported() {
-			one.number = ds.nextNumber() // that process was never registered
+		owed.fallback = fallback
+		owed.uncounted = uncounted
+		owed.restored = true
+		if !owed.number.isReported() {
+			owed.number = ds.nextNumber() // the process that wrote it was never registered
 		}
 
-		known := len(ds.of(one.key)) > 0
 		// A restored debt must not come after one of this process: only the
 		// last of a counter's list may be unreported, and numbers rise.
-		if known == restored[one.key] && (known || !ds.isFull(one.key, maxDebts)) && !one.isExpired(now) {
-			ds.add(one)
-			restored[one.key] = true
+		known := len(ds.ofCounter(owed.key)) > 0
+		if known == restored[owed.key] && (known || !ds.isFull(owed.key, maxDebts)) && !owed.isExpired(now) {
+			ds.add(owed)
+			restored[owed.key] = true
 		}
 	}
 

@@ -28,7 +28,7 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 		k.mu.Unlock()
 		k.debtsAnswered(ring.NodeID{1}, []*debt{first}, []byte{debtTaken}, nil)
 		k.mu.Lock()
-		if list := k.debts.of(key); len(list) != 1 || list[0].cost != 3 {
+		if list := k.debts.ofCounter(key); len(list) != 1 || list[0].cost != 3 {
 			t.Errorf("got %+v, want one debt of 3", list)
 		}
 		k.mu.Unlock()

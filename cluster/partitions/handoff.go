@@ -44,7 +44,9 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 		if pt.phase != owning || from != k.config.Self || to == from || !k.targets.isSynced(p, to) || !k.canSendTo(to) {
 			continue
 		}
-		pt.receiver, pt.receiverBoot, pt.receiverGeneration, pt.frozenAt = to, state.Boot(to), state.Generation(to), time.Now()
+
+		pt.setReceiver(state, to)
+		pt.frozenAt = time.Now()
 		k.setPhase(p, freezing)
 		frozen = append(frozen, p)
 	}
@@ -64,12 +66,15 @@ type tokenMessage struct {
 
 // addToken adds a partition to the message for node.
 func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, state *adoptedState, node ring.NodeID, p int) {
-	pt, t := &k.parts[p], messages[node]
+	pt := &k.parts[p]
+	t := messages[node]
 	if t == nil {
 		t = &tokenMessage{boot: state.Boot(node), isQuestion: pt.phase == doubtful}
 		messages[node] = t
 	}
-	t.partitions, t.attempts = append(t.partitions, p), append(t.attempts, pt.attempt)
+
+	t.partitions = append(t.partitions, p)
+	t.attempts = append(t.attempts, pt.attempt)
 	t.body = binary.AppendUvarint(binary.AppendUvarint(t.body, uint64(p)), pt.attempt)
 	if !t.isQuestion {
 		t.body = appendVersion(t.body, pt.version)
@@ -105,7 +110,8 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 			continue
 		}
 
-		switch copied := k.targets.progressOf(p, pt.receiver); {
+		copied := k.targets.progressOf(p, pt.receiver)
+		switch {
 		case copied == nil:
 			k.setPhase(p, owning) // the copy is not complete after all
 		case copied.complete && copied.inFlight == 0:
@@ -130,7 +136,8 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 			continue
 		}
 		doubts = true
-		if _, to := state.Owner(p); !k.pending[pendingCall{to, MethodFlip}] && k.canSendTo(to) {
+		_, to := state.Owner(p)
+		if !k.pending[pendingCall{to, MethodFlip}] && k.canSendTo(to) {
 			k.addToken(questions, state, to, p)
 		}
 	}
@@ -139,6 +146,7 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 		k.pending[pendingCall{node, MethodFlip}] = true
 	}
 	k.mu.Unlock()
+
 	k.sendTokens(questions)
 	return doubts
 }
@@ -152,8 +160,9 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 	if t.isQuestion {
 		delete(k.pending, pendingCall{node, MethodFlip})
 	}
-	// Tried again at once, it would likely fail again, and each offer freezes
-	// partitions.
+
+	// A message that is sent again at once would likely fail again, and each offer
+	// freezes partitions.
 	if err != nil || !t.isQuestion && len(taken) < len(t.partitions) {
 		k.backOff(node)
 	}
@@ -162,27 +171,29 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 	for i, p := range t.partitions {
 		pt := &k.parts[p]
 		if pt.attempt != t.attempts[i] {
-			continue // offered or asked again since
+			continue // a later message has offered the token or asked about it
 		}
 
-		switch _, to := state.Owner(p); {
+		_, to := state.Owner(p)
+		switch {
 		case pt.phase == flipping && err != nil:
-			// The flip may still arrive. Unless the other side has taken it by
+			// The flip may still arrive. Unless the other side has taken the token by
 			// then, a question with a higher number makes it decline the flip.
 			pt.attempt++
 			pt.complete = true // these are all counters as of the freeze
 			k.setPhase(p, doubtful)
 		case pt.phase == flipping && taken[p]:
-			pt.complete = true // as above
+			pt.complete = true // these are all counters as of the freeze
 			k.recordHandOver(p, node)
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.frozenAt)
 		case pt.phase == flipping:
-			// It declined although it has acknowledged everything, so its copy
+			// The node declined although it has acknowledged everything, so its copy
 			// may not be what this node believes.
 			k.targets.forgetCopy(k.targets.targetOf(node), p)
 			if k.collecting {
-				k.targets.forgetCopies(p) // the changes that follow are not being collected
+				// A collection in progress lacks the changes that follow.
+				k.targets.forgetCopies(p)
 			}
 			k.setPhase(p, owning)
 		case pt.phase != doubtful || err != nil || to != node || state.Boot(node) != t.boot:
@@ -190,8 +201,8 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 		case taken[p]:
 			k.recordHandOver(p, node)
 		default:
-			// If the receiver of the flip says so itself, no other node has decided the
-			// partition since it was frozen here.
+			// If the receiver of the flip itself says that the token is not there, no
+			// other node has decided the partition since it was frozen here.
 			k.resume(state, p, pt.frozenHere() && !pt.receiverReplaced(state))
 		}
 	}
@@ -207,9 +218,22 @@ func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	if pt.frozenHere() {
 		pt.nextTenure()
 	}
-	pt.source, pt.receiver, pt.receiverBoot, pt.receiverGeneration = node, node, state.Boot(node), state.Generation(node)
+
+	pt.source = node
+	pt.setReceiver(state, node)
 	k.targets.forgetCopies(p)
 	k.setPhase(p, handedOver)
+}
+
+// offer is the offer of a token to a process of this node, or a question
+// whether that process has taken the token.
+type offer struct {
+	p          int
+	sender     peer.Identity
+	boot       uint64 // of the process that is asked
+	isQuestion bool
+	attempt    uint64
+	version    version // how new the receiver's copy must be; zero in a question
 }
 
 // acceptFlips accepts offered tokens, or answers which tokens are here. If a
@@ -221,56 +245,84 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 	k.mu.Lock()
 
 	for d.More() {
-		p, attempt := decodePartition(d), d.Uvarint()
-		var offered version
+		o := offer{p: decodePartition(d), sender: c.From, boot: boot, isQuestion: isQuestion, attempt: d.Uvarint()}
 		if !isQuestion {
-			offered = decodeVersion(d)
+			o.version = decodeVersion(d)
 		}
 
 		if d.Failed() {
 			break
 		}
 
-		pt := &k.parts[p]
-		from, to := state.Owner(p)
-
-		// Without authority, this node refuses the token: it could not use it, and no
-		// node would decide the partition.
-		// With another version than the offered one, it would lack the last
-		// changes.
-		acceptable := !isQuestion && boot == k.config.Boot && k.adopted.Load() == state && k.config.Authority() &&
-			from == c.From.Node && to == k.config.Self && from != to && pt.phase == away && pt.source == from &&
-			pt.version == offered && pt.complete && (pt.voided.boot != c.From.Boot || attempt > pt.voided.attempt)
+		pt := &k.parts[o.p]
+		from, to := state.Owner(o.p)
 		switch {
-		case acceptable:
-			k.takeToken(p, from)
-		case pt.phase == owning: // taken before: the first answer was lost
+		case k.mayTake(state, &o):
+			k.takeToken(o.p, from)
+		case pt.phase == owning:
+			// The token was taken before, and the first answer was lost.
 		case from != c.From.Node || to != k.config.Self:
-			d.Failf("partition %d does not move from the sender to this node", p)
+			d.Failf("partition %d does not move from the sender to this node", o.p)
 		default:
-			pt.voidFlips(c.From.Boot, attempt)
+			pt.voidFlips(c.From.Boot, o.attempt)
 		}
 
 		if pt.phase == owning {
-			taken = append(taken, p)
+			taken = append(taken, o.p)
 		}
 	}
 	k.mu.Unlock()
+
 	answerCall(c, d, appendPartitions(nil, taken))
+}
+
+// mayTake reports whether this node may take the token that o offers. The
+// caller holds mu.
+func (k *Keeper) mayTake(state *adoptedState, o *offer) bool {
+	// A question offers nothing, and an offer to an earlier process of this node
+	// is not for this one.
+	if o.isQuestion || o.boot != k.config.Boot {
+		return false
+	}
+
+	// Both sides must follow the same state, and it must move the partition from
+	// the sender to here.
+	from, to := state.Owner(o.p)
+	if k.adopted.Load() != state || from != o.sender.Node || to != k.config.Self || from == to {
+		return false
+	}
+
+	// With another copy than the offered one, this node would lack the last changes.
+	pt := &k.parts[o.p]
+	if pt.phase != away || pt.source != from || pt.version != o.version || !pt.complete {
+		return false
+	}
+
+	// After the answer "not taken", the sender may have let another node decide.
+	if pt.voided.boot == o.sender.Boot && o.attempt <= pt.voided.attempt {
+		return false
+	}
+
+	// Without authority, this node could not use the token, and no node would
+	// decide the partition.
+	return k.config.Authority()
 }
 
 // takeToken makes this node the owner of p in from's place. The caller holds mu.
 func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt := &k.parts[p]
-	pt.source, pt.complete = ring.NodeID{}, false
+	pt.source = ring.NodeID{}
+	pt.complete = false
 	pt.nextTenure()
-	k.targets.forgetCopies(p)
-	// A collection in progress discards changes of p. Then the other node gets
+
+	// The other node has the same counters, so it needs only changes from now on.
+	// But a collection in progress discards changes of p. Then the other node gets
 	// a complete copy.
+	k.targets.forgetCopies(p)
 	if !k.collecting {
-		// The other node has the same counters, so it needs only changes from now on.
 		k.targets.targetOf(from).progress[p] = &progress{complete: true}
 	}
+
 	k.setPhase(p, owning)
 	k.debts.debitOwnDebts(p, k.config.Now())
 }

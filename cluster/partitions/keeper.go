@@ -121,39 +121,32 @@ type Keeper struct {
 	// began. Before that, changes need not be sent. Afterwards they are collected
 	// even if this node is alone again, because the table frees reset counters only
 	// then.
-	hadOthers    bool
-	confirms     []*confirmation // waiting confirmations
-	debtsWaiting atomic.Int64    // messages about debts that wait for standbys
-	confirming   int             // confirmations that are not for debts: at most maxConfirms
+	hadOthers  bool
+	confirms   []*confirmation // waiting confirmations
+	confirming int             // confirmations that are not for debts: at most maxConfirms
 
-	saving      saving
-	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
+	debtsWaiting atomic.Int64 // messages about debts that wait for standbys
+	saving       saving
+	confirmWake  chan struct{} // capacity 1: there may be confirmations to work on
+
 	// sending is held while messages to other keepers are made and sent, so they
-	// leave in the order of their numbers. It is locked before debiting and mu.
+	// leave in the order of their numbers.
 	sending    sync.Mutex
 	seq        uint64        // number of the last message to a copy target; guarded by sending
 	unfinished bool          // some copies or tokens are in transit or missing; guarded by sending
 	loopWake   chan struct{} // capacity 1: there may be work before the next tick
-	inbox      chan message
+
+	inbox chan message
 	// receiving is held while a message from another keeper is handled; waiting
 	// counts those in inbox, and the one from it that is being handled. So each
 	// sender's are handled in order.
 	receiving sync.Mutex
 	waiting   atomic.Int64
-	stop      context.CancelFunc
-	ctx       context.Context
-	loops     sync.WaitGroup
-}
 
-// message is a message from another keeper.
-type message struct {
-	*peer.Call
-	arrived time.Time
+	stop  context.CancelFunc
+	ctx   context.Context
+	loops sync.WaitGroup
 }
-
-// inboxSize bounds the queue of messages from other keepers. When it is full,
-// senders get codeBusy and try again.
-const inboxSize = 256
 
 // phase is the state of a partition on this node.
 type phase uint32
@@ -203,6 +196,13 @@ type partState struct {
 // frozenHere reports whether the counters here are exactly those that this
 // node, as the owner, froze.
 func (pt *partState) frozenHere() bool { return pt.complete && pt.source.IsZero() }
+
+// setReceiver records node, as it is in state, as the other side of the move.
+func (pt *partState) setReceiver(state *adoptedState, node ring.NodeID) {
+	pt.receiver = node
+	pt.receiverBoot = state.Boot(node)
+	pt.receiverGeneration = state.Generation(node)
+}
 
 // receiverReplaced reports whether the receiver of this node's flip has since
 // been ended, even if it has come back, or has lost its memory.
@@ -270,7 +270,9 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	}
 
 	k.adopted.Store(state)
-	k.debts.bootIndex = 0 // otherwise numbers could repeat those of the previous process
+	// Only a registered process has an index. Under the index of another process,
+	// numbers could repeat.
+	k.debts.bootIndex = 0
 	if state.member {
 		k.debts.bootIndex = state.Processes[k.config.Self].Index
 	}
@@ -287,8 +289,8 @@ func (k *Keeper) Adopt(s *agreement.State) {
 
 // hasOtherMembers reports whether a ring has members other than self.
 func (state *adoptedState) hasOtherMembers(self ring.NodeID) bool {
-	is := func(id ring.NodeID) bool { return id != self }
-	return slices.ContainsFunc(state.From.Members(), is) || slices.ContainsFunc(state.To.Members(), is)
+	isOther := func(id ring.NodeID) bool { return id != self }
+	return slices.ContainsFunc(state.From.Members(), isOther) || slices.ContainsFunc(state.To.Members(), isOther)
 }
 
 // neverHadOthers reports whether no other node has been in a ring so far: nobody needs changes.
@@ -306,7 +308,7 @@ func (k *Keeper) forgetAll() {
 			k.config.Table.Shut(p)
 		}
 
-		had := k.parts[p].hasCounters()
+		hadCounters := k.parts[p].hasCounters()
 		// The answers "not taken" stay true: an offer that they cover may still
 		// arrive, and must be declined.
 		k.enterPhase(p, away)
@@ -314,7 +316,7 @@ func (k *Keeper) forgetAll() {
 
 		// Without a token or a copy, counters here are a checkpoint's. This
 		// process needs them once it is registered.
-		if had {
+		if hadCounters {
 			k.config.Table.Drop(p)
 			k.debts.noteDropped(p)
 		}
@@ -326,12 +328,13 @@ func (k *Keeper) forgetAll() {
 
 // updatePart brings a partition in line with a new state.
 func (k *Keeper) updatePart(state *adoptedState, p int) {
-	self, pt := k.config.Self, &k.parts[p]
-	from, to := state.Owner(p)
-
 	if !state.member {
 		return
 	}
+
+	self := k.config.Self
+	pt := &k.parts[p]
+	from, to := state.Owner(p)
 
 	switch pt.phase {
 	case owning, freezing, recovering, doubtful:
@@ -345,6 +348,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 		if pt.phase == freezing && to != pt.receiver {
 			k.setPhase(p, owning) // the other side has changed, and no flip was sent to the new one
 		}
+
 		// The move was taken back, so the token is here. But the other side may
 		// have had it, and then its counters are newer.
 		if pt.phase == doubtful && to == self {
@@ -356,8 +360,8 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 			k.release(p)
 		case to != pt.receiver || pt.receiverReplaced(state):
 			// The other node can no longer decide. If it took the token, it may have pushed
-			// changes to its standby that never arrived here. If it did not, the counters
-			// here are still all that there were at the freeze.
+			// changes to its standby that never arrived here. If it did not take it, the
+			// counters here are still all that there were at the freeze.
 			pt.complete = pt.complete || pt.phase == flipping
 			k.resume(state, p, false)
 		}
@@ -371,7 +375,8 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 // release marks a partition whose token is no longer here. This node's own
 // counters are not a copy of anyone's.
 func (k *Keeper) release(p int) {
-	if pt := &k.parts[p]; pt.source.IsZero() {
+	pt := &k.parts[p]
+	if pt.source.IsZero() {
 		pt.complete = false
 	}
 	k.setPhase(p, away)
@@ -382,7 +387,8 @@ func (k *Keeper) release(p int) {
 // this node asks the other side. If this node has no copy, it fetches one.
 func (k *Keeper) takeOver(state *adoptedState, p int) {
 	pt := &k.parts[p]
-	if from, to := state.Owner(p); from != to {
+	from, to := state.Owner(p)
+	if from != to {
 		// A late answer to an earlier flip or question must not count as the
 		// answer to the next question.
 		pt.attempt++
@@ -390,7 +396,9 @@ func (k *Keeper) takeOver(state *adoptedState, p int) {
 		k.setPhase(p, doubtful)
 		return
 	}
-	k.resume(state, p, pt.complete) // a partition that does not move has no second copy
+
+	// A partition that does not move has no second owner, whose copy could be newer.
+	k.resume(state, p, pt.complete)
 }
 
 // resume continues a partition whose token is certainly here. Unless the copy
@@ -402,6 +410,7 @@ func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
 		k.beginLineage(p)
 		return
 	}
+
 	k.parts[p].search = &search{since: time.Now(), found: map[ring.NodeID]finding{}}
 	k.setPhase(p, recovering)
 }
@@ -414,6 +423,7 @@ func (k *Keeper) beginLineage(p int) {
 	pt.source = ring.NodeID{}
 	pt.complete = false
 	pt.search = nil
+
 	// The copies elsewhere are of the old lineage, and their nodes decline
 	// changes of the new one.
 	k.targets.forgetCopies(p)

@@ -82,26 +82,30 @@ type Stats struct {
 
 // Metrics reports the current metrics to s.
 func (k *Keeper) Metrics(s metrics.Sink) {
-	st := k.Stats()
+	stats := k.Stats()
+
 	const here = "Partitions whose counters are here, as their owner or as a standby."
-	s.Level("partitions", here, st.Owned, "as", "owner")
-	s.Level("partitions", here, st.Copies, "as", "standby")
-	s.Level("partitions_behind", "Owned partitions that some standby has no complete copy of.", st.Behind)
+	s.Level("partitions", here, stats.Owned, "as", "owner")
+	s.Level("partitions", here, stats.Copies, "as", "standby")
+
+	s.Level("partitions_behind", "Owned partitions that some standby has no complete copy of.", stats.Behind)
 	s.Level("standbys_lagging",
 		"Nodes that can be reached but have answered none of this node's copies for five seconds.",
-		st.Lagging)
-	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", st.PushedBytes)
-	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
-	s.Count("handoffs_total", "Partitions handed over.", st.HandOffs)
+		stats.Lagging)
+	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", stats.PushedBytes)
+	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(stats.Unacked))
+
+	s.Count("handoffs_total", "Partitions handed over.", stats.HandOffs)
 	s.Summary("handoff_seconds", "Time for which partitions were frozen during hand-over.",
-		st.HandOffs, st.Frozen.Seconds())
+		stats.HandOffs, stats.Frozen.Seconds())
 	s.Count("lineages_begun_total",
 		"Partitions taken over without a hand-off: their counters continue from the newest copy found, if there is one.",
-		st.Begun)
-	s.Level("standby_debts", "Counters with admitted costs that are not yet reported to their owners.", st.Debts)
+		stats.Begun)
+
+	s.Level("standby_debts", "Counters with admitted costs that are not yet reported to their owners.", stats.Debts)
 	s.Count("debts_dropped_total",
 		"Checks decided in fallback that are never reported to owners, because too many counters have debts already.",
-		st.Dropped)
+		stats.Dropped)
 }
 
 // Stats returns the current metrics.
@@ -110,33 +114,41 @@ func (k *Keeper) Stats() Stats {
 	defer k.mu.Unlock()
 
 	state := k.adopted.Load()
-	st := k.stats
-	st.Debts = k.debts.total
+	stats := k.stats
+	stats.Debts = k.debts.total
 
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase == owning {
-			st.Owned++
-			var buf [3]ring.NodeID
-			for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
-				if !k.targets.isSynced(p, node) {
-					st.Behind++
-					break
-				}
+			stats.Owned++
+			if k.isBehind(state, p) {
+				stats.Behind++
 			}
 		}
 
 		if pt.complete {
-			st.Copies++
+			stats.Copies++
 		}
 	}
 
 	for _, t := range k.targets.nodes {
-		st.Unacked += int64(t.unacked)
+		stats.Unacked += int64(t.unacked)
 	}
 
 	lagging, _ := k.findLagging()
-	st.Lagging = len(lagging)
+	stats.Lagging = len(lagging)
 
-	return st
+	return stats
+}
+
+// isBehind reports whether some copy target of p has no complete copy. The
+// caller holds mu.
+func (k *Keeper) isBehind(state *adoptedState, p int) bool {
+	var buf [3]ring.NodeID
+	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
+		if !k.targets.isSynced(p, node) {
+			return true
+		}
+	}
+	return false
 }

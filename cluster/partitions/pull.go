@@ -21,7 +21,6 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 	}
 
 	k.mu.Lock()
-
 	if !ended && k.anyNotOwnedBy(state, c.From.Node, list) {
 		k.mu.Unlock()
 		c.Fail(codeRefused, "the sender does not own the partition")
@@ -39,8 +38,8 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		whole := pt.complete || ended && pt.hasAllCounters()
 		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
 		if c.Method == MethodPull && whole {
-			// Noted before the copy is read: what is sent may be newer than its
-			// version says, but never older.
+			// The version is noted before the copy is read: what is sent may be newer
+			// than its version says, but never older.
 			versions[i] = pt.version
 			if pt.phase == away {
 				k.debts.includeDebts(p, k.config.Now())
@@ -70,59 +69,74 @@ func (k *Keeper) anyNotOwnedBy(state *adoptedState, node ring.NodeID, list []int
 // sendCopies sends the copies here to the caller of c, and replies once it has them.
 func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 	k.reportDebtsFirst(c.From.Node, list)
-	var message []byte
-	send := func() error {
-		if len(message) == 0 {
-			return nil
-		}
-		ctx, cancel := context.WithTimeout(k.ctx, copyMessageTimeout)
-		defer cancel()
-		_, err := k.config.Calls.Call(ctx, c.From.Node, MethodCopies, message)
-		message = message[:0]
-		return err
-	}
-	give := func(p int, at version) error {
-		s := section{p: p, version: at, flags: sectionCopy | sectionBegins}
-		add := func(records []counters.Record) (err error) {
-			s.wall = k.config.Table.WallIn(k.config.Now(), p)
 
-			for more := true; more && err == nil; more = len(records) > 0 {
-				if len(message) == 0 {
-					message = k.appendHeader(message, 0)
-				}
-				message, records = s.append(message, records, k.config.Now())
-				if len(message) >= messageSize {
-					err = send()
-				}
-			}
-
-			return err
-		}
-		if err := k.config.Table.Copy(p, add); err != nil {
-			return err
-		}
-
-		s.flags |= sectionEnds
-		return add(nil)
-	}
-
-	var err error
+	s := copySender{keeper: k, to: c.From.Node}
 	for i, p := range list {
-		if err = give(p, versions[i]); err != nil {
-			break
+		if err := s.add(p, versions[i]); err != nil {
+			c.Fail(codeRefused, err.Error())
+			return
 		}
 	}
 
-	if err == nil {
-		err = send()
-	}
-
-	if err != nil {
+	if err := s.send(); err != nil {
 		c.Fail(codeRefused, err.Error())
 		return
 	}
-
 	c.Reply(nil)
+}
+
+// copySender sends the copies that a node asked for, in messages of some
+// messageSize bytes.
+type copySender struct {
+	keeper  *Keeper
+	to      ring.NodeID
+	message []byte // being assembled
+}
+
+// add adds the copy of p, which is at least as new as at, and sends every full
+// message.
+func (cs *copySender) add(p int, at version) error {
+	s := section{p: p, version: at, flags: sectionCopy | sectionBegins}
+	err := cs.keeper.config.Table.Copy(p, func(records []counters.Record) error { return cs.addRecords(&s, records) })
+	if err != nil {
+		return err
+	}
+
+	// Only now is it known that there are no more batches, so an empty section
+	// ends the copy.
+	s.flags |= sectionEnds
+	return cs.addRecords(&s, nil)
+}
+
+// addRecords adds records of s.p, in as many sections as needed.
+func (cs *copySender) addRecords(s *section, records []counters.Record) (err error) {
+	k := cs.keeper
+	s.wall = k.config.Table.WallIn(k.config.Now(), s.p)
+
+	for more := true; more && err == nil; more = len(records) > 0 {
+		if len(cs.message) == 0 {
+			cs.message = k.appendHeader(cs.message, 0)
+		}
+		cs.message, records = s.append(cs.message, records, k.config.Now())
+		if len(cs.message) >= messageSize {
+			err = cs.send()
+		}
+	}
+
+	return err
+}
+
+// send sends the message, unless it is empty, and waits for the answer.
+func (cs *copySender) send() error {
+	if len(cs.message) == 0 {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(cs.keeper.ctx, copyMessageTimeout)
+	defer cancel()
+	_, err := cs.keeper.config.Calls.Call(ctx, cs.to, MethodCopies, cs.message)
+	cs.message = cs.message[:0]
+	return err
 }
 
 // incomingCopy is a copy that is arriving from a node. The counters here stay until it is complete.
@@ -163,56 +177,58 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 		return
 	}
 
-	g := k.incoming[from]
+	arriving := k.incoming[from]
 	if s.flags&sectionBegins != 0 {
-		g = &incomingCopy{section: section{p: s.p, version: s.version}}
-		k.incoming[from] = g
+		arriving = &incomingCopy{section: section{p: s.p, version: s.version}}
+		k.incoming[from] = arriving
 	}
 
-	if g == nil || g.p != s.p || g.version != s.version {
+	if arriving == nil || arriving.p != s.p || arriving.version != s.version {
 		return // the beginning of its copy is missing
 	}
 
-	g.records = append(g.records, records...)
-	g.wall = max(g.wall, s.wall)
+	arriving.records = append(arriving.records, records...)
+	arriving.wall = max(arriving.wall, s.wall)
 
-	g.sectionCount++
+	arriving.sectionCount++
 	if s.flags&sectionEnds == 0 {
 		return
 	}
 
 	delete(k.incoming, from)
-	if g.sectionCount == s.sectionCount {
-		k.adoptCopy(from, g)
+	if arriving.sectionCount == s.sectionCount {
+		k.adoptCopy(from, arriving)
 	}
 }
 
 // adoptCopy replaces the copy here with a newer one. Copies of different
 // lineages are merged: the more used one of two counters stays. The caller
 // holds mu.
-func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
-	now, table := k.config.Now(), k.config.Table
-	pt := &k.parts[g.p]
+func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
+	now := k.config.Now()
+	table := k.config.Table
+	pt := &k.parts[arriving.p]
 
 	f := pt.search.found[from]
-	f.arrived = f.whole && (g.version == f.version || g.after(f.version))
+	f.arrived = f.whole && (arriving.version == f.version || arriving.after(f.version))
 	pt.search.found[from] = f
 
 	switch {
-	case pt.complete && g.after(pt.version):
-		table.Drop(g.p)
-		table.Follow(now, g.p, g.wall)
-		for _, rec := range g.records {
+	case pt.complete && arriving.after(pt.version):
+		table.Drop(arriving.p)
+		table.Follow(now, arriving.p, arriving.wall)
+		for _, rec := range arriving.records {
 			table.Put(now, rec)
 		}
-		k.debts.noteDropped(g.p)
-		pt.version, pt.source = g.version, from
+		k.debts.noteDropped(arriving.p)
+		pt.version = arriving.version
+		pt.source = from
 
-	case !pt.complete || g.lineage != pt.lineage:
-		// Measured before Follow, which brings the two clocks together.
-		apart := time.Duration(g.wall - table.WallIn(now, g.p)).Abs()
-		table.Follow(now, g.p, g.wall)
-		for _, rec := range g.records {
+	case !pt.complete || arriving.lineage != pt.lineage:
+		// This is measured before Follow, which brings the two clocks together.
+		apart := time.Duration(arriving.wall - table.WallIn(now, arriving.p)).Abs()
+		table.Follow(now, arriving.p, arriving.wall)
+		for _, rec := range arriving.records {
 			table.Merge(now, rec, apart <= mergeTolerance)
 		}
 	}

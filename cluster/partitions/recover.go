@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -67,23 +68,25 @@ func (k *Keeper) continueSearches() (searching bool) {
 			continue
 		}
 
-		isWhole := pt.complete || pt.search.hasWhole()
-
-		switch timedOut, received := pt.search.outcome(); {
+		timedOut, received := pt.search.outcome()
+		switch {
 		case timedOut && pt.complete:
 			fromLocalCopy++
 		case timedOut && !received:
 			fromCheckpoint++
 		}
 
-		if !isWhole && state.mayHaveLost(k.config.Self, p) { // what was granted since the checkpoint
+		// Without a whole copy, slots granted since the checkpoint may be missing.
+		isWhole := pt.complete || pt.search.hasWhole()
+		if !isWhole && state.mayHaveLost(k.config.Self, p) {
 			k.config.Table.MarkSlotsLost(k.config.Now(), p)
 		}
 
 		k.beginLineage(p)
 	}
 
-	// Before the calls: receiveCopy takes only what was asked for.
+	// The calls are marked before they are made: receiveCopy takes only what was
+	// asked for.
 	for call := range requests {
 		k.pending[call] = true
 	}
@@ -113,52 +116,62 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	s := pt.search
 	var buf [8]ring.NodeID
 	nodes := append(state.copyHolders(k.config.Self, p, buf[:0]), ended...)
+	request := func(node ring.NodeID, m peer.Method) {
+		call := pendingCall{node, m}
+		if !k.pending[call] && k.canSendTo(node) {
+			requests[call] = append(requests[call], p)
+		}
+	}
 
 	waiting := false
 	for _, node := range nodes {
 		f, known := s.found[node]
-		switch infoCall := (pendingCall{node, MethodCopyInfo}); {
+		switch {
 		case known && f.boot == state.Boot(node):
-			// It has answered. What an earlier process of it said is void: that
+			// The node has answered. An answer of an earlier process is void: that
 			// one's memory is gone.
 		case !k.shouldWaitFor(pt, node):
-			s.found[node] = finding{boot: state.Boot(node), done: true, timedOut: true}
-		case !k.pending[infoCall] && k.canSendTo(node):
-			requests[infoCall] = append(requests[infoCall], p)
-			waiting = true
+			s.giveUpOn(node, state.Boot(node))
 		default:
+			request(node, MethodCopyInfo)
 			waiting = true
 		}
 	}
 
 	// Nothing is fetched before every node has answered or timed out: a copy
 	// fetched earlier might turn out to be the older one.
-	for !waiting {
-		node := s.nextToFetch(pt, nodes)
-		switch pullCall := (pendingCall{node, MethodPull}); {
-		case node.IsZero():
-			return true
-		case !k.shouldWaitFor(pt, node):
-			s.found[node] = finding{boot: state.Boot(node), done: true, timedOut: true}
-			continue
-		case !k.pending[pullCall] && k.canSendTo(node):
-			requests[pullCall] = append(requests[pullCall], p)
-		}
-
+	if waiting {
 		return false
 	}
 
-	return false
+	for {
+		node := s.nextToFetch(pt, nodes)
+		if node.IsZero() {
+			return true
+		}
+		if k.shouldWaitFor(pt, node) {
+			request(node, MethodPull)
+			return false
+		}
+		s.giveUpOn(node, state.Boot(node))
+	}
+}
+
+// giveUpOn records that the search no longer waits for node's process boot.
+func (s *search) giveUpOn(node ring.NodeID, boot uint64) {
+	s.found[node] = finding{boot: boot, done: true, timedOut: true}
 }
 
 // shouldWaitFor reports whether to wait longer for node. The caller holds mu.
 func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
+
 	// With a complete copy here, and none known there, checks should not wait
 	// long.
 	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
 		return waited < k.config.Patience
 	}
+
 	// A copy that is arriving is worth the wait. pullTimeout bounds it.
 	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.config.Patience
 }
@@ -178,18 +191,20 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 		}
 
 		// A newer copy hides this one, but not once this node gave up waiting
-		// for it.
-		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
-			g := s.found[other]
-			return g.whole && !g.timedOut &&
-				(g.after(f.version) || g.version == f.version && slices.Index(nodes, other) < i)
-		}) {
+		// for the newer one.
+		isHidden := slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
+			better := s.found[other]
+			return better.whole && !better.timedOut &&
+				(better.after(f.version) || better.version == f.version && slices.Index(nodes, other) < i)
+		})
+		if !isHidden {
 			return node
 		}
 	}
 
 	for _, node := range nodes {
-		if f := s.found[node]; !haveWhole && !f.done && !f.whole {
+		f := s.found[node]
+		if !haveWhole && !f.done && !f.whole {
 			return node
 		}
 	}
@@ -208,7 +223,7 @@ func (s *search) outcome() (timedOut, received bool) {
 }
 
 // mayHaveLost reports whether a process may have ended that had counters of p.
-// Otherwise there never were any: the cluster is new.
+// In a new cluster, there never were any.
 func (state *adoptedState) mayHaveLost(self ring.NodeID, p int) bool {
 	if len(state.Generations) > 0 {
 		return true
@@ -235,12 +250,13 @@ func (s *search) hasWhole() bool {
 // requestCopies asks a node how new its copies are, or asks for the copies,
 // which arrive before the answer.
 func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int) {
-	// The process at the time of the question: if the node has another one when
-	// it answers, it is asked again.
-	boot, timeout := state.Boot(call.node), copyInfoTimeout
+	timeout := copyInfoTimeout
 	if call.method == MethodPull {
 		timeout = pullTimeout
 	}
+	// boot is the process at the time of the question: if the node has another
+	// one when it answers, it is asked again.
+	boot := state.Boot(call.node)
 
 	// A node that is not in the ring was ended, and may not know it: the message
 	// says so.
@@ -250,51 +266,56 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 		if err == nil && call.method == MethodCopyInfo {
 			found, err = parseFindings(reply)
 		}
-
-		k.mu.Lock()
-		defer k.mu.Unlock()
-
-		delete(k.pending, call)
-
-		if call.method == MethodPull {
-			// If the rest of a copy is missing, it will not come any more.
-			delete(k.incoming, call.node)
-		}
-
-		if k.ctx.Err() != nil {
-			return
-		}
-
-		defer k.wake()
-
-		if err != nil {
-			k.backOff(call.node)
-			k.config.Logger.Debug("a node did not answer about its copies", "node", call.node.String(), "error", err)
-			return
-		}
-
-		for _, p := range list {
-			s := k.parts[p].search
-			if s == nil {
-				continue
-			}
-
-			f := s.found[call.node]
-			f.done = true
-			if call.method == MethodCopyInfo {
-				var has bool
-				f, has = found[p]
-				f.boot, f.done = boot, !has
-			}
-
-			s.found[call.node] = f
-		}
-
-		if call.method == MethodPull {
-			k.config.Logger.Debug("partitions recovered from a copy", "node", call.node.String(),
-				"partitions", len(list))
-		}
+		k.copiesAnswered(call, boot, list, found, err)
 	})
+}
+
+// copiesAnswered handles the answer to a question about list's copies, which
+// are found, or to a request for them. boot is the process that was asked.
+func (k *Keeper) copiesAnswered(call pendingCall, boot uint64, list []int, found map[int]finding, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	delete(k.pending, call)
+	if call.method == MethodPull {
+		// If the rest of a copy is missing, it will not come any more.
+		delete(k.incoming, call.node)
+	}
+
+	if k.ctx.Err() != nil {
+		return
+	}
+
+	defer k.wake()
+
+	if err != nil {
+		k.backOff(call.node)
+		k.config.Logger.Debug("a node did not answer about its copies", "node", call.node.String(), "error", err)
+		return
+	}
+
+	for _, p := range list {
+		s := k.parts[p].search
+		if s == nil {
+			continue
+		}
+
+		f := s.found[call.node]
+		f.done = true
+		if call.method == MethodCopyInfo {
+			var hasCopy bool
+			f, hasCopy = found[p]
+			f.boot = boot
+			f.done = !hasCopy
+		}
+
+		s.found[call.node] = f
+	}
+
+	if call.method == MethodPull {
+		k.config.Logger.Debug("partitions recovered from a copy", "node", call.node.String(),
+			"partitions", len(list))
+	}
 }
 
 func appendFinding(b []byte, p int, f finding) []byte {
@@ -319,8 +340,10 @@ func (k *Keeper) dropUnneeded() {
 	due := k.dropPending && state.member && state.From != nil && state.Settled
 	k.dropPending = k.dropPending && !due
 	k.mu.Unlock()
+
+	// This ends early if the adopted state changes: a new one sets dropPending again.
 	for p := 0; due && p < ring.Partitions; p++ {
-		due = k.dropIfUnneeded(state, p) // false if the adopted state has changed; the new one sets dropPending again
+		due = k.dropIfUnneeded(state, p)
 	}
 }
 
@@ -332,7 +355,6 @@ func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	defer k.mu.Unlock()
 
 	pt := &k.parts[p]
-
 	owner, _ := state.Owner(p)
 	switch {
 	case k.adopted.Load() != state:

@@ -63,8 +63,8 @@ func (k *Keeper) reportDebts() {
 			continue
 		}
 
-		// Called even if nothing can be sent now: the delay begins with the
-		// first call that finds the owner back.
+		// delaysFallback is called even if nothing can be sent now: the delay begins
+		// with the first call that finds the owner back.
 		tooEarly := k.delaysFallback(owner)
 		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] ||
 			!state.member || !k.canSendTo(owner) {
@@ -112,6 +112,7 @@ func (k *Keeper) delaysFallback(owner ring.NodeID) bool {
 		delete(k.reportFallbackAt, owner)
 		return true
 	}
+
 	at, known := k.reportFallbackAt[owner]
 	if !known {
 		at = time.Now().Add(fallbackReportDelay + rand.N(fallbackReportDelay))
@@ -191,24 +192,28 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	debited, refused := map[int]bool{}, map[int]bool{} // partitions
 
 	for d.More() {
-		one := decodeDebt(d, now, 0)
-		if !one.number.isReported() {
+		owed := decodeDebt(d, now, 0)
+		if !owed.number.isReported() {
 			d.Failf("a debt without a number")
 		}
 		if d.Failed() {
 			break
 		}
 
-		p, answer := one.key.Partition(), debtRefused
-		if !refused[p] { // noting a later debt would make a refused one count as debited
-			answer = k.debit(c.From.Node, one, now, merging)
+		p := owed.key.Partition()
+		answer := debtRefused
+		// Once a debt is refused, later ones are, too: the note of a later debt would
+		// make the refused one count as debited.
+		if !refused[p] {
+			answer = k.debit(c.From.Node, owed, now, merging)
 			if answer == debtRefused {
 				refused[p] = true
 			} else {
 				debited[p] = true
 			}
 		}
-		list, answers = append(list, one), append(answers, answer)
+		list = append(list, owed)
+		answers = append(answers, answer)
 	}
 
 	if d.Failed() {
@@ -220,24 +225,24 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		return
 	}
 
-	// Not on this goroutine: other messages must not wait for the standbys.
+	// The answer gets a goroutine of its own: other messages must not wait for the
+	// standbys.
 	k.debtsWaiting.Add(1)
 	k.loops.Go(func() {
 		defer k.debtsWaiting.Add(-1)
 
 		k.awaitStandbys(debited, refused)
+		for i, owed := range list {
+			if refused[owed.key.Partition()] {
+				answers[i] = debtRefused
+			}
+		}
 
-		// If this node was ended in the meantime, it has forgotten them, and the next
-		// owner continues without them.
+		// If this node was ended in the meantime, it has forgotten the debts, and the
+		// next owner continues without them.
 		if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
-		}
-
-		for i, d := range list {
-			if refused[d.key.Partition()] {
-				answers[i] = debtRefused
-			}
 		}
 		c.Reply(answers)
 	})
@@ -278,8 +283,8 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	}
 
 	var messages [][]byte
-	for some := range slices.Chunk(included, debtsPerMessage) {
-		messages = append(messages, k.encodeDebts(some, now))
+	for chunk := range slices.Chunk(included, debtsPerMessage) {
+		messages = append(messages, k.encodeDebts(chunk, now))
 	}
 	k.mu.Unlock()
 

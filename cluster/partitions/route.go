@@ -40,7 +40,8 @@ func (k *Keeper) Route(p int) Route {
 	r.Owner = from
 	switch {
 	case ph == owning && k.config.Table.IsOpen(p):
-		// if only one holds, setPhase is in progress; WaitUnfrozen returns after it
+		// If only one of the two holds, setPhase is in progress. WaitUnfrozen returns
+		// after it.
 		r.Place, r.Owner = Here, k.config.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to
@@ -88,18 +89,18 @@ func (k *Keeper) WaitUnfrozen(ctx context.Context, p int) {
 	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Frozen })
 }
 
-// waitUntil returns once good returns true, which it calls again after each
+// waitUntil returns once isDone returns true. It calls isDone again after each
 // change of a phase or the adopted state. It also returns when ctx or the
 // Keeper ends.
-func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
+func (k *Keeper) waitUntil(ctx context.Context, isDone func() bool) {
 	for {
+		// The channel is read before isDone is called: a change that comes in between
+		// closes this very channel.
 		k.mu.Lock()
-		// Taken before good is asked: a change that comes in between closes
-		// this very channel.
 		changed := k.changed
 		k.mu.Unlock()
 
-		if good() {
+		if isDone() {
 			return
 		}
 
@@ -119,6 +120,7 @@ func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 func (k *Keeper) SettledEpoch() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	state := k.adopted.Load()
 	if !state.Settled && k.isUnsettled(state) {
 		return state.Epoch - 1
@@ -131,9 +133,11 @@ func (k *Keeper) SettledEpoch() int64 {
 func (k *Keeper) isUnsettled(state *adoptedState) bool {
 	for p := range ring.Partitions {
 		from, to := state.Owner(p)
-		switch {
-		case to == k.config.Self && (k.parts[p].phase != owning || !k.targets.isSynced(p, state.To.Standby(p))),
-			to != k.config.Self && from == k.config.Self && k.parts[p].phase != handedOver:
+		ph := k.parts[p].phase
+		if to == k.config.Self && (ph != owning || !k.targets.isSynced(p, state.To.Standby(p))) {
+			return true
+		}
+		if to != k.config.Self && from == k.config.Self && ph != handedOver {
 			return true
 		}
 	}
@@ -165,10 +169,13 @@ func (k *Keeper) LacksCopies() bool {
 	}
 
 	for p := range k.parts {
-		if pt := &k.parts[p]; pt.complete || pt.phase != away || state.From.Standby(p) != k.config.Self {
+		pt := &k.parts[p]
+		if pt.complete || pt.phase != away || state.From.Standby(p) != k.config.Self {
 			continue
 		}
-		if owner, _ := state.Owner(p); k.config.Calls.Reachable(owner) {
+
+		owner, _ := state.Owner(p)
+		if k.config.Calls.Reachable(owner) {
 			return true
 		}
 	}

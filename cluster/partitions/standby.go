@@ -42,14 +42,15 @@ func (k *Keeper) DecideAsStandby(
 		}
 	}
 
-	if v := k.standbyCounters.Take(now, shareOps); v != counters.Admitted {
+	verdict := k.standbyCounters.Take(now, shareOps)
+	if verdict != counters.Admitted {
 		for i := range ops {
 			ops[i].Decision, ops[i].Full = shareOps[i].Decision, shareOps[i].Full
 		}
-		return v
+		return verdict
 	}
 
-	verdict := k.config.Table.TakeUngated(now, ops)
+	verdict = k.config.Table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
 		taken := takeRecordNow(op.Limit, now)
@@ -75,7 +76,7 @@ func (k *Keeper) DecideAsStandby(
 // giveBackShare puts back what op has just taken from the counters kept while acting as a standby.
 func (k *Keeper) giveBackShare(now algorithms.Instant, op *counters.Op) {
 	taken := op.TakeRecord()
-	// It was taken a moment ago under mu, so nothing has drained faster since.
+	// The cost was taken a moment ago under mu, so nothing has drained faster since.
 	taken.Fastest = op.Limit.Amount
 	life := k.standbyCounters.Life(op.Key.Partition())
 	_ = k.standbyCounters.GiveBack(now, op.Key, op.Limit, taken, op.Cost, life) // the gates are always open
@@ -154,17 +155,21 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 	}
 
 	for i := range ops {
-		op, uncounted := &ops[i], int64(0)
+		op := &ops[i]
+		uncounted := int64(0)
 		if k.countsHere(op.Key.Partition()) {
 			op.Decision, op.Full = counted[0].Decision, counted[0].Full
 			counted = counted[1:]
 		} else {
 			k.copyDecision(op, &peeked[0])
-			peeked, uncounted = peeked[1:], op.Cost
+			peeked = peeked[1:]
+			uncounted = op.Cost
 		}
 
-		if verdict == counters.Admitted && op.Took() &&
-			!k.debts.addDebt(op, takeRecordNow(op.Limit, now), uncounted, true) {
+		if verdict != counters.Admitted || !op.Took() {
+			continue
+		}
+		if !k.debts.addDebt(op, takeRecordNow(op.Limit, now), uncounted, true) {
 			k.stats.Dropped++
 		}
 	}

@@ -92,11 +92,14 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Ins
 	b = append(b, s.flags)
 	b = binary.AppendUvarint(appendVersion(b, s.version), s.sectionCount)
 	b = binary.AppendVarint(b, s.wall)
-	n, begin := 0, len(b)+4
-	for b = append(b, 0, 0, 0, 0); n < len(records) && len(b) < begin+messageSize; n++ {
-		b = counters.AppendRecord(b, &records[n], now)
-	}
 
+	b = append(b, 0, 0, 0, 0) // the number of records, which is not known yet
+	begin := len(b)
+	n := 0
+	for n < len(records) && len(b) < begin+messageSize {
+		b = counters.AppendRecord(b, &records[n], now)
+		n++
+	}
 	binary.LittleEndian.PutUint32(b[begin-4:], uint32(n))
 
 	if n < len(records) {
@@ -135,9 +138,11 @@ func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) 
 	wanted := begin(s)
 	var rec counters.Record
 	for range n {
-		if counters.DecodeRecord(d, &rec, now); d.Failed() {
+		counters.DecodeRecord(d, &rec, now)
+		if d.Failed() {
 			return
 		}
+
 		// begin has checked the version and the token of this partition only.
 		if wanted && ring.PartitionOf(rec.Key.Subject) == s.p {
 			each(rec)
