@@ -65,7 +65,8 @@ func (cf *CounterFile) beginBase() {
 func (cf *CounterFile) beginFullBase() {
 	cf.beginBase()
 	_, marked := cf.config.Source.MarkChanged(0, math.MaxInt)
-	cf.base.marked, cf.base.allMarked = int64(marked), true
+	cf.base.marked = int64(marked)
+	cf.base.allMarked = true
 }
 
 // continueBase continues the new base, or begins one when it is due. It returns
@@ -78,8 +79,10 @@ func (cf *CounterFile) continueBase() int64 {
 	if b.firstFrame == 0 || b.allMarked {
 		return 0
 	}
+
 	next, marked := cf.config.Source.MarkChanged(b.nextPart, max(int(b.lastChanged), cf.minBaseStep))
-	b.nextPart, b.allMarked = next, next == 0
+	b.nextPart = next
+	b.allMarked = next == 0
 	b.marked += int64(marked)
 	return int64(marked)
 }
@@ -96,8 +99,8 @@ func (cf *CounterFile) completeBase() error {
 		return err
 	}
 
-	// Counters that changed were written besides those that were marked. Only
-	// the latter's part is the base; the rest counts as log.
+	// Counters that changed were written besides those that were marked. Only the
+	// part of the marked ones is the base; the rest counts as log.
 	size := b.written
 	if b.copied > 0 {
 		size = int64(float64(b.written) * min(1, float64(b.marked)/float64(b.copied)))
@@ -117,7 +120,8 @@ func (cf *CounterFile) deleteFramesBefore(first uint64) error {
 
 		// A bucket must not change while a cursor walks it.
 		var old [][]byte
-		end, cursor := binary.BigEndian.AppendUint64(nil, first), frames.Cursor()
+		end := binary.BigEndian.AppendUint64(nil, first)
+		cursor := frames.Cursor()
 		for number, _ := cursor.First(); number != nil && bytes.Compare(number, end) < 0; number, _ = cursor.Next() {
 			old = append(old, number)
 		}

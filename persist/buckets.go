@@ -66,7 +66,8 @@ func (b *Buckets) open(create bool) (*file, error) {
 
 	f, err := openFile(b.path, bolt.Options{}, anyMeta)
 	if isDamaged(err) {
-		if err = b.setAside(err); err == nil {
+		err = b.setAside(err)
+		if err == nil {
 			f, err = openFile(b.path, bolt.Options{}, anyMeta)
 		}
 	}
@@ -96,23 +97,26 @@ func (b *Buckets) abandonIfDamaged(file *file, err error) error {
 	if !isDamaged(err) {
 		return err
 	}
+
 	b.opening.Lock()
 	defer b.opening.Unlock()
-	if b.current.CompareAndSwap(file, nil) { // otherwise another call has abandoned it
-		file.abandon()
-		err = errors.Join(err, b.setAside(err))
+	if !b.current.CompareAndSwap(file, nil) {
+		return err // another call has abandoned the file
 	}
-	return err
+	file.abandon()
+	return errors.Join(err, b.setAside(err))
 }
 
 // Update runs change in one transaction. Once Update has returned nil, the transaction is on disk.
 func (b *Buckets) Update(change func(tx Tx) error) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
+
 	file, err := b.open(true)
 	if err != nil {
 		return err
 	}
+
 	err = file.update(func(tx *bolt.Tx) error { return change(Tx{tx}) })
 	if err == nil {
 		// Only a write transaction moves the map, and none can begin before Update returns.
@@ -149,11 +153,13 @@ func (b *Buckets) Close() error {
 	defer b.writing.Unlock()
 	b.opening.Lock()
 	defer b.opening.Unlock()
+
 	b.closed = true
-	if f := b.current.Swap(nil); f != nil {
-		return f.close()
+	f := b.current.Swap(nil)
+	if f == nil {
+		return nil
 	}
-	return nil
+	return f.close()
 }
 
 // Tx is a transaction of Buckets.
@@ -173,12 +179,13 @@ func (t Tx) Put(bucket string, key, value []byte) error {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {
 		var err error
-		if b, err = t.tx.CreateBucket([]byte(bucket)); err != nil {
+		b, err = t.tx.CreateBucket([]byte(bucket))
+		if err != nil {
 			return err
 		}
 	}
 
-	// A copy, because appending might write behind the caller's value.
+	// The value is copied, because appending might write behind the caller's.
 	return b.Put(key, binary.LittleEndian.AppendUint32(slices.Clone(value), wire.Sum(0, []byte(bucket), key, value)))
 }
 

@@ -50,9 +50,11 @@ func (cf *CounterFile) Start() error {
 	return nil
 }
 
+// acquire takes the lock. It succeeds even if ctx has ended, as long as the lock
+// is free.
 func (cf *CounterFile) acquire(ctx context.Context) error {
 	select {
-	case cf.lock <- struct{}{}: // succeed even if ctx has ended, as long as the lock is free
+	case cf.lock <- struct{}{}:
 		return nil
 	default:
 	}
@@ -83,8 +85,8 @@ func (cf *CounterFile) runLoop() {
 		}
 
 		begin := time.Now()
-		// checkpointNow logs and records its error.
-		_ = cf.checkpointNow(cf.ctx, true)
+		_ = cf.lockAndCheckpoint(cf.ctx, true) // it logs and records its error
+
 		// On a full disk, each attempt makes bbolt walk the whole file, so wait longer.
 		pause := cf.config.Interval * time.Duration(min(1+cf.Status().Failures, maxPauseIntervals))
 		timer.Reset(max(0, pause-time.Since(begin)))
@@ -94,26 +96,29 @@ func (cf *CounterFile) runLoop() {
 // Checkpoint writes what changed since the last one, as fast as it can.
 // Whatever it can't write still counts as changed. When ctx ends, it stops
 // between two frames.
-func (cf *CounterFile) Checkpoint(ctx context.Context) error { return cf.checkpointNow(ctx, false) }
+func (cf *CounterFile) Checkpoint(ctx context.Context) error { return cf.lockAndCheckpoint(ctx, false) }
 
-func (cf *CounterFile) checkpointNow(ctx context.Context, paced bool) error {
+func (cf *CounterFile) lockAndCheckpoint(ctx context.Context, paced bool) error {
 	if err := cf.acquire(ctx); err != nil {
 		return err
 	}
 	defer cf.release()
+
 	if cf.closed {
 		return ErrClosed
 	}
 	return cf.checkpoint(ctx, paced)
 }
 
+// checkpoint makes a checkpoint. The caller has the lock.
 func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 	if !cf.loaded {
 		return ErrNotLoaded
 	}
 
 	begin := time.Now()
-	cf.paced, cf.lastResumed = paced, begin
+	cf.paced = paced
+	cf.lastResumed = begin
 
 	n, err := cf.writeChanges(ctx)
 	if isDamaged(err) {
@@ -133,13 +138,15 @@ func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 func (cf *CounterFile) recordOutcome(begin time.Time, n int64, err error) {
 	cf.statusMu.Lock()
 	s := &cf.status
-	failed := s.Failures
+	failuresBefore := s.Failures
 	s.Err = err
 	if err != nil {
 		s.Failures++
 	} else {
 		s.Failures = 0
-		s.Completed, s.Duration, s.Counters = begin, time.Since(begin), n
+		s.Completed = begin
+		s.Duration = time.Since(begin)
+		s.Counters = n
 	}
 
 	if cf.file != nil {
@@ -147,29 +154,30 @@ func (cf *CounterFile) recordOutcome(begin time.Time, n int64, err error) {
 			s.FileSize = info.Size()
 		}
 	}
-
 	cf.statusMu.Unlock()
 
 	switch {
-	case err != nil && failed == 0:
+	case err != nil && failuresBefore == 0:
 		cf.config.Logger.Error("checkpoint failed; counters stay in memory and checks continue",
 			"path", cf.path, "error", err)
-	case err == nil && failed > 0:
-		cf.config.Logger.Info("checkpoints are written again", "path", cf.path, "failures", failed)
+	case err == nil && failuresBefore > 0:
+		cf.config.Logger.Info("checkpoints are written again", "path", cf.path, "failures", failuresBefore)
 	}
 }
 
 // writeChanges makes one checkpoint and returns how many counters it wrote.
 func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
-	fresh := cf.file == nil // the previous file was lost, or there was no room to create one
-	if fresh {
+	isNew := cf.file == nil // the previous file was lost, or there was no room to create one
+	if isNew {
 		if err := cf.open(); err != nil {
 			return 0, fmt.Errorf("open new counter file: %w", err)
 		}
 	}
 
-	if cf.noticeClockStep(cf.config.Now()) || fresh {
-		cf.beginFullBase() // after a step, the times in existing frames are wrong by as much
+	// After a step of the clock, the times in existing frames are wrong by as much.
+	stepped := cf.noticeClockStep(cf.config.Now())
+	if stepped || isNew {
+		cf.beginFullBase()
 	}
 
 	marked := cf.continueBase()
@@ -195,16 +203,20 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 // writeFrames writes records as frames, in one transaction unless they are large logs.
 func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Record) error {
 	for len(records) > 0 {
-		frames, ends, n := cf.buffer[:0], []int(nil), 0
+		frames := cf.buffer[:0]
+		var ends []int // the offset at which each frame ends
+		n := 0         // records in frames
 		for n < len(records) && len(frames) < commitBytes {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			begin, taken := len(frames), 0
-			now := cf.config.Now()
-			frames, taken = appendFrame(frames, records[n:], now, cf.config.Source.Lead(now))
 
+			begin := len(frames)
+			now := cf.config.Now()
+			var taken int
+			frames, taken = appendFrame(frames, records[n:], now, cf.config.Source.Lead(now))
 			n += taken
+
 			if len(frames) == begin+frameHeader {
 				frames = frames[:begin] // every record has expired, so drop the empty frame
 			} else {
@@ -235,7 +247,8 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 
 	// The number counts once the transaction is committed. After a failure, the
 	// next one takes the same numbers.
-	last, before := cf.lastFrame, cf.file.diskTime()
+	last := cf.lastFrame
+	waitedBefore := cf.file.diskTime()
 	err := cf.file.update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(framesBucket)
 		if err != nil {
@@ -246,7 +259,8 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 		begin := 0
 		for _, end := range ends {
 			last++
-			number, frame := binary.BigEndian.AppendUint64(nil, last), frames[begin:end:end]
+			number := binary.BigEndian.AppendUint64(nil, last)
+			frame := frames[begin:end:end]
 			addChecksum(number, frame)
 			if err := b.Put(number, frame); err != nil {
 				return err
@@ -254,19 +268,19 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 			begin = end
 		}
 
-		// Kept besides the frames: if a new base drops them all, inspect still
-		// finds the last number.
+		// The number is also kept besides the frames: if a new base drops them all,
+		// inspect still finds it.
 		return b.SetSequence(last)
 	})
-
 	if err != nil {
 		return err
 	}
 
 	cf.lastFrame = last
 	cf.file.forgetPages()
+
 	// Waiting for the disk does not count as work: it uses no processor time.
-	cf.lastResumed = cf.lastResumed.Add(cf.file.diskTime() - before)
+	cf.lastResumed = cf.lastResumed.Add(cf.file.diskTime() - waitedBefore)
 	return nil
 }
 
@@ -276,6 +290,7 @@ func (cf *CounterFile) pace(ctx context.Context) {
 	if !cf.paced || worked < minWork {
 		return
 	}
+
 	if cf.waiting.Load() == 0 {
 		select {
 		case <-time.After(restFactor * worked):
@@ -289,7 +304,8 @@ func (cf *CounterFile) pace(ctx context.Context) {
 // one by more than clockTolerance since Load or the last step that it noticed.
 func (cf *CounterFile) noticeClockStep(now algorithms.Instant) bool {
 	lead := now.Wall - now.Steady
-	if moved := lead - cf.wallLead; -clockTolerance <= moved && moved <= clockTolerance {
+	moved := lead - cf.wallLead
+	if -clockTolerance <= moved && moved <= clockTolerance {
 		return false
 	}
 	cf.wallLead = lead

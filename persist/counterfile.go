@@ -165,19 +165,21 @@ type Status struct {
 
 // Metrics reports the state of checkpoints.
 func (cf *CounterFile) Metrics(s metrics.Sink) {
-	st := cf.Status()
-	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
-	if !st.Completed.IsZero() {
+	status := cf.Status()
+	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", status.Err == nil)
+	s.Level("checkpoint_failures", "Checkpoints that failed since the last completed one.", status.Failures)
+
+	if !status.Completed.IsZero() {
 		s.Gauge("checkpoint_age_seconds", "Time since the last completed checkpoint began.",
-			time.Since(st.Completed).Seconds())
+			time.Since(status.Completed).Seconds())
 	}
-	s.Gauge("checkpoint_duration_seconds", "Time that the last completed checkpoint took.", st.Duration.Seconds())
-	s.Level("checkpoint_failures", "Checkpoints that failed since the last completed one.", st.Failures)
-	s.Gauge("checkpoint_counters", "Counters written by the last completed checkpoint.", float64(st.Counters))
-	s.Gauge("checkpoint_file_bytes", "Size of the counter file.", float64(st.FileSize))
-	s.Count("checkpoint_set_aside_total", "Damaged counter files set aside.", st.SetAside)
+	s.Gauge("checkpoint_duration_seconds", "Time that the last completed checkpoint took.", status.Duration.Seconds())
+	s.Gauge("checkpoint_counters", "Counters written by the last completed checkpoint.", float64(status.Counters))
+
+	s.Gauge("checkpoint_file_bytes", "Size of the counter file.", float64(status.FileSize))
+	s.Count("checkpoint_set_aside_total", "Damaged counter files set aside.", status.SetAside)
 	s.Count("checkpoint_damaged_frames_total",
-		"Damaged frames of the counter file passed over when it was loaded.", st.Damaged)
+		"Damaged frames of the counter file passed over when it was loaded.", status.Damaged)
 }
 
 // OpenCounterFile opens the file in the data directory. It sets aside a damaged
@@ -189,50 +191,52 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 		return nil, err
 	}
 
-	c := &CounterFile{
+	cf := &CounterFile{
 		config: config, path: filepath.Join(config.Dir, config.File),
 		minLogSize: minLogSize, minBaseStep: minBaseStep,
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	cf.ctx, cf.cancel = context.WithCancel(context.Background())
 
-	c.ctx, c.cancel = context.WithCancel(context.Background())
-	// Remove what a crash during compact left behind.
-	_ = os.Remove(c.path + ".compact")
+	// A crash during compact may have left this behind.
+	_ = os.Remove(cf.path + ".compact")
 
-	_, err := os.Stat(c.path)
+	_, err := os.Stat(cf.path)
 	existed := err == nil
 
-	err = c.open()
-	if err == nil && existed && c.file.hasDamagedMeta() {
-		config.Logger.Warn("a meta page of the counter file is damaged; the last transaction may be lost", "path", c.path)
+	err = cf.open()
+	if err == nil && existed && cf.file.hasDamagedMeta() {
+		config.Logger.Warn("a meta page of the counter file is damaged; the last transaction may be lost", "path", cf.path)
 	}
 	if err == nil && existed {
-		err = c.compactIfSparse()
+		err = cf.compactIfSparse()
 	}
 
 	if isDamaged(err) || errors.Is(err, errOlderFormat) {
-		if err := c.setAside(err); err != nil {
-			return nil, fmt.Errorf("open %s: %w", c.path, err)
+		if err := cf.setAside(err); err != nil {
+			return nil, fmt.Errorf("open %s: %w", cf.path, err)
 		}
-		existed, err = false, c.open()
+		existed = false
+		err = cf.open()
 	}
 
-	// A file that can't be opened may hold counters: losing them is for an operator to decide. Only
-	// a new one may be missing.
+	// A file that can't be opened may hold counters: losing them is for an operator
+	// to decide. Only a new file may be missing.
 	if err != nil && (existed || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission)) {
-		if c.file != nil {
-			err = errors.Join(err, c.file.close())
+		if cf.file != nil {
+			err = errors.Join(err, cf.file.close())
 		}
-		return nil, fmt.Errorf("open %s: %w", c.path, err)
+		return nil, fmt.Errorf("open %s: %w", cf.path, err)
 	}
 
-	c.created = !existed
+	cf.created = !existed
 	if err != nil {
 		config.Logger.Error("counter file can't be created; counters are kept in memory only",
-			"path", c.path, "error", err)
-		c.status.Err, c.status.Failures = err, 1
+			"path", cf.path, "error", err)
+		cf.status.Err = err
+		cf.status.Failures = 1
 	}
-	return c, nil
+	return cf, nil
 }
 
 // open opens the file and inspects it. Call it before Load, or on a new file.
@@ -255,13 +259,15 @@ var errOlderFormat = errors.New("counters in the format of an earlier version of
 
 // inspect checks that the file consists of frames, and finds the newest frame's number.
 func (cf *CounterFile) inspect() error {
-	cf.lastFrame, cf.base = 0, base{}
+	cf.lastFrame = 0
+	cf.base = base{}
 	return cf.file.view(func(tx *bolt.Tx) error {
 		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 			switch {
 			case b != nil && bytes.Equal(name, framesBucket):
 				cf.lastFrame = b.Sequence()
-				if number, _ := b.Cursor().Last(); len(number) == 8 {
+				number, _ := b.Cursor().Last()
+				if len(number) == 8 {
 					cf.lastFrame = max(cf.lastFrame, binary.BigEndian.Uint64(number))
 				}
 
@@ -272,7 +278,7 @@ func (cf *CounterFile) inspect() error {
 				}
 				return nil
 			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8):
-				// frames-2, or an expiry time in an even older one
+				// An older version named it frames-2, or after an expiry time.
 				return errOlderFormat
 			}
 
@@ -292,15 +298,12 @@ func (cf *CounterFile) compactIfSparse() error {
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(cf.file.db.Info().PageSize)
 	// Past the pages in use, the file has spare room for bbolt to grow into.
 	free += info.Size() - cf.file.usedBytes.Load()
-
 	if free <= info.Size()/4*3 {
 		return nil
 	}
 
 	err = cf.file.compact(bolt.Options{MaxSize: cf.config.MaxSize})
-
-	// compact has closed it, even if it failed.
-	cf.file = nil
+	cf.file = nil // compact has closed it, even if it failed
 	if err != nil {
 		err = cf.compactionFailed(err)
 	}
@@ -320,17 +323,17 @@ func (cf *CounterFile) compactionFailed(err error) error {
 // setAside sets aside a file that is damaged or from an older version. The next
 // open creates a new one.
 func (cf *CounterFile) setAside(cause error) error {
-	older, why := errors.Is(cause, errOlderFormat), "corrupt"
-	if older {
+	isOlder := errors.Is(cause, errOlderFormat)
+	why := "corrupt"
+	if isOlder {
 		why = "older"
 	}
 
-	if cf.file != nil && older {
+	if cf.file != nil && isOlder {
 		_ = cf.file.close() // nothing was written
 	} else if cf.file != nil {
 		cf.file.abandon()
 	}
-
 	cf.file = nil
 	cf.lastFrame = 0
 	cf.base = base{}
@@ -340,7 +343,7 @@ func (cf *CounterFile) setAside(cause error) error {
 		return err
 	}
 
-	if older {
+	if isOlder {
 		cf.config.Logger.Warn("the counter file has an older version's format: it was set aside, and its counters begin anew; "+
 			"to recover them, stop this node, rename the file back and start the version that wrote it; otherwise remove it",
 			"path", cf.path, "aside", aside)

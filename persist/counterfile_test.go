@@ -595,7 +595,7 @@ func TestCheckpointsRest(t *testing.T) {
 			src.set(r)
 		}
 		begin := time.Now()
-		expect.NoError(t, c.checkpointNow(t.Context(), paced))
+		expect.NoError(t, c.lockAndCheckpoint(t.Context(), paced))
 		return time.Since(begin)
 	}
 	// On a busy machine, any of them may be slow.
@@ -627,7 +627,7 @@ func TestCloseWhileResting(t *testing.T) {
 		src.Put(clk.Now(), r)
 	}
 	ended := make(chan error)
-	go func() { ended <- c.checkpointNow(c.ctx, true) }()
+	go func() { ended <- c.lockAndCheckpoint(c.ctx, true) }()
 	process.Eventually(t, "a checkpoint under way", func() bool { return len(c.lock) == 1 })
 	mustClose(t, c)
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {

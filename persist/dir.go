@@ -16,8 +16,8 @@ import (
 var (
 	// ErrInUse means that another process is using the data directory.
 	ErrInUse = errors.New("the data directory is used by another process")
-	// ErrCorrupt means that a file is damaged. A node must not start without it,
-	// unless it is a SmallFile.
+	// ErrCorrupt means that a file or a value in it is damaged. A node must not
+	// start without the file, unless it is a SmallFile or holds Buckets.
 	ErrCorrupt = errors.New("the file is damaged")
 )
 
@@ -67,8 +67,8 @@ func OpenDir(path string) (ring.NodeID, error) {
 		return none, fmt.Errorf("create node identity: %w", err)
 	}
 
-	// Read, not returned from memory: another process may have created it
-	// first.
+	// The identity is read, not returned from memory: another process may have
+	// created it first.
 	return readIdentity(file)
 }
 
@@ -119,6 +119,7 @@ func readIdentity(file string) (ring.NodeID, error) {
 	if have.Version != identityVersion {
 		return id, damaged(fmt.Sprintf("version is %d, not %d", have.Version, identityVersion))
 	}
+
 	id, err = ring.ParseNodeID(have.ID)
 	if err != nil || id.IsZero() {
 		return ring.NodeID{}, damaged("id is not 32 hexadecimal digits")
@@ -149,11 +150,12 @@ func createOnce(file string, write func(temp string) error) (err error) {
 		return err
 	}
 
-	// Before it gets its name, or a power failure could leave an empty file
-	// under it.
+	// The file is synced before it gets its name. Otherwise, a power failure could
+	// leave an empty file under that name.
 	if err := syncFile(temp); err != nil {
 		return err
 	}
+
 	// Unlike a rename, a link never replaces an existing file.
 	if err := os.Link(temp, file); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

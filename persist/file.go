@@ -45,7 +45,8 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 	}
 
 	err := guard(func() (err error) {
-		if f.db, err = bolt.Open(path, 0o600, &opts); err != nil {
+		f.db, err = bolt.Open(path, 0o600, &opts)
+		if err != nil {
 			return err
 		}
 		return f.db.View(func(tx *bolt.Tx) error {
@@ -53,13 +54,12 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 			return nil
 		})
 	})
-
 	if err == nil {
 		return f, nil
 	}
 
 	if f.handle != nil {
-		// After a panic it is still open. Closing it twice is harmless.
+		// After a panic the file is still open. Closing it twice is harmless.
 		_ = f.handle.Close()
 	}
 
@@ -98,8 +98,10 @@ func verifyFile(path string, need metaRequirement) error {
 	if err := lockFile(f, lockTimeout); err != nil {
 		return err
 	}
-	// The file may have grown while we waited.
-	if info, err = f.Stat(); err != nil {
+
+	// The file may have grown while this process waited for the lock.
+	info, err = f.Stat()
+	if err != nil {
 		return err
 	}
 	return verifyPages(f, info.Size(), need)
@@ -184,7 +186,9 @@ func (f *file) checkSize() error {
 	if err != nil {
 		return err
 	}
-	if used := f.usedBytes.Load(); info.Size() < used {
+
+	used := f.usedBytes.Load()
+	if info.Size() < used {
 		return fmt.Errorf("%w: the file was truncated from %d to %d bytes", errBroken, used, info.Size())
 	}
 	return nil
@@ -203,6 +207,7 @@ func setAside(path, why string, now time.Time, log *slog.Logger) (string, error)
 	if err := syncDir(filepath.Dir(path)); err != nil {
 		log.Warn("can't sync directory", "error", err)
 	}
+
 	// The names sort by time.
 	old, err := filepath.Glob(globEscape(path) + "." + why + "-*")
 	if err != nil {
@@ -243,7 +248,7 @@ func (f *file) compact(opts bolt.Options) (err error) {
 		return err
 	}
 
-	opts.NoSync = true // synced once, at the end
+	opts.NoSync = true // the file is synced once, at the end
 	fresh, err := openFile(temp, opts, anyMeta)
 	if err != nil {
 		return err

@@ -72,6 +72,7 @@ func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counte
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false
 	}
+
 	written := int64(binary.BigEndian.Uint64(frame[4:]))
 	wall := written + int64(binary.BigEndian.Uint64(frame[12:]))
 	age := max(0, now.Wall-written)
@@ -85,12 +86,14 @@ func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counte
 	for d := wire.NewDecoder(frame[frameHeader:]); d.More(); {
 		before := d.Len()
 		r.Log = log
-		if counters.DecodeRecord(d, &r, now); d.Failed() {
+		counters.DecodeRecord(d, &r, now)
+		if d.Failed() {
 			return false
 		}
 		if r.Log != nil {
 			log = r.Log
 		}
+
 		r.DelaySlot(age)
 		each(&r, wall, before-d.Len())
 	}

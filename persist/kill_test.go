@@ -105,7 +105,7 @@ func childCounters(load, dir string) error {
 	}()
 	for paced := false; ; paced = !paced {
 		before := changes.Load()
-		if err := c.checkpointNow(context.Background(), paced); err != nil {
+		if err := c.lockAndCheckpoint(context.Background(), paced); err != nil {
 			return err
 		}
 		fmt.Println(before)

@@ -64,11 +64,13 @@ func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 		}
 	}
 
-	cf.loaded, cf.wallLead = true, now.Wall-now.Steady
+	cf.loaded = true
+	cf.wallLead = now.Wall - now.Steady
 
 	cf.statusMu.Lock()
 	cf.status.Damaged += stats.DamagedFrames
 	cf.statusMu.Unlock()
+
 	stats.Duration = time.Since(begin)
 	return stats, nil
 }
@@ -89,17 +91,19 @@ func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) erro
 	group.Wait()
 	cf.file.forgetPages()
 
-	total, live := readers[0].totalBytes, int64(0)
+	live := int64(0)
 	for i := range readers {
 		r := &readers[i]
-		stats.Restored, stats.NoRoom = stats.Restored+r.Restored, stats.NoRoom+r.NoRoom
-		stats.Expired, stats.Older = stats.Expired+r.Expired, stats.Older+r.Older
+		stats.Restored += r.Restored
+		stats.NoRoom += r.NoRoom
+		stats.Expired += r.Expired
+		stats.Older += r.Older
 		live += r.liveBytes
 	}
 
-	cf.base = base{size: live, logSize: total - live}
-
-	// Each reader reads all frames, so each has counted the same ones.
+	// Each reader reads all frames, so each has counted the same bytes and the same
+	// damaged frames.
+	cf.base = base{size: live, logSize: readers[0].totalBytes - live}
 	stats.DamagedFrames = readers[0].DamagedFrames
 	if stats.DamagedFrames > 0 {
 		cf.config.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
@@ -137,8 +141,8 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 		return nil
 	}
 
-	// From the newest frame to the oldest: the first record of a counter is its latest state.
-	cursor, forgotten := frames.Cursor(), int64(0)
+	cursor := frames.Cursor()
+	forgotten := int64(0) // bytes read at the last call of forgetPages
 	for number, frame := cursor.Last(); number != nil; number, frame = cursor.Prev() {
 		if !readFrame(number, frame, f.now, f.collect) {
 			f.DamagedFrames++
@@ -165,20 +169,24 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 // collect adds a record of size bytes to the batch, if it belongs to this
 // reader's part and no later record reset its counter. wall is as in readFrame.
 func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
-	if part, _ := bits.Mul64(r.Key.Subject, f.parts); part != f.part {
+	part, _ := bits.Mul64(r.Key.Subject, f.parts)
+	if part != f.part {
 		return
 	}
 
-	// No older frame has it with a later end: an expiry never moves to an
+	// No older frame has the counter with a later end: an expiry never moves to an
 	// earlier time.
 	if r.FreshAt <= f.now.Steady/1e9 {
 		f.Expired++
-		if r.IsFreedSlot() { // an older frame may have it as held, with a later end
+		// A slot that was released is the exception: an older frame may have it as
+		// held, with a later end.
+		if r.IsFreedSlot() {
 			f.reset[r.ID()] = struct{}{}
 		}
 		return
 	}
-	if _, gone := f.reset[r.ID()]; gone {
+
+	if _, wasReset := f.reset[r.ID()]; wasReset {
 		f.Older++
 		return
 	}
@@ -186,14 +194,15 @@ func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 		f.reset[r.ID()] = struct{}{}
 		return
 	}
+
 	if wall > f.now.Wall {
 		p := r.Key.Partition()
 		f.walls[p] = max(f.walls[p], wall)
 	}
 
-	f.batch, f.bytes = append(f.batch, *r), f.bytes+int64(size)
-
-	// The next record reuses the log's memory.
+	f.bytes += int64(size)
+	f.batch = append(f.batch, *r)
+	// The log is copied, because the next record reuses its memory.
 	f.batch[len(f.batch)-1].Log = slices.Clone(r.Log)
 }
 
@@ -202,10 +211,14 @@ func (f *frameReader) restore() {
 	if len(f.batch) == 0 {
 		return
 	}
+
 	restored, noRoom := f.config.Source.Restore(f.now, f.batch)
-	f.Restored, f.NoRoom = f.Restored+int64(restored), f.NoRoom+int64(noRoom)
+	f.Restored += int64(restored)
+	f.NoRoom += int64(noRoom)
 	f.Older += int64(len(f.batch) - restored - noRoom)
 	f.liveBytes += f.bytes * int64(restored) / int64(len(f.batch))
+
 	clear(f.batch) // release the logs, which are large
-	f.batch, f.bytes = f.batch[:0], 0
+	f.batch = f.batch[:0]
+	f.bytes = 0
 }

@@ -40,6 +40,8 @@ func RenewIdentity(dir string) (aside string, err error) {
 		}
 		return "", err
 	}
+
+	// A refused identity is replaced, even if RenewIdentity made it.
 	if hasRejoined(file) && !exists(filepath.Join(dir, departedFile)) {
 		return "", nil
 	}
@@ -54,7 +56,9 @@ func RenewIdentity(dir string) (aside string, err error) {
 	if err := moveAside(dir, aside); err != nil {
 		return "", fmt.Errorf("set aside what the old identity had: %w", err)
 	}
-	// The identity comes last. After a crash before it, the old one is refused again.
+
+	// The identity comes last. After a crash before that, the cluster refuses the
+	// old one again.
 	if err := replaceIdentity(file, filepath.Join(aside, identityFile)); err != nil {
 		return "", fmt.Errorf("take a new identity: %w", err)
 	}
@@ -107,7 +111,8 @@ func moveAside(dir, aside string) error {
 
 // replaceIdentity moves the identity to another place and puts a new one into its own.
 func replaceIdentity(file, old string) error {
-	// A link and a rename: at no moment is the directory without an identity.
+	// The old identity gets a second name before a rename replaces it: at no moment
+	// is the directory without an identity.
 	if err := os.Link(file, old); err != nil {
 		return err
 	}

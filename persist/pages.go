@@ -61,8 +61,7 @@ func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 	}
 
 	w := &walker{file: f, meta: m, reached: make([]uint64, m.pages/64+1)}
-	// The two metas.
-	w.reached[0] = 3
+	w.reached[0] = 3 // the two metas
 	if err := w.walkTree(m.root, 0, nil, nil); err != nil {
 		return err
 	}
@@ -117,6 +116,7 @@ func readMeta(f io.ReaderAt, size int64) (meta, error) {
 		}
 		return second, second.checkPageSize(first.pageSize)
 	}
+
 	// The page size is unknown. bbolt tries the same sizes.
 	for at := int64(minPage); at <= maxPage && at < size-minPage; at *= 2 {
 		if second, ok := readMetaAt(f, at); ok {
@@ -131,9 +131,12 @@ func readMetaAt(f io.ReaderAt, at int64) (meta, bool) {
 	if _, err := f.ReadAt(page[:], at); err != nil {
 		return meta{}, false
 	}
-	b, e := page[pageHeader:], binary.NativeEndian
+
+	e := binary.NativeEndian
+	b := page[pageHeader:]
 	sum := fnv.New64a()
 	sum.Write(b[:metaSum])
+
 	m := meta{
 		pageSize: int(e.Uint32(b[8:])), root: e.Uint64(b[16:]), freelist: e.Uint64(b[32:]),
 		pages: e.Uint64(b[40:]), tx: e.Uint64(b[48:]), page: e.Uint64(page[:]),
@@ -205,8 +208,9 @@ func (w *walker) readPage(id uint64, depth int) (page, error) {
 	p := page{id: id, flags: e.Uint16(head[8:]), count: int(e.Uint16(head[10:]))}
 	length := uint64(e.Uint32(head[12:])) + 1
 
-	if own := e.Uint64(head[:]); own != id {
-		return p, pageError("page %d has the number %d", id, own)
+	stored := e.Uint64(head[:])
+	if stored != id {
+		return p, pageError("page %d has the number %d", id, stored)
 	}
 	if length > w.meta.pages-id {
 		return p, pageError("page %d is %d pages long", id, length)
@@ -243,7 +247,8 @@ func (w *walker) walkBranch(p page, depth int, low, high []byte) error {
 
 		next := high
 		if i+1 < p.count {
-			if next, err = p.branchKey(i + 1); err != nil {
+			next, err = p.branchKey(i + 1)
+			if err != nil {
 				return err
 			}
 		}
@@ -266,6 +271,7 @@ func (p page) branchKey(i int) ([]byte, error) {
 	if at+branchElement > len(p.data) {
 		return nil, pageError("branch page %d has %d elements", p.id, p.count)
 	}
+
 	e := binary.NativeEndian
 	pos := e.Uint32(p.data[at:])
 	if i == 0 && !p.isPacked(branchElement, uint64(at)+uint64(pos)) {
@@ -332,8 +338,9 @@ func (w *walker) walkLeaf(p page, depth int, low, high []byte) error {
 		}
 		last = key
 
-		switch flags := e.Uint32(el); flags {
-		case 0:
+		flags := e.Uint32(el)
+		switch flags {
+		case 0: // a value
 		case bucketFlag:
 			if err := w.walkBucket(p, value, depth); err != nil {
 				return err
@@ -353,7 +360,8 @@ func (w *walker) walkBucket(p page, value []byte, depth int) error {
 	}
 
 	e := binary.NativeEndian
-	if root := e.Uint64(value); root != 0 {
+	root := e.Uint64(value)
+	if root != 0 {
 		return w.walkTree(root, depth+1, nil, nil)
 	}
 
@@ -381,14 +389,15 @@ func (w *walker) checkFreelist() error {
 	}
 
 	e := binary.NativeEndian
-	count, ids := uint64(p.count), p.data[pageHeader:]
+	count := uint64(p.count)
+	ids := p.data[pageHeader:]
 
-	// The header's count has 16 bits; with more pages, the first number is the
-	// count.
+	// The header's count has 16 bits. If there are more pages, the first number is
+	// the count.
 	if count == 0xFFFF {
-		count, ids = e.Uint64(ids), ids[8:]
+		count = e.Uint64(ids)
+		ids = ids[8:]
 	}
-
 	if count > uint64(len(ids)/8) {
 		return pageError("free list of %d pages on %d bytes", count, len(ids))
 	}

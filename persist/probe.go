@@ -74,14 +74,14 @@ func (p *probe) check() error {
 	if !p.workers.Go(func() {
 		p.health.begin()
 		err := p.write()
-
-		if first := p.health.end(err); first {
+		isFirst := p.health.end(err)
+		if isFirst {
 			p.log.Error("can't write to the disk", "path", p.path, "error", err)
 		} else if err == nil && p.health.succeed() {
 			p.log.Info("can write to the disk again", "path", p.path)
 		}
 
-		// Before the result: whoever gets that may check again at once.
+		// The next check may follow at once, as soon as the caller has the result.
 		<-p.busy
 		result <- err
 	}) {

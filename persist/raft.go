@@ -139,11 +139,13 @@ func (r *Raft) assemble() error {
 
 	r.logs = newGuardedLogs(checkedLogs{r.store}, r.config.Timeout, r.workers, log)
 	r.logs.afterWrite = r.recordSize
-	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
+	r.cache, err = raft.NewLogCache(CachedEntries, r.logs)
+	if err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
 
-	if r.probe, err = openProbe(filepath.Join(r.config.Dir, probeFile), r.config.Timeout, r.workers, log); err != nil {
+	r.probe, err = openProbe(filepath.Join(r.config.Dir, probeFile), r.config.Timeout, r.workers, log)
+	if err != nil {
 		return err
 	}
 
@@ -228,7 +230,8 @@ func (r *Raft) Status() RaftStatus {
 			s.HungSince = hung
 		}
 		if !full.IsZero() && (s.FullSince.IsZero() || full.Before(s.FullSince)) {
-			s.FullSince, s.Err = full, err
+			s.FullSince = full
+			s.Err = err
 		}
 	}
 	return s

@@ -47,7 +47,8 @@ func (r *Raft) create() error {
 		return fmt.Errorf("open %s: %w", r.path, err)
 	}
 
-	// Raft would begin a new log behind old snapshots, and the node would vote twice in a term.
+	// With a new file, Raft would begin a new log behind old snapshots, and the node
+	// would vote twice in a term.
 	names, err := snapshotNames(r.config.Dir)
 	if err != nil {
 		return err
@@ -58,7 +59,6 @@ func (r *Raft) create() error {
 
 	err = createOnce(r.path, func(temp string) error {
 		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockTimeout}})
-
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func (r *Raft) open() error {
 	})
 
 	if err != nil && r.handle != nil {
-		// After a panic it is still open; closing it twice is harmless.
+		// After a panic the file is still open. Closing it twice is harmless.
 		_ = r.handle.Close()
 	}
 
@@ -154,7 +154,8 @@ func checkBuckets(tx *bolt.Tx) error {
 		return err
 	}
 
-	if have, err := verifyChecksum(formatKey, conf.Get(formatKey)); err != nil || string(have) != string(formatValue) {
+	format, err := verifyChecksum(formatKey, conf.Get(formatKey))
+	if err != nil || string(format) != string(formatValue) {
 		return pageError("format is not %s", formatValue)
 	}
 
@@ -171,10 +172,12 @@ func checkBuckets(tx *bolt.Tx) error {
 // must hold the directory's lock.
 func (r *Raft) checkContent() error {
 	r.removeLeftovers()
+
 	at, err := r.newestSnapshot()
 	if err != nil {
 		return err
 	}
+
 	err = guard(func() error { return r.checkEntries(at) })
 	if isDamaged(err) || errors.Is(err, errChecksum) {
 		return corruptError(r.path, err)
@@ -303,7 +306,8 @@ func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 		at, _ := parseSnapshotName(n)
 		if name == "" || at.term > newest.term || at.term == newest.term && at.index > newest.index ||
 			at == newest && n > name {
-			newest, name = at, n
+			newest = at
+			name = n
 		}
 	}
 

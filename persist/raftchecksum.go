@@ -39,8 +39,8 @@ func (s checkedLogs) StoreLogs(logs []*raft.Log) error {
 }
 
 func (s checkedLogs) GetLog(index uint64, into *raft.Log) error {
-	// A value of its own: Raft's is set only once the entry is known to be
-	// right.
+	// The entry is read into a value of this function: Raft's is set only once the
+	// entry is known to be right.
 	var l raft.Log
 	err := s.BoltStore.GetLog(index, &l)
 	if errors.Is(err, raft.ErrLogNotFound) {

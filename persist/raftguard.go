@@ -200,9 +200,10 @@ func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
 	var entries []*raft.Log
 	for i := low; i <= last; i++ {
 		l := new(raft.Log)
-		switch err := g.inner.GetLog(i, l); {
+		err := g.inner.GetLog(i, l)
+		switch {
 		case errors.Is(err, raft.ErrLogNotFound):
-			// Before the start of the log, or in a gap left by a snapshot.
+			// The entry is before the start of the log, or in a gap left by a snapshot.
 		case err != nil:
 			return nil, err
 		default:
@@ -217,8 +218,8 @@ func (g *guardedLogs) write(w *logWrite) error {
 	timer := time.NewTimer(g.timeout)
 	defer timer.Stop()
 
-	// Before waiting for a turn: the goroutine that undoes a failed write keeps
-	// it until it is done.
+	// This comes before waiting for a turn: the goroutine that undoes a failed
+	// write keeps the turn until it is done.
 	if err := g.checkWritable(); err != nil {
 		return err
 	}
@@ -237,10 +238,9 @@ func (g *guardedLogs) write(w *logWrite) error {
 		return err
 	}
 
-	result := make(chan error, 1)
-
-	// In a goroutine of its own: a write to a hung disk can't be ended, only
+	// The write gets a goroutine of its own: on a hung disk it can't be ended, only
 	// left behind.
+	result := make(chan error, 1)
 	started := g.workers.Go(func() {
 		defer func() { <-g.writing }()
 		g.runWrite(w, result)
@@ -259,14 +259,15 @@ func (g *guardedLogs) write(w *logWrite) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	// It returned just before the lock was taken: then its own outcome counts,
-	// not the timeout.
+	// If the write has returned just before the lock was taken, its own outcome
+	// counts, not the timeout.
 	if w.done {
 		return w.err
 	}
 
 	w.abandoned = true
-	g.writeErr, g.doubtFrom = errHung, w.firstInDoubt()
+	g.writeErr = errHung
+	g.doubtFrom = w.firstInDoubt()
 	g.log.Error("the disk hangs: Raft's log can't be written", "after", g.timeout)
 	return errHung
 }
@@ -287,17 +288,19 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	g.mu.Lock()
 	reported := !w.abandoned
 	if reported {
-		w.done, w.err = true, err
+		w.done = true
+		w.err = err
 		if err == nil {
 			w.onSuccess()
 		}
 	}
 
-	// It failed, or Raft believes that it did: its entries are in doubt until the undo succeeds.
+	// If the write failed, or Raft believes that it did, its entries are in doubt
+	// until the undo succeeds.
 	if err != nil || !reported {
-		g.writeErr, g.doubtFrom = g.writeErrorAfter(err), w.firstInDoubt()
+		g.writeErr = g.writeErrorAfter(err)
+		g.doubtFrom = w.firstInDoubt()
 	}
-
 	g.mu.Unlock()
 
 	// After errBroken nothing may touch the file, so nothing is undone.
@@ -329,9 +332,9 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 
 		if err == nil {
 			g.mu.Lock()
-			g.writeErr, g.doubtFrom = nil, math.MaxUint64
+			g.writeErr = nil
+			g.doubtFrom = math.MaxUint64
 			w.onUndone()
-
 			hung := w.abandoned
 			g.mu.Unlock()
 
@@ -357,7 +360,8 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 func (g *guardedLogs) runMeasured(do func() error) error {
 	g.health.begin()
 	err := guard(do)
-	if first := g.health.end(err); first {
+	isFirst := g.health.end(err)
+	if isFirst {
 		g.log.Error("Raft's log can't be written", "error", err)
 	}
 	g.afterWrite()
@@ -391,6 +395,7 @@ func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 	if err != nil {
 		return err
 	}
+
 	// The entry may have come into doubt in the meantime, so what was read may not
 	// be what Raft believes in.
 	if err := g.checkTrusted(index); err != nil {
@@ -419,7 +424,6 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	}
 
 	var none T
-
 	timer := time.NewTimer(readFactor * g.timeout)
 	defer timer.Stop()
 
@@ -431,7 +435,8 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 		return none, errHung
 	}
 
-	// With room for the answer, a read that nobody waits for any more can end.
+	// The channel has room for the answer, so a read that nobody waits for any more
+	// can end.
 	result := make(chan answer, 1)
 	started := g.workers.Go(func() {
 		defer func() { <-g.reads }()
@@ -510,6 +515,7 @@ func (h *health) end(err error) (first bool) {
 	if err == nil {
 		return false
 	}
+
 	first = h.failingSince.IsZero()
 	if first {
 		h.failingSince = time.Now()
@@ -523,7 +529,8 @@ func (h *health) succeed() (recovered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	recovered = !h.failingSince.IsZero()
-	h.failingSince, h.err = time.Time{}, nil
+	h.failingSince = time.Time{}
+	h.err = nil
 	return recovered
 }
 

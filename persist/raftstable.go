@@ -63,9 +63,10 @@ func (s *guardedStable) write(do func() error) error {
 			return fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
 		case errors.Is(err, berrors.ErrDatabaseNotOpen):
 			return ErrClosed
+		}
 
-		// There is room again, so without a pause.
-		case s.ballast.release():
+		// Without the ballast there is room again, so the next try needs no pause.
+		if s.ballast.release() {
 			continue
 		}
 
@@ -79,12 +80,15 @@ func (s *guardedStable) write(do func() error) error {
 func (s *guardedStable) tryWrite(do func() error) error {
 	s.health.begin()
 	err := guard(do)
-	if first := s.health.end(err); first {
+
+	isFirst := s.health.end(err)
+	if isFirst {
 		s.log.Error("Raft's term or vote can't be saved; this node waits", "path", s.path, "error", err)
 	}
 	if err == nil && s.health.succeed() {
 		s.log.Info("Raft's term and vote are saved again", "path", s.path)
 	}
+
 	s.afterWrite()
 	return err
 }
@@ -163,7 +167,8 @@ func (b *ballast) create() error {
 	}
 
 	// On a nearly full disk, the ballast itself would take the last room.
-	if free, ok := b.freeBytes(filepath.Dir(b.path)); ok && free/scarceFactor < b.size {
+	free, known := b.freeBytes(filepath.Dir(b.path))
+	if known && free/scarceFactor < b.size {
 		return errScarce
 	}
 

@@ -60,7 +60,8 @@ func (s SmallFile) Save(content []byte) error {
 	if err := s.write(content, (*os.File).Sync); err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Dir(s.path)); err != nil { // or the old file may be back
+	// Without this, a power failure may bring the old file back.
+	if err := syncDir(filepath.Dir(s.path)); err != nil {
 		return fmt.Errorf("write %s: %w", s.path, err)
 	}
 	return nil
@@ -73,7 +74,7 @@ func (s SmallFile) write(content []byte, sync func(*os.File) error) error {
 		err = os.Rename(temp, s.path)
 	}
 	if err != nil {
-		_ = os.Remove(temp) // a part of it would only take room on a full disk
+		_ = os.Remove(temp) // a part of the file would only take room on a full disk
 		return fmt.Errorf("write %s: %w", s.path, err)
 	}
 	return nil
@@ -84,6 +85,7 @@ func (s SmallFile) fill(temp string, content []byte, sync func(*os.File) error) 
 	if err != nil {
 		return err
 	}
+
 	_, err = f.Write(content)
 	if err == nil {
 		_, err = f.Write(binary.LittleEndian.AppendUint32(nil, wire.Sum(0, content)))
