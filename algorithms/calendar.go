@@ -74,33 +74,33 @@ func NewCalendar(unit CalendarUnit, zone *time.Location) *Calendar {
 }
 
 // String returns the unit and the zone, such as "day@Europe/Berlin".
-func (c *Calendar) String() string { return fmt.Sprintf("%s@%s", c.unit, c.zone) }
+func (cal *Calendar) String() string { return fmt.Sprintf("%s@%s", cal.unit, cal.zone) }
 
 // Unit returns the unit of the calendar's windows.
-func (c *Calendar) Unit() CalendarUnit { return c.unit }
+func (cal *Calendar) Unit() CalendarUnit { return cal.unit }
 
 // Zone returns the name of the calendar's time zone.
-func (c *Calendar) Zone() string { return c.zone.String() }
+func (cal *Calendar) Zone() string { return cal.zone.String() }
 
 // Bounds returns the first second of the window that contains the wall time (in
 // Unix nanoseconds) and the first second after it, both as Unix seconds.
-func (c *Calendar) Bounds(wall int64) (start, end int64) {
+func (cal *Calendar) Bounds(wall int64) (start, end int64) {
 	sec := floorDiv(wall, int64(time.Second))
-	if s := c.lastWindow.Load(); s != nil && s.start <= sec && sec < s.end {
-		return s.start, s.end
+	if sp := cal.lastWindow.Load(); sp != nil && sp.start <= sec && sec < sp.end {
+		return sp.start, sp.end
 	}
-	s := c.windowAt(time.Unix(sec, 0).In(c.zone))
-	c.lastWindow.Store(&s)
-	return s.start, s.end
+	sp := cal.windowAt(time.Unix(sec, 0).In(cal.zone))
+	cal.lastWindow.Store(&sp)
+	return sp.start, sp.end
 }
 
-func (c *Calendar) windowAt(t time.Time) span {
-	switch c.unit {
+func (cal *Calendar) windowAt(t time.Time) span {
+	switch cal.unit {
 	case Minute:
 		start := t.Unix() - int64(t.Second())
 		return span{start, start + 60}
 	case Hour:
-		return c.hourWindow(t)
+		return cal.hourWindow(t)
 	}
 
 	y, m, d := t.Date()
@@ -108,7 +108,7 @@ func (c *Calendar) windowAt(t time.Time) span {
 	m2 := m
 
 	d2 := d
-	switch c.unit {
+	switch cal.unit {
 	case Day:
 		d2++
 	case Week:
@@ -126,52 +126,52 @@ func (c *Calendar) windowAt(t time.Time) span {
 		y2 = y + 1
 	}
 
-	s := span{c.midnight(y, m, d), c.midnight(y2, m2, d2)}
-	if t.Unix() >= s.end {
+	sp := span{cal.midnight(y, m, d), cal.midnight(y2, m2, d2)}
+	if t.Unix() >= sp.end {
 		// The clocks went back across midnight, and t is in the second pass of the old
 		// date. The new date's window has already begun.
-		return c.windowAt(time.Unix(s.end, 0).In(c.zone))
+		return cal.windowAt(time.Unix(sp.end, 0).In(cal.zone))
 	}
 
-	return s
+	return sp
 }
 
 // hourWindow returns the local hour of t, cut where the zone's offset changes
 // within it. It doesn't use Time.ZoneBounds, which is wrong on the last day of
 // some leap years.
-func (c *Calendar) hourWindow(t time.Time) span {
+func (cal *Calendar) hourWindow(t time.Time) span {
 	start := t.Unix() - int64(t.Minute()*60+t.Second())
-	s := span{start, start + 3600}
-	same := func(sec int64) bool { return c.offset(sec) == c.offset(t.Unix()) }
-	if !same(s.start) {
-		s.start = firstSecond(s.start, t.Unix(), same)
+	sp := span{start, start + 3600}
+	same := func(sec int64) bool { return cal.offset(sec) == cal.offset(t.Unix()) }
+	if !same(sp.start) {
+		sp.start = firstSecond(sp.start, t.Unix(), same)
 	}
-	if !same(s.end - 1) {
-		s.end = firstSecond(t.Unix(), s.end-1, func(sec int64) bool { return !same(sec) })
+	if !same(sp.end - 1) {
+		sp.end = firstSecond(t.Unix(), sp.end-1, func(sec int64) bool { return !same(sec) })
 	}
-	return s
+	return sp
 }
 
-func (c *Calendar) offset(sec int64) int {
-	_, offset := time.Unix(sec, 0).In(c.zone).Zone()
+func (cal *Calendar) offset(sec int64) int {
+	_, offset := time.Unix(sec, 0).In(cal.zone).Zone()
 	return offset
 }
 
 // midnight returns the first second of a local date. If the clocks are set
 // forward at midnight, that is 1:00. If they are set back across it, the date
 // begins twice, and the first time counts.
-func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
+func (cal *Calendar) midnight(y int, m time.Month, d int) int64 {
 	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
-	noon := time.Date(y, m, d, 12, 0, 0, 0, c.zone).Unix()
+	noon := time.Date(y, m, d, 12, 0, 0, 0, cal.zone).Unix()
 	begun := func(sec int64) bool {
-		y, m, d := time.Unix(sec, 0).In(c.zone).Date()
+		y, m, d := time.Unix(sec, 0).In(cal.zone).Date()
 		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
 	}
 
 	// Local midnight is UTC midnight minus the offset, which is the one before a
 	// clock change or the one after it.
 	first := noon
-	for _, offset := range []int{c.offset(noon - 26*3600), c.offset(noon)} {
+	for _, offset := range []int{cal.offset(noon - 26*3600), cal.offset(noon)} {
 		if at := date.Unix() - int64(offset); at < first && begun(at) {
 			first = at
 		}

@@ -32,8 +32,8 @@ func (t *Table) Copy(p int, yield func([]Record) error) error {
 }
 
 func yieldInBatches(list []Record, yield func([]Record) error) error {
-	for some := range slices.Chunk(list, copyBatch) {
-		if err := yield(some); err != nil {
+	for batch := range slices.Chunk(list, copyBatch) {
+		if err := yield(batch); err != nil {
 			return err
 		}
 	}

@@ -33,17 +33,17 @@ type dirtyList struct {
 }
 
 // addGroup adds group i of the n groups.
-func (l *dirtyList) addGroup(i, n int) {
-	l.incomplete = l.incomplete || len(l.groups) >= min(maxDirtyList, n/8+8)
-	if !l.incomplete {
-		l.groups = append(l.groups, uint32(i))
+func (dl *dirtyList) addGroup(i, n int) {
+	dl.incomplete = dl.incomplete || len(dl.groups) >= min(maxDirtyList, n/8+8)
+	if !dl.incomplete {
+		dl.groups = append(dl.groups, uint32(i))
 	}
 }
 
-func (l *dirtyList) addLog(k Key) {
-	l.incomplete = l.incomplete || len(l.logs) >= maxDirtyList
-	if !l.incomplete {
-		l.logs = append(l.logs, k)
+func (dl *dirtyList) addLog(k Key) {
+	dl.incomplete = dl.incomplete || len(dl.logs) >= maxDirtyList
+	if !dl.incomplete {
+		dl.logs = append(dl.logs, k)
 	}
 }
 
@@ -117,10 +117,10 @@ func (g *group) record(slot int) Record {
 }
 
 // record returns k's log as a Record, with a copy of its entries.
-func (l *logSlot) record(k Key) Record {
+func (ls *logSlot) record(k Key) Record {
 	return Record{
-		Key: k, Kind: algorithms.SlidingLog, Log: l.log.Entries(),
-		Fullness: l.kindFullness.recordFullness(), FreshAt: int64(l.freshAt),
+		Key: k, Kind: algorithms.SlidingLog, Log: ls.log.Entries(),
+		Fullness: ls.kindFullness.recordFullness(), FreshAt: int64(ls.freshAt),
 	}
 }
 

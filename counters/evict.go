@@ -146,17 +146,17 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 
 	searches, missed := 0, false
 	for range t.shards {
-		o := &t.shards[t.searchCursor.Add(1)%uint64(len(t.shards))]
-		if o == s {
+		other := &t.shards[t.searchCursor.Add(1)%uint64(len(t.shards))]
+		if other == s {
 			continue
 		}
-		if !o.mu.TryLock() {
+		if !other.mu.TryLock() {
 			missed = true
 			continue
 		}
 
-		given, searched := t.giveRoom(o, c, steady, ops)
-		o.mu.Unlock()
+		given, searched := t.giveRoom(other, c, steady, ops)
+		other.mu.Unlock()
 
 		if given > 0 {
 			s.room += given
@@ -181,30 +181,30 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 	return false
 }
 
-// giveRoom takes room from o for another shard. It returns how much, and
-// whether it searched o without success. The caller must hold o.
-func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, searched bool) {
-	if o.room > 0 {
-		given = min(o.room, t.drawSize)
-		o.room -= given
+// giveRoom takes room from donor for another shard. It returns how much, and
+// whether it searched donor without success. The caller must hold donor.
+func (t *Table) giveRoom(donor *shard, c class, steady int64, ops []Op) (given int, searched bool) {
+	if donor.room > 0 {
+		given = min(donor.room, t.drawSize)
+		donor.room -= given
 		return given, false
 	}
 
-	sub := &o.single
-	if o.subtables != nil {
-		o.searchTurn++
-		sub = o.subtables.list[o.searchTurn%uint64(len(o.subtables.list))]
+	sub := &donor.single
+	if donor.subtables != nil {
+		donor.searchTurn++
+		sub = donor.subtables.list[donor.searchTurn%uint64(len(donor.subtables.list))]
 	}
 
-	if !o.isSearchable(sub, c, steady) {
+	if !donor.isSearchable(sub, c, steady) {
 		return 0, false
 	}
-	if !t.evict(o, sub, c, steady, ops) {
+	if !t.evict(donor, sub, c, steady, ops) {
 		return 0, true
 	}
 
-	// The victim left its room in o; it moves to the other shard.
-	o.room--
+	// The victim left its room in donor; it moves to the other shard.
+	donor.room--
 	return 1, false
 }
 

@@ -38,12 +38,12 @@ func (k Key) Partition() int { return ring.PartitionOf(k.Subject) }
 // is still running.
 type gates [ring.Partitions / 64]atomic.Uint64
 
-func (g *gates) isShut(p int) bool { return g[p/64].Load()&(1<<(p%64)) != 0 }
+func (gs *gates) isShut(p int) bool { return gs[p/64].Load()&(1<<(p%64)) != 0 }
 
 // anyShut reports whether the partition of any of ops is shut.
-func (g *gates) anyShut(ops []Op) bool {
+func (gs *gates) anyShut(ops []Op) bool {
 	for i := range ops {
-		if g.isShut(ops[i].Key.Partition()) {
+		if gs.isShut(ops[i].Key.Partition()) {
 			return true
 		}
 	}

@@ -366,7 +366,7 @@ func (h *giveBackHistory) check(why purpose) {
 		h.makePlaces(place, ops)
 	}
 	if h.owner.table.Take(h.now(), ops) != Admitted {
-		h.owner.table.UnmakePlace(h.now(), place.Key, true, nil)
+		h.owner.table.ForgetReservation(h.now(), place.Key, true, nil)
 		for i := range ops {
 			if ops[i].Limit.Kind == algorithms.CellBucket && !ops[i].Decision.Allowed {
 				all[i].ask(h.at())
@@ -408,7 +408,7 @@ func (h *giveBackHistory) makePlaces(place Place, ops []Op) {
 	for _, own := range bySubject(ops) {
 		p := place
 		p.Key.Subject = own[0].Key.Subject
-		err := h.owner.table.MakePlace(h.now(), &p, p.Key == place.Key, own)
+		err := h.owner.table.NoteReservation(h.now(), &p, p.Key == place.Key, own)
 		if err != nil {
 			h.fail("a place was refused: %v", err)
 		}
@@ -562,7 +562,7 @@ func (h *giveBackHistory) comeBack() {
 
 	h.pending = slices.Delete(h.pending, i, i+1)
 	if p.purpose == undone {
-		h.owner.table.UnmakePlace(h.now(), p.place.Key, true, nil)
+		h.owner.table.ForgetReservation(h.now(), p.place.Key, true, nil)
 		h.pending = append(h.pending, p.others...)
 	}
 	for i := range p.taken {

@@ -109,7 +109,7 @@ func (t *Table) Lend(
 	}
 
 	n := min(want, loans.Remaining, max(loans.Remaining-loans.Remaining/2, l.Capacity()/8))
-	if own := loans.OwnUse(); n <= 0 || own >= l.Capacity()+loans.widening-own {
+	if inUse := loans.OwnUse(); n <= 0 || inUse >= l.Capacity()+loans.widening-inUse {
 		return 0, loans, nil
 	}
 	if !t.makeRoomForLoan(s, now, k, k.LentKey()) {

@@ -73,8 +73,8 @@ func (m *memory) slabFor(n int) *slab {
 		return nil
 	}
 	for i := range m.slabs {
-		if s := &m.slabs[i]; n <= s.groups {
-			return s
+		if sb := &m.slabs[i]; n <= sb.groups {
+			return sb
 		}
 	}
 	return nil
@@ -83,52 +83,52 @@ func (m *memory) slabFor(n int) *slab {
 // allocate returns n zeroed groups for sub, rounded up to the size of a piece.
 // The caller must hold the shard until sub uses them.
 func (m *memory) allocate(sub *subtable, n int) []group {
-	s := m.slabFor(n)
-	if s == nil {
+	sb := m.slabFor(n)
+	if sb == nil {
 		return make([]group, n)
 	}
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if s.area == nil {
-		s.mapped, s.area = reserve(s.capacity * s.bytes)
+	if sb.area == nil {
+		sb.mapped, sb.area = reserve(sb.capacity * sb.bytes)
 	}
 
-	i := len(s.owners)
-	if s.holes > 0 {
+	i := len(sb.owners)
+	if sb.holes > 0 {
 		// A hole is zero: it was discarded when it was freed.
-		i = slices.Index(s.owners, nil)
-		s.owners[i] = sub
-		s.holes--
-	} else if i < s.capacity && s.makeUsable((i+1)*s.bytes) {
-		s.owners = append(s.owners, sub)
+		i = slices.Index(sb.owners, nil)
+		sb.owners[i] = sub
+		sb.holes--
+	} else if i < sb.capacity && sb.makeUsable((i+1)*sb.bytes) {
+		sb.owners = append(sb.owners, sub)
 	} else {
-		s.unreserveIfEmpty()
-		return make([]group, s.groups)
+		sb.unreserveIfEmpty()
+		return make([]group, sb.groups)
 	}
 
-	return s.groupsOf(i)
+	return sb.groupsOf(i)
 }
 
 // makeUsable makes the first n bytes of area accessible. It returns false if the system refuses.
-func (s *slab) makeUsable(n int) bool {
-	if n <= s.usable {
+func (sb *slab) makeUsable(n int) bool {
+	if n <= sb.usable {
 		return true
 	}
-	end := min((n+largePage-1)/largePage*largePage, len(s.area))
-	if n > end || !makeUsable(s.area[s.usable:end]) {
+	end := min((n+largePage-1)/largePage*largePage, len(sb.area))
+	if n > end || !makeUsable(sb.area[sb.usable:end]) {
 		return false
 	}
-	s.usable = end
+	sb.usable = end
 	return true
 }
 
 // release frees groups of a subtable of holder, which nothing uses any more.
 // The caller must hold that shard. Other subtables of the shard may move.
 func (m *memory) release(holder *shard, groups []group) {
-	s := m.slabFor(len(groups))
-	if s == nil {
+	sb := m.slabFor(len(groups))
+	if sb == nil {
 		return
 	}
 
@@ -137,53 +137,53 @@ func (m *memory) release(holder *shard, groups []group) {
 
 	// Groups on the heap, for which the slab had no piece, are left to the
 	// collector.
-	if i, ok := s.indexOf(groups); ok {
-		s.owners[i] = nil
-		s.holes++
-		if !s.fill(i, holder) {
-			s.discard(i)
+	if i, ok := sb.indexOf(groups); ok {
+		sb.owners[i] = nil
+		sb.holes++
+		if !sb.fill(i, holder) {
+			sb.discard(i)
 		}
 	}
 }
 
 // fill moves the last piece into hole i. It returns false if the last piece's
 // shard is busy. The caller holds the shard holder; nil if none.
-func (s *slab) fill(i int, holder *shard) bool {
-	last := len(s.owners) - 1
+func (sb *slab) fill(i int, holder *shard) bool {
+	last := len(sb.owners) - 1
 	if i != last {
-		o := s.owners[last]
-		if o.shard != holder {
-			if !o.shard.mu.TryLock() { // waiting could deadlock
+		other := sb.owners[last]
+		if other.shard != holder {
+			if !other.shard.mu.TryLock() { // waiting could deadlock
 				return false
 			}
-			defer o.shard.mu.Unlock()
+			defer other.shard.mu.Unlock()
 		}
 
-		copy(s.piece(i), s.piece(last))
-		o.setGroups(s.groupsOf(i))
-		s.owners[i], s.owners[last] = o, nil
+		copy(sb.piece(i), sb.piece(last))
+		other.setGroups(sb.groupsOf(i))
+		sb.owners[i], sb.owners[last] = other, nil
 	}
 
-	s.discard(last)
+	sb.discard(last)
 
 	// Pieces before the last one may have been holes: none may be last.
-	for n := len(s.owners); n > 0 && s.owners[n-1] == nil; n-- {
-		s.owners = s.owners[:n-1]
-		s.holes--
+	for n := len(sb.owners); n > 0 && sb.owners[n-1] == nil; n-- {
+		sb.owners = sb.owners[:n-1]
+		sb.holes--
 	}
 
-	s.unreserveIfEmpty()
+	sb.unreserveIfEmpty()
 	return true
 }
 
-func (s *slab) unreserveIfEmpty() {
-	if len(s.owners) == 0 && !s.isMoving {
-		unreserve(s.mapped)
-		s.mapped = nil
-		s.area = nil
-		s.owners = nil
-		s.usable = 0
-		s.large = 0
+func (sb *slab) unreserveIfEmpty() {
+	if len(sb.owners) == 0 && !sb.isMoving {
+		unreserve(sb.mapped)
+		sb.mapped = nil
+		sb.area = nil
+		sb.owners = nil
+		sb.usable = 0
+		sb.large = 0
 	}
 }
 
@@ -199,8 +199,8 @@ func (m *memory) tidy() {
 	defer m.mu.Unlock()
 
 	for i := range m.slabs {
-		s := &m.slabs[i]
-		for s.holes > 0 && s.fill(slices.Index(s.owners, nil), nil) {
+		sb := &m.slabs[i]
+		for sb.holes > 0 && sb.fill(slices.Index(sb.owners, nil), nil) {
 		}
 	}
 
@@ -211,56 +211,56 @@ func (m *memory) tidy() {
 
 	for range m.slabs {
 		m.turn = (m.turn + 1) % len(m.slabs)
-		s := &m.slabs[m.turn]
-		if end := s.large + largePage; end <= len(s.owners)*s.bytes && !s.isMoving {
-			m.enlarge(s, end)
+		sb := &m.slabs[m.turn]
+		if end := sb.large + largePage; end <= len(sb.owners)*sb.bytes && !sb.isMoving {
+			m.enlarge(sb, end)
 			return
 		}
 	}
 }
 
-// enlarge moves the stretch of s up to end to a large page. It unlocks m
+// enlarge moves the stretch of sb up to end to a large page. It unlocks m
 // meanwhile, because the system may have to make room.
-func (m *memory) enlarge(s *slab, end int) {
-	s.large, s.isMoving = end, true // discards meanwhile set large back
+func (m *memory) enlarge(sb *slab, end int) {
+	sb.large, sb.isMoving = end, true // discards meanwhile set large back
 	m.mu.Unlock()
-	moved := enlarge(s.area[end-largePage : end])
+	moved := enlarge(sb.area[end-largePage : end])
 	m.mu.Lock()
-	s.isMoving = false
+	sb.isMoving = false
 
-	if used := len(s.owners) * s.bytes; used < end {
-		discard(s.area[used:end]) // freed meanwhile, but the large page takes memory for it
+	if used := len(sb.owners) * sb.bytes; used < end {
+		discard(sb.area[used:end]) // freed meanwhile, but the large page takes memory for it
 	}
 
 	if moved {
 		m.failures = 0
 	} else {
-		s.large = min(s.large, end-largePage)
+		sb.large = min(sb.large, end-largePage)
 		m.failures++
 		m.pauseLeft = min(1<<min(m.failures, 10), maxPause)
 	}
 
-	s.unreserveIfEmpty()
+	sb.unreserveIfEmpty()
 }
 
 // piece returns the memory of piece i.
-func (s *slab) piece(i int) []byte { return s.area[i*s.bytes : (i+1)*s.bytes] }
+func (sb *slab) piece(i int) []byte { return sb.area[i*sb.bytes : (i+1)*sb.bytes] }
 
-func (s *slab) groupsOf(i int) []group {
-	return unsafe.Slice((*group)(unsafe.Pointer(&s.piece(i)[0])), s.groups)
+func (sb *slab) groupsOf(i int) []group {
+	return unsafe.Slice((*group)(unsafe.Pointer(&sb.piece(i)[0])), sb.groups)
 }
 
 // indexOf returns the piece with these groups, unless they are on the heap.
-func (s *slab) indexOf(groups []group) (i int, ok bool) {
-	if s.area == nil {
+func (sb *slab) indexOf(groups []group) (i int, ok bool) {
+	if sb.area == nil {
 		return 0, false
 	}
-	offset := uintptr(unsafe.Pointer(&groups[0])) - uintptr(unsafe.Pointer(&s.area[0]))
-	return int(offset) / s.bytes, offset < uintptr(len(s.area))
+	offset := uintptr(unsafe.Pointer(&groups[0])) - uintptr(unsafe.Pointer(&sb.area[0]))
+	return int(offset) / sb.bytes, offset < uintptr(len(sb.area))
 }
 
 // discard zeroes piece i and gives its memory back to the system.
-func (s *slab) discard(i int) {
-	discard(s.piece(i))
-	s.large = min(s.large, i*s.bytes/largePage*largePage)
+func (sb *slab) discard(i int) {
+	discard(sb.piece(i))
+	sb.large = min(sb.large, i*sb.bytes/largePage*largePage)
 }

@@ -31,7 +31,7 @@ func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if own := s.readStored(r.Key); own.FreshAt > now.Steady/1e9 && !r.mergeStored(&own, log, sameClock) {
+	if stored := s.readStored(r.Key); stored.FreshAt > now.Steady/1e9 && !r.mergeStored(&stored, log, sameClock) {
 		return true
 	}
 	return t.putHeld(s, t.locationFor(s, r.Key, r.Kind), now, &r, log, allReaders)

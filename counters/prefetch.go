@@ -21,19 +21,19 @@ const (
 	cacheLine     = 64
 )
 
-func (h *groupsHint) set(groups []group) {
+func (gh *groupsHint) set(groups []group) {
 	word := uint64(0)
 	if n := len(groups); n > 0 && n < 1<<hintCountBits {
 		word = uint64(uintptr(unsafe.Pointer(&groups[0])))/cacheLine<<hintCountBits | uint64(n)
 	}
-	h.word.Store(word)
+	gh.word.Store(word)
 }
 
 // groupOf returns the address of the group where a search for k begins, or 0 if
 // it is not known. It computes what firstGroup computes for a subtable without
 // a prefix.
-func (h *groupsHint) groupOf(k Key) uintptr {
-	word := h.word.Load()
+func (gh *groupsHint) groupOf(k Key) uintptr {
+	word := gh.word.Load()
 	i, _ := bits.Mul64(k.Counter, word&(1<<hintCountBits-1))
 	return uintptr(word>>hintCountBits*cacheLine) + uintptr(i)*uintptr(groupBytes)
 }

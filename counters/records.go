@@ -120,23 +120,23 @@ type location struct {
 	log      *logSlot
 }
 
-func (l location) found() bool { return l.index >= 0 || l.log != nil }
+func (loc location) found() bool { return loc.index >= 0 || loc.log != nil }
 
 // groupIndex, slot and group are valid only for a counter that was found and is not a log.
-func (l location) groupIndex() int { return int(uint(l.index) / groupSlots) }
-func (l location) slot() int       { return l.index & (groupSlots - 1) }
-func (l location) group() *group   { return &l.subtable.groups[uint(l.index)/groupSlots] }
+func (loc location) groupIndex() int { return int(uint(loc.index) / groupSlots) }
+func (loc location) slot() int       { return loc.index & (groupSlots - 1) }
+func (loc location) group() *group   { return &loc.subtable.groups[uint(loc.index)/groupSlots] }
 
 // locationAt returns the location of the slot with that index across all groups.
 func (sub *subtable) locationAt(index int) location {
 	return location{subtable: sub, index: index, moves: sub.moves}
 }
 
-func (l location) state() algorithms.State {
-	if l.index < 0 {
+func (loc location) state() algorithms.State {
+	if loc.index < 0 {
 		return algorithms.State{}
 	}
-	return l.group().records[l.slot()].state
+	return loc.group().records[loc.slot()].state
 }
 
 func tagOf(k Key) uint8 { return uint8(k.Counter) | tagUsed }
@@ -347,7 +347,7 @@ func (sub *subtable) used() iter.Seq[location] {
 }
 
 // key returns the key of a slot.
-func (l location) key() Key { return l.group().records[l.slot()].key }
+func (loc location) key() Key { return loc.group().records[loc.slot()].key }
 
 // count returns the number of counters, including logs.
 func (sub *subtable) count() int { return sub.live + len(sub.logs) }

@@ -22,19 +22,19 @@ type Place struct {
 	Until, SettledUntil int64
 }
 
-// note returns p as the note of an open reservation.
-func (p *Place) note(now algorithms.Instant) notes.Note {
+// note returns the place as the note of an open reservation.
+func (place *Place) note(now algorithms.Instant) notes.Note {
 	return notes.Note{
-		Key: p.Key, At: now.Steady, Until: p.Until, Group: p.Group, Inline: p.Inline,
-		Rank: notes.Open, Minor: uint64(max(0, p.Open)),
+		Key: place.Key, At: now.Steady, Until: place.Until, Group: place.Group, Inline: place.Inline,
+		Rank: notes.Open, Minor: uint64(max(0, place.Open)),
 	}
 }
 
-// MakePlace begins to record the rates of the buckets of ops, which a
-// reservation is about to take and which are all of the place's subject. If
-// that is the reservation's home, it also makes the place. If it fails with
-// ErrShut or notes.ErrReservations, nothing changes.
-func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
+// NoteReservation notes what a reservation that is about to take ops will need
+// when it is settled: the rates of its buckets and, with its home, its place.
+// All ops are of the place's subject. If it fails with ErrShut or
+// notes.ErrReservations, nothing changes.
+func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
 	p := place.Key.Partition()
 	h := t.notes.Lock(p, now.Steady)
 	defer h.Unlock()
@@ -63,10 +63,10 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 
 		// Others depend on the rate, too: it keeps what it has recorded, for as long as
 		// any of them may need it.
-		if had, found := h.Get(rate.Key); found {
-			rate.Rank = max(rate.Rank, had.Rank)
-			rate.Minor = had.Minor
-			rate.Until = max(rate.Until, had.Until)
+		if before, found := h.Get(rate.Key); found {
+			rate.Rank = max(rate.Rank, before.Rank)
+			rate.Minor = before.Minor
+			rate.Until = max(rate.Until, before.Until)
 			rate.At = sharedRate
 		}
 
@@ -86,10 +86,10 @@ const sharedRate = 0
 // hasRate reports whether a reservation that takes op keeps a rate.
 func (op *Op) hasRate() bool { return op.Limit.Kind.Bucket() && !op.Block }
 
-// UnmakePlace undoes what MakePlace did at now, for a reservation that came to
+// ForgetReservation undoes what NoteReservation did at now, for a reservation that came to
 // nothing: its place, if k is that of its home, and the rates of the buckets of
 // ops, from which its check took nothing. It fails with ErrShut.
-func (t *Table) UnmakePlace(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
+func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
 	p := k.Partition()
 	h := t.notes.Lock(p, now.Steady)
 	defer h.Unlock()
@@ -159,7 +159,7 @@ type Settlement struct {
 	Life    Life // of the counters that the costs to put back were taken from
 	// Answer returns what to keep with the place; Kept is what was kept, if the
 	// settlement was made earlier. It may have been forgotten.
-	Answer func(s *Settlement) []byte
+	Answer func(st *Settlement) []byte
 	Kept   []byte
 
 	// HadExpired is set by Settle, unless it repeats: whether the end of the
@@ -191,29 +191,29 @@ type SettledCost struct {
 	InTightest bool                  // takes part in Tightest
 }
 
-// change returns what c takes, or puts back if it is negative, once the end of
+// change returns what the cost takes, or puts back if it is negative, once the end of
 // the reservation was carried out, or before.
-func (c *SettledCost) change(expired bool) int64 {
+func (cost *SettledCost) change(expired bool) int64 {
 	if expired {
-		return c.Used - c.AtExpiry
+		return cost.Used - cost.AtExpiry
 	}
-	return c.Used - c.Reserved
+	return cost.Used - cost.Reserved
 }
 
-// Settle makes the changes of s. If they were made before, it reads what was
+// Settle makes the changes of a settlement. If they were made before, it reads what was
 // kept then and returns repeated. It returns done unless it is too late for
 // changes that were never made, or too early for the end. If it fails with
 // ErrShut or notes.ErrReservations, nothing changes.
-func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bool, err error) {
-	home := Key{Subject: s.Place.Key.Subject}
+func (t *Table) Settle(now algorithms.Instant, st *Settlement) (repeated, done bool, err error) {
+	home := Key{Subject: st.Place.Key.Subject}
 	sh, now := t.lock(now, home)
 	defer sh.mu.Unlock()
 	if t.gates.isShut(home.Partition()) {
 		return false, false, ErrShut
 	}
 
-	s.SameLineage = s.Life.Lineage != 0 && t.Lineage(home.Partition()) == s.Life.Lineage
-	place, err := t.findPlace(now, s)
+	st.SameLineage = st.Life.Lineage != 0 && t.Lineage(home.Partition()) == st.Life.Lineage
+	place, err := t.findPlace(now, st)
 
 	switch {
 	case err != nil:
@@ -221,72 +221,72 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 
 	// First of all: a repetition gets its answer, even when it is too late for
 	// a change.
-	case place.Rank == notes.Settled, s.Expires && place.Rank == notes.Expired:
-		s.Kept = []byte(place.Body)
-		s.Late = place.Minor > 0
-		s.IsFinal = place.Rank == notes.Settled
+	case place.Rank == notes.Settled, st.Expires && place.Rank == notes.Expired:
+		st.Kept = []byte(place.Body)
+		st.Late = place.Minor > 0
+		st.IsFinal = place.Rank == notes.Settled
 		return true, true, nil
-	case s.TooLate, s.Expires && !place.IsDue(now.Steady):
+	case st.TooLate, st.Expires && !place.IsDue(now.Steady):
 		return false, false, nil
 	}
 
-	s.HadExpired = place.Rank == notes.Expired
+	st.HadExpired = place.Rank == notes.Expired
 
 	// The end itself is never late, whenever it is carried out.
-	s.Late = s.Late || s.HadExpired || !s.Expires && place.IsDue(now.Steady)
+	st.Late = st.Late || st.HadExpired || !st.Expires && place.IsDue(now.Steady)
 
-	t.makeRoomForChanges(sh, now, s)
-	for i := range s.Changes {
+	t.makeRoomForChanges(sh, now, st)
+	for i := range st.Changes {
 		// A change that finds no room must not hold up the others: the place is settled once.
-		if err := t.settleCost(sh, now, &s.Changes[i], s); err != nil {
-			s.Dropped++
+		if err := t.settleCost(sh, now, &st.Changes[i], st); err != nil {
+			st.Dropped++
 		}
 	}
 
-	s.Tightest = t.tightestRemaining(sh, now, s.Changes)
+	st.Tightest = t.tightestRemaining(sh, now, st.Changes)
 
 	place.Rank = notes.Expired
-	s.IsFinal = !s.Expires
-	if s.IsFinal {
+	st.IsFinal = !st.Expires
+	if st.IsFinal {
 		place.Rank = notes.Settled
-		place.Until = s.Place.SettledUntil
+		place.Until = st.Place.SettledUntil
 	}
 
 	place.At = now.Steady
 	place.Minor = 0
-	if s.Late {
+	if st.Late {
 		place.Minor = 1
 	}
 
 	// A repetition of the call gets this answer, also from a node that takes the partition over.
-	place.Body = string(s.Answer(s))
+	place.Body = string(st.Answer(st))
 	h := t.notes.Lock(home.Partition(), now.Steady)
 	h.Put(&place)
 	h.Unlock()
 	return false, true, nil
 }
 
-// findPlace returns the place of s. If the reservation was made without one,
+// findPlace returns the settlement's place. If the reservation was made without one,
 // findPlace makes it. If there is none although it was made, the reservation is
 // over, and it is too late.
-func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.Note, err error) {
-	h := t.notes.Lock(s.Place.Key.Partition(), now.Steady)
+func (t *Table) findPlace(now algorithms.Instant, st *Settlement) (place notes.Note, err error) {
+	h := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
 	defer h.Unlock()
-	place, found := h.Get(s.Place.Key)
+	place, found := h.Get(st.Place.Key)
 	if found {
 		return place, nil
 	}
-	if s.HasPlace && s.SameLineage || s.Late || s.Expires {
-		s.TooLate = true
+	if st.HasPlace && st.SameLineage || st.Late || st.Expires {
+		st.TooLate = true
 	}
-	if s.TooLate {
+	if st.TooLate {
 		return place, nil
 	}
 
 	// Settling must not lack room: one that had a place comes back beyond the
 	// bound.
-	place = s.Place.note(now)
-	if !s.HasPlace {
+	place = st.Place.note(now)
+	if !st.HasPlace {
 		err = h.Make(place)
 	}
 	return place, err
@@ -295,13 +295,13 @@ func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.No
 // makeRoomForChanges makes room for the counters that changes add, without
 // evicting any of the others. If there is none, the costs are dropped: the
 // counters were evicted, with all that had been taken.
-func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, s *Settlement) {
+func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, st *Settlement) {
 	var added []Op
-	spared := make([]Op, len(s.Changes))
-	for i := range s.Changes {
-		c := &s.Changes[i]
-		spared[i].Key = c.Key
-		if c.change(s.HadExpired) > 0 {
+	spared := make([]Op, len(st.Changes))
+	for i := range st.Changes {
+		cost := &st.Changes[i]
+		spared[i].Key = cost.Key
+		if cost.change(st.HadExpired) > 0 {
 			added = append(added, spared[i])
 		}
 	}
@@ -309,19 +309,19 @@ func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, s *Settlem
 }
 
 // settleCost makes one change of a settlement. It fails with ErrGone or ErrFull.
-func (t *Table) settleCost(sh *shard, now algorithms.Instant, c *SettledCost, s *Settlement) error {
-	from := c.From
-	from.Late = s.Late
-	change := c.change(s.HadExpired)
+func (t *Table) settleCost(sh *shard, now algorithms.Instant, cost *SettledCost, st *Settlement) error {
+	from := cost.From
+	from.Late = st.Late
+	change := cost.change(st.HadExpired)
 	switch {
 	case change < 0:
-		return t.giveBackHeld(sh, now, c.Key, c.Limit, from, -change, s.Life)
+		return t.giveBackHeld(sh, now, cost.Key, cost.Limit, from, -change, st.Life)
 	case change == 0:
 		return nil
-	case !s.Late:
-		return t.changeHeld(sh, now, c.Key, c.Limit, penalty(c.Limit, change, from.Fastest == 0))
+	case !st.Late:
+		return t.changeHeld(sh, now, cost.Key, cost.Limit, penalty(cost.Limit, change, from.Fastest == 0))
 	}
-	return t.chargeLateHeld(sh, now, c.Key, c.Limit, from, change, s.Life)
+	return t.chargeLateHeld(sh, now, cost.Key, cost.Limit, from, change, st.Life)
 }
 
 // chargeLateHeld debits cost that belongs to one taken at from, if that life of
@@ -341,19 +341,19 @@ func (t *Table) chargeLateHeld(
 func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []SettledCost) int64 {
 	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {
-		c := &changes[i]
-		if !c.InTightest {
+		cost := &changes[i]
+		if !cost.InTightest {
 			continue
 		}
 
-		d := t.usageHeld(sh, now, c.Key, c.Limit)
+		d := t.usageHeld(sh, now, cost.Key, cost.Limit)
 
 		// Cross-multiplied in 128 bits: a division would round, and a product
 		// of two amounts may overflow.
 		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(leastCapacity))
-		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(c.Limit.Capacity()))
+		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(cost.Limit.Capacity()))
 		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {
-			least, leastCapacity = d.Remaining, c.Limit.Capacity()
+			least, leastCapacity = d.Remaining, cost.Limit.Capacity()
 		}
 	}
 

@@ -85,7 +85,7 @@ func TestPlaces(t *testing.T) {
 		t.Helper()
 		s := settled(table, now, algorithms.TakeRecord{}, subject, id)
 		s.HasPlace = true
-		expect.NoError(t, table.MakePlace(now, &s.Place, true, ops))
+		expect.NoError(t, table.NoteReservation(now, &s.Place, true, ops))
 		table.Take(now, ops)
 		s.Changes[0].From = ops[0].TakeRecord()
 		return s
@@ -101,7 +101,7 @@ func TestPlaces(t *testing.T) {
 		t.Error("a reservation could not be settled within its time")
 	}
 	s := reserve(2)
-	table.UnmakePlace(now, s.Place.Key, true, nil)
+	table.ForgetReservation(now, s.Place.Key, true, nil)
 	if settle(0, s) {
 		t.Error("a reservation that came to nothing was settled")
 	}
@@ -247,12 +247,12 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 	}
 	make := func(now algorithms.Instant, id uint64) {
 		t.Helper()
-		expect.NoError(t, table.MakePlace(now, place(id), true, ops))
+		expect.NoError(t, table.NoteReservation(now, place(id), true, ops))
 	}
 	rates := func() bool { return table.Notes().HasRates(Key{Subject: subject}.Partition()) }
 
 	make(now, 1)
-	table.UnmakePlace(now, place(1).Key, true, ops)
+	table.ForgetReservation(now, place(1).Key, true, ops)
 	if st := table.Notes().Stats(); st.Open != 0 || st.Reservations != 0 || rates() {
 		t.Errorf("after a refusal: %+v, rates %t", st, rates())
 	}
@@ -262,15 +262,15 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 		make(now, 2)
 		make(later, 3)
 		if first {
-			table.UnmakePlace(now, place(2).Key, true, ops)
+			table.ForgetReservation(now, place(2).Key, true, ops)
 		} else {
-			table.UnmakePlace(later, place(3).Key, true, ops)
+			table.ForgetReservation(later, place(3).Key, true, ops)
 		}
 		if got := table.Notes().Stats().Open; got != 1 || !rates() {
 			t.Errorf("of two, the first of which was refused (%t): %d are open, rates %t", first, got, rates())
 		}
-		table.UnmakePlace(later, place(2).Key, true, nil)
-		table.UnmakePlace(later, place(3).Key, true, nil)
+		table.ForgetReservation(later, place(2).Key, true, nil)
+		table.ForgetReservation(later, place(3).Key, true, nil)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestReturnsAreBounded(t *testing.T) {
 	place := &Place{Key: notes.Key{Subject: 7 << 52, ID: 1, Kind: notes.Reservation}, Group: 1,
 		Until: now.Steady/1e9 + 60}
 	ops := []Op{{Key: Key{Subject: 7 << 52, Counter: 1}, Limit: bucket, Cost: 4}}
-	if err := table.MakePlace(now, place, true, ops); err != nil {
+	if err := table.NoteReservation(now, place, true, ops); err != nil {
 		t.Errorf("a reservation beside them: %v", err)
 	}
 }
@@ -315,7 +315,7 @@ func reserveSome(t *testing.T, table *Table, k Key, l *algorithms.Limit, cost in
 	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
 		Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
 	ops := []Op{{Key: k, Limit: l, Cost: cost}}
-	expect.NoError(t, table.MakePlace(epoch, &place, true, ops))
+	expect.NoError(t, table.NoteReservation(epoch, &place, true, ops))
 	if verdict := table.Take(epoch, ops); verdict != Admitted {
 		t.Fatalf("the reservation was %v", verdict)
 	}
@@ -410,7 +410,7 @@ func TestGiveBackFromBeforeTheNote(t *testing.T) {
 	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: slow, Cost: 99}})
 	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
 		Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
-	expect.NoError(t, table.MakePlace(shifted(epoch, time.Second), &place, true, ops))
+	expect.NoError(t, table.NoteReservation(shifted(epoch, time.Second), &place, true, ops))
 	err := table.GiveBack(shifted(epoch, time.Second), k, slow, ops[0].TakeRecord(), 100, life)
 	if used, _ := table.Usage(shifted(epoch, time.Second), k, slow); !errors.Is(err, ErrGone) || used != 100 {
 		t.Errorf("%v, and %d are used, want 100", err, used)
@@ -432,7 +432,7 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 			Until: epoch.Steady/1e9 + notes.LateSettling + 61, SettledUntil: epoch.Steady/1e9 + 61,
 		}
 		expect.NoError(t,
-			table.MakePlace(epoch, &place, true, append(ops, Op{Key: Key{Subject: 7, Counter: 2}, Limit: slow})))
+			table.NoteReservation(epoch, &place, true, append(ops, Op{Key: Key{Subject: 7, Counter: 2}, Limit: slow})))
 		life := table.Life(k.Partition())
 		table.Take(epoch, ops)
 		take(table, shifted(epoch, 10*time.Second), k, &fast, 100) // what was reserved has drained
@@ -447,7 +447,7 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 		another := place
 		another.Key.ID = 2
 		another.Until = later.Steady/1e9 + notes.LateSettling + 61
-		expect.NoError(t, table.MakePlace(later, &another, true, ops))
+		expect.NoError(t, table.NoteReservation(later, &another, true, ops))
 
 		before, _ := table.Usage(later, k, slow)
 		s := &Settlement{

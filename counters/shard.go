@@ -45,7 +45,7 @@ type subtables struct {
 	list       []*subtable // indexed by these bits; a subtable that was split fewer times appears more than once
 }
 
-func (s *subtables) at(counter uint64) *subtable { return s.list[counter>>(64-s.prefixBits)] }
+func (subs *subtables) at(counter uint64) *subtable { return subs.list[counter>>(64-subs.prefixBits)] }
 
 // maxPrefixBits bounds splitting: if keys were chosen to share more bits than
 // this, their subtables stay large.
@@ -231,16 +231,16 @@ func (s *shard) joinSubtables() {
 		return
 	}
 
-	one := &s.single
-	one.allocate(live*8/49 + 1)
-	one.unsentList.incomplete = lost
+	first := &s.single
+	first.allocate(live*8/49 + 1)
+	first.unsentList.incomplete = lost
 	s.forEachHeld(func(sub *subtable) {
 		for loc := range sub.used() {
-			one.copySlot(loc.group(), loc.slot())
+			first.copySlot(loc.group(), loc.slot())
 		}
 
 		for k, e := range sub.logs {
-			one.putLog(k, e)
+			first.putLog(k, e)
 		}
 
 		sub.releaseAll()
@@ -248,5 +248,5 @@ func (s *shard) joinSubtables() {
 	s.subtables = nil
 
 	// Logs were counted, too, and need no groups.
-	one.shrink()
+	first.shrink()
 }

@@ -27,9 +27,9 @@ type Holder struct {
 }
 
 // ttlOf returns how long a slot of l lasts.
-func (h *Holder) ttlOf(l *algorithms.Limit) time.Duration {
-	if h.TTL > 0 {
-		return min(h.TTL, l.Window)
+func (holder *Holder) ttlOf(l *algorithms.Limit) time.Duration {
+	if holder.TTL > 0 {
+		return min(holder.TTL, l.Window)
 	}
 	return l.Window
 }
@@ -102,13 +102,13 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 }
 
 // note returns the note of the slots that holder acquires by op.
-func (h *Holder) note(op *Op) notes.Note {
-	ttl := h.ttlOf(op.Limit)
-	info := notes.SlotInfo{ID: h.ID, Nonce: h.Nonce, Units: op.Cost, Acquired: op.At.Steady,
-		End: op.At.Steady + int64(ttl), Who: h.Who}
+func (holder *Holder) note(op *Op) notes.Note {
+	ttl := holder.ttlOf(op.Limit)
+	info := notes.SlotInfo{ID: holder.ID, Nonce: holder.Nonce, Units: op.Cost, Acquired: op.At.Steady,
+		End: op.At.Steady + int64(ttl), Who: holder.Who}
 	group := uint32(0)
-	if h.Group != nil {
-		group = h.Group(op.Key.Subject)
+	if holder.Group != nil {
+		group = holder.Group(op.Key.Subject)
 	}
 	return slotsOf(op.Key).Note(&info, group, op.Key.IsInline())
 }
@@ -171,11 +171,11 @@ func (t *Table) RenewSlot(
 	}
 
 	end := now.Steady + int64(ttl)
-	had, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
+	before, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
 	lostAt, lost := h.LostAt(k.Subject)
 	mayBeLost := lost && now.Steady < lostAt+int64(part.TTL)
 	switch {
-	case held && had.Nonce == nonce:
+	case held && before.Nonce == nonce:
 		h.RenewSlot(&n, end)
 	case held:
 		return ErrOver
@@ -198,8 +198,8 @@ func (t *Table) FreeSlot(now algorithms.Instant, k Key, id, nonce uint64) (held 
 	if t.gates.isShut(k.Partition()) {
 		return false, ErrShut
 	}
-	had, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
-	held = held && had.Nonce == nonce
+	before, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
+	held = held && before.Nonce == nonce
 	if held {
 		h.Remove(n.Key)
 	}

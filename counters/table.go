@@ -675,22 +675,22 @@ type Stats struct {
 }
 
 // Metrics reports the current metrics.
-func (t *Table) Metrics(s metrics.Sink) {
+func (t *Table) Metrics(sink metrics.Sink) {
 	st := t.Stats()
-	s.Gauge("counters", "Counters held.", float64(st.Counters))
-	s.Gauge("counters_inline",
+	sink.Gauge("counters", "Counters held.", float64(st.Counters))
+	sink.Gauge("counters_inline",
 		"Counters held of limits that came with a call; at most half of the bound.",
 		float64(st.Inline))
-	s.Gauge("counters_max", "Bound on the counters held.", float64(st.Max))
-	s.Gauge("counters_bytes", "Memory of the table of counters, used and free, logs not included.", float64(st.Bytes))
-	s.Gauge("counters_logs", "Counters held that are sliding-window logs.", float64(st.Logs))
-	s.Gauge("counters_log_entries", "Entries of all sliding-window logs.", float64(st.LogEntries))
-	s.Count("counters_evicted_total",
+	sink.Gauge("counters_max", "Bound on the counters held.", float64(st.Max))
+	sink.Gauge("counters_bytes", "Memory of the table of counters, used and free, logs not included.", float64(st.Bytes))
+	sink.Gauge("counters_logs", "Counters held that are sliding-window logs.", float64(st.Logs))
+	sink.Gauge("counters_log_entries", "Entries of all sliding-window logs.", float64(st.LogEntries))
+	sink.Count("counters_evicted_total",
 		"Counters dropped before they were fresh, because the table was full.", st.Evicted)
-	s.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
-	s.Count("counters_refused_total",
+	sink.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
+	sink.Count("counters_refused_total",
 		"Checks of new subjects refused because only refused counters were left.", st.Refused)
-	s.Count("counters_inline_refused_total",
+	sink.Count("counters_inline_refused_total",
 		"Checks of new subjects with limits that came with a call, refused because their part of the table was full.",
 		st.InlineRefused)
 }

@@ -102,8 +102,8 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 			return counters.ErrShut
 		}
 
-		for some := range slices.Chunk(ops, maxSubjectOps) {
-			if err := l.table.Amend(now, &counters.Amendment{Ops: some, Reset: true}); err != nil {
+		for chunk := range slices.Chunk(ops, maxSubjectOps) {
+			if err := l.table.Amend(now, &counters.Amendment{Ops: chunk, Reset: true}); err != nil {
 				return err
 			}
 		}
@@ -179,20 +179,20 @@ func (res *results) Code(c *wire.Coder) {
 
 // hashChange hashes cost, a change of u. The order of costs does not matter.
 func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
-	n, others := int64(0), []UnitCost(nil)
+	n, unitCosts := int64(0), []UnitCost(nil)
 	for _, cost := range costs {
 		if cost.Unit == rules.Requests {
 			n = cost.Cost
 		} else {
-			others = append(others, cost)
+			unitCosts = append(unitCosts, cost)
 		}
 	}
 
-	slices.SortFunc(others, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
+	slices.SortFunc(unitCosts, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
 	b := wire.AppendText(binary.AppendVarint(nil, int64(ch.verb)), u.Rule.Name)
 	b = wire.AppendBool(wire.AppendText(b, u.limitName), ch.bill != nil)
 	b = binary.AppendVarint(wire.AppendTexts(b, u.Key), n)
-	for _, cost := range others {
+	for _, cost := range unitCosts {
 		b = binary.AppendVarint(wire.AppendText(b, cost.Unit), cost.Cost)
 	}
 

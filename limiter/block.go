@@ -40,7 +40,7 @@ func (a *Answer) foldBlocks() {
 	for i := range sc.match.Hits {
 		h := &sc.match.Hits[i]
 		n := len(h.Limits)
-		own, blocks := sc.ops[first:first+n], sc.ops[first+n:first+countHitOps(h)]
+		subjectOps, blocks := sc.ops[first:first+n], sc.ops[first+n:first+countHitOps(h)]
 
 		blocked := false
 		for j := range blocks {
@@ -50,15 +50,15 @@ func (a *Answer) foldBlocks() {
 
 			blocked = true
 			a.markReduced(first, first+n)
-			for k := range own {
-				own[k].Decision = whileBlocked(own[k].Decision, blocks[j].BlockLeft())
+			for k := range subjectOps {
+				subjectOps[k].Decision = whileBlocked(subjectOps[k].Decision, blocks[j].BlockLeft())
 			}
 		}
 
-		for j := range own {
+		for j := range subjectOps {
 			la := a.Limits[first+j]
 			la.Blocked = blocked
-			ops, limits = append(ops, own[j]), append(limits, la)
+			ops, limits = append(ops, subjectOps[j]), append(limits, la)
 		}
 		first += n + len(blocks)
 	}

@@ -207,7 +207,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 // if too many loans are. bw waits for the loan that is then in flight, or learns
 // that there is none.
 func (lo *loans) chooseLender(
-	d *dividedLimit, window, steady int64, far OtherRegions, bw *borrowWaiter,
+	d *dividedLimit, window, steady int64, regions OtherRegions, bw *borrowWaiter,
 ) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
@@ -216,7 +216,7 @@ func (lo *loans) chooseLender(
 			share = max(1, share)
 			shares[name] = share
 		}
-		return share < 1 || !far.Reachable(name)
+		return share < 1 || !regions.Reachable(name)
 	})
 	lo.mu.Lock()
 	defer lo.mu.Unlock()

@@ -175,8 +175,8 @@ func (l *Limiter) carryOutEnds(table *counters.Table) {
 
 		l.carryOutDue(table)
 		timer.Stop()
-		if at, some := all.NextDue(); some {
-			timer.Reset(time.Duration(max(0, at-l.clock.Now().Steady)))
+		if due, found := all.NextDue(); found {
+			timer.Reset(time.Duration(max(0, due-l.clock.Now().Steady)))
 		}
 	}
 }

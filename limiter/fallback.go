@@ -239,7 +239,7 @@ func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 // rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
 	if pl := c.answer.scratch.placing; pl != nil {
-		c.limiter.membership.Fallback.UnmakePlace(c.now, placeKey(s.subject, pl.id), true, nil)
+		c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, pl.id), true, nil)
 	}
 	ops := c.ops(s)
 	for j := range ops {

@@ -44,9 +44,9 @@ func (c *clusterCheck) dropUndecided() {
 			continue
 		}
 
-		own := c.ops(s)
-		for j := range own {
-			if op := &own[j]; !s.withdrawn &&
+		subjectOps := c.ops(s)
+		for j := range subjectOps {
+			if op := &subjectOps[j]; !s.withdrawn &&
 				(op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
 					back := min(op.Cost, max(0, op.Limit.Capacity()+op.Decision.Loaned-op.Decision.Remaining))
@@ -58,7 +58,7 @@ func (c *clusterCheck) dropUndecided() {
 
 		hits = append(hits, sc.match.Hits[i])
 		limits = append(limits, a.Limits[s.firstOp:s.firstOp+s.numOps]...)
-		ops = append(ops, own...)
+		ops = append(ops, subjectOps...)
 	}
 
 	sc.match.Hits = hits

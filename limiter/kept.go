@@ -31,17 +31,17 @@ func (l *Limiter) Kept(namespace, key string) (Kept, error) {
 // DropKept makes the only counter of a key fresh, and returns what it held. The
 // error is one of Kept's, or wraps ErrFull.
 func (l *Limiter) DropKept(namespace, key string) (Kept, error) {
-	had, err := l.Kept(namespace, key)
-	if err != nil || had.Used == 0 {
-		return had, err
+	before, err := l.Kept(namespace, key)
+	if err != nil || before.Used == 0 {
+		return before, err
 	}
 	u, err := l.locateKept(namespace, key)
 	if err != nil {
-		return had, err
+		return before, err
 	}
 	ch := newChange(verbReset, u, nil)
 	ch.ticket = ticketOf("", hashChange(ch, u, nil), checkTimeout)
-	return had, l.applyChange(ch, u)
+	return before, l.applyChange(ch, u)
 }
 
 func (l *Limiter) locateKept(namespace, key string) (*Usage, error) {

@@ -61,8 +61,8 @@ func (qp *QueuePlace) code(c *wire.Coder) {
 // startPassing gives places, for which nobody waits at this node, to those that
 // wait behind them at others, and gives back the rest.
 func (l *Limiter) startPassing(places []*QueuePlace) {
-	for some := range slices.Chunk(places, maxPassed) {
-		pp := passedPlaces{places: some}
+	for chunk := range slices.Chunk(places, maxPassed) {
+		pp := passedPlaces{places: chunk}
 		if l.membership != nil {
 			pp.next = l.membership.otherMembers()
 		}

@@ -57,17 +57,17 @@ func (pl *placing) with(subject uint64, now algorithms.Instant) *counters.Place 
 	}
 }
 
-// makeIn makes pl's place in table, if ops, which are decided there, include its
-// home. For all of ops it begins to record the rates of buckets. It fails with
+// noteIn notes the reservation in table, where ops are decided: the rates of
+// their buckets and, if ops include its home, its place. It fails with
 // ErrTooManyReservations or counters.ErrShut.
-func (pl *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
+func (pl *placing) noteIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
-		own := ops[first : first+n]
-		place := pl.with(own[0].Key.Subject, now)
-		err := table.MakePlace(now, place, own[0].Key.Subject == pl.home, own)
+		subjectOps := ops[first : first+n]
+		place := pl.with(subjectOps[0].Key.Subject, now)
+		err := table.NoteReservation(now, place, subjectOps[0].Key.Subject == pl.home, subjectOps)
 		if errors.Is(err, notes.ErrReservations) {
-			pl.unmakeIn(table, now, ops[:first])
+			pl.forgetIn(table, now, ops[:first])
 			return ErrTooManyReservations
 		}
 		if err != nil {
@@ -80,12 +80,12 @@ func (pl *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []c
 	return nil
 }
 
-// unmakeIn undoes makeIn with the same arguments, because nothing of ops was taken.
-func (pl *placing) unmakeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
+// forgetIn undoes noteIn with the same arguments, because nothing of ops was taken.
+func (pl *placing) forgetIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
-		own := ops[first : first+n]
-		table.UnmakePlace(now, placeKey(own[0].Key.Subject, pl.id), own[0].Key.Subject == pl.home, own)
+		subjectOps := ops[first : first+n]
+		table.ForgetReservation(now, placeKey(subjectOps[0].Key.Subject, pl.id), subjectOps[0].Key.Subject == pl.home, subjectOps)
 		first += n
 	}
 }
@@ -129,7 +129,7 @@ func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 	if pl == nil {
 		return true
 	}
-	err := pl.makeIn(c.limiter.table, c.now, ops)
+	err := pl.noteIn(c.limiter.table, c.now, ops)
 	if errors.Is(err, ErrTooManyReservations) {
 		c.failFor(err)
 		return false
@@ -145,7 +145,7 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 		return true
 	}
 	table := c.limiter.membership.Fallback
-	if table.MakePlace(c.now, pl.with(s.subject, c.now), true, ops) == nil {
+	if table.NoteReservation(c.now, pl.with(s.subject, c.now), true, ops) == nil {
 		return true
 	}
 	c.failFor(ErrTooManyReservations)
@@ -167,7 +167,7 @@ func (c *clusterCheck) notePlace(list []int, ops []counters.Op, admitted bool) {
 		return
 	}
 	if !admitted {
-		pl.unmakeIn(c.limiter.table, c.now, ops)
+		pl.forgetIn(c.limiter.table, c.now, ops)
 		return
 	}
 	for _, i := range list {

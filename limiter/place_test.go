@@ -161,7 +161,7 @@ func TestAPlaceThatIsGoneIsOver(t *testing.T) {
 		if err != nil || !r.hasPlace {
 			t.Fatalf("have %+v, %v, want a place", r, err)
 		}
-		owner.table.UnmakePlace(owner.clock.Now(), placeKey(r.home().subject, r.placeID()), true, nil)
+		owner.table.ForgetReservation(owner.clock.Now(), placeKey(r.home().subject, r.placeID()), true, nil)
 		if s, err := n.Settle(id, nil); !errors.Is(err, ErrUnknownReservation) {
 			t.Errorf("in the same lineage: have %+v, %v", s, err)
 		}

@@ -139,9 +139,9 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 	}
 
 	for to, list := range byOwner {
-		for some := range slices.Chunk(list, maxRefunds) {
-			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{some})) != nil { // it has sent nothing
-				waiting = append(waiting, some...)
+		for chunk := range slices.Chunk(list, maxRefunds) {
+			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{chunk})) != nil { // it has sent nothing
+				waiting = append(waiting, chunk...)
 			}
 		}
 	}
@@ -173,7 +173,7 @@ func (l *Limiter) give(rf *refund) {
 	now := l.clock.Now()
 
 	if rf.place != 0 {
-		err := l.table.UnmakePlace(now, placeKey(rf.subject, rf.place), true, nil)
+		err := l.table.ForgetReservation(now, placeKey(rf.subject, rf.place), true, nil)
 		if errors.Is(err, counters.ErrShut) {
 			return // all of it waits: the next owner has the place
 		}

@@ -43,19 +43,19 @@ func (l *Limiter) askRegions(u *Usage) {
 	names := slices.Sorted(maps.Keys(u.Shares))
 	u.Regions = make([]RegionUsage, len(names))
 
-	var far []int
+	var asked []int
 	for i, name := range names {
 		u.Regions[i].Name = name
 		switch m := l.membership; {
 		case name == division.Region:
 			u.Regions[i].Reachable, u.Regions[i].Limits = true, selectShares(u, ownShares(u))
 		case m != nil && m.OtherRegions != nil && m.OtherRegions.Reachable(name):
-			far = append(far, i)
+			asked = append(asked, i)
 		}
 	}
 
 	message := wire.Encode(nil, &subjectRef{version: active.set.Version, Rule: u.Rule.Name, Key: u.Key})
-	gather(gatherTimeout, far, func(i int, done func([]byte, error)) {
+	gather(gatherTimeout, asked, func(i int, done func([]byte, error)) {
 		l.membership.OtherRegions.Go(names[i], MethodShare, message, gatherTimeout, done)
 	}, func(i int, reply []byte, err error) {
 		var shares shareReply

@@ -132,7 +132,7 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	now := a.Now // start may move a.Now
 	a.readLives(l)
 	if place != nil {
-		if err := place.makeIn(l.table, now, a.scratch.ops); err != nil {
+		if err := place.noteIn(l.table, now, a.scratch.ops); err != nil {
 			return err
 		}
 	}
@@ -141,7 +141,7 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	if place != nil {
 		place.made = a.Allowed || a.Counted
 		if !place.made {
-			place.unmakeIn(l.table, now, a.scratch.ops)
+			place.forgetIn(l.table, now, a.scratch.ops)
 		}
 	}
 	return nil

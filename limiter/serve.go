@@ -325,18 +325,18 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	deadline, _ := ctx.Deadline()
 	next.patience = time.Until(deadline)
 	m.counts.forwarded.Add(1)
-	got := unreachable
+	answer := unreachable
 	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
 	if err == nil && len(body) > 0 {
-		got = status(body[0])
+		answer = status(body[0])
 	}
 
-	if got == decided || got == askerBehind || got == tooManyReservations {
+	if answer == decided || answer == askerBehind || answer == tooManyReservations {
 		to.Reply(body)
 		return true
 	}
 
-	x.reply.status = got
+	x.reply.status = answer
 	return false
 }
 
@@ -365,7 +365,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 
 	if qn.placing != nil {
 		// If a gate has shut meanwhile, the Take below finds it shut, too.
-		err := qn.placing.makeIn(l.table, now, qn.ops)
+		err := qn.placing.noteIn(l.table, now, qn.ops)
 		if errors.Is(err, ErrTooManyReservations) {
 			r.status = tooManyReservations
 			return true
@@ -379,7 +379,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 	decidedAny := x.decideEach(now, take)
 	if qn.placing != nil && !(decidedAny && r.admitted[0]) {
-		qn.placing.unmakeIn(l.table, now, qn.ops)
+		qn.placing.forgetIn(l.table, now, qn.ops)
 	}
 
 	if !decidedAny {
@@ -408,8 +408,8 @@ func (x *exchange) slotsOutlive(l *Limiter) bool {
 	subject := 0
 	for first := 0; first < len(x.question.ops); subject++ {
 		n := countSubjectOps(x.question.ops[first:])
-		if own := x.question.ops[first : first+n]; hasSlots(own) {
-			stored = append(stored, storedAt{own[0].Key.Partition(), x.reply.lives[subject].Lineage})
+		if subjectOps := x.question.ops[first : first+n]; hasSlots(subjectOps) {
+			stored = append(stored, storedAt{subjectOps[0].Key.Partition(), x.reply.lives[subject].Lineage})
 		}
 		first += n
 	}

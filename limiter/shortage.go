@@ -229,9 +229,9 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		own := a.Limits[first : first+len(h.Limits)]
-		for j := range own {
-			switch la := &own[j]; {
+		hitLimits := a.Limits[first : first+len(h.Limits)]
+		for j := range hitLimits {
+			switch la := &hitLimits[j]; {
 			case la.Allowed || la.Rule.Shadow:
 			case la.lack != lackRegion || la.isCutOff:
 				return nil, nil

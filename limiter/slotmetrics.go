@@ -65,9 +65,9 @@ func (l *Limiter) showSlots(sink metrics.Sink) {
 }
 
 // countSlotRefusal counts a check that own, the limits of one rule, refused for want of slots.
-func (st *ruleStats) countSlotRefusal(own []LimitAnswer) {
-	for i := range own {
-		if !own[i].Allowed && own[i].Limit.Kind == algorithms.Concurrency {
+func (st *ruleStats) countSlotRefusal(hitLimits []LimitAnswer) {
+	for i := range hitLimits {
+		if !hitLimits[i].Allowed && hitLimits[i].Limit.Kind == algorithms.Concurrency {
 			st.slotsRefused.Add(1)
 			return
 		}

@@ -67,9 +67,9 @@ func (l *Limiter) askSlots(ctx context.Context, req slotRequest, parts []slotPar
 	errs := make([]error, len(parts))
 	var all sync.WaitGroup
 	for i := range parts {
-		req := req
-		req.list = parts[i : i+1]
-		ask := func() { results[i], errs[i] = l.askSlot(ctx, &req) }
+		single := req
+		single.list = parts[i : i+1]
+		ask := func() { results[i], errs[i] = l.askSlot(ctx, &single) }
 		if len(parts) == 1 {
 			ask()
 		} else {

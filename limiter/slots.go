@@ -120,19 +120,19 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 
 // validateSlots returns an error if q, for which a is prepared, can't acquire slots.
 func (a *Answer) validateSlots(q *Query) error {
-	longest, some := time.Duration(0), false
+	longest, hasSlots := time.Duration(0), false
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind == algorithms.Concurrency {
-			longest, some = max(longest, op.Limit.Window), true
+			longest, hasSlots = max(longest, op.Limit.Window), true
 		}
 	}
 
 	named := q.ByKey || len(q.Subjects) > 0
 	switch {
-	case !some && named && len(a.scratch.ops) > 0 && !a.scratch.matchDecides:
+	case !hasSlots && named && len(a.scratch.ops) > 0 && !a.scratch.matchDecides:
 		return ErrNoSlots
-	case some && q.SlotTTL > longest:
+	case hasSlots && q.SlotTTL > longest:
 		return fmt.Errorf("%w is %d; the limit's ttl is %d ms", ErrSlotTTL,
 			q.SlotTTL.Milliseconds(), longest.Milliseconds())
 	}

@@ -278,11 +278,11 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 	weight := l.sampleWeight(&a.scratch)
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		own := limits[:len(h.Limits)]
-		refused, headroom := ruleVerdict(own)
+		hitLimits := limits[:len(h.Limits)]
+		refused, headroom := ruleVerdict(hitLimits)
 		priorChecks := int64(0)
 		if refused {
-			priorChecks = countPriorChecks(own, ops)
+			priorChecks = countPriorChecks(hitLimits, ops)
 		}
 
 		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
@@ -296,7 +296,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 
 		stats := active.stats[h.Rule.Index]
 		if refused {
-			stats.countSlotRefusal(own)
+			stats.countSlotRefusal(hitLimits)
 		}
 
 		counts := &stats.stripe[stripe]
@@ -304,11 +304,11 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		counts.headroom[headroom].Add(1)
 
 		if d == DecisionRefused {
-			l.recordRefusal(&stats.refusals, a, h, own, q)
+			l.recordRefusal(&stats.refusals, a, h, hitLimits, q)
 		}
 
 		l.topOf(h.Rule).count(h, refused, priorChecks, q)
-		l.noteUse(h, own, a.Allowed, weight, q)
+		l.noteUse(h, hitLimits, a.Allowed, weight, q)
 	}
 }
 

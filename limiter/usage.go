@@ -204,7 +204,7 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for limit := range l.Rules().InternedLimits() {
 		counter := counterKey(&h, limit).Counter
-		if have, there := known[counter]; there && (have == nil || limit.Capacity() > have.Capacity()) {
+		if have, found := known[counter]; found && (have == nil || limit.Capacity() > have.Capacity()) {
 			known[counter] = limit
 		}
 	}
@@ -217,8 +217,8 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 		u.Limits = append(u.Limits, LimitUsage{Limit: known[counter]})
 	}
 
-	for some := range slices.Chunk(u.Limits, maxSubjectOps) {
-		part := &Usage{Rule: u.Rule, Hash: u.Hash, Limits: some}
+	for chunk := range slices.Chunk(u.Limits, maxSubjectOps) {
+		part := &Usage{Rule: u.Rule, Hash: u.Hash, Limits: chunk}
 		if err := l.applyChange(newChange(verbUsage, part, nil), part); err != nil {
 			return err
 		}

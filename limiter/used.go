@@ -175,8 +175,8 @@ func sumUses(list []usedRule) []usedRule {
 	at := map[string]int{}
 	out := list[:0]
 	for _, used := range list {
-		i, known := at[used.rule]
-		if !known {
+		i, found := at[used.rule]
+		if !found {
 			i = len(out)
 			at[used.rule] = i
 			out = append(out, usedRule{rule: used.rule})

@@ -21,14 +21,14 @@ const returnPause = 10 * time.Millisecond
 
 // endFirst ends the first grant of le and keeps what is left of it for TakeEnded.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
-	g := le.grants[0]
-	out := EndedGrant{Source: le.source, Grant: g.id, Life: g.life, Steady: g.steady,
-		Until: g.until, due: now + returnPause}
+	gr := le.grants[0]
+	out := EndedGrant{Source: le.source, Grant: gr.id, Life: gr.life, Steady: gr.steady,
+		Until: gr.until, due: now + returnPause}
 	for i := range le.limits {
-		l := &le.limits[i]
-		key := counters.Key{Subject: le.subject, Counter: l.counter}
-		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
-		out.Window = append(out.Window, g.parts[i].window)
+		ll := &le.limits[i]
+		key := counters.Key{Subject: le.subject, Counter: ll.counter}
+		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: ll.limit, Cost: gr.parts[i].left})
+		out.Window = append(out.Window, gr.parts[i].window)
 	}
 	ls.grantCount.Add(-1)
 	le.grants, le.nextRenewal = slices.Delete(le.grants, 0, 1), 0
@@ -37,14 +37,14 @@ func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 }
 
 // unspendEnded adds what a Spend took to what is left of an ended grant.
-func (sh *leaseShard) unspendEnded(r Receipt, ops []counters.Op) {
+func (sh *leaseShard) unspendEnded(receipt Receipt, ops []counters.Op) {
 	for i := range sh.ended {
-		o := &sh.ended[i]
-		if o.Grant != r.grant || o.Source != r.source || len(o.Ops) != len(ops) || o.Ops[0].Key != ops[0].Key {
+		eg := &sh.ended[i]
+		if eg.Grant != receipt.grant || eg.Source != receipt.source || len(eg.Ops) != len(ops) || eg.Ops[0].Key != ops[0].Key {
 			continue
 		}
 		for j := range ops {
-			o.Ops[j].Cost += ops[j].Cost
+			eg.Ops[j].Cost += ops[j].Cost
 		}
 	}
 }
@@ -52,13 +52,13 @@ func (sh *leaseShard) unspendEnded(r Receipt, ops []counters.Op) {
 // takeDue moves the ended grants that are due to buf, and returns when the next one is due.
 func (sh *leaseShard) takeDue(now time.Duration, buf []EndedGrant) ([]EndedGrant, time.Duration) {
 	next, kept := never, sh.ended[:0]
-	for _, o := range sh.ended {
+	for _, eg := range sh.ended {
 		switch {
-		case o.due > now:
-			kept = append(kept, o)
-			next = min(next, o.due)
-		case slices.ContainsFunc(o.Ops, func(op counters.Op) bool { return op.Cost > 0 }):
-			buf = append(buf, o)
+		case eg.due > now:
+			kept = append(kept, eg)
+			next = min(next, eg.due)
+		case slices.ContainsFunc(eg.Ops, func(op counters.Op) bool { return op.Cost > 0 }):
+			buf = append(buf, eg)
 		}
 	}
 

@@ -91,7 +91,7 @@ func (le *lease) matches(ops []counters.Op) bool {
 		return false
 	}
 	for i := range ops {
-		if l := &le.limits[i]; l.counter != ops[i].Key.Counter || !l.limit.Equal(ops[i].Limit) {
+		if ll := &le.limits[i]; ll.counter != ops[i].Key.Counter || !ll.limit.Equal(ops[i].Limit) {
 			return false
 		}
 	}
@@ -111,9 +111,9 @@ func (le *lease) reset(ops []counters.Op) {
 }
 
 // unspend returns spent cost to a grant.
-func (g *grant) unspend(ops []counters.Op) {
+func (gr *grant) unspend(ops []counters.Op) {
 	for i := range ops {
-		b := &g.parts[i]
+		b := &gr.parts[i]
 
 		// Whatever comes back, never more than the owner debited.
 		b.left = min(b.size, b.left+ops[i].Cost)
@@ -153,7 +153,7 @@ func (le *lease) noteModes(ops []counters.Op) {
 // decisions that the owner would have made. Looks debit nothing.
 func (le *lease) spend(now time.Duration, ops []counters.Op) {
 	for i := range ops {
-		l, op := &le.limits[i], &ops[i]
+		ll, op := &le.limits[i], &ops[i]
 
 		took := op.Cost
 		if op.Mode == counters.PeekMode {
@@ -161,41 +161,41 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 		}
 
 		le.grants[0].parts[i].left -= took
-		l.demand.record(op.Cost)
+		ll.demand.record(op.Cost)
 
-		d := ageDecision(l.lastDecision, now-le.decisionAt)
-		d.Allowed = true
-		d.RetryAfter = 0
-		d.Delay = 0
-		d.MoreAfter = 0
+		decision := ageDecision(ll.lastDecision, now-le.decisionAt)
+		decision.Allowed = true
+		decision.RetryAfter = 0
+		decision.Delay = 0
+		decision.MoreAfter = 0
 		for j := range le.grants {
-			d.Remaining += le.grants[j].parts[i].left
+			decision.Remaining += le.grants[j].parts[i].left
 		}
 
-		share := max(0, op.Limit.Capacity()+d.Loaned)
-		d.Remaining = min(d.Remaining, share)
-		d.Used = share - d.Remaining
-		d.Remaining -= op.Cost - took // as in every peek
+		share := max(0, op.Limit.Capacity()+decision.Loaned)
+		decision.Remaining = min(decision.Remaining, share)
+		decision.Used = share - decision.Remaining
+		decision.Remaining -= op.Cost - took // as in every peek
 		// What remains is an estimate, so it is not known when it grows, except that a window ends.
 		if op.Limit.Kind == algorithms.FixedWindow {
-			d.MoreAfter = d.ResetAfter
+			decision.MoreAfter = decision.ResetAfter
 		}
 
-		op.Decision, op.Full = d, false
+		op.Decision, op.Full = decision, false
 	}
 
 	le.lastUsed = now
 }
 
 // ageDecision returns what a decision has become after some time in which nothing else happened.
-func ageDecision(d algorithms.Decision, passed time.Duration) algorithms.Decision {
+func ageDecision(decision algorithms.Decision, passed time.Duration) algorithms.Decision {
 	passed = max(0, passed)
-	d.ResetAfter = max(0, d.ResetAfter-passed)
-	d.MoreAfter = max(0, d.MoreAfter-passed)
-	if d.RetryAfter > 0 {
-		d.RetryAfter = max(time.Nanosecond, d.RetryAfter-passed)
+	decision.ResetAfter = max(0, decision.ResetAfter-passed)
+	decision.MoreAfter = max(0, decision.MoreAfter-passed)
+	if decision.RetryAfter > 0 {
+		decision.RetryAfter = max(time.Nanosecond, decision.RetryAfter-passed)
 	}
-	return d
+	return decision
 }
 
 // needsRenewal reports whether so much of the first grant is spent that the
@@ -206,10 +206,10 @@ func (le *lease) needsRenewal(now time.Duration) bool {
 	}
 	// The holders of one subject should not all ask at once, so each renews at a
 	// slightly different level.
-	g := &le.grants[0]
-	eighths := 3 + int64(g.id&1) + int64(le.subject>>5&1)
-	for i := range g.parts {
-		if b := &g.parts[i]; b.size > 0 && b.left <= b.size/8*eighths {
+	gr := &le.grants[0]
+	eighths := 3 + int64(gr.id&1) + int64(le.subject>>5&1)
+	for i := range gr.parts {
+		if b := &gr.parts[i]; b.size > 0 && b.left <= b.size/8*eighths {
 			return true
 		}
 	}
@@ -217,22 +217,22 @@ func (le *lease) needsRenewal(now time.Duration) bool {
 }
 
 // refuses reports whether the i-th limit still refuses a cost.
-func (r *refusal) refuses(i int, now time.Duration, cost int64) bool {
-	o := &r.ops[i]
-	return !o.decision.Allowed && cost >= o.cost && now < o.until
+func (rf *refusal) refuses(i int, now time.Duration, cost int64) bool {
+	op := &rf.ops[i]
+	return !op.decision.Allowed && cost >= op.cost && now < op.until
 }
 
 // answer reports whether the refusal still applies to ops, and if so copies its
 // decisions into them. It applies to the same costs or more. For a shadow rule,
 // which never makes a check fail, it applies only if every limit refuses.
-func (r *refusal) answer(now time.Duration, ops []counters.Op) bool {
-	if now >= r.until || len(r.ops) != len(ops) {
+func (rf *refusal) answer(now time.Duration, ops []counters.Op) bool {
+	if now >= rf.until || len(rf.ops) != len(ops) {
 		return false
 	}
 
 	shadow, anyRefuses := len(ops) > 0 && ops[0].Shadow, false
 	for i := range ops {
-		refuses := r.refuses(i, now, ops[i].Cost)
+		refuses := rf.refuses(i, now, ops[i].Cost)
 		if shadow && !refuses && ops[i].Cost > 0 {
 			return false
 		}
@@ -244,14 +244,14 @@ func (r *refusal) answer(now time.Duration, ops []counters.Op) bool {
 	}
 
 	for i := range ops {
-		d := ageDecision(r.ops[i].decision, now-r.at)
+		decision := ageDecision(rf.ops[i].decision, now-rf.at)
 		switch {
 		case ops[i].Cost > ops[i].Limit.Capacity():
-			d.RetryAfter = algorithms.Never
-		case !r.refuses(i, now, ops[i].Cost):
-			d.Allowed, d.RetryAfter = true, 0
+			decision.RetryAfter = algorithms.Never
+		case !rf.refuses(i, now, ops[i].Cost):
+			decision.Allowed, decision.RetryAfter = true, 0
 		}
-		ops[i].Decision, ops[i].Full = d, false
+		ops[i].Decision, ops[i].Full = decision, false
 	}
 	return true
 }

@@ -197,14 +197,14 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 
 	if le.covers(0, ops) && now < le.grants[0].until {
 		le.spend(now, ops)
-		r := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
+		receipt := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
 
 		// Set here, under the lock: of all checks that find the grant half
 		// spent, one asks.
 		if le.needsRenewal(now) {
-			le.renewingUntil, r.Renew = now+le.keepFor/keepTTLs, true
+			le.renewingUntil, receipt.Renew = now+le.keepFor/keepTTLs, true
 		}
-		return Spent, r
+		return Spent, receipt
 	}
 
 	if le.refused.answer(now, ops) {
@@ -223,18 +223,18 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 // Unspend returns what a Spend took to its grant or, if that has ended, to what
 // TakeEnded will hand out. If TakeEnded has already handed it out, the cost is
 // lost. A look took nothing.
-func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
+func (ls *Leases) Unspend(receipt Receipt, ops []counters.Op) {
 	if ops[0].Mode == counters.PeekMode {
 		return
 	}
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	switch {
-	case le == nil || r.grant == 0:
-	case len(le.grants) > 0 && le.grants[0].id == r.grant && le.source == r.source && len(ops) == len(le.limits):
+	case le == nil || receipt.grant == 0:
+	case len(le.grants) > 0 && le.grants[0].id == receipt.grant && le.source == receipt.source && len(ops) == len(le.limits):
 		le.grants[0].unspend(ops)
 	default:
-		sh.unspendEnded(r, ops)
+		sh.unspendEnded(receipt, ops)
 	}
 }
 
@@ -298,10 +298,10 @@ func (ls *Leases) Request(
 
 // reportHeld lists what is left of the grants. The caller must hold the shard's mu.
 func (le *lease) reportHeld() (out []HeldGrant) {
-	for _, g := range le.grants {
-		h := HeldGrant{ID: g.id, Left: make([]int64, len(g.parts))}
-		for i := range g.parts {
-			h.Left[i] = g.parts[i].left
+	for _, gr := range le.grants {
+		h := HeldGrant{ID: gr.id, Left: make([]int64, len(gr.parts))}
+		for i := range gr.parts {
+			h.Left[i] = gr.parts[i].left
 		}
 		out = append(out, h)
 	}
@@ -336,10 +336,10 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 	for i := range ops {
 		// The owner decides first and debits the grant afterwards: its decision
 		// does not include that yet.
-		l := &le.limits[i]
-		l.lastDecision = ops[i].Decision
+		ll := &le.limits[i]
+		ll.lastDecision = ops[i].Decision
 		if g.ID != 0 {
-			l.lastDecision.Remaining = max(0, l.lastDecision.Remaining-g.Amounts[i])
+			ll.lastDecision.Remaining = max(0, ll.lastDecision.Remaining-g.Amounts[i])
 		}
 	}
 
@@ -373,11 +373,11 @@ func (ls *Leases) addGrant(
 	le.lastGrant = g.ID
 	ls.grantCount.Add(1)
 
-	n := grant{id: g.ID, until: until, life: g.Life, steady: g.Steady, parts: make([]balance, len(le.limits))}
+	gr := grant{id: g.ID, until: until, life: g.Life, steady: g.Steady, parts: make([]balance, len(le.limits))}
 	for i, amount := range g.Amounts {
-		n.parts[i] = balance{left: amount, size: amount, window: g.Windows[i]}
+		gr.parts[i] = balance{left: amount, size: amount, window: g.Windows[i]}
 	}
-	le.grants = append(le.grants, n)
+	le.grants = append(le.grants, gr)
 }
 
 // returnUnused queues an unused grant in full for TakeEnded.
@@ -406,11 +406,11 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 
 	le.pressure.record(now, ttl)
 
-	r := refusal{at: now, ops: make([]refusedOp, len(ops))}
+	rf := refusal{at: now, ops: make([]refusedOp, len(ops))}
 	for i := range ops {
-		d := ops[i].Decision
-		r.ops[i] = refusedOp{cost: ops[i].Cost, decision: d}
-		if d.Allowed {
+		decision := ops[i].Decision
+		rf.ops[i] = refusedOp{cost: ops[i].Cost, decision: decision}
+		if decision.Allowed {
 			continue
 		}
 
@@ -419,18 +419,18 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 		}
 
 		wait := ttl
-		if d.RetryAfter != algorithms.Never {
-			d.RetryAfter = max(d.RetryAfter, le.pressure.backOff(now, le.policy, ops[i].Limit, ops[i].Cost))
-			wait = min(wait, d.RetryAfter)
+		if decision.RetryAfter != algorithms.Never {
+			decision.RetryAfter = max(decision.RetryAfter, le.pressure.backOff(now, le.policy, ops[i].Limit, ops[i].Cost))
+			wait = min(wait, decision.RetryAfter)
 		}
 
-		r.ops[i].decision = d
-		r.ops[i].until = now + wait
-		r.until = max(r.until, now+wait)
+		rf.ops[i].decision = decision
+		rf.ops[i].until = now + wait
+		rf.until = max(rf.until, now+wait)
 	}
 
-	if r.until > now {
-		le.refused = r
+	if rf.until > now {
+		le.refused = rf
 	}
 }
 

@@ -77,9 +77,9 @@ func (ll *LeaseLedger) Outstanding() int64 { return ll.outstanding.Load() }
 
 // lock locks a subject's shard and returns the subject, or nil if it has no grants.
 func (ll *LeaseLedger) lock(subject uint64) (*ledgerShard, *ledgerSubject) {
-	sh := &ll.shards[subject%ledgerShards]
-	sh.mu.Lock()
-	return sh, sh.subjects[subject]
+	ls := &ll.shards[subject%ledgerShards]
+	ls.mu.Lock()
+	return ls, ls.subjects[subject]
 }
 
 // GrantRequest is a holder's request about one subject.
@@ -93,107 +93,107 @@ type GrantRequest struct {
 	Ops []counters.Op
 }
 
-// Grant grants as much of r as is allowed. It calls take with the sizes as
+// Grant grants as much of req as is allowed. It calls take with the sizes as
 // costs; take must debit all of them or nothing. The returned ID is zero if
 // nothing is granted.
 func (ll *LeaseLedger) Grant(
-	now time.Duration, r *GrantRequest, take func(ops []counters.Op) bool,
+	now time.Duration, req *GrantRequest, take func(ops []counters.Op) bool,
 ) (id uint64, amounts []int64) {
-	key := r.Ops[0].Key
-	sh, s := ll.lock(key.Subject)
-	defer sh.mu.Unlock()
+	key := req.Ops[0].Key
+	ls, sub := ll.lock(key.Subject)
+	defer ls.mu.Unlock()
 
 	// A subject without grants is about to take room: those whose grants have
 	// ended go first.
-	if s != nil {
-		ll.acceptReport(s, now, r)
+	if sub != nil {
+		ll.acceptReport(sub, now, req)
 	} else {
-		ll.sweep(sh, now)
+		ll.sweep(ls, now)
 	}
 
 	switch {
-	case s == nil && (len(sh.subjects) >= ll.perShard || key.IsInline() && sh.inline >= ll.perShard/2):
+	case sub == nil && (len(ls.subjects) >= ll.perShard || key.IsInline() && ls.inline >= ll.perShard/2):
 		return 0, nil
-	case s != nil && len(s.grants) >= maxGrantsPerSubject:
+	case sub != nil && len(sub.grants) >= maxGrantsPerSubject:
 		return 0, nil
 	}
 
-	ops := s.sizeGrant(r)
+	ops := sub.sizeGrant(req)
 	if ops == nil || !take(ops) {
 		return 0, nil
 	}
 
-	if s == nil {
-		s = &ledgerSubject{inline: key.IsInline()}
-		sh.subjects[key.Subject] = s
-		if s.inline {
-			sh.inline++
+	if sub == nil {
+		sub = &ledgerSubject{inline: key.IsInline()}
+		ls.subjects[key.Subject] = sub
+		if sub.inline {
+			ls.inline++
 		}
 	}
 
-	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, lineage: r.Lineage,
-		until: now + r.Lease.Policy.TTL + returnGrace}
+	lg := ledgerGrant{id: ll.ids.Add(1), holder: req.Holder, lineage: req.Lineage,
+		until: now + req.Lease.Policy.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
-		g.parts, amounts = append(g.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
+		lg.parts, amounts = append(lg.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
 	}
 
-	s.grants = append(s.grants, g)
+	sub.grants = append(sub.grants, lg)
 	ll.outstanding.Add(1)
-	s.until = max(s.until, g.until)
-	sh.nextSweep = min(sh.nextSweep, s.until)
-	return g.id, amounts
+	sub.until = max(sub.until, lg.until)
+	ls.nextSweep = min(ls.nextSweep, sub.until)
+	return lg.id, amounts
 }
 
 // acceptReport applies the holder's report about its grants. A grant that
 // reached the holder but is missing from the report is no longer being spent,
 // although some of it may be on its way back.
-func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, r *GrantRequest) {
-	before := len(s.grants)
-	s.grants = slices.DeleteFunc(s.grants, func(g ledgerGrant) bool { return now >= g.until || g.lineage != r.Lineage })
-	ll.outstanding.Add(int64(len(s.grants) - before))
+func (ll *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantRequest) {
+	before := len(sub.grants)
+	sub.grants = slices.DeleteFunc(sub.grants, func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != req.Lineage })
+	ll.outstanding.Add(int64(len(sub.grants) - before))
 
-	for i := range s.grants {
-		g := &s.grants[i]
+	for i := range sub.grants {
+		lg := &sub.grants[i]
 
 		// A grant with a higher ID may still be on its way to the holder, so
 		// its absence says nothing. Earlier processes used the same IDs.
-		if !r.SameBoot || g.holder != r.Holder || g.id > r.Lease.LastGrant {
+		if !req.SameBoot || lg.holder != req.Holder || lg.id > req.Lease.LastGrant {
 			continue
 		}
 
 		// A grant that the holder no longer reports is spent, on its way back, or
 		// arrives out of order and is then returned unused.
-		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == g.id })
+		held := slices.IndexFunc(req.Lease.Held, func(h HeldGrant) bool { return h.ID == lg.id })
 		if held < 0 {
-			g.until = min(g.until, now+returnGrace)
+			lg.until = min(lg.until, now+returnGrace)
 		}
 
-		for j := range g.parts {
-			if p := &g.parts[j]; held < 0 {
+		for j := range lg.parts {
+			if p := &lg.parts[j]; held < 0 {
 				p.spendable = 0
-			} else if left := r.Lease.Held[held].Left; j < len(left) {
+			} else if left := req.Lease.Held[held].Left; j < len(left) {
 				p.spendable, p.returnable = min(p.spendable, left[j]), min(p.returnable, left[j])
 			}
 		}
 	}
 }
 
-// sizeGrant returns r's ops with the amounts to grant as costs. It returns nil
+// sizeGrant returns req's ops with the amounts to grant as costs. It returns nil
 // if a limit of which the holder wants some gets nothing.
-func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
-	ops := make([]counters.Op, 0, len(r.Ops))
+func (sub *ledgerSubject) sizeGrant(req *GrantRequest) []counters.Op {
+	ops := make([]counters.Op, 0, len(req.Ops))
 
-	wanted, policy := false, r.Lease.Policy
-	policy.Nodes = r.Nodes
+	wanted, policy := false, req.Lease.Policy
+	policy.Nodes = req.Nodes
 
-	for i := range r.Ops {
-		op := counters.Op{Key: r.Ops[i].Key, Limit: r.Ops[i].Limit}
-		input := SizeInput{Limit: op.Limit, Want: r.Lease.Want[i], Remaining: r.Ops[i].Decision.Remaining}
+	for i := range req.Ops {
+		op := counters.Op{Key: req.Ops[i].Key, Limit: req.Ops[i].Limit}
+		input := SizeInput{Limit: op.Limit, Want: req.Lease.Want[i], Remaining: req.Ops[i].Decision.Remaining}
 
-		s.forEachPart(op.Key.Counter, func(g *ledgerGrant, p *ledgerPart) {
+		sub.forEachPart(op.Key.Counter, func(lg *ledgerGrant, p *ledgerPart) {
 			input.Out = addCapped(input.Out, p.spendable)
-			if g.holder == r.Holder {
+			if lg.holder == req.Holder {
 				input.HolderOut = addCapped(input.HolderOut, p.spendable)
 			}
 		})
@@ -218,15 +218,15 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 }
 
 // forEachPart calls f for each outstanding part of the limit of counter.
-func (s *ledgerSubject) forEachPart(counter uint64, f func(g *ledgerGrant, p *ledgerPart)) {
-	if s == nil {
+func (sub *ledgerSubject) forEachPart(counter uint64, f func(lg *ledgerGrant, p *ledgerPart)) {
+	if sub == nil {
 		return
 	}
-	for i := range s.grants {
-		g := &s.grants[i]
-		for j := range g.parts {
-			if g.parts[j].counter == counter {
-				f(g, &g.parts[j])
+	for i := range sub.grants {
+		lg := &sub.grants[i]
+		for j := range lg.parts {
+			if lg.parts[j].counter == counter {
+				f(lg, &lg.parts[j])
 			}
 		}
 	}
@@ -239,48 +239,48 @@ func (s *ledgerSubject) forEachPart(counter uint64, f func(g *ledgerGrant, p *le
 func (ll *LeaseLedger) Return(
 	now time.Duration, lineage, id uint64, ops []counters.Op, give func(i int, cost int64) bool,
 ) (found bool) {
-	sh, s := ll.lock(ops[0].Key.Subject)
-	defer sh.mu.Unlock()
-	if s == nil {
+	ls, sub := ll.lock(ops[0].Key.Subject)
+	defer ls.mu.Unlock()
+	if sub == nil {
 		return false
 	}
 
-	index := slices.IndexFunc(s.grants, func(g ledgerGrant) bool { return g.id == id && g.lineage == lineage })
+	index := slices.IndexFunc(sub.grants, func(lg ledgerGrant) bool { return lg.id == id && lg.lineage == lineage })
 	if index < 0 {
 		return false
 	}
 
 	// It leaves the ledger, so that a repeated return finds nothing. What can't
 	// be given now goes back in below.
-	g := s.grants[index]
-	s.grants = slices.Delete(s.grants, index, index+1)
+	lg := sub.grants[index]
+	sub.grants = slices.Delete(sub.grants, index, index+1)
 	ll.outstanding.Add(-1)
-	if now >= g.until {
+	if now >= lg.until {
 		return false
 	}
 
 	kept := false
 	for i := range ops {
-		part := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == ops[i].Key.Counter })
+		part := slices.IndexFunc(lg.parts, func(p ledgerPart) bool { return p.counter == ops[i].Key.Counter })
 		if part < 0 {
 			continue
 		}
 
 		// Whatever the holder says, no more comes back than went out.
-		cost := min(ops[i].Cost, g.parts[part].unreturned)
+		cost := min(ops[i].Cost, lg.parts[part].unreturned)
 		if cost <= 0 {
 			continue
 		}
 
 		if give(i, cost) {
-			g.parts[part].unreturned -= cost
+			lg.parts[part].unreturned -= cost
 		} else {
 			kept = true
 		}
 	}
 
 	if kept {
-		s.grants = append(s.grants, g)
+		sub.grants = append(sub.grants, lg)
 		ll.outstanding.Add(1)
 	}
 	return true
@@ -290,10 +290,10 @@ func (ll *LeaseLedger) Return(
 // loan must leave at least that much used in the counter, or a returned grant
 // finds no debit to cancel.
 func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
-	sh, s := ll.lock(subject)
-	defer sh.mu.Unlock()
-	s.forEachPart(counter, func(g *ledgerGrant, p *ledgerPart) {
-		if now < g.until {
+	ls, sub := ll.lock(subject)
+	defer ls.mu.Unlock()
+	sub.forEachPart(counter, func(lg *ledgerGrant, p *ledgerPart) {
+		if now < lg.until {
 			total = addCapped(total, p.returnable)
 		}
 	})
@@ -303,32 +303,32 @@ func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (t
 // Sweep forgets subjects whose grants have ended.
 func (ll *LeaseLedger) Sweep(now time.Duration) {
 	for i := range ll.shards {
-		sh := &ll.shards[i]
-		sh.mu.Lock()
-		ll.sweep(sh, now)
-		sh.mu.Unlock()
+		ls := &ll.shards[i]
+		ls.mu.Lock()
+		ll.sweep(ls, now)
+		ls.mu.Unlock()
 	}
 }
 
 // sweep is Sweep for one shard, which the caller must hold. It reads the whole
 // shard, so it runs at most once per returnGrace.
-func (ll *LeaseLedger) sweep(sh *ledgerShard, now time.Duration) {
-	if now < sh.nextSweep {
+func (ll *LeaseLedger) sweep(ls *ledgerShard, now time.Duration) {
+	if now < ls.nextSweep {
 		return
 	}
 
 	next := never
-	for subject, s := range sh.subjects {
-		if s.until <= now {
-			ll.outstanding.Add(int64(-len(s.grants)))
-			delete(sh.subjects, subject)
-			if s.inline {
-				sh.inline--
+	for subject, sub := range ls.subjects {
+		if sub.until <= now {
+			ll.outstanding.Add(int64(-len(sub.grants)))
+			delete(ls.subjects, subject)
+			if sub.inline {
+				ls.inline--
 			}
 		} else {
-			next = min(next, s.until)
+			next = min(next, sub.until)
 		}
 	}
 
-	sh.nextSweep = max(next, now+returnGrace)
+	ls.nextSweep = max(next, now+returnGrace)
 }

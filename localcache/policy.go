@@ -43,19 +43,19 @@ func PolicyOf(r *rules.Rule, limits []*rules.Limit, nodes int) Policy {
 		return Policy{}
 	}
 
-	p := Policy{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}
+	pol := Policy{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}
 
 	auto := MaxTTL
 	for _, l := range limits {
 		if !canBeLeased(&l.Limit) {
 			return Policy{}
 		}
-		p.TooSmall = p.TooSmall || !Leasable(&l.Limit, nodes)
+		pol.TooSmall = pol.TooSmall || !Leasable(&l.Limit, nodes)
 		auto = min(auto, DefaultTTL(l.Limit.Window))
 	}
 
-	p.TTL = cmp.Or(p.TTL, auto)
-	return p
+	pol.TTL = cmp.Or(pol.TTL, auto)
+	return pol
 }
 
 // DefaultTTL returns the TTL of leases of a limit with that window, unless the rule sets it.
@@ -72,10 +72,14 @@ func canBeLeased(l *algorithms.Limit) bool {
 }
 
 // IdleTotal returns how much of a limit all grants together may hold above Threshold.
-func (p Policy) IdleTotal(l *algorithms.Limit) int64 { return int64(p.Idle * float64(l.Capacity())) }
+func (pol Policy) IdleTotal(l *algorithms.Limit) int64 {
+	return int64(pol.Idle * float64(l.Capacity()))
+}
 
 // IdlePart returns one node's part of IdleTotal.
-func (p Policy) IdlePart(l *algorithms.Limit) int64 { return p.IdleTotal(l) / int64(max(1, p.Nodes)) }
+func (pol Policy) IdlePart(l *algorithms.Limit) int64 {
+	return pol.IdleTotal(l) / int64(max(1, pol.Nodes))
+}
 
 // None reports whether the subject can't be leased.
-func (p Policy) None() bool { return p.TTL == 0 }
+func (pol Policy) None() bool { return pol.TTL == 0 }

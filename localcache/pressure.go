@@ -61,22 +61,22 @@ func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 		return refusal{}
 	}
 
-	r := refusal{at: sent}
+	rf := refusal{at: sent}
 	for i := range ops {
-		l := &le.limits[i]
-		o := refusedOp{cost: l.lastDecision.Remaining + 1, decision: l.lastDecision}
+		ll := &le.limits[i]
+		op := refusedOp{cost: ll.lastDecision.Remaining + 1, decision: ll.lastDecision}
 
 		if pause := le.pressure.backOff(sent, le.policy, ops[i].Limit, ops[i].Cost); pause > 0 {
-			o.decision.Allowed, o.decision.RetryAfter = false, pause
-			o.until = sent + pause
+			op.decision.Allowed, op.decision.RetryAfter = false, pause
+			op.until = sent + pause
 		}
 
-		r.until = max(r.until, o.until)
-		r.ops = append(r.ops, o)
+		rf.until = max(rf.until, op.until)
+		rf.ops = append(rf.ops, op)
 	}
 
-	if r.until == 0 {
+	if rf.until == 0 {
 		return refusal{}
 	}
-	return r
+	return rf
 }

@@ -54,9 +54,9 @@ func retryWithoutCounter(l *algorithms.Limit, now algorithms.Instant) time.Durat
 		return algorithms.Never // the region has no share
 	case l.Kind == algorithms.FixedWindow:
 		// The end of the current window, as a counter in it would report it.
-		s := l.Advance(algorithms.State{}, now)
-		s.Count = l.Amount
-		return l.Describe(s, now, 0, true).ResetAfter
+		state := l.Advance(algorithms.State{}, now)
+		state.Count = l.Amount
+		return l.Describe(state, now, 0, true).ResetAfter
 	case l.Kind.Bucket():
 		hi, lo := bits.Mul64(1, uint64(l.Window))
 		per, rest := bits.Div64(hi, lo, uint64(l.Amount))

@@ -32,9 +32,9 @@ func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, boot uint64) Unspen
 		u.LastGrant, u.Held = le.lastGrant, le.reportHeld()
 	}
 	for i := range sh.ended {
-		o := &sh.ended[i]
-		if o.Ops[0].Key.Subject == subject && o.Source.Owner == owner && o.Source.Boot == boot {
-			u.Held = append(u.Held, o.report())
+		eg := &sh.ended[i]
+		if eg.Ops[0].Key.Subject == subject && eg.Source.Owner == owner && eg.Source.Boot == boot {
+			u.Held = append(u.Held, eg.report())
 		}
 	}
 
@@ -43,10 +43,10 @@ func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, boot uint64) Unspen
 }
 
 // report says what is left of an ended grant.
-func (o *EndedGrant) report() HeldGrant {
-	h := HeldGrant{ID: o.Grant}
-	for i := range o.Ops {
-		h.Left = append(h.Left, o.Ops[i].Cost)
+func (eg *EndedGrant) report() HeldGrant {
+	h := HeldGrant{ID: eg.Grant}
+	for i := range eg.Ops {
+		h.Left = append(h.Left, eg.Ops[i].Cost)
 	}
 	return h
 }
@@ -61,26 +61,26 @@ func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	if le == nil || le.source != from || !le.matches(ops) {
 		return
 	}
-	le.addUnspent(ops, func(g *grant) bool { return g.steady < steady })
+	le.addUnspent(ops, func(gr *grant) bool { return gr.steady < steady })
 }
 
 // addUnspent adds what is left of those grants to the decisions of ops.
-func (le *lease) addUnspent(ops []counters.Op, counts func(g *grant) bool) {
+func (le *lease) addUnspent(ops []counters.Op, counts func(gr *grant) bool) {
 	for i := range le.grants {
-		g := &le.grants[i]
-		if !counts(g) {
+		gr := &le.grants[i]
+		if !counts(gr) {
 			continue
 		}
 
 		for j := range ops {
-			d, left := &ops[j].Decision, g.parts[j].left
-			most := max(0, ops[j].Limit.Capacity()+d.Loaned)
-			if !d.Allowed {
+			decision, left := &ops[j].Decision, gr.parts[j].left
+			most := max(0, ops[j].Limit.Capacity()+decision.Loaned)
+			if !decision.Allowed {
 				// A refusal stays one: what remains is less than the cost.
-				most = max(d.Remaining, min(most, ops[j].Cost-1))
+				most = max(decision.Remaining, min(most, ops[j].Cost-1))
 			}
-			d.AddRemaining(ops[j].Limit, max(0, min(left, most-d.Remaining)))
-			d.Used = max(0, d.Used-left)
+			decision.AddRemaining(ops[j].Limit, max(0, min(left, most-decision.Remaining)))
+			decision.Used = max(0, decision.Used-left)
 		}
 	}
 }
@@ -110,13 +110,13 @@ func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 // lineage. While it runs, no grant of the subject is made and none comes back,
 // so read may read the counters, too.
 func (ll *LeaseLedger) View(now time.Duration, lineage, subject uint64, read func(out []GrantOut)) {
-	sh, s := ll.lock(subject)
-	defer sh.mu.Unlock()
+	ls, sub := ll.lock(subject)
+	defer ls.mu.Unlock()
 	var out []GrantOut
-	if s != nil {
-		for i := range s.grants {
-			if g := &s.grants[i]; now < g.until && g.lineage == lineage {
-				out = append(out, GrantOut{ID: g.id, Holder: g.holder, parts: g.parts})
+	if sub != nil {
+		for i := range sub.grants {
+			if lg := &sub.grants[i]; now < lg.until && lg.lineage == lineage {
+				out = append(out, GrantOut{ID: lg.id, Holder: lg.holder, parts: lg.parts})
 			}
 		}
 	}

@@ -41,10 +41,10 @@ var (
 type lock chan struct{}
 
 // Lock waits until nobody else has the lock.
-func (l lock) Lock() { l <- struct{}{} }
+func (lk lock) Lock() { lk <- struct{}{} }
 
 // Unlock gives the lock back.
-func (l lock) Unlock() { <-l }
+func (lk lock) Unlock() { <-lk }
 
 // copier sends what this node counts to another node, the holder of its copy.
 type copier struct {
@@ -93,14 +93,14 @@ type statement struct {
 
 // has reports whether the node has a ledger, up to whatever round, by itself or
 // in one of the merged ledgers in known.
-func (s *statement) has(v version, known []source) bool {
-	return slices.ContainsFunc(s.Ledgers, func(have version) bool {
+func (st *statement) has(v version, known []source) bool {
+	return slices.ContainsFunc(st.Ledgers, func(have version) bool {
 		if have.Month == v.Month && have.Number == v.Number {
 			return true
 		}
-		mergedID := ledgerID{have.Month, s.Source, have.Number}
-		return slices.ContainsFunc(known, func(one source) bool {
-			return one.Ledger == mergedID && one.replaces(ledgerID{v.Month, s.Source, v.Number})
+		mergedID := ledgerID{have.Month, st.Source, have.Number}
+		return slices.ContainsFunc(known, func(src source) bool {
+			return src.Ledger == mergedID && src.replaces(ledgerID{v.Month, st.Source, v.Number})
 		})
 	})
 }
@@ -199,7 +199,7 @@ func (c *copier) age() time.Duration { return time.Since(time.Unix(0, c.complete
 // hasOwn reports whether this node has counted anything.
 func (m *Meter) hasOwn() bool {
 	list, err := m.sources(allMonths)
-	return err != nil || slices.ContainsFunc(list, func(s source) bool { return !s.Copy })
+	return err != nil || slices.ContainsFunc(list, func(src source) bool { return !src.Copy })
 }
 
 // copyOnce chooses a holder and sends it what has changed. It returns the
@@ -344,18 +344,18 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 
 	own := t.ownSources(sent)
 	c.number++
-	s := &statement{
+	st := &statement{
 		Source: m.config.Self, Name: m.config.Name, Boot: m.config.Boot, Started: m.started,
 		Number: c.number, AsOf: clock.Now, Final: final,
 	}
-	for _, one := range own {
-		if one.Ledger.Source == s.Source {
-			s.Ledgers = append(s.Ledgers, version{one.Ledger.Month, one.Ledger.Number, one.Round})
+	for _, src := range own {
+		if src.Ledger.Source == st.Source {
+			st.Ledgers = append(st.Ledgers, version{src.Ledger.Month, src.Ledger.Number, src.Round})
 		}
 	}
 
 	// Last: only the statement that follows them makes blocks count.
-	reply, err := t.askCopy(ctx, to, &copyHeader{Statement: s, Sent: sent}, nil)
+	reply, err := t.askCopy(ctx, to, &copyHeader{Statement: st, Sent: sent}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -369,18 +369,18 @@ func (t *Totals) ownSources(sent []step) (own []source) {
 	c := &t.copier
 	if list, err := t.meter.sources(allMonths); err == nil {
 		inMemory := t.meter.inMemory()
-		c.closed = slices.DeleteFunc(list, func(s source) bool {
-			return s.Copy || slices.ContainsFunc(inMemory, func(l *ledger) bool { return l.id == s.Ledger })
+		c.closed = slices.DeleteFunc(list, func(src source) bool {
+			return src.Copy || slices.ContainsFunc(inMemory, func(l *ledger) bool { return l.id == src.Ledger })
 		})
 	}
 
-	for _, one := range sent {
-		own = append(own, source{Ledger: one.Ledger, Node: one.Node, Damaged: one.Damaged, Round: one.To})
+	for _, st := range sent {
+		own = append(own, source{Ledger: st.Ledger, Node: st.Node, Damaged: st.Damaged, Round: st.To})
 	}
 
-	for _, s := range c.closed {
-		if !slices.ContainsFunc(sent, func(one step) bool { return one.Ledger == s.Ledger }) {
-			own = append(own, s)
+	for _, src := range c.closed {
+		if !slices.ContainsFunc(sent, func(st step) bool { return st.Ledger == src.Ledger }) {
+			own = append(own, src)
 		}
 	}
 
@@ -390,24 +390,24 @@ func (t *Totals) ownSources(sent []step) (own []source) {
 // noteSent notes what the holder has now, and returns the closed ledgers that it lacks.
 func (c *copier) noteSent(sent []step, own []source, missing []version) (closed []source) {
 	clear(c.sent)
-	for _, one := range sent {
-		c.sent[one.Ledger] = one.To
+	for _, st := range sent {
+		c.sent[st.Ledger] = st.To
 	}
 
 	c.last = make(map[ledgerID]uint64, len(own))
-	for _, s := range own {
-		c.last[s.Ledger] = s.Round
+	for _, src := range own {
+		c.last[src.Ledger] = src.Round
 	}
 
-	for _, s := range own {
+	for _, src := range own {
 		if !slices.ContainsFunc(missing,
-			func(v version) bool { return v.Month == s.Ledger.Month && v.Number == s.Ledger.Number }) {
+			func(v version) bool { return v.Month == src.Ledger.Month && v.Number == src.Ledger.Number }) {
 			continue
 		}
-		if _, open := c.sent[s.Ledger]; open {
-			delete(c.sent, s.Ledger)
+		if _, open := c.sent[src.Ledger]; open {
+			delete(c.sent, src.Ledger)
 		} else {
-			closed = append(closed, s)
+			closed = append(closed, src)
 		}
 	}
 
@@ -428,11 +428,11 @@ func (t *Totals) askCopy(
 
 func appendBlocks(b []byte, blocks []block) []byte {
 	for i := range blocks {
-		one := &blocks[i]
-		b = append(b, byte(one.shard))
-		b = binary.AppendUvarint(b, uint64(one.number))
-		b = wire.AppendText(b, one.names)
-		b = wire.AppendText(b, one.counts)
+		blk := &blocks[i]
+		b = append(b, byte(blk.shard))
+		b = binary.AppendUvarint(b, uint64(blk.number))
+		b = wire.AppendText(b, blk.names)
+		b = wire.AppendText(b, blk.counts)
 	}
 	return b
 }

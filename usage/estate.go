@@ -16,8 +16,8 @@ import (
 func (t *Totals) estates() []source {
 	members := t.members()
 	list, _ := t.meter.sources(allMonths) // what can't be read now is looked at later
-	return slices.DeleteFunc(list, func(s source) bool {
-		return s.Ledger.Source == t.meter.config.Self || isMember(members, s.Ledger.Source)
+	return slices.DeleteFunc(list, func(src source) bool {
+		return src.Ledger.Source == t.meter.config.Self || isMember(members, src.Ledger.Source)
 	})
 }
 
@@ -37,8 +37,8 @@ func (t *Totals) secureEstates() {
 	defer cancel()
 	for _, node := range alive {
 		inv := t.inventoryOf(ctx, node, allMonths)
-		list = slices.DeleteFunc(list, func(s source) bool {
-			return covers(inv.Sources, s.Ledger, s.Round)
+		list = slices.DeleteFunc(list, func(src source) bool {
+			return covers(inv.Sources, src.Ledger, src.Round)
 		})
 		if len(list) == 0 {
 			return
@@ -49,7 +49,7 @@ func (t *Totals) secureEstates() {
 
 // sendEstates gives all estates to another node.
 func (t *Totals) sendEstates(ctx context.Context, to Member) error {
-	list := slices.DeleteFunc(t.estates(), func(s source) bool { return s.Ledger.Source == to.ID })
+	list := slices.DeleteFunc(t.estates(), func(src source) bool { return src.Ledger.Source == to.ID })
 	return t.sendLedgers(ctx, to, list)
 }
 
@@ -59,17 +59,17 @@ func (t *Totals) sendEstates(ctx context.Context, to Member) error {
 func (t *Totals) closeEstates(list []source) {
 	m := t.meter
 	records := t.heldCopies.list()
-	for _, s := range list {
+	for _, src := range list {
 		ended := slices.ContainsFunc(records,
-			func(r processRecord) bool { return r.Source == s.Ledger.Source && r.Settled })
-		if !s.Copy || !ended {
+			func(r processRecord) bool { return r.Source == src.Ledger.Source && r.Settled })
+		if !src.Copy || !ended {
 			continue
 		}
 
 		var l *ledger
 		err := m.file.View(func(tx persist.Tx) (err error) {
-			if id, head, ok := findWhole(tx, s.Ledger); ok && id.round == 0 {
-				l, err = loadLedger(tx, s.Ledger, head)
+			if id, head, ok := findWhole(tx, src.Ledger); ok && id.round == 0 {
+				l, err = loadLedger(tx, src.Ledger, head)
 			}
 			return err
 		})
@@ -77,7 +77,7 @@ func (t *Totals) closeEstates(list []source) {
 			err = m.writePages(l, true)
 		}
 		if err != nil {
-			m.config.Logger.Debug("can't close a copy of a ledger of usage", "node", s.Node, "error", err)
+			m.config.Logger.Debug("can't close a copy of a ledger of usage", "node", src.Node, "error", err)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func (t *Totals) dropStale() {
 		}
 
 		list, err := t.meter.sources(allMonths)
-		list = slices.DeleteFunc(list, func(s source) bool { return s.Ledger.Source != r.Source || !s.Copy })
+		list = slices.DeleteFunc(list, func(src source) bool { return src.Ledger.Source != r.Source || !src.Copy })
 
 		if err != nil {
 			return
@@ -121,7 +121,7 @@ func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list
 		return theirs.Source == r.Source &&
 			(theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r, inv.Sources))
 	})
-	return later && !slices.ContainsFunc(list, func(s source) bool { return !covers(inv.Sources, s.Ledger, s.Round) })
+	return later && !slices.ContainsFunc(list, func(src source) bool { return !covers(inv.Sources, src.Ledger, src.Round) })
 }
 
 // dropCopies drops copies and the record of the process that sent them.
@@ -146,7 +146,7 @@ func (t *Totals) dropCopies(r *processRecord, list []source) {
 		}
 
 		dropped := slices.DeleteFunc(all, func(id bucketID) bool {
-			return !slices.ContainsFunc(list, func(s source) bool { return s.Ledger == id.ledgerID })
+			return !slices.ContainsFunc(list, func(src source) bool { return src.Ledger == id.ledgerID })
 		})
 		if err := dropBuckets(tx, dropped); err != nil {
 			return err
@@ -188,8 +188,8 @@ func (t *Totals) reviewBills() {
 
 		this := MonthOf(t.meter.config.Now())
 		for _, month := range []Month{this - 1, this} {
-			b := t.gather(ctx, month, members)
-			for _, e := range b.estimated {
+			bi := t.gather(ctx, month, members)
+			for _, e := range bi.estimated {
 				estimated[e.Node] = true
 				if t.isNews(found, month, e.Node, "estimated") {
 					log.Warn("bills are estimated: a node is gone, and the copy of its counts may lack the last ones",
@@ -197,7 +197,7 @@ func (t *Totals) reviewBills() {
 				}
 			}
 
-			for _, name := range b.lost {
+			for _, name := range bi.lost {
 				lost[name] = true
 				if t.isNews(found, month, name, "incomplete") {
 					log.Warn("bills are incomplete: a node is gone, and no other has a copy of all that it counted", "node", name, "month", month)
@@ -206,7 +206,7 @@ func (t *Totals) reviewBills() {
 		}
 
 		for key := range t.review.found {
-			if _, still := found[key]; !still {
+			if _, remains := found[key]; !remains {
 				log.Info("bills are exact again", "of", key)
 			}
 		}

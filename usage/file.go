@@ -72,13 +72,13 @@ func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, u
 
 // readHead returns the head of a ledger. If ok is false, there is none, and
 // what is there of the ledger is not whole.
-func readHead(tx persist.Tx, id bucketID) (h head, ok bool) {
+func readHead(tx persist.Tx, id bucketID) (hd head, ok bool) {
 	b, err := tx.Get(id.name(), headKey)
-	return h, err == nil && b != nil && json.Unmarshal(b, &h) == nil
+	return hd, err == nil && b != nil && json.Unmarshal(b, &hd) == nil
 }
 
-func putHead(tx persist.Tx, id bucketID, h head) error {
-	b, _ := json.Marshal(h) // a name and numbers
+func putHead(tx persist.Tx, id bucketID, hd head) error {
+	b, _ := json.Marshal(hd) // a name and numbers
 	return tx.Put(id.name(), headKey, b)
 }
 
@@ -100,19 +100,19 @@ func listBuckets(tx persist.Tx) (list []bucketID, err error) {
 }
 
 // findWhole returns the bucket of a ledger with the highest round; ok is false if there is none.
-func findWhole(tx persist.Tx, id ledgerID) (best bucketID, h head, ok bool) {
+func findWhole(tx persist.Tx, id ledgerID) (best bucketID, hd head, ok bool) {
 	list, _ := listBuckets(tx)
-	for _, one := range list {
-		if one.ledgerID != id {
+	for _, bucket := range list {
+		if bucket.ledgerID != id {
 			continue
 		}
-		if found, whole := readHead(tx, one); whole && found.Round > h.Round {
-			best = one
-			h = found
+		if found, whole := readHead(tx, bucket); whole && found.Round > hd.Round {
+			best = bucket
+			hd = found
 			ok = true
 		}
 	}
-	return best, h, ok
+	return best, hd, ok
 }
 
 func dropBuckets(tx persist.Tx, list []bucketID) error {
@@ -168,13 +168,13 @@ func readClosedPage(tx persist.Tx, id bucketID, pages int, p *pager) (err error)
 func putBlocks(tx persist.Tx, id bucketID, blocks []block) error {
 	bucket := id.name()
 	for i := range blocks {
-		b := &blocks[i]
-		if b.names != nil {
-			if err := tx.Put(bucket, blockKey(namesPart, b.shard, b.number), b.names); err != nil {
+		blk := &blocks[i]
+		if blk.names != nil {
+			if err := tx.Put(bucket, blockKey(namesPart, blk.shard, blk.number), blk.names); err != nil {
 				return err
 			}
 		}
-		if err := tx.Put(bucket, blockKey(countsPart, b.shard, b.number), b.counts); err != nil {
+		if err := tx.Put(bucket, blockKey(countsPart, blk.shard, blk.number), blk.counts); err != nil {
 			return err
 		}
 	}
@@ -183,10 +183,10 @@ func putBlocks(tx persist.Tx, id bucketID, blocks []block) error {
 }
 
 // loadLedger loads an open ledger from the file. Nothing more can be counted in it.
-func loadLedger(tx persist.Tx, id ledgerID, h head) (*ledger, error) {
+func loadLedger(tx persist.Tx, id ledgerID, hd head) (*ledger, error) {
 	// Without a bound: that was kept when its rows were counted.
-	l := newLedger(id, h.Node, math.MaxInt32)
-	l.damaged = h.Damaged
+	l := newLedger(id, hd.Node, math.MaxInt32)
+	l.damaged = hd.Damaged
 	bucket := bucketID{ledgerID: id}.name()
 	err := tx.Scan(bucket, []byte{namesPart}, func(key, names []byte) error {
 		if len(key) != len(blockKey(0, 0, 0)) || names == nil {
@@ -194,9 +194,9 @@ func loadLedger(tx persist.Tx, id ledgerID, h head) (*ledger, error) {
 			return nil
 		}
 
-		b := block{names: names}
-		b.counts, _ = tx.Get(bucket, append([]byte{countsPart}, key[1:]...)) // nil if damaged
-		whole := b.eachRow(func(hi, lo uint64, row *Row) {
+		blk := block{names: names}
+		blk.counts, _ = tx.Get(bucket, append([]byte{countsPart}, key[1:]...)) // nil if damaged
+		whole := blk.eachRow(func(hi, lo uint64, row *Row) {
 			if done, _ := l.enter(hi, lo, row); done == outcomeLost {
 				l.damaged = true
 			}
@@ -205,8 +205,8 @@ func loadLedger(tx persist.Tx, id ledgerID, h head) (*ledger, error) {
 
 		return nil
 	})
-	l.round.Store(h.Round + 1)
-	l.written = h.Round
+	l.round.Store(hd.Round + 1)
+	l.written = hd.Round
 	l.close()
 
 	return l, err

@@ -52,13 +52,13 @@ func (t *Totals) inventoryHere(month Month) (inv inventory) {
 	}
 
 	inv.Homes = []ring.NodeID{m.config.Self}
-	for _, s := range list {
-		if !s.Copy && !slices.Contains(inv.Homes, s.Ledger.Source) {
-			inv.Homes = append(inv.Homes, s.Ledger.Source)
+	for _, src := range list {
+		if !src.Copy && !slices.Contains(inv.Homes, src.Ledger.Source) {
+			inv.Homes = append(inv.Homes, src.Ledger.Source)
 		}
 		// Merged ones of other months show which statements a later one supersedes.
-		if month == allMonths || s.Ledger.Month == month || len(s.Merged) > 0 {
-			inv.Sources = append(inv.Sources, s)
+		if month == allMonths || src.Ledger.Month == month || len(src.Merged) > 0 {
+			inv.Sources = append(inv.Sources, src)
 		}
 	}
 
@@ -66,10 +66,10 @@ func (t *Totals) inventoryHere(month Month) (inv inventory) {
 	_ = t.loadRecords() // if the file can't be read, it is damaged anyway
 	t.heldCopies.mu.Unlock()
 	inv.Records = t.heldCopies.list()
-	n := &t.notes
-	n.mu.Lock()
-	n.load(m)
-	n.mu.Unlock()
+	nb := &t.notes
+	nb.mu.Lock()
+	nb.load(m)
+	nb.mu.Unlock()
 	inv.Notes = *t.currentNotes()
 	inv.Notes.Records = nil
 
@@ -101,11 +101,11 @@ func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv
 func (t *Totals) billHere(month Month) *bill {
 	inv := t.inventoryOf(t.ctx, Member{ID: t.meter.config.Self, Name: t.meter.config.Name}, month)
 	inv.Sources = slices.DeleteFunc(inv.Sources,
-		func(s source) bool { return s.Ledger.Source != t.meter.config.Self || s.Copy })
-	b := &bill{}
-	b.addAnswer(&inv, month)
-	b.complete()
-	return b
+		func(src source) bool { return src.Ledger.Source != t.meter.config.Self || src.Copy })
+	bi := &bill{}
+	bi.addAnswer(&inv, month)
+	bi.complete()
+	return bi
 }
 
 // gather makes a bill of what the members hold for a month.
@@ -126,57 +126,57 @@ func (t *Totals) inventories(ctx context.Context, month Month, members []Member)
 
 // newBill makes a bill from what the members have answered.
 func newBill(month Month, answers []inventory, now int64) *bill {
-	b := &bill{}
+	bi := &bill{}
 	for i := range answers {
-		b.addAnswer(&answers[i], month)
+		bi.addAnswer(&answers[i], month)
 	}
-	b.dropReplaced()
-	w := witnesses{bill: b, month: month, answers: answers, now: now}
-	for _, h := range answers {
-		for _, s := range h.Sources {
-			if len(s.Merged) > 0 {
-				w.merged = append(w.merged, s)
+	bi.dropReplaced()
+	w := witnesses{bill: bi, month: month, answers: answers, now: now}
+	for _, inv := range answers {
+		for _, src := range inv.Sources {
+			if len(src.Merged) > 0 {
+				w.merged = append(w.merged, src)
 			}
 		}
 	}
 	w.judgeProcesses()
 	w.judgeSeen()
-	b.complete()
-	return b
+	bi.complete()
+	return bi
 }
 
 // addAnswer adds what a node has answered to the bill.
-func (b *bill) addAnswer(inv *inventory, month Month) {
+func (bi *bill) addAnswer(inv *inventory, month Month) {
 	if inv.unreachable || inv.Damaged {
-		b.missing = append(b.missing, inv.from.Name)
+		bi.missing = append(bi.missing, inv.from.Name)
 	}
-	for _, s := range inv.Sources {
-		if s.Ledger.Month == month {
-			b.add(s)
+	for _, src := range inv.Sources {
+		if src.Ledger.Month == month {
+			bi.add(src)
 		}
 	}
-	if e := inv.Notes.Exports[month]; e.At > b.exported.At || e.At == b.exported.At &&
-		e.RevisedAt > b.exported.RevisedAt {
-		b.exported = e
+	if e := inv.Notes.Exports[month]; e.At > bi.exported.At || e.At == bi.exported.At &&
+		e.RevisedAt > bi.exported.RevisedAt {
+		bi.exported = e
 	}
 }
 
 // add adds a ledger to the bill, unless there is a better copy: one of a higher
 // round, or else the one where it was counted.
-func (b *bill) add(s source) {
-	i := slices.IndexFunc(b.sources, func(have source) bool { return have.Ledger == s.Ledger })
+func (bi *bill) add(src source) {
+	i := slices.IndexFunc(bi.sources, func(have source) bool { return have.Ledger == src.Ledger })
 	if i < 0 {
-		b.sources = append(b.sources, s)
+		bi.sources = append(bi.sources, src)
 		return
 	}
-	have := &b.sources[i]
-	better := s.Round > have.Round || s.Round == have.Round && have.Copy && !s.Copy
+	have := &bi.sources[i]
+	better := src.Round > have.Round || src.Round == have.Round && have.Copy && !src.Copy
 
 	// An intact ledger is better than a damaged one of any round: nobody knows
 	// which rows that one lacks.
-	damaged := cmp.Compare(boolInt(have.Damaged), boolInt(s.Damaged))
+	damaged := cmp.Compare(boolInt(have.Damaged), boolInt(src.Damaged))
 	if damaged > 0 || damaged == 0 && better {
-		*have = s
+		*have = src
 	}
 }
 
@@ -189,25 +189,25 @@ func boolInt(yes bool) int {
 
 // complete puts the lists of the bill in order, counts damaged copies among the
 // missing ones, and computes the digest.
-func (b *bill) complete() {
-	for _, s := range b.sources {
-		if s.Damaged {
-			b.missing = append(b.missing, s.Node)
+func (bi *bill) complete() {
+	for _, src := range bi.sources {
+		if src.Damaged {
+			bi.missing = append(bi.missing, src.Node)
 		}
 	}
 
-	slices.Sort(b.missing)
-	b.missing = slices.Compact(b.missing)
-	slices.Sort(b.lost)
-	b.lost = slices.Compact(b.lost)
-	b.estimated = slices.DeleteFunc(b.estimated, func(e Estimate) bool { return slices.Contains(b.missing, e.Node) })
-	slices.SortFunc(b.estimated, func(x, y Estimate) int { return cmp.Compare(x.Node, y.Node) })
-	slices.SortFunc(b.sources, func(x, y source) int {
+	slices.Sort(bi.missing)
+	bi.missing = slices.Compact(bi.missing)
+	slices.Sort(bi.lost)
+	bi.lost = slices.Compact(bi.lost)
+	bi.estimated = slices.DeleteFunc(bi.estimated, func(e Estimate) bool { return slices.Contains(bi.missing, e.Node) })
+	slices.SortFunc(bi.estimated, func(x, y Estimate) int { return cmp.Compare(x.Node, y.Node) })
+	slices.SortFunc(bi.sources, func(x, y source) int {
 		return cmp.Or(x.Ledger.Source.Compare(y.Ledger.Source), cmp.Compare(x.Ledger.Number, y.Ledger.Number))
 	})
 
-	for _, s := range b.sources {
-		b.digest += s.digest()
+	for _, src := range bi.sources {
+		bi.digest += src.digest()
 	}
 }
 
@@ -237,7 +237,7 @@ func (w *witnesses) isUnreachable(id ring.NodeID) bool {
 func (w *witnesses) isCounted(id ledgerID) bool {
 	return slices.ContainsFunc(w.answers, func(inv inventory) bool {
 		return slices.ContainsFunc(inv.Sources,
-			func(s source) bool { return !s.Copy && (s.Ledger == id || s.replaces(id)) })
+			func(src source) bool { return !src.Copy && (src.Ledger == id || src.replaces(id)) })
 	})
 }
 
@@ -270,12 +270,12 @@ func (w *witnesses) judgeProcesses() {
 	for len(all) > 0 {
 		source, boot := all[0].Source, all[0].Boot
 		isOf := func(r processRecord) bool { return r.Source == source && r.Boot == boot }
-		of := slices.DeleteFunc(slices.Clone(all), func(r processRecord) bool { return !isOf(r) })
-		others := slices.DeleteFunc(slices.Clone(all), isOf)
-		if !w.isUnreachable(source) && !w.isSuperseded(&of[0]) {
-			w.judgeProcess(of)
+		ofProcess := slices.DeleteFunc(slices.Clone(all), func(r processRecord) bool { return !isOf(r) })
+		rest := slices.DeleteFunc(slices.Clone(all), isOf)
+		if !w.isUnreachable(source) && !w.isSuperseded(&ofProcess[0]) {
+			w.judgeProcess(ofProcess)
 		}
-		all = others
+		all = rest
 	}
 }
 
@@ -289,39 +289,39 @@ func (w *witnesses) isSuperseded(r *processRecord) bool {
 // judgeProcess judges one process by its statements, which different nodes may
 // have kept. The last statement of which the bill has everything says how much
 // may be missing after it.
-func (w *witnesses) judgeProcess(of []processRecord) {
+func (w *witnesses) judgeProcess(records []processRecord) {
 	// The latest statement in front: the first one of which the bill has
 	// everything leaves the least to be missed.
-	slices.SortFunc(of, func(a, b processRecord) int { return cmp.Compare(b.Number, a.Number) })
-	copied := slices.ContainsFunc(of, func(r processRecord) bool { return len(w.copied(&r)) > 0 })
-	if w.isHome(of[0].Source) && !copied {
+	slices.SortFunc(records, func(a, b processRecord) int { return cmp.Compare(b.Number, a.Number) })
+	copied := slices.ContainsFunc(records, func(r processRecord) bool { return len(w.copied(&r)) > 0 })
+	if w.isHome(records[0].Source) && !copied {
 		return
 	}
 
-	i := slices.IndexFunc(of, func(r processRecord) bool { return w.isWhole(&r) })
+	i := slices.IndexFunc(records, func(r processRecord) bool { return w.isWhole(&r) })
 	if i < 0 {
-		w.addLost(of[0].Name)
+		w.addLost(records[0].Name)
 		return
 	}
-	if of[i].isExact() {
+	if records[i].isExact() {
 		return
 	}
-	if loss, first, last := of[i].maxLoss(w.now); w.month >= first && w.month <= last {
-		w.addEstimate(of[0].Name, loss)
+	if loss, first, last := records[i].maxLoss(w.now); w.month >= first && w.month <= last {
+		w.addEstimate(records[0].Name, loss)
 	}
 }
 
-func (b *bill) addLost(name string) {
-	b.missing = append(b.missing, name)
-	b.lost = append(b.lost, name)
+func (bi *bill) addLost(name string) {
+	bi.missing = append(bi.missing, name)
+	bi.lost = append(bi.lost, name)
 }
 
-func (b *bill) addEstimate(name string, loss time.Duration) {
-	if i := slices.IndexFunc(b.estimated, func(e Estimate) bool { return e.Node == name }); i >= 0 {
-		b.estimated[i].AtMostLost += loss
+func (bi *bill) addEstimate(name string, loss time.Duration) {
+	if i := slices.IndexFunc(bi.estimated, func(e Estimate) bool { return e.Node == name }); i >= 0 {
+		bi.estimated[i].AtMostLost += loss
 		return
 	}
-	b.estimated = append(b.estimated, Estimate{name, loss})
+	bi.estimated = append(bi.estimated, Estimate{name, loss})
 }
 
 // judgeSeen finds nodes that were members in this month, are gone, and left no
@@ -330,21 +330,21 @@ func (w *witnesses) judgeSeen() {
 	seen := notebook{nodes: map[ring.NodeID]seenNode{}, exports: map[Month]exported{}}
 	stated := map[ring.NodeID]bool{}
 	for i := range w.answers {
-		h := &w.answers[i]
-		seen.merge(&h.Notes)
-		stated[h.from.ID] = true
-		for _, r := range h.Records {
+		inv := &w.answers[i]
+		seen.merge(&inv.Notes)
+		stated[inv.from.ID] = true
+		for _, r := range inv.Records {
 			stated[r.Source] = true
 		}
 	}
 
-	for id, s := range seen.nodes {
-		gone := s.Gone
+	for id, sn := range seen.nodes {
+		gone := sn.Gone
 		if gone == 0 {
 			gone = w.now
 		}
-		if MonthOf(s.First) <= w.month && w.month <= MonthOf(gone) && !stated[id] && !w.isHome(id) {
-			w.addLost(s.Name)
+		if MonthOf(sn.First) <= w.month && w.month <= MonthOf(gone) && !stated[id] && !w.isHome(id) {
+			w.addLost(sn.Name)
 		}
 	}
 }

@@ -62,8 +62,8 @@ func (t *Totals) isHandedOver() bool {
 			open = append(open, step{Ledger: l.id, To: round})
 		}
 	}
-	for _, s := range t.ownSources(open) {
-		if round, ok := c.handedOver[s.Ledger]; !ok || round < s.Round {
+	for _, src := range t.ownSources(open) {
+		if round, ok := c.handedOver[src.Ledger]; !ok || round < src.Round {
 			return false
 		}
 	}
@@ -129,8 +129,8 @@ func (t *Totals) exchangeNotesWithAll(ctx context.Context) {
 
 // sendLedgers sends ledgers page by page, also those in memory.
 func (t *Totals) sendLedgers(ctx context.Context, to Member, list []source) error {
-	for _, s := range list {
-		if err := t.sendLedger(ctx, to, &pageHeader{source: s}); err != nil {
+	for _, src := range list {
+		if err := t.sendLedger(ctx, to, &pageHeader{source: src}); err != nil {
 			return err
 		}
 	}
@@ -144,15 +144,15 @@ func (t *Totals) sendLedger(ctx context.Context, to Member, header *pageHeader) 
 			return err
 		}
 		header.Last = !page.more
-		had, err := t.sendPage(ctx, to, header, page.page)
-		if err != nil || had || header.Last {
+		known, err := t.sendPage(ctx, to, header, page.page)
+		if err != nil || known || header.Last {
 			return err
 		}
 		header.Page++
 	}
 }
 
-func (t *Totals) sendPage(ctx context.Context, to Member, header *pageHeader, page []byte) (had bool, err error) {
+func (t *Totals) sendPage(ctx context.Context, to Member, header *pageHeader, page []byte) (known bool, err error) {
 	sent := *header
 	if !sent.Last {
 		sent.Merged = nil // once is enough
@@ -224,23 +224,23 @@ func (m *Meter) maxNameBytes() int { return (m.config.Rows + maxOthers) * rowByt
 
 // put writes a page. The first page replaces the remains of any failed attempt.
 // The last one replaces what else there is of the ledger.
-func (p *pageHeader) put(tx persist.Tx, page []byte) error {
-	id := bucketID{p.Ledger, p.Round}
-	if p.Page == 0 {
+func (header *pageHeader) put(tx persist.Tx, page []byte) error {
+	id := bucketID{header.Ledger, header.Round}
+	if header.Page == 0 {
 		if err := tx.Drop(id.name()); err != nil {
 			return err
 		}
-	} else if before, err := tx.Get(id.name(), pageKey(p.Page-1)); err != nil || before == nil {
+	} else if before, err := tx.Get(id.name(), pageKey(header.Page-1)); err != nil || before == nil {
 		return cmp.Or(err, errors.New("the previous page is missing"))
 	}
-	if err := tx.Put(id.name(), pageKey(p.Page), page); err != nil || !p.Last {
+	if err := tx.Put(id.name(), pageKey(header.Page), page); err != nil || !header.Last {
 		return err
 	}
 
-	made := head{Node: p.Node, Damaged: p.Damaged, Copy: p.Copy, Round: p.Round, Pages: p.Page + 1,
-		Merged: p.Merged, Digest: p.Digest}
+	made := head{Node: header.Node, Damaged: header.Damaged, Copy: header.Copy, Round: header.Round, Pages: header.Page + 1,
+		Merged: header.Merged, Digest: header.Digest}
 	if len(made.Merged) > 0 {
-		made.MergedAt = p.at
+		made.MergedAt = header.at
 	}
 	list, err := listBuckets(tx)
 	if err != nil {
@@ -248,7 +248,7 @@ func (p *pageHeader) put(tx persist.Tx, page []byte) error {
 	}
 	var replaced []bucketID
 	for _, other := range list {
-		if other.ledgerID != p.Ledger || other == id {
+		if other.ledgerID != header.Ledger || other == id {
 			continue
 		}
 		replaced = append(replaced, other)

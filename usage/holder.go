@@ -169,16 +169,16 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 	}
 	var blocks []block
 	for d.More() {
-		b := block{shard: int(d.Byte())}
-		b.number = int(d.UpTo(int64(m.config.Rows+maxOthers) / blockRows))
-		b.names, b.counts = d.View(d.Len()), d.View(d.Len())
-		if len(b.names) == 0 {
-			b.names = nil
+		blk := block{shard: int(d.Byte())}
+		blk.number = int(d.UpTo(int64(m.config.Rows+maxOthers) / blockRows))
+		blk.names, blk.counts = d.View(d.Len()), d.View(d.Len())
+		if len(blk.names) == 0 {
+			blk.names = nil
 		}
-		if d.Failed() || !b.eachRow(func(_, _ uint64, _ *Row) {}) {
+		if d.Failed() || !blk.eachRow(func(_, _ uint64, _ *Row) {}) {
 			return errRow
 		}
-		blocks = append(blocks, b)
+		blocks = append(blocks, blk)
 	}
 
 	id := bucketID{ledgerID: ledger}
@@ -187,12 +187,12 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 		// count before a statement.
 		head, _ := readHead(tx, id)
 		head.Copy = true
-		for _, b := range blocks {
-			if b.names == nil {
+		for _, blk := range blocks {
+			if blk.names == nil {
 				continue
 			}
-			before, _ := tx.Get(id.name(), blockKey(namesPart, b.shard, b.number)) // nil if damaged
-			head.Bytes += len(b.names) - len(before)
+			before, _ := tx.Get(id.name(), blockKey(namesPart, blk.shard, blk.number)) // nil if damaged
+			head.Bytes += len(blk.names) - len(before)
 		}
 		if head.Bytes > m.maxNameBytes() {
 			return errors.New("the copy has more subjects than this node keeps in a month")
@@ -210,8 +210,8 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 func (t *Totals) storeStatement(header *copyHeader) (missing []version, err error) {
 	h := &t.heldCopies
 	m := t.meter
-	s := header.Statement
-	if s.Source == m.config.Self || s.Source.IsZero() || len(s.Ledgers) > maxVersions {
+	st := header.Statement
+	if st.Source == m.config.Self || st.Source.IsZero() || len(st.Ledgers) > maxVersions {
 		return nil, errors.New("invalid statement")
 	}
 	h.mu.Lock()
@@ -234,8 +234,8 @@ func (t *Totals) storeStatement(header *copyHeader) (missing []version, err erro
 		return nil, err
 	}
 
-	missing = s.missing(held)
-	records, changed := h.with(s, held, len(missing) == 0, isMember(t.members(), s.Source), m.config.Now())
+	missing = st.missing(held)
+	records, changed := h.with(st, held, len(missing) == 0, isMember(t.members(), st.Source), m.config.Now())
 	if changed {
 		if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, records) }); err != nil {
 			return nil, err
@@ -256,16 +256,16 @@ func putSteps(tx persist.Tx, steps []step) error {
 
 // put records that this node has everything of an open ledger up to the round
 // To, if it had everything up to From. It drops older copies.
-func (s *step) put(tx persist.Tx) error {
-	id := bucketID{ledgerID: s.Ledger}
+func (step *step) put(tx persist.Tx) error {
+	id := bucketID{ledgerID: step.Ledger}
 	head, ok := readHead(tx, id)
-	if !ok || s.From != 0 && head.Round != s.From {
+	if !ok || step.From != 0 && head.Round != step.From {
 		return nil // this node has lost it: it is missing
 	}
 
-	head.Node = s.Node
-	head.Damaged = s.Damaged
-	head.Round = s.To
+	head.Node = step.Node
+	head.Damaged = step.Damaged
+	head.Round = step.To
 
 	if err := putHead(tx, id, head); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (s *step) put(tx persist.Tx) error {
 
 	list, err := listBuckets(tx)
 	for _, other := range list {
-		if other.ledgerID == s.Ledger && other.round > 0 && other.round <= s.To && err == nil {
+		if other.ledgerID == step.Ledger && other.round > 0 && other.round <= step.To && err == nil {
 			err = tx.Drop(other.name())
 		}
 	}
@@ -282,9 +282,9 @@ func (s *step) put(tx persist.Tx) error {
 }
 
 // missing returns the ledgers of a statement that are not among those that are held.
-func (s *statement) missing(held []source) (list []version) {
-	for _, v := range s.Ledgers {
-		if !covers(held, ledgerID{v.Month, s.Source, v.Number}, v.Round) {
+func (st *statement) missing(held []source) (list []version) {
+	for _, v := range st.Ledgers {
+		if !covers(held, ledgerID{v.Month, st.Source, v.Number}, v.Round) {
 			list = append(list, v)
 		}
 	}
@@ -297,20 +297,20 @@ func (s *statement) missing(held []source) (list []version) {
 // processes of the node go once it has their ledgers itself. The caller holds
 // mu.
 func (h *heldCopies) with(
-	s *statement, held []source, whole, isMember bool, now int64,
+	st *statement, held []source, whole, isMember bool, now int64,
 ) (records []*processRecord, changed bool) {
-	next := &processRecord{statement: *s, whole: whole, heard: time.Now()}
-	if s.Final {
-		next.Ended, next.watched = s.AsOf, true
+	next := &processRecord{statement: *st, whole: whole, heard: time.Now()}
+	if st.Final {
+		next.Ended, next.watched = st.AsOf, true
 		next.Settled = !isMember // it has left: no later process counts for the cluster, unless it joins again
 	}
 
 	known := false
 	for _, r := range h.records {
 		switch {
-		case r.Source != s.Source:
-		case r.Boot != s.Boot:
-			if s.supersedes(r, held) {
+		case r.Source != st.Source:
+		case r.Boot != st.Boot:
+			if st.supersedes(r, held) {
 				changed = changed || len(r.Ledgers) > 0
 				continue
 			}
@@ -320,7 +320,7 @@ func (h *heldCopies) with(
 			}
 		default:
 			known = true
-			if r.Final || r.Number > s.Number {
+			if r.Final || r.Number > st.Number {
 				break
 			}
 
@@ -341,7 +341,7 @@ func (h *heldCopies) with(
 
 	if !known {
 		records = append(records, next)
-		changed = changed || len(s.Ledgers) > 0 || next.Settled
+		changed = changed || len(st.Ledgers) > 0 || next.Settled
 	}
 
 	return records[max(0, len(records)-maxRecords):], changed
@@ -387,11 +387,11 @@ func (h *heldCopies) list() (list []processRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.records {
-		one := *r
+		changed := *r
 		if !r.Settled && !r.watched {
-			one.Ended = 0 // it may have lived since then
+			changed.Ended = 0 // it may have lived since then
 		}
-		list = append(list, one)
+		list = append(list, changed)
 	}
 	return list
 }
@@ -439,7 +439,7 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 // supersedes reports whether a statement is of a later process of the same node
 // that had all ledgers of an earlier one. known has the merged ledgers that are
 // known here.
-func (s *statement) supersedes(earlier *processRecord, known []source) bool {
-	return s.Source == earlier.Source && s.Started > earlier.Started &&
-		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !s.has(v, known) })
+func (st *statement) supersedes(earlier *processRecord, known []source) bool {
+	return st.Source == earlier.Source && st.Started > earlier.Started &&
+		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !st.has(v, known) })
 }

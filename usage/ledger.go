@@ -108,21 +108,21 @@ func rowHash(s rules.Hash, unit string) (hi, lo uint64) {
 func (l *ledger) shard(lo uint64) *shard { return &l.shards[lo%shards] }
 
 // find returns a row's number, or −1 if there is none.
-func (s *shard) find(hi, lo uint64) int {
-	if len(s.slots) == 0 {
+func (sh *shard) find(hi, lo uint64) int {
+	if len(sh.slots) == 0 {
 		return -1
 	}
 
-	mask := uint64(len(s.slots) - 1)
+	mask := uint64(len(sh.slots) - 1)
 	for i := lo / shards & mask; ; i = (i + 1) & mask {
-		slot := s.slots[i]
+		slot := sh.slots[i]
 		if slot == 0 {
 			return -1
 		}
 
 		// These eight bits spare looking at nearly every row of another hash.
 		if uint64(slot)>>24 == hi>>56 {
-			if r := &s.rows[slot&maxShardRows-1]; r.hi == hi && r.lo == lo {
+			if rec := &sh.rows[slot&maxShardRows-1]; rec.hi == hi && rec.lo == lo {
 				return int(slot&maxShardRows) - 1
 			}
 		}
@@ -130,57 +130,57 @@ func (s *shard) find(hi, lo uint64) int {
 }
 
 // add adds to a row's counts in a round.
-func (s *shard) add(row int, cost, checks int64, round uint64) {
-	r := &s.rows[row]
-	r.cost, r.checks = addClamped(r.cost, cost), addClamped(r.checks, checks)
-	s.changed[row/blockRows].counts = round
-	s.newest = round
+func (sh *shard) add(row int, cost, checks int64, round uint64) {
+	rec := &sh.rows[row]
+	rec.cost, rec.checks = addClamped(rec.cost, cost), addClamped(rec.checks, checks)
+	sh.changed[row/blockRows].counts = round
+	sh.newest = round
 }
 
 // addToIndex adds the last row to slots, and enlarges slots if necessary.
-func (s *shard) addToIndex(hi, lo uint64, row int) {
-	if len(s.rows)*4 > len(s.slots)*3 {
-		larger := max(8, 2*len(s.slots))
-		s.slots = make([]uint32, larger)
-		for i := range s.rows[:row] {
-			s.setSlot(s.rows[i].hi, s.rows[i].lo, i)
+func (sh *shard) addToIndex(hi, lo uint64, row int) {
+	if len(sh.rows)*4 > len(sh.slots)*3 {
+		larger := max(8, 2*len(sh.slots))
+		sh.slots = make([]uint32, larger)
+		for i := range sh.rows[:row] {
+			sh.setSlot(sh.rows[i].hi, sh.rows[i].lo, i)
 		}
 	}
-	s.setSlot(hi, lo, row)
+	sh.setSlot(hi, lo, row)
 }
 
 // setSlot writes a row's number into the first free slot for its hash.
-func (s *shard) setSlot(hi, lo uint64, row int) {
-	mask := uint64(len(s.slots) - 1)
+func (sh *shard) setSlot(hi, lo uint64, row int) {
+	mask := uint64(len(sh.slots) - 1)
 	i := lo / shards & mask
-	for s.slots[i] != 0 {
+	for sh.slots[i] != 0 {
 		i = (i + 1) & mask
 	}
-	s.slots[i] = uint32(hi>>56)<<24 | uint32(row+1)
+	sh.slots[i] = uint32(hi>>56)<<24 | uint32(row+1)
 }
 
 // namesOf returns a row's packed names.
-func (s *shard) namesOf(row int) []byte {
-	if row+1 < len(s.rows) {
-		return s.names[s.rows[row].nameOffset:s.rows[row+1].nameOffset]
+func (sh *shard) namesOf(row int) []byte {
+	if row+1 < len(sh.rows) {
+		return sh.names[sh.rows[row].nameOffset:sh.rows[row+1].nameOffset]
 	}
-	return s.names[s.rows[row].nameOffset:]
+	return sh.names[sh.rows[row].nameOffset:]
 }
 
 // add adds to the row with the given hash. It returns false if there is none,
 // or if the ledger is closed.
 func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
-	s := l.shard(lo)
-	s.mu.Lock()
-	row := s.find(hi, lo)
-	found := row >= 0 && !s.closed
+	sh := l.shard(lo)
+	sh.mu.Lock()
+	row := sh.find(hi, lo)
+	found := row >= 0 && !sh.closed
 
 	// The round is read under the lock: whoever reads the shard after a round
 	// has ended finds all rows of that round.
 	if found {
-		s.add(row, cost, checks, l.round.Load())
+		sh.add(row, cost, checks, l.round.Load())
 	}
-	s.mu.Unlock()
+	sh.mu.Unlock()
 	return found
 }
 
@@ -213,19 +213,19 @@ func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 // row's kind, at most bound. It returns done, outcomeLost if there is no room,
 // or outcomeClosed.
 func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
-	s := l.shard(lo)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	sh := l.shard(lo)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
 
-	if s.closed {
+	if sh.closed {
 		return outcomeClosed, 0
 	}
 
-	number := s.find(hi, lo)
+	number := sh.find(hi, lo)
 	if number < 0 {
-		names := row.appendNames(s.names)
-		size := int64(len(names) - len(s.names))
-		if size > maxNames || len(row.Key) > maxKeyParts || len(s.rows) >= maxShardRows ||
+		names := row.appendNames(sh.names)
+		size := int64(len(names) - len(sh.names))
+		if size > maxNames || len(row.Key) > maxKeyParts || len(sh.rows) >= maxShardRows ||
 			!tryReserve(count, 1, bound) {
 			return outcomeLost, 0
 		}
@@ -234,19 +234,19 @@ func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int
 			return outcomeLost, 0
 		}
 
-		number = len(s.rows)
-		s.rows = append(s.rows, record{hi: hi, lo: lo, nameOffset: uint32(len(s.names))})
-		s.names = names
-		s.addToIndex(hi, lo, number)
+		number = len(sh.rows)
+		sh.rows = append(sh.rows, record{hi: hi, lo: lo, nameOffset: uint32(len(sh.names))})
+		sh.names = names
+		sh.addToIndex(hi, lo, number)
 
 		if number%blockRows == 0 {
-			s.changed = append(s.changed, changes{})
+			sh.changed = append(sh.changed, changes{})
 		}
 
-		s.changed[number/blockRows].names = l.round.Load()
+		sh.changed[number/blockRows].names = l.round.Load()
 	}
 
-	s.add(number, row.Cost, row.Checks, l.round.Load())
+	sh.add(number, row.Cost, row.Checks, l.round.Load())
 	return done, number
 }
 
@@ -263,10 +263,10 @@ func tryReserve(count *atomic.Int64, n, bound int64) bool {
 // close ends counting. All rows are final afterwards.
 func (l *ledger) close() {
 	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		s.closed = true
-		s.mu.Unlock()
+		sh := &l.shards[i]
+		sh.mu.Lock()
+		sh.closed = true
+		sh.mu.Unlock()
 	}
 }
 
@@ -276,10 +276,10 @@ func (l *ledger) close() {
 func (l *ledger) endRound() uint64 {
 	current := l.round.Load()
 	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		changed := s.newest == current
-		s.mu.Unlock()
+		sh := &l.shards[i]
+		sh.mu.Lock()
+		changed := sh.newest == current
+		sh.mu.Unlock()
 		if changed {
 			l.round.CompareAndSwap(current, current+1) // otherwise another call has ended it
 			break
@@ -310,32 +310,32 @@ const (
 // Their counts may be of later rounds than the one that has just ended: a block
 // is a value, so reading it again does no harm.
 func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
-	s := &l.shards[shard]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.newest <= round {
+	sh := &l.shards[shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.newest <= round {
 		return blocks
 	}
 
-	for number, changed := range s.changed {
+	for number, changed := range sh.changed {
 		if changed.counts <= round {
 			continue
 		}
-		b := block{shard: shard, number: number}
+		blk := block{shard: shard, number: number}
 		begin := number * blockRows
-		rows := s.rows[begin:min(begin+blockRows, len(s.rows))]
+		rows := sh.rows[begin:min(begin+blockRows, len(sh.rows))]
 		for i := range rows {
-			b.counts = binary.AppendVarint(b.counts, rows[i].cost)
-			b.counts = binary.AppendVarint(b.counts, rows[i].checks)
+			blk.counts = binary.AppendVarint(blk.counts, rows[i].cost)
+			blk.counts = binary.AppendVarint(blk.counts, rows[i].checks)
 		}
 		if changed.names > round {
 			for i := range rows {
-				b.names = binary.LittleEndian.AppendUint64(b.names, rows[i].hi)
-				b.names = binary.LittleEndian.AppendUint64(b.names, rows[i].lo)
-				b.names = append(b.names, s.namesOf(begin+i)...)
+				blk.names = binary.LittleEndian.AppendUint64(blk.names, rows[i].hi)
+				blk.names = binary.LittleEndian.AppendUint64(blk.names, rows[i].lo)
+				blk.names = append(blk.names, sh.namesOf(begin+i)...)
 			}
 		}
-		blocks = append(blocks, b)
+		blocks = append(blocks, blk)
 	}
 	return blocks
 }
@@ -347,9 +347,9 @@ func (l *ledger) eachChanged(round uint64, size int, put func(group []block, las
 	bytes := 0
 	for shard := range shards {
 		found = l.changedSince(round, shard, found[:0])
-		for _, b := range found {
-			group = append(group, b)
-			bytes += len(b.names) + len(b.counts)
+		for _, blk := range found {
+			group = append(group, blk)
+			bytes += len(blk.names) + len(blk.counts)
 			if bytes < size {
 				continue
 			}
@@ -365,8 +365,8 @@ func (l *ledger) eachChanged(round uint64, size int, put func(group []block, las
 
 // eachRow visits the rows of a block. whole is false if some of them can't be
 // read. The rows refer to the block's memory.
-func (b *block) eachRow(visit func(hi, lo uint64, row *Row)) (whole bool) {
-	names, counts := wire.NewDecoder(b.names), wire.NewDecoder(b.counts)
+func (blk *block) eachRow(visit func(hi, lo uint64, row *Row)) (whole bool) {
+	names, counts := wire.NewDecoder(blk.names), wire.NewDecoder(blk.counts)
 	whole = true
 	for names.More() {
 		hi, lo := names.Uint64(), names.Uint64()

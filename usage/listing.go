@@ -21,13 +21,13 @@ type rowOrder struct {
 func (l *ledger) makeOrder() *rowOrder {
 	o := &rowOrder{madeAt: time.Now()}
 	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
+		sh := &l.shards[i]
+		sh.mu.Lock()
 
 		// Shared, not copied: names and hashes never change, and later rows are
 		// appended behind them.
-		o.names[i], o.rows[i] = s.names, s.rows
-		s.mu.Unlock()
+		o.names[i], o.rows[i] = sh.names, sh.rows
+		sh.mu.Unlock()
 		for number := range o.rows[i] {
 			o.refs = append(o.refs, uint32(i)<<24|uint32(number))
 		}
@@ -80,11 +80,11 @@ func (l *ledger) page(p *pager) {
 
 // readCounts reads a row's counts.
 func (l *ledger) readCounts(ref uint32, row *Row) {
-	s := &l.shards[ref>>24]
-	s.mu.Lock()
-	r := &s.rows[ref&maxShardRows]
-	row.Cost, row.Checks = r.cost, r.checks
-	s.mu.Unlock()
+	sh := &l.shards[ref>>24]
+	sh.mu.Lock()
+	rec := &sh.rows[ref&maxShardRows]
+	row.Cost, row.Checks = rec.cost, rec.checks
+	sh.mu.Unlock()
 }
 
 // pager packs a page of about limit bytes from rows that arrive in order. It

@@ -93,66 +93,66 @@ func (n numbers) meets(other numbers) bool {
 	return false
 }
 
-// replaces reports whether s has all counts of another ledger, so that it must
-// not be counted beside s.
-func (s *source) replaces(id ledgerID) bool {
-	return s.Ledger.Month == id.Month && s.Ledger.Source == id.Source && s.Merged.has(id.Number)
+// replaces reports whether the source has all counts of another ledger, so that it must
+// not be counted beside it.
+func (src *source) replaces(id ledgerID) bool {
+	return src.Ledger.Month == id.Month && src.Ledger.Source == id.Source && src.Merged.has(id.Number)
 }
 
 // digest identifies what was counted: of a merged ledger, it is that of the
 // ledgers that were merged, together.
-func (s *source) digest() uint64 {
-	if len(s.Merged) > 0 {
-		return s.Digest
+func (src *source) digest() uint64 {
+	if len(src.Merged) > 0 {
+		return src.Digest
 	}
-	b := bytes.Clone(s.Ledger.Source[:])
-	b = binary.BigEndian.AppendUint64(b, s.Ledger.Number)
-	return xxh3.Hash(binary.BigEndian.AppendUint64(b, s.Round))
+	b := bytes.Clone(src.Ledger.Source[:])
+	b = binary.BigEndian.AppendUint64(b, src.Ledger.Number)
+	return xxh3.Hash(binary.BigEndian.AppendUint64(b, src.Round))
 }
 
 // covers reports whether list has a ledger up to a round, by itself or in a merged one.
 func covers(list []source, id ledgerID, round uint64) bool {
 	return slices.ContainsFunc(list,
-		func(s source) bool { return s.Ledger == id && s.Round >= round || s.replaces(id) })
+		func(src source) bool { return src.Ledger == id && src.Round >= round || src.replaces(id) })
 }
 
 // withoutReplaced removes the ledgers that others in list replace.
 func withoutReplaced(list []source) []source {
 	var merged []source
-	for _, s := range list {
-		if len(s.Merged) > 0 {
-			merged = append(merged, s)
+	for _, src := range list {
+		if len(src.Merged) > 0 {
+			merged = append(merged, src)
 		}
 	}
 	if len(merged) == 0 {
 		return list
 	}
-	return slices.DeleteFunc(list, func(s source) bool {
-		return slices.ContainsFunc(merged, func(m source) bool { return m.replaces(s.Ledger) })
+	return slices.DeleteFunc(list, func(src source) bool {
+		return slices.ContainsFunc(merged, func(m source) bool { return m.replaces(src.Ledger) })
 	})
 }
 
 // dropReplaced leaves out what merged ledgers replace. Two of them that name
 // the same ledger would count it twice: that happens only if a data directory
 // was restored from a copy. The larger one stays, and the bill is incomplete.
-func (b *bill) dropReplaced() {
-	b.sources = withoutReplaced(b.sources)
-	bySize := slices.SortedFunc(slices.Values(b.sources),
+func (bi *bill) dropReplaced() {
+	bi.sources = withoutReplaced(bi.sources)
+	bySize := slices.SortedFunc(slices.Values(bi.sources),
 		func(x, y source) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
 
 	var kept []source
-	for _, s := range bySize {
+	for _, src := range bySize {
 		twice := slices.ContainsFunc(kept, func(k source) bool {
-			return k.Ledger.Month == s.Ledger.Month && k.Ledger.Source == s.Ledger.Source && k.Merged.meets(s.Merged)
+			return k.Ledger.Month == src.Ledger.Month && k.Ledger.Source == src.Ledger.Source && k.Merged.meets(src.Merged)
 		})
 		if twice {
-			b.missing = append(b.missing, s.Node)
+			bi.missing = append(bi.missing, src.Node)
 			continue
 		}
-		kept = append(kept, s)
+		kept = append(kept, src)
 	}
 
-	b.sources = kept
+	bi.sources = kept
 }
 
 // mergeInBackground merges ledgers if there are many of a month.
@@ -179,9 +179,9 @@ func (t *Totals) mergeInBackground() {
 func (m *Meter) toMerge() map[Month][]source {
 	list, _ := m.sources(allMonths) // what can't be read now is merged later
 	byMonth := map[Month][]source{}
-	for _, s := range list {
-		if s.Ledger.Source == m.config.Self && !s.Copy && !s.Damaged && !m.hasInMemory(s.Ledger) {
-			byMonth[s.Ledger.Month] = append(byMonth[s.Ledger.Month], s)
+	for _, src := range list {
+		if src.Ledger.Source == m.config.Self && !src.Copy && !src.Damaged && !m.hasInMemory(src.Ledger) {
+			byMonth[src.Ledger.Month] = append(byMonth[src.Ledger.Month], src)
 		}
 	}
 
@@ -191,17 +191,17 @@ func (m *Meter) toMerge() map[Month][]source {
 
 		// Enough that mergeAt are left, and never just two: each merge writes
 		// all their rows again.
-		few := min(max(m.mergeAt, len(list)-m.mergeAt+1), mergeWidth)
+		count := min(max(m.mergeAt, len(list)-m.mergeAt+1), mergeWidth)
 		named := 0
-		for i, s := range list[:few] {
-			named += 1 + s.Merged.count()
+		for i, src := range list[:count] {
+			named += 1 + src.Merged.count()
 			if named > maxMerged {
-				few = i
+				count = i
 				break
 			}
 		}
-		byMonth[month] = list[:few]
-		if few < 2 {
+		byMonth[month] = list[:count]
+		if count < 2 {
 			delete(byMonth, month)
 		}
 	}
@@ -215,38 +215,38 @@ func (t *Totals) merge(month Month, list []source) error {
 	ctx, cancel := context.WithTimeout(t.ctx, mergeTimeout)
 	defer cancel()
 	answers := t.inventories(ctx, month, t.everyone())
-	for _, h := range answers {
-		if h.unreachable {
-			return fmt.Errorf("%s does not answer", h.from.Name)
+	for _, inv := range answers {
+		if inv.unreachable {
+			return fmt.Errorf("%s does not answer", inv.from.Name)
 		}
 	}
 
-	b := newBill(month, answers, t.meter.config.Now())
-	b.sources = slices.DeleteFunc(b.sources, func(s source) bool {
-		return !slices.ContainsFunc(list, func(one source) bool { return one.Ledger == s.Ledger })
+	bi := newBill(month, answers, t.meter.config.Now())
+	bi.sources = slices.DeleteFunc(bi.sources, func(src source) bool {
+		return !slices.ContainsFunc(list, func(asked source) bool { return asked.Ledger == src.Ledger })
 	})
-	if len(b.sources) != len(list) {
+	if len(bi.sources) != len(list) {
 		return errors.New("a ledger is gone")
 	}
 
-	h := pageHeader{source: source{Ledger: list[0].Ledger, Node: t.meter.config.Name, Round: 1}}
-	h.Ledger.Number = rand.Uint64()
-	for _, s := range b.sources {
-		h.Digest += s.digest()
-		h.Merged = h.Merged.with(s.Merged).with(binary.BigEndian.AppendUint64(nil, s.Ledger.Number))
+	header := pageHeader{source: source{Ledger: list[0].Ledger, Node: t.meter.config.Name, Round: 1}}
+	header.Ledger.Number = rand.Uint64()
+	for _, src := range bi.sources {
+		header.Digest += src.digest()
+		header.Merged = header.Merged.with(src.Merged).with(binary.BigEndian.AppendUint64(nil, src.Ledger.Number))
 	}
-	b.missing = nil
-	s := &Stream{ctx: ctx, totals: t, query: Query{Month: month}, bill: b}
-	err := t.writeMerged(&h, s)
+	bi.missing = nil
+	s := &Stream{ctx: ctx, totals: t, query: Query{Month: month}, bill: bi}
+	err := t.writeMerged(&header, s)
 	if err != nil {
-		id := bucketID{h.Ledger, h.Round}
+		id := bucketID{header.Ledger, header.Round}
 		err = errors.Join(err, t.meter.file.Update(func(tx persist.Tx) error { return tx.Drop(id.name()) }))
 	}
 	return err
 }
 
 // writeMerged writes the rows of a stream as a closed ledger. Its last page makes it count.
-func (t *Totals) writeMerged(h *pageHeader, s *Stream) error {
+func (t *Totals) writeMerged(header *pageHeader, s *Stream) error {
 	s.open()
 	p := &pager{limit: pageBytes}
 	for {
@@ -255,13 +255,13 @@ func (t *Totals) writeMerged(h *pageHeader, s *Stream) error {
 			continue
 		}
 		if !ok {
-			return t.writeLastMerged(h, s, p.page)
+			return t.writeLastMerged(header, s, p.page)
 		}
-		if err := t.meter.putPage(h, p.page); err != nil {
+		if err := t.meter.putPage(header, p.page); err != nil {
 			return err
 		}
 
-		h.Page++
+		header.Page++
 		p = p.next()
 		p.add(&row)
 	}
@@ -269,7 +269,7 @@ func (t *Totals) writeMerged(h *pageHeader, s *Stream) error {
 
 // writeLastMerged writes the last page, unless rows could not be read, or the
 // ledgers were handed over meanwhile.
-func (t *Totals) writeLastMerged(h *pageHeader, s *Stream, page []byte) error {
+func (t *Totals) writeLastMerged(header *pageHeader, s *Stream, page []byte) error {
 	c := &t.copier
 
 	// A hand-over holds this lock, too: what it gives away must not be replaced
@@ -282,14 +282,14 @@ func (t *Totals) writeLastMerged(h *pageHeader, s *Stream, page []byte) error {
 	case c.ended || c.handedOver != nil:
 		return errors.New("the ledgers were handed over")
 	}
-	h.Last = true
-	return t.meter.putPage(h, page)
+	header.Last = true
+	return t.meter.putPage(header, page)
 }
 
 // putPage writes a page of a closed ledger.
-func (m *Meter) putPage(h *pageHeader, page []byte) error {
-	h.at = m.config.Now()
-	return m.file.Update(func(tx persist.Tx) error { return h.put(tx, page) })
+func (m *Meter) putPage(header *pageHeader, page []byte) error {
+	header.at = m.config.Now()
+	return m.file.Update(func(tx persist.Tx) error { return header.put(tx, page) })
 }
 
 // dropReplaced drops the ledgers, and copies of ledgers, that merged ones have
@@ -301,14 +301,14 @@ func (m *Meter) dropReplaced(grace time.Duration) error {
 		list, err := listBuckets(tx)
 		var merged []source
 		for _, id := range list {
-			h, whole := readHead(tx, id)
-			if whole && len(h.Merged) > 0 && time.Duration(now-h.MergedAt).Abs() >= grace {
-				merged = append(merged, source{Ledger: id.ledgerID, Merged: h.Merged})
+			hd, whole := readHead(tx, id)
+			if whole && len(hd.Merged) > 0 && time.Duration(now-hd.MergedAt).Abs() >= grace {
+				merged = append(merged, source{Ledger: id.ledgerID, Merged: hd.Merged})
 			}
 		}
 
 		for _, id := range list {
-			if slices.ContainsFunc(merged, func(s source) bool { return s.replaces(id.ledgerID) }) {
+			if slices.ContainsFunc(merged, func(src source) bool { return src.replaces(id.ledgerID) }) {
 				replaced = append(replaced, id)
 			}
 		}

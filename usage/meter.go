@@ -28,21 +28,21 @@ type Config struct {
 }
 
 // Validate reports the first invalid field.
-func (c *Config) Validate() error {
+func (config *Config) Validate() error {
 	switch {
-	case c.Dir == "":
+	case config.Dir == "":
 		return errors.New("usage: Dir is empty")
-	case c.Self.IsZero():
+	case config.Self.IsZero():
 		return errors.New("usage: Self is zero")
-	case c.Boot == 0:
+	case config.Boot == 0:
 		return errors.New("usage: Boot is zero")
-	case c.Now == nil:
+	case config.Now == nil:
 		return errors.New("usage: Now is nil")
-	case c.Months < 1:
+	case config.Months < 1:
 		return errors.New("usage: Months is below 1")
-	case c.Rows < 1:
+	case config.Rows < 1:
 		return errors.New("usage: Rows is below 1")
-	case c.Logger == nil:
+	case config.Logger == nil:
 		return errors.New("usage: Logger is nil")
 	}
 
@@ -199,34 +199,34 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 // Stats returns the current metrics.
 func (m *Meter) Stats() Stats {
 	f := &m.figures
-	s := Stats{
+	stats := Stats{
 		MaxRows: int64(m.config.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: m.file.Lost(),
 		SyncFailures: f.failures.Load(),
 	}
 	if began := f.writeBegan.Load(); began != nil && time.Since(*began) > hangTimeout {
-		s.SyncFailures = max(s.SyncFailures, 1)
+		stats.SyncFailures = max(stats.SyncFailures, 1)
 	}
 
 	if l := m.current.Load(); l != nil {
-		s.Rows = l.rows.Load()
-		s.InMemory = m.file.Missing() && s.SyncFailures > 0
+		stats.Rows = l.rows.Load()
+		stats.InMemory = m.file.Missing() && stats.SyncFailures > 0
 	}
 
-	return s
+	return stats
 }
 
 // Metrics reports the Meter's metrics.
-func (m *Meter) Metrics(s metrics.Sink) {
+func (m *Meter) Metrics(sink metrics.Sink) {
 	st := m.Stats()
-	s.Gauge("usage_rows", "Rows of usage in this month, one per rule, subject and unit.", float64(st.Rows))
-	s.Gauge("usage_rows_max", "Bound on the rows of usage per month.", float64(st.MaxRows))
-	s.Count("usage_others_total",
+	sink.Gauge("usage_rows", "Rows of usage in this month, one per rule, subject and unit.", float64(st.Rows))
+	sink.Gauge("usage_rows_max", "Bound on the rows of usage per month.", float64(st.MaxRows))
+	sink.Count("usage_others_total",
 		"Checks counted in usage without their subjects' names, because there was no room.",
 		st.Others)
-	s.Count("usage_lost_total", "Checks that usage could not count. Anything but 0 makes bills too low.", st.Lost)
-	s.Count("usage_set_aside_total", "Damaged usage files set aside.", st.SetAside)
-	s.Gauge("usage_sync_failures",
+	sink.Count("usage_lost_total", "Checks that usage could not count. Anything but 0 makes bills too low.", st.Lost)
+	sink.Count("usage_set_aside_total", "Damaged usage files set aside.", st.SetAside)
+	sink.Gauge("usage_sync_failures",
 		"Failed attempts to write usage to disk since the last successful one.",
 		float64(st.SyncFailures))
-	s.Flag("usage_in_memory", "1 while usage is in no file, so that a crash would lose it.", st.InMemory)
+	sink.Flag("usage_in_memory", "1 while usage is in no file, so that a crash would lose it.", st.InMemory)
 }

@@ -25,8 +25,8 @@ const (
 // or the last month for a time out of range.
 func MonthOf(wall int64) Month {
 	t := time.Unix(0, wall).UTC()
-	m := Month(t.Year()*12 + int(t.Month()) - 1)
-	return min(max(m, firstYear*12), lastYear*12+11)
+	month := Month(t.Year()*12 + int(t.Month()) - 1)
+	return min(max(month, firstYear*12), lastYear*12+11)
 }
 
 // ParseMonth parses a month as String formats it. The error is ErrMonth.
@@ -38,10 +38,10 @@ func ParseMonth(text string) (Month, error) {
 	return Month(t.Year()*12 + int(t.Month()) - 1), nil
 }
 
-// String formats m like 2026-11.
-func (m Month) String() string { return fmt.Sprintf("%04d-%02d", m/12, m%12+1) }
+// String formats the month like 2026-11.
+func (month Month) String() string { return fmt.Sprintf("%04d-%02d", month/12, month%12+1) }
 
-// Begin returns when m begins, in Unix nanoseconds.
-func (m Month) Begin() int64 {
-	return time.Date(int(m/12), time.Month(m%12+1), 1, 0, 0, 0, 0, time.UTC).UnixNano()
+// Begin returns when the month begins, in Unix nanoseconds.
+func (month Month) Begin() int64 {
+	return time.Date(int(month/12), time.Month(month%12+1), 1, 0, 0, 0, 0, time.UTC).UnixNano()
 }

@@ -43,16 +43,16 @@ type seenNode struct {
 }
 
 // with returns what two nodes know together.
-func (s seenNode) with(other seenNode) seenNode {
-	s.First = min(s.First, other.First)
-	s.Last = max(s.Last, other.Last)
-	if s.Gone < s.Last || other.Gone >= s.Last && other.Gone < s.Gone {
-		s.Gone = other.Gone
+func (sn seenNode) with(other seenNode) seenNode {
+	sn.First = min(sn.First, other.First)
+	sn.Last = max(sn.Last, other.Last)
+	if sn.Gone < sn.Last || other.Gone >= sn.Last && other.Gone < sn.Gone {
+		sn.Gone = other.Gone
 	}
-	if s.Gone < s.Last {
-		s.Gone = 0 // it has come back since then
+	if sn.Gone < sn.Last {
+		sn.Gone = 0 // it has come back since then
 	}
-	return s
+	return sn
 }
 
 // exported says that a month was exported as CSV.
@@ -75,32 +75,32 @@ type notes struct {
 var notesKey = []byte("notes")
 
 // merge adds what other notes say. It reports whether that is worth a write.
-func (n *notebook) merge(other *notes) (news bool) {
+func (nb *notebook) merge(other *notes) (news bool) {
 	for id, theirs := range other.Nodes {
 		if len(theirs.Name) > maxSeenName || id.IsZero() || theirs.First > theirs.Last {
 			continue
 		}
-		ours, known := n.nodes[id]
+		ours, known := nb.nodes[id]
 		if !known {
-			n.nodes[id] = theirs
+			nb.nodes[id] = theirs
 			news = true
 			continue
 		}
-		n.nodes[id] = ours.with(theirs)
-		news = news || n.nodes[id].Gone != ours.Gone
+		nb.nodes[id] = ours.with(theirs)
+		news = news || nb.nodes[id].Gone != ours.Gone
 	}
-	for len(n.nodes) > maxSeen {
-		oldest := slices.MinFunc(slices.Collect(maps.Keys(n.nodes)), func(a, b ring.NodeID) int {
-			return int(min(max(n.nodes[a].Last-n.nodes[b].Last, -1), 1))
+	for len(nb.nodes) > maxSeen {
+		oldest := slices.MinFunc(slices.Collect(maps.Keys(nb.nodes)), func(a, b ring.NodeID) int {
+			return int(min(max(nb.nodes[a].Last-nb.nodes[b].Last, -1), 1))
 		})
-		delete(n.nodes, oldest)
+		delete(nb.nodes, oldest)
 	}
 
 	for month, theirs := range other.Exports {
-		ours := n.exports[month]
+		ours := nb.exports[month]
 		later := theirs.At > ours.At || theirs.At == ours.At && theirs.RevisedAt > ours.RevisedAt
 		if later && month >= firstYear*12 && month <= lastYear*12+11 {
-			n.exports[month] = theirs
+			nb.exports[month] = theirs
 			news = true
 		}
 	}
@@ -108,8 +108,8 @@ func (n *notebook) merge(other *notes) (news bool) {
 }
 
 // load adds what earlier processes had written, once. The caller holds mu.
-func (n *notebook) load(m *Meter) {
-	if n.loaded {
+func (nb *notebook) load(m *Meter) {
+	if nb.loaded {
 		return
 	}
 
@@ -122,23 +122,23 @@ func (n *notebook) load(m *Meter) {
 		return err
 	})
 	if err == nil {
-		n.merge(&stored)
-		n.loaded = true
+		nb.merge(&stored)
+		nb.loaded = true
 	}
 }
 
 // save writes the notes if that is worth it. A node that has counted nothing,
 // for itself or for others, has no file, and gets none. The caller holds mu.
-func (n *notebook) save(m *Meter) {
-	if !n.unsaved || !n.loaded || m.file.Missing() {
+func (nb *notebook) save(m *Meter) {
+	if !nb.unsaved || !nb.loaded || m.file.Missing() {
 		return
 	}
-	b, err := json.Marshal(notes{Nodes: n.nodes, Exports: n.exports})
+	b, err := json.Marshal(notes{Nodes: nb.nodes, Exports: nb.exports})
 	if err == nil {
 		err = m.file.Update(func(tx persist.Tx) error { return tx.Put(notesBucket, notesKey, b) })
 	}
 	if err == nil {
-		n.unsaved = false
+		nb.unsaved = false
 	}
 }
 
@@ -151,52 +151,52 @@ func (t *Totals) saveNotes() {
 
 // noteMembers notes which nodes are members now.
 func (t *Totals) noteMembers() {
-	n, m := &t.notes, t.meter
+	nb, m := &t.notes, t.meter
 	now := m.config.Now()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.load(m)
+	nb.mu.Lock()
+	defer nb.mu.Unlock()
+	nb.load(m)
 	members := t.members()
-	for _, one := range members {
-		seen, known := n.nodes[one.ID]
-		if !known && !one.InRing {
+	for _, member := range members {
+		seen, known := nb.nodes[member.ID]
+		if !known && !member.InRing {
 			continue
 		}
 		if !known {
 			seen.First = now
-			n.unsaved = true
+			nb.unsaved = true
 		}
-		seen.Name = one.Name
+		seen.Name = member.Name
 		seen.Last = max(seen.Last, now)
 		seen.Gone = 0
-		n.nodes[one.ID] = seen
+		nb.nodes[member.ID] = seen
 	}
-	for id, seen := range n.nodes {
+	for id, seen := range nb.nodes {
 		if seen.Gone == 0 && !isMember(members, id) {
 			seen.Gone = max(seen.Last, now)
-			n.nodes[id] = seen
-			n.unsaved = true
+			nb.nodes[id] = seen
+			nb.unsaved = true
 		}
 	}
 
 	// When a node was last seen is worth a write at the turn of a month only: a
 	// bill asks for no more.
-	if month := MonthOf(now); month != n.noted {
-		n.noted = month
-		n.unsaved = true
+	if month := MonthOf(now); month != nb.noted {
+		nb.noted = month
+		nb.unsaved = true
 	}
 	oldest := (MonthOf(now) - Month(m.config.Months)).Begin()
-	maps.DeleteFunc(n.nodes, func(_ ring.NodeID, s seenNode) bool { return s.Last < oldest })
-	maps.DeleteFunc(n.exports, func(month Month, _ exported) bool { return (month + 1).Begin() < oldest })
-	n.save(m)
+	maps.DeleteFunc(nb.nodes, func(_ ring.NodeID, sn seenNode) bool { return sn.Last < oldest })
+	maps.DeleteFunc(nb.exports, func(month Month, _ exported) bool { return (month + 1).Begin() < oldest })
+	nb.save(m)
 }
 
 // currentNotes returns the notes to send, with the records whose ends stand.
 func (t *Totals) currentNotes() *notes {
-	n := &t.notes
-	n.mu.Lock()
-	list := &notes{Nodes: maps.Clone(n.nodes), Exports: maps.Clone(n.exports)}
-	n.mu.Unlock()
+	nb := &t.notes
+	nb.mu.Lock()
+	list := &notes{Nodes: maps.Clone(nb.nodes), Exports: maps.Clone(nb.exports)}
+	nb.mu.Unlock()
 	for _, r := range t.heldCopies.list() {
 		if r.Settled {
 			list.Records = append(list.Records, &r)
@@ -207,13 +207,13 @@ func (t *Totals) currentNotes() *notes {
 
 // mergeNotes adds what another node knows.
 func (t *Totals) mergeNotes(other *notes) {
-	n := &t.notes
-	n.mu.Lock()
-	if n.merge(other) {
-		n.unsaved = true
+	nb := &t.notes
+	nb.mu.Lock()
+	if nb.merge(other) {
+		nb.unsaved = true
 	}
-	n.save(t.meter)
-	n.mu.Unlock()
+	nb.save(t.meter)
+	nb.mu.Unlock()
 	t.mergeRecords(other.Records)
 }
 
@@ -254,7 +254,7 @@ func (t *Totals) exchangeNotes(ctx context.Context, with Member) error {
 // shareNotes notes who is a member, and exchanges notes with one other node, each in turn.
 func (t *Totals) shareNotes(turn int) {
 	t.noteMembers()
-	alive := slices.DeleteFunc(t.candidates(), func(m Member) bool { return !m.Alive })
+	alive := slices.DeleteFunc(t.candidates(), func(member Member) bool { return !member.Alive })
 	if len(alive) == 0 {
 		return
 	}
@@ -268,12 +268,12 @@ func (t *Totals) shareNotes(turn int) {
 
 // noteExport notes that a month was exported.
 func (t *Totals) noteExport(month Month, digest uint64) {
-	n := &t.notes
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.exports[month] = exported{At: t.meter.config.Now(), Digest: digest}
-	n.unsaved = true
-	n.save(t.meter)
+	nb := &t.notes
+	nb.mu.Lock()
+	defer nb.mu.Unlock()
+	nb.exports[month] = exported{At: t.meter.config.Now(), Digest: digest}
+	nb.unsaved = true
+	nb.save(t.meter)
 }
 
 // revisedAt returns when the month was first found to differ from its last
@@ -284,13 +284,13 @@ func (t *Totals) revisedAt(month Month, e exported, digest uint64, complete bool
 	case e.At == 0 || complete && e.Digest == digest:
 		return time.Time{}
 	case complete && e.Revised != digest:
-		n := &t.notes
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		nb := &t.notes
+		nb.mu.Lock()
+		defer nb.mu.Unlock()
 		e.Revised, e.RevisedAt = digest, t.meter.config.Now()
-		n.merge(&notes{Exports: map[Month]exported{month: e}})
-		n.unsaved = true
-		n.save(t.meter)
+		nb.merge(&notes{Exports: map[Month]exported{month: e}})
+		nb.unsaved = true
+		nb.save(t.meter)
 	}
 
 	if e.RevisedAt == 0 {

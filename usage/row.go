@@ -41,44 +41,44 @@ func addClamped(a, b int64) int64 {
 	return math.MinInt64
 }
 
-// appendNames appends r's packed names.
-func (r *Row) appendNames(b []byte) []byte {
-	b = wire.AppendBool(wire.AppendText(wire.AppendText(b, r.Rule), r.Unit), r.Other)
-	if r.Other {
+// appendNames appends the row's packed names.
+func (row *Row) appendNames(b []byte) []byte {
+	b = wire.AppendBool(wire.AppendText(wire.AppendText(b, row.Rule), row.Unit), row.Other)
+	if row.Other {
 		return b
 	}
-	return wire.AppendTexts(b, r.Key)
+	return wire.AppendTexts(b, row.Key)
 }
 
-// decodeNames reads packed names into r. They refer to the memory that d reads.
-func (r *Row) decodeNames(d *wire.Decoder) {
+// decodeNames reads packed names into the row. They refer to the memory that d reads.
+func (row *Row) decodeNames(d *wire.Decoder) {
 	name := func() string {
 		b := d.View(d.Len())
 		return unsafe.String(unsafe.SliceData(b), len(b))
 	}
-	r.Rule, r.Unit = name(), name()
-	r.Other, r.Key = d.Bool(), r.Key[:0]
-	if !r.Other {
+	row.Rule, row.Unit = name(), name()
+	row.Other, row.Key = d.Bool(), row.Key[:0]
+	if !row.Other {
 		for range d.Count(maxKeyParts, 1) {
-			r.Key = append(r.Key, name())
+			row.Key = append(row.Key, name())
 		}
 	}
 }
 
-// decode reads names and counts into r.
-func (r *Row) decode(d *wire.Decoder) {
-	r.decodeNames(d)
-	r.Cost, r.Checks = d.Varint(), d.Varint()
+// decode reads names and counts into the row.
+func (row *Row) decode(d *wire.Decoder) {
+	row.decodeNames(d)
+	row.Cost, row.Checks = d.Varint(), d.Varint()
 }
 
-// clone returns a copy of r with its own memory.
-func (r *Row) clone() Row {
-	c := *r
-	c.Rule, c.Unit = string([]byte(r.Rule)), string([]byte(r.Unit))
+// clone returns a copy of the row with its own memory.
+func (row *Row) clone() Row {
+	c := *row
+	c.Rule, c.Unit = string([]byte(row.Rule)), string([]byte(row.Unit))
 	c.Key = nil
-	if !r.Other {
-		c.Key = make([]string, len(r.Key))
-		for i, k := range r.Key {
+	if !row.Other {
+		c.Key = make([]string, len(row.Key))
+		for i, k := range row.Key {
 			c.Key[i] = string([]byte(k))
 		}
 	}

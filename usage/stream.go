@@ -52,8 +52,8 @@ func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 
 // open reads the first page of each ledger.
 func (s *Stream) open() {
-	for _, one := range s.bill.sources {
-		reader := &ledgerReader{source: one, more: true}
+	for _, src := range s.bill.sources {
+		reader := &ledgerReader{source: src, more: true}
 		if s.readNextPage(reader); len(reader.page) > 0 {
 			s.readers = append(s.readers, reader)
 		}
@@ -63,9 +63,9 @@ func (s *Stream) open() {
 // everyone returns this node and all other members.
 func (t *Totals) everyone() []Member {
 	all := []Member{{ID: t.meter.config.Self, Name: t.meter.config.Name}}
-	for _, m := range t.members() {
-		if m.ID != t.meter.config.Self {
-			all = append(all, m)
+	for _, member := range t.members() {
+		if member.ID != t.meter.config.Self {
+			all = append(all, member)
 		}
 	}
 	return all

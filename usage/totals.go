@@ -148,18 +148,18 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 				continue
 			}
 
-			one := source{
+			src := source{
 				Ledger: id.ledgerID, Node: head.Node, Damaged: head.Damaged, Round: head.Round, Copy: head.Copy,
 				Merged: head.Merged, Digest: head.Digest,
 			}
-			i := slices.IndexFunc(list, func(s source) bool { return s.Ledger == id.ledgerID })
+			i := slices.IndexFunc(list, func(src source) bool { return src.Ledger == id.ledgerID })
 			switch {
 			case i < 0 && (id.round > 0 || head.Copy):
-				list = append(list, one)
+				list = append(list, src)
 
 			// Of a ledger in memory, the file has no more than memory.
-			case i >= inMemory && list[i].Round < one.Round:
-				list[i] = one
+			case i >= inMemory && list[i].Round < src.Round:
+				list[i] = src
 			}
 		}
 
@@ -230,20 +230,20 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 		return readClosedPage(tx, bucket, head.Pages, p)
 	}
 
-	c := m.loadedCopy.Load()
+	copied := m.loadedCopy.Load()
 
 	// Only a first page sees newer rows: all pages that a reader gets must be
 	// of one order.
-	if c == nil || c.id != id || p.after == nil && c.round != head.Round {
+	if copied == nil || copied.id != id || p.after == nil && copied.round != head.Round {
 		l, err := loadLedger(tx, id, head)
 		if err != nil {
 			return err
 		}
-		c = &loadedCopy{ledger: l, round: head.Round, at: time.Now()}
-		m.loadedCopy.Store(c)
+		copied = &loadedCopy{ledger: l, round: head.Round, at: time.Now()}
+		m.loadedCopy.Store(copied)
 	}
 
-	c.page(p)
+	copied.page(p)
 	return nil
 }
 
@@ -303,7 +303,7 @@ func (t *Totals) ask(ctx context.Context, to Member, m peer.Method, body []byte)
 }
 
 // Metrics reports metrics of copies and bills.
-func (t *Totals) Metrics(s metrics.Sink) {
+func (t *Totals) Metrics(sink metrics.Sink) {
 	sources := map[ring.NodeID]bool{}
 	for _, r := range t.heldCopies.list() {
 		if len(r.Ledgers) > 0 {
@@ -311,19 +311,19 @@ func (t *Totals) Metrics(s metrics.Sink) {
 		}
 	}
 
-	s.Level("usage_copies", "Nodes for which this node keeps a copy of what they counted for bills.", len(sources))
-	s.Gauge("usage_copy_age_seconds",
+	sink.Level("usage_copies", "Nodes for which this node keeps a copy of what they counted for bills.", len(sources))
+	sink.Gauge("usage_copy_age_seconds",
 		"Time since another node last had a copy of all that this node counted for bills.",
 		t.copier.age().Seconds())
-	s.Gauge("usage_estimated",
+	sink.Gauge("usage_estimated",
 		"Nodes that are gone and whose bills of this month or the last one come from a copy that may lack a little. One node reports it.",
 		float64(t.copier.estimated.Load()))
-	s.Gauge("usage_incomplete",
+	sink.Gauge("usage_incomplete",
 		"Nodes that are gone and whose bills of this month or the last one lack what no other node has. One node reports it.",
 		float64(t.copier.lost.Load()))
 }
 
 // isMember reports whether a node is one of the members.
 func isMember(members []Member, id ring.NodeID) bool {
-	return slices.ContainsFunc(members, func(m Member) bool { return m.ID == id })
+	return slices.ContainsFunc(members, func(member Member) bool { return member.ID == id })
 }

@@ -114,8 +114,8 @@ func (m *Meter) write() error {
 		}
 	}
 
-	if c := m.loadedCopy.Load(); c != nil && time.Since(c.at) > orderLife {
-		m.loadedCopy.CompareAndSwap(c, nil)
+	if copied := m.loadedCopy.Load(); copied != nil && time.Since(copied.at) > orderLife {
+		m.loadedCopy.CompareAndSwap(copied, nil)
 	}
 
 	m.lastLost = lost
@@ -188,12 +188,12 @@ func (m *Meter) load() error {
 
 // readHeadOrGuess is readHead, but makes a head for an open ledger of this node
 // whose own one is damaged.
-func (m *Meter) readHeadOrGuess(tx persist.Tx, id bucketID) (h head, whole bool) {
+func (m *Meter) readHeadOrGuess(tx persist.Tx, id bucketID) (hd head, whole bool) {
 	if _, err := tx.Get(id.name(), headKey); err != nil && id.round == 0 && id.Source == m.config.Self {
 		return head{Node: m.config.Name, Damaged: true, Round: 1}, true
 	}
-	h, whole = readHead(tx, id)
-	return h, whole && (h.Round > 0 || h.Copy) // another node may still be sending a copy
+	hd, whole = readHead(tx, id)
+	return hd, whole && (hd.Round > 0 || hd.Copy) // another node may still be sending a copy
 }
 
 // writeLedger writes the blocks of l that have changed.

@@ -107,10 +107,10 @@ func (s *Store) Replace(n *Note, steady int64) {
 		return
 	}
 
-	if own, found := h.Get(n.Key); found && n.Kind == Resets {
+	if stored, found := h.Get(n.Key); found && n.Kind == Resets {
 		// This node may have forgotten resets that it was sent, if it owned the partition before.
 		merged := *n
-		merged.Minor = max(n.Minor, own.Minor)
+		merged.Minor = max(n.Minor, stored.Minor)
 		n = &merged
 	}
 
@@ -127,13 +127,13 @@ func (s *Store) Merge(n *Note, steady int64) {
 	}
 
 	merged := *n
-	if own, found := h.Get(n.Key); found {
-		if n.yieldsTo(&own) {
-			merged = own
+	if stored, found := h.Get(n.Key); found {
+		if n.yieldsTo(&stored) {
+			merged = stored
 		}
-		merged.Until = max(n.Until, own.Until)
+		merged.Until = max(n.Until, stored.Until)
 		if n.Kind == Resets { // a floor: the higher one forgets what either has forgotten
-			merged.Minor = max(n.Minor, own.Minor)
+			merged.Minor = max(n.Minor, stored.Minor)
 		}
 	}
 	h.Put(&merged)
@@ -159,14 +159,14 @@ func (s *Store) Drop(p int) bool {
 
 	h := s.Lock(p, 0)
 	defer h.Unlock()
-	some := len(part.notes) > 0
+	hadNotes := len(part.notes) > 0
 	for k := range part.notes {
 		h.forget(k)
 	}
 	part.unsaved, part.unsent = nil, nil
 	part.shrink()
 	part.resets.Store(0)
-	return some
+	return hadNotes
 }
 
 // forget removes a note without telling any reader.
@@ -295,9 +295,9 @@ func (s *Store) forgetFirst(m *madeNotes, group uint32, steady int64) bool {
 	}
 
 	h := s.Lock(oldest.Partition(), steady)
-	_, there := h.Get(oldest)
+	_, stored := h.Get(oldest)
 	h.Unlock()
-	if there {
+	if stored {
 		return false
 	}
 

@@ -31,19 +31,19 @@ func (h Held) resetsKey(subject uint64) Key {
 // IsResetSince reports whether a counter was reset after its partition had had
 // that many resets, or may have been.
 func (h Held) IsResetSince(subject, counter, resets uint64) bool {
-	numbers, some := h.Get(h.resetsKey(subject))
-	if !some {
+	numbers, found := h.Get(h.resetsKey(subject))
+	if !found {
 		return false
 	}
-	of, _ := h.Get(ResetKey(subject, counter))
+	ofCounter, _ := h.Get(ResetKey(subject, counter))
 	all, _ := h.Get(ResetKey(subject, 0))
-	return max(of.Rank, all.Rank, numbers.Minor) > resets
+	return max(ofCounter.Rank, all.Rank, numbers.Minor) > resets
 }
 
 // IsResetAfter reports whether a counter is known to have been reset after a steady time.
 func (h Held) IsResetAfter(subject, counter uint64, steady int64) bool {
-	of, found := h.Get(ResetKey(subject, counter))
-	if found && of.At > steady {
+	ofCounter, found := h.Get(ResetKey(subject, counter))
+	if found && ofCounter.At > steady {
 		return true
 	}
 	all, found := h.Get(ResetKey(subject, 0))
@@ -73,6 +73,6 @@ func (h Held) forgetRates(subject uint64, steady int64) {
 // HasForgottenRates reports whether the partition of subject has forgotten, at
 // or after a steady time, rates that late settlements may need.
 func (h Held) HasForgottenRates(subject uint64, since int64) bool {
-	numbers, some := h.Get(h.resetsKey(subject))
-	return some && numbers.At >= since
+	numbers, found := h.Get(h.resetsKey(subject))
+	return found && numbers.At >= since
 }

@@ -40,27 +40,27 @@ func (l *dueList) Pop() any {
 }
 
 // add schedules a reservation.
-func (s *schedule) add(d due) {
-	s.mu.Lock()
-	heap.Push(&s.list, d)
-	isFirst := s.list[0] == d
-	s.mu.Unlock()
+func (sc *schedule) add(d due) {
+	sc.mu.Lock()
+	heap.Push(&sc.list, d)
+	isFirst := sc.list[0] == d
+	sc.mu.Unlock()
 
 	if isFirst {
-		wake.Signal(s.wake)
+		wake.Signal(sc.wake)
 	}
 }
 
 // take removes and returns the first reservation, if it ends at or before steady.
-func (s *schedule) take(steady int64) (k Key, some bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.list) == 0 || s.list[0].at > steady {
+func (sc *schedule) take(steady int64) (k Key, some bool) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	if len(sc.list) == 0 || sc.list[0].at > steady {
 		return Key{}, false
 	}
-	first, _ := heap.Pop(&s.list).(due)
-	if len(s.list) == 0 {
-		s.list = nil // release the memory of a flood
+	first, _ := heap.Pop(&sc.list).(due)
+	if len(sc.list) == 0 {
+		sc.list = nil // release the memory of a flood
 	}
 	return first.k, true
 }
@@ -80,8 +80,8 @@ func (n *Note) schedules() bool { return n.Kind == Reservation && n.Rank == Open
 // or before steady, each once. What is not carried out must be put off.
 func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 	for len(list) < most {
-		k, some := s.schedule.take(steady)
-		if !some {
+		k, isDue := s.schedule.take(steady)
+		if !isDue {
 			break
 		}
 

@@ -132,45 +132,45 @@ func (h Held) countSlot(n *Note, sign int64) {
 	}
 
 	key := n.slots()
-	s := p.slots[key]
-	if s == nil {
-		s = &limitSlots{}
-		p.slots[key] = s
+	slots := p.slots[key]
+	if slots == nil {
+		slots = &limitSlots{}
+		p.slots[key] = slots
 	}
 
 	units := sign * n.slot().Units
-	s.held += units
-	s.count += int(sign)
-	s.changes++
+	slots.held += units
+	slots.count += int(sign)
+	slots.changes++
 	addTo(&p.slotGroups, n.Group, units)
 
 	// If it goes, its end stays in the heap, where finding it would mean
 	// reading all. It is passed over when it is first.
 	if sign > 0 {
-		heap.Push(&s.ends, slotEnd{n.end(), n.ID})
-		s.latest = max(s.latest, n.end())
+		heap.Push(&slots.ends, slotEnd{n.end(), n.ID})
+		slots.latest = max(slots.latest, n.end())
 	}
 
-	if s.count == 0 {
+	if slots.count == 0 {
 		delete(p.slots, key)
 	}
 }
 
 // current reports whether e is when a slot of key ends now.
 func (h Held) current(key Slots, e slotEnd) bool {
-	had, found := h.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
-	return found && had.at+int64(had.minor) == e.at
+	before, found := h.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
+	return found && before.at+int64(before.minor) == e.at
 }
 
 // endSlots drops the slots of key that ended at or before steady, and returns
 // what is held then; nil if nothing is.
 func (h Held) endSlots(key Slots, steady int64) *limitSlots {
-	s := h.part.slots[key]
+	slots := h.part.slots[key]
 
 	// Ends that are not current go as well, so that the first one is a slot's:
 	// nextEnd relies on it.
-	for s != nil && len(s.ends) > 0 && (s.ends[0].at <= steady || !h.current(key, s.ends[0])) {
-		e, _ := heap.Pop(&s.ends).(slotEnd)
+	for slots != nil && len(slots.ends) > 0 && (slots.ends[0].at <= steady || !h.current(key, slots.ends[0])) {
+		e, _ := heap.Pop(&slots.ends).(slotEnd)
 		if !h.current(key, e) {
 			continue
 		}
@@ -179,23 +179,23 @@ func (h Held) endSlots(key Slots, steady int64) *limitSlots {
 		h.forget(k)
 
 		// If that was the last slot, its limit is gone from the map.
-		s = h.part.slots[key]
+		slots = h.part.slots[key]
 	}
 
 	// Each renewal leaves an end behind. At twice the number of slots,
 	// compacting costs each renewal only a small part.
-	if s != nil && len(s.ends) > 2*s.count+exactEnds {
-		h.compact(key, s)
+	if slots != nil && len(slots.ends) > 2*slots.count+exactEnds {
+		h.compact(key, slots)
 	}
 
-	return s
+	return slots
 }
 
 // compact drops the earlier ends of slots that were renewed or released.
-func (h Held) compact(key Slots, s *limitSlots) {
-	s.ends = slices.DeleteFunc(s.ends, func(e slotEnd) bool { return !h.current(key, e) })
-	slices.SortFunc(s.ends, slotEnd.compare)
-	s.ends = slices.Clip(slices.Compact(s.ends)) // sorted, it is a heap
+func (h Held) compact(key Slots, slots *limitSlots) {
+	slots.ends = slices.DeleteFunc(slots.ends, func(e slotEnd) bool { return !h.current(key, e) })
+	slices.SortFunc(slots.ends, slotEnd.compare)
+	slots.ends = slices.Clip(slices.Compact(slots.ends)) // sorted, it is a heap
 }
 
 // HeldSlots returns how many units of key are held at steady. If no slot is
@@ -203,21 +203,21 @@ func (h Held) compact(key Slots, s *limitSlots) {
 // all; both are 0 if nothing is held. With more than exactEnds slots, all may
 // be somewhat too long.
 func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64) {
-	s := h.endSlots(key, steady)
-	if s == nil {
+	slots := h.endSlots(key, steady)
+	if slots == nil {
 		return 0, 0, 0
 	}
 
-	if s.changes > s.count/4 || s.count <= exactEnds {
-		s.changes, s.latest = 0, 0
-		for _, e := range s.ends {
+	if slots.changes > slots.count/4 || slots.count <= exactEnds {
+		slots.changes, slots.latest = 0, 0
+		for _, e := range slots.ends {
 			if h.current(key, e) {
-				s.latest = max(s.latest, e.at)
+				slots.latest = max(slots.latest, e.at)
 			}
 		}
 	}
 
-	return s.held, h.nextEnd(key, s, rest) - steady, s.latest - steady
+	return slots.held, h.nextEnd(key, slots, rest) - steady, slots.latest - steady
 }
 
 const (
@@ -231,11 +231,11 @@ const (
 
 // nextEnd returns when enough slots have ended that at most rest units are held
 // or, if it would have to read too many ends, an earlier time.
-func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
-	at, held := s.ends[0].at, s.held
-	h.readEnds(key, s, maxEndsRead, func(one SlotInfo) bool {
-		held -= one.Units
-		at = one.End
+func (h Held) nextEnd(key Slots, slots *limitSlots, rest int64) int64 {
+	at, held := slots.ends[0].at, slots.held
+	h.readEnds(key, slots, maxEndsRead, func(slot SlotInfo) bool {
+		held -= slot.Units
+		at = slot.End
 		return held > rest
 	})
 	return at
@@ -243,10 +243,10 @@ func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
 
 // readEnds calls read with the slots of key in the order of their ends, until
 // read returns false or most ends were read.
-func (h Held) readEnds(key Slots, s *limitSlots, most int, read func(SlotInfo) bool) {
+func (h Held) readEnds(key Slots, slots *limitSlots, most int, read func(SlotInfo) bool) {
 	// The heap stays as it is, and is not sorted: no end is before its parent,
 	// so a second heap, of places, has the next one in front.
-	next := indexHeap{s.ends, []int{0}}
+	next := indexHeap{slots.ends, []int{0}}
 	var last slotEnd
 	for range most {
 		if len(next.indexes) == 0 {
@@ -254,13 +254,13 @@ func (h Held) readEnds(key Slots, s *limitSlots, most int, read func(SlotInfo) b
 		}
 
 		i, _ := heap.Pop(&next).(int)
-		e := s.ends[i]
+		e := slots.ends[i]
 
 		// A slot that was renewed to the same end has that twice.
 		if e != last && h.current(key, e) {
 			k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
-			had := h.part.notes[k]
-			n := had.note(k)
+			before := h.part.notes[k]
+			n := before.note(k)
 			if !read(n.slot()) {
 				return
 			}
@@ -268,7 +268,7 @@ func (h Held) readEnds(key Slots, s *limitSlots, most int, read func(SlotInfo) b
 		last = e
 
 		for _, child := range [...]int{2*i + 1, 2*i + 2} {
-			if child < len(s.ends) {
+			if child < len(slots.ends) {
 				heap.Push(&next, child)
 			}
 		}
@@ -319,34 +319,34 @@ func (h Held) HasRoomForSlot(n *Note) bool {
 // ListSlots returns the slots of key that are held at steady, at most bound,
 // those that end first in front, and how many there are.
 func (h Held) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo, all int) {
-	s := h.endSlots(key, steady)
-	if s == nil {
+	slots := h.endSlots(key, steady)
+	if slots == nil {
 		return nil, 0
 	}
 
-	read := func(one SlotInfo) bool {
-		list = append(list, one)
+	read := func(slot SlotInfo) bool {
+		list = append(list, slot)
 		return len(list) < bound
 	}
-	h.readEnds(key, s, maxEndsListed, read)
+	h.readEnds(key, slots, maxEndsListed, read)
 
-	if len(list) < min(bound, s.count) { // ends of slots that were renewed are in front
-		h.compact(key, s)
+	if len(list) < min(bound, slots.count) { // ends of slots that were renewed are in front
+		h.compact(key, slots)
 		list = nil
-		h.readEnds(key, s, maxEndsListed, read)
+		h.readEnds(key, slots, maxEndsListed, read)
 	}
 
-	return list, s.count
+	return list, slots.count
 }
 
 // FreeSlots removes all slots of key, and returns how many units they had.
 func (h Held) FreeSlots(key Slots) (units int64) {
-	s := h.part.slots[key]
-	if s == nil {
+	slots := h.part.slots[key]
+	if slots == nil {
 		return 0
 	}
-	units = s.held
-	for _, e := range slices.Clone(s.ends) {
+	units = slots.held
+	for _, e := range slices.Clone(slots.ends) {
 		h.Remove(Key{Subject: key.Subject, ID: e.id, Kind: Slot})
 	}
 	return units

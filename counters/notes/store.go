@@ -190,14 +190,14 @@ func (h Held) Get(k Key) (Note, bool) {
 func (h Held) Put(n *Note) { h.put(n, Checkpoints|Replicas) }
 
 func (h Held) put(n *Note, by Readers) {
-	had, replaces := h.part.notes[n.Key]
+	before, replaces := h.part.notes[n.Key]
 	if replaces {
-		h.count(had.note(n.Key), -1)
+		h.count(before.note(n.Key), -1)
 	}
 
 	h.count(*n, 1)
-	e := entryOf(n, had.dirty)
-	e.isScheduled = had.isScheduled
+	e := entryOf(n, before.dirty)
+	e.isScheduled = before.isScheduled
 	if n.schedules() && !e.isScheduled {
 		e.isScheduled = true
 		h.store.schedule.add(due{n.end(), n.Key})
@@ -211,18 +211,18 @@ func (h Held) put(n *Note, by Readers) {
 
 // Remove removes the note with key k.
 func (h Held) Remove(k Key) {
-	had, found := h.part.notes[k]
+	before, found := h.part.notes[k]
 	if !found {
 		return
 	}
 
-	h.count(had.note(k), -1)
+	h.count(before.note(k), -1)
 	delete(h.part.notes, k)
 	// Replicas must drop it too. On disk it may stay until it expires, unless it is a slot.
-	if k.Kind == Slot && h.part.isSaved && had.dirty&Checkpoints == 0 {
+	if k.Kind == Slot && h.part.isSaved && before.dirty&Checkpoints == 0 {
 		h.part.unsaved = append(h.part.unsaved, k)
 	}
-	if h.store.copied.Load() && had.dirty&Replicas == 0 {
+	if h.store.copied.Load() && before.dirty&Replicas == 0 {
 		h.part.unsent = append(h.part.unsent, k)
 	}
 }
@@ -362,12 +362,12 @@ func (b *budget) takeOldest(n *Note) (k *Key, full bool) {
 func (s *Store) drop(k Key, steady int64) {
 	h := s.Lock(k.Partition(), steady)
 	defer h.Unlock()
-	had, found := h.part.notes[k]
+	before, found := h.part.notes[k]
 
 	// Without its number, what was taken before this reset would seem to be of
 	// the present life.
 	if found && k.Kind == Reset {
-		h.raiseFloor(k.Subject, had.rank)
+		h.raiseFloor(k.Subject, before.rank)
 	}
 	h.Remove(k)
 }

@@ -52,12 +52,12 @@ func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
 
 	last, first := c.last, !c.measure || c.last.group != u.group
 	c.last, c.measure = u, true
-	there := u.there - last.there
-	if first || there <= 0 {
+	available := u.there - last.there
+	if first || available <= 0 {
 		return c.load, !first
 	}
 
-	part := min(1, max(0, float64(u.used-last.used)/float64(there)))
+	part := min(1, max(0, float64(u.used-last.used)/float64(available)))
 	c.load += newLoadWeight * (part - c.load)
 	return c.load, true
 }
