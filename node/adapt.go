@@ -8,8 +8,9 @@ import (
 
 // followLoads keeps the limiter up to date with the loads that this node receives and measures.
 func (n *Node) followLoads() {
-	tick, measure := time.NewTimer(loads.TickInterval), time.NewTicker(loads.CPUInterval)
+	tick := time.NewTimer(loads.TickInterval)
 	defer tick.Stop()
+	measure := time.NewTicker(loads.CPUInterval)
 	defer measure.Stop()
 
 	for {
@@ -28,7 +29,8 @@ func (n *Node) followLoads() {
 		}
 
 		n.limiter.UpdateSteps()
-		// Otherwise only a change wakes this loop: an idle node sleeps.
+
+		// While no load is followed, only a change wakes this loop: an idle node sleeps.
 		if n.loads.Followed() {
 			tick.Reset(loads.TickInterval)
 		}

@@ -111,7 +111,8 @@ type store interface {
 }
 
 func (n *Node) openStorage() (err error) {
-	if n.storage, err = n.env.storage(n.config); err != nil {
+	n.storage, err = n.env.storage(n.config)
+	if err != nil {
 		return err
 	}
 	n.closeOnRelease(n.store)
@@ -123,7 +124,8 @@ func (n *Node) openStorage() (err error) {
 func openStore(c *settings) (s storage, err error) {
 	s.boot = rand.Uint64() | 1 // not zero
 	if c.DataDir == "" {
-		s.id, s.store = newIdentity(), newMemoryStore()
+		s.id = newIdentity()
+		s.store = newMemoryStore()
 		return s, nil
 	}
 
@@ -133,15 +135,19 @@ func openStore(c *settings) (s storage, err error) {
 		}
 	}
 
-	if s.id, err = persist.OpenDir(c.DataDir); err != nil {
+	s.id, err = persist.OpenDir(c.DataDir)
+	if err != nil {
 		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
 
 	config := persist.DefaultRaftConfig()
-	config.Dir, config.Logger = c.DataDir, c.Logger
+	config.Dir = c.DataDir
+	config.Logger = c.Logger
 	opened, err := persist.OpenRaft(config)
-	if c.Rejoin && errors.Is(err, persist.ErrCorrupt) { // the damaged state goes with its identity
-		if s.id, err = rejoinDamaged(c, err); err == nil {
+	if c.Rejoin && errors.Is(err, persist.ErrCorrupt) {
+		// The damaged state goes with its identity.
+		s.id, err = rejoinDamaged(c, err)
+		if err == nil {
 			opened, err = persist.OpenRaft(config)
 		}
 	}
@@ -176,7 +182,8 @@ func rejoin(c *settings) error {
 // may have forgotten what it acknowledged under the old one.
 func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
 	c.Logger.Error("what the cluster agreed on is damaged here", "error", damage)
-	// Otherwise rejoin would keep an identity that it has given itself.
+	// rejoin keeps an identity that an earlier rejoin gave this node, unless the
+	// cluster has refused it. This identity must go, so it counts as refused.
 	if err := persist.MarkDeparted(c.DataDir); err != nil {
 		return id, errors.Join(damage, err)
 	}
@@ -189,10 +196,13 @@ func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
 func (n *Node) openTables() error {
 	n.clock = limiter.NewClockWithOffset(n.env.clockOffset)
 	n.closeOnRelease(n.clock)
-	n.table, n.fallback = counters.New(n.config.MaxCounters), localcache.NewFallbackTable(n.config.MaxCounters)
+
+	n.table = counters.New(n.config.MaxCounters)
+	n.fallback = localcache.NewFallbackTable(n.config.MaxCounters)
 	for _, t := range []*counters.Table{n.table, n.fallback} {
 		t.Notes().BoundReservations(n.config.ReservationBytes)
 	}
+
 	n.onRelease(func(context.Context) error {
 		n.table.Close()
 		n.fallback.Close()
@@ -203,7 +213,8 @@ func (n *Node) openTables() error {
 
 // openPeers binds the port for calls between nodes.
 func (n *Node) openPeers() (err error) {
-	if n.protection, err = n.protect(); err != nil {
+	n.protection, err = n.protect()
+	if err != nil {
 		return err
 	}
 
@@ -263,7 +274,8 @@ func (n *Node) openCluster() (err error) {
 		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone,
 		PeerPort: n.peerPort(),
 	}
-	config.Primary, config.OtherRegions = c.PrimaryRegion, n.wan
+	config.Primary = c.PrimaryRegion
+	config.OtherRegions = n.wan
 	config.BootstrapExpect = c.BootstrapExpect
 
 	config.Store = n.store
@@ -282,7 +294,8 @@ func (n *Node) openCluster() (err error) {
 	config.OnEntries = func(e *entries.State) { n.limiter.SetEntries(e) }
 	config.SettledEpoch = func() int64 { return n.keeper.SettledEpoch() }
 	config.LaggingNodes = func() []ring.NodeID { return n.keeper.Lagging() }
-	config.Boottime, config.Build = n.env.boottime, n.env.build
+	config.Boottime = n.env.boottime
+	config.Build = n.env.build
 
 	if n.dir != "" {
 		config.OnDeparted = n.markDeparted
@@ -291,7 +304,8 @@ func (n *Node) openCluster() (err error) {
 	}
 
 	tune(&config)
-	if n.cluster, err = cluster.New(config); err != nil {
+	n.cluster, err = cluster.New(config)
+	if err != nil {
 		return err
 	}
 
@@ -316,14 +330,15 @@ func (n *Node) openPartitions() (err error) {
 		config.Save = n.checkpoint
 	}
 
-	if n.keeper, err = partitions.Open(config); err != nil {
+	n.keeper, err = partitions.Open(config)
+	if err != nil {
 		return err
 	}
-
 	n.closeOnRelease(n.keeper)
+
 	if n.meter != nil {
 		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
-		n.closeOnRelease(n.usage) // after the limiter, which counts until its end
+		n.closeOnRelease(n.usage) // it closes after the limiter, which counts until its end
 	}
 
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
@@ -347,7 +362,9 @@ func (n *Node) openPartitions() (err error) {
 		n.limiter.UseMeter(n.meter)
 	}
 
-	n.closeOnRelease(n.cluster) // before the parts that it notifies of commits; a second Close does nothing
+	// The cluster closes before the parts that it notifies of commits. A second
+	// Close does nothing.
+	n.closeOnRelease(n.cluster)
 	return nil
 }
 
@@ -371,7 +388,7 @@ func (n *Node) nodeCount() int {
 
 // listen opens the configured doors.
 func (n *Node) listen() (err error) {
-	c, self := n.config, adminView{n.cluster, n}
+	c := n.config
 	shared := api.Config{
 		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken,
 		TokensFile: c.TokensFile,
@@ -379,25 +396,27 @@ func (n *Node) listen() (err error) {
 		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition,
 		CheckMember: n.membership, Health: n.clusterHealth, Logger: n.log,
 	}
+
 	sources := []metrics.Source{
 		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics,
 		n.wan.Metrics, n.clockMetrics,
 		func(s metrics.Sink) { n.storeStatus().Metrics(s) },
 	}
 	if n.checkpoints {
-		shared.Checkpoints = n.files[0].Status
-		sources = append(sources, n.files[0].Metrics)
+		shared.Checkpoints = n.files.tableFile().Status
+		sources = append(sources, n.files.tableFile().Metrics)
 	}
 
-	if n.doors, err = api.Open(shared); err != nil {
+	n.doors, err = api.Open(shared)
+	if err != nil {
 		return err
 	}
-
 	n.onRelease(n.closeListeners)
 	n.doors.Explain("loading counters")
 
 	if c.DataAddr != "" {
-		if n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer}); err != nil {
+		n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer})
+		if err != nil {
 			return err
 		}
 		sources = append(sources, n.data.Metrics)
@@ -405,7 +424,8 @@ func (n *Node) listen() (err error) {
 	}
 
 	if c.GRPCAddr != "" {
-		if n.grpc, err = n.openGRPC(c.GRPCAddr); err != nil {
+		n.grpc, err = n.openGRPC(c.GRPCAddr)
+		if err != nil {
 			return err
 		}
 		sources = append(sources, n.grpc.Metrics)
@@ -413,8 +433,8 @@ func (n *Node) listen() (err error) {
 	}
 
 	if c.RedisAddr != "" {
-		if n.redis, err = resp.Open(n.doors,
-			resp.Config{Addr: c.RedisAddr, Listen: n.env.redis, Tracer: n.tracer}); err != nil {
+		n.redis, err = resp.Open(n.doors, resp.Config{Addr: c.RedisAddr, Listen: n.env.redis, Tracer: n.tracer})
+		if err != nil {
 			return err
 		}
 		sources = append(sources, n.redis.Metrics)
@@ -424,20 +444,28 @@ func (n *Node) listen() (err error) {
 	if c.AdminAddr == "" {
 		return nil
 	}
+	return n.openAdmin(sources)
+}
 
+// openAdmin listens for the admin plane, which serves the metrics of sources.
+func (n *Node) openAdmin(sources []metrics.Source) (err error) {
+	c := n.config
+	view := adminView{n.cluster, n}
 	config := admin.Config{
-		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter,
-		Rules: self, Entries: n.cluster, Cluster: self, Membership: self, Levels: n.cluster,
+		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: c.Region, Subjects: n.limiter,
+		Rules: view, Entries: n.cluster, Cluster: view, Membership: view, Levels: n.cluster,
 		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.history.Report,
 		Events: n.history.Events, CatchUp: n.cluster.CatchUp,
 	}
+
 	desk := httpd.NewDesk(n.doors)
 	config.Decide = desk.Answer
 	sources = append(sources, desk.Metrics)
 	n.doorLatencies = append(n.doorLatencies, doorLatency{"admin", desk.Latency})
 
 	if n.usage != nil {
-		config.Months, sources = n.usage, append(sources, n.meter.Metrics, n.usage.Metrics)
+		config.Months = n.usage
+		sources = append(sources, n.meter.Metrics, n.usage.Metrics)
 	}
 
 	config.Metrics = sources
@@ -465,6 +493,7 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	// Calls of this process end, too: what they took would not be saved.
 	n.closed.Store(true)
 	n.doors.Drain()
+
 	var err, grpcErr, redisErr error
 	var others sync.WaitGroup
 	if n.grpc != nil {
@@ -476,14 +505,14 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	if n.data != nil {
 		err = n.data.Close(ctx)
 	}
-
 	others.Wait()
 	err = errors.Join(err, grpcErr, redisErr)
+
 	if n.admin != nil {
 		err = errors.Join(err, n.admin.Close(ctx))
 	}
-
 	n.doors.Close()
+
 	if errors.Is(err, context.DeadlineExceeded) {
 		n.log.Info("requests that did not finish in time were cut off")
 		return nil

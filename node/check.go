@@ -60,7 +60,8 @@ func (o *outcome) awaitTurn(ctx context.Context) error {
 
 	timer := time.NewTimer(o.Delay)
 	defer timer.Stop()
-	// Before Wait: from then on the limiter reads it.
+
+	// GoesOn is set before Wait: from then on the limiter reads it.
 	o.place.GoesOn = time.Now().Add(o.Delay)
 	waiter := o.place.Wait(func(goesOn time.Time) { timer.Reset(time.Until(goesOn)) })
 
@@ -90,17 +91,19 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	}
 
 	reserved := client.Reservation{Decision: o.Decision, ID: o.id}
-	if slot, some := n.limiter.SlotOf(o.id); o.id != "" && some {
-		var failed error
-		// The slot outlives this call: Settle ends it.
-		reserved.Slot, failed = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID,
-			sent.Add(slot.Expires))
-		if failed != nil {
-			return client.Reservation{Decision: client.Decision{DecidedBy: client.ByError}}, failed
-		}
-		n.slots.Reserve(o.id, reserved.Slot)
+	slot, hasSlot := n.limiter.SlotOf(o.id)
+	if o.id == "" || !hasSlot {
+		return reserved, err
 	}
 
+	// The slot outlives this call: Settle ends it.
+	var slotErr error
+	reserved.Slot, slotErr = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID,
+		sent.Add(slot.Expires))
+	if slotErr != nil {
+		return client.Reservation{Decision: client.Decision{DecidedBy: client.ByError}}, slotErr
+	}
+	n.slots.Reserve(o.id, reserved.Slot)
 	return reserved, err
 }
 
@@ -120,14 +123,14 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 		return client.Settlement{}, err
 	}
 
-	out, err := n.limiter.Settle(id, list)
+	settled, err := n.limiter.Settle(id, list)
 	if err != nil {
 		return client.Settlement{}, n.toClientError(err)
 	}
 
-	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(out.Costs)),
-		Remaining: max(0, out.Remaining), Expired: out.Expired}
-	for _, c := range out.Costs {
+	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(settled.Costs)),
+		Remaining: max(0, settled.Remaining), Expired: settled.Expired}
+	for _, c := range settled.Costs {
 		s.Costs[c.Unit] = c.Cost
 	}
 
@@ -201,6 +204,7 @@ func (n *Node) withSubject(
 		return client.Usage{}, fmt.Errorf("%w: Limits has %d limits; it must not have more than %d",
 			client.ErrRequest, len(q.Limits), rules.MaxInlineLimits)
 	}
+
 	if err := checkRequestID(q); err != nil {
 		return client.Usage{}, err
 	}
@@ -209,17 +213,20 @@ func (n *Node) withSubject(
 	}
 
 	var i inquiry
-	if err := i.addSubject(&client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits,
-		Exact: q.Exact}); err != nil {
+	err := i.addSubject(&client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact})
+	if err != nil {
 		return client.Usage{}, err
 	}
+
 	subject := &i.subjects[0]
 	query := limiter.Query{Rule: q.Rule, Key: subject.Key, Costs: costs, RequestID: q.RequestID}
 	if inline {
 		subject.Costs = costs
 		query = limiter.Query{Subjects: i.subjects, RequestID: q.RequestID}
 	}
-	query.LimitName, query.Bill = q.LimitName, q.Bill
+	query.LimitName = q.LimitName
+	query.Bill = q.Bill
+
 	u, err := operation(n.limiter, &query)
 	if err != nil {
 		return client.Usage{}, n.toClientError(err)
@@ -229,9 +236,9 @@ func (n *Node) withSubject(
 
 // toUsage converts the usage of a subject; inline, its limits came with the call.
 func toUsage(u *limiter.Usage, inline bool) client.Usage {
-	out := client.Usage{Rule: u.Rule.Name, Namespace: u.Namespace, Key: u.Key, Unknown: u.Unknown}
-	if inline {
-		out.Rule = ""
+	out := client.Usage{Namespace: u.Namespace, Key: u.Key, Unknown: u.Unknown}
+	if !inline {
+		out.Rule = u.Rule.Name
 	}
 	if u.Blocked > 0 {
 		out.BlockedUntil = time.Unix(0, u.At.Wall).Add(ceilMillis(u.Blocked))
@@ -322,6 +329,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	if !ok {
 		i = &inquiry{}
 	}
+
 	err = i.read(q)
 	if what == peek {
 		i.setPeekMode()
@@ -329,38 +337,58 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	if err == nil && (what == reserve || i.hasCountMode()) {
 		err = checkRequestID(q)
 	}
-	i.AwaitsLoan, i.Waits = true, q.Wait && what == take
+	i.AwaitsLoan = true
+	i.Waits = q.Wait && what == take
 	i.AtMost = what == take && q.TakesAtMost()
 
 	switch {
 	case err != nil:
-	case what != reserve:
+	case what == reserve:
+		o.id, err = n.reserve(q, i, ttl)
+	default:
 		// Answers to other checks are not kept, so that an id would do nothing.
 		if i.hasCountMode() {
 			i.RequestID = q.RequestID
 		}
 		err = n.limiter.Check(&i.Query, &i.answer)
-	case i.hasModeBesidesCheck() || q.TakesAtMost():
-		err = api.Errorf(api.BadValue, "mode must be check in a reservation")
-	case ttl < 0 || ttl > limiter.MaxReservationTime:
-		err = fmt.Errorf("%w: ttl is %v; it must be 0 to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
-	default:
-		i.RequestID = q.RequestID
-		if q.OnExpiry.Refund {
-			i.OnExpiry = &limiter.OnExpiry{}
-			i.OnExpiry.Costs, err = appendUnitCosts(nil, q.OnExpiry.Costs)
-		}
-		if err == nil {
-			o.id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
-		}
 	}
+
 	if err != nil {
 		err = n.toClientError(err)
 		o.Decision = n.decisionOnError(q, err)
 	} else {
-		o.Decision, o.place = n.toDecision(q, &i.answer), i.answer.QueuePlace()
+		o.Decision = n.toDecision(q, &i.answer)
+		o.place = i.answer.QueuePlace()
 	}
-	// Don't keep the caller's strings alive in the pool.
+
+	i.forget()
+	n.inquiries.Put(i)
+	return o, err
+}
+
+// reserve makes a reservation for ttl of what i has read from q. It returns the
+// reservation's id.
+func (n *Node) reserve(q *client.Request, i *inquiry, ttl time.Duration) (id string, err error) {
+	if i.hasModeBesidesCheck() || q.TakesAtMost() {
+		return "", api.Errorf(api.BadValue, "mode must be check in a reservation")
+	}
+	if ttl < 0 || ttl > limiter.MaxReservationTime {
+		return "", fmt.Errorf("%w: ttl is %v; it must be 0 to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
+	}
+
+	i.RequestID = q.RequestID
+	if q.OnExpiry.Refund {
+		i.OnExpiry = &limiter.OnExpiry{}
+		i.OnExpiry.Costs, err = appendUnitCosts(nil, q.OnExpiry.Costs)
+		if err != nil {
+			return "", err
+		}
+	}
+	return n.limiter.Reserve(&i.Query, ttl, &i.answer)
+}
+
+// forget clears what i has read: the pool must not keep the caller's strings alive.
+func (i *inquiry) forget() {
 	clear(i.key)
 	clear(i.attributes)
 	clear(i.costs)
@@ -371,8 +399,6 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 		clear(s.Costs)
 	}
 	i.Query = limiter.Query{}
-	n.inquiries.Put(i)
-	return o, err
 }
 
 // read fills i's query from q.
@@ -381,14 +407,15 @@ func (i *inquiry) read(q *client.Request) (err error) {
 		return err
 	}
 
-	i.key, i.attributes = i.key[:0], i.attributes[:0]
+	i.key = i.key[:0]
+	i.attributes = i.attributes[:0]
 	if q.Limits != nil || q.Subjects != nil {
 		return i.readSubjects(q)
 	}
+
 	if err := checkKey(q.Key); err != nil {
 		return err
 	}
-
 	for _, v := range q.Key {
 		i.key = append(i.key, client.Fit(v))
 	}
@@ -397,7 +424,6 @@ func (i *inquiry) read(q *client.Request) (err error) {
 		return fmt.Errorf("%w: Attributes has %d attributes; it must not have more than %d",
 			client.ErrRequest, n, rules.MaxAttributes)
 	}
-
 	for name, value := range q.Attributes {
 		if len(name) > rules.MaxValueBytes {
 			return fmt.Errorf("%w: Attributes: a name has %d bytes; it must not have more than %d",
@@ -406,7 +432,8 @@ func (i *inquiry) read(q *client.Request) (err error) {
 		i.attributes = append(i.attributes, rules.Attribute{Name: name, Value: client.Fit(value)})
 	}
 
-	if i.costs, err = appendAllCosts(i.costs[:0], q.Cost, q.Costs); err != nil {
+	i.costs, err = appendAllCosts(i.costs[:0], q.Cost, q.Costs)
+	if err != nil {
 		return err
 	}
 
@@ -422,9 +449,9 @@ func (i *inquiry) readSubjects(q *client.Request) error {
 	i.subjects = i.subjects[:0]
 
 	if q.Subjects == nil {
-		one := client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact,
+		subject := client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact,
 			Shadow: q.Shadow, Mode: q.Mode, Cost: q.Cost, Costs: q.Costs}
-		if err := i.addSubject(&one); err != nil {
+		if err := i.addSubject(&subject); err != nil {
 			return err
 		}
 	}
@@ -456,26 +483,31 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 
 	n := len(i.subjects)
 	i.subjects = slices.Grow(i.subjects, 1)[:n+1]
-	one := &i.subjects[n]
-	one.Namespace, one.Exact, one.Shadow, one.Mode = client.Fit(s.Namespace), s.Exact, s.Shadow, modeOf(s.Mode)
-	one.Key, one.Limits = one.Key[:0], one.Limits[:0]
+	subject := &i.subjects[n]
+	subject.Namespace = client.Fit(s.Namespace)
+	subject.Exact = s.Exact
+	subject.Shadow = s.Shadow
+	subject.Mode = modeOf(s.Mode)
+
+	subject.Key = subject.Key[:0]
 	for _, v := range s.Key {
-		one.Key = append(one.Key, client.Fit(v))
+		subject.Key = append(subject.Key, client.Fit(v))
 	}
 
+	subject.Limits = subject.Limits[:0]
 	for j := range s.Limits {
 		l := &s.Limits[j]
 		from := ""
 		if l.FromFirst {
 			from = "first"
 		}
-		one.Limits = append(one.Limits, rules.InlineLimit{
+		subject.Limits = append(subject.Limits, rules.InlineLimit{
 			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit,
 			Name: l.Name, TZ: l.TZ, From: from, TTL: l.TTL,
 		})
 	}
 
-	one.Costs, err = appendAllCosts(one.Costs[:0], s.Cost, s.Costs)
+	subject.Costs, err = appendAllCosts(subject.Costs[:0], s.Cost, s.Costs)
 	return err
 }
 
@@ -516,7 +548,7 @@ func appendAllCosts(list []limiter.UnitCost, cost int64, costs map[string]int64)
 	if err != nil || cost == 0 {
 		return list, err
 	}
-	if _, both := costs[rules.Requests]; both {
+	if _, hasRequests := costs[rules.Requests]; hasRequests {
 		return list, fmt.Errorf("%w: Cost and Costs[%q] exclude each other", client.ErrRequest, rules.Requests)
 	}
 	return append(list, limiter.UnitCost{Unit: rules.Requests, Cost: min(cost, algorithms.MaxAmount)}), nil
@@ -532,7 +564,7 @@ func appendUnitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter
 			client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 
-	// Sorted, so that of several mistakes the same is always reported.
+	// The units are sorted, so that of several mistakes the same is always reported.
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		if costs[unit] < 0 {
 			return nil, fmt.Errorf("%w: Costs[%.80q] is %d; it must not be negative",
@@ -588,44 +620,75 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 		DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name,
 		RulesVersion: a.RulesVersion,
 	}
-	if t := a.TightestLimit(); t != nil {
-		d.Rule, d.Unit, d.Limit, d.Used, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Used, t.Remaining
-		shown := t.Limit.ShownAt(a.Now)
-		d.Window, d.TTL, d.Rate = windowOf(&shown), ttlOf(&shown), rateOf(&shown)
-		d.ResetAfter, d.RetryAfter, d.MoreAfter = ceilMillis(t.ResetAfter), ceilMillis(t.RetryAfter), ceilMillis(t.MoreAfter)
-		d.Delay = ceilMillis(a.Delay())
+	tightest := a.TightestLimit()
+	if tightest != nil {
+		setTightest(&d, tightest, a)
 	} else if !a.Allowed {
 		d.RetryAfter = client.Never
 	} else if rule := a.UnlimitedRule(); rule != nil {
-		d.Rule, d.Unlimited = rule.Name, true
+		d.Rule = rule.Name
+		d.Unlimited = true
 	}
 
 	if !a.Allowed {
-		d.Reason, d.Refusal = string(a.AppendReason(nil)), toRefusal(a)
+		d.Reason = string(a.AppendReason(nil))
+		d.Refusal = toRefusal(a)
 
-		switch t := a.TightestLimit(); {
+		switch {
 		case a.Denied():
 			d.Code = string(api.Denied)
 		case !a.Counted:
-			d.Code = string(t.Cause())
+			d.Code = string(tightest.Cause())
 		}
 
 		for i := range a.Limits {
-			if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
+			l := &a.Limits[i]
+			if !l.Allowed && !l.Rule.Shadow {
 				d.Violated = append(d.Violated, l.Limit.Name)
 			}
 		}
 	}
 
-	if !q.Detail && !q.Headers {
-		return d
+	// The headers are made from the limits.
+	if q.Detail || q.Headers {
+		d.Limits = toLimitDecisions(a)
+	}
+	if q.Headers {
+		d.MakeHeaders(a.Set.Headers.IETF, a.Set.Headers.XRateLimit, a.Set.Headers.ResetDelta)
+	}
+	if !q.Detail {
+		d.Limits = nil
 	}
 
-	d.Limits = make([]client.LimitDecision, len(a.Limits))
+	return d
+}
+
+// setTightest sets what d says of the tightest limit of a.
+func setTightest(d *client.Decision, tightest *limiter.LimitAnswer, a *limiter.Answer) {
+	d.Rule = tightest.Rule.Name
+	d.Unit = tightest.Limit.Unit
+	d.Limit = tightest.Limit.UndividedCapacity()
+	d.Used = tightest.Used
+	d.Remaining = tightest.Remaining
+
+	shown := tightest.Limit.ShownAt(a.Now)
+	d.Window = windowOf(&shown)
+	d.TTL = ttlOf(&shown)
+	d.Rate = rateOf(&shown)
+
+	d.ResetAfter = ceilMillis(tightest.ResetAfter)
+	d.RetryAfter = ceilMillis(tightest.RetryAfter)
+	d.MoreAfter = ceilMillis(tightest.MoreAfter)
+	d.Delay = ceilMillis(a.Delay())
+}
+
+// toLimitDecisions returns what a says of each limit.
+func toLimitDecisions(a *limiter.Answer) []client.LimitDecision {
+	list := make([]client.LimitDecision, len(a.Limits))
 	for i := range a.Limits {
 		l := &a.Limits[i]
 		shown := l.Limit.ShownAt(a.Now)
-		d.Limits[i] = client.LimitDecision{
+		list[i] = client.LimitDecision{
 			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(),
 			Unit: l.Limit.Unit, Limit: shown.Capacity,
 			Window: windowOf(&shown), TTL: ttlOf(&shown), Rate: rateOf(&shown), Used: l.Used,
@@ -637,20 +700,12 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 
 	for _, h := range a.Unlimited() {
 		for _, l := range h.Limits {
-			d.Limits = append(d.Limits,
-				client.LimitDecision{Rule: h.Rule.Name, Name: l.Name, Unit: l.Unit, Unlimited: true,
-					Allowed: true, Shadow: h.Rule.Shadow})
+			list = append(list, client.LimitDecision{Rule: h.Rule.Name, Name: l.Name, Unit: l.Unit,
+				Unlimited: true, Allowed: true, Shadow: h.Rule.Shadow})
 		}
 	}
 
-	if q.Headers {
-		d.MakeHeaders(a.Set.Headers.IETF, a.Set.Headers.XRateLimit, a.Set.Headers.ResetDelta)
-	}
-	if !q.Detail {
-		d.Limits = nil
-	}
-
-	return d
+	return list
 }
 
 // windowOf returns the window of a limit; 0 if it is of slots.

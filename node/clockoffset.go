@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// wrongClock is the least offset of which a node warns, and
-	// rightClock the one below which that is over.
-	wrongClock, rightClock = time.Second, 500 * time.Millisecond
+	// wrongClock is the least offset of which a node warns. rightClock is the offset
+	// below which its clock counts as right again.
+	wrongClock = time.Second
+	rightClock = 500 * time.Millisecond
 	// clockInterval is how often a node looks at its offset.
 	clockInterval = time.Second
 )
@@ -21,16 +22,16 @@ const (
 // medianClock returns the median of the clocks of this region's nodes and of
 // the other regions, as the time by which it is ahead of this node's own clock.
 // Of two in the middle it takes the one that is farther away: where half of the
-// clocks say one thing and half another, nobody knows who is right, and both
-// sides should warn.
+// clocks say one thing and half another, nobody knows which half is right, and
+// both sides should warn.
 func medianClock(others []peer.Clock) time.Duration {
 	ahead := []time.Duration{0} // this node's own
 	regions := map[string][]time.Duration{}
-	for _, one := range others {
-		if one.Region == "" {
-			ahead = append(ahead, one.Ahead)
+	for _, clock := range others {
+		if clock.Region == "" {
+			ahead = append(ahead, clock.Ahead)
 		} else {
-			regions[one.Region] = append(regions[one.Region], one.Ahead)
+			regions[clock.Region] = append(regions[clock.Region], clock.Ahead)
 		}
 	}
 	for _, list := range regions {
@@ -55,9 +56,9 @@ func (n *Node) clockOffsets() map[ring.NodeID]time.Duration {
 	others := n.peers.Clocks()
 	median := medianClock(others)
 	offsets := map[ring.NodeID]time.Duration{}
-	for _, one := range others {
-		if one.Region == "" {
-			offsets[one.Node] = one.Ahead - median
+	for _, clock := range others {
+		if clock.Region == "" {
+			offsets[clock.Node] = clock.Ahead - median
 		}
 	}
 	if len(others) > 0 {

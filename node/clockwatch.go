@@ -28,18 +28,20 @@ func (w *clockWatch) look(wall time.Time, boottime, planned time.Duration) (stan
 	}
 
 	passed := boottime - before.boottime
-	standstill, step = passed-planned, w.wall.Sub(before.wall)-passed
+	standstill = passed - planned
 	if standstill < longStandstill {
 		standstill = 0
 	}
+
+	step = w.wall.Sub(before.wall) - passed
 	if step.Abs() < largeStep {
 		step = 0
 	}
 	return standstill, step
 }
 
-// watchClocks logs what the clocks tell, so that whoever wonders about a window
-// later finds out. It must be called at intervals of about planned.
+// watchClocks logs what the clocks tell: an operator may later ask why a window
+// ended early or late. It must be called at intervals of about planned.
 func (n *Node) watchClocks(w *clockWatch, planned time.Duration) {
 	standstill, step := w.look(time.Now(), n.env.boottime(), planned)
 	if standstill > 0 {

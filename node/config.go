@@ -303,7 +303,8 @@ func (s *settings) checkNode(m *mistakes) {
 		s.DataDir = dir
 	}
 
-	s.initialRules, s.initialRulesAuthor = rules.Starter(), "starter rules"
+	s.initialRules = rules.Starter()
+	s.initialRulesAuthor = "starter rules"
 	if len(s.Rules) > 0 {
 		s.initialRulesAuthor = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
 		doc, err := rules.Parse(s.Rules)
@@ -335,7 +336,8 @@ func (s *settings) checkNode(m *mistakes) {
 func (s *settings) checkPlanes(m *mistakes) {
 	for _, plane := range []struct{ field, addr string }{{"DataAddr", s.DataAddr},
 		{"GRPCAddr", s.GRPCAddr}, {"RedisAddr", s.RedisAddr}, {"AdminAddr", s.AdminAddr}} {
-		if _, _, err := net.SplitHostPort(plane.addr); plane.addr != "" && err != nil {
+		_, _, err := net.SplitHostPort(plane.addr)
+		if plane.addr != "" && err != nil {
 			m.add(plane.field, "%q is not host:port", plane.addr)
 		}
 	}
@@ -344,15 +346,15 @@ func (s *settings) checkPlanes(m *mistakes) {
 		m.add("CertFile", "set it together with %s, or neither", m.name("KeyFile"))
 	}
 
-	for _, one := range []struct{ field, token string }{{"APIToken", s.APIToken}, {"AdminToken", s.AdminToken}} {
-		if len(one.token) > maxToken ||
-			strings.ContainsFunc(one.token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			m.add(one.field, "a token is at most %d visible ASCII characters without spaces", maxToken)
+	isInvisible := func(r rune) bool { return r <= ' ' || r > '~' }
+	for _, t := range []struct{ field, token string }{{"APIToken", s.APIToken}, {"AdminToken", s.AdminToken}} {
+		if len(t.token) > maxToken || strings.ContainsFunc(t.token, isInvisible) {
+			m.add(t.field, "a token is at most %d visible ASCII characters without spaces", maxToken)
 		}
 	}
 
-	if err := api.CheckTokens(&api.Config{TokensFile: s.TokensFile, APIToken: s.APIToken,
-		AdminToken: s.AdminToken}); err != nil {
+	err := api.CheckTokens(&api.Config{TokensFile: s.TokensFile, APIToken: s.APIToken, AdminToken: s.AdminToken})
+	if err != nil {
 		m.add("TokensFile", "%w", err)
 	}
 
@@ -369,10 +371,10 @@ func (s *settings) checkCluster(m *mistakes) {
 	m.checkRange("PeerPort", int64(s.PeerPort), 0, 65535)
 	m.checkRange("WANPort", int64(s.WANPort), 0, 65535)
 
-	for _, one := range []struct{ field, name string }{{"Region", s.Region},
+	for _, place := range []struct{ field, name string }{{"Region", s.Region},
 		{"PrimaryRegion", s.PrimaryRegion}, {"Zone", s.Zone}} {
-		if len(one.name) > maxRegion || !isPrintable(one.name) {
-			m.add(one.field, "%.80q is not a name of at most %d bytes", one.name, maxRegion)
+		if len(place.name) > maxRegion || !isPrintable(place.name) {
+			m.add(place.field, "%.80q is not a name of at most %d bytes", place.name, maxRegion)
 		}
 	}
 
@@ -384,6 +386,7 @@ func (s *settings) checkCluster(m *mistakes) {
 	}
 
 	m.checkRange("BootstrapExpect", int64(s.BootstrapExpect), 0, maxExpect)
+
 	clusterField := "" // the first field that implies other nodes
 	switch {
 	case len(s.Join) > 0:
@@ -411,7 +414,8 @@ func (s *settings) checkCluster(m *mistakes) {
 	}
 
 	s.Advertise = cmp.Or(s.Advertise, defaultAdvertise(bind))
-	if ip, err := netip.ParseAddr(s.Advertise); err != nil || ip.IsUnspecified() {
+	ip, err := netip.ParseAddr(s.Advertise)
+	if err != nil || ip.IsUnspecified() {
 		m.add("Advertise", "%q is not an IP address that other nodes can reach", s.Advertise)
 	}
 
@@ -440,11 +444,15 @@ func checkSeeds(m *mistakes, field string, seeds []string) {
 // checkSeed checks host[:port].
 func checkSeed(seed string) error {
 	host, port := seed, ""
-	if _, err := netip.ParseAddr(seed); err != nil && strings.Contains(seed, ":") {
-		if host, port, err = net.SplitHostPort(seed); err != nil {
+	_, err := netip.ParseAddr(seed)
+	if err != nil && strings.Contains(seed, ":") {
+		host, port, err = net.SplitHostPort(seed)
+		if err != nil {
 			return fmt.Errorf("%q is not host[:port]", seed)
 		}
-		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+
+		n, err := strconv.Atoi(port)
+		if err != nil || n < 1 || n > 65535 {
 			return fmt.Errorf("%q has the port %q, which is not in 1…65535", seed, port)
 		}
 	}
@@ -491,7 +499,8 @@ func defaultAdvertise(bind netip.Addr) string {
 	}
 
 	for _, a := range addresses {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() && p.Addr().Is4() {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && p.Addr().IsGlobalUnicast() && p.Addr().Is4() {
 			return p.Addr().String()
 		}
 	}

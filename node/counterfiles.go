@@ -20,19 +20,23 @@ const (
 )
 
 // counterFiles keep counters across restarts; empty without a data directory.
-// The first file has the counters of the node's table, the second its fallback
-// counters.
+// The first file has the counters of the node's table (see tableFile), the
+// second its fallback counters.
 type counterFiles []counterFile
 
+// counterFile is a file of counters.
 type counterFile struct {
 	*persist.CounterFile
-	what string
+	content string // what it holds, for the log
 }
+
+// tableFile returns the file with the counters of the node's table. There must be one.
+func (files counterFiles) tableFile() counterFile { return files[0] }
 
 // openFiles opens the files of counters, and registers their last write for
 // release. Load reads them later, because that takes long.
 func (n *Node) openFiles() error {
-	// They are called in reverse: the loops end before the files are closed.
+	// These steps are called in reverse: the loops end before the files are closed.
 	n.onRelease(n.handOverLateUsage)
 	n.onRelease(n.closeFiles)
 	n.onRelease(func(context.Context) error {
@@ -55,14 +59,15 @@ func (n *Node) openFiles() error {
 		return err
 	}
 
-	config.File, config.Source = persist.FallbackFile, n.fallback
+	config.File = persist.FallbackFile
+	config.Source = n.fallback
 	return n.openFile(config, "fallback counters")
 }
 
-func (n *Node) openFile(config persist.CounterFileConfig, what string) error {
+func (n *Node) openFile(config persist.CounterFileConfig, content string) error {
 	store, err := persist.OpenCounterFile(config)
 	if err == nil {
-		n.files = append(n.files, counterFile{store, what})
+		n.files = append(n.files, counterFile{store, content})
 	}
 	return err
 }
@@ -72,11 +77,11 @@ func (n *Node) load() error {
 	for i, f := range n.files {
 		found, err := f.Load(n.clock.Now())
 		if err != nil {
-			return fmt.Errorf("load the %s: %w", f.what, err)
+			return fmt.Errorf("load the %s: %w", f.content, err)
 		}
 
 		if found.DamagedFrames > 0 || found.NoRoom > 0 {
-			n.log.Warn("some "+f.what+" can't be restored and start afresh",
+			n.log.Warn("some "+f.content+" can't be restored and start afresh",
 				"restored", found.Restored, "damaged_frames", found.DamagedFrames,
 				"no_room", found.NoRoom)
 		} else {
@@ -84,12 +89,12 @@ func (n *Node) load() error {
 			if found.Restored > 0 {
 				level = slog.LevelInfo
 			}
-			n.log.Log(n.ctx, level, f.what+" loaded", "restored", found.Restored, "expired",
+			n.log.Log(n.ctx, level, f.content+" loaded", "restored", found.Restored, "expired",
 				found.Expired, "took", found.Duration)
 		}
 
-		// A new file at a node that has been in a cluster means that the old
-		// one is gone.
+		// Slots are in the table's file. A new file at a node that has been in a
+		// cluster means that the old one is gone.
 		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Created && n.isOld) {
 			n.markSlotsLost()
 		}
@@ -122,13 +127,14 @@ func (n *Node) checkpoint(ctx context.Context) error {
 	if len(n.files) == 0 {
 		return persist.ErrNotLoaded
 	}
-	return n.files[0].Checkpoint(ctx)
+	return n.files.tableFile().Checkpoint(ctx)
 }
 
 // saveAhead writes the changed counters, so that closeFiles has little left to write.
 func (n *Node) saveAhead(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
+
 	var errs []error
 	for _, f := range n.files {
 		errs = append(errs, f.Checkpoint(ctx))
@@ -139,19 +145,21 @@ func (n *Node) saveAhead(ctx context.Context) error {
 // closeFiles writes what has changed since the last write, and closes the files.
 func (n *Node) closeFiles(ctx context.Context) error {
 	var errs []error
-	// Otherwise the file still has debts that were not read.
+	// Until the debts are restored, the file has debts that were not read, and must
+	// stay.
 	if n.debtsRestored {
 		errs = append(errs, n.writeDebts())
 	}
+
 	for _, f := range n.files {
 		errs = append(errs, f.Close(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// debts tracks which of the keeper's debts are on disk. A restart loses no more
-// of them than it loses of counters.
-type debts struct {
+// debtsSaving tracks which of the keeper's debts are on disk. A restart loses no
+// more of them than it loses of counters.
+type debtsSaving struct {
 	debtsRestored bool   // the file's debts are restored
 	debtsWritten  uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
 }
@@ -171,7 +179,9 @@ func (n *Node) restoreDebts() {
 	if err != nil {
 		n.log.Warn("debts lost: what was admitted without the owners will never count there", "error", err)
 	}
-	n.debtsRestored, n.debtsWritten = true, n.keeper.DebtsChanged()
+
+	n.debtsRestored = true
+	n.debtsWritten = n.keeper.DebtsChanged()
 }
 
 // followDebts writes the debts as they change.
@@ -187,12 +197,13 @@ func (n *Node) followDebts() {
 }
 
 func (n *Node) writeDebts() error {
-	// Read first: what changes meanwhile is then written the next time, and not
-	// missed.
+	// The number is read before the debts: what changes in between is then written
+	// again the next time, and not missed.
 	changed := n.keeper.DebtsChanged()
 	if changed == n.debtsWritten {
 		return nil
 	}
+
 	if err := n.savedDebts().Save(n.keeper.AppendDebts(nil)); err != nil {
 		return err
 	}

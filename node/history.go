@@ -71,9 +71,10 @@ func (n *Node) readCounts() *history.Reading {
 		if s.Rule == "" { // checks without a rule; they are in the total
 			continue
 		}
-		one := history.Rule{Name: s.Rule, Row: history.Row{Counts: historyCounts(&s.Checks), Latency: s.Latency}}
-		r.Total.ShadowRefused += one.ShadowRefused
-		r.Rules = append(r.Rules, one)
+
+		rule := history.Rule{Name: s.Rule, Row: history.Row{Counts: historyCounts(&s.Checks), Latency: s.Latency}}
+		r.Total.ShadowRefused += rule.ShadowRefused
+		r.Rules = append(r.Rules, rule)
 	}
 
 	return r

@@ -67,7 +67,7 @@ type Node struct {
 	// doorLatencies has the open doors. It does not change once all are open.
 	doorLatencies []doorLatency
 	files         counterFiles
-	debts
+	debtsSaving
 	doors *api.Doors
 	data  *httpd.Server // nil: no data plane
 	grpc  *envoy.Server // nil: no Envoy service
@@ -126,7 +126,8 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	}
 
 	if err != nil {
-		// Not the caller's context: that it ended may be why the start failed.
+		// The caller's context does not serve here: that it ended may be why the start
+		// failed.
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
 		return nil, errors.Join(err, n.release(ctx))
@@ -142,14 +143,16 @@ func (n *Node) start() error {
 		return err
 	}
 
-	if file := n.protection.file; file != nil {
+	file := n.protection.file
+	if file != nil {
 		n.loops.Go(func() { file.Follow(n.ctx, n.peers.Renew) })
 	}
 
 	n.loops.Go(func() { n.recent.follow(n.ctx.Done()) })
 	n.loops.Go(func() { n.history.Follow(n.ctx.Done()) })
 
-	if refusals := n.refusals(); refusals != nil {
+	refusals := n.refusals()
+	if refusals != nil {
 		n.loops.Go(func() { n.followRefusals(refusals) })
 	}
 
@@ -175,11 +178,12 @@ func (n *Node) acceptChecks() {
 
 // announceReady announces that the node is ready. Probes already report it.
 func (n *Node) announceReady() {
-	var attributes []any
 	scheme := "http"
 	if n.config.CertFile != "" {
 		scheme = "https"
 	}
+
+	var attributes []any
 	if a := n.DataAddr(); a != nil {
 		attributes = append(attributes, "data", scheme+"://"+a.String())
 	}
@@ -198,7 +202,7 @@ func (n *Node) announceReady() {
 	if n.grpcConfigured != "" {
 		level := slog.LevelWarn
 		if n.config.AnyPort {
-			level = slog.LevelInfo // expected where several nodes share a machine
+			level = slog.LevelInfo // this is expected where several nodes share a machine
 		}
 		n.log.Log(context.Background(), level,
 			"the port for Envoy is in use; took a free one (--grpc-port sets another, or 0 for none)",
@@ -279,22 +283,25 @@ func (n *Node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 
+	// Step 1. The time runs while the partitions are handed over.
 	n.doors.Drain()
-	// The time runs while the partitions are handed over.
 	grace := time.After(api.DrainGrace)
-	n.handOver(ctx)
 
+	n.handOver(ctx) // steps 2 and 3
+
+	// Step 4.
 	if err := n.saveAhead(ctx); err != nil {
 		// Only the last checkpoint, in release, matters. It reports its own failure.
 		n.log.Warn("counters can't be saved yet", "error", err)
 	}
 
+	// This is the end of step 1: load balancers have had their time.
 	if n.data != nil || n.grpc != nil || n.redis != nil || n.admin != nil {
 		<-grace
 	}
-
 	n.slots.Close()
-	err := n.release(ctx)
+
+	err := n.release(ctx) // steps 5 to 7, in the reverse order of build and Start
 	if err == nil {
 		n.log.Info("stopped")
 	}
@@ -307,6 +314,7 @@ func (n *Node) stop() error {
 func (n *Node) handOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
+
 	if err := n.leave(ctx, n.config.LeaveOnClose); err != nil {
 		n.log.Warn("not all counters are handed over", "error", err)
 	}
@@ -328,19 +336,22 @@ func (n *Node) leave(ctx context.Context, forGood bool) error {
 	if n.leftByRequest.Load() {
 		return nil
 	}
+
 	n.limiter.UseLeases(false)
-	if err := n.cluster.LeaveRing(ctx); err != nil || !forGood {
-		// If it stays in the ring, it goes on as before.
+	err := n.cluster.LeaveRing(ctx)
+	if err != nil || !forGood {
+		// A node that stays in the ring goes on as before.
 		n.limiter.UseLeases(err != nil)
 		return err
 	}
+
 	return n.leaveCluster(ctx, "")
 }
 
-// leaveCluster leaves for good; by names who gave the command, if somebody did.
-// It does so once another node has the usage counted here. If that handover
-// fails, this node stays a member, though an absent one, so that no node
-// reports incomplete usage as complete.
+// leaveCluster leaves for good, once another node has the usage counted here. by
+// names the user who gave the command; it is empty if nobody did. If the
+// handover of usage fails, this node stays a member, though an absent one, so
+// that no node reports incomplete usage as complete.
 func (n *Node) leaveCluster(ctx context.Context, by string) error {
 	if err := n.handOverUsage(ctx); err != nil {
 		return err

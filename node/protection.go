@@ -20,29 +20,32 @@ func protectionAdvice(m *mistakes) string {
 // protection is none: anyone who gets in through one port can take over the
 // cluster.
 func (s *settings) checkSecrets(m *mistakes) {
-	file, key := m.name("ClusterSecretFile"), m.name("GossipKey")
-	hasKey, certificates := len(s.GossipKey) > 0, anySet(s.TLSCert, s.TLSKey, s.TLSCA)
-	if n := len(s.GossipKey); hasKey && n != 16 && n != 24 && n != 32 {
-		m.add("GossipKey", "it has %d bytes; it must have 16, 24 or 32", n)
+	keyBytes := len(s.GossipKey)
+	hasKey := keyBytes > 0
+	if hasKey && keyBytes != 16 && keyBytes != 24 && keyBytes != 32 {
+		m.add("GossipKey", "it has %d bytes; it must have 16, 24 or 32", keyBytes)
 	}
-	if certificates && (s.TLSCert == "" || s.TLSKey == "" || s.TLSCA == "") {
+
+	hasCertificates := anySet(s.TLSCert, s.TLSKey, s.TLSCA)
+	if hasCertificates && (s.TLSCert == "" || s.TLSKey == "" || s.TLSCA == "") {
 		m.add("TLSCert", "set %s, %s and %s together", m.name("TLSCert"), m.name("TLSKey"), m.name("TLSCA"))
 	}
-	if hasKey != certificates {
-		m.add("GossipKey", "%s and %s protect different ports; set both, or %s instead", key, m.name("TLSCert"), file)
+	if hasKey != hasCertificates {
+		m.add("GossipKey", "%s and %s protect different ports; set both, or %s instead",
+			m.name("GossipKey"), m.name("TLSCert"), m.name("ClusterSecretFile"))
 	}
 
 	switch {
 	case s.ClusterSecretFile == "":
-	case hasKey || certificates:
-		m.add("ClusterSecretFile", "it replaces %s and %s; don't set both", key, m.name("TLSCert"))
+	case hasKey || hasCertificates:
+		m.add("ClusterSecretFile", "it replaces %s and %s; don't set both", m.name("GossipKey"), m.name("TLSCert"))
 	default:
 		if _, err := secret.Read(s.ClusterSecretFile); err != nil {
 			m.add("ClusterSecretFile", "%w", err)
 		}
 	}
 
-	if s.InsecureCluster && (s.ClusterSecretFile != "" || hasKey || certificates) {
+	if s.InsecureCluster && (s.ClusterSecretFile != "" || hasKey || hasCertificates) {
 		m.add("InsecureCluster", "it contradicts the secret that is set; leave out one of them")
 	}
 }
@@ -59,17 +62,21 @@ func (n *Node) protect() (p protection, err error) {
 	c := n.config
 	switch {
 	case c.ClusterSecretFile != "":
-		if p.file, err = secret.Open(c.ClusterSecretFile, n.id, n.log); err != nil {
+		p.file, err = secret.Open(c.ClusterSecretFile, n.id, n.log)
+		if err != nil {
 			return p, err
 		}
-		p.credentials, p.keyring = p.file, p.file.Keyring()
+		p.credentials = p.file
+		p.keyring = p.file.Keyring()
 	case c.TLSCert != "":
 		files, err := peer.LoadTLS(c.TLSCert, c.TLSKey, c.TLSCA, n.log)
 		if err != nil {
 			return p, err
 		}
 		p.credentials = files
-		if p.keyring, err = memberlist.NewKeyring(nil, c.GossipKey); err != nil {
+
+		p.keyring, err = memberlist.NewKeyring(nil, c.GossipKey)
+		if err != nil {
 			return p, fmt.Errorf("%s: %w", c.FieldName("GossipKey"), err)
 		}
 	}

@@ -42,6 +42,7 @@ func (n *Node) awaitReady() {
 func (n *Node) pollUntilNil(missing func() error) bool {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
+
 	for missing() != nil {
 		select {
 		case <-tick.C:
@@ -55,28 +56,31 @@ func (n *Node) pollUntilNil(missing func() error) bool {
 // awaitRules opens the node once it can decide checks; until then, it explains
 // why it can't. It returns false if the node stops first.
 func (n *Node) awaitRules() bool {
-	var since time.Time // when only copies were missing
 	n.replacing.Store(true)
-	there := n.pollUntilNil(func() error {
+
+	var copiesSince time.Time // since when nothing but copies can be missing
+	decides := n.pollUntilNil(func() error {
 		_ = n.cluster.Replacing() // records the number of voters
+
 		err := n.notReady()
-		if err == nil && since.IsZero() {
-			since = time.Now()
+		if err == nil && copiesSince.IsZero() {
+			copiesSince = time.Now()
 		}
-		if err == nil && time.Since(since) < copiesTimeout && n.keeper.LacksCopies() {
+		if err == nil && time.Since(copiesSince) < copiesTimeout && n.keeper.LacksCopies() {
 			err = errCopies
 		}
+
 		if err != nil {
 			n.doors.Explain(err.Error())
 		}
-
 		return err
 	})
-	if !there {
+	if !decides {
 		return false
 	}
 
-	if c := n.config; len(c.Rules) > 0 && n.initialRulesWriter() != c.initialRulesAuthor {
+	c := n.config
+	if len(c.Rules) > 0 && n.firstRulesAuthor() != c.initialRulesAuthor {
 		n.log.Warn(c.FieldName("Rules")+
 			" is ignored: the cluster already has rules; rlnode apply changes them", "file", c.RulesFrom,
 			"rules_version", n.limiter.Rules().Version)
@@ -115,9 +119,9 @@ func (n *Node) notReady() error {
 	return nil
 }
 
-// initialRulesWriter returns the author of the cluster's first rules; empty if
-// the history no longer has them.
-func (n *Node) initialRulesWriter() string {
+// firstRulesAuthor returns the author of the cluster's first rules; empty if the
+// history no longer has them.
+func (n *Node) firstRulesAuthor() string {
 	for _, v := range n.cluster.Last().History.Versions() {
 		if v.Number == 1 {
 			return strings.TrimSpace(v.By)
@@ -127,18 +131,19 @@ func (n *Node) initialRulesWriter() string {
 }
 
 // storeStatus returns the status of Raft's store; zero without a disk.
-func (n *Node) storeStatus() (st persist.RaftStatus) {
-	if n.disk != nil {
-		st = n.disk()
+func (n *Node) storeStatus() persist.RaftStatus {
+	if n.disk == nil {
+		return persist.RaftStatus{}
 	}
-	return st
+	return n.disk()
 }
 
 // clusterHealth reports what impairs this node as a member of the cluster.
 func (n *Node) clusterHealth() api.ClusterHealth {
-	view, st := n.cluster.View(), n.storeStatus()
+	view := n.cluster.View()
+	status := n.storeStatus()
 	return api.ClusterHealth{
 		Connected: view.Connected, LeaderKnown: view.Leader != "", Stuck: n.cluster.Stuck(),
-		StoreHung: !st.HungSince.IsZero(), StoreFull: !st.FullSince.IsZero(), StoreErr: st.Err,
+		StoreHung: !status.HungSince.IsZero(), StoreFull: !status.FullSince.IsZero(), StoreErr: status.Err,
 	}
 }

@@ -54,14 +54,16 @@ func (r *recent) decidedBy() map[string]int64 {
 	r.mu.Lock()
 	before := r.readings[r.next]
 	r.mu.Unlock()
-	out := map[string]int64{}
+
+	counts := map[string]int64{}
 	for way := range now {
 		// Removing a rule removes its metrics, so n can be negative.
-		if n := now[way] - before[way]; n > 0 {
-			out[limiter.DecidedBy(way).String()] = n
+		n := now[way] - before[way]
+		if n > 0 {
+			counts[limiter.DecidedBy(way).String()] = n
 		}
 	}
-	return out
+	return counts
 }
 
 // follow takes a reading each second until stop is closed.
@@ -90,8 +92,8 @@ func (n *Node) refusals() <-chan *limiter.Refusal {
 func (n *Node) followRefusals(list <-chan *limiter.Refusal) {
 	for {
 		select {
-		case r := <-list:
-			n.logRefusal(r)
+		case refusal := <-list:
+			n.logRefusal(refusal)
 		case <-n.ctx.Done():
 			return
 		}

@@ -36,22 +36,19 @@ func (n *Node) saveAddresses(name string, addresses []string) {
 
 // regions lists this node's region and all others that are committed or visible, sorted by name.
 func (n *Node) regions(view cluster.View) []admin.Region {
-	own := n.config.Region
-	agreed := n.cluster.Last().Regions
-	primary := n.config.PrimaryRegion
-	by := map[string]*admin.Region{}
+	byName := map[string]*admin.Region{}
 	get := func(name string) *admin.Region {
-		if by[name] == nil {
-			by[name] = &admin.Region{Name: name, Primary: name == primary}
+		if byName[name] == nil {
+			byName[name] = &admin.Region{Name: name, Primary: name == n.config.PrimaryRegion}
 		}
-		return by[name]
+		return byName[name]
 	}
-	self := get(own)
-	self.Reachable = true
 
-	for _, one := range view.Members {
-		if one.State == gossip.Alive {
-			self.Members++
+	home := get(n.config.Region)
+	home.Reachable = true
+	for _, m := range view.Members {
+		if m.State == gossip.Alive {
+			home.Members++
 		}
 	}
 
@@ -63,12 +60,12 @@ func (n *Node) regions(view cluster.View) []admin.Region {
 		r.Address, _, _ = net.SplitHostPort(far.Address) // empty if there is none
 	}
 
-	for _, name := range agreed.Names {
+	for _, name := range n.cluster.Last().Regions.Names {
 		get(name).Committed = true
 	}
 
-	list := make([]admin.Region, 0, len(by))
-	for _, r := range by {
+	list := make([]admin.Region, 0, len(byName))
+	for _, r := range byName {
 		list = append(list, *r)
 	}
 

@@ -92,12 +92,12 @@ func (a adminView) View() admin.ClusterView {
 	}
 
 	offsets := n.clockOffsets()
-	for _, one := range v.Members {
-		reachable := one.ID == n.id || n.peers.Reachable(one.ID)
+	for _, m := range v.Members {
+		reachable := m.ID == n.id || n.peers.Reachable(m.ID)
 		view.Members = append(view.Members,
-			admin.Member{Member: one, Reachable: reachable,
-				Via:         relayName(n.peers, one.ID, v.Members),
-				ClockOffset: offsetMillis(offsets, one.ID)})
+			admin.Member{Member: m, Reachable: reachable,
+				Via:         relayName(n.peers, m.ID, v.Members),
+				ClockOffset: offsetMillis(offsets, m.ID)})
 	}
 
 	return view
@@ -110,9 +110,9 @@ func relayName(peers *peer.Peers, to ring.NodeID, members []cluster.Member) stri
 	if !ok {
 		return ""
 	}
-	for _, one := range members {
-		if one.ID == relay {
-			return one.Name
+	for _, m := range members {
+		if m.ID == relay {
+			return m.Name
 		}
 	}
 	return relay.String()

@@ -21,8 +21,8 @@ func (n *Node) Acquire(ctx context.Context, q client.Request, ttl time.Duration)
 
 // acquire makes one attempt.
 func (n *Node) acquire(ctx context.Context, q *client.Request, ttl time.Duration) (*client.Slot, error) {
-	// Before the call, so that the slot never seems to last longer than it
-	// does.
+	// The time is read before the call, so that the slot never seems to last longer
+	// than it does.
 	sent := time.Now()
 	d, slot, err := n.decideSlot(ctx, q, ttl)
 	switch {
@@ -42,7 +42,7 @@ func (n *Node) acquire(ctx context.Context, q *client.Request, ttl time.Duration
 	return s, nil
 }
 
-// decideSlot decides q. With an error, OnError has.
+// decideSlot decides q. If it returns an error, Config.OnError has decided.
 func (n *Node) decideSlot(
 	ctx context.Context, q *client.Request, ttl time.Duration,
 ) (client.Decision, limiter.Slot, error) {
@@ -64,9 +64,13 @@ func (n *Node) decideSlot(
 	if err := i.read(q); err != nil {
 		return fail(err)
 	}
+
 	i.AwaitsLoan = true
-	i.Slots, i.SlotTTL, i.Who = q.Slots, ttl, cmp.Or(q.Who, n.config.Name[:min(len(n.config.Name), limiter.MaxWho)])
+	i.Slots = q.Slots
+	i.SlotTTL = ttl
+	i.Who = cmp.Or(q.Who, n.config.Name[:min(len(n.config.Name), limiter.MaxWho)])
 	i.RequestID = cmp.Or(q.RequestID, rand.Text())
+
 	slot, err := n.limiter.Acquire(&i.Query, &i.answer)
 	if err != nil {
 		return fail(n.toClientError(err))
@@ -88,6 +92,7 @@ func (n *Node) RenewSlot(ctx context.Context, id string) (until time.Time, err e
 	if err := n.ensureOpen(ctx); err != nil {
 		return time.Time{}, err
 	}
+
 	sent := time.Now()
 	expires, err := n.limiter.RenewSlot(id, 0)
 	if err != nil {

@@ -24,7 +24,9 @@ func (n *Node) openTracing() (err error) {
 	if n.config.OTLPEndpoint == "" {
 		return nil
 	}
-	if n.tracer, err = tracing.Open(*n.config.tracing()); err != nil {
+
+	n.tracer, err = tracing.Open(*n.config.tracing())
+	if err != nil {
 		return err
 	}
 	n.onRelease(n.closeTracing)
@@ -35,6 +37,7 @@ func (n *Node) openTracing() (err error) {
 func (n *Node) closeTracing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
+
 	if err := n.tracer.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		n.log.Warn("not all spans were sent", "error", err)
 	}

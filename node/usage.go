@@ -33,10 +33,10 @@ func (n *Node) openMeter() (err error) {
 // has. Gossip lists nodes that were removed a little longer; they are no
 // members.
 func (n *Node) countingMembers() (list []usage.Member) {
-	for _, one := range n.cluster.View().Members {
-		if one.State == gossip.Alive || one.Known && one.State != gossip.Left {
+	for _, m := range n.cluster.View().Members {
+		if m.State == gossip.Alive || m.Known && m.State != gossip.Left {
 			list = append(list, usage.Member{
-				ID: one.ID, Name: one.Name, Zone: one.Zone, Alive: one.State == gossip.Alive, InRing: one.InRing,
+				ID: m.ID, Name: m.Name, Zone: m.Zone, Alive: m.State == gossip.Alive, InRing: m.InRing,
 			})
 		}
 	}
@@ -46,7 +46,7 @@ func (n *Node) countingMembers() (list []usage.Member) {
 // isLastMember reports whether there is no other node to hand usage over to.
 // Once it has left, this node is none of the members itself.
 func (n *Node) isLastMember() bool {
-	return !slices.ContainsFunc(n.countingMembers(), func(one usage.Member) bool { return one.ID != n.id })
+	return !slices.ContainsFunc(n.countingMembers(), func(m usage.Member) bool { return m.ID != n.id })
 }
 
 // handOverUsage hands the usage counted here over to another node, before this

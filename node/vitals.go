@@ -29,9 +29,9 @@ type vitals struct {
 
 // read returns what the node takes, except for its counters.
 func (v *vitals) read() limiter.Vitals {
-	out := limiter.Vitals{Memory: memoryInUse(), MaxMemory: v.maxMemory}
+	now := limiter.Vitals{Memory: memoryInUse(), MaxMemory: v.maxMemory}
 	if v.dir == "" {
-		return out
+		return now
 	}
 
 	v.mu.Lock()
@@ -43,9 +43,9 @@ func (v *vitals) read() limiter.Vitals {
 		v.free, _ = persist.FreeSpace(v.dir)
 	}
 
-	out.Disk = v.disk
-	out.DiskFree = v.free
-	return out
+	now.Disk = v.disk
+	now.DiskFree = v.free
+	return now
 }
 
 // memoryInUse returns how many bytes of memory the process has. Where the
@@ -58,6 +58,7 @@ func memoryInUse() int64 {
 			return resident * int64(os.Getpagesize())
 		}
 	}
+
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)
 	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
