@@ -82,7 +82,8 @@ func (ch *chronicle) noteContact() {
 		return // the log has said so
 	}
 
-	switch missing := time.Since(ch.lastSeen); {
+	missing := time.Since(ch.lastSeen)
+	switch {
 	case ch.lost != noMajority && missing >= lostAfter && !ch.reachesMajority():
 		ch.lost = noMajority
 		ch.config.Logger.Warn(fmt.Sprintf("no majority: %s; rules can't be written, limits are kept by shares", ch.missingVoters()))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -49,29 +50,31 @@ func New(config Config) (*Cluster, error) {
 	}
 
 	if config.SettledEpoch == nil {
-		config.SettledEpoch = func() int64 { return 1<<63 - 1 }
+		config.SettledEpoch = func() int64 { return math.MaxInt64 } // without partitions, every epoch is settled
 	}
 
 	config.Primary = cmp.Or(config.Primary, config.Self.Region)
 	config.Build.Level = cmp.Or(config.Build.Level, agreement.Newest)
-	core := &core{
+
+	shared := &core{
 		config: config, opened: time.Now(), calls: tasks.Group{Most: maxTasks},
 		stateApplied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
 		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
-	core.ctx, core.cancel = context.WithCancel(context.Background())
-	core.machine = newMachine(config.Build, func() { wake.Signal(core.stateApplied) })
-	core.memory.noMajority = make(chan struct{}, 1)
-	core.nodeAddresses.Store(&map[ring.NodeID]string{})
+	shared.ctx, shared.cancel = context.WithCancel(context.Background())
+	shared.machine = newMachine(config.Build, func() { wake.Signal(shared.stateApplied) })
+	shared.memory.noMajority = make(chan struct{}, 1)
+	shared.nodeAddresses.Store(&map[ring.NodeID]string{})
+
 	c := &Cluster{
-		core: core, founder: &founder{core: core},
-		tracker: &nodeTracker{core: core, lastReports: map[ring.NodeID]nodeReport{},
+		core: shared, founder: &founder{core: shared},
+		tracker: &nodeTracker{core: shared, lastReports: map[ring.NodeID]nodeReport{},
 			removing: map[ring.NodeID]pendingRemoval{}},
-		sharedRules: &sharedRules{core: core, wake: make(chan struct{}, 1),
+		sharedRules: &sharedRules{core: shared, wake: make(chan struct{}, 1),
 			writing: make(chan struct{}, 1), reports: regionReports{}},
 	}
 	c.tracker.behind.Store(&[]ring.NodeID{})
-	c.reconciler = &reconciler{core: core, tracker: c.tracker, sharedRules: c.sharedRules,
+	c.reconciler = &reconciler{core: shared, tracker: c.tracker, sharedRules: c.sharedRules,
 		changing: make(chan struct{}, 1)}
 
 	if err := c.founder.recallIdentity(); err != nil {
@@ -89,7 +92,7 @@ func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
 
-	// Before Raft starts, because it then reads its term.
+	// This comes before Raft starts, which reads its term then.
 	if err := c.founder.clearHalfFounded(); err != nil {
 		return err
 	}
@@ -135,14 +138,17 @@ func (c *Cluster) Start() error {
 }
 
 func (c *Cluster) startGossip(empty bool) error {
-	g, self := c.config.Gossip, c.config.Self
+	g := c.config.Gossip
+	self := c.config.Self
 	g.Self = gossip.Member{
 		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
 		Cluster: c.identity.Load().Cluster, BootstrapExpect: c.config.BootstrapExpect,
 		RaftEmpty: empty, SettingsVersion: settingsVersion,
 		Level: uint32(c.config.Build.Level),
 	}
-	g.Advertise, g.Logger = cmp.Or(g.Advertise, self.Address), cmp.Or(g.Logger, c.config.Logger)
+	g.Advertise = cmp.Or(g.Advertise, self.Address)
+	g.Logger = cmp.Or(g.Logger, c.config.Logger)
+
 	opened, err := gossip.Open(g)
 	if err != nil {
 		return fmt.Errorf("start gossip: %w", err)
@@ -165,10 +171,10 @@ func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 // Accept returns an error if the remote node belongs to another cluster. It is
 // meant for peer.Config.Accept.
 func (c *core) Accept(remote peer.Identity) error {
-	own := c.identity.Load().Cluster
-	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
+	ours := c.identity.Load().Cluster
+	if ours != [16]byte{} && remote.Cluster != [16]byte{} && ours != remote.Cluster {
 		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, but this node belongs to %s", ErrRefused,
-			remote.Node, remote.Name, agreement.ClusterID(remote.Cluster), agreement.ClusterID(own))
+			remote.Node, remote.Name, agreement.ClusterID(remote.Cluster), agreement.ClusterID(ours))
 	}
 	return nil
 }
@@ -179,9 +185,13 @@ func (c *core) announce() {
 	if g == nil {
 		return
 	}
+
 	empty, err := c.isRaftEmpty()
 	if err == nil {
-		err = g.Update(func(m *gossip.Member) { m.Cluster, m.RaftEmpty = c.identity.Load().Cluster, empty })
+		err = g.Update(func(m *gossip.Member) {
+			m.Cluster = c.identity.Load().Cluster
+			m.RaftEmpty = empty
+		})
 	}
 	if err != nil {
 		c.config.Logger.Warn("gossip can't announce this node's new state", "error", err)
@@ -216,7 +226,8 @@ func (c *Cluster) updateAddresses() {
 	c.config.Peers.SetNodes(known)
 
 	if c.config.OnAddresses != nil {
-		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.tracker.remembered) {
+		addresses := c.gossip.Load().Addresses()
+		if !slices.Equal(addresses, c.tracker.remembered) {
 			c.tracker.remembered = addresses
 			c.config.OnAddresses(addresses)
 		}
@@ -249,9 +260,11 @@ func (c *Cluster) Close() error {
 func (c *Cluster) close() error {
 	c.cancel()
 	answered, done := c.calls.Close(), c.errands.Close()
+
 	errs := []error{c.holder.Close(), c.granter.Close()}
 	waitAtMost(drainTimeout, answered, done)
 	errs = append(errs, c.stopRaft(closeTimeout))
+
 	if g := c.gossip.Load(); g != nil {
 		errs = append(errs, g.Close())
 	}

@@ -98,9 +98,11 @@ func (c *Cluster) WriteEntries(
 func (c *core) awaitPrimaryEntries(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
+
 	if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
 		c.config.Logger.Debug("can't notify the leader of changed entries", "error", err)
 	}
+
 	err := c.awaitState(ctx,
 		func(s *agreement.State) bool { return c.followsPrimary(s) && s.Entries.Version() >= version })
 	if err != nil {
@@ -146,15 +148,19 @@ func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte
 
 // Stamped returns the change with the leader's time, in Unix ms.
 func (c *EntryChange) Stamped(now int64) entries.Change {
-	out, entry := c.Change, *c.Entry
-	out.When, out.Entry = now, &entry
+	entry := *c.Entry
 	if !c.Restored {
-		entry.When, entry.By = now, c.By
+		entry.When = now
+		entry.By = c.By
 	}
 	if c.For > 0 {
 		entry.Until = now + c.For
 	}
-	return out
+
+	stamped := c.Change
+	stamped.When = now
+	stamped.Entry = &entry
+	return stamped
 }
 
 // entryIn returns the entry that a change wrote or removed; nil if the change is not known.
@@ -221,9 +227,10 @@ func followingOf(s *entries.State, at entriesPosition) *agreement.AdoptEntries {
 	if at.Paging {
 		return &agreement.AdoptEntries{Page: s.Page(at.After, followBytes)}
 	}
-	list, ok := s.Since(at.Version, at.Digest, followBytes)
+
+	list, known := s.Since(at.Version, at.Digest, followBytes)
 	switch {
-	case !ok:
+	case !known:
 		return &agreement.AdoptEntries{Page: s.Page("", followBytes)}
 	case len(list) == 0:
 		return nil
@@ -243,7 +250,7 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 		if paging.first == nil {
 			paging.first = &entries.Page{Version: e.Page.Version, Digest: e.Page.Digest}
 		}
-		// Later pages may be of newer states. As of the first one's version,
+		// Later pages may be of newer states. All count as of the first one's version:
 		// the changes since then still follow.
 		e.Page.Version, e.Page.Digest = paging.first.Version, paging.first.Digest
 	}
@@ -255,7 +262,7 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 
 	switch {
 	case err != nil:
-		*paging = entriesPaging{} // begin again
+		*paging = entriesPaging{} // this region begins again with the first page
 		return fmt.Errorf("follow the primary region's entries: %w", err)
 	case e.Page == nil || e.Page.IsLast():
 		*paging = entriesPaging{}

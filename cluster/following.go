@@ -76,7 +76,7 @@ func (sr *sharedRules) followPrimary(ctx context.Context) error {
 // has adopted something new, and has yet to report that to the primary.
 func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	s, honoured := sr.updateHonoured(ctx)
-	b, err := json.Marshal(followRequest{
+	question, err := json.Marshal(followRequest{
 		Region: sr.config.Self.Region, rulesPosition: positionOf(s), Honoured: honoured,
 		Clock: time.Now().UnixMilli(), Level: s.Level,
 		Entries: sr.paging.position(s.Entries),
@@ -84,22 +84,25 @@ func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if b, err = sr.callPrimaryRegion(ctx, MethodFollow, b); err != nil {
+
+	answer, err := sr.callPrimaryRegion(ctx, MethodFollow, question)
+	if err != nil {
 		return false, err
 	}
-	if len(b) == 0 {
+	if len(answer) == 0 {
 		return false, errBadCall
 	}
 
-	switch kind, b := followKind(b[0]), b[1:]; kind {
+	content := answer[1:]
+	switch followKind(answer[0]) {
 	case followUpToDate:
 		return false, nil
 	case followState:
-		return true, sr.adoptRules(ctx, b)
+		return true, sr.adoptRules(ctx, content)
 	case followEntries:
-		return true, sr.adoptEntries(ctx, b)
+		return true, sr.adoptEntries(ctx, content)
 	case followNotPrimary:
-		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, sr.config.Primary, b)
+		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, sr.config.Primary, content)
 	}
 
 	return false, errBadCall
@@ -120,7 +123,9 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 
 	now := sr.State()
 	version := rulesVersion(now)
-	switch world := before.Regions.World; {
+
+	world := before.Regions.World
+	switch {
 	case !world.IsZero() && world != now.Regions.World:
 		sr.config.Logger.Warn("this region now follows the primary's rules; its own rules are gone",
 			"primary", now.Regions.Primary, "version_before", rulesVersion(before), "rules_version", version)
@@ -174,16 +179,20 @@ type Following struct {
 // Following describes how this region follows the primary. In the primary, Leads is false.
 func (c *Cluster) Following() Following {
 	f := Following{Primary: c.config.Primary, Recorded: recordedVersion(c.Last())}
-	g := c.sharedRules
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if c.isSecondary() && !g.leadingSince.IsZero() {
-		at := g.primaryAnsweredAt
-		if at.IsZero() {
-			at = g.leadingSince
-		}
-		f.Leads, f.Age = true, time.Since(at)
+	sr := c.sharedRules
+	sr.mu.Lock()
+	defer sr.mu.Unlock()
+
+	if !c.isSecondary() || sr.leadingSince.IsZero() {
+		return f
 	}
+
+	at := sr.primaryAnsweredAt
+	if at.IsZero() {
+		at = sr.leadingSince
+	}
+	f.Leads = true
+	f.Age = time.Since(at)
 	return f
 }
 
@@ -205,18 +214,20 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 		return nil, errBadCall
 	}
 
-	own, s := sr.config.Self.Region, sr.State()
-	switch err := sr.requirePrimaryLeader(); {
+	region := sr.config.Self.Region
+	s := sr.State()
+	err := sr.requirePrimaryLeader()
+	switch {
 	case !sr.leads():
 		return nil, err
-	case q.Region == own:
-		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, own)
+	case q.Region == region:
+		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, region)
 	case sr.isSecondary():
 		return append([]byte{byte(followNotPrimary)}, sr.config.Primary...), nil
 	case err != nil:
 		return nil, err
 	case rulesVersion(s) == 0:
-		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrLeaderUnavailable, own)
+		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrLeaderUnavailable, region)
 	case q.Level < s.Level:
 		return nil,
 			fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
@@ -226,7 +237,6 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	mine, theirs := positionOf(s), q.rulesPosition
 	sr.mu.Lock()
 	noted := sr.reports.add(q.Region, q.report(time.Now()))
-
 	if mine.isBefore(theirs) {
 		sr.regionAhead = theirs
 	}

@@ -121,8 +121,9 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 
 // foundCluster is the loop of a node whose Raft is empty. It ends once Raft has data.
 func (f *founder) foundCluster() {
-	var deferred time.Time
-	lastLogged, lastReason := time.Now(), "" // don't log what is over within a second
+	var deferred time.Time   // when this node last began to hold back
+	lastLogged := time.Now() // so what is over within a second is not logged
+	lastReason := ""
 	f.loop(f.config.Timings.Founding, f.gossipChanged, func() (last bool) {
 		empty, err := f.isRaftEmpty()
 		switch {
@@ -132,24 +133,26 @@ func (f *founder) foundCluster() {
 		case !empty:
 			f.announce()
 			return true
-		case time.Since(deferred) < deferTimeout || f.config.BootstrapExpect == 1 &&
-			time.Since(f.opened) < alonePatience:
+		case time.Since(deferred) < deferTimeout:
+			return false
+		case f.config.BootstrapExpect == 1 && time.Since(f.opened) < alonePatience:
 			return false
 		}
 
-		lower, err := f.foundOnce()
-		if lower {
+		holdBack, err := f.foundOnce()
+		if holdBack {
 			deferred = time.Now()
 		}
-
 		if err == nil {
 			return false
 		}
 
 		f.waitReason.Store(&err)
 
-		if since := time.Since(lastLogged); since > remindInterval || since > time.Second && err.Error() != lastReason {
-			lastLogged, lastReason = time.Now(), err.Error()
+		since := time.Since(lastLogged)
+		if since > remindInterval || since > time.Second && err.Error() != lastReason {
+			lastLogged = time.Now()
+			lastReason = err.Error()
 			level := slog.LevelInfo
 			if errors.Is(err, ErrRefused) {
 				level = slog.LevelError // needs an operator
@@ -161,23 +164,23 @@ func (f *founder) foundCluster() {
 	})
 }
 
-// foundOnce takes one step. lower means that a node with a lower ID is already
-// founding a cluster. The error says what this node waits for.
-func (f *founder) foundOnce() (lower bool, err error) {
+// foundOnce takes one step. holdBack means that another proposer may go first,
+// so this node waits for deferTimeout. The error says what this node waits for.
+func (f *founder) foundOnce() (holdBack bool, err error) {
 	self := f.config.Self.ID
-	out := newFoundingView(self, f.config.BootstrapExpect, f.gossip.Load().Members())
+	view := newFoundingView(self, f.config.BootstrapExpect, f.gossip.Load().Members())
 	expectErr := f.checkExpect()
 	if expectErr != nil {
-		out.set = nil
+		view.set = nil
 	}
 
 	f.mu.Lock()
-	next, step := f.promise.nextStep(self, out)
+	next, step := f.promise.nextStep(self, view)
 	if expectErr != nil && step == stepWait && next.isBy(self) {
 		next, step = next.withdrawn(), stepGiveUp
 	}
 	if step == stepAsk || step == stepGiveUp {
-		err = f.setPromiseLocked(next)
+		err = f.setPromise(next)
 	}
 	f.mu.Unlock()
 
@@ -192,7 +195,7 @@ func (f *founder) foundOnce() (lower bool, err error) {
 		return f.askPromises(next)
 	}
 
-	if out.clusterExists {
+	if view.clusterExists {
 		return false, errors.New("a cluster exists already: its leader will add this node")
 	}
 	if expectErr != nil {
@@ -201,7 +204,9 @@ func (f *founder) foundOnce() (lower bool, err error) {
 
 	g := f.gossip.Load()
 	err = waitError(f.config.BootstrapExpect, g.MissingSeeds(), g.Members())
-	if n := g.Rejecting(); n > 0 {
+
+	n := g.Rejecting()
+	if n > 0 {
 		err = fmt.Errorf("%w; %d of them reject this node: is the cluster secret the same everywhere?", err, n)
 	}
 
@@ -212,7 +217,8 @@ func (f *founder) foundOnce() (lower bool, err error) {
 // --bootstrap-expect, missing lists the addresses of --join where gossip has
 // found no node, and members are gossip's.
 func waitError(expect int, missing []string, members []gossip.Member) error {
-	found, others := 0, ""
+	found := 0
+	others := ""
 	for _, m := range members {
 		switch {
 		case m.State != gossip.Alive || m.BootstrapExpect == 0:
@@ -223,31 +229,30 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 		}
 	}
 
-	who := strings.Join(missing, ", ")
+	awaited := strings.Join(missing, ", ")
 	switch {
-	case expect == 0 && who != "":
-		return fmt.Errorf("waiting for %s, to join its cluster", who)
+	case expect == 0 && awaited != "":
+		return fmt.Errorf("waiting for %s, to join its cluster", awaited)
 	case expect == 0:
 		return errors.New("waiting for the nodes of --join to found a cluster; if this is one of its first nodes, start it with --bootstrap-expect")
 	case found >= expect:
 		return fmt.Errorf("waiting for another node to found the cluster (%d of %d found)", found, expect)
 	}
 
-	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
+	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(awaited, "more nodes"), found, expect, others)
 }
 
-// checkExpect returns an error if this node must not found a cluster, because
-// at least twice as many nodes as
-// --bootstrap-expect are about to start: if the network split now, they would found two clusters.
+// checkExpect returns an error if so many nodes are about to start, twice
+// --bootstrap-expect or more, that they would found two clusters if the network
+// split now.
 func (f *founder) checkExpect() error {
-	return checkExpect(f.config.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
+	return expectError(f.config.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
 
-// checkExpect is the same check as a function of the values of
-// --bootstrap-expect, the number of nodes that --join names (0 while
-// unresolved), and gossip's members. Nodes that only join don't count, because
-// they found nothing.
-func checkExpect(expect, joinCount int, members []gossip.Member) error {
+// expectError returns checkExpect's error, given --bootstrap-expect, the number
+// of nodes that --join names (0 while unresolved), and gossip's members. Nodes
+// that only join don't count, because they found nothing.
+func expectError(expect, joinCount int, members []gossip.Member) error {
 	known := map[string]bool{} // by address: a node that lost its disk has another ID
 	for _, m := range members {
 		if m.BootstrapExpect > 0 && m.State != gossip.Left {
@@ -274,8 +279,8 @@ func checkExpect(expect, joinCount int, members []gossip.Member) error {
 	return nil
 }
 
-// setPromiseLocked stores p on disk, then puts it in force. The caller holds mu.
-func (f *founder) setPromiseLocked(p promise) error {
+// setPromise stores p on disk, then puts it in force. The caller holds mu.
+func (f *founder) setPromise(p promise) error {
 	if p.equal(f.promise) {
 		return nil
 	}
@@ -304,16 +309,15 @@ func (f *founder) checkPromise(p promise) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	if now := f.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
-		return nil // replaced in the meantime
+	if f.promise.Proposer != p.Proposer || f.promise.Attempt != p.Attempt {
+		return nil // another promise has replaced it in the meantime
 	}
-
-	return f.setPromiseLocked(f.promise.withdrawn())
+	return f.setPromise(f.promise.withdrawn())
 }
 
 // askPromises asks the other nodes of the set for promises, and founds the
-// cluster once all have promised.
-func (f *founder) askPromises(p promise) (lower bool, err error) {
+// cluster once all have promised. holdBack is as in foundOnce.
+func (f *founder) askPromises(p promise) (holdBack bool, err error) {
 	self := f.config.Self.ID
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
@@ -325,13 +329,12 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 		}
 
 		var r promiseReply
-		if err := f.callJSON(ctx, id, MethodPromise, request, &r); errors.Is(err, ErrRefused) {
-			return false, fmt.Errorf("node %s: %w", id, err)
-		} else if err != nil {
-			return false, fmt.Errorf("node %s does not answer: %w", id, err)
-		}
-
+		err := f.callJSON(ctx, id, MethodPromise, request, &r)
 		switch {
+		case errors.Is(err, ErrRefused):
+			return false, fmt.Errorf("node %s: %w", id, err)
+		case err != nil:
+			return false, fmt.Errorf("node %s does not answer: %w", id, err)
 		case r.Given:
 			continue
 		case r.Cluster:
@@ -350,7 +353,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 
 	// During the calls the lock was free: this node may have promised itself to
 	// another proposer, or have heard of a cluster or of further nodes.
-	if now := f.promise; !now.isStillValid(self, p.Attempt) {
+	if !f.promise.isStillValid(self, p.Attempt) {
 		return true, errors.New("this node has given up its attempt in the meantime")
 	}
 	if newFoundingView(self, f.config.BootstrapExpect, f.gossip.Load().Members()).clusterExists {
@@ -361,7 +364,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	}
 
 	p.Decided = true
-	if err := f.setPromiseLocked(p); err != nil {
+	if err := f.setPromise(p); err != nil {
 		return false, err
 	}
 	if err := f.bootstrap(p.Set); err != nil {
@@ -379,7 +382,7 @@ func (f *founder) giveUp(p promise) error {
 	if !f.promise.isStillValid(f.config.Self.ID, p.Attempt) {
 		return nil
 	}
-	return f.setPromiseLocked(f.promise.withdrawn())
+	return f.setPromise(f.promise.withdrawn())
 }
 
 // servePromise answers another node's request for a promise.
@@ -403,7 +406,7 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	inCluster := !empty || f.Identity().Cluster != [16]byte{} ||
 		newFoundingView(f.config.Self.ID, f.config.BootstrapExpect, f.gossip.Load().Members()).clusterExists
 	next, reply := f.promise.answer(f.config.Self.ID, ask, inCluster)
-	if err := f.setPromiseLocked(next); err != nil {
+	if err := f.setPromise(next); err != nil {
 		return nil, err
 	}
 
@@ -442,8 +445,8 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	own, p := f.Identity().Cluster, f.promise
-
+	ours := f.Identity().Cluster
+	p := f.promise
 	empty, err := f.isRaftEmpty()
 	switch {
 	case in.Cluster == [16]byte{}:
@@ -451,7 +454,7 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	case err != nil:
 		return noBody{}, err
 	case in.Departed != "":
-		if own == in.Cluster && (in.Node == f.config.Self.ID || in.Node.IsZero()) {
+		if ours == in.Cluster && (in.Node == f.config.Self.ID || in.Node.IsZero()) {
 			f.noteDeparted(in.Departed)
 		}
 		return noBody{}, nil
@@ -460,22 +463,25 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	case in.Level > f.config.Build.Level:
 		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
 			ErrRefused, in.Level, f.config.Self.Name, f.config.Build.Level, f.config.Build.Release, in.Release)
-		if before := f.joinError.Swap(&err); before == nil || (*before).Error() != err.Error() {
+
+		before := f.joinError.Swap(&err)
+		if before == nil || (*before).Error() != err.Error() {
 			f.config.Logger.Error("this node can't join the cluster", "error", err)
 		}
 		return noBody{}, err
-	case own != [16]byte{} && own != in.Cluster:
+	case ours != [16]byte{} && ours != in.Cluster:
 		return noBody{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, f.config.Self.ID)
-	case own == [16]byte{} && empty && p.isBy(f.config.Self.ID):
-		if err := f.setPromiseLocked(p.withdrawn()); err != nil { // there is a cluster, so don't found one
+	case ours == [16]byte{} && empty && p.isBy(f.config.Self.ID):
+		// There is a cluster, so this node founds none.
+		if err := f.setPromise(p.withdrawn()); err != nil {
 			return noBody{}, err
 		}
-	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
+	case ours == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
 		return noBody{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it",
 			ErrRefused, f.config.Self.ID, p.Proposer)
 	}
 
-	if err := f.recordClusterLocked(in.Cluster); err != nil {
+	if err := f.storeClusterID(in.Cluster); err != nil {
 		return noBody{}, err
 	}
 
@@ -486,11 +492,14 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 // noteDeparted records that this node's ID is no member's any more.
 func (f *founder) noteDeparted(how string) {
 	err := fmt.Errorf("%w: it %s", ErrDeparted, how)
-	if f.departed.Swap(&err) == nil {
-		f.config.Logger.Error("this node is no member any more: it " + how)
-		if f.config.OnDeparted != nil {
-			f.config.OnDeparted()
-		}
+	before := f.departed.Swap(&err)
+	if before != nil {
+		return
+	}
+
+	f.config.Logger.Error("this node is no member any more: it " + how)
+	if f.config.OnDeparted != nil {
+		f.config.OnDeparted()
 	}
 }
 
@@ -500,12 +509,14 @@ func (f *founder) recallIdentity() error {
 	self := f.config.Self
 	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region,
 		Release: f.config.Build.Release}
+
 	b, err := stableGet(f.config.Store.Stable(), keyCluster)
 	if err != nil {
 		return err
 	}
 	copy(id.Cluster[:], b)
 	f.identity.Store(&id)
+
 	f.promise, err = loadPromise(f.config.Store.Stable())
 	return err
 }
@@ -514,21 +525,24 @@ func (f *founder) recallIdentity() error {
 func (f *founder) recordCluster(cluster agreement.ClusterID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.recordClusterLocked(cluster); err != nil {
+	if err := f.storeClusterID(cluster); err != nil {
 		f.config.Logger.Error("can't store the cluster's ID", "cluster", cluster, "error", err)
 	}
 }
 
-// recordClusterLocked does the work of recordCluster. The caller holds mu.
-func (f *founder) recordClusterLocked(cluster agreement.ClusterID) error {
+// storeClusterID stores the ID of this node's cluster and announces it. The
+// caller holds mu.
+func (f *founder) storeClusterID(cluster agreement.ClusterID) error {
 	id := *f.identity.Load()
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
 		return nil
 	}
-	// On disk first: what this node tells others must outlive a crash.
+
+	// The disk comes first: what this node tells others must outlive a crash.
 	if err := f.config.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
 		return fmt.Errorf("store the cluster's ID: %w", err)
 	}
+
 	id.Cluster = [16]byte(cluster)
 	f.identity.Store(&id)
 	f.announce()

@@ -51,8 +51,10 @@ const (
 func (nt *nodeTracker) hashToReport(s *agreement.State) agreement.HashAt {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
+
 	if s.Index != nt.idleIndex {
-		nt.idleIndex, nt.idleSince = s.Index, time.Now()
+		nt.idleIndex = s.Index
+		nt.idleSince = time.Now()
 	}
 	if time.Since(nt.idleSince) < hashPatience {
 		return s.ComparedHash
@@ -83,7 +85,7 @@ func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (diff
 		h.byIndex[c.Index] = at
 		for len(h.byIndex) > keptHashes {
 			oldest := slices.Min(slices.Collect(maps.Keys(h.byIndex)))
-			// The last look at it: it gets no more reports.
+			// This is the last look at the oldest index: it gets no more reports.
 			split = split || h.byIndex[oldest].isSplit(members)
 			delete(h.byIndex, oldest)
 		}
@@ -112,7 +114,9 @@ func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Has
 // majority, it can't know which side is right, so it only raises an alarm.
 func (nt *nodeTracker) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := nt.configuration()
-	if _, member := findServer(conf, serverID(r.Node)); !member || r.StateHash.Index == 0 || r.Stuck {
+
+	_, member := findServer(conf, serverID(r.Node))
+	if !member || r.StateHash.Index == 0 || r.Stuck {
 		return authority.Reply{}, false
 	}
 	differs, split := nt.hashReports.add(r.Node, r.StateHash, len(conf.Servers))
@@ -138,6 +142,7 @@ func (nt *nodeTracker) alarmSplit(r authority.Request) {
 		h.lastAlarm = time.Now()
 	}
 	h.mu.Unlock()
+
 	if due {
 		nt.config.Logger.Error("nodes have reached different states after the same entries, and no side has a majority: all nodes "+
 			"continue; compare the output of rlnode rules and rlnode members at each", "node", r.Node, "entry", r.StateHash.Index)

@@ -44,14 +44,26 @@ func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
 	if h.next.Version > 0 && h.next.samePrimaryEpoch(now) {
 		return
 	}
-	h.next, h.index = rulesPosition{}, 0
+
 	if now.Version > h.honoured.Version {
-		h.next, h.index = now, index
+		h.next = now
+		h.index = index
+	} else {
+		h.waitForNothing()
 	}
 }
 
+// waitForNothing records that the leader waits for no version.
+func (h *honourProgress) waitForNothing() {
+	h.next = rulesPosition{}
+	h.index = 0
+}
+
 // markReached records that the region honours next.
-func (h *honourProgress) markReached() { h.honoured, h.next, h.index = h.next, rulesPosition{}, 0 }
+func (h *honourProgress) markReached() {
+	h.honoured = h.next
+	h.waitForNothing()
+}
 
 // updateHonoured returns the current state and the newest version of its rules
 // that this region honours, or 0 if there is none. Only runRegionsLoop calls
@@ -141,12 +153,11 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	}
 
 	s, honoured := sr.updateHonoured(ctx)
-	own := followRequest{rulesPosition: positionOf(s), Honoured: honoured,
+	ours := followRequest{rulesPosition: positionOf(s), Honoured: honoured,
 		Clock: time.Now().UnixMilli(), Level: s.Level}
 	var list []string
 	sr.mu.Lock()
-	sr.reports.add(sr.config.Self.Region, own.report(time.Now()))
-
+	sr.reports.add(sr.config.Self.Region, ours.report(time.Now()))
 	for name, report := range sr.reports {
 		if report.isFresh(time.Now()) {
 			list = append(list, name)
@@ -234,6 +245,7 @@ func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 			return fmt.Errorf("add region %q: there are already %d regions, the most allowed", name,
 				agreement.MaxRegions)
 		}
+
 		r, err := sr.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
 		if err = errors.Join(err, r.Err); err != nil {
 			return fmt.Errorf("add region %q: %w", name, err)
@@ -260,7 +272,8 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 
-		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
+		held := r.Held[len(r.Held)-1]
+		if m.At != 0 && held.At == 0 {
 			sr.config.Logger.Info("all regions now use a version of the rules",
 				"rules_version", m.Version, "regions", len(r.Names))
 		}
@@ -275,9 +288,9 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 		if held.Candidate {
 			sr.mu.Lock()
 			defer sr.mu.Unlock()
-			clock, all := sr.reports.allHonour(r.Names,
+			clock, honoured := sr.reports.allHonour(r.Names,
 				rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: held.Version})
-			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, all
+			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, honoured
 		}
 	}
 

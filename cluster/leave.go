@@ -30,19 +30,22 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 		return nil
 	}
 
-	if c.Stuck() == nil { // a stuck node can't hand anything over: its standbys take over once it is ended
+	// A stuck node can't hand anything over: its standbys take over once it is ended.
+	if c.Stuck() == nil {
 		c.leavingRing.Store(true)
 
-		// Transfer the lead first, to spare the other nodes an election at the end.
+		// The lead is transferred first, to spare the other nodes an election at the end.
 		c.tracker.transferLead(ctx)
 		c.holder.AskNow()
+
 		self := c.config.Self.ID
 		err := c.awaitState(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
 		if err != nil {
 			return fmt.Errorf("leave the ring: %w", err)
 		}
 		if c.onlyOne(c.State()) {
-			// Otherwise it would have to leave as soon as another node joins.
+			// This node stays. With the flag it would have to leave as soon as another
+			// node joins.
 			c.leavingRing.Store(false)
 			return nil
 		}
@@ -93,7 +96,8 @@ func (nt *nodeTracker) transferTargets() []member {
 			continue
 		}
 
-		switch h := nt.lastReport(m.ID); {
+		h := nt.lastReport(m.ID)
+		switch {
 		case h.unfitToLead && time.Since(h.at) < nodeReportTTL:
 		case h.isCaughtUp(index):
 			well = append(well, m)
@@ -126,9 +130,10 @@ func (c *Cluster) LeaveCluster(ctx context.Context, by string) error {
 	if len(conf.Servers) < 2 {
 		return nil
 	}
+
 	c.leavingCluster.Store(true)
-	if err := c.requestRemoval(ctx,
-		removalRequest{Node: c.config.Self.ID, Leaves: true, By: by, ForGood: by != ""}); err != nil {
+	r := removalRequest{Node: c.config.Self.ID, Leaves: true, By: by, ForGood: by != ""}
+	if err := c.requestRemoval(ctx, r); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
 	return c.gossip.Load().Leave(ctx)
@@ -168,7 +173,7 @@ func (c *Cluster) requestRemoval(ctx context.Context, r removalRequest) error {
 	return c.retry(ctx, func(unknown bool) error {
 		err := c.callJSON(ctx, toLeader, MethodRemove, r, &noBody{})
 		if unknown && errors.Is(err, ErrNotFound) {
-			return nil // an earlier attempt removed it, and the reply was lost
+			return nil // an earlier attempt removed the node, and the reply was lost
 		}
 		return err
 	})
@@ -190,7 +195,8 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 
 	switch {
 	case m.ID == c.config.Self.ID:
-		if r.Leaves || r.Force { // the caller tries again; there may be an heir only then
+		if r.Leaves || r.Force {
+			// The caller tries again. By then, another node may lead.
 			c.tracker.transferLead(ctx)
 			return noBody{}, fmt.Errorf("%w: node %s is handing over the lead", ErrLeaderUnavailable, m.Name)
 		}
@@ -202,6 +208,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	}
 
 	c.tracker.markRemoving(m, r)
+
 	// A process that leaves stays marked: it still runs, and would be added
 	// again.
 	if !r.Leaves {
@@ -239,6 +246,7 @@ func (nt *nodeTracker) markRemoving(m member, r removalRequest) {
 		pending.departure = &agreement.Departure{Node: m.ID, Name: m.Name, By: r.By,
 			When: time.Now().UnixMilli(), Left: r.Leaves}
 	}
+
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 	nt.removing[m.ID] = pending

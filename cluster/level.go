@@ -33,7 +33,8 @@ func (c *Cluster) Levels() Levels { return c.tracker.levels(c.Last()) }
 func (nt *nodeTracker) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}
 	for _, m := range nt.listMembers(s) {
-		if p := s.Processes[m.ID]; m.inRaft || m.inState {
+		p := s.Processes[m.ID]
+		if m.inRaft || m.inState {
 			l.Members = append(l.Members,
 				MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: p.Release, Zones: p.Zones})
 		}
@@ -124,7 +125,8 @@ func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 	}
 
 	for _, name := range rc.State().Regions.Names {
-		if r, fresh := rc.sharedRules.report(name); name != rc.config.Self.Region && (!fresh || r.level < to) {
+		r, fresh := rc.sharedRules.report(name)
+		if name != rc.config.Self.Region && (!fresh || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
 				ErrRefused, name, to)
 		}

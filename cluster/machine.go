@@ -90,8 +90,8 @@ func (m *machine) Apply(l *raft.Log) any {
 		return m.stop(&Stuck{Index: l.Index, Hash: sha256.Sum256(l.Data), Err: result.Err})
 	}
 
-	// Before the state, so that whoever sees the new rules finds an index that
-	// includes them.
+	// These are set before the state, so that a reader that sees the new rules
+	// finds an index that includes them.
 	if next.History != before.History || next.Regions != before.Regions {
 		m.rulesIndex.Store(next.Index)
 	}

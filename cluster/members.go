@@ -53,26 +53,26 @@ func (m *member) isAlive() bool { return m.inGossip && m.State == gossip.Alive }
 // state, sorted by name. Names and addresses come from gossip if possible,
 // since it has the newest ones.
 func (nt *nodeTracker) listMembers(s *agreement.State) []member {
-	all := map[ring.NodeID]member{}
+	byID := map[ring.NodeID]member{}
 	for id, m := range s.Members {
-		all[id] = member{inState: true,
+		byID[id] = member{inState: true,
 			Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone,
 				State: gossip.Failed}}
 	}
 
 	for _, g := range nt.gossipMembers() {
-		all[g.ID] = member{
-			inState: all[g.ID].inState, inGossip: true, boot: g.Boot,
+		byID[g.ID] = member{
+			inState: byID[g.ID].inState, inGossip: true, boot: g.Boot,
 			settingsVersion: g.SettingsVersion, peerAddress: memberAddress(g),
 			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
 		}
 	}
 
 	conf, _ := nt.configuration()
-	remembered := nt.memory.state.Load() // has the names of nodes not heard of since this node started
+	remembered := nt.memory.state.Load() // it has the names of nodes not heard of since this node started
 	for _, server := range conf.Servers {
 		id := nodeID(server.ID)
-		m, listed := all[id]
+		m, listed := byID[id]
 		if !listed {
 			m.Member = Member{ID: id, Name: id.String(), Address: hostOf(string(server.Address)), State: gossip.Failed}
 			if remembered != nil && remembered.Members[id].Name != "" {
@@ -85,20 +85,26 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 		m.inRaft = true
 		m.raftAddress = string(server.Address)
 		m.Voter = server.Suffrage == raft.Voter
-		all[id] = m
+		byID[id] = m
 	}
 
-	leader, behind := nt.Leader(), *nt.behind.Load()
+	leader := nt.Leader()
+	behind := *nt.behind.Load()
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 
-	list := make([]member, 0, len(all))
-	for id, m := range all {
-		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
+	list := make([]member, 0, len(byID))
+	for id, m := range byID {
+		m.Leader = id == leader
+		m.InRing = s.InRing(id)
+		m.Behind = slices.Contains(behind, id)
 		m.Known = m.inState || m.inRaft
+
 		// A process that was started since is not the one being removed.
-		if r, removing := nt.removing[id]; removing && r.boot == m.boot {
-			m.removing, m.forced = true, r.forced
+		r, removing := nt.removing[id]
+		if removing && r.boot == m.boot {
+			m.removing = true
+			m.forced = r.forced
 		}
 		m.departure = s.Departure(id)
 		m.removing = m.removing || m.departure != nil

@@ -56,8 +56,9 @@ type memory struct {
 // now.
 func (c *core) Last() *agreement.State {
 	s := c.State()
-	if m := c.memory.state.Load(); m != nil && c.memory.inUse.Load() && s.Index < m.Index {
-		return m
+	remembered := c.memory.state.Load()
+	if remembered != nil && c.memory.inUse.Load() && s.Index < remembered.Index {
+		return remembered
 	}
 	return s
 }
@@ -70,15 +71,15 @@ func (c *Cluster) recallState() {
 	}
 
 	b, err := c.config.AppliedStore.Read()
-	own := c.identity.Load().Cluster
-	if err != nil || len(b) != len(own)+8 || [16]byte(b) != own {
+	cluster := c.identity.Load().Cluster
+	if err != nil || len(b) != len(cluster)+8 || [16]byte(b) != cluster {
 		if err != nil {
 			c.config.Logger.Warn("can't read the record of applied entries", "error", err)
 		}
 		return
 	}
 
-	c.memory.recordedIndex = binary.LittleEndian.Uint64(b[len(own):])
+	c.memory.recordedIndex = binary.LittleEndian.Uint64(b[len(cluster):])
 	s, err := stateAt(c.config.Build, c.config.Store, c.memory.recordedIndex)
 	if err != nil {
 		c.config.Logger.Warn("can't restore all recorded entries", "error", err)
@@ -116,7 +117,9 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	from := uint64(0)
 	for _, meta := range list { // newest first
 		var r io.ReadCloser
-		if _, r, err = store.Snapshots().Open(meta.ID); err == nil {
+
+		_, r, err = store.Snapshots().Open(meta.ID)
+		if err == nil {
 			err = m.Restore(r)
 		}
 		if err == nil {
@@ -180,7 +183,8 @@ func (c *Cluster) recordApplied() {
 		}
 		failing = err != nil
 		if !failing {
-			noted, c.memory.recordedIndex = s, s.Index
+			noted = s
+			c.memory.recordedIndex = s.Index
 		}
 	}
 }
@@ -212,7 +216,9 @@ func (c *Cluster) watchContact() {
 // reachesMajority reports whether a majority of the known voters is reachable
 // or alive in gossip, including this node.
 func (c *Cluster) reachesMajority() bool {
-	alive, voters, seen := c.aliveNodes(), c.voterIDs(), 0
+	alive := c.aliveNodes()
+	voters := c.voterIDs()
+	seen := 0
 	for _, id := range voters {
 		if id == c.config.Self.ID || alive[id] || c.config.Peers.Reachable(id) {
 			seen++
@@ -225,15 +231,19 @@ func (c *Cluster) reachesMajority() bool {
 func (c *Cluster) relyOnMemory() {
 	m := c.memory.state.Load()
 	if m == nil {
-		return // already in sync
+		return // this node is in sync already
 	}
+
 	c.config.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
-	if c.State().Index < m.Index { // otherwise a snapshot contained all of it
+
+	// A snapshot may have contained all of it.
+	if c.State().Index < m.Index {
 		c.publishRules(m)
 		c.publishEntries(m)
 	}
-	// Last, because it makes this node ready.
+
+	// This comes last, because it makes this node ready.
 	c.memory.inUse.Store(true)
 }
 

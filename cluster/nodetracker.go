@@ -63,7 +63,8 @@ func (r nodeReport) isCaughtUp(index uint64) bool {
 // makeAuthority creates the granter, which grants authority while this node
 // leads, and the holder, which obtains it for this node.
 func (c *Cluster) makeAuthority() {
-	self, began := c.config.Self, time.Now()
+	self := c.config.Self
+	began := time.Now()
 	c.granter = authority.NewGranter(authority.GranterConfig{
 		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.config.BootstrapExpect,
 		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
@@ -98,7 +99,8 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 		Release: nt.config.Build.Release, Zones: nt.config.Build.Zones,
 	}
 	for id := range *nt.nodeAddresses.Load() {
-		if _, relayed := nt.config.Peers.Via(id); relayed {
+		_, relayed := nt.config.Peers.Via(id)
+		if relayed {
 			r.Relayed = append(r.Relayed, id)
 		} else if !nt.config.Peers.Reachable(id) {
 			r.Unreachable = append(r.Unreachable, id)
@@ -108,7 +110,7 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	if nt.config.LaggingNodes != nil {
 		for _, id := range nt.config.LaggingNodes() {
 			r.Unreachable = append(r.Unreachable, id)
-			// In both lists, it would count twice in the leader's vote.
+			// A node in both lists would count twice in the leader's vote.
 			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
 		}
 	}
@@ -138,12 +140,15 @@ func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (repl
 // answerRequest answers a request for authority on the leader, and records how
 // far the node has applied.
 func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (authority.Reply, error) {
-	if reply, differs := nt.compare(r); differs {
-		return reply, nil
+	refusal, differs := nt.compare(r)
+	if differs {
+		return refusal, nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, authority.Validity)
 	defer cancel()
 	reply := nt.granter.Answer(ctx, r)
+
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 	if _, known := (*nt.nodeAddresses.Load())[r.Node]; known || r.Node == nt.config.Self.ID {
@@ -171,7 +176,8 @@ func (nt *nodeTracker) authorityNodes() []authority.Node {
 			n.State = gossip.Suspect
 		}
 		if m.removing {
-			n.State, n.Removed = gossip.Left, m.forced
+			n.State = gossip.Left
+			n.Removed = m.forced
 		}
 
 		list = append(list, n)

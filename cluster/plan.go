@@ -53,12 +53,13 @@ type plan struct {
 
 // next returns the one change to make now. Each change results in a new
 // configuration, from which the next one is planned.
-func (p *plan) next() change {
-	p.countVoters()
+func (pl *plan) next() change {
+	pl.countVoters()
 	for _, rule := range []func() change{
-		p.planMove, p.planRemoval, p.planForget, p.planAddition, p.planDemotion, p.planPromotion, p.planSpread,
+		pl.planMove, pl.planRemoval, pl.planForget, pl.planAddition, pl.planDemotion, pl.planPromotion, pl.planSpread,
 	} {
-		if c := rule(); c.kind != noChange {
+		c := rule()
+		if c.kind != noChange {
 			return c
 		}
 	}
@@ -66,32 +67,34 @@ func (p *plan) next() change {
 }
 
 // firstMember returns a change of the given kind to the first member that fits.
-func (p *plan) firstMember(kind changeKind, fits func(*member) bool) change {
-	for i := range p.members {
-		if fits(&p.members[i]) {
-			return change{kind: kind, node: p.members[i]}
+func (pl *plan) firstMember(kind changeKind, fits func(*member) bool) change {
+	for i := range pl.members {
+		if fits(&pl.members[i]) {
+			return change{kind: kind, node: pl.members[i]}
 		}
 	}
 	return change{}
 }
 
 // planMove updates the address of a node that has moved. After a failure it waits for retryNode.
-func (p *plan) planMove() change {
-	return p.firstMember(moveNode, func(m *member) bool {
+func (pl *plan) planMove() change {
+	return pl.firstMember(moveNode, func(m *member) bool {
 		return m.inRaft && m.isAlive() && m.peerAddress != m.raftAddress &&
-			p.now.Sub(m.health.changeFailedAt) >= retryNode
+			pl.now.Sub(m.health.changeFailedAt) >= retryNode
 	})
 }
 
 // planRemoval removes a node from Raft for the first reason that there is. It
 // never removes a node that is in a ring.
-func (p *plan) planRemoval() change {
-	for i := range p.members {
-		m := &p.members[i]
-		if !m.inRaft || m.ID == p.self || m.InRing {
+func (pl *plan) planRemoval() change {
+	for i := range pl.members {
+		m := &pl.members[i]
+		if !m.inRaft || m.ID == pl.self || m.InRing {
 			continue
 		}
-		if why := p.whyRemove(m); why != "" {
+
+		why := pl.whyRemove(m)
+		if why != "" {
 			return change{removeNode, *m, why}
 		}
 	}
@@ -99,7 +102,7 @@ func (p *plan) planRemoval() change {
 }
 
 // whyRemove returns why a node has to go; empty if it may stay.
-func (p *plan) whyRemove(m *member) string {
+func (pl *plan) whyRemove(m *member) string {
 	switch {
 	case m.removing:
 		return "by command"
@@ -107,24 +110,24 @@ func (p *plan) whyRemove(m *member) string {
 		return "it has left"
 	case !m.health.failed:
 		return ""
-	case p.now.Sub(m.health.failedSince) >= p.timings.ForgetAfter:
+	case pl.now.Sub(m.health.failedSince) >= pl.timings.ForgetAfter:
 		return "it was away for too long"
 	}
 
 	// Raft can have only one server at an address.
-	taken := slices.ContainsFunc(p.members, func(o member) bool {
+	taken := slices.ContainsFunc(pl.members, func(o member) bool {
 		return o.ID != m.ID && o.peerAddress == m.raftAddress && o.isAlive()
 	})
-	if taken && (p.failedVoters == 0 || p.canDropFailedVoter()) {
+	if taken && (pl.failedVoters == 0 || pl.canDropFailedVoter()) {
 		return "another node has its address"
 	}
 	return ""
 }
 
 // planForget removes a member that is not a server of Raft and not alive.
-func (p *plan) planForget() change {
-	return p.firstMember(forgetNode, func(m *member) bool {
-		return m.inState && !m.inRaft && !m.InRing && m.ID != p.self &&
+func (pl *plan) planForget() change {
+	return pl.firstMember(forgetNode, func(m *member) bool {
+		return m.inState && !m.inRaft && !m.InRing && m.ID != pl.self &&
 			(m.removing || !(m.isAlive()) && m.health.failed)
 	})
 }
@@ -133,75 +136,75 @@ func (p *plan) planForget() change {
 const retryNode = 5 * time.Second
 
 // planAddition adds a node that is alive, unless a server still has its address.
-func (p *plan) planAddition() change {
-	return p.firstMember(addNode, func(m *member) bool {
-		return !m.inRaft && m.isAlive() && !m.removing && p.now.Sub(m.health.changeFailedAt) >= retryNode &&
-			!slices.ContainsFunc(p.members, func(o member) bool { return o.inRaft && o.raftAddress == m.peerAddress })
+func (pl *plan) planAddition() change {
+	return pl.firstMember(addNode, func(m *member) bool {
+		return !m.inRaft && m.isAlive() && !m.removing && pl.now.Sub(m.health.changeFailedAt) >= retryNode &&
+			!slices.ContainsFunc(pl.members, func(o member) bool { return o.inRaft && o.raftAddress == m.peerAddress })
 	})
 }
 
 // countVoters counts the voters and picks the candidate to become one: from the
 // zone with the fewest voters, then by ID.
-func (p *plan) countVoters() {
-	p.voters = 0
-	p.failedVoters = 0
-	p.votersByZone = map[string]int{}
-	p.candidate = nil
+func (pl *plan) countVoters() {
+	pl.voters = 0
+	pl.failedVoters = 0
+	pl.votersByZone = map[string]int{}
+	pl.candidate = nil
 
-	for _, m := range p.members {
+	for _, m := range pl.members {
 		if m.Voter {
-			p.voters++
-			p.votersByZone[m.Zone]++
+			pl.voters++
+			pl.votersByZone[m.Zone]++
 			if m.health.failed {
-				p.failedVoters++
+				pl.failedVoters++
 			}
 		}
 	}
 
-	for i := range p.members {
-		m := &p.members[i]
+	for i := range pl.members {
+		m := &pl.members[i]
 		fits := m.inRaft && !m.Voter && m.isAlive() && !m.removing && m.health.healthy &&
-			p.now.Sub(m.health.healthySince) >= p.timings.Stable
-		if fits && (p.candidate == nil || p.votersByZone[m.Zone] < p.votersByZone[p.candidate.Zone]) {
-			p.candidate = m
+			pl.now.Sub(m.health.healthySince) >= pl.timings.Stable
+		if fits && (pl.candidate == nil || pl.votersByZone[m.Zone] < pl.votersByZone[pl.candidate.Zone]) {
+			pl.candidate = m
 		}
 	}
 }
 
 // canDropFailedVoter reports whether the live voters are enough to agree on dropping a failed one.
-func (p *plan) canDropFailedVoter() bool { return p.voters-p.failedVoters >= (p.voters-1)/2+1 }
+func (pl *plan) canDropFailedVoter() bool { return pl.voters-pl.failedVoters >= (pl.voters-1)/2+1 }
 
 // planDemotion demotes a failed voter if the live ones can agree to it, and
 // either a candidate can take its place or the number of voters is even: with
 // one voter fewer, a smaller majority suffices.
-func (p *plan) planDemotion() change {
-	if p.candidate == nil && p.voters%2 == 1 || p.failedVoters == 0 || !p.canDropFailedVoter() {
+func (pl *plan) planDemotion() change {
+	if pl.candidate == nil && pl.voters%2 == 1 || pl.failedVoters == 0 || !pl.canDropFailedVoter() {
 		return change{}
 	}
-	return p.firstMember(demoteNode, func(m *member) bool {
-		return m.Voter && m.ID != p.self && m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.Stable
+	return pl.firstMember(demoteNode, func(m *member) bool {
+		return m.Voter && m.ID != pl.self && m.health.failed && pl.now.Sub(m.health.failedSince) >= pl.timings.Stable
 	})
 }
 
 // planPromotion makes the candidate a voter while there are fewer than
 // maxVoters. If a voter has failed, it waits until planDemotion has demoted
 // that voter, because an additional voter would enlarge the majority needed.
-func (p *plan) planPromotion() change {
-	if p.candidate == nil || p.voters >= maxVoters || p.failedVoters > 0 {
+func (pl *plan) planPromotion() change {
+	if pl.candidate == nil || pl.voters >= maxVoters || pl.failedVoters > 0 {
 		return change{}
 	}
-	return change{kind: promoteNode, node: *p.candidate}
+	return change{kind: promoteNode, node: *pl.candidate}
 }
 
 // planSpread demotes a voter in a zone that has at least two more voters than
 // the candidate's zone. planPromotion then makes the candidate a voter, which
 // spreads the voters better over the zones.
-func (p *plan) planSpread() change {
-	if p.candidate == nil || p.voters < maxVoters || p.failedVoters > 0 {
+func (pl *plan) planSpread() change {
+	if pl.candidate == nil || pl.voters < maxVoters || pl.failedVoters > 0 {
 		return change{}
 	}
-	return p.firstMember(demoteNode, func(m *member) bool {
-		return m.Voter && m.ID != p.self && p.votersByZone[m.Zone] >= p.votersByZone[p.candidate.Zone]+2
+	return pl.firstMember(demoteNode, func(m *member) bool {
+		return m.Voter && m.ID != pl.self && pl.votersByZone[m.Zone] >= pl.votersByZone[pl.candidate.Zone]+2
 	})
 }
 
@@ -211,12 +214,14 @@ func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth 
 	if good && (!h.healthy || h.boot != m.boot) {
 		h.healthySince = now
 	}
+	h.healthy = good
+
 	bad := m.State == gossip.Failed || m.State == gossip.Left
 	if bad && !h.failed {
 		h.failedSince = now
 	}
-	h.healthy = good
 	h.failed = bad
+
 	h.boot = m.boot
 	return h
 }

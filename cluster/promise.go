@@ -62,25 +62,23 @@ type foundingView struct {
 
 // newFoundingView derives a founding view from the members, which include self.
 func newFoundingView(self ring.NodeID, expect int, members []gossip.Member) foundingView {
-	var out foundingView
+	var view foundingView
 	for _, m := range members {
 		if m.ID != self && (m.Cluster != [16]byte{} || m.State == gossip.Alive && !m.RaftEmpty) {
 			return foundingView{clusterExists: true}
 		}
 		if m.State == gossip.Alive && m.BootstrapExpect == expect && m.RaftEmpty && expect > 0 {
-			out.set = append(out.set, m.ID)
+			view.set = append(view.set, m.ID)
 		}
 	}
 
-	slices.SortFunc(out.set, ring.NodeID.Compare)
-
-	if len(out.set) < expect {
-		out.set = nil
+	slices.SortFunc(view.set, ring.NodeID.Compare)
+	if len(view.set) < expect {
+		view.set = nil
 	} else {
-		out.set = out.set[:expect]
+		view.set = view.set[:expect]
 	}
-
-	return out
+	return view
 }
 
 // foundingStep is an action in a founding.
@@ -96,25 +94,25 @@ const (
 // nextStep returns the next step of a node whose Raft is empty. For stepAsk and
 // stepGiveUp, the caller must store the returned promise before it does
 // anything else.
-func (p promise) nextStep(self ring.NodeID, out foundingView) (promise, foundingStep) {
+func (p promise) nextStep(self ring.NodeID, view foundingView) (promise, foundingStep) {
 	switch {
-	case p.isBy(self) && out.clusterExists:
+	case p.isBy(self) && view.clusterExists:
 		return p.withdrawn(), stepGiveUp
-	case p.isBy(self) && out.set == nil:
+	case p.isBy(self) && view.set == nil:
 		return p, stepWait // missing nodes of the set may come back
-	// A lower ID has appeared. It goes first, so that two proposers never hold
-	// out against each other.
-	case p.isBy(self) && out.set[0] != self:
+	case p.isBy(self) && view.set[0] != self:
+		// A lower ID has appeared. It goes first, so that two proposers never hold out
+		// against each other.
 		return p.withdrawn(), stepGiveUp
-	case p.isBy(self) && slices.Equal(out.set, p.Set):
+	case p.isBy(self) && slices.Equal(view.set, p.Set):
 		return p, stepAsk
 	case !p.isBy(self) && !p.Proposer.IsZero():
 		return p, stepCheck
-	case out.clusterExists || out.set == nil || out.set[0] != self:
+	case view.clusterExists || view.set == nil || view.set[0] != self:
 		return p, stepWait
 	}
 
-	return promise{Proposer: self, Attempt: p.Used + 1, Set: out.set, Used: p.Used + 1}, stepAsk
+	return promise{Proposer: self, Attempt: p.Used + 1, Set: view.set, Used: p.Used + 1}, stepAsk
 }
 
 // promiseRequest asks for a promise.
@@ -141,9 +139,8 @@ func (p promise) answer(self ring.NodeID, r promiseRequest, inCluster bool) (pro
 	case r.Proposer == self || !slices.Contains(r.Set, self) || !slices.Contains(r.Set, r.Proposer):
 		return p, promiseReply{To: p.Proposer}
 	case p.Proposer == r.Proposer && (r.Attempt < p.Attempt || r.Attempt == p.Attempt && !slices.Equal(r.Set, p.Set)):
-		return p, promiseReply{To: p.Proposer} // an outdated message
+		return p, promiseReply{To: p.Proposer} // the request is outdated
 	case p.isBy(self) && !p.Decided && r.Proposer.Compare(self) < 0:
-
 		// This node gives up its own attempt: the proposer with the lower ID goes first.
 	case !p.Proposer.IsZero() && p.Proposer != r.Proposer:
 		return p, promiseReply{To: p.Proposer}

@@ -175,12 +175,12 @@ func TestTooManyForOneFounding(t *testing.T) {
 			false},
 		{"founds nothing", 0, 9, three, false},
 	} {
-		err := checkExpect(test.expect, test.named, test.members)
+		err := expectError(test.expect, test.named, test.members)
 		if errors.Is(err, ErrRefused) != test.refused || (err != nil) != test.refused {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
-	if err := checkExpect(2, 0, three); err == nil || errors.Is(err, ErrRefused) {
+	if err := expectError(2, 0, three); err == nil || errors.Is(err, ErrRefused) {
 		t.Errorf("names that are being resolved: %v", err)
 	}
 }

@@ -66,20 +66,20 @@ func (c *core) stopRaft(bound time.Duration) error {
 		return nil
 	}
 
-	done := r.Shutdown()
-	err := c.transport.Close()
+	shutdown := r.Shutdown()
+	closeErr := c.transport.Close()
+
 	ended := make(chan struct{})
-	var failed error
+	var shutdownErr error
 	c.loops.Go(func() {
-		failed = done.Error()
+		shutdownErr = shutdown.Error()
 		close(ended)
 	})
-
 	if !waitAtMost(bound, ended) {
-		return errors.Join(err, errors.New("stop Raft: it still waits for its store"))
+		return errors.Join(closeErr, errors.New("stop Raft: it still waits for its store"))
 	}
 
-	return errors.Join(err, failed)
+	return errors.Join(closeErr, shutdownErr)
 }
 
 // mustSendEntries reports whether this node leads in the term and has the other
@@ -200,7 +200,8 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 		if err != nil || !errors.Is(r.Err, agreement.ErrBase) {
 			return r, err
 		}
-		// Another entry was agreed on first. This node has applied it by now, so try again.
+		// Another entry was agreed on first. This node has applied it by now, so it
+		// tries again.
 	}
 }
 
@@ -216,10 +217,12 @@ func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 	if mark == nil || mark.reign != reign || !leads() {
 		return fmt.Errorf("%w: this node does not lead in the term of that reign", ErrLeaderUnavailable)
 	}
+
 	if err := c.transport.confirmations.Await(ctx, c.config.Self.ID, mark.term, c.voterIDs); err != nil {
 		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrLeaderUnavailable, err)
 	}
-	if !leads() { // this node's own vote; it must come after the majority's
+	// This is this node's own vote. It must come after the majority's.
+	if !leads() {
 		return fmt.Errorf("%w: this node no longer leads", ErrLeaderUnavailable)
 	}
 

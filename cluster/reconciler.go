@@ -48,7 +48,8 @@ func (rc *reconciler) reconcileMembers() {
 		if !rc.leads() || rc.State().Cluster.IsZero() {
 			// A later lead begins anew: in between, this node does not watch
 			// the others.
-			records, rising = nil, pendingRaise{}
+			records = nil
+			rising = pendingRaise{}
 			return false
 		}
 
@@ -82,12 +83,13 @@ func (rc *reconciler) reconcileMembers() {
 // makePlan updates the nodes' records and makes a plan. It returns the index of
 // the configuration that the plan is based on.
 func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
-	// Read before the members: if the configuration changes in between, Raft
-	// refuses the change.
+	// The index is read before the members: if the configuration changes in between,
+	// Raft refuses the change.
 	_, index := rc.configuration()
 	state := rc.State()
 	p := &plan{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings,
 		members: rc.tracker.listMembers(state)}
+
 	present := map[ring.NodeID]bool{}
 	rc.tracker.mu.Lock()
 	defer rc.tracker.mu.Unlock()
@@ -97,7 +99,8 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 		caughtUp := rc.tracker.lastReports[m.ID].isCaughtUp(state.Index)
 		m.removing = m.removing || state.WasRemoved(m.boot)
 		m.health = records[m.ID].updated(p.now, m, caughtUp)
-		records[m.ID], present[m.ID] = m.health, true
+		records[m.ID] = m.health
+		present[m.ID] = true
 	}
 
 	for id := range records {
@@ -117,8 +120,9 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 	defer cancel()
 
-	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peerAddress)
-	r := rc.raft.Load()
+	id := serverID(ch.node.ID)
+	address := raft.ServerAddress(ch.node.peerAddress)
+	server := rc.raft.Load()
 	log := rc.config.Logger.With("name", ch.node.Name, "id", ch.node.ID, "address", ch.node.peerAddress)
 
 	select {
@@ -134,7 +138,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 			return err
 		}
 		log.Info("adding a node")
-		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
+		return rc.await(ctx, server.AddNonvoter(id, address, index, changeTimeout))
 	case moveNode:
 		if ch.node.ID != rc.config.Self.ID {
 			if err := rc.invite(ctx, ch.node); err != nil {
@@ -144,22 +148,21 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 
 		log.Info("changing a node's address", "before", ch.node.raftAddress)
 		if ch.node.Voter {
-			return rc.await(ctx, r.AddVoter(id, address, index, changeTimeout))
+			return rc.await(ctx, server.AddVoter(id, address, index, changeTimeout))
 		}
-
-		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
+		return rc.await(ctx, server.AddNonvoter(id, address, index, changeTimeout))
 	case promoteNode:
 		log.Info("making a node a voter")
-		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeTimeout))
+		return rc.await(ctx, server.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeTimeout))
 	case demoteNode:
 		log.Info("demoting a voter")
-		return rc.await(ctx, r.DemoteVoter(id, index, changeTimeout))
+		return rc.await(ctx, server.DemoteVoter(id, index, changeTimeout))
 	case removeNode:
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
 			return err
 		}
 		log.Info("removing a node", "because", ch.why)
-		return rc.await(ctx, r.RemoveServer(id, index, changeTimeout))
+		return rc.await(ctx, server.RemoveServer(id, index, changeTimeout))
 	case forgetNode:
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
 			return err
@@ -196,7 +199,8 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 		rc.errands.Go(func() {
 			ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 			defer cancel()
-			// texts and numbers
+
+			// Texts and numbers can always be encoded.
 			b, _ := json.Marshal(invitation{Cluster: [16]byte(rc.State().Cluster), Departed: d.String(), Node: m.ID})
 			if _, _, err := rc.config.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b); err != nil {
 				rc.config.Logger.Debug("a node that was removed can't be told", "name", m.Name, "error", err)
@@ -215,11 +219,11 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.config.Build.Release,
 		Voters: rc.noteMostVoters(0)}
 	conf, _ := rc.configuration()
-	for _, s := range conf.Servers {
-		in.Servers = append(in.Servers, nodeID(s.ID))
+	for _, server := range conf.Servers {
+		in.Servers = append(in.Servers, nodeID(server.ID))
 	}
 
-	b, _ := json.Marshal(in) // texts and numbers
+	b, _ := json.Marshal(in) // texts and numbers can always be encoded
 	_, remote, err := rc.config.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b)
 	if err != nil {
 		return fmt.Errorf("invite node %s: %w", m.ID, err)
@@ -239,12 +243,13 @@ const outsiderGrace = time.Minute
 // cluster, or never admitted. since holds when each of them was first seen in
 // that state.
 func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
-	gone := map[ring.NodeID]bool{}
+	outside := map[ring.NodeID]bool{}
 	for _, m := range rc.tracker.listMembers(rc.State()) {
 		if !m.inGossip || m.inRaft || m.inState || m.isAlive() || m.ID == rc.config.Self.ID {
 			continue
 		}
-		gone[m.ID] = true
+
+		outside[m.ID] = true
 		if first, noted := since[m.ID]; !noted {
 			since[m.ID] = time.Now()
 		} else if time.Since(first) >= outsiderGrace {
@@ -252,5 +257,5 @@ func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 		}
 	}
 
-	maps.DeleteFunc(since, func(id ring.NodeID, _ time.Time) bool { return !gone[id] })
+	maps.DeleteFunc(since, func(id ring.NodeID, _ time.Time) bool { return !outside[id] })
 }

@@ -31,9 +31,11 @@ import (
 func Recover(store Store, build agreement.Build, self ring.NodeID, address string, log *slog.Logger) error {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	config := DefaultConfig()
-	config.Self.ID, config.Logger = self, log
+	config.Self.ID = self
+	config.Logger = log
 	rc := raftConfig(&config)
 	_, transport := raft.NewInmemTransport(raft.ServerAddress("recovery"))
+
 	conf, err := raft.GetConfiguration(raftConfig(&config), newMachine(build, func() {}), store.Logs(), store.Stable(),
 		store.Snapshots(), transport)
 	if err != nil {
@@ -50,9 +52,9 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 		server.Address = raft.ServerAddress(address)
 	}
 
-	one := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: id, Address: server.Address}}}
+	onlyVoter := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: id, Address: server.Address}}}
 	err = raft.RecoverCluster(rc, newMachine(build, func() {}), store.Logs(), store.Stable(),
-		store.Snapshots(), transport, one)
+		store.Snapshots(), transport, onlyVoter)
 	if err != nil {
 		return errors.Join(errors.New("make this node the only voter"), err)
 	}
@@ -86,10 +88,14 @@ func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error
 	if l.Type != raft.LogCommand {
 		return fmt.Errorf("skip entry %d: %w: it is an entry of Raft itself", index, ErrRefused)
 	}
-	if have := sha256.Sum256(l.Data); have != hash {
+
+	have := sha256.Sum256(l.Data)
+	if have != hash {
 		return fmt.Errorf("skip entry %d: %w: its hash is %x", index, ErrRefused, have)
 	}
-	if l.Data, err = build.Encode(agreement.Skipped{Hash: hash[:]}); err != nil {
+
+	l.Data, err = build.Encode(agreement.Skipped{Hash: hash[:]})
+	if err != nil {
 		return err
 	}
 	if err := store.Logs().StoreLog(&l); err != nil {

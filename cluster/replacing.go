@@ -24,30 +24,32 @@ func (c *core) Replacing() error {
 	}
 
 	conf, _ := c.configuration()
-	all := 0
-	live := 0
-
-	servers := 0
+	voters := 0
+	liveVoters := 0
+	liveServers := 0
 	for _, s := range conf.Servers {
 		if s.Suffrage == raft.Voter {
-			all++
+			voters++
 		}
 
-		if id := nodeID(s.ID); id != c.config.Self.ID && !c.config.Peers.Reachable(id) {
+		id := nodeID(s.ID)
+		if id != c.config.Self.ID && !c.config.Peers.Reachable(id) {
 			continue
 		}
 
-		servers++
+		liveServers++
 		if s.Suffrage == raft.Voter {
-			live++
+			liveVoters++
 		}
 	}
 
-	wanted := min(c.noteMostVoters(0), servers)
-	if live < wanted || servers > 2 && live < all && (servers > live || all%2 == 0) { // see plan.planDemotion
-		return fmt.Errorf("replacing: %d of %d voters are live, and the leader has not replaced the others yet", live, max(all, wanted))
+	// planDemotion tells when the leader replaces or demotes a voter.
+	wanted := min(c.noteMostVoters(0), liveServers)
+	willDemote := liveServers > 2 && liveVoters < voters && (liveServers > liveVoters || voters%2 == 0)
+	if liveVoters < wanted || willDemote {
+		return fmt.Errorf("replacing: %d of %d voters are live, and the leader has not replaced the others yet",
+			liveVoters, max(voters, wanted))
 	}
-
 	return nil
 }
 

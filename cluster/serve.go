@@ -132,7 +132,7 @@ func (c *core) serveWith(call *peer.Call, h handler) {
 	}
 
 	call.CopyBody()
-	if c.calls.Go(func() {
+	started := c.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, serveTimeout)
 		defer cancel()
 		reply, err := h(ctx, request{from: call.From, body: call.Body})
@@ -141,13 +141,13 @@ func (c *core) serveWith(call *peer.Call, h handler) {
 			return
 		}
 		call.Reply(reply)
-	}) {
-		return
-	}
+	})
 
-	if c.ctx.Err() != nil {
+	switch {
+	case started:
+	case c.ctx.Err() != nil:
 		call.Fail(codeNoLeader, ErrClosed.Error())
-	} else {
+	default:
 		call.Fail(codeBusy, "too many calls are being answered")
 	}
 }
@@ -167,13 +167,13 @@ func codeOf(err error) (peer.Code, string) {
 
 // callError translates the error of a call into this package's errors.
 func callError(err error) error {
-	remote, ok := errors.AsType[*peer.RemoteError](err)
+	remote, isRemote := errors.AsType[*peer.RemoteError](err)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrTooLarge), errors.Is(err, peer.ErrNotSent):
 		return fmt.Errorf("%w: %w", ErrLeaderUnavailable, err) // nothing was sent
-	case ok:
+	case isRemote:
 		for _, k := range kindsByCode {
 			if remote.Code == k.code {
 				return &agreement.ReportedError{Text: remote.Detail, Kind: k.kind}
@@ -221,6 +221,7 @@ func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]by
 	case leader.IsZero() || leader == c.config.Self.ID || !c.config.Peers.Reachable(leader):
 		return nil, fmt.Errorf("%w: this node reaches no leader", ErrLeaderUnavailable)
 	}
+
 	b, err := c.config.Peers.Call(ctx, leader, m, body)
 	return b, callError(err)
 }

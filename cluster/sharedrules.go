@@ -153,15 +153,16 @@ func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
 	}
 
 	for _, r := range sr.config.OtherRegions.Regions() {
-		switch own := sr.config.Primary; {
-		case r.Primary && r.Name != own:
+		primary := sr.config.Primary
+		switch {
+		case r.Primary && r.Name != primary:
 			sr.config.Logger.Warn("two regions claim to be the primary, or this one follows the wrong region: "+
 				"their rules differ; give all nodes the same --primary-region",
-				"primary_here", own, "also", r.Name)
+				"primary_here", primary, "also", r.Name)
 			warned = true
-		case r.Name == own && !r.Primary && r.Follows != "":
+		case r.Name == primary && !r.Primary && r.Follows != "":
 			sr.config.Logger.Warn("the primary region considers another region the primary: no rules can be written; "+
-				"give all nodes the same --primary-region", "primary_here", own, "primary_there", r.Follows)
+				"give all nodes the same --primary-region", "primary_here", primary, "primary_there", r.Follows)
 			warned = true
 		}
 	}
@@ -220,7 +221,8 @@ func (sr *sharedRules) trackLeadership() bool {
 	sr.paging = entriesPaging{}
 
 	if leads {
-		sr.leadingSince, sr.leaderChangesSeen = time.Now(), changes
+		sr.leadingSince = time.Now()
+		sr.leaderChangesSeen = changes
 	}
 
 	return leads
@@ -243,6 +245,7 @@ func (sr *sharedRules) callPrimaryRegion(ctx context.Context, m peer.Method, bod
 		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions",
 			ErrNoPrimary, sr.config.Primary)
 	}
+
 	b, err := sr.config.OtherRegions.Call(ctx, sr.config.Primary, m, body)
 	if errors.Is(err, regions.ErrAway) {
 		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, sr.config.Primary)
@@ -260,14 +263,18 @@ func (sr *sharedRules) callPrimary(ctx context.Context, m peer.Method, body []by
 	if !sr.isSecondary() {
 		return sr.callLeader(ctx, m, body)
 	}
+
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if _, err := sr.callPrimaryRegion(probe, MethodProbePrimary, nil); errors.Is(err, ErrOutcomeUnknown) {
+	_, err := sr.callPrimaryRegion(probe, MethodProbePrimary, nil)
+	if errors.Is(err, ErrOutcomeUnknown) {
 		// A probe changes nothing, even if its outcome is unknown.
 		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, sr.config.Primary)
-	} else if err != nil {
+	}
+	if err != nil {
 		return nil, err
 	}
+
 	return sr.callPrimaryRegion(ctx, m, body)
 }
 
@@ -285,9 +292,9 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 	defer cancel()
 
 	var result agreement.Result
-	err := c.retry(ctx, func(again bool) (err error) {
+	err := c.retry(ctx, func(unknown bool) (err error) {
 		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
-		if again && errors.Is(result.Err, rules.ErrNotFound) {
+		if unknown && errors.Is(result.Err, rules.ErrNotFound) {
 			result.Err = nil // an earlier attempt removed it, and the reply was lost
 		}
 		return err
@@ -342,6 +349,7 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 		sr.mu.Lock()
 		delete(sr.reports, name)
 		sr.mu.Unlock()
+
 		result.Version = rulesVersion(sr.State())
 		sr.config.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
 		wake.Signal(sr.wake)

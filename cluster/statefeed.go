@@ -31,9 +31,9 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		c.founder.recordCluster(now.Cluster)
 	}
 
-	// Pass the ring on first: other nodes may already use it, and this node can't
-	// answer them before it knows it. Rules may come into force at slightly
-	// different times on different nodes.
+	// The ring is passed on first: other nodes may already use it, and this node
+	// can't answer them before it knows the ring. Rules may come into force at
+	// slightly different times on different nodes.
 	if c.config.OnState != nil && ringChanged(before, now) {
 		c.config.OnState(now)
 	}
@@ -65,7 +65,7 @@ func (c *Cluster) publish(before, now *agreement.State) {
 	self := c.config.Self.ID
 	if now.Generation(self) != before.Generation(self) {
 		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", now.Generation(self))
-		// Only now that published is set: the next request must have the new
+		// This comes after published is set: the next request must have the new
 		// generation.
 		c.holder.Revoke()
 	}
@@ -76,7 +76,8 @@ func (c *Cluster) publish(before, now *agreement.State) {
 
 // publishRules passes the state's rules on if they are new. Only the loop calls it.
 func (c *Cluster) publishRules(s *agreement.State) {
-	if set := s.SetFor(c.config.Self.Region); c.config.OnRules != nil && set != nil && set != c.feed.publishedRules {
+	set := s.SetFor(c.config.Self.Region)
+	if c.config.OnRules != nil && set != nil && set != c.feed.publishedRules {
 		c.feed.publishedRules = set
 		c.config.OnRules(set)
 	}
@@ -92,7 +93,8 @@ func ringChanged(before, now *agreement.State) bool {
 func (c *Cluster) feedStates() {
 	before := agreement.New()
 	for {
-		if now := c.machine.state.Load(); now != before {
+		now := c.machine.state.Load()
+		if now != before {
 			c.publish(before, now)
 			before = now
 			continue

@@ -38,7 +38,9 @@ func (w *watchedLogs) StoreLog(l *raft.Log) error { return w.StoreLogs([]*raft.L
 // StoreLogs stores entries and records whether that failed. It implements raft.LogStore.
 func (w *watchedLogs) StoreLogs(logs []*raft.Log) error {
 	err := w.setFailed(&w.writeFailed, w.LogStore.StoreLogs(logs))
-	if n := len(logs); err == nil && n > 0 {
+
+	n := len(logs)
+	if err == nil && n > 0 {
 		w.lastWritten.Store(logs[n-1].Index)
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -101,8 +103,7 @@ func (nt *nodeTracker) deferElections() {
 		select {
 		case <-nt.logs.changed:
 		case <-stopped:
-			// It stays closed, and would be ready at once forever.
-			stopped = nil
+			stopped = nil // a closed channel would wake this loop all the time
 			nt.noteStuck()
 		case <-t.C: // other voters may have appeared
 		case <-nt.ctx.Done():
@@ -110,7 +111,9 @@ func (nt *nodeTracker) deferElections() {
 		}
 
 		fails := nt.machine.stuck.Load() != nil || nt.logs.isFailing()
-		if want := fails && nt.hasOtherVoter(); want != deferred && nt.setElectionTimeouts(want) {
+
+		want := fails && nt.hasOtherVoter()
+		if want != deferred && nt.setElectionTimeouts(want) {
 			deferred = want
 		}
 		if fails {
@@ -124,7 +127,8 @@ func (nt *nodeTracker) deferElections() {
 func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 	r := nt.raft.Load()
 	rc := r.ReloadableConfig()
-	rc.HeartbeatTimeout, rc.ElectionTimeout = nt.config.Timings.Heartbeat, nt.config.Timings.Election
+	rc.HeartbeatTimeout = nt.config.Timings.Heartbeat
+	rc.ElectionTimeout = nt.config.Timings.Election
 	if late {
 		rc.HeartbeatTimeout *= electionDelayFactor
 		// Raft demands that this timeout is not the shorter one.

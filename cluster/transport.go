@@ -117,8 +117,8 @@ func (t *transport) AppendEntries(
 ) error {
 	if isHeartbeat(args) {
 		t.holdHeartbeat(id, args.Term)
-		// Numbered after the hold, so that it also confirms requests that have
-		// arrived meanwhile.
+		// The heartbeat gets its number after the hold, so that it also confirms
+		// requests that have arrived meanwhile.
 		number := t.confirmations.NextNumber()
 		err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 		if err == nil {
@@ -127,8 +127,9 @@ func (t *transport) AppendEntries(
 		return err
 	}
 
-	empty, notice := len(args.Entries) == 0, commitNotice{args.Term, args.PrevLogEntry, args.LeaderCommitIndex}
-	if empty {
+	isEmpty := len(args.Entries) == 0
+	notice := commitNotice{args.Term, args.PrevLogEntry, args.LeaderCommitIndex}
+	if isEmpty {
 		t.holdRepetition(id, notice)
 	}
 
@@ -137,10 +138,11 @@ func (t *transport) AppendEntries(
 	switch {
 	case err != nil:
 		t.holdFailure(id, args.Term, before)
-	case !resp.Success && resp.Term == args.Term && !resp.NoRetryBackoff: // the node could not store them
+	case !resp.Success && resp.Term == args.Term && !resp.NoRetryBackoff:
+		// The node could not store the entries.
 		t.pause(storeRetry, nil)
 		resp.NoRetryBackoff = true
-	case empty && resp.Success:
+	case isEmpty && resp.Success:
 		t.mu.Lock()
 		t.acceptedNotices[id] = notice
 		t.mu.Unlock()
@@ -155,9 +157,11 @@ func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
 	t.mu.Lock()
 	last := t.lastHeartbeats[id]
 	t.mu.Unlock()
+
 	if last.term == term {
 		t.holdUntilPulse(last.at)
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lastHeartbeats[id] = sentHeartbeat{term, time.Now()}
@@ -165,8 +169,8 @@ func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
 
 // holdUntilPulse waits for this node's pulse that comes about heartbeatEvery after last.
 func (t *transport) holdUntilPulse(last time.Time) {
-	// Pulses don't keep this interval. One in its last quarter is near enough,
-	// and without any the heartbeat is late by a quarter at most.
+	// Pulses don't keep this interval. A pulse in its last quarter is near enough,
+	// and without any pulse the heartbeat is late by a quarter at most.
 	timeout := time.After(time.Until(last.Add(t.heartbeatEvery * 5 / 4)))
 	for {
 		select {
@@ -233,7 +237,7 @@ func (t *transport) holdFailure(id raft.ServerID, term, before uint64) {
 
 // Close closes all of Raft's connections: Raft reads without a deadline, and waits for its readers.
 func (t *transport) Close() error {
-	// First, so that messages being held don't keep Raft from ending.
+	// This comes first, so that messages being held don't keep Raft from ending.
 	t.closeOnce.Do(func() { close(t.closing) })
 	err := t.NetworkTransport.Close()
 	t.CloseStreams()

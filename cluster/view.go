@@ -131,7 +131,8 @@ func (c *Cluster) Ready() error {
 // Suspended returns how many live nodes were taken out of the ring within the last hour.
 func (c *Cluster) Suspended() (n int) {
 	for _, p := range c.Last().Processes {
-		if s := p.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
+		s := p.Suspension
+		if s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
 			n++
 		}
 	}
@@ -153,6 +154,7 @@ func (c *Cluster) Metrics(s metrics.Sink) {
 	s.Level("suspended",
 		"Live nodes that were taken out of the ring within the last hour, and must stay healthy for a while before they come back.",
 		c.Suspended())
+
 	members := map[gossip.State]int{gossip.Alive: 0, gossip.Suspect: 0, gossip.Left: 0, gossip.Failed: 0}
 	for i := range v.Members {
 		members[v.Members[i].State]++
@@ -192,8 +194,11 @@ func (c *core) showRaft(s metrics.Sink) {
 	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(r.CommitIndex()))
 	s.Gauge("raft_applied_index", "Last entry that this node has applied.", float64(c.State().Index))
 	s.Gauge("raft_last_index", "Last entry of this node's log, agreed on or not.", float64(r.LastIndex()))
+
 	contact := time.Duration(0)
-	if at := r.LastContact(); !at.IsZero() && now != raft.Leader {
+
+	at := r.LastContact()
+	if !at.IsZero() && now != raft.Leader {
 		contact = time.Since(at)
 	}
 

@@ -52,7 +52,6 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	defer cancel()
 
 	when := time.Now()
-
 	if change.Part == rules.WholeDocument {
 		// A whole document is valid or not whatever rules are in force, so check it
 		// here. The validity of a part depends on them, so the leader checks it.
@@ -74,10 +73,11 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	}
 
 	var result agreement.Result
-	if err := c.retry(ctx, func(bool) (err error) {
+	err = c.retry(ctx, func(bool) (err error) {
 		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodPropose, b))
 		return err
-	}); err != nil {
+	})
+	if err != nil {
 		return 0, c.primaryError(err)
 	}
 
@@ -107,7 +107,9 @@ func checkDocument(text []byte, readopt bool) error {
 	if err != nil {
 		return err
 	}
-	if _, err = rules.Compile(doc, 1); err != nil {
+
+	_, err = rules.Compile(doc, 1)
+	if err != nil {
 		return rules.Errors{{Message: err.Error()}}
 	}
 	return nil
@@ -141,11 +143,14 @@ func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primar
 func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
-	if c.isSecondary() { // otherwise this region's own leader has agreed on it
+
+	// In the primary, this region's own leader has agreed on the version.
+	if c.isSecondary() {
 		if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
 			c.config.Logger.Debug("can't notify the leader of a new version", "error", err)
 		}
 	}
+
 	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.followsPrimary(s) && rulesVersion(s) >= version })
 	if err != nil {
 		c.config.Logger.Info("a version written through this node is not in force here yet", "rules_version", version)
@@ -211,12 +216,13 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 // parseResult reads the agreement.Result in a reply. If it can't, the outcome
 // is unknown, because the call was carried out.
 func parseResult(b []byte, err error) (r agreement.Result, _ error) {
-	if err == nil {
-		if err = json.Unmarshal(b, &r); err != nil {
-			err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-		}
+	if err != nil {
+		return r, err
 	}
-	return r, err
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	return r, nil
 }
 
 // CatchUp waits until this node has applied everything that was agreed on
@@ -230,7 +236,7 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	err := c.retry(ctx, func(bool) error {
 		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, noBody{}, &index)
 		if err != nil {
-			// a query has no outcome that could be unknown
+			// A query has no outcome that could be unknown.
 			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrLeaderUnavailable}
 		}
 		return err
@@ -264,7 +270,8 @@ func (c *Cluster) initCluster() {
 // foundingLevel returns the highest feature level that all founders know, or 0
 // if gossip does not know one of them.
 func (c *Cluster) foundingLevel() agreement.Level {
-	level, members := c.config.Build.Level, c.gossipMembers()
+	level := c.config.Build.Level
+	members := c.gossipMembers()
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
 		at := slices.IndexFunc(members, func(m gossip.Member) bool { return m.ID == nodeID(s.ID) })

@@ -43,7 +43,8 @@ func (c *Confirmations) RecordAnswer(id ring.NodeID, term, number uint64) {
 		c.last = map[ring.NodeID]answer{}
 	}
 
-	if last := c.last[id]; term < last.term || number <= last.number {
+	last := c.last[id]
+	if term < last.term || number <= last.number {
 		return // an out-of-order answer
 	}
 
@@ -66,17 +67,17 @@ func (c *Confirmations) LastAnswered(id ring.NodeID) uint64 {
 // Await waits until a majority of the voters has answered, in the given term,
 // messages sent after the call to Await. self counts without an answer if it is
 // a voter: the caller must check afterwards that it still leads in the term.
-// Await calls voters after each answer, so that the set of voters is never from
-// before the call, and from time to time without one: a voter that was removed
-// answers no more. The error is the context's.
+// Await asks for the voters anew before each count: after each answer, and every
+// confirmInterval without one. So it never counts by a set from before the call,
+// and never waits for a voter that has been removed. The error is the context's.
 func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64, voters func() []ring.NodeID) error {
-	after := c.sent.Load()
+	lastBefore := c.sent.Load() // messages with higher numbers were sent after the call
 
 	for {
-		// Taken before the count: an answer that arrives meanwhile must end the
-		// wait.
+		// The channel is taken before the count: an answer that arrives meanwhile must
+		// end the wait.
 		answerSignal := c.nextAnswer()
-		if c.hasMajority(self, term, after, voters()) {
+		if c.hasMajority(self, term, lastBefore, voters()) {
 			return nil
 		}
 
@@ -100,14 +101,14 @@ func (c *Confirmations) nextAnswer() <-chan struct{} {
 }
 
 // hasMajority reports whether a majority of the voters has answered, in the
-// given term, messages with numbers above after.
-func (c *Confirmations) hasMajority(self ring.NodeID, term, after uint64, voters []ring.NodeID) bool {
+// given term, messages with numbers above lastBefore.
+func (c *Confirmations) hasMajority(self ring.NodeID, term, lastBefore uint64, voters []ring.NodeID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	others := slices.DeleteFunc(slices.Clone(voters), func(id ring.NodeID) bool {
 		a := c.last[id]
-		return id == self || a.term == term && a.number > after
+		return id == self || a.term == term && a.number > lastBefore
 	})
 
 	return 2*len(others) < len(voters)

@@ -52,10 +52,12 @@ func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 	rs.dropStale(in)
 	rs.observeRing(in)
 
-	// One entry at a time, by urgency: what frees partitions comes before what moves them.
+	// Entries are proposed one at a time, by urgency: what frees partitions comes
+	// before what moves them.
 	for _, next := range []func(*decisionInput) agreement.Entry{rs.registerEntry, rs.endEntry,
 		rs.settleEntry, rs.leaveEntry, rs.ringEntry} {
-		if e := next(in); e != nil {
+		e := next(in)
+		if e != nil {
 			return e
 		}
 	}
@@ -90,6 +92,7 @@ func (rs *reignState) observeReports(in *decisionInput) {
 		if r.boot == 0 || rs.silence(in.now, r.lastAsked) >= silencePatience || r.lastAsked == never {
 			continue
 		}
+
 		reporters++
 		for _, id := range r.unreachable {
 			cut[id]++
@@ -107,12 +110,13 @@ func (rs *reignState) observeReports(in *decisionInput) {
 			*since = in.now
 		}
 	}
+
 	// While this leader can't prove that it leads, a refusal is no evidence against a node.
 	proved := rs.leadIsConfirmed(in.now)
 	rs.behind = nil
 
 	for _, id := range rs.sortedNodes() {
-		r := rs.record(in.state, id)
+		r := rs.openRecord(in.state, id) // not nil: the node has a record
 		mark(&r.unreachableSince, 2*cut[id] > reporters)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
 		mark(&r.blockingSince, proved && !in.state.Settled && in.state.InRing(id) &&
@@ -131,9 +135,9 @@ func (rs *reignState) observeReports(in *decisionInput) {
 
 // review decides, from the evidence against a member of the ring, whether to end it.
 func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
-	r := rs.record(in.state, id)
+	r := rs.openRecord(in.state, id)
 	if r == nil {
-		return
+		return // the records are full, and the node was refused
 	}
 
 	node := in.nodes[id]
@@ -142,14 +146,17 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	asked := max(r.lastAsked, r.nextAsked)
 	silent := rs.silence(in.now, asked) >= silencePatience
 
-	end := func(reason agreement.Reason) { r.ending, r.endingSince, r.endingReason = true, in.now, reason }
+	end := func(reason agreement.Reason) {
+		r.ending = true
+		r.endingSince = in.now
+		r.endingReason = reason
+	}
 	// A node that is behind asks all the time: its asking is no sign that it is well.
 	isBack := asked > r.endingSince && !failed && !cut && r.endingReason != agreement.Behind
 
 	switch {
-	// Nobody could take over from the only member.
 	case len(in.members) == 1:
-		r.ending = false
+		r.ending = false // nobody could take over from the only member
 	case node.Removed:
 		end(agreement.Removed)
 	case r.ending && isBack:
@@ -159,18 +166,23 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 		end(agreement.Silent)
 	case cut && in.now-r.unreachableSince >= unreachablePatience:
 		end(agreement.Unreachable)
-	case rs.tryEndFailing(in, id, r):
-		end(agreement.Behind)
+	case rs.isFailing(in, r) && in.now-rs.lastFailingEnd >= failingPause && rs.canSpare(in, id):
+		rs.lastFailingEnd = in.now
+		if id == rs.self {
+			// This leader can't end itself. The next one will, if it has to.
+			rs.transferLead()
+		} else {
+			end(agreement.Behind)
+		}
 	}
 }
 
-// tryEndFailing reports whether to end id now: because it asks without success,
-// because it doesn't ask although it is reachable, or because it blocks a ring
-// change by not applying it. It ends at most one node per failingPause, and
-// only while at least half of the ring has authority without it. It has
-// effects: it notes the time, and makes this node give up the lead if id is
-// this node.
-func (rs *reignState) tryEndFailing(in *decisionInput, id ring.NodeID, r *record) bool {
+// isFailing reports whether there is reason to end r's node: because it asks
+// without success, because it doesn't ask although it is reachable, or because
+// it blocks a ring change by not applying it. At most one such node is ended per
+// failingPause, and only while at least half of the ring has authority without
+// it.
+func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
 		r.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must
@@ -178,17 +190,7 @@ func (rs *reignState) tryEndFailing(in *decisionInput, id ring.NodeID, r *record
 	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && rs.leadIsConfirmed(in.now)
 
 	blocking := r.blockingSince != never && in.now-r.blockingSince >= failingPatience
-
-	if !failing && !asksNothing && !blocking || in.now-rs.lastFailingEnd < failingPause || !rs.canSpare(in, id) {
-		return false
-	}
-
-	rs.lastFailingEnd = in.now
-	if id == rs.self {
-		rs.transferLead()
-		return false
-	}
-	return true
+	return failing || asksNothing || blocking
 }
 
 // leadIsConfirmed reports whether a majority has confirmed this node's lead within silencePatience.
@@ -210,9 +212,11 @@ func (rs *reignState) canSpare(in *decisionInput, id ring.NodeID) bool {
 // dropStale drops nodes that are not members and no longer ask. Their authority expired long ago.
 func (rs *reignState) dropStale(in *decisionInput) {
 	maps.DeleteFunc(rs.records, func(id ring.NodeID, r *record) bool {
-		if _, member := slices.BinarySearchFunc(in.members, id, ring.NodeID.Compare); member {
+		_, isMember := slices.BinarySearchFunc(in.members, id, ring.NodeID.Compare)
+		if isMember {
 			return false
 		}
+
 		// What counted against a member must not end the node once it is back.
 		r.ending = false
 		return rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= recordTTL
@@ -223,7 +227,7 @@ func (rs *reignState) dropStale(in *decisionInput) {
 // previous one certainly has no authority left.
 func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 	for _, id := range rs.sortedNodes() {
-		r := rs.record(in.state, id)
+		r := rs.openRecord(in.state, id) // not nil: the node has a record
 		if r.nextBoot == 0 || r.nextBoot == r.boot || r.nextUnfit || r.ending || in.now-r.nextAsked >= Validity {
 			continue
 		}
@@ -231,7 +235,6 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 		expired := r.boot == 0 || r.gaveUp ||
 			id == rs.self && r.nextBoot == rs.boot || // this process holds the lock on the data directory
 			rs.hasExpired(in.now, r) && rs.silence(in.now, r.lastAsked) >= silencePatience
-
 		if expired {
 			// Until the outcome is known, judge grants the old process nothing:
 			// it may be replaced by then.
@@ -255,17 +258,22 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	}
 
 	for _, id := range in.members {
-		if r := rs.records[id]; r != nil && r.ending && rs.hasExpired(in.now, r) {
+		r := rs.records[id]
+		if r != nil && r.ending && rs.hasExpired(in.now, r) {
 			// A stall of this loop may still withdraw ending, but not the
 			// entry. So judge looks at both.
 			r.endProposed = true
 			return rs.endedEntry(in, id, r.endingReason)
 		}
 	}
-	// Also end a removed process that is in no ring, so that no later leader admits it.
+
+	// A removed process that is in no ring is ended, too, so that no later leader
+	// admits it.
 	for _, id := range rs.sortedNodes() {
 		boot := in.state.Boot(id)
-		if n := in.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !in.state.InRing(id) &&
+
+		n := in.nodes[id]
+		if n.Removed && n.Boot == boot && boot != 0 && !in.state.InRing(id) &&
 			!in.state.WasRemoved(boot) {
 			return rs.endedEntry(in, id, agreement.Removed)
 		}
@@ -286,7 +294,8 @@ func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 		return nil
 	}
 	for _, id := range in.members {
-		if r := rs.records[id]; r.settledEpoch < in.state.Epoch || r.applied < in.state.Revision {
+		r := rs.records[id] // not nil: the node has authority
+		if r.settledEpoch < in.state.Epoch || r.applied < in.state.Revision {
 			return nil
 		}
 	}
@@ -309,6 +318,7 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 		return nil
 	}
 
+	// Each member has a record, because it has authority.
 	for _, id := range in.members {
 		if rs.records[id].leaving {
 			return agreement.Leave{Epoch: in.state.Epoch + 1, Node: id}
@@ -316,7 +326,8 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 	}
 
 	for _, id := range in.members {
-		if r := rs.records[id]; r.relayedSince == never || in.now-r.relayedSince < relayedPatience {
+		r := rs.records[id]
+		if r.relayedSince == never || in.now-r.relayedSince < relayedPatience {
 			continue
 		}
 
@@ -343,6 +354,7 @@ func (rs *reignState) observeRing(in *decisionInput) {
 			!rs.hasAuthority(in.now, in.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
+
 		// A new member must be directly reachable. A node that was suspended must also
 		// stay healthy for a while.
 		if in.state.InRing(id) || r.healthySince != never &&
@@ -353,11 +365,13 @@ func (rs *reignState) observeRing(in *decisionInput) {
 
 	slices.SortFunc(wanted, ring.NodeID.Compare)
 	if !slices.Equal(wanted, rs.wanted) {
-		rs.wanted, rs.wantedSince = wanted, in.now
+		rs.wanted = wanted
+		rs.wantedSince = in.now
 	}
 
 	if in.state.To != rs.lastRing {
-		rs.lastRing, rs.ringSince = in.state.To, in.now
+		rs.lastRing = in.state.To
+		rs.ringSince = in.now
 	}
 }
 
@@ -414,7 +428,8 @@ func (rs *reignState) outcomeKnown(e agreement.Entry) {
 	}
 }
 
-// sortedNodes returns the reign's nodes in order, so that equal states make equal decisions.
+// sortedNodes returns the nodes that have a record, in order, so that equal
+// states make equal decisions.
 func (rs *reignState) sortedNodes() []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(rs.records), ring.NodeID.Compare)
 }

@@ -2,9 +2,9 @@
 // so that a partition never has two owners.
 //
 // A [Holder] runs on every node. It asks the leader for authority every
-// [Validity]/8. The term counts from when the holder
-// *sent* the request, on a clock that keeps running in suspend ([Clock]). An owner checks [Holder.Valid] before
-// each decision and again before it answers.
+// [Validity]/8. The term counts from when the holder *sent* the request, on a
+// clock that keeps running in suspend ([Clock]). An owner checks [Holder.Valid]
+// before each decision and again before it answers.
 //
 // A [Granter] runs on every node and works while that node leads. It grants a
 // request only after a majority of the voters has confirmed that it still led

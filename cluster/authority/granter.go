@@ -155,9 +155,9 @@ func (g *Granter) StartLeading() { g.setLeading(true) }
 func (g *Granter) StopLeading() { g.setLeading(false) }
 
 func (g *Granter) setLeading(lead bool) {
+	// The channel has no buffer: once the loop has received this, it ends the reign
+	// before it answers anything.
 	select {
-	// The channel has no buffer: once the loop has received this, it ends the
-	// reign before it answers anything.
 	case g.leadChanges <- lead:
 	case <-g.ctx.Done():
 	}
@@ -216,8 +216,8 @@ func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 		return Reply{Reason: reasonNotLeading}
 	}
 
-	// The loop answers each request that it has accepted. The channel has room for the reply, so a
-	// caller that left early does not block it.
+	// The loop answers each request that it has accepted. The channel has room for
+	// the reply, so a caller that left early does not block the loop.
 	select {
 	case r := <-q.reply:
 		return r
@@ -247,7 +247,9 @@ func (g *Granter) run() {
 		}
 
 		var wake <-chan time.Time
-		if wait, needed := g.startConfirmation(); needed {
+
+		wait, needed := g.startConfirmation()
+		if needed {
 			wake = time.After(wait)
 		}
 
@@ -282,7 +284,6 @@ func (g *Granter) beginReign() {
 
 	r.ctx, r.cancel = context.WithCancel(g.ctx)
 	g.reign = r
-
 	g.propose(agreement.Reign{Number: r.number})
 }
 
@@ -402,13 +403,17 @@ func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	}
 
 	now := g.config.Now()
-	if wait := r.lastConfirmAt + confirmInterval - now; wait > 0 {
+
+	wait = r.lastConfirmAt + confirmInterval - now
+	if wait > 0 {
 		return wait, true
 	}
 
 	// One confirmation serves all requests that arrived before it. Later ones wait for the next.
-	r.inConfirmation, r.waiting = r.waiting, nil
-	r.confirming, r.lastConfirmAt = true, now
+	r.inConfirmation = r.waiting
+	r.waiting = nil
+	r.confirming = true
+	r.lastConfirmAt = now
 	g.startTask(func(ctx context.Context, o *outcome) { o.err = g.config.Confirm(ctx, r.number) })
 	return 0, false
 }
@@ -428,15 +433,16 @@ func (g *Granter) handleOutcome(o outcome) {
 		g.config.Logger.Debug("the leader's proposal or confirmation failed", "error", o.err)
 		r.refuseAll()
 		r.cancel()
-		r.state, r.restartAt = nil, g.config.Now()+restartPause
+		r.state = nil
+		r.restartAt = g.config.Now() + restartPause
 		return
 	}
 
 	switch o.entry.(type) {
 	case agreement.Reign:
 		r.state = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
-		r.state.floor, r.state.transferLead = g.config.RulesIndex(), g.config.TransferLead
-
+		r.state.floor = g.config.RulesIndex()
+		r.state.transferLead = g.config.TransferLead
 		r.state.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 
 		// These requests arrived before the mark was applied.
@@ -470,7 +476,8 @@ func (g *Granter) answerConfirmed(state *agreement.State) {
 		q.reply <- q.buildReply(r.state, g.config.Now(), state)
 	}
 
-	r.inConfirmation, r.confirming = nil, false
+	r.inConfirmation = nil
+	r.confirming = false
 }
 
 // proposeNext proposes the next entry, unless one is pending. Without a

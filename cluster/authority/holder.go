@@ -177,15 +177,19 @@ func (h *Holder) run() {
 		}
 	}()
 
-	shouldAsk, valid := true, false
+	shouldAsk := true
+	valid := false
 	for {
 		pending = pending.withoutDone()
 		if shouldAsk && len(pending) < maxAsks {
-			pending, shouldAsk = append(pending, h.startAttempt()), false
+			pending = append(pending, h.startAttempt())
+			shouldAsk = false
 		}
 
 		h.dropOutdated()
-		if isValid := h.Valid(); isValid != valid {
+
+		isValid := h.Valid()
+		if isValid != valid {
 			valid = isValid
 			h.config.OnChange()
 		}
@@ -224,9 +228,7 @@ func (list attempts) withoutDone() attempts {
 // startAttempt starts an attempt.
 func (h *Holder) startAttempt() *attempt {
 	ctx, cancel := context.WithTimeout(h.ctx, askTimeout)
-
 	a := &attempt{began: time.Now(), cancel: cancel}
-
 	h.group.Go(func() {
 		h.ask(ctx)
 		a.done.Store(true)
@@ -247,7 +249,12 @@ func (h *Holder) request() Request {
 	r.Node = h.config.Self
 	r.Boot = h.config.Boot
 	r.GivingUp = false
-	r.Unreachable, r.Relayed, r.Release, r.Zones = truncateList(r.Unreachable), truncateList(r.Relayed), truncateText(r.Release), truncateText(r.Zones)
+
+	// Status may give more than a request may hold.
+	r.Unreachable = truncateList(r.Unreachable)
+	r.Relayed = truncateList(r.Relayed)
+	r.Release = truncateText(r.Release)
+	r.Zones = truncateText(r.Zones)
 
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -259,11 +266,12 @@ func (h *Holder) request() Request {
 // ask makes one attempt. The term counts from before the request is built, so
 // that delays in this process, the network or the leader can only shorten it.
 func (h *Holder) ask(ctx context.Context) {
-	// Read before the request is built: whatever drops authority from here on
-	// voids the reply.
+	// The era is read before the request is built: anything that drops authority
+	// from here on voids the reply.
 	h.mu.Lock()
 	era, gaveUp := h.era, h.gaveUp
 	h.mu.Unlock()
+
 	if gaveUp {
 		return
 	}
@@ -272,8 +280,8 @@ func (h *Holder) ask(ctx context.Context) {
 	r := h.request()
 	reply, err := h.config.Ask(ctx, r)
 
-	// An entry that ended this node may have been applied during the call. Then the reply proves
-	// nothing.
+	// An entry that ended this node may have been applied during the call. Then the
+	// reply proves nothing.
 	currentGeneration := h.config.Status().Generation
 
 	h.mu.Lock()
@@ -292,7 +300,8 @@ func (h *Holder) ask(ctx context.Context) {
 		h.generation = r.Generation
 		// Two requests may be pending. A late reply to the older one must not
 		// shorten authority.
-		if until := int64(sent + Validity - Slack); until > h.until.Load() {
+		until := int64(sent + Validity - Slack)
+		if until > h.until.Load() {
 			h.until.Store(until)
 			h.everValid.Store(true)
 		}
@@ -301,7 +310,8 @@ func (h *Holder) ask(ctx context.Context) {
 
 // dropOutdated drops authority granted for an old generation, in case Revoke was not called yet.
 func (h *Holder) dropOutdated() {
-	currentGeneration, now := h.config.Status().Generation, h.config.Boottime()
+	currentGeneration := h.config.Status().Generation
+	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.until.Load() != 0 && h.generation != currentGeneration {

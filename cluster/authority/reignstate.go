@@ -93,8 +93,8 @@ type reignState struct {
 	pendingFloors []pendingFloor
 	// leadConfirmedAt is when this node's lead was last confirmed.
 	leadConfirmedAt time.Duration
-	// lastFailingEnd is when tryEndFailing last marked a node to be ended, or the
-	// lead was transferred instead.
+	// lastFailingEnd is when a failing node was last marked to be ended, or the lead
+	// was transferred instead.
 	lastFailingEnd time.Duration
 	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
 	behind []ring.NodeID
@@ -180,9 +180,10 @@ func newRecord(boot uint64) *record {
 	}
 }
 
-// record returns the record of id. It resets the record if another process has
-// been registered. It returns nil if the reignState is full.
-func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
+// openRecord returns the record of id. It creates the record if there is none,
+// and replaces it if another process has been registered. It returns nil if the
+// reignState is full.
+func (rs *reignState) openRecord(s *agreement.State, id ring.NodeID) *record {
 	r := rs.records[id]
 	if r == nil {
 		if len(rs.records) >= maxRecords {
@@ -192,22 +193,25 @@ func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
 		rs.records[id] = r
 	}
 
-	// What is known about the old process says nothing about the new one, but for the node's own
-	// alarm and end.
-	if boot := s.Boot(id); r.boot != boot {
+	// What is known about the old process says nothing about the new one, but for
+	// the node's own alarm and end.
+	boot := s.Boot(id)
+	if r.boot != boot {
 		next := newRecord(boot)
-		next.lastAlarm, next.endProposed = r.lastAlarm, r.endProposed
+		next.lastAlarm = r.lastAlarm
+		next.endProposed = r.endProposed
 		next.ending = r.ending
 		next.endingSince = r.endingSince
 		next.endingReason = r.endingReason
 
-		// It has asked already. As one that never has, it could count as silent
-		// at once.
+		// The new process has asked already. As one that never has, it could count as
+		// silent at once.
 		if r.nextBoot == boot {
 			next.lastAsked = r.nextAsked
 		}
 
-		r, rs.records[id] = next, next
+		rs.records[id] = next
+		r = next
 	}
 	return r
 }

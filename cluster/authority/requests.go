@@ -19,8 +19,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 		return Reply{Reason: reasonRemoved, Removed: true}
 	}
 
-	r := rs.record(s, q.Node)
-
+	r := rs.openRecord(s, q.Node)
 	switch {
 	case r == nil:
 		return Reply{Reason: reasonBusy}
@@ -29,12 +28,15 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 	}
 
 	r.lastAsked = now
-	r.leaving, r.withoutAuthority = q.Leaving, q.WithoutAuthority
-	r.unreachable, r.relayed = q.Unreachable, q.Relayed
+	r.leaving = q.Leaving
+	r.withoutAuthority = q.WithoutAuthority
+	r.unreachable = q.Unreachable
+	r.relayed = q.Relayed
 
-	// A node that has not applied its own end reports what was true before it.
+	// A node that has not applied its own end reports what was true before that.
 	if q.Generation == s.Generation(q.Node) {
-		r.settledEpoch, r.applied = q.SettledEpoch, q.Applied
+		r.settledEpoch = q.SettledEpoch
+		r.applied = q.Applied
 	}
 
 	// From now on, judge also refuses what the process sent before and what
@@ -92,7 +94,8 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	}
 
 	if r.nextBoot != q.Boot {
-		r.nextBoot, r.nextSince = q.Boot, now
+		r.nextBoot = q.Boot
+		r.nextSince = now
 	}
 	r.nextAsked = now
 
@@ -102,16 +105,15 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		return reasonClone
 	}
 
-	low := max(1, q.Level) < s.Level
-	r.nextUnfit = q.Stuck || low
-
+	isTooLow := max(1, q.Level) < s.Level
+	r.nextUnfit = q.Stuck || isTooLow
 	r.nextBuild = agreement.RegisterProcess{Level: q.Level, Release: q.Release, Zones: q.Zones}
 
 	reason := reasonRegister
 	switch {
 	case q.Stuck:
 		reason = reasonStuck
-	case low:
+	case isTooLow:
 		reason = reasonLevel
 	}
 
@@ -138,7 +140,7 @@ func (rs *reignState) alarmClone(now time.Duration, r *record, id ring.NodeID) {
 // Reply. It is called twice: when the request arrives, and again before it is
 // granted.
 func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
-	r := rs.record(s, q.Node)
+	r := rs.openRecord(s, q.Node)
 	switch {
 	case r == nil:
 		return Reply{Reason: reasonBusy}
@@ -195,24 +197,30 @@ func (rs *reignState) requireApplied(now time.Duration, index uint64) bool {
 
 // appliedByMajority reports whether a majority of the ring has applied index, or there is no ring.
 func (rs *reignState) appliedByMajority(s *agreement.State, index uint64) bool {
-	members, have := s.To.Members(), 0
+	members := s.To.Members()
+	applied := 0
 	for _, id := range members {
-		if r := rs.records[id]; r != nil && r.applied >= index {
-			have++
+		r := rs.records[id]
+		if r != nil && r.applied >= index {
+			applied++
 		}
 	}
-	return 2*have > len(members) || len(members) == 0
+	return 2*applied > len(members) || len(members) == 0
 }
 
 // raiseFloor raises the floor to the newest rules, once every node that may
 // have authority has applied them, or rulesGrace after a majority of the ring
 // has.
 func (rs *reignState) raiseFloor(in *decisionInput) {
-	if in.rulesIndex > rs.floor && !rs.requireApplied(in.now, in.rulesIndex) &&
-		rs.appliedByMajority(in.state, in.rulesIndex) &&
-		(len(rs.pendingFloors) == 0 || rs.pendingFloors[len(rs.pendingFloors)-1].index < in.rulesIndex) {
-		rs.pendingFloors = append(rs.pendingFloors, pendingFloor{in.rulesIndex, in.now})
+	if in.rulesIndex > rs.floor {
+		applied := rs.requireApplied(in.now, in.rulesIndex) // if so, this has raised the floor
+		n := len(rs.pendingFloors)
+		isListed := n > 0 && rs.pendingFloors[n-1].index >= in.rulesIndex
+		if !applied && !isListed && rs.appliedByMajority(in.state, in.rulesIndex) {
+			rs.pendingFloors = append(rs.pendingFloors, pendingFloor{in.rulesIndex, in.now})
+		}
 	}
+
 	for len(rs.pendingFloors) > 0 &&
 		(rs.pendingFloors[0].index <= rs.floor || in.now-rs.pendingFloors[0].at >= rulesGrace) {
 		rs.floor = max(rs.floor, rs.pendingFloors[0].index)
