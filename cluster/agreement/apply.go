@@ -67,8 +67,9 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	}
 
 	apply := func() Result {
-		if e, isRules := e.Entry.(Rules); isRules && p.fits(s, e) {
-			return e.enact(next, p.after, p.err)
+		write, isRules := e.Entry.(Rules)
+		if isRules && p.fits(s, write) {
+			return write.enact(next, p.after, p.err)
 		}
 		return e.apply(next)
 	}
@@ -164,7 +165,8 @@ func (e Ring) apply(next *State) Result {
 		return r
 	}
 
-	members, strangers := maps.Clone(next.Members), next.Strangers
+	members := maps.Clone(next.Members)
+	strangers := next.Strangers
 	ids := make([]ring.NodeID, 0, len(e.Members))
 	for _, m := range e.Members {
 		for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address},
@@ -173,6 +175,7 @@ func (e Ring) apply(next *State) Result {
 				return rejected("the %s of %s has more than %d bytes", text[0], m.ID, maxText)
 			}
 		}
+
 		members[m.ID] = m
 		if next.Generations[m.ID] > 0 {
 			strangers = withoutID(strangers, m.ID)
@@ -262,8 +265,8 @@ func (e Ended) apply(next *State) Result {
 
 	next.suspend(e.Node, e.Reason, e.When)
 	next.setGeneration(e.Node, have+1)
-	next.LastEnded, next.Revision = next.Index, next.Index
-
+	next.LastEnded = next.Index
+	next.Revision = next.Index
 	if !next.InRing(e.Node) {
 		return Result{}
 	}
@@ -274,7 +277,8 @@ func (e Ended) apply(next *State) Result {
 	}
 
 	// A ring that still contains the node had no other member. See the package comment.
-	switch stillFrom, stillTo := from.Rank(e.Node) >= 0, to.Rank(e.Node) >= 0; {
+	stillFrom, stillTo := from.Rank(e.Node) >= 0, to.Rank(e.Node) >= 0
+	switch {
 	case stillFrom && !stillTo:
 		from = to
 	case stillTo && !stillFrom:
@@ -353,19 +357,30 @@ func (e Rules) write(h *rules.History) (*rules.History, error) {
 // enact puts the result of write in force, and remembers the answer to the request.
 func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	var r Result
-	if err != nil {
-		r.Err = err
-	} else if doc, _ := history.Current(); Level(doc.FeatureLevel()) > next.Level {
-		r.Err = rules.Errors{{Message: fmt.Sprintf("the document has keys or values that older releases can't read: it needs feature level %d, and the cluster is at %d",
-			doc.FeatureLevel(), next.Level)}}
-	} else if regions := next.Regions.nextRevision(); regions.holdVersion(history) != nil {
-		r.Err = rules.Errors{{Message: errTooManyHeld.Error()}}
-	} else {
-		next.History, next.Regions = history, regions
-		_, v := history.Current()
-		r.Version = v.Number
-	}
-
+	r.Version, r.Err = next.adoptHistory(history, err)
 	next.rememberAnswer(e.Request, r)
 	return r
+}
+
+// adoptHistory puts a history in force, unless err says why there is none. It
+// returns its version.
+func (s *State) adoptHistory(history *rules.History, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+
+	doc, version := history.Current()
+	if Level(doc.FeatureLevel()) > s.Level {
+		return 0, rules.Errors{{Message: fmt.Sprintf("the document has keys or values that older releases can't read: it needs feature level %d, and the cluster is at %d",
+			doc.FeatureLevel(), s.Level)}}
+	}
+
+	regions := s.Regions.nextRevision()
+	if regions.holdVersion(history) != nil {
+		return 0, rules.Errors{{Message: errTooManyHeld.Error()}}
+	}
+
+	s.History = history
+	s.Regions = regions
+	return version.Number, nil
 }

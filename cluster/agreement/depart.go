@@ -59,9 +59,11 @@ func (s *State) Departure(id ring.NodeID) *Departure {
 
 // String says how the node departed, and how it can come back.
 func (d *Departure) String() string {
-	how, by := "was removed", " by "+d.By
+	how := "was removed"
+	by := " by " + d.By
 	if d.Left {
-		how, by = "left", " by command of "+d.By
+		how = "left"
+		by = " by command of " + d.By
 	}
 	if d.By == "" {
 		by = ""

@@ -75,22 +75,28 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 
 	var transition Transition
 	var err error
-	if transition.Base, err = s.Edition(); err != nil {
+
+	transition.Base, err = s.Edition()
+	if err != nil {
 		return nil, nil, err
 	}
 
 	next := *s
 	next.Index++
 	p := &Prepared{before: s.History}
-	if w, isRules := e.(Rules); !isRules {
+	write, isRules := e.(Rules)
+	switch {
+	case !isRules:
 		p.refused = e.apply(&next).Err
-	} else if s.answerTo(w.Request) == nil {
-		p = s.Prepare(w)
-		p.refused = w.enact(&next, p.after, p.err).Err
+	case s.answerTo(write.Request) == nil:
+		p = s.Prepare(write)
+		p.refused = write.enact(&next, p.after, p.err).Err
 	}
 
 	p.regions = s.Regions
-	if transition.Result, err = next.Edition(); err != nil {
+
+	transition.Result, err = next.Edition()
+	if err != nil {
 		return nil, nil, err
 	}
 

@@ -74,6 +74,7 @@ func (b *Build) encode(e Entry, transition *Transition) ([]byte, error) {
 	if kind < 1 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
 	}
+
 	head := b.appendOrigin([]byte{entryMark, byte(kind), entryFormat}, neededLevel(e))
 	head = wire.AppendBool(head, transition != nil)
 	if transition != nil {
@@ -98,15 +99,20 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 		if len(tail) > rules.MaxDocument {
 			return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(tail), rules.MaxDocument)
 		}
-		x.Change.Body, x.When = nil, inMillis(x.When)
-		e, most = x, maxHead
+		x.Change.Body = nil
+		x.When = inMillis(x.When)
+		e = x
+		most = maxHead
 	case Adopt:
 		var err error
-		if tail, err = packDocuments(x.Held); err != nil {
+
+		tail, err = packDocuments(x.Held)
+		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 		}
 		x.InForce.When = inMillis(x.InForce.When)
-		e, most = x, MaxAdopt-len(tail)
+		e = x
+		most = MaxAdopt - len(tail)
 	case Entries, AdoptEntries:
 		most = MaxEntriesChange
 	}
@@ -171,7 +177,6 @@ func (b *Build) decode(entry []byte) (stampedEntry, error) {
 	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {
 		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
 	}
-
 	if err != nil {
 		return stampedEntry{}, b.unreadable(level, release, err)
 	}
@@ -197,7 +202,6 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 
 	d := wire.NewDecoder(b)
 	text, tail := d.View(math.MaxInt), d.Rest()
-
 	if d.Failed() {
 		return nil, fmt.Errorf("%w: %T is truncated", ErrEntry, kinds[kind])
 	}
@@ -212,7 +216,8 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 		if e.Change.Part > rules.ListPart {
 			return nil, fmt.Errorf("%w: rules: unknown part %d", ErrEntry, e.Change.Part)
 		}
-		e.Change.Body, e.When = tail, inMillis(e.When)
+		e.Change.Body = tail
+		e.When = inMillis(e.When)
 	case *Adopt:
 		e.InForce.When = inMillis(e.InForce.When)
 		if err := unpackDocuments(tail, e.Held); err != nil {

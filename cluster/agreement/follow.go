@@ -40,7 +40,9 @@ func (s *State) AppendAdopt(b []byte) ([]byte, error) {
 		if err != nil {
 			return b, err
 		}
-		if cache.followBytes, err = appendBody(nil, e); err != nil {
+
+		cache.followBytes, err = appendBody(nil, e)
+		if err != nil {
 			return b, err
 		}
 	}
@@ -51,12 +53,16 @@ func (s *State) AppendAdopt(b []byte) ([]byte, error) {
 // adoption returns the entry that AppendAdopt encodes.
 func (s *State) adoption() (Adopt, error) {
 	e := Adopt{Regions: *s.Regions}
-	e.cache, e.Held = nil, slices.Clone(e.Held)
+	e.cache = nil
+	e.Held = slices.Clone(e.Held)
 	_, e.InForce = s.History.Current()
+
 	for i := range e.Held {
 		h := &e.Held[i]
 		var err error
-		if h.Text, err = h.Set.Document.Text(); err != nil {
+
+		h.Text, err = h.Set.Document.Text()
+		if err != nil {
 			return Adopt{}, fmt.Errorf("write version %d of the rules for other regions: %w", h.Version, err)
 		}
 		h.Set = nil
@@ -95,13 +101,13 @@ func packDocuments(held []Held) ([]byte, error) {
 // unpackDocuments is the inverse of packDocuments. It reads at most as many
 // bytes as valid documents can have.
 func unpackDocuments(b []byte, held []Held) error {
-	// The three lengths that appendTexts writes with each text take less.
-	const around = 64 * MaxHeld
+	// maxLengths bounds the three lengths that appendTexts writes with each text.
+	const maxLengths = 64 * MaxHeld
 	if len(held) > MaxHeld {
 		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
 	}
 
-	raw, err := wire.Inflate(b, maxTexts+around)
+	raw, err := wire.Inflate(b, maxTexts+maxLengths)
 	if err != nil {
 		return err
 	}
@@ -110,7 +116,6 @@ func unpackDocuments(b []byte, held []Held) error {
 	for i := range texts {
 		held[i].Text = texts[i]
 	}
-
 	return err
 }
 
@@ -176,12 +181,14 @@ func (e Adopt) apply(next *State) Result {
 	}
 
 	adopted := e.Regions
-	adopted.cache, adopted.Held = &regionCache{}, slices.Clone(e.Held)
+	adopted.cache = &regionCache{}
+	adopted.Held = slices.Clone(e.Held)
 	for i := range adopted.Held {
 		h := &adopted.Held[i]
 		h.Set = history.Set()
 		if i < len(e.Held)-1 {
-			if h.Set, err = have.compileHeld(h); err != nil {
+			h.Set, err = have.compileHeld(h)
+			if err != nil {
 				return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, h.Version, err)}
 			}
 		}
@@ -192,7 +199,8 @@ func (e Adopt) apply(next *State) Result {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
 
-	next.History, next.Regions = history, &adopted
+	next.History = history
+	next.Regions = &adopted
 	return Result{Version: e.InForce.Number}
 }
 
@@ -211,15 +219,17 @@ func (e Adopt) history(s *State) (*rules.History, error) {
 	if len(e.Held) == 0 {
 		return rules.NewHistory(), nil
 	}
-	have, v := s.History.Current()
+
+	doc, v := s.History.Current()
 	text := e.Held[len(e.Held)-1].Text
-	same := e.World == s.Regions.World
-	if same && have != nil && v.Number == e.InForce.Number {
-		if ours, err := have.Text(); err == nil && ours == text {
+	sameWorld := e.World == s.Regions.World
+	if sameWorld && doc != nil && v.Number == e.InForce.Number {
+		ours, err := doc.Text()
+		if err == nil && ours == text {
 			return s.History, nil
 		}
 	}
-	return s.History.Adopt(e.InForce, text, !same || v.Number >= e.InForce.Number)
+	return s.History.Adopt(e.InForce, text, !sameWorld || v.Number >= e.InForce.Number)
 }
 
 // compileHeld returns the set of an adopted version. It reuses the local set if
@@ -229,7 +239,9 @@ func (r *Regions) compileHeld(a *Held) (*rules.Set, error) {
 		if h.Version != a.Version {
 			continue
 		}
-		if text, err := h.Set.Document.Text(); err == nil && text == a.Text {
+
+		text, err := h.Set.Document.Text()
+		if err == nil && text == a.Text {
 			return h.Set, nil
 		}
 	}

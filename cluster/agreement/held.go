@@ -29,24 +29,27 @@ func (r *Regions) holdVersion(h *rules.History) error {
 
 	if !needsShares(held) {
 		for i := range held {
-			// these versions counted as recorded without waiting for any region, so other
-			// regions may lag behind
+			// These versions counted as recorded without waiting for any region, so other
+			// regions may lag behind.
 			held[i].At = 0
 		}
 	}
 
-	if last := r.inForce(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful &&
+	last := r.inForce()
+	if last != nil && last.At == 0 && !last.Candidate && !last.Doubtful &&
 		last.sameShares(&fresh) {
 		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
 	}
 
 	r.Held = pruneHeld(append(held, fresh), v.When.UnixMilli())
+
 	size := 0
 	for _, h := range r.Held {
 		size += h.Set.Document.Weight()
 	}
 
-	if n := len(r.Held); n > MaxHeld || n > 4 && size > MaxHeldBytes {
+	n := len(r.Held)
+	if n > MaxHeld || n > 4 && size > MaxHeldBytes {
 		return errTooManyHeld
 	}
 
@@ -84,14 +87,15 @@ func (r *Regions) prune(now int64) (*Regions, error) {
 
 // needsShares reports whether there are global limits, and several regions that share them.
 func needsShares(held []Held) bool {
-	limits := false
+	hasLimits := false
 	var names []string
 	for _, h := range held {
-		limits = limits || h.Set.MaxGlobalSpan() > 0
+		hasLimits = hasLimits || h.Set.MaxGlobalSpan() > 0
 		names = append(names, h.Names...)
 	}
+
 	slices.Sort(names)
-	return limits && len(slices.Compact(names)) > 1
+	return hasLimits && len(slices.Compact(names)) > 1
 }
 
 // sameShares reports whether both versions give each region the same share of every limit.
@@ -135,7 +139,6 @@ func (r *Regions) withMark(e Mark) (*Regions, error) {
 
 	changed := r.nextRevision()
 	changed.Held = slices.Clone(r.Held)
-
 	if e.At == 0 {
 		changed.inForce().Candidate = true
 		return changed, nil
@@ -161,7 +164,9 @@ func (r *Regions) recordCandidate(candidate int, at int64) {
 			// a candidate.
 			h.At = at
 		}
-		if n := len(recorded); n > 0 && !recorded[n-1].Doubtful && recorded[n-1].sameShares(&h) {
+
+		n := len(recorded)
+		if n > 0 && !recorded[n-1].Doubtful && recorded[n-1].sameShares(&h) {
 			h.At = recorded[n-1].At
 			recorded = recorded[:n-1]
 		}

@@ -135,7 +135,8 @@ func (r *Regions) inForce() *Held {
 // while there is no key, because counters must never use another key. It
 // returns the same pointer as long as neither rules nor regions change.
 func (s *State) SetFor(region string) *rules.Set {
-	set, r := s.History.Set(), s.Regions
+	r := s.Regions
+	set := s.History.Set()
 	if set == nil || len(s.Secret) == 0 {
 		return nil
 	}
@@ -144,13 +145,13 @@ func (s *State) SetFor(region string) *rules.Set {
 	cache.mu.Lock()
 	defer cache.mu.Unlock()
 
-	if out := cache.byRegion[region]; out != nil {
-		return out
+	if cached := cache.byRegion[region]; cached != nil {
+		return cached
 	}
-
 	if cache.byRegion == nil || len(cache.byRegion) > MaxRegions {
 		cache.byRegion = map[string]*rules.Set{}
 	}
+
 	set = set.Keyed(s.Secret)
 	if len(r.Held) > 0 {
 		set = set.WithShares(r.shares(region))
@@ -161,11 +162,11 @@ func (s *State) SetFor(region string) *rules.Set {
 }
 
 func (r *Regions) shares(region string) *rules.Shares {
-	x := &rules.Shares{Region: region}
+	shares := &rules.Shares{Region: region}
 	for _, h := range r.Held {
-		x.Views = append(x.Views, rules.View{Set: h.Set, Names: h.Names, At: h.At, Doubtful: h.Doubtful})
+		shares.Views = append(shares.Views, rules.View{Set: h.Set, Names: h.Names, At: h.At, Doubtful: h.Doubtful})
 	}
-	return x
+	return shares
 }
 
 func (e Primary) apply(next *State) Result {
@@ -189,7 +190,8 @@ func (e Primary) apply(next *State) Result {
 
 	changed.PrimaryEpoch = max(changed.PrimaryEpoch, e.PrimaryEpoch)
 
-	if begins := r.World.IsZero(); begins {
+	begins := r.World.IsZero()
+	if begins {
 		changed.World = e.World
 		changed.Names = []string{e.Region}
 		if h := r.inForce(); h != nil {
@@ -243,14 +245,18 @@ func (e Region) apply(next *State) Result {
 // commitRegion applies e to changed, and puts the result in force. If there are
 // rules, it writes a new version of them.
 func (s *State) commitRegion(changed *Regions, e Region) Result {
-	names, what := slices.Clone(changed.Names), "region "+e.Name+" joins"
+	names := slices.Clone(changed.Names)
+	message := "region " + e.Name + " joins"
 	if e.Remove {
-		what = "region " + e.Name + " leaves"
+		message = "region " + e.Name + " leaves"
 		names = slices.DeleteFunc(names, func(name string) bool { return name == e.Name })
-	} else if names = append(names, e.Name); len(names) > MaxRegions {
-		return rejected("there are already %d regions, the most allowed", MaxRegions)
+	} else {
+		names = append(names, e.Name)
 	}
 
+	if len(names) > MaxRegions && !e.Remove {
+		return rejected("there are already %d regions, the most allowed", MaxRegions)
+	}
 	slices.Sort(names)
 	changed.Names = names
 
@@ -265,7 +271,7 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 		when = last.When
 	}
 
-	history, err := s.History.Renumber(what, e.By, when)
+	history, err := s.History.Renumber(message, e.By, when)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
@@ -273,7 +279,8 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
 
-	s.History, s.Regions = history, changed
+	s.History = history
+	s.Regions = changed
 	_, v := history.Current()
 	return Result{Version: v.Number}
 }

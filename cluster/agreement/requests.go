@@ -55,34 +55,35 @@ func kindOfError(err error) int {
 }
 
 // MarshalJSON encodes the error as its text and its kind: rules.Errors, or a word of errorKinds.
-func (r Result) MarshalJSON() ([]byte, error) {
-	t := resultText{Version: r.Version}
-	if r.Err != nil && !errors.As(r.Err, &t.Wrong) {
-		t.Error, t.Text = errorKinds[kindOfError(r.Err)].word, r.Err.Error()
+func (res Result) MarshalJSON() ([]byte, error) {
+	t := resultText{Version: res.Version}
+	if res.Err != nil && !errors.As(res.Err, &t.Wrong) {
+		t.Error = errorKinds[kindOfError(res.Err)].word
+		t.Text = res.Err.Error()
 	}
 	return json.Marshal(t)
 }
 
 // UnmarshalJSON is the inverse of MarshalJSON.
-func (r *Result) UnmarshalJSON(b []byte) error {
+func (res *Result) UnmarshalJSON(b []byte) error {
 	var t resultText
 	if err := wire.StrictJSON(b, &t); err != nil {
 		return err
 	}
 
-	*r = Result{Version: t.Version}
+	*res = Result{Version: t.Version}
 	if len(t.Wrong) > 0 {
-		r.Err = t.Wrong
+		res.Err = t.Wrong
 		return nil
 	}
 
 	for _, e := range errorKinds {
 		if e.word == t.Error {
-			r.Err = &ReportedError{t.Text, e.kind}
+			res.Err = &ReportedError{t.Text, e.kind}
 		}
 	}
 
-	if t.Error != "" && r.Err == nil {
+	if t.Error != "" && res.Err == nil {
 		return fmt.Errorf("unknown kind of error %.64q in a result", t.Error)
 	}
 
@@ -131,7 +132,7 @@ func (s *State) rememberAnswer(id RequestID, r Result) {
 		kept = kept[len(kept)-KeptRequests+1:]
 	}
 
-	// Copy the slice, because other states may share it.
+	// The slice is copied, because other states may share it.
 	s.Answers = append(slices.Clone(kept), a)
 }
 
@@ -139,16 +140,17 @@ func (s *State) rememberAnswer(id RequestID, r Result) {
 // the number of the others.
 func firstMistakes(wrong rules.Errors) rules.Errors {
 	size := 0
-	var out rules.Errors
+	var first rules.Errors
 	for i, e := range wrong {
-		e.Path, e.Message = truncatePhrase(e.Path), truncatePhrase(e.Message)
+		e.Path = truncatePhrase(e.Path)
+		e.Message = truncatePhrase(e.Message)
 		size += len(e.Path) + len(e.Message)
 		if size > maxAnswer {
-			return append(out, rules.Error{Message: fmt.Sprintf("and %d more", len(wrong)-i)})
+			return append(first, rules.Error{Message: fmt.Sprintf("and %d more", len(wrong)-i)})
 		}
-		out = append(out, e)
+		first = append(first, e)
 	}
-	return out
+	return first
 }
 
 // truncatePhrase truncates a text to the part that is remembered. The result

@@ -35,13 +35,19 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) { return ThisBuild.Append
 func (b *Build) AppendSnapshot(buf []byte, s *State) ([]byte, error) {
 	parts := [5][]byte{}
 	var err error
-	if parts[0], err = json.Marshal(s); err != nil {
+
+	parts[0], err = json.Marshal(s)
+	if err != nil {
 		return buf, fmt.Errorf("write the agreed state: %w", err)
 	}
-	if parts[3], err = s.Regions.documents(); err != nil {
+
+	parts[3], err = s.Regions.documents()
+	if err != nil {
 		return buf, fmt.Errorf("write the held versions of the rules: %w", err)
 	}
-	if parts[4], err = s.Entries.AppendBinary(nil); err != nil {
+
+	parts[4], err = s.Entries.AppendBinary(nil)
+	if err != nil {
 		return buf, fmt.Errorf("write the entries beside the rules: %w", err)
 	}
 
@@ -49,7 +55,9 @@ func (b *Build) AppendSnapshot(buf []byte, s *State) ([]byte, error) {
 		if t == nil || i == 1 && t == s.From {
 			continue
 		}
-		if parts[1+i], err = t.AppendBinary(nil); err != nil {
+
+		parts[1+i], err = t.AppendBinary(nil)
+		if err != nil {
 			return buf, fmt.Errorf("write a ring: %w", err)
 		}
 	}
@@ -84,12 +92,14 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 
 	texts, err := parseTexts(documents, max(0, len(r.Held)-1))
 	for i, text := range texts {
-		if r.Held[i].Set, err = compileText(text, r.Held[i].Version); err != nil {
+		r.Held[i].Set, err = compileText(text, r.Held[i].Version)
+		if err != nil {
 			return err
 		}
 	}
 
-	if last := r.inForce(); last != nil {
+	last := r.inForce()
+	if last != nil {
 		last.Set = history.Set()
 	}
 
@@ -147,22 +157,27 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	}
 
 	if len(parts[1]) > 0 {
-		if s.From, err = ring.Parse(parts[1]); err != nil {
+		s.From, err = ring.Parse(parts[1])
+		if err != nil {
 			return nil, err
 		}
 	}
 
 	s.To = s.From
 	if len(parts[2]) > 0 {
-		if s.To, err = ring.Parse(parts[2]); err != nil {
+		s.To, err = ring.Parse(parts[2])
+		if err != nil {
 			return nil, err
 		}
 	}
 
-	if s.Entries, err = entries.Parse(parts[4]); err != nil {
+	s.Entries, err = entries.Parse(parts[4])
+	if err != nil {
 		return nil, err
 	}
-	if s.History, err = rules.ParseHistory(d.Rest()); err != nil {
+
+	s.History, err = rules.ParseHistory(d.Rest())
+	if err != nil {
 		return nil, err
 	}
 	if s.Members == nil || s.Generations == nil || s.Processes == nil || s.Regions == nil {
@@ -208,7 +223,7 @@ func (s *State) check() error {
 		return err
 	}
 
-	// Whatever names a node must name one that is known.
+	// Each node that is named anywhere must be known.
 	for _, t := range []*ring.Table{s.From, s.To} {
 		for _, id := range t.Members() {
 			if _, known := s.Members[id]; !known {

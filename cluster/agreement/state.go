@@ -32,7 +32,7 @@ type State struct {
 	Index   uint64    `json:"index"`            // index of the last entry applied
 	// Hash is chained over all entries and their outcomes: nodes with the same
 	// Index but different Hashes have diverged. ComparedHash is its value at the
-	// last multiple of HashEvery.
+	// last multiple of HashEvery. In JSON it keeps an older name, as Processes do.
 	Hash         Hash   `json:"hash"`
 	ComparedHash HashAt `json:"check"`
 	Level        Level  `json:"level"` // the feature level; at least 1, never decreases
@@ -58,11 +58,11 @@ type State struct {
 	Regions   *Regions                `json:"regions"`
 	Entries   *entries.State          `json:"-"` // beside the rules; never nil
 
-	memory
+	past
 }
 
-// memory is the part of a State that is about the past.
-type memory struct {
+// past is the part of a State that is about the past.
+type past struct {
 	// Answers are the answers to the last writes of rules and entries, oldest first.
 	Answers []*answer `json:"answers"`
 	// Strangers are nodes that have a generation but are not in Members, because
@@ -128,7 +128,8 @@ func (s *State) move(from, to *ring.Table) {
 	s.Settled = false
 	s.Revision = s.Index
 	if from == nil || from.Equal(to) {
-		s.From, s.Settled = to, true
+		s.From = to
+		s.Settled = true
 	}
 }
 

@@ -47,11 +47,11 @@ const (
 // Patience returns how long a node must stay healthy before it rejoins the
 // ring: 10 s after the first suspension, doubling with each further one up to
 // 10 min, or 0 if the node was never suspended.
-func (s Suspension) Patience() time.Duration {
-	if s.Times == 0 {
+func (sus Suspension) Patience() time.Duration {
+	if sus.Times == 0 {
 		return 0
 	}
-	return min(minPatience<<(s.Times-1), maxPatience)
+	return min(minPatience<<(sus.Times-1), maxPatience)
 }
 
 // suspend records that a member was taken out of the ring while it was alive.
@@ -60,6 +60,7 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	if _, member := s.Members[id]; !member || !booted || why == "" || why == Removed {
 		return
 	}
+
 	times := p.Suspension.Times
 	if when-p.Suspension.Last >= suspensionReset.Milliseconds() {
 		times = 0
@@ -71,15 +72,15 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 // afterRestart returns the suspension of the node's next process. If the node
 // was last suspended for silence, its process was dead, so that time does not
 // count.
-func (s Suspension) afterRestart() Suspension {
-	if s.Silent {
-		s.Silent = false
-		s.Times--
-		if s.Times == 0 {
+func (sus Suspension) afterRestart() Suspension {
+	if sus.Silent {
+		sus.Silent = false
+		sus.Times--
+		if sus.Times == 0 {
 			return Suspension{}
 		}
 	}
-	return s
+	return sus
 }
 
 // recordRemoved records that an operator removed the current process of a node.

@@ -89,6 +89,7 @@ func (c *Call) answer(m message) {
 	if c.id == 0 || c.conn == nil || c.answered.Swap(true) {
 		return
 	}
+
 	err := c.conn.put(m)
 	switch {
 	case errors.Is(err, ErrBusy):

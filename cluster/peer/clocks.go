@@ -25,7 +25,8 @@ const (
 	clockRoundTrip = 100 * time.Millisecond
 	// clockPause is the least time between two questions to a node; with many
 	// nodes, clockPauseEach for each of them.
-	clockPause, clockPauseEach = time.Second, 20 * time.Millisecond
+	clockPause     = time.Second
+	clockPauseEach = 20 * time.Millisecond
 	// clockJump is how much the wall clock may have moved against Boottime between
 	// two readings, unless it was set.
 	clockJump = 20 * time.Millisecond
@@ -114,31 +115,34 @@ func (p *Peers) compareClocks() {
 }
 
 // begin forgets nodes without a link, and everything if this node's clock was set.
-func (c *clocks) begin(now bothClocks, links map[ring.NodeID]*link) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if (now.skew()-c.skew).Abs() > clockJump || c.remotes == nil {
-		c.remotes = map[ring.NodeID]*remoteClock{}
-		c.skew = now.skew()
+func (cs *clocks) begin(now bothClocks, links map[ring.NodeID]*link) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+
+	if (now.skew()-cs.skew).Abs() > clockJump || cs.remotes == nil {
+		cs.remotes = map[ring.NodeID]*remoteClock{}
+		cs.skew = now.skew()
 	}
-	maps.DeleteFunc(c.remotes, func(id ring.NodeID, _ *remoteClock) bool { return links[id] == nil })
+	maps.DeleteFunc(cs.remotes, func(id ring.NodeID, _ *remoteClock) bool { return links[id] == nil })
 }
 
 // note notes a node's answer, if it proves anything.
-func (c *clocks) note(id ring.NodeID, region string, sent, received bothClocks, remote time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (cs *clocks) note(id ring.NodeID, region string, sent, received bothClocks, remote time.Duration) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+
 	roundTrip := received.boot - sent.boot
-	wasSet := (received.skew()-sent.skew()).Abs() > clockJump || (received.skew()-c.skew).Abs() > clockJump
+	wasSet := (received.skew()-sent.skew()).Abs() > clockJump || (received.skew()-cs.skew).Abs() > clockJump
 	if roundTrip < 0 || roundTrip > clockRoundTrip || wasSet {
 		return
 	}
 
-	r := c.remotes[id]
+	r := cs.remotes[id]
 	if r == nil {
 		r = &remoteClock{}
-		c.remotes[id] = r
+		cs.remotes[id] = r
 	}
+
 	r.region = region
 	r.latest = received.boot
 	r.samples = append(r.samples, clockSample{ahead: remote - (received.wall - roundTrip/2), roundTrip: roundTrip})
@@ -151,6 +155,7 @@ func (p *Peers) Clocks() (list []Clock) {
 	now := p.config.Boottime()
 	p.clocks.mu.Lock()
 	defer p.clocks.mu.Unlock()
+
 	for id, r := range p.clocks.remotes {
 		if now-r.latest <= clockAge {
 			list = append(list, Clock{Node: id, Region: r.region, Ahead: r.best().ahead})

@@ -68,7 +68,7 @@ type conn struct {
 	link       *link             // set on the direct connection that a link has dialled; nil otherwise
 
 	lastReceived atomic.Int64 // when data last arrived, as Peers.now
-	silent       atomic.Bool  // the connection is silent or broken
+	down         atomic.Bool  // new calls fail: the connection is silent or broken
 	lastBeat     atomic.Int64 // when the last heartbeat was sent, as Peers.now
 	handling     atomic.Bool  // what has arrived is being handled
 	dropped      sync.Once    // for the log message about dropped replies
@@ -90,28 +90,28 @@ type conn struct {
 }
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
-	n := &conn{
+	c := &conn{
 		peers: p, remote: s.remote, socket: s, isCaller: calls, done: make(chan struct{}),
 		writerDone: make(chan struct{}),
 		queue:      &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing),
 	}
 
-	n.handlers, n.limits = &p.handlers[Near], silenceLimits{unreachable: p.config.Silence,
-		closed: max(maxSilence, p.config.Silence)}
+	c.handlers = &p.handlers[Near]
+	c.limits = silenceLimits{unreachable: p.config.Silence, closed: max(maxSilence, p.config.Silence)}
 	if s.kind == kindFar {
-		n.handlers, n.limits = &p.handlers[Far], silenceLimits{unreachable: farSilence, closed: farSilence}
+		c.handlers = &p.handlers[Far]
+		c.limits = silenceLimits{unreachable: farSilence, closed: farSilence}
 	}
 
-	n.tryWriter, _ = s.Conn.(rawconn.TryWriter)
-	n.lastReceived.Store(p.now())
-	return n
+	c.tryWriter, _ = s.Conn.(rawconn.TryWriter)
+	c.lastReceived.Store(p.now())
+	return c
 }
 
 // run sends and receives messages until the connection breaks or ctx ends, and
 // returns the reason. It reads on the caller's goroutine.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
-
 	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
 
 	ended, end := context.WithCancel(context.Background())
@@ -123,11 +123,10 @@ func (c *conn) run(ctx context.Context) error {
 	c.peers.watch(c)
 	c.breakOff(c.read())
 
-	// In this order: the writer ends, the queue is dropped, the callbacks end, and
-	// the caller learns that the connection is over.
+	// The order matters: the writer ends, the queue is dropped, the callbacks end,
+	// and the caller learns that the connection is over.
 	end()
 	<-c.writerDone
-
 	c.queue.drop()
 	c.callbacks.Wait()
 	c.peers.unwatch(c)
@@ -138,16 +137,19 @@ func (c *conn) run(ctx context.Context) error {
 // breakOff ends the connection and fails the waiting calls with err. Later
 // calls of it have no effect.
 func (c *conn) breakOff(err error) {
-	if first := c.failCalls(err, true); first {
-		c.queue.close()
-		switch {
-		case errors.Is(err, errSilent), errors.Is(err, errStuck):
-			c.socket.discard()
-		case c.isCaller && errors.Is(err, io.EOF):
-			c.awaitWriter()
-		}
-		c.socket.Close()
+	isFirst := c.failCalls(err, true)
+	if !isFirst {
+		return
 	}
+
+	c.queue.close()
+	switch {
+	case errors.Is(err, errSilent), errors.Is(err, errStuck):
+		c.socket.discard()
+	case c.isCaller && errors.Is(err, io.EOF):
+		c.awaitWriter()
+	}
+	c.socket.Close()
 }
 
 // restTime bounds how long what is queued may still be sent to a remote that has closed its side.
@@ -170,8 +172,8 @@ func (c *conn) awaitWriter() {
 // recovers; if forGood is true, it never does. It returns false if the
 // connection was broken already.
 func (c *conn) failCalls(why error, forGood bool) (first bool) {
-	// Before the calls fail: a caller that tries again at once must not get the
-	// direct connection again.
+	// This comes before the calls fail: a caller that tries again at once must not
+	// get the direct connection again.
 	if c.link != nil && !errors.Is(why, errReplaced) {
 		c.link.abandonDirect(c)
 	}
@@ -186,11 +188,10 @@ func (c *conn) failCalls(why error, forGood bool) (first bool) {
 	c.pending = make(map[uint64]*outgoing)
 	down := fmt.Errorf("%w: %w", ErrUnreachable, why)
 	c.downErr = fmt.Errorf("%w: %w", down, ErrNotSent)
-
 	if forGood {
 		c.brokenErr = why
 	}
-	c.silent.Store(true)
+	c.down.Store(true)
 
 	// Callbacks run without the lock: they may start new calls.
 	c.callbacks.Add(1)
@@ -207,13 +208,15 @@ func (c *conn) failCalls(why error, forGood bool) (first bool) {
 // markReceived records that data has arrived.
 func (c *conn) markReceived() {
 	c.lastReceived.Store(c.peers.now())
-	if c.silent.Load() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.brokenErr == nil {
-			c.downErr = nil
-			c.silent.Store(false)
-		}
+	if !c.down.Load() {
+		return
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.brokenErr == nil {
+		c.downErr = nil
+		c.down.Store(false)
 	}
 }
 
@@ -223,17 +226,18 @@ func (c *conn) markReceived() {
 func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
 
-	if heard := c.lastReceived.Load(); heard != c.checkedReceived {
-		// At most gap: in the rest of the time, this process may not have run.
-		c.checkedReceived, c.silence = heard, min(max(0, time.Duration(now-heard)), gap)
+	heard := c.lastReceived.Load()
+	if heard != c.checkedReceived {
+		// At most gap counts: in the rest of the time, this process may not have run.
+		c.checkedReceived = heard
+		c.silence = min(max(0, time.Duration(now-heard)), gap)
 	}
 
 	after := c.limits.unreachable
-
 	switch {
 	case c.silence >= c.limits.closed:
 		c.breakOff(errSilent)
-	case c.silence >= after && !c.silent.Load():
+	case c.silence >= after && !c.down.Load():
 		c.failCalls(errQuiet, false)
 	}
 
@@ -260,13 +264,19 @@ func (c *conn) sendHeartbeat(now int64) {
 		return
 	}
 
-	if c.isBeatDue(now) {
-		c.lastBeat.Store(now)
-		if !c.queue.isEmpty() { // any message shows that this node is alive; the reader may take long to send it
-			wake.Signal(c.queue.wake)
-		} else if c.put(message{kind: messageBeat}) == nil {
-			c.flush()
-		}
+	if !c.isBeatDue(now) {
+		return
+	}
+
+	c.lastBeat.Store(now)
+	if !c.queue.isEmpty() {
+		// Any message shows that this node is alive. The writer is woken, because the
+		// reader may take long to send it.
+		wake.Signal(c.queue.wake)
+		return
+	}
+	if c.put(message{kind: messageBeat}) == nil {
+		c.flush()
 	}
 }
 
@@ -278,8 +288,10 @@ func (c *conn) isBeatDue(now int64) bool {
 // write sends queued messages until ctx ends or the connection breaks.
 func (c *conn) write(ctx context.Context) error {
 	for {
-		if b := c.queue.take(); len(b) > 0 {
-			if _, err := c.socket.Write(b); err != nil { // blocks while the remote does not read
+		b := c.queue.take()
+		if len(b) > 0 {
+			_, err := c.socket.Write(b) // blocks while the remote does not read
+			if err != nil {
 				return fmt.Errorf("send: %w", err)
 			}
 			c.queue.giveBack(len(b))
@@ -290,8 +302,7 @@ func (c *conn) write(ctx context.Context) error {
 		case <-ctx.Done():
 			return ErrClosed
 		case <-c.queue.wake:
-			// Let other goroutines that are about to send join the same batch.
-			runtime.Gosched()
+			runtime.Gosched() // other goroutines that are about to send may join the same batch
 		}
 	}
 }
@@ -368,8 +379,8 @@ func (c *conn) serve(m message) error {
 		return errMessage
 	}
 
-	// What the handler replies at once is sent by the reader, together with the replies to what
-	// follows.
+	// The reader sends what the handler replies at once, together with the replies
+	// to the messages that follow.
 	call.inReader.Store(true)
 	c.handlers.dispatch(call)
 	call.inReader.Store(false)
@@ -433,22 +444,22 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 
 	c.next++
 	o.id = c.next
-	// Set under the lock: whoever removes the call from pending stops its
-	// timer.
+	// The timer is set under the lock: the goroutine that removes the call from
+	// pending stops it.
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
-	alone := len(c.pending) == 1
+	isAlone := len(c.pending) == 1
 	c.mu.Unlock()
 
-	// A call that is alone is sent now. With others in flight, the writer sends what gathers
-	// meanwhile in one piece.
+	// A call that is alone is sent now. With others in flight, the writer sends what
+	// gathers meanwhile in one piece.
 	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body})
 	switch {
 	case err != nil && c.removePending(o.id, false) != nil:
 		o.timer.Stop()
 		return nil, err
 	case err != nil: // the call has already failed, and done has run
-	case alone:
+	case isAlone:
 		c.flush()
 	default:
 		wake.Signal(c.queue.wake)
@@ -470,7 +481,8 @@ func (c *conn) put(m message) error {
 func (c *conn) flush() {
 	switch {
 	case c.tryWriter != nil:
-		if b := c.queue.take(); len(b) > 0 {
+		b := c.queue.take()
+		if len(b) > 0 {
 			c.queue.giveBack(c.tryWriter.TryWrite(b))
 		}
 	case !c.queue.isEmpty():
@@ -527,7 +539,7 @@ func contextError(err error) error {
 
 // sendOneWay sends a one-way message.
 func (c *conn) sendOneWay(m Method, body []byte) error {
-	if c.silent.Load() {
+	if c.down.Load() {
 		return c.sendError()
 	}
 
@@ -538,14 +550,14 @@ func (c *conn) sendOneWay(m Method, body []byte) error {
 	return err
 }
 
-func (c *conn) isReachable() bool { return !c.silent.Load() }
+func (c *conn) isReachable() bool { return !c.down.Load() }
 
 // sendError returns the error of calls that can't be sent.
 func (c *conn) sendError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.downErr == nil { // it has just recovered
-		return errNoConnection
+	if c.downErr == nil {
+		return errNoConnection // the connection has just recovered
 	}
 	return c.downErr
 }

@@ -69,9 +69,9 @@ const relayPeriod = time.Minute
 // relayLog decides which detours of one link are logged.
 type relayLog struct {
 	mu    sync.Mutex // guards the fields below
-	last  time.Time  // when one was last logged
-	times int        // since then
-	open  bool       // the last one is logged, and its end not yet
+	last  time.Time  // when a detour was last logged
+	times int        // how many there were since then
+	open  bool       // the beginning of the last one is logged, and its end not yet
 }
 
 // begin counts a detour. It returns whether to log it, and how many there were
@@ -79,10 +79,12 @@ type relayLog struct {
 func (r *relayLog) begin() (times int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.times++
 	if time.Since(r.last) < relayPeriod {
 		return 0, false
 	}
+
 	times = r.times
 	r.last = time.Now()
 	r.times = 0
@@ -101,9 +103,10 @@ func (r *relayLog) end() (due bool) {
 
 // run keeps dialling until ctx ends.
 func (l *link) run(ctx context.Context) {
-	pause, last := firstPause, lastPause
+	pause := firstPause
+	longest := lastPause
 	if l.kind == kindFar {
-		last = lastFarPause
+		longest = lastFarPause
 	}
 
 	var logged loggedOnce
@@ -127,9 +130,11 @@ func (l *link) run(ctx context.Context) {
 		switch {
 		case connected:
 			level := slog.LevelWarn
-			// the node has closed it: it is stopping, or gossip will soon report its failure
+			// If the node has closed it, it is stopping, or gossip will soon report its
+			// failure.
 			if errors.Is(err, io.EOF) {
-				level, closed = slog.LevelDebug, time.Now()
+				level = slog.LevelDebug
+				closed = time.Now()
 			}
 			l.warned.Store(level == slog.LevelWarn)
 			l.peers.log.Log(ctx, level, "connection to a node lost", "name", l.label(), "address",
@@ -146,14 +151,15 @@ func (l *link) run(ctx context.Context) {
 			pause = firstPause
 		}
 
-		if now := l.peers.stalls.resumed.Load(); connected && now != resumed {
+		now := l.peers.stalls.resumed.Load()
+		if connected && now != resumed {
 			resumed = now
 			continue // the node closed the connection while this process did not run
 		}
 
 		select {
 		case <-time.After(pause - rand.N(pause/2)):
-			pause = min(2*pause, last)
+			pause = min(2*pause, longest)
 		case <-l.wake:
 			pause = firstPause
 		case <-ctx.Done():
@@ -164,7 +170,7 @@ func (l *link) run(ctx context.Context) {
 // connectAndRun makes a connection, and returns when it and any replacements
 // have ended, or when it can't be made.
 func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
-	// This dial serves whatever woke the link before it.
+	// This dial serves every wake-up before it.
 	l.clearWake()
 
 	s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
@@ -200,10 +206,13 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 	}
 
 	if before != c.remote.Boot {
-		l.trustTime.Store(0) // the last process ended, or there was none: the direct connection never failed
+		// The last process ended, or there was none: the direct connection to this one
+		// never failed.
+		l.trustTime.Store(0)
 	}
 
-	if old := l.conn.Swap(c); old != nil {
+	old := l.conn.Swap(c)
+	if old != nil {
 		end(old)
 	}
 
@@ -238,15 +247,15 @@ func (l *link) replace(ctx context.Context, stillWanted func() bool, end func(ol
 		return
 	}
 
-	if !l.peers.spawn(func() {
+	started := l.peers.spawn(func() {
 		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
 		if err != nil {
-			sleep(ctx, firstPause-rand.N(firstPause/2)) // it is retried
+			sleep(ctx, firstPause-rand.N(firstPause/2)) // the next check of silence dials again
 		}
 
 		use := err == nil && stillWanted()
-		// Before runConn, which returns only when the new connection has ended:
-		// that may need a replacement, too.
+		// The flag is cleared before runConn, which returns only when the new connection
+		// has ended: that may need a replacement, too.
 		l.dialingSecond.Store(false)
 
 		switch {
@@ -255,7 +264,8 @@ func (l *link) replace(ctx context.Context, stillWanted func() bool, end func(ol
 		case err == nil:
 			s.Close()
 		}
-	}) {
+	})
+	if !started {
 		l.dialingSecond.Store(false)
 	}
 }

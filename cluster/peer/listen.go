@@ -24,7 +24,8 @@ const (
 	farDialTime = 1500 * time.Millisecond
 	maxHalfOpen = 256
 	maxAccepted = 4096
-	// accepted connections from other regions: 31 regions with 8 entry nodes make 248. This leaves room for near ones
+	// maxFar bounds the accepted connections from other regions: 31 regions with 8
+	// entry nodes make 248. This leaves room for near ones.
 	maxFar      = 512
 	raftWaiting = 64
 	acceptPause = 50 * time.Millisecond // after an error, such as no free file descriptor
@@ -33,9 +34,9 @@ const (
 // accept accepts connections until the listener is closed.
 func (p *Peers) accept() {
 	for {
+		// A slot is taken before Accept, so that beyond the bound connections wait in
+		// the listener.
 		select {
-		// Taken before Accept, so that beyond the bound connections wait in the
-		// listener.
 		case p.halfOpen <- struct{}{}:
 		case <-p.ctx.Done():
 			return
@@ -45,11 +46,11 @@ func (p *Peers) accept() {
 		if err == nil {
 			if !p.spawn(func() { p.handleIncoming(c) }) {
 				c.Close()
-
 				<-p.halfOpen
 			}
 			continue
 		}
+
 		<-p.halfOpen
 		if p.ctx.Err() != nil {
 			return
@@ -85,8 +86,8 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 
 	if err != nil {
 		s.Close()
-		// Don't log what happens while this node or the remote stops. A health probe,
-		// too, closes without a word.
+		// What happens while this node or the remote stops is not logged. A health
+		// probe, too, closes without a word.
 		if p.ctx.Err() == nil && !errors.Is(err, ErrClosed) && !errors.Is(err, io.EOF) &&
 			p.shouldLog(err, s.remote.Node, &p.loggedOnce, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
@@ -107,12 +108,12 @@ func (p *Peers) acceptHandshake(s *socket) error {
 		}
 	}
 
-	got, err := readPreamble(s)
+	theirs, err := readPreamble(s)
 	if err != nil {
 		return fmt.Errorf("read preamble: %w", err)
 	}
 
-	if err := p.checkPreamble(s, got); err != nil {
+	if err := p.checkPreamble(s, theirs); err != nil {
 		p.refuse(s, err.Error())
 		if !errors.As(err, new(*versionError)) {
 			err = refused(s.remote, err)
@@ -120,7 +121,8 @@ func (p *Peers) acceptHandshake(s *socket) error {
 		return err
 	}
 
-	if err := (preamble{p.config.versions, answerWelcome, p.config.Self().appendBinary(nil)}).write(s); err != nil {
+	welcome := preamble{p.config.versions, answerWelcome, p.config.Self().appendBinary(nil)}
+	if err := welcome.write(s); err != nil {
 		return fmt.Errorf("answer preamble: %w", err)
 	}
 	return s.SetDeadline(time.Time{})
@@ -128,18 +130,22 @@ func (p *Peers) acceptHandshake(s *socket) error {
 
 // checkPreamble checks the preamble of an incoming connection. Its error is the
 // reason to refuse the connection.
-func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
-	if s.remote, err = parseIdentity(got.body); err != nil {
+func (p *Peers) checkPreamble(s *socket, theirs preamble) (err error) {
+	s.remote, err = parseIdentity(theirs.body)
+	if err != nil {
 		return err
 	}
 	if err = s.verify(s.remote); err != nil {
 		return err
 	}
-	if s.version, err = negotiate(p.config.Self(), p.config.versions, s.remote, got.versions); err != nil {
+
+	s.version, err = negotiate(p.config.Self(), p.config.versions, s.remote, theirs.versions)
+	if err != nil {
 		return err
 	}
 
-	s.kind, s.tunnelled = connKind(got.tag)&^viaTunnel, connKind(got.tag)&viaTunnel != 0
+	s.kind = connKind(theirs.tag) &^ viaTunnel
+	s.tunnelled = connKind(theirs.tag)&viaTunnel != 0
 	switch {
 	case s.kind < kindPeer || s.kind > kindTunnel:
 		return errKind
@@ -190,12 +196,12 @@ func refused(remote Identity, why error) error {
 // right node answers. For a near connection, both together take at most
 // handshakeTime.
 func (p *Peers) dial(ctx context.Context, address string, k connKind, expected func(Identity) error) (*socket, error) {
-	dialTime, whole := nearDialTime, handshakeTime
+	dialTime, totalTime := nearDialTime, handshakeTime
 	if k == kindFar {
-		dialTime, whole = farDialTime, farDialTime+handshakeTime
+		dialTime, totalTime = farDialTime, farDialTime+handshakeTime
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, whole)
+	ctx, cancel := context.WithTimeout(ctx, totalTime)
 	defer cancel()
 
 	raw, err := p.dialRaw(ctx, address, dialTime)
@@ -212,18 +218,22 @@ func (p *Peers) dial(ctx context.Context, address string, k connKind, expected f
 
 // runHandshake runs the handshake on a dialled connection. It fails when ctx ends.
 func (p *Peers) runHandshake(ctx context.Context, s *socket, handshake func() error) (*socket, error) {
-	// On the raw connection, because startTLS replaces s.Conn at the same time.
+	// The deadline is set on the raw connection, because startTLS replaces s.Conn at
+	// the same time.
 	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
 	err := handshake()
-	// The deadline was set, if only after the last byte. The connection can't
-	// be used any more.
-	if !stop() && err == nil {
+
+	// If the deadline was set, if only after the last byte, the connection can't be
+	// used any more.
+	inTime := stop()
+	if !inTime && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
+
 	s.handshakeDone.Store(true)
 	return s, nil
 }
@@ -256,7 +266,8 @@ func (p *Peers) dialHandshake(s *socket, expected func(Identity) error) error {
 		return err
 	}
 
-	if err = s.verify(remote); err == nil {
+	err = s.verify(remote)
+	if err == nil {
 		err = p.checkRemote(s.kind, remote)
 	}
 	if err != nil {

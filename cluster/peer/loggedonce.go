@@ -29,30 +29,30 @@ type loggedOnce struct {
 }
 
 // isNew reports whether what was not logged yet, and remembers it.
-func (l *loggedOnce) isNew(what string) bool { return l.isDue(what, math.MaxInt64) }
+func (lo *loggedOnce) isNew(what string) bool { return lo.isDue(what, math.MaxInt64) }
 
 // isDue reports whether what was not logged within the last pause. If so, it
 // remembers it as logged now.
-func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
 
 	now := time.Now()
-	if when, ok := l.logged[what]; ok && now.Sub(when) < pause {
+	if when, ok := lo.logged[what]; ok && now.Sub(when) < pause {
 		return false
 	}
 
-	if l.logged == nil || l.count >= maxLogged {
-		if now.Sub(l.began) < loggedOncePeriod {
+	if lo.logged == nil || lo.count >= maxLogged {
+		if now.Sub(lo.began) < loggedOncePeriod {
 			return false
 		}
-		l.logged = make(map[string]time.Time)
-		l.began = now
-		l.count = 0
+		lo.logged = make(map[string]time.Time)
+		lo.began = now
+		lo.count = 0
 	}
 
-	l.count++
-	l.logged[what] = now
+	lo.count++
+	lo.logged[what] = now
 	return true
 }
 
@@ -67,10 +67,10 @@ func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where
 }
 
 // forget drops every note that begins with a host, so that it is logged again.
-func (l *loggedOnce) forget(host string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.DeleteFunc(l.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
+func (lo *loggedOnce) forget(host string) {
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
+	maps.DeleteFunc(lo.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
 }
 
 // causeOf returns a text that identifies the reason of err. It is the text of

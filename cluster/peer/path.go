@@ -78,21 +78,24 @@ func (l *link) abandonDirect(c *conn) {
 
 	defer l.startFindPath()
 
-	// A connection that was not in use has not failed its users again, so the
-	// time of trust stays.
+	// A connection that was not in use has not failed its users again, so trustTime
+	// stays.
 	if l.avoidDirect.Load() {
 		return
 	}
 
-	// A connection that breaks again soon after it came back must work longer before it is used
-	// again.
+	// A connection that breaks again soon after it came back must work longer before
+	// it is used again.
 	trust := firstTrust
-	if back := l.directSince.Load(); back != 0 && l.peers.now()-back < int64(flapTime) {
+
+	back := l.directSince.Load()
+	if back != 0 && l.peers.now()-back < int64(flapTime) {
 		trust = min(max(trust, 2*time.Duration(l.trustTime.Load())), lastTrust)
 	}
 
 	l.trustTime.Store(int64(trust))
 	l.avoidDirect.Store(true)
+
 	// Raft would wait for seconds on each of its connections. When they are closed,
 	// it redials and gets a tunnel.
 	l.peers.closeSockets(func(s *socket) bool {
@@ -105,10 +108,12 @@ func (l *link) startFindPath() {
 	if l.kind != kindPeer || l.findingPath.Swap(true) {
 		return
 	}
-	if !l.peers.spawn(func() {
+
+	started := l.peers.spawn(func() {
 		l.findPath()
 		l.findingPath.Store(false)
-	}) {
+	})
+	if !started {
 		l.findingPath.Store(false)
 	}
 }
@@ -123,13 +128,15 @@ func (l *link) findPath() {
 	defer cancel()
 
 	tick := l.peers.config.Silence / 5
-	pause, next := tick, time.Now()
-
+	pause := tick            // between two searches
+	next := time.Now()       // when to search next
 	var worksSince time.Time // when the direct connection began to work; zero if it does not
 
 	for l.ctx.Err() == nil {
 		now := time.Now()
-		switch hears := l.receivesDirectly(); {
+
+		hears := l.receivesDirectly()
+		switch {
 		case !hears:
 			worksSince = time.Time{}
 		case worksSince.IsZero():
@@ -153,9 +160,12 @@ func (l *link) findPath() {
 		}
 
 		wait := tick
-		switch t := l.tunnel.Load(); {
+
+		t := l.tunnel.Load()
+		switch {
 		case t != nil && t.isReachable():
-			pause, next = tick, now
+			pause = tick
+			next = now
 		case t != nil:
 			t.breakOff(errSilent)
 		case worksSince.IsZero():
@@ -223,9 +233,10 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 	}
 
 	answer := make(chan bool, 1)
-	if _, err := via.startCall(methodReceivesFrom, l.node[:], receivesFromTimeout, func(reply []byte, err error) {
+	_, err := via.startCall(methodReceivesFrom, l.node[:], receivesFromTimeout, func(reply []byte, err error) {
 		answer <- err == nil && bytes.Equal(reply, []byte{1})
-	}); err != nil || !<-answer {
+	})
+	if err != nil || !<-answer {
 		return
 	}
 
@@ -241,17 +252,19 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 		return
 	}
 
-	if !l.peers.spawn(func() {
+	started := l.peers.spawn(func() {
 		err := c.run(l.ctx)
 		if l.tunnel.CompareAndSwap(c, nil) && l.ctx.Err() == nil {
 			l.peers.log.Debug("the tunnel to a node has ended", "name", l.label(), "relay", relay.label(), "error", err)
 		}
-	}) {
+	})
+	if !started {
 		c.breakOff(ErrClosed)
 		return
 	}
 
-	if times, due := l.relayed.begin(); due {
+	times, due := l.relayed.begin()
+	if due {
 		l.peers.log.Info("a node is reached through a relay", "name", l.label(),
 			"address", l.address, "relay", relay.label(), "times", times)
 	}
@@ -262,29 +275,27 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 // relays all tunnels, and the leader comes last. Each round continues where the
 // previous one stopped.
 func (l *link) relayCandidates() []*link {
-	leader, own := l.peers.config.Leader(), l.peers.config.Self().Node
+	leader := l.peers.config.Leader()
+	self := l.peers.config.Self().Node
 	weigh := func(r *link) uint64 {
 		if r.node == leader {
 			return math.MaxUint64
 		}
-		sum := sha256.Sum256(slices.Concat(own[:], l.node[:], r.node[:]))
+		sum := sha256.Sum256(slices.Concat(self[:], l.node[:], r.node[:]))
 		return binary.BigEndian.Uint64(sum[:]) >> 1
 	}
 
-	all := slices.Collect(maps.Values(*l.peers.links.Load()))
-	all = slices.DeleteFunc(all, func(r *link) bool {
-		return r == l || !r.receivesDirectly()
-	})
-
-	slices.SortFunc(all, func(a, b *link) int { return cmp.Compare(weigh(a), weigh(b)) })
+	relays := slices.Collect(maps.Values(*l.peers.links.Load()))
+	relays = slices.DeleteFunc(relays, func(r *link) bool { return r == l || !r.receivesDirectly() })
+	slices.SortFunc(relays, func(a, b *link) int { return cmp.Compare(weigh(a), weigh(b)) })
 
 	var chosen []*link
-	for i := range min(len(all), relaysTried) {
-		chosen = append(chosen, all[(l.nextRelay+i)%len(all)])
+	for i := range min(len(relays), relaysTried) {
+		chosen = append(chosen, relays[(l.nextRelay+i)%len(relays)])
 	}
 
-	if len(all) > 0 {
-		l.nextRelay = (l.nextRelay + len(chosen)) % len(all)
+	if len(relays) > 0 {
+		l.nextRelay = (l.nextRelay + len(chosen)) % len(relays)
 	}
 	return chosen
 }

@@ -148,11 +148,12 @@ func (p *Peers) Start() {
 // may be called more than once.
 func (p *Peers) Close() error {
 	p.mu.Lock()
-	first := !p.closed
+	isFirst := !p.closed
 	p.closed = true
 	p.mu.Unlock()
+
 	var err error
-	if first {
+	if isFirst {
 		p.finish()
 		p.cancel()
 		err = p.listener.Close()
@@ -173,7 +174,8 @@ const finishTime = time.Second
 // sent to other nodes goes out, too.
 func (p *Peers) finish() {
 	p.finishing.Store(true)
-	for deadline := time.Now().Add(finishTime); time.Now().Before(deadline); {
+	deadline := time.Now().Add(finishTime)
+	for time.Now().Before(deadline) {
 		serving := false
 		p.mu.Lock()
 		for c := range p.conns {
@@ -181,6 +183,7 @@ func (p *Peers) finish() {
 				serving = serving || c.isReachable() && !c.queue.isEmpty()
 				continue
 			}
+
 			serving = true
 			if !c.handling.Load() && c.queue.isEmpty() {
 				c.socket.closeWrite()
@@ -227,10 +230,12 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 	old := *p.links.Load()
 	links := maps.Clone(old)
 	for node, l := range old {
-		address, ok := nodes[node]
+		address, wanted := nodes[node]
+		hasMoved := l.kind == k && (!wanted || address != l.address)
 		// A node of another region that turns out to be in this one gets a near
 		// link.
-		if l.kind == k && (!ok || address != l.address) || l.kind == kindFar && k == kindPeer && ok {
+		isNear := l.kind == kindFar && k == kindPeer && wanted
+		if hasMoved || isNear {
 			l.cancel()
 			delete(links, node)
 		}
@@ -281,7 +286,9 @@ func (p *Peers) notifyLink(s *socket) {
 	if s.tunnelled || s.kind == kindTunnel {
 		return // this proves nothing about the direct path
 	}
-	if l := (*p.links.Load())[s.remote.Node]; l != nil && (l.kind == kindFar) == (s.kind == kindFar) {
+
+	l := (*p.links.Load())[s.remote.Node]
+	if l != nil && (l.kind == kindFar) == (s.kind == kindFar) {
 		l.onIncoming(s.remote)
 	}
 }
@@ -291,10 +298,11 @@ func (p *Peers) notifyLink(s *socket) {
 // the connection or on another goroutine of Peers, so it must not block. body
 // may be reused after Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
-	if err := p.sendOver(to, func(c *conn) error {
+	err := p.sendOver(to, func(c *conn) error {
 		_, err := c.startCall(m, body, timeout, done)
 		return err
-	}); err != nil {
+	})
+	if err != nil {
 		done(nil, err)
 	}
 }

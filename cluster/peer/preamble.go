@@ -42,7 +42,8 @@ func (v versions) String() string {
 
 // highestCommon returns the highest version in both ranges, or 0 if there is none.
 func (v versions) highestCommon(w versions) uint8 {
-	if best := min(v.highest, w.highest); best >= max(v.lowest, w.lowest) {
+	best := min(v.highest, w.highest)
+	if best >= max(v.lowest, w.lowest) {
 		return best
 	}
 	return 0
@@ -87,7 +88,8 @@ func (*versionError) Unwrap() error { return ErrRefused }
 // negotiate returns the version that two nodes use, or an error that names the
 // node that needs another release.
 func negotiate(a Identity, ours versions, b Identity, theirs versions) (uint8, error) {
-	if v := ours.highestCommon(theirs); v != 0 {
+	v := ours.highestCommon(theirs)
+	if v != 0 {
 		return v, nil
 	}
 
@@ -115,18 +117,18 @@ type preamble struct {
 	body     []byte
 }
 
-func (p preamble) write(w io.Writer) error {
-	b := append(make([]byte, 0, preambleHead+len(p.body)), magic...)
-	b = append(b, p.versions.lowest, p.versions.highest, p.tag)
-	b = binary.BigEndian.AppendUint16(b, uint16(len(p.body)))
-	_, err := w.Write(append(b, p.body...))
+func (pre preamble) write(w io.Writer) error {
+	b := append(make([]byte, 0, preambleHead+len(pre.body)), magic...)
+	b = append(b, pre.versions.lowest, pre.versions.highest, pre.tag)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(pre.body)))
+	_, err := w.Write(append(b, pre.body...))
 	return err
 }
 
 // readPreamble reads one preamble, and not a byte more.
 func readPreamble(r io.Reader) (preamble, error) {
 	var head [preambleHead]byte
-	// Check the first byte alone: a stranger may never send more.
+	// The first byte is checked alone: a stranger may never send more.
 	if _, err := io.ReadFull(r, head[:1]); err != nil {
 		return preamble{}, err
 	}

@@ -39,7 +39,6 @@ func (p *Peers) pulse() {
 
 		p.noteStall()
 		now := p.now()
-
 		gap := countedSilence(time.Duration(now-last), wait, every)
 		last = now
 
@@ -59,9 +58,11 @@ func (p *Peers) pulse() {
 		}
 
 		p.compareClocks()
+
 		// Ended connections must not stay in memory until the next pulse.
 		clear(conns)
 		conns = conns[:0]
+
 		wait = next
 		timer.Reset(wait)
 	}

@@ -17,8 +17,8 @@ type RaftLayer struct{ peers *Peers }
 func (p *Peers) Raft() RaftLayer { return RaftLayer{p} }
 
 // RaftAddress returns an address for Dial that names the node expected there.
-// Otherwise a node that got another node's address would be taken for that one,
-// and its vote would count twice.
+// Without the name, a node that got another node's address would be taken for
+// that one, and its vote would count twice.
 func RaftAddress(node ring.NodeID, address string) string { return node.String() + "@" + address }
 
 // Accept waits for an incoming connection.
@@ -44,15 +44,19 @@ func (r RaftLayer) Addr() net.Addr { return r.peers.listener.Addr() }
 // Dial connects to Raft on the node at an address, which is host:port or the
 // result of RaftAddress. It uses the same path as calls to the node.
 func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error) {
-	p, expected := r.peers, func(Identity) error { return nil }
+	p := r.peers
+	expected := func(Identity) error { return nil }
 
 	var id ring.NodeID
-	if node, rest, ok := strings.Cut(address, "@"); ok {
+	node, rest, namesNode := strings.Cut(address, "@")
+	if namesNode {
 		var err error
-		if id, err = ring.ParseNodeID(node); err != nil {
+		id, err = ring.ParseNodeID(node)
+		if err != nil {
 			return nil, err
 		}
-		address, expected = rest, func(remote Identity) error { return expectNode(id, remote) }
+		address = rest
+		expected = func(remote Identity) error { return expectNode(id, remote) }
 	}
 
 	if timeout <= 0 {

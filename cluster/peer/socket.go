@@ -45,7 +45,8 @@ func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tl
 	if err := c.Handshake(); err != nil {
 		return fmt.Errorf("TLS handshake: %w", err)
 	}
-	s.Conn, s.tlsConfig = c, config
+	s.Conn = c
+	s.tlsConfig = config
 	return nil
 }
 
@@ -98,16 +99,16 @@ func (p *Peers) register(raw net.Conn, s *socket) error {
 	switch {
 	case p.closed:
 		err = ErrClosed
-	case s.accepted && p.countLocked(func(s *socket) bool { return s.accepted }) >= maxAccepted:
+	case s.accepted && p.count(func(s *socket) bool { return s.accepted }) >= maxAccepted:
 		err = errTooManyAccepted
 	default:
 		p.sockets[s] = struct{}{}
 	}
-
 	p.mu.Unlock()
 
+	// This is done without mu: below a tunnel is a socket, and its Close takes mu.
 	if err != nil {
-		raw.Close() // without mu: below a tunnel is a socket, and its Close takes mu
+		raw.Close()
 	}
 	return err
 }
@@ -119,11 +120,12 @@ var errTooManyAccepted = fmt.Errorf("there are too many connections already, %d"
 func (p *Peers) countFar(s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.far = p.countLocked(func(s *socket) bool { return s.far }) < maxFar
+	s.far = p.count(func(s *socket) bool { return s.far }) < maxFar
 	return s.far
 }
 
-func (p *Peers) countLocked(which func(*socket) bool) (n int) {
+// count counts sockets. The caller holds mu.
+func (p *Peers) count(which func(*socket) bool) (n int) {
 	for s := range p.sockets {
 		if which(s) {
 			n++
@@ -148,7 +150,7 @@ func (p *Peers) closeSockets(which func(*socket) bool) {
 	}
 	p.mu.Unlock()
 
-	// Without mu, which Close takes.
+	// The sockets are closed without mu, which Close takes.
 	for _, s := range chosen {
 		s.Close()
 	}

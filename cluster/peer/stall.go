@@ -33,9 +33,12 @@ func (p *Peers) isStall(passed int64) bool { return passed > int64(p.config.Sile
 // before, it makes the links that have no connection dial at once.
 func (p *Peers) noteStall() {
 	now := p.boottime()
-	if last := p.stalls.lastPulse.Swap(now); last == 0 || !p.isStall(now-last) {
+
+	last := p.stalls.lastPulse.Swap(now)
+	if last == 0 || !p.isStall(now-last) {
 		return
 	}
+
 	p.stalls.resumed.Store(now)
 	for _, l := range *p.links.Load() {
 		wake.Signal(l.wake)
@@ -50,9 +53,13 @@ func (p *Peers) PathUnsure(to ring.NodeID) bool {
 	if l == nil || p.Reachable(to) {
 		return false
 	}
-	now, last, resumed := p.boottime(), p.stalls.lastPulse.Load(), p.stalls.resumed.Load()
+
+	now := p.boottime()
+	last := p.stalls.lastPulse.Load()
 	if last != 0 && p.isStall(now-last) {
-		return true // it runs again only since a moment
+		return true // this process runs again only since a moment
 	}
+
+	resumed := p.stalls.resumed.Load()
 	return resumed != 0 && time.Duration(now-resumed) < settleSilences*p.config.Silence && l.failed.Load() < resumed
 }

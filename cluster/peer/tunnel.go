@@ -52,6 +52,7 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k connKind) (*
 	if err := p.register(outer, s); err != nil {
 		return nil, err
 	}
+
 	return p.runHandshake(ctx, s, func() error {
 		var answer [1]byte
 		if _, err := s.Write(target.node[:]); err != nil {
@@ -107,10 +108,13 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
-	// Counted before the dial, so that tunnels that are being made count, too.
+	// The tunnel is counted before the dial, so that those that are being made
+	// count, too.
 	if p.relayedTunnels.Add(1) <= maxRelayed {
 		var raw net.Conn
-		if raw, err = p.dialRaw(p.ctx, l.address, nearDialTime); err == nil {
+
+		raw, err = p.dialRaw(p.ctx, l.address, nearDialTime)
+		if err == nil {
 			err = p.register(raw, s)
 		}
 	}
@@ -170,7 +174,8 @@ func (p *Peers) Relayed() (bytes, tunnels int64) {
 func (p *Peers) answerReceivesFrom(c *Call) {
 	answer := []byte{0}
 	if len(c.Body) == len(ring.NodeID{}) {
-		if l := (*p.links.Load())[ring.NodeID(c.Body)]; l != nil && l.receivesDirectly() {
+		l := (*p.links.Load())[ring.NodeID(c.Body)]
+		if l != nil && l.receivesDirectly() {
 			answer[0] = 1
 		}
 	}
