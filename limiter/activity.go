@@ -128,7 +128,8 @@ func (l *Limiter) activityHere() NodeActivity {
 	activity.Checks = active.checks()
 
 	for i, st := range active.stats {
-		if name := active.set.Names()[i]; len(activity.Rules) < maxActiveRules && len(name) <= maxActivityName {
+		name := active.set.Names()[i]
+		if len(activity.Rules) < maxActiveRules && len(name) <= maxActivityName {
 			if counts := st.read(name).Checks; counts != (Counts{}) {
 				activity.Rules = append(activity.Rules, RuleCounts{Rule: name, Checks: counts})
 			}

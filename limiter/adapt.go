@@ -23,7 +23,8 @@ func (l *Limiter) FollowLoads(steps func(*rules.Set) []int, left func(source str
 func (l *Limiter) UpdateSteps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if active := l.inForce.Load(); active != nil && active.adapt(l.loadSteps) {
+	active := l.inForce.Load()
+	if active != nil && active.adapt(l.loadSteps) {
 		l.noteOtherRates()
 	}
 }

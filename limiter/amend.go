@@ -97,7 +97,8 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	for more := true; more; {
 		ops := l.table.InlineOps(ch.inlineSubject, maxListed)
 
-		// Asked after the list was made: of a partition that is not open, it may lack counters.
+		// The gates are asked after the list was made: of a partition that is not
+		// open, the list may lack counters.
 		if !l.table.IsOpen(ring.PartitionOf(ch.inlineSubject)) {
 			return counters.ErrShut
 		}
@@ -118,8 +119,8 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 		return nil
 	}
 
-	// Only once all batches are done: after a failure, a repetition must begin
-	// anew.
+	// The answer is remembered only once all batches are done: after a failure,
+	// a repetition must begin anew.
 	return requestError(l.table.Remember(now, memo))
 }
 
@@ -130,7 +131,8 @@ func (ch *change) acceptResults(list results) bool {
 		return false
 	}
 	for i := range list {
-		ch.ops[i].Decision, ch.leased[i] = list[i].Decision, list[i].leasedPart
+		ch.ops[i].Decision = list[i].Decision
+		ch.leased[i] = list[i].leasedPart
 		ch.applied[i] = list[i].applied
 		ch.holders[i] = list[i].held
 	}
@@ -179,7 +181,8 @@ func (res *results) Code(c *wire.Coder) {
 
 // hashChange hashes cost, a change of u. The order of costs does not matter.
 func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
-	n, unitCosts := int64(0), []UnitCost(nil)
+	n := int64(0)
+	unitCosts := []UnitCost(nil)
 	for _, cost := range costs {
 		if cost.Unit == rules.Requests {
 			n = cost.Cost

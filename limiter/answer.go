@@ -122,7 +122,7 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 	case la.Allowed != b.Allowed:
 		return b.Allowed
 	case !la.Allowed:
-		// Unsigned, so that Never (−1) is the longest.
+		// The comparison is unsigned, so that Never (−1) is the longest.
 		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
 	}
 	aHi, aLo := bits.Mul64(uint64(la.Remaining), uint64(b.Limit.Capacity()))
@@ -155,7 +155,7 @@ func (a *Answer) conclude(l *Limiter) {
 	if a.scratch.hasBlocks {
 		a.foldBlocks()
 	}
-	if a.scratch.byHand {
+	if a.scratch.isByHand {
 		a.foldHandBlocks()
 	}
 
@@ -174,7 +174,8 @@ func (a *Answer) conclude(l *Limiter) {
 	for i := range limits {
 		la, op := &limits[i], &ops[i]
 		la.concludeZero(op)
-		if la.set(op); !la.Allowed {
+		la.set(op)
+		if !la.Allowed {
 			a.concludeRefusal(l, la, op)
 		}
 		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
@@ -208,30 +209,30 @@ func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
 
 // scratch is a check's working memory. The Answer keeps it for the next check.
 type scratch struct {
-	match        rules.Match
-	ops          []counters.Op
-	stripe       uint32       // 1…stripes; 0 before the first check
-	active       *activeRules // the rules that decide the check
-	matchDecides bool         // matching alone has decided the check
-	decidedHere  bool         // this node decided all ops as the owner, in one Take or Peek
-	isListed     bool         // match has listed the ops
-	isRepeatable bool         // the ops suit another check with the same hits, but for their subjects
+	match         rules.Match
+	ops           []counters.Op
+	stripe        uint32       // 1…stripes; 0 before the first check
+	active        *activeRules // the rules that decide the check
+	matchDecides  bool         // matching alone has decided the check
+	isDecidedHere bool         // this node decided all ops as the owner, in one Take or Peek
+	isListed      bool         // match has listed the ops
+	isRepeatable  bool         // the ops suit another check with the same hits, but for their subjects
 	// not nil: the check is repeatable, and has only one limit, whose counts these
 	// are; no bill counts it
-	soleStats *ruleCounts
-	isCounted bool            // the check counts in the metrics of its rules, and its latency does not yet
-	isTop     bool            // with soleStats: the list of refusals may hold the subject
-	unsampled uint32          // checks since one was sampled
-	hasLocal  bool            // some rule has `consistency: local`
-	hasBlocks bool            // ops include blocks, each after the limits of its hit
-	byHand    bool            // a count, of a subject that is blocked by hand
-	reserving bool            // use no leases: a reservation must know what it takes
-	atMost    bool            // the check takes at most its cost: what this node holds leased is not left
-	placing   *placing        // of a reservation; nil for all other checks, and if it needs none
-	mayHold   bool            // the check may acquire slots
-	holding   *holding        // of a check that acquires slots; nil for all others
-	failure   error           // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	lives     []counters.Life // by hit: of the counters that a standalone node decides a reservation by
-	deadline  time.Time       // the check must be decided by then; zero for the usual deadline
-	cluster   *clusterCheck   // nil before the first check that needs it
+	soleStats   *ruleCounts
+	isCounted   bool            // the check counts in the metrics of its rules, and its latency does not yet
+	isTop       bool            // with soleStats: the list of refusals may hold the subject
+	unsampled   uint32          // checks since one was sampled
+	hasLocal    bool            // some rule has `consistency: local`
+	hasBlocks   bool            // ops include blocks, each after the limits of its hit
+	isByHand    bool            // a count, of a subject that is blocked by hand
+	isReserving bool            // use no leases: a reservation must know what it takes
+	isAtMost    bool            // the check takes at most its cost: what this node holds leased is not left
+	placing     *placing        // of a reservation; nil for all other checks, and if it needs none
+	mayHold     bool            // the check may acquire slots
+	holding     *holding        // of a check that acquires slots; nil for all others
+	failure     error           // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
+	lives       []counters.Life // by hit: of the counters that a standalone node decides a reservation by
+	deadline    time.Time       // the check must be decided by then; zero for the usual deadline
+	cluster     *clusterCheck   // nil before the first check that needs it
 }

@@ -38,7 +38,7 @@ type ask struct {
 	replyHead
 	admitted bool
 	lives    []counters.Life // by subject
-	when     []int64         // by op; see debit.when
+	takenAt  []int64         // by op; see debit.takenAt
 }
 
 // The states of an ask.
@@ -48,7 +48,7 @@ const (
 	askAbandoned // the check was decided without the answer: give back what the answer took
 )
 
-// wait reports whether the answer arrived by a.deadline. If not, it abandons a.
+// wait reports whether the answer arrived by the deadline. If not, it abandons the ask.
 func (ak *ask) wait() bool {
 	select {
 	case <-ak.done:
@@ -100,15 +100,15 @@ func (ak *ask) readAnswer(r *reply, err error, i int) {
 
 	ak.admitted = r.admitted[i]
 
-	// Copied, because r goes back to a pool.
+	// The reply's lists are copied, because r goes back to a pool.
 	ak.lives = append(ak.lives[:0], r.lives...)
-	ak.when = ak.when[:0]
+	ak.takenAt = ak.takenAt[:0]
 
 	n := len(ak.q.ops)
 	for j := range ak.q.ops {
 		res := &r.results[i*n+j]
 		ak.q.ops[j].Decision, ak.q.ops[j].Full = res.Decision, res.full
-		ak.when = append(ak.when, res.when)
+		ak.takenAt = append(ak.takenAt, res.takenAt)
 	}
 }
 
@@ -133,7 +133,7 @@ type flight struct {
 
 const keyPrefix = len(ring.NodeID{})
 
-// dispatch sends a's question. If together is set, the question may share a
+// dispatch sends the question. If together is set, the question may share a
 // message with identical questions.
 func (ak *ask) dispatch(l *Limiter, together bool) {
 	x := l.membership.newExchange()
@@ -166,8 +166,8 @@ func (ak *ask) dispatch(l *Limiter, together bool) {
 		shard.byKey[f.key] = f
 	}
 
-	// Not under the mutex: the handler of the reply takes it, and may run
-	// before post returns.
+	// The message is not sent under the mutex: the handler of the reply takes
+	// it, and may run before post returns.
 	shard.mu.Unlock()
 	l.post(f, x.key[keyPrefix:], []*ask{ak})
 }
@@ -184,14 +184,14 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	head := question{count: len(asks), patience: timeout, hops: qn.hops}
 	l.membership.leases.addRequests(&head, asks)
 
-	// Read before the message leaves. A grant's life counts from then, so it
-	// ends here no later than at the owner.
+	// The time is read before the message leaves. A grant's life counts from
+	// then, so it ends here no later than at the owner.
 	sent := l.membership.Boottime()
 	x.out = append(head.appendHead(x.out[:0]), body...)
 	l.membership.counts.coalesced.Add(int64(len(asks) - 1))
 
-	// Never 0 or less, even if the deadline has passed: that would stand for
-	// half a minute.
+	// The timeout is never 0 or less, even if the deadline has passed: that
+	// would stand for half a minute.
 	l.membership.Peers.Go(asks[0].to, MethodAsk, x.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
 			l.membership.counts.addForward(time.Since(now))
@@ -210,7 +210,8 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		err = x.reply.read(body, len(ops), countSubjects(ops), len(asks))
 	}
 
-	// First of all, so that the checks in the queue can spend the grant.
+	// The grants are stored first, so that the checks in the queue can spend
+	// them.
 	l.membership.leases.acceptReply(asks, sent, &x.reply, err)
 	failed := err != nil || x.reply.status != decided
 	failsAgain := failed && !errors.Is(err, peer.ErrTimeout) // the next message would fail the same way
@@ -232,7 +233,8 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	}
 
 	if failsAgain {
-		asks, next = append(asks, next...), nil
+		asks = append(asks, next...)
+		next = nil
 	}
 
 	if failed {
@@ -257,11 +259,13 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	// Checks that have given up must not cost anything any more.
 	f.queue = slices.DeleteFunc(f.queue, func(ak *ask) bool { return ak.state.Load() != askOpen })
 	if all || len(f.queue) <= bound {
-		next, f.queue = f.queue, nil
+		next = f.queue
+		f.queue = nil
 	} else {
 		// The capacity ends there, too: handleReply appends to next, and would
 		// write over the rest of the queue.
-		next, f.queue = f.queue[:bound:bound], f.queue[bound:]
+		next = f.queue[:bound:bound]
+		f.queue = f.queue[bound:]
 	}
 	if all || len(next) == 0 {
 		delete(f.shard.byKey, f.key)
@@ -269,7 +273,7 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	return next
 }
 
-// deliver hands the answer to a's check. If the check was decided without it,
+// deliver hands the answer to the ask's check. If the check was decided without it,
 // deliver gives back what the answer took.
 func (ak *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	ak.readAnswer(r, err, i)
@@ -282,7 +286,7 @@ func (ak *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	ak.done <- struct{}{}
 }
 
-// rollBack gives back what a's check took, if it was admitted.
+// rollBack gives back what the ask's check took, if it was admitted.
 func (ak *ask) rollBack(l *Limiter) {
 	if !ak.admitted || ak.q.flags&flagPeek != 0 {
 		return
@@ -298,10 +302,11 @@ func (ak *ask) rollBack(l *Limiter) {
 	l.sendRefunds(list)
 }
 
-// refunds returns what gives back all that a's check took from the counters of
+// refunds returns what gives back all that the ask's check took from the counters of
 // the node that answered.
 func (ak *ask) refunds() (list []refund) {
-	subject, first := 0, 0
+	subject := 0
+	first := 0
 	for ops := ak.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
 		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: ak.boot,
@@ -312,7 +317,7 @@ func (ak *ask) refunds() (list []refund) {
 
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() && ops[i].Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
-				back.ops, back.when = append(back.ops, ops[i]), append(back.when, ak.when[i])
+				back.ops, back.takenAt = append(back.ops, ops[i]), append(back.takenAt, ak.takenAt[i])
 			}
 		}
 

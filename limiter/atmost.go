@@ -39,8 +39,12 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		return err
 	}
 
-	a.scratch.reserving, a.scratch.atMost = true, true
-	defer func() { a.scratch.reserving, a.scratch.atMost = false, false }()
+	a.scratch.isReserving = true
+	a.scratch.isAtMost = true
+	defer func() {
+		a.scratch.isReserving = false
+		a.scratch.isAtMost = false
+	}()
 	for range maxLooks {
 		look := q.withCost(counters.PeekMode, unit, 0)
 		if err := l.Check(look, a); err != nil {
@@ -50,7 +54,8 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		if len(a.Limits) == 1 {
 			take = min(cost, a.Limits[0].Remaining)
 		}
-		// Of nothing, one is asked for, so that the refusal is one like any other.
+		// If nothing is left, one is asked for, so that the refusal is one like any
+		// other.
 		take = max(1, take)
 		if err := l.Check(q.withCost(counters.CheckMode, unit, take), a); err != nil {
 			return err
@@ -61,7 +66,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 			return nil
 		}
 
-		// Nothing is left, so there is no point in another look.
+		// There was nothing left, so there is no point in another look.
 		if take == 1 {
 			return nil
 		}

@@ -61,8 +61,8 @@ func (bl *backlog) put(task waitingTask) {
 	bl.mu.Lock()
 	defer bl.mu.Unlock()
 
-	// After run's last round, which takes this mutex once the context has
-	// ended, a task would wait for ever.
+	// A task that comes after run's last round would wait for ever. That round
+	// takes this mutex once the context has ended.
 	if len(bl.tasks) >= bl.room || m.ctx.Err() != nil {
 		task.giveUp(bl.limiter, false)
 		return
@@ -95,21 +95,21 @@ func (bl *backlog) run() {
 		closed = ctx.Err() != nil // if so, nothing more is kept
 		due, waiting := bl.takeDue(closed)
 
-		var all sync.WaitGroup
+		var pending sync.WaitGroup
 		for i := range due {
 			// Nothing waits for answers any more when the limiter is closed,
 			// so the tasks, which may be many then, need no goroutines.
 			if closed {
 				bl.attempt(ctx, due[i])
 			} else {
-				all.Go(func() { bl.attempt(ctx, due[i]) })
+				pending.Go(func() { bl.attempt(ctx, due[i]) })
 			}
 		}
-		all.Wait()
+		pending.Wait()
 
 		if waiting+len(due) > 0 {
-			// Shorter than the pause, so that no task waits much longer than
-			// that.
+			// The timer is shorter than the pause, so that no task waits much longer
+			// than that.
 			timer.Reset(bl.pause / 4)
 		}
 	}

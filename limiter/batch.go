@@ -27,7 +27,8 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 		}
 	}
 
-	// In this order: without authority, confirmHere begins checks that wait.
+	// The order matters: without authority, confirmHere begins checks that
+	// wait.
 	b.confirmHere()
 	b.finishUntil(len(queries))
 }
@@ -134,9 +135,10 @@ func (b *batch) confirmHere() {
 		return
 	}
 
-	// First, because start may come back here.
+	// The list is emptied first, because start may come back here.
 	b.numUnconfirmed = 0
-	m, began := b.limiter.membership, b.authorityReadAt
+	m := b.limiter.membership
+	began := b.authorityReadAt
 	b.readAuthority()
 
 	for _, i := range b.unconfirmed[:n] {
@@ -153,7 +155,7 @@ func (b *batch) confirmHere() {
 // start decides the i-th check by itself, or begins to ask other nodes.
 func (b *batch) start(i int) {
 	q, a := b.queries[i], b.answers[i]
-	a.scratch.decidedHere = false // it may have been decided here without authority
+	a.scratch.isDecidedHere = false // it may have been decided here without authority
 
 	if b.limiter.start(q, a) {
 		b.complete(i, nil)
@@ -170,8 +172,8 @@ func (b *batch) start(i int) {
 
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
-		// Before the wait: authority may run out in it, and what was decided
-		// here would have to be decided again.
+		// What was decided here is confirmed before the wait: authority may run out
+		// in it, and those checks would have to be decided again.
 		b.confirmHere()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
@@ -179,7 +181,8 @@ func (b *batch) start(i int) {
 
 // complete completes a check that is decided, or has failed.
 func (b *batch) complete(i int, err error) {
-	if b.errs[i] = err; err == nil {
+	b.errs[i] = err
+	if err == nil {
 		b.limiter.count(b.queries[i], b.answers[i])
 	}
 }

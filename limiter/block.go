@@ -116,7 +116,7 @@ func (c *clusterCheck) beginBlocksAlone(list []int) {
 			if op.Block && !op.Decision.Allowed &&
 				op.Decision.RetryAfter == op.Limit.Window-op.Limit.MaxDelay &&
 				c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
-				// if the table is full, the limits still refuse
+				// If the table is full, the limits still refuse.
 				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit)
 			}
 		}

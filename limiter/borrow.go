@@ -66,7 +66,7 @@ type borrower struct {
 	pausedUntil int64 // don't look for a lender before then
 	lenders     map[string]*lender
 	waiters     borrowWaiters // for the loan in flight; at most maxBorrowWaiters
-	patience    patience
+	away        awayTime
 }
 
 // lender is what this node knows about a region as a lender to one counter in one window.
@@ -88,13 +88,14 @@ func (lo *loans) init(l *Limiter) {
 func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 	m := lo.limiter.membership
 
-	// One for this function, so that a loan which is answered at once does not
-	// end the wait for those after it.
+	// This function itself is pending, too, so that a loan which is answered at
+	// once does not end the wait for those after it.
 	bw := &borrowWaiter{pending: 1, done: done}
 	if m.OtherRegions != nil {
 		now := lo.limiter.clock.Now()
 		for _, d := range lo.dividedLimits(&req.subjectRef, now) {
-			if at := m.Ownership.Route(d.partition); at.Place == partitions.Here && m.Authority() {
+			at := m.Ownership.Route(d.partition)
+			if at.Place == partitions.Here && m.Authority() {
 				ln := &loan{request: LoanRequest{subjectRef: req.subjectRef}, to: d,
 					need: req.needOf(d.limit.ID), begun: now.Steady}
 				if ln.need.cost > 0 {
@@ -134,10 +135,12 @@ func (ws borrowWaiters) note(lo *loans, r borrowReply) {
 func (lo *loans) finish(bw *borrowWaiter) {
 	lo.mu.Lock()
 	bw.pending--
-	over, reply := bw.pending == 0, bw.reply
+	over := bw.pending == 0
+	reply := bw.reply
 	lo.mu.Unlock()
 
-	// Not under the mutex: done takes others, or sends a message.
+	// The waiter is answered without the mutex: done takes others, or sends a
+	// message.
 	if over {
 		bw.done(reply)
 	}
@@ -163,15 +166,15 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 	m := lo.limiter.membership
 	d := &ln.to
 
-	// Read before the request leaves: what is lent for one life must not be
-	// credited in the next.
+	// The life is read before the request leaves: what is lent for one life
+	// must not be credited in the next.
 	ln.life = lo.limiter.table.Life(d.partition)
 	ln.sent = now.Steady
 
 	balance := lo.limiter.table.Loans(now, d.key, &d.limit.Limit)
 	if !ln.need.isShort(d.rule, d.limit, balance.Remaining) {
 		if bw != nil {
-			// Enough is there by now, so the check is worth another attempt.
+			// The counter has enough by now, so the check is worth another attempt.
 			borrowWaiters{bw}.note(lo, borrowReply{brought: true})
 		}
 		return
@@ -233,7 +236,8 @@ func (lo *loans) chooseLender(
 
 	most := int64(0)
 
-	// In order, so that equals are not chosen by the order of a map.
+	// The names are in order, so that a map's order does not choose between
+	// equals.
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		unused, after := shares[name], int64(0)
 		if heard := br.lenders[name]; heard != nil {
@@ -267,9 +271,9 @@ func (br *borrower) await(bw *borrowWaiter) {
 
 // tellVain tells bw, which may be nil, that there is nothing to borrow. The caller holds loans.mu.
 func (br *borrower) tellVain(bw *borrowWaiter, steady int64) {
-	br.patience.noteVain(steady)
+	br.away.noteVain(steady)
 	if bw != nil {
-		bw.reply.add(borrowReply{vain: true, stay: br.patience.stay})
+		bw.reply.add(borrowReply{vain: true, stay: br.away.stay})
 	}
 }
 
@@ -289,7 +293,7 @@ func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 		br.window = window
 		br.lenders = nil
 		br.pausedUntil = 0
-		br.patience = patience{}
+		br.away = awayTime{}
 	}
 
 	br.lastUsed = steady
@@ -325,7 +329,8 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 		return
 	}
 
-	m, now := lo.limiter.membership, lo.limiter.clock.Now()
+	m := lo.limiter.membership
+	now := lo.limiter.clock.Now()
 	var r LoanReply
 	if err == nil {
 		err = wire.Decode(body, &r, "reply to a request for a loan")
@@ -338,14 +343,15 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 		brought = lo.creditLoan(ln, &r, now)
 	}
 
-	// Only after the credit: once the loan counts as over, another one may
-	// begin, and must see what this one has brought.
+	// The loan is over only after the credit: then another one may begin, and
+	// must see what this one has brought.
 	waiters := lo.recordAnswer(ln, &r, err != nil, brought > 0, now.Steady)
 
 	next := ln.again(lo, now)
 	switch {
 	case brought > 0:
-		// Only for aheadSpan: by then the need must have been reported anew.
+		// A need ahead is followed up only for aheadSpan: by then it must have been
+		// reported anew.
 		if next != nil && next.need.ahead > 0 && now.Steady-next.begun < int64(aheadSpan) {
 			lo.borrowFor(next, now, nil)
 		}
@@ -355,8 +361,8 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 		lo.borrowFromNext(next, now, waiters)
 	}
 
-	// Last: a waiter that has joined the next loan must not be answered between
-	// the two.
+	// The waiters are answered last: one that has joined the next loan must not
+	// be answered between the two.
 	for _, bw := range waiters {
 		lo.finish(bw)
 	}
@@ -376,7 +382,8 @@ func (ln *loan) again(lo *loans, now algorithms.Instant) *loan {
 func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrowWaiters) {
 	lo.borrowFor(ln, now, nil)
 	for _, bw := range waiters {
-		if next := ln.again(lo, now); next != nil {
+		next := ln.again(lo, now)
+		if next != nil {
 			lo.borrowFor(next, now, bw) // joins the loan that has just begun, or learns that there is none
 		}
 	}
@@ -391,10 +398,11 @@ func (lo *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, st
 	br := loan.borrower
 	waiters := br.waiters
 	lo.inFlight--
-	br.inFlight, br.waiters = false, nil
+	br.inFlight = false
+	br.waiters = nil
 
 	if brought {
-		br.patience = patience{}
+		br.away = awayTime{}
 	}
 
 	if failed {
@@ -417,7 +425,8 @@ func (br *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 	heard := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:
-		// At least 1 unused, or chooseLender would never ask it again.
+		// The region counts as having at least 1 unused, or chooseLender would
+		// never ask it again.
 		heard.notBefore = steady + int64(laterPause)
 		heard.unused = max(1, r.unused)
 	case r.status == loanUnknown:
@@ -472,8 +481,8 @@ func (lo *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) in
 		m.counts.borrowed.Add(1)
 		m.counts.borrowedUnits.Add(n)
 
-		// Otherwise nodes would go on refusing by what the owner said before
-		// the loan.
+		// Nodes must forget what the owner said before the loan, or they would go
+		// on refusing by it.
 		m.leases.forgetEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
 

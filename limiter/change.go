@@ -138,8 +138,8 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 		// An attempt here that came to nothing may have dropped it.
 		ch.ticket = tk
 
-		// As long as no other node may have carried it out, it needs no ticket,
-		// and no room for one.
+		// The change needs no ticket, and no room for one, as long as no other node
+		// may have carried it out.
 		if ch.hops == 0 && tk.isUnneeded() {
 			ch.ticket = nil
 		}
@@ -149,7 +149,8 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 		next.hops++
 		next.ticket = tk
 
-		// Even if the call fails: that node may have carried it out.
+		// The ticket counts as sent even if the call fails: that node may have
+		// carried out the change.
 		if tk != nil {
 			tk.sent = true
 		}
@@ -176,7 +177,7 @@ func (ch *change) applyLocal(l *Limiter) error {
 		ch.ticket = nil
 	}
 
-	whole := slices.Clone(ch.ops)
+	undivided := slices.Clone(ch.ops)
 
 	for i := range ch.ops {
 		if op := &ch.ops[i]; !op.Block {
@@ -186,7 +187,7 @@ func (ch *change) applyLocal(l *Limiter) error {
 
 	defer func() {
 		for i := range ch.ops {
-			ch.ops[i].Limit = whole[i].Limit
+			ch.ops[i].Limit = undivided[i].Limit
 		}
 	}()
 
@@ -264,8 +265,8 @@ func (ch *change) list(l *Limiter) error {
 		ch.counters = append(ch.counters, op.Key.Counter)
 	}
 
-	// Asked after the list was made: of a partition that is not open, it may
-	// lack counters.
+	// The gates are asked after the list was made: of a partition that is not
+	// open, the list may lack counters.
 	if !l.table.IsOpen(ring.PartitionOf(ch.inlineSubject)) {
 		return counters.ErrShut
 	}
@@ -293,7 +294,8 @@ func (ch *change) voidLeases(l *Limiter) {
 // what its limits have lent and borrowed, in this order. Each cost applies to
 // the limits in its unit.
 func newChange(v verb, u *Usage, costs []UnitCost) *change {
-	ch, h := &change{verb: v, local: u.Rule.Consistency == rules.Local}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
+	ch := &change{verb: v, local: u.Rule.Consistency == rules.Local}
+	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
 		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit, Lends: isLoanable(u.Rule, limit)}

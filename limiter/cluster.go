@@ -263,7 +263,7 @@ func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	return &share
 }
 
-// takenWhen says when op took its cost, as in debit.when.
+// takenWhen says when op took its cost, as in debit.takenAt.
 func takenWhen(op *counters.Op, base algorithms.Instant) int64 {
 	taken := op.TakeRecord()
 	switch {

@@ -88,9 +88,28 @@ const (
 	undoAsked
 )
 
+// reset prepares for a new check.
+func (c *clusterCheck) reset(l *Limiter, q *Query, a *Answer) {
+	c.limiter = l
+	c.answer = a
+	c.active = a.scratch.active
+	c.now = a.Now
+
+	c.peek = q.Peeks()
+	c.peeksAreLooks = q.PeeksAreLooks
+	c.anyVersion = len(q.Subjects) > 0
+
+	c.ignoreNewer = false
+	c.deadline = time.Time{}
+	c.frozenDeadline = time.Time{}
+}
+
 // begin routes a check, decides what needs no other node, and asks the other
 // nodes without waiting for replies. unauthorized means that this node has just
 // found that it has no authority.
+//
+// It begins once more if newer rules match the check again. What reset has set
+// then stays, but for the rules and the time.
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects = c.subjects[:0]
@@ -108,11 +127,13 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		s := c.addSubject()
-		s.subject, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
+		s.subject = h.Subject.Hi
+		s.firstOp = first
+		s.numOps = countHitOps(h)
 		first += s.numOps
 
-		// Its gate may still be open: without the mark, the subject would be
-		// routed to this node again.
+		// The subject's gate may still be open: without the mark, the subject would
+		// be routed to this node again.
 		if unauthorized {
 			s.markTried(c.limiter.membership.Self)
 		}
@@ -149,15 +170,17 @@ func (c *clusterCheck) addSubject() *subject {
 func (c *clusterCheck) advance() {
 	for {
 		for i := range c.subjects {
-			if s := &c.subjects[i]; s.state == stateOpen && !c.mustWait(i) {
+			s := &c.subjects[i]
+			if s.state == stateOpen && !c.mustWait(i) {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
 		if c.refused || !c.selectSubjects(stateHere) {
 			break
 		}
-		// may release subjects with blocks; if a gate has shut in the meantime, its
-		// subject is routed again
+
+		// takeHere may release subjects with blocks. If a gate has shut in the
+		// meantime, its subject is routed again.
 		c.takeHere(c.selected)
 	}
 
@@ -165,10 +188,11 @@ func (c *clusterCheck) advance() {
 		return
 	}
 
-	// Before others are asked: a refusal here costs no message, and leaves
-	// nothing to give back elsewhere.
+	// This node decides before others are asked: a refusal here costs no
+	// message, and leaves nothing to give back elsewhere.
 	if c.selectSubjects(stateAlone) {
-		if c.decideAlone(c.selected, ByFallback); c.refused {
+		c.decideAlone(c.selected, ByFallback)
+		if c.refused {
 			return
 		}
 	}
@@ -206,8 +230,8 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			return
 		}
 
-		// Not earlier: a check that a lease decides needs no deadline, and so
-		// no reading of the clock.
+		// The clock is read no earlier: a check that a lease decides needs no
+		// deadline.
 		now := time.Now()
 		c.setDeadlines(now)
 
@@ -233,7 +257,8 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		// All nodes can be reached, so the partition is moving from one to another.
 		// Counting alone now would admit more than the limit in a healthy cluster. Ask
 		// the nodes again when a newer ring arrives, or after a pause.
-		s.redirected, s.hint = s.redirected[:0], ring.NodeID{}
+		s.redirected = s.redirected[:0]
+		s.hint = ring.NodeID{}
 		c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)),
 			func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
@@ -264,7 +289,8 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 	})
 
 	// Nodes were marked as tried only because no path to them was known yet.
-	s.tried, s.retried = s.tried[:0], false
+	s.tried = s.tried[:0]
+	s.retried = false
 	return true
 }
 
@@ -273,8 +299,10 @@ func (c *clusterCheck) setDeadlines(now time.Time) {
 	if !c.frozenDeadline.IsZero() {
 		return
 	}
-	c.deadline, c.frozenDeadline = now.Add(checkTimeout-replySlack), now.Add(frozenTimeout)
-	if u := c.answer.scratch.deadline; !u.IsZero() && u.Before(c.deadline) {
+	c.deadline = now.Add(checkTimeout - replySlack)
+	c.frozenDeadline = now.Add(frozenTimeout)
+	u := c.answer.scratch.deadline
+	if !u.IsZero() && u.Before(c.deadline) {
 		c.deadline = u
 	}
 }
@@ -357,7 +385,7 @@ func (c *clusterCheck) takeHere(list []int) {
 	c.refused = c.refused || verdict == counters.Refused
 
 	// recordDecidedHere does the same for a check that start decides.
-	c.answer.scratch.decidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
+	c.answer.scratch.isDecidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
 
 // spendLease decides s from its lease or from a remembered refusal. It returns
@@ -368,7 +396,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	// A reservation must know when, and in which life of a counter, its cost
 	// was taken, and a receipt does not say that. A peek asks what the owner
 	// has left.
-	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
+	if c.answer.scratch.isReserving || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
 
@@ -395,8 +423,8 @@ func (c *clusterCheck) askOthers() bool {
 		}
 	}
 
-	// So the subjects for one node are neighbours, and the ops of a question
-	// are in the order of their subjects, which it requires.
+	// The order makes the subjects for one node neighbours, and keeps the ops
+	// of a question in the order of their subjects, which it requires.
 	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
 		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.subject, y.subject))
@@ -431,13 +459,15 @@ func (c *clusterCheck) askOthers() bool {
 // newAsk returns a question to the node that s is routed to, without ops.
 func (c *clusterCheck) newAsk(s *subject) *ask {
 	ak := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
-	ak.q.version, ak.q.revision = c.version(), s.route.Revision
-	ak.q.placing, ak.q.holding = c.answer.scratch.placing, c.answer.scratch.holding
+	ak.q.version = c.version()
+	ak.q.revision = s.route.Revision
+	ak.q.placing = c.answer.scratch.placing
+	ak.q.holding = c.answer.scratch.holding
 
 	if c.peek {
 		ak.q.flags |= flagPeek
 	}
-	// without authority, this node's rules may be too old
+	// Without authority, this node's rules may be too old.
 	if ak.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
 		ak.q.flags |= flagIgnoreNewer
 	}
@@ -466,11 +496,12 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
 	s.attempts++
 	s.standbyAsked = s.standbyAsked || s.state == stateAskStandby
-	s.state, s.ask = stateAwaitReply, ak
+	s.state = stateAwaitReply
+	s.ask = ak
 
 	// policies has an element per subject once one of them may be leased.
 	var policy localcache.Policy
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.reserving {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.isReserving {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
 	if !policy.None() && ak.policies == nil {
@@ -483,7 +514,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	ak.rule, ak.limits = h.Rule, h.Limits
 	ak.q.ops = append(ak.q.ops, c.ops(s)...)
 
-	// Even without an answer, the owner may have stored the slots.
+	// The owner may have stored the slots even if it does not answer.
 	c.answer.scratch.holding.markStored(c.ops(s))
 }
 
@@ -495,8 +526,10 @@ func (c *clusterCheck) actAsStandby() {
 		if s.state != stateActAsStandby || c.refused {
 			continue
 		}
-		s.state, s.triedAsStandby = stateOpen, true
-		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem); v != counters.Shut {
+		s.state = stateOpen
+		s.triedAsStandby = true
+		v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem)
+		if v != counters.Shut {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
 		}
@@ -506,14 +539,15 @@ func (c *clusterCheck) actAsStandby() {
 // collectReplies waits for the replies to the questions in flight.
 func (c *clusterCheck) collectReplies() {
 	for _, ak := range c.asks {
-		arrived := ak.wait() // before it returns, a may still be written to
+		arrived := ak.wait() // before it returns, the answer may still be written
 		answered := arrived && ak.err == nil
 		if answered && ak.status == askerBehind {
 			c.newerRules = max(c.newerRules, ak.version)
 		}
 
 		for i := range c.subjects {
-			if s := &c.subjects[i]; s.state == stateAwaitReply && s.ask == ak {
+			s := &c.subjects[i]
+			if s.state == stateAwaitReply && s.ask == ak {
 				c.acceptAnswer(s, ak, arrived)
 			}
 		}
@@ -525,7 +559,7 @@ func (c *clusterCheck) collectReplies() {
 	c.now = c.limiter.clock.Now() // time has passed
 }
 
-// acceptAnswer applies a's answer to s. arrived is false if it is too late.
+// acceptAnswer applies the answer to s. arrived is false if it is too late.
 func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	s.state = stateOpen
 
@@ -537,32 +571,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 			s.unmarkTried(ak.to)
 		}
 	case ak.status == decided:
-		by := ByForward
-		switch {
-		case ak.standby:
-			by = ByStandby
-		case ak.fromLease:
-			by = ByLease
-		}
-
-		at, _ := findSubject(ak.q.ops, s.subject)
-
-		// A check that takes at most its cost goes on to ask for what remains.
-		// The owner can't give what is leased here.
-		if !c.answer.scratch.atMost {
-			c.limiter.membership.leases.addUnspent(ak, ak.q.ops[at:at+s.numOps])
-		}
-
-		copy(c.ops(s), ak.q.ops[at:at+s.numOps])
-		s.answeredBy = ak
-
-		if pl := c.answer.scratch.placing; pl != nil && pl.home == s.subject {
-			// A standby makes no place.
-			pl.made = ak.admitted && !ak.standby
-		}
-
-		c.acceptSlots(s, ak, at)
-		c.markDecided(s, by, ak.admitted, undoAsked)
+		c.acceptDecision(s, ak)
 	case ak.status == tooManyReservations && c.answer.scratch.placing != nil:
 		c.failFor(ErrTooManyReservations)
 	case ak.status == noAuthority:
@@ -572,18 +581,51 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	case ak.status == neverDecided: // a gate shut before its turn: the same node may be asked again
 		s.unmarkTried(ak.to)
 	case ak.status == notOwner:
-		// It can be reached, and may own the subject in a moment. routeSubject
-		// asks those redirected again, but never those tried.
+		// The node can be reached, and may own the subject in a moment.
+		// routeSubject asks nodes in redirected again, but never those in tried.
 		s.unmarkTried(ak.to)
-		s.redirected, s.hint = append(s.redirected, ak.to), ak.hint
+		s.redirected = append(s.redirected, ak.to)
+		s.hint = ak.hint
 		if !ak.hint.IsZero() {
 			c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)
 		}
 	}
 }
 
-// acceptSlots notes what a's answer says of the slots of s, whose ops begin at
-// that index of the question's.
+// acceptDecision takes over what another node decided about s.
+func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
+	by := ByForward
+	switch {
+	case ak.standby:
+		by = ByStandby
+	case ak.fromLease:
+		by = ByLease
+	}
+
+	at, _ := findSubject(ak.q.ops, s.subject)
+	decidedOps := ak.q.ops[at : at+s.numOps]
+
+	// A check that takes at most its cost goes on to ask for what remains. The
+	// owner can't give what is leased here.
+	if !c.answer.scratch.isAtMost {
+		c.limiter.membership.leases.addUnspent(ak, decidedOps)
+	}
+
+	copy(c.ops(s), decidedOps)
+	s.answeredBy = ak
+
+	// A standby makes no place.
+	pl := c.answer.scratch.placing
+	if pl != nil && pl.home == s.subject {
+		pl.made = ak.admitted && !ak.standby
+	}
+
+	c.acceptSlots(s, ak, at)
+	c.markDecided(s, by, ak.admitted, undoAsked)
+}
+
+// acceptSlots notes what the answer says of the slots of s, whose ops begin at
+// index at of the question's.
 func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
 	hd := c.answer.scratch.holding
 	if hd == nil {
@@ -597,7 +639,9 @@ func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
 
 	ops := c.ops(s)
 	for i := range ops {
-		ops[i].SetSlotLeft(time.Duration(ak.when[at+i]))
+		// For slots, the owner answers how much longer they are held.
+		slotLeft := time.Duration(ak.takenAt[at+i])
+		ops[i].SetSlotLeft(slotLeft)
 	}
 
 	if ak.unconfirmed {

@@ -48,13 +48,36 @@
 // resolve waits in queues; start and finish make one attempt, at this node and
 // over the cluster; takeAsOwner checks authority; takeFromTable asks the table.
 //
-// # Parts
+// # Files
 //
-// The limiter's parts are types of their own: leases (lease.go, grant.go),
-// reservations (reservation.go, reserve.go, settle.go), requests that are decided
-// once (once.go), slots (slots.go, slotrequests.go), queues (queueplace.go,
-// passplace.go, waitingroom.go), loans between regions (borrow.go, lend.go), and
-// the subjects refused most (top.go).
+// The limiter's parts are types of their own. From the bottom up:
+//
+//   - query.go, subjectkey.go, answer.go, reason.go: a query, its answer, and
+//     the answer in words;
+//   - inforce.go, shares.go, adapt.go, reduced.go: the rules in force, and what
+//     lowers their limits;
+//   - match.go, list.go, block.go, entries.go, unlimited.go: the ops of a
+//     query;
+//   - wire.go, seal.go, question.go, reply.go: messages, and IDs that callers
+//     hold;
+//   - route.go, ask.go, clustercheck.go, fallback.go, fold.go: a check over
+//     several nodes; serve.go: the node that is asked;
+//   - limiter.go, batch.go, atmost.go: one check, several, and one that takes
+//     what there is;
+//   - lease.go, grant.go, unspent.go, notices.go: leases, here and as their
+//     owner; refund.go: what goes back;
+//   - remote.go, requests.go, backlog.go: what an owner does for another node,
+//     once, and late;
+//   - usage.go, change.go, amend.go, kept.go: reading and changing counters;
+//   - reservation.go, place.go, reserve.go, once.go, settle.go, expiry.go,
+//     bill.go: reservations, and checks with an id;
+//   - slots.go, slotid.go, slotrequests.go: slots; queueplace.go,
+//     waitingroom.go, passplace.go: queues;
+//   - regions.go, regionwire.go, shortage.go, borrow.go, lend.go: limits that
+//     regions divide;
+//   - stats.go, steps.go, top.go, nearlimits.go, used.go, activity.go,
+//     refusals.go, metrics.go, slotmetrics.go: what is counted to be shown;
+//   - clock.go, wall.go, cluster.go: the time, and the rest of the node.
 //
 // # Across regions
 //

@@ -65,7 +65,7 @@ func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 			continue
 		}
 		if q.Mode == counters.CountMode {
-			a.scratch.byHand = true
+			a.scratch.isByHand = true
 			continue
 		}
 
@@ -86,11 +86,13 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 
 	for i, limit := range h.Limits {
 		op := a.addOp(h, limit, 0, costOf(q.Costs, h, limit))
-		op.Shadow, op.Mode = false, q.Mode
+		op.Shadow = false
+		op.Mode = q.Mode
 		op.Decision = untilBlockEnds(&a.scratch.match, op.Decision, until)
 		la := &a.Limits[i]
 		la.set(op)
-		la.Blocked, la.ByHand = true, true
+		la.Blocked = true
+		la.ByHand = true
 
 		if a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex]) {
 			a.TightestIndex = i
@@ -134,7 +136,8 @@ func (a *Answer) foldHandBlocks() {
 		for ; first < end; first++ {
 			op := &a.scratch.ops[first]
 			op.Decision = untilBlockEnds(match, op.Decision, until)
-			a.Limits[first].Blocked, a.Limits[first].ByHand = true, true
+			a.Limits[first].Blocked = true
+			a.Limits[first].ByHand = true
 		}
 	}
 }
@@ -147,7 +150,7 @@ func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	if until == 0 {
 		return 0
 	}
-	// so that it ends with the entry, not after it
+	// What is left is rounded down, so that it ends with the entry, not after it.
 	return blockLeft(match, until) - time.Duration(u.At.Wall)%time.Millisecond
 }
 

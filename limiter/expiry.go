@@ -58,7 +58,8 @@ func (a *Answer) validateOnExpiry(q *Query) error {
 	}
 
 	for _, cost := range q.OnExpiry.Costs {
-		if most := a.reservedIn(q, cost.Unit); cost.Cost > most {
+		most := a.reservedIn(q, cost.Unit)
+		if cost.Cost > most {
 			return fmt.Errorf("%w.costs.%s is %d; it must not be more than the %d that are reserved",
 				ErrOnExpiry, cost.Unit, cost.Cost, most)
 		}
@@ -175,7 +176,8 @@ func (l *Limiter) carryOutEnds(table *counters.Table) {
 
 		l.carryOutDue(table)
 		timer.Stop()
-		if due, found := all.NextDue(); found {
+		due, found := all.NextDue()
+		if found {
 			timer.Reset(time.Duration(max(0, due-l.clock.Now().Steady)))
 		}
 	}
@@ -187,16 +189,16 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 		now := l.clock.Now()
 		list := table.Notes().TakeDue(now.Steady, maxExpiring)
 
-		var done sync.WaitGroup
+		var pending sync.WaitGroup
 		for i := range list {
-			done.Go(func() {
+			pending.Go(func() {
 				if !l.reservations.carryOutEnd(table, &list[i]) {
 					table.Notes().PutOff(list[i].Key, now.Steady+int64(expiryRetryPause))
 				}
 			})
 		}
 
-		done.Wait()
+		pending.Wait()
 		if len(list) < maxExpiring {
 			return
 		}
@@ -213,7 +215,7 @@ func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) boo
 		return false
 	}
 	_, err := rs.settle(l.membership.ctx, &settleRequest{id: note.Body, verb: settleExpired})
-	// In the meantime, its place may have gone. Another node's may not be due yet,
-	// by that node's clock.
+	// The reservation's place may have gone in the meantime. Another node's may
+	// not be due yet, by that node's clock.
 	return err == nil || isOwn && errors.Is(err, ErrUnknownReservation)
 }

@@ -22,7 +22,8 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	nodes, rank := m.rankInRing()
 
 	// What an earlier call has put there stays: it may have to be rolled back.
-	start, refused := len(c.aloneOps), false
+	start := len(c.aloneOps)
+	refused := false
 	for _, i := range list {
 		s := &c.subjects[i]
 		rule := c.answer.Limits[s.firstOp].Rule
@@ -53,14 +54,16 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			ops[j].Decision, ops[j].Full = op.Decision, false
 			refused = refused || !counted && op.Refuses()
 			if !counted {
-				op.Cost, op.Shadow = 0, true // see isUncounted
+				op.Cost = 0 // see isUncounted
+				op.Shadow = true
 			}
 			c.aloneOps = append(c.aloneOps, op)
 		}
 	}
 
 	taken := c.aloneOps[start:]
-	admitted, refusedByCopy := !refused, false
+	admitted := !refused
+	refusedByCopy := false
 
 	// If a limit has refused without its counter, nothing may be taken. But the
 	// answer still needs what the other limits say.
@@ -74,7 +77,8 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		op.CopyOutcome(aloneOp)
 	}
 
-	// Last, because the copy records a debt at once for what it admits.
+	// The copy takes the cost last, because it records a debt at once for what
+	// it admits.
 	if admitted && by == ByFallback {
 		admitted = c.recordDebts(list)
 		refusedByCopy = !admitted
@@ -177,7 +181,8 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 	}
 
 	verdict := m.Ownership.DecideAlone(c.now, c.gatheredOps)
-	admitted, asked := verdict == counters.Admitted, c.gatheredOps
+	admitted := verdict == counters.Admitted
+	asked := c.gatheredOps
 	for op := range c.countedAlone(list) {
 		c.narrowToCopy(op, &asked[0], verdict == counters.Admitted)
 		admitted = admitted && !op.Refuses()
@@ -192,7 +197,8 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 			if c.peek || !aloneOp.Took() || admitted && ops[j].Took() {
 				continue
 			}
-			if c.giveBackAlone(aloneOp, s.life); admitted {
+			c.giveBackAlone(aloneOp, s.life)
+			if admitted {
 				aloneOp.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
@@ -209,7 +215,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
 	taken := op.TakeRecord()
 	taken.Fastest = c.limiter.fastestSince(op, taken.Steady)
-	// Without a reset it can't fail: the gates are always open.
+	// Giving back without a reset can't fail: the gates are always open.
 	_ = c.limiter.membership.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
 }
 
@@ -238,13 +244,16 @@ func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 
 // rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
-	if pl := c.answer.scratch.placing; pl != nil {
+	pl := c.answer.scratch.placing
+	if pl != nil {
 		c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, pl.id), true, nil)
 	}
 	ops := c.ops(s)
 	for j := range ops {
-		if aloneOp := &c.aloneOps[s.firstAloneOp+j]; aloneOp.Took() {
-			if c.giveBackAlone(aloneOp, s.life); s.decidedBy == ByFallback {
+		aloneOp := &c.aloneOps[s.firstAloneOp+j]
+		if aloneOp.Took() {
+			c.giveBackAlone(aloneOp, s.life)
+			if s.decidedBy == ByFallback {
 				c.limiter.membership.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
 			}
 		}

@@ -12,7 +12,7 @@ func (c *clusterCheck) fold() bool {
 
 	switch {
 	case c.refused:
-		// In this order: dropUndecided moves the ops that rollBack reads.
+		// The order matters: dropUndecided moves the ops that rollBack reads.
 		c.rollBack()
 		c.dropUndecided()
 	case c.decided < len(c.subjects):
@@ -33,7 +33,7 @@ func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	sc := &a.scratch
 
-	// Written over what was read before.
+	// What stays is written over what was read before.
 	hits := sc.match.Hits[:0]
 	ops := sc.ops[:0]
 
@@ -92,7 +92,8 @@ func (c *clusterCheck) rollBack() {
 // rollBackHere gives s's cost back to this node's counters. If they are being
 // handed over, the refund waits, or follows them.
 func (c *clusterCheck) rollBackHere(s *subject) {
-	if back := c.refundHere(s); len(back.ops) > 0 {
+	back := c.refundHere(s)
+	if len(back.ops) > 0 {
 		c.limiter.sendRefunds([]refund{back})
 	}
 }

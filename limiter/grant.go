@@ -85,7 +85,7 @@ func (ls *leases) grant(
 // than the window that it was debited in.
 func (g *leaseGrant) describe(op *counters.Op) {
 	if op.Limit.Kind == algorithms.TokenBucket {
-		g.Windows = append(g.Windows, int64(op.Decision.ResetAfter)) // see debit.when
+		g.Windows = append(g.Windows, int64(op.Decision.ResetAfter)) // see debit.takenAt
 		return
 	}
 	g.Windows = append(g.Windows, op.TakeRecord().Window)
@@ -95,7 +95,8 @@ func (g *leaseGrant) describe(op *counters.Op) {
 // forgetEverywhere makes this node and all others forget what f names. A node
 // that the message does not reach forgets it within a lease's TTL anyway.
 func (ls *leases) forgetEverywhere(f forgetMessage) {
-	m, body := ls.limiter.membership, wire.Encode(nil, &f)
+	m := ls.limiter.membership
+	body := wire.Encode(nil, &f)
 	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
 	for _, id := range m.otherMembers() {
 		_ = m.Peers.Send(id, MethodForget, body)
@@ -136,7 +137,7 @@ func (req *leaseRequest) code(c *wire.Coder) {
 		c.Require(len(held.Left) == len(req.Want))
 	})
 
-	// Written so that NaN fails too.
+	// The conditions are such that NaN fails them, too.
 	c.Require(policy.Threshold >= 0 && policy.Threshold <= 1 && policy.Idle >= 0 &&
 		policy.Idle <= 1 && policy.TTL >= localcache.MinTTL && len(req.Want) > 0)
 }

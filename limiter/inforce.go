@@ -97,8 +97,8 @@ func (l *Limiter) authorityAt() int64 {
 		return 0
 	}
 
-	// Read first: what is not honoured when authority is looked at was not
-	// honoured at that time, either.
+	// The time is read first: what is not honoured when authority is looked at
+	// was not honoured at that time, either.
 	now := l.clock.Now().Wall
 	if !l.membership.Authority() {
 		return 0

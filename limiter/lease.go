@@ -9,6 +9,17 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
+const (
+	// renewTimeout bounds how long this node waits for the answer to a renewal.
+	renewTimeout = 2 * localcache.MaxTTL
+	// minSearchPause is the minimum time between two searches for ended grants, so
+	// that grants that end at nearly the same time share a message.
+	minSearchPause = time.Millisecond
+	// maxSweepPause is the maximum time between two sweeps of the ledger of grants
+	// that other nodes hold.
+	maxSweepPause = 10 * time.Second
+)
+
 // leases holds the leases that this node holds, and the grants that it has made as an owner.
 type leases struct {
 	limiter       *Limiter
@@ -108,7 +119,8 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	if ak.policies == nil {
 		return
 	}
-	now, first := ls.limiter.membership.Boottime(), 0
+	now := ls.limiter.membership.Boottime()
+	first := 0
 	for subject := range ak.policies {
 		n := countSubjectOps(ak.q.ops[first:])
 		if request, ok := ls.held.Request(now, ak.owner, ak.policies[subject], ak.q.ops[first:first+n], len(asks)); ok {
@@ -122,17 +134,18 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 
 // acceptReply stores the grants and refusals in the reply to asks.
 func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
-	ak, m := asks[0], ls.limiter.membership
+	ak := asks[0]
+	m := ls.limiter.membership
 	if ak.policies == nil {
 		return
 	}
 
-	at := m.Boottime()
+	now := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if ak.renewal {
-			// Otherwise no other renewal could begin before this one counts as
-			// lost.
-			ls.held.AbandonRenewal(at, ak.q.ops)
+			// Another renewal may begin at once. It would have to wait until this
+			// one counts as lost.
+			ls.held.AbandonRenewal(now, ak.q.ops)
 		}
 		return
 	}
@@ -142,44 +155,66 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	firstOp := 0
 	for subject, policy := range ak.policies {
 		asked := ak.q.ops[firstOp : firstOp+countSubjectOps(ak.q.ops[firstOp:])]
-		ops, refused := make([]counters.Op, len(asked)), false
-		for i := range asked {
-			res := &results[firstOp+i]
-			ops[i] = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
-			ops[i].Decision, ops[i].Full = res.Decision, res.full
-			if asked[i].Mode == counters.PeekMode && res.Allowed { // a peek reports Remaining as if it took the cost
-				ops[i].Decision.AddRemaining(asked[i].Limit, asked[i].Cost)
-			}
-			refused = refused || !res.Allowed
-		}
-
+		ops, refused := decidedOps(asked, results[firstOp:])
 		firstOp += len(asked)
 		if policy.None() {
 			continue
 		}
 
-		var g localcache.Grant
-		for i := range r.grants {
-			// reply.read lets grants of other lengths through; what follows
-			// would index them out of range.
-			if r.grants[i].subject == ops[0].Key.Subject && len(r.grants[i].Amounts) == len(ops) {
-				g = r.grants[i].Grant
-				g.Life, g.Steady = r.lives[subject], r.steady
-			}
+		grant := r.grantOf(ops)
+		if grant.ID != 0 {
+			grant.Life = r.lives[subject]
+			grant.Steady = r.steady
 		}
 
 		from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: r.lives[subject].Lineage}
 
 		// A refusal by a shadow rule does not prevent a grant.
-		if g.ID != 0 || ak.renewal || r.admitted[lastCheck] && !refused {
-			ls.held.AcceptAnswer(sent, at, from, ops, g, ak.renewal)
+		if grant.ID != 0 || ak.renewal || r.admitted[lastCheck] && !refused {
+			ls.held.AcceptAnswer(sent, now, from, ops, grant, ak.renewal)
 		}
+
+		// A refusal lasts from when the question was sent: a slow answer must not
+		// make it longer than the owner said.
 		if refused {
-			// From sent on: a slow answer must not make the refusal last longer
-			// than the owner said.
 			ls.held.RememberRefusal(sent, from, ops, policy.TTL)
 		}
 	}
+}
+
+// decidedOps returns asked as the owner has decided them, and whether it refused
+// one of them.
+func decidedOps(asked []counters.Op, results []result) (ops []counters.Op, refused bool) {
+	ops = make([]counters.Op, len(asked))
+	for i := range asked {
+		res := &results[i]
+		op := &ops[i]
+		*op = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
+		op.Decision = res.Decision
+		op.Full = res.full
+
+		// A peek reports Remaining as if it took the cost.
+		if asked[i].Mode == counters.PeekMode && res.Allowed {
+			op.Decision.AddRemaining(op.Limit, op.Cost)
+		}
+
+		refused = refused || !res.Allowed
+	}
+
+	return ops, refused
+}
+
+// grantOf returns the grant to the subject of ops, without its Life and Steady.
+// Its ID is zero if there is none.
+func (r *reply) grantOf(ops []counters.Op) (grant localcache.Grant) {
+	for i := range r.grants {
+		// reply.read lets grants of other lengths through; AcceptAnswer would
+		// index them out of range.
+		if r.grants[i].subject == ops[0].Key.Subject && len(r.grants[i].Amounts) == len(ops) {
+			grant = r.grants[i].Grant
+		}
+	}
+	return grant
 }
 
 // decideQueued answers queued asks from a grant that has just arrived. It returns the rest.
@@ -196,7 +231,8 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 			continue
 		}
 
-		ak.fromLease, ak.status = true, decided
+		ak.fromLease = true
+		ak.status = decided
 		ak.admitted = outcome == localcache.Spent || ak.rule.Shadow
 
 		if !ak.state.CompareAndSwap(askOpen, askAnswered) {
@@ -217,10 +253,10 @@ func (ls *leases) maintain() {
 	m := ls.limiter.membership
 	var ended []localcache.EndedGrant
 	for {
-		at := m.Boottime()
-		ended = ls.held.TakeEnded(at, ended[:0])
-		ls.returnEnded(at, ended)
-		ls.granted.Sweep(at)
+		now := m.Boottime()
+		ended = ls.held.TakeEnded(now, ended[:0])
+		ls.returnEnded(now, ended)
+		ls.granted.Sweep(now)
 		m.loans.sweep(ls.limiter.clock.Now().Steady)
 
 		timer := time.NewTimer(min(max(ls.held.Next()-m.Boottime(), minSearchPause), maxSweepPause))
@@ -236,30 +272,19 @@ func (ls *leases) maintain() {
 	}
 }
 
-const (
-	// renewTimeout bounds how long this node waits for the answer to a renewal.
-	renewTimeout = 2 * localcache.MaxTTL
-	// minSearchPause is the minimum time between two searches for ended grants, so
-	// that grants that end at nearly the same time share a message.
-	minSearchPause = time.Millisecond
-	// maxSweepPause is the maximum time between two sweeps of the ledger of grants
-	// that other nodes hold.
-	maxSweepPause = 10 * time.Second
-)
-
 // returnEnded gives back what is left of the ended grants. It drops those that
 // ended long ago, because this process did not run for a while: the owner could
 // not tell how old they are.
-func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
+func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) {
 	var list []refund
 	for i := range ended {
 		e := &ended[i]
-		if at >= e.Until+returnTimeout {
+		if now >= e.Until+returnTimeout {
 			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
 			continue
 		}
 		d := debit{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life,
-			steady: e.Steady, ops: e.Ops, when: e.Window}
+			steady: e.Steady, ops: e.Ops, takenAt: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)
@@ -267,12 +292,12 @@ func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 
 // UseLeases sets whether this node takes leases from other nodes.
 // UseLeases(false), for a node that is leaving, returns all its leases at once.
-func (l *Limiter) UseLeases(yes bool) {
+func (l *Limiter) UseLeases(enabled bool) {
 	m := l.membership
 	if m == nil {
 		return
 	}
-	at := m.Boottime()
-	m.leases.held.Enable(at, yes)
-	m.leases.returnEnded(at, m.leases.held.TakeEnded(at, nil))
+	now := m.Boottime()
+	m.leases.held.Enable(now, enabled)
+	m.leases.returnEnded(now, m.leases.held.TakeEnded(now, nil))
 }

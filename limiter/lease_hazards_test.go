@@ -269,7 +269,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 				Limit: &u.Limits[0].Limit.Limit, Cost: 1}
 			list[i] = refund{debit: debit{subject: op.Key.Subject, boot: 1,
 				life: counters.Life{Lineage: 1}, ops: []counters.Op{op},
-				when: []int64{0}}, grant: uint64(i + 1)}
+				takenAt: []int64{0}}, grant: uint64(i + 1)}
 		}
 		for range 4 {
 			owner.sendRefunds(list)

@@ -100,14 +100,15 @@ func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
 // loan before it answers. If it can't confirm the debit, it puts the loan back
 // if it still can.
 func (lo *loans) lend(req *LoanRequest) LoanReply {
-	m, now := lo.limiter.membership, lo.limiter.clock.Now()
+	m := lo.limiter.membership
+	now := lo.limiter.clock.Now()
 	d, ok := lo.dividedLimit(&req.subjectRef, req.limit, now)
 	if !ok {
 		return LoanReply{status: loanUnknown}
 	}
 
-	// Before the debit, so that it is not put back into counters that were
-	// reset since.
+	// The life is read before the debit, so that the loan is not put back into
+	// counters that were reset since.
 	life := lo.limiter.table.Life(d.partition)
 	if m.Backup == nil || !m.Authority() || !m.Backup.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
@@ -116,9 +117,9 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	n, balance, err := lo.debitLoan(&d, now, req.Window, req.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: balance.Remaining, rate: d.limit.Amount}
 
-	// At the very beginning of a window, and until the new version of the rules is
-	// recorded, this region's limit is lower than its share. It may have something
-	// to lend afterwards.
+	// This region's limit is lower than its share at the very beginning of a
+	// window, and until the new version of the rules is recorded. It may have
+	// something to lend afterwards.
 	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
 	switch {
 	case err != nil || n == 0 && d.limit.Capacity() < share:

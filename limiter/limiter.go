@@ -121,7 +121,7 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 
 // resolve decides a prepared check, and waits for other nodes if need be. It does not count it.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
-	if q.Waits && !a.scratch.reserving && a.mayDelay() {
+	if q.Waits && !a.scratch.isReserving && a.mayDelay() {
 		return l.resolveInQueue(q, a)
 	}
 	if l.start(q, a) {
@@ -134,7 +134,8 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // reports whether it did. Otherwise it sends the questions and leaves it to
 // finish to wait for the replies.
 func (l *Limiter) start(q *Query, a *Answer) (done bool) {
-	sc, unauthorized := &a.scratch, false
+	sc := &a.scratch
+	unauthorized := false
 
 	// A check that this node owns whole ends here, and must not allocate; see
 	// TestOwnChecksDoNotAllocate.
@@ -153,10 +154,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	}
 
 	c := sc.cluster
-	c.limiter, c.answer, c.active, c.now = l, a, sc.active, a.Now
-	c.peek, c.peeksAreLooks = q.Peeks(), q.PeeksAreLooks
-	c.ignoreNewer, c.anyVersion = false, len(q.Subjects) > 0
-	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
+	c.reset(l, q, a)
 	c.begin(unauthorized)
 
 	return len(c.asks) == 0 && c.fold()
@@ -166,20 +164,21 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 // counters of a prepared check.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
-	return l.membership == nil || !sc.hasLocal && !sc.reserving && l.table.AllOpen(sc.ops)
+	return l.membership == nil || !sc.hasLocal && !sc.isReserving && l.table.AllOpen(sc.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.
 func (a *Answer) recordDecidedHere(v counters.Verdict) {
 	a.Allowed = v == counters.Admitted
 	a.DecidedBy = ByOwner
-	a.scratch.decidedHere = true
+	a.scratch.isDecidedHere = true
 
 	// The table may have seen a later reading of the clock than the one that the
 	// check began with, and decided as of that. One Take moves all ops to the same
 	// steady time, so the first one tells it. Its At.Wall may be another node's
 	// clock; so this node's wall time moves by as much as the steady time did.
-	if late := a.scratch.ops[0].At.Steady - a.Now.Steady; late > 0 {
+	late := a.scratch.ops[0].At.Steady - a.Now.Steady
+	if late > 0 {
 		a.Now.Steady += late
 		a.Now.Wall += late
 	}
@@ -236,9 +235,11 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			c.rollBack()
 			l.catchUp(l.membership.ctx, 0, c.newerRules)
 
-			// Once only: from now on, owners decide even if their rules are
-			// newer.
-			c.now, c.ignoreNewer = l.clock.Now(), true
+			// This happens once only: from now on, owners decide even if their rules
+			// are newer.
+			c.ignoreNewer = true
+
+			c.now = l.clock.Now()
 			if done, err := l.prepare(c.now, q, a); err != nil {
 				return err
 			} else if done {

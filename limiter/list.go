@@ -43,7 +43,9 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 			}
 
 			op := a.addOp(h, limit, subject, cost)
-			op.Shadow, op.Mode, op.Lends = h.Rule.Shadow, mode, isLoanable(h.Rule, limit)
+			op.Shadow = h.Rule.Shadow
+			op.Mode = mode
+			op.Lends = isLoanable(h.Rule, limit)
 
 			if limit.RefusesAll() && (mode == counters.CountMode || h.Rule.Shadow) {
 				op.Cost = 0 // see concludeZero
@@ -108,8 +110,10 @@ func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64
 	la.Subject = int32(subject)
 	la.Cost = cost
 	la.ByHand = false
-	la.Blocked, la.alone = false, false
-	la.lack, la.isCutOff = lackNothing, false
+	la.Blocked = false
+	la.alone = false
+	la.lack = lackNothing
+	la.isCutOff = false
 
 	return op
 }

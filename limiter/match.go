@@ -24,6 +24,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	active := l.inForce.Load()
 	sameOps := a.countSameOps(active, q)
 	a.begin(active)
+
 	match := &a.scratch.match
 	match.HitsKept = sameOps > 0
 	match.Now = wall / int64(time.Millisecond)
@@ -37,9 +38,11 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		if err := a.matchSubjects(q); err != nil {
 			return err
 		}
+
 		if !l.refuseByZero(q, a) {
 			l.prefetch(match)
 		}
+
 		return nil
 	}
 
@@ -50,6 +53,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 			return err
 		}
 	}
+
 	if !q.ByKey {
 		active.set.Match(q.Attributes, rule, match)
 		if match.Undeclared > 0 {
@@ -59,8 +63,8 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		return err
 	}
 
-	// From here on, the hits are known. Most checks of a caller find what its last
-	// one found. Others may need no counter at all.
+	// The hits are known by now. Most checks of a caller find what its last one
+	// found. Others may need no counter at all.
 	switch {
 	case match.SameRules:
 		a.listOpsAgain(sameOps)
@@ -87,6 +91,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	if active.set.HasBlocks() && l.refuseBlocked(q, a) {
 		return nil
 	}
+
 	l.prefetch(match)
 	return nil
 }
@@ -94,7 +99,8 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 // matchSubjects finds the limits of q's subjects.
 func (a *Answer) matchSubjects(q *Query) error {
 	for i := range q.Subjects {
-		subj, match := &q.Subjects[i], &a.scratch.match
+		subj := &q.Subjects[i]
+		match := &a.scratch.match
 		var err error
 		if subj.Node != nil {
 			err = a.Set.MatchEnvoy(subj.Node, subj.Entries, subj.Shadow, i == 0, match)
@@ -122,7 +128,8 @@ func (a *Answer) matchSubjects(q *Query) error {
 // decideByMatching records that no counter is needed to decide the check.
 func (a *Answer) decideByMatching(allowed bool, by DecidedBy) {
 	a.Allowed, a.DecidedBy = allowed, by
-	a.scratch.matchDecides, a.scratch.soleStats = true, nil
+	a.scratch.matchDecides = true
+	a.scratch.soleStats = nil
 }
 
 // prefetch begins to load the counters of match, if that saves time.
@@ -143,10 +150,11 @@ func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active = active
 	a.scratch.hasBlocks = false
-	a.scratch.decidedHere = false
+	a.scratch.isDecidedHere = false
 	a.scratch.matchDecides = false
 	a.scratch.isListed = false
-	a.scratch.byHand, a.scratch.failure = false, nil
+	a.scratch.isByHand = false
+	a.scratch.failure = nil
 	a.Limits = a.Limits[:0]
 	a.TightestIndex = -1
 	a.Counted = false
@@ -160,7 +168,8 @@ func (a *Answer) begin(active *activeRules) {
 // a caller's next check. Otherwise it returns 0. A check that other nodes took
 // part in may have lost some of its ops.
 func (a *Answer) countSameOps(active *activeRules, q *Query) int {
-	if sc := &a.scratch; sc.active == active && sc.decidedHere && sc.isRepeatable && isUsual(q) {
+	sc := &a.scratch
+	if sc.active == active && sc.isDecidedHere && sc.isRepeatable && isUsual(q) {
 		return len(sc.ops)
 	}
 	return 0

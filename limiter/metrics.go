@@ -140,7 +140,8 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 
 // showLoans reports the metrics of loans between regions.
 func (l *Limiter) showLoans(sink metrics.Sink) {
-	f, count := &l.membership.counts, counter(sink)
+	f := &l.membership.counts
+	count := counter(sink)
 
 	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
 	count("loans_total", loans, &f.lent, "direction", "lent")
@@ -156,7 +157,8 @@ func (l *Limiter) showLoans(sink metrics.Sink) {
 // showReservations reports the metrics of reservations and of answers kept for
 // their ids.
 func (l *Limiter) showReservations(sink metrics.Sink) {
-	rs, count := &l.reservations, counter(sink)
+	rs := &l.reservations
+	count := counter(sink)
 
 	count("reservations_total", "Reservations made here.", &rs.reserved)
 	const settlings = "Settlements of reservations decided here: settled, repeated, or of an unknown reservation."

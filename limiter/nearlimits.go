@@ -14,13 +14,7 @@ const (
 	nearCapacity = 64 // subjects in a stripe
 	// nearHeadroom is the headroom, in tenths of a limit, at or below which every
 	// check is noted. Others are noted as they are sampled.
-	// Others are noted as they are sampled.
 	nearHeadroom = 2
-
-	// Of the checks in a second, the first exactSamples are sampled, and then one
-	// in sampleEvery of each answer.
-	exactSamples = 256
-	sampleEvery  = 128
 )
 
 // nearLimits keeps subjects that are near to their limits. It replaces the one
@@ -147,52 +141,4 @@ func rankByNear(all []TopSubject, n int) []TopSubject {
 			slices.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]
-}
-
-// sampleWeight returns for how many checks the current one stands in the list
-// of subjects used most: 0 if it is not sampled. Few checks are all sampled,
-// and of very many one in sampleEvery, since each takes a lock.
-func (l *Limiter) sampleWeight(sc *scratch) int64 {
-	// Read before it is lowered: once it is used up, no check writes to it.
-	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
-		return 1
-	}
-	sc.unsampled++
-	if sc.unsampled < sampleEvery {
-		return 0
-	}
-	sc.unsampled = 0
-	return sampleEvery
-}
-
-// noteUse adds a decided check of h's subject to the lists of those that use
-// most, are delayed, or are near to a limit.
-func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
-	if len(limits) == 0 {
-		return // Envoy's unlimited descriptors have none
-	}
-
-	tightest := tightestOf(limits)
-	delayed := false
-	for i := range limits {
-		delayed = delayed || allowed && limits[i].Delay > 0 && !h.Rule.Shadow
-	}
-
-	if allowed && weight > 0 {
-		l.tops[TopUsed].add(h, weight, q)
-	}
-	if delayed {
-		l.tops[TopDelayed].add(h, 1, q)
-	}
-	if l.clock != nil && (weight > 0 || tightest.headroom() <= nearHeadroom) {
-		l.nearLimits.note(h, tightest, l.clock.Now().Wall, q)
-	}
-}
-
-// topOf returns the list in which the refusals of a rule are counted.
-func (l *Limiter) topOf(rule *rules.Rule) *top {
-	if rule.Shadow {
-		return l.tops[TopShadow]
-	}
-	return l.tops[TopRefused]
 }

@@ -240,7 +240,8 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 	for i := range ka.limits {
 		kept := &ka.limits[i]
 		for j := range a.scratch.ops {
-			if la := &a.Limits[j]; a.scratch.ops[j].Key.Counter == kept.counter {
+			la := &a.Limits[j]
+			if a.scratch.ops[j].Key.Counter == kept.counter {
 				limits = append(limits, LimitAnswer{
 					Rule: la.Rule, Limit: la.Limit, Cost: la.Cost, Decision: kept.Decision,
 					Full: kept.full, Blocked: kept.blocked,
@@ -249,7 +250,8 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 		}
 	}
 
-	hits, first := a.scratch.match.Hits[:0], 0
+	hits := a.scratch.match.Hits[:0]
+	first := 0
 	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
 		counter := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Counter
 		first += len(h.Limits)
@@ -259,7 +261,8 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 		}
 	}
 
-	a.scratch.match.Hits, a.scratch.decidedHere = hits, false // an attempt here may have failed before
+	a.scratch.match.Hits = hits
+	a.scratch.isDecidedHere = false // an attempt here may have failed before
 	a.Allowed = ka.allowed
 	a.DecidedBy = ka.decidedBy
 	a.TightestIndex = -1
@@ -267,7 +270,8 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 
 	a.Limits = a.Limits[:0]
 	if len(limits) == len(ka.limits) {
-		a.Limits, a.TightestIndex = append(a.Limits, limits...), ka.tightest
+		a.Limits = append(a.Limits, limits...)
+		a.TightestIndex = ka.tightest
 	}
 
 	return base64.RawURLEncoding.EncodeToString(ka.id)
@@ -277,7 +281,8 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 func (rs *reservations) askHome(
 	ctx context.Context, to ring.NodeID, req *reserveRequest, a *Answer,
 ) (id string, err error) {
-	next, reply := *req, keptAnswer{}
+	next := *req
+	reply := keptAnswer{}
 	next.hops = req.hops + 1
 
 	if len(req.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
@@ -340,7 +345,9 @@ func (req *reserveRequest) hashContent() uint64 {
 
 	// Whether it waits does not change what is asked for.
 	q.AwaitsLoan = false
-	q.Attributes, q.Costs, q.Subjects = slices.Clone(q.Attributes), sortedCosts(q.Costs), slices.Clone(q.Subjects)
+	q.Attributes = slices.Clone(q.Attributes)
+	q.Costs = sortedCosts(q.Costs)
+	q.Subjects = slices.Clone(q.Subjects)
 	slices.SortFunc(q.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
 	for i := range q.Subjects {
 		q.Subjects[i].Costs = sortedCosts(q.Subjects[i].Costs)
@@ -357,7 +364,8 @@ func sortedCosts(costs []UnitCost) []UnitCost {
 // Code implements wire.Message.
 func (req *reserveRequest) Code(c *wire.Coder) {
 	if c.Reads() {
-		req.ticket, req.query = &ticket{}, &Query{}
+		req.ticket = &ticket{}
+		req.query = &Query{}
 	}
 
 	req.ticket.Code(c)
@@ -375,7 +383,7 @@ func (req *reserveRequest) Code(c *wire.Coder) {
 	codeCosts(c, &q.Costs)
 	codeOnExpiry(c, &q.OnExpiry)
 
-	// since feature level 2
+	// These fields exist since feature level 2.
 	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) {
 		wire.Number(c, &q.Mode, int64(counters.NumModes-1))
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(subj *Subject) { subj.code(c) })

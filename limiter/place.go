@@ -85,7 +85,8 @@ func (pl *placing) forgetIn(table *counters.Table, now algorithms.Instant, ops [
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
 		subjectOps := ops[first : first+n]
-		table.ForgetReservation(now, placeKey(subjectOps[0].Key.Subject, pl.id), subjectOps[0].Key.Subject == pl.home, subjectOps)
+		subject := subjectOps[0].Key.Subject
+		table.ForgetReservation(now, placeKey(subject, pl.id), subject == pl.home, subjectOps)
 		first += n
 	}
 }

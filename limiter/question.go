@@ -155,7 +155,8 @@ func findSubject(ops []counters.Op, subject uint64) (first, index int) {
 		if ops[first].Key.Subject == subject {
 			return first, index
 		}
-		first, index = first+countSubjectOps(ops[first:]), index+1
+		first = first + countSubjectOps(ops[first:])
+		index = index + 1
 	}
 	return -1, 0
 }

@@ -112,7 +112,8 @@ func (c *clusterCheck) refunds() (list []refund) {
 		switch {
 		case !s.admitted:
 		case s.undo == undoHere:
-			if back := c.refundHere(s); len(back.ops) > 0 {
+			back := c.refundHere(s)
+			if len(back.ops) > 0 {
 				list = append(list, back)
 			}
 		case s.undo == undoAsked && !slices.Contains(asked, s.answeredBy):
@@ -129,7 +130,7 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	for i := range ops {
 		if op := &ops[i]; op.Took() && op.Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
 			rf.ops = append(rf.ops, *op)
-			rf.when = append(rf.when, takenWhen(op, base))
+			rf.takenAt = append(rf.takenAt, takenWhen(op, base))
 		}
 	}
 }
@@ -137,8 +138,8 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // takes nothing from leases, so that all can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	a.scratch.reserving = true
-	defer func() { a.scratch.reserving = false }()
+	a.scratch.isReserving = true
+	defer func() { a.scratch.isReserving = false }()
 	if l.membership == nil {
 		a.readLives(l)
 	}

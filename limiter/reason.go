@@ -71,6 +71,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 	default:
 		b = append(b, "Limit "...)
 	}
+
 	b = strconv.AppendQuote(b, tightest.Limit.Name)
 	b = append(b, " of rule "...)
 	b = strconv.AppendQuote(b, tightest.Rule.Name)
@@ -99,6 +100,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 		b = append(b, ") is used up"...)
 		b = tightest.appendCutOff(b)
 	}
+
 	return appendSeconds(append(b, "; retry in "...), tightest.RetryAfter)
 }
 
@@ -117,7 +119,8 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 // it is: a node's or a region's. whose is empty if it was the whole limit.
 func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	decidesAlone := la.alone || la.Rule.Consistency == rules.Local
-	if c := a.scratch.cluster; decidesAlone && c != nil && c.limiter.membership != nil {
+	c := a.scratch.cluster
+	if decidesAlone && c != nil && c.limiter.membership != nil {
 		return c.limiter.membership.shareOf(&la.Limit.Limit).Amount, "node"
 	}
 	switch {

@@ -27,7 +27,8 @@ const (
 func (a *Answer) markReduced(first, end int) {
 	for i := first; i < end; i++ {
 		op := &a.scratch.ops[i]
-		decision, limit := &op.Decision, a.Limits[i].Limit
+		decision := &op.Decision
+		limit := a.Limits[i].Limit
 		if decision.Allowed || decision.RetryAfter != algorithms.Never || op.Cost > limit.Configured().Capacity() {
 			continue
 		}

@@ -28,12 +28,12 @@ type debit struct {
 	life   counters.Life
 	steady int64         // the time of the decision, on that node's steady clock
 	ops    []counters.Op // ops that took their cost
-	// when says, by op, when the cost was taken: for windows that are numbered, the
+	// takenAt says, by op, when the cost was taken: for windows that are numbered, the
 	// number; for a log, the time of the entry relative to steady; for a bucket,
 	// how long all that it then owed takes to drain. It is unused for windows that
 	// begin with their first hit. In a reply, it is for slots how much longer they
 	// are held; see takenWhen.
-	when []int64
+	takenAt []int64
 }
 
 func (d *debit) code(c *wire.Coder) {
@@ -51,8 +51,8 @@ func (d *debit) code(c *wire.Coder) {
 		wire.Number(c, &op.Cost, algorithms.MaxAmount)
 		c.Require(!op.Block)
 	})
-	wire.List(c, &d.when, maxSubjectOps, 1, func(n *int64) { wire.Varint(c, n) })
-	c.Require(len(d.when) == len(d.ops))
+	wire.List(c, &d.takenAt, maxSubjectOps, 1, func(n *int64) { wire.Varint(c, n) })
+	c.Require(len(d.takenAt) == len(d.ops))
 }
 
 // refund is a debit on its way back: the cost of a check that another limit
@@ -132,8 +132,8 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 		case route.Place == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):
 			byOwner[route.Owner] = append(byOwner[route.Owner], *item)
 		default:
-			// Also after some hops: two nodes may name each other as the owner
-			// while a partition moves. Here it waits for the token.
+			// The refund waits here for the token, also after some hops: two nodes may
+			// name each other as the owner while a partition moves.
 			waiting = append(waiting, *item)
 		}
 	}
@@ -181,7 +181,7 @@ func (l *Limiter) give(rf *refund) {
 	}
 
 	all := *rf
-	rf.ops, rf.when = nil, nil
+	rf.ops, rf.takenAt = nil, nil
 
 	giveOne := func(i int, cost int64) bool {
 		op := &all.ops[i]
@@ -193,7 +193,7 @@ func (l *Limiter) give(rf *refund) {
 		switch {
 		case errors.Is(err, counters.ErrShut):
 			rf.ops = append(rf.ops, all.ops[i])
-			rf.when = append(rf.when, all.when[i])
+			rf.takenAt = append(rf.takenAt, all.takenAt[i])
 			return false
 		case err != nil:
 			lost := all
@@ -239,17 +239,17 @@ func (l *Limiter) maxAge(rf *refund, now algorithms.Instant) time.Duration {
 // read here.
 func (l *Limiter) takenAt(d *debit, i int, maxAge time.Duration) algorithms.TakeRecord {
 	op := &d.ops[i]
-	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.when[i]}
+	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.takenAt[i]}
 	if d.boot != l.boot {
 		taken.Steady = l.clock.Now().Steady - int64(maxAge)
 	}
 
 	switch {
 	case op.Limit.Kind == algorithms.SlidingLog:
-		taken.Steady += d.when[i]
+		taken.Steady += d.takenAt[i]
 	case op.Limit.Kind.Bucket():
 		taken.Amount = op.Limit.Amount
-		taken.Reset = time.Duration(d.when[i])
+		taken.Reset = time.Duration(d.takenAt[i])
 		taken.Fastest = l.fastestSince(op, taken.Steady)
 	}
 	return taken
@@ -281,7 +281,8 @@ func (rf *refund) giveUp(l *Limiter, _ bool) { l.countLost(rf) }
 
 // countLost counts the ops of a refund that is dropped.
 func (l *Limiter) countLost(lost *refund) {
-	switch n := int64(len(lost.ops)); {
+	n := int64(len(lost.ops))
+	switch {
 	case lost.made != 0:
 		l.reservations.dropped.Add(n)
 	case lost.grant != 0:

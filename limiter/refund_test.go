@@ -159,7 +159,7 @@ func debitOf(n *testNode, a *Answer) (taken debit, p int) {
 	p = op.Key.Partition()
 	when := takenWhen(&op, a.Now)
 	return debit{subject: op.Key.Subject, boot: n.boot, life: counters.Life{Lineage: 1 + uint64(p)},
-		ops: []counters.Op{op}, when: []int64{when}}, p
+		ops: []counters.Op{op}, takenAt: []int64{when}}, p
 }
 
 // What was taken before a reset does not come back after it, though it had to wait.
@@ -234,7 +234,7 @@ func TestRefundsWaitNotForever(t *testing.T) {
 		for i := range list {
 			list[i] = refund{debit: debit{subject: op.Key.Subject,
 				life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op},
-				when: []int64{0}}, made: 1}
+				takenAt: []int64{0}}, made: 1}
 		}
 		w.change(func() { w.place[p].frozen = true })
 		n.sendRefunds(list)

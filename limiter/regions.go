@@ -46,9 +46,11 @@ func (l *Limiter) askRegions(u *Usage) {
 	var asked []int
 	for i, name := range names {
 		u.Regions[i].Name = name
-		switch m := l.membership; {
+		m := l.membership
+		switch {
 		case name == division.Region:
-			u.Regions[i].Reachable, u.Regions[i].Limits = true, selectShares(u, ownShares(u))
+			u.Regions[i].Reachable = true
+			u.Regions[i].Limits = selectShares(u, ownShares(u))
 		case m != nil && m.OtherRegions != nil && m.OtherRegions.Reachable(name):
 			asked = append(asked, i)
 		}
@@ -89,7 +91,8 @@ func selectShares(u *Usage, list []ShareUsage) (out []ShareUsage) {
 		limit := u.Limits[i].Limit
 		if at := slices.IndexFunc(list, func(share ShareUsage) bool { return share.id == limit.ID }); at >= 0 {
 			share := list[at]
-			share.Name, share.Own = limit.Name, max(0, share.Used-share.Leased-share.Lent+share.Borrowed)
+			share.Name = limit.Name
+			share.Own = max(0, share.Used-share.Leased-share.Lent+share.Borrowed)
 			out = append(out, share)
 		}
 	}

@@ -32,8 +32,10 @@ type ownerRequest struct {
 // fails with ErrNoOwner if it can't reach the owner, and otherwise returns the
 // error of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
-	// no node may act as the standby
-	m, cands := l.membership, candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true}
+	m := l.membership
+
+	// No node may act as the standby.
+	cands := candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true}
 	if m == nil {
 		return req.here()
 	}

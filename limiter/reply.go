@@ -96,8 +96,8 @@ type reply struct {
 // result is the decision of one limit on one check.
 type result struct {
 	algorithms.Decision
-	full bool
-	when int64 // when the cost was taken; see debit.when
+	full    bool
+	takenAt int64 // when the cost was taken; see debit.takenAt
 }
 
 func (r *reply) reset() {
@@ -176,7 +176,7 @@ func (res *result) code(c *wire.Coder) {
 	wire.Number(c, &res.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &res.ResetAfter, math.MaxInt64)
 	wire.Number(c, &res.MoreAfter, math.MaxInt64)
-	wire.Varint(c, &res.when)
+	wire.Varint(c, &res.takenAt)
 
 	if more {
 		wire.Varint(c, &res.RetryAfter)

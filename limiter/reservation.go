@@ -103,9 +103,11 @@ func (rv *reservation) Code(c *wire.Coder) {
 			wire.Number(c, &cost.cost, algorithms.MaxAmount)
 		})
 
-		if c.Text(&reserved.rule, maxUnitBytes); reserved.rule != "" {
+		c.Text(&reserved.rule, maxUnitBytes)
+		if reserved.rule != "" {
 			wire.Fixed(c, &reserved.hashLo)
-			if c.Texts(&reserved.key, maxKeyValues, rules.MaxShownBytes); reserved.key == nil {
+			c.Texts(&reserved.key, maxKeyValues, rules.MaxShownBytes)
+			if reserved.key == nil {
 				reserved.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}
 		}

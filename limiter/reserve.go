@@ -72,8 +72,11 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 // decide decides q, a reservation or a check that counts, for which a is
 // prepared. done means that prepare has already decided it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
-	a.scratch.reserving = true
-	defer func() { a.scratch.reserving, a.scratch.placing = false, nil }()
+	a.scratch.isReserving = true
+	defer func() {
+		a.scratch.isReserving = false
+		a.scratch.placing = nil
+	}()
 
 	resolve := func() error {
 		// Each try has a place of its own: what an earlier one left behind is given
@@ -128,7 +131,8 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 // decideStandalone is decide for a limiter without a cluster, which decides
 // every check in one Take.
 func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
-	l, place := rs.limiter, a.scratch.placing
+	l := rs.limiter
+	place := a.scratch.placing
 	now := a.Now // start may move a.Now
 	a.readLives(l)
 	if place != nil {
@@ -152,7 +156,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	rv := &reservation{made: a.Now.Wall, onExpiry: q.OnExpiry}
 	_, _ = rand.Read(rv.nonce[:]) // never fails
 
-	// Without a ttl, the id is only for annul, within the same call.
+	// An id without a ttl is only for annul, within the same call.
 	rv.until = rv.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	place := a.scratch.placing
 	if place != nil {
@@ -161,13 +165,15 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		rv.inline = place.inline
 		rv.hasPlace = place.made
 	}
-	// nothing was taken; it can still be settled, at an arbitrary home
+
+	// Nothing was taken. The reservation can still be settled, at an arbitrary home.
 	if len(a.scratch.ops)+len(a.Unlimited()) == 0 || a.DecidedBy >= ByList {
 		rv.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(rv.nonce[:])}}}
 		return rv
 	}
 
-	first, nameBytes := 0, 0 // positions in the answer, which no longer contains blocks
+	nameBytes := 0
+	first := 0 // position in the answer, which no longer contains blocks
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
@@ -185,8 +191,8 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		first += n
 	}
 
-	// Before the home moves to the front: until then, subjects and hits have
-	// the same indexes.
+	// The costs are added before the home moves to the front: until then,
+	// subjects and hits have the same indexes.
 	rs.addUnlimited(rv, q, a, nameBytes)
 
 	home := rv.homeIndex(place)
@@ -273,33 +279,10 @@ func (rv *reservation) homeIndex(place *placing) int {
 // limit that refused took nothing and owes nothing.
 func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 	h := &a.scratch.match.Hits[i]
-	d := debit{subject: h.Subject.Hi}
-	var asked *ask
+	d, asked := rs.originOf(a, i)
 	first := 0 // position in the question
-	if rs.limiter.membership == nil {
-		d.life = a.scratch.lives[i]
-		d.boot = rs.limiter.boot
-		d.steady = a.Now.Steady
-	} else {
-		// What a standby or this node alone has decided gets no life, and so
-		// does not come back.
-		decision := &a.scratch.cluster.subjects[i].subjectDecision
-		switch {
-		case h.Rule.Consistency == rules.Local:
-			d.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
-			d.boot, d.steady = rs.limiter.boot, decision.decidedAt.Steady
-		case decision.undo == undoHere:
-			d.life = decision.life
-			d.boot = rs.limiter.boot
-			d.steady = decision.decidedAt.Steady
-		case decision.undo == undoAsked:
-			asked = decision.answeredBy
-			at, index := findSubject(asked.q.ops, d.subject)
-			first = at
-			d.life = asked.lives[index]
-			d.boot = asked.boot
-			d.steady = asked.steady
-		}
+	if asked != nil {
+		first, _ = findSubject(asked.q.ops, d.subject)
 	}
 
 	for j := range ops {
@@ -307,16 +290,55 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 		if !isReservable(op, h.Limits[j]) {
 			continue
 		}
-		when := int64(0)
+
+		takenAt := int64(0)
 		if asked != nil {
-			when = asked.when[first+j]
+			takenAt = asked.takenAt[first+j]
 		} else {
-			when = takenWhen(op, algorithms.Instant{Steady: d.steady})
+			takenAt = takenWhen(op, algorithms.Instant{Steady: d.steady})
 		}
+
 		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
-		d.when = append(d.when, when)
+		d.takenAt = append(d.takenAt, takenAt)
 	}
+
 	return d
+}
+
+// originOf returns a debit without ops that says where and when the i-th hit of
+// a's check was decided. asked is not nil if another node has answered.
+func (rs *reservations) originOf(a *Answer, i int) (d debit, asked *ask) {
+	h := &a.scratch.match.Hits[i]
+	d.subject = h.Subject.Hi
+
+	if rs.limiter.membership == nil {
+		d.life = a.scratch.lives[i]
+		d.boot = rs.limiter.boot
+		d.steady = a.Now.Steady
+		return d, nil
+	}
+
+	// What a standby or this node alone has decided gets no life, and so does not
+	// come back.
+	decision := &a.scratch.cluster.subjects[i].subjectDecision
+	switch {
+	case h.Rule.Consistency == rules.Local:
+		d.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
+		d.boot = rs.limiter.boot
+		d.steady = decision.decidedAt.Steady
+	case decision.undo == undoHere:
+		d.life = decision.life
+		d.boot = rs.limiter.boot
+		d.steady = decision.decidedAt.Steady
+	case decision.undo == undoAsked:
+		asked = decision.answeredBy
+		_, index := findSubject(asked.q.ops, d.subject)
+		d.life = asked.lives[index]
+		d.boot = asked.boot
+		d.steady = asked.steady
+	}
+
+	return d, asked
 }
 
 // isReservable reports whether op took its cost, or would have taken one, from

@@ -40,12 +40,12 @@ type candidates struct {
 // decided here or elsewhere once the hand-off is over.
 func (cs *candidates) locate(l *Limiter) partitions.Place {
 	p := ring.PartitionOf(cs.subject)
-	mine := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)
-	if mine && l.table.IsOpen(p) {
+	mayBeHere := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)
+	if mayBeHere && l.table.IsOpen(p) {
 		return partitions.Here
 	}
 	cs.route = l.membership.Ownership.Route(p)
-	if place := cs.route.Place; mine || place == partitions.Elsewhere {
+	if place := cs.route.Place; mayBeHere || place == partitions.Elsewhere {
 		return place // Here: the gate has just opened
 	}
 	return partitions.Nowhere
@@ -61,7 +61,8 @@ func (cs *candidates) next(m *membership) (subjectState, ring.NodeID) {
 	}
 
 	// During a move, the node that handed the partition over keeps a copy.
-	other, moving := cs.route.Other, !cs.route.Other.IsZero() && slices.Contains(cs.tried, cs.route.Owner)
+	other := cs.route.Other
+	moving := !cs.route.Other.IsZero() && slices.Contains(cs.tried, cs.route.Owner)
 	switch id := cs.route.Standby; {
 	case moving && other == m.Self && !cs.triedAsStandby:
 		return stateActAsStandby, other

@@ -81,7 +81,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 	case MethodRefund:
 		var refunds refundList
 
-		// One way: there is nobody to tell that it can't be read.
+		// The message goes one way: there is nobody to tell that it can't be read.
 		if wire.Decode(body, &refunds, "refunds") == nil {
 			for i := range refunds.list {
 				refunds.list[i].hops++
@@ -169,6 +169,13 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	// Slots wait for a standby's acknowledgement, and the reader of a connection must not block.
 	mustWait := qn.holding != nil || x.reply.version < qn.version || x.reply.revision < qn.revision ||
 		qn.count*len(qn.ops) > maxResultsByReader
+
+	// An asker with other rules decides by those from now on, so buckets may
+	// drain at other rates.
+	if qn.version != 0 && qn.version != x.reply.version {
+		l.noteOtherRates()
+	}
+
 	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
 		x.sendReply(to)
 		m.release(x)
@@ -191,10 +198,6 @@ func (x *exchange) sendReply(to Responder) {
 // came with the call, which don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	qn := &x.question
-	// The asker decides by other rules, so buckets may drain at other rates.
-	if qn.version != 0 && qn.version != x.reply.version {
-		l.noteOtherRates()
-	}
 	if qn.version == 0 || !l.isStale(qn.version) && (qn.version >= x.reply.version || qn.flags&flagIgnoreNewer != 0) {
 		return false
 	}
@@ -204,7 +207,8 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 
 // waitAndAnswer answers a question that must wait for something or that belongs to another node.
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
-	m, qn := l.membership, &x.question
+	m := l.membership
+	qn := &x.question
 	defer m.release(x)
 
 	ctx, cancel := context.WithTimeout(m.ctx, qn.patience)
@@ -253,7 +257,8 @@ func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p
 		if n == p || route.Place == partitions.Frozen {
 			continue
 		}
-		if next := m.Ownership.Route(n); route.Place == partitions.Here || next.Place == partitions.Frozen {
+		next := m.Ownership.Route(n)
+		if route.Place == partitions.Here || next.Place == partitions.Frozen {
 			route, p = next, n
 		}
 	}
@@ -265,9 +270,11 @@ func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p
 // it acts for the owner. If it returns false, it has not answered, and x's
 // reply says why.
 func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
-	m, qn := l.membership, &x.question
+	m := l.membership
+	qn := &x.question
 	x.reply.reset()
-	x.reply.revision, x.reply.version = route.Revision, l.version()
+	x.reply.revision = route.Revision
+	x.reply.version = l.version()
 	x.reply.status = notOwner
 
 	if route.Place != partitions.Elsewhere {
@@ -322,8 +329,10 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 
 	// Only the node that was asked as the standby may act as one.
 	next.flags &^= flagStandby
+
 	deadline, _ := ctx.Deadline()
 	next.patience = time.Until(deadline)
+
 	m.counts.forwarded.Add(1)
 	answer := unreachable
 	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
@@ -386,11 +395,12 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 		return false
 	}
 
-	// Before the last look at authority, which must cover the grants, too.
+	// The grants are made before the last look at authority, which must cover
+	// them, too.
 	m.leases.grantRequests(x, now)
 	r.unconfirmed = qn.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
 
-	// From here on, nothing may wait: the authority must cover the answer.
+	// Nothing may wait from here on: the authority must cover the answer.
 	if !m.Authority() {
 		return false
 	}
@@ -408,7 +418,8 @@ func (x *exchange) slotsOutlive(l *Limiter) bool {
 	subject := 0
 	for first := 0; first < len(x.question.ops); subject++ {
 		n := countSubjectOps(x.question.ops[first:])
-		if subjectOps := x.question.ops[first : first+n]; hasSlots(subjectOps) {
+		subjectOps := x.question.ops[first : first+n]
+		if hasSlots(subjectOps) {
 			stored = append(stored, storedAt{subjectOps[0].Key.Partition(), x.reply.lives[subject].Lineage})
 		}
 		first += n
@@ -433,7 +444,7 @@ func (x *exchange) decideEach(
 
 		for i := range qn.ops {
 			op := &qn.ops[i]
-			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, when: takenWhen(op, now)})
+			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, takenAt: takenWhen(op, now)})
 		}
 
 		if verdict != counters.Admitted {
@@ -526,7 +537,8 @@ func (l *Limiter) takeAsStandby(
 
 		// The copy decided a peek with a cost of 0. Now judge the real cost.
 		if op.Decision.Remaining < op.Cost {
-			op.Decision.Allowed, op.Decision.RetryAfter = false, localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
+			op.Decision.Allowed = false
+			op.Decision.RetryAfter = localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
 			if !op.Shadow {
 				verdict = counters.Refused
 			}
@@ -554,7 +566,8 @@ func (m *membership) recordDecision(by DecidedBy, ops []counters.Op, began int64
 
 	ended := m.Recorder.Clock()
 	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
-		p, lineage := ring.PartitionOf(ops[first].Key.Subject), uint64(0)
+		p := ring.PartitionOf(ops[first].Key.Subject)
+		lineage := uint64(0)
 		if by == ByOwner {
 			lineage = m.leases.limiter.table.Lineage(p)
 		}

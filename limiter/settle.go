@@ -122,8 +122,8 @@ func (rs *reservations) settle(ctx context.Context, req *settleRequest) (out *Se
 	defer cancel()
 
 	if req.verb != settleNow {
-		// As the id says, which is signed: what the message carries does not
-		// count.
+		// The id says which costs, and it is signed: what the message carries does
+		// not count.
 		req.costs = req.onExpiry.costs()
 	} else if req.slot != nil && req.hops == 0 { // always, even if it was settled before, or is too late
 		rs.limiter.freeParts(ctx, req.slot.id, req.slot.nonce, req.slot.parts)
@@ -219,7 +219,8 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	req.hadExpired = settled.HadExpired
 	req.late = settled.Late
 
-	// Even if authority has lapsed: a caller who repeats the call finds it done.
+	// A change that was made stays, even if authority has lapsed: a caller who
+	// repeats the call finds it done.
 	if done && !repeated {
 		if req.verb == settleExpired {
 			rs.expired.Add(1)
@@ -277,7 +278,8 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 		}
 	}
 
-	// Even if nothing may come back: the tickets let each debt be charged once.
+	// The debts are charged even if nothing may come back: their tickets let
+	// each be charged once.
 	if len(debts) > 0 {
 		rs.charge(debts)
 	}
@@ -334,8 +336,9 @@ func (req *settleRequest) correctBill(l *Limiter) {
 			if cost == 0 || slices.ContainsFunc(billed[:j], isOf) {
 				continue
 			}
-			// Correct the month that it was billed in.
-			if unit := req.units[reserved.unit]; !l.meter.Add(req.made, subject, unit, cost, 0) {
+			// The correction is for the month in which the reservation was billed.
+			unit := req.units[reserved.unit]
+			if !l.meter.Add(req.made, subject, unit, cost, 0) {
 				l.meter.AddNamed(req.made, subject, subj.rule, subj.key, unit, cost, 0)
 			}
 		}
@@ -491,17 +494,18 @@ func (req *settleRequest) settlement(settled *counters.Settlement, repeated bool
 // splitExcess returns what one of req's subjects still owes, and what it gets back.
 func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
 	back = &refund{debit: subj.debit, made: req.made, late: req.late}
-	back.ops, back.when = nil, nil
+	back.ops, back.takenAt = nil, nil
 	owed := back.debit
 	for i := range subj.ops {
 		op := subj.ops[i]
-		switch cost := req.change(subj.cost(i)); {
+		cost := req.change(subj.cost(i))
+		switch {
 		case cost > 0:
 			op.Cost = cost
-			owed.ops, owed.when = append(owed.ops, op), append(owed.when, subj.when[i])
+			owed.ops, owed.takenAt = append(owed.ops, op), append(owed.takenAt, subj.takenAt[i])
 		case cost < 0 && refundable:
 			op.Cost = -cost
-			back.ops, back.when = append(back.ops, op), append(back.when, subj.when[i])
+			back.ops, back.takenAt = append(back.ops, op), append(back.takenAt, subj.takenAt[i])
 		}
 	}
 
@@ -522,8 +526,9 @@ func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h.Write(req.nonce[:])
 	h.Write(binary.LittleEndian.AppendUint64(nil, subj.subject))
 
-	// Shorter than answerLife, so that the answer counts among those that nodes
-	// repeat by themselves: these are never refused for lack of room.
+	// The ticket's life is shorter than answerLife, so that the answer counts
+	// among those that nodes repeat by themselves: these are never refused for
+	// lack of room.
 	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), life: answerLife - time.Second}
 }
 
@@ -535,15 +540,15 @@ func (rs *reservations) charge(debts []*change) {
 	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
 	defer cancel()
 
-	var all sync.WaitGroup
+	var pending sync.WaitGroup
 	for _, debt := range debts {
-		all.Go(func() {
+		pending.Go(func() {
 			if debt.apply(ctx, l) != nil && l.membership != nil {
 				l.membership.debtTasks.keep(debtTask{debt}, chargeTimeout)
 			}
 		})
 	}
-	all.Wait()
+	pending.Wait()
 }
 
 // debtTask is what a settlement still owes to an owner.

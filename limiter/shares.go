@@ -16,7 +16,7 @@ import (
 // like a limit of its own. Loans move parts of shares between regions; see
 // borrow.go and lend.go.
 
-// recordShares sets a.hasGlobal and a.recordedVersion.
+// recordShares sets hasGlobal and recordedVersion.
 func (active *activeRules) recordShares() {
 	division := active.set.Shares()
 	if division == nil {

@@ -45,17 +45,18 @@ const (
 	maxShortages = 16_384
 )
 
-// patience is how long callers of a subject are told to stay away, while
+// awayTime is how long callers of a subject are told to stay away, while
 // attempts to get more for it bring nothing.
-type patience struct {
+type awayTime struct {
 	stay  time.Duration // zero: no attempt was in vain
 	until int64         // on the steady clock; a failed attempt before it changes nothing
 }
 
 // noteVain records an attempt that brought nothing. The time doubles whenever
 // it has passed in vain.
-func (p *patience) noteVain(steady int64) {
-	switch passed := steady - p.until; {
+func (p *awayTime) noteVain(steady int64) {
+	passed := steady - p.until
+	switch {
 	case p.stay == 0 || passed > int64(maxStay+2*p.stay): // the last attempt is long ago
 		p.stay = minStay
 	case passed >= 0:
@@ -68,7 +69,7 @@ func (p *patience) noteVain(steady int64) {
 
 // shortage is a subject that is short of share.
 type shortage struct {
-	patience
+	awayTime
 	question  *loanQuestion // under way; nil: none is
 	waiters   int
 	vainUntil int64 // nobody waits before then: the last loan was of nothing
@@ -134,7 +135,8 @@ func (lo *loans) notifyOwners(q *Query, a *Answer) {
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		if h.Rule.Scope == rules.GlobalScope {
-			if needs := lo.needsAhead(a, h, first); needs != nil {
+			needs := lo.needsAhead(a, h, first)
+			if needs != nil {
 				lo.ask(q, h, needs)
 			}
 		}
@@ -160,8 +162,9 @@ func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 			continue
 		}
 
-		// Last, so that only a need takes the turn.
-		if _, due := claimTurn(&p.noticed, a.Now.Steady); due {
+		// The turn is claimed last, so that only a need takes it.
+		_, due := claimTurn(&p.noticed, a.Now.Steady)
+		if due {
 			needs = append(needs, need)
 		}
 	}
@@ -181,7 +184,8 @@ func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func
 	now := time.Now()
 	deadline := now.Add(loanWait)
 
-	if before := a.scratch.deadline; before.IsZero() {
+	before := a.scratch.deadline
+	if before.IsZero() {
 		passed := time.Duration(l.clock.Now().Steady - began)
 		a.scratch.deadline = now.Add(checkTimeout - replySlack - passed)
 		defer func() { a.scratch.deadline = before }()
@@ -231,13 +235,14 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 		h := &a.scratch.match.Hits[i]
 		hitLimits := a.Limits[first : first+len(h.Limits)]
 		for j := range hitLimits {
-			switch la := &hitLimits[j]; {
+			la := &hitLimits[j]
+			switch {
 			case la.Allowed || la.Rule.Shadow:
 			case la.lack != lackRegion || la.isCutOff:
 				return nil, nil
 			case refused == nil || refused == h:
-				// One subject at a time: if another is short, too, the next
-				// round waits for it.
+				// The check waits for one subject at a time: if another is short, too, the
+				// next round waits for it.
 				refused = h
 				needs = append(needs, loanNeed{limit: la.Limit.ID, cost: a.scratch.ops[first+j].Cost})
 			}
@@ -331,7 +336,8 @@ func (sh *shortage) isBusy() bool { return sh.question != nil || sh.waiters > 0 
 // ask tells the owner of h's subject what it needs, unless a question about it
 // is under way. It returns the question; nil if there is nobody to ask.
 func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
-	m, askers := lo.limiter.membership, &lo.askers
+	m := lo.limiter.membership
+	askers := &lo.askers
 	subject := h.Subject.Hi // h is valid only until its check ends
 	route := m.Ownership.Route(ring.PartitionOf(subject))
 	here := route.Place == partitions.Here
@@ -384,10 +390,11 @@ func (askers *loanAskers) begin(subject uint64, urgent bool) (sh *shortage, aske
 // learn records the answer to the question about what the subject lacks, and
 // wakes those that wait for it.
 func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
-	m, now := lo.limiter.membership, lo.limiter.clock.Now().Steady
+	m := lo.limiter.membership
+	now := lo.limiter.clock.Now().Steady
 	if answer.brought {
-		// Before the checks that wait are woken, which a remembered refusal
-		// would refuse again.
+		// Remembered refusals are forgotten first. Those that wait are woken
+		// afterwards, and would be refused by them again.
 		m.leases.held.Forget(m.Boottime(), subject, true) // also if the owner's message is late
 	}
 
@@ -399,9 +406,9 @@ func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 	switch {
 	case answer.vain:
 		sh.vainUntil = now + int64(vainPause)
-		sh.patience = patience{stay: answer.stay, until: now + int64(answer.stay)}
+		sh.awayTime = awayTime{stay: answer.stay, until: now + int64(answer.stay)}
 	case answer.brought:
-		sh.patience = patience{}
+		sh.awayTime = awayTime{}
 	}
 	close(asked.done)
 }
@@ -468,7 +475,8 @@ func (la *LimitAnswer) lackOf() lack {
 // boundRetryAfter bounds RetryAfter if only a share refuses op: a loan may bring more at any time.
 func (l *Limiter) boundRetryAfter(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
-	la.lack, la.isCutOff = la.lackOf(), false
+	la.lack = la.lackOf()
+	la.isCutOff = false
 	if m == nil || la.lack == lackNothing {
 		return
 	}

@@ -42,7 +42,8 @@ const slotFormat = 1
 func (sl *slot) Code(c *wire.Coder) {
 	wire.Fixed(c, &sl.id)
 	wire.Fixed(c, &sl.nonce)
-	if c.Bool(&sl.alone); sl.alone {
+	c.Bool(&sl.alone)
+	if sl.alone {
 		wire.Fixed(c, &sl.made)
 		c.Raw(sl.granter[:])
 	}

@@ -17,6 +17,7 @@ func (l *Limiter) showSlots(sink metrics.Sink) {
 	if active == nil || l.clock == nil {
 		return
 	}
+
 	byGroup := active.slotRules()
 	nameOf := func(group uint32) string {
 		if rule := byGroup[group]; rule != nil {
@@ -24,6 +25,7 @@ func (l *Limiter) showSlots(sink metrics.Sink) {
 		}
 		return rules.InlineName
 	}
+
 	held, expired := map[string]int64{}, map[string]int64{}
 	for _, rule := range byGroup {
 		held[rule.name], expired[rule.name] = 0, 0
@@ -44,6 +46,7 @@ func (l *Limiter) showSlots(sink metrics.Sink) {
 			"Slots that ended by themselves, neither renewed nor released: their holders leak them.",
 			expired[name], "rule", name)
 	}
+
 	byName := func(a, b *slotRule) int { return strings.Compare(a.name, b.name) }
 	for _, rule := range slices.SortedFunc(maps.Values(byGroup), byName) {
 		sink.Count("slots_refused_total", "Acquires refused here for want of slots of the rule.",
@@ -52,11 +55,13 @@ func (l *Limiter) showSlots(sink metrics.Sink) {
 			"Renewals of slots of the rule, at this node as their owner.",
 			rule.stats.slotRenewals.Load(), "rule", rule.name)
 	}
+
 	st := l.table.Notes().Stats()
 	sink.Gauge("slots_bytes", "What slots take of their budget, copies included.", float64(st.Slots))
 	sink.Count("slots_no_room_total",
 		"Slots refused because there was no room, or no more for their rule or subject.",
 		st.RefusedSlots)
+
 	if l.membership != nil {
 		sink.Count("slots_not_freed_total",
 			"Releases that could not be carried out, and were dropped: these slots end by themselves.",

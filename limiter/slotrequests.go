@@ -65,7 +65,7 @@ func (result *slotResult) Code(c *wire.Coder) {
 func (l *Limiter) askSlots(ctx context.Context, req slotRequest, parts []slotPart) ([]*slotResult, []error) {
 	results := make([]*slotResult, len(parts))
 	errs := make([]error, len(parts))
-	var all sync.WaitGroup
+	var pending sync.WaitGroup
 	for i := range parts {
 		single := req
 		single.list = parts[i : i+1]
@@ -73,11 +73,11 @@ func (l *Limiter) askSlots(ctx context.Context, req slotRequest, parts []slotPar
 		if len(parts) == 1 {
 			ask()
 		} else {
-			all.Go(ask)
+			pending.Go(ask)
 		}
 	}
 
-	all.Wait()
+	pending.Wait()
 	return results, errs
 }
 
@@ -134,8 +134,8 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	part := &req.list[0]
 	now := l.clock.Now()
 
-	// Read before the change: in a lineage that begins afterwards, the slot may
-	// be missing.
+	// The lineage is read before the change: in one that begins afterwards, the
+	// slot may be missing.
 	at := storedAt{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
 	info, held, err := l.table.FindSlot(now, part.Key, req.id)
 	switch {
@@ -151,8 +151,8 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 			nonce = info.Nonce
 		}
 
-		// Nobody waits until a release would outlive this node: a copy without
-		// it only holds the slot until its end.
+		// A release is not confirmed: a copy without it only holds the slot until
+		// its end.
 		held, err := l.table.FreeSlot(now, part.Key, req.id, nonce)
 		if held {
 			result.units = part.Units
@@ -196,9 +196,9 @@ func (l *Limiter) countRenewal(group uint32) {
 func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotPart) (held, done bool) {
 	if l.membership != nil { // otherwise an owner would count a slot again that is released
 		l.membership.slotTasks.forget(func(t task) bool {
-			told := t.(*slotRequest)
-			isFreed := func(part slotPart) bool { return part.Key == told.list[0].Key }
-			return told.verb == slotTell && told.id == id && told.nonce == nonce && slices.ContainsFunc(parts, isFreed)
+			kept := t.(*slotRequest)
+			isFreed := func(part slotPart) bool { return part.Key == kept.list[0].Key }
+			return kept.verb == slotTell && kept.id == id && kept.nonce == nonce && slices.ContainsFunc(parts, isFreed)
 		})
 	}
 

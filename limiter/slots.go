@@ -97,8 +97,8 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 
 	// No lease has slots, and outlivesHere needs the subjects of a cluster
 	// check.
-	a.scratch.reserving = true
-	defer func() { a.scratch.reserving = false }()
+	a.scratch.isReserving = true
+	defer func() { a.scratch.isReserving = false }()
 	if !done {
 		err = l.resolveHolding(q, a, hd, func() error { return l.resolve(q, a) })
 	}
@@ -120,11 +120,13 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 
 // validateSlots returns an error if q, for which a is prepared, can't acquire slots.
 func (a *Answer) validateSlots(q *Query) error {
-	longest, hasSlots := time.Duration(0), false
+	longest := time.Duration(0)
+	hasSlots := false
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind == algorithms.Concurrency {
-			longest, hasSlots = max(longest, op.Limit.Window), true
+			longest = max(longest, op.Limit.Window)
+			hasSlots = true
 		}
 	}
 
@@ -187,8 +189,10 @@ func (hd *holding) holder() *counters.Holder {
 // partOf returns the slots that op acquires.
 func (hd *holding) partOf(op *counters.Op) slotPart {
 	return slotPart{
-		SlotPart: counters.SlotPart{Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: hd.groups[op.Key.Subject]},
-		held:     min(cmp.Or(hd.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: hd.sources[op.Key],
+		SlotPart: counters.SlotPart{
+			Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: hd.groups[op.Key.Subject],
+		},
+		held: min(cmp.Or(hd.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: hd.sources[op.Key],
 	}
 }
 
@@ -225,7 +229,8 @@ func (hd *holding) markAlone() {
 func (hd *holding) slot(l *Limiter, a *Answer) *slot {
 	sl := &slot{id: hd.id, nonce: hd.nonce, alone: hd.alone, left: cmp.Or(hd.ttl, defaultSlotTTL)}
 	if hd.alone {
-		sl.granter, sl.made = l.membership.Self, a.Now.Wall
+		sl.granter = l.membership.Self
+		sl.made = a.Now.Wall
 	}
 
 	first := true
@@ -239,7 +244,8 @@ func (hd *holding) slot(l *Limiter, a *Answer) *slot {
 		sl.parts = append(sl.parts, part)
 		left := cmp.Or(op.SlotLeft(), part.held)
 		if first || left < sl.left {
-			sl.left, first = left, false
+			sl.left = left
+			first = false
 		}
 	}
 
@@ -250,19 +256,19 @@ func (hd *holding) slot(l *Limiter, a *Answer) *slot {
 // loans that q awaits. hd is what q holds, nil if it holds nothing.
 func (l *Limiter) resolveHolding(q *Query, a *Answer, hd *holding, resolve func() error) error {
 	began := a.Now.Steady
-	decide := func() error { return l.resolveWithLoan(began, q, a, resolve) }
+	withLoan := func() error { return l.resolveWithLoan(began, q, a, resolve) }
 	if hd == nil {
-		return decide()
+		return withLoan()
 	}
-	return l.hold(q, a, hd, decide)
+	return l.hold(q, a, hd, withLoan)
 }
 
-// hold runs decide, which decides q, and makes sure that the slots acquired by
+// hold runs attempt, which decides q, and makes sure that the slots acquired by
 // it would outlive their owners. If q is not admitted in the end, it frees
 // them. If a partition moves meanwhile, hold takes everything back and decides
 // q again at the next owner, for as long as a check would wait for a frozen
 // partition.
-func (l *Limiter) hold(q *Query, a *Answer, hd *holding, decide func() error) error {
+func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
 		a.scratch.deadline = began.Add(checkTimeout - replySlack)
@@ -270,7 +276,7 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, decide func() error) er
 	}
 
 	for pause := firstHoldPause; ; pause *= 4 {
-		err := l.holdOnce(q, a, hd, decide)
+		err := l.holdOnce(q, a, hd, attempt)
 
 		// A recalled slot may be in use: with the new nonce of another attempt,
 		// its caller could not renew it any more.
@@ -290,15 +296,14 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, decide func() error) er
 const firstHoldPause = time.Millisecond
 
 // holdOnce makes one attempt of hold.
-func (l *Limiter) holdOnce(q *Query, a *Answer, hd *holding, decide func() error) error {
+func (l *Limiter) holdOnce(q *Query, a *Answer, hd *holding, attempt func() error) error {
 	a.scratch.holding = hd
 	defer func() { a.scratch.holding = nil }()
-	err := decide()
+	err := attempt()
 	switch {
 	case err != nil:
 	case a.Allowed && !l.outlivesHere(a):
-		// This gives back the costs of the other limits. The slots are freed
-		// below.
+		// The costs of the other limits go back here. The slots are freed below.
 		a.scratch.cluster.rollBack()
 		err = errUnconfirmed
 	case !a.Allowed && a.lacksSlotRoom():
@@ -368,7 +373,8 @@ func (l *Limiter) outlive(list []storedAt) bool {
 	ctx, cancel := context.WithTimeout(m.ctx, outliveTimeout)
 	defer cancel()
 
-	// All at the same time: together they may take no longer than one.
+	// The confirmations run at the same time: together they may take no longer
+	// than one.
 	results := make(chan bool, len(list))
 	for _, at := range list {
 		confirm := func() { results <- m.Backup == nil || m.Backup.ConfirmNotes(ctx, at.partition) == nil }
@@ -418,7 +424,8 @@ func (l *Limiter) recallSlot(q *Query, a *Answer, hd *holding) error {
 		return ErrRequestIDReused
 	}
 
-	hd.nonce, hd.recalled = result.nonce, true
+	hd.nonce = result.nonce
+	hd.recalled = true
 
 	for i := range a.scratch.ops {
 		if op := &a.scratch.ops[i]; op.Limit.Kind != algorithms.Concurrency {
@@ -558,8 +565,8 @@ func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 
 // SlotOf returns the slot that was acquired with a reservation just made. It is
 // held as long as its limit says, and settling the reservation releases it.
-// some is false if the reservation has none.
-func (l *Limiter) SlotOf(reservation string) (sl Slot, some bool) {
+// found is false if the reservation has none.
+func (l *Limiter) SlotOf(reservation string) (sl Slot, found bool) {
 	key, known := l.reservations.signingKey("reservation")
 	rv, err := parseReservation(reservation, key)
 	if !known || err != nil || rv.slot == nil {

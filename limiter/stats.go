@@ -193,7 +193,8 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		if sc.isTop {
 			l.topOf(h.Rule).count(h, false, 0, q)
 		}
-		if weight := l.sampleWeight(sc); weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
+		weight := l.sampleWeight(sc)
+		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
 			l.noteUse(h, a.Limits[:1], true, weight, q)
 		}
 
@@ -223,12 +224,12 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		}
 	}
 
-	whole := DecisionAllowed
+	decision := DecisionAllowed
 	if !a.Allowed {
-		whole = DecisionRefused
+		decision = DecisionRefused
 	}
 
-	active.overall.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
+	active.overall.stripe[stripe].checks[decision][a.DecidedBy].Add(1)
 
 	if a.DecidedBy < ByList {
 		l.countRules(q, a, active, stripe)
@@ -339,7 +340,8 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 // up. It is 0 if the capacity is, because a region may have no share.
 func (la *LimitAnswer) headroom() int64 {
 	capacity := la.Limit.Capacity() // at most 2^53, so 64 bits suffice
-	if tenfold := 10 * min(la.Remaining, capacity); tenfold <= 9*capacity {
+	tenfold := 10 * min(la.Remaining, capacity)
+	if tenfold <= 9*capacity {
 		return (tenfold + max(0, capacity-1)) / max(1, capacity)
 	}
 	return 10

@@ -26,7 +26,8 @@ func (l *Limiter) step() int64 { return l.clock.Now().Wall / int64(recentStep) }
 // Call it every second.
 func (l *Limiter) PassSecond() {
 	l.exactLeft.Store(exactSamples)
-	active, now := l.inForce.Load(), l.step()
+	active := l.inForce.Load()
+	now := l.step()
 	if active == nil || !l.steps.end(now) {
 		return
 	}

@@ -16,8 +16,8 @@ type keptKey struct {
 
 // set makes k the key of h's subject.
 func (k *keptKey) set(h *rules.Hit, q *Query) {
-	var few [4]string
-	key := appendSubjectKey(few[:0], h, q)
+	var buf [4]string
+	key := appendSubjectKey(buf[:0], h, q)
 	k.known = key != nil
 	k.text = k.text[:0]
 	k.ends = k.ends[:0]

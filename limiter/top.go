@@ -18,6 +18,11 @@ const (
 	topCapacity = 256 // subjects in a stripe
 	topFilter   = 64  // words of 64 bits in a stripe's filter
 	topSteps    = int(5 * time.Minute / recentStep)
+
+	// Of the checks in a second, the first exactSamples are sampled, and then one
+	// in sampleEvery of each answer.
+	exactSamples = 256
+	sampleEvery  = 128
 )
 
 // TopBy says by what subjects are listed.
@@ -225,7 +230,8 @@ func (stripe *topStripe) recent(i int) int64 {
 // that answer within half a second. Counts are since each node's process
 // started.
 func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
-	all, nodes := l.topHere(o.By), make([]ring.NodeID, 1)
+	all := l.topHere(o.By)
+	nodes := make([]ring.NodeID, 1)
 	if l.membership != nil {
 		nodes[0] = l.membership.Self
 		gatherFrom(l.membership, MethodTop, []byte{byte(o.By)}, func(from ring.NodeID, other *topList) {
@@ -370,4 +376,53 @@ func (l *Limiter) serveTop(body []byte, to Responder) {
 	l.membership.serveInBackground(to, func() {
 		to.Reply(wire.Encode(nil, truncateToMessage(rank(l.topHere(by), TopOptions{By: by, N: maxTopKept}))))
 	})
+}
+
+// sampleWeight returns for how many checks the current one stands in the list
+// of subjects used most: 0 if it is not sampled. Few checks are all sampled,
+// and of very many one in sampleEvery, since each takes a lock.
+func (l *Limiter) sampleWeight(sc *scratch) int64 {
+	// The number is read before it is lowered: once it is used up, no check
+	// writes to it.
+	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
+		return 1
+	}
+	sc.unsampled++
+	if sc.unsampled < sampleEvery {
+		return 0
+	}
+	sc.unsampled = 0
+	return sampleEvery
+}
+
+// noteUse adds a decided check of h's subject to the lists of those that use
+// most, are delayed, or are near to a limit.
+func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
+	if len(limits) == 0 {
+		return // Envoy's unlimited descriptors have none
+	}
+
+	tightest := tightestOf(limits)
+	delayed := false
+	for i := range limits {
+		delayed = delayed || allowed && limits[i].Delay > 0 && !h.Rule.Shadow
+	}
+
+	if allowed && weight > 0 {
+		l.tops[TopUsed].add(h, weight, q)
+	}
+	if delayed {
+		l.tops[TopDelayed].add(h, 1, q)
+	}
+	if l.clock != nil && (weight > 0 || tightest.headroom() <= nearHeadroom) {
+		l.nearLimits.note(h, tightest, l.clock.Now().Wall, q)
+	}
+}
+
+// topOf returns the list in which the refusals of a rule are counted.
+func (l *Limiter) topOf(rule *rules.Rule) *top {
+	if rule.Shadow {
+		return l.tops[TopShadow]
+	}
+	return l.tops[TopRefused]
 }

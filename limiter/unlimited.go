@@ -49,7 +49,8 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 
 		limit := h.Limits[j]
 		op := a.addOp(h, limit, subject, costOf(costs, h, limit))
-		op.Shadow, op.Mode = false, mode
+		op.Shadow = false
+		op.Mode = mode
 		op.Decision = algorithms.Decision{RetryAfter: algorithms.Never}
 		a.decideByMatching(false, ByOwner)
 		match.Hits[0] = *h
@@ -72,7 +73,8 @@ func (la *LimitAnswer) concludeZero(op *counters.Op) {
 
 // countUnlimited counts a check for each rule that applied to it without limit, and bills it.
 func (l *Limiter) countUnlimited(q *Query, a *Answer) {
-	active, hits := a.scratch.active, a.Unlimited()
+	active := a.scratch.active
+	hits := a.Unlimited()
 	for i := range hits {
 		h := &hits[i]
 		limited := slices.IndexFunc(a.scratch.match.Hits,
@@ -103,7 +105,8 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 func (a *Answer) uncountedCosts(q *Query, h *rules.Hit) (list []UnitCost) {
 	var counted []*rules.Limit
 	for i := range a.scratch.match.Hits {
-		if other := &a.scratch.match.Hits[i]; other.Rule == h.Rule && other.Subject == h.Subject {
+		other := &a.scratch.match.Hits[i]
+		if other.Rule == h.Rule && other.Subject == h.Subject {
 			counted = other.Limits
 		}
 	}

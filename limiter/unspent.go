@@ -135,7 +135,7 @@ func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leased
 	case !answered && round.asked[g.Holder]:
 		return leasedPart{estimated: g.Out(counter, nil) > 0}
 	case !answered || g.ID > report.LastGrant:
-		// It was made since, or is on its way: all of it is out.
+		// The grant was made since, or is on its way: all of it is out.
 		return leasedPart{units: g.Out(counter, nil)}
 	case !held:
 		return leasedPart{}
@@ -152,7 +152,8 @@ func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
 		return read()
 	}
 
-	subject, lineage := ch.subject(), l.table.Life(ch.ops[0].Key.Partition()).Lineage
+	subject := ch.subject()
+	lineage := l.table.Life(ch.ops[0].Key.Partition()).Lineage
 	round := m.leases.askHolders(lineage, subject)
 	m.leases.granted.View(m.Boottime(), lineage, subject, func(out []localcache.GrantOut) {
 		for i := range ch.ops {

@@ -119,11 +119,13 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	active.lowerLimits(&match)
 	u := &Usage{Rule: rule, Key: rule.NormalKey(q.Key)}
 	for i := range match.Unlimited {
-		u.Hash, u.Unlimited = match.Unlimited[i].Subject, match.Unlimited[i].Limits
+		u.Hash = match.Unlimited[i].Subject
+		u.Unlimited = match.Unlimited[i].Limits
 	}
 
 	for i := range match.Hits {
-		u.Hash, u.blocks = match.Hits[i].Subject, match.Hits[i].Rule.Blocks
+		u.Hash = match.Hits[i].Subject
+		u.blocks = match.Hits[i].Rule.Blocks
 		for _, limit := range match.Hits[i].Limits {
 			u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 		}
@@ -148,7 +150,8 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 	}
 
 	h := &match.Hits[0]
-	u.Rule, u.Hash = h.Rule, h.Subject
+	u.Rule = h.Rule
+	u.Hash = h.Subject
 
 	for _, limit := range slices.SortedFunc(slices.Values(h.Limits),
 		func(a, b *rules.Limit) int { return cmp.Compare(a.CallIndex, b.CallIndex) }) {
@@ -204,7 +207,8 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for limit := range l.Rules().InternedLimits() {
 		counter := counterKey(&h, limit).Counter
-		if have, found := known[counter]; found && (have == nil || limit.Capacity() > have.Capacity()) {
+		have, found := known[counter]
+		if found && (have == nil || limit.Capacity() > have.Capacity()) {
 			known[counter] = limit
 		}
 	}
@@ -303,7 +307,7 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	for _, cost := range costs {
 		switch {
 		case slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool {
-			// slots are released, not adjusted
+			// Slots are released, not adjusted.
 			return lu.Limit.Unit == cost.Unit && lu.Limit.Kind != algorithms.Concurrency
 		}):
 		case q.Bill && u.onlyBills(cost.Unit):

@@ -113,12 +113,12 @@ func (l *Limiter) Use(regions []string) *Use {
 		gather(gatherTimeout, regions, func(region string, done func([]byte, error)) {
 			m.OtherRegions.Go(region, MethodUse, nil, 2*gatherTimeout, done)
 		}, func(region string, body []byte, err error) {
-			var far useReport
-			if err != nil || wire.Decode(body, &far, "use of rules") != nil {
+			var remote useReport
+			if err != nil || wire.Decode(body, &remote, "use of rules") != nil {
 				return
 			}
-			answered[region] = far.silent == 0
-			out.add(&far)
+			answered[region] = remote.silent == 0
+			out.add(&remote)
 		})
 	}
 	for _, region := range regions {
@@ -152,22 +152,23 @@ type usedRule struct {
 // useOfRegion returns what this region's nodes have counted, and those that
 // answered, this one first.
 func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
-	all, nodes := l.useHere(), make([]ring.NodeID, 1)
+	report := l.useHere()
+	nodes := make([]ring.NodeID, 1)
 	m := l.membership
 	if m == nil {
-		return all, nodes
+		return report, nodes
 	}
 
 	nodes[0] = m.Self
 	gatherFrom(m, MethodUse, nil, func(from ring.NodeID, ur *useReport) {
 		nodes = append(nodes, from)
-		all.counted = min(all.counted, ur.counted)
-		all.rules = append(all.rules, ur.rules...)
+		report.counted = min(report.counted, ur.counted)
+		report.rules = append(report.rules, ur.rules...)
 	})
-	all.silent = len(m.otherMembers()) + 1 - len(nodes)
-	all.rules = sumUses(all.rules)
+	report.silent = len(m.otherMembers()) + 1 - len(nodes)
+	report.rules = sumUses(report.rules)
 
-	return all, nodes
+	return report, nodes
 }
 
 // sumUses adds up the uses of each rule.
@@ -197,7 +198,8 @@ func (l *Limiter) useHere() *useReport {
 	now := l.step()
 	for i, st := range active.stats {
 		name := active.set.Names()[i]
-		if n := st.used.recent(now, st.uses()); n > 0 && len(ur.rules) < maxUsedRules && len(name) <= maxActivityName {
+		n := st.used.recent(now, st.uses())
+		if n > 0 && len(ur.rules) < maxUsedRules && len(name) <= maxActivityName {
 			ur.rules = append(ur.rules, usedRule{name, n})
 		}
 	}

@@ -76,7 +76,8 @@ func (w *Waiter) Leave() {
 	}
 
 	// Close waits for the background, but not for a timer.
-	if m := l.membership; m == nil || !m.background.Go(soon) {
+	m := l.membership
+	if m == nil || !m.background.Go(soon) {
 		time.AfterFunc(gatherPause, l.moveUp)
 	}
 }

@@ -60,7 +60,8 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 		} else {
 			wire.Fixed(c, &op.Key.Subject)
 			c.Require(i == 0 || op.Key.Subject > before[0].Key.Subject)
-			first, before = i, nil
+			first = i
+			before = nil
 		}
 
 		wire.Fixed(c, &op.Key.Counter)
@@ -100,7 +101,8 @@ func codeMode(c *wire.Coder, op *counters.Op) {
 	}
 	wire.Number(c, &mode, opLends+int64(counters.NumModes-1))
 	c.Require(mode != counters.CheckMode)
-	op.Mode, op.Lends = mode&^opLends, mode&opLends != 0
+	op.Mode = mode &^ opLends
+	op.Lends = mode&opLends != 0
 	c.Require(op.Mode < counters.NumModes && !(op.Lends && !op.Limit.Kind.Divisible()))
 }
 

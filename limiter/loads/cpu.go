@@ -50,8 +50,10 @@ func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
 		return 0, false
 	}
 
-	last, first := c.last, !c.measure || c.last.group != u.group
-	c.last, c.measure = u, true
+	last := c.last
+	first := !c.measure || c.last.group != u.group
+	c.last = u
+	c.measure = true
 	available := u.there - last.there
 	if first || available <= 0 {
 		return c.load, !first
@@ -99,7 +101,8 @@ func (c *CPU) tightestGroup() (group string, processors float64, ok bool) {
 
 	top := filepath.Join(c.root, "sys/fs/cgroup")
 	for dir := filepath.Join(top, filepath.Clean("/"+path)); ; dir = filepath.Dir(dir) {
-		if n, limits := parseQuota(filepath.Join(dir, "cpu.max")); limits && (!ok || n < processors) {
+		n, limits := parseQuota(filepath.Join(dir, "cpu.max"))
+		if limits && (!ok || n < processors) {
 			group = dir
 			processors = n
 			ok = true
@@ -146,7 +149,8 @@ func (c *CPU) readMachine() (usage, error) {
 	}
 
 	var u usage
-	// user nice system idle iowait irq softirq steal; user includes guests
+	// The fields are user, nice, system, idle, iowait, irq, softirq and steal. user
+	// includes guests.
 	for i, field := range fields[1:min(len(fields), 9)] {
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {

@@ -183,7 +183,8 @@ func (l *Loads) sends() int {
 func (l *Loads) Measure(cpu float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cpu, l.cpuSet = min(1, max(0, cpu)), true
+	l.cpu = min(1, max(0, cpu))
+	l.cpuSet = true
 	l.signal()
 }
 

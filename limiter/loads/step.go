@@ -44,11 +44,13 @@ func (r *ruleSteps) follows(a *rules.Adaptive) bool {
 func (r *ruleSteps) step(now time.Duration, load float64, known bool) int {
 	highest := -1
 	for i := range r.steps {
-		switch above := r.steps[i].Above; {
+		above := r.steps[i].Above
+		switch {
 		case !known:
 			r.on[i] = false
 		case load > above:
-			r.on[i], r.above[i] = true, now
+			r.on[i] = true
+			r.above[i] = now
 		case load <= above-Margin(above), now-r.above[i] >= SettleTime:
 			r.on[i] = false
 		}
