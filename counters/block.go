@@ -46,8 +46,8 @@ func (t *Table) beginBlocks(ops []Op, store bool) {
 			continue
 		}
 
-		// From a fresh bucket: what is still owed for an earlier block would
-		// make this one longer.
+		// A block begins with a fresh bucket: what is still owed for an earlier one
+		// would make it longer.
 		op.state, _ = op.Limit.Take(algorithms.State{}, op.At, 1)
 		d := op.Limit.Peek(op.state, op.At, 1)
 		if !store || t.storeBlock(op, d, ops) {
@@ -75,7 +75,8 @@ func nextBlock(blocks []Op) *Op {
 // makes room for those, not doing less.
 func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
-		if op := &ops[i]; op.Key.Subject == subject && !op.Block && !op.isSlot() && !op.Decision.Allowed && !op.Full {
+		op := &ops[i]
+		if op.Key.Subject == subject && !op.Block && !op.isSlot() && !op.Decision.Allowed && !op.Full {
 			return true
 		}
 	}

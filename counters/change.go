@@ -135,7 +135,8 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 			// Tried on a log of its own: a change that leaves it fresh needs no
 			// counter.
 			var fresh algorithms.Log
-			if e.log(&fresh, now); fresh.Fresh() {
+			e.log(&fresh, now)
+			if fresh.Fresh() {
 				return nil
 			}
 			if !t.makeRoom(s, k, now.Steady, 0, nil) {
@@ -177,7 +178,8 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 
 // recordBucket records a change of k, a bucket, other than by a check.
 func (t *Table) recordBucket(now algorithms.Instant, k Key, l *algorithms.Limit, before, after algorithms.State) {
-	if returned := l.Returned(before, after, now); returned > 0 {
+	returned := l.Returned(before, after, now)
+	if returned > 0 {
 		t.recordReturn(now, k, l, returned)
 	} else if t.notes.HasRates(k.Partition()) {
 		t.recordTake(now, k, l)
@@ -242,7 +244,8 @@ func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.
 			bound = t.maxLogEntries - min(t.logEntries[inline].Load(), bound)
 		}
 		if t.logEntries[c].Load() >= bound {
-			if fair := max(bound/max(1, t.logs[c].Load()), minLogShare); int64(e.log.Len()) > fair {
+			fair := max(bound/max(1, t.logs[c].Load()), minLogShare)
+			if int64(e.log.Len()) > fair {
 				// Half of its share, so that it does not grow out of it again
 				// at once.
 				e.log.Coarsen(l, fair/2)
@@ -279,7 +282,8 @@ func (t *Table) InlineOps(subject uint64, bound int) (ops []Op) {
 	}
 	t.shardOf(Key{Subject: subject}).forEach(func(sub *subtable) {
 		for loc := range sub.used() {
-			if k := loc.key(); k.Subject == subject && k.IsInline() && !loc.state().Fresh() {
+			k := loc.key()
+			if k.Subject == subject && k.IsInline() && !loc.state().Fresh() {
 				add(k, loc.group().kindFullnesses[loc.slot()].kind())
 			}
 		}

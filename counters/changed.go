@@ -155,7 +155,8 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noRoom int) {
 	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {
-		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.Note == nil && r.FreshAt > now.Steady/1e9 {
+		r := &records[i]
+		if r.Kind != algorithms.SlidingLog && r.Note == nil && r.FreshAt > now.Steady/1e9 {
 			needed[t.shardIndex(records[i].Key)]++
 		}
 	}

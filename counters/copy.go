@@ -17,8 +17,8 @@ const copyBatch = 4096
 // sent. The records include resets not yet reported to every reader. If yield
 // fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
-	// Before the first counter is read: a reset that follows must stay until a
-	// replica has received it.
+	// This is set before the first counter is read: a reset that follows must
+	// stay until a replica has received it.
 	t.replicated.Store(true)
 	var batch []Record
 	shards := t.shardsOf(p)
@@ -80,7 +80,7 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	defer s.mu.Unlock()
 	loc := t.locationFor(s, r.Key, r.Kind)
 
-	// Its absence says as much as a fresh counter.
+	// An absent counter says as much as a fresh one.
 	if expired && !loc.found() {
 		return true
 	}
@@ -125,8 +125,10 @@ func (t *Table) putHeld(
 	if log != nil {
 		e := t.ensureLog(s, r.Key)
 		before := e.log.Len()
-		// see store
-		e.log, e.kindFullness, e.freshAt = *log, packKindFullness(r.Kind, r.Fullness), max(e.freshAt, freshAt)
+		// The expiry never goes back, as in group.set.
+		e.log = *log
+		e.kindFullness = packKindFullness(r.Kind, r.Fullness)
+		e.freshAt = max(e.freshAt, freshAt)
 		t.fitLog(e, before, r)
 		s.markLogDirty(r.Key, e, by)
 		return true
@@ -137,7 +139,8 @@ func (t *Table) putHeld(
 	}
 
 	g := loc.group()
-	g.records[loc.slot()].state, g.kindFullnesses[loc.slot()] = r.State, packKindFullness(r.Kind, r.Fullness)
+	g.records[loc.slot()].state = r.State
+	g.kindFullnesses[loc.slot()] = packKindFullness(r.Kind, r.Fullness)
 	g.freshAt[loc.slot()] = max(g.freshAt[loc.slot()], freshAt)
 	s.markDirty(loc, by)
 
@@ -155,7 +158,8 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	}
 
 	left := int64(algorithms.MaxWindow)
-	if seconds := int64(e.freshAt) - last/1e9; seconds < left/1e9 {
+	seconds := int64(e.freshAt) - last/1e9
+	if seconds < left/1e9 {
 		left = max(seconds*1e9, int64(algorithms.MinWindow))
 	}
 
@@ -170,7 +174,8 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 // Drop removes every counter of p without reporting it to any reader but by
 // Drops. It also releases memory that is hardly used any more.
 func (t *Table) Drop(p int) {
-	shards, found := t.shardsOf(p), t.notes.Drop(p)
+	shards := t.shardsOf(p)
+	found := t.notes.Drop(p)
 	for i := range shards {
 		found = t.dropFrom(&shards[i], p) || found
 	}

@@ -82,7 +82,7 @@ func (t *Table) drawRoom(s *shard) bool {
 		if t.budget.CompareAndSwap(free, free-n) {
 			s.room += int(n)
 
-			// Set once: every Take reads the cache line that it is in.
+			// The flag is written once: every Take reads the cache line that it is in.
 			if t.maxCounters-free > cachedCounters && !t.outgrewCaches.Load() {
 				t.outgrewCaches.Store(true)
 			}
@@ -103,7 +103,8 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 		full := &sub.full[c]
 		full.until = steady + rescanDelay[c]
 
-		// Not beyond the moment when the first refusing counter is free.
+		// The subtable is full no longer than until the first refusing counter is
+		// free.
 		if full.freeAt <= full.until/1e9 {
 			full.until = full.freeAt * 1e9
 		}
@@ -144,7 +145,8 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 		return false
 	}
 
-	searches, missed := 0, false
+	searches := 0
+	missed := false
 	for range t.shards {
 		other := &t.shards[t.searchCursor.Add(1)%uint64(len(t.shards))]
 		if other == s {
@@ -230,9 +232,10 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 				continue
 			}
 
-			k, at := g.records[slot].key, sub.clockHand*groupSlots+slot
+			k := g.records[slot].key
+			at := sub.clockHand*groupSlots + slot
 			switch {
-			case g.kindFullnesses[slot].fullness() == packedRefused && int64(g.freshAt[slot]) > second:
+			case g.kindFullnesses[slot].fullness() == packedRefusedFullness && int64(g.freshAt[slot]) > second:
 				freeAt = min(freeAt, int64(g.freshAt[slot]))
 			case isKeyOf(k, ops):
 			case g.isUnreadReset(slot, readers):
@@ -255,7 +258,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 
 		loc := location{index: -1, log: e}
 		switch {
-		case e.kindFullness.fullness() == packedRefused && int64(e.freshAt) > second:
+		case e.kindFullness.fullness() == packedRefusedFullness && int64(e.freshAt) > second:
 			freeAt = min(freeAt, int64(e.freshAt))
 		case isKeyOf(k, ops):
 		case e.dirty&readers != 0 && e.log.Fresh():

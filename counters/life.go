@@ -165,7 +165,8 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 	second := now.Steady / 1e9
 	ends := n.Minor > 0 && n.Until < second+notes.RateMemory/2 // what is taken now depends on it
 
-	// Only then: each Put is sent to the standby and written to disk.
+	// The note is put only if it changes: each Put is sent to the standby and
+	// written to disk.
 	if raised || ends {
 		// The Rank of a bucket without reservations is 0, and stays so.
 		n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
@@ -181,7 +182,9 @@ func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit,
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
 	n, _ := h.Get(rateKey(k))
-	n.Key, n.At, n.Inline = rateKey(k), sharedRate, k.IsInline()
+	n.Key = rateKey(k)
+	n.At = sharedRate
+	n.Inline = k.IsInline()
 	n.Minor += uint64(units)
 	n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
 	n.Until = max(n.Until, now.Steady/1e9+notes.RateMemory)

@@ -69,7 +69,8 @@ func (s *shard) balance(
 	if l.Kind.Bucket() {
 		out.wholeUnits = state.Count
 	} else {
-		out.Window, out.widening = state.Window(), state.Part
+		out.Window = state.Window()
+		out.widening = state.Part
 		out.Used -= out.widening
 	}
 	return out
@@ -183,7 +184,8 @@ func (t *Table) Borrow(
 		return 0, err
 	}
 
-	back, excess := min(n, loans.Room(outstanding)), int64(0)
+	back := min(n, loans.Room(outstanding))
+	excess := int64(0)
 	if l.Kind == algorithms.FixedWindow {
 		excess = n - back
 	}

@@ -72,7 +72,8 @@ func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 		return ErrFull
 	}
 
-	// Before the partition is locked: notes of other partitions may have to go.
+	// Room is made before the partition is locked: notes of other partitions
+	// may have to go.
 	if err := t.notes.MakeRoom(n, now.Steady); err != nil {
 		return err
 	}
@@ -141,8 +142,8 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		return ErrShut
 	}
 
-	// This was looked up before, but without the lock: the same request may
-	// have been carried out since.
+	// The answer was looked up before, but without the lock: the same request
+	// may have been carried out since.
 	if a.Memo != nil {
 		h := t.notes.Lock(k.Partition(), now.Steady)
 		found, err := a.Memo.recall(h)

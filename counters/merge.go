@@ -31,7 +31,8 @@ func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if stored := s.readStored(r.Key); stored.FreshAt > now.Steady/1e9 && !r.mergeStored(&stored, log, sameClock) {
+	stored := s.readStored(r.Key)
+	if stored.FreshAt > now.Steady/1e9 && !r.mergeStored(&stored, log, sameClock) {
 		return true
 	}
 	return t.putHeld(s, t.locationFor(s, r.Key, r.Kind), now, &r, log, allReaders)

@@ -54,13 +54,13 @@ func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, full
 // kindFullness packs a counter's kind (3 bits) and fullness (5 bits).
 type kindFullness uint8
 
-const packedRefused = 31 // the packed refusedFullness: the last check was refused
+const packedRefusedFullness = 31 // the packed refusedFullness: the last check was refused
 
 func packKindFullness(kind algorithms.Kind, fullness uint8) kindFullness {
 	if fullness == refusedFullness {
-		return kindFullness(kind) | packedRefused<<3
+		return kindFullness(kind) | packedRefusedFullness<<3
 	}
-	return kindFullness(kind) | kindFullness(uint16(fullness)*(packedRefused-1)/(refusedFullness-1))<<3
+	return kindFullness(kind) | kindFullness(uint16(fullness)*(packedRefusedFullness-1)/(refusedFullness-1))<<3
 }
 
 func (k kindFullness) kind() algorithms.Kind { return algorithms.Kind(k & 7) }
@@ -69,10 +69,10 @@ func (k kindFullness) fullness() uint8       { return uint8(k >> 3) }
 // recordFullness returns the fullness as in a Record, 0…255: the lowest one
 // that packs to the same value.
 func (k kindFullness) recordFullness() uint8 {
-	if k.fullness() == packedRefused {
+	if k.fullness() == packedRefusedFullness {
 		return refusedFullness
 	}
-	return uint8((uint16(k.fullness())*(refusedFullness-1) + packedRefused - 2) / (packedRefused - 1))
+	return uint8((uint16(k.fullness())*(refusedFullness-1) + packedRefusedFullness - 2) / (packedRefusedFullness - 1))
 }
 
 // subtable is an open-addressing hash table of counters. The search for a key
@@ -326,9 +326,11 @@ func (sub *subtable) shrink() {
 		return
 	}
 
-	// To two thirds full, so that it neither grows nor shrinks again soon. Less
-	// than a page is on the heap, and not worth the move.
-	if n := len(sub.groups); n*groupBytes > sub.memory().page && sub.live*3 < n*groupSlots {
+	// The subtable shrinks until it is two thirds full, so that it neither
+	// grows nor shrinks again soon. What takes less than a page is on the heap,
+	// and not worth the move.
+	n := len(sub.groups)
+	if n*groupBytes > sub.memory().page && sub.live*3 < n*groupSlots {
 		sub.rehash(sub.live*3/2/groupSlots + 1)
 	}
 }

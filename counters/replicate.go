@@ -47,13 +47,15 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 
 		rest := batch
 
-		// Then a shard has several partitions, and their records are mixed.
+		// With fewer shards than partitions, a shard has several partitions, and
+		// their records are mixed.
 		if len(t.shards) < ring.Partitions {
 			rest = sorted.sort(batch, first*ring.Partitions/len(t.shards), ring.Partitions/len(t.shards))
 		}
 
 		for len(rest) > 0 {
-			p, n := rest[0].Key.Partition(), 1
+			p := rest[0].Key.Partition()
+			n := 1
 			for n < len(rest) && rest[n].Key.Partition() == p {
 				n++
 			}

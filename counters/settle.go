@@ -61,8 +61,8 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 		rate.Rank = uint64(op.Limit.Amount)
 		rate.Minor = 0
 
-		// Others depend on the rate, too: it keeps what it has recorded, for as long as
-		// any of them may need it.
+		// Other reservations depend on the rate, too: it keeps what it has
+		// recorded, for as long as any of them may need it.
 		if before, found := h.Get(rate.Key); found {
 			rate.Rank = max(rate.Rank, before.Rank)
 			rate.Minor = before.Minor
@@ -219,8 +219,8 @@ func (t *Table) Settle(now algorithms.Instant, st *Settlement) (repeated, done b
 	case err != nil:
 		return false, false, err
 
-	// First of all: a repetition gets its answer, even when it is too late for
-	// a change.
+	// A repetition comes first: it gets its answer, even when it is too late
+	// for a change.
 	case place.Rank == notes.Settled, st.Expires && place.Rank == notes.Expired:
 		st.Kept = []byte(place.Body)
 		st.Late = place.Minor > 0

@@ -148,11 +148,18 @@ func (s *shard) growFor(n int) {
 	if s.subtables != nil || n <= sub.spare {
 		return
 	}
-	groups := max(len(sub.groups)+len(sub.groups)/7, (sub.live+n)/(groupSlots-1)+1) // at most seven eighths full
+
+	// The subtable becomes at most seven eighths full, and at least a seventh
+	// larger than before.
+	groups := max(len(sub.groups)+len(sub.groups)/7, (sub.live+n)/(groupSlots-1)+1)
 	if groups*groupSlots <= s.table.maxSubtableSlots {
 		sub.rehash(groups)
 	}
 }
+
+// groupsFor returns how many groups hold n counters at most seven eighths full,
+// with room for a seventh more before the subtable must grow.
+func groupsFor(n int) int { return n*8/(7*(groupSlots-1)) + 1 }
 
 // splitSubtable moves the halves of sub into subtables of their own.
 func (s *shard) splitSubtable(sub *subtable) {
@@ -172,7 +179,7 @@ func (s *shard) splitSubtable(sub *subtable) {
 	}
 
 	for i, h := range []*subtable{lower, upper} {
-		h.allocate(counts[i]*8/49 + 1) // room for a seventh more before it must grow
+		h.allocate(groupsFor(counts[i]))
 
 		// The list names groups of sub, so it is of no use to the halves: the
 		// next reader scans them.
@@ -220,19 +227,21 @@ func (s *shard) joinSubtables() {
 		return
 	}
 
-	live, lost := 0, false
+	live := 0
+	lost := false
 	s.forEachHeld(func(sub *subtable) {
 		live += sub.count()
 		lost = lost || sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	})
 
-	// Far below the size at which it would be split again.
+	// The bound is far below the size at which the subtable would be split
+	// again.
 	if live > s.table.maxSubtableSlots/4 {
 		return
 	}
 
 	first := &s.single
-	first.allocate(live*8/49 + 1)
+	first.allocate(groupsFor(live))
 	first.unsentList.incomplete = lost
 	s.forEachHeld(func(sub *subtable) {
 		for loc := range sub.used() {

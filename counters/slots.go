@@ -60,7 +60,8 @@ func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, co
 	defer h.Unlock()
 	held, untilFits, untilAll := h.HeldSlots(slotsOf(k), now.Steady, l.Amount-cost)
 	lostAt, lost := h.LostAt(k.Subject)
-	if wait := lostAt + int64(l.Window) - now.Steady; lost && wait > 0 {
+	wait := lostAt + int64(l.Window) - now.Steady
+	if lost && wait > 0 {
 		return algorithms.State{Count: max(held, l.Amount), Part: wait, At: max(untilAll, wait)}
 	}
 	return algorithms.State{Count: held, Part: untilFits, At: untilAll}
@@ -85,8 +86,8 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	h := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer h.Unlock()
 
-	// They are part of what is held already, and must not count twice: a
-	// request may be repeated.
+	// The holder's slots are part of what is held already, and must not count
+	// twice: a request may be repeated.
 	if _, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady); found {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		op.Decision.Allowed = true
@@ -180,8 +181,8 @@ func (t *Table) RenewSlot(
 	case held:
 		return ErrOver
 	case mayRestore || mayBeLost:
-		// Whatever the bound: its holder was granted this slot, and would
-		// otherwise have one that nobody counts.
+		// The slot is stored whatever the bound: its holder was granted it, and
+		// would otherwise have one that nobody counts.
 		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Acquired: now.Steady, End: end}
 		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
 		h.Put(&n)

@@ -201,7 +201,8 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, ga
 // only a few hundred instructions ahead, and the caller's next check should be
 // among them.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
-	l, d := op.Limit, &op.Decision
+	l := op.Limit
+	d := &op.Decision
 
 	// A block's op has a cost of 0, so this leaves it out, too. Slots have no
 	// counter, so the search below finds none.
@@ -260,7 +261,8 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 // takePlain takes op from its plain token bucket, if that allows it. Otherwise,
 // or if that is not so easily computed, it returns false and changes nothing.
 func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
-	l, d := op.Limit, &op.Decision
+	l := op.Limit
+	d := &op.Decision
 	state, ok := l.DrainQuickly(g.records[slot].state, now.Steady)
 	if !ok {
 		state = l.Advance(g.records[slot].state, now)
@@ -294,8 +296,8 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 // nothing while a gate is shut. The caller must hold the shards of ops. holder
 // holds the slots that ops acquire; it is nil if they acquire none.
 func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
-	// Under the locks: Shut waits for their holders, so it returns only once
-	// this check is decided.
+	// The gates are read under the locks: Shut waits for their holders, so it
+	// returns only once this check is decided.
 	if gated && t.gates.anyShut(ops) {
 		return Shut
 	}
@@ -304,7 +306,8 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 	for i := range ops {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
-		if t.decideOp(s, now, op); op.isSlot() {
+		t.decideOp(s, now, op)
+		if op.isSlot() {
 			t.adjustForHolder(op, holder)
 			continue
 		}
@@ -403,8 +406,9 @@ func (t *Table) lockShards(now algorithms.Instant, ops []Op, held []int) ([]int,
 		now = t.shards[n].advance(now)
 	}
 
-	// In all of them: each is about to store counters as of this time, and no
-	// later check may be decided by an earlier one.
+	// The clock moves in all shards that are held: each is about to store
+	// counters as of this time, and no later check may be decided by an earlier
+	// one.
 	for _, n := range held {
 		t.shards[n].latest = now
 	}
@@ -452,10 +456,12 @@ func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 func (s *shard) refuseForRoom(op *Op, steady int64) {
 	s.refused[op.Key.class()]++
 	wait := time.Second // retry once another search may have found room
-	if freeAt := s.subtableOf(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {
+	freeAt := s.subtableOf(op.Key).full[op.Key.class()].freeAt
+	if freeAt < math.MaxInt64 {
 		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
-	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
+	op.Full = true
+	op.Decision = algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 
 // addsCounter reports whether op, already decided, adds a new counter to the
@@ -521,8 +527,8 @@ func (t *Table) commit(op *Op) {
 		return
 	}
 
-	// Since the decision, other ops of this check may have grown the subtable,
-	// or freed memory into which it was moved.
+	// The counter is looked up again: other ops of this check may have grown
+	// the subtable since, or freed memory into which it was moved.
 	loc := op.location
 	if !loc.found() || loc.moves != loc.subtable.moves {
 		loc = s.find(op.Key)
@@ -552,7 +558,8 @@ func (t *Table) withdraw(ops []Op) {
 			continue
 		}
 
-		s, cost := t.shardOf(op.Key), int64(0)
+		s := t.shardOf(op.Key)
+		cost := int64(0)
 		if !op.Decision.Allowed {
 			cost = op.Cost // CountMode would have taken it: describe the refusal instead
 		}

@@ -109,8 +109,8 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 	wall := now.Wall
 	shards := t.shardsOf(p)
 
-	// Its shards have seen different readings. The latest counts: in the other
-	// table, no counter may be in a window that has yet to begin.
+	// The shards of that table have seen different readings. The latest counts:
+	// in the other table, no counter may be in a window that has yet to begin.
 	for i := range shards {
 		s := &shards[i]
 		s.mu.Lock()
@@ -132,7 +132,7 @@ func (t *Table) Lead(now algorithms.Instant) (most int64) {
 		s.mu.Lock()
 		at := s.advance(now)
 
-		// This may forget p, which is safe in a loop over the map.
+		// The call may forget p, which is safe in a loop over the map.
 		for p := range s.leads {
 			most = max(most, s.timeIn(p, at).Wall-at.Wall)
 		}

@@ -121,7 +121,7 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 	}
 
 	if left := d.UpTo(math.MaxUint32); left > 0 {
-		// Rounded up, so that no counter goes before it is fresh.
+		// The second is rounded up, so that no counter goes before it is fresh.
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
 	if r.Kind == algorithms.SlidingLog {
@@ -141,7 +141,7 @@ func decodeNote(d *wire.Decoder, k Key, kind notes.Kind, now algorithms.Instant)
 func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) algorithms.State {
 	mostPart := int64(maxUsed)
 
-	// Its Part has more than a count in it; Legal judges that.
+	// The Part of a CellBucket has more than a count in it; Legal judges that.
 	if kind == algorithms.CellBucket {
 		mostPart = math.MaxInt64
 	}
@@ -163,7 +163,8 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) 
 	}
 
 	s.At = d.Varint()
-	if number := s.Window(); number > maxWindowNumber || number < -maxWindowNumber {
+	number := s.Window()
+	if number > maxWindowNumber || number < -maxWindowNumber {
 		d.Fail()
 	}
 
@@ -201,7 +202,8 @@ func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Insta
 		at := now.Steady - before
 
 		// Entries beyond maxAhead were moved to it, so they may coincide.
-		if last := len(entries) - 1; last >= 0 && entries[last].At == at {
+		last := len(entries) - 1
+		if last >= 0 && entries[last].At == at {
 			entries[last].N += units
 		} else {
 			entries = append(entries, algorithms.Entry{At: at, N: units})

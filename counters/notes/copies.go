@@ -10,7 +10,8 @@ import (
 
 // Copy returns all notes of p.
 func (s *Store) Copy(p int) []Note {
-	// Before the notes are read: from now on, changes are listed for replicas.
+	// This is set before the notes are read: from now on, changes are listed
+	// for replicas.
 	s.copied.Store(true)
 	part := s.partitions[p].Load()
 	if part == nil {
@@ -42,7 +43,8 @@ func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 	defer part.mu.Unlock()
 	keys := part.unsaved
 	if reader == Replicas {
-		keys, part.unsent = part.unsent, nil
+		keys = part.unsent
+		part.unsent = nil
 	} else {
 		part.unsaved = nil
 
@@ -201,7 +203,7 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 
 	for k, e := range h.part.notes {
 		switch {
-		// Nobody is told: copies and records on disk expire by themselves.
+		// No reader is told: copies and records on disk expire by themselves.
 		case int64(e.until) <= h.second:
 			h.forget(k)
 		case k.Kind == Reservation:
@@ -263,7 +265,8 @@ func (p *partition) shrink() {
 	if p.most > smallPartition && p.most > 4*len(p.notes) {
 		smaller := make(map[Key]entry, len(p.notes))
 		maps.Copy(smaller, p.notes)
-		p.notes, p.most = smaller, len(smaller)
+		p.notes = smaller
+		p.most = len(smaller)
 	}
 }
 
@@ -304,8 +307,8 @@ func (s *Store) forgetFirst(m *madeNotes, group uint32, steady int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	// It was unlocked, so that the partition could be locked first: another
-	// call may have taken it.
+	// The list was unlocked, so that the partition could be locked first:
+	// another call may have taken the note.
 	if list := m.byGroup[group]; len(list) > 0 && list[0] == oldest {
 		m.takeFirst(group)
 	}

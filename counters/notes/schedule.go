@@ -52,7 +52,7 @@ func (sc *schedule) add(d due) {
 }
 
 // take removes and returns the first reservation, if it ends at or before steady.
-func (sc *schedule) take(steady int64) (k Key, some bool) {
+func (sc *schedule) take(steady int64) (k Key, found bool) {
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
 	if len(sc.list) == 0 || sc.list[0].at > steady {
@@ -103,7 +103,7 @@ func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 func (s *Store) PutOff(k Key, at int64) { s.schedule.add(due{at, k}) }
 
 // NextDue returns when the next reservation ends with a Body, if there is one: steady nanoseconds.
-func (s *Store) NextDue() (at int64, some bool) {
+func (s *Store) NextDue() (at int64, found bool) {
 	s.schedule.mu.Lock()
 	defer s.schedule.mu.Unlock()
 	if len(s.schedule.list) == 0 {

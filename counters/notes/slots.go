@@ -232,7 +232,8 @@ const (
 // nextEnd returns when enough slots have ended that at most rest units are held
 // or, if it would have to read too many ends, an earlier time.
 func (h Held) nextEnd(key Slots, slots *limitSlots, rest int64) int64 {
-	at, held := slots.ends[0].at, slots.held
+	at := slots.ends[0].at
+	held := slots.held
 	h.readEnds(key, slots, maxEndsRead, func(slot SlotInfo) bool {
 		held -= slot.Units
 		at = slot.End

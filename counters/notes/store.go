@@ -332,7 +332,8 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 			return nil // copies from other nodes fill the budget, and will expire
 		}
 
-		// With the store unlocked: a partition is locked before it.
+		// The note is dropped with the store unlocked: a partition is locked before
+		// the store.
 		s.drop(*k, steady)
 	}
 }
@@ -364,8 +365,8 @@ func (s *Store) drop(k Key, steady int64) {
 	defer h.Unlock()
 	before, found := h.part.notes[k]
 
-	// Without its number, what was taken before this reset would seem to be of
-	// the present life.
+	// The floor rises with the reset's number. What was taken before this reset
+	// would otherwise seem to be of the present life.
 	if found && k.Kind == Reset {
 		h.raiseFloor(k.Subject, before.rank)
 	}
