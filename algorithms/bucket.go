@@ -77,7 +77,8 @@ func (l *Limit) MoreQuickly(s State) time.Duration {
 // drainPart is drain for less than one unit, given as drained parts of 1/window
 // unit. This is the common case for a bucket in use, and needs no division.
 func (s State) drainPart(drained, window, t int64) State {
-	s.Part, s.At = s.Part-drained, t
+	s.Part = s.Part - drained
+	s.At = t
 	if s.Part < 0 {
 		s.Part += window
 		s.Count--

@@ -172,7 +172,8 @@ func (cal *Calendar) midnight(y int, m time.Month, d int) int64 {
 	// clock change or the one after it.
 	first := noon
 	for _, offset := range []int{cal.offset(noon - 26*3600), cal.offset(noon)} {
-		if at := date.Unix() - int64(offset); at < first && begun(at) {
+		at := date.Unix() - int64(offset)
+		if at < first && begun(at) {
 			first = at
 		}
 	}
@@ -188,7 +189,8 @@ func (cal *Calendar) midnight(y int, m time.Month, d int) int64 {
 // must be false at from, true at to, and change once in between.
 func firstSecond(from, to int64, ok func(int64) bool) int64 {
 	for from+1 < to {
-		if mid := from + (to-from)/2; ok(mid) {
+		mid := from + (to-from)/2
+		if ok(mid) {
 			to = mid
 		} else {
 			from = mid

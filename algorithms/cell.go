@@ -71,7 +71,8 @@ func (c cell) state(now Instant) State {
 	}
 
 	if doublings > maxDoublings {
-		doublings, ticks = maxDoublings, maxTicks
+		doublings = maxDoublings
+		ticks = maxTicks
 	}
 
 	s := State{Count: c.window, Part: c.unit | int64(doublings)<<tickShift}
@@ -206,7 +207,8 @@ func (l *Limit) rewardCell(s State, now Instant, n int64) State {
 
 // returnedToCell is Returned for a CellBucket.
 func (l *Limit) returnedToCell(before, after State, now Instant) int64 {
-	c, left := l.cellOf(before, now), l.cellOf(after, now).owed
+	c := l.cellOf(before, now)
+	left := l.cellOf(after, now).owed
 	if !left.less(c.owed) {
 		return 0
 	}
@@ -228,7 +230,7 @@ func (l *Limit) describeCell(d *Decision, s State, now Instant, cost int64) {
 	case cost > l.Burst:
 		d.RetryAfter = Never
 	case l.Amount == 0:
-		// by then the region may have a share
+		// The region may have a share by then.
 		d.RetryAfter = time.Duration(addSat(int64(d.ResetAfter), int64(l.Window)))
 	default:
 		d.RetryAfter = max(1, c.owed.minus(wideProduct(l.Burst-cost, c.unit)).duration())

@@ -141,12 +141,13 @@ func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	case l.slidingAllows(unmarked, first, cost):
 		return first - wall
 	case s.Count <= l.Amount-cost:
-		// Later in this window, once less of the previous one is in view; at the
-		// latest, at its very end.
+		// The cost fits later in this window, once less of the previous one is in
+		// view; at the latest, at its very end.
 		return l.endOfWindow(n) - l.longestView(s.Part, l.Amount-s.Count-cost) - wall
 	}
 
-	// In the next window, where the current count becomes the previous one.
+	// The cost fits in the next window, where the current count becomes the
+	// previous one.
 	return l.endOfWindow(n) + int64(l.Window) - l.longestView(s.Count, l.Amount-cost) - wall
 }
 

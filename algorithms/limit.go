@@ -492,7 +492,7 @@ func Fullness(remaining, capacity int64) uint8 {
 	// A capacity is at most MaxAmount, so 64 bits suffice.
 	used *= math.MaxUint8
 
-	// Not 0, which means fresh.
+	// The result is not 0, which means fresh.
 	if used < 2*capacity {
 		return 1
 	}

@@ -66,15 +66,16 @@ func (log *Log) Advance(l *Limit, now Instant) {
 
 	log.head += gone
 
-	// Copied only when more than half has left: then less is copied than was
-	// dropped, and memory follows use.
+	// The entries are copied only when more than half has left: then less is
+	// copied than was dropped, and memory follows use.
 	switch {
 	case log.head == len(log.entries):
 		log.entries = nil
 		log.head = 0
 		log.grain = 0
 	case log.head > len(log.entries)/2:
-		log.entries, log.head = slices.Clone(log.entries[log.head:]), 0
+		log.entries = slices.Clone(log.entries[log.head:])
+		log.head = 0
 	}
 }
 
@@ -153,7 +154,8 @@ func (log *Log) Give(l *Limit, from TakeRecord, now Instant, cost int64) {
 	}
 
 	at := log.roundUp(from.Steady)
-	if i := log.search(at); i < len(log.entries) && log.entries[i].At == at {
+	i := log.search(at)
+	if i < len(log.entries) && log.entries[i].At == at {
 		log.lower(i, cost)
 		return
 	}
@@ -225,8 +227,10 @@ func (log *Log) Peek(l *Limit, now Instant, cost int64) Decision {
 func (log *Log) moreAfter(l *Limit, now Instant, remaining int64, hit Entry) time.Duration {
 	// Either enough of the others leaves while the hit is in the window, ...
 	hitLeaves := hit.At + int64(l.Window)
-	if withHit := remaining + 1 + hit.N; withHit <= l.Amount {
-		if at := log.admissionTime(l, withHit); at < hitLeaves {
+	withHit := remaining + 1 + hit.N
+	if withHit <= l.Amount {
+		at := log.admissionTime(l, withHit)
+		if at < hitLeaves {
 			return time.Duration(at - now.Steady)
 		}
 	}
@@ -305,13 +309,15 @@ func (log *Log) setGrain(grain int64) {
 	merged := make([]Entry, 0, 64)
 	for _, e := range log.entries[log.head:] {
 		e.At = log.roundUp(e.At)
-		if last := len(merged) - 1; last >= 0 && merged[last].At == e.At {
+		last := len(merged) - 1
+		if last >= 0 && merged[last].At == e.At {
 			merged[last].N += e.N
 		} else {
 			merged = append(merged, e)
 		}
 	}
-	log.entries, log.head = merged, 0
+	log.entries = merged
+	log.head = 0
 }
 
 // roundUp returns t rounded up to the log's grain.

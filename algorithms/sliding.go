@@ -12,7 +12,8 @@ import "time"
 
 // advanceSliding brings a sliding-window counter up to wall time.
 func (l *Limit) advanceSliding(s State, wall int64) State {
-	n, at := l.windowNumber(wall), s.Window()
+	n := l.windowNumber(wall)
+	at := s.Window()
 	switch {
 	case n == at+1:
 		return State{Part: s.Count, At: n}

@@ -88,7 +88,8 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 			d.Fail()
 			return 0
 		}
-		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
+		l.Calendar = &z.calendars[unit]
+		l.Window = unit.Nominal()
 	}
 
 	// A limit may be 0, and so may a region's share of one.

@@ -101,7 +101,8 @@ func (z *knownZone) loadFrom(f *zip.File) error {
 	}
 
 	for u := range z.calendars {
-		z.calendars[u].unit, z.calendars[u].zone = CalendarUnit(u), z.location
+		z.calendars[u].unit = CalendarUnit(u)
+		z.calendars[u].zone = z.location
 	}
 
 	return nil

@@ -50,8 +50,8 @@ func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 		return d.lastAsked
 	}
 
-	// Over a sixteenth of the TTL at least: a few checks in one moment are no
-	// rate.
+	// The rate is over at least a sixteenth of the TTL: a few checks in one
+	// moment are no rate.
 	rate := float64(d.spent) / float64(max(passed, ttl/16, 1))
 	if passed >= ttl/2 {
 		d.rate = rate

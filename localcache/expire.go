@@ -31,7 +31,8 @@ func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 		out.Window = append(out.Window, gr.parts[i].window)
 	}
 	ls.grantCount.Add(-1)
-	le.grants, le.nextRenewal = slices.Delete(le.grants, 0, 1), 0
+	le.grants = slices.Delete(le.grants, 0, 1)
+	le.nextRenewal = 0
 	sh.ended = append(sh.ended, out)
 	ls.wakeBy(out.due)
 }
@@ -40,7 +41,8 @@ func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 func (sh *leaseShard) unspendEnded(receipt Receipt, ops []counters.Op) {
 	for i := range sh.ended {
 		eg := &sh.ended[i]
-		if eg.Grant != receipt.grant || eg.Source != receipt.source || len(eg.Ops) != len(ops) || eg.Ops[0].Key != ops[0].Key {
+		if eg.Grant != receipt.grant || eg.Source != receipt.source ||
+			len(eg.Ops) != len(ops) || eg.Ops[0].Key != ops[0].Key {
 			continue
 		}
 		for j := range ops {
@@ -51,7 +53,8 @@ func (sh *leaseShard) unspendEnded(receipt Receipt, ops []counters.Op) {
 
 // takeDue moves the ended grants that are due to buf, and returns when the next one is due.
 func (sh *leaseShard) takeDue(now time.Duration, buf []EndedGrant) ([]EndedGrant, time.Duration) {
-	next, kept := never, sh.ended[:0]
+	next := never
+	kept := sh.ended[:0]
 	for _, eg := range sh.ended {
 		switch {
 		case eg.due > now:
@@ -78,8 +81,9 @@ func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 // caller must give each back, once. TakeEnded also forgets subjects that were
 // not used for a while.
 func (ls *Leases) TakeEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
-	// Before the shards are read: what becomes due in one that was read already
-	// sets the alarm again and signals. setAlarm below only makes it earlier.
+	// The alarm is reset before the shards are read: what becomes due in one
+	// that was read already sets the alarm again and signals. setAlarm below
+	// only makes it earlier.
 	ls.alarm.Store(int64(never))
 
 	next := never
@@ -124,7 +128,8 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
 // Enable sets whether leases may begin. If not, it also ends all leases, and
 // TakeEnded then hands out what is left of them.
 func (ls *Leases) Enable(now time.Duration, enabled bool) {
-	if ls.disabled.Store(!enabled); enabled {
+	ls.disabled.Store(!enabled)
+	if enabled {
 		return
 	}
 	for i := range ls.shards {

@@ -115,7 +115,7 @@ func (gr *grant) unspend(ops []counters.Op) {
 	for i := range ops {
 		b := &gr.parts[i]
 
-		// Whatever comes back, never more than the owner debited.
+		// A part never has more left than the owner debited, whatever comes back.
 		b.left = min(b.size, b.left+ops[i].Cost)
 	}
 }
@@ -141,7 +141,8 @@ func (le *lease) canAnswerLooks() bool { return le.hasChecks && !le.hasCounts }
 
 // noteModes records the modes of ops, all of one subject. The ops of renewals have no costs.
 func (le *lease) noteModes(ops []counters.Op) {
-	switch mode := ops[0].Mode; {
+	mode := ops[0].Mode
+	switch {
 	case mode == counters.CountMode:
 		le.hasCounts = true
 	case mode == counters.CheckMode && slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Cost > 0 }):
@@ -153,7 +154,8 @@ func (le *lease) noteModes(ops []counters.Op) {
 // decisions that the owner would have made. Looks debit nothing.
 func (le *lease) spend(now time.Duration, ops []counters.Op) {
 	for i := range ops {
-		ll, op := &le.limits[i], &ops[i]
+		ll := &le.limits[i]
+		op := &ops[i]
 
 		took := op.Cost
 		if op.Mode == counters.PeekMode {
@@ -230,7 +232,8 @@ func (rf *refusal) answer(now time.Duration, ops []counters.Op) bool {
 		return false
 	}
 
-	shadow, anyRefuses := len(ops) > 0 && ops[0].Shadow, false
+	shadow := len(ops) > 0 && ops[0].Shadow
+	anyRefuses := false
 	for i := range ops {
 		refuses := rf.refuses(i, now, ops[i].Cost)
 		if shadow && !refuses && ops[i].Cost > 0 {

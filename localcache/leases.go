@@ -199,10 +199,11 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		le.spend(now, ops)
 		receipt := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
 
-		// Set here, under the lock: of all checks that find the grant half
-		// spent, one asks.
+		// The question is noted here, under the lock: of all checks that find the
+		// grant half spent, one asks.
 		if le.needsRenewal(now) {
-			le.renewingUntil, receipt.Renew = now+le.keepFor/keepTTLs, true
+			le.renewingUntil = now + le.keepFor/keepTTLs
+			receipt.Renew = true
 		}
 		return Spent, receipt
 	}
@@ -231,7 +232,8 @@ func (ls *Leases) Unspend(receipt Receipt, ops []counters.Op) {
 	defer sh.mu.Unlock()
 	switch {
 	case le == nil || receipt.grant == 0:
-	case len(le.grants) > 0 && le.grants[0].id == receipt.grant && le.source == receipt.source && len(ops) == len(le.limits):
+	case len(le.grants) > 0 && le.grants[0].id == receipt.grant &&
+		le.source == receipt.source && len(ops) == len(le.limits):
 		le.grants[0].unspend(ops)
 	default:
 		sh.unspendEnded(receipt, ops)
@@ -271,7 +273,8 @@ func (ls *Leases) Request(
 	// answer: IDs of the old one's grants mean nothing to it.
 	if le.source.Owner != owner {
 		ls.endAll(sh, le, now)
-		le.source, le.lastGrant = Source{Owner: owner}, 0
+		le.source = Source{Owner: owner}
+		le.lastGrant = 0
 	}
 
 	// The lease is kept all the same: it remembers refusals.
@@ -329,7 +332,8 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 
 	if le.source != from {
 		ls.endAll(sh, le, now) // its grants are from another process or lineage
-		le.source, le.lastGrant = from, 0
+		le.source = from
+		le.lastGrant = 0
 	}
 
 	le.decisionAt = now
@@ -358,8 +362,8 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 func (ls *Leases) addGrant(
 	sh *leaseShard, le *lease, sent, now time.Duration, from Source, ops []counters.Op, g *Grant,
 ) {
-	// Counted from the question, so that it ends here no later than at the
-	// owner, however long the answer took.
+	// The grant's life counts from the question, so that it ends here no later
+	// than at the owner, however long the answer took.
 	until := sent + min(g.EndsIn, MaxTTL)
 	// A grant that arrives out of order goes back unused: a later report to the
 	// owner may already count it as spent. So does one for which there is no
@@ -420,7 +424,8 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 
 		wait := ttl
 		if decision.RetryAfter != algorithms.Never {
-			decision.RetryAfter = max(decision.RetryAfter, le.pressure.backOff(now, le.policy, ops[i].Limit, ops[i].Cost))
+			pause := le.pressure.backOff(now, le.policy, ops[i].Limit, ops[i].Cost)
+			decision.RetryAfter = max(decision.RetryAfter, pause)
 			wait = min(wait, decision.RetryAfter)
 		}
 
@@ -495,8 +500,9 @@ func (q *leaseQueue) Pop() any {
 func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 	due := le.lastUsed + le.keepFor
 	for i := range le.grants {
-		// While there are grants, the earliest end counts, not keepFor.
-		if until := le.grants[i].until; i == 0 || until < due {
+		// The earliest end of a grant counts, if there is one, and not keepFor.
+		until := le.grants[i].until
+		if i == 0 || until < due {
 			due = until
 		}
 	}

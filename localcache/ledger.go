@@ -67,7 +67,8 @@ type ledgerPart struct {
 func NewLeaseLedger(bound int64) *LeaseLedger {
 	ll := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards)}
 	for i := range ll.shards {
-		ll.shards[i].subjects, ll.shards[i].nextSweep = make(map[uint64]*ledgerSubject), never
+		ll.shards[i].subjects = make(map[uint64]*ledgerSubject)
+		ll.shards[i].nextSweep = never
 	}
 	return ll
 }
@@ -135,7 +136,8 @@ func (ll *LeaseLedger) Grant(
 		until: now + req.Lease.Policy.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
-		lg.parts, amounts = append(lg.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
+		lg.parts = append(lg.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost})
+		amounts = append(amounts, cost)
 	}
 
 	sub.grants = append(sub.grants, lg)
@@ -150,7 +152,8 @@ func (ll *LeaseLedger) Grant(
 // although some of it may be on its way back.
 func (ll *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantRequest) {
 	before := len(sub.grants)
-	sub.grants = slices.DeleteFunc(sub.grants, func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != req.Lineage })
+	isOver := func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != req.Lineage }
+	sub.grants = slices.DeleteFunc(sub.grants, isOver)
 	ll.outstanding.Add(int64(len(sub.grants) - before))
 
 	for i := range sub.grants {
@@ -184,7 +187,8 @@ func (ll *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *
 func (sub *ledgerSubject) sizeGrant(req *GrantRequest) []counters.Op {
 	ops := make([]counters.Op, 0, len(req.Ops))
 
-	wanted, policy := false, req.Lease.Policy
+	wanted := false
+	policy := req.Lease.Policy
 	policy.Nodes = req.Nodes
 
 	for i := range req.Ops {
@@ -250,8 +254,8 @@ func (ll *LeaseLedger) Return(
 		return false
 	}
 
-	// It leaves the ledger, so that a repeated return finds nothing. What can't
-	// be given now goes back in below.
+	// The grant leaves the ledger, so that a repeated return finds nothing.
+	// What can't be given now goes back in below.
 	lg := sub.grants[index]
 	sub.grants = slices.Delete(sub.grants, index, index+1)
 	ll.outstanding.Add(-1)
@@ -266,7 +270,7 @@ func (ll *LeaseLedger) Return(
 			continue
 		}
 
-		// Whatever the holder says, no more comes back than went out.
+		// No more comes back than went out, whatever the holder says.
 		cost := min(ops[i].Cost, lg.parts[part].unreturned)
 		if cost <= 0 {
 			continue

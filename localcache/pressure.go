@@ -66,7 +66,8 @@ func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 		ll := &le.limits[i]
 		op := refusedOp{cost: ll.lastDecision.Remaining + 1, decision: ll.lastDecision}
 
-		if pause := le.pressure.backOff(sent, le.policy, ops[i].Limit, ops[i].Cost); pause > 0 {
+		pause := le.pressure.backOff(sent, le.policy, ops[i].Limit, ops[i].Cost)
+		if pause > 0 {
 			op.decision.Allowed, op.decision.RetryAfter = false, pause
 			op.until = sent + pause
 		}

@@ -29,7 +29,8 @@ func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, boot uint64) Unspen
 	u := Unspent{LastGrant: math.MaxInt64} // without a lease, what is on its way here is given back unspent
 	// A lease that has asked a new owner does not know its process before the first answer.
 	if le != nil && le.source.Owner == owner && (le.source.Boot == boot || le.source.Boot == 0) {
-		u.LastGrant, u.Held = le.lastGrant, le.reportHeld()
+		u.LastGrant = le.lastGrant
+		u.Held = le.reportHeld()
 	}
 	for i := range sh.ended {
 		eg := &sh.ended[i]
@@ -73,7 +74,8 @@ func (le *lease) addUnspent(ops []counters.Op, counts func(gr *grant) bool) {
 		}
 
 		for j := range ops {
-			decision, left := &ops[j].Decision, gr.parts[j].left
+			decision := &ops[j].Decision
+			left := gr.parts[j].left
 			most := max(0, ops[j].Limit.Capacity()+decision.Loaned)
 			if !decision.Allowed {
 				// A refusal stays one: what remains is less than the cost.
@@ -115,7 +117,8 @@ func (ll *LeaseLedger) View(now time.Duration, lineage, subject uint64, read fun
 	var out []GrantOut
 	if sub != nil {
 		for i := range sub.grants {
-			if lg := &sub.grants[i]; now < lg.until && lg.lineage == lineage {
+			lg := &sub.grants[i]
+			if now < lg.until && lg.lineage == lineage {
 				out = append(out, GrantOut{ID: lg.id, Holder: lg.holder, parts: lg.parts})
 			}
 		}

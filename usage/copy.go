@@ -182,7 +182,8 @@ func (t *Totals) copyChanges() {
 	}
 
 	log := t.meter.config.Logger
-	switch late := c.age() > copyGrace; {
+	late := c.age() > copyGrace
+	switch {
 	case late && !c.warned:
 		c.warned = true
 		log.Warn("no other node has a copy of what this node counts for bills: if it is lost, they will be too low",
@@ -270,7 +271,7 @@ func (t *Totals) chooseHolder() (Member, error) {
 	next := slices.MinFunc(alive, func(a, b Member) int { return c.givenUp[a.ID].Compare(c.givenUp[b.ID]) })
 	c.use(next)
 
-	// It has as long to answer as one that has just answered.
+	// The new holder has as long to answer as one that has just answered.
 	c.since = now
 	return next, nil
 }
@@ -287,7 +288,8 @@ func (c *copier) use(node Member) {
 // them as holders: those in other zones first, and then by a hash, so that not
 // all nodes choose the same one.
 func (t *Totals) candidates() []Member {
-	self, zone := t.meter.config.Self, ""
+	self := t.meter.config.Self
+	zone := ""
 	list := slices.Clone(t.members())
 	if i := slices.IndexFunc(list, func(node Member) bool { return node.ID == self }); i >= 0 {
 		zone = list[i].Zone
@@ -311,7 +313,8 @@ func (t *Totals) candidates() []Member {
 // It returns the closed ledgers that the other node lacks; for open ones, the
 // next call begins anew. The caller holds copier.mu.
 func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []source, err error) {
-	c, m := &t.copier, t.meter
+	c := &t.copier
+	m := t.meter
 	c.use(to)
 
 	// The time comes first: all that was counted before it is in the rounds
@@ -342,30 +345,30 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 		sent = append(sent, next)
 	}
 
-	own := t.ownSources(sent)
+	sources := t.ownSources(sent)
 	c.number++
 	st := &statement{
 		Source: m.config.Self, Name: m.config.Name, Boot: m.config.Boot, Started: m.started,
 		Number: c.number, AsOf: clock.Now, Final: final,
 	}
-	for _, src := range own {
+	for _, src := range sources {
 		if src.Ledger.Source == st.Source {
 			st.Ledgers = append(st.Ledgers, version{src.Ledger.Month, src.Ledger.Number, src.Round})
 		}
 	}
 
-	// Last: only the statement that follows them makes blocks count.
+	// The statement comes last: only with it do the blocks before it count.
 	reply, err := t.askCopy(ctx, to, &copyHeader{Statement: st, Sent: sent}, nil)
 	if err != nil {
 		return nil, err
 	}
-	return c.noteSent(sent, own, reply.Missing), nil
+	return c.noteSent(sent, sources, reply.Missing), nil
 }
 
 // ownSources returns the ledgers that were counted in this data directory:
 // those in memory as they were sent, and the closed ones. If the file can't be
 // read now, it returns those that were last in it. The caller holds copier.mu.
-func (t *Totals) ownSources(sent []step) (own []source) {
+func (t *Totals) ownSources(sent []step) (sources []source) {
 	c := &t.copier
 	if list, err := t.meter.sources(allMonths); err == nil {
 		inMemory := t.meter.inMemory()
@@ -375,31 +378,31 @@ func (t *Totals) ownSources(sent []step) (own []source) {
 	}
 
 	for _, st := range sent {
-		own = append(own, source{Ledger: st.Ledger, Node: st.Node, Damaged: st.Damaged, Round: st.To})
+		sources = append(sources, source{Ledger: st.Ledger, Node: st.Node, Damaged: st.Damaged, Round: st.To})
 	}
 
 	for _, src := range c.closed {
 		if !slices.ContainsFunc(sent, func(st step) bool { return st.Ledger == src.Ledger }) {
-			own = append(own, src)
+			sources = append(sources, src)
 		}
 	}
 
-	return own
+	return sources
 }
 
 // noteSent notes what the holder has now, and returns the closed ledgers that it lacks.
-func (c *copier) noteSent(sent []step, own []source, missing []version) (closed []source) {
+func (c *copier) noteSent(sent []step, sources []source, missing []version) (closed []source) {
 	clear(c.sent)
 	for _, st := range sent {
 		c.sent[st.Ledger] = st.To
 	}
 
-	c.last = make(map[ledgerID]uint64, len(own))
-	for _, src := range own {
+	c.last = make(map[ledgerID]uint64, len(sources))
+	for _, src := range sources {
 		c.last[src.Ledger] = src.Round
 	}
 
-	for _, src := range own {
+	for _, src := range sources {
 		if !slices.ContainsFunc(missing,
 			func(v version) bool { return v.Month == src.Ledger.Month && v.Number == src.Ledger.Number }) {
 			continue

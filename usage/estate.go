@@ -121,7 +121,8 @@ func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list
 		return theirs.Source == r.Source &&
 			(theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r, inv.Sources))
 	})
-	return later && !slices.ContainsFunc(list, func(src source) bool { return !covers(inv.Sources, src.Ledger, src.Round) })
+	isUncovered := func(src source) bool { return !covers(inv.Sources, src.Ledger, src.Round) }
+	return later && !slices.ContainsFunc(list, isUncovered)
 }
 
 // dropCopies drops copies and the record of the process that sent them.
@@ -137,8 +138,8 @@ func (t *Totals) dropCopies(r *processRecord, list []source) {
 		return // it has been heard of again
 	}
 
-	// In one transaction: a record that stayed alone would say that the copies
-	// are here.
+	// All goes in one transaction: a record that stayed alone would say that
+	// the copies are here.
 	err := t.meter.file.Update(func(tx persist.Tx) error {
 		all, err := listBuckets(tx)
 		if err != nil {
@@ -180,14 +181,15 @@ func (t *Totals) reviewBills() {
 	alive := slices.DeleteFunc(slices.Clone(members), func(node Member) bool { return !node.Alive })
 	first := slices.MinFunc(append(alive, Member{ID: t.meter.config.Self}),
 		func(a, b Member) int { return a.ID.Compare(b.ID) })
-	found, log := map[string]string{}, t.meter.config.Logger
+	found := map[string]string{}
+	log := t.meter.config.Logger
 	estimated, lost := map[string]bool{}, map[string]bool{}
 	if first.ID == t.meter.config.Self {
 		ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
 		defer cancel()
 
-		this := MonthOf(t.meter.config.Now())
-		for _, month := range []Month{this - 1, this} {
+		current := MonthOf(t.meter.config.Now())
+		for _, month := range []Month{current - 1, current} {
 			bi := t.gather(ctx, month, members)
 			for _, e := range bi.estimated {
 				estimated[e.Node] = true

@@ -184,7 +184,7 @@ func putBlocks(tx persist.Tx, id bucketID, blocks []block) error {
 
 // loadLedger loads an open ledger from the file. Nothing more can be counted in it.
 func loadLedger(tx persist.Tx, id ledgerID, hd head) (*ledger, error) {
-	// Without a bound: that was kept when its rows were counted.
+	// The ledger has no bound: that was kept when its rows were counted.
 	l := newLedger(id, hd.Node, math.MaxInt32)
 	l.damaged = hd.Damaged
 	bucket := bucketID{ledgerID: id}.name()
@@ -197,7 +197,8 @@ func loadLedger(tx persist.Tx, id ledgerID, hd head) (*ledger, error) {
 		blk := block{names: names}
 		blk.counts, _ = tx.Get(bucket, append([]byte{countsPart}, key[1:]...)) // nil if damaged
 		whole := blk.eachRow(func(hi, lo uint64, row *Row) {
-			if done, _ := l.enter(hi, lo, row); done == outcomeLost {
+			done, _ := l.enter(hi, lo, row)
+			if done == outcomeLost {
 				l.damaged = true
 			}
 		})

@@ -88,7 +88,8 @@ func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv
 		}
 	}
 
-	inv.from, inv.unreachable = node, err != nil
+	inv.from = node
+	inv.unreachable = err != nil
 
 	for i := range inv.Sources {
 		inv.Sources[i].heldBy = node
@@ -174,17 +175,13 @@ func (bi *bill) add(src source) {
 
 	// An intact ledger is better than a damaged one of any round: nobody knows
 	// which rows that one lacks.
-	damaged := cmp.Compare(boolInt(have.Damaged), boolInt(src.Damaged))
-	if damaged > 0 || damaged == 0 && better {
+	if have.Damaged != src.Damaged {
+		better = have.Damaged
+	}
+
+	if better {
 		*have = src
 	}
-}
-
-func boolInt(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
 }
 
 // complete puts the lists of the bill in order, counts damaged copies among the
@@ -306,7 +303,8 @@ func (w *witnesses) judgeProcess(records []processRecord) {
 	if records[i].isExact() {
 		return
 	}
-	if loss, first, last := records[i].maxLoss(w.now); w.month >= first && w.month <= last {
+	loss, first, last := records[i].maxLoss(w.now)
+	if w.month >= first && w.month <= last {
 		w.addEstimate(records[0].Name, loss)
 	}
 }

@@ -58,7 +58,8 @@ func (t *Totals) isHandedOver() bool {
 
 	var open []step
 	for _, l := range t.meter.inMemory() {
-		if round := l.endRound(); round > 0 {
+		round := l.endRound()
+		if round > 0 {
 			open = append(open, step{Ledger: l.id, To: round})
 		}
 	}
@@ -173,7 +174,8 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 		return nil, errRow
 	}
 
-	page, m := d.Rest(), t.meter
+	page := d.Rest()
+	m := t.meter
 	if err := m.checkCopy(header.Ledger); err != nil {
 		return nil, err
 	}
@@ -196,7 +198,7 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 	header.at = m.config.Now()
 	reply := []byte{}
 	if err := m.file.Update(func(tx persist.Tx) error {
-		// Looked up again: another node may have sent the ledger since.
+		// The ledger is looked up again: another node may have sent it since.
 		if _, head, whole := findWhole(tx, header.Ledger); whole && head.Round >= header.Round {
 			reply = alreadyHeld
 			return nil

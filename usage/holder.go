@@ -73,7 +73,8 @@ func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
 	case r.Replaced || r.Settled && !isMember:
 		return r
 	case r.Settled: // it has come back, but has not spoken here
-		next.Settled, next.watched = false, false
+		next.Settled = false
+		next.watched = false
 	case !isMember && silent < silentAfter:
 		return r // it may have been removed while it was alive; then it goes on sending
 	case !isMember:
@@ -82,7 +83,8 @@ func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
 			next.Ended = now
 		}
 	case dead && !r.watched:
-		next.Ended, next.watched = now, true
+		next.Ended = now
+		next.watched = true
 	case !dead && r.watched && (!r.Final || silent > stopTime):
 		next.watched = false
 	default:
@@ -121,7 +123,8 @@ func (t *Totals) loadRecords() error {
 	}
 
 	for _, r := range found {
-		r.whole, r.heard = true, time.Now()
+		r.whole = true
+		r.heard = time.Now()
 	}
 
 	h.records = append(found, h.records...)
@@ -301,7 +304,8 @@ func (h *heldCopies) with(
 ) (records []*processRecord, changed bool) {
 	next := &processRecord{statement: *st, whole: whole, heard: time.Now()}
 	if st.Final {
-		next.Ended, next.watched = st.AsOf, true
+		next.Ended = st.AsOf
+		next.watched = true
 		next.Settled = !isMember // it has left: no later process counts for the cluster, unless it joins again
 	}
 
@@ -328,7 +332,10 @@ func (h *heldCopies) with(
 				// The older statement stays, because all of it is here. But its
 				// process is alive.
 				alive := *r
-				alive.Ended, alive.Settled, alive.watched, alive.heard = 0, false, false, time.Now()
+				alive.Ended = 0
+				alive.Settled = false
+				alive.watched = false
+				alive.heard = time.Now()
 				next = &alive
 			}
 
@@ -353,13 +360,15 @@ func (r *processRecord) replaced(now int64) *processRecord {
 	if !r.watched && !r.Settled {
 		next.Ended = now
 	}
-	next.Settled, next.Replaced = true, true
+	next.Settled = true
+	next.Replaced = true
 	return &next
 }
 
 // watch notes which processes have ended whose copies are here.
 func (t *Totals) watch() {
-	h, m := &t.heldCopies, t.meter
+	h := &t.heldCopies
+	m := t.meter
 	members := t.members()
 	now := m.config.Now()
 	h.mu.Lock()
@@ -424,7 +433,8 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 		if known {
 			continue
 		}
-		r.whole, r.heard = true, time.Now()
+		r.whole = true
+		r.heard = time.Now()
 		h.records = slices.DeleteFunc(slices.Clone(h.records), func(ours *processRecord) bool {
 			return ours.Source == r.Source && (ours.Boot == r.Boot || r.supersedes(ours, held))
 		})

@@ -371,7 +371,8 @@ func (blk *block) eachRow(visit func(hi, lo uint64, row *Row)) (whole bool) {
 	for names.More() {
 		hi, lo := names.Uint64(), names.Uint64()
 		var row Row
-		if row.decodeNames(names); names.Failed() {
+		row.decodeNames(names)
+		if names.Failed() {
 			return false
 		}
 

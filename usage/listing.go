@@ -24,8 +24,8 @@ func (l *ledger) makeOrder() *rowOrder {
 		sh := &l.shards[i]
 		sh.mu.Lock()
 
-		// Shared, not copied: names and hashes never change, and later rows are
-		// appended behind them.
+		// The lists are shared, not copied: names and hashes never change, and
+		// later rows are appended behind them.
 		o.names[i], o.rows[i] = sh.names, sh.rows
 		sh.mu.Unlock()
 		for number := range o.rows[i] {
@@ -45,7 +45,8 @@ func (l *ledger) makeOrder() *rowOrder {
 
 // refreshOrder makes a new order if rows were created since the last one.
 func (l *ledger) refreshOrder() {
-	if o := l.rowOrder.Load(); o == nil || int64(len(o.refs)) < l.rows.Load()+l.others.Load() {
+	o := l.rowOrder.Load()
+	if o == nil || int64(len(o.refs)) < l.rows.Load()+l.others.Load() {
 		l.makeOrder()
 	}
 }
@@ -53,7 +54,7 @@ func (l *ledger) refreshOrder() {
 // readNames reads a row's names. They refer to the ledger's memory.
 func (o *rowOrder) readNames(ref uint32, row *Row) {
 	i, number := ref>>24, ref&maxShardRows
-	// can't fail: the names were packed here
+	// Decoding can't fail: the names were packed here.
 	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].nameOffset:]))
 }
 
@@ -140,7 +141,8 @@ func (p *pager) next() *pager {
 func eachRow(page []byte, visit func(row *Row) bool) error {
 	var row Row
 	for d := wire.NewDecoder(page); d.More(); {
-		if row.decode(d); d.Failed() {
+		row.decode(d)
+		if d.Failed() {
 			return errRow
 		}
 		if !visit(&row) {

@@ -143,7 +143,8 @@ func (bi *bill) dropReplaced() {
 	var kept []source
 	for _, src := range bySize {
 		twice := slices.ContainsFunc(kept, func(k source) bool {
-			return k.Ledger.Month == src.Ledger.Month && k.Ledger.Source == src.Ledger.Source && k.Merged.meets(src.Merged)
+			return k.Ledger.Month == src.Ledger.Month && k.Ledger.Source == src.Ledger.Source &&
+				k.Merged.meets(src.Merged)
 		})
 		if twice {
 			bi.missing = append(bi.missing, src.Node)
@@ -189,8 +190,8 @@ func (m *Meter) toMerge() map[Month][]source {
 	for month, list := range byMonth {
 		slices.SortFunc(list, func(a, b source) int { return cmp.Compare(len(a.Merged), len(b.Merged)) })
 
-		// Enough that mergeAt are left, and never just two: each merge writes
-		// all their rows again.
+		// So many are merged that mergeAt are left, and never just two: each merge
+		// writes all their rows again.
 		count := min(max(m.mergeAt, len(list)-m.mergeAt+1), mergeWidth)
 		named := 0
 		for i, src := range list[:count] {

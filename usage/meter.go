@@ -57,7 +57,7 @@ type Meter struct {
 	started int64 // when it began, by config.Now
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // the live ledger of the latest month
-	figures tallies
+	figures figures
 	wake    chan struct{} // holds an element when writeLoop should write again
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
@@ -83,7 +83,7 @@ type loadedCopy struct {
 	at    time.Time
 }
 
-type tallies struct {
+type figures struct {
 	others, lost, failures atomic.Int64
 
 	writeBegan atomic.Pointer[time.Time] // when the current write began; nil if there is none
@@ -178,7 +178,8 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 	if l == nil {
 		l = newLedger(ledgerID{Month: month, Source: m.config.Self, Number: rand.Uint64()},
 			m.config.Name, m.config.Rows)
-		m.live[month], m.ledgers = l, append(m.ledgers, l)
+		m.live[month] = l
+		m.ledgers = append(m.ledgers, l)
 
 		// The writer may be asleep: it had no ledger to write.
 		select {
@@ -203,7 +204,8 @@ func (m *Meter) Stats() Stats {
 		MaxRows: int64(m.config.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: m.file.Lost(),
 		SyncFailures: f.failures.Load(),
 	}
-	if began := f.writeBegan.Load(); began != nil && time.Since(*began) > hangTimeout {
+	began := f.writeBegan.Load()
+	if began != nil && time.Since(*began) > hangTimeout {
 		stats.SyncFailures = max(stats.SyncFailures, 1)
 	}
 

@@ -151,7 +151,8 @@ func (t *Totals) saveNotes() {
 
 // noteMembers notes which nodes are members now.
 func (t *Totals) noteMembers() {
-	nb, m := &t.notes, t.meter
+	nb := &t.notes
+	m := t.meter
 	now := m.config.Now()
 	nb.mu.Lock()
 	defer nb.mu.Unlock()
@@ -224,7 +225,8 @@ func (t *Totals) answerNotes(body []byte) ([]byte, error) {
 		return nil, errRow
 	}
 
-	// Before theirs are added, which they know already.
+	// The answer is made before the other node's notes are added, which it
+	// knows already.
 	reply, err := json.Marshal(t.currentNotes())
 	t.mergeNotes(&theirs)
 	return reply, err

@@ -57,7 +57,8 @@ func (row *Row) decodeNames(d *wire.Decoder) {
 		return unsafe.String(unsafe.SliceData(b), len(b))
 	}
 	row.Rule, row.Unit = name(), name()
-	row.Other, row.Key = d.Bool(), row.Key[:0]
+	row.Other = d.Bool()
+	row.Key = row.Key[:0]
 	if !row.Other {
 		for range d.Count(maxKeyParts, 1) {
 			row.Key = append(row.Key, name())

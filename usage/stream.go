@@ -54,7 +54,8 @@ func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 func (s *Stream) open() {
 	for _, src := range s.bill.sources {
 		reader := &ledgerReader{source: src, more: true}
-		if s.readNextPage(reader); len(reader.page) > 0 {
+		s.readNextPage(reader)
+		if len(reader.page) > 0 {
 			s.readers = append(s.readers, reader)
 		}
 	}
@@ -146,7 +147,8 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 	if err != nil {
 		s.totals.meter.config.Logger.Warn("can't read the rest of a ledger of usage",
 			"node", reader.source.heldBy.Name, "error", err)
-		reader.page, reader.more = nil, false
+		reader.page = nil
+		reader.more = false
 		s.missing = append(s.missing, reader.source.Node)
 		slices.Sort(s.missing)
 		s.missing = slices.Compact(s.missing)

@@ -105,7 +105,8 @@ func (t *Totals) Start() {
 func (t *Totals) Close() error {
 	// Nothing more begins, and the loop ends, before the last changes are sent:
 	// their statement is the last one.
-	answered, done := t.calls.Close(), t.errands.Close()
+	answered := t.calls.Close()
+	done := t.errands.Close()
 	t.cancel()
 	t.loop.Wait()
 	t.last.Do(t.sendLast)
@@ -133,7 +134,8 @@ type source struct {
 func (m *Meter) sources(month Month) (list []source, err error) {
 	for _, l := range m.inMemory() {
 		if month == allMonths || l.id.Month == month {
-			if round := l.endRound(); round > 0 {
+			round := l.endRound()
+			if round > 0 {
 				list = append(list, source{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: round})
 			}
 		}
@@ -157,7 +159,7 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 			case i < 0 && (id.round > 0 || head.Copy):
 				list = append(list, src)
 
-			// Of a ledger in memory, the file has no more than memory.
+			// A ledger in memory has at least what the file has of it.
 			case i >= inMemory && list[i].Round < src.Round:
 				list[i] = src
 			}
@@ -181,7 +183,8 @@ func (t *Totals) page(q *pageQuery) ([]byte, error) {
 	if len(q.After) > 0 {
 		p.after = &Row{}
 		d := wire.NewDecoder(q.After)
-		if p.after.decodeNames(d); d.Failed() {
+		p.after.decodeNames(d)
+		if d.Failed() {
 			return nil, errRow
 		}
 	}
@@ -232,8 +235,8 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 
 	copied := m.loadedCopy.Load()
 
-	// Only a first page sees newer rows: all pages that a reader gets must be
-	// of one order.
+	// Newer rows are seen by a first page only: all pages that a reader gets
+	// must be of one order.
 	if copied == nil || copied.id != id || p.after == nil && copied.round != head.Round {
 		l, err := loadLedger(tx, id, head)
 		if err != nil {

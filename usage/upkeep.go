@@ -72,7 +72,8 @@ func (m *Meter) sync() error {
 	m.figures.writeBegan.Store(&began)
 	defer m.figures.writeBegan.Store(nil)
 	err := m.write()
-	switch failed := m.figures.failures.Load(); {
+	failed := m.figures.failures.Load()
+	switch {
 	case err != nil && m.figures.failures.Add(1) == 1:
 		m.config.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
 	case err == nil && failed > 0:
@@ -88,8 +89,8 @@ func (m *Meter) write() error {
 		return err
 	}
 
-	// Read before anything is written: if the file is lost meanwhile, the next
-	// call writes everything.
+	// The count of losses is read before anything is written: if the file is
+	// lost meanwhile, the next call writes everything.
 	lost := m.file.Lost()
 	var errs []error
 
@@ -120,7 +121,8 @@ func (m *Meter) write() error {
 
 	m.lastLost = lost
 
-	if month := MonthOf(now); len(errs) == 0 && month != m.lastDropped {
+	month := MonthOf(now)
+	if len(errs) == 0 && month != m.lastDropped {
 		if err := m.dropOld(); err != nil {
 			return err
 		}
@@ -167,14 +169,15 @@ func (m *Meter) load() error {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, partial) })
 	}
 	if err == nil {
-		// At the start, no bill is being read.
+		// No bill is being read at the start.
 		err = m.dropReplaced(0)
 	}
 	if err != nil {
 		return fmt.Errorf("read usage: %w", err)
 	}
 
-	m.loaded, m.lastLost = true, m.file.Lost()
+	m.loaded = true
+	m.lastLost = m.file.Lost()
 	for _, l := range found {
 		if l.damaged {
 			m.config.Logger.Error("a month of usage is damaged; keeping its intact part", "month", l.id.Month)
@@ -243,8 +246,8 @@ func (m *Meter) closeLedger(l *ledger) error {
 		}
 	}
 
-	// It leaves memory only now that its pages are in the file: a bill finds it
-	// in one of the two.
+	// The ledger leaves memory only now that its pages are in the file: a bill
+	// finds it in one of the two.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ledgers = slices.DeleteFunc(m.ledgers, func(other *ledger) bool { return other == l })
