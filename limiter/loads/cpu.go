@@ -149,8 +149,8 @@ func (c *CPU) readMachine() (usage, error) {
 	}
 
 	var u usage
-	// The fields are user, nice, system, idle, iowait, irq, softirq and steal. user
-	// includes guests.
+	// The fields are user, nice, system, idle, iowait, irq, softirq and steal. The
+	// first one includes guests.
 	for i, field := range fields[1:min(len(fields), 9)] {
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
