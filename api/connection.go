@@ -154,32 +154,34 @@ func (d *Doors) mostDataConnections(files int) int {
 }
 
 // needTokens reports whether callers must send a token.
-func (c *Connections) needTokens() bool { return c.config.NeedTokens != nil && c.config.NeedTokens() }
+func (cs *Connections) needTokens() bool {
+	return cs.config.NeedTokens != nil && cs.config.NeedTokens()
+}
 
-// Listen wraps ln so that c tracks its connections.
-func (c *Connections) Listen(ln net.Listener) net.Listener {
-	return &trackedListener{Listener: ln, conns: c}
+// Listen wraps ln so that cs tracks its connections.
+func (cs *Connections) Listen(ln net.Listener) net.Listener {
+	return &trackedListener{Listener: ln, conns: cs}
 }
 
 // CloseAll closes every connection, and every later one as it arrives.
-func (c *Connections) CloseAll() {
-	c.mu.Lock()
-	if !c.closed {
-		c.closed = true
-		close(c.closing)
+func (cs *Connections) CloseAll() {
+	cs.mu.Lock()
+	if !cs.closed {
+		cs.closed = true
+		close(cs.closing)
 	}
-	all := slices.Collect(maps.Keys(c.open))
-	c.mu.Unlock()
+	all := slices.Collect(maps.Keys(cs.open))
+	cs.mu.Unlock()
 	for _, conn := range all {
 		_ = conn.Conn.Close() // the goroutine that serves it gets an error and stops
 	}
 }
 
 // CloseSilent closes the connections that have never received anything.
-func (c *Connections) CloseSilent() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn := range c.open {
+func (cs *Connections) CloseSilent() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for conn := range cs.open {
 		if conn.input.CompareAndSwap(inputNone, inputLate) {
 			_ = conn.Conn.Close()
 		}
@@ -188,21 +190,21 @@ func (c *Connections) CloseSilent() {
 
 // CloseIdle closes the connections of strangers that have waited for too long,
 // for a door whose server library has one idle timeout for all.
-func (c *Connections) CloseIdle(now time.Time) {
-	if !c.needTokens() {
+func (cs *Connections) CloseIdle(now time.Time) {
+	if !cs.needTokens() {
 		return
 	}
 
-	latest := c.sinceBegan(now.Add(-strangerIdle))
+	latest := cs.sinceBegan(now.Add(-strangerIdle))
 	var idle []*Connection
-	c.mu.Lock()
+	cs.mu.Lock()
 
-	for conn := range c.seats.strangers {
+	for conn := range cs.seats.strangers {
 		if since := conn.waitingSince.Load(); since > 0 && since < latest && !conn.keepsIdle.Load() {
 			idle = append(idle, conn)
 		}
 	}
-	c.mu.Unlock()
+	cs.mu.Unlock()
 
 	for _, conn := range idle {
 		_ = conn.Conn.Close() // as in CloseAll
@@ -222,12 +224,12 @@ const (
 )
 
 // Wait returns once the goroutines that serve the connections have closed all of them.
-func (c *Connections) Wait() { c.stillOpen.Wait() }
+func (cs *Connections) Wait() { cs.stillOpen.Wait() }
 
-func (c *Connections) add(conn net.Conn) *Connection {
-	tracked := &Connection{Conn: rawconn.Wrap(conn), owner: c, address: addressOf(conn.RemoteAddr())}
-	tracked.waitingSince.Store(c.sinceBegan(time.Now()))
-	displaced, ok := c.admit(tracked)
+func (cs *Connections) add(conn net.Conn) *Connection {
+	tracked := &Connection{Conn: rawconn.Wrap(conn), owner: cs, address: addressOf(conn.RemoteAddr())}
+	tracked.waitingSince.Store(cs.sinceBegan(time.Now()))
+	displaced, ok := cs.admit(tracked)
 	if !ok {
 		_ = conn.Close()
 		// This uses up its Close: it was never added, so it must not be
@@ -243,64 +245,64 @@ func (c *Connections) add(conn net.Conn) *Connection {
 
 // admit finds a seat for a new connection. The caller must close the one that it displaces, if any.
 // It reports false if no more are served.
-func (c *Connections) admit(tracked *Connection) (displaced *Connection, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (cs *Connections) admit(tracked *Connection) (displaced *Connection, ok bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
 
-	if c.closed {
+	if cs.closed {
 		return nil, false
 	}
 
-	displaced, found := c.takeSeat(tracked)
+	displaced, found := cs.takeSeat(tracked)
 	if !found {
-		displaced = c.seats.takeSpare(tracked)
-		c.overflowed++
+		displaced = cs.seats.takeSpare(tracked)
+		cs.overflowed++
 	}
 
 	// Under the lock, together with the look at closed: after CloseAll, the
 	// number of connections only falls.
-	c.open[tracked] = struct{}{}
-	c.stillOpen.Add(1)
+	cs.open[tracked] = struct{}{}
+	cs.stillOpen.Add(1)
 	return displaced, true
 }
 
-// takeSeat gives conn a seat, if need be another one's. The caller holds c.mu.
-func (c *Connections) takeSeat(conn *Connection) (displaced *Connection, ok bool) {
-	if c.seats.take(conn) {
+// takeSeat gives conn a seat, if need be another one's. The caller holds cs.mu.
+func (cs *Connections) takeSeat(conn *Connection) (displaced *Connection, ok bool) {
+	if cs.seats.take(conn) {
 		return nil, true
 	}
 	// Without tokens, all are strangers, and how many connections an address has is all that tells
 	// a caller that wants them all from others.
-	displaced = c.seats.displace(!c.needTokens())
+	displaced = cs.seats.displace(!cs.needTokens())
 	if displaced == nil {
 		return nil, false
 	}
 	// Doors that share their seats displace each other's strangers. It counts
 	// at the door that lost one.
 	displaced.owner.displaced++
-	return displaced, c.seats.take(conn)
+	return displaced, cs.seats.take(conn)
 }
 
 // Metrics reports how many connections of a door found no seat, and how many lost theirs.
-func (c *Connections) Metrics(s metrics.Sink, door string) {
-	c.mu.Lock()
-	overflowed := c.overflowed
-	displaced := c.displaced
-	most := c.seats.most
+func (cs *Connections) Metrics(s metrics.Sink, door string) {
+	cs.mu.Lock()
+	overflowed := cs.overflowed
+	displaced := cs.displaced
+	most := cs.seats.most
 
 	taken := 0
-	for conn := range c.open {
+	for conn := range cs.open {
 		if conn.hasSeat {
 			taken++
 		}
 	}
-	c.mu.Unlock()
+	cs.mu.Unlock()
 	s.Count("connections_beyond_total",
 		"Connections that found no seat: only probes are answered on them.", overflowed, "door", door)
 	s.Count("connections_displaced_total",
 		"Connections that never showed a valid token, closed to make room for others.", displaced, "door", door)
 	s.Count("connections_turns_total",
-		"How often a connection whose caller had sent far ahead waited until others had been served.", c.turnsTaken.Load(), "door", door)
+		"How often a connection whose caller had sent far ahead waited until others had been served.", cs.turnsTaken.Load(), "door", door)
 	s.Level("connections", "Connections that have a seat.", taken, "door", door)
 	s.Level("connections_max",
 		"Bound on the connections that have a seat; data and redis share theirs.", most, "door",
@@ -308,48 +310,48 @@ func (c *Connections) Metrics(s metrics.Sink, door string) {
 }
 
 // Count returns how many connections are open, and how many of those have received anything.
-func (c *Connections) Count() (open, received int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn := range c.open {
+func (cs *Connections) Count() (open, received int) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for conn := range cs.open {
 		if conn.input.Load() == inputReceived {
 			received++
 		}
 	}
-	return len(c.open), received
+	return len(cs.open), received
 }
 
 // Park frees the seat of a connection while nothing serves it.
-func (c *Connections) Park(conn *Connection) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.seats.release(conn)
+func (cs *Connections) Park(conn *Connection) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.seats.release(conn)
 }
 
 // Resume gives a parked connection a seat again. It reports false if there is none.
-func (c *Connections) Resume(conn *Connection) bool {
+func (cs *Connections) Resume(conn *Connection) bool {
 	// From here on it waits for its caller again, and may be displaced like any
 	// other.
 	conn.Await(time.Now())
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	cs.mu.Lock()
+	if cs.closed {
+		cs.mu.Unlock()
 		return false
 	}
-	displaced, ok := c.takeSeat(conn)
-	c.mu.Unlock()
+	displaced, ok := cs.takeSeat(conn)
+	cs.mu.Unlock()
 	if displaced != nil {
 		_ = displaced.Conn.Close() // as in CloseAll
 	}
 	return ok
 }
 
-func (c *Connections) remove(conn *Connection) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.open, conn)
-	c.seats.release(conn)
-	c.stillOpen.Done()
+func (cs *Connections) remove(conn *Connection) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	delete(cs.open, conn)
+	cs.seats.release(conn)
+	cs.stillOpen.Done()
 }
 
 type trackedListener struct {
@@ -404,7 +406,7 @@ type Connection struct {
 // displacedMark is the waitingSince of a connection that has lost its seat.
 const displacedMark = -1
 
-func (c *Connections) sinceBegan(t time.Time) int64 { return max(1, int64(t.Sub(c.began))) }
+func (cs *Connections) sinceBegan(t time.Time) int64 { return max(1, int64(t.Sub(cs.began))) }
 
 // Await notes that c waits for its caller, since now.
 func (c *Connection) Await(now time.Time) {

@@ -15,15 +15,15 @@ type Served interface {
 // Serve accepts connections on ln in the background, until Stop. It calls begin
 // with each, one after another; begin starts a goroutine that serves the
 // connection and closes it.
-func (c *Connections) Serve(ln net.Listener, begin func(*Connection) Served) {
-	c.ln = c.Listen(ln)
-	c.accepted = make(chan error, 1)
-	go func() { c.accepted <- c.accept(begin) }()
+func (cs *Connections) Serve(ln net.Listener, begin func(*Connection) Served) {
+	cs.ln = cs.Listen(ln)
+	cs.accepted = make(chan error, 1)
+	go func() { cs.accepted <- cs.accept(begin) }()
 }
 
-func (c *Connections) accept(begin func(*Connection) Served) error {
+func (cs *Connections) accept(begin func(*Connection) Served) error {
 	for {
-		conn, err := c.ln.Accept()
+		conn, err := cs.ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
@@ -34,10 +34,10 @@ func (c *Connections) accept(begin func(*Connection) Served) error {
 		one := Unwrap[*Connection](conn)
 		served := begin(one)
 
-		c.mu.Lock()
+		cs.mu.Lock()
 		one.served = served
-		interrupted := c.interrupted
-		c.mu.Unlock()
+		interrupted := cs.interrupted
+		cs.mu.Unlock()
 
 		if interrupted {
 			served.Interrupt() // Stop did not see it
@@ -48,19 +48,19 @@ func (c *Connections) accept(begin func(*Connection) Served) error {
 // Stop ends what Serve began: it stops accepting connections, closes those that
 // are idle, waits for the answers in progress until ctx ends, and closes what
 // is left. It may be called again.
-func (c *Connections) Stop(ctx context.Context) error {
-	_ = c.ln.Close()
-	c.CloseSilent()
+func (cs *Connections) Stop(ctx context.Context) error {
+	_ = cs.ln.Close()
+	cs.CloseSilent()
 
 	var all []Served
-	c.mu.Lock()
-	c.interrupted = true
-	for conn := range c.open {
+	cs.mu.Lock()
+	cs.interrupted = true
+	for conn := range cs.open {
 		if conn.served != nil {
 			all = append(all, conn.served)
 		}
 	}
-	c.mu.Unlock()
+	cs.mu.Unlock()
 
 	for _, one := range all {
 		one.Interrupt()
@@ -68,7 +68,7 @@ func (c *Connections) Stop(ctx context.Context) error {
 
 	ended := make(chan struct{})
 	go func() {
-		c.Wait()
+		cs.Wait()
 		close(ended)
 	}()
 
@@ -81,13 +81,13 @@ func (c *Connections) Stop(ctx context.Context) error {
 
 	// Also if all have ended: it wakes accept, which may be waiting for a file
 	// descriptor.
-	c.CloseAll()
+	cs.CloseAll()
 	<-ended
-	acceptErr := <-c.accepted
+	acceptErr := <-cs.accepted
 
 	// accept may have got one more connection meanwhile.
-	c.CloseAll()
-	c.Wait()
-	c.accepted <- nil // for the next call
+	cs.CloseAll()
+	cs.Wait()
+	cs.accepted <- nil // for the next call
 	return errors.Join(err, acceptErr)
 }

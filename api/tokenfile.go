@@ -111,7 +111,7 @@ func readTokensFile(name string) ([]byte, error) {
 
 // parse adds the tokens of a file. On an error it returns the position. Errors
 // never quote the text where a hash should be: it may be a token.
-func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
+func (set *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	root, err := yaml.Parse(string(src))
 	if err != nil {
 		if syntax, ok := errors.AsType[*yaml.SyntaxError](err); ok {
@@ -157,7 +157,7 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 		}
 
 		if err == nil {
-			if twin := s.add(t); twin != nil {
+			if twin := set.add(t); twin != nil {
 				err = fmt.Errorf("sha256: %s has the same token", twin.Name)
 			}
 		}
@@ -301,33 +301,33 @@ func checkTokenName(name string) error {
 }
 
 // follow checks the file for changes until close.
-func (t *tokens) follow() {
-	defer close(t.done)
-	for range tick.Every(t.stop, tokensInterval) {
-		t.files.Check()
+func (ts *tokens) follow() {
+	defer close(ts.done)
+	for range tick.Every(ts.stop, tokensInterval) {
+		ts.files.Check()
 	}
 }
 
 // onReload puts a new set in force. If the file was invalid, the old tokens stay in force.
-func (t *tokens) onReload(set *tokenSet, err error) {
+func (ts *tokens) onReload(set *tokenSet, err error) {
 	if err != nil {
-		t.log.Error("tokens not reloaded, the old ones stay in force", "error", err)
+		ts.log.Error("tokens not reloaded, the old ones stay in force", "error", err)
 		return
 	}
-	t.putInForce(set)
-	t.log.Info("tokens reloaded", "file", t.config.TokensFile, "tokens", len(set.byHash))
+	ts.putInForce(set)
+	ts.log.Info("tokens reloaded", "file", ts.config.TokensFile, "tokens", len(set.byHash))
 }
 
 // close stops following the file. It waits for at most tokensInterval, because
 // a hung disk may block the reader.
-func (t *tokens) close() {
-	if t.done == nil {
+func (ts *tokens) close() {
+	if ts.done == nil {
 		return
 	}
-	close(t.stop)
+	close(ts.stop)
 	select {
-	case <-t.done:
+	case <-ts.done:
 	case <-time.After(tokensInterval):
-		t.log.Warn("the tokens file is still being read", "file", t.config.TokensFile)
+		ts.log.Warn("the tokens file is still being read", "file", ts.config.TokensFile)
 	}
 }

@@ -128,10 +128,10 @@ type tokenSet struct{ byHash map[uint64]*Token }
 func hashKey(sum *[sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(sum[:8]) }
 
 // add adds t, unless the set has a token with the same hash, which it returns instead.
-func (s *tokenSet) add(t *Token) (twin *Token) {
-	twin = s.byHash[hashKey(&t.hash)]
+func (set *tokenSet) add(t *Token) (twin *Token) {
+	twin = set.byHash[hashKey(&t.hash)]
 	if twin == nil {
-		s.byHash[hashKey(&t.hash)] = t
+		set.byHash[hashKey(&t.hash)] = t
 	}
 	return twin
 }
@@ -139,14 +139,14 @@ func (s *tokenSet) add(t *Token) (twin *Token) {
 // find returns the token in an Authorization header, or nil if it has no valid
 // one. The time this takes depends on the header's length, but not on the
 // tokens in the set.
-func (s *tokenSet) find(authorization string) *Token {
+func (set *tokenSet) find(authorization string) *Token {
 	text, ok := bearer(authorization)
 	if !ok || len(text) > maxToken {
 		return nil
 	}
 	// Without a copy: it is only read.
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(text), len(text)))
-	t := s.byHash[hashKey(&sum)]
+	t := set.byHash[hashKey(&sum)]
 	if t == nil || subtle.ConstantTimeCompare(t.hash[:], sum[:]) != 1 {
 		return nil
 	}
@@ -209,25 +209,25 @@ func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 }
 
 // open reads the tokens file and puts its tokens in force.
-func (t *tokens) open() (err error) {
-	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) },
-		t.onReload, t.config.TokensFile)
+func (ts *tokens) open() (err error) {
+	ts.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(ts.config) },
+		ts.onReload, ts.config.TokensFile)
 	if err == nil {
-		t.putInForce(t.files.Current(time.Now()))
+		ts.putInForce(ts.files.Current(time.Now()))
 	}
 	return err
 }
 
 // putInForce puts a set in force.
-func (t *tokens) putInForce(set *tokenSet) {
+func (ts *tokens) putInForce(set *tokenSet) {
 	admin := false
 	for _, one := range set.byHash {
 		admin = admin || one.Scopes.Allows(ScopeAdmin)
 	}
 	if !admin {
-		t.log.Warn("no token has the scope admin, so nobody can write rules", "tokens", len(set.byHash))
+		ts.log.Warn("no token has the scope admin, so nobody can write rules", "tokens", len(set.byHash))
 	}
-	t.set.Store(set)
+	ts.set.Store(set)
 }
 
 // TokenCache caches the token that was found for an Authorization header.

@@ -187,50 +187,50 @@ func (c *Client) checkSingle(ctx context.Context, q *call) {
 	q.setAnswer(r)
 }
 
-// setAnswer sets c's decision and error from the answer to a request of its own.
-func (c *call) setAnswer(r *reply) {
+// setAnswer sets cl's decision and error from the answer to a request of its own.
+func (cl *call) setAnswer(r *reply) {
 	var a answer
-	c.decision, c.err = r.decision(&a, c.countMode)
-	if c.err == nil && c.headers {
-		c.decision.headers = headersOf(r.header)
+	cl.decision, cl.err = r.decision(&a, cl.countMode)
+	if cl.err == nil && cl.headers {
+		cl.decision.headers = headersOf(r.header)
 	}
 }
 
 // decision parses the answer to a check or a reservation into a. countMode is
 // set for a check in CountMode: its answer may be no with the status of an
 // allowed check, and the cost is then taken.
-func (r *reply) decision(a *answer, countMode bool) (Decision, error) {
-	switch r.status {
+func (rp *reply) decision(a *answer, countMode bool) (Decision, error) {
+	switch rp.status {
 	case http.StatusOK, http.StatusTooManyRequests:
 	case http.StatusForbidden:
 		// Any other code is that of an error, such as for a token without the scope.
-		if p := r.problem(); p.Code != CodeDenied {
+		if p := rp.problem(); p.Code != CodeDenied {
 			return Decision{}, p
 		}
 	default:
-		return Decision{}, r.problem()
+		return Decision{}, rp.problem()
 	}
 
-	err := r.decode(a)
+	err := rp.decode(a)
 	var d Decision
 	if err == nil {
 		d, err = a.decision()
 	}
 
-	ok := r.status == http.StatusOK
+	ok := rp.status == http.StatusOK
 	d.Counted = ok && !d.Allowed && countMode
 	if err == nil && ok != (d.Allowed || d.Counted) {
-		err = fmt.Errorf("%w: status %d, and allowed is %t", ErrBadAnswer, r.status, d.Allowed)
+		err = fmt.Errorf("%w: status %d, and allowed is %t", ErrBadAnswer, rp.status, d.Allowed)
 	}
 
 	switch {
 	case err == nil:
 		return d, nil
 	case !ok: // the answer is not a node's; include what it says
-		err = fmt.Errorf("%w: %w", err, r.problem())
+		err = fmt.Errorf("%w: %w", err, rp.problem())
 	}
 
-	return Decision{}, fmt.Errorf("%s: %w", r.node.baseURL, err)
+	return Decision{}, fmt.Errorf("%s: %w", rp.node.baseURL, err)
 }
 
 // checkSeveral sends the checks of a batch in one request.

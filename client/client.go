@@ -471,15 +471,15 @@ func (c *Client) changeUsage(ctx context.Context, path string, q *Request, field
 
 // usage parses the answer to a call about the subject of q. If err, the error
 // of that call, is not nil, it returns that.
-func (r *reply) usage(q *Request, err error) (Usage, error) {
+func (rp *reply) usage(q *Request, err error) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	if r.status != http.StatusOK {
-		return Usage{}, r.problem()
+	if rp.status != http.StatusOK {
+		return Usage{}, rp.problem()
 	}
 	var u usage
-	if err := r.decode(&u); err != nil {
+	if err := rp.decode(&u); err != nil {
 		return Usage{}, err
 	}
 	return u.usage(q.Key)

@@ -241,11 +241,11 @@ type refusal struct {
 }
 
 // UnmarshalJSON parses either.
-func (r *refusal) UnmarshalJSON(text []byte) error {
+func (ref *refusal) UnmarshalJSON(text []byte) error {
 	if text[0] == '{' {
-		return json.Unmarshal(text, &r.own)
+		return json.Unmarshal(text, &ref.own)
 	}
-	return json.Unmarshal(text, &r.place)
+	return json.Unmarshal(text, &ref.place)
 }
 
 type rate struct {

@@ -337,14 +337,14 @@ func nodeError(ctx context.Context, n *node, err error) error {
 	return fmt.Errorf("%s: %w", n.baseURL, err)
 }
 
-// problem returns the error that r reports.
-func (r *reply) problem() *Error {
+// problem returns the error that rp reports.
+func (rp *reply) problem() *Error {
 	var p problem
-	if err := json.Unmarshal(r.body, &p); err != nil || p.Code == "" {
+	if err := json.Unmarshal(rp.body, &p); err != nil || p.Code == "" {
 		const enough = 200
-		p = problem{Code: "unknown", Title: http.StatusText(r.status), Detail: fmt.Sprintf("%.*q", enough, r.body)}
+		p = problem{Code: "unknown", Title: http.StatusText(rp.status), Detail: fmt.Sprintf("%.*q", enough, rp.body)}
 	}
-	return &Error{Status: r.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.baseURL}
+	return &Error{Status: rp.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: rp.node.baseURL}
 }
 
 // codeNoOwner means that only the owner can do this and that it can't be reached now.
@@ -368,10 +368,10 @@ const codeForbidden = "forbidden"
 
 const codeUnknownRule = "unknown-rule"
 
-// decode parses r's JSON body into v. It ignores fields that v does not have.
-func (r *reply) decode(v any) error {
-	if err := json.Unmarshal(r.body, v); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrBadAnswer, r.node.baseURL, err)
+// decode parses rp's JSON body into v. It ignores fields that v does not have.
+func (rp *reply) decode(v any) error {
+	if err := json.Unmarshal(rp.body, v); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrBadAnswer, rp.node.baseURL, err)
 	}
 	return nil
 }

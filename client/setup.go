@@ -116,9 +116,9 @@ func (c *Client) logUnknownRule(name, node string) {
 	}
 }
 
-// IsRejection reports whether r says that the node rejects this client.
-func (r *reply) IsRejection() bool {
-	return (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden) && r.problem().IsRejection()
+// IsRejection reports whether rp says that the node rejects this client.
+func (rp *reply) IsRejection() bool {
+	return (rp.status == http.StatusUnauthorized || rp.status == http.StatusForbidden) && rp.problem().IsRejection()
 }
 
 // IsRejection reports whether e says that the node rejects this client: its

@@ -42,15 +42,15 @@ type Refused struct {
 func NewRefused(d Decision, cause error) *Refused { return &Refused{d, cause} }
 
 // Error returns the reason.
-func (r *Refused) Error() string {
-	if r.cause != nil {
-		return r.cause.Error()
+func (e *Refused) Error() string {
+	if e.cause != nil {
+		return e.cause.Error()
 	}
-	return "client: refused: " + r.Reason
+	return "client: refused: " + e.Reason
 }
 
 // Unwrap returns why no node decided; nil if one did.
-func (r *Refused) Unwrap() error { return r.cause }
+func (e *Refused) Unwrap() error { return e.cause }
 
 // Slot is one of a bounded number of things that go on at once. Acquire returns
 // it, and it renews itself until Close.

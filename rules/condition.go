@@ -43,57 +43,57 @@ func (c *compiler) compileConditions(specs []Condition) []condition {
 	return out
 }
 
-func (c *condition) add(value string) {
+func (cond *condition) add(value string) {
 	if p, ok := ipaddr.ParsePrefix(value); ok {
-		c.nets = append(c.nets, p.Masked())
-		c.texts = append(c.texts, value)
+		cond.nets = append(cond.nets, p.Masked())
+		cond.texts = append(cond.texts, value)
 		return
 	}
 
-	if a, ok := ipaddr.Parse(value); ok && c.address {
-		c.addresses = append(c.addresses, a)
+	if a, ok := ipaddr.Parse(value); ok && cond.address {
+		cond.addresses = append(cond.addresses, a)
 		return
 	}
 	if strings.IndexByte(value, '*') >= 0 {
-		c.globs = append(c.globs, newGlob(value))
+		cond.globs = append(cond.globs, newGlob(value))
 		return
 	}
 
-	c.texts = append(c.texts, value)
+	cond.texts = append(cond.texts, value)
 }
 
-func (c *condition) finish() {
-	slices.Sort(c.texts)
-	slices.SortFunc(c.addresses, netip.Addr.Compare)
-	for _, p := range c.nets {
-		if c.netSet == nil {
-			c.netSet = &bart.Lite{}
+func (cond *condition) finish() {
+	slices.Sort(cond.texts)
+	slices.SortFunc(cond.addresses, netip.Addr.Compare)
+	for _, p := range cond.nets {
+		if cond.netSet == nil {
+			cond.netSet = &bart.Lite{}
 		}
-		c.netSet.Insert(p)
+		cond.netSet.Insert(p)
 	}
 }
 
 // isMetBy reports whether v, a value in m, is one of the condition's values.
-func (c *condition) isMetBy(m *Match, v *value) bool {
-	if _, found := slices.BinarySearch(c.texts, v.text); found {
+func (cond *condition) isMetBy(m *Match, v *value) bool {
+	if _, found := slices.BinarySearch(cond.texts, v.text); found {
 		return true
 	}
 
-	if (len(c.addresses) > 0 || c.netSet != nil) && v.isAddress() {
-		_, found := slices.BinarySearchFunc(c.addresses, v.address, netip.Addr.Compare)
-		if found || c.netSet != nil &&
-			(c.netSet.Contains(v.address) || v.written.IsValid() && c.netSet.Contains(v.written)) {
+	if (len(cond.addresses) > 0 || cond.netSet != nil) && v.isAddress() {
+		_, found := slices.BinarySearchFunc(cond.addresses, v.address, netip.Addr.Compare)
+		if found || cond.netSet != nil &&
+			(cond.netSet.Contains(v.address) || v.written.IsValid() && cond.netSet.Contains(v.written)) {
 			return true
 		}
 	}
 
-	if len(c.globs) == 0 {
+	if len(cond.globs) == 0 {
 		return false
 	}
 
 	text := m.canonicalText(v)
-	for i := range c.globs {
-		if c.globs[i].matches(text) {
+	for i := range cond.globs {
+		if cond.globs[i].matches(text) {
 			return true
 		}
 	}

@@ -36,43 +36,43 @@ var attributeFields = fieldsOf(
 )
 
 // declare reads the attributes of a document: a list of names, or a mapping of names to options.
-func (d *decoder) declare(n *yaml.Node, doc *Document) {
+func (dec *decoder) declare(n *yaml.Node, doc *Document) {
 	switch n.Kind {
 	case yaml.List:
-		d.eachItem(n, func(n *yaml.Node) { d.declareOne(doc, d.name(n), n, nil) })
+		dec.eachItem(n, func(n *yaml.Node) { dec.declareOne(doc, dec.name(n), n, nil) })
 	case yaml.Map:
-		d.eachEntry(n, func(key, v *yaml.Node) { d.declareOne(doc, d.checkName(key, key.Text), key, v) })
+		dec.eachEntry(n, func(key, v *yaml.Node) { dec.declareOne(doc, dec.checkName(key, key.Text), key, v) })
 	default:
-		d.fail(n, "expected a list of names or a mapping, not %s", n.Kind)
+		dec.fail(n, "expected a list of names or a mapping, not %s", n.Kind)
 		return
 	}
 	if len(n.Items) == 0 {
-		d.fail(n, "expected at least one attribute")
+		dec.fail(n, "expected at least one attribute")
 	}
 	if len(doc.Attributes) > maxDeclared {
-		d.fail(n, "more than %d attributes", maxDeclared)
+		dec.fail(n, "more than %d attributes", maxDeclared)
 	}
 
 	doc.declared = make(map[string]*AttributeSpec, len(doc.Attributes))
 	for _, a := range doc.Attributes {
 		doc.declared[a.Name] = a
 	}
-	d.declared = doc.declared
+	dec.declared = doc.declared
 }
 
 // declareOne reads an attribute's options, if there are any.
-func (d *decoder) declareOne(doc *Document, name string, at, options *yaml.Node) {
+func (dec *decoder) declareOne(doc *Document, name string, at, options *yaml.Node) {
 	if name == "" {
 		return // it has been reported
 	}
 	if slices.ContainsFunc(doc.Attributes, func(a *AttributeSpec) bool { return a.Name == name }) {
-		d.fail(at, "duplicate attribute %q", name)
+		dec.fail(at, "duplicate attribute %q", name)
 		return
 	}
 
 	a := &AttributeSpec{Name: name, pos: at.Pos}
 	if options != nil && options.Kind != yaml.Null {
-		attributeFields.read(d, options, a, nil)
+		attributeFields.read(dec, options, a, nil)
 	}
 
 	a.folding = folding{
@@ -82,11 +82,11 @@ func (d *decoder) declareOne(doc *Document, name string, at, options *yaml.Node)
 	doc.Attributes = append(doc.Attributes, a)
 }
 
-func (d *decoder) foldWords(n *yaml.Node) (list []string) {
-	d.eachItem(n, func(n *yaml.Node) {
-		word := d.word(n, foldWords[:]...)
+func (dec *decoder) foldWords(n *yaml.Node) (list []string) {
+	dec.eachItem(n, func(n *yaml.Node) {
+		word := dec.word(n, foldWords[:]...)
 		if word != "" && slices.Contains(list, word) {
-			d.fail(n, "duplicate word %q", word)
+			dec.fail(n, "duplicate word %q", word)
 		}
 		list = append(list, word)
 	})

@@ -28,24 +28,24 @@ type decoder struct {
 	envoyNodes, envoyLevel int // number of Envoy descriptors so far, and the level of the current ones
 }
 
-func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
-	if d.shapes != nil {
-		d.shapes.refuse(n)
+func (dec *decoder) fail(n *yaml.Node, format string, args ...any) {
+	if dec.shapes != nil {
+		dec.shapes.refuse(n)
 		return
 	}
-	d.add(n.Pos, string(d.path), format, args...)
+	dec.add(n.Pos, string(dec.path), format, args...)
 }
 
 // push extends the path by a key. The caller cuts it back to the returned length.
-func (d *decoder) push(key string) int {
-	n := len(d.path)
-	d.path = appendKey(d.path, key)
+func (dec *decoder) push(key string) int {
+	n := len(dec.path)
+	dec.path = appendKey(dec.path, key)
 	return n
 }
 
-func (d *decoder) pushIndex(i int) int {
-	n := len(d.path)
-	d.path = fmt.Appendf(d.path, "[%d]", i)
+func (dec *decoder) pushIndex(i int) int {
+	n := len(dec.path)
+	dec.path = fmt.Appendf(dec.path, "[%d]", i)
 	return n
 }
 
@@ -70,115 +70,115 @@ func appendKey(path []byte, key string) []byte {
 
 // eachField calls field for each key of a mapping, with the key's index in
 // keys, which lists the allowed ones.
-func (d *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
-	if d.shapes != nil {
-		return d.describeFields(n, keys, field)
+func (dec *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
+	if dec.shapes != nil {
+		return dec.describeFields(n, keys, field)
 	}
-	if !d.expectKind(n, yaml.Map) {
+	if !dec.expectKind(n, yaml.Map) {
 		return false
 	}
 
 	var seen uint32 // bit set, by index in keys
 	for key, value := range n.Pairs {
 		i := slices.Index(keys, key.Text)
-		mark := d.push(key.Text)
+		mark := dec.push(key.Text)
 
 		switch {
 		case i < 0:
-			d.fail(key, "unknown key%s", suggest(key.Text, keys))
+			dec.fail(key, "unknown key%s", suggest(key.Text, keys))
 		case seen&(1<<i) != 0:
-			d.fail(key, "duplicate key")
+			dec.fail(key, "duplicate key")
 		default:
 			seen |= 1 << i
 			field(i, key, value)
 		}
 
-		d.path = d.path[:mark]
+		dec.path = dec.path[:mark]
 	}
 
 	return true
 }
 
 // eachEntry calls entry for each key of a mapping whose keys the user chooses.
-func (d *decoder) eachEntry(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
-	if d.shapes != nil {
-		return d.describeEntries(n, entry)
+func (dec *decoder) eachEntry(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
+	if dec.shapes != nil {
+		return dec.describeEntries(n, entry)
 	}
-	if !d.expectKind(n, yaml.Map) {
+	if !dec.expectKind(n, yaml.Map) {
 		return false
 	}
 
 	seen := make(map[string]struct{}, len(n.Items)/2)
 	for key, value := range n.Pairs {
-		mark := d.push(key.Text)
+		mark := dec.push(key.Text)
 		if _, twice := seen[key.Text]; twice {
-			d.fail(key, "duplicate key")
+			dec.fail(key, "duplicate key")
 		} else {
 			seen[key.Text] = struct{}{}
 			entry(key, value)
 		}
-		d.path = d.path[:mark]
+		dec.path = dec.path[:mark]
 	}
 
 	return true
 }
 
 // eachItem calls item for each item of a list.
-func (d *decoder) eachItem(n *yaml.Node, item func(n *yaml.Node)) bool {
-	if d.shapes != nil {
-		return d.describeItems(n, item)
+func (dec *decoder) eachItem(n *yaml.Node, item func(n *yaml.Node)) bool {
+	if dec.shapes != nil {
+		return dec.describeItems(n, item)
 	}
-	if !d.expectKind(n, yaml.List) {
+	if !dec.expectKind(n, yaml.List) {
 		return false
 	}
 	for i, it := range n.Items {
-		mark := d.pushIndex(i)
+		mark := dec.pushIndex(i)
 		item(it)
-		d.path = d.path[:mark]
+		dec.path = dec.path[:mark]
 	}
 	return true
 }
 
-func (d *decoder) expectKind(n *yaml.Node, want yaml.Kind) bool {
-	if d.shapes != nil {
-		return d.shapes.acceptKind(n, want, nil)
+func (dec *decoder) expectKind(n *yaml.Node, want yaml.Kind) bool {
+	if dec.shapes != nil {
+		return dec.shapes.acceptKind(n, want, nil)
 	}
 	if n.Kind != want {
-		d.fail(n, "expected %s, not %s", want, n.Kind)
+		dec.fail(n, "expected %s, not %s", want, n.Kind)
 	}
 	return n.Kind == want
 }
 
 // text reads any scalar as written, because a tenant may be called 123.
-func (d *decoder) text(n *yaml.Node) (string, bool) {
-	if d.shapes != nil {
-		return d.shapes.describeText(n)
+func (dec *decoder) text(n *yaml.Node) (string, bool) {
+	if dec.shapes != nil {
+		return dec.shapes.describeText(n)
 	}
 	switch n.Kind {
 	case yaml.Null, yaml.Map, yaml.List:
-		d.fail(n, "expected text, not %s", n.Kind)
+		dec.fail(n, "expected text, not %s", n.Kind)
 		return "", false
 	}
 	return n.Text, true
 }
 
 // name reads a name.
-func (d *decoder) name(n *yaml.Node) string {
-	s, ok := d.text(n)
+func (dec *decoder) name(n *yaml.Node) string {
+	s, ok := dec.text(n)
 	if !ok {
 		return ""
 	}
-	return d.checkName(n, s)
+	return dec.checkName(n, s)
 }
 
-func (d *decoder) checkName(n *yaml.Node, s string) string {
+func (dec *decoder) checkName(n *yaml.Node, s string) string {
 	switch {
 	case s == "":
-		d.fail(n, "a name can't be empty")
+		dec.fail(n, "a name can't be empty")
 	case len(s) > maxNameBytes:
-		d.fail(n, "a name can't be longer than %d bytes", maxNameBytes)
+		dec.fail(n, "a name can't be longer than %d bytes", maxNameBytes)
 	case strings.IndexFunc(s, unicode.IsControl) >= 0:
-		d.fail(n, "a name can't contain control characters")
+		dec.fail(n, "a name can't contain control characters")
 	default:
 		return s
 	}
@@ -187,15 +187,15 @@ func (d *decoder) checkName(n *yaml.Node, s string) string {
 
 // value reads an attribute's value. What a check could not send as a value,
 // such as true or 7.0, counts as its text, and is noted: see typed.
-func (d *decoder) value(n *yaml.Node) (string, bool) {
-	s, ok := d.text(n)
+func (dec *decoder) value(n *yaml.Node) (string, bool) {
+	s, ok := dec.text(n)
 	if ok && len(s) > MaxValueBytes {
-		d.fail(n, "a value can't be longer than %d bytes", MaxValueBytes)
+		dec.fail(n, "a value can't be longer than %d bytes", MaxValueBytes)
 		return "", false
 	}
 
-	if ok && d.shapes == nil && n.Kind != yaml.String && !isPlainInteger(n) {
-		d.loose.add(n.Pos, string(d.path),
+	if ok && dec.shapes == nil && n.Kind != yaml.String && !isPlainInteger(n) {
+		dec.loose.add(n.Pos, string(dec.path),
 			"%s is neither text nor an integer in plain digits; for the text, write %q", shorten(s),
 			shorten(s))
 	}
@@ -205,11 +205,11 @@ func (d *decoder) value(n *yaml.Node) (string, bool) {
 // typed returns an error if a value was written as something that no check
 // could send. In a document that is only a warning, which the document may be
 // older than.
-func (d *decoder) typed() error {
-	if len(d.loose.errs) == 0 {
+func (dec *decoder) typed() error {
+	if len(dec.loose.errs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", entries.ErrInvalid, d.loose.errs[0])
+	return fmt.Errorf("%w: %w", entries.ErrInvalid, dec.loose.errs[0])
 }
 
 // isPlainInteger reports whether n is an integer in plain decimal digits. -0 is none.
@@ -220,23 +220,23 @@ func isPlainInteger(n *yaml.Node) bool {
 }
 
 // integer reads plain decimal digits.
-func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
-	if d.shapes != nil {
-		d.shapes.describeNumber(n, yaml.Int, integer(low), integer(high))
+func (dec *decoder) integer(n *yaml.Node, low, high int64) int64 {
+	if dec.shapes != nil {
+		dec.shapes.describeNumber(n, yaml.Int, integer(low), integer(high))
 		return 0
 	}
 	if n.Kind != yaml.Int {
-		d.fail(n, "expected an integer, not %s", n.Kind)
+		dec.fail(n, "expected an integer, not %s", n.Kind)
 		return 0
 	}
 	if !isPlainInteger(n) {
-		d.fail(n, "expected an integer in plain decimal digits")
+		dec.fail(n, "expected an integer in plain decimal digits")
 		return 0
 	}
 
 	v, err := strconv.ParseInt(n.Text, 10, 64)
 	if err != nil || v < low || v > high {
-		d.fail(n, "%s is not in %d…%d", shorten(n.Text), low, high)
+		dec.fail(n, "%s is not in %d…%d", shorten(n.Text), low, high)
 		return 0
 	}
 
@@ -244,67 +244,67 @@ func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
 }
 
 // fraction reads a number in low…high.
-func (d *decoder) fraction(n *yaml.Node, low, high float64) float64 {
-	if d.shapes != nil {
-		d.shapes.describeNumber(n, yaml.Float, fraction(low), fraction(high))
+func (dec *decoder) fraction(n *yaml.Node, low, high float64) float64 {
+	if dec.shapes != nil {
+		dec.shapes.describeNumber(n, yaml.Float, fraction(low), fraction(high))
 		return 0
 	}
 	if n.Kind != yaml.Int && n.Kind != yaml.Float {
-		d.fail(n, "expected a number, not %s", n.Kind)
+		dec.fail(n, "expected a number, not %s", n.Kind)
 		return 0
 	}
 
 	v, err := strconv.ParseFloat(n.Text, 64)
 	if err != nil || math.IsNaN(v) || v < low || v > high {
-		d.fail(n, "%s is not in %v…%v", shorten(n.Text), low, high)
+		dec.fail(n, "%s is not in %v…%v", shorten(n.Text), low, high)
 		return 0
 	}
 
 	return v
 }
 
-func (d *decoder) boolean(n *yaml.Node) bool {
-	return d.expectKind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
+func (dec *decoder) boolean(n *yaml.Node) bool {
+	return dec.expectKind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
 }
 
 // word reads one of the given words.
-func (d *decoder) word(n *yaml.Node, words ...string) string {
-	if d.shapes != nil {
-		d.shapes.describeWords(n, words)
+func (dec *decoder) word(n *yaml.Node, words ...string) string {
+	if dec.shapes != nil {
+		dec.shapes.describeWords(n, words)
 		return ""
 	}
 	if slices.Contains(words, n.Text) && n.Kind == yaml.String {
 		return n.Text
 	}
-	if s, ok := d.text(n); ok {
-		d.fail(n, "%q is not one of %s%s", shorten(s), strings.Join(words, ", "), suggest(s, words))
+	if s, ok := dec.text(n); ok {
+		dec.fail(n, "%q is not one of %s%s", shorten(s), strings.Join(words, ", "), suggest(s, words))
 	}
 	return ""
 }
 
 // span reads a duration in low…high.
-func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
-	if d.shapes != nil {
-		d.shapes.acceptKind(n, yaml.String, object("type", yaml.Text("string"), "pattern", yaml.Text(durationPattern)))
+func (dec *decoder) span(n *yaml.Node, low, high time.Duration) Span {
+	if dec.shapes != nil {
+		dec.shapes.acceptKind(n, yaml.String, object("type", yaml.Text("string"), "pattern", yaml.Text(durationPattern)))
 		return Span{}
 	}
 	if n.Kind == yaml.Int || n.Kind == yaml.Float {
-		d.fail(n, "a duration needs a unit, as in %ss", shorten(n.Text))
+		dec.fail(n, "a duration needs a unit, as in %ss", shorten(n.Text))
 		return Span{}
 	}
 
-	s, ok := d.text(n)
+	s, ok := dec.text(n)
 	if !ok {
 		return Span{}
 	}
 
-	d.days = d.days || strings.Contains(s, "d")
+	dec.days = dec.days || strings.Contains(s, "d")
 	v, err := ParseDuration(s)
 	switch {
 	case err != nil:
-		d.fail(n, "%q is not a duration such as 500ms, 15m, 24h or 7d", shorten(s))
+		dec.fail(n, "%q is not a duration such as 500ms, 15m, 24h or 7d", shorten(s))
 	case v < low || v > high:
-		d.fail(n, "%s is not in %s…%s", shorten(s), FormatDuration(low), FormatDuration(high))
+		dec.fail(n, "%s is not in %s…%s", shorten(s), FormatDuration(low), FormatDuration(high))
 	default:
 		return Span{s, v}
 	}

@@ -251,10 +251,10 @@ func (d *Document) FeatureLevel() int {
 	return level
 }
 
-// needsLevel2 reports whether r has a key that builds of level 1 can't read.
-func (r *RuleSpec) needsLevel2() bool {
-	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || len(r.Block) > 1 ||
-		r.Refusal != nil || r.Cost != nil && r.Cost.Unit != ""
+// needsLevel2 reports whether spec has a key that builds of level 1 can't read.
+func (spec *RuleSpec) needsLevel2() bool {
+	return len(spec.Not)+len(spec.Absent)+len(spec.OnTiers) > 0 || spec.hasAlternatives() || len(spec.Block) > 1 ||
+		spec.Refusal != nil || spec.Cost != nil && spec.Cost.Unit != ""
 }
 
 // needsLevel2 reports whether l has a key or value that builds of level 1 can't read.

@@ -56,11 +56,11 @@ func (d *Document) Text() (string, error) {
 
 func (d *Document) node() *yaml.Node { return documentFields.node(d) }
 
-func (r *RuleSpec) node() *yaml.Node { return ruleFields.node(r) }
+func (spec *RuleSpec) node() *yaml.Node { return ruleFields.node(spec) }
 
 func (t *TierSpec) node() *yaml.Node { return tierFields.node(t) }
 
-func (s *SubjectSpec) node() *yaml.Node { return subjectFields.node(s).OnOneLine() }
+func (spec *SubjectSpec) node() *yaml.Node { return subjectFields.node(spec).OnOneLine() }
 
 func leaseNode(l LeaseSpec) *yaml.Node { return leaseFields.node(&l).OnOneLine() }
 

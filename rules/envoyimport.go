@@ -43,7 +43,7 @@ func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 
 // adaptEnvoy rewrites what the reference server accepts and documents reject,
 // in a domain, a descriptor or a rate_limit. It notes what changes its meaning.
-func (d *decoder) adaptEnvoy(n *yaml.Node) {
+func (dec *decoder) adaptEnvoy(n *yaml.Node) {
 	if n.Kind != yaml.Map {
 		return
 	}
@@ -51,7 +51,7 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 	// In place: what is kept never overtakes what is read.
 	kept := n.Items[:0]
 	for key, v := range n.Pairs {
-		mark := d.push(key.Text)
+		mark := dec.push(key.Text)
 		keep := true
 		switch {
 		case key.Text == "metadata":
@@ -59,26 +59,26 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 			slices.Contains([]string{"value", "name", "unit"}, key.Text):
 			keep = false // the reference server treats it as absent
 		case key.Text == "share_threshold" && isTrue(v):
-			d.fail(v, "left out, so more is allowed: %s", noShareThreshold)
+			dec.fail(v, "left out, so more is allowed: %s", noShareThreshold)
 			keep = false
 		case key.Text == "value_to_metric" && isTrue(v):
-			d.fail(v, "left out: %s", noValueToMetric)
+			dec.fail(v, "left out: %s", noValueToMetric)
 			keep = false
 		case key.Text == "detailed_metric" && isTrue(v):
-			d.fail(v,
+			dec.fail(v,
 				"metrics are per descriptor as written, not per value in requests; `rlnode top` shows subjects with their values")
 		case key.Text == "rate_limit":
-			d.adaptEnvoy(v)
+			dec.adaptEnvoy(v)
 			if v.Kind == yaml.Map && v.Get("requests_per_unit") == nil &&
 				(v.Get("unlimited") == nil || !isTrue(v.Get("unlimited"))) {
-				d.fail(v, "requests_per_unit is missing: everything is refused, as by the reference server")
+				dec.fail(v, "requests_per_unit is missing: everything is refused, as by the reference server")
 				v.Set("requests_per_unit", integer(0))
 			}
 		case key.Text == "descriptors":
 			for i, item := range v.Items {
-				mark := d.pushIndex(i)
-				d.adaptEnvoy(item)
-				d.path = d.path[:mark]
+				mark := dec.pushIndex(i)
+				dec.adaptEnvoy(item)
+				dec.path = dec.path[:mark]
 			}
 		}
 
@@ -86,7 +86,7 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 			kept = append(kept, key, v)
 		}
 
-		d.path = d.path[:mark]
+		dec.path = dec.path[:mark]
 	}
 
 	n.Items = kept

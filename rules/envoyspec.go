@@ -163,70 +163,70 @@ func (l *EnvoyLimitSpec) requestsNode() *yaml.Node {
 }
 
 // envoy reads the section.
-func (d *decoder) envoy(n *yaml.Node) (list []*EnvoySpec) {
+func (dec *decoder) envoy(n *yaml.Node) (list []*EnvoySpec) {
 	if n.Kind == yaml.List && len(n.Items) > maxEnvoyDomains {
-		d.fail(n, "%d domains; at most %d are allowed", len(n.Items), maxEnvoyDomains)
+		dec.fail(n, "%d domains; at most %d are allowed", len(n.Items), maxEnvoyDomains)
 		return nil
 	}
-	d.eachItem(n, func(n *yaml.Node) { list = append(list, d.envoyDomain(n)) })
+	dec.eachItem(n, func(n *yaml.Node) { list = append(list, dec.envoyDomain(n)) })
 	return list
 }
 
-func (d *decoder) envoyDomain(n *yaml.Node) *EnvoySpec {
+func (dec *decoder) envoyDomain(n *yaml.Node) *EnvoySpec {
 	s := &EnvoySpec{pos: n.Pos}
-	if envoyFields.read(d, n, s, nil) {
-		d.need(n, "domain", "domain is missing")
+	if envoyFields.read(dec, n, s, nil) {
+		dec.need(n, "domain", "domain is missing")
 	}
 	return s
 }
 
-func (d *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec]) (list []*EnvoyDescriptorSpec) {
-	if d.envoyLevel == maxEnvoyLevels {
-		d.fail(n, "more than %d levels of descriptors", maxEnvoyLevels)
+func (dec *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec]) (list []*EnvoyDescriptorSpec) {
+	if dec.envoyLevel == maxEnvoyLevels {
+		dec.fail(n, "more than %d levels of descriptors", maxEnvoyLevels)
 		return nil
 	}
 
-	before := d.envoyNodes
-	d.envoyNodes += len(n.Items)
-	if d.envoyNodes > maxEnvoyNodes {
+	before := dec.envoyNodes
+	dec.envoyNodes += len(n.Items)
+	if dec.envoyNodes > maxEnvoyNodes {
 		if before <= maxEnvoyNodes {
-			d.fail(n, "more than %d descriptors in all domains", maxEnvoyNodes)
+			dec.fail(n, "more than %d descriptors in all domains", maxEnvoyNodes)
 		}
 		return nil
 	}
 
-	d.envoyLevel++
-	d.eachItem(n, func(n *yaml.Node) {
+	dec.envoyLevel++
+	dec.eachItem(n, func(n *yaml.Node) {
 		s := &EnvoyDescriptorSpec{pos: n.Pos}
-		if f.read(d, n, s, nil) {
-			d.need(n, "key", "key is missing")
+		if f.read(dec, n, s, nil) {
+			dec.need(n, "key", "key is missing")
 		}
 		list = append(list, s)
 	})
-	d.envoyLevel--
+	dec.envoyLevel--
 	return list
 }
 
 // envoyText reads a domain or a key.
-func (d *decoder) envoyText(n *yaml.Node) string {
-	s := d.envoyValue(n)
+func (dec *decoder) envoyText(n *yaml.Node) string {
+	s := dec.envoyValue(n)
 	if s == "" && n.Text == "" && n.Kind == yaml.String {
-		d.fail(n, "this can't be empty")
+		dec.fail(n, "this can't be empty")
 	}
 	return s
 }
 
 // envoyValue reads a text that becomes part of a path.
-func (d *decoder) envoyValue(n *yaml.Node) string {
-	s, ok := d.text(n)
+func (dec *decoder) envoyValue(n *yaml.Node) string {
+	s, ok := dec.text(n)
 	switch {
 	case !ok:
 	case len(s) > MaxValueBytes:
-		d.fail(n, "this can't be longer than %d bytes", MaxValueBytes)
+		dec.fail(n, "this can't be longer than %d bytes", MaxValueBytes)
 	case strings.IndexFunc(s, unicode.IsControl) >= 0:
-		d.fail(n, "this can't contain control characters")
+		dec.fail(n, "this can't contain control characters")
 	case strings.Count(s, "*") > maxEnvoyStars:
-		d.fail(n, "more than %d *", maxEnvoyStars)
+		dec.fail(n, "more than %d *", maxEnvoyStars)
 	default:
 		return s
 	}
@@ -234,8 +234,8 @@ func (d *decoder) envoyValue(n *yaml.Node) string {
 	return ""
 }
 
-func (d *decoder) envoyUnit(n *yaml.Node) string {
-	s, ok := d.text(n)
+func (dec *decoder) envoyUnit(n *yaml.Node) string {
+	s, ok := dec.text(n)
 	if !ok {
 		return ""
 	}
@@ -246,22 +246,22 @@ func (d *decoder) envoyUnit(n *yaml.Node) string {
 		for _, u := range envoyUnits {
 			names = append(names, u.name)
 		}
-		d.fail(n, "%q is not one of %s%s", shorten(s), strings.Join(names, ", "), suggest(s, names))
+		dec.fail(n, "%q is not one of %s%s", shorten(s), strings.Join(names, ", "), suggest(s, names))
 		return ""
 	}
 
 	return unit
 }
 
-func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
+func (dec *decoder) envoyReplaces(n *yaml.Node) (names []string) {
 	if n.Kind == yaml.List && len(n.Items) > maxEnvoyReplaces {
-		d.fail(n, "%d names; at most %d are allowed", len(n.Items), maxEnvoyReplaces)
+		dec.fail(n, "%d names; at most %d are allowed", len(n.Items), maxEnvoyReplaces)
 		return nil
 	}
-	d.eachItem(n, func(n *yaml.Node) {
+	dec.eachItem(n, func(n *yaml.Node) {
 		name := ""
-		if replaceFields.read(d, n, &name, nil) {
-			d.need(n, "name", "name is missing: the name of the limit that this one replaces")
+		if replaceFields.read(dec, n, &name, nil) {
+			dec.need(n, "name", "name is missing: the name of the limit that this one replaces")
 		}
 		names = append(names, name)
 	})
@@ -269,18 +269,18 @@ func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
 }
 
 // envoyMetadata reads metadata, which may be any mapping that JSON can represent.
-func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
-	mistakes := len(d.errs)
-	if d.isAny(n) || !d.expectKind(n, yaml.Map) {
+func (dec *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
+	mistakes := len(dec.errs)
+	if dec.isAny(n) || !dec.expectKind(n, yaml.Map) {
 		return nil
 	}
 
-	d.plainValue(n)
-	if len(d.errs) > mistakes || len(n.Items) == 0 {
+	dec.plainValue(n)
+	if len(dec.errs) > mistakes || len(n.Items) == 0 {
 		return nil
 	}
 	if size := len(n.AppendJSON(nil)); size > maxEnvoyMetadata {
-		d.fail(n, "%d bytes as JSON; at most %d are allowed", size, maxEnvoyMetadata)
+		dec.fail(n, "%d bytes as JSON; at most %d are allowed", size, maxEnvoyMetadata)
 		return nil
 	}
 
@@ -288,19 +288,19 @@ func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 }
 
 // plainValue checks that JSON can represent n.
-func (d *decoder) plainValue(n *yaml.Node) {
+func (dec *decoder) plainValue(n *yaml.Node) {
 	switch n.Kind {
 	case yaml.Map:
-		d.eachEntry(n, func(_, v *yaml.Node) { d.plainValue(v) })
+		dec.eachEntry(n, func(_, v *yaml.Node) { dec.plainValue(v) })
 	case yaml.List:
-		d.eachItem(n, d.plainValue)
+		dec.eachItem(n, dec.plainValue)
 	case yaml.Null:
 		setText(n, "null")
 	case yaml.Bool:
 		setText(n, strings.ToLower(n.Text))
 	case yaml.Int, yaml.Float:
 		if !json.Valid([]byte(n.Text)) {
-			d.fail(n, "JSON can't represent %s", shorten(n.Text))
+			dec.fail(n, "JSON can't represent %s", shorten(n.Text))
 		}
 	}
 }
@@ -313,18 +313,18 @@ func setText(n *yaml.Node, text string) {
 	}
 }
 
-func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
+func (dec *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	l, at := &EnvoyLimitSpec{}, positions{}
 	l.pos = n.Pos
 
-	if !envoyLimitFields.read(d, n, l, at) {
+	if !envoyLimitFields.read(dec, n, l, at) {
 		return l
 	}
 
 	has := func(key string) bool { _, ok := at[key]; return ok }
 	fail := func(key, format string, args ...any) {
 		if has(key) {
-			d.add(at[key], string(appendKey(slices.Clone(d.path), key)), format, args...)
+			dec.add(at[key], string(appendKey(slices.Clone(dec.path), key)), format, args...)
 		}
 	}
 	kind := algorithms.FixedWindow
@@ -343,11 +343,11 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	case has("unit") && has("per"):
 		fail("per", "unit and per exclude each other")
 	case !has("unit") && !has("per"):
-		d.fail(n, "unit is missing: the length of the window; for other lengths, use per")
+		dec.fail(n, "unit is missing: the length of the window; for other lengths, use per")
 	}
 
 	if !l.hasRequests {
-		d.fail(n, "requests_per_unit is missing; 0 refuses everything")
+		dec.fail(n, "requests_per_unit is missing; 0 refuses everything")
 	}
 	if !kind.Bucket() {
 		fail("burst", "burst is for token-bucket and leaky-bucket, not for %s", kind)
@@ -369,32 +369,32 @@ func (s *EnvoyDescriptorSpec) text() string {
 }
 
 // checkEnvoy checks the section.
-func (c *checker) checkEnvoy() {
+func (ch *checker) checkEnvoy() {
 	domains := map[string]int{}
-	for i, s := range c.doc.Envoy {
+	for i, s := range ch.doc.Envoy {
 		path := fmt.Sprintf("envoy[%d]", i)
 		if first, taken := domains[s.Domain]; taken && s.Domain != "" {
-			c.add(s.pos, path+".domain", "the domain %q is taken by envoy[%d]", shorten(s.Domain), first)
+			ch.add(s.pos, path+".domain", "the domain %q is taken by envoy[%d]", shorten(s.Domain), first)
 		} else {
 			domains[s.Domain] = i
 		}
-		c.checkEnvoyDescriptors(path, len(s.Domain), s.Descriptors)
+		ch.checkEnvoyDescriptors(path, len(s.Domain), s.Descriptors)
 	}
 
-	if c.envoyDetailed > maxEnvoyDetailed {
-		c.add(c.doc.positions["envoy"], "envoy",
-			"%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed,
+	if ch.envoyDetailed > maxEnvoyDetailed {
+		ch.add(ch.doc.positions["envoy"], "envoy",
+			"%d descriptors with detailed_metric; at most %d are allowed", ch.envoyDetailed,
 			maxEnvoyDetailed)
 	}
 }
 
 // checkEnvoyDescriptors checks sibling descriptors. length is that of the path above them.
-func (c *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDescriptorSpec) {
+func (ch *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDescriptorSpec) {
 	seen, wildcards := make(map[string]int, len(list)), 0
 	for i, s := range list {
 		path, text := fmt.Sprintf("%s.descriptors[%d]", path, i), s.text()
 		if first, taken := seen[text]; taken && s.Key != "" {
-			c.add(s.pos, path, "%q is a duplicate of descriptors[%d]", shorten(text), first)
+			ch.add(s.pos, path, "%q is a duplicate of descriptors[%d]", shorten(text), first)
 		} else {
 			seen[text] = i
 		}
@@ -405,24 +405,24 @@ func (c *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDe
 
 		own := length + 1 + len(text)
 		if own > maxEnvoyPath {
-			c.add(s.pos, path,
+			ch.add(s.pos, path,
 				"the domain and the keys and values down to here have %d bytes; at most %d are allowed",
 				own, maxEnvoyPath)
 			continue
 		}
 
 		if s.Limit != nil && slices.Contains(s.Limit.Replaces, s.Limit.Name) && s.Limit.Name != "" {
-			c.add(s.Limit.pos, path+".rate_limit.replaces", "%q is the limit's own name", s.Limit.Name)
+			ch.add(s.Limit.pos, path+".rate_limit.replaces", "%q is the limit's own name", s.Limit.Name)
 		}
 		if s.Limit != nil && s.Detailed {
-			c.envoyDetailed++
+			ch.envoyDetailed++
 		}
 
-		c.checkEnvoyDescriptors(path, own, s.Descriptors)
+		ch.checkEnvoyDescriptors(path, own, s.Descriptors)
 	}
 
 	if wildcards > maxEnvoyWildcards {
-		c.add(list[0].pos, path+".descriptors",
+		ch.add(list[0].pos, path+".descriptors",
 			"%d sibling descriptors with *; at most %d are allowed", wildcards, maxEnvoyWildcards)
 	}
 }

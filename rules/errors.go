@@ -47,10 +47,10 @@ func (e Error) Error() string {
 type Errors []Error
 
 // Error returns the mistakes, one per line.
-func (e Errors) Error() string {
-	lines := make([]string, len(e))
-	for i := range e {
-		lines[i] = e[i].Error()
+func (list Errors) Error() string {
+	lines := make([]string, len(list))
+	for i := range list {
+		lines[i] = list[i].Error()
 	}
 	return strings.Join(lines, "\n")
 }

@@ -118,19 +118,19 @@ func (k hashKey) state() hashState {
 }
 
 // addWord adds eight bytes.
-func (s hashState) addWord(w uint64) hashState {
-	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^w)
+func (h hashState) addWord(w uint64) hashState {
+	v0, v1, v2, v3 := sipRound(h.v0, h.v1, h.v2, h.v3^w)
 	return hashState{v0 ^ w, v1, v2, v3}
 }
 
 // addText adds a text, padded with zeros to whole words.
-func (s hashState) addText(text string) hashState {
+func (h hashState) addText(text string) hashState {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
-	v0 := s.v0
-	v1 := s.v1
-	v2 := s.v2
+	v0 := h.v0
+	v1 := h.v1
+	v2 := h.v2
 
-	v3 := s.v3
+	v3 := h.v3
 	for ; len(b) >= 8; b = b[8:] {
 		w := binary.LittleEndian.Uint64(b)
 		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3^w)
@@ -156,9 +156,9 @@ func (s hashState) addText(text string) hashState {
 // finish adds a last word that is not full and returns the hash. In SipHash, n
 // is the length of the whole input. Here it is the length of the last word
 // alone, because the titles already hold the lengths.
-func (s hashState) finish(last, n uint64) Hash {
+func (h hashState) finish(last, n uint64) Hash {
 	last |= n << 56
-	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^last)
+	v0, v1, v2, v3 := sipRound(h.v0, h.v1, h.v2, h.v3^last)
 	v0, v1, v2, v3 = sipRound(v0^last, v1, v2^0xee, v3)
 	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
 	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)

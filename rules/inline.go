@@ -128,10 +128,10 @@ type inlineSet struct {
 }
 
 // find returns the rule for key, or nil.
-func (s *inlineSets) find(key []byte) *Rule {
+func (sets *inlineSets) find(key []byte) *Rule {
 	// This ends, because half of the slots stay empty.
 	for i := xxh3.Hash(key); ; i++ {
-		switch e := s.slots[i%uint64(len(s.slots))].Load(); {
+		switch e := sets.slots[i%uint64(len(sets.slots))].Load(); {
 		case e == nil:
 			return nil
 		case e.key == string(key):
@@ -143,23 +143,23 @@ func (s *inlineSets) find(key []byte) *Rule {
 // add keeps r under key and returns the rule kept there, which may be that of a
 // concurrent add. If the table is full, add marks r as Uninterned and returns
 // it.
-func (s *inlineSets) add(key []byte, r *Rule) *Rule {
+func (sets *inlineSets) add(key []byte, r *Rule) *Rule {
 	// Counted before it is added, so that concurrent calls can't fill the
 	// table.
-	if s.count.Add(1) > maxInterned {
-		s.count.Add(-1)
+	if sets.count.Add(1) > maxInterned {
+		sets.count.Add(-1)
 		r.Uninterned = true
 		return r
 	}
 
 	e := &inlineSet{string(key), r}
 	for i := xxh3.Hash(key); ; {
-		slot := &s.slots[i%uint64(len(s.slots))]
+		slot := &sets.slots[i%uint64(len(sets.slots))]
 		if slot.CompareAndSwap(nil, e) {
 			return r
 		}
 		if other := slot.Load(); other.key == e.key {
-			s.count.Add(-1)
+			sets.count.Add(-1)
 			return other.rule
 		}
 		i++
@@ -438,9 +438,9 @@ func inlineDuration(given string, ms int64) *yaml.Node {
 
 // checkInline reports mistakes in the i-th limit of a call that a document
 // could not have, and whatever doc does not allow.
-func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Document) {
+func (dec *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Document) {
 	fail := func(field, format string, args ...any) {
-		d.add(yaml.Pos{}, fmt.Sprintf("limits[%d].%s", i, field), format, args...)
+		dec.add(yaml.Pos{}, fmt.Sprintf("limits[%d].%s", i, field), format, args...)
 	}
 
 	switch {
@@ -453,7 +453,7 @@ func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Do
 	}
 
 	// What follows reads the limit as it was parsed, which says nothing after a mistake.
-	if len(d.errs) > 0 {
+	if len(dec.errs) > 0 {
 		return
 	}
 	if q.From == fromFirst && (doc.kind(specs[i]) != algorithms.FixedWindow || specs[i].calendar()) {

@@ -39,9 +39,9 @@ func KeptLimit(namespace string) *Limit {
 
 // checkKept reports what q, whose limits are legal elsewhere, can't ask for in
 // a namespace where a key has one counter of that kind.
-func (d *decoder) checkKept(q *InlineSubject, specs []*LimitSpec, doc *Document, kept algorithms.Kind) {
+func (dec *decoder) checkKept(q *InlineSubject, specs []*LimitSpec, doc *Document, kept algorithms.Kind) {
 	fail := func(field, format string, args ...any) {
-		d.add(yaml.Pos{}, "limits"+field, "in the namespace %q, "+format, append([]any{q.Namespace}, args...)...)
+		dec.add(yaml.Pos{}, "limits"+field, "in the namespace %q, "+format, append([]any{q.Namespace}, args...)...)
 	}
 	l := specs[0]
 	switch {

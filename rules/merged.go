@@ -88,18 +88,18 @@ func (m *mergedSubject) node() *yaml.Node {
 	return n
 }
 
-// mergeWith makes an entry's fields replace those of s. s must not share its overrides with others.
-func (s *SubjectSpec) mergeWith(entry *SubjectSpec) {
+// mergeWith makes an entry's fields replace those of spec. spec must not share its overrides with others.
+func (spec *SubjectSpec) mergeWith(entry *SubjectSpec) {
 	if entry.Tier != "" {
-		s.Tier = entry.Tier
+		spec.Tier = entry.Tier
 	}
-	s.Overrides = slices.Clone(s.Overrides)
+	spec.Overrides = slices.Clone(spec.Overrides)
 	for _, o := range entry.Overrides {
-		i := slices.IndexFunc(s.Overrides, func(have Override) bool { return have.Rule == o.Rule })
+		i := slices.IndexFunc(spec.Overrides, func(have Override) bool { return have.Rule == o.Rule })
 		if i < 0 {
-			s.Overrides = append(s.Overrides, o)
+			spec.Overrides = append(spec.Overrides, o)
 		} else {
-			s.Overrides[i] = o
+			spec.Overrides[i] = o
 		}
 	}
 }

@@ -128,12 +128,12 @@ type subjectKey struct {
 }
 
 // Hash implements entries.Key.
-func (k subjectKey) Hash() uint64 {
-	place := uint64(k.attribute)<<16 | uint64(k.grouping.ipv4)<<8 | uint64(k.grouping.ipv6)
-	if k.grouping != (grouping{}) {
-		return entries.HashWords(k.address[0]^place, k.address[1])
+func (key subjectKey) Hash() uint64 {
+	place := uint64(key.attribute)<<16 | uint64(key.grouping.ipv4)<<8 | uint64(key.grouping.ipv6)
+	if key.grouping != (grouping{}) {
+		return entries.HashWords(key.address[0]^place, key.address[1])
 	}
-	return entries.HashWords(entries.HashText(k.text), place)
+	return entries.HashWords(entries.HashText(key.text), place)
 }
 
 // subjectItem is a compiled entry of a subject.
@@ -156,12 +156,12 @@ func (m *Match) WallTime() int64 {
 
 // isInForce reports whether an entry is in force for m's check. It reads the
 // clock only if that matters.
-func (s *span) isInForce(m *Match) bool {
-	if s.until == 0 && s.from == 0 {
+func (sp *span) isInForce(m *Match) bool {
+	if sp.until == 0 && sp.from == 0 {
 		return true
 	}
 	now := m.WallTime()
-	return now >= s.from && (s.until == 0 || now < s.until)
+	return now >= sp.from && (sp.until == 0 || now < sp.until)
 }
 
 // listing returns the verdict of the entries of lists on m's check.

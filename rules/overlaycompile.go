@@ -83,40 +83,40 @@ func (c *compiler) extend() {
 // rulesBySubject returns, by Rule.number, whether entries may change the limits
 // of the rule's subjects. They never change those of global rules, whose
 // division is part of the document.
-func (c *overlayCompiler) rulesBySubject() []bool {
-	out := make([]bool, len(c.set.variants))
-	for i, r := range c.set.variants {
+func (oc *overlayCompiler) rulesBySubject() []bool {
+	out := make([]bool, len(oc.set.variants))
+	for i, r := range oc.set.variants {
 		for _, k := range r.key {
-			out[i] = out[i] || r.Scope != GlobalScope && k.number < len(c.overlay.attributes) &&
-				c.overlay.attributes[k.number].subjects > 0
+			out[i] = out[i] || r.Scope != GlobalScope && k.number < len(oc.overlay.attributes) &&
+				oc.overlay.attributes[k.number].subjects > 0
 		}
 	}
 	return out
 }
 
 // replace replaces one entry by another; either may be nil.
-func (c *overlayCompiler) replace(before, after *entries.Entry) {
+func (oc *overlayCompiler) replace(before, after *entries.Entry) {
 	if before != nil {
-		c.file(before, false)
+		oc.file(before, false)
 	}
 	if after != nil {
-		c.file(after, true)
+		oc.file(after, true)
 	}
 }
 
 // file adds or removes one entry.
-func (c *overlayCompiler) file(e *entries.Entry, add bool) {
+func (oc *overlayCompiler) file(e *entries.Entry, add bool) {
 	awake := true
 	switch e.Kind {
 	case entries.Subject:
-		awake = c.fileSubject(e, add)
+		awake = oc.fileSubject(e, add)
 	case entries.Block:
-		awake = c.fileBlock(e, add)
+		awake = oc.fileBlock(e, add)
 	default:
-		c.fileListed(e, add)
+		oc.fileListed(e, add)
 	}
 
-	o := c.overlay
+	o := oc.overlay
 	switch _, sleeps := o.asleep.Get(entries.Text(e.ID())); {
 	case add && !awake:
 		o.asleep = o.asleep.With(entries.Text(e.ID()), e)
@@ -125,24 +125,24 @@ func (c *overlayCompiler) file(e *entries.Entry, add bool) {
 	}
 }
 
-func (c *overlayCompiler) spanOf(e *entries.Entry) span {
+func (oc *overlayCompiler) spanOf(e *entries.Entry) span {
 	s := span{until: e.Until}
-	if c.overlay.past {
+	if oc.overlay.past {
 		s.from = e.When
 	}
 	return s
 }
 
 // fileListed files an entry of a list under that of its conditions that has the fewest others.
-func (c *overlayCompiler) fileListed(e *entries.Entry, add bool) {
-	o := c.overlay
-	match := c.compileConditions(conditionsOf(e))
+func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
+	o := oc.overlay
+	match := oc.compileConditions(conditionsOf(e))
 	if !add {
 		o.listItems--
 		// Where it was filed depended on how many others there were then. So it
 		// is looked for under all of its conditions.
 		for i := range match {
-			c.unfile(e, keysOf(&match[i]))
+			oc.unfile(e, keysOf(&match[i]))
 		}
 		return
 	}
@@ -163,7 +163,7 @@ func (c *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 		}
 	}
 
-	item := &listItem{entry: e, match: match, span: c.spanOf(e)}
+	item := &listItem{entry: e, match: match, span: oc.spanOf(e)}
 	o.listItems++
 
 	for _, key := range best {
@@ -174,8 +174,8 @@ func (c *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 }
 
 // unfile removes an entry from all of the keys that it is filed under.
-func (c *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
-	o := c.overlay
+func (oc *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
+	o := oc.overlay
 	for _, key := range keys {
 		items, _ := o.lists.Get(key)
 		i := slices.IndexFunc(items, func(item *listItem) bool { return item.entry == e })
@@ -203,24 +203,24 @@ func conditionsOf(e *entries.Entry) []Condition {
 
 // fileSubject adds or removes an entry about a subject. awake is false if the
 // document lacks its tier, or one of its rules.
-func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
-	o := c.overlay
-	item := &subjectItem{entry: e, span: c.spanOf(e)}
+func (oc *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
+	o := oc.overlay
+	item := &subjectItem{entry: e, span: oc.spanOf(e)}
 	if add {
-		item.subject, awake = c.compileEntry(e)
+		item.subject, awake = oc.compileEntry(e)
 	}
 
-	n := c.set.attributes.find(e.Attribute)
-	groupings := c.groupingsOf(n)
+	n := oc.set.attributes.find(e.Attribute)
+	groupings := oc.groupingsOf(n)
 	if len(groupings) == 0 {
 		return awake // no rule has the attribute in its key
 	}
 
 	if add {
-		c.noteSlotTTLs(item.subject)
+		oc.noteSlotTTLs(item.subject)
 	}
 
-	v := &value{number: n, text: canonicalValue(c.doc.declared, e.Attribute, e.Value),
+	v := &value{number: n, text: canonicalValue(oc.doc.declared, e.Attribute, e.Value),
 		holdsAddress: holdsAddresses(e.Attribute)}
 	for _, g := range groupings {
 		key := keyOfSubject(n, v, v.holdsAddress, g)
@@ -228,7 +228,7 @@ func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 		i, found := slices.BinarySearchFunc(items, e.Value,
 			func(item *subjectItem, value string) int { return strings.Compare(item.entry.Value, value) })
 		if !add && found {
-			c.forgetSlotTTLs(items[i].subject)
+			oc.forgetSlotTTLs(items[i].subject)
 		}
 
 		switch {
@@ -244,18 +244,18 @@ func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 	a := o.attributeOf(n)
 	if add {
 		a.subjects++
-		c.touched = c.touched || a.subjects == 1
+		oc.touched = oc.touched || a.subjects == 1
 	} else {
 		a.subjects--
-		c.touched = c.touched || a.subjects == 0
+		oc.touched = oc.touched || a.subjects == 0
 	}
 
 	return awake
 }
 
 // groupingsOf lists how rules with a key attribute group addresses, each once.
-func (c *overlayCompiler) groupingsOf(attribute int) (list []grouping) {
-	for _, r := range c.set.variants {
+func (oc *overlayCompiler) groupingsOf(attribute int) (list []grouping) {
+	for _, r := range oc.set.variants {
 		for _, k := range r.key {
 			if k.number == attribute && !slices.Contains(list, r.grouping) {
 				list = append(list, r.grouping)
@@ -266,9 +266,9 @@ func (c *overlayCompiler) groupingsOf(attribute int) (list []grouping) {
 }
 
 // compileEntry compiles an entry about a subject. What the document lacks is left out.
-func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool) {
-	if c.checker == nil {
-		c.checker = newChecker(c.doc, &collector{})
+func (oc *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool) {
+	if oc.checker == nil {
+		oc.checker = newChecker(oc.doc, &collector{})
 	}
 
 	spec, err := readSubject(e)
@@ -277,21 +277,21 @@ func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool
 	}
 
 	fitting := slices.DeleteFunc(slices.Clone(spec.Overrides),
-		func(o Override) bool { return !c.fits(e.Attribute, spec, o) })
+		func(o Override) bool { return !oc.fits(e.Attribute, spec, o) })
 	awake = err == nil && len(fitting) == len(spec.Overrides)
-	s = c.compileSubject("entry", e.Attribute, &SubjectSpec{Value: e.Value, Tier: e.Tier, Overrides: fitting})
+	s = oc.compileSubject("entry", e.Attribute, &SubjectSpec{Value: e.Value, Tier: e.Tier, Overrides: fitting})
 	return s, awake && (e.Tier == "" || s.tier >= 0)
 }
 
 // fits reports whether an override fits the document.
-func (c *overlayCompiler) fits(attribute string, spec *SubjectSpec, o Override) bool {
-	r := c.set.byName[o.Rule]
+func (oc *overlayCompiler) fits(attribute string, spec *SubjectSpec, o Override) bool {
+	r := oc.set.byName[o.Rule]
 	if r == nil || r.Scope == GlobalScope {
 		return false
 	}
-	c.checker.collector = &collector{}
-	c.checker.checkSubject("", attribute, &SubjectSpec{Value: spec.Value, Overrides: []Override{o}})
-	return c.checker.err() == nil
+	oc.checker.collector = &collector{}
+	oc.checker.checkSubject("", attribute, &SubjectSpec{Value: spec.Value, Overrides: []Override{o}})
+	return oc.checker.err() == nil
 }
 
 // readSubject reads an entry about a subject as a piece of a document.
@@ -311,10 +311,10 @@ func readSubject(e *entries.Entry) (*SubjectSpec, error) {
 }
 
 // fileBlock adds or removes a block by hand.
-func (c *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
-	o := c.overlay
-	r := c.set.byName[e.Rule]
-	if r == nil || r.Envoy || len(r.Key) != len(e.Key) || c.set.MissingAttribute(r, e.Key) != "" {
+func (oc *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
+	o := oc.overlay
+	r := oc.set.byName[e.Rule]
+	if r == nil || r.Envoy || len(r.Key) != len(e.Key) || oc.set.MissingAttribute(r, e.Key) != "" {
 		return false // whatever wrote it: it names no subject of this document
 	}
 
@@ -322,11 +322,11 @@ func (c *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 		o.blocksOfRules = append(o.blocksOfRules, 0)
 	}
 
-	hash := c.set.hashOf(r, e.Key)
+	hash := oc.set.hashOf(r, e.Key)
 	_, have := o.blocks.Get(hash)
 	switch {
 	case add:
-		s := c.spanOf(e)
+		s := oc.spanOf(e)
 		o.blocks = o.blocks.With(hash, &s)
 		o.blocksOfRules[r.Index]++
 	case have:

@@ -189,22 +189,22 @@ var inlineFields = fieldsOf(
 // each has its own metrics.
 const maxNamespaces = 100
 
-func (d *decoder) inline(n *yaml.Node) *InlineSpec {
+func (dec *decoder) inline(n *yaml.Node) *InlineSpec {
 	s := &InlineSpec{}
-	inlineFields.read(d, n, s, nil)
+	inlineFields.read(dec, n, s, nil)
 	return s
 }
 
-func (d *decoder) namespaces(n *yaml.Node) (list []string) {
-	d.eachItem(n, func(n *yaml.Node) {
-		name := d.name(n)
+func (dec *decoder) namespaces(n *yaml.Node) (list []string) {
+	dec.eachItem(n, func(n *yaml.Node) {
+		name := dec.name(n)
 		if name != "" && slices.Contains(list, name) {
-			d.fail(n, "duplicate namespace %q", name)
+			dec.fail(n, "duplicate namespace %q", name)
 		}
 		list = append(list, name)
 	})
 	if len(n.Items) == 0 || len(list) > maxNamespaces {
-		d.fail(n, "expected 1 to %d namespaces", maxNamespaces)
+		dec.fail(n, "expected 1 to %d namespaces", maxNamespaces)
 	}
 	return list
 }
@@ -220,45 +220,45 @@ func mapOf[V any](read func(d *decoder, key, n *yaml.Node) V) func(d *decoder, n
 	}
 }
 
-func (d *decoder) groups(n *yaml.Node) []*Group {
-	list := mapOf((*decoder).group)(d, n)
+func (dec *decoder) groups(n *yaml.Node) []*Group {
+	list := mapOf((*decoder).group)(dec, n)
 	if len(list) > maxGroups {
-		d.fail(n, "more than %d attributes with subjects", maxGroups)
+		dec.fail(n, "more than %d attributes with subjects", maxGroups)
 	}
 	return list
 }
 
-func (d *decoder) lease(n *yaml.Node) (out LeaseSpec) {
-	leaseFields.read(d, n, &out, nil)
+func (dec *decoder) lease(n *yaml.Node) (out LeaseSpec) {
+	leaseFields.read(dec, n, &out, nil)
 	return out
 }
 
-func (d *decoder) zone(n *yaml.Node) string {
-	s, ok := d.text(n)
+func (dec *decoder) zone(n *yaml.Node) string {
+	s, ok := dec.text(n)
 	if !ok {
 		return ""
 	}
 
-	valid, known := d.zones[s]
-	if !known && len(d.zones) < maxZones {
+	valid, known := dec.zones[s]
+	if !known && len(dec.zones) < maxZones {
 		_, err := algorithms.Zone(s)
 		valid = err == nil
-		if d.zones == nil {
-			d.zones = map[string]bool{}
+		if dec.zones == nil {
+			dec.zones = map[string]bool{}
 		}
-		d.zones[s] = valid
+		dec.zones[s] = valid
 	}
 
 	if !valid {
-		d.fail(n, "%q is not a time zone such as UTC or Europe/Berlin", shorten(s))
+		dec.fail(n, "%q is not a time zone such as UTC or Europe/Berlin", shorten(s))
 		return ""
 	}
 
 	return s
 }
 
-func (d *decoder) algorithm(n *yaml.Node) string {
-	return d.word(n, windowAlgorithms[:]...)
+func (dec *decoder) algorithm(n *yaml.Node) string {
+	return dec.word(n, windowAlgorithms[:]...)
 }
 
 // windowAlgorithms are the algorithms that count what happens in a time.
@@ -268,73 +268,73 @@ var windowAlgorithms = [...]string{
 }
 
 // limitAlgorithm reads the algorithm of a limit, which may also be the one that no default can be.
-func (d *decoder) limitAlgorithm(n *yaml.Node) string {
-	return d.word(n,
+func (dec *decoder) limitAlgorithm(n *yaml.Node) string {
+	return dec.word(n,
 		append(windowAlgorithms[:len(windowAlgorithms):len(windowAlgorithms)], algorithms.Concurrency.String())...)
 }
 
-func (d *decoder) entries(n *yaml.Node) []*Entry {
+func (dec *decoder) entries(n *yaml.Node) []*Entry {
 	var out []*Entry
-	d.eachItem(n, func(n *yaml.Node) { out = append(out, &Entry{Match: d.conditions(n), pos: n.Pos}) })
+	dec.eachItem(n, func(n *yaml.Node) { out = append(out, &Entry{Match: dec.conditions(n), pos: n.Pos}) })
 	return out
 }
 
 // conditions reads a rule's match or an entry of a list.
-func (d *decoder) conditions(n *yaml.Node) []Condition {
+func (dec *decoder) conditions(n *yaml.Node) []Condition {
 	var out []Condition
-	if d.expectKind(n, yaml.Map) && len(n.Items) == 0 {
-		d.fail(n, "expected at least one attribute")
+	if dec.expectKind(n, yaml.Map) && len(n.Items) == 0 {
+		dec.fail(n, "expected at least one attribute")
 	}
 
 	if n.Kind != yaml.Map {
 		return nil
 	}
 
-	d.eachEntry(n, func(key, v *yaml.Node) {
-		c := Condition{Attribute: d.checkAttribute(key, key.Text), single: v.Kind != yaml.List}
+	dec.eachEntry(n, func(key, v *yaml.Node) {
+		c := Condition{Attribute: dec.checkAttribute(key, key.Text), single: v.Kind != yaml.List}
 		if c.single {
-			c.Values = d.matchValue(c, v)
-		} else if d.eachItem(v, func(v *yaml.Node) { c.Values = d.matchValue(c, v) }) && len(v.Items) == 0 {
-			d.fail(v, "an empty list matches nothing")
+			c.Values = dec.matchValue(c, v)
+		} else if dec.eachItem(v, func(v *yaml.Node) { c.Values = dec.matchValue(c, v) }) && len(v.Items) == 0 {
+			dec.fail(v, "an empty list matches nothing")
 		}
 		out = append(out, c)
 	})
 	if len(out) > MaxAttributes {
-		d.fail(n, "more than %d attributes", MaxAttributes)
+		dec.fail(n, "more than %d attributes", MaxAttributes)
 	}
 
 	return out
 }
 
 // matchValue appends a value to c's.
-func (d *decoder) matchValue(c Condition, v *yaml.Node) []string {
-	s, ok := d.value(v)
+func (dec *decoder) matchValue(c Condition, v *yaml.Node) []string {
+	s, ok := dec.value(v)
 	if !ok {
 		return c.Values
 	}
 	if message := addressMistake(c.Attribute, s, true); message != "" {
-		d.fail(v, "%s", message)
+		dec.fail(v, "%s", message)
 	}
 	return append(c.Values, s)
 }
 
-func (d *decoder) tier(key, n *yaml.Node) *TierSpec {
-	t := &TierSpec{Name: d.checkName(key, key.Text), pos: key.Pos}
-	if tierFields.read(d, n, t, nil) {
-		d.need(n, "limits", "a tier needs limits")
+func (dec *decoder) tier(key, n *yaml.Node) *TierSpec {
+	t := &TierSpec{Name: dec.checkName(key, key.Text), pos: key.Pos}
+	if tierFields.read(dec, n, t, nil) {
+		dec.need(n, "limits", "a tier needs limits")
 	}
 	return t
 }
 
 // group reads the subjects of one attribute.
-func (d *decoder) group(key, n *yaml.Node) *Group {
-	g := &Group{Attribute: d.checkAttribute(key, key.Text), pos: key.Pos}
+func (dec *decoder) group(key, n *yaml.Node) *Group {
+	g := &Group{Attribute: dec.checkAttribute(key, key.Text), pos: key.Pos}
 	if n.Kind == yaml.Map {
 		g.Subjects = make([]*SubjectSpec, 0, len(n.Items)/2)
 	}
 
-	d.eachEntry(n, func(key, v *yaml.Node) {
-		g.Subjects = append(g.Subjects, d.subject(g.Attribute, key, v))
+	dec.eachEntry(n, func(key, v *yaml.Node) {
+		g.Subjects = append(g.Subjects, dec.subject(g.Attribute, key, v))
 	})
 	byValue := func(a, b *SubjectSpec) int { return strings.Compare(a.Value, b.Value) }
 	if !slices.IsSortedFunc(g.Subjects, byValue) {
@@ -344,7 +344,7 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 	for i := 1; i < len(g.Subjects); i++ {
 		// Only other spellings can be equal here: equal texts are duplicate keys.
 		if a, b := g.Subjects[i-1], g.Subjects[i]; a.Value == b.Value {
-			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)),
+			dec.add(b.pos, string(appendKey(slices.Clone(dec.path), b.Value)),
 				"duplicate %s; the first is on line %d", g.what(), a.pos.Line)
 		}
 	}
@@ -352,24 +352,24 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 	return g
 }
 
-func (d *decoder) subject(attribute string, key, n *yaml.Node) *SubjectSpec {
-	s := &SubjectSpec{Value: d.subjectValue(attribute, key), pos: key.Pos}
-	ok := subjectFields.read(d, n, s, nil)
+func (dec *decoder) subject(attribute string, key, n *yaml.Node) *SubjectSpec {
+	s := &SubjectSpec{Value: dec.subjectValue(attribute, key), pos: key.Pos}
+	ok := subjectFields.read(dec, n, s, nil)
 	if ok && s.Tier == "" && len(s.Overrides) == 0 {
-		d.fail(n, "a subject needs a tier or limits")
+		dec.fail(n, "a subject needs a tier or limits")
 	}
 	return s
 }
 
-func (d *decoder) subjectValue(attribute string, key *yaml.Node) string {
-	s, ok := d.value(key)
+func (dec *decoder) subjectValue(attribute string, key *yaml.Node) string {
+	s, ok := dec.value(key)
 	if !ok {
 		return ""
 	}
 	if message := addressMistake(attribute, s, false); message != "" {
-		d.fail(key, "%s", message)
+		dec.fail(key, "%s", message)
 	}
-	return canonicalValue(d.declared, attribute, s)
+	return canonicalValue(dec.declared, attribute, s)
 }
 
 // what names the values of a group in messages.

@@ -24,64 +24,64 @@ func (p KeyPart) node() *yaml.Node {
 func keyNode(key []KeyPart) *yaml.Node { return listNode(key, KeyPart.node).OnOneLine() }
 
 // hasAlternatives reports whether some part of r's key has more than one attribute.
-func (r *RuleSpec) hasAlternatives() bool {
-	return slices.ContainsFunc(r.Key, func(p KeyPart) bool { return len(p) > 1 })
+func (spec *RuleSpec) hasAlternatives() bool {
+	return slices.ContainsFunc(spec.Key, func(p KeyPart) bool { return len(p) > 1 })
 }
 
-// keyHas reports whether r's key names an attribute.
-func (r *RuleSpec) keyHas(attribute string) bool {
-	return slices.ContainsFunc(r.Key, func(p KeyPart) bool { return slices.Contains(p, attribute) })
+// keyHas reports whether spec's key names an attribute.
+func (spec *RuleSpec) keyHas(attribute string) bool {
+	return slices.ContainsFunc(spec.Key, func(p KeyPart) bool { return slices.Contains(p, attribute) })
 }
 
 // attribute reads the name of an attribute, which must be declared if the document declares any.
-func (d *decoder) attribute(n *yaml.Node) string {
-	s, ok := d.text(n)
+func (dec *decoder) attribute(n *yaml.Node) string {
+	s, ok := dec.text(n)
 	if !ok {
 		return ""
 	}
-	return d.checkAttribute(n, s)
+	return dec.checkAttribute(n, s)
 }
 
 // checkAttribute is attribute for a name that has been read already, such as a key of a mapping.
-func (d *decoder) checkAttribute(n *yaml.Node, s string) string {
-	name := d.checkName(n, s)
-	if name != "" && d.declared != nil && d.declared[name] == nil {
-		d.fail(n, "%q is not declared in attributes%s", shorten(name), suggest(name, declaredNames(d.declared)))
+func (dec *decoder) checkAttribute(n *yaml.Node, s string) string {
+	name := dec.checkName(n, s)
+	if name != "" && dec.declared != nil && dec.declared[name] == nil {
+		dec.fail(n, "%q is not declared in attributes%s", shorten(name), suggest(name, declaredNames(dec.declared)))
 	}
 	return name
 }
 
 // attributes reads a list of different attributes.
-func (d *decoder) attributes(n *yaml.Node) (list []string) {
-	if d.eachItem(n, func(n *yaml.Node) { list = d.appendAttribute(n, list) }) && len(n.Items) == 0 {
-		d.fail(n, "expected at least one attribute")
+func (dec *decoder) attributes(n *yaml.Node) (list []string) {
+	if dec.eachItem(n, func(n *yaml.Node) { list = dec.appendAttribute(n, list) }) && len(n.Items) == 0 {
+		dec.fail(n, "expected at least one attribute")
 	}
 	if len(list) > MaxAttributes {
-		d.fail(n, "more than %d attributes", MaxAttributes)
+		dec.fail(n, "more than %d attributes", MaxAttributes)
 	}
 	return list
 }
 
 // appendAttribute reads an attribute that must not be in list, and appends it.
-func (d *decoder) appendAttribute(n *yaml.Node, list []string) []string {
-	s := d.attribute(n)
+func (dec *decoder) appendAttribute(n *yaml.Node, list []string) []string {
+	s := dec.attribute(n)
 	if s != "" && slices.Contains(list, s) {
-		d.fail(n, "duplicate attribute %q", s)
+		dec.fail(n, "duplicate attribute %q", s)
 	}
 	return append(list, s)
 }
 
 // key reads a rule's key.
-func (d *decoder) key(n *yaml.Node) []KeyPart {
+func (dec *decoder) key(n *yaml.Node) []KeyPart {
 	var key []KeyPart
 	var all []string
 	variants := 1
-	d.eachItem(n, func(n *yaml.Node) {
+	dec.eachItem(n, func(n *yaml.Node) {
 		first := len(all)
 		if n.Kind != yaml.List {
-			all = d.appendAttribute(n, all)
-		} else if d.eachItem(n, func(n *yaml.Node) { all = d.alternative(n, all) }) && len(n.Items) == 0 {
-			d.fail(n, "expected at least one attribute")
+			all = dec.appendAttribute(n, all)
+		} else if dec.eachItem(n, func(n *yaml.Node) { all = dec.alternative(n, all) }) && len(n.Items) == 0 {
+			dec.fail(n, "expected at least one attribute")
 		}
 		part := KeyPart(slices.Clone(all[first:]))
 		variants = min(variants*max(1, len(part)), maxVariants+1)
@@ -89,32 +89,32 @@ func (d *decoder) key(n *yaml.Node) []KeyPart {
 	})
 
 	if len(all) > MaxAttributes {
-		d.fail(n, "more than %d attributes", MaxAttributes)
+		dec.fail(n, "more than %d attributes", MaxAttributes)
 	} else if variants > maxVariants {
-		d.fail(n, "the alternatives offer more than %d choices", maxVariants)
+		dec.fail(n, "the alternatives offer more than %d choices", maxVariants)
 	}
 	return key
 }
 
 // alternative is appendAttribute for an attribute whose name stands before values, as in user=ann.
-func (d *decoder) alternative(n *yaml.Node, list []string) []string {
-	list = d.appendAttribute(n, list)
+func (dec *decoder) alternative(n *yaml.Node, list []string) []string {
+	list = dec.appendAttribute(n, list)
 	if strings.Contains(list[len(list)-1], "=") {
-		d.fail(n, "the name of an alternative can't contain =")
+		dec.fail(n, "the name of an alternative can't contain =")
 	}
 	return list
 }
 
 // tierNames reads the tiers that a rule is for.
-func (d *decoder) tierNames(n *yaml.Node) (list []string) {
-	if d.eachItem(n, func(n *yaml.Node) {
-		name := d.name(n)
+func (dec *decoder) tierNames(n *yaml.Node) (list []string) {
+	if dec.eachItem(n, func(n *yaml.Node) {
+		name := dec.name(n)
 		if name != "" && slices.Contains(list, name) {
-			d.fail(n, "duplicate tier %q", name)
+			dec.fail(n, "duplicate tier %q", name)
 		}
 		list = append(list, name)
 	}) && len(n.Items) == 0 {
-		d.fail(n, "expected at least one tier")
+		dec.fail(n, "expected at least one tier")
 	}
 	return list
 }

@@ -92,52 +92,52 @@ var (
 
 const maxLoad = 1000 // bound on a step's Above
 
-func (d *decoder) rules(n *yaml.Node, doc *Document) {
+func (dec *decoder) rules(n *yaml.Node, doc *Document) {
 	if n.Kind == yaml.List && len(n.Items) > maxRules {
-		d.fail(n, "%d rules; at most %d are allowed", len(n.Items), maxRules)
+		dec.fail(n, "%d rules; at most %d are allowed", len(n.Items), maxRules)
 		return
 	}
-	d.eachItem(n, func(n *yaml.Node) { doc.Rules = append(doc.Rules, d.rule(n, "")) })
+	dec.eachItem(n, func(n *yaml.Node) { doc.Rules = append(doc.Rules, dec.rule(n, "")) })
 }
 
 // rule reads a rule; name is the rule's name if the body has none.
-func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
+func (dec *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 	r := &RuleSpec{Name: name, pos: n.Pos, positions: positions{}}
-	ok := ruleFields.read(d, n, r, r.positions)
+	ok := ruleFields.read(dec, n, r, r.positions)
 	r.malformed = !ok
 	if !ok {
 		return r
 	}
 	if name == "" {
-		d.need(n, "name", "a rule needs a name")
+		dec.need(n, "name", "a rule needs a name")
 	}
-	d.need(n, "key", "a rule needs a key; [] is one counter for all")
+	dec.need(n, "key", "a rule needs a key; [] is one counter for all")
 	return r
 }
 
-func (d *decoder) reservations(n *yaml.Node) *ReservationSpec {
+func (dec *decoder) reservations(n *yaml.Node) *ReservationSpec {
 	r := &ReservationSpec{}
-	if reservationFields.read(d, n, r, nil) && r.OnExpiry == "" {
-		d.fail(n, "on_expiry is missing: charge keeps callers from getting back what they don't settle")
+	if reservationFields.read(dec, n, r, nil) && r.OnExpiry == "" {
+		dec.fail(n, "on_expiry is missing: charge keeps callers from getting back what they don't settle")
 	}
 	return r
 }
 
 // limits reads the limits of a rule, tier or override.
-func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
-	d.alsoWords(n, unlimitedWord)
+func (dec *decoder) limits(n *yaml.Node) []*LimitSpec {
+	dec.alsoWords(n, unlimitedWord)
 	if n.Kind == yaml.String && n.Text == unlimitedWord {
 		return []*LimitSpec{{Unlimited: true, pos: n.Pos}}
 	}
 
 	var out []*LimitSpec
 	if n.Kind == yaml.List && len(n.Items) > maxLimits {
-		d.fail(n, "%d limits; at most %d are allowed", len(n.Items), maxLimits)
+		dec.fail(n, "%d limits; at most %d are allowed", len(n.Items), maxLimits)
 		return nil
 	}
 
-	if d.eachItem(n, func(n *yaml.Node) { out = append(out, d.limit(n)) }) && len(n.Items) == 0 {
-		d.fail(n, "expected at least one limit")
+	if dec.eachItem(n, func(n *yaml.Node) { out = append(out, dec.limit(n)) }) && len(n.Items) == 0 {
+		dec.fail(n, "expected at least one limit")
 	}
 
 	for i, l := range out {
@@ -145,50 +145,50 @@ func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
 			continue
 		}
 		if slices.ContainsFunc(out[:i], func(o *LimitSpec) bool { return o.Name == l.Name }) {
-			mark := d.pushIndex(i)
-			d.add(l.pos, string(d.path)+".name", "two limits are called %q", l.Name)
-			d.path = d.path[:mark]
+			mark := dec.pushIndex(i)
+			dec.add(l.pos, string(dec.path)+".name", "two limits are called %q", l.Name)
+			dec.path = dec.path[:mark]
 		}
 	}
 
 	return out
 }
 
-func (d *decoder) limit(n *yaml.Node) *LimitSpec {
+func (dec *decoder) limit(n *yaml.Node) *LimitSpec {
 	l := &LimitSpec{pos: n.Pos}
-	ok := limitFields.read(d, n, l, nil)
+	ok := limitFields.read(dec, n, l, nil)
 	if !ok {
 		return l
 	}
 
-	d.needEither(n, []string{"unlimited"}, []string{"limit", "per"}, []string{"limit", "ttl"})
+	dec.needEither(n, []string{"unlimited"}, []string{"limit", "per"}, []string{"limit", "ttl"})
 	if l.Unlimited {
-		d.unlimited(n, l)
+		dec.unlimited(n, l)
 		return l
 	}
 
 	switch {
-	case d.shapes != nil:
+	case dec.shapes != nil:
 	case l.isSlots():
-		d.checkSlots(n, l)
+		dec.checkSlots(n, l)
 		return l
 	case n.Get("limit") == nil:
-		d.fail(n, "limit is missing: how much is allowed per window")
+		dec.fail(n, "limit is missing: how much is allowed per window")
 	case n.Get("ttl") != nil:
-		d.failAt(n, "ttl", "ttl is for algorithm: concurrency; the length of a window is per")
+		dec.failAt(n, "ttl", "ttl is for algorithm: concurrency; the length of a window is per")
 	case n.Get("per") == nil:
-		d.fail(n, "per is missing: the length of the window")
+		dec.fail(n, "per is missing: the length of the window")
 	}
 
 	if l.Algorithm != "" && l.calendar() && l.Algorithm != algorithms.FixedWindow.String() {
-		d.failAt(n, "algorithm", "calendar windows are for fixed-window only, per is %s", l.Per)
+		dec.failAt(n, "algorithm", "calendar windows are for fixed-window only, per is %s", l.Per)
 	}
 
 	if burst := n.Get("burst"); burst != nil && l.Limit == 0 && n.Get("limit") != nil {
-		d.failAt(n, "burst", "a limit of 0 allows nothing at once")
+		dec.failAt(n, "burst", "a limit of 0 allows nothing at once")
 	} else if burst != nil && l.Algorithm != "" {
 		if kind, _ := algorithms.ParseKind(l.Algorithm); !kind.Bucket() {
-			d.failAt(n, "burst", "burst is for token-bucket and leaky-bucket, not for %s", l.Algorithm)
+			dec.failAt(n, "burst", "burst is for token-bucket and leaky-bucket, not for %s", l.Algorithm)
 		}
 	}
 
@@ -199,10 +199,10 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 const unlimitedWord = "unlimited"
 
 // unlimited rejects keys that have no meaning beside `unlimited: true`.
-func (d *decoder) unlimited(n *yaml.Node, l *LimitSpec) {
+func (dec *decoder) unlimited(n *yaml.Node, l *LimitSpec) {
 	for _, key := range []string{"limit", "per", "ttl", "algorithm", "burst", "tz", "from"} {
 		if n.Get(key) != nil {
-			d.failAt(n, key, "unlimited: true excludes %s", key)
+			dec.failAt(n, key, "unlimited: true excludes %s", key)
 		}
 	}
 	*l = LimitSpec{Name: l.Name, Unit: l.Unit, Unlimited: true, pos: l.pos}
@@ -217,13 +217,13 @@ func (l *LimitSpec) amountNode() *yaml.Node {
 }
 
 // per reads a window: a word of the calendar or a duration.
-func (d *decoder) per(n *yaml.Node, l *LimitSpec) {
-	d.alsoWords(n, "minute", "hour", "day", "week", "month", "year")
+func (dec *decoder) per(n *yaml.Node, l *LimitSpec) {
+	dec.alsoWords(n, "minute", "hour", "day", "week", "month", "year")
 	if unit, ok := algorithms.ParseCalendarUnit(n.Text); ok && n.Kind == yaml.String {
 		l.Per, l.window = n.Text, unit.Nominal()
 		return
 	}
-	span := d.span(n, algorithms.MinWindow, algorithms.MaxWindow)
+	span := dec.span(n, algorithms.MinWindow, algorithms.MaxWindow)
 	l.Per, l.window = span.Text, span.Duration
 }
 
@@ -231,20 +231,20 @@ func (d *decoder) per(n *yaml.Node, l *LimitSpec) {
 const maxBlocks = 8
 
 // block reads the length of a rule's blocks, or several, each longer than the one before it.
-func (d *decoder) block(n *yaml.Node) (list []Span) {
+func (dec *decoder) block(n *yaml.Node) (list []Span) {
 	if n.Kind != yaml.List {
-		return []Span{d.span(n, algorithms.MinWindow, algorithms.MaxWindow)}
+		return []Span{dec.span(n, algorithms.MinWindow, algorithms.MaxWindow)}
 	}
 
-	d.eachItem(n, func(n *yaml.Node) {
-		one := d.span(n, algorithms.MinWindow, algorithms.MaxWindow-blockMemory)
+	dec.eachItem(n, func(n *yaml.Node) {
+		one := dec.span(n, algorithms.MinWindow, algorithms.MaxWindow-blockMemory)
 		if last := len(list) - 1; last >= 0 && one.Duration > 0 && one.Duration <= list[last].Duration {
-			d.fail(n, "each block must be longer than the one before it")
+			dec.fail(n, "each block must be longer than the one before it")
 		}
 		list = append(list, one)
 	})
 	if len(n.Items) == 0 || len(list) > maxBlocks {
-		d.fail(n, "expected 1 to %d durations", maxBlocks)
+		dec.fail(n, "expected 1 to %d durations", maxBlocks)
 	}
 
 	return list
@@ -265,67 +265,67 @@ func (l *LimitSpec) calendar() bool {
 	return ok
 }
 
-func (d *decoder) cost(n *yaml.Node) *CostTable {
+func (dec *decoder) cost(n *yaml.Node) *CostTable {
 	c := &CostTable{Default: 1}
-	if costFields.read(d, n, c, nil) {
-		d.need(n, "by", "by is missing: the attribute that the cost depends on")
+	if costFields.read(dec, n, c, nil) {
+		dec.need(n, "by", "by is missing: the attribute that the cost depends on")
 	}
 	return c
 }
 
-func (d *decoder) regions(n *yaml.Node) []Region {
+func (dec *decoder) regions(n *yaml.Node) []Region {
 	var out []Region
 	sum := 0.0
-	mistakes := len(d.errs)
-	d.eachEntry(n, func(key, v *yaml.Node) {
-		part := d.fraction(v, 0, 1)
+	mistakes := len(dec.errs)
+	dec.eachEntry(n, func(key, v *yaml.Node) {
+		part := dec.fraction(v, 0, 1)
 		sum += part
-		out = append(out, Region{d.checkName(key, key.Text), part})
+		out = append(out, Region{dec.checkName(key, key.Text), part})
 	})
 
 	if len(out) > maxRegions {
-		d.fail(n, "%d regions; at most %d are allowed", len(out), maxRegions)
+		dec.fail(n, "%d regions; at most %d are allowed", len(out), maxRegions)
 		return nil
 	}
 
 	// The tolerance is slightly wider than a thousandth, to allow for errors in
 	// adding decimal fractions.
-	if len(d.errs) == mistakes && (sum < 0.999-1e-9 || sum > 1.001+1e-9) {
-		d.fail(n, "the parts add up to %.4g, not to 1", sum)
+	if len(dec.errs) == mistakes && (sum < 0.999-1e-9 || sum > 1.001+1e-9) {
+		dec.fail(n, "the parts add up to %.4g, not to 1", sum)
 	}
 
 	return out
 }
 
-func (d *decoder) adaptive(n *yaml.Node) *Adaptive {
+func (dec *decoder) adaptive(n *yaml.Node) *Adaptive {
 	a := &Adaptive{}
-	ok := adaptiveFields.read(d, n, a, nil)
+	ok := adaptiveFields.read(dec, n, a, nil)
 	for _, key := range adaptiveFields.keys {
 		if ok {
-			d.need(n, key, key+" is missing")
+			dec.need(n, key, key+" is missing")
 		}
 	}
 	return a
 }
 
-func (d *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
+func (dec *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
 	if n.Kind == yaml.List && len(n.Items) > maxAdaptiveSteps {
-		d.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
+		dec.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
 		return nil
 	}
 
-	isList := d.eachItem(n, func(n *yaml.Node) {
+	isList := dec.eachItem(n, func(n *yaml.Node) {
 		var step AdaptiveStep
-		if stepFields.read(d, n, &step, nil) && d.need(n, "above", "a step needs above and factor") {
-			d.need(n, "factor", "a step needs above and factor")
+		if stepFields.read(dec, n, &step, nil) && dec.need(n, "above", "a step needs above and factor") {
+			dec.need(n, "factor", "a step needs above and factor")
 		}
 		if last := len(list) - 1; last >= 0 && step.Above <= list[last].Above {
-			d.fail(n, "each step must be above the one before it")
+			dec.fail(n, "each step must be above the one before it")
 		}
 		list = append(list, step)
 	})
 	if isList && len(n.Items) == 0 {
-		d.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
+		dec.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
 	}
 
 	return list

@@ -64,26 +64,26 @@ func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
 	return out
 }
 
-// header returns the canonical name of the header that s reads.
-func (s *ProfileSource) header() string {
-	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(strings.TrimPrefix(s.Source, "header:"), secretSource))
+// header returns the canonical name of the header that p reads.
+func (p *ProfileSource) header() string {
+	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(strings.TrimPrefix(p.Source, "header:"), secretSource))
 }
 
 // secretSource is the prefix of sources whose header is a secret.
 const secretSource = "fingerprint:"
 
 // isSecret reports whether the header is a secret.
-func (s *ProfileSource) isSecret() bool { return strings.HasPrefix(s.Source, secretSource) }
+func (p *ProfileSource) isSecret() bool { return strings.HasPrefix(p.Source, secretSource) }
 
 // listsAddresses reports whether the header is a list of addresses, to which
 // each proxy appends one.
-func (s *ProfileSource) listsAddresses() bool {
-	return holdsAddresses(s.Attribute) || s.header() == "X-Forwarded-For"
+func (p *ProfileSource) listsAddresses() bool {
+	return holdsAddresses(p.Attribute) || p.header() == "X-Forwarded-For"
 }
 
 // isTarget reports whether the header is a request's target.
-func (s *ProfileSource) isTarget() bool {
-	return s.Attribute == "endpoint" || s.header() == "X-Forwarded-Uri"
+func (p *ProfileSource) isTarget() bool {
+	return p.Attribute == "endpoint" || p.header() == "X-Forwarded-Uri"
 }
 
 // Value finds the attribute's value in the header's lines, in order of arrival.
@@ -154,17 +154,17 @@ func RequestPath(target string) string {
 	return "/"
 }
 
-func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
-	p := &ProfileSpec{Name: d.checkName(key, key.Text), pos: key.Pos}
+func (dec *decoder) profile(key, n *yaml.Node) *ProfileSpec {
+	p := &ProfileSpec{Name: dec.checkName(key, key.Text), pos: key.Pos}
 	var hops *yaml.Node
 	lists := false
-	d.eachEntry(n, func(key, v *yaml.Node) {
+	dec.eachEntry(n, func(key, v *yaml.Node) {
 		if key.Text == "trusted_hops" {
 			hops = v
-			p.TrustedHops = int(d.integer(v, 1, maxTrustedHops))
+			p.TrustedHops = int(dec.integer(v, 1, maxTrustedHops))
 			return
 		}
-		s := d.source(d.checkAttribute(key, key.Text), v)
+		s := dec.source(dec.checkAttribute(key, key.Text), v)
 		lists = lists || s.listsAddresses()
 		p.Sources = append(p.Sources, s)
 	})
@@ -175,11 +175,11 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 
 	switch {
 	case len(p.Sources) == 0:
-		d.fail(n, "a profile needs at least one attribute")
+		dec.fail(n, "a profile needs at least one attribute")
 	case len(p.Sources) > MaxAttributes:
-		d.fail(n, "more than %d attributes", MaxAttributes)
+		dec.fail(n, "more than %d attributes", MaxAttributes)
 	case hops != nil && !lists:
-		d.fail(hops,
+		dec.fail(hops,
 			"trusted_hops is for addresses, but the profile has no ip, no *_ip and nothing from X-Forwarded-For")
 	}
 
@@ -187,17 +187,17 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 }
 
 // source reads the source of an attribute's value.
-func (d *decoder) source(attribute string, v *yaml.Node) ProfileSource {
-	text, ok := d.text(v)
+func (dec *decoder) source(attribute string, v *yaml.Node) ProfileSource {
+	text, ok := dec.text(v)
 	s := ProfileSource{attribute, text}
 	switch {
 	case !ok:
 	case !headerSource(text):
-		d.fail(v, "%q is not a source such as header:X-Tenant or fingerprint:X-Api-Key", shorten(text))
+		dec.fail(v, "%q is not a source such as header:X-Tenant or fingerprint:X-Api-Key", shorten(text))
 	case s.isSecret() && (s.listsAddresses() || s.isTarget()):
-		d.fail(v, "%s is read from its header; fingerprint: is for secrets", attribute)
+		dec.fail(v, "%s is read from its header; fingerprint: is for secrets", attribute)
 	case holdsAddresses(attribute) && s.header() == "Forwarded":
-		d.fail(v, "addresses are not read from Forwarded; let the proxy send X-Forwarded-For")
+		dec.fail(v, "addresses are not read from Forwarded; let the proxy send X-Forwarded-For")
 	}
 	return s
 }

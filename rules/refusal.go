@@ -70,61 +70,61 @@ var refusalText = codec[string]{func(d *decoder,
 	return d.template(n, maxRefusalText, "")
 }, text}
 
-func (d *decoder) refusal(n *yaml.Node) *RefusalSpec {
+func (dec *decoder) refusal(n *yaml.Node) *RefusalSpec {
 	r := &RefusalSpec{}
-	if refusalFields.read(d, n, r, nil) && len(n.Items) == 0 {
-		d.fail(n, "expected at least one of %s", strings.Join(refusalFields.keys, ", "))
+	if refusalFields.read(dec, n, r, nil) && len(n.Items) == 0 {
+		dec.fail(n, "expected at least one of %s", strings.Join(refusalFields.keys, ", "))
 	}
 	return r
 }
 
-func (d *decoder) refusalStatus(n *yaml.Node) int {
-	mistakes := len(d.errs)
-	status := int(d.integer(n, 400, UnavailableStatus))
-	if len(d.errs) == mistakes && status > 499 && status != UnavailableStatus {
-		d.fail(n, "%d is neither in 400…499 nor %d", status, UnavailableStatus)
+func (dec *decoder) refusalStatus(n *yaml.Node) int {
+	mistakes := len(dec.errs)
+	status := int(dec.integer(n, 400, UnavailableStatus))
+	if len(dec.errs) == mistakes && status > 499 && status != UnavailableStatus {
+		dec.fail(n, "%d is neither in 400…499 nor %d", status, UnavailableStatus)
 	}
 	return status
 }
 
-func (d *decoder) refusalCode(n *yaml.Node) string {
-	s, ok := d.text(n)
+func (dec *decoder) refusalCode(n *yaml.Node) string {
+	s, ok := dec.text(n)
 	switch {
 	case !ok:
 		return ""
 	case s == "" || len(s) > maxNameBytes ||
 		strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "":
-		d.fail(n, "a code has 1 to %d letters, digits, -, _ and .", maxNameBytes)
+		dec.fail(n, "a code has 1 to %d letters, digits, -, _ and .", maxNameBytes)
 	case slices.Contains(ReservedCodes, s):
-		d.fail(n, "%q is a code of rlnode's own answers", s)
+		dec.fail(n, "%q is a code of rlnode's own answers", s)
 	}
 	return s
 }
 
 // refusalHeaders reads the headers of a refusal. They may not change what
 // proxies and clients do with the answer.
-func (d *decoder) refusalHeaders(n *yaml.Node) (list []RefusalHeader) {
-	d.eachEntry(n, func(key, v *yaml.Node) {
+func (dec *decoder) refusalHeaders(n *yaml.Node) (list []RefusalHeader) {
+	dec.eachEntry(n, func(key, v *yaml.Node) {
 		h := RefusalHeader{Name: textproto.CanonicalMIMEHeaderKey(key.Text)}
 		switch {
 		case strings.HasPrefix(h.Name, "X-Ratelimit-"):
-			d.fail(key, "nodes set this header themselves")
+			dec.fail(key, "nodes set this header themselves")
 		case !isRefusalHeader(h.Name):
-			d.fail(key, "only X-…, Link, Cache-Control, Content-Language and WWW-Authenticate may be set")
+			dec.fail(key, "only X-…, Link, Cache-Control, Content-Language and WWW-Authenticate may be set")
 		case slices.ContainsFunc(list, func(o RefusalHeader) bool { return o.Name == h.Name }):
-			d.fail(key, "duplicate header")
+			dec.fail(key, "duplicate header")
 		}
 
-		h.Value = d.template(v, maxRefusalText, "")
+		h.Value = dec.template(v, maxRefusalText, "")
 		if strings.Trim(h.Value, " ") != h.Value ||
 			strings.ContainsFunc(h.Value, func(r rune) bool { return r > '~' }) {
-			d.fail(v, "a header's value is printable ASCII without blanks around it")
+			dec.fail(v, "a header's value is printable ASCII without blanks around it")
 		}
 
 		list = append(list, h)
 	})
 	if n.Kind == yaml.Map && (len(list) == 0 || len(list) > maxRefusalHeaders) {
-		d.fail(n, "expected 1 to %d headers", maxRefusalHeaders)
+		dec.fail(n, "expected 1 to %d headers", maxRefusalHeaders)
 	}
 
 	return list
@@ -140,12 +140,12 @@ func isRefusalHeader(name string) bool {
 }
 
 // refusalBody reads an object, as such or as its text, or plain text.
-func (d *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
+func (dec *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 	if n.Kind != yaml.Map {
-		r.Body = d.template(n, maxRefusalBody, "\n\t")
+		r.Body = dec.template(n, maxRefusalBody, "\n\t")
 		object, isObject := readObject(r.Body)
 		if isObject && object == nil {
-			d.fail(n, "in an object, placeholders may stand only within texts")
+			dec.fail(n, "in an object, placeholders may stand only within texts")
 		}
 		if object == nil {
 			return
@@ -153,13 +153,13 @@ func (d *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 		n = &yaml.Node{Kind: yaml.Map, Pos: n.Pos, Items: object.Items}
 	}
 
-	if d.isAny(n) {
+	if dec.isAny(n) {
 		return
 	}
-	d.checkTemplates(n, 1)
+	dec.checkTemplates(n, 1)
 	r.Body, r.BodyIsJSON = string(n.AppendJSON(nil)), true
 	if len(r.Body) > maxRefusalBody {
-		d.fail(n, "a body can't be longer than %d bytes", maxRefusalBody)
+		dec.fail(n, "a body can't be longer than %d bytes", maxRefusalBody)
 	}
 }
 
@@ -187,36 +187,36 @@ func readObject(body string) (object *yaml.Node, meant bool) {
 }
 
 // looksLikeAnObject reports whether the body is text that was probably meant as a JSON object.
-func (r *RefusalSpec) looksLikeAnObject() bool {
-	if r.BodyIsJSON || r.Body == "" {
+func (spec *RefusalSpec) looksLikeAnObject() bool {
+	if spec.BodyIsJSON || spec.Body == "" {
 		return false
 	}
-	begin := splitTemplate(r.Body)[0].text // up to the first placeholder
+	begin := splitTemplate(spec.Body)[0].text // up to the first placeholder
 	return strings.HasPrefix(strings.TrimSpace(begin), "{")
 }
 
 // checkTemplates checks all texts of an object at that depth.
-func (d *decoder) checkTemplates(n *yaml.Node, depth int) {
+func (dec *decoder) checkTemplates(n *yaml.Node, depth int) {
 	switch {
 	case depth > maxRefusalDepth:
-		d.fail(n, "more than %d levels", maxRefusalDepth)
+		dec.fail(n, "more than %d levels", maxRefusalDepth)
 	case n.Kind == yaml.List:
-		d.eachItem(n, func(n *yaml.Node) { d.checkTemplates(n, depth+1) })
+		dec.eachItem(n, func(n *yaml.Node) { dec.checkTemplates(n, depth+1) })
 	case n.Kind == yaml.Map:
-		d.eachEntry(n, func(key, v *yaml.Node) {
-			d.checkTemplate(key, key.Text, maxRefusalBody, "")
-			d.checkTemplates(v, depth+1)
+		dec.eachEntry(n, func(key, v *yaml.Node) {
+			dec.checkTemplate(key, key.Text, maxRefusalBody, "")
+			dec.checkTemplates(v, depth+1)
 		})
 	case n.Kind == yaml.String:
-		d.checkTemplate(n, n.Text, maxRefusalBody, "\n\t")
+		dec.checkTemplate(n, n.Text, maxRefusalBody, "\n\t")
 	}
 }
 
-func (r *RefusalSpec) bodyNode() *yaml.Node {
-	if !r.BodyIsJSON {
-		return text(r.Body)
+func (spec *RefusalSpec) bodyNode() *yaml.Node {
+	if !spec.BodyIsJSON {
+		return text(spec.Body)
 	}
-	n, err := yaml.Parse(r.Body)
+	n, err := yaml.Parse(spec.Body)
 	if err != nil {
 		return nil // can't happen: it was written from a node
 	}
@@ -224,28 +224,28 @@ func (r *RefusalSpec) bodyNode() *yaml.Node {
 }
 
 // template reads a text with placeholders. It may contain the control characters allowed.
-func (d *decoder) template(n *yaml.Node, most int, allowed string) string {
-	s, ok := d.text(n)
+func (dec *decoder) template(n *yaml.Node, most int, allowed string) string {
+	s, ok := dec.text(n)
 	if ok && s == "" {
-		d.fail(n, "expected text")
+		dec.fail(n, "expected text")
 	}
 	if ok {
-		d.checkTemplate(n, s, most, allowed)
+		dec.checkTemplate(n, s, most, allowed)
 	}
 	return s
 }
 
-func (d *decoder) checkTemplate(n *yaml.Node, s string, most int, allowed string) {
+func (dec *decoder) checkTemplate(n *yaml.Node, s string, most int, allowed string) {
 	switch {
 	case len(s) > most:
-		d.fail(n, "a text can't be longer than %d bytes here", most)
+		dec.fail(n, "a text can't be longer than %d bytes here", most)
 	case strings.ContainsFunc(s,
 		func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune(allowed, r) }):
-		d.fail(n, "a text can't contain control characters here")
+		dec.fail(n, "a text can't contain control characters here")
 	}
 	for _, p := range splitTemplate(s) {
 		if p.hole != "" && !slices.Contains(placeholders[:], p.hole) {
-			d.fail(n, "{%s} is not one of {%s}%s", shorten(p.hole),
+			dec.fail(n, "{%s} is not one of {%s}%s", shorten(p.hole),
 				strings.Join(placeholders[:], "}, {"), suggest(p.hole, placeholders[:]))
 		}
 	}

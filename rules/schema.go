@@ -93,8 +93,8 @@ var sampleNodes = []struct {
 }
 
 // describe returns a schema of what read accepts.
-func (d *decoder) describe(read func(n *yaml.Node)) *yaml.Node {
-	s, outer := d.shapes, *d.shapes
+func (dec *decoder) describe(read func(n *yaml.Node)) *yaml.Node {
+	s, outer := dec.shapes, *dec.shapes
 	var all []*yaml.Node
 	for _, sample := range sampleNodes {
 		s.value = &yaml.Node{Kind: sample.kind, Text: sample.text}
@@ -153,30 +153,30 @@ func anyOf(list []*yaml.Node) *yaml.Node {
 }
 
 // accept notes a schema for n, if that is the value being read.
-func (s *shapes) accept(n *yaml.Node, schema *yaml.Node) {
-	if n == s.value {
-		s.accepted = append(s.accepted, schema)
+func (sh *shapes) accept(n *yaml.Node, schema *yaml.Node) {
+	if n == sh.value {
+		sh.accepted = append(sh.accepted, schema)
 	}
 }
 
 // refuse notes that n may be nothing of its kind.
-func (s *shapes) refuse(n *yaml.Node) { s.refused = s.refused || n == s.value }
+func (sh *shapes) refuse(n *yaml.Node) { sh.refused = sh.refused || n == sh.value }
 
 // acceptKind notes that n may be anything of a kind, if it is of that kind.
-func (s *shapes) acceptKind(n *yaml.Node, kind yaml.Kind, schema *yaml.Node) bool {
+func (sh *shapes) acceptKind(n *yaml.Node, kind yaml.Kind, schema *yaml.Node) bool {
 	if n.Kind != kind {
-		s.refuse(n)
+		sh.refuse(n)
 		return false
 	}
 	if schema != nil {
-		s.accept(n, schema)
+		sh.accept(n, schema)
 	}
 	return true
 }
 
 // describeFields notes that n may be a mapping with keys.
-func (d *decoder) describeFields(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
-	s := d.shapes
+func (dec *decoder) describeFields(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
+	s := dec.shapes
 	if n.Kind != yaml.Map {
 		s.refuse(n)
 		return false
@@ -194,7 +194,7 @@ func (d *decoder) describeFields(n *yaml.Node, keys []string, field func(i int, 
 
 		for i, key := range keys {
 			s.name = key
-			f.properties.Set(key, d.describe(func(v *yaml.Node) { field(i, yaml.Text(key), v) }))
+			f.properties.Set(key, dec.describe(func(v *yaml.Node) { field(i, yaml.Text(key), v) }))
 		}
 	}
 
@@ -204,13 +204,13 @@ func (d *decoder) describeFields(n *yaml.Node, keys []string, field func(i int, 
 }
 
 // describeEntries notes that n may be a mapping with any keys.
-func (d *decoder) describeEntries(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
-	s := d.shapes
+func (dec *decoder) describeEntries(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
+	s := dec.shapes
 	if n.Kind != yaml.Map {
 		s.refuse(n)
 		return false
 	}
-	schema := d.describe(func(v *yaml.Node) {
+	schema := dec.describe(func(v *yaml.Node) {
 		s.keys++
 		entry(yaml.Text(fmt.Sprintf("key%d", s.keys)), v)
 	})
@@ -219,85 +219,85 @@ func (d *decoder) describeEntries(n *yaml.Node, entry func(key, value *yaml.Node
 }
 
 // describeItems notes that n may be a list.
-func (d *decoder) describeItems(n *yaml.Node, item func(n *yaml.Node)) bool {
-	s := d.shapes
+func (dec *decoder) describeItems(n *yaml.Node, item func(n *yaml.Node)) bool {
+	s := dec.shapes
 	if n.Kind != yaml.List {
 		s.refuse(n)
 		return false
 	}
-	s.accept(n, object("type", yaml.Text("array"), "items", d.describe(item)))
+	s.accept(n, object("type", yaml.Text("array"), "items", dec.describe(item)))
 	return true
 }
 
 // describeText notes that n may be any scalar.
-func (s *shapes) describeText(n *yaml.Node) (string, bool) {
+func (sh *shapes) describeText(n *yaml.Node) (string, bool) {
 	switch n.Kind {
 	case yaml.Bool:
-		s.accept(n, object("type", yaml.Text("boolean")))
+		sh.accept(n, object("type", yaml.Text("boolean")))
 	case yaml.Int, yaml.Float:
-		s.accept(n, object("type", yaml.Text("number")))
+		sh.accept(n, object("type", yaml.Text("number")))
 	case yaml.String:
-		s.accept(n, object("type", yaml.Text("string")))
+		sh.accept(n, object("type", yaml.Text("string")))
 	default:
-		s.refuse(n)
+		sh.refuse(n)
 		return "", false
 	}
 	return n.Text, true
 }
 
 // describeWords notes that n may be one of words.
-func (s *shapes) describeWords(n *yaml.Node, words []string) {
-	s.acceptKind(n, yaml.String, object("enum", textsNode(words)))
+func (sh *shapes) describeWords(n *yaml.Node, words []string) {
+	sh.acceptKind(n, yaml.String, object("enum", textsNode(words)))
 }
 
 // describeNumber notes that n may be a number within bounds, a whole one if kind is yaml.Int.
-func (s *shapes) describeNumber(n *yaml.Node, kind yaml.Kind, low, high *yaml.Node) {
+func (sh *shapes) describeNumber(n *yaml.Node, kind yaml.Kind, low, high *yaml.Node) {
 	if n.Kind != yaml.Int && n.Kind != kind {
-		s.refuse(n)
+		sh.refuse(n)
 		return
 	}
 	name := "number"
 	if kind == yaml.Int {
 		name = "integer"
 	}
-	s.accept(n, object("type", yaml.Text(name), "minimum", low, "maximum", high))
+	sh.accept(n, object("type", yaml.Text(name), "minimum", low, "maximum", high))
 }
 
 // alsoWords notes words that n may be besides what a primitive accepts. It has
 // no effect while a document is read.
-func (d *decoder) alsoWords(n *yaml.Node, words ...string) {
-	if d.shapes != nil && n.Kind == yaml.String {
-		d.shapes.accept(n, object("enum", textsNode(words)))
+func (dec *decoder) alsoWords(n *yaml.Node, words ...string) {
+	if dec.shapes != nil && n.Kind == yaml.String {
+		dec.shapes.accept(n, object("enum", textsNode(words)))
 	}
 }
 
 // isAny notes that n, a mapping, may have any content, and reports whether that
 // is noted: it has not been read then.
-func (d *decoder) isAny(n *yaml.Node) bool {
-	return d.shapes != nil && d.shapes.acceptKind(n, yaml.Map, object("type", yaml.Text("object")))
+func (dec *decoder) isAny(n *yaml.Node) bool {
+	return dec.shapes != nil && dec.shapes.acceptKind(n, yaml.Map, object("type", yaml.Text("object")))
 }
 
 // needEither notes that n needs all keys of one of these lists. It has no
 // effect while a document is read.
-func (d *decoder) needEither(n *yaml.Node, lists ...[]string) {
-	if d.shapes == nil {
+func (dec *decoder) needEither(n *yaml.Node, lists ...[]string) {
+	if dec.shapes == nil {
 		return
 	}
-	if f := d.shapes.byNode[n]; f != nil {
+	if f := dec.shapes.byNode[n]; f != nil {
 		f.either = lists
 	}
 }
 
 // need reports by message that n lacks a key, and returns false then.
-func (d *decoder) need(n *yaml.Node, key, message string) bool {
-	if d.shapes != nil {
-		if f := d.shapes.byNode[n]; f != nil && !slices.Contains(f.required, key) {
+func (dec *decoder) need(n *yaml.Node, key, message string) bool {
+	if dec.shapes != nil {
+		if f := dec.shapes.byNode[n]; f != nil && !slices.Contains(f.required, key) {
 			f.required = append(f.required, key)
 		}
 		return true
 	}
 	if n.Get(key) == nil {
-		d.fail(n, "%s", message)
+		dec.fail(n, "%s", message)
 		return false
 	}
 	return true

@@ -33,46 +33,46 @@ func unlessSlots(l *LimitSpec, n *yaml.Node) *yaml.Node {
 }
 
 // slotTTL reads after which time a slot ends that is not renewed.
-func (d *decoder) slotTTL(n *yaml.Node, l *LimitSpec) {
-	span := d.span(n, algorithms.MinWindow, algorithms.MaxSlotTTL)
+func (dec *decoder) slotTTL(n *yaml.Node, l *LimitSpec) {
+	span := dec.span(n, algorithms.MinWindow, algorithms.MaxSlotTTL)
 	l.Per, l.window = span.Text, span.Duration
 }
 
 // checkSlots checks l, a limit of slots, which n is.
-func (d *decoder) checkSlots(n *yaml.Node, l *LimitSpec) {
+func (dec *decoder) checkSlots(n *yaml.Node, l *LimitSpec) {
 	for _, key := range []string{"burst", "tz", "from"} {
 		if n.Get(key) != nil {
-			d.failAt(n, key, "%s is not for algorithm: concurrency", key)
+			dec.failAt(n, key, "%s is not for algorithm: concurrency", key)
 		}
 	}
 
 	switch {
 	case n.Get("limit") == nil:
-		d.fail(n, "limit is missing: how many slots may be held at once")
+		dec.fail(n, "limit is missing: how many slots may be held at once")
 	case l.Limit < 1 || l.Limit > algorithms.MaxSlots:
-		d.failAt(n, "limit", "%d slots; it must be from 1 to %d", l.Limit, algorithms.MaxSlots)
+		dec.failAt(n, "limit", "%d slots; it must be from 1 to %d", l.Limit, algorithms.MaxSlots)
 	case n.Get("per") != nil:
-		d.failAt(n, "per",
+		dec.failAt(n, "per",
 			"algorithm: concurrency has no window; give ttl: the time after which a slot ends that is not renewed")
 	case n.Get("ttl") == nil:
-		d.fail(n, "ttl is missing: the time after which a slot ends that is not renewed")
+		dec.fail(n, "ttl is missing: the time after which a slot ends that is not renewed")
 	}
 }
 
 // failAt reports a mistake in the value of a key of n.
-func (d *decoder) failAt(n *yaml.Node, key, format string, args ...any) {
-	mark := d.push(key)
-	d.fail(n.Get(key), format, args...)
-	d.path = d.path[:mark]
+func (dec *decoder) failAt(n *yaml.Node, key, format string, args ...any) {
+	mark := dec.push(key)
+	dec.fail(n.Get(key), format, args...)
+	dec.path = dec.path[:mark]
 }
 
 // checkSlots checks the limits of slots among limits, which apply to the rule r.
-func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
+func (ch *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 	settings := func(of func(*Settings) string) string {
 		if own := of(&r.Settings); own != "" {
 			return own
 		}
-		return of(&c.doc.Defaults.Settings)
+		return of(&ch.doc.Defaults.Settings)
 	}
 	consistency := settings(func(s *Settings) string { return s.Consistency })
 
@@ -85,15 +85,15 @@ func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 		at := fmt.Sprintf("%s[%d].algorithm", path, i)
 		switch {
 		case r.Scope == "global":
-			c.add(l.pos, at,
+			ch.add(l.pos, at,
 				"the rule %q has scope: global, and regions can't divide slots: leave scope out, and each region has the limit for itself",
 				r.Name)
 		case consistency == "local":
-			c.add(l.pos, at,
+			ch.add(l.pos, at,
 				"the rule %q has consistency: local, and slots are held in the whole cluster: write consistency: exact",
 				r.Name)
 		case onLimit == "delay":
-			c.add(l.pos, at,
+			ch.add(l.pos, at,
 				"the rule %q has on_limit: delay, and nobody knows when a slot will be free: write on_limit: refuse, and have callers ask again",
 				r.Name)
 		}
@@ -165,22 +165,22 @@ type sourceKey uint64
 func (k sourceKey) Hash() uint64 { return uint64(k) }
 
 // noteSlotTTLs notes the ttls of the limits of slots that an entry gives its subject.
-func (c *overlayCompiler) noteSlotTTLs(s *subject) {
+func (oc *overlayCompiler) noteSlotTTLs(s *subject) {
 	for _, l := range s.slotLimits() {
-		c.overlay.slotTTLs = c.overlay.slotTTLs.With(sourceKey(l.Source), l.Limit.Window)
+		oc.overlay.slotTTLs = oc.overlay.slotTTLs.With(sourceKey(l.Source), l.Limit.Window)
 	}
 }
 
 // forgetSlotTTLs undoes noteSlotTTLs.
-func (c *overlayCompiler) forgetSlotTTLs(s *subject) {
+func (oc *overlayCompiler) forgetSlotTTLs(s *subject) {
 	for _, l := range s.slotLimits() {
-		c.overlay.slotTTLs = c.overlay.slotTTLs.Without(sourceKey(l.Source))
+		oc.overlay.slotTTLs = oc.overlay.slotTTLs.Without(sourceKey(l.Source))
 	}
 }
 
 // slotLimits lists the limits of slots of a subject's overrides.
-func (s *subject) slotLimits() (list []*Limit) {
-	for _, o := range s.overrides {
+func (sub *subject) slotLimits() (list []*Limit) {
+	for _, o := range sub.overrides {
 		for _, l := range o.limits {
 			if l.Kind == algorithms.Concurrency && !l.Unlimited {
 				list = append(list, l)

@@ -123,14 +123,14 @@ func (t *subjectTable) find(v *value, k *keyAttribute, g grouping) *subject {
 	return t.byText[v.text]
 }
 
-// override returns the limits that replace a rule's for s, or nil.
-func (s *subject) override(rule int32) []*Limit {
-	i, found := slices.BinarySearchFunc(s.overrides, rule,
+// override returns the limits that replace a rule's for sub, or nil.
+func (sub *subject) override(rule int32) []*Limit {
+	i, found := slices.BinarySearchFunc(sub.overrides, rule,
 		func(o override, rule int32) int { return cmp.Compare(o.rule, rule) })
 	if !found {
 		return nil
 	}
-	return s.overrides[i].limits
+	return sub.overrides[i].limits
 }
 
 // limits returns the limits of m's subject: an override's, its tier's, or the

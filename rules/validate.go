@@ -80,108 +80,108 @@ func newChecker(doc *Document, errs *collector) *checker {
 func keyPath(path, key string) string { return string(appendKey([]byte(path), key)) }
 
 // position returns the position of a key of the rule, or else that of the rule.
-func (r *RuleSpec) position(key string) yaml.Pos {
-	if at, ok := r.positions[key]; ok {
+func (spec *RuleSpec) position(key string) yaml.Pos {
+	if at, ok := spec.positions[key]; ok {
 		return at
 	}
-	return r.pos
+	return spec.pos
 }
 
-func (r *RuleSpec) has(key string) bool {
-	_, ok := r.positions[key]
+func (spec *RuleSpec) has(key string) bool {
+	_, ok := spec.positions[key]
 	return ok
 }
 
-func (c *checker) checkRule(path string, r *RuleSpec) {
+func (ch *checker) checkRule(path string, r *RuleSpec) {
 	switch {
 	case r.Tiered && r.has("limits"):
-		c.add(r.position("limits"), path+".limits", "a tiered rule's limits are those of the tiers")
-	case r.Tiered && len(c.doc.Tiers) == 0:
-		c.add(r.position("tiered"), path+".tiered", "a tiered rule needs tiers, and there are none")
+		ch.add(r.position("limits"), path+".limits", "a tiered rule's limits are those of the tiers")
+	case r.Tiered && len(ch.doc.Tiers) == 0:
+		ch.add(r.position("tiered"), path+".tiered", "a tiered rule needs tiers, and there are none")
 	case !r.Tiered && !r.has("limits"):
-		c.add(r.pos, path, "a rule needs limits, or tiered: true")
+		ch.add(r.pos, path, "a rule needs limits, or tiered: true")
 	}
 
 	if r.has("regions") && r.Scope != "global" {
-		c.add(r.position("regions"), path+".regions", "regions are for scope: global")
+		ch.add(r.position("regions"), path+".regions", "regions are for scope: global")
 	}
 	if r.Cost != nil {
-		c.checkCostValues(path, r)
+		ch.checkCostValues(path, r)
 	}
 
-	c.checkConditions(path, r)
-	c.checkLimits(path+".limits", r.Limits, c.doc.zoneOf(r))
-	c.checkNames(path+".limits", r.Limits, r.Name)
-	c.checkGlobal(path+".limits", r, r.Limits)
-	c.checkSlots(path+".limits", r, r.Limits)
-	c.checkDelay(path+".limits", r)
+	ch.checkConditions(path, r)
+	ch.checkLimits(path+".limits", r.Limits, ch.doc.zoneOf(r))
+	ch.checkNames(path+".limits", r.Limits, r.Name)
+	ch.checkGlobal(path+".limits", r, r.Limits)
+	ch.checkSlots(path+".limits", r, r.Limits)
+	ch.checkDelay(path+".limits", r)
 
-	if !r.Tiered || c.tooManyTierLimits {
+	if !r.Tiered || ch.tooManyTierLimits {
 		return
 	}
 
-	for _, t := range c.doc.Tiers {
+	for _, t := range ch.doc.Tiers {
 		path := keyPath("tiers", t.Name) + ".limits"
-		c.checkGlobal(path, r, t.Limits)
-		c.checkSlots(path, r, t.Limits)
-		c.checkNames(path, t.Limits, r.Name)
+		ch.checkGlobal(path, r, t.Limits)
+		ch.checkSlots(path, r, t.Limits)
+		ch.checkNames(path, t.Limits, r.Name)
 		if mixesZones(t.Limits) {
-			c.checkDistinct(path, t.Limits, c.doc.zoneOf(r))
+			ch.checkDistinct(path, t.Limits, ch.doc.zoneOf(r))
 		}
 	}
 }
 
 // checkConditions checks what r requires of a check besides match.
-func (c *checker) checkConditions(path string, r *RuleSpec) {
+func (ch *checker) checkConditions(path string, r *RuleSpec) {
 	for i, name := range r.Absent {
 		required := slices.ContainsFunc(r.Match, func(m Condition) bool { return m.Attribute == name }) ||
 			slices.ContainsFunc(r.Key, func(p KeyPart) bool { return len(p) == 1 && p[0] == name })
 		if required && name != "" {
-			c.add(r.position("absent"), fmt.Sprintf("%s.absent[%d]", path, i),
+			ch.add(r.position("absent"), fmt.Sprintf("%s.absent[%d]", path, i),
 				"the rule can never apply: it also needs %q", name)
 		}
 	}
 	for i, name := range r.OnTiers {
-		if name != "" && c.tiers[name] == nil {
-			c.add(r.position("tiers"), fmt.Sprintf("%s.tiers[%d]", path, i), "the tier %q is not defined", name)
+		if name != "" && ch.tiers[name] == nil {
+			ch.add(r.position("tiers"), fmt.Sprintf("%s.tiers[%d]", path, i), "the tier %q is not defined", name)
 		}
 	}
 }
 
-func (c *checker) checkCostValues(path string, r *RuleSpec) {
+func (ch *checker) checkCostValues(path string, r *RuleSpec) {
 	for _, v := range r.Cost.Values {
 		if message := addressMistake(r.Cost.By, v.Value, false); message != "" {
-			c.add(r.position("cost"), keyPath(path+".cost.values", v.Value), "%s", message)
+			ch.add(r.position("cost"), keyPath(path+".cost.values", v.Value), "%s", message)
 		}
 	}
 }
 
 // checkLimits checks a list of limits of a rule, tier, override or call.
-func (c *checker) checkLimits(path string, limits []*LimitSpec, zone string) {
+func (ch *checker) checkLimits(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
-		if l.From == fromFirst && (c.doc.kindByClock(l) != algorithms.FixedWindow || l.calendar()) {
-			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "%s is for fixed-window with a duration", fromFirst)
+		if l.From == fromFirst && (ch.doc.kindByClock(l) != algorithms.FixedWindow || l.calendar()) {
+			ch.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "%s is for fixed-window with a duration", fromFirst)
 		}
-		if kind := c.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
-			c.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i),
+		if kind := ch.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
+			ch.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i),
 				"burst is for token-bucket and leaky-bucket, not for %s", kind)
 		}
 	}
-	c.checkDistinct(path, limits, zone)
+	ch.checkDistinct(path, limits, zone)
 }
 
 // checkGlobal checks the limits of a rule with scope: global.
-func (c *checker) checkGlobal(path string, r *RuleSpec, limits []*LimitSpec) {
+func (ch *checker) checkGlobal(path string, r *RuleSpec, limits []*LimitSpec) {
 	if r.Scope != "global" {
 		return
 	}
 	for i, l := range limits {
 		if l.From == fromFirst {
-			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i),
+			ch.add(l.pos, fmt.Sprintf("%s[%d].from", path, i),
 				"the rule %q has scope: global, and regions divide windows of the clock only",
 				r.Name)
-		} else if kind := c.doc.kind(l); l.Per != "" && !l.isSlots() && !kind.Divisible() {
-			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
+		} else if kind := ch.doc.kind(l); l.Per != "" && !l.isSlots() && !kind.Divisible() {
+			ch.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
 				"the rule %q has scope: global, which is for fixed-window and token-bucket, not for %s", r.Name, kind)
 		}
 	}
@@ -189,24 +189,24 @@ func (c *checker) checkGlobal(path string, r *RuleSpec, limits []*LimitSpec) {
 
 // checkDelay rejects windows that begin with the first hit in a rule that
 // delays: nobody knows when the next one begins.
-func (c *checker) checkDelay(path string, r *RuleSpec) {
+func (ch *checker) checkDelay(path string, r *RuleSpec) {
 	for i, l := range r.Limits {
-		if l.From == fromFirst && cmp.Or(r.OnLimit, c.doc.Defaults.OnLimit) == "delay" {
-			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "%s can't be combined with on_limit: delay", fromFirst)
+		if l.From == fromFirst && cmp.Or(r.OnLimit, ch.doc.Defaults.OnLimit) == "delay" {
+			ch.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "%s can't be combined with on_limit: delay", fromFirst)
 		}
 	}
 }
 
 // checkDistinct rejects two limits that would have the same counter. zone is
 // the zone of limits that name none.
-func (c *checker) checkDistinct(path string, limits []*LimitSpec, zone string) {
+func (ch *checker) checkDistinct(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
 		if l.Per == "" {
 			continue
 		}
-		same := func(o *LimitSpec) bool { return o.Per != "" && c.doc.identity(o, zone) == c.doc.identity(l, zone) }
+		same := func(o *LimitSpec) bool { return o.Per != "" && ch.doc.identity(o, zone) == ch.doc.identity(l, zone) }
 		if j := slices.IndexFunc(limits[:i], same); j >= 0 {
-			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
+			ch.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
 				"%s[%d] has the same unit, algorithm and window, and hence the same counter", path,
 				j)
 		}
@@ -215,12 +215,12 @@ func (c *checker) checkDistinct(path string, limits []*LimitSpec, zone string) {
 
 // checkNames rejects limits of a rule with the name that another one, which has
 // none of its own, has in answers.
-func (c *checker) checkNames(path string, limits []*LimitSpec, rule string) {
+func (ch *checker) checkNames(path string, limits []*LimitSpec, rule string) {
 	for i, l := range limits {
-		isTaken := func(j int) bool { return limits[j].Name == "" && c.doc.limitName(rule, limits, j) == l.Name }
+		isTaken := func(j int) bool { return limits[j].Name == "" && ch.doc.limitName(rule, limits, j) == l.Name }
 		for j := range limits {
 			if l.Name != "" && isTaken(j) {
-				c.add(l.pos, fmt.Sprintf("%s[%d].name", path, i),
+				ch.add(l.pos, fmt.Sprintf("%s[%d].name", path, i),
 					"%s[%d] is called %q, too, for it has no name of its own", path, j, l.Name)
 			}
 		}
@@ -233,44 +233,44 @@ func mixesZones(limits []*LimitSpec) bool {
 
 // checkTierProduct bounds the memory that tiers take: each tiered rule compiles
 // its own limits for each tier.
-func (c *checker) checkTierProduct() {
+func (ch *checker) checkTierProduct() {
 	rules, limits := 0, 0
-	for _, r := range c.doc.Rules {
+	for _, r := range ch.doc.Rules {
 		if r.Tiered {
 			rules++
 		}
 	}
 
-	for _, t := range c.doc.Tiers {
+	for _, t := range ch.doc.Tiers {
 		limits += len(t.Limits)
 	}
 
 	if rules*limits > maxTierLimits {
-		c.tooManyTierLimits = true
-		c.add(c.doc.positions["tiers"], "tiers",
+		ch.tooManyTierLimits = true
+		ch.add(ch.doc.positions["tiers"], "tiers",
 			"%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits,
 			maxTierLimits)
 	}
 }
 
-func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
-	if s.Tier != "" && c.tiers[s.Tier] == nil {
-		c.add(s.pos, keyPath(path, s.Value)+".tier", "the tier %q is not defined", s.Tier)
+func (ch *checker) checkSubject(path, attribute string, s *SubjectSpec) {
+	if s.Tier != "" && ch.tiers[s.Tier] == nil {
+		ch.add(s.pos, keyPath(path, s.Value)+".tier", "the tier %q is not defined", s.Tier)
 	}
 
 	for _, o := range s.Overrides {
-		r := c.rules[o.Rule]
+		r := ch.rules[o.Rule]
 		at := keyPath(keyPath(path, s.Value)+".limits", o.Rule)
 		switch {
 		case r == nil:
-			c.add(o.pos, at, "no rule is called %q", shorten(o.Rule))
+			ch.add(o.pos, at, "no rule is called %q", shorten(o.Rule))
 		case !r.keyHas(attribute):
-			c.add(o.pos, at, "the rule's key does not include %q", attribute)
+			ch.add(o.pos, at, "the rule's key does not include %q", attribute)
 		default:
-			c.checkLimits(at, o.Limits, c.doc.zoneOf(r))
-			c.checkNames(at, o.Limits, r.Name)
-			c.checkGlobal(at, r, o.Limits)
-			c.checkSlots(at, r, o.Limits)
+			ch.checkLimits(at, o.Limits, ch.doc.zoneOf(r))
+			ch.checkNames(at, o.Limits, r.Name)
+			ch.checkGlobal(at, r, o.Limits)
+			ch.checkSlots(at, r, o.Limits)
 		}
 	}
 }

@@ -21,15 +21,15 @@ type alternatives struct {
 
 // choices yields every choice of one attribute for each part of r's key. The
 // slice is valid until the next one.
-func (r *RuleSpec) choices(yield func(key []string) bool) {
-	key := make([]string, len(r.Key))
+func (spec *RuleSpec) choices(yield func(key []string) bool) {
+	key := make([]string, len(spec.Key))
 	var choose func(i int) bool
 	choose = func(i int) bool {
 		if i == len(key) {
 			return yield(key)
 		}
 
-		for _, name := range r.Key[i] {
+		for _, name := range spec.Key[i] {
 			key[i] = name
 			if !choose(i + 1) {
 				return false
@@ -42,8 +42,8 @@ func (r *RuleSpec) choices(yield func(key []string) bool) {
 }
 
 // displacedBy returns the attributes that must be absent if the attributes of key are chosen.
-func (r *RuleSpec) displacedBy(key []string) (absent []string) {
-	for i, part := range r.Key {
+func (spec *RuleSpec) displacedBy(key []string) (absent []string) {
+	for i, part := range spec.Key {
 		absent = append(absent, part[:slices.Index(part, key[i])]...)
 	}
 	return absent

@@ -30,53 +30,53 @@ type MemoryRules struct {
 }
 
 // Write makes a change.
-func (m *MemoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
-	if err := m.Fail.Load(); err != nil {
-		m.Failed.Add(1)
+func (r *MemoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
+	if err := r.Fail.Load(); err != nil {
+		r.Failed.Add(1)
 		return 0, *err
 	}
 
-	if m.Writing != nil {
-		m.Writing()
+	if r.Writing != nil {
+		r.Writing()
 	}
 
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
-	if o.IfMatch != 0 && o.IfMatch != int64(len(m.docs)) {
+	if o.IfMatch != 0 && o.IfMatch != int64(len(r.docs)) {
 		return 0, fmt.Errorf("write rules: %w", rules.ErrConflict)
 	}
 
-	doc, err := m.docs[len(m.docs)-1].Apply(c)
+	doc, err := r.docs[len(r.docs)-1].Apply(c)
 	if err != nil {
 		return 0, fmt.Errorf("write rules: %w", err)
 	}
 
-	return m.Use(doc)
+	return r.Use(doc)
 }
 
 // Use puts a document in force.
-func (m *MemoryRules) Use(doc *rules.Document) (int64, error) {
-	set, err := rules.Compile(doc, int64(len(m.docs)+1))
+func (r *MemoryRules) Use(doc *rules.Document) (int64, error) {
+	set, err := rules.Compile(doc, int64(len(r.docs)+1))
 	if err != nil {
 		return 0, err
 	}
-	m.docs = append(m.docs, doc)
-	m.Limiter.SetRules(set)
+	r.docs = append(r.docs, doc)
+	r.Limiter.SetRules(set)
 	return set.Version, nil
 }
 
 // WriteEntries makes changes of entries, as an admin.EntryStore does.
-func (m *MemoryRules) WriteEntries(_ context.Context, changes []cluster.EntryChange) (int64, *entries.Entry, error) {
-	if err := m.Fail.Load(); err != nil {
-		m.Failed.Add(1)
+func (r *MemoryRules) WriteEntries(_ context.Context, changes []cluster.EntryChange) (int64, *entries.Entry, error) {
+	if err := r.Fail.Load(); err != nil {
+		r.Failed.Add(1)
 		return 0, nil, *err
 	}
 
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
-	next := m.entries
+	next := r.entries
 	if next == nil {
 		next = entries.New()
 	}
@@ -90,17 +90,17 @@ func (m *MemoryRules) WriteEntries(_ context.Context, changes []cluster.EntryCha
 		next = after
 	}
 
-	m.entries = next
-	m.Limiter.SetEntries(next)
+	r.entries = next
+	r.Limiter.SetEntries(next)
 	return next.Version(), cluster.LastEntry(next), nil
 }
 
 // Versions lists the versions.
-func (m *MemoryRules) Versions() []rules.Version {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (r *MemoryRules) Versions() []rules.Version {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var list []rules.Version
-	for i := len(m.docs); i > 0; i-- {
+	for i := len(r.docs); i > 0; i-- {
 		list = append(list,
 			rules.Version{Number: int64(i), When: time.Unix(0, 0).UTC(), By: "test", What: "all",
 				Size: 1, Applied: int64(i)})
@@ -109,13 +109,13 @@ func (m *MemoryRules) Versions() []rules.Version {
 }
 
 // Version returns a version.
-func (m *MemoryRules) Version(n int64) (*rules.Document, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if n < 1 || n > int64(len(m.docs)) {
+func (r *MemoryRules) Version(n int64) (*rules.Document, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n < 1 || n > int64(len(r.docs)) {
 		return nil, fmt.Errorf("look for version %d: %w", n, rules.ErrNotFound)
 	}
-	return m.docs[n-1], nil
+	return r.docs[n-1], nil
 }
 
 // Alone is an admin.Cluster of a single node.

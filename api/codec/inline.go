@@ -24,14 +24,14 @@ const subjectNames = "namespace, key, limits, consistency, cost, costs, mode, sh
 var subjectForm = &Form{fields: subjectFields, names: subjectNames, validate: (*Request).validateSubject}
 
 // nextSubject appends a subject. It reuses the slices of an earlier request's subject.
-func (r *Request) nextSubject() *limiter.Subject {
-	n := len(r.Subjects)
-	if n < cap(r.Subjects) {
-		r.Subjects = r.Subjects[:n+1]
+func (q *Request) nextSubject() *limiter.Subject {
+	n := len(q.Subjects)
+	if n < cap(q.Subjects) {
+		q.Subjects = q.Subjects[:n+1]
 	} else {
-		r.Subjects = append(r.Subjects, limiter.Subject{})
+		q.Subjects = append(q.Subjects, limiter.Subject{})
 	}
-	return &r.Subjects[n]
+	return &q.Subjects[n]
 }
 
 // resetSubjects empties the subjects but keeps their slices. It clears all
@@ -53,10 +53,10 @@ func resetSubjects(list []limiter.Subject) []limiter.Subject {
 const atMost = "at_most"
 
 // readMode reads the value of mode.
-func (r *Request) readMode(dec *Decoder, path string) counters.Mode {
+func (q *Request) readMode(dec *Decoder, path string) counters.Mode {
 	switch dec.readWord(path) {
 	case atMost:
-		r.AtMost = true
+		q.AtMost = true
 	case modeNames[counters.CheckMode]:
 	case modeNames[counters.PeekMode]:
 		return counters.PeekMode
@@ -84,7 +84,7 @@ func (dec *Decoder) readExact(path string) bool {
 func (dec *Decoder) readWord(path string) string { return dec.readBounded("", path, 1, MaxValue) }
 
 // readSubjects reads the value of subjects.
-func (r *Request) readSubjects(dec *Decoder) {
+func (q *Request) readSubjects(dec *Decoder) {
 	if dec.skipSpace() != '[' {
 		dec.skip()
 		dec.failValue(api.BadValue, "subjects must be an array of objects")
@@ -99,7 +99,7 @@ func (r *Request) readSubjects(dec *Decoder) {
 			dec.failValue(api.BadValue, "subjects: at most %d are allowed", rules.MaxInlineSubjects)
 			continue
 		}
-		r.readSubject(dec, n)
+		q.readSubject(dec, n)
 	}
 
 	if n == 0 {
@@ -108,7 +108,7 @@ func (r *Request) readSubjects(dec *Decoder) {
 }
 
 // readSubject reads the i-th element of subjects.
-func (r *Request) readSubject(dec *Decoder, i int) {
+func (q *Request) readSubject(dec *Decoder, i int) {
 	path := func(field string) string { return fmt.Sprintf("subjects[%d].%s", i, field) }
 	if dec.skipSpace() != '{' {
 		dec.skip()
@@ -116,46 +116,46 @@ func (r *Request) readSubject(dec *Decoder, i int) {
 		return
 	}
 	// its fields are read like those of a check
-	part := Request{Query: limiter.Query{Subjects: r.Subjects}, Cost: 1, fieldPath: path}
+	part := Request{Query: limiter.Query{Subjects: q.Subjects}, Cost: 1, fieldPath: path}
 	part.read(dec, subjectForm)
-	r.Subjects = part.Subjects
-	r.AtMost = r.AtMost || part.AtMost
+	q.Subjects = part.Subjects
+	q.AtMost = q.AtMost || part.AtMost
 }
 
 // validateSubject validates the fields of an inline subject and moves them into it.
-func (r *Request) validateSubject(dec *Decoder) {
-	if r.given&fieldLimits == 0 {
-		dec.failValue(api.MissingKey, "%s is missing", r.path("limits"))
+func (q *Request) validateSubject(dec *Decoder) {
+	if q.given&fieldLimits == 0 {
+		dec.failValue(api.MissingKey, "%s is missing", q.path("limits"))
 	}
-	if r.given&fieldKey == 0 {
-		dec.failValue(api.MissingKey, "%s is missing", r.path("key"))
+	if q.given&fieldKey == 0 {
+		dec.failValue(api.MissingKey, "%s is missing", q.path("key"))
 	}
-	r.validateCosts(dec)
-	r.moveToSubject()
+	q.validateCosts(dec)
+	q.moveToSubject()
 }
 
-// moveToSubject moves the fields of a subject from r into r's last subject.
-func (r *Request) moveToSubject() {
+// moveToSubject moves the fields of a subject from q into q's last subject.
+func (q *Request) moveToSubject() {
 	// If limits were given, readLimits has already begun the subject.
-	if r.given&fieldLimits == 0 {
-		r.nextSubject()
+	if q.given&fieldLimits == 0 {
+		q.nextSubject()
 	}
-	subject := &r.Subjects[len(r.Subjects)-1]
-	subject.Namespace = r.namespace
-	subject.Exact = r.exact
-	subject.Shadow = r.shadow
-	subject.Mode = r.Mode
-	subject.Key, r.Key = append(subject.Key[:0], r.Key...), r.Key[:0]
-	subject.Costs, r.Costs = append(subject.Costs[:0], r.Costs...), r.Costs[:0]
+	subject := &q.Subjects[len(q.Subjects)-1]
+	subject.Namespace = q.namespace
+	subject.Exact = q.exact
+	subject.Shadow = q.shadow
+	subject.Mode = q.Mode
+	subject.Key, q.Key = append(subject.Key[:0], q.Key...), q.Key[:0]
+	subject.Costs, q.Costs = append(subject.Costs[:0], q.Costs...), q.Costs[:0]
 }
 
 // readLimits reads the value of limits into a new subject.
-func (r *Request) readLimits(dec *Decoder) {
-	subject := r.nextSubject()
+func (q *Request) readLimits(dec *Decoder) {
+	subject := q.nextSubject()
 
 	if dec.skipSpace() != '[' {
 		dec.skip()
-		dec.failValue(api.BadValue, "%s must be an array of objects", r.path("limits"))
+		dec.failValue(api.BadValue, "%s must be an array of objects", q.path("limits"))
 		return
 	}
 
@@ -164,27 +164,27 @@ func (r *Request) readLimits(dec *Decoder) {
 	for ; dec.hasMore(n, ']'); n++ {
 		if n >= rules.MaxInlineLimits {
 			dec.skip()
-			dec.failValue(api.BadValue, "%s: at most %d are allowed", r.path("limits"), rules.MaxInlineLimits)
+			dec.failValue(api.BadValue, "%s: at most %d are allowed", q.path("limits"), rules.MaxInlineLimits)
 			continue
 		}
 
 		if dec.skipSpace() != '{' {
 			dec.skip()
-			dec.failValue(api.BadValue, "%s[%d] must be an object", r.path("limits"), n)
+			dec.failValue(api.BadValue, "%s[%d] must be an object", q.path("limits"), n)
 			continue
 		}
 
 		subject.Limits = append(subject.Limits, rules.InlineLimit{})
-		r.readLimit(dec, &subject.Limits[n], n)
+		q.readLimit(dec, &subject.Limits[n], n)
 	}
 
 	if n == 0 {
-		dec.failValue(api.BadValue, "%s must have at least one limit", r.path("limits"))
+		dec.failValue(api.BadValue, "%s must have at least one limit", q.path("limits"))
 	}
 }
 
 // readLimit reads the i-th limit of a subject.
-func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
+func (q *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 	dec.enter()
 	given := 0
 	for n := 0; dec.hasMore(n, '}'); n++ {
@@ -194,7 +194,7 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 		}
 
 		number, word, bit := limitField(l, name)
-		path := func() string { return fmt.Sprintf("%s[%d].%s", r.path("limits"), i, name) }
+		path := func() string { return fmt.Sprintf("%s[%d].%s", q.path("limits"), i, name) }
 		switch {
 		case bit == 0:
 			dec.rejectUnknown(name, "limit, per, per_ms, ttl, ttl_ms, algorithm, burst, unit, name, tz, from")
@@ -233,12 +233,12 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 	}
 
 	if dec.syntaxErr == nil && given&bitLimit == 0 {
-		dec.failValue(api.MissingKey, "%s[%d].limit is missing", r.path("limits"), i)
+		dec.failValue(api.MissingKey, "%s[%d].limit is missing", q.path("limits"), i)
 	}
 	if dec.syntaxErr == nil && given&(bitPer|bitPerMS|bitTTL|bitTTLMS) == 0 {
 		dec.failValue(api.MissingKey,
 			"%s[%d].per is missing: the window, such as 10s, 1m or day, or per_ms; or, with algorithm: concurrency, ttl or ttl_ms",
-			r.path("limits"), i)
+			q.path("limits"), i)
 	}
 }
 

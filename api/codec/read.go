@@ -216,144 +216,144 @@ type Request struct {
 }
 
 // path returns the path of a field for messages.
-func (r *Request) path(field string) string {
-	if r.fieldPath == nil {
+func (q *Request) path(field string) string {
+	if q.fieldPath == nil {
 		return field
 	}
-	return r.fieldPath(field)
+	return q.fieldPath(field)
 }
 
-// Reset prepares r for the next request.
-func (r *Request) Reset() {
+// Reset prepares q for the next request.
+func (q *Request) Reset() {
 	// The strings would keep whole bodies alive.
-	clear(r.Key)
-	clear(r.Attributes)
-	clear(r.Costs)
-	clear(r.onExpiry.Costs)
-	*r = Request{Query: limiter.Query{
-		Key: r.Key[:0], Attributes: r.Attributes[:0], Costs: r.Costs[:0], Subjects: resetSubjects(r.Subjects),
-	}, onExpiry: limiter.OnExpiry{Costs: r.onExpiry.Costs[:0]}}
+	clear(q.Key)
+	clear(q.Attributes)
+	clear(q.Costs)
+	clear(q.onExpiry.Costs)
+	*q = Request{Query: limiter.Query{
+		Key: q.Key[:0], Attributes: q.Attributes[:0], Costs: q.Costs[:0], Subjects: resetSubjects(q.Subjects),
+	}, onExpiry: limiter.OnExpiry{Costs: q.onExpiry.Costs[:0]}}
 }
 
 // read parses a body of form f, starting at its opening brace.
-func (r *Request) read(dec *Decoder, f *Form) {
+func (q *Request) read(dec *Decoder, f *Form) {
 	dec.enter()
 	for n := 0; dec.hasMore(n, '}'); n++ {
 		name := dec.readName()
 		if dec.syntaxErr != nil {
 			return
 		}
-		r.readField(dec, f, name)
+		q.readField(dec, f, name)
 	}
 	// After a mistake, this would complain about what was not read.
 	if dec.err() == nil {
-		f.validate(r, dec)
-		r.ByKey = r.given&fieldAttributes == 0
+		f.validate(q, dec)
+		q.ByKey = q.given&fieldAttributes == 0
 	}
 }
 
 // readField reads the value of one field.
-func (r *Request) readField(dec *Decoder, f *Form, name string) {
+func (q *Request) readField(dec *Decoder, f *Form, name string) {
 	field := fieldOf(name)
 	switch {
 	case field&f.fields == 0:
 		dec.rejectUnknown(name, f.names)
 		return
-	case r.given&field != 0:
+	case q.given&field != 0:
 		dec.failSyntax(name + " is given twice, the second time")
 		return
 	}
-	r.given |= field
+	q.given |= field
 
 	switch field {
 	case fieldRule:
-		r.Rule = dec.readBounded("", name, 1, MaxValue)
+		q.Rule = dec.readBounded("", name, 1, MaxValue)
 	case fieldKey:
-		r.readKey(dec)
+		q.readKey(dec)
 	case fieldAttributes:
-		r.readAttributes(dec)
+		q.readAttributes(dec)
 	case fieldCost:
-		r.Cost = dec.readAmount("", name, f.minCost)
+		q.Cost = dec.readAmount("", name, f.minCost)
 	case fieldCosts:
-		r.Costs = readCosts(dec, r.Costs, "costs", f.minCost)
+		q.Costs = readCosts(dec, q.Costs, "costs", f.minCost)
 	case fieldPeek:
 		if dec.readBool(name) {
-			r.Mode = counters.PeekMode
+			q.Mode = counters.PeekMode
 		}
 	case fieldWait:
-		r.Wait = dec.readBool(name)
+		q.Wait = dec.readBool(name)
 	case fieldDetail:
-		r.Detail = dec.readBool(name)
+		q.Detail = dec.readBool(name)
 	case fieldTTL:
 		ms, ok := dec.readInteger(0)
 		if least, most := f.minTTL.Milliseconds(), f.maxTTL.Milliseconds(); !ok || ms < least || ms > most {
 			dec.failValue(api.BadValue, "ttl_ms must be a whole number from %d to %d", least, most)
 			return
 		}
-		r.TTL = time.Duration(ms) * time.Millisecond
+		q.TTL = time.Duration(ms) * time.Millisecond
 	case fieldRequestID:
-		r.RequestID = dec.readBounded("", name, 1, limiter.MaxRequestID)
+		q.RequestID = dec.readBounded("", name, 1, limiter.MaxRequestID)
 	case fieldReservation:
-		r.Reservation = dec.readBounded("", name, 0, MaxBody)
+		q.Reservation = dec.readBounded("", name, 0, MaxBody)
 	case fieldVerdict:
-		r.verdict = dec.readBounded("", name, 1, MaxValue)
+		q.verdict = dec.readBounded("", name, 1, MaxValue)
 	case fieldSource:
-		r.Source = dec.readBounded("", name, 0, MaxLoadBody) // loads has bounds of its own
+		q.Source = dec.readBounded("", name, 0, MaxLoadBody) // loads has bounds of its own
 	case fieldLoad:
-		r.Load = dec.readDecimal(name)
+		q.Load = dec.readDecimal(name)
 	case fieldNamespace:
-		r.namespace = dec.readBounded("", r.path(name), 1, MaxValue)
+		q.namespace = dec.readBounded("", q.path(name), 1, MaxValue)
 	case fieldLimits:
-		r.readLimits(dec)
+		q.readLimits(dec)
 	case fieldConsistency:
-		r.exact = dec.readExact(r.path(name))
+		q.exact = dec.readExact(q.path(name))
 	case fieldShadow:
-		r.shadow = dec.readBool(r.path(name))
+		q.shadow = dec.readBool(q.path(name))
 	case fieldMode:
-		r.Mode = r.readMode(dec, r.path(name))
+		q.Mode = q.readMode(dec, q.path(name))
 	case fieldSubjects:
-		r.readSubjects(dec)
+		q.readSubjects(dec)
 	case fieldOnExpiry:
-		r.readOnExpiry(dec)
+		q.readOnExpiry(dec)
 	case fieldN:
 		n, ok := dec.readInteger(0)
 		if !ok || n < 1 || n > limiter.MaxSlots {
 			dec.failValue(api.BadValue, "n must be a whole number from 1 to %d", int64(limiter.MaxSlots))
 			return
 		}
-		r.Slots = n
+		q.Slots = n
 	case fieldWho:
-		r.Who = dec.readBounded("", name, 1, limiter.MaxWho)
+		q.Who = dec.readBounded("", name, 1, limiter.MaxWho)
 	case fieldSlot:
-		r.Slot.ID = dec.readBounded("", name, 1, MaxBody)
+		q.Slot.ID = dec.readBounded("", name, 1, MaxBody)
 	case fieldLimitName:
-		r.LimitName = dec.readBounded("", name, 1, MaxValue)
+		q.LimitName = dec.readBounded("", name, 1, MaxValue)
 	case fieldBill:
-		r.Bill = dec.readBool(name)
+		q.Bill = dec.readBool(name)
 	}
 }
 
 // Subject returns copies of the rule and the key, which the caller may retain.
-func (r *Request) Subject() (rule string, key []string) {
-	key = make([]string, len(r.Key))
-	for i, v := range r.Key {
+func (q *Request) Subject() (rule string, key []string) {
+	key = make([]string, len(q.Key))
+	for i, v := range q.Key {
 		key[i] = strings.Clone(v)
 	}
-	return strings.Clone(r.Rule), key
+	return strings.Clone(q.Rule), key
 }
 
 // AppendGivenCosts appends the fields cost and costs as the caller gave them, if any.
-func (r *Request) AppendGivenCosts(b []byte) []byte {
-	if r.given&fieldCost != 0 {
-		b = AppendInt(b, `,"cost":`, r.Cost)
+func (q *Request) AppendGivenCosts(b []byte) []byte {
+	if q.given&fieldCost != 0 {
+		b = AppendInt(b, `,"cost":`, q.Cost)
 	}
 
-	if r.given&fieldCosts != 0 {
-		costs := r.Costs
-		if len(r.Subjects) > 0 {
-			costs = r.Subjects[0].Costs
+	if q.given&fieldCosts != 0 {
+		costs := q.Costs
+		if len(q.Subjects) > 0 {
+			costs = q.Subjects[0].Costs
 		}
-		if r.given&fieldCost != 0 {
+		if q.given&fieldCost != 0 {
 			costs = costs[:len(costs)-1] // validateCosts has appended cost
 		}
 		b = AppendCosts(append(b, `,"costs":`...), costs)
@@ -364,36 +364,36 @@ func (r *Request) AppendGivenCosts(b []byte) []byte {
 
 // RequireKey returns an error if r names a rule without giving a key or
 // attributes, unless that rule has no key attributes.
-func (r *Request) RequireKey(set *rules.Set) *api.Error {
-	if !r.ByKey || r.given&(fieldKey|fieldSubjects) != 0 {
+func (q *Request) RequireKey(set *rules.Set) *api.Error {
+	if !q.ByKey || q.given&(fieldKey|fieldSubjects) != 0 {
 		return nil
 	}
-	if rule := set.Rule(r.Rule); rule != nil && len(rule.Key) == 0 {
+	if rule := set.Rule(q.Rule); rule != nil && len(rule.Key) == 0 {
 		return nil
 	}
-	return api.Errorf(api.MissingKey, "key is missing: rule %q needs a key, or attributes", api.Excerpt(r.Rule))
+	return api.Errorf(api.MissingKey, "key is missing: rule %q needs a key, or attributes", api.Excerpt(q.Rule))
 }
 
-func (r *Request) validatePlainCheck(dec *Decoder) {
-	r.validateCheck(dec)
-	if r.RequestID != "" && r.Mode != counters.CountMode &&
-		!slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.CountMode }) {
+func (q *Request) validatePlainCheck(dec *Decoder) {
+	q.validateCheck(dec)
+	if q.RequestID != "" && q.Mode != counters.CountMode &&
+		!slices.ContainsFunc(q.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.CountMode }) {
 		dec.failValue(api.BadValue, "request_id is for mode count only: the answers to other checks are not kept")
 	}
 }
 
-func (r *Request) validateCheck(dec *Decoder) {
-	if r.given&(fieldPeek|fieldMode) == fieldPeek|fieldMode {
+func (q *Request) validateCheck(dec *Decoder) {
+	if q.given&(fieldPeek|fieldMode) == fieldPeek|fieldMode {
 		dec.failValue(api.BadValue, "peek and mode exclude each other")
 	}
 
-	if r.given&(fieldNamespace|fieldLimits|fieldConsistency|fieldShadow|fieldSubjects) != 0 {
-		r.validateInline(dec)
+	if q.given&(fieldNamespace|fieldLimits|fieldConsistency|fieldShadow|fieldSubjects) != 0 {
+		q.validateInline(dec)
 		return
 	}
 
-	switch has := func(f fields) bool { return r.given&f != 0 }; {
-	case r.given == 0:
+	switch has := func(f fields) bool { return q.given&f != 0 }; {
+	case q.given == 0:
 		dec.failValue(api.MissingKey, "the object is empty: give rule and key, attributes, or key and limits")
 	case has(fieldKey) && has(fieldAttributes):
 		dec.failValue(api.BadValue, "key and attributes exclude each other")
@@ -403,109 +403,109 @@ func (r *Request) validateCheck(dec *Decoder) {
 		dec.failValue(api.MissingKey, "give rule and key, or attributes")
 	}
 
-	r.validateCosts(dec)
+	q.validateCosts(dec)
 }
 
 // validateInline validates a check with inline limits.
-func (r *Request) validateInline(dec *Decoder) {
-	switch has := func(f fields) bool { return r.given&f != 0 }; {
+func (q *Request) validateInline(dec *Decoder) {
+	switch has := func(f fields) bool { return q.given&f != 0 }; {
 	case has(fieldRule | fieldAttributes):
 		dec.failValue(api.BadValue, "limits and subjects exclude rule and attributes")
 	case !has(fieldSubjects):
-		r.validateSubject(dec)
+		q.validateSubject(dec)
 	case has(subjectFields | fieldPeek):
 		dec.failValue(api.BadValue, "subjects excludes %s and peek: each subject has its own", subjectNames)
 	}
 }
 
 // validateCosts appends cost to the costs.
-func (r *Request) validateCosts(dec *Decoder) {
-	if r.given&fieldCost != 0 {
-		for i := range r.Costs {
-			if r.Costs[i].Unit == rules.Requests {
+func (q *Request) validateCosts(dec *Decoder) {
+	if q.given&fieldCost != 0 {
+		for i := range q.Costs {
+			if q.Costs[i].Unit == rules.Requests {
 				dec.failValue(api.BadValue, "cost and costs.requests exclude each other")
 			}
 		}
-		r.Costs = append(r.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.Cost})
+		q.Costs = append(q.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: q.Cost})
 	}
 }
 
 // validateTry validates a try, which is a peek unless the body sets peek or mode.
-func (r *Request) validateTry(dec *Decoder) {
-	r.validateCheck(dec)
-	if r.Wait {
+func (q *Request) validateTry(dec *Decoder) {
+	q.validateCheck(dec)
+	if q.Wait {
 		dec.failValue(api.BadValue, "wait must be false: the answer to a try is not held")
 	}
-	if r.AtMost {
+	if q.AtMost {
 		dec.failValue(api.BadValue, "mode must be check, peek or count: a try takes nothing")
 	}
 
-	if r.given&(fieldPeek|fieldMode) == 0 {
-		r.Mode = counters.PeekMode
-		for i := range r.Subjects {
-			r.Subjects[i].Mode = counters.PeekMode
+	if q.given&(fieldPeek|fieldMode) == 0 {
+		q.Mode = counters.PeekMode
+		for i := range q.Subjects {
+			q.Subjects[i].Mode = counters.PeekMode
 		}
 	}
 }
 
-func (r *Request) validateReserve(dec *Decoder) {
-	r.validateCheck(dec)
-	if r.AtMost || r.Mode != counters.CheckMode ||
-		slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+func (q *Request) validateReserve(dec *Decoder) {
+	q.validateCheck(dec)
+	if q.AtMost || q.Mode != counters.CheckMode ||
+		slices.ContainsFunc(q.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
 		dec.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
-	r.Reserving, r.TTL = true, cmp.Or(r.TTL, limiter.DefaultReservationTime)
+	q.Reserving, q.TTL = true, cmp.Or(q.TTL, limiter.DefaultReservationTime)
 }
 
-func (r *Request) validateAcquire(dec *Decoder) {
-	r.validateCheck(dec)
-	if r.AtMost ||
-		slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+func (q *Request) validateAcquire(dec *Decoder) {
+	q.validateCheck(dec)
+	if q.AtMost ||
+		slices.ContainsFunc(q.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
 		dec.failValue(api.BadValue, "subjects: mode must be check, because slots are either held or not")
 	}
-	r.SlotTTL = r.TTL
+	q.SlotTTL = q.TTL
 }
 
-func (r *Request) validateSlot(dec *Decoder) {
-	r.requireAny(dec, fieldSlot, "slot is missing: the id that /v1/acquire returned")
+func (q *Request) validateSlot(dec *Decoder) {
+	q.requireAny(dec, fieldSlot, "slot is missing: the id that /v1/acquire returned")
 }
 
-func (r *Request) validateSettle(dec *Decoder) {
-	r.requireAny(dec, fieldReservation, "reservation is missing: the id that /v1/reserve returned")
-	r.requireAny(dec, fieldCosts, "costs is missing: what was used, by unit; {} cancels all")
+func (q *Request) validateSettle(dec *Decoder) {
+	q.requireAny(dec, fieldReservation, "reservation is missing: the id that /v1/reserve returned")
+	q.requireAny(dec, fieldCosts, "costs is missing: what was used, by unit; {} cancels all")
 }
 
-func (r *Request) validateAdjust(dec *Decoder) {
-	r.requireAny(dec, ^fields(0), "the object is empty: give rule, key and cost")
-	r.validateCosts(dec)
-	if len(r.Costs) == 0 || slices.ContainsFunc(r.Costs, func(c limiter.UnitCost) bool { return c.Cost == 0 }) {
+func (q *Request) validateAdjust(dec *Decoder) {
+	q.requireAny(dec, ^fields(0), "the object is empty: give rule, key and cost")
+	q.validateCosts(dec)
+	if len(q.Costs) == 0 || slices.ContainsFunc(q.Costs, func(c limiter.UnitCost) bool { return c.Cost == 0 }) {
 		dec.failValue(api.BadValue,
 			"cost, and each of costs, must be a whole number other than 0, from -%d to %d",
 			int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
 	}
-	r.validateTarget(dec)
-	if r.given&fieldNamespace != 0 {
-		r.requireAny(dec, fieldLimits, "limits is missing: give the limits to adjust")
+	q.validateTarget(dec)
+	if q.given&fieldNamespace != 0 {
+		q.requireAny(dec, fieldLimits, "limits is missing: give the limits to adjust")
 	}
 }
 
-func (r *Request) validateReset(dec *Decoder) {
-	r.validateTarget(dec)
-	if r.given&fieldNamespace != 0 && r.LimitName != "" {
-		r.requireAny(dec, fieldLimits, "limits is missing: limit_name is one of theirs")
+func (q *Request) validateReset(dec *Decoder) {
+	q.validateTarget(dec)
+	if q.given&fieldNamespace != 0 && q.LimitName != "" {
+		q.requireAny(dec, fieldLimits, "limits is missing: limit_name is one of theirs")
 	}
-	switch r.HolderID = r.Slot.ID; {
-	case r.HolderID == "":
-	case r.LimitName != "":
+	switch q.HolderID = q.Slot.ID; {
+	case q.HolderID == "":
+	case q.LimitName != "":
 		dec.failValue(api.BadValue, "slot and limit_name exclude each other")
-	case r.given&fieldNamespace != 0:
-		r.requireAny(dec, fieldLimits, "limits is missing: the slot is of one of theirs")
+	case q.given&fieldNamespace != 0:
+		q.requireAny(dec, fieldLimits, "limits is missing: the slot is of one of theirs")
 	}
 }
 
 // validateTarget validates the fields that name one subject.
-func (r *Request) validateTarget(dec *Decoder) {
-	switch has := func(f fields) bool { return r.given&f != 0 }; {
+func (q *Request) validateTarget(dec *Decoder) {
+	switch has := func(f fields) bool { return q.given&f != 0 }; {
 	case !has(fieldRule | fieldNamespace | fieldLimits):
 		dec.failValue(api.MissingKey,
 			"rule is missing: give rule and key, or key and limits; for all counters of a key, "+
@@ -513,34 +513,34 @@ func (r *Request) validateTarget(dec *Decoder) {
 	case has(fieldNamespace|fieldLimits) && has(fieldRule):
 		dec.failValue(api.BadValue, "namespace and limits exclude rule")
 	case has(fieldNamespace | fieldLimits):
-		r.requireAny(dec, fieldKey, "key is missing")
-		r.moveToSubject()
+		q.requireAny(dec, fieldKey, "key is missing")
+		q.moveToSubject()
 	}
 }
 
-func (r *Request) validateFeedback(dec *Decoder) {
-	r.requireAny(dec, fieldRule, "rule is missing")
-	r.requireAny(dec, fieldVerdict, "verdict is missing")
-	if r.verdict != FalsePositive {
+func (q *Request) validateFeedback(dec *Decoder) {
+	q.requireAny(dec, fieldRule, "rule is missing")
+	q.requireAny(dec, fieldVerdict, "verdict is missing")
+	if q.verdict != FalsePositive {
 		dec.failValue(api.BadValue, "verdict must be %s", FalsePositive)
 	}
 }
 
-func (r *Request) validateLoad(dec *Decoder) {
-	r.requireAny(dec, fieldSource, "source is missing")
-	r.requireAny(dec, fieldLoad, "load is missing")
-	r.TTL = cmp.Or(r.TTL, loads.DefaultTTL)
+func (q *Request) validateLoad(dec *Decoder) {
+	q.requireAny(dec, fieldSource, "source is missing")
+	q.requireAny(dec, fieldLoad, "load is missing")
+	q.TTL = cmp.Or(q.TTL, loads.DefaultTTL)
 }
 
 // requireAny records an error if none of the fields in any was given.
-func (r *Request) requireAny(dec *Decoder, any fields, otherwise string) {
-	if r.given&any == 0 {
+func (q *Request) requireAny(dec *Decoder, any fields, otherwise string) {
+	if q.given&any == 0 {
 		dec.failValue(api.MissingKey, "%s", otherwise)
 	}
 }
 
 // readKey reads a value or an array of values.
-func (r *Request) readKey(dec *Decoder) {
+func (q *Request) readKey(dec *Decoder) {
 	switch dec.skipSpace() {
 	case '[':
 		dec.enter()
@@ -550,26 +550,26 @@ func (r *Request) readKey(dec *Decoder) {
 				dec.skip()
 				continue
 			}
-			r.readKeyValue(dec, "each value of key")
+			q.readKeyValue(dec, "each value of key")
 		}
 	case '{', 't', 'f':
 		dec.skip()
-		dec.failValue(api.BadValue, "%s must be a string, a whole number, or an array of these", r.path("key"))
+		dec.failValue(api.BadValue, "%s must be a string, a whole number, or an array of these", q.path("key"))
 	default:
-		r.readKeyValue(dec, r.path("key"))
+		q.readKeyValue(dec, q.path("key"))
 	}
 }
 
 // readKeyValue reads one value of a key.
-func (r *Request) readKeyValue(dec *Decoder, name string) {
+func (q *Request) readKeyValue(dec *Decoder, name string) {
 	value, present := dec.readValue("", name)
 	if !present {
-		dec.failValue(api.MissingKey, "%s is missing: it is null", r.path("key"))
+		dec.failValue(api.MissingKey, "%s is missing: it is null", q.path("key"))
 	}
-	r.Key = append(r.Key, value)
+	q.Key = append(q.Key, value)
 }
 
-func (r *Request) readAttributes(dec *Decoder) {
+func (q *Request) readAttributes(dec *Decoder) {
 	if dec.skipSpace() != '{' {
 		dec.skip()
 		dec.failValue(api.BadValue, "attributes must be an object of values by name")
@@ -588,8 +588,8 @@ func (r *Request) readAttributes(dec *Decoder) {
 			dec.failValue(api.BadValue, "attributes: a name must not have more than %d bytes", MaxValue)
 		}
 
-		for i := range r.Attributes {
-			if r.Attributes[i].Name == name {
+		for i := range q.Attributes {
+			if q.Attributes[i].Name == name {
 				dec.failSyntax("attributes." + api.Excerpt(name) + " is given twice")
 				return
 			}
@@ -602,7 +602,7 @@ func (r *Request) readAttributes(dec *Decoder) {
 		}
 
 		value, _ := dec.readValue("attributes", name) // null is "", and so absent
-		r.Attributes = append(r.Attributes, rules.Attribute{Name: name, Value: value})
+		q.Attributes = append(q.Attributes, rules.Attribute{Name: name, Value: value})
 	}
 }
 
@@ -650,19 +650,19 @@ func readCosts(dec *Decoder, list []limiter.UnitCost, path string, minimum int64
 
 // readOnExpiry reads what becomes of a reservation that is not settled in time:
 // charge, refund, or an object with costs.
-func (r *Request) readOnExpiry(dec *Decoder) {
+func (q *Request) readOnExpiry(dec *Decoder) {
 	const must = `on_expiry must be "charge", "refund" or {"costs": …}`
 	switch dec.skipSpace() {
 	case '"':
 		switch dec.readBounded("", "on_expiry", 0, MaxValue) {
 		case "charge":
 		case "refund":
-			r.OnExpiry = &r.onExpiry
+			q.OnExpiry = &q.onExpiry
 		default:
 			dec.failValue(api.BadValue, must)
 		}
 	case '{':
-		r.readExpiryCosts(dec)
+		q.readExpiryCosts(dec)
 	default:
 		dec.skip()
 		dec.failValue(api.BadValue, must)
@@ -670,8 +670,8 @@ func (r *Request) readOnExpiry(dec *Decoder) {
 }
 
 // readExpiryCosts reads the object that on_expiry may be.
-func (r *Request) readExpiryCosts(dec *Decoder) {
-	r.OnExpiry = &r.onExpiry
+func (q *Request) readExpiryCosts(dec *Decoder) {
+	q.OnExpiry = &q.onExpiry
 	dec.enter()
 
 	given := false
@@ -687,7 +687,7 @@ func (r *Request) readExpiryCosts(dec *Decoder) {
 			return
 		default:
 			given = true
-			r.onExpiry.Costs = readCosts(dec, r.onExpiry.Costs, "on_expiry.costs", 0)
+			q.onExpiry.Costs = readCosts(dec, q.onExpiry.Costs, "on_expiry.costs", 0)
 		}
 	}
 

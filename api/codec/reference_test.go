@@ -185,7 +185,7 @@ func referenceSettle(r *Request, seen map[string]bool) api.Code {
 
 // reference decodes one field. known is false for an unknown field; twice is
 // true if a name appears twice within the field's value.
-func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (known, twice bool) {
+func (q *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (known, twice bool) {
 	flag := func() bool {
 		note(string(m.value) == "true" || string(m.value) == "false", api.BadValue)
 		return string(m.value) == "true"
@@ -193,8 +193,8 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 	var ok bool
 	switch m.name {
 	case "rule":
-		r.Rule, ok = referenceText(m.value)
-		note(ok && r.Rule != "" && len(r.Rule) <= MaxValue, api.BadValue)
+		q.Rule, ok = referenceText(m.value)
+		note(ok && q.Rule != "" && len(q.Rule) <= MaxValue, api.BadValue)
 	case "key":
 		values := []json.RawMessage{m.value}
 		if m.value[0] == '[' {
@@ -206,7 +206,7 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 		for _, raw := range values[:min(len(values), rules.MaxAttributes)] {
 			v, code := referenceValue(raw)
 			note(code == "", code)
-			r.Key = append(r.Key, v)
+			q.Key = append(q.Key, v)
 		}
 	case "attributes", "costs":
 		if m.value[0] != '{' {
@@ -214,22 +214,22 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 			break
 		}
 		for i, one := range referenceMembers(t, m.value) {
-			twice = twice || r.referenceInner(m.name, i, one, note)
+			twice = twice || q.referenceInner(m.name, i, one, note)
 			if twice {
 				break
 			}
 		}
 	case "cost":
-		r.Cost, ok = referenceAmount(m.value, 0)
+		q.Cost, ok = referenceAmount(m.value, 0)
 		note(ok, api.BadValue)
 	case "peek":
 		if flag() {
-			r.Mode = counters.PeekMode
+			q.Mode = counters.PeekMode
 		}
 	case "wait":
-		r.Wait = flag()
+		q.Wait = flag()
 	case "detail":
-		r.Detail = flag()
+		q.Detail = flag()
 	default:
 		note(false, api.UnknownField)
 		return false, false
@@ -237,26 +237,26 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 	return true, twice
 }
 
-func (r *Request) referenceInner(field string, i int, m member, note func(bool, api.Code)) (twice bool) {
+func (q *Request) referenceInner(field string, i int, m member, note func(bool, api.Code)) (twice bool) {
 	note(len(m.name) <= MaxValue, api.BadValue)
 	if field == "costs" {
-		for _, c := range r.Costs {
+		for _, c := range q.Costs {
 			twice = twice || c.Unit == m.name
 		}
 		if note(i < limiter.MaxCosts, api.BadValue); i < limiter.MaxCosts {
 			v, ok := referenceAmount(m.value, 0)
 			note(ok, api.BadValue)
-			r.Costs = append(r.Costs, limiter.UnitCost{Unit: m.name, Cost: v})
+			q.Costs = append(q.Costs, limiter.UnitCost{Unit: m.name, Cost: v})
 		}
 		return twice
 	}
-	for _, a := range r.Attributes {
+	for _, a := range q.Attributes {
 		twice = twice || a.Name == m.name
 	}
 	if note(i < rules.MaxAttributes, api.BadValue); i < rules.MaxAttributes {
 		v, code := referenceValue(m.value)
 		note(code == "" || code == api.MissingKey, code)
-		r.Attributes = append(r.Attributes, rules.Attribute{Name: m.name, Value: v})
+		q.Attributes = append(q.Attributes, rules.Attribute{Name: m.name, Value: v})
 	}
 	return twice
 }

@@ -141,33 +141,33 @@ type stalledArrivals struct {
 	set map[*arrival]struct{}
 }
 
-func (s *stalledArrivals) add(a *arrival) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.set == nil {
-		s.set = make(map[*arrival]struct{})
+func (sa *stalledArrivals) add(a *arrival) {
+	sa.mu.Lock()
+	defer sa.mu.Unlock()
+	if sa.set == nil {
+		sa.set = make(map[*arrival]struct{})
 	}
-	s.set[a] = struct{}{}
+	sa.set[a] = struct{}{}
 }
 
-func (s *stalledArrivals) remove(a *arrival) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.set, a)
+func (sa *stalledArrivals) remove(a *arrival) {
+	sa.mu.Lock()
+	defer sa.mu.Unlock()
+	delete(sa.set, a)
 }
 
 // abortOne aborts any one of the stalled waits. It reports false if there is none.
-func (s *stalledArrivals) abortOne() bool {
+func (sa *stalledArrivals) abortOne() bool {
 	// One lock after the other, and not both: elsewhere, that of the arrival is
 	// taken first.
-	s.mu.Lock()
+	sa.mu.Lock()
 	var victim *arrival
-	for victim = range s.set {
+	for victim = range sa.set {
 		// No other newcomer may count on the same one.
-		delete(s.set, victim)
+		delete(sa.set, victim)
 		break
 	}
-	s.mu.Unlock()
+	sa.mu.Unlock()
 
 	if victim == nil {
 		return false

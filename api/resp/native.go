@@ -187,67 +187,67 @@ type costReader struct {
 }
 
 // next begins another cost.
-func (r *costReader) next() failure {
-	r.noteMissing()
-	if len(r.list) == limiter.MaxCosts {
+func (cr *costReader) next() failure {
+	cr.noteMissing()
+	if len(cr.list) == limiter.MaxCosts {
 		return badValue("COST must not be given for more than %d units", limiter.MaxCosts)
 	}
-	r.list = append(r.list, limiter.UnitCost{Unit: rules.Requests, Cost: 1})
-	r.hasCost, r.hasUnit = false, false
+	cr.list = append(cr.list, limiter.UnitCost{Unit: rules.Requests, Cost: 1})
+	cr.hasCost, cr.hasUnit = false, false
 	return ""
 }
 
-func (r *costReader) cost(word []byte) failure {
+func (cr *costReader) cost(word []byte) failure {
 	n, ok := parseInt(word)
 	if !ok || n < 0 || n > algorithms.MaxAmount {
 		return badValue("COST must be a whole number from 0 to %d", int64(algorithms.MaxAmount))
 	}
-	if len(r.list) == 0 || r.hasCost {
-		if f := r.next(); f != "" {
+	if len(cr.list) == 0 || cr.hasCost {
+		if f := cr.next(); f != "" {
 			return f
 		}
 	}
-	r.list[len(r.list)-1].Cost, r.hasCost = n, true
+	cr.list[len(cr.list)-1].Cost, cr.hasCost = n, true
 	return ""
 }
 
-func (r *costReader) unit(word []byte) failure {
+func (cr *costReader) unit(word []byte) failure {
 	name, f := text(word, "UNIT", 1, maxName)
 	if f != "" {
 		return f
 	}
 
-	if len(r.list) == 0 || r.hasUnit {
-		if f := r.next(); f != "" {
+	if len(cr.list) == 0 || cr.hasUnit {
+		if f := cr.next(); f != "" {
 			return f
 		}
 	}
 
-	r.list[len(r.list)-1].Unit, r.hasUnit = name, true
+	cr.list[len(cr.list)-1].Unit, cr.hasUnit = name, true
 	return ""
 }
 
 // noteMissing notes if the last cost was not given, only its unit.
-func (r *costReader) noteMissing() {
-	if len(r.list) > 0 && !r.hasCost {
-		r.without = r.list[len(r.list)-1].Unit
+func (cr *costReader) noteMissing() {
+	if len(cr.list) > 0 && !cr.hasCost {
+		cr.without = cr.list[len(cr.list)-1].Unit
 	}
 }
 
 // finish returns the costs. If explicit is set, each unit needs one; otherwise it is 1.
-func (r *costReader) finish(explicit bool) ([]limiter.UnitCost, failure) {
-	r.noteMissing()
-	if explicit && r.without != "" {
-		return r.list, badValue("COST is missing for the unit %s", printableShort([]byte(r.without)))
+func (cr *costReader) finish(explicit bool) ([]limiter.UnitCost, failure) {
+	cr.noteMissing()
+	if explicit && cr.without != "" {
+		return cr.list, badValue("COST is missing for the unit %s", printableShort([]byte(cr.without)))
 	}
-	for i := range r.list {
+	for i := range cr.list {
 		for j := range i {
-			if r.list[i].Unit == r.list[j].Unit {
-				return r.list, badValue("the unit %s is given twice", printableShort([]byte(r.list[i].Unit)))
+			if cr.list[i].Unit == cr.list[j].Unit {
+				return cr.list, badValue("the unit %s is given twice", printableShort([]byte(cr.list[i].Unit)))
 			}
 		}
 	}
-	return r.list, ""
+	return cr.list, ""
 }
 
 // check prepares RL.CHECK.

@@ -98,37 +98,37 @@ func (w *worker) next() *check {
 	return w.checks[w.pending-1]
 }
 
-// reset empties c, but keeps its slices.
-func (c *check) reset() {
-	clear(c.Key)
-	clear(c.Costs)
-	c.Query = limiter.Query{Key: c.Key[:0], Costs: c.Costs[:0]}
-	costs := c.subject[0].Costs
+// reset empties q, but keeps its slices.
+func (q *check) reset() {
+	clear(q.Key)
+	clear(q.Costs)
+	q.Query = limiter.Query{Key: q.Key[:0], Costs: q.Costs[:0]}
+	costs := q.subject[0].Costs
 	clear(costs)
-	c.subject[0] = limiter.Subject{Costs: costs[:0]}
-	c.values[0] = ""
-	c.failure = ""
-	c.reply = nil
-	c.spec = nil
+	q.subject[0] = limiter.Subject{Costs: costs[:0]}
+	q.values[0] = ""
+	q.failure = ""
+	q.reply = nil
+	q.spec = nil
 }
 
-// setLimit makes c a check of one key under one limit that the command brings.
-func (c *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, cost int64) {
-	c.values[0] = keyText(key)
-	c.limit[0] = limit
-	one := &c.subject[0]
+// setLimit makes q a check of one key under one limit that the command brings.
+func (q *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, cost int64) {
+	q.values[0] = keyText(key)
+	q.limit[0] = limit
+	one := &q.subject[0]
 	one.Namespace = namespace
-	one.Key = c.values[:]
-	one.Limits = c.limit[:]
+	one.Key = q.values[:]
+	one.Limits = q.limit[:]
 	one.Exact = true
 	one.Costs = append(one.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost})
-	c.Subjects = c.subject[:]
+	q.Subjects = q.subject[:]
 }
 
 // isFull reports whether there is no room for the counter of a key under the
 // limit that came with it.
-func (c *check) isFull() bool {
-	return len(c.Subjects) > 0 && !c.answer.Allowed && len(c.answer.Limits) == 1 && c.answer.Limits[0].Full
+func (q *check) isFull() bool {
+	return len(q.Subjects) > 0 && !q.answer.Allowed && len(q.answer.Limits) == 1 && q.answer.Limits[0].Full
 }
 
 // decide decides the checks of the run together, in order, and writes their replies.

@@ -208,13 +208,13 @@ func askDiff(env *environment, n *remote, name string, r request) (*admin.Differ
 
 // permit returns nil if the change may be made: nothing in use vanishes, the
 // flags permit it, or a person on the terminal does.
-func (c *change) permit(env *environment, d *admin.Difference) error {
-	reasons := c.reasons(d)
-	if len(reasons) == 0 || c.Force {
+func (ch *change) permit(env *environment, d *admin.Difference) error {
+	reasons := ch.reasons(d)
+	if len(reasons) == 0 || ch.Force {
 		return nil
 	}
 
-	if !env.terminal || c.stdinUsed {
+	if !env.terminal || ch.stdinUsed {
 		for _, r := range reasons {
 			fmt.Fprintf(env.stderr, "%s\n", r.text)
 		}
@@ -247,7 +247,7 @@ type reason struct {
 }
 
 // reasons returns why the change needs permission that the flags don't give.
-func (c *change) reasons(d *admin.Difference) (out []reason) {
+func (ch *change) reasons(d *admin.Difference) (out []reason) {
 	removed := map[string]bool{}
 	for i := range d.Changes {
 		one := &d.Changes[i]
@@ -255,7 +255,7 @@ func (c *change) reasons(d *admin.Difference) (out []reason) {
 			continue
 		}
 		removed[one.Name] = true
-		if !one.InUse || slices.Contains(c.Remove, one.Name) {
+		if !one.InUse || slices.Contains(ch.Remove, one.Name) {
 			continue
 		}
 		text := fmt.Sprintf("%s would vanish; it may be in use", printable(one.String()))
@@ -268,7 +268,7 @@ func (c *change) reasons(d *admin.Difference) (out []reason) {
 
 	// What somebody wrote since the last apply is lost, unless it is just what --remove names.
 	lost := slices.DeleteFunc(slices.Clone(d.OutsidePieces), func(p rules.PieceChange) bool {
-		return removed[p.Name] && slices.Contains(c.Remove, p.Name)
+		return removed[p.Name] && slices.Contains(ch.Remove, p.Name)
 	})
 	if len(d.Outside) == 0 || len(d.OutsidePieces) > 0 && len(lost) == 0 {
 		return out
@@ -277,7 +277,7 @@ func (c *change) reasons(d *admin.Difference) (out []reason) {
 		v := &d.Outside[i]
 		out = append(out,
 			reason{text: fmt.Sprintf("version %d by %s (%s) is not in %s", v.Number,
-				printable(v.Writer()), printable(v.What), c.name)})
+				printable(v.Writer()), printable(v.What), ch.name)})
 	}
 	return out
 }
@@ -295,37 +295,37 @@ func howToPermit(reasons []reason) string {
 }
 
 // write puts the change in force if the version that it was compared with still is.
-func (c *change) write(env *environment, n *remote, d *admin.Difference) error {
+func (ch *change) write(env *environment, n *remote, d *admin.Difference) error {
 	r := request{method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml",
-		body: c.source, query: url.Values{}}
-	if c.version != 0 {
-		r.query.Set("version", strconv.FormatInt(c.version, 10))
+		body: ch.source, query: url.Values{}}
+	if ch.version != 0 {
+		r.query.Set("version", strconv.FormatInt(ch.version, 10))
 	} else {
 		r.query.Set("via", rules.ViaApply)
 	}
 
-	if c.message != "" {
-		r.query.Set("message", c.message)
+	if ch.message != "" {
+		r.query.Set("message", ch.message)
 	}
 
 	match := d.From
-	if c.ifMatch != 0 {
-		match = c.ifMatch
+	if ch.ifMatch != 0 {
+		match = ch.ifMatch
 	}
 	if match != 0 {
 		r.ifMatch = strconv.Quote(strconv.FormatInt(match, 10))
 	}
 
 	reply, err := n.send(env.ctx, r)
-	if p, ok := errors.AsType[*problem](err); ok && p.Status == http.StatusPreconditionFailed && c.ifMatch == 0 {
+	if p, ok := errors.AsType[*problem](err); ok && p.Status == http.StatusPreconditionFailed && ch.ifMatch == 0 {
 		p.hint = "; somebody has written rules in the meantime: run the command again to see what changes now"
 	}
 
 	if err != nil {
-		return explainRules(env, c.name, err)
+		return explainRules(env, ch.name, err)
 	}
 
-	return printReply(env, c.json, reply, printWritten(env, c.name))
+	return printReply(env, ch.json, reply, printWritten(env, ch.name))
 }
 
 // maxNamed bounds the changes that are printed. JSON has all of them.

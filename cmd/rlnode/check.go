@@ -98,8 +98,8 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 
 // hideLimits removes from a decision the limits of units that the check does
 // not name, unless --detail is set.
-func (c *checkFlags) hideLimits(d *client.Decision, fields map[string]any) {
-	if c.Detail {
+func (f *checkFlags) hideLimits(d *client.Decision, fields map[string]any) {
+	if f.Detail {
 		return
 	}
 	costs, _ := fields["costs"].(map[string]int64)
@@ -111,50 +111,50 @@ func (c *checkFlags) hideLimits(d *client.Decision, fields map[string]any) {
 }
 
 // body returns the fields of the request body.
-func (c *checkFlags) body() (fields map[string]any, err error) {
+func (f *checkFlags) body() (fields map[string]any, err error) {
 	switch {
-	case len(c.Key) > 0 && len(c.Attr) > 0, c.isInline() && len(c.Attr) > 0:
+	case len(f.Key) > 0 && len(f.Attr) > 0, f.isInline() && len(f.Attr) > 0:
 		return nil, fmt.Errorf("--attr excludes --key, --limit and --namespace")
-	case c.isInline() && len(c.Limit) == 0:
+	case f.isInline() && len(f.Limit) == 0:
 		return nil, fmt.Errorf("--limit is missing: --namespace is for limits that come with the call")
-	case c.Exact && !c.isInline():
+	case f.Exact && !f.isInline():
 		return nil, fmt.Errorf("--exact needs --limit: a rule has its own consistency")
-	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.isInline():
+	case len(f.Attr) == 0 && f.Rule == "" && len(f.Key) == 0 && !f.isInline():
 		return nil,
 			fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
-	case len(c.Attr) > 0:
-		attributes, err := parsePairs("--attr", c.Attr)
+	case len(f.Attr) > 0:
+		attributes, err := parsePairs("--attr", f.Attr)
 		if err != nil {
 			return nil, err
 		}
 		fields = map[string]any{"attributes": attributes}
-		if c.Rule != "" {
-			fields["rule"] = c.Rule
+		if f.Rule != "" {
+			fields["rule"] = f.Rule
 		}
 	default:
-		if fields, err = c.fields(); err != nil {
+		if fields, err = f.fields(); err != nil {
 			return nil, err
 		}
 	}
 
-	costs, err := parseCosts(c.Cost)
+	costs, err := parseCosts(f.Cost)
 	if err != nil {
 		return nil, err
 	}
 
-	if c.Unit != "" {
-		if _, twice := costs.units[c.Unit]; twice {
-			return nil, fmt.Errorf("--unit %s: --cost names it as well", c.Unit)
+	if f.Unit != "" {
+		if _, twice := costs.units[f.Unit]; twice {
+			return nil, fmt.Errorf("--unit %s: --cost names it as well", f.Unit)
 		}
 		one := int64(1)
-		costs.units[c.Unit], costs.plain = *cmp.Or(costs.plain, &one), nil
+		costs.units[f.Unit], costs.plain = *cmp.Or(costs.plain, &one), nil
 	}
 
 	costs.add(fields)
-	if c.Exact {
+	if f.Exact {
 		fields["consistency"] = "exact"
 	}
-	if c.Detail || len(costs.units) > 0 && !c.JSON {
+	if f.Detail || len(costs.units) > 0 && !f.JSON {
 		fields["detail"] = true
 	}
 

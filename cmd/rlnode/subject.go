@@ -249,14 +249,14 @@ type changeFlags struct {
 }
 
 // postChange makes a call and prints the usage after it.
-func (c *changeFlags) postChange(env *environment, path string, fields map[string]any) error {
-	if c.RequestID != "" {
-		fields["request_id"] = c.RequestID
+func (f *changeFlags) postChange(env *environment, path string, fields map[string]any) error {
+	if f.RequestID != "" {
+		fields["request_id"] = f.RequestID
 	}
-	if c.LimitName != "" {
-		fields["limit_name"] = c.LimitName
+	if f.LimitName != "" {
+		fields["limit_name"] = f.LimitName
 	}
-	return sendAndPrint(env, c.data, c.JSON, postFields(path, fields), printSubject)
+	return sendAndPrint(env, f.data, f.JSON, postFields(path, fields), printSubject)
 }
 
 // resetCmd makes a subject's counters fresh.

@@ -104,16 +104,16 @@ type Reading struct {
 	Others Row // by rules that have no counts of their own
 }
 
-// since returns what was counted between earlier and r. A count that went down
+// since returns what was counted between earlier and rd. A count that went down
 // becomes 0: its rule was removed and written anew. Rules and doors without any
 // checks are left out. The rules with most checks come first.
-func (r *Reading) since(earlier *Reading) *Reading {
-	delta := &Reading{Total: difference(r.Total, earlier.Total)}
+func (rd *Reading) since(earlier *Reading) *Reading {
+	delta := &Reading{Total: difference(rd.Total, earlier.Total)}
 	doorsBefore := map[string]latency.Counts{}
 	for _, d := range earlier.Doors {
 		doorsBefore[d.Name] = d.Latency
 	}
-	for _, d := range r.Doors {
+	for _, d := range rd.Doors {
 		d.Latency = latencySince(d.Latency, doorsBefore[d.Name])
 		if d.Latency != (latency.Counts{}) {
 			delta.Doors = append(delta.Doors, d)
@@ -124,7 +124,7 @@ func (r *Reading) since(earlier *Reading) *Reading {
 	for _, one := range earlier.Rules {
 		rulesBefore[one.Name] = one.Row
 	}
-	for _, one := range r.Rules {
+	for _, one := range rd.Rules {
 		before := rulesBefore[one.Name]
 		one.Counts = difference(one.Counts, before.Counts)
 		one.Latency = latencySince(one.Latency, before.Latency)
@@ -137,8 +137,8 @@ func (r *Reading) since(earlier *Reading) *Reading {
 }
 
 // sortRules moves the rules with most checks to the front.
-func (r *Reading) sortRules() {
-	slices.SortStableFunc(r.Rules, func(a, b Rule) int { return cmp.Compare(b.Checks, a.Checks) })
+func (rd *Reading) sortRules() {
+	slices.SortStableFunc(rd.Rules, func(a, b Rule) int { return cmp.Compare(b.Checks, a.Checks) })
 }
 
 func difference(now, before Counts) Counts {

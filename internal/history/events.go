@@ -80,21 +80,23 @@ type Events struct {
 }
 
 // Handler returns a log handler that passes lines on to next, and keeps them.
-func (e *Events) Handler(next slog.Handler) slog.Handler { return &eventHandler{events: e, next: next} }
+func (es *Events) Handler(next slog.Handler) slog.Handler {
+	return &eventHandler{events: es, next: next}
+}
 
 // add adds a line.
-func (e *Events) add(one Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.changed = true
-	for i := len(e.list) - 1; i >= max(0, len(e.list)-repeatedAmong) && !one.lasts(); i-- {
-		if have := e.list[i]; have.isLike(&one) {
+func (es *Events) add(one Event) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.changed = true
+	for i := len(es.list) - 1; i >= max(0, len(es.list)-repeatedAmong) && !one.lasts(); i-- {
+		if have := es.list[i]; have.isLike(&one) {
 			one.Count += have.Count
-			e.list = slices.Delete(e.list, i, i+1)
+			es.list = slices.Delete(es.list, i, i+1)
 			break
 		}
 	}
-	e.list = append(e.list, one).bounded(maxEvents)
+	es.list = append(es.list, one).bounded(maxEvents)
 }
 
 // bounded returns the list with the latest events, n at most. Those that last
@@ -119,50 +121,50 @@ func (l eventList) bounded(n int) eventList {
 }
 
 // since returns the events from a time on, in Unix milliseconds.
-func (e *Events) since(from int64) eventList {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(e.list), func(one Event) bool { return one.At < from })
+func (es *Events) since(from int64) eventList {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(es.list), func(one Event) bool { return one.At < from })
 }
 
 // restore puts events of an earlier process before those of this one.
-func (e *Events) restore(b []byte) {
+func (es *Events) restore(b []byte) {
 	var list eventList
 	content, err := wire.Inflate(b, maxUnpacked)
 	if err != nil || wire.Decode(content, &list, "events") != nil {
 		return
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.list = append(list, e.list...).bounded(maxEvents)
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.list = append(list, es.list...).bounded(maxEvents)
 }
 
 // unsaved returns what to write to the file; nil if it has everything.
-func (e *Events) unsaved() []byte {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (es *Events) unsaved() []byte {
+	es.mu.Lock()
+	defer es.mu.Unlock()
 
-	if !e.changed {
+	if !es.changed {
 		return nil
 	}
 
 	// Cleared before it is written: a line that comes meanwhile sets it again.
-	e.changed = false
+	es.changed = false
 
 	for {
-		b := wire.Deflate(nil, wire.Encode(nil, &e.list))
+		b := wire.Deflate(nil, wire.Encode(nil, &es.list))
 		if len(b) <= maxPacked {
 			return b
 		}
-		e.list = e.list.bounded(len(e.list) / 2)
+		es.list = es.list.bounded(len(es.list) / 2)
 	}
 }
 
 // saveFailed has the file written again later.
-func (e *Events) saveFailed() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.changed = true
+func (es *Events) saveFailed() {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.changed = true
 }
 
 // eventHandler is a slog.Handler that keeps lines in Events.
@@ -174,22 +176,22 @@ type eventHandler struct {
 }
 
 // Enabled implements slog.Handler.
-func (h *eventHandler) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= slog.LevelInfo || h.next.Enabled(ctx, level)
+func (eh *eventHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo || eh.next.Enabled(ctx, level)
 }
 
 // Handle implements slog.Handler.
-func (h *eventHandler) Handle(ctx context.Context, r slog.Record) error {
+func (eh *eventHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo {
-		h.keep(&r)
+		eh.keep(&r)
 	}
-	if !h.next.Enabled(ctx, r.Level) {
+	if !eh.next.Enabled(ctx, r.Level) {
 		return nil
 	}
-	return h.next.Handle(ctx, r)
+	return eh.next.Handle(ctx, r)
 }
 
-func (h *eventHandler) keep(r *slog.Record) {
+func (eh *eventHandler) keep(r *slog.Record) {
 	e := Event{At: r.Time.UnixMilli(), Level: r.Level, Text: cut(r.Message), Count: 1}
 	isAboutSubject := false
 	add := func(name string, v slog.Value) {
@@ -198,16 +200,16 @@ func (h *eventHandler) keep(r *slog.Record) {
 			e.Fields = append(e.Fields, Field{cut(name), cut(v.Resolve().String())})
 		}
 	}
-	for _, a := range h.attrs {
+	for _, a := range eh.attrs {
 		add(a.Key, a.Value)
 	}
 
 	r.Attrs(func(a slog.Attr) bool {
-		add(h.group+a.Key, a.Value)
+		add(eh.group+a.Key, a.Value)
 		return true
 	})
 	if !isAboutSubject {
-		h.events.add(e)
+		eh.events.add(e)
 	}
 }
 
@@ -221,20 +223,20 @@ func cut(s string) string {
 }
 
 // WithAttrs implements slog.Handler.
-func (h *eventHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	next := *h
-	next.attrs = slices.Clone(h.attrs)
+func (eh *eventHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	next := *eh
+	next.attrs = slices.Clone(eh.attrs)
 	for _, a := range attrs {
-		next.attrs = append(next.attrs, slog.Attr{Key: h.group + a.Key, Value: a.Value})
+		next.attrs = append(next.attrs, slog.Attr{Key: eh.group + a.Key, Value: a.Value})
 	}
-	next.next = h.next.WithAttrs(attrs)
+	next.next = eh.next.WithAttrs(attrs)
 	return &next
 }
 
 // WithGroup implements slog.Handler.
-func (h *eventHandler) WithGroup(name string) slog.Handler {
-	next := *h
+func (eh *eventHandler) WithGroup(name string) slog.Handler {
+	next := *eh
 	next.group += name + "."
-	next.next = h.next.WithGroup(name)
+	next.next = eh.next.WithGroup(name)
 	return &next
 }

@@ -190,15 +190,15 @@ type round[Q comparable, R any] struct {
 
 // latest returns the answers to the last question if it was the same and
 // recent, and otherwise asks.
-func (r *round[Q, R]) latest(q Q, ask func() []*R) []*R {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.nodes == nil || r.query != q || time.Since(r.at) > roundAge {
-		r.nodes = ask()
-		r.query = q
-		r.at = time.Now()
+func (rn *round[Q, R]) latest(q Q, ask func() []*R) []*R {
+	rn.mu.Lock()
+	defer rn.mu.Unlock()
+	if rn.nodes == nil || rn.query != q || time.Since(rn.at) > roundAge {
+		rn.nodes = ask()
+		rn.query = q
+		rn.at = time.Now()
 	}
-	return r.nodes
+	return rn.nodes
 }
 
 // Report returns the history of each node: of this one, and of every other one

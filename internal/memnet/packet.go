@@ -59,12 +59,12 @@ func (h *Host) ListenPacket(port int) (*PacketConn, error) {
 
 // WriteTo sends a packet. The packet is lost if the path is cut, there is no
 // listener or the socket is full. WriteTo never waits.
-func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
-	return c.WriteToAddress(b, to.String())
+func (pc *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
+	return pc.WriteToAddress(b, to.String())
 }
 
 // WriteToAddress is WriteTo with an address "ip:port".
-func (c *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
+func (pc *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return 0, fmt.Errorf("send to %s: %w", address, err)
@@ -72,11 +72,11 @@ func (c *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
 	if len(b) > largestPacket {
 		return 0, syscall.EMSGSIZE
 	}
-	if c.isClosed() {
+	if pc.isClosed() {
 		return 0, net.ErrClosed
 	}
 
-	n, from, ip := c.host.net, c.host.ip, to.Addr().String()
+	n, from, ip := pc.host.net, pc.host.ip, to.Addr().String()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
@@ -87,73 +87,73 @@ func (c *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
 
 	if s := other.sockets[int(to.Port())]; s != nil {
 		s.deliver(packet{data: append([]byte(nil), b...),
-			from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.host.addr, uint16(c.port))),
+			from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(pc.host.addr, uint16(pc.port))),
 			at:   time.Now().Add(n.delayLocked(from, ip))})
 	}
 
 	return len(b), nil
 }
 
-func (c *PacketConn) deliver(p packet) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed && len(c.packets) < waitingPackets {
-		c.packets = append(c.packets, p)
-		c.changedLocked()
+func (pc *PacketConn) deliver(p packet) {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	if !pc.closed && len(pc.packets) < waitingPackets {
+		pc.packets = append(pc.packets, p)
+		pc.changedLocked()
 	}
 }
 
-func (c *PacketConn) changedLocked() {
-	if c.waiting != nil {
-		close(c.waiting)
-		c.waiting = nil
+func (pc *PacketConn) changedLocked() {
+	if pc.waiting != nil {
+		close(pc.waiting)
+		pc.waiting = nil
 	}
 }
 
-func (c *PacketConn) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
+func (pc *PacketConn) isClosed() bool {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	return pc.closed
 }
 
 // ReadFrom waits for a packet. At a frozen host it waits until the host thaws.
-func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
+func (pc *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
-		n := c.host.net
+		n := pc.host.net
 		n.mu.Lock()
-		frozen, changed := n.isFrozenLocked(c.host.ip), n.changed
+		frozen, changed := n.isFrozenLocked(pc.host.ip), n.changed
 		n.mu.Unlock()
-		p, waiting, until, err := c.take(frozen)
+		p, waiting, until, err := pc.take(frozen)
 		if err != nil {
-			return 0, nil, &net.OpError{Op: "read", Net: "udp", Source: c.LocalAddr(), Err: err}
+			return 0, nil, &net.OpError{Op: "read", Net: "udp", Source: pc.LocalAddr(), Err: err}
 		}
 		if waiting == nil {
 			return copy(b, p.data), p.from, nil
 		}
 
-		c.wait(waiting, changed, until)
+		pc.wait(waiting, changed, until)
 	}
 }
 
 // take returns the oldest packet that has arrived or, without one, the channel
 // and the time to wait for.
-func (c *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until time.Time, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (pc *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until time.Time, err error) {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
 
 	now := time.Now()
 	switch {
-	case c.closed:
+	case pc.closed:
 		return p, nil, until, net.ErrClosed
-	case c.read.over(now):
+	case pc.read.over(now):
 		return p, nil, until, os.ErrDeadlineExceeded
 	}
 
-	until = c.read.at
-	if len(c.packets) > 0 && !frozen {
-		p = c.packets[0]
+	until = pc.read.at
+	if len(pc.packets) > 0 && !frozen {
+		p = pc.packets[0]
 		if !now.Before(p.at) {
-			c.packets = c.packets[1:]
+			pc.packets = pc.packets[1:]
 			return p, nil, until, nil
 		}
 		if until.IsZero() || p.at.Before(until) {
@@ -161,14 +161,14 @@ func (c *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until
 		}
 	}
 
-	if c.waiting == nil {
-		c.waiting = make(chan struct{})
+	if pc.waiting == nil {
+		pc.waiting = make(chan struct{})
 	}
 
-	return packet{}, c.waiting, until, nil
+	return packet{}, pc.waiting, until, nil
 }
 
-func (c *PacketConn) wait(waiting, changed <-chan struct{}, until time.Time) {
+func (pc *PacketConn) wait(waiting, changed <-chan struct{}, until time.Time) {
 	if until.IsZero() {
 		select {
 		case <-waiting:
@@ -188,37 +188,37 @@ func (c *PacketConn) wait(waiting, changed <-chan struct{}, until time.Time) {
 }
 
 // Close closes the socket.
-func (c *PacketConn) Close() error {
-	n := c.host.net
+func (pc *PacketConn) Close() error {
+	n := pc.host.net
 	n.mu.Lock()
-	if c.host.sockets[c.port] == c {
-		delete(c.host.sockets, c.port)
+	if pc.host.sockets[pc.port] == pc {
+		delete(pc.host.sockets, pc.port)
 	}
 	n.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	c.packets = nil
-	c.changedLocked()
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	pc.closed = true
+	pc.packets = nil
+	pc.changedLocked()
 	return nil
 }
 
 // LocalAddr returns a *net.UDPAddr.
-func (c *PacketConn) LocalAddr() net.Addr {
-	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.host.addr, uint16(c.port)))
+func (pc *PacketConn) LocalAddr() net.Addr {
+	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(pc.host.addr, uint16(pc.port)))
 }
 
 // SetDeadline is SetReadDeadline: writes never wait.
-func (c *PacketConn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+func (pc *PacketConn) SetDeadline(t time.Time) error { return pc.SetReadDeadline(t) }
 
 // SetWriteDeadline does nothing: writes never wait.
-func (c *PacketConn) SetWriteDeadline(time.Time) error { return nil }
+func (pc *PacketConn) SetWriteDeadline(time.Time) error { return nil }
 
 // SetReadDeadline sets the deadline of ReadFrom.
-func (c *PacketConn) SetReadDeadline(t time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read.at = t
-	c.changedLocked()
+func (pc *PacketConn) SetReadDeadline(t time.Time) error {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	pc.read.at = t
+	pc.changedLocked()
 	return nil
 }
