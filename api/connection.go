@@ -22,9 +22,11 @@ const (
 	// closed, and how many bytes of further input it discards meanwhile. Closing it
 	// while the caller still sends would reset it, and the caller would lose the
 	// answer.
-	lingerTime     = 5 * time.Second
-	strangerLinger = 500 * time.Millisecond // likewise, for a stranger: it holds a seat meanwhile
-	lingerBytes    = 256 << 20
+	lingerTime  = 5 * time.Second
+	lingerBytes = 256 << 20
+	// strangerLinger bounds how long a stranger's connection lingers. It is short,
+	// because the stranger holds a seat meanwhile.
+	strangerLinger = 500 * time.Millisecond
 	// stallTime is how long a caller may read nothing of an answer.
 	stallTime = 5 * time.Second
 	// socketBuffers is roughly what the system holds for a connection whose caller does not read;
@@ -106,16 +108,16 @@ const fewestSeats = 64
 
 // Seats returns how many connections a door serves at once: most, or fewer if
 // they would take more than 1/parts of the node's memory. A connection takes
-// that many bytes (each) while it waits for a request.
-func (d *Doors) Seats(most int, parts, each int64) int {
+// seatBytes while it waits for a request.
+func (d *Doors) Seats(most int, parts, seatBytes int64) int {
 	if d.TLS != nil {
-		each += tlsMemory
+		seatBytes += tlsMemory
 	}
 	switch {
 	case d.MaxConnections > 0:
 		return d.MaxConnections
 	case d.Memory > 0:
-		return int(min(int64(most), max(fewestSeats, d.Memory/parts/each)))
+		return int(min(int64(most), max(fewestSeats, d.Memory/parts/seatBytes)))
 	}
 	return most
 }
@@ -172,8 +174,9 @@ func (cs *Connections) CloseAll() {
 	}
 	all := slices.Collect(maps.Keys(cs.open))
 	cs.mu.Unlock()
+
 	for _, conn := range all {
-		_ = conn.Conn.Close() // the goroutine that serves it gets an error and stops
+		conn.drop()
 	}
 }
 
@@ -183,7 +186,7 @@ func (cs *Connections) CloseSilent() {
 	defer cs.mu.Unlock()
 	for conn := range cs.open {
 		if conn.input.CompareAndSwap(inputNone, inputLate) {
-			_ = conn.Conn.Close()
+			conn.drop()
 		}
 	}
 }
@@ -197,17 +200,18 @@ func (cs *Connections) CloseIdle(now time.Time) {
 
 	latest := cs.sinceBegan(now.Add(-strangerIdle))
 	var idle []*Connection
-	cs.mu.Lock()
 
+	cs.mu.Lock()
 	for conn := range cs.seats.strangers {
-		if since := conn.waitingSince.Load(); since > 0 && since < latest && !conn.keepsIdle.Load() {
+		since := conn.waitingSince.Load()
+		if since > 0 && since < latest && !conn.keepsIdle.Load() {
 			idle = append(idle, conn)
 		}
 	}
 	cs.mu.Unlock()
 
 	for _, conn := range idle {
-		_ = conn.Conn.Close() // as in CloseAll
+		conn.drop()
 	}
 }
 
@@ -229,6 +233,7 @@ func (cs *Connections) Wait() { cs.stillOpen.Wait() }
 func (cs *Connections) add(conn net.Conn) *Connection {
 	tracked := &Connection{Conn: rawconn.Wrap(conn), owner: cs, address: addressOf(conn.RemoteAddr())}
 	tracked.waitingSince.Store(cs.sinceBegan(time.Now()))
+
 	displaced, ok := cs.admit(tracked)
 	if !ok {
 		_ = conn.Close()
@@ -237,8 +242,9 @@ func (cs *Connections) add(conn net.Conn) *Connection {
 		tracked.once.Do(func() {})
 		return tracked
 	}
+
 	if displaced != nil {
-		_ = displaced.Conn.Close() // as in CloseAll
+		displaced.drop()
 	}
 	return tracked
 }
@@ -289,7 +295,6 @@ func (cs *Connections) Metrics(s metrics.Sink, door string) {
 	overflowed := cs.overflowed
 	displaced := cs.displaced
 	most := cs.seats.most
-
 	taken := 0
 	for conn := range cs.open {
 		if conn.hasSeat {
@@ -297,16 +302,17 @@ func (cs *Connections) Metrics(s metrics.Sink, door string) {
 		}
 	}
 	cs.mu.Unlock()
+
 	s.Count("connections_beyond_total",
 		"Connections that found no seat: only probes are answered on them.", overflowed, "door", door)
 	s.Count("connections_displaced_total",
 		"Connections that never showed a valid token, closed to make room for others.", displaced, "door", door)
 	s.Count("connections_turns_total",
-		"How often a connection whose caller had sent far ahead waited until others had been served.", cs.turnsTaken.Load(), "door", door)
+		"How often a connection whose caller had sent far ahead waited until others had been served.",
+		cs.turnsTaken.Load(), "door", door)
 	s.Level("connections", "Connections that have a seat.", taken, "door", door)
 	s.Level("connections_max",
-		"Bound on the connections that have a seat; data and redis share theirs.", most, "door",
-		door)
+		"Bound on the connections that have a seat; data and redis share theirs.", most, "door", door)
 }
 
 // Count returns how many connections are open, and how many of those have received anything.
@@ -333,6 +339,7 @@ func (cs *Connections) Resume(conn *Connection) bool {
 	// From here on it waits for its caller again, and may be displaced like any
 	// other.
 	conn.Await(time.Now())
+
 	cs.mu.Lock()
 	if cs.closed {
 		cs.mu.Unlock()
@@ -340,8 +347,9 @@ func (cs *Connections) Resume(conn *Connection) bool {
 	}
 	displaced, ok := cs.takeSeat(conn)
 	cs.mu.Unlock()
+
 	if displaced != nil {
-		_ = displaced.Conn.Close() // as in CloseAll
+		displaced.drop()
 	}
 	return ok
 }
@@ -398,8 +406,10 @@ type Connection struct {
 	endedForRoom atomic.Bool  // the budget has closed it
 	// waitingSince is when the connection began to wait for its caller, in nanoseconds since its
 	// owner began; 0: it does not wait, and is not displaced.
-	waitingSince  atomic.Int64
-	writeDeadline atomic.Int64 // as set by SetWriteDeadline, likewise; 0: none
+	waitingSince atomic.Int64
+	// writeDeadline is what SetWriteDeadline was called with, in nanoseconds since
+	// its owner began; 0: none.
+	writeDeadline atomic.Int64
 	ahead         ahead
 }
 
@@ -458,16 +468,16 @@ func (c *Connection) IdleTimeout(usual time.Duration) time.Duration {
 }
 
 // Unwrap returns the connection of type T that c is or wraps; nil if there is none.
-func Unwrap[T net.Conn](c net.Conn) (none T) {
+func Unwrap[T net.Conn](c net.Conn) (zero T) {
 	for {
-		if one, ok := c.(T); ok {
-			return one
+		if conn, ok := c.(T); ok {
+			return conn
 		}
-		over, ok := c.(interface{ NetConn() net.Conn })
+		wrapper, ok := c.(interface{ NetConn() net.Conn })
 		if !ok {
-			return none
+			return zero
 		}
-		c = over.NetConn()
+		c = wrapper.NetConn()
 	}
 }
 
@@ -483,8 +493,12 @@ func (c *Connection) Read(b []byte) (int, error) {
 // NoteInput notes that something was received; who reads from Conn itself must call it. It reports
 // false if the connection was closed because it was silent.
 func (c *Connection) NoteInput() bool {
-	return c.input.Load() == inputReceived || c.input.CompareAndSwap(inputNone, inputReceived) ||
-		c.input.Load() == inputReceived
+	// Nearly every input is a later one, and a plain load is cheaper than a swap.
+	if c.input.Load() == inputReceived || c.input.CompareAndSwap(inputNone, inputReceived) {
+		return true
+	}
+	// Another goroutine noted the first input in between, or closed the connection.
+	return c.input.Load() == inputReceived
 }
 
 // SetWriteDeadline bounds the next writes.
@@ -547,8 +561,9 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 	// A caller that does not read keeps a seat. From here on it may lose it.
 	c.Await(time.Now())
 	requested := time.Time{}
-	if at := c.writeDeadline.Load(); at != 0 {
-		requested = c.owner.began.Add(time.Duration(at))
+	deadline := c.writeDeadline.Load()
+	if deadline != 0 {
+		requested = c.owner.began.Add(time.Duration(deadline))
 	}
 
 	for {
@@ -602,6 +617,10 @@ func (c *Connection) Descriptor() int {
 // Linger makes Close discard further input first, so that the caller can read the last answer.
 func (c *Connection) Linger() { c.linger.Store(true) }
 
+// drop closes the connection under the goroutine that serves it, which gets an
+// error and calls Close.
+func (c *Connection) drop() { _ = c.Conn.Close() }
+
 // Close closes the connection, once.
 func (c *Connection) Close() (err error) {
 	c.once.Do(func() {
@@ -622,11 +641,13 @@ func (c *Connection) drain() {
 	if c.IsStranger() {
 		wait = strangerLinger
 	}
-	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(wait)) != nil {
+
+	halfCloser, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok || halfCloser.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(wait)) != nil {
 		return
 	}
-	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // an error ends the wait as well as EOF does
+	// An error ends the wait as well as EOF does.
+	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes)
 }
 
 // onlyReader hides the methods of a connection with which io.Copy would use larger buffers.

@@ -1,6 +1,7 @@
 // Package api holds what all doors of a node share. A door serves callers over
 // one protocol: package httpd serves checks over HTTP, package envoy serves
-// Envoy's rate limit service over gRPC, package admin serves operators.
+// Envoy's rate limit service over gRPC, package resp serves clients of Redis,
+// package admin serves operators.
 //
 // [Open] reads the tokens and the certificate and returns [Doors]. Each door
 // then binds its own address. It imports this package, and no other door. A

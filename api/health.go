@@ -78,7 +78,8 @@ func (d *Doors) reportHealth() []byte {
 			c.AgeMS = max(0, time.Since(s.Completed).Milliseconds())
 		}
 		if s.Err != nil {
-			r.Status, c.Error = "degraded", s.Err.Error()
+			r.Status = "degraded"
+			c.Error = s.Err.Error()
 		}
 		r.Checkpoint = c
 	}
@@ -91,7 +92,7 @@ func (d *Doors) reportHealth() []byte {
 		}
 	}
 
-	body, _ := json.Marshal(r) // strings and numbers
+	body, _ := json.Marshal(r) // strings and numbers can't fail
 	return body
 }
 
@@ -104,7 +105,8 @@ func reportCluster(h ClusterHealth) (r *clusterReport, good bool) {
 
 	switch {
 	case h.StoreHung:
-		r.RaftStore, r.Error = "hung", "the disk of Raft's log does not answer"
+		r.RaftStore = "hung"
+		r.Error = "the disk of Raft's log does not answer"
 	case h.StoreFull:
 		r.RaftStore = "failing"
 	}

@@ -202,8 +202,8 @@ func addressOf(a net.Addr) netip.Prefix {
 
 // IsProbesOnly reports whether c holds a spare seat.
 func IsProbesOnly(c net.Conn) bool {
-	one := Unwrap[*Connection](c)
-	return one != nil && one.ProbesOnly
+	tracked := Unwrap[*Connection](c)
+	return tracked != nil && tracked.ProbesOnly
 }
 
 // CrowdedError returns the error for a request, other than a probe, on a spare seat.

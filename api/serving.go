@@ -31,11 +31,11 @@ func (cs *Connections) accept(begin func(*Connection) Served) error {
 			return err
 		}
 
-		one := Unwrap[*Connection](conn)
-		served := begin(one)
+		tracked := Unwrap[*Connection](conn)
+		served := begin(tracked)
 
 		cs.mu.Lock()
-		one.served = served
+		tracked.served = served
 		interrupted := cs.interrupted
 		cs.mu.Unlock()
 
@@ -62,8 +62,8 @@ func (cs *Connections) Stop(ctx context.Context) error {
 	}
 	cs.mu.Unlock()
 
-	for _, one := range all {
-		one.Interrupt()
+	for _, served := range all {
+		served.Interrupt()
 	}
 
 	ended := make(chan struct{})

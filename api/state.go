@@ -92,7 +92,8 @@ func (r *Readiness) Draining() <-chan struct{} { return r.drain }
 
 // StartingReason returns why the node does not decide checks yet, or "" if it does.
 func (r *Readiness) StartingReason() string {
-	if c := r.currentStage(); c.state == stateStarting {
+	c := r.currentStage()
+	if c.state == stateStarting {
 		return c.reason
 	}
 	return ""

@@ -46,7 +46,7 @@ func NewToken(name string, scopes Scope, namespaces ...string) (text, line strin
 		if err := checkNamespaces(namespaces, scopes); err != nil {
 			return "", "", fmt.Errorf("namespaces: %w", err)
 		}
-		list, _ := json.Marshal(namespaces) // strings never fail
+		list, _ := json.Marshal(namespaces) // strings and numbers can't fail
 		confined = ", namespaces: " + string(list)
 	}
 

@@ -112,7 +112,8 @@ func (t *Token) NamespaceError(q *limiter.Query) *Error {
 			t.Namespaces)
 	}
 	for i := range q.Subjects {
-		if name := q.Subjects[i].Namespace; !t.Namespaces.Has(name) {
+		name := q.Subjects[i].Namespace
+		if !t.Namespaces.Has(name) {
 			return Errorf(Forbidden, "%s may only ask about the namespaces %s, and not about %q",
 				t.Name, t.Namespaces, Excerpt(cmp.Or(name, rules.InlineName)))
 		}
@@ -193,7 +194,8 @@ type tokens struct {
 func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 	t := &tokens{config: config, log: log, stop: make(chan struct{})}
 	if config.TokensFile == "" {
-		if set := tokensFromSettings(config.APIToken, config.AdminToken); len(set.byHash) > 0 {
+		set := tokensFromSettings(config.APIToken, config.AdminToken)
+		if len(set.byHash) > 0 {
 			t.putInForce(set)
 		}
 		return t, nil
@@ -221,8 +223,8 @@ func (ts *tokens) open() (err error) {
 // putInForce puts a set in force.
 func (ts *tokens) putInForce(set *tokenSet) {
 	admin := false
-	for _, one := range set.byHash {
-		admin = admin || one.Scopes.Allows(ScopeAdmin)
+	for _, token := range set.byHash {
+		admin = admin || token.Scopes.Allows(ScopeAdmin)
 	}
 	if !admin {
 		ts.log.Warn("no token has the scope admin, so nobody can write rules", "tokens", len(set.byHash))

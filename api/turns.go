@@ -39,7 +39,8 @@ func (c *Connection) TakeTurn(requests int) {
 	if input, ok := c.Conn.(rawconn.Waiter); ok {
 		// A read that waited means that the caller had sent nothing ahead. Who
 		// can't tell counts all requests.
-		if waits := input.Waits(); waits != c.ahead.waits {
+		waits := input.Waits()
+		if waits != c.ahead.waits {
 			c.ahead = ahead{waits: waits}
 		}
 	}

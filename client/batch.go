@@ -121,7 +121,9 @@ func (c *Client) takeBatch() (batch []*call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	taken, size, now := 0, 0, time.Now()
+	taken := 0
+	size := 0
+	now := time.Now()
 	for _, q := range c.queue {
 		if len(batch) == c.options.MaxBatch || size > maxBatchBytes {
 			break
@@ -204,7 +206,8 @@ func (rp *reply) decision(a *answer, countMode bool) (Decision, error) {
 	case http.StatusOK, http.StatusTooManyRequests:
 	case http.StatusForbidden:
 		// Any other code is that of an error, such as for a token without the scope.
-		if p := rp.problem(); p.Code != CodeDenied {
+		p := rp.problem()
+		if p.Code != CodeDenied {
 			return Decision{}, p
 		}
 	default:

@@ -98,7 +98,8 @@ func New(options Options) (*Client, error) {
 	}
 	c.lifetime, c.cancel = context.WithCancelCause(context.Background())
 
-	if rules := c.setup.add(o.Rules); len(rules) > 0 || o.Token != "" {
+	rules := c.setup.add(o.Rules)
+	if len(rules) > 0 || o.Token != "" {
 		c.spawn(func() { c.checkSetup(rules) })
 	}
 
@@ -185,9 +186,9 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 		return c.fallbackDecision(q, err), err
 	}
 
-	some, all := q.countModes()
-	call := &call{body: body, headers: q.Headers, detail: q.Detail, countMode: some}
-	if some && !all {
+	anyCount, allCount := q.countModes()
+	call := &call{body: body, headers: q.Headers, detail: q.Detail, countMode: anyCount}
+	if anyCount && !allCount {
 		err = c.checkUnbatched(ctx, call)
 	} else {
 		call.decision, err = c.submit(ctx, call)

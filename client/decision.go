@@ -413,23 +413,23 @@ type usage struct {
 
 // usage converts u to a Usage. key is the subject's key if u has none.
 func (u *usage) usage(key []string) (Usage, error) {
-	all := Usage{Rule: u.Rule, Namespace: u.Namespace, Limits: make([]LimitUsage, len(u.Limits)),
+	out := Usage{Rule: u.Rule, Namespace: u.Namespace, Limits: make([]LimitUsage, len(u.Limits)),
 		Unknown: u.Unknown, Applied: u.Applied}
 	if u.Blocked > 0 {
-		all.BlockedUntil = time.UnixMilli(u.Blocked)
+		out.BlockedUntil = time.UnixMilli(u.Blocked)
 	}
 
-	var one string
+	var single string
 	if u.Key == nil {
-		all.Key = key
-	} else if json.Unmarshal(u.Key, &one) == nil {
-		all.Key = []string{one}
-	} else if err := json.Unmarshal(u.Key, &all.Key); err != nil {
+		out.Key = key
+	} else if json.Unmarshal(u.Key, &single) == nil {
+		out.Key = []string{single}
+	} else if err := json.Unmarshal(u.Key, &out.Key); err != nil {
 		return Usage{}, fmt.Errorf("%w: key: %w", ErrBadAnswer, err)
 	}
 
 	for i, l := range u.Limits {
-		all.Limits[i] = LimitUsage{
+		out.Limits[i] = LimitUsage{
 			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit,
 			Window: millis(l.WindowMS), TTL: millis(l.TTLMS), Rate: l.Rate.rate(),
 			Share: l.Share, Used: l.Used, Leased: l.Leased, Remaining: l.Remaining,
@@ -440,11 +440,11 @@ func (u *usage) usage(key []string) (Usage, error) {
 
 		for _, h := range l.Slots {
 			held := Holder{ID: h.Slot, Slots: h.N, Age: millis(h.AgeMS), Expires: millis(h.ExpiresMS), Who: h.Who}
-			all.Limits[i].Held = append(all.Limits[i].Held, held)
+			out.Limits[i].Held = append(out.Limits[i].Held, held)
 		}
 	}
 
-	return all, nil
+	return out, nil
 }
 
 // millis returns n milliseconds, capped at what a Duration can hold.

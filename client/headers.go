@@ -51,15 +51,15 @@ func headersOf(h http.Header) rateHeaders {
 // but a later check may be allowed. It sets no time at all if the check can
 // never be allowed. All but Retry-After need Request.Headers.
 func (d *Decision) SetHeaders(h http.Header) {
-	for _, one := range [...]struct{ name, value string }{
+	for _, header := range [...]struct{ name, value string }{
 		{headerPolicy, d.headers.policy},
 		{headerRateLimit, d.headers.rateLimit},
 		{headerLimit, d.headers.limit},
 		{headerRemaining, d.headers.remaining},
 		{headerReset, d.headers.reset},
 	} {
-		if one.value != "" {
-			h.Set(one.name, one.value)
+		if header.value != "" {
+			h.Set(header.name, header.value)
 		}
 	}
 
@@ -109,7 +109,8 @@ func (l *LimitDecision) quota() (q, w int64) {
 		return l.Limit, max(1, ceil(l.Window, time.Second))
 	}
 	perSecond := new(big.Int).Mul(big.NewInt(l.Rate.Limit), big.NewInt(int64(time.Second)))
-	if perSecond.Quo(perSecond, big.NewInt(int64(l.Rate.Per))); perSecond.IsInt64() {
+	perSecond.Quo(perSecond, big.NewInt(int64(l.Rate.Per)))
+	if perSecond.IsInt64() {
 		return perSecond.Int64(), 1
 	}
 	return maxFieldInteger, 1
@@ -151,7 +152,8 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 
 		q = strconv.AppendInt(append(q, ";w="...), seconds, 10)
 		r = strconv.AppendInt(append(r, ";r="...), min(l.Remaining, maxFieldInteger), 10)
-		if t := ceil(l.MoreAfter, time.Second); t > 0 && t <= latest {
+		t := ceil(l.MoreAfter, time.Second)
+		if t > 0 && t <= latest {
 			r = strconv.AppendInt(append(r, ";t="...), t, 10)
 		}
 	}
@@ -180,7 +182,8 @@ func appendQuoted(b []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	b = append(b, '"')
 	for i := range len(s) {
-		switch c := s[i]; {
+		c := s[i]
+		switch {
 		case c == '"' || c == '\\':
 			b = append(b, '\\', c)
 		case c < ' ' || c > '~':

@@ -59,14 +59,17 @@ type localOp struct {
 // decide decides q as a node would, as far as this process can. The limits are
 // those of q, or fallback if it has none.
 func (l *local) decide(q *Request, fallback []Limit) Decision {
-	subjects, rule := q.Subjects, "inline"
+	subjects := q.Subjects
+	rule := "inline"
 	if subjects == nil {
-		one := q.subject()
+		subject := q.subject()
 		if !q.isInline() {
 			rule = cmp.Or(q.Rule, "local")
-			one.Namespace, one.Limits, one.Key = "\x00"+q.Rule, fallback, append(attributesKey(q.Attributes), q.Key...)
+			subject.Namespace = "\x00" + q.Rule
+			subject.Limits = fallback
+			subject.Key = append(attributesKey(q.Attributes), q.Key...)
 		}
-		subjects = []Subject{one}
+		subjects = []Subject{subject}
 	}
 
 	now := time.Since(l.began)
@@ -158,7 +161,8 @@ func (l *local) hasRoom(now time.Duration) bool {
 func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	at := 0
 	for i := range ops {
-		if a, b := &ops[i], &ops[at]; !a.shadow && (b.shadow || a.isTighter(b)) {
+		a, b := &ops[i], &ops[at]
+		if !a.shadow && (b.shadow || a.isTighter(b)) {
 			at = i
 		}
 	}
@@ -272,8 +276,8 @@ func windowLength(per string) (time.Duration, bool) {
 		return 366 * day, true
 	}
 
-	days, rest, has := strings.Cut(per, "d")
-	if !has {
+	days, rest, hasDays := strings.Cut(per, "d")
+	if !hasDays {
 		days, rest = "0", per
 	}
 
@@ -283,7 +287,7 @@ func windowLength(per string) (time.Duration, bool) {
 	}
 
 	var d time.Duration
-	if rest != "" || !has {
+	if rest != "" || !hasDays {
 		d, err = time.ParseDuration(rest)
 		if err != nil || d <= 0 {
 			return 0, false

@@ -98,7 +98,9 @@ func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Han
 	if o.Key != nil && o.Rule == "" {
 		panic("client: MiddlewareOptions.Key needs Rule")
 	}
-	if _, ok := c.(Acquirer); o.Slots && !ok {
+
+	_, acquires := c.(Acquirer)
+	if o.Slots && !acquires {
 		panic("client: MiddlewareOptions.Slots needs an Acquirer")
 	}
 	if o.Attributes == nil {
@@ -107,8 +109,8 @@ func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Han
 	if o.OnRefuse == nil {
 		o.OnRefuse = Refuse
 	}
-	if own, ok := c.(interface{ ExpectRules(names ...string) }); ok {
-		own.ExpectRules(o.Rule)
+	if expecter, ok := c.(interface{ ExpectRules(names ...string) }); ok {
+		expecter.ExpectRules(o.Rule)
 	}
 
 	o.MaxDelay = cmp.Or(o.MaxDelay, DefaultMaxDelay)
@@ -250,7 +252,8 @@ func (g *guard) request(r *http.Request) (q Request, err error) {
 // ended.
 func (g *guard) waitDelay(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
-	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
+	n := g.held.Add(1)
+	if n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
 		d.Allowed = false
 		d.Code = CodeRateLimited
 		d.RetryAfter = d.Delay

@@ -186,7 +186,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 	var last error
 	var rejection *reply // the first node's
 	whole := c.options.Timeout
-	if deadline, some := ctx.Deadline(); some && time.Until(deadline) < whole/2 {
+	if deadline, hasDeadline := ctx.Deadline(); hasDeadline && time.Until(deadline) < whole/2 {
 		whole = time.Until(deadline) // a slot ends soon
 	}
 
@@ -341,8 +341,8 @@ func nodeError(ctx context.Context, n *node, err error) error {
 func (rp *reply) problem() *Error {
 	var p problem
 	if err := json.Unmarshal(rp.body, &p); err != nil || p.Code == "" {
-		const enough = 200
-		p = problem{Code: "unknown", Title: http.StatusText(rp.status), Detail: fmt.Sprintf("%.*q", enough, rp.body)}
+		const maxExcerpt = 200
+		p = problem{Code: "unknown", Title: http.StatusText(rp.status), Detail: fmt.Sprintf("%.*q", maxExcerpt, rp.body)}
 	}
 	return &Error{Status: rp.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: rp.node.baseURL}
 }

@@ -151,7 +151,8 @@ func (o Options) withDefaults() (Options, error) {
 
 	for i := range o.Local {
 		wrong := o.Local[i].mistake()
-		if _, ok := windowLength(o.Local[i].Per); wrong == "" && !ok {
+		_, ok := windowLength(o.Local[i].Per)
+		if wrong == "" && !ok {
 			wrong = fmt.Sprintf("Per is %.80q; it must be a window such as 10s, 1m or day", o.Local[i].Per)
 		}
 		if wrong != "" {

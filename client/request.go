@@ -210,8 +210,8 @@ func (r *Request) Validate() error {
 		if r.Rule != "" || r.Attributes != nil {
 			return fmt.Errorf("%w: Limits, Namespace, Exact and Shadow exclude Rule and Attributes", ErrRequest)
 		}
-		one := r.subject()
-		return one.validate(-1)
+		subject := r.subject()
+		return subject.validate(-1)
 	case r.Rule == "" && r.Attributes == nil:
 		return fmt.Errorf("%w: Rule, Attributes or Limits must be given", ErrRequest)
 	case r.Key != nil && r.Attributes != nil:
@@ -319,7 +319,8 @@ func (r *Request) TakesAtMost() bool {
 // GrantedUnasked returns what r takes if all of it is allowed without a
 // decision of a node; 0 unless it is in AtMostMode.
 func (r *Request) GrantedUnasked() int64 {
-	cost, costs := r.Cost, r.Costs
+	cost := r.Cost
+	costs := r.Costs
 	if len(r.Subjects) > 0 {
 		cost, costs = r.Subjects[0].Cost, r.Subjects[0].Costs
 	}
@@ -339,13 +340,13 @@ func (r *Request) GrantedUnasked() int64 {
 }
 
 // countModes reports whether some, and whether all, subjects of r are in CountMode.
-func (r *Request) countModes() (some, all bool) {
-	some, all = r.Mode == CountMode, r.Mode == CountMode || r.Subjects != nil
+func (r *Request) countModes() (anyCount, allCount bool) {
+	anyCount, allCount = r.Mode == CountMode, r.Mode == CountMode || r.Subjects != nil
 	for i := range r.Subjects {
-		one := r.Subjects[i].Mode == CountMode
-		some, all = some || one, all && one
+		isCount := r.Subjects[i].Mode == CountMode
+		anyCount, allCount = anyCount || isCount, allCount && isCount
 	}
-	return some, all
+	return anyCount, allCount
 }
 
 // makePeek makes r take nothing.
@@ -376,8 +377,8 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 		b = append(b, `"detail":true,`...)
 	}
 
-	some, _ := r.countModes()
-	if r.RequestID != "" && (ttl > 0 || some) {
+	anyCount, _ := r.countModes()
+	if r.RequestID != "" && (ttl > 0 || anyCount) {
 		if b, err = appendRequestID(b, r.RequestID); err != nil {
 			return nil, err
 		}
@@ -416,8 +417,8 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 		}
 		return append(closeBracket(b, ']'), ','), nil
 	case r.isInline():
-		one := r.subject()
-		return one.append(b)
+		subject := r.subject()
+		return subject.append(b)
 	}
 
 	if r.Rule != "" {
@@ -482,8 +483,8 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 	case inline && r.Key == nil:
 		return nil, fmt.Errorf("%w: Key is missing", ErrRequest)
 	case r.Limits != nil:
-		one := Subject{Key: r.Key, Limits: r.Limits}
-		if err := one.validate(-1); err != nil {
+		subject := Subject{Key: r.Key, Limits: r.Limits}
+		if err := subject.validate(-1); err != nil {
 			return nil, err
 		}
 	}

@@ -62,7 +62,8 @@ func (s *setup) mayLog(line string) bool {
 // ExpectRules adds to Options.Rules, and asks a node about the new ones in the
 // background. Middleware and the interceptors call it.
 func (c *Client) ExpectRules(names ...string) {
-	if added := c.setup.add(names); len(added) > 0 {
+	added := c.setup.add(names)
+	if len(added) > 0 {
 		c.spawn(func() { c.checkSetup(added) })
 	}
 }

@@ -240,7 +240,9 @@ func (s *Slot) keep(ctx context.Context, until time.Time) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			until, next, pause = renewed, thirdOf(renewed), 0
+			until = renewed
+			next = thirdOf(renewed)
+			pause = 0
 			continue
 		case isAnswer && answered.Code == codeUnknownSlot:
 			s.gone = true

@@ -36,8 +36,9 @@ func (a *attributes) add(name string) int {
 	if !ok {
 		n = len(a.named)
 		a.numbers[name] = n
-		one := namedAttribute{name, holdsAddresses(name), a.folding(name)}
-		a.named, a.folds = append(a.named, one), a.folds || one.folding != nil
+		attribute := namedAttribute{name, holdsAddresses(name), a.folding(name)}
+		a.named = append(a.named, attribute)
+		a.folds = a.folds || attribute.folding != nil
 	}
 	return n
 }

@@ -85,7 +85,8 @@ type edit struct {
 // positions, which would mean nothing to the writer.
 func (e *edit) applyChange(root, body *yaml.Node) error {
 	found := false
-	switch c := e.change; c.Part {
+	c := e.change
+	switch c.Part {
 	case RulePart:
 		rules := section(root, "rules", yaml.List)
 		e.index = slices.IndexFunc(rules.Items, func(r *yaml.Node) bool { return r.Get("name").Text == c.Name })
@@ -167,7 +168,8 @@ func (e *edit) checkRuleName(doc *Document) {
 	if e.change.Part != RulePart || e.change.Delete {
 		return
 	}
-	r, name := doc.Rules[e.index], e.change.Name
+	r := doc.Rules[e.index]
+	name := e.change.Name
 	if name != "" && r.Name != "" && r.Name != name {
 		e.add(r.position("name"), fmt.Sprintf("rules[%d].name", e.index),
 			"the name %q differs from that of the rule being written, %q", r.Name, name)

@@ -182,13 +182,17 @@ func (c *compiler) applySettings(r *Rule, s *Settings) {
 	d := &c.doc.Defaults.Settings
 	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact,
 		"local": Local}[cmp.Or(s.Consistency, d.Consistency)]
-	// "" is share
-	r.OnPartition = OnPartition(max(0, slices.Index(partitionWords[:], cmp.Or(s.OnPartition, d.OnPartition))))
+
+	// A document that does not say what to do means the first of the words, share.
+	word := slices.Index(partitionWords[:], cmp.Or(s.OnPartition, d.OnPartition))
+	r.OnPartition = OnPartition(max(0, word))
 	r.OnLimit, r.MaxDelay = c.onLimit(s)
+
 	r.grouping = grouping{
 		ipv4: cmp.Or(s.IPv4Prefix, d.IPv4Prefix, defaultGrouping.ipv4),
 		ipv6: cmp.Or(s.IPv6Prefix, d.IPv6Prefix, defaultGrouping.ipv6),
 	}
+
 	r.Lease = Lease{
 		Threshold: cmp.Or(s.Lease.Threshold, d.Lease.Threshold, defaultThreshold),
 		Idle:      cmp.Or(s.Lease.Idle, d.Lease.Idle, defaultIdle),
@@ -230,6 +234,7 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, by holder, specs []*Li
 			out[i].UnitID = -1
 			continue
 		}
+
 		c.compileLimit(out[i], rule, spec)
 		if spec.isSlots() {
 			out[i].Source = slotSource(rule.Name, by, spec)
@@ -240,6 +245,7 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, by holder, specs []*Li
 		c.set.hasZero = c.set.hasZero || spec.Limit == 0
 	}
 	slices.SortStableFunc(out, func(a, b *Limit) int { return cmp.Compare(order(a), order(b)) })
+
 	if rule.Adaptive != nil && len(out) > 0 {
 		out[0].loweredCache = &loweredCache{}
 	}
@@ -284,11 +290,14 @@ func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 
 func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	id := c.doc.identity(spec, c.doc.zoneOf(rule))
-	l.Unit, l.UnitID, l.Window = id.unit, c.unitID(id.unit), spec.Per
+	l.Unit = id.unit
+	l.UnitID = c.unitID(id.unit)
+	l.Window = spec.Per
 	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
 
 	// With windows from the first hit, nobody knows when the next one begins.
-	if onLimit, longest := c.onLimit(&rule.Settings); onLimit == DelayCheck && l.Kind != algorithms.FirstWindow {
+	onLimit, longest := c.onLimit(&rule.Settings)
+	if onLimit == DelayCheck && l.Kind != algorithms.FirstWindow {
 		l.MaxDelay = longest
 	}
 	if l.Kind.Bucket() {
@@ -327,7 +336,8 @@ func blockLimits(rule string, lengths []Span) (out []*Limit) {
 			l.ID = xxh3.HashString(fmt.Sprintf("block/%d", i))
 		}
 		if len(lengths) > 1 {
-			l.Limit.Window, l.MaxDelay = length.Duration+blockMemory, blockMemory
+			l.Limit.Window = length.Duration + blockMemory
+			l.MaxDelay = blockMemory
 		}
 
 		out = append(out, l)

@@ -10,7 +10,8 @@ import (
 // what is refused anyway would take fifty times the memory of the text.
 func refuseManyRules(src string) error {
 	var begin, line, count int
-	indent, inside := -1, false
+	indent := -1
+	inside := false
 	for text := range strings.Lines(src) {
 		line++
 		item := strings.TrimLeft(text, " ")

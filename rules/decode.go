@@ -328,7 +328,8 @@ func suggest(s string, words []string) string {
 	}
 
 	for _, w := range words {
-		if n := editDistance(strings.ToLower(s), w); n < distance && n < len(w) {
+		n := editDistance(strings.ToLower(s), w)
+		if n < distance && n < len(w) {
 			best, distance = w, n
 		}
 	}

@@ -112,33 +112,35 @@ func (d *Document) diffPieces() []docPiece {
 // first and then of the second. before may be nil. The result is empty if both
 // mean the same and have the same text.
 func Diff(before, after *Document) []PieceChange {
-	was, is := before.diffPieces(), after.diffPieces()
+	piecesBefore, piecesAfter := before.diffPieces(), after.diffPieces()
 	type id struct{ kind, name string }
 	// pieces of after that have no counterpart yet; an entry may be listed twice
-	left := make(map[id][]*docPiece, len(is))
-	for i := range is {
-		p := &is[i]
+	left := make(map[id][]*docPiece, len(piecesAfter))
+	for i := range piecesAfter {
+		p := &piecesAfter[i]
 		left[id{p.kind, p.name}] = append(left[id{p.kind, p.name}], p)
 	}
 
 	var out []PieceChange
 	matched := map[*docPiece]bool{}
-	for i := range was {
-		p := &was[i]
+	for i := range piecesBefore {
+		p := &piecesBefore[i]
 		same := left[id{p.kind, p.name}]
 		if len(same) == 0 {
 			out = append(out, PieceChange{Kind: p.kind, Name: p.name, Change: Removed})
 			continue
 		}
-		left[id{p.kind, p.name}], matched[same[0]] = same[1:], true
+		left[id{p.kind, p.name}] = same[1:]
+		matched[same[0]] = true
 		if p.json != same[0].json {
 			c := PieceChange{Kind: p.kind, Name: p.name, Change: Changed, after: same[0].json}
 			c.Details = nodeDetails(p.node, same[0].node)
 			out = append(out, c)
 		}
 	}
-	for i := range is {
-		if p := &is[i]; !matched[p] {
+	for i := range piecesAfter {
+		p := &piecesAfter[i]
+		if !matched[p] {
 			out = append(out,
 				PieceChange{Kind: p.kind, Name: p.name, Change: Added, Details: summary(p), after: p.json})
 		}
@@ -147,7 +149,7 @@ func Diff(before, after *Document) []PieceChange {
 		return out
 	}
 	out = noteAnew(out, before, after)
-	noteRenames(out, was, is)
+	noteRenames(out, piecesBefore, piecesAfter)
 	if c, moved := orderChange(before, after); moved {
 		out = append(out, c)
 	}
@@ -169,13 +171,13 @@ func orderChange(before, after *Document) (PieceChange, bool) {
 		}
 		return list
 	}
-	was, is := names(before, after), names(after, before)
-	if slices.Equal(was, is) {
+	orderBefore, orderAfter := names(before, after), names(after, before)
+	if slices.Equal(orderBefore, orderAfter) {
 		return PieceChange{}, false
 	}
 
 	return PieceChange{Kind: KindOrder, Change: Changed,
-		Details: []string{"the rules are in another order"}, after: strings.Join(is, "\n")}, true
+		Details: []string{"the rules are in another order"}, after: strings.Join(orderAfter, "\n")}, true
 }
 
 // maxDetail bounds a value in details, in bytes.
@@ -249,11 +251,11 @@ func limitDetails(before, after *yaml.Node) (out []string) {
 	}
 	rest := slices.Clone(after.Items)
 
-	var gone []*yaml.Node
+	var removed []*yaml.Node
 	for _, a := range before.Items {
 		i := slices.IndexFunc(rest, func(b *yaml.Node) bool { return id(a) == id(b) })
 		if i < 0 {
-			gone = append(gone, a)
+			removed = append(removed, a)
 			continue
 		}
 
@@ -275,14 +277,14 @@ func limitDetails(before, after *yaml.Node) (out []string) {
 		out = append(out, text)
 	}
 
-	for i := range max(len(gone), len(rest)) {
+	for i := range max(len(removed), len(rest)) {
 		switch {
 		case i >= len(rest):
-			out = append(out, "limit: "+valueText(gone[i])+" → (none)")
-		case i >= len(gone):
+			out = append(out, "limit: "+valueText(removed[i])+" → (none)")
+		case i >= len(removed):
 			out = append(out, "limit: (none) → "+valueText(rest[i]))
 		default:
-			out = append(out, "limit: "+valueText(gone[i])+" → "+valueText(rest[i]))
+			out = append(out, "limit: "+valueText(removed[i])+" → "+valueText(rest[i]))
 		}
 	}
 
@@ -331,23 +333,23 @@ func noteAnew(out []PieceChange, before, after *Document) []PieceChange {
 }
 
 // anew returns why the counts of a rule begin anew, or "" if none do.
-func anew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) string {
-	wasKey, isKey := valueText(was.node().Get("key")), valueText(is.node().Get("key"))
-	if wasKey != isKey {
-		return fmt.Sprintf("the key changed from %s to %s", wasKey, isKey)
+func anew(before *Document, ruleBefore *RuleSpec, after *Document, ruleAfter *RuleSpec) string {
+	keyBefore, keyAfter := valueText(ruleBefore.node().Get("key")), valueText(ruleAfter.node().Get("key"))
+	if keyBefore != keyAfter {
+		return fmt.Sprintf("the key changed from %s to %s", keyBefore, keyAfter)
 	}
-	if why := valuesAnew(before, was, after, is); why != "" {
+	if why := valuesAnew(before, ruleBefore, after, ruleAfter); why != "" {
 		return why
 	}
 
-	now := after.limitLists(is)
-	for _, old := range before.limitLists(was) {
+	now := after.limitLists(ruleAfter)
+	for _, old := range before.limitLists(ruleBefore) {
 		for _, l := range now {
 			if l.tier != old.tier {
 				continue
 			}
 
-			why := limitsAnew(before.identities(was, old.limits), after.identities(is, l.limits))
+			why := limitsAnew(before.identities(ruleBefore, old.limits), after.identities(ruleAfter, l.limits))
 			switch {
 			case why != "" && l.tier != "":
 				return why + " in tier " + l.tier
@@ -361,13 +363,13 @@ func anew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) string
 }
 
 // valuesAnew returns why values of the key count as others than before, or "" if they don't.
-func valuesAnew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) string {
+func valuesAnew(before *Document, ruleBefore *RuleSpec, after *Document, ruleAfter *RuleSpec) string {
 	grouped := func(d *Document, r *RuleSpec) string {
 		return fmt.Sprintf("/%d and /%d", cmp.Or(r.IPv4Prefix, d.Defaults.IPv4Prefix, defaultGrouping.ipv4),
 			cmp.Or(r.IPv6Prefix, d.Defaults.IPv6Prefix, defaultGrouping.ipv6))
 	}
-	for _, name := range slices.Concat(is.Key...) {
-		a, b := grouped(before, was), grouped(after, is)
+	for _, name := range slices.Concat(ruleAfter.Key...) {
+		a, b := grouped(before, ruleBefore), grouped(after, ruleAfter)
 		if holdsAddresses(name) && a != b {
 			return fmt.Sprintf("addresses, of IPv4 and IPv6, are grouped by %s instead of %s", b, a)
 		}
@@ -417,10 +419,10 @@ func (d *Document) identities(r *RuleSpec, limits []*LimitSpec) (ids []counterId
 
 // limitsAnew returns why the counts of a list of limits begin anew. A limit
 // that is only added or removed is no reason.
-func limitsAnew(was, is []counterIdentity) string {
-	gone := slices.DeleteFunc(slices.Clone(was), func(id counterIdentity) bool { return slices.Contains(is, id) })
-	added := slices.DeleteFunc(slices.Clone(is), func(id counterIdentity) bool { return slices.Contains(was, id) })
-	for _, g := range gone {
+func limitsAnew(idsBefore, idsAfter []counterIdentity) string {
+	removed := slices.DeleteFunc(slices.Clone(idsBefore), func(id counterIdentity) bool { return slices.Contains(idsAfter, id) })
+	added := slices.DeleteFunc(slices.Clone(idsAfter), func(id counterIdentity) bool { return slices.Contains(idsBefore, id) })
+	for _, g := range removed {
 		for _, id := range added {
 			switch {
 			case id.unit != g.unit:
@@ -436,8 +438,8 @@ func limitsAnew(was, is []counterIdentity) string {
 		}
 	}
 
-	if len(gone) > 0 && len(added) > 0 {
-		return fmt.Sprintf("the unit changed from %s to %s", gone[0].unit, added[0].unit)
+	if len(removed) > 0 && len(added) > 0 {
+		return fmt.Sprintf("the unit changed from %s to %s", removed[0].unit, added[0].unit)
 	}
 
 	return ""
@@ -459,7 +461,7 @@ func (id counterIdentity) beginText() string {
 }
 
 // noteRenames says which added rule is a removed one under another name.
-func noteRenames(out []PieceChange, was, is []docPiece) {
+func noteRenames(out []PieceChange, before, after []docPiece) {
 	body := func(list []docPiece, name string) string {
 		for _, p := range list {
 			if p.kind == KindRule && p.name == name {
@@ -477,7 +479,7 @@ func noteRenames(out []PieceChange, was, is []docPiece) {
 
 		for j := range out {
 			c := &out[j]
-			if c.Kind == KindRule && c.Change == Added && c.Anew == "" && body(was, out[i].Name) == body(is, c.Name) {
+			if c.Kind == KindRule && c.Change == Added && c.Anew == "" && body(before, out[i].Name) == body(after, c.Name) {
 				c.Anew = fmt.Sprintf("it was named %s", out[i].Name)
 				break
 			}

@@ -24,7 +24,8 @@ func ParseDuration(s string) (time.Duration, error) {
 	}
 
 	for i := range len(days) {
-		if c := days[i]; c != '.' && (c < '0' || c > '9') {
+		c := days[i]
+		if c != '.' && (c < '0' || c > '9') {
 			return 0, errDuration
 		}
 	}

@@ -19,7 +19,8 @@ func (d *Document) withChange(c Change) (*Document, error) {
 	}
 
 	// What was edited must be exactly the change: a heuristic decides nothing.
-	if edited := d.editText(c, next); edited != "" && len(edited) <= MaxDocument {
+	edited := d.editText(c, next)
+	if edited != "" && len(edited) <= MaxDocument {
 		if doc, err := Parse([]byte(edited)); err == nil && bytes.Equal(doc.JSON(), next.JSON()) {
 			return doc, nil
 		}
@@ -104,7 +105,8 @@ func (t *textEdit) before(i, least int) int {
 // change replaces, adds or removes the piece in its section.
 func (t *textEdit) change(c Change, name string, section, piece *yaml.Node) string {
 	starts := []int{} // the first line of each piece of the section
-	at, indent := -1, ""
+	at := -1
+	indent := ""
 	if section.Kind == yaml.List {
 		for i, item := range section.Items {
 			starts = append(starts, int(item.Pos.Line)-1)

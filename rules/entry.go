@@ -69,7 +69,8 @@ func (s *Set) ReadSubject(attribute, value string, body []byte) (EntryForm, erro
 
 // take makes f say about its subject what spec says.
 func (f *EntryForm) take(spec *SubjectSpec) {
-	f.Value, f.Tier = spec.Value, spec.Tier
+	f.Value = spec.Value
+	f.Tier = spec.Tier
 	if len(spec.Overrides) > 0 {
 		f.Limits = spec.node().Get("limits").AppendJSON(nil)
 	}

@@ -151,7 +151,8 @@ func (b *envoyBranch) find(text, key string) *envoyDescriptor {
 		return found
 	}
 	for i := range b.wildcards {
-		if w := &b.wildcards[i]; w.pattern.matches(text) {
+		w := &b.wildcards[i]
+		if w.pattern.matches(text) {
 			return w.descriptor
 		}
 	}
@@ -263,7 +264,8 @@ func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number fun
 		return
 	}
 
-	n.Requests, n.Unit = uint32(s.Limit), s.Unit
+	n.Requests = uint32(s.Limit)
+	n.Unit = s.Unit
 	limit := s.LimitSpec
 	if s.Unit != "" {
 		limit.window = envoyUnit(s.Unit)
@@ -288,7 +290,8 @@ func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number fun
 
 	if n.Quota {
 		lenient := *n.Rule
-		lenient.Shadow, n.shadowRule = true, &lenient
+		lenient.Shadow = true
+		n.shadowRule = &lenient
 	}
 
 	if c.set.envoy.paths[n.Path] == nil {

@@ -314,7 +314,8 @@ func setText(n *yaml.Node, text string) {
 }
 
 func (dec *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
-	l, at := &EnvoyLimitSpec{}, positions{}
+	l := &EnvoyLimitSpec{}
+	at := positions{}
 	l.pos = n.Pos
 
 	if !envoyLimitFields.read(dec, n, l, at) {
@@ -403,11 +404,11 @@ func (ch *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyD
 			wildcards++
 		}
 
-		own := length + 1 + len(text)
-		if own > maxEnvoyPath {
+		size := length + 1 + len(text)
+		if size > maxEnvoyPath {
 			ch.add(s.pos, path,
 				"the domain and the keys and values down to here have %d bytes; at most %d are allowed",
-				own, maxEnvoyPath)
+				size, maxEnvoyPath)
 			continue
 		}
 
@@ -418,7 +419,7 @@ func (ch *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyD
 			ch.envoyDetailed++
 		}
 
-		ch.checkEnvoyDescriptors(path, own, s.Descriptors)
+		ch.checkEnvoyDescriptors(path, size, s.Descriptors)
 	}
 
 	if wildcards > maxEnvoyWildcards {

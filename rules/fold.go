@@ -62,7 +62,8 @@ func isASCII(s string) bool {
 // isLower reports whether s is ASCII without capital letters.
 func isLower(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; c >= utf8.RuneSelf || 'A' <= c && c <= 'Z' {
+		c := s[i]
+		if c >= utf8.RuneSelf || 'A' <= c && c <= 'Z' {
 			return false
 		}
 	}
@@ -120,7 +121,8 @@ func hexDigit(c byte) int {
 // isCleanPath reports whether appendCleanPath would certainly leave s as it is.
 func isCleanPath(s string, trim bool) bool {
 	for i := range len(s) {
-		switch c := s[i]; {
+		c := s[i]
+		switch {
 		case c == ';' || trim && (c <= ' ' || c >= utf8.RuneSelf):
 			return false
 		case c == '/' && i+1 < len(s) && (s[i+1] == '/' || s[i+1] == '.'):

@@ -33,7 +33,7 @@ func (c *compiler) summarizeGlobals() globals {
 	var b []byte
 	attributes := map[string]bool{} // of global rules' keys
 
-	any := false
+	hasGlobals := false
 	for _, r := range c.set.variants {
 		if r.Scope != GlobalScope {
 			continue
@@ -41,18 +41,19 @@ func (c *compiler) summarizeGlobals() globals {
 
 		b = append(appendString(b[:0], r.Name), byte(len(r.Key)), byte(r.grouping.ipv6), byte(r.grouping.ipv4))
 		for _, name := range r.Key {
-			b, attributes[name] = appendString(b, name), true
+			b = appendString(b, name)
+			attributes[name] = true
 		}
 
-		for _, on := range r.onTiers {
-			b = append(b, map[bool]byte{false: 1, true: 2}[on])
+		for _, applies := range r.onTiers {
+			b = append(b, map[bool]byte{false: 1, true: 2}[applies])
 		}
 
 		for _, p := range r.Regions {
 			b = binary.LittleEndian.AppendUint64(appendString(b, p.Name), math.Float64bits(p.Part))
 		}
 
-		any = true
+		hasGlobals = true
 		b = g.addLimits(binary.LittleEndian.AppendUint32(b, uint32(r.fallbackTier)), r.ownLimits)
 		for _, list := range r.byTier {
 			b = g.addLimits(b, list)
@@ -61,7 +62,7 @@ func (c *compiler) summarizeGlobals() globals {
 		_, _ = h.Write(b) // it can't fail
 	}
 
-	if !any {
+	if !hasGlobals {
 		return g
 	}
 
@@ -88,7 +89,8 @@ func (g *globals) addSubject(b []byte, s *subject, all []*Rule) []byte {
 	}
 	b = append(b, byte(s.tier), byte(s.tier>>8), byte(s.tier>>16))
 	for _, o := range s.overrides {
-		if r := all[o.rule]; r.Scope == GlobalScope {
+		r := all[o.rule]
+		if r.Scope == GlobalScope {
 			b = g.addLimits(appendString(b, r.Name), o.limits)
 		}
 	}

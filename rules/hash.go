@@ -75,7 +75,8 @@ const titleBytes = 5
 // hash assembles nothing in memory: the processor would stall on reading what
 // was just written in smaller pieces.
 func (r *Rule) hash(m *Match, state *hashState) Hash {
-	h, title := *state, uint64(0)
+	h := *state
+	title := uint64(0)
 	for i := range r.key {
 		if i > 0 {
 			h = h.addWord(title)
@@ -140,7 +141,8 @@ func (h hashState) addText(text string) hashState {
 	w := uint64(0)
 	// The parts overlap where the rest is short, and agree there. The masks
 	// spare a test for shifts of 64 and more.
-	switch n := len(b); {
+	n := len(b)
+	switch {
 	case n == 0:
 		return hashState{v0, v1, v2, v3}
 	case n >= 4:

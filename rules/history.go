@@ -215,7 +215,8 @@ func (h *History) withVersion(v Version, doc *Document) (*History, error) {
 
 // trimRecords drops the versions that are not kept any longer.
 func trimRecords(records []*record) []*record {
-	size, first := 0, len(records)
+	size := 0
+	first := len(records)
 	for first > 0 && len(records)-first < KeptVersions {
 		size += len(records[first-1].packed)
 		if size > MaxHistory && len(records)-first >= MinVersions {

@@ -68,7 +68,8 @@ func ParseHistory(b []byte) (*History, error) {
 	}
 
 	d := wire.NewDecoder(content[1:])
-	h, number := &History{}, int64(0)
+	h := &History{}
+	number := int64(0)
 	for range d.Count(KeptVersions, 1) {
 		step := d.UpTo(math.MaxInt64 - 1 - number) // leave room for the next number
 		number += step

@@ -108,7 +108,8 @@ func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[in
 	}
 	for j := range e.match {
 		c := &e.match[j]
-		if worst, most := selectivity(keysOf(c), count); better(worst, most) {
+		worst, most := selectivity(keysOf(c), count)
+		if better(worst, most) {
 			best = c
 			attribute = c.attribute
 			class = worst
@@ -117,7 +118,8 @@ func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[in
 	}
 
 	for _, k := range e.key {
-		if n := counts[presenceKey(k.number)]; better(byPresence, n) {
+		n := counts[presenceKey(k.number)]
+		if better(byPresence, n) {
 			best = nil
 			attribute = k.number
 			class = byPresence
@@ -163,7 +165,8 @@ func (a *attributeIndex) insert(i int32, c *condition) {
 	}
 
 	for j := range c.globs {
-		if g := &c.globs[j]; g.prefix != "" {
+		g := &c.globs[j]
+		if g.prefix != "" {
 			a.prefixes.insert(i, g.prefix)
 		} else {
 			a.suffixes.insert(i, g.suffix)

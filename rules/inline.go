@@ -131,7 +131,8 @@ type inlineSet struct {
 func (sets *inlineSets) find(key []byte) *Rule {
 	// This ends, because half of the slots stay empty.
 	for i := xxh3.Hash(key); ; i++ {
-		switch e := sets.slots[i%uint64(len(sets.slots))].Load(); {
+		e := sets.slots[i%uint64(len(sets.slots))].Load()
+		switch {
 		case e == nil:
 			return nil
 		case e.key == string(key):
@@ -158,7 +159,9 @@ func (sets *inlineSets) add(key []byte, r *Rule) *Rule {
 		if slot.CompareAndSwap(nil, e) {
 			return r
 		}
-		if other := slot.Load(); other.key == e.key {
+
+		other := slot.Load()
+		if other.key == e.key {
 			sets.count.Add(-1)
 			return other.rule
 		}
@@ -303,7 +306,8 @@ func (l *InlineLimit) append(b []byte) []byte {
 
 // namespaceAllowed returns an error if the document does not allow inline limits in namespace.
 func (s *Set) namespaceAllowed(namespace string) error {
-	switch spec := s.Document.Inline; {
+	spec := s.Document.Inline
+	switch {
 	case spec == nil:
 		return nil
 	case spec.Refuse:
@@ -395,7 +399,9 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.K
 		}
 
 		if kept != 0 {
-			l.Kind, l.ID, r.Consistency = kept, keptID(kept), Exact
+			l.Kind = kept
+			l.ID = keptID(kept)
+			r.Consistency = Exact
 		}
 	}
 
@@ -407,7 +413,8 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.K
 func inlineNode(limits []InlineLimit) *yaml.Node {
 	list := yaml.NewList()
 	for i := range limits {
-		l, n := &limits[i], yaml.NewMap()
+		l := &limits[i]
+		n := yaml.NewMap()
 		n.Set("name", text(strings.Clone(l.Name)))
 		n.Set("limit", integer(l.Limit))
 		n.Set("per", inlineDuration(l.Per, l.PerMS))

@@ -185,7 +185,8 @@ func (j *joiner) twice(what string, first, second *yaml.Node) {
 // place returns the file and the line in it of a line.
 func (j *joiner) place(line int) (name string, _ int) {
 	for i := len(j.files) - 1; i >= 0; i-- {
-		if f := &j.files[i]; line > f.before {
+		f := &j.files[i]
+		if line > f.before {
 			return f.name, line - f.before
 		}
 	}

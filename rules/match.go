@@ -26,9 +26,9 @@ var ErrMissing = errors.New("a value is missing")
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
-	// Unlimited has the hits of rules that have no limit, or none in some unit, in
-	// document order: their Limits are those that say so. A rule with other limits
-	// is in Hits, too.
+	// Unlimited has a hit for each rule that says of the subject, or of one of its
+	// units, that it is unlimited. The hit's Limits are the ones that say it. If
+	// the rule limits other units, it is in Hits, too. Both are in document order.
 	Unlimited []Hit
 	// Undeclared is how many attributes the document does not declare, if it
 	// declares any. They are ignored.
@@ -86,7 +86,8 @@ func (v *value) isAddress() bool {
 // parse sets all that isAddress needs.
 func (v *value) parse() {
 	a, ok := ipaddr.ParseWritten(v.text)
-	v.parsed, v.valid = true, ok
+	v.parsed = true
+	v.valid = ok
 
 	v.address, v.written = ipaddr.Canonical(a), netip.Addr{}
 	if a.Is6() && !a.Is4In6() && v.address.Is4() {
@@ -169,7 +170,8 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 
 // matchAgain finds what applies to new values of the attributes that m has.
 func (s *Set) matchAgain(m *Match) {
-	m.canonical, m.SameRules = m.canonical[:0], m.HitsKept && m.uniform
+	m.canonical = m.canonical[:0]
+	m.SameRules = m.HitsKept && m.uniform
 	if s.hasLists {
 		m.List = s.checkLists(m)
 		m.SameRules = m.SameRules && m.List == Unlisted
@@ -183,7 +185,8 @@ func (s *Set) matchAgain(m *Match) {
 		return
 	}
 
-	m.Hits, m.Unlimited = m.Hits[:0], m.Unlimited[:0]
+	m.Hits = m.Hits[:0]
+	m.Unlimited = m.Unlimited[:0]
 
 	for _, i := range m.found {
 		s.addIfApplies(s.variants[i], m)
@@ -191,9 +194,10 @@ func (s *Set) matchAgain(m *Match) {
 }
 
 // MatchKey finds what applies to one subject of r, given by the values of its
-// key attributes in order. It ignores match conditions, absent and, of a cost
-// table, uses the default; the lists see only the key. The error wraps ErrKey
-// and says how many values the rule needs, or ErrMissing.
+// key attributes in order. It does not look at match, not and absent, and takes
+// the default of a cost table. The lists see the key's attributes and no
+// others. The error wraps ErrKey and says how many values the rule needs, or
+// ErrMissing.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -258,8 +262,10 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	m.canonical = m.canonical[:0]
 	m.foundFor = nil
 	m.SameRules = false
-	m.Hits, m.Unlimited = m.Hits[:0], m.Unlimited[:0]
-	m.folded, m.Undeclared = m.folded[:0], 0
+	m.Hits = m.Hits[:0]
+	m.Unlimited = m.Unlimited[:0]
+	m.folded = m.folded[:0]
+	m.Undeclared = 0
 
 	if len(m.slots) < len(s.attributes.named) {
 		m.slots = make([]int32, len(s.attributes.named))
@@ -467,7 +473,8 @@ func (s *Set) addIfApplies(r *Rule, m *Match) {
 // attributes, if there are limits for it.
 func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	limits := r.ownLimits
-	if beside := s.mayHaveEntry(r); beside || r.bySubject {
+	beside := s.mayHaveEntry(r)
+	if beside || r.bySubject {
 		var from *overlay
 		if beside {
 			from = s.overlay
@@ -477,7 +484,9 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 			return
 		}
 	}
-	if n := len(limits); n > 0 && limits[n-1].Unlimited {
+
+	// Unlimited ones come last; see countLimited.
+	if len(limits) > 0 && limits[len(limits)-1].Unlimited {
 		limited := countLimited(limits)
 		m.Unlimited = append(m.Unlimited,
 			Hit{Rule: r, Limits: limits[limited:], Subject: r.hash(m, &s.seeds[r.number]), Cost: cost})
@@ -492,7 +501,10 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
 	h := &m.Hits[len(m.Hits)-1] // a reused Hit: set all fields
-	h.Rule, h.Limits, h.Subject, h.Cost = r, limits, r.hash(m, &s.seeds[r.number]), cost
+	h.Rule = r
+	h.Limits = limits
+	h.Subject = r.hash(m, &s.seeds[r.number])
+	h.Cost = cost
 }
 
 // costOf looks up the check's cost in the rule's cost table.

@@ -64,7 +64,8 @@ type mergedSubject struct {
 // node renders the subject: an entry's tier replaces the document's, and its
 // override that of the same rule. What an entry says that sleeps is shown, too.
 func (m *mergedSubject) node() *yaml.Node {
-	merged, origin := &SubjectSpec{Value: m.value}, fromDocument
+	merged := &SubjectSpec{Value: m.value}
+	origin := fromDocument
 	if m.written != nil {
 		*merged = *m.written
 	}

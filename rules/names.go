@@ -62,7 +62,8 @@ func (d *Document) warnNames(w *collector) {
 	if d.declared != nil {
 		return
 	}
-	uses, first := map[string]int{}, map[string]nameUse{}
+	uses := map[string]int{}
+	first := map[string]nameUse{}
 	d.eachName(func(name string, at nameUse) {
 		uses[name]++
 		if uses[name] == 1 {
@@ -92,7 +93,8 @@ func nearName(name string, known []string) string {
 		// Short names are close to each other by chance: user and uses are, but id and
 		// ip are not the same word misspelled.
 		most := 2
-		if shorter := min(len(name), len(other)); shorter <= 2 && len(name) == len(other) {
+		shorter := min(len(name), len(other))
+		if shorter <= 2 && len(name) == len(other) {
 			most = 0
 		} else if shorter <= 4 {
 			most = 1
@@ -102,7 +104,8 @@ func nearName(name string, known []string) string {
 			continue
 		}
 
-		if n := editDistance(strings.ToLower(name), strings.ToLower(other)); n <= most && n < distance {
+		n := editDistance(strings.ToLower(name), strings.ToLower(other))
+		if n <= most && n < distance {
 			best, distance = other, n
 		}
 	}
@@ -113,7 +116,7 @@ func nearName(name string, known []string) string {
 // eachCondition yields every condition of d and its place: that of match or not
 // of a rule, which is key, or of an entry of a list.
 func (d *Document) eachCondition(yield func(c *Condition, at nameUse, key string)) {
-	each := func(list []Condition, path string, pos yaml.Pos, key string) {
+	yieldAll := func(list []Condition, path string, pos yaml.Pos, key string) {
 		for i := range list {
 			yield(&list[i], nameUse{keyPath(path, list[i].Attribute), pos}, key)
 		}
@@ -121,13 +124,13 @@ func (d *Document) eachCondition(yield func(c *Condition, at nameUse, key string
 
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		each(r.Match, path+".match", r.position("match"), "match")
-		each(r.Not, path+".not", r.position("not"), "not")
+		yieldAll(r.Match, path+".match", r.position("match"), "match")
+		yieldAll(r.Not, path+".not", r.position("not"), "not")
 	}
 
 	for i, list := range [...][]*Entry{d.Deny, d.Allow} {
 		for j, e := range list {
-			each(e.Match, fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j), d.positions["lists"], "")
+			yieldAll(e.Match, fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j), d.positions["lists"], "")
 		}
 	}
 }

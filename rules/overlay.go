@@ -61,11 +61,11 @@ type listKey struct {
 
 // Hash implements entries.Key.
 func (k listKey) Hash() uint64 {
-	place := uint64(k.attribute)<<16 | uint64(k.class)<<8 | uint64(k.bits)
+	kind := uint64(k.attribute)<<16 | uint64(k.class)<<8 | uint64(k.bits)
 	if k.class == netClass {
-		return entries.HashWords(k.net[0]^place, k.net[1])
+		return entries.HashWords(k.net[0]^kind, k.net[1])
 	}
-	return entries.HashWords(entries.HashText(k.text), place)
+	return entries.HashWords(entries.HashText(k.text), kind)
 }
 
 // presenceKey returns the key of all that only needs an attribute to be present.
@@ -105,9 +105,10 @@ const (
 // count returns for one of them.
 func selectivity(keys []listKey, count func(listKey) int) (class, most int) {
 	for _, key := range keys {
-		of := [...]int{textClass: byValue, netClass: byValue, prefixClass: byGlob,
+		classOf := [...]int{textClass: byValue, netClass: byValue, prefixClass: byGlob,
 			suffixClass: byGlob, presentClass: byPresence}
-		class, most = max(class, of[key.class]), max(most, count(key))
+		class = max(class, classOf[key.class])
+		most = max(most, count(key))
 	}
 	return class, most
 }
@@ -202,13 +203,15 @@ func (a *overlayAttribute) find(o *overlay, m *Match, v *value) (best Listing) {
 
 	text := m.canonicalText(v)
 	for _, c := range a.prefixes {
-		if length := int(c.length); length <= len(text) {
+		length := int(c.length)
+		if length <= len(text) {
 			best = max(best, o.judge(m, listKey{attribute: n, class: prefixClass, text: text[:length]}))
 		}
 	}
 
 	for _, c := range a.suffixes {
-		if length := int(c.length); length <= len(text) {
+		length := int(c.length)
+		if length <= len(text) {
 			best = max(best, o.judge(m, listKey{attribute: n, class: suffixClass, text: text[len(text)-length:]}))
 		}
 	}
@@ -266,7 +269,8 @@ func (o *overlay) subject(m *Match, r *Rule, k *keyAttribute) *subject {
 func keyOfSubject(attribute int, v *value, address bool, g grouping) subjectKey {
 	key := subjectKey{attribute: int32(attribute)}
 	if address && v.isAddress() {
-		key.grouping, key.address = g, wordsOf(g.of(v.address))
+		key.grouping = g
+		key.address = wordsOf(g.of(v.address))
 	} else {
 		key.text = v.text
 	}
@@ -393,7 +397,8 @@ func addCount(list []counted, length, by int32) []counted {
 	return list
 }
 
-// keysOf lists what an entry with a condition would be filed under, if this were the condition.
+// keysOf returns the keys for filing an entry by its condition c. An entry with
+// several conditions is filed by one of them.
 func keysOf(c *condition) (list []listKey) {
 	n := int32(c.attribute)
 	for _, text := range c.texts { // including CIDRs
@@ -409,7 +414,8 @@ func keysOf(c *condition) (list []listKey) {
 	}
 
 	for i := range c.globs {
-		switch g := &c.globs[i]; {
+		g := &c.globs[i]
+		switch {
 		case g.prefix != "":
 			list = append(list, listKey{attribute: n, class: prefixClass, text: strings.Clone(g.prefix)})
 		case g.suffix != "":

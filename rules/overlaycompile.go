@@ -45,7 +45,9 @@ func (s *Set) withEntries(e *entries.State, like *Set, past bool) *Set {
 	}
 
 	before := o.entries
-	o.entries, o.attributes, o.blocksOfRules = e, slices.Clone(o.attributes), slices.Clone(o.blocksOfRules)
+	o.entries = e
+	o.attributes = slices.Clone(o.attributes)
+	o.blocksOfRules = slices.Clone(o.blocksOfRules)
 	c := &overlayCompiler{compiler: compiler{set: &next, doc: s.Document, extends: true}, overlay: o}
 	o.edit()
 	e.Diff(before, c.replace)
@@ -117,7 +119,8 @@ func (oc *overlayCompiler) file(e *entries.Entry, add bool) {
 	}
 
 	o := oc.overlay
-	switch _, sleeps := o.asleep.Get(entries.Text(e.ID())); {
+	_, sleeps := o.asleep.Get(entries.Text(e.ID()))
+	switch {
 	case add && !awake:
 		o.asleep = o.asleep.With(entries.Text(e.ID()), e)
 	case !add && sleeps:

@@ -343,7 +343,8 @@ func (dec *decoder) group(key, n *yaml.Node) *Group {
 
 	for i := 1; i < len(g.Subjects); i++ {
 		// Only other spellings can be equal here: equal texts are duplicate keys.
-		if a, b := g.Subjects[i-1], g.Subjects[i]; a.Value == b.Value {
+		a, b := g.Subjects[i-1], g.Subjects[i]
+		if a.Value == b.Value {
 			dec.add(b.pos, string(appendKey(slices.Clone(dec.path), b.Value)),
 				"duplicate %s; the first is on line %d", g.what(), a.pos.Line)
 		}

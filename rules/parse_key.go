@@ -23,7 +23,7 @@ func (p KeyPart) node() *yaml.Node {
 
 func keyNode(key []KeyPart) *yaml.Node { return listNode(key, KeyPart.node).OnOneLine() }
 
-// hasAlternatives reports whether some part of r's key has more than one attribute.
+// hasAlternatives reports whether some part of spec's key has more than one attribute.
 func (spec *RuleSpec) hasAlternatives() bool {
 	return slices.ContainsFunc(spec.Key, func(p KeyPart) bool { return len(p) > 1 })
 }

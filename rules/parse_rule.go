@@ -187,7 +187,8 @@ func (dec *decoder) limit(n *yaml.Node) *LimitSpec {
 	if burst := n.Get("burst"); burst != nil && l.Limit == 0 && n.Get("limit") != nil {
 		dec.failAt(n, "burst", "a limit of 0 allows nothing at once")
 	} else if burst != nil && l.Algorithm != "" {
-		if kind, _ := algorithms.ParseKind(l.Algorithm); !kind.Bucket() {
+		kind, _ := algorithms.ParseKind(l.Algorithm)
+		if !kind.Bucket() {
 			dec.failAt(n, "burst", "burst is for token-bucket and leaky-bucket, not for %s", l.Algorithm)
 		}
 	}
@@ -237,11 +238,12 @@ func (dec *decoder) block(n *yaml.Node) (list []Span) {
 	}
 
 	dec.eachItem(n, func(n *yaml.Node) {
-		one := dec.span(n, algorithms.MinWindow, algorithms.MaxWindow-blockMemory)
-		if last := len(list) - 1; last >= 0 && one.Duration > 0 && one.Duration <= list[last].Duration {
+		length := dec.span(n, algorithms.MinWindow, algorithms.MaxWindow-blockMemory)
+		last := len(list) - 1
+		if last >= 0 && length.Duration > 0 && length.Duration <= list[last].Duration {
 			dec.fail(n, "each block must be longer than the one before it")
 		}
-		list = append(list, one)
+		list = append(list, length)
 	})
 	if len(n.Items) == 0 || len(list) > maxBlocks {
 		dec.fail(n, "expected 1 to %d durations", maxBlocks)
@@ -319,7 +321,9 @@ func (dec *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
 		if stepFields.read(dec, n, &step, nil) && dec.need(n, "above", "a step needs above and factor") {
 			dec.need(n, "factor", "a step needs above and factor")
 		}
-		if last := len(list) - 1; last >= 0 && step.Above <= list[last].Above {
+
+		last := len(list) - 1
+		if last >= 0 && step.Above <= list[last].Above {
 			dec.fail(n, "each step must be above the one before it")
 		}
 		list = append(list, step)

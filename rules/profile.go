@@ -125,7 +125,8 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 			}
 
 			if a, valid := ipaddr.Bare(entry); valid {
-				address, ok = a, true
+				address = a
+				ok = true
 			}
 
 			n--

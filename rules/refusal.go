@@ -381,9 +381,11 @@ func compileRefusal(spec *RefusalSpec) *Refusal {
 
 	switch {
 	case spec.BodyIsJSON:
-		r.Body, r.BodyType = Template{splitTemplate(spec.Body), true}, "application/json"
+		r.Body = Template{splitTemplate(spec.Body), true}
+		r.BodyType = "application/json"
 	case spec.Body != "":
-		r.Body, r.BodyType = Template{splitTemplate(spec.Body), false}, "text/plain; charset=utf-8"
+		r.Body = Template{splitTemplate(spec.Body), false}
+		r.BodyType = "text/plain; charset=utf-8"
 	}
 
 	return r

@@ -18,7 +18,9 @@ func Review(src []byte) (*Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	if objections := doc.Objections(); len(objections) > 0 {
+
+	objections := doc.Objections()
+	if len(objections) > 0 {
 		return nil, Errors(objections)
 	}
 	return doc, nil
@@ -76,7 +78,8 @@ func (d *Document) reviewCost(found *collector, path string, r *RuleSpec) {
 
 	var units []string
 	d.someLimit(r, func(l *LimitSpec) bool {
-		if u := cmp.Or(l.Unit, Requests); !slices.Contains(units, u) {
+		u := cmp.Or(l.Unit, Requests)
+		if !slices.Contains(units, u) {
 			units = append(units, u)
 		}
 		return false

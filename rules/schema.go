@@ -136,8 +136,8 @@ func anyOf(list []*yaml.Node) *yaml.Node {
 	}
 
 	slices.Sort(types)
-
-	switch types = slices.Compact(types); len(types) {
+	types = slices.Compact(types)
+	switch len(types) {
 	case 0:
 	case 1:
 		others = append(others, object("type", yaml.Text(types[0])))

@@ -65,7 +65,8 @@ type division struct {
 // divided.
 func (s *Set) WithShares(x *Shares) *Set {
 	out := *s
-	out.shares, out.division = x, nil
+	out.shares = x
+	out.division = nil
 	if x == nil || len(x.Views) == 0 {
 		out.shares = nil
 		return &out
@@ -86,7 +87,8 @@ func (s *Set) WithShares(x *Shares) *Set {
 		}
 
 		d.maxFill = max(d.maxFill, int64(v.Set.globals.maxFill))
-		d.notHonouredAt, d.doubtful = append(d.notHonouredAt, v.NotHonouredAt), append(d.doubtful, v.Doubtful)
+		d.notHonouredAt = append(d.notHonouredAt, v.NotHonouredAt)
+		d.doubtful = append(d.doubtful, v.Doubtful)
 	}
 
 	// Ascending, so that a phase need only count how many there are.
@@ -97,7 +99,8 @@ func (s *Set) WithShares(x *Shares) *Set {
 	slices.Sort(d.names)
 	d.soleRegion = len(d.names) == 1 && d.names[0] == x.Region
 
-	switch last := len(x.Views) - 1; {
+	last := len(x.Views) - 1
+	switch {
 	case last == 0 || len(d.names) <= 1:
 		d.onlyLastFrom = math.MinInt64
 	case len(d.at) > last:
@@ -227,16 +230,17 @@ type room struct{ amount, burst int64 }
 
 // soleShares returns the shares of a hit's limits when only the last view counts.
 func (s *Set) soleShares(h *Hit) []*Limit {
-	d, cache := s.division, &h.Limits[0].shareCache.sole
+	d := s.division
+	cache := &h.Limits[0].shareCache.sole
 	if c := cache.Load(); c != nil && c.division == d {
 		return c.limits
 	}
 
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	rooms := make([]room, len(h.Limits))
-	if own := slices.Index(names, d.region); own >= 0 {
+	if region := slices.Index(names, d.region); region >= 0 {
 		for i, l := range h.Limits {
-			rooms[i] = divide(names, names, h.Rule, l).of(own)
+			rooms[i] = divide(names, names, h.Rule, l).of(region)
 		}
 	}
 
@@ -248,13 +252,15 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 
 // movingShares returns the shares of a hit's limits when more than one view may count.
 func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
-	d, cache := s.division, &h.Limits[0].shareCache.moving
+	d := s.division
+	cache := &h.Limits[0].shareCache.moving
 	views := s.shares.Views
 
 	m.shareLists = m.shareLists[:0]
 	for i := range views[:len(views)-1] {
 		number := int32(0)
-		if _, list := views[i].limitsFor(m, h.Rule); len(list) > 0 {
+		_, list := views[i].limitsFor(m, h.Rule)
+		if len(list) > 0 {
 			number = list[0].shareCache.number
 		}
 		m.shareLists = append(m.shareLists, number)
@@ -270,13 +276,15 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	// The cached value is in use by other checks, which take no lock.
 	next := *c
 	next.phases = make([]phase, len(h.Limits))
-	rooms, newest := make([]room, len(h.Limits)), make([]room, len(h.Limits))
-
+	rooms := make([]room, len(h.Limits))
+	newest := make([]room, len(h.Limits))
 	bases := make([][]int64, len(h.Limits))
 	for i, l := range h.Limits {
 		at := c.phase(i, l, wall)
-		next.phases[i], rooms[i] = at, c.weighers[i].room(at)
-		bases[i], newest[i] = c.weighers[i].baseDivision(at), c.weighers[i].newestRoom()
+		next.phases[i] = at
+		rooms[i] = c.weighers[i].room(at)
+		bases[i] = c.weighers[i].baseDivision(at)
+		newest[i] = c.weighers[i].newestRoom()
 	}
 
 	next.limits = s.reduceLimits(h, rooms, newest)
@@ -301,7 +309,8 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
 		// An owner whose clock is ahead may be in the next window already.
-		if until := m.limits[i].Until; until != 0 && wall+clockDifference >= until ||
+		until := m.limits[i].Until
+		if until != 0 && wall+clockDifference >= until ||
 			m.phase(i, l, wall) != m.phases[i] {
 			return false
 		}
@@ -470,19 +479,20 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 
 	at := make(map[int64]int64, len(x.Views))
 	newest := h.newest
-
 	known := false
 	for _, v := range x.Views {
 		n := v.Set.Version
-		then, seen := h.at[n]
+		notHonoured, seen := h.at[n]
 		if !seen && n > h.newest {
-			then = now
+			notHonoured = now
 		}
-		at[n], newest = then, max(newest, n)
-		known = known || then != 0 && (v.At == 0 || v.Doubtful) // it does not matter for other versions
+		at[n] = notHonoured
+		newest = max(newest, n)
+		known = known || notHonoured != 0 && (v.At == 0 || v.Doubtful) // it does not matter for other versions
 	}
 
-	h.at, h.newest = at, newest
+	h.at = at
+	h.newest = newest
 	if !known {
 		return set
 	}

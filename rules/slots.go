@@ -68,11 +68,11 @@ func (dec *decoder) failAt(n *yaml.Node, key, format string, args ...any) {
 
 // checkSlots checks the limits of slots among limits, which apply to the rule r.
 func (ch *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
-	settings := func(of func(*Settings) string) string {
-		if own := of(&r.Settings); own != "" {
-			return own
+	settings := func(setting func(*Settings) string) string {
+		if value := setting(&r.Settings); value != "" {
+			return value
 		}
-		return of(&ch.doc.Defaults.Settings)
+		return setting(&ch.doc.Defaults.Settings)
 	}
 	consistency := settings(func(s *Settings) string { return s.Consistency })
 

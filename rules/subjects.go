@@ -69,7 +69,8 @@ func (c *compiler) fillSubjectTables() {
 				c.listed[spec] = s
 			}
 
-			a, ok := netip.Addr{}, false
+			a := netip.Addr{}
+			ok := false
 			if holdsAddresses(g.Attribute) {
 				a, ok = ipaddr.Parse(spec.Value)
 			}
@@ -142,12 +143,12 @@ func (r *Rule) limits(m *Match, beside *overlay) []*Limit { return r.limitsOf(m,
 // same name in another version. What entries beside the document say counts
 // first; beside may be nil.
 func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
-	tier, own := r.tierOf(m, hit, beside)
+	tier, override := r.tierOf(m, hit, beside)
 	switch {
 	case r.onTiers != nil && (tier < 0 || !r.onTiers[tier]):
 		return nil
-	case own != nil:
-		return own
+	case override != nil:
+		return override
 	case !r.Tiered:
 		return r.ownLimits
 	case tier >= 0:
@@ -158,37 +159,37 @@ func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
 
 // tierOf returns the number of the tier that m's subject has, -1 for none, and
 // the limits of its first override, if it has one.
-func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, own []*Limit) {
+func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, override []*Limit) {
 	tier = -1
 	for i := range r.key {
 		k := &r.key[i]
-		var both [2]*subject // beside the document, and in it
+		var subjects [2]*subject // beside the document, and in it
 		if beside != nil {
-			both[0] = beside.subject(m, r, k)
+			subjects[0] = beside.subject(m, r, k)
 		}
 		if k.subjects != nil {
-			both[1] = k.subjects.find(m.value(hit.key[i].number), k, r.grouping)
+			subjects[1] = k.subjects.find(m.value(hit.key[i].number), k, r.grouping)
 		}
 
-		for _, s := range both {
+		for _, s := range subjects {
 			if s == nil {
 				continue
 			}
-			if own == nil {
-				own = s.override(int32(r.number))
+			if override == nil {
+				override = s.override(int32(r.number))
 			}
 			if tier < 0 {
 				tier = s.tier
 			}
 		}
 
-		if own != nil && r.onTiers == nil {
-			return tier, own // no tier matters any more
+		if override != nil && r.onTiers == nil {
+			return tier, override // no tier matters any more
 		}
 	}
 
 	if tier < 0 {
 		tier = r.fallbackTier
 	}
-	return tier, own
+	return tier, override
 }

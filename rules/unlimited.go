@@ -17,7 +17,8 @@ func order(l *Limit) int {
 	return 0
 }
 
-// countLimited returns how many of a list of limits are limits.
+// countLimited returns how many of limits do limit something. Those that say
+// unlimited come last.
 func countLimited(limits []*Limit) int {
 	n := len(limits)
 	for n > 0 && limits[n-1].Unlimited {

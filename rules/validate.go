@@ -31,7 +31,8 @@ func validate(doc *Document, errs *collector) {
 
 	for i, r := range doc.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		if first := c.index[r.Name]; first != i && r.Name != "" {
+		first := c.index[r.Name]
+		if first != i && r.Name != "" {
 			c.add(r.position("name"), path+".name", "the name %q is taken by rules[%d]", r.Name, first)
 		}
 		if !r.malformed {
@@ -162,7 +163,9 @@ func (ch *checker) checkLimits(path string, limits []*LimitSpec, zone string) {
 		if l.From == fromFirst && (ch.doc.kindByClock(l) != algorithms.FixedWindow || l.calendar()) {
 			ch.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "%s is for fixed-window with a duration", fromFirst)
 		}
-		if kind := ch.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
+
+		kind := ch.doc.kind(l)
+		if l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
 			ch.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i),
 				"burst is for token-bucket and leaky-bucket, not for %s", kind)
 		}

@@ -19,7 +19,7 @@ type alternatives struct {
 	variants []*Rule
 }
 
-// choices yields every choice of one attribute for each part of r's key. The
+// choices yields every choice of one attribute for each part of spec's key. The
 // slice is valid until the next one.
 func (spec *RuleSpec) choices(yield func(key []string) bool) {
 	key := make([]string, len(spec.Key))
@@ -56,7 +56,8 @@ func (c *compiler) compileVariants(spec *RuleSpec, index int) *Rule {
 	first := len(c.set.variants)
 	for key := range spec.choices {
 		r := c.compileRule(spec, key)
-		r.Index, r.number = index, len(c.set.variants)
+		r.Index = index
+		r.number = len(c.set.variants)
 		c.set.variants = append(c.set.variants, r)
 	}
 	if !spec.hasAlternatives() {

@@ -74,7 +74,7 @@ func (d *Document) mayBeLeaky(r *RuleSpec) bool {
 
 // warnShares looks for limits that are too small to divide among the regions that a rule lists.
 func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*LimitSpec) {
-	var names, none []string
+	var names, empty []string
 	for _, g := range r.Regions {
 		names = append(names, g.Name)
 	}
@@ -84,18 +84,19 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 			continue
 		}
 
-		amounts, bursts := Split(l.Limit, names, r.Regions), Split(cmp.Or(l.Burst, l.Limit), names, r.Regions)
-		none = none[:0]
+		amounts := Split(l.Limit, names, r.Regions)
+		bursts := Split(cmp.Or(l.Burst, l.Limit), names, r.Regions)
+		empty = empty[:0]
 		for j, g := range r.Regions {
 			if g.Part > 0 && (amounts[j] == 0 || d.kind(l).Bucket() && bursts[j] == 0) {
-				none = append(none, g.Name)
+				empty = append(empty, g.Name)
 			}
 		}
 
-		if len(none) > 0 {
+		if len(empty) > 0 {
 			w.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
 				"too small to divide among the regions in whole units: these refuse everything: %s",
-				shorten(strings.Join(none, ", ")))
+				shorten(strings.Join(empty, ", ")))
 		}
 	}
 }

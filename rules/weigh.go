@@ -102,24 +102,25 @@ type weigher struct {
 func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	if l == nil {
 		w.views = append(w.views, unboundedShares(len(regions)))
-		w.split, w.amounts = append(w.split, nil), append(w.amounts, 0)
+		w.split = append(w.split, nil)
+		w.amounts = append(w.amounts, 0)
 		return
 	}
 
 	v := divide(regions, committed, rule, l)
 	w.views = append(w.views, v)
 	w.span = max(w.span, v.span(l))
-	own := -1
+	index := -1
 	if w.region >= 0 {
-		own = slices.Index(committed, regions[w.region])
+		index = slices.Index(committed, regions[w.region])
 	}
 
 	w.amounts = append(w.amounts, l.Amount)
 	w.split = append(w.split, func(amount int64) int64 {
-		if own < 0 {
+		if index < 0 {
 			return 0
 		}
-		return Split(amount, committed, rule.Regions)[own]
+		return Split(amount, committed, rule.Regions)[index]
 	})
 }
 
@@ -149,7 +150,8 @@ func (w *weigher) prepare() {
 		// Each amount, and not only the smallest: because of rounding, a region
 		// may get less of a larger one.
 		for _, amount := range later {
-			if share := w.views[i].amounts[w.region]; amount == w.amounts[i] {
+			share := w.views[i].amounts[w.region]
+			if amount == w.amounts[i] {
 				w.leastShare[i] = min(w.leastShare[i], share)
 			} else {
 				w.leastShare[i] = min(w.leastShare[i], w.split[i](amount))

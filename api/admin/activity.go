@@ -97,22 +97,24 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	}
 
 	for i, part := range s.nodeParts(ids) {
-		one := nodeActivity{nodePart: part}
+		row := nodeActivity{nodePart: part}
 		if i < len(nodes) {
 			n := &nodes[i]
-			one.Process, one.UptimeMS = fmt.Sprintf("%016x", n.Boot), n.Uptime.Milliseconds()
-			one.Vitals = vitals(n.Vitals)
-			one.Allowed, one.Refused = sum(n.Checks[limiter.DecisionAllowed][:]), sum(n.Checks[limiter.DecisionRefused][:])
+			row.Process = fmt.Sprintf("%016x", n.Boot)
+			row.UptimeMS = n.Uptime.Milliseconds()
+			row.Vitals = vitals(n.Vitals)
+			row.Allowed = sum(n.Checks[limiter.DecisionAllowed][:])
+			row.Refused = sum(n.Checks[limiter.DecisionRefused][:])
 		}
-		r.Nodes = append(r.Nodes, one)
+		r.Nodes = append(r.Nodes, row)
 	}
 
 	return s.reply(w, r)
 }
 
 func sum(list []int64) (n int64) {
-	for _, one := range list {
-		n += one
+	for _, v := range list {
+		n += v
 	}
 	return n
 }

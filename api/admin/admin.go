@@ -202,7 +202,9 @@ func (s *Server) Close(ctx context.Context) error {
 	if err != nil {
 		err = errors.Join(fmt.Errorf("close admin plane: %w", err), s.server.Close())
 	}
-	if served := <-s.done; !errors.Is(served, http.ErrServerClosed) {
+
+	served := <-s.done
+	if !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)
 	}
 	s.conns.CloseAll()
@@ -232,6 +234,7 @@ func (s *Server) handler() http.Handler {
 
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 	path, _ := framing.SplitTarget(r.RequestURI)
+	// rlnode's commands give a hint if a detail begins with these words.
 	s.sendError(w, r, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(path, "�"))))
 }
 

@@ -38,7 +38,8 @@ type checkedConn struct {
 // Read returns received bytes that pass the framing. It answers a head that
 // does not: net/http would say less.
 func (c *checkedConn) Read(b []byte) (int, error) {
-	n, err := 0, c.frame.Err()
+	n := 0
+	err := c.frame.Err()
 	if err == nil {
 		n, err = c.Conn.Read(b)
 		n, err = c.frame.Filter(b[:n], err)

@@ -84,8 +84,11 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	d := &Difference{From: number}
-	after, number := (*rules.Document)(nil), int64(0)
-	switch name := r.URL.Query().Get("rule"); {
+
+	var after *rules.Document
+	number = 0 // a document that was sent has none yet
+	name := r.URL.Query().Get("rule")
+	switch {
 	case sent && name != "":
 		after, err = withRule(before, name, body)
 	case sent:
@@ -96,6 +99,7 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	d.To = number
 	s.compare(d, before, after)
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(d.From, 10)))
@@ -159,18 +163,18 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 			}
 		}
 
-		one := RuleChange{PieceChange: c}
+		change := RuleChange{PieceChange: c}
 		if c.Kind == rules.KindRule && c.Change != rules.Added {
-			one.Checks = use.Checks[c.Name]
-			one.InUse = one.Checks > 0 || len(d.UseUnknown) > 0
+			change.Checks = use.Checks[c.Name]
+			change.InUse = change.Checks > 0 || len(d.UseUnknown) > 0
 		}
 
 		if c.Kind == rules.KindEnvoy && c.Change == rules.Removed {
-			one.Checks = use.Checks["envoy/"+c.Name]
-			one.InUse = one.Checks > 0 || len(d.UseUnknown) > 0
+			change.Checks = use.Checks["envoy/"+c.Name]
+			change.InUse = change.Checks > 0 || len(d.UseUnknown) > 0
 		}
 
-		d.Changes = append(d.Changes, one)
+		d.Changes = append(d.Changes, change)
 	}
 
 	s.findOutside(d, before, after)
@@ -189,13 +193,13 @@ func isSmall(c *rules.PieceChange) bool {
 
 // useOfRules asks all nodes and regions which rules were used in the last hour.
 func (s *Server) useOfRules() *limiter.Use {
-	var others []string
+	var regions []string
 	for _, region := range s.config.Cluster.View().Regions {
 		if region.Name != s.config.Region {
-			others = append(others, region.Name)
+			regions = append(regions, region.Name)
 		}
 	}
-	return s.config.Subjects.Use(others)
+	return s.config.Subjects.Use(regions)
 }
 
 // reasonsUnknown returns why the use of rules is not known for all nodes and the whole hour.
@@ -262,20 +266,20 @@ func (s *Server) findAsleep(d *Difference, before, after *rules.Document) {
 		if doc == nil || doc == set.Document {
 			return set
 		}
-		other, err := rules.Compile(doc, set.Version)
+		compiled, err := rules.Compile(doc, set.Version)
 		if err != nil {
 			return set // writing it reports the error
 		}
-		return other.WithEntries(set.Entries(), nil)
+		return compiled.WithEntries(set.Entries(), nil)
 	}
-	was, is := under(before), under(after)
-	d.Asleep = is.Asleep()
+	setBefore, setAfter := under(before), under(after)
+	d.Asleep = setAfter.Asleep()
 	if d.Asleep == 0 {
 		return
 	}
 
 	for _, e := range set.Entries().Sorted() {
-		if is.IsAsleep(e) && !was.IsAsleep(e) {
+		if setAfter.IsAsleep(e) && !setBefore.IsAsleep(e) {
 			d.newlyAsleep = append(d.newlyAsleep, nameOf(e))
 		}
 	}
@@ -339,7 +343,8 @@ func (d *Difference) summarize() []string {
 	}
 
 	for i := range d.Changes {
-		if c := &d.Changes[i]; c.Anew != "" {
+		c := &d.Changes[i]
+		if c.Anew != "" {
 			out = append(out, fmt.Sprintf("%s: counts begin anew: %s", c.String(), c.Anew))
 		}
 	}

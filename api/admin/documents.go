@@ -83,8 +83,8 @@ func (s *Server) sendYAML(w http.ResponseWriter, body []byte) {
 // preferences returns the weights, 0 to 1, that an Accept header gives
 // explicitly to JSON and to YAML.
 func preferences(accept []string) (json, yaml float64) {
-	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
-		name, params, err := mime.ParseMediaType(one)
+	for choice := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		name, params, err := mime.ParseMediaType(choice)
 		if err != nil {
 			continue
 		}
@@ -143,7 +143,8 @@ func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
 
 // pieceOf returns the piece of the document that r's path names.
 func pieceOf(r *http.Request) (c rules.Change, err error) {
-	switch kind, _, _ := strings.Cut(strings.TrimPrefix(r.Pattern, "/v1/"), "/"); kind {
+	kind, _, _ := strings.Cut(strings.TrimPrefix(r.Pattern, "/v1/"), "/")
+	switch kind {
 	case "rules":
 		c.Part, c.Name = rules.RulePart, r.PathValue("name")
 	case "tiers":
@@ -197,7 +198,8 @@ func (s *Server) answerPiece(
 
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(set.Version, 10)))
 	w.Header().Set("Vary", "Accept")
-	if json, yaml := preferences(r.Header.Values("Accept")); yaml > json {
+	json, yaml := preferences(r.Header.Values("Accept"))
+	if yaml > json {
 		s.sendYAML(w, asYAML)
 	} else {
 		s.sendJSON(w, asJSON) // JSON is YAML too
@@ -305,7 +307,8 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 // writeError returns err as an Error. A failure of the store becomes
 // WriteFailed instead of Internal.
 func writeError(err error) error {
-	if e := api.AsError(err); e.Code != api.Internal {
+	e := api.AsError(err)
+	if e.Code != api.Internal {
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -348,20 +351,20 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 		return 0, nil
 	}
 
-	for one := range strings.SplitSeq(text, ",") {
-		one = strings.TrimPrefix(strings.TrimSpace(one), "W/")
-		if one == "*" {
+	for tag := range strings.SplitSeq(text, ",") {
+		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+		if tag == "*" {
 			return 0, nil
 		}
 
-		if unquoted, ok := strings.CutPrefix(one, `"`); ok {
-			one, ok = strings.CutSuffix(unquoted, `"`)
+		if unquoted, ok := strings.CutPrefix(tag, `"`); ok {
+			tag, ok = strings.CutSuffix(unquoted, `"`)
 			if !ok {
 				return 0, invalidIfMatch()
 			}
 		}
 
-		n, err := strconv.ParseInt(one, 10, 64)
+		n, err := strconv.ParseInt(tag, 10, 64)
 		if err != nil || n < 0 {
 			return 0, invalidIfMatch()
 		}

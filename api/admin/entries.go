@@ -62,7 +62,8 @@ func (s *Server) readEntry(
 	}
 
 	s.catchUp(w, r)
-	switch set := s.doors.Decider.Rules(); set {
+	set := s.doors.Decider.Rules()
+	switch set {
 	case nil:
 		return f, api.Errorf(api.NotReady, "there are no rules in force yet")
 	case before:
@@ -189,7 +190,10 @@ func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
 
 // entryChange returns the change that a request asks for, if its token permits it.
 func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err error) {
-	c.Entry, c.Remove, c.By, c.For = f.Entry, r.Method == http.MethodDelete, writer(r), f.For.Milliseconds()
+	c.Entry = f.Entry
+	c.Remove = r.Method == http.MethodDelete
+	c.By = writer(r)
+	c.For = f.For.Milliseconds()
 	t := tokenFrom(r)
 	now := time.Now()
 	if !c.Remove {
@@ -261,8 +265,9 @@ func (s *Server) logEntry(r *http.Request, removed bool, version int64, e *entri
 
 // blockForm reads the block that a request names: in its body, or in the query.
 func (s *Server) blockForm(r *http.Request) (f rules.EntryForm, err error) {
-	if q := r.URL.Query(); r.Method == http.MethodDelete && q.Has("rule") {
-		text, _ := json.Marshal(q.Get("rule")) // a string
+	q := r.URL.Query()
+	if r.Method == http.MethodDelete && q.Has("rule") {
+		text, _ := json.Marshal(q.Get("rule")) // strings and numbers can't fail
 		key, _ := json.Marshal(q.Get("key"))
 		if values, e := codec.ParseKey(q.Get("key")); e == nil && len(values) > 1 {
 			key, _ = json.Marshal(values)
@@ -350,9 +355,9 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	}
 
 	answer, err := s.makeChange(r, &change, dry)
-	none := errors.Is(err, entries.ErrNotFound)
+	notFound := errors.Is(err, entries.ErrNotFound)
 	switch {
-	case none && !change.Scoped:
+	case notFound && !change.Scoped:
 		answer = &EntryWritten{Entry: json.RawMessage("null"),
 			EntriesVersion: s.doors.Decider.Rules().Entries().Version(), DryRun: dry}
 	case err != nil:
@@ -364,7 +369,7 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	}
 
 	q := &limiter.Query{Rule: f.Rule, Key: f.Key, ByKey: true}
-	if none {
+	if notFound {
 		before, err := s.config.Subjects.Usage(q)
 		if err != nil {
 			return fmt.Errorf("read usage: %w", err)
@@ -380,7 +385,7 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	if _, err := s.config.Subjects.Unblock(q); err != nil {
 		return fmt.Errorf("lift block: %w", err)
 	}
-	if none { // a block by hand has been logged as an entry
+	if notFound { // a block by hand has been logged as an entry
 		s.doors.Logger.Info("a block that a refusal began was lifted", "rule", f.Rule,
 			"key", strings.Join(f.Key, " · "), "by", writer(r))
 	}
@@ -449,7 +454,8 @@ func (s *Server) replyEntries(w http.ResponseWriter, r *http.Request, kind entri
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
 
-	now, after := time.Now().UnixMilli(), q.Get("after")
+	now := time.Now().UnixMilli()
+	after := q.Get("after")
 	answer := EntryPage{Entries: []*EntryItem{}, EntriesVersion: set.Entries().Version()}
 	for _, e := range set.Entries().Sorted() {
 		sleeps := set.IsAsleep(e)
@@ -510,14 +516,14 @@ func (s *Server) getEntryLog(w http.ResponseWriter, r *http.Request) error {
 		return s.reply(w, answer)
 	}
 
-	for _, one := range set.Entries().Log(max(0, before-1), n+1) {
+	for _, record := range set.Entries().Log(max(0, before-1), n+1) {
 		if len(answer.Changes) == n {
-			answer.Next = one.Version + 1
+			answer.Next = record.Version + 1
 			break
 		}
 		answer.Changes = append(answer.Changes, EntryRecord{
-			Version: one.Version, When: time.UnixMilli(one.When).UTC(), By: one.By, Ended: one.Ended,
-			Before: itemOf(one.Before), After: itemOf(one.After),
+			Version: record.Version, When: time.UnixMilli(record.When).UTC(), By: record.By, Ended: record.Ended,
+			Before: itemOf(record.Before), After: itemOf(record.After),
 		})
 	}
 
@@ -545,7 +551,9 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	if err := json.Unmarshal(body, &in); err != nil {
 		return api.Errorf(api.BadJSON, "%v", err)
 	}
-	if n := len(in.Entries) + len(in.Remove); n > cluster.MaxEntryChanges {
+
+	n := len(in.Entries) + len(in.Remove)
+	if n > cluster.MaxEntryChanges {
 		return api.Errorf(api.BadValue, "entries and remove have %d items, more than %d", n, cluster.MaxEntryChanges)
 	}
 
@@ -557,9 +565,12 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 			return api.Errorf(api.BadValue, "item %d: %v", i, err)
 		}
 
-		e.Token, e.Scoped = item.Token, item.Scope != ""
+		e.Token = item.Token
+		e.Scoped = item.Scope != ""
 		c := cluster.EntryChange{Restored: true}
-		c.Entry, c.Remove, c.By = e, i < len(in.Remove), writer(r)
+		c.Entry = e
+		c.Remove = i < len(in.Remove)
+		c.By = writer(r)
 		if c.Remove || !e.IsOver(now) {
 			changes = append(changes, c)
 		}

@@ -43,8 +43,8 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 
 	logs := s.config.Events()
 	var ids []ring.NodeID
-	for _, one := range logs {
-		ids = append(ids, one.Node)
+	for _, log := range logs {
+		ids = append(ids, log.Node)
 	}
 	report := eventsReport{Node: s.doors.Node, Nodes: s.nodeParts(ids)}
 	report.Events = mergeEvents(logs, report.Nodes)

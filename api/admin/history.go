@@ -121,11 +121,11 @@ func (s *Server) newHistoryReport(nodes []*history.NodeReport, rule string, leng
 		ids = append(ids, n.Node)
 	}
 	for i, part := range s.nodeParts(ids) {
-		one := nodeSteps{nodePart: part}
+		row := nodeSteps{nodePart: part}
 		if i < len(nodes) {
-			one.Steps = len(nodes[i].Steps)
+			row.Steps = len(nodes[i].Steps)
 		}
-		r.Nodes = append(r.Nodes, one)
+		r.Nodes = append(r.Nodes, row)
 	}
 	return r
 }
@@ -155,7 +155,8 @@ func inMillis(d time.Duration) float64 { return float64(d/100) / 10_000 }
 // did not. answered[0] is this node.
 func (s *Server) nodeParts(answered []ring.NodeID) (list []nodePart) {
 	members := s.config.Cluster.View().Members
-	names, seen := map[ring.NodeID]string{}, map[ring.NodeID]bool{}
+	names := map[ring.NodeID]string{}
+	seen := map[ring.NodeID]bool{}
 	for _, m := range members {
 		names[m.ID] = m.Name
 	}

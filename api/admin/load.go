@@ -91,12 +91,12 @@ type AdaptiveReport struct {
 func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 	report := LoadReport{[]SourceReport{}, []AdaptiveReport{}}
 	for _, l := range s.config.Loads.Sources() {
-		one := SourceReport{Source: l.Name, Load: l.Load}
+		source := SourceReport{Source: l.Name, Load: l.Load}
 		if l.Name != loads.NodeCPU {
 			left := codec.Millis(l.Left)
-			one.TTL = &left
+			source.TTL = &left
 		}
-		report.Sources = append(report.Sources, one)
+		report.Sources = append(report.Sources, source)
 	}
 
 	for _, r := range s.adaptiveRules() {

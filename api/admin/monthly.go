@@ -78,10 +78,10 @@ func (s *Server) parseMonthlyQuery(r *http.Request) (q monthlyQuery, err error) 
 }
 
 // choiceParam returns the value of a parameter that is either usual, the default, or one of others.
-func choiceParam(q url.Values, name, usual string, others ...string) (string, error) {
+func choiceParam(q url.Values, name, usual string, alternatives ...string) (string, error) {
 	text := cmp.Or(q.Get(name), usual)
-	if text != usual && !slices.Contains(others, text) {
-		return "", api.Errorf(api.BadValue, "%s must be %s or %s", name, usual, strings.Join(others, " or "))
+	if text != usual && !slices.Contains(alternatives, text) {
+		return "", api.Errorf(api.BadValue, "%s must be %s or %s", name, usual, strings.Join(alternatives, " or "))
 	}
 	return text, nil
 }
@@ -109,7 +109,8 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 		return api.Errorf(api.Timeout, "reading took too long")
 	}
 
-	if missing := stream.Missing(); len(missing) > 0 {
+	missing := stream.Missing()
+	if len(missing) > 0 {
 		if !q.partial {
 			return api.Errorf(api.Incomplete,
 				"usage is missing from %s; incomplete=allow returns the rest",
@@ -118,10 +119,11 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 		setNames(w.Header(), incompleteHeader, missing)
 	}
 
-	if estimated := stream.Estimated(); len(estimated) > 0 {
+	estimated := stream.Estimated()
+	if len(estimated) > 0 {
 		names := make([]string, len(estimated))
-		for i, one := range estimated {
-			names[i] = one.Node
+		for i, estimate := range estimated {
+			names[i] = estimate.Node
 		}
 		setNames(w.Header(), estimatedHeader, names)
 	}
@@ -217,14 +219,15 @@ type estimate struct {
 // has changed since the month was exported.
 func (e *export) appendQuality(b []byte) []byte {
 	estimated := []estimate{}
-	for _, one := range e.stream.Estimated() {
-		estimated = append(estimated, estimate{one.Node, one.AtMostLost.Milliseconds()})
+	for _, source := range e.stream.Estimated() {
+		estimated = append(estimated, estimate{source.Node, source.AtMostLost.Milliseconds()})
 	}
-	missing, _ := json.Marshal(append([]string{}, e.stream.Missing()...)) // strings
-	copies, _ := json.Marshal(estimated)                                  // strings and numbers
+	missing, _ := json.Marshal(append([]string{}, e.stream.Missing()...)) // strings and numbers can't fail
+	copies, _ := json.Marshal(estimated)
 	b = append(append(b, `],"incomplete":`...), missing...)
 	b = append(append(b, `,"estimated":`...), copies...)
-	if at := e.stream.Revised(); !at.IsZero() {
+	at := e.stream.Revised()
+	if !at.IsZero() {
 		b = codec.AppendString(append(b, `,"revised_at":`...), at.Format(time.RFC3339))
 	}
 	return append(b, '}', '\n')
@@ -259,7 +262,9 @@ func (e *export) csv() error {
 		if !ok {
 			break
 		}
-		if missing := e.stream.Missing(); len(missing) > known {
+
+		missing := e.stream.Missing()
+		if len(missing) > known {
 			return fmt.Errorf("usage is missing from %s", strings.Join(missing, ", "))
 		}
 
@@ -280,7 +285,8 @@ func (e *export) csv() error {
 		}
 	}
 
-	if missing := e.stream.Missing(); len(missing) > known {
+	missing := e.stream.Missing()
+	if len(missing) > known {
 		return fmt.Errorf("usage is missing from %s", strings.Join(missing, ", "))
 	}
 

@@ -27,8 +27,10 @@ type pathRoute struct {
 // handle adds a route. Routes that are added first go first.
 func (rt *router) handle(pattern string, handler http.Handler) {
 	r := pathRoute{pattern: pattern, segments: strings.Split(pattern, "/"), handler: handler}
-	if last := len(r.segments) - 1; pattern != "/" && r.segments[last] == "" {
-		r.segments, r.below = r.segments[:last], true
+	last := len(r.segments) - 1
+	if pattern != "/" && r.segments[last] == "" {
+		r.segments = r.segments[:last]
+		r.below = true
 	}
 	rt.routes = append(rt.routes, r)
 }

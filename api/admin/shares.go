@@ -25,6 +25,6 @@ func appendRegions(b []byte, u *limiter.Usage) []byte {
 	for _, r := range u.Regions {
 		report.Regions[r.Name] = RegionReport{r.Reachable, append([]limiter.ShareUsage{}, r.Limits...)}
 	}
-	text, _ := json.Marshal(report) // strings and numbers
+	text, _ := json.Marshal(report) // strings and numbers can't fail
 	return append(append(b, ','), text[1:len(text)-1]...)
 }

@@ -225,12 +225,12 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	answer := TopSubjects{Subjects: []TopSubject{}, Nodes: s.nodeParts(nodes)}
 	for i := range list {
 		t := &list[i]
-		one := TopSubject{Rule: t.Rule, Key: t.Key, Checks: t.Checks}
-		kind.fill(&one, t)
+		subject := TopSubject{Rule: t.Rule, Key: t.Key, Checks: t.Checks}
+		kind.fill(&subject, t)
 		if o.Recent {
-			one.Recent = &t.Recent
+			subject.Recent = &t.Recent
 		}
-		answer.Subjects = append(answer.Subjects, one)
+		answer.Subjects = append(answer.Subjects, subject)
 	}
 	return s.reply(w, answer)
 }

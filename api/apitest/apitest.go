@@ -37,7 +37,8 @@ import (
 // has provoked one of the codes, or if goroutines are left over.
 func Main(m *testing.M, codes ...api.Code) (code int) {
 	code = m.Run()
-	if args := strings.Join(os.Args, " "); code == 0 && len(os.Args) > 1 &&
+	args := strings.Join(os.Args, " ")
+	if code == 0 && len(os.Args) > 1 &&
 		!strings.Contains(args, "-test.run") && !strings.Contains(args, "-test.fuzz") {
 		for _, c := range codes {
 			if _, ok := provoked.Load(c); !ok {

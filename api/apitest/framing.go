@@ -250,7 +250,8 @@ func TryFraming(t *testing.T, c net.Conn, tt FramingCase, pieces int) {
 	}
 
 	if closes {
-		if more, _ := io.ReadAll(r); len(more) > 0 {
+		more, _ := io.ReadAll(r)
+		if len(more) > 0 {
 			t.Errorf("in %d pieces: there is more after the last answer: %q", pieces, more)
 		}
 	}

@@ -61,12 +61,14 @@ func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 				have = append(have, s["token"]...)
 			}
 
-			if want := need.Names(); !slices.Equal(have, want) || (need == api.Anyone) != (len(o.Security) == 0) {
+			want := need.Names()
+			if !slices.Equal(have, want) || (need == api.Anyone) != (len(o.Security) == 0) {
 				t.Errorf("%s %s: have the scopes %v, want %v", method, path, have, want)
 			}
 
 			for _, code := range []string{"401", "403"} {
-				if have := o.Responses[code] != nil; have != (need != api.Anyone) {
+				have := o.Responses[code] != nil
+				if have != (need != api.Anyone) {
 					t.Errorf("%s %s: %s is described: %v", method, path, code, have)
 				}
 			}

@@ -41,19 +41,19 @@ func (v *RedisVector) Run(t testing.TB, at func(time.Duration), ask func(command
 		return text
 	}
 
-	for _, one := range v.Steps {
-		at(one.After)
-		got := ask(withIDs(one.Command))
+	for _, step := range v.Steps {
+		at(step.After)
+		got := ask(withIDs(step.Command))
 		for _, found := range redisID.FindAllStringSubmatch(got, -1) {
 			ids[found[1]] = found[2]
 		}
 
-		want, isBeginning := strings.CutSuffix(withIDs(one.Want), "…")
+		want, isBeginning := strings.CutSuffix(withIDs(step.Want), "…")
 		if isBeginning {
 			got = got[:min(len(got), len(want))]
 		}
 		if got != want {
-			t.Errorf("after %v: %s: got %s, want %s", one.After, one.Command, got, want)
+			t.Errorf("after %v: %s: got %s, want %s", step.After, step.Command, got, want)
 		}
 	}
 }

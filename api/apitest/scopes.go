@@ -55,7 +55,8 @@ func CheckScopes(t testing.TB, n *Node, base string, routes map[string]api.Scope
 				want = api.Forbidden
 			}
 
-			if have := code == api.Unauthorized || code == api.Forbidden; have != (want != "") ||
+			have := code == api.Unauthorized || code == api.Forbidden
+			if have != (want != "") ||
 				want != "" && code != want {
 				t.Errorf("%s with %q: have %d %s, want %q", route, text, resp.StatusCode, body, want)
 			}

@@ -100,26 +100,31 @@ func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 	for i := range 20 {
 		from := fmt.Sprintf("127.0.2.%d", i+1)
 		DialFrom(t, from, addr) // takes a spare slot
-		if status, closes := AskFrom(t, from, addr, slotsProbe); status != 200 || !closes {
+		status, closes := AskFrom(t, from, addr, slotsProbe)
+		if status != 200 || !closes {
 			t.Errorf("a probe: have %d, closes %v", status, closes)
 		}
-		if status, closes := AskFrom(t, from, addr, authorised(usual)); status != 503 || !closes {
+
+		status, closes = AskFrom(t, from, addr, authorised(usual))
+		if status != 503 || !closes {
 			t.Errorf("a request other than a probe: have %d, closes %v", status, closes)
 		}
 	}
 
-	have := 0.0
+	beyond := 0.0
 	conns.Metrics(func(f metrics.Metric) {
 		if f.Name == "connections_beyond_total" {
-			have = f.Value
+			beyond = f.Value
 		}
 	}, "")
 
-	if have != 60 {
-		t.Errorf("%v connections found no slot, want 60", have)
+	if beyond != 60 {
+		t.Errorf("%v connections found no seat, want 60", beyond)
 	}
-	if have := count(); have > mostSlots+2 {
-		t.Errorf("%d connections are open, want at most %d", have, mostSlots+2)
+
+	open := count()
+	if open > mostSlots+2 {
+		t.Errorf("%d connections are open, want at most %d", open, mostSlots+2)
 	}
 }
 

@@ -279,7 +279,8 @@ func appendLimit(b []byte, l *rules.Limit, shown *rules.Shown) []byte {
 func appendViolated(b []byte, a *limiter.Answer) []byte {
 	first := true
 	for i := range a.Limits {
-		if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
+		l := &a.Limits[i]
+		if !l.Allowed && !l.Rule.Shadow {
 			if !first {
 				b = append(b, ',')
 			}

@@ -13,11 +13,13 @@ const maxBatch = 10_000 // checks in a batch
 // MoreChecks and NextCheck then read them. It validates the whole body first,
 // so that no check of a malformed batch is decided.
 func (dec *Decoder) StartBatch(body []byte) (count int, e *api.Error) {
-	if dec.reset(body); !dec.startObject() {
+	dec.reset(body)
+	if !dec.startObject() {
 		return 0, dec.err()
 	}
 
-	given, start := false, 0
+	given := false
+	start := 0
 	dec.enter()
 
 	for n := 0; dec.hasMore(n, '}'); n++ {
@@ -44,7 +46,8 @@ func (dec *Decoder) StartBatch(body []byte) (count int, e *api.Error) {
 	e = dec.err()
 	if e == nil {
 		dec.reset(body)
-		dec.pos, dec.depth = start, 1
+		dec.pos = start
+		dec.depth = 1
 		dec.enter()
 	}
 
@@ -131,13 +134,13 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 		}
 
 		if attrs != nil {
-			one := rules.Attribute{Name: UnsafeString(b[at:colon]), Value: UnsafeString(b[colon+3 : end])}
+			attribute := rules.Attribute{Name: UnsafeString(b[at:colon]), Value: UnsafeString(b[colon+3 : end])}
 			// A name that is given twice is left to the general way, which
 			// reports it.
-			if slices.ContainsFunc(*attrs, func(a rules.Attribute) bool { return a.Name == one.Name }) {
+			if slices.ContainsFunc(*attrs, func(a rules.Attribute) bool { return a.Name == attribute.Name }) {
 				break
 			}
-			*attrs = append(*attrs, one)
+			*attrs = append(*attrs, attribute)
 		}
 
 		if b[end+1] == '}' && b[end+2] == '}' {
@@ -162,7 +165,8 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 // if fewer than two bytes follow it.
 func plainText(b []byte, from int) int {
 	for i := from; i+2 < len(b) && i-from <= MaxValue; i++ {
-		switch c := b[i]; {
+		c := b[i]
+		switch {
 		case c == '"':
 			return i
 		case c < ' ' || c == '\\':

@@ -62,8 +62,8 @@ var headerStyles = [...]string{"ietf", "x-ratelimit", "reset-delta"}
 // results of a batch.
 func (r *Reply) StyleHeader(h rules.Headers) {
 	from := len(r.values)
-	for i, on := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
-		if on {
+	for i, enabled := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
+		if enabled {
 			r.values = append(append(r.values, headerStyles[i]...), ' ')
 		}
 	}
@@ -73,7 +73,8 @@ func (r *Reply) StyleHeader(h rules.Headers) {
 // AddRateHeaders adds the rate limit headers for a, including Retry-After, to
 // an answer that the caller otherwise composes itself.
 func (r *Reply) AddRateHeaders(a *limiter.Answer) {
-	if r.rateHeaders(a); !a.Allowed && !a.Counted {
+	r.rateHeaders(a)
+	if !a.Allowed && !a.Counted {
 		r.retryAfter(a)
 	}
 }
@@ -119,7 +120,8 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 
 	from = len(r.values)
 	latest := int64(math.MaxInt64) // of t
-	switch retry := a.Limits[a.TightestIndex].RetryAfter; {
+	retry := a.Limits[a.TightestIndex].RetryAfter
+	switch {
 	case retry == algorithms.Never:
 		latest = 0
 	case retry > 0:
@@ -132,7 +134,8 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 		}
 		r.values = appendQuoted(r.values, l.Limit.Name)
 		r.values = AppendInt(r.values, ";r=", min(l.Remaining, maxFieldInteger))
-		if t := seconds(l.MoreAfter); t > 0 && t <= latest {
+		t := seconds(l.MoreAfter)
+		if t > 0 && t <= latest {
 			r.values = AppendInt(r.values, ";t=", t)
 		}
 	}
@@ -169,7 +172,8 @@ func (r *Reply) rankLimits(a *limiter.Answer) {
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {
-		switch c := s[i]; {
+		c := s[i]
+		switch {
 		case c == '"' || c == '\\':
 			b = append(b, '\\', c)
 		case c < ' ' || c > '~':

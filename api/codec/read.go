@@ -286,7 +286,8 @@ func (q *Request) readField(dec *Decoder, f *Form, name string) {
 		q.Detail = dec.readBool(name)
 	case fieldTTL:
 		ms, ok := dec.readInteger(0)
-		if least, most := f.minTTL.Milliseconds(), f.maxTTL.Milliseconds(); !ok || ms < least || ms > most {
+		least, most := f.minTTL.Milliseconds(), f.maxTTL.Milliseconds()
+		if !ok || ms < least || ms > most {
 			dec.failValue(api.BadValue, "ttl_ms must be a whole number from %d to %d", least, most)
 			return
 		}
@@ -362,7 +363,7 @@ func (q *Request) AppendGivenCosts(b []byte) []byte {
 	return b
 }
 
-// RequireKey returns an error if r names a rule without giving a key or
+// RequireKey returns an error if q names a rule without giving a key or
 // attributes, unless that rule has no key attributes.
 func (q *Request) RequireKey(set *rules.Set) *api.Error {
 	if !q.ByKey || q.given&(fieldKey|fieldSubjects) != 0 {
@@ -371,13 +372,14 @@ func (q *Request) RequireKey(set *rules.Set) *api.Error {
 	if rule := set.Rule(q.Rule); rule != nil && len(rule.Key) == 0 {
 		return nil
 	}
+	// rlnode's commands give a hint if a detail begins with these words.
 	return api.Errorf(api.MissingKey, "key is missing: rule %q needs a key, or attributes", api.Excerpt(q.Rule))
 }
 
 func (q *Request) validatePlainCheck(dec *Decoder) {
 	q.validateCheck(dec)
 	if q.RequestID != "" && q.Mode != counters.CountMode &&
-		!slices.ContainsFunc(q.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.CountMode }) {
+		!slices.ContainsFunc(q.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.CountMode }) {
 		dec.failValue(api.BadValue, "request_id is for mode count only: the answers to other checks are not kept")
 	}
 }
@@ -451,7 +453,7 @@ func (q *Request) validateTry(dec *Decoder) {
 func (q *Request) validateReserve(dec *Decoder) {
 	q.validateCheck(dec)
 	if q.AtMost || q.Mode != counters.CheckMode ||
-		slices.ContainsFunc(q.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+		slices.ContainsFunc(q.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.CheckMode }) {
 		dec.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
 	q.Reserving, q.TTL = true, cmp.Or(q.TTL, limiter.DefaultReservationTime)
@@ -460,7 +462,7 @@ func (q *Request) validateReserve(dec *Decoder) {
 func (q *Request) validateAcquire(dec *Decoder) {
 	q.validateCheck(dec)
 	if q.AtMost ||
-		slices.ContainsFunc(q.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+		slices.ContainsFunc(q.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.CheckMode }) {
 		dec.failValue(api.BadValue, "subjects: mode must be check, because slots are either held or not")
 	}
 	q.SlotTTL = q.TTL
@@ -494,7 +496,9 @@ func (q *Request) validateReset(dec *Decoder) {
 	if q.given&fieldNamespace != 0 && q.LimitName != "" {
 		q.requireAny(dec, fieldLimits, "limits is missing: limit_name is one of theirs")
 	}
-	switch q.HolderID = q.Slot.ID; {
+
+	q.HolderID = q.Slot.ID
+	switch {
 	case q.HolderID == "":
 	case q.LimitName != "":
 		dec.failValue(api.BadValue, "slot and limit_name exclude each other")
@@ -533,8 +537,8 @@ func (q *Request) validateLoad(dec *Decoder) {
 }
 
 // requireAny records an error if none of the fields in any was given.
-func (q *Request) requireAny(dec *Decoder, any fields, otherwise string) {
-	if q.given&any == 0 {
+func (q *Request) requireAny(dec *Decoder, wanted fields, otherwise string) {
+	if q.given&wanted == 0 {
 		dec.failValue(api.MissingKey, "%s", otherwise)
 	}
 }
@@ -640,7 +644,8 @@ func readCosts(dec *Decoder, list []limiter.UnitCost, path string, minimum int64
 			continue
 		}
 
-		if dec.skipSpace(); dec.syntaxErr == nil {
+		dec.skipSpace()
+		if dec.syntaxErr == nil {
 			list = append(list, limiter.UnitCost{Unit: unit, Cost: dec.readAmount(path, unit, minimum)})
 		}
 	}
@@ -651,7 +656,7 @@ func readCosts(dec *Decoder, list []limiter.UnitCost, path string, minimum int64
 // readOnExpiry reads what becomes of a reservation that is not settled in time:
 // charge, refund, or an object with costs.
 func (q *Request) readOnExpiry(dec *Decoder) {
-	const must = `on_expiry must be "charge", "refund" or {"costs": …}`
+	const expected = `on_expiry must be "charge", "refund" or {"costs": …}`
 	switch dec.skipSpace() {
 	case '"':
 		switch dec.readBounded("", "on_expiry", 0, MaxValue) {
@@ -659,13 +664,13 @@ func (q *Request) readOnExpiry(dec *Decoder) {
 		case "refund":
 			q.OnExpiry = &q.onExpiry
 		default:
-			dec.failValue(api.BadValue, must)
+			dec.failValue(api.BadValue, expected)
 		}
 	case '{':
 		q.readExpiryCosts(dec)
 	default:
 		dec.skip()
-		dec.failValue(api.BadValue, must)
+		dec.failValue(api.BadValue, expected)
 	}
 }
 

@@ -44,7 +44,8 @@ func (dec *Decoder) reset(src []byte) {
 
 // Read reads a body of form f into r.
 func (dec *Decoder) Read(body []byte, f *Form, r *Request) *api.Error {
-	if dec.reset(body); dec.startObject() {
+	dec.reset(body)
+	if dec.startObject() {
 		r.read(dec, f)
 		dec.requireEnd()
 	}
@@ -96,7 +97,8 @@ func (dec *Decoder) failValue(code api.Code, format string, args ...any) {
 // skipSpace skips white space and returns the byte after it without consuming it; 0 at the end.
 func (dec *Decoder) skipSpace() byte {
 	for dec.pos < len(dec.src) {
-		switch c := dec.src[dec.pos]; c {
+		c := dec.src[dec.pos]
+		switch c {
 		case ' ', '\t', '\n', '\r':
 			dec.pos++
 		default:
@@ -109,7 +111,8 @@ func (dec *Decoder) skipSpace() byte {
 // requireEnd requires that only white space follows.
 func (dec *Decoder) requireEnd() {
 	if dec.syntaxErr == nil {
-		if dec.skipSpace(); dec.pos < len(dec.src) {
+		dec.skipSpace()
+		if dec.pos < len(dec.src) {
 			dec.failSyntax("more follows after the object")
 		}
 	}
@@ -173,7 +176,8 @@ func (dec *Decoder) readString() string {
 	dec.pos++
 	from := dec.pos
 	for i := from; i < len(dec.src); i++ {
-		switch c := dec.src[i]; {
+		c := dec.src[i]
+		switch {
 		case c == '"':
 			dec.pos = i + 1
 			return UnsafeString(dec.src[from:i])
@@ -198,13 +202,15 @@ func (dec *Decoder) readEscapedString(from, i int) string {
 	start := len(dec.scratch)
 	dec.scratch = append(dec.scratch, dec.src[from:i]...)
 	for i < len(dec.src) {
-		switch c := dec.src[i]; {
+		c := dec.src[i]
+		switch {
 		case c == '"':
 			dec.pos = i + 1
 			return UnsafeString(dec.scratch[start:])
 		case c == '\\':
 			dec.pos = i
-			if dec.readEscape(); dec.syntaxErr != nil {
+			dec.readEscape()
+			if dec.syntaxErr != nil {
 				return ""
 			}
 			i = dec.pos
@@ -325,7 +331,8 @@ func (dec *Decoder) readNumber() string {
 
 	if dec.peek()|0x20 == 'e' {
 		dec.pos++
-		if c := dec.peek(); c == '+' || c == '-' {
+		c := dec.peek()
+		if c == '+' || c == '-' {
 			dec.pos++
 		}
 		if dec.skipDigits() == 0 {
@@ -362,7 +369,8 @@ func (dec *Decoder) readLiteral(word string) {
 
 // skip reads any value and discards it.
 func (dec *Decoder) skip() {
-	switch c := dec.skipSpace(); c {
+	c := dec.skipSpace()
+	switch c {
 	case '{':
 		dec.enter() // bounds the recursion
 		for n := 0; dec.hasMore(n, '}'); n++ {

@@ -35,7 +35,8 @@ func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string 
 // in plain digits, which counts as the text of these. present is false for
 // null.
 func (dec *Decoder) readValue(outer, field string) (text string, present bool) {
-	switch c := dec.skipSpace(); {
+	c := dec.skipSpace()
+	switch {
 	case c == '"':
 		return dec.readBounded(outer, field, 0, MaxValue), true
 	case c == 'n':
@@ -122,7 +123,8 @@ func (dec *Decoder) readInteger(minimum int64) (v int64, ok bool) {
 
 // readDecimal reads a number of at least 0.
 func (dec *Decoder) readDecimal(field string) float64 {
-	if c := dec.skipSpace(); c != '-' && (c < '0' || c > '9') {
+	c := dec.skipSpace()
+	if c != '-' && (c < '0' || c > '9') {
 		dec.skip()
 		dec.failValue(api.BadValue, "%s must be a number", field)
 		return 0

@@ -60,7 +60,9 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 	}
 
 	a.mu.Lock()
-	a.conn, a.abort, a.bytesAtStart = conn, abort, conn.data.Load()
+	a.conn = conn
+	a.abort = abort
+	a.bytesAtStart = conn.data.Load()
 	a.began, a.checks = time.Now(), 0
 	a.mu.Unlock()
 	a.timer.Reset(checkInterval)
@@ -322,7 +324,8 @@ func (i *inbound) Read(b []byte) (int, error) {
 // beginFrame counts the frame whose head has arrived. It reports false if there
 // were too many small ones.
 func (i *inbound) beginFrame() bool {
-	i.headBytes, i.skipBytes = 0, int(i.head[0])<<16|int(i.head[1])<<8|int(i.head[2])
+	i.headBytes = 0
+	i.skipBytes = int(i.head[0])<<16 | int(i.head[1])<<8 | int(i.head[2])
 	switch i.head[3] {
 	case dataFrame:
 		i.data.Add(int64(i.skipBytes))

@@ -115,7 +115,8 @@ func (c *call) answer(conn *inbound, token *api.Token) *api.Error {
 // decide decides c once its message has been received.
 func (c *call) decide(token *api.Token) *api.Error {
 	s := c.server
-	if n := int64(cap(c.buf)); n > api.UnchargedBytes {
+	n := int64(cap(c.buf))
+	if n > api.UnchargedBytes {
 		if !s.Budget.Take(n) {
 			return s.Budget.FullError()
 		}
@@ -205,7 +206,8 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 // trace records a call if it is sampled.
 func (c *call) trace(ctx context.Context, began time.Time, token *api.Token, e *api.Error) {
 	first := func(key string) string {
-		if list := metadata.ValueFromIncomingContext(ctx, key); len(list) > 0 {
+		list := metadata.ValueFromIncomingContext(ctx, key)
+		if len(list) > 0 {
 			return list[0]
 		}
 		return ""

@@ -169,20 +169,20 @@ func (s *Server) Close(ctx context.Context) error {
 	s.loop.Wait()
 	s.health.Shutdown()
 	s.conns.CloseSilent()
-	over := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(over)
+		defer close(stopped)
 		s.server.GracefulStop()
 	}()
 
 	var err error
 	select {
-	case <-over:
+	case <-stopped:
 	case <-ctx.Done():
 		err = fmt.Errorf("close gRPC: %w", ctx.Err())
 		s.conns.CloseAll()
 		s.server.Stop()
-		<-over
+		<-stopped
 	}
 
 	s.conns.CloseAll()
@@ -317,11 +317,11 @@ func (o *openStream) Context() context.Context { return o.ctx }
 func (o *openStream) RecvMsg(m any) error { return o.arrival.await(o.ctx, o.cancel, o.receive, m) }
 
 func (o *openStream) receive(m any) error {
-	got := make(chan error, 1)
+	received := make(chan error, 1)
 	// it returns when the stream ends, at the latest when the handler returns
-	go func() { got <- o.ServerStream.RecvMsg(m) }()
+	go func() { received <- o.ServerStream.RecvMsg(m) }()
 	select {
-	case err := <-got:
+	case err := <-received:
 		return err
 	case <-o.ctx.Done():
 		return status.FromContextError(o.ctx.Err()).Err()

@@ -412,13 +412,13 @@ func isFramingHeader(name []byte) bool {
 // or names a header that frames the request.
 func ConnectionList(value []byte) (closes, ok bool) {
 	for n := 0; ; n++ {
-		one, rest, more := bytes.Cut(value, []byte(","))
-		one = trim(one)
+		option, rest, more := bytes.Cut(value, []byte(","))
+		option = trim(option)
 		switch {
-		case n == 8, len(one) > 0 && !allInClass(one, classToken), isFramingHeader(one):
+		case n == 8, len(option) > 0 && !allInClass(option, classToken), isFramingHeader(option):
 			return false, false
-		case len(one) == 0, IsName(one, "keep-alive"), IsName(one, "upgrade"),
-			IsName(one, "http2-settings"), IsName(one, "te"):
+		case len(option) == 0, IsName(option, "keep-alive"), IsName(option, "upgrade"),
+			IsName(option, "http2-settings"), IsName(option, "te"):
 		default:
 			closes = true
 		}

@@ -57,11 +57,11 @@ func (h *handlers) batch(x *exchange) *api.Error {
 	return nil
 }
 
-// growAnswer grows x's answer by a capacity of more bytes. It reports false if
-// the budget does not allow that.
-func (h *handlers) growAnswer(x *exchange, more int) bool {
+// growAnswer grows the capacity of x's answer by extra bytes. It reports false
+// if the budget does not allow that.
+func (h *handlers) growAnswer(x *exchange, extra int) bool {
 	b := x.Body
-	n := len(b) + more
+	n := len(b) + extra
 	if !h.chargeFor(x, max(0, n-cap(b))) {
 		return false
 	}
@@ -111,9 +111,9 @@ func (c *chunk) next() *item {
 
 // reset empties c. It clears the checks' strings, which would keep whole bodies alive.
 func (c *chunk) reset() {
-	for _, it := range c.items[:c.used] {
-		it.check.Reset()
-		it.failure = nil
+	for _, item := range c.items[:c.used] {
+		item.check.Reset()
+		item.failure = nil
 	}
 	c.used = 0
 }
@@ -135,8 +135,8 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 		}
 
 		h.decideChunk(x, c, first, stopError)
-		more := estimateGrowth(len(x.Body), n, x.checks)
-		if stopError == nil && !h.Budget.Wait(func() bool { return h.growAnswer(x, more) }) {
+		growth := estimateGrowth(len(x.Body), n, x.checks)
+		if stopError == nil && !h.Budget.Wait(func() bool { return h.growAnswer(x, growth) }) {
 			stopError = h.Budget.FullError()
 		}
 
@@ -148,13 +148,13 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 	ruleCount := len(h.Decider.Rules().Rules)
 	size := c.size(ruleCount)
 	for ; x.decoder.MoreChecks(n); n++ {
-		it := c.next()
-		it.failure = x.decoder.NextCheck(&it.check, h.Decider.Rules())
-		if it.failure == nil {
-			it.failure = x.token.NamespaceError(&it.check.Query)
+		item := c.next()
+		item.failure = x.decoder.NextCheck(&item.check, h.Decider.Rules())
+		if item.failure == nil {
+			item.failure = x.token.NamespaceError(&item.check.Query)
 		}
 		// Results with detail are long, so the room is checked again after each.
-		if c.used >= size || it.check.Detail {
+		if c.used >= size || item.check.Detail {
 			flush()
 			size = c.size(ruleCount)
 		}
@@ -198,13 +198,15 @@ func (h *handlers) decideChunk(x *exchange, c *chunk, first bool, stopError *api
 	c.errs = c.errs[:0]
 
 	c.pending = c.pending[:0]
-	for _, it := range c.items[:c.used] {
-		if it.failure == nil && stopError != nil {
-			it.failure = stopError
+	for _, item := range c.items[:c.used] {
+		if item.failure == nil && stopError != nil {
+			item.failure = stopError
 		}
-		if it.failure == nil {
-			c.queries, c.answers = append(c.queries, &it.check.Query), append(c.answers, &it.answer)
-			c.errs, c.pending = append(c.errs, nil), append(c.pending, it)
+		if item.failure == nil {
+			c.queries = append(c.queries, &item.check.Query)
+			c.answers = append(c.answers, &item.answer)
+			c.errs = append(c.errs, nil)
+			c.pending = append(c.pending, item)
 		}
 	}
 
@@ -215,23 +217,23 @@ func (h *handlers) decideChunk(x *exchange, c *chunk, first bool, stopError *api
 		c.matched += len(a.Limits)
 	}
 
-	for i, it := range c.pending {
+	for i, item := range c.pending {
 		if c.errs[i] != nil {
-			it.failure = h.explain(c.errs[i])
+			item.failure = h.explain(c.errs[i])
 		}
 	}
 
 	b := x.Body
-	for i, it := range c.items[:c.used] {
+	for i, item := range c.items[:c.used] {
 		if i > 0 || !first {
 			b = append(b, ',')
 		}
-		if it.failure == nil {
-			b = x.AppendDecision(append(b, '{'), &it.answer, &it.check, h.node)
+		if item.failure == nil {
+			b = x.AppendDecision(append(b, '{'), &item.answer, &item.check, h.node)
 			continue
 		}
 		b = append(b, `{"error":{`...)
-		b = append(codec.AppendProblemFields(b, it.failure), "}}"...)
+		b = append(codec.AppendProblemFields(b, item.failure), "}}"...)
 	}
 
 	x.Body = b

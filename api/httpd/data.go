@@ -75,7 +75,8 @@ var dataRoutes = []route{
 
 func routeOf(path string) *route {
 	for i := range dataRoutes {
-		if r := &dataRoutes[i]; r.path == path || r.prefix != "" && strings.HasPrefix(path, r.prefix) {
+		r := &dataRoutes[i]
+		if r.path == path || r.prefix != "" && strings.HasPrefix(path, r.prefix) {
 			return r
 		}
 	}
@@ -117,9 +118,9 @@ func (h *handlers) charge(x *exchange) bool {
 	return x.size() <= api.UnchargedBytes || h.chargeFor(x, 0)
 }
 
-// chargeFor is like charge, for buffers that are about to grow by more bytes.
-func (h *handlers) chargeFor(x *exchange, more int) bool {
-	size := x.size() + int64(more)
+// chargeFor is like charge, for buffers that are about to grow by extra bytes.
+func (h *handlers) chargeFor(x *exchange, extra int) bool {
+	size := x.size() + int64(extra)
 	if size <= api.UnchargedBytes || size <= x.charged {
 		return true
 	}
@@ -211,7 +212,8 @@ func (h *handlers) check(x *exchange) *api.Error {
 		return api.Errorf(api.BadValue, "wait: the admin plane holds no answer back; ask the data plane")
 	}
 
-	x.check.AwaitsLoan, x.check.Waits = !x.isPipelined, x.check.Wait && !x.check.Reserving
+	x.check.AwaitsLoan = !x.isPipelined
+	x.check.Waits = x.check.Wait && !x.check.Reserving
 	if err := h.checkOrReserve(x); err != nil {
 		return h.explain(err)
 	}

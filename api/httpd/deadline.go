@@ -38,7 +38,8 @@ func (d *deadline) request(t, began time.Time) {
 // two is none.
 func (d *deadline) pendingMove(began time.Time, slack time.Duration) (t time.Time, moves bool) {
 	want, have := d.requested.Load(), d.applied.Load()
-	if late := have - want; (have == 0) == (want == 0) && late >= 0 && late <= int64(slack) {
+	late := have - want
+	if (have == 0) == (want == 0) && late >= 0 && late <= int64(slack) {
 		return t, false
 	}
 	if want != 0 {

@@ -112,7 +112,8 @@ func (x *exchange) observe() {
 func (x *exchange) delayAnswer(now time.Time) {
 	hold := time.Duration(0)
 	for i := range x.answer.Limits {
-		if l := &x.answer.Limits[i]; !l.Rule.Shadow {
+		l := &x.answer.Limits[i]
+		if !l.Rule.Shadow {
 			hold = max(hold, min(l.Delay, l.Rule.MaxDelay))
 		}
 	}

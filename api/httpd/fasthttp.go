@@ -113,15 +113,19 @@ func (s *Server) Close(ctx context.Context) error {
 // headerReceived grants batches more time, and corrects how the library handles
 // Connection and Expect.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
-		if closes, ok := framing.ConnectionList(list); closes || !ok {
+	list := h.Peek("Connection")
+	if len(list) > 0 && !h.ConnectionClose() {
+		closes, ok := framing.ConnectionList(list)
+		if closes || !ok {
 			h.SetConnectionClose()
 		}
 	}
 	if !h.IsHTTP11() {
 		h.Del("Expect") // RFC 9110, 10.1.1
 	}
-	if path, _ := framing.SplitTarget(codec.UnsafeString(h.RequestURI())); routeOf(path).bodyLimit() > codec.MaxBody {
+
+	path, _ := framing.SplitTarget(codec.UnsafeString(h.RequestURI()))
+	if routeOf(path).bodyLimit() > codec.MaxBody {
 		c.ReadTimeout = batchReadFactor * s.server.ReadTimeout
 	}
 	return c
@@ -145,9 +149,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 
 	x.method = codec.UnsafeString(ctx.Method())
 	x.path, x.query = target(ctx)
-	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
+	x.header = &ctx.Request.Header
+	x.peer = ctx.RemoteAddr()
 
-	if lines := ctx.Request.Header.PeekAll("Authorization"); len(lines) > 0 {
+	lines := ctx.Request.Header.PeekAll("Authorization")
+	if len(lines) > 0 {
 		x.authorization, x.authorizations = codec.UnsafeString(lines[0]), len(lines)
 	}
 
@@ -160,7 +166,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	// displaced while it sends.
 	r, refusal := s.handlers.admit(x)
 	if refusal == nil && r.need != api.Anyone && api.IsProbesOnly(ctx.Conn()) {
-		r, refusal = nil, api.CrowdedError()
+		r = nil
+		refusal = api.CrowdedError()
 	}
 
 	e := s.readBody(ctx, x, r.bodyLimit())
@@ -221,7 +228,8 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 		r.Header.SetCanonical([]byte(x.Headers[i].Name), x.Headers[i].Value)
 	}
 
-	if n := len(x.Body); n <= api.UnchargedBytes {
+	n := len(x.Body)
+	if n <= api.UnchargedBytes {
 		r.SetBody(x.Body)
 	} else {
 		// Move the buffer and its charge to the reply.

@@ -57,11 +57,14 @@ func (h *fastHead) read(b []byte) (r fastRequest, ok bool) {
 
 	r, ok = parseFast(b)
 	if ok && len(b)-len(r.body) <= maxFastHead {
-		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
+		h.text = append(h.text[:0], b[:len(b)-len(r.body)]...)
+		h.body = len(r.body)
 		h.path = r.path
+		h.tokenCache = api.TokenCache{}
+		r.tokenCache = &h.tokenCache
+
 		h.from = 0
 		h.to = 0
-		h.tokenCache, r.tokenCache = api.TokenCache{}, &h.tokenCache
 		if len(r.authorization) > 0 {
 			h.from = cap(b) - cap(r.authorization) // authorization is a slice of b
 			h.to = h.from + len(r.authorization)
@@ -78,8 +81,8 @@ func parseFast(b []byte) (r fastRequest, ok bool) {
 	length := 0
 	hosts := 0
 	tokens := 0
-
 	connectionLists := 0
+
 	for ok {
 		if bytes.HasPrefix(rest, []byte("\r\n")) {
 			r.body = rest[2:]

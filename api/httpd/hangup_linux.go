@@ -17,19 +17,19 @@ const canSeeHangUps = true
 func hungUp(list []*waiter) (gone []*waiter) {
 	var room [maxPolledAtOnce]unix.PollFd
 	for len(list) > 0 {
-		some := list[:min(len(list), maxPolledAtOnce)]
-		list = list[len(some):]
+		polled := list[:min(len(list), maxPolledAtOnce)]
+		list = list[len(polled):]
 
-		for i, w := range some {
+		for i, w := range polled {
 			room[i] = unix.PollFd{Fd: int32(w.fd), Events: unix.POLLRDHUP}
 		}
 
 		// With timeout 0 Poll does not wait. After an error, the next round tries again.
-		if n, err := unix.Poll(room[:len(some)], 0); err != nil || n == 0 {
+		if n, err := unix.Poll(room[:len(polled)], 0); err != nil || n == 0 {
 			continue
 		}
 
-		for i, w := range some {
+		for i, w := range polled {
 			if room[i].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0 {
 				gone = append(gone, w)
 			}

@@ -27,7 +27,8 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	// waits.
 	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, place: x.place, reply: newHeldReply(x),
 		closes: ctx.Request.Header.ConnectionClose()}
-	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
+	n := int64(len(w.reply.text))
+	if n > api.UnchargedBytes {
 		if !s.handlers.Budget.Take(n) {
 			s.waiting.freeSlot()
 			return false
@@ -52,25 +53,25 @@ func (s *Server) park(w *waiter, t *turn, c net.Conn) {
 	// It needs no seat while nothing is read from it, and must not keep others
 	// out for as long as it waits.
 	s.conns.Park(w.conn.Connection)
-	more, err := readBuffered(c)
+	unread, err := readBuffered(c)
 	if err != nil {
 		w.closes = true // what the caller sent next is unreadable, but it still gets its answer
 	}
-	w.unread = more
+	w.unread = unread
 	s.waiting.hold(w)
 }
 
 // readBuffered returns what the library has already read from the connection beyond the request.
-func readBuffered(c net.Conn) (more []byte, err error) {
+func readBuffered(c net.Conn) (unread []byte, err error) {
 	var room [512]byte
 	for {
 		n, err := c.Read(room[:])
-		more = append(more, room[:n]...)
+		unread = append(unread, room[:n]...)
 		if errors.Is(err, os.ErrDeadlineExceeded) { // see turn.Read
-			return more, nil
+			return unread, nil
 		}
 		if err != nil {
-			return more, err
+			return unread, err
 		}
 	}
 }
@@ -127,7 +128,8 @@ func (s *Server) goOn(c *connection, unread []byte) {
 	// Not by serveInput: the framing has counted these bytes already, and would
 	// count them twice.
 	t := s.newTurn(c)
-	t.unread, t.readErr = unread, c.frame.Err()
+	t.unread = unread
+	t.readErr = c.frame.Err()
 
 	switch t.run() {
 	case awaitsRequest:

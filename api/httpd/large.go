@@ -34,7 +34,8 @@ func (h *handlers) newLargeReply(body []byte, size int64, conn net.Conn) (r *lar
 // Close releases the reply and its charge, whether it was sent or not.
 func (r *largeReply) Close() error {
 	// Read now: once it is back in the pool, another answer may have it.
-	h, size := r.handlers, r.size
+	h := r.handlers
+	size := r.size
 	h.Budget.Finish(&r.Transfer)
 	r.Reset(nil)
 	r.body = api.Reuse(r.body)

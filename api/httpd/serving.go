@@ -57,8 +57,8 @@ func (s *Server) serve(c *connection) {
 			return
 		}
 
-		if next := s.serveInput(c, input); next != awaitsRequest {
-			if next == isOver {
+		if after := s.serveInput(c, input); after != awaitsRequest {
+			if after == isOver {
 				_ = c.closeNow()
 			}
 			return
@@ -66,17 +66,17 @@ func (s *Server) serve(c *connection) {
 	}
 }
 
-// next is what becomes of a connection after a request.
-type next int
+// afterRequest is what becomes of a connection after a request.
+type afterRequest int
 
 const (
-	isOver        next = iota
-	awaitsRequest      // it can take another request
-	isHeld             // an answer is held back on it
+	isOver        afterRequest = iota
+	awaitsRequest              // it can take another request
+	isHeld                     // an answer is held back on it
 )
 
 // serveInput answers the request that begins with input, and those that arrive with it.
-func (s *Server) serveInput(c *connection, input []byte) next {
+func (s *Server) serveInput(c *connection, input []byte) afterRequest {
 	c.TakeTurn(1)
 	if s.fast != nil {
 		// The framing need not see what the fast path takes: that is exactly
@@ -129,7 +129,8 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 
 	for err == nil && c.frame.Heads() == heads {
 		// The framing keeps the line that is unfinished.
-		if size := 2 * cap(head); size > 2*freeHead && size > charged {
+		size := 2 * cap(head)
+		if size > 2*freeHead && size > charged {
 			if charged > 0 {
 				s.handlers.Budget.Release(&held)
 				charged = 0
@@ -142,11 +143,11 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 			}
 			charged = size
 		}
-		var more []byte
-		more, err = c.receive()
-		n, err = c.frame.Filter(more, err)
-		head = append(head, more[:n]...)
-		s.buffers.Put(more)
+		var received []byte
+		received, err = c.receive()
+		n, err = c.frame.Filter(received, err)
+		head = append(head, received[:n]...)
+		s.buffers.Put(received)
 	}
 	return head, err
 }
@@ -172,7 +173,7 @@ type turn struct {
 	spent   time.Duration // how much of the first request's time was spent before
 
 	between bool // the last answer is sent, and no other request has begun
-	over    bool // the library was told EOF because nothing of another request has arrived; the connection lives on
+	toldEOF bool // the library was told EOF because nothing of another request has arrived; the connection lives on
 	held    bool // an answer is held back
 
 	stallCharged bool // stall is charged to the budget
@@ -190,8 +191,9 @@ func (s *Server) newTurn(c *connection) *turn {
 }
 
 // run lets the library serve the connection until it has answered all that has arrived.
-func (t *turn) run() next {
-	s, c := t.server, t.connection
+func (t *turn) run() afterRequest {
+	s := t.server
+	c := t.connection
 	err := s.server.ServeConn(t)
 	if err != nil {
 		s.handlers.Logger.Debug("data plane: a connection ended", "error", err)
@@ -201,7 +203,7 @@ func (t *turn) run() next {
 	}
 	// Read now: once the turn is back in the pool, another connection may have
 	// it.
-	goesOn := t.over
+	goesOn := t.toldEOF
 	t.endStall()
 	s.buffers.Put(t.unread)
 	*t = turn{server: s}
@@ -240,7 +242,7 @@ func (t *turn) Read(b []byte) (int, error) {
 	case t.between:
 		// No other request has begun. So that the library lets go of its
 		// buffers, it must believe that the caller has gone; serve waits.
-		t.over = true
+		t.toldEOF = true
 		return 0, io.EOF
 	}
 
@@ -277,7 +279,7 @@ func (t *turn) SetReadDeadline(at time.Time) error {
 
 // Close closes the connection, unless the library only ends its turn.
 func (t *turn) Close() error {
-	if t.over {
+	if t.toldEOF {
 		return nil
 	}
 	t.frame = framing.Checker{} // it may linger, and should hold little meanwhile

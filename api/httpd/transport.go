@@ -54,14 +54,14 @@ func (p *inputBuffers) Put(b []byte) {
 const smallInput = 512
 
 func (t *transport) wrap(c *api.Connection) *connection {
-	one := &connection{Connection: c, stream: c, transport: t}
+	conn := &connection{Connection: c, stream: c, transport: t}
 	if t.tls != nil {
-		one.stream = tls.Server(c, t.tls)
-		one.small = make([]byte, smallInput)
-		return one
+		conn.stream = tls.Server(c, t.tls)
+		conn.small = make([]byte, smallInput)
+		return conn
 	}
-	one.late, _ = c.Conn.(rawconn.LateReader)
-	return one
+	conn.late, _ = c.Conn.(rawconn.LateReader)
+	return conn
 }
 
 // connection is a connection of the data plane. While it waits for a request it
@@ -112,7 +112,8 @@ func (c *connection) end() bool {
 // Close closes the connection, at once or after the request in progress.
 func (c *connection) Close() error {
 	for {
-		switch state := c.state.Load(); state {
+		state := c.state.Load()
+		switch state {
 		case stateServing:
 			// The request in progress is answered, and then end closes it.
 			if c.state.CompareAndSwap(state, stateLast) {

@@ -216,7 +216,6 @@ func (ws *heldAnswers) watch(draining <-chan struct{}) {
 		// reused: then release does not find it any more.
 		polled = polled[:0]
 		ws.mu.Lock()
-
 		for w := range ws.held {
 			if w.fd >= 0 {
 				polled = append(polled, w)

@@ -77,7 +77,8 @@ func (c *session) show(token []byte) failure {
 	if _, e := s.Permit(authorization, 1, anyToken, nil); e != nil {
 		return wrongPass
 	}
-	c.authorization, c.cache = authorization, api.TokenCache{}
+	c.authorization = authorization
+	c.cache = api.TokenCache{}
 	c.Trust()
 	return ""
 }
@@ -88,7 +89,8 @@ func (c *session) forgetToken() {
 	if c.authorization != "" {
 		c.strangerSince = time.Now()
 	}
-	c.authorization, c.cache = "", api.TokenCache{}
+	c.authorization = ""
+	c.cache = api.TokenCache{}
 }
 
 // hello executes HELLO [2|3 [AUTH user token] [SETNAME name]].
@@ -219,7 +221,8 @@ func (c *session) echo(args [][]byte) error {
 
 // selectDatabase executes SELECT 0.
 func (c *session) selectDatabase(args [][]byte) error {
-	switch n, ok := parseInt(args[0]); {
+	n, ok := parseInt(args[0])
+	switch {
 	case !ok:
 		return c.reply("ERR value is not an integer or out of range")
 	case n != 0:
@@ -258,8 +261,8 @@ func (c *session) client(args [][]byte) error {
 }
 
 // unknownSubcommand is the reply to a command whose second word is not known.
-func unknownSubcommand(word []byte, of string) failure {
-	return failure(fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", printable(word), of))
+func unknownSubcommand(word []byte, command string) failure {
+	return failure(fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", printable(word), command))
 }
 
 // config executes CONFIG GET, which finds nothing.

@@ -38,7 +38,7 @@ const (
 
 // increxCall is what an INCREX says.
 type increxCall struct {
-	has     increxOption
+	given   increxOption
 	by      int64
 	lower   int64
 	upper   int64
@@ -96,13 +96,13 @@ func readIncrex(words [][]byte) (call increxCall, f failure) {
 		word := findIncrexWord(words[0])
 		words = words[1:]
 		switch {
-		case word == nil || call.has&word.option != 0 || word.hasValue && len(words) == 0:
+		case word == nil || call.given&word.option != 0 || word.hasValue && len(words) == 0:
 			return call, syntaxError
 		case word.refused && call.refused == "":
 			call.refused = strings.ToUpper(word.text)
 		}
 
-		call.has |= word.option
+		call.given |= word.option
 		if !word.hasValue {
 			continue
 		}
@@ -150,17 +150,17 @@ func (call *increxCall) readValue(option increxOption, word []byte, unit time.Du
 
 // judge returns why a call whose words are right is refused.
 func (call *increxCall) judge() failure {
-	const both = lowerBound | upperBound
+	const bounds = lowerBound | upperBound
 	switch {
-	case call.has&both == both && call.lower > call.upper:
+	case call.given&bounds == bounds && call.lower > call.upper:
 		return "ERR LBOUND can't be greater than UBOUND"
-	case call.has&ifNoExpiry != 0 && (call.has&expires == 0 || call.has&persist != 0):
+	case call.given&ifNoExpiry != 0 && (call.given&expires == 0 || call.given&persist != 0):
 		return "ERR ENX flag requires an expiration"
 	case call.refused != "":
 		return badValue("INCREX takes no %s here: see docs/redis.md", call.refused)
-	case call.has&upperBound == 0:
+	case call.given&upperBound == 0:
 		return badValue("INCREX needs UBOUND here: see docs/redis.md")
-	case call.has&ifNoExpiry == 0:
+	case call.given&ifNoExpiry == 0:
 		return badValue("INCREX needs ENX here: see docs/redis.md")
 	case call.upper > algorithms.MaxAmount:
 		return badValue("UBOUND must not exceed %d", int64(algorithms.MaxAmount))
@@ -186,7 +186,7 @@ func (c *session) increx(words [][]byte, q *check) failure {
 		return f
 	}
 	q.setLimit(rules.IncrexNamespace, words[0], call.limit(), call.by)
-	q.AtMost = call.has&saturate != 0
+	q.AtMost = call.given&saturate != 0
 	q.reply = replyIncrex
 	return c.confine(&q.Query)
 }
@@ -255,11 +255,11 @@ func (c *session) decrex(words [][]byte) error {
 
 // lower lowers the count of q by what call says. Without SATURATE, all or nothing of it.
 func (c *session) lower(q *check, call *increxCall) (used, applied int64, err error) {
-	had, err := c.server.Decider.Kept(rules.IncrexNamespace, q.values[0])
-	left := had.Used + call.by
-	if err != nil || call.has&saturate == 0 && left < 0 || had.Used == 0 || call.by == 0 ||
+	before, err := c.server.Decider.Kept(rules.IncrexNamespace, q.values[0])
+	left := before.Used + call.by
+	if err != nil || call.given&saturate == 0 && left < 0 || before.Used == 0 || call.by == 0 ||
 		max(0, left) > max(0, call.upper) {
-		return had.Used, 0, err
+		return before.Used, 0, err
 	}
 
 	q.limit[0].Limit = max(1, q.limit[0].Limit) // a limit of 0 has no counter to adjust

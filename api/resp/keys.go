@@ -39,7 +39,7 @@ func keySpecs() []spec {
 
 // keyAsk asks what a name counts as a key in one namespace.
 type keyAsk struct {
-	of             int // which of the command's names it is, from 0
+	index          int // which of the command's names it is, from 0
 	namespace, key string
 	kept           limiter.Kept
 	err            error
@@ -75,7 +75,7 @@ func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, fa
 		ask := &asks[i]
 		switch {
 		case ask.err == nil:
-			answered[ask.of] = true
+			answered[ask.index] = true
 		case errors.Is(ask.err, limiter.ErrNamespace): // the document does not allow it
 			refused = c.server.explain(ask.err)
 			continue
@@ -83,9 +83,10 @@ func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, fa
 			return nil, c.server.explain(ask.err)
 		}
 
-		one, most := ask.kept, &last[ask.of]
-		if one.Used > 0 && (most.Used == 0 || one.Ends > most.Ends) {
-			*most = one
+		kept := ask.kept
+		latest := &last[ask.index]
+		if kept.Used > 0 && (latest.Used == 0 || kept.Ends > latest.Ends) {
+			*latest = kept
 		}
 	}
 
@@ -110,7 +111,7 @@ func (c *session) keyAsks(names [][]byte) (asks []keyAsk, refused failure) {
 				refused = why
 				continue
 			}
-			asks = append(asks, keyAsk{of: i, namespace: namespace, key: text})
+			asks = append(asks, keyAsk{index: i, namespace: namespace, key: text})
 		}
 	}
 	return asks, refused
@@ -182,26 +183,26 @@ func (c *session) pttl(args [][]byte) error { return c.replyTTL(args[0], time.Mi
 // replyTTL writes for how long a key is still in use, rounded as Redis does: up
 // to milliseconds, and from those to the nearest unit.
 func (c *session) replyTTL(key []byte, unit time.Duration) error {
-	one, f := c.kept(key)
+	kept, f := c.kept(key)
 	if f != "" {
 		return c.reply(f)
 	}
-	if one.Used == 0 {
+	if kept.Used == 0 {
 		c.worker.out.integer(-2)
 		return nil
 	}
-	ends := (one.Ends + time.Millisecond - 1).Truncate(time.Millisecond)
+	ends := (kept.Ends + time.Millisecond - 1).Truncate(time.Millisecond)
 	c.worker.out.integer(int64((ends + unit/2) / unit))
 	return nil
 }
 
 // typeOf executes TYPE.
 func (c *session) typeOf(args [][]byte) error {
-	one, f := c.kept(args[0])
+	kept, f := c.kept(args[0])
 	switch {
 	case f != "":
 		return c.reply(f)
-	case one.Used == 0:
+	case kept.Used == 0:
 		c.worker.out.simple("none")
 	default:
 		c.worker.out.simple("string")
@@ -219,26 +220,26 @@ func (c *session) exists(args [][]byte) error {
 // del executes DEL. It counts a key once, because it is gone the second time.
 func (c *session) del(args [][]byte) error {
 	return c.replyCount(args, func(names [][]byte) ([]limiter.Kept, failure) {
-		var once [][]byte
+		var distinct [][]byte
 		for _, name := range names {
-			if !slices.ContainsFunc(once, func(other []byte) bool { return bytes.Equal(name, other) }) {
-				once = append(once, name)
+			if !slices.ContainsFunc(distinct, func(seen []byte) bool { return bytes.Equal(name, seen) }) {
+				distinct = append(distinct, name)
 			}
 		}
-		return c.askAboutKeys(once, c.server.Decider.DropKept)
+		return c.askAboutKeys(distinct, c.server.Decider.DropKept)
 	})
 }
 
 // replyCount asks about some names after others, and writes how many of them were in use.
 func (c *session) replyCount(names [][]byte, ask func(names [][]byte) ([]limiter.Kept, failure)) error {
 	n := int64(0)
-	for some := range slices.Chunk(names, namesAtOnce) {
-		list, f := ask(some)
+	for chunk := range slices.Chunk(names, namesAtOnce) {
+		list, f := ask(chunk)
 		if f != "" {
 			return c.reply(f)
 		}
-		for _, one := range list {
-			n += min(one.Used, 1)
+		for _, kept := range list {
+			n += min(kept.Used, 1)
 		}
 	}
 

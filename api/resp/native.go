@@ -82,7 +82,7 @@ type named struct {
 }
 
 // read reads the words of a command: a rule, as many values as its key has, and options.
-func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
+func (n *named) read(set *rules.Set, words [][]byte, allowed option) (f failure) {
 	n.Rule, f = text(words[0], "rule", 1, maxName)
 	if f != "" {
 		return f
@@ -104,11 +104,11 @@ func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
 		rest = rest[1:]
 	}
 
-	return n.readOptions(rest, may)
+	return n.readOptions(rest, allowed)
 }
 
 // readOptions reads the words behind the key.
-func (n *named) readOptions(words [][]byte, may option) (f failure) {
+func (n *named) readOptions(words [][]byte, allowed option) (f failure) {
 	var costs costReader
 	costs.list = n.Costs[:0]
 
@@ -122,30 +122,31 @@ func (n *named) readOptions(words [][]byte, may option) (f failure) {
 
 		used := 2
 		switch {
-		case may&optMode != 0 && (is(word, "peek") || is(word, "count")):
+		case allowed&optMode != 0 && (is(word, "peek") || is(word, "count")):
 			if hasMode {
 				return badValue("PEEK and COUNT exclude each other")
 			}
-			hasMode, used = true, 1
+			hasMode = true
+			used = 1
 			n.Mode = counters.PeekMode
 			if is(word, "count") {
 				n.Mode = counters.CountMode
 			}
-		case may&optCost != 0 && is(word, "cost"):
+		case allowed&optCost != 0 && is(word, "cost"):
 			f = costs.cost(value)
-		case may&optCost != 0 && is(word, "unit"):
+		case allowed&optCost != 0 && is(word, "unit"):
 			f = costs.unit(value)
-		case may&optTTL != 0 && is(word, "ttl"):
+		case allowed&optTTL != 0 && is(word, "ttl"):
 			n.ttl, f = readTTL(value, time.Millisecond, limiter.MaxReservationTime)
-		case may&optSlotTTL != 0 && is(word, "ttl"):
+		case allowed&optSlotTTL != 0 && is(word, "ttl"):
 			n.ttl, f = readTTL(value, minSlotTTL, maxSlotTTL)
-		case may&optSlots != 0 && is(word, "n"):
+		case allowed&optSlots != 0 && is(word, "n"):
 			n.Slots, f = readSlots(value)
-		case may&optSlots != 0 && is(word, "who"):
+		case allowed&optSlots != 0 && is(word, "who"):
 			n.Who, f = text(value, "WHO", 1, limiter.MaxWho)
-		case may&optLimit != 0 && is(word, "limit"):
+		case allowed&optLimit != 0 && is(word, "limit"):
 			n.LimitName, f = text(value, "LIMIT", 1, maxName)
-		case may&optRequestID != 0 && is(word, "requestid"):
+		case allowed&optRequestID != 0 && is(word, "requestid"):
 			n.RequestID, f = text(value, "REQUESTID", 1, limiter.MaxRequestID)
 		default:
 			return badValue("%s is no option here, or the key has too many values", printableShort(word))
@@ -159,7 +160,7 @@ func (n *named) readOptions(words [][]byte, may option) (f failure) {
 	}
 
 	if f == "" {
-		n.Costs, f = costs.finish(may&optExplicit != 0)
+		n.Costs, f = costs.finish(allowed&optExplicit != 0)
 	}
 
 	return f
@@ -369,9 +370,9 @@ func (s *Server) unlimitedFields(f *fields, a *limiter.Answer) {
 }
 
 // query reads the words of a command that is executed at once.
-func (c *session) query(words [][]byte, may option) (n named, f failure) {
+func (c *session) query(words [][]byte, allowed option) (n named, f failure) {
 	n.Query = &limiter.Query{}
-	f = n.read(c.server.Decider.Rules(), words, may)
+	f = n.read(c.server.Decider.Rules(), words, allowed)
 	if f != "" {
 		return n, f
 	}
@@ -389,7 +390,7 @@ func (c *session) reserveCost(words [][]byte) error {
 		n.ttl = limiter.DefaultReservationTime
 	}
 
-	n.AwaitsLoan = !c.worker.more
+	n.AwaitsLoan = !c.worker.hasMore
 	var answer limiter.Answer
 	id, err := c.server.Decider.Reserve(n.Query, n.ttl, &answer)
 	if err != nil {
@@ -414,10 +415,12 @@ func (c *session) settle(words [][]byte) error {
 	if f := n.readOptions(words[1:], optCost|optExplicit); f != "" {
 		return c.reply(f)
 	}
+
 	id := string(words[0])
 	for i := range n.Costs {
 		n.Costs[i].Unit = strings.Clone(n.Costs[i].Unit) // the decider may use it after this command
 	}
+
 	out, err := c.server.Decider.Settle(id, n.Costs)
 	if err != nil {
 		return c.reply(c.server.explain(err))
@@ -433,6 +436,7 @@ func (c *session) settle(words [][]byte) error {
 		w.text(cost.Unit)
 		w.integer(cost.Cost)
 	}
+
 	if out.Remaining >= 0 {
 		fields.integer("remaining", out.Remaining)
 	}
@@ -454,46 +458,54 @@ func (c *session) resetUsage(words [][]byte) error {
 
 // replyUsage executes a command that answers with what a key has used.
 func (c *session) replyUsage(
-	words [][]byte, may option, operation func(api.Decider, *limiter.Query) (*limiter.Usage, error),
+	words [][]byte, allowed option, operation func(api.Decider, *limiter.Query) (*limiter.Usage, error),
 ) error {
-	n, f := c.query(words, may)
+	n, f := c.query(words, allowed)
 	if f != "" {
 		return c.reply(f)
 	}
+
 	u, err := operation(c.server.Decider, n.Query)
 	if err != nil {
 		return c.reply(c.server.explain(err))
 	}
 
-	w := &c.worker.out
+	writeUsage(&c.worker.out, u)
+	return nil
+}
+
+// writeUsage writes what a key has used.
+func writeUsage(w *writer, u *limiter.Usage) {
 	fields := w.fields()
 	fields.text("rule", u.Rule.Name)
+
 	fields.name("key")
 	w.array(len(u.Key))
 	for _, value := range u.Key {
 		w.text(value)
 	}
+
 	fields.name("limits")
 	w.array(len(u.Limits) + len(u.Unlimited))
 	for i := range u.Limits {
 		writeLimitUsage(w, u, &u.Limits[i])
 	}
 	for _, limit := range u.Unlimited {
-		one := w.fields()
-		one.text("name", limit.Name)
+		row := w.fields()
+		row.text("name", limit.Name)
 		if limit.Unit != "" {
-			one.text("unit", limit.Unit)
+			row.text("unit", limit.Unit)
 		}
-		one.boolean("unlimited", true)
-		one.end()
+		row.boolean("unlimited", true)
+		row.end()
 	}
+
 	until := int64(0)
 	if u.Blocked > 0 {
 		until = codec.Millis(time.Duration(u.At.Wall) + u.Blocked)
 	}
 	fields.integer("blocked_until_ms", until)
 	fields.end()
-	return nil
 }
 
 // writeLimitUsage writes what a key has used of one limit.

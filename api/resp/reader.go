@@ -72,20 +72,25 @@ func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err erro
 		if c.at == 0 {
 			c.reset()
 		}
-		// The rest of an empty line may be on its way.
+
+		// redis-cli --pipe sends an empty line before its last command. The rest
+		// of the line may be on its way.
 		if r.hadArray && string(b) == "\r" {
 			return args, 0, nil
 		}
-		if r.hadArray && bytes.HasPrefix(b, emptyLine) { // redis-cli --pipe sends one before its last command
+		if r.hadArray && bytes.HasPrefix(b, emptyLine) {
 			return args, len(emptyLine), nil
 		}
+
 		if len(b) > 0 && b[0] != '*' {
 			return r.readInline(b, args)
 		}
+
 		count, ok, err := r.readLength(b, '*')
 		if err != nil || !ok {
 			return args, 0, err
 		}
+
 		r.hadArray = true
 		switch {
 		case count > r.mostArguments() && r.stranger:
@@ -107,6 +112,7 @@ func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err erro
 		}
 		c.missing--
 	}
+
 	for i := 0; i < len(c.args); i += 2 {
 		// The capacity ends with the argument, so that nobody appends into the
 		// next one.
@@ -156,7 +162,8 @@ func (r *reader) readArgument(b []byte) (arrived bool, err error) {
 		return false, protocolError("Protocol error: an argument is longer than announced")
 	}
 	c.args = append(c.args, int32(c.at), int32(end))
-	c.at, c.next = end+2, -1
+	c.at = end + 2
+	c.next = -1
 	return true, nil
 }
 

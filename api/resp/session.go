@@ -79,8 +79,8 @@ type session struct {
 
 	reader  reader
 	pending []byte       // the beginning of a command whose end has not arrived
-	held    api.Transfer // charges it
-	charged int64        // bytes charged for it; 0: none
+	held    api.Transfer // the budget's charge for pending
+	charged int64        // bytes charged for pending; 0: none
 
 	readBy, writeBy time.Time // the deadlines in force
 	strangerSince   time.Time // since when it has had no valid token, if one is needed
@@ -99,18 +99,18 @@ type session struct {
 
 // newSession returns the session of a new connection.
 func (s *Server) newSession(c *api.Connection) *session {
-	one := &session{
+	sess := &session{
 		Connection: c, stream: c, server: s, id: s.sessions.Add(1), stripe: s.latency.Stripe(),
 		strangerSince: time.Now(),
 		lender:        lender{pool: &s.inputs},
 	}
 	if s.TLS != nil {
-		one.stream = tls.Server(c, s.TLS)
-		one.small = make([]byte, smallInput)
-		return one
+		sess.stream = tls.Server(c, s.TLS)
+		sess.small = make([]byte, smallInput)
+		return sess
 	}
-	one.late, _ = c.Conn.(rawconn.LateReader)
-	return one
+	sess.late, _ = c.Conn.(rawconn.LateReader)
+	return sess
 }
 
 // serve serves the connection until it is over.
@@ -194,7 +194,7 @@ func (c *session) receive(now time.Time) (b []byte, err error) {
 	}
 	n, err := c.stream.Read(b)
 	if n > 0 {
-		return b[:n], nil // an error comes again
+		return b[:n], nil // the next read returns the error again
 	}
 	c.lender.Put(b)
 	if err == nil {
@@ -203,8 +203,9 @@ func (c *session) receive(now time.Time) (b []byte, err error) {
 	return nil, err
 }
 
-// setReadDeadline bounds the next read. It leaves the deadline in force if that
-// is hardly later: to move it takes time.
+// setReadDeadline bounds the next read. Moving a deadline takes time. So each
+// is set an eighth too late, and stays in force while it is no earlier than
+// needed and at most that much later.
 func (c *session) setReadDeadline(now time.Time) error {
 	within := idleTimeout
 	by := now.Add(within)
@@ -221,8 +222,10 @@ func (c *session) setReadDeadline(now time.Time) error {
 			by = latest
 		}
 	}
+
 	slack := within / 8
-	if late := c.readBy.Sub(by); !c.readBy.IsZero() && late >= 0 && late <= slack {
+	late := c.readBy.Sub(by)
+	if !c.readBy.IsZero() && late >= 0 && late <= slack {
 		return nil
 	}
 
@@ -374,7 +377,8 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		if v := recover(); v != nil {
 			c.server.Panics.Add(1)
 			c.server.Logger.Error("panic in a handler", "door", "redis", "panic", v, "stack", string(debug.Stack()))
-			w.pending, w.checks = 0, nil // what they hold is not known
+			w.pending = 0 // what they hold is not known
+			w.checks = nil
 			w.out.fail(failureOf(api.InternalError()))
 			err = errOver
 		}
@@ -393,7 +397,7 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		}
 
 		rest = rest[length:]
-		w.more = len(rest) > 0
+		w.hasMore = len(rest) > 0
 
 		if len(w.args) == 0 {
 			continue
@@ -422,7 +426,8 @@ func (c *session) flush() error {
 		return nil
 	}
 
-	if size := cap(w.out.b); size > api.UnchargedBytes {
+	size := cap(w.out.b)
+	if size > api.UnchargedBytes {
 		var sent api.Transfer
 		if !c.server.Budget.Hold(&sent, int64(size), c.Connection) {
 			return fmt.Errorf("send replies: %w", c.server.Budget.FullError())
@@ -439,10 +444,9 @@ func (c *session) flush() error {
 
 	_, err := c.stream.Write(w.out.b)
 	w.out.b = w.out.b[:0]
-
 	if err == nil {
-		// If the write failed, they stay listed, and releaseUnsent gives the
-		// slots back.
+		// If the write failed, the slots stay listed, and releaseUnsent gives
+		// them back.
 		w.acquired = w.acquired[:0]
 	}
 

@@ -44,7 +44,8 @@ func (c *session) acquire(words [][]byte) error {
 	if f != "" {
 		return c.reply(f)
 	}
-	n.SlotTTL, n.AwaitsLoan = n.ttl, !c.worker.more
+	n.SlotTTL = n.ttl
+	n.AwaitsLoan = !c.worker.hasMore
 	if n.Who == "" {
 		n.Who = c.holder()
 	}
@@ -131,12 +132,12 @@ func writeHolders(f *fields, l *limiter.LimitUsage) {
 
 	for i := range l.Holders {
 		h := &l.Holders[i]
-		one := f.w.fields()
-		one.text("slot", limiter.ShortSlotID(h.ID))
-		one.integer("n", h.Slots)
-		one.integer("age_ms", h.Age.Milliseconds())
-		one.integer("expires_ms", h.Expires.Milliseconds())
-		one.text("who", h.Who)
-		one.end()
+		row := f.w.fields()
+		row.text("slot", limiter.ShortSlotID(h.ID))
+		row.integer("n", h.Slots)
+		row.integer("age_ms", h.Age.Milliseconds())
+		row.integer("expires_ms", h.Expires.Milliseconds())
+		row.text("who", h.Who)
+		row.end()
 	}
 }

@@ -72,12 +72,12 @@ const maxPeriod = int64(algorithms.MaxWindow / time.Second)
 
 // validate returns a failure if a number is out of bounds. leastBurst is the least max_burst.
 func (b *bucket) validate(leastBurst int64) failure {
-	for i, one := range [...]struct{ value, least, most int64 }{
+	for i, number := range [...]struct{ value, least, most int64 }{
 		{b.maxBurst, leastBurst, algorithms.MaxAmount - 1}, {b.count, 1, algorithms.MaxAmount},
 		{b.period, 1, maxPeriod}, {b.quantity, 0, algorithms.MaxAmount},
 	} {
-		if one.value < one.least || one.value > one.most {
-			return badValue("%s must be a whole number from %d to %d", bucketWords[i], one.least, one.most)
+		if number.value < number.least || number.value > number.most {
+			return badValue("%s must be a whole number from %d to %d", bucketWords[i], number.least, number.most)
 		}
 	}
 	return ""
@@ -161,7 +161,8 @@ type verdict struct {
 
 // verdictOn returns the decision on q.
 func verdictOn(q *check) (v verdict) {
-	v.allowed, v.retryAfter = q.answer.Allowed, -1
+	v.allowed = q.answer.Allowed
+	v.retryAfter = -1
 	limit := q.answer.TightestLimit()
 	if limit == nil { // no limit has decided
 		return v
@@ -198,7 +199,9 @@ func (v *verdict) roundAsCell(q *check) {
 	if unit < time.Millisecond || v.limit > longest/int64(unit/time.Microsecond) {
 		return // redis-cell does not limit that, or not right
 	}
-	if used := int64((limit.ResetAfter + unit - 1) / unit); used != limit.Used {
+
+	used := int64((limit.ResetAfter + unit - 1) / unit)
+	if used != limit.Used {
 		return // it drains at the rate of another call
 	}
 

@@ -27,7 +27,7 @@ type worker struct {
 	checks  []*check
 	pending int
 	charged int64     // bytes charged for them
-	more    bool      // another command has arrived, or the beginning of one
+	hasMore bool      // another command has arrived, or the beginning of one
 	began   time.Time // when the input had arrived
 
 	acquired []string // slots whose ids have not been sent yet
@@ -116,12 +116,12 @@ func (q *check) reset() {
 func (q *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, cost int64) {
 	q.values[0] = keyText(key)
 	q.limit[0] = limit
-	one := &q.subject[0]
-	one.Namespace = namespace
-	one.Key = q.values[:]
-	one.Limits = q.limit[:]
-	one.Exact = true
-	one.Costs = append(one.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost})
+	subject := &q.subject[0]
+	subject.Namespace = namespace
+	subject.Key = q.values[:]
+	subject.Limits = q.limit[:]
+	subject.Exact = true
+	subject.Costs = append(subject.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost})
 	q.Subjects = q.subject[:]
 }
 
@@ -133,7 +133,8 @@ func (q *check) isFull() bool {
 
 // decide decides the checks of the run together, in order, and writes their replies.
 func (c *session) decide() {
-	w, s := c.worker, c.server
+	w := c.worker
+	s := c.server
 	if w.pending == 0 {
 		return
 	}
@@ -141,10 +142,10 @@ func (c *session) decide() {
 	w.queries = w.queries[:0]
 	w.answers = w.answers[:0]
 	w.errs = w.errs[:0]
-	for _, one := range run {
-		if one.failure == "" {
-			w.queries = append(w.queries, &one.Query)
-			w.answers = append(w.answers, &one.answer)
+	for _, q := range run {
+		if q.failure == "" {
+			w.queries = append(w.queries, &q.Query)
+			w.answers = append(w.answers, &q.answer)
 			w.errs = append(w.errs, nil)
 		}
 	}
@@ -154,7 +155,7 @@ func (c *session) decide() {
 	case 1:
 		// A loan means a round trip to another region, for which no other
 		// check should wait.
-		w.queries[0].AwaitsLoan = len(run) == 1 && !w.more
+		w.queries[0].AwaitsLoan = len(run) == 1 && !w.hasMore
 		w.errs[0] = s.Decider.Check(w.queries[0], w.answers[0])
 	default:
 		s.Decider.CheckAll(w.queries, w.answers, w.errs)
@@ -162,12 +163,12 @@ func (c *session) decide() {
 
 	i := 0
 	took := time.Since(w.began)
-	for _, one := range run {
+	for _, q := range run {
 		var err error
-		if one.failure == "" {
+		if q.failure == "" {
 			err = w.errs[i]
 			if err != nil {
-				one.failure = s.explain(err)
+				q.failure = s.explain(err)
 			} else {
 				c.stripe.Observe(took)
 				w.answers[i].CountLatency(took)
@@ -175,16 +176,16 @@ func (c *session) decide() {
 			i++
 		}
 
-		if one.failure == "" && one.isFull() {
-			one.failure = "ERR too many limits"
+		if q.failure == "" && q.isFull() {
+			q.failure = "ERR too many limits"
 		}
-		if one.failure != "" {
-			w.out.fail(one.failure)
+		if q.failure != "" {
+			w.out.fail(q.failure)
 		} else {
-			one.reply(s, &w.out, one)
+			q.reply(s, &w.out, q)
 		}
-		c.trace(one.spec, one, err, one.failure != "")
-		one.reset()
+		c.trace(q.spec, q, err, q.failure != "")
+		q.reset()
 	}
 	w.pending = 0
 }

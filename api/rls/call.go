@@ -35,7 +35,7 @@ type Call struct {
 	domainKnown  bool           // the rules configure the domain
 	zeroOverride bool           // an override has a limit of 0
 	quotaCount   int            // how many descriptors matched a node with quota_mode
-	over         bool           // the answer is OVER_LIMIT
+	overLimit    bool           // the answer is OVER_LIMIT
 	headers      []header
 	reply        codec.Reply // composes headers
 
@@ -46,7 +46,7 @@ type Call struct {
 const maxTries = 8
 
 // Over reports whether the answer is OVER_LIMIT.
-func (c *Call) Over() bool { return c.over }
+func (c *Call) Over() bool { return c.overLimit }
 
 // Reset releases the request, and the memory that its strings point into.
 func (c *Call) Reset() {
@@ -59,7 +59,8 @@ func (c *Call) Reset() {
 		s.Namespace = ""
 	}
 
-	c.query.Subjects, c.query.Matched = c.query.Subjects[:0], nil
+	c.query.Subjects = c.query.Subjects[:0]
+	c.query.Matched = nil
 	c.domain = ""
 	clear(c.entries)
 	clear(c.descriptors)
@@ -117,7 +118,8 @@ func (c *Call) permit(token *api.Token) *api.Error {
 		return nil
 	}
 	if token.Namespaces != nil {
-		if name := namespace + c.domain; !token.Namespaces.Has(name) {
+		name := namespace + c.domain
+		if !token.Namespaces.Has(name) {
 			return api.Errorf(api.Forbidden,
 				"%s may only ask about the namespaces %s, and not about %q", token.Name,
 				token.Namespaces, api.Excerpt(name))
@@ -143,7 +145,8 @@ func (c *Call) explain(d *api.Doors, err error) *api.Error {
 			subject, detail = wrong.Subject, wrong.Err.Error()
 		}
 		for i := range c.descriptors {
-			if one := &c.descriptors[i]; one.override && one.subject == subject {
+			desc := &c.descriptors[i]
+			if desc.override && desc.subject == subject {
 				return &api.Error{Code: e.Code, Detail: fmt.Sprintf("descriptors[%d].limit: %s", i, detail), Err: err}
 			}
 		}
@@ -156,13 +159,15 @@ func (c *Call) explain(d *api.Doors, err error) *api.Error {
 // limited ones to c.query.
 func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 	for i := range c.query.Subjects {
-		c.query.Subjects[i].Node, c.query.Subjects[i].Entries = nil, nil
+		c.query.Subjects[i].Node = nil
+		c.query.Subjects[i].Entries = nil
 	}
 
-	c.query.Subjects, c.query.PeeksAreLooks = c.query.Subjects[:0], true
+	c.query.Subjects = c.query.Subjects[:0]
+	c.query.PeeksAreLooks = true
 	c.quotaCount = 0
 	c.zeroOverride = false
-	c.over = false
+	c.overLimit = false
 	c.headers = c.headers[:0]
 	c.text = c.text[:0]
 	domain := set.EnvoyDomain(c.domain)
@@ -213,7 +218,7 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 
 		if d.override && d.requests == 0 {
 			c.zeroOverride = true
-			d.status = status{over: true, hasLimit: true, unit: d.unit,
+			d.status = status{overLimit: true, hasLimit: true, unit: d.unit,
 				reset: secondsUntilNext(time.Now().UnixNano(), d.unit)}
 			continue
 		}
@@ -283,7 +288,8 @@ func (c *Call) addToQuery(i int) *api.Error {
 		d.subject = before.subject
 		s := &c.query.Subjects[d.subject]
 		// A look takes nothing, so it adds nothing.
-		if taken := &s.Costs[0].Cost; s.Mode == counters.PeekMode || mode == counters.PeekMode {
+		taken := &s.Costs[0].Cost
+		if s.Mode == counters.PeekMode || mode == counters.PeekMode {
 			*taken = max(*taken, cost)
 		} else {
 			*taken = min(*taken+cost, algorithms.MaxAmount)
@@ -352,7 +358,8 @@ func (c *Call) concat(a, b string) string {
 func (c *Call) entryText(e rules.EnvoyEntry) string {
 	at := len(c.text)
 	for i := range len(e.Key) {
-		if b := e.Key[i]; b == '=' || b == '\\' {
+		b := e.Key[i]
+		if b == '=' || b == '\\' {
 			c.text = append(c.text, '\\')
 		}
 		c.text = append(c.text, e.Key[i])
@@ -365,8 +372,9 @@ func (c *Call) entryText(e rules.EnvoyEntry) string {
 func (c *Call) setStatuses() {
 	a := &c.Answer
 	refused := c.Asked && !a.Allowed && !a.Counted // nothing was taken
-	c.over = c.zeroOverride || c.Asked && !a.Allowed
-	spent, otherWindow := 0, false
+	c.overLimit = c.zeroOverride || c.Asked && !a.Allowed
+	spent := 0
+	otherWindow := false
 	limits := a.Limits
 	if !c.Asked {
 		limits = nil // they belong to an earlier call
@@ -379,13 +387,13 @@ func (c *Call) setStatuses() {
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
 		otherWindow = otherWindow || d.status.hasLimit && d.status.unit == 0
-		if d.node != nil && d.node.Quota && d.status.over {
+		if d.node != nil && d.node.Quota && d.status.overLimit {
 			spent++
 		}
 	}
 
 	if c.quotaCount > 1 && spent == c.quotaCount {
-		c.over = true
+		c.overLimit = true
 	}
 	if otherWindow {
 		c.addRateHeaders()
@@ -419,39 +427,40 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 		if !looks {
 			taken = min(taken+c.hits(d), algorithms.MaxAmount)
 		}
-		remaining, over := before, false
+		remaining, overLimit := before, false
 		switch {
 		case !la.Allowed:
 			remaining = before - taken
 			// Their sum did not fit, so that at least the last of them is over.
-			over = looks || taken == cost || remaining < 0
+			overLimit = looks || taken == cost || remaining < 0
 		case !refused:
 			remaining -= taken
 		}
-		if over {
+		if overLimit {
 			remaining = 0
 		}
-		c.setStatus(d, la, remaining, over)
+		c.setStatus(d, la, remaining, overLimit)
 	}
 }
 
 // setStatus sets the status of a descriptor from la, with what remains after
 // it, and whether it is over the limit.
-func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64, over bool) {
+func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64, overLimit bool) {
 	s := &d.status
 	s.hasLimit, s.requests = true, clampUint32(la.Limit.ShownAt(c.Answer.Now).Amount)
-	s.unit, s.name = d.unit, ""
+	s.unit = d.unit
+	s.name = ""
 	if d.node != nil {
 		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
 		if s.unit == 0 && s.name == "" {
 			s.name = la.Limit.Name
 		}
 	}
-	s.over = over && (d.node == nil || !d.node.Shadow)
+	s.overLimit = overLimit && (d.node == nil || !d.node.Shadow)
 	s.remaining = clampUint32(min(remaining, la.Limit.UndividedCapacity()))
 
 	wait := la.ResetAfter
-	if over {
+	if overLimit {
 		wait = max(wait, la.RetryAfter)
 		if la.RetryAfter > 0 {
 			wait = la.RetryAfter
@@ -509,9 +518,10 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 		case !c.domainKnown:
 		case desc.givesBack && desc.isLimited() && !(desc.override && desc.requests == 0):
 			hits = c.hits(desc)
-		case c.quotaCount > 1 && c.over && c.Answer.Allowed && desc.subject >= 0 &&
-			!desc.status.over && (desc.node == nil || !desc.node.Quota):
-			if s := &c.query.Subjects[desc.subject]; s.Mode == counters.CheckMode {
+		case c.quotaCount > 1 && c.overLimit && c.Answer.Allowed && desc.subject >= 0 &&
+			!desc.status.overLimit && (desc.node == nil || !desc.node.Quota):
+			s := &c.query.Subjects[desc.subject]
+			if s.Mode == counters.CheckMode {
 				hits = c.hits(desc)
 			}
 		}
@@ -537,7 +547,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 
 	if err := errors.Join(errs[:]...); err != nil {
 		e := c.explain(d, err)
-		if mistake := e.Code == api.BadValue || e.Code == api.Forbidden; mistake || !c.Asked && !c.zeroOverride {
+		mistake := e.Code == api.BadValue || e.Code == api.Forbidden
+		if mistake || !c.Asked && !c.zeroOverride {
 			return e
 		}
 		d.Logger.Debug("hits not given back", "domain", c.domain, "error", err)
@@ -549,7 +560,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 // setGivenStatus sets the status of a descriptor whose hits were given back; u
 // is the usage afterwards.
 func (d *descriptor) setGivenStatus(u *limiter.Usage) {
-	l, s := &u.Limits[0], &d.status
+	l := &u.Limits[0]
+	s := &d.status
 	s.hasLimit, s.requests, s.unit = true, clampUint32(l.Limit.ShownAt(u.At).Amount), d.unit
 	if d.node != nil {
 		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName

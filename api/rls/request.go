@@ -160,7 +160,8 @@ func unreadableError() *api.Error {
 func (c *Call) readDescriptor(b []byte) *api.Error {
 	at := len(c.descriptors)
 	c.descriptors = append(c.descriptors, descriptor{first: len(c.entries), end: len(c.entries)})
-	d, m := &c.descriptors[at], message{rest: b}
+	d := &c.descriptors[at]
+	m := message{rest: b}
 	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
@@ -243,7 +244,8 @@ func (c *Call) validate() *api.Error {
 		}
 
 		for j := range c.entries[d.first:d.end] {
-			if n := len(c.entries[d.first+j].Key); n == 0 || n > maxKey {
+			n := len(c.entries[d.first+j].Key)
+			if n == 0 || n > maxKey {
 				return api.Errorf(api.BadValue, "descriptors[%d].entries[%d].key must have 1 to %d bytes", i, j, maxKey)
 			}
 		}

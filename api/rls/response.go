@@ -12,7 +12,7 @@ const (
 
 // status is a DescriptorStatus.
 type status struct {
-	over      bool
+	overLimit bool
 	hasLimit  bool   // it has a current_limit
 	requests  uint32 // requests_per_unit of current_limit
 	unit      unit
@@ -29,7 +29,7 @@ type header struct {
 
 // Append appends the response in the wire format.
 func (c *Call) Append(b []byte) []byte {
-	b = appendNumber(b, 1, codeOf(c.over))
+	b = appendNumber(b, 1, codeOf(c.overLimit))
 	for i := range c.descriptors {
 		c.inner = c.descriptors[i].status.append(c.inner[:0])
 		b = protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), c.inner)
@@ -42,15 +42,15 @@ func (c *Call) Append(b []byte) []byte {
 	return b
 }
 
-func codeOf(over bool) uint64 {
-	if over {
+func codeOf(overLimit bool) uint64 {
+	if overLimit {
 		return codeOver
 	}
 	return codeOK
 }
 
 func (s *status) append(b []byte) []byte {
-	b = appendNumber(b, 1, codeOf(s.over))
+	b = appendNumber(b, 1, codeOf(s.overLimit))
 	if s.hasLimit {
 		size := sizeNumber(1, uint64(s.requests)) + sizeNumber(2, uint64(s.unit))
 		if s.name != "" {

@@ -103,14 +103,16 @@ func newGuard(c client.Checker, o Options) *guard {
 	if o.Key != nil && o.Rule == "" {
 		panic("interceptor: Options.Key needs Rule")
 	}
-	if _, ok := c.(client.Acquirer); o.Slots && (!ok || o.EachMessage) {
+
+	_, acquires := c.(client.Acquirer)
+	if o.Slots && (!acquires || o.EachMessage) {
 		panic("interceptor: Options.Slots needs a client.Acquirer, and excludes EachMessage")
 	}
 	if o.Attributes == nil {
 		o.Attributes = attributes(o.TrustedHops)
 	}
-	if own, ok := c.(interface{ ExpectRules(names ...string) }); ok {
-		own.ExpectRules(o.Rule)
+	if expecter, ok := c.(interface{ ExpectRules(names ...string) }); ok {
+		expecter.ExpectRules(o.Rule)
 	}
 
 	o.MaxDelay = cmp.Or(o.MaxDelay, client.DefaultMaxDelay)
@@ -226,7 +228,8 @@ func (g *guard) admit(
 
 // setHeaders passes d's headers to set.
 func (g *guard) setHeaders(d *client.Decision, set func(metadata.MD) error) {
-	header, md := http.Header{}, metadata.MD{}
+	header := http.Header{}
+	md := metadata.MD{}
 	d.SetHeaders(header)
 	for name, values := range header {
 		md[strings.ToLower(name)] = values
@@ -273,7 +276,8 @@ func (g *guard) request(ctx context.Context, method string) (q client.Request, e
 // waitDelay waits for d's delay, or turns d into a refusal if the delay is too long.
 func (g *guard) waitDelay(ctx context.Context, d *client.Decision) {
 	defer g.held.Add(-1)
-	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
+	n := g.held.Add(1)
+	if n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
 		d.Allowed, d.RetryAfter = false, d.Delay
 		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %v.", d.Delay)
 		return
@@ -301,8 +305,8 @@ func refusal(d *client.Decision) error {
 
 	s := status.New(code, reason)
 	if retry > 0 {
-		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)}); err == nil {
-			s = with
+		if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)}); err == nil {
+			s = detailed
 		}
 	}
 

@@ -103,7 +103,8 @@ func (c *diffCmd) Run(env *environment) error {
 		return err
 	}
 
-	ask, name := request{}, ""
+	ask := request{}
+	name := ""
 	from, errFrom := strconv.ParseInt(c.What[0], 10, 64)
 	switch {
 	case len(c.What) == 2 && errFrom == nil:
@@ -195,7 +196,8 @@ func applyChange(env *environment, n *remote, c *change) error {
 
 // askDiff asks a node what a change would do.
 func askDiff(env *environment, n *remote, name string, r request) (*admin.Difference, *reply, error) {
-	r.method, r.path = http.MethodPost, "/v1/rules/diff"
+	r.method = http.MethodPost
+	r.path = "/v1/rules/diff"
 	r.contentType = "application/yaml"
 	reply, err := n.send(env.ctx, r)
 	if err != nil {
@@ -250,20 +252,20 @@ type reason struct {
 func (ch *change) reasons(d *admin.Difference) (out []reason) {
 	removed := map[string]bool{}
 	for i := range d.Changes {
-		one := &d.Changes[i]
-		if one.Change != rules.Removed {
+		piece := &d.Changes[i]
+		if piece.Change != rules.Removed {
 			continue
 		}
-		removed[one.Name] = true
-		if !one.InUse || slices.Contains(ch.Remove, one.Name) {
+		removed[piece.Name] = true
+		if !piece.InUse || slices.Contains(ch.Remove, piece.Name) {
 			continue
 		}
-		text := fmt.Sprintf("%s would vanish; it may be in use", printable(one.String()))
-		if one.Checks > 0 {
+		text := fmt.Sprintf("%s would vanish; it may be in use", printable(piece.String()))
+		if piece.Checks > 0 {
 			text = fmt.Sprintf("%s would vanish; %d checks used it in the last hour",
-				printable(one.String()), one.Checks)
+				printable(piece.String()), piece.Checks)
 		}
-		out = append(out, reason{text, one.Name})
+		out = append(out, reason{text, piece.Name})
 	}
 
 	// What somebody wrote since the last apply is lost, unless it is just what --remove names.
@@ -372,8 +374,8 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 // what is wrong with it.
 func readDocument(env *environment, names []string) (name string, source []byte, err error) {
 	var files []string
-	for _, one := range names {
-		found, err := filesIn(one)
+	for _, operand := range names {
+		found, err := filesIn(operand)
 		if err != nil {
 			return "", nil, err
 		}
@@ -397,7 +399,7 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 	doc, err := rules.Join(parts)
 	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 		printMistakes(env.stderr, strings.Join(names, " "), "", mistakes)
-		return "", nil, fmt.Errorf("the files have %d mistake(s); the rules in force are unchanged", len(mistakes))
+		return "", nil, fmt.Errorf("the files have %s; the rules in force are unchanged", countText(len(mistakes), "mistake"))
 	}
 	if err != nil {
 		return "", nil, err

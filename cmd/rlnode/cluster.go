@@ -23,7 +23,8 @@ type membersCmd struct{ answerFlags }
 func (c *membersCmd) Run(env *environment) error {
 	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/cluster"},
 		func(w io.Writer, cluster *admin.ClusterView) error {
-			moving, leader := "", "no known leader"
+			moving := ""
+			leader := "no known leader"
 			if !cluster.Settled {
 				moving = " (partitions are moving)"
 			}
@@ -48,7 +49,10 @@ func (c *membersCmd) Run(env *environment) error {
 
 // memberText returns a node's line.
 func memberText(m admin.Member) string {
-	role, zone, reached, state := "follower", "-", yesNo(m.Reachable), m.State.String()
+	role := "follower"
+	zone := "-"
+	reached := yesNo(m.Reachable)
+	state := m.State.String()
 	if m.Via != "" {
 		reached = "via " + printable(m.Via)
 	}
@@ -197,12 +201,12 @@ func (c *topCmd) Run(env *environment) error {
 func topPrinter(by string, recent bool) func(io.Writer, *admin.TopSubjects) error {
 	return func(w io.Writer, top *admin.TopSubjects) error {
 		if len(top.Subjects) == 0 {
-			none := map[string]string{
+			emptyText := map[string]string{
 				"refused": "has been refused", "shadow": "would have been refused by a shadow rule",
 				"used":    "has used anything",
 				"delayed": "has been delayed", "near": "is near to a limit",
 			}
-			_, err := fmt.Fprintln(w, "no subject", none[by])
+			_, err := fmt.Fprintln(w, "no subject", emptyText[by])
 			return err
 		}
 

@@ -71,7 +71,8 @@ func (c *configFile) prefixOrigins(err error) error {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
 		flag, _, _ := strings.Cut(line, " ")
-		if origin := c.origins[strings.TrimRight(flag, ":,")]; !strings.Contains(line, origin) {
+		origin := c.origins[strings.TrimRight(flag, ":,")]
+		if !strings.Contains(line, origin) {
 			lines[i] = origin + ": " + line
 		}
 	}

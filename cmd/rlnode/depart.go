@@ -50,14 +50,16 @@ type removeCmd struct {
 
 // Run removes the node, or the region.
 func (c *removeCmd) Run(env *environment) error {
-	path, done := "/v1/members/"+url.PathEscape(c.Name), printable(c.Name)+" is no longer a member"
+	path := "/v1/members/" + url.PathEscape(c.Name)
+	done := printable(c.Name) + " is no longer a member"
 	switch {
 	case c.Region != "" && c.Name != "":
 		return usageError("a node's name and --region exclude each other")
 	case c.Region != "" && c.Force:
 		return usageError("--force and --region exclude each other")
 	case c.Region != "":
-		path, done = "/v1/regions/"+url.PathEscape(c.Region), "region "+printable(c.Region)+" is removed"
+		path = "/v1/regions/" + url.PathEscape(c.Region)
+		done = "region " + printable(c.Region) + " is removed"
 	case c.Name == "":
 		return usageError("the node's name, or --region, is missing")
 	case c.Force:

@@ -123,7 +123,7 @@ func entryFields(pairs []string) (map[string]any, error) {
 func (a *answerFlags) writeEntry(env *environment, method, path string, fields map[string]any) error {
 	r := request{method: method, path: path}
 	if fields != nil {
-		r.body, _ = json.Marshal(fields) // strings, and JSON that was checked
+		r.body, _ = json.Marshal(fields) // strings and numbers can't fail, and the JSON in it was checked
 		r.contentType = "application/json"
 	}
 
@@ -298,15 +298,15 @@ func (c *entriesListCmd) Run(env *environment) error {
 		rows[i] = readItem(item)
 	}
 
-	none := "there are no entries beside the document"
+	emptyText := "there are no entries beside the document"
 	switch {
 	case c.Asleep:
-		none = "no entry sleeps"
+		emptyText = "no entry sleeps"
 	case c.Kind != "":
-		none = "there are no entries of this kind beside the document"
+		emptyText = "there are no entries of this kind beside the document"
 	}
 
-	return printEntries(env.stdout, rows, none)
+	return printEntries(env.stdout, rows, emptyText)
 }
 
 // fetchEntries returns all pages of entries as one.
@@ -357,7 +357,8 @@ func (c *entriesLogCmd) Run(env *environment) error {
 
 // changeLine returns a row of the log.
 func changeLine(c admin.EntryRecord) string {
-	what, item := "", cmp.Or(c.After, c.Before)
+	what := ""
+	item := cmp.Or(c.After, c.Before)
 	switch {
 	case c.Ended:
 		what = "ended"
@@ -442,9 +443,9 @@ func (r *entryRow) whole() string {
 }
 
 // printEntries prints rows, or a sentence if there are none.
-func printEntries(w io.Writer, rows []*entryRow, none string) error {
+func printEntries(w io.Writer, rows []*entryRow, emptyText string) error {
 	if len(rows) == 0 {
-		_, err := fmt.Fprintln(w, none)
+		_, err := fmt.Fprintln(w, emptyText)
 		return err
 	}
 

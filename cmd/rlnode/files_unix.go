@@ -16,8 +16,8 @@ func raiseFileLimit() (low uint64) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur >= wantedFileLimit {
 		return 0
 	}
-	more := unix.Rlimit{Cur: wantedFileLimit, Max: max(wantedFileLimit, limit.Max)}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
+	raised := unix.Rlimit{Cur: wantedFileLimit, Max: max(wantedFileLimit, limit.Max)}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &raised); err != nil {
 		return uint64(limit.Cur)
 	}
 	return 0

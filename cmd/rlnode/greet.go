@@ -52,7 +52,8 @@ func hostOf(url string) string {
 
 // url returns the URL at which this machine reaches a plane that listens at address.
 func (c *serveCmd) url(address net.Addr) string {
-	scheme, at := "http://", address.String()
+	scheme := "http://"
+	at := address.String()
 	if c.HTTPCert != "" {
 		scheme = "https://"
 	}

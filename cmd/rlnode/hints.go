@@ -35,7 +35,8 @@ func hintUsage(err error) string {
 
 	word := found[2]
 	has := func(flag string) bool { return findFlag(command, flag) != nil }
-	switch name := typedPath(command); {
+	name := typedPath(command)
+	switch {
 	case found[1] == "unexpected argument" && has("--file"):
 		return "; give the file with -f: " + name + " -f " + word
 	case found[1] == "unexpected argument" && has("--key") && has("--rule"):

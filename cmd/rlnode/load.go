@@ -109,7 +109,8 @@ func (l *loader) run(ctx context.Context, due *schedule) {
 		}
 
 		if err := l.ask(ctx); err != nil {
-			if end, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(end) {
+			end, ok := ctx.Deadline()
+			if ctx.Err() != nil || ok && !time.Now().Before(end) {
 				return // the run ended, so the node is not to blame
 			}
 			l.fail(err)
@@ -159,7 +160,8 @@ func (l *loader) count(status int, body []byte) error {
 	case l.batch > 1 && status == http.StatusOK:
 		allowed := bytes.Count(body, []byte(`"allowed":true`))
 		refused := bytes.Count(body, []byte(`"allowed":false`))
-		l.allowed, l.refused = l.allowed+int64(allowed), l.refused+int64(refused)
+		l.allowed = l.allowed + int64(allowed)
+		l.refused = l.refused + int64(refused)
 		if bad := l.batch - allowed - refused; bad > 0 {
 			return fmt.Errorf("%d of %d checks in a batch were not decided", bad, l.batch)
 		}
@@ -180,7 +182,7 @@ func quoteRule(name string) string {
 	if name == "" {
 		return ""
 	}
-	quoted, _ := json.Marshal(name) // marshalling a string can't fail
+	quoted, _ := json.Marshal(name) // strings and numbers can't fail
 	return string(quoted)
 }
 

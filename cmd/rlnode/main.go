@@ -106,7 +106,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 
 	if err != nil {
-		help, hint := "rlnode --help", hintUsage(err)
+		help := "rlnode --help"
+		hint := hintUsage(err)
 		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context.Selected() != nil {
 			help = typedPath(parse.Context.Selected()) + " --help"
 		}

@@ -36,7 +36,8 @@ func cgroupLimit(list, root string) int64 {
 	for line := range strings.Lines(string(text)) {
 		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
 		controllers, path, ok := strings.Cut(rest, ":")
-		base, name := root, "memory.max"
+		base := root
+		name := "memory.max"
 		if controllers == "memory" { // the first version
 			base, name = filepath.Join(root, "memory"), "memory.limit_in_bytes"
 		}

@@ -42,7 +42,8 @@ func (c *serveCmd) checkFiles(log *slog.Logger) error {
 		{"--tls-key", c.TLSKey}, {"--http-key", c.HTTPKey},
 		{"--admin-token-file", c.AdminTokenFile}, {"--api-token-file", c.APITokenFile},
 	} {
-		switch mode := modeOf(secret.path); {
+		mode := modeOf(secret.path)
+		switch {
 		case mode&(groupWrites|othersWrite) != 0:
 			report(secret.flag, secret.path, mode, "may write this secret")
 		case mode&othersRead != 0:
@@ -54,13 +55,15 @@ func (c *serveCmd) checkFiles(log *slog.Logger) error {
 	for _, public := range []struct{ flag, path string }{
 		{"--tokens-file", c.TokensFile}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--http-cert", c.HTTPCert},
 	} {
-		if mode := modeOf(public.path); mode&(groupWrites|othersWrite) != 0 {
+		mode := modeOf(public.path)
+		if mode&(groupWrites|othersWrite) != 0 {
 			report(public.flag, public.path, mode, "may write this file")
 		}
 	}
 
 	// With the sticky bit, as in /tmp, others may still put files there.
-	if mode := modeOf(c.DataDir); mode&othersWrite != 0 && mode&othersSearch != 0 {
+	mode := modeOf(c.DataDir)
+	if mode&othersWrite != 0 && mode&othersSearch != 0 {
 		report("--data-dir", c.DataDir, mode, "may write to the data directory")
 	}
 	if len(errs) > 0 {

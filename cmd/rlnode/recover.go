@@ -38,7 +38,8 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 
 	// Opening the store of a node that doesn't exist would create one.
 	for _, name := range []string{"", "node.json", "raft.db"} {
-		if _, err := os.Stat(filepath.Join(c.DataDir, name)); errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Stat(filepath.Join(c.DataDir, name))
+		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is not the data directory of a node: %w", c.DataDir, err)
 		}
 	}
@@ -50,7 +51,8 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 	}
 
 	config := persist.DefaultRaftConfig()
-	config.Dir, config.Logger = c.DataDir, log
+	config.Dir = c.DataDir
+	config.Logger = log
 	store, err := persist.OpenRaft(config)
 	if errors.Is(err, persist.ErrInUse) {
 		return fmt.Errorf("%w: stop the node first", err)

@@ -64,10 +64,10 @@ func post(path string, body []byte) request {
 	return request{method: http.MethodPost, path: path, contentType: "application/json", body: body}
 }
 
-// postFields returns a request with a body of fields. They are strings, whole
-// numbers and lists of these, which can always be encoded.
+// postFields returns a request with a body of fields: strings, whole numbers
+// and lists of these.
 func postFields(path string, fields map[string]any) request {
-	body, _ := json.Marshal(fields)
+	body, _ := json.Marshal(fields) // strings and numbers can't fail
 	return post(path, body)
 }
 
@@ -233,7 +233,10 @@ func (rm *remote) send(ctx context.Context, r request) (*reply, error) {
 	return answer, nil
 }
 
-// problem returns the error that an answer reports, with a hint which flags may help.
+// problem returns the error that an answer reports, with a hint which flags may
+// help. Where a code stands for mistakes of several kinds, the first words of
+// the detail tell them apart: api/admin/admin.go, api/codec/read.go and
+// limiter.ErrKey have these.
 func (rm *remote) problem(answer *reply) *problem {
 	p := newProblem(answer)
 	switch {
@@ -395,7 +398,7 @@ func subjectQuery(rule string, key []string) url.Values {
 	if len(key) == 1 {
 		query.Set("key", key[0])
 	} else if len(key) > 1 {
-		text, _ := json.Marshal(key) // marshalling strings can't fail
+		text, _ := json.Marshal(key) // strings and numbers can't fail
 		query.Set("key", string(text))
 	}
 	return query

@@ -302,7 +302,8 @@ func (p *progress) update(lines, decided int64) {
 		return
 	}
 
-	p.last, p.shown = now, true
+	p.last = now
+	p.shown = true
 	const width = 40
 
 	done := 0.0

@@ -74,7 +74,7 @@ const (
 
 // restoreEntries writes entries, and with replace removes those that are not among them.
 func restoreEntries(env *environment, n *remote, list []*admin.EntryItem, replace bool) error {
-	var gone []*admin.EntryItem
+	var surplus []*admin.EntryItem
 	if replace {
 		have, err := fetchEntries(env, n, url.Values{})
 		if err != nil {
@@ -88,20 +88,20 @@ func restoreEntries(env *environment, n *remote, list []*admin.EntryItem, replac
 
 		for _, item := range have.Entries {
 			if !kept[entryKey(item)] {
-				gone = append(gone, item)
+				surplus = append(surplus, item)
 			}
 		}
 	}
 
 	// Those that go make room for the others.
-	if err := writeItems(env, n, "remove", gone); err != nil {
+	if err := writeItems(env, n, "remove", surplus); err != nil {
 		return err
 	}
 	if err := writeItems(env, n, "entries", list); err != nil {
 		return err
 	}
 
-	_, err := fmt.Fprintf(env.stderr, "%d entries restored, %d removed\n", len(list), len(gone))
+	_, err := fmt.Fprintf(env.stderr, "%d entries restored, %d removed\n", len(list), len(surplus))
 	return err
 }
 
@@ -144,7 +144,7 @@ func entryKey(item *admin.EntryItem) string {
 		}
 		return false
 	})
-	text, _ := json.Marshal(fields) // sorted by name
+	text, _ := json.Marshal(fields) // sorted by name; strings and numbers can't fail
 
 	return item.Kind.String() + string(text)
 }

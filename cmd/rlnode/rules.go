@@ -135,8 +135,16 @@ func explainRules(env *environment, name string, err error) error {
 		return err
 	}
 	printMistakes(env.stderr, name, "", p.Errors)
-	return fmt.Errorf("the node refuses %s for %d mistake(s); the rules in force are unchanged",
-		shownName(name), len(p.Errors))
+	return fmt.Errorf("the node refuses %s for %s; the rules in force are unchanged",
+		shownName(name), countText(len(p.Errors), "mistake"))
+}
+
+// countText writes a number of things.
+func countText(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // rulesCmd prints rules.

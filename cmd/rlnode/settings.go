@@ -104,18 +104,22 @@ func (c *serveCmd) complete() error {
 			wrong("%s: it must not be empty", flag)
 		}
 	}
+
 	for flag, n := range map[string]int64{"--max-counters": c.MaxCounters,
 		"--reservations": int64(c.Reservations), "--usage-subjects": int64(c.UsageSubjects)} {
 		if n == 0 {
 			wrong("%s: it must not be 0", flag)
 		}
 	}
+
 	bind, err := netip.ParseAddr(c.Bind)
 	if err != nil {
 		wrong("--bind: %q is not an IP address", c.Bind)
-		// any valid address, to report no mistakes that follow from this one
+		// Any valid address will do: mistakes that follow from this one are not
+		// reported.
 		c.ClusterBind = cmp.Or(c.ClusterBind, "127.0.0.1")
 	}
+
 	if c.AdminBind == "" {
 		c.AdminBind = "127.0.0.1"
 		if bind.IsLoopback() {
@@ -125,12 +129,14 @@ func (c *serveCmd) complete() error {
 	if _, err := netip.ParseAddr(c.AdminBind); err != nil {
 		wrong("--admin-bind: %q is not an IP address", c.AdminBind)
 	}
+
 	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--grpc-port": c.GRPCPort,
 		"--redis-port": c.RedisPort, "--admin-port": c.AdminPort} {
 		if port < 0 || port > 65535 {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
 	}
+
 	c.chooseClusterBind()
 	errs = append(errs, c.tokenSettings.complete()...)
 	if c.gossipKey, err = c.readGossipKey(); err != nil {

@@ -52,13 +52,13 @@ type heldSlot struct {
 }
 
 func printSlots(w io.Writer, s *subjectAnswer) error {
-	some := false
+	found := false
 	for _, l := range s.Limits {
 		if l.Algorithm != slotAlgorithm {
 			continue
 		}
 
-		some = true
+		found = true
 		fmt.Fprintf(w, "%s: %s  %d of %d held\n", printable(l.Name), replay.Key(s.Key), l.Used, l.Limit)
 
 		if len(l.Slots) == 0 {
@@ -78,7 +78,7 @@ func printSlots(w io.Writer, s *subjectAnswer) error {
 		}
 	}
 
-	if !some {
+	if !found {
 		fmt.Fprintln(w, "it has no limit of slots (algorithm: concurrency)")
 	}
 

@@ -88,15 +88,15 @@ type usageFlags struct {
 // show asks what a subject has used. Only the admin plane knows the owner and
 // the shares of a rule's subject, and only the data plane knows limits that
 // come with the call.
-func (f *usageFlags) show(env *environment, of *subjectFlags, text func(io.Writer, *subjectAnswer) error) error {
-	fields, err := of.fields()
+func (f *usageFlags) show(env *environment, subject *subjectFlags, text func(io.Writer, *subjectAnswer) error) error {
+	fields, err := subject.fields()
 	if err != nil {
 		return err
 	}
-	if of.isInline() || f.onlyData() {
+	if subject.isInline() || f.onlyData() {
 		return sendAndPrint(env, f.data, f.JSON, postFields("/v1/usage", fields), text)
 	}
-	return sendAndPrint(env, f.admin, f.JSON, request{path: "/v1/usage", query: subjectQuery(of.Rule, of.Key)}, text)
+	return sendAndPrint(env, f.admin, f.JSON, request{path: "/v1/usage", query: subjectQuery(subject.Rule, subject.Key)}, text)
 }
 
 // subjectAnswer is a node's answer about a subject.
@@ -306,7 +306,8 @@ func parsePairs(what string, list []string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, a := range list {
 		name, value, ok := strings.Cut(a, "=")
-		if _, twice := all[name]; !ok || name == "" || twice {
+		_, twice := all[name]
+		if !ok || name == "" || twice {
 			return nil, fmt.Errorf("%s %q: want name=value, each name once", what, a)
 		}
 		all[name] = value

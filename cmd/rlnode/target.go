@@ -63,7 +63,7 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 // parseLimit reads a limit such as 5/1m,algorithm=token-bucket,burst=10. It
 // leaves checking the values to the node.
 func parseLimit(text string) (map[string]any, error) {
-	rate, more, _ := strings.Cut(text, ",")
+	rate, options, _ := strings.Cut(text, ",")
 	amount, per, ok := strings.Cut(rate, "/")
 	n, err := strconv.ParseInt(amount, 10, 64)
 	if !ok || err != nil || per == "" {
@@ -71,11 +71,12 @@ func parseLimit(text string) (map[string]any, error) {
 	}
 
 	limit := map[string]any{"limit": n, "per": per}
-	for more != "" {
+	for options != "" {
 		var field string
-		field, more, _ = strings.Cut(more, ",")
+		field, options, _ = strings.Cut(options, ",")
 		name, value, _ := strings.Cut(field, "=")
-		switch _, twice := limit[name]; {
+		_, twice := limit[name]
+		switch {
 		case twice || value == "":
 			return nil, fmt.Errorf("%q: want name=value, each name once", field)
 		case name == "burst":

@@ -79,7 +79,8 @@ func checkSecretsGiven(args []string) error {
 func warnSecrets(log *slog.Logger, args []string) {
 	var found []string
 	for _, arg := range args {
-		switch name, _, _ := strings.Cut(arg, "="); name {
+		name, _, _ := strings.Cut(arg, "=")
+		switch name {
 		case "--api-token", "--admin-token", "--gossip-key":
 			found = append(found, name)
 		}

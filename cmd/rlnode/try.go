@@ -74,8 +74,8 @@ func printExplanations(w io.Writer, list []rules.Explanation) error {
 	}
 	return printTable(w, "RULE\tAPPLIES\tWHY NOT", list, func(e rules.Explanation) string {
 		var why []string
-		for _, one := range e.Why {
-			why = append(why, oneLine(one))
+		for _, reason := range e.Why {
+			why = append(why, oneLine(reason))
 		}
 		return fmt.Sprintf("%s\t%s\t%s", printable(e.Rule), yesNo(e.Applies), strings.Join(why, "; "))
 	})

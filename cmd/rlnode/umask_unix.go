@@ -10,7 +10,8 @@ import "golang.org/x/sys/unix"
 // modes. It keeps a stricter umask.
 func restrictUmask() {
 	const others = 0o077
-	if before := unix.Umask(others); before&^others != 0 {
+	before := unix.Umask(others)
+	if before&^others != 0 {
 		unix.Umask(before | others)
 	}
 }

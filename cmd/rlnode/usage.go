@@ -81,9 +81,9 @@ func (c *usageCmd) Run(env *environment) error {
 		return err
 	}
 
-	for _, one := range quality.Estimated {
+	for _, estimate := range quality.Estimated {
 		fmt.Fprintf(env.stderr, "estimated: %s is gone, and its copy lacks at most what it counted in %s\n",
-			printable(one.Node), time.Duration(one.AtMostLost)*time.Millisecond)
+			printable(estimate.Node), time.Duration(estimate.AtMostLost)*time.Millisecond)
 	}
 
 	if quality.RevisedAt != "" {

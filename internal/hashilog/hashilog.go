@@ -29,18 +29,18 @@ type sink struct{ log *slog.Logger }
 
 // Accept passes on one log line.
 func (s sink) Accept(name string, level hclog.Level, msg string, args ...any) {
-	var own []any // a copy, because args belongs to the caller
+	var pairs []any // a copy, because args belongs to the caller
 	if name != "" {
-		own = append(own, "part", name)
+		pairs = append(pairs, "part", name)
 	}
 	for _, a := range args {
 		if f, ok := a.(hclog.Format); ok && len(f) > 0 {
 			// A format and its values.
 			a = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
 		}
-		own = append(own, a)
+		pairs = append(pairs, a)
 	}
-	s.log.Log(context.Background(), slogLevel(level), msg, own...)
+	s.log.Log(context.Background(), slogLevel(level), msg, pairs...)
 }
 
 func slogLevel(l hclog.Level) slog.Level {

@@ -121,15 +121,15 @@ func (rd *Reading) since(earlier *Reading) *Reading {
 	}
 
 	rulesBefore := map[string]Row{}
-	for _, one := range earlier.Rules {
-		rulesBefore[one.Name] = one.Row
+	for _, rule := range earlier.Rules {
+		rulesBefore[rule.Name] = rule.Row
 	}
-	for _, one := range rd.Rules {
-		before := rulesBefore[one.Name]
-		one.Counts = difference(one.Counts, before.Counts)
-		one.Latency = latencySince(one.Latency, before.Latency)
-		if one.Row != (Row{}) {
-			delta.Rules = append(delta.Rules, one)
+	for _, rule := range rd.Rules {
+		before := rulesBefore[rule.Name]
+		rule.Counts = difference(rule.Counts, before.Counts)
+		rule.Latency = latencySince(rule.Latency, before.Latency)
+		if rule.Row != (Row{}) {
+			delta.Rules = append(delta.Rules, rule)
 		}
 	}
 	delta.sortRules()

@@ -85,18 +85,19 @@ func (es *Events) Handler(next slog.Handler) slog.Handler {
 }
 
 // add adds a line.
-func (es *Events) add(one Event) {
+func (es *Events) add(event Event) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	es.changed = true
-	for i := len(es.list) - 1; i >= max(0, len(es.list)-repeatedAmong) && !one.lasts(); i-- {
-		if have := es.list[i]; have.isLike(&one) {
-			one.Count += have.Count
+	for i := len(es.list) - 1; i >= max(0, len(es.list)-repeatedAmong) && !event.lasts(); i-- {
+		have := es.list[i]
+		if have.isLike(&event) {
+			event.Count += have.Count
 			es.list = slices.Delete(es.list, i, i+1)
 			break
 		}
 	}
-	es.list = append(es.list, one).bounded(maxEvents)
+	es.list = append(es.list, event).bounded(maxEvents)
 }
 
 // bounded returns the list with the latest events, n at most. Those that last
@@ -111,7 +112,7 @@ func (l eventList) bounded(n int) eventList {
 
 	for len(l) > n {
 		isTooMany := lasting > n/2
-		i := slices.IndexFunc(l, func(one Event) bool { return one.lasts() == isTooMany })
+		i := slices.IndexFunc(l, func(e Event) bool { return e.lasts() == isTooMany })
 		if isTooMany {
 			lasting--
 		}
@@ -124,7 +125,7 @@ func (l eventList) bounded(n int) eventList {
 func (es *Events) since(from int64) eventList {
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(es.list), func(one Event) bool { return one.At < from })
+	return slices.DeleteFunc(slices.Clone(es.list), func(e Event) bool { return e.At < from })
 }
 
 // restore puts events of an earlier process before those of this one.
@@ -218,8 +219,8 @@ func cut(s string) string {
 	if len(s) <= maxText {
 		return strings.ToValidUTF8(s, "\uFFFD")
 	}
-	const more = "…"
-	return strings.ToValidUTF8(s[:maxText-len(more)], "") + more
+	const ellipsis = "…"
+	return strings.ToValidUTF8(s[:maxText-len(ellipsis)], "") + ellipsis
 }
 
 // WithAttrs implements slog.Handler.

@@ -186,7 +186,8 @@ func (h *History) store(reading *Reading) {
 // busiestRules names the rules with most checks.
 func busiestRules(r *Reading) (names []string) {
 	for i := range r.Rules {
-		if name := r.Rules[i].Name; len(names) < MaxRules && len(name) <= maxName {
+		name := r.Rules[i].Name
+		if len(names) < MaxRules && len(name) <= maxName {
 			names = append(names, name)
 		}
 	}
@@ -212,7 +213,8 @@ func (h *History) save() {
 	h.mu.Lock()
 	for _, t := range []*track{&h.minutes, &h.hours} {
 		for i := range t.slots {
-			if s := &t.slots[i]; len(s.packed) > 0 && !s.saved {
+			s := &t.slots[i]
+			if len(s.packed) > 0 && !s.saved {
 				list = append(list, unsavedFile{t, i, s.packed})
 			}
 		}
@@ -270,7 +272,8 @@ func (h *History) write(f unsavedFile) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := &f.track.slots[f.at]; &s.packed[0] == &f.content[0] { // it may have changed since
+	s := &f.track.slots[f.at]
+	if &s.packed[0] == &f.content[0] { // it may have changed since
 		s.saved = true
 	}
 	return nil

@@ -73,9 +73,9 @@ func (r *NodeReport) Code(c *wire.Coder) {
 		codeDoors(c, &s.Doors)
 		s.Nodes = 1
 	})
-	wire.List(c, &r.Rules, maxSums, 1+3, func(one *Rule) {
-		c.Text(&one.Name, maxName)
-		one.Row.code(c)
+	wire.List(c, &r.Rules, maxSums, 1+3, func(rule *Rule) {
+		c.Text(&rule.Name, maxName)
+		rule.Row.code(c)
 	})
 	r.Others.code(c)
 
@@ -90,7 +90,8 @@ func (h *History) here(q Query) *NodeReport {
 	defer h.mu.Unlock()
 	r := &NodeReport{Node: h.config.Self, Now: h.minute}
 	t := &h.minutes
-	last, most := h.minute-1, int64(Minutes)
+	last := h.minute - 1
+	most := int64(Minutes)
 	if q.ByHour {
 		t = &h.hours
 		last, most = last/minutesInHour, Hours

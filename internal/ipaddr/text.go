@@ -71,7 +71,8 @@ func trim(s string) string {
 		return host
 	}
 
-	if i := strings.IndexByte(s, ':'); i > 0 && strings.IndexByte(s[i+1:], ':') < 0 {
+	i := strings.IndexByte(s, ':')
+	if i > 0 && strings.IndexByte(s[i+1:], ':') < 0 {
 		if !isPort(s[i:]) {
 			return ""
 		}
@@ -122,7 +123,8 @@ func parseBare(s string) (netip.Addr, bool) {
 
 // parseIPv6 reads an IPv6 address. It drops the zone, which netip would intern.
 func parseIPv6(s string) (netip.Addr, bool) {
-	if i := strings.IndexByte(s, '%'); i >= 0 && i < len(s)-1 {
+	i := strings.IndexByte(s, '%')
+	if i >= 0 && i < len(s)-1 {
 		s = s[:i]
 		if strings.IndexByte(s, ':') < 0 {
 			return netip.Addr{}, false
@@ -153,7 +155,8 @@ func parseIPv4(s string) (netip.Addr, bool) {
 
 	n, digits := 0, 0
 	for i := range len(s) {
-		switch c := s[i]; {
+		c := s[i]
+		switch {
 		case '0' <= c && c <= '9':
 			if digits > 0 && n == 0 {
 				return netip.Addr{}, false // a leading zero

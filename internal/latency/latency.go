@@ -39,8 +39,8 @@ func (c *Counts) Add(other *Counts) {
 
 // Sum returns how many latencies c has.
 func (c *Counts) Sum() (n int64) {
-	for _, one := range c {
-		n += one
+	for _, count := range c {
+		n += count
 	}
 	return n
 }

@@ -17,9 +17,9 @@ type Conn struct {
 
 // streamLocked makes the two ends of a stream from one host to another.
 func (n *Net) streamLocked(from, to *Host, fromPort, toPort int) (near, far *Conn) {
-	there, back := n.pipeLocked(from, to), n.pipeLocked(to, from)
-	near = &Conn{net: n, in: back, out: there, local: from.tcp(fromPort), remote: to.tcp(toPort)}
-	far = &Conn{net: n, in: there, out: back, local: near.remote, remote: near.local}
+	forth, back := n.pipeLocked(from, to), n.pipeLocked(to, from)
+	near = &Conn{net: n, in: back, out: forth, local: from.tcp(fromPort), remote: to.tcp(toPort)}
+	far = &Conn{net: n, in: forth, out: back, local: near.remote, remote: near.local}
 	return near, far
 }
 

@@ -142,7 +142,9 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	n := h.net
 	for {
 		n.mu.Lock()
-		dead, delay, changed := h.dead, n.delayLocked(h.ip, ip), n.changed
+		dead := h.dead
+		delay := n.delayLocked(h.ip, ip)
+		changed := n.changed
 		open := n.hosts[ip] != nil && !n.isCutOffLocked(h.ip, ip) && !n.isCutOffLocked(ip, h.ip) &&
 			!n.isFrozenLocked(h.ip)
 		n.mu.Unlock()
@@ -166,11 +168,11 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 			return nil, asNetTimeout(err)
 		}
 
-		c, again, err := h.connect(ip, port)
+		c, retry, err := h.connect(ip, port)
 		switch {
 		case err != nil || c != nil:
 			return c, err
-		case again: // the listener has no room
+		case retry: // the listener has no room
 			if err := sleep(ctx, max(delay, time.Millisecond)); err != nil {
 				return nil, err
 			}
@@ -178,9 +180,9 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	}
 }
 
-// connect makes both ends. If the listener has no room, again is true. A nil
+// connect makes both ends. If the listener has no room, retry is true. A nil
 // Conn without an error means that the path has been cut meanwhile.
-func (h *Host) connect(ip string, port int) (c *Conn, again bool, err error) {
+func (h *Host) connect(ip string, port int) (c *Conn, retry bool, err error) {
 	n := h.net
 	n.mu.Lock()
 	defer n.mu.Unlock()

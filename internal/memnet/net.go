@@ -121,7 +121,7 @@ func (n *Net) DelayBetween(a, b string, d time.Duration) {
 
 // delayLocked returns the transit time from one host to another.
 func (n *Net) delayLocked(from, to string) time.Duration {
-	if d, own := n.delays[direction{from, to}]; own {
+	if d, found := n.delays[direction{from, to}]; found {
 		return d
 	}
 	return n.delay

@@ -76,7 +76,9 @@ func (pc *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
 		return 0, net.ErrClosed
 	}
 
-	n, from, ip := pc.host.net, pc.host.ip, to.Addr().String()
+	n := pc.host.net
+	from := pc.host.ip
+	ip := to.Addr().String()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 

@@ -182,10 +182,10 @@ func (l *Links) connect(from, to *link, port int, caller net.Conn) {
 		return
 	}
 
-	var back sync.WaitGroup
-	back.Go(func() { l.pass(from, to, caller, node) })
+	var answers sync.WaitGroup
+	answers.Go(func() { l.pass(from, to, caller, node) })
 	l.pass(from, to, node, caller)
-	back.Wait()
+	answers.Wait()
 }
 
 // pass passes on what one end of a connection sends, and its end.

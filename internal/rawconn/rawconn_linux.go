@@ -178,7 +178,8 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	}
 	for n < len(b) {
 		moved, err := c.write(b[n:])
-		if n += moved; err != nil {
+		n += moved
+		if err != nil {
 			return n, c.wrap("write", err)
 		}
 	}

@@ -66,12 +66,14 @@ func (f *Files[T]) checkFiles() {
 	}
 
 	value, err := f.load()
-	if after := f.states(); !sameStates(after, now) {
+	after := f.states()
+	if !sameStates(after, now) {
 		f.pending = after // a file may still be being written
 		return
 	}
 
-	f.seen, f.pending = now, nil
+	f.seen = now
+	f.pending = nil
 	if err == nil {
 		f.value = value
 	}
@@ -89,7 +91,8 @@ func (f *Files[T]) states() []fileState {
 	all := make([]fileState, len(f.names))
 	for i, name := range f.names {
 		info, err := os.Stat(name)
-		if all[i].info = info; err != nil {
+		all[i].info = info
+		if err != nil {
 			all[i] = fileState{err: err.Error()}
 		}
 	}

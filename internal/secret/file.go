@@ -111,7 +111,8 @@ func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, err
 func (f *File) Follow(ctx context.Context, changed func()) {
 	for range tick.Every(ctx.Done(), reload.Interval) {
 		before := f.inForce.Load()
-		if f.files.Check(); f.inForce.Load() != before {
+		f.files.Check()
+		if f.inForce.Load() != before {
 			changed()
 		}
 	}
@@ -263,6 +264,6 @@ func (f *File) Verify(s tls.ConnectionState, node [16]byte) error {
 // made the connection, and s its state.
 func (f *File) Current(s tls.ConnectionState, config *tls.Config) bool {
 	now := f.inForce.Load()
-	own := config.Certificates[0].Certificate[0]
-	return bytes.Equal(own, now.leaf.Certificate[0]) && now.accept(s.PeerCertificates) == nil
+	used := config.Certificates[0].Certificate[0]
+	return bytes.Equal(used, now.leaf.Certificate[0]) && now.accept(s.PeerCertificates) == nil
 }

@@ -122,8 +122,10 @@ func (t *Tracer) Close(ctx context.Context) error {
 // Sampled decides whether to trace a request with this traceparent; empty: it
 // has none. An invalid traceparent counts as none.
 func (t *Tracer) Sampled(traceparent string) bool {
-	if n := len(traceparent); n >= traceparentSize && n <= maxTraceparent {
-		if parent := t.parent(traceparent, ""); parent.IsValid() {
+	n := len(traceparent)
+	if n >= traceparentSize && n <= maxTraceparent {
+		parent := t.parent(traceparent, "")
+		if parent.IsValid() {
 			return parent.IsSampled()
 		}
 	}
@@ -165,7 +167,8 @@ type Decision struct {
 // Record makes a span of a request that Sampled accepted.
 func (t *Tracer) Record(r *Request) {
 	ctx := context.Background()
-	if n := len(r.Traceparent); n >= traceparentSize && n <= maxTraceparent {
+	n := len(r.Traceparent)
+	if n >= traceparentSize && n <= maxTraceparent {
 		state := string([]byte(r.Tracestate))
 		if len(state) > maxTraceparent {
 			state = ""
@@ -217,7 +220,8 @@ type failures struct {
 func (f *failures) Handle(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := time.Now().UnixNano(); now-f.last.Load() > int64(failureLogInterval) {
+	now := time.Now().UnixNano()
+	if now-f.last.Load() > int64(failureLogInterval) {
 		f.last.Store(now)
 		f.log.Warn("spans are not sent", "error", err)
 	}

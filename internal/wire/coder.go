@@ -110,7 +110,8 @@ func (c *Coder) Float(v *float64) {
 
 // Number codes a number from 0 to most as a varint.
 func Number[T ~int | ~int64 | ~uint8 | ~uint32 | ~uint64](c *Coder, v *T, most int64) {
-	switch n := uint64(*v); {
+	n := uint64(*v)
+	switch {
 	case c.reads:
 		*v = T(c.In.upTo(uint64(most)))
 	case n < 0x80: // the common case
@@ -156,15 +157,15 @@ func (c *Coder) Texts(v *[]string, most, maxBytes int) {
 
 // Optional codes whether *v is nil and, if it is not, what it points to.
 func Optional[T any](c *Coder, v **T, code func(*T)) {
-	has := *v != nil
-	c.Bool(&has)
+	present := *v != nil
+	c.Bool(&present)
 	if c.reads {
 		*v = nil
-		if has {
+		if present {
 			*v = new(T)
 		}
 	}
-	if has {
+	if present {
 		code(*v)
 	}
 }

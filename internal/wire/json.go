@@ -16,7 +16,9 @@ func StrictJSON(b []byte, to any) error {
 	if err := d.Decode(to); err != nil {
 		return err
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+
+	_, err := d.Token()
+	if !errors.Is(err, io.EOF) {
 		return errors.New("data after the end of the JSON")
 	}
 	return nil

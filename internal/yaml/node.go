@@ -88,7 +88,8 @@ func plainKind(s string) Kind {
 		return Float
 	}
 
-	switch c := s[0]; {
+	c := s[0]
+	switch {
 	case c != '-' && c != '+' && c != '.' && (c < '0' || c > '9'):
 		return String
 	case integer.MatchString(s):

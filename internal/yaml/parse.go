@@ -226,7 +226,8 @@ func (c *converter) alias(n *yaml.Node, depth int) (*Node, error) {
 }
 
 func (c *converter) scalar(n *yaml.Node, out *Node) (*Node, error) {
-	out.Text, out.bytes = n.Value, int64(len(n.Value))
+	out.Text = n.Value
+	out.bytes = int64(len(n.Value))
 	tagged := n.Style&yaml.TaggedStyle != 0
 	switch {
 	case tagged && n.ShortTag() == "!!str":

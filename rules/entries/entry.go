@@ -131,7 +131,7 @@ func (e *Entry) ID() string {
 		about = e.Match
 	}
 
-	text, _ := json.Marshal(about) // strings can't fail
+	text, _ := json.Marshal(about) // strings and numbers can't fail
 	return e.Kind.String() + string(text)
 }
 

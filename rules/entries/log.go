@@ -41,7 +41,8 @@ func (l changeLog) with(r Record) changeLog {
 	l.n++
 	l.bytes += r.size()
 
-	if last := len(l.chunks) - 1; last >= 0 && len(l.chunks[last]) < logChunk {
+	last := len(l.chunks) - 1
+	if last >= 0 && len(l.chunks[last]) < logChunk {
 		// Other states share the list and its last chunk.
 		chunks := slices.Clone(l.chunks)
 		chunks[last] = append(slices.Clip(chunks[last]), r)

@@ -156,7 +156,8 @@ func (s *State) With(c Change) (*State, error) {
 
 // checkRoom returns an error if there is no room for another entry.
 func (s *State) checkRoom(e *Entry) error {
-	switch mine, _ := s.byToken.Get(Text(e.Token)); {
+	mine, _ := s.byToken.Get(Text(e.Token))
+	switch {
 	case s.Len() >= MaxEntries:
 		return fmt.Errorf("%w: at most %d", ErrFull, MaxEntries)
 	case s.bytes+e.size() > MaxBytes:
@@ -222,7 +223,7 @@ func (s *State) record(r Record) {
 	r.Version = s.version
 	h := sha256.New()
 	h.Write(s.digest[:])
-	text, _ := json.Marshal(r) // can't fail: Limits was checked
+	text, _ := json.Marshal(r) // strings and numbers can't fail, and Limits was checked
 	h.Write(text)
 	copy(s.digest[:], h.Sum(nil))
 	r.digest = s.digest
@@ -249,38 +250,38 @@ func (s *State) HasEnded(now int64) bool {
 // first 4,096 of them. It returns how many there were, and s itself if there
 // are none.
 func (s *State) End(now int64) (*State, int) {
-	var over []*Entry
+	var ended []*Entry
 	next := *s
 	next.nextEnd = 0
 	for e := range s.All {
 		if e.IsOver(now) {
-			over = append(over, e)
+			ended = append(ended, e)
 		} else if e.Until != 0 && (next.nextEnd == 0 || e.Until < next.nextEnd) {
 			next.nextEnd = e.Until
 		}
 	}
 
-	if len(over) == 0 {
+	if len(ended) == 0 {
 		return s, 0
 	}
 
 	// All nodes must remove the same entries in the same order, and the order
 	// of a tree differs from process to process.
-	slices.SortFunc(over,
+	slices.SortFunc(ended,
 		func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Until, b.Until), strings.Compare(a.id, b.id)) })
-	if len(over) > maxEnded {
-		next.nextEnd = over[maxEnded].Until
-		over = over[:maxEnded]
+	if len(ended) > maxEnded {
+		next.nextEnd = ended[maxEnded].Until
+		ended = ended[:maxEnded]
 	}
 
 	next.edit()
-	for _, e := range over {
+	for _, e := range ended {
 		next.remove(e)
 		next.record(Record{When: now, Before: e, Ended: true})
 	}
 	next.done()
 
-	return &next, len(over)
+	return &next, len(ended)
 }
 
 // shorten returns a text that is short enough for a message.

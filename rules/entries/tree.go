@@ -88,7 +88,8 @@ func (t Tree[K, V]) Get(key K) (value V, ok bool) {
 	}
 
 	for i := range branch[second] {
-		if p := &branch[second][i]; p.key == key {
+		p := &branch[second][i]
+		if p.key == key {
 			return p.value, true
 		}
 	}
