@@ -53,14 +53,14 @@ type Budget struct {
 
 	mu        sync.Mutex    // guards the rest, and the transfers in it
 	strangers list.List     // of *Transfer, oldest first: those on connections of strangers
-	others    list.List     // likewise: all others
+	others    list.List     // of *Transfer, oldest first: all others
 	freed     chan struct{} // closed when bytes are given back; nil: no one waits
 }
 
 // Take takes n bytes. If fewer are left, it takes nothing and reports false.
 func (b *Budget) Take(n int64) bool {
-	// To add first keeps the bound without a lock. Two callers at the edge may
-	// refuse each other; that errs on the safe side.
+	// Adding before the look keeps the bound without a lock. Two callers at the
+	// edge may refuse each other; that errs on the safe side.
 	if b.used.Add(n) <= cmp.Or(b.Capacity, defaultBudget) {
 		return true
 	}
@@ -179,16 +179,16 @@ func (b *Budget) Hold(t *Transfer, size int64, conn net.Conn) bool {
 	if !b.Wait(func() bool { return b.Take(size) }) {
 		return false
 	}
-	// Not before there is room: the wait for it must not count as slowness of
-	// the caller.
+	// The clock starts only when there is room: the wait for it must not count
+	// as slowness of the caller.
 	b.Begin(t, size, conn)
 	return true
 }
 
 // Release ends t, which Hold has begun, and gives its bytes back.
 func (b *Budget) Release(t *Transfer) {
-	// First the transfer, then its bytes: as long as it is listed, another
-	// caller may close its connection to make room.
+	// The transfer is unlisted before its bytes come back: as long as it is
+	// listed, another caller may close its connection to make room.
 	b.Finish(t)
 	b.Give(t.size)
 }

@@ -65,7 +65,7 @@ type Connections struct {
 	open        map[*Connection]struct{}
 	overflowed  int64 // connections that found no seat
 	displaced   int64 // strangers closed to make room for others
-	interrupted bool  // by Stop
+	interrupted bool  // Stop was called
 	closed      bool
 
 	turnsTaken atomic.Int64 // see TakeTurn
@@ -73,7 +73,7 @@ type Connections struct {
 	closing   chan struct{}  // closed when closed becomes true
 	stillOpen sync.WaitGroup // counts open
 
-	// Of Serve:
+	// Serve sets these two.
 	ln       net.Listener
 	accepted chan error // accept's result
 }
@@ -265,8 +265,8 @@ func (cs *Connections) admit(tracked *Connection) (displaced *Connection, ok boo
 		cs.overflowed++
 	}
 
-	// Under the lock, together with the look at closed: after CloseAll, the
-	// number of connections only falls.
+	// This is done under the lock, together with the look at closed: after
+	// CloseAll, the number of connections only falls.
 	cs.open[tracked] = struct{}{}
 	cs.stillOpen.Add(1)
 	return displaced, true
@@ -277,8 +277,8 @@ func (cs *Connections) takeSeat(conn *Connection) (displaced *Connection, ok boo
 	if cs.seats.take(conn) {
 		return nil, true
 	}
-	// Without tokens, all are strangers, and how many connections an address has is all that tells
-	// a caller that wants them all from others.
+	// Without tokens, all are strangers. Then the number of connections that an
+	// address has is all that tells a caller that wants them all from others.
 	displaced = cs.seats.displace(!cs.needTokens())
 	if displaced == nil {
 		return nil, false
@@ -336,8 +336,8 @@ func (cs *Connections) Park(conn *Connection) {
 
 // Resume gives a parked connection a seat again. It reports false if there is none.
 func (cs *Connections) Resume(conn *Connection) bool {
-	// From here on it waits for its caller again, and may be displaced like any
-	// other.
+	// From here on the connection waits for its caller again, and may be
+	// displaced like any other.
 	conn.Await(time.Now())
 
 	cs.mu.Lock()
@@ -375,7 +375,8 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 			return l.conns.add(conn), nil
 		}
 
-		// Passed on, these errors would make the server library stop accepting for good.
+		// If they were passed on, these errors would make the server library stop
+		// accepting for good.
 		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) {
 			return nil, err
 		}
@@ -420,8 +421,8 @@ func (cs *Connections) sinceBegan(t time.Time) int64 { return max(1, int64(t.Sub
 
 // Await notes that c waits for its caller, since now.
 func (c *Connection) Await(now time.Time) {
-	// No plain store: it could undo a displacement that comes in between.
-	// Then a request would be decided that can't be answered.
+	// A plain store could undo a displacement that comes in between. Then a
+	// request would be decided that can't be answered.
 	if since := c.waitingSince.Load(); since != displacedMark {
 		c.waitingSince.CompareAndSwap(since, c.owner.sinceBegan(now))
 	}
@@ -628,7 +629,7 @@ func (c *Connection) Close() (err error) {
 			c.drain()
 		}
 		err = c.Conn.Close()
-		// Last: Wait promises that all connections are closed.
+		// This comes last: Wait promises that all connections are closed.
 		c.owner.remove(c)
 	})
 	return err

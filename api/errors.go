@@ -28,7 +28,7 @@ const (
 	Unauthorized        Code = "unauthorized"
 	Forbidden           Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
 	Denied              Code = "denied"       // a decision: the deny list or the default refused the check
-	RateLimited         Code = "rate-limited" // decisions, here and below: a limit refused the check
+	RateLimited         Code = "rate-limited" // a decision, as are those below: a limit refused the check
 	CostAboveLimit      Code = "cost-above-limit"
 	Reduced             Code = "reduced"
 	Blocked             Code = "blocked"

@@ -56,7 +56,7 @@ func (d *Doors) HealthReport() []byte {
 	if mine {
 		defer d.reporting.Unlock()
 	} else if last != nil {
-		return last.body // another one is just being made
+		return last.body // another report is just being made
 	}
 
 	made := &healthReport{at: now, body: d.reportHealth()}

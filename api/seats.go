@@ -130,8 +130,8 @@ func (s *seats) chooseVictims(byAddress bool) {
 	}
 	slices.SortFunc(waiting, func(a, b victim) int { return cmp.Compare(b.since, a.since) })
 
-	// To take, again and again, a connection of the address that has the most gives
-	// the same order as to sort them by rank.
+	// Taking, again and again, a connection of the address that has the most
+	// gives the same order as sorting them by rank.
 	if byAddress {
 		ofAddress := make(map[netip.Prefix]int)
 		for i := range waiting {
@@ -139,8 +139,8 @@ func (s *seats) chooseVictims(byAddress bool) {
 			ofAddress[address]++
 			waiting[i].rank = ofAddress[address]
 		}
-		// Stable: within a rank, the longest wait stays last, where displace
-		// looks first.
+		// The sort is stable: within a rank, the longest wait stays last, where
+		// displace looks first.
 		slices.SortStableFunc(waiting, func(a, b victim) int { return cmp.Compare(a.rank, b.rank) })
 	}
 
@@ -178,7 +178,8 @@ func (s *seats) release(c *Connection) {
 	}
 
 	s.trustedOf[c.address]--
-	// Otherwise the map would keep every address that ever connected.
+	// Zeros go, because the map would otherwise keep every address that ever
+	// connected.
 	if s.trustedOf[c.address] <= 0 {
 		delete(s.trustedOf, c.address)
 	}

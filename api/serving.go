@@ -79,8 +79,8 @@ func (cs *Connections) Stop(ctx context.Context) error {
 		err = ctx.Err()
 	}
 
-	// Also if all have ended: it wakes accept, which may be waiting for a file
-	// descriptor.
+	// CloseAll is called even if all connections have ended: it wakes accept,
+	// which may be waiting for a file descriptor.
 	cs.CloseAll()
 	<-ended
 	acceptErr := <-cs.accepted

@@ -45,7 +45,8 @@ type Readiness struct {
 	// checkMember returns why the node should not decide, although it can; nil: it
 	// may. See Config.CheckMember.
 	checkMember func() error
-	// when checkMember was first seen to fail, without a success since; nil: it does not fail
+	// outside is when checkMember was first seen to fail, without a success
+	// since; nil: it does not fail.
 	outside atomic.Pointer[time.Time]
 
 	drain chan struct{} // closed when the node begins to drain

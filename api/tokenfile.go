@@ -85,7 +85,8 @@ func readTokens(config *Config) (*tokenSet, error) {
 }
 
 func readTokensFile(name string) ([]byte, error) {
-	// Before the file is opened: to open a named pipe would wait for a writer.
+	// This comes before the file is opened: opening a named pipe would wait for
+	// a writer.
 	if info, err := os.Stat(name); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
@@ -227,7 +228,8 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 		}
 	}
 
-	// Only now: in the file, the scopes may come after the namespaces.
+	// This is checked only now: in the file, the scopes may come after the
+	// namespaces.
 	if given["namespaces"] {
 		if err := checkNamespaces(namespaces, t.Scopes); err != nil {
 			return nil, namespacesPos, fmt.Errorf("namespaces: %w", err)

@@ -145,7 +145,7 @@ func (set *tokenSet) find(authorization string) *Token {
 	if !ok || len(text) > maxToken {
 		return nil
 	}
-	// Without a copy: it is only read.
+	// The text is not copied, because it is only read.
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(text), len(text)))
 	t := set.byHash[hashKey(&sum)]
 	if t == nil || subtle.ConstantTimeCompare(t.hash[:], sum[:]) != 1 {
@@ -170,7 +170,7 @@ func bearer(header string) (text string, ok bool) {
 func tokensFromSettings(api, admin string) *tokenSet {
 	s := &tokenSet{byHash: map[uint64]*Token{}}
 	if admin != "" {
-		// Admin first: of two equal tokens, the first stays.
+		// The admin token comes first: of two equal tokens, the first stays.
 		s.add(&Token{Name: adminTokenName, Scopes: ScopeAdmin, hash: sha256.Sum256([]byte(admin))})
 	}
 	if api != "" {

@@ -37,8 +37,8 @@ type ahead struct {
 // c's turn if c has been served enough in a row.
 func (c *Connection) TakeTurn(requests int) {
 	if input, ok := c.Conn.(rawconn.Waiter); ok {
-		// A read that waited means that the caller had sent nothing ahead. Who
-		// can't tell counts all requests.
+		// A read that waited means that the caller had sent nothing ahead. An input
+		// that can't tell has all its requests counted.
 		waits := input.Waits()
 		if waits != c.ahead.waits {
 			c.ahead = ahead{waits: waits}

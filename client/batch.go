@@ -107,7 +107,7 @@ func (c *Client) endRequest() {
 	if batch == nil {
 		return
 	}
-	// Use a new goroutine, because the caller already has its answer.
+	// This needs a new goroutine, because the caller already has its answer.
 	c.running.Go(func() { // safe, because the caller's own call keeps Close waiting
 		for ; batch != nil; batch = c.takeBatch() {
 			c.sendBatch(batch)
@@ -156,8 +156,8 @@ func (c *Client) takeBatch() (batch []*call) {
 
 // sendBatch makes one request for batch's checks.
 func (c *Client) sendBatch(batch []*call) {
-	// The latest deadline: who gives up earlier must not end the request of the
-	// others.
+	// The latest deadline counts: a caller that gives up earlier must not end
+	// the request of the others.
 	last := batch[0].deadline
 	for _, q := range batch {
 		if q.deadline.After(last) {

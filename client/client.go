@@ -51,8 +51,8 @@ type Client struct {
 	mu       sync.Mutex // guards the rest
 	closed   bool
 	inFlight int // requests with checks that are in flight; at most MaxInFlight
-	// checks waiting for a request to end, at most MaxQueue. Invariant: empty while
-	// inFlight < MaxInFlight.
+	// queue has the checks that wait for a request to end, at most MaxQueue.
+	// Invariant: it is empty while inFlight < MaxInFlight.
 	queue []*call
 }
 
@@ -112,8 +112,8 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	// Slots first: nothing else ends their renewals, which the wait below
-	// includes.
+	// The slots come first: nothing else ends their renewals, which the wait
+	// below includes.
 	c.slots.Close()
 	c.cancel(ErrClosed)
 	c.running.Wait()
@@ -496,7 +496,7 @@ func (c *Client) callOnce(ctx context.Context, path string, body []byte, id stri
 		id = rand.Text()
 	}
 
-	// A copy: the body may have to be sent without the id.
+	// The body is copied, because it may have to be sent without the id.
 	named, err := appendRequestID(append(slices.Clone(body[:len(body)-1]), ','), id)
 	if err != nil {
 		return nil, err

@@ -38,8 +38,8 @@ type Decision struct {
 	Rule      string // for inline limits "inline", or "inline/" and the namespace
 	Unit      string // of Limit, Used and Remaining: requests, tokens, …
 	Limit     int64  // the capacity; for a bucket its burst
-	// rounded up; may exceed Limit after counts and penalties. An estimate, like
-	// Remaining, if ByLease
+	// Used is rounded up. It may exceed Limit after counts and penalties. It is
+	// an estimate, like Remaining, if ByLease.
 	Used       int64
 	Remaining  int64         // at least 0
 	Window     time.Duration // in which Limit comes back; of a bucket, the time in which all of it refills
@@ -276,7 +276,7 @@ type limitAnswer struct {
 	MoreAfterMS  int64  `json:"more_after_ms"`
 	Allowed      bool   `json:"allowed"`
 	Shadow       bool   `json:"shadow"`
-	// Of usage only: how many hold slots, and some of them.
+	// These are of usage only: how many hold slots, and some of them.
 	Holders int            `json:"holders"`
 	Slots   []holderAnswer `json:"slots"`
 }

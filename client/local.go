@@ -214,8 +214,8 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 		h.SetSeed(seed)
 		for _, text := range append([]string{s.Namespace, limit.Unit, limit.Algorithm, limit.Per,
 			strconv.FormatBool(limit.FromFirst)}, s.Key...) {
-			// With its length, so that different lists are never the same
-			// bytes.
+			// Each text has its length in front, so that different lists are never the
+			// same bytes.
 			_, _ = h.WriteString(strconv.Itoa(len(text))) // never fails
 			_, _ = h.WriteString(":" + text)
 		}

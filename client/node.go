@@ -62,7 +62,8 @@ func (c *Client) markFailed(n *node, condition condition, err error) {
 	defer n.mu.Unlock()
 	n.condition = condition
 	n.failures = min(n.failures+1, 16)
-	// Start the watcher under n's lock, so that the next caller sees probing set.
+	// The watcher starts under n's lock, so that the next caller sees probing
+	// set.
 	if !n.probing && !c.spawn(func() { c.probe(n) }) {
 		return // the client is closed
 	}
@@ -83,7 +84,7 @@ func (c *Client) reportFailing(n *node, err error) {
 func (c *Client) probe(n *node) {
 	for {
 		n.mu.Lock()
-		// 0 if a call already in flight has been answered since
+		// failures is 0 if a call already in flight has been answered since.
 		rest := min(firstProbePause<<max(n.failures-1, 0), maxProbePause)
 		if n.condition == healthy {
 			rest = 0 // a call has got an answer
@@ -97,8 +98,8 @@ func (c *Client) probe(n *node) {
 		if rest == 0 || c.isReady(n) {
 			n.mu.Lock()
 
-			// Keep failures until n answers a call, so that a node that is ready but fails
-			// all calls is probed less often.
+			// The number of failures stays until n answers a call, so that a node that
+			// is ready but fails all calls is probed less often.
 			n.condition, n.probing = healthy, false
 			announce := n.announce
 			n.announce = false
@@ -238,7 +239,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 				return nil, e
 			}
 
-			// the node is healthy, and another one may succeed
+			// The node is healthy, and another one may succeed.
 			if e.Code == "overloaded" || e.Code == codeNoOwner || e.Code == codeTryAgain {
 				n.markHealthy()
 			} else {
@@ -258,7 +259,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			c.markFailed(n, failing, err)
 		}
 
-		// That it passes soon says more than what is wrong with another node.
+		// An error that passes soon says more than what is wrong with another node.
 		if last == nil || !passesSoon(last) {
 			last = err
 		}

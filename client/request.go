@@ -355,7 +355,7 @@ func (r *Request) makePeek() {
 		r.Mode = PeekMode
 		return
 	}
-	// The caller's own must not change.
+	// The caller's own map must not change.
 	r.Subjects = slices.Clone(r.Subjects)
 	for i := range r.Subjects {
 		r.Subjects[i].Mode = PeekMode

@@ -151,7 +151,7 @@ func (all *SlotSet) Close() {
 	all.closed = true
 	held := slices.Collect(maps.Keys(all.held))
 	all.mu.Unlock()
-	// Without the lock, because each slot removes itself from the set.
+	// The lock is free here, because each slot removes itself from the set.
 	var releases sync.WaitGroup
 	for _, s := range held {
 		releases.Go(func() { s.Close() })
@@ -254,8 +254,8 @@ func (s *Slot) keep(ctx context.Context, until time.Time) {
 		}
 
 		pause = min(max(2*pause, firstSlotPause), maxSlotPause)
-		// At its end at the latest: the slot is lost then, and the work must
-		// stop.
+		// The wait ends at the slot's end at the latest: the slot is lost then, and
+		// the work must stop.
 		next = time.Now().Add(min(pause, time.Until(until)))
 	}
 }
@@ -381,8 +381,8 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 func (c *Client) callForSlot(ctx context.Context, body []byte) (*reply, error) {
 	var r *reply
 	var err error
-	// Without a buffer: either the caller takes the answer, or the goroutine
-	// knows that nobody will and gives the slot back.
+	// The channel has no buffer: either the caller takes the answer, or the
+	// goroutine knows that nobody will and gives the slot back.
 	answered := make(chan struct{})
 	ok := c.spawn(func() {
 		r, err = c.call(context.WithoutCancel(ctx), "/v1/acquire", body, retryAlways)

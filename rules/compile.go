@@ -51,7 +51,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		return nil, fmt.Errorf("compile rules: %w", c.err)
 	}
 
-	// After the subjects, whose own limits are part of the summary.
+	// This comes after the subjects, whose own limits are part of the summary.
 	s.globals = c.summarizeGlobals()
 	entries := make([]indexed, len(s.variants))
 	for i, r := range s.variants {
@@ -161,7 +161,7 @@ func (c *compiler) compileRequirements(r *Rule, spec *RuleSpec) {
 	r.match, r.not = c.compileConditions(spec.Match), c.compileConditions(spec.Not)
 	absent := spec.Absent
 	if spec.hasAlternatives() {
-		// A copy: the specification belongs to the document.
+		// The list is copied, because it belongs to the document.
 		absent = append(slices.Clone(absent), spec.displacedBy(r.Key)...)
 	}
 	for _, name := range absent {
@@ -295,7 +295,8 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	l.Window = spec.Per
 	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
 
-	// With windows from the first hit, nobody knows when the next one begins.
+	// If windows begin with the first hit, nobody knows when the next one
+	// begins.
 	onLimit, longest := c.onLimit(&rule.Settings)
 	if onLimit == DelayCheck && l.Kind != algorithms.FirstWindow {
 		l.MaxDelay = longest

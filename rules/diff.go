@@ -114,7 +114,8 @@ func (d *Document) diffPieces() []docPiece {
 func Diff(before, after *Document) []PieceChange {
 	piecesBefore, piecesAfter := before.diffPieces(), after.diffPieces()
 	type id struct{ kind, name string }
-	// pieces of after that have no counterpart yet; an entry may be listed twice
+	// left has the pieces of after that have no counterpart yet. An entry may
+	// be listed twice.
 	left := make(map[id][]*docPiece, len(piecesAfter))
 	for i := range piecesAfter {
 		p := &piecesAfter[i]
@@ -426,7 +427,7 @@ func limitsAnew(idsBefore, idsAfter []counterIdentity) string {
 		for _, id := range added {
 			switch {
 			case id.unit != g.unit:
-			case id.kind != g.kind && id.kind.String() == g.kind.String(): // they differ in `from`
+			case id.kind != g.kind && id.kind.String() == g.kind.String(): // the two differ in `from`
 				return fmt.Sprintf("windows now begin %s instead of %s", id.beginText(), g.beginText())
 			case id.kind != g.kind:
 				return fmt.Sprintf("the algorithm changed from %s to %s", g.kind, id.kind)

@@ -48,7 +48,7 @@ func (dec *decoder) adaptEnvoy(n *yaml.Node) {
 		return
 	}
 
-	// In place: what is kept never overtakes what is read.
+	// The list is filtered in place: what is kept never overtakes what is read.
 	kept := n.Items[:0]
 	for key, v := range n.Pairs {
 		mark := dec.push(key.Text)

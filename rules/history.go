@@ -224,7 +224,7 @@ func trimRecords(records []*record) []*record {
 		}
 		first--
 	}
-	// A copy, so that what is dropped does not stay in memory.
+	// The list is copied, so that what is dropped does not stay in memory.
 	return slices.Clone(records[first:])
 }
 

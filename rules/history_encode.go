@@ -104,7 +104,8 @@ func decodeRecord(d *wire.Decoder, number int64) *record {
 		Number: number, When: time.UnixMilli(d.Varint()).UTC(), By: d.Text(maxBy), What: d.Text(maxWhat),
 		Message: d.Text(MaxMessage), Via: d.Text(maxWhat), Applied: number - d.UpTo(number), Size: int(d.Varint()),
 	}}
-	// A copy: the view would keep the whole input in memory.
+	// The text is copied, because the view would keep the whole input in
+	// memory.
 	r.packed = slices.Clone(d.View(maxPacked))
 	for _, text := range []string{r.By, r.What, r.Message, r.Via} {
 		if !utf8.ValidString(text) {

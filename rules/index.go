@@ -54,8 +54,8 @@ type list struct {
 }
 
 func buildIndex(entries []indexed) index {
-	// Counted first: which condition an entry shares with the fewest depends on
-	// all of them.
+	// The keys are counted first: which condition an entry shares with the
+	// fewest depends on all of them.
 	counts := map[listKey]int{}
 	for i := range entries {
 		for j := range entries[i].match {
@@ -194,7 +194,8 @@ func (g *globIndex) finish() {
 func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 	t := &bart.Table[*netNode]{}
 	largerFirst := func(a, b netip.Prefix) int { return cmp.Compare(a.Bits(), b.Bits()) }
-	// Larger ones first, so that each finds the one around it in the table.
+	// Larger networks come first, so that each finds the one around it in the
+	// table.
 	for _, p := range slices.SortedFunc(maps.Keys(byPrefix), largerFirst) {
 		around, _ := t.LookupPrefix(p)
 		t.Insert(p, &netNode{byPrefix[p], around})

@@ -145,8 +145,8 @@ func (sets *inlineSets) find(key []byte) *Rule {
 // concurrent add. If the table is full, add marks r as Uninterned and returns
 // it.
 func (sets *inlineSets) add(key []byte, r *Rule) *Rule {
-	// Counted before it is added, so that concurrent calls can't fill the
-	// table.
+	// The set is counted before it is added, so that concurrent calls can't
+	// fill the table.
 	if sets.count.Add(1) > maxInterned {
 		sets.count.Add(-1)
 		r.Uninterned = true
@@ -375,7 +375,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.K
 		spec.Consistency = "exact"
 	}
 
-	// s has only the document's units
+	// A set has only the document's units.
 	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc}
 	r := c.compileRule(spec, nil)
 
@@ -459,7 +459,8 @@ func (dec *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *
 		fail("from", "%q is not one of %s, %s", shorten(q.From), fromFirst, fromClock)
 	}
 
-	// What follows reads the limit as it was parsed, which says nothing after a mistake.
+	// The checks below read the limit as it was parsed, which says nothing
+	// after a mistake.
 	if len(dec.errs) > 0 {
 		return
 	}
@@ -468,7 +469,7 @@ func (dec *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *
 		return
 	}
 
-	// What the document allows to callers.
+	// These are the bounds that the document sets for callers.
 	if doc.Inline == nil {
 		return
 	}

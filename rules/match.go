@@ -69,8 +69,8 @@ type value struct {
 	parsed       bool // valid and the addresses are known
 	valid        bool // text is an address
 	address      netip.Addr
-	// the IPv6 address in the text, if it embeds address, an IPv4 one; invalid
-	// otherwise, and if it is IPv4-mapped
+	// written is the IPv6 address in the text, if it embeds address, an IPv4
+	// one; invalid otherwise, and if it is IPv4-mapped.
 	written   netip.Addr
 	canonical string // canonical notation of the address, in Match.canonical; set on first use
 }
@@ -252,8 +252,8 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 
 // loadAttributes sets m's attributes to attrs.
 func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
-	// Only the slots in use, so that a check does not take longer where rules
-	// have many attributes.
+	// Only the slots in use are cleared, so that a check does not take longer
+	// where rules have many attributes.
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}
@@ -370,7 +370,7 @@ func (m *Match) add(n int, text string, address bool) {
 	v.text = text
 	v.holdsAddress = address
 
-	// address is only read if parsed is set
+	// The address is only read if parsed is set.
 	v.parsed = false
 	v.valid = false
 	v.canonical = ""
@@ -485,7 +485,7 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 		}
 	}
 
-	// Unlimited ones come last; see countLimited.
+	// Limits that say unlimited come last; see countLimited.
 	if len(limits) > 0 && limits[len(limits)-1].Unlimited {
 		limited := countLimited(limits)
 		m.Unlimited = append(m.Unlimited,

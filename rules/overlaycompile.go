@@ -142,8 +142,8 @@ func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 	match := oc.compileConditions(conditionsOf(e))
 	if !add {
 		o.listItems--
-		// Where it was filed depended on how many others there were then. So it
-		// is looked for under all of its conditions.
+		// Where the item was filed depended on how many others there were then. So
+		// it is looked for under all of its conditions.
 		for i := range match {
 			oc.unfile(e, keysOf(&match[i]))
 		}
@@ -318,7 +318,7 @@ func (oc *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 	o := oc.overlay
 	r := oc.set.byName[e.Rule]
 	if r == nil || r.Envoy || len(r.Key) != len(e.Key) || oc.set.MissingAttribute(r, e.Key) != "" {
-		return false // whatever wrote it: it names no subject of this document
+		return false // it names no subject of this document
 	}
 
 	for len(o.blocksOfRules) <= r.Index {

@@ -42,8 +42,8 @@ type Set struct {
 	byName     map[string]*Rule
 	units      map[string]int
 	attributes attributes // those that any part of the set uses
-	// what can apply to attributes: Rules, but with its variants for a rule with
-	// alternatives in its key
+	// variants is what can apply to attributes: Rules, but with its variants
+	// for a rule with alternatives in its key.
 	variants         []*Rule
 	rules            index // of the variants
 	deny, allow      list
@@ -121,8 +121,8 @@ const (
 type Lease struct {
 	Threshold float64       // 0.5…0.95: once more than this fraction of the limit is used, checks go to the owner
 	TTL       time.Duration // 50ms…5s; 0 means a twentieth of the window, within these bounds
-	// above 0, at most 0.5: the fraction of the limit that all grants of a subject
-	// may hold above Threshold
+	// Idle is the fraction of the limit that all grants of a subject may hold
+	// above Threshold: above 0, at most 0.5.
 	Idle float64
 }
 
@@ -231,8 +231,8 @@ type Hit struct {
 	Rule    *Rule
 	Limits  []*Limit
 	Subject Hash
-	// in the unit Rule.CostUnitID, for a check that gives none: 1, or the value
-	// from the rule's cost table
+	// Cost is in the unit Rule.CostUnitID, for a check that gives none: 1, or
+	// the value from the rule's cost table.
 	Cost int64
 }
 

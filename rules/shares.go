@@ -91,7 +91,8 @@ func (s *Set) WithShares(x *Shares) *Set {
 		d.doubtful = append(d.doubtful, v.Doubtful)
 	}
 
-	// Ascending, so that a phase need only count how many there are.
+	// The times are made to ascend, so that a phase need only count how many
+	// there are.
 	for i := len(d.notHonouredAt) - 2; i >= 0; i-- {
 		d.notHonouredAt[i] = min(d.notHonouredAt[i], d.notHonouredAt[i+1])
 	}
@@ -400,7 +401,8 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 		// A share is not divided again.
 		all[i].shareCache = nil
 
-		// One of its own: the old one has the undivided limits, lowered.
+		// The share gets a cache of its own: the old one has the undivided limits,
+		// lowered.
 		if l.loweredCache != nil {
 			all[i].loweredCache = &loweredCache{}
 		}

@@ -15,8 +15,8 @@ type Shown struct {
 	Window   time.Duration // of a bucket, the time in which all of it refills, rounded up
 	Amount   int64
 	Per      time.Duration
-	// Capacity slots may be held at once, each for Window unless it is renewed;
-	// Amount and Per mean nothing
+	// Slots means that Capacity slots may be held at once, each for Window
+	// unless it is renewed. Amount and Per then mean nothing.
 	Slots bool
 }
 

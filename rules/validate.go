@@ -293,7 +293,7 @@ func (d *Document) kindByClock(l *LimitSpec) algorithms.Kind {
 	if l.Algorithm == "" && l.calendar() {
 		return algorithms.FixedWindow
 	}
-	// without a default, SlidingWindow, the zero Kind
+	// Without a default, it is SlidingWindow, the zero Kind.
 	kind, _ := algorithms.ParseKind(cmp.Or(l.Algorithm, d.Defaults.Algorithm))
 	return kind
 }
@@ -307,7 +307,8 @@ func (d *Document) zoneOf(r *RuleSpec) string {
 type counterIdentity struct {
 	unit string
 	kind algorithms.Kind
-	// 0 for calendar windows, which have word and zone instead, and for slots, whose ttl may change
+	// window is 0 for calendar windows, which have word and zone instead, and
+	// for slots, whose ttl may change.
 	window time.Duration
 	word   string
 	zone   string

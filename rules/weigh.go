@@ -68,8 +68,8 @@ func (v viewShares) span(l *Limit) int64 {
 			return int64(algorithms.Forever)
 		}
 		fill, _ := bits.Div64(hi, lo, uint64(amount))
-		// Rounded up: with a shorter span, an earlier view would stop counting
-		// too soon.
+		// The span is rounded up: with a shorter span, an earlier view would stop
+		// counting too soon.
 		longest = max(longest, int64(min(fill, uint64(algorithms.Forever)-1))+1)
 	}
 
@@ -85,7 +85,7 @@ type weigher struct {
 	span     int64 // time that a bucket takes to fill, ns
 
 	views []viewShares
-	// The following have one element for each view, and are used for fixed
+	// The fields below have one element for each view, and are used for fixed
 	// windows only.
 
 	// split returns the region's part of an amount by this view's division; it
@@ -147,8 +147,8 @@ func (w *weigher) prepare() {
 
 		w.leastShare[i] = math.MaxInt64
 
-		// Each amount, and not only the smallest: because of rounding, a region
-		// may get less of a larger one.
+		// Each amount counts, and not only the smallest: because of rounding, a
+		// region may get less of a larger one.
 		for _, amount := range later {
 			share := w.views[i].amounts[w.region]
 			if amount == w.amounts[i] {
@@ -183,8 +183,8 @@ func (w *weigher) room(p phase) room {
 	}
 
 	doubtful := append([]bool{false}, w.doubtful...)
-	// Since which of these records the bucket has been filling is not known. So
-	// the least counts.
+	// It is not known since which of these records the bucket has been filling.
+	// So the least counts.
 	for first := int(p.before); first <= w.recorded; first++ {
 		out.amount = min(out.amount, leastInBucket(amounts[first:], doubtful[first:], w.recorded-first, w.region))
 		out.burst = min(out.burst, leastInBucket(bursts[first:], doubtful[first:], w.recorded-first, w.region))
@@ -200,8 +200,8 @@ func (w *weigher) windowRoom(before, honoured uint8) int64 {
 	base := w.baseView(before)
 	out := w.leastShare[w.nextWithLimit[base]]
 	for i := base + 1; i < int(honoured); i++ {
-		// Elsewhere it may have been recorded before the window began, and
-		// others may rely on it.
+		// In other regions the view may have been recorded before the window began,
+		// and others may rely on it.
 		if i >= w.recorded || w.doubtful[i] {
 			out = min(out, w.leastShare[w.nextWithLimit[i]])
 		}

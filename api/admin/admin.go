@@ -52,7 +52,7 @@ type Server struct {
 	server *http.Server
 	pages  *pageGuard
 	writes chan struct{} // holds an element for each write in progress
-	diffs  chan struct{} // and one for each comparison of documents
+	diffs  chan struct{} // holds an element for each comparison of documents in progress
 	// exports holds an element for each export in progress.
 	exports chan struct{}
 	done    chan error // Serve's result
@@ -109,7 +109,8 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
 		{"GET /schema.json", api.Anyone, getSchema},
 
-		// As on the data plane, so that an operator needs only this address.
+		// These are as on the data plane, so that an operator needs only this
+		// address.
 		{"POST /v1/check", api.ScopeCheck, s.decide},
 		{"POST /v1/usage", api.ScopeCheck, s.decide},
 		{"POST /v1/adjust", api.ScopeAdjust, s.decide},
@@ -216,7 +217,7 @@ func (s *Server) handler() http.Handler {
 	routes := s.routes()
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		// First, because the check of pages needs the pattern.
+		// The route comes first, because the check of pages needs the pattern.
 		handler := routes.find(r)
 
 		if e := s.pages.check(r); e != nil {

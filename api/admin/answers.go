@@ -90,9 +90,9 @@ func (p *page) get(ctx context.Context) (*madePage, error) {
 		p.turn.Lock()
 		defer p.turn.Unlock()
 		p.mu.Lock()
-		p.next = nil // who asks from here on needs a newer one
+		p.next = nil // a caller that asks from here on needs a newer one
 		p.mu.Unlock()
-		// Deferred: those who wait must not hang if make panics.
+		// This is deferred, because those who wait must not hang if make panics.
 		defer close(mine.done)
 		mine.body, mine.header, mine.status = p.make()
 		return mine, nil

@@ -19,7 +19,7 @@ type ClusterView struct {
 	// Starting is why the node does not decide checks yet. The admin plane sets it.
 	Starting     string `json:"starting,omitempty"`
 	Leader       string `json:"leader"`
-	RulesVersion int64  `json:"rules_version"` // the admin plane sets it
+	RulesVersion int64  `json:"rules_version"` // set by the admin plane
 	// Recorded is the newest version of the rules that all regions are known to use; 0: none.
 	Recorded int64    `json:"recorded_version"`
 	Members  []Member `json:"members"`

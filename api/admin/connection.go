@@ -52,7 +52,7 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 	case n > 0:
 		return n, nil // what was read before has its answer first
 	case c.frame.BodyRefused():
-		return 0, err // to the handler, which answers
+		return 0, err // the handler gets the error, and answers
 	case len(b) == 1:
 		// While a handler runs, net/http reads one byte, to learn whether the caller
 		// hangs up. It does not, and its next request is refused once net/http asks for
@@ -67,7 +67,7 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 		_, _ = c.Conn.Write(refusal(refused)) // an error changes nothing
 	}
 
-	return 0, &net.OpError{Op: "read", Net: "tcp", Err: refused} // after which net/http goes on to nothing else
+	return 0, &net.OpError{Op: "read", Net: "tcp", Err: refused} // after this error, net/http goes on to nothing else
 }
 
 // Write sends what net/http answers. It takes the start of a refused head for a
@@ -134,7 +134,7 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 
 		w = &answerWriter{ResponseWriter: w, server: s, conn: c}
 		if !c.Answer() {
-			panic(http.ErrAbortHandler) // its place is taken, and so it is closed
+			panic(http.ErrAbortHandler) // it has lost its seat, and is closed
 		}
 
 		defer func() { c.Await(time.Now()) }()
@@ -164,7 +164,7 @@ func awaitBody(r *http.Request, read func() ([]byte, error)) ([]byte, error) {
 	c.Await(time.Now())
 	body, err := read()
 	if !c.Answer() {
-		panic(http.ErrAbortHandler) // as in onConnection
+		panic(http.ErrAbortHandler) // it has lost its seat, and is closed
 	}
 	return body, err
 }

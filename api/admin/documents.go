@@ -441,7 +441,7 @@ func bodyError(body []byte, most int, err error) error {
 // readDocument reads a document. It is charged to the budget as it arrives, until give is called.
 func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err error) {
 	if r.ContentLength > maxDocument && r.Header.Get("Expect") != "" {
-		return nil, nil, api.TooLargeError(maxDocument) // as in readAll
+		return nil, nil, api.TooLargeError(maxDocument) // the caller waits for 100 Continue, and has not sent the body
 	}
 
 	var arriving api.Transfer
@@ -485,7 +485,7 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 		}
 	})
 	if err == nil {
-		// It has arrived: from here on its caller is not slow.
+		// The body has arrived: from here on its caller is not slow.
 		budget.Finish(&arriving)
 	}
 

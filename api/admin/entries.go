@@ -295,14 +295,14 @@ func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	known, err := s.normalizeBlock(f.Entry)
-	if err != nil { // perhaps under older rules than another node has; see readEntry
+	if err != nil { // another node may have newer rules, which know it; see readEntry
 		s.catchUp(w, r)
 		known, err = s.normalizeBlock(f.Entry)
 	}
 
 	switch {
 	case r.Method == http.MethodDelete && !known:
-		return s.changeEntry(w, r, f) // perhaps there is one that sleeps
+		return s.changeEntry(w, r, f) // there may be one that sleeps
 	case err != nil:
 		return err
 	case r.Method == http.MethodDelete:

@@ -64,7 +64,7 @@ func explain(set *rules.Set, q *limiter.Query) []rules.Explanation {
 	case set == nil || len(q.Subjects) > 0:
 		return []rules.Explanation{}
 	case q.ByKey:
-		return []rules.Explanation{{Rule: q.Rule, Applies: true}} // match conditions are not asked
+		return []rules.Explanation{{Rule: q.Rule, Applies: true}} // match conditions play no part
 	case q.Rule != "":
 		return set.Explain(q.Attributes, set.Rule(q.Rule))
 	}

@@ -12,7 +12,7 @@ const anyScope = api.ScopeCheck | api.ScopeAdjust | api.ScopeRead | api.ScopeEnt
 // Caller is the answer to GET /v1/whoami: under which name the node records
 // what the caller changes, and what it may do.
 type Caller struct {
-	By     string   `json:"by"`              // as in versions, entries and the log
+	By     string   `json:"by"`              // the name that versions, entries and the log show
 	Token  string   `json:"token,omitempty"` // the name of the token; empty if the node requires none
 	Scopes []string `json:"scopes"`
 }

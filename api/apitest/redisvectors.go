@@ -78,7 +78,7 @@ var RedisVectors = []RedisVector{
 			{13 * time.Second, "CL.THROTTLE seven 2 3 7", "[1 3 0 3 7]"},
 
 			{14 * time.Second, "CL.THROTTLE minute 15 30 60", "[0 16 15 -1 2]"},
-			// one key, one counter: one is used
+			// A key has one counter in each namespace: one is used.
 			{14 * time.Second, "CL.THROTTLE minute 1000 1000 60", "[0 1001 999 -1 1]"},
 			{14 * time.Second, "CL.THROTTLE many 1000 1000 60", "[0 1001 1000 -1 1]"},
 			{14 * time.Second, "CL.THROTTLE many 1000 1000 60", "[0 1001 999 -1 1]"},
@@ -111,7 +111,7 @@ var RedisVectors = []RedisVector{
 			{0, "THROTTLE k x 1 3600", "-ERR invalid max_burst"},
 			{0, "THROTTLE k 2 1", "-ERR wrong number of arguments for 'throttle' command"},
 			{0, "THROTTLE k 2 1 3600 1 1", "-ERR wrong number of arguments for 'throttle' command"},
-			// Another namespace than that of CL.THROTTLE:
+			// This has another namespace than CL.THROTTLE.
 			{0, "CL.THROTTLE k 1 1 3600", "[0 2 1 -1 3600]"},
 		},
 	},
@@ -140,7 +140,7 @@ var RedisVectors = []RedisVector{
 			{0, "INCREX k BYINT 200 UBOUND 100 SATURATE EX 3600 ENX", "[100 98]"},
 			{0, "INCREX k UBOUND 100 SATURATE EX 3600 ENX", "[100 0]"},
 			{0, "INCREX k UBOUND 50 EX 3600 ENX", "[100 0]"},
-			// a call takes nothing from what others have counted
+			// A call takes nothing from what others have counted.
 			{0, "INCREX k UBOUND 50 SATURATE EX 3600 ENX", "[100 0]"},
 			{0, "INCREX k BYINT -1 UBOUND 100 EX 3600 ENX", "[99 -1]"},
 			{0, "INCREX k BYINT -1 UBOUND 50 EX 3600 ENX", "[99 0]"},
@@ -303,7 +303,7 @@ var RedisVectors = []RedisVector{
 				`["allowed" 1 "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 10000 "retry_after_ms" 0 "more_after_ms" 5000 …`},
 			{1000 * ms, "RL.ACQUIRE render u",
 				`["allowed" 0 "code" "rate-limited" "detail" "Limit \"render\" of rule \"render\" (2 requests at once) is used up; retry in 4 s." "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 9000 "retry_after_ms" 4000 "more_after_ms" 4000 …`},
-			// callers count by clocks of their own, which may be slow
+			// Callers count by clocks of their own, which may be slow.
 			{1000 * ms, "RL.RENEW $slot TTL 3000", `["expires_ms" 2996]`},
 			{3999 * ms, "RL.ACQUIRE render u",
 				`["allowed" 0 "code" "rate-limited" "detail" "Limit \"render\" of rule \"render\" (2 requests at once) is used up; retry in 0.001 s." "rule" "render" "limit" 2 "used" 2 "remaining" 0 "unit" "requests" "ttl_ms" 10000 "reset_after_ms" 1001 "retry_after_ms" 1 "more_after_ms" 1 …`},

@@ -100,7 +100,8 @@ func (dec *Decoder) NextCheck(q *Request, set *rules.Set) *api.Error {
 	}
 
 	if e != nil {
-		// Continue after this check, wherever the scanner stopped within it.
+		// The next check begins after this one, wherever the scanner stopped within
+		// it.
 		dec.syntaxErr = nil
 		dec.pos = start
 		dec.depth = 2

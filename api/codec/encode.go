@@ -81,7 +81,7 @@ func AppendProblem(b []byte, e *api.Error) []byte {
 	if e.Mistakes != nil {
 		list, err := json.Marshal(e.Mistakes)
 		if err != nil {
-			list = []byte("[]") // never happens: numbers and strings can always be marshalled
+			list = []byte("[]") // strings and numbers can't fail
 		}
 		b = append(append(b, `,"errors":`...), list...)
 	}

@@ -35,7 +35,7 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 		r.addHeader("X-RateLimit-Remaining", r.intValue(t.Remaining))
 
 		if t.RetryAfter == algorithms.Never {
-			return // who reads when the counter is reset would ask the same again then
+			return // a caller that reads when the counter is reset would ask the same again then
 		}
 
 		reset := seconds(t.ResetAfter)
@@ -119,7 +119,7 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	policy := r.values[from:len(r.values):len(r.values)]
 
 	from = len(r.values)
-	latest := int64(math.MaxInt64) // of t
+	latest := int64(math.MaxInt64) // a bound on the parameter t
 	retry := a.Limits[a.TightestIndex].RetryAfter
 	switch {
 	case retry == algorithms.Never:

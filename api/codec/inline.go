@@ -115,7 +115,7 @@ func (q *Request) readSubject(dec *Decoder, i int) {
 		dec.failValue(api.BadValue, "subjects[%d] must be an object", i)
 		return
 	}
-	// its fields are read like those of a check
+	// The fields of a subject are read like those of a check.
 	part := Request{Query: limiter.Query{Subjects: q.Subjects}, Cost: 1, fieldPath: path}
 	part.read(dec, subjectForm)
 	q.Subjects = part.Subjects

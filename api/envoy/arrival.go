@@ -160,8 +160,8 @@ func (sa *stalledArrivals) remove(a *arrival) {
 
 // abortOne aborts any one of the stalled waits. It reports false if there is none.
 func (sa *stalledArrivals) abortOne() bool {
-	// One lock after the other, and not both: elsewhere, that of the arrival is
-	// taken first.
+	// The locks are taken one after the other and not both at once: elsewhere,
+	// that of the arrival is taken first.
 	sa.mu.Lock()
 	var victim *arrival
 	for victim = range sa.set {
@@ -178,7 +178,7 @@ func (sa *stalledArrivals) abortOne() bool {
 	victim.mu.Lock()
 	defer victim.mu.Unlock()
 
-	if victim.conn != nil && victim.checks > 0 { // otherwise its wait has just ended
+	if victim.conn != nil && victim.checks > 0 { // unless its wait has just ended
 		victim.server.overloads.Add(1)
 		victim.abortWait()
 	}
@@ -282,8 +282,8 @@ func (i *inbound) beginAnswer() bool {
 
 // startCall notes that a call has been received, or is no longer awaited.
 func (i *inbound) startCall() {
-	// Not below 0: the tap counts only the calls of strangers, and this sees
-	// all.
+	// The number does not fall below 0: the tap counts only the calls of
+	// strangers, and this sees all.
 	for n := i.begun.Load(); n > 0; n = i.begun.Load() {
 		if i.begun.CompareAndSwap(n, n-1) {
 			return

@@ -74,7 +74,7 @@ func shouldRateLimit(
 	c := s.acquire()
 	c.stripe.Count()
 	began := time.Now()
-	token, e := s.admit(ctx) // before receiving anything
+	token, e := s.admit(ctx) // callers without permission are refused before anything is received
 	if e == nil {
 		if err := c.arrival.await(ctx, nil, receive, c); err != nil {
 			c.release()
@@ -254,8 +254,8 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return nil
 	}
 
-	// A copy, because grpc-go reuses its buffers, and what is read of the call
-	// points into this one.
+	// The bytes are copied, because grpc-go reuses its buffers, and what is
+	// read of the call points into this one.
 	n := data.Len()
 	if cap(c.buf) < n {
 		c.buf = make([]byte, n)

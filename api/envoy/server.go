@@ -117,7 +117,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		// only while it writes.
 		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
-		// Static, or the library would enlarge the windows of fast callers.
+		// The windows are static, or the library would enlarge those of fast
+		// callers.
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(1<<20),
 		grpc.WaitForHandlers(true),
@@ -130,7 +131,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.InTapHandle(s.tap),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
-		// So that who has no token does not learn which services there are.
+		// Permission is asked first, so that a caller without a token does not
+		// learn which services there are.
 		grpc.UnknownServiceHandler(unknownService),
 	)
 	s.server.RegisterService(&service, s)
@@ -164,7 +166,7 @@ func (s *Server) Metrics(sink metrics.Sink) {
 // Close makes callers go elsewhere, waits for the calls in progress until ctx
 // ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
-	// First the streams that last: the library would wait for them.
+	// The streams that last come first: the library would wait for them.
 	s.cancel()
 	s.loop.Wait()
 	s.health.Shutdown()
@@ -273,7 +275,7 @@ func (s *Server) stream(
 
 	s.updateHealth()
 	if conn := connectionOf(ss.Context()); conn != nil {
-		conn.tracked.KeepIdle() // who watches says nothing for long
+		conn.tracked.KeepIdle() // a caller that watches says nothing for long
 		conn.startCall()
 	}
 
@@ -318,7 +320,7 @@ func (o *openStream) RecvMsg(m any) error { return o.arrival.await(o.ctx, o.canc
 
 func (o *openStream) receive(m any) error {
 	received := make(chan error, 1)
-	// it returns when the stream ends, at the latest when the handler returns
+	// It returns when the stream ends, at the latest when the handler returns.
 	go func() { received <- o.ServerStream.RecvMsg(m) }()
 	select {
 	case err := <-received:

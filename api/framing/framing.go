@@ -25,12 +25,12 @@ type Checker struct {
 	heads int   // how many heads have ended
 
 	line []byte // the start of an unfinished line
-	// bytes of the current head or trailers; in a chunked body, by how much chunk
-	// lines exceed their allowance
+	// size is how many bytes the current head or the trailers have; in a
+	// chunked body, by how much chunk lines exceed their allowance.
 	size int
 	left int64 // bytes of the current body or chunk still to come
 
-	// About the current head.
+	// The rest is about the current head.
 	oldVersion             bool // it is HTTP/1.0
 	hasHost, hasConnection bool // it has a Host, a Connection header
 	hasLength, hasCoding   bool // it has a Content-Length, a Transfer-Encoding
@@ -216,8 +216,8 @@ func (f *Checker) TrailersRefused() bool { return f.err != nil && f.part == part
 func (f *Checker) parseRequestLine(line []byte) error {
 	// Nothing that the previous head said may count for this one.
 	*f = Checker{part: partHeader, line: f.line, size: len(line) + 2, heads: f.heads}
-	// From both ends: a blank in between is part of the target then, where it
-	// is refused.
+	// Blanks are cut from both ends: one in between is part of the target then,
+	// where it is refused.
 	i := bytes.IndexByte(line, ' ')
 	j := bytes.LastIndexByte(line, ' ')
 	if i == j || !allInClass(line[:max(i, 0)], classToken) {
@@ -234,7 +234,7 @@ func (f *Checker) parseRequestLine(line []byte) error {
 
 	switch {
 	case !allInClass(target, classTarget), string(method) == "CONNECT":
-		// a proxy would turn an answer with 200 into a tunnel
+		// A proxy would turn an answer with 200 into a tunnel.
 		return errTarget
 	case target[0] == '/', hasPrefixFold(target, "http://"), hasPrefixFold(target, "https://"):
 		return nil
@@ -287,8 +287,8 @@ func (f *Checker) parseHeader(line []byte) error {
 }
 
 func (f *Checker) parseContentLength(value []byte) error {
-	// With both, a proxy and the library might end the body in different
-	// places.
+	// If a request has both, a proxy and the library might end the body in
+	// different places.
 	if f.hasCoding {
 		return errBoth
 	}

@@ -26,7 +26,8 @@ const (
 // The answer is a status and headers. A path after the profile's name belongs
 // to the request that the proxy asks about, and so does the query then.
 func (h *handlers) auth(x *exchange) *api.Error {
-	// First of all, so that a token that may not ask learns no profile's name.
+	// Permission is asked first of all, so that a token that may not ask learns
+	// no profile's name.
 	if e := x.token.NamespaceError(&x.check.Query); e != nil {
 		return e
 	}

@@ -142,7 +142,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 
 		first = first && c.used == 0
 		c.reset()
-		// Only now: the checks that were decided refer to them.
+		// This comes only now: the checks that were decided refer to them.
 		x.decoder.ReleaseStrings()
 	}
 	ruleCount := len(h.Decider.Rules().Rules)

@@ -28,7 +28,7 @@ func (d *deadline) request(t, began time.Time) {
 		d.requested.Store(0)
 		return
 	}
-	// 0 would mean that there is none.
+	// A deadline is never stored as 0, which would mean that there is none.
 	d.requested.Store(cmp.Or(int64(t.Sub(began)), 1))
 }
 

@@ -25,7 +25,7 @@ type request struct {
 	conn           *api.Connection // nil: unknown
 	isDesk         bool            // it came to the admin plane, where nobody waits
 	isPipelined    bool            // another request on the connection has arrived, and would wait for this one
-	// These two are set only if there is a tracer.
+	// Both are set only if there is a tracer.
 	traceparent, tracestate string
 	body                    []byte
 }

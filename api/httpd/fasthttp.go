@@ -162,8 +162,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		x.tracestate = codec.UnsafeString(ctx.Request.Header.Peek("Tracestate"))
 	}
 
-	// Before the body is read: a valid token makes the caller safe from being
-	// displaced while it sends.
+	// The token is checked before the body is read: a valid one makes the
+	// caller safe from being displaced while it sends.
 	r, refusal := s.handlers.admit(x)
 	if refusal == nil && r.need != api.Anyone && api.IsProbesOnly(ctx.Conn()) {
 		r = nil
@@ -185,7 +185,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 
 	if t != nil && !t.Answer() {
-		_ = t.closeNow() // or the library would answer in our place
+		_ = t.closeNow() // otherwise the library would answer in our place
 		return
 	}
 
@@ -283,19 +283,19 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			// large length costs nothing.
 			size := max(4096, 2*cap(b))
 			if length >= len(b) {
-				// One byte more than announced, so that the read that finds the
-				// end needs no larger buffer.
+				// The buffer has one byte more than announced, so that the read that finds
+				// the end needs no larger one.
 				size = min(size, max(4096, length+1))
 			}
 
-			if large { // the time that it waits for room must not count as slowness
+			if large { // the wait for room must not count as the caller's slowness
 				s.handlers.Budget.Finish(&x.transfer)
 				large = false
 			}
 
 			t := turnOf(ctx)
 			if t != nil {
-				t.endStall() // likewise; the next read begins it anew
+				t.endStall() // the wait for room must not count; the next read begins the stall anew
 			}
 
 			if !s.handlers.Budget.Wait(func() bool { return s.handlers.chargeFor(x, size-cap(b)) }) {

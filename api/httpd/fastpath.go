@@ -220,8 +220,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	if !ok || c.ProbesOnly || mayWait(r.body) || s.handlers.ClosesConnections() {
 		return false, nil
 	}
-	// Before anything is decided: the cost would be taken for an answer that a
-	// displaced connection can't send.
+	// This comes before anything is decided: the cost would be taken for an
+	// answer that a displaced connection can't send.
 	if !c.Answer() {
 		return true, net.ErrClosed
 	}
@@ -245,8 +245,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 		s.handlers.serve(route, x)
 	}
 
-	// Not only at the end: the charge for the answer would count the input,
-	// which goes back to the pool anyway.
+	// The body is returned here and not only at the end: the charge for the
+	// answer would count the input, which goes back to the pool anyway.
 	x.request.body = ownBuffer
 	closes := x.hangUp || c.closesAfterAnswer() || c.IsWornOut()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail

@@ -50,8 +50,8 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 func (s *Server) park(w *waiter, t *turn, c net.Conn) {
 	w.conn = t.connection
 	w.fd = w.conn.Descriptor()
-	// It needs no seat while nothing is read from it, and must not keep others
-	// out for as long as it waits.
+	// The connection needs no seat while nothing is read from it, and must not
+	// keep others out for as long as it waits.
 	s.conns.Park(w.conn.Connection)
 	unread, err := readBuffered(c)
 	if err != nil {
@@ -90,8 +90,8 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 		_, err = c.Write(text)
 	}
 
-	// Only now, for the text was in memory until it was sent, and awaitEmpty
-	// waits for the slot.
+	// The slot is freed only now: the text was in memory until it was sent, and
+	// awaitEmpty waits for the slot.
 	s.handlers.Budget.Give(w.charged)
 	s.waiting.freeSlot()
 
@@ -125,8 +125,8 @@ func (s *Server) goOn(c *connection, unread []byte) {
 		return
 	}
 
-	// Not by serveInput: the framing has counted these bytes already, and would
-	// count them twice.
+	// The input does not go through serveInput: the framing has counted these
+	// bytes already, and would count them twice.
 	t := s.newTurn(c)
 	t.unread = unread
 	t.readErr = c.frame.Err()

@@ -44,7 +44,7 @@ func (ws *heldAnswers) moveUp(w *waiter, goesOn time.Time) {
 		w.due = goesOn
 	}
 	w.delayAfterDue = goesOn.Sub(w.due)
-	if w.timer != nil && w.timer.Stop() { // otherwise its answer is about to be sent
+	if w.timer != nil && w.timer.Stop() { // unless its answer is about to be sent
 		w.timer.Reset(time.Until(w.due))
 	}
 }

@@ -36,8 +36,8 @@ func (s *Server) begin(conn *api.Connection) api.Served {
 
 // secureAndServe makes a connection secure, and serves it for as long as it lasts.
 func (s *Server) secureAndServe(c *connection) {
-	// Here, in the connection's goroutine: a caller that delays its handshake
-	// must not keep others from being accepted.
+	// The handshake is made here, in the connection's goroutine: a caller that
+	// delays it must not keep others from being accepted.
 	if err := c.handshake(s.server.ReadTimeout); err != nil {
 		s.handlers.Logger.Debug("data plane: a connection is not secure", "error", err)
 		_ = c.closeNow()
@@ -110,7 +110,8 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 		return input[:n], err
 	}
 
-	// It is unfinished: from here on it must cost no more than has arrived.
+	// The head is unfinished: from here on it must cost no more than has
+	// arrived.
 	head = append(head, input[:n]...)
 	s.buffers.Put(input)
 	now := time.Now()
@@ -201,8 +202,8 @@ func (t *turn) run() afterRequest {
 	if t.held {
 		return isHeld // park reads from t
 	}
-	// Read now: once the turn is back in the pool, another connection may have
-	// it.
+	// These are read now: once the turn is back in the pool, another connection
+	// may have it.
 	goesOn := t.toldEOF
 	t.endStall()
 	s.buffers.Put(t.unread)
@@ -236,8 +237,8 @@ func (t *turn) Read(b []byte) (int, error) {
 	case t.readErr != nil:
 		return 0, t.readErr
 	case t.held:
-		// For readBuffered, which wants what the library has read ahead, and
-		// must not wait for more.
+		// This is for readBuffered, which wants what the library has read ahead,
+		// and must not wait for more.
 		return 0, os.ErrDeadlineExceeded
 	case t.between:
 		// No other request has begun. So that the library lets go of its

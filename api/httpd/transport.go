@@ -144,8 +144,8 @@ func (c *connection) handshake(timeout time.Duration) error {
 	if !ok {
 		return nil
 	}
-	// Not by the connection's own method: it only notes deadlines for its own
-	// reads, and those of the handshake pass it by.
+	// The connection's own method is passed by: it only notes deadlines for its
+	// own reads, and not for those of the handshake.
 	if err := c.Connection.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (c *connection) receive() (b []byte, err error) {
 
 		n, err := c.Read(b)
 		if n > 0 {
-			return b[:n], nil // an error comes again
+			return b[:n], nil // the next read returns the error again
 		}
 
 		c.transport.buffers.Put(b)
@@ -226,7 +226,7 @@ func (c *connection) receive() (b []byte, err error) {
 	}
 
 	b, err = c.late.ReadLate(&c.transport.buffers)
-	// This read has passed by api.Connection, which would have noted it.
+	// This read was not made by api.Connection, which would have noted it.
 	if err == nil && !c.Connection.NoteInput() {
 		c.transport.buffers.Put(b)
 		return nil, net.ErrClosed

@@ -108,17 +108,17 @@ func (ws *heldAnswers) closeIfEmpty() {
 // hold keeps w, for which takeSlot has taken a slot, until it is due.
 func (ws *heldAnswers) hold(w *waiter) {
 	if p := w.place.inQueue; p != nil {
-		// Not under our lock: the queue calls moveUp while it holds its own, and
-		// moveUp takes ours. If that comes first, the timer below has the new
-		// time.
+		// Wait is not called under our lock: the queue calls moveUp while it holds
+		// its own, and moveUp takes ours. If moveUp comes first, the timer below
+		// has the new time.
 		w.inQueue = p.Wait(func(goesOn time.Time) { ws.moveUp(w, goesOn) })
 	}
 
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.held[w] = struct{}{}
-	// It took its slot before all were released, and awaitEmpty waits for that.
-	// So it is sent now.
+	// The waiter took its slot before all were released, and awaitEmpty waits
+	// for that. So its answer is sent now.
 	if ws.ended {
 		ws.releaseLocked(w, true)
 		return
@@ -129,7 +129,7 @@ func (ws *heldAnswers) hold(w *waiter) {
 // releaseDue sends w's answer, which is due.
 func (ws *heldAnswers) releaseDue(w *waiter) {
 	// The watch looks only four times a second. A caller that hung up since
-	// must not keep a place that the next one could have.
+	// must not keep a turn that the next one could have.
 	ws.release(w, w.mayBeLeft() && w.fd >= 0 && len(hungUp([]*waiter{w})) > 0)
 }
 
@@ -138,7 +138,8 @@ func (ws *heldAnswers) releaseDue(w *waiter) {
 func (ws *heldAnswers) release(w *waiter, hungUp bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	// Timer, watch and drain may all come for it. The first one sends it.
+	// The timer, the watch and the drain may all come for w. The first one
+	// sends its answer.
 	if _, here := ws.held[w]; here {
 		w.hungUp = hungUp
 		ws.releaseLocked(w, hungUp)
@@ -211,9 +212,9 @@ func (ws *heldAnswers) watch(draining <-chan struct{}) {
 		case <-tick.C:
 		}
 
-		// Without the lock while the system is asked, for there may be tens of
-		// thousands. An answer may be sent meanwhile and its descriptor be
-		// reused: then release does not find it any more.
+		// The lock is free while the system is asked, because there may be tens of
+		// thousands to ask about. An answer may be sent meanwhile and its
+		// descriptor be reused: then release does not find it any more.
 		polled = polled[:0]
 		ws.mu.Lock()
 		for w := range ws.held {

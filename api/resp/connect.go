@@ -125,7 +125,8 @@ func (c *session) hello(args [][]byte) error {
 		return c.reply(badName)
 	}
 
-	// Only now: what failed above was answered in the protocol in use.
+	// The protocol changes only now: what failed above was answered in the one
+	// in use.
 	c.resp3 = resp3
 	w := &c.worker.out
 	w.resp3 = resp3

@@ -74,7 +74,7 @@ var increxWords = [...]increxWord{
 	{text: "exat", option: expires, hasValue: true, refused: true},
 	{text: "pxat", option: expires, hasValue: true, refused: true},
 	{text: "persist", option: expires | persist, refused: true},
-	{text: "nx", refused: true}, // these two are Valkey's
+	{text: "nx", refused: true}, // this one and the next are Valkey's
 	{text: "xx", refused: true},
 }
 

@@ -11,7 +11,7 @@ import (
 const (
 	maxArguments = 1024
 	maxCommand   = 64 << 10 // bytes, with the lengths of its arguments
-	// Likewise, before the caller has shown a valid token.
+	// A caller that has not shown a valid token yet has these bounds.
 	maxStrangerArguments = 10
 	maxStrangerCommand   = 16 << 10
 
@@ -179,7 +179,7 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 		return 0, false,
 			protocolError(fmt.Sprintf("Protocol error: expected '%c', got '%s'", sign, printable(line[:1])))
 	}
-	if n := shortLength(line); n >= 0 { // nearly all are
+	if n := shortLength(line); n >= 0 { // nearly all lengths are short
 		c.at += len("$0\r\n")
 		if n > 9 {
 			c.at++
@@ -235,7 +235,8 @@ func (r *reader) readInline(b []byte, args [][]byte) (_ [][]byte, length int, er
 	if r.hadArray {
 		return args, 0, protocolError(fmt.Sprintf("Protocol error: expected '*', got '%s'", printable(b[:1])))
 	}
-	// Before any error reply: what a page sends must get no answer at all.
+	// This comes before any error reply: what a page sends must get no answer
+	// at all.
 	if isHTTP(line) {
 		return args, 0, errHTTP
 	}

@@ -17,7 +17,8 @@ import (
 
 // Bounds of the door in time.
 const (
-	// from a command's first byte to its last; also until a token is shown, if one is needed
+	// readTimeout is from a command's first byte to its last; also until a
+	// token is shown, if one is needed.
 	readTimeout  = 10 * time.Second
 	idleTimeout  = time.Hour // clients keep connections for long, and expect them to stay open
 	writeTimeout = 30 * time.Second

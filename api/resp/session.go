@@ -18,7 +18,8 @@ import (
 const (
 	// inputSize is how many bytes are read at once; commands in one read are decided together.
 	inputSize = 16 << 10
-	// headroom is the space in front of them, for the beginning of a command that arrived before.
+	// headroom is the space in front of the input, for the beginning of a
+	// command that arrived before.
 	headroom = 2 << 10
 	// smallInput is the size of a TLS connection's own buffer: TLS does not tell
 	// whether it has anything to read.
@@ -142,7 +143,7 @@ func (c *session) serve() {
 
 		if err != nil {
 			if errors.Is(err, errOver) {
-				c.Linger() // or what the caller has sent since would take the last replies away
+				c.Linger() // otherwise what the caller has sent since would take the last replies away
 			}
 			return
 		}
@@ -163,7 +164,7 @@ func (c *session) handshake() error {
 	}
 
 	if c.server.closing.Load() {
-		c.Interrupt() // as in setReadDeadline
+		c.Interrupt() // Stop's own call may have come before
 	}
 
 	if err := secured.HandshakeContext(context.Background()); err != nil {
@@ -234,7 +235,7 @@ func (c *session) setReadDeadline(now time.Time) error {
 		return err
 	}
 	if c.server.closing.Load() {
-		c.Interrupt() // its own call may have come before
+		c.Interrupt() // Stop's own call may have come before
 	}
 	return nil
 }
@@ -282,7 +283,7 @@ func (c *session) handle(b []byte) error {
 	if err != nil {
 		return err
 	}
-	// Before the buffer is put back, because rest is part of it.
+	// This comes before the buffer is put back, because rest is part of it.
 	return c.keep(work, rest)
 }
 
@@ -377,7 +378,7 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		if v := recover(); v != nil {
 			c.server.Panics.Add(1)
 			c.server.Logger.Error("panic in a handler", "door", "redis", "panic", v, "stack", string(debug.Stack()))
-			w.pending = 0 // what they hold is not known
+			w.pending = 0 // what the checks hold is not known
 			w.checks = nil
 			w.out.fail(failureOf(api.InternalError()))
 			err = errOver
@@ -413,8 +414,8 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		}
 	}
 
-	// Also after an error: what came before the broken command is decided and
-	// answered, in order.
+	// This is done even after an error: what came before the broken command is
+	// decided and answered, in order.
 	c.decide()
 	return rest, err
 }

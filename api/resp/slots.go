@@ -112,7 +112,7 @@ func (c *session) releaseSlot(words [][]byte) error {
 // releaseUnsent gives back the slots of which the caller does not know: nobody else would.
 func (c *session) releaseUnsent() {
 	for _, id := range c.worker.acquired {
-		_, _ = c.server.Decider.ReleaseSlot(id) // otherwise it ends by its ttl
+		_, _ = c.server.Decider.ReleaseSlot(id) // if that fails, the slot ends by its ttl
 	}
 	c.worker.acquired = nil
 }

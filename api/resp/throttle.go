@@ -195,7 +195,7 @@ func (v *verdict) roundAsCell(q *check) {
 	}
 
 	unit := time.Duration(q.limit[0].PerMS) * time.Millisecond / time.Duration(q.limit[0].Limit)
-	const longest = 1 << 53 // so that nothing overflows
+	const longest = 1 << 53 // with it, nothing overflows
 	if unit < time.Millisecond || v.limit > longest/int64(unit/time.Microsecond) {
 		return // redis-cell does not limit that, or not right
 	}

@@ -26,7 +26,7 @@ type worker struct {
 	// first pending of them are in use.
 	checks  []*check
 	pending int
-	charged int64     // bytes charged for them
+	charged int64     // bytes charged for checks
 	hasMore bool      // another command has arrived, or the beginning of one
 	began   time.Time // when the input had arrived
 
@@ -80,8 +80,8 @@ func (w *worker) makeRoom(b *api.Budget) bool {
 	if w.pending < taken {
 		return true
 	}
-	// Twice as many each time, so that a long run asks the budget only a few
-	// times.
+	// There are twice as many each time, so that a long run asks the budget
+	// only a few times.
 	if !b.Take(int64(taken) * checkMemory) {
 		return false
 	}

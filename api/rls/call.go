@@ -208,8 +208,8 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 		}
 	}
 
-	// Not in the loop before: a quota is in shadow if there is another one, so
-	// all must be counted.
+	// This is not in the loop before: a quota is in shadow if there is another
+	// one, so all must be counted.
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
 		if d.givesBack || !d.isLimited() {
@@ -431,7 +431,8 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 		switch {
 		case !la.Allowed:
 			remaining = before - taken
-			// Their sum did not fit, so that at least the last of them is over.
+			// The sum of the hits did not fit, so that at least the last of them is
+			// over.
 			overLimit = looks || taken == cost || remaining < 0
 		case !refused:
 			remaining -= taken
@@ -530,8 +531,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 			continue
 		}
 
-		// Filled here and not in the goroutine, because that takes c's scratch
-		// space.
+		// This is filled here and not in the goroutine, because that takes c's
+		// scratch space.
 		subjects := make([]limiter.Subject, 1)
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
 		group.Go(func() {

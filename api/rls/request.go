@@ -92,7 +92,7 @@ func (m *message) nextField() (field protowire.Number, n uint64, b []byte, ok bo
 		n, size = protowire.ConsumeVarint(m.rest)
 	case protowire.BytesType:
 		b, size = protowire.ConsumeBytes(m.rest)
-		// Never nil: that is how callers tell bytes from a number.
+		// It is never nil: that is how callers tell bytes from a number.
 		if b == nil {
 			b = m.rest[:0]
 		}

@@ -50,8 +50,8 @@ func (c *benchCmd) Run(env *environment) error {
 		return err
 	}
 
-	// Try one check first, to report a wrong address, token or rule once rather
-	// than as a thousand errors.
+	// One check is tried first, to report a wrong address, token or rule once
+	// rather than as a thousand errors.
 	if err := c.tryCheck(env, n); err != nil {
 		return err
 	}

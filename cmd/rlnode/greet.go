@@ -111,7 +111,7 @@ func (c *serveCmd) explainListenError(err error) error {
 	if found[3] == "cannot assign requested address" {
 		from := set(host, [2]string{"--bind", c.Bind}, [2]string{"--admin-bind", c.AdminBind},
 			[2]string{"--cluster-bind", c.ClusterBind})
-		// other addresses derive from --bind
+		// Other addresses derive from --bind.
 		return fmt.Errorf("%s: this machine has no address %s: %w", append(from, "--bind")[0], host, err)
 	}
 

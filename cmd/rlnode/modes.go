@@ -51,7 +51,7 @@ func (c *serveCmd) checkFiles(log *slog.Logger) error {
 		}
 	}
 
-	// These have no secret, but who writes them decides who may do what.
+	// These files hold no secret, but their writers decide who may do what.
 	for _, public := range []struct{ flag, path string }{
 		{"--tokens-file", c.TokensFile}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--http-cert", c.HTTPCert},
 	} {
@@ -61,7 +61,7 @@ func (c *serveCmd) checkFiles(log *slog.Logger) error {
 		}
 	}
 
-	// With the sticky bit, as in /tmp, others may still put files there.
+	// If the sticky bit is set, as in /tmp, others may still put files there.
 	mode := modeOf(c.DataDir)
 	if mode&othersWrite != 0 && mode&othersSearch != 0 {
 		report("--data-dir", c.DataDir, mode, "may write to the data directory")
@@ -79,7 +79,7 @@ func modeOf(path string) fs.FileMode {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return 0 // whoever needs it says so
+		return 0 // the reader of the file reports the error
 	}
 	return info.Mode()
 }

@@ -93,7 +93,7 @@ func restoreEntries(env *environment, n *remote, list []*admin.EntryItem, replac
 		}
 	}
 
-	// Those that go make room for the others.
+	// The entries that go make room for the others.
 	if err := writeItems(env, n, "remove", surplus); err != nil {
 		return err
 	}
@@ -109,7 +109,8 @@ func restoreEntries(env *environment, n *remote, list []*admin.EntryItem, replac
 func writeItems(env *environment, n *remote, field string, list []*admin.EntryItem) error {
 	for len(list) > 0 {
 		size, count := 0, 0
-		// At least one, however large: the node says what is wrong with it.
+		// A chunk has at least one entry, however large: the node says what is
+		// wrong with it.
 		for count < min(len(list), restoreChunk) && (count == 0 || size+len(list[count].Entry) <= restoreBytes) {
 			size += len(list[count].Entry)
 			count++

@@ -19,7 +19,8 @@ func (c *serveCmd) Run(env *environment) error {
 	if err := c.complete(); err != nil {
 		return &exitError{code: exitUsage, err: err}
 	}
-	// Room for two: one signal to stop gracefully, and a second to stop at once.
+	// The channel has room for two signals: one to stop gracefully, and a
+	// second to stop at once.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)

@@ -119,7 +119,7 @@ type subjectAnswer struct {
 		Estimated bool   `json:"estimated"`
 		Unlimited bool   `json:"unlimited"`
 
-		// Of a limit of slots, which has no window:
+		// These are of a limit of slots, which has no window.
 		TTLMS   int64      `json:"ttl_ms"`
 		Holders int        `json:"holders"`
 		Slots   []heldSlot `json:"slots"`

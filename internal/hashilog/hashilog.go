@@ -19,7 +19,8 @@ func New(log *slog.Logger) hclog.Logger {
 			level = l
 		}
 	}
-	// Discard hclog's own output; the sink gets the same lines before they are formatted.
+	// The library's own output is discarded; the sink gets the same lines
+	// before they are formatted.
 	out := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: level})
 	out.RegisterSink(sink{log})
 	return out
@@ -35,7 +36,7 @@ func (s sink) Accept(name string, level hclog.Level, msg string, args ...any) {
 	}
 	for _, a := range args {
 		if f, ok := a.(hclog.Format); ok && len(f) > 0 {
-			// A format and its values.
+			// The argument is a format and its values.
 			a = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
 		}
 		pairs = append(pairs, a)

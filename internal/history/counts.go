@@ -24,8 +24,8 @@ const (
 type Counts struct {
 	Checks  int64 // those that were decided, whatever the decision
 	Refused int64
-	// not refused, although a shadow rule would have refused; of all checks: once
-	// for each such rule
+	// ShadowRefused counts checks that were not refused, although a shadow rule
+	// would have refused them; of all checks, once for each such rule.
 	ShadowRefused int64
 }
 

@@ -149,7 +149,8 @@ func (es *Events) unsaved() []byte {
 		return nil
 	}
 
-	// Cleared before it is written: a line that comes meanwhile sets it again.
+	// The flag is cleared before the list is written: a line that comes
+	// meanwhile sets it again.
 	es.changed = false
 
 	for {

@@ -150,7 +150,8 @@ func (h *History) Tick() bool {
 	}
 
 	reading := h.config.Read()
-	// otherwise the clock was set, or the process was suspended: nobody knows when what was decided
+	// Otherwise the clock was set, or the process was suspended: nobody knows
+	// when what was decided.
 	ended := now == h.minute+1
 	if ended {
 		h.store(reading)
@@ -223,8 +224,8 @@ func (h *History) save() {
 
 	var err error
 
-	// Without the lock: the disk may be slow, and what was packed never changes
-	// in place.
+	// The lock is free meanwhile: the disk may be slow, and what was packed
+	// never changes in place.
 	for _, f := range list {
 		if err = h.write(f); err != nil {
 			break

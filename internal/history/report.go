@@ -246,7 +246,8 @@ func ask[R any, M interface {
 
 	others := h.config.Others()
 
-	// With room for all: whoever delivers a reply must not wait.
+	// The channel has room for all answers: a goroutine that delivers a reply
+	// must not wait.
 	answers := make(chan *R, len(others))
 	for _, id := range others {
 		h.config.Peers.Go(id, method, body, gatherTimeout, func(b []byte, err error) {

@@ -26,8 +26,8 @@ type Metric struct {
 	Value      float64  // of a Gauge or a Counter
 
 	Bounds []float64 // of a Histogram: upper bounds of its buckets, ascending
-	// observations per bucket; may have one more than Bounds, for those beyond. For
-	// a Summary: one element
+	// Counts has the observations per bucket. It may have one more than Bounds,
+	// for those beyond. For a Summary, it has one element.
 	Counts []int64
 	Sum    float64 // of all observations
 }

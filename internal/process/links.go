@@ -171,7 +171,8 @@ func (l *Links) connect(from, to *link, port int, caller net.Conn) {
 	node, err := dialer.Dial("tcp", target)
 	for began := time.Now(); err != nil && time.Since(began) < Timeout &&
 		l.await(from, to); node, err = dialer.Dial("tcp", target) {
-		// the node still starts; to close the connection would mean that it rejects the caller
+		// The node still starts. Closing the connection would mean that it rejects
+		// the caller.
 		time.Sleep(20 * time.Millisecond)
 	}
 	if err != nil {

@@ -18,8 +18,8 @@ type conn struct {
 	in, out transfer
 	late    func(fd uintptr) bool // in.callLate
 	waits   atomic.Uint64
-	// a write has found that the other end had reset the connection, which the
-	// system reports only once
+	// reset means that a write has found that the other end had reset the
+	// connection, which the system reports only once.
 	reset atomic.Bool
 }
 

@@ -138,7 +138,8 @@ func (f *File) load() (*derivedKeys, error) {
 		return nil, err
 	}
 
-	// Gossip first: if its keys can't be changed, the secrets in force stay.
+	// Gossip comes first: if its keys can't be changed, the secrets in force
+	// stay.
 	if err := f.replaceGossipKeys(old, secrets); err != nil {
 		return nil, fmt.Errorf("change the keys of gossip: %w", err)
 	}

@@ -160,8 +160,8 @@ func (d *Decoder) upTo(most uint64) uint64 {
 		b := d.b[i]
 		v |= uint64(b&0x7f) << shift
 		if b < 0x80 {
-			// Too large, or not the shortest form: a value has only one
-			// encoding.
+			// The number is too large, or not in its shortest form: a value has only
+			// one encoding.
 			if v > most || shift > 0 && b == 0 || shift == 63 && b > 1 {
 				break
 			}

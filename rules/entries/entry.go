@@ -89,15 +89,15 @@ type Entry struct {
 	// conditions must hold.
 	Match []Condition `json:"match,omitempty"`
 
-	// The next are for Subject. Limits is a JSON object that has for some rules the
-	// limits in place of the rule's.
+	// The next four are for Subject. Limits is a JSON object that has for some
+	// rules the limits in place of the rule's.
 	Attribute string          `json:"attribute,omitempty"`
 	Value     string          `json:"value,omitempty"`
 	Tier      string          `json:"tier,omitempty"`
 	Limits    json.RawMessage `json:"limits,omitempty"`
 
-	// The next are for Block. Key holds the values of the rule's key attributes, as
-	// the rule counts them.
+	// The next two are for Block. Key holds the values of the rule's key
+	// attributes, as the rule counts them.
 	Rule string   `json:"rule,omitempty"`
 	Key  []string `json:"key,omitempty"`
 

@@ -141,7 +141,8 @@ func (s *State) With(c Change) (*State, error) {
 
 	e := c.Entry.withID()
 	if before != nil {
-		// Before the bounds are checked: its place is free for the new one.
+		// The old entry goes before the bounds are checked: its place is free for
+		// the new one.
 		next.remove(before)
 	}
 

@@ -39,8 +39,8 @@ func HashText(s string) uint64 { return maphash.String(seed, s) }
 func HashWords(a, b uint64) uint64 {
 	high, low := bits.Mul64(a^secret, bits.RotateLeft64(b, hashRotation)^otherSecret)
 	h := high ^ low
-	// Once more: if a factor of the first product is 0, that loses the other
-	// word.
+	// The words are mixed once more: if a factor of the first product is 0,
+	// that loses the other word.
 	high, low = bits.Mul64(h^otherSecret, b^secret)
 	return high ^ low
 }
