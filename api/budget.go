@@ -76,13 +76,13 @@ func (b *Budget) Give(n int64) {
 	// is not seen here sees the bytes that have just come back.
 	if b.waiters.Load() > 0 {
 		b.mu.Lock()
-		b.wake()
+		b.wakeLocked()
 		b.mu.Unlock()
 	}
 }
 
-// wake makes all waiters retry. The caller holds b.mu.
-func (b *Budget) wake() {
+// wakeLocked makes all waiters retry. The caller holds b.mu.
+func (b *Budget) wakeLocked() {
 	if b.freed != nil {
 		close(b.freed)
 		b.freed = nil
@@ -148,7 +148,7 @@ type Transfer struct {
 func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.remove(t)
+	b.removeLocked(t)
 	*t = Transfer{size: size, since: time.Now(), among: &b.others}
 	t.conn = Unwrap[*Connection](conn)
 	if t.conn != nil && t.conn.IsStranger() {
@@ -161,12 +161,12 @@ func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 func (b *Budget) Finish(t *Transfer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.remove(t)
+	b.removeLocked(t)
 	t.conn = nil
 }
 
-// remove takes t from the list that has it. The caller holds b.mu.
-func (b *Budget) remove(t *Transfer) {
+// removeLocked takes t from the list that has it. The caller holds b.mu.
+func (b *Budget) removeLocked(t *Transfer) {
 	if t.among != nil {
 		t.among.Remove(t.element)
 		t.among, t.element = nil, nil
@@ -217,7 +217,7 @@ func (b *Budget) closeSlow(n int64) {
 		// It leaves the list at once, although its bytes come back only later.
 		// The next caller in need must choose another.
 		t := oldest.Value.(*Transfer)
-		b.remove(t)
+		b.removeLocked(t)
 		n -= t.size
 
 		// A connection may have more than one transfer, but counts once.

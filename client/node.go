@@ -343,7 +343,8 @@ func (rp *reply) problem() *Error {
 	var p problem
 	if err := json.Unmarshal(rp.body, &p); err != nil || p.Code == "" {
 		const maxExcerpt = 200
-		p = problem{Code: "unknown", Title: http.StatusText(rp.status), Detail: fmt.Sprintf("%.*q", maxExcerpt, rp.body)}
+		p = problem{Code: "unknown", Title: http.StatusText(rp.status),
+			Detail: fmt.Sprintf("%.*q", maxExcerpt, rp.body)}
 	}
 	return &Error{Status: rp.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: rp.node.baseURL}
 }

@@ -285,7 +285,8 @@ func (dec *decoder) word(n *yaml.Node, words ...string) string {
 // span reads a duration in low…high.
 func (dec *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 	if dec.shapes != nil {
-		dec.shapes.acceptKind(n, yaml.String, object("type", yaml.Text("string"), "pattern", yaml.Text(durationPattern)))
+		dec.shapes.acceptKind(n, yaml.String,
+			object("type", yaml.Text("string"), "pattern", yaml.Text(durationPattern)))
 		return Span{}
 	}
 	if n.Kind == yaml.Int || n.Kind == yaml.Float {

@@ -131,6 +131,7 @@ func Diff(before, after *Document) []PieceChange {
 			out = append(out, PieceChange{Kind: p.kind, Name: p.name, Change: Removed})
 			continue
 		}
+
 		left[id{p.kind, p.name}] = same[1:]
 		matched[same[0]] = true
 		if p.json != same[0].json {
@@ -149,6 +150,7 @@ func Diff(before, after *Document) []PieceChange {
 	if before == nil {
 		return out
 	}
+
 	out = noteAnew(out, before, after)
 	noteRenames(out, piecesBefore, piecesAfter)
 	if c, moved := orderChange(before, after); moved {
@@ -421,8 +423,12 @@ func (d *Document) identities(r *RuleSpec, limits []*LimitSpec) (ids []counterId
 // limitsAnew returns why the counts of a list of limits begin anew. A limit
 // that is only added or removed is no reason.
 func limitsAnew(idsBefore, idsAfter []counterIdentity) string {
-	removed := slices.DeleteFunc(slices.Clone(idsBefore), func(id counterIdentity) bool { return slices.Contains(idsAfter, id) })
-	added := slices.DeleteFunc(slices.Clone(idsAfter), func(id counterIdentity) bool { return slices.Contains(idsBefore, id) })
+	onlyIn := func(list, other []counterIdentity) []counterIdentity {
+		return slices.DeleteFunc(slices.Clone(list), func(id counterIdentity) bool { return slices.Contains(other, id) })
+	}
+	removed := onlyIn(idsBefore, idsAfter)
+	added := onlyIn(idsAfter, idsBefore)
+
 	for _, g := range removed {
 		for _, id := range added {
 			switch {
@@ -480,7 +486,8 @@ func noteRenames(out []PieceChange, before, after []docPiece) {
 
 		for j := range out {
 			c := &out[j]
-			if c.Kind == KindRule && c.Change == Added && c.Anew == "" && body(before, out[i].Name) == body(after, c.Name) {
+			isNew := c.Kind == KindRule && c.Change == Added && c.Anew == ""
+			if isNew && body(before, out[i].Name) == body(after, c.Name) {
 				c.Anew = fmt.Sprintf("it was named %s", out[i].Name)
 				break
 			}

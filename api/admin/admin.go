@@ -168,7 +168,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		doors: doors, config: config, addr: ln.Addr(), done: make(chan error, 1),
 		writes: make(chan struct{}, maxWrites), diffs: make(chan struct{}, maxWrites),
 		exports: make(chan struct{}, maxExports),
-		conns:   doors.Track(doors.Seats(maxConnections, seatParts, seatMemory)),
+		conns:   doors.NewConnections(doors.Seats(maxConnections, seatParts, seatMemory)),
 		pages:   newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{

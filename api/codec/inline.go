@@ -15,7 +15,8 @@ var modeNames = [...]string{counters.CheckMode: "check", counters.PeekMode: "pee
 
 // subjectFields are the fields of a subject with inline limits, given in the
 // check itself or in an element of subjects.
-const subjectFields = fieldNamespace | fieldKey | fieldLimits | fieldConsistency | fieldShadow | fieldCost | fieldCosts | fieldMode
+const subjectFields = fieldNamespace | fieldKey | fieldLimits | fieldConsistency | fieldShadow |
+	fieldCost | fieldCosts | fieldMode
 
 // subjectNames lists subjectFields for messages.
 const subjectNames = "namespace, key, limits, consistency, cost, costs, mode, shadow"

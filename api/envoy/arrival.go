@@ -117,16 +117,16 @@ func (a *arrival) check() {
 	}
 
 	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) &&
-		a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
+		a.chargeLocked(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
 		a.timer.Reset(min(checkInterval<<min(a.checks, 16), maxCheckInterval)) // thousands may wait
 		return
 	}
 
-	a.abortWait()
+	a.abortWaitLocked()
 }
 
-// abortWait ends the wait with an error. The caller holds a.mu.
-func (a *arrival) abortWait() {
+// abortWaitLocked ends the wait with an error. The caller holds a.mu.
+func (a *arrival) abortWaitLocked() {
 	if a.abort != nil {
 		a.abort()
 		return
@@ -180,15 +180,15 @@ func (sa *stalledArrivals) abortOne() bool {
 
 	if victim.conn != nil && victim.checks > 0 { // unless its wait has just ended
 		victim.server.overloads.Add(1)
-		victim.abortWait()
+		victim.abortWaitLocked()
 	}
 
 	return true
 }
 
-// charge raises the charge to n bytes in all. It reports false if the budget
+// chargeLocked raises the charge to n bytes in all. It reports false if the budget
 // has no room. The caller holds a.mu.
-func (a *arrival) charge(n int64) bool {
+func (a *arrival) chargeLocked(n int64) bool {
 	if n <= a.charged {
 		return true
 	}

@@ -102,7 +102,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 
 	s := &Server{
 		Doors: doors, tracer: config.Tracer,
-		conns: doors.Track(doors.Seats(maxConnections, seatParts, seatMemory)), addr: ln.Addr(),
+		conns: doors.NewConnections(doors.Seats(maxConnections, seatParts, seatMemory)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

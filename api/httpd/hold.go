@@ -58,7 +58,7 @@ func (s *Server) park(w *waiter, t *turn, c net.Conn) {
 		w.closes = true // what the caller sent next is unreadable, but it still gets its answer
 	}
 	w.unread = unread
-	s.waiting.hold(w)
+	s.waiting.keep(w)
 }
 
 // readBuffered returns what the library has already read from the connection beyond the request.

@@ -83,7 +83,7 @@ func TestMoveUpKeepsTheHold(t *testing.T) {
 		for _, want := range []sent{{time.Hour, 2 * time.Hour}, {time.Minute, 0}, {0, 0}} {
 			ws.takeSlot()
 			w := &waiter{fd: -1, due: began.Add(time.Hour), delayAfterDue: 4 * time.Hour}
-			ws.hold(w)
+			ws.keep(w)
 			ws.moveUp(w, began.Add(want.after+want.left))
 			if got := <-answers; got != want {
 				t.Errorf("moved up to %v: got an answer after %v with %v left, want %v with %v",

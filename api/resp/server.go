@@ -110,5 +110,6 @@ func (s *Server) noteNeedlessToken(from net.Addr) {
 	if now-last < int64(authLogPause) || !s.authNoted.CompareAndSwap(last, now) {
 		return
 	}
-	s.Logger.Info("Redis protocol: a caller sends a password, but this node has no tokens and takes anybody's commands", "from", from.String())
+	s.Logger.Info("Redis protocol: a caller sends a password, but this node has no tokens and takes anybody's commands",
+		"from", from.String())
 }

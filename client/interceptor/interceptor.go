@@ -124,7 +124,8 @@ func newGuard(c client.Checker, o Options) *guard {
 func attributes(trustedHops int) func(context.Context, string) map[string]string {
 	address := client.Address(trustedHops)
 	return func(ctx context.Context, method string) map[string]string {
-		r := http.Request{Header: http.Header{"X-Forwarded-For": metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")}}
+		forwarded := metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")
+		r := http.Request{Header: http.Header{"X-Forwarded-For": forwarded}}
 		if p, ok := peer.FromContext(ctx); ok {
 			r.RemoteAddr = p.Addr.String()
 		}

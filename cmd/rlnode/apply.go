@@ -399,7 +399,8 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 	doc, err := rules.Join(parts)
 	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 		printMistakes(env.stderr, strings.Join(names, " "), "", mistakes)
-		return "", nil, fmt.Errorf("the files have %s; the rules in force are unchanged", countText(len(mistakes), "mistake"))
+		return "", nil, fmt.Errorf("the files have %s; the rules in force are unchanged",
+			countText(len(mistakes), "mistake"))
 	}
 	if err != nil {
 		return "", nil, err

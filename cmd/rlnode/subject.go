@@ -96,7 +96,8 @@ func (f *usageFlags) show(env *environment, subject *subjectFlags, text func(io.
 	if subject.isInline() || f.onlyData() {
 		return sendAndPrint(env, f.data, f.JSON, postFields("/v1/usage", fields), text)
 	}
-	return sendAndPrint(env, f.admin, f.JSON, request{path: "/v1/usage", query: subjectQuery(subject.Rule, subject.Key)}, text)
+	r := request{path: "/v1/usage", query: subjectQuery(subject.Rule, subject.Key)}
+	return sendAndPrint(env, f.admin, f.JSON, r, text)
 }
 
 // subjectAnswer is a node's answer about a subject.

@@ -154,7 +154,7 @@ func (h *History) Tick() bool {
 	// when what was decided.
 	ended := now == h.minute+1
 	if ended {
-		h.store(reading)
+		h.storeLocked(reading)
 	}
 	if now/minutesInHour != h.minute/minutesInHour {
 		h.busiest = busiestRules(reading.since(h.atHour))
@@ -171,12 +171,12 @@ func (h *History) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.config.Now()/int64(time.Minute) == h.minute {
-		h.store(h.config.Read())
+		h.storeLocked(h.config.Read())
 	}
 }
 
-// store stores what was decided in the current minute. The caller holds mu.
-func (h *History) store(reading *Reading) {
+// storeLocked stores what was decided in the current minute. The caller holds h.mu.
+func (h *History) storeLocked(reading *Reading) {
 	if h.minutes.begin(h.minute) {
 		h.minutes.open.names = slices.Clone(h.busiest)
 	}

@@ -91,11 +91,11 @@ func (ws *heldAnswers) freeSlot() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.taken--
-	ws.closeIfEmpty()
+	ws.closeIfEmptyLocked()
 }
 
-// closeIfEmpty closes empty once the last slot is free. The caller holds ws.mu.
-func (ws *heldAnswers) closeIfEmpty() {
+// closeIfEmptyLocked closes empty once the last slot is free. The caller holds ws.mu.
+func (ws *heldAnswers) closeIfEmptyLocked() {
 	if ws.ended && ws.taken == 0 {
 		select {
 		case <-ws.empty:
@@ -105,8 +105,8 @@ func (ws *heldAnswers) closeIfEmpty() {
 	}
 }
 
-// hold keeps w, for which takeSlot has taken a slot, until it is due.
-func (ws *heldAnswers) hold(w *waiter) {
+// keep keeps w, for which takeSlot has taken a slot, until it is due.
+func (ws *heldAnswers) keep(w *waiter) {
 	if p := w.place.inQueue; p != nil {
 		// Wait is not called under our lock: the queue calls moveUp while it holds
 		// its own, and moveUp takes ours. If moveUp comes first, the timer below
@@ -169,7 +169,7 @@ func (ws *heldAnswers) releaseAll() {
 	for w := range ws.held {
 		ws.releaseLocked(w, true)
 	}
-	ws.closeIfEmpty()
+	ws.closeIfEmptyLocked()
 }
 
 // awaitEmpty returns once all held answers are sent, or when ctx ends. Call it after releaseAll.

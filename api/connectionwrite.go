@@ -1,0 +1,111 @@
+package api
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/rawconn"
+)
+
+const (
+	// stallTime is how long a caller may read nothing of an answer.
+	stallTime = 5 * time.Second
+	// socketBuffers is roughly what the system holds for a connection whose caller
+	// does not read; see boundSocket.
+	socketBuffers = sendBuffer + receiveBuffer
+)
+
+// errNoRoom means that the budget has no room for an answer that its caller does not read.
+var errNoRoom = errors.New("the memory for answers that callers don't read is used up")
+
+// SetWriteDeadline bounds the next writes.
+func (c *Connection) SetWriteDeadline(t time.Time) error {
+	c.noteWriteDeadline(t)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// SetDeadline bounds the next reads and writes.
+func (c *Connection) SetDeadline(t time.Time) error {
+	c.noteWriteDeadline(t)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *Connection) noteWriteDeadline(t time.Time) {
+	if t.IsZero() {
+		c.writeDeadline.Store(0)
+		return
+	}
+	c.writeDeadline.Store(c.owner.sinceBegan(t))
+}
+
+// Write sends b.
+func (c *Connection) Write(b []byte) (int, error) {
+	quick, ok := c.Conn.(rawconn.TryWriter)
+	if !ok {
+		return c.Conn.Write(b)
+	}
+
+	// What fits into the system's buffer goes out at once. That is nearly every
+	// answer, and it costs neither a deadline nor a charge.
+	sent := 0
+	for sent < len(b) {
+		n := quick.TryWrite(b[sent:])
+		if n == 0 {
+			break
+		}
+		sent += n
+	}
+
+	if sent == len(b) {
+		return sent, nil
+	}
+
+	n, err := c.writeSlowly(b[sent:])
+	return sent + n, err
+}
+
+// writeSlowly sends b to a caller that is slow to read. It charges what the system holds for it
+// meanwhile, and fails as soon as the caller has read nothing for stallTime.
+func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
+	if budget := c.owner.config.Budget; budget != nil {
+		var stall Transfer
+		if !budget.Hold(&stall, socketBuffers, c) {
+			return 0, errNoRoom
+		}
+		defer budget.Release(&stall)
+	}
+
+	// A caller that does not read keeps a seat. From here on it may lose it.
+	c.Await(time.Now())
+	requested := time.Time{}
+	deadline := c.writeDeadline.Load()
+	if deadline != 0 {
+		requested = c.owner.began.Add(time.Duration(deadline))
+	}
+
+	for {
+		until := time.Now().Add(stallTime)
+		if !requested.IsZero() && requested.Before(until) {
+			until = requested
+		}
+
+		if err := c.Conn.SetWriteDeadline(until); err != nil {
+			return sent, err
+		}
+
+		n, err := c.Conn.Write(b[sent:])
+		sent += n
+		// If our own deadline ended the write but something was sent, the
+		// caller is only slow, and gets as long again. The deadline that was
+		// requested ends it for good.
+		progress := n > 0 && !until.Equal(requested) && errors.Is(err, os.ErrDeadlineExceeded)
+		if !progress {
+			if err == nil {
+				// The short deadline of this write must not end a later one.
+				err = c.Conn.SetWriteDeadline(requested)
+			}
+			return sent, err
+		}
+	}
+}
