@@ -20,6 +20,7 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger) (*reload.Files[
 		}
 		return &pair, nil
 	}
+
 	report := func(_ *tls.Certificate, err error) {
 		if err != nil {
 			log.Error("certificate not reloaded, the old one stays in use", "error", err)
@@ -27,6 +28,7 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger) (*reload.Files[
 		}
 		log.Info("certificate reloaded", "cert", certFile)
 	}
+
 	return reload.Open(load, report, certFile, keyFile)
 }
 

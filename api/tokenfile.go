@@ -182,13 +182,12 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	t = &Token{}
 	given := map[string]bool{}
 	var namespaces []string
-
 	var namespacesPos yaml.Pos
+
 	for key, value := range item.Pairs {
 		if given[key.Text] {
 			return nil, key.Pos, fmt.Errorf("%s is given twice", Excerpt(key.Text))
 		}
-
 		given[key.Text] = true
 
 		switch key.Text {

@@ -106,11 +106,13 @@ func (t *Token) NamespaceError(q *limiter.Query) *Error {
 	if t == nil || t.Namespaces == nil {
 		return nil
 	}
+
 	if len(q.Subjects) == 0 {
 		return Errorf(Forbidden,
 			"%s may only ask about subjects that bring their limits, in the namespaces %s", t.Name,
 			t.Namespaces)
 	}
+
 	for i := range q.Subjects {
 		name := q.Subjects[i].Namespace
 		if !t.Namespaces.Has(name) {
@@ -118,6 +120,7 @@ func (t *Token) NamespaceError(q *limiter.Query) *Error {
 				t.Name, t.Namespaces, Excerpt(cmp.Or(name, rules.InlineName)))
 		}
 	}
+
 	return nil
 }
 

@@ -44,8 +44,8 @@ func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 	}
 
 	q.deadline = time.Now().Add(c.options.Timeout)
-	c.mu.Lock()
 
+	c.mu.Lock()
 	switch {
 	case c.closed:
 		c.mu.Unlock()

@@ -284,6 +284,7 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 		Title: "Request cannot be satisfied as assigned quota has been exceeded", Status: http.StatusTooManyRequests,
 		Code: cmp.Or(d.Code, CodeRateLimited), Detail: d.Reason, Violated: d.Violated,
 	}
+
 	h := w.Header()
 	switch {
 	case d.Denied():
@@ -317,6 +318,7 @@ func (r *Refusal) answer(w http.ResponseWriter, p problemBody) {
 	for name, value := range r.Headers {
 		h.Set(name, value)
 	}
+
 	if 400 <= r.Status && r.Status <= 499 || r.Status == http.StatusServiceUnavailable {
 		p.Status = r.Status
 	}
@@ -325,6 +327,7 @@ func (r *Refusal) answer(w http.ResponseWriter, p problemBody) {
 	if len(r.Body) > 0 {
 		isText = json.Unmarshal(r.Body, &text) == nil
 	}
+
 	switch {
 	case isText:
 		h.Set("Content-Type", "text/plain; charset=utf-8")

@@ -82,6 +82,7 @@ func (c *Client) checkSetup(rules []string) {
 	if !sleep(c.lifetime, setupCheckDelay) {
 		return
 	}
+
 	for {
 		ctx, cancel := context.WithTimeoutCause(c.lifetime, c.options.Timeout, ErrTimeout)
 		r, err := c.ask(ctx, "/v1/check/batch", body, maxBatchAnswer, retryAlways)

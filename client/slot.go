@@ -227,8 +227,8 @@ func (s *Slot) keep(ctx context.Context, until time.Time) {
 	defer close(s.kept)
 
 	next := thirdOf(until)
-
 	pause := time.Duration(0)
+
 	for {
 		if !sleep(ctx, time.Until(next)) {
 			return

@@ -46,6 +46,7 @@ func (dec *decoder) declare(n *yaml.Node, doc *Document) {
 		dec.fail(n, "expected a list of names or a mapping, not %s", n.Kind)
 		return
 	}
+
 	if len(n.Items) == 0 {
 		dec.fail(n, "expected at least one attribute")
 	}

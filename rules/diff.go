@@ -114,6 +114,7 @@ func (d *Document) diffPieces() []docPiece {
 func Diff(before, after *Document) []PieceChange {
 	piecesBefore, piecesAfter := before.diffPieces(), after.diffPieces()
 	type id struct{ kind, name string }
+
 	// left has the pieces of after that have no counterpart yet. An entry may
 	// be listed twice.
 	left := make(map[id][]*docPiece, len(piecesAfter))
@@ -140,6 +141,7 @@ func Diff(before, after *Document) []PieceChange {
 			out = append(out, c)
 		}
 	}
+
 	for i := range piecesAfter {
 		p := &piecesAfter[i]
 		if !matched[p] {
@@ -147,6 +149,7 @@ func Diff(before, after *Document) []PieceChange {
 				PieceChange{Kind: p.kind, Name: p.name, Change: Added, Details: summary(p), after: p.json})
 		}
 	}
+
 	if before == nil {
 		return out
 	}
@@ -156,11 +159,13 @@ func Diff(before, after *Document) []PieceChange {
 	if c, moved := orderChange(before, after); moved {
 		out = append(out, c)
 	}
+
 	if len(out) == 0 && before.source != after.source {
 		out = append(out,
 			PieceChange{Kind: KindText, Change: Changed,
 				Details: []string{"only comments and layout differ"}, after: "text"})
 	}
+
 	return out
 }
 

@@ -40,10 +40,12 @@ func (d *Document) editText(c Change, next *Document) string {
 	if d.source == "" || d.asJSON {
 		return ""
 	}
+
 	root, err := yaml.Parse(d.source)
 	if err != nil || root.Kind != yaml.Map {
 		return ""
 	}
+
 	t := &textEdit{lines: strings.SplitAfter(strings.TrimSuffix(d.source, "\n")+"\n", "\n")}
 	t.lines = t.lines[:len(t.lines)-1] // after the last line break is nothing
 	t.end = len(t.lines)
@@ -56,6 +58,7 @@ func (d *Document) editText(c Change, next *Document) string {
 	case ListPart:
 		section = "lists"
 	}
+
 	key, value := t.enter(root, section)
 	switch {
 	case key == nil && piece == nil:
@@ -63,9 +66,11 @@ func (d *Document) editText(c Change, next *Document) string {
 	case key == nil:
 		return t.join(t.end, t.end, block(0, section+":")+t.render(c, "  ", piece))
 	}
+
 	if value.Kind == yaml.Null || len(value.Items) == 0 || value.Items[0].Pos.Line <= key.Pos.Line {
 		return "" // written on one line
 	}
+
 	return t.change(c, name, value, piece)
 }
 
@@ -106,7 +111,6 @@ func (t *textEdit) before(i, least int) int {
 func (t *textEdit) change(c Change, name string, section, piece *yaml.Node) string {
 	starts := []int{} // the first line of each piece of the section
 	at := -1
-	indent := ""
 	if section.Kind == yaml.List {
 		for i, item := range section.Items {
 			starts = append(starts, int(item.Pos.Line)-1)
@@ -126,7 +130,7 @@ func (t *textEdit) change(c Change, name string, section, piece *yaml.Node) stri
 	}
 
 	first := t.lines[starts[0]]
-	indent = first[:len(first)-len(strings.TrimLeft(first, " "))]
+	indent := first[:len(first)-len(strings.TrimLeft(first, " "))]
 	if at < 0 {
 		end := t.before(t.end, starts[len(starts)-1]+1)
 		return t.join(end, end, t.render(c, indent, piece))
@@ -141,6 +145,7 @@ func (t *textEdit) change(c Change, name string, section, piece *yaml.Node) stri
 	if piece != nil {
 		return t.join(starts[at], end, t.render(c, indent, piece))
 	}
+
 	if len(starts) == 1 {
 		return "" // its section goes, too
 	}

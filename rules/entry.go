@@ -137,6 +137,7 @@ func (f *EntryForm) readKey(d *decoder, n *yaml.Node) {
 			f.Key = []string{text}
 		}
 	})
+
 	if len(f.Key) > MaxAttributes {
 		d.fail(n, "more than %d values in the key", MaxAttributes)
 	}

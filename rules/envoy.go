@@ -194,6 +194,7 @@ func (c *compiler) compileEnvoy() {
 	}
 
 	c.set.envoy = &envoyTrees{make(map[string]*EnvoyDomain, len(specs)), map[string]*EnvoyNode{}}
+
 	numbers := make(map[string]int, len(c.set.names)) // by name, in c.set.names
 	for i, name := range c.set.names {
 		numbers[name] = i
@@ -207,6 +208,7 @@ func (c *compiler) compileEnvoy() {
 		}
 		return n
 	}
+
 	for _, s := range specs {
 		d := &EnvoyDomain{name: s.Domain}
 		counted := number(EnvoyName + "/" + s.Domain)

@@ -58,12 +58,14 @@ func (s *Set) whyNot(spec *RuleSpec, r *Rule, m *Match) (why []string) {
 		if slices.ContainsFunc(part, func(name string) bool { return valueOf(name) != nil }) {
 			continue
 		}
+
 		if len(part) == 1 {
 			add("key: %s is absent", part[0])
 		} else {
 			add("key: none of %s is present", strings.Join(part, ", "))
 		}
 	}
+
 	for i, c := range spec.Match {
 		v := valueOf(c.Attribute)
 		switch {
@@ -73,16 +75,19 @@ func (s *Set) whyNot(spec *RuleSpec, r *Rule, m *Match) (why []string) {
 			add("%s: %s is not %s", c.Attribute, explainValue(v.text), explainValues(c.Values))
 		}
 	}
+
 	for i, c := range spec.Not {
 		if v := valueOf(c.Attribute); v != nil && r.not[i].isMetBy(m, v) {
 			add("not %s: %s is %s", c.Attribute, explainValue(v.text), explainValues(c.Values))
 		}
 	}
+
 	for _, name := range spec.Absent {
 		if v := valueOf(name); v != nil {
 			add("absent: %s is present, %s", name, explainValue(v.text))
 		}
 	}
+
 	if len(why) > 0 {
 		return why
 	}
@@ -97,6 +102,7 @@ func (s *Set) whyNot(spec *RuleSpec, r *Rule, m *Match) (why []string) {
 	default:
 		add("tiers: %s is not %s", explainValue(tier), explainValues(spec.OnTiers))
 	}
+
 	return why
 }
 

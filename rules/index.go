@@ -106,6 +106,7 @@ func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[in
 	better := func(otherClass, otherCrowd int) bool {
 		return cmp.Or(cmp.Compare(otherClass, class), cmp.Compare(otherCrowd, crowd)) < 0
 	}
+
 	for j := range e.match {
 		c := &e.match[j]
 		worst, most := selectivity(keysOf(c), count)

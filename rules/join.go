@@ -24,9 +24,11 @@ func Join(files []File) (*Document, error) {
 	for _, f := range files {
 		j.read(f)
 	}
+
 	if len(j.errs) > 0 {
 		return nil, j.inFiles(j.errs)
 	}
+
 	d := &decoder{}
 	doc := &Document{positions: positions{}}
 	documentFields.read(d, j.whole, doc, doc.positions)
@@ -77,12 +79,14 @@ func (j *joiner) read(f File) {
 		}
 		return
 	}
+
 	if err != nil || root.Kind != yaml.Map {
 		j.errs = append(j.errs,
 			Error{Line: file.before + 1, Column: 1,
 				Message: "a part of a document must be a mapping, such as rules: […]; this file has none"})
 		return
 	}
+
 	shift(root, int32(file.before), map[*yaml.Node]bool{})
 	j.join(j.whole, root, "")
 }

@@ -43,6 +43,7 @@ func (dec *decoder) checkKept(q *InlineSubject, specs []*LimitSpec, doc *Documen
 	fail := func(field, format string, args ...any) {
 		dec.add(yaml.Pos{}, "limits"+field, "in the namespace %q, "+format, append([]any{q.Namespace}, args...)...)
 	}
+
 	l := specs[0]
 	switch {
 	case len(specs) > 1:

@@ -156,6 +156,7 @@ func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 		items, _ := o.lists.Get(key)
 		return len(items)
 	}
+
 	for i := range match {
 		keys := keysOf(&match[i])
 		worst, most := selectivity(keys, count)

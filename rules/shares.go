@@ -369,6 +369,7 @@ func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 		w := weigher{
 			region: slices.Index(d.names, d.region), recorded: len(d.at), doubtful: d.doubtful, bucket: l.Kind.Bucket(),
 		}
+
 		for j := range s.shares.Views {
 			v := &s.shares.Views[j]
 			rule, list := v.limitsFor(m, h.Rule)

@@ -75,8 +75,8 @@ func (ch *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 		return setting(&ch.doc.Defaults.Settings)
 	}
 	consistency := settings(func(s *Settings) string { return s.Consistency })
-
 	onLimit := settings(func(s *Settings) string { return s.OnLimit })
+
 	for i, l := range limits {
 		if !l.isSlots() {
 			continue

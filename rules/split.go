@@ -20,6 +20,7 @@ func Split(amount int64, names []string, parts []Region) []int64 {
 	listed := func(name string) bool {
 		return slices.ContainsFunc(parts, func(p Region) bool { return p.Name == name })
 	}
+
 	switch {
 	case len(names) == 0:
 	case !slices.ContainsFunc(names, listed):

@@ -171,6 +171,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		conns:   doors.NewConnections(doors.Seats(maxConnections, seatParts, seatMemory)),
 		pages:   newPageGuard(ln.Addr(), config.Hosts),
 	}
+
 	s.server = &http.Server{
 		Handler:           s.onConnection(s.handler()),
 		ConnContext:       noteConnection,
@@ -184,6 +185,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		// An empty map turns HTTP/2 off for TLS clients. The data plane does not speak it either.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 	}
+
 	ln = s.conns.Listen(ln)
 	if doors.TLS != nil {
 		ln = tls.NewListener(ln, doors.TLS)

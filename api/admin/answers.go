@@ -92,11 +92,13 @@ func (p *page) get(ctx context.Context) (*madePage, error) {
 		p.mu.Lock()
 		p.next = nil // a caller that asks from here on needs a newer one
 		p.mu.Unlock()
+
 		// This is deferred, because those who wait must not hang if make panics.
 		defer close(mine.done)
 		mine.body, mine.header, mine.status = p.make()
 		return mine, nil
 	}
+
 	select {
 	case <-mine.done:
 		return mine, nil

@@ -227,11 +227,13 @@ func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
 	if set == nil || d.From != set.Version || !d.Changed {
 		return
 	}
+
 	versions := s.config.Rules.Versions()
 	at := slices.IndexFunc(versions, func(v rules.Version) bool { return v.Number == d.From })
 	if at < 0 || versions[at].Applied == d.From {
 		return
 	}
+
 	since := slices.DeleteFunc(slices.Clone(versions[at:]),
 		func(v rules.Version) bool { return v.Number <= versions[at].Applied })
 	slices.Reverse(since)
@@ -241,16 +243,19 @@ func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
 		d.Outside = since // what they changed is no longer known
 		return
 	}
+
 	d.OutsidePieces = rules.NotIn(rules.Diff(applied, before), after)
 	if len(d.OutsidePieces) == 0 {
 		return
 	}
+
 	touches := func(v rules.Version) bool {
 		return slices.ContainsFunc(d.OutsidePieces, func(c rules.PieceChange) bool { return changesPiece(v.What, &c) })
 	}
 	if slices.ContainsFunc(since, touches) {
 		since = slices.DeleteFunc(since, func(v rules.Version) bool { return !touches(v) })
 	}
+
 	d.Outside = since
 	d.OutsidePieces = d.OutsidePieces[:min(len(d.OutsidePieces), maxSmallChanges)]
 }
@@ -272,6 +277,7 @@ func (s *Server) findAsleep(d *Difference, before, after *rules.Document) {
 		}
 		return compiled.WithEntries(set.Entries(), nil)
 	}
+
 	setBefore, setAfter := under(before), under(after)
 	d.Asleep = setAfter.Asleep()
 	if d.Asleep == 0 {

@@ -452,6 +452,7 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 			budget.Release(&arriving)
 		}
 	}
+
 	body, err = awaitBody(r, func() ([]byte, error) {
 		var b []byte
 		for {

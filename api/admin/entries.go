@@ -194,16 +194,20 @@ func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err
 	c.Remove = r.Method == http.MethodDelete
 	c.By = writer(r)
 	c.For = f.For.Milliseconds()
+
 	t := tokenFrom(r)
 	now := time.Now()
+
 	if !c.Remove {
 		if err := f.CheckValues(); err != nil {
 			return c, err
 		}
 	}
+
 	if !c.Remove && f.Until != 0 && f.Until <= now.UnixMilli() {
 		return c, api.Errorf(api.BadValue, "until is in the past")
 	}
+
 	if t == nil {
 		return c, nil
 	}

@@ -60,30 +60,34 @@ func mergeEvents(logs []*history.NodeEvents, parts []nodePart) []eventReport {
 		*history.Event
 		node string
 	}
+
 	var lines []line
-	for i, one := range logs {
-		for j := range one.Events {
-			lines = append(lines, line{&one.Events[j], cmp.Or(parts[i].Name, parts[i].ID)})
+	for i, log := range logs {
+		for j := range log.Events {
+			lines = append(lines, line{&log.Events[j], cmp.Or(parts[i].Name, parts[i].ID)})
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(b.At, a.At) })
 
 	list := []eventReport{}
 	latest := map[string]int{} // the index of the latest event of a text and its fields
-	for _, one := range lines {
-		key := keyOf(one.Event)
+	for _, l := range lines {
+		key := keyOf(l.Event)
 		at, known := latest[key]
-		if known && list[at].AtMS-one.At <= sameEventMS && !slices.Contains(list[at].Nodes, one.node) {
-			list[at].Nodes = append(list[at].Nodes, one.node)
-			list[at].Count = max(list[at].Count, one.Count)
+		if known && list[at].AtMS-l.At <= sameEventMS && !slices.Contains(list[at].Nodes, l.node) {
+			list[at].Nodes = append(list[at].Nodes, l.node)
+			list[at].Count = max(list[at].Count, l.Count)
 			continue
 		}
+
 		latest[key] = len(list)
-		list = append(list, newEventReport(one.Event, one.node))
+		list = append(list, newEventReport(l.Event, l.node))
 	}
+
 	for i := range list {
 		slices.Sort(list[i].Nodes)
 	}
+
 	return list
 }
 

@@ -79,16 +79,19 @@ func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	q := history.Query{ByHour: by == "hour", Rule: params.Get("rule")}
 	length, most := time.Minute, history.Minutes
 	if q.ByHour {
 		length, most = time.Hour, history.Hours
 	}
+
 	steps, err := countParam(params, most, most)
 	if err != nil {
 		return err
 	}
 	q.Steps = int64(steps)
+
 	if len(q.Rule) > maxHistoryRule {
 		return api.Errorf(api.BadValue, "rule: no name is longer than %d bytes", maxHistoryRule)
 	}
@@ -103,9 +106,11 @@ func (s *Server) newHistoryReport(nodes []*history.NodeReport, rule string, leng
 		Node: s.doors.Node, StepMS: length.Milliseconds(), EndMS: sum.Now * time.Minute.Milliseconds(), Rule: rule,
 		Nodes: []nodeSteps{}, Steps: []stepReport{}, Rules: []historyRule{}, Others: newHistoryRule("", &sum.Others),
 	}
+
 	for _, bound := range latency.Bounds {
 		r.BoundsMS = append(r.BoundsMS, inMillis(bound))
 	}
+
 	for i := range sum.Steps {
 		step := &sum.Steps[i]
 		r.Steps = append(r.Steps,
@@ -120,6 +125,7 @@ func (s *Server) newHistoryReport(nodes []*history.NodeReport, rule string, leng
 	for _, n := range nodes {
 		ids = append(ids, n.Node)
 	}
+
 	for i, part := range s.nodeParts(ids) {
 		row := nodeSteps{nodePart: part}
 		if i < len(nodes) {
@@ -127,6 +133,7 @@ func (s *Server) newHistoryReport(nodes []*history.NodeReport, rule string, leng
 		}
 		r.Nodes = append(r.Nodes, row)
 	}
+
 	return r
 }
 

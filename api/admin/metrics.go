@@ -84,6 +84,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstHistogram(desc, count, f.Sum, atMost, values...)
 		}
 	}
+
 	c.doors.Metrics(sink)
 	c.ownMetrics(sink)
 

@@ -56,6 +56,7 @@ func (p *pathRoute) matches(sent []string, r *http.Request) bool {
 	if len(sent) < len(p.segments) || len(sent) > len(p.segments) && !p.below {
 		return false
 	}
+
 	values := make(map[string]string)
 	for i, want := range p.segments {
 		name, ok := strings.CutPrefix(want, "{")
@@ -65,6 +66,7 @@ func (p *pathRoute) matches(sent []string, r *http.Request) bool {
 			}
 			continue
 		}
+
 		value, err := url.PathUnescape(sent[i])
 		if err != nil || isDots(sent[i]) || value == "" {
 			return false
@@ -76,9 +78,11 @@ func (p *pathRoute) matches(sent []string, r *http.Request) bool {
 	if p.below && (len(sent) == len(p.segments) || slices.ContainsFunc(sent[len(p.segments):], isOdd)) {
 		return false
 	}
+
 	for name, value := range values {
 		r.SetPathValue(name, value)
 	}
+
 	return true
 }
 

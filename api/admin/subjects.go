@@ -207,14 +207,17 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	recent, err := choiceParam(q, "recent", "false", "true")
 	if err != nil {
 		return err
 	}
+
 	n, err := countParam(q, defaultTop, maxTop)
 	if err != nil {
 		return err
 	}
+
 	kind := topKinds[by]
 	o := limiter.TopOptions{By: kind.by, N: n, Rule: q.Get("rule"), Recent: recent == "true" || by == "recent"}
 	if o.Recent && o.By == limiter.TopNear {
@@ -232,6 +235,7 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 		}
 		answer.Subjects = append(answer.Subjects, subject)
 	}
+
 	return s.reply(w, answer)
 }
 

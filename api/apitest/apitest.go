@@ -146,13 +146,16 @@ type Node struct {
 // Config.Starting is set.
 func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (DataPlane, error)) *Node {
 	t.Helper()
+
 	table := counters.New(100_000)
 	clock := limiter.NewClock()
 	l := limiter.New(table, clock)
 	n := &Node{T: t, Clock: clock, Rules: &MemoryRules{Limiter: l}, Table: table}
 	n.UseRules(Rules)
+
 	past := history.Open(history.Config{Self: ring.NodeID{1},
 		Now: func() int64 { return clock.Now().Wall }, Events: &history.Events{}})
+
 	n.Config = Config{
 		shared: api.Config{
 			Node: "n1", Version: "test", Decider: l, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),

@@ -104,6 +104,7 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 			r.values = append(r.values, ", "...)
 		}
 		r.values = appendQuoted(r.values, l.Name)
+
 		shown := l.ShownAt(a.Now)
 		q, w := shown.Quota()
 		r.values = AppendInt(r.values, ";q=", min(q, maxFieldInteger))
@@ -111,6 +112,7 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 			r.values = append(r.values, `;qu="concurrent-requests"`...)
 			continue
 		}
+
 		if l.UnitID != 0 { // requests are the default
 			r.values = appendQuoted(append(r.values, ";qu="...), l.Unit)
 		}
@@ -127,6 +129,7 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	case retry > 0:
 		latest = seconds(retry)
 	}
+
 	for n, i := range r.order {
 		l := &a.Limits[i]
 		if n > 0 {
@@ -139,6 +142,7 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 			r.values = AppendInt(r.values, ";t=", t)
 		}
 	}
+
 	r.addHeader("RateLimit-Policy", policy)
 	r.addHeader("RateLimit", r.values[from:])
 }

@@ -204,7 +204,6 @@ func (q *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 			dec.failSyntax(path() + " is given twice, the second time")
 			return
 		}
-
 		given |= bit
 
 		switch {

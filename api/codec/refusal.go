@@ -89,17 +89,19 @@ func (r *Reply) RefusalTableSize() int { return len(r.refusalTable) }
 // composeRefusal sets r to what the end user gets for a, which a rule with a
 // refusal refused: the answer to a proxy.
 func (r *Reply) composeRefusal(a *limiter.Answer, refusal *rules.Refusal, denyStatus int) {
-	own := refusal.Status
-	if own > maxOwnStatus {
-		own = 0
+	status := refusal.Status
+	if status > maxOwnStatus {
+		status = 0
 	}
-	r.Status = cmp.Or(denyStatus, own, statusRefused)
+	r.Status = cmp.Or(denyStatus, status, statusRefused)
+
 	v := placeholderValues(a)
 	for i, h := range refusal.Headers {
 		from := len(r.values)
 		r.values = refusal.HeaderValue(r.values, i, &v)
 		r.addHeader(h.Name, r.values[from:len(r.values):len(r.values)])
 	}
+
 	if !refusal.Body.IsEmpty() {
 		r.ContentType = refusal.BodyType
 		r.Body = refusal.Body.Append(r.Body, &v)
@@ -107,13 +109,14 @@ func (r *Reply) composeRefusal(a *limiter.Answer, refusal *rules.Refusal, denySt
 	}
 
 	r.ContentType = TypeProblem
-	member := func(b []byte, name string, own rules.Template, otherwise string) []byte {
+	member := func(b []byte, name string, text rules.Template, otherwise string) []byte {
 		b = append(b, name...)
-		if !own.IsEmpty() {
-			return own.Append(b, &v)
+		if !text.IsEmpty() {
+			return text.Append(b, &v)
 		}
 		return AppendString(b, otherwise)
 	}
+
 	b := member(r.Body, `{"type":`, refusal.Type, quotaExceededType)
 	b = member(b, `,"title":`, refusal.Title, api.QuotaExceeded)
 	b = AppendInt(b, `,"status":`, int64(r.Status))

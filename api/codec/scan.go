@@ -201,6 +201,7 @@ func (dec *Decoder) readEscapedString(from, i int) string {
 	// memory, they keep the old.
 	start := len(dec.scratch)
 	dec.scratch = append(dec.scratch, dec.src[from:i]...)
+
 	for i < len(dec.src) {
 		c := dec.src[i]
 		switch {

@@ -105,7 +105,9 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		conns: doors.NewConnections(doors.Seats(maxConnections, seatParts, seatMemory)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
+
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+
 	s.server = grpc.NewServer(
 		grpc.Creds(newCredentials(doors.TLS)),
 		grpc.ForceServerCodecV2(codec{}),
@@ -135,11 +137,13 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		// learn which services there are.
 		grpc.UnknownServiceHandler(unknownService),
 	)
+
 	s.server.RegisterService(&service, s)
 	s.server.RegisterService(s.boundMessages(healthpb.Health_ServiceDesc), s.health)
 	reflectionpb.RegisterServerReflectionServer(s.server, reflection.NewServerV1(reflection.ServerOptions{
 		Services: s.server, DescriptorResolver: rls.Resolver(),
 	}))
+
 	s.updateHealth()
 	s.loop.Go(s.followReadiness)
 	go func() { s.done <- s.server.Serve(s.conns.Listen(ln)) }()

@@ -125,6 +125,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 	first := true
 	var stopError *api.Error // if not nil, no more checks are decided
 	n := 0
+
 	flush := func() {
 		if stopError == nil && len(x.Body)+x.RefusalTableSize() > maxBatchAnswer {
 			stopError = api.Errorf(api.TooLarge,
@@ -145,6 +146,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 		// This comes only now: the checks that were decided refer to them.
 		x.decoder.ReleaseStrings()
 	}
+
 	ruleCount := len(h.Decider.Rules().Rules)
 	size := c.size(ruleCount)
 	for ; x.decoder.MoreChecks(n); n++ {
@@ -153,6 +155,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 		if item.failure == nil {
 			item.failure = x.token.NamespaceError(&item.check.Query)
 		}
+
 		// Results with detail are long, so the room is checked again after each.
 		if c.used >= size || item.check.Detail {
 			flush()

@@ -114,6 +114,7 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 	// arrived.
 	head = append(head, input[:n]...)
 	s.buffers.Put(input)
+
 	now := time.Now()
 	c.Await(now)
 	if err := c.SetReadDeadline(now.Add(s.server.ReadTimeout)); err != nil {
@@ -144,12 +145,14 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 			}
 			charged = size
 		}
+
 		var received []byte
 		received, err = c.receive()
 		n, err = c.frame.Filter(received, err)
 		head = append(head, received[:n]...)
 		s.buffers.Put(received)
 	}
+
 	return head, err
 }
 
@@ -195,13 +198,16 @@ func (s *Server) newTurn(c *connection) *turn {
 func (t *turn) run() afterRequest {
 	s := t.server
 	c := t.connection
+
 	err := s.server.ServeConn(t)
 	if err != nil {
 		s.handlers.Logger.Debug("data plane: a connection ended", "error", err)
 	}
+
 	if t.held {
 		return isHeld // park reads from t
 	}
+
 	// These are read now: once the turn is back in the pool, another connection
 	// may have it.
 	goesOn := t.toldEOF
@@ -213,6 +219,7 @@ func (t *turn) run() afterRequest {
 	if !goesOn || !c.end() {
 		return isOver
 	}
+
 	now := time.Now()
 	c.Await(now)
 	_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
@@ -229,6 +236,7 @@ func (t *turn) Read(b []byte) (int, error) {
 			t.unread = nil
 			return n, nil
 		}
+
 		// What is left moves to the front. A slice of it could not go back to
 		// the pool, which knows its buffers by their capacity.
 		rest := copy(t.unread, t.unread[n:])

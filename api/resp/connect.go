@@ -97,6 +97,7 @@ func (c *session) forgetToken() {
 func (c *session) hello(args [][]byte) error {
 	resp3, f := c.resp3, failure("")
 	var token, name []byte
+
 	if len(args) > 0 {
 		version, ok := parseInt(args[0])
 		switch {
@@ -105,22 +106,26 @@ func (c *session) hello(args [][]byte) error {
 		case version != 2 && version != 3:
 			return c.reply("NOPROTO unsupported protocol version")
 		}
+
 		resp3 = version == 3
 		token, name, f = helloOptions(args[1:])
 		if f != "" {
 			return c.reply(f)
 		}
 	}
+
 	if token != nil {
 		if f := c.show(token); f != "" {
 			c.worker.out.fail(f)
 			return c.tire()
 		}
 	}
+
 	if c.isStranger() {
 		c.worker.out.fail(helloNeedsOne)
 		return c.tire()
 	}
+
 	if name != nil && !c.setName(name) {
 		return c.reply(badName)
 	}
@@ -130,6 +135,7 @@ func (c *session) hello(args [][]byte) error {
 	c.resp3 = resp3
 	w := &c.worker.out
 	w.resp3 = resp3
+
 	f3 := w.fields()
 	f3.text("server", "redis")
 	f3.text("version", redisVersion)
@@ -140,6 +146,7 @@ func (c *session) hello(args [][]byte) error {
 	f3.name("modules")
 	w.array(0)
 	f3.end()
+
 	return nil
 }
 
@@ -236,6 +243,7 @@ func (c *session) selectDatabase(args [][]byte) error {
 func (c *session) client(args [][]byte) error {
 	w := &c.worker.out
 	what, rest := args[0], args[1:]
+
 	switch {
 	case is(what, "id") && len(rest) == 0:
 		w.integer(c.id)

@@ -128,6 +128,7 @@ func (c *session) makeAll(asks []keyAsk, call keyCall) {
 			if i >= len(asks) {
 				return
 			}
+
 			ask := &asks[i]
 			ask.kept, ask.err = call(ask.namespace, ask.key)
 			if ask.err != nil && !errors.Is(ask.err, limiter.ErrNamespace) {
@@ -160,6 +161,7 @@ func (c *session) makeAll(asks []keyAsk, call keyCall) {
 	defer group.Wait() // even if this goroutine panics: the helpers use the command's names
 	work()
 	group.Wait()
+
 	if v := panicked.Load(); v != nil {
 		panic(v) // the session's goroutine handles it
 	}

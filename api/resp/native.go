@@ -111,8 +111,8 @@ func (n *named) read(set *rules.Set, words [][]byte, allowed option) (f failure)
 func (n *named) readOptions(words [][]byte, allowed option) (f failure) {
 	var costs costReader
 	costs.list = n.Costs[:0]
-
 	hasMode := false
+
 	for len(words) > 0 && f == "" {
 		word := words[0]
 		var value []byte

@@ -175,10 +175,12 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 	if len(line) == 0 {
 		return 0, false, nil
 	}
+
 	if line[0] != sign {
 		return 0, false,
 			protocolError(fmt.Sprintf("Protocol error: expected '%c', got '%s'", sign, printable(line[:1])))
 	}
+
 	if n := shortLength(line); n >= 0 { // nearly all lengths are short
 		c.at += len("$0\r\n")
 		if n > 9 {
@@ -186,6 +188,7 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 		}
 		return n, true, nil
 	}
+
 	end := bytes.IndexByte(line[:min(len(line), maxHeader)], '\r')
 	switch {
 	case end < 0 && len(line) >= maxHeader:
@@ -201,6 +204,7 @@ func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error
 	if !good || int64(int32(n)) != n {
 		return 0, false, invalidLength(sign)
 	}
+
 	c.at += end + 2
 	return int(n), true, nil
 }
@@ -232,17 +236,21 @@ func (r *reader) readInline(b []byte, args [][]byte) (_ [][]byte, length int, er
 	if end < 0 {
 		line = b
 	}
+
 	if r.hadArray {
 		return args, 0, protocolError(fmt.Sprintf("Protocol error: expected '*', got '%s'", printable(b[:1])))
 	}
+
 	// This comes before any error reply: what a page sends must get no answer
 	// at all.
 	if isHTTP(line) {
 		return args, 0, errHTTP
 	}
+
 	if len(line) > maxInline {
 		return args, 0, protocolError("Protocol error: too big inline request")
 	}
+
 	if end < 0 {
 		return args, 0, nil
 	}
@@ -253,10 +261,12 @@ func (r *reader) readInline(b []byte, args [][]byte) (_ [][]byte, length int, er
 			return args, 0, protocolError("Protocol error: a control character in an inline request")
 		}
 	}
+
 	words := bytes.Fields(line)
 	if len(words) > r.mostArguments() {
 		return args, 0, protocolError("Protocol error: too big inline request")
 	}
+
 	return append(args, words...), end + 1, nil
 }
 

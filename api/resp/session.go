@@ -214,6 +214,7 @@ func (c *session) setReadDeadline(now time.Time) error {
 		within = c.server.readWithin()
 		by = c.incompleteSince.Add(within)
 	}
+
 	// The time of a stranger counts from when it became one: no command
 	// prolongs it.
 	if c.isStranger() {
@@ -234,6 +235,7 @@ func (c *session) setReadDeadline(now time.Time) error {
 	if err := c.stream.SetReadDeadline(c.readBy); err != nil {
 		return err
 	}
+
 	if c.server.closing.Load() {
 		c.Interrupt() // Stop's own call may have come before
 	}
@@ -264,6 +266,7 @@ func (c *session) handle(b []byte) error {
 	if err != nil {
 		return err
 	}
+
 	rest, err := c.executeAll(work)
 	var bad protocolError
 	switch {
@@ -283,6 +286,7 @@ func (c *session) handle(b []byte) error {
 	if err != nil {
 		return err
 	}
+
 	// This comes before the buffer is put back, because rest is part of it.
 	return c.keep(work, rest)
 }

@@ -44,6 +44,7 @@ func (c *session) acquire(words [][]byte) error {
 	if f != "" {
 		return c.reply(f)
 	}
+
 	n.SlotTTL = n.ttl
 	n.AwaitsLoan = !c.worker.hasMore
 	if n.Who == "" {
@@ -55,15 +56,18 @@ func (c *session) acquire(words [][]byte) error {
 	if err != nil {
 		return c.reply(c.server.explain(err))
 	}
+
 	if slot.ID != "" {
 		c.worker.acquired = append(c.worker.acquired, slot.ID)
 		if c.HasHungUp() {
 			return net.ErrClosed
 		}
 	}
+
 	took := time.Since(c.worker.began)
 	c.stripe.Observe(took)
 	answer.CountLatency(took)
+
 	c.server.replyDecision(&c.worker.out, &answer, "", slot)
 	return nil
 }

@@ -138,6 +138,7 @@ func (c *session) decide() {
 	if w.pending == 0 {
 		return
 	}
+
 	run := w.checks[:w.pending]
 	w.queries = w.queries[:0]
 	w.answers = w.answers[:0]
@@ -184,9 +185,11 @@ func (c *session) decide() {
 		} else {
 			q.reply(s, &w.out, q)
 		}
+
 		c.trace(q.spec, q, err, q.failure != "")
 		q.reset()
 	}
+
 	w.pending = 0
 }
 

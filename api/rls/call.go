@@ -117,6 +117,7 @@ func (c *Call) permit(token *api.Token) *api.Error {
 	if token == nil {
 		return nil
 	}
+
 	if token.Namespaces != nil {
 		name := namespace + c.domain
 		if !token.Namespaces.Has(name) {
@@ -125,10 +126,12 @@ func (c *Call) permit(token *api.Token) *api.Error {
 				token.Namespaces, api.Excerpt(name))
 		}
 	}
+
 	if !token.Scopes.Allows(api.ScopeAdjust) &&
 		slices.ContainsFunc(c.descriptors, func(d descriptor) bool { return d.givesBack }) {
 		return token.MissingScopeError(api.ScopeAdjust)
 	}
+
 	return nil
 }
 
@@ -424,9 +427,11 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 		if d.subject != int(la.Subject) {
 			continue
 		}
+
 		if !looks {
 			taken = min(taken+c.hits(d), algorithms.MaxAmount)
 		}
+
 		remaining, overLimit := before, false
 		switch {
 		case !la.Allowed:
@@ -440,6 +445,7 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 		if overLimit {
 			remaining = 0
 		}
+
 		c.setStatus(d, la, remaining, overLimit)
 	}
 }

@@ -162,6 +162,7 @@ func (c *Call) readDescriptor(b []byte) *api.Error {
 	c.descriptors = append(c.descriptors, descriptor{first: len(c.entries), end: len(c.entries)})
 	d := &c.descriptors[at]
 	m := message{rest: b}
+
 	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:

@@ -256,10 +256,12 @@ func (ch *change) reasons(d *admin.Difference) (out []reason) {
 		if piece.Change != rules.Removed {
 			continue
 		}
+
 		removed[piece.Name] = true
 		if !piece.InUse || slices.Contains(ch.Remove, piece.Name) {
 			continue
 		}
+
 		text := fmt.Sprintf("%s would vanish; it may be in use", printable(piece.String()))
 		if piece.Checks > 0 {
 			text = fmt.Sprintf("%s would vanish; %d checks used it in the last hour",
@@ -275,6 +277,7 @@ func (ch *change) reasons(d *admin.Difference) (out []reason) {
 	if len(d.Outside) == 0 || len(d.OutsidePieces) > 0 && len(lost) == 0 {
 		return out
 	}
+
 	for i := range d.Outside {
 		v := &d.Outside[i]
 		out = append(out,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -146,8 +145,12 @@ func (f *checkFlags) body() (fields map[string]any, err error) {
 		if _, twice := costs.units[f.Unit]; twice {
 			return nil, fmt.Errorf("--unit %s: --cost names it as well", f.Unit)
 		}
-		one := int64(1)
-		costs.units[f.Unit], costs.plain = *cmp.Or(costs.plain, &one), nil
+		amount := int64(1)
+		if costs.plain != nil {
+			amount = *costs.plain
+		}
+		costs.units[f.Unit] = amount
+		costs.plain = nil
 	}
 
 	costs.add(fields)

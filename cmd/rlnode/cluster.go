@@ -53,6 +53,7 @@ func memberText(m admin.Member) string {
 	zone := "-"
 	reached := yesNo(m.Reachable)
 	state := m.State.String()
+
 	if m.Via != "" {
 		reached = "via " + printable(m.Via)
 	}

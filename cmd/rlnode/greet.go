@@ -108,6 +108,7 @@ func (c *serveCmd) explainListenError(err error) error {
 		}
 		return flags
 	}
+
 	if found[3] == "cannot assign requested address" {
 		from := set(host, [2]string{"--bind", c.Bind}, [2]string{"--admin-bind", c.AdminBind},
 			[2]string{"--cluster-bind", c.ClusterBind})

@@ -31,8 +31,8 @@ const envoyDifferences = `Differences from the reference server that hold for ev
 func (c *importEnvoyCmd) Run(env *environment) error {
 	var domains []*rules.EnvoySpec
 	from := map[string]string{} // file by domain
-
 	mistaken := false
+
 	for _, name := range c.Files {
 		src, err := readFile(env, name, rules.MaxDocument)
 		if err != nil {

@@ -48,6 +48,7 @@ func printLevel(w io.Writer, l *cluster.Levels) error {
 			l.Highest)
 	}
 	fmt.Fprintln(w)
+
 	return printTable(w, "NAME\tKNOWS\tRELEASE\tZONES\tID", l.Members, func(m cluster.MemberLevel) string {
 		knows := strconv.Itoa(int(m.Knows))
 		if m.Knows == 0 {

@@ -160,8 +160,8 @@ func (l *loader) count(status int, body []byte) error {
 	case l.batch > 1 && status == http.StatusOK:
 		allowed := bytes.Count(body, []byte(`"allowed":true`))
 		refused := bytes.Count(body, []byte(`"allowed":false`))
-		l.allowed = l.allowed + int64(allowed)
-		l.refused = l.refused + int64(refused)
+		l.allowed += int64(allowed)
+		l.refused += int64(refused)
 		if bad := l.batch - allowed - refused; bad > 0 {
 			return fmt.Errorf("%d of %d checks in a batch were not decided", bad, l.batch)
 		}

@@ -63,14 +63,17 @@ func (c *replayCmd) Run(env *environment) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
+
 	set, err := c.compile(env)
 	if err != nil {
 		return err
 	}
+
 	against, err := c.compileAgainst(env)
 	if err != nil {
 		return err
 	}
+
 	if c.Entries != "" {
 		beside, err := c.readEntries(env)
 		if err != nil {
@@ -81,8 +84,10 @@ func (c *replayCmd) Run(env *environment) error {
 			against = against.WithPastEntries(beside)
 		}
 	}
+
 	progress := newProgress(env.stderr)
 	defer progress.clear()
+
 	inputs, closeAll, err := openLogs(env, c.Logs, progress)
 	if err != nil {
 		return err
@@ -94,6 +99,7 @@ func (c *replayCmd) Run(env *environment) error {
 	config.MaxCounters = c.MaxCounters
 	config.Top = c.Top
 	config.Progress = progress.update
+
 	decisions, err := c.openDecisions(env)
 	if err != nil {
 		return err
@@ -101,17 +107,20 @@ func (c *replayCmd) Run(env *environment) error {
 	if decisions != nil {
 		config.Decisions = decisions
 	}
+
 	report, err := replay.Run(env.ctx, config, inputs...)
 	if decisions != nil && decisions != env.stdout {
 		err = errors.Join(err, decisions.(io.Closer).Close())
 	}
 	progress.clear()
+
 	switch {
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
 	case err != nil:
 		return err
 	}
+
 	return c.print(env, report)
 }
 

@@ -156,10 +156,12 @@ func (h *History) Tick() bool {
 	if ended {
 		h.storeLocked(reading)
 	}
+
 	if now/minutesInHour != h.minute/minutesInHour {
 		h.busiest = busiestRules(reading.since(h.atHour))
 		h.atHour = reading
 	}
+
 	h.minute = now
 	h.before = reading
 	h.isFirst = false
@@ -208,8 +210,10 @@ func (h *History) save() {
 	if h.config.File == nil {
 		return
 	}
+
 	h.saving.Lock()
 	defer h.saving.Unlock()
+
 	var list []unsavedFile
 	h.mu.Lock()
 	for _, t := range []*track{&h.minutes, &h.hours} {
@@ -223,7 +227,6 @@ func (h *History) save() {
 	h.mu.Unlock()
 
 	var err error
-
 	// The lock is free meanwhile: the disk may be slow, and what was packed
 	// never changes in place.
 	for _, f := range list {
@@ -231,9 +234,11 @@ func (h *History) save() {
 			break
 		}
 	}
+
 	if err == nil {
 		err = h.saveEvents()
 	}
+
 	switch {
 	case err != nil && !h.failing:
 		h.config.Logger.Warn("the history is kept in memory only", "error", err)

@@ -275,6 +275,7 @@ func Sum(nodes []*NodeReport) *NodeReport {
 	all := &NodeReport{Node: nodes[0].Node, Now: nodes[0].Now}
 	steps := map[int64]*Step{}
 	rules := map[string]*Row{}
+
 	for _, n := range nodes {
 		all.Others.Add(&n.Others)
 		for i := range n.Steps {
@@ -287,6 +288,7 @@ func Sum(nodes []*NodeReport) *NodeReport {
 			sum.add(&s.Counts)
 			addDoors(&sum.Doors, s.Doors)
 		}
+
 		for i := range n.Rules {
 			name := n.Rules[i].Name
 			if rules[name] == nil {
@@ -300,6 +302,7 @@ func Sum(nodes []*NodeReport) *NodeReport {
 		all.Steps = append(all.Steps, *s)
 	}
 	slices.SortFunc(all.Steps, func(a, b Step) int { return cmp.Compare(a.Number, b.Number) })
+
 	for name, row := range rules {
 		all.Rules = append(all.Rules, Rule{Name: name, Row: *row})
 	}

@@ -152,8 +152,8 @@ const maxAddressText = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 func parseIPv4(s string) (netip.Addr, bool) {
 	var a [4]byte
 	field := 0
-
 	n, digits := 0, 0
+
 	for i := range len(s) {
 		c := s[i]
 		switch {

@@ -167,6 +167,7 @@ func (l *Links) connect(from, to *link, port int, caller net.Conn) {
 	if from != nil {
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from.advertised)}
 	}
+
 	target := net.JoinHostPort(to.bound, strconv.Itoa(port))
 	node, err := dialer.Dial("tcp", target)
 	for began := time.Now(); err != nil && time.Since(began) < Timeout &&
@@ -175,9 +176,11 @@ func (l *Links) connect(from, to *link, port int, caller net.Conn) {
 		// the caller.
 		time.Sleep(20 * time.Millisecond)
 	}
+
 	if err != nil {
 		return
 	}
+
 	defer l.forget(node)
 	if !l.track(node) {
 		return
@@ -193,17 +196,20 @@ func (l *Links) connect(from, to *link, port int, caller net.Conn) {
 func (l *Links) pass(from, to *link, out, in net.Conn) {
 	defer out.(*net.TCPConn).CloseWrite()
 	buffer := make([]byte, 1<<14)
+
 	for {
 		n, err := in.Read(buffer)
 		if !l.await(from, to) {
 			return
 		}
+
 		if n > 0 {
 			if _, failed := out.Write(buffer[:n]); failed != nil {
 				in.Close()
 				return
 			}
 		}
+
 		if err != nil {
 			return
 		}

@@ -22,6 +22,7 @@ func Start(t testing.TB, program string, args ...string) *Node {
 	t.Helper()
 	log := &Output{}
 	n := &Node{exited: make(chan struct{})}
+
 	n.cmd = exec.Command(program, append([]string{
 		"serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0",
 	}, args...)...)
@@ -38,6 +39,7 @@ func Start(t testing.TB, program string, args ...string) *Node {
 		defer close(n.exited)
 		n.cmd.Wait() // its log shows how it ended
 	})
+
 	t.Cleanup(func() {
 		n.cmd.Process.Kill() // if it still runs
 		waiting.Wait()
@@ -45,12 +47,14 @@ func Start(t testing.TB, program string, args ...string) *Node {
 			t.Logf("the node's log:\n%s", log)
 		}
 	})
+
 	Eventually(t, "the node is ready", func() bool {
 		select {
 		case <-n.exited:
 			t.Fatalf("the node ended:\n%s", log)
 		default:
 		}
+
 		var ok bool
 		n.Data, n.Admin, ok = log.Ready()
 		return ok

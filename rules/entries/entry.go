@@ -157,19 +157,24 @@ func (e *Entry) Check() error {
 	if e.Kind == 0 || e.Kind >= kinds {
 		return fmt.Errorf("%w: its kind is %d", ErrInvalid, e.Kind)
 	}
+
 	if err := CheckNote(e.Note); err != nil {
 		return err
 	}
+
 	if len(e.By) > maxAuthor || len(e.Token) > maxAuthor || len(e.Tier) > maxName ||
 		len(e.Attribute) > maxName || len(e.Rule) > maxName {
 		return fmt.Errorf("%w: a name is longer than %d bytes", ErrInvalid, maxName)
 	}
+
 	if e.When < 0 || e.Until < 0 {
 		return fmt.Errorf("%w: a time before 1970", ErrInvalid)
 	}
+
 	if err := e.checkValues(); err != nil {
 		return err
 	}
+
 	if n := e.size(); n > MaxEntrySize {
 		return fmt.Errorf("%w: it takes %d bytes, more than %d", ErrInvalid, n, MaxEntrySize)
 	}
@@ -204,8 +209,8 @@ func (e *Entry) checkValues() error {
 func (e *Entry) checkKind() error {
 	list := len(e.Match) > 0
 	subject := e.Attribute != "" && (e.Tier != "" || len(e.Limits) > 0)
-
 	foreign := e.Rule != "" || len(e.Key) > 0
+
 	switch e.Kind {
 	case Subject:
 		if !subject || list || foreign {
