@@ -41,7 +41,8 @@ func Open(config Config) (*Doors, error) {
 	}
 
 	d := &Doors{Config: config}
-	d.Readiness.checkReady, d.Readiness.checkMember = config.CheckReady, config.CheckMember
+	d.Readiness.checkReady = config.CheckReady
+	d.Readiness.checkMember = config.CheckMember
 	d.Readiness.drain = make(chan struct{})
 	d.Logger = cmp.Or(d.Logger, slog.Default())
 	if config.CertFile != "" {

@@ -110,7 +110,8 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	fits, checked := true, true // whether all ops but those in shadow fit; the same, without those in CountMode
+	fits := true    // all ops but those in shadow fit
+	checked := true // so do all ops but those in shadow and in CountMode
 	for i := range ops {
 		op := &ops[i]
 		w, known := l.windows[op.id]
@@ -174,9 +175,11 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 		ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
 	}
 	if !fits {
-		d.Code, d.RetryAfter = CodeRateLimited, d.ResetAfter
+		d.Code = CodeRateLimited
+		d.RetryAfter = d.ResetAfter
 		if op.cost > op.capacity {
-			d.Code, d.RetryAfter = CodeCostAboveLimit, Never
+			d.Code = CodeCostAboveLimit
+			d.RetryAfter = Never
 		}
 	}
 

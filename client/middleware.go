@@ -323,7 +323,8 @@ func (r *Refusal) answer(w http.ResponseWriter, p problemBody) {
 		p.Status = r.Status
 	}
 
-	text, isText := "", false
+	text := ""
+	isText := false
 	if len(r.Body) > 0 {
 		isText = json.Unmarshal(r.Body, &text) == nil
 	}
@@ -338,7 +339,8 @@ func (r *Refusal) answer(w http.ResponseWriter, p problemBody) {
 		w.WriteHeader(p.Status)
 		w.Write(r.Body)
 	default:
-		p.Violated, p.Code = nil, cmp.Or(r.Code, p.Code)
+		p.Violated = nil
+		p.Code = cmp.Or(r.Code, p.Code)
 		p.Type, p.Title, p.Detail = cmp.Or(r.Type, p.Type), cmp.Or(r.Title, p.Title), cmp.Or(r.Detail, p.Detail)
 		w.WriteHeader(p.Status)
 		json.NewEncoder(w).Encode(p)

@@ -53,7 +53,8 @@ func (n *node) currentCondition() condition {
 func (n *node) markHealthy() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.condition, n.failures = healthy, 0
+	n.condition = healthy
+	n.failures = 0
 }
 
 // markFailed records n's condition, and starts to probe n if that has not begun.
@@ -76,7 +77,8 @@ func (c *Client) reportFailing(n *node, err error) {
 	if !n.reported.IsZero() && time.Since(n.reported) < logPause {
 		return
 	}
-	n.reported, n.announce = time.Now(), true
+	n.reported = time.Now()
+	n.announce = true
 	c.options.Logger.Warn("skipping failing node", "node", n.baseURL, "error", err)
 }
 
@@ -100,7 +102,8 @@ func (c *Client) probe(n *node) {
 
 			// The number of failures stays until n answers a call, so that a node that
 			// is ready but fails all calls is probed less often.
-			n.condition, n.probing = healthy, false
+			n.condition = healthy
+			n.probing = false
 			announce := n.announce
 			n.announce = false
 			n.mu.Unlock()

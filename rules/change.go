@@ -69,7 +69,8 @@ func (d *Document) Apply(c Change) (*Document, error) {
 		return nil, err
 	}
 
-	next.days, next.loose = e.days, e.loose.errs
+	next.days = e.days
+	next.loose = e.loose.errs
 	return next, nil
 }
 

@@ -128,7 +128,8 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	for _, name := range key {
 		k := keyAttribute{number: c.attributeNumber(name), address: holdsAddresses(name), folding: c.foldingOf(name)}
 		if c.doc.group(name) >= 0 {
-			k.subjects, r.bySubject = c.subjectTable(name, r.grouping), true
+			k.subjects = c.subjectTable(name, r.grouping)
+			r.bySubject = true
 		}
 		r.key = append(r.key, k)
 	}

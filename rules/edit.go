@@ -50,7 +50,8 @@ func (d *Document) editText(c Change, next *Document) string {
 	t.lines = t.lines[:len(t.lines)-1] // after the last line break is nothing
 	t.end = len(t.lines)
 
-	section, name := "tiers", c.Name
+	section := "tiers"
+	name := c.Name
 	piece := next.pieceNode(c)
 	switch c.Part {
 	case RulePart:

@@ -204,7 +204,8 @@ func (c *compiler) compileEnvoy() {
 		n, ok := numbers[name]
 		if !ok {
 			n = len(c.set.names)
-			c.set.names, numbers[name] = append(c.set.names, name), n
+			c.set.names = append(c.set.names, name)
+			numbers[name] = n
 		}
 		return n
 	}
@@ -284,7 +285,8 @@ func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number fun
 
 	limit.Algorithm = cmp.Or(limit.Algorithm, algorithms.FixedWindow.String())
 	n.Rule = c.compileRule(spec, nil)
-	n.Rule.Index, n.Rule.Envoy = number(n), true
+	n.Rule.Index = number(n)
+	n.Rule.Envoy = true
 
 	for _, e := range n.levels {
 		n.Rule.Key = append(n.Rule.Key, e.Key)

@@ -391,7 +391,8 @@ func (ch *checker) checkEnvoy() {
 
 // checkEnvoyDescriptors checks sibling descriptors. length is that of the path above them.
 func (ch *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDescriptorSpec) {
-	seen, wildcards := make(map[string]int, len(list)), 0
+	seen := make(map[string]int, len(list))
+	wildcards := 0
 	for i, s := range list {
 		path, text := fmt.Sprintf("%s.descriptors[%d]", path, i), s.text()
 		if first, taken := seen[text]; taken && s.Key != "" {

@@ -35,7 +35,8 @@ var ErrHistory = errors.New("not a history of rules")
 
 // AppendBinary appends h to b, with a checksum.
 func (h *History) AppendBinary(b []byte) []byte {
-	start, size := len(b), 64
+	start := len(b)
+	size := 64
 	for _, r := range h.records {
 		size += len(r.packed) + len(r.By) + len(r.What) + len(r.Message) + 256
 	}

@@ -89,7 +89,8 @@ func (v *value) parse() {
 	v.parsed = true
 	v.valid = ok
 
-	v.address, v.written = ipaddr.Canonical(a), netip.Addr{}
+	v.address = ipaddr.Canonical(a)
+	v.written = netip.Addr{}
 	if a.Is6() && !a.Is4In6() && v.address.Is4() {
 		v.written = a
 	}

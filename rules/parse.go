@@ -37,7 +37,8 @@ func Parse(src []byte) (*Document, error) {
 		return nil, err
 	}
 
-	doc.days, doc.loose = d.days, d.loose.errs
+	doc.days = d.days
+	doc.loose = d.loose.errs
 	return doc, nil
 }
 

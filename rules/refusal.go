@@ -157,7 +157,8 @@ func (dec *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 		return
 	}
 	dec.checkTemplates(n, 1)
-	r.Body, r.BodyIsJSON = string(n.AppendJSON(nil)), true
+	r.Body = string(n.AppendJSON(nil))
+	r.BodyIsJSON = true
 	if len(r.Body) > maxRefusalBody {
 		dec.fail(n, "a body can't be longer than %d bytes", maxRefusalBody)
 	}

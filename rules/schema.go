@@ -94,7 +94,8 @@ var sampleNodes = []struct {
 
 // describe returns a schema of what read accepts.
 func (dec *decoder) describe(read func(n *yaml.Node)) *yaml.Node {
-	s, outer := dec.shapes, *dec.shapes
+	s := dec.shapes
+	outer := *dec.shapes
 	var all []*yaml.Node
 	for _, sample := range sampleNodes {
 		s.value = &yaml.Node{Kind: sample.kind, Text: sample.text}

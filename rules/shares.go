@@ -396,7 +396,8 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
-		all[i], out[i] = *l, &all[i]
+		all[i] = *l
+		out[i] = &all[i]
 		all[i].undivided, all[i].configured = l, l.Configured()
 		all[i].WholeCapacity, all[i].WholeAmount = l.Capacity(), l.Amount
 		// A share is not divided again.

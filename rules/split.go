@@ -65,7 +65,8 @@ func splitParts(amount int64, parts []Region) []int64 {
 		quota := exactRat(p.Part)
 		quota.Mul(quota, new(big.Rat).SetInt64(amount)).Quo(quota, total)
 		floor := new(big.Int).Quo(quota.Num(), quota.Denom())
-		out[i], order[i] = floor.Int64(), i
+		out[i] = floor.Int64()
+		order[i] = i
 		rest[i] = quota.Sub(quota, new(big.Rat).SetInt(floor))
 		left -= out[i]
 	}

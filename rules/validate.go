@@ -67,7 +67,8 @@ func newChecker(doc *Document, errs *collector) *checker {
 	}
 	for i, r := range doc.Rules {
 		if c.rules[r.Name] == nil {
-			c.rules[r.Name], c.index[r.Name] = r, i
+			c.rules[r.Name] = r
+			c.index[r.Name] = i
 		}
 	}
 
@@ -324,6 +325,7 @@ func (d *Document) identity(l *LimitSpec, zone string) counterIdentity {
 		id.window = l.window
 		return id
 	}
-	id.word, id.zone = l.Per, cmp.Or(l.TZ, zone)
+	id.word = l.Per
+	id.zone = cmp.Or(l.TZ, zone)
 	return id
 }

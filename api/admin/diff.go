@@ -150,7 +150,8 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 	changes := rules.Diff(before, after)
 	use := s.useOfRules()
 	d.UseUnknown = s.reasonsUnknown(use)
-	d.Changed, d.Changes = len(changes) > 0, []RuleChange{}
+	d.Changed = len(changes) > 0
+	d.Changes = []RuleChange{}
 	d.Warnings = after.Warnings()
 
 	small := 0

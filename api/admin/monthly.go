@@ -77,7 +77,8 @@ func (s *Server) parseMonthlyQuery(r *http.Request) (q monthlyQuery, err error) 
 	return q, err
 }
 
-// choiceParam returns the value of a parameter that is either usual, the default, or one of others.
+// choiceParam returns the value of a parameter that is either usual, the default,
+// or one of alternatives.
 func choiceParam(q url.Values, name, usual string, alternatives ...string) (string, error) {
 	text := cmp.Or(q.Get(name), usual)
 	if text != usual && !slices.Contains(alternatives, text) {
@@ -268,10 +269,11 @@ func (e *export) csv() error {
 			return fmt.Errorf("usage is missing from %s", strings.Join(missing, ", "))
 		}
 
-		key, others := "", "0"
+		key := ""
+		isOther := "0"
 		switch {
 		case row.Other:
-			others = "1"
+			isOther = "1"
 		case len(row.Key) == 1:
 			key = row.Key[0]
 		default:
@@ -279,7 +281,7 @@ func (e *export) csv() error {
 		}
 
 		_ = out.Write([]string{month, escapeCell(row.Rule), escapeCell(key), escapeCell(row.Unit),
-			strconv.FormatInt(row.Cost, 10), strconv.FormatInt(row.Checks, 10), others})
+			strconv.FormatInt(row.Cost, 10), strconv.FormatInt(row.Checks, 10), isOther})
 		if err := out.Error(); err != nil {
 			return fmt.Errorf("write rows: %w", err)
 		}

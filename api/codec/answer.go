@@ -284,7 +284,8 @@ func appendViolated(b []byte, a *limiter.Answer) []byte {
 			if !first {
 				b = append(b, ',')
 			}
-			b, first = AppendString(b, l.Limit.Name), false
+			b = AppendString(b, l.Limit.Name)
+			first = false
 		}
 	}
 	return b

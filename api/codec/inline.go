@@ -146,8 +146,10 @@ func (q *Request) moveToSubject() {
 	subject.Exact = q.exact
 	subject.Shadow = q.shadow
 	subject.Mode = q.Mode
-	subject.Key, q.Key = append(subject.Key[:0], q.Key...), q.Key[:0]
-	subject.Costs, q.Costs = append(subject.Costs[:0], q.Costs...), q.Costs[:0]
+	subject.Key = append(subject.Key[:0], q.Key...)
+	q.Key = q.Key[:0]
+	subject.Costs = append(subject.Costs[:0], q.Costs...)
+	q.Costs = q.Costs[:0]
 }
 
 // readLimits reads the value of limits into a new subject.

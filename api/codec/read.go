@@ -456,7 +456,8 @@ func (q *Request) validateReserve(dec *Decoder) {
 		slices.ContainsFunc(q.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.CheckMode }) {
 		dec.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
-	q.Reserving, q.TTL = true, cmp.Or(q.TTL, limiter.DefaultReservationTime)
+	q.Reserving = true
+	q.TTL = cmp.Or(q.TTL, limiter.DefaultReservationTime)
 }
 
 func (q *Request) validateAcquire(dec *Decoder) {

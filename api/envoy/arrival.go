@@ -63,7 +63,8 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 	a.conn = conn
 	a.abort = abort
 	a.bytesAtStart = conn.data.Load()
-	a.began, a.checks = time.Now(), 0
+	a.began = time.Now()
+	a.checks = 0
 	a.mu.Unlock()
 	a.timer.Reset(checkInterval)
 	defer a.end()

@@ -104,7 +104,8 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 		value, ok := s.Value(x.lines)
 		switch {
 		case !ok && s.Hops > 0:
-			value, ok = x.peerAddress(), true
+			value = x.peerAddress()
+			ok = true
 		case ok && s.Fingerprint:
 			from := len(x.values)
 			x.values = rules.AppendFingerprint(x.values, value)

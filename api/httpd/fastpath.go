@@ -236,7 +236,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	x.method = "POST"
 	x.path = r.path
 	x.request.body = r.body
-	x.authorization, x.tokenCache = codec.UnsafeString(r.authorization), r.tokenCache
+	x.authorization = codec.UnsafeString(r.authorization)
+	x.tokenCache = r.tokenCache
 	x.conn = c.Connection
 
 	if route, refusal := s.handlers.admit(x); refusal != nil {

@@ -167,7 +167,8 @@ func verdictOn(q *check) (v verdict) {
 	if limit == nil { // no limit has decided
 		return v
 	}
-	v.limit, v.remaining = limit.Limit.UndividedCapacity(), limit.Remaining
+	v.limit = limit.Limit.UndividedCapacity()
+	v.remaining = limit.Remaining
 	v.freshAfter = seconds(limit.ResetAfter)
 	if !v.allowed && limit.RetryAfter != algorithms.Never {
 		v.retryAfter = max(1, seconds(limit.RetryAfter))

@@ -432,7 +432,8 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 			taken = min(taken+c.hits(d), algorithms.MaxAmount)
 		}
 
-		remaining, overLimit := before, false
+		remaining := before
+		overLimit := false
 		switch {
 		case !la.Allowed:
 			remaining = before - taken
@@ -454,11 +455,13 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 // it, and whether it is over the limit.
 func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64, overLimit bool) {
 	s := &d.status
-	s.hasLimit, s.requests = true, clampUint32(la.Limit.ShownAt(c.Answer.Now).Amount)
+	s.hasLimit = true
+	s.requests = clampUint32(la.Limit.ShownAt(c.Answer.Now).Amount)
 	s.unit = d.unit
 	s.name = ""
 	if d.node != nil {
-		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
+		s.unit = unitOf(d.node.Unit)
+		s.name = d.node.LimitName
 		if s.unit == 0 && s.name == "" {
 			s.name = la.Limit.Name
 		}
@@ -569,11 +572,15 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 func (d *descriptor) setGivenStatus(u *limiter.Usage) {
 	l := &u.Limits[0]
 	s := &d.status
-	s.hasLimit, s.requests, s.unit = true, clampUint32(l.Limit.ShownAt(u.At).Amount), d.unit
+	s.hasLimit = true
+	s.requests = clampUint32(l.Limit.ShownAt(u.At).Amount)
+	s.unit = d.unit
 	if d.node != nil {
-		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
+		s.unit = unitOf(d.node.Unit)
+		s.name = d.node.LimitName
 	}
-	s.remaining, s.reset = clampUint32(l.Remaining), seconds(l.ResetAfter)
+	s.remaining = clampUint32(l.Remaining)
+	s.reset = seconds(l.ResetAfter)
 	if s.unit != 0 && l.Limit.Kind == algorithms.FixedWindow {
 		s.reset = secondsUntilNext(time.Now().UnixNano(), s.unit)
 	}

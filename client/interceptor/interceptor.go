@@ -279,7 +279,8 @@ func (g *guard) waitDelay(ctx context.Context, d *client.Decision) {
 	defer g.held.Add(-1)
 	n := g.held.Add(1)
 	if n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
-		d.Allowed, d.RetryAfter = false, d.Delay
+		d.Allowed = false
+		d.RetryAfter = d.Delay
 		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %v.", d.Delay)
 		return
 	}

@@ -20,7 +20,8 @@ func (c *serveCmd) chooseClusterBind() {
 	open := c.ClusterSecretFile == "" && c.TLSCert == "" && !c.InsecureCluster // to anyone who can reach the ports
 	c.alone = open && len(c.Join) == 0 && len(c.WANJoin) == 0 && c.BootstrapExpect <= 1
 	if c.alone && !bind.IsLoopback() {
-		c.ClusterBind, c.Advertise = "127.0.0.1", "127.0.0.1"
+		c.ClusterBind = "127.0.0.1"
+		c.Advertise = "127.0.0.1"
 	}
 }
 

@@ -108,7 +108,8 @@ func restoreEntries(env *environment, n *remote, list []*admin.EntryItem, replac
 // writeItems sends entries to be written or removed, some at a time.
 func writeItems(env *environment, n *remote, field string, list []*admin.EntryItem) error {
 	for len(list) > 0 {
-		size, count := 0, 0
+		size := 0
+		count := 0
 		// A chunk has at least one entry, however large: the node says what is
 		// wrong with it.
 		for count < min(len(list), restoreChunk) && (count == 0 || size+len(list[count].Entry) <= restoreBytes) {

@@ -47,7 +47,8 @@ func (c *serveCmd) Run(env *environment) error {
 		if err != nil {
 			return err
 		}
-		config.Rules, config.RulesFrom = doc.YAML(), c.Rules
+		config.Rules = doc.YAML()
+		config.RulesFrom = c.Rules
 	}
 	return c.explainListenError(serve(env.ctx, config, signals))
 }

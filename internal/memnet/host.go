@@ -81,7 +81,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		n := l.host.net
 		n.mu.Lock()
-		frozen, changed := n.isFrozenLocked(l.host.ip), n.changed
+		frozen := n.isFrozenLocked(l.host.ip)
+		changed := n.changed
 		n.mu.Unlock()
 		conns := l.conns
 		if frozen {

@@ -123,7 +123,8 @@ func (pc *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		n := pc.host.net
 		n.mu.Lock()
-		frozen, changed := n.isFrozenLocked(pc.host.ip), n.changed
+		frozen := n.isFrozenLocked(pc.host.ip)
+		changed := n.changed
 		n.mu.Unlock()
 		p, waiting, until, err := pc.take(frozen)
 		if err != nil {
