@@ -63,8 +63,8 @@ func (nt *nodeTracker) hashToReport(s *agreement.State) agreement.HashAt {
 }
 
 // isSplit reports whether the nodes differ and no hash has a majority of all members.
-func (h *indexHashes) isSplit(members int) bool {
-	votes, most := countHashes(h.byNode)
+func (ih *indexHashes) isSplit(members int) bool {
+	votes, most := countHashes(ih.byNode)
 	return len(votes) > 1 && 2*votes[most] <= members
 }
 

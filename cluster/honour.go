@@ -96,23 +96,23 @@ func (r *followRequest) report(now time.Time) regionReport {
 }
 
 // isFresh reports whether the region counts as present.
-func (r regionReport) isFresh(now time.Time) bool { return now.Sub(r.at) < regionReportTTL }
+func (report regionReport) isFresh(now time.Time) bool { return now.Sub(report.at) < regionReportTTL }
 
 // regionReports are the regions' last reports, by name. A new leader receives
 // all of them again within seconds.
 type regionReports map[string]regionReport
 
 // add stores a report. ok is false if too many regions report.
-func (r regionReports) add(region string, now regionReport) (ok bool) {
-	before, known := r[region]
-	if !known && len(r) >= maxReports {
-		for name, old := range r {
+func (rr regionReports) add(region string, now regionReport) (ok bool) {
+	before, known := rr[region]
+	if !known && len(rr) >= maxReports {
+		for name, old := range rr {
 			if !old.isFresh(now.at) {
-				delete(r, name)
+				delete(rr, name)
 				break
 			}
 		}
-		if len(r) >= maxReports {
+		if len(rr) >= maxReports {
 			return false
 		}
 	}
@@ -124,15 +124,15 @@ func (r regionReports) add(region string, now regionReport) (ok bool) {
 	}
 
 	now.clock = max(now.clock, before.clock)
-	r[region] = now
+	rr[region] = now
 	return true
 }
 
 // allHonour returns the regions' latest clock, and whether all of them honour
 // the version or a later one of the same world and primary epoch.
-func (r regionReports) allHonour(names []string, h rulesPosition) (clock int64, ok bool) {
+func (rr regionReports) allHonour(names []string, h rulesPosition) (clock int64, ok bool) {
 	for _, name := range names {
-		report, known := r[name]
+		report, known := rr[name]
 		if !known || !report.samePrimaryEpoch(h) || report.Version < h.Version {
 			return 0, false
 		}

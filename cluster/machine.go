@@ -161,8 +161,8 @@ type snapshot struct {
 }
 
 // Persist encodes the state; it runs concurrently with Apply.
-func (s snapshot) Persist(sink raft.SnapshotSink) error {
-	b, err := s.build.AppendSnapshot(nil, s.state)
+func (snap snapshot) Persist(sink raft.SnapshotSink) error {
+	b, err := snap.build.AppendSnapshot(nil, snap.state)
 	if err == nil {
 		_, err = sink.Write(b)
 	}
@@ -173,4 +173,4 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 }
 
 // Release does nothing: the garbage collector frees the state.
-func (s snapshot) Release() {}
+func (snap snapshot) Release() {}

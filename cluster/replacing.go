@@ -43,7 +43,7 @@ func (c *core) Replacing() error {
 		}
 	}
 
-	// planDemotion tells when the leader replaces or demotes a voter.
+	// planDemotion decides, by the same conditions, when the leader demotes a voter.
 	wanted := min(c.noteMostVoters(0), liveServers)
 	willDemote := liveServers > 2 && liveVoters < voters && (liveServers > liveVoters || voters%2 == 0)
 	if liveVoters < wanted || willDemote {

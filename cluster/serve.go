@@ -115,7 +115,7 @@ func (c *Cluster) Handle(p *peer.Peers) {
 	}
 	for _, m := range crossRegionMethods {
 		p.Handle(m, peer.Far, func(call *peer.Call) {
-			// Forward the call to the leader, which sees this node as the caller. That is
+			// The call is forwarded to the leader, which sees this node as the caller. That is
 			// safe because no method that other regions may call uses its caller's
 			// identity.
 			c.serveWith(call,

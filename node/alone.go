@@ -90,8 +90,8 @@ func newMemoryStore() *memoryStore {
 	return &memoryStore{log: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
 }
 
-func (s *memoryStore) Logs() raft.LogStore           { return s.log }
-func (s *memoryStore) Stable() raft.StableStore      { return s.log }
-func (s *memoryStore) Snapshots() raft.SnapshotStore { return s.snapshots }
-func (s *memoryStore) Probe() error                  { return nil }
-func (s *memoryStore) Close() error                  { return nil }
+func (ms *memoryStore) Logs() raft.LogStore           { return ms.log }
+func (ms *memoryStore) Stable() raft.StableStore      { return ms.log }
+func (ms *memoryStore) Snapshots() raft.SnapshotStore { return ms.snapshots }
+func (ms *memoryStore) Probe() error                  { return nil }
+func (ms *memoryStore) Close() error                  { return nil }

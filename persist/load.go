@@ -135,7 +135,7 @@ type frameReader struct {
 // table is newer than any record read later. It puts back many records at once:
 // a base is in the order of the table's shards, so each shard grows a few times
 // instead of dozens.
-func (f *frameReader) read(tx *bolt.Tx) error {
+func (fr *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
 	if frames == nil {
 		return nil
@@ -144,81 +144,81 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 	cursor := frames.Cursor()
 	forgotten := int64(0) // bytes read at the last call of forgetPages
 	for number, frame := cursor.Last(); number != nil; number, frame = cursor.Prev() {
-		if !readFrame(number, frame, f.now, f.collect) {
-			f.DamagedFrames++
+		if !readFrame(number, frame, fr.now, fr.collect) {
+			fr.DamagedFrames++
 		}
 
-		if f.bytes >= restoreBytes {
-			f.restore()
+		if fr.bytes >= restoreBytes {
+			fr.restore()
 		}
 
-		f.totalBytes += int64(len(frame))
-		if f.totalBytes-forgotten >= forgetPagesEvery {
-			f.file.forgetPages()
-			forgotten = f.totalBytes
+		fr.totalBytes += int64(len(frame))
+		if fr.totalBytes-forgotten >= forgetPagesEvery {
+			fr.file.forgetPages()
+			forgotten = fr.totalBytes
 		}
 	}
 
-	for p, wall := range f.walls {
-		f.config.Source.Follow(f.now, p, wall)
+	for p, wall := range fr.walls {
+		fr.config.Source.Follow(fr.now, p, wall)
 	}
-	f.restore()
+	fr.restore()
 	return nil
 }
 
 // collect adds a record of size bytes to the batch, if it belongs to this
 // reader's part and no later record reset its counter. wall is as in readFrame.
-func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
-	part, _ := bits.Mul64(r.Key.Subject, f.parts)
-	if part != f.part {
+func (fr *frameReader) collect(r *counters.Record, wall int64, size int) {
+	part, _ := bits.Mul64(r.Key.Subject, fr.parts)
+	if part != fr.part {
 		return
 	}
 
 	// No older frame has the counter with a later end: an expiry never moves to an
 	// earlier time.
-	if r.FreshAt <= f.now.Steady/1e9 {
-		f.Expired++
+	if r.FreshAt <= fr.now.Steady/1e9 {
+		fr.Expired++
 		// A slot that was released is the exception: an older frame may have it as
 		// held, with a later end.
 		if r.IsFreedSlot() {
-			f.reset[r.ID()] = struct{}{}
+			fr.reset[r.ID()] = struct{}{}
 		}
 		return
 	}
 
-	if _, wasReset := f.reset[r.ID()]; wasReset {
-		f.Older++
+	if _, wasReset := fr.reset[r.ID()]; wasReset {
+		fr.Older++
 		return
 	}
 	if r.Note == nil && r.State.Fresh() && len(r.Log) == 0 {
-		f.reset[r.ID()] = struct{}{}
+		fr.reset[r.ID()] = struct{}{}
 		return
 	}
 
-	if wall > f.now.Wall {
+	if wall > fr.now.Wall {
 		p := r.Key.Partition()
-		f.walls[p] = max(f.walls[p], wall)
+		fr.walls[p] = max(fr.walls[p], wall)
 	}
 
-	f.bytes += int64(size)
-	f.batch = append(f.batch, *r)
+	fr.bytes += int64(size)
+	fr.batch = append(fr.batch, *r)
 	// The log is copied, because the next record reuses its memory.
-	f.batch[len(f.batch)-1].Log = slices.Clone(r.Log)
+	fr.batch[len(fr.batch)-1].Log = slices.Clone(r.Log)
 }
 
 // restore puts the batch into the table.
-func (f *frameReader) restore() {
-	if len(f.batch) == 0 {
+func (fr *frameReader) restore() {
+	if len(fr.batch) == 0 {
 		return
 	}
 
-	restored, noRoom := f.config.Source.Restore(f.now, f.batch)
-	f.Restored += int64(restored)
-	f.NoRoom += int64(noRoom)
-	f.Older += int64(len(f.batch) - restored - noRoom)
-	f.liveBytes += f.bytes * int64(restored) / int64(len(f.batch))
+	restored, noRoom := fr.config.Source.Restore(fr.now, fr.batch)
+	fr.Restored += int64(restored)
+	fr.NoRoom += int64(noRoom)
+	fr.Older += int64(len(fr.batch) - restored - noRoom)
+	fr.liveBytes += fr.bytes * int64(restored) / int64(len(fr.batch))
 
-	clear(f.batch) // release the logs, which are large
-	f.batch = f.batch[:0]
-	f.bytes = 0
+	clear(fr.batch) // release the logs, which are large
+	fr.batch = fr.batch[:0]
+	fr.bytes = 0
 }

@@ -24,9 +24,9 @@ var errChecksum = errors.New("checksum does not match")
 // after the bytes that Raft put there.
 type checkedLogs struct{ *raftboltdb.BoltStore }
 
-func (s checkedLogs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+func (cl checkedLogs) StoreLog(l *raft.Log) error { return cl.StoreLogs([]*raft.Log{l}) }
 
-func (s checkedLogs) StoreLogs(logs []*raft.Log) error {
+func (cl checkedLogs) StoreLogs(logs []*raft.Log) error {
 	stored := make([]*raft.Log, 0, len(logs))
 	for _, l := range logs {
 		with := *l // Raft keeps using l
@@ -35,14 +35,14 @@ func (s checkedLogs) StoreLogs(logs []*raft.Log) error {
 		with.Extensions = binary.BigEndian.AppendUint32(with.Extensions, sumEntry(l))
 		stored = append(stored, &with)
 	}
-	return s.BoltStore.StoreLogs(stored)
+	return cl.BoltStore.StoreLogs(stored)
 }
 
-func (s checkedLogs) GetLog(index uint64, into *raft.Log) error {
+func (cl checkedLogs) GetLog(index uint64, into *raft.Log) error {
 	// The entry is read into a value of this function: Raft's is set only once the
 	// entry is known to be right.
 	var l raft.Log
-	err := s.BoltStore.GetLog(index, &l)
+	err := cl.BoltStore.GetLog(index, &l)
 	if errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}

@@ -38,74 +38,74 @@ type guardedStable struct {
 
 // Set saves a value. It returns nil once the value is on disk. Otherwise the
 // error wraps ErrCorrupt, or is ErrClosed if the store was closed before.
-func (s *guardedStable) Set(key, value []byte) error {
-	return s.write(func() error { return s.inner.Set(key, value) })
+func (gs *guardedStable) Set(key, value []byte) error {
+	return gs.write(func() error { return gs.inner.Set(key, value) })
 }
 
 // SetUint64 saves a number, like Set.
-func (s *guardedStable) SetUint64(key []byte, n uint64) error {
-	return s.write(func() error { return s.inner.SetUint64(key, n) })
+func (gs *guardedStable) SetUint64(key []byte, n uint64) error {
+	return gs.write(func() error { return gs.inner.SetUint64(key, n) })
 }
 
-func (s *guardedStable) write(do func() error) error {
+func (gs *guardedStable) write(do func() error) error {
 	select {
-	case <-s.workers.closing:
+	case <-gs.workers.closing:
 		return ErrClosed
 	default:
 	}
 
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := s.tryWrite(do)
+		err := gs.tryWrite(do)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, errBroken):
-			return fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
+			return fmt.Errorf("%w: %s: %w", ErrCorrupt, gs.path, err)
 		case errors.Is(err, berrors.ErrDatabaseNotOpen):
 			return ErrClosed
 		}
 
 		// Without the ballast there is room again, so the next try needs no pause.
-		if s.ballast.release() {
+		if gs.ballast.release() {
 			continue
 		}
 
-		if !s.workers.sleep(pause) {
-			<-s.parked
+		if !gs.workers.sleep(pause) {
+			<-gs.parked
 			return ErrClosed
 		}
 	}
 }
 
-func (s *guardedStable) tryWrite(do func() error) error {
-	s.health.begin()
+func (gs *guardedStable) tryWrite(do func() error) error {
+	gs.health.begin()
 	err := guard(do)
 
-	isFirst := s.health.end(err)
+	isFirst := gs.health.end(err)
 	if isFirst {
-		s.log.Error("Raft's term or vote can't be saved; this node waits", "path", s.path, "error", err)
+		gs.log.Error("Raft's term or vote can't be saved; this node waits", "path", gs.path, "error", err)
 	}
-	if err == nil && s.health.succeed() {
-		s.log.Info("Raft's term and vote are saved again", "path", s.path)
+	if err == nil && gs.health.succeed() {
+		gs.log.Info("Raft's term and vote are saved again", "path", gs.path)
 	}
 
-	s.afterWrite()
+	gs.afterWrite()
 	return err
 }
 
 // Get returns a value. If there is none, the error is "not found", a text that Raft compares.
-func (s *guardedStable) Get(key []byte) (value []byte, err error) {
+func (gs *guardedStable) Get(key []byte) (value []byte, err error) {
 	err = guard(func() (err error) {
-		value, err = s.inner.Get(key)
+		value, err = gs.inner.Get(key)
 		return err
 	})
 	return value, err
 }
 
 // GetUint64 returns a number, like Get.
-func (s *guardedStable) GetUint64(key []byte) (n uint64, err error) {
+func (gs *guardedStable) GetUint64(key []byte) (n uint64, err error) {
 	err = guard(func() (err error) {
-		n, err = s.inner.GetUint64(key)
+		n, err = gs.inner.GetUint64(key)
 		return err
 	})
 	return n, err
@@ -139,50 +139,50 @@ func newBallast(path string, size int64, workers *workers, log *slog.Logger) *ba
 }
 
 // prepare creates the file if it does not exist. If there is no room, the file is created later.
-func (b *ballast) prepare() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.create(); err != nil {
-		b.log.Warn("the disk is nearly full; there is no ballast for Raft's term and vote",
-			"path", b.path, "size", b.size, "error", err)
-		b.refillLater()
+func (bl *ballast) prepare() {
+	bl.mu.Lock()
+	defer bl.mu.Unlock()
+	if err := bl.create(); err != nil {
+		bl.log.Warn("the disk is nearly full; there is no ballast for Raft's term and vote",
+			"path", bl.path, "size", bl.size, "error", err)
+		bl.refillLater()
 	}
 }
 
 var errScarce = errors.New("too little room")
 
 // create creates the file, with disk blocks of its own. The caller must hold mu.
-func (b *ballast) create() error {
-	if b.size == 0 {
-		err := os.Remove(b.path)
+func (bl *ballast) create() error {
+	if bl.size == 0 {
+		err := os.Remove(bl.path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return err
 	}
 
-	if info, err := os.Stat(b.path); err == nil && info.Size() == b.size {
-		b.exists.Store(true)
+	if info, err := os.Stat(bl.path); err == nil && info.Size() == bl.size {
+		bl.exists.Store(true)
 		return nil
 	}
 
 	// On a nearly full disk, the ballast itself would take the last room.
-	free, known := b.freeBytes(filepath.Dir(b.path))
-	if known && free/scarceFactor < b.size {
+	free, known := bl.freeBytes(filepath.Dir(bl.path))
+	if known && free/scarceFactor < bl.size {
 		return errScarce
 	}
 
-	if err := b.fill(); err != nil {
-		return errors.Join(err, os.Remove(b.path))
+	if err := bl.fill(); err != nil {
+		return errors.Join(err, os.Remove(bl.path))
 	}
-	b.exists.Store(true)
+	bl.exists.Store(true)
 	return nil
 }
 
 // fill writes random bytes to the file, because some file systems store zeros
 // or repeated data without using up space.
-func (b *ballast) fill() (err error) {
-	f, err := os.OpenFile(b.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+func (bl *ballast) fill() (err error) {
+	f, err := os.OpenFile(bl.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (b *ballast) fill() (err error) {
 
 	noise := rand.NewChaCha8([32]byte{})
 	buf := make([]byte, 1<<16)
-	for left := b.size; left > 0; {
+	for left := bl.size; left > 0; {
 		n := min(left, int64(len(buf)))
 		_, _ = noise.Read(buf[:n]) // never fails
 		if _, err := f.Write(buf[:n]); err != nil {
@@ -203,44 +203,44 @@ func (b *ballast) fill() (err error) {
 }
 
 // release deletes the ballast and reports whether that made room.
-func (b *ballast) release() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.exists.Load() {
+func (bl *ballast) release() bool {
+	bl.mu.Lock()
+	defer bl.mu.Unlock()
+	if !bl.exists.Load() {
 		return false
 	}
 
 	// Whatever becomes of the removal, there is no second one: the next attempt
 	// waits for room.
-	b.exists.Store(false)
-	err := errors.Join(os.Remove(b.path), syncDir(filepath.Dir(b.path)))
-	b.log.Warn("the ballast was deleted so that Raft's term and vote can be saved",
-		"path", b.path, "size", b.size, "error", err)
-	b.refillLater()
+	bl.exists.Store(false)
+	err := errors.Join(os.Remove(bl.path), syncDir(filepath.Dir(bl.path)))
+	bl.log.Warn("the ballast was deleted so that Raft's term and vote can be saved",
+		"path", bl.path, "size", bl.size, "error", err)
+	bl.refillLater()
 	return err == nil
 }
 
 // refillLater starts a goroutine that tries to create the file again. The caller must hold mu.
-func (b *ballast) refillLater() {
-	if b.refilling {
+func (bl *ballast) refillLater() {
+	if bl.refilling {
 		return
 	}
-	b.refilling = b.workers.Go(func() {
-		for b.workers.sleep(b.pause) {
-			if b.refill() {
+	bl.refilling = bl.workers.Go(func() {
+		for bl.workers.sleep(bl.pause) {
+			if bl.refill() {
 				return
 			}
 		}
 	})
 }
 
-func (b *ballast) refill() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.create(); err != nil {
+func (bl *ballast) refill() bool {
+	bl.mu.Lock()
+	defer bl.mu.Unlock()
+	if err := bl.create(); err != nil {
 		return false
 	}
-	b.refilling = false
-	b.log.Info("the ballast for Raft's term and vote is back", "path", b.path, "size", b.size)
+	bl.refilling = false
+	bl.log.Info("the ballast for Raft's term and vote is back", "path", bl.path, "size", bl.size)
 	return true
 }

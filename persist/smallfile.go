@@ -24,8 +24,8 @@ func NewSmallFile(dir, name string) SmallFile { return SmallFile{path: filepath.
 
 // Read returns what was last written, or nil if nothing was. The error wraps
 // [ErrCorrupt] if the file is damaged, as it may be after a power failure.
-func (s SmallFile) Read() ([]byte, error) {
-	info, err := os.Stat(s.path)
+func (sf SmallFile) Read() ([]byte, error) {
+	info, err := os.Stat(sf.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -36,51 +36,51 @@ func (s SmallFile) Read() ([]byte, error) {
 
 	var b []byte
 	if err == nil {
-		b, err = os.ReadFile(s.path)
+		b, err = os.ReadFile(sf.path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", s.path, err)
+		return nil, fmt.Errorf("read %s: %w", sf.path, err)
 	}
 
 	content, ok := wire.CutSum(b)
 	if !ok {
-		return nil, fmt.Errorf("read %s: %w", s.path, ErrCorrupt)
+		return nil, fmt.Errorf("read %s: %w", sf.path, ErrCorrupt)
 	}
 	return content, nil
 }
 
 // Write replaces the file. What was written survives a kill of the process, but
 // may be lost in a power failure.
-func (s SmallFile) Write(content []byte) error {
-	return s.write(content, func(*os.File) error { return nil })
+func (sf SmallFile) Write(content []byte) error {
+	return sf.write(content, func(*os.File) error { return nil })
 }
 
 // Save is Write, but what was written also survives a power failure.
-func (s SmallFile) Save(content []byte) error {
-	if err := s.write(content, (*os.File).Sync); err != nil {
+func (sf SmallFile) Save(content []byte) error {
+	if err := sf.write(content, (*os.File).Sync); err != nil {
 		return err
 	}
 	// Without this, a power failure may bring the old file back.
-	if err := syncDir(filepath.Dir(s.path)); err != nil {
-		return fmt.Errorf("write %s: %w", s.path, err)
+	if err := syncDir(filepath.Dir(sf.path)); err != nil {
+		return fmt.Errorf("write %s: %w", sf.path, err)
 	}
 	return nil
 }
 
-func (s SmallFile) write(content []byte, sync func(*os.File) error) error {
-	temp := s.path + ".new" // there is only one writer, because the directory is locked
-	err := s.fill(temp, content, sync)
+func (sf SmallFile) write(content []byte, sync func(*os.File) error) error {
+	temp := sf.path + ".new" // there is only one writer, because the directory is locked
+	err := sf.fill(temp, content, sync)
 	if err == nil {
-		err = os.Rename(temp, s.path)
+		err = os.Rename(temp, sf.path)
 	}
 	if err != nil {
 		_ = os.Remove(temp) // a part of the file would only take room on a full disk
-		return fmt.Errorf("write %s: %w", s.path, err)
+		return fmt.Errorf("write %s: %w", sf.path, err)
 	}
 	return nil
 }
 
-func (s SmallFile) fill(temp string, content []byte, sync func(*os.File) error) error {
+func (sf SmallFile) fill(temp string, content []byte, sync func(*os.File) error) error {
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -63,7 +63,8 @@ func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 // accepts tables whose settings this build does not support. The error wraps
 // [ErrFormat].
 func Parse(b []byte) (*Table, error) {
-	t, d := &Table{}, wire.NewDecoder(b)
+	t := &Table{}
+	d := wire.NewDecoder(b)
 	if d.Byte() != tableFormat {
 		return nil, fmt.Errorf("%w: unknown format", ErrFormat)
 	}
@@ -71,7 +72,6 @@ func Parse(b []byte) (*Table, error) {
 	t.canonical = d.Bool()
 	size := int(d.Uint16())
 	settings := d.Bytes(size)
-
 	if d.Failed() || size > maxSettings {
 		return nil, fmt.Errorf("%w: it is truncated", ErrFormat)
 	}
@@ -87,7 +87,6 @@ func Parse(b []byte) (*Table, error) {
 	for range n {
 		t.members = append(t.members, DecodeNodeID(d))
 	}
-
 	if err := checkMembers(t.members); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}

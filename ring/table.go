@@ -62,8 +62,8 @@ func New(members []NodeID, s Settings) (*Table, error) {
 		}
 	}
 
-	// Under the lock: whoever needs the same table at the same time waits for
-	// this one.
+	// The table is computed under the lock: another caller that needs the same one
+	// at the same time waits for it.
 	t.compute()
 	recentTables.tables[recentTables.next] = t
 	recentTables.next = (recentTables.next + 1) % len(recentTables.tables)
@@ -85,10 +85,12 @@ func (t *Table) compute() {
 	for i, id := range t.members {
 		members[i] = member{rank: uint16(i), name: id.String()}
 	}
+
 	c := consistent.New(members, consistent.Config{
 		Hasher: hasher{}, PartitionCount: t.settings.Partitions,
 		ReplicationFactor: t.settings.Factor, Load: t.settings.Load,
 	})
+
 	for p := range Partitions {
 		t.owner[p] = c.GetPartitionOwner(p).(member).rank
 		t.standby[p] = t.bestStandby(p)
@@ -97,7 +99,8 @@ func (t *Table) compute() {
 
 // checkMembers requires 1 to MaxMembers IDs, ascending, distinct and none zero.
 func checkMembers(members []NodeID) error {
-	switch n := len(members); {
+	n := len(members)
+	switch {
 	case n == 0:
 		return fmt.Errorf("%w: there are none", ErrMembers)
 	case n > MaxMembers:
@@ -107,7 +110,8 @@ func checkMembers(members []NodeID) error {
 	}
 
 	for i := 1; i < len(members); i++ {
-		switch c := members[i-1].Compare(members[i]); {
+		c := members[i-1].Compare(members[i])
+		switch {
 		case c == 0:
 			return fmt.Errorf("%w: %s is listed twice", ErrMembers, members[i])
 		case c > 0:
@@ -136,14 +140,17 @@ func (hasher) Sum64(b []byte) uint64 { return xxh3.Hash(b) }
 // joins or leaves changes only the standbys of the partitions where it scores
 // highest.
 func (t *Table) bestStandby(p int) uint16 {
-	rank, bestScore := uint16(noStandby), uint64(0)
+	rank := uint16(noStandby)
+	bestScore := uint64(0)
 	for i, id := range t.members {
 		if uint16(i) == t.owner[p] {
 			continue
 		}
 		// Among equal scores, the first member wins.
-		if s := score(p, id); rank == noStandby || s > bestScore {
-			rank, bestScore = uint16(i), s
+		s := score(p, id)
+		if rank == noStandby || s > bestScore {
+			rank = uint16(i)
+			bestScore = s
 		}
 	}
 	return rank
@@ -168,23 +175,25 @@ func (t *Table) Without(gone NodeID) *Table {
 	}
 
 	next := &Table{settings: t.settings, members: slices.Delete(slices.Clone(t.members), goneRank, goneRank+1)}
-	rank := func(old uint16) uint16 {
+	newRank := func(old uint16) uint16 {
 		if int(old) > goneRank {
 			return old - 1
 		}
 		return old
 	}
+
 	for p := range Partitions {
 		owner, standby := t.owner[p], t.standby[p]
 		switch goneRank {
 		case int(owner):
-			next.owner[p] = rank(standby)
+			next.owner[p] = newRank(standby)
 			next.standby[p] = next.bestStandby(p)
 		case int(standby):
-			next.owner[p] = rank(owner)
+			next.owner[p] = newRank(owner)
 			next.standby[p] = next.bestStandby(p)
 		default:
-			next.owner[p], next.standby[p] = rank(owner), rank(standby)
+			next.owner[p] = newRank(owner)
+			next.standby[p] = newRank(standby)
 		}
 	}
 

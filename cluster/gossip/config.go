@@ -100,24 +100,25 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Advertise == "" && !bind.IsUnspecified() {
 		c.Advertise = c.BindAddr
 	}
-	// memberlist would guess one, and in containers guess wrong.
-	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
+	// memberlist would guess an address, and in containers guess wrong.
+	ip, err := netip.ParseAddr(c.Advertise)
+	if err != nil || ip.IsUnspecified() {
 		return c, fmt.Errorf("%w: Advertise is %q, not an IP that other nodes could use", ErrConfig, c.Advertise)
 	}
 
 	if len(c.Join) > maxSeeds {
 		return c, fmt.Errorf("%w: Join has %d seeds, more than %d", ErrConfig, len(c.Join), maxSeeds)
 	}
-	var seeds []seed
-	for _, s := range c.Join {
-		at, err := parseSeed(s, c.Port)
+
+	c.seeds = nil // c is a copy, and its slice may be another's
+	for _, text := range c.Join {
+		s, err := parseSeed(text, c.Port)
 		if err != nil {
 			return c, err
 		}
-		seeds = append(seeds, at)
+		c.seeds = append(c.seeds, s)
 	}
 
-	c.seeds = seeds
 	if c.Lookup == nil {
 		c.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -171,13 +172,14 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m.Label = c.label()
 	m.SkipInboundLabelCheck = true // the inspector checks and removes it
 	m.Keyring = c.Keyring
-	// The inspector verifies and decrypts incoming messages.
-	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = false, true
+	m.GossipVerifyIncoming = false // the inspector verifies and decrypts messages
+	m.GossipVerifyOutgoing = true
 	// Messages are short and hardly compressible, and the inspector refuses compressed ones.
 	m.EnableCompression = false
 	m.Logger = logger
 
-	m.ProbeInterval, m.ProbeTimeout = c.ProbeInterval, c.ProbeTimeout
+	m.ProbeInterval = c.ProbeInterval
+	m.ProbeTimeout = c.ProbeTimeout
 	m.GossipInterval = c.GossipInterval
 	m.PushPullInterval = c.SyncInterval
 	m.TCPTimeout = c.StreamTimeout
@@ -186,7 +188,8 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	// the minimum time instead of six times, the default: a node that is cut off
 	// must not take half a minute to notice.
 	m.SuspicionMaxTimeoutMult = 2
-	m.AwarenessMaxMultiplier = 4 // for the same reason: probe at least every 2 s
+	// For the same reason, this node probes at least every 2 s.
+	m.AwarenessMaxMultiplier = 4
 	return m
 }
 
@@ -202,7 +205,8 @@ func parseSeed(s string, defaultPort int) (seed, error) {
 	if ip, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
 		host = ip.String()
 	} else if strings.Contains(s, ":") {
-		if host, port, err = net.SplitHostPort(s); err != nil {
+		host, port, err = net.SplitHostPort(s)
+		if err != nil {
 			return seed{}, fmt.Errorf("%w: Join must list host[:port], not %q", ErrConfig, s)
 		}
 	}

@@ -60,7 +60,6 @@ func parseMember(n *memberlist.Node) (Member, error) {
 // self, or nil if it can.
 func (c *Config) checkMember(self, m Member) error {
 	none := [16]byte{}
-
 	if c.WAN {
 		switch {
 		case m.Cluster == none || self.Cluster == none: // not known yet
@@ -72,6 +71,7 @@ func (c *Config) checkMember(self, m Member) error {
 		}
 		return nil
 	}
+
 	switch {
 	case m.Region != self.Region:
 		return fmt.Errorf("%w: %q, but this node is in %q", ErrOtherRegion, m.Region, self.Region)
@@ -87,9 +87,11 @@ func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
 	if err != nil {
 		return m, err
 	}
+
 	g.mu.Lock()
 	self := g.self
 	g.mu.Unlock()
+
 	err = g.config.checkMember(self, m)
 	if err == nil && g.config.Accept != nil {
 		err = g.config.Accept(m)
@@ -99,13 +101,16 @@ func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
 
 // logRefusal logs that this node refuses n. The caller holds g.mu.
 func (g *Gossip) logRefusal(n *memberlist.Node, m Member, err error) {
-	text, level := "a node is kept out of the cluster", slog.LevelWarn
+	text := "a node is kept out of the cluster"
 	if g.config.WAN {
 		text = "a node is kept out of the pool of regions"
 	}
+
+	level := slog.LevelWarn
 	if errors.Is(err, ErrSameRegion) || errors.Is(err, ErrSameCluster) {
 		level = slog.LevelError // the regions can't work together until an operator changes a name
 	}
+
 	g.logOnce(eventKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
 		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
 }
@@ -127,8 +132,9 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 	}
 
 	if err != nil {
-		// It may have been a member until it, or this node, joined another cluster. If
-		// a process at another address merely claims a member's ID, the member stays.
+		// The node may have been a member until it, or this node, joined another
+		// cluster. If a process at another address merely claims a member's ID, the
+		// member stays.
 		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
 			e.table.exclude(known)
 			wake.Signal(e.changed)
@@ -137,7 +143,9 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		return err
 	}
 
-	if m.State == Left { // memberlist drops this as stale if the message that the node is dead has overtaken it
+	// memberlist drops this message as stale if the message that the node is dead
+	// has overtaken it.
+	if m.State == Left {
 		e.handleDeparture(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil
@@ -210,15 +218,16 @@ func (c *Config) twinPatience() time.Duration { return twinProbes * c.ProbeInter
 
 // persist reports whether a claim goes on for so long that both processes live.
 // It forgets claims that ended.
-func (t twins) persist(id string, now time.Time, patience time.Duration) bool {
-	since, claimed := t[id]
+func (tw twins) persist(id string, now time.Time, patience time.Duration) bool {
+	since, claimed := tw[id]
 	if claimed && now.Sub(since) <= twinMemory {
 		return now.Sub(since) >= patience
 	}
-	if len(t) >= maxTwins {
-		clear(t)
+
+	if len(tw) >= maxTwins {
+		clear(tw)
 	}
-	t[id] = now
+	tw[id] = now
 	return false
 }
 
@@ -261,6 +270,7 @@ func (e events) put(n *memberlist.Node) {
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	var before *Member
 	if known := e.table.entries[m.ID]; known != nil {
 		copied := known.Member
@@ -269,7 +279,8 @@ func (e events) put(n *memberlist.Node) {
 
 	e.table.put(m)
 	delete(e.remembered, m.gossipAddress())
-	if e.config.checkMember(e.self, m) != nil { // this node has joined another cluster since NotifyAlive
+	// This node may have joined another cluster since NotifyAlive.
+	if e.config.checkMember(e.self, m) != nil {
 		e.table.exclude(e.table.entries[m.ID])
 	}
 
@@ -294,7 +305,7 @@ func (g *Gossip) logChange(before, m *Member) {
 	case m.State == Left:
 		g.logMember(m, "has left")
 	case before == nil && slices.Contains(g.config.Remembered, m.gossipAddress().String()):
-		// Met again after a restart of this node: no news.
+		// This node meets the member again after its own restart, which is no news.
 	case before == nil:
 		g.logMember(m, "has joined")
 	default:
@@ -322,9 +333,11 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	if err != nil || n.Name == e.name {
 		return
 	}
+
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if m, failed := e.table.markGone(id); failed {
+	m, failed := e.table.markGone(id)
+	if failed {
 		e.logMember(&m, "has failed")
 	}
 	wake.Signal(e.changed)

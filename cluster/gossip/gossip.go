@@ -79,13 +79,16 @@ func Open(c Config) (*Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	logger := newAdapter(c.Logger)
 	inner := c.Transport
 	if inner == nil {
-		if inner, err = listen(&c, logger); err != nil {
+		inner, err = listen(&c, logger)
+		if err != nil {
 			return nil, err
 		}
 	}
+
 	g := &Gossip{
 		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
 		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1),
@@ -93,6 +96,7 @@ func Open(c Config) (*Gossip, error) {
 		table: newTable(maxMembers), logged: logLimiter[eventKey]{every: repeatAfter},
 		remembered: make(map[netip.AddrPort]time.Time), twins: make(twins),
 	}
+
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has checked it
 	g.self.Address = ip.Unmap().String()
 	g.self.GossipPort = c.Port
@@ -100,19 +104,22 @@ func Open(c Config) (*Gossip, error) {
 	g.restoreRemembered()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 
-	w := newTransport(inner, g.inspector(), g.recordRefusal)
+	t := newTransport(inner, g.inspector(), g.recordRefusal)
 	m := c.memberlist(logger)
-	m.Transport = w
+	m.Transport = t
 	e := events{g}
 	m.Delegate = e
 	m.Events = e
 	m.Alive = e
 	m.Merge = e
 	m.Conflict = e
-	if g.list, err = memberlist.Create(m); err != nil {
+
+	g.list, err = memberlist.Create(m)
+	if err != nil {
 		g.cancel()
-		return nil, errors.Join(fmt.Errorf("start gossip: %w", err), w.Shutdown())
+		return nil, errors.Join(fmt.Errorf("start gossip: %w", err), t.Shutdown())
 	}
+
 	g.wg.Go(g.announceChanges)
 	g.wg.Go(g.rejoin)
 	return g, nil
@@ -147,6 +154,7 @@ func (g *Gossip) Refused() uint64 { return g.refused.Load() }
 func (g *Gossip) recordRefusal(from net.Addr, err error) {
 	count := g.refused.Add(1)
 	reason, _ := errors.AsType[refusal](err)
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.logOnce(eventKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
@@ -182,7 +190,8 @@ func (g *Gossip) Update(change func(*Member)) error {
 	fixed.BootstrapExpect = g.self.BootstrapExpect
 	fixed.RaftEmpty = g.self.RaftEmpty
 	fixed.SettingsVersion = g.self.SettingsVersion
-	fixed.Members, fixed.Primary = g.self.Members, g.self.Primary
+	fixed.Members = g.self.Members
+	fixed.Primary = g.self.Primary
 	if fixed != g.self {
 		return fmt.Errorf("%w: only the cluster, expected members, emptiness, version, and the region's members and primary "+
 			"change during a run", ErrConfig)
@@ -203,7 +212,8 @@ func (g *Gossip) Update(change func(*Member)) error {
 	g.self = next
 	g.metadata = metadata
 	g.dirty = true
-	for _, e := range g.table.entries { // a new Cluster may show that some belong to another one
+	// A new Cluster may show that some members belong to another one.
+	for _, e := range g.table.entries {
 		if g.config.checkMember(next, e.Member) != nil {
 			g.table.exclude(e)
 		}
@@ -285,14 +295,17 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		g.mu.Unlock()
 		return err
 	}
-	// The other nodes refuse this process, so it must not announce that the one they know leaves.
-	silent := g.hasRecentTwin(time.Now())
 
-	g.self, g.metadata = next, metadata
+	// If the other nodes refuse this process, it must not announce that the one they
+	// know leaves.
+	isRefused := g.hasRecentTwin(time.Now())
+
+	g.self = next
+	g.metadata = metadata
 	wake.Signal(g.changed)
 
 	done := make(chan error, 1)
-	g.wg.Go(func() { done <- g.leave(silent) })
+	g.wg.Go(func() { done <- g.leave(isRefused) })
 	g.mu.Unlock()
 
 	select {
@@ -303,13 +316,15 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	}
 }
 
-func (g *Gossip) leave(silent bool) error {
-	if silent {
+func (g *Gossip) leave(isRefused bool) error {
+	if isRefused {
 		return nil
 	}
 
+	// The other nodes get time to spread the announcement: a later message, that the
+	// node is gone, would replace it.
 	g.announce(leaveWait)
-	select { // let other nodes spread this first: a later message, that the node is gone, would replace it
+	select {
 	case <-g.ctx.Done():
 	case <-time.After(leaveRounds * g.config.GossipInterval):
 	}
@@ -336,10 +351,12 @@ func (g *Gossip) Close() error {
 	g.closed = true
 	g.mu.Unlock()
 	g.cancel()
+
 	g.ending <- struct{}{}
 	g.shutDown = true
-	err := g.list.Shutdown() // also closes connections, so no goroutine waits for them
+	err := g.list.Shutdown() // it also closes connections, so no goroutine waits for them
 	<-g.ending
+
 	g.wg.Wait()
 	return err
 }

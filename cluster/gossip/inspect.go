@@ -108,7 +108,9 @@ func (in *inspector) inspectPacket(b []byte, from net.Addr) ([]byte, error) {
 
 	if in.keys != nil {
 		var err error
-		if b, err = in.decrypt(b, []byte(in.label)); err != nil {
+
+		b, err = in.decrypt(b, []byte(in.label))
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -123,6 +125,7 @@ func (in *inspector) inspectPacket(b []byte, from net.Addr) ([]byte, error) {
 	if err := in.inspectMessage(b, from, outermost); err != nil {
 		return nil, err
 	}
+
 	// A checksum in front keeps memberlist from taking the message for an encrypted
 	// one, which it would try to decrypt.
 	out := append(make([]byte, 0, crcHeader+len(b)), crcMsg)
@@ -146,7 +149,8 @@ func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 			continue
 		}
 
-		if plain, err := gcm.Open(nil, b[1:1+nonceSize], b[1+nonceSize:], additional); err == nil {
+		plain, err := gcm.Open(nil, b[1:1+nonceSize], b[1+nonceSize:], additional)
+		if err == nil {
 			return plain, nil
 		}
 	}
@@ -206,7 +210,8 @@ func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 		return errCutShort
 	}
 
-	lengths, rest := b[1:1+2*int(b[0])], b[1+2*int(b[0]):]
+	headEnd := 1 + 2*int(b[0])
+	lengths, rest := b[1:headEnd], b[headEnd:]
 	for ; len(lengths) > 0; lengths = lengths[2:] {
 		n := int(binary.BigEndian.Uint16(lengths))
 		if n > len(rest) {
@@ -287,7 +292,8 @@ func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) er
 		if err != nil {
 			return nil, err
 		}
-		d, start = &decoder{buf: plain}, 0
+		d = &decoder{buf: plain}
+		start = 0
 	}
 
 	kind, err := d.byte()

@@ -87,7 +87,8 @@ var quietPrefixes = [...]string{
 // info lines are about suspicions, which are internals, so they go to the debug
 // level, and so does a line that was written recently.
 func (a *adapter) Write(line []byte) (int, error) {
-	text, level := strings.TrimSpace(string(line)), slog.LevelDebug
+	text := strings.TrimSpace(string(line))
+	level := slog.LevelDebug
 	if tag, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(tag, "[") {
 		text = rest
 		if tag == "[ERR" || tag == "[ERROR" || tag == "[WARN" {
@@ -96,8 +97,8 @@ func (a *adapter) Write(line []byte) (int, error) {
 	}
 
 	text = strings.TrimPrefix(text, "memberlist: ")
-	for _, own := range quietPrefixes {
-		if strings.HasPrefix(text, own) {
+	for _, prefix := range quietPrefixes {
+		if strings.HasPrefix(text, prefix) {
 			level = slog.LevelDebug
 		}
 	}
@@ -106,12 +107,11 @@ func (a *adapter) Write(line []byte) (int, error) {
 		level = slog.LevelDebug // this node has closed the connection itself
 	}
 
-	ctx := context.Background()
 	if level > slog.LevelDebug && !a.isNew(text) {
 		level = slog.LevelDebug
 	}
 
-	a.logger.Log(ctx, level, text, "by", "memberlist")
+	a.logger.Log(context.Background(), level, text, "by", "memberlist")
 	return len(line), nil
 }
 
@@ -123,11 +123,13 @@ var connectionEnds = regexp.MustCompile(`\S+->(\S+):\d+`)
 func (a *adapter) isNew(text string) bool {
 	key := connectionEnds.ReplaceAllString(text, "$1")
 	if head, from, ok := strings.Cut(key, " from="); ok {
-		if i := strings.LastIndexByte(from, ':'); i >= 0 {
+		i := strings.LastIndexByte(from, ':')
+		if i >= 0 {
 			from = from[:i]
 		}
 		key = head + from
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.limiter.shouldLog(key, time.Now())

@@ -90,10 +90,13 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 		return v, err
 	}
 
-	size, n := 0, uint64(0)
-	switch v.kind = text; {
+	v.kind = text
+	size := 0      // bytes of the number that follows: the value, or the length of the text
+	n := uint64(0) // that number
+	switch {
 	case lead < 0x80:
-		v.kind, n = number, uint64(lead)
+		v.kind = number
+		n = uint64(lead)
 	case lead >= 0xa0 && lead <= 0xbf:
 		n = uint64(lead - 0xa0)
 	case lead == 0xc0: // nil
@@ -102,7 +105,8 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 	case lead >= 0xc4 && lead <= 0xc6: // bin8 to bin32
 		size = 1 << (lead - 0xc4)
 	case lead >= 0xcc && lead <= 0xd3: // uint8 to uint64, int8 to int64
-		v.kind, size = number, 1<<(lead&3)
+		v.kind = number
+		size = 1 << (lead & 3)
 	case lead >= 0xd9 && lead <= 0xdb: // str8 to str32
 		size = 1 << (lead - 0xd9)
 	default:
@@ -113,9 +117,10 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 		n, err = d.bigEndian(size)
 	}
 
-	switch negative := lead >= 0xd0 && lead <= 0xd3 && n>>(8*size-1) != 0; {
+	isNegative := lead >= 0xd0 && lead <= 0xd3 && n>>(8*size-1) != 0
+	switch {
 	case err != nil:
-	case negative, v.kind == text && n > most:
+	case isNegative, v.kind == text && n > most:
 		err = errMalformed
 	case v.kind == text:
 		v.bytes, err = d.take(int(n))

@@ -88,7 +88,8 @@ func (g *Gossip) Addresses() []string {
 
 	var alive, rest []netip.AddrPort
 	for _, e := range g.table.entries {
-		switch at := e.gossipAddress(); {
+		at := e.gossipAddress()
+		switch {
 		case e.hidden:
 		case e.State == Alive:
 			alive = append(alive, at)
@@ -101,14 +102,15 @@ func (g *Gossip) Addresses() []string {
 	slices.SortFunc(alive, netip.AddrPort.Compare)
 	slices.SortFunc(rest, netip.AddrPort.Compare)
 
-	all, named := []string{}, map[netip.AddrPort]bool{}
+	list := []string{}
+	isListed := map[netip.AddrPort]bool{}
 	for _, at := range slices.Concat(alive, rest) {
-		if len(all) < maxRemembered && !named[at] {
-			named[at] = true
-			all = append(all, at.String())
+		if len(list) < maxRemembered && !isListed[at] {
+			isListed[at] = true
+			list = append(list, at.String())
 		}
 	}
-	return all
+	return list
 }
 
 // rejoin keeps joining seeds and failed members: memberlist forgets dead
@@ -116,11 +118,12 @@ func (g *Gossip) Addresses() []string {
 func (g *Gossip) rejoin() {
 	failing := make(map[netip.AddrPort]bool)
 	for round := 0; ; round++ {
-		pause, extraLive := g.config.RejoinInterval, 0
+		pause := g.config.RejoinInterval
+		extraLive := 0
 		if round < len(firstRounds) {
-			pause, extraLive = min(pause, firstRounds[round]), 1
+			pause = min(pause, firstRounds[round])
+			extraLive = 1
 		}
-
 		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't synchronise
 
 		select {
@@ -163,15 +166,17 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	if len(failing) > maxFailing {
 		clear(failing)
 	}
-
 	g.noteRejections(targets, errs)
 	for i, at := range targets {
-		switch err := errs[i]; {
+		err := errs[i]
+		switch {
 		case err == errNotTried, g.ctx.Err() != nil, isRejection(err):
 		case err == nil && failing[at]:
 			delete(failing, at)
 			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
-		case err != nil && !failing[at] && extraLive == 0: // in the first rounds, the node may still be starting
+		case err != nil && !failing[at] && extraLive == 0:
+			// In the first rounds, with extra members, the node may still be starting, so
+			// its failure is not logged.
 			failing[at] = true
 			g.config.Logger.Info("a node can't be joined, retrying", "address", at, "reason", reason(err))
 		}
@@ -184,11 +189,13 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 func (g *Gossip) noteRejections(targets []netip.AddrPort, errs []error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.rejecting = 0
 	for i, at := range targets {
 		if !isRejection(errs[i]) {
 			continue
 		}
+
 		g.rejecting++
 		g.logOnce(eventKey{text: "a node rejects this one: their cluster secrets differ, or this is not its gossip port", name: at.String()},
 			slog.LevelWarn, "address", at)
@@ -228,8 +235,9 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.namedCount, g.seedAddresses = max(1, countNamed(lists, g.self.gossipAddress())), lists
 
+	g.namedCount = max(1, countNamed(lists, g.self.gossipAddress()))
+	g.seedAddresses = lists
 	if g.self.State == Left {
 		return nil
 	}
@@ -237,7 +245,8 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 	skip := map[netip.AddrPort]bool{g.self.gossipAddress(): true} // met, or already chosen
 	var met []netip.AddrPort
 	for _, e := range g.table.entries {
-		if at := e.gossipAddress(); e.State == Alive && !e.hidden {
+		at := e.gossipAddress()
+		if e.State == Alive && !e.hidden {
 			skip[at] = true
 			met = append(met, at)
 		}
@@ -257,7 +266,8 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 	targets := choose(found, maxSeedJoins)
 	var others []netip.AddrPort
 	for _, e := range g.table.entries {
-		if at := e.gossipAddress(); e.State == Failed && at.IsValid() {
+		at := e.gossipAddress()
+		if e.State == Failed && at.IsValid() {
 			others = append(others, at)
 		}
 	}
@@ -319,15 +329,15 @@ func (g *Gossip) MissingSeeds() (missing []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	there := map[netip.AddrPort]bool{g.self.gossipAddress(): true}
+	isLive := map[netip.AddrPort]bool{g.self.gossipAddress(): true}
 	for _, e := range g.table.entries {
 		if e.State == Alive && !e.hidden {
-			there[e.gossipAddress()] = true
+			isLive[e.gossipAddress()] = true
 		}
 	}
 
 	for i, list := range g.seedAddresses {
-		if !slices.ContainsFunc(list, func(at netip.AddrPort) bool { return there[at] }) {
+		if !slices.ContainsFunc(list, func(at netip.AddrPort) bool { return isLive[at] }) {
 			missing = append(missing, g.config.Join[i])
 		}
 	}

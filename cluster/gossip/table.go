@@ -43,60 +43,68 @@ func newTable(max int) *table {
 const newcomerPeriod = time.Hour
 
 // admitNewcomer reports whether another unknown member may be admitted, and counts it.
-func (t *table) admitNewcomer(now time.Time) bool {
-	if t.rateRestored.Before(now) {
-		t.rateRestored = now
+func (tb *table) admitNewcomer(now time.Time) bool {
+	if tb.rateRestored.Before(now) {
+		tb.rateRestored = now
 	}
-	next := t.rateRestored.Add(newcomerPeriod / time.Duration(t.max))
+
+	next := tb.rateRestored.Add(newcomerPeriod / time.Duration(tb.max))
 	if next.Sub(now) > newcomerPeriod {
 		return false
 	}
-	t.rateRestored = next
+
+	tb.rateRestored = next
 	return true
 }
 
 // isFull reports whether the table has no room for an unknown member: all its
 // members are alive, so none can be evicted.
-func (t *table) isFull() bool { return t.alive >= t.max }
+func (tb *table) isFull() bool { return tb.alive >= tb.max }
 
 // put records a member that memberlist has accepted.
-func (t *table) put(m Member) {
-	e := t.entries[m.ID]
+func (tb *table) put(m Member) {
+	e := tb.entries[m.ID]
 	if e == nil {
-		if len(t.entries) >= t.max {
-			t.evict()
+		if len(tb.entries) >= tb.max {
+			tb.evict()
 		}
-		// Not alive, or setState would count it out before it was ever counted.
+		// The entry begins as not alive: otherwise setState would count it out before
+		// it was ever counted.
 		e = &entry{Member: Member{State: Failed}}
-		t.entries[m.ID] = e
+		tb.entries[m.ID] = e
 	}
+
 	state := m.State
 	m.State = e.State
-	e.Member, e.hidden = m, false
-	t.setState(e, state)
+	e.Member = m
+	e.hidden = false
+	tb.setState(e, state)
 }
 
-func (t *table) setState(e *entry, s State) {
+func (tb *table) setState(e *entry, s State) {
 	if e.State == Alive {
-		t.alive--
+		tb.alive--
 	}
 	if s == Alive {
-		t.alive++
+		tb.alive++
 	}
-	t.changes++
-	e.State, e.lastChange = s, t.changes
+
+	tb.changes++
+	e.State = s
+	e.lastChange = tb.changes
 }
 
 // markGone records that memberlist no longer lists a member. If the member had
 // not announced that it leaves, it has failed.
-func (t *table) markGone(id ring.NodeID) (m Member, failed bool) {
-	e := t.entries[id]
+func (tb *table) markGone(id ring.NodeID) (m Member, failed bool) {
+	e := tb.entries[id]
 	if e == nil || e.State != Alive {
 		return Member{}, false
 	}
-	t.setState(e, Failed)
+
+	tb.setState(e, Failed)
 	if e.hidden {
-		delete(t.entries, e.ID)
+		delete(tb.entries, e.ID)
 		return Member{}, false
 	}
 	return e.Member, true
@@ -104,48 +112,49 @@ func (t *table) markGone(id ring.NodeID) (m Member, failed bool) {
 
 // exclude removes a member that belongs to another cluster. As long as
 // memberlist lists it, it is only hidden.
-func (t *table) exclude(e *entry) {
+func (tb *table) exclude(e *entry) {
 	if e.State == Alive {
 		e.hidden = true
 		return
 	}
-	delete(t.entries, e.ID)
+	delete(tb.entries, e.ID)
 }
 
 // evict drops the member that failed or left first.
-func (t *table) evict() {
+func (tb *table) evict() {
 	var first *entry
-	for _, e := range t.entries {
+	for _, e := range tb.entries {
 		if e.State != Alive && (first == nil || e.lastChange < first.lastChange) {
 			first = e
 		}
 	}
 	if first != nil {
-		delete(t.entries, first.ID)
+		delete(tb.entries, first.ID)
 	}
 }
 
 // forget drops a member that is not alive.
-func (t *table) forget(id ring.NodeID) bool {
-	e := t.entries[id]
+func (tb *table) forget(id ring.NodeID) bool {
+	e := tb.entries[id]
 	if e == nil || e.State == Alive {
 		return false
 	}
-	delete(t.entries, e.ID)
+	delete(tb.entries, e.ID)
 	return true
 }
 
 // members lists self and all entries that are not hidden, sorted by ID.
-func (t *table) members(self Member) []Member {
-	all := make([]Member, 0, len(t.entries)+1)
-	all = append(all, self)
-	for _, e := range t.entries {
+func (tb *table) members(self Member) []Member {
+	list := make([]Member, 0, len(tb.entries)+1)
+	list = append(list, self)
+	for _, e := range tb.entries {
 		if !e.hidden {
-			all = append(all, e.Member)
+			list = append(list, e.Member)
 		}
 	}
-	slices.SortFunc(all, func(a, b Member) int { return a.ID.Compare(b.ID) })
-	return all
+
+	slices.SortFunc(list, func(a, b Member) int { return a.ID.Compare(b.ID) })
+	return list
 }
 
 // Departures are the processes that announced that they leave. Nodes send them
@@ -164,30 +173,32 @@ type departure struct {
 }
 
 // departures lists the members that left most recently.
-func (t *table) departures() []departure {
-	left := slices.DeleteFunc(slices.Collect(maps.Values(t.entries)), func(e *entry) bool { return e.State != Left })
+func (tb *table) departures() []departure {
+	left := slices.DeleteFunc(slices.Collect(maps.Values(tb.entries)), func(e *entry) bool { return e.State != Left })
 	slices.SortFunc(left, func(a, b *entry) int { return cmp.Compare(b.lastChange, a.lastChange) })
-	var all []departure
+
+	var list []departure
 	for _, e := range left[:min(len(left), maxDepartures)] {
-		all = append(all, departure{id: e.ID, boot: e.Boot})
+		list = append(list, departure{id: e.ID, boot: e.Boot})
 	}
-	return all
+	return list
 }
 
 // recordDeparture records a departure if it is of the member's current process,
 // and reports whether that is new.
-func (t *table) recordDeparture(d departure) (Member, bool) {
-	e := t.entries[d.id]
+func (tb *table) recordDeparture(d departure) (Member, bool) {
+	e := tb.entries[d.id]
 	if e == nil || e.Boot != d.boot || e.State == Left || e.hidden {
 		return Member{}, false
 	}
-	t.setState(e, Left)
+	tb.setState(e, Left)
 	return e.Member, true
 }
 
 // handleDeparture handles a departure that another node reported. The caller holds g.mu.
 func (g *Gossip) handleDeparture(d departure) {
-	if m, news := g.table.recordDeparture(d); news {
+	m, isNew := g.table.recordDeparture(d)
+	if isNew {
 		g.logMember(&m, "has left")
 		wake.Signal(g.changed)
 	}

@@ -20,11 +20,12 @@ const (
 	// maxStreams bounds the accepted connections that are open; further ones are
 	// closed at once. memberlist itself bounds only the number that it answers.
 	maxStreams = 256
-	// maxStreamsFrom bounds those from one address, so that it can't keep out all other addresses.
+	// maxStreamsFrom bounds the open ones from one address, so that it can't keep out
+	// all other addresses.
 	maxStreamsFrom = maxStreams * 3 / 4
-	// streamRoom is the memory in bytes that each of them may use to receive a
-	// message. Beyond it, they share sharedRoom, which is enough for four of the
-	// largest messages, or for two encrypted ones.
+	// streamRoom is the memory in bytes that each accepted connection may use to
+	// receive a message. Beyond it, they share sharedRoom, which is enough for four
+	// of the largest messages, or for two encrypted ones.
 	streamRoom = 64 << 10
 	sharedRoom = 4 * maxStream
 	// maxSyncs bounds the lists that memberlist reads and answers at once: an
@@ -73,7 +74,8 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 
 		last = err
 		if c.AnyPort && c.Port != 0 {
-			c.Port, tries = 0, bindTries
+			c.Port = 0
+			tries = bindTries
 		}
 	}
 	return nil, fmt.Errorf("listen for gossip: %w", last)
@@ -100,9 +102,9 @@ type transport struct {
 	sharedInUse int                // bytes of sharedRoom in use
 }
 
-func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, error)) *transport {
-	w := &transport{
-		Transport: t,
+func newTransport(inner memberlist.Transport, in *inspector, refused func(net.Addr, error)) *transport {
+	t := &transport{
+		Transport: inner,
 		inspector: in,
 		refused:   refused,
 		packets:   make(chan *memberlist.Packet),
@@ -113,9 +115,9 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 		open:      make(map[*conn]struct{}),
 	}
 
-	w.ctx, w.cancel = context.WithCancel(context.Background())
-	go w.forward()
-	return w
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	go t.forward()
+	return t
 }
 
 // forward forwards packets and accepted connections to memberlist. During
@@ -164,6 +166,7 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	if t.ctx.Err() != nil {
 		return nil, ErrClosed
 	}
+
 	c, err := t.Transport.DialTimeout(addr, timeout)
 	if err != nil {
 		return nil, err
@@ -229,17 +232,17 @@ func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 		tracked.from, _, _ = net.SplitHostPort(c.RemoteAddr().String())
 	}
 
-	all, same := 0, 0
+	acceptedCount, fromSame := 0, 0
 	for other := range t.open {
 		if dir == accepted && other.dir == accepted {
-			all++
+			acceptedCount++
 			if other.from == tracked.from {
-				same++
+				fromSame++
 			}
 		}
 	}
 
-	if t.open == nil || all >= maxStreams || same >= maxStreamsFrom {
+	if t.open == nil || acceptedCount >= maxStreams || fromSame >= maxStreamsFrom {
 		c.Close()
 		return nil, ErrClosed
 	}
@@ -249,36 +252,37 @@ func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 }
 
 // Read first receives the whole message, within the deadline that memberlist sets.
-func (c *conn) Read(p []byte) (int, error) {
-	c.once.Do(func() {
+func (cn *conn) Read(p []byte) (int, error) {
+	cn.once.Do(func() {
 		var body []byte
-		body, c.err = c.receive()
-		if c.err != nil {
-			if _, refused := errors.AsType[refusal](c.err); refused {
-				c.transport.refused(c.RemoteAddr(), c.err)
-			}
+		body, cn.err = cn.receive()
+		if cn.err == nil {
+			cn.message = bytes.NewReader(body)
 			return
 		}
-		c.message = bytes.NewReader(body)
+
+		_, isRefusal := errors.AsType[refusal](cn.err)
+		if isRefusal {
+			cn.transport.refused(cn.RemoteAddr(), cn.err)
+		}
 	})
 
-	if c.err != nil {
-		return 0, c.err
+	if cn.err != nil {
+		return 0, cn.err
 	}
-	return c.message.Read(p)
+	return cn.message.Read(p)
 }
 
-func (c *conn) receive() ([]byte, error) {
-	body, err := c.transport.inspector.inspectStream(c.Conn, c.dir, c.reserve)
-	_, refused := errors.AsType[refusal](err)
+func (cn *conn) receive() ([]byte, error) {
+	body, err := cn.transport.inspector.inspectStream(cn.Conn, cn.dir, cn.reserve)
+	_, isRefusal := errors.AsType[refusal](err)
 	ended := errors.Is(err, io.EOF)
-
 	switch {
-	case err == nil && c.dir == accepted && body[0] == pushPullMsg:
-		err = c.awaitSyncTurn()
-	case c.dir == dialed && (ended || errors.Is(err, syscall.ECONNRESET)):
+	case err == nil && cn.dir == accepted && body[0] == pushPullMsg:
+		err = cn.awaitSyncTurn()
+	case cn.dir == dialed && (ended || errors.Is(err, syscall.ECONNRESET)):
 		err = errNoAnswer
-	case err == nil || refused || c.dir == dialed || ended || errors.Is(err, net.ErrClosed):
+	case err == nil || isRefusal || cn.dir == dialed || ended || errors.Is(err, net.ErrClosed):
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errTooSlow
 	default:
@@ -292,62 +296,65 @@ func (c *conn) receive() ([]byte, error) {
 var errNoAnswer = errors.New("it closes connections of this node without an answer: is this its gossip port, and has it the same cluster secret?")
 
 // reserve raises the memory reserved for c's message to a total of bytes.
-func (c *conn) reserve(bytes int) error {
-	c.transport.mu.Lock()
-	defer c.transport.mu.Unlock()
-	if _, open := c.transport.open[c]; !open {
+func (cn *conn) reserve(bytes int) error {
+	cn.transport.mu.Lock()
+	defer cn.transport.mu.Unlock()
+
+	if _, open := cn.transport.open[cn]; !open {
 		return net.ErrClosed
 	}
-	more := max(0, bytes-streamRoom) - max(0, c.reserved-streamRoom)
-	if c.transport.sharedInUse+more > sharedRoom {
+
+	more := max(0, bytes-streamRoom) - max(0, cn.reserved-streamRoom)
+	if cn.transport.sharedInUse+more > sharedRoom {
 		return errNoRoom
 	}
-	c.reserved = bytes
-	c.transport.sharedInUse += more
+
+	cn.reserved = bytes
+	cn.transport.sharedInUse += more
 	return nil
 }
 
 // awaitSyncTurn waits until memberlist may read and answer c's list: at most maxSyncs at once.
-func (c *conn) awaitSyncTurn() error {
+func (cn *conn) awaitSyncTurn() error {
 	select {
-	case c.transport.syncs <- struct{}{}:
-	case <-c.transport.ctx.Done():
+	case cn.transport.syncs <- struct{}{}:
+	case <-cn.transport.ctx.Done():
 		return ErrClosed
 	case <-time.After(syncWait):
 		return errNoRoom
 	}
 
-	c.transport.mu.Lock()
-	defer c.transport.mu.Unlock()
-	if _, open := c.transport.open[c]; !open {
+	cn.transport.mu.Lock()
+	defer cn.transport.mu.Unlock()
+	if _, open := cn.transport.open[cn]; !open {
 		// Close came first and gave back no turn, because there was none yet.
-		<-c.transport.syncs
+		<-cn.transport.syncs
 		return net.ErrClosed
 	}
 
-	c.hasSyncTurn = true
+	cn.hasSyncTurn = true
 	return nil
 }
 
 // Write closes the connection if it fails, because memberlist leaks a
 // connection on which it can't send a label.
-func (c *conn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
+func (cn *conn) Write(b []byte) (int, error) {
+	n, err := cn.Conn.Write(b)
 	if err != nil {
-		c.Close()
+		cn.Close()
 	}
 	return n, err
 }
 
-func (c *conn) Close() error {
-	c.transport.mu.Lock()
-	if _, open := c.transport.open[c]; open {
-		delete(c.transport.open, c)
-		c.transport.sharedInUse -= max(0, c.reserved-streamRoom)
-		if c.hasSyncTurn {
-			<-c.transport.syncs
+func (cn *conn) Close() error {
+	cn.transport.mu.Lock()
+	if _, open := cn.transport.open[cn]; open {
+		delete(cn.transport.open, cn)
+		cn.transport.sharedInUse -= max(0, cn.reserved-streamRoom)
+		if cn.hasSyncTurn {
+			<-cn.transport.syncs
 		}
 	}
-	c.transport.mu.Unlock()
-	return c.Conn.Close()
+	cn.transport.mu.Unlock()
+	return cn.Conn.Close()
 }
