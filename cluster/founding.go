@@ -177,7 +177,8 @@ func (f *founder) foundOnce() (holdBack bool, err error) {
 	f.mu.Lock()
 	next, step := f.promise.nextStep(self, view)
 	if expectErr != nil && step == stepWait && next.isBy(self) {
-		next, step = next.withdrawn(), stepGiveUp
+		next = next.withdrawn()
+		step = stepGiveUp
 	}
 	if step == stepAsk || step == stepGiveUp {
 		err = f.setPromise(next)
@@ -260,9 +261,11 @@ func expectError(expect, joinCount int, members []gossip.Member) error {
 		}
 	}
 
-	n, by := joinCount, "--join names"
+	n := joinCount
+	source := "--join names"
 	if len(known) > n {
-		n, by = len(known), "gossip knows of"
+		n = len(known)
+		source = "gossip knows of"
 	}
 
 	switch {
@@ -273,7 +276,7 @@ func expectError(expect, joinCount int, members []gossip.Member) error {
 	case n >= 2*expect:
 		return fmt.Errorf("%w to found a cluster: --bootstrap-expect %d is not more than half of the %d nodes that %s, "+
 			"and if the network split now, each half would found one; start all of them with --bootstrap-expect %d or more, "+
-			"or start some of them later, without it", ErrRefused, expect, n, by, n/2+1)
+			"or start some of them later, without it", ErrRefused, expect, n, source, n/2+1)
 	}
 
 	return nil

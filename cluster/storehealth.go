@@ -140,9 +140,11 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 		return false
 	}
 
-	level, message := slog.LevelInfo, "this node stands for election normally again"
+	level := slog.LevelInfo
+	message := "this node stands for election normally again"
 	if late {
-		level, message = slog.LevelWarn, "this node stands for election late: its store fails, or it is stuck"
+		level = slog.LevelWarn
+		message = "this node stands for election late: its store fails, or it is stuck"
 	}
 
 	nt.config.Logger.Log(nt.ctx, level, message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,

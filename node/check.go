@@ -236,17 +236,17 @@ func (n *Node) withSubject(
 
 // toUsage converts the usage of a subject; inline, its limits came with the call.
 func toUsage(u *limiter.Usage, inline bool) client.Usage {
-	out := client.Usage{Namespace: u.Namespace, Key: u.Key, Unknown: u.Unknown}
+	usage := client.Usage{Namespace: u.Namespace, Key: u.Key, Unknown: u.Unknown}
 	if !inline {
-		out.Rule = u.Rule.Name
+		usage.Rule = u.Rule.Name
 	}
 	if u.Blocked > 0 {
-		out.BlockedUntil = time.Unix(0, u.At.Wall).Add(ceilMillis(u.Blocked))
+		usage.BlockedUntil = time.Unix(0, u.At.Wall).Add(ceilMillis(u.Blocked))
 	}
 
 	for _, l := range u.Limits {
 		shown := l.Limit.ShownAt(u.At)
-		out.Limits = append(out.Limits, client.LimitUsage{
+		usage.Limits = append(usage.Limits, client.LimitUsage{
 			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit,
 			Limit: shown.Capacity, Window: windowOf(&shown), TTL: ttlOf(&shown),
 			Rate: rateOf(&shown), Holders: l.NumHolders, Held: holdersOf(l.Holders), Share: l.Share,
@@ -256,17 +256,17 @@ func toUsage(u *limiter.Usage, inline bool) client.Usage {
 	}
 
 	for _, c := range u.Applied() {
-		if out.Applied == nil {
-			out.Applied = map[string]int64{}
+		if usage.Applied == nil {
+			usage.Applied = map[string]int64{}
 		}
-		out.Applied[c.Unit] = c.Cost
+		usage.Applied[c.Unit] = c.Cost
 	}
 
 	for _, l := range u.Unlimited {
-		out.Limits = append(out.Limits, client.LimitUsage{Name: l.Name, Unit: l.Unit, Unlimited: true})
+		usage.Limits = append(usage.Limits, client.LimitUsage{Name: l.Name, Unit: l.Unit, Unlimited: true})
 	}
 
-	return out
+	return usage
 }
 
 // checkRequestID bounds q's id.

@@ -443,7 +443,8 @@ func checkSeeds(m *mistakes, field string, seeds []string) {
 
 // checkSeed checks host[:port].
 func checkSeed(seed string) error {
-	host, port := seed, ""
+	host := seed
+	port := ""
 	_, err := netip.ParseAddr(seed)
 	if err != nil && strings.Contains(seed, ":") {
 		host, port, err = net.SplitHostPort(seed)

@@ -22,7 +22,8 @@ func ReplaceFile(name string, content []byte) (err error) {
 	}()
 
 	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
 		return err
 	}
 

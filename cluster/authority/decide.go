@@ -144,7 +144,7 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	failed := node.State == gossip.Failed || node.State == gossip.Left
 	cut := r.unreachableSince != never
 	asked := max(r.lastAsked, r.nextAsked)
-	silent := rs.silence(in.now, asked) >= silencePatience
+	isSilent := rs.silence(in.now, asked) >= silencePatience
 
 	end := func(reason agreement.Reason) {
 		r.ending = true
@@ -162,7 +162,7 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	case r.ending && isBack:
 		r.ending = false
 	case r.ending:
-	case silent && (failed || cut):
+	case isSilent && (failed || cut):
 		end(agreement.Silent)
 	case cut && in.now-r.unreachableSince >= unreachablePatience:
 		end(agreement.Unreachable)

@@ -167,8 +167,10 @@ func (c Config) label() string {
 func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m := memberlist.DefaultLANConfig()
 	m.Name = c.Self.ID.String() // memberlist's key of a member: an address may change, or be shared
-	m.BindAddr, m.BindPort = c.BindAddr, c.Port
-	m.AdvertiseAddr, m.AdvertisePort = c.Advertise, c.Port
+	m.BindAddr = c.BindAddr
+	m.BindPort = c.Port
+	m.AdvertiseAddr = c.Advertise
+	m.AdvertisePort = c.Port
 	m.Label = c.label()
 	m.SkipInboundLabelCheck = true // the inspector checks and removes it
 	m.Keyring = c.Keyring

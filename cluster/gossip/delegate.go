@@ -52,7 +52,9 @@ func parseMember(n *memberlist.Node) (Member, error) {
 		return Member{}, err
 	}
 
-	m.ID, m.Address, m.GossipPort = id, ip.String(), int(n.Port)
+	m.ID = id
+	m.Address = ip.String()
+	m.GossipPort = int(n.Port)
 	return m, nil
 }
 

@@ -128,8 +128,8 @@ func (in *inspector) inspectPacket(b []byte, from net.Addr) ([]byte, error) {
 
 	// A checksum in front keeps memberlist from taking the message for an encrypted
 	// one, which it would try to decrypt.
-	out := append(make([]byte, 0, crcHeader+len(b)), crcMsg)
-	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(b)), b...), nil
+	checked := append(make([]byte, 0, crcHeader+len(b)), crcMsg)
+	return append(binary.BigEndian.AppendUint32(checked, crc32.ChecksumIEEE(b)), b...), nil
 }
 
 // decrypt returns the plaintext of a message. It does not overwrite b, because

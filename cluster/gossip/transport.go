@@ -295,7 +295,7 @@ func (cn *conn) receive() ([]byte, error) {
 // remote node logs the reason, but does not send it.
 var errNoAnswer = errors.New("it closes connections of this node without an answer: is this its gossip port, and has it the same cluster secret?")
 
-// reserve raises the memory reserved for c's message to a total of bytes.
+// reserve raises the memory reserved for the connection's message to a total of bytes.
 func (cn *conn) reserve(bytes int) error {
 	cn.transport.mu.Lock()
 	defer cn.transport.mu.Unlock()
@@ -314,7 +314,8 @@ func (cn *conn) reserve(bytes int) error {
 	return nil
 }
 
-// awaitSyncTurn waits until memberlist may read and answer c's list: at most maxSyncs at once.
+// awaitSyncTurn waits until memberlist may read and answer the connection's
+// list: at most maxSyncs at once.
 func (cn *conn) awaitSyncTurn() error {
 	select {
 	case cn.transport.syncs <- struct{}{}:

@@ -80,9 +80,9 @@ func (k *Keeper) reportDebts() {
 
 		// New debts wait until those reported before are acknowledged, so that a
 		// counter has at most one of each.
-		again := list[0].number.isReported()
+		reportedBefore := list[0].number.isReported()
 		for _, d := range list {
-			if d.number.isReported() != again || len(reports[owner]) >= debtsPerMessage {
+			if d.number.isReported() != reportedBefore || len(reports[owner]) >= debtsPerMessage {
 				break
 			}
 			k.debts.fix(d)
@@ -237,15 +237,19 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 				answers[i] = debtRefused
 			}
 		}
-
-		// If this node was ended in the meantime, it has forgotten the debts, and the
-		// next owner continues without them.
-		if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
-			c.Fail(codeRefused, "this node has no authority any more")
-			return
-		}
-		c.Reply(answers)
+		k.answerDebts(c, generation, answers)
 	})
+}
+
+// answerDebts answers a report of debts, which this node has debited in the
+// given generation. If it was ended in the meantime, it has forgotten them, and
+// the next owner continues without them.
+func (k *Keeper) answerDebts(c *peer.Call, generation int64, answers []byte) {
+	if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
+		c.Fail(codeRefused, "this node has no authority any more")
+		return
+	}
+	c.Reply(answers)
 }
 
 // debit debits a debt of node once, and returns the answer to it. If merging is

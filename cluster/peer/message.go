@@ -70,10 +70,10 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 		rest = rest[n:]
 	}
 
+	// If nothing was taken of what was held, partial has all of it already.
 	switch {
 	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
 		a.partial = slices.Clone(rest) // one large message must not hold memory forever
-	// Otherwise nothing was taken, and partial has all of it already.
 	case !held || len(rest) < len(b):
 		a.partial = append(a.partial[:0], rest...)
 	}

@@ -87,7 +87,8 @@ func (q *queue) giveBack(n int) {
 		if cap(free) > maxReusedBuffer {
 			free = nil
 		}
-		q.writing, q.written = batch{bytes: free}, 0
+		q.writing = batch{bytes: free}
+		q.written = 0
 	}
 
 	if q.writing.count+q.waiting.count > 0 {
