@@ -144,15 +144,23 @@ func (h Held) countSlot(n *Note, sign int64) {
 	slots.changes++
 	addTo(&p.slotGroups, n.Group, units)
 
+	if slots.count == 0 {
+		delete(p.slots, key)
+		return
+	}
+
+	// Each renewal and release leaves an end behind. At twice the number of
+	// slots, compacting costs each of them only a small part. Here a standby
+	// compacts, too, which answers nothing about slots.
+	if len(slots.ends) > 2*slots.count+exactEnds {
+		h.compact(key, slots)
+	}
+
 	// If it goes, its end stays in the heap, where finding it would mean
 	// reading all. It is passed over when it is first.
 	if sign > 0 {
 		heap.Push(&slots.ends, slotEnd{n.end(), n.ID})
 		slots.latest = max(slots.latest, n.end())
-	}
-
-	if slots.count == 0 {
-		delete(p.slots, key)
 	}
 }
 
@@ -180,12 +188,6 @@ func (h Held) endSlots(key Slots, steady int64) *limitSlots {
 
 		// If that was the last slot, its limit is gone from the map.
 		slots = h.part.slots[key]
-	}
-
-	// Each renewal leaves an end behind. At twice the number of slots,
-	// compacting costs each renewal only a small part.
-	if slots != nil && len(slots.ends) > 2*slots.count+exactEnds {
-		h.compact(key, slots)
 	}
 
 	return slots

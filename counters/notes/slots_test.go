@@ -78,6 +78,24 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 	}
 }
 
+// A standby, which answers nothing about slots, keeps no more ends of slots than
+// their owner. Else they would fill its memory, and keep all waiting at its
+// promotion.
+func TestEndsOfACopyAreBounded(t *testing.T) {
+	t.Parallel()
+	const count = 2
+	s := New(DefaultReservations)
+	key, now := Slots{1, 10}, int64(1e12)
+	for i := range int64(100_000) {
+		n := key.Note(&SlotInfo{ID: uint64(i % count), Units: 1, Acquired: now, End: now + 1e10 + i}, 0, false)
+		s.Replace(&n, now)
+	}
+	s.Sweep(now, 1, func(int) bool { return false })
+	if ends := len(s.in(Key{Subject: 1}.Partition()).slots[key].ends); ends > 2*count+exactEnds+1 {
+		t.Errorf("%d ends are kept of %d slots", ends, count)
+	}
+}
+
 // firstOf returns the slots that end first.
 func firstOf(slots map[uint64]SlotInfo, most int) []SlotInfo {
 	list := slices.SortedFunc(maps.Values(slots), func(a, b SlotInfo) int { return cmp.Compare(a.End, b.End) })
