@@ -183,7 +183,7 @@ func (h Held) endSlots(key Slots, steady int64) *limitSlots {
 			continue
 		}
 		k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
-		h.store.countExpired(h.part.notes[k].group)
+		h.store.countExpired(h.part.notes[k])
 		h.forget(k)
 
 		// If that was the last slot, its limit is gone from the map.
@@ -413,7 +413,16 @@ func (h Held) endSlotsOf(most int, steady int64) {
 	}
 }
 
-func (s *Store) countExpired(group uint32) {
+// InlineGroup stands for all groups of limits that come with the call, which
+// strangers choose.
+const InlineGroup = 0
+
+func (s *Store) countExpired(slot entry) {
+	group := slot.group
+	if slot.inline {
+		group = InlineGroup
+	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.expiredSlots == nil {
@@ -422,7 +431,8 @@ func (s *Store) countExpired(group uint32) {
 	s.expiredSlots[group]++
 }
 
-// ExpiredSlots returns how many slots have ended here by themselves, by group, since the start.
+// ExpiredSlots returns how many slots have ended here by themselves, by group,
+// since the start. Those of limits that came with the call are of InlineGroup.
 func (s *Store) ExpiredSlots() map[uint32]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

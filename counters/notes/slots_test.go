@@ -96,6 +96,26 @@ func TestEndsOfACopyAreBounded(t *testing.T) {
 	}
 }
 
+// A stranger chooses the groups of limits that come with the call: however many
+// these are, their slots that ended are counted as those of one.
+func TestExpiredSlotsOfStrangersAreCountedTogether(t *testing.T) {
+	t.Parallel()
+	const count = 10_000
+	s := New(DefaultReservations)
+	key, now := Slots{1, 10}, int64(1e12)
+	h := s.Lock(Key{Subject: 1}.Partition(), now)
+	for i := range uint32(count) {
+		n := key.Note(&SlotInfo{ID: uint64(i), Units: 1, Acquired: now, End: now + 1}, 7+i, i > 0)
+		h.Put(&n)
+	}
+	h.HeldSlots(key, now+1, 0)
+	h.Unlock()
+	if got := s.ExpiredSlots(); got[7] != 1 || got[InlineGroup] != count-1 || len(got) != 2 {
+		t.Errorf("the slots that ended are counted under %d groups: %d of the rule, %d of strangers, want 1 and %d",
+			len(got), got[7], got[InlineGroup], count-1)
+	}
+}
+
 // firstOf returns the slots that end first.
 func firstOf(slots map[uint64]SlotInfo, most int) []SlotInfo {
 	list := slices.SortedFunc(maps.Values(slots), func(a, b SlotInfo) int { return cmp.Compare(a.End, b.End) })

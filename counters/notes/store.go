@@ -23,8 +23,9 @@ type Store struct {
 
 	mu      sync.Mutex // guards everything below; locked after a partition
 	budgets [purposes]budget
-	// expiredSlots counts, by rule, the slots that ended by themselves while this
-	// node owned them. Rules are at most as many as those that ever had slots here.
+	// expiredSlots counts, by rule or under InlineGroup, the slots that ended by
+	// themselves while this node owned them. Rules are at most as many as those
+	// that ever had slots here.
 	expiredSlots map[uint32]int64
 }
 
