@@ -789,7 +789,6 @@ func (h *giveBackHistory) flood() {
 		held := all.Lock(n.Partition(), h.steady)
 		held.Reset(notes.ResetKey(n.Subject, 0), false, h.steady, (h.steady+int64(resetMemory))/1e9)
 		held.Unlock()
-		all.Made(n)
 	}
 	for _, c := range h.counters() {
 		c.resetAt = 0 // a debt from before it may come

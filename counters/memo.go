@@ -247,7 +247,6 @@ func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 
 	for _, reset := range a.resets() {
 		h.Reset(reset, k.IsInline(), now.Steady, (now.Steady+int64(resetMemory))/1e9)
-		t.notes.Made(&notes.Note{Key: reset, Inline: k.IsInline()})
 	}
 
 	if a.Memo != nil {

@@ -88,36 +88,46 @@ func (b *budget) madeOf(inline bool) *madeNotes {
 	return &b.made
 }
 
-// madeNotes are notes by group, oldest first. Some may be gone already.
+// madeNotes are notes by group, oldest first. Some may be gone already, or were
+// made anew since and are listed again.
 type madeNotes struct {
-	byGroup map[uint32][]Key
+	byGroup map[uint32][]madeNote
 	count   int
+	// isPartial means that older notes may be missing for a moment. Then none gives
+	// way: it could be the newest.
+	isPartial bool
+}
+
+// madeNote is a note that was made at a steady time.
+type madeNote struct {
+	Key
+	at int64
 }
 
 // add adds the newest note of a group.
-func (m *madeNotes) add(group uint32, k Key) {
+func (m *madeNotes) add(group uint32, newest madeNote) {
 	if m.byGroup == nil {
-		m.byGroup = make(map[uint32][]Key)
+		m.byGroup = make(map[uint32][]madeNote)
 	}
-	m.byGroup[group] = append(m.byGroup[group], k)
+	m.byGroup[group] = append(m.byGroup[group], newest)
 	m.count++
 }
 
 // takeFirst removes the oldest note of a group and returns it, or nil if there is none.
-func (m *madeNotes) takeFirst(group uint32) *Key {
+func (m *madeNotes) takeFirst(group uint32) *madeNote {
 	list := m.byGroup[group]
 	if len(list) == 0 {
 		return nil
 	}
 
-	k := list[0]
+	first := list[0]
 	m.byGroup[group] = list[1:]
 	m.count--
 	if len(list) == 1 {
 		delete(m.byGroup, group)
 	}
 
-	return &k
+	return &first
 }
 
 // groupsSeen bounds the groups among which one is chosen to give way: a
@@ -129,7 +139,11 @@ const groupsSeen = 64
 // the group has its even share already, and otherwise of a group that has more.
 // So no group loses notes to others while it has few. Among more than
 // groupsSeen groups, it picks the largest of groupsSeen random ones.
-func (m *madeNotes) give(group uint32) *Key {
+func (m *madeNotes) give(group uint32) *madeNote {
+	if m.isPartial {
+		return nil
+	}
+
 	seen := 0
 	for other, list := range m.byGroup {
 		if m.hasShare(group) || seen == groupsSeen {

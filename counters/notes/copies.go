@@ -270,59 +270,58 @@ func (p *partition) shrink() {
 	}
 }
 
-// forgetMade forgets, of the notes that this node made, the oldest ones of each
-// group as long as they are gone.
+// forgetMade shortens the lists of what this node made once about half of their
+// notes are gone or were made anew since: that costs each note only a small part.
 func (s *Store) forgetMade(steady int64) {
 	for i := range s.budgets {
-		for _, inline := range []bool{false, true} {
-			m := s.budgets[i].madeOf(inline)
-			for _, group := range s.groupsOf(m) {
-				for s.forgetFirst(m, group, steady) {
-				}
-			}
+		b := &s.budgets[i]
+		s.mu.Lock()
+		isDue := int64(b.made.count+b.madeInline.count) > 2*b.used/Bytes
+		s.mu.Unlock()
+
+		if isDue {
+			s.compactMade(&b.made, steady)
+			s.compactMade(&b.madeInline, steady)
 		}
 	}
 }
 
-func (s *Store) groupsOf(m *madeNotes) []uint32 {
+// compactMade drops from m what is gone or was made anew since.
+func (s *Store) compactMade(m *madeNotes, steady int64) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(m.byGroup))
+	old := m.byGroup
+	*m = madeNotes{byGroup: make(map[uint32][]madeNote), isPartial: true}
+	s.mu.Unlock()
+
+	for group, list := range old {
+		// With the store unlocked: a partition is locked before it.
+		var kept []madeNote
+		for _, one := range list {
+			if s.has(one, steady) {
+				kept = append(kept, one)
+			}
+		}
+		if len(kept) == 0 {
+			continue
+		}
+
+		s.mu.Lock()
+		m.byGroup[group] = append(kept, m.byGroup[group]...)
+		m.count += len(kept)
+		s.mu.Unlock()
+	}
+
+	s.mu.Lock()
+	m.isPartial = false
+	s.mu.Unlock()
 }
 
-// forgetFirst forgets the oldest note of a group if it is gone, and reports whether it was.
-func (s *Store) forgetFirst(m *madeNotes, group uint32, steady int64) bool {
-	oldest, found := s.firstOf(m, group)
-	if !found {
-		return false
-	}
-
-	h := s.Lock(oldest.Partition(), steady)
-	_, stored := h.Get(oldest)
-	h.Unlock()
-	if stored {
-		return false
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	// The list was unlocked, so that the partition could be locked first:
-	// another call may have taken the note.
-	if list := m.byGroup[group]; len(list) > 0 && list[0] == oldest {
-		m.takeFirst(group)
-	}
-
-	return true
-}
-
-func (s *Store) firstOf(m *madeNotes, group uint32) (k Key, found bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if list := m.byGroup[group]; len(list) > 0 {
-		return list[0], true
-	}
-	return k, false
+// has reports whether a note is stored as it was made then.
+func (s *Store) has(one madeNote, steady int64) bool {
+	h := s.Lock(one.Partition(), steady)
+	defer h.Unlock()
+	n, found := h.Get(one.Key)
+	return found && n.At == one.at
 }
 
 // Stats describes a store.

@@ -147,7 +147,7 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 		t.Errorf("of the newest answers of the flood, %d of %d are kept", got, most/4)
 	}
 
-	s.forgetMade(begin + 61e9)
+	s.Sweep(begin+61e9, 1, func(int) bool { return true })
 	for _, inline := range []bool{false, true} {
 		if m := s.budgets[answers].madeOf(inline); m.count != 0 || len(m.byGroup) != 0 {
 			t.Errorf("after a minute, %d notes of %d groups are listed", m.count, len(m.byGroup))
@@ -160,17 +160,17 @@ func BenchmarkGiveAmongManyGroups(b *testing.B) {
 	const groups = 60_000
 	var m madeNotes
 	for group := range uint32(groups) {
-		m.add(group, Key{ID: uint64(group)})
+		m.add(group, madeNote{})
 	}
-	for i := range uint64(groups / 6) {
-		m.add(groups, Key{ID: i})
+	for range groups / 6 {
+		m.add(groups, madeNote{})
 	}
 
 	next := uint32(groups)
 	for b.Loop() {
 		next++
 		m.give(next)
-		m.add(next, Key{})
+		m.add(next, madeNote{})
 	}
 }
 
@@ -256,8 +256,7 @@ func TestResets(t *testing.T) {
 		expect.NoError(t, s.MakeRoom(n, begin))
 		h := s.Lock(n.Partition(), begin)
 		defer h.Unlock()
-		h.Reset(ResetKey(subject, 0), false, begin, begin/1e9+100)
-		s.Made(n)
+		h.Reset(n.Key, false, begin, begin/1e9+100)
 	}
 	since := func(subject, resets uint64) bool {
 		h := s.Lock(Key{Subject: subject}.Partition(), begin)
@@ -284,6 +283,46 @@ func TestResets(t *testing.T) {
 	}
 	if since(1, 3) {
 		t.Error("what was taken after all resets of its partition would not come back")
+	}
+}
+
+// A subject that is reset again and again is listed once among what may give
+// way, by its last reset, and keeps nothing before it from being forgotten.
+func TestResetsOfOneSubject(t *testing.T) {
+	s := New(1 << 20)
+	reset := func(subject uint64, at int64) {
+		n := &Note{Key: ResetKey(subject, 0)}
+		expect.NoError(t, s.MakeRoom(n, at))
+		h := s.Lock(n.Partition(), at)
+		defer h.Unlock()
+		h.Reset(n.Key, false, at, at/1e9+100)
+	}
+	const again, other = 1, 1 << 62
+	m := &s.budgets[resets].made
+
+	reset(again, begin-2)
+	reset(other, begin-1)
+	for i := range int64(100_000) {
+		reset(again, begin+i)
+		if i%1000 == 0 {
+			s.Sweep(begin+i, 1, func(int) bool { return true })
+		}
+	}
+	if m.count > 1100 {
+		t.Errorf("two notes are listed %d times", m.count)
+	}
+
+	for i := range uint64(maxResets/Bytes - 2) { // the budget is full
+		reset(2*other+i<<20, begin+2e5)
+	}
+	reset(again, begin+2e5)
+	for i := range uint64(10) {
+		reset(3*other+i<<20, begin+2e5)
+	}
+	h := s.Lock(0, begin)
+	defer h.Unlock()
+	if h.IsResetSince(2, 7, 99_999) {
+		t.Error("the newest reset was forgotten before older ones: what others took before it would not come back")
 	}
 }
 

@@ -9,16 +9,18 @@ package notes
 // or, if counter is 0, of all of them.
 func ResetKey(subject, counter uint64) Key { return Key{Subject: subject, ID: counter, Kind: Reset} }
 
-// Reset records a reset at steady, under a ResetKey. It is kept until the given
-// time, in Unix seconds on the steady clock: after that, nothing that was taken
-// before the reset can come back.
+// Reset records a reset at steady, under a ResetKey, for which MakeRoom made
+// room. It is kept until the given time, in Unix seconds on the steady clock:
+// after that, nothing that was taken before the reset can come back.
 func (h Held) Reset(k Key, inline bool, steady, until int64) {
 	numbers, _ := h.Get(h.resetsKey(k.Subject))
 	numbers.Key = h.resetsKey(k.Subject)
 	numbers.Rank++
 	numbers.Until = forever
 	h.Put(&numbers)
-	h.Put(&Note{Key: k, Rank: numbers.Rank, At: steady, Until: until, Inline: inline})
+	n := Note{Key: k, Rank: numbers.Rank, At: steady, Until: until, Inline: inline}
+	h.Put(&n)
+	h.store.Made(&n)
 }
 
 // forever is a time at which no note expires.

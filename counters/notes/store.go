@@ -319,23 +319,23 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 	b := &s.budgets[n.Kind.purpose()]
 	for {
 		s.mu.Lock()
-		k, full := b.takeOldest(n)
+		oldest, full := b.takeOldest(n)
 		s.mu.Unlock()
 
 		if !full {
 			return nil
 		}
-		if k == nil && n.Kind == Write {
+		if oldest == nil && n.Kind == Write {
 			b.refused.Add(1)
 			return ErrWrites
 		}
-		if k == nil {
+		if oldest == nil {
 			return nil // copies from other nodes fill the budget, and will expire
 		}
 
 		// The note is dropped with the store unlocked: a partition is locked before
 		// the store.
-		s.drop(*k, steady)
+		s.drop(*oldest, steady)
 	}
 }
 
@@ -343,7 +343,7 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 // that should go from those made here; nil if none should. The class that fills
 // more than half gives way: so notes of subjects that came with their limits
 // get half at most, and others at least half.
-func (b *budget) takeOldest(n *Note) (k *Key, full bool) {
+func (b *budget) takeOldest(n *Note) (oldest *madeNote, full bool) {
 	size := n.size()
 	isBeyondHalf := n.Inline && b.inline+size > b.most/2
 	if b.used+size <= b.most && !isBeyondHalf {
@@ -353,25 +353,29 @@ func (b *budget) takeOldest(n *Note) (k *Key, full bool) {
 	if n.Kind == Write {
 		return nil, true // the answer to a write stays
 	}
-	k = b.madeOf(isBeyondHalf).give(n.Group)
-	if k == nil && !isBeyondHalf {
-		k = b.madeOf(true).give(n.Group)
+	oldest = b.madeOf(isBeyondHalf).give(n.Group)
+	if oldest == nil && !isBeyondHalf {
+		oldest = b.madeOf(true).give(n.Group)
 	}
-	return k, true
+	return oldest, true
 }
 
-// drop removes a note that this node made, to make room.
-func (s *Store) drop(k Key, steady int64) {
-	h := s.Lock(k.Partition(), steady)
+// drop removes a note that this node made, to make room, unless the note was
+// made anew since: then it is listed again, among the newer ones.
+func (s *Store) drop(oldest madeNote, steady int64) {
+	h := s.Lock(oldest.Partition(), steady)
 	defer h.Unlock()
-	before, found := h.part.notes[k]
+	before, found := h.part.notes[oldest.Key]
+	if !found || before.at != oldest.at {
+		return
+	}
 
 	// The floor rises with the reset's number. What was taken before this reset
 	// would otherwise seem to be of the present life.
-	if found && k.Kind == Reset {
-		h.raiseFloor(k.Subject, before.rank)
+	if oldest.Kind == Reset {
+		h.raiseFloor(oldest.Subject, before.rank)
 	}
-	h.Remove(k)
+	h.Remove(oldest.Key)
 }
 
 // Made records that this node made n, for which MakeRoom made room, so that it
@@ -383,5 +387,5 @@ func (s *Store) Made(n *Note) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budgets[n.Kind.purpose()].madeOf(n.Inline).add(n.Group, n.Key)
+	s.budgets[n.Kind.purpose()].madeOf(n.Inline).add(n.Group, madeNote{n.Key, n.At})
 }
