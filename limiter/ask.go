@@ -321,7 +321,7 @@ func (ak *ask) refunds() (list []refund) {
 			}
 		}
 
-		if len(back.ops) > 0 && back.life.Lineage != 0 {
+		if back.life.Lineage != 0 {
 			list = append(list, back)
 		}
 

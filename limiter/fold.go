@@ -92,10 +92,7 @@ func (c *clusterCheck) rollBack() {
 // rollBackHere gives s's cost back to this node's counters. If they are being
 // handed over, the refund waits, or follows them.
 func (c *clusterCheck) rollBackHere(s *subject) {
-	back := c.refundHere(s)
-	if len(back.ops) > 0 {
-		c.limiter.sendRefunds([]refund{back})
-	}
+	c.limiter.sendRefunds([]refund{c.refundHere(s)})
 }
 
 // refundHere returns what gives s's cost back to this node's counters.

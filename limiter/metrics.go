@@ -115,7 +115,7 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 	count("served_total", "Decisions as an owner, for other nodes.", &f.served)
 	count("relayed_total", "Questions from other nodes forwarded to the owner.", &f.forwarded)
 	count("given_back_total",
-		"Answers from other nodes whose cost was given back, because another limit refused the check or the answer came too late.",
+		"Answers from other nodes that were taken back, because another limit refused the check or the answer came too late.",
 		&f.givenBack)
 	count("busy_total", "Questions from other nodes turned away because too many were waiting.", &f.turnedAway)
 	sink.Gauge("leases",

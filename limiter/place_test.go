@@ -56,18 +56,25 @@ func (w *testCluster) promote(p int, to *testNode, copied []counters.Record) {
 // back because of its answer.
 func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 	const text = `rules:
-  - {name: a, key: [a], limits: [{limit: 100, per: 1h, algorithm: ALGORITHM}]}
+  - {name: a, key: [a], limits: [{limit: 100, HOME}]}
   - {name: b, key: [b], limits: [{limit: 10, per: 1h, algorithm: ALGORITHM}]}`
-	for _, algorithm := range []string{"fixed-window", "token-bucket"} {
+	for _, tt := range [][2]string{
+		{"fixed-window", "per: 1h, algorithm: fixed-window"},
+		{"token-bucket", "per: 1h, algorithm: token-bucket"},
+		{"fixed-window", "per: 1h, algorithm: token-bucket, unit: tokens"}, // the home takes nothing
+		{"token-bucket", "ttl: 1h, algorithm: concurrency"},                // nor here: slots are freed by their IDs
+	} {
+		algorithm, home := tt[0], tt[1]
+		text := strings.NewReplacer("ALGORITHM", algorithm, "HOME", home).Replace(text)
 		synctest.Test(t, func(t *testing.T) {
 			nextWindow(time.Hour)
-			w := newTestCluster(t, 3, strings.ReplaceAll(text, "ALGORITHM", algorithm))
+			w := newTestCluster(t, 3, text)
 			time.Sleep(time.Minute)
 			for _, homeOwner := range w.nodes[:2] {
 				a, b := w.keyOf("a", homeOwner, nil), w.keyOf("b", w.nodes[2], nil)
 				cost := []UnitCost{{rules.Requests, 11}}
 				for i, n := range w.nodes {
-					what := fmt.Sprintf("%s, home at %v, asked %d", algorithm, homeOwner.id, i)
+					what := fmt.Sprintf("%s, home %s at %v, asked %d", algorithm, home, homeOwner.id, i)
 					tooMuch := Query{Rule: "b", Key: []string{b}, ByKey: true, Costs: cost}
 					if id := n.reserve(tooMuch, time.Minute); id != "" {
 						t.Errorf("%s: too much was reserved", what)
@@ -87,7 +94,7 @@ func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 			}
 		})
 	}
-	l := open(t, strings.ReplaceAll(text, "ALGORITHM", "token-bucket"))
+	l := open(t, strings.NewReplacer("ALGORITHM", "token-bucket", "HOME", "per: 1h").Replace(text))
 	q := Query{Attributes: attrs("a", "x", "b", "y"), Costs: []UnitCost{{rules.Requests, 11}}}
 	if id, err := l.Reserve(&q, time.Minute, &Answer{}); id != "" || err != nil {
 		t.Errorf("alone: have %q, %v", id, err)

@@ -47,6 +47,7 @@ func (l *Limiter) takeQueuePlace(a *Answer) {
 		qp.taken = a.scratch.cluster.refunds()
 	}
 
+	qp.taken = slices.DeleteFunc(qp.taken, func(rf refund) bool { return rf.isEmpty() })
 	qp.kind = qp.kindOfTaken()
 	if qp.kind != "" {
 		a.queuePlace = qp
@@ -95,9 +96,7 @@ func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 		h := &a.scratch.match.Hits[i]
 		back := refund{debit: debit{subject: h.Subject.Hi, boot: l.boot, life: a.scratch.lives[i], steady: a.Now.Steady}}
 		back.addTaken(a.scratch.ops[first:first+len(h.Limits)], algorithms.Instant{Steady: a.Now.Steady})
-		if len(back.ops) > 0 {
-			list = append(list, back)
-		}
+		list = append(list, back)
 		first += len(h.Limits)
 	}
 	return list
@@ -112,10 +111,7 @@ func (c *clusterCheck) refunds() (list []refund) {
 		switch {
 		case !s.admitted:
 		case s.undo == undoHere:
-			back := c.refundHere(s)
-			if len(back.ops) > 0 {
-				list = append(list, back)
-			}
+			list = append(list, c.refundHere(s))
 		case s.undo == undoAsked && !slices.Contains(asked, s.answeredBy):
 			asked = append(asked, s.answeredBy)
 			list = append(list, s.answeredBy.refunds()...)

@@ -63,7 +63,9 @@ type refund struct {
 	grant uint64 // ID of a lease's grant; zero unless from a lease
 	made  int64  // wall time at which the reservation was made; zero unless from a reservation
 	late  bool   // the reservation was settled after its end
-	place uint64 // notes.Key.ID of the place of a reservation that came to nothing; zero if there is none
+	// place is the notes.Key.ID of the place of a reservation that came to nothing;
+	// zero if there is none. It goes even if nothing was taken beside it.
+	place uint64
 }
 
 // maxRefunds bounds the refunds in one message.
@@ -88,8 +90,11 @@ func (rf *refund) codeWhole(c *wire.Coder) {
 	wire.Fixed(c, &rf.made)
 	c.Bool(&rf.late)
 	wire.Fixed(c, &rf.place)
-	c.Require(len(rf.ops) > 0)
+	c.Require(!rf.isEmpty())
 }
+
+// isEmpty reports whether the refund gives nothing back: neither cost nor a place.
+func (rf *refund) isEmpty() bool { return len(rf.ops) == 0 && rf.place == 0 }
 
 // sendRefunds gives the refunds in list back, on this node or at their owners.
 // Those that must wait for that are tried again for refundTimeout; the ledger
@@ -118,6 +123,10 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 	byOwner := map[ring.NodeID][]refund{}
 	for i := range list {
 		item := &list[i]
+		if item.isEmpty() {
+			continue
+		}
+
 		route := partitions.Route{Place: partitions.Here}
 		if m != nil {
 			route = m.Ownership.Route(ring.PartitionOf(item.subject))
@@ -126,7 +135,7 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 		switch {
 		case route.Place == partitions.Here && (m == nil || m.Authority()):
 			l.give(item)
-			if len(item.ops) > 0 {
+			if !item.isEmpty() {
 				waiting = append(waiting, *item)
 			}
 		case route.Place == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):

@@ -269,11 +269,9 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 			debts = append(debts, debt)
 		}
 
-		switch {
-		case len(back.ops) == 0:
-		case subj.life.Lineage == 0:
+		if subj.life.Lineage == 0 {
 			rs.limiter.countLost(back)
-		default:
+		} else {
 			rs.limiter.sendRefunds([]refund{*back}) // only once, because a repeated refund would create quota
 		}
 	}

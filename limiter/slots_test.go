@@ -105,12 +105,17 @@ func TestUnconfirmedSlots(t *testing.T) {
 			if took := time.Since(began); took < 400*time.Millisecond || took > checkTimeout {
 				t.Errorf("it took %v", took)
 			}
+			q.Costs = nil // only slots, which are freed by their IDs
+			if id, err := at.Reserve(&q, time.Minute, &a); !errors.Is(err, ErrTryAgain) || id != "" {
+				t.Errorf("have the reservation %q, %v", id, err)
+			}
 			owner.confirm.Store(nil)
 			time.Sleep(100 * time.Millisecond) // refunds
 			u := owner.usage("outer", key)
 			if u.Limits[0].Used != 0 || u.Limits[1].Used != 0 {
 				t.Errorf("%d slots and %d tokens stay used", u.Limits[0].Used, u.Limits[1].Used)
 			}
+			expect.Equal(t, w.openPlaces(), 0, "places are left")
 		}
 		id := w.nodes[2].expectSlot("afterwards", "outer", key, 0, true)
 		owner.confirm.Store(&never)
