@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 )
@@ -133,6 +134,8 @@ func TestLateSettlings(t *testing.T) {
 		"reset before, refund": {refundAll, 40, time.Second, resetSubject, 0},
 		"another lineage":      {nil, 140, time.Second, anotherLineage, 100},
 		"another owner":        {refundAll, 40, time.Second, anotherOwner, 40},
+		"unarranged, some":     {refundAll, 40, time.Second, nil, 40},
+		"unarranged, more":     {charge10, 140, 9 * time.Minute, nil, 140},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -140,8 +143,18 @@ func TestLateSettlings(t *testing.T) {
 				w := newTestCluster(t, 3, threeRules)
 				bill := w.useMeter()
 				n, a := w.nodes[0], w.keyOf("a", w.nodes[1], nil)
+				home := w.nodes[1]
+				if strings.HasPrefix(name, "unarranged") { // the home makes the place, and does not answer afterwards
+					w.listen(func(m peer.Method) {
+						if m == MethodSettle {
+							w.change(func() { w.slow[home.id] = time.Hour })
+						}
+					})
+				}
 				id := n.reserveTokens("a", a, 100, tt.end)
+				w.change(func() { w.detail, w.slow[home.id] = nil, 0 })
 				time.Sleep(time.Second + tt.late)
+				home.table.Sweep(home.clock.Now(), 1)
 				if tt.do != nil {
 					tt.do(w, a)
 				}

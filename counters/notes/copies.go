@@ -180,9 +180,9 @@ func (h Held) forget(k Key) {
 
 // Sweep drops what has expired from the next fraction (0…1) of the partitions,
 // and the answers of settlements that are older than AnswerLife. Reservations
-// that are over and were not settled become Expired. Those and their rates give
-// way while reservations, or rates, take more than half of their room. Slots of
-// the partitions that are owned count as expired.
+// that are over and were not settled give way, with their rates, while
+// reservations, or rates, take more than half of their room. Slots of the
+// partitions that are owned count as expired.
 func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 	for range int(fraction * ring.Partitions) {
 		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
@@ -226,9 +226,6 @@ func (h Held) sweepReservation(n Note, steady int64) {
 		h.Remove(n.Key)
 	case n.Rank != Open && n.Body != "" && steady-n.At > AnswerLife:
 		n.Body = ""
-		h.put(&n, 0)
-	case isOver && n.Rank == Open:
-		n.Rank = Expired
 		h.put(&n, 0)
 	}
 }
