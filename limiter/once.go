@@ -158,7 +158,8 @@ func (rs *reservations) decideHere(
 		var kept keptAnswer
 		if wire.Decode(memo.Answer, &kept, "answer") == nil {
 			rs.limiter.requests.repeated.Add(1)
-			return a.restore(&kept), nil
+			id = a.restore(&kept)
+			return id, rs.limiter.renewSlotOf(id)
 		}
 	}
 

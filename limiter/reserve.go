@@ -38,7 +38,8 @@ type reservations struct {
 // answer, so nothing is reserved.
 //
 // If limits of slots are among q's, [Limiter.SlotOf] returns the slot that it
-// holds, until it is settled.
+// holds, until it is settled. Repeating q renews the slot. If that is over, the
+// error wraps ErrUnknownSlot, or ErrTryAgain if no node can tell.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	a.scratch.mayHold = true
 	defer func() { a.scratch.mayHold = false }()

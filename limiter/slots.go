@@ -446,16 +446,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 		return 0, err
 	}
 
-	sl.left = cmp.Or(ttl, defaultSlotTTL)
-	for i := range sl.parts {
-		part := &sl.parts[i]
-		longest := l.longestTTL(part)
-		part.held = min(cmp.Or(ttl, part.held), longest)
-		if i == 0 || part.held < sl.left {
-			sl.left = part.held
-		}
-	}
-
+	l.lastAnew(sl, ttl)
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 
@@ -477,6 +468,20 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	}
 
 	return sl.expires(), nil
+}
+
+// lastAnew makes sl last for ttl, or as before if it is zero, but no longer than
+// its limits allow now.
+func (l *Limiter) lastAnew(sl *slot, ttl time.Duration) {
+	sl.left = cmp.Or(ttl, defaultSlotTTL)
+	for i := range sl.parts {
+		part := &sl.parts[i]
+		longest := l.longestTTL(part)
+		part.held = min(cmp.Or(ttl, part.held), longest)
+		if i == 0 || part.held < sl.left {
+			sl.left = part.held
+		}
+	}
 }
 
 // maxAloneSlot is for how long after a cut-off node has granted a slot its
@@ -563,22 +568,28 @@ func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 	return fmt.Errorf("rule %q: %w", h.Rule.Name, ErrAcquire)
 }
 
-// SlotOf returns the slot that was acquired with a reservation just made. It is
-// held as long as its limit says, and settling the reservation releases it.
-// found is false if the reservation has none.
+// SlotOf returns the slot that was acquired with a reservation just made, or
+// renewed with one just repeated. It is held as long as its limit says, and
+// settling the reservation releases it. found is false if the reservation has none.
 func (l *Limiter) SlotOf(reservation string) (sl Slot, found bool) {
 	key, known := l.reservations.signingKey("reservation")
 	rv, err := parseReservation(reservation, key)
 	if !known || err != nil || rv.slot == nil {
 		return Slot{}, false
 	}
-	rv.slot.left = defaultSlotTTL
-	for i := range rv.slot.parts {
-		if part := &rv.slot.parts[i]; i == 0 || part.held < rv.slot.left {
-			rv.slot.left = part.held
-		}
-	}
+	l.lastAnew(rv.slot, 0)
 	return Slot{ID: rv.slot.pack(l), Expires: rv.slot.expires()}, true
+}
+
+// renewSlotOf renews the slot of a reservation that is repeated, because its
+// caller counts from the repetition on. The error is as for RenewSlot.
+func (l *Limiter) renewSlotOf(reservation string) error {
+	sl, some := l.SlotOf(reservation)
+	if !some {
+		return nil
+	}
+	_, err := l.RenewSlot(sl.ID, 0)
+	return err
 }
 
 // holdersOf lists the slots that are held of op's limit, of which this node has the notes.

@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -377,5 +378,67 @@ func TestSlotsAreFreedByOperators(t *testing.T) {
 		if err != nil || u.Limits[0].Used != 0 {
 			t.Errorf("after all were freed: %+v, %v", u, err)
 		}
+	})
+}
+
+// A reservation that is repeated by its request id holds its slot for as long
+// as the repeated answer says. If the slot is over, its caller learns that.
+func TestSlotsOfRepeatedReservations(t *testing.T) {
+	const text = `rules:
+  - {name: r, key: [k], limits: [{limit: 1, ttl: 30s, algorithm: concurrency}, {limit: 100, per: 8760h, unit: tokens}]}`
+	repeat := func(t *testing.T, nodes ...*Limiter) {
+		q := tokens("r", "x", 10)
+		reserve := func(i int, requestID string) (id string, sl Slot, err error) {
+			var a Answer
+			q.RequestID = requestID
+			n := nodes[i%len(nodes)]
+			if id, err = n.Reserve(&q, time.Minute, &a); err == nil {
+				sl, _ = n.SlotOf(id)
+			}
+			return id, sl, err
+		}
+
+		for i := range nodes {
+			one, two := fmt.Sprint("one", i), fmt.Sprint("two", i)
+			first, sl, err := reserve(i, one)
+			for j := range 2 {
+				time.Sleep(20 * time.Second)
+				var again string
+				again, sl, err = reserve(i+j, one)
+				if err != nil || again != first {
+					t.Fatalf("repeated: have %q, %v, want %q", again, err, first)
+				}
+			}
+			if sl.Expires < 29*time.Second {
+				t.Errorf("repeated: it is held for %v", sl.Expires)
+			}
+			time.Sleep(sl.Expires)
+			if id, _, err := reserve(i, two); id != "" || err != nil {
+				t.Errorf("a second one while the first may be held: have %q, %v", id, err)
+			}
+			time.Sleep(time.Second)
+
+			for _, settles := range []bool{true, false} {
+				requestID := fmt.Sprint(settles, i)
+				id, _, err := reserve(i, requestID)
+				if id == "" || err != nil {
+					t.Fatalf("have %q, %v", id, err)
+				}
+				if settles {
+					_, err = nodes[0].Settle(id, nil)
+					expect.NoError(t, err)
+				} else {
+					time.Sleep(31 * time.Second)
+				}
+				if _, sl, err := reserve(i+1, requestID); !errors.Is(err, ErrUnknownSlot) || sl.ID != "" {
+					t.Errorf("repeated after its slot (settled: %t): have %+v, %v", settles, sl, err)
+				}
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) { repeat(t, open(t, text)) })
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, text)
+		repeat(t, w.nodes[0].Limiter, w.nodes[1].Limiter, w.nodes[2].Limiter)
 	})
 }
