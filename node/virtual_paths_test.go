@@ -190,6 +190,35 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 	})
 }
 
+// TestD1_FullDiskAndAQuickRestartInOneProcess: the disk of X is full, and Y
+// crashes and is back at once, so that no node is ended. X does not apply the
+// registration of Y's new process, so it takes no copies. It is replaced, and
+// its partitions have a copy again, within ten seconds.
+func TestD1_FullDiskAndAQuickRestartInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestCluster(t, 5, exactRules(1_000_000))
+		leader, others := p.leader()
+		owner, x, y := others[0], others[1], others[2]
+		partition := p.partition("year", p.keyOwnedBy("year", owner, x, 0))
+		x.memory.fill()
+
+		y.endProcess(false)
+		ended := time.Now()
+		time.Sleep(200 * time.Millisecond)
+		y.startProcess()
+		p.within(5*time.Second, "y's new process has authority", y.connected)
+		if leader.state().Generation(y.id) != 0 {
+			t.Fatal("y was ended, so x would be ended, too")
+		}
+
+		p.within(time.Until(ended.Add(lasting)), "x is replaced", func() bool {
+			return !leader.state().InRing(x.id) && owner.node.keeper.CanConfirm(partition)
+		})
+		t.Logf("replaced after %v", time.Since(ended))
+	})
+}
+
 // TestD5_FilteredFromMostInOneProcess: most nodes reach X only through the
 // leader. X leaves the ring as planned, forgets nothing, and is not repeatedly
 // readmitted. It returns when all nodes reach it.

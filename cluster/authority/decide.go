@@ -74,7 +74,7 @@ func (rs *reignState) detectStall(now time.Duration) {
 			r.unreachableSince = never
 			r.relayedSince = never
 			r.failingSince = never
-			r.blockingSince = never
+			r.laggingSince = never
 			r.ending = false
 		}
 	}
@@ -119,7 +119,7 @@ func (rs *reignState) observeReports(in *decisionInput) {
 		r := rs.openRecord(in.state, id) // not nil: the node has a record
 		mark(&r.unreachableSince, 2*cut[id] > reporters)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
-		mark(&r.blockingSince, proved && !in.state.Settled && in.state.InRing(id) &&
+		mark(&r.laggingSince, proved && in.state.InRing(id) &&
 			r.lastAsked != never && r.applied < in.state.Revision)
 		mark(&r.healthySince, r.relayedSince == never && rs.hasAuthority(in.now, in.state, id))
 
@@ -179,9 +179,9 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 
 // isFailing reports whether there is reason to end r's node: because it asks
 // without success, because it doesn't ask although it is reachable, or because
-// it blocks a ring change by not applying it. At most one such node is ended per
-// failingPause, and only while at least half of the ring has authority without
-// it.
+// it lags: until it has applied the newest revision, it takes no copies, and no
+// ring change ends. At most one such node is ended per failingPause, and only
+// while at least half of the ring has authority without it.
 func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
 		r.withoutAuthority >= failingPatience
@@ -189,8 +189,8 @@ func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	// save its term first.
 	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && rs.leadIsConfirmed(in.now)
 
-	blocking := r.blockingSince != never && in.now-r.blockingSince >= failingPatience
-	return failing || asksNothing || blocking
+	lagging := r.laggingSince != never && in.now-r.laggingSince >= failingPatience
+	return failing || asksNothing || lagging
 }
 
 // leadIsConfirmed reports whether a majority has confirmed this node's lead within silencePatience.

@@ -81,23 +81,43 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsUpAChangeOfTheRingIsEnded: the node has authority, because no
-// node was ended, but no move can finish without it.
-func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
-	d := newDesk(t, 4)
-	d.up(1, 2, 3, 4)
-	d.stays(3)
-	if list := ended(d.run(20*time.Second, 1, 2, 3, 4)); len(list) != 0 {
-		t.Fatalf("%+v is ended, and held nothing up", list)
-	}
-	d.node(5)
-	if list := ended(d.run(failingPatience, 1, 2, 3, 4, 5)); len(list) != 0 {
-		t.Fatalf("%+v is ended too soon", list)
-	}
-	list := ended(d.run(2*Validity+time.Second, 1, 2, 3, 4, 5))
-	if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind ||
-		!d.inRing(5) || !d.state.Settled {
-		t.Errorf("have %+v, want an end of node 3", list)
+// TestWhoLagsIsEnded: the node has authority, because no node was ended, but it
+// takes no copies by a revision that it has not applied, and no move can finish
+// without it.
+func TestWhoLagsIsEnded(t *testing.T) {
+	for name, change := range map[string]func(d *desk) (asking []byte){
+		"the ring changes": func(d *desk) []byte {
+			d.node(5)
+			return []byte{1, 2, 3, 4, 5}
+		},
+		"a node restarts": func(d *desk) []byte {
+			d.node(4).Boot++
+			return []byte{1, 2, 3, 4}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, 4)
+			d.up(1, 2, 3, 4)
+			d.stays(3)
+			if list := ended(d.run(20*time.Second, 1, 2, 3, 4)); len(list) != 0 {
+				t.Fatalf("%+v is ended, and lacks no revision", list)
+			}
+
+			asking := change(d)
+			if list := ended(d.run(failingPatience, asking...)); len(list) != 0 {
+				t.Fatalf("%+v is ended too soon", list)
+			}
+
+			list := ended(d.run(2*EndingWait+time.Second, asking...))
+			if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind || !d.state.Settled {
+				t.Errorf("have %+v, want an end of node 3", list)
+			}
+			for _, n := range asking {
+				if d.inRing(n) == (n == 3) {
+					t.Errorf("node %d: in the ring: %t", n, d.inRing(n))
+				}
+			}
+		})
 	}
 }
 

@@ -132,9 +132,9 @@ type record struct {
 	// the node has authority, or is refused for reasons that don't count against
 	// it.
 	failingSince time.Duration
-	// blockingSince is when the node began to block an unsettled ring change by not
-	// applying it. It is never once the node has applied the change.
-	blockingSince time.Duration
+	// laggingSince is since when the node, a member of the ring, has not applied
+	// the newest revision, or never.
+	laggingSince time.Duration
 	// unreachableSince is when a majority began to report the node unreachable, or
 	// never. relayedSince is when a majority began to report that it is not
 	// directly reachable, or never.
@@ -176,7 +176,7 @@ func newReignState(self ring.NodeID, boot uint64, expect int, number uint64, now
 func newRecord(boot uint64) *record {
 	return &record{
 		boot: boot, lastAsked: never, lastGranted: never, nextAsked: never, lastAlarm: never,
-		failingSince: never, blockingSince: never, unreachableSince: never, relayedSince: never, healthySince: never,
+		failingSince: never, laggingSince: never, unreachableSince: never, relayedSince: never, healthySince: never,
 	}
 }
 
