@@ -88,12 +88,6 @@ func (t *Table) ReplicatePartition(p int, buf []Record) []Record {
 	return recordsOf(t.notes.Changes(p, notes.Replicas, nil), buf)
 }
 
-// ReplicateNotes returns the notes that Replicate would yield for p, and marks them as yielded.
-func (t *Table) ReplicateNotes(p int) []Record {
-	t.replicated.Store(true)
-	return recordsOf(t.notes.Changes(p, notes.Replicas, nil), nil)
-}
-
 // replicate appends the shard's changed counters whose disposition is emitChange.
 func (s *shard) replicate(batch []Record, dispositionOf func(p int) disposition) []Record {
 	s.forEach(func(sub *subtable) { batch = s.replicateSubtable(batch, sub, dispositionOf) })

@@ -71,9 +71,8 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return k.confirm(ctx, &confirmation{p: p})
 }
 
-// ConfirmNotes is Confirm for what was changed in the notes of p. It sends
-// nothing else, so it takes less. If there is neither a standby nor a disk,
-// nothing can survive, and it returns at once.
+// ConfirmNotes is Confirm for what was changed in the notes of p. If there is
+// neither a standby nor a disk, nothing can survive, and it returns at once.
 func (k *Keeper) ConfirmNotes(ctx context.Context, p int) error {
 	return k.confirm(ctx, &confirmation{p: p, notes: true})
 }
@@ -249,11 +248,12 @@ func (k *Keeper) completeConfirms() {
 	}
 }
 
-// pushFor pushes the changes that new confirmations wait for: only notes, of
-// their partitions, if they need nothing else.
+// pushFor pushes the changes that new confirmations wait for. Debts are of many
+// partitions, so one pass over all changes takes less than one over each
+// partition.
 func (k *Keeper) pushFor(waiting []*confirmation) {
 	isNew := func(c *confirmation) bool { return c.lastMessages == nil }
-	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && !c.notes }) {
+	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && c.debts }) {
 		k.pushChanges()
 		return
 	}
@@ -264,7 +264,7 @@ func (k *Keeper) pushFor(waiting []*confirmation) {
 			list.put(c.p, true)
 		}
 	}
-	k.pushNotes(&list)
+	k.pushPartitions(&list)
 }
 
 // lastMessages returns, for each copy target of p, the number of the last

@@ -248,19 +248,20 @@ func (k *Keeper) pushChanges() {
 	})
 }
 
-// pushNotes sends the changes of notes in the partitions of list, as pushChanges does.
-func (k *Keeper) pushNotes(list *partitionSet) {
+// pushPartitions sends the changes in the partitions of list, as pushChanges does.
+func (k *Keeper) pushPartitions(list *partitionSet) {
 	if k.neverHadOthers() {
 		return
 	}
 
+	var records []counters.Record
 	k.collect(func(pushing *partitionSet) {
 		for p := range ring.Partitions {
 			if !list.has(p) || !pushing.has(p) {
 				continue
 			}
 
-			records := k.config.Table.ReplicateNotes(p)
+			records = k.config.Table.ReplicatePartition(p, records)
 			if len(records) > 0 {
 				k.pushTo(p, records)
 			}

@@ -648,3 +648,25 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 		expect.Equal(t, f.used(keyOf(i)), 3, "used")
 	})
 }
+
+// An owner debits a debt, confirms a slot of that partition, and is killed
+// before it pushes anything else. Its standby has the debt and its number, so
+// the debt is debited once.
+func TestD8_AConfirmationBetweenADebitAndItsPush(t *testing.T) {
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		i := f.keysOf(a, b, 1)[0]
+		d := &debt{key: keyOf(i), number: debtNumber{bootIndex: f.state.Processes[c.id].Index, n: 1}}
+		d.owedCost = owedCost{limit: limit, taken: takeRecordNow(&limit, now()), cost: 1}
+		time.Sleep(time.Second + DefaultConfig().Interval/2) // between two pushes
+
+		expect.Equal(t, a.keeper.Load().debit(c.id, d, now(), false), debtTaken, "the owner's answer")
+		expect.NoError(t, a.keeper.Load().ConfirmNotes(t.Context(), ringPartition(i)))
+		a.kill()
+		f.end(a)
+		f.settle()
+
+		expect.Equal(t, b.keeper.Load().debit(c.id, d, now(), false), debtTaken, "the next owner's answer")
+		expect.Equal(t, f.used(keyOf(i)), 1, "used")
+	})
+}
