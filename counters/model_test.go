@@ -308,7 +308,7 @@ func (r *run) replicate() {
 	r.m.replicated = true
 	err := r.table.Replicate(wanted, func(p int, b []Record) error {
 		if len(onlyCounters(b)) == 0 {
-			return nil // notes come afterwards
+			return nil // only notes
 		}
 		calls--
 		if calls == 0 {

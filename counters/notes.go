@@ -66,18 +66,3 @@ func (t *Table) changedNotes(buf []Record, yield func([]Record) error) error {
 
 	return nil
 }
-
-// replicateNotes is Replicate for notes. buf is reused.
-func (t *Table) replicateNotes(buf []Record, wanted func(p int) bool, yield func(p int, records []Record) error) error {
-	for p := range ring.Partitions {
-		buf = recordsOf(t.notes.Changes(p, notes.Replicas, nil), buf[:0])
-		if len(buf) == 0 || !wanted(p) {
-			continue
-		}
-		if err := yield(p, buf); err != nil {
-			t.markChanged(buf, replicas)
-			return err
-		}
-	}
-	return nil
-}

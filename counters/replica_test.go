@@ -3,6 +3,7 @@ package counters
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
@@ -13,7 +14,9 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // keyIn returns a key of partition p.
@@ -152,7 +155,8 @@ func TestShutPreventsChanges(t *testing.T) {
 	}
 }
 
-// Replicate yields more changes than a dirty list holds, and also after a shard was rehashed.
+// Replicate yields more changes than a dirty list holds, and also after a shard
+// was rehashed. Each partition's notes come with its counters.
 func TestReplicateBeyondTheDirtyList(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	fixed, log := perMinute(algorithms.FixedWindow, 100), perMinute(algorithms.SlidingLog, 100)
@@ -162,6 +166,9 @@ func TestReplicateBeyondTheDirtyList(t *testing.T) {
 			if p <= last {
 				t.Fatalf("partition %d after %d", p, last)
 			}
+			if slices.ContainsFunc(b, func(r Record) bool { return r.Key.Partition() != p }) {
+				t.Fatalf("changes of other partitions among those of %d", p)
+			}
 			last = p
 			n += len(b)
 			return nil
@@ -169,6 +176,7 @@ func TestReplicateBeyondTheDirtyList(t *testing.T) {
 		expect.NoError(t, err)
 		return n
 	}
+	everything() // notes are listed from now on
 	for n := uint64(1); n < 200_000; n *= 4 {
 		for i := range n {
 			take(table, epoch, key(i), fixed, 1)
@@ -176,7 +184,13 @@ func TestReplicateBeyondTheDirtyList(t *testing.T) {
 		for i := range n / 4 {
 			take(table, epoch, key(1<<40+i), log, 1)
 		}
-		if have, want := everything(), int(n+n/4); have != want {
+		const noted = ring.Partitions / 2
+		for p := range noted {
+			h := table.Notes().Lock(p, epoch.Steady)
+			h.Put(&notes.Note{Key: notes.PartitionKey(notes.Debtor, p, 1), Rank: n, Until: math.MaxUint32})
+			h.Unlock()
+		}
+		if have, want := everything(), int(n+n/4)+noted; have != want {
 			t.Fatalf("have %d changed, want %d", have, want)
 		}
 		if have := everything(); have != 0 {

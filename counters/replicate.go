@@ -18,9 +18,9 @@ const (
 
 // Replicate yields every counter and note of the wanted partitions that changed
 // since it was last yielded for replicas. It calls yield once for each
-// partition with changed counters, with all of them, and then for each with
-// changed notes; it reuses the slice. It discards changes in unwanted
-// partitions: a new standby gets its copy from Copy. A record with a zero
+// partition with changes, with all of them, so that no note gets ahead of its
+// counters; it reuses the slice. It discards changes in unwanted partitions: a
+// new standby gets its copy from Copy. A record with a zero
 // State, or no Log, was reset. If yield fails, Replicate returns its error, and
 // those records and all later ones still count as changed.
 //
@@ -46,28 +46,37 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 		}
 
 		rest := batch
+		firstPartition := first * ring.Partitions / len(t.shards)
 
 		// With fewer shards than partitions, a shard has several partitions, and
 		// their records are mixed.
 		if len(t.shards) < ring.Partitions {
-			rest = sorted.sort(batch, first*ring.Partitions/len(t.shards), ring.Partitions/len(t.shards))
+			rest = sorted.sort(batch, firstPartition, ring.Partitions/len(t.shards))
 		}
 
-		for len(rest) > 0 {
-			p := rest[0].Key.Partition()
-			n := 1
+		for p := firstPartition; p < firstPartition+max(1, ring.Partitions/len(t.shards)); p++ {
+			n := 0
 			for n < len(rest) && rest[n].Key.Partition() == p {
 				n++
 			}
-			if err := yield(p, rest[:n]); err != nil {
+
+			// The capacity ends here, so notes don't overwrite the next partition's
+			// counters.
+			changes := recordsOf(t.notes.Changes(p, notes.Replicas, nil), rest[:n:n])
+			rest = rest[n:]
+			if len(changes) == 0 || !wanted(p) {
+				continue
+			}
+
+			if err := yield(p, changes); err != nil {
+				t.markChanged(changes, replicas)
 				t.markChanged(rest, replicas)
 				return err
 			}
-			rest = rest[n:]
 		}
 	}
 
-	return t.replicateNotes(batch, wanted, yield)
+	return nil
 }
 
 // ReplicatePartition appends what Replicate would yield for p to buf[:0], marks
