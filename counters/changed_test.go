@@ -139,7 +139,7 @@ func TestTable_Changed_ReleasesAgain(t *testing.T) {
 	expect.NoError(t, table.RenewSlot(now, &part, 1, 1, time.Hour, true))
 	expect.NoError(t, table.Changed(func([]Record) error { return nil }))
 
-	_, err := table.FreeSlot(now, part.Key, 1, 1)
+	_, err := table.FreeSlot(now, part.Key, 1, 1, false)
 	expect.NoError(t, err)
 	failed := errors.New("no space left on device")
 	expect.Equal(t, table.Changed(func([]Record) error { return failed }), failed, "error of a failed write")

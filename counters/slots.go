@@ -3,6 +3,7 @@ package counters
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -18,13 +19,24 @@ var ErrOver = errors.New("the slot has ended or was released")
 
 // Holder holds the slots that a check acquires.
 type Holder struct {
-	ID    uint64        // of its slots; the same ID acquires a slot once
-	Nonce uint64        // identifies this attempt; a slot with this ID that is held already now belongs to it
+	ID uint64 // of its slots; the same ID acquires a slot once
+	// Nonce identifies this attempt; see NewNonce. A slot with this ID that is held
+	// already now belongs to it.
+	Nonce uint64
 	TTL   time.Duration // after what time the slots end; at most that of their limit, and 0 means that of their limit
 	Who   string        // at most notes.MaxWho bytes
 	// Group identifies the rule of a subject. Rules share the room for slots fairly.
 	Group func(subject uint64) uint32
 }
+
+// NewNonce returns the nonce of another attempt to acquire slots. Its lower half
+// says what the request asks for.
+func NewNonce(contentHash uint64) uint64 {
+	return uint64(rand.Uint32())<<32 | contentHash&math.MaxUint32
+}
+
+// SameContent reports whether two nonces are of requests that ask for the same.
+func SameContent(nonce, other uint64) bool { return uint32(nonce) == uint32(other) }
 
 // ttlOf returns how long a slot of l lasts.
 func (holder *Holder) ttlOf(l *algorithms.Limit) time.Duration {
@@ -88,14 +100,17 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 
 	// The holder's slots are part of what is held already, and must not count
 	// twice: a request may be repeated.
-	if _, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady); found {
+	info, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
+	if found && SameContent(info.Nonce, holder.Nonce) {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		op.Decision.Allowed = true
 		return
 	}
 
+	// Another request with the same ID has slots here, and may have asked for
+	// fewer: nothing may take their place.
 	n := holder.note(op)
-	if op.Took() && !h.HasRoomForSlot(&n) {
+	if op.Took() && (found || !h.HasRoomForSlot(&n)) {
 		op.Full = true
 		op.Decision.Allowed = false
 		op.Decision.RetryAfter = time.Second
@@ -146,14 +161,23 @@ type SlotPart struct {
 	Group uint32
 }
 
-// FindSlot returns a slot, and whether it is held. It fails with ErrShut.
-func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.SlotInfo, held bool, err error) {
+// FindSlot returns a slot, and whether it is held. It fails with ErrShut. With
+// repeated, a repeated request is answered with the slot.
+func (t *Table) FindSlot(
+	now algorithms.Instant, k Key, id uint64, repeated bool,
+) (info notes.SlotInfo, held bool, err error) {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return notes.SlotInfo{}, false, ErrShut
 	}
-	info, _, held = h.GetSlot(slotsOf(k), id, now.Steady)
+
+	info, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
+	if held && repeated && !info.Repeated {
+		info.Repeated = true
+		n = slotsOf(k).Note(&info, n.Group, n.Inline)
+		h.Put(&n)
+	}
 	return info, held, nil
 }
 
@@ -192,15 +216,19 @@ func (t *Table) RenewSlot(
 	return nil
 }
 
-// FreeSlot releases a slot, and reports whether it was held. It fails with ErrShut.
-func (t *Table) FreeSlot(now algorithms.Instant, k Key, id, nonce uint64) (held bool, err error) {
+// FreeSlot releases a slot, and reports whether it was held. It fails with
+// ErrShut. With unlessRepeated, it leaves a slot alone that a repeated request
+// was answered with.
+func (t *Table) FreeSlot(
+	now algorithms.Instant, k Key, id, nonce uint64, unlessRepeated bool,
+) (held bool, err error) {
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return false, ErrShut
 	}
 	before, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
-	held = held && before.Nonce == nonce
+	held = held && before.Nonce == nonce && !(unlessRepeated && before.Repeated)
 	if held {
 		h.Remove(n.Key)
 	}

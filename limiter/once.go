@@ -294,16 +294,22 @@ func (rs *reservations) askHome(
 		return "", err
 	}
 
+	return rs.limiter.restoreReply(ctx, req.query, a, &reply)
+}
+
+// restoreReply fills a, which is prepared for q, from another node's answer, and
+// returns its id.
+func (l *Limiter) restoreReply(ctx context.Context, q *Query, a *Answer, reply *keptAnswer) (id string, err error) {
 	// The answer names limits of newer rules. By older ones, restore would have
 	// to leave them out.
-	if reply.version > a.RulesVersion && len(req.query.Subjects) == 0 {
-		rs.limiter.catchUp(ctx, 0, reply.version)
-		if done, err := rs.limiter.prepare(rs.limiter.clock.Now(), req.query, a); err != nil || done {
+	if reply.version > a.RulesVersion && len(q.Subjects) == 0 {
+		l.catchUp(ctx, 0, reply.version)
+		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return "", ErrNoOwner
 		}
 	}
 
-	id = a.restore(&reply)
+	id = a.restore(reply)
 	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
 	return id, nil
 }
@@ -313,23 +319,12 @@ func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, homeTimeout)
 	defer cancel()
 
-	if rs.limiter.version() < req.version {
-		rs.limiter.catchUp(ctx, 0, req.version)
+	a, err := rs.limiter.prepareForAsker(ctx, req.query, req.version, req.ttl > 0)
+	if err != nil {
+		return nil, err
 	}
 
-	if rs.limiter.inForce.Load() == nil {
-		return nil, ErrNoOwner
-	}
-
-	var a Answer
-	a.scratch.mayHold = req.ttl > 0
-	done, err := rs.limiter.prepare(rs.limiter.clock.Now(), req.query, &a)
-	if err != nil || done || len(a.scratch.ops) > MaxReserved {
-		return nil, ErrNoOwner // the asker decides by its own rules
-	}
-
-	a.scratch.deadline = time.Now().Add(homeTimeout)
-	id, err := rs.decideAtHome(ctx, req, &a)
+	id, err := rs.decideAtHome(ctx, req, a)
 	if err != nil {
 		return nil, err
 	}
@@ -337,23 +332,48 @@ func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 	return a.pack(id), nil
 }
 
+// prepareForAsker prepares q for another node, whose rules have a version, to
+// decide it here within homeTimeout. With ErrNoOwner, the asker decides by its own
+// rules.
+func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, mayHold bool) (*Answer, error) {
+	if l.version() < version {
+		l.catchUp(ctx, 0, version)
+	}
+	if l.inForce.Load() == nil {
+		return nil, ErrNoOwner
+	}
+
+	a := &Answer{}
+	a.scratch.mayHold = mayHold
+	done, err := l.prepare(l.clock.Now(), q, a)
+	if err != nil || done || len(a.scratch.ops) > MaxReserved {
+		return nil, ErrNoOwner
+	}
+
+	a.scratch.deadline = time.Now().Add(homeTimeout)
+	return a, nil
+}
+
 // maxText bounds a value or a name, in bytes.
 const maxText = rules.MaxValueBytes
 
 // hashContent hashes the request's content. The order of attributes and costs does not matter.
 func (req *reserveRequest) hashContent() uint64 {
-	q := *req.query
+	return hashContent(wire.Encode(nil, &reserveRequest{query: req.query.sorted(), ttl: req.ttl, ticket: &ticket{}}))
+}
+
+// sorted returns what q asks for: a copy whose attributes and costs are in order.
+func (q *Query) sorted() *Query {
+	r := *q
 
 	// Whether it waits does not change what is asked for.
-	q.AwaitsLoan = false
-	q.Attributes = slices.Clone(q.Attributes)
-	q.Costs = sortedCosts(q.Costs)
-	q.Subjects = slices.Clone(q.Subjects)
-	slices.SortFunc(q.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
-	for i := range q.Subjects {
-		q.Subjects[i].Costs = sortedCosts(q.Subjects[i].Costs)
+	r.AwaitsLoan = false
+	r.Attributes, r.Costs, r.Subjects = slices.Clone(r.Attributes), sortedCosts(r.Costs), slices.Clone(r.Subjects)
+	slices.SortFunc(r.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
+	for i := range r.Subjects {
+		r.Subjects[i].Costs = sortedCosts(r.Subjects[i].Costs)
 	}
-	return hashContent(wire.Encode(nil, &reserveRequest{query: &q, ttl: req.ttl, ticket: &ticket{}}))
+	return &r
 }
 
 func sortedCosts(costs []UnitCost) []UnitCost {
@@ -373,7 +393,12 @@ func (req *reserveRequest) Code(c *wire.Coder) {
 	wire.Number(c, &req.hops, maxHops)
 	wire.Number(c, &req.version, maxVersion)
 	c.Millis(&req.ttl, MaxReservationTime)
-	q := req.query
+	req.query.code(c)
+	c.Require(req.hops > 0 && (req.ttl >= time.Millisecond || req.query.hasCounts()))
+}
+
+// code codes what q asks for.
+func (q *Query) code(c *wire.Coder) {
 	c.Text(&q.Rule, maxText)
 	c.Flags(&q.ByKey, &q.AwaitsLoan)
 	c.Texts(&q.Key, rules.MaxAttributes, maxText)
@@ -390,8 +415,6 @@ func (req *reserveRequest) Code(c *wire.Coder) {
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(subj *Subject) { subj.code(c) })
 		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
 	}
-
-	c.Require(req.hops > 0 && (req.ttl >= time.Millisecond || q.hasCounts()))
 }
 
 func (subj *Subject) code(c *wire.Coder) {

@@ -25,13 +25,13 @@ const (
 	// from another region: asks for the use of this region's shares, with a reply
 	MethodShare
 	MethodReserve // a reservation with an id, to the owner of its first subject, with a reply
-	_             // not used
+	MethodAcquire // an acquire with an id, to the owner of its first slots, with a reply
 	// asks a node, or another region, which rules were used in the last hour, with a reply
 	MethodUse
 	MethodUnspent // from an owner: asks what is left of a subject's grants, with a reply
 	// places in queues that callers have left, for those behind them, with an empty reply
 	MethodPass
-	MethodSlot // looks at, renews, releases or tells a slot, with a reply
+	MethodSlot // renews, releases or tells a slot, with a reply
 	endOfMethods
 )
 

@@ -27,6 +27,7 @@ const (
 	unknownReservation         // the id is not of a reservation that can still be settled
 	unknownSlot                // the slot is over
 	tryAgain                   // the slot may not outlive this node
+	tooManySlots               // no room for another slot
 	neverDecided               // never sent: the reply does not cover this check
 	statuses            = neverDecided
 )
@@ -40,6 +41,7 @@ var statusErrors = [...]error{
 	unknownReservation:  ErrUnknownReservation,
 	unknownSlot:         ErrUnknownSlot,
 	tryAgain:            ErrTryAgain,
+	tooManySlots:        ErrTooManySlots,
 }
 
 // statusOf returns the status for err.

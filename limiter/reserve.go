@@ -95,7 +95,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	var held *holding
 	if !done {
 		if hasSlots(a.scratch.ops) {
-			held = a.newHolding(q)
+			held = a.newHolding(q, nil)
 		}
 		err = rs.limiter.resolveHolding(q, a, held, resolve)
 	}

@@ -111,6 +111,9 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 	case MethodReserve:
 		var req reserveRequest
 		serveForwarded(m, to, body, &req, func() (*keptAnswer, error) { return l.reservations.serveReserve(&req) })
+	case MethodAcquire:
+		var req acquireRequest
+		serveForwarded(m, to, body, &req, func() (*acquireReply, error) { return l.serveAcquire(&req) })
 	case MethodSlot:
 		l.serveSlot(body, to)
 	case MethodForget:

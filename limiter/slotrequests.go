@@ -18,11 +18,11 @@ import (
 type slotVerb uint8
 
 const (
-	slotLook  slotVerb = iota // look whether it is held
-	slotRenew                 // make it end later, or earlier
-	slotFree                  // release it
-	slotTell                  // count it, because a cut-off node has granted it
-	slotEvict                 // release it, whoever holds it
+	slotTakeBack slotVerb = iota // release it, unless a repeated request was answered with it
+	slotRenew                    // make it end later, or earlier
+	slotFree                     // release it
+	slotTell                     // count it, because a cut-off node has granted it
+	slotEvict                    // release it, whoever holds it
 	slotVerbs
 )
 
@@ -31,7 +31,7 @@ type slotRequest struct {
 	verb slotVerb
 	hops int
 	id   uint64
-	// nonce must be that of the slot, but with slotLook and slotEvict.
+	// nonce must be that of the slot, but with slotEvict.
 	nonce uint64
 	back  bool // with slotRenew: if it is missing, it comes back
 	list  []slotPart
@@ -50,14 +50,12 @@ func (req *slotRequest) Code(c *wire.Coder) {
 
 // slotResult is what became of a slotRequest.
 type slotResult struct {
-	units int64  // how many are held, or were
-	nonce uint64 // with slotLook
+	units int64 // how many were released
 }
 
 // Code implements wire.Message.
 func (result *slotResult) Code(c *wire.Coder) {
 	wire.Number(c, &result.units, math.MaxInt64)
-	wire.Fixed(c, &result.nonce)
 }
 
 // askSlots has the owners of parts, slots of one ID, carry out req with each, all
@@ -137,15 +135,13 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	// The lineage is read before the change: in one that begins afterwards, the
 	// slot may be missing.
 	at := storedAt{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
-	info, held, err := l.table.FindSlot(now, part.Key, req.id)
+	info, held, err := l.table.FindSlot(now, part.Key, req.id, false)
 	switch {
 	case err != nil:
 		return result, err
-	case req.verb == slotLook && held:
-		return slotResult{info.Units, info.Nonce}, nil
-	case req.verb == slotLook || req.verb == slotTell && held: // its holder has renewed it
+	case req.verb == slotTell && held: // its holder has renewed it
 		return result, nil
-	case req.verb == slotFree || req.verb == slotEvict:
+	case req.verb == slotFree || req.verb == slotTakeBack || req.verb == slotEvict:
 		nonce := req.nonce
 		if req.verb == slotEvict {
 			nonce = info.Nonce
@@ -153,7 +149,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 
 		// A release is not confirmed: a copy without it only holds the slot until
 		// its end.
-		held, err := l.table.FreeSlot(now, part.Key, req.id, nonce)
+		held, err := l.table.FreeSlot(now, part.Key, req.id, nonce, req.verb == slotTakeBack)
 		if held {
 			result.units = part.Units
 		}
@@ -189,26 +185,28 @@ func (l *Limiter) countRenewal(group uint32) {
 	}
 }
 
-// freeParts releases slots at their owners, all at the same time, and reports
-// whether one was held, and whether all are free. What could not be freed in
+// freeParts has the owners of parts carry out req, slotFree or slotTakeBack, all
+// at the same time. It reports whether one was held, and whether all are free. What could not be freed in
 // time is freed in the background, until it has ended. On a standalone node,
 // nothing can be.
-func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotPart) (held, done bool) {
+func (l *Limiter) freeParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
 	if l.membership != nil { // otherwise an owner would count a slot again that is released
 		l.membership.slotTasks.forget(func(t task) bool {
 			kept := t.(*slotRequest)
 			isFreed := func(part slotPart) bool { return part.Key == kept.list[0].Key }
-			return kept.verb == slotTell && kept.id == id && kept.nonce == nonce && slices.ContainsFunc(parts, isFreed)
+			return kept.verb == slotTell && kept.id == req.id && kept.nonce == req.nonce && slices.ContainsFunc(parts, isFreed)
 		})
 	}
 
-	results, errs := l.askSlots(ctx, slotRequest{verb: slotFree, id: id, nonce: nonce}, parts)
+	results, errs := l.askSlots(ctx, req, parts)
 	done = true
 	for i, err := range errs {
 		held = held || results[i].units > 0
 		if err != nil {
 			done = false
-			l.keepSlot(slotRequest{verb: slotFree, id: id, nonce: nonce, list: []slotPart{parts[i]}})
+			later := req
+			later.list = []slotPart{parts[i]}
+			l.keepSlot(later)
 		}
 	}
 

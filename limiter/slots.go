@@ -70,6 +70,8 @@ var (
 type Slot struct {
 	ID      string
 	Expires time.Duration // how long it is held, counted from when the caller sent its request
+	// isRecalled means that an earlier attempt of the request acquired it.
+	isRecalled bool
 }
 
 // Acquire decides q as Check does, and takes slots of its limits of slots:
@@ -77,8 +79,9 @@ type Slot struct {
 // is allowed, any node can renew and release them by the returned ID
 // ([Limiter.RenewSlot], [Limiter.ReleaseSlot]). If q's RequestID holds slots
 // already, Acquire returns these, and takes nothing. After an error, nothing is
-// held: it wraps one of Check's errors, ErrNoSlots, ErrSlotTTL,
-// ErrTooManySlots, ErrRequestIDReused or ErrTryAgain.
+// held but what a repetition of q may be answered with: it wraps one of Check's
+// errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
+// ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	a.scratch.mayHold = true
 	defer func() { a.scratch.mayHold = false }()
@@ -90,11 +93,15 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 		return Slot{}, err
 	}
 
-	hd := a.newHolding(q)
-	if err := l.recallSlot(q, a, hd); err != nil {
-		return Slot{}, err
+	if q.RequestID == "" || done || !hasSlots(a.scratch.ops) {
+		return l.acquire(q, a, a.newHolding(q, nil), done)
 	}
+	return l.acquireOnce(q, a)
+}
 
+// acquire decides q, for which a is prepared, and takes what hd says. done means
+// that prepare has already decided it.
+func (l *Limiter) acquire(q *Query, a *Answer, hd *holding, done bool) (slot Slot, err error) {
 	// No lease has slots, and outlivesHere needs the subjects of a cluster
 	// check.
 	a.scratch.isReserving = true
@@ -106,7 +113,10 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 		return Slot{}, err
 	}
 
-	l.count(q, a)
+	// The earlier attempt was counted, and is on the bill.
+	if !hd.isRecalled {
+		l.count(q, a)
+	}
 	if !a.Allowed {
 		return Slot{}, nil
 	}
@@ -115,7 +125,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	if sl.alone {
 		l.tellSlot(sl)
 	}
-	return Slot{ID: sl.pack(l), Expires: sl.expires()}, nil
+	return Slot{ID: sl.pack(l), Expires: sl.expires(), isRecalled: hd.isRecalled}, nil
 }
 
 // validateSlots returns an error if q, for which a is prepared, can't acquire slots.
@@ -144,6 +154,7 @@ func (a *Answer) validateSlots(q *Query) error {
 
 // holding is the slots that a check in progress acquires.
 type holding struct {
+	ticket *ticket       // of an acquire with a request id, else nil
 	id     uint64        // derived from the request's id, if it has one
 	nonce  uint64        // of this attempt
 	ttl    time.Duration // 0: as long as the limits say
@@ -152,18 +163,21 @@ type holding struct {
 	// sources are those of the limits of slots, where the check was matched.
 	sources map[counters.Key]uint64
 	// taken are the slots that owners may have stored: they are freed unless the check is admitted.
-	taken []slotPart
-	alone bool // some were granted here, by on_partition: allow
-	// recalled means that an earlier attempt holds them. Its caller may know.
-	recalled bool
+	taken    []slotPart
+	alone    bool // some were granted here, by on_partition: allow
+	isAtHome bool // the owner of the first slots decides; see acquireHere
+	// isRecalled means that an earlier attempt holds them. Its caller may know.
+	isRecalled bool
 }
 
-// newHolding returns what a prepared q would hold.
-func (a *Answer) newHolding(q *Query) *holding {
-	hd := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
+// newHolding returns what a prepared q would hold. tk is the ticket of an acquire
+// with a request id, else nil.
+func (a *Answer) newHolding(q *Query, tk *ticket) *holding {
+	hd := &holding{ticket: tk, id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
 		groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
-	if q.RequestID != "" {
-		hd.id = ticketOf(q.RequestID, 0, 0).id
+	if tk != nil {
+		hd.id = tk.id
+		hd.nonce = counters.NewNonce(tk.contentHash)
 	}
 	for i := range a.scratch.match.Hits {
 		hit := &a.scratch.match.Hits[i]
@@ -278,9 +292,10 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 	for pause := firstHoldPause; ; pause *= 4 {
 		err := l.holdOnce(q, a, hd, attempt)
 
-		// A recalled slot may be in use: with the new nonce of another attempt,
-		// its caller could not renew it any more.
-		if !errors.Is(err, errUnconfirmed) || hd.recalled || time.Since(began)+pause > frozenTimeout {
+		// Where the owner decides for others, the next owner does so if its slots
+		// have moved. Its caller may also have asked another node meanwhile: with
+		// the new nonce of another attempt, that one's slot could not be renewed.
+		if !errors.Is(err, errUnconfirmed) || hd.isAtHome || time.Since(began)+pause > frozenTimeout {
 			return err
 		}
 
@@ -288,7 +303,7 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
-		*hd = *a.newHolding(q) // another nonce: what frees the slots of this attempt does not concern the next one
+		*hd = *a.newHolding(q, hd.ticket) // another nonce: what frees the slots of this attempt does not concern the next one
 	}
 }
 
@@ -311,7 +326,7 @@ func (l *Limiter) holdOnce(q *Query, a *Answer, hd *holding, attempt func() erro
 	}
 
 	free := hd.taken
-	if err != nil && hd.recalled {
+	if hd.isRecalled && (err != nil || !a.Allowed) {
 		// The caller of the earlier attempt may hold them.
 		free = nil
 	}
@@ -326,7 +341,7 @@ func (l *Limiter) holdOnce(q *Query, a *Answer, hd *holding, attempt func() erro
 	if len(free) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()
-		l.freeParts(ctx, hd.id, hd.nonce, free)
+		l.freeParts(ctx, slotRequest{verb: slotFree, id: hd.id, nonce: hd.nonce}, free)
 	}
 	return err
 }
@@ -404,39 +419,6 @@ func hasSlots(ops []counters.Op) bool {
 	return slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
 }
 
-// recallSlot finds out whether an earlier attempt with q's request id holds the
-// slots already. If so, it sets the costs of q's other limits to 0.
-func (l *Limiter) recallSlot(q *Query, a *Answer, hd *holding) error {
-	i := slices.IndexFunc(a.scratch.ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
-	if q.RequestID == "" || i < 0 || a.scratch.matchDecides {
-		return nil
-	}
-
-	part := hd.partOf(&a.scratch.ops[i])
-	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
-	defer cancel()
-
-	result, err := l.askSlot(ctx, &slotRequest{verb: slotLook, id: hd.id, list: []slotPart{part}})
-	if err != nil || result.units == 0 {
-		return nil // if no owner can be asked, the acquire finds out itself
-	}
-	if result.units != part.Units {
-		return ErrRequestIDReused
-	}
-
-	hd.nonce = result.nonce
-	hd.recalled = true
-
-	for i := range a.scratch.ops {
-		if op := &a.scratch.ops[i]; op.Limit.Kind != algorithms.Concurrency {
-			// The earlier attempt has paid it.
-			op.Cost = 0
-		}
-	}
-
-	return nil
-}
-
 // RenewSlot makes a slot last for ttl from now on, or as long as its limit
 // says, if that is shorter or ttl is zero. The error wraps ErrUnknownSlot: the
 // slot is over; or ErrTryAgain: it is as it was.
@@ -461,7 +443,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 
 	switch {
 	case gone: // what is left of it is of no use to its holder
-		l.freeParts(ctx, sl.id, sl.nonce, sl.parts)
+		l.freeParts(ctx, slotRequest{verb: slotFree, id: sl.id, nonce: sl.nonce}, sl.parts)
 		return 0, ErrUnknownSlot
 	case later:
 		return 0, ErrTryAgain
@@ -516,11 +498,24 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	held, done := l.freeParts(ctx, sl.id, sl.nonce, sl.parts)
+	held, done := l.freeParts(ctx, slotRequest{verb: slotFree, id: sl.id, nonce: sl.nonce}, sl.parts)
 	if !done {
 		return false, ErrTryAgain
 	}
 	return held, nil
+}
+
+// TakeBack gives back a slot of which its caller has not learned. It leaves alone
+// what another attempt of the same request has got. What can't be freed now is
+// freed as soon as an owner can be reached.
+func (l *Limiter) TakeBack(s Slot) {
+	sl, err := l.parseSlot(s.ID)
+	if err != nil || s.isRecalled {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	l.freeParts(ctx, slotRequest{verb: slotTakeBack, id: sl.id, nonce: sl.nonce}, sl.parts)
 }
 
 // slotTTL returns the longest ttl that a rule, identified by its group, has for

@@ -440,7 +440,11 @@ func TestSlotsWhileNodesComeAndGoInOneProcess(t *testing.T) {
 					v := p.nodes[i%3]
 					var a limiter.Answer
 					began := time.Now()
-					got, err := v.node.limiter.Acquire(slotQuery(i), &a)
+					q := slotQuery(i)
+					if i%2 == 0 {
+						q.RequestID = fmt.Sprint(i, acquired.Load(), began.UnixNano())
+					}
+					got, err := v.node.limiter.Acquire(q, &a)
 					fail("acquire", err)
 					_, err = v.node.limiter.RenewSlot(got.ID, 0)
 					fail("renew", err)

@@ -68,12 +68,56 @@ func (w *worker) query() *limiter.Query {
 	return &limiter.Query{Rule: "render", Key: []string{w.name}, ByKey: true}
 }
 
+// acquire acquires a slot; it returns none if it gets none. Sometimes it asks a
+// second node, too, before the first one has answered, as clients do, and hangs
+// up on the slower one.
+func (w *worker) acquire() (got limiter.Slot) {
+	q := w.query()
+	attempts := 1
+	if w.chance.IntN(2) == 0 {
+		attempts = 2
+		q.RequestID = fmt.Sprint(w.chance.Uint64())
+	}
+
+	var asking sync.WaitGroup
+	answered := make(chan limiter.Slot)
+	hungUp := make(chan struct{})
+	for range attempts {
+		v := w.node()
+		asking.Go(func() {
+			var a limiter.Answer
+			slot, err := v.node.limiter.Acquire(q, &a)
+			if err != nil || slot.ID == "" || v.crashed.Load() {
+				return
+			}
+			select {
+			case answered <- slot:
+			case <-hungUp:
+				v.node.limiter.TakeBack(slot)
+			}
+		})
+		time.Sleep(time.Duration(w.chance.IntN(20)) * time.Millisecond)
+	}
+
+	all := make(chan struct{})
+	go func() {
+		asking.Wait()
+		close(all)
+	}()
+	select {
+	case got = <-answered:
+		close(hungUp)
+	case <-all:
+	}
+	<-all
+	return got
+}
+
 // turn acquires a slot, and holds it for a while. Some workers die with it, and others renew it.
 func (w *worker) turn() {
-	var a limiter.Answer
-	v, sent := w.node(), time.Now()
-	got, err := v.node.limiter.Acquire(w.query(), &a)
-	if err != nil || got.ID == "" || v.crashed.Load() {
+	sent := time.Now()
+	got := w.acquire()
+	if got.ID == "" {
 		time.Sleep(time.Duration(w.chance.IntN(100)) * time.Millisecond)
 		return
 	}

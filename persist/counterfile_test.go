@@ -568,7 +568,7 @@ func TestReleasedSlotsDoNotComeBack(t *testing.T) {
 	}
 	mustCheckpoint(t, c)
 
-	held, err := src.FreeSlot(now, part.Key, released, released)
+	held, err := src.FreeSlot(now, part.Key, released, released, false)
 	expect.NoError(t, err)
 	expect.Equal(t, held, true, "the slot was held before its release")
 	mustCheckpoint(t, c)
@@ -579,7 +579,7 @@ func TestReleasedSlotsDoNotComeBack(t *testing.T) {
 	c, _ = openLoaded(t, testConfig(dir, next, clk.Now))
 	defer mustClose(t, c)
 	for id, want := range map[uint64]bool{released: false, kept: true} {
-		_, have, err := next.FindSlot(clk.Now(), part.Key, id)
+		_, have, err := next.FindSlot(clk.Now(), part.Key, id, false)
 		expect.NoError(t, err)
 		expect.Equal(t, have, want, "slot %d is held after the restart", id)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,6 +220,7 @@ func TestRepeatedAcquire(t *testing.T) {
 	slot := n.acquire(body)
 	expect.Equal(t, n.acquire(body), slot, "the repeat")
 	n.call("/v1/acquire", `{"rule":"model","key":"u","n":2,"request_id":"one"}`, 409)
+	n.call("/v1/acquire", `{"rule":"model","key":"u","costs":{"tokens":31},"request_id":"one"}`, 409)
 	limits := n.call("/v1/usage", `{"rule":"model","key":"u"}`, 200)["limits"].([]any)
 	expect.Equal(t, number(limits[1].(map[string]any)["used"]), 30, "tokens are used")
 
@@ -229,6 +231,23 @@ func TestRepeatedAcquire(t *testing.T) {
 	n.call("/v1/release", slotBody(slot), 200) // late: it must not touch the new one
 	limits = n.call("/v1/usage", `{"rule":"model","key":"u"}`, 200)["limits"].([]any)
 	expect.Equal(t, number(limits[0].(map[string]any)["used"]), 1, "slots are used")
+}
+
+// A request that has the id of another one, and so finds its slot, gets no more
+// than that one, whatever it asks for and of which subjects.
+func TestAcquireWithTheIDOfAnother(t *testing.T) {
+	t.Parallel()
+	n := startWithSlots(t, nil)
+	const subject = `"key":"%s","limits":[{"limit":4,"ttl":"1m","algorithm":"concurrency"}]`
+	a, b := fmt.Sprintf(subject, "a"), fmt.Sprintf(subject, "b")
+	n.acquire(`{` + a + `,"request_id":"one"}`)
+	for range 3 {
+		n.acquire(`{` + a + `}`)
+	}
+	status, text := n.post("/v1/acquire", `{"subjects":[{`+b+`},{`+a+`}],"n":4,"request_id":"one"}`)
+	if status == 200 {
+		t.Errorf("have %d %s", status, text)
+	}
 }
 
 // A shadow limit counts up to twice of it, and refuses nobody. A want of slots begins no block.
@@ -276,6 +295,7 @@ func (lostOwner) RenewSlot(string, time.Duration) (time.Duration, error) {
 	return 0, limiter.ErrTryAgain
 }
 func (lostOwner) ReleaseSlot(string) (bool, error) { return false, limiter.ErrTryAgain }
+func (lostOwner) TakeBack(limiter.Slot)            {}
 
 func TestSlotsWithoutOwner(t *testing.T) {
 	t.Parallel()
@@ -287,15 +307,19 @@ func TestSlotsWithoutOwner(t *testing.T) {
 	}
 }
 
-// slowOwner is a decider whose acquires take until their caller has hung up.
+// slowOwner is a decider whose first acquire takes until its caller has hung up.
 type slowOwner struct {
 	*limiter.Limiter
+	asked  *atomic.Int32
 	hungUp chan struct{}
 }
 
 func (s slowOwner) Acquire(q *limiter.Query, a *limiter.Answer) (limiter.Slot, error) {
-	<-s.hungUp
-	return s.Limiter.Acquire(q, a)
+	slot, err := s.Limiter.Acquire(q, a)
+	if s.asked.Add(1) == 1 {
+		<-s.hungUp
+	}
+	return slot, err
 }
 
 // Who hangs up before the answer holds nothing.
@@ -305,10 +329,11 @@ func TestAcquireOfWhoHungUp(t *testing.T) {
 		t.Skip("hung up callers are not seen on this system")
 	}
 	hungUp := make(chan struct{})
-	n := startWithSlots(t, func(c *apitest.Config) { c.Decider = slowOwner{c.Decider.(*limiter.Limiter), hungUp} })
+	asked := &atomic.Int32{}
+	n := startWithSlots(t, func(c *apitest.Config) { c.Decider = slowOwner{c.Decider.(*limiter.Limiter), asked, hungUp} })
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.DataURL, "http://"))
 	expect.NoError(t, err)
-	const body = `{"rule":"render","key":"gone","n":2}`
+	const body = `{"rule":"render","key":"gone","n":2,"request_id":"one"}`
 	fmt.Fprintf(conn, "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	apitest.Until(t, "the node serves the connection", func() bool { return n.open() > 0 })
 	expect.NoError(t, conn.Close())
@@ -317,4 +342,26 @@ func TestAcquireOfWhoHungUp(t *testing.T) {
 		limits := n.call("/v1/usage", `{"rule":"render","key":"gone"}`, 200)["limits"].([]any)
 		return number(limits[0].(map[string]any)["used"]) == 0
 	})
+}
+
+// A caller that asks again, because the first answer is late, keeps its slot
+// although it hangs up on the first one.
+func TestRepeatedAcquireOfWhoHungUp(t *testing.T) {
+	t.Parallel()
+	if !canSeeHangUps {
+		t.Skip("hung up callers are not seen on this system")
+	}
+	hungUp, asked := make(chan struct{}), &atomic.Int32{}
+	n := startWithSlots(t, func(c *apitest.Config) { c.Decider = slowOwner{c.Decider.(*limiter.Limiter), asked, hungUp} })
+	conn, err := net.Dial("tcp", strings.TrimPrefix(n.DataURL, "http://"))
+	expect.NoError(t, err)
+	const body = `{"rule":"render","key":"gone","n":2,"request_id":"one"}`
+	fmt.Fprintf(conn, "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	apitest.Until(t, "the first attempt has its slot", func() bool { return asked.Load() == 1 })
+
+	slot := n.acquire(body)
+	expect.NoError(t, conn.Close())
+	close(hungUp)
+	apitest.Until(t, "the first attempt is over", func() bool { return n.open() <= 1 })
+	n.call("/v1/renew", slotBody(slot), 200)
 }

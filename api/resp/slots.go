@@ -58,7 +58,7 @@ func (c *session) acquire(words [][]byte) error {
 	}
 
 	if slot.ID != "" {
-		c.worker.acquired = append(c.worker.acquired, slot.ID)
+		c.worker.acquired = append(c.worker.acquired, slot)
 		if c.HasHungUp() {
 			return net.ErrClosed
 		}
@@ -115,8 +115,8 @@ func (c *session) releaseSlot(words [][]byte) error {
 
 // releaseUnsent gives back the slots of which the caller does not know: nobody else would.
 func (c *session) releaseUnsent() {
-	for _, id := range c.worker.acquired {
-		_, _ = c.server.Decider.ReleaseSlot(id) // if that fails, the slot ends by its ttl
+	for _, slot := range c.worker.acquired {
+		c.server.Decider.TakeBack(slot)
 	}
 	c.worker.acquired = nil
 }

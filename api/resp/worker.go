@@ -30,7 +30,7 @@ type worker struct {
 	hasMore bool      // another command has arrived, or the beginning of one
 	began   time.Time // when the input had arrived
 
-	acquired []string // slots whose ids have not been sent yet
+	acquired []limiter.Slot // those whose ids have not been sent yet
 
 	queries []*limiter.Query
 	answers []*limiter.Answer

@@ -39,6 +39,7 @@ type SlotInfo struct {
 	// same ID does not concern it
 	Nonce    uint64
 	Units    int64  // how many it takes of the limit
+	Repeated bool   // another request with the same id was answered with it
 	Acquired int64  // steady nanoseconds
 	End      int64  // likewise: unless it is renewed before
 	Who      string // at most MaxWho bytes
@@ -52,7 +53,11 @@ func (s Slots) Key(id uint64) Key { return Key{Subject: s.Subject, ID: id ^ s.Co
 func (s Slots) Note(i *SlotInfo, group uint32, inline bool) Note {
 	n := Note{Key: s.Key(i.ID), Rank: s.Counter, At: i.Acquired, Group: group, Inline: inline}
 	b := make([]byte, 0, 2*binary.MaxVarintLen64+len(i.Who))
-	b = binary.AppendUvarint(b, uint64(i.Units))
+	units := uint64(i.Units)
+	if i.Repeated {
+		units |= repeatedBit
+	}
+	b = binary.AppendUvarint(b, units)
 	b = binary.LittleEndian.AppendUint64(b, i.Nonce)
 	n.Body = string(append(b, i.Who...))
 	n.setEnd(i.End)
@@ -74,7 +79,9 @@ func (n *Note) slots() Slots { return Slots{n.Subject, n.Rank} }
 func (n *Note) slot() SlotInfo {
 	d := wire.NewDecoder([]byte(n.Body))
 	info := SlotInfo{ID: n.ID ^ n.Rank, Acquired: n.At, End: n.end()}
-	info.Units = max(1, d.UpTo(maxSlotUnits))
+	units := d.UpTo(maxSlotUnits | repeatedBit)
+	info.Units = max(1, units&^repeatedBit)
+	info.Repeated = units&repeatedBit != 0
 	if b := d.Bytes(8); b != nil {
 		info.Nonce = binary.LittleEndian.Uint64(b)
 	}
@@ -83,7 +90,11 @@ func (n *Note) slot() SlotInfo {
 	return info
 }
 
-const maxSlotUnits = 1 << 32
+const (
+	maxSlotUnits = 1 << 32
+	// repeatedBit is added to the units of a slot that is Repeated.
+	repeatedBit = 1 << 33
+)
 
 // limitSlots sums up the slots of one limit.
 type limitSlots struct {

@@ -1,0 +1,210 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// An acquire with a request id is decided by the owner of its first slots, one
+// attempt after the other. So whoever repeats it finds either no slot, and
+// decides it anew, or the slot of an attempt that has been decided whole.
+
+// acquireRequest is an acquire with a request id, as sent to the owner of its
+// first slots.
+type acquireRequest struct {
+	query   *Query
+	ticket  *ticket
+	version int64 // of the asker's rules
+	hops    int
+}
+
+// Code implements wire.Message.
+func (req *acquireRequest) Code(c *wire.Coder) {
+	if c.Reads() {
+		req.ticket = &ticket{}
+		req.query = &Query{}
+	}
+
+	req.ticket.Code(c)
+	wire.Number(c, &req.hops, maxHops)
+	wire.Number(c, &req.version, maxVersion)
+	q := req.query
+	wire.Number(c, &q.Slots, MaxSlots)
+	c.Millis(&q.SlotTTL, MaxSlotTTL)
+	c.Text(&q.Who, MaxWho)
+	q.code(c)
+	c.Require(req.hops > 0)
+}
+
+// hashContent hashes what the request asks for. Who asks does not matter.
+func (req *acquireRequest) hashContent() uint64 {
+	sorted := req.query.sorted()
+	sorted.Who = ""
+	return hashContent(wire.Encode(nil, &acquireRequest{query: sorted, ticket: &ticket{}}))
+}
+
+// acquireReply is the answer to an acquireRequest.
+type acquireReply struct {
+	expires    time.Duration
+	isRecalled bool
+	answer     keptAnswer // its id is the slot's
+}
+
+// Code implements wire.Message.
+func (r *acquireReply) Code(c *wire.Coder) {
+	c.Millis(&r.expires, MaxSlotTTL)
+	c.Bool(&r.isRecalled)
+	r.answer.Code(c)
+}
+
+// acquireOnce is acquire for a q with a RequestID: a repetition of q gets the
+// slot that is held already. a must be prepared for q.
+func (l *Limiter) acquireOnce(q *Query, a *Answer) (Slot, error) {
+	req := &acquireRequest{query: q}
+	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
+
+	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
+	slot, err := l.acquireAtHome(ctx, req, a)
+	cancel()
+	if !errors.Is(err, ErrNoOwner) {
+		return slot, err
+	}
+
+	// No owner can be asked, or it is about to change. The attempt may have
+	// written its answer into a.
+	done, err := l.prepare(l.clock.Now(), q, a)
+	if err != nil {
+		return Slot{}, err
+	}
+	return l.acquire(q, a, a.newHolding(q, req.ticket), done)
+}
+
+// firstSlots returns the index of the op whose owner decides an acquire, or −1.
+func (a *Answer) firstSlots() int {
+	acquires := func(op counters.Op) bool {
+		return op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode && op.Cost > 0
+	}
+
+	// A shadow limit need not store its slots.
+	first := slices.IndexFunc(a.scratch.ops, func(op counters.Op) bool { return acquires(op) && !op.Shadow })
+	if first < 0 {
+		first = slices.IndexFunc(a.scratch.ops, acquires)
+	}
+	return first
+}
+
+// acquireAtHome has the owner of req's first slots, which may be this node,
+// decide req. a must be prepared for req. The error is ErrNoOwner if req could not
+// be decided this way.
+func (l *Limiter) acquireAtHome(ctx context.Context, req *acquireRequest, a *Answer) (slot Slot, err error) {
+	first := a.firstSlots()
+	if first < 0 {
+		return Slot{}, ErrNoOwner
+	}
+
+	subject := a.scratch.ops[first].Key.Subject
+	err = l.doAtOwner(ctx, &ownerRequest{subject: subject, hops: req.hops, here: func() (err error) {
+		slot, err = l.acquireHere(ctx, req, first, a)
+		return err
+	}, forward: func(to ring.NodeID) (err error) {
+		slot, err = l.askToAcquire(ctx, to, req, a)
+		return err
+	}})
+	return slot, err
+}
+
+// acquireHere decides req on this node, which owns the slots of a's op with the
+// index first. The error is counters.ErrShut if they have moved away.
+func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first int, a *Answer) (Slot, error) {
+	hd := a.newHolding(req.query, req.ticket)
+	hd.isAtHome = true
+	part := hd.partOf(&a.scratch.ops[first])
+
+	// A repetition that comes while the first attempt is being decided must find
+	// its slot, or nothing.
+	done, ok := l.requests.lock(ctx, notes.Key{Subject: part.Key.Subject, ID: hd.id, Kind: notes.Slot})
+	if !ok {
+		return Slot{}, ErrTryAgain
+	}
+	defer done()
+
+	// Another attempt may have held this one up.
+	a.Now = l.clock.Now()
+	info, held, err := l.table.FindSlot(a.Now, part.Key, hd.id, true)
+	switch {
+	case err != nil:
+		return Slot{}, err
+	case held && !counters.SameContent(info.Nonce, hd.nonce):
+		return Slot{}, ErrRequestIDReused
+	case held:
+		hd.recall(info.Nonce, a)
+		l.requests.repeated.Add(1)
+	}
+
+	slot, err := l.acquire(req.query, a, hd, false)
+	if errors.Is(err, errUnconfirmed) && !l.table.IsOpen(part.Key.Partition()) {
+		return Slot{}, counters.ErrShut // the next owner decides
+	}
+	return slot, err
+}
+
+// recall makes hd what an earlier attempt with a nonce holds.
+func (hd *holding) recall(nonce uint64, a *Answer) {
+	hd.nonce = nonce
+	hd.isRecalled = true
+
+	for i := range a.scratch.ops {
+		op := &a.scratch.ops[i]
+		if op.Limit.Kind != algorithms.Concurrency {
+			// The earlier attempt has paid it.
+			op.Cost = 0
+		}
+	}
+}
+
+// askToAcquire has another node decide req. The error is ErrNoOwner if that node
+// could not.
+func (l *Limiter) askToAcquire(ctx context.Context, to ring.NodeID, req *acquireRequest, a *Answer) (Slot, error) {
+	next := *req
+	next.hops++
+	if len(req.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
+		next.version = max(req.version, a.RulesVersion)
+	}
+
+	var reply acquireReply
+	err := l.membership.forward(ctx, to, MethodAcquire, &next, &reply)
+	if err != nil {
+		return Slot{}, err
+	}
+
+	id, err := l.restoreReply(ctx, req.query, a, &reply.answer)
+	return Slot{ID: id, Expires: reply.expires, isRecalled: reply.isRecalled}, err
+}
+
+// serveAcquire decides req for another node.
+func (l *Limiter) serveAcquire(req *acquireRequest) (*acquireReply, error) {
+	ctx, cancel := context.WithTimeout(l.membership.ctx, homeTimeout)
+	defer cancel()
+
+	a, err := l.prepareForAsker(ctx, req.query, req.version, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.validateSlots(req.query); err != nil {
+		return nil, ErrNoOwner // the asker decides by its own rules
+	}
+
+	slot, err := l.acquireAtHome(ctx, req, a)
+	if err != nil {
+		return nil, err
+	}
+	return &acquireReply{expires: slot.Expires, isRecalled: slot.isRecalled, answer: *a.pack(slot.ID)}, nil
+}
