@@ -84,7 +84,10 @@ func (l *Limiter) acquireOnce(q *Query, a *Answer) (Slot, error) {
 	if err != nil {
 		return Slot{}, err
 	}
-	return l.acquire(q, a, a.newHolding(q, req.ticket), done)
+
+	// Another attempt may have been answered by the owner. So this one gets a slot
+	// of its own: whatever becomes of it, the other one stays.
+	return l.acquire(q, a, a.newHolding(q, nil), done)
 }
 
 // firstSlots returns the index of the op whose owner decides an acquire, or −1.
