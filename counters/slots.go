@@ -157,7 +157,7 @@ func (t *Table) commitSlot(op *Op, holder *Holder) {
 type SlotPart struct {
 	Key   Key
 	Units int64
-	TTL   time.Duration // of the limit, when the slot was acquired
+	TTL   time.Duration // the longest of its limit: when the slot was acquired, or now
 	Group uint32
 }
 

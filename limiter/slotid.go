@@ -89,6 +89,12 @@ func (l *Limiter) parseSlot(id string) (*slot, error) {
 	if !unseal(id, sl, slotFormat, key) {
 		return nil, ErrUnknownSlot
 	}
+
+	// It may have been renewed since its limit has had a longer ttl.
+	for i := range sl.parts {
+		part := &sl.parts[i]
+		part.TTL = max(part.TTL, l.longestTTL(part))
+	}
 	return sl, nil
 }
 

@@ -285,6 +285,36 @@ func TestSlotsWhileRulesChange(t *testing.T) {
 	})
 }
 
+// A release that can't be carried out is tried again as long as the slot may be
+// held, also if that was renewed under a longer ttl than it was acquired.
+func TestReleasesOutlastALongerTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner, asker := w.nodes[0], w.nodes[2]
+		key := w.keyOf("four", owner, w.nodes[1])
+		a := asker.expectSlot("a", "four", key, 0, true)
+		for _, n := range w.nodes {
+			n.SetRules(compile(t, 2, "version: 1\nrules:\n"+
+				"  - {name: four, key: [k], limits: [{limit: 4, ttl: 1h, algorithm: concurrency}]}"))
+		}
+		_, err := asker.RenewSlot(a, time.Hour)
+		expect.NoError(t, err)
+
+		for _, n := range w.nodes[:2] {
+			w.setCut(asker, n, true)
+		}
+		if _, err := asker.ReleaseSlot(a); !errors.Is(err, ErrTryAgain) {
+			t.Errorf("a release meanwhile: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		for _, n := range w.nodes[:2] {
+			w.setCut(asker, n, false)
+		}
+		time.Sleep(500 * time.Millisecond)
+		expect.Equal(t, owner.used("four", key), 0, "used after a release that was kept")
+	})
+}
+
 // Where slots may have been lost, none is granted until they have ended. Those
 // that are renewed come back.
 func TestLostSlots(t *testing.T) {
@@ -315,6 +345,52 @@ func TestLostSlots(t *testing.T) {
 			t.Errorf("a renewal after all have ended: %v", err)
 		}
 	})
+}
+
+// After a loss, a limit is full for its ttl as it is now. A holder that renews
+// in time gets its slot back even if the ttl has changed since it was acquired.
+func TestLostSlotsOfChangedLimits(t *testing.T) {
+	for _, tt := range []struct {
+		name, before, after string
+		beside              bool // a new slot is granted before the holder renews
+	}{
+		{"raised", "1s", "1h", false},
+		{"lowered", "1h", "1s", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestCluster(t, 3, slotsText)
+				owner := w.nodes[0]
+				key := w.keyOf("four", owner, w.nodes[1])
+				p := w.partition("four", key)
+				setTTL := func(version int64, ttl string) {
+					for _, n := range w.nodes {
+						n.SetRules(compile(t, version, "version: 1\nrules:\n"+
+							"  - {name: four, key: [k], limits: [{limit: 1, ttl: "+ttl+", algorithm: concurrency}]}"))
+					}
+				}
+
+				setTTL(2, tt.before)
+				a := owner.expectSlot("a", "four", key, 0, true)
+				setTTL(3, tt.after)
+				if !tt.beside { // otherwise the holder still counts on the longer ttl
+					_, err := owner.RenewSlot(a, time.Hour)
+					expect.NoError(t, err)
+				}
+
+				owner.table.Drop(p)
+				owner.table.MarkSlotsLost(owner.clock.Now(), p)
+				w.beginLineage(p)
+				time.Sleep(1100 * time.Millisecond)
+				owner.expectSlot("b", "four", key, 0, tt.beside)
+
+				if _, err := w.nodes[1].RenewSlot(a, time.Hour); err != nil {
+					t.Errorf("a renewal of what was lost: %v", err)
+				}
+				owner.expectSlot("c", "four", key, 0, false)
+			})
+		})
+	}
 }
 
 // Slots go with their partition.
