@@ -85,6 +85,7 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 
 	defer k.dropConfirmations(c)
 
+	k.pushForConfirms()
 	err = k.await(ctx, c)
 	if errors.Is(err, errNoCopyTargets) {
 		if c.notes && k.config.Save == nil {
@@ -111,8 +112,7 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 // made in the debited partitions before the call, at most after standbyWait. It
 // adds to refused the partitions where they don't have them by then.
 func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
-	// All confirmations are registered before the first one waits, so one push
-	// serves them all.
+	// All confirmations are registered before the push, so one serves them all.
 	var list []*confirmation
 	for p := range debited {
 		c := &confirmation{p: p, debts: true}
@@ -125,6 +125,7 @@ func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 
 	defer k.dropConfirmations(list...)
 
+	k.pushForConfirms()
 	ctx, cancel := context.WithTimeout(k.ctx, standbyWait)
 	defer cancel()
 
@@ -135,10 +136,8 @@ func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 	}
 }
 
-// await waits for a confirmation and returns its result.
+// await waits for a confirmation, whose push is under way, and returns its result.
 func (k *Keeper) await(ctx context.Context, c *confirmation) error {
-	k.pushForConfirms()
-
 	select {
 	case err := <-c.done:
 		return err

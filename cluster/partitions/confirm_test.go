@@ -3,12 +3,16 @@ package partitions
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -207,4 +211,69 @@ func TestNotConfirmed(t *testing.T) {
 			t.Errorf("have %v, backed %v; want ErrUnconfirmed", err, n.keeper.Load().CanConfirm(1))
 		}
 	})
+}
+
+// goodNode is Calls to a node that can be reached, has no copies and takes every push.
+type goodNode struct{}
+
+func (goodNode) Go(_ ring.NodeID, m peer.Method, _ []byte, _ time.Duration, done func([]byte, error)) {
+	var reply []byte
+	if m == MethodPush {
+		reply = appendPartitions(nil, nil)
+	}
+	go done(reply, nil)
+}
+
+func (goodNode) Call(context.Context, ring.NodeID, peer.Method, []byte) ([]byte, error) {
+	return nil, nil
+}
+
+func (goodNode) Reachable(ring.NodeID) bool { return true }
+
+// BenchmarkAwaitStandbys confirms debts of many partitions at once. The time for
+// each must not grow with their number.
+func BenchmarkAwaitStandbys(b *testing.B) {
+	config := DefaultConfig()
+	config.Self, config.Boot, config.Table, config.Now, config.Calls = idOf(0), 1, newTable(), now, goodNode{}
+	config.Logger = slog.New(slog.DiscardHandler)
+	k, err := Open(config)
+	expect.NoError(b, err)
+	defer k.Close()
+
+	state := agreement.New()
+	members := []agreement.Member{{ID: idOf(0), Name: "a", Address: "a"}, {ID: idOf(1), Name: "b", Address: "b"}}
+	for i, e := range []agreement.Entry{
+		agreement.RegisterProcess{Node: idOf(0), Boot: 1},
+		agreement.RegisterProcess{Node: idOf(1), Boot: 2},
+		agreement.Ring{Epoch: 1, Members: members, Settings: ring.DefaultSettings()},
+	} {
+		entry, err := agreement.ThisBuild.Encode(e)
+		expect.NoError(b, err)
+		state, _ = state.Apply(uint64(i+1), entry)
+	}
+	k.Adopt(state)
+
+	var owned []int
+	for p := range ring.Partitions {
+		if state.To.Owner(p) == idOf(0) {
+			owned = append(owned, p)
+		}
+	}
+	for k.Stats().Owned < len(owned) || k.Stats().Behind > 0 {
+		time.Sleep(time.Millisecond)
+	}
+
+	for n := 250; n <= len(owned); n *= 2 {
+		b.Run(fmt.Sprintf("partitions=%d", n), func(b *testing.B) {
+			for range b.N {
+				debited, refused := map[int]bool{}, map[int]bool{}
+				for _, p := range owned[:n] {
+					debited[p] = true
+				}
+				k.awaitStandbys(debited, refused)
+				expect.Equal(b, len(refused), 0, "refused partitions")
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/partition")
+		})
+	}
 }
