@@ -80,7 +80,8 @@ func (d *debt) missing(noted debtorNote) int64 {
 }
 
 // debitOwnDebts drops the debts of a partition whose token is here: this node
-// owes them to itself now. It first debits the parts that the counters lack.
+// owes them to itself now. It first debits the parts that the counters lack,
+// and notes the numbers: the next process may find the debts on disk.
 func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 	list := ds.inOrder(p)
 	if len(list) == 0 {
@@ -89,9 +90,20 @@ func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range list {
-		ds.debitMissing(d, noted, now)
+		ds.include(d, noted, now)
 		ds.remove(d)
 	}
+}
+
+// include debits the part of d that the counters here lack, and notes d's
+// number with them. noted is the note from before the first debt of the
+// partition was included.
+func (ds *debts) include(d *debt, noted debtorNote, now algorithms.Instant) {
+	ds.fix(d)
+	if !noted.covers(d) {
+		ds.record(ds.self, d, noted.lacksRoom, now)
+	}
+	ds.debitMissing(d, noted, now)
 }
 
 // debitMissing debits the part of d that the counters here lack.
@@ -123,11 +135,7 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 			break // those without a final number are last
 		}
 
-		ds.fix(d)
-		if !noted.covers(d) {
-			ds.record(ds.self, d, noted.lacksRoom, now)
-		}
-		ds.debitMissing(d, noted, now)
+		ds.include(d, noted, now)
 		d.uncounted = 0
 		d.restored = false
 		d.included = true

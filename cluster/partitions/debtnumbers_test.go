@@ -256,9 +256,12 @@ func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
 
 // A debtor that is killed after it has reported debts, but before it has
 // written them to disk again, causes no second debit, whether the owner got the
-// debts in a report or with a copy.
+// debts in a report or with a copy. Nor does one that became the owner itself,
+// whether or not it is still the owner when it is back.
 func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
-	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
+	for name, tt := range map[string]struct{ pulled, promoted, ended bool }{
+		"told": {}, "pulled": {pulled: true}, "promoted": {promoted: true}, "promoted and ended": {promoted: true, ended: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			onThreeNodes(t, func(t *testing.T, f *fleet) {
 				a, teller := f.nodes[0], f.nodes[1]
@@ -272,17 +275,25 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 				if changed := teller.keeper.Load().DebtsChanged(); len(teller.keeper.Load().AppendDebts(nil)) != len(written) || teller.keeper.Load().DebtsChanged() != changed {
 					t.Error("AppendDebts changed DebtsChanged")
 				}
-				if pulled {
+				if tt.pulled || tt.promoted {
 					a.kill()
+				}
+				if tt.pulled {
 					a.restart()
 				}
 				f.net.HealAll()
-				if pulled {
+				switch {
+				case tt.pulled:
 					f.bring(a)
+				case tt.promoted:
+					f.end(a)
 				}
 				f.settle()
 				f.checkDebitedOnce(t, teller, keys)
 				teller.kill()
+				if tt.ended {
+					f.end(teller)
+				}
 				teller.restart()
 				if n, err := teller.keeper.Load().RestoreDebts(written); n != len(keys) || err != nil {
 					t.Fatalf("have %d restored, %v", n, err)
