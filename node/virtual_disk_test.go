@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,6 +18,8 @@ type testDisk struct {
 	*raft.InmemStore
 	snapshots *raft.InmemSnapshotStore
 	table     []counters.Record // the last checkpoint
+
+	probes atomic.Int64 // how often the node has probed it
 
 	mu   sync.Mutex    // guards the fields below
 	hung chan struct{} // closed when the disk answers again; nil if it does not hang
@@ -76,7 +79,10 @@ func (h *diskHandle) Stable() raft.StableStore      { return handleStable{h.Inme
 func (h *diskHandle) Snapshots() raft.SnapshotStore { return handleSnapshots{h.snapshots, h} }
 func (h *diskHandle) Close() error                  { return nil }
 
-func (h *diskHandle) Probe() error { return h.logWrite() }
+func (h *diskHandle) Probe() error {
+	h.probes.Add(1)
+	return h.logWrite()
+}
 
 var errDiskHangs = errors.New("disk does not respond")
 

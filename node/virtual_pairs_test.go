@@ -255,14 +255,25 @@ func (s *faultPair) checkOwned(when string) {
 	s.t.Helper()
 	// some may be frozen for a moment, to be handed over
 	s.awaitEmpty(time.Second, when+": every partition has an owner", func() string {
-		nodes := s.tally.asked()
-		for q := range ring.Partitions {
-			if !slices.ContainsFunc(nodes, func(v *testNode) bool { return v.connected() && v.node.table.IsOpen(q) }) {
-				return fmt.Sprintf("partition %d has no owner", q)
-			}
+		if q := firstUnowned(s.tally.asked()); q >= 0 {
+			return fmt.Sprintf("partition %d has no owner", q)
 		}
 		return ""
 	})
+}
+
+// firstUnowned returns the first partition that none of the nodes owns with
+// authority, or -1 if there is none.
+func firstUnowned(nodes []*testNode) int {
+	var have [ring.Partitions]bool
+	for _, v := range nodes {
+		if v.connected() {
+			for q := range have {
+				have[q] = have[q] || v.node.table.IsOpen(q)
+			}
+		}
+	}
+	return slices.Index(have[:], false)
 }
 
 // runSecondEvent performs the second event: a fault or an ordinary operation.

@@ -219,6 +219,36 @@ func TestD1_FullDiskAndAQuickRestartInOneProcess(t *testing.T) {
 	})
 }
 
+// TestD1_LeaderWithAHungDiskIsReplacedInOneProcess: the leader's disk hangs just
+// after a probe, so that it leads as long as possible. Then it learns of no
+// other leader, because its term can't be saved, and asks nobody. Still, every
+// partition has an owner ten seconds after the last fault.
+func TestD1_LeaderWithAHungDiskIsReplacedInOneProcess(t *testing.T) {
+	t.Parallel()
+	for _, killed := range []time.Duration{0, 300 * time.Millisecond, 700 * time.Millisecond, 2900 * time.Millisecond} {
+		t.Run(fmt.Sprintf("a follower dies after %v", killed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newTestCluster(t, 5, exactRules(1_000_000))
+				leader, others := p.leader()
+				before := leader.memory.probes.Load()
+				p.within(10*time.Second, "the disk is probed", func() bool { return leader.memory.probes.Load() > before })
+				time.Sleep(10 * time.Millisecond)
+				leader.memory.hang()
+
+				time.Sleep(killed)
+				if killed > 0 {
+					others[0].endProcess(false)
+				}
+				fault := time.Now()
+				p.within(lasting, "the leader is ended", func() bool { return !others[1].state().InRing(leader.id) })
+				p.within(time.Until(fault.Add(lasting)), "every partition has an owner",
+					func() bool { return firstUnowned(p.running()) < 0 })
+				t.Logf("every partition has an owner after %v", time.Since(fault))
+			})
+		})
+	}
+}
+
 // TestD5_FilteredFromMostInOneProcess: most nodes reach X only through the
 // leader. X leaves the ring as planned, forgets nothing, and is not repeatedly
 // readmitted. It returns when all nodes reach it.

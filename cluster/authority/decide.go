@@ -186,8 +186,9 @@ func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
 		r.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must
-	// save its term first.
-	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && rs.leadIsConfirmed(in.now)
+	// save its term first. If it led, it may have led on for some seconds without
+	// its disk, so this leader waits no longer than it must.
+	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= unreachablePatience && rs.leadIsConfirmed(in.now)
 
 	lagging := r.laggingSince != never && in.now-r.laggingSince >= failingPatience
 	return failing || asksNothing || lagging

@@ -12,7 +12,8 @@ const (
 	// silencePatience is how long a node must send no requests to count as silent.
 	silencePatience = time.Second
 	// unreachablePatience is how long a majority must report a node unreachable
-	// before it is ended even though it still asks.
+	// before it is ended even though it still asks, and how long a reachable node
+	// must ask nothing.
 	unreachablePatience = 3 * time.Second
 	// wantedPatience is how long the set of wanted nodes must stay the same before
 	// a ring is proposed.

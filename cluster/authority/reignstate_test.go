@@ -303,8 +303,8 @@ func TestEnding(t *testing.T) {
 		{"gossip says so and it is silent", gossip.Failed, false, false, EndingWait},
 		{"it left and is silent", gossip.Left, false, false, EndingWait},
 		{"nobody reaches it and it is silent", gossip.Alive, true, false, EndingWait},
-		{"it is just silent", gossip.Alive, false, false, failingPatience},
-		{"gossip suspects it", gossip.Suspect, false, false, failingPatience},
+		{"it is just silent", gossip.Alive, false, false, unreachablePatience},
+		{"gossip suspects it", gossip.Suspect, false, false, unreachablePatience},
 		{"gossip alone", gossip.Failed, false, true, 0},
 		{"nobody reaches it though it asks", gossip.Alive, true, true,
 			unreachablePatience + EndingWait - 300*time.Millisecond},
@@ -497,7 +497,7 @@ func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d.up(1, 2, 3)
 	d.run(Validity+Validity/10, 1, 2) // 3 is silent, and gossip says that it is alive
 	d.node(4)
-	d.want(d.run(failingPatience/2, 1, 2, 4), "RegisterProcess")
+	d.want(d.run((unreachablePatience-Validity)/2, 1, 2, 4), "RegisterProcess")
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
 }
 
