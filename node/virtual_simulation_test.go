@@ -687,6 +687,23 @@ func (tr *simTrial) awaitEmpty(bound time.Duration, what string, why func() stri
 	return false
 }
 
+// awaitOwned waits as long as partitions may be without an owner, and then until
+// each has one. Other regions and other goroutines change the rules meanwhile,
+// which may cost a node its authority, so the time counts from the last change.
+func (tr *simTrial) awaitOwned() {
+	last := tr.now()
+	regions := tr.state().Regions
+	for end := last + simOwned; tr.now() < end; time.Sleep(50 * time.Millisecond) {
+		if now := tr.state().Regions; now != regions {
+			last = tr.now()
+			regions = now
+		}
+	}
+
+	// some may be frozen for a moment, to be handed over
+	tr.awaitEmpty(last+simOwned+time.Second-tr.now(), "every partition has an owner", tr.partitionWithoutOwner)
+}
+
 // state returns the newest state that a healthy node has applied.
 func (tr *simTrial) state() *agreement.State {
 	var newest *agreement.State
@@ -700,15 +717,7 @@ func (tr *simTrial) state() *agreement.State {
 
 // partitionWithoutOwner names a partition that has no owner with authority.
 func (tr *simTrial) partitionWithoutOwner() string {
-	var have [ring.Partitions]bool
-	for _, v := range tr.runningNodes() {
-		if v.connected() {
-			for q := range have {
-				have[q] = have[q] || v.node.table.IsOpen(q)
-			}
-		}
-	}
-	if q := slices.Index(have[:], false); q >= 0 {
+	if q := firstUnowned(tr.runningNodes()); q >= 0 {
 		state := tr.state()
 		if state.To == nil {
 			return "no ring yet"
@@ -905,8 +914,7 @@ func (tr *simTrial) episode() {
 		tr.sleepRandom(100*time.Millisecond, 4*time.Second)
 	} else {
 		if tr.rnd.IntN(2) == 0 {
-			time.Sleep(simOwned)
-			tr.awaitEmpty(time.Second, "every partition has an owner", tr.partitionWithoutOwner)
+			tr.awaitOwned()
 		}
 		tr.sleepRandom(0, 3*time.Second)
 		kind := []string{"write", "join", "leave", "restart", "kill", "quick crash"}[tr.rnd.IntN(6)]
@@ -918,8 +926,7 @@ func (tr *simTrial) episode() {
 		}
 		tr.doing += ", and " + kind
 		tr.runEvent(kind)
-		time.Sleep(simOwned)
-		tr.awaitEmpty(time.Second, "every partition has an owner", tr.partitionWithoutOwner)
+		tr.awaitOwned()
 	}
 	undo()
 	for v := range maps.Clone(tr.down) {
