@@ -15,7 +15,8 @@ func TestKeeper_PushesStayInOrder(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		k := f.all()[0].keeper.Load()
 		push := func(revision uint64) *peer.Call {
-			return &peer.Call{Method: MethodPush, Body: binary.AppendUvarint(nil, revision)}
+			generationAndSeq := []byte{0, 0}
+			return &peer.Call{Method: MethodPush, Body: append(binary.AppendUvarint(nil, revision), generationAndSeq...)}
 		}
 		queued := func(want int64, when string) {
 			t.Helper()
