@@ -116,8 +116,8 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 }
 
 // beginPush reports whether to accept a section of sender's push. It declines a
-// section if the token is here, if a newer push has arrived already, or if the
-// beginning of the section's copy is missing.
+// section if the token is here, if a newer push has arrived already, or if what
+// comes before it is missing: the beginning of its copy, or earlier changes.
 func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -153,6 +153,12 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	}
 
 	if pt.source != from || pt.lineage != s.lineage {
+		return false
+	}
+
+	// After a gap, a change may have a debtor's number, but not all of the debts
+	// that it covers.
+	if s.flags&sectionCopy == 0 && (s.tenure != pt.tenure || s.round != pt.round+1) {
 		return false
 	}
 
@@ -217,8 +223,6 @@ func (k *Keeper) resetStale(pt *partState) {
 
 // endPush updates the copy's version after a section. It returns false if
 // sections of a complete copy are missing, so that the sender starts again.
-// Changes after a gap are newer than the counters here, so they are kept, but
-// the copy's version stays as it was before the gap.
 func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -238,7 +242,7 @@ func (k *Keeper) endPush(s section) bool {
 		k.resetStale(pt)
 		pt.version = s.version
 		pt.complete = true
-	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
+	case s.flags&(sectionCopy|sectionMore) == 0:
 		pt.round = s.round
 	}
 
