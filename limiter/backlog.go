@@ -51,13 +51,14 @@ func (l *Limiter) newBacklog(room int, pause time.Duration) *backlog {
 // keep keeps t for as long as it is of use.
 func (bl *backlog) keep(t task, life time.Duration) {
 	bl.put(waitingTask{task: t, until: bl.limiter.membership.Boottime() + life})
+
+	// What run itself puts back needs no signal: its timer is set already.
+	wake.Signal(bl.wake)
 }
 
 // put puts task in the backlog, unless that is full or the limiter is closed.
 func (bl *backlog) put(task waitingTask) {
 	m := bl.limiter.membership
-	defer wake.Signal(bl.wake)
-
 	bl.mu.Lock()
 	defer bl.mu.Unlock()
 
