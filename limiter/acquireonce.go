@@ -14,8 +14,8 @@ import (
 )
 
 // An acquire with a request id is decided by the owner of its first slots, one
-// attempt after the other. So whoever repeats it finds either no slot, and
-// decides it anew, or the slot of an attempt that has been decided whole.
+// attempt after the other. So a repetition finds either no slot, and is decided
+// anew, or the slot of an attempt that has been decided whole.
 
 // acquireRequest is an acquire with a request id, as sent to the owner of its
 // first slots.
