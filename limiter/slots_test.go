@@ -476,14 +476,17 @@ func TestSlotsOfRepeatedReservations(t *testing.T) {
 
 		for i := range nodes {
 			one, two := fmt.Sprint("one", i), fmt.Sprint("two", i)
-			first, sl, err := reserve(i, one)
+			first, _, err := reserve(i, one)
+			expect.NoError(t, err)
+
+			var sl Slot
 			for j := range 2 {
 				time.Sleep(20 * time.Second)
-				var again string
-				again, sl, err = reserve(i+j, one)
+				again, renewed, err := reserve(i+j, one)
 				if err != nil || again != first {
 					t.Fatalf("repeated: have %q, %v, want %q", again, err, first)
 				}
+				sl = renewed
 			}
 			if sl.Expires < 29*time.Second {
 				t.Errorf("repeated: it is held for %v", sl.Expires)
