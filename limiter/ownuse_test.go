@@ -93,7 +93,7 @@ func TestOwnUseOfALender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newTestRegions(t, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 1000, per: 1440h, algorithm: fixed-window}]}
-  - {name: few, key: [k], limits: [{limit: 30, per: 1440h, algorithm: fixed-window}]}`, "eu", "us")
+  - {name: few, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h, algorithm: fixed-window}]}`, "eu", "us")
 		eu := e.all["eu"]
 		key := eu.keyOf("r", eu.nodes[1], nil)
 		both := byAttribute("k", key)
