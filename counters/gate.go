@@ -9,8 +9,9 @@ import (
 
 // Errors of changes to single counters.
 var (
-	// ErrShut means that the gate of the counter's partition is shut, or that the
-	// cost to put back was taken in another lineage. Nothing was changed.
+	// ErrShut means that the gate of the counter's partition is shut. Nothing was
+	// changed: the next owner may do it. If the counters have begun a new life, the
+	// error is ErrGone.
 	ErrShut = errors.New("the partition is shut")
 	// ErrFull means that the table has no room for another counter.
 	ErrFull = errors.New("there is no room for another counter")

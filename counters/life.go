@@ -67,7 +67,7 @@ func (t *Table) giveBackHeld(
 		return ErrGone
 	}
 	give := edit{
-		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Give(s, from, now, cost) },
+		func(st algorithms.State, now algorithms.Instant) algorithms.State { return l.Give(st, from, now, cost) },
 		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
 	}
 
@@ -76,9 +76,15 @@ func (t *Table) giveBackHeld(
 			return ErrGone
 		}
 		past := t.bucketPast(now, k)
+
+		// The caller does not know at which rates the bucket has drained. For a
+		// reservation the note does: it was made before the cost was taken. For any
+		// other cost, the note may be younger.
 		if from.Fastest == 0 && from.Reserved {
-			from.Fastest = int64(past.Rank)      // otherwise the note may be younger than the cost
-			if l.Kind != algorithms.CellBucket { // which keeps its rate
+			from.Fastest = int64(past.Rank)
+
+			// A cell bucket keeps its rate in its state, so it may be drained.
+			if l.Kind != algorithms.CellBucket {
 				give.state = giveUndrained(l, &from, cost)
 			}
 		}
@@ -104,12 +110,12 @@ func (t *Table) giveBackHeld(
 func giveUndrained(
 	l *algorithms.Limit, from *algorithms.TakeRecord, cost int64,
 ) func(algorithms.State, algorithms.Instant) algorithms.State {
-	return func(s algorithms.State, now algorithms.Instant) algorithms.State {
-		changedAt := s.At
-		s.At = max(s.At, now.Steady)
-		s = l.Give(s, *from, now, cost)
-		s.At = changedAt
-		return s
+	return func(st algorithms.State, now algorithms.Instant) algorithms.State {
+		changedAt := st.At
+		st.At = max(st.At, now.Steady)
+		st = l.Give(st, *from, now, cost)
+		st.At = changedAt
+		return st
 	}
 }
 

@@ -13,8 +13,8 @@ var ErrRequestIDReused = errors.New("a request with this id asked for something 
 
 // Memo is the answer to a request with an id, kept as a note with the counters of its subject.
 type Memo struct {
-	// Kind says what the request was: notes.Answer, notes.Write or notes.Retry; ID
-	// is derived from its id
+	// Key has a Kind that says what the request was: notes.Answer, notes.Write or
+	// notes.Retry. Its ID is derived from the request's.
 	Key         notes.Key
 	Inline      bool   // the subject came with its limits
 	Group       uint32 // identifies the rule of an answer to a check

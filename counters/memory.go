@@ -19,8 +19,8 @@ import (
 // translation of an address about as long as for its contents.
 type memory struct {
 	mu sync.Mutex // guards all below. A holder of a shard may lock it. A holder of it may only try to lock a shard.
-	// by size; larger subtables, which are split unless their keys are chosen to
-	// prevent it, are on the heap
+	// slabs are by the size of their pieces. Larger subtables, which are split
+	// unless their keys are chosen to prevent it, are on the heap.
 	slabs [34]slab
 	page  int // size of the system's pages, in bytes; never changes
 

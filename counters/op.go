@@ -58,9 +58,9 @@ type Op struct {
 	// Decision reports only this region's use.
 	Lends bool
 
-	// Set by Take and Peek. Full means that the limit did not refuse, but that the
-	// table has no room for another counter. (Full stands first to fill a gap in
-	// the struct.)
+	// Full means that the limit did not refuse, but that the table has no room for
+	// another counter. Take and Peek set it, and the fields below. (It stands first
+	// to fill a gap in the struct.)
 	Full     bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
@@ -80,7 +80,8 @@ type Mode uint8
 const (
 	CheckMode Mode = iota // take the cost, if the whole check is admitted
 	PeekMode              // decide as CheckMode does, but take nothing
-	// take the cost even if it does not fit, which the Decision reports without refusing the check
+	// CountMode takes the cost even if it does not fit, which the Decision reports
+	// without refusing the check.
 	CountMode
 	NumModes // the number of modes
 )

@@ -84,7 +84,8 @@ type subtable struct {
 	groups     []group
 	moves      int // how many times the records were moved; earlier places are invalid
 	prefixBits int // number of leading bits of Key.Counter that all keys here share; see shard
-	// Invariant: live + dead + spare == 7/8 of the slots, so a search always reaches an empty one.
+	// live, dead and spare always add up to 7/8 of the slots, so a search always
+	// reaches an empty one.
 	live          int    // slots in use
 	dead          int    // slots marked deleted
 	spare         int    // empty slots that may be filled before the subtable must be rehashed
@@ -112,8 +113,8 @@ type logSlot struct {
 
 // location locates a counter.
 type location struct {
-	// With more than four fields, the compiler would keep locations in memory
-	// rather than in registers.
+	// subtable is first of four fields: with more, the compiler would keep
+	// locations in memory rather than in registers.
 	subtable *subtable
 	index    int // of the slot, across all groups; −1 if the counter is a log or was not found
 	moves    int

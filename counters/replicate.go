@@ -19,10 +19,11 @@ const (
 // Replicate yields every counter and note of the wanted partitions that changed
 // since it was last yielded for replicas. It calls yield once for each
 // partition with changes, with all of them, so that no note gets ahead of its
-// counters; it reuses the slice. It discards changes in unwanted partitions: a
-// new standby gets its copy from Copy. A record with a zero
-// State, or no Log, was reset. If yield fails, Replicate returns its error, and
-// those records and all later ones still count as changed.
+// counters. It reuses the slice, and holds no lock meanwhile. It discards
+// changes in unwanted partitions: a new standby gets its copy from Copy. A
+// record with a zero State, or no Log, was reset. If yield fails, Replicate
+// returns its error, and those records and all later ones still count as
+// changed.
 //
 // The answers of wanted must not change during the call. Calls of Replicate and
 // ReplicatePartition must not overlap each other, nor a Copy that is sent: a

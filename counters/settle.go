@@ -185,7 +185,8 @@ type SettledCost struct {
 	Key            Key
 	Limit          *algorithms.Limit
 	Reserved, Used int64
-	// what is charged once the end of the reservation has been carried out, at most Reserved
+	// AtExpiry is what is charged once the end of the reservation has been carried
+	// out, at most Reserved.
 	AtExpiry   int64
 	From       algorithms.TakeRecord // describes when Reserved was taken
 	InTightest bool                  // takes part in Tightest

@@ -20,8 +20,8 @@ var ErrOver = errors.New("the slot has ended or was released")
 // Holder holds the slots that a check acquires.
 type Holder struct {
 	ID uint64 // of its slots; the same ID acquires a slot once
-	// Nonce identifies this attempt; see NewNonce. A slot with this ID that is held
-	// already now belongs to it.
+	// Nonce identifies this attempt; see NewNonce. The attempt takes over a slot
+	// with this ID that is held already.
 	Nonce uint64
 	TTL   time.Duration // after what time the slots end; at most that of their limit, and 0 means that of their limit
 	Who   string        // at most notes.MaxWho bytes

@@ -43,7 +43,8 @@ type Table struct {
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
 	notes         *notes.Store
-	// of the counters of each partition, as of when its gate was last opened
+	// lineages are of the counters of each partition, as of when its gate was last
+	// opened.
 	lineages      [ring.Partitions]atomic.Uint64
 	outgrewCaches atomic.Bool // shards have drawn more than cachedCounters
 
@@ -59,7 +60,8 @@ type Table struct {
 	// in them add up to maxCounters.
 	budget       atomic.Int64
 	searchCursor atomic.Uint64 // the shard where the last search for room in other shards ended
-	// steady nanoseconds: the last search found no room, so the next one waits until then
+	// noSearchUntil is when the next search may begin, after one that found no
+	// room: steady nanoseconds.
 	noSearchUntil [numClasses]atomic.Int64
 }
 
@@ -326,7 +328,8 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 		blocks = blocks || op.Block
 	}
 
-	// Blocks begin with a refusal, so before resolve turns the check down.
+	// A refusal begins blocks. They begin before resolve, which withdraws what the
+	// refused check would have taken.
 	if blocks {
 		t.beginBlocks(ops, true)
 	}

@@ -24,6 +24,7 @@ func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
 		am.OldRates = l.mayHaveNewRate(&ch.ops[0], ch.made, now)
 		ch.describeTaken(l, now, &am)
 	}
+
 	if ch.ticket != nil {
 		am.Memo = ch.memo(now)
 		am.Answer = func(am *counters.Amendment) []byte {
@@ -31,6 +32,7 @@ func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
 			return wire.Encode(nil, resultsOf(ch))
 		}
 	}
+
 	err := ch.table(l).Amend(now, &am)
 	if err != nil {
 		return requestError(err)

@@ -217,8 +217,8 @@ type scratch struct {
 	isDecidedHere bool         // this node decided all ops as the owner, in one Take or Peek
 	isListed      bool         // match has listed the ops
 	isRepeatable  bool         // the ops suit another check with the same hits, but for their subjects
-	// not nil: the check is repeatable, and has only one limit, whose counts these
-	// are; no bill counts it
+	// soleStats are the counts of the only limit of a check that is repeatable and
+	// that no bill counts; nil for any other check.
 	soleStats   *ruleCounts
 	isCounted   bool            // the check counts in the metrics of its rules, and its latency does not yet
 	isTop       bool            // with soleStats: the list of refusals may hold the subject

@@ -31,7 +31,7 @@ type ask struct {
 	state    atomic.Int32
 	done     chan struct{} // capacity 1; signals that the answer is there
 
-	// The answer, written before done is signalled.
+	// fromLease and what follows is the answer, written before done is signalled.
 	fromLease bool // answered from a lease; receipt says which
 	receipt   localcache.Receipt
 	err       error // the question was not delivered or not answered

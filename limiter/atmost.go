@@ -30,6 +30,9 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	if !isDone && unit == "" || len(q.Subjects) > 1 {
 		return fmt.Errorf("%w; this one asks %d limits", ErrAtMost, a.countLimits())
 	}
+
+	// No limit, or no cost: nothing can be less than asked for, so this is a plain
+	// check.
 	if isDone || cost == 0 {
 		err := l.Check(q.withCost(q.Mode, "", 0), a)
 		a.IsAtMost = true
@@ -45,7 +48,9 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		a.scratch.isReserving = false
 		a.scratch.isAtMost = false
 	}()
+
 	for range maxLooks {
+		// Look how much there is.
 		look := q.withCost(counters.PeekMode, unit, 0)
 		if err := l.Check(look, a); err != nil {
 			return err
@@ -54,12 +59,14 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		if len(a.Limits) == 1 {
 			take = min(cost, a.Limits[0].Remaining)
 		}
-		// If nothing is left, one is asked for, so that the refusal is one like any
-		// other.
+
+		// Ask for that much. If nothing is left, one is asked for, so that the refusal
+		// is one like any other. Others may have been faster: then look again.
 		take = max(1, take)
 		if err := l.Check(q.withCost(counters.CheckMode, unit, take), a); err != nil {
 			return err
 		}
+
 		a.IsAtMost = true
 		if a.Allowed {
 			a.Granted = take

@@ -54,7 +54,8 @@ type loans struct {
 	mu        sync.Mutex // guards the fields below
 	borrowers map[counters.Key]*borrower
 	inFlight  int
-	// regions that did not answer, and until when not to ask them; at most the regions with shares
+	// silentUntil says of the regions that did not answer, at most those with
+	// shares, until when not to ask them.
 	silentUntil map[string]int64
 }
 
@@ -347,7 +348,7 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 	// must see what this one has brought.
 	waiters := lo.recordAnswer(ln, &r, err != nil, brought > 0, now.Steady)
 
-	next := ln.again(lo, now)
+	next := ln.requestAgain(lo, now)
 	switch {
 	case brought > 0:
 		// A need ahead is followed up only for aheadSpan: by then it must have been
@@ -368,9 +369,9 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 	}
 }
 
-// again returns another request for the same need, if this node still owns the
+// requestAgain returns another request for the same need, if this node still owns the
 // counter; nil otherwise.
-func (ln *loan) again(lo *loans, now algorithms.Instant) *loan {
+func (ln *loan) requestAgain(lo *loans, now algorithms.Instant) *loan {
 	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.to.limit.ID, now)
 	if !ok || d.key != ln.to.key || !lo.limiter.membership.Authority() {
 		return nil
@@ -382,7 +383,7 @@ func (ln *loan) again(lo *loans, now algorithms.Instant) *loan {
 func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrowWaiters) {
 	lo.borrowFor(ln, now, nil)
 	for _, bw := range waiters {
-		next := ln.again(lo, now)
+		next := ln.requestAgain(lo, now)
 		if next != nil {
 			lo.borrowFor(next, now, bw) // joins the loan that has just begun, or learns that there is none
 		}

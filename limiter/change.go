@@ -50,7 +50,8 @@ type change struct {
 	bill    *bill  // of an adjustment: corrected by what was applied; may be nil
 	taken   *debit // for verbCharge by a late settlement: what the reservation took; has ops
 	local   bool   // of a `consistency: local` rule: concerns only this node's counters; never sent
-	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
+	// inlineSubject is for verbList and verbClear, in place of ops: an inline
+	// subject whose limits are not known.
 	inlineSubject uint64
 	counters      counterIDs // the result of verbList
 }

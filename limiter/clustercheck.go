@@ -31,7 +31,8 @@ type clusterCheck struct {
 	now           algorithms.Instant
 	peek          bool
 	peeksAreLooks bool // its peeks count as looks; see Query.PeeksAreLooks
-	// no owner turns it away for old rules: its subjects came with limits or were matched before
+	// anyVersion means that no owner turns the check away for old rules: its
+	// subjects came with limits or were matched before.
 	anyVersion     bool
 	ignoreNewer    bool      // owners decide even if they have newer rules
 	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question
@@ -575,6 +576,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	case ak.status == tooManyReservations && c.answer.scratch.placing != nil:
 		c.failFor(ErrTooManyReservations)
 	case ak.status == noAuthority:
+		// It stays marked as tried: asking it again would not help this check.
 		s.problem = partitions.WithoutAuthority
 	case ak.status == unreachable:
 		c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)

@@ -71,8 +71,8 @@
 //   - usage.go, change.go, amend.go, kept.go: reading and changing counters;
 //   - reservation.go, place.go, reserve.go, once.go, settle.go, expiry.go,
 //     bill.go: reservations, and checks with an id;
-//   - slots.go, slotid.go, slotrequests.go: slots; queueplace.go,
-//     waitingroom.go, passplace.go: queues;
+//   - slots.go, acquireonce.go, slotid.go, slotrequests.go: slots;
+//     queueplace.go, waitingroom.go, passplace.go: queues;
 //   - regions.go, regionwire.go, shortage.go, borrow.go, lend.go: limits that
 //     regions divide;
 //   - stats.go, steps.go, top.go, nearlimits.go, used.go, activity.go,

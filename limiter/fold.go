@@ -46,13 +46,8 @@ func (c *clusterCheck) dropUndecided() {
 
 		subjectOps := c.ops(s)
 		for j := range subjectOps {
-			if op := &subjectOps[j]; !s.withdrawn &&
-				(op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks) {
-				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
-					back := min(op.Cost, max(0, op.Limit.Capacity()+op.Decision.Loaned-op.Decision.Remaining))
-					op.Decision.AddRemaining(op.Limit, back)
-				}
-				op.Decision.Delay = 0
+			if !s.withdrawn {
+				c.withdrawCost(&subjectOps[j])
 			}
 		}
 
@@ -64,6 +59,27 @@ func (c *clusterCheck) dropUndecided() {
 	sc.match.Hits = hits
 	sc.ops = ops
 	a.Limits = limits
+}
+
+// withdrawCost makes op's decision report its cost as never taken.
+func (c *clusterCheck) withdrawCost(op *counters.Op) {
+	looked := op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks
+	if !op.Took() && !looked {
+		return
+	}
+
+	// How much was left before a cost that was delayed is not known: part of it
+	// may have had room. So nothing is added.
+	isDelayed := op.Limit.MaxDelay > 0 && op.Decision.Delay > 0
+	op.Decision.Delay = 0
+	if isDelayed {
+		return
+	}
+
+	// What remains grows by the cost, but to no more than the limit.
+	capacity := op.Limit.Capacity() + op.Decision.Loaned
+	back := min(op.Cost, max(0, capacity-op.Decision.Remaining))
+	op.Decision.AddRemaining(op.Limit, back)
 }
 
 // rollBack gives back everything that the check took.

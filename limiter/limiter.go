@@ -41,12 +41,13 @@ type Limiter struct {
 	// decided by other rules.
 	ratesChangedAt atomic.Int64
 
-	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, loadLeft, notHonoured and entries
+	wallClock func() int64 // the wall time in Unix ms; nil without a clock
+
+	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards the fields below
 	loadSteps   func(*rules.Set) []int
 	loadLeft    func(source string) time.Duration // see FollowLoads; may be nil
 	notHonoured rules.NotHonoured
-	entries     *entries.State // guarded by mu
-	wallClock   func() int64   // the wall time in Unix ms; nil without a clock
+	entries     *entries.State
 }
 
 // New returns a limiter over table for a standalone node; for a cluster see
@@ -157,6 +158,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	c.reset(l, q, a)
 	c.begin(unauthorized)
 
+	// With questions in flight, finish waits for the replies, and folds then.
 	return len(c.asks) == 0 && c.fold()
 }
 

@@ -33,7 +33,7 @@ type Query struct {
 	// RequestID makes a reservation, a change or a counting check idempotent. It
 	// has at most MaxRequestID bytes; empty means none.
 	RequestID string
-	// With AtMost, a check of one limit takes as much of its cost as is left.
+	// AtMost makes a check of one limit take as much of its cost as is left.
 	// Answer.Granted says how much that was.
 	AtMost bool
 	// LimitName restricts an adjustment or a reset to the limit with that name;

@@ -20,16 +20,20 @@ const (
 	MethodSettle                           // settles a reservation, with a reply
 	MethodActivity                         // asks for a node's decisions so far, with a reply
 	MethodBorrow                           // to the owner: a share is nearly used up, with a reply once a loan is there
-	// from another region, or forwarded to the owner: requests a loan, with a reply
+	// MethodLend is from another region, or forwarded to the owner: requests a
+	// loan, with a reply.
 	MethodLend
-	// from another region: asks for the use of this region's shares, with a reply
+	// MethodShare is from another region: asks for the use of this region's shares,
+	// with a reply.
 	MethodShare
 	MethodReserve // a reservation with an id, to the owner of its first subject, with a reply
 	MethodAcquire // an acquire with an id, to the owner of its first slots, with a reply
-	// asks a node, or another region, which rules were used in the last hour, with a reply
+	// MethodUse asks a node, or another region, which rules were used in the last
+	// hour, with a reply.
 	MethodUse
 	MethodUnspent // from an owner: asks what is left of a subject's grants, with a reply
-	// places in queues that callers have left, for those behind them, with an empty reply
+	// MethodPass brings places in queues that callers have left, for those behind
+	// them, with an empty reply.
 	MethodPass
 	MethodSlot // renews, releases or tells a slot, with a reply
 	endOfMethods

@@ -24,7 +24,8 @@ type Cause string
 const (
 	RateLimited    Cause = "rate-limited"     // it is used up
 	CostAboveLimit Cause = "cost-above-limit" // the cost exceeds the capacity, so that the check can never be allowed
-	// the cost exceeds the capacity, which is lower for now than the rules say
+	// Reduced means that the cost exceeds the capacity, which is lower for now than
+	// the rules say.
 	Reduced Cause = "reduced"
 	Blocked Cause = "blocked" // the rule blocks the subject
 )

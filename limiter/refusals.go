@@ -28,8 +28,8 @@ type Refusal struct {
 	// names and values of the attributes that the rules use. Unprintable characters
 	// are escaped, and long values are cut.
 	Subject string
-	// this region's share, with loans, of the limit that refused; if several did,
-	// of the one with the longest RetryAfter
+	// Limit is this region's share, with loans, of the limit that refused; if
+	// several did, of the one with the longest RetryAfter.
 	Limit      int64
 	Used       int64  // of Limit
 	Unit       string // of Limit and Used

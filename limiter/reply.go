@@ -75,7 +75,7 @@ type replyHead struct {
 	version  int64       // of the replying node's rules
 	hint     ring.NodeID // with notOwner or unreachable: the owner; zero if unknown
 
-	// The rest is set only with decided.
+	// standby and what follows is set only with decided.
 	standby     bool // a standby decided
 	unconfirmed bool // the check was admitted, but its slots may not outlive the owner: the asker takes it back
 	decider     ring.NodeID

@@ -98,7 +98,8 @@ func hashContent(b []byte) uint64 {
 // requests tracks the requests with an id that this node is deciding.
 type requests struct {
 	mu sync.Mutex
-	// closed once the request is decided; at most one per waiting request; guarded by mu
+	// deciding has a channel for each request that others wait for, closed once it
+	// is decided; guarded by mu.
 	deciding map[notes.Key]chan struct{}
 
 	repeated atomic.Int64

@@ -65,7 +65,8 @@ type reservedSubject struct {
 	// limit, or with a limit of 0.
 	uncounted []reservedCost
 
-	// For billing. If rule is empty, the subject is not billed.
+	// hashLo, rule and key are for billing. If rule is empty, the subject is not
+	// billed.
 	hashLo uint64 // of the subject's hash
 	rule   string
 	key    []string

@@ -14,7 +14,8 @@ const (
 	stateOpen     subjectState = iota // not known yet
 	stateHere                         // from the counters here
 	stateAskOwner                     // by another node, asked as the owner
-	// by another node, asked as the standby or as the node that handed the partition over
+	// stateAskStandby: by another node, asked as the standby or as the node that
+	// handed the partition over.
 	stateAskStandby
 	stateActAsStandby // by this node, as the standby or as the node that handed the partition over
 	stateAlone        // by this node alone
@@ -37,7 +38,8 @@ type candidates struct {
 }
 
 // locate returns where the subject is decided now. Frozen means that it will be
-// decided here or elsewhere once the hand-off is over.
+// decided here or elsewhere once the hand-off is over. An open gate is Route's
+// answer Here, without its cost.
 func (cs *candidates) locate(l *Limiter) partitions.Place {
 	p := ring.PartitionOf(cs.subject)
 	mayBeHere := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)

@@ -195,8 +195,9 @@ func (x *exchange) sendReply(to Responder) {
 	to.Reply(x.out)
 }
 
-// refuseOldRules turns away an asker whose rules are older than this node's:
-// once if the asker has authority; every time if it has none, or if other
+// refuseOldRules turns away an asker whose rules are older than this node's. It
+// does so once if the asker has authority, which sets flagIgnoreNewer when it
+// asks again (newAsk); and every time if the asker has none, or if other
 // regions' shares may have grown since. Version zero stands for limits that
 // came with the call, which don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {

@@ -19,7 +19,8 @@ type slot struct {
 	nonce uint64 // of the attempt that acquired it
 	parts []slotPart
 
-	// For a slot that nobody but the granter has counted, because that was cut off:
+	// alone means that nobody but the granter has counted the slot, because that
+	// was cut off. granter and made are set only then.
 	alone   bool
 	granter ring.NodeID
 	made    int64 // Unix nanoseconds, by the wall clock of the granter

@@ -292,9 +292,10 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 	for pause := firstHoldPause; ; pause *= 4 {
 		err := l.holdOnce(q, a, hd, attempt)
 
-		// Where the owner decides for others, the next owner does so if its slots
-		// have moved. Its caller may also have asked another node meanwhile: with
-		// the new nonce of another attempt, that one's slot could not be renewed.
+		// An acquire that is decided at home is not tried again here. If its slots have
+		// moved, acquireHere leaves it to the next owner. And another attempt would
+		// have another nonce: a repetition may have been answered with this slot
+		// meanwhile, and its caller could no longer renew it.
 		if !errors.Is(err, errUnconfirmed) || hd.isAtHome || time.Since(began)+pause > frozenTimeout {
 			return err
 		}
@@ -428,7 +429,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 		return 0, err
 	}
 
-	l.lastAnew(sl, ttl)
+	l.prolong(sl, ttl)
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 
@@ -452,9 +453,9 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	return sl.expires(), nil
 }
 
-// lastAnew makes sl last for ttl, or as before if it is zero, but no longer than
-// its limits allow now.
-func (l *Limiter) lastAnew(sl *slot, ttl time.Duration) {
+// prolong makes sl last for ttl from now on, or for as long as it was acquired
+// for if ttl is zero, but no longer than its limits allow now.
+func (l *Limiter) prolong(sl *slot, ttl time.Duration) {
 	sl.left = cmp.Or(ttl, defaultSlotTTL)
 	for i := range sl.parts {
 		part := &sl.parts[i]
@@ -572,7 +573,7 @@ func (l *Limiter) SlotOf(reservation string) (sl Slot, found bool) {
 	if !known || err != nil || rv.slot == nil {
 		return Slot{}, false
 	}
-	l.lastAnew(rv.slot, 0)
+	l.prolong(rv.slot, 0)
 	return Slot{ID: rv.slot.pack(l), Expires: rv.slot.expires()}, true
 }
 

@@ -19,8 +19,8 @@ const (
 	topFilter   = 64  // words of 64 bits in a stripe's filter
 	topSteps    = int(5 * time.Minute / recentStep)
 
-	// Of the checks in a second, the first exactSamples are sampled, and then one
-	// in sampleEvery of each answer.
+	// exactSamples are sampled in a second without exception; of the other checks,
+	// one in sampleEvery of each answer.
 	exactSamples = 256
 	sampleEvery  = 128
 )

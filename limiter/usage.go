@@ -52,8 +52,8 @@ type Usage struct {
 type LimitUsage struct {
 	Limit *rules.Limit
 	algorithms.Decision
-	// what there is to use where the counter is: in this region with loans, or at
-	// this node for a local rule
+	// Share is what there is to use where the counter is: in this region with
+	// loans, or at this node for a local rule.
 	Share      int64
 	Leased     int64 // debited for other nodes, which have not spent it
 	Lent       int64 // to other regions
@@ -62,9 +62,9 @@ type LimitUsage struct {
 	Estimated  bool  // a node did not say how much it has not spent: that counts as used
 	isAdjusted bool  // it is in the unit of a cost
 
-	// Of a limit of slots: those that are held, at most MaxHolders, those that end
-	// first in front, and how many there are. Only Usage and GET /v1/usage list
-	// them.
+	// Holders are those of a limit of slots that are held, at most MaxHolders,
+	// those that end first in front; NumHolders is how many there are. Only Usage
+	// and GET /v1/usage list them.
 	Holders    []Holder
 	NumHolders int
 }

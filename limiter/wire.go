@@ -12,7 +12,8 @@ import (
 
 const (
 	maxMessageOps = 1000 * 24 // bounds the ops of a question: the limits and blocks of all rules of a document
-	// bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its blocks
+	// maxSubjectOps bounds the ops of one subject: a rule's limits, what they lent
+	// and borrowed, and its blocks.
 	maxSubjectOps = 3*16 + 8
 	maxIdentical  = 10_000  // bounds the identical checks in one question
 	maxVersion    = 1 << 62 // bounds versions of the rules and revisions of the ring

@@ -25,10 +25,11 @@
 // with others ask the owner. Inline subjects take up at most half of either
 // side.
 //
-// A token bucket refills while its tokens are leased out. The owner accepts a
-// return only as long as the bucket's level plus all outstanding grants stays
-// within the burst ([LeaseLedger.Return]); otherwise tokens would accumulate
-// outside the bucket. So over any span D a bucket admits at most burst + rate ×
+// A token bucket refills while its tokens are leased out, so what a holder
+// returns may have been refilled already. The ledger takes back no more than it
+// granted ([LeaseLedger.Return]), and the bucket only what certainly has not
+// drained since ([algorithms.Limit.Give]). A token may be spent up to a TTL
+// after it was debited: over any span D a bucket admits at most burst + rate ×
 // (D + TTL).
 //
 // [NewFallbackTable] returns the fallback counters, for what a node decides

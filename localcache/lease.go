@@ -63,8 +63,8 @@ type grant struct {
 // balance is what is left of one limit's part of a grant.
 type balance struct {
 	left, size int64
-	// the window in which the owner debited it; of a bucket, how long all that it
-	// then owed takes to drain
+	// window is the one in which the owner debited it; of a bucket, how long all
+	// that it then owed takes to drain.
 	window int64
 }
 

@@ -26,7 +26,8 @@ const (
 // Policy says how a subject may be leased. The zero Policy means that it can't be.
 type Policy struct {
 	Threshold float64 // 0.5…0.95: grants are large while at most this fraction of the limit is used
-	// above 0, at most 0.5: fraction of the limit that all grants together may hold above Threshold
+	// Idle is the fraction of the limit that all grants together may hold above
+	// Threshold: above 0, at most 0.5.
 	Idle     float64
 	TTL      time.Duration // MinTTL…MaxTTL
 	Nodes    int           // the number of nodes that divide limits, as far as this node knows

@@ -60,7 +60,8 @@ type copier struct {
 	ended  bool      // the last statement is sent: nothing is counted any more
 	holder Member    // zero: none
 	since  time.Time // when the holder last answered, or was chosen
-	// holders that did not answer, and until when they were tried; only the last half minute
+	// givenUp says of the holders that did not answer until when they were tried;
+	// only of the last half minute.
 	givenUp    map[ring.NodeID]time.Time
 	sent       map[ledgerID]uint64 // the rounds up to which the holder has the ledgers in memory
 	closed     []source            // the closed ledgers of this data directory, as they were last read
@@ -82,7 +83,8 @@ type statement struct {
 	Name    string      `json:"name"`
 	Boot    uint64      `json:"boot"`    // of its process
 	Started int64       `json:"started"` // when the process began, by its own clock, in Unix nanoseconds
-	// rises with each statement of the process; unlike ledgerID.Number it is not random
+	// Number rises with each statement of the process; unlike ledgerID.Number it is
+	// not random.
 	Number uint64 `json:"number"`
 	// AsOf is a time by the holder's clock, in Unix nanoseconds: all that the node
 	// counted before is in the rounds.
@@ -186,7 +188,7 @@ func (t *Totals) copyChanges() {
 	switch {
 	case late && !c.warned:
 		c.warned = true
-		log.Warn("no other node has a copy of what this node counts for bills: if it is lost, they will be too low",
+		log.Warn("no other node has a copy of what this node counts for bills: if this node is lost, bills will be too low",
 			"for", c.age().Round(time.Second), "error", err)
 	case complete && c.warned:
 		c.warned = false

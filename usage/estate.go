@@ -193,7 +193,7 @@ func (t *Totals) reviewBills() {
 			bi := t.gather(ctx, month, members)
 			for _, e := range bi.estimated {
 				estimated[e.Node] = true
-				if t.isNews(found, month, e.Node, "estimated") {
+				if t.noteProblem(found, month, e.Node, "estimated") {
 					log.Warn("bills are estimated: a node is gone, and the copy of its counts may lack the last ones",
 						"node", e.Node, "month", month, "at_most_lost", e.AtMostLost.Round(time.Millisecond))
 				}
@@ -201,7 +201,7 @@ func (t *Totals) reviewBills() {
 
 			for _, name := range bi.lost {
 				lost[name] = true
-				if t.isNews(found, month, name, "incomplete") {
+				if t.noteProblem(found, month, name, "incomplete") {
 					log.Warn("bills are incomplete: a node is gone, and no other has a copy of all that it counted", "node", name, "month", month)
 				}
 			}
@@ -219,9 +219,9 @@ func (t *Totals) reviewBills() {
 	t.copier.lost.Store(int64(len(lost)))
 }
 
-// isNews notes what is wrong with a node's bill of a month, and reports whether
+// noteProblem notes what is wrong with a node's bill of a month, and reports whether
 // that was not so before.
-func (t *Totals) isNews(found map[string]string, month Month, node, what string) bool {
+func (t *Totals) noteProblem(found map[string]string, month Month, node, what string) bool {
 	key := month.String() + " " + node
 	found[key] = what
 	return t.review.found[key] != what

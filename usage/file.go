@@ -53,14 +53,15 @@ var errOlder = errors.New(fileName +
 type head struct {
 	Node    string `json:"node"`              // name of the node that counted it
 	Damaged bool   `json:"damaged,omitempty"` // rows are missing
-	// another node sent it; otherwise the process that counted it wrote it here
+	// Copy means that another node sent it; otherwise the process that counted it
+	// wrote it here.
 	Copy  bool   `json:"copy,omitempty"`
 	Round uint64 `json:"round"`           // the round up to which it has everything; 0 until it has all of any
 	Bytes int    `json:"bytes,omitempty"` // size of the names of an open copy
 	Pages int    `json:"pages,omitempty"` // number of pages of a closed ledger
 
-	// Of a merged ledger: what it replaces, their digest, and when that was known
-	// here, in Unix nanoseconds.
+	// Merged is, of a merged ledger, what it replaces; Digest is their digest;
+	// MergedAt is when that was known here, in Unix nanoseconds.
 	Merged   numbers `json:"merged,omitempty"`
 	Digest   uint64  `json:"digest,omitempty"`
 	MergedAt int64   `json:"merged_at,omitempty"`

@@ -156,6 +156,8 @@ func (bi *bill) addAnswer(inv *inventory, month Month) {
 			bi.add(src)
 		}
 	}
+
+	// The last export counts, as it was last revised.
 	if e := inv.Notes.Exports[month]; e.At > bi.exported.At || e.At == bi.exported.At &&
 		e.RevisedAt > bi.exported.RevisedAt {
 		bi.exported = e

@@ -171,7 +171,7 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
 	var header pageHeader
 	if err := json.Unmarshal(d.View(len(body)), &header); err != nil {
-		return nil, errRow
+		return nil, errMessage
 	}
 
 	page := d.Rest()
@@ -235,6 +235,8 @@ func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 	} else if before, err := tx.Get(id.name(), pageKey(header.Page-1)); err != nil || before == nil {
 		return cmp.Or(err, errors.New("the previous page is missing"))
 	}
+
+	// The last page makes it a ledger.
 	if err := tx.Put(id.name(), pageKey(header.Page), page); err != nil || !header.Last {
 		return err
 	}
@@ -244,6 +246,8 @@ func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 	if len(made.Merged) > 0 {
 		made.MergedAt = header.at
 	}
+
+	// All else that there is of the ledger goes.
 	list, err := listBuckets(tx)
 	if err != nil {
 		return err
@@ -261,5 +265,6 @@ func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 	if err := dropBuckets(tx, replaced); err != nil {
 		return err
 	}
+
 	return putHead(tx, id, made)
 }

@@ -31,10 +31,10 @@ const (
 // processRecord is the last statement of a process, as a holder of its ledgers keeps it.
 type processRecord struct {
 	statement
-	// Ended is a time by which the process had ended, by the holder's clock, and
-	// since which no other process of the node has counted anything, as far as the
-	// holder can tell; 0 if there is none yet. With a final statement it is AsOf
-	// while that holds.
+	// Ended is a time, by the holder's clock: by then the process had ended and, as
+	// far as the holder can tell, no other process of the node has counted anything
+	// since. It is 0 if no such time is known yet. After a final statement it is
+	// AsOf, for as long as that is true.
 	Ended int64 `json:"ended,omitempty"`
 	// Settled means that Ended is no longer revised: the node is no member any
 	// more, or a later process speaks for it.
@@ -60,24 +60,25 @@ func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Mont
 	return max(minLoss, time.Duration(ended-r.AsOf)), MonthOf(r.AsOf - int64(time.Hour)), MonthOf(ended)
 }
 
-// observe notes what this node sees of the process: whether its node is a
-// member, and whether no process listens at its address. It returns the new
-// record, or r if nothing has changed.
+// observe notes what this node sees of the process: ofMember, whether its node
+// is a member, and dead, whether no process listens at its address. It returns
+// the new record, or r if nothing has changed.
 //
 // Only an unbroken sight of a dead address shows that the node counts nothing
 // more: a process that starts while it is cut off from all others counts, too.
-func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
+func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 	next := *r
 	silent := time.Since(r.heard)
+
 	switch {
-	case r.Replaced || r.Settled && !isMember:
+	case r.Replaced || r.Settled && !ofMember:
 		return r
 	case r.Settled: // it has come back, but has not spoken here
 		next.Settled = false
 		next.watched = false
-	case !isMember && silent < silentAfter:
+	case !ofMember && silent < silentAfter:
 		return r // it may have been removed while it was alive; then it goes on sending
-	case !isMember:
+	case !ofMember:
 		next.Settled = true
 		if !r.watched {
 			next.Ended = now
@@ -145,7 +146,7 @@ func (t *Totals) storeCopy(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
 	var header copyHeader
 	if err := json.Unmarshal(d.View(len(body)), &header); err != nil {
-		return nil, errRow
+		return nil, errMessage
 	}
 
 	reply := copyReply{Now: t.meter.config.Now()}
@@ -238,7 +239,8 @@ func (t *Totals) storeStatement(header *copyHeader) (missing []version, err erro
 	}
 
 	missing = st.missing(held)
-	records, changed := h.with(st, held, len(missing) == 0, isMember(t.members(), st.Source), m.config.Now())
+	ofMember := isMember(t.members(), st.Source)
+	records, changed := h.recordsAfter(st, held, len(missing) == 0, ofMember, m.config.Now())
 	if changed {
 		if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, records) }); err != nil {
 			return nil, err
@@ -294,19 +296,20 @@ func (st *statement) missing(held []source) (list []version) {
 	return list
 }
 
-// with returns the records with a statement in place of the process's last one,
-// and whether more than the time has changed. A statement that not all is here
-// for, whole, does not replace one for which it was. Records of earlier
-// processes of the node go once it has their ledgers itself. The caller holds
-// mu.
-func (h *heldCopies) with(
-	st *statement, held []source, whole, isMember bool, now int64,
+// recordsAfter returns the records with a statement in place of the process's
+// last one, and whether more than the time has changed. If something of the
+// statement is missing here, which isWhole denies, it does not replace one of
+// which nothing was. Records of earlier processes of the node go once it has
+// their ledgers itself. ofMember means that the node is a member. The caller
+// holds mu.
+func (h *heldCopies) recordsAfter(
+	st *statement, held []source, isWhole, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
-	next := &processRecord{statement: *st, whole: whole, heard: time.Now()}
+	next := &processRecord{statement: *st, whole: isWhole, heard: time.Now()}
 	if st.Final {
 		next.Ended = st.AsOf
 		next.watched = true
-		next.Settled = !isMember // it has left: no later process counts for the cluster, unless it joins again
+		next.Settled = !ofMember // it has left: no later process counts for the cluster, unless it joins again
 	}
 
 	known := false
@@ -328,7 +331,7 @@ func (h *heldCopies) with(
 				break
 			}
 
-			if r.whole && !whole {
+			if r.whole && !isWhole {
 				// The older statement stays, because all of it is here. But its
 				// process is alive.
 				alive := *r
@@ -419,20 +422,14 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 	if err != nil {
 		return
 	}
+
 	changed := false
-	oldest := (MonthOf(t.meter.config.Now()) - Month(t.meter.config.Months)).Begin()
 	for _, r := range theirs {
-		if r == nil || r.Source.IsZero() || r.Source == t.meter.config.Self || len(r.Ledgers) > maxVersions ||
-			max(r.Ended, r.AsOf) < oldest {
+		if !t.meter.acceptsRecord(r) || h.knows(r, held) {
 			continue
 		}
-		known := slices.ContainsFunc(h.records, func(ours *processRecord) bool {
-			same := ours.Source == r.Source && ours.Boot == r.Boot
-			return same && (ours.Number >= r.Number || ours.Final) || !same && ours.supersedes(r, held)
-		})
-		if known {
-			continue
-		}
+
+		// The record replaces what it makes superfluous.
 		r.whole = true
 		r.heard = time.Now()
 		h.records = slices.DeleteFunc(slices.Clone(h.records), func(ours *processRecord) bool {
@@ -441,9 +438,31 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 		h.records = append(h.records, r)
 		changed = true
 	}
+
 	if changed && !t.meter.file.Missing() {
 		_ = t.meter.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) }) // others have them, too
 	}
+}
+
+// acceptsRecord reports whether another node's r is within bounds, of another
+// node than this one, and of a time that bills may still ask for.
+func (m *Meter) acceptsRecord(r *processRecord) bool {
+	if r == nil || r.Source.IsZero() || r.Source == m.config.Self || len(r.Ledgers) > maxVersions {
+		return false
+	}
+	oldest := (MonthOf(m.config.Now()) - Month(m.config.Months)).Begin()
+	return max(r.Ended, r.AsOf) >= oldest
+}
+
+// knows reports whether r adds nothing: what is known here of its process is as
+// new, or a later process speaks for it. The caller holds mu.
+func (h *heldCopies) knows(r *processRecord, held []source) bool {
+	return slices.ContainsFunc(h.records, func(ours *processRecord) bool {
+		if ours.Source == r.Source && ours.Boot == r.Boot {
+			return ours.Number >= r.Number || ours.Final
+		}
+		return ours.supersedes(r, held)
+	})
 }
 
 // supersedes reports whether a statement is of a later process of the same node

@@ -52,7 +52,7 @@ type ledger struct {
 	shards   [shards]shard
 	rowOrder atomic.Pointer[rowOrder] // nil if no page was read recently
 
-	// The rest belongs to the writer; Meter.writing guards it.
+	// written and lastChange belong to the writer; Meter.writing guards them.
 	written    uint64    // the round up to which the file has everything
 	lastChange time.Time // when the writer last saw a changed row
 }

@@ -83,8 +83,8 @@ func (n numbers) with(other numbers) numbers {
 	return both
 }
 
-// meets reports whether some number is in both.
-func (n numbers) meets(other numbers) bool {
+// overlaps reports whether some number is in both.
+func (n numbers) overlaps(other numbers) bool {
 	for i := range n.count() {
 		if other.has(n.at(i)) {
 			return true
@@ -144,7 +144,7 @@ func (bi *bill) dropReplaced() {
 	for _, src := range bySize {
 		twice := slices.ContainsFunc(kept, func(k source) bool {
 			return k.Ledger.Month == src.Ledger.Month && k.Ledger.Source == src.Ledger.Source &&
-				k.Merged.meets(src.Merged)
+				k.Merged.overlaps(src.Merged)
 		})
 		if twice {
 			bi.missing = append(bi.missing, src.Node)
@@ -227,7 +227,7 @@ func (t *Totals) merge(month Month, list []source) error {
 		return !slices.ContainsFunc(list, func(asked source) bool { return asked.Ledger == src.Ledger })
 	})
 	if len(bi.sources) != len(list) {
-		return errors.New("a ledger is gone")
+		return fmt.Errorf("a ledger of %s that was to be merged is gone", month)
 	}
 
 	header := pageHeader{source: source{Ledger: list[0].Ledger, Node: t.meter.config.Name, Round: 1}}
@@ -236,6 +236,9 @@ func (t *Totals) merge(month Month, list []source) error {
 		header.Digest += src.digest()
 		header.Merged = header.Merged.with(src.Merged).with(binary.BigEndian.AppendUint64(nil, src.Ledger.Number))
 	}
+
+	// Other ledgers may be missing. The bill here is only of those to be merged,
+	// and all of these are here.
 	bi.missing = nil
 	s := &Stream{ctx: ctx, totals: t, query: Query{Month: month}, bill: bi}
 	err := t.writeMerged(&header, s)

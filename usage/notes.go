@@ -15,7 +15,8 @@ import (
 const (
 	// notesEvery is how often notes are exchanged with one other node, in units of copyInterval.
 	notesEvery = 10
-	// Bounds of notes from other nodes. The oldest nodes go first.
+	// maxSeen and maxSeenName bound notes from other nodes. The oldest nodes go
+	// first.
 	maxSeen     = 8192
 	maxSeenName = 512
 )
@@ -157,6 +158,7 @@ func (t *Totals) noteMembers() {
 	nb.mu.Lock()
 	defer nb.mu.Unlock()
 	nb.load(m)
+
 	members := t.members()
 	for _, member := range members {
 		seen, known := nb.nodes[member.ID]
@@ -167,11 +169,13 @@ func (t *Totals) noteMembers() {
 			seen.First = now
 			nb.unsaved = true
 		}
+
 		seen.Name = member.Name
 		seen.Last = max(seen.Last, now)
 		seen.Gone = 0
 		nb.nodes[member.ID] = seen
 	}
+
 	for id, seen := range nb.nodes {
 		if seen.Gone == 0 && !isMember(members, id) {
 			seen.Gone = max(seen.Last, now)
@@ -186,6 +190,7 @@ func (t *Totals) noteMembers() {
 		nb.noted = month
 		nb.unsaved = true
 	}
+
 	oldest := (MonthOf(now) - Month(m.config.Months)).Begin()
 	maps.DeleteFunc(nb.nodes, func(_ ring.NodeID, sn seenNode) bool { return sn.Last < oldest })
 	maps.DeleteFunc(nb.exports, func(month Month, _ exported) bool { return (month + 1).Begin() < oldest })

@@ -27,8 +27,11 @@ const (
 	maxKeyParts = 32
 )
 
-// errRow means that a row or a message can't be decoded.
-var errRow = errors.New("a row of usage is damaged")
+// Errors of what can't be decoded.
+var (
+	errRow     = errors.New("a row of usage is damaged")
+	errMessage = errors.New("a message about usage can't be decoded")
+)
 
 // addClamped returns a + b, clamped to the range of int64.
 func addClamped(a, b int64) int64 {

@@ -165,6 +165,7 @@ func (m *Meter) load() error {
 		}
 		return err
 	})
+
 	if err == nil && len(partial) > 0 {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, partial) })
 	}
@@ -178,11 +179,13 @@ func (m *Meter) load() error {
 
 	m.loaded = true
 	m.lastLost = m.file.Lost()
+
 	for _, l := range found {
 		if l.damaged {
 			m.config.Logger.Error("a month of usage is damaged; keeping its intact part", "month", l.id.Month)
 		}
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ledgers = append(m.ledgers, found...)

@@ -29,11 +29,12 @@ const maxConfirms = 4096
 type confirmation struct {
 	p       int
 	lineage uint64
-	// the last message that each copy target must acknowledge; nil until the changes are sent
+	// lastMessages holds the last message that each copy target must acknowledge;
+	// nil until the changes are sent.
 	lastMessages map[*progress]uint64
 	done         chan error // capacity 1
-	// it is for debts: maxConfirms does not apply, and copy targets that can't be
-	// reached don't count
+	// debts means that it is for debts: maxConfirms does not apply, and copy
+	// targets that can't be reached don't count.
 	debts   bool
 	notes   bool // it is for notes alone
 	dropped bool // no caller waits for it any more

@@ -54,7 +54,7 @@ type copyTarget struct {
 	// unanswered, at the next message. It is zero while no message is unanswered.
 	lastSent, silentSince time.Time
 
-	// The message being assembled; guarded by Keeper.sending.
+	// message is being assembled; Keeper.sending guards it.
 	message  []byte
 	sections []sentSection // the sections in it
 }

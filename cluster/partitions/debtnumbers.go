@@ -40,8 +40,8 @@ func (ds *debts) nextNumber() debtNumber {
 	return debtNumber{n: ds.lastNumber}
 }
 
-// fix gives d, which is about to be reported, its number for good.
-func (ds *debts) fix(d *debt) {
+// makeFinal gives d, which is about to be reported, its number for good.
+func (ds *debts) makeFinal(d *debt) {
 	if !d.number.isReported() {
 		d.number.bootIndex = ds.bootIndex
 		ds.changes++
@@ -99,7 +99,7 @@ func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 // number with them. noted is the note from before the first debt of the
 // partition was included.
 func (ds *debts) include(d *debt, noted debtorNote, now algorithms.Instant) {
-	ds.fix(d)
+	ds.makeFinal(d)
 	if !noted.covers(d) {
 		ds.record(ds.self, d, noted.lacksRoom, now)
 	}
@@ -152,8 +152,11 @@ func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 			return true
 		}
 
-		// The answer may have been lost. A debt that had no room has no counter. If
-		// another one has none any more, a second debit costs quota, but makes none.
+		// The note covers debts that found no room, too, and does not say which. One
+		// that found none has no counter. So if the counter is in use, this debt was
+		// debited, and the answer to it was lost. If it is not, the debtor reports the
+		// debt again, under another number. It may have been debited and have drained
+		// since: then it is debited twice, which costs quota, but makes none.
 		used, _ := ds.table.Usage(now, d.key, &d.limit)
 		return used > 0
 	}

@@ -138,7 +138,7 @@ func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 	ds, next := newOwing(t, 100), newOwing(t, 100)
 	ds.owe(key, &limit, last, 5)
 	first := ds.unreported(key)
-	ds.fix(first)
+	ds.makeFinal(first)
 	ds.debit(ds.self, first, at)
 	ds.owe(key, &limit, taken, 10)
 
@@ -228,7 +228,7 @@ func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
 
 		written := ds.append(nil, at)
 		for _, d := range ds.inOrder(p)[:debtsPerMessage] { // as reportDebts does
-			ds.fix(d)
+			ds.makeFinal(d)
 			owner.debit(idOf(1), d, at)
 		}
 		ds.owe(ofKey(0), &limit, takeRecordNow(&limit, at), 1)
@@ -413,7 +413,7 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 			key := keyOf(1)
 			key.Counter += i
 			debtor.owe(key, &day, takeRecordNow(&day, now()), 1)
-			debtor.fix(debtor.unreported(key))
+			debtor.makeFinal(debtor.unreported(key))
 		}
 		list := debtor.inOrder(keyOf(1).Partition())
 		for range 2 {
@@ -446,7 +446,7 @@ func TestADebtWithoutRoomIsReportedAgain(t *testing.T) {
 		ds := newOwing(t, 100)
 		ds.owe(key, &limit, taken, 3)
 		first := ds.unreported(key)
-		ds.fix(first)
+		ds.makeFinal(first)
 		if later > 0 {
 			ds.owe(key, &limit, taken, later)
 		}
@@ -574,7 +574,7 @@ func TestReportsForgetWhatIsOver(t *testing.T) {
 			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takeRecordNow(l, now()), 3, false)
 		}
 		for _, d := range k.debts.inOrder(p) {
-			k.debts.fix(d)
+			k.debts.makeFinal(d)
 		}
 		before := k.debts.ofCounter(keyOf(i))[0].number
 		k.mu.Unlock()

@@ -353,7 +353,7 @@ func (ds *debts) append(b []byte, now algorithms.Instant) []byte {
 // restore adopts the debts that append encoded in an earlier process; see Keeper.RestoreDebts.
 func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 	if len(b) == 0 || b[0] != debtsFormat {
-		return 0, errors.New("another version of rlnode wrote them")
+		return 0, errors.New("the file of debts was written by another version of rlnode")
 	}
 
 	d := wire.NewDecoder(b[1:])

@@ -22,7 +22,7 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
 		k.debts.addDebt(op, algorithms.TakeRecord{Window: 7}, 0, false)
 		first := k.debts.unreported(key)
-		k.debts.fix(first)
+		k.debts.makeFinal(first)
 		op.Cost = 3
 		k.debts.addDebt(op, algorithms.TakeRecord{Window: 8}, 0, false)
 		k.mu.Unlock()

@@ -93,7 +93,11 @@ type Keeper struct {
 	// learned holds the revision in which another node replied that the new owner has the token.
 	learned [ring.Partitions]atomic.Uint64
 
-	// Locks are taken in this order: receiving, sending, debiting, mu.
+	// Locks are taken in this order: receiving, sending, debiting, mu, and then
+	// those of the table: a shard, a partition of notes. (setPhase, DecideAsStandby
+	// and debts.record take those under mu.) So whatever holds one of the table's
+	// must not call the Keeper: Table.Copy and Table.Replicate yield without a
+	// lock.
 
 	// debiting is held while a debt is debited and while changes are collected, so
 	// a copy has either a debt and its number, or neither.
@@ -107,7 +111,8 @@ type Keeper struct {
 	changed  chan struct{} // closed and replaced when a phase or the adopted state changes
 	incoming map[ring.NodeID]*incomingCopy
 	pending  map[pendingCall]bool
-	// nothing is sent to a node before this time, because its last call failed
+	// backoffUntil says, for a node whose last call failed, when something may be
+	// sent to it again.
 	backoffUntil     map[ring.NodeID]time.Time
 	reportFallbackAt map[ring.NodeID]time.Time // when fallback debts may be reported to an owner that is back
 	debts            debts
@@ -172,7 +177,8 @@ type pendingCall struct {
 type partState struct {
 	phase   phase
 	version // how new the counters here are, as owner or as copy
-	// from freezing to doubtful: the other side of the move; zero if this node sent no flip
+	// receiver is the other side of the move, from freezing to doubtful; zero if
+	// this node sent no flip.
 	receiver           ring.NodeID
 	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
 	receiverGeneration int64       // the receiver's generation at that time
@@ -180,11 +186,13 @@ type partState struct {
 	voided             voidedFlips // flips that this node no longer accepts
 	frozenAt           time.Time   // when the partition was frozen
 
-	source       ring.NodeID // the node that pushed the copy here; zero if there is no copy
-	complete     bool        // the copy is complete
-	pusherBoot   uint64      // boot of the process that pushed last
-	lastPush     uint64      // number of its last push
-	sectionCount uint64      // sections received so far of a copy in progress
+	source ring.NodeID // the node that pushed the copy here; zero if there is no copy
+	// complete means that the copy from source is complete; without a source, that
+	// the counters here are all that there were when this node froze the partition.
+	complete     bool
+	pusherBoot   uint64 // boot of the process that pushed last
+	lastPush     uint64 // number of its last push
+	sectionCount uint64 // sections received so far of a copy in progress
 	// stale holds the counters here that a copy in progress, which was sent again,
 	// has not brought yet. It is nil while there is none, and unless the phase is
 	// away or handedOver.

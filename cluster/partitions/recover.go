@@ -34,8 +34,10 @@ type finding struct {
 	boot  uint64 // of its process
 	whole bool   // its copy is complete, and can be compared
 	version
-	arrived  bool // its complete copy is here: what it said about its copy may be of an earlier process
-	done     bool // its copy is here, or it has none, or it did not answer
+	// arrived means that its complete copy has come here. That counts even if the
+	// process that said whole is gone by now.
+	arrived  bool
+	done     bool // nothing more is expected of it: its copy is here, it has none, or it timed out
 	timedOut bool // this node gave up waiting for it
 }
 

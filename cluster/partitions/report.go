@@ -85,7 +85,7 @@ func (k *Keeper) reportDebts() {
 			if d.number.isReported() != reportedBefore || len(reports[owner]) >= debtsPerMessage {
 				break
 			}
-			k.debts.fix(d)
+			k.debts.makeFinal(d)
 			reports[owner] = append(reports[owner], d)
 		}
 	}

@@ -66,6 +66,7 @@ func (k *Keeper) DecideAsStandby(
 			k.debts.addDebt(op, taken, 0, false)
 		}
 
+		// Neither this node's share nor what the copy has left may be exceeded.
 		op.Decision.Remaining = min(op.Decision.Remaining, shareOps[i].Decision.Remaining)
 		op.Decision.Delay = max(op.Decision.Delay, shareOps[i].Decision.Delay)
 	}

@@ -12,11 +12,14 @@ import (
 
 // Messages between keepers.
 const (
-	// copies and changes; the reply lists the partitions that the receiver declined
+	// MethodPush brings copies and changes; the reply lists the partitions that the
+	// receiver declined.
 	MethodPush peer.Method = 48 + iota
-	// offers tokens, or asks for them; the reply lists those that the receiver has
+	// MethodFlip offers tokens, or asks for them; the reply lists those that the
+	// receiver has.
 	MethodFlip
-	// asks how new the receiver's copies of partitions are; the reply has findings
+	// MethodCopyInfo asks how new the receiver's copies of partitions are; the
+	// reply has findings.
 	MethodCopyInfo
 	MethodPull   // asks for copies of partitions; the reply follows after all of them
 	MethodCopies // the copies that a MethodPull asked for

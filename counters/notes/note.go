@@ -86,9 +86,9 @@ func PartitionKey(kind Kind, p int, id uint64) Key {
 // Note is a fact kept with the counters of its partition until it expires.
 type Note struct {
 	Key
+	// Rank and Minor count something that depends on the Kind; see its constants.
 	// Of two copies of a note that have no order, the one with the higher Rank
-	// stays; if equal, with the higher Minor. What they count depends on the Kind;
-	// see its constants.
+	// stays; if equal, with the higher Minor.
 	Rank, Minor uint64
 	At          int64  // when it was made, or settled: steady nanoseconds
 	Until       int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
@@ -108,6 +108,10 @@ func (n *Note) size() int64 {
 	}
 	return size
 }
+
+// end returns when n ends, an open reservation or a slot: steady nanoseconds.
+// Both keep in Minor how long after At that is.
+func (n *Note) end() int64 { return n.At + int64(n.Minor) }
 
 // yieldsTo reports whether m replaces n if neither of the two copies of a note
 // is known to be newer.

@@ -70,9 +70,6 @@ func (n *Note) IsDue(steady int64) bool {
 	return n.Kind == Reservation && n.Rank == Open && n.end() <= steady
 }
 
-// end returns when n, an open reservation, ends: steady nanoseconds.
-func (n *Note) end() int64 { return n.At + int64(n.Minor) }
-
 // schedules reports whether n is a reservation to be carried out at its end.
 func (n *Note) schedules() bool { return n.Kind == Reservation && n.Rank == Open && n.Body != "" }
 

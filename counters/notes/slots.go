@@ -35,8 +35,8 @@ type Slots struct {
 // SlotInfo is a slot that is held.
 type SlotInfo struct {
 	ID uint64 // of the slot, among those of a limit
-	// of the attempt that acquired it: what was meant for an earlier one with the
-	// same ID does not concern it
+	// Nonce is of the attempt that acquired it: what was meant for an earlier one
+	// with the same ID does not concern it.
 	Nonce    uint64
 	Units    int64  // how many it takes of the limit
 	Repeated bool   // another request with the same id was answered with it
@@ -103,9 +103,9 @@ type limitSlots struct {
 	// ends has the end of each slot, and earlier ends of those that were renewed or
 	// released since: a heap.
 	ends endList
-	// No slot ends after latest. It is computed anew once more than a quarter of
-	// the slots have changed, and always for at most exactEnds slots. changes
-	// counts since then.
+	// latest is a time after which no slot ends. It is computed anew once more than
+	// a quarter of the slots have changed, and always for at most exactEnds slots.
+	// changes counts since then.
 	latest  int64
 	changes int
 }
@@ -211,11 +211,12 @@ func (h Held) compact(key Slots, slots *limitSlots) {
 	slots.ends = slices.Clip(slices.Compact(slots.ends)) // sorted, it is a heap
 }
 
-// HeldSlots returns how many units of key are held at steady. If no slot is
-// renewed, at most rest units are left after enough nanoseconds, and none after
-// all; both are 0 if nothing is held. With more than exactEnds slots, all may
-// be somewhat too long.
-func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64) {
+// HeldSlots returns how many units of key are held at steady, and how long it
+// takes, in nanoseconds and if no slot is renewed, until no more than rest of
+// them are held (untilFits), and until none is (untilAll). Both are 0 if
+// nothing is held. With more than exactEnds slots, untilAll may be somewhat too
+// long.
+func (h Held) HeldSlots(key Slots, steady, rest int64) (held, untilFits, untilAll int64) {
 	slots := h.endSlots(key, steady)
 	if slots == nil {
 		return 0, 0, 0
@@ -376,11 +377,9 @@ func (h Held) InlineSlots(subject uint64) (counters []uint64) {
 	return counters
 }
 
-// A partition whose slots were lost, with all copies, refuses new ones for as
-// long as the lost ones may be held.
-
-// MarkLost records that slots of p may have been lost by steady. It is known
-// until the given time, in Unix seconds on the steady clock.
+// MarkLost records that slots of p may have been lost by steady, with all
+// copies: p refuses new ones for as long as the lost ones may be held. It is
+// known until the given time, in Unix seconds on the steady clock.
 func (s *Store) MarkLost(p int, steady, until int64) {
 	h := s.Lock(p, steady)
 	defer h.Unlock()

@@ -15,7 +15,8 @@ const AnswerLife = int64(60e9)
 // Times are readings of the node's steady clock.
 type Store struct {
 	partitions [ring.Partitions]atomic.Pointer[partition] // nil before the first note
-	// partitions were copied or replicated, so replicas must receive changes
+	// copied is set once partitions were copied or replicated: from then on,
+	// replicas must receive changes.
 	copied    atomic.Bool
 	rates     atomic.Int64 // notes of kind Rate
 	sweepNext atomic.Int64
