@@ -25,8 +25,9 @@ type Decider interface {
 	Acquire(q *limiter.Query, a *limiter.Answer) (limiter.Slot, error)
 	RenewSlot(id string, ttl time.Duration) (expires time.Duration, err error)
 	ReleaseSlot(id string) (held bool, err error)
-	// TakeBack gives back a slot just acquired, of which its caller has not learned.
-	TakeBack(s limiter.Slot)
+	// ReleaseUnanswered releases a slot just acquired whose caller did not get the
+	// answer.
+	ReleaseUnanswered(s limiter.Slot)
 	// SlotOf returns the slot that was acquired with a reservation just made, if there is one.
 	SlotOf(reservation string) (s limiter.Slot, some bool)
 	// Usage returns what the only subject of q has used. Adjust adds q's costs to

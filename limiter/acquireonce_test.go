@@ -80,7 +80,7 @@ func TestRepeatedAcquireIsHarmless(t *testing.T) {
 }
 
 // Another attempt of the same request may have got the slot meanwhile: it stays.
-func TestTakeBack(t *testing.T) {
+func TestReleaseUnanswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, seatsText)
 		tenant, user := w.keyOf("seats", w.nodes[0], w.nodes[1]), w.keyOf("tokens", w.nodes[1], w.nodes[0])
@@ -96,12 +96,12 @@ func TestTakeBack(t *testing.T) {
 		}
 
 		alone := acquire(2, "alone")
-		w.nodes[2].TakeBack(alone)
+		w.nodes[2].ReleaseUnanswered(alone)
 		expect.Equal(t, used(), 0, "used after the only attempt was taken back")
 
 		first, second := acquire(2, "twice"), acquire(1, "twice")
-		w.nodes[2].TakeBack(first)
-		w.nodes[1].TakeBack(second)
+		w.nodes[2].ReleaseUnanswered(first)
+		w.nodes[1].ReleaseUnanswered(second)
 		expect.Equal(t, used(), 1, "used after both attempts were taken back")
 		if held, err := w.nodes[0].ReleaseSlot(second.ID); err != nil || !held {
 			t.Errorf("a release: %v, %v", held, err)

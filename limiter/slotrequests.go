@@ -18,11 +18,11 @@ import (
 type slotVerb uint8
 
 const (
-	slotTakeBack slotVerb = iota // release it, unless a repeated request was answered with it
-	slotRenew                    // make it end later, or earlier
-	slotFree                     // release it
-	slotTell                     // count it, because a cut-off node has granted it
-	slotEvict                    // release it, whoever holds it
+	slotReleaseUnanswered slotVerb = iota // release it, unless a repeated request was answered with it
+	slotRenew                             // make it end later, or earlier
+	slotFree                              // release it
+	slotTell                              // count it, because a cut-off node has granted it
+	slotEvict                             // release it, whoever holds it
 	slotVerbs
 )
 
@@ -141,7 +141,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 		return result, err
 	case req.verb == slotTell && held: // its holder has renewed it
 		return result, nil
-	case req.verb == slotFree || req.verb == slotTakeBack || req.verb == slotEvict:
+	case req.verb == slotFree || req.verb == slotReleaseUnanswered || req.verb == slotEvict:
 		nonce := req.nonce
 		if req.verb == slotEvict {
 			nonce = info.Nonce
@@ -149,7 +149,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 
 		// A release is not confirmed: a copy without it only holds the slot until
 		// its end.
-		held, err := l.table.FreeSlot(now, part.Key, req.id, nonce, req.verb == slotTakeBack)
+		held, err := l.table.FreeSlot(now, part.Key, req.id, nonce, req.verb == slotReleaseUnanswered)
 		if held {
 			result.units = part.Units
 		}
@@ -185,7 +185,7 @@ func (l *Limiter) countRenewal(group uint32) {
 	}
 }
 
-// freeParts has the owners of parts carry out req, slotFree or slotTakeBack, all
+// freeParts has the owners of parts carry out req, slotFree or slotReleaseUnanswered, all
 // at the same time. It reports whether one was held, and whether all are free. What could not be freed in
 // time is freed in the background, until it has ended. On a standalone node,
 // nothing can be.

@@ -506,17 +506,18 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	return held, nil
 }
 
-// TakeBack gives back a slot of which its caller has not learned. It leaves alone
-// what another attempt of the same request has got. What can't be freed now is
-// freed as soon as an owner can be reached.
-func (l *Limiter) TakeBack(s Slot) {
+// ReleaseUnanswered releases a slot whose caller did not get the answer. If a
+// repetition of the request was answered with the same slot, its caller holds
+// it, and it stays. What can't be freed now is freed as soon as an owner can be
+// reached.
+func (l *Limiter) ReleaseUnanswered(s Slot) {
 	sl, err := l.parseSlot(s.ID)
 	if err != nil || s.isRecalled {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	l.freeParts(ctx, slotRequest{verb: slotTakeBack, id: sl.id, nonce: sl.nonce}, sl.parts)
+	l.freeParts(ctx, slotRequest{verb: slotReleaseUnanswered, id: sl.id, nonce: sl.nonce}, sl.parts)
 }
 
 // slotTTL returns the longest ttl that a rule, identified by its group, has for

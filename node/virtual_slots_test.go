@@ -93,7 +93,7 @@ func (w *worker) acquire() (got limiter.Slot) {
 			select {
 			case answered <- slot:
 			case <-hungUp:
-				v.node.limiter.TakeBack(slot)
+				v.node.limiter.ReleaseUnanswered(slot)
 			}
 		})
 		time.Sleep(time.Duration(w.chance.IntN(20)) * time.Millisecond)

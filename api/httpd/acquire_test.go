@@ -295,7 +295,7 @@ func (lostOwner) RenewSlot(string, time.Duration) (time.Duration, error) {
 	return 0, limiter.ErrTryAgain
 }
 func (lostOwner) ReleaseSlot(string) (bool, error) { return false, limiter.ErrTryAgain }
-func (lostOwner) TakeBack(limiter.Slot)            {}
+func (lostOwner) ReleaseUnanswered(limiter.Slot)   {}
 
 func TestSlotsWithoutOwner(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ func (f *fixed) RenewSlot(string, time.Duration) (time.Duration, error) {
 	return 0, limiter.ErrUnknownSlot
 }
 func (f *fixed) ReleaseSlot(string) (bool, error)   { return false, limiter.ErrUnknownSlot }
-func (f *fixed) TakeBack(limiter.Slot)              {}
+func (f *fixed) ReleaseUnanswered(limiter.Slot)     {}
 func (f *fixed) SlotOf(string) (limiter.Slot, bool) { return limiter.Slot{}, false }
 
 func (f *fixed) Usage(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }

@@ -29,7 +29,7 @@ func (h *handlers) acquireSlot(x *exchange) *api.Error {
 		return h.explain(err)
 	}
 	if x.check.Slot.ID != "" && x.conn != nil && x.conn.HasHungUp() { // nobody would ever release it
-		h.Decider.TakeBack(x.check.Slot)
+		h.Decider.ReleaseUnanswered(x.check.Slot)
 		return api.Errorf(api.TryAgain, "the caller hung up before the answer, so the slot was released")
 	}
 

@@ -116,7 +116,7 @@ func (c *session) releaseSlot(words [][]byte) error {
 // releaseUnsent gives back the slots of which the caller does not know: nobody else would.
 func (c *session) releaseUnsent() {
 	for _, slot := range c.worker.acquired {
-		c.server.Decider.TakeBack(slot)
+		c.server.Decider.ReleaseUnanswered(slot)
 	}
 	c.worker.acquired = nil
 }
