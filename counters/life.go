@@ -38,9 +38,9 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 		return true
 	}
 
-	h := t.notes.Lock(p, now.Steady)
-	defer h.Unlock()
-	return !h.IsResetSince(k.Subject, k.Counter, life.Resets)
+	lp := t.notes.Lock(p, now.Steady)
+	defer lp.Unlock()
+	return !lp.IsResetSince(k.Subject, k.Counter, life.Resets)
 }
 
 // GiveBack puts back cost that was taken at from, in the given life: a grant,
@@ -133,18 +133,18 @@ func (t *Table) bucketPast(now algorithms.Instant, k Key) notes.Note {
 	if !t.notes.HasRates(k.Partition()) {
 		return notes.Note{}
 	}
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	n, _ := h.Get(rateKey(k))
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	n, _ := lp.Get(rateKey(k))
 	return n
 }
 
 // hasForgottenRates reports whether k's partition has forgotten rates since a
 // steady time that late settlements may need.
 func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bool {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	return h.HasForgottenRates(k.Subject, since)
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	return lp.HasForgottenRates(k.Subject, since)
 }
 
 // hasRoomForRate reports whether there is room to record what comes back into
@@ -152,17 +152,17 @@ func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bo
 // one rule. So no flood of checks that are taken back uses up more memory, or
 // the room of reservations.
 func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	return h.HasRoom(&notes.Note{Key: rateKey(k), Inline: k.IsInline()})
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	return lp.HasRoom(&notes.Note{Key: rateKey(k), Inline: k.IsInline()})
 }
 
 // recordTake records that k, a bucket, has drained at the rate of l, and
 // returns how much was put back into it so far. The caller must hold the shard.
 func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	n, found := h.Get(rateKey(k))
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	n, found := lp.Get(rateKey(k))
 	if !found {
 		return 0
 	}
@@ -177,7 +177,7 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 		// The Rank of a bucket without reservations is 0, and stays so.
 		n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
 		n.Until = max(n.Until, second+notes.RateMemory)
-		h.Put(&n)
+		lp.Put(&n)
 	}
 	return int64(n.Minor)
 }
@@ -185,16 +185,16 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 // recordReturn records that units were put back into k, a bucket under l. The
 // caller must hold the shard.
 func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit, units int64) {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	n, _ := h.Get(rateKey(k))
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	n, _ := lp.Get(rateKey(k))
 	n.Key = rateKey(k)
 	n.At = sharedRate
 	n.Inline = k.IsInline()
 	n.Minor += uint64(units)
 	n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
 	n.Until = max(n.Until, now.Steady/1e9+notes.RateMemory)
-	h.Put(&n)
+	lp.Put(&n)
 }
 
 // isResetAfter reports whether k was reset after from.
@@ -202,7 +202,7 @@ func (t *Table) isResetAfter(now algorithms.Instant, k Key, from algorithms.Take
 	if t.notes.Resets(k.Partition()) == 0 {
 		return false
 	}
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	return h.IsResetAfter(k.Subject, k.Counter, from.Steady)
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	return lp.IsResetAfter(k.Subject, k.Counter, from.Steady)
 }

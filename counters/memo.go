@@ -36,21 +36,21 @@ func (m *Memo) note(now algorithms.Instant) *notes.Note {
 // other content.
 func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) {
 	p := m.Key.Partition()
-	h := t.notes.Lock(p, now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(p, now.Steady)
+	defer lp.Unlock()
 	if t.gates.isShut(p) {
 		return false, ErrShut
 	}
-	return m.recall(h)
+	return m.recall(lp)
 }
 
-func (m *Memo) recall(h notes.Held) (found bool, err error) {
+func (m *Memo) recall(lp notes.Locked) (found bool, err error) {
 	for _, kind := range [...]notes.Kind{notes.Answer, notes.Write, notes.Retry} {
 		// An id counts as used whatever kind of request used it.
 		k := m.Key
 		k.Kind = kind
 
-		n, found := h.Get(k)
+		n, found := lp.Get(k)
 		switch {
 		case !found:
 			continue
@@ -79,12 +79,12 @@ func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 	}
 
 	p := m.Key.Partition()
-	h := t.notes.Lock(p, now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(p, now.Steady)
+	defer lp.Unlock()
 	if t.gates.isShut(p) {
 		return ErrShut
 	}
-	h.Put(n)
+	lp.Put(n)
 	t.notes.Made(n)
 	return nil
 }
@@ -145,9 +145,9 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	// The answer was looked up before, but without the lock: the same request
 	// may have been carried out since.
 	if a.Memo != nil {
-		h := t.notes.Lock(k.Partition(), now.Steady)
-		found, err := a.Memo.recall(h)
-		h.Unlock()
+		lp := t.notes.Lock(k.Partition(), now.Steady)
+		found, err := a.Memo.recall(lp)
+		lp.Unlock()
 		a.Repeated = found
 		if found || err != nil {
 			return err
@@ -242,17 +242,17 @@ const resetMemory = 75 * time.Minute
 // noteAmendment stores the notes of an amendment that was made. The caller must hold the shard.
 func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 	k := a.Ops[0].Key
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
 
 	for _, reset := range a.resets() {
-		h.Reset(reset, k.IsInline(), now.Steady, (now.Steady+int64(resetMemory))/1e9)
+		lp.Reset(reset, k.IsInline(), now.Steady, (now.Steady+int64(resetMemory))/1e9)
 	}
 
 	if a.Memo != nil {
 		a.Memo.Answer = a.Answer(a)
 		n := a.Memo.note(now)
-		h.Put(n)
+		lp.Put(n)
 		t.notes.Made(n)
 	}
 }

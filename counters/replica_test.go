@@ -186,9 +186,9 @@ func TestReplicateBeyondTheDirtyList(t *testing.T) {
 		}
 		const noted = ring.Partitions / 2
 		for p := range noted {
-			h := table.Notes().Lock(p, epoch.Steady)
-			h.Put(&notes.Note{Key: notes.PartitionKey(notes.Debtor, p, 1), Rank: n, Until: math.MaxUint32})
-			h.Unlock()
+			lp := table.Notes().Lock(p, epoch.Steady)
+			lp.Put(&notes.Note{Key: notes.PartitionKey(notes.Debtor, p, 1), Rank: n, Until: math.MaxUint32})
+			lp.Unlock()
 		}
 		if have, want := everything(), int(n+n/4)+noted; have != want {
 			t.Fatalf("have %d changed, want %d", have, want)

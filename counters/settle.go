@@ -36,8 +36,8 @@ func (place *Place) note(now algorithms.Instant) notes.Note {
 // notes.ErrReservations, nothing changes.
 func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
 	p := place.Key.Partition()
-	h := t.notes.Lock(p, now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(p, now.Steady)
+	defer lp.Unlock()
 
 	// Shut also waits for the holders of a partition's notes, so this lock is
 	// enough here and below.
@@ -63,7 +63,7 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 
 		// Other reservations depend on the rate, too: it keeps what it has
 		// recorded, for as long as any of them may need it.
-		if before, found := h.Get(rate.Key); found {
+		if before, found := lp.Get(rate.Key); found {
 			rate.Rank = max(rate.Rank, before.Rank)
 			rate.Minor = before.Minor
 			rate.Until = max(rate.Until, before.Until)
@@ -76,7 +76,7 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 	if len(list) == 0 {
 		return nil
 	}
-	return h.Make(list...)
+	return lp.Make(list...)
 }
 
 // sharedRate is the At of a rate that several reservations, or other things
@@ -91,15 +91,15 @@ func (op *Op) hasRate() bool { return op.Limit.Kind.Bucket() && !op.Block }
 // ops, from which its check took nothing. It fails with ErrShut.
 func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
 	p := k.Partition()
-	h := t.notes.Lock(p, now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(p, now.Steady)
+	defer lp.Unlock()
 	if t.gates.isShut(p) {
 		return ErrShut
 	}
 
-	place, found := h.Get(k)
+	place, found := lp.Get(k)
 	if isHome && found && place.Rank == notes.Open { // otherwise it is settled
-		h.Remove(k)
+		lp.Remove(k)
 	}
 	for i := range ops {
 		if !ops[i].hasRate() {
@@ -108,9 +108,9 @@ func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bo
 
 		// Any other time, or sharedRate, means that something else depends on
 		// the rate.
-		rate, found := h.Get(rateKey(ops[i].Key))
+		rate, found := lp.Get(rateKey(ops[i].Key))
 		if found && rate.At == now.Steady {
-			h.Remove(rate.Key)
+			lp.Remove(rate.Key)
 		}
 	}
 	return nil
@@ -122,13 +122,13 @@ func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bo
 // notes.ErrReservations.
 func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, makes bool) error {
 	p := place.Key.Partition()
-	h := t.notes.Lock(p, now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(p, now.Steady)
+	defer lp.Unlock()
 	if t.gates.isShut(p) {
 		return ErrShut
 	}
 
-	n, found := h.Get(place.Key)
+	n, found := lp.Get(place.Key)
 	if !found && makes {
 		n, found = place.note(now), true
 	}
@@ -136,7 +136,7 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 		return ErrGone
 	}
 	n.Body = body
-	return h.Make(n)
+	return lp.Make(n)
 }
 
 // Settlement changes several counters of one subject at most once: its place
@@ -261,9 +261,9 @@ func (t *Table) Settle(now algorithms.Instant, st *Settlement) (repeated, done b
 
 	// A repetition of the call gets this answer, also from a node that takes the partition over.
 	place.Body = string(st.Answer(st))
-	h := t.notes.Lock(home.Partition(), now.Steady)
-	h.Put(&place)
-	h.Unlock()
+	lp := t.notes.Lock(home.Partition(), now.Steady)
+	lp.Put(&place)
+	lp.Unlock()
 	return false, true, nil
 }
 
@@ -271,9 +271,9 @@ func (t *Table) Settle(now algorithms.Instant, st *Settlement) (repeated, done b
 // findPlace makes it. If there is none although it was made, the reservation is
 // over, and it is too late.
 func (t *Table) findPlace(now algorithms.Instant, st *Settlement) (place notes.Note, err error) {
-	h := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
-	defer h.Unlock()
-	place, found := h.Get(st.Place.Key)
+	lp := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
+	defer lp.Unlock()
+	place, found := lp.Get(st.Place.Key)
 	if found {
 		return place, nil
 	}
@@ -288,7 +288,7 @@ func (t *Table) findPlace(now algorithms.Instant, st *Settlement) (place notes.N
 	// bound.
 	place = st.Place.note(now)
 	if !st.HasPlace {
-		err = h.Make(place)
+		err = lp.Make(place)
 	}
 	return place, err
 }

@@ -68,10 +68,10 @@ func (op *Op) SetSlotLeft(left time.Duration) { op.returnedOrLeft = int64(left) 
 // until all slots have ended, both if none is renewed. After a loss of slots,
 // the limit is full.
 func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.State {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	held, untilFits, untilAll := h.HeldSlots(slotsOf(k), now.Steady, l.Amount-cost)
-	lostAt, lost := h.LostAt(k.Subject)
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	held, untilFits, untilAll := lp.HeldSlots(slotsOf(k), now.Steady, l.Amount-cost)
+	lostAt, lost := lp.LostAt(k.Subject)
 	wait := lostAt + int64(l.Window) - now.Steady
 	if lost && wait > 0 {
 		return algorithms.State{Count: max(held, l.Amount), Part: wait, At: max(untilAll, wait)}
@@ -95,12 +95,12 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 		return
 	}
 
-	h := t.notes.Lock(op.Key.Partition(), op.At.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(op.Key.Partition(), op.At.Steady)
+	defer lp.Unlock()
 
 	// The holder's slots are part of what is held already, and must not count
 	// twice: a request may be repeated.
-	info, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
+	info, _, found := lp.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
 	if found && SameContent(info.Nonce, holder.Nonce) {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		op.Decision.Allowed = true
@@ -110,7 +110,7 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	// Another request with the same ID has slots here, and may have asked for
 	// fewer: nothing may take their place.
 	n := holder.note(op)
-	if op.Took() && (found || !h.HasRoomForSlot(&n)) {
+	if op.Took() && (found || !lp.HasRoomForSlot(&n)) {
 		op.Full = true
 		op.Decision.Allowed = false
 		op.Decision.RetryAfter = time.Second
@@ -135,10 +135,10 @@ func (t *Table) commitSlot(op *Op, holder *Holder) {
 		return
 	}
 
-	h := t.notes.Lock(op.Key.Partition(), op.At.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(op.Key.Partition(), op.At.Steady)
+	defer lp.Unlock()
 
-	info, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
+	info, _, found := lp.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
 
 	// The same attempt, repeated: its slot ends when it was said to end.
 	if found && info.Nonce == holder.Nonce {
@@ -148,7 +148,7 @@ func (t *Table) commitSlot(op *Op, holder *Holder) {
 
 	// New, or the same ID from another attempt: from now on the slot is this one's, and lasts anew.
 	n := holder.note(op)
-	h.Put(&n)
+	lp.Put(&n)
 	op.SetSlotLeft(holder.ttlOf(op.Limit))
 	op.Decision.ResetAfter = max(op.Decision.ResetAfter, op.SlotLeft())
 }
@@ -166,17 +166,17 @@ type SlotPart struct {
 func (t *Table) FindSlot(
 	now algorithms.Instant, k Key, id uint64, repeated bool,
 ) (info notes.SlotInfo, held bool, err error) {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return notes.SlotInfo{}, false, ErrShut
 	}
 
-	info, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
+	info, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
 	if held && repeated && !info.Repeated {
 		info.Repeated = true
 		n = slotsOf(k).Note(&info, n.Group, n.Inline)
-		h.Put(&n)
+		lp.Put(&n)
 	}
 	return info, held, nil
 }
@@ -189,19 +189,19 @@ func (t *Table) RenewSlot(
 	now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, mayRestore bool,
 ) error {
 	k := part.Key
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
 
 	end := now.Steady + int64(ttl)
-	before, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
-	lostAt, lost := h.LostAt(k.Subject)
+	before, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
+	lostAt, lost := lp.LostAt(k.Subject)
 	mayBeLost := lost && now.Steady < lostAt+int64(part.TTL)
 	switch {
 	case held && before.Nonce == nonce:
-		h.RenewSlot(&n, end)
+		lp.RenewSlot(&n, end)
 	case held:
 		return ErrOver
 	case mayRestore || mayBeLost:
@@ -209,7 +209,7 @@ func (t *Table) RenewSlot(
 		// would otherwise have one that nobody counts.
 		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Acquired: now.Steady, End: end}
 		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
-		h.Put(&n)
+		lp.Put(&n)
 	default:
 		return ErrOver
 	}
@@ -222,40 +222,40 @@ func (t *Table) RenewSlot(
 func (t *Table) FreeSlot(
 	now algorithms.Instant, k Key, id, nonce uint64, unlessRepeated bool,
 ) (held bool, err error) {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return false, ErrShut
 	}
-	before, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
+	before, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
 	held = held && before.Nonce == nonce && !(unlessRepeated && before.Repeated)
 	if held {
-		h.Remove(n.Key)
+		lp.Remove(n.Key)
 	}
 	return held, nil
 }
 
 // freeAllSlots releases all slots of a limit.
 func (t *Table) freeAllSlots(now algorithms.Instant, k Key) {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	h.FreeSlots(slotsOf(k))
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	lp.FreeSlots(slotsOf(k))
 }
 
 // Slots returns the slots of a limit that are held, at most bound, those that
 // end first in front, and how many there are.
 func (t *Table) Slots(now algorithms.Instant, k Key, bound int) (list []notes.SlotInfo, all int) {
-	h := t.notes.Lock(k.Partition(), now.Steady)
-	defer h.Unlock()
-	return h.ListSlots(slotsOf(k), now.Steady, bound)
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	return lp.ListSlots(slotsOf(k), now.Steady, bound)
 }
 
 // inlineSlotOps is InlineOps for limits of slots.
 func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
 	k := Key{Subject: subject}
-	h := t.notes.Lock(k.Partition(), 0)
-	defer h.Unlock()
-	for _, counter := range h.InlineSlots(subject) {
+	lp := t.notes.Lock(k.Partition(), 0)
+	defer lp.Unlock()
+	for _, counter := range lp.InlineSlots(subject) {
 		k.Counter = counter
 		if k.IsInline() && len(ops) < most {
 			limit := &algorithms.Limit{Kind: algorithms.Concurrency, Amount: 1, Window: algorithms.MinWindow}

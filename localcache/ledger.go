@@ -65,22 +65,22 @@ type ledgerPart struct {
 // NewLeaseLedger returns a ledger for at most bound subjects, of which at most
 // half may be inline. A bound below 1,024 counts as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
-	ll := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards)}
-	for i := range ll.shards {
-		ll.shards[i].subjects = make(map[uint64]*ledgerSubject)
-		ll.shards[i].nextSweep = never
+	led := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards)}
+	for i := range led.shards {
+		led.shards[i].subjects = make(map[uint64]*ledgerSubject)
+		led.shards[i].nextSweep = never
 	}
-	return ll
+	return led
 }
 
 // Outstanding returns the number of outstanding grants.
-func (ll *LeaseLedger) Outstanding() int64 { return ll.outstanding.Load() }
+func (led *LeaseLedger) Outstanding() int64 { return led.outstanding.Load() }
 
 // lock locks a subject's shard and returns the subject, or nil if it has no grants.
-func (ll *LeaseLedger) lock(subject uint64) (*ledgerShard, *ledgerSubject) {
-	ls := &ll.shards[subject%ledgerShards]
-	ls.mu.Lock()
-	return ls, ls.subjects[subject]
+func (led *LeaseLedger) lock(subject uint64) (*ledgerShard, *ledgerSubject) {
+	sh := &led.shards[subject%ledgerShards]
+	sh.mu.Lock()
+	return sh, sh.subjects[subject]
 }
 
 // GrantRequest is a holder's request about one subject.
@@ -97,23 +97,23 @@ type GrantRequest struct {
 // Grant grants as much of req as is allowed. It calls take with the sizes as
 // costs; take must debit all of them or nothing. The returned ID is zero if
 // nothing is granted.
-func (ll *LeaseLedger) Grant(
+func (led *LeaseLedger) Grant(
 	now time.Duration, req *GrantRequest, take func(ops []counters.Op) bool,
 ) (id uint64, amounts []int64) {
 	key := req.Ops[0].Key
-	ls, sub := ll.lock(key.Subject)
-	defer ls.mu.Unlock()
+	sh, sub := led.lock(key.Subject)
+	defer sh.mu.Unlock()
 
 	// A subject without grants is about to take room: those whose grants have
 	// ended go first.
 	if sub != nil {
-		ll.acceptReport(sub, now, req)
+		led.acceptReport(sub, now, req)
 	} else {
-		ll.sweep(ls, now)
+		led.sweep(sh, now)
 	}
 
 	switch {
-	case sub == nil && (len(ls.subjects) >= ll.perShard || key.IsInline() && ls.inline >= ll.perShard/2):
+	case sub == nil && (len(sh.subjects) >= led.perShard || key.IsInline() && sh.inline >= led.perShard/2):
 		return 0, nil
 	case sub != nil && len(sub.grants) >= maxGrantsPerSubject:
 		return 0, nil
@@ -126,13 +126,13 @@ func (ll *LeaseLedger) Grant(
 
 	if sub == nil {
 		sub = &ledgerSubject{inline: key.IsInline()}
-		ls.subjects[key.Subject] = sub
+		sh.subjects[key.Subject] = sub
 		if sub.inline {
-			ls.inline++
+			sh.inline++
 		}
 	}
 
-	lg := ledgerGrant{id: ll.ids.Add(1), holder: req.Holder, lineage: req.Lineage,
+	lg := ledgerGrant{id: led.ids.Add(1), holder: req.Holder, lineage: req.Lineage,
 		until: now + req.Lease.Policy.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
@@ -141,20 +141,20 @@ func (ll *LeaseLedger) Grant(
 	}
 
 	sub.grants = append(sub.grants, lg)
-	ll.outstanding.Add(1)
+	led.outstanding.Add(1)
 	sub.until = max(sub.until, lg.until)
-	ls.nextSweep = min(ls.nextSweep, sub.until)
+	sh.nextSweep = min(sh.nextSweep, sub.until)
 	return lg.id, amounts
 }
 
 // acceptReport applies the holder's report about its grants. A grant that
 // reached the holder but is missing from the report is no longer being spent,
 // although some of it may be on its way back.
-func (ll *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantRequest) {
+func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantRequest) {
 	before := len(sub.grants)
 	isOver := func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != req.Lineage }
 	sub.grants = slices.DeleteFunc(sub.grants, isOver)
-	ll.outstanding.Add(int64(len(sub.grants) - before))
+	led.outstanding.Add(int64(len(sub.grants) - before))
 
 	for i := range sub.grants {
 		lg := &sub.grants[i]
@@ -240,11 +240,11 @@ func (sub *ledgerSubject) forEachPart(counter uint64, f func(lg *ledgerGrant, p 
 // with the cost to put back, and keeps the grant for what give could not put
 // back. If the grant is no longer outstanding, Return does nothing, and returns
 // false.
-func (ll *LeaseLedger) Return(
+func (led *LeaseLedger) Return(
 	now time.Duration, lineage, id uint64, ops []counters.Op, give func(i int, cost int64) bool,
 ) (found bool) {
-	ls, sub := ll.lock(ops[0].Key.Subject)
-	defer ls.mu.Unlock()
+	sh, sub := led.lock(ops[0].Key.Subject)
+	defer sh.mu.Unlock()
 	if sub == nil {
 		return false
 	}
@@ -258,7 +258,7 @@ func (ll *LeaseLedger) Return(
 	// What can't be given now goes back in below.
 	lg := sub.grants[index]
 	sub.grants = slices.Delete(sub.grants, index, index+1)
-	ll.outstanding.Add(-1)
+	led.outstanding.Add(-1)
 	if now >= lg.until {
 		return false
 	}
@@ -285,7 +285,7 @@ func (ll *LeaseLedger) Return(
 
 	if kept {
 		sub.grants = append(sub.grants, lg)
-		ll.outstanding.Add(1)
+		led.outstanding.Add(1)
 	}
 	return true
 }
@@ -293,9 +293,9 @@ func (ll *LeaseLedger) Return(
 // Returnable returns how much of one limit may still come back from grants. A
 // loan must leave at least that much used in the counter, or a returned grant
 // finds no debit to cancel.
-func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
-	ls, sub := ll.lock(subject)
-	defer ls.mu.Unlock()
+func (led *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
+	sh, sub := led.lock(subject)
+	defer sh.mu.Unlock()
 	sub.forEachPart(counter, func(lg *ledgerGrant, p *ledgerPart) {
 		if now < lg.until {
 			total = addCapped(total, p.returnable)
@@ -305,34 +305,34 @@ func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (t
 }
 
 // Sweep forgets subjects whose grants have ended.
-func (ll *LeaseLedger) Sweep(now time.Duration) {
-	for i := range ll.shards {
-		ls := &ll.shards[i]
-		ls.mu.Lock()
-		ll.sweep(ls, now)
-		ls.mu.Unlock()
+func (led *LeaseLedger) Sweep(now time.Duration) {
+	for i := range led.shards {
+		sh := &led.shards[i]
+		sh.mu.Lock()
+		led.sweep(sh, now)
+		sh.mu.Unlock()
 	}
 }
 
 // sweep is Sweep for one shard, which the caller must hold. It reads the whole
 // shard, so it runs at most once per returnGrace.
-func (ll *LeaseLedger) sweep(ls *ledgerShard, now time.Duration) {
-	if now < ls.nextSweep {
+func (led *LeaseLedger) sweep(sh *ledgerShard, now time.Duration) {
+	if now < sh.nextSweep {
 		return
 	}
 
 	next := never
-	for subject, sub := range ls.subjects {
+	for subject, sub := range sh.subjects {
 		if sub.until <= now {
-			ll.outstanding.Add(int64(-len(sub.grants)))
-			delete(ls.subjects, subject)
+			led.outstanding.Add(int64(-len(sub.grants)))
+			delete(sh.subjects, subject)
 			if sub.inline {
-				ls.inline--
+				sh.inline--
 			}
 		} else {
 			next = min(next, sub.until)
 		}
 	}
 
-	ls.nextSweep = max(next, now+returnGrace)
+	sh.nextSweep = max(next, now+returnGrace)
 }

@@ -50,9 +50,9 @@ func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequ
 func debitAlways([]counters.Op) bool { return true }
 
 // giveBack returns how much of a grant the owner takes back.
-func (ll *LeaseLedger) giveBack(now time.Duration, lineage, id uint64, cost int64, l *algorithms.Limit) (given int64) {
+func (led *LeaseLedger) giveBack(now time.Duration, lineage, id uint64, cost int64, l *algorithms.Limit) (given int64) {
 	ops := []counters.Op{{Key: counters.Key{Subject: 7}, Limit: l, Cost: cost}}
-	ll.Return(now, lineage, id, ops, func(_ int, cost int64) bool { given += cost; return true })
+	led.Return(now, lineage, id, ops, func(_ int, cost int64) bool { given += cost; return true })
 	return given
 }
 

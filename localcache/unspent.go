@@ -111,9 +111,9 @@ func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 // View calls read with the subject's outstanding grants from counters of a
 // lineage. While it runs, no grant of the subject is made and none comes back,
 // so read may read the counters, too.
-func (ll *LeaseLedger) View(now time.Duration, lineage, subject uint64, read func(out []GrantOut)) {
-	ls, sub := ll.lock(subject)
-	defer ls.mu.Unlock()
+func (led *LeaseLedger) View(now time.Duration, lineage, subject uint64, read func(out []GrantOut)) {
+	sh, sub := led.lock(subject)
+	defer sh.mu.Unlock()
 	var out []GrantOut
 	if sub != nil {
 		for i := range sub.grants {

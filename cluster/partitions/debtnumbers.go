@@ -191,9 +191,9 @@ func (note debtorNote) covers(d *debt) bool { return note.found && d.number.comp
 
 // noteOf returns the note of node's debts in p.
 func (ds *debts) noteOf(p int, node ring.NodeID, now algorithms.Instant) debtorNote {
-	h := ds.table.Notes().Lock(p, now.Steady)
-	defer h.Unlock()
-	n, found := h.Get(debtorKey(p, node))
+	lp := ds.table.Notes().Lock(p, now.Steady)
+	defer lp.Unlock()
+	n, found := lp.Get(debtorKey(p, node))
 	return debtorNote{found: found, last: debtNumber{bootIndex: n.Rank, n: n.Minor}, lacksRoom: n.Body == lackedRoom}
 }
 
@@ -205,8 +205,8 @@ const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 // reported any more.
 func (ds *debts) record(node ring.NodeID, d *debt, lacksRoom bool, now algorithms.Instant) {
 	p := d.key.Partition()
-	h := ds.table.Notes().Lock(p, now.Steady)
-	defer h.Unlock()
+	lp := ds.table.Notes().Lock(p, now.Steady)
+	defer lp.Unlock()
 
 	n := notes.Note{Key: debtorKey(p, node), Rank: d.number.bootIndex, Minor: d.number.n, At: now.Steady}
 	if lacksRoom {
@@ -214,8 +214,8 @@ func (ds *debts) record(node ring.NodeID, d *debt, lacksRoom bool, now algorithm
 	}
 
 	n.Until = (now.Steady + int64(d.timeLeft(now)+noteSlack)) / 1e9
-	if before, found := h.Get(n.Key); found {
+	if before, found := lp.Get(n.Key); found {
 		n.Until = max(n.Until, before.Until)
 	}
-	h.Put(&n)
+	lp.Put(&n)
 }

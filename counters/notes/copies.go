@@ -71,17 +71,17 @@ func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 
 // MarkChanged marks a note as changed again for a reader, also if it was removed.
 func (s *Store) MarkChanged(k Key, reader Readers) {
-	h := s.Lock(k.Partition(), 0)
-	defer h.Unlock()
+	lp := s.Lock(k.Partition(), 0)
+	defer lp.Unlock()
 
-	e, found := h.part.notes[k]
+	e, found := lp.part.notes[k]
 	switch {
 	case found:
-		h.mark(k, e, reader)
+		lp.mark(k, e, reader)
 	case reader == Replicas:
-		h.part.unsent = append(h.part.unsent, k)
+		lp.part.unsent = append(lp.part.unsent, k)
 	default:
-		h.part.unsaved = append(h.part.unsaved, k)
+		lp.part.unsaved = append(lp.part.unsaved, k)
 	}
 }
 
@@ -90,46 +90,46 @@ func (s *Store) MarkAllChanged(p int) int {
 	if s.partitions[p].Load() == nil {
 		return 0
 	}
-	h := s.Lock(p, 0)
-	defer h.Unlock()
-	for k, e := range h.part.notes {
-		h.mark(k, e, Checkpoints)
+	lp := s.Lock(p, 0)
+	defer lp.Unlock()
+	for k, e := range lp.part.notes {
+		lp.mark(k, e, Checkpoints)
 	}
-	return len(h.part.notes)
+	return len(lp.part.notes)
 }
 
 // Replace sets a note of the standby's copy to n, the owner's. If it was
 // removed or has expired, it goes.
 func (s *Store) Replace(n *Note, steady int64) {
-	h := s.Lock(n.Partition(), steady)
-	defer h.Unlock()
+	lp := s.Lock(n.Partition(), steady)
+	defer lp.Unlock()
 
-	if n.Until <= h.second {
-		h.Remove(n.Key)
+	if n.Until <= lp.second {
+		lp.Remove(n.Key)
 		return
 	}
 
-	if stored, found := h.Get(n.Key); found && n.Kind == Resets {
+	if stored, found := lp.Get(n.Key); found && n.Kind == Resets {
 		// This node may have forgotten resets that it was sent, if it owned the partition before.
 		merged := *n
 		merged.Minor = max(n.Minor, stored.Minor)
 		n = &merged
 	}
 
-	h.put(n, Checkpoints)
+	lp.put(n, Checkpoints)
 }
 
 // Merge combines n with the store's own copy when neither is known to be newer.
 // It keeps the one that comes after the other.
 func (s *Store) Merge(n *Note, steady int64) {
-	h := s.Lock(n.Partition(), steady)
-	defer h.Unlock()
-	if n.Until <= h.second {
+	lp := s.Lock(n.Partition(), steady)
+	defer lp.Unlock()
+	if n.Until <= lp.second {
 		return
 	}
 
 	merged := *n
-	if stored, found := h.Get(n.Key); found {
+	if stored, found := lp.Get(n.Key); found {
 		if n.yieldsTo(&stored) {
 			merged = stored
 		}
@@ -138,17 +138,17 @@ func (s *Store) Merge(n *Note, steady int64) {
 			merged.Minor = max(n.Minor, stored.Minor)
 		}
 	}
-	h.Put(&merged)
+	lp.Put(&merged)
 }
 
 // Restore puts back a note read from disk, unless there is one with its key.
 func (s *Store) Restore(n *Note, steady int64) bool {
-	h := s.Lock(n.Partition(), steady)
-	defer h.Unlock()
-	if _, found := h.part.notes[n.Key]; found || n.Until <= h.second {
+	lp := s.Lock(n.Partition(), steady)
+	defer lp.Unlock()
+	if _, found := lp.part.notes[n.Key]; found || n.Until <= lp.second {
 		return false
 	}
-	h.put(n, 0)
+	lp.put(n, 0)
 	return true
 }
 
@@ -159,11 +159,11 @@ func (s *Store) Drop(p int) bool {
 		return false
 	}
 
-	h := s.Lock(p, 0)
-	defer h.Unlock()
+	lp := s.Lock(p, 0)
+	defer lp.Unlock()
 	hadNotes := len(part.notes) > 0
 	for k := range part.notes {
-		h.forget(k)
+		lp.forget(k)
 	}
 	part.unsaved, part.unsent = nil, nil
 	part.shrink()
@@ -172,10 +172,10 @@ func (s *Store) Drop(p int) bool {
 }
 
 // forget removes a note without telling any reader.
-func (h Held) forget(k Key) {
-	e := h.part.notes[k]
-	h.count(e.note(k), -1)
-	delete(h.part.notes, k)
+func (lp Locked) forget(k Key) {
+	e := lp.part.notes[k]
+	lp.count(e.note(k), -1)
+	delete(lp.part.notes, k)
 }
 
 // Sweep drops what has expired from the next fraction (0…1) of the partitions,
@@ -194,62 +194,62 @@ func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 }
 
 func (s *Store) sweep(p int, steady int64, owned bool) {
-	h := s.Lock(p, steady)
-	defer h.Unlock()
+	lp := s.Lock(p, steady)
+	defer lp.Unlock()
 
 	if owned {
-		h.endSlotsOf(math.MaxInt, steady)
+		lp.endSlotsOf(math.MaxInt, steady)
 	}
 
-	for k, e := range h.part.notes {
+	for k, e := range lp.part.notes {
 		switch {
 		// No reader is told: copies and records on disk expire by themselves.
-		case int64(e.until) <= h.second:
-			h.forget(k)
+		case int64(e.until) <= lp.second:
+			lp.forget(k)
 		case k.Kind == Reservation:
-			h.sweepReservation(e.note(k), steady)
+			lp.sweepReservation(e.note(k), steady)
 		case k.Kind == Rate:
-			h.sweepRate(e.note(k), steady)
+			lp.sweepRate(e.note(k), steady)
 		}
 	}
 
-	h.part.shrink()
+	lp.part.shrink()
 }
 
 // sweepReservation drops the parts of a reservation that nobody needs any more,
 // or that others need more. A standby makes the same changes by itself, so
 // nothing is sent.
-func (h Held) sweepReservation(n Note, steady int64) {
+func (lp Locked) sweepReservation(n Note, steady int64) {
 	isOver := n.Rank == Expired || n.IsDue(steady) && n.Body == ""
 	switch {
-	case isOver && h.isCrowdedFor(&n):
-		h.Remove(n.Key)
+	case isOver && lp.isCrowdedFor(&n):
+		lp.Remove(n.Key)
 	case n.Rank != Open && n.Body != "" && steady-n.At > AnswerLife:
 		n.Body = ""
-		h.put(&n, 0)
+		lp.put(&n, 0)
 	}
 }
 
 // sweepRate shortens the life of a rate, if only late settlements need it and
 // its room is. What was taken before can then no longer come back late.
-func (h Held) sweepRate(n Note, steady int64) {
-	shorter := h.second + RateMemory
-	isLate := n.Rank > 0 && n.Until-LateSettling <= h.second && n.Until > shorter
-	if !isLate || !h.isCrowdedFor(&n) {
+func (lp Locked) sweepRate(n Note, steady int64) {
+	shorter := lp.second + RateMemory
+	isLate := n.Rank > 0 && n.Until-LateSettling <= lp.second && n.Until > shorter
+	if !isLate || !lp.isCrowdedFor(&n) {
 		return
 	}
 	n.Until = shorter
-	h.Put(&n)
-	h.forgetRates(n.Subject, steady)
+	lp.Put(&n)
+	lp.forgetRates(n.Subject, steady)
 }
 
 // isCrowdedFor reports whether notes that are kept for late settlements must
 // give way: more than half of the room is taken, and the rule of n has more
 // than a little of it.
-func (h Held) isCrowdedFor(n *Note) bool {
-	h.store.mu.Lock()
-	defer h.store.mu.Unlock()
-	b := &h.store.budgets[n.Kind.purpose()]
+func (lp Locked) isCrowdedFor(n *Note) bool {
+	lp.store.mu.Lock()
+	defer lp.store.mu.Unlock()
+	b := &lp.store.budgets[n.Kind.purpose()]
 	return b.used > b.most/2 && b.groups[n.Group] > b.most/pittance
 }
 
@@ -315,9 +315,9 @@ func (s *Store) compactMade(m *madeNotes, steady int64) {
 
 // has reports whether a note is stored as it was made then.
 func (s *Store) has(one madeNote, steady int64) bool {
-	h := s.Lock(one.Partition(), steady)
-	defer h.Unlock()
-	n, found := h.Get(one.Key)
+	lp := s.Lock(one.Partition(), steady)
+	defer lp.Unlock()
+	n, found := lp.Get(one.Key)
 	return found && n.At == one.at
 }
 

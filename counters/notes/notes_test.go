@@ -26,9 +26,9 @@ func reservation(group uint32, subject, id uint64) Note {
 // add makes a reservation and reports whether there was room.
 func add(t *testing.T, s *Store, n Note) bool {
 	t.Helper()
-	h := s.Lock(n.Partition(), begin)
-	defer h.Unlock()
-	err := h.Make(n)
+	lp := s.Lock(n.Partition(), begin)
+	defer lp.Unlock()
+	err := lp.Make(n)
 	if err != nil && !errors.Is(err, ErrReservations) {
 		t.Fatal(err)
 	}
@@ -111,19 +111,19 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 			At: begin, Until: begin/1e9 + 60, Body: string(make([]byte, body)),
 		}
 		expect.NoError(t, s.MakeRoom(n, begin))
-		h := s.Lock(n.Partition(), begin)
-		defer h.Unlock()
-		h.Put(n)
+		lp := s.Lock(n.Partition(), begin)
+		defer lp.Unlock()
+		lp.Put(n)
 		s.Made(n)
 	}
 	kept := func(from, to uint64) (n int) {
 		for id := from; id < to; id++ {
 			k := Key{Subject: spread(id), ID: id, Kind: Answer}
-			h := s.Lock(k.Partition(), begin)
-			if _, found := h.Get(k); found {
+			lp := s.Lock(k.Partition(), begin)
+			if _, found := lp.Get(k); found {
 				n++
 			}
-			h.Unlock()
+			lp.Unlock()
 		}
 		return n
 	}
@@ -187,17 +187,17 @@ func TestBudgets(t *testing.T) {
 		if err := s.MakeRoom(n, begin); err != nil {
 			return err
 		}
-		h := s.Lock(n.Partition(), begin)
-		defer h.Unlock()
-		h.Put(n)
+		lp := s.Lock(n.Partition(), begin)
+		defer lp.Unlock()
+		lp.Put(n)
 		s.Made(n)
 		return nil
 	}
 	has := func(kind Kind, id uint64) bool {
 		k := Key{Subject: spread(id), ID: id, Kind: kind}
-		h := s.Lock(k.Partition(), begin)
-		defer h.Unlock()
-		_, found := h.Get(k)
+		lp := s.Lock(k.Partition(), begin)
+		defer lp.Unlock()
+		_, found := lp.Get(k)
 		return found
 	}
 
@@ -254,14 +254,14 @@ func TestResets(t *testing.T) {
 	reset := func(subject uint64) {
 		n := &Note{Key: Key{Subject: subject, Kind: Reset}}
 		expect.NoError(t, s.MakeRoom(n, begin))
-		h := s.Lock(n.Partition(), begin)
-		defer h.Unlock()
-		h.Reset(n.Key, false, begin, begin/1e9+100)
+		lp := s.Lock(n.Partition(), begin)
+		defer lp.Unlock()
+		lp.Reset(n.Key, false, begin, begin/1e9+100)
 	}
 	since := func(subject, resets uint64) bool {
-		h := s.Lock(Key{Subject: subject}.Partition(), begin)
-		defer h.Unlock()
-		return h.IsResetSince(subject, 7, resets)
+		lp := s.Lock(Key{Subject: subject}.Partition(), begin)
+		defer lp.Unlock()
+		return lp.IsResetSince(subject, 7, resets)
 	}
 
 	reset(1)
@@ -293,9 +293,9 @@ func TestResetsOfOneSubject(t *testing.T) {
 	reset := func(subject uint64, at int64) {
 		n := &Note{Key: ResetKey(subject, 0)}
 		expect.NoError(t, s.MakeRoom(n, at))
-		h := s.Lock(n.Partition(), at)
-		defer h.Unlock()
-		h.Reset(n.Key, false, at, at/1e9+100)
+		lp := s.Lock(n.Partition(), at)
+		defer lp.Unlock()
+		lp.Reset(n.Key, false, at, at/1e9+100)
 	}
 	const again, other = 1, 1 << 62
 	m := &s.budgets[resets].made
@@ -319,9 +319,9 @@ func TestResetsOfOneSubject(t *testing.T) {
 	for i := range uint64(10) {
 		reset(3*other+i<<20, begin+2e5)
 	}
-	h := s.Lock(0, begin)
-	defer h.Unlock()
-	if h.IsResetSince(2, 7, 99_999) {
+	lp := s.Lock(0, begin)
+	defer lp.Unlock()
+	if lp.IsResetSince(2, 7, 99_999) {
 		t.Error("the newest reset was forgotten before older ones: what others took before it would not come back")
 	}
 }
@@ -342,9 +342,9 @@ func TestCopies(t *testing.T) {
 		return n
 	}
 	get := func(s *Store, k Key) (Note, bool) {
-		h := s.Lock(k.Partition(), begin)
-		defer h.Unlock()
-		return h.Get(k)
+		lp := s.Lock(k.Partition(), begin)
+		defer lp.Unlock()
+		return lp.Get(k)
 	}
 
 	send() // from now on replicas are told
@@ -354,11 +354,11 @@ func TestCopies(t *testing.T) {
 	expect.Equal(t, send(), 2, "notes were sent")
 	settled := open
 	settled.Rank, settled.Body = 1, "the answer"
-	h := owner.Lock(0, begin)
-	h.Put(&settled)
-	h.Put(&settled)
-	h.Remove(Key{Subject: 1, ID: 2, Kind: Reservation})
-	h.Unlock()
+	lp := owner.Lock(0, begin)
+	lp.Put(&settled)
+	lp.Put(&settled)
+	lp.Remove(Key{Subject: 1, ID: 2, Kind: Reservation})
+	lp.Unlock()
 	if n := send(); n != 2 || send() != 0 {
 		t.Errorf("%d changes were sent, want 2, and then none", n)
 	}
@@ -405,9 +405,9 @@ func TestACopyKeepsItsFloor(t *testing.T) {
 	s.Replace(&numbers, begin)
 	numbers.Rank, numbers.Minor = 6, 0
 	s.Replace(&numbers, begin)
-	h := s.Lock(0, begin)
-	defer h.Unlock()
-	if !h.IsResetSince(1, 7, 3) || h.IsResetSince(1, 7, 4) || s.Resets(0) != 6 {
+	lp := s.Lock(0, begin)
+	defer lp.Unlock()
+	if !lp.IsResetSince(1, 7, 3) || lp.IsResetSince(1, 7, 4) || s.Resets(0) != 6 {
 		t.Error("what was taken before resets that were forgotten would come back")
 	}
 }
@@ -422,16 +422,16 @@ func TestBudgetsAddUp(t *testing.T) {
 			Rank: rng.Uint64N(2), Group: rng.Uint32N(3), Inline: rng.IntN(2) == 0,
 			At: begin, Until: begin/1e9 + rng.Int64N(100) - 50, Body: string(make([]byte, rng.IntN(9))),
 		}
-		h := s.Lock(n.Partition(), begin)
+		lp := s.Lock(n.Partition(), begin)
 		switch rng.IntN(6) {
 		case 0:
-			h.Remove(n.Key)
+			lp.Remove(n.Key)
 		case 1:
-			h.Put(&n)
+			lp.Put(&n)
 		case 2:
-			_ = h.Make(reservation(n.Group, n.Subject, n.ID))
+			_ = lp.Make(reservation(n.Group, n.Subject, n.ID))
 		}
-		h.Unlock()
+		lp.Unlock()
 		switch rng.IntN(60) {
 		case 0:
 			s.Merge(&n, begin)
@@ -506,9 +506,9 @@ func TestRatesAreShared(t *testing.T) {
 			rate.Kind = Rate
 			list = append(list, rate)
 		}
-		h := s.Lock(list[0].Partition(), begin)
-		defer h.Unlock()
-		return h.Make(list...) == nil
+		lp := s.Lock(list[0].Partition(), begin)
+		defer lp.Unlock()
+		return lp.Make(list...) == nil
 	}
 
 	flood := uint64(0)
@@ -547,9 +547,9 @@ func TestFloodsLeaveNoMemory(t *testing.T) {
 			for i := range uint64(10_000) {
 				n := reservation(1, round<<52, round<<32+i)
 				n.At, n.Until = now, now/1e9+60
-				h := s.Lock(n.Partition(), now)
-				expect.NoError(t, h.Make(n))
-				h.Unlock()
+				lp := s.Lock(n.Partition(), now)
+				expect.NoError(t, lp.Make(n))
+				lp.Unlock()
 			}
 			if received {
 				s.Changes(int(round), Checkpoints, nil)
@@ -569,14 +569,14 @@ func TestSweep(t *testing.T) {
 	s := New(1 << 20)
 	settled := reservation(1, 1, 1)
 	settled.Rank, settled.Body = 1, "the answer"
-	h := s.Lock(0, begin)
-	h.Put(&settled)
-	h.Unlock()
+	lp := s.Lock(0, begin)
+	lp.Put(&settled)
+	lp.Unlock()
 	get := func(at time.Duration) (Note, bool) {
 		s.Sweep(begin+int64(at), 1, func(int) bool { return true })
-		h := s.Lock(0, begin+int64(at))
-		defer h.Unlock()
-		return h.Get(settled.Key)
+		lp := s.Lock(0, begin+int64(at))
+		defer lp.Unlock()
+		return lp.Get(settled.Key)
 	}
 	if got, _ := get(59 * time.Second); got.Body == "" {
 		t.Error("the answer was forgotten within a minute")

@@ -84,9 +84,9 @@ func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 
 		// The schedule is locked after a partition, so it is unlocked again by
 		// now.
-		h := s.Lock(k.Partition(), steady)
-		n, found := h.Get(k)
-		h.Unlock()
+		lp := s.Lock(k.Partition(), steady)
+		n, found := lp.Get(k)
+		lp.Unlock()
 
 		if found && n.schedules() {
 			list = append(list, n)

@@ -15,9 +15,9 @@ func TestSchedule(t *testing.T) {
 		n := reservation(1, id, id)
 		n.At, n.Minor, n.Until = begin, uint64(open), begin/1e9+1000
 		n.Body, n.Rank = body, rank
-		h := s.Lock(n.Partition(), begin)
-		defer h.Unlock()
-		h.Put(&n)
+		lp := s.Lock(n.Partition(), begin)
+		defer lp.Unlock()
+		lp.Put(&n)
 	}
 	for id := range uint64(20) {
 		put(id, time.Duration(20-id)*time.Second, "do", Open)
@@ -25,9 +25,9 @@ func TestSchedule(t *testing.T) {
 	}
 	put(100, time.Second, "", Open)
 	put(19, 0, "the answer", Settled)
-	h := s.Lock(0, begin)
-	h.Remove(reservation(1, 18, 18).Key)
-	h.Unlock()
+	lp := s.Lock(0, begin)
+	lp.Remove(reservation(1, 18, 18).Key)
+	lp.Unlock()
 
 	if at, some := s.NextDue(); !some || at != begin+1e9 {
 		t.Errorf("the first is due at %d, %t", at, some)
@@ -65,9 +65,9 @@ func TestLateOnesGiveWay(t *testing.T) {
 		n.At, n.Minor, n.Until = begin, 1e9, begin/1e9+61+LateSettling
 		rate := n
 		rate.Kind, rate.Rank, rate.Minor = Rate, 5, 0
-		h := s.Lock(n.Partition(), begin)
-		defer h.Unlock()
-		expect.NoError(t, h.Make(n, rate))
+		lp := s.Lock(n.Partition(), begin)
+		defer lp.Unlock()
+		expect.NoError(t, lp.Make(n, rate))
 	}
 	for i := range uint64(1000) {
 		make(1, spread(i))

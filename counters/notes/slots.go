@@ -135,8 +135,8 @@ func (l *endList) Pop() any {
 }
 
 // countSlot adds n, a slot, to what is held, or takes it off if sign is −1.
-func (h Held) countSlot(n *Note, sign int64) {
-	p := h.part
+func (lp Locked) countSlot(n *Note, sign int64) {
+	p := lp.part
 	if p.slots == nil {
 		p.slots = make(map[Slots]*limitSlots)
 		p.slotGroups = make(map[uint32]int64)
@@ -164,7 +164,7 @@ func (h Held) countSlot(n *Note, sign int64) {
 	// slots, compacting costs each of them only a small part. Here a standby
 	// compacts, too, which answers nothing about slots.
 	if len(slots.ends) > 2*slots.count+exactEnds {
-		h.compact(key, slots)
+		lp.compact(key, slots)
 	}
 
 	// If it goes, its end stays in the heap, where finding it would mean
@@ -176,37 +176,37 @@ func (h Held) countSlot(n *Note, sign int64) {
 }
 
 // current reports whether e is when a slot of key ends now.
-func (h Held) current(key Slots, e slotEnd) bool {
-	before, found := h.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
+func (lp Locked) current(key Slots, e slotEnd) bool {
+	before, found := lp.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
 	return found && before.at+int64(before.minor) == e.at
 }
 
 // endSlots drops the slots of key that ended at or before steady, and returns
 // what is held then; nil if nothing is.
-func (h Held) endSlots(key Slots, steady int64) *limitSlots {
-	slots := h.part.slots[key]
+func (lp Locked) endSlots(key Slots, steady int64) *limitSlots {
+	slots := lp.part.slots[key]
 
 	// Ends that are not current go as well, so that the first one is a slot's:
 	// nextEnd relies on it.
-	for slots != nil && len(slots.ends) > 0 && (slots.ends[0].at <= steady || !h.current(key, slots.ends[0])) {
+	for slots != nil && len(slots.ends) > 0 && (slots.ends[0].at <= steady || !lp.current(key, slots.ends[0])) {
 		e, _ := heap.Pop(&slots.ends).(slotEnd)
-		if !h.current(key, e) {
+		if !lp.current(key, e) {
 			continue
 		}
 		k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
-		h.store.countExpired(h.part.notes[k])
-		h.forget(k)
+		lp.store.countExpired(lp.part.notes[k])
+		lp.forget(k)
 
 		// If that was the last slot, its limit is gone from the map.
-		slots = h.part.slots[key]
+		slots = lp.part.slots[key]
 	}
 
 	return slots
 }
 
 // compact drops the earlier ends of slots that were renewed or released.
-func (h Held) compact(key Slots, slots *limitSlots) {
-	slots.ends = slices.DeleteFunc(slots.ends, func(e slotEnd) bool { return !h.current(key, e) })
+func (lp Locked) compact(key Slots, slots *limitSlots) {
+	slots.ends = slices.DeleteFunc(slots.ends, func(e slotEnd) bool { return !lp.current(key, e) })
 	slices.SortFunc(slots.ends, slotEnd.compare)
 	slots.ends = slices.Clip(slices.Compact(slots.ends)) // sorted, it is a heap
 }
@@ -216,8 +216,8 @@ func (h Held) compact(key Slots, slots *limitSlots) {
 // them are held (untilFits), and until none is (untilAll). Both are 0 if
 // nothing is held. With more than exactEnds slots, untilAll may be somewhat too
 // long.
-func (h Held) HeldSlots(key Slots, steady, rest int64) (held, untilFits, untilAll int64) {
-	slots := h.endSlots(key, steady)
+func (lp Locked) HeldSlots(key Slots, steady, rest int64) (held, untilFits, untilAll int64) {
+	slots := lp.endSlots(key, steady)
 	if slots == nil {
 		return 0, 0, 0
 	}
@@ -225,13 +225,13 @@ func (h Held) HeldSlots(key Slots, steady, rest int64) (held, untilFits, untilAl
 	if slots.changes > slots.count/4 || slots.count <= exactEnds {
 		slots.changes, slots.latest = 0, 0
 		for _, e := range slots.ends {
-			if h.current(key, e) {
+			if lp.current(key, e) {
 				slots.latest = max(slots.latest, e.at)
 			}
 		}
 	}
 
-	return slots.held, h.nextEnd(key, slots, rest) - steady, slots.latest - steady
+	return slots.held, lp.nextEnd(key, slots, rest) - steady, slots.latest - steady
 }
 
 const (
@@ -245,10 +245,10 @@ const (
 
 // nextEnd returns when enough slots have ended that at most rest units are held
 // or, if it would have to read too many ends, an earlier time.
-func (h Held) nextEnd(key Slots, slots *limitSlots, rest int64) int64 {
+func (lp Locked) nextEnd(key Slots, slots *limitSlots, rest int64) int64 {
 	at := slots.ends[0].at
 	held := slots.held
-	h.readEnds(key, slots, maxEndsRead, func(slot SlotInfo) bool {
+	lp.readEnds(key, slots, maxEndsRead, func(slot SlotInfo) bool {
 		held -= slot.Units
 		at = slot.End
 		return held > rest
@@ -258,7 +258,7 @@ func (h Held) nextEnd(key Slots, slots *limitSlots, rest int64) int64 {
 
 // readEnds calls read with the slots of key in the order of their ends, until
 // read returns false or most ends were read.
-func (h Held) readEnds(key Slots, slots *limitSlots, most int, read func(SlotInfo) bool) {
+func (lp Locked) readEnds(key Slots, slots *limitSlots, most int, read func(SlotInfo) bool) {
 	// The heap stays as it is, and is not sorted: no end is before its parent,
 	// so a second heap, of places, has the next one in front.
 	next := indexHeap{slots.ends, []int{0}}
@@ -272,9 +272,9 @@ func (h Held) readEnds(key Slots, slots *limitSlots, most int, read func(SlotInf
 		e := slots.ends[i]
 
 		// A slot that was renewed to the same end has that twice.
-		if e != last && h.current(key, e) {
+		if e != last && lp.current(key, e) {
 			k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
-			before := h.part.notes[k]
+			before := lp.part.notes[k]
 			n := before.note(k)
 			if !read(n.slot()) {
 				return
@@ -307,8 +307,8 @@ func (x *indexHeap) Pop() any {
 }
 
 // GetSlot returns a slot of key that is held at steady, and its note.
-func (h Held) GetSlot(key Slots, id uint64, steady int64) (SlotInfo, Note, bool) {
-	e, found := h.part.notes[key.Key(id)]
+func (lp Locked) GetSlot(key Slots, id uint64, steady int64) (SlotInfo, Note, bool) {
+	e, found := lp.part.notes[key.Key(id)]
 	if !found {
 		return SlotInfo{}, Note{}, false
 	}
@@ -317,24 +317,24 @@ func (h Held) GetSlot(key Slots, id uint64, steady int64) (SlotInfo, Note, bool)
 }
 
 // RenewSlot stores n, a slot, with a new end.
-func (h Held) RenewSlot(n *Note, end int64) {
+func (lp Locked) RenewSlot(n *Note, end int64) {
 	n.setEnd(end)
-	h.Put(n)
+	lp.Put(n)
 }
 
 // HasRoomForSlot reports whether there is room for n, a slot.
-func (h Held) HasRoomForSlot(n *Note) bool {
-	fits := h.HasRoom(n)
+func (lp Locked) HasRoomForSlot(n *Note) bool {
+	fits := lp.HasRoom(n)
 	if !fits {
-		h.store.budgets[slots].refused.Add(1)
+		lp.store.budgets[slots].refused.Add(1)
 	}
 	return fits
 }
 
 // ListSlots returns the slots of key that are held at steady, at most bound,
 // those that end first in front, and how many there are.
-func (h Held) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo, all int) {
-	slots := h.endSlots(key, steady)
+func (lp Locked) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo, all int) {
+	slots := lp.endSlots(key, steady)
 	if slots == nil {
 		return nil, 0
 	}
@@ -343,33 +343,33 @@ func (h Held) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo, al
 		list = append(list, slot)
 		return len(list) < bound
 	}
-	h.readEnds(key, slots, maxEndsListed, read)
+	lp.readEnds(key, slots, maxEndsListed, read)
 
 	if len(list) < min(bound, slots.count) { // ends of slots that were renewed are in front
-		h.compact(key, slots)
+		lp.compact(key, slots)
 		list = nil
-		h.readEnds(key, slots, maxEndsListed, read)
+		lp.readEnds(key, slots, maxEndsListed, read)
 	}
 
 	return list, slots.count
 }
 
 // FreeSlots removes all slots of key, and returns how many units they had.
-func (h Held) FreeSlots(key Slots) (units int64) {
-	slots := h.part.slots[key]
+func (lp Locked) FreeSlots(key Slots) (units int64) {
+	slots := lp.part.slots[key]
 	if slots == nil {
 		return 0
 	}
 	units = slots.held
 	for _, e := range slices.Clone(slots.ends) {
-		h.Remove(Key{Subject: key.Subject, ID: e.id, Kind: Slot})
+		lp.Remove(Key{Subject: key.Subject, ID: e.id, Kind: Slot})
 	}
 	return units
 }
 
 // InlineSlots returns the limits of a subject, which came with calls, of which slots are held.
-func (h Held) InlineSlots(subject uint64) (counters []uint64) {
-	for key := range h.part.slots {
+func (lp Locked) InlineSlots(subject uint64) (counters []uint64) {
+	for key := range lp.part.slots {
 		if key.Subject == subject {
 			counters = append(counters, key.Counter)
 		}
@@ -381,15 +381,15 @@ func (h Held) InlineSlots(subject uint64) (counters []uint64) {
 // copies: p refuses new ones for as long as the lost ones may be held. It is
 // known until the given time, in Unix seconds on the steady clock.
 func (s *Store) MarkLost(p int, steady, until int64) {
-	h := s.Lock(p, steady)
-	defer h.Unlock()
-	h.Put(&Note{Key: PartitionKey(Lost, p, 0), At: steady, Until: until})
+	lp := s.Lock(p, steady)
+	defer lp.Unlock()
+	lp.Put(&Note{Key: PartitionKey(Lost, p, 0), At: steady, Until: until})
 }
 
 // LostAt returns when slots of the partition of subject were last lost, as far
 // as that still matters.
-func (h Held) LostAt(subject uint64) (steady int64, lost bool) {
-	n, found := h.Get(PartitionKey(Lost, Key{Subject: subject}.Partition(), 0))
+func (lp Locked) LostAt(subject uint64) (steady int64, lost bool) {
+	n, found := lp.Get(PartitionKey(Lost, Key{Subject: subject}.Partition(), 0))
 	return n.At, found
 }
 
@@ -398,10 +398,10 @@ func (s *Store) AddHeldSlots(p int, steady int64, held map[uint32]int64) {
 	if s.partitions[p].Load() == nil {
 		return
 	}
-	h := s.Lock(p, steady)
-	defer h.Unlock()
-	h.endSlotsOf(maxLimitsEnded, steady)
-	for group, units := range h.part.slotGroups {
+	lp := s.Lock(p, steady)
+	defer lp.Unlock()
+	lp.endSlotsOf(maxLimitsEnded, steady)
+	for group, units := range lp.part.slotGroups {
 		held[group] += units
 	}
 }
@@ -412,13 +412,13 @@ func (s *Store) AddHeldSlots(p int, steady int64, held map[uint32]int64) {
 const maxLimitsEnded = 4096
 
 // endSlotsOf drops slots that ended at or before steady, of at most so many limits.
-func (h Held) endSlotsOf(most int, steady int64) {
+func (lp Locked) endSlotsOf(most int, steady int64) {
 	limits := 0
-	for key := range h.part.slots {
+	for key := range lp.part.slots {
 		if limits == most {
 			return
 		}
-		h.endSlots(key, steady)
+		lp.endSlots(key, steady)
 		limits++
 	}
 }

@@ -27,8 +27,8 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 		now += r.Int64N(1e8)
 		key := limits[r.IntN(len(limits))]
 		id := r.Uint64N(200)
-		h := s.Lock(Key{Subject: key.Subject}.Partition(), now)
-		have, n, held := h.GetSlot(key, id, now)
+		lp := s.Lock(Key{Subject: key.Subject}.Partition(), now)
+		have, n, held := lp.GetSlot(key, id, now)
 		was, inModel := model[key][id]
 		inModel = inModel && was.End > now
 		if held != inModel || held && have != was {
@@ -39,14 +39,14 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 		switch {
 		case !held:
 			n := key.Note(&info, 7, false)
-			h.Put(&n)
+			lp.Put(&n)
 			model[key][id] = info
 		case r.IntN(2) == 0:
-			h.RenewSlot(&n, info.End)
+			lp.RenewSlot(&n, info.End)
 			was.End = info.End
 			model[key][id] = was
 		default:
-			h.Remove(n.Key)
+			lp.Remove(n.Key)
 			delete(model[key], id)
 		}
 
@@ -62,9 +62,9 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 			}
 			last = max(last, one.End-now)
 		}
-		units, enough, all := h.HeldSlots(key, now, sum-1)
-		list, listed := h.ListSlots(key, now, 20)
-		h.Unlock()
+		units, enough, all := lp.HeldSlots(key, now, sum-1)
+		list, listed := lp.ListSlots(key, now, 20)
+		lp.Unlock()
 		if want := firstOf(model[key], 20); !slices.Equal(list, want) || listed != len(model[key]) {
 			t.Fatalf("step %d: got %+v of %d listed, want %+v of %d", step, list, listed, want, len(model[key]))
 		}
@@ -103,13 +103,13 @@ func TestExpiredSlotsOfStrangersAreCountedTogether(t *testing.T) {
 	const count = 10_000
 	s := New(DefaultReservations)
 	key, now := Slots{1, 10}, int64(1e12)
-	h := s.Lock(Key{Subject: 1}.Partition(), now)
+	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	for i := range uint32(count) {
 		n := key.Note(&SlotInfo{ID: uint64(i), Units: 1, Acquired: now, End: now + 1}, 7+i, i > 0)
-		h.Put(&n)
+		lp.Put(&n)
 	}
-	h.HeldSlots(key, now+1, 0)
-	h.Unlock()
+	lp.HeldSlots(key, now+1, 0)
+	lp.Unlock()
 	if got := s.ExpiredSlots(); got[7] != 1 || got[InlineGroup] != count-1 || len(got) != 2 {
 		t.Errorf("the slots that ended are counted under %d groups: %d of the rule, %d of strangers, want 1 and %d",
 			len(got), got[7], got[InlineGroup], count-1)
@@ -129,21 +129,21 @@ func TestListOfManySlots(t *testing.T) {
 	const count = 20_000
 	s := New(DefaultReservations)
 	key, now := Slots{1, 10}, int64(1e12)
-	h := s.Lock(Key{Subject: 1}.Partition(), now)
-	defer h.Unlock()
+	lp := s.Lock(Key{Subject: 1}.Partition(), now)
+	defer lp.Unlock()
 	for i := range uint64(count) {
 		n := key.Note(&SlotInfo{ID: i, Units: 1, Acquired: now, End: now + 1e9 + int64(i)}, 0, false)
-		h.Put(&n)
+		lp.Put(&n)
 	}
 	renew := func(from, to uint64) {
 		for i := from; i < to; i++ {
-			_, n, _ := h.GetSlot(key, i, now)
-			h.RenewSlot(&n, now+2e9+int64(i))
+			_, n, _ := lp.GetSlot(key, i, now)
+			lp.RenewSlot(&n, now+2e9+int64(i))
 		}
 	}
 	list := func(want ...uint64) {
 		t.Helper()
-		got, all := h.ListSlots(key, now, len(want))
+		got, all := lp.ListSlots(key, now, len(want))
 		var ids []uint64
 		for _, one := range got {
 			ids = append(ids, one.ID)
@@ -152,7 +152,7 @@ func TestListOfManySlots(t *testing.T) {
 			t.Errorf("got %v of %d, want %v of %d", ids, all, want, count)
 		}
 	}
-	kept := func() int { return len(h.part.slots[key].ends) }
+	kept := func() int { return len(lp.part.slots[key].ends) }
 
 	renew(1, 100)
 	list(0, 100, 101)
@@ -171,14 +171,14 @@ func TestEnoughSlotsEnd(t *testing.T) {
 	t.Parallel()
 	s := New(DefaultReservations)
 	key, now := Slots{1, 10}, int64(1e12)
-	h := s.Lock(Key{Subject: 1}.Partition(), now)
-	defer h.Unlock()
+	lp := s.Lock(Key{Subject: 1}.Partition(), now)
+	defer lp.Unlock()
 	for i, units := range []int64{3, 1, 2, 5} {
 		n := key.Note(&SlotInfo{ID: uint64(i), Units: units, Acquired: now, End: now + int64(i+1)*1e9}, 0, false)
-		h.Put(&n)
+		lp.Put(&n)
 	}
 	for rest, want := range map[int64]int64{10: 1, 8: 1, 7: 2, 6: 3, 5: 3, 4: 4, 0: 4} {
-		if _, enough, all := h.HeldSlots(key, now, rest); enough != want*1e9 || all != 4e9 {
+		if _, enough, all := lp.HeldSlots(key, now, rest); enough != want*1e9 || all != 4e9 {
 			t.Errorf("until %d are left: %d ns, and all in %d", rest, enough, all)
 		}
 	}
@@ -199,13 +199,13 @@ func TestMemoryOfSlots(t *testing.T) {
 	}
 	before := size()
 	key, now := Slots{1, 10}, int64(1e12)
-	h := s.Lock(Key{Subject: 1}.Partition(), now)
+	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	for i := range uint64(count) {
 		n := key.Note(&SlotInfo{ID: i * 0x9e3779b97f4a7c15, Nonce: i, Units: 1, Acquired: now,
 			End: now + 1e10, Who: "127.0.0.1"}, 0, false)
-		h.Put(&n)
+		lp.Put(&n)
 	}
-	h.Unlock()
+	lp.Unlock()
 	each := float64(size()-before) / count
 	t.Logf("%.0f bytes each", each)
 	if each > Bytes+slotBytes {

@@ -161,138 +161,138 @@ func (s *Store) Wait(p int) {
 	defer part.mu.Unlock()
 }
 
-// Held is a locked partition. The holder of a shard of counters may lock a
-// partition of notes, but not the other way round.
-type Held struct {
+// Locked is a partition that its user has locked. The holder of a shard of
+// counters may lock a partition of notes, but not the other way round.
+type Locked struct {
 	store  *Store
 	part   *partition
 	second int64
 }
 
 // Lock locks p. The caller must unlock it.
-func (s *Store) Lock(p int, steady int64) Held {
+func (s *Store) Lock(p int, steady int64) Locked {
 	part := s.in(p)
 	part.mu.Lock()
-	return Held{store: s, part: part, second: steady / 1e9}
+	return Locked{store: s, part: part, second: steady / 1e9}
 }
 
 // Unlock unlocks the partition.
-func (h Held) Unlock() { h.part.mu.Unlock() }
+func (lp Locked) Unlock() { lp.part.mu.Unlock() }
 
 // Get returns the note with key k, unless there is none or it has expired.
-func (h Held) Get(k Key) (Note, bool) {
-	e, found := h.part.notes[k]
-	if !found || int64(e.until) <= h.second {
+func (lp Locked) Get(k Key) (Note, bool) {
+	e, found := lp.part.notes[k]
+	if !found || int64(e.until) <= lp.second {
 		return Note{}, false
 	}
 	return e.note(k), true
 }
 
 // Put adds n, or replaces the note with its key. It checks no bound.
-func (h Held) Put(n *Note) { h.put(n, Checkpoints|Replicas) }
+func (lp Locked) Put(n *Note) { lp.put(n, Checkpoints|Replicas) }
 
-func (h Held) put(n *Note, by Readers) {
-	before, replaces := h.part.notes[n.Key]
+func (lp Locked) put(n *Note, by Readers) {
+	before, replaces := lp.part.notes[n.Key]
 	if replaces {
-		h.count(before.note(n.Key), -1)
+		lp.count(before.note(n.Key), -1)
 	}
 
-	h.count(*n, 1)
+	lp.count(*n, 1)
 	e := entryOf(n, before.dirty)
 	e.isScheduled = before.isScheduled
 	if n.schedules() && !e.isScheduled {
 		e.isScheduled = true
-		h.store.schedule.add(due{n.end(), n.Key})
+		lp.store.schedule.add(due{n.end(), n.Key})
 	}
 
-	h.mark(n.Key, e, by)
+	lp.mark(n.Key, e, by)
 	if n.Kind == Resets {
-		h.part.resets.Store(n.Rank)
+		lp.part.resets.Store(n.Rank)
 	}
 }
 
 // Remove removes the note with key k.
-func (h Held) Remove(k Key) {
-	before, found := h.part.notes[k]
+func (lp Locked) Remove(k Key) {
+	before, found := lp.part.notes[k]
 	if !found {
 		return
 	}
 
-	h.count(before.note(k), -1)
-	delete(h.part.notes, k)
+	lp.count(before.note(k), -1)
+	delete(lp.part.notes, k)
 	// Replicas must drop it too. On disk it may stay until it expires, unless it is a slot.
-	if k.Kind == Slot && h.part.isSaved && before.dirty&Checkpoints == 0 {
-		h.part.unsaved = append(h.part.unsaved, k)
+	if k.Kind == Slot && lp.part.isSaved && before.dirty&Checkpoints == 0 {
+		lp.part.unsaved = append(lp.part.unsaved, k)
 	}
-	if h.store.copied.Load() && before.dirty&Replicas == 0 {
-		h.part.unsent = append(h.part.unsent, k)
+	if lp.store.copied.Load() && before.dirty&Replicas == 0 {
+		lp.part.unsent = append(lp.part.unsent, k)
 	}
 }
 
 // count adds n to the budgets and numbers, or takes it off again if sign is −1.
-func (h Held) count(n Note, sign int64) {
+func (lp Locked) count(n Note, sign int64) {
 	if n.Kind == Rate {
-		h.part.rates.Add(sign)
-		h.store.rates.Add(sign)
+		lp.part.rates.Add(sign)
+		lp.store.rates.Add(sign)
 	}
 	if n.Kind == Slot {
-		h.countSlot(&n, sign)
+		lp.countSlot(&n, sign)
 	}
 
-	h.store.mu.Lock()
-	defer h.store.mu.Unlock()
-	h.store.budgets[n.Kind.purpose()].add(&n, sign)
+	lp.store.mu.Lock()
+	defer lp.store.mu.Unlock()
+	lp.store.budgets[n.Kind.purpose()].add(&n, sign)
 }
 
 // mark stores e under k, marked as changed for the given readers.
-func (h Held) mark(k Key, e entry, by Readers) {
+func (lp Locked) mark(k Key, e entry, by Readers) {
 	// Without a replica, nobody would ever empty the list of what is unsent.
-	if !h.store.copied.Load() {
+	if !lp.store.copied.Load() {
 		by &^= Replicas
 	}
-	if by&Checkpoints&^e.dirty != 0 && h.part.isSaved {
-		h.part.unsaved = append(h.part.unsaved, k)
+	if by&Checkpoints&^e.dirty != 0 && lp.part.isSaved {
+		lp.part.unsaved = append(lp.part.unsaved, k)
 	}
 	if by&Replicas&^e.dirty != 0 {
-		h.part.unsent = append(h.part.unsent, k)
+		lp.part.unsent = append(lp.part.unsent, k)
 	}
 	e.dirty |= by
-	h.part.notes[k] = e
-	h.part.most = max(h.part.most, len(h.part.notes))
+	lp.part.notes[k] = e
+	lp.part.most = max(lp.part.most, len(lp.part.notes))
 }
 
 // Make adds the notes of a reservation: at most one of kind Reservation, and
 // any of kind Rate. Or it adds none: it fails with ErrReservations if the
 // reservation would take more than its rule and its subject may have of the
 // budget, or the rates more than those may have of theirs.
-func (h Held) Make(list ...Note) error {
-	if !h.hasRoom(list) {
-		h.store.budgets[reservations].refused.Add(1)
+func (lp Locked) Make(list ...Note) error {
+	if !lp.hasRoom(list) {
+		lp.store.budgets[reservations].refused.Add(1)
 		return ErrReservations
 	}
 
 	// Notes of another partition may use the same room meanwhile: the bound is
 	// exceeded by what is being made at once, and no more.
 	for i := range list {
-		h.Put(&list[i])
+		lp.Put(&list[i])
 	}
 	return nil
 }
 
 // hasRoom reports whether there is room for the notes of a reservation, all of
 // one rule and subject.
-func (h Held) hasRoom(list []Note) bool {
+func (lp Locked) hasRoom(list []Note) bool {
 	var more [purposes]int64
 	for i := range list {
 		n := &list[i]
-		more[n.Kind.purpose()] += n.size() - h.sizeOf(n.Key)
+		more[n.Kind.purpose()] += n.size() - lp.sizeOf(n.Key)
 	}
 
-	h.store.mu.Lock()
-	defer h.store.mu.Unlock()
+	lp.store.mu.Lock()
+	defer lp.store.mu.Unlock()
 	for i := range list {
 		p := list[i].Kind.purpose()
-		if !h.store.budgets[p].allows(&list[i], more[p]) {
+		if !lp.store.budgets[p].allows(&list[i], more[p]) {
 			return false
 		}
 	}
@@ -300,8 +300,8 @@ func (h Held) hasRoom(list []Note) bool {
 }
 
 // sizeOf returns what the note with key k takes of its budget now; 0 if there is none.
-func (h Held) sizeOf(k Key) int64 {
-	e, found := h.part.notes[k]
+func (lp Locked) sizeOf(k Key) int64 {
+	e, found := lp.part.notes[k]
 	if !found {
 		return 0
 	}
@@ -310,7 +310,7 @@ func (h Held) sizeOf(k Key) int64 {
 }
 
 // HasRoom reports whether there is room for n, of kind Rate, Reservation or Slot.
-func (h Held) HasRoom(n *Note) bool { return h.hasRoom([]Note{*n}) }
+func (lp Locked) HasRoom(n *Note) bool { return lp.hasRoom([]Note{*n}) }
 
 // MakeRoom makes room for a note of a kind that is not a reservation's, by
 // dropping older ones that this node made, if need be. It fails with ErrWrites
@@ -364,9 +364,9 @@ func (b *budget) takeOldest(n *Note) (oldest *madeNote, full bool) {
 // drop removes a note that this node made, to make room, unless the note was
 // made anew since: then it is listed again, among the newer ones.
 func (s *Store) drop(oldest madeNote, steady int64) {
-	h := s.Lock(oldest.Partition(), steady)
-	defer h.Unlock()
-	before, found := h.part.notes[oldest.Key]
+	lp := s.Lock(oldest.Partition(), steady)
+	defer lp.Unlock()
+	before, found := lp.part.notes[oldest.Key]
 	if !found || before.at != oldest.at {
 		return
 	}
@@ -374,9 +374,9 @@ func (s *Store) drop(oldest madeNote, steady int64) {
 	// The floor rises with the reset's number. What was taken before this reset
 	// would otherwise seem to be of the present life.
 	if oldest.Kind == Reset {
-		h.raiseFloor(oldest.Subject, before.rank)
+		lp.raiseFloor(oldest.Subject, before.rank)
 	}
-	h.Remove(oldest.Key)
+	lp.Remove(oldest.Key)
 }
 
 // Made records that this node made n, for which MakeRoom made room, so that it
