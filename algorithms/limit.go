@@ -161,6 +161,13 @@ type TakeRecord struct {
 	Reserved, Late bool
 }
 
+// TakeMark says when a limit took a cost, in the way of its kind: for windows
+// that are numbered, the number; for a log, the time of the entry relative to
+// that of the decision; for a bucket, how long all that it then owed takes to
+// drain. It is unused for windows that begin with their first hit. In an answer
+// about slots, it is how much longer they are held.
+type TakeMark int64
+
 // AddReturned makes the record of a bucket's Take allow for the n units that
 // had been put back into it before. A Give then sets Returned to how much was
 // put back altogether. Of a CellBucket the record does not say which window it

@@ -59,7 +59,7 @@ func (ch *change) describeTaken(l *Limiter, now algorithms.Instant, am *counters
 	am.Life = ch.taken.life
 	age := l.reservationAge(ch.made, ch.subject(), now)
 	for i := range ch.ops {
-		am.From = append(am.From, l.takenAt(ch.taken, i, age))
+		am.From = append(am.From, l.takeRecord(ch.taken, i, age))
 	}
 }
 

@@ -37,8 +37,8 @@ type ask struct {
 	err       error // the question was not delivered or not answered
 	replyHead
 	admitted bool
-	lives    []counters.Life // by subject
-	takenAt  []int64         // by op; see debit.takenAt
+	lives    []counters.Life       // by subject
+	marks    []algorithms.TakeMark // by op
 }
 
 // The states of an ask.
@@ -102,13 +102,13 @@ func (ak *ask) readAnswer(r *reply, err error, i int) {
 
 	// The reply's lists are copied, because r goes back to a pool.
 	ak.lives = append(ak.lives[:0], r.lives...)
-	ak.takenAt = ak.takenAt[:0]
+	ak.marks = ak.marks[:0]
 
 	n := len(ak.q.ops)
 	for j := range ak.q.ops {
 		res := &r.results[i*n+j]
 		ak.q.ops[j].Decision, ak.q.ops[j].Full = res.Decision, res.full
-		ak.takenAt = append(ak.takenAt, res.takenAt)
+		ak.marks = append(ak.marks, res.mark)
 	}
 }
 
@@ -317,7 +317,7 @@ func (ak *ask) refunds() (list []refund) {
 
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() && ops[i].Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
-				back.ops, back.takenAt = append(back.ops, ops[i]), append(back.takenAt, ak.takenAt[i])
+				back.ops, back.marks = append(back.ops, ops[i]), append(back.marks, ak.marks[i])
 			}
 		}
 

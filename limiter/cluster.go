@@ -263,18 +263,18 @@ func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	return &share
 }
 
-// takenWhen says when op took its cost, as in debit.takenAt.
-func takenWhen(op *counters.Op, base algorithms.Instant) int64 {
+// markOf returns when op took its cost; a log's mark is relative to base.
+func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
 	taken := op.TakeRecord()
 	switch {
 	case op.Limit.Kind == algorithms.SlidingLog:
-		return taken.Steady - base.Steady
+		return algorithms.TakeMark(taken.Steady - base.Steady)
 	case op.Limit.Kind.Bucket():
-		return int64(taken.Reset)
+		return algorithms.TakeMark(taken.Reset)
 	case op.Limit.Kind == algorithms.Concurrency:
-		return int64(op.SlotLeft())
+		return algorithms.TakeMark(op.SlotLeft())
 	}
-	return taken.Window
+	return algorithms.TakeMark(taken.Window)
 }
 
 // catchUp waits up to catchUpTimeout until this node has a revision of the ring

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
@@ -612,7 +613,7 @@ func TestRefundsAreChecked(t *testing.T) {
 			{"no lineage", debit{boot: n.boot}, 5},
 			{"as it was taken", debit{boot: n.boot, life: life}, 0},
 		} {
-			tt.gift.subject, tt.gift.steady, tt.gift.takenAt, tt.gift.ops = op.Key.Subject, a.Now.Steady, []int64{takenWhen(&op, a.Now)}, []counters.Op{op}
+			tt.gift.subject, tt.gift.steady, tt.gift.marks, tt.gift.ops = op.Key.Subject, a.Now.Steady, []algorithms.TakeMark{markOf(&op, a.Now)}, []counters.Op{op}
 			n.ServeNear(w.nodes[0].id, MethodRefund,
 				wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
 			expect.Equal(t, n.used("r", key), tt.want, "%s, used", tt.name)

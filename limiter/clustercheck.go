@@ -642,7 +642,7 @@ func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
 	ops := c.ops(s)
 	for i := range ops {
 		// For slots, the owner answers how much longer they are held.
-		slotLeft := time.Duration(ak.takenAt[at+i])
+		slotLeft := time.Duration(ak.marks[at+i])
 		ops[i].SetSlotLeft(slotLeft)
 	}
 

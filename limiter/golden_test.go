@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
 	taken := debit{
-		subject: 1, life: counters.Life{Lineage: 2, Resets: 9}, boot: 3, steady: 4, takenAt: []int64{7},
+		subject: 1, life: counters.Life{Lineage: 2, Resets: 9}, boot: 3, steady: 4, marks: []algorithms.TakeMark{7},
 		ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limit, Cost: 6}},
 	}
 	reservation := reservation{made: 1, until: 2, hasPlace: true, group: 300,

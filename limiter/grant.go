@@ -85,10 +85,10 @@ func (ls *leases) grant(
 // than the window that it was debited in.
 func (g *leaseGrant) describe(op *counters.Op) {
 	if op.Limit.Kind == algorithms.TokenBucket {
-		g.Windows = append(g.Windows, int64(op.Decision.ResetAfter)) // see debit.takenAt
+		g.Marks = append(g.Marks, algorithms.TakeMark(op.Decision.ResetAfter))
 		return
 	}
-	g.Windows = append(g.Windows, op.TakeRecord().Window)
+	g.Marks = append(g.Marks, algorithms.TakeMark(op.TakeRecord().Window))
 	g.EndsIn = min(g.EndsIn, op.Limit.WindowLeft(op.At))
 }
 
@@ -147,8 +147,8 @@ func (g *leaseGrant) code(c *wire.Coder) {
 	wire.Number(c, &g.ID, math.MaxInt64)
 	wire.Number(c, &g.EndsIn, int64(localcache.MaxTTL))
 	codeAmounts(c, &g.Amounts, algorithms.MaxAmount)
-	wire.List(c, &g.Windows, maxSubjectOps, 1, func(n *int64) { wire.Varint(c, n) })
-	c.Require(g.ID != 0 && len(g.Amounts) > 0 && len(g.Windows) == len(g.Amounts))
+	wire.List(c, &g.Marks, maxSubjectOps, 1, func(mark *algorithms.TakeMark) { wire.Varint(c, mark) })
+	c.Require(g.ID != 0 && len(g.Amounts) > 0 && len(g.Marks) == len(g.Amounts))
 }
 
 // minHeldBytes is the minimum size of an encoded HeldGrant.

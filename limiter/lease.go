@@ -284,7 +284,7 @@ func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) 
 			continue
 		}
 		d := debit{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life,
-			steady: e.Steady, ops: e.Ops, takenAt: e.Window}
+			steady: e.Steady, ops: e.Ops, marks: e.Marks}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)

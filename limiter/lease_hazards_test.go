@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
@@ -269,7 +270,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 				Limit: &u.Limits[0].Limit.Limit, Cost: 1}
 			list[i] = refund{debit: debit{subject: op.Key.Subject, boot: 1,
 				life: counters.Life{Lineage: 1}, ops: []counters.Op{op},
-				takenAt: []int64{0}}, grant: uint64(i + 1)}
+				marks: []algorithms.TakeMark{0}}, grant: uint64(i + 1)}
 		}
 		for range 4 {
 			owner.sendRefunds(list)

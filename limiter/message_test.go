@@ -61,8 +61,8 @@ func someLeaseRequests() []leaseRequest {
 func someRefunds() *refundList {
 	return &refundList{[]refund{
 		{debit: debit{subject: 1, boot: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3},
-			ops: someOps()[:1], takenAt: []int64{-3}}, grant: 5, hops: 1},
-		{debit: debit{subject: 2, steady: -5, ops: someOps()[2:3], takenAt: []int64{12}}, made: 9},
+			ops: someOps()[:1], marks: []algorithms.TakeMark{-3}}, grant: 5, hops: 1},
+		{debit: debit{subject: 2, steady: -5, ops: someOps()[2:3], marks: []algorithms.TakeMark{12}}, made: 9},
 	}}
 }
 
@@ -74,11 +74,11 @@ func someReply() *reply {
 		admitted: []bool{true, false},
 		results: append(make([]result, 4),
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9,
-				ResetAfter: time.Hour, Delay: 3}, takenAt: -7},
+				ResetAfter: time.Hour, Delay: 3}, mark: -7},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
 		grants: []leaseGrant{{subject: 2,
-			Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
+			Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Marks: []algorithms.TakeMark{-9}}}},
 	}
 }
 
@@ -260,7 +260,7 @@ func FuzzGifts(f *testing.F) {
 			return
 		}
 		for i := range have.list {
-			if g := &have.list[i]; len(g.ops) != len(g.takenAt) {
+			if g := &have.list[i]; len(g.ops) != len(g.marks) {
 				t.Errorf("have %+v", g)
 			}
 		}
@@ -280,8 +280,8 @@ func FuzzReservation(f *testing.F) {
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
 		debit: debit{subject: 1, life: counters.Life{Lineage: 2}, boot: 3, steady: 4,
-			ops:     []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}},
-			takenAt: []int64{7}},
+			ops:   []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}},
+			marks: []algorithms.TakeMark{7}},
 		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))

@@ -121,12 +121,12 @@ func (c *clusterCheck) refunds() (list []refund) {
 	return list
 }
 
-// addTaken adds those of ops to the refund that took their cost. base is as for takenWhen.
+// addTaken adds those of ops to the refund that took their cost. base is as for markOf.
 func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	for i := range ops {
 		if op := &ops[i]; op.Took() && op.Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
 			rf.ops = append(rf.ops, *op)
-			rf.takenAt = append(rf.takenAt, takenWhen(op, base))
+			rf.marks = append(rf.marks, markOf(op, base))
 		}
 	}
 }

@@ -28,12 +28,8 @@ type debit struct {
 	life   counters.Life
 	steady int64         // the time of the decision, on that node's steady clock
 	ops    []counters.Op // ops that took their cost
-	// takenAt says, by op, when the cost was taken: for windows that are numbered, the
-	// number; for a log, the time of the entry relative to steady; for a bucket,
-	// how long all that it then owed takes to drain. It is unused for windows that
-	// begin with their first hit. In a reply, it is for slots how much longer they
-	// are held; see takenWhen.
-	takenAt []int64
+	// marks say, by op, when the cost was taken; a log's is relative to steady.
+	marks []algorithms.TakeMark
 }
 
 func (d *debit) code(c *wire.Coder) {
@@ -51,8 +47,8 @@ func (d *debit) code(c *wire.Coder) {
 		wire.Number(c, &op.Cost, algorithms.MaxAmount)
 		c.Require(!op.Block)
 	})
-	wire.List(c, &d.takenAt, maxSubjectOps, 1, func(n *int64) { wire.Varint(c, n) })
-	c.Require(len(d.takenAt) == len(d.ops))
+	wire.List(c, &d.marks, maxSubjectOps, 1, func(mark *algorithms.TakeMark) { wire.Varint(c, mark) })
+	c.Require(len(d.marks) == len(d.ops))
 }
 
 // refund is a debit on its way back: the cost of a check that another limit
@@ -190,11 +186,11 @@ func (l *Limiter) give(rf *refund) {
 	}
 
 	all := *rf
-	rf.ops, rf.takenAt = nil, nil
+	rf.ops, rf.marks = nil, nil
 
 	giveOne := func(i int, cost int64) bool {
 		op := &all.ops[i]
-		from := l.takenAt(&all.debit, i, l.maxAge(&all, now))
+		from := l.takeRecord(&all.debit, i, l.maxAge(&all, now))
 		from.Reserved = all.made != 0
 		from.Late = all.late
 
@@ -202,7 +198,7 @@ func (l *Limiter) give(rf *refund) {
 		switch {
 		case errors.Is(err, counters.ErrShut):
 			rf.ops = append(rf.ops, all.ops[i])
-			rf.takenAt = append(rf.takenAt, all.takenAt[i])
+			rf.marks = append(rf.marks, all.marks[i])
 			return false
 		case err != nil:
 			lost := all
@@ -243,22 +239,22 @@ func (l *Limiter) maxAge(rf *refund, now algorithms.Instant) time.Duration {
 	return maxDebitAge
 }
 
-// takenAt describes when the cost of d's i-th op was taken. maxAge is how long
+// takeRecord describes when the cost of d's i-th op was taken. maxAge is how long
 // ago that was at most, if another process took it: its steady clock can't be
 // read here.
-func (l *Limiter) takenAt(d *debit, i int, maxAge time.Duration) algorithms.TakeRecord {
+func (l *Limiter) takeRecord(d *debit, i int, maxAge time.Duration) algorithms.TakeRecord {
 	op := &d.ops[i]
-	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.takenAt[i]}
+	taken := algorithms.TakeRecord{Steady: d.steady, Window: int64(d.marks[i])}
 	if d.boot != l.boot {
 		taken.Steady = l.clock.Now().Steady - int64(maxAge)
 	}
 
 	switch {
 	case op.Limit.Kind == algorithms.SlidingLog:
-		taken.Steady += d.takenAt[i]
+		taken.Steady += int64(d.marks[i])
 	case op.Limit.Kind.Bucket():
 		taken.Amount = op.Limit.Amount
-		taken.Reset = time.Duration(d.takenAt[i])
+		taken.Reset = time.Duration(d.marks[i])
 		taken.Fastest = l.fastestSince(op, taken.Steady)
 	}
 	return taken

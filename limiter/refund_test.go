@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
@@ -157,9 +158,9 @@ func TestABucketTakesBackWhatItsLastOwnerGranted(t *testing.T) {
 func debitOf(n *testNode, a *Answer) (taken debit, p int) {
 	op := a.scratch.ops[0]
 	p = op.Key.Partition()
-	when := takenWhen(&op, a.Now)
+	when := markOf(&op, a.Now)
 	return debit{subject: op.Key.Subject, boot: n.boot, life: counters.Life{Lineage: 1 + uint64(p)},
-		ops: []counters.Op{op}, takenAt: []int64{when}}, p
+		ops: []counters.Op{op}, marks: []algorithms.TakeMark{when}}, p
 }
 
 // What was taken before a reset does not come back after it, though it had to wait.
@@ -234,7 +235,7 @@ func TestRefundsWaitNotForever(t *testing.T) {
 		for i := range list {
 			list[i] = refund{debit: debit{subject: op.Key.Subject,
 				life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op},
-				takenAt: []int64{0}}, made: 1}
+				marks: []algorithms.TakeMark{0}}, made: 1}
 		}
 		w.change(func() { w.place[p].frozen = true })
 		n.sendRefunds(list)

@@ -98,8 +98,8 @@ type reply struct {
 // result is the decision of one limit on one check.
 type result struct {
 	algorithms.Decision
-	full    bool
-	takenAt int64 // when the cost was taken; see debit.takenAt
+	full bool
+	mark algorithms.TakeMark // when the cost was taken
 }
 
 func (r *reply) reset() {
@@ -178,7 +178,7 @@ func (res *result) code(c *wire.Coder) {
 	wire.Number(c, &res.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &res.ResetAfter, math.MaxInt64)
 	wire.Number(c, &res.MoreAfter, math.MaxInt64)
-	wire.Varint(c, &res.takenAt)
+	wire.Varint(c, &res.mark)
 
 	if more {
 		wire.Varint(c, &res.RetryAfter)

@@ -292,15 +292,15 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 			continue
 		}
 
-		takenAt := int64(0)
+		var mark algorithms.TakeMark
 		if asked != nil {
-			takenAt = asked.takenAt[first+j]
+			mark = asked.marks[first+j]
 		} else {
-			takenAt = takenWhen(op, algorithms.Instant{Steady: d.steady})
+			mark = markOf(op, algorithms.Instant{Steady: d.steady})
 		}
 
 		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
-		d.takenAt = append(d.takenAt, takenAt)
+		d.marks = append(d.marks, mark)
 	}
 
 	return d

@@ -448,7 +448,7 @@ func (x *exchange) decideEach(
 
 		for i := range qn.ops {
 			op := &qn.ops[i]
-			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, takenAt: takenWhen(op, now)})
+			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, mark: markOf(op, now)})
 		}
 
 		if verdict != counters.Admitted {

@@ -413,7 +413,7 @@ func (req *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorit
 	age := l.reservationAge(req.made, subj.subject, now)
 	for i := range subj.ops {
 		limit := subj.ops[i].Limit
-		from := l.takenAt(&subj.debit, i, age)
+		from := l.takeRecord(&subj.debit, i, age)
 		from.Reserved = true
 		if local {
 			limit = l.membership.shareOf(limit)
@@ -492,7 +492,7 @@ func (req *settleRequest) settlement(settled *counters.Settlement, repeated bool
 // splitExcess returns what one of req's subjects still owes, and what it gets back.
 func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
 	back = &refund{debit: subj.debit, made: req.made, late: req.late}
-	back.ops, back.takenAt = nil, nil
+	back.ops, back.marks = nil, nil
 	owed := back.debit
 	for i := range subj.ops {
 		op := subj.ops[i]
@@ -500,10 +500,10 @@ func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (d
 		switch {
 		case cost > 0:
 			op.Cost = cost
-			owed.ops, owed.takenAt = append(owed.ops, op), append(owed.takenAt, subj.takenAt[i])
+			owed.ops, owed.marks = append(owed.ops, op), append(owed.marks, subj.marks[i])
 		case cost < 0 && refundable:
 			op.Cost = -cost
-			back.ops, back.takenAt = append(back.ops, op), append(back.takenAt, subj.takenAt[i])
+			back.ops, back.marks = append(back.ops, op), append(back.marks, subj.marks[i])
 		}
 	}
 

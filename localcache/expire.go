@@ -28,7 +28,7 @@ func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 		ll := &le.limits[i]
 		key := counters.Key{Subject: le.subject, Counter: ll.counter}
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: ll.limit, Cost: gr.parts[i].left})
-		out.Window = append(out.Window, gr.parts[i].window)
+		out.Marks = append(out.Marks, gr.parts[i].mark)
 	}
 	ls.grantCount.Add(-1)
 	le.grants = slices.Delete(le.grants, 0, 1)

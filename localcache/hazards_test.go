@@ -45,7 +45,7 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	come := func(process uint64) {
 		s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 		s.AcceptAnswer(now, now, Source{Owner: leaseOwner, Boot: process, Lineage: process}, leaseOps(1),
-			Grant{ID: 1, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
+			Grant{ID: 1, EndsIn: time.Second, Amounts: []int64{10}, Marks: []algorithms.TakeMark{1}}, false)
 	}
 	come(1)
 	_, receipt := s.Spend(now, leaseOwner, leaseOps(5))
@@ -69,7 +69,7 @@ func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	from := Source{Owner: leaseOwner, Boot: 1, Lineage: 1}
 	come := func(id uint64) {
 		s.AcceptAnswer(now, now, from, leaseOps(1),
-			Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
+			Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Marks: []algorithms.TakeMark{1}}, false)
 	}
 	s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 	come(6)
@@ -117,7 +117,7 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 		now := time.Duration(i+1) * 2 * time.Second
 		s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 		s.AcceptAnswer(now, now, from, leaseOps(1),
-			Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}},
+			Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Marks: []algorithms.TakeMark{1}},
 			false)
 		for range 100 {
 			if _, r := s.Spend(now, leaseOwner, leaseOps(1)); r.Renew {

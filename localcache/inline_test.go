@@ -23,7 +23,7 @@ func (s *Leases) deliverLease(now time.Duration, id uint64, ops []counters.Op, a
 	_, ok := s.Request(now, someone, policy, ops, 1)
 	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	s.AcceptAnswer(now, now, from, ops,
-		Grant{ID: id, EndsIn: policy.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
+		Grant{ID: id, EndsIn: policy.TTL, Amounts: []int64{amount}, Marks: []algorithms.TakeMark{0}}, false)
 	return ok
 }
 

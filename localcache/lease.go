@@ -63,9 +63,7 @@ type grant struct {
 // balance is what is left of one limit's part of a grant.
 type balance struct {
 	left, size int64
-	// window is the one in which the owner debited it; of a bucket, how long all
-	// that it then owed takes to drain.
-	window int64
+	mark       algorithms.TakeMark // when the owner debited it
 }
 
 // refusal is an owner's refusal that this node repeats for a while.

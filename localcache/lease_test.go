@@ -39,7 +39,7 @@ func (ls *Leases) deliverGrant(now time.Duration, id uint64, amounts ...int64) {
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	}
 	ls.AcceptAnswer(now, now, from, ops,
-		Grant{ID: id, EndsIn: policy.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))},
+		Grant{ID: id, EndsIn: policy.TTL, Amounts: amounts, Marks: make([]algorithms.TakeMark, len(amounts))},
 		true)
 }
 

@@ -90,11 +90,11 @@ type LeaseRequest struct {
 // Grant is a debit at the owner, as sent to the node that may spend it.
 type Grant struct {
 	ID      uint64
-	EndsIn  time.Duration // counted from when the question was sent
-	Amounts []int64       // by limit
-	Windows []int64       // by limit; the window in which the owner debited it
-	Life    counters.Life // of the counters that it was debited from
-	Steady  int64         // when it was debited, at the earliest, on the owner's steady clock
+	EndsIn  time.Duration         // counted from when the question was sent
+	Amounts []int64               // by limit
+	Marks   []algorithms.TakeMark // by limit: when the owner debited it
+	Life    counters.Life         // of the counters that it was debited from
+	Steady  int64                 // when it was debited, at the earliest, on the owner's steady clock
 }
 
 // EndedGrant is a grant that has ended, with what is left of it.
@@ -103,9 +103,9 @@ type EndedGrant struct {
 	Grant  uint64
 	Life   counters.Life // as in Grant
 	Steady int64
-	Until  time.Duration // when its holder had to stop spending it
-	Ops    []counters.Op // their costs are what is left
-	Window []int64       // by op
+	Until  time.Duration         // when its holder had to stop spending it
+	Ops    []counters.Op         // their costs are what is left
+	Marks  []algorithms.TakeMark // by op
 
 	due time.Duration // when TakeEnded may hand it out
 }
@@ -379,7 +379,7 @@ func (ls *Leases) addGrant(
 
 	gr := grant{id: g.ID, until: until, life: g.Life, steady: g.Steady, parts: make([]balance, len(le.limits))}
 	for i, amount := range g.Amounts {
-		gr.parts[i] = balance{left: amount, size: amount, window: g.Windows[i]}
+		gr.parts[i] = balance{left: amount, size: amount, mark: g.Marks[i]}
 	}
 	le.grants = append(le.grants, gr)
 }
@@ -390,7 +390,7 @@ func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Sou
 		Until: sent + min(g.EndsIn, MaxTTL), due: now}
 	for i := range ops {
 		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
-		out.Window = append(out.Window, g.Windows[i])
+		out.Marks = append(out.Marks, g.Marks[i])
 	}
 	sh.ended = append(sh.ended, out)
 	ls.wakeBy(now)

@@ -188,7 +188,7 @@ func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, o
 			if ops[i].Limit.Kind == algorithms.TokenBucket {
 				taken.Window = int64(taken.Reset)
 			}
-			g.Windows = append(g.Windows, taken.Window)
+			g.Marks = append(g.Marks, algorithms.TakeMark(taken.Window))
 		}
 		return admitted
 	})
@@ -203,8 +203,8 @@ func (nw *network) returnEnded(h int) {
 			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, func(i int, cost int64) bool {
 				op := &e.Ops[i]
 				taken := algorithms.TakeRecord{
-					Steady: e.Steady, Window: e.Window[i],
-					Amount: op.Limit.Amount, Reset: time.Duration(e.Window[i]), Fastest: op.Limit.Amount,
+					Steady: e.Steady, Window: int64(e.Marks[i]),
+					Amount: op.Limit.Amount, Reset: time.Duration(e.Marks[i]), Fastest: op.Limit.Amount,
 				}
 				if err := nw.table.GiveBack(now, op.Key, op.Limit, taken, cost, e.Life); err != nil {
 					nw.t.Error(err)
