@@ -157,26 +157,29 @@ type Settlement struct {
 	Expires bool
 	Changes []SettledCost
 	Life    Life // of the counters that the costs to put back were taken from
-	// Answer returns what to keep with the place; Kept is what was kept, if the
-	// settlement was made earlier. It may have been forgotten.
+	// Answer returns what to keep with the place.
 	Answer func(st *Settlement) []byte
-	Kept   []byte
 
-	// HadExpired is set by Settle, unless it repeats: whether the end of the
-	// reservation had been carried out.
+	SettleResult // set by Settle
+}
+
+// SettleResult is what Settle found and did.
+type SettleResult struct {
+	// Kept is what was kept with the place, if the settlement was made earlier. It
+	// may have been forgotten.
+	Kept []byte
+	// HadExpired means that the end of the reservation had been carried out. It is
+	// not set by a repetition.
 	HadExpired bool
-	// IsFinal is set by Settle: whether the reservation is settled, rather than
-	// only its end carried out.
+	// IsFinal means that the reservation is settled. Otherwise only its end was
+	// carried out.
 	IsFinal bool
-	// SameLineage is set by Settle, unless it repeats: whether the counters are
-	// still of the lineage of Life.
+	// SameLineage means that the counters are still of the lineage of Life.
 	SameLineage bool
-	// Dropped is set by Settle: how many costs were not put back, and how many
-	// found no room to be taken.
+	// Dropped is how many costs were not put back, or found no room to be taken.
 	Dropped int
-	// Tightest is set by Settle. After the change, it is what remains of the limit
-	// with the least left in proportion to its capacity, among those with
-	// InTightest; −1 if none is.
+	// Tightest is what remains, after the change, of the limit with the least left
+	// in proportion to its capacity, among those with InTightest; −1 if none is.
 	Tightest int64
 }
 
@@ -201,10 +204,11 @@ func (cost *SettledCost) change(expired bool) int64 {
 	return cost.Used - cost.Reserved
 }
 
-// Settle makes the changes of a settlement. If they were made before, it reads what was
-// kept then and returns repeated. It returns done unless it is too late for
-// changes that were never made, or too early for the end. If it fails with
-// ErrShut or notes.ErrReservations, nothing changes.
+// Settle makes the changes of a settlement, and returns done. If they were made
+// before, it returns repeated as well, and reads what was kept then. If it is
+// too late for changes that were never made, or too early for the end, it
+// returns neither. If it fails with ErrShut or notes.ErrReservations, nothing
+// changes.
 func (t *Table) Settle(now algorithms.Instant, st *Settlement) (repeated, done bool, err error) {
 	home := Key{Subject: st.Place.Key.Subject}
 	sh, now := t.lock(now, home)
